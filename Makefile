@@ -1,0 +1,44 @@
+# Each verb sets up what it needs. Settings: VENV=folder of the environment, PYTHON=interpreter that makes it,
+# ARGS=more arguments for the tool behind the verb, PIP_ARGS=more arguments for pip.
+VENV ?= .venv
+PYTHON ?= python3
+BIN = $(VENV)/bin
+LEARN = $(VENV)/.llama-notebooks-learn
+DEV = $(VENV)/.llama-notebooks-dev
+LAB_ARGS = --KernelManager.transport_encryption=auto
+
+.PHONY: help lab setup test notebooks style bench
+.DEFAULT_GOAL := help
+
+help: ## list the verbs
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+lab: $(LEARN) ## set up, then open JupyterLab on the first notebook (ARGS="--port 9000 --no-browser")
+	$(BIN)/jupyter lab $(LAB_ARGS) notebooks/00_start_here.ipynb $(ARGS)
+
+setup: $(LEARN) ## make the environment, without opening anything
+
+test: $(DEV) ## set up, then run every test and every notebook (ARGS="-k rope")
+	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=300 $(ARGS)
+
+notebooks: $(DEV) ## execute again the notebooks whose source changed (ALL=1: all of them)
+	$(BIN)/python tests/make_notebooks.py $(if $(ALL),--all) $(ARGS)
+
+style: $(DEV) ## format and lint helpers, tests and notebooks
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(DEV) ## compare speed with transformers; several minutes, and nothing else should run
+	$(BIN)/python benchmarks/speed.py $(ARGS)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"Python {v[0]}.{v[1]} found, 3.11 to 3.13 needed: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(LEARN): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -e .
+	@touch $@
+
+$(DEV): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -e '.[dev]'
+	@touch $@ $(LEARN)

@@ -1,0 +1,67 @@
+"""pytest settings of the whole project: seeds, and three repairs of nbval 0.11."""
+
+from queue import Empty
+
+import pytest
+import torch
+from nbval.kernel import RunningKernel
+from nbval.plugin import IPyNbCell
+
+from helpers.device import pick_device
+
+
+def pytest_configure(config):
+    """Notebooks store what they print on the CPU: on an accelerator only their assertions are in force."""
+    if config.option.nbval and pick_device().type != "cpu":
+        config.option.nbval, config.option.nbval_lax = False, True
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    """Every test starts from the same random state."""
+    torch.manual_seed(0)
+
+
+# nbval counts cells from 0 among code cells; people count from 1 (computationalmodelling/nbval#171).
+def pytest_itemcollected(item):
+    if isinstance(item, IPyNbCell):
+        item._nodeid = item.nodeid.removesuffix(item.name) + f"Cell {item.cell_num + 1}"
+        item.name = f"Cell {item.cell_num + 1}"
+        item.cell_num += 1
+
+
+# nbval goes on after a cell that raised, so one fault shows as twenty: skip the rest of that notebook.
+def pytest_runtest_setup(item):
+    stopped_by = getattr(item.parent, "stopped_by", None)
+    if isinstance(item, IPyNbCell) and stopped_by:
+        pytest.skip(f"{stopped_by} raised")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if isinstance(item, IPyNbCell) and report.failed and call.when == "call":
+        outputs = item.test_outputs or []
+        kernel_is_dead = not item.parent.kernel.is_alive()
+        if kernel_is_dead or any(output.output_type == "error" for output in outputs):
+            item.parent.stopped_by = item.name
+    return report
+
+
+# nbval waits the whole time-out for a kernel that has died: look at it every second.
+def _await_reply(self, msg_id, timeout=None):
+    waited = 0
+    while timeout is None or waited < timeout:
+        try:
+            message = self.get_message(stream="shell", timeout=1)
+        except Empty:
+            waited += 1
+            if not self.is_alive():
+                raise RuntimeError("the kernel died while it ran this cell (out of memory?)") from None
+            continue
+        if message["parent_header"].get("msg_id") == msg_id:
+            return
+    raise Empty
+
+
+RunningKernel.await_reply = _await_reply

@@ -1,0 +1,14 @@
+"""The course's shared code, small enough to read in an afternoon. Import from the file that holds the name.
+
+    config      LlamaConfig and the published sizes (PRESETS)
+    cache       KVCache, what decoding remembers
+    model       RMSNorm, RoPE, SwiGLU, grouped-query attention, the block and the whole Llama, in that order
+    checkpoint  Hugging Face and Meta checkpoints in, Hugging Face checkpoints out
+    generate    sampling and cached decoding, token by token
+    text        the real text that ships with Python, its tokenizer, batches
+    train       the small training loop that made assets/tiny-llama
+    device      the accelerator when there is one, seeds
+    plots       the course's figures: arrays in, Axes out
+
+Nothing is re-exported here, so that an import line names the file to open.
+"""

@@ -1,0 +1,83 @@
+"""Execute and clean the committed notebooks: `make notebooks` (those whose source changed), `make notebooks ALL=1`.
+
+A notebook's source is never changed: only outputs, and the metadata that would differ on every run. The result is
+written beside the notebook and renamed, so that a stop at any moment leaves the old file or the new one.
+"""
+
+import argparse
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
+KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "jupyter"}
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def source_hash(notebook) -> str:
+    """Fingerprint of everything an author writes: cell types, sources and tags, in order."""
+    parts = [(cell.cell_type, cell.source, cell.metadata.get("tags", [])) for cell in notebook.cells]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def clean(notebook):
+    """Drop what differs between runs and machines; keep sources, tags, ids, counts, outputs and the kernel's name."""
+    for cell in notebook.cells:
+        cell.metadata = {key: cell.metadata[key] for key in sorted(KEPT_CELL_METADATA & cell.metadata.keys())}
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "image/png" in data:
+                data.pop(WIDGET_VIEW, None)
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+        "source_hash": source_hash(notebook),
+    }
+    notebook.nbformat_minor = 5
+
+
+def is_up_to_date(notebook) -> bool:
+    """Whether the stored outputs were made from these sources."""
+    return notebook.metadata.get("source_hash") == source_hash(notebook)
+
+
+def execute(path: Path) -> float:
+    """Run one notebook on the CPU and replace it by its executed, cleaned form; return the seconds it took."""
+    notebook = nbformat.read(path, as_version=4)
+    os.environ["COURSE_DEVICE"] = "cpu"
+    start = time.perf_counter()
+    NotebookClient(
+        notebook, timeout=600, kernel_name="python3", record_timing=False, resources={"metadata": {"path": path.parent}}
+    ).execute()
+    seconds = time.perf_counter() - start
+    clean(notebook)
+    nbformat.validate(notebook)
+    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(nbformat.writes(notebook) + "\n")
+    os.chmod(beside, path.stat().st_mode)
+    os.replace(beside, path)
+    return seconds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("notebooks", nargs="*", type=Path, help="notebooks to run; default: all")
+    parser.add_argument("--all", action="store_true", help="also those whose source did not change")
+    arguments = parser.parse_args()
+    for path in arguments.notebooks or sorted(NOTEBOOKS.glob("*.ipynb")):
+        if not arguments.all and is_up_to_date(nbformat.read(path, as_version=4)):
+            print(f"{path.name}: unchanged")
+            continue
+        print(f"{path.name}: {execute(path):.0f} s")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
