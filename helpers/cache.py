@@ -1,0 +1,47 @@
+"""What decoding remembers: the keys and values of the tokens read so far. Shape letters as in helpers.model."""
+
+import torch
+
+from helpers.config import LlamaConfig, require_positive_int
+
+
+class KVCache:
+    """Keys and values of the tokens read so far, for every layer; made by `Llama.new_cache`.
+
+    Attributes:
+        k, v: (n_layers, B, K, max_seq_len, h); only the first `length` positions are filled.
+        length: tokens read so far [token].
+        n_pad: left padding of each row, (B,) int, or None.
+    """
+
+    def __init__(self, config: LlamaConfig, batch_size: int, max_seq_len: int, dtype, device):
+        require_positive_int("batch_size", batch_size)
+        require_positive_int("max_seq_len", max_seq_len)
+        shape = (config.n_layers, batch_size, config.n_kv_heads, max_seq_len, config.head_dim)
+        self.k = torch.zeros(shape, dtype=dtype, device=device)
+        self.v = torch.zeros(shape, dtype=dtype, device=device)
+        self.length = 0
+        self.n_pad = None
+
+    def update(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write k and v (B, K, T, h) behind what is there; return all keys and values so far, (B, K, S, h)."""
+        end = self.length + k.shape[2]
+        self.k[layer, :, :, self.length : end] = k
+        self.v[layer, :, :, self.length : end] = v
+        return self.k[layer, :, :, :end], self.v[layer, :, :, :end]
+
+    def require_room(self, tokens: torch.Tensor, dtype, device):
+        """Raise ValueError unless tokens (B, T) of a model of this dtype fit behind what is there."""
+        batch_size, room = self.k.shape[1], self.k.shape[3]
+        if tokens.shape[0] != batch_size:
+            raise ValueError(f"tokens have batch size {tokens.shape[0]}, the cache {batch_size}: make a cache to fit.")
+        if (dtype, device) != (self.k.dtype, self.k.device):
+            raise ValueError(
+                f"the model is {dtype} on {device}, the cache {self.k.dtype} on {self.k.device}: "
+                "make the cache with model.new_cache() after moving or casting the model."
+            )
+        if self.length + tokens.shape[1] > room:
+            raise ValueError(
+                f"{tokens.shape[1]} tokens do not fit: the cache holds {self.length} of at most {room}. "
+                "Shorten the prompt, or make it larger: model.new_cache(batch_size, max_seq_len=...)."
+            )

@@ -1,0 +1,134 @@
+"""The sizes of a LLaMA: one frozen config, checked when made, and the published models."""
+
+import math
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaConfig:
+    """Sizes and constants of one LLaMA model; checked when made.
+
+    Raises:
+        ValueError: if sizes contradict each other; the text gives both values and what to change.
+
+    Source:
+        Llama 2, arXiv 2307.09288, table 1; Llama 3, arXiv 2407.21783, table 3.
+    """
+
+    vocab_size: int  # tokens in the vocabulary
+    dim: int  # width of the residual stream
+    n_layers: int  # number of blocks
+    n_heads: int  # query heads
+    n_kv_heads: int  # key/value heads; n_heads must be a multiple of it
+    hidden_dim: int  # final inner width of the feed-forward (swiglu_hidden_dim computes it)
+    head_dim: int | None = None  # width of one head; None becomes dim // n_heads
+    max_seq_len: int  # longest sequence a cache holds by default [token]
+    norm_eps: float  # added to the mean square before the root [1]
+    rope_theta: float  # base of the rotation frequencies [1]
+    rope_scaling: dict | None = None  # None, or {"type": "linear" | "ntk" | "llama3", "factor": ...}
+    tie_embeddings: bool  # one matrix for tok_embeddings and lm_head
+
+    def __post_init__(self):
+        for name in ("vocab_size", "dim", "n_layers", "n_heads", "n_kv_heads", "hidden_dim", "max_seq_len"):
+            require_positive_int(name, getattr(self, name))
+        if self.head_dim is None:
+            if self.dim % self.n_heads:
+                raise ValueError(
+                    f"dim={self.dim} is not a multiple of n_heads={self.n_heads}: change one of them, or pass head_dim."
+                )
+            object.__setattr__(self, "head_dim", self.dim // self.n_heads)
+        require_positive_int("head_dim", self.head_dim)
+        if self.head_dim % 2:
+            raise ValueError(
+                f"head_dim={self.head_dim} is odd (dim={self.dim}, n_heads={self.n_heads}), but RoPE turns pairs: "
+                "pass an even head_dim, or choose n_heads so that dim / n_heads is even."
+            )
+        if self.n_heads % self.n_kv_heads:
+            raise ValueError(
+                f"n_heads={self.n_heads} is not a multiple of n_kv_heads={self.n_kv_heads}: each key/value head serves "
+                "the same number of query heads. Choose n_kv_heads among the divisors of n_heads."
+            )
+        if not (self.norm_eps >= 0 and math.isfinite(self.norm_eps)):
+            raise ValueError(f"norm_eps={self.norm_eps} must be a finite number >= 0, for example 1e-5.")
+        require_rope(self.head_dim, self.rope_theta, self.rope_scaling)
+
+    @property
+    def n_rep(self) -> int:
+        """Query heads served by one key/value head."""
+        return self.n_heads // self.n_kv_heads
+
+
+def require_positive_int(name, value):
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}={value!r} must be a whole number >= 1.")
+
+
+# The constants of Meta's Llama 3.1 code; a config may override each.
+LLAMA3_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+def require_rope(head_dim, theta, scaling):
+    if head_dim < 2 or head_dim % 2:
+        raise ValueError(f"head_dim={head_dim} must be even and >= 2: RoPE turns pairs of numbers.")
+    if not (theta > 1 and math.isfinite(theta)):
+        raise ValueError(f"rope_theta={theta} must be a finite number > 1, for example 10000.0.")
+    if scaling is None:
+        return
+    known = {"linear": set(), "ntk": set(), "llama3": set(LLAMA3_SCALING)}
+    if scaling.get("type") not in known:
+        raise ValueError(
+            f"rope_scaling type {scaling.get('type')!r} is not known: use one of {sorted(known)}, or None."
+        )
+    extra = set(scaling) - {"type", "factor"} - known[scaling["type"]]
+    if extra:
+        raise ValueError(f"rope_scaling of type {scaling['type']!r} does not take {sorted(extra)}: remove them.")
+    factor = scaling.get("factor")
+    if not isinstance(factor, int | float) or not 1 <= factor < math.inf:
+        raise ValueError(f"rope_scaling factor={factor!r} must be a number >= 1: new length / trained length.")
+    if scaling["type"] == "ntk" and head_dim < 4:
+        raise ValueError(f"rope_scaling type 'ntk' needs head_dim >= 4, got {head_dim}: use 'linear'.")
+    if scaling["type"] == "llama3":
+        s = LLAMA3_SCALING | scaling
+        if not 0 < s["low_freq_factor"] < s["high_freq_factor"]:
+            raise ValueError(
+                f"rope_scaling needs 0 < low_freq_factor < high_freq_factor, got {s['low_freq_factor']} and "
+                f"{s['high_freq_factor']}: Meta uses 1 and 4."
+            )
+
+
+_LLAMA_2_7B = LlamaConfig(
+    vocab_size=32_000, dim=4096, n_layers=32, n_heads=32, n_kv_heads=32, hidden_dim=11_008,
+    max_seq_len=4096, norm_eps=1e-5, rope_theta=10_000.0, tie_embeddings=False,
+)  # fmt: skip
+_LLAMA_3_8B = replace(
+    _LLAMA_2_7B, vocab_size=128_256, n_kv_heads=8, hidden_dim=14_336, max_seq_len=8192, rope_theta=500_000.0
+)
+_LLAMA_3_70B = replace(_LLAMA_3_8B, dim=8192, n_layers=80, n_heads=64, hidden_dim=28_672)
+_LLAMA_32_1B = replace(
+    _LLAMA_3_8B, dim=2048, n_layers=16, head_dim=64, hidden_dim=8192, max_seq_len=131_072, tie_embeddings=True,
+    rope_scaling={"type": "llama3", "factor": 32.0, **LLAMA3_SCALING},
+)  # fmt: skip
+
+# Published models, each written as its difference from another one. (head_dim=None: computed again.)
+PRESETS = {
+    "llama-2-7b": _LLAMA_2_7B,
+    "llama-2-13b": replace(
+        _LLAMA_2_7B, dim=5120, n_layers=40, n_heads=40, n_kv_heads=40, hidden_dim=13_824, head_dim=None
+    ),
+    "llama-2-70b": replace(_LLAMA_3_70B, vocab_size=32_000, max_seq_len=4096, rope_theta=10_000.0),
+    "llama-3-8b": _LLAMA_3_8B,
+    "llama-3-70b": _LLAMA_3_70B,
+    "llama-3.1-405b": replace(
+        _LLAMA_3_70B, dim=16_384, n_layers=126, n_heads=128, hidden_dim=53_248, max_seq_len=131_072,
+        rope_scaling={"type": "llama3", "factor": 8.0, **LLAMA3_SCALING},
+    ),
+    "llama-3.2-1b": _LLAMA_32_1B,
+    "llama-3.2-3b": replace(_LLAMA_32_1B, dim=3072, n_layers=28, n_heads=24, head_dim=128),
+    "smollm2-135m": LlamaConfig(
+        vocab_size=49_152, dim=576, n_layers=30, n_heads=9, n_kv_heads=3, hidden_dim=1536,
+        max_seq_len=8192, norm_eps=1e-5, rope_theta=100_000.0, tie_embeddings=True,
+    ),
+    "tinyllama-1.1b": replace(
+        _LLAMA_2_7B, dim=2048, n_layers=22, n_kv_heads=4, hidden_dim=5632, max_seq_len=2048, head_dim=64
+    ),
+}  # fmt: skip
