@@ -1,0 +1,376 @@
+"""Checkpoints: folders of Hugging Face (safetensors) and Meta (.pth) in, Hugging Face out. Nothing is unpickled."""
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+from helpers.config import LLAMA3_SCALING, LlamaConfig
+from helpers.model import Llama, swiglu_hidden_dim
+
+# our name -> Hugging Face's, Meta's; {} is the number of the layer
+OUTER_NAMES = {
+    "tok_embeddings.weight": ("model.embed_tokens.weight", "tok_embeddings.weight"),
+    "final_norm.weight": ("model.norm.weight", "norm.weight"),
+    "lm_head.weight": ("lm_head.weight", "output.weight"),
+}
+LAYER_NAMES = {
+    "layers.{}.attention_norm.weight": ("model.layers.{}.input_layernorm.weight", "layers.{}.attention_norm.weight"),
+    "layers.{}.attention.q_proj.weight": ("model.layers.{}.self_attn.q_proj.weight", "layers.{}.attention.wq.weight"),
+    "layers.{}.attention.k_proj.weight": ("model.layers.{}.self_attn.k_proj.weight", "layers.{}.attention.wk.weight"),
+    "layers.{}.attention.v_proj.weight": ("model.layers.{}.self_attn.v_proj.weight", "layers.{}.attention.wv.weight"),
+    "layers.{}.attention.o_proj.weight": ("model.layers.{}.self_attn.o_proj.weight", "layers.{}.attention.wo.weight"),
+    "layers.{}.ffn_norm.weight": ("model.layers.{}.post_attention_layernorm.weight", "layers.{}.ffn_norm.weight"),
+    "layers.{}.feed_forward.gate_proj.weight": (
+        "model.layers.{}.mlp.gate_proj.weight",
+        "layers.{}.feed_forward.w1.weight",
+    ),
+    "layers.{}.feed_forward.up_proj.weight": ("model.layers.{}.mlp.up_proj.weight", "layers.{}.feed_forward.w3.weight"),
+    "layers.{}.feed_forward.down_proj.weight": (
+        "model.layers.{}.mlp.down_proj.weight",
+        "layers.{}.feed_forward.w2.weight",
+    ),
+}
+META_SPLIT_BY_COLUMNS = ("wo.weight", "w2.weight")  # Meta's row-parallel layers: each shard holds some input columns
+IGNORED = ("rotary_emb.inv_freq", "rope.freqs")  # tables that older files carry; computed here from the config
+
+
+def name_map(n_layers: int, style: str = "hf") -> dict[str, str]:
+    """Our weight names, each with Hugging Face's ("hf") or Meta's ("meta") name for it."""
+    column = {"hf": 0, "meta": 1}[style]
+    names = {ours: theirs[column] for ours, theirs in OUTER_NAMES.items()}
+    for layer in range(n_layers):
+        names |= {ours.format(layer): theirs[column].format(layer) for ours, theirs in LAYER_NAMES.items()}
+    return names
+
+
+def load_checkpoint(
+    folder: str | Path, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> Llama:
+    """Open a LLaMA checkpoint folder: config.json + safetensors (Hugging Face) or params.json + .pth (Meta).
+
+    Every weight must be there, fit and be finite; a problem of any of them is reported before a model is made.
+
+    Args:
+        folder: a local folder.
+        dtype: of the model's weights, whatever the file holds.
+        device: where the model goes.
+
+    Returns:
+        the model, in evaluation mode.
+
+    Raises:
+        FileNotFoundError: if the folder or one of its files is missing.
+        ValueError: if a file is damaged, of another architecture, or its weights do not fit.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder: pass one that holds config.json or params.json.")
+    if (folder / "config.json").is_file():
+        config, weights = _read_hugging_face(folder)
+    elif (folder / "params.json").is_file():
+        config, weights = _read_meta(folder)
+    else:
+        found = sorted(path.name for path in folder.iterdir())[:5] or "nothing"
+        raise FileNotFoundError(
+            f"{folder} holds neither config.json (Hugging Face) nor params.json (Meta), but {found}."
+        )
+    return model_from_weights(config, weights, dtype=dtype, device=device, source=str(folder))
+
+
+def model_from_weights(
+    config: LlamaConfig,
+    weights: dict[str, torch.Tensor],
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    source: str = "these weights",
+) -> Llama:
+    """A model of this config that holds these weights, which carry our names.
+
+    Raises:
+        ValueError: listing every weight that is missing, left over, of another shape or not finite.
+    """
+    with torch.device("meta"):
+        model = Llama(config)
+    wanted = dict(model.named_parameters(remove_duplicate=False))
+    if config.tie_embeddings and "tok_embeddings.weight" in weights:
+        head = weights.get("lm_head.weight", weights["tok_embeddings.weight"])
+        if not torch.equal(head, weights["tok_embeddings.weight"]):
+            raise ValueError(
+                f"{source}: the config ties embeddings, but lm_head differs from tok_embeddings: untie it."
+            )
+        weights = weights | {"lm_head.weight": weights["tok_embeddings.weight"]}
+    problems = [f"missing: {name}" for name in wanted if name not in weights]
+    problems += [f"left over: {name}" for name in weights if name not in wanted]
+    for name in wanted.keys() & weights.keys():
+        have, want = tuple(weights[name].shape), tuple(wanted[name].shape)
+        if have != want:
+            problems.append(f"shape: {name} is {have}, the config asks for {want}")
+        elif not weights[name].isfinite().all():
+            problems.append(f"not finite: {name} holds NaN or infinity")
+    if problems:
+        more = f"\n  … and {len(problems) - 20} more" if len(problems) > 20 else ""
+        listed = "\n  ".join(sorted(problems)[:20])
+        raise ValueError(f"{source}: {len(problems)} weights do not fit. Nothing was loaded.\n  {listed}{more}")
+    # no-op casts are copied too: a loaded file may be mapped memory, and a caller keeps its own tensors
+    state = {name: weight.to(device=device, dtype=dtype, copy=True) for name, weight in weights.items()}
+    model.load_state_dict(state, assign=True)
+    if config.tie_embeddings:
+        model.lm_head.weight = model.tok_embeddings.weight
+    return model.eval()
+
+
+def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | None = None, card: str | None = None):
+    """Write a folder that transformers' AutoModelForCausalLM and AutoTokenizer open unchanged.
+
+    The folder is written beside its place and renamed: it appears whole or not at all. One that exists is kept.
+
+    Args:
+        model: its weights are stored in their own dtype.
+        folder: must not exist yet.
+        tokenizer: stored as tokenizer.json, if given.
+        card: text of README.md, if given.
+
+    Raises:
+        FileExistsError: if the folder exists.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists and is kept: choose another name, or move it away first.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        weights = weights_to_hugging_face(model)
+        save_file(weights, beside / "model.safetensors", metadata={"format": "pt"})
+        _write_json(beside / "config.json", config_to_hugging_face(model.config, next(model.parameters()).dtype))
+        if tokenizer is not None:
+            tokenizer.save(str(beside / "tokenizer.json"))
+            _write_json(beside / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+        if card is not None:
+            (beside / "README.md").write_text(card, encoding="utf-8")
+        beside.chmod(0o777 & ~_umask())  # mkdtemp makes folders that only the owner can read
+        beside.rename(folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _write_json(path, content):
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _read_json(path):
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}): fetch the file again.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}, not an object: fetch the file again.")
+    return content
+
+
+# --------------------------------------------------------------------------------------- Hugging Face
+
+
+def weights_to_hugging_face(model: Llama) -> dict[str, torch.Tensor]:
+    """The model's weights under Hugging Face's names; a tied matrix stands once, as there."""
+    names = name_map(model.config.n_layers)
+    if model.config.tie_embeddings:
+        del names["lm_head.weight"]
+    own = model.state_dict()
+    return {theirs: own[ours].detach().cpu().contiguous() for ours, theirs in names.items()}
+
+
+def config_to_hugging_face(config: LlamaConfig, dtype: torch.dtype = torch.float32) -> dict:
+    """The content of a config.json. Scaling "ntk" is only another base, and is written as such."""
+    theta, scaling = config.rope_theta, dict(config.rope_scaling or {"type": "default"})
+    if scaling["type"] == "ntk":
+        theta, scaling = theta * scaling["factor"] ** (config.head_dim / (config.head_dim - 2)), {"type": "default"}
+    elif scaling["type"] == "llama3":
+        scaling = LLAMA3_SCALING | scaling
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.dim,
+        "intermediate_size": config.hidden_dim,
+        "num_hidden_layers": config.n_layers,
+        "num_attention_heads": config.n_heads,
+        "num_key_value_heads": config.n_kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": config.max_seq_len,
+        "rms_norm_eps": config.norm_eps,
+        "rope_parameters": {"rope_type": scaling.pop("type"), "rope_theta": theta, **scaling},
+        "tie_word_embeddings": config.tie_embeddings,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+
+
+def config_from_hugging_face(content: dict, source: str = "config.json") -> LlamaConfig:
+    """The LlamaConfig of a config.json, with the RoPE settings in the old place or the new.
+
+    Raises:
+        ValueError: if the file describes another architecture, or a LLaMA with a part that this one does not have.
+    """
+    kind = content.get("model_type")
+    if kind != "llama":
+        raise ValueError(
+            f"{source} describes a {kind!r} model, not 'llama': this course reads LLaMA architectures only."
+        )
+    unknown = {"attention_bias": (False, None), "mlp_bias": (False, None), "hidden_act": ("silu", None)}
+    unknown |= {"quantization_config": (None,), "pretraining_tp": (1, None), "partial_rotary_factor": (1.0, None)}
+    for name, known in unknown.items():
+        if content.get(name) not in known:
+            raise ValueError(
+                f"{source} sets {name}={content[name]!r}, which this model does not have (only {known[0]})."
+            )
+    rope = dict(content.get("rope_scaling") or {}) | dict(content.get("rope_parameters") or {})
+    theta = rope.pop("rope_theta", content.get("rope_theta", 10_000.0))
+    old_name = rope.pop("type", "default")
+    rope = {"type": rope.pop("rope_type", old_name)} | rope
+    if rope["type"] not in ("default", "linear", "llama3"):
+        raise ValueError(
+            f"{source} sets RoPE type {rope['type']!r}: this course reads 'default', 'linear' and 'llama3'."
+        )
+    try:
+        n_heads = content["num_attention_heads"]
+        return LlamaConfig(
+            vocab_size=content["vocab_size"],
+            dim=content["hidden_size"],
+            n_layers=content["num_hidden_layers"],
+            n_heads=n_heads,
+            n_kv_heads=content.get("num_key_value_heads") or n_heads,
+            hidden_dim=content["intermediate_size"],
+            head_dim=content.get("head_dim"),
+            max_seq_len=content.get("max_position_embeddings", 2048),
+            norm_eps=content.get("rms_norm_eps", 1e-6),
+            rope_theta=theta,
+            rope_scaling=None if rope["type"] == "default" else rope,
+            tie_embeddings=bool(content.get("tie_word_embeddings", False)),
+        )
+    except KeyError as error:
+        raise ValueError(f"{source} has no {error}: it is not a complete LLaMA config.") from None
+
+
+def _read_hugging_face(folder):
+    config = config_from_hugging_face(_read_json(folder / "config.json"), str(folder / "config.json"))
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        files = sorted(set(_read_json(index).get("weight_map", {}).values()))
+    else:
+        files = ["model.safetensors"]
+    theirs = {}
+    for name in files:
+        path = folder / name
+        if path.parent != folder or path.suffix != ".safetensors":
+            raise ValueError(f"{index} names {name!r}: only .safetensors files of the same folder are read.")
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path} is missing: this course reads safetensors only; fetch or convert the weights."
+            )
+        try:
+            theirs |= load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path} is damaged or cut short ({error}): fetch the file again.") from error
+    return config, _rename(theirs, name_map(config.n_layers))
+
+
+def _rename(theirs, names):
+    ours = {theirs_name: ours_name for ours_name, theirs_name in names.items()}
+    return {ours.get(name, name): weight for name, weight in theirs.items() if not name.endswith(IGNORED)}
+
+
+# ------------------------------------------------------------------------------------------------ Meta
+
+
+def interleaved_to_halves(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Reorder the rows of q_proj or k_proj so that pairs (2i, 2i + 1) of each head become (i, i + h/2).
+
+    Args:
+        weight: (heads * h, D), made for the interleaved layout.
+
+    Example:
+        >>> interleaved_to_halves(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), head_dim=4).flatten()
+        tensor([0., 2., 1., 3.])
+    """
+    pairs = weight.unflatten(0, (-1, head_dim // 2, 2))  # (heads, h/2, 2, D)
+    return pairs.transpose(1, 2).flatten(0, 2)
+
+
+def _read_meta(folder):
+    params = _read_json(folder / "params.json")
+    files = sorted(folder.glob("consolidated.*.pth"))
+    if not files:
+        raise FileNotFoundError(f"{folder} has params.json, but no consolidated.*.pth: fetch the weights as well.")
+    shards = []
+    for path in files:
+        try:
+            shards.append(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
+        except Exception as error:  # torch raises several kinds here; none of them may run code
+            raise ValueError(
+                f"{path} is damaged or holds something other than tensors, and was not opened ({type(error).__name__}): "
+                "fetch the file again from its source."
+            ) from error
+    try:
+        dim, n_heads = params["dim"], params["n_heads"]
+        theirs = {name: _join([shard[name] for shard in shards], name, dim) for name in shards[0]}
+        weights = _rename(theirs, name_map(params["n_layers"], "meta"))
+        tied = "output.weight" not in theirs or torch.equal(theirs["output.weight"], theirs["tok_embeddings.weight"])
+        config = _config_from_meta(params, theirs["tok_embeddings.weight"].shape[0], tied)
+    except (KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{folder}: {error} is missing from params.json or a shard: it is not a whole LLaMA."
+        ) from error
+    for name in weights:
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            weights[name] = interleaved_to_halves(weights[name], dim // n_heads)
+    return config, weights
+
+
+def _join(parts, name, dim):
+    """Put the shards of one weight together, as Meta's parallel layers cut it."""
+    if len(parts) == 1 or parts[0].ndim == 1:
+        return parts[0]
+    by_columns = name.endswith(META_SPLIT_BY_COLUMNS)
+    if name == "tok_embeddings.weight":  # Llama 2 cuts the width, Llama 3 the vocabulary
+        by_columns = parts[0].shape[1] != dim
+    return torch.cat(parts, dim=1 if by_columns else 0)
+
+
+def _config_from_meta(params, vocab_size, tied):
+    scaled = params.get("use_scaled_rope", False)
+    theta = params.get("rope_theta", 10_000.0)
+    default_length = 131_072 if scaled else 8192 if theta > 10_000 else 4096  # params.json does not say
+    scaling = {"type": "llama3", "factor": float(params.get("rope_scaling_factor") or 8), **LLAMA3_SCALING}
+    scaling["high_freq_factor"] = float(params.get("rope_high_freq_factor") or scaling["high_freq_factor"])
+    hidden_dim = swiglu_hidden_dim(params["dim"], params.get("multiple_of", 256), params.get("ffn_dim_multiplier"))
+    return LlamaConfig(
+        vocab_size=vocab_size,
+        dim=params["dim"],
+        n_layers=params["n_layers"],
+        n_heads=params["n_heads"],
+        n_kv_heads=params.get("n_kv_heads") or params["n_heads"],
+        hidden_dim=hidden_dim,
+        max_seq_len=params.get("max_seq_len", default_length),
+        norm_eps=params.get("norm_eps", 1e-5),
+        rope_theta=theta,
+        rope_scaling=scaling if scaled else None,
+        tie_embeddings=tied,
+    )
