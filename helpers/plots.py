@@ -1,0 +1,253 @@
+"""The course's figures. Arrays in, Axes out; titles state the finding; nothing here knows the model.
+
+One colour has one meaning through the whole course: QUERY, KEY, VALUE, INK (angles, arcs, "ours"), HIDDEN (masked).
+Attention pictures have the query position down and the key position across, with the origin at the top left.
+"""
+
+import base64
+import inspect
+import io
+import math
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import CenteredNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Arc, Rectangle
+
+QUERY, KEY, VALUE, INK, HIDDEN = "#0072B2", "#D55E00", "#009988", "#222222", "#D0D0D0"
+FULL, HALF, SQUARE = (8.0, 3.6), (4.4, 3.2), (4.4, 4.4)  # figure sizes [inch]
+
+
+def use_course_style():
+    """Set matplotlib and torch's printing for a notebook: sizes, fonts, white background, three decimals."""
+    plt.rcParams.update(plt.rcParamsDefault)
+    plt.rcParams.update({
+        "figure.figsize": FULL, "figure.dpi": 110, "figure.constrained_layout.use": True,
+        "figure.facecolor": "white", "savefig.facecolor": "white",
+        "font.family": "DejaVu Sans", "font.size": 10, "axes.titlesize": 10, "axes.titlelocation": "left",
+        "axes.labelsize": 9, "xtick.labelsize": 9, "ytick.labelsize": 9, "legend.fontsize": 9, "figure.titlesize": 10,
+        "axes.spines.top": False, "axes.spines.right": False, "axes.labelcolor": INK, "text.color": INK,
+        "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK, "legend.frameon": False,
+        "hatch.linewidth": 0.6, "lines.linewidth": 1.8, "image.interpolation": "nearest",
+    })  # fmt: skip
+    torch.set_printoptions(precision=3, sci_mode=False)
+
+
+def show(fig: Figure, alt: str):
+    """Display a figure with its description as alt text and as a printed line, and close it.
+
+    The line is printed because JupyterLab drops the alt text of images; it also lets nbval compare the description.
+
+    Args:
+        fig: the figure.
+        alt: what is drawn, the axes, and the one thing to see, in under 40 words.
+    """
+    from IPython.display import display
+
+    if not alt.strip() or len(alt.split()) >= 40:
+        raise ValueError(f"alt has {len(alt.split())} words: describe the figure in 1 to 39 words.")
+    picture = io.BytesIO()
+    fig.savefig(picture, format="png", metadata={"Software": None})
+    plt.close(fig)
+    data = {"image/png": base64.b64encode(picture.getvalue()).decode(), "text/plain": "<figure>"}
+    display(data, raw=True, metadata={"image/png": {"alt": alt}})
+    print(f"Figure: {alt}")
+
+
+def show_source(thing):
+    """Show the source of a function or class of the course, as it stands in `helpers`."""
+    from IPython.display import Markdown, display
+
+    display(Markdown(f"```python\n{inspect.getsource(thing).rstrip()}\n```"))
+
+
+def to_numpy(values) -> np.ndarray:
+    """A numpy array of a tensor on any device, a list or an array."""
+    return values.detach().float().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+
+
+def _axes(ax: Axes | None, size=FULL) -> Axes:
+    return plt.subplots(figsize=size)[1] if ax is None else ax
+
+
+# -------------------------------------------------------------------------------------------- angle lens
+
+
+def plot_vectors(vectors, *, labels=None, colors=INK, styles="-", ax=None, title=None) -> Axes:
+    """Arrows from the origin.
+
+    Args:
+        vectors: (N, 2).
+        labels: N texts for the legend, or None.
+        colors: one colour, or N.
+        styles: one line style, or N, as the second cue beside the colour.
+    """
+    ax = _axes(ax, SQUARE)
+    vectors = to_numpy(vectors)
+    colors = [colors] * len(vectors) if isinstance(colors, str) else colors
+    styles = [styles] * len(vectors) if isinstance(styles, str) else styles
+    for i, ((x, y), color, style) in enumerate(zip(vectors, colors, styles, strict=True)):
+        arrow = {"arrowstyle": "-|>", "color": color, "lw": 1.8, "shrinkA": 0, "shrinkB": 0, "ls": style}
+        ax.annotate("", xy=(x, y), xytext=(0, 0), arrowprops=arrow)
+        if labels is not None:
+            ax.plot([], [], color=color, ls=style, label=labels[i])
+    limit = 1.15 * max(np.abs(vectors).max(), *(abs(side) for side in ax.dataLim.extents if math.isfinite(side)), 1e-9)
+    ax.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", title=title)
+    ax.set(xlabel="coordinate 0 [1]", ylabel="coordinate 1 [1]")
+    ax.axhline(0, color=HIDDEN, lw=0.8, zorder=0)
+    ax.axvline(0, color=HIDDEN, lw=0.8, zorder=0)
+    if labels is not None:
+        ax.legend(loc="best")
+    return ax
+
+
+def draw_arc(ax: Axes, start: float, end: float, radius: float, text: str = ""):
+    """An arc around the origin from angle start to angle end [rad], with a text at its middle."""
+    low, high = sorted((start, end))
+    ax.add_patch(Arc((0, 0), 2 * radius, 2 * radius, theta1=math.degrees(low), theta2=math.degrees(high), color=INK))
+    middle = (low + high) / 2
+    ax.text(1.25 * radius * math.cos(middle), 1.25 * radius * math.sin(middle), text, ha="center", va="center")
+
+
+def plot_rotation_angles(angles, *, ax=None, title=None) -> Axes:
+    """Angle of every pair at every position, wrapped to one turn, as a cyclic colour map.
+
+    Args:
+        angles: (T, h/2) [rad].
+    """
+    ax = _axes(ax)
+    wrapped = np.angle(np.exp(1j * to_numpy(angles).astype(np.float64)))
+    image = ax.imshow(wrapped.T, cmap="twilight", vmin=-np.pi, vmax=np.pi, aspect="auto")
+    bar = ax.figure.colorbar(image, ax=ax, label="angle [rad], wrapped")
+    bar.set_ticks([-np.pi, -np.pi / 2, 0, np.pi / 2, np.pi], labels=["−π", "−π/2", "0", "π/2", "π"])
+    ax.set(xlabel="position [token]", ylabel="pair index [1]", title=title)
+    _integer_ticks(ax.yaxis, wrapped.shape[1])
+    return ax
+
+
+def plot_clock_hands(angles, *, ax=None, labels=None, color=INK, title=None) -> Axes:
+    """One clock per pair, in a row: the hand starts to the right and turns counter-clockwise by the pair's angle.
+
+    Args:
+        angles: (N,) [rad], or (M, N) for M rows of clocks.
+        labels: N texts below the clocks; default: the pair index.
+        color: of the hands: QUERY, KEY or INK.
+    """
+    rows = np.atleast_2d(to_numpy(angles))
+    ax = _axes(ax, (8.0, 0.6 + 1.0 * len(rows)))
+    for row, line in enumerate(rows):
+        for column, angle in enumerate(line):
+            x, y = 2.5 * column, -2.5 * row
+            ax.add_patch(plt.Circle((x, y), 1, fill=False, color=HIDDEN, lw=1.2))
+            ax.plot([x, x + math.cos(angle)], [y, y + math.sin(angle)], color=color, solid_capstyle="round")
+            ax.plot(x, y, "o", color=color, ms=2.5)
+    labels = range(rows.shape[1]) if labels is None else labels
+    ax.set(xlim=(-1.4, 2.5 * rows.shape[1] - 1.1), ylim=(-2.5 * len(rows) + 1.1, 1.4), aspect="equal", title=title)
+    ax.set_xticks(2.5 * np.arange(rows.shape[1]), labels)
+    ax.set_xlabel("pair index [1]")
+    ax.set_yticks([])
+    ax.spines[["left", "bottom"]].set_visible(False)
+    ax.tick_params(length=0)
+    return ax
+
+
+def plot_turning(angles, *, ax=None, xlabel="layer [1]", title=None, label=None, color=INK, style="-", first=0) -> Axes:
+    """By how much vectors are turned at each layer: the median, and the band that holds the middle 80 %.
+
+    Args:
+        angles: (n_layers, N) [degree], N vectors per layer.
+        first: number of the first layer on the axis.
+    """
+    ax = _axes(ax, HALF)
+    low, middle, high = np.quantile(to_numpy(angles), [0.1, 0.5, 0.9], axis=1)
+    layers = np.arange(first, first + len(middle))
+    ax.fill_between(layers, low, high, color=color, alpha=0.15, lw=0)
+    ax.plot(layers, middle, color=color, ls=style, marker="o", ms=4, label=label)
+    ax.set(xlabel=xlabel, ylabel="angle [degree]", xticks=layers, title=title)
+    ax.set_ylim(bottom=0)
+    return ax
+
+
+# --------------------------------------------------------------------------------------------- mask lens
+
+
+def plot_visible(visible, *, ax=None, title=None, query_labels=None, key_labels=None) -> Axes:
+    """Which key each query may see: visible cells white, hidden cells grey and hatched.
+
+    Args:
+        visible: (T, S) bool, True = may attend.
+        query_labels, key_labels: texts for the rows and columns; default: positions.
+    """
+    ax = _axes(ax, SQUARE)
+    visible = to_numpy(visible).astype(bool)
+    _hatch_hidden(ax, visible)
+    ax.set_xticks(np.arange(visible.shape[1] + 1) - 0.5, minor=True)
+    ax.set_yticks(np.arange(visible.shape[0] + 1) - 0.5, minor=True)
+    ax.grid(which="minor", color=INK, lw=0.4)
+    ax.tick_params(which="minor", length=0)
+    return _query_key_axes(ax, visible.shape, title, query_labels, key_labels)
+
+
+def plot_attention(weights, *, visible=None, ax=None, title=None, labels=None, colorbar=True, vmax=1.0) -> Axes:
+    """Attention weights as a heat map from 0 to vmax; hidden cells are hatched.
+
+    Args:
+        weights: (T, S), rows sum to 1.
+        visible: (T, S) bool, or None for no hatching.
+        labels: texts of the tokens, for rows and columns; default: positions.
+    """
+    ax = _axes(ax, SQUARE)
+    return _heat_map(ax, weights, visible, Normalize(0, vmax), "viridis", "weight [1]", colorbar, title, labels)
+
+
+def plot_scores(scores, *, visible=None, ax=None, title=None, labels=None, colorbar=True, limit=None) -> Axes:
+    """Scores before the softmax, or differences, on a diverging map centred at 0; hidden cells are hatched.
+
+    Args:
+        scores: (T, S).
+        limit: largest absolute value of the map; give panels that share a colour bar the same.
+    """
+    ax = _axes(ax, SQUARE)
+    norm = CenteredNorm(0, limit)
+    return _heat_map(ax, scores, visible, norm, "RdBu_r", "score [1]", colorbar, title, labels)
+
+
+def _heat_map(ax, values, visible, norm, cmap, unit, colorbar, title, labels):
+    values = to_numpy(values)
+    if visible is not None:
+        visible = to_numpy(visible).astype(bool)
+        values = np.where(visible, values, np.nan)
+        _hatch_hidden(ax, visible)
+    image = ax.imshow(values, cmap=cmap, norm=norm)
+    if colorbar:
+        ax.figure.colorbar(image, ax=ax, label=unit, shrink=0.8)
+    return _query_key_axes(ax, values.shape, title, labels, labels)
+
+
+def _hatch_hidden(ax, visible):
+    for query, key in zip(*np.nonzero(~visible), strict=True):
+        cell = Rectangle((key - 0.5, query - 0.5), 1, 1, fc=HIDDEN, ec="#909090", hatch="///", lw=0, zorder=0.5)
+        ax.add_patch(cell)
+
+
+def _query_key_axes(ax, shape, title, query_labels, key_labels):
+    n_query, n_key = shape
+    ax.set(xlim=(-0.5, n_key - 0.5), ylim=(n_query - 0.5, -0.5), aspect="equal", title=title)
+    ax.set(xlabel="key position [token]", ylabel="query position [token]")
+    for axis, size, labels in ((ax.xaxis, n_key, key_labels), (ax.yaxis, n_query, query_labels)):
+        if labels is None:
+            _integer_ticks(axis, size)
+        else:
+            axis.set_ticks(range(size), [str(label) for label in labels])
+    if key_labels is not None and max(len(str(label)) for label in key_labels) > 2:
+        ax.tick_params(axis="x", rotation=90)
+    ax.spines[["top", "right"]].set_visible(True)
+    return ax
+
+
+def _integer_ticks(axis, size):
+    step = next(s for s in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if size / s <= 10 or s == 1024)
+    axis.set_ticks(range(0, size, step))
