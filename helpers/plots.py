@@ -251,3 +251,103 @@ def _query_key_axes(ax, shape, title, query_labels, key_labels):
 def _integer_ticks(axis, size):
     step = next(s for s in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if size / s <= 10 or s == 1024)
     axis.set_ticks(range(0, size, step))
+
+
+# ---------------------------------------------------------------------------- notebook 04: heads and their wiring
+
+
+def plot_head_wiring(n_heads: int, n_kv_heads: int, *, ax=None, title=None) -> Axes:
+    """Which query head reads which key/value head: query heads above, key/value heads below, a line for each reading.
+
+    Args:
+        n_heads: query heads, a multiple of n_kv_heads.
+        n_kv_heads: key/value heads.
+    """
+    ax = _axes(ax, HALF)
+    n_rep = n_heads // n_kv_heads
+    middle = [(n_rep - 1) / 2 + n_rep * j for j in range(n_kv_heads)]
+    for i in range(n_heads):
+        ax.plot([i, middle[i // n_rep]], [1, 0], color=INK, lw=1.2, zorder=1)
+        ax.plot(i, 1, "o", color=QUERY, ms=13)
+        ax.text(i, 1.2, str(i), ha="center", va="bottom")
+    for j, x in enumerate(middle):
+        ax.plot(x - 0.17, 0, "s", color=KEY, ms=12)
+        ax.plot(x + 0.17, 0, "^", color=VALUE, ms=12)
+        ax.text(x, -0.2, str(j), ha="center", va="top")
+    ax.set(xlim=(-0.6, n_heads - 0.4), ylim=(-0.55, 1.55), title=title, xticks=[])
+    ax.set_yticks([0, 1], ["key/value\nhead [1]", "query\nhead [1]"])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    return ax
+
+
+# ------------------------------------------------------------------------------ notebook 00: the map
+
+
+def plot_llama_map(*, ax=None, title=None) -> Axes:
+    """One LLaMA from token ids to logits: the residual stream as a straight road, two branches in each block."""
+    ax = _axes(ax, (8.0, 3.2))
+    arrow = {"arrowstyle": "-|>", "color": INK, "lw": 1.6, "shrinkA": 0, "shrinkB": 0}
+
+    def box(x, y, width, text):
+        ax.add_patch(Rectangle((x, y - 0.45), width, 0.9, fc="white", ec=INK, lw=1.2, zorder=3))
+        ax.text(x + width / 2, y, text, ha="center", va="center", fontsize=9, zorder=4)
+
+    def go(*points):
+        ax.plot(*zip(*points[:-1], strict=True), color=INK, lw=1.6)
+        ax.annotate("", xy=points[-1], xytext=points[-2], arrowprops=arrow)
+
+    ax.add_patch(Rectangle((2.3, -0.75), 11.3, 3.35, fc="#F4F4F4", ec=INK, lw=1, ls="--"))
+    ax.text(2.4, -1.05, "one block, n_layers times (notebook 05)", va="center", fontsize=9)
+    ax.text(5.2, -0.4, "residual stream", ha="center", va="center", fontsize=9)
+    for start, end in ((-0.5, 0.0), (1.9, 7.6), (8.0, 12.9), (13.2, 14.0), (15.7, 16.1), (17.6, 18.2)):
+        go((start, 0), (end, 0))
+    box(0.0, 0, 1.9, "embedding")
+    box(14.0, 0, 1.7, "RMSNorm\n01")
+    box(16.1, 0, 1.5, "lm_head")
+    for start, plus, (x, width, text) in (
+        (2.6, 7.8, (4.9, 2.6, "attention 04\nRoPE on q, k 02")),
+        (8.5, 13.1, (10.8, 1.9, "SwiGLU\n03")),
+    ):
+        go((start, 0), (start, 1.8), (start + 0.25, 1.8))
+        box(start + 0.25, 1.8, 1.7, "RMSNorm\n01")
+        go((start + 1.95, 1.8), (x, 1.8))
+        box(x, 1.8, width, text)
+        go((x + width, 1.8), (plus, 1.8), (plus, 0.14))
+        ax.plot(start, 0, "o", color=INK, ms=4, zorder=3)
+        ax.plot(plus, 0, "o", mfc="white", mec=INK, ms=14, zorder=3)
+        ax.text(plus, -0.02, "+", ha="center", va="center", zorder=4)
+    ax.text(-0.5, -0.75, "token ids", fontsize=9, va="center")
+    ax.text(18.2, -0.75, "logits", fontsize=9, va="center", ha="right")
+    ax.set(xlim=(-0.6, 18.3), ylim=(-1.3, 2.7), title=title)
+    ax.axis("off")
+    return ax
+
+
+# ------------------------------------------------------------------------------------ notebook 01, RMSNorm
+
+
+def plot_norm_sphere(points, *, ax=None, plane=False, style="o", title=None) -> Axes:
+    """Vectors of three coordinates with the sphere of radius √3, seen from the side.
+
+    Args:
+        points: (N, 3).
+        ax: a 3-D Axes, or None.
+        plane: also draw the plane on which the mean is zero.
+        style: marker of the points.
+    """
+    ax = plt.figure(figsize=SQUARE).add_subplot(projection="3d") if ax is None else ax
+    u, v = np.mgrid[0 : 2 * np.pi : 25j, 0 : np.pi : 13j]
+    sphere = math.sqrt(3) * np.stack([np.cos(u) * np.sin(v), np.sin(u) * np.sin(v), np.cos(v)])
+    ax.plot_wireframe(*sphere, color=HIDDEN, lw=0.4)
+    if plane:
+        across = 2.1 * np.array([[1, -1, 0], [1, 1, -2]]) / np.sqrt([[2], [6]])
+        corners = [across[0] + across[1], across[0] - across[1], -across[0] - across[1], -across[0] + across[1]]
+        ax.plot_trisurf(*np.transpose(corners), triangles=[[0, 1, 2], [0, 2, 3]], color=HIDDEN, alpha=0.45, lw=0)
+    ax.scatter(*to_numpy(points).T, color=INK, marker=style, s=14, depthshade=True)
+    ax.set(xlim=(-2, 2), ylim=(-2, 2), zlim=(-2, 2), title=title)
+    ax.set(xticks=[-2, 0, 2], yticks=[-2, 0, 2], zticks=[-2, 0, 2])
+    ax.set(xlabel="coordinate 0 [1]", ylabel="coordinate 1 [1]", zlabel="coordinate 2 [1]")
+    ax.set_box_aspect((1, 1, 1), zoom=0.9)
+    ax.view_init(elev=18, azim=-20)
+    return ax

@@ -4,6 +4,7 @@ The text is the help topics of `pydoc_data.topics` (PSF licence). Another Python
 printed examples use the small fixed `excerpt()`.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,19 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
 def encode(tokenizer: Tokenizer, text: str) -> torch.Tensor:
     """Token ids of a text, (T,) int64."""
     return torch.tensor(tokenizer.encode(text).ids, dtype=torch.int64)
+
+
+def without_some_merges(tokenizer: Tokenizer, share: float, generator: torch.Generator) -> Tokenizer:
+    """A tokenizer of the same vocabulary that has forgotten a random share of its merges.
+
+    It cuts the same text into other tokens. A small text read in a new cut at every pass is learned by heart less
+    quickly. (BPE-dropout, arXiv 1910.13267, drops merges at each word; the library's version cannot be seeded.)
+    """
+    spec = json.loads(tokenizer.to_str())
+    merges = spec["model"]["merges"]
+    kept = torch.rand(len(merges), generator=generator) >= share
+    spec["model"]["merges"] = [merge for merge, keep in zip(merges, kept.tolist(), strict=True) if keep]
+    return Tokenizer.from_str(json.dumps(spec))
 
 
 def batches(
