@@ -38,6 +38,7 @@ LAYER_NAMES = {
     ),
 }
 META_SPLIT_BY_COLUMNS = ("wo.weight", "w2.weight")  # Meta's row-parallel layers: each shard holds some input columns
+READ_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 IGNORED = ("rotary_emb.inv_freq", "rope.freqs")  # tables that older files carry; computed here from the config
 
 
@@ -96,6 +97,7 @@ def model_from_weights(
     Raises:
         ValueError: listing every weight that is missing, left over, of another shape or not finite.
     """
+    _require_plausible(config, weights, source)
     with torch.device("meta"):
         model = Llama(config)
     wanted = dict(model.named_parameters(remove_duplicate=False))
@@ -112,6 +114,8 @@ def model_from_weights(
         have, want = tuple(weights[name].shape), tuple(wanted[name].shape)
         if have != want:
             problems.append(f"shape: {name} is {have}, the config asks for {want}")
+        elif weights[name].dtype not in READ_DTYPES:
+            problems.append(f"dtype: {name} is {weights[name].dtype}, this course reads {READ_DTYPES}")
         elif not weights[name].isfinite().all():
             problems.append(f"not finite: {name} holds NaN or infinity")
     if problems:
@@ -124,6 +128,17 @@ def model_from_weights(
     if config.tie_embeddings:
         model.lm_head.weight = model.tok_embeddings.weight
     return model.eval()
+
+
+def _require_plausible(config, weights, source):
+    """Refuse sizes far beyond what the file holds before a loop or a table of that size is made."""
+    most = 100 * max((weight.numel() for weight in weights.values()), default=1)
+    rows = max(config.vocab_size, config.hidden_dim, config.n_heads * config.head_dim)
+    if config.n_layers > 100 + len(weights) or rows * config.dim > most:
+        raise ValueError(
+            f"{source}: {config} needs far more than the {len(weights)} weights found: "
+            "the config belongs to another model, or is damaged."
+        )
 
 
 def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | None = None, card: str | None = None):
@@ -154,7 +169,9 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
             _write_json(beside / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
         if card is not None:
             (beside / "README.md").write_text(card, encoding="utf-8")
-        beside.chmod(0o777 & ~_umask())  # mkdtemp makes folders that only the owner can read
+        for path in beside.iterdir():
+            path.chmod(0o666 & ~_umask())  # save_file and mkdtemp make what only the owner can read
+        beside.chmod(0o777 & ~_umask())
         beside.rename(folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -173,7 +190,7 @@ def _write_json(path, content):
 def _read_json(path):
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: not JSON, or not UTF-8
         raise ValueError(f"{path} is not valid JSON ({error}): fetch the file again.") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}, not an object: fetch the file again.")
@@ -241,14 +258,7 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
             raise ValueError(
                 f"{source} sets {name}={content[name]!r}, which this model does not have (only {known[0]})."
             )
-    rope = dict(content.get("rope_scaling") or {}) | dict(content.get("rope_parameters") or {})
-    theta = rope.pop("rope_theta", content.get("rope_theta", 10_000.0))
-    old_name = rope.pop("type", "default")
-    rope = {"type": rope.pop("rope_type", old_name)} | rope
-    if rope["type"] not in ("default", "linear", "llama3"):
-        raise ValueError(
-            f"{source} sets RoPE type {rope['type']!r}: this course reads 'default', 'linear' and 'llama3'."
-        )
+    theta, rope = _rope_from_hugging_face(content, source)
     try:
         n_heads = content["num_attention_heads"]
         return LlamaConfig(
@@ -262,18 +272,40 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
             max_seq_len=content.get("max_position_embeddings", 2048),
             norm_eps=content.get("rms_norm_eps", 1e-6),
             rope_theta=theta,
-            rope_scaling=None if rope["type"] == "default" else rope,
+            rope_scaling=rope,
             tie_embeddings=bool(content.get("tie_word_embeddings", False)),
         )
     except KeyError as error:
         raise ValueError(f"{source} has no {error}: it is not a complete LLaMA config.") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
+def _rope_from_hugging_face(content, source):
+    """rope_theta and our rope_scaling, from the old place (rope_theta, rope_scaling) or the new (rope_parameters)."""
+    rope = {}
+    for place in ("rope_scaling", "rope_parameters"):
+        if not isinstance(content.get(place), dict | None):
+            raise ValueError(f"{source} sets {place}={content[place]!r}: an object or null is needed.")
+        rope |= content.get(place) or {}
+    theta = rope.pop("rope_theta", content.get("rope_theta", 10_000.0))
+    old_name = rope.pop("type", "default")
+    rope = {"type": rope.pop("rope_type", old_name)} | rope
+    if rope["type"] not in ("default", "linear", "llama3"):
+        raise ValueError(
+            f"{source} sets RoPE type {rope['type']!r}: this course reads 'default', 'linear' and 'llama3'."
+        )
+    return theta, None if rope["type"] == "default" else rope
 
 
 def _read_hugging_face(folder):
     config = config_from_hugging_face(_read_json(folder / "config.json"), str(folder / "config.json"))
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        files = sorted(set(_read_json(index).get("weight_map", {}).values()))
+        listed = _read_json(index).get("weight_map")
+        if not isinstance(listed, dict):
+            raise ValueError(f"{index} has no weight_map that says which weight is in which file: fetch it again.")
+        files = sorted(set(map(str, listed.values())))
     else:
         files = ["model.safetensors"]
     theirs = {}
@@ -289,10 +321,11 @@ def _read_hugging_face(folder):
             theirs |= load_file(path)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path} is damaged or cut short ({error}): fetch the file again.") from error
-    return config, _rename(theirs, name_map(config.n_layers))
+    return config, _rename(theirs, config.n_layers, "hf")
 
 
-def _rename(theirs, names):
+def _rename(theirs, n_layers, style):
+    names = name_map(min(n_layers, len(theirs)), style)  # a damaged config may ask for any number of layers
     ours = {theirs_name: ours_name for ours_name, theirs_name in names.items()}
     return {ours.get(name, name): weight for name, weight in theirs.items() if not name.endswith(IGNORED)}
 
@@ -325,22 +358,24 @@ def _read_meta(folder):
             shards.append(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
         except Exception as error:  # torch raises several kinds here; none of them may run code
             raise ValueError(
-                f"{path} is damaged or holds something other than tensors, and was not opened ({type(error).__name__}): "
-                "fetch the file again from its source."
+                f"{path} is damaged or holds something other than tensors, and was not opened "
+                f"({type(error).__name__}): fetch the file again from its source."
             ) from error
     try:
         dim, n_heads = params["dim"], params["n_heads"]
         theirs = {name: _join([shard[name] for shard in shards], name, dim) for name in shards[0]}
-        weights = _rename(theirs, name_map(params["n_layers"], "meta"))
+        weights = _rename(theirs, params["n_layers"], "meta")
         tied = "output.weight" not in theirs or torch.equal(theirs["output.weight"], theirs["tok_embeddings.weight"])
         config = _config_from_meta(params, theirs["tok_embeddings.weight"].shape[0], tied)
-    except (KeyError, AttributeError) as error:
+        for name in weights:
+            if name.endswith(("q_proj.weight", "k_proj.weight")):
+                weights[name] = interleaved_to_halves(weights[name], dim // n_heads)
+    except KeyError as error:
         raise ValueError(
             f"{folder}: {error} is missing from params.json or a shard: it is not a whole LLaMA."
         ) from error
-    for name in weights:
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
-            weights[name] = interleaved_to_halves(weights[name], dim // n_heads)
+    except (AttributeError, TypeError, ValueError, IndexError, ArithmeticError, RuntimeError) as error:
+        raise ValueError(f"{folder}: params.json and the shards do not describe one LLaMA ({error}).") from error
     return config, weights
 
 

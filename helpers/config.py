@@ -59,6 +59,7 @@ class LlamaConfig:
 
 
 def require_positive_int(name, value):
+    """Raise ValueError unless value is a whole number >= 1; name is what the text calls it."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name}={value!r} must be a whole number >= 1.")
 
@@ -68,6 +69,7 @@ LLAMA3_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max
 
 
 def require_rope(head_dim, theta, scaling):
+    """Raise ValueError unless these three describe rotations; the text says which does not, and what to change."""
     if head_dim < 2 or head_dim % 2:
         raise ValueError(f"head_dim={head_dim} must be even and >= 2: RoPE turns pairs of numbers.")
     if not (theta > 1 and math.isfinite(theta)):
@@ -89,7 +91,9 @@ def require_rope(head_dim, theta, scaling):
         raise ValueError(f"rope_scaling type 'ntk' needs head_dim >= 4, got {head_dim}: use 'linear'.")
     if scaling["type"] == "llama3":
         s = LLAMA3_SCALING | scaling
-        if not 0 < s["low_freq_factor"] < s["high_freq_factor"]:
+        require_positive_int("original_max_position_embeddings", s["original_max_position_embeddings"])
+        ends = s["low_freq_factor"], s["high_freq_factor"]
+        if not all(type(end) in (int, float) for end in ends) or not 0 < ends[0] < ends[1]:
             raise ValueError(
                 f"rope_scaling needs 0 < low_freq_factor < high_freq_factor, got {s['low_freq_factor']} and "
                 f"{s['high_freq_factor']}: Meta uses 1 and 4."

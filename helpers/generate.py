@@ -34,15 +34,15 @@ def next_token_probabilities(
     _require_settings(temperature, top_k, top_p)
     if temperature == 0:
         return torch.zeros_like(logits).scatter_(-1, logits.argmax(dim=-1, keepdim=True), 1.0)
-    logits = logits - logits.amax(dim=-1, keepdim=True)  # a tiny temperature must not overflow
-    probabilities = (logits / temperature).softmax(dim=-1)
+    logits = logits - logits.amax(dim=-1, keepdim=True)  # a tiny temperature must neither overflow nor round to 0
+    probabilities = (logits / max(temperature, torch.finfo(logits.dtype).tiny)).softmax(dim=-1)
     if top_k is None and top_p is None:
         return probabilities
     ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     if top_k is not None:
         ordered[:, top_k:] = 0
         ordered /= ordered.sum(dim=-1, keepdim=True)
-    if top_p is not None:
+    if top_p is not None and top_p < 1:  # at 1 the rounding of the sum would drop rare tokens
         before = ordered.cumsum(dim=-1) - ordered  # probability of all tokens that are more likely
         ordered[before >= top_p] = 0
         ordered /= ordered.sum(dim=-1, keepdim=True)
@@ -125,12 +125,15 @@ def generate(
         ValueError: if a setting is out of range, or the prompt is empty or not of token ids.
     """
     if isinstance(tokens, torch.Tensor):
-        if tokens.ndim != 2:
+        if tokens.ndim != 2 or tokens.numel() == 0:
             raise ValueError(
-                f"tokens have shape {tuple(tokens.shape)}: pass (batch, tokens), for one prompt tokens[None]."
+                f"tokens have shape {tuple(tokens.shape)}: pass (batch, tokens), neither empty, for one prompt "
+                "tokens[None]."
             )
         settings = (max_new_tokens, temperature, top_k, top_p, stop, seed)
         return torch.stack([*tokens.cpu().unbind(1), *stream(model, tokens, *settings)], dim=1)
+    if not all(isinstance(row, list | tuple) for row in tokens):
+        raise ValueError("tokens is a flat list: pass a list of prompts, for one prompt [tokens].")
     if not tokens or not all(tokens):
         raise ValueError("a prompt is empty: give every prompt at least one token.")
     longest = max(map(len, tokens))

@@ -376,10 +376,10 @@ class Llama(nn.Module):
         if n_pad is not None and cache.length:
             raise ValueError(f"n_pad came after {cache.length} cached tokens: pass it with the first tokens only.")
         with torch.no_grad():
-            cache.n_pad = n_pad if n_pad is not None else cache.n_pad
-            x = self._run(tokens, cache, cache.n_pad)
-            cache.length += tokens.shape[1]
-            return self._logits(x, last_only)
+            n_pad = cache.n_pad if n_pad is None else n_pad
+            logits = self._logits(self._run(tokens, cache, n_pad), last_only)
+            cache.length, cache.n_pad = cache.length + tokens.shape[1], n_pad  # last: a failed call changes neither
+            return logits
 
     def _run(self, tokens, cache, n_pad):
         cos, sin, visible = self.rotation_and_mask(tokens.shape[1], cache.length if cache else 0, n_pad, tokens.device)

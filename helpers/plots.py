@@ -271,8 +271,8 @@ def plot_head_wiring(n_heads: int, n_kv_heads: int, *, ax=None, title=None) -> A
         ax.plot(i, 1, "o", color=QUERY, ms=13)
         ax.text(i, 1.2, str(i), ha="center", va="bottom")
     for j, x in enumerate(middle):
-        ax.plot(x - 0.17, 0, "s", color=KEY, ms=12)
-        ax.plot(x + 0.17, 0, "^", color=VALUE, ms=12)
+        ax.plot(x - 0.2, 0, "s", color=KEY, ms=10)
+        ax.plot(x + 0.2, 0, "^", color=VALUE, ms=10)
         ax.text(x, -0.2, str(j), ha="center", va="top")
     ax.set(xlim=(-0.6, n_heads - 0.4), ylim=(-0.55, 1.55), title=title, xticks=[])
     ax.set_yticks([0, 1], ["key/value\nhead [1]", "query\nhead [1]"])
@@ -327,14 +327,13 @@ def plot_llama_map(*, ax=None, title=None) -> Axes:
 # ------------------------------------------------------------------------------------ notebook 01, RMSNorm
 
 
-def plot_norm_sphere(points, *, ax=None, plane=False, style="o", title=None) -> Axes:
+def plot_norm_sphere(points, *, ax=None, plane=False, title=None) -> Axes:
     """Vectors of three coordinates with the sphere of radius √3, seen from the side.
 
     Args:
         points: (N, 3).
         ax: a 3-D Axes, or None.
         plane: also draw the plane on which the mean is zero.
-        style: marker of the points.
     """
     ax = plt.figure(figsize=SQUARE).add_subplot(projection="3d") if ax is None else ax
     u, v = np.mgrid[0 : 2 * np.pi : 25j, 0 : np.pi : 13j]
@@ -344,10 +343,30 @@ def plot_norm_sphere(points, *, ax=None, plane=False, style="o", title=None) -> 
         across = 2.1 * np.array([[1, -1, 0], [1, 1, -2]]) / np.sqrt([[2], [6]])
         corners = [across[0] + across[1], across[0] - across[1], -across[0] - across[1], -across[0] + across[1]]
         ax.plot_trisurf(*np.transpose(corners), triangles=[[0, 1, 2], [0, 2, 3]], color=HIDDEN, alpha=0.45, lw=0)
-    ax.scatter(*to_numpy(points).T, color=INK, marker=style, s=14, depthshade=True)
+    ax.scatter(*to_numpy(points).T, color=INK, s=14)
     ax.set(xlim=(-2, 2), ylim=(-2, 2), zlim=(-2, 2), title=title)
-    ax.set(xticks=[-2, 0, 2], yticks=[-2, 0, 2], zticks=[-2, 0, 2])
+    ax.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1], zticks=[-1, 0, 1])
     ax.set(xlabel="coordinate 0 [1]", ylabel="coordinate 1 [1]", zlabel="coordinate 2 [1]")
-    ax.set_box_aspect((1, 1, 1), zoom=0.9)
+    ax.set_box_aspect((1, 1, 1), zoom=0.85)
     ax.view_init(elev=18, azim=-20)
+    return ax
+
+
+# ------------------------------------------------------------------------------------- notebook 03, SwiGLU
+
+
+def plot_by_token(values, tokens, *, ax=None, label="value [1]", title=None) -> Axes:
+    """Numbers that every token of a text has, one row per number, on a diverging map centred at 0.
+
+    Args:
+        values: (N, T).
+        tokens: T texts for the columns.
+        label: of the colour bar.
+    """
+    ax = _axes(ax)
+    limit = float(np.abs(to_numpy(values)).max())
+    image = ax.imshow(to_numpy(values), cmap="RdBu_r", norm=CenteredNorm(0, limit), aspect="auto")
+    ax.figure.colorbar(image, ax=ax, label=label)
+    ax.set_xticks(range(len(tokens)), tokens, rotation=90)
+    ax.set(xlabel="tokens of the text, in order", yticks=[], title=title)
     return ax

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "jupyter"}
@@ -53,7 +54,12 @@ def execute(path: Path) -> float:
     os.environ["COURSE_DEVICE"] = "cpu"
     start = time.perf_counter()
     NotebookClient(
-        notebook, timeout=600, kernel_name="python3", record_timing=False, resources={"metadata": {"path": path.parent}}
+        notebook,
+        timeout=600,
+        kernel_name="python3",
+        record_timing=False,
+        resources={"metadata": {"path": path.parent}},
+        config=Config(KernelManager={"transport_encryption": "auto"}),  # otherwise ipykernel warns at every start
     ).execute()
     seconds = time.perf_counter() - start
     clean(notebook)
