@@ -1,6 +1,7 @@
 """The course's shared code, small enough to read in an afternoon. Import from the file that holds the name.
 
     config      LlamaConfig and the published sizes (PRESETS)
+    validate    what the model refuses, and what it says then
     cache       KVCache, what decoding remembers
     model       RMSNorm, RoPE, SwiGLU, grouped-query attention, the block and the whole Llama, in that order
     checkpoint  Hugging Face and Meta checkpoints in, Hugging Face checkpoints out

@@ -2,7 +2,8 @@
 
 import torch
 
-from helpers.config import LlamaConfig, require_positive_int
+from helpers.config import LlamaConfig
+from helpers.validate import require_positive_int
 
 
 class KVCache:
@@ -30,9 +31,15 @@ class KVCache:
         self.v[layer, :, :, self.length : end] = v
         return self.k[layer, :, :, :end], self.v[layer, :, :, :end]
 
-    def require_room(self, tokens: torch.Tensor, dtype, device):
-        """Raise ValueError unless tokens (B, T) of a model of this dtype fit behind what is there."""
-        batch_size, room = self.k.shape[1], self.k.shape[3]
+    def require_room(self, tokens: torch.Tensor, config: LlamaConfig, dtype, device):
+        """Raise ValueError unless tokens (B, T) of a model of this config and dtype fit behind what is there."""
+        n_layers, batch_size, n_kv_heads, room, head_dim = self.k.shape
+        model_sizes = (config.n_layers, config.n_kv_heads, config.head_dim)
+        if model_sizes != (n_layers, n_kv_heads, head_dim):
+            raise ValueError(
+                f"the model has (n_layers, n_kv_heads, head_dim) = {model_sizes}, the cache "
+                f"{n_layers, n_kv_heads, head_dim}: another model made it; use this model's new_cache()."
+            )
         if tokens.shape[0] != batch_size:
             raise ValueError(f"tokens have batch size {tokens.shape[0]}, the cache {batch_size}: make a cache to fit.")
         if (dtype, device) != (self.k.dtype, self.k.device):

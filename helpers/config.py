@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass, replace
 
+from helpers.validate import require_number, require_positive_int
+
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaConfig:
@@ -48,20 +50,13 @@ class LlamaConfig:
                 f"n_heads={self.n_heads} is not a multiple of n_kv_heads={self.n_kv_heads}: each key/value head serves "
                 "the same number of query heads. Choose n_kv_heads among the divisors of n_heads."
             )
-        if not (self.norm_eps >= 0 and math.isfinite(self.norm_eps)):
-            raise ValueError(f"norm_eps={self.norm_eps} must be a finite number >= 0, for example 1e-5.")
+        require_number("norm_eps", self.norm_eps, lambda eps: eps >= 0, ">= 0, for example 1e-5")
         require_rope(self.head_dim, self.rope_theta, self.rope_scaling)
 
     @property
     def n_rep(self) -> int:
         """Query heads served by one key/value head."""
         return self.n_heads // self.n_kv_heads
-
-
-def require_positive_int(name, value):
-    """Raise ValueError unless value is a whole number >= 1; name is what the text calls it."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}={value!r} must be a whole number >= 1.")
 
 
 # The constants of Meta's Llama 3.1 code; a config may override each.
@@ -72,10 +67,13 @@ def require_rope(head_dim, theta, scaling):
     """Raise ValueError unless these three describe rotations; the text says which does not, and what to change."""
     if head_dim < 2 or head_dim % 2:
         raise ValueError(f"head_dim={head_dim} must be even and >= 2: RoPE turns pairs of numbers.")
-    if not (theta > 1 and math.isfinite(theta)):
-        raise ValueError(f"rope_theta={theta} must be a finite number > 1, for example 10000.0.")
+    require_number("rope_theta", theta, lambda theta: theta > 1, "> 1, for example 10000.0")
     if scaling is None:
         return
+    if not isinstance(scaling, dict):
+        raise ValueError(
+            f"rope_scaling={scaling!r} must be None or a dict such as {{'type': 'linear', 'factor': 2.0}}."
+        )
     known = {"linear": set(), "ntk": set(), "llama3": set(LLAMA3_SCALING)}
     if scaling.get("type") not in known:
         raise ValueError(

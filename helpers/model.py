@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from helpers.cache import KVCache
 from helpers.config import LLAMA3_SCALING, PRESETS, LlamaConfig, require_rope
+from helpers.validate import require_padding, require_tokens
 
 __all__ = [
     "PRESETS", "GroupedQueryAttention", "KVCache", "Llama", "LlamaConfig", "RMSNorm", "SwiGLU", "TransformerBlock",
@@ -344,7 +345,7 @@ class Llama(nn.Module):
         # Not a buffer: model.to(torch.bfloat16) would round it.
         self.inv_freq = rope_inv_freq(config.head_dim, config.rope_theta, config.rope_scaling)
         for name, weight in self.named_parameters():
-            if weight.ndim == 2:  # every matrix; the two that write to the residual stream start smaller
+            if weight.ndim == 2 and not weight.is_meta:  # matrices; those that write to the stream start smaller
                 writes = name.endswith(("o_proj.weight", "down_proj.weight"))
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * config.n_layers) if writes else 0.02)
         if config.tie_embeddings:
@@ -368,11 +369,13 @@ class Llama(nn.Module):
         Raises:
             ValueError: if tokens are of another type, shape or range, or do not fit the cache (which stays as it was).
         """
-        self._require_tokens(tokens)
+        require_tokens(tokens, self.config.vocab_size)
+        if n_pad is not None:
+            n_pad = require_padding(n_pad, tokens, tokens.shape[1] if cache is None else cache.k.shape[3])
         if cache is None:
             return self._logits(self._run(tokens, None, n_pad), last_only)
         weight = self.tok_embeddings.weight
-        cache.require_room(tokens, weight.dtype, weight.device)
+        cache.require_room(tokens, self.config, weight.dtype, weight.device)
         if n_pad is not None and cache.length:
             raise ValueError(f"n_pad came after {cache.length} cached tokens: pass it with the first tokens only.")
         with torch.no_grad():
@@ -403,27 +406,13 @@ class Llama(nn.Module):
         positions = torch.arange(n_cached, n_key, device=device)
         visible = causal_visible(n_query, n_key, device) if n_cached else None
         if n_pad is not None:
-            n_pad = torch.as_tensor(n_pad, device=device)[:, None, None]  # (B, 1, 1)
+            n_pad = n_pad.to(positions.device)[:, None, None]  # (B, 1, 1)
             keys = torch.arange(n_key, device=device)
             itself = keys == positions[:, None]  # a padding token sees itself, so that no row of the softmax is empty
             visible = ((causal_visible(n_query, n_key, device) & (keys >= n_pad)) | itself)[:, None]
             positions = (positions - n_pad).clamp(min=0)
         angles = rope_angles(positions, self.inv_freq.to(positions.device))
         return angles.cos(), angles.sin(), visible
-
-    def _require_tokens(self, tokens):
-        if tokens.ndim != 2 or tokens.numel() == 0:
-            raise ValueError(f"tokens have shape {tuple(tokens.shape)}: pass (batch, tokens), neither empty.")
-        if tokens.dtype not in (torch.int64, torch.int32):
-            raise ValueError(f"tokens are {tokens.dtype}: pass integer token ids, tokens.long().")
-        if tokens.is_meta:
-            return
-        low, high = tokens.min().item(), tokens.max().item()
-        if low < 0 or high >= self.config.vocab_size:
-            raise ValueError(
-                f"token ids run from {low} to {high}, but vocab_size={self.config.vocab_size} allows 0 to "
-                f"{self.config.vocab_size - 1}: use the tokenizer that belongs to this model."
-            )
 
     def new_cache(self, batch_size: int, max_seq_len: int | None = None) -> KVCache:
         """An empty cache of the model's dtype and device, for max_seq_len tokens (default: the config's)."""
