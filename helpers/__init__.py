@@ -10,6 +10,9 @@
     train       the small training loop that made assets/tiny-llama
     device      the accelerator when there is one, seeds
     plots       the course's figures: arrays in, Axes out
+    explorers   sliders around a figure
+    checks      whether your solution of an exercise is right, and if not, what it seems to do instead
+    exercises   what the checks compare with: specifications, inputs, known mistakes
 
 Nothing is re-exported here, so that an import line names the file to open.
 """
