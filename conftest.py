@@ -5,7 +5,7 @@ from queue import Empty
 import pytest
 import torch
 from nbval.kernel import RunningKernel
-from nbval.plugin import IPyNbCell
+from nbval.plugin import IPyNbCell, IPyNbFile
 
 from helpers.device import pick_device
 
@@ -23,11 +23,13 @@ def seed():
 
 
 # nbval counts cells from 0 among code cells; people count from 1 (computationalmodelling/nbval#171).
-def pytest_itemcollected(item):
-    if isinstance(item, IPyNbCell):
-        item._nodeid = item.nodeid.removesuffix(item.name) + f"Cell {item.cell_num + 1}"
-        item.name = f"Cell {item.cell_num + 1}"
-        item.cell_num += 1
+def _cells_from_1(self, collect=IPyNbFile.collect):
+    for cell in collect(self):
+        number = cell.cell_num + 1
+        yield IPyNbCell.from_parent(self, name=f"Cell {number}", cell_num=number, cell=cell.cell, options=cell.options)
+
+
+IPyNbFile.collect = _cells_from_1
 
 
 # nbval goes on after a cell that raised, so one fault shows as twenty: skip the rest of that notebook.
