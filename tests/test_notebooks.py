@@ -199,6 +199,35 @@ def test_the_title_stands_first_and_once(path):
     assert [index for index, level, _ in headings_of(notebook) if level == 1] == [0]
 
 
+# --------------------------------------------------------------------------------------------- exercises
+
+
+def verdicts(cell):
+    """What the checks of a cell said: "not attempted yet", "passed" or "not yet"."""
+    said = "\n".join(output.data.get("text/plain", "") for output in cell.outputs if "data" in output)
+    return re.findall(r"^\w+: (not attempted yet|passed|not yet)\.", said, re.M)
+
+
+@every_notebook
+def test_exercises_are_open_and_solutions_pass(path):
+    cells = numbered(read(path), "code")
+    exercises = [cell for _, cell in cells if "exercise" in cell.metadata.get("tags", [])]
+    checked = [cell for _, cell in cells if re.search(r"^check_\w+\(", cell.source, re.M)]
+    assert all(verdicts(cell) == ["not attempted yet"] for cell in exercises)
+    solutions = [cell for cell in checked if cell not in exercises]
+    assert all(verdicts(cell) == ["passed"] for cell in solutions)
+    assert len(solutions) == len(exercises)
+
+
+def test_readme_gives_the_minutes_that_the_notebooks_give():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for path in PATHS:
+        minutes = re.search(r"\*\*Minutes:\*\* (\d+)(?:, and (\d+) more for the exercises)?", read(path).cells[0].source)
+        row = re.search(rf"\(notebooks/{path.name}\) \| [^|]+ \| (\d+) \| ([^|]*) \|", readme)
+        assert row, f"{path.name} is not in the README's table"
+        assert (row[1], row[2].strip()) == (minutes[1], minutes[2] or ""), path.name
+
+
 # ----------------------------------------------------------------------------------------------- figures
 
 
