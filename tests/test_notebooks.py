@@ -222,8 +222,10 @@ def test_exercises_are_open_and_solutions_pass(path):
 def test_readme_gives_the_minutes_that_the_notebooks_give():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for path in PATHS:
-        minutes = re.search(r"\*\*Minutes:\*\* (\d+)(?:, and (\d+) more for the exercises)?", read(path).cells[0].source)
-        row = re.search(rf"\(notebooks/{path.name}\) \| [^|]+ \| (\d+) \| ([^|]*) \|", readme)
+        minutes = re.search(
+            r"\*\*Minutes:\*\* (\d+)(?:, and (\d+) more for the exercises)?", read(path).cells[0].source
+        )
+        row = re.search(rf"\(notebooks/{path.name}\) \| [^|]+ \| (\d+) \|([^|]*)\|", readme)
         assert row, f"{path.name} is not in the README's table"
         assert (row[1], row[2].strip()) == (minutes[1], minutes[2] or ""), path.name
 
