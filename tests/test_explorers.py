@@ -128,7 +128,8 @@ def test_notebook_output_holds_widget_picture_and_words(name):
     data, metadata = explorer._repr_mimebundle_()
     assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
     assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.box.model_id
-    assert data["text/plain"] == metadata["image/png"]["alt"]
+    assert data["text/plain"] == f"{explorer.alt} {explorer.finding} {explorer.settings}"
+    assert metadata["image/png"]["alt"] == explorer.alt
     for control in explorer.controls.values():
         assert control.description.split(" [")[0] in data["text/plain"]
     again = EXPLORE[name]()._repr_mimebundle_()[0]
