@@ -177,7 +177,11 @@ ERROR_HINTS = [
     (r"TypeError.*(positional|keyword) argument", "Does your function take the arguments in the text, in that order?"),
     (r"mat1 and mat2|size of tensor|shapes? .*(invalid|mismatch)|size mismatch|Expected size|must match|broadcast",
      "Two shapes do not fit: print both. Is a transpose (or a keepdim=True) missing?"),
-    (r"Dimension out of range|too many indices|too many values|not enough values|IndexError",
+    (r"Boolean value of Tensor", "A tensor has many answers, `if` needs one: choose entry by entry, with torch.where."),
+    (r"values to unpack",
+     "Do you take apart the right dimension? Count from the end: chunk and unbind take the first unless told dim=-1."),
+    (r"out of bounds", "Do you index with a number that is not an index, or past the end? Print it, and the shape."),
+    (r"Dimension out of range|too many indices|IndexError",
      "Does your code assume a fixed number of dimensions? Count from the end: dim=-1."),
     (r"NameError", "Is a name misspelt, or an import missing?"),
 ]  # fmt: skip
@@ -233,6 +237,10 @@ def _call(function, case, names):
                 if not answer.requires_grad:
                     raise Problem("the values are right, but no gradient reaches the input.", GRAPH_CUT)
                 plain = gradients_through(answer, inputs)
+                asking = (name for name, value in zip(names, inputs, strict=True) if getattr(value, "requires_grad", 0))
+                missed = [name for name, gradient in zip(asking, plain, strict=True) if gradient is None]
+                if missed:
+                    raise Problem(f"the values are right, but no gradient reaches {' and '.join(missed)}.", GRAPH_CUT)
     except RuntimeError as error:  # of the backward pass, or from a tensor of an unusual kind
         raise _raised(error) from None
     return plain, [name for name, now, was in zip(names, inputs, case.inputs, strict=True) if _differs(now, was)]

@@ -65,6 +65,23 @@ def rms_norm__upcast_after_squaring(x, weight, eps):
     return (x.float() / torch.sqrt(mean_square + eps)).to(x.dtype) * weight
 
 
+@wrong("Stay in float32 until the end")
+def rms_norm__mean_square_converted_back_early(x, weight, eps):
+    mean_square = x.float().pow(2).mean(-1, keepdim=True).to(x.dtype)
+    return x * torch.rsqrt(mean_square + eps) * weight
+
+
+@wrong("graph cut")
+def rms_norm__weight_without_gradient(x, weight, eps):
+    return (x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * weight.data
+
+
+@wrong("torch.where")
+def rms_norm__if_on_a_tensor(x, weight, eps):
+    root = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt()
+    return (x / root).to(x.dtype) * weight if root > 0 else x
+
+
 @wrong("gain (weight)")
 def rms_norm__gain_ignored(x, weight, eps):
     return F.rms_norm(x, (x.shape[-1],), eps=eps)
@@ -224,6 +241,11 @@ def layer_norm_angle__sample_std(x):
     return torch.atan(x.mean(-1).abs() / x.std(-1))
 
 
+@wrong("not degrees; and does your std")
+def layer_norm_angle__degrees_and_sample_std(x):
+    return (x.mean(-1).abs() / x.std(-1)).atan().rad2deg()
+
+
 @wrong("absolute mean")
 def layer_norm_angle__signed(x):
     return torch.atan(x.mean(-1) / x.std(-1, correction=0))
@@ -304,6 +326,25 @@ def rope_angles__exponent_shifted_up(positions, head_dim, theta):  # CS336's han
     return torch.outer(positions.float(), 1 / theta ** (2 * k / head_dim))
 
 
+@wrong("brackets")
+def rope_angles__precedence(positions, head_dim, theta):
+    return positions[:, None] * theta ** -2 * torch.arange(head_dim // 2) / head_dim  # fmt: skip
+
+
+@wrong("Count i from 0 to head_dim / 2 - 1")
+def rope_angles__all_of_head_dim(positions, head_dim, theta):
+    return torch.outer(positions.float(), 1.0 / theta ** (torch.arange(head_dim) / head_dim))
+
+
+@wrong("past the end")
+def rope_angles__position_as_index(positions, head_dim, theta):
+    table = torch.empty(len(positions), head_dim // 2)
+    for position in positions:
+        for i in range(head_dim // 2):
+            table[position, i] = position * theta ** (-2 * i / head_dim)
+    return table
+
+
 @wrong("sign of the exponent")
 def rope_angles__exponent_positive(positions, head_dim, theta):  # labml's docstring, field.md 4.21
     return torch.outer(positions.float(), theta ** (torch.arange(0, head_dim, 2).float() / head_dim))
@@ -345,6 +386,12 @@ def rope_angles__no_positions(positions, head_dim, theta):
 @wrong("neighbours")
 def apply_rope_halves__neighbours(x, cos, sin):
     return RIGHT["apply_rope_interleaved"]["stack"](x, cos, sin)
+
+
+@wrong("dim=-1")
+def apply_rope_halves__chunk_of_the_batch(x, cos, sin):
+    first, second = x.chunk(2)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 @wrong("sine flipped")
@@ -506,6 +553,20 @@ def rope_permutation__not_flattened(weight, head_dim):
     return weight.reshape(-1, head_dim // 2, 2, weight.shape[1]).transpose(1, 2)
 
 
+@wrong("there twice")
+def rope_permutation__even_rows_twice(weight, head_dim):
+    heads = weight.unflatten(0, (-1, head_dim))
+    return torch.cat((heads[:, 0::2], heads[:, 0::2]), dim=1).flatten(0, 1)
+
+
+@wrong("past the end")
+def rope_permutation__index_past_the_end(weight, head_dim):
+    result = weight.clone()
+    for row in range(len(weight)):
+        result[row] = weight[2 * row]
+    return result
+
+
 @wrong("reversed")
 def rope_permutation__reversed(weight, head_dim):
     return torch.cat([torch.cat((head[0::2], head[1::2])).flip(0) for head in weight.split(head_dim)])
@@ -560,6 +621,21 @@ def llama3_scaling__limits_swapped(inv_freq, factor, low, high, length):
 @wrong("2 pi")
 def llama3_scaling__two_pi_forgotten(inv_freq, factor, low, high, length):
     return RIGHT["llama3_scaling"]["clamp"](inv_freq, factor, low, high, length * 2 * math.pi)
+
+
+@wrong("brackets")
+def llama3_scaling__precedence(inv_freq, factor, low, high, length):
+    keep = ((length * inv_freq / 2 * math.pi - low) / (high - low)).clamp(0, 1)
+    return keep * inv_freq + (1 - keep) * inv_freq / factor
+
+
+@wrong("torch.where")
+def llama3_scaling__if_on_a_tensor(inv_freq, factor, low, high, length):
+    turns = length * inv_freq / (2 * math.pi)
+    if turns > high:
+        return inv_freq
+    keep = ((turns - low) / (high - low)).clamp(min=0)
+    return keep * inv_freq + (1 - keep) * inv_freq / factor
 
 
 @wrong("kept between 0 and 1")

@@ -23,6 +23,10 @@ def _mean_square(x, dim=-1):
     return (x.float() ** 2).mean(dim, keepdim=True)
 
 
+def _downcast_early(x, weight, eps):
+    return x / (_mean_square(x).to(x.dtype) + eps).sqrt() * weight
+
+
 def _without_upcast(x, weight, eps):
     return x / ((x * x).mean(-1, keepdim=True) + eps).sqrt() * weight
 
@@ -52,6 +56,7 @@ RMS_NORM = Exercise(
         ("Is eps there at all? Without it a row of zeros gives nan.", lambda x, w, eps: x / _mean_square(x).sqrt() * w),
         *[(EPS_PASSED, lambda x, w, eps, e=e: x / (_mean_square(x) + e).sqrt() * w) for e in (1e-4, 1e-5, 1e-6, 1e-8)],
         ("Do you compute in float32? In float16 the square of 300 overflows.", _without_upcast),
+        ("Is the mean square converted back before the root? Stay in float32 until the end.", _downcast_early),
         ("Do you compute in float32 before squaring? The square of 300 overflows in float16.",
          lambda x, w, eps: x / ((x * x).float().mean(-1, keepdim=True) + eps).sqrt() * w),
         ("Is the gain (weight) applied?", lambda x, w, eps: x / (_mean_square(x) + eps).sqrt()),
@@ -170,6 +175,8 @@ LAYER_NORM_ANGLE = Exercise(
     ],
     [
         ("Is the angle in radians, not in degrees?", lambda x: _tangent(x).atan().rad2deg()),
+        ("Radians are wanted, not degrees; and does your std divide by D, not D - 1? Use correction=0.",
+         lambda x: _tangent(x, 1).atan().rad2deg()),
         ("Is the angle still a cosine? Take arccos.", lambda x: _tangent(x).atan().cos()),
         ("Is the angle still a tangent? Take arctan.", _tangent),
         ("Is the angle still a sine? Take arcsin.", lambda x: _tangent(x).atan().sin()),

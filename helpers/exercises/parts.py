@@ -94,11 +94,11 @@ class Exercise:
 
 
 def gradients_through(answer, inputs):
-    """Gradients of a weighted sum of the answer with respect to every input that asks for one."""
+    """Gradients of a weighted sum of the answer for every input that asks for one; None where none arrives."""
     weigh = torch.linspace(0.5, 1.5, answer.numel(), dtype=torch.float64).reshape(answer.shape)
     wanted = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
     gradients = torch.autograd.grad((answer.double() * weigh).sum(), wanted, allow_unused=True)
-    return tuple(torch.zeros(()) if gradient is None else gradient.detach() for gradient in gradients)
+    return tuple(None if gradient is None else gradient.detach() for gradient in gradients)
 
 
 COMMON_MISTAKES = [

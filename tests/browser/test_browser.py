@@ -14,6 +14,29 @@ pytestmark = pytest.mark.browser
 
 NOTEBOOKS = {path.name: path for path in sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))}
 STYLE = "from helpers import plots\n\nplots.use_course_style()"
+FAULTY_DRAWING = """
+from matplotlib.figure import Figure
+from helpers.explorers import Explorer, slider
+
+figure = Figure(figsize=(2, 1), layout="constrained")
+line = figure.subplots().plot([], [])[0]
+
+def draw(level):
+    line.set_data([0, 1], [0, 1 / (level < 1)])
+    return "drawn"
+
+Explorer(figure, draw, {"level": slider("level", 0, 0, 5)}, "a line")
+"""
+SILENT_CALLBACK = """
+import ipywidgets
+
+level = ipywidgets.IntSlider(description="level [1]", max=5)
+level.observe(lambda change: 1 / 0, names="value")
+picture = ipywidgets.HTML("<figure><img src='data:image/gif;base64,R0lGODlhAQABAAAAACw=' alt=''></figure>")
+box = ipywidgets.VBox([level, picture])
+box.add_class("course-explorer")
+box
+"""
 
 
 def has_explorer(path):
@@ -64,3 +87,17 @@ def test_notebook_runs_and_its_explorers_answer(visit, name):
     visitor = visit(name, NOTEBOOKS[name])
     assert visitor.problems == []
     assert visitor.moved > 0
+
+
+def test_visitor_reports_a_drawing_that_raises_and_a_callback_that_fails_silently(visit):
+    problems = "\n".join(visit("faulty_callbacks.ipynb", [FAULTY_DRAWING, SILENT_CALLBACK], patience=3).problems)
+    assert "explorer 1, level [1], arrow key: This setting could not be drawn: ZeroDivisionError" in problems
+    assert "explorer 2, level [1], arrow key: the picture did not change" in problems
+
+
+def test_visitor_reports_stderr_and_a_cell_that_raises(visit):
+    sources = ["import sys\n\nprint('a warning', file=sys.stderr)", "1 / 0", "print('never reached')"]
+    problems = "\n".join(visit("faulty_cells.ipynb", sources).problems)
+    assert "code cell 1, error or stderr: a warning" in problems
+    assert "ZeroDivisionError: division by zero" in problems
+    assert "Run All did not reach the end" in problems
