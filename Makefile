@@ -19,7 +19,8 @@ lab: $(LEARN) ## set up, then open JupyterLab on the first notebook (ARGS="--por
 setup: $(LEARN) ## make the environment, without opening anything
 
 test: $(DEV) ## set up, then run every test and every notebook (ARGS="-k rope")
-	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=300 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval --nbval-current-env \
+		--nbval-cell-timeout=300 $(ARGS)
 
 notebooks: $(DEV) ## execute again the notebooks whose source changed (ALL=1: all of them)
 	$(BIN)/python tests/make_notebooks.py $(if $(ALL),--all) $(ARGS)
