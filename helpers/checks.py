@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 import torch
 
-from helpers.exercises import attention, feed_forward, norm, parts, rope, writing
+from helpers.exercises import attention, feed_forward, norm, parts, rope, whole_model, writing
 from helpers.exercises.parts import Exercise, gradients_through
 
 # ---------------------------------------------------------------------------------------------- results
@@ -94,7 +94,7 @@ WORLD = [  # the same outside of torch, looked at once per check because it take
     (lambda: dict(os.environ), lambda old: (os.environ.clear(), os.environ.update(old))),
     (sys.getrecursionlimit, sys.setrecursionlimit),
 ]
-EXERCISES = (attention, feed_forward, norm, parts, rope, writing)
+EXERCISES = (attention, feed_forward, norm, parts, rope, whole_model, writing)
 PATCHABLE = (builtins, math, torch, torch.nn.functional, *EXERCISES, sys.modules[__name__])
 
 
@@ -156,6 +156,8 @@ def _run(task, seconds):
 
 def _raised(error):
     """The Problem that an exception of the function is: its kind, its text and the line it comes from."""
+    if isinstance(error, parts.Wrong):
+        return Problem(error.message, error.hint)
     kind, text = type(error).__name__, " ".join(str(error).split())[:200]
     skip = (__file__, os.path.dirname(parts.__file__), os.path.dirname(torch.__file__))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(skip)]
@@ -173,6 +175,7 @@ ERROR_HINTS = [
     (r"numpy|ScalarType", "Do you stay in torch? numpy loses the gradient and knows no bfloat16."),
     (r"without overflow", "Is your hiding number too large for float16? Use float('-inf')."),
     (r"(same|different) dtype|scalar type|have the same", "Do two tensors differ in dtype? Convert one: .to(x.dtype)."),
+    (r"cannot assign .* as parameter", "A module wants a Parameter: assign the other module's own, without .data."),
     (r"TypeError.*NoneType", "An argument may be None: is that case handled?"),
     (r"TypeError.*(positional|keyword) argument", "Does your function take the arguments in the text, in that order?"),
     (r"mat1 and mat2|size of tensor|shapes? .*(invalid|mismatch)|size mismatch|Expected size|must match|broadcast",
@@ -331,7 +334,7 @@ def _judge(function, exercise: Exercise, notes: dict) -> CheckResult:
     for case, want in zip(exercise.cases, exercise.wanted, strict=True):
         notes["case"], got = case.label, None
         try:
-            got, changed = _call(function, case, exercise.parameters)
+            got, changed = _call(exercise.adapt(function), case, exercise.parameters)
             _compare(got, want, exercise)
             if changed:
                 raise Problem(f"the result is right, but the input {changed[0]} was changed in place.", IN_PLACE)
@@ -419,5 +422,9 @@ check_causal_visible = _check(attention.CAUSAL_VISIBLE)
 check_attention_head = _check(attention.ATTENTION_HEAD)
 check_repeat_kv = _check(attention.REPEAT_KV)
 check_sliding_window = _check(attention.SLIDING_WINDOW)
+check_transformer_block = _check(whole_model.TRANSFORMER_BLOCK)
+check_parameter_count = _check(whole_model.PARAMETER_COUNT)
+check_tie_weights = _check(whole_model.TIE_WEIGHTS)
+check_find_slips = _check(whole_model.FIND_SLIPS)
 check_cross_entropy = _check(writing.CROSS_ENTROPY)
 check_top_p = _check(writing.TOP_P)

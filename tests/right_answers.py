@@ -470,6 +470,92 @@ def sliding_window__loops(n_query, n_key, window):
     return visible
 
 
+# ------------------------------------------------------------------------------------------------ 05 full model
+
+
+def _rms(x, weight, eps):
+    return F.rms_norm(x.float(), (x.shape[-1],), weight.float(), eps).to(x.dtype)
+
+
+@right
+def transformer_block__two_lines(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    x = x + attention(_rms(x, attention_gain, eps))
+    return x + feed_forward(_rms(x, ffn_gain, eps))
+
+
+@right
+def transformer_block__with_the_course_norm(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    norm = model.RMSNorm(x.shape[-1], eps)
+    norm.weight = torch.nn.Parameter(attention_gain) if not attention_gain.requires_grad else norm.weight
+    first = _rms(x, attention_gain, eps) if attention_gain.requires_grad else norm(x)
+    middle = torch.add(x, attention(first.to(x.dtype)))
+    return torch.add(feed_forward(_rms(middle, ffn_gain, eps)), middle)
+
+
+@right
+def transformer_block__loop_over_steps(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    stream = x.clone()
+    for step, weight in ((attention, attention_gain), (feed_forward, ffn_gain)):
+        root = (stream.float().square().mean(-1, keepdim=True) + eps).sqrt()
+        stream = stream + step((stream.float() / root * weight).to(x.dtype))
+    return stream
+
+
+@right
+def parameter_count__formula(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
+    block = 2 * dim * head_dim * (n_heads + n_kv_heads) + 3 * dim * hidden_dim + 2 * dim
+    return n_layers * block + dim + vocab_size * dim * (2 - tie_embeddings)
+
+
+@right
+def parameter_count__shapes(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
+    q, kv = n_heads * head_dim, n_kv_heads * head_dim
+    block = [(q, dim), (kv, dim), (kv, dim), (dim, q), *3 * [(dim, hidden_dim)], (dim,), (dim,)]
+    ends = [(vocab_size, dim), (dim,)] + ([] if tie_embeddings else [(vocab_size, dim)])
+    return sum(math.prod(shape) for shape in n_layers * block + ends)
+
+
+@right
+def parameter_count__builds_it(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
+    config = model.LlamaConfig(
+        vocab_size=vocab_size, dim=dim, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim,
+        hidden_dim=hidden_dim, tie_embeddings=tie_embeddings, max_seq_len=8, norm_eps=1e-5, rope_theta=1e4,
+    )  # fmt: skip
+    return model.count_parameters(config)
+
+
+@right
+def tie_weights__assigned(embedding, head):
+    head.weight = embedding.weight
+
+
+@right
+def tie_weights__returned_too(embedding, head):
+    head.weight = embedding.weight
+    return embedding, head
+
+
+@right
+def tie_weights__setattr(embedding, head):
+    del head.weight
+    head.register_parameter("weight", embedding.weight)
+
+
+@right
+def find_slips__named():
+    return {"A": "mask by one", "B": "gate and up swapped", "C": "wrong base"}
+
+
+@right
+def find_slips__other_order():
+    return {"C": "wrong base", "B": "gate and up swapped", "A": "mask by one"}
+
+
+@right
+def find_slips__dict():
+    return dict(B="gate and up swapped", A="mask by one", C="wrong base")
+
+
 # -------------------------------------------------------------------------------------- 06 training, generating
 
 

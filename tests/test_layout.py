@@ -26,7 +26,7 @@ ARROWS = {
     "generate": MODEL,
     "checkpoint": MODEL,
     "parallel": MODEL,
-    "exercises": set(),
+    "exercises": MODEL,
     "checks": MODEL | {"exercises"},
     "explorers": MODEL | {"plots"},
     "train": MODEL | {"checkpoint", "generate", "text", "device"},

@@ -1182,6 +1182,243 @@ def sliding_window__floats(n_query, n_key, window):
     return RIGHT["sliding_window"]["positions"](n_query, n_key, window).float()
 
 
+# ------------------------------------------------------------------------------------------------ 05 full model
+
+
+def _rms(x, weight, eps):
+    return F.rms_norm(x.float(), (x.shape[-1],), weight.float(), eps).to(x.dtype)
+
+
+@wrong("result of the first")
+def transformer_block__parallel(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    return x + attention(_rms(x, attention_gain, eps)) + feed_forward(_rms(x, ffn_gain, eps))
+
+
+@wrong("first residual")
+def transformer_block__first_residual_missing(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    x = attention(_rms(x, attention_gain, eps))
+    return x + feed_forward(_rms(x, ffn_gain, eps))
+
+
+@wrong("second residual")
+def transformer_block__second_residual_missing(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    x = x + attention(_rms(x, attention_gain, eps))
+    return feed_forward(_rms(x, ffn_gain, eps))
+
+
+@wrong("what came into the feed-forward")
+def transformer_block__residual_from_the_start(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    middle = x + attention(_rms(x, attention_gain, eps))
+    return x + feed_forward(_rms(middle, ffn_gain, eps))
+
+
+@wrong("not its norm")
+def transformer_block__normed_stream(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    x = _rms(x, attention_gain, eps)
+    x = x + attention(x)
+    x = _rms(x, ffn_gain, eps)
+    return x + feed_forward(x)
+
+
+@wrong("attention_gain twice")
+def transformer_block__one_gain(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    x = x + attention(_rms(x, attention_gain, eps))
+    return x + feed_forward(_rms(x, attention_gain, eps))
+
+
+@wrong("swapped")
+def transformer_block__gains_swapped(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    x = x + attention(_rms(x, ffn_gain, eps))
+    return x + feed_forward(_rms(x, attention_gain, eps))
+
+
+@wrong("before attention and feed-forward")
+def transformer_block__norm_after(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    x = x + _rms(attention(x), attention_gain, eps)
+    return x + _rms(feed_forward(x), ffn_gain, eps)
+
+
+@wrong("norm before the feed-forward")
+def transformer_block__no_second_norm(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    x = x + attention(_rms(x, attention_gain, eps))
+    return x + feed_forward(x)
+
+
+@wrong("attention come first")
+def transformer_block__order(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    x = x + feed_forward(_rms(x, ffn_gain, eps))
+    return x + attention(_rms(x, attention_gain, eps))
+
+
+@wrong("too many")
+def transformer_block__final_norm(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    x = x + attention(_rms(x, attention_gain, eps))
+    x = x + feed_forward(_rms(x, ffn_gain, eps))
+    return _rms(x, ffn_gain, eps)
+
+
+@wrong("eps given")
+def transformer_block__eps_fixed(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    x = x + attention(_rms(x, attention_gain, 1e-5))
+    return x + feed_forward(_rms(x, ffn_gain, 1e-5))
+
+
+@wrong("tied matrix count once")
+def parameter_count__head_always(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
+    return (
+        n_layers * (2 * dim * head_dim * (n_heads + n_kv_heads) + 3 * dim * hidden_dim + 2 * dim)
+        + dim
+        + 2 * vocab_size * dim
+    )
+
+
+@wrong("both count")
+def parameter_count__head_never(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
+    return (
+        n_layers * (2 * dim * head_dim * (n_heads + n_kv_heads) + 3 * dim * hidden_dim + 2 * dim)
+        + dim
+        + vocab_size * dim
+    )
+
+
+@wrong("other way round")
+def parameter_count__tied_inverted(
+    vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings
+):
+    return (
+        n_layers * (2 * dim * head_dim * (n_heads + n_kv_heads) + 3 * dim * hidden_dim + 2 * dim)
+        + dim
+        + vocab_size * dim * (1 + tie_embeddings)
+    )
+
+
+@wrong("n_kv_heads heads")
+def parameter_count__kv_heads_ignored(
+    vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings
+):
+    block = 4 * dim * n_heads * head_dim + 3 * dim * hidden_dim + 2 * dim
+    return n_layers * block + dim + vocab_size * dim * (2 - tie_embeddings)
+
+
+@wrong("three matrices")
+def parameter_count__two_matrices(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
+    block = 2 * dim * head_dim * (n_heads + n_kv_heads) + 2 * dim * hidden_dim + 2 * dim
+    return n_layers * block + dim + vocab_size * dim * (2 - tie_embeddings)
+
+
+@wrong("norms counted")
+def parameter_count__no_norms(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
+    block = 2 * dim * head_dim * (n_heads + n_kv_heads) + 3 * dim * hidden_dim
+    return n_layers * block + vocab_size * dim * (2 - tie_embeddings)
+
+
+@wrong("last norm")
+def parameter_count__no_last_norm(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
+    block = 2 * dim * head_dim * (n_heads + n_kv_heads) + 3 * dim * hidden_dim + 2 * dim
+    return n_layers * block + vocab_size * dim * (2 - tie_embeddings)
+
+
+@wrong("need not be dim")
+def parameter_count__head_dim_ignored(
+    vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings
+):
+    block = 2 * dim * dim + 2 * dim * n_kv_heads * (dim // n_heads) + 3 * dim * hidden_dim + 2 * dim
+    return n_layers * block + dim + vocab_size * dim * (2 - tie_embeddings)
+
+
+@wrong("by n_layers")
+def parameter_count__one_layer(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
+    block = 2 * dim * head_dim * (n_heads + n_kv_heads) + 3 * dim * hidden_dim + 2 * dim
+    return block + dim + vocab_size * dim * (2 - tie_embeddings)
+
+
+@wrong("not a copy")
+def tie_weights__copied(embedding, head):
+    head.weight = torch.nn.Parameter(embedding.weight.detach().clone())
+
+
+@wrong("not a copy")
+def tie_weights__copied_in_place(embedding, head):
+    head.weight.data.copy_(embedding.weight.data)
+
+
+@wrong("without .data")
+def tie_weights__data(embedding, head):
+    head.weight.data = embedding.weight.data
+
+
+@wrong("without .data")
+def tie_weights__wrapped_again(embedding, head):
+    head.weight = torch.nn.Parameter(embedding.weight)
+
+
+@wrong("head takes over")
+def tie_weights__the_other_way(embedding, head):
+    embedding.weight = head.weight
+
+
+@wrong("or does it make new ones")
+def tie_weights__new_head(embedding, head):
+    head = torch.nn.Linear(embedding.weight.shape[1], embedding.weight.shape[0], bias=False)
+    head.weight = embedding.weight
+    return head
+
+
+@wrong("Which attribute")
+def tie_weights__unchanged(embedding, head):
+    assert head is not embedding
+
+
+@wrong("Which attribute")
+def tie_weights__other_attribute(embedding, head):
+    head.embedding = embedding.weight
+
+
+@wrong("Parameter")
+def tie_weights__tensor(embedding, head):
+    head.weight = embedding.weight.data
+
+
+@wrong("change the last token only")
+def find_slips__a_and_c():
+    return {"A": "wrong base", "B": "gate and up swapped", "C": "mask by one"}
+
+
+@wrong("a single token. Nothing")
+def find_slips__b():
+    return {"A": "mask by one", "B": "gain ignored", "C": "wrong base"}
+
+
+@wrong("grow with the distance")
+def find_slips__c():
+    return {"A": "mask by one", "B": "gate and up swapped", "C": "neighbours paired"}
+
+
+@wrong("a single token. Nothing")
+def find_slips__b_and_c():
+    return {"A": "mask by one", "B": "wrong scale", "C": "wrong eps"}
+
+
+@wrong("Choose from")
+def find_slips__own_words():
+    return {"A": "the mask", "B": "gate and up swapped", "C": "wrong base"}
+
+
+@wrong("Choose from")
+def find_slips__number():
+    return {"A": 7, "B": 6, "C": 3}
+
+
+@wrong("Return {")
+def find_slips__list():
+    return ["mask by one", "gate and up swapped", "wrong base"]
+
+
+@wrong("Return {")
+def find_slips__one_left_out():
+    return {"A": "mask by one", "B": "gate and up swapped"}
+
+
 # -------------------------------------------------------------------------------------- 06 training, generating
 
 

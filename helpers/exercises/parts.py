@@ -32,6 +32,14 @@ class Case:
         return copy.requires_grad_(self.gradients and tensor.is_floating_point())
 
 
+class Wrong(Exception):
+    """Raised by an exercise's own `adapt`: what is wrong with the answer, and the hint."""
+
+    def __init__(self, message, hint):
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
 @dataclass
 class Exercise:
     """A specification with its cases and its known mistakes, (hint, program) in order of likelihood."""
@@ -43,6 +51,7 @@ class Exercise:
     dtype_hint: str = ""
     tolerance: float = 1.0  # times the usual rounding
     hint: str = "Does your formula give the right numbers on four numbers by hand?"
+    adapt: Callable = lambda function: function  # to a function that can be compared, where the answer is no tensor
     answers_of: dict = field(default_factory=dict)  # of each mistake, filled when first needed
 
     @property
@@ -68,7 +77,7 @@ class Exercise:
 
     def _wanted(self, case):
         inputs = case.fresh_inputs()
-        answer = self.specification(*inputs)
+        answer = self.adapt(self.specification)(*inputs)
         return gradients_through(answer, inputs) if case.gradients else answer
 
     def name_mistake(self, answers, failed, agree):
