@@ -28,7 +28,7 @@ ARROWS = {
     "parallel": MODEL,
     "exercises": MODEL,
     "checks": MODEL | {"exercises"},
-    "explorers": MODEL | {"plots"},
+    "explorers": MODEL | {"plots", "checkpoint", "text"},
     "train": MODEL | {"checkpoint", "generate", "text", "device"},
     "text": set(),
     "plots": set(),
