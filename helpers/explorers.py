@@ -185,11 +185,12 @@ def explore_rms_norm() -> Explorer:
     plane.text(-2.25, 1.35, "mean = 0", color=GREY, rotation=-45, fontsize=9)
     scales = torch.logspace(-4, 1, 61)
     looks = {"x": (GREY, GREY, 4, "-"), "RMSNorm(x)": (INK, INK, 1.8, "-"), "LayerNorm(x)": (INK, "white", 1.8, "--")}
+    sign = {"ha": "center", "va": "center", "fontsize": 9, "bbox": {"fc": "white", "ec": "none", "pad": 0.5}}
     shafts, tips, arcs, signs, curves, dots = ({} for _ in range(6))
     for name, (color, face, width, style) in looks.items():
         line, tip = {"color": color, "lw": width, "ls": style}, {"color": color, "mfc": face, "ms": width + 5, "ls": ""}
         (shafts[name],), (tips[name],) = plane.plot([], [], **line), plane.plot([0], [0], marker=(3, 0, 0), **tip)
-        (arcs[name],), signs[name] = plane.plot([], [], color=INK, lw=1), plane.text(0, 0, "", ha="center", va="center")
+        (arcs[name],), signs[name] = plane.plot([], [], color=INK, lw=1), plane.text(0, 0, "", **sign)
         (curves[name],) = lengths.plot(scales, scales, label=name, **line)
         (dots[name],) = lengths.plot([], [], "o", **tip, clip_on=False)
     root = lengths.axvline(1, color=INK, lw=1, ls=":", label="root of eps")
@@ -209,8 +210,8 @@ def explore_rms_norm() -> Explorer:
             shafts[name].set_data(*zip((0, 0), vectors[0].tolist(), strict=True))
             tips[name].set(xdata=vectors[0, :1], ydata=vectors[0, 1:], marker=(3, 0, math.degrees(end) - 90))
             arcs[name].set_data(_arc(start, start + turned, radius))
-            signs[name].set(x=(radius + 0.35) * math.cos(start + turned / 2))
-            signs[name].set(y=(radius + 0.35) * math.sin(start + turned / 2))
+            signs[name].set(x=(radius + 0.45) * math.cos(start + turned / 2))
+            signs[name].set(y=(radius + 0.45) * math.sin(start + turned / 2))
             signs[name].set_text(f"{math.degrees(abs(turned)):.0f}°" if abs(turned) > 0.1 else "")
             curves[name].set_ydata(all_lengths[1:])
             dots[name].set_data([scale], [min(all_lengths[0], 3.2)])

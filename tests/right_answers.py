@@ -1,5 +1,6 @@
 """Right answers, at least three per exercise, each written in another way: a check must accept all of them."""
 
+import itertools
 import math
 
 import torch
@@ -365,6 +366,39 @@ def hidden_dim__course(dim, multiple_of, ffn_dim_multiplier):
     return model.swiglu_hidden_dim(dim, multiple_of, ffn_dim_multiplier)
 
 
+@right
+def matrix_roles__all_orders(weights, x, y):
+    for gate, up, down in itertools.permutations(weights):
+        a, b, c = weights[gate], weights[up], weights[down]
+        if a.shape == b.shape == c.T.shape and torch.allclose((F.silu(x @ a.T) * (x @ b.T)) @ c.T, y, atol=1e-4):
+            return {"gate": gate, "up": up, "down": down}
+
+
+@right
+def matrix_roles__smallest_error(weights, x, y):
+    errors = {}
+    for order in itertools.permutations(weights):
+        try:
+            z = RIGHT["swiglu"][next(iter(RIGHT["swiglu"]))](x, *(weights[name] for name in order))
+            errors[order] = (z - y).abs().max().item()
+        except RuntimeError:
+            continue
+    return dict(zip(("gate", "up", "down"), min(errors, key=errors.get), strict=True))
+
+
+@right
+def matrix_roles__one_row(weights, x, y):
+    best = {}
+    for gate, up, down in itertools.permutations(weights):
+        if weights[down].shape[0] != x.shape[1] or weights[gate].shape != weights[down].T.shape:
+            continue
+        g, u = weights[gate] @ x[0], weights[up].mv(x[0]) if weights[up].shape[1] == len(x[0]) else None
+        if u is not None and len(u) == len(g):
+            best[((weights[down] @ (g * torch.sigmoid(g) * u)) - y[0]).norm().item()] = (gate, up, down)
+    gate, up, down = best[min(best)]
+    return {"up": up, "down": down, "gate": gate}
+
+
 # ------------------------------------------------------------------------------------------------------- 04 GQA
 
 
@@ -468,6 +502,49 @@ def sliding_window__loops(n_query, n_key, window):
         last = n_key - n_query + t
         visible[t, max(0, last - window + 1) : last + 1] = True
     return visible
+
+
+@right
+def cache_write__slice(cache, length, new):
+    end = length + new.shape[2]
+    cache[:, :, length:end] = new
+    return cache[:, :, :end]
+
+
+@right
+def cache_write__loop(cache, length, new):
+    for t, column in enumerate(new.unbind(2)):
+        cache[:, :, length + t].copy_(column)
+    return torch.cat((cache[:, :, :length], new), dim=2)
+
+
+@right
+def cache_write__index_copy(cache, length, new):
+    cache.index_copy_(2, torch.arange(length, length + new.size(2)), new)
+    return cache.narrow(2, 0, length + new.size(2)).clone()
+
+
+@right
+def context_that_fits__floor(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
+    return max(0, (memory - weights) // (2 * n_layers * n_kv_heads * head_dim * bytes_per_number))
+
+
+@right
+def context_that_fits__with_an_if(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
+    if weights >= memory:
+        return 0
+    return math.floor((memory - weights) / (2 * n_layers * n_kv_heads * head_dim * bytes_per_number))
+
+
+@right
+def context_that_fits__counts_up(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
+    one_token = sum(n_kv_heads * head_dim * bytes_per_number for _ in range(2 * n_layers))
+    tokens, step = 0, 2**40
+    while step:
+        if weights + (tokens + step) * one_token <= memory:
+            tokens += step
+        step //= 2
+    return tokens
 
 
 # ------------------------------------------------------------------------------------------------ 05 full model

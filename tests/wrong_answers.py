@@ -3,6 +3,7 @@
 The slips of peers (field.md, sections 1 and 4) are here; the habits at the end are applied to every exercise.
 """
 
+import itertools
 import math
 
 import torch
@@ -903,6 +904,70 @@ def hidden_dim__float(dim, multiple_of, ffn_dim_multiplier):
     return float(RIGHT["hidden_dim"]["ceil"](dim, multiple_of, ffn_dim_multiplier))
 
 
+@wrong("compute the layer both ways")
+def matrix_roles__swapped(weights, x, y):
+    right = RIGHT["matrix_roles"]["all_orders"](weights, x, y)
+    return {"gate": right["up"], "up": right["gate"], "down": right["down"]}
+
+
+def _roles(names):
+    return dict(zip(("gate", "up", "down"), names, strict=True))
+
+
+@wrong("do you compare with it")
+def matrix_roles__as_listed(weights, x, y):
+    return _roles(weights)
+
+
+@wrong("all six orders")
+def matrix_roles__by_shape_alone(weights, x, y):
+    down = next((name for name, w in weights.items() if w.shape[0] == x.shape[1] and w.shape[1] != x.shape[1]), None)
+    if down is None:
+        return _roles(weights)
+    return RIGHT["matrix_roles"]["all_orders"](weights, x, y)
+
+
+@wrong("compute the layer both ways")
+def matrix_roles__first_fitting_shape(weights, x, y):
+    down = next(name for name, w in weights.items() if w.shape[0] == x.shape[1])
+    return _roles([*sorted(weights.keys() - {down}, reverse=True), down])
+
+
+@wrong("do you compare with it")
+def matrix_roles__widest_is_down(weights, x, y):
+    return _roles(sorted(weights, key=lambda name: (weights[name].shape[1], name)))
+
+
+@wrong("names the values")
+def matrix_roles__inverted(weights, x, y):
+    return {name: role for role, name in RIGHT["matrix_roles"]["all_orders"](weights, x, y).items()}
+
+
+@wrong("Return {")
+def matrix_roles__tuple(weights, x, y):
+    return tuple(RIGHT["matrix_roles"]["all_orders"](weights, x, y).values())
+
+
+@wrong("appear once")
+def matrix_roles__twice(weights, x, y):
+    right = RIGHT["matrix_roles"]["all_orders"](weights, x, y)
+    return right | {"up": right["gate"]}
+
+
+@wrong("appear once")
+def matrix_roles__tensors(weights, x, y):
+    return {role: weights[name] for role, name in RIGHT["matrix_roles"]["all_orders"](weights, x, y).items()}
+
+
+@wrong("silu belongs to the gate")
+def matrix_roles__silu_on_up(weights, x, y):
+    for gate, up, down in itertools.permutations(weights):
+        a, b, c = weights[gate], weights[up], weights[down]
+        if a.shape == b.shape == c.T.shape and torch.allclose((x @ a.T * F.silu(x @ b.T)) @ c.T, y, atol=1e-4):
+            return {"gate": gate, "up": up, "down": down}
+    return _roles(weights)
+
+
 # ------------------------------------------------------------------------------------------------------- 04 GQA
 
 
@@ -1180,6 +1245,121 @@ def sliding_window__strict(n_query, n_key, window):
 @wrong("boolean")
 def sliding_window__floats(n_query, n_key, window):
     return RIGHT["sliding_window"]["positions"](n_query, n_key, window).float()
+
+
+@wrong("leaves one free")
+def cache_write__off_by_one(cache, length, new):  # 24 % error at the first step, then fading
+    start = min(length + 1, cache.shape[2] - new.shape[2])
+    cache[:, :, start : start + new.shape[2]] = new
+    return cache[:, :, : length + new.shape[2]]
+
+
+@wrong("overwrites the last")
+def cache_write__one_too_early(cache, length, new):
+    start = max(length - 1, 0)
+    cache[:, :, start : start + new.shape[2]] = new
+    return cache[:, :, : start + new.shape[2]]
+
+
+@wrong("starts at 0")
+def cache_write__from_zero(cache, length, new):
+    cache[:, :, : new.shape[2]] = new
+    return cache[:, :, : length + new.shape[2]]
+
+
+@wrong("free part")
+def cache_write__whole_buffer(cache, length, new):
+    cache[:, :, length : length + new.shape[2]] = new
+    return cache
+
+
+@wrong("only the new ones")
+def cache_write__new_only(cache, length, new):
+    cache[:, :, length : length + new.shape[2]] = new
+    return new
+
+
+@wrong("cache itself")
+def cache_write__concatenated(cache, length, new):
+    return torch.cat((cache[:, :, :length], new), dim=2)
+
+
+@wrong("all keys so far")
+def cache_write__returns_nothing(cache, length, new):
+    cache[:, :, length : length + new.shape[2]] = new
+
+
+@wrong("all T new keys")
+def cache_write__one_key_only(cache, length, new):
+    cache[:, :, length] = new[:, :, 0]
+    return cache[:, :, : length + new.shape[2]]
+
+
+@wrong("not add to")
+def cache_write__added(cache, length, new):
+    cache[:, :, length : length + new.shape[2]] += new
+    return cache[:, :, : length + new.shape[2]]
+
+
+@wrong("end of the cache")
+def cache_write__at_the_end(cache, length, new):
+    cache[:, :, -new.shape[2] :] = new
+    return cache[:, :, : length + new.shape[2]]
+
+
+@wrong("dimension 2")
+def cache_write__wrong_dimension(cache, length, new):
+    cache[:, length : length + new.shape[2]] = new
+    return cache[:, : length + new.shape[2]]
+
+
+def _fits(memory, weights, *factors):
+    return max(0, (memory - weights) // math.prod(factors))
+
+
+@wrong("factor 2")
+def context_that_fits__keys_only(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
+    return _fits(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number)
+
+
+@wrong("Has every layer")
+def context_that_fits__one_layer(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
+    return _fits(memory, weights, 2, n_kv_heads, head_dim, bytes_per_number)
+
+
+@wrong("head_dim")
+def context_that_fits__no_head_dim(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
+    return _fits(memory, weights, 2, n_layers, n_kv_heads, bytes_per_number)
+
+
+@wrong("key/value heads")
+def context_that_fits__no_heads(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
+    return _fits(memory, weights, 2, n_layers, head_dim, bytes_per_number)
+
+
+@wrong("bytes of a number")
+def context_that_fits__numbers(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
+    return _fits(memory, weights, 2, n_layers, n_kv_heads, head_dim)
+
+
+@wrong("weights subtracted")
+def context_that_fits__empty_machine(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
+    return _fits(memory, 0, 2, n_layers, n_kv_heads, head_dim, bytes_per_number)
+
+
+@wrong("Round down")
+def context_that_fits__rounded_up(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
+    return max(0, math.ceil((memory - weights) / (2 * n_layers * n_kv_heads * head_dim * bytes_per_number)))
+
+
+@wrong("negative")
+def context_that_fits__negative(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
+    return (memory - weights) // (2 * n_layers * n_kv_heads * head_dim * bytes_per_number)
+
+
+@wrong("Round, then int")
+def context_that_fits__float(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
+    return (memory - weights) / (2 * n_layers * n_kv_heads * head_dim * bytes_per_number)
 
 
 # ------------------------------------------------------------------------------------------------ 05 full model

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from helpers.exercises.parts import BATCH, MEMORY, Case, Exercise, draw, each, turned
+from helpers.exercises.parts import BATCH, MEMORY, Case, Exercise, Wrong, draw, each, turned
 
 # fmt: off
 
@@ -235,4 +235,139 @@ SLIDING_WINDOW = Exercise(
         ("Are queries down and keys across? Yours is transposed.", lambda t, s, w: sliding_window(t, s, w).T),
     ],
     dtype_hint=BOOLEAN,
+)
+
+
+def cache_write(cache, length, new):
+    """Write new (B, K, T, h) into cache (B, K, M, h) behind its first `length` positions; return all keys so far."""
+    for t in range(new.shape[2]):
+        cache[:, :, length + t] = new[:, :, t]
+    return torch.stack([cache[:, :, s] for s in range(length + new.shape[2])], dim=2)
+
+
+def _and_the_cache(function):
+    """What the function returns, and the cache afterwards."""
+
+    def probe(cache, length, new):
+        cache = cache.clone()
+        result = function(cache, length, new)
+        if result is None:
+            raise Wrong("it returns None.", "Return all keys so far: what was there, then the new ones.")
+        if isinstance(result, torch.Tensor) and cache.isnan().all():
+            raise Wrong("the cache was overwritten.", "Write only the T positions behind `length`.")
+        return (result, cache) if isinstance(result, torch.Tensor) else result
+
+    return probe
+
+
+def _cache_inputs(batch, heads, room, length, new, seed=0):
+    """A cache whose free part holds old numbers: what must not be read shows."""
+    return draw(batch, heads, room, 3, seed=seed), length, draw(batch, heads, new, 3, seed=seed + 1)
+
+
+def _write(start, end=None, shown=None, write=True):
+    """A cache that writes from `start`, and returns up to `shown`; both are functions of (length, new, room)."""
+
+    def program(cache, length, new):
+        count, room = new.shape[2], cache.shape[2]
+        first = start(length, count, room)
+        if write:
+            cache[:, :, first : first + count] = new
+        last = shown(length, count, room) if shown else length + count
+        return cache[:, :, (end(length) if end else 0) : last]
+
+    return program
+
+
+def _wrong_dimension(cache, length, new):
+    end = length + new.shape[2]
+    cache[:, length:end] = new
+    return cache[:, :end]
+
+
+SLOT = "Which is the first free position? Positions count from 0, so `length` itself."
+CACHE_WRITE = Exercise(
+    cache_write,
+    [
+        Case("one new key after two", _cache_inputs(1, 1, 5, 2, 1)),
+        Case("three new keys after two, B 2, K 3", _cache_inputs(2, 3, 8, 2, 3, 10), "Are all T new keys written?"),
+        Case("the first chunk, into an empty cache", _cache_inputs(1, 2, 6, 0, 4, 20)),
+        Case("the last free position", _cache_inputs(2, 2, 4, 3, 1, 30), SLOT),
+        Case("as many heads as positions", _cache_inputs(1, 4, 4, 1, 2, 40), "Which dimension holds the positions?"),
+        Case("float16", each(torch.float16, *_cache_inputs(1, 2, 5, 1, 2, 50))),
+        Case("new not contiguous", (draw(2, 2, 6, 3, seed=60), 3, turned(draw(2, 2, 2, 3, seed=61), 1, 2)), MEMORY),
+    ],
+    [
+        (SLOT + " Yours leaves one free.", _write(lambda n, t, m: min(n + 1, m - t), shown=lambda n, t, m: n + t)),
+        (SLOT + " Yours leaves one free.",
+         _write(lambda n, t, m: min(n + 1, m - t), shown=lambda n, t, m: min(n + t + 1, m))),
+        (SLOT + " Yours overwrites the last key that was there.",
+         _write(lambda n, t, m: max(n - 1, 0), shown=lambda n, t, m: max(n - 1, 0) + t)),
+        (SLOT + " Yours overwrites the last key that was there.", _write(lambda n, t, m: max(n - 1, 0))),
+        ("Do you write behind what is there? Yours starts at 0 again.", _write(lambda n, t, m: 0)),
+        ("Do you write behind what is there? Yours starts at 0 again.",
+         _write(lambda n, t, m: 0, shown=lambda n, t, m: t)),
+        ("Do you write behind `length`, not at the end of the cache?", _write(lambda n, t, m: m - t)),
+        ("Which dimension holds the positions? It is dimension 2.", _wrong_dimension),
+        ("Is the result only what is filled? Yours returns the free part too.",
+         _write(lambda n, t, m: n, shown=lambda n, t, m: m)),
+        ("Are the earlier keys in the result too? Yours returns only the new ones.",
+         _write(lambda n, t, m: n, end=lambda n: n)),
+        ("Are the new keys in the result? Yours ends at `length`.", _write(lambda n, t, m: n, shown=lambda n, t, m: n)),
+        ("Is the cache itself changed? The result is right, but the next call will not find the new keys.",
+         lambda cache, n, new: torch.cat((cache[:, :, :n], new), dim=2)),
+        ("Is anything written?", _write(lambda n, t, m: n, write=False)),
+        ("Do you overwrite, not add to, what stood in the free part?",
+         lambda cache, n, new: cache[:, :, n : n + new.shape[2]].add_(new) is None or cache[:, :, : n + new.shape[2]]),
+    ],
+    hint="Result 1 is what you return, result 2 the cache afterwards. In cache[:, :, a:b] = new, are a and b right?",
+    adapt=_and_the_cache,
+)
+
+
+def context_that_fits(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
+    """How many tokens (int) of one text the cache can hold beside the weights; memory and weights in bytes."""
+    free, per_token = memory - weights, 0
+    for _ in range(n_layers):
+        for _ in ("keys", "values"):
+            per_token += n_kv_heads * head_dim * bytes_per_number
+    return max(0, free // per_token)
+
+
+def _fits(per_token=lambda n, k, h, b: 2 * n * k * h * b, free=lambda m, w: m - w, whole=lambda x: max(0, int(x // 1))):
+    return lambda m, w, *sizes: whole(free(m, w) / per_token(*sizes))
+
+
+GB = 10**9
+CONTEXT_THAT_FITS = Exercise(
+    context_that_fits,
+    [
+        Case("10,019 bytes, weights 4,000, 2 layers, 3 kv heads of 4, 2 bytes", (10_019, 4_000, 2, 3, 4, 2)),
+        Case("exactly 5 tokens fit", (1_000, 40, 2, 3, 4, 4)),
+        Case("llama-3-8b in 24 GB", (24 * GB, 2 * 8_030_261_248, 32, 8, 128, 2)),
+        Case("llama-2-7b in 24 GB", (24 * GB, 2 * 6_738_415_616, 32, 32, 128, 2)),
+        Case("cache in 1 byte per number", (8 * GB, 2 * 1_235_814_400, 16, 8, 64, 1)),
+        Case("the weights alone do not fit", (8 * GB, 2 * 8_030_261_248, 32, 8, 128, 2), "Can there be fewer than 0?"),
+    ],
+    [
+        ("Are keys and values both counted? A factor 2 is missing.", _fits(lambda n, k, h, b: n * k * h * b)),
+        ("Is the factor 2 there once? Keys and values are two, not four.", _fits(lambda n, k, h, b: 4 * n * k * h * b)),
+        ("Has every layer its own cache?", _fits(lambda n, k, h, b: 2 * k * h * b)),
+        ("Do you count the key/value heads?", _fits(lambda n, k, h, b: 2 * n * h * b)),
+        ("Do you count head_dim?", _fits(lambda n, k, h, b: 2 * n * k * b)),
+        ("Do you count the bytes of a number?", _fits(lambda n, k, h, b: 2 * n * k * h)),
+        ("Are the bytes of a number bytes_per_number, not always 2?", _fits(lambda n, k, h, b: 4 * n * k * h)),
+        ("Are the bytes of a number bytes_per_number, not always 4?", _fits(lambda n, k, h, b: 8 * n * k * h)),
+        ("Are the weights subtracted first?", _fits(free=lambda m, w: m)),
+        ("Are the weights subtracted, not added?", _fits(free=lambda m, w: m + w)),
+        ("Is a part of a token dropped? Round down.", _fits(whole=lambda x: max(0, math.ceil(x)))),
+        ("Is a part of a token dropped? Round down.", _fits(whole=lambda x: max(0, round(x)))),
+        ("Is a negative count possible? If the weights do not fit, the answer is 0.", _fits(whole=math.floor)),
+        ("Is a negative count possible? If the weights do not fit, the answer is 0.", _fits(whole=int)),
+        ("Is a negative count possible? If the weights do not fit, the answer is 0.",
+         _fits(whole=lambda x: abs(math.floor(x)))),
+        ("Is it tokens, not bytes, that are asked?", lambda m, w, *sizes: max(0, m - w)),
+        ("Is it the number of tokens, not the bytes of one?", lambda m, w, n, k, h, b: 2 * n * k * h * b),
+    ],
+    hint="One token needs 2 * n_layers * n_kv_heads * head_dim * bytes_per_number. How often does that fit?",
 )

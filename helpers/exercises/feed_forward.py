@@ -1,10 +1,11 @@
 """The exercises of notebook 03, SwiGLU: specification, inputs, known mistakes."""
 
 import math
+from itertools import permutations
 
 import torch
 
-from helpers.exercises.parts import BATCH, LEADING, MEMORY, Case, Exercise, draw, each, turned
+from helpers.exercises.parts import BATCH, LEADING, MEMORY, Case, Exercise, Wrong, draw, each, turned
 
 # fmt: off
 
@@ -209,4 +210,62 @@ HIDDEN_DIM = Exercise(
         ("Is it the width, not the number of multiples?", lambda d, m, f: _width()(d, m, f) // m),
     ],
     hint="Does your rule give 11008 for dim 4096, multiple_of 256 and no multiplier?",
+)
+
+
+def matrix_roles(weights, x, y):
+    """{"gate": name, "up": name, "down": name} for the three matrices in weights, of the SwiGLU that made y from x."""
+    for gate, up, down in permutations(weights):
+        try:
+            attempt = swiglu(x, weights[gate], weights[up], weights[down])
+        except RuntimeError:  # these shapes do not fit
+            continue
+        if attempt.shape == y.shape and torch.allclose(attempt, y, atol=1e-4):
+            return {"gate": gate, "up": up, "down": down}
+    raise ValueError("these matrices do not make y from x")
+
+
+def _roles_case(label, order, dim, hidden, seed):
+    """Three matrices under the names in `order` (of gate, up, down), listed as they come in the alphabet."""
+    x, *matrices = _swiglu_inputs(3, dim, hidden=hidden, seed=seed)
+    named = dict(zip(order, matrices, strict=True))
+    return Case(label, ({name: named[name] for name in sorted(named)}, x, swiglu(x, *matrices)))
+
+
+def _judged_by_role(function):
+    """Compares the names that the function finds with the true ones, and says which are wrong."""
+
+    def probe(weights, x, y):
+        true = matrix_roles(weights, x, y)
+        answer = function({name: weight.clone() for name, weight in weights.items()}, x.clone(), y.clone())
+        if type(answer) is not dict or set(answer) != set(true):
+            raise Wrong("a dictionary with the keys gate, up and down is expected.",
+                        'Return {"gate": name, "up": name, "down": name}: roles are the keys, names the values.')
+        if sorted(map(str, answer.values())) != sorted(weights):
+            raise Wrong(f"the names are {', '.join(map(str, answer.values()))}, expected {', '.join(weights)}.",
+                        "Does each name of the dictionary appear once?")
+        if answer["down"] != true["down"]:
+            gate, down = tuple(weights[true["gate"]].shape), tuple(weights[true["down"]].shape)
+            raise Wrong(f"{answer['down']} is not down. Here gate and up are {gate}, down is {down}.",
+                        "Shapes tell nothing here: do you try all six orders?" if gate == down else
+                        "down is (D, F), gate and up are (F, D), and D is the width of x: do you compare with it?")
+        if answer != true:
+            raise Wrong("gate and up are swapped.", "Their shapes are equal: do you compute the layer both ways and "
+                        "compare with y? silu belongs to the gate.")
+        return len(true)
+
+    return probe
+
+
+MATRIX_ROLES = Exercise(
+    matrix_roles,
+    [
+        _roles_case("D 4, F 6, names a, b, c", "bca", 4, 6, 300),
+        _roles_case("the same widths, other roles", "acb", 4, 6, 310),
+        _roles_case("F smaller than D", "cab", 6, 4, 320),
+        _roles_case("D equal to F", "cba", 5, 5, 330),
+        _roles_case("D equal to F, other roles", "bac", 5, 5, 340),
+    ],
+    [],
+    adapt=_judged_by_role,
 )

@@ -97,8 +97,8 @@ class Exercise:
 
     def _attempt(self, program, case):
         try:
-            return None if case.gradients else program(*case.fresh_inputs())
-        except (RuntimeError, IndexError, TypeError, ValueError, ZeroDivisionError):
+            return None if case.gradients else self.adapt(program)(*case.fresh_inputs())
+        except (RuntimeError, IndexError, TypeError, ValueError, ZeroDivisionError, Wrong):
             return None  # this mistake cannot be made here
 
 

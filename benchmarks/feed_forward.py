@@ -1,0 +1,89 @@
+"""Is SwiGLU better? The stored numbers behind a myth cell of notebook 03.
+
+The same small LLaMA is trained with five feed-forward layers of equal parameter count: two matrices of width 4 * dim
+around ReLU, GELU or SiLU, and three matrices of width 8/3 * dim with a gate (ReGLU, SwiGLU). For each seed all other
+weights start from the same numbers, and all models read the same windows in the same order. Judged in bits per byte
+of held-out text. Run: python benchmarks/feed_forward.py OUT.json (a quarter of an hour on two cores).
+"""
+
+import argparse
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+from torch.nn import functional as F
+
+from helpers.device import pick_device, set_seed
+from helpers.model import Llama, SwiGLU, count_parameters
+from helpers.text import encode, held_out_split, reference_text, train_tokenizer
+from helpers.train import TINY, bits_per_byte, train
+
+CONFIG = replace(TINY, vocab_size=512, dim=96, n_layers=4, hidden_dim=256, head_dim=24, max_seq_len=128)
+BATCH_SIZE = 16
+
+
+class TwoMatrices(nn.Module):
+    """The older feed-forward: down(activation(up(x))), width 4 * dim, without biases."""
+
+    def __init__(self, dim, activation):
+        super().__init__()
+        self.up_proj, self.down_proj = nn.Linear(dim, 4 * dim, bias=False), nn.Linear(4 * dim, dim, bias=False)
+        self.activation = activation
+
+    def forward(self, x):
+        return self.down_proj(self.activation(self.up_proj(x)))
+
+
+class ReGLU(SwiGLU):
+    """SwiGLU with ReLU in the gate."""
+
+    def forward(self, x):
+        return self.down_proj(F.relu(self.gate_proj(x)) * self.up_proj(x))
+
+
+LAYERS = {
+    "ReLU": lambda: TwoMatrices(CONFIG.dim, F.relu),
+    "GELU": lambda: TwoMatrices(CONFIG.dim, F.gelu),
+    "SiLU": lambda: TwoMatrices(CONFIG.dim, F.silu),
+    "ReGLU": lambda: ReGLU(CONFIG.dim, CONFIG.hidden_dim),
+    "SwiGLU": lambda: SwiGLU(CONFIG.dim, CONFIG.hidden_dim),
+}
+
+
+def make_model(name, seed):
+    """A fresh model with the named feed-forward; everything else is the same for every name."""
+    set_seed(seed)
+    model = Llama(CONFIG)
+    for block in model.layers:
+        block.feed_forward = LAYERS[name]()
+        for part, weight in block.feed_forward.named_parameters():
+            nn.init.normal_(weight, std=0.02 / math.sqrt(2 * CONFIG.n_layers) if "down" in part else 0.02)
+    return model.to(pick_device())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path, help="JSON file to write")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    arguments = parser.parse_args()
+    text, held_out = held_out_split(reference_text())
+    tokenizer = train_tokenizer(text, CONFIG.vocab_size)
+    tokens = encode(tokenizer, text)
+    parameters, bits = {}, {name: [] for name in LAYERS}
+    for seed in arguments.seeds:
+        for name in LAYERS:
+            model = make_model(name, seed)
+            parameters[name] = count_parameters(model)
+            train(model, lambda: tokens, steps=arguments.steps, batch_size=BATCH_SIZE, seed=seed, weight_decay=0.1)
+            bits[name].append(round(bits_per_byte(model, tokenizer, held_out), 4))
+            print(seed, name, bits[name][-1], flush=True)
+    content = {"steps": arguments.steps, "batch_size": BATCH_SIZE, "seq_len": CONFIG.max_seq_len, "dim": CONFIG.dim}
+    content |= {"n_layers": CONFIG.n_layers, "seeds": arguments.seeds, "parameters": parameters, "bits_per_byte": bits}
+    arguments.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
