@@ -4,6 +4,7 @@
     validate    what the model refuses, and what it says then
     cache       KVCache, what decoding remembers
     model       RMSNorm, RoPE, SwiGLU, grouped-query attention, the block and the whole Llama, in that order
+    masks       one rule per mask, combined with & and |
     checkpoint  Hugging Face and Meta checkpoints in, Hugging Face checkpoints out
     generate    sampling and cached decoding, token by token
     text        the real text that ships with Python, its tokenizer, batches

@@ -1,6 +1,7 @@
 """Explorers: every control moves the picture, the numbers are the model's, faults are said, nothing leaks."""
 
 import base64
+import html
 import io
 import math
 import re
@@ -11,6 +12,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from torch.nn import functional as F
 
 from helpers import explorers, plots
 from helpers.checkpoint import interleaved_to_halves
@@ -66,7 +68,7 @@ def test_default_state_is_drawn_and_described(name):
     assert (picture[..., :3].min(axis=-1) < 0.5).mean() > 0.01
     assert len(explorer.alt.split()) < 40
     assert f'alt="{explorer.alt}"' in explorer.picture.value
-    assert explorer.finding in explorer.picture.value
+    assert html.escape(explorer.finding) in explorer.picture.value
 
 
 @pytest.mark.parametrize(("name", "control"), CASES)
@@ -224,6 +226,20 @@ def test_rms_norm_explorer_tells_the_angle_and_length_of_the_model():
     assert f"RMSNorm turns it by 0.0° and gives length {length:.3g}" in explorer.finding
 
 
+@pytest.mark.parametrize("name", ["SiLU", "GELU", "ReLU", "sigmoid", "none"])
+def test_swiglu_explorer_tells_the_hidden_value_and_its_slope(name):
+    activation = {"SiLU": F.silu, "GELU": F.gelu, "ReLU": F.relu, "sigmoid": torch.sigmoid, "none": torch.clone}[name]
+    explorer = explorers.explore_swiglu()
+    explorer.controls["activation"].value = name
+    explorer.controls["u"].value = -2.0
+    gate = torch.tensor(-1.0, requires_grad=True)
+    value = activation(gate) * -2.0
+    (slope,) = torch.autograd.grad(value, gate)
+    finding = explorer.finding.replace("−", "-")
+    assert f"times u = -2.0 that is {value.item():z.3f}." in finding
+    assert f"Its slope in g is {slope.item():z.2f}." in finding
+
+
 @pytest.mark.parametrize("scaling", ["none", "linear", "ntk", "llama3"])
 def test_rope_explorer_tells_the_angle_of_the_model(scaling):
     explorer = explorers.explore_rope()
@@ -251,3 +267,14 @@ def test_rope_layout_explorer_moves_rows_as_the_checkpoint_reader_does():
         assert f"these rows are {meta_rows[16 + pair]} and {meta_rows[24 + pair]}." in explorer.finding
     explorer.controls["layout"].value = "interleaved"
     assert "coordinates 14 and 15" in explorer.finding
+
+
+def test_sampling_explorer_draws_the_probabilities_that_generate_draws_from():
+    explorer = explorers.explore_sampling()
+    explorer.controls["top_p"].value = 1.0
+    assert "1024 of 1,024 tokens can be drawn" in explorer.finding
+    explorer.controls["top_k"].value = 5
+    assert "5 of 1,024 tokens can be drawn" in explorer.finding
+    explorer.controls["temperature"].value = 0.0
+    assert "probability 1.00" in explorer.finding
+    assert "1 of 1,024 tokens can be drawn; the draw is as open as one among 1.0 " in explorer.finding

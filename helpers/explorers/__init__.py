@@ -1,0 +1,15 @@
+"""Explorers: sliders around one picture that answers at once. The only folder that imports ipywidgets.
+
+Each `explore_*` draws its figure once and then only moves what is on it, so a redraw takes a few hundredths of a
+second. The maths is that of `helpers.model`; colours and their meanings are those of `helpers.plots`.
+"""
+
+from helpers.explorers.attention import explore_heads, explore_mask
+from helpers.explorers.base import Explorer, choice, slider
+from helpers.explorers.parts import explore_rms_norm, explore_rope, explore_rope_layout, explore_swiglu
+from helpers.explorers.whole_model import explore_full_model, explore_sampling
+
+__all__ = [
+    "Explorer", "choice", "explore_full_model", "explore_heads", "explore_mask", "explore_rms_norm", "explore_rope",
+    "explore_rope_layout", "explore_sampling", "explore_swiglu", "slider",
+]  # fmt: skip

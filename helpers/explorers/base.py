@@ -1,0 +1,162 @@
+"""One small base for all explorers: a persistent picture, sliders and menus around it, a caption with the values."""
+
+import base64
+import html
+import struct
+import traceback
+import zlib
+from pathlib import Path
+
+import ipywidgets
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from helpers.plots import FULL
+
+SIZE = {"style": {"description_width": "175px"}, "layout": {"width": "420px"}}  # of a control
+GREY = "#767676"  # what goes in, before anything is done to it
+
+
+class Explorer:
+    """Controls around one persistent picture; shows itself as the last line of a cell.
+
+    A cell's output also holds the picture as PNG and its description as text: they stand in wherever no kernel runs
+    (GitHub, a website, an untrusted notebook). An error in `draw` appears under the picture, in words; the first
+    drawing raises like any other code.
+
+    Args:
+        figure: drawn once by the caller. Layout, axes and whatever `draw` leaves alone are fixed from then on.
+        draw: takes the controls' values by name, moves artists (not limits or ticks), returns the finding in words.
+        controls: by name, made with `slider` or `choice`.
+        alt: what the picture shows, whatever the values, in under 40 words.
+    """
+
+    def __init__(self, figure: Figure, draw, controls: dict, alt: str):
+        self.figure, self.draw, self.controls, self.alt = figure, draw, controls, alt
+        self._canvas, self._moving = FigureCanvasAgg(figure), set()
+        draw(**self.values)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        self._artists = figure.findobj(lambda artist: not artist.get_children())
+        for artist in self._artists:
+            artist.stale = False
+        self._take_picture()
+        self.picture = ipywidgets.HTML(self._page())
+        row = ipywidgets.Layout(display="flex", flex_flow="row wrap")
+        self.box = ipywidgets.VBox([ipywidgets.Box(list(controls.values()), layout=row), self.picture])
+        self.box.add_class("course-explorer")
+        for control in controls.values():
+            control.observe(self.redraw, names="value")
+
+    @property
+    def values(self) -> dict:
+        """The controls' present values, by name."""
+        return {name: control.value for name, control in self.controls.items()}
+
+    def redraw(self, change=None):
+        """Draw the present values, or say why that failed and keep the last picture that worked."""
+        problem = ""
+        try:
+            self._take_picture()
+        except Exception as error:  # an exception in a callback would otherwise vanish in the kernel's log
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            problem = (
+                f"This setting could not be drawn: {type(error).__name__}: {error} ({Path(place.filename).name}, "
+                f"line {place.lineno}). The picture still shows the last setting that worked: move the control back."
+            )
+        self.picture.value = self._page(problem)
+
+    def close(self):
+        """Take the explorer off the page and free its memory."""
+        for control in self.controls.values():
+            control.unobserve_all()
+        for widget in (*self.controls.values(), *self.box.children, self.box):
+            widget.close()
+        self.figure.clear()
+
+    def _take_picture(self):
+        finding = self.draw(**self.values)
+        touched = {artist for artist in self._artists if artist.stale}
+        if not touched <= self._moving:  # the ground, everything that `draw` leaves alone, is drawn only once
+            self._moving |= touched
+            for artist in touched:
+                artist.set_animated(True)  # left out of the ground
+            self._canvas.draw()
+            self._ground = self._canvas.copy_from_bbox(self.figure.bbox)
+        self._canvas.restore_region(self._ground)
+        for artist in sorted(self._artists, key=lambda artist: artist.zorder):
+            if artist in self._moving:
+                artist.draw(self._canvas.get_renderer())
+            artist.stale = False
+        self.finding, self.png = finding, base64.b64encode(_png(np.asarray(self._canvas.buffer_rgba()))).decode()
+        # The caption repeats the settings: a slider's handle has no name that a screen reader could say.
+        self.settings = f"Settings: {', '.join(_as_words(control) for control in self.controls.values())}."
+
+    def _page(self, problem=""):
+        width, height = (int(side) for side in self.figure.bbox.size)
+        warning = f'<p role="alert" style="color:#B00020"><b>{html.escape(problem)}</b></p>' if problem else ""
+        return (
+            f'<figure style="margin:0"><img decoding="sync" alt="{html.escape(self.alt)}" width="{width}" '
+            f'height="{height}" style="max-width:100%;height:auto" src="data:image/png;base64,{self.png}">'
+            f'<figcaption style="max-width:{width}px;line-height:1.4">{html.escape(self.finding)}<br>'
+            f"<small>{html.escape(self.settings)}</small></figcaption></figure>{warning}"
+        )
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
+        text = f"{self.alt} {self.finding} {self.settings}"
+        data = {"application/vnd.jupyter.widget-view+json": view, "image/png": self.png, "text/plain": text}
+        return data, {"image/png": {"alt": self.alt}}
+
+
+def slider(label: str, value, low, high, step=1, unit="1", log=False):
+    """A slider "label [unit]" that answers while it moves; one arrow key is one step.
+
+    An integer step makes an integer slider; with log, low, high and step are exponents of ten.
+    """
+    kind = ipywidgets.FloatLogSlider if log else ipywidgets.IntSlider if step == 1 else ipywidgets.FloatSlider
+    form = "d" if step == 1 else ".1f" if not log else ".1e" if low < 0 else ",.0f"
+    description = f"{label} [{unit}]"
+    return kind(value, min=low, max=high, step=step, description=description, readout_format=form, **SIZE)
+
+
+def choice(label: str, options):
+    """A labelled drop-down list; the first option is the default."""
+    return ipywidgets.Dropdown(options=list(options), description=label, **SIZE)
+
+
+def _as_words(control):
+    value, (name, _, unit) = control.value, control.description.rstrip("]").partition(" [")
+    if isinstance(value, float):
+        value = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{name} {value}" + (f" {unit}" if unit not in ("", "1") else "")
+
+
+def _png(pixels):
+    # Of (height, width, 4) bytes. In a third of the time of a general writer, which tries out filters on every row.
+    height, width, _ = pixels.shape
+    rows = np.pad(pixels[..., :3].reshape(height, -1), ((0, 0), (1, 0)))  # a row starts with its filter: 0, none
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, RGB
+    chunks = (b"IHDR" + header, b"IDAT" + zlib.compress(rows, 3), b"IEND")
+    parts = (struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def new_figure(columns, **gridspec):
+    """An empty figure of the course's size, and its axes side by side, that only an Explorer shows."""
+    # A Figure of its own canvas: pyplot never hears of it, so nothing is shown twice or left open.
+    figure = Figure(figsize=FULL, dpi=110, layout="constrained", facecolor="white")
+    return figure, figure.subplots(1, columns, gridspec_kw=gridspec)
+
+
+def bare(ax, x, y):
+    """Take ticks and frame off the axes and fix their limits."""
+    ax.set(xlim=x, ylim=y, aspect="equal", anchor="N", xticks=[], yticks=[])
+    ax.spines[:].set_visible(False)
+
+
+def arc(start, end, radius):
+    """Points of an arc around the origin, x and y, from one angle [rad] to another."""
+    turn = np.linspace(start, end, 60)
+    return radius * np.cos(turn), radius * np.sin(turn)

@@ -1,0 +1,70 @@
+"""Who may see whom: each function answers one question about a query's and a key's position.
+
+All take positions, query (T,) and key (S,), whole numbers counted from the start of the row, and return (T, S) bool,
+True = may attend. Rules are combined with & (both must hold) and | (one is enough):
+
+    causal(query, key) & sliding_window(query, key, 3)
+
+With a cache the queries are the last positions: query = key[-n_query:].
+"""
+
+import torch
+
+
+def causal(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """The key is the query itself or stands before it.
+
+    Example:
+        >>> causal(torch.tensor([1, 2]), torch.arange(3)).int()
+        tensor([[1, 1, 0],
+                [1, 1, 1]], dtype=torch.int32)
+    """
+    return key <= query[:, None]
+
+
+def itself(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """The key is the query's own: what keeps a row from being empty."""
+    return key == query[:, None]
+
+
+def sliding_window(query: torch.Tensor, key: torch.Tensor, window: int) -> torch.Tensor:
+    """The key is among the last `window` tokens up to the query, which counts; a later key passes too: add & causal.
+
+    Source:
+        Mistral 7B, arXiv 2310.06825, section 2.
+    """
+    _require(window >= 1, f"window={window} must be at least 1: the query itself counts.")
+    return key > query[:, None] - window
+
+
+def left_padding(query: torch.Tensor, key: torch.Tensor, n_pad: int) -> torch.Tensor:
+    """The key is not one of the first n_pad tokens, which only fill the row."""
+    _require(n_pad >= 0, f"n_pad={n_pad} must be at least 0.")
+    return (key >= n_pad).expand(len(query), -1)
+
+
+def same_document(query: torch.Tensor, key: torch.Tensor, document: torch.Tensor) -> torch.Tensor:
+    """Query and key belong to one text of several that are packed into the row.
+
+    Args:
+        query, key: positions, (T,) and (S,).
+        document: number of the text that each position of the row belongs to, (S,) or longer.
+    """
+    last = max(query.max().item(), key.max().item())
+    _require(last < len(document), f"document has {len(document)} positions, but position {last} is asked for.")
+    return document[key] == document[query][:, None]
+
+
+def prefix(query: torch.Tensor, key: torch.Tensor, length: int) -> torch.Tensor:
+    """The key is one of the first `length` tokens, which everybody may read: combine with | causal.
+
+    Source:
+        prefix LM, arXiv 1910.10683, section 3.2.1.
+    """
+    _require(length >= 0, f"length={length} must be at least 0.")
+    return (key < length).expand(len(query), -1)
+
+
+def _require(holds, message):
+    if not holds:
+        raise ValueError(message)
