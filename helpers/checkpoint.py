@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
 
 import torch
+from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
@@ -128,6 +130,30 @@ def model_from_weights(
     if config.tie_embeddings:
         model.lm_head.weight = model.tok_embeddings.weight
     return model.eval()
+
+
+def fetch_checkpoint(name: str) -> Path:
+    """Folder of a checkpoint on the Hugging Face Hub, downloaded once and kept in the Hub's cache on disk.
+
+    Only weights as safetensors, configs and tokenizers are fetched: nothing that could run code.
+
+    Args:
+        name: "owner/model", for example "HuggingFaceTB/SmolLM2-135M" (about 270 MB).
+
+    Raises:
+        ValueError: if the name is not of the form owner/model.
+        ConnectionError: if it is neither in the cache nor to be had now; says what to do.
+    """
+    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
+        raise ValueError(f"{name!r} is not a name on the Hub: write owner/model, as in HuggingFaceTB/SmolLM2-135M.")
+    kinds = ["*.safetensors", "*.json"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=kinds, etag_timeout=5))
+    except OSError as problem:  # no network, or the Hub refuses
+        raise ConnectionError(
+            f"{name} could not be fetched ({type(problem).__name__}): check name, network and, for a model behind a "
+            "licence, that you are logged in."
+        ) from None
 
 
 def _require_plausible(config, weights, source):

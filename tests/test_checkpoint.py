@@ -728,3 +728,39 @@ def test_odd_values_in_the_json_load_or_are_refused(originals, data):
 def test_config_errors_name_the_file():
     with pytest.raises(ValueError, match=r"here/config.json"):
         config_from_hugging_face({"model_type": "llama", **SIZES, "num_key_value_heads": 3}, "here/config.json")
+
+
+# -------------------------------------------------------------------------------------------------- the Hub
+
+
+def test_fetched_folder_opens_as_any_other(saved, monkeypatch):
+    asked = {}
+
+    def snapshot_download(name, **settings):
+        asked.update(settings, name=name)
+        return str(saved)
+
+    monkeypatch.setattr(helpers.checkpoint, "snapshot_download", snapshot_download)
+    assert (
+        load_checkpoint(helpers.checkpoint.fetch_checkpoint("owner/model-1.5b")).config == load_checkpoint(saved).config
+    )
+    assert asked["name"] == "owner/model-1.5b"
+    assert asked["allow_patterns"] == ["*.safetensors", "*.json"]
+
+
+def test_without_a_network_fetching_says_what_to_do(monkeypatch):
+    def snapshot_download(name, **settings):
+        raise FileNotFoundError("not in the cache, and no connection")
+
+    monkeypatch.setattr(helpers.checkpoint, "snapshot_download", snapshot_download)
+    with pytest.raises(
+        ConnectionError, match=r"owner/model could not be fetched \(FileNotFoundError\): check name, network"
+    ):
+        helpers.checkpoint.fetch_checkpoint("owner/model")
+
+
+@pytest.mark.parametrize("name", ["model", "a/b/c", "../secret", "owner/", "owner/mo del"])
+def test_a_name_that_is_none_is_refused_before_asking(name, monkeypatch):
+    monkeypatch.setattr(helpers.checkpoint, "snapshot_download", None)
+    with pytest.raises(ValueError, match="is not a name on the Hub: write owner/model"):
+        helpers.checkpoint.fetch_checkpoint(name)

@@ -22,6 +22,7 @@ def silu_derivative(x):
 
 
 OVERFLOW = "Does exp overflow for large entries? torch.sigmoid does not."
+BY_HAND = "Does your formula give the right numbers by hand? (math.exp takes one number, torch.exp a tensor.)"
 
 
 def _pointwise_cases(gradients):
@@ -60,6 +61,7 @@ SILU = Exercise(
         ("Is this Mish? SiLU uses the sigmoid.", lambda x: torch.nn.functional.mish(x)),
         ("Is this the derivative of SiLU?", silu_derivative),
     ],
+    hint=BY_HAND,
 )
 SILU_DERIVATIVE = Exercise(
     silu_derivative,
@@ -69,6 +71,7 @@ SILU_DERIVATIVE = Exercise(
          lambda x: x.sigmoid() * (1 - x.sigmoid())),
         ("Is the second term of the product rule missing?", lambda x: x.sigmoid()),
         ("Is the first term of the product rule missing?", lambda x: x * x.sigmoid() * (1 - x.sigmoid())),
+        ("Is a sigmoid missing in the second term?", lambda x: x.sigmoid() + x * (1 - x.sigmoid())),
         ("Is an x missing in the second term?", lambda x: x.sigmoid() + x.sigmoid() * (1 - x.sigmoid())),
         ("Check a sign: is it 1 + x (1 - sigmoid)?", lambda x: x.sigmoid() * (1 - x * (1 - x.sigmoid()))),
         ("Is it 1 - sigmoid(x) inside, not 1 - x?", lambda x: x.sigmoid() * (1 + x * (1 - x))),
@@ -84,6 +87,7 @@ SILU_DERIVATIVE = Exercise(
         ],
         (OVERFLOW, lambda x: x.exp() / (1 + x.exp()) + x * x.exp() / (1 + x.exp()) ** 2),
     ],
+    hint=BY_HAND,
 )
 
 
@@ -238,6 +242,9 @@ def _judged_by_role(function):
     def probe(weights, x, y):
         true = matrix_roles(weights, x, y)
         answer = function({name: weight.clone() for name, weight in weights.items()}, x.clone(), y.clone())
+        if answer is None:
+            raise Wrong("it returns None.", "Did no order give y? Rounding differs from order to order of the sums: "
+                        "compare with torch.allclose(..., atol=1e-4), not with ==.")
         if type(answer) is not dict or set(answer) != set(true):
             raise Wrong("a dictionary with the keys gate, up and down is expected.",
                         'Return {"gate": name, "up": name, "down": name}: roles are the keys, names the values.')
