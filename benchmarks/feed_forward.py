@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 from helpers.device import pick_device, set_seed
 from helpers.model import Llama, SwiGLU, count_parameters
-from helpers.text import encode, held_out_split, reference_text, train_tokenizer
-from helpers.train import TINY, bits_per_byte, train
+from helpers.text import bits_per_byte, encode, held_out_split, reference_text, train_tokenizer
+from helpers.train import TINY, train
 
 CONFIG = replace(TINY, vocab_size=512, dim=96, n_layers=4, hidden_dim=256, head_dim=24, max_seq_len=128)
 BATCH_SIZE = 16

@@ -1,15 +1,19 @@
 """Real text without a download: the Python language reference that ships with Python, its tokenizer, batches.
 
+Your own text may stand in for it; `bits_per_byte` says how well a model predicts a text.
+
 The text is the help topics of `pydoc_data.topics` (PSF licence). Another Python version ships slightly other text, so
 printed examples use the small fixed `excerpt()`.
 """
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch.nn import functional as F
 
 TINY_LLAMA = Path(__file__).parent / "assets" / "tiny-llama"
 END_OF_TEXT = "<|end_of_text|>"
@@ -34,14 +38,54 @@ def reference_text(unique: bool = True) -> str:
     return "\n\n".join(kept)
 
 
+SMALLEST = 20_000  # characters: the held-out tenth then fills a few windows of 256 tokens
+
+
+def load_text(source: str | Path | None = None) -> str:
+    """Your own text, or the Python reference.
+
+    Args:
+        source: None for the reference; a UTF-8 file; or a folder, of which every file is read, in the order of the
+            names, folders in it too. Names that start with a dot are left out.
+
+    Raises:
+        FileNotFoundError: if nothing is there.
+        ValueError: if a file is not UTF-8 text, or all together hold fewer than SMALLEST characters.
+    """
+    if source is None:
+        return reference_text()
+    source = Path(source).expanduser()
+    if not source.exists():
+        raise FileNotFoundError(f"{source} is not there: pass a text file, or a folder of text files.")
+    inside = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
+    shown = [path for path in inside if not any(part.startswith(".") for part in path.relative_to(source).parts)]
+    texts = []
+    for path in shown:
+        try:
+            texts.append(path.read_text(encoding="utf-8-sig").strip())  # -sig: some editors mark the start of a file
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8, or leave it out.") from error
+        if "\0" in texts[-1]:
+            raise ValueError(f"{path} holds zero bytes, so it is not text: leave it out.")
+    text = "\n\n".join(filter(None, texts))
+    if len(text) < SMALLEST:
+        raise ValueError(
+            f"{source} holds {len(text):,} characters in {len(shown)} file(s), too few to learn from and to judge by: "
+            f"pass at least {SMALLEST:,}; the Python reference has about {len(reference_text()):,}."
+        )
+    return text
+
+
 def held_out_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
-    """Text to train on, and the last `fraction` of it to judge by, cut at a paragraph."""
+    """Text to train on, and the last `fraction` of it to judge by, cut at a paragraph, or else at a line or a space."""
     if not 0 < fraction < 1:
         raise ValueError(f"fraction={fraction} must lie between 0 and 1, both excluded, for example 0.1.")
-    cut = text.find("\n\n", int(len(text) * (1 - fraction)))
-    if cut < 0:
-        raise ValueError(f"a text of {len(text)} characters has no paragraph break to cut at: pass a longer text.")
-    return text[:cut], text[cut:]
+    start = int(len(text) * (1 - fraction))
+    for place in ("\n\n", "\n", " "):
+        cut = text.find(place, start)
+        if cut >= 0 and len(text) - cut > (len(text) - start) / 4:
+            return text[:cut], text[cut:]
+    raise ValueError(f"a text of {len(text)} characters has no paragraph break to cut at: pass a longer text.")
 
 
 def excerpt() -> str:
@@ -115,3 +159,21 @@ def batches(
         start = torch.randint(len(tokens) - seq_len, (batch_size, 1), generator=generator)
         window = tokens[start + steps]
         yield window[:, :-1], window[:, 1:]
+
+
+@torch.no_grad()
+def bits_per_byte(model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> float:
+    """Bits the model needs per byte of a text: comparable across tokenizers.
+
+    The text is read in windows of max_seq_len tokens that overlap by half; of all but the first, only the second half
+    is counted, so that each token is judged with at least half a window before it.
+    """
+    device = model.tok_embeddings.weight.device
+    tokens = encode(tokenizer, text)
+    half = model.config.max_seq_len // 2
+    nats = math.log(model.config.vocab_size)  # nothing stands before the first token: all are equally likely
+    for start in range(0, max(1, len(tokens) - 1 - half), half):
+        window = tokens[start : start + 2 * half + 1].to(device)
+        loss = F.cross_entropy(model(window[None, :-1])[0], window[1:], reduction="none")
+        nats += loss[half if start else 0 :].sum().item()
+    return nats / math.log(2) / len(text.encode())

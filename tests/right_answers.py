@@ -685,3 +685,52 @@ def top_p__searchsorted(probabilities, p):
     result = torch.zeros_like(probabilities)
     result[order[:n_kept]] = ordered[:n_kept] / ordered[:n_kept].sum()
     return result
+
+
+@right
+def next_token_batch__indices(tokens, starts, seq_len):
+    window = tokens[starts[:, None] + torch.arange(seq_len + 1)]
+    return window[:, :-1], window[:, 1:]
+
+
+@right
+def next_token_batch__slices(tokens, starts, seq_len):
+    inputs = torch.stack([tokens[start : start + seq_len] for start in starts])
+    return inputs, torch.stack([tokens[start + 1 : start + 1 + seq_len] for start in starts])
+
+
+@right
+def next_token_batch__unfold(tokens, starts, seq_len):
+    windows = tokens.unfold(0, seq_len + 1, 1)[starts]
+    return windows[:, :seq_len], windows[:, 1:]
+
+
+@right
+def greedy_with_cache__latest(model, tokens, n_new):
+    cache, latest = model.new_cache(len(tokens)), tokens
+    for _ in range(n_new):
+        latest = model(latest, cache)[:, -1:].argmax(dim=-1)
+        tokens = torch.cat((tokens, latest), dim=1)
+    return tokens
+
+
+@right
+def greedy_with_cache__prefill_first(model, tokens, n_new):
+    if n_new == 0:
+        return tokens
+    cache, text = model.new_cache(tokens.shape[0], tokens.shape[1] + n_new), [tokens]
+    text.append(model(tokens, cache=cache, last_only=True)[:, 0].argmax(-1)[:, None])
+    while len(text) <= n_new:
+        text.append(model(text[-1], cache=cache, last_only=True)[:, 0].argmax(-1)[:, None])
+    return torch.cat(text, 1)
+
+
+@right
+def greedy_with_cache__reads_the_last_one_too(model, tokens, n_new):
+    cache = model.new_cache(tokens.shape[0])
+    logits = model(tokens, cache)
+    for _ in range(n_new):
+        new = logits[:, -1].topk(1).indices
+        tokens = torch.cat([tokens, new], dim=1)
+        logits = model(new, cache)
+    return tokens

@@ -10,11 +10,13 @@ from tokenizers import Tokenizer
 
 from helpers.text import (
     END_OF_TEXT,
+    SMALLEST,
     TINY_LLAMA,
     batches,
     encode,
     excerpt,
     held_out_split,
+    load_text,
     load_tokenizer,
     reference_text,
     train_tokenizer,
@@ -89,6 +91,81 @@ def test_a_fraction_out_of_range_is_named(fraction):
 def test_a_text_without_paragraphs_cannot_be_split():
     with pytest.raises(ValueError, match="a text of 4 characters has no paragraph break to cut at: pass a longer text"):
         held_out_split("abcd")
+
+
+@pytest.mark.parametrize("joint", ["\n", " "])
+def test_a_text_without_paragraphs_is_cut_at_a_line_or_a_space(joint):
+    text = joint.join(f"line{number}" for number in range(200))
+    training, held_out = held_out_split(text)
+    assert training + held_out == text
+    assert held_out.startswith(joint)
+    assert len(held_out) == pytest.approx(len(text) / 10, abs=10)
+
+
+def test_a_last_long_paragraph_does_not_leave_the_held_out_part_empty():
+    _, held_out = held_out_split("word " * 1000 + "\n\nend")
+    assert len(held_out) == pytest.approx(500, abs=6)
+
+
+# ------------------------------------------------------------------------------------------- your own text
+
+PAGE = "Ein Absatz mit Umlauten: äöü, und 日本.\n\n" * 600
+
+
+def test_without_a_source_the_text_is_the_reference():
+    assert load_text() == reference_text()
+
+
+@pytest.mark.parametrize("coding", ["utf-8", "utf-8-sig"])
+def test_a_file_of_your_own_is_read_as_it_is(tmp_path, coding):
+    (tmp_path / "a.txt").write_text(PAGE.replace("\n", "\r\n"), encoding=coding, newline="")
+    assert load_text(tmp_path / "a.txt") == load_text(str(tmp_path / "a.txt")) == PAGE.strip()
+
+
+def test_a_folder_is_read_file_by_file_in_order_without_hidden_ones(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / ".git").mkdir()
+    for name, text in {"b.txt": "second", "a.md": PAGE, "sub/c.py": "third", ".git/x": "\0", "empty.txt": " "}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert load_text(tmp_path) == PAGE.strip() + "\n\nsecond\n\nthird"
+
+
+def test_a_source_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nothing is not there: pass a text file, or a folder of text files"):
+        load_text(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("content", ["", "  \n", "short " * 100, "x" * (SMALLEST - 1)])
+def test_a_text_too_short_to_learn_from_says_the_smallest_size(tmp_path, content):
+    (tmp_path / "a.txt").write_text(content, encoding="utf-8")
+    for source in (tmp_path, tmp_path / "a.txt"):
+        with pytest.raises(ValueError, match=rf"holds {len(content.strip()):,} characters in 1 .*at least 20,000"):
+            load_text(source)
+
+
+def test_an_empty_folder_says_the_smallest_size(tmp_path):
+    with pytest.raises(ValueError, match=r"holds 0 characters in 0 file\(s\), too few .*at least 20,000"):
+        load_text(tmp_path)
+
+
+def test_the_shortest_text_that_is_taken_can_be_trained_on_and_judged(tmp_path):
+    (tmp_path / "a.txt").write_text((excerpt() * 40)[:SMALLEST].strip() + "." * 20, encoding="utf-8")
+    text, held_out = held_out_split(load_text(tmp_path))
+    tokenizer = train_tokenizer(text)
+    assert len(encode(tokenizer, held_out)) > 257
+    assert next(batches(encode(tokenizer, text), 8, 256, draw()))[0].shape == (8, 256)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(bytes(range(256)) * 100, "is not UTF-8 text .*save it as UTF-8"), (b"a\0b" * 9000, "holds zero bytes")],
+)
+def test_a_binary_file_is_named(tmp_path, content, words):
+    (tmp_path / "good.txt").write_text(PAGE, encoding="utf-8")
+    (tmp_path / "data.bin").write_bytes(content)
+    for source in (tmp_path, tmp_path / "data.bin"):
+        with pytest.raises(ValueError, match=rf"data\.bin {words}"):
+            load_text(source)
 
 
 # ------------------------------------------------------------------------------------------- the tokenizer

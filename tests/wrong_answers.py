@@ -680,6 +680,11 @@ def silu__quick_gelu(x):
     return x * torch.sigmoid(1.702 * x)
 
 
+@wrong("torch.exp")
+def silu__math_exp(x):
+    return x / (1 + math.exp(-x))
+
+
 @wrong("tanh")
 def silu__tanh(x):
     return x * torch.tanh(x)
@@ -747,6 +752,11 @@ def silu_derivative__second_term_only(x):
 def silu_derivative__x_missing(x):
     s = torch.sigmoid(x)
     return s + s * (1 - s)
+
+
+@wrong("a sigmoid missing")
+def silu_derivative__sigmoid_missing(x):
+    return torch.sigmoid(x) + x * (1 - torch.sigmoid(x))
 
 
 @wrong("sign")
@@ -946,6 +956,14 @@ def matrix_roles__inverted(weights, x, y):
 @wrong("Return {")
 def matrix_roles__tuple(weights, x, y):
     return tuple(RIGHT["matrix_roles"]["all_orders"](weights, x, y).values())
+
+
+@wrong("allclose")
+def matrix_roles__exact_comparison(weights, x, y):
+    for names in itertools.permutations(weights):
+        gate, up, down = (weights[name] for name in names)
+        if gate.shape == up.shape == down.T.shape and torch.equal((F.silu(x @ gate.T) * (x @ up.T)) @ down.T, y + 1e-7):
+            return _roles(names)
 
 
 @wrong("appear once")
@@ -1721,6 +1739,148 @@ def top_p__greedy(probabilities, p):
 @wrong("cut off")
 def top_p__nothing(probabilities, p):
     return probabilities
+
+
+@wrong("the answer stands in the question")
+def next_token_batch__not_shifted(tokens, starts, seq_len):
+    window = tokens[starts[:, None] + torch.arange(seq_len)]
+    return window, window.clone()
+
+
+@wrong("last target of a window")
+def next_token_batch__rolled(tokens, starts, seq_len):
+    window = tokens[starts[:, None] + torch.arange(seq_len)]
+    return window, torch.roll(window, -1, dims=1)
+
+
+@wrong("last target of a window")
+def next_token_batch__zero_at_the_end(tokens, starts, seq_len):
+    window = tokens[starts[:, None] + torch.arange(seq_len)]
+    targets = torch.zeros_like(window)
+    targets[:, :-1] = window[:, 1:]
+    return window, targets
+
+
+@wrong("n + 1 tokens")
+def next_token_batch__one_short(tokens, starts, seq_len):
+    window = torch.stack([tokens[start : start + seq_len] for start in starts])
+    return window[:, :-1], window[:, 1:]
+
+
+@wrong("swapped")
+def next_token_batch__swapped(tokens, starts, seq_len):
+    inputs, targets = RIGHT["next_token_batch"]["slices"](tokens, starts, seq_len)
+    return targets, inputs
+
+
+@wrong("not two")
+def next_token_batch__two_further(tokens, starts, seq_len):
+    window = torch.stack([torch.cat((tokens, tokens[:2]))[start : start + seq_len + 2] for start in starts])
+    return window[:, :-2], window[:, 2:]
+
+
+@wrong("number of a window")
+def next_token_batch__window_numbers(tokens, starts, seq_len):
+    return RIGHT["next_token_batch"]["indices"](tokens, starts * seq_len, seq_len)
+
+
+@wrong("columns")
+def next_token_batch__transposed(tokens, starts, seq_len):
+    inputs, targets = RIGHT["next_token_batch"]["indices"](tokens, starts, seq_len)
+    return inputs.T, targets.T
+
+
+@wrong("only the last")
+def next_token_batch__last_target_only(tokens, starts, seq_len):
+    return RIGHT["next_token_batch"]["indices"](tokens, starts, seq_len)[0], tokens[starts + seq_len]
+
+
+@wrong("Do you use starts")
+def next_token_batch__starts_ignored(tokens, starts, seq_len):
+    return RIGHT["next_token_batch"]["indices"](tokens, torch.arange(len(starts)), seq_len)
+
+
+@wrong("last target of a window")
+def next_token_batch__last_window_moved(tokens, starts, seq_len):
+    starts = starts.clamp(max=len(tokens) - seq_len - 2)
+    return RIGHT["next_token_batch"]["indices"](tokens, starts, seq_len)
+
+
+@wrong("keepdim")
+def next_token_batch__windows_of_one_squeezed(tokens, starts, seq_len):
+    inputs, targets = RIGHT["next_token_batch"]["indices"](tokens, starts, seq_len)
+    return inputs.squeeze(-1), targets.squeeze(-1)
+
+
+@wrong("comma")
+def next_token_batch__inputs_only(tokens, starts, seq_len):
+    return tokens[starts[:, None] + torch.arange(seq_len)]
+
+
+def _greedy(model, tokens, n_new, feed, cache=None, pick=lambda logits: logits[:, -1].argmax(-1, keepdim=True)):
+    for _ in range(n_new):
+        tokens = torch.cat((tokens, pick(model(feed(tokens), cache))), dim=1)
+    return tokens
+
+
+@wrong("cache handed over")
+def greedy_with_cache__no_cache(model, tokens, n_new):
+    return _greedy(model, tokens, n_new, lambda text: text)
+
+
+@wrong("only the newest token")
+def greedy_with_cache__all_again(model, tokens, n_new):
+    return _greedy(model, tokens, n_new, lambda text: text, model.new_cache(len(tokens), 400))
+
+
+@wrong("does the cache get the prompt")
+def greedy_with_cache__prompt_skipped(model, tokens, n_new):
+    return _greedy(model, tokens, n_new, lambda text: text[:, -1:], model.new_cache(len(tokens)))
+
+
+@wrong("once, before the loop")
+def greedy_with_cache__new_cache_each_time(model, tokens, n_new):
+    for _ in range(n_new):
+        new = model(tokens, model.new_cache(len(tokens)))[:, -1].argmax(-1, keepdim=True)
+        tokens = torch.cat((tokens, new), dim=1)
+    return tokens
+
+
+@wrong("prompt stand first")
+def greedy_with_cache__only_what_is_new(model, tokens, n_new):
+    return RIGHT["greedy_with_cache"]["latest"](model, tokens, n_new)[:, tokens.shape[1] :]
+
+
+@wrong("shape")
+def greedy_with_cache__one_too_few(model, tokens, n_new):
+    return RIGHT["greedy_with_cache"]["latest"](model, tokens, max(0, n_new - 1))
+
+
+@wrong("argmax over dim=-1 of the last position")
+def greedy_with_cache__least_likely(model, tokens, n_new):
+    cache, latest = model.new_cache(len(tokens)), tokens
+    for _ in range(n_new):
+        latest = model(latest, cache)[:, -1:].argmin(dim=-1)
+        tokens = torch.cat((tokens, latest), dim=1)
+    return tokens
+
+
+@wrong("argmax over dim=-1 of the last position")
+def greedy_with_cache__first_position(model, tokens, n_new):
+    cache, latest = model.new_cache(len(tokens)), tokens
+    for _ in range(n_new):
+        latest = model(latest, cache)[:, 0].argmax(dim=-1, keepdim=True)
+        tokens = torch.cat((tokens, latest), dim=1)
+    return tokens
+
+
+@wrong("batch of one")
+def greedy_with_cache__first_row_for_all(model, tokens, n_new):
+    cache, latest = model.new_cache(len(tokens)), tokens
+    for _ in range(n_new):
+        latest = model(latest, cache)[:1, -1:].argmax(dim=-1).expand(len(tokens), 1)
+        tokens = torch.cat((tokens, latest), dim=1)
+    return tokens
 
 
 # ------------------------------------------------------- habits of tired students, applied to every right answer

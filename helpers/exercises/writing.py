@@ -4,7 +4,9 @@ import math
 
 import torch
 
-from helpers.exercises.parts import BATCH, MEMORY, Case, Exercise, draw, turned
+from helpers.config import LlamaConfig
+from helpers.exercises.parts import BATCH, MEMORY, Case, Exercise, Wrong, draw, turned
+from helpers.model import Llama
 
 # fmt: off
 
@@ -134,4 +136,133 @@ TOP_P = Exercise(
         ("Is a set of tokens kept, not only the likeliest?", _nucleus(lambda o, total, p: torch.arange(len(o)) == 0)),
         ("Is anything cut off? The probabilities come back as they were.", lambda q, p: q),
     ],
+)
+
+# --------------------------------------------------------------------------------------------- batches
+
+
+def next_token_batch(tokens, starts, seq_len):
+    """Cut a window of tokens (N,) at each of starts (B,): inputs and targets, both (B, seq_len), targets one later."""
+    inputs = [[tokens[start + step].item() for step in range(seq_len)] for start in starts.tolist()]
+    targets = [[tokens[start + step + 1].item() for step in range(seq_len)] for start in starts.tolist()]
+    return torch.tensor(inputs), torch.tensor(targets)
+
+
+def _cut(tokens, starts, seq_len, shift=0):
+    return tokens[starts[:, None] + torch.arange(seq_len) + shift]
+
+
+def _mixed_up(n_tokens, seed=0):
+    """Each number from 100 on once, in random order: a token says where it stood."""
+    return draw(n_tokens, seed=seed).argsort() + 100
+
+
+LAST_TARGET = "What is the last target of a window? The token that follows the window in the text."
+NEXT_TOKEN_BATCH = Exercise(
+    next_token_batch,
+    [
+        Case("20 tokens, two windows of 4", (_mixed_up(20), torch.tensor([3, 2]), 4)),
+        Case("one window", (_mixed_up(9, 1), torch.tensor([1]), 5), BATCH),
+        Case("the last window there is", (_mixed_up(9, 2), torch.tensor([4, 0]), 4), LAST_TARGET),
+        Case("windows of one token", (_mixed_up(9, 3), torch.tensor([7, 0, 3]), 1)),
+        Case("the same start twice", (_mixed_up(30, 4), torch.tensor([6, 6, 5]), 7)),
+        Case("not contiguous", (_mixed_up(60, 5)[::2], torch.tensor([2, 9]), 6), MEMORY),
+    ],
+    [
+        ("Are the targets the inputs? Then the answer stands in the question, and the loss falls to 0.",
+         lambda t, s, n: (_cut(t, s, n), _cut(t, s, n))),
+        ("Are the targets one token later, not one earlier?", lambda t, s, n: (_cut(t, s, n), _cut(t, s, n, -1))),
+        ("Are the targets one token later, not two?", lambda t, s, n: (_cut(t, s, n), _cut(t, s, n, 2))),
+        ("Are inputs and targets swapped?", lambda t, s, n: (_cut(t, s, n, 1), _cut(t, s, n))),
+        ("Do the inputs begin at the start itself?", lambda t, s, n: (_cut(t, s, n, 1), _cut(t, s, n, 2))),
+        (LAST_TARGET, lambda t, s, n: (_cut(t, s, n), _cut(t, s, n).roll(-1, 1))),
+        (LAST_TARGET, lambda t, s, n: (_cut(t, s, n), torch.nn.functional.pad(_cut(t, s, n, 1)[:, :-1], (0, 1)))),
+        ("Are the windows long enough? For n targets, n + 1 tokens are cut out.",
+         lambda t, s, n: (_cut(t, s, n)[:, :-1], _cut(t, s, n)[:, 1:])),
+        ("Do you use starts? Your windows begin elsewhere.",
+         lambda t, s, n: (_cut(t, torch.arange(len(s)), n), _cut(t, torch.arange(len(s)), n, 1))),
+        ("Is a start a position in the text, not the number of a window?",
+         lambda t, s, n: (_cut(t, s * n, n), _cut(t, s * n, n, 1))),
+        ("Is each row one window? Yours are the columns.", lambda t, s, n: (_cut(t, s, n).T, _cut(t, s, n, 1).T)),
+        ("Does every position have a target? You keep only the last.",
+         lambda t, s, n: (_cut(t, s, n), _cut(t, s, n, 1)[:, -1:])),
+        ("Does every position have a target? You keep only the last.",
+         lambda t, s, n: (_cut(t, s, n), _cut(t, s, n, 1)[:, -1])),
+        ("Do you return the tokens, not their positions?",
+         lambda t, s, n: (s[:, None] + torch.arange(n), s[:, None] + torch.arange(n) + 1)),
+    ],
+    hint="Write the two rows for starts = tensor([3]) and seq_len = 4 on paper: which positions do they hold?",
+)
+
+# ----------------------------------------------------------------------------------------- the cached loop
+
+
+def greedy_with_cache(model, tokens, n_new):
+    """Continue prompts (B, T) by n_new likeliest tokens, each token read once: the result is (B, T + n_new)."""
+    cache, latest, parts = model.new_cache(tokens.shape[0]), tokens, [tokens]
+    for _ in range(n_new):
+        latest = model(latest, cache=cache)[:, -1].argmax(-1, keepdim=True)
+        parts.append(latest)
+    return torch.cat(parts, dim=1)
+
+
+class _Watched(Llama):
+    """A small model with large random weights that notes every call: number of tokens, and whether with a cache."""
+
+    def __init__(self, seed):
+        super().__init__(LlamaConfig(
+            vocab_size=40, dim=16, n_layers=2, n_heads=4, n_kv_heads=2, hidden_dim=24, max_seq_len=48, norm_eps=1e-5,
+            rope_theta=100.0, tie_embeddings=False,
+        ))
+        generator, self.calls, self.n_caches = torch.Generator().manual_seed(seed), [], 0
+        for weight in self.parameters():
+            weight.requires_grad_(False)
+            if weight.ndim == 2:
+                weight.normal_(std=0.6, generator=generator)
+
+    def new_cache(self, *sizes, **named):
+        self.n_caches += 1
+        return super().new_cache(*sizes, **named)
+
+    def forward(self, tokens, cache=None, *rest, **named):
+        self.calls.append((tokens.shape[-1], cache is not None))
+        return super().forward(tokens, cache, *rest, **named)
+
+
+def _read_once(function):
+    """Hands over a model that counts what it reads; says how the tokens were read if that is the fault."""
+
+    def probe(seed, tokens, n_new):
+        model = _Watched(seed)
+        answer = function(model, tokens, n_new)
+        n_read, cached = sum(n for n, _ in model.calls), [with_cache for _, with_cache in model.calls]
+        if n_new and not any(cached):
+            raise Wrong("no call of the model got a cache.", "Is the cache handed over? model(latest, cache=cache)")
+        if model.n_caches > 1:
+            raise Wrong(f"{model.n_caches} caches were made.", "Make the cache once, before the loop: it remembers.")
+        if n_new and model.calls[0][0] < tokens.shape[1]:
+            raise Wrong("the first call did not read the whole prompt.",
+                        "Where does the cache get the prompt from? Feed all of it in the first call.")
+        if n_read > tokens.shape[1] + n_new:
+            raise Wrong(f"the model read {n_read} tokens for a prompt of {tokens.shape[1]} and {n_new} new ones.",
+                        "After the prompt, feed only the newest token: the cache holds the others.")
+        if isinstance(answer, torch.Tensor) and answer.shape == (tokens.shape[0], n_new) and n_new:
+            raise Wrong("only the new tokens came back.", "Does the prompt stand first? Use torch.cat(..., dim=1).")
+        return answer
+
+    return probe
+
+
+GREEDY_WITH_CACHE = Exercise(
+    greedy_with_cache,
+    [
+        Case("prompt of 5, 8 new", (0, torch.tensor([[3, 1, 4, 1, 5]]), 8)),
+        Case("three prompts", (1, torch.tensor([[7, 2], [9, 9], [0, 39]]), 6), BATCH),
+        Case("one new token", (2, torch.tensor([[8, 6, 7]]), 1), "How often does the loop run for one new token?"),
+        Case("no new token", (3, torch.tensor([[8, 6, 7]]), 0), "Is nothing added when n_new is 0?"),
+        Case("prompt of one token", (4, torch.tensor([[11]]), 10)),
+    ],
+    [],
+    hint="Is the next token the argmax over dim=-1 of the last position's logits, and is it fed in the next step?",
+    adapt=_read_once,
 )

@@ -35,7 +35,9 @@ def explore_mask() -> Explorer:
     pictures, frames = [], []
     for ax in axes:
         ax.add_patch(Rectangle((-0.5, -0.5), 16, 8, fc=HIDDEN, ec="#8A8A8A", hatch="////", lw=0, zorder=-2))
-        pictures.append(ax.imshow(np.ones((8, 16, 4)), aspect="auto", zorder=-1))
+        pictures.append(
+            ax.imshow(np.ones((8, 16, 4), dtype=np.uint8), aspect="auto", interpolation="nearest", zorder=-1)
+        )
         frames.append(ax.add_patch(Rectangle((-0.5, -0.5), 1, 1, fill=False, ec=INK, lw=1.5, clip_on=False)))
         ax.set(xticks=range(0, 16, 2), yticks=range(0, 8, 2), xlabel="key position [token]")
         ax.spines[:].set_visible(False)
@@ -47,12 +49,11 @@ def explore_mask() -> Explorer:
         query, (words, visible_by) = key[cached:], RULES[rule]
         visible = visible_by(query, key, size)
         weights = scores[:new, : len(key)].masked_fill(~visible, -torch.inf).softmax(dim=-1)  # nan: an empty row
-        for picture, colors in zip(
-            pictures, (np.ones((new, len(key), 4)), colormaps["viridis"](weights.numpy())), strict=True
-        ):
-            colors[..., 3] = visible.numpy()  # hidden cells show the hatching below
-            whole = np.ones((8, 16, 4))
+        by_weight = colormaps["viridis"](weights.numpy(), bytes=True)
+        for picture, colors in zip(pictures, (np.full((new, len(key), 4), 255), by_weight), strict=True):
+            whole = np.full((8, 16, 4), 255, dtype=np.uint8)
             whole[:new, : len(key)] = colors
+            whole[:new, : len(key), 3] = 255 * visible.numpy()  # hidden cells show the hatching below
             picture.set_data(whole)
         for frame in frames:
             frame.set(width=len(key), height=new)

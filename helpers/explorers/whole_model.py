@@ -90,7 +90,7 @@ def _readable(tokenizer, token):
 
 def explore_sampling() -> Explorer:
     """The bundled model's next token after a few words: what temperature, top-k and top-p leave of its distribution."""
-    prompt, n_bars = "The name of a local variable is", 20
+    prompt, n_bars = "Names refer to", 20
     tokenizer = load_tokenizer()
     logits = load_checkpoint(TINY_LLAMA)(encode(tokenizer, prompt)[None], last_only=True)[:, -1].detach()
     own, shown = next_token_probabilities(logits)[0].topk(n_bars)
@@ -108,7 +108,8 @@ def explore_sampling() -> Explorer:
             bar.set_height(height)
         kept, share = int((probabilities > 0).sum()), probabilities[shown[0]].item()
         choices = torch.special.entr(probabilities).sum().exp().item()
-        ax.set_title(f"{kept} of {len(probabilities):,} tokens can be drawn")
+        cut = f"top-k {top_k or 'off'}, top-p {top_p:.1f}"
+        ax.set_title(f"Temperature {temperature:.1f}, {cut}: {kept} of {len(probabilities):,} tokens can be drawn")
         return (
             f"The likeliest token, “{names[0]}”, has probability {share:.2f} (the model's own: {own[0]:.2f}). "
             f"{kept} of {len(probabilities):,} tokens can be drawn; the draw is as open as one among {choices:.1f} "
@@ -121,4 +122,4 @@ def explore_sampling() -> Explorer:
         "top_p": slider("top-p", 0.9, 0.1, 1.0, 0.1),
     }
     alt = "Bars: probabilities of the 20 likeliest next tokens, hollow as the model gives them, filled after "
-    return Explorer(figure, draw, controls, alt + "temperature, top-k and top-p; a token that is cut loses its filled bar.")
+    return Explorer(figure, draw, controls, alt + "temperature, top-k and top-p; a token cut off has no filled bar.")
