@@ -1607,6 +1607,18 @@ def find_slips__number():
     return {"A": 7, "B": 6, "C": 3}
 
 
+class _EqualToAll:
+    __hash__ = object.__hash__
+
+    def __eq__(self, other):
+        return True
+
+
+@wrong("Choose from")
+def find_slips__equal_to_all():
+    return dict.fromkeys("ABC", _EqualToAll())
+
+
 @wrong("Return {")
 def find_slips__list():
     return ["mask by one", "gate and up swapped", "wrong base"]

@@ -248,7 +248,7 @@ def _judged_by_role(function):
         if type(answer) is not dict or set(answer) != set(true):
             raise Wrong("a dictionary with the keys gate, up and down is expected.",
                         'Return {"gate": name, "up": name, "down": name}: roles are the keys, names the values.')
-        if sorted(map(str, answer.values())) != sorted(weights):
+        if {*map(type, answer.values())} != {str} or sorted(answer.values()) != sorted(weights):
             raise Wrong(f"the names are {', '.join(map(str, answer.values()))}, expected {', '.join(weights)}.",
                         "Does each name of the dictionary appear once?")
         if answer["down"] != true["down"]:

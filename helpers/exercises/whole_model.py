@@ -294,7 +294,7 @@ def _named(function):
             hint = 'Return {"A": "...", "B": "...", "C": "..."}.'
             raise Wrong("a dictionary with the keys A, B and C is expected.", hint)
         for letter, slip in answer.items():
-            if slip not in SLIPS:
+            if type(slip) is not str or slip not in SLIPS:
                 hint = f"Choose from: {', '.join(SLIPS)}."
                 raise Wrong(f"model {letter}: {str(slip)[:40]!r} is not in the list.", hint)
         missed = [letter for letter in LETTERS if answer[letter] != LETTERS[letter]]
