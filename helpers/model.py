@@ -250,7 +250,7 @@ class GroupedQueryAttention(nn.Module):
         Args:
             x: normalised residual stream, (B, T, D).
             cos, sin: (T, h/2) or (B, 1, T, h/2).
-            visible: (T, S) or (B, 1, T, S) bool, True = may attend; None means plain causal with S = T.
+            visible: (T, S) or (B, 1, T, S) bool, True = may attend; None: plain causal with S = T, or all for T = 1.
             cache: KVCache to read and extend, or None.
             layer: this block's place in the cache.
         """
@@ -258,7 +258,7 @@ class GroupedQueryAttention(nn.Module):
         if cache is not None:
             k, v = cache.update(layer, k, v)
         k, v = repeat_kv(k, self.n_rep), repeat_kv(v, self.n_rep)  # (B, H, S, h)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None and x.shape[1] > 1)
         return self.o_proj(mixed.transpose(1, 2).flatten(-2))  # (B, H, T, h) -> (B, T, H * h) -> (B, T, D)
 
 
@@ -399,12 +399,13 @@ class Llama(nn.Module):
         """What every block shares: cos and sin of the rotation angles, and who may see whom.
 
         Returns:
-            cos, sin, (T, h/2) float32, and visible, (T, S) bool, or None for plain causal with S = T. With n_pad they
-            are (B, 1, T, h/2) and (B, 1, T, S): positions count from the first real token, padding is hidden.
+            cos, sin, (T, h/2) float32, and visible, (T, S) bool, or None for plain causal with S = T and for a single
+            token, which sees all. With n_pad they are (B, 1, T, h/2) and (B, 1, T, S): positions count from the first
+            real token, padding is hidden.
         """
         n_key = n_cached + n_query
         positions = torch.arange(n_cached, n_key, device=device)
-        visible = causal_visible(n_query, n_key, device) if n_cached else None
+        visible = causal_visible(n_query, n_key, device) if n_cached and n_query > 1 else None
         if n_pad is not None:
             n_pad = n_pad.to(positions.device)[:, None, None]  # (B, 1, 1)
             keys = torch.arange(n_key, device=device)

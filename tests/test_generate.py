@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from helpers.checkpoint import config_to_hugging_face, weights_to_hugging_face
-from helpers.generate import generate, next_token_probabilities, stream
+from helpers.checkpoint import config_to_hugging_face, load_checkpoint, weights_to_hugging_face
+from helpers.generate import generate, next_token_probabilities, prepare_for_decoding, stream
+from helpers.text import TINY_LLAMA, bits_per_byte, excerpt, load_tokenizer
 from tests.conftest import TINY, TINY_CONFIGS, assert_agree, draw_tokens, make_model
 
 PROMPTS = [[5, 9, 2, 40, 7], [11], [3, 3, 60]]
@@ -292,3 +293,90 @@ def test_generate_names_the_value_and_the_fix(case, model):
         generate(model, **{"tokens": torch.tensor([[1, 2]]), "max_new_tokens": 2} | change)
     for word in words:
         assert word in str(error.value)
+
+
+# ------------------------------------------------------------------------------- laid out for one-token steps
+
+
+def in_steps(model, tokens, sizes):
+    """Logits (B, T, V) of tokens that are read in pieces of these sizes."""
+    cache = model.new_cache(len(tokens))
+    return torch.cat([model(piece, cache) for piece in tokens.split(sizes, dim=1)], dim=1)
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)  # 32 and 48 inputs: cut in 2 and in 3 blocks
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", TINY_CONFIGS)
+@pytest.mark.usefixtures("three_threads")
+def test_a_prepared_model_is_the_same_function(name, tokens):
+    model = make_model(TINY_CONFIGS[name])
+    prepared = prepare_for_decoding(model)
+    assert_agree(prepared(tokens), model(tokens))
+    for sizes in ([1] * 16, [5, 1, 1, 9]):
+        assert_agree(in_steps(prepared, tokens[:1], sizes), model(tokens[:1]))
+        assert_agree(in_steps(prepared, tokens, sizes), model(tokens))
+    assert torch.equal(generate(prepared, tokens, 20), generate(model, tokens, 20))
+    assert generate(prepared, PROMPTS, 8) == generate(model, PROMPTS, 8)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_prepared_model_cuts_the_matrices_and_shares_the_rest(model):
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    prepared = prepare_for_decoding(model)
+    assert prepared.layers[0].attention.qkv_proj.blocks.shape == (2, 16, 64)  # 4 query and 2 * 2 other heads of 8
+    assert prepared.layers[0].feed_forward.down_proj.blocks.shape == (3, 16, 32)
+    assert prepared.tok_embeddings.weight is model.tok_embeddings.weight
+    assert prepared.layers[1].ffn_norm.weight is model.layers[1].ffn_norm.weight
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    assert all(weight.requires_grad for weight in model.parameters())
+
+
+@pytest.mark.parametrize(("weights", "bytes_each"), [("bfloat16", 2), ("int8", 1)])
+def test_smaller_weights_change_the_logits_little(weights, bytes_each, model, tokens):
+    prepared = prepare_for_decoding(model, weights)
+    assert prepared.layers[0].attention.o_proj.weight.element_size() == bytes_each
+    assert prepared(tokens).dtype == torch.float32
+    for logits in (prepared(tokens[:1]), in_steps(prepared, tokens[:1], [1] * 16)):
+        assert_agree(logits, model(tokens[:1]), 0.1)
+        assert (logits - model(tokens[:1])).abs().max() > 1e-4, "nothing was rounded"
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+def test_smaller_weights_cost_less_than_one_percent_of_the_bits(weights):
+    model, tokenizer = load_checkpoint(TINY_LLAMA), load_tokenizer()
+    exact = bits_per_byte(model, tokenizer, excerpt())
+    assert bits_per_byte(prepare_for_decoding(model, weights), tokenizer, excerpt()) < 1.01 * exact
+
+
+def test_int8_keeps_each_row_to_half_a_step(model):
+    layer = prepare_for_decoding(model, "int8").layers[0].attention.o_proj
+    step = layer.scale.float()[:, None]
+    assert ((layer.weight * step - model.layers[0].attention.o_proj.weight).abs() <= 0.51 * step).all()
+    assert (layer.weight.abs().amax(dim=1) >= 126).all()  # each row uses the whole range
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_prepared_model_keeps_another_precision(dtype, model, tokens):
+    model.to(dtype)
+    prepared = prepare_for_decoding(model)
+    assert prepared.lm_head.weight.dtype == dtype
+    assert_agree(in_steps(prepared, tokens, [1] * 16), in_steps(model, tokens, [1] * 16), 0.05)
+
+
+def test_what_cannot_be_prepared_is_said(model):
+    with pytest.raises(ValueError, match=r"weights='int4' is not known: use None, 'bfloat16' or 'int8'"):
+        prepare_for_decoding(model, "int4")
+    with pytest.raises(ValueError, match="prepared already: pass the one that it was made from"):
+        prepare_for_decoding(prepare_for_decoding(model))
+
+
+def test_elsewhere_than_on_the_cpu_the_model_itself_comes_back(model):
+    elsewhere = model.to("meta")
+    assert prepare_for_decoding(elsewhere) is elsewhere

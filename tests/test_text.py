@@ -1,5 +1,6 @@
 """Text without a download: nothing repeats, nothing is lost in the tokenizer, every window can be drawn."""
 
+import json
 from itertools import islice
 
 import pytest
@@ -16,6 +17,7 @@ from helpers.text import (
     encode,
     excerpt,
     held_out_split,
+    library_docstrings,
     load_text,
     load_tokenizer,
     reference_text,
@@ -50,6 +52,13 @@ def test_leaving_out_copies_loses_no_paragraph():
     whole = paragraphs(reference_text(unique=False))
     assert set(whole) == set(paragraphs(reference_text()))
     assert len(whole) > len(set(whole))  # there are copies: otherwise `unique` would not be needed
+
+
+def test_docstrings_of_the_library_are_more_text_of_another_kind():
+    text = library_docstrings()
+    assert len(text) > 3 * len(reference_text())
+    assert json.JSONEncoder.__doc__.split("\n\n")[0].strip() in text
+    assert "\0" not in text
 
 
 def test_the_reference_is_long_enough_to_train_on():
