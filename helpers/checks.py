@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 import torch
 
-from helpers.exercises import attention, feed_forward, norm, parts, rope, whole_model, writing
+from helpers.exercises import attention, feed_forward, norm, parts, rope, scaling, whole_model, writing
 from helpers.exercises.parts import Exercise, gradients_through
 
 # ---------------------------------------------------------------------------------------------- results
@@ -94,7 +94,7 @@ WORLD = [  # the same outside of torch, looked at once per check because it take
     (lambda: dict(os.environ), lambda old: (os.environ.clear(), os.environ.update(old))),
     (sys.getrecursionlimit, sys.setrecursionlimit),
 ]
-EXERCISES = (attention, feed_forward, norm, parts, rope, whole_model, writing)
+EXERCISES = (attention, feed_forward, norm, parts, rope, whole_model, writing, scaling)
 PATCHABLE = (builtins, math, torch, torch.nn.functional, *EXERCISES, sys.modules[__name__])
 
 
@@ -433,3 +433,6 @@ check_cross_entropy = _check(writing.CROSS_ENTROPY)
 check_top_p = _check(writing.TOP_P)
 check_next_token_batch = _check(writing.NEXT_TOKEN_BATCH)
 check_greedy_with_cache = _check(writing.GREEDY_WITH_CACHE)
+check_split_feed_forward = _check(scaling.SPLIT_FEED_FORWARD)
+check_block_plan = _check(scaling.BLOCK_PLAN)
+check_bytes_sent_per_token = _check(scaling.BYTES_SENT_PER_TOKEN)

@@ -734,3 +734,66 @@ def greedy_with_cache__reads_the_last_one_too(model, tokens, n_new):
         tokens = torch.cat([tokens, new], dim=1)
         logits = model(new, cache)
     return tokens
+
+
+# --------------------------------------------------------------------------------------------- 07 scaling out
+
+
+@right
+def split_feed_forward__chunks(x, w_gate, w_up, w_down, n_ranks):
+    shares = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks, dim=1), strict=True)
+    return torch.stack([(F.silu(x @ gate.T) * (x @ up.T)) @ down.T for gate, up, down in shares])
+
+
+@right
+def split_feed_forward__einsum(x, w_gate, w_up, w_down, n_ranks):
+    hidden = F.silu(x @ w_gate.T) * (x @ w_up.T)
+    hidden = hidden.unflatten(-1, (n_ranks, -1))
+    return torch.einsum("...rf,drf->r...d", hidden, w_down.unflatten(-1, (n_ranks, -1)))
+
+
+@right
+def split_feed_forward__loop(x, w_gate, w_up, w_down, n_ranks):
+    size, parts = w_gate.shape[0] // n_ranks, []
+    for rank in range(n_ranks):
+        mine = slice(rank * size, rank * size + size)
+        hidden = F.silu(F.linear(x, w_gate[mine])) * F.linear(x, w_up[mine])
+        parts.append(F.linear(hidden, w_down[:, mine]))
+    return torch.stack(parts)
+
+
+@right
+def block_plan__written():
+    readers = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+    return {**dict.fromkeys(readers, "column"), "o_proj": "row", "down_proj": "row"}
+
+
+@right
+def block_plan__other_order():
+    return {"down_proj": "row", "o_proj": "row"} | {f"{name}_proj": "column" for name in ("up", "gate", "v", "k", "q")}
+
+
+@right
+def block_plan__by_writing():
+    names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    return {name: "row" if name[0] in "od" else "column" for name in names}
+
+
+@right
+def bytes_sent_per_token__formula(dim, n_layers, n_ranks, bytes_per_number):
+    return int(4 * n_layers * dim * bytes_per_number * (n_ranks - 1) / n_ranks)
+
+
+@right
+def bytes_sent_per_token__share(dim, n_layers, n_ranks, bytes_per_number):
+    share = dim * bytes_per_number / n_ranks  # of the vector, per rank
+    return int(2 * n_layers * 2 * (n_ranks - 1) * share)
+
+
+@right
+def bytes_sent_per_token__loop(dim, n_layers, n_ranks, bytes_per_number):
+    total = 0.0
+    for _ in range(2 * n_layers):
+        for _ in ("reduce-scatter", "all-gather"):
+            total += (1 - 1 / n_ranks) * dim * bytes_per_number
+    return round(total)

@@ -1895,6 +1895,222 @@ def greedy_with_cache__first_row_for_all(model, tokens, n_new):
     return tokens
 
 
+@wrong("newest token")
+def greedy_with_cache__whole_text_each_time(model, tokens, n_new):
+    cache = model.new_cache(len(tokens))
+    for _ in range(n_new):
+        tokens = torch.cat((tokens, model(tokens, cache=cache)[:, -1].argmax(-1, keepdim=True)), dim=1)
+    return tokens
+
+
+@wrong("one token too many")
+def top_p__keeps_one_more_at_exactly_p(probabilities, p):
+    ordered, order = probabilities.sort(descending=True)
+    ordered = torch.where(ordered.cumsum(-1) - ordered <= p, ordered, 0.0)
+    return torch.zeros_like(ordered).scatter(-1, order, ordered / ordered.sum())
+
+
+@wrong("return to their places")
+def top_p__sorts_once_more(probabilities, p):
+    ordered, order = probabilities.sort(descending=True)
+    ordered = torch.where(ordered.cumsum(-1) - ordered < p, ordered, 0.0)
+    return (ordered / ordered.sum())[order]
+
+
+# --------------------------------------------------------------------------------------------- 07 scaling out
+
+
+def _swiglu(x, gate, up, down):
+    return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+
+@wrong("finished sum")
+def split_feed_forward__everything_everywhere(x, w_gate, w_up, w_down, n_ranks):
+    return _swiglu(x, w_gate, w_up, w_down).expand(n_ranks, *x.shape)
+
+
+@wrong("averaged")
+def split_feed_forward__mean(x, w_gate, w_up, w_down, n_ranks):
+    parts = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks, 1), strict=True)
+    return torch.stack([_swiglu(x, *part) for part in parts]) / n_ranks
+
+
+@wrong("in turn")
+def split_feed_forward__dealt_in_turn(x, w_gate, w_up, w_down, n_ranks):
+    ranks = (slice(rank, None, n_ranks) for rank in range(n_ranks))
+    return torch.stack([_swiglu(x, w_gate[mine], w_up[mine], w_down[:, mine]) for mine in ranks])
+
+
+@wrong("columns")
+def split_feed_forward__down_by_rows(x, w_gate, w_up, w_down, n_ranks):
+    hidden = F.silu(x @ w_gate.T) * (x @ w_up.T)
+    size, parts = len(w_down) // n_ranks, torch.zeros(n_ranks, *x.shape, dtype=x.dtype)
+    for rank in range(n_ranks):
+        mine = slice(rank * size, (rank + 1) * size)
+        parts[rank, ..., mine] = hidden @ w_down[mine].T
+    return parts
+
+
+@wrong("silu there")
+def split_feed_forward__no_activation(x, w_gate, w_up, w_down, n_ranks):
+    parts = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks, 1), strict=True)
+    return torch.stack([((x @ g.T) * (x @ u.T)) @ d.T for g, u, d in parts])
+
+
+@wrong("gate branch, not on up")
+def split_feed_forward__gate_and_up_swapped(x, w_gate, w_up, w_down, n_ranks):
+    parts = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks, 1), strict=True)
+    return torch.stack([_swiglu(x, u, g, d) for g, u, d in parts])
+
+
+@wrong("first share of up")
+def split_feed_forward__same_up_for_all(x, w_gate, w_up, w_down, n_ranks):
+    parts = zip(w_gate.chunk(n_ranks), w_down.chunk(n_ranks, 1), strict=True)
+    return torch.stack([_swiglu(x, g, w_up.chunk(n_ranks)[0], d) for g, d in parts])
+
+
+@wrong("columns of down")
+def split_feed_forward__same_down_for_all(x, w_gate, w_up, w_down, n_ranks):
+    parts = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), strict=True)
+    return torch.stack([_swiglu(x, g, u, w_down.chunk(n_ranks, 1)[0]) for g, u in parts])
+
+
+@wrong("begins with the last share")
+def split_feed_forward__backwards(x, w_gate, w_up, w_down, n_ranks):
+    parts = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks, 1), strict=True)
+    return torch.stack([_swiglu(x, *part) for part in parts][::-1])
+
+
+@wrong("parts so far")
+def split_feed_forward__running_sum(x, w_gate, w_up, w_down, n_ranks):
+    parts, total = [], 0
+    for part in zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks, 1), strict=True):
+        total = total + _swiglu(x, *part)
+        parts.append(total)
+    return torch.stack(parts)
+
+
+@wrong("dim=1")
+def split_feed_forward__down_in_row_chunks(x, w_gate, w_up, w_down, n_ranks):
+    parts = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks), strict=True)
+    return torch.stack([_swiglu(x, *part) for part in parts])
+
+
+@wrong("")
+def split_feed_forward__two_dimensions_only(x, w_gate, w_up, w_down, n_ranks):
+    hidden = F.silu(torch.einsum("td,fd->tf", x, w_gate)) * torch.einsum("td,fd->tf", x, w_up)
+    cut = hidden.unflatten(-1, (n_ranks, -1)), w_down.unflatten(-1, (n_ranks, -1))
+    return torch.einsum("trf,drf->rtd", *cut)
+
+
+@wrong("bytes_per_number")
+def bytes_sent_per_token__always_bfloat16(dim, n_layers, n_ranks, bytes_per_number):
+    return int(n_layers * 4 * (n_ranks - 1) / n_ranks * dim * 2)
+
+
+_PLAN = {f"{name}_proj": "column" for name in ("q", "k", "v", "gate", "up")} | {"o_proj": "row", "down_proj": "row"}
+
+
+@wrong("inputs of o_proj")
+def block_plan__all_columns():
+    return dict.fromkeys(_PLAN, "column")
+
+
+@wrong("outputs of gate_proj")
+def block_plan__feed_forward_reversed():
+    return _PLAN | {"gate_proj": "row", "up_proj": "row", "down_proj": "column"}
+
+
+@wrong("own heads' queries")
+def block_plan__everything_reversed():
+    return {name: {"row": "column", "column": "row"}[style] for name, style in _PLAN.items()}
+
+
+@wrong("cut like q_proj")
+def block_plan__k_by_rows():
+    return _PLAN | {"k_proj": "row"}
+
+
+@wrong("own heads")
+def block_plan__v_by_rows():
+    return _PLAN | {"v_proj": "row"}
+
+
+@wrong("unit by unit")
+def block_plan__up_by_rows():
+    return _PLAN | {"up_proj": "row"}
+
+
+@wrong("inputs of down_proj")
+def block_plan__down_by_columns():
+    return _PLAN | {"down_proj": "column"}
+
+
+@wrong("column")
+def block_plan__torch_words():
+    return {name: {"row": "RowwiseParallel", "column": "ColwiseParallel"}[style] for name, style in _PLAN.items()}
+
+
+@wrong("keys are")
+def block_plan__without_o():
+    return {name: style for name, style in _PLAN.items() if name != "o_proj"}
+
+
+@wrong("keys are")
+def block_plan__a_list():
+    return list(_PLAN.values())
+
+
+@wrong("two sums per block")
+def bytes_sent_per_token__one_sum(dim, n_layers, n_ranks, bytes_per_number):
+    return int(n_layers * 2 * (n_ranks - 1) / n_ranks * dim * bytes_per_number)
+
+
+@wrong("factor of 4")
+def bytes_sent_per_token__one_sum_one_way(dim, n_layers, n_ranks, bytes_per_number):
+    return int(n_layers * (n_ranks - 1) / n_ranks * dim * bytes_per_number)
+
+
+@wrong("keeps its own share")
+def bytes_sent_per_token__whole_vector(dim, n_layers, n_ranks, bytes_per_number):
+    return int(n_layers * 4 * dim * bytes_per_number)
+
+
+@wrong("all ranks together")
+def bytes_sent_per_token__all_ranks(dim, n_layers, n_ranks, bytes_per_number):
+    return int(n_layers * 4 * (n_ranks - 1) * dim * bytes_per_number)
+
+
+@wrong("not 1 / n")
+def bytes_sent_per_token__own_share(dim, n_layers, n_ranks, bytes_per_number):
+    return int(n_layers * 4 * dim * bytes_per_number / n_ranks)
+
+
+@wrong("every layer")
+def bytes_sent_per_token__one_layer(dim, n_layers, n_ranks, bytes_per_number):
+    return int(4 * (n_ranks - 1) / n_ranks * dim * bytes_per_number)
+
+
+@wrong("bytes_per_number")
+def bytes_sent_per_token__numbers(dim, n_layers, n_ranks, bytes_per_number):
+    return int(n_layers * 4 * (n_ranks - 1) / n_ranks * dim)
+
+
+@wrong("not bits")
+def bytes_sent_per_token__bits(dim, n_layers, n_ranks, bytes_per_number):
+    return int(8 * n_layers * 4 * (n_ranks - 1) / n_ranks * dim * bytes_per_number)
+
+
+@wrong("dim * dim")
+def bytes_sent_per_token__matrix(dim, n_layers, n_ranks, bytes_per_number):
+    return int(n_layers * 4 * (n_ranks - 1) / n_ranks * dim * dim * bytes_per_number)
+
+
+@wrong("rounds down to 0")
+def bytes_sent_per_token__floor(dim, n_layers, n_ranks, bytes_per_number):
+    return int(n_layers * 4 * ((n_ranks - 1) // n_ranks) * dim * bytes_per_number)
+
+
 # ------------------------------------------------------- habits of tired students, applied to every right answer
 
 

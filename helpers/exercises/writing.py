@@ -111,6 +111,7 @@ TOP_P = Exercise(
         Case("p 0.5", (TINY_VOCABULARY.flip(0), 0.5)),
         Case("nine tokens, p 0.9", (draw(9, seed=1, scale=1.5).softmax(-1), 0.9)),
         Case("one token", (torch.tensor([1.0]), 0.5)),
+        Case("p reached exactly", (torch.tensor([0.25, 0.5, 0.25]), 0.5), "Once p is reached exactly, is that enough?"),
         Case("float64, not contiguous", (draw(6, seed=2).double().softmax(-1).repeat_interleave(2)[::2], 0.6), MEMORY),
     ],
     [
@@ -119,6 +120,12 @@ TOP_P = Exercise(
         ("Is the token that crosses p kept too?",
          _nucleus(lambda o, total, p: (total <= p) | (torch.arange(len(o)) == 0))),
         ("Do you keep one token too many?", _nucleus(lambda o, total, p: total - o - o.roll(1) < p)),
+        ("Do you keep one token too many? Once p is reached exactly, that is enough: < p, not <= p.",
+         _nucleus(lambda o, total, p: total - o <= p)),
+        ("Do the probabilities return to their places? ordered[order] sorts once more; scatter undoes the sorting.",
+         lambda q, p: (lambda kept, order: kept[order] / kept.sum())(
+             torch.where(q.sort(descending=True)[0].cumsum(-1) - q.sort(descending=True)[0] < p,
+                         q.sort(descending=True)[0], 0.0), q.argsort(descending=True))),
         ("Does the sum become 1 again?", _nucleus(_until_p, again=False)),
         ("Do the probabilities return to their places? They are still sorted.", _nucleus(_until_p, back=False)),
         ("Do you start with the likeliest token? Sort in descending order.", _nucleus(_until_p, descending=False)),
@@ -234,7 +241,14 @@ def _read_once(function):
 
     def probe(seed, tokens, n_new):
         model = _Watched(seed)
-        answer = function(model, tokens, n_new)
+        again = Wrong(f"the model read more than the {tokens.shape[1]} tokens of the prompt and {n_new} new ones.",
+                      "After the prompt, feed only the newest token: the cache holds the others.")
+        try:
+            answer = function(model, tokens, n_new)
+        except ValueError:  # the cache was full
+            if sum(n for n, _ in model.calls) > tokens.shape[1] + n_new:
+                raise again from None
+            raise
         n_read, cached = sum(n for n, _ in model.calls), [with_cache for _, with_cache in model.calls]
         if n_new and not any(cached):
             raise Wrong("no call of the model got a cache.", "Is the cache handed over? model(latest, cache=cache)")
@@ -244,8 +258,7 @@ def _read_once(function):
             raise Wrong("the first call did not read the whole prompt.",
                         "Where does the cache get the prompt from? Feed all of it in the first call.")
         if n_read > tokens.shape[1] + n_new:
-            raise Wrong(f"the model read {n_read} tokens for a prompt of {tokens.shape[1]} and {n_new} new ones.",
-                        "After the prompt, feed only the newest token: the cache holds the others.")
+            raise again
         if isinstance(answer, torch.Tensor) and answer.shape == (tokens.shape[0], n_new) and n_new:
             raise Wrong("only the new tokens came back.", "Does the prompt stand first? Use torch.cat(..., dim=1).")
         return answer
