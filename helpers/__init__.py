@@ -6,9 +6,11 @@
     model       RMSNorm, RoPE, SwiGLU, grouped-query attention, the block and the whole Llama, in that order
     masks       one rule per mask, combined with & and |
     checkpoint  Hugging Face and Meta checkpoints in, Hugging Face checkpoints out
-    generate    sampling and cached decoding, token by token
+    generate    sampling and cached decoding, token by token; a faster layout of the weights
     text        the real text that ships with Python, its tokenizer, batches
     train       the small training loop that made assets/tiny-llama
+    parallel    one model over several processes, on torch.distributed
+    parallel_report  whether the split model is the same function as the whole one, and what it sends
     device      the accelerator when there is one, seeds
     plots       the course's figures: arrays in, Axes out
     explorers   sliders around a figure

@@ -1,0 +1,149 @@
+"""One LLaMA over several processes, by PyTorch's own tensor parallelism, arranged as in Meta's code.
+
+Matrices that read the residual stream are cut by their outputs: a rank has its own heads and hidden units. Those that
+write to the stream are cut by their inputs: each rank has a part of every output, and one sum joins the parts. So a
+block needs two sums, one for attention and one for the feed-forward. The vocabulary is cut too.
+
+    python -m torch.distributed.run --nproc-per-node 2 -m helpers.parallel helpers/assets/tiny-llama
+"""
+
+import argparse
+import json
+import os
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors import safe_open
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+from helpers.checkpoint import config_from_hugging_face, name_map
+from helpers.config import LlamaConfig
+from helpers.generate import generate
+from helpers.model import Llama
+from helpers.text import encode, load_tokenizer
+
+
+def parallel_plan(config: LlamaConfig) -> dict[str, ParallelStyle]:
+    """How each matrix is cut: the name of a module, and the style of `parallelize_module`; norms stay whole."""
+    plan = {
+        "tok_embeddings": RowwiseParallel(input_layouts=Replicate()),  # a rank has some tokens' rows; one sum
+        "lm_head": ColwiseParallel(output_layouts=Replicate()),  # a rank scores some tokens; the scores are gathered
+    }
+    for layer in range(config.n_layers):
+        for name in ("attention.q_proj", "attention.k_proj", "attention.v_proj"):
+            plan[f"layers.{layer}.{name}"] = ColwiseParallel()
+        for name in ("feed_forward.gate_proj", "feed_forward.up_proj"):
+            plan[f"layers.{layer}.{name}"] = ColwiseParallel()
+        for name in ("attention.o_proj", "feed_forward.down_proj"):
+            plan[f"layers.{layer}.{name}"] = RowwiseParallel()
+    return plan
+
+
+def require_divisible(config: LlamaConfig, n_ranks: int):
+    """Raise ValueError unless heads, hidden units and vocabulary can be dealt out to n_ranks in equal parts."""
+    for name in ("n_heads", "n_kv_heads", "hidden_dim", "vocab_size"):
+        if getattr(config, name) % n_ranks:
+            raise ValueError(
+                f"{name}={getattr(config, name)} cannot be dealt out to {n_ranks} processes: start a number of "
+                "processes that divides it."
+            )
+
+
+def split_model(model: Llama, mesh: DeviceMesh) -> Llama:
+    """Cut a model in place: every rank calls this with the same weights and keeps its part.
+
+    `model.config` then tells this rank's numbers of heads, so that its cache has the size of its part.
+
+    Raises:
+        ValueError: if heads, hidden units or vocabulary cannot be dealt out evenly.
+    """
+    config, n_ranks = model.config, mesh.size()
+    require_divisible(config, n_ranks)
+    parallelize_module(model, mesh, parallel_plan(config))
+    if config.tie_embeddings:  # both are cut by tokens, so that the parts can be shared as the whole was
+        model.lm_head.weight = model.tok_embeddings.weight
+    heads = {"n_heads": config.n_heads // n_ranks, "n_kv_heads": config.n_kv_heads // n_ranks}
+    model.config = replace(config, head_dim=config.head_dim, **heads)
+    return model
+
+
+@torch.no_grad()
+def load_parallel(folder: str | Path, mesh: DeviceMesh, dtype: torch.dtype = torch.float32) -> Llama:
+    """Open a Hugging Face folder so that each rank reads and holds its own part only.
+
+    Raises:
+        ValueError: if the model cannot be dealt out evenly, or a weight is missing, of another shape or not finite.
+    """
+    folder = Path(folder)
+    config = config_from_hugging_face(json.loads((folder / "config.json").read_text(encoding="utf-8")), str(folder))
+    with torch.device("meta"):
+        model = Llama(config).to(dtype)
+    model = split_model(model, mesh).to_empty(device=mesh.device_type)
+    if config.tie_embeddings:
+        model.lm_head.weight = model.tok_embeddings.weight  # to_empty made two
+    theirs = name_map(config.n_layers)
+    place = _places(folder)
+    for name, weight in model.named_parameters():
+        if theirs[name] not in place:
+            raise ValueError(f"{folder}: {theirs[name]} is missing.")
+        with safe_open(place[theirs[name]], framework="pt") as file:
+            whole, part, mine = file.get_slice(theirs[name]), weight, ...
+            if list(weight.shape) != whole.get_shape():
+                raise ValueError(f"{folder}: {theirs[name]} is {whole.get_shape()}, not {list(weight.shape)}.")
+            if isinstance(weight, DTensor):
+                part, cut = weight.to_local(), weight.placements[0].dim
+                start = mesh.get_local_rank() * part.shape[cut]
+                mine = (slice(None),) * cut + (slice(start, start + part.shape[cut]),)
+            part.copy_(whole[mine])
+        if not part.isfinite().all():
+            raise ValueError(f"{folder}: {theirs[name]} holds NaN or infinity.")
+    return model.eval()
+
+
+def _places(folder):
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return {name: folder / file for name, file in listed.items()}
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        return dict.fromkeys(file.keys(), folder / "model.safetensors")
+
+
+def start_ranks(seconds: int = 60) -> DeviceMesh:
+    """Join the processes that torch.distributed.run started; a rank that never answers is an error after `seconds`."""
+    kind = "cuda" if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]) else "cpu"
+    if kind == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=timedelta(seconds=seconds))
+    return init_device_mesh(kind, (dist.get_world_size(),))
+
+
+def main():
+    """Generate with a model that is spread over the processes; the first one prints the text."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--prompt", default="The value of a name is")
+    parser.add_argument("--new", type=int, default=40, help="tokens to write")
+    arguments = parser.parse_args()
+    if "WORLD_SIZE" not in os.environ:
+        parser.error("start it with `python -m torch.distributed.run --nproc-per-node 2 -m helpers.parallel …`.")
+    mesh = start_ranks()
+    try:
+        model, tokenizer = load_parallel(arguments.folder, mesh), load_tokenizer(arguments.folder)
+        held = sum(w.to_local().nbytes if isinstance(w, DTensor) else w.nbytes for w in model.parameters())
+        written = generate(model, encode(tokenizer, arguments.prompt)[None], arguments.new)[0].tolist()
+        print(f"rank {dist.get_rank()} of {mesh.size()} holds {held:,} bytes of weights", flush=True)
+        dist.barrier()
+        if dist.get_rank() == 0:
+            print(tokenizer.decode(written))
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
