@@ -31,6 +31,8 @@ def clean(notebook):
     """Drop what differs between runs and machines; keep sources, tags, ids, counts, outputs and the kernel's name."""
     for cell in notebook.cells:
         cell.metadata = {key: cell.metadata[key] for key in sorted(KEPT_CELL_METADATA & cell.metadata.keys())}
+        if cell.cell_type == "code":
+            cell.outputs = _joined(cell.outputs)
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             if "image/png" in data:
@@ -41,6 +43,20 @@ def clean(notebook):
         "source_hash": source_hash(notebook),
     }
     notebook.nbformat_minor = 5
+
+
+def _joined(outputs):
+    """Neighbouring texts of one stream become one; an overwritten line, as of a progress bar, keeps its last state."""
+    kept = []
+    for output in outputs:
+        if kept and output.output_type == kept[-1].output_type == "stream" and output.name == kept[-1].name:
+            kept[-1].text += output.text
+        else:
+            kept.append(output)
+    for output in kept:
+        if output.output_type == "stream":
+            output.text = "\n".join(line.rsplit("\r", 1)[-1] for line in output.text.split("\n"))
+    return kept
 
 
 def is_up_to_date(notebook) -> bool:
