@@ -1,16 +1,20 @@
 """Speed of the course's model as ratios to transformers, measured side by side in one run: make bench.
 
-Runs alternate between the two, so that a machine that slows down slows both; medians are compared. Both must produce
-the same greedy tokens before anything is timed. Absolute figures depend on the machine, ratios much less.
+Runs alternate between the models, so that a machine that slows down slows all; medians are compared, and a sample
+during which other processes were busy is dropped. All must produce the same greedy tokens before anything is timed
+(those with smaller weights excepted). Absolute figures depend on the machine, ratios much less. Peak memory is that of
+a process of its own that makes one model and decodes.
 """
 
 import argparse
+import gc
 import os
+import resource
 import statistics
+import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,7 +24,7 @@ from transformers import LlamaForCausalLM
 
 from helpers.checkpoint import config_to_hugging_face, weights_to_hugging_face
 from helpers.device import pick_device
-from helpers.generate import generate
+from helpers.generate import generate, prepare_for_decoding
 from helpers.model import PRESETS, Llama, count_parameters
 
 SHAPES = {
@@ -44,26 +48,55 @@ def make_pair(config, device):
     return ours.to(device), theirs.eval().to(device)
 
 
+def busy_elsewhere():
+    """Processor seconds that other processes have used so far, or None where the system does not say."""
+    try:
+        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    idle = fields[3] + fields[4]
+    return (sum(fields) - idle) / os.sysconf("SC_CLK_TCK") - time.process_time()
+
+
 def alternate(works, repeats, device):
-    """Median and spread of the seconds of each work, run in turn."""
-    seconds = {name: [] for name in works}
-    for round_ in range(repeats + 1):
+    """Median and spread of the seconds of each work, run in turn, and how many samples were dropped."""
+    seconds, dropped = {name: [] for name in works}, 0
+    for round_ in range(3 * repeats + 1):
         for name, work in works.items():
-            if device.type == "cuda":
-                torch.cuda.synchronize()
+            if len(seconds[name]) == repeats:
+                continue
+            gc.collect()
+            others = busy_elsewhere()
             start = time.perf_counter()
             work()
             if device.type == "cuda":
                 torch.cuda.synchronize()
-            if round_:  # the first round warms up
-                seconds[name].append(time.perf_counter() - start)
-    return {name: (statistics.median(s), min(s), max(s)) for name, s in seconds.items()}
+            taken = time.perf_counter() - start
+            disturbed = others is not None and busy_elsewhere() - others > 0.1 * taken + 0.02  # the clock ticks in 0.01
+            dropped += bool(round_ and disturbed)
+            if round_ and not disturbed:  # the first round warms up
+                seconds[name].append(taken)
+    if not all(seconds.values()):
+        sys.exit(
+            "other processes were busy all the time: nothing could be measured. Run this when the machine is idle."
+        )
+    return {name: (statistics.median(s), min(s), max(s)) for name, s in seconds.items()}, dropped
 
 
-def decode(model, prompt, new):
+def limits(device):
+    """What this machine reads from memory [byte/s] and computes [FLOP/s], in float32."""
+    wide, row = torch.rand(2, 4096, 8192, device=device), torch.rand(2, 1, 4096, device=device)
+    square = torch.rand(1024, 1024, device=device)
+    works = {"read": lambda: [row @ wide for _ in range(5)], "compute": lambda: [square @ square for _ in range(5)]}
+    times, _ = alternate(works, 7, device)
+    return 5 * 4 * wide.numel() / times["read"][1], 5 * 2 * 1024**3 / times["compute"][1]  # the fastest run
+
+
+def decode(model, prompt, new, **settings):
     if isinstance(model, Llama):
         return generate(model, prompt, new)
-    return model.generate(prompt, max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0).cpu()
+    settings |= {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+    return model.generate(prompt, **settings).cpu()
 
 
 @torch.no_grad()
@@ -82,30 +115,84 @@ def training_step(model, optimizer, batch):
     optimizer.step()
 
 
-def measure(name, config, device, new, repeats):
-    """Rows (work, tokens per second of ours and theirs, ratio, its spread) for one shape."""
+def jobs_of(name, config, device, new):
+    """(work, tokens, {who: function}) for one shape; the first of each is transformers."""
     ours, theirs = make_pair(config, device)
     draw = torch.Generator().manual_seed(0)
     prompt = torch.randint(config.vocab_size, (1, 32), generator=draw).to(device)
-    if not torch.equal(decode(ours, prompt, 16), decode(theirs, prompt, 16)):
-        sys.exit(f"{name}: the two models write different text; nothing was timed.")
+    prepared = prepare_for_decoding(ours)
+    expected = decode(theirs, prompt, 16)
+    for model in (ours, prepared):
+        if not torch.equal(decode(model, prompt, 16), expected):
+            sys.exit(f"{name}: the models write different text; nothing was timed.")
+    yield (
+        f"decode {new} after 32",
+        new,
+        {
+            "transformers": lambda: decode(theirs, prompt, new),
+            "transformers, static cache": lambda: decode(theirs, prompt, new, cache_implementation="static"),
+            "ours": lambda: decode(ours, prompt, new),
+            "ours, prepared": lambda: decode(prepared, prompt, new),
+        },
+    )
+    small = {weights: prepare_for_decoding(ours, weights) for weights in ("bfloat16", "int8")}
+    yield (
+        f"decode {new} after 32, smaller weights",
+        new,
+        {
+            "transformers": lambda: decode(theirs, prompt, new),
+            "ours, bfloat16 weights": lambda: decode(small["bfloat16"], prompt, new),
+            "ours, int8 weights": lambda: decode(small["int8"], prompt, new),
+        },
+    )
+    small.clear()
     long = torch.randint(config.vocab_size, (1, 256), generator=draw).to(device)
+    yield (
+        "prefill 256",
+        256,
+        {
+            "transformers": lambda: prefill(theirs, long),
+            "ours": lambda: prefill(ours, long),
+            "ours, prepared": lambda: prefill(prepared, long),
+        },
+    )
     batch = torch.randint(config.vocab_size, (8 if name == "15M" else 1, 257), generator=draw).to(device)
-    pair = {"ours": ours, "theirs": theirs}
-    optimizers = {who: torch.optim.AdamW(model.parameters(), lr=1e-5) for who, model in pair.items()}
-    jobs = {
-        f"decode {new} after 32": (new, lambda who: decode(pair[who], prompt, new)),
-        "prefill 256": (256, lambda who: prefill(pair[who], long)),
-        f"training step {len(batch)}x256": (
-            256 * len(batch),
-            lambda who: training_step(pair[who], optimizers[who], batch),
-        ),
-    }
-    for job, (tokens, work) in jobs.items():
-        times = alternate({who: partial(work, who) for who in pair}, repeats, device)
-        (our_time, our_low, our_high), (their_time, _, _) = times["ours"], times["theirs"]
-        spread = f"{their_time / our_high:.2f}–{their_time / our_low:.2f}"
-        yield name, job, tokens / our_time, tokens / their_time, their_time / our_time, spread
+    plain = {model: torch.optim.AdamW(model.parameters(), lr=1e-5) for model in (theirs, ours)}
+    fused = torch.optim.AdamW(ours.parameters(), lr=1e-5, fused=True)
+    yield (
+        f"training step {len(batch)}x256",
+        256 * len(batch),
+        {
+            "transformers": lambda: training_step(theirs, plain[theirs], batch),
+            "ours": lambda: training_step(ours, plain[ours], batch),
+            "ours, fused AdamW": lambda: training_step(ours, fused, batch),
+        },
+    )
+
+
+def rows_of(name, config, device, new, repeats, bandwidth):
+    """Table rows for one shape: ratios first."""
+    bytes_per_token = 4 * count_parameters(config)
+    for work, tokens, runs in jobs_of(name, config, device, new):
+        times, dropped = alternate(runs, repeats, device)
+        reference = times["transformers"][0]
+        for who, (middle, low, high) in times.items():
+            roof = f"{tokens / middle * bytes_per_token / bandwidth:.0%}" if work == f"decode {new} after 32" else ""
+            ratio, spread = f"{reference / middle:.2f}", f"{reference / high:.2f}–{reference / low:.2f}"
+            yield f"| {name} | {work} | {who} | {ratio} | {spread} | {tokens / middle:,.0f} | {roof} | {dropped} |"
+
+
+def peak_memory(name, who):
+    """Highest memory of this process [MB] after it has made one model and decoded 16 tokens."""
+    config, device = SHAPES[name], pick_device()
+    if who == "transformers":
+        model = LlamaForCausalLM(TheirConfig(**config_to_hugging_face(config))).eval()
+    else:
+        model = Llama(config)
+        if who != "ours":
+            model = prepare_for_decoding(model, {"prepared": None}.get(who, who))
+    decode(model.to(device), torch.zeros(1, 32, dtype=torch.int64, device=device), 16)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
 
 
 def main():
@@ -113,26 +200,36 @@ def main():
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--new", type=int, default=64, help="tokens to decode")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="also write the table to this file")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.md", help="the table goes here")
+    parser.add_argument("--peak", nargs=2, metavar=("SHAPE", "WHO"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.peak:
+        print(f"{peak_memory(*arguments.peak):.0f}")
+        return
     device = pick_device()
+    bandwidth, operations = limits(device)
     lines = [
         f"{os.cpu_count()} CPU cores, device {device}, torch {torch.__version__}, {torch.get_num_threads()} threads, "
-        f"float32; load before the run {os.getloadavg()[0]:.1f}. Medians of {arguments.repeats} alternating runs.",
+        f"float32. The machine reads {bandwidth / 1e9:.0f} GB/s and computes {operations / 1e9:.0f} GFLOP/s. Medians "
+        f"of {arguments.repeats} alternating runs; ratio: transformers' time by this one's; roof: bytes read for the "
+        "weights, as a share of what the memory gives; dropped: samples during which other processes were busy.",
         "",
-        "| shape | work | ours [token/s] | transformers [token/s] | ratio | spread |",
-        "|---|---|---|---|---|---|",
+        "| shape | work | who | ratio | lowest–highest | token/s | of the roof | dropped |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     print("\n".join(lines))
     for shape in arguments.shapes:
-        print(f"<!-- {shape}: {count_parameters(SHAPES[shape]):,} parameters -->", file=sys.stderr)
-        for name, job, ours, theirs, ratio, spread in measure(
-            shape, SHAPES[shape], device, arguments.new, arguments.repeats
-        ):
-            lines.append(f"| {name} | {job} | {ours:,.0f} | {theirs:,.0f} | {ratio:.2f} | {spread} |")
+        for row in rows_of(shape, SHAPES[shape], device, arguments.new, arguments.repeats, bandwidth):
+            lines.append(row)
+            print(row, flush=True)
+    lines += ["", "| shape | who | peak memory of the process [MB] |", "|---|---|---|"]
+    for shape in arguments.shapes:
+        for who in ("transformers", "ours", "prepared", "bfloat16", "int8"):
+            command = [sys.executable, __file__, "--peak", shape, who]
+            peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+            lines.append(f"| {shape} | {who} | {int(peak):,} |")
             print(lines[-1], flush=True)
-    if arguments.out:
-        arguments.out.write_text("# Speed\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    arguments.out.write_text("# Speed\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
