@@ -29,8 +29,9 @@ style: $(DEV) ## format and lint helpers, tests and notebooks
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(DEV) ## compare speed with transformers; several minutes, and nothing else should run
+bench: $(DEV) ## measure speed against transformers, and what the course costs; a quarter of an hour, nothing else running
 	$(BIN)/python benchmarks/speed.py $(ARGS)
+	$(BIN)/python benchmarks/costs.py
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"Python {v[0]}.{v[1]} found, 3.11 to 3.13 needed: make PYTHON=python3.12 ...")'

@@ -2,13 +2,14 @@
 
 Runs alternate between the models, so that a machine that slows down slows all; medians are compared, and a sample
 during which other processes were busy is dropped. All must produce the same greedy tokens before anything is timed
-(those with smaller weights excepted). Absolute figures depend on the machine, ratios much less. Peak memory is that of
-a process of its own that makes one model and decodes.
+(those with smaller weights excepted). Absolute figures depend on the machine, ratios much less. Memory is that of
+a process of its own that makes one model and decodes; a prepared model's peak has the original beside the copy.
 """
 
 import argparse
 import gc
 import os
+import re
 import resource
 import statistics
 import subprocess
@@ -182,8 +183,8 @@ def rows_of(name, config, device, new, repeats, bandwidth):
             yield f"| {name} | {work} | {who} | {ratio} | {spread} | {tokens / middle:,.0f} | {roof} | {dropped} |"
 
 
-def peak_memory(name, who):
-    """Highest memory of this process [MB] after it has made one model and decoded 16 tokens."""
+def memory(name, who):
+    """Memory of this process [MB] after it has made one model and decoded 16 tokens: at the peak, and now."""
     config, device = SHAPES[name], pick_device()
     if who == "transformers":
         model = LlamaForCausalLM(TheirConfig(**config_to_hugging_face(config))).eval()
@@ -192,7 +193,14 @@ def peak_memory(name, who):
         if who != "ours":
             model = prepare_for_decoding(model, {"prepared": None}.get(who, who))
     decode(model.to(device), torch.zeros(1, 32, dtype=torch.int64, device=device), 16)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
+    gc.collect()
+    try:  # getrusage would also count what the parent held when it started this process
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
+        return f"{peak:,.0f} | "
+    kilobytes = dict(re.findall(r"(VmHWM|VmRSS):\s+(\d+) kB", status))
+    return f"{int(kilobytes['VmHWM']) / 1024:,.0f} | {int(kilobytes['VmRSS']) / 1024:,.0f}"
 
 
 def main():
@@ -201,10 +209,10 @@ def main():
     parser.add_argument("--new", type=int, default=64, help="tokens to decode")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.md", help="the table goes here")
-    parser.add_argument("--peak", nargs=2, metavar=("SHAPE", "WHO"), help=argparse.SUPPRESS)
+    parser.add_argument("--memory", nargs=2, metavar=("SHAPE", "WHO"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.peak:
-        print(f"{peak_memory(*arguments.peak):.0f}")
+    if arguments.memory:
+        print(memory(*arguments.memory))
         return
     device = pick_device()
     bandwidth, operations = limits(device)
@@ -222,12 +230,12 @@ def main():
         for row in rows_of(shape, SHAPES[shape], device, arguments.new, arguments.repeats, bandwidth):
             lines.append(row)
             print(row, flush=True)
-    lines += ["", "| shape | who | peak memory of the process [MB] |", "|---|---|---|"]
+    lines += ["", "| shape | who | memory of the process at the peak [MB] | after writing [MB] |", "|---|---|---|---|"]
     for shape in arguments.shapes:
         for who in ("transformers", "ours", "prepared", "bfloat16", "int8"):
-            command = [sys.executable, __file__, "--peak", shape, who]
-            peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-            lines.append(f"| {shape} | {who} | {int(peak):,} |")
+            command = [sys.executable, __file__, "--memory", shape, who]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            lines.append(f"| {shape} | {who} | {done.stdout.strip()} |")
             print(lines[-1], flush=True)
     arguments.out.write_text("# Speed\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
 

@@ -252,6 +252,16 @@ class _FusedAttention(GroupedQueryAttention):
         turned = apply_rope(q_and_k, cos, sin)
         return turned[:, : -self.n_kv_heads], turned[:, -self.n_kv_heads :], v
 
+    def forward(self, x, cos, sin, visible=None, cache=None, layer=0):
+        if x.shape[1] > 1 or visible is not None:
+            return super().forward(x, cos, sin, visible, cache, layer)
+        q, k, v = self.project(x, cos, sin)
+        if cache is not None:
+            k, v = cache.update(layer, k, v)
+        q = q.view(len(q), self.n_kv_heads, self.n_rep, -1)  # a group's query heads as rows of one: nothing is repeated
+        mixed = F.scaled_dot_product_attention(q, k, v)  # (B, K, R, h)
+        return self.o_proj(mixed.flatten(1)[:, None])
+
 
 class _FusedSwiGLU(SwiGLU):
     def __init__(self, feed_forward, linear):
