@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from helpers import explorers, plots
 from helpers.checkpoint import interleaved_to_halves
 from helpers.explorers import Explorer, choice, slider
-from helpers.model import RMSNorm, rope_inv_freq
+from helpers.model import PRESETS, KVCache, RMSNorm, count_parameters, rope_inv_freq
 
 EXPLORE = {name: make for name, make in vars(explorers).items() if name.startswith("explore_")}
 CASES = [(name, control) for name, make in EXPLORE.items() for control in make().controls]
@@ -278,3 +278,19 @@ def test_sampling_explorer_draws_the_probabilities_that_generate_draws_from():
     explorer.controls["temperature"].value = 0.0
     assert "probability 1.00" in explorer.finding
     assert "1 of 1,024 tokens can be drawn; the draw is as open as one among 1.0 " in explorer.finding
+
+
+def test_memory_explorer_counts_what_a_cache_takes():
+    explorer = explorers.explore_memory()
+    for control, value in {"model": "llama-3-8b", "sequences": 3, "context": 2}.items():
+        explorer.controls[control].value = value
+    model = PRESETS["llama-3-8b"]
+    with torch.device("meta"):
+        cache = KVCache(model, 3, 2048, torch.bfloat16, "meta")
+        weights = 2 * count_parameters(model)
+    held = cache.k.nbytes + cache.v.nbytes
+    assert f"each holds {weights / 8e9:.1f} GB of weights and {held / 8e9:.1f} GB of keys" in explorer.finding
+    assert "fits on one of 80 GB" in explorer.figure.axes[0].get_title(loc="left")
+    *_, both = explorer.figure.axes[0].lines[:3]
+    last = weights / 32e9 + held / 8e9  # 8 key/value heads: on 32 devices each is copied 4 times
+    assert both.get_ydata()[-1] == pytest.approx(last)

@@ -7,9 +7,9 @@ second. The maths is that of `helpers.model`; colours and their meanings are tho
 from helpers.explorers.attention import explore_heads, explore_mask
 from helpers.explorers.base import Explorer, choice, slider
 from helpers.explorers.parts import explore_rms_norm, explore_rope, explore_rope_layout, explore_swiglu
-from helpers.explorers.whole_model import explore_full_model, explore_sampling
+from helpers.explorers.whole_model import explore_full_model, explore_memory, explore_sampling
 
 __all__ = [
-    "Explorer", "choice", "explore_full_model", "explore_heads", "explore_mask", "explore_rms_norm", "explore_rope",
-    "explore_rope_layout", "explore_sampling", "explore_swiglu", "slider",
+    "Explorer", "choice", "explore_full_model", "explore_heads", "explore_mask", "explore_memory", "explore_rms_norm",
+    "explore_rope", "explore_rope_layout", "explore_sampling", "explore_swiglu", "slider",
 ]  # fmt: skip
