@@ -7,7 +7,7 @@ LEARN = $(VENV)/.llama-notebooks-learn
 DEV = $(VENV)/.llama-notebooks-dev
 LAB_ARGS = --KernelManager.transport_encryption=auto
 
-.PHONY: help lab setup test notebooks style bench
+.PHONY: help lab setup test notebooks student reset grade style bench
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -24,6 +24,18 @@ test: $(DEV) ## set up, then run every test and every notebook (ARGS="-k rope")
 
 notebooks: $(DEV) ## execute again the notebooks whose source changed (ALL=1: all of them)
 	$(BIN)/python tests/make_notebooks.py $(if $(ALL),--all) $(ARGS)
+
+student: $(LEARN) ## write a folder to hand out, without solutions (FOLDER=../handout)
+	@test -n "$(FOLDER)" || { echo "Say where: make student FOLDER=../handout"; exit 2; }
+	$(BIN)/python -m helpers.classroom student "$(FOLDER)"
+
+reset: $(LEARN) ## a fresh copy of a notebook; yours is kept (NOTEBOOK=notebooks/02_rope.ipynb)
+	@test -n "$(NOTEBOOK)" || { echo "Say which: make reset NOTEBOOK=notebooks/02_rope.ipynb"; exit 2; }
+	$(BIN)/python -m helpers.classroom reset "$(NOTEBOOK)"
+
+grade: $(LEARN) ## grade a folder of submissions (FOLDER=../handed-in ARGS="--csv grades.csv")
+	@test -n "$(FOLDER)" || { echo "Say which: make grade FOLDER=../handed-in"; exit 2; }
+	$(BIN)/python -m helpers.grade "$(FOLDER)" $(ARGS)
 
 style: $(DEV) ## format and lint helpers, tests and notebooks
 	$(BIN)/ruff format .

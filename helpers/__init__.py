@@ -16,6 +16,8 @@
     explorers   sliders around a figure
     checks      whether your solution of an exercise is right, and if not, what it seems to do instead
     exercises   what the checks compare with: specifications, inputs, known mistakes
+    classroom   the notebooks handed out without solutions, made fresh again, and read when they come back
+    grade       a folder of submissions in; a table and a page of feedback for each student out
 
 Nothing is re-exported here, so that an import line names the file to open.
 """

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.wrong_answers import WRONG
+
 ROOT = Path(__file__).parent.parent
 HELPERS = sorted((ROOT / "helpers").rglob("*.py"))
 MODEL = {"model", "config", "cache", "validate"}  # the last three are the leaves below model
@@ -29,6 +31,8 @@ ARROWS = {
     "parallel_report": MODEL | {"checkpoint", "generate", "parallel"},
     "exercises": MODEL,
     "checks": MODEL | {"exercises"},
+    "classroom": set(),
+    "grade": {"classroom"},
     "explorers": MODEL | {"plots", "checkpoint", "generate", "masks", "text"},
     "train": MODEL | {"checkpoint", "generate", "text", "device"},
     "text": set(),
@@ -293,3 +297,9 @@ def test_no_file_names_a_machine_path_or_a_merge_leftover():
         faults += [f"{name}: {hit[0]!r}" for hit in MACHINE_PATH.finditer(text)]
         faults += [f"{name}: {hit[0]!r}" for hit in MERGE_MARK.finditer(text)]
     assert faults == []
+
+
+def test_readme_counts_the_exercises_and_the_wrong_programs():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    exercises, programs = re.search(r"(\d+) exercises; (\d+) wrong programs", text).groups()
+    assert (int(exercises), int(programs)) == (len(WRONG), sum(len(programs) for programs in WRONG.values()))

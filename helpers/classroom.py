@@ -1,0 +1,416 @@
+"""A class's notebooks: handed out without solutions, made fresh again, and what a submission needs to be graded.
+
+    python -m helpers.classroom student FOLDER                    # make student FOLDER=...
+    python -m helpers.classroom reset notebooks/02_rope.ipynb     # make reset NOTEBOOK=notebooks/02_rope.ipynb
+
+Both leave the old state or the new one wherever they are stopped: what is written is complete before it gets its name.
+The last part of the file serves `helpers/grade.py`: which check belongs to which function, and which statements of a
+notebook a function needs.
+"""
+
+import argparse
+import ast
+import datetime
+import json
+import os
+import re
+import shutil
+import subprocess
+import symtable
+import sys
+import tempfile
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from IPython.core.inputtransformer2 import TransformerManager
+
+ROOT = Path(__file__).resolve().parent.parent
+COPIED = (  # what the notebooks need to run, and the page that they link to
+    "helpers", "pyproject.toml", "environment.yml", "Makefile", "LICENSE", "docs/glossary.md",
+)  # fmt: skip
+LARGEST_CELL = 200_000  # characters of a cell that is read
+SAID = "; solutions are at the end"  # in the notebooks' text, and not true of the folder that is handed out
+WELCOME = """# LLaMA in notebooks
+
+`make lab` sets up once and opens JupyterLab on the first notebook. It needs Python 3.11, 3.12 or 3.13; on Windows and
+without `make`: `python -m venv .venv`, `.venv\\Scripts\\python -m pip install -e .`, `.venv\\Scripts\\jupyter lab`.
+
+The exercises of 01 to 07 are yours to solve. Keep the names of the functions: they are graded by them. The checks tell
+you what is wrong. Hand in the notebooks under the names that they have.
+"""
+
+
+def write_beside(path: Path, text: str) -> None:
+    """Write a text file so that a stop at any moment leaves the old file or the new one, never half of one."""
+    beside = path.with_name(f".{os.getpid()}.part")
+    try:
+        with open(beside, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def notebooks_of(folder: Path) -> list[Path]:
+    """The course's notebooks in a folder; no copies that JupyterLab or `reset` made."""
+    return sorted(path for path in folder.glob("*.ipynb") if re.fullmatch(r"\d\d_[a-z_]+", path.stem))
+
+
+# --------------------------------------------------------------------------------------- a folder to hand out
+
+
+def without_solutions(notebook: dict) -> dict:
+    """A copy of a notebook (as JSON) without its section "Solutions", outputs and counts; all else as it was.
+
+    Raises:
+        ValueError: if there are exercises but no heading "## Solutions", so that nothing is handed out by mistake.
+    """
+    notebook, kept, inside, found = json.loads(json.dumps(notebook)), [], False, False
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        heading = re.match(r"##? +(.*)", source) if cell["cell_type"] == "markdown" else None
+        if heading:
+            inside = heading[1].strip() == "Solutions"
+            found = found or inside
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+        if SAID in source:
+            cell["source"] = source.replace(SAID, "").splitlines(keepends=True)
+        if not inside:
+            kept.append(cell)
+    if not found and any("exercise" in cell["metadata"].get("tags", []) for cell in kept):
+        raise ValueError('a notebook has exercises but no heading "## Solutions": where do its solutions begin?')
+    notebook["cells"] = kept
+    notebook["metadata"].pop("source_hash", None)  # of the text with solutions
+    return notebook
+
+
+def student(folder: Path, root: Path = ROOT) -> list[Path]:
+    """Write a folder to hand out: the notebooks without solutions and outputs, and what they need to run.
+
+    The checks are the course's own. They hold specifications, and `helpers/model.py` holds every part: the exercises
+    ask for what a learner could look up, as in any course with a library.
+
+    Args:
+        folder: must not exist, or be empty.
+        root: the course.
+
+    Returns:
+        the notebooks written.
+
+    Raises:
+        FileExistsError: if something is in the folder; nothing is written then.
+        ValueError: if a notebook's solutions cannot be found, or an exercise was solved in its own cell; nothing is
+            written then.
+    """
+    folder = Path(folder).absolute()
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise FileExistsError(f"{folder} is there already and not an empty folder. Give another name.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+        made = Path(beside) / "folder"
+        (made / "notebooks").mkdir(parents=True)
+        for path in notebooks_of(root / "notebooks"):
+            notebook = without_solutions(json.loads(path.read_text(encoding="utf-8")))
+            _refuse_solved(path, notebook)
+            text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+            (made / "notebooks" / path.name).write_text(text, encoding="utf-8")
+        for name in COPIED:
+            source = root / name
+            if source.is_dir():
+                shutil.copytree(source, made / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+            else:
+                (made / name).parent.mkdir(exist_ok=True)
+                shutil.copy(source, made / name)
+        (made / "README.md").write_text(WELCOME, encoding="utf-8")
+        if folder.exists():
+            folder.rmdir()  # it is empty; if it is not any more, this fails and nothing is lost
+        made.rename(folder)
+    return sorted((folder / "notebooks").glob("*.ipynb"))
+
+
+def _refuse_solved(path, notebook):
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if "exercise" in cell["metadata"].get("tags", []) and "raise NotImplementedError" not in source:
+            advice = f"Get a fresh copy first: python -m helpers.classroom reset {path}"
+            raise ValueError(f"{path.name}: the exercise {source.strip().splitlines()[-1]} is solved here. {advice}")
+
+
+# ---------------------------------------------------------------------------------------- a fresh copy
+
+
+def committed(path: Path) -> bytes:
+    """A file as git has it in the last commit.
+
+    Raises:
+        ValueError: if git is missing, the file is not in a checkout, or the last commit has no such file.
+    """
+    advice = "Copy it from where you got the course."
+    try:
+        command = ["git", "cat-file", "blob", f"HEAD:./{path.name}"]
+        done = subprocess.run(command, cwd=path.parent, capture_output=True, check=False)
+    except FileNotFoundError as error:
+        what = "git is not installed" if path.parent.is_dir() else f"there is no folder {path.parent}"
+        raise ValueError(f"{what}: no fresh copy of {path.name} can be had. {advice}") from error
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise ValueError(f"git has no fresh copy of {path}: {said[-1] if said else 'it gives no reason'}. {advice}")
+    return done.stdout
+
+
+def reset(path: Path) -> Path | None:
+    """Replace a notebook by a fresh copy and keep the learner's beside it, under a name with date and time.
+
+    The fresh copy is written first, under another name; then the learner's is renamed; then the fresh one gets its
+    name. At every moment the learner's text is in one of the two files. After a stop in the middle, do it again.
+
+    Args:
+        path: the notebook; it may be missing.
+
+    Returns:
+        the file that holds the learner's text now, or None if there was nothing to keep.
+
+    Raises:
+        ValueError: if the name is not a notebook's, or no fresh copy can be had; nothing is changed then.
+    """
+    path, kept = Path(path).absolute(), None
+    if path.suffix != ".ipynb":
+        raise ValueError(f"{path.name} is no notebook: a name that ends in .ipynb is expected.")
+    fresh = committed(path)
+    if path.is_file() and path.read_bytes() == fresh:
+        return None
+    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(fresh)
+            os.fsync(file.fileno())
+        os.chmod(beside, 0o644)
+        if os.path.lexists(path):
+            kept = _new_file(path)
+            os.replace(path, kept)
+        os.replace(beside, path)
+    finally:
+        Path(beside).unlink(missing_ok=True)
+    return kept
+
+
+def _new_file(path):
+    """An empty file with a dated name that nothing had before: another reset in the same second gets another one."""
+    when = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for count in range(1, 1000):
+        kept = path.with_name(f"{path.stem}_kept_{when}{f'_{count}' if count > 1 else ''}{path.suffix}")
+        try:
+            kept.touch(exist_ok=False)
+            return kept
+        except FileExistsError:
+            continue
+    raise FileExistsError(f"{kept} and 998 more of that second are taken. Wait a second.")
+
+
+# ------------------------------------------------------------------------- exercises, and the code they need
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """What the course asks for: the learner's function and the check that it is handed to."""
+
+    notebook: str  # name without its ending: "01_rmsnorm"
+    title: str  # "1. RMSNorm from memory"
+    function: str
+    check: str
+    stub: str  # the definition that is handed out, as ast.dump writes it
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement at the top of a cell, and the names it is about."""
+
+    cell: int  # counted from 1 among code cells
+    node: ast.stmt
+    binds: frozenset  # "*" where it cannot be said
+    reads: frozenset  # names of the notebook, also inside functions
+    touches: frozenset  # whose attribute or entry is set, or whose method is called
+
+    def is_import(self):
+        """Whether it binds modules and their names, which are not followed further."""
+        return isinstance(self.node, ast.Import | ast.ImportFrom)
+
+
+def read_statements(sources: list[str]) -> tuple[list[Statement], dict[int, str]]:
+    """The statements of all cells in order, and {cell: what is wrong with it} of those that are not Python."""
+    statements, faults = [], {}
+    for cell, source in enumerate(sources, start=1):
+        try:
+            if len(source) > LARGEST_CELL:
+                raise ValueError(f"it has {len(source):,} characters, more than {LARGEST_CELL:,}")
+            statements += [_statement(cell, node) for node in _parse(source).body]
+        except (SyntaxError, ValueError, RecursionError, MemoryError, RuntimeError) as error:
+            faults[cell] = f"{type(error).__name__}: {str(error)[:150]}"
+    return statements, faults
+
+
+def _parse(source):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as an invalid escape: not the grader's business
+        try:
+            return ast.parse(source)
+        except SyntaxError:  # perhaps a magic
+            return ast.parse(TransformerManager().transform_cell(source))
+
+
+def _statement(cell, node):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        table = symtable.symtable(ast.unparse(node), "cell", "exec")
+    binds = {name.get_name() for name in table.get_symbols() if name.is_assigned() or name.is_imported()}
+    reads = {name.get_name() for name in table.get_symbols() if name.is_referenced()}
+    inner = table.get_children()
+    while inner:
+        table = inner.pop()
+        reads |= {name.get_name() for name in table.get_symbols() if name.is_global() and name.is_referenced()}
+        inner += table.get_children()
+    if isinstance(node, ast.ImportFrom) and (node.module == "__future__" or node.names[0].name == "*"):
+        binds = {"*"}
+    return Statement(cell, node, frozenset(binds), frozenset(reads), frozenset(_touched(node)))
+
+
+def _touched(node):
+    """Names in `name.x = ...`, `name[i] = ...`, `del name[i]` and `name.method(...)` as a statement of its own."""
+    parts = getattr(node, "targets", None) or [getattr(node, "target", None) or getattr(node, "value", None)]
+    for part in parts:
+        inside = part
+        while isinstance(inside, ast.Attribute | ast.Subscript | ast.Call):
+            inside = inside.func if isinstance(inside, ast.Call) else inside.value
+        if isinstance(inside, ast.Name) and inside is not part:
+            yield inside.id
+
+
+def read_course(folder: Path, only: list[str] | None = None) -> dict[str, tuple[list[Exercise], list[Statement]]]:
+    """{notebook: (its exercises, the statements a learner may build on)}, from the course's own notebooks.
+
+    Raises:
+        ValueError: if a cell tagged "exercise" does not end in `check_...(function)`, or no notebook is left.
+    """
+    course, there = {}, []
+    for path in notebooks_of(folder):
+        notebook, title, exercises = json.loads(path.read_text(encoding="utf-8")), "", []
+        for cell in notebook["cells"]:
+            source = "".join(cell["source"])
+            if cell["cell_type"] == "markdown":
+                title = (re.findall(r"^#+ Exercise (.+?) *$", source, re.M) or [title])[-1]
+            elif "exercise" in cell["metadata"].get("tags", []):
+                exercises.append(_exercise(path.stem, title.replace(":", ".", 1), source))
+        there += [path.stem] * bool(exercises)
+        if exercises and path.stem.startswith(tuple(only or [""])):
+            cells = [cell for cell in without_solutions(notebook)["cells"] if cell["cell_type"] == "code"]
+            statements, _ = read_statements(["".join(cell["source"]) for cell in cells])
+            stubs = {exercise.function for exercise in exercises}
+            course[path.stem] = exercises, [one for one in statements if not one.binds & stubs]
+    missing = [name for name in only or [""] if not any(stem.startswith(name) for stem in course)]
+    if missing:
+        raise ValueError(f"{folder} has no notebook {missing[0]} with exercises; found: {', '.join(there) or 'none'}.")
+    return course
+
+
+def _exercise(notebook, title, source):
+    match ast.parse(source).body:
+        case [*above, ast.Expr(ast.Call(ast.Name(check), [ast.Name(function)], []))] if check.startswith("check_"):
+            stubs = [node for node in above if isinstance(node, ast.FunctionDef) and node.name == function]
+            return Exercise(notebook, title, function, check, ast.dump(stubs[-1]))
+    raise ValueError(f"{notebook}, exercise {title}: the cell should end in a line check_...(function).")
+
+
+def code_for(function: str, own: list[Statement], course: list[Statement]) -> str | None:
+    """The part of a notebook that a function needs (see the top of this file); None if no cell defines it."""
+    homes = [one.cell for one in own if function in one.binds]
+    if not homes:
+        return None
+    own = [one for one in own if one.cell <= homes[-1]]
+    chosen, seen, todo = set(), set(), {function, "*"}
+    while todo:
+        name = todo.pop()
+        seen.add(name)
+        for first, pool in enumerate((course, own)):
+            if name != "*" and first == 0 and any(name in one.binds for one in own):
+                continue  # the learner's own goes before the course's
+            found = [(first, place) for place, one in enumerate(pool) if name in one.binds]
+            if found and not any(pool[place].is_import() for _, place in found):
+                found += [(first, place) for place, one in enumerate(pool) if name in one.touches]
+            chosen.update(found)
+            todo |= {read for _, place in found for read in pool[place].reads} - seen
+    nodes = [(course, own)[first][place].node for first, place in sorted(chosen)]
+    nodes.sort(key=lambda node: getattr(node, "module", "") != "__future__")  # these must stand first
+    return "\n".join(map(ast.unparse, nodes))
+
+
+# ------------------------------------------------------------------------------------ what was handed in
+
+
+@dataclass
+class Student:
+    """What somebody handed in."""
+
+    files: dict = field(default_factory=dict)  # notebook: paths
+    unread: list = field(default_factory=list)  # files that are not graded
+
+    def take(self, path, stem, notebooks):
+        """Sort a file in."""
+        if path.suffix == ".ipynb" and stem in notebooks:
+            self.files.setdefault(stem, []).append(path)
+        elif not path.name.startswith("."):
+            self.unread.append(path)
+
+
+def find_submissions(folder: Path, notebooks: list[str]) -> tuple[dict[str, Student], list[Path]]:
+    """Who handed in what, and the notebooks that are nobody's. Links to folders are not followed, nothing is opened.
+
+    Raises:
+        ValueError: if nobody handed in anything.
+    """
+    students, strays = {}, []
+    for entry in sorted(folder.iterdir()):
+        name, _, stem = entry.stem.rpartition("__")
+        if entry.name.startswith("."):
+            continue
+        if entry.is_symlink() and entry.is_dir():
+            students.setdefault(entry.name, Student()).unread.append(entry)
+        elif entry.is_dir():
+            student = students.setdefault(entry.name, Student())
+            for place, folders, names in os.walk(entry, followlinks=False):
+                folders[:] = sorted(one for one in folders if not one.startswith("."))
+                for one in sorted([*names, *(one for one in folders if one.endswith(".ipynb"))]):
+                    student.take(Path(place, one), Path(one).stem, notebooks)
+        elif entry.suffix == ".ipynb" and name:
+            students.setdefault(name, Student()).take(entry, stem, notebooks)
+        elif entry.suffix == ".ipynb":
+            strays.append(entry)
+    if not students:
+        raise ValueError(f"{folder} holds neither folders of students nor files like anna__{notebooks[0]}.ipynb.")
+    return students, strays
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m helpers.classroom", description=__doc__.splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("student", help="write a folder to hand out").add_argument("folder", type=Path)
+    verbs.add_parser("reset", help="a fresh copy of a notebook; yours is kept").add_argument("notebook", type=Path)
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.verb == "student":
+            print(f"{chosen.folder}: {len(student(chosen.folder))} notebooks without solutions, and what they need.")
+            return
+        kept = reset(chosen.notebook)
+    except (OSError, ValueError) as error:
+        sys.exit(f"{chosen.verb}: {error}")
+    print(f"{chosen.notebook} is fresh.", f"What you wrote is in {kept.name}, beside it." if kept else "", sep=" ")
+    if kept:
+        print("Is it open in JupyterLab? Close its tab without saving, then open it again.")
+
+
+if __name__ == "__main__":
+    main()

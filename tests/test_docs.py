@@ -1,0 +1,266 @@
+"""The pages for people: links resolve, the teacher's plan names what is there, the glossary is in order and true."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from helpers.model import rope_inv_freq, swiglu_hidden_dim
+from tests.test_layout import targets
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+NOTEBOOKS = {path.name[:2]: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+TEACHING = (ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+NAMED = {"start": "start", "exercises": "Exercises", "end": "Where this lives"}  # sections without a number
+
+
+def squeezed(text):
+    return re.sub(r"\s+", " ", text)
+
+
+# ---------------------------------------------------------------------------------------- what the notebooks hold
+
+
+def sections_of(path):
+    """The cells of a notebook by section: {"1.3" or a heading: [(kind, source), ...]}; "start" is before the first."""
+    sections, current = {"start": []}, "start"
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        heading = re.match(r"## (?:(\d\.\d+) |(.*))", source) if cell["cell_type"] == "markdown" else None
+        if heading:
+            current = heading[1] or heading[2].strip()
+        sections.setdefault(current, []).append((cell["cell_type"], source))
+    return sections
+
+
+SECTIONS = {number: sections_of(path) for number, path in NOTEBOOKS.items()}
+NUMBERED = {name for sections in SECTIONS.values() for name in sections if re.match(r"\d\.", name)}
+
+
+def cells_of(section):
+    """Cells of a numbered section; the first digit is the notebook."""
+    return SECTIONS[f"0{section[0]}"][section]
+
+
+def exercises_of(number):
+    """{number of the exercise: its minutes}, from the headings and the minutes below them."""
+    text = "\n".join(source for kind, source in SECTIONS[number].get("Exercises", []) if kind == "markdown")
+    return {int(n): int(m) for n, m in re.findall(r"^### Exercise (\d)\b.*?\b(\d+) minutes", text, re.M | re.S)}
+
+
+def questions_of(number):
+    """Numbers of the questions under "Check yourself"."""
+    first = SECTIONS[number]["Check yourself"][0][1]
+    return {int(n) for n in re.findall(r"^(\d)\. ", first, re.M)}
+
+
+def test_the_notebooks_are_read_right():
+    assert list(SECTIONS) == [f"0{n}" for n in range(8)]
+    assert {"0.1", "5.10", "7.6"} <= NUMBERED
+    assert exercises_of("01") == {1: 10, 2: 10, 3: 15, 4: 25}
+    assert all(questions_of(f"0{n}") == {1, 2, 3, 4, 5} for n in range(1, 8))
+
+
+# ------------------------------------------------------------------------------------------------------ links
+
+
+def slug(heading):
+    """The anchor that GitHub and MyST give a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors_of(path):
+    return {slug(heading) for heading in re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M)}
+
+
+def broken_links(page):
+    """Links of a page to a file or heading that is not there."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):  # to another site: not ours to check
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors_of(target)):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_internal_links_resolve(page):
+    assert broken_links(page) == []
+
+
+def test_a_broken_link_is_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A: b, C?\n[1](#a-b-c) [2](#a) [3](page.md#a-b-c) [4](no.md) [5](https://example.org/no)\n")
+    assert broken_links(page) == ["#a", "no.md"]
+
+
+# ------------------------------------------------------------------------------------------- the teacher's plan
+
+QUOTE, CODE = r"“([^”]+)”", r"`([^`]+)`"
+PLAIN = re.sub(CODE, "", re.sub(QUOTE, "", TEACHING))
+
+
+def exercises_named(text):
+    """(notebook, exercise) pairs of "01 exercise 2", "02 exercises 2, 3 and 4", "07 exercises 1 to 3"."""
+    for number, rest in re.findall(r"\b(0\d) exercises? (\d(?:(?:, | and | to )\d)*)", text):
+        named = [int(n) for n in re.findall(r"\d", rest)]
+        yield from ((number, n) for n in (range(named[0], named[-1] + 1) if " to " in rest else named))
+
+
+def timetables():
+    """{heading: [(start, end, sections, stops, questions), ...]} of the tables that have minutes."""
+    tables = {}
+    for heading, body in re.findall(r"^### (.*?)\n(.*?)(?=^##|\Z)", TEACHING, re.M | re.S):
+        rows = re.findall(r"^\| (\d+)–(\d+) \| (.*?) ?\| (.*) \| (.*?) ?\|$", body, re.M)
+        tables[heading] = [
+            (int(start), int(end), re.findall(r"\d\.\d+", where), *rest) for start, end, where, *rest in rows
+        ]
+    return tables
+
+
+TABLES = timetables()
+
+
+def test_the_plan_has_five_classes_and_three_blocks():
+    assert [name.split(":")[0] for name in TABLES] == [f"Class {n}" for n in range(1, 6)] + [
+        f"Block {x}" for x in "ABC"
+    ]
+
+
+@pytest.mark.parametrize("name", TABLES, ids=lambda name: name.split(":")[0])
+def test_a_class_lasts_90_minutes_without_a_gap(name):
+    times = [(start, end) for start, end, *_ in TABLES[name]]
+    assert times[0][0] == 0
+    assert times[-1][1] == 90
+    assert all(end == start for (_, end), (start, _) in itertools.pairwise(times))
+    assert all(start < end for start, end in times)
+
+
+@pytest.mark.parametrize("name", TABLES, ids=lambda name: name.split(":")[0])
+def test_every_stop_and_every_question_is_in_its_section(name):
+    for start, _, sections, stops, questions in TABLES[name]:
+        cells = [cell for section in sections for cell in cells_of(section)]
+        for number, _ in exercises_named(stops) if not sections else ():  # a row without a section: the exercise's own
+            cells += SECTIONS[number]["Exercises"]
+        text = squeezed(" ".join(source for _, source in cells))
+        for quote in re.findall(QUOTE, stops + questions):
+            assert squeezed(quote) in text, f"{name}, minute {start}: not in {sections}: {quote}"
+        if sections:
+            assert re.search(f"{QUOTE}|{CODE}|map of", stops), f"{name}, minute {start}: no stop"
+        for words in re.findall(CODE, re.sub(QUOTE, "", stops)):
+            begins = [source for kind, source in cells if kind == "code" and source.startswith(words)]
+            assert len(begins) == 1, f"{name}, minute {start}: {len(begins)} cells of {sections} begin with {words}"
+
+
+def test_every_section_that_the_plan_names_exists():
+    named = set(re.findall(r"\b\d\.\d+\b", re.sub(r"\b3\.1[123]\b", "", PLAIN)))  # but for the versions of Python
+    assert len(named) > 40
+    assert named <= NUMBERED
+
+
+def test_every_exercise_and_question_that_the_plan_names_exists():
+    exercises = set(exercises_named(TEACHING))
+    questions = {(number, int(n)) for number, n in re.findall(r"\b(0\d) question (\d)", TEACHING)}
+    for number, hand_in, paper in re.findall(r"^\| (0\d) \| (exercises? .*?) \| question (\d)", TEACHING, re.M):
+        exercises |= set(exercises_named(f"{number} {hand_in}"))
+        questions.add((number, int(paper)))
+    assert len(exercises) > 20
+    assert len(questions) >= 10
+    assert {(number, n) for number, n in exercises if n not in exercises_of(number)} == set()
+    assert {(number, n) for number, n in questions if n not in questions_of(number)} == set()
+
+
+def test_minutes_of_exercises_are_those_that_the_exercises_state():
+    found = re.findall(r"(0\d exercises? [^()|*;]*?)(?:\*\*)? \((\d+) min\)", TEACHING)
+    assert len(found) >= 10
+    for names, minutes in found:
+        assert sum(exercises_of(number)[n] for number, n in exercises_named(names)) == int(minutes), names
+
+
+def test_every_vote_on_a_myth_is_on_a_myth():
+    votes = re.findall(rf"\*\*Vote:\*\* {QUOTE}", TEACHING)
+    text = squeezed(" ".join(source for parts in SECTIONS.values() for cells in parts.values() for _, source in cells))
+    assert len(votes) == len(set(votes)) >= 15
+    for vote in votes:
+        assert re.search(rf"(?i)\bmyth\W{{0,5}}[\"“]{re.escape(vote)}[\"”]", text), vote
+
+
+def test_self_study_minutes_agree_with_readme_and_exercises():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(0\d)[^|]*\| (\d+) \| (\d+) \| (\d*) \| [\d,]+ \|$", TEACHING, re.M)
+    assert [number for number, *_ in rows] == list(NOTEBOOKS)
+    for number, reading, seconds, exercises in rows:
+        title = squeezed(SECTIONS[number]["start"][0][1])
+        assert f"**Minutes:** {int(reading) + round(int(seconds) / 60)}" in title
+        assert int(exercises or 0) == sum(exercises_of(number).values())
+        planned = rf"\| \[{number} [^\n]*\| {int(reading) + round(int(seconds) / 60)} \| {exercises} ?\|"
+        assert re.search(planned, readme), number
+    totals = [sum(int(row[i] or 0) for row in rows) for i in (1, 2, 3)]
+    assert "| all | {} | {} | {} | |".format(*totals) in TEACHING
+
+
+def test_answers_to_the_changed_questions_are_right():
+    slow = rope_inv_freq(4, theta=400.0)[1].item()
+    reach, sums = 4 * (8 - 1) + 1, 2 * 32 + 1
+    for words in (f"(1, {slow:.2f})", f"up: {swiglu_hidden_dim(2560, multiple_of=256)}", f"= {23 // (40 // 8)} |"):
+        assert words in TEACHING
+    for words in (f"= {reach} |", f"{90 // (2 * 3)} tokens per second", f"| {sums} |"):
+        assert words in TEACHING
+
+
+def test_every_verb_that_the_plan_names_exists():
+    verbs = set(re.findall(r"`(?:\w+=\w+ )?make ([a-z]+)\b", TEACHING))
+    assert {"lab", "student", "reset"} <= verbs
+    assert verbs <= targets()
+
+
+# -------------------------------------------------------------------------------------------------- glossary
+
+ENTRY = r"^- \*\*(.+?)\*\*(.*?): (.+?) \[(0\d), ([^\]]+)\]\(\.\./notebooks/([^)]+)\)$"
+ENTRIES = re.findall(ENTRY, re.sub(r"\n {2}", " ", GLOSSARY), re.M)
+
+
+def letters_of(term):
+    return re.sub(r"[^a-z0-9]", "", term.casefold())
+
+
+def words_of(text):
+    """Text without signs of markup, so that "**gated** layer" and "gated layer" are one."""
+    return re.sub(r"[\s*`_\-–]+", " ", text.casefold())
+
+
+def test_every_line_of_the_glossary_is_an_entry():
+    assert len(ENTRIES) == GLOSSARY.count("\n- ") > 120
+
+
+def test_the_glossary_is_in_alphabetical_order():
+    terms = [letters_of(term) for term, *_ in ENTRIES]
+    assert terms == sorted(terms)
+    assert len(terms) == len(set(terms))
+
+
+def test_every_term_stands_under_its_letter():
+    for letter, body in re.findall(r"^## (.)\n(.*?)(?=^## |\Z)", GLOSSARY, re.M | re.S):
+        assert {letters_of(term)[0] for term in re.findall(r"^- \*\*(.+?)\*\*", body, re.M)} == {letter.lower()}
+        assert f"[{letter}](#{letter.lower()})" in GLOSSARY
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry[0])
+def test_a_term_is_in_the_section_that_its_entry_names(entry):
+    term, _, _, number, section, file = entry
+    assert NOTEBOOKS[number].name == file
+    cells = SECTIONS[number][NAMED.get(section, section)]
+    assert re.search(rf"\b{re.escape(words_of(term))}", words_of(" ".join(source for _, source in cells)))
+
+
+def test_a_definition_is_at_most_three_sentences():
+    long = {term for term, _, text, *_ in ENTRIES if len(re.findall(r"[.!?](?= |$)", re.sub(r"[12]\. ", "", text))) > 3}
+    assert long == set()
