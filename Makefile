@@ -5,9 +5,10 @@ PYTHON ?= python3
 BIN = $(VENV)/bin
 LEARN = $(VENV)/.llama-notebooks-learn
 DEV = $(VENV)/.llama-notebooks-dev
+SITE = $(VENV)/.llama-notebooks-site
 LAB_ARGS = --KernelManager.transport_encryption=auto
 
-.PHONY: help lab setup test notebooks student reset grade style bench
+.PHONY: help lab setup test notebooks student reset grade site slides style bench
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -37,6 +38,12 @@ grade: $(LEARN) ## grade a folder of submissions (FOLDER=../handed-in ARGS="--cs
 	@test -n "$(FOLDER)" || { echo "Say which: make grade FOLDER=../handed-in"; exit 2; }
 	$(BIN)/python -m helpers.grade "$(FOLDER)" $(ARGS)
 
+site: $(SITE) ## build the website, slides included, into build/site
+	OMP_NUM_THREADS=1 $(BIN)/python docs/build_site.py $(ARGS)
+
+slides: $(SITE) ## build only the slides, into build/site/slides
+	OMP_NUM_THREADS=1 $(BIN)/python docs/build_site.py --slides $(ARGS)
+
 style: $(DEV) ## format and lint helpers, tests and notebooks
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -53,6 +60,10 @@ $(LEARN): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -e .
 	@touch $@
 
+$(SITE): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -e '.[site]'
+	@touch $@
+
 $(DEV): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -e '.[dev]'
-	@touch $@ $(LEARN)
+	@touch $@ $(LEARN) $(SITE)

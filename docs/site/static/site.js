@@ -1,0 +1,45 @@
+// Everything that moves on the site: the explorers' frames, and boxes that scroll by keyboard.
+"use strict";
+
+for (const figure of document.querySelectorAll("figure.frames")) {
+  const { values, frames } = JSON.parse(figure.querySelector("script").textContent);
+  const controls = [...figure.querySelectorAll("input, select")]; // the first one changes the number fastest
+  const picture = figure.querySelector("img");
+  const indexOf = control => control.matches("select") ? control.selectedIndex : Number(control.value);
+  const show = () => {
+    const frame = frames[controls.reduceRight((number, control, i) => number * values[i].length + indexOf(control), 0)];
+    picture.src = frame.src;
+    picture.alt = frame.alt;
+    controls.forEach((control, i) => {
+      if (control.matches("select")) return;
+      control.setAttribute("aria-valuetext", values[i][control.value]);
+      control.nextElementSibling.value = values[i][control.value];
+    });
+    figure.querySelector(".finding").textContent = frame.finding;
+    const settings = figure.querySelector(".settings");
+    settings.textContent = settings.textContent.replace(/^[^]*(?= Here some)/, frame.settings);
+  };
+  const loadAll = () => { for (const frame of frames) new Image().src = frame.src; };
+  figure.addEventListener("pointerenter", loadAll, { once: true });
+  figure.addEventListener("focusin", loadAll, { once: true });
+  figure.addEventListener("input", show);
+}
+
+// A box that scrolls must be reachable by Tab, and must say what it is.
+const nameOf = box => box.matches("figure") ? "Figure" : box.matches(".formula") ? "Formula"
+  : box.matches(".table-wrapper") ? "Table" : box.closest(".cell_input") ? "Code" : "Text";
+const mark = () => {
+  for (const box of document.querySelectorAll("article :is(pre, .table-wrapper, .formula, figure)")) {
+    const scrolls = box.scrollWidth > box.clientWidth + 1;
+    if (scrolls === box.hasAttribute("tabindex")) continue;
+    if (scrolls) {
+      box.tabIndex = 0;
+      box.ariaLabel = `${nameOf(box)}, wider than the page`;
+      if (!box.matches("figure")) box.role = "group";
+    } else for (const name of ["tabindex", "aria-label", "role"]) box.removeAttribute(name);
+  }
+};
+mark();
+addEventListener("load", mark);
+addEventListener("resize", mark);
+document.addEventListener("toggle", mark, true); // an opened <details> shows new boxes
