@@ -1,5 +1,7 @@
 """What decoding remembers: the keys and values of the tokens read so far. Shape letters as in helpers.model."""
 
+import math
+
 import torch
 
 from helpers.config import LlamaConfig
@@ -19,8 +21,13 @@ class KVCache:
         require_positive_int("batch_size", batch_size)
         require_positive_int("max_seq_len", max_seq_len)
         shape = (config.n_layers, batch_size, config.n_kv_heads, max_seq_len, config.head_dim)
-        self.k = torch.zeros(shape, dtype=dtype, device=device)
-        self.v = torch.zeros(shape, dtype=dtype, device=device)
+        try:
+            self.k, self.v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        except RuntimeError as error:  # out of memory
+            raise ValueError(
+                f"a cache of {batch_size:,} rows and {max_seq_len:,} tokens needs {2 * math.prod(shape):,} numbers, "
+                "more than fit into memory: ask for fewer rows or fewer tokens."
+            ) from error
         self.length = 0
         self.n_pad = None
 

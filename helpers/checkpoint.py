@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from helpers.config import LLAMA3_SCALING, LlamaConfig
 from helpers.model import Llama, swiglu_hidden_dim
+from helpers.validate import require_honest_tensors, require_honest_zip
 
 # our name -> Hugging Face's, Meta's; {} is the number of the layer
 OUTER_NAMES = {
@@ -41,6 +41,7 @@ LAYER_NAMES = {
 }
 META_SPLIT_BY_COLUMNS = ("wo.weight", "w2.weight")  # Meta's row-parallel layers: each shard holds some input columns
 READ_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+LARGEST_JSON = 10_000_000  # bytes; the index of 405 billion weights has about 100,000
 IGNORED = ("rotary_emb.inv_freq", "rope.freqs")  # tables that older files carry; computed here from the config
 
 
@@ -59,6 +60,7 @@ def load_checkpoint(
     """Open a LLaMA checkpoint folder: config.json + safetensors (Hugging Face) or params.json + .pth (Meta).
 
     Every weight must be there, fit and be finite; a problem of any of them is reported before a model is made.
+    Links are followed, for the Hub's cache is made of them: what they lead to is only read, as JSON or weights.
 
     Args:
         folder: a local folder.
@@ -182,7 +184,7 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
         FileExistsError: if the folder exists.
     """
     folder = Path(folder)
-    if folder.exists():
+    if folder.exists() or folder.is_symlink():
         raise FileExistsError(f"{folder} exists and is kept: choose another name, or move it away first.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -214,6 +216,8 @@ def _write_json(path, content):
 
 
 def _read_json(path):
+    if path.stat().st_size > LARGEST_JSON:
+        raise ValueError(f"{path} has more than {LARGEST_JSON:,} bytes, too many to be one of a model: fetch it again.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # ValueError: not JSON, or not UTF-8
@@ -299,7 +303,7 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
             norm_eps=content.get("rms_norm_eps", 1e-6),
             rope_theta=theta,
             rope_scaling=rope,
-            tie_embeddings=bool(content.get("tie_word_embeddings", False)),
+            tie_embeddings=content.get("tie_word_embeddings") or False,
         )
     except KeyError as error:
         raise ValueError(f"{source} has no {error}: it is not a complete LLaMA config.") from None
@@ -339,14 +343,15 @@ def _read_hugging_face(folder):
         path = folder / name
         if path.parent != folder or path.suffix != ".safetensors":
             raise ValueError(f"{index} names {name!r}: only .safetensors files of the same folder are read.")
-        if not path.is_file():
+        if not os.path.isfile(path):  # path.is_file() raises for a name that is too long
             raise FileNotFoundError(
                 f"{path} is missing: this course reads safetensors only; fetch or convert the weights."
             )
         try:
             theirs |= load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{path} is damaged or cut short ({error}): fetch the file again.") from error
+        except Exception as error:  # of safetensors, or of PyTorch, with its stack, for a shape that it cannot make
+            why = str(error).partition("\n")[0]
+            raise ValueError(f"{path} is damaged or cut short ({why}): fetch the file again.") from error
     return config, _rename(theirs, config.n_layers, "hf")
 
 
@@ -375,17 +380,20 @@ def interleaved_to_halves(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
 
 def _read_meta(folder):
     params = _read_json(folder / "params.json")
-    files = sorted(folder.glob("consolidated.*.pth"))
+    files = sorted(path for path in folder.glob("consolidated.*.pth") if path.is_file())
     if not files:
         raise FileNotFoundError(f"{folder} has params.json, but no consolidated.*.pth: fetch the weights as well.")
     shards = []
     for path in files:
         try:
+            require_honest_zip(path)
             shards.append(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
+            require_honest_tensors(shards[-1], path.stat().st_size)
         except Exception as error:  # torch raises several kinds here; none of them may run code
+            why = error if type(error) is ValueError else type(error).__name__  # torch's own text advises to unpickle
             raise ValueError(
                 f"{path} is damaged or holds something other than tensors, and was not opened "
-                f"({type(error).__name__}): fetch the file again from its source."
+                f"({why}): fetch the file again from its source."
             ) from error
     try:
         dim, n_heads = params["dim"], params["n_heads"]

@@ -1,6 +1,5 @@
 """The sizes of a LLaMA: one frozen config, checked when made, and the published models."""
 
-import math
 from dataclasses import dataclass, replace
 
 from helpers.validate import require_number, require_positive_int
@@ -52,6 +51,8 @@ class LlamaConfig:
             )
         require_number("norm_eps", self.norm_eps, lambda eps: eps >= 0, ">= 0, for example 1e-5")
         require_rope(self.head_dim, self.rope_theta, self.rope_scaling)
+        if not isinstance(self.tie_embeddings, bool):
+            raise ValueError(f"tie_embeddings={self.tie_embeddings!r} must be True or False.")
 
     @property
     def n_rep(self) -> int:
@@ -67,7 +68,7 @@ def require_rope(head_dim, theta, scaling):
     """Raise ValueError unless these three describe rotations; the text says which does not, and what to change."""
     if head_dim < 2 or head_dim % 2:
         raise ValueError(f"head_dim={head_dim} must be even and >= 2: RoPE turns pairs of numbers.")
-    require_number("rope_theta", theta, lambda theta: theta > 1, "> 1, for example 10000.0")
+    require_number("rope_theta", theta, lambda theta: 1 < theta <= 1e18, "> 1 and <= 1e18, for example 10000.0")
     if scaling is None:
         return
     if not isinstance(scaling, dict):
@@ -75,23 +76,25 @@ def require_rope(head_dim, theta, scaling):
             f"rope_scaling={scaling!r} must be None or a dict such as {{'type': 'linear', 'factor': 2.0}}."
         )
     known = {"linear": set(), "ntk": set(), "llama3": set(LLAMA3_SCALING)}
-    if scaling.get("type") not in known:
-        raise ValueError(
-            f"rope_scaling type {scaling.get('type')!r} is not known: use one of {sorted(known)}, or None."
-        )
-    extra = set(scaling) - {"type", "factor"} - known[scaling["type"]]
+    kind, factor = scaling.get("type"), scaling.get("factor")
+    if not isinstance(kind, str) or kind not in known:
+        raise ValueError(f"rope_scaling type {kind!r} is not known: use one of {sorted(known)}, or None.")
+    extra = set(scaling) - {"type", "factor"} - known[kind]
     if extra:
-        raise ValueError(f"rope_scaling of type {scaling['type']!r} does not take {sorted(extra)}: remove them.")
-    factor = scaling.get("factor")
-    if not isinstance(factor, int | float) or not 1 <= factor < math.inf:
-        raise ValueError(f"rope_scaling factor={factor!r} must be a number >= 1: new length / trained length.")
-    if scaling["type"] == "ntk" and head_dim < 4:
-        raise ValueError(f"rope_scaling type 'ntk' needs head_dim >= 4, got {head_dim}: use 'linear'.")
-    if scaling["type"] == "llama3":
+        raise ValueError(f"rope_scaling of type {kind!r} does not take {sorted(map(str, extra))}: remove them.")
+    wanted = ">= 1 and <= 1e18: new length / trained length"
+    require_number("rope_scaling factor", factor, lambda factor: 1 <= factor <= 1e18, wanted)
+    if kind == "ntk":
+        if head_dim < 4:
+            raise ValueError(f"rope_scaling type 'ntk' needs head_dim >= 4, got {head_dim}: use 'linear'.")
+        if theta * factor ** (head_dim / (head_dim - 2)) > 1e18:
+            raise ValueError(f"rope_scaling factor={factor} of 'ntk' raises rope_theta={theta} beyond 1e18: lower it.")
+    if kind == "llama3":
         s = LLAMA3_SCALING | scaling
         require_positive_int("original_max_position_embeddings", s["original_max_position_embeddings"])
-        ends = s["low_freq_factor"], s["high_freq_factor"]
-        if not all(type(end) in (int, float) for end in ends) or not 0 < ends[0] < ends[1]:
+        for name in ("low_freq_factor", "high_freq_factor"):
+            require_number(f"rope_scaling {name}", s[name], lambda end: end > 0, "> 0: Meta uses 1 and 4")
+        if s["low_freq_factor"] >= s["high_freq_factor"]:
             raise ValueError(
                 f"rope_scaling needs 0 < low_freq_factor < high_freq_factor, got {s['low_freq_factor']} and "
                 f"{s['high_freq_factor']}: Meta uses 1 and 4."

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from helpers.model import GroupedQueryAttention, Llama, SwiGLU, apply_rope
+from helpers.validate import require_number, require_seed
 
 
 def next_token_probabilities(
@@ -50,20 +51,26 @@ def next_token_probabilities(
         ordered /= ordered.sum(dim=-1, keepdim=True)
     if top_p is not None and top_p < 1:  # at 1 the rounding of the sum would drop rare tokens
         before = ordered.cumsum(dim=-1) - ordered  # probability of all tokens that are more likely
-        ordered[before >= top_p] = 0
+        ordered[:, 1:][before[:, 1:] >= top_p] = 0  # the likeliest stays, however small top_p is
         ordered /= ordered.sum(dim=-1, keepdim=True)
     return torch.zeros_like(ordered).scatter_(-1, order, ordered)
 
 
 def _require_settings(temperature, top_k, top_p):
-    if not 0 <= temperature < float("inf"):
-        raise ValueError(
-            f"temperature={temperature} must be >= 0 and finite: 0 is greedy, 1 leaves the model as it is."
-        )
-    if top_k is not None and (not isinstance(top_k, int) or top_k < 1):
+    require_number("temperature", temperature, lambda t: t >= 0, ">= 0: 0 is greedy, 1 leaves the model as it is")
+    if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1):
         raise ValueError(f"top_k={top_k!r} must be a whole number >= 1, or None to keep every token.")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p={top_p} must lie in (0, 1]: 1 keeps every token.")
+    if top_p is not None:
+        require_number("top_p", top_p, lambda p: 0 < p <= 1, "in (0, 1]: 1 keeps every token")
+
+
+def _stop_ids(stop, vocab_size):
+    """stop as a list of token ids: one id, any row of them, a tensor or None."""
+    stop = stop.flatten().tolist() if isinstance(stop, torch.Tensor) else stop
+    ids = [] if stop is None else list(stop) if isinstance(stop, Iterable) else [stop]
+    if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocab_size for token in ids):
+        raise ValueError(f"stop={stop!r} must be a token id from 0 to {vocab_size - 1}, several of them, or None.")
+    return ids
 
 
 def stream(
@@ -79,9 +86,10 @@ def stream(
 ) -> Iterator[torch.Tensor]:
     """Yield the next token of every row, (B,) int64, as soon as it is chosen; arguments as in `generate`."""
     _require_settings(temperature, top_k, top_p)
-    if not isinstance(max_new_tokens, int) or max_new_tokens < 0:
+    require_seed(seed)
+    if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool) or max_new_tokens < 0:
         raise ValueError(f"max_new_tokens={max_new_tokens!r} must be a whole number >= 0.")
-    stop_ids = torch.tensor([] if stop is None else [stop] if isinstance(stop, int) else list(stop), dtype=torch.int64)
+    stop_ids = torch.tensor(_stop_ids(stop, model.config.vocab_size), dtype=torch.int64)
     draw = None if seed is None else torch.Generator().manual_seed(seed)
     cache = model.new_cache(tokens.shape[0], tokens.shape[1] + max(1, max_new_tokens))
     done = torch.zeros(tokens.shape[0], dtype=torch.bool)
@@ -138,22 +146,24 @@ def generate(
             )
         settings = (max_new_tokens, temperature, top_k, top_p, stop, seed)
         return torch.stack([*tokens.cpu().unbind(1), *stream(model, tokens, *settings)], dim=1)
-    if not all(isinstance(row, list | tuple) for row in tokens):
-        raise ValueError("tokens is a flat list: pass a list of prompts, for one prompt [tokens].")
+    if not isinstance(tokens, list | tuple) or not all(isinstance(row, list | tuple) for row in tokens):
+        raise ValueError("tokens is a flat list, or none: pass a list of prompts, for one prompt [tokens].")
     if not tokens or not all(tokens):
         raise ValueError("a prompt is empty: give every prompt at least one token.")
+    if not all(type(token) is int and abs(token) < 2**63 for row in tokens for token in row):
+        raise ValueError("a prompt holds something other than token ids: encode text with the model's tokenizer first.")
+    stop = _stop_ids(stop, model.config.vocab_size)
     longest = max(map(len, tokens))
     n_pad = torch.tensor([longest - len(row) for row in tokens])
     padded = torch.tensor([[0] * (longest - len(row)) + list(row) for row in tokens])
     settings = (max_new_tokens, temperature, top_k, top_p, stop, seed, n_pad)
     new = [step.tolist() for step in stream(model, padded, *settings)]
-    stop_ids = set() if stop is None else {stop} if isinstance(stop, int) else set(stop)
     rows = []
     for row, prompt in enumerate(tokens):
         rows.append(list(prompt))
         for step in new:
             rows[-1].append(step[row])
-            if step[row] in stop_ids:
+            if step[row] in stop:
                 break
     return rows
 

@@ -119,6 +119,10 @@ def excerpt() -> str:
 
 def train_tokenizer(text: str, vocab_size: int = 1024) -> Tokenizer:
     """Byte-level BPE: start from the 256 bytes, merge the most frequent neighbours until vocab_size is reached."""
+    if not isinstance(vocab_size, int) or not 257 <= vocab_size <= 1_000_000:
+        raise ValueError(
+            f"vocab_size={vocab_size!r} must be a whole number from 257 (all bytes and the end of text) to 1,000,000."
+        )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -137,11 +141,17 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
 
     Raises:
         FileNotFoundError: if the folder has no tokenizer.json.
+        ValueError: if it is damaged.
     """
     path = Path(folder) / "tokenizer.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: pass a folder that holds a tokenizer.json.")
-    return Tokenizer.from_file(str(path))
+    try:
+        return Tokenizer.from_file(str(path))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # tokenizers has no kinds of its own, and when it panics, that is no Exception
+        raise ValueError(f"{path} is damaged or no tokenizer ({error}): fetch the file again.") from error
 
 
 def encode(tokenizer: Tokenizer, text: str) -> torch.Tensor:
@@ -176,6 +186,8 @@ def batches(
     Raises:
         ValueError: if the text is shorter than one window and its targets.
     """
+    if batch_size < 1 or seq_len < 1:
+        raise ValueError(f"batch_size={batch_size} and seq_len={seq_len} must be whole numbers >= 1.")
     if len(tokens) < seq_len + 1:
         raise ValueError(f"{len(tokens)} tokens are fewer than seq_len + 1 = {seq_len + 1}: pass a longer text.")
     steps = torch.arange(seq_len + 1)
@@ -195,6 +207,10 @@ def bits_per_byte(model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> fl
     device = model.tok_embeddings.weight.device
     tokens = encode(tokenizer, text)
     half = model.config.max_seq_len // 2
+    if half == 0 or len(tokens) < 2:
+        raise ValueError(
+            f"max_seq_len={model.config.max_seq_len} and a text of {len(tokens)} tokens: each must be at least 2."
+        )
     nats = math.log(model.config.vocab_size)  # nothing stands before the first token: all are equally likely
     for start in range(0, max(1, len(tokens) - 1 - half), half):
         window = tokens[start : start + 2 * half + 1].to(device)

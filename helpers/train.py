@@ -26,6 +26,7 @@ from helpers.text import (
     train_tokenizer,
     without_some_merges,
 )  # fmt: skip
+from helpers.validate import require_honest_zip, require_number, require_positive_int, require_seed
 
 TINY = LlamaConfig(
     vocab_size=1024, dim=128, n_layers=6, n_heads=4, n_kv_heads=2, hidden_dim=384,
@@ -55,8 +56,10 @@ def train(
         loss of each step [nat/token], those before a stop too.
 
     Raises:
-        ValueError: if `keep` holds another run, or is damaged; it stays as it is.
+        ValueError: if a setting is out of range, or if `keep` holds another run or is damaged; it stays as it is.
     """
+    _require_settings(steps, batch_size, every, seed, peak, warm_up, weight_decay)
+    keep = None if keep is None else Path(keep)
     device = model.tok_embeddings.weight.device
     decays = {2: weight_decay, 1: 0.0}  # matrices and gains
     groups = [{"params": [w for w in model.parameters() if w.ndim == n], "weight_decay": decays[n]} for n in decays]
@@ -88,25 +91,39 @@ def train(
     return losses
 
 
+def _require_settings(steps, batch_size, every, seed, peak, warm_up, weight_decay):
+    for name, value in {"steps": steps, "batch_size": batch_size, "every": every}.items():
+        require_positive_int(name, value)
+    require_seed(seed)
+    if seed is None:
+        raise ValueError("seed=None must be a whole number: a run that goes on after a stop repeats its draws.")
+    require_number("peak", peak, lambda peak: 0 < peak <= 1000, "> 0 and <= 1000, for example 3e-3")
+    require_number("weight_decay", weight_decay, lambda decay: 0 <= decay <= 1000, ">= 0 and <= 1000, for example 0.1")
+    if warm_up != 0:
+        require_positive_int("warm_up", warm_up)
+
+
 def _windows(read, batch_size, seq_len, generator):
     while True:
         tokens = read()
-        per_pass = math.ceil(len(tokens) / (batch_size * seq_len))
+        per_pass = max(1, math.ceil(len(tokens) / (batch_size * seq_len)))  # of an empty text too: it is refused
         for pair in islice(batches(tokens, batch_size, seq_len, generator), per_pass):
             yield tokens, *pair
 
 
 def _continue(run, keep, model, optimizer):
     try:
+        require_honest_zip(keep)
         state = torch.load(keep, map_location="cpu", weights_only=True)
-        kept = state["run"]
+        kept, losses = state["run"], list(state["losses"])
+        if kept == run:
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
     except Exception as error:  # torch raises several kinds here
         raise ValueError(f"{keep} is damaged or no kept run ({type(error).__name__}): move it away.") from error
     if kept != run:
         raise ValueError(f"{keep} holds another run:\n  {kept}\nThis one is:\n  {run}\nGive it another name.")
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["losses"]
+    return losses
 
 
 CARD = Path(__file__).parent / "assets" / "card.md"

@@ -1,6 +1,8 @@
 """What the model refuses, and what it says then: what was wrong, both values, what to do."""
 
-import math
+import sys
+import zipfile
+from pathlib import Path
 
 import torch
 
@@ -9,17 +11,28 @@ def require_positive_int(name, value):
     """Raise ValueError unless value is a whole number >= 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name}={value!r} must be a whole number >= 1.")
+    if value >= 2**63:
+        raise ValueError(f"{name}={value!r} must be below 2**63: no tensor is larger.")
 
 
 def require_number(name, value, in_range, range_text):
     """Raise ValueError unless value is a finite number for which in_range(value) holds."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    largest = 2**63 - 1 if isinstance(value, int) else sys.float_info.max  # more, PyTorch does not take
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= largest
     if not is_number or not in_range(value):
         raise ValueError(f"{name}={value!r} must be a finite number {range_text}.")
 
 
+def require_seed(seed):
+    """Raise ValueError unless seed is a whole number, or None for other draws each time."""
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or abs(seed) >= 2**63):
+        raise ValueError(f"seed={seed!r} must be a whole number below 2**63, or None for other draws each time.")
+
+
 def require_tokens(tokens: torch.Tensor, vocab_size: int):
     """Raise ValueError unless tokens are (B, T) token ids of this vocabulary."""
+    if not isinstance(tokens, torch.Tensor):
+        raise ValueError(f"tokens are a {type(tokens).__name__}: pass a tensor, torch.tensor([[1, 2]]) for one text.")
     if tokens.ndim != 2 or tokens.numel() == 0:
         raise ValueError(f"tokens have shape {tuple(tokens.shape)}: pass (batch, tokens), neither empty.")
     if tokens.dtype not in (torch.int64, torch.int32):
@@ -36,8 +49,11 @@ def require_tokens(tokens: torch.Tensor, vocab_size: int):
 
 def require_padding(n_pad, tokens: torch.Tensor, longest: int) -> torch.Tensor:
     """n_pad as (B,) int64 beside tokens (B, T); ValueError unless rows of at most `longest` tokens keep a real one."""
-    n_pad = torch.as_tensor(n_pad, device=tokens.device)
-    if n_pad.shape != tokens.shape[:1] or n_pad.is_floating_point() or n_pad.dtype == torch.bool:
+    try:
+        n_pad = torch.as_tensor(n_pad, device=tokens.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"n_pad={n_pad!r} is not a row of numbers: pass one whole number per row.") from error
+    if n_pad.shape != tokens.shape[:1] or n_pad.dtype not in (torch.int64, torch.int32):
         raise ValueError(
             f"n_pad has shape {tuple(n_pad.shape)} and dtype {n_pad.dtype}, the tokens {tuple(tokens.shape)}: "
             "pass one whole number per row."
@@ -48,3 +64,27 @@ def require_padding(n_pad, tokens: torch.Tensor, longest: int) -> torch.Tensor:
             f"n_pad runs from {low} to {high}, but rows of at most {longest} tokens allow 0 to {longest - 1}."
         )
     return n_pad.long()
+
+
+def require_honest_zip(path: Path):
+    """Raise ValueError if the parts of a file that torch.save wrote unpack to more than the file holds.
+
+    torch.save does not compress: such a file was made to fill the memory of whoever opens it.
+    """
+    with zipfile.ZipFile(path) as parts:
+        unpacked, size = sum(part.file_size for part in parts.infolist()), path.stat().st_size
+    if unpacked > size:
+        raise ValueError(f"{path} has {size:,} bytes, but unpacks to {unpacked:,}")
+
+
+def require_honest_tensors(tensors: dict[str, torch.Tensor], size: int):
+    """Raise ValueError unless the values are ordinary tensors that a file of `size` bytes can hold.
+
+    A tensor may show one stored number as a huge matrix (stride 0), and many tensors may share one storage.
+    """
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise ValueError(f"{name} is no ordinary tensor")
+    claimed = sum(tensor.nbytes for tensor in tensors.values())
+    if claimed > 2 * size:  # tied embeddings show one matrix twice
+        raise ValueError(f"its tensors claim {claimed:,} bytes, but the file has {size:,}")
