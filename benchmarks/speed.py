@@ -116,14 +116,22 @@ def training_step(model, optimizer, batch):
     optimizer.step()
 
 
-def jobs_of(name, config, device, new):
+def compiled(model):
+    """The same model, its one-token step through torch.compile; a prompt takes the plain way."""
+    plain, quick = model._run, torch.compile(model._run, dynamic=True)
+    model._run = lambda tokens, *rest: (quick if tokens.shape[1] == 1 else plain)(tokens, *rest)
+    return model
+
+
+def jobs_of(name, config, device, new, compile_too):
     """(work, tokens, {who: function}) for one shape; the first of each is transformers."""
     ours, theirs = make_pair(config, device)
     draw = torch.Generator().manual_seed(0)
     prompt = torch.randint(config.vocab_size, (1, 32), generator=draw).to(device)
     prepared = prepare_for_decoding(ours)
+    quick = {"ours, prepared and compiled": compiled(prepare_for_decoding(ours))} if compile_too else {}
     expected = decode(theirs, prompt, 16)
-    for model in (ours, prepared):
+    for model in (ours, prepared, *quick.values()):
         if not torch.equal(decode(model, prompt, 16), expected):
             sys.exit(f"{name}: the models write different text; nothing was timed.")
     yield (
@@ -134,16 +142,19 @@ def jobs_of(name, config, device, new):
             "transformers, static cache": lambda: decode(theirs, prompt, new, cache_implementation="static"),
             "ours": lambda: decode(ours, prompt, new),
             "ours, prepared": lambda: decode(prepared, prompt, new),
+            **{who: lambda model=model: decode(model, prompt, new) for who, model in quick.items()},
         },
     )
-    small = {weights: prepare_for_decoding(ours, weights) for weights in ("bfloat16", "int8")}
+    quick.clear()
+    small = {f"ours, {weights} weights": prepare_for_decoding(ours, weights) for weights in ("bfloat16", "int8")}
+    if compile_too:
+        small["ours, int8 weights and compiled"] = compiled(prepare_for_decoding(ours, "int8"))
     yield (
         f"decode {new} after 32, smaller weights",
         new,
         {
             "transformers": lambda: decode(theirs, prompt, new),
-            "ours, bfloat16 weights": lambda: decode(small["bfloat16"], prompt, new),
-            "ours, int8 weights": lambda: decode(small["int8"], prompt, new),
+            **{who: lambda model=model: decode(model, prompt, new) for who, model in small.items()},
         },
     )
     small.clear()
@@ -171,10 +182,10 @@ def jobs_of(name, config, device, new):
     )
 
 
-def rows_of(name, config, device, new, repeats, bandwidth):
+def rows_of(name, config, device, new, repeats, bandwidth, compile_too):
     """Table rows for one shape: ratios first."""
     bytes_per_token = 4 * count_parameters(config)
-    for work, tokens, runs in jobs_of(name, config, device, new):
+    for work, tokens, runs in jobs_of(name, config, device, new, compile_too):
         times, dropped = alternate(runs, repeats, device)
         reference = times["transformers"][0]
         for who, (middle, low, high) in times.items():
@@ -208,6 +219,7 @@ def main():
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--new", type=int, default=64, help="tokens to decode")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--compile", action="store_true", help="torch.compile as well (a C++ compiler and minutes)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.md", help="the table goes here")
     parser.add_argument("--memory", nargs=2, metavar=("SHAPE", "WHO"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -227,7 +239,9 @@ def main():
     ]
     print("\n".join(lines))
     for shape in arguments.shapes:
-        for row in rows_of(shape, SHAPES[shape], device, arguments.new, arguments.repeats, bandwidth):
+        for row in rows_of(
+            shape, SHAPES[shape], device, arguments.new, arguments.repeats, bandwidth, arguments.compile
+        ):
             lines.append(row)
             print(row, flush=True)
     lines += ["", "| shape | who | memory of the process at the peak [MB] | after writing [MB] |", "|---|---|---|---|"]
