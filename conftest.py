@@ -1,6 +1,9 @@
-"""pytest settings of the whole project: seeds, and three repairs of nbval 0.11."""
+"""pytest settings of the whole project: the same start for every test, no network, and three repairs of nbval 0.11."""
 
 import os
+import runpy
+import tempfile
+from pathlib import Path
 from queue import Empty
 
 import pytest
@@ -16,12 +19,49 @@ def pytest_configure(config):
     os.environ.setdefault("COURSE_STEPS", "250")  # notebook 06 trains for a shorter time; all its assertions hold
     if config.option.nbval and pick_device().type != "cpu":
         config.option.nbval, config.option.nbval_lax = False, True
+    _stay_offline()
+
+
+OFFLINE = Path(__file__).parent / "tests" / "offline"
+
+
+def _stay_offline():
+    # Here, in xdist's workers, and in every Python that the tests start: only this machine may be spoken to.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(OFFLINE), os.environ.get("PYTHONPATH")]))
+    if "COURSE_NETWORK_LOG" not in os.environ:
+        descriptor, os.environ["COURSE_NETWORK_LOG"] = tempfile.mkstemp(prefix="course-network-")
+        os.close(descriptor)
+    runpy.run_path(str(OFFLINE / "sitecustomize.py"))
+
+
+def pytest_sessionfinish(session):
+    """A test that tried to leave the machine fails the run, even where the code under test swallowed the error."""
+    log = Path(os.environ["COURSE_NETWORK_LOG"])
+    if hasattr(session.config, "workerinput") or not log.exists():
+        return  # one of xdist's workers: its controller looks
+    tried = log.read_text(encoding="utf-8")
+    log.unlink()
+    if tried:
+        session.config.stash[TRIED] = tried
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+TRIED = pytest.StashKey[str]()
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Say which connection was tried, and by which process."""
+    if TRIED in config.stash:
+        terminalreporter.section("network", red=True)
+        terminalreporter.write_line(config.stash[TRIED] + "A test may speak to this machine only.")
 
 
 @pytest.fixture(autouse=True)
-def seed():
-    """Every test starts from the same random state."""
+def same_start():
+    """Every test starts from the same random state, dtype and printing, whatever ran before it in this process."""
     torch.manual_seed(0)
+    torch.set_default_dtype(torch.float32)
+    torch.set_printoptions(profile="default")
 
 
 # nbval counts cells from 0 among code cells; people count from 1 (computationalmodelling/nbval#171).

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import matplotlib
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -769,7 +770,6 @@ EXPLORE = sorted(name for name in vars(explorers) if name.startswith("explore_")
 @pytest.fixture(scope="module")
 def drawn():
     """One explorer of each kind, made when it is first asked for."""
-    plots.use_course_style()
     made = {}
 
     def drawn(name):
@@ -778,7 +778,9 @@ def drawn():
             made[name].start = (made[name].values, made[name].png)
         return made[name]
 
-    yield drawn
+    with matplotlib.rc_context():
+        plots.use_course_style()
+        yield drawn
     for explorer in made.values():
         explorer.close()
 

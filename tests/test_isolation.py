@@ -1,0 +1,68 @@
+"""What the tests themselves promise: none depends on the one before, and none leaves this machine."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TESTS = '''
+import pytest, socket, torch
+
+def test_leaves_things_behind():
+    torch.set_printoptions(precision=2)
+    torch.set_default_dtype(torch.float64)
+    assert str(torch.tensor([0.12345])) == "tensor([0.12])"
+
+def test_starts_afresh():
+    """
+    >>> import torch; torch.tensor([0.12345])
+    tensor([0.1235])
+    """
+    assert str(torch.tensor([0.12345])) == "tensor([0.1235])"
+    assert torch.tensor([0.5]).dtype == torch.float32
+
+def test_speaks_to_this_machine():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        assert socket.getaddrinfo("localhost", 80)
+'''
+TALK = """
+def test_swallows_the_error():
+    import contextlib, socket
+    with contextlib.suppress(OSError):
+        socket.create_connection(("192.0.2.1", 80), timeout=0.01)
+"""
+ASK_A_CHILD = """
+def test_child():
+    import subprocess, sys
+    subprocess.run([sys.executable, "-c", "import socket; socket.getaddrinfo('course.invalid', 80)"])
+"""
+
+
+def run(tmp_path, tests, *arguments):
+    """pytest on a file with these tests, under the project's conftest.py."""
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "test_it.py").write_text(tests, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name != "COURSE_NETWORK_LOG"}
+    command = [sys.executable, "-m", "pytest", "-q", "--doctest-modules", "-p", "no:cacheprovider", "test_it.py"]
+    return subprocess.run([*command, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+
+def test_no_test_hands_its_state_to_the_next(tmp_path):
+    done = run(tmp_path, TESTS)
+    assert "4 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("tests", "named", "workers"),
+    [(TALK, "'192.0.2.1'", ()), (ASK_A_CHILD, "'course.invalid'", ("-n", "1"))],
+    ids=["this process", "a child of one of xdist's workers"],
+)
+def test_a_connection_to_elsewhere_fails_the_run(tmp_path, tests, named, workers):
+    done = run(tmp_path, tests, *workers)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    assert named in done.stdout
