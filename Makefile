@@ -8,11 +8,11 @@ DEV = $(VENV)/.llama-notebooks-dev
 SITE = $(VENV)/.llama-notebooks-site
 LAB_ARGS = --KernelManager.transport_encryption=auto
 
-.PHONY: help lab setup test notebooks student reset grade site slides style bench
+.PHONY: help lab setup test test-oldest notebooks student reset grade site slides style bench
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 lab: $(LEARN) ## set up, then open JupyterLab on the first notebook (ARGS="--port 9000 --no-browser")
 	$(BIN)/jupyter lab $(LAB_ARGS) notebooks/00_start_here.ipynb $(ARGS)
@@ -20,8 +20,14 @@ lab: $(LEARN) ## set up, then open JupyterLab on the first notebook (ARGS="--por
 setup: $(LEARN) ## make the environment, without opening anything
 
 test: $(DEV) ## set up, then run every test and every notebook (ARGS="-k rope")
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval --nbval-current-env \
-		--nbval-cell-timeout=300 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+		--nbval --nbval-current-env --nbval-cell-timeout=300 $(ARGS)
+
+test-oldest: ## the same with the oldest packages that pyproject.toml allows, in .venv-oldest
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet uv
+	.venv-oldest/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
+	$(MAKE) test VENV=.venv-oldest
 
 notebooks: $(DEV) ## execute again the notebooks whose source changed (ALL=1: all of them)
 	$(BIN)/python tests/make_notebooks.py $(if $(ALL),--all) $(ARGS)

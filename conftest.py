@@ -27,7 +27,8 @@ OFFLINE = Path(__file__).parent / "tests" / "offline"
 
 def _stay_offline():
     # Here, in xdist's workers, and in every Python that the tests start: only this machine may be spoken to.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(OFFLINE), os.environ.get("PYTHONPATH")]))
+    folders = [str(OFFLINE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
     if "COURSE_NETWORK_LOG" not in os.environ:
         descriptor, os.environ["COURSE_NETWORK_LOG"] = tempfile.mkstemp(prefix="course-network-")
         os.close(descriptor)

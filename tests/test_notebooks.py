@@ -505,6 +505,8 @@ def nbval(tmp_path_factory):
     """{notebook: {cell: (outcome, seconds, text)}} of one pytest run over the tiny notebooks with our conftest.py."""
     place = tmp_path_factory.mktemp("nbval")
     (place / "conftest.py").write_bytes((ROOT / "conftest.py").read_bytes())
+    (place / "tests").mkdir()
+    (place / "tests" / "offline").symlink_to(ROOT / "tests" / "offline")
     (place / "pytest.ini").write_text("[pytest]\n")
     for name, notebook in TINY.items():
         nbformat.write(notebook, place / f"{name}.ipynb")
