@@ -11,7 +11,7 @@
     train       the small training loop that made assets/tiny-llama
     parallel    one model over several processes, on torch.distributed
     parallel_report  whether the split model is the same function as the whole one, and what it sends
-    device      the accelerator when there is one, seeds
+    device      the accelerator when there is one, seeds, what to do when its memory is full
     plots       the course's figures: arrays in, Axes out
     explorers   sliders around a figure
     checks      whether your solution of an exercise is right, and if not, what it seems to do instead

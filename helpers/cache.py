@@ -5,6 +5,7 @@ import math
 import torch
 
 from helpers.config import LlamaConfig
+from helpers.device import is_out_of_memory
 from helpers.validate import require_positive_int
 
 
@@ -23,7 +24,9 @@ class KVCache:
         shape = (config.n_layers, batch_size, config.n_kv_heads, max_seq_len, config.head_dim)
         try:
             self.k, self.v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
-        except RuntimeError as error:  # out of memory
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error) and "overflow" not in str(error):  # overflow: of the number of bytes
+                raise
             raise ValueError(
                 f"a cache of {batch_size:,} rows and {max_seq_len:,} tokens needs {2 * math.prod(shape):,} numbers, "
                 "more than fit into memory: ask for fewer rows or fewer tokens."

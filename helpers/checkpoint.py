@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from helpers.config import LLAMA3_SCALING, LlamaConfig
+from helpers.device import explain_out_of_memory
 from helpers.model import Llama, swiglu_hidden_dim
 from helpers.validate import require_honest_tensors, require_honest_zip
 
@@ -84,7 +85,8 @@ def load_checkpoint(
     else:
         found = sorted(path.name for path in folder.iterdir())[:5] or "nothing"
         raise FileNotFoundError(
-            f"{folder} holds neither config.json (Hugging Face) nor params.json (Meta), but {found}."
+            f"{folder} holds neither config.json (Hugging Face) nor params.json (Meta), but {found}: "
+            "pass the folder that holds one of them."
         )
     return model_from_weights(config, weights, dtype=dtype, device=device, source=str(folder))
 
@@ -109,7 +111,7 @@ def model_from_weights(
         head = weights.get("lm_head.weight", weights["tok_embeddings.weight"])
         if not torch.equal(head, weights["tok_embeddings.weight"]):
             raise ValueError(
-                f"{source}: the config ties embeddings, but lm_head differs from tok_embeddings: untie it."
+                f"{source}: the config ties embeddings, but lm_head differs from tok_embeddings: untie them."
             )
         weights = weights | {"lm_head.weight": weights["tok_embeddings.weight"]}
     problems = [f"missing: {name}" for name in wanted if name not in weights]
@@ -123,11 +125,13 @@ def model_from_weights(
         elif not weights[name].isfinite().all():
             problems.append(f"not finite: {name} holds NaN or infinity")
     if problems:
-        more = f"\n  … and {len(problems) - 20} more" if len(problems) > 20 else ""
-        listed = "\n  ".join(sorted(problems)[:20])
-        raise ValueError(f"{source}: {len(problems)} weights do not fit. Nothing was loaded.\n  {listed}{more}")
+        more = [f"… and {len(problems) - 20} more"] * (len(problems) > 20)
+        listed = "\n  ".join(["fetch config and weights of one model.", *sorted(problems)[:20], *more])
+        raise ValueError(f"{source}: {len(problems)} weights do not fit. Nothing was loaded: {listed}")
     # no-op casts are copied too: a loaded file may be mapped memory, and a caller keeps its own tensors
-    state = {name: weight.to(device=device, dtype=dtype, copy=True) for name, weight in weights.items()}
+    size = f"{sum(weight.numel() for weight in weights.values()):,} weights as {dtype} do not fit on {device}"
+    with explain_out_of_memory(f"{source}: {size}: pass dtype=torch.bfloat16, or open a smaller model."):
+        state = {name: weight.to(device=device, dtype=dtype, copy=True) for name, weight in weights.items()}
     model.load_state_dict(state, assign=True)
     if config.tie_embeddings:
         model.lm_head.weight = model.tok_embeddings.weight
@@ -165,7 +169,7 @@ def _require_plausible(config, weights, source):
     if config.n_layers > 100 + len(weights) or rows * config.dim > most:
         raise ValueError(
             f"{source}: {config} needs far more than the {len(weights)} weights found: "
-            "the config belongs to another model, or is damaged."
+            "the config belongs to another model, or is damaged: fetch it again."
         )
 
 
@@ -279,14 +283,15 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
     kind = content.get("model_type")
     if kind != "llama":
         raise ValueError(
-            f"{source} describes a {kind!r} model, not 'llama': this course reads LLaMA architectures only."
+            f"{source} describes a {kind!r} model, not 'llama': this course reads only LLaMA, such as SmolLM2-135M."
         )
     unknown = {"attention_bias": (False, None), "mlp_bias": (False, None), "hidden_act": ("silu", None)}
     unknown |= {"quantization_config": (None,), "pretraining_tp": (1, None), "partial_rotary_factor": (1.0, None)}
     for name, known in unknown.items():
         if content.get(name) not in known:
             raise ValueError(
-                f"{source} sets {name}={content[name]!r}, which this model does not have (only {known[0]})."
+                f"{source} sets {name}={content[name]!r}, which this model does not have (only {known[0]}): "
+                "use another checkpoint."
             )
     theta, rope = _rope_from_hugging_face(content, source)
     try:
@@ -306,7 +311,7 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
             tie_embeddings=content.get("tie_word_embeddings") or False,
         )
     except KeyError as error:
-        raise ValueError(f"{source} has no {error}: it is not a complete LLaMA config.") from None
+        raise ValueError(f"{source} has no {error}: it is not a complete LLaMA config. Fetch it again.") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{source}: {error}") from error
 
@@ -316,14 +321,14 @@ def _rope_from_hugging_face(content, source):
     rope = {}
     for place in ("rope_scaling", "rope_parameters"):
         if not isinstance(content.get(place), dict | None):
-            raise ValueError(f"{source} sets {place}={content[place]!r}: an object or null is needed.")
+            raise ValueError(f"{source} sets {place}={content[place]!r}: an object or null is needed. Fetch it again.")
         rope |= content.get(place) or {}
     theta = rope.pop("rope_theta", content.get("rope_theta", 10_000.0))
     old_name = rope.pop("type", "default")
     rope = {"type": rope.pop("rope_type", old_name)} | rope
     if rope["type"] not in ("default", "linear", "llama3"):
         raise ValueError(
-            f"{source} sets RoPE type {rope['type']!r}: this course reads 'default', 'linear' and 'llama3'."
+            f"{source} sets RoPE type {rope['type']!r}: this course reads 'default', 'linear', 'llama3'. Use another."
         )
     return theta, None if rope["type"] == "default" else rope
 
@@ -406,10 +411,10 @@ def _read_meta(folder):
                 weights[name] = interleaved_to_halves(weights[name], dim // n_heads)
     except KeyError as error:
         raise ValueError(
-            f"{folder}: {error} is missing from params.json or a shard: it is not a whole LLaMA."
+            f"{folder}: {error} is missing from params.json or a shard: it is not a whole LLaMA. Fetch all files again."
         ) from error
     except (AttributeError, TypeError, ValueError, IndexError, ArithmeticError, RuntimeError) as error:
-        raise ValueError(f"{folder}: params.json and the shards do not describe one LLaMA ({error}).") from error
+        raise ValueError(f"{folder}: params.json and the shards make no LLaMA ({error}): fetch all again.") from error
     return config, weights
 
 
@@ -431,15 +436,8 @@ def _config_from_meta(params, vocab_size, tied):
     scaling["high_freq_factor"] = float(params.get("rope_high_freq_factor") or scaling["high_freq_factor"])
     hidden_dim = swiglu_hidden_dim(params["dim"], params.get("multiple_of", 256), params.get("ffn_dim_multiplier"))
     return LlamaConfig(
-        vocab_size=vocab_size,
-        dim=params["dim"],
-        n_layers=params["n_layers"],
-        n_heads=params["n_heads"],
-        n_kv_heads=params.get("n_kv_heads") or params["n_heads"],
-        hidden_dim=hidden_dim,
-        max_seq_len=params.get("max_seq_len", default_length),
-        norm_eps=params.get("norm_eps", 1e-5),
-        rope_theta=theta,
-        rope_scaling=scaling if scaled else None,
-        tie_embeddings=tied,
-    )
+        vocab_size=vocab_size, dim=params["dim"], n_layers=params["n_layers"], n_heads=params["n_heads"],
+        n_kv_heads=params.get("n_kv_heads") or params["n_heads"], hidden_dim=hidden_dim,
+        max_seq_len=params.get("max_seq_len", default_length), norm_eps=params.get("norm_eps", 1e-5),
+        rope_theta=theta, rope_scaling=scaling if scaled else None, tie_embeddings=tied,
+    )  # fmt: skip

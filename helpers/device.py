@@ -1,7 +1,9 @@
-"""Which device to use, and seeds."""
+"""Which device to use, seeds, and what to do when its memory is full."""
 
+import contextlib
 import os
 import random
+import re
 
 import torch
 
@@ -31,3 +33,37 @@ def set_seed(seed: int = 0) -> torch.Generator:
     random.seed(seed)
     torch.manual_seed(seed)
     return torch.Generator().manual_seed(seed)
+
+
+def wait_for(device: torch.device):
+    """Wait until the device has done all it was given: to be called before a clock is read.
+
+    An accelerator works on its own; Python only hands the work over and goes on.
+    """
+    if device.type != "cpu":
+        {"cuda": torch.cuda, "mps": torch.mps}[device.type].synchronize()
+
+
+@contextlib.contextmanager
+def explain_out_of_memory(what_to_do: str):
+    """Add to an out-of-memory error from inside which setting to change; any other error passes unchanged.
+
+    Args:
+        what_to_do: what was asked for, with its values, and what to ask for instead.
+
+    Raises:
+        torch.OutOfMemoryError: what_to_do; PyTorch's own error is its cause.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error) or is_out_of_memory(error.__cause__):  # another error, or explained already
+            raise
+        raise torch.OutOfMemoryError(f"out of memory: {what_to_do}") from error
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error says that memory does not suffice; only CUDA has a kind of its own for it."""
+    says = r"out of memory|can't allocate memory|not enough memory|invalid buffer size"  # MPS, Linux, Windows, MPS
+    kinds = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, kinds) or (isinstance(error, RuntimeError) and bool(re.search(says, str(error), re.I)))

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from helpers.device import explain_out_of_memory
 from helpers.model import GroupedQueryAttention, Llama, SwiGLU, apply_rope
 from helpers.validate import require_number, require_seed
 
@@ -94,20 +95,22 @@ def stream(
     cache = model.new_cache(tokens.shape[0], tokens.shape[1] + max(1, max_new_tokens))
     done = torch.zeros(tokens.shape[0], dtype=torch.bool)
     chosen, step_input = None, tokens.to(cache.k.device)
-    for _ in range(max_new_tokens):
-        logits = model(step_input, cache, last_only=True, n_pad=n_pad)[:, -1].cpu()
-        previous, n_pad = chosen, None
-        if temperature == 0:
-            chosen = logits.argmax(dim=-1)
-        else:
-            probabilities = next_token_probabilities(logits, temperature, top_k, top_p)
-            chosen = torch.multinomial(probabilities, 1, generator=draw)[:, 0]
-        chosen = torch.where(done, previous, chosen) if done.any() else chosen  # a finished row repeats its stop token
-        done |= torch.isin(chosen, stop_ids)
-        yield chosen.clone()
-        if done.all():
-            return
-        step_input = chosen[:, None].to(cache.k.device)
+    prompts = "{} prompts of {} tokens are too much to read at once: pass fewer, or shorter ones.".format(*tokens.shape)
+    with explain_out_of_memory(prompts):
+        for _ in range(max_new_tokens):
+            logits = model(step_input, cache, last_only=True, n_pad=n_pad)[:, -1].cpu()
+            previous, n_pad = chosen, None
+            if temperature == 0:
+                chosen = logits.argmax(dim=-1)
+            else:
+                probabilities = next_token_probabilities(logits, temperature, top_k, top_p)
+                chosen = torch.multinomial(probabilities, 1, generator=draw)[:, 0]
+            chosen = torch.where(done, previous, chosen) if done.any() else chosen  # a finished row repeats its stop
+            done |= torch.isin(chosen, stop_ids)
+            yield chosen.clone()
+            if done.all():
+                return
+            step_input = chosen[:, None].to(cache.k.device)
 
 
 @torch.no_grad()
@@ -137,6 +140,7 @@ def generate(
 
     Raises:
         ValueError: if a setting is out of range, or the prompt is empty or not of token ids.
+        torch.OutOfMemoryError: if the prompts do not fit into memory; says what to change.
     """
     if isinstance(tokens, torch.Tensor):
         if tokens.ndim != 2 or tokens.numel() == 0:

@@ -49,11 +49,11 @@ def show(fig: Figure, alt: str):
 
     if not alt.strip() or len(alt.split()) >= 40:
         raise ValueError(f"alt has {len(alt.split())} words: describe the figure in 1 to 39 words.")
-    picture = io.BytesIO()
-    fig.savefig(picture, format="png", metadata={"Software": None})
+    picture, width = io.BytesIO(), round(fig.get_figwidth() * fig.dpi)
+    fig.savefig(picture, format="png", dpi=2 * fig.dpi, metadata={"Software": None})  # sharp on a fine screen too
     plt.close(fig)
     data = {"image/png": base64.b64encode(picture.getvalue()).decode(), "text/plain": "<figure>"}
-    display(data, raw=True, metadata={"image/png": {"alt": alt}})
+    display(data, raw=True, metadata={"image/png": {"alt": alt, "width": width}})
     print(f"Figure: {alt}")
 
 

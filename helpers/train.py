@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from helpers.checkpoint import save_checkpoint
 from helpers.config import LlamaConfig
-from helpers.device import pick_device, set_seed
+from helpers.device import explain_out_of_memory, pick_device, set_seed
 from helpers.model import Llama, count_parameters
 from helpers.text import (
     batches,
@@ -57,6 +57,7 @@ def train(
 
     Raises:
         ValueError: if a setting is out of range, or if `keep` holds another run or is damaged; it stays as it is.
+        torch.OutOfMemoryError: if a step does not fit into memory; says which setting to change.
     """
     _require_settings(steps, batch_size, every, seed, peak, warm_up, weight_decay)
     keep = None if keep is None else Path(keep)
@@ -76,12 +77,13 @@ def train(
             continue  # done before the stop: only the draws are repeated
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, peak, warm_up)
-        loss = F.cross_entropy(model(inputs.to(device)).flatten(0, 1), targets.to(device).flatten())
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.item())
+        with explain_out_of_memory(TOO_MUCH.format(batch_size, model.config.max_seq_len)):
+            loss = F.cross_entropy(model(inputs.to(device)).flatten(0, 1), targets.to(device).flatten())
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            losses.append(loss.item())
         if keep is not None and len(losses) % every == 0:
             state = {"run": run, "losses": losses, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save(state, keep.with_name(f".{keep.name}.part"))  # beside, then renamed: never half a file
@@ -89,6 +91,12 @@ def train(
         report(len(losses), losses[-1])
     model.eval()
     return losses
+
+
+TOO_MUCH = (
+    "batch_size={} windows of max_seq_len={} tokens are too much to train on at once: pass a smaller batch_size, or "
+    "make a model of a smaller max_seq_len or dim."
+)
 
 
 def _require_settings(steps, batch_size, every, seed, peak, warm_up, weight_decay):

@@ -1,11 +1,20 @@
-"""The device is the accelerator when there is one, COURSE_DEVICE overrides, and seeds repeat the draws."""
+"""Which device is picked, that seeds repeat the draws, and what is said when memory is full."""
 
 import random
+import re
 
 import pytest
 import torch
 
-from helpers.device import pick_device, set_seed
+from helpers import train
+from helpers.cache import KVCache
+from helpers.checkpoint import load_checkpoint
+from helpers.device import explain_out_of_memory, is_out_of_memory, pick_device, set_seed, wait_for
+from helpers.generate import generate, stream
+from helpers.model import Llama
+from helpers.text import TINY_LLAMA
+from tests.conftest import TINY, make_model
+from tests.fake_device import fake_accelerator
 
 
 @pytest.fixture(autouse=True)
@@ -94,3 +103,111 @@ def test_the_default_seed_is_0():
 
 def test_the_generator_draws_on_the_cpu():
     assert set_seed().device == torch.device("cpu")
+
+
+@pytest.mark.parametrize(("kind", "waits"), [("cpu", 0), ("mps", 1), ("cuda", 1)])
+def test_waiting_for_the_device(kind, waits):
+    with fake_accelerator("mps" if kind == "cpu" else kind) as fake:
+        wait_for(torch.device(kind))
+        assert fake.waits == waits
+
+
+# ------------------------------------------------------------------------------------------ memory is full
+
+FULL = {  # as PyTorch says it
+    "CUDA": torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 8 GiB"
+    ),
+    "MPS": RuntimeError("MPS backend out of memory (MPS allocated: 18.10 GB, max allowed: 18.13 GB)."),
+    "MPS, one tensor": RuntimeError("Invalid buffer size: 40.00 GB"),
+    "Linux": RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried"),
+    "Windows": RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 4000000 bytes."),
+    "Python": MemoryError(),
+}
+OTHERS = [
+    RuntimeError("Expected all tensors to be on the same device"),
+    ValueError("out of memory is not what this says"),
+    KeyboardInterrupt(),
+]
+
+
+@pytest.mark.parametrize("error", FULL.values(), ids=FULL)
+def test_a_full_memory_is_explained(error):
+    with pytest.raises(torch.OutOfMemoryError) as raised, explain_out_of_memory("pass a smaller batch_size"):
+        raise error
+    assert str(raised.value) == "out of memory: pass a smaller batch_size"
+    assert raised.value.__cause__ is error
+
+
+def test_it_is_explained_once():
+    outer, inner = explain_out_of_memory("outer"), explain_out_of_memory("inner")
+    with pytest.raises(torch.OutOfMemoryError, match=r"^out of memory: inner$"), outer, inner:
+        raise FULL["MPS"]
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=repr)
+def test_other_errors_pass_unchanged(error):
+    with pytest.raises(type(error)) as raised, explain_out_of_memory("pass a smaller batch_size"):
+        raise error
+    assert raised.value is error
+    assert raised.value.__cause__ is None
+
+
+def test_a_real_request_that_no_memory_holds():
+    with pytest.raises(torch.OutOfMemoryError, match="ask for less") as raised, explain_out_of_memory("ask for less"):
+        torch.empty(2**58, dtype=torch.int8)
+    assert is_out_of_memory(raised.value.__cause__)
+
+
+def new_cache():
+    return KVCache(TINY, 3, 40, torch.float32, "cpu")
+
+
+def learn():
+    return train.train(make_model(), lambda: torch.arange(64).repeat(3), steps=2, batch_size=6)
+
+
+# what is done, which call inside finds memory full, what is said
+PLACES = {
+    "training, forward": (learn, (Llama, "forward"), "batch_size=6 windows of max_seq_len=64 .*smaller batch_size"),
+    "training, backward": (learn, (torch.Tensor, "backward"), "batch_size=6 windows.*smaller batch_size"),
+    "training, step": (learn, (torch.optim.AdamW, "step"), "batch_size=6 windows.*smaller batch_size"),
+    "writing": (
+        lambda: generate(make_model(), torch.ones(5, 7, dtype=torch.int64), 2), (Llama, "forward"),
+        "5 prompts of 7 tokens.*fewer, or shorter"),
+    "streaming": (
+        lambda: list(stream(make_model(), torch.ones(5, 7, dtype=torch.int64), 2)), (Llama, "forward"),
+        "5 prompts of 7 tokens.*fewer, or shorter"),
+    "opening": (
+        lambda: load_checkpoint(TINY_LLAMA, device="cpu"), (torch.Tensor, "to"),
+        "tiny-llama: 1,[0-9,]+ weights as torch.float32 do not fit on cpu: pass dtype=torch.bfloat16"),
+    "a cache": (new_cache, (torch, "zeros"), "a cache of 3 rows and 40 tokens needs .*fewer rows or fewer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [FULL["CUDA"], FULL["MPS"], FULL["Linux"]], ids=["CUDA", "MPS", "Linux"])
+@pytest.mark.parametrize("place", PLACES)
+def test_the_setting_to_change_is_named(monkeypatch, place, error):
+    does, inside, words = PLACES[place]
+    monkeypatch.setattr(*inside, raising(error))
+    with pytest.raises(ValueError if place == "a cache" else torch.OutOfMemoryError) as raised:
+        does()
+    assert re.search(words, str(raised.value))
+    assert raised.value.__cause__ is error
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_no_full_memory_is_not_called_so(monkeypatch, place):
+    does, inside, _ = PLACES[place]
+    error = RuntimeError("the device was lost")
+    monkeypatch.setattr(*inside, raising(error))
+    with pytest.raises(RuntimeError) as raised:
+        does()
+    assert raised.value is error
+
+
+def raising(error):
+    def fails(*args, **kwargs):
+        raise error
+
+    return fails

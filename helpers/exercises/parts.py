@@ -106,7 +106,7 @@ def gradients_through(answer, inputs):
     """Gradients of a weighted sum of the answer for every input that asks for one; None where none arrives."""
     weigh = torch.linspace(0.5, 1.5, answer.numel(), dtype=torch.float64).reshape(answer.shape)
     wanted = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
-    gradients = torch.autograd.grad((answer.double() * weigh).sum(), wanted, allow_unused=True)
+    gradients = torch.autograd.grad((answer.cpu().double() * weigh).sum(), wanted, allow_unused=True)
     return tuple(None if gradient is None else gradient.detach() for gradient in gradients)
 
 
