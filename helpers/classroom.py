@@ -49,6 +49,8 @@ def write_beside(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, beside)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
@@ -82,7 +84,7 @@ def without_solutions(notebook: dict) -> dict:
         if not inside:
             kept.append(cell)
     if not found and any("exercise" in cell["metadata"].get("tags", []) for cell in kept):
-        raise ValueError('a notebook has exercises but no heading "## Solutions": where do its solutions begin?')
+        raise ValueError('a notebook has exercises but no heading "## Solutions": put it before the first solution.')
     notebook["cells"] = kept
     notebook["metadata"].pop("source_hash", None)  # of the text with solutions
     return notebook
@@ -108,7 +110,7 @@ def student(folder: Path, root: Path = ROOT) -> list[Path]:
     """
     folder = Path(folder).absolute()
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-        raise FileExistsError(f"{folder} is there already and not an empty folder. Give another name.")
+        raise FileExistsError(f"{folder} is there already and not an empty folder: give another name.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
         made = Path(beside) / "folder"
@@ -179,7 +181,7 @@ def reset(path: Path) -> Path | None:
     """
     path, kept = Path(path).absolute(), None
     if path.suffix != ".ipynb":
-        raise ValueError(f"{path.name} is no notebook: a name that ends in .ipynb is expected.")
+        raise ValueError(f"{path.name} is no notebook: a name that ends in .ipynb is expected, such as 02_rope.ipynb.")
     fresh = committed(path)
     if path.is_file() and path.read_bytes() == fresh:
         return None
@@ -208,7 +210,7 @@ def _new_file(path):
             return kept
         except FileExistsError:
             continue
-    raise FileExistsError(f"{kept} and 998 more of that second are taken. Wait a second.")
+    raise FileExistsError(f"{kept} and 998 more of that second are taken: wait a second.")
 
 
 # ------------------------------------------------------------------------- exercises, and the code they need
@@ -244,9 +246,10 @@ def read_statements(sources: list[str]) -> tuple[list[Statement], dict[int, str]
     """The statements of all cells in order, and {cell: what is wrong with it} of those that are not Python."""
     statements, faults = [], {}
     for cell, source in enumerate(sources, start=1):
+        if len(source) > LARGEST_CELL:
+            faults[cell] = f"it has {len(source):,} characters, more than {LARGEST_CELL:,}: split it"
+            continue
         try:
-            if len(source) > LARGEST_CELL:
-                raise ValueError(f"it has {len(source):,} characters, more than {LARGEST_CELL:,}")
             statements += [_statement(cell, node) for node in _parse(source).body]
         except (SyntaxError, ValueError, RecursionError, MemoryError, RuntimeError) as error:
             faults[cell] = f"{type(error).__name__}: {str(error)[:150]}"
@@ -312,7 +315,8 @@ def read_course(folder: Path, only: list[str] | None = None) -> dict[str, tuple[
             course[path.stem] = exercises, [one for one in statements if not one.binds & stubs]
     missing = [name for name in only or [""] if not any(stem.startswith(name) for stem in course)]
     if missing:
-        raise ValueError(f"{folder} has no notebook {missing[0]} with exercises; found: {', '.join(there) or 'none'}.")
+        which, found = f"notebook {missing[0]}".strip(), ", ".join(there) or "none"
+        raise ValueError(f"{folder} has no {which} with exercises; found: {found}. Give a name, or the start of one.")
     return course
 
 
@@ -320,8 +324,9 @@ def _exercise(notebook, title, source):
     match ast.parse(source).body:
         case [*above, ast.Expr(ast.Call(ast.Name(check), [ast.Name(function)], []))] if check.startswith("check_"):
             stubs = [node for node in above if isinstance(node, ast.FunctionDef) and node.name == function]
-            return Exercise(notebook, title, function, check, ast.dump(stubs[-1]))
-    raise ValueError(f"{notebook}, exercise {title}: the cell should end in a line check_...(function).")
+            if stubs:
+                return Exercise(notebook, title, function, check, ast.dump(stubs[-1]))
+    raise ValueError(f"{notebook}, exercise {title}: the cell must define the function and end in check_...(function).")
 
 
 def code_for(function: str, own: list[Statement], course: list[Statement]) -> str | None:
@@ -389,7 +394,10 @@ def find_submissions(folder: Path, notebooks: list[str]) -> tuple[dict[str, Stud
         elif entry.suffix == ".ipynb":
             strays.append(entry)
     if not students:
-        raise ValueError(f"{folder} holds neither folders of students nor files like anna__{notebooks[0]}.ipynb.")
+        raise ValueError(
+            f"{folder} holds neither folders of students nor files like anna__{notebooks[0]}.ipynb: give the folder "
+            "that holds them."
+        )
     return students, strays
 
 

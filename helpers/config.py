@@ -42,12 +42,13 @@ class LlamaConfig:
         if self.head_dim % 2:
             raise ValueError(
                 f"head_dim={self.head_dim} is odd (dim={self.dim}, n_heads={self.n_heads}), but RoPE turns pairs: "
-                "pass an even head_dim, or choose n_heads so that dim / n_heads is even."
+                "pass an even head_dim, or choose n_heads so that dim / n_heads is even (notebook 02, section 2.2)."
             )
         if self.n_heads % self.n_kv_heads:
             raise ValueError(
                 f"n_heads={self.n_heads} is not a multiple of n_kv_heads={self.n_kv_heads}: each key/value head serves "
-                "the same number of query heads. Choose n_kv_heads among the divisors of n_heads."
+                "the same number of query heads. Choose n_kv_heads among the divisors of n_heads "
+                "(notebook 04, section 4.3)."
             )
         require_number("norm_eps", self.norm_eps, lambda eps: eps >= 0, ">= 0, for example 1e-5")
         require_rope(self.head_dim, self.rope_theta, self.rope_scaling)
@@ -78,10 +79,15 @@ def require_rope(head_dim, theta, scaling):
     known = {"linear": set(), "ntk": set(), "llama3": set(LLAMA3_SCALING)}
     kind, factor = scaling.get("type"), scaling.get("factor")
     if not isinstance(kind, str) or kind not in known:
-        raise ValueError(f"rope_scaling type {kind!r} is not known: use one of {sorted(known)}, or None.")
+        raise ValueError(
+            f"rope_scaling type {kind!r} is not known: use one of {sorted(known)}, or None (notebook 02, section 2.7)."
+        )
     extra = set(scaling) - {"type", "factor"} - known[kind]
     if extra:
-        raise ValueError(f"rope_scaling of type {kind!r} does not take {sorted(map(str, extra))}: remove them.")
+        takes = sorted({"type", "factor"} | known[kind])
+        raise ValueError(
+            f"rope_scaling of type {kind!r} does not take {sorted(map(str, extra))}, only {takes}: remove them."
+        )
     wanted = ">= 1 and <= 1e18: new length / trained length"
     require_number("rope_scaling factor", factor, lambda factor: 1 <= factor <= 1e18, wanted)
     if kind == "ntk":

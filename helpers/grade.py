@@ -67,6 +67,7 @@ STATUSES = {
     "not graded": "The grader itself failed or was stopped. This says nothing about the answer.",
 }
 OF_CHECK = {"passed": "passed", "failed": "not yet", "todo": "not attempted"}
+FORMULA = re.compile(r'((?:^|[;\t\r\n])[\s"]*)(?=[=+\-@＝＋－＠])')  # where a spreadsheet may see a cell begin
 LARGEST_FILE = 50_000_000  # bytes of a notebook
 START = 120  # seconds for a kernel to start and import torch, which is not the learner's time
 PREPARE = """
@@ -337,13 +338,12 @@ def run_all(work: list[tuple], seconds: float, submissions: Path | None, jobs: i
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as CSV, with a header; a text is kept from being taken for a formula by a spreadsheet."""
+    """The rows as CSV, with a header; no text is taken for a formula, by spreadsheets that cut at ; either."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(vars(rows[0]))
     for row in rows:
-        cells = map(str, vars(row).values())
-        writer.writerow(["'" + cell if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell for cell in cells])
+        writer.writerow([FORMULA.sub(r"\1'", str(cell)) for cell in vars(row).values()])
     return text.getvalue()
 
 

@@ -50,7 +50,7 @@ def require_divisible(config: LlamaConfig, n_ranks: int):
         if getattr(config, name) % n_ranks:
             raise ValueError(
                 f"{name}={getattr(config, name)} cannot be dealt out to {n_ranks} processes: start a number of "
-                "processes that divides it."
+                "processes that divides it (notebook 07, section 7.2)."
             )
 
 
@@ -90,18 +90,21 @@ def load_parallel(folder: str | Path, mesh: DeviceMesh, dtype: torch.dtype = tor
     place = _places(folder)
     for name, weight in model.named_parameters():
         if theirs[name] not in place:
-            raise ValueError(f"{folder}: {theirs[name]} is missing.")
+            raise ValueError(f"{folder}: {theirs[name]} is missing: fetch the checkpoint again.")
         with safe_open(place[theirs[name]], framework="pt") as file:
             whole, part, mine = file.get_slice(theirs[name]), weight, ...
             if list(weight.shape) != whole.get_shape():
-                raise ValueError(f"{folder}: {theirs[name]} is {whole.get_shape()}, not {list(weight.shape)}.")
+                raise ValueError(
+                    f"{folder}: {theirs[name]} is {whole.get_shape()}, config.json asks for {list(weight.shape)}: "
+                    "fetch the checkpoint again."
+                )
             if isinstance(weight, DTensor):
                 part, cut = weight.to_local(), weight.placements[0].dim
                 start = mesh.get_local_rank() * part.shape[cut]
                 mine = (slice(None),) * cut + (slice(start, start + part.shape[cut]),)
             part.copy_(whole[mine])
         if not part.isfinite().all():
-            raise ValueError(f"{folder}: {theirs[name]} holds NaN or infinity.")
+            raise ValueError(f"{folder}: {theirs[name]} holds NaN or infinity: fetch the checkpoint again.")
     return model.eval()
 
 

@@ -92,6 +92,7 @@ def main():
     dist.all_gather_object(everything, found)
     if dist.get_rank() == 0:
         print(*map(json.dumps, everything), sep="\n", flush=True)
+    dist.barrier()  # so that gloo's threads free what they gathered: PyTorch 2.6 may hang otherwise (pytorch#154976)
     dist.destroy_process_group()
 
 

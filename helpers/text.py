@@ -209,7 +209,8 @@ def bits_per_byte(model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> fl
     half = model.config.max_seq_len // 2
     if half == 0 or len(tokens) < 2:
         raise ValueError(
-            f"max_seq_len={model.config.max_seq_len} and a text of {len(tokens)} tokens: each must be at least 2."
+            f"max_seq_len={model.config.max_seq_len} and a text of {len(tokens)} tokens: each must be at least 2. "
+            "Pass a longer text, or a model that reads more than one token."
         )
     nats = math.log(model.config.vocab_size)  # nothing stands before the first token: all are equally likely
     for start in range(0, max(1, len(tokens) - 1 - half), half):

@@ -61,7 +61,8 @@ def require_padding(n_pad, tokens: torch.Tensor, longest: int) -> torch.Tensor:
     low, high = n_pad.min().item(), n_pad.max().item()
     if low < 0 or high >= longest:
         raise ValueError(
-            f"n_pad runs from {low} to {high}, but rows of at most {longest} tokens allow 0 to {longest - 1}."
+            f"n_pad runs from {low} to {high}, but rows of at most {longest} tokens allow 0 to {longest - 1}: "
+            "leave every row a token of its own."
         )
     return n_pad.long()
 

@@ -3,9 +3,15 @@
 The same 500 cases on every run; `COURSE_FUZZ=nightly` draws 10,000 new ones.
 """
 
+import base64
+import html
+import io
+import itertools
 import json
 import math
 import os
+import random
+import re
 import signal
 import struct
 import sys
@@ -14,10 +20,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from matplotlib.image import AxesImage, imread
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from tokenizers import Tokenizer
 from traitlets import TraitError
 
@@ -765,6 +776,86 @@ def test_the_smallest_top_p_keeps_the_likeliest_token():
 # --------------------------------------------------------------------------------------------- explorers
 
 EXPLORE = sorted(name for name in vars(explorers) if name.startswith("explore_"))
+SHOWN = (Line2D, Rectangle, Text, AxesImage)
+
+
+def at_start(explorer):
+    """The explorer with the values that it had when it was made; its picture is the same again."""
+    for name, value in explorer.start[0].items():
+        explorer.controls[name].value = value
+    assert explorer.png == explorer.start[1]
+    return explorer
+
+
+def place_of(artist):
+    """The numbers that say where an artist is, or what it shows."""
+    if isinstance(artist, Line2D):
+        return np.asarray(artist.get_xydata(), dtype=float)
+    if isinstance(artist, AxesImage):
+        return np.asarray(artist.get_array(), dtype=float)
+    if isinstance(artist, Rectangle):
+        return artist.get_bbox().extents
+    return np.array([float(part) for part in artist.get_position()])
+
+
+def faults_of(explorer):
+    """What is wrong with what an explorer shows now, in words; none if all is well."""
+    page, words = explorer.picture.value, f"{explorer.finding} {explorer.settings}"
+    if 'role="alert"' in page:
+        yield re.search(r'role="alert".*', page)[0]
+    for part in (explorer.finding, explorer.settings):
+        if html.escape(part) not in page:
+            yield f"not in the caption: {part}"
+    if re.search(r"\b(nan|inf)\b", words.replace("their softmax is nan", "")):
+        yield words
+    for artist in explorer.shown:
+        numbers = place_of(artist)
+        if np.isinf(numbers).any() or (numbers.size and not np.isfinite(numbers).any()):
+            yield f"{artist} at {numbers}"
+        if not isinstance(artist, Line2D) and np.isnan(numbers).any():  # in a line, nan is a gap
+            yield f"{artist} at {numbers}"
+    for control in explorer.controls.values():
+        name, value = control.description.partition(" [")[0], control.value
+        said = re.search(rf"[ ,]{re.escape(name)} ({re.escape(str(value))}|[-\d.,e+]*\d)(?=[ ,.])", explorer.settings)
+        if not said or not (said[1] == str(value) or (isinstance(value, float) and near(said[1], value))):
+            yield f"{name} is {value!r}, the caption says {explorer.settings}"
+
+
+def near(text, value):
+    return math.isclose(float(text.replace(",", "")), value, rel_tol=0.006, abs_tol=1e-9)
+
+
+def levels_of(control, inside=False):
+    """Every option of a list; of a slider the ends, the start and, with inside, what lies a step from the ends."""
+    if hasattr(control, "options"):
+        return list(control.options)
+    steps = [control.min, control.max]
+    if inside:
+        steps = [control.min, control.min + control.step, control.max - control.step, control.max]
+    return [control.base**step if hasattr(control, "base") else step for step in steps]
+
+
+def corners_of(explorer, most):
+    """Settings with every control at an end: in the order of the controls, so many that each two ends meet once.
+
+    At night up to `most` of all, a step from the ends too.
+    """
+    levels = [levels_of(control, inside=NIGHTLY) for control in explorer.controls.values()]
+    every = list(itertools.islice(itertools.product(*levels), 200_000))
+    if NIGHTLY:
+        return sorted(random.sample(every, min(most, len(every))), key=every.index) if len(every) > most else every
+    chosen, met = [], set()
+    for _ in range(len(every)):
+        best = max(every, key=lambda corner: len(pairs_of(corner) - met))
+        if pairs_of(best) <= met:
+            break
+        chosen.append(best)
+        met |= pairs_of(best)
+    return sorted(chosen, key=every.index)
+
+
+def pairs_of(corner):
+    return set(itertools.combinations(enumerate(corner), 2))
 
 
 @pytest.fixture(scope="module")
@@ -776,6 +867,7 @@ def drawn():
         if name not in made:
             made[name] = getattr(explorers, name)()
             made[name].start = (made[name].values, made[name].png)
+            made[name].shown = made[name].figure.findobj(lambda one: isinstance(one, SHOWN))
         return made[name]
 
     with matplotlib.rc_context():
@@ -792,10 +884,7 @@ def test_any_value_of_a_control_is_drawn_put_at_the_end_or_refused(drawn, data):
 
     Only None empties a list of options, which no click can do: the explorer says so and keeps its picture.
     """
-    explorer = drawn(data.draw(st.sampled_from(EXPLORE)))
-    for name, value in explorer.start[0].items():
-        explorer.controls[name].value = value
-    assert explorer.png == explorer.start[1]
+    explorer = at_start(drawn(data.draw(st.sampled_from(EXPLORE))))
     for _ in range(4):
         control = explorer.controls[data.draw(st.sampled_from(sorted(explorer.controls)))]
         if hasattr(control, "options"):
@@ -812,3 +901,58 @@ def test_any_value_of_a_control_is_drawn_put_at_the_end_or_refused(drawn, data):
                 assert control.value == before
         assert ends is None or ends[0] <= control.value <= ends[1]
         assert ('role="alert"' in explorer.picture.value) == (None in explorer.values.values())
+
+
+@pytest.mark.parametrize("name", EXPLORE)
+def test_at_every_corner_an_explorer_draws_and_says_what_is_set(drawn, name):
+    explorer = at_start(drawn(name))
+    assert list(faults_of(explorer)) == []
+    for corner in corners_of(explorer, most=400):
+        for control, value in zip(explorer.controls.values(), corner, strict=True):
+            if control.value != value:
+                control.value = value
+                assert list(faults_of(explorer)) == [], explorer.values
+    assert tuple(explorer.values.values()) == corner
+    picture = imread(io.BytesIO(base64.b64decode(explorer.png)))
+    assert picture.shape[:2] == (396, 880)
+    assert 0.01 < (picture[..., :3].min(axis=-1) < 0.5).mean() < 0.9
+
+
+NO_VALUES = ["x", "", b"x", [], {}, (1, 2), 1j, object()]
+
+
+@pytest.mark.parametrize("name", EXPLORE)
+def test_beyond_the_ends_of_a_control_is_the_end_or_a_refusal(drawn, name):
+    explorer = at_start(drawn(name))
+    for control in explorer.controls.values():
+        start = control.value
+        if hasattr(control, "options"):
+            wrong = [*NO_VALUES, -1, 0.5, 10**30, math.nan, math.inf, f" {control.options[0]}"]
+        else:
+            low, high = levels_of(control)
+            huge = 10**400 if isinstance(start, int) else 1e300
+            for value, end in ((low - 1, low), (high + 1, high), (-huge, low), (huge, high)):
+                control.value = value
+                assert control.value == end
+                assert list(faults_of(explorer)) == [], explorer.values
+            control.value = start
+            wrong = [*NO_VALUES, math.nan if isinstance(start, int) else 10**400]
+        picture = explorer.png
+        for value in wrong:
+            with pytest.raises((TraitError, TypeError, OverflowError, ValueError)):
+                control.value = value
+            assert control.value == start
+            assert explorer.png == picture
+    at_start(explorer)
+
+
+def test_a_fault_of_a_picture_and_of_a_caption_is_noticed(drawn):
+    explorer = at_start(drawn("explore_swiglu"))
+    explorer.controls["g"].value = math.nan  # no page can send it
+    assert any("nan" in fault for fault in faults_of(explorer))
+    at_start(explorer).settings = explorer.settings.replace("up u 2", "up u 3")
+    assert any("not in the caption" in fault for fault in faults_of(explorer))
+    assert any("up u is 2.0, the caption says" in fault for fault in faults_of(explorer))
+    explorer.controls["activation"].value = None
+    assert any("This setting could not be drawn" in fault for fault in faults_of(explorer))
+    assert list(faults_of(at_start(explorer))) == []

@@ -610,7 +610,7 @@ def test_a_stopped_run_leaves_a_whole_table(tmp_path):
     folder = submissions(tmp_path, NORM_RIGHT | {"mended_norm": loop.replace("my_rms", "mended")})
     (tmp_path / "g.csv").write_text("old\n")
     command = [sys.executable, "-m", "helpers.grade", str(folder), "--csv", str(tmp_path / "g.csv"), "--only", "01"]
-    command += ["--no-isolation", "--seconds", "4"]
+    command += ["--no-isolation", "--seconds", "60"]
     run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while "1. RMSNorm from memory" not in (line := run.stdout.readline()):
         assert line, run.stderr.read()

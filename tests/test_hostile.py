@@ -3,6 +3,8 @@
 Pickles that a plain `torch.save` writes are in tests/test_checkpoint.py; those here take more malice.
 """
 
+import csv
+import io
 import json
 import os
 import pickle
@@ -17,14 +19,19 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
+from html.parser import HTMLParser
 from pathlib import Path
 
+import nbformat
 import pytest
 import torch
+from markdown_it import MarkdownIt
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from helpers import train
+from helpers import grade, train
 from helpers.checkpoint import LARGEST_JSON, load_checkpoint, save_checkpoint
 from helpers.model import Llama
+from tests.browser.lab import chromium, jupyter_lab
 from tests.conftest import TINY, make_model
 from tests.test_fuzz import (
     LINUX,
@@ -37,6 +44,7 @@ from tests.test_fuzz import (
     split_safetensors,
     time_limit,
 )  # fmt: skip
+from tests.test_grade import NORM, solved, write
 
 ROOT = Path(__file__).parent.parent
 NOT_OPENED = r"consolidated.00.pth is damaged or holds something other than tensors, and was not opened"
@@ -324,6 +332,160 @@ def test_a_model_is_never_saved_through_a_link(tmp_path):
             save_checkpoint(make_model(), tmp_path / name)
     assert list((tmp_path / "elsewhere").iterdir()) == []
     assert not (tmp_path / "no").exists()
+
+
+# -------------------------------------------------------------------------- notebooks with programs in outputs
+
+RUN = "(window.itRan = window.itRan || []).push('{}')"
+SCRIPT = f"<script>{RUN.format('script')}</script>"
+IMAGE = f'<img src=x onerror="{RUN.format("image")}">'
+STORED = [  # outputs that run in a browser, if anything lets them
+    new_output("display_data", {"text/html": f"<p>shown</p>{SCRIPT}{IMAGE}<a href='javascript:alert(1)'>a</a>"}),
+    new_output("display_data", {"application/javascript": RUN.format("javascript"), "text/plain": "shown"}),
+    new_output("display_data", {"text/markdown": f"shown {SCRIPT} [a](javascript:alert(1))"}),
+    new_output("stream", name="stdout", text=SCRIPT + IMAGE),
+]
+MARKUP = "</td><script>alert(1)</script><img src=x onerror=alert(1)> [a](javascript:alert`1`) ![b](x:y) <x@y.zz> &lt;"
+RAISES = f"""
+def my_rms_norm(x, weight, eps):
+    raise ValueError({MARKUP!r})
+"""
+NAMED = f"""
+FORMULA = type("=cmd|' /C calc'!A1;=1+1", (Exception,), {{}})
+
+
+def my_rms_norm(x, weight, eps, kind=(_ for _ in ()).throw(FORMULA({MARKUP!r}))):
+    return x
+"""
+ALLOWED = {"h1", "h2", "p", "ul", "li", "table", "thead", "tbody", "tr", "th", "td"}
+
+
+class Tags(HTMLParser):
+    """Every tag with the names of its attributes."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.found |= {(tag, "")} | {(tag, name) for name, _ in attributes}
+
+
+def tags_of_page(page):
+    """What a Markdown viewer that lets HTML through makes of a page; headings of a table are told apart by style."""
+    return Tags(MarkdownIt("commonmark", {"html": True}).enable("table").render(page)).found - {("th", ""), ("td", "")}
+
+
+def cells_of(table):
+    """The cells that spreadsheets see: they cut at commas, semicolons (in half of Europe) or tabs."""
+    return [cell for mark in ",;\t" for row in csv.reader(io.StringIO(table), delimiter=mark) for cell in row]
+
+
+def starts_a_formula(cell):
+    return cell.lstrip(' \t\r\n"').startswith(tuple("=+-@＝＋－＠"))
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """The table and the pages of a class whose names, files, outputs and errors are programs."""
+    folder = tmp_path_factory.mktemp("hostile") / "handed in"
+    names = ['=HYPERLINK("x")', "+1", "-2+3;=1+1", "@SUM(1)", "＝1", ' ;"=1+1', f"{SCRIPT}{IMAGE}".replace("/", "")]
+    for name in [*names, "raises", "named\n=1+1\n# heading"]:
+        answer = {"raises": RAISES, "named\n=1+1\n# heading": NAMED}.get(name)
+        notebook = solved({"my_rms_norm": answer} if answer else {})
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "code":
+                cell["outputs"] = STORED
+        write(folder / name / f"{NORM}.ipynb", notebook)
+    write(folder / "+1" / f"{IMAGE} {SCRIPT}.txt".replace("/", ""), "")
+    grade.main([str(folder), "--csv", str(folder.parent / "g.csv"), "--only", "01", "--no-isolation"])
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in (folder.parent / "g_feedback").iterdir()}
+    return (folder.parent / "g.csv").read_bytes().decode(), pages
+
+
+def test_a_page_of_feedback_runs_nothing(graded):
+    table, pages = graded
+    assert len(pages) == 9
+    assert "ValueError: </td><script>" in table  # the text came through
+    assert "<script>" in "".join(pages.values()).replace("\\", "")
+    for page in pages.values():
+        found = tags_of_page(page)
+        assert {tag for tag, _ in found} <= ALLOWED
+        assert {name for _, name in found} == {""}
+        assert page.count("\n# ") == 0, "a name made a heading of its own"
+
+
+def test_no_cell_of_the_table_is_a_formula(graded):
+    table, _ = graded
+    rows = list(csv.reader(io.StringIO(table)))
+    assert len(rows) == 1 + 9 * 4
+    assert {len(row) for row in rows} == {8}
+    assert [cell for cell in cells_of(table) if starts_a_formula(cell)] == []
+    assert "'=cmd|' /C calc'!A1;'=1+1: </td>" in table
+
+
+def test_the_two_notice_a_script_and_a_formula():
+    assert ("script", "") in tags_of_page("a | <script>alert(1)</script>")
+    assert ("a", "href") in tags_of_page("[a](https://x.org)")
+    assert [starts_a_formula(cell) for cell in cells_of('a,"b;"" =1"\n')] == [False, False, False, True, False]
+
+
+def programs_in(notebook):
+    """What a reader's browser could run: outputs beside the known kinds, and HTML beside the course's own tags."""
+    kinds = {"image/png", "text/plain", "text/html", "text/markdown", "application/vnd.jupyter.widget-view+json"}
+    tags = {(tag, "") for tag in ("details", "summary", "div", "strong", "em", "br")}
+    for number, cell in enumerate(notebook.cells, 1):
+        pages = [cell.source] if cell.cell_type in ("markdown", "raw") else []
+        for output in cell.get("outputs", []):
+            yield from (f"cell {number}: {kind}" for kind in output.get("data", {}) if kind not in kinds)
+            pages += [output.get("data", {}).get(kind, "") for kind in ("text/html", "text/markdown")]
+        for page in pages:
+            yield from (f"cell {number}: <{' '.join(tag)}>" for tag in Tags(page).found - tags)
+            yield from (
+                f"cell {number}: {link}" for link in re.findall(r"\b(?:javascript|data|vbscript):\S+", page, re.I)
+            )
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_of_the_course_holds_no_program_for_the_browser(path):
+    """The website is built from these files."""
+    assert list(programs_in(nbformat.read(path, as_version=4))) == []
+
+
+def test_programs_in_a_notebook_are_noticed():
+    found = list(programs_in(new_notebook(cells=[new_code_cell("", outputs=STORED)])))
+    for part in ("<script >", "<img onerror>", "<a href>", "javascript:alert(1)", "application/javascript"):
+        assert any(part in one for one in found), part
+
+
+@pytest.mark.browser
+def test_a_stored_program_runs_only_in_a_notebook_that_was_trusted(tmp_path):
+    """JupyterLab cleans stored outputs, unless this reader signed the notebook: the control, in which they run."""
+    (tmp_path / "notebooks").mkdir()
+    for name in ("stranger", "trusted"):  # they differ, for a signature is one of the content
+        notebook = new_notebook(cells=[new_code_cell(f"'{name}'", outputs=STORED, execution_count=1)])
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, tmp_path / "notebooks" / f"{name}.ipynb")
+    ran = {}
+    try:
+        with chromium() as browser, jupyter_lab(tmp_path) as (address, token):
+            environment = os.environ | {"JUPYTER_DATA_DIR": str(tmp_path / "jupyter_data_dir")}
+            sign = [sys.executable, "-m", "nbformat.sign", str(tmp_path / "notebooks" / "trusted.ipynb")]
+            subprocess.run(sign, env=environment, check=True, capture_output=True)
+            for name in ("stranger", "trusted"):
+                page = browser.new_page()
+                page.goto(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb?token={token}&reset")
+                page.locator(".jp-OutputArea-output", has_text="shown").first.wait_for(timeout=120_000)
+                page.wait_for_timeout(1000)
+                ran[name] = page.evaluate("window.itRan || []")
+                page.close()
+    except LookupError as missing:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI must try this in a browser: {missing}")
+        pytest.skip(f"{missing}; un-skip when it is there")
+    assert ran["stranger"] == []
+    assert {"script", "image", "javascript"} <= set(ran["trusted"])
 
 
 # ------------------------------------------------------------------------------------------------ JupyterLab

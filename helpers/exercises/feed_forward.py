@@ -226,7 +226,7 @@ def matrix_roles(weights, x, y):
             continue
         if attempt.shape == y.shape and torch.allclose(attempt, y, atol=1e-4):
             return {"gate": gate, "up": up, "down": down}
-    raise ValueError("these matrices do not make y from x")
+    raise ValueError(f"no order of {', '.join(weights)} makes y from x: pass the y that they made.")
 
 
 def _roles_case(label, order, dim, hidden, seed):

@@ -253,9 +253,10 @@ def _read_once(function):
         if n_new and not any(cached):
             raise Wrong("no call of the model got a cache.", "Is the cache handed over? model(latest, cache=cache)")
         if model.n_caches > 1:
-            raise Wrong(f"{model.n_caches} caches were made.", "Make the cache once, before the loop: it remembers.")
+            raise Wrong(f"{model.n_caches} caches were made, expected 1.",
+                        "Make the cache once, before the loop: it remembers.")
         if n_new and model.calls[0][0] < tokens.shape[1]:
-            raise Wrong("the first call did not read the whole prompt.",
+            raise Wrong(f"the first call read {model.calls[0][0]} of the {tokens.shape[1]} tokens of the prompt.",
                         "Where does the cache get the prompt from? Feed all of it in the first call.")
         if n_read > tokens.shape[1] + n_new:
             raise again
