@@ -6,7 +6,6 @@ folder `slides` of the site. Nothing is fetched, and no page of the result fetch
 """
 
 import argparse
-import base64
 import functools
 import os
 import posixpath
@@ -29,10 +28,12 @@ SITE = Path(__file__).parent / "site"
 sys.path[:0] = [str(SITE), str(ROOT)]  # the helpers of this checkout, installed or not
 
 from frames import make_frames  # noqa: E402
-from slides import make_slides, split_prediction  # noqa: E402
+from slides import make_slides, png_size, split_prediction  # noqa: E402
 
 from helpers import plots  # noqa: E402
-from helpers.model import causal_visible  # noqa: E402
+from helpers.checkpoint import load_checkpoint  # noqa: E402
+from helpers.model import attention_weights, causal_visible, repeat_kv  # noqa: E402
+from helpers.text import TINY_LLAMA, encode, load_tokenizer  # noqa: E402
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MORE = {  # pages beside the chapters, in the start page's words; other files get a page when a page links to them
@@ -44,10 +45,13 @@ MORE = {  # pages beside the chapters, in the start page's words; other files ge
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
 ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</details>$", re.M)
+TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an anchor, so that a link can lead to it
+# "78. Most" at the start of a line is a sentence, not the 78th entry of a list.
+NUMBER = re.compile(r"^((?:\d\. |<details><summary>[^<]*</summary>)?\d{2,})\.(?=\s|$)", re.M)
 EXPLORER = re.compile(r"^(explore_\w+)\(\)", re.M)
 LENSES_ALT = (
-    "Two pictures. Left, the angle lens: an arrow and the same arrow after a part, with the angle between them. "
-    "Right, the mask lens: a table of queries and keys, the future hatched."
+    "Left: six arrows from one point, each turned 29 degrees further than the one before. Right: a triangle of "
+    "attention weights over a sentence, bright just below the diagonal; the future, above it, is hatched."
 )
 
 
@@ -105,12 +109,14 @@ class Pages:
             if section and path.endswith(".ipynb") and not anchor:
                 anchor = _heading(ROOT / path, section[1])
             link = posixpath.relpath(to, posixpath.dirname(page or self.name(file)) or ".")
+            if path == "docs/glossary.md" and slug(anchor) in _terms(ROOT / path):
+                return f'<a href="{link}.html#{slug(anchor)}">{words}</a>'  # not a heading: Sphinx cannot resolve it
             extension = ".ipynb" if path.endswith(".ipynb") else ".md"
             return f"[{words}]({link}{extension}{'#' + slug(anchor) if anchor else ''})"
 
         parts = CODE.split(text)  # every second part is code, in which nothing is a link
         codes = iter(parts[1::2])
-        hidden = "\x00".join(parts[::2])
+        hidden = NUMBER.sub(r"\1\\.", "\x00".join(parts[::2]))
         return re.sub("\x00", lambda _: next(codes), LINK.sub(replace, hidden))
 
 
@@ -118,6 +124,13 @@ class Pages:
 def _headings(path):
     cells = nbformat.read(path, as_version=4).cells
     return re.findall(r"^## (.*)$", "\n".join(cell.source for cell in cells if cell.cell_type == "markdown"), re.M)
+
+
+@functools.cache
+def _terms(path):
+    # Anchors of the glossary's terms that no heading has.
+    text = path.read_text(encoding="utf-8")
+    return set(map(slug, TERM.findall(text))) - set(map(slug, re.findall(r"^#+ (.*)$", text, re.M)))
 
 
 def _heading(path, number):
@@ -170,9 +183,9 @@ def _prepare_outputs(cell, frames_of):
     for output in cell.outputs:
         alt = output.get("metadata", {}).get("image/png", {}).get("alt")
         if alt:
-            wide = _width(output.data["image/png"]) > 600
+            width = _width(output)
             caption = re.sub(r"([\\`*_$<>\[\]{}])", r"\\\1", alt)
-            image = {"alt": alt, "classes": "wide" if wide else "narrow"}
+            image = {"alt": alt, "classes": "wide" if width > 600 else "narrow", "width": f"{width}px"}
             cell.metadata["mystnb"] = {"image": image, "figure": {"caption": caption}}
             for stream in cell.outputs:
                 if stream.output_type == "stream":
@@ -180,27 +193,47 @@ def _prepare_outputs(cell, frames_of):
     cell.outputs = [output for output in cell.outputs if output.output_type != "stream" or output.text]
 
 
-def _width(png: str) -> int:
-    # A PNG's width stands in bytes 16 to 19.
-    return int.from_bytes(base64.b64decode("".join(png[:64].split()))[16:20])
+def _width(output) -> int:
+    # How wide a picture is shown [CSS px]: what its metadata say, for it may hold more pixels, or else its own width.
+    stored = output.metadata["image/png"].get("width")
+    return int(stored) if stored else png_size(output.data["image/png"])[0]
 
 
 # ------------------------------------------------------------------------------------------------- start page
 
 
+@torch.no_grad()
+def _looking_back():
+    # The attention weights of one head of the bundled model, over the pieces of a text: it looks at the token before.
+    model, tokenizer = load_checkpoint(TINY_LLAMA), load_tokenizer()
+    tokens = encode(tokenizer, "The name of a local variable is bound in the block")[None]
+    (cos, sin, _), visible = model.rotation_and_mask(tokens.shape[1]), causal_visible(tokens.shape[1], tokens.shape[1])
+    x, layer, head = model.tok_embeddings(tokens), 5, 2
+    for block in model.layers[:layer]:
+        x = block(x, cos, sin, visible)
+    block = model.layers[layer]
+    q, k, _ = block.attention.project(block.attention_norm(x), cos, sin)
+    weights = attention_weights(q, repeat_kv(k, block.attention.n_rep), visible)[0, head]
+    return weights, visible, [tokenizer.decode([token]).strip() for token in tokens[0].tolist()]
+
+
 def draw_lenses(file: Path):
-    """The picture of the two lenses."""
+    """The picture of the two lenses: a query that turns with its position, and what a trained head looks at."""
     plots.use_course_style()
-    figure, (angle, mask) = plt.subplots(1, 2, figsize=(8.0, 3.7), dpi=160)
-    before = torch.tensor([2.0, 0.7])
-    turn = torch.tensor([[0.5, -0.866], [0.866, 0.5]])  # by 60 degrees
-    vectors = torch.stack([before, turn @ before])
-    plots.plot_vectors(vectors, labels=["before", "after"], colors=["#767676", plots.INK], styles=["--", "-"], ax=angle)
-    start = float(torch.atan2(before[1], before[0]))
-    plots.draw_arc(angle, start, start + torch.pi / 3, 0.9, "60°")
-    angle.set(title="Angle lens: how far does this part turn a vector?", xlim=(-0.6, 2.6), ylim=(-0.6, 2.6))
-    angle.get_legend().set_loc("upper right")
-    plots.plot_visible(causal_visible(6, 6), ax=mask, title="Mask lens: which positions can see each other?")
+    figure, (angle, mask) = plt.subplots(1, 2, figsize=(8.0, 4.1), dpi=160, width_ratios=(1, 1.1))
+    turns = 0.5 * torch.arange(6)  # [rad], half a radian per position
+    arrows = 2 * torch.stack([turns.cos(), turns.sin()], dim=1)
+    plots.plot_vectors(arrows, colors=plots.QUERY, ax=angle, title="Angle lens: how far does a part turn a vector?")
+    for position, (x, y) in enumerate(arrows.tolist()):
+        place = (1.1 * x, 1.1 * y) if position else (x, y - 0.2)
+        words, side = f"{position}" if position else "position 0", "left" if x * position > 0 else "right"
+        angle.text(*place, words, ha=side, va="center")
+    plots.draw_arc(angle, 0.0, 0.5, 1.1, "29°")
+    angle.set(xlim=(-2.2, 2.4), ylim=(-1.3, 2.5), xticks=[], yticks=[], xlabel="", ylabel="")
+    angle.spines[:].set_visible(False)
+    weights, visible, pieces = _looking_back()
+    plots.plot_attention(weights, visible=visible, ax=mask, labels=pieces, colorbar=False)
+    mask.set(title="Mask lens: which positions can see each other?", xlabel="looked at", ylabel="looks")
     figure.savefig(file)
     plt.close(figure)
 
@@ -240,6 +273,9 @@ def prepare(source: Path, frames_of):
             text = nbformat.writes(prepare_notebook(path, pages, frames_of))
         elif path.suffix == ".md":
             text = pages.relink(path.read_text(encoding="utf-8"), file)
+            text = re.sub(r"(?<=\d)–(?=\d)", "\u2060–\u2060", text)  # 10–16 stays on one line
+            if file == "docs/glossary.md":
+                text = TERM.sub(lambda term: f'- <span id="{slug(term[1])}"></span>{term[0][2:]}', text)
         else:
             text = f"# `{file}`\n\n`````python\n{path.read_text(encoding='utf-8')}`````\n"
         if file not in (*chapter_files, *MORE):
@@ -268,7 +304,9 @@ def build_pages(out: Path, frames_of) -> int:
     work = out.parent / f"{out.name}-pages"
     prepare(work, frames_of)
     flags = ["-b", "html", "-c", SITE, "-d", work.parent / f"{out.name}-doctrees", "-W", "--keep-going", "-q"]
-    return build_main([str(word) for word in (*flags, work, out)])
+    status = build_main([str(word) for word in (*flags, work, out)])
+    (out / ".nojekyll").touch()  # GitHub Pages would otherwise leave out folders that begin with _
+    return status
 
 
 def build_slides(out: Path, frames_of):
@@ -276,7 +314,7 @@ def build_slides(out: Path, frames_of):
     pages = Pages()
 
     def relink(text, path):
-        text = pages.relink(text, path.relative_to(ROOT).as_posix())
+        text = pages.relink(text, path.relative_to(ROOT).as_posix()).replace('<a href="', '<a href="../')
         return re.sub(r"\]\(([^()\s:#]+)\.(?:ipynb|md)(#[^()\s]*)?\)", r"](../\1.html\2)", text)
 
     def frames_from_below(name):

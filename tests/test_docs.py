@@ -96,6 +96,15 @@ def test_internal_links_resolve(page):
     assert broken_links(page) == []
 
 
+def test_the_readme_leads_to_headings_that_the_notebooks_have():
+    """In JupyterLab's form of an anchor: the heading with hyphens for spaces."""
+    links = re.findall(r"\]\(notebooks/(0\d)\w+\.ipynb#([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(links) >= 6
+    for number, anchor in links:
+        text = "\n".join(source for cells in SECTIONS[number].values() for _, source in cells)
+        assert anchor in {heading.strip().replace(" ", "-") for heading in re.findall(r"^##+ (.*)$", text, re.M)}
+
+
 def test_a_broken_link_is_seen(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# A: b, C?\n[1](#a-b-c) [2](#a) [3](page.md#a-b-c) [4](no.md) [5](https://example.org/no)\n")

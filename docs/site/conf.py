@@ -32,8 +32,14 @@ html_show_search_summary = False  # summaries are fetched, and a page opened fro
 html_permalinks_icon = "#"
 html_theme_options = {
     "navigation_with_keys": True,
-    "light_css_variables": {"color-brand-primary": "#00527f", "color-brand-content": "#00527f"},
-    "dark_css_variables": {"color-brand-primary": "#7cc4f2", "color-brand-content": "#7cc4f2"},
+    "light_css_variables": {
+        **dict.fromkeys(("color-brand-primary", "color-brand-content", "color-link-underline"), "#00527f"),
+        "color-link-underline--visited": "var(--color-link--visited)",  # a link is underlined, not only blue
+    },
+    "dark_css_variables": {
+        **dict.fromkeys(("color-brand-primary", "color-brand-content", "color-link-underline"), "#7cc4f2"),
+        "color-link-underline--visited": "var(--color-link--visited)",
+    },
 }
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"

@@ -4,10 +4,13 @@ Which cell becomes a slide follows from its tags, headings and outputs alone, so
 
 - The title cell: its title, its first sentence, its question.
 - Every heading of level 2 starts a column, every heading of level 3 a slide below: the heading and the text's first
-  paragraph, if it has at most 45 words. What follows goes into the speaker notes (key S).
-- A text cell with the tag `predict`: its question, alone on a slide.
-- The first code cell after a prediction, if it has at most 12 lines: the code, and its printed result one key later.
+  paragraph, as many of its sentences as have 45 words. What follows goes into the speaker notes (key S).
+- A text cell with the tag `predict`: its question, and above it the paragraph before it, if it has at most 45 words
+  and no slide has shown it yet.
+- The code cells after a prediction up to the first that prints or draws, if they have at most 12 lines: the code, and
+  its printed result one key later.
 - Every picture, alone and as large as the slide; its description is the alt text and stands in the notes.
+- Letters are as large as the number of words or lines allows.
 - Every explorer, with its slider.
 - *What you saw*: its first paragraph, of at most 70 words; the rest goes into the notes.
 - *What you can now say*: whole. Everything else is left out: other texts and code, hints, *Check yourself*, *Where this
@@ -31,11 +34,13 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 LEAD_WORDS, ANSWER_WORDS, CODE_LINES, OUTPUT_LINES = 45, 70, 12, 12
+WIDE, HIGH, WRAP = 1280, 656, 22  # a picture's most [px]; code in letters of 22 px goes on in a new line
 STYLE = "a11y-high-contrast-light"
 REVEAL = Path(sphinx_revealjs.__file__).parent / "_static" / "revealjs"
 FILES = ("dist/reveal.js", "dist/reveal.css", "dist/reset.css", "plugin/notes/notes.js", "LICENSE")
 LEFT_OUT = ("Check yourself", "Where this lives", "Solutions")
 WHOLE = ("What you can now say",)
+LIST = re.compile(r"^(?:\d+\.|[-*]) ", re.M)
 FOLD = re.compile(r"<details><summary>(.*?)</summary>(.*?)</details>", re.S)
 
 markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
@@ -97,23 +102,46 @@ def _add_text(deck, text, predict, first):
         deck.add(markdown.render(shown), text.partition("\n")[2], "title", column=True)
         return
     text, question = split_prediction(text) if predict else (text, "")
+    before = _last_paragraph(text)
     for part in re.split(r"^(?=#{2,3} )", text, flags=re.M):
         heading = re.match(r"(#{2,3}) (.*)\n*", part)
         if heading:
             deck.heading, body = heading[2], part[heading.end() :]
             shown, notes = _split(body, 10_000 if heading[2] in WHOLE else LEAD_WORDS)
-            kind = "heading dense" if len(shown.split()) > LEAD_WORDS else "heading"
+            kind = "heading dense" if _count(shown) > LEAD_WORDS else f"heading {_size(shown)}"
             deck.add(markdown.render(f"## {heading[2]}\n\n{shown}"), notes, kind, column=len(heading[1]) == 2)
+            before = "" if before in shown else before
         else:
             body = part
         for summary, answer in FOLD.findall(body):
             if summary.startswith("What you saw"):
                 shown, notes = _split(answer, ANSWER_WORDS)
                 shown, notes = (shown, notes) if shown else (answer, "")
-                deck.add(f"{deck.above}<h3>{summary}</h3>\n{markdown.render(shown)}", notes, "answer")
+                shown = f"{deck.above}<h3>{summary}</h3>\n{markdown.render(shown)}"
+                deck.add(shown, notes, f"answer {_size(answer if not notes else shown)}")
     if question:
         question = question.removeprefix("**Predict.**").strip()
-        deck.add(f"{deck.above}<h3>Predict</h3>\n{markdown.render(question)}", "", "predict")
+        size = _size(f"{before} {question}")
+        before = f'<div class="before">{markdown.render(before)}</div>\n' if before else ""
+        deck.add(f"{deck.above}<h3>Predict</h3>\n{before}{markdown.render(question)}", "", f"predict {size}")
+
+
+def _last_paragraph(text):
+    # What a question may refer to, if it is short.
+    blocks = re.split(r"\n\s*\n", FOLD.sub("", text).strip())
+    last = re.sub(r"^#+ .*\n?", "", blocks[-1]).strip()
+    return "" if _count(last) > LEAD_WORDS or last.startswith(("|", "```", "<")) else last
+
+
+def _count(text):
+    # Words, a formula being one.
+    return len(re.sub(r"\$.*?\$", "x", text, flags=re.S).split())
+
+
+def _size(text):
+    # A class for the style sheet: the fewer words, the larger.
+    words = _count(text)
+    return "huge" if words <= 26 else "large" if words <= 48 else "normal"
 
 
 def split_prediction(text: str) -> tuple[str, str]:
@@ -130,16 +158,22 @@ def split_prediction(text: str) -> tuple[str, str]:
 
 
 def _split(text, words):
-    # What is shown, and what goes into the notes: the first paragraph (with the list or formula after it), if short.
+    # What is shown, and what goes into the notes: the whole text if that many words may be shown, or else the first
+    # paragraph, as many of its sentences as are short enough; a sentence that leads to what is left out stays out, too.
     text = FOLD.sub("", text).strip()
-    shown, count = [], 0
-    blocks = re.split(r"\n\s*\n", text)
-    for block in blocks[: 1 if words < 1000 else None]:
-        count += len(re.sub(r"\$.*?\$", "x", block, flags=re.S).split())
-        if count > words or block.startswith(("|", "```")):
-            break
-        shown.append(block)
-    return "\n\n".join(shown), "\n\n".join(blocks[len(shown) :])
+    if _count(text) <= words and words > 1000:
+        return text, ""
+    first, _, rest = text.partition("\n\n")
+    if first.startswith(("|", "```")):
+        return "", text
+    sentences = re.split(r"(?<=[.!?]) (?=[A-Z*`$])", first.replace("\n", " ")) if not LIST.search(first) else [first]
+    shown = list(sentences)
+    if rest.startswith("$$") and _count(first) < words:  # the formula belongs to it
+        formula, _, rest = rest.partition("\n\n")
+        return f"{first}\n\n{formula}", rest
+    while shown and (_count(" ".join(shown)) > words or shown[-1].endswith(":")):
+        shown.pop()
+    return " ".join(shown), "\n\n".join(part for part in (" ".join(sentences[len(shown) :]), rest) if part)
 
 
 def _add_code(deck, cell, asked, frames_of):
@@ -150,26 +184,46 @@ def _add_code(deck, cell, asked, frames_of):
     pictures = [output for output in cell.outputs if "image/png" in output.get("data", {})]
     for output in pictures:
         alt, png = output.metadata["image/png"]["alt"], "".join(output.data["image/png"].split())
-        width, height = (int.from_bytes(base64.b64decode(png[:64])[place : place + 4]) for place in (16, 20))
-        scale = min(1280 / width, 640 / height)
+        width, height = png_size(png)
+        scale = min(WIDE / width, HIGH / height)
         shape = f'width="{scale * width:.0f}" height="{scale * height:.0f}" alt="{html.escape(alt)}"'
         deck.add(f'{deck.above}<img {shape} src="data:image/png;base64,{png}">', alt, "figure")
     lines = cell.source.strip().splitlines()
     printed = "\n".join(_printed(output) for output in cell.outputs).strip("\n")
     if asked and not pictures and len(lines) <= CODE_LINES:
-        code = highlight(cell.source, PythonLexer(), HtmlFormatter(nowrap=True))
         shown = printed.splitlines()
-        shown = "\n".join(shown[:OUTPUT_LINES] + ["…"] * (len(shown) > OUTPUT_LINES))
-        result = f'<pre class="fragment result" style="{_large(shown)}">{html.escape(shown)}</pre>' if shown else ""
-        code = f'<pre class="code" style="{_large(cell.source)}"><code>{code}</code></pre>'
-        deck.add(f"{deck.above}{code}\n{result}", kind="run")
-    return False
+        shown = shown[:OUTPUT_LINES] + ["…"] * (len(shown) > OUTPUT_LINES)
+        size = f'style="font-size: {_code_size(lines, shown)}px"'
+        code = highlight("\n".join(lines), PythonLexer(), HtmlFormatter(nowrap=True)).rstrip("\n").split("\n")
+        code = zip(lines, code, strict=True)
+        code = "".join(f'<span class="line"{_indent(line)}>{colored}\n</span>' for line, colored in code)
+        result = "".join(f'<span class="line">{html.escape(line)}\n</span>' for line in shown)
+        result = f'<pre class="fragment result" {size}>{result}</pre>' if shown else ""
+        deck.add(f'{deck.above}<pre class="code" {size}><code>{code}</code></pre>\n{result}', kind="run")
+    return asked and not pictures and not printed
 
 
-def _large(text):
-    # As large as the longest line allows: a letter is about 0.6 of the font's size wide.
-    longest = max(map(len, text.splitlines()))
-    return f"font-size: {min(30, max(16, int(1180 / 0.61 / longest)))}px"
+def png_size(png: str) -> tuple[int, int]:
+    """Width and height of a PNG in base64 [px]; they stand in bytes 16 to 23."""
+    header = base64.b64decode("".join(png[:64].split()))
+    return int.from_bytes(header[16:20]), int.from_bytes(header[20:24])
+
+
+def _code_size(*parts):
+    # The largest letters in which all lines are on the slide; a letter is about 0.61 of the font's size wide.
+    for size in range(32, 16, -1):
+        letters = int(1200 / 0.61 / size)
+        rows = sum(-(-len(line) // (letters - 4)) if len(line) > letters else 1 for part in parts for line in part)
+        fits = max(len(line) for part in parts for line in part) <= letters
+        if (fits or size <= WRAP) and 1.4 * size * rows <= 540:
+            break
+    return size
+
+
+def _indent(line):
+    # Where a line that is too long goes on: four letters to the right of where it starts.
+    deep = len(line) - len(line.lstrip()) + 4
+    return f' style="padding-left: {deep}ch; text-indent: -{deep}ch"'
 
 
 def _printed(output):
@@ -236,8 +290,9 @@ PAGE = """<!doctype html>
 <script src="reveal/plugin/notes/notes.js"></script>
 <script>
 Reveal.initialize({{
-  width: 1280, height: 720, margin: 0.06, center: false, hash: true, slideNumber: "c/t", transition: "none",
-  controlsTutorial: false, scrollActivationWidth: null, plugins: [RevealNotes],
+  width: 1280, height: 720, margin: 0.04, center: false, hash: true, slideNumber: "c/t", transition: "none",
+  controlsLayout: "edges", controlsBackArrows: "hidden", controlsTutorial: false,
+  scrollActivationWidth: null, plugins: [RevealNotes],
   keyboardCondition: event => !event?.target?.matches?.("input, select"),
 }});
 </script>
