@@ -9,7 +9,7 @@ SITE = $(VENV)/.llama-notebooks-site
 NBVAL = --nbval
 LAB_ARGS = --KernelManager.transport_encryption=auto
 
-.PHONY: help lab setup test test-oldest notebooks student reset grade site slides style bench
+.PHONY: help lab setup test test-oldest notebooks student reset grade site slides coverage mutants style bench
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -50,6 +50,16 @@ site: $(SITE) ## build the website, slides included, into build/site
 
 slides: $(SITE) ## build only the slides, into build/site/slides
 	OMP_NUM_THREADS=1 $(BIN)/python docs/build_site.py --slides $(ARGS)
+
+coverage: $(DEV) ## tests and notebooks under coverage.py; fails below 95 %
+	rm -rf build/coverage && mkdir -p build/coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -n 2 --dist loadfile --nbval --nbval-current-env \
+		--nbval-cell-timeout=600 --ignore=tests/browser --ignore=tests/test_site.py --ignore=tests/test_hub.py $(ARGS)
+	$(BIN)/python -m coverage combine
+	$(BIN)/python -m coverage report
+
+mutants: $(DEV) ## change helpers a little; do the tests notice? (ARGS="model --minutes 5")
+	$(BIN)/python benchmarks/mutants.py $(ARGS)
 
 style: $(DEV) ## format and lint helpers, tests and notebooks
 	$(BIN)/ruff format .

@@ -1,4 +1,4 @@
-"""pytest settings of the whole project: the same start for every test, no network, and three repairs of nbval 0.11."""
+"""pytest settings of the whole project: the same start for every test, no network, and repairs of nbval 0.11."""
 
 import os
 import runpy
@@ -110,3 +110,13 @@ def _await_reply(self, msg_id, timeout=None):
 
 
 RunningKernel.await_reply = _await_reply
+
+
+# nbval kills its kernels: under coverage.py (make coverage) ask them to end, so that they write down what they ran.
+def _stop(self):
+    self.kc.stop_channels()
+    self.km.shutdown_kernel(now="COVERAGE_PROCESS_CONFIG" not in os.environ)
+    del self.km
+
+
+RunningKernel.stop = _stop

@@ -125,15 +125,15 @@ def result_of(name, what):
     """What pytest printed last, of each process of a setting, and the output of those that failed."""
     if name == "vectors: avx512" and "avx512f" not in Path("/proc/cpuinfo").read_text():
         return "not run: this processor has none", ""
-    ends, failed = [], ""
+    ends, failed, start = [], "", time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         for process in SETTINGS[name](what, Path(folder)):
-            start = time.perf_counter()
             output = process.communicate()[0]
             last = re.findall(r"^=* ?(\d+ (?:passed|failed).*?) in [\d.]+s", output, re.M)
-            ends.append(f"{last[-1] if last else 'no result'} in {(time.perf_counter() - start) / 60:.1f} min")
+            ends.append(last[-1] if last else "no result")
             failed += output if process.returncode else ""
-    return "; ".join(ends), failed
+    minutes = (time.perf_counter() - start) / 60
+    return f"{', '.join(ends)} in {minutes:.0f} min", failed
 
 
 def note(name, what, result):

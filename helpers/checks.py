@@ -213,7 +213,8 @@ class Foreign:
 def _plain(value):
     """The value without the powers of its class: tensors and tuples of tensors; numbers as they are."""
     if issubclass(type(value), torch.Tensor):
-        return torch.Tensor.as_subclass(value, torch.Tensor).detach()
+        plain = value if type(value) is torch.Tensor else torch.Tensor.as_subclass(value, torch.Tensor)  # not if sparse
+        return plain.detach()
     if type(value) in (int, float):
         return value
     if type(value) in (tuple, list) and value and all(issubclass(type(part), torch.Tensor) for part in value):

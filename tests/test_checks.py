@@ -80,6 +80,24 @@ def test_right_answer_passes(exercise, name):
     assert result.hint == ""
 
 
+class Silu:
+    def __call__(self, x):
+        return x * x.sigmoid()
+
+    def method(self, x):
+        return x * x.sigmoid()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [torch.nn.SiLU(), Silu(), Silu().method, functools.partial(torch.nn.functional.silu, inplace=False)],
+    ids=["module", "object", "method", "partial"],
+)
+def test_right_answer_need_not_be_a_plain_function(program):
+    result = checks.check_silu(program)
+    assert result, result
+
+
 @pytest.mark.parametrize(("exercise", "name"), pairs(WRONG))
 def test_wrong_answer_is_rejected_with_the_hint_that_fits(exercise, name):
     words, result = WRONG[exercise][name][1], verdict(exercise, name)
@@ -118,6 +136,29 @@ def test_gradient_cases_see_a_graph_that_is_cut():
             right = next(iter(RIGHT[exercise].values()))
             result = check_of(exercise)(lambda *inputs, right=right: right(*inputs).detach())
             assert "graph cut" in result.hint, result
+
+
+def test_a_right_result_that_changes_its_input_is_rejected():
+    def leaves_zeros(x):
+        y = x * x.sigmoid()
+        x.detach().zero_()
+        return y
+
+    result = checks.check_silu(leaves_zeros)
+    assert (result.status, result.hint) == ("failed", checks.IN_PLACE)
+    assert "the result is right, but the input x was changed in place" in result.message
+
+
+def test_an_error_of_the_backward_pass_is_told():
+    def overwrites_what_the_gradient_needs(x):
+        gate = x.sigmoid()
+        y = gate * x
+        gate.zero_()
+        return y
+
+    result = checks.check_silu(overwrites_what_the_gradient_needs)
+    assert "it raises RuntimeError: one of the variables needed for gradient computation" in result.message
+    assert "in-place step" in result.hint
 
 
 def test_an_answer_that_changes_from_call_to_call_is_rejected():
@@ -267,6 +308,28 @@ def test_any_result_is_rejected_without_an_error(value):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_result_that_breaks_the_comparison_is_rejected_as_such():
+    """A nested tensor has no shape: asking for it raises."""
+    result = checks.check_silu(lambda x: torch.nested.nested_tensor([x]))
+    assert result.status == "failed"
+    assert "no answer after" not in result.message
+    assert result.hint
+
+
+@pytest.mark.parametrize("value", [torch.zeros(5).to_sparse(), torch.zeros(5, device="meta")])
+def test_an_unusual_tensor_is_named(value):
+    result = checks.check_silu(lambda x: value)
+    assert f"the result is a {value.layout} tensor on the device {value.device}." in result.message
+    assert "plain tensor" in result.hint
+
+
+def test_the_result_that_is_wrong_is_counted_from_1():
+    right = next(iter(RIGHT["rms_norm_backward"].values()))
+    result = checks.check_rms_norm_backward(lambda *inputs: (right(*inputs)[0], 2 * right(*inputs)[1]))
+    assert "result 2 is off by" in result.message
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "program",
     [
@@ -308,7 +371,7 @@ def test_an_endless_loop_ends_and_the_case_is_named():
 
     start = time.monotonic()
     result = checks.check_silu(endless, seconds=0.2)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60
     assert result.message == "Case x = -2, -1, 0, 1, 3: no answer after 0.2 seconds."
     assert "never ends" in result.hint
 
@@ -324,7 +387,7 @@ def test_an_endless_loop_that_refuses_to_stop_is_left_behind():
     start = time.monotonic()
     result = checks.check_silu(stubborn, seconds=0.2)
     released.set()
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60
     assert "never ends" in result.hint
 
 

@@ -183,6 +183,25 @@ def test_generation_ends_when_every_row_has_stopped(model, tokens):
     assert len(list(stream(model, tokens, 10, stop=stops))) == max(first) + 1
 
 
+@pytest.mark.parametrize("stop", [0, 63])
+def test_the_first_and_the_last_id_can_stop(stop, tokens):
+    """A model that always writes `stop` writes it once."""
+    model = make_model()
+    model.lm_head = torch.nn.Linear(32, 64)
+    model.lm_head.weight.data.zero_()
+    model.lm_head.bias.data = torch.nn.functional.one_hot(torch.tensor(stop), 64).float()
+    assert generate(model, tokens, 3, stop=stop)[:, 16:].tolist() == [[stop], [stop]]
+
+
+def test_stop_tokens_come_in_any_form(model, tokens):
+    """One id, several in a row or a set, a tensor of either: from a tokenizer, a config or another model's output."""
+    one = generate(model, tokens, 10)[0, 18].item()
+    expected = generate(model, tokens, 10, stop=one)
+    assert expected.shape[1] < 26 or (expected != generate(model, tokens, 10)).any()
+    for stop in ([one], (one, one), {one}, iter([one]), torch.tensor(one), torch.tensor([[one]])):
+        assert torch.equal(generate(model, tokens, 10, stop=stop), expected)
+
+
 def test_a_stop_token_in_the_prompt_stops_nothing(model, tokens):
     free = generate(model, tokens, 6)
     in_prompt_only = next(token for token in tokens.flatten().tolist() if token not in free[:, 16:])
@@ -277,11 +296,18 @@ REFUSED = {
     "fewer than no new tokens": ({"max_new_tokens": -1}, ["max_new_tokens=-1", "whole number >= 0"]),
     "half a new token": ({"max_new_tokens": 2.5}, ["max_new_tokens=2.5", "whole number >= 0"]),
     "a single row": ({"tokens": torch.tensor([1, 2])}, ["(2,)", "pass (batch, tokens)", "tokens[None]"]),
+    "no row": ({"tokens": torch.ones(0, 5, dtype=torch.int64)}, ["(0, 5)", "neither empty"]),
     "an empty tensor": ({"tokens": torch.ones(1, 0, dtype=torch.int64)}, ["(1, 0)", "neither empty"]),
     "a flat list": ({"tokens": [0, 1, 2]}, ["flat list", "for one prompt [tokens]"]),
     "no prompt": ({"tokens": []}, ["empty", "at least one token"]),
     "an empty prompt": ({"tokens": [[1], []]}, ["empty", "at least one token"]),
     "ids of another tokenizer": ({"tokens": [[1, 99]]}, ["run from 1 to 99", "vocab_size=64", "use the tokenizer"]),
+    "ids with a fraction": ({"tokens": [[1, 2.0]]}, ["other than token ids", "tokenizer"]),
+    "an id beyond 64 bits": ({"tokens": [[1, 2**63]]}, ["other than token ids", "tokenizer"]),
+    "words": ({"tokens": [["a"]]}, ["other than token ids", "tokenizer"]),
+    "a stop token of another tokenizer": ({"stop": 64}, ["stop=64", "0 to 63"]),
+    "a negative stop token": ({"stop": [3, -1]}, ["stop=[3, -1]", "0 to 63"]),
+    "stop is true": ({"stop": True}, ["stop=True", "0 to 63"]),
     "float tokens": ({"tokens": torch.ones(1, 2)}, ["torch.float32", "tokens.long()"]),
 }
 
@@ -325,6 +351,14 @@ def test_a_prepared_model_is_the_same_function(name, tokens):
     assert generate(prepared, PROMPTS, 8) == generate(model, PROMPTS, 8)
 
 
+@pytest.mark.parametrize("n_tokens", [1, 2, 3])
+def test_a_prepared_model_reads_the_shortest_prompts(n_tokens, model, tokens):
+    """One token needs no mask, two already do."""
+    prepared, prompt = prepare_for_decoding(model), tokens[:, :n_tokens]
+    assert_agree(prepared(prompt), model(prompt))
+    assert_agree(prepared(prompt, prepared.new_cache(2)), model(prompt))
+
+
 @pytest.mark.usefixtures("three_threads")
 def test_a_prepared_model_cuts_the_matrices_and_shares_the_rest(model):
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -359,7 +393,14 @@ def test_int8_keeps_each_row_to_half_a_step(model):
     layer = prepare_for_decoding(model, "int8").layers[0].attention.o_proj
     step = layer.scale.float()[:, None]
     assert ((layer.weight * step - model.layers[0].attention.o_proj.weight).abs() <= 0.51 * step).all()
-    assert (layer.weight.abs().amax(dim=1) >= 126).all()  # each row uses the whole range
+    assert (layer.weight.abs().amax(dim=1) == 127).all()  # each row uses the whole range
+
+
+def test_int8_keeps_a_matrix_of_zeros(model, tokens):
+    model.layers[0].attention.o_proj.weight.data.zero_()
+    prepared = prepare_for_decoding(model, "int8")
+    assert not prepared.layers[0].attention.o_proj.weight.any()
+    assert prepared(tokens).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

@@ -73,6 +73,11 @@ def test_rms_norm_of_zeros_is_zeros():
     assert torch.equal(RMSNorm(16, eps=1e-6)(torch.zeros(2, 16)), torch.zeros(2, 16))
 
 
+def test_rms_norm_of_a_tiny_vector_is_held_down_by_eps():
+    """A mean square as small as eps, 1e-5 unless said otherwise, leaves a length of 1 / √2 instead of 1."""
+    assert_agree(RMSNorm(4)(torch.full((1, 4), math.sqrt(1e-5))).detach(), torch.full((1, 4), math.sqrt(0.5)))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_rms_norm_keeps_the_dtype(dtype):
     assert RMSNorm(16).to(dtype)(draw(2, 16).to(dtype)).dtype == dtype
@@ -151,6 +156,7 @@ def test_the_two_layouts_differ_by_a_permutation(pairs, position, seed):
 def test_turning_speeds_fall_geometrically_from_one():
     inv_freq = rope_inv_freq(8, theta=10_000.0)
     torch.testing.assert_close(inv_freq, torch.tensor([1.0, 0.1, 0.01, 0.001]))
+    assert torch.equal(rope_inv_freq(8), inv_freq)  # the paper's base is the default
 
 
 def test_linear_scaling_slows_every_pair_by_the_factor():
@@ -209,6 +215,15 @@ def test_causal_visible_is_the_last_rows_of_the_triangle(n_cached, n_query):
     n_key = n_cached + n_query
     triangle = torch.ones(n_key, n_key, dtype=torch.bool).tril()
     assert torch.equal(causal_visible(n_query, n_key), triangle[n_cached:])
+
+
+@pytest.mark.parametrize(
+    ("n_query", "n_cached", "is_made"), [(5, 0, False), (1, 0, False), (1, 6, False), (2, 6, True)]
+)
+def test_a_mask_is_made_only_where_the_fused_kernel_needs_one(model, n_query, n_cached, is_made):
+    """Without a mask the kernel hides the future by itself, and a single token sees all: both save time and memory."""
+    visible = model.rotation_and_mask(n_query, n_cached)[2]
+    assert torch.equal(visible, causal_visible(n_query, n_cached + n_query)) if is_made else visible is None
 
 
 def test_attention_rows_sum_to_one_and_hidden_keys_get_nothing():
@@ -296,6 +311,10 @@ def test_hidden_dim_rule_gives_the_published_widths(dim, multiple_of, multiplier
     assert swiglu_hidden_dim(dim, multiple_of, multiplier) == hidden_dim
 
 
+def test_hidden_dim_rule_rounds_up_to_a_multiple_of_256_unless_told():
+    assert swiglu_hidden_dim(4096) == 11_008
+
+
 @given(dim=st.integers(1, 10_000), multiple_of=st.integers(1, 512))
 def test_hidden_dim_is_rounded_up_to_the_next_multiple(dim, multiple_of):
     hidden_dim = swiglu_hidden_dim(dim, multiple_of)
@@ -368,19 +387,28 @@ def test_positions_of_a_padded_row_count_from_its_first_real_token(model):
     expected_cos, expected_sin, _ = model.rotation_and_mask(5)
     assert torch.equal(cos[0, 0, 4:], expected_cos)
     assert torch.equal(sin[0, 0, 4:], expected_sin)
+    assert torch.equal(expected_cos[0], torch.ones(4))  # the first token stands at 0, and so does all padding
+    assert torch.equal(cos[0, 0, :4], torch.ones(4, 4))
     assert visible.any(dim=-1).all()  # a padding token sees itself: no row of the softmax is empty
     assert not visible[0, 0, 4:, :4].any()
 
 
+@pytest.mark.parametrize("longest", [3, 12])  # 12: longer than a first chunk of 5 tokens, and than a head is wide
 @pytest.mark.parametrize("chunks", [(16,), (5, 4, 7), (1,) * 16])
-def test_padding_is_remembered_by_the_cache(model, tokens, chunks):
-    n_pad = torch.tensor([3, 0])
+def test_padding_is_remembered_by_the_cache(model, tokens, chunks, longest):
+    n_pad = torch.tensor([longest, 0])
     expected = model(tokens, n_pad=n_pad).detach()
     cache = model.new_cache(2)
     first, *later = tokens.split(chunks, dim=1)
     logits = torch.cat([model(first, cache, n_pad=n_pad), *(model(chunk, cache) for chunk in later)], dim=1)
-    assert_agree(logits[0, 3:], expected[0, 3:])
+    assert_agree(logits[0, longest:], expected[0, longest:])
     assert_agree(logits[1], expected[1])
+
+
+def test_padding_must_leave_room_for_a_token_in_the_cache(model, tokens):
+    model(tokens, model.new_cache(2, 20), n_pad=torch.tensor([19, 0]))
+    with pytest.raises(ValueError, match="n_pad runs from 0 to 20, but rows of at most 20 tokens allow 0 to 19"):
+        model(tokens, model.new_cache(2, 20), n_pad=torch.tensor([20, 0]))
 
 
 # ----------------------------------------------------------------------------------------------- cache
@@ -405,6 +433,18 @@ def test_a_cache_holds_keys_and_values_of_the_kv_heads_only():
     cache = make_model(TINY_CONFIGS["mqa"]).new_cache(3, 10)
     assert cache.k.shape == cache.v.shape == (2, 3, 1, 10, 8)  # layers, B, K, tokens, h
     assert make_model().new_cache(3).k.shape[3] == TINY.max_seq_len
+
+
+@pytest.mark.parametrize("part", [GroupedQueryAttention, TransformerBlock])
+def test_a_part_on_its_own_writes_into_the_first_layer_of_a_cache(part):
+    """Notebooks call attention or a block alone, without saying which layer it is."""
+    config = replace(TINY, n_layers=2)
+    alone, cache, x = part(config), Llama(config).new_cache(2), draw(2, 5, 32)
+    cos, sin, _ = Llama(config).rotation_and_mask(5)
+    with torch.no_grad():
+        assert_agree(alone(x, cos, sin, cache=cache), alone(x, cos, sin))
+    assert cache.k[0, :, :, :5].any()
+    assert not cache.k[1].any()
 
 
 def test_with_a_cache_no_gradient_is_kept_and_without_one_the_same_model_trains(model, tokens):
