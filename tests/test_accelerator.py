@@ -392,7 +392,7 @@ SHORTER = {
         "step in (50, 150, steps)": "step in (2, 4, steps)",
         "for part in (known, held_out)": "for part in (known[:1000], held_out[:1000])",
         "batch_size=32": "batch_size=4",
-        "steps=300": "steps=3",
+        "steps=400": "steps=3",
         "prompt, 40,": "prompt, 8,",
         "real[:2, :16], 60": "real[:2, :16], 8",
         "real[:, :16], 200": "real[:, :16], 20",
