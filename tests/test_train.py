@@ -145,6 +145,22 @@ def test_every_token_is_counted_once(tokenizer, n_tokens):
     assert bits_per_byte(model, tokenizer, some) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("most", [1, 3 * 16 * 300, 2**22])  # windows at a time: 1, 3, all
+def test_windows_are_judged_as_if_one_by_one(tokenizer, monkeypatch, most):
+    monkeypatch.setattr(text, "MOST_LOGITS", most)
+    model, some = Llama(SMALL), excerpt()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)  # so that a shifted or forgotten token shows
+    tokens, half = encode(tokenizer, some), SMALL.max_seq_len // 2
+    losses = [math.log(300)]
+    for at in range(1, len(tokens)):  # read from the start of the window that judges it
+        start = max(0, (at - 1) // half - 1) * half
+        logits = model(tokens[None, start:at], last_only=True)[0]
+        losses.append(F.cross_entropy(logits, tokens[at : at + 1]).item())
+    assert len(tokens) > 6 * SMALL.max_seq_len
+    assert bits_per_byte(model, tokenizer, some) == pytest.approx(sum(losses) / math.log(2) / len(some.encode()))
+
+
 def test_bits_per_byte_of_a_short_text_are_its_loss(tokenizer):
     model, some = Llama(replace(SMALL, max_seq_len=64)), excerpt()[:40]
     tokens = encode(tokenizer, some)
