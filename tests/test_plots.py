@@ -15,7 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from helpers import plots
@@ -223,9 +222,15 @@ def test_query_goes_down_and_key_across_from_the_top_left(name):
 
 
 def hatched_cells(ax):
-    """(query, key) of each hatched cell."""
-    cells = [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_hatch()]
-    return {(round(cell.get_y() + 0.5), round(cell.get_x() + 0.5)) for cell in cells}
+    """(query, key) of each cell whose middle and corners, or nearly, are hatched."""
+    places = [(query, key) for query in range(-1, 5) for key in range(-1, 7)]
+    points = [(0, 0), (-0.45, -0.45), (0.45, -0.45), (0.45, 0.45), (-0.45, 0.45)]
+    return {
+        (query, key)
+        for query, key in places
+        for patch in ax.patches
+        if patch.get_hatch() and patch.get_path().contains_points([(key + x, query + y) for x, y in points]).all()
+    }
 
 
 @pytest.mark.parametrize("name", ATTENTION)
