@@ -22,6 +22,13 @@ def pytest_configure(config):
     _stay_offline()
 
 
+LONGEST = ("test_browser.py", "06_train_and_generate.ipynb", "test_site.py")  # first: then no worker ends alone
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
 OFFLINE = Path(__file__).parent / "tests" / "offline"
 
 

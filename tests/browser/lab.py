@@ -125,12 +125,13 @@ class Visitor:
     Attributes:
         patience: seconds until a picture must have answered; a quiet machine needs 0.1.
         problems: sentences; empty when all is well.
-        moved: number of controls that were tried.
+        explorers: number of explorers on the page.
+        moved: number of actions on their controls.
         delays: seconds from each key press to the new picture.
     """
 
     def __init__(self, browser, address: str, token: str, notebook: Path, patience: float = 20):
-        self.problems, self.moved, self.delays, self.patience = [], 0, [], patience
+        self.problems, self.explorers, self.moved, self.delays, self.patience = [], 0, 0, [], patience
         self.cells = [c for c in nbformat.read(notebook, as_version=4).cells if c.cell_type == "code"]
         self.page = browser.new_page(viewport={"width": 1400, "height": 1000})
         self.page.set_default_timeout(120_000)
@@ -139,8 +140,9 @@ class Visitor:
         try:
             self.page.goto(f"{address}/lab/workspaces/{notebook.stem}/tree/{notebook.name}?token={token}")
             self._run_all()
-            for number, explorer in enumerate(self.page.locator(".course-explorer").all(), 1):
-                self._move_controls(f"explorer {number}", explorer)
+            for explorer in self.page.locator(".course-explorer").all():
+                self.explorers += 1
+                self._move_controls(f"explorer {self.explorers}", explorer)
             self._look_at_outputs()
             self.page.screenshot(path=notebook.with_suffix(".png"))
         finally:
