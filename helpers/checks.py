@@ -347,7 +347,8 @@ def _judge(function, exercise: Exercise, notes: dict) -> CheckResult:
             failed = failed or (case, problem)
         answers.append(got)
     if not failed:
-        return CheckResult(name, "passed", f"{_label(function)} agrees with the specification in {len(answers)} cases.")
+        cases = f"{len(answers)} cases" if len(answers) > 1 else "the one case"
+        return CheckResult(name, "passed", f"{_label(function)} agrees with the specification in {cases}.")
     case, problem = failed
     known = exercise.name_mistake(answers, exercise.cases.index(case), _agree) if problem.look_up else ""
     hint = known or problem.hint or case.hint or exercise.hint
