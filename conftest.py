@@ -19,7 +19,7 @@ def pytest_configure(config):
     os.environ.setdefault("COURSE_STEPS", "250")  # notebook 06 trains for a shorter time; all its assertions hold
     if config.option.nbval and pick_device().type != "cpu":
         config.option.nbval, config.option.nbval_lax = False, True
-    _stay_offline()
+    _stay_offline(config)
 
 
 LONGEST = ("test_browser.py", "06_train_and_generate.ipynb", "test_site.py")  # first: then no worker ends alone
@@ -32,29 +32,30 @@ def pytest_collection_modifyitems(items):
 OFFLINE = Path(__file__).parent / "tests" / "offline"
 
 
-def _stay_offline():
+def _stay_offline(config):
     # Here, in xdist's workers, and in every Python that the tests start: only this machine may be spoken to.
     folders = [str(OFFLINE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
     if "COURSE_NETWORK_LOG" not in os.environ:
         descriptor, os.environ["COURSE_NETWORK_LOG"] = tempfile.mkstemp(prefix="course-network-")
         os.close(descriptor)
+        config.stash[LOG] = Path(os.environ["COURSE_NETWORK_LOG"])
     runpy.run_path(str(OFFLINE / "sitecustomize.py"))
+
+
+LOG, TRIED = pytest.StashKey[Path](), pytest.StashKey[str]()
 
 
 def pytest_sessionfinish(session):
     """A test that tried to leave the machine fails the run, even where the code under test swallowed the error."""
-    log = Path(os.environ["COURSE_NETWORK_LOG"])
-    if hasattr(session.config, "workerinput") or not log.exists():
-        return  # one of xdist's workers: its controller looks
-    tried = log.read_text(encoding="utf-8")
-    log.unlink()
+    log = session.config.stash.get(LOG, None)
+    if log is None:
+        return  # a worker, or a pytest that a test has started: the one that made the file looks
+    tried = log.read_text(encoding="utf-8") if log.exists() else f"{log} is gone, and what it said.\n"
+    log.unlink(missing_ok=True)
     if tried:
         session.config.stash[TRIED] = tried
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-TRIED = pytest.StashKey[str]()
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -101,7 +101,7 @@ def start(tmp_path):
         settings = {"CLASS_BIN": f"{tmp_path}/bin", "CLASS_COURSE": "course", "CLASS_MEMORY": memory}
         return subprocess.run(
             [HUB / "student.sh", "--port=1"], env=os.environ | settings | {"HOME": str(tmp_path)}, text=True,
-            capture_output=True, timeout=20, check=True,
+            capture_output=True, timeout=300, check=True,
         )  # fmt: skip
 
     return start
@@ -126,7 +126,7 @@ def test_an_update_of_the_course_never_overwrites_a_student(tmp_path):
     settings = os.environ | who | {"HOME": str(tmp_path), "GIT_CONFIG_GLOBAL": "/dev/null"}
 
     def run(*command, cwd=tmp_path):
-        subprocess.run(command, cwd=cwd, env=settings, check=True, capture_output=True, timeout=60)
+        subprocess.run(command, cwd=cwd, env=settings, check=True, capture_output=True, timeout=300)
 
     def pull():
         run(sys.executable, "-m", "nbgitpuller.pull", str(course), "main", "copy")

@@ -39,6 +39,14 @@ def test_child():
     import subprocess, sys
     subprocess.run([sys.executable, "-c", "import socket; socket.getaddrinfo('course.invalid', 80)"])
 """
+START_A_PYTEST = (
+    TALK
+    + """
+def test_another_session():
+    import subprocess, sys
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "test_it.py"])
+"""
+)
 
 
 def run(tmp_path, tests, *arguments):
@@ -58,11 +66,11 @@ def test_no_test_hands_its_state_to_the_next(tmp_path):
 
 @pytest.mark.parametrize(
     ("tests", "named", "workers"),
-    [(TALK, "'192.0.2.1'", ()), (ASK_A_CHILD, "'course.invalid'", ("-n", "1"))],
-    ids=["this process", "a child of one of xdist's workers"],
+    [(TALK, "'192.0.2.1'", ()), (ASK_A_CHILD, "'course.invalid'", ("-n", "1")), (START_A_PYTEST, "'192.0.2.1'", ())],
+    ids=["this process", "a child of one of xdist's workers", "before a test that starts pytest"],
 )
 def test_a_connection_to_elsewhere_fails_the_run(tmp_path, tests, named, workers):
     done = run(tmp_path, tests, *workers)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    assert f"{tests.count('def test_')} passed" in done.stdout
     assert named in done.stdout

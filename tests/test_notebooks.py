@@ -516,7 +516,7 @@ def nbval(tmp_path_factory):
     done = subprocess.run(
         [sys.executable, *command.split()],
         cwd=place, env=os.environ | {"COURSE_DEVICE": "cpu", "PYTEST_ADDOPTS": ""},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     results = {name: {} for name in TINY}

@@ -21,7 +21,7 @@ CONFIGS = {
 }
 
 
-def in_processes(n, *command, seconds=120):
+def in_processes(n, *command, seconds=300):
     """Run a Python module or file in n processes on this machine."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -58,7 +58,7 @@ def test_the_command_writes():
 def test_a_rank_that_dies_ends_the_others():
     script = "import os, sys; from helpers.parallel import start_ranks; mesh = start_ranks(20); "
     script += "os._exit(3) if mesh.get_local_rank() else __import__('torch').distributed.barrier()"
-    done = in_processes(2, "--no-python", sys.executable, "-c", script, seconds=60)
+    done = in_processes(2, "--no-python", sys.executable, "-c", script, seconds=180)
     assert done.returncode != 0
 
 
@@ -68,13 +68,13 @@ def test_a_taken_port_ends_with_the_reason():
         other.listen()
         launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr=127.0.0.1"]
         command = [*launcher, f"--master-port={other.getsockname()[1]}", "-m", "helpers.parallel", str(TINY_LLAMA)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
     assert "address already in use" in done.stderr.lower()
 
 
 def test_too_many_processes_end_with_the_reason():
-    done = in_processes(4, "-m", "helpers.parallel", str(TINY_LLAMA), seconds=60)
+    done = in_processes(4, "-m", "helpers.parallel", str(TINY_LLAMA), seconds=180)
     assert done.returncode != 0
     assert "n_kv_heads=2 cannot be dealt out to 4 processes" in done.stderr
 
@@ -96,6 +96,6 @@ def test_every_matrix_is_in_the_plan(model):
 def test_outside_the_launcher_the_command_says_how_to_start_it():
     environment = {name: value for name, value in os.environ.items() if name != "WORLD_SIZE"}
     command = [sys.executable, "-m", "helpers.parallel", str(TINY_LLAMA)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180)
     assert done.returncode == 2
     assert "torch.distributed.run --nproc-per-node 2" in done.stderr

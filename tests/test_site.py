@@ -402,6 +402,7 @@ def open_page(browser):
     def open_page(address, width=1280, scheme="light", local=("http://127.0.0.1", "data:"), density=1):
         size = {"width": width, "height": 800}
         context = browser.new_context(viewport=size, color_scheme=scheme, device_scale_factor=density)
+        context.set_default_timeout(120_000)
         contexts.append(context)
         page = context.new_page()
         page.on("request", lambda sent: sent.url.startswith(local) or troubles.append(f"request: {sent.url}"))
@@ -542,7 +543,7 @@ def test_pages_work_from_the_disk(site, open_page):
     fold.locator("summary").press("Enter")
     assert fold.get_attribute("open") is not None
     page.goto((site / "search.html").as_uri() + "?q=softmax")
-    page.locator("#search-results li a").first.wait_for(timeout=10_000)
+    page.locator("#search-results li a").first.wait_for(timeout=60_000)
     assert page.locator("#search-results li a", has_text="Grouped-query attention").count()
 
 

@@ -57,7 +57,7 @@ def jupyter_lab(folder: Path):
         "--KernelManager.transport_encryption=auto",
     ]  # fmt: skip
     environment = os.environ | {name: str(path) for name, path in private.items()}
-    environment |= {"JUPYTER_TOKEN": token, "COURSE_DEVICE": "cpu"}
+    environment |= {"JUPYTER_TOKEN": token, "COURSE_DEVICE": "cpu", "COURSE_STEPS": "6"}
     with (folder / "lab.log").open("w") as log:
         server = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
     try:
@@ -67,7 +67,7 @@ def jupyter_lab(folder: Path):
     finally:
         server.terminate()
         try:
-            server.wait(30)
+            server.wait(60)
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
@@ -88,7 +88,7 @@ def _wait_until_up(server, address, token, log, seconds=180):
 
 def _ask(address, token, path, method="GET"):
     request = urllib.request.Request(f"{address}/{path}", method=method, headers={"Authorization": f"token {token}"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return json.loads(answer.read() or "null")
 
 
@@ -150,7 +150,7 @@ class Visitor:
             for kernel in _ask(address, token, "api/kernels"):
                 _ask(address, token, f"api/kernels/{kernel['id']}", "DELETE")
 
-    def _run_all(self, seconds=240):
+    def _run_all(self, seconds=600):
         self.page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
         self.page.locator("#jp-main-statusbar", has_text=re.compile(r"\| Idle")).wait_for()  # Run All before is lost
         self.page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()

@@ -1,4 +1,7 @@
-"""Every notebook with an explorer, in JupyterLab in a real browser: Run All, each control by key and by mouse."""
+"""Every notebook with an explorer, in JupyterLab in a real browser: Run All, each control by key and by mouse.
+
+Every cell runs, but training and measuring take less time than under nbval (tests/shorter.py).
+"""
 
 import os
 import re
@@ -10,6 +13,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from helpers import explorers
 from tests.browser.lab import Visitor, chromium, jupyter_lab
+from tests.shorter import SHORTER
 
 pytestmark = pytest.mark.browser
 
@@ -60,6 +64,8 @@ def visit(tmp_path_factory):
                 for cell in notebook.cells:
                     if cell.cell_type == "code":
                         cell.outputs, cell.execution_count = [], None
+                        for text, shorter in SHORTER.get(name.removesuffix(".ipynb"), {}).items():
+                            cell.source = cell.source.replace(text, shorter)
                 # Without the kernel's name JupyterLab would ask for it in a dialog.
                 notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
                 nbformat.write(notebook, folder / "notebooks" / name)
