@@ -494,10 +494,8 @@ def test_a_stored_program_runs_only_in_a_notebook_that_was_trusted(tmp_path):
 
 def command_of_lab():
     """What `make lab` would run to open JupyterLab."""
-    done = subprocess.run(
-        ["make", "-n", "lab", f"VENV={Path(sys.executable).parent.parent}"], cwd=ROOT, capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
+    command = ["make", "-n", "lab", "ARGS=", f"VENV={Path(sys.executable).parent.parent}"]  # not those of `make test`
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return next(line for line in done.stdout.splitlines() if re.search(r"jupyter[ -]lab\b", line))
 
 
