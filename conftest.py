@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from queue import Empty
 
+import nbval.kernel
 import pytest
 import torch
 from nbval.kernel import RunningKernel
@@ -118,6 +119,26 @@ def _await_reply(self, msg_id, timeout=None):
 
 
 RunningKernel.await_reply = _await_reply
+
+
+# A kernel may die at its start, when another process has taken one of the ports that were free a moment before. nbval
+# gives up then, and leaves a file open: try again, and say in the end what the kernel wrote.
+def _start_new_kernel(*args, stderr, attempts=3, start=nbval.kernel.start_new_kernel, **named):
+    stderr.close()
+    for attempt in range(1, attempts + 1):
+        with tempfile.TemporaryFile() as written:
+            try:
+                return start(*args, stderr=written, **named)
+            except RuntimeError as error:
+                written.seek(0)
+                error.add_note(
+                    f"Attempt {attempt}. The kernel wrote: {written.read().decode(errors='replace')[-3000:]}"
+                )
+                if attempt == attempts:
+                    raise
+
+
+nbval.kernel.start_new_kernel = _start_new_kernel
 
 
 # nbval kills its kernels: under coverage.py (make coverage) ask them to end, so that they write down what they ran.

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 COURSE = ROOT / "notebooks"
 NORM = "01_rmsnorm"
 NAMES = ("my_rms_norm", "mended_norm", "my_layer_norm_angle", "my_rms_norm_backward")  # the exercises of 01, in order
-SECONDS = 8.0  # for an exercise; the function alone gets half of it
+SECONDS = 15.0  # for an exercise; the function alone gets half of it
 
 # ------------------------------------------------------------------------------------------ making submissions
 
@@ -322,9 +322,7 @@ def test_nothing_is_left_beside_the_table(graded):
 def test_an_endless_loop_costs_its_limit_and_no_more(graded):
     slow = [float(row["seconds"]) for row in graded.rows if row["status"] == "timed out"]
     assert len(slow) == 2
-    assert all(
-        SECONDS / 2 <= seconds < SECONDS + 25 for seconds in slow
-    )  # with the start of a kernel, on a busy machine
+    assert all(SECONDS / 2 <= seconds < SECONDS + 100 for seconds in slow)  # with the start of a kernel
 
 
 def still_running():
