@@ -23,11 +23,13 @@ def pytest_configure(config):
     _stay_offline(config)
 
 
-LONGEST = ("test_browser.py", "06_train_and_generate.ipynb", "test_site.py")  # first: then no worker ends alone
+LONGEST = ("test_browser.py", "06_train_and_generate.ipynb", "test_site.py")
 
 
-def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+def pytest_collection_modifyitems(config, items):
+    """In xdist's workers the longest files come first: then none ends alone."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 OFFLINE = Path(__file__).parent / "tests" / "offline"

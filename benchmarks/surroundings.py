@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -89,13 +90,15 @@ def spaces_and_letters(what, scratch):
     return [pytest(*side_by_side(what), root=copy)]
 
 
-def random_order(what, scratch):
-    notebooks = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "notebooks").glob("*.ipynb"))
-    return [pytest(*random.sample(notebooks, len(notebooks)))]
+def random_order(what, scratch, **environment):
+    notebooks = [str(path.relative_to(ROOT)) for path in (ROOT / "notebooks").glob("*.ipynb")]
+    random.shuffle(notebooks)
+    print(*notebooks)
+    return [pytest(*notebooks, **environment)]
 
 
-def each_alone(what, scratch):
-    return (pytest(str(path)) for path in sorted((ROOT / "notebooks").glob("*.ipynb")))
+def each_alone(what, scratch, **environment):
+    return (pytest(str(path), **environment) for path in sorted((ROOT / "notebooks").glob("*.ipynb")))
 
 
 def two_learners(what, scratch):
@@ -105,18 +108,15 @@ def two_learners(what, scratch):
 
 SETTINGS = {
     "as it is": with_environment(),
-    "2 threads": with_environment(OMP_NUM_THREADS="2"),
-    "4 threads": with_environment(OMP_NUM_THREADS="4"),
+    "2 threads, avx2, each notebook alone": partial(each_alone, OMP_NUM_THREADS="2", ATEN_CPU_CAPABILITY="avx2"),
+    "4 threads, random order, one process": partial(random_order, OMP_NUM_THREADS="4"),
     "vectors: none (ATEN_CPU_CAPABILITY=default)": with_environment(ATEN_CPU_CAPABILITY="default"),
-    "vectors: avx2": with_environment(ATEN_CPU_CAPABILITY="avx2"),
     "vectors: avx512": with_environment(ATEN_CPU_CAPABILITY="avx512"),
     "no network": no_network,
     "empty home": empty_home,
     "read-only home": read_only_home,
     "read-only checkout, copied notebooks": read_only_checkout,
     "path with spaces and letters": spaces_and_letters,
-    "random order, one process": random_order,
-    "each notebook alone": each_alone,
     "two learners at once": two_learners,
 }
 
