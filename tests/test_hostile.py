@@ -14,7 +14,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 import zipfile
@@ -31,7 +30,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from helpers import grade, train
 from helpers.checkpoint import LARGEST_JSON, load_checkpoint, save_checkpoint
 from helpers.model import Llama
-from tests.browser.lab import chromium, jupyter_lab
+from tests.browser.lab import chromium, jupyter_lab, record_of
 from tests.conftest import TINY, make_model
 from tests.test_fuzz import (
     LINUX,
@@ -519,14 +518,7 @@ def lab(tmp_path):
         env=os.environ | homes | {"HOME": str(tmp_path)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        end, records = time.monotonic() + 300, []
-        while not records:
-            assert server.poll() is None, "JupyterLab has ended"
-            assert time.monotonic() < end, "JupyterLab does not start"
-            time.sleep(0.1)
-            found = (tmp_path / "JUPYTER_RUNTIME_DIR").glob("jpserver-*.json")
-            records = [path for path in found if path.read_text().strip()]
-        yield json.loads(records[0].read_text())
+        yield record_of(server, tmp_path / "JUPYTER_RUNTIME_DIR")
     finally:
         server.terminate()
         server.wait(120)

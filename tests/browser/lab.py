@@ -5,7 +5,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -48,12 +47,9 @@ def jupyter_lab(folder: Path):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(content))
     token = secrets.token_hex(16)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}",
-        "--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder / 'notebooks'}", "--ServerApp.allow_root=True",
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0",
+        f"--ServerApp.root_dir={folder / 'notebooks'}", "--ServerApp.allow_root=True",
         "--KernelManager.transport_encryption=auto",
     ]  # fmt: skip
     environment = os.environ | {name: str(path) for name, path in private.items()}
@@ -61,9 +57,8 @@ def jupyter_lab(folder: Path):
     with (folder / "lab.log").open("w") as log:
         server = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
     try:
-        address = f"http://127.0.0.1:{port}"
-        _wait_until_up(server, address, token, folder / "lab.log")
-        yield address, token
+        port = record_of(server, private["JUPYTER_RUNTIME_DIR"], folder / "lab.log")["port"]
+        yield f"http://127.0.0.1:{port}", token
     finally:
         server.terminate()
         try:
@@ -73,17 +68,16 @@ def jupyter_lab(folder: Path):
             server.wait()
 
 
-def _wait_until_up(server, address, token, log, seconds=180):
+def record_of(server, folder: Path, log: Path | None = None, seconds=300) -> dict:
+    """What a JupyterLab that was just started writes into its runtime folder: its port, token and process."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if server.poll() is not None:
-            break
-        try:
-            _ask(address, token, "api/status")
-            return
-        except OSError:
-            time.sleep(0.3)
-    raise RuntimeError(f"JupyterLab did not start within {seconds} s. The end of its log:\n{log.read_text()[-3000:]}")
+    while server.poll() is None and time.monotonic() < end:
+        for path in folder.glob("jpserver-*.json"):
+            if (text := path.read_text(encoding="utf-8")).endswith("}"):
+                return json.loads(text)
+        time.sleep(0.1)
+    said = log.read_text()[-3000:] if log else ""
+    raise RuntimeError(f"JupyterLab ended ({server.poll()}), or did not start within {seconds} s.\n{said}")
 
 
 def _ask(address, token, path, method="GET"):
