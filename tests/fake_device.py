@@ -178,6 +178,8 @@ class FakeDevice:
                     yield owner, name, lambda *args: None
         yield torch, "Event", _Event
         yield torch.cuda, "current_device", lambda: 0
+        # A build of torch for CUDA would ask the driver, which is not there, for its stream.
+        yield torch.accelerator, "current_accelerator", lambda check_available=False: None
         yield torch.cuda, "memory_allocated", lambda *args: self.allocated()
         yield torch.cuda, "max_memory_allocated", lambda *args: self.allocated()
         yield torch.mps, "current_allocated_memory", self.allocated

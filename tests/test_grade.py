@@ -209,7 +209,7 @@ def make_class(folder):
             "my_rms_norm_backward": "def my_rms_norm_backward():\n    pass\n#" + "x" * 250_000,
         },
         ["timed out", "does not run", "does not run", "does not run"],
-        ["No answer after 8 seconds", "is not Python", "null bytes", "250,0"],
+        [f"No answer after {SECONDS:g} seconds", "is not Python", "null bytes", "250,0"],
     )
     hand_in("=stubs|[x](y)", {}, ["not attempted"] * 4, ["handed out"] * 4)
     four = lambda status, words: ([status] * 4, [words] * 4)  # noqa: E731
