@@ -20,6 +20,10 @@ def pytest_configure(config):
     os.environ.setdefault("COURSE_STEPS", "250")  # notebook 06 trains for a shorter time; all its assertions hold
     if config.option.nbval and pick_device().type != "cpu":
         config.option.nbval, config.option.nbval_lax = False, True
+    if not os.access(Path.home(), os.W_OK) and "MPLCONFIGDIR" not in os.environ:
+        cache = tempfile.TemporaryDirectory(prefix="course-matplotlib-")  # matplotlib would say so on stderr
+        os.environ["MPLCONFIGDIR"] = cache.name
+        config.add_cleanup(cache.cleanup)
     _stay_offline(config)
 
 
