@@ -180,6 +180,7 @@ class FakeDevice:
         yield torch.cuda, "current_device", lambda: 0
         # A build of torch for CUDA would ask the driver, which is not there, for its stream.
         yield torch.accelerator, "current_accelerator", lambda check_available=False: None
+        yield torch.cuda, "is_current_stream_capturing", lambda: False  # the same, in older releases
         yield torch.cuda, "memory_allocated", lambda *args: self.allocated()
         yield torch.cuda, "max_memory_allocated", lambda *args: self.allocated()
         yield torch.mps, "current_allocated_memory", self.allocated
