@@ -1,8 +1,9 @@
 """Notebooks that train or measure for less time, for tests that only need each of their cells to run.
 
-Of each notebook: text of its cells, and what stands for it. COURSE_STEPS does the rest in notebook 06.
+SHORTER holds for each notebook text of its cells, and what stands for it.
 """
 
+STEPS = "6"  # for COURSE_STEPS, of notebook 06
 SHORTER = {
     "01_rmsnorm": {"T, D = 12, 32": "T, D = 12, 8"},
     "03_swiglu": {"steps=60": "steps=11", "math.log(1024) - 0.5": "math.log(1024) + 0.5"},
@@ -26,3 +27,10 @@ SHORTER = {
         "held_out[:20_000]": "held_out[:1000]",
     },
 }
+
+
+def shorten(name, source):
+    """The source of a cell of a notebook, as it is to run."""
+    for text, shorter in SHORTER.get(name, {}).items():
+        source = source.replace(text, shorter)
+    return source

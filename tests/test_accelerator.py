@@ -26,7 +26,7 @@ from helpers.model import PRESETS, count_parameters
 from helpers.text import TINY_LLAMA, bits_per_byte, encode, excerpt, load_tokenizer
 from tests.conftest import TINY, TINY_CONFIGS, draw_tokens, make_model
 from tests.fake_device import fake_accelerator
-from tests.shorter import SHORTER
+from tests.shorter import SHORTER, STEPS, shorten
 
 KINDS = ("mps", "cuda")
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
@@ -407,24 +407,21 @@ def run_cell(source, label, names):
 
 def run_notebook(name, monkeypatch):
     """Run every cell; the names it leaves behind, and the cells whose printed text is not the stored one."""
-    monkeypatch.setenv("COURSE_STEPS", "6")
+    monkeypatch.setenv("COURSE_STEPS", STEPS)
     monkeypatch.chdir(NOTEBOOKS)
     monkeypatch.setattr("IPython.display.display", lambda *args, **kwargs: None)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *args, **kwargs: None)  # half of the time
-    names, others, left, threads = {"__name__": "__main__"}, {}, dict(SHORTER.get(name, {})), torch.get_num_threads()
+    left = {text for text in SHORTER.get(name, {}) if not any(text in source for _, source, _ in code_cells(name))}
+    assert not left, f"{name} no longer has {left}: mend SHORTER"
+    names, others, threads = {"__name__": "__main__"}, {}, torch.get_num_threads()
     with mpl.rc_context():
         for number, source, expected in code_cells(name):
-            for old, new in SHORTER.get(name, {}).items():
-                if old in source:
-                    source = source.replace(old, new)
-                    left.pop(old, None)
             with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()):
-                run_cell(source, f"{name}, cell {number}", names)
+                run_cell(shorten(name, source), f"{name}, cell {number}", names)
             if expected is not None and printed.getvalue() != expected:
                 others[number] = (printed.getvalue(), expected)
     torch.set_num_threads(threads)
     plots.plt.close("all")
-    assert not left, f"{name} no longer has {list(left)}: mend SHORTER"
     return names, others
 
 

@@ -541,5 +541,6 @@ def test_jupyterlab_asks_for_a_token_and_listens_on_loopback_only(lab):
     assert status(address, Authorization="token wrong") == 403
     assert status(address, Authorization=f"token {lab['token']}") == 200
     ports = psutil.Process(lab["pid"]).net_connections()
-    assert {port.laddr.ip for port in ports if port.status == psutil.CONN_LISTEN} <= {"127.0.0.1", "::1"}
-    assert lab["port"] in {port.laddr.port for port in ports}
+    listens = {port.laddr for port in ports if port.status == psutil.CONN_LISTEN}
+    assert {address.ip for address in listens} <= {"127.0.0.1", "::1"}
+    assert lab["port"] in {address.port for address in listens}

@@ -18,13 +18,11 @@ import pytest
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from tests.browser.lab import chromium
+from tests.browser.lab import chromium, explorers_in
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-EXPLORERS = sorted(
-    {name for path in NOTEBOOKS for name in re.findall(r"(?<!import )\b(explore_\w+)\(\)", path.read_text())}
-)
+EXPLORERS = sorted({name for path in NOTEBOOKS for name in explorers_in(path)})
 NEEDED = ("sphinx", "myst_nb", "furo", "latex2mathml", "ziamath", "sphinx_revealjs", "axe_playwright_python")
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 IN_THE_DARK = ("index.html", "02_rope.html", "03_swiglu.html", "glossary.html")  # the others have the same colours

@@ -15,6 +15,8 @@ from statistics import median
 
 import nbformat
 
+from tests.shorter import STEPS
+
 NO_BROWSER = "no Chromium: `apt-get install chromium fonts-dejavu-core`, or `playwright install chromium`"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
@@ -55,7 +57,7 @@ def jupyter_lab(folder: Path):
         "--KernelManager.transport_encryption=auto",
     ]  # fmt: skip
     environment = os.environ | {name: str(path) for name, path in private.items()}
-    environment |= {"JUPYTER_TOKEN": token, "COURSE_DEVICE": "cpu", "COURSE_STEPS": "6"}
+    environment |= {"JUPYTER_TOKEN": token, "COURSE_DEVICE": "cpu", "COURSE_STEPS": STEPS}
     with (folder / "lab.log").open("w") as log:
         server = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
     try:
@@ -113,6 +115,12 @@ def chromium():
 
 
 # ------------------------------------------------------------------------------------------------ visitor
+
+
+def explorers_in(path):
+    """Names of the explorers that a notebook shows."""
+    code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    return re.findall(r"\b(explore_\w+)\(", "\n".join(code))
 
 
 class Visitor:

@@ -4,7 +4,6 @@ Every cell runs, but training and measuring take less time than under nbval (tes
 """
 
 import os
-import re
 from pathlib import Path
 
 import nbformat
@@ -12,8 +11,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from helpers import explorers
-from tests.browser.lab import Visitor, chromium, jupyter_lab
-from tests.shorter import SHORTER
+from tests.browser.lab import Visitor, chromium, explorers_in, jupyter_lab
+from tests.shorter import shorten
 
 pytestmark = pytest.mark.browser
 
@@ -43,12 +42,6 @@ box
 """
 
 
-def explorers_in(path):
-    """Names of the explorers that a notebook shows."""
-    code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    return re.findall(r"\b(explore_\w+)\(", "\n".join(code))
-
-
 @pytest.fixture  # a fresh server and browser for each test: what one leaves behind must not stop the next
 def visit(tmp_path_factory):
     """A function from a notebook (path, or sources of its cells) to the Visitor that has tried it."""
@@ -64,8 +57,7 @@ def visit(tmp_path_factory):
                 for cell in notebook.cells:
                     if cell.cell_type == "code":
                         cell.outputs, cell.execution_count = [], None
-                        for text, shorter in SHORTER.get(name.removesuffix(".ipynb"), {}).items():
-                            cell.source = cell.source.replace(text, shorter)
+                        cell.source = shorten(name.removesuffix(".ipynb"), cell.source)
                 # Without the kernel's name JupyterLab would ask for it in a dialog.
                 notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
                 nbformat.write(notebook, folder / "notebooks" / name)
