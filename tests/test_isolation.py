@@ -1,6 +1,7 @@
 """What the tests themselves promise: none depends on the one before, and none leaves this machine."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,12 +50,31 @@ def test_another_session():
 )
 
 
-def run(tmp_path, tests, *arguments):
+FAILS_ONCE = """
+import pathlib, pytest
+
+def once(name):
+    tried = pathlib.Path(name)
+    if not tried.exists():
+        tried.touch()
+        raise AssertionError(f"{name} was late")
+
+@pytest.mark.browser
+def test_page(): once("a page")
+
+@pytest.mark.browser
+def test_wrong_page(): raise AssertionError("a wrong page")
+
+def test_function(): once("a function")
+"""
+
+
+def run(tmp_path, tests, *arguments, **more):
     """pytest on a file with these tests, under the project's conftest.py."""
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "test_it.py").write_text(tests, encoding="utf-8")
-    environment = {name: value for name, value in os.environ.items() if name != "COURSE_NETWORK_LOG"}
+    environment = {name: value for name, value in os.environ.items() if name not in ("COURSE_NETWORK_LOG", "CI")} | more
     command = [sys.executable, "-m", "pytest", "-q", "--doctest-modules", "-p", "no:cacheprovider", "test_it.py"]
     return subprocess.run([*command, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True)
 
@@ -74,3 +94,16 @@ def test_a_connection_to_elsewhere_fails_the_run(tmp_path, tests, named, workers
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"{tests.count('def test_')} passed" in done.stdout
     assert named in done.stdout
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["this process", "one of xdist's workers"])
+def test_in_ci_a_browser_gets_a_second_try_and_nothing_else_does(tmp_path, workers):
+    done = run(tmp_path, FAILS_ONCE, "-rR", *workers, CI="true")
+    assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert set(re.findall(r"^RERUN test_it\.py::(\w+)", done.stdout, re.M)) == {"test_page", "test_wrong_page"}
+
+
+def test_at_home_nothing_gets_a_second_try(tmp_path):
+    done = run(tmp_path, FAILS_ONCE, "-rR")
+    assert "3 failed" in done.stdout, done.stdout + done.stderr
+    assert "RERUN" not in done.stdout
