@@ -32,7 +32,6 @@ SIZES = {  # config, windows per batch, highest learning rate
 }
 
 
-# "with repeats": paragraphs that stand in several topics are kept, so that much of the held-out tenth has been read
 PLAN = [  # size, text, seconds
     *[(size, "reference", 60) for size in SIZES],
     ("middle", "with docstrings", 180),
@@ -87,9 +86,16 @@ def measure(size, kind, seconds, seed, pace):
     return row
 
 
+NOTE = """
+Made by `benchmarks/training.py`: means over the seeds, bits per byte. "With docstrings": the library's docstrings are
+trained on as well. "With repeats": paragraphs that stand in several topics are kept, so that much of the held-out text
+was read in training; do not compare these rows with the others.
+"""
+
+
 def as_table(content):
     """The rows as Markdown: mean and spread over the seeds."""
-    lines = [f"# Bits per byte after training\n\n{content['machine']}\n"]
+    lines = [f"# Bits per byte after training\n\n{content['machine']}\n{NOTE}"]
     for kind, bits in content["baselines"].items():
         lines.append(f"- {kind}: " + ", ".join(f"{name} {value:.2f}" for name, value in bits.items()))
     lines += ["\n| parameters | text | asked [s] | took [s] | steps | held-out | lowest–highest | training text |"]

@@ -237,6 +237,7 @@ class _SmallLinear(nn.Module):
         super().__init__()
         matrix, scale = torch.cat(matrices), None
         if dtype == torch.int8:
+            matrix = matrix.float()  # in bfloat16 a quotient may round to 128, which int8 does not have
             scale = (matrix.abs().amax(dim=1).clamp(min=1e-30) / 127).bfloat16()
             matrix = (matrix / scale[:, None]).round().clamp(-127, 127)
         self.register_buffer("weight", matrix.to(dtype))

@@ -5,7 +5,8 @@ Letters for shapes, the same in every docstring and notebook:
     D dim          F hidden_dim     V vocab_size
     H n_heads      K n_kv_heads     R n_rep (H = K * R)     h head_dim
 
-Weight names and the RoPE layout ("halves") are those of Hugging Face transformers; config words are Meta's.
+The RoPE layout ("halves") and the names of matrices are those of Hugging Face transformers; the words of the config, of
+the embedding and of the norms in a block are Meta's.
 """
 
 import math

@@ -396,6 +396,14 @@ def test_int8_keeps_each_row_to_half_a_step(model):
     assert (layer.weight.abs().amax(dim=1) == 127).all()  # each row uses the whole range
 
 
+def test_int8_of_bfloat16_weights_is_rounded_once(model):
+    """A row's largest weight, 190/128, divided by its scale in bfloat16, would give 127.5, and then 128."""
+    model.layers[0].attention.o_proj.weight.data[0] = 190 / 128
+    layer = prepare_for_decoding(model.bfloat16(), "int8").layers[0].attention.o_proj
+    assert (layer.weight[0] == 127).all()
+    assert torch.equal(layer.weight, prepare_for_decoding(model.float(), "int8").layers[0].attention.o_proj.weight)
+
+
 def test_int8_keeps_a_matrix_of_zeros(model, tokens):
     model.layers[0].attention.o_proj.weight.data.zero_()
     prepared = prepare_for_decoding(model, "int8")
