@@ -22,7 +22,7 @@ setup: $(LEARN) ## make the environment, without opening anything
 
 test: $(DEV) ## set up, then run every test and every notebook (ARGS="-k rope")
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
-		$(NBVAL) --nbval-current-env --nbval-cell-timeout=300 $(ARGS)
+		$(NBVAL) --nbval-current-env --nbval-cell-timeout=1800 $(ARGS)
 
 test-oldest: ## the same with the oldest packages that pyproject.toml allows, in .venv-oldest
 	$(PYTHON) -m venv .venv-oldest
@@ -54,7 +54,7 @@ slides: $(SITE) ## build only the slides, into build/site/slides
 coverage: $(DEV) ## tests and notebooks under coverage.py; fails below 95 %
 	rm -rf build/coverage && mkdir -p build/coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -n 2 --dist loadfile --nbval --nbval-current-env \
-		--nbval-cell-timeout=600 --ignore=tests/browser --ignore=tests/test_site.py --ignore=tests/test_hub.py $(ARGS)
+		--nbval-cell-timeout=1800 --ignore=tests/browser --ignore=tests/test_site.py --ignore=tests/test_hub.py $(ARGS)
 	$(BIN)/python -m coverage combine
 	$(BIN)/python -m coverage report
 

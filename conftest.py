@@ -90,7 +90,9 @@ def same_start():
 def _cells_from_1(self, collect=IPyNbFile.collect):
     for cell in collect(self):
         number = cell.cell_num + 1
-        yield IPyNbCell.from_parent(self, name=f"Cell {number}", cell_num=number, cell=cell.cell, options=cell.options)
+        one = IPyNbCell.from_parent(self, name=f"Cell {number}", cell_num=number, cell=cell.cell, options=cell.options)
+        one.output_timeout = 60  # seconds between two messages: a busy machine may pause for nbval's 5
+        yield one
 
 
 IPyNbFile.collect = _cells_from_1

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HTTPError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
@@ -103,17 +104,17 @@ def model_from_weights(
     Raises:
         ValueError: listing every weight that is missing, left over, of another shape or not finite.
     """
+    if dtype not in READ_DTYPES:
+        raise ValueError(f"dtype={dtype!r} is none of {READ_DTYPES}: pass one of them, such as torch.bfloat16.")
     _require_plausible(config, weights, source)
     with torch.device("meta"):
         model = Llama(config)
     wanted = dict(model.named_parameters(remove_duplicate=False))
-    if config.tie_embeddings and "tok_embeddings.weight" in weights:
-        head = weights.get("lm_head.weight", weights["tok_embeddings.weight"])
-        if not torch.equal(head, weights["tok_embeddings.weight"]):
-            raise ValueError(
-                f"{source}: the config ties embeddings, but lm_head differs from tok_embeddings: untie them."
-            )
-        weights = weights | {"lm_head.weight": weights["tok_embeddings.weight"]}
+    if config.tie_embeddings and (embedding := weights.get("tok_embeddings.weight")) is not None:
+        same = torch.equal(weights.get("lm_head.weight", embedding), embedding)
+        if not same and embedding.isfinite().all():  # NaN, which equals nothing, is told below
+            raise ValueError(f"{source}: the config ties embeddings, lm_head differs from tok_embeddings: untie them.")
+        weights = weights | {"lm_head.weight": embedding}
     problems = [f"missing: {name}" for name in wanted if name not in weights]
     problems += [f"left over: {name}" for name in weights if name not in wanted]
     for name in wanted.keys() & weights.keys():
@@ -128,11 +129,12 @@ def model_from_weights(
         more = [f"… and {len(problems) - 20} more"] * (len(problems) > 20)
         listed = "\n  ".join(["fetch config and weights of one model.", *sorted(problems)[:20], *more])
         raise ValueError(f"{source}: {len(problems)} weights do not fit. Nothing was loaded: {listed}")
-    # no-op casts are copied too: a loaded file may be mapped memory, and a caller keeps its own tensors
-    size = f"{sum(weight.numel() for weight in weights.values()):,} weights as {dtype} do not fit on {device}"
+    # copied even if nothing changes: a loaded file may be mapped memory, and a caller keeps its own tensors
+    own = {name: weights[name] for name in wanted if not (config.tie_embeddings and name == "lm_head.weight")}
+    size = f"{sum(weight.numel() for weight in own.values()):,} weights as {dtype} do not fit on {device}"
     with explain_out_of_memory(f"{source}: {size}: pass dtype=torch.bfloat16, or open a smaller model."):
-        state = {name: weight.to(device=device, dtype=dtype, copy=True) for name, weight in weights.items()}
-    model.load_state_dict(state, assign=True)
+        state = {name: weight.to(device=device, dtype=dtype, copy=True) for name, weight in own.items()}
+    model.load_state_dict({"lm_head.weight": state["tok_embeddings.weight"]} | state, assign=True)
     if config.tie_embeddings:
         model.lm_head.weight = model.tok_embeddings.weight
     return model.eval()
@@ -155,7 +157,7 @@ def fetch_checkpoint(name: str) -> Path:
     kinds = ["*.safetensors", "*.json"]
     try:
         return Path(snapshot_download(name, allow_patterns=kinds, etag_timeout=5))
-    except OSError as problem:  # no network, or the Hub refuses
+    except (OSError, HTTPError) as problem:  # no network, or the Hub or a proxy refuses
         raise ConnectionError(
             f"{name} could not be fetched ({type(problem).__name__}): check name, network and, for a model behind a "
             "licence, that you are logged in."
@@ -177,6 +179,7 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
     """Write a folder that transformers' AutoModelForCausalLM and AutoTokenizer open unchanged.
 
     The folder is written beside its place and renamed: it appears whole or not at all. One that exists is kept.
+    Only this course opens a model whose dim is no multiple of n_heads: transformers refuses it.
 
     Args:
         model: its weights are stored in their own dtype.
@@ -240,6 +243,8 @@ def weights_to_hugging_face(model: Llama) -> dict[str, torch.Tensor]:
     if model.config.tie_embeddings:
         del names["lm_head.weight"]
     own = model.state_dict()
+    if absent := [name for name in names if name not in own]:
+        raise ValueError(f"the model has no {absent[0]}, as after prepare_for_decoding: pass the one it was made from.")
     return {theirs: own[ours].detach().cpu().contiguous() for ours, theirs in names.items()}
 
 
@@ -262,14 +267,11 @@ def config_to_hugging_face(config: LlamaConfig, dtype: torch.dtype = torch.float
         "head_dim": config.head_dim,
         "hidden_act": "silu",
         "max_position_embeddings": config.max_seq_len,
-        "rms_norm_eps": config.norm_eps,
+        "rms_norm_eps": float(config.norm_eps),
         "rope_parameters": {"rope_type": scaling.pop("type"), "rope_theta": theta, **scaling},
         "tie_word_embeddings": config.tie_embeddings,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
+        **dict.fromkeys(("attention_bias", "mlp_bias"), False),
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
         "dtype": str(dtype).removeprefix("torch."),
     }
 
@@ -432,7 +434,9 @@ def _config_from_meta(params, vocab_size, tied):
     scaled = params.get("use_scaled_rope", False)
     theta = params.get("rope_theta", 10_000.0)
     default_length = 131_072 if scaled else 8192 if theta > 10_000 else 4096  # params.json does not say
-    scaling = {"type": "llama3", "factor": float(params.get("rope_scaling_factor") or 8), **LLAMA3_SCALING}
+    # Nor the factor: only Llama 3.2 1B and 3B tie their embeddings, and take 32 (meta-llama/llama-models#166).
+    factor = float(params.get("rope_scaling_factor") or (32 if tied else 8))
+    scaling = {"type": "llama3", "factor": factor, **LLAMA3_SCALING}
     scaling["high_freq_factor"] = float(params.get("rope_high_freq_factor") or scaling["high_freq_factor"])
     hidden_dim = swiglu_hidden_dim(params["dim"], params.get("multiple_of", 256), params.get("ffn_dim_multiplier"))
     return LlamaConfig(

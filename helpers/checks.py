@@ -176,13 +176,14 @@ ERROR_HINTS = [
     (r"without overflow", "Is your hiding number too large for float16? Use float('-inf')."),
     (r"(same|different) dtype|scalar type|have the same", "Do two tensors differ in dtype? Convert one: .to(x.dtype)."),
     (r"cannot assign .* as parameter", "A module wants a Parameter: assign the other module's own, without .data."),
-    (r"TypeError.*NoneType", "An argument may be None: is that case handled?"),
+    (r"TypeError.*NoneType", "What is None here? A function without return gives None; an argument may be None, too."),
     (r"TypeError.*(positional|keyword) argument", "Does your function take the arguments in the text, in that order?"),
     (r"mat1 and mat2|size of tensor|shapes? .*(invalid|mismatch)|size mismatch|Expected size|must match|broadcast",
      "Two shapes do not fit: print both. Is a transpose (or a keepdim=True) missing?"),
     (r"Boolean value of Tensor", "A tensor has many answers, `if` needs one: choose entry by entry, with torch.where."),
     (r"values to unpack",
-     "Do you take apart the right dimension? Count from the end: chunk and unbind take the first unless told dim=-1."),
+     "Does your code expect a fixed number of dimensions, or take apart the wrong one? Count from the end: chunk and "
+     "unbind take the first unless told dim=-1."),
     (r"out of bounds", "Do you index with a number that is not an index, or past the end? Print it, and the shape."),
     (r"Dimension out of range|too many indices|IndexError",
      "Does your code assume a fixed number of dimensions? Count from the end: dim=-1."),
@@ -351,7 +352,7 @@ def _judge(function, exercise: Exercise, notes: dict) -> CheckResult:
         return CheckResult(name, "passed", f"{_label(function)} agrees with the specification in {cases}.")
     case, problem = failed
     known = exercise.name_mistake(answers, exercise.cases.index(case), _agree) if problem.look_up else ""
-    hint = known or problem.hint or case.hint or exercise.hint
+    hint = known or problem.hint or case.hint or (GRAPH_CUT if case.gradients and problem.look_up else exercise.hint)
     return CheckResult(name, "failed", f"Case {case.label}: {problem.message}", hint)
 
 

@@ -251,7 +251,7 @@ def read_statements(sources: list[str]) -> tuple[list[Statement], dict[int, str]
             continue
         try:
             statements += [_statement(cell, node) for node in _parse(source).body]
-        except (SyntaxError, ValueError, RecursionError, MemoryError, RuntimeError) as error:
+        except Exception as error:  # whatever a cell does to ast, symtable or IPython
             faults[cell] = f"{type(error).__name__}: {str(error)[:150]}"
     return statements, faults
 
@@ -283,13 +283,16 @@ def _statement(cell, node):
 
 def _touched(node):
     """Names in `name.x = ...`, `name[i] = ...`, `del name[i]` and `name.method(...)` as a statement of its own."""
-    parts = getattr(node, "targets", None) or [getattr(node, "target", None) or getattr(node, "value", None)]
-    for part in parts:
-        inside = part
-        while isinstance(inside, ast.Attribute | ast.Subscript | ast.Call):
-            inside = inside.func if isinstance(inside, ast.Call) else inside.value
-        if isinstance(inside, ast.Name) and inside is not part:
-            yield inside.id
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return  # touches when it is called
+    for one in (one for one in ast.walk(node) if isinstance(one, ast.stmt)):  # also inside for, if, with
+        parts = getattr(one, "targets", None) or [getattr(one, "target", None) or getattr(one, "value", None)]
+        for part in parts:
+            inside = part
+            while isinstance(inside, ast.Attribute | ast.Subscript | ast.Call):
+                inside = inside.func if isinstance(inside, ast.Call) else inside.value
+            if isinstance(inside, ast.Name) and inside is not part:
+                yield inside.id
 
 
 def read_course(folder: Path, only: list[str] | None = None) -> dict[str, tuple[list[Exercise], list[Statement]]]:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import re
+import traceback
 
 import torch
 
@@ -59,6 +60,7 @@ def explain_out_of_memory(what_to_do: str):
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error) or is_out_of_memory(error.__cause__):  # another error, or explained already
             raise
+        traceback.clear_frames(error.__traceback__)  # Jupyter keeps the error, and it the tensors of what has failed
         raise torch.OutOfMemoryError(f"out of memory: {what_to_do}") from error
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from helpers.device import explain_out_of_memory
 from helpers.model import GroupedQueryAttention, Llama, SwiGLU, apply_rope
-from helpers.validate import require_number, require_seed
+from helpers.validate import require_number, require_seed, require_tokens
 
 
 def next_token_probabilities(
@@ -85,7 +85,11 @@ def stream(
     seed: int | None = None,
     n_pad: torch.Tensor | None = None,
 ) -> Iterator[torch.Tensor]:
-    """Yield the next token of every row, (B,) int64, as soon as it is chosen; arguments as in `generate`."""
+    """Yield the next token of every row, (B,) int64, as soon as it is chosen.
+
+    Arguments as in `generate`, but tokens are (B, T) only; n_pad: left padding of each row, (B,) int64.
+    """
+    require_tokens(tokens, model.config.vocab_size)
     _require_settings(temperature, top_k, top_p)
     require_seed(seed)
     if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool) or max_new_tokens < 0:
@@ -150,12 +154,7 @@ def generate(
             )
         settings = (max_new_tokens, temperature, top_k, top_p, stop, seed)
         return torch.stack([*tokens.cpu().unbind(1), *stream(model, tokens, *settings)], dim=1)
-    if not isinstance(tokens, list | tuple) or not all(isinstance(row, list | tuple) for row in tokens):
-        raise ValueError("tokens is a flat list, or none: pass a list of prompts, for one prompt [tokens].")
-    if not tokens or not all(tokens):
-        raise ValueError("a prompt is empty: give every prompt at least one token.")
-    if not all(type(token) is int and abs(token) < 2**63 for row in tokens for token in row):
-        raise ValueError("a prompt holds something other than token ids: encode text with the model's tokenizer first.")
+    _require_prompts(tokens)
     stop = _stop_ids(stop, model.config.vocab_size)
     longest = max(map(len, tokens))
     n_pad = torch.tensor([longest - len(row) for row in tokens])
@@ -172,13 +171,27 @@ def generate(
     return rows
 
 
+def _require_prompts(prompts):
+    if not isinstance(prompts, list | tuple) or not all(isinstance(row, list | tuple) for row in prompts):
+        raise ValueError(
+            f"tokens are a {type(prompts).__name__}, {str(prompts)[:40]!r}: pass a (batch, tokens) tensor or a list of "
+            "lists of token ids; encode text first, and write [ids] for one prompt."
+        )
+    if not prompts or not all(prompts):
+        raise ValueError(f"prompts of {list(map(len, prompts))} tokens: pass at least one, of at least one token each.")
+    for token in (token for row in prompts for token in row):
+        if type(token) is not int or abs(token) >= 2**63:
+            raise ValueError(f"a prompt holds {token!r}, no token id: encode text with the model's tokenizer first.")
+
+
 # ------------------------------------------------------------ the same model, laid out for one-token steps
 
 
 def prepare_for_decoding(model: Llama, weights: str | None = None) -> Llama:
     """The same function with its matrices laid out for steps of one token, on the CPU; elsewhere the model itself.
 
-    For writing only: it has its own copy of the matrices, so later training of the model does not reach it.
+    For writing only: matrices are copied, embedding and norms are shared with the model. After training prepare anew,
+    and move or cast neither of the two.
 
     Args:
         model: the LLaMA; it stays as it is.

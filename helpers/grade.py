@@ -235,7 +235,8 @@ def fresh_kernel(submissions: Path | None):
         scratch = os.path.realpath(scratch)
         specs = _Spec()
         specs.prefix = bwrap_command(scratch, submissions) if submissions else []
-        config = Config(KernelManager={"transport": "ipc" if submissions else "tcp", "transport_encryption": "auto"})
+        transport = "ipc" if os.name == "posix" else "tcp"  # no port, which another program might take first
+        config = Config(KernelManager={"transport": transport, "transport_encryption": "auto"})
         manager = KernelManager(
             kernel_spec_manager=specs, connection_file=os.path.join(scratch, "kernel.json"), config=config
         )

@@ -370,7 +370,7 @@ class Llama(nn.Module):
         Raises:
             ValueError: if tokens are of another type, shape or range, or do not fit the cache (which stays as it was).
         """
-        require_tokens(tokens, self.config.vocab_size)
+        require_tokens(tokens, self.config.vocab_size, self.tok_embeddings.weight.device)
         if n_pad is not None:
             n_pad = require_padding(n_pad, tokens, tokens.shape[1] if cache is None else cache.k.shape[3])
         if cache is None:

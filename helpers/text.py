@@ -150,9 +150,9 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
         raise FileNotFoundError(f"{path} is missing: pass a folder that holds a tokenizer.json.")
     try:
         return Tokenizer.from_file(str(path))
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # tokenizers has no kinds of its own, and when it panics, that is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # Ctrl+C
         raise ValueError(f"{path} is damaged or no tokenizer ({error}): fetch the file again.") from error
 
 
@@ -208,7 +208,7 @@ def bits_per_byte(model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> fl
     """
     device = model.tok_embeddings.weight.device
     tokens = encode(tokenizer, text)
-    half = model.config.max_seq_len // 2
+    half = min(model.config.max_seq_len // 2, math.ceil((len(tokens) - 1) / 2))  # a short text is read without padding
     if half == 0 or len(tokens) < 2:
         raise ValueError(
             f"max_seq_len={model.config.max_seq_len} and a text of {len(tokens)} tokens: each must be at least 2. "

@@ -61,6 +61,8 @@ def train(
     """
     _require_settings(steps, batch_size, every, seed, peak, warm_up, weight_decay)
     keep = None if keep is None else Path(keep)
+    if keep is not None:
+        keep.parent.mkdir(parents=True, exist_ok=True)
     device = model.tok_embeddings.weight.device
     decays = {2: weight_decay, 1: 0.0}  # matrices and gains
     groups = [{"params": [w for w in model.parameters() if w.ndim == n], "weight_decay": decays[n]} for n in decays]
@@ -71,19 +73,14 @@ def train(
     for step in range(steps):
         tokens, inputs, targets = next(windows)
         if step == 0:
-            run = f"{settings}, text {zlib.crc32(tokens.numpy().tobytes())}"
+            run = f"{settings}, text {zlib.crc32(tokens.cpu().numpy().tobytes())}"
             losses = _continue(run, keep, model, optimizer) if keep is not None and keep.exists() else []
         if step < len(losses):
             continue  # done before the stop: only the draws are repeated
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, peak, warm_up)
         with explain_out_of_memory(TOO_MUCH.format(batch_size, model.config.max_seq_len)):
-            loss = F.cross_entropy(model(inputs.to(device)).flatten(0, 1), targets.to(device).flatten())
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            losses.append(loss.item())
+            losses.append(_step(model, optimizer, inputs.to(device), targets.to(device)))
         if keep is not None and len(losses) % every == 0:
             state = {"run": run, "losses": losses, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save(state, keep.with_name(f".{keep.name}.part"))  # beside, then renamed: never half a file
@@ -91,6 +88,15 @@ def train(
         report(len(losses), losses[-1])
     model.eval()
     return losses
+
+
+def _step(model, optimizer, inputs, targets):
+    loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss.item()
 
 
 TOO_MUCH = (

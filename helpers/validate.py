@@ -29,14 +29,16 @@ def require_seed(seed):
         raise ValueError(f"seed={seed!r} must be a whole number below 2**63, or None for other draws each time.")
 
 
-def require_tokens(tokens: torch.Tensor, vocab_size: int):
-    """Raise ValueError unless tokens are (B, T) token ids of this vocabulary."""
+def require_tokens(tokens: torch.Tensor, vocab_size: int, device: torch.device | None = None):
+    """Raise ValueError unless tokens are (B, T) token ids of this vocabulary, on this device if one is given."""
     if not isinstance(tokens, torch.Tensor):
         raise ValueError(f"tokens are a {type(tokens).__name__}: pass a tensor, torch.tensor([[1, 2]]) for one text.")
     if tokens.ndim != 2 or tokens.numel() == 0:
         raise ValueError(f"tokens have shape {tuple(tokens.shape)}: pass (batch, tokens), neither empty.")
     if tokens.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"tokens are {tokens.dtype}: pass integer token ids, tokens.long().")
+    if device is not None and tokens.device != device:
+        raise ValueError(f"tokens are on {tokens.device}, the model on {device}: pass tokens.to({str(device)!r}).")
     if tokens.is_meta:
         return
     low, high = tokens.min().item(), tokens.max().item()

@@ -70,14 +70,15 @@ def execute(path: Path) -> float:
     notebook = nbformat.read(path, as_version=4)
     os.environ["COURSE_DEVICE"] = "cpu"
     start = time.perf_counter()
-    NotebookClient(
-        notebook,
-        timeout=600,
-        kernel_name="python3",
-        record_timing=False,
-        resources={"metadata": {"path": path.parent}},
-        config=Config(KernelManager={"transport_encryption": "auto"}),  # otherwise ipykernel warns at every start
-    ).execute()
+    config = Config(KernelManager={"transport_encryption": "auto"})  # otherwise ipykernel warns at every start
+    settings = {"timeout": 600, "kernel_name": "python3", "record_timing": False, "config": config}
+    for attempt in (1, 2, 3):
+        try:
+            NotebookClient(notebook, resources={"metadata": {"path": path.parent}}, **settings).execute()
+            break
+        except RuntimeError as error:  # another program has taken one of the kernel's ports
+            if attempt == 3 or "Kernel died before" not in str(error):
+                raise
     seconds = time.perf_counter() - start
     clean(notebook)
     nbformat.validate(notebook)

@@ -279,8 +279,8 @@ def silu__sigmoid(x):
 
 
 @right
-def silu__division(x):
-    return (x.float() / (1 + torch.exp(-x.float()))).to(x.dtype)
+def silu__expit(x):
+    return torch.special.expit(x).mul(x)
 
 
 @right
@@ -734,6 +734,22 @@ def greedy_with_cache__reads_the_last_one_too(model, tokens, n_new):
         tokens = torch.cat([tokens, new], dim=1)
         logits = model(new, cache)
     return tokens
+
+
+@right
+def greedy_with_cache__prompt_token_by_token(model, tokens, n_new):
+    cache, text = model.new_cache(len(tokens)), tokens
+    for t in range(tokens.shape[1] + n_new - 1):
+        logits = model(text[:, t : t + 1], cache=cache)[:, -1]
+        if t >= tokens.shape[1] - 1:
+            text = torch.cat((text, logits.argmax(-1, keepdim=True)), dim=1)
+    return text
+
+
+@right
+def greedy_with_cache__a_cache_for_each_prompt(model, tokens, n_new):
+    rows = [greedy_with_cache__prefill_first(model, row[None], n_new) for row in tokens]
+    return torch.cat(rows)
 
 
 # --------------------------------------------------------------------------------------------- 07 scaling out

@@ -7,11 +7,13 @@ import re
 import shutil
 import stat
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub.errors import HTTPError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -21,8 +23,8 @@ from transformers import LlamaConfig as TheirConfig
 
 import helpers.checkpoint
 import helpers.model
-from helpers.checkpoint import config_from_hugging_face, load_checkpoint, save_checkpoint
-from helpers.model import Llama, LlamaConfig, apply_rope
+from helpers.checkpoint import config_from_hugging_face, load_checkpoint, model_from_weights, save_checkpoint
+from helpers.model import Llama, LlamaConfig, apply_rope, count_parameters
 from helpers.text import END_OF_TEXT, train_tokenizer
 from tests.conftest import TOLERANCE, assert_agree
 
@@ -360,6 +362,10 @@ def test_meta_folder_without_n_kv_heads_is_multi_head(tmp_path):
             {"use_scaled_rope": True, "rope_theta": 500.0, "rope_scaling_factor": 32},
             {"rope_theta": 500.0, "rope_scaling": {"factor": 32.0}},
         ),
+        (
+            {"use_scaled_rope": True, "rope_theta": 500.0},  # as in Llama 3.2 1B, whose file does not say 32
+            {"rope_theta": 500.0, "rope_scaling": {"factor": 32.0}, "tie_embeddings": True},
+        ),
         ({"use_scaled_rope": False, "rope_theta": 500.0}, {"rope_theta": 500.0}),
         ({"ffn_dim_multiplier": 1.3}, {"hidden_dim": 112}),
         ({"norm_eps": 0.1}, {"norm_eps": 0.1}),
@@ -376,6 +382,27 @@ def test_meta_params_reach_the_model(tmp_path, monkeypatch, params, ours):
     if model.config.hidden_dim == OURS.hidden_dim:  # and without the setting they would differ
         with pytest.raises(AssertionError, match="not close"):
             assert_same_logits(our_model(), model)
+
+
+def test_nan_in_a_tied_matrix_is_not_taken_for_an_untied_head():
+    weights = our_model(tie_embeddings=True).state_dict()
+    weights["tok_embeddings.weight"][3, 4] = float("nan")
+    with pytest.raises(ValueError, match=r"not finite: tok_embeddings\.weight"):
+        model_from_weights(replace(OURS, tie_embeddings=True), weights)
+
+
+def test_a_tied_matrix_is_copied_once(monkeypatch):
+    model = our_model(tie_embeddings=True)
+    copied = model_from_weights(model.config, model.state_dict())
+    assert copied.lm_head.weight is copied.tok_embeddings.weight
+    assert copied.lm_head.weight.data_ptr() != model.lm_head.weight.data_ptr()
+
+    def to(*given, **named):
+        raise MemoryError
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    with pytest.raises(torch.OutOfMemoryError, match=rf": {count_parameters(model):,} weights as torch.float32 do not"):
+        model_from_weights(model.config, model.state_dict())
 
 
 @pytest.mark.parametrize("drop", [(), ("output.weight",)], ids=["head given", "head absent"])
@@ -619,7 +646,7 @@ def test_a_pth_that_holds_no_weights_by_name_is_refused(tmp_path, content):
 def test_a_tied_head_that_differs_is_named(tmp_path):
     save_checkpoint(our_model(tie_embeddings=True), tmp_path / "saved")
     edit_weights(tmp_path / "saved", lambda w: w.update({"lm_head.weight": torch.ones(64, 32)}))
-    with pytest.raises(ValueError, match=r"the config ties embeddings, but lm_head differs from tok_embeddings: untie"):
+    with pytest.raises(ValueError, match=r"the config ties embeddings, lm_head differs from tok_embeddings: untie"):
         load_checkpoint(tmp_path / "saved")
 
 
@@ -748,13 +775,14 @@ def test_fetched_folder_opens_as_any_other(saved, monkeypatch):
     assert asked["allow_patterns"] == ["*.safetensors", "*.json"]
 
 
-def test_without_a_network_fetching_says_what_to_do(monkeypatch):
+@pytest.mark.parametrize("kind", [FileNotFoundError, HTTPError], ids=["nothing in the cache", "a proxy that refuses"])
+def test_without_a_network_fetching_says_what_to_do(kind, monkeypatch):
     def snapshot_download(name, **settings):
-        raise FileNotFoundError("not in the cache, and no connection")
+        raise kind("no connection")
 
     monkeypatch.setattr(helpers.checkpoint, "snapshot_download", snapshot_download)
     with pytest.raises(
-        ConnectionError, match=r"owner/model could not be fetched \(FileNotFoundError\): check name, network"
+        ConnectionError, match=rf"owner/model could not be fetched \({kind.__name__}\): check name, network"
     ):
         helpers.checkpoint.fetch_checkpoint("owner/model")
 

@@ -41,7 +41,8 @@ APPLIES_TO = {
 
 
 def check_of(exercise):
-    return getattr(checks, f"check_{exercise}")
+    """The check, with a limit that a busy machine does not reach."""
+    return functools.partial(getattr(checks, f"check_{exercise}"), seconds=120)
 
 
 @functools.cache
@@ -530,12 +531,11 @@ def test_html_is_escaped_and_says_the_same_words():
 def test_results_are_the_same_every_time(exercise):
     for program in (*RIGHT[exercise].values(), *(program for program, _ in list(WRONG[exercise].values())[:3])):
         assert check_of(exercise)(program) == check_of(exercise)(program)
-        break
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_check_has_a_name_a_signature_and_a_sentence(exercise):
-    check = check_of(exercise)
+    check = getattr(checks, f"check_{exercise}")
     assert check.__name__ == f"check_{exercise}"
     assert check.__doc__.startswith(f"Check your `{exercise}({', '.join(EXERCISES[exercise].parameters)})`. ")
     assert list(inspect.signature(check).parameters) == ["function", "seconds"]

@@ -2,6 +2,7 @@
 
 import random
 import re
+import weakref
 
 import pytest
 import torch
@@ -137,6 +138,34 @@ def test_a_full_memory_is_explained(error):
         raise error
     assert str(raised.value) == "out of memory: pass a smaller batch_size"
     assert raised.value.__cause__ is error
+
+
+def test_what_has_failed_is_not_kept_in_memory():
+    """Jupyter keeps the last error, and with it every frame that it passed."""
+
+    def forward():
+        activations = torch.ones(3)
+        kept.append(weakref.ref(activations))
+        raise FULL["MPS"]
+
+    kept = []
+    with pytest.raises(torch.OutOfMemoryError) as raised, explain_out_of_memory("pass a smaller batch_size"):
+        forward()
+    assert raised.value.__cause__.__traceback__ is not None
+    assert kept[0]() is None
+
+
+def test_a_training_step_that_has_failed_is_not_kept_in_memory(monkeypatch):
+    def backward(loss):
+        kept.append(weakref.ref(loss))
+        raise FULL["MPS"]
+
+    kept = []
+    monkeypatch.setattr(torch.Tensor, "backward", backward)
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        learn()
+    assert raised.value.__cause__ is FULL["MPS"]
+    assert kept[0]() is None
 
 
 def test_it_is_explained_once():

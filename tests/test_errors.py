@@ -407,6 +407,7 @@ TABLE = {  # file: [(what provokes it, what is read then; … stands for anythin
         (lambda at: model()([[1]]), "tokens are a list: pass a tensor, torch.tensor([[1, 2]]) for one text."),
         (lambda at: model()(TOKENS[0]), "tokens have shape (3,): pass (batch, tokens), neither empty."),
         (lambda at: model()(TOKENS.float()), "tokens are torch.float32: pass integer token ids, tokens.long()."),
+        (lambda at: model()(TOKENS.to("meta")), "tokens are on meta, the model on cpu: pass tokens.to('cpu')."),
         (
             lambda at: model()(TOKENS + 62),
             "token ids run from 63 to 65, but vocab_size=64 allows 0 to 63: use the tokenizer that belongs to this "
@@ -520,15 +521,16 @@ TABLE = {  # file: [(what provokes it, what is read then; … stands for anythin
         ),
         (
             lambda at: generate.generate(model(), [1, 2], 1),
-            "tokens is a flat list, or none: pass a list of prompts, for one prompt [tokens].",
+            "tokens are a list, '[1, 2]': pass a (batch, tokens) tensor or a list of lists of token ids; encode text "
+            "first, and write [ids] for one prompt.",
         ),
         (
             lambda at: generate.generate(model(), [[1], []], 1),
-            "a prompt is empty: give every prompt at least one token.",
+            "prompts of [1, 0] tokens: pass at least one, of at least one token each.",
         ),
         (
             lambda at: generate.generate(model(), [["the"]], 1),
-            "a prompt holds something other than token ids: encode text with the model's tokenizer first.",
+            "a prompt holds 'the', no token id: encode text with the model's tokenizer first.",
         ),
         (
             lambda at: generate.prepare_for_decoding(model(), "int4"),
@@ -654,8 +656,17 @@ TABLE = {  # file: [(what provokes it, what is read then; … stands for anythin
             "holds one of them.",
         ),
         (
+            lambda at: model_from_weights(OURS, model().state_dict(), dtype="bfloat16"),
+            "dtype='bfloat16' is none of (torch.float32, torch.bfloat16, torch.float16, torch.float64): pass one of "
+            "them, such as torch.bfloat16.",
+        ),
+        (
+            lambda at: save_checkpoint(generate.prepare_for_decoding(model()), at.folder / "new"),
+            "the model has no lm_head.weight, as after prepare_for_decoding: pass the one it was made from.",
+        ),
+        (
             lambda at: model_from_weights(replace(OURS, tie_embeddings=True), model().state_dict()),
-            "these weights: the config ties embeddings, but lm_head differs from tok_embeddings: untie them.",
+            "these weights: the config ties embeddings, lm_head differs from tok_embeddings: untie them.",
         ),
         (
             lambda at: model_from_weights(replace(OURS, hidden_dim=44), model().state_dict() | {"more": torch.ones(1)}),
@@ -828,6 +839,11 @@ TABLE = {  # file: [(what provokes it, what is read then; … stands for anythin
             "new ones.",
         ),
         (
+            lambda at: check("cache_write", "two_results_from_a_copy"),
+            "cache_write: not yet. Case …: it returns 2 results, expected one tensor.\nHint: Write into the cache that "
+            "was handed over, and return all keys so far only.",
+        ),
+        (
             lambda at: check("cache_write", overwrite),
             "cache_write: not yet. Case …: the cache was overwritten.\nHint: Write only the T positions behind "
             "`length`.",
@@ -917,7 +933,7 @@ TABLE = {  # file: [(what provokes it, what is read then; … stands for anythin
     "exercises/writing.py": [
         (
             lambda at: check("greedy_with_cache", "whole_text_each_time"),
-            "greedy_with_cache: not yet. Case …: the model read more than the 5 tokens of the prompt and 8 new "
+            "greedy_with_cache: not yet. Case …: the model read more than 5 tokens of prompts and 8 new "
             "ones.\nHint: After the prompt, feed only the newest token: the cache holds the others.",
         ),
         (
@@ -932,13 +948,18 @@ TABLE = {  # file: [(what provokes it, what is read then; … stands for anythin
         ),
         (
             lambda at: check("greedy_with_cache", "prompt_skipped"),
-            "greedy_with_cache: not yet. Case …: the first call read 1 of the 5 tokens of the prompt.\nHint: Where "
+            "greedy_with_cache: not yet. Case …: the first call read 1 of the 5 tokens of the prompts.\nHint: Where "
             "does the cache get the prompt from? Feed all of it in the first call.",
         ),
         (
             lambda at: check("greedy_with_cache", "all_again"),
-            "greedy_with_cache: not yet. Case …: the model read more than the 5 tokens of the prompt and 8 new "
+            "greedy_with_cache: not yet. Case …: the model read more than 5 tokens of prompts and 8 new "
             "ones.\nHint: After the prompt, feed only the newest token: the cache holds the others.",
+        ),
+        (
+            lambda at: check("greedy_with_cache", "one_token_even_for_none"),
+            "greedy_with_cache: not yet. Case …: one token too many came back.\nHint: How often does the loop run? Is "
+            "nothing added when n_new is 0?",
         ),
         (
             lambda at: check("greedy_with_cache", "only_what_is_new"),
@@ -949,8 +970,9 @@ TABLE = {  # file: [(what provokes it, what is read then; … stands for anythin
     "exercises/scaling.py": [
         (
             lambda at: check("split_feed_forward", "down_in_row_chunks"),
-            "split_feed_forward: not yet. Case …: a product does not fit: …\nHint: Is w_down cut by columns? "
-            "w_down.chunk(n_ranks, dim=1) gives those of each rank.",
+            "split_feed_forward: not yet. Case …: a product does not fit: …\nHint: Weights are (out, in): is "
+            "it x @ w.T each time? And is w_down cut by columns? w_down.chunk(n_ranks, dim=1) gives those of each "
+            "rank.",
         ),
         (
             lambda at: check("block_plan", "without_o"),

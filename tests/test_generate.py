@@ -236,6 +236,13 @@ def test_a_list_and_a_tensor_of_equal_prompts_give_the_same(model, tokens):
     assert generate(model, tokens.tolist(), 6, **settings) == generate(model, tokens, 6, **settings).tolist()
 
 
+def test_stream_says_what_it_takes(model):
+    with pytest.raises(ValueError, match="tokens are a list: pass a tensor"):
+        next(stream(model, [[1, 2]], 5))
+    with pytest.raises(ValueError, match=r"tokens have shape \(2,\): pass \(batch, tokens\)"):
+        next(stream(model, torch.tensor([1, 2]), 5))
+
+
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.2, "top_k": 10, "top_p": 0.9, "seed": 2}])
 def test_stream_equals_generate(model, tokens, settings):
     new = torch.stack(list(stream(model, tokens, 8, **settings)), dim=1)
@@ -298,13 +305,14 @@ REFUSED = {
     "a single row": ({"tokens": torch.tensor([1, 2])}, ["(2,)", "pass (batch, tokens)", "tokens[None]"]),
     "no row": ({"tokens": torch.ones(0, 5, dtype=torch.int64)}, ["(0, 5)", "neither empty"]),
     "an empty tensor": ({"tokens": torch.ones(1, 0, dtype=torch.int64)}, ["(1, 0)", "neither empty"]),
-    "a flat list": ({"tokens": [0, 1, 2]}, ["flat list", "for one prompt [tokens]"]),
-    "no prompt": ({"tokens": []}, ["empty", "at least one token"]),
-    "an empty prompt": ({"tokens": [[1], []]}, ["empty", "at least one token"]),
+    "a flat list": ({"tokens": [0, 1, 2]}, ["a list, '[0, 1, 2]'", "[ids] for one prompt"]),
+    "no prompt": ({"tokens": []}, ["prompts of []", "at least one token"]),
+    "an empty prompt": ({"tokens": [[1], []]}, ["prompts of [1, 0] tokens", "at least one token"]),
     "ids of another tokenizer": ({"tokens": [[1, 99]]}, ["run from 1 to 99", "vocab_size=64", "use the tokenizer"]),
-    "ids with a fraction": ({"tokens": [[1, 2.0]]}, ["other than token ids", "tokenizer"]),
-    "an id beyond 64 bits": ({"tokens": [[1, 2**63]]}, ["other than token ids", "tokenizer"]),
-    "words": ({"tokens": [["a"]]}, ["other than token ids", "tokenizer"]),
+    "ids with a fraction": ({"tokens": [[1, 2.0]]}, ["2.0, no token id", "tokenizer"]),
+    "an id beyond 64 bits": ({"tokens": [[1, 2**63]]}, ["9223372036854775808, no token id", "tokenizer"]),
+    "words": ({"tokens": [["a"]]}, ["'a', no token id", "tokenizer"]),
+    "a text": ({"tokens": "The name"}, ["a str, 'The name'", "encode text first"]),
     "a stop token of another tokenizer": ({"stop": 64}, ["stop=64", "0 to 63"]),
     "a negative stop token": ({"stop": [3, -1]}, ["stop=[3, -1]", "0 to 63"]),
     "stop is true": ({"stop": True}, ["stop=True", "0 to 63"]),

@@ -478,6 +478,10 @@ def test_a_stored_program_runs_only_in_a_notebook_that_was_trusted(tmp_path):
                 page.goto(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb?token={token}&reset")
                 page.locator(".jp-OutputArea-output", has_text="shown").first.wait_for(timeout=120_000)
                 page.wait_for_timeout(1000)
+                if name == "trusted":
+                    page.wait_for_function(
+                        "['script', 'image', 'javascript'].every(one => window.itRan?.includes(one))"
+                    )
                 ran[name] = page.evaluate("window.itRan || []")
                 page.close()
     except LookupError as missing:

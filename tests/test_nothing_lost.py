@@ -62,19 +62,22 @@ def kill_after(task, seconds):
     return status != 0
 
 
-def duration(task):
-    """Seconds that the task takes when nobody kills it."""
-    start = time.perf_counter()
-    child = fork(task)
-    assert os.waitpid(child, 0)[1] == 0
-    return time.perf_counter() - start
+def duration(task, reset=lambda: None):
+    """Seconds that the task takes when nobody kills it: the shortest of three, without the machine's pauses."""
+    seconds = []
+    for _ in range(3):
+        reset()
+        start = time.perf_counter()
+        child = fork(task)
+        assert os.waitpid(child, 0)[1] == 0
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 def kill_often(task, check, n_kills, reset=lambda: None):
     """Kill the task n_kills times at random moments; `check` says after each which state it found; counts them."""
     draw, found, killed = random.Random(0), {}, 0
-    reset()
-    longest = duration(task)
+    longest = duration(task, reset)
     while killed < n_kills:
         reset()
         if kill_after(task, draw.uniform(0, longest)):
@@ -123,7 +126,7 @@ def kill_train(place):
     whole = duration(lambda: torch.save(run(None), results))
     draw, killed, lengths = random.Random(0), 0, []
     while killed < KILLS["train"]:
-        killed += kill_after(lambda: run(keep), draw.uniform(0, whole / 3))
+        killed += kill_after(lambda: run(keep), draw.uniform(0, whole))
         lengths.append(len(torch.load(keep, weights_only=True)["losses"]) if keep.exists() else 0)
         if lengths[-1] == STEPS:  # finished in spite of it: the next run starts from the beginning
             keep.unlink()
@@ -132,7 +135,8 @@ def kill_train(place):
     first, again = (torch.load(place / name, weights_only=True) for name in ("results", "again"))
     assert first["losses"] == again["losses"]
     assert all(torch.equal(first["model"][name], weight) for name, weight in again["model"].items())
-    return {"killed": killed, "found": {"old": lengths.count(0), "new": len(lengths) - lengths.count(0)}}
+    resumed = sum(0 < length < STEPS for length in lengths)
+    return {"killed": killed, "found": {"old": resumed, "new": len(lengths) - resumed}}
 
 
 def notebook_killer(place, prepare):
@@ -210,12 +214,13 @@ def test_there_are_at_least_50_kills():
 @pytest.mark.parametrize("what", TASKS)
 def test_killed_at_random_moments_the_old_state_or_the_new_is_there(tmp_path, what):
     report = work(what, tmp_path)
-    assert report["killed"] >= KILLS[what]
-    assert set(report["found"]) <= {"old", "new"}
+    assert report["killed"] == KILLS[what]
     assert report["found"].get("old", 0) > 0, "no kill came before the end: the test proves nothing"
 
 
 if __name__ == "__main__":
+    import torch._dynamo  # the optimizer would import it in every child, and kills would fall into that
+
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(dir=sys.argv[2]) as folder:
         print(json.dumps(TASKS[sys.argv[1]](Path(folder))))

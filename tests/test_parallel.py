@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -60,6 +61,7 @@ def test_a_rank_that_dies_ends_the_others():
     script += "os._exit(3) if mesh.get_local_rank() else __import__('torch').distributed.barrier()"
     done = in_processes(2, "--no-python", sys.executable, "-c", script, seconds=180)
     assert done.returncode != 0
+    assert re.search(r"exitcode *: 3", done.stderr), done.stderr[-3000:]
 
 
 def test_a_taken_port_ends_with_the_reason():

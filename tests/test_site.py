@@ -587,6 +587,7 @@ def test_watching_for_requests_notices_one(served, open_page, browser):
     noticed = []
     page = browser.new_context().new_page()
     page.on("request", lambda sent: noticed.append(sent.url))
+    page.route("http://example.invalid/**", lambda route: route.abort())
     page.set_content("<img src='http://example.invalid/picture.png' alt='not there'>")
     page.context.close()
     assert noticed == ["http://example.invalid/picture.png"]

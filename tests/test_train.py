@@ -73,7 +73,7 @@ def test_training_starts_at_an_even_guess_and_improves(run):
 @pytest.mark.parametrize("last", [4, 6, 24])
 def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(run, tmp_path, last):
     losses, weights = run()
-    keep = tmp_path / "run.unfinished"
+    keep = tmp_path / "a new folder" / "run.unfinished"
     with pytest.raises(Stopped):
         run(keep=keep, report=stop_after(last))
     kept = torch.load(keep, weights_only=True)

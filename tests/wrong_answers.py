@@ -55,6 +55,12 @@ def rms_norm__eps_fixed_1e_4(x, weight, eps):
     return (x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-4)).to(x.dtype) * weight
 
 
+@wrong("graph cut")
+def rms_norm__rms_detached(x, weight, eps):
+    rms = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt().detach()
+    return (x.float() / rms).to(x.dtype) * weight
+
+
 @wrong("float32")
 def rms_norm__no_upcast(x, weight, eps):
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
@@ -291,6 +297,16 @@ def layer_norm_angle__variance(x):
 
 
 # ------------------------------------------------------------------------------------------------------ 02 RoPE
+
+
+@wrong("8001 from 8000")
+def rope_angles__positions_in_bfloat16(positions, head_dim, theta):
+    return positions.bfloat16()[:, None] * (theta ** (-torch.arange(0, head_dim, 2) / head_dim))
+
+
+@wrong("8001 from 8000")
+def rope_angles__positions_in_float16(positions, head_dim, theta):
+    return positions.half()[:, None].float() * (theta ** (-torch.arange(0, head_dim, 2) / head_dim))
 
 
 @wrong("positions given")
@@ -660,6 +676,11 @@ def llama3_scaling__wavelengths_blended(inv_freq, factor, low, high, length):
 # ---------------------------------------------------------------------------------------------------- 03 SwiGLU
 
 
+@wrong("nan at -300")
+def silu__division(x):
+    return (x.float() / (1 + torch.exp(-x.float()))).to(x.dtype)
+
+
 @wrong("sigmoid alone")
 def silu__sigmoid_only(x):
     return torch.sigmoid(x)
@@ -856,6 +877,22 @@ def swiglu__transposed_when_it_fits(x, w_gate, w_up, w_down):
 @wrong("residual")
 def swiglu__residual(x, w_gate, w_up, w_down):
     return x + (F.silu(x @ w_gate.T) * (x @ w_up.T)) @ w_down.T
+
+
+@wrong("cut to int again after the multiplier")
+def hidden_dim__second_cut_forgotten(dim, multiple_of, ffn_dim_multiplier):
+    width = 8 * dim // 3
+    if ffn_dim_multiplier is not None:
+        width = width * ffn_dim_multiplier
+    return multiple_of * math.ceil(width / multiple_of)
+
+
+@wrong("cut to int again after the multiplier")
+def hidden_dim__rounded_after_the_multiplier(dim, multiple_of, ffn_dim_multiplier):
+    width = 8 * dim // 3
+    if ffn_dim_multiplier is not None:
+        width = round(width * ffn_dim_multiplier)
+    return multiple_of * -(-width // multiple_of)
 
 
 @wrong("rounded down")
@@ -1297,6 +1334,13 @@ def cache_write__new_only(cache, length, new):
     return new
 
 
+@wrong("cache that was handed over")
+def cache_write__two_results_from_a_copy(cache, length, new):
+    copy, end = cache.clone(), length + new.shape[2]
+    copy[:, :, length:end] = new
+    return copy[:, :, :end], copy
+
+
 @wrong("cache itself")
 def cache_write__concatenated(cache, length, new):
     return torch.cat((cache[:, :, :length], new), dim=2)
@@ -1385,6 +1429,15 @@ def context_that_fits__float(memory, weights, n_layers, n_kv_heads, head_dim, by
 
 def _rms(x, weight, eps):
     return F.rms_norm(x.float(), (x.shape[-1],), weight.float(), eps).to(x.dtype)
+
+
+@wrong("float32")
+def transformer_block__norm_in_half_precision(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    def norm(x, gain):
+        return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * gain
+
+    x = x + attention(norm(x, attention_gain))
+    return x + feed_forward(norm(x, ffn_gain))
 
 
 @wrong("result of the first")
@@ -1848,6 +1901,11 @@ def greedy_with_cache__all_again(model, tokens, n_new):
 @wrong("does the cache get the prompt")
 def greedy_with_cache__prompt_skipped(model, tokens, n_new):
     return _greedy(model, tokens, n_new, lambda text: text[:, -1:], model.new_cache(len(tokens)))
+
+
+@wrong("How often does the loop run")
+def greedy_with_cache__one_token_even_for_none(model, tokens, n_new):
+    return RIGHT["greedy_with_cache"]["latest"](model, tokens, max(1, n_new))
 
 
 @wrong("once, before the loop")

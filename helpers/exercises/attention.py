@@ -253,6 +253,9 @@ def _and_the_cache(function):
         result = function(cache, length, new)
         if result is None:
             raise Wrong("it returns None.", "Return all keys so far: what was there, then the new ones.")
+        if isinstance(result, tuple):
+            raise Wrong(f"it returns {len(result)} results, expected one tensor.",
+                        "Write into the cache that was handed over, and return all keys so far only.")
         if isinstance(result, torch.Tensor) and cache.isnan().all():
             raise Wrong("the cache was overwritten.", "Write only the T positions behind `length`.")
         return (result, cache) if isinstance(result, torch.Tensor) else result

@@ -22,6 +22,7 @@ def silu_derivative(x):
 
 
 OVERFLOW = "Does exp overflow for large entries? torch.sigmoid does not."
+GRADIENT_OVERFLOW = "Is the gradient nan at -300? There exp overflows, inside the formula: torch.sigmoid does not."
 BY_HAND = "Does your formula give the right numbers by hand? (math.exp takes one number, torch.exp a tensor.)"
 
 
@@ -36,7 +37,10 @@ def _pointwise_cases(gradients):
         Case("float16, up to 300", (torch.tensor([-300.0, -12.0, -1.0, 0.5, 12.0, 300.0]).half(),), OVERFLOW),
         Case("bfloat16", (draw(3, 4).bfloat16(),)),
         Case("x not contiguous", (turned(draw(3, 4, seed=1)),), MEMORY),
-    ] + [Case("gradients", (torch.tensor([-2.0, 0.0, 1.5]),), gradients=True)] * gradients
+    ] + [
+        Case("gradients", (torch.tensor([-2.0, 0.0, 1.5]),), gradients=True),
+        Case("gradients at -300 and 300", (torch.tensor([-300.0, 300.0]),), GRADIENT_OVERFLOW, gradients=True),
+    ] * gradients
 
 
 def _exp_ratio(x):
@@ -193,6 +197,7 @@ HIDDEN_DIM = Exercise(
             (10, 1, 1.5),
             (16384, 4096, 1.2),
             (11, 4, 0.5),
+            (8, 1, 1.7),  # 21 * 1.7 = 35.7
         )
     ],
     [
@@ -206,6 +211,8 @@ HIDDEN_DIM = Exercise(
         ("Is it 2/3 of 4 * dim? Yours is dim itself.", _width(1)),
         ("Do you apply ffn_dim_multiplier?", _width(multiply=False)),
         ("Is the multiplier applied before rounding up, not after?", _width(after=True)),
+        ("Is the width cut to int again after the multiplier?",
+         lambda d, m, f: m * math.ceil(8 * d // 3 * (1.0 if f is None else f) / m)),
         ("Is 2/3 of 4 * dim cut to int before the multiplier?", _width(multiplier_first=True)),
         ("Is 2/3 of 4 * dim cut to int, not rounded?", _width(whole=round)),
         ("Is 2/3 of 4 * dim cut to int, not rounded?", _width(whole=math.ceil)),

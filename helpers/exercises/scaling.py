@@ -40,7 +40,8 @@ def _cut_that_fits(function):
             return function(x, w_gate, w_up, w_down, n_ranks)
         except RuntimeError as error:
             if "multipl" in str(error) or "size mismatch" in str(error):
-                hint = "Is w_down cut by columns? w_down.chunk(n_ranks, dim=1) gives those of each rank."
+                hint = ("Weights are (out, in): is it x @ w.T each time? And is w_down cut by columns? "
+                        "w_down.chunk(n_ranks, dim=1) gives those of each rank.")
                 raise Wrong(f"a product does not fit: {error}", hint) from None
             raise
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from helpers.config import PRESETS
-from helpers.exercises.parts import BATCH, MEMORY, Case, Exercise, Wrong, draw, each, gain, turned
+from helpers.exercises.parts import BATCH, FLOAT16, MEMORY, Case, Exercise, Wrong, draw, each, gain, turned
 from helpers.model import Llama, LlamaConfig, rope_inv_freq
 
 # fmt: off
@@ -74,6 +74,7 @@ TRANSFORMER_BLOCK = Exercise(
         Case("x about 30: what runs past the norms is large", _block_inputs(1, 3, 6, 30, scale=30.0)),
         Case("eps 0.5", _block_inputs(1, 3, 6, 40, scale=0.5, eps=0.5), "Do both norms use the eps given?"),
         Case("bfloat16", each(torch.bfloat16, *_block_inputs(1, 3, 8, 50))),
+        Case("x about 1e-4 in float16", each(torch.float16, *_block_inputs(1, 3, 8, 80, 1e-4, 1e-9)), FLOAT16),
         Case("x not contiguous", _turned_block_inputs(), MEMORY),
         Case("gradients", _block_inputs(1, 3, 4, 70), gradients=True),
     ],

@@ -232,7 +232,7 @@ class _Watched(Llama):
         return super().new_cache(*sizes, **named)
 
     def forward(self, tokens, cache=None, *rest, **named):
-        self.calls.append((tokens.shape[-1], cache is not None))
+        self.calls.append((tokens.numel(), cache is not None))
         return super().forward(tokens, cache, *rest, **named)
 
 
@@ -240,27 +240,30 @@ def _read_once(function):
     """Hands over a model that counts what it reads; says how the tokens were read if that is the fault."""
 
     def probe(seed, tokens, n_new):
-        model = _Watched(seed)
-        again = Wrong(f"the model read more than the {tokens.shape[1]} tokens of the prompt and {n_new} new ones.",
+        model, rows, length = _Watched(seed), *tokens.shape
+        again = Wrong(f"the model read more than {rows * length} tokens of prompts and {rows * n_new} new ones.",
                       "After the prompt, feed only the newest token: the cache holds the others.")
         try:
             answer = function(model, tokens, n_new)
         except ValueError:  # the cache was full
-            if sum(n for n, _ in model.calls) > tokens.shape[1] + n_new:
+            if sum(n for n, _ in model.calls) > rows * (length + n_new):
                 raise again from None
             raise
         n_read, cached = sum(n for n, _ in model.calls), [with_cache for _, with_cache in model.calls]
         if n_new and not any(cached):
             raise Wrong("no call of the model got a cache.", "Is the cache handed over? model(latest, cache=cache)")
-        if model.n_caches > 1:
+        if model.n_caches > rows:
             raise Wrong(f"{model.n_caches} caches were made, expected 1.",
                         "Make the cache once, before the loop: it remembers.")
-        if n_new and model.calls[0][0] < tokens.shape[1]:
-            raise Wrong(f"the first call read {model.calls[0][0]} of the {tokens.shape[1]} tokens of the prompt.",
+        if n_new and model.calls[0][0] < rows * length and n_read < rows * (length + n_new - 1):
+            raise Wrong(f"the first call read {model.calls[0][0]} of the {rows * length} tokens of the prompts.",
                         "Where does the cache get the prompt from? Feed all of it in the first call.")
-        if n_read > tokens.shape[1] + n_new:
+        if n_read > rows * (length + n_new):
             raise again
-        if isinstance(answer, torch.Tensor) and answer.shape == (tokens.shape[0], n_new) and n_new:
+        if isinstance(answer, torch.Tensor) and answer.shape == (rows, length + n_new + 1):
+            raise Wrong("one token too many came back.",
+                        "How often does the loop run? Is nothing added when n_new is 0?")
+        if isinstance(answer, torch.Tensor) and answer.shape == (rows, n_new) and n_new:
             raise Wrong("only the new tokens came back.", "Does the prompt stand first? Use torch.cat(..., dim=1).")
         return answer
 

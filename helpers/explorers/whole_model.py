@@ -168,4 +168,9 @@ def explore_memory() -> Explorer:
         "context": slider("context of each", 4, 1, 128, unit="Ki token"),
     }
     alt = "Memory on each device against the number of devices, both logarithmic: the line of the weights falls all "
-    return Explorer(figure, draw, controls, alt + "the way, that of keys and values turns flat. A level line at 80 GB.")
+    return Explorer(
+        figure,
+        draw,
+        controls,
+        alt + "the way, that of keys and values only as far as there are key/value heads. A level line at 80 GB.",
+    )

@@ -86,7 +86,8 @@ def record_of(server, folder: Path, log: Path | None = None, seconds=300) -> dic
 
 def _ask(address, token, path, method="GET"):
     request = urllib.request.Request(f"{address}/{path}", method=method, headers={"Authorization": f"token {token}"})
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(request, timeout=120) as answer:
         return json.loads(answer.read() or "null")
 
 

@@ -86,7 +86,7 @@ def test_notebook_runs_and_its_explorers_answer(visit, name):
 
 
 def test_visitor_reports_a_drawing_that_raises_and_a_callback_that_fails_silently(visit):
-    problems = "\n".join(visit("faulty_callbacks.ipynb", [FAULTY_DRAWING, SILENT_CALLBACK], patience=6).problems)
+    problems = "\n".join(visit("faulty_callbacks.ipynb", [FAULTY_DRAWING, SILENT_CALLBACK], patience=15).problems)
     assert "explorer 1, level [1], arrow key: This setting could not be drawn: ZeroDivisionError" in problems
     assert "explorer 2, level [1], arrow key: the picture did not change" in problems
 
