@@ -71,7 +71,7 @@ bench: $(DEV) ## measure speed against transformers, and what the course costs; 
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"Python {v[0]}.{v[1]} found, 3.11 to 3.13 needed: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -f $@; exit 1; }
 
 $(LEARN): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -e .

@@ -309,8 +309,9 @@ def main():
     mutants = Mutants(parser.parse_args())
     os.chdir(ROOT)
     files = sorted({f"tests/{name}.py" for stem in mutants.chosen.stems for name in TESTS[stem][0]})
-    if pytest.main(["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[mutants]) == 1:
-        sys.exit(1)
+    options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    if status := pytest.main([*options, *files], plugins=[mutants]):
+        sys.exit(int(status))
     print("| file | mutants | run | killed | survivors |", "|---|---|---|---|---|", sep="\n")
     for row in mutants.rows:
         print("| `{}` | {} | {} | {} | {} |".format(*row))

@@ -24,7 +24,7 @@ from transformers import LlamaConfig as TheirConfig
 from transformers import LlamaForCausalLM
 
 from helpers.checkpoint import config_to_hugging_face, weights_to_hugging_face
-from helpers.device import pick_device
+from helpers.device import pick_device, wait_for
 from helpers.generate import generate, prepare_for_decoding
 from helpers.model import PRESETS, Llama, count_parameters
 
@@ -70,8 +70,7 @@ def alternate(works, repeats, device):
             others = busy_elsewhere()
             start = time.perf_counter()
             work()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
+            wait_for(device)
             taken = time.perf_counter() - start
             disturbed = others is not None and busy_elsewhere() - others > 0.1 * taken + 0.02  # the clock ticks in 0.01
             dropped += bool(round_ and disturbed)

@@ -1,7 +1,7 @@
 """The notebooks, or the whole suite, on machines that differ: threads, vector widths, folders, homes, no network.
 
     python benchmarks/surroundings.py                                    every setting, notebooks only; about an hour
-    python benchmarks/surroundings.py "no network" "two learners"        these
+    python benchmarks/surroundings.py "no network" "two learners at once"  these
     python benchmarks/surroundings.py --suite --repeat 10 "as it is"     the whole suite, ten times in a row
 
 Each result becomes a line of benchmarks/surroundings.md; lines of other settings stay as they are. Linux only: what
@@ -121,6 +121,12 @@ SETTINGS = {
 }
 
 
+NOTEBOOKS_ONLY = {
+    "2 threads, avx2, each notebook alone", "4 threads, random order, one process",
+    "read-only checkout, copied notebooks", "two learners at once",
+}  # fmt: skip
+
+
 def result_of(name, what):
     """What pytest printed last, of each process of a setting, and the output of those that failed."""
     if name == "vectors: avx512" and "avx512f" not in Path("/proc/cpuinfo").read_text():
@@ -154,9 +160,9 @@ def main():
         parser.error(f"{sorted(unknown)} are no settings: choose from {list(SETTINGS)}")
     for name in chosen.settings or SETTINGS:
         for turn in range(1, chosen.repeat + 1):
-            kind = "suite" if chosen.suite else "notebooks"
+            kind = "suite" if chosen.suite and name not in NOTEBOOKS_ONLY else "notebooks"
             what = f"{kind}, run {turn} of {chosen.repeat}" if chosen.repeat > 1 else kind
-            result, failed = result_of(name, [] if chosen.suite else ["notebooks"])
+            result, failed = result_of(name, [] if kind == "suite" else ["notebooks"])
             print(f"{name}, {what}: {result}", failed, sep="\n", flush=True)
             note(name, what, result)
 

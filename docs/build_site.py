@@ -32,10 +32,11 @@ from slides import make_slides, png_size, split_prediction  # noqa: E402
 
 from helpers import plots  # noqa: E402
 from helpers.checkpoint import load_checkpoint  # noqa: E402
+from helpers.classroom import notebooks_of  # noqa: E402
 from helpers.model import attention_weights, causal_visible, repeat_kv  # noqa: E402
 from helpers.text import TINY_LLAMA, encode, load_tokenizer  # noqa: E402
 
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = notebooks_of(ROOT / "notebooks")
 MORE = {  # pages beside the chapters, in the start page's words; other files get a page when a page links to them
     "docs/teaching.md": "[Teaching with it](docs/teaching.md): five classes of 90 minutes, a workshop, or self-study.",
     "docs/glossary.md": "[Glossary](docs/glossary.md): every term, and the notebook that explains it.",

@@ -15,7 +15,7 @@ import nbformat
 from nbclient import NotebookClient
 from traitlets.config import Config
 
-from helpers.classroom import write_beside
+from helpers.classroom import notebooks_of, write_beside
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "jupyter"}
@@ -91,7 +91,7 @@ def main():
     parser.add_argument("notebooks", nargs="*", type=Path, help="notebooks to run; default: all")
     parser.add_argument("--all", action="store_true", help="also those whose source did not change")
     arguments = parser.parse_args()
-    for path in arguments.notebooks or sorted(NOTEBOOKS.glob("*.ipynb")):
+    for path in arguments.notebooks or notebooks_of(NOTEBOOKS):
         if not arguments.all and is_up_to_date(nbformat.read(path, as_version=4)):
             print(f"{path.name}: unchanged")
             continue

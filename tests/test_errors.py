@@ -889,6 +889,11 @@ TABLE = {  # file: [(what provokes it, what is read then; … stands for anythin
             "of the two stays? The head takes over the embedding's matrix.",
         ),
         (
+            lambda at: check("tie_weights", "a_new_parameter_for_both"),
+            "tie_weights: not yet. Case …: both use one matrix, but a new one: an optimizer made before still holds the "
+            "old one.\nHint: Leave the embedding's Parameter where it is: head.weight = embedding.weight.",
+        ),
+        (
             lambda at: check("tie_weights", tied_without_training),
             "tie_weights: not yet. Case …: the one matrix can no longer be trained.\nHint: Assign the Parameter "
             "itself, not .data of it.",

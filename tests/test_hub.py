@@ -14,6 +14,7 @@ from traitlets.config.loader import PyFileConfigLoader
 ROOT = Path(__file__).parent.parent
 HUB = ROOT / "deploy" / "jupyterhub"
 PAGE = ROOT / "docs" / "classroom-server.md"
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the hub runs on Linux")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the hub runs on Linux")
 
 
@@ -75,6 +76,13 @@ def test_a_wrong_setting_stops_the_hub_with_a_sentence(load, settings, says):
         load(**settings)
 
 
+def test_a_student_is_not_given_a_folder_of_the_system(load, monkeypatch):
+    monkeypatch.setattr(Path, "is_dir", lambda path: path in (Path("/var/lib/ada"), Path("/var/lib/grace")))
+    monkeypatch.setattr(Path, "is_symlink", lambda path: path == Path("/var/lib/grace"))  # as systemd makes a home
+    with pytest.raises(SystemExit, match=r"folders of programs named ada: give these people other names"):
+        load(SPAWNER="systemd")
+
+
 def test_the_page_lists_every_setting_and_its_default():
     code = (HUB / "jupyterhub_config.py").read_text(encoding="utf-8")
     read = set(re.findall(r'environ\.get\("(CLASS_\w+)"', code)) - {"CLASS_LOAD_TEST_TOKEN"}
@@ -110,7 +118,15 @@ def start(tmp_path):
 @linux
 def test_the_copy_comes_before_the_server_and_memory_is_limited(start):
     done = start('echo "pull $*"')
-    assert done.stdout.splitlines() == ["pull course main llama-notebooks", "server --port=1", str(3 * 1024**2)]
+    assert done.stdout.splitlines() == ["pull course  llama-notebooks", "server --port=1", str(3 * 1024**2)]
+
+
+@linux
+def test_a_course_that_belongs_to_the_teacher_may_be_copied(start, tmp_path):
+    for _ in range(2):
+        start("true")
+    trusted = (tmp_path / ".gitconfig").read_text(encoding="utf-8")
+    assert re.findall(r"directory = (\S+)", trusted) == ["course", "course/.git"]
 
 
 @linux
@@ -129,7 +145,7 @@ def test_an_update_of_the_course_never_overwrites_a_student(tmp_path):
         subprocess.run(command, cwd=cwd, env=settings, check=True, capture_output=True, timeout=300)
 
     def pull():
-        run(sys.executable, "-m", "nbgitpuller.pull", str(course), "main", "copy")
+        run(sys.executable, "-m", "nbgitpuller.pull", str(course), "", "copy")
 
     course, copy = tmp_path / "course", tmp_path / "copy"
     course.mkdir()
@@ -163,6 +179,7 @@ def section(**keys):
 
 # The part of chart 4's values.schema.yaml that values.yaml uses, with the chart's names and types.
 CHART = section(
+    proxy=section(service=section(type=TEXT)),
     hub=section(config={"type": "object"}, concurrentSpawnLimit=NUMBER),
     singleuser=section(
         image=section(name=TEXT, tag=TEXT),

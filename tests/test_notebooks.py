@@ -472,7 +472,7 @@ def test_a_notebook_that_fails_is_left_as_it_was(tmp_path, device_variable):
 
 
 def test_only_notebooks_whose_source_changed_are_executed(tmp_path, monkeypatch, capsys):
-    old, new = tmp_path / "a_old.ipynb", tmp_path / "b_new.ipynb"
+    old, new = tmp_path / "01_old.ipynb", tmp_path / "02_new.ipynb"
     done = new_notebook("a = 1")
     make_notebooks.clean(done)
     nbformat.write(done, old)
@@ -482,11 +482,11 @@ def test_only_notebooks_whose_source_changed_are_executed(tmp_path, monkeypatch,
     monkeypatch.setattr(make_notebooks, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["make_notebooks.py"])
     make_notebooks.main()
-    assert executed == ["b_new.ipynb"]
-    assert "a_old.ipynb: unchanged" in capsys.readouterr().out
+    assert executed == ["02_new.ipynb"]
+    assert "01_old.ipynb: unchanged" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", ["make_notebooks.py", "--all"])
     make_notebooks.main()
-    assert executed == ["b_new.ipynb", "a_old.ipynb", "b_new.ipynb"]
+    assert executed == ["02_new.ipynb", "01_old.ipynb", "02_new.ipynb"]
 
 
 # ------------------------------------------------------------------------------------------- nbval and its repairs

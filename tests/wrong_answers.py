@@ -164,6 +164,25 @@ def rms_norm__in_place(x, weight, eps):
     return x
 
 
+@wrong("float32")
+def rms_norm_backward__no_upcast(grad_y, x, weight, eps):
+    rms = (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+    n, u = x / rms, weight * grad_y
+    return (u - n * (n * u).mean(-1, keepdim=True)) / rms, (grad_y * n).reshape(-1, x.shape[-1]).sum(0)
+
+
+@wrong("all dimensions but the last")
+def rms_norm_backward__axes_counted_by_hand(grad_y, x, weight, eps):
+    rms = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt()
+    n, u = x.float() / rms, weight.float() * grad_y.float()
+    grad_weight = grad_y.float() * n
+    if x.ndim == 3:
+        grad_weight = grad_weight.sum((0, 1))
+    elif x.ndim == 2:
+        grad_weight = grad_weight.sum(0)
+    return ((u - n * (n * u).mean(-1, keepdim=True)) / rms).to(x.dtype), grad_weight.to(x.dtype)
+
+
 @wrong("sum")
 def rms_norm_backward__sum_for_mean(grad_y, x, weight, eps):
     s = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
@@ -297,6 +316,12 @@ def layer_norm_angle__variance(x):
 
 
 # ------------------------------------------------------------------------------------------------------ 02 RoPE
+
+
+@wrong("past the end")
+def rope_angles__table_of_8192(positions, head_dim, theta):
+    speeds = theta ** (-torch.arange(0, head_dim, 2).float() / head_dim)
+    return torch.outer(torch.arange(8192).float(), speeds)[positions]
 
 
 @wrong("8001 from 8000")
@@ -600,6 +625,13 @@ def rope_permutation__one_head_only(weight, head_dim):
     return torch.cat((weight[order], weight[head_dim:]))
 
 
+@wrong("both limits given")
+def llama3_scaling__high_is_four_times_low(inv_freq, factor, low, high, length):
+    turns = length * inv_freq / (2 * math.pi)
+    keep = ((turns - low) / (4 * low - low)).clamp(0, 1)
+    return keep * inv_freq + (1 - keep) * inv_freq / factor
+
+
 @wrong("Is anything scaled")
 def llama3_scaling__none(inv_freq, factor, low, high, length):  # passes rasbt's parity test
     return inv_freq.clone()
@@ -674,6 +706,16 @@ def llama3_scaling__wavelengths_blended(inv_freq, factor, low, high, length):
 
 
 # ---------------------------------------------------------------------------------------------------- 03 SwiGLU
+
+
+@wrong("nan at -12")
+def silu__exp_clamped_for_float32(x):
+    return x / (1 + torch.exp(-x.clamp(min=-88)))
+
+
+@wrong("tiny sigmoid")
+def silu__tanh_for_the_sigmoid(x):
+    return (x.float() * (1 + torch.tanh(x.float() / 2)) / 2).to(x.dtype)
 
 
 @wrong("nan at -300")
@@ -754,6 +796,12 @@ def silu__loop_over_one_dimension(x):
     return torch.stack([x[i] * torch.sigmoid(x[i]) for i in range(x.shape[0])])
 
 
+@wrong("tiny sigmoid")
+def silu_derivative__one_minus_the_sigmoid_of_minus_x(x):
+    s = 1 - torch.sigmoid(-x)
+    return s * (1 + x * (1 - s))
+
+
 @wrong("sigmoid alone")
 def silu_derivative__of_sigmoid(x):
     return torch.sigmoid(x) * (1 - torch.sigmoid(x))
@@ -810,6 +858,12 @@ def silu_derivative__differences(x):
 def silu_derivative__exp(x):
     e = torch.exp(x)
     return e / (1 + e) + x * e / (1 + e) ** 2
+
+
+@wrong("overflow in your silu")
+def swiglu__silu_by_division(x, w_gate, w_up, w_down):
+    g = x @ w_gate.T
+    return (g / (1 + torch.exp(-g)) * (x @ w_up.T)) @ w_down.T
 
 
 @wrong("gate branch (w_gate)")
@@ -877,6 +931,22 @@ def swiglu__transposed_when_it_fits(x, w_gate, w_up, w_down):
 @wrong("residual")
 def swiglu__residual(x, w_gate, w_up, w_down):
     return x + (F.silu(x @ w_gate.T) * (x @ w_up.T)) @ w_down.T
+
+
+@wrong("exactly two thirds")
+def hidden_dim__two_point_six_seven(dim, multiple_of, ffn_dim_multiplier):
+    hidden = int(2.67 * dim)
+    if ffn_dim_multiplier is not None:
+        hidden = int(hidden * ffn_dim_multiplier)
+    return multiple_of * math.ceil(hidden / multiple_of)
+
+
+@wrong("power of two")
+def hidden_dim__bit_trick(dim, multiple_of, ffn_dim_multiplier):
+    hidden = 8 * dim // 3
+    if ffn_dim_multiplier is not None:
+        hidden = int(hidden * ffn_dim_multiplier)
+    return (hidden + multiple_of - 1) & -multiple_of
 
 
 @wrong("cut to int again after the multiplier")
@@ -949,6 +1019,17 @@ def hidden_dim__none_forgotten(dim, multiple_of, ffn_dim_multiplier):
 @wrong("int(")
 def hidden_dim__float(dim, multiple_of, ffn_dim_multiplier):
     return float(RIGHT["hidden_dim"]["ceil"](dim, multiple_of, ffn_dim_multiplier))
+
+
+@wrong("names from weights")
+def matrix_roles__names_as_in_the_example(weights, x, y):
+    for gate, up, down in itertools.permutations("abc"):
+        try:
+            found = (F.silu(x @ weights[gate].T) * (x @ weights[up].T)) @ weights[down].T
+        except RuntimeError:
+            continue
+        if found.shape == y.shape and torch.allclose(found, y, atol=1e-4):
+            return {"gate": gate, "up": up, "down": down}
 
 
 @wrong("compute the layer both ways")
@@ -1088,6 +1169,12 @@ def causal_visible__transposed(n_query, n_key):
         if n_query < n_key
         else (torch.ones(n_query, n_key).tril().bool())
     )
+
+
+@wrong("before the softmax")
+def attention_head__divided_again_after_the_mask(q, k, v, visible):
+    weights = (q.float() @ k.float().transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1) * visible
+    return (weights / weights.sum(-1, keepdim=True) @ v.float()).to(q.dtype)
 
 
 @wrong("divided by sqrt(h)")
@@ -1300,6 +1387,15 @@ def sliding_window__strict(n_query, n_key, window):
 @wrong("boolean")
 def sliding_window__floats(n_query, n_key, window):
     return RIGHT["sliding_window"]["positions"](n_query, n_key, window).float()
+
+
+@wrong("cache itself")
+def cache_write__into_a_reshaped_copy(cache, length, new):
+    batch, heads, room, width = cache.shape
+    end = length + new.shape[2]
+    flat = cache.reshape(batch * heads, room, width)
+    flat[:, length:end] = new.reshape(batch * heads, -1, width)
+    return flat[:, :end].reshape(batch, heads, end, width)
 
 
 @wrong("leaves one free")
@@ -1583,6 +1679,11 @@ def parameter_count__one_layer(vocab_size, dim, n_layers, n_heads, n_kv_heads, h
     return block + dim + vocab_size * dim * (2 - tie_embeddings)
 
 
+@wrong("Leave the embedding's Parameter")
+def tie_weights__a_new_parameter_for_both(embedding, head):
+    embedding.weight = head.weight = torch.nn.Parameter(embedding.weight.detach().clone())
+
+
 @wrong("not a copy")
 def tie_weights__copied(embedding, head):
     head.weight = torch.nn.Parameter(embedding.weight.detach().clone())
@@ -1685,6 +1786,13 @@ def find_slips__one_left_out():
 # -------------------------------------------------------------------------------------- 06 training, generating
 
 
+@wrong("Subtract the largest logit")
+def cross_entropy__shift_never_below_0(logits, targets):
+    largest = logits.max(-1, keepdim=True).values.clamp(min=0)
+    logs = (logits - largest).exp().sum(-1).log() + largest[:, 0]
+    return (logs - logits[torch.arange(len(targets)), targets]).mean()
+
+
 @wrong("not the sum")
 def cross_entropy__sum(logits, targets):
     return F.cross_entropy(logits, targets, reduction="sum")
@@ -1739,6 +1847,35 @@ def cross_entropy__perplexity(logits, targets):
 @wrong("graph cut")
 def cross_entropy__item(logits, targets):
     return torch.tensor(F.cross_entropy(logits, targets).item(), dtype=logits.dtype)
+
+
+@wrong("past the end")
+def top_p__adds_until_p_is_reached(probabilities, p):
+    ordered, order = probabilities.sort(descending=True)
+    n, total = 0, 0.0
+    while total < p:
+        total += ordered[n].item()
+        n += 1
+    result = torch.zeros_like(probabilities)
+    result[order[:n]] = ordered[:n] / ordered[:n].sum()
+    return result
+
+
+@wrong("argmax of all False")
+def top_p__first_sum_that_reaches_p(probabilities, p):
+    ordered, order = probabilities.sort(descending=True)
+    n = int((ordered.cumsum(0) >= p).int().argmax()) + 1
+    result = torch.zeros_like(probabilities)
+    result[order[:n]] = ordered[:n] / ordered[:n].sum()
+    return result
+
+
+@wrong("by count")
+def top_p__threshold_keeps_all_ties(probabilities, p):
+    ordered = probabilities.sort(descending=True).values
+    n = int((ordered.cumsum(0) - ordered < p).sum())
+    kept = torch.where(probabilities >= ordered[n - 1], probabilities, 0.0)
+    return kept / kept.sum()
 
 
 @wrong("crosses p")
@@ -1982,6 +2119,14 @@ def _swiglu(x, gate, up, down):
     return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
 
 
+@wrong("reshape work where .view")
+def split_feed_forward__view(x, w_gate, w_up, w_down, n_ranks):
+    flat = x.view(-1, x.shape[-1])
+    shares = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks, dim=1), strict=True)
+    parts = [(F.silu(flat @ g.T) * (flat @ u.T)) @ d.T for g, u, d in shares]
+    return torch.stack(parts).view(n_ranks, *x.shape)
+
+
 @wrong("finished sum")
 def split_feed_forward__everything_everywhere(x, w_gate, w_up, w_down, n_ranks):
     return _swiglu(x, w_gate, w_up, w_down).expand(n_ranks, *x.shape)
@@ -2059,6 +2204,11 @@ def split_feed_forward__two_dimensions_only(x, w_gate, w_up, w_down, n_ranks):
     hidden = F.silu(torch.einsum("td,fd->tf", x, w_gate)) * torch.einsum("td,fd->tf", x, w_up)
     cut = hidden.unflatten(-1, (n_ranks, -1)), w_down.unflatten(-1, (n_ranks, -1))
     return torch.einsum("trf,drf->rtd", *cut)
+
+
+@wrong("divide last")
+def bytes_sent_per_token__cut_after_rounding(dim, n_layers, n_ranks, bytes_per_number):
+    return int(n_layers * 4 * (n_ranks - 1) / n_ranks * dim * bytes_per_number)
 
 
 @wrong("bytes_per_number")

@@ -67,10 +67,12 @@ c.JupyterHub.init_spawners_timeout = 60
 if spawner == "systemd":  # each student another user and a limit on all of the student's processes together
     c.JupyterHub.spawner_class = "systemdspawner.SystemdSpawner"
     c.SystemdSpawner.dynamic_users = True
-    c.SystemdSpawner.user_workingdir = "/var/lib/class-{USERNAME}"
     c.SystemdSpawner.unit_name_template = "class-{USERNAME}"
     c.SystemdSpawner.isolate_tmp = c.SystemdSpawner.isolate_devices = True
     c.SystemdSpawner.readonly_paths = [str(course)]
+    homes = [Path("/var/lib", name) for name in sorted(students | teachers)]  # links, once systemd has made them
+    if taken := [home.name for home in homes if home.is_dir() and not home.is_symlink()]:
+        sys.exit(f"/var/lib holds folders of programs named {', '.join(taken)}: give these people other names.")
 elif spawner == "simple":  # all students one user of the machine: among people who trust each other, and for tests
     c.JupyterHub.spawner_class = "simple"
     c.SimpleLocalProcessSpawner.home_dir_template = str(state / "homes" / "{username}")

@@ -31,7 +31,6 @@ html_use_index = False
 html_show_search_summary = False  # summaries are fetched, and a page opened from a disk may not fetch
 html_permalinks_icon = "#"
 html_theme_options = {
-    "navigation_with_keys": True,
     "light_css_variables": {
         **dict.fromkeys(("color-brand-primary", "color-brand-content", "color-link-underline"), "#00527f"),
         "color-link-underline--visited": "var(--color-link--visited)",  # a link is underlined, not only blue

@@ -296,6 +296,13 @@ Reveal.initialize({{
   keyboardCondition: event => !event?.target?.matches?.("input, select"),
 }});
 </script>
+<script>
+// A slider that was moved with the mouse gives the keys back to the deck; one that was reached by Tab keeps them.
+let byMouse = false;
+addEventListener("pointerdown", () => {{ byMouse = true; }}, true);
+addEventListener("keydown", () => {{ byMouse = false; }}, true);
+addEventListener("change", event => {{ if (byMouse) event.target.blur(); }}, true);
+</script>
 <script src="site.js"></script>
 </body>
 </html>

@@ -102,6 +102,13 @@ def _attention_cases():
         Case(
             "large scores", _attention_inputs(1, 4, 4, 8, 50, scale=12.0), "Does exp overflow? torch.softmax does not."
         ),
+        Case(
+            "hidden score 300, visible ones -300",
+            (torch.tensor([[[20.0, 0, 0, 0]]]),
+             torch.tensor([[[-30.0, 0, 0, 0], [-30.1, 0, 0, 0], [30.0, 0, 0, 0]]]),
+             draw(1, 3, 4, seed=90), torch.tensor([[True, True, False]])),
+            "Is a key hidden however large its score is? Put -inf before the softmax.",
+        ),
         Case("float16", each(torch.float16, q, k, v, visible)),
         Case("bfloat16", each(torch.bfloat16, q, k, v, visible)),
         Case("q, k, v not contiguous", (turned(q), turned(k), turned(v), visible), MEMORY),
@@ -127,6 +134,10 @@ ATTENTION_HEAD = Exercise(
         (POLARITY, _attend(mask=lambda scores, visible: _hide(scores, ~visible))),
         ("Does the mask come before the softmax? Masked after it, a row no longer sums to 1.",
          _attend(mask=lambda scores, visible: scores, after=lambda weights, visible: weights * visible)),
+        ("Does the mask come before the softmax? Divided by the sum afterwards, a row whose large scores are hidden is "
+         "0 / 0.",
+         _attend(mask=lambda scores, visible: scores,
+                 after=lambda w, visible: w * visible / (w * visible).sum(-1, keepdim=True))),
         ("Is the mask added as 0 and 1? Hidden scores must become -inf.",
          _attend(mask=lambda scores, visible: scores + visible)),
         ("Is the mask added as 0 and 1? Hidden scores must become -inf.",
@@ -299,6 +310,8 @@ CACHE_WRITE = Exercise(
         Case("as many heads as positions", _cache_inputs(1, 4, 4, 1, 2, 40), "Which dimension holds the positions?"),
         Case("float16", each(torch.float16, *_cache_inputs(1, 2, 5, 1, 2, 50))),
         Case("new not contiguous", (draw(2, 2, 6, 3, seed=60), 3, turned(draw(2, 2, 2, 3, seed=61), 1, 2)), MEMORY),
+        Case("cache not contiguous", (turned(draw(2, 2, 6, 3, seed=70), 1, 2), 3, draw(2, 2, 2, 3, seed=71)),
+             "Do you write into the cache itself? Of such a cache .reshape makes a copy: index cache[:, :, a:b]."),
     ],
     [
         (SLOT + " Yours leaves one free.", _write(lambda n, t, m: min(n + 1, m - t), shown=lambda n, t, m: n + t)),

@@ -22,6 +22,7 @@ def silu_derivative(x):
 
 
 OVERFLOW = "Does exp overflow for large entries? torch.sigmoid does not."
+CANCELS = "Is a tiny sigmoid lost? 1 + tanh and 1 - sigmoid give 0 at -20, torch.sigmoid gives 2e-9."
 GRADIENT_OVERFLOW = "Is the gradient nan at -300? There exp overflows, inside the formula: torch.sigmoid does not."
 BY_HAND = "Does your formula give the right numbers by hand? (math.exp takes one number, torch.exp a tensor.)"
 
@@ -33,13 +34,15 @@ def _pointwise_cases(gradients):
         Case("one number, shape ()", (torch.tensor(-0.7),), LEADING),
         Case("x about 1e-3", (draw(7, seed=1, scale=1e-3),)),
         Case("x = -200, 200", (torch.tensor([-200.0, 200.0]),), OVERFLOW),
-        Case("x = -50, -20", (torch.tensor([-50.0, -20.0]),), OVERFLOW),
+        Case("x = -50, -20", (torch.tensor([-50.0, -20.0]),), CANCELS),
         Case("float16, up to 300", (torch.tensor([-300.0, -12.0, -1.0, 0.5, 12.0, 300.0]).half(),), OVERFLOW),
         Case("bfloat16", (draw(3, 4).bfloat16(),)),
         Case("x not contiguous", (turned(draw(3, 4, seed=1)),), MEMORY),
     ] + [
         Case("gradients", (torch.tensor([-2.0, 0.0, 1.5]),), gradients=True),
         Case("gradients at -300 and 300", (torch.tensor([-300.0, 300.0]),), GRADIENT_OVERFLOW, gradients=True),
+        Case("gradients in float16", (torch.tensor([-300.0, -12.0, 0.5, 300.0]).half(),),
+             "Is the gradient nan at -12? In float16 exp(12) overflows: torch.sigmoid does not.", gradients=True),
     ] * gradients
 
 
@@ -51,6 +54,7 @@ SILU = Exercise(
     silu,
     _pointwise_cases(gradients=True),
     [
+        (CANCELS, lambda x: x * (1 - (-x).sigmoid())),
         ("Is x multiplied in? This is the sigmoid alone.", lambda x: x.sigmoid()),
         ("Is this ReLU? SiLU is smooth.", lambda x: x.relu()),
         ("Is this GELU? SiLU uses the sigmoid.", lambda x: torch.nn.functional.gelu(x)),
@@ -71,6 +75,7 @@ SILU_DERIVATIVE = Exercise(
     silu_derivative,
     _pointwise_cases(gradients=False),
     [
+        (CANCELS, lambda x: (lambda s: s * (1 + x * (1 - s)))(1 - (-x).sigmoid())),
         ("Is this the derivative of the sigmoid alone? Use the product rule.",
          lambda x: x.sigmoid() * (1 - x.sigmoid())),
         ("Is the second term of the product rule missing?", lambda x: x.sigmoid()),
@@ -134,6 +139,10 @@ SWIGLU = Exercise(
         Case("bfloat16", each(torch.bfloat16, *_swiglu_inputs(2, 4, hidden=6, seed=60))),
         Case("x and weights not contiguous", tuple(map(turned, _swiglu_inputs(2, 3, 4, hidden=6, seed=70))), MEMORY),
         Case("gradients", _swiglu_inputs(2, 3, hidden=4, seed=80), gradients=True),
+        Case("gradients, gates near -300 and 300",
+             (torch.tensor([[300.0, 1.0], [-300.0, 2.0]]), torch.tensor([[1.0, 0.5], [-1.0, 0.5], [0.01, 1.0]]),
+              draw(3, 2, seed=91), draw(2, 3, seed=92)),
+             "Does exp overflow in your silu? F.silu or torch.sigmoid does not.", gradients=True),
     ],
     [
         ("Is silu on the gate branch (w_gate), not on the up branch?", _glu(lambda g, u: g * _F("silu")(u))),
@@ -198,6 +207,7 @@ HIDDEN_DIM = Exercise(
             (16384, 4096, 1.2),
             (11, 4, 0.5),
             (8, 1, 1.7),  # 21 * 1.7 = 35.7
+            (30000, 1000, None),  # 80000 exactly, and 1000 is no power of two
         )
     ],
     [
@@ -211,6 +221,9 @@ HIDDEN_DIM = Exercise(
         ("Is it 2/3 of 4 * dim? Yours is dim itself.", _width(1)),
         ("Do you apply ffn_dim_multiplier?", _width(multiply=False)),
         ("Is the multiplier applied before rounding up, not after?", _width(after=True)),
+        ("Is it exactly two thirds? 0.667 or 2.67 is not enough.", _width(2.667)),
+        ("Does your rounding up work for every multiple? Bit tricks need a power of two.",
+         lambda d, m, f: (_width(fixed=1)(d, m, f) + m - 1) & -m),
         ("Is the width cut to int again after the multiplier?",
          lambda d, m, f: m * math.ceil(8 * d // 3 * (1.0 if f is None else f) / m)),
         ("Is 2/3 of 4 * dim cut to int before the multiplier?", _width(multiplier_first=True)),
@@ -236,11 +249,11 @@ def matrix_roles(weights, x, y):
     raise ValueError(f"no order of {', '.join(weights)} makes y from x: pass the y that they made.")
 
 
-def _roles_case(label, order, dim, hidden, seed):
+def _roles_case(label, order, dim, hidden, seed, hint=""):
     """Three matrices under the names in `order` (of gate, up, down), listed as they come in the alphabet."""
     x, *matrices = _swiglu_inputs(3, dim, hidden=hidden, seed=seed)
     named = dict(zip(order, matrices, strict=True))
-    return Case(label, ({name: named[name] for name in sorted(named)}, x, swiglu(x, *matrices)))
+    return Case(label, ({name: named[name] for name in sorted(named)}, x, swiglu(x, *matrices)), hint)
 
 
 def _judged_by_role(function):
@@ -279,6 +292,7 @@ MATRIX_ROLES = Exercise(
         _roles_case("F smaller than D", "cab", 6, 4, 320),
         _roles_case("D equal to F", "cba", 5, 5, 330),
         _roles_case("D equal to F, other roles", "bac", 5, 5, 340),
+        _roles_case("other names", ("w10", "w2", "w"), 4, 6, 350, "Do you take the names from weights?"),
     ],
     [],
     adapt=_judged_by_role,

@@ -119,7 +119,10 @@ RMS_NORM_BACKWARD = Exercise(
         Case("x of shape (7,)", (draw(7, seed=1), draw(7, seed=2), gain(7), 1e-5), LEADING),
         Case("x about 1e-3", (draw(2, 6, seed=3), draw(2, 6, seed=4, scale=1e-3), gain(6), 1e-6), EPS_INSIDE),
         Case("x not contiguous", (turned(draw(2, 3, 4, seed=1)), turned(draw(2, 3, 4, seed=2)), gain(4), 0.1), MEMORY),
+        Case("x of shape (2, 2, 3, 4)", (draw(2, 2, 3, 4, seed=7), draw(2, 2, 3, 4, seed=8), gain(4), 0.1), LEADING),
         Case("bfloat16", each(torch.bfloat16, draw(2, 8, seed=5), draw(2, 8, seed=6), gain(8), 0.1)),
+        Case("x about 300 in float16",
+             each(torch.float16, draw(2, 8, seed=7), draw(2, 8, scale=300), gain(8), 1e-5), FLOAT16),
     ],
     [
         ("Does the root depend on x too? A term along x is missing.", _backward(project=None)),

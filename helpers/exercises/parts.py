@@ -16,20 +16,24 @@ import torch
 
 @dataclass
 class Case:
-    """One set of inputs; with gradients=True the gradients through the function are compared instead of the values."""
+    """One set of inputs; with gradients the gradients through the function are compared instead of the values."""
 
     label: str
     inputs: tuple
     hint: str = ""  # used when no known mistake explains the answer
-    gradients: bool = False
+    gradients: bool | int = False  # True: of all tensors; a number: of so many inputs from the left
 
     def fresh_inputs(self):
         """Copies, with the same layout in memory."""
-        return tuple(self._fresh(value) if isinstance(value, torch.Tensor) else value for value in self.inputs)
+        asks = len(self.inputs) if self.gradients is True else int(self.gradients)
+        return tuple(
+            self._fresh(value, place < asks) if isinstance(value, torch.Tensor) else value
+            for place, value in enumerate(self.inputs)
+        )
 
-    def _fresh(self, tensor):
+    def _fresh(self, tensor, asks):
         copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(tensor)
-        return copy.requires_grad_(self.gradients and tensor.is_floating_point())
+        return copy.requires_grad_(asks and tensor.is_floating_point())
 
 
 class Wrong(Exception):

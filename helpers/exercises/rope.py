@@ -36,6 +36,8 @@ ROPE_ANGLES = Exercise(
         Case("theta 500000", (torch.tensor([1, 501, 8001]), 16, 500000.0), "Do you use the theta given?"),
         Case("theta as an int", (torch.tensor([1, 2]), 4, 10000), "Does your code assume a float theta?"),
         Case("int32 positions, not contiguous", (torch.arange(12, dtype=torch.int32)[::3], 4, 50.0), MEMORY),
+        Case("position 200000", (torch.tensor([200000]), 4, 500000.0),
+             "Do you look positions up in a table of fixed length? Compute them."),
     ],
     [
         ("Do you use the positions given? These angles are of 0, 1, 2, ...",
@@ -116,7 +118,7 @@ def _rope_cases():
         Case("bfloat16", half_inputs),
         Case("x in float16, cos and sin in float32", (x.half(), cos, sin), "Is the result converted back to x.dtype?"),
         Case("x not contiguous", (turned(x, 1, 2), cos, sin), MEMORY),
-        Case("gradients", _rope_inputs(1, 2, 3, 4, 7), gradients=True),
+        Case("gradients", _rope_inputs(1, 2, 3, 4, 7), gradients=1),  # of x: in a model cos and sin are tables
     ]
 
 
@@ -310,7 +312,7 @@ LLAMA3_SCALING = Exercise(
         Case("32 pairs, factor 8, trained on 8192 tokens", (_speeds(64, 500000.0), 8.0, 1.0, 4.0, 8192)),
         Case("factor 32", (_speeds(64, 500000.0), 32.0, 1.0, 4.0, 8192), "Do you use the factor given?"),
         Case("trained on 64 tokens", (_speeds(16, 100.0), 4.0, 1.0, 4.0, 64), "Do you use the length given?"),
-        Case("limits 2 and 8", (_speeds(32, 1000.0), 8.0, 2.0, 8.0, 256), "Do you use both limits given?"),
+        Case("limits 2 and 6", (_speeds(32, 1000.0), 8.0, 2.0, 6.0, 256), "Do you use both limits given?"),
         Case("speeds in any order", (_speeds(32, 1000.0).flip(0), 8.0, 1.0, 4.0, 256), "Does each pair stand alone?"),
         Case("one pair", (torch.tensor([0.3]), 8.0, 1.0, 4.0, 64)),
         Case("float64, not contiguous", (_speeds(64, 1000.0).double()[::3], 8.0, 1.0, 4.0, 256), MEMORY),

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from helpers.exercises.parts import BATCH, Case, Exercise, Wrong, draw
+from helpers.exercises.parts import BATCH, MEMORY, Case, Exercise, Wrong, draw, turned
 
 # fmt: off
 
@@ -65,6 +65,7 @@ SPLIT_FEED_FORWARD = Exercise(
         Case("six tokens, 3 ranks", (draw(6, 4, seed=9), *_ffn(seed=10), 3)),
         Case("batch 2, as many units as dim", (draw(2, 3, 4, seed=20), *_ffn(4, seed=21), 2), BATCH),
         Case("one rank: nothing is cut", (draw(3, 4, seed=30), *_ffn(seed=31), 1)),
+        Case("x not contiguous", (turned(draw(2, 3, 4, seed=60)), *_ffn(seed=61), 2), MEMORY),
         Case("a rank for each unit", (draw(3, 4, seed=40), *_ffn(4, seed=41), 4)),
     ],
     [
@@ -157,14 +158,17 @@ def _count(formula):
 
 
 SENT = [(4096, 32, 2, 2), (8192, 80, 8, 2), (16384, 126, 8, 2), (128, 6, 4, 4), (6, 1, 3, 4)]
+CUT = "Does int cut 2015.999...? Multiply first and divide last: ... // n_ranks."
 BYTES_SENT_PER_TOKEN = Exercise(
     bytes_sent_per_token,
     [
         Case("dim 8, one layer, 2 ranks, 4 bytes: by hand", (8, 1, 2, 4)),
         Case("one rank sends nothing", (4096, 32, 1, 2), "With one rank, is anything sent?"),
         *[Case(f"dim {d}, {n} layers, {r} ranks, {b} bytes", (d, n, r, b)) for d, n, r, b in SENT],
+        Case("dim 45, 7 layers, 5 ranks, 2 bytes", (45, 7, 5, 2), CUT),
     ],
     [
+        (CUT, _count(lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * b)),
         ("Do you use bytes_per_number? Yours is 2 for all.",
          _count(lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * 2)),
         ("Are there two sums per block, and is each number sent twice, to be added and as the result? You count one.",

@@ -205,12 +205,16 @@ def _one_matrix(function):
     def probe(embedding, head):
         table, linear = nn.Embedding(*embedding.shape), nn.Linear(*reversed(head.shape), bias=False)
         table.weight, linear.weight = nn.Parameter(embedding.clone()), nn.Parameter(head.clone())
+        given = table.weight
         returned = function(table, linear)
         first, second = table.weight, linear.weight
         if first is second:
             if not torch.equal(first, embedding):
                 raise Wrong("both use one matrix, but its numbers are not the embedding's.",
                             "Which of the two stays? The head takes over the embedding's matrix.")
+            if isinstance(first, nn.Parameter) and first is not given and first.requires_grad:
+                raise Wrong("both use one matrix, but a new one: an optimizer made before still holds the old one.",
+                            "Leave the embedding's Parameter where it is: head.weight = embedding.weight.")
             if not isinstance(first, nn.Parameter) or not first.requires_grad:
                 raise Wrong("the one matrix can no longer be trained.", "Assign the Parameter itself, not .data of it.")
             return first.detach()

@@ -37,6 +37,9 @@ CROSS_ENTROPY = Exercise(
         Case("as many rows as tokens", (draw(4, 4, seed=2, scale=2.0), torch.tensor([3, 0, 0, 1]))),
         Case("logits about 500", (draw(3, 5, seed=3, scale=500.0), torch.tensor([0, 1, 4])), STABLE),
         Case("equal logits of 1000", (torch.full((2, 7), 1000.0), torch.tensor([0, 6])), STABLE),
+        Case("one row of logits about -1000",
+             (torch.tensor([[-1000.0, -1001.0, -1003.0], [0.0, 2.0, 1.0]]), torch.tensor([1, 0])),
+             "Is the largest logit each row's own? A row of -1000 must not become log(0)."),
         Case("float64, not contiguous", (turned(draw(3, 5, seed=4)).double(), torch.tensor([1, 2, 3])), MEMORY),
         Case("gradients", (draw(3, 4, seed=5), torch.tensor([1, 3, 3])), gradients=True),
     ],
@@ -101,6 +104,23 @@ def _until_p(ordered, total, p):
     return total - ordered < p
 
 
+def _equals_in_any_order(function):
+    """Which of equally likely tokens stays is up to the sort: their results are compared largest first."""
+
+    def probe(probabilities, p):
+        given, answer = probabilities.clone(), function(probabilities, p)
+        if not isinstance(answer, torch.Tensor) or answer.shape != given.shape:
+            return answer
+        for value in given.unique():
+            mine = given == value
+            if mine.sum() > 1:
+                answer = answer.clone()
+                answer[mine] = answer[mine].sort(descending=True).values
+        return answer
+
+    return probe
+
+
 TINY_VOCABULARY = torch.tensor([0.05, 0.4, 0.11, 0.27, 0.17])
 TOP_P = Exercise(
     top_p,
@@ -113,6 +133,9 @@ TOP_P = Exercise(
         Case("one token", (torch.tensor([1.0]), 0.5)),
         Case("p reached exactly", (torch.tensor([0.25, 0.5, 0.25]), 0.5), "Once p is reached exactly, is that enough?"),
         Case("float64, not contiguous", (draw(6, seed=2).double().softmax(-1).repeat_interleave(2)[::2], 0.6), MEMORY),
+        Case("p 1, and float32 sums to a little less", (torch.tensor([0.08, 0.65, 0.01, 0.26]), 1.0),
+             "With p 1, rounding may leave the sum just below p: are all tokens kept then?"),
+        Case("four equally likely tokens, p 0.4", (torch.full((4,), 0.25), 0.4)),
     ],
     [
         ("Is the token that crosses p kept too?", _nucleus(lambda o, total, p: total <= p)),
@@ -140,9 +163,14 @@ TOP_P = Exercise(
         ("Is it a division by the sum, not another softmax?",
          lambda q, p: torch.where(_nucleus(_until_p)(q, p) > 0, q, -math.inf).softmax(-1)),
         ("Is it a division by the sum, not another softmax?", lambda q, p: _nucleus(_until_p)(q, p).softmax(-1)),
+        ("Does any sum reach p? With p 1, rounding may leave all below it, and argmax of all False is 0.",
+         _nucleus(lambda o, total, p: torch.arange(len(o)) <= (total >= p).int().argmax())),
+        ("Do you keep all that are as likely as the last one kept? Keep the first n of the sorted tokens, by count.",
+         _nucleus(lambda o, total, p: o >= o[total - o < p].min())),
         ("Is a set of tokens kept, not only the likeliest?", _nucleus(lambda o, total, p: torch.arange(len(o)) == 0)),
         ("Is anything cut off? The probabilities come back as they were.", lambda q, p: q),
     ],
+    adapt=_equals_in_any_order,
 )
 
 # --------------------------------------------------------------------------------------------- batches
