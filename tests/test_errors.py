@@ -890,8 +890,8 @@ TABLE = {  # file: [(what provokes it, what is read then; … stands for anythin
         ),
         (
             lambda at: check("tie_weights", "a_new_parameter_for_both"),
-            "tie_weights: not yet. Case …: both use one matrix, but a new one: an optimizer made before still holds the "
-            "old one.\nHint: Leave the embedding's Parameter where it is: head.weight = embedding.weight.",
+            "tie_weights: not yet. Case …: both use one matrix, but a new one: an optimizer made before still holds "
+            "the old one.\nHint: Leave the embedding's Parameter where it is: head.weight = embedding.weight.",
         ),
         (
             lambda at: check("tie_weights", tied_without_training),

@@ -583,6 +583,30 @@ def test_an_explorer_on_a_slide_keeps_the_arrow_keys_to_itself(served, open_page
 
 
 @pytest.mark.browser
+def test_a_slider_moved_with_the_mouse_gives_the_keys_back(served, open_page):
+    page = open_page(f"{served}/slides/07_scaling_out.html")
+    page.wait_for_function("() => window.Reveal?.isReady()")
+    page.evaluate("""() => { const { h, v } = Reveal.getIndices(document.querySelector('section.explorer'));
+        Reveal.slide(h, v) }""")
+    box, where = page.locator(".present input[type=range]").last.bounding_box(), "JSON.stringify(Reveal.getIndices())"
+    at, said = page.evaluate(where), page.locator(".present .finding").last.text_content()
+    page.mouse.click(box["x"] + 0.8 * box["width"], box["y"] + box["height"] / 2)
+    assert page.locator(".present .finding").last.text_content() != said
+    page.keyboard.press("Space")
+    assert page.evaluate(where) != at
+
+
+@pytest.mark.browser
+def test_arrow_keys_scroll_a_wide_box_and_stay_on_the_page(served, open_page):
+    page = open_page(f"{served}/03_swiglu.html", width=360)
+    box = page.locator("article pre[tabindex]:visible").first
+    box.focus()
+    box.press("ArrowRight")
+    page.wait_for_function("() => document.activeElement.scrollLeft > 0")
+    assert page.url == f"{served}/03_swiglu.html"
+
+
+@pytest.mark.browser
 def test_watching_for_requests_notices_one(served, open_page, browser):
     noticed = []
     page = browser.new_context().new_page()
