@@ -565,12 +565,18 @@ def test_slides_fit_the_screen_and_can_be_read_from_afar(served, open_page, path
     assert page.evaluate("Reveal.getSlides().length") > 15
 
 
-@pytest.mark.browser
-def test_an_explorer_on_a_slide_keeps_the_arrow_keys_to_itself(served, open_page):
+def at_the_explorer(served, open_page):
+    """The deck of notebook 07 at the slide of its explorer."""
     page = open_page(f"{served}/slides/07_scaling_out.html")
     page.wait_for_function("() => window.Reveal?.isReady()")
     page.evaluate("""() => { const { h, v } = Reveal.getIndices(document.querySelector('section.explorer'));
         Reveal.slide(h, v) }""")
+    return page
+
+
+@pytest.mark.browser
+def test_an_explorer_on_a_slide_keeps_the_arrow_keys_to_itself(served, open_page):
+    page = at_the_explorer(served, open_page)
     for _ in range(5):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.type") == "range":
@@ -584,10 +590,7 @@ def test_an_explorer_on_a_slide_keeps_the_arrow_keys_to_itself(served, open_page
 
 @pytest.mark.browser
 def test_a_slider_moved_with_the_mouse_gives_the_keys_back(served, open_page):
-    page = open_page(f"{served}/slides/07_scaling_out.html")
-    page.wait_for_function("() => window.Reveal?.isReady()")
-    page.evaluate("""() => { const { h, v } = Reveal.getIndices(document.querySelector('section.explorer'));
-        Reveal.slide(h, v) }""")
+    page = at_the_explorer(served, open_page)
     box, where = page.locator(".present input[type=range]").last.bounding_box(), "JSON.stringify(Reveal.getIndices())"
     at, said = page.evaluate(where), page.locator(".present .finding").last.text_content()
     page.mouse.click(box["x"] + 0.8 * box["width"], box["y"] + box["height"] / 2)
