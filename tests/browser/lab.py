@@ -26,7 +26,7 @@ SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True},
 }
 # PyTorch's, where a build for CUDA finds CUDA's compiler and no GPU: nothing is wrong.
-HARMLESS = re.compile(r"\S+ \S+ \d+ torch/utils/cpp_extension\.py:\d+\] No CUDA runtime is found, using CUDA_HOME='.*'")
+HARMLESS = re.compile(r"(\S+ \S+ \d+ torch/utils/cpp_extension\.py:\d+\] )?No CUDA runtime is found, using .*")
 SIGNS_OF_TROUBLE = ("Error displaying widget", "Loading widget", "Traceback (most recent call last)")
 OUTPUTS = """() => [...document.querySelectorAll('.jp-Notebook .jp-CodeCell')].map(cell => ({
     prompt: cell.querySelector('.jp-InputPrompt').textContent.trim(),
