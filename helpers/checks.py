@@ -79,6 +79,7 @@ class Problem(Exception):
 
 # ---------------------------------------------------------------------- running code that may do anything
 
+TORCH = os.path.dirname(torch.__file__)
 PRINTED = 2000  # characters of the function's own printing that are shown
 STATE = [  # (how to ask, how to put back), for everything that a function could leave changed
     (torch.is_grad_enabled, torch.set_grad_enabled),
@@ -86,7 +87,9 @@ STATE = [  # (how to ask, how to put back), for everything that a function could
     (torch.get_default_device, torch.set_default_device),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    (lambda: bytes(torch.get_rng_state().numpy()), lambda old: torch.set_rng_state(_bytes_to_tensor(old))),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    (lambda: bytes(torch.get_rng_state().numpy()), lambda old: torch.set_rng_state(torch.ByteTensor([*old]))),
     (random.getstate, random.setstate),
 ]
 WORLD = [  # the same outside of torch, looked at once per check because it takes longer
@@ -105,10 +108,6 @@ class _TimeUp(SystemExit):
 class _Printed(io.StringIO):
     def write(self, text):
         return super().write(text[: max(0, PRINTED - self.tell())])
-
-
-def _bytes_to_tensor(state):
-    return torch.frombuffer(bytearray(state), dtype=torch.uint8)
 
 
 @contextlib.contextmanager
@@ -159,14 +158,25 @@ def _raised(error):
     if isinstance(error, parts.Wrong):
         return Problem(error.message, error.hint)
     kind, text = type(error).__name__, " ".join(str(error).split())[:200]
-    skip = (__file__, os.path.dirname(parts.__file__), os.path.dirname(torch.__file__))
+    skip = (__file__, os.path.dirname(parts.__file__), TORCH)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(skip)]
     line = f', in the line "{frames[-1].line.strip()[:100]}"' if frames and frames[-1].line else ""
     hint = next((hint for pattern, hint in ERROR_HINTS if re.search(pattern, f"{kind}: {text}", re.IGNORECASE)), "")
     return Problem(f"it raises {kind}: {text}{line}.", hint)
 
 
+def _is_todo(error):
+    """Whether somebody wrote `raise NotImplementedError`; PyTorch says it of an operation that it lacks."""
+    last = error.__traceback__
+    while last.tb_next:
+        last = last.tb_next
+    code = last.tb_frame.f_code
+    is_written = dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS" and not code.co_filename.startswith(TORCH)
+    return isinstance(error, NotImplementedError) and is_written
+
+
 ERROR_HINTS = [
+    (r"NotImplementedError", "PyTorch cannot take this step with such a tensor: print its dtype and its device."),
     (r"KeyboardInterrupt|SystemExit", "Your function should neither exit nor interrupt: return a result."),
     (r"RecursionError", "Does your function call itself without end?"),
     (r"view size is not compatible", "The input need not be contiguous: does .reshape work where .view does not?"),
@@ -181,9 +191,8 @@ ERROR_HINTS = [
     (r"mat1 and mat2|size of tensor|shapes? .*(invalid|mismatch)|size mismatch|Expected size|must match|broadcast",
      "Two shapes do not fit: print both. Is a transpose (or a keepdim=True) missing?"),
     (r"Boolean value of Tensor", "A tensor has many answers, `if` needs one: choose entry by entry, with torch.where."),
-    (r"values to unpack",
-     "Does your code expect a fixed number of dimensions, or take apart the wrong one? Count from the end: chunk and "
-     "unbind take the first unless told dim=-1."),
+    (r"values to unpack", "Does your code expect a fixed number of dimensions, or take apart the wrong one? Count from "
+     "the end: chunk and unbind take the first unless told dim=-1."),
     (r"out of bounds", "Do you index with a number that is not an index, or past the end? Print it, and the shape."),
     (r"Dimension out of range|too many indices|IndexError",
      "Does your code assume a fixed number of dimensions? Count from the end: dim=-1."),
@@ -231,14 +240,16 @@ def _call(function, case, names):
             answer = function(*inputs)
         if answer is Ellipsis:
             raise NotImplementedError
-    except (NotImplementedError, _TimeUp):
-        raise
     except BaseException as error:
+        if isinstance(error, _TimeUp) or _is_todo(error):
+            raise
         raise _raised(error) from None
     try:
         with torch._C.DisableTorchFunctionSubclass():
             plain = _plain(answer)
             if case.gradients and isinstance(plain, torch.Tensor):
+                if plain.numel() > 10**6:  # a right one has some hundred
+                    raise Problem(f"the result has the shape {tuple(plain.shape)}.", "Print the shape of each step.")
                 if not answer.requires_grad:
                     raise Problem("the values are right, but no gradient reaches the input.", GRAPH_CUT)
                 plain = gradients_through(answer, inputs)
@@ -301,12 +312,10 @@ def _compare(got, want, exercise, what="the result"):
     allowed = (torch.float32, torch.float64) if exercise.any_float else (want.dtype,)
     if got.dtype not in allowed:
         hint = exercise.dtype_hint or f"Should the result have the input's dtype? Convert it back: .to({want.dtype})."
-        raise Problem(
-            f"{what} has the dtype {got.dtype}, expected {want.dtype}.", hint, not _agree(got, want, exercise.tolerance)
-        )
-    if _agree(got, want, exercise.tolerance):
-        return
-    raise Problem(_difference(got, want, what), "", True)
+        message = f"{what} has the dtype {got.dtype}, expected {want.dtype}."
+        raise Problem(message, hint, not _agree(got, want, exercise.tolerance))
+    if not _agree(got, want, exercise.tolerance):
+        raise Problem(_difference(got, want, what), "", True)
 
 
 def _difference(got, want, what):

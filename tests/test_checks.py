@@ -164,6 +164,16 @@ def test_an_error_of_the_backward_pass_is_told():
     assert "in-place step" in result.hint
 
 
+def test_gradients_are_not_asked_of_a_terabyte():
+    def program(x):
+        return silu(x) if x.numel() < 4 or not x.requires_grad else x.sum().expand(2**37)
+
+    silu = next(iter(RIGHT["silu"].values()))
+    result = checks.check_silu(program)
+    assert f"the result has the shape ({2**37},)" in result.message
+    assert "Print the shape" in result.hint
+
+
 def test_an_answer_that_changes_from_call_to_call_is_rejected():
     calls = []
 
@@ -224,6 +234,16 @@ def test_every_check_knows_a_stub(exercise):
         raise NotImplementedError
 
     assert check_of(exercise)(stub).status == "todo"
+
+
+def test_an_operation_that_pytorch_lacks_is_an_error_and_not_a_stub():
+    """PyTorch raises NotImplementedError as well: here sparse has nothing to look at."""
+    result = checks.check_silu(lambda x: x.to("meta").to_sparse())
+    assert result.status == "failed"
+    assert "it raises NotImplementedError: " in result.message
+    assert "PyTorch cannot take this step" in result.hint
+    forgot = type("Forgot", (torch.nn.Module,), {})()  # PyTorch itself has the line `raise NotImplementedError`
+    assert checks.check_silu(forgot).status == "failed"
 
 
 def test_a_branch_left_empty_is_not_a_stub():
@@ -441,6 +461,8 @@ def change_everything(x):
     torch.set_default_device("meta")
     torch.set_float32_matmul_precision("medium")
     torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    torch.autograd.set_detect_anomaly(True)
     torch.manual_seed(123)
     random.seed(123)
     os.environ["LEFT_BEHIND"] = "1"
@@ -464,7 +486,7 @@ def everything():
         torch.get_rng_state().tolist(), dict(os.environ), os.getcwd(), sys.getrecursionlimit(), sys.stdout,
         torch.Tensor.double,
         hasattr(torch.Tensor, "invented"), math.sqrt, checks._compare, feed_forward.silu, torch.get_num_threads(),
-        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_enabled("cpu"), torch.is_anomaly_enabled(),
     ]  # fmt: skip
 
 

@@ -783,6 +783,10 @@ TABLE = {  # file: [(what provokes it, what is read then; … stands for anythin
             ".item(), torch.tensor(...) or torch.no_grad()?",
         ),
         (
+            lambda at: check("rms_norm", lambda x, *_: x.sum().expand(2**37) if x.requires_grad else rms_norm(x, *_)),
+            RMS + "…: the result has the shape (137438953472,).\nHint: Print the shape of each step.",
+        ),
+        (
             lambda at: check("rms_norm", "weight_without_gradient"),
             RMS + "…: the values are right, but no gradient reaches weight.\nHint: Is the graph cut by .detach(), "
             ".item(), torch.tensor(...) or torch.no_grad()?",

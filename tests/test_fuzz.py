@@ -51,6 +51,7 @@ NIGHTLY = os.environ.get("COURSE_FUZZ") == "nightly"
 CASES = {
     "config": 90, "config.json": 70, "safetensors": 70, "meta": 70, "declared size": 20, "tokens": 50, "generate": 50,
     "cache": 25, "text": 20, "tokenizer.json": 40, "train": 20, "run file": 20, "explorers": 40,
+    "submission": 60,  # tests/test_fuzz_checks.py
 }  # fmt: skip
 HELPERS = Path(load_checkpoint.__code__.co_filename).parent
 GIGABYTE = 2**30
