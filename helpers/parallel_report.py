@@ -4,6 +4,7 @@ Run: python -m torch.distributed.run --nproc-per-node 2 -m helpers.parallel_repo
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -92,8 +93,8 @@ def main():
     dist.all_gather_object(everything, found)
     if dist.get_rank() == 0:
         print(*map(json.dumps, everything), sep="\n", flush=True)
-    dist.barrier()  # so that gloo's threads free what they gathered: PyTorch 2.6 may hang otherwise (pytorch#154976)
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # in PyTorch 2.6 an orderly end may hang, while gloo's threads free what they gathered (pytorch#154976)
 
 
 if __name__ == "__main__":
