@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -73,15 +74,24 @@ def jupyter_lab(folder: Path):
 
 
 def record_of(server, folder: Path, log: Path | None = None, seconds=300) -> dict:
-    """What a JupyterLab that was just started writes into its runtime folder: its port, token and process."""
+    """What a JupyterLab that was just started writes into its runtime folder: its port, token and process.
+
+    It writes this before it listens, so the port is tried as well.
+    """
     end = time.monotonic() + seconds
     while server.poll() is None and time.monotonic() < end:
         for path in folder.glob("jpserver-*.json"):
-            if (text := path.read_text(encoding="utf-8")).endswith("}"):
+            text = path.read_text(encoding="utf-8")
+            if text.endswith("}") and _listens(json.loads(text)["port"]):
                 return json.loads(text)
         time.sleep(0.1)
     said = log.read_text()[-3000:] if log else ""
     raise RuntimeError(f"JupyterLab ended ({server.poll()}), or did not start within {seconds} s.\n{said}")
+
+
+def _listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _ask(address, token, path, method="GET"):
