@@ -248,7 +248,7 @@ def _call(function, case, names):
         with torch._C.DisableTorchFunctionSubclass():
             plain = _plain(answer)
             if case.gradients and isinstance(plain, torch.Tensor):
-                if plain.numel() > 10**6:  # a right one has some hundred
+                if plain.numel() > 10**6:  # a right one has a few dozen
                     raise Problem(f"the result has the shape {tuple(plain.shape)}.", "Print the shape of each step.")
                 if not answer.requires_grad:
                     raise Problem("the values are right, but no gradient reaches the input.", GRAPH_CUT)

@@ -257,6 +257,20 @@ def test_a_branch_left_empty_is_not_a_stub():
     assert "branch" in result.hint
 
 
+def test_an_empty_branch_that_the_second_case_reaches_is_not_a_stub():
+    calls = []
+
+    def first_only(x):
+        calls.append(x)
+        if len(calls) > 1:
+            raise NotImplementedError
+        return x * x.sigmoid()
+
+    result = checks.check_silu(first_only)
+    assert result.status == "failed"
+    assert "branch" in result.hint
+
+
 # ------------------------------------------------------------------------------- whatever the function may do
 
 
@@ -346,6 +360,37 @@ def test_an_unusual_tensor_is_named(value):
     assert "plain tensor" in result.hint
 
 
+@pytest.mark.parametrize(
+    ("exercise", "change", "words"),
+    [
+        ("silu", str, "the result has the type str, expected a tensor."),
+        ("silu", torch.Tensor.tolist, "the result has the type list, expected a tensor."),
+        ("silu", lambda y: y / 0, "the result holds nan or inf."),
+        ("hidden_dim", float, "the result has the type float, expected a whole number (int)."),
+        ("hidden_dim", str, "the result has the type str, expected a whole number (int)."),
+        ("rms_norm_backward", lambda pair: (*pair, pair[0]), "the result is 3 tensors, expected 2 tensors."),
+        ("rms_norm_backward", lambda pair: pair[0], "the result is one tensor, expected 2 tensors."),
+        ("rms_norm_backward", list, "the result is list, expected 2 tensors."),
+    ],
+)
+def test_a_result_of_another_kind_is_named(exercise, change, words):
+    right = next(iter(RIGHT[exercise].values()))
+    result = check_of(exercise)(lambda *inputs: change(right(*inputs)))
+    assert words in result.message
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_tenth_too_much_is_wrong_in_half_precision_too(dtype):
+    right = next(iter(RIGHT["rms_norm"].values()))
+    result = checks.check_rms_norm(lambda x, *rest: right(x, *rest) * (1.1 if x.dtype == dtype else 1))
+    assert "is off by up to" in result.message
+
+
+def test_a_mistake_that_nobody_knows_gets_the_hint_of_its_exercise():
+    result = checks.check_silu(lambda x: torch.sigmoid(x) * x + 0.37 * x.abs() + 0.2)
+    assert result.hint == EXERCISES["silu"].hint
+
+
 def test_the_result_that_is_wrong_is_counted_from_1():
     right = next(iter(RIGHT["rms_norm_backward"].values()))
     result = checks.check_rms_norm_backward(lambda *inputs: (right(*inputs)[0], 2 * right(*inputs)[1]))
@@ -388,15 +433,21 @@ def test_an_error_shows_its_kind_its_text_and_the_line():
 
 
 def test_an_endless_loop_ends_and_the_case_is_named():
+    turns = []
+
     def endless(x):
         while True:
-            pass
+            turns[:] = [x]
 
     start = time.monotonic()
     result = checks.check_silu(endless, seconds=0.2)
     assert time.monotonic() - start < 60
     assert result.message == "Case x = -2, -1, 0, 1, 3: no answer after 0.2 seconds."
     assert "never ends" in result.hint
+    assert turns
+    turns.clear()
+    time.sleep(0.05)
+    assert not turns, "the loop still runs"
 
 
 def test_an_endless_loop_that_refuses_to_stop_is_left_behind():
@@ -508,6 +559,16 @@ def test_state_that_the_learner_has_set_does_not_change_the_verdict(exercise):
         torch.set_default_dtype(torch.float32)
 
 
+def test_the_default_dtype_that_the_learner_has_set_is_not_seen_by_the_function():
+    torch.set_default_dtype(torch.float64)
+    try:
+        seen = []
+        checks.check_silu(lambda x: seen.append(torch.ones(()).dtype))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert set(seen) == {torch.float32}
+
+
 def test_checks_draw_no_random_numbers():
     before = torch.get_rng_state(), random.getstate()
     for exercise in EXERCISES:
@@ -528,6 +589,8 @@ def test_success_takes_its_name_from_the_function_and_the_exercise():
     assert result.name == "rms_norm"
     assert str(result) == f"rms_norm: passed. my_first_norm agrees with the specification in {n_cases} cases."
     assert checks.check_silu(lambda x: x * x.sigmoid()).message.startswith("Your function agrees")
+    for exercise, words in (("tie_weights", "in 2 cases."), ("block_plan", "in the one case.")):
+        assert check_of(exercise)(next(iter(RIGHT[exercise].values()))).message.endswith(words)
 
 
 def test_failure_names_the_case_both_shapes_or_the_largest_difference():
