@@ -1,6 +1,7 @@
 """Writing text: which token is chosen, when it stops, and that a cache, a batch or padding changes none of it."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -105,6 +106,17 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_p(seed, top_p, size):
     together = everything[kept].sum().item()
     assert together >= top_p - 1e-9
     assert together - everything[kept].min().item() < top_p + 1e-9  # without its least likely token: not enough
+
+
+def test_ties_greedy_takes_the_first_and_top_p_stops_where_it_is_reached():
+    even = torch.zeros(1, 4)
+    assert next_token_probabilities(even, temperature=0).tolist() == [[1, 0, 0, 0]]
+    assert next_token_probabilities(even, top_p=0.5).tolist() == [[0.5, 0.5, 0, 0]]  # the third would come at 0.5
+
+
+def test_a_list_of_prompts_may_hold_every_token_of_the_vocabulary():
+    model = make_model(replace(TINY, vocab_size=300))
+    assert generate(model, [[299, 127, 128]], 2) == generate(model, torch.tensor([[299, 127, 128]]), 2).tolist()
 
 
 def test_top_p_one_keeps_every_token_of_a_real_vocabulary():
