@@ -119,12 +119,7 @@ SETTINGS = {
     "path with spaces and letters": spaces_and_letters,
     "two learners at once": two_learners,
 }
-
-
-NOTEBOOKS_ONLY = {
-    "2 threads, avx2, each notebook alone", "4 threads, random order, one process",
-    "read-only checkout, copied notebooks", "two learners at once",
-}  # fmt: skip
+NOTEBOOKS_ONLY = (each_alone, random_order, read_only_checkout, two_learners)  # whatever is asked for
 
 
 def result_of(name, what):
@@ -160,7 +155,8 @@ def main():
         parser.error(f"{sorted(unknown)} are no settings: choose from {list(SETTINGS)}")
     for name in chosen.settings or SETTINGS:
         for turn in range(1, chosen.repeat + 1):
-            kind = "suite" if chosen.suite and name not in NOTEBOOKS_ONLY else "notebooks"
+            run = getattr(SETTINGS[name], "func", SETTINGS[name])  # of a partial its function
+            kind = "suite" if chosen.suite and run not in NOTEBOOKS_ONLY else "notebooks"
             what = f"{kind}, run {turn} of {chosen.repeat}" if chosen.repeat > 1 else kind
             result, failed = result_of(name, [] if kind == "suite" else ["notebooks"])
             print(f"{name}, {what}: {result}", failed, sep="\n", flush=True)

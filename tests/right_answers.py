@@ -19,6 +19,11 @@ def right(program):
     return program
 
 
+def right_answer_to(exercise):
+    """One right program for an exercise: the first one."""
+    return next(iter(RIGHT[exercise].values()))
+
+
 # --------------------------------------------------------------------------------------------------- 01 RMSNorm
 
 

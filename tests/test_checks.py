@@ -16,7 +16,7 @@ import torch
 from helpers import checks
 from helpers.exercises import feed_forward
 from helpers.exercises.parts import Exercise
-from tests.right_answers import RIGHT
+from tests.right_answers import RIGHT, right_answer_to
 from tests.wrong_answers import HABITS, WRONG
 
 EXERCISES = {
@@ -120,7 +120,7 @@ def test_every_known_mistake_is_named(exercise):
 def test_habit_of_a_tired_student_is_rejected(habit):
     wrap, words, kind = HABITS[habit]
     for exercise in APPLIES_TO[kind]:
-        right = next(iter(RIGHT[exercise].values()))
+        right = right_answer_to(exercise)
         result = check_of(exercise)(wrap(right))
         assert result.status == "failed", result
         assert words in result.hint, result
@@ -136,7 +136,7 @@ def test_rejections_come_from_many_cases():
 def test_gradient_cases_see_a_graph_that_is_cut():
     for exercise, value in EXERCISES.items():
         if any(case.gradients for case in value.cases):
-            right = next(iter(RIGHT[exercise].values()))
+            right = right_answer_to(exercise)
             result = check_of(exercise)(lambda *inputs, right=right: right(*inputs).detach())
             assert "graph cut" in result.hint, result
 
@@ -166,9 +166,8 @@ def test_an_error_of_the_backward_pass_is_told():
 
 def test_gradients_are_not_asked_of_a_terabyte():
     def program(x):
-        return silu(x) if x.numel() < 4 or not x.requires_grad else x.sum().expand(2**37)
+        return x.sum().expand(2**37) if x.requires_grad else x * x.sigmoid()
 
-    silu = next(iter(RIGHT["silu"].values()))
     result = checks.check_silu(program)
     assert f"the result has the shape ({2**37},)" in result.message
     assert "Print the shape" in result.hint
@@ -374,14 +373,14 @@ def test_an_unusual_tensor_is_named(value):
     ],
 )
 def test_a_result_of_another_kind_is_named(exercise, change, words):
-    right = next(iter(RIGHT[exercise].values()))
+    right = right_answer_to(exercise)
     result = check_of(exercise)(lambda *inputs: change(right(*inputs)))
     assert words in result.message
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_tenth_too_much_is_wrong_in_half_precision_too(dtype):
-    right = next(iter(RIGHT["rms_norm"].values()))
+    right = right_answer_to("rms_norm")
     result = checks.check_rms_norm(lambda x, *rest: right(x, *rest) * (1.1 if x.dtype == dtype else 1))
     assert "is off by up to" in result.message
 
@@ -392,7 +391,7 @@ def test_a_mistake_that_nobody_knows_gets_the_hint_of_its_exercise():
 
 
 def test_the_result_that_is_wrong_is_counted_from_1():
-    right = next(iter(RIGHT["rms_norm_backward"].values()))
+    right = right_answer_to("rms_norm_backward")
     result = checks.check_rms_norm_backward(lambda *inputs: (right(*inputs)[0], 2 * right(*inputs)[1]))
     assert "result 2 is off by" in result.message
 
@@ -530,6 +529,15 @@ def change_everything(x):
     return x
 
 
+def threads_in_a_new_thread():
+    """What the next check would compute with; the thread that asks does not see it."""
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return seen
+
+
 def everything():
     return [
         torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_default_device(), torch.allclose, torch.equal,
@@ -537,7 +545,8 @@ def everything():
         torch.get_rng_state().tolist(), dict(os.environ), os.getcwd(), sys.getrecursionlimit(), sys.stdout,
         torch.Tensor.double,
         hasattr(torch.Tensor, "invented"), math.sqrt, checks._compare, feed_forward.silu, torch.get_num_threads(),
-        torch.is_autocast_enabled("cpu"), torch.is_anomaly_enabled(),
+        torch.is_autocast_enabled("cpu"), torch.is_anomaly_enabled(), torch.is_inference_mode_enabled(),
+        len, isinstance, threads_in_a_new_thread(),
     ]  # fmt: skip
 
 
@@ -550,7 +559,7 @@ def test_state_that_a_function_changes_is_put_back_and_helps_it_not():
 
 @pytest.mark.parametrize("exercise", ["rms_norm", "attention_head", "cross_entropy", "rope_angles"])
 def test_state_that_the_learner_has_set_does_not_change_the_verdict(exercise):
-    right = next(iter(RIGHT[exercise].values()))
+    right = right_answer_to(exercise)
     torch.set_default_dtype(torch.float64)
     try:
         with torch.inference_mode(), torch.device("meta"), torch.autocast("cpu", dtype=torch.bfloat16):
@@ -572,7 +581,7 @@ def test_the_default_dtype_that_the_learner_has_set_is_not_seen_by_the_function(
 def test_checks_draw_no_random_numbers():
     before = torch.get_rng_state(), random.getstate()
     for exercise in EXERCISES:
-        check_of(exercise)(next(iter(RIGHT[exercise].values())))
+        check_of(exercise)(right_answer_to(exercise))
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1] == random.getstate()
 
@@ -590,7 +599,7 @@ def test_success_takes_its_name_from_the_function_and_the_exercise():
     assert str(result) == f"rms_norm: passed. my_first_norm agrees with the specification in {n_cases} cases."
     assert checks.check_silu(lambda x: x * x.sigmoid()).message.startswith("Your function agrees")
     for exercise, words in (("tie_weights", "in 2 cases."), ("block_plan", "in the one case.")):
-        assert check_of(exercise)(next(iter(RIGHT[exercise].values()))).message.endswith(words)
+        assert check_of(exercise)(right_answer_to(exercise)).message.endswith(words)
 
 
 def test_failure_names_the_case_both_shapes_or_the_largest_difference():

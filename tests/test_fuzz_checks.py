@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from helpers import checks
 from helpers.exercises import feed_forward
-from tests.right_answers import RIGHT
+from tests.right_answers import right_answer_to
 from tests.test_checks import EXERCISES, PLAIN, Agreeable, Strange, StrangeError, everything
 from tests.test_fuzz import ODD, cases, limit_memory, time_limit  # noqa: F401
 
@@ -117,15 +117,13 @@ SPOILT = {  # each makes a right answer wrong
     "nested": each(lambda tensor: torch.nested.nested_tensor([tensor.detach().float()])),
     "a list": lambda answer: [answer],
     "a tuple": lambda answer: (answer,),
-    "two of it": lambda answer: (answer, answer, answer),
+    "three of it": lambda answer: (answer, answer, answer),
     "a dictionary": lambda answer: {"answer": answer},
     "its text": str,
     "a function of it": lambda answer: lambda: answer,
     "nothing": lambda answer: None,
 }
 DTYPES = [value for value in vars(torch).values() if type(value) is torch.dtype]
-
-
 THINGS = {
     "strange": Strange(), "a class": Strange, "an object": object(), "print": print, "a module": torch,
     "an error": Exception("returned"), "a range": range(3), "bytes": b"4", "a set": {4},
@@ -239,7 +237,7 @@ KINDS = {
 
 def submission(exercise, deeds, ending, kind):
     """The program that does the deeds and then ends so."""
-    right = next(iter(RIGHT[exercise].values()))
+    right = right_answer_to(exercise)
     how, what = ending
 
     def program(*inputs):
@@ -263,12 +261,11 @@ def submission(exercise, deeds, ending, kind):
     st.sampled_from(sorted(KINDS)),
 )  # fmt: skip
 def test_any_submission_gets_a_verdict_and_leaves_nothing_behind(exercise, deeds, ending, kind):
-    before = everything(), torch.is_inference_mode_enabled(), len, isinstance
+    before = everything()
     program = submission(exercise, deeds, ending, kind)
     with time_limit(), contextlib.redirect_stdout(io.StringIO()):
         result = getattr(checks, f"check_{exercise}")(program, seconds=0.3 if ending == ("an act", "a loop") else 25)
-    after = everything(), torch.is_inference_mode_enabled(), len, isinstance
-    assert after == before
+    assert everything() == before
     assert type(result) is checks.CheckResult
     assert result.status in ("passed", "failed")
     assert result.hint or result

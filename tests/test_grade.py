@@ -22,7 +22,7 @@ import nbformat
 import pytest
 
 from helpers import checks, classroom, grade
-from tests.right_answers import RIGHT
+from tests.right_answers import right_answer_to
 from tests.wrong_answers import WRONG
 
 ROOT = Path(__file__).parent.parent
@@ -41,7 +41,7 @@ def source_of(program, name):
 
 
 def right(exercise, name):
-    return source_of(next(iter(RIGHT[exercise].values())), name)
+    return source_of(right_answer_to(exercise), name)
 
 
 NORM_RIGHT = dict(
