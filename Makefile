@@ -31,25 +31,25 @@ test-oldest: ## the same with the oldest packages that pyproject.toml allows, in
 	$(MAKE) test VENV=.venv-oldest NBVAL=--nbval-lax ARGS="-W default $(ARGS)" # they warn, and print otherwise
 
 notebooks: $(DEV) ## execute again the notebooks whose source changed (ALL=1: all of them)
-	$(BIN)/python tests/make_notebooks.py $(if $(ALL),--all) $(ARGS)
+	$(BIN)/python -m tools.notebooks $(if $(ALL),--all) $(ARGS)
 
 student: $(LEARN) ## write a folder to hand out, without solutions (FOLDER=../handout)
 	@test -n "$(FOLDER)" || { echo "Say where: make student FOLDER=../handout"; exit 2; }
-	$(BIN)/python -m helpers.classroom student "$(FOLDER)"
+	$(BIN)/python -m tools.classroom.hand_out student "$(FOLDER)"
 
 reset: $(LEARN) ## a fresh copy of a notebook; yours is kept (NOTEBOOK=notebooks/02_rope.ipynb)
 	@test -n "$(NOTEBOOK)" || { echo "Say which: make reset NOTEBOOK=notebooks/02_rope.ipynb"; exit 2; }
-	$(BIN)/python -m helpers.classroom reset "$(NOTEBOOK)"
+	$(BIN)/python -m tools.classroom.hand_out reset "$(NOTEBOOK)"
 
 grade: $(LEARN) ## grade a folder of submissions (FOLDER=../handed-in ARGS="--csv grades.csv")
 	@test -n "$(FOLDER)" || { echo "Say which: make grade FOLDER=../handed-in"; exit 2; }
-	$(BIN)/python -m helpers.grade "$(FOLDER)" $(ARGS)
+	$(BIN)/python -m tools.classroom.grade "$(FOLDER)" $(ARGS)
 
 site: $(SITE) ## build the website, slides included, into build/site
-	OMP_NUM_THREADS=1 $(BIN)/python docs/build_site.py $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.website.build $(ARGS)
 
 slides: $(SITE) ## build only the slides, into build/site/slides
-	OMP_NUM_THREADS=1 $(BIN)/python docs/build_site.py --slides $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.website.build --slides $(ARGS)
 
 coverage: $(DEV) ## tests and notebooks under coverage.py; fails below 95 %
 	rm -rf build/coverage && mkdir -p build/coverage

@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config, items):
         items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
-OFFLINE = Path(__file__).parent / "tests" / "offline"
+OFFLINE = Path(__file__).parent / "tests" / "support" / "offline"
 
 
 def _stay_offline(config):

@@ -42,7 +42,7 @@ def installation():
 def notebook_cost(path):
     """Seconds to run a copy of a notebook, and the highest memory of its kernel [MB]."""
     code = (
-        "import resource, sys; from pathlib import Path; from tests.make_notebooks import execute; "
+        "import resource, sys; from pathlib import Path; from tools.notebooks import execute; "
         "seconds = execute(Path(sys.argv[1])); "
         "print(seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )

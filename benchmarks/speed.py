@@ -25,7 +25,8 @@ from transformers import LlamaForCausalLM
 
 from helpers.checkpoint import config_to_hugging_face, weights_to_hugging_face
 from helpers.device import pick_device, wait_for
-from helpers.generate import generate, prepare_for_decoding
+from helpers.fast_decode import prepare_for_decoding
+from helpers.generate import generate
 from helpers.model import PRESETS, Llama, count_parameters
 
 SHAPES = {

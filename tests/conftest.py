@@ -1,69 +1,17 @@
-"""What the tests share: the tolerance, tiny configs, models whose weights are large enough to show a mistake."""
-
-from dataclasses import replace
+"""What every test gets: one thread, the same few examples, a tiny model and tokens."""
 
 import pytest
 import torch
 from hypothesis import settings
 
-from helpers.model import Llama, LlamaConfig
+from helpers.model import Llama
+from tests.support.models import draw_tokens, make_model
 
 torch.set_num_threads(1)  # tensors this small gain nothing from more, and on a busy machine threads wait for each other
-
-TOLERANCE = 1e-5  # of the largest magnitude expected: float32 rounding of a tiny model stays below 0.6 of it
 
 # One profile everywhere: the same few examples on every run, and no deadline on a shared machine.
 settings.register_profile("course", deadline=None, max_examples=15, derandomize=True, database=None)
 settings.load_profile("course")
-
-TINY = LlamaConfig(
-    vocab_size=64, dim=32, n_layers=2, n_heads=4, n_kv_heads=2, hidden_dim=48,
-    max_seq_len=64, norm_eps=1e-6, rope_theta=500_000.0, tie_embeddings=False,
-)  # fmt: skip
-
-TINY_CONFIGS = {
-    "mha": replace(TINY, n_kv_heads=4),
-    "gqa": TINY,
-    "mqa": replace(TINY, n_kv_heads=1),
-    "tied": replace(TINY, tie_embeddings=True),
-    "wide heads": replace(TINY, head_dim=12),  # 4 heads of 12 are wider than dim 32
-    "linear": replace(TINY, rope_scaling={"type": "linear", "factor": 4.0}),
-    # Llama 3.2's own constants (max_seq_len only has to exceed the original length; nothing of that size is made)
-    "llama3": replace(TINY, rope_scaling={"type": "llama3", "factor": 32.0}, max_seq_len=131_072),
-    # a trained length of 64: with head_dim 8 one pair is kept, one blended and two slowed
-    "llama3 short": replace(
-        TINY, rope_scaling={"type": "llama3", "factor": 32.0, "original_max_position_embeddings": 64}, max_seq_len=2048
-    ),
-}
-
-
-def make_model(config: LlamaConfig = TINY, std: float = 0.3) -> Llama:
-    """A model whose weights hide nothing.
-
-    Under the usual initialisation (std 0.02, gains 1) attention is flat and the logits are small: a norm whose gain
-    is ignored then differs by exactly 0.
-    """
-    model = Llama(config)
-    draw = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim == 1:
-                weight.uniform_(0.5, 1.5, generator=draw)
-            else:
-                weight.normal_(std=std, generator=draw)
-    return model
-
-
-def draw_tokens(batch_size: int, n_tokens: int, config: LlamaConfig = TINY) -> torch.Tensor:
-    """Seeded token ids, (batch_size, n_tokens) int64."""
-    return torch.randint(config.vocab_size, (batch_size, n_tokens), generator=torch.Generator().manual_seed(1))
-
-
-def assert_agree(actual: torch.Tensor, expected: torch.Tensor, tolerance: float = TOLERANCE, scale: float = 0.0):
-    """The largest difference is at most tolerance times the largest magnitude expected, or scale if that is larger."""
-    assert expected.isfinite().all(), "the expected values are not finite: nothing can be compared with them"
-    scale = max(scale, expected.abs().max().item())
-    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance * scale)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.wrong_answers import WRONG
+from tests.support.wrong_answers import WRONG
 
 ROOT = Path(__file__).parent.parent
 HELPERS = sorted((ROOT / "helpers").rglob("*.py"))

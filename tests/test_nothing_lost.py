@@ -21,8 +21,8 @@ import torch
 from helpers import train
 from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.model import Llama
-from tests import make_notebooks
-from tests.conftest import TINY
+from tests.support.models import TINY
+from tools import notebooks as make_notebooks
 
 ROOT = Path(__file__).parent.parent
 KILLS = {"save": 20, "train": 18, "write notebook": 16, "make notebook": 5}  # at least so many, each in the middle

@@ -4,10 +4,14 @@ Each `explore_*` draws its figure once and then only moves what is on it, so a r
 second. The maths is that of `helpers.model`; colours and their meanings are those of `helpers.plots`.
 """
 
-from helpers.explorers.attention import explore_heads, explore_mask
 from helpers.explorers.base import Explorer, choice, slider
-from helpers.explorers.parts import explore_rms_norm, explore_rope, explore_rope_layout, explore_swiglu
-from helpers.explorers.whole_model import explore_full_model, explore_memory, explore_sampling
+from helpers.explorers.full_model import explore_full_model
+from helpers.explorers.generate import explore_sampling
+from helpers.explorers.gqa import explore_heads, explore_mask
+from helpers.explorers.rmsnorm import explore_rms_norm
+from helpers.explorers.rope import explore_rope, explore_rope_layout
+from helpers.explorers.scaling_out import explore_memory
+from helpers.explorers.swiglu import explore_swiglu
 
 __all__ = [
     "Explorer", "choice", "explore_full_model", "explore_heads", "explore_mask", "explore_memory", "explore_rms_norm",

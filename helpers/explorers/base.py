@@ -160,3 +160,9 @@ def arc(start, end, radius):
     """Points of an arc around the origin, x and y, from one angle [rad] to another."""
     turn = np.linspace(start, end, 60)
     return radius * np.cos(turn), radius * np.sin(turn)
+
+
+def readable(tokenizer, token):
+    """A token id as a word for an axis; white space alone is shown quoted."""
+    text = tokenizer.decode([token])
+    return text.strip() or repr(text)

@@ -11,8 +11,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from helpers import explorers
-from tests.browser.lab import Visitor, chromium, explorers_in, jupyter_lab
-from tests.shorter import shorten
+from tests.support.lab import Visitor, chromium, explorers_in, jupyter_lab
+from tests.support.shorter import shorten
 
 pytestmark = pytest.mark.browser
 

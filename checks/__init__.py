@@ -1,0 +1,36 @@
+"""What judges an answer: `from checks import check_rms_norm`, then `check_rms_norm(my_rms_norm)`."""
+
+from checks import full_model, generate, gqa, rmsnorm, rope, scaling_out, swiglu, train
+from checks.judge import CheckResult as CheckResult
+from checks.judge import check_of
+
+check_rms_norm = check_of(rmsnorm.RMS_NORM)
+check_rms_norm_backward = check_of(rmsnorm.RMS_NORM_BACKWARD)
+check_layer_norm_angle = check_of(rmsnorm.LAYER_NORM_ANGLE)
+check_rope_angles = check_of(rope.ROPE_ANGLES)
+check_apply_rope_halves = check_of(rope.APPLY_ROPE_HALVES)
+check_apply_rope_interleaved = check_of(rope.APPLY_ROPE_INTERLEAVED)
+check_rope_permutation = check_of(rope.ROPE_PERMUTATION)
+check_llama3_scaling = check_of(rope.LLAMA3_SCALING)
+check_silu = check_of(swiglu.SILU)
+check_silu_derivative = check_of(swiglu.SILU_DERIVATIVE)
+check_swiglu = check_of(swiglu.SWIGLU)
+check_hidden_dim = check_of(swiglu.HIDDEN_DIM)
+check_matrix_roles = check_of(swiglu.MATRIX_ROLES)
+check_causal_visible = check_of(gqa.CAUSAL_VISIBLE)
+check_attention_head = check_of(gqa.ATTENTION_HEAD)
+check_repeat_kv = check_of(gqa.REPEAT_KV)
+check_sliding_window = check_of(gqa.SLIDING_WINDOW)
+check_cache_write = check_of(gqa.CACHE_WRITE)
+check_context_that_fits = check_of(gqa.CONTEXT_THAT_FITS)
+check_transformer_block = check_of(full_model.TRANSFORMER_BLOCK)
+check_parameter_count = check_of(full_model.PARAMETER_COUNT)
+check_tie_weights = check_of(full_model.TIE_WEIGHTS)
+check_find_slips = check_of(full_model.FIND_SLIPS)
+check_cross_entropy = check_of(train.CROSS_ENTROPY)
+check_next_token_batch = check_of(train.NEXT_TOKEN_BATCH)
+check_top_p = check_of(generate.TOP_P)
+check_greedy_with_cache = check_of(generate.GREEDY_WITH_CACHE)
+check_split_feed_forward = check_of(scaling_out.SPLIT_FEED_FORWARD)
+check_block_plan = check_of(scaling_out.BLOCK_PLAN)
+check_bytes_sent_per_token = check_of(scaling_out.BYTES_SENT_PER_TOKEN)

@@ -1,0 +1,193 @@
+"""The exercises of notebook 07, generating: specification, inputs, known mistakes."""
+
+import math
+
+import torch
+
+from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw
+from helpers.config import LlamaConfig
+from helpers.model import Llama
+
+# fmt: off
+
+
+def top_p(probabilities, p):
+    """Keep the likeliest tokens of probabilities (V,) until they reach p together, then make the sum 1 again."""
+    kept, total = [], 0.0
+    for token in sorted(range(len(probabilities)), key=lambda token: -probabilities[token].item()):
+        if total < p:
+            kept.append(token)
+            total += probabilities[token].item()
+    result = torch.zeros(len(probabilities), dtype=torch.float64)
+    for token in kept:
+        result[token] = probabilities[token].double() / total
+    return result.to(probabilities.dtype)
+
+
+def _nucleus(keep, again=True, back=True, descending=True):
+    """top_p with one slip; keep gets the sorted probabilities, their cumulative sum and p."""
+
+    def program(probabilities, p):
+        ordered, order = probabilities.sort(descending=descending)
+        ordered = torch.where(keep(ordered, ordered.cumsum(-1), p), ordered, 0.0)
+        ordered = ordered / ordered.sum() if again else ordered
+        return torch.zeros_like(ordered).scatter(-1, order, ordered) if back else ordered
+
+    return program
+
+
+def _until_p(ordered, total, p):
+    return total - ordered < p
+
+
+def _equals_in_any_order(function):
+    """Which of equally likely tokens stays is up to the sort: their results are compared largest first."""
+
+    def probe(probabilities, p):
+        given, answer = probabilities.clone(), function(probabilities, p)
+        if not isinstance(answer, torch.Tensor) or answer.shape != given.shape:
+            return answer
+        for value in given.unique():
+            mine = given == value
+            if mine.sum() > 1:
+                answer = answer.clone()
+                answer[mine] = answer[mine].sort(descending=True).values
+        return answer
+
+    return probe
+
+
+TINY_VOCABULARY = torch.tensor([0.05, 0.4, 0.11, 0.27, 0.17])
+TOP_P = Exercise(
+    top_p,
+    [
+        Case("five tokens, p 0.75", (TINY_VOCABULARY, 0.75)),
+        Case("p 0.3, below the likeliest", (TINY_VOCABULARY, 0.3), "Is at least one token kept?"),
+        Case("p 1", (TINY_VOCABULARY, 1.0)),
+        Case("p 0.5", (TINY_VOCABULARY.flip(0), 0.5)),
+        Case("nine tokens, p 0.9", (draw(9, seed=1, scale=1.5).softmax(-1), 0.9)),
+        Case("one token", (torch.tensor([1.0]), 0.5)),
+        Case("p reached exactly", (torch.tensor([0.25, 0.5, 0.25]), 0.5), "Once p is reached exactly, is that enough?"),
+        Case("float64, not contiguous", (draw(6, seed=2).double().softmax(-1).repeat_interleave(2)[::2], 0.6), MEMORY),
+        Case("p 1, and float32 sums to a little less", (torch.tensor([0.08, 0.65, 0.01, 0.26]), 1.0),
+             "With p 1, rounding may leave the sum just below p: are all tokens kept then?"),
+        Case("four equally likely tokens, p 0.4", (torch.full((4,), 0.25), 0.4)),
+    ],
+    [
+        ("Is the token that crosses p kept too?", _nucleus(lambda o, total, p: total <= p)),
+        ("Is the token that crosses p kept too?", _nucleus(lambda o, total, p: total < p)),
+        ("Is the token that crosses p kept too?",
+         _nucleus(lambda o, total, p: (total <= p) | (torch.arange(len(o)) == 0))),
+        ("Do you keep one token too many?", _nucleus(lambda o, total, p: total - o - o.roll(1) < p)),
+        ("Do you keep one token too many? Once p is reached exactly, that is enough: < p, not <= p.",
+         _nucleus(lambda o, total, p: total - o <= p)),
+        ("Do the probabilities return to their places? ordered[order] sorts once more; scatter undoes the sorting.",
+         lambda q, p: (lambda kept, order: kept[order] / kept.sum())(
+             torch.where(q.sort(descending=True)[0].cumsum(-1) - q.sort(descending=True)[0] < p,
+                         q.sort(descending=True)[0], 0.0), q.argsort(descending=True))),
+        ("Does the sum become 1 again?", _nucleus(_until_p, again=False)),
+        ("Do the probabilities return to their places? They are still sorted.", _nucleus(_until_p, back=False)),
+        ("Do you start with the likeliest token? Sort in descending order.", _nucleus(_until_p, descending=False)),
+        ("Do you sort before the cumulative sum?",
+         lambda q, p: torch.where(q.cumsum(-1) - q < p, q, 0.0) / torch.where(q.cumsum(-1) - q < p, q, 0.0).sum()),
+        ("Is p a limit on the sum, not on each probability?", _nucleus(lambda o, total, p: o >= p)),
+        ("Is p a limit on the sum, not a share of the largest? That is min_p.",
+         _nucleus(lambda o, total, p: o >= p * o.max())),
+        ("Is p a limit on the sum, not a share of the vocabulary?",
+         _nucleus(lambda o, total, p: torch.arange(len(o)) < max(1, round(p * len(o))))),
+        ("Do you keep the likely tokens, not the unlikely ones?", _nucleus(lambda o, total, p: total - o >= p)),
+        ("Is it a division by the sum, not another softmax?",
+         lambda q, p: torch.where(_nucleus(_until_p)(q, p) > 0, q, -math.inf).softmax(-1)),
+        ("Is it a division by the sum, not another softmax?", lambda q, p: _nucleus(_until_p)(q, p).softmax(-1)),
+        ("Does any sum reach p? With p 1, rounding may leave all below it, and argmax of all False is 0.",
+         _nucleus(lambda o, total, p: torch.arange(len(o)) <= (total >= p).int().argmax())),
+        ("Do you keep all that are as likely as the last one kept? Keep the first n of the sorted tokens, by count.",
+         _nucleus(lambda o, total, p: o >= o[total - o < p].min())),
+        ("Is a set of tokens kept, not only the likeliest?", _nucleus(lambda o, total, p: torch.arange(len(o)) == 0)),
+        ("Is anything cut off? The probabilities come back as they were.", lambda q, p: q),
+    ],
+    adapt=_equals_in_any_order,
+)
+
+# ----------------------------------------------------------------------------------------- the cached loop
+
+
+def greedy_with_cache(model, tokens, n_new):
+    """Continue prompts (B, T) by n_new likeliest tokens, each token read once: the result is (B, T + n_new)."""
+    cache, latest, parts = model.new_cache(tokens.shape[0]), tokens, [tokens]
+    for _ in range(n_new):
+        latest = model(latest, cache=cache)[:, -1].argmax(-1, keepdim=True)
+        parts.append(latest)
+    return torch.cat(parts, dim=1)
+
+
+class _Watched(Llama):
+    """A small model with large random weights that notes every call: number of tokens, and whether with a cache."""
+
+    def __init__(self, seed):
+        super().__init__(LlamaConfig(
+            vocab_size=40, dim=16, n_layers=2, n_heads=4, n_kv_heads=2, hidden_dim=24, max_seq_len=48, norm_eps=1e-5,
+            rope_theta=100.0, tie_embeddings=False,
+        ))
+        generator, self.calls, self.n_caches = torch.Generator().manual_seed(seed), [], 0
+        for weight in self.parameters():
+            weight.requires_grad_(False)
+            if weight.ndim == 2:
+                weight.normal_(std=0.6, generator=generator)
+
+    def new_cache(self, *sizes, **named):
+        self.n_caches += 1
+        return super().new_cache(*sizes, **named)
+
+    def forward(self, tokens, cache=None, *rest, **named):
+        self.calls.append((tokens.numel(), cache is not None))
+        return super().forward(tokens, cache, *rest, **named)
+
+
+def _read_once(function):
+    """Hands over a model that counts what it reads; says how the tokens were read if that is the fault."""
+
+    def probe(seed, tokens, n_new):
+        model, rows, length = _Watched(seed), *tokens.shape
+        again = Wrong(f"the model read more than {rows * length} tokens of prompts and {rows * n_new} new ones.",
+                      "After the prompt, feed only the newest token: the cache holds the others.")
+        try:
+            answer = function(model, tokens, n_new)
+        except ValueError:  # the cache was full
+            if sum(n for n, _ in model.calls) > rows * (length + n_new):
+                raise again from None
+            raise
+        n_read, cached = sum(n for n, _ in model.calls), [with_cache for _, with_cache in model.calls]
+        if n_new and not any(cached):
+            raise Wrong("no call of the model got a cache.", "Is the cache handed over? model(latest, cache=cache)")
+        if model.n_caches > rows:
+            raise Wrong(f"{model.n_caches} caches were made, expected 1.",
+                        "Make the cache once, before the loop: it remembers.")
+        if n_new and model.calls[0][0] < rows * length and n_read < rows * (length + n_new - 1):
+            raise Wrong(f"the first call read {model.calls[0][0]} of the {rows * length} tokens of the prompts.",
+                        "Where does the cache get the prompt from? Feed all of it in the first call.")
+        if n_read > rows * (length + n_new):
+            raise again
+        if isinstance(answer, torch.Tensor) and answer.shape == (rows, length + n_new + 1):
+            raise Wrong("one token too many came back.",
+                        "How often does the loop run? Is nothing added when n_new is 0?")
+        if isinstance(answer, torch.Tensor) and answer.shape == (rows, n_new) and n_new:
+            raise Wrong("only the new tokens came back.", "Does the prompt stand first? Use torch.cat(..., dim=1).")
+        return answer
+
+    return probe
+
+
+GREEDY_WITH_CACHE = Exercise(
+    greedy_with_cache,
+    [
+        Case("prompt of 5, 8 new", (0, torch.tensor([[3, 1, 4, 1, 5]]), 8)),
+        Case("three prompts", (1, torch.tensor([[7, 2], [9, 9], [0, 39]]), 6), BATCH),
+        Case("one new token", (2, torch.tensor([[8, 6, 7]]), 1), "How often does the loop run for one new token?"),
+        Case("no new token", (3, torch.tensor([[8, 6, 7]]), 0), "Is nothing added when n_new is 0?"),
+        Case("prompt of one token", (4, torch.tensor([[11]]), 10)),
+    ],
+    [],
+    hint="Is the next token the argmax over dim=-1 of the last position's logits, and is it fed in the next step?",
+    adapt=_read_once,
+)

@@ -1,0 +1,201 @@
+"""The exercises of notebook 01, RMSNorm: specification, inputs, known mistakes."""
+
+import math
+
+import torch
+
+from checks.base import BATCH, FLOAT16, LEADING, MEMORY, Case, Exercise, draw, each, gain, turned
+
+# fmt: off
+
+
+def rms_norm(x, weight, eps):
+    """Divide the last dimension of x (..., D) by the root of its mean square plus eps; times weight (D,)."""
+    x64, total = x.double(), 0.0
+    for i in range(x.shape[-1]):
+        total = total + x64[..., i] ** 2
+    root = (total / x.shape[-1] + eps) ** 0.5
+    columns = [x64[..., i] / root * weight[i].double() for i in range(x.shape[-1])]
+    return torch.stack(columns, dim=-1).to(x.dtype)
+
+
+def _mean_square(x, dim=-1):
+    return (x.float() ** 2).mean(dim, keepdim=True)
+
+
+def _downcast_early(x, weight, eps):
+    return x / (_mean_square(x).to(x.dtype) + eps).sqrt() * weight
+
+
+def _without_upcast(x, weight, eps):
+    return x / ((x * x).mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
+EPS_PASSED = "Do you use the eps that is passed in, or a fixed number?"
+EPS_INSIDE = "Is your eps inside the root?"
+WRONG_AXIS = "Is the mean over the last dimension only? Each token is normalised on its own."
+
+RMS_NORM = Exercise(
+    rms_norm,
+    [
+        Case("one row, eps 0.1", (draw(1, 6, shift=0.5), gain(6), 0.1)),
+        Case("three rows, eps 0.1", (draw(3, 6, scale=0.7), gain(6), 0.1), BATCH),
+        Case("x of shape (2, 3, 5)", (draw(2, 3, 5, scale=2.0), gain(5), 1e-5), LEADING),
+        Case("x of shape (7,)", (draw(7), gain(7), 1e-5), LEADING),
+        Case("x about 1e-3, eps 1e-5", (draw(2, 6, seed=1, scale=1e-3), gain(6), 1e-5), EPS_INSIDE),
+        Case("x about 1e-3, eps 1e-6", (draw(2, 6, seed=2, scale=1e-3), gain(6), 1e-6), EPS_PASSED),
+        Case("a row of zeros", (torch.zeros(2, 4), gain(4), 1e-6), "Is eps added before you divide?"),
+        Case("x about 300 in float16", each(torch.float16, draw(2, 8, scale=300), gain(8), 1e-5), FLOAT16),
+        Case("x about 1e-3 in float16", each(torch.float16, draw(2, 8, scale=1e-3), gain(8), 1e-6), FLOAT16),
+        Case("bfloat16", each(torch.bfloat16, draw(2, 3, 8), gain(8), 1e-5)),
+        Case("x not contiguous", (turned(draw(2, 3, 4)), gain(4), 1e-5), MEMORY),
+        Case("gradients of x and weight", (draw(2, 5), gain(5), 1e-2), gradients=True),
+    ],
+    [
+        (EPS_INSIDE, lambda x, w, eps: x / (_mean_square(x).sqrt() + eps) * w),
+        ("Is eps there at all? Without it a row of zeros gives nan.", lambda x, w, eps: x / _mean_square(x).sqrt() * w),
+        *[(EPS_PASSED, lambda x, w, eps, e=e: x / (_mean_square(x) + e).sqrt() * w) for e in (1e-4, 1e-5, 1e-6, 1e-8)],
+        ("Do you compute in float32? In float16 the square of 300 overflows.", _without_upcast),
+        ("Is the mean square converted back before the root? Stay in float32 until the end.", _downcast_early),
+        ("Do you compute in float32 before squaring? The square of 300 overflows in float16.",
+         lambda x, w, eps: x / ((x * x).float().mean(-1, keepdim=True) + eps).sqrt() * w),
+        ("Is the gain (weight) applied?", lambda x, w, eps: x / (_mean_square(x) + eps).sqrt()),
+        ("Is the gain multiplied, not added?", lambda x, w, eps: x / (_mean_square(x) + eps).sqrt() + w),
+        ("Is the gain weight itself, not 1 + weight?", lambda x, w, eps: x / (_mean_square(x) + eps).sqrt() * (1 + w)),
+        ("Do you divide by the gain, where you should multiply?",
+         lambda x, w, eps: x / (_mean_square(x) + eps).sqrt() / w),
+        ("Do you subtract the mean? That is LayerNorm; RMSNorm does not.",
+         lambda x, w, eps: (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + eps).sqrt() * w),
+        *[
+            ("Is it the mean of the squares? A variance subtracts the mean first.",
+             lambda x, w, eps, c=c: x / (x.var(-1, keepdim=True, correction=c) + eps).sqrt() * w)
+            for c in (0, 1)
+        ],
+        ("Do you square before taking the mean? The mean square is wanted, not the squared mean.",
+         lambda x, w, eps: x / (x.mean(-1, keepdim=True) ** 2 + eps).sqrt() * w),
+        ("Do you square before taking the mean? The mean square is wanted, not the mean.",
+         lambda x, w, eps: x / (x.mean(-1, keepdim=True) + eps).sqrt() * w),
+        ("Is it the mean of squares, not of absolute values?",
+         lambda x, w, eps: x / (x.abs().mean(-1, keepdim=True) + eps) * w),
+        ("Is it the mean of the squares, not their sum?",
+         lambda x, w, eps: x / ((x**2).sum(-1, keepdim=True) + eps).sqrt() * w),
+        (WRONG_AXIS, lambda x, w, eps: x / (_mean_square(x, 0) + eps).sqrt() * w),
+        (WRONG_AXIS, lambda x, w, eps: x / (_mean_square(x, -2) + eps).sqrt() * w),
+        (WRONG_AXIS, lambda x, w, eps: x / ((x**2).mean() + eps).sqrt() * w),
+        ("Is the root missing?", lambda x, w, eps: x / (_mean_square(x) + eps) * w),
+        ("Do you divide by the root, not multiply?", lambda x, w, eps: x * (_mean_square(x) + eps).sqrt() * w),
+    ],
+)
+
+
+def rms_norm_backward(grad_y, x, weight, eps):
+    """Gradients of rms_norm: (grad_x, grad_weight), shaped like x (..., D) and weight (D,), from grad_y like x."""
+    x, weight = x.detach().double().requires_grad_(), weight.detach().double().requires_grad_()
+    y = rms_norm(x, weight, eps)
+    grad_x, grad_weight = torch.autograd.grad((y * grad_y.double()).sum(), (x, weight))
+    return grad_x.to(grad_y.dtype), grad_weight.to(grad_y.dtype)
+
+
+def _backward(project="mean", power=3, gain=True, sign=1, inside=True, normalised=True, reduce="all", weighted=True):
+    """The backward pass with one slip."""
+
+    def program(grad_y, x, weight, eps):
+        scale = 1 / (_mean_square(x) + (eps if inside else 0)).sqrt()
+        g = grad_y * weight if gain else grad_y
+        inner = ((g if weighted else grad_y) * x).sum(-1, keepdim=True) / (x.shape[-1] if project == "mean" else 1)
+        grad_x = scale * g - (sign * scale**power * x * inner if project else 0)
+        rows = (grad_y * (x * scale if normalised else x)).reshape(-1, x.shape[-1])
+        return grad_x, {"all": rows.sum(0), "mean": rows.mean(0), "none": rows.reshape(x.shape)}[reduce]
+
+    return program
+
+
+RMS_NORM_BACKWARD = Exercise(
+    rms_norm_backward,
+    [
+        Case("one row, eps 0.1", (draw(1, 4, seed=1), draw(1, 4, seed=2), gain(4), 0.1)),
+        Case("three rows, eps 0.1", (draw(3, 4, seed=3), draw(3, 4, seed=4), gain(4), 0.1), BATCH),
+        Case("x of shape (2, 3, 5)", (draw(2, 3, 5, seed=5), draw(2, 3, 5, seed=6), gain(5), 1e-5), LEADING),
+        Case("x of shape (7,)", (draw(7, seed=1), draw(7, seed=2), gain(7), 1e-5), LEADING),
+        Case("x about 1e-3", (draw(2, 6, seed=3), draw(2, 6, seed=4, scale=1e-3), gain(6), 1e-6), EPS_INSIDE),
+        Case("x not contiguous", (turned(draw(2, 3, 4, seed=1)), turned(draw(2, 3, 4, seed=2)), gain(4), 0.1), MEMORY),
+        Case("x of shape (2, 2, 3, 4)", (draw(2, 2, 3, 4, seed=7), draw(2, 2, 3, 4, seed=8), gain(4), 0.1), LEADING),
+        Case("bfloat16", each(torch.bfloat16, draw(2, 8, seed=5), draw(2, 8, seed=6), gain(8), 0.1)),
+        Case("x about 300 in float16",
+             each(torch.float16, draw(2, 8, seed=7), draw(2, 8, scale=300), gain(8), 1e-5), FLOAT16),
+    ],
+    [
+        ("Does the root depend on x too? A term along x is missing.", _backward(project=None)),
+        ("Is it the mean over the width, not the sum, in the term along x?", _backward(project="sum")),
+        ("Has the scale the power three in the term along x?", _backward(power=2)),
+        ("Has the scale the power three in the term along x?", _backward(power=1)),
+        ("Is the gain (weight) applied to grad_y before it reaches x?", _backward(gain=False)),
+        ("Is the gain (weight) also in the sum that the term along x needs?", _backward(weighted=False)),
+        ("Is the term along x subtracted? Check the sign.", _backward(sign=-1)),
+        ("Do you use eps, inside the root?", _backward(inside=False)),
+        ("Does grad_weight use the normalised x?", _backward(normalised=False)),
+        ("Is grad_weight summed over all tokens, not averaged?", _backward(reduce="mean")),
+        ("Is grad_weight summed over all dimensions but the last?", _backward(reduce="none")),
+        ("Is grad_weight summed over all dimensions but the last?",
+         lambda g, x, w, eps: (_backward()(g, x, w, eps)[0], (g * x / (_mean_square(x) + eps).sqrt()).sum(0))),
+        ("Is grad_x first and grad_weight second?", lambda g, x, w, eps: _backward()(g, x, w, eps)[::-1]),
+    ],
+    hint="Do both gradients agree with torch.autograd.grad on four numbers?",
+)
+
+
+def layer_norm_angle(x):
+    """Angle in radians (N,) by which LayerNorm (gain 1, eps 0) turns each row of x (N, D)."""
+    angles = []
+    for row in x.double():
+        mean = row.sum() / len(row)
+        centred = [value - mean for value in row]
+        across = math.sqrt(sum(value**2 for value in centred))
+        angles.append(math.atan2(abs(mean) * math.sqrt(len(row)), across))
+    return torch.tensor(angles, dtype=x.dtype)
+
+
+def _tangent(x, correction=0):
+    return x.mean(-1).abs() / x.std(-1, correction=correction)
+
+
+LAYER_NORM_ANGLE = Exercise(
+    layer_norm_angle,
+    [
+        Case("one row", (draw(1, 4, shift=0.7),)),
+        Case("three rows", (draw(3, 4, seed=1, shift=-0.8),), BATCH),
+        Case("odd width 7", (draw(2, 7, seed=2, shift=1.0),)),
+        Case("mean far above the spread", (draw(2, 5, seed=3, scale=0.5, shift=4.0),)),
+        Case("x about 1e-3", (draw(2, 5, seed=4, scale=1e-3, shift=1e-3),), "Is there an eps? It should be 0 here."),
+        Case("x about 1e3", (draw(2, 5, seed=5, scale=1e3, shift=1e3),)),
+        Case(
+            "rows with mean 0",
+            (torch.tensor([[3.0, -3.0, 1.0, -1.0], [0.1, 0.2, -0.3, 0.0], [0.3, -0.1, -0.1, -0.1], [2.0, 1, 2, 1]]),),
+            "Can rounding put your cosine above 1? Clamp it, or use atan2.",
+        ),
+        Case("x not contiguous", (turned(draw(3, 4, seed=6, shift=0.5)),), MEMORY),
+        Case("float64", (draw(2, 4, seed=7, shift=0.5).double(),)),
+    ],
+    [
+        ("Is the angle in radians, not in degrees?", lambda x: _tangent(x).atan().rad2deg()),
+        ("Radians are wanted, not degrees; and does your std divide by D, not D - 1? Use correction=0.",
+         lambda x: _tangent(x, 1).atan().rad2deg()),
+        ("Is the angle still a cosine? Take arccos.", lambda x: _tangent(x).atan().cos()),
+        ("Is the angle still a tangent? Take arctan.", _tangent),
+        ("Is the angle still a sine? Take arcsin.", lambda x: _tangent(x).atan().sin()),
+        ("Does your std divide by D, not D - 1? Use correction=0.", lambda x: _tangent(x, 1).atan()),
+        ("Can your angle be negative? Take the absolute mean.",
+         lambda x: (x.mean(-1) / x.std(-1, correction=0)).atan()),
+        ("Is it |mean| over std, not std over |mean|?", lambda x: (1 / _tangent(x)).atan()),
+        ("With the root mean square below the line it is a sine: is arctan right there?",
+         lambda x: (x.mean(-1).abs() / _mean_square(x)[..., 0].sqrt()).atan()),
+        ("Do you divide by the variance, not by its root?",
+         lambda x: (x.mean(-1).abs() / x.var(-1, correction=0)).atan()),
+        ("Is the mean over each row, not over the rows?", lambda x: (x.mean(0).abs() / x.std(0, correction=0)).atan()),
+        ("Is the mean over each row, not over everything?",
+         lambda x: (x.mean().abs() / x.std(-1, correction=0)).atan()),
+        ("RMSNorm turns by 0: do you subtract the mean?", lambda x: torch.zeros(len(x))),
+        ("Is the angle doubled?", lambda x: 2 * _tangent(x).atan()),
+    ],
+    tolerance=40.0,
+)

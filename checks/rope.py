@@ -1,0 +1,341 @@
+"""The exercises of notebook 02, RoPE: specification, inputs, known mistakes."""
+
+import math
+
+import torch
+
+from checks.base import BATCH, MEMORY, Case, Exercise, draw, each, turned
+
+# fmt: off
+
+
+def rope_angles(positions, head_dim, theta):
+    """Angle in radians (T, h/2) of pair i at each position: position * theta ** (-2 i / head_dim), not wrapped."""
+    rows = [[int(p) * theta ** (-2 * i / head_dim) for i in range(head_dim // 2)] for p in positions]
+    return torch.tensor(rows, dtype=torch.float64).float()
+
+
+def _angles(exponent=lambda i, h: -2 * i / h, base=None):
+    """The table of angles with another exponent or a fixed base."""
+
+    def program(positions, head_dim, theta):
+        pair = torch.arange(head_dim // 2, dtype=torch.float64)
+        return (positions.double()[:, None] * float(base or theta) ** exponent(pair, head_dim)).float()
+
+    return program
+
+
+EXPONENT = "Is the exponent -2 i / head_dim, with i counted from 0 to head_dim / 2 - 1?"
+ROPE_ANGLES = Exercise(
+    rope_angles,
+    [
+        Case("positions 0 to 4, head_dim 8, theta 100", (torch.arange(5), 8, 100.0)),
+        Case("positions 3, 0, 7, 11", (torch.tensor([3, 0, 7, 11]), 8, 100.0), "Do you use the positions given?"),
+        Case("one position, 1000", (torch.tensor([1000]), 6, 10000.0), "Do you use the positions given?"),
+        Case("head_dim 2", (torch.arange(4, 9), 2, 10000.0)),
+        Case("theta 500000", (torch.tensor([1, 501, 8001]), 16, 500000.0), "Do you use the theta given?"),
+        Case("theta as an int", (torch.tensor([1, 2]), 4, 10000), "Does your code assume a float theta?"),
+        Case("int32 positions, not contiguous", (torch.arange(12, dtype=torch.int32)[::3], 4, 50.0), MEMORY),
+        Case("position 200000", (torch.tensor([200000]), 4, 500000.0),
+             "Do you look positions up in a table of fixed length? Compute them."),
+    ],
+    [
+        ("Do you use the positions given? These angles are of 0, 1, 2, ...",
+         lambda p, h, theta: _angles()(torch.arange(len(p)), h, theta)),
+        ("Do the positions count from 0? Yours look shifted by one.", lambda p, h, theta: _angles()(p + 1, h, theta)),
+        ("Do you use the theta given, not a fixed 10000?", _angles(base=10000.0)),
+        ("Do you use the theta given, not a fixed 500000?", _angles(base=500000.0)),
+        (EXPONENT + " Yours looks like i / head_dim.", _angles(lambda i, h: -i / h)),
+        (EXPONENT + " Yours looks like 4 i / head_dim.", _angles(lambda i, h: -4 * i / h)),
+        (EXPONENT + " Yours looks like 2 (i + 1) / head_dim.", _angles(lambda i, h: -2 * (i + 1) / h)),
+        (EXPONENT + " Yours looks like 2 (i - 1) / head_dim.", _angles(lambda i, h: -2 * (i - 1) / h)),
+        ("Does the speed fall from pair to pair? Check the sign of the exponent.", _angles(lambda i, h: 2 * i / h)),
+        ("Do brackets hold the exponent together? ** binds tighter than * and /.",
+         lambda p, h, theta: p[:, None] * theta**-2 * torch.arange(h // 2) / h),
+        ("Do brackets hold the exponent together? ** binds tighter than * and /.",
+         lambda p, h, theta: p[:, None] / theta**2 * torch.arange(h // 2) / h),
+        ("Is there one angle per pair? Count i from 0 to head_dim / 2 - 1.",
+         lambda p, h, theta: p[:, None] * float(theta) ** (-2 * torch.arange(h) / h)),
+        ("Is there one angle per pair? Count i from 0 to head_dim / 2 - 1.",
+         lambda p, h, theta: p[:, None] * float(theta) ** (-torch.arange(h) / h)),
+        ("Is the base raised to the exponent, not multiplied by it?",
+         lambda p, h, theta: p[:, None] * (theta * 2 * torch.arange(h // 2) / h)),
+        ("Is there one angle per pair? You return each twice.",
+         lambda p, h, theta: torch.cat((_angles()(p, h, theta),) * 2, -1)),
+        ("Is there one angle per pair? You return each twice.",
+         lambda p, h, theta: _angles()(p, h, theta).repeat_interleave(2, -1)),
+        ("Are positions down and pairs across? Yours is transposed.", lambda p, h, theta: _angles()(p, h, theta).T),
+        ("Are the angles left unwrapped? No % (2 pi) here.",
+         lambda p, h, theta: _angles()(p, h, theta) % (2 * math.pi)),
+        *[("Do the positions stay in float32? Half precision does not tell 8001 from 8000.",
+           lambda p, h, theta, half=half: _angles()(p.to(half), h, theta)) for half in (torch.bfloat16, torch.float16)],
+        ("Is the angle in radians, not in degrees?", lambda p, h, theta: _angles()(p, h, theta).rad2deg()),
+        ("Is it the angle itself, not its cosine?", lambda p, h, theta: _angles()(p, h, theta).cos()),
+        ("Is it the angle itself, not its sine?", lambda p, h, theta: _angles()(p, h, theta).sin()),
+        ("Do you multiply by the position? These are the speeds.", lambda p, h, theta: _angles()(p * 0 + 1, h, theta)),
+        ("Is the angle a whole number here? Convert to float before multiplying.",
+         lambda p, h, theta: _angles()(p, h, theta).floor()),
+    ],
+    any_float=True,
+    dtype_hint="Are the angles float32? Half precision and whole numbers cannot tell distant positions apart.",
+)
+
+
+def _apply_rope_specification(pairs, x, cos, sin):
+    columns = [None] * x.shape[-1]
+    for i, (first, second) in enumerate(pairs):
+        a, b, c, s = x[..., first].double(), x[..., second].double(), cos[..., i].double(), sin[..., i].double()
+        columns[first] = a * c - b * s
+        columns[second] = b * c + a * s
+    return torch.stack(columns, dim=-1).to(x.dtype)
+
+
+def apply_rope_halves(x, cos, sin):
+    """Turn pair (i, i + h/2) of x (B, H, T, h) by the angle i of each position; cos and sin (T, h/2)."""
+    half = x.shape[-1] // 2
+    return _apply_rope_specification([(i, i + half) for i in range(half)], x, cos, sin)
+
+
+def apply_rope_interleaved(x, cos, sin):
+    """Turn pair (2 i, 2 i + 1) of x (B, H, T, h) by the angle i of each position; cos and sin (T, h/2)."""
+    return _apply_rope_specification([(2 * i, 2 * i + 1) for i in range(x.shape[-1] // 2)], x, cos, sin)
+
+
+def _rope_inputs(batch, heads, tokens, head_dim, seed=0):
+    angles = draw(tokens, head_dim // 2, seed=seed, scale=2.0)
+    return draw(batch, heads, tokens, head_dim, seed=seed), angles.cos(), angles.sin()
+
+
+def _rope_cases():
+    half_inputs = each(torch.bfloat16, *_rope_inputs(1, 2, 3, 8, 5))
+    x, cos, sin = _rope_inputs(2, 3, 4, 6, 6)
+    return [
+        Case("x of shape (1, 1, 3, 8)", _rope_inputs(1, 1, 3, 8)),
+        Case("x of shape (2, 3, 5, 8)", _rope_inputs(2, 3, 5, 8, 1), BATCH),
+        Case("as many heads as tokens", _rope_inputs(2, 4, 4, 6, 2), "Do the angles follow the tokens, not the heads?"),
+        Case("one token", _rope_inputs(2, 2, 1, 6, 3)),
+        Case("head_dim 2", _rope_inputs(1, 2, 3, 2, 4)),
+        Case("bfloat16", half_inputs),
+        Case("x in float16, cos and sin in float32", (x.half(), cos, sin), "Is the result converted back to x.dtype?"),
+        Case("x not contiguous", (turned(x, 1, 2), cos, sin), MEMORY),
+        Case("gradients", _rope_inputs(1, 2, 3, 4, 7), gradients=1),  # of x: in a model cos and sin are tables
+    ]
+
+
+def _rotated(x, cos, sin, split, join, form=lambda a, b, c, s: (a * c - b * s, b * c + a * s)):
+    a, b = split(x)
+    return join(*form(a, b, cos.to(x.dtype), sin.to(x.dtype))).to(x.dtype)
+
+
+def _split_halves(x):
+    return x.chunk(2, dim=-1)
+
+
+def _split_neighbours(x):
+    return x[..., 0::2], x[..., 1::2]
+
+
+def _join_halves(a, b):
+    return torch.cat((a, b), dim=-1)
+
+
+def _join_neighbours(a, b):
+    return torch.stack((a, b), dim=-1).flatten(-2)
+
+
+def _wide(x, cos, sin, turn, widen):
+    """x * cos + turn(x) * sin with cos and sin widened to h columns."""
+    return x * widen(cos) + turn(x) * widen(sin)
+
+
+def _rope_mistakes(split, join, other_split, other_join, other_hint, wide, other_wide):
+    def slip(form, join=join, split=split):
+        return lambda x, cos, sin: _rotated(x, cos, sin, split, join, form)
+
+    def turn(split, join, sign=1):
+        return lambda x: join(*(lambda a, b: (-sign * b, sign * a))(*split(x)))
+
+    return [
+        (other_hint, lambda x, cos, sin: _rotated(x, cos, sin, other_split, other_join)),
+        ("Is the sign of the sine flipped? That turns backwards.",
+         slip(lambda a, b, c, s: (a * c + b * s, b * c - a * s))),
+        ("Is one minus sign missing? This is not a rotation.", slip(lambda a, b, c, s: (a * c + b * s, b * c + a * s))),
+        ("Is one minus sign too many? This is not a rotation.",
+         slip(lambda a, b, c, s: (a * c - b * s, b * c - a * s))),
+        ("Are cos and sin swapped?", slip(lambda a, b, c, s: (a * s - b * c, b * s + a * c))),
+        ("Do you turn both members of a pair?", slip(lambda a, b, c, s: (a * c - b * s, b))),
+        ("Do you use the first member after it was changed? Keep the old value.",
+         slip(lambda a, b, c, s: (a * c - b * s, b * c + (a * c - b * s) * s))),
+        ("Is the part with the sine missing?", slip(lambda a, b, c, s: (a * c, b * c))),
+        ("Are the two members of a pair in the wrong order?", slip(lambda a, b, c, s: (b * c + a * s, a * c - b * s))),
+        ("Do you put the pairs back where they came from?", lambda x, c, s: _rotated(x, c, s, split, other_join)),
+        ("Do you put the pairs back where they came from?", lambda x, c, s: _rotated(x, c, s, other_split, join)),
+        ("Does angle i belong to pair i? Your cos and sin are widened for the other layout.",
+         lambda x, cos, sin: _wide(x, cos, sin, turn(split, join), other_wide)),
+        ("Do the pairs fit the widened cos and sin? They belong to the other layout.",
+         lambda x, cos, sin: _wide(x, cos, sin, turn(other_split, other_join), wide)),
+        ("Do you multiply cos and sin with the same x? Turn the second.", lambda x, c, s: x * wide(c) + x * wide(s)),
+        ("Do the angles follow the tokens, not the heads?",
+         lambda x, c, s: _rotated(x, c[:, None], s[:, None], split, join)),
+        ("Do you use every row of cos and sin? Only the first is used.",
+         lambda x, c, s: _rotated(x, c[:1], s[:1], split, join)),
+    ]
+
+
+def _wide_halves(c):
+    return torch.cat((c, c), dim=-1)
+
+
+def _wide_neighbours(c):
+    return c.repeat_interleave(2, dim=-1)
+
+
+_HALVES = (_split_halves, _join_halves)
+_NEIGHBOURS = (_split_neighbours, _join_neighbours)
+APPLY_ROPE_HALVES = Exercise(
+    apply_rope_halves,
+    _rope_cases(),
+    _rope_mistakes(
+        *_HALVES,
+        *_NEIGHBOURS,
+        "Do you pair neighbours (2i, 2i + 1)? Here i is paired with i + h/2.",
+        _wide_halves,
+        _wide_neighbours,
+    ),
+)
+APPLY_ROPE_INTERLEAVED = Exercise(
+    apply_rope_interleaved,
+    _rope_cases(),
+    _rope_mistakes(
+        *_NEIGHBOURS,
+        *_HALVES,
+        "Do you pair the halves (i, i + h/2)? Here 2i is paired with 2i + 1.",
+        _wide_neighbours,
+        _wide_halves,
+    ),
+)
+
+
+def rope_permutation(weight, head_dim):
+    """Rows of weight (heads * h, D) reordered within each head: pairs (2i, 2i + 1) become (i, i + h/2)."""
+    rows = []
+    for head in range(len(weight) // head_dim):
+        first = head * head_dim
+        rows += [weight[first + 2 * i] for i in range(head_dim // 2)]
+        rows += [weight[first + 2 * i + 1] for i in range(head_dim // 2)]
+    return torch.stack(rows)
+
+
+def _order(head_dim):
+    return torch.cat((torch.arange(0, head_dim, 2), torch.arange(1, head_dim, 2)))
+
+
+def _by_head(weight, head_dim, order):
+    return weight.reshape(-1, head_dim, weight.shape[-1])[:, order].reshape(weight.shape)
+
+
+ROPE_PERMUTATION = Exercise(
+    rope_permutation,
+    [
+        Case("one head of 6, weight (6, 5)", (draw(6, 5), 6)),
+        Case("three heads of 8, weight (24, 5)", (draw(24, 5, seed=1), 8), "Is each head reordered on its own?"),
+        Case("square weight (12, 12), heads of 6", (draw(12, 12, seed=2), 6), "Do you reorder rows, not columns?"),
+        Case("heads of 2: nothing moves", (draw(6, 3, seed=3), 2)),
+        Case("heads of 4, one column", (draw(8, 1, seed=4), 4)),
+        Case("float16", (draw(16, 3, seed=5).half(), 8)),
+        Case("weight not contiguous", (turned(draw(16, 3, seed=6)), 8), MEMORY),
+    ],
+    [
+        ("Is this the way back, from halves to interleaved? The other direction is asked.",
+         lambda w, h: _by_head(w, h, _order(h).argsort())),
+        ("Is each head reordered on its own? You reorder all rows at once.", lambda w, h: w[_order(len(w))]),
+        ("Is each head reordered on its own? You reorder all rows at once.",
+         lambda w, h: w.reshape(2, -1, w.shape[-1]).transpose(0, 1).reshape(w.shape)),
+        ("Do you reorder rows, not columns?", lambda w, h: w[:, _order(w.shape[-1])]),
+        ("Do the even rows come first, the odd ones after?", lambda w, h: _by_head(w, h, _order(h).roll(h // 2))),
+        ("Is the order reversed? Only even and odd rows are parted.", lambda w, h: _by_head(w, h, _order(h).flip(0))),
+        *[
+            ("Does every row appear once? One half of yours is there twice.",
+             lambda w, h, first=first: _by_head(w, h, torch.arange(first, h, 2).repeat(2)))
+            for first in (0, 1)
+        ],
+        ("Does every row appear once? One half of yours is there twice.", lambda w, h: torch.cat((w[::2], w[::2]))),
+        ("Is a reshape to (heads * h, D) missing at the end?",
+         lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(1, 2)),
+        ("Is the result transposed?", lambda w, h: _by_head(w, h, _order(h)).T),
+        ("Do you only reshape? The rows are where they were: is a transpose missing?", lambda w, h: w),
+    ],
+)
+
+
+def llama3_scaling(inv_freq, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
+    """Llama 3.1's turning speeds (h/2,) from inv_freq (h/2,): fast kept, slow divided by factor, a blend between."""
+    speeds = []
+    for speed in inv_freq.double():
+        turns = original_max_position_embeddings / (2 * math.pi / speed)
+        if turns > high_freq_factor:
+            speeds.append(speed)
+        elif turns < low_freq_factor:
+            speeds.append(speed / factor)
+        else:
+            keep = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
+            speeds.append(keep * speed + (1 - keep) * speed / factor)
+    return torch.stack(speeds).to(inv_freq.dtype)
+
+
+def _scaled(turn=2 * math.pi, clamp=True, hard=False, flip=False, waves=False, fixed=None, times=False):
+    """The scaling with one slip."""
+
+    def program(inv_freq, factor, low, high, length):
+        factor, low, high, length = (fixed or {}).get("factor", factor), low, high, (fixed or {}).get("length", length)
+        low, high = ((fixed or {}).get("low", low), (fixed or {}).get("high", high))
+        keep = (length * inv_freq / turn - low) / (high - low)
+        keep = (keep > 0.5).float() if hard == "middle" else (keep > 0).float() if hard == "low" else keep
+        keep = (keep >= 1).float() if hard == "high" else keep
+        keep = keep.clamp(0, 1) if clamp else keep
+        keep = 1 - keep if flip else keep
+        slow = inv_freq * factor if times else inv_freq / factor
+        return 1 / (keep / inv_freq + (1 - keep) / slow) if waves else keep * inv_freq + (1 - keep) * slow
+
+    return program
+
+
+def _speeds(head_dim, theta):
+    return (theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)).float()
+
+
+SLOW_ONLY = "Are only the slow pairs divided? Fast ones (many turns within the trained length) stay."
+BLEND = "Is there a blend between the two limits? Yours jumps."
+LLAMA3_SCALING = Exercise(
+    llama3_scaling,
+    [
+        Case("32 pairs, factor 8, trained on 8192 tokens", (_speeds(64, 500000.0), 8.0, 1.0, 4.0, 8192)),
+        Case("factor 32", (_speeds(64, 500000.0), 32.0, 1.0, 4.0, 8192), "Do you use the factor given?"),
+        Case("trained on 64 tokens", (_speeds(16, 100.0), 4.0, 1.0, 4.0, 64), "Do you use the length given?"),
+        Case("limits 2 and 6", (_speeds(32, 1000.0), 8.0, 2.0, 6.0, 256), "Do you use both limits given?"),
+        Case("speeds in any order", (_speeds(32, 1000.0).flip(0), 8.0, 1.0, 4.0, 256), "Does each pair stand alone?"),
+        Case("one pair", (torch.tensor([0.3]), 8.0, 1.0, 4.0, 64)),
+        Case("float64, not contiguous", (_speeds(64, 1000.0).double()[::3], 8.0, 1.0, 4.0, 256), MEMORY),
+    ],
+    [
+        ("Is anything scaled? These are the speeds you were given.", lambda f, *rest: f),
+        (SLOW_ONLY + " Yours are all divided (that is linear scaling).", lambda f, factor, *rest: f / factor),
+        *[(BLEND, _scaled(hard=hard)) for hard in ("middle", "low", "high")],
+        ("Is the blend the wrong way round, or are the two limits swapped? The faster a pair, the more of it is kept.",
+         _scaled(flip=True)),
+        ("Is the wavelength 2 pi / inv_freq? The 2 pi seems to be missing.", _scaled(turn=1.0)),
+        ("Is the wavelength 2 pi / inv_freq? A factor 2 seems to be missing.", _scaled(turn=math.pi)),
+        ("Do brackets hold 2 * pi together? L * f / 2 * pi multiplies by pi.", _scaled(turn=2 / math.pi)),
+        ("Do you blend the speeds? You blend wavelengths.", _scaled(waves=True)),
+        ("Is the blend kept between 0 and 1? Outside the limits it must not go on.", _scaled(clamp=False)),
+        ("Are slow pairs divided by factor, not multiplied?", _scaled(times=True)),
+        ("Do you use the factor given, not a fixed 8?", _scaled(fixed={"factor": 8.0})),
+        ("Do you use the factor given, not a fixed 32?", _scaled(fixed={"factor": 32.0})),
+        ("Do you use the length given, not a fixed 8192?", _scaled(fixed={"length": 8192})),
+        ("Do you use the length given, not a fixed 131072?", _scaled(fixed={"length": 131072})),
+        ("Do you use the limits given, not fixed 1 and 4?", _scaled(fixed={"low": 1.0, "high": 4.0})),
+        ("Which end is slow? You slow the fast pairs and keep the slow ones.",
+         lambda f, factor, *rest: f * f / factor / _scaled()(f, factor, *rest)),
+        ("Is it the speed, not the wavelength, that is asked?", lambda f, *rest: 2 * math.pi / _scaled()(f, *rest)),
+    ],
+)

@@ -1,0 +1,299 @@
+"""The exercises of notebook 03, SwiGLU: specification, inputs, known mistakes."""
+
+import math
+from itertools import permutations
+
+import torch
+
+from checks.base import BATCH, LEADING, MEMORY, Case, Exercise, Wrong, draw, each, turned
+
+# fmt: off
+
+
+def silu(x):
+    """x times sigmoid(x), entry by entry; shape and dtype of x."""
+    return (x.double() / (1 + (-x.double()).exp())).to(x.dtype)
+
+
+def silu_derivative(x):
+    """Slope of silu at x, entry by entry; shape and dtype of x."""
+    s = 1 / (1 + (-x.detach().double()).exp())
+    return (s + x.detach().double() * s * (1 - s)).to(x.dtype)
+
+
+OVERFLOW = "Does exp overflow for large entries? torch.sigmoid does not."
+CANCELS = "Is a tiny sigmoid lost? 1 + tanh and 1 - sigmoid give 0 at -20, torch.sigmoid gives 2e-9."
+GRADIENT_OVERFLOW = "Is the gradient nan at -300? There exp overflows, inside the formula: torch.sigmoid does not."
+BY_HAND = "Does your formula give the right numbers by hand? (math.exp takes one number, torch.exp a tensor.)"
+
+
+def _pointwise_cases(gradients):
+    return [
+        Case("x = -2, -1, 0, 1, 3", (torch.tensor([-2.0, -1.0, 0.0, 1.0, 3.0]),)),
+        Case("x of shape (2, 3, 5)", (draw(2, 3, 5, scale=2.0),), LEADING),
+        Case("one number, shape ()", (torch.tensor(-0.7),), LEADING),
+        Case("x about 1e-3", (draw(7, seed=1, scale=1e-3),)),
+        Case("x = -200, 200", (torch.tensor([-200.0, 200.0]),), OVERFLOW),
+        Case("x = -50, -20", (torch.tensor([-50.0, -20.0]),), CANCELS),
+        Case("float16, up to 300", (torch.tensor([-300.0, -12.0, -1.0, 0.5, 12.0, 300.0]).half(),), OVERFLOW),
+        Case("bfloat16", (draw(3, 4).bfloat16(),)),
+        Case("x not contiguous", (turned(draw(3, 4, seed=1)),), MEMORY),
+    ] + [
+        Case("gradients", (torch.tensor([-2.0, 0.0, 1.5]),), gradients=True),
+        Case("gradients at -300 and 300", (torch.tensor([-300.0, 300.0]),), GRADIENT_OVERFLOW, gradients=True),
+        Case("gradients in float16", (torch.tensor([-300.0, -12.0, 0.5, 300.0]).half(),),
+             "Is the gradient nan at -12? In float16 exp(12) overflows: torch.sigmoid does not.", gradients=True),
+    ] * gradients
+
+
+def _exp_ratio(x):
+    return x * x.exp() / (1 + x.exp())
+
+
+SILU = Exercise(
+    silu,
+    _pointwise_cases(gradients=True),
+    [
+        (CANCELS, lambda x: x * (1 - (-x).sigmoid())),
+        ("Is x multiplied in? This is the sigmoid alone.", lambda x: x.sigmoid()),
+        ("Is this ReLU? SiLU is smooth.", lambda x: x.relu()),
+        ("Is this GELU? SiLU uses the sigmoid.", lambda x: torch.nn.functional.gelu(x)),
+        ("Is this GELU? SiLU uses the sigmoid.", lambda x: torch.nn.functional.gelu(x, approximate="tanh")),
+        ("Is this GELU's approximation? The 1.702 does not belong here.", lambda x: x * (1.702 * x).sigmoid()),
+        ("Is it tanh where the sigmoid belongs?", lambda x: x * x.tanh()),
+        ("Is the sign in the exponent right? sigmoid(x) is 1 / (1 + exp(-x)).", lambda x: x * (-x).sigmoid()),
+        ("Is this softplus, log(1 + exp(x))?", lambda x: torch.nn.functional.softplus(x)),
+        ("Is the softmax meant? Here each entry stands alone.", lambda x: x * x.softmax(-1)),
+        ("Is the sigmoid added where it should be multiplied?", lambda x: x + x.sigmoid()),
+        (OVERFLOW, _exp_ratio),
+        ("Is this Mish? SiLU uses the sigmoid.", lambda x: torch.nn.functional.mish(x)),
+        ("Is this the derivative of SiLU?", silu_derivative),
+    ],
+    hint=BY_HAND,
+)
+SILU_DERIVATIVE = Exercise(
+    silu_derivative,
+    _pointwise_cases(gradients=False),
+    [
+        (CANCELS, lambda x: (lambda s: s * (1 + x * (1 - s)))(1 - (-x).sigmoid())),
+        ("Is this the derivative of the sigmoid alone? Use the product rule.",
+         lambda x: x.sigmoid() * (1 - x.sigmoid())),
+        ("Is the second term of the product rule missing?", lambda x: x.sigmoid()),
+        ("Is the first term of the product rule missing?", lambda x: x * x.sigmoid() * (1 - x.sigmoid())),
+        ("Is a sigmoid missing in the second term?", lambda x: x.sigmoid() + x * (1 - x.sigmoid())),
+        ("Is an x missing in the second term?", lambda x: x.sigmoid() + x.sigmoid() * (1 - x.sigmoid())),
+        ("Check a sign: is it 1 + x (1 - sigmoid)?", lambda x: x.sigmoid() * (1 - x * (1 - x.sigmoid()))),
+        ("Is it 1 - sigmoid(x) inside, not 1 - x?", lambda x: x.sigmoid() * (1 + x * (1 - x))),
+        ("Is it 1 - sigmoid(x) inside, not 1 - silu(x)?", lambda x: x.sigmoid() * (1 + x * (1 - x * x.sigmoid()))),
+        ("Is the (1 - sigmoid) missing in the second term?", lambda x: x.sigmoid() * (1 + x * x.sigmoid())),
+        ("Is the 1 - missing in the second term?", lambda x: x.sigmoid() * (1 + x)),
+        ("Is this SiLU itself? Its slope is asked.", silu),
+        ("Is this the derivative of ReLU?", lambda x: (x > 0).to(x.dtype)),
+        *[
+            ("Is the slope exact? Yours looks like a difference of two values.",
+             lambda x, a=a, b=b: (silu(x + a) - silu(x - b)) / (a + b))
+            for a, b in ((1, 1), (1, 0), (0.1, 0.1), (0.1, 0), (0.01, 0), (0.01, 0.01), (0.001, 0))
+        ],
+        (OVERFLOW, lambda x: x.exp() / (1 + x.exp()) + x * x.exp() / (1 + x.exp()) ** 2),
+    ],
+    hint=BY_HAND,
+)
+
+
+def swiglu(x, w_gate, w_up, w_down):
+    """down(silu(gate(x)) * up(x)), x (..., D), w_gate and w_up (F, D), w_down (D, F); (..., D) of x's dtype."""
+    x64 = x.double()
+    inner = []
+    for gate_row, up_row in zip(w_gate.double(), w_up.double(), strict=True):
+        gate, up = (x64 * gate_row).sum(-1), (x64 * up_row).sum(-1)
+        inner.append(gate / (1 + (-gate).exp()) * up)
+    rows = [sum(weight * value for weight, value in zip(row, inner, strict=True)) for row in w_down.double()]
+    return torch.stack(rows, dim=-1).to(x.dtype)
+
+
+def _glu(combine):
+    """A feed-forward that combines the gate's and the up projection's outputs in another way."""
+    return lambda x, w_gate, w_up, w_down: combine(x @ w_gate.T, x @ w_up.T) @ w_down.T
+
+
+def _swiglu_inputs(*shape, hidden, seed=0):
+    dim = shape[-1]
+    weights = [draw(hidden, dim, seed=seed + 1), draw(hidden, dim, seed=seed + 2), draw(dim, hidden, seed=seed + 3)]
+    return draw(*shape, seed=seed), *weights
+
+
+def _F(name):
+    return getattr(torch.nn.functional, name)
+
+
+TRANSPOSE = "Is a transpose missing? Weights are (out, in), so y = x @ weight.T."
+SWIGLU = Exercise(
+    swiglu,
+    [
+        Case("one token, D 4, F 6", _swiglu_inputs(1, 4, hidden=6)),
+        Case("three tokens, D 4, F 6", _swiglu_inputs(3, 4, hidden=6, seed=10), BATCH),
+        Case("x of shape (2, 3, 5), F 7", _swiglu_inputs(2, 3, 5, hidden=7, seed=20), LEADING),
+        Case("x of shape (4,)", _swiglu_inputs(4, hidden=3, seed=30), LEADING),
+        Case("D equal to F", _swiglu_inputs(2, 5, hidden=5, seed=40), TRANSPOSE),
+        Case("float16", each(torch.float16, *_swiglu_inputs(2, 4, hidden=6, seed=50))),
+        Case("bfloat16", each(torch.bfloat16, *_swiglu_inputs(2, 4, hidden=6, seed=60))),
+        Case("x and weights not contiguous", tuple(map(turned, _swiglu_inputs(2, 3, 4, hidden=6, seed=70))), MEMORY),
+        Case("gradients", _swiglu_inputs(2, 3, hidden=4, seed=80), gradients=True),
+        Case("gradients, gates near -300 and 300",
+             (torch.tensor([[300.0, 1.0], [-300.0, 2.0]]), torch.tensor([[1.0, 0.5], [-1.0, 0.5], [0.01, 1.0]]),
+              draw(3, 2, seed=91), draw(2, 3, seed=92)),
+             "Does exp overflow in your silu? F.silu or torch.sigmoid does not.", gradients=True),
+    ],
+    [
+        ("Is silu on the gate branch (w_gate), not on the up branch?", _glu(lambda g, u: g * _F("silu")(u))),
+        ("Is silu missing? Without it there is no gate.", _glu(lambda g, u: g * u)),
+        ("Is it silu, not the sigmoid alone?", _glu(lambda g, u: g.sigmoid() * u)),
+        ("Is silu on the gate branch only? You have it on both.", _glu(lambda g, u: _F("silu")(g) * _F("silu")(u))),
+        ("Are the branches multiplied, not added?", _glu(lambda g, u: _F("silu")(g) + u)),
+        ("Is silu taken before the product, on the gate alone?", _glu(lambda g, u: _F("silu")(g * u))),
+        ("Is it silu, not relu?", _glu(lambda g, u: g.relu() * u)),
+        ("Is it silu, not gelu?", _glu(lambda g, u: _F("gelu")(g) * u)),
+        ("Is it silu, not gelu?", _glu(lambda g, u: _F("gelu")(g, approximate="tanh") * u)),
+        ("Is it silu, not tanh?", _glu(lambda g, u: g.tanh() * u)),
+        ("Is it silu, not softmax?", _glu(lambda g, u: g.softmax(-1) * u)),
+        ("Is the up branch (w_up) missing?", _glu(lambda g, u: _F("silu")(g))),
+        ("Is the gate branch (w_gate) missing?", _glu(lambda g, u: _F("silu")(u))),
+        ("Is the gate branch (w_gate) missing?", _glu(lambda g, u: u)),
+        ("Is silu taken before w_down, not after it?", lambda x, g, u, d: _F("silu")(((x @ g.T) * (x @ u.T)) @ d.T)),
+        ("Is w_down missing at the end?", lambda x, g, u, d: _F("silu")(x @ g.T) * (x @ u.T)),
+        ("Is there a residual? Only the feed-forward is asked, without + x.",
+         lambda x, g, u, d: _F("silu")(x @ g.T).mul(x @ u.T) @ d.T + x),
+    ],
+)
+
+
+def hidden_dim(dim, multiple_of, ffn_dim_multiplier):
+    """Inner width (int): 2/3 of 4 * dim, cut to int; times the multiplier (or None), cut to int; up to a multiple."""
+    hidden = 2 * 4 * dim // 3
+    if ffn_dim_multiplier is not None:
+        hidden = int(hidden * ffn_dim_multiplier)
+    while hidden % multiple_of:
+        hidden += 1
+    return hidden
+
+
+def _width(share=8 / 3, up=math.ceil, fixed=None, multiply=True, multiplier_first=False, after=False, whole=math.floor):
+    """The size rule with one slip."""
+
+    def program(dim, multiple_of, multiplier):
+        multiple = fixed or multiple_of
+        factor = 1.0 if multiplier is None or not multiply else multiplier
+        hidden = round(share * dim, 6)
+        hidden = whole(hidden * factor) if multiplier_first else whole(hidden) if after else int(factor * whole(hidden))
+        hidden = multiple * up(hidden / multiple)
+        return int(hidden * factor) if after else hidden
+
+    return program
+
+
+HIDDEN_DIM = Exercise(
+    hidden_dim,
+    [
+        Case(f"dim {dim}, multiple_of {multiple}, ffn_dim_multiplier {multiplier}", (dim, multiple, multiplier))
+        for dim, multiple, multiplier in (
+            (4096, 256, None),
+            (5120, 256, None),
+            (288, 32, None),
+            (10, 1, None),
+            (7, 1, None),
+            (4096, 1024, 1.3),
+            (8192, 4096, 1.3),
+            (10, 1, 1.5),
+            (16384, 4096, 1.2),
+            (11, 4, 0.5),
+            (8, 1, 1.7),  # 21 * 1.7 = 35.7
+            (30000, 1000, None),  # 80000 exactly, and 1000 is no power of two
+        )
+    ],
+    [
+        ("Do you round up to a multiple? Yours is rounded down.", _width(up=math.floor)),
+        ("Do you round up to a multiple? Yours is rounded to the nearest.", _width(up=round)),
+        ("Is a width that is a multiple already left alone? You add one more.", _width(up=lambda n: math.floor(n) + 1)),
+        ("Is the factor 2/3 missing?", _width(4)),
+        ("Is the factor 4 missing?", _width(2 / 3)),
+        ("Is it 8/3 of dim, not 3/8?", _width(3 / 8)),
+        ("Is it 2/3 of 4 * dim? Yours looks like 3/2.", _width(6)),
+        ("Is it 2/3 of 4 * dim? Yours is dim itself.", _width(1)),
+        ("Do you apply ffn_dim_multiplier?", _width(multiply=False)),
+        ("Is the multiplier applied before rounding up, not after?", _width(after=True)),
+        ("Is it exactly two thirds? 0.667 or 2.67 is not enough.", _width(2.667)),
+        ("Does your rounding up work for every multiple? Bit tricks need a power of two.",
+         lambda d, m, f: (_width(fixed=1)(d, m, f) + m - 1) & -m),
+        ("Is the width cut to int again after the multiplier?",
+         lambda d, m, f: m * math.ceil(8 * d // 3 * (1.0 if f is None else f) / m)),
+        ("Is 2/3 of 4 * dim cut to int before the multiplier?", _width(multiplier_first=True)),
+        ("Is 2/3 of 4 * dim cut to int, not rounded?", _width(whole=round)),
+        ("Is 2/3 of 4 * dim cut to int, not rounded?", _width(whole=math.ceil)),
+        ("Do you use the multiple_of given, not a fixed 256?", _width(fixed=256)),
+        ("Is the width rounded up to a multiple of multiple_of?", _width(fixed=1)),
+        ("Is it the width, not the number of multiples?", lambda d, m, f: _width()(d, m, f) // m),
+    ],
+    hint="Does your rule give 11008 for dim 4096, multiple_of 256 and no multiplier?",
+)
+
+
+def matrix_roles(weights, x, y):
+    """{"gate": name, "up": name, "down": name} for the three matrices in weights, of the SwiGLU that made y from x."""
+    for gate, up, down in permutations(weights):
+        try:
+            attempt = swiglu(x, weights[gate], weights[up], weights[down])
+        except RuntimeError:  # these shapes do not fit
+            continue
+        if attempt.shape == y.shape and torch.allclose(attempt, y, atol=1e-4):
+            return {"gate": gate, "up": up, "down": down}
+    raise ValueError(f"no order of {', '.join(weights)} makes y from x: pass the y that they made.")
+
+
+def _roles_case(label, order, dim, hidden, seed, hint=""):
+    """Three matrices under the names in `order` (of gate, up, down), listed as they come in the alphabet."""
+    x, *matrices = _swiglu_inputs(3, dim, hidden=hidden, seed=seed)
+    named = dict(zip(order, matrices, strict=True))
+    return Case(label, ({name: named[name] for name in sorted(named)}, x, swiglu(x, *matrices)), hint)
+
+
+def _judged_by_role(function):
+    """Compares the names that the function finds with the true ones, and says which are wrong."""
+
+    def probe(weights, x, y):
+        true = matrix_roles(weights, x, y)
+        answer = function({name: weight.clone() for name, weight in weights.items()}, x.clone(), y.clone())
+        if answer is None:
+            raise Wrong("it returns None.", "Did no order give y? Rounding differs from order to order of the sums: "
+                        "compare with torch.allclose(..., atol=1e-4), not with ==.")
+        if type(answer) is not dict or set(answer) != set(true):
+            raise Wrong("a dictionary with the keys gate, up and down is expected.",
+                        'Return {"gate": name, "up": name, "down": name}: roles are the keys, names the values.')
+        if {*map(type, answer.values())} != {str} or sorted(answer.values()) != sorted(weights):
+            raise Wrong(f"the names are {', '.join(map(str, answer.values()))}, expected {', '.join(weights)}.",
+                        "Does each name of the dictionary appear once?")
+        if answer["down"] != true["down"]:
+            gate, down = tuple(weights[true["gate"]].shape), tuple(weights[true["down"]].shape)
+            raise Wrong(f"{answer['down']} is not down. Here gate and up are {gate}, down is {down}.",
+                        "Shapes tell nothing here: do you try all six orders?" if gate == down else
+                        "down is (D, F), gate and up are (F, D), and D is the width of x: do you compare with it?")
+        if answer != true:
+            raise Wrong("gate and up are swapped.", "Their shapes are equal: do you compute the layer both ways and "
+                        "compare with y? silu belongs to the gate.")
+        return len(true)
+
+    return probe
+
+
+MATRIX_ROLES = Exercise(
+    matrix_roles,
+    [
+        _roles_case("D 4, F 6, names a, b, c", "bca", 4, 6, 300),
+        _roles_case("the same widths, other roles", "acb", 4, 6, 310),
+        _roles_case("F smaller than D", "cab", 6, 4, 320),
+        _roles_case("D equal to F", "cba", 5, 5, 330),
+        _roles_case("D equal to F, other roles", "bac", 5, 5, 340),
+        _roles_case("other names", ("w10", "w2", "w"), 4, 6, 350, "Do you take the names from weights?"),
+    ],
+    [],
+    adapt=_judged_by_role,
+)

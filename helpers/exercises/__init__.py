@@ -1,1 +1,0 @@
-"""What the checks compare with, by notebook; `parts` holds what the exercises are made of."""

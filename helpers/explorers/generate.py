@@ -1,0 +1,46 @@
+"""The explorer of notebook 07: what temperature, top-k and top-p leave of a distribution."""
+
+import torch
+
+from helpers.checkpoint import load_checkpoint
+from helpers.explorers.base import Explorer, new_figure, readable, slider
+from helpers.generate import next_token_probabilities
+from helpers.plots import INK
+from helpers.text import TINY_LLAMA, encode, load_tokenizer
+
+
+def explore_sampling() -> Explorer:
+    """The bundled model's next token after a few words: what temperature, top-k and top-p leave of its distribution."""
+    prompt, n_bars = "Names refer to", 20
+    tokenizer = load_tokenizer()
+    logits = load_checkpoint(TINY_LLAMA)(encode(tokenizer, prompt)[None], last_only=True)[:, -1].detach()
+    own, shown = next_token_probabilities(logits)[0].topk(n_bars)
+    names = [readable(tokenizer, token) for token in shown.tolist()]
+    figure, ax = new_figure(1)
+    ax.bar(range(n_bars), own.tolist(), width=0.9, fc="white", ec=INK, lw=0.8, label="the model's own")
+    bars = ax.bar(range(n_bars), [0] * n_bars, width=0.55, color=INK, label="with these settings")
+    ax.set_xticks(range(n_bars), names, rotation=60, ha="right", rotation_mode="anchor")
+    ax.set(ylim=(0, 1), ylabel="probability [1]", xlabel=f"the {n_bars} likeliest tokens after “{prompt}”")
+    ax.legend(loc="upper right")
+
+    def draw(temperature, top_k, top_p):
+        probabilities = next_token_probabilities(logits, temperature, top_k or None, top_p)[0]
+        for bar, height in zip(bars, probabilities[shown].tolist(), strict=True):
+            bar.set_height(height)
+        kept, share = int((probabilities > 0).sum()), probabilities[shown[0]].item()
+        choices = torch.special.entr(probabilities).sum().exp().item()
+        cut = f"top-k {top_k or 'off'}, top-p {top_p:.1f}"
+        ax.set_title(f"Temperature {temperature:.1f}, {cut}: {kept} of {len(probabilities):,} tokens can be drawn")
+        return (
+            f"The likeliest token, “{names[0]}”, has probability {share:.2f} (the model's own: {own[0]:.2f}). "
+            f"{kept} of {len(probabilities):,} tokens can be drawn; the draw is as open as one among {choices:.1f} "
+            "equally likely tokens."
+        )
+
+    controls = {
+        "temperature": slider("temperature", 1.0, 0.0, 2.0, 0.1),
+        "top_k": slider("top-k, 0 keeps all", 0, 0, n_bars, unit="token"),
+        "top_p": slider("top-p", 0.9, 0.1, 1.0, 0.1),
+    }
+    alt = "Bars: probabilities of the 20 likeliest next tokens, hollow as the model gives them, filled after "
+    return Explorer(figure, draw, controls, alt + "temperature, top-k and top-p; a token cut off has no filled bar.")

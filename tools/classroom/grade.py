@@ -1,0 +1,451 @@
+"""Grade a folder of submissions: a table of every student and exercise, and a page of feedback for each student.
+
+    python -m tools.classroom.grade FOLDER --csv grades.csv      # make grade FOLDER=... ARGS="--csv grades.csv"
+
+FOLDER holds a folder per student with notebooks of the course under their own names, at any depth
+(`anna/02_rope.ipynb`), or files `anna__02_rope.ipynb`, or both. Nothing in it is run in place or written to.
+
+What is run. Each exercise gets a fresh kernel, so that a broken one costs no other. The notebook is not run from top
+to bottom, which would take minutes and stop at the first broken cell, but cut: the last definition of the exercise's
+function, and every statement up to the end of its cell that binds a name it reads, and so on (imports, helper
+functions and constants in cells of their own; `table["a"] = 1` counts as part of `table`). Names that the learner's
+notebook does not bind are taken from the course's own, so that a deleted set-up cell costs nothing. All else is left
+out: other exercises, prints, experiments, magics, and the learner's checks, edited or not. Which check belongs to
+which function is read from the course's notebooks (cells tagged "exercise"), and the grader appends it.
+
+What can be trusted. The check is imported anew from the grader's own path after the learner's code ran, and answers
+through the kernel's reply, with a number drawn after that code ran: nothing that is printed counts, nor a check or a
+result that was replaced. But the function and the check live in one process, where a program written to deceive can
+read the expected answers or change torch. No grader that shares a process prevents this; read the code of a
+suspicious submission. A name that is bound through `exec`, `globals()` or a magic is not seen, and gives a NameError.
+
+Isolation. Students' programs run inside bubblewrap where it works (Linux, `bwrap`): no network, no file of yours is
+writable, your home folder and the submissions cannot be seen, nothing survives the exercise. Where it does not work,
+nothing is run unless you add --no-isolation; then the programs run as you, with your network and your files. On
+Linux a program gets 4 GiB of memory beside torch, and files of up to 64 MiB, isolated or not.
+"""
+
+import argparse
+import ast
+import contextlib
+import csv
+import io
+import json
+import os
+import re
+import secrets
+import shutil
+import site
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty
+
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import KernelManager
+from jupyter_core.utils import ensure_event_loop
+from traitlets.config import Config
+
+from tools.classroom.hand_out import ROOT, write_beside
+from tools.classroom.submissions import Exercise, code_for, find_submissions, read_course, read_statements
+
+STATUSES = {
+    "passed": "The check passed.",
+    "not yet": "The check found a case that fails.",
+    "not attempted": "The function is as it was handed out, or still empty.",
+    "no such function": "The notebook does not define the function.",
+    "does not run": "The code stops before the check.",
+    "timed out": "There was no answer in time.",
+    "crashed": "The program ended Python.",
+    "missing notebook": "The notebook was not handed in.",
+    "broken notebook": "The file cannot be read as a notebook.",
+    "several files": "More than one file was handed in for this notebook; none was graded.",
+    "not graded": "The grader itself failed or was stopped. This says nothing about the answer.",
+}
+OF_CHECK = {"passed": "passed", "failed": "not yet", "todo": "not attempted"}
+FORMULA = re.compile(r'((?:^|[;\t\r\n])[\s"]*)(?=[=+\-@＝＋－＠])')  # where a spreadsheet may see a cell begin
+LARGEST_FILE = 50_000_000  # bytes of a notebook
+START = 120  # seconds for a kernel to start and import torch, which is not the learner's time
+PREPARE = """
+def _limit():
+    import contextlib, os, torch
+    with contextlib.suppress(ImportError, OSError, ValueError):  # not on Windows; memory on Linux only
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**26, 2**26))
+        with open("/proc/self/statm") as pages:
+            memory = int(pages.read().split()[0]) * os.sysconf("SC_PAGE_SIZE") + 2**32
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+_limit()
+del _limit
+"""
+# The helpers are found by their path, whatever the learner's code did to the search path or to loaded modules.
+CHECK = """
+def {name}(function):
+    import importlib.util, json, sys
+    for module in list(sys.modules):
+        if module == "checks" or module.startswith("checks."):
+            del sys.modules[module]
+    place = {folder!r}
+    spec = importlib.util.spec_from_file_location("helpers", place + "/__init__.py", submodule_search_locations=[place])
+    sys.modules["helpers"] = importlib.util.module_from_spec(spec)
+    check = getattr(importlib.import_module("checks"), {check!r})
+    result = check(function, seconds={seconds})
+    return json.dumps([{name!r}, result.status, result.message, result.hint])
+"""
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    student: str
+    notebook: str
+    exercise: str
+    status: str = "not graded"
+    seen: str = "The run was stopped before this exercise."
+    hint: str = ""
+    seconds: float = 0.0
+    isolation: str = "none"
+
+    def settle(self, status, seen, hint, seconds=0.0):
+        """Write down a verdict."""
+        self.status, self.seen, self.hint, self.seconds = status, seen or STATUSES[status], hint, round(seconds, 1)
+
+
+class Refused(Exception):
+    """A verdict (status, seen, hint) that needs no kernel."""
+
+
+class TimeUp(Exception):
+    """The kernel has not answered in time."""
+
+
+class Died(Exception):
+    """The kernel's process has ended."""
+
+
+def one_line(text, most: int = 300) -> str:
+    """A text of unknown origin as one short line of printable characters."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in str(text)[:2000]).split())[:most]
+
+
+# ------------------------------------------------------------------------------------ what was handed in
+
+
+def read_cells(path: Path) -> list[str]:
+    """Sources of a notebook's code cells.
+
+    Raises:
+        Refused: if the file is a link, too large, not JSON, or not a notebook.
+    """
+    advice = "Open it in JupyterLab, clear its outputs, save it, hand it in again."
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused("broken notebook", "It is a link, a folder or a device, not a file.", advice)
+        if found.st_size > LARGEST_FILE:
+            seen = f"It has {found.st_size:,} bytes, more than {LARGEST_FILE:,}."
+            raise Refused("broken notebook", seen, advice)
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        seen = f"It is no notebook ({type(error).__name__}: {one_line(error, 150)})."
+        raise Refused("broken notebook", seen, advice) from error
+
+
+def judge_submission(files: list[Path], exercises: list[Exercise], course: list) -> list[str | Refused]:
+    """For each exercise of one notebook the code to run, or the verdict where nothing need be run."""
+    try:
+        if not files:
+            raise Refused("missing notebook", "", "Hand it in under the name that it has in the course.")
+        if len(files) > 1:
+            raise Refused("several files", f"Handed in: {', '.join(map(str, files))}.", "Hand in one.")
+        sources = read_cells(files[0])
+        own, faults = read_statements(sources)
+    except Refused as verdict:
+        return [verdict] * len(exercises)
+    return [_code_or_verdict(exercise, sources, own, faults, course) for exercise in exercises]
+
+
+def _code_or_verdict(exercise, sources, own, faults, course):
+    for cell, fault in faults.items():
+        if re.search(rf"\bdef {exercise.function}\b", sources[cell - 1]):
+            hint = "Mend the line and run the cell: a notebook that is handed in should run from top to bottom."
+            return Refused("does not run", f"Code cell {cell} is not Python: {fault}.", hint)
+    definitions = [one for one in own if exercise.function in one.binds]
+    if not definitions:
+        hint = f"Was the cell deleted, or the function renamed? The grader looks for {exercise.function}."
+        return Refused("no such function", f"No cell defines {exercise.function}.", hint)
+    if ast.dump(definitions[-1].node) == exercise.stub:
+        return Refused("not attempted", "", "")
+    return code_for(exercise.function, own, course)
+
+
+# ------------------------------------------------------------------------------------------- running it
+
+
+def bwrap_command(scratch: str, submissions: Path) -> list[str]:
+    """The command that isolates what follows it. Later entries lie on top of earlier ones.
+
+    Args:
+        scratch: the one folder that stays writable: the kernel's sockets are there.
+        submissions: is hidden, so that nobody reads another's answers.
+    """
+    command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    command += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unsetenv", "JPY_PARENT_PID"]
+    for hidden in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/run", str(Path.home()))):
+        if hidden != "/" and Path(hidden).is_dir():
+            command += ["--tmpfs", os.path.realpath(hidden)]
+    for needed in dict.fromkeys((str(ROOT), sys.base_prefix, sys.prefix, site.getusersitepackages())):
+        if Path(needed).is_dir():
+            command += ["--ro-bind", os.path.realpath(needed), os.path.realpath(needed)]
+    return [*command, "--tmpfs", str(submissions), "--bind", scratch, scratch, "--chdir", "/tmp", "--"]
+
+
+def why_not_isolated(submissions: Path) -> str:
+    """Why students' programs cannot be isolated on this machine, in words; empty if they can."""
+    if not shutil.which("bwrap"):
+        return "bubblewrap (the command bwrap) is not installed"
+    with tempfile.TemporaryDirectory(prefix="grade-") as scratch:
+        command = [*bwrap_command(os.path.realpath(scratch), submissions), sys.executable, "-c", "import helpers"]
+        environment = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": str(ROOT)}
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"bwrap does not work here: {one_line(error)}"
+    return f"bwrap does not work here: {one_line(done.stderr)}" if done.returncode else ""
+
+
+class _Spec(KernelSpecManager):
+    """One kernel: this Python, inside the isolating command if there is one."""
+
+    def get_kernel_spec(self, kernel_name):
+        argv = [*self.prefix, sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        return KernelSpec(argv=[*argv, "--HistoryManager.enabled=False"], display_name="Python 3", language="python")
+
+
+@contextlib.contextmanager
+def fresh_kernel(submissions: Path | None):
+    """A function `ask(code, expression, seconds) -> reply` of a new kernel; isolated if submissions is a folder."""
+    with tempfile.TemporaryDirectory(prefix="grade-", ignore_cleanup_errors=True) as scratch:
+        scratch = os.path.realpath(scratch)
+        specs = _Spec()
+        specs.prefix = bwrap_command(scratch, submissions) if submissions else []
+        transport = "ipc" if os.name == "posix" else "tcp"  # no port, which another program might take first
+        config = Config(KernelManager={"transport": transport, "transport_encryption": "auto"})
+        manager = KernelManager(
+            kernel_spec_manager=specs, connection_file=os.path.join(scratch, "kernel.json"), config=config
+        )
+        passed_on = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "COMSPEC")
+        env = {name: os.environ[name] for name in passed_on if name in os.environ}
+        home = "/tmp" if submissions else scratch
+        env |= dict.fromkeys(("HOME", "USERPROFILE", "IPYTHONDIR", "TMPDIR", "TEMP", "MPLCONFIGDIR"), home)
+        env |= {"PYTHONPATH": str(ROOT), "COURSE_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+        manager.start_kernel(cwd=scratch, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        client = manager.client()
+        try:
+            client.start_channels(stdin=False)
+            client.wait_for_ready(timeout=START)
+            client.iopub_channel.stop()  # nobody listens to what is printed, however much it is
+            _prepare(manager, client)
+            yield lambda code, expression, seconds: _ask(manager, client, code, expression, seconds)
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)  # and whatever it started in its process group
+            ensure_event_loop().close()  # jupyter_client makes one per thread and leaves it open
+
+
+def _prepare(manager, client):
+    try:
+        _ask(manager, client, PREPARE, "", START)
+    except (TimeUp, Died) as error:
+        raise RuntimeError("the kernel does not start, or cannot import torch") from error
+
+
+def _ask(manager, client, code, expression, seconds):
+    """Run code, then evaluate an expression; the reply's content."""
+    wanted = {"verdict": expression} if expression else {}
+    sent = client.execute(code, silent=True, store_history=False, user_expressions=wanted, allow_stdin=False)
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        with contextlib.suppress(Empty):
+            reply = client.get_shell_msg(timeout=min(left, 0.5))
+            if reply["parent_header"].get("msg_id") == sent:
+                return reply["content"]
+            continue
+        if not manager.is_alive():
+            raise Died
+    raise TimeUp
+
+
+def run_exercise(exercise: Exercise, code: str, seconds: float, submissions: Path | None):
+    """(status, seen, hint) of a learner's code in a fresh kernel, whatever it does; seconds count code and check."""
+    try:
+        with fresh_kernel(submissions) as ask:
+            end = time.monotonic() + seconds
+            reply = ask(code, "", seconds)
+            if reply["status"] != "ok":
+                seen = f"{reply.get('ename', reply['status'])}: {one_line(reply.get('evalue', ''))}"
+                hint = "It happens before the check. Does the notebook run from top to bottom in a fresh kernel?"
+                return "does not run", seen, hint
+            name = f"_verdict_{secrets.token_hex(16)}"
+            most = min(10.0, seconds / 2)  # for the function alone; 10 is the checks' own limit
+            check = CHECK.format(name=name, folder=str(ROOT / "helpers"), check=exercise.check, seconds=most)
+            reply = ask(check, f"{name}({exercise.function})", max(0.1, end - time.monotonic()))
+            return _verdict(reply, name)
+    except TimeUp:
+        return "timed out", f"No answer after {seconds:g} seconds.", "Is there a loop that never ends?"
+    except Died:
+        return "crashed", "The program ended the kernel.", "Does it exit, or need more memory than there is?"
+    except Exception as error:  # of the grader: no kernel can be started, the disk is full, an unexpected message
+        return "not graded", f"{type(error).__name__}: {one_line(error)}", "Grade this one again, or by hand."
+
+
+def _verdict(reply, name):
+    """What the check said, if it is the check that says it."""
+    answer = reply.get("user_expressions", {}).get("verdict", {})
+    said = None
+    with contextlib.suppress(KeyError, TypeError, ValueError, SyntaxError):
+        said = json.loads(ast.literal_eval(answer["data"]["text/plain"]))
+    match said:
+        case [given, status, seen, hint] if given == name and status in OF_CHECK:
+            status = "timed out" if re.search(r"no answer after \S+ seconds\.$", seen) else OF_CHECK[status]
+            return status, one_line(seen, 500), one_line(hint, 500)
+    fault = f"{answer.get('ename', 'no verdict')}: {one_line(answer.get('evalue', ''))}"
+    return "not graded", f"The check gave no verdict ({fault}).", "Look at this one by hand."
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+
+def run_all(work: list[tuple], seconds: float, submissions: Path | None, jobs: int) -> None:
+    """Run what needs a kernel and settle its row; rows that are not reached stay "not graded"."""
+
+    def run(one):
+        row, exercise, code = one
+        start = time.monotonic()
+        row.settle(*run_exercise(exercise, code, seconds, submissions), time.monotonic() - start)
+        print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.status}", flush=True)
+
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        list(pool.map(run, work))
+    finally:
+        pool.shutdown(cancel_futures=True)  # on Ctrl+C: ends when those that run have ended
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as CSV, with a header; no text is taken for a formula, by spreadsheets that cut at ; either."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(vars(rows[0]))
+    for row in rows:
+        writer.writerow([FORMULA.sub(r"\1'", str(cell)) for cell in vars(row).values()])
+    return text.getvalue()
+
+
+def feedback(name: str, rows: list[Row], unread: list[Path]) -> str:
+    """A student's page, in Markdown."""
+
+    def plain(text):
+        return re.sub(r"([\\`*_\[\]|<>&~$])", r"\\\1", one_line(text, 600))
+
+    how = "without isolation from the machine" if rows[0].isolation == "none" else "in isolation (bubblewrap)"
+    passed = sum(row.status == "passed" for row in rows)
+    lines = [f"# {plain(name)}", "", f"{passed} of {len(rows)} exercises passed.", "", f"Graded {how}.", ""]
+    for notebook in dict.fromkeys(row.notebook for row in rows):
+        lines += [f"## {plain(notebook)}", "", "| exercise | status | what was seen | hint |", "|---|---|---|---|"]
+        for row in rows:
+            if row.notebook == notebook:
+                lines.append(f"| {' | '.join(map(plain, (row.exercise, row.status, row.seen, row.hint)))} |")
+        lines.append("")
+    if unread:
+        lines += ["Files that were not graded:", "", *(f"- {plain(path.name)}" for path in unread), ""]
+    return "\n".join(lines)
+
+
+def grade(arguments: argparse.Namespace, isolated: bool) -> list[Row]:
+    """Grade a folder, write the table and the pages, whatever happens on the way; return the rows."""
+    folder, course = arguments.folder.resolve(), read_course(arguments.course, arguments.only)
+    students, strays = find_submissions(folder, list(course))
+    rows, work = [], []
+    for name, student in students.items():
+        for notebook, (exercises, statements) in course.items():
+            found = judge_submission(student.files.get(notebook, []), exercises, statements)
+            for exercise, code in zip(exercises, found, strict=True):
+                rows.append(Row(name, notebook, exercise.title, isolation="bubblewrap" if isolated else "none"))
+                if isinstance(code, Refused):
+                    rows[-1].settle(*code.args)
+                else:
+                    work.append((rows[-1], exercise, code))
+    for path in strays:
+        print(f"Nobody's, not graded: {one_line(path.name)} (name it student__{one_line(path.name)})")
+    try:
+        run_all(work, arguments.seconds, folder if isolated else None, arguments.jobs)
+    finally:
+        write_beside(arguments.csv, table(rows))
+        for name, student in students.items():
+            page = feedback(name, [row for row in rows if row.student == name], student.unread)
+            try:
+                arguments.feedback.mkdir(parents=True, exist_ok=True)
+                write_beside(arguments.feedback / f"{name}.md", page)
+            except OSError as error:
+                print(f"{one_line(name)} gets no page of feedback: {one_line(error)}")
+    return rows
+
+
+def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line, checked before anything runs."""
+    parser = argparse.ArgumentParser(prog="python -m tools.classroom.grade", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="the submissions")
+    parser.add_argument("--csv", type=Path, default=Path("grades.csv"), help="the table (default: grades.csv)")
+    parser.add_argument("--feedback", type=Path, help="folder for a page per student (default: grades_feedback)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="limit for each exercise (default: 60)")
+    parser.add_argument("--jobs", type=int, default=1, help="exercises at the same time (default: 1)")
+    parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", help="such as 01_rmsnorm (default: all)")
+    parser.add_argument("--course", type=Path, default=ROOT / "notebooks", help="the course's own notebooks")
+    parser.add_argument("--no-isolation", action="store_true", help="run students' programs as you, unprotected")
+    chosen = parser.parse_args(arguments)
+    chosen.feedback = chosen.feedback or chosen.csv.with_name(f"{chosen.csv.stem}_feedback")
+    if not chosen.folder.is_dir():
+        parser.error(f"{chosen.folder} is not a folder.")
+    if not (chosen.seconds > 0 and chosen.jobs > 0):
+        parser.error(f"--seconds {chosen.seconds:g} and --jobs {chosen.jobs} must be above 0.")
+    if not chosen.csv.absolute().parent.is_dir():
+        parser.error(f"there is no folder for {chosen.csv}: make it first.")
+    for path in (chosen.csv, chosen.feedback):
+        if path.resolve().is_relative_to(chosen.folder.resolve()):
+            parser.error(f"{path} lies in {chosen.folder}, where nothing is written: choose another place.")
+    return chosen
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    chosen = read_arguments(arguments)
+    with contextlib.suppress(AttributeError):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show stops nothing
+    fault = "" if chosen.no_isolation else why_not_isolated(chosen.folder.resolve())
+    if fault:
+        sys.exit(
+            f"Students' programs cannot be isolated: {fault}. They would run as you, with your network and your "
+            "files. Nothing was run. Install bubblewrap (Linux), or work in a container or virtual machine that has "
+            "neither network nor files to lose, and add --no-isolation."
+        )
+    print("NOT ISOLATED: programs run as you, with your network and your files." if chosen.no_isolation else
+          "Isolated by bubblewrap: no network, nothing of yours can be written.", flush=True)  # fmt: skip
+    try:
+        rows = grade(chosen, not chosen.no_isolation)
+    except (OSError, ValueError) as error:
+        sys.exit(f"grade: {one_line(error, 1000)}")
+    except KeyboardInterrupt:
+        sys.exit(f"grade: stopped. {chosen.csv} holds what was graded until then.")
+    print(f"{chosen.csv}: {len(rows)} rows. {chosen.feedback}: a page for each student.")
+
+
+if __name__ == "__main__":
+    main()

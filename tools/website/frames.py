@@ -1,0 +1,122 @@
+"""Explorers without a kernel: pictures made beforehand, and sliders that choose one of them.
+
+`SETTINGS` names, for each explorer, the controls that move on the site, the main one first, and the values that each
+takes; the other controls keep their defaults. The values let a reader try what the notebook asks. Every picture carries
+its own description, and the caption repeats the values.
+"""
+
+import base64
+import html
+import io
+import itertools
+import json
+from pathlib import Path
+
+from PIL import Image
+
+from helpers import explorers, plots
+
+COLORS = 256  # of a picture's palette: a third of the bytes of full colour, and no difference to be seen
+SETTINGS = {
+    "explore_rms_norm": {
+        "offset": (-2.0, -1.0, 0.0, 0.5, 1.0, 2.0), "scale": (0.001, 0.03, 1.0), "gain": (0.1, 1.0),
+    },
+    "explore_rope": {
+        "position": (10, 15, 20, 25, 30, 40), "distance": (0, 3, 6), "base": (10_000.0, 1_000_000.0),
+    },
+    "explore_rope_layout": {"pair": tuple(range(8)), "layout": ("halves", "interleaved")},
+    "explore_swiglu": {
+        "g": (-6.0, -3.0, -1.0, 1.0, 6.0), "u": (-3.0, 2.0, 3.0), "activation": ("SiLU", "sigmoid", "none"),
+    },
+    "explore_mask": {
+        "cached": (0, 2, 4, 6, 8),
+        "rule": ("causal", "sliding window", "left padding", "packed documents", "prefix"),
+    },
+    "explore_heads": {
+        "context": (1024.0, 8192.0, 131_072.0, 1_000_000.0), "n_kv_heads": (32, 8, 4, 1), "dtype": ("bfloat16", "int8"),
+    },
+    "explore_full_model": {"layer": tuple(range(6)), "token": (0, 2, 4, 6, 8, 10)},
+    "explore_sampling": {"temperature": (0.0, 0.2, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0), "top_p": (0.5, 0.9, 1.0)},
+    "explore_memory": {"sequences": (1, 4, 8, 16, 64), "context": (1, 4, 16, 64, 128)},
+}  # fmt: skip
+
+
+def make_frames(name: str, folder: Path) -> str:
+    """Draw an explorer at every setting of `SETTINGS[name]`, and return the HTML that shows the pictures.
+
+    Args:
+        name: of a function of `helpers.explorers`.
+        folder: gets the pictures, as `explore_name-NN.png`; the HTML refers to them by `folder.name`.
+
+    Raises:
+        ValueError: an explorer without settings here, or a setting that it cannot draw.
+    """
+    if name not in SETTINGS:
+        raise ValueError(f"{name} has no version without a kernel: say in tools/website/frames.py which controls move.")
+    plots.use_course_style()
+    explorer, frames = getattr(explorers, name)(), []
+    controls = {explorer.controls[control]: values for control, values in SETTINGS[name].items()}
+    for control, values in controls.items():
+        if control.value not in values:
+            raise ValueError(
+                f"{name} starts at {control.description} = {control.value}, which is not in {values}: add it."
+            )
+    first = [values.index(control.value) for control, values in controls.items()]
+    folder.mkdir(parents=True, exist_ok=True)
+    # The first control changes fastest: picture number = index of control 1 + size 1 * (index of control 2 + ...).
+    for setting in itertools.product(*reversed(controls.values())):
+        for control, value in zip(reversed(controls), setting, strict=True):
+            control.value = value
+        if 'role="alert"' in explorer.picture.value:
+            raise ValueError(f"{name} cannot be drawn with {explorer.values}: {explorer.picture.value[-400:]}")
+        file = folder / f"{name}-{len(frames):02}.png"
+        _write_picture(explorer.png, file)
+        frames.append({
+            "src": f"{folder.name}/{file.name}", "alt": f"{explorer.alt} {explorer.finding}",
+            "finding": explorer.finding, "settings": explorer.settings,
+        })  # fmt: skip
+    page = _page(name, controls, first, frames, [int(side) for side in explorer.figure.bbox.size])
+    explorer.close()
+    return page
+
+
+def _write_picture(png: str, file: Path):
+    picture = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
+    picture.quantize(COLORS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(file, "PNG")
+
+
+def _in_words(control, value) -> str:
+    if isinstance(value, str):
+        return value
+    unit = control.description.rpartition(" [")[2].rstrip("]") if "[" in control.description else "1"
+    text = (f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}").replace("-", "−")
+    return text + (f" {unit}" if unit != "1" else "")
+
+
+def _page(name, controls, first, frames, size):
+    number, inputs, values_in_words = 0, [], []
+    for (control, values), at in zip(reversed(controls.items()), reversed(first), strict=True):
+        number = number * len(values) + at
+        words = [html.escape(_in_words(control, value)) for value in values]
+        values_in_words.insert(0, words)
+        own = f"{name}-{len(controls) - len(inputs)}"
+        label = f'<label for="{own}">{html.escape(control.description.split(" [")[0])}</label>'
+        if isinstance(values[0], str):
+            options = "".join(f"<option{' selected' * (i == at)}>{option}</option>" for i, option in enumerate(words))
+            inputs.insert(0, f'{label}<select id="{own}" autocomplete="off">{options}</select>')
+        else:
+            slider = f'<input type="range" id="{own}" min="0" max="{len(values) - 1}" value="{at}"'
+            spoken = f'aria-valuetext="{words[at]}" autocomplete="off"><output for="{own}">{words[at]}</output>'
+            inputs.insert(0, f"{label}{slider} {spoken}")
+    frame, newline = frames[number], "\n"
+    data = json.dumps({"values": values_in_words, "frames": frames}, ensure_ascii=False).replace("<", "\\u003c")
+    return f"""<figure class="frames" id="{name}">
+<div class="frames-controls">
+{newline.join(inputs)}
+</div>
+<img class="wide" src="{frame["src"]}" alt="{html.escape(frame["alt"])}" width="{size[0]}" height="{size[1]}">
+<figcaption><p class="finding" aria-live="polite">{html.escape(frame["finding"])}</p>
+<p class="settings">{html.escape(frame["settings"])} Here some controls move, between pictures made beforehand; in
+JupyterLab all do, at every value.</p></figcaption>
+<script type="application/json">{data}</script>
+</figure>"""
