@@ -1,36 +1,37 @@
-"""What judges an answer: `from checks import check_rms_norm`, then `check_rms_norm(my_rms_norm)`."""
+"""What judges an answer: `from checks import check_rms_norm`, then `check_rms_norm(my_rms_norm)`.
 
-from checks import full_model, generate, gqa, rmsnorm, rope, scaling_out, swiglu, train
-from checks.judge import CheckResult as CheckResult
-from checks.judge import check_of
+base.py         what an exercise is made of: specification, cases, known mistakes
+judge.py        how an answer is judged, and what a check shows
+rmsnorm.py      notebook 01, and so on: the exercises of one notebook, each with its hints and its check
+rope.py         notebook 02
+swiglu.py       notebook 03
+gqa.py          notebook 04
+full_model.py   notebook 05
+train.py        notebook 06
+generate.py     notebook 07
+scaling_out.py  notebook 09
+"""
 
-check_rms_norm = check_of(rmsnorm.RMS_NORM)
-check_rms_norm_backward = check_of(rmsnorm.RMS_NORM_BACKWARD)
-check_layer_norm_angle = check_of(rmsnorm.LAYER_NORM_ANGLE)
-check_rope_angles = check_of(rope.ROPE_ANGLES)
-check_apply_rope_halves = check_of(rope.APPLY_ROPE_HALVES)
-check_apply_rope_interleaved = check_of(rope.APPLY_ROPE_INTERLEAVED)
-check_rope_permutation = check_of(rope.ROPE_PERMUTATION)
-check_llama3_scaling = check_of(rope.LLAMA3_SCALING)
-check_silu = check_of(swiglu.SILU)
-check_silu_derivative = check_of(swiglu.SILU_DERIVATIVE)
-check_swiglu = check_of(swiglu.SWIGLU)
-check_hidden_dim = check_of(swiglu.HIDDEN_DIM)
-check_matrix_roles = check_of(swiglu.MATRIX_ROLES)
-check_causal_visible = check_of(gqa.CAUSAL_VISIBLE)
-check_attention_head = check_of(gqa.ATTENTION_HEAD)
-check_repeat_kv = check_of(gqa.REPEAT_KV)
-check_sliding_window = check_of(gqa.SLIDING_WINDOW)
-check_cache_write = check_of(gqa.CACHE_WRITE)
-check_context_that_fits = check_of(gqa.CONTEXT_THAT_FITS)
-check_transformer_block = check_of(full_model.TRANSFORMER_BLOCK)
-check_parameter_count = check_of(full_model.PARAMETER_COUNT)
-check_tie_weights = check_of(full_model.TIE_WEIGHTS)
-check_find_slips = check_of(full_model.FIND_SLIPS)
-check_cross_entropy = check_of(train.CROSS_ENTROPY)
-check_next_token_batch = check_of(train.NEXT_TOKEN_BATCH)
-check_top_p = check_of(generate.TOP_P)
-check_greedy_with_cache = check_of(generate.GREEDY_WITH_CACHE)
-check_split_feed_forward = check_of(scaling_out.SPLIT_FEED_FORWARD)
-check_block_plan = check_of(scaling_out.BLOCK_PLAN)
-check_bytes_sent_per_token = check_of(scaling_out.BYTES_SENT_PER_TOKEN)
+# ruff: noqa: F401  these names are here to be imported from here
+
+from checks.full_model import check_find_slips, check_parameter_count, check_tie_weights, check_transformer_block
+from checks.generate import check_greedy_with_cache, check_top_p
+from checks.gqa import (
+    check_attention_head,
+    check_cache_write,
+    check_causal_visible,
+    check_context_that_fits,
+    check_repeat_kv,
+)
+from checks.judge import CheckResult
+from checks.rmsnorm import check_layer_norm_angle, check_rms_norm, check_rms_norm_backward
+from checks.rope import (
+    check_apply_rope_halves,
+    check_apply_rope_interleaved,
+    check_llama3_scaling,
+    check_rope_angles,
+    check_rope_permutation,
+)
+from checks.scaling_out import check_block_plan, check_bytes_sent_per_token, check_split_feed_forward
+from checks.swiglu import check_hidden_dim, check_matrix_roles, check_silu, check_silu_derivative, check_swiglu
+from checks.train import check_cross_entropy, check_next_token_batch

@@ -2,26 +2,32 @@
 
 The specification is written to be obviously right, not fast: loops and float64. The inputs are chosen so that mistakes
 show: gains other than 1, sizes of 1e-3 and 300, float16 and bfloat16, transposed memory, positions that do not start at
-0. The mistakes are programs too: the one whose answers are the learner's answers names the mistake.
+0. The mistakes are programs too: if one of them gives the learner's answers, its hint names the mistake.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
-# fmt: off
+
+class Wrong(Exception):
+    """Why an answer is wrong: what was seen, the hint, and whether a known mistake may give a better hint."""
+
+    def __init__(self, message, hint="", look_up=False):
+        super().__init__(message)
+        self.message, self.hint, self.look_up = message, hint, look_up
 
 
 @dataclass
 class Case:
-    """One set of inputs; with gradients the gradients through the function are compared instead of the values."""
+    """One set of inputs. With `gradients`, the gradients through the function are compared instead of its values."""
 
     label: str
     inputs: tuple
     hint: str = ""  # used when no known mistake explains the answer
-    gradients: bool | int = False  # True: of all tensors; a number: of so many inputs from the left
+    gradients: bool | int = False  # True: of all tensors; a number: of that many inputs, counted from the left
 
     def fresh_inputs(self):
         """Copies, with the same layout in memory."""
@@ -36,17 +42,9 @@ class Case:
         return copy.requires_grad_(asks and tensor.is_floating_point())
 
 
-class Wrong(Exception):
-    """Raised by an exercise's own `adapt`: what is wrong with the answer, and the hint."""
-
-    def __init__(self, message, hint):
-        super().__init__(message)
-        self.message, self.hint = message, hint
-
-
 @dataclass
 class Exercise:
-    """A specification with its cases and its known mistakes, (hint, program) in order of likelihood."""
+    """A specification with its cases and its known mistakes, (hint, program), the likeliest first."""
 
     specification: Callable
     cases: list[Case]
@@ -55,8 +53,9 @@ class Exercise:
     dtype_hint: str = ""
     tolerance: float = 1.0  # times the usual rounding
     hint: str = "Does your formula give the right numbers on four numbers by hand?"
-    adapt: Callable = lambda function: function  # to a function that can be compared, where the answer is no tensor
-    answers_of: dict = field(default_factory=dict)  # of each mistake, filled when first needed
+    adapt: Callable = lambda function: (
+        function
+    )  # where the answer is no tensor: wraps the function so that it gives one
 
     @property
     def name(self):
@@ -64,13 +63,8 @@ class Exercise:
         return self.specification.__name__
 
     @property
-    def text(self):
-        """What to compute, in one sentence."""
-        return self.specification.__doc__
-
-    @property
     def parameters(self):
-        """Names of what the learner's function takes, in order."""
+        """Names of the arguments that the learner's function takes, in order."""
         code = self.specification.__code__
         return code.co_varnames[: code.co_argcount]
 
@@ -84,20 +78,11 @@ class Exercise:
         answer = self.adapt(self.specification)(*inputs)
         return gradients_through(answer, inputs) if case.gradients else answer
 
-    def name_mistake(self, answers, failed, agree):
-        """The hint of the known mistake that gives the answer of the failed case and most of the others, or ""."""
-        best_hint, best_count = "", 0
-        for hint, program in self.mistakes + COMMON_MISTAKES:
-            if program not in self.answers_of:
-                self.answers_of[program] = [self._attempt(program, case) for case in self.cases]
-            theirs = self.answers_of[program]
-            same = [
-                answer is not None and other is not None and agree(answer, other, self.tolerance, want)
-                for answer, other, want in zip(answers, theirs, self.wanted, strict=True)
-            ]
-            if same[failed] and sum(same) > best_count and not agree(theirs[failed], self.wanted[failed], 0.3):
-                best_hint, best_count = hint, sum(same)
-        return best_hint
+    @cached_property
+    def mistaken(self):
+        """For every known mistake its hint and its answers, one per case; computed when the first answer is wrong."""
+        programs = self.mistakes + COMMON_MISTAKES
+        return [(hint, [self._attempt(program, case) for case in self.cases]) for hint, program in programs]
 
     def _attempt(self, program, case):
         try:
@@ -135,8 +120,8 @@ def gain(dim):
     return torch.linspace(0.5, 2.0, dim, dtype=torch.float32)
 
 
-def turned(tensor, first=0, second=1):
-    """The same numbers, stored with two dimensions swapped in memory: not contiguous."""
+def not_contiguous(tensor, first=0, second=1):
+    """The same numbers, stored with two dimensions swapped in memory."""
     return tensor.transpose(first, second).contiguous().transpose(first, second)
 
 

@@ -1,15 +1,14 @@
-"""The exercises of notebook 05, the full model: specification, inputs, known mistakes."""
+"""The exercises of notebook 05, the full model: specification, cases, known mistakes with hints, check."""
 
 import copy
 
 import torch
 from torch import nn
 
-from checks.base import BATCH, FLOAT16, MEMORY, Case, Exercise, Wrong, draw, each, gain, turned
+from checks.base import BATCH, FLOAT16, MEMORY, Case, Exercise, Wrong, draw, each, gain, not_contiguous
+from checks.judge import check_of
 from helpers.config import PRESETS
 from helpers.model import Llama, LlamaConfig, rope_inv_freq
-
-# fmt: off
 
 
 def _norm(x, weight, eps):
@@ -24,7 +23,7 @@ def transformer_block(x, attention, feed_forward, attention_gain, ffn_gain, eps)
 
 
 def _mixer(dim, seed):
-    """Stands for attention: each token becomes a matrix times the mean of itself and what came before."""
+    """Stands in for attention: each token becomes a matrix times the mean of the tokens up to itself."""
     weight = draw(dim, dim, seed=seed, scale=0.5)
 
     def attention(x):
@@ -35,7 +34,7 @@ def _mixer(dim, seed):
 
 
 def _layer(dim, seed):
-    """Stands for the feed-forward: each token on its own, bent."""
+    """Stands in for the feed-forward: it works on each token on its own, and is not linear."""
     weight = draw(dim, dim, seed=seed, scale=0.5)
     return lambda x: torch.nn.functional.silu(x.float() @ weight).to(x.dtype)
 
@@ -45,9 +44,9 @@ def _block_inputs(batch, tokens, dim, seed=0, scale=1.0, eps=1e-5):
     return draw(batch, tokens, dim, seed=seed, scale=scale), *parts, gain(dim), gain(dim).flip(0) + 0.2, eps
 
 
-def _turned_block_inputs():
+def _block_inputs_not_contiguous():
     x, *rest = _block_inputs(3, 2, 4, 60)
-    return turned(x), *rest
+    return not_contiguous(x), *rest
 
 
 def _slip(wire):
@@ -75,7 +74,7 @@ TRANSFORMER_BLOCK = Exercise(
         Case("eps 0.5", _block_inputs(1, 3, 6, 40, scale=0.5, eps=0.5), "Do both norms use the eps given?"),
         Case("bfloat16", each(torch.bfloat16, *_block_inputs(1, 3, 8, 50))),
         Case("x about 1e-4 in float16", each(torch.float16, *_block_inputs(1, 3, 8, 80, 1e-4, 1e-9)), FLOAT16),
-        Case("x not contiguous", _turned_block_inputs(), MEMORY),
+        Case("x not contiguous", _block_inputs_not_contiguous(), MEMORY),
         Case("gradients", _block_inputs(1, 3, 4, 70), gradients=True),
     ],
     [
@@ -114,7 +113,8 @@ TRANSFORMER_BLOCK = Exercise(
          lambda x, a, f, g, k, eps: transformer_block(x, a, f, torch.ones_like(g), torch.ones_like(k), eps)),
     ],
     hint="Two lines are enough: x = x + attention(norm(x)), then the same with feed_forward. Which part differs?",
-)
+)  # fmt: skip
+check_transformer_block = check_of(TRANSFORMER_BLOCK)
 
 
 def parameter_count(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
@@ -191,16 +191,17 @@ PARAMETER_COUNT = Exercise(
         ("Is the total a number of bytes? Parameters are asked.", lambda *sizes: 2 * parameter_count(*sizes)),
     ],
     hint="Print each part of the tiny one: 40 in the table, 48 in attention, 72 in the feed-forward, 12 in the norms.",
-)
+)  # fmt: skip
+check_parameter_count = check_of(PARAMETER_COUNT)
 
 
 def tie_weights(embedding, head):
-    """Make head (nn.Linear, no bias) use the very matrix of embedding (nn.Embedding); nothing need be returned."""
+    """Make head (nn.Linear, no bias) use the very matrix of embedding (nn.Embedding); nothing has to be returned."""
     head.weight = embedding.weight
 
 
 def _one_matrix(function):
-    """Builds the two modules from two matrices, lets the function tie them, and looks at what they are then."""
+    """Builds the two modules from two matrices, lets the function tie them, and examines the result."""
 
     def probe(embedding, head):
         table, linear = nn.Embedding(*embedding.shape), nn.Linear(*reversed(head.shape), bias=False)
@@ -210,23 +211,33 @@ def _one_matrix(function):
         first, second = table.weight, linear.weight
         if first is second:
             if not torch.equal(first, embedding):
-                raise Wrong("both use one matrix, but its numbers are not the embedding's.",
-                            "Which of the two stays? The head takes over the embedding's matrix.")
+                raise Wrong(
+                    "both use one matrix, but its numbers are not the embedding's.",
+                    "Which of the two stays? The head takes over the embedding's matrix.",
+                )
             if isinstance(first, nn.Parameter) and first is not given and first.requires_grad:
-                raise Wrong("both use one matrix, but a new one: an optimizer made before still holds the old one.",
-                            "Leave the embedding's Parameter where it is: head.weight = embedding.weight.")
+                raise Wrong(
+                    "both use one matrix, but a new one: an optimizer made before still holds the old one.",
+                    "Leave the embedding's Parameter where it is: head.weight = embedding.weight.",
+                )
             if not isinstance(first, nn.Parameter) or not first.requires_grad:
                 raise Wrong("the one matrix can no longer be trained.", "Assign the Parameter itself, not .data of it.")
             return first.detach()
         if first.data_ptr() == second.data_ptr():
-            raise Wrong("two Parameters look at one memory: an optimizer would update it twice.",
-                        "Assign the Parameter itself: head.weight = ..., without .data and without a new nn.Parameter.")
+            raise Wrong(
+                "two Parameters look at one memory: an optimizer would update it twice.",
+                "Assign the Parameter itself: head.weight = ..., without .data and without a new nn.Parameter.",
+            )
         if torch.equal(second, embedding):
-            raise Wrong("head.weight has the embedding's numbers, but is a copy: after one training step they differ.",
-                        "One matrix, not a copy: should head.weight and embedding.weight be the same object?")
+            raise Wrong(
+                "head.weight has the embedding's numbers, but is a copy: after one training step they differ.",
+                "One matrix, not a copy: should head.weight and embedding.weight be the same object?",
+            )
         if isinstance(returned, nn.Module | torch.Tensor | tuple):
-            raise Wrong("the head that was handed over still has its own matrix.",
-                        "Does your function change the modules it was given, or does it make new ones?")
+            raise Wrong(
+                "the head that was handed over still has its own matrix.",
+                "Does your function change the modules it was given, or does it make new ones?",
+            )
         raise Wrong("head.weight is still another matrix.", "Which attribute of head holds its matrix?")
 
     return probe
@@ -240,12 +251,19 @@ TIE_WEIGHTS = Exercise(
     ],
     [],
     adapt=_one_matrix,
-)
+)  # fmt: skip
+check_tie_weights = check_of(TIE_WEIGHTS)
 
 # ------------------------------------------------------------------------------------- find the slip
 
 SLIPS = (
-    "gain ignored", "wrong eps", "wrong base", "wrong scale", "neighbours paired", "gate and up swapped", "mask by one",
+    "gain ignored",
+    "wrong eps",
+    "wrong base",
+    "wrong scale",
+    "neighbours paired",
+    "gate and up swapped",
+    "mask by one",
 )
 LETTERS = {"A": "mask by one", "B": "gate and up swapped", "C": "wrong base"}
 TRY = {
@@ -267,8 +285,16 @@ def models_to_examine():
         reference, {"A": model, "B": model, "C": model}; they share no memory.
     """
     config = LlamaConfig(
-        vocab_size=64, dim=32, n_layers=2, n_heads=4, n_kv_heads=2, hidden_dim=48,
-        max_seq_len=64, norm_eps=1e-5, rope_theta=10_000.0, tie_embeddings=False,
+        vocab_size=64,
+        dim=32,
+        n_layers=2,
+        n_heads=4,
+        n_kv_heads=2,
+        hidden_dim=48,
+        max_seq_len=64,
+        norm_eps=1e-5,
+        rope_theta=10_000.0,
+        tie_embeddings=False,
     )
     generator, reference = torch.Generator().manual_seed(5), Llama(config).requires_grad_(False)
     for weight in reference.parameters():
@@ -295,11 +321,11 @@ def _one_ahead(rotation_and_mask):
 def _named(function):
     def probe():
         answer = function()
-        if type(answer) is not dict or set(answer) != set(LETTERS):
+        if not isinstance(answer, dict) or set(answer) != set(LETTERS):
             hint = 'Return {"A": "...", "B": "...", "C": "..."}.'
             raise Wrong("a dictionary with the keys A, B and C is expected.", hint)
         for letter, slip in answer.items():
-            if type(slip) is not str or slip not in SLIPS:
+            if str(slip) not in SLIPS:
                 hint = f"Choose from: {', '.join(SLIPS)}."
                 raise Wrong(f"model {letter}: {str(slip)[:40]!r} is not in the list.", hint)
         missed = [letter for letter in LETTERS if answer[letter] != LETTERS[letter]]
@@ -311,3 +337,4 @@ def _named(function):
 
 
 FIND_SLIPS = Exercise(find_slips, [Case("models A, B, C", ())], [], adapt=_named)
+check_find_slips = check_of(FIND_SLIPS)

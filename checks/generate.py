@@ -1,14 +1,13 @@
-"""The exercises of notebook 07, generating: specification, inputs, known mistakes."""
+"""The exercises of notebook 07, generating: specification, cases, known mistakes with hints, check."""
 
 import math
 
 import torch
 
 from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw
+from checks.judge import check_of
 from helpers.config import LlamaConfig
 from helpers.model import Llama
-
-# fmt: off
 
 
 def top_p(probabilities, p):
@@ -41,7 +40,7 @@ def _until_p(ordered, total, p):
 
 
 def _equals_in_any_order(function):
-    """Which of equally likely tokens stays is up to the sort: their results are compared largest first."""
+    """Puts the results of equally likely tokens in order: which of them is kept depends on the sort."""
 
     def probe(probabilities, p):
         given, answer = probabilities.clone(), function(probabilities, p)
@@ -107,7 +106,8 @@ TOP_P = Exercise(
         ("Is anything cut off? The probabilities come back as they were.", lambda q, p: q),
     ],
     adapt=_equals_in_any_order,
-)
+)  # fmt: skip
+check_top_p = check_of(TOP_P)
 
 # ----------------------------------------------------------------------------------------- the cached loop
 
@@ -122,13 +122,23 @@ def greedy_with_cache(model, tokens, n_new):
 
 
 class _Watched(Llama):
-    """A small model with large random weights that notes every call: number of tokens, and whether with a cache."""
+    """A small model with large random weights. It notes for every call how many tokens came, and whether a cache."""
 
     def __init__(self, seed):
-        super().__init__(LlamaConfig(
-            vocab_size=40, dim=16, n_layers=2, n_heads=4, n_kv_heads=2, hidden_dim=24, max_seq_len=48, norm_eps=1e-5,
-            rope_theta=100.0, tie_embeddings=False,
-        ))
+        super().__init__(
+            LlamaConfig(
+                vocab_size=40,
+                dim=16,
+                n_layers=2,
+                n_heads=4,
+                n_kv_heads=2,
+                hidden_dim=24,
+                max_seq_len=48,
+                norm_eps=1e-5,
+                rope_theta=100.0,
+                tie_embeddings=False,
+            )
+        )
         generator, self.calls, self.n_caches = torch.Generator().manual_seed(seed), [], 0
         for weight in self.parameters():
             weight.requires_grad_(False)
@@ -145,12 +155,14 @@ class _Watched(Llama):
 
 
 def _read_once(function):
-    """Hands over a model that counts what it reads; says how the tokens were read if that is the fault."""
+    """Hands over a model that counts the tokens it reads, and says so if they were read wrongly."""
 
     def probe(seed, tokens, n_new):
         model, rows, length = _Watched(seed), *tokens.shape
-        again = Wrong(f"the model read more than {rows * length} tokens of prompts and {rows * n_new} new ones.",
-                      "After the prompt, feed only the newest token: the cache holds the others.")
+        again = Wrong(
+            f"the model read more than {rows * length} tokens of prompts and {rows * n_new} new ones.",
+            "After the prompt, feed only the newest token: the cache holds the others.",
+        )
         try:
             answer = function(model, tokens, n_new)
         except ValueError:  # the cache was full
@@ -161,16 +173,20 @@ def _read_once(function):
         if n_new and not any(cached):
             raise Wrong("no call of the model got a cache.", "Is the cache handed over? model(latest, cache=cache)")
         if model.n_caches > rows:
-            raise Wrong(f"{model.n_caches} caches were made, expected 1.",
-                        "Make the cache once, before the loop: it remembers.")
+            raise Wrong(
+                f"{model.n_caches} caches were made, expected 1.", "Make the cache once, before the loop: it remembers."
+            )
         if n_new and model.calls[0][0] < rows * length and n_read < rows * (length + n_new - 1):
-            raise Wrong(f"the first call read {model.calls[0][0]} of the {rows * length} tokens of the prompts.",
-                        "Where does the cache get the prompt from? Feed all of it in the first call.")
+            raise Wrong(
+                f"the first call read {model.calls[0][0]} of the {rows * length} tokens of the prompts.",
+                "Where does the cache get the prompt from? Feed all of it in the first call.",
+            )
         if n_read > rows * (length + n_new):
             raise again
         if isinstance(answer, torch.Tensor) and answer.shape == (rows, length + n_new + 1):
-            raise Wrong("one token too many came back.",
-                        "How often does the loop run? Is nothing added when n_new is 0?")
+            raise Wrong(
+                "one token too many came back.", "How often does the loop run? Is nothing added when n_new is 0?"
+            )
         if isinstance(answer, torch.Tensor) and answer.shape == (rows, n_new) and n_new:
             raise Wrong("only the new tokens came back.", "Does the prompt stand first? Use torch.cat(..., dim=1).")
         return answer
@@ -190,4 +206,5 @@ GREEDY_WITH_CACHE = Exercise(
     [],
     hint="Is the next token the argmax over dim=-1 of the last position's logits, and is it fed in the next step?",
     adapt=_read_once,
-)
+)  # fmt: skip
+check_greedy_with_cache = check_of(GREEDY_WITH_CACHE)

@@ -1,16 +1,15 @@
-"""The exercises of notebook 04, GQA: specification, inputs, known mistakes."""
+"""The exercises of notebook 04, GQA: specification, cases, known mistakes with hints, check."""
 
 import math
 
 import torch
 
-from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, each, turned
-
-# fmt: off
+from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, each, not_contiguous
+from checks.judge import check_of
 
 
 def causal_visible(n_query, n_key):
-    """Which key each query may see, (n_query, n_key) bool: itself and what is before; the queries come last."""
+    """Which keys each query may see, (n_query, n_key) bool: its own and those before; the queries come last."""
     rows = [[key <= query for key in range(n_key)] for query in range(n_key - n_query, n_key)]
     return torch.tensor(rows, dtype=torch.bool)
 
@@ -48,7 +47,8 @@ CAUSAL_VISIBLE = Exercise(
         ("Is the offset n_key - n_query? Yours goes the other way.", lambda t, s: torch.ones(t, s).tril(t - s).bool()),
     ],
     dtype_hint=BOOLEAN,
-)
+)  # fmt: skip
+check_causal_visible = check_of(CAUSAL_VISIBLE)
 
 
 def attention_head(q, k, v, visible):
@@ -104,14 +104,17 @@ def _attention_cases():
         ),
         Case(
             "hidden score 300, visible ones -300",
-            (torch.tensor([[[20.0, 0, 0, 0]]]),
-             torch.tensor([[[-30.0, 0, 0, 0], [-30.1, 0, 0, 0], [30.0, 0, 0, 0]]]),
-             draw(1, 3, 4, seed=90), torch.tensor([[True, True, False]])),
+            (
+                torch.tensor([[[20.0, 0, 0, 0]]]),
+                torch.tensor([[[-30.0, 0, 0, 0], [-30.1, 0, 0, 0], [30.0, 0, 0, 0]]]),
+                draw(1, 3, 4, seed=90),
+                torch.tensor([[True, True, False]]),
+            ),
             "Is a key hidden however large its score is? Put -inf before the softmax.",
         ),
         Case("float16", each(torch.float16, q, k, v, visible)),
         Case("bfloat16", each(torch.bfloat16, q, k, v, visible)),
-        Case("q, k, v not contiguous", (turned(q), turned(k), turned(v), visible), MEMORY),
+        Case("q, k, v not contiguous", (not_contiguous(q), not_contiguous(k), not_contiguous(v), visible), MEMORY),
         Case("gradients", _attention_inputs(1, 2, 3, 4, 60), gradients=True),
     ]
 
@@ -169,7 +172,8 @@ ATTENTION_HEAD = Exercise(
         ("Are the scores divided before the softmax? You divide after it.",
          lambda q, k, v, visible: _attend(lambda q, k: 1)(q, k, v, visible) / math.sqrt(q.shape[-1])),
     ],
-)
+)  # fmt: skip
+check_attention_head = check_of(ATTENTION_HEAD)
 
 
 def repeat_kv(x, n_rep):
@@ -187,7 +191,7 @@ REPEAT_KV = Exercise(
         Case("one key/value head, n_rep 3", (draw(2, 1, 3, 2, seed=3), 3)),
         Case("batch, heads, tokens and width all 2", (draw(2, 2, 2, 2, seed=4), 2)),
         Case("bfloat16", (draw(1, 2, 3, 4, seed=5).bfloat16(), 3)),
-        Case("x not contiguous", (turned(draw(2, 2, 3, 4, seed=6), 1, 2), 2), MEMORY),
+        Case("x not contiguous", (not_contiguous(draw(2, 2, 3, 4, seed=6), 1, 2), 2), MEMORY),
         Case("gradients", (draw(1, 2, 2, 3, seed=7), 2), gradients=True),
     ],
     [
@@ -208,56 +212,19 @@ REPEAT_KV = Exercise(
          lambda x, n: x[:, :, :, None].expand(-1, -1, -1, n, -1).reshape(x.shape[0], -1, *x.shape[2:])),
     ],
     tolerance=0.0,
-)
-
-
-def sliding_window(n_query, n_key, window):
-    """Like causal_visible, but each query sees only the last window keys up to itself: (n_query, n_key) bool."""
-    rows = [[query - window < key <= query for key in range(n_key)] for query in range(n_key - n_query, n_key)]
-    return torch.tensor(rows, dtype=torch.bool)
-
-
-WINDOW_SIZE = "Does the window count the query itself? Each query sees window keys."
-SLIDING_WINDOW = Exercise(
-    sliding_window,
-    [
-        Case(f"{t} queries, {s} keys, window {w}", (t, s, w), TOP_LEFT if t < s else "")
-        for t, s, w in ((6, 6, 3), (5, 5, 1), (3, 8, 4), (1, 6, 2), (4, 4, 9), (2, 7, 7))
-    ],
-    [
-        (WINDOW_SIZE + " Yours sees one more.", _visible(lambda q, k, w: (k <= q) & (k >= q - w))),
-        (WINDOW_SIZE + " Yours sees one less.", _visible(lambda q, k, w: (k <= q) & (k > q - w + 1))),
-        ("Is the future hidden too? The window alone looks both ways.", _visible(lambda q, k, w: (q - k).abs() < w)),
-        ("Is the future hidden too? The window alone looks ahead.", _visible(lambda q, k, w: k > q - w)),
-        ("Is the window used? Every past key is seen.", _visible(lambda q, k, w: k <= q)),
-        ("Does the window lie before the query? Yours lies after it.",
-         _visible(lambda q, k, w: (k >= q) & (k < q + w))),
-        ("Does a query see itself?", _visible(lambda q, k, w: (k < q) & (k > q - w))),
-        ("Does a query see itself?", _visible(lambda q, k, w: (k < q) & (k >= q - w))),
-        (POLARITY, _visible(lambda q, k, w: ~((k <= q) & (k > q - w)))),
-        ("Are the two rules joined with &, not with |?", _visible(lambda q, k, w: (k <= q) | (k > q - w))),
-        (TOP_LEFT, lambda t, s, w: torch.ones(t, s).tril().triu(1 - w).bool()),
-        ("Are the keys inside the window kept? You keep those outside.", _visible(lambda q, k, w: k <= q - w)),
-        ("Does the window move with the query? Yours is at the start.", _visible(lambda q, k, w: (k <= q) & (k < w))),
-        ("Does the window move with the query? Yours is cut in blocks.",
-         _visible(lambda q, k, w: (k <= q) & (k // w == q // w))),
-        (BOOLEAN + " The -inf belongs into the scores.",
-         _visible(lambda q, k, w: torch.where((k <= q) & (k > q - w), 0.0, -math.inf))),
-        ("Are queries down and keys across? Yours is transposed.", lambda t, s, w: sliding_window(t, s, w).T),
-    ],
-    dtype_hint=BOOLEAN,
-)
+)  # fmt: skip
+check_repeat_kv = check_of(REPEAT_KV)
 
 
 def cache_write(cache, length, new):
-    """Write new (B, K, T, h) into cache (B, K, M, h) behind its first `length` positions; return all keys so far."""
+    """Write new (B, K, T, h) into cache (B, K, M, h) after its first `length` positions; return all keys so far."""
     for t in range(new.shape[2]):
         cache[:, :, length + t] = new[:, :, t]
     return torch.stack([cache[:, :, s] for s in range(length + new.shape[2])], dim=2)
 
 
 def _and_the_cache(function):
-    """What the function returns, and the cache afterwards."""
+    """Makes the answer what the function returns, and the cache afterwards."""
 
     def probe(cache, length, new):
         cache = cache.clone()
@@ -265,8 +232,10 @@ def _and_the_cache(function):
         if result is None:
             raise Wrong("it returns None.", "Return all keys so far: what was there, then the new ones.")
         if isinstance(result, tuple):
-            raise Wrong(f"it returns {len(result)} results, expected one tensor.",
-                        "Write into the cache that was handed over, and return all keys so far only.")
+            raise Wrong(
+                f"it returns {len(result)} results, expected one tensor.",
+                "Write into the cache that was handed over, and return all keys so far only.",
+            )
         if isinstance(result, torch.Tensor) and cache.isnan().all():
             raise Wrong("the cache was overwritten.", "Write only the T positions behind `length`.")
         return (result, cache) if isinstance(result, torch.Tensor) else result
@@ -275,7 +244,7 @@ def _and_the_cache(function):
 
 
 def _cache_inputs(batch, heads, room, length, new, seed=0):
-    """A cache whose free part holds old numbers: what must not be read shows."""
+    """A cache whose free part holds old numbers, so that it shows when they are read."""
     return draw(batch, heads, room, 3, seed=seed), length, draw(batch, heads, new, 3, seed=seed + 1)
 
 
@@ -309,8 +278,9 @@ CACHE_WRITE = Exercise(
         Case("the last free position", _cache_inputs(2, 2, 4, 3, 1, 30), SLOT),
         Case("as many heads as positions", _cache_inputs(1, 4, 4, 1, 2, 40), "Which dimension holds the positions?"),
         Case("float16", each(torch.float16, *_cache_inputs(1, 2, 5, 1, 2, 50))),
-        Case("new not contiguous", (draw(2, 2, 6, 3, seed=60), 3, turned(draw(2, 2, 2, 3, seed=61), 1, 2)), MEMORY),
-        Case("cache not contiguous", (turned(draw(2, 2, 6, 3, seed=70), 1, 2), 3, draw(2, 2, 2, 3, seed=71)),
+        Case("new not contiguous",
+             (draw(2, 2, 6, 3, seed=60), 3, not_contiguous(draw(2, 2, 2, 3, seed=61), 1, 2)), MEMORY),
+        Case("cache not contiguous", (not_contiguous(draw(2, 2, 6, 3, seed=70), 1, 2), 3, draw(2, 2, 2, 3, seed=71)),
              "Do you write into the cache itself? Of such a cache .reshape makes a copy: index cache[:, :, a:b]."),
     ],
     [
@@ -338,7 +308,8 @@ CACHE_WRITE = Exercise(
     ],
     hint="Result 1 is what you return, result 2 the cache afterwards. In cache[:, :, a:b] = new, are a and b right?",
     adapt=_and_the_cache,
-)
+)  # fmt: skip
+check_cache_write = check_of(CACHE_WRITE)
 
 
 def context_that_fits(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
@@ -386,4 +357,5 @@ CONTEXT_THAT_FITS = Exercise(
         ("Is it the number of tokens, not the bytes of one?", lambda m, w, n, k, h, b: 2 * n * k * h * b),
     ],
     hint="One token needs 2 * n_layers * n_kv_heads * head_dim * bytes_per_number. How often does that fit?",
-)
+)  # fmt: skip
+check_context_that_fits = check_of(CONTEXT_THAT_FITS)

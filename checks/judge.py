@@ -1,47 +1,41 @@
-"""Checks: hand over your function; read whether it is right, and if not, what it seems to do instead.
+"""How an answer is judged: hand over your function; read whether it is right, and if not, what it seems to do instead.
 
     check_rms_norm(rms_norm)     # the function itself, without calling it
 
 Every check compares the function with a slow, obvious specification on inputs chosen so that mistakes show, and looks
-its answers up in a table of known mistakes (both in `helpers/exercises`). Checks run on the CPU on fixed numbers, so
-that a verdict is the same on every machine, and need no other exercise to be solved.
+its answers up among the known mistakes; both are in the file that is named after the notebook. Checks run on the CPU
+on fixed numbers, so that a verdict is the same on every machine, and need no other exercise to be solved.
 
-What a check promises: it never raises and ends within its time limit, whatever the function does or returns, and it
-puts the global state that it found back (seeds, default dtype, changed names in torch, environment, ...). The
-function runs in a thread of its own: this ends an endless loop on every system, outside the main thread too, and
-tells a KeyboardInterrupt that the function raises (a wrong answer) from the stop button (which stops the check).
-What no thread can survive is code that ends the process or never lets Python run again: `os._exit`, `10**10**9`.
+A check raises nothing, whatever the function raises or returns, and puts back torch's and Python's seeds, the default
+dtype and the gradient mode. It ends an endless loop after `seconds` if it runs in the main thread, as in a notebook,
+and the system has a timer (Windows has none). Elsewhere, and in one long call such as `10**10**9`, the learner has the
+stop button, whose KeyboardInterrupt a check lets through, and the grader has a time limit of its own.
 """
 
-import builtins
 import contextlib
-import ctypes
 import dis
 import html
+import inspect
 import io
-import math
 import os
 import random
 import re
-import sys
+import signal
 import threading
 import traceback
-import types
 import warnings
 from dataclasses import dataclass
 
 import torch
 
-from checks import base as parts
-from checks import full_model, generate, gqa, rmsnorm, rope, scaling_out, swiglu, train
-from checks.base import Exercise, gradients_through
+from checks.base import Exercise, Wrong, gradients_through
 
 # ---------------------------------------------------------------------------------------------- results
 
 
 @dataclass(frozen=True, repr=False)
 class CheckResult:
-    """What a check found; true when the function passed; shows itself as the last line of a cell.
+    """What a check found. It is true when the function passed, and shows itself as the last line of a cell.
 
     Example:
         >>> CheckResult("silu", "failed", "Case (4,): the shape is (3,), expected (4,).", "Is an entry lost?")
@@ -70,40 +64,13 @@ class CheckResult:
         return {"todo": "not attempted yet", "passed": "passed", "failed": "not yet"}[self.status]
 
 
-class Problem(Exception):
-    """Why an answer is wrong: what was seen, a hint if it is certain, and whether known mistakes may explain it."""
+# ---------------------------------------------------------------------------------- calling the function
 
-    def __init__(self, message, hint="", look_up=False):
-        super().__init__(message)
-        self.message, self.hint, self.look_up = message, hint, look_up
-
-
-# ---------------------------------------------------------------------- running code that may do anything
-
-TORCH = os.path.dirname(torch.__file__)
 PRINTED = 2000  # characters of the function's own printing that are shown
-STATE = [  # (how to ask, how to put back), for everything that a function could leave changed
-    (torch.is_grad_enabled, torch.set_grad_enabled),
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_default_device, torch.set_default_device),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    (torch.get_num_threads, torch.set_num_threads),
-    (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-    (lambda: bytes(torch.get_rng_state().numpy()), lambda old: torch.set_rng_state(torch.ByteTensor([*old]))),
-    (random.getstate, random.setstate),
-]
-WORLD = [  # the same outside of torch, looked at once per check because it takes longer
-    (os.getcwd, os.chdir),
-    (lambda: dict(os.environ), lambda old: (os.environ.clear(), os.environ.update(old))),
-    (sys.getrecursionlimit, sys.setrecursionlimit),
-]
-EXERCISES = (rmsnorm, rope, swiglu, gqa, full_model, train, generate, scaling_out, parts)
-PATCHABLE = (builtins, math, torch, torch.nn.functional, *EXERCISES, sys.modules[__name__])
 
 
-class _TimeUp(SystemExit):
-    """Thrown into a thread whose time is up; as a SystemExit it dies there without a word."""
+class _TimeUp(BaseException):
+    """The function has used up its time. No learner's `except Exception` may catch this."""
 
 
 class _Printed(io.StringIO):
@@ -112,77 +79,102 @@ class _Printed(io.StringIO):
 
 
 @contextlib.contextmanager
-def _state_put_back(state):
-    """Start from torch's defaults; afterwards put back settings, and names in torch, math and builtins."""
-    settings = [(ask, put_back, ask()) for ask, put_back in state]
-    names = [(module, dict(vars(module))) for module in PATCHABLE]
-    methods = dict(vars(torch.Tensor))
+def _settings_put_back():
+    """Start from torch's defaults, and put back afterwards what the learner or the function has set."""
+    dtype, state = torch.get_default_dtype(), random.getstate()
     torch.set_default_dtype(torch.float32)
-    torch.set_grad_enabled(True)
     try:
-        yield
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad(), torch.device("cpu"):
+            yield
     finally:
-        for module, before in names:
-            module.__dict__.update(before)
-        for name in [name for name, now in vars(torch.Tensor).items() if now is not methods.get(name)]:
-            setattr(torch.Tensor, name, methods[name]) if name in methods else delattr(torch.Tensor, name)
-        for ask, put_back, before in settings:
-            with contextlib.suppress(OSError):  # a folder that was deleted
-                if ask() == before:
-                    continue
-            put_back(before)
+        torch.set_default_dtype(dtype)
+        random.setstate(state)
 
 
 def _run(task, seconds):
-    """What the task returns, or None when time is up. It runs in a thread of its own, which is stopped at the end."""
-    outcome = []
+    """Run the task, and stop it by _TimeUp after so many seconds if this thread can have a timer."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        return task()
 
-    def work():
-        with contextlib.suppress(_TimeUp):
-            outcome.append(task())
+    def ring(number, frame):
+        if frame.f_code.co_filename != __file__:  # never between two lines of this file, such as those below
+            raise _TimeUp
 
-    thread = threading.Thread(target=work, daemon=True)
+    handler = signal.signal(signal.SIGALRM, ring)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds, 0.01)  # it rings on: a bare `except:` may catch the first
     try:
-        thread.start()
-        thread.join(seconds)
-    finally:  # done, or time is up, or the stop button
-        for _ in range(40):
-            if not thread.is_alive():
-                break
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeUp))
-            thread.join(0.05)
-    return outcome[0] if outcome else None
+        return task()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
 
 
-def _raised(error):
-    """The Problem that an exception of the function is: its kind, its text and the line it comes from."""
-    if isinstance(error, parts.Wrong):
-        return Problem(error.message, error.hint)
-    kind, text = type(error).__name__, " ".join(str(error).split())[:200]
-    skip = (__file__, os.path.dirname(parts.__file__), TORCH)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(skip)]
-    line = f', in the line "{frames[-1].line.strip()[:100]}"' if frames and frames[-1].line else ""
-    hint = next((hint for pattern, hint in ERROR_HINTS if re.search(pattern, f"{kind}: {text}", re.IGNORECASE)), "")
-    return Problem(f"it raises {kind}: {text}{line}.", hint)
+def _call(function, case, names):
+    """The function's answer to a case (or the gradients it lets through), and the names of inputs that it changed."""
+    inputs = case.fresh_inputs()
+    try:
+        answer = function(*inputs)
+        if answer is ...:
+            raise NotImplementedError
+        if case.gradients and isinstance(answer, torch.Tensor):
+            answer = _gradients(answer, inputs, names)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, Wrong) or _is_todo(error):
+            raise
+        raise _raised(error) from None
+    return answer, [name for name, now, was in zip(names, inputs, case.inputs, strict=True) if _differs(now, was)]
+
+
+GRAPH_CUT = "Is the graph cut by .detach(), .item(), torch.tensor(...) or torch.no_grad()?"
+
+
+def _gradients(answer, inputs, names):
+    asking = [name for name, value in zip(names, inputs, strict=True) if getattr(value, "requires_grad", False)]
+    gradients = gradients_through(answer, inputs) if answer.requires_grad else [None] * len(asking)
+    missed = [name for name, gradient in zip(asking, gradients, strict=True) if gradient is None]
+    if missed:
+        raise Wrong(f"the values are right, but no gradient reaches {' and '.join(missed)}.", GRAPH_CUT)
+    return gradients
+
+
+def _differs(now, was):
+    return isinstance(was, torch.Tensor) and (now.shape != was.shape or not torch.equal(now.detach(), was))
+
+
+HERE, TORCH = os.path.dirname(__file__), os.path.dirname(torch.__file__)
 
 
 def _is_todo(error):
-    """Whether somebody wrote `raise NotImplementedError`; PyTorch says it of an operation that it lacks."""
+    """Whether somebody wrote `raise NotImplementedError`; PyTorch raises it too, for an operation that it lacks."""
+    if not isinstance(error, NotImplementedError):
+        return False
     last = error.__traceback__
     while last.tb_next:
         last = last.tb_next
     code = last.tb_frame.f_code
-    is_written = dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS" and not code.co_filename.startswith(TORCH)
-    return isinstance(error, NotImplementedError) and is_written
+    return dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS" and not code.co_filename.startswith(TORCH)
+
+
+def _raised(error):
+    """An exception of the function as a Wrong: its kind, its text and the line it comes from."""
+    kind, text = type(error).__name__, " ".join(str(error).split())[:200]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((HERE, TORCH))
+    ]
+    line = f', in the line "{frames[-1].line.strip()[:100]}"' if frames and frames[-1].line else ""
+    hint = next((hint for pattern, hint in ERROR_HINTS if re.search(pattern, f"{kind}: {text}", re.IGNORECASE)), "")
+    return Wrong(f"it raises {kind}: {text}{line}.", hint)
 
 
 ERROR_HINTS = [
     (r"NotImplementedError", "PyTorch cannot take this step with such a tensor: print its dtype and its device."),
-    (r"KeyboardInterrupt|SystemExit", "Your function should neither exit nor interrupt: return a result."),
+    (r"SystemExit", "Your function should neither exit nor interrupt: return a result."),
     (r"RecursionError", "Does your function call itself without end?"),
     (r"view size is not compatible", "The input need not be contiguous: does .reshape work where .view does not?"),
     (r"leaf Variable|in-place operation\.$", "Does your function change its input in place? Work on a copy."),
     (r"modified by an inplace operation", "Does an in-place step overwrite what the gradient needs? Write y = y * ..."),
+    (r"tokens have shape", "The model takes (batch, tokens): does your argmax keep its dimension? Use keepdim=True."),
     (r"numpy|ScalarType", "Do you stay in torch? numpy loses the gradient and knows no bfloat16."),
     (r"without overflow", "Is your hiding number too large for float16? Use float('-inf')."),
     (r"(same|different) dtype|scalar type|have the same", "Do two tensors differ in dtype? Convert one: .to(x.dtype)."),
@@ -195,7 +187,7 @@ ERROR_HINTS = [
     (r"values to unpack", "Does your code expect a fixed number of dimensions, or take apart the wrong one? Count from "
      "the end: chunk and unbind take the first unless told dim=-1."),
     (r"out of bounds", "Do you index with a number that is not an index, or past the end? Print it, and the shape."),
-    (r"Dimension out of range|too many indices|IndexError",
+    (r"Dimension out of range|too many indices|number of subscripts|IndexError",
      "Does your code assume a fixed number of dimensions? Count from the end: dim=-1."),
     (r"NameError", "Is a name misspelt, or an import missing?"),
 ]  # fmt: skip
@@ -214,69 +206,13 @@ TYPE_HINTS = {
 }
 
 
-@dataclass
-class Foreign:
-    """Stands for a returned object that is not looked at any further."""
-
-    type_name: str
-
-
-def _plain(value):
-    """The value without the powers of its class: tensors and tuples of tensors; numbers as they are."""
-    if issubclass(type(value), torch.Tensor):
-        plain = value if type(value) is torch.Tensor else torch.Tensor.as_subclass(value, torch.Tensor)  # not if sparse
-        return plain.detach()
-    if type(value) in (int, float):
-        return value
-    if type(value) in (tuple, list) and value and all(issubclass(type(part), torch.Tensor) for part in value):
-        return tuple(map(_plain, value)) if type(value) is tuple else Foreign("list")
-    return Foreign(type(value).__name__)
-
-
-def _call(function, case, names):
-    """The function's answer to a case (or the gradients it lets through), and the names of inputs that it changed."""
-    inputs = case.fresh_inputs()
-    try:
-        with _state_put_back(STATE):
-            answer = function(*inputs)
-        if answer is Ellipsis:
-            raise NotImplementedError
-    except BaseException as error:
-        if isinstance(error, _TimeUp) or _is_todo(error):
-            raise
-        raise _raised(error) from None
-    try:
-        with torch._C.DisableTorchFunctionSubclass():
-            plain = _plain(answer)
-            if case.gradients and isinstance(plain, torch.Tensor):
-                if plain.numel() > 10**6:  # a right one has a few dozen
-                    raise Problem(f"the result has the shape {tuple(plain.shape)}.", "Print the shape of each step.")
-                if not answer.requires_grad:
-                    raise Problem("the values are right, but no gradient reaches the input.", GRAPH_CUT)
-                plain = gradients_through(answer, inputs)
-                asking = (name for name, value in zip(names, inputs, strict=True) if getattr(value, "requires_grad", 0))
-                missed = [name for name, gradient in zip(asking, plain, strict=True) if gradient is None]
-                if missed:
-                    raise Problem(f"the values are right, but no gradient reaches {' and '.join(missed)}.", GRAPH_CUT)
-    except RuntimeError as error:  # of the backward pass, or from a tensor of an unusual kind
-        raise _raised(error) from None
-    return plain, [name for name, now, was in zip(names, inputs, case.inputs, strict=True) if _differs(now, was)]
-
-
-GRAPH_CUT = "Is the graph cut by .detach(), .item(), torch.tensor(...) or torch.no_grad()?"
-
-
-def _differs(now, was):
-    return isinstance(was, torch.Tensor) and (now.shape != was.shape or not torch.equal(now.detach(), was))
-
-
 def _agree(got, want, tolerance, scale_of=None):
     """Whether two answers are the same up to rounding; dtype does not count here, shapes do."""
     scale_of = want if scale_of is None else scale_of
     if isinstance(got, tuple) and isinstance(want, tuple) and len(got) == len(want) == len(scale_of):
         return all(_agree(g, w, tolerance, s) for g, w, s in zip(got, want, scale_of, strict=True))
     if not isinstance(got, torch.Tensor) or not isinstance(want, torch.Tensor):
-        return type(got) is type(want) and not isinstance(got, tuple) and got == want
+        return isinstance(got, int | float) and type(got) is type(want) and got == want
     if got.shape != want.shape or got.device != want.device:
         return False
     finite = scale_of[scale_of.isfinite()]
@@ -286,37 +222,37 @@ def _agree(got, want, tolerance, scale_of=None):
 
 
 def _compare(got, want, exercise, what="the result"):
-    """Raise the Problem that the answer has, if any."""
+    """Raise what is wrong with an answer, if anything is."""
     if isinstance(want, tuple):
         if not isinstance(got, tuple) or len(got) != len(want):
-            found = getattr(got, "type_name", f"{len(got)} tensors" if isinstance(got, tuple) else "one tensor")
+            found = f"a tuple of {len(got)}" if isinstance(got, tuple) else type(got).__name__
+            found = "one tensor" if isinstance(got, torch.Tensor) else found
             hint = TYPE_HINTS.get(found, "Return all of them, with commas: return first, second")
-            raise Problem(f"{what} is {found}, expected {len(want)} tensors.", hint)
+            raise Wrong(f"{what} is {found}, expected {len(want)} tensors.", hint)
         for place, (g, w) in enumerate(zip(got, want, strict=True), start=1):
             _compare(g, w, exercise, f"result {place}")
         return
-    kind = "a tensor" if isinstance(want, torch.Tensor) else "a whole number (int)"
-    if type(got) is not type(want):
-        name = got.type_name if isinstance(got, Foreign) else type(got).__name__
-        hint = TYPE_HINTS.get(name, f"Return {kind}." if isinstance(want, torch.Tensor) else "Round, then int(...).")
-        raise Problem(f"{what} has the type {name}, expected {kind}.", hint)
-    if not isinstance(want, torch.Tensor):
+    is_tensor = isinstance(want, torch.Tensor)
+    if not isinstance(got, torch.Tensor) if is_tensor else type(got) is not type(want):
+        name, kind = type(got).__name__, "a tensor" if is_tensor else "a whole number (int)"
+        hint = TYPE_HINTS.get(name, "Return a tensor." if is_tensor else "Round, then int(...).")
+        raise Wrong(f"{what} has the type {name}, expected {kind}.", hint)
+    if not is_tensor:
         if got != want:
-            raise Problem(f"{what} is {got}, expected {want}.", look_up=True)
+            raise Wrong(f"{what} is {got}, expected {want}.", look_up=True)
         return
     if got.layout != torch.strided or got.device != want.device:
         hint = "Return a plain tensor on the input's device."
-        raise Problem(f"{what} is a {got.layout} tensor on the device {got.device}.", hint)
+        raise Wrong(f"{what} is a {got.layout} tensor on the device {got.device}.", hint)
     if got.shape != want.shape:
         hint = "Is a keepdim=True, a transpose or a reshape missing (or one too many)?"
-        raise Problem(f"{what} has the shape {tuple(got.shape)}, expected {tuple(want.shape)}.", hint, True)
-    allowed = (torch.float32, torch.float64) if exercise.any_float else (want.dtype,)
-    if got.dtype not in allowed:
+        raise Wrong(f"{what} has the shape {tuple(got.shape)}, expected {tuple(want.shape)}.", hint, look_up=True)
+    if got.dtype not in ((torch.float32, torch.float64) if exercise.any_float else (want.dtype,)):
         hint = exercise.dtype_hint or f"Should the result have the input's dtype? Convert it back: .to({want.dtype})."
         message = f"{what} has the dtype {got.dtype}, expected {want.dtype}."
-        raise Problem(message, hint, not _agree(got, want, exercise.tolerance))
+        raise Wrong(message, hint, look_up=not _agree(got, want, exercise.tolerance))
     if not _agree(got, want, exercise.tolerance):
-        raise Problem(_difference(got, want, what), "", True)
+        raise Wrong(_difference(got, want, what), look_up=True)
 
 
 def _difference(got, want, what):
@@ -331,89 +267,104 @@ def _difference(got, want, what):
     return f"{what} is off by up to {largest:.1g} (its largest entry should be {scale:.1g})."
 
 
+def _name_mistake(exercise, answers, failed):
+    """The hint of the known mistake that gives the answer of the failed case and most of the others, or ""."""
+    best_hint, best_count = "", 0
+    for hint, theirs in exercise.mistaken:
+        trios = list(zip(answers, theirs, exercise.wanted, strict=True))
+        answer, other, want = trios[failed]
+        if _agree(answer, other, exercise.tolerance, want) and not _agree(other, want, 0.3):
+            count = sum(_agree(answer, other, exercise.tolerance, want) for answer, other, want in trios)
+            if count > best_count:
+                best_hint, best_count = hint, count
+    return best_hint
+
+
 # --------------------------------------------------------------------------------------------- judging
-
-
-def _judge(function, exercise: Exercise, notes: dict) -> CheckResult:
-    """Run every case, then name the mistake in the first that fails; notes["case"] is the one that is running."""
-    name = exercise.name
-    if not callable(function):
-        hint = f"Hand over the function without calling it: check_{name}({name})."
-        return CheckResult(name, "failed", f"A function is expected, not {type(function).__name__}.", hint)
-    if _is_empty(function):
-        return CheckResult(name, "todo", TODO)
-    answers, failed = [], None  # failed: the first case that fails, and its problem
-    for case, want in zip(exercise.cases, exercise.wanted, strict=True):
-        notes["case"], got = case.label, None
-        try:
-            got, changed = _call(exercise.adapt(function), case, exercise.parameters)
-            _compare(got, want, exercise)
-            if changed:
-                raise Problem(f"the result is right, but the input {changed[0]} was changed in place.", IN_PLACE)
-        except NotImplementedError:
-            if case is exercise.cases[0]:
-                return CheckResult(name, "todo", TODO)
-            failed = failed or (case, Problem("it raises NotImplementedError.", "Is a branch still empty?"))
-        except Problem as problem:
-            failed = failed or (case, problem)
-        answers.append(got)
-    if not failed:
-        cases = f"{len(answers)} cases" if len(answers) > 1 else "the one case"
-        return CheckResult(name, "passed", f"{_label(function)} agrees with the specification in {cases}.")
-    case, problem = failed
-    known = exercise.name_mistake(answers, exercise.cases.index(case), _agree) if problem.look_up else ""
-    hint = known or problem.hint or case.hint or (GRAPH_CUT if case.gradients and problem.look_up else exercise.hint)
-    return CheckResult(name, "failed", f"Case {case.label}: {problem.message}", hint)
-
 
 TODO = "Replace the body of the function, then run this cell again."
 IN_PLACE = "Does your function change its input in place? Work on a copy: x = x.clone()."
 
 
 def _is_empty(function):
-    """Whether the body is nothing but a docstring, `pass` or `...`."""
-    if type(function) is not types.FunctionType:
+    """Whether the body is nothing but a docstring, `pass`, `...` or `return None`."""
+    if not inspect.isfunction(function):
         return False
     steps = [step for step in dis.get_instructions(function) if step.opname not in ("RESUME", "NOP")]
-    return all(step.opname in RETURNS and step.argval in (None, ...) for step in steps)
+    names = ("LOAD_CONST", "RETURN_VALUE", "RETURN_CONST")
+    return all(step.opname in names and step.argval in (None, ...) for step in steps)
 
 
-RETURNS = ("LOAD_CONST", "RETURN_VALUE", "RETURN_CONST")  # what Python makes of `pass`, `...` and `return None`
+def _answer(function, exercise, case, want):
+    """The function's answer to one case, and what is wrong with it, or None."""
+    got = None
+    try:
+        got, changed = _call(exercise.adapt(function), case, exercise.parameters)
+        _compare(got, want, exercise)
+        if changed:
+            raise Wrong(f"the result is right, but the input {changed[0]} was changed in place.", IN_PLACE)
+    except NotImplementedError:
+        if case is exercise.cases[0]:
+            raise
+        return None, Wrong("it raises NotImplementedError.", "Is a branch still empty?")
+    except Wrong as wrong:
+        return got, wrong
+    return got, None
+
+
+def _judge(function, exercise, seconds):
+    """Run every case, then name the mistake in the first that fails."""
+    name, wanted, found = exercise.name, exercise.wanted, []  # the specification does not count against the time
+
+    def run_all():
+        for case, want in zip(exercise.cases, wanted, strict=True):
+            found.append(_answer(function, exercise, case, want))
+
+    try:
+        _run(run_all, seconds)
+    except NotImplementedError:
+        return CheckResult(name, "todo", TODO)
+    except _TimeUp:
+        message = f"Case {exercise.cases[len(found)].label}: no answer after {seconds:g} seconds."
+        return CheckResult(name, "failed", message, "Is there a loop that never ends?")
+    answers, problems = zip(*found, strict=True)
+    failed = next((place for place, problem in enumerate(problems) if problem), None)
+    if failed is None:
+        cases = f"{len(answers)} cases" if len(answers) > 1 else "the one case"
+        return CheckResult(name, "passed", f"{_label(function)} agrees with the specification in {cases}.")
+    case, problem = exercise.cases[failed], problems[failed]
+    known = _name_mistake(exercise, answers, failed) if problem.look_up else ""
+    general = GRAPH_CUT if case.gradients and problem.look_up else exercise.hint
+    hint = known or problem.hint or case.hint or general
+    return CheckResult(name, "failed", f"Case {case.label}: {problem.message}", hint)
 
 
 def _label(function):
-    name = function.__name__ if type(function) is types.FunctionType else ""
+    name = getattr(function, "__name__", "")
     return name if name.isidentifier() else "Your function"
-
-
-def _judge_whatever_happens(function, exercise, notes):
-    """As `_judge`; an answer that cannot even be looked at is a wrong one."""
-    try:
-        return _judge(function, exercise, notes)
-    except _TimeUp:
-        raise
-    except BaseException as error:
-        message = f"The answer cannot be compared ({type(error).__name__} while looking at it)."
-        return CheckResult(exercise.name, "failed", message, "Return a plain result.")
 
 
 def check_of(exercise: Exercise):
     """The public check of an exercise; it takes its name from the specification."""
+    name = exercise.name
 
     def check(function, seconds: float = 10.0) -> CheckResult:
-        printed, notes = _Printed(), {"case": "of the call"}
-        with _state_put_back(STATE + WORLD), warnings.catch_warnings(), contextlib.redirect_stderr(_Printed()):
-            warnings.simplefilter("ignore")
-            with contextlib.redirect_stdout(printed):
-                _run(lambda: exercise.wanted, 60)  # the specification first, before the function can change anything
-                result = _run(lambda: _judge_whatever_happens(function, exercise, notes), seconds)
-        if printed.getvalue():
-            print(printed.getvalue())
-        message = f"Case {notes['case']}: no answer after {seconds:g} seconds."
-        if result is not None:
-            return result
-        return CheckResult(exercise.name, "failed", message, "Is there a loop that never ends?")
+        if not callable(function):
+            hint = f"Hand over the function without calling it: check_{name}({name})."
+            return CheckResult(name, "failed", f"A function is expected, not {type(function).__name__}.", hint)
+        if _is_empty(function):
+            return CheckResult(name, "todo", TODO)
+        printed = _Printed()
+        try:
+            with _settings_put_back(), warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(printed):
+                return _judge(function, exercise, seconds)
+        except Exception as error:  # an answer that cannot even be looked at, such as a nested tensor without a shape
+            message = f"The answer cannot be compared ({type(error).__name__} while looking at it)."
+            return CheckResult(name, "failed", message, "Return a plain result.")
+        finally:
+            print(printed.getvalue(), end="")
 
-    check.__name__ = check.__qualname__ = f"check_{exercise.name}"
-    check.__doc__ = f"Check your `{exercise.name}({', '.join(exercise.parameters)})`. {exercise.text}"
+    check.exercise = exercise
+    check.__name__ = check.__qualname__ = f"check_{name}"
+    check.__doc__ = f"Check your `{name}({', '.join(exercise.parameters)})`. {exercise.specification.__doc__}"
     return check

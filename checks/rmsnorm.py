@@ -1,12 +1,11 @@
-"""The exercises of notebook 01, RMSNorm: specification, inputs, known mistakes."""
+"""The exercises of notebook 01, RMSNorm: specification, cases, known mistakes with hints, check."""
 
 import math
 
 import torch
 
-from checks.base import BATCH, FLOAT16, LEADING, MEMORY, Case, Exercise, draw, each, gain, turned
-
-# fmt: off
+from checks.base import BATCH, FLOAT16, LEADING, MEMORY, Case, Exercise, draw, each, gain, not_contiguous
+from checks.judge import check_of
 
 
 def rms_norm(x, weight, eps):
@@ -48,7 +47,7 @@ RMS_NORM = Exercise(
         Case("x about 300 in float16", each(torch.float16, draw(2, 8, scale=300), gain(8), 1e-5), FLOAT16),
         Case("x about 1e-3 in float16", each(torch.float16, draw(2, 8, scale=1e-3), gain(8), 1e-6), FLOAT16),
         Case("bfloat16", each(torch.bfloat16, draw(2, 3, 8), gain(8), 1e-5)),
-        Case("x not contiguous", (turned(draw(2, 3, 4)), gain(4), 1e-5), MEMORY),
+        Case("x not contiguous", (not_contiguous(draw(2, 3, 4)), gain(4), 1e-5), MEMORY),
         Case("gradients of x and weight", (draw(2, 5), gain(5), 1e-2), gradients=True),
     ],
     [
@@ -85,7 +84,8 @@ RMS_NORM = Exercise(
         ("Is the root missing?", lambda x, w, eps: x / (_mean_square(x) + eps) * w),
         ("Do you divide by the root, not multiply?", lambda x, w, eps: x * (_mean_square(x) + eps).sqrt() * w),
     ],
-)
+)  # fmt: skip
+check_rms_norm = check_of(RMS_NORM)
 
 
 def rms_norm_backward(grad_y, x, weight, eps):
@@ -118,7 +118,8 @@ RMS_NORM_BACKWARD = Exercise(
         Case("x of shape (2, 3, 5)", (draw(2, 3, 5, seed=5), draw(2, 3, 5, seed=6), gain(5), 1e-5), LEADING),
         Case("x of shape (7,)", (draw(7, seed=1), draw(7, seed=2), gain(7), 1e-5), LEADING),
         Case("x about 1e-3", (draw(2, 6, seed=3), draw(2, 6, seed=4, scale=1e-3), gain(6), 1e-6), EPS_INSIDE),
-        Case("x not contiguous", (turned(draw(2, 3, 4, seed=1)), turned(draw(2, 3, 4, seed=2)), gain(4), 0.1), MEMORY),
+        Case("x not contiguous",
+             (not_contiguous(draw(2, 3, 4, seed=1)), not_contiguous(draw(2, 3, 4, seed=2)), gain(4), 0.1), MEMORY),
         Case("x of shape (2, 2, 3, 4)", (draw(2, 2, 3, 4, seed=7), draw(2, 2, 3, 4, seed=8), gain(4), 0.1), LEADING),
         Case("bfloat16", each(torch.bfloat16, draw(2, 8, seed=5), draw(2, 8, seed=6), gain(8), 0.1)),
         Case("x about 300 in float16",
@@ -141,7 +142,8 @@ RMS_NORM_BACKWARD = Exercise(
         ("Is grad_x first and grad_weight second?", lambda g, x, w, eps: _backward()(g, x, w, eps)[::-1]),
     ],
     hint="Do both gradients agree with torch.autograd.grad on four numbers?",
-)
+)  # fmt: skip
+check_rms_norm_backward = check_of(RMS_NORM_BACKWARD)
 
 
 def layer_norm_angle(x):
@@ -173,7 +175,7 @@ LAYER_NORM_ANGLE = Exercise(
             (torch.tensor([[3.0, -3.0, 1.0, -1.0], [0.1, 0.2, -0.3, 0.0], [0.3, -0.1, -0.1, -0.1], [2.0, 1, 2, 1]]),),
             "Can rounding put your cosine above 1? Clamp it, or use atan2.",
         ),
-        Case("x not contiguous", (turned(draw(3, 4, seed=6, shift=0.5)),), MEMORY),
+        Case("x not contiguous", (not_contiguous(draw(3, 4, seed=6, shift=0.5)),), MEMORY),
         Case("float64", (draw(2, 4, seed=7, shift=0.5).double(),)),
     ],
     [
@@ -198,4 +200,5 @@ LAYER_NORM_ANGLE = Exercise(
         ("Is the angle doubled?", lambda x: 2 * _tangent(x).atan()),
     ],
     tolerance=40.0,
-)
+)  # fmt: skip
+check_layer_norm_angle = check_of(LAYER_NORM_ANGLE)

@@ -1,12 +1,11 @@
-"""The exercises of notebook 02, RoPE: specification, inputs, known mistakes."""
+"""The exercises of notebook 02, RoPE: specification, cases, known mistakes with hints, check."""
 
 import math
 
 import torch
 
-from checks.base import BATCH, MEMORY, Case, Exercise, draw, each, turned
-
-# fmt: off
+from checks.base import BATCH, MEMORY, Case, Exercise, draw, each, not_contiguous
+from checks.judge import check_of
 
 
 def rope_angles(positions, head_dim, theta):
@@ -78,7 +77,8 @@ ROPE_ANGLES = Exercise(
     ],
     any_float=True,
     dtype_hint="Are the angles float32? Half precision and whole numbers cannot tell distant positions apart.",
-)
+)  # fmt: skip
+check_rope_angles = check_of(ROPE_ANGLES)
 
 
 def _apply_rope_specification(pairs, x, cos, sin):
@@ -117,7 +117,7 @@ def _rope_cases():
         Case("head_dim 2", _rope_inputs(1, 2, 3, 2, 4)),
         Case("bfloat16", half_inputs),
         Case("x in float16, cos and sin in float32", (x.half(), cos, sin), "Is the result converted back to x.dtype?"),
-        Case("x not contiguous", (turned(x, 1, 2), cos, sin), MEMORY),
+        Case("x not contiguous", (not_contiguous(x, 1, 2), cos, sin), MEMORY),
         Case("gradients", _rope_inputs(1, 2, 3, 4, 7), gradients=1),  # of x: in a model cos and sin are tables
     ]
 
@@ -157,28 +157,42 @@ def _rope_mistakes(split, join, other_split, other_join, other_hint, wide, other
 
     return [
         (other_hint, lambda x, cos, sin: _rotated(x, cos, sin, other_split, other_join)),
-        ("Is the sign of the sine flipped? That turns backwards.",
-         slip(lambda a, b, c, s: (a * c + b * s, b * c - a * s))),
+        (
+            "Is the sign of the sine flipped? That turns backwards.",
+            slip(lambda a, b, c, s: (a * c + b * s, b * c - a * s)),
+        ),
         ("Is one minus sign missing? This is not a rotation.", slip(lambda a, b, c, s: (a * c + b * s, b * c + a * s))),
-        ("Is one minus sign too many? This is not a rotation.",
-         slip(lambda a, b, c, s: (a * c - b * s, b * c - a * s))),
+        (
+            "Is one minus sign too many? This is not a rotation.",
+            slip(lambda a, b, c, s: (a * c - b * s, b * c - a * s)),
+        ),
         ("Are cos and sin swapped?", slip(lambda a, b, c, s: (a * s - b * c, b * s + a * c))),
         ("Do you turn both members of a pair?", slip(lambda a, b, c, s: (a * c - b * s, b))),
-        ("Do you use the first member after it was changed? Keep the old value.",
-         slip(lambda a, b, c, s: (a * c - b * s, b * c + (a * c - b * s) * s))),
+        (
+            "Do you use the first member after it was changed? Keep the old value.",
+            slip(lambda a, b, c, s: (a * c - b * s, b * c + (a * c - b * s) * s)),
+        ),
         ("Is the part with the sine missing?", slip(lambda a, b, c, s: (a * c, b * c))),
         ("Are the two members of a pair in the wrong order?", slip(lambda a, b, c, s: (b * c + a * s, a * c - b * s))),
         ("Do you put the pairs back where they came from?", lambda x, c, s: _rotated(x, c, s, split, other_join)),
         ("Do you put the pairs back where they came from?", lambda x, c, s: _rotated(x, c, s, other_split, join)),
-        ("Does angle i belong to pair i? Your cos and sin are widened for the other layout.",
-         lambda x, cos, sin: _wide(x, cos, sin, turn(split, join), other_wide)),
-        ("Do the pairs fit the widened cos and sin? They belong to the other layout.",
-         lambda x, cos, sin: _wide(x, cos, sin, turn(other_split, other_join), wide)),
+        (
+            "Does angle i belong to pair i? Your cos and sin are widened for the other layout.",
+            lambda x, cos, sin: _wide(x, cos, sin, turn(split, join), other_wide),
+        ),
+        (
+            "Do the pairs fit the widened cos and sin? They belong to the other layout.",
+            lambda x, cos, sin: _wide(x, cos, sin, turn(other_split, other_join), wide),
+        ),
         ("Do you multiply cos and sin with the same x? Turn the second.", lambda x, c, s: x * wide(c) + x * wide(s)),
-        ("Do the angles follow the tokens, not the heads?",
-         lambda x, c, s: _rotated(x, c[:, None], s[:, None], split, join)),
-        ("Do you use every row of cos and sin? Only the first is used.",
-         lambda x, c, s: _rotated(x, c[:1], s[:1], split, join)),
+        (
+            "Do the angles follow the tokens, not the heads?",
+            lambda x, c, s: _rotated(x, c[:, None], s[:, None], split, join),
+        ),
+        (
+            "Do you use every row of cos and sin? Only the first is used.",
+            lambda x, c, s: _rotated(x, c[:1], s[:1], split, join),
+        ),
     ]
 
 
@@ -202,7 +216,8 @@ APPLY_ROPE_HALVES = Exercise(
         _wide_halves,
         _wide_neighbours,
     ),
-)
+)  # fmt: skip
+check_apply_rope_halves = check_of(APPLY_ROPE_HALVES)
 APPLY_ROPE_INTERLEAVED = Exercise(
     apply_rope_interleaved,
     _rope_cases(),
@@ -213,7 +228,8 @@ APPLY_ROPE_INTERLEAVED = Exercise(
         _wide_neighbours,
         _wide_halves,
     ),
-)
+)  # fmt: skip
+check_apply_rope_interleaved = check_of(APPLY_ROPE_INTERLEAVED)
 
 
 def rope_permutation(weight, head_dim):
@@ -243,7 +259,7 @@ ROPE_PERMUTATION = Exercise(
         Case("heads of 2: nothing moves", (draw(6, 3, seed=3), 2)),
         Case("heads of 4, one column", (draw(8, 1, seed=4), 4)),
         Case("float16", (draw(16, 3, seed=5).half(), 8)),
-        Case("weight not contiguous", (turned(draw(16, 3, seed=6)), 8), MEMORY),
+        Case("weight not contiguous", (not_contiguous(draw(16, 3, seed=6)), 8), MEMORY),
     ],
     [
         ("Is this the way back, from halves to interleaved? The other direction is asked.",
@@ -265,11 +281,12 @@ ROPE_PERMUTATION = Exercise(
         ("Is the result transposed?", lambda w, h: _by_head(w, h, _order(h)).T),
         ("Do you only reshape? The rows are where they were: is a transpose missing?", lambda w, h: w),
     ],
-)
+)  # fmt: skip
+check_rope_permutation = check_of(ROPE_PERMUTATION)
 
 
 def llama3_scaling(inv_freq, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
-    """Llama 3.1's turning speeds (h/2,) from inv_freq (h/2,): fast kept, slow divided by factor, a blend between."""
+    """Llama 3.1's turning speeds (h/2,) from inv_freq (h/2,): fast ones stay, slow ones are divided by factor."""
     speeds = []
     for speed in inv_freq.double():
         turns = original_max_position_embeddings / (2 * math.pi / speed)
@@ -338,4 +355,5 @@ LLAMA3_SCALING = Exercise(
          lambda f, factor, *rest: f * f / factor / _scaled()(f, factor, *rest)),
         ("Is it the speed, not the wavelength, that is asked?", lambda f, *rest: 2 * math.pi / _scaled()(f, *rest)),
     ],
-)
+)  # fmt: skip
+check_llama3_scaling = check_of(LLAMA3_SCALING)

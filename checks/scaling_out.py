@@ -1,11 +1,10 @@
-"""The exercises of notebook 09, scaling out: specification, inputs, known mistakes."""
+"""The exercises of notebook 09, scaling out: specification, cases, known mistakes with hints, check."""
 
 import torch
 from torch.nn import functional as F
 
-from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, turned
-
-# fmt: off
+from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, not_contiguous
+from checks.judge import check_of
 
 
 def split_feed_forward(x, w_gate, w_up, w_down, n_ranks):
@@ -25,9 +24,7 @@ def _parts(x, gate, up, down, n, order=None, make=None):
     """The parts with one slip: another order of the units, or another rule for one part."""
     units = torch.arange(len(gate)) if order is None else order(len(gate), n)
     make = make or (lambda x, g, u, d, rank: (F.silu(x @ g.T) * (x @ u.T)) @ d.T)
-    return torch.stack([
-        make(x, gate[mine], up[mine], down[:, mine], rank) for rank, mine in enumerate(units.chunk(n))
-    ])
+    return torch.stack([make(x, gate[mine], up[mine], down[:, mine], rank) for rank, mine in enumerate(units.chunk(n))])
 
 
 def _slip(make):
@@ -40,8 +37,10 @@ def _cut_that_fits(function):
             return function(x, w_gate, w_up, w_down, n_ranks)
         except RuntimeError as error:
             if "multipl" in str(error) or "size mismatch" in str(error):
-                hint = ("Weights are (out, in): is it x @ w.T each time? And is w_down cut by columns? "
-                        "w_down.chunk(n_ranks, dim=1) gives those of each rank.")
+                hint = (
+                    "Weights are (out, in): is it x @ w.T each time? And is w_down cut by columns? "
+                    "w_down.chunk(n_ranks, dim=1) gives those of each rank."
+                )
                 raise Wrong(f"a product does not fit: {error}", hint) from None
             raise
 
@@ -53,8 +52,11 @@ def _whole(x, gate, up, down):
 
 
 def _ffn(n_units=6, dim=4, seed=0, scale=0.7):
-    return (draw(n_units, dim, seed=seed + 1, scale=scale), draw(n_units, dim, seed=seed + 2, scale=scale),
-            draw(dim, n_units, seed=seed + 3, scale=scale))
+    return (
+        draw(n_units, dim, seed=seed + 1, scale=scale),
+        draw(n_units, dim, seed=seed + 2, scale=scale),
+        draw(dim, n_units, seed=seed + 3, scale=scale),
+    )
 
 
 SPLIT_FEED_FORWARD = Exercise(
@@ -65,7 +67,7 @@ SPLIT_FEED_FORWARD = Exercise(
         Case("six tokens, 3 ranks", (draw(6, 4, seed=9), *_ffn(seed=10), 3)),
         Case("batch 2, as many units as dim", (draw(2, 3, 4, seed=20), *_ffn(4, seed=21), 2), BATCH),
         Case("one rank: nothing is cut", (draw(3, 4, seed=30), *_ffn(seed=31), 1)),
-        Case("x not contiguous", (turned(draw(2, 3, 4, seed=60)), *_ffn(seed=61), 2), MEMORY),
+        Case("x not contiguous", (not_contiguous(draw(2, 3, 4, seed=60)), *_ffn(seed=61), 2), MEMORY),
         Case("a rank for each unit", (draw(3, 4, seed=40), *_ffn(4, seed=41), 4)),
     ],
     [
@@ -98,13 +100,19 @@ SPLIT_FEED_FORWARD = Exercise(
     ],
     adapt=_cut_that_fits,
     hint="Rank r has rows r * F/n to (r + 1) * F/n of gate and up, and the same columns of down. Which part differs?",
-)
+)  # fmt: skip
+check_split_feed_forward = check_of(SPLIT_FEED_FORWARD)
 
 # --------------------------------------------------------------------------------------------- the plan
 
 STYLES = {
-    "q_proj": "column", "k_proj": "column", "v_proj": "column", "o_proj": "row",
-    "gate_proj": "column", "up_proj": "column", "down_proj": "row",
+    "q_proj": "column",
+    "k_proj": "column",
+    "v_proj": "column",
+    "o_proj": "row",
+    "gate_proj": "column",
+    "up_proj": "column",
+    "down_proj": "row",
 }
 WHY = {
     "q_proj": "a rank needs all numbers of its own heads' queries, so q_proj is cut by its outputs.",
@@ -125,10 +133,10 @@ def block_plan():
 def _styles(function):
     def probe():
         answer = function()
-        if type(answer) is not dict or set(answer) != set(STYLES):
+        if not isinstance(answer, dict) or set(answer) != set(STYLES):
             raise Wrong("a dictionary with seven keys is expected.", f"The keys are: {', '.join(STYLES)}.")
         for name, style in answer.items():
-            if type(style) is not str or style not in ("column", "row"):
+            if str(style) not in ("column", "row"):
                 raise Wrong(f"{name}: {str(style)[:40]!r} is not known.", 'Choose "column" or "row".')
         missed = [name for name in STYLES if answer[name] != STYLES[name]]
         if missed:
@@ -140,12 +148,13 @@ def _styles(function):
 
 
 BLOCK_PLAN = Exercise(block_plan, [Case("one block", ())], [], adapt=_styles)
+check_block_plan = check_of(BLOCK_PLAN)
 
 # ------------------------------------------------------------------------------------------ what is sent
 
 
 def bytes_sent_per_token(dim, n_layers, n_ranks, bytes_per_number):
-    """Bytes (int) one rank sends per token in the blocks, each sum over n ranks sending 2 (n - 1) / n of its vector."""
+    """Bytes (int) that one rank sends per token in all blocks: for each sum, 2 (n - 1) / n of its vector."""
     sent = 0
     for _ in range(n_layers):
         for _ in ("attention", "feed-forward"):
@@ -192,4 +201,5 @@ BYTES_SENT_PER_TOKEN = Exercise(
          _count(lambda d, layers, n, b: layers * 4 * ((n - 1) // n) * d * b)),
     ],
     hint="Per sum: 2 (n - 1) / n * dim * bytes_per_number. How many sums are there?",
-)
+)  # fmt: skip
+check_bytes_sent_per_token = check_of(BYTES_SENT_PER_TOKEN)

@@ -1,13 +1,12 @@
-"""The exercises of notebook 03, SwiGLU: specification, inputs, known mistakes."""
+"""The exercises of notebook 03, SwiGLU: specification, cases, known mistakes with hints, check."""
 
 import math
 from itertools import permutations
 
 import torch
 
-from checks.base import BATCH, LEADING, MEMORY, Case, Exercise, Wrong, draw, each, turned
-
-# fmt: off
+from checks.base import BATCH, LEADING, MEMORY, Case, Exercise, Wrong, draw, each, not_contiguous
+from checks.judge import check_of
 
 
 def silu(x):
@@ -37,12 +36,16 @@ def _pointwise_cases(gradients):
         Case("x = -50, -20", (torch.tensor([-50.0, -20.0]),), CANCELS),
         Case("float16, up to 300", (torch.tensor([-300.0, -12.0, -1.0, 0.5, 12.0, 300.0]).half(),), OVERFLOW),
         Case("bfloat16", (draw(3, 4).bfloat16(),)),
-        Case("x not contiguous", (turned(draw(3, 4, seed=1)),), MEMORY),
+        Case("x not contiguous", (not_contiguous(draw(3, 4, seed=1)),), MEMORY),
     ] + [
         Case("gradients", (torch.tensor([-2.0, 0.0, 1.5]),), gradients=True),
         Case("gradients at -300 and 300", (torch.tensor([-300.0, 300.0]),), GRADIENT_OVERFLOW, gradients=True),
-        Case("gradients in float16", (torch.tensor([-300.0, -12.0, 0.5, 300.0]).half(),),
-             "Is the gradient nan at -12? In float16 exp(12) overflows: torch.sigmoid does not.", gradients=True),
+        Case(
+            "gradients in float16",
+            (torch.tensor([-300.0, -12.0, 0.5, 300.0]).half(),),
+            "Is the gradient nan at -12? In float16 exp(12) overflows: torch.sigmoid does not.",
+            gradients=True,
+        ),
     ] * gradients
 
 
@@ -70,7 +73,8 @@ SILU = Exercise(
         ("Is this the derivative of SiLU?", silu_derivative),
     ],
     hint=BY_HAND,
-)
+)  # fmt: skip
+check_silu = check_of(SILU)
 SILU_DERIVATIVE = Exercise(
     silu_derivative,
     _pointwise_cases(gradients=False),
@@ -97,7 +101,8 @@ SILU_DERIVATIVE = Exercise(
         (OVERFLOW, lambda x: x.exp() / (1 + x.exp()) + x * x.exp() / (1 + x.exp()) ** 2),
     ],
     hint=BY_HAND,
-)
+)  # fmt: skip
+check_silu_derivative = check_of(SILU_DERIVATIVE)
 
 
 def swiglu(x, w_gate, w_up, w_down):
@@ -137,7 +142,8 @@ SWIGLU = Exercise(
         Case("D equal to F", _swiglu_inputs(2, 5, hidden=5, seed=40), TRANSPOSE),
         Case("float16", each(torch.float16, *_swiglu_inputs(2, 4, hidden=6, seed=50))),
         Case("bfloat16", each(torch.bfloat16, *_swiglu_inputs(2, 4, hidden=6, seed=60))),
-        Case("x and weights not contiguous", tuple(map(turned, _swiglu_inputs(2, 3, 4, hidden=6, seed=70))), MEMORY),
+        Case("x and weights not contiguous",
+             tuple(map(not_contiguous, _swiglu_inputs(2, 3, 4, hidden=6, seed=70))), MEMORY),
         Case("gradients", _swiglu_inputs(2, 3, hidden=4, seed=80), gradients=True),
         Case("gradients, gates near -300 and 300",
              (torch.tensor([[300.0, 1.0], [-300.0, 2.0]]), torch.tensor([[1.0, 0.5], [-1.0, 0.5], [0.01, 1.0]]),
@@ -164,7 +170,8 @@ SWIGLU = Exercise(
         ("Is there a residual? Only the feed-forward is asked, without + x.",
          lambda x, g, u, d: _F("silu")(x @ g.T).mul(x @ u.T) @ d.T + x),
     ],
-)
+)  # fmt: skip
+check_swiglu = check_of(SWIGLU)
 
 
 def hidden_dim(dim, multiple_of, ffn_dim_multiplier):
@@ -234,7 +241,8 @@ HIDDEN_DIM = Exercise(
         ("Is it the width, not the number of multiples?", lambda d, m, f: _width()(d, m, f) // m),
     ],
     hint="Does your rule give 11008 for dim 4096, multiple_of 256 and no multiplier?",
-)
+)  # fmt: skip
+check_hidden_dim = check_of(HIDDEN_DIM)
 
 
 def matrix_roles(weights, x, y):
@@ -250,7 +258,7 @@ def matrix_roles(weights, x, y):
 
 
 def _roles_case(label, order, dim, hidden, seed, hint=""):
-    """Three matrices under the names in `order` (of gate, up, down), listed as they come in the alphabet."""
+    """Three matrices under the names in `order` (of gate, up, down), listed alphabetically."""
     x, *matrices = _swiglu_inputs(3, dim, hidden=hidden, seed=seed)
     named = dict(zip(order, matrices, strict=True))
     return Case(label, ({name: named[name] for name in sorted(named)}, x, swiglu(x, *matrices)), hint)
@@ -263,22 +271,35 @@ def _judged_by_role(function):
         true = matrix_roles(weights, x, y)
         answer = function({name: weight.clone() for name, weight in weights.items()}, x.clone(), y.clone())
         if answer is None:
-            raise Wrong("it returns None.", "Did no order give y? Rounding differs from order to order of the sums: "
-                        "compare with torch.allclose(..., atol=1e-4), not with ==.")
-        if type(answer) is not dict or set(answer) != set(true):
-            raise Wrong("a dictionary with the keys gate, up and down is expected.",
-                        'Return {"gate": name, "up": name, "down": name}: roles are the keys, names the values.')
-        if {*map(type, answer.values())} != {str} or sorted(answer.values()) != sorted(weights):
-            raise Wrong(f"the names are {', '.join(map(str, answer.values()))}, expected {', '.join(weights)}.",
-                        "Does each name of the dictionary appear once?")
+            raise Wrong(
+                "it returns None.",
+                "Did no order give y? Rounding differs from order to order of the sums: "
+                "compare with torch.allclose(..., atol=1e-4), not with ==.",
+            )
+        if not isinstance(answer, dict) or set(answer) != set(true):
+            raise Wrong(
+                "a dictionary with the keys gate, up and down is expected.",
+                'Return {"gate": name, "up": name, "down": name}: roles are the keys, names the values.',
+            )
+        if sorted(map(str, answer.values())) != sorted(weights):
+            raise Wrong(
+                f"the names are {', '.join(map(str, answer.values()))}, expected {', '.join(weights)}.",
+                "Does each name of the dictionary appear once?",
+            )
         if answer["down"] != true["down"]:
             gate, down = tuple(weights[true["gate"]].shape), tuple(weights[true["down"]].shape)
-            raise Wrong(f"{answer['down']} is not down. Here gate and up are {gate}, down is {down}.",
-                        "Shapes tell nothing here: do you try all six orders?" if gate == down else
-                        "down is (D, F), gate and up are (F, D), and D is the width of x: do you compare with it?")
+            raise Wrong(
+                f"{answer['down']} is not down. Here gate and up are {gate}, down is {down}.",
+                "Shapes tell nothing here: do you try all six orders?"
+                if gate == down
+                else "down is (D, F), gate and up are (F, D), and D is the width of x: do you compare with it?",
+            )
         if answer != true:
-            raise Wrong("gate and up are swapped.", "Their shapes are equal: do you compute the layer both ways and "
-                        "compare with y? silu belongs to the gate.")
+            raise Wrong(
+                "gate and up are swapped.",
+                "Their shapes are equal: do you compute the layer both ways and "
+                "compare with y? silu belongs to the gate.",
+            )
         return len(true)
 
     return probe
@@ -296,4 +317,5 @@ MATRIX_ROLES = Exercise(
     ],
     [],
     adapt=_judged_by_role,
-)
+)  # fmt: skip
+check_matrix_roles = check_of(MATRIX_ROLES)

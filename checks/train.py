@@ -1,12 +1,11 @@
-"""The exercises of notebook 06, training: specification, inputs, known mistakes."""
+"""The exercises of notebook 06, training: specification, cases, known mistakes with hints, check."""
 
 import math
 
 import torch
 
-from checks.base import BATCH, MEMORY, Case, Exercise, draw, turned
-
-# fmt: off
+from checks.base import BATCH, MEMORY, Case, Exercise, draw, not_contiguous
+from checks.judge import check_of
 
 
 def cross_entropy(logits, targets):
@@ -38,7 +37,7 @@ CROSS_ENTROPY = Exercise(
         Case("one row of logits about -1000",
              (torch.tensor([[-1000.0, -1001.0, -1003.0], [0.0, 2.0, 1.0]]), torch.tensor([1, 0])),
              "Is the largest logit each row's own? A row of -1000 must not become log(0)."),
-        Case("float64, not contiguous", (turned(draw(3, 5, seed=4)).double(), torch.tensor([1, 2, 3])), MEMORY),
+        Case("float64, not contiguous", (not_contiguous(draw(3, 5, seed=4)).double(), torch.tensor([1, 2, 3])), MEMORY),
         Case("gradients", (draw(3, 4, seed=5), torch.tensor([1, 3, 3])), gradients=True),
     ],
     [
@@ -70,7 +69,8 @@ CROSS_ENTROPY = Exercise(
         ],
         ("Do you divide by V, not by the number of rows?", lambda z, t: -_log_shares(z, t).sum() / z.shape[-1]),
     ],
-)
+)  # fmt: skip
+check_cross_entropy = check_of(CROSS_ENTROPY)
 
 
 # --------------------------------------------------------------------------------------------- batches
@@ -88,7 +88,7 @@ def _cut(tokens, starts, seq_len, shift=0):
 
 
 def _mixed_up(n_tokens, seed=0):
-    """Each number from 100 on once, in random order: a token says where it stood."""
+    """The numbers from 100 on in random order, so that a wrong position shows."""
     return draw(n_tokens, seed=seed).argsort() + 100
 
 
@@ -127,4 +127,5 @@ NEXT_TOKEN_BATCH = Exercise(
          lambda t, s, n: (s[:, None] + torch.arange(n), s[:, None] + torch.arange(n) + 1)),
     ],
     hint="Write the two rows for starts = tensor([3]) and seq_len = 4 on paper: which positions do they hold?",
-)
+)  # fmt: skip
+check_next_token_batch = check_of(NEXT_TOKEN_BATCH)

@@ -1,0 +1,121 @@
+"""Right answers pass, wrong ones are rejected with the hint that fits, and every known mistake gets its own hint."""
+
+import functools
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+import checks
+from checks.base import Exercise
+from tests.support.answers import RIGHT, WRONG, right_answer_to
+
+EXERCISES = {name[6:]: check.exercise for name, check in vars(checks).items() if name.startswith("check_")}
+
+
+def check_of(exercise):
+    """The check, with a limit that a busy machine does not reach."""
+    return functools.partial(getattr(checks, f"check_{exercise}"), seconds=120)
+
+
+def pairs(table):
+    return [pytest.param(exercise, name, id=f"{exercise}-{name}") for exercise in table for name in table[exercise]]
+
+
+def test_every_exercise_has_its_check_and_answers_and_fitting_cases():
+    rooms = [importlib.import_module(f"checks.{path.stem}") for path in Path(checks.__file__).parent.glob("[a-z]*.py")]
+    made = {value.name: value for room in rooms for value in vars(room).values() if isinstance(value, Exercise)}
+    assert made == EXERCISES, "import the check of every Exercise in checks/__init__.py"
+    assert set(RIGHT) == set(WRONG) == set(EXERCISES), "write right and wrong answers in tests/support/answers"
+    for exercise in EXERCISES.values():
+        for case in exercise.cases:
+            assert isinstance(case.inputs, tuple), case.label
+            assert len(case.inputs) == len(exercise.parameters), case.label
+
+
+@pytest.mark.parametrize(("exercise", "name"), pairs(RIGHT))
+def test_right_answer_passes(exercise, name):
+    result = check_of(exercise)(RIGHT[exercise][name])
+    assert result.status == "passed", result
+    assert result.hint == ""
+
+
+@pytest.mark.parametrize(("exercise", "name"), pairs(WRONG))
+def test_wrong_answer_is_rejected_with_the_hint_that_fits(exercise, name):
+    program, words = WRONG[exercise][name]
+    result = check_of(exercise)(program)
+    assert result.status == "failed", result
+    assert words in result.hint, result
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_every_known_mistake_is_named(exercise):
+    for hint, program in EXERCISES[exercise].mistakes:
+        result = check_of(exercise)(program)
+        assert result.status == "failed", hint
+        assert result.hint == hint, result
+
+
+# ------------------------------------------------------- habits of tired students, applied to every right answer
+
+# exercises whose answer is compared as it is; `adapt` looks at it in another way first
+PLAIN = [name for name, exercise in EXERCISES.items() if exercise.adapt(len) is len or name == "top_p"]
+TENSOR_IN = [name for name in PLAIN if isinstance(next(iter(EXERCISES[name].cases[0].inputs), 0), torch.Tensor)]
+TENSOR_OUT = [name for name in PLAIN if isinstance(EXERCISES[name].wanted[0], torch.Tensor)]
+IN_AND_OUT = [name for name in TENSOR_OUT if name in TENSOR_IN]
+BATCHED = ["rms_norm", "apply_rope_halves", "apply_rope_interleaved", "attention_head", "repeat_kv", "swiglu"]
+
+
+def habit(change):
+    """A habit as a wrong program: change(result, first input) is done to what the right program returns."""
+    return lambda program: lambda *inputs: change(program(*inputs), inputs[0])
+
+
+def changes_an_input(result, first):
+    with torch.no_grad():
+        first.zero_()
+    return result
+
+
+def one_batch_only(program):
+    def only(x, *rest):
+        assert x.shape[0] == 1
+        return program(x, *rest)
+
+    return only
+
+
+HABITS = {  # name: (wrap the right program, words of the hint, exercises)
+    "prints instead of returning": (habit(lambda y, x: print(y)), "return", PLAIN),
+    "returns numpy": (habit(lambda y, x: y.detach().float().numpy()), "stay in torch", TENSOR_OUT),
+    "returns a list": (habit(lambda y, x: list(y.unbind()) if y.ndim else [y]), "stack", TENSOR_OUT),
+    "returns a tuple": (habit(lambda y, x: (y,)), "comma", TENSOR_OUT),
+    "returns text": (habit(lambda y, x: str(y)), "", PLAIN),
+    "changes an input": (habit(changes_an_input), "copy", TENSOR_IN),
+    "returns integers": (habit(lambda y, x: y.int()), "", TENSOR_OUT),
+    "returns half precision": (habit(lambda y, x: y.half()), "", TENSOR_OUT),
+    "returns float32 always": (habit(lambda y, x: y.float()), "dtype", [*BATCHED, "silu", "rope_permutation"]),
+    "adds a dimension": (habit(lambda y, x: y[None]), "", TENSOR_OUT),
+    "returns nan": (habit(lambda y, x: y * float("nan")), "", TENSOR_OUT),
+    "is off by a twentieth": (habit(lambda y, x: y * 1.05 + 0.01), "", IN_AND_OUT),
+    "takes one batch only": (one_batch_only, "", BATCHED),
+}
+
+
+@pytest.mark.parametrize("name", HABITS)
+def test_habit_of_a_tired_student_is_rejected(name):
+    wrap, words, exercises = HABITS[name]
+    for exercise in exercises:
+        result = check_of(exercise)(wrap(right_answer_to(exercise)))
+        assert result.status == "failed", result
+        assert result.hint, result
+        assert words in result.hint, result
+
+
+def test_gradient_cases_see_a_graph_that_is_cut():
+    asked = [name for name, exercise in EXERCISES.items() if any(case.gradients for case in exercise.cases)]
+    for exercise in asked:
+        right = right_answer_to(exercise)
+        result = check_of(exercise)(lambda *inputs, right=right: right(*inputs).detach())
+        assert "graph cut" in result.hint, result

@@ -1,0 +1,9 @@
+"""Answers to every exercise, one file per notebook: the checks must accept the right ones and reject the wrong ones.
+
+A right answer is written in another way than the others. A wrong one is written as a tired student writes it, and not
+as the known mistakes are in `checks`: those are submitted too, by tests/checks/test_answers.py.
+"""
+
+# ruff: noqa: F401  importing a file registers its answers
+from tests.support.answers import full_model, generate, gqa, rmsnorm, rope, scaling_out, swiglu, train
+from tests.support.answers.register import RIGHT, WRONG, right_answer_to

@@ -1,0 +1,196 @@
+"""Right and wrong answers to the exercises of notebook 07, generating."""
+
+import torch
+
+from tests.support.answers.register import right, wrong
+
+
+@right
+def top_p__sort_and_scatter(probabilities, p):
+    ordered, order = probabilities.sort(descending=True)
+    ordered[ordered.cumsum(0) - ordered >= p] = 0
+    return torch.zeros_like(ordered).scatter_(0, order, ordered / ordered.sum())
+
+
+@right
+def top_p__loop(probabilities, p):
+    kept, total = torch.zeros_like(probabilities), 0.0
+    for token in probabilities.argsort(descending=True):
+        kept[token] = probabilities[token]
+        total += probabilities[token].item()
+        if total >= p:
+            break
+    return kept / kept.sum()
+
+
+@right
+def top_p__searchsorted(probabilities, p):
+    ordered, order = torch.sort(probabilities, descending=True)
+    n_kept = min(len(ordered), int(torch.searchsorted(ordered.cumsum(0), p)) + 1)
+    result = torch.zeros_like(probabilities)
+    result[order[:n_kept]] = ordered[:n_kept] / ordered[:n_kept].sum()
+    return result
+
+
+@wrong("past the end")
+def top_p__adds_until_p_is_reached(probabilities, p):
+    ordered, order = probabilities.sort(descending=True)
+    n, total = 0, 0.0
+    while total < p:
+        total += ordered[n].item()
+        n += 1
+    result = torch.zeros_like(probabilities)
+    result[order[:n]] = ordered[:n] / ordered[:n].sum()
+    return result
+
+
+@wrong("argmax of all False")
+def top_p__first_sum_that_reaches_p(probabilities, p):
+    ordered, order = probabilities.sort(descending=True)
+    n = int((ordered.cumsum(0) >= p).int().argmax()) + 1
+    result = torch.zeros_like(probabilities)
+    result[order[:n]] = ordered[:n] / ordered[:n].sum()
+    return result
+
+
+@wrong("by count")
+def top_p__threshold_keeps_all_ties(probabilities, p):
+    ordered = probabilities.sort(descending=True).values
+    n = int((ordered.cumsum(0) - ordered < p).sum())
+    kept = torch.where(probabilities >= ordered[n - 1], probabilities, 0.0)
+    return kept / kept.sum()
+
+
+@wrong("crosses p")
+def top_p__crossing_token_dropped_but_one_kept(probabilities, p):
+    ordered, order = probabilities.sort(descending=True)
+    drop = ordered.cumsum(0) > p
+    drop[0] = False
+    ordered[drop] = 0
+    return torch.zeros_like(ordered).scatter_(0, order, ordered / ordered.sum())
+
+
+@right
+def greedy_with_cache__latest(model, tokens, n_new):
+    cache, latest = model.new_cache(len(tokens)), tokens
+    for _ in range(n_new):
+        latest = model(latest, cache)[:, -1:].argmax(dim=-1)
+        tokens = torch.cat((tokens, latest), dim=1)
+    return tokens
+
+
+@right
+def greedy_with_cache__prefill_first(model, tokens, n_new):
+    if n_new == 0:
+        return tokens
+    cache, text = model.new_cache(tokens.shape[0], tokens.shape[1] + n_new), [tokens]
+    text.append(model(tokens, cache=cache, last_only=True)[:, 0].argmax(-1)[:, None])
+    while len(text) <= n_new:
+        text.append(model(text[-1], cache=cache, last_only=True)[:, 0].argmax(-1)[:, None])
+    return torch.cat(text, 1)
+
+
+@right
+def greedy_with_cache__reads_the_last_one_too(model, tokens, n_new):
+    cache = model.new_cache(tokens.shape[0])
+    logits = model(tokens, cache)
+    for _ in range(n_new):
+        new = logits[:, -1].topk(1).indices
+        tokens = torch.cat([tokens, new], dim=1)
+        logits = model(new, cache)
+    return tokens
+
+
+@right
+def greedy_with_cache__prompt_token_by_token(model, tokens, n_new):
+    cache, text = model.new_cache(len(tokens)), tokens
+    for t in range(tokens.shape[1] + n_new - 1):
+        logits = model(text[:, t : t + 1], cache=cache)[:, -1]
+        if t >= tokens.shape[1] - 1:
+            text = torch.cat((text, logits.argmax(-1, keepdim=True)), dim=1)
+    return text
+
+
+@right
+def greedy_with_cache__a_cache_for_each_prompt(model, tokens, n_new):
+    rows = [greedy_with_cache__prefill_first(model, row[None], n_new) for row in tokens]
+    return torch.cat(rows)
+
+
+def _greedy(model, tokens, n_new, feed, cache=None, pick=lambda logits: logits[:, -1].argmax(-1, keepdim=True)):
+    for _ in range(n_new):
+        tokens = torch.cat((tokens, pick(model(feed(tokens), cache))), dim=1)
+    return tokens
+
+
+@wrong("cache handed over")
+def greedy_with_cache__no_cache(model, tokens, n_new):
+    return _greedy(model, tokens, n_new, lambda text: text)
+
+
+@wrong("only the newest token")
+def greedy_with_cache__all_again(model, tokens, n_new):
+    return _greedy(model, tokens, n_new, lambda text: text, model.new_cache(len(tokens), 400))
+
+
+@wrong("does the cache get the prompt")
+def greedy_with_cache__prompt_skipped(model, tokens, n_new):
+    return _greedy(model, tokens, n_new, lambda text: text[:, -1:], model.new_cache(len(tokens)))
+
+
+@wrong("How often does the loop run")
+def greedy_with_cache__one_token_even_for_none(model, tokens, n_new):
+    return greedy_with_cache__latest(model, tokens, max(1, n_new))
+
+
+@wrong("once, before the loop")
+def greedy_with_cache__new_cache_each_time(model, tokens, n_new):
+    for _ in range(n_new):
+        new = model(tokens, model.new_cache(len(tokens)))[:, -1].argmax(-1, keepdim=True)
+        tokens = torch.cat((tokens, new), dim=1)
+    return tokens
+
+
+@wrong("prompt stand first")
+def greedy_with_cache__only_what_is_new(model, tokens, n_new):
+    return greedy_with_cache__latest(model, tokens, n_new)[:, tokens.shape[1] :]
+
+
+@wrong("shape")
+def greedy_with_cache__one_too_few(model, tokens, n_new):
+    return greedy_with_cache__latest(model, tokens, max(0, n_new - 1))
+
+
+@wrong("argmax over dim=-1 of the last position")
+def greedy_with_cache__first_position(model, tokens, n_new):
+    cache, latest = model.new_cache(len(tokens)), tokens
+    for _ in range(n_new):
+        latest = model(latest, cache)[:, 0].argmax(dim=-1, keepdim=True)
+        tokens = torch.cat((tokens, latest), dim=1)
+    return tokens
+
+
+@wrong("batch of one")
+def greedy_with_cache__first_row_for_all(model, tokens, n_new):
+    cache, latest = model.new_cache(len(tokens)), tokens
+    for _ in range(n_new):
+        latest = model(latest, cache)[:1, -1:].argmax(dim=-1).expand(len(tokens), 1)
+        tokens = torch.cat((tokens, latest), dim=1)
+    return tokens
+
+
+@wrong("newest token")
+def greedy_with_cache__whole_text_each_time(model, tokens, n_new):
+    cache = model.new_cache(len(tokens))
+    for _ in range(n_new):
+        tokens = torch.cat((tokens, model(tokens, cache=cache)[:, -1].argmax(-1, keepdim=True)), dim=1)
+    return tokens
+
+
+@wrong("keepdim=True")
+def greedy_with_cache__dimension_lost(model, tokens, n_new):
+    cache, latest, parts = model.new_cache(len(tokens)), tokens, [tokens]
+    for _ in range(n_new):
+        latest = model(latest, cache)[:, -1].argmax(-1)
+        parts.append(latest[:, None])
+    return torch.cat(parts, dim=1)

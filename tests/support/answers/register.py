@@ -1,0 +1,26 @@
+"""Where the answers are collected, by exercise and name: RIGHT holds programs, WRONG (program, words of its hint)."""
+
+RIGHT, WRONG = {}, {}
+
+
+def right(program):
+    """Register `exercise__manner` under its exercise."""
+    exercise, manner = program.__name__.split("__")
+    RIGHT.setdefault(exercise, {})[manner] = program
+    return program
+
+
+def wrong(words, name=""):
+    """Register `exercise__slip` under its exercise, with words that its hint must hold; a lambda needs the name."""
+
+    def register(program):
+        exercise, slip = (name or program.__name__).split("__")
+        WRONG.setdefault(exercise, {})[slip] = (program, words)
+        return program
+
+    return register
+
+
+def right_answer_to(exercise):
+    """One right program for an exercise: the first one."""
+    return next(iter(RIGHT[exercise].values()))

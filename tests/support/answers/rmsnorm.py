@@ -1,0 +1,236 @@
+"""Right and wrong answers to the exercises of notebook 01, RMSNorm."""
+
+import torch
+from torch.nn import functional as F
+
+from helpers import model
+from tests.support.answers.register import right, wrong
+
+
+@right
+def rms_norm__rsqrt(x, weight, eps):
+    wide = x.float()
+    return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+@right
+def rms_norm__einsum(x, weight, eps):
+    wide = x.to(torch.float32)
+    mean_square = torch.einsum("...d,...d->...", wide, wide) / x.shape[-1]
+    return torch.einsum("...d,...,d->...d", wide, (mean_square + eps) ** -0.5, weight.float()).to(x.dtype)
+
+
+@right
+def rms_norm__loop_over_rows(x, weight, eps):
+    rows = []
+    for row in x.float().reshape(-1, x.shape[-1]):
+        rows.append(row / torch.sqrt(torch.mean(row * row) + eps) * weight.float())
+    return torch.stack(rows).reshape(x.shape).to(x.dtype)
+
+
+@right
+def rms_norm__in_place_on_a_copy(x, weight, eps):
+    y = x.float().clone()
+    y /= torch.sqrt(torch.square(x.float()).mean(dim=-1, keepdim=True) + eps)
+    y *= weight
+    return y.to(x.dtype)
+
+
+@right
+def rms_norm__torch(x, weight, eps):
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+@right
+def rms_norm__float64(x, weight, eps):
+    wide = x.double()
+    return (wide / (wide.norm(dim=-1, keepdim=True) ** 2 / wide.size(-1) + eps).sqrt() * weight).type_as(x)
+
+
+@right
+def rms_norm__course_module(x, weight, eps):
+    return torch.func.functional_call(model.RMSNorm(x.shape[-1], eps), {"weight": weight}, (x,))
+
+
+@wrong("inside the root")
+def rms_norm__eps_outside(x, weight, eps):
+    rms = torch.sqrt(torch.mean(x.float() ** 2, dim=-1, keepdim=True))
+    return ((x.float() / (rms + eps)) * weight).to(x.dtype)
+
+
+@wrong("graph cut")
+def rms_norm__rms_detached(x, weight, eps):
+    rms = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt().detach()
+    return (x.float() / rms).to(x.dtype) * weight
+
+
+@wrong("graph cut")
+def rms_norm__weight_without_gradient(x, weight, eps):
+    return (x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * weight.data
+
+
+@wrong("torch.where")
+def rms_norm__if_on_a_tensor(x, weight, eps):
+    root = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt()
+    return (x / root).to(x.dtype) * weight if root > 0 else x
+
+
+@wrong("gain (weight)")
+def rms_norm__gain_ignored(x, weight, eps):
+    return F.rms_norm(x, (x.shape[-1],), eps=eps)
+
+
+@wrong("LayerNorm")
+def rms_norm__layer_norm(x, weight, eps):
+    return F.layer_norm(x, (x.shape[-1],), weight, eps=eps)
+
+
+@wrong("last dimension only")
+def rms_norm__over_tokens_too(x, weight, eps):
+    ms = (x.float() ** 2).mean(dim=(-2, -1), keepdim=True) if x.ndim > 1 else (x.float() ** 2).mean()
+    return (x.float() * torch.rsqrt(ms + eps) * weight).to(x.dtype)
+
+
+@wrong("keepdim")
+def rms_norm__keepdim_forgotten(x, weight, eps):
+    return (x / torch.sqrt(x.float().pow(2).mean(-1) + eps) * weight).to(x.dtype)
+
+
+@wrong("Count from the end")
+def rms_norm__three_dimensions_only(x, weight, eps):
+    B, T, D = x.shape if x.ndim > 2 else (1, *x.shape)
+    return F.rms_norm(x.reshape(B, T, D), (D,), weight, eps).reshape(x.shape)
+
+
+@wrong("contiguous")
+def rms_norm__view(x, weight, eps):
+    flat = x.view(-1, x.shape[-1])
+    return F.rms_norm(flat, (x.shape[-1],), weight, eps).view(x.shape)
+
+
+@wrong("copy")
+def rms_norm__in_place(x, weight, eps):
+    x /= torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
+    x *= weight
+    return x
+
+
+@right
+def rms_norm_backward__formula(grad_y, x, weight, eps):
+    scale = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
+    normalised, g = x.float() * scale, grad_y.float() * weight.float()
+    grad_x = scale * (g - normalised * (g * normalised).mean(-1, keepdim=True))
+    grad_weight = (grad_y.float() * normalised).flatten(0, -2).sum(0) if x.ndim > 1 else grad_y.float() * normalised
+    return grad_x.to(x.dtype), grad_weight.to(x.dtype)
+
+
+@right
+def rms_norm_backward__autograd(grad_y, x, weight, eps):
+    x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    y = rms_norm__rsqrt(x, weight, eps)
+    y.backward(grad_y)
+    return x.grad, weight.grad
+
+
+@right
+def rms_norm_backward__jacobian_per_row(grad_y, x, weight, eps):
+    dim, total, rows = x.shape[-1], torch.zeros(x.shape[-1], dtype=torch.float64), []
+    for g, row in zip(grad_y.double().reshape(-1, dim), x.double().reshape(-1, dim), strict=True):
+        s = (row @ row / dim + eps) ** -0.5
+        jacobian = s * torch.eye(dim) - s**3 / dim * torch.outer(row, row)
+        rows.append(jacobian @ (g * weight.double()))
+        total += g * row * s
+    return torch.stack(rows).reshape(x.shape).to(x.dtype), total.to(weight.dtype)
+
+
+@right
+def rms_norm_backward__einsum(grad_y, x, weight, eps):
+    x64, g64 = x.double(), grad_y.double()
+    s = (torch.einsum("...d,...d->...", x64, x64) / x.shape[-1] + eps) ** -0.5
+    along = torch.einsum("...d,...d,d->...", g64, x64, weight.double()) / x.shape[-1]
+    grad_x = torch.einsum("...,...d,d->...d", s, g64, weight.double()) - (s**3 * along)[..., None] * x64
+    return grad_x.to(x.dtype), torch.einsum("...d,...d,...->d", g64, x64, s).to(x.dtype)
+
+
+@wrong("float32")
+def rms_norm_backward__no_upcast(grad_y, x, weight, eps):
+    rms = (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+    n, u = x / rms, weight * grad_y
+    return (u - n * (n * u).mean(-1, keepdim=True)) / rms, (grad_y * n).reshape(-1, x.shape[-1]).sum(0)
+
+
+@wrong("all dimensions but the last")
+def rms_norm_backward__axes_counted_by_hand(grad_y, x, weight, eps):
+    rms = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt()
+    n, u = x.float() / rms, weight.float() * grad_y.float()
+    grad_weight = grad_y.float() * n
+    if x.ndim == 3:
+        grad_weight = grad_weight.sum((0, 1))
+    elif x.ndim == 2:
+        grad_weight = grad_weight.sum(0)
+    return ((u - n * (n * u).mean(-1, keepdim=True)) / rms).to(x.dtype), grad_weight.to(x.dtype)
+
+
+@wrong("gain (weight)")
+def rms_norm_backward__gain_forgotten(grad_y, x, weight, eps):
+    s = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+    n = x * s
+    return s * (grad_y - n * (grad_y * n).mean(-1, keepdim=True)), (grad_y * n).reshape(-1, x.shape[-1]).sum(0)
+
+
+@wrong("Return all")
+def rms_norm_backward__one_result(grad_y, x, weight, eps):
+    return rms_norm_backward__formula(grad_y, x, weight, eps)[0]
+
+
+@wrong("eps, inside")
+def rms_norm_backward__eps_forgotten(grad_y, x, weight, eps):
+    return rms_norm_backward__einsum(grad_y, x, weight, 0.0)
+
+
+@right
+def layer_norm_angle__arctan(x):
+    return torch.atan(x.mean(-1).abs() / x.std(-1, correction=0))
+
+
+@right
+def layer_norm_angle__clamped_cosine(x):
+    y = F.layer_norm(x, (x.shape[-1],), eps=0.0)
+    return F.cosine_similarity(x.double(), y.double(), dim=-1).clamp(-1, 1).acos().to(x.dtype)
+
+
+@right
+def layer_norm_angle__arcsin(x):
+    return torch.asin((x.double().mean(1).abs() / x.double().pow(2).mean(1).sqrt()).clamp(max=1)).to(x.dtype)
+
+
+@right
+def layer_norm_angle__loop_with_atan2(x):
+    out = torch.empty(len(x), dtype=x.dtype)
+    for n, row in enumerate(x):
+        centred = row - row.mean()
+        out[n] = torch.atan2((row - centred).norm(), centred.norm())
+    return out
+
+
+@wrong("above 1")
+def layer_norm_angle__cosine_not_clamped(x):
+    y = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True, correction=0)
+    cosine = (x * y).sum(-1) / (x.pow(2).sum(-1).sqrt() * y.pow(2).sum(-1).sqrt())
+    return torch.acos(cosine * (1 + 1e-6))  # as rounding does it on some machines
+
+
+@wrong("cosine")
+def layer_norm_angle__cosine(x):
+    return F.cosine_similarity(x, F.layer_norm(x, x.shape[-1:], eps=0.0), dim=-1)
+
+
+@wrong("std over |mean|")
+def layer_norm_angle__upside_down(x):
+    return torch.atan2(x.std(-1, correction=0), x.mean(-1).abs())
+
+
+@wrong("RMSNorm turns by 0")
+def layer_norm_angle__of_rms_norm(x):
+    y = F.rms_norm(x, x.shape[-1:], eps=0.0)
+    return F.cosine_similarity(x.double(), y.double(), dim=-1).clamp(-1, 1).acos().to(x.dtype)

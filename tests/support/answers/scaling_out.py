@@ -1,0 +1,135 @@
+"""Right and wrong answers to the exercises of notebook 09, scaling out."""
+
+import torch
+from torch.nn import functional as F
+
+from tests.support.answers.register import right, wrong
+
+
+@right
+def split_feed_forward__chunks(x, w_gate, w_up, w_down, n_ranks):
+    shares = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks, dim=1), strict=True)
+    return torch.stack([(F.silu(x @ gate.T) * (x @ up.T)) @ down.T for gate, up, down in shares])
+
+
+@right
+def split_feed_forward__einsum(x, w_gate, w_up, w_down, n_ranks):
+    hidden = F.silu(x @ w_gate.T) * (x @ w_up.T)
+    hidden = hidden.unflatten(-1, (n_ranks, -1))
+    return torch.einsum("...rf,drf->r...d", hidden, w_down.unflatten(-1, (n_ranks, -1)))
+
+
+@right
+def split_feed_forward__loop(x, w_gate, w_up, w_down, n_ranks):
+    size, parts = w_gate.shape[0] // n_ranks, []
+    for rank in range(n_ranks):
+        mine = slice(rank * size, rank * size + size)
+        hidden = F.silu(F.linear(x, w_gate[mine])) * F.linear(x, w_up[mine])
+        parts.append(F.linear(hidden, w_down[:, mine]))
+    return torch.stack(parts)
+
+
+def _swiglu(x, gate, up, down):
+    return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+
+@wrong("reshape work where .view")
+def split_feed_forward__view(x, w_gate, w_up, w_down, n_ranks):
+    flat = x.view(-1, x.shape[-1])
+    shares = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks, dim=1), strict=True)
+    parts = [(F.silu(flat @ g.T) * (flat @ u.T)) @ d.T for g, u, d in shares]
+    return torch.stack(parts).view(n_ranks, *x.shape)
+
+
+@wrong("columns")
+def split_feed_forward__down_by_rows(x, w_gate, w_up, w_down, n_ranks):
+    hidden = F.silu(x @ w_gate.T) * (x @ w_up.T)
+    size, parts = len(w_down) // n_ranks, torch.zeros(n_ranks, *x.shape, dtype=x.dtype)
+    for rank in range(n_ranks):
+        mine = slice(rank * size, (rank + 1) * size)
+        parts[rank, ..., mine] = hidden @ w_down[mine].T
+    return parts
+
+
+@wrong("dim=1")
+def split_feed_forward__down_in_row_chunks(x, w_gate, w_up, w_down, n_ranks):
+    parts = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks), strict=True)
+    return torch.stack([_swiglu(x, *part) for part in parts])
+
+
+@wrong("fixed number of dimensions")
+def split_feed_forward__two_dimensions_only(x, w_gate, w_up, w_down, n_ranks):
+    hidden = F.silu(torch.einsum("td,fd->tf", x, w_gate)) * torch.einsum("td,fd->tf", x, w_up)
+    cut = hidden.unflatten(-1, (n_ranks, -1)), w_down.unflatten(-1, (n_ranks, -1))
+    return torch.einsum("trf,drf->rtd", *cut)
+
+
+@right
+def block_plan__written():
+    readers = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+    return {**dict.fromkeys(readers, "column"), "o_proj": "row", "down_proj": "row"}
+
+
+@right
+def block_plan__other_order():
+    return {"down_proj": "row", "o_proj": "row"} | {f"{name}_proj": "column" for name in ("up", "gate", "v", "k", "q")}
+
+
+@right
+def block_plan__by_writing():
+    names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    return {name: "row" if name[0] in "od" else "column" for name in names}
+
+
+_PLAN = {f"{name}_proj": "column" for name in ("q", "k", "v", "gate", "up")} | {"o_proj": "row", "down_proj": "row"}
+
+
+_TURNED = {"row": "column", "column": "row"}
+_TORCH = {"row": "RowwiseParallel", "column": "ColwiseParallel"}
+for words, slip, answer in (
+    ("inputs of o_proj", "all_columns", dict.fromkeys(_PLAN, "column")),
+    ("outputs of gate_proj", "feed_forward_reversed", _PLAN | dict(gate_proj="row", up_proj="row", down_proj="column")),
+    ("own heads' queries", "everything_reversed", {name: _TURNED[style] for name, style in _PLAN.items()}),
+    ("cut like q_proj", "k_by_rows", _PLAN | {"k_proj": "row"}),
+    ("own heads", "v_by_rows", _PLAN | {"v_proj": "row"}),
+    ("unit by unit", "up_by_rows", _PLAN | {"up_proj": "row"}),
+    ("inputs of down_proj", "down_by_columns", _PLAN | {"down_proj": "column"}),
+    ('Choose "column" or "row"', "torch_words", {name: _TORCH[style] for name, style in _PLAN.items()}),
+    ("keys are", "without_o", {name: style for name, style in _PLAN.items() if name != "o_proj"}),
+    ("keys are", "a_list", list(_PLAN.values())),
+):
+    wrong(words, f"block_plan__{slip}")(lambda answer=answer: answer)
+
+
+@right
+def bytes_sent_per_token__formula(dim, n_layers, n_ranks, bytes_per_number):
+    return int(4 * n_layers * dim * bytes_per_number * (n_ranks - 1) / n_ranks)
+
+
+@right
+def bytes_sent_per_token__share(dim, n_layers, n_ranks, bytes_per_number):
+    share = dim * bytes_per_number / n_ranks  # of the vector, per rank
+    return int(2 * n_layers * 2 * (n_ranks - 1) * share)
+
+
+@right
+def bytes_sent_per_token__loop(dim, n_layers, n_ranks, bytes_per_number):
+    total = 0.0
+    for _ in range(2 * n_layers):
+        for _ in ("reduce-scatter", "all-gather"):
+            total += (1 - 1 / n_ranks) * dim * bytes_per_number
+    return round(total)
+
+
+@wrong("Round, then int")
+def bytes_sent_per_token__float(dim, n_layers, n_ranks, bytes_per_number):
+    return 4 * n_layers * dim * bytes_per_number * (n_ranks - 1) / n_ranks
+
+
+@wrong("keeps its own share")
+def bytes_sent_per_token__each_sum_sends_the_vector_twice(dim, n_layers, n_ranks, bytes_per_number):
+    vector, sent = dim * bytes_per_number, 0
+    for _ in range(n_layers):
+        for _ in ("attention", "feed-forward"):
+            sent += 2 * vector if n_ranks > 1 else 0
+    return sent
