@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import tempfile
+import zipfile
 from pathlib import Path
 
 import torch
@@ -16,7 +17,6 @@ from tokenizers import Tokenizer
 from helpers.config import LLAMA3_SCALING, LlamaConfig
 from helpers.device import explain_out_of_memory
 from helpers.model import Llama, swiglu_hidden_dim
-from helpers.validate import require_honest_tensors, require_honest_zip
 
 # our name -> Hugging Face's, Meta's; {} is the number of the layer
 OUTER_NAMES = {
@@ -25,21 +25,18 @@ OUTER_NAMES = {
     "lm_head.weight": ("lm_head.weight", "output.weight"),
 }
 LAYER_NAMES = {
-    "layers.{}.attention_norm.weight": ("model.layers.{}.input_layernorm.weight", "layers.{}.attention_norm.weight"),
-    "layers.{}.attention.q_proj.weight": ("model.layers.{}.self_attn.q_proj.weight", "layers.{}.attention.wq.weight"),
-    "layers.{}.attention.k_proj.weight": ("model.layers.{}.self_attn.k_proj.weight", "layers.{}.attention.wk.weight"),
-    "layers.{}.attention.v_proj.weight": ("model.layers.{}.self_attn.v_proj.weight", "layers.{}.attention.wv.weight"),
-    "layers.{}.attention.o_proj.weight": ("model.layers.{}.self_attn.o_proj.weight", "layers.{}.attention.wo.weight"),
-    "layers.{}.ffn_norm.weight": ("model.layers.{}.post_attention_layernorm.weight", "layers.{}.ffn_norm.weight"),
-    "layers.{}.feed_forward.gate_proj.weight": (
-        "model.layers.{}.mlp.gate_proj.weight",
-        "layers.{}.feed_forward.w1.weight",
-    ),
-    "layers.{}.feed_forward.up_proj.weight": ("model.layers.{}.mlp.up_proj.weight", "layers.{}.feed_forward.w3.weight"),
-    "layers.{}.feed_forward.down_proj.weight": (
-        "model.layers.{}.mlp.down_proj.weight",
-        "layers.{}.feed_forward.w2.weight",
-    ),
+    "layers.{}." + ours: ("model.layers.{}." + hugging_face, "layers.{}." + meta)
+    for ours, hugging_face, meta in (
+        ("attention_norm.weight", "input_layernorm.weight", "attention_norm.weight"),
+        ("attention.q_proj.weight", "self_attn.q_proj.weight", "attention.wq.weight"),
+        ("attention.k_proj.weight", "self_attn.k_proj.weight", "attention.wk.weight"),
+        ("attention.v_proj.weight", "self_attn.v_proj.weight", "attention.wv.weight"),
+        ("attention.o_proj.weight", "self_attn.o_proj.weight", "attention.wo.weight"),
+        ("ffn_norm.weight", "post_attention_layernorm.weight", "ffn_norm.weight"),
+        ("feed_forward.gate_proj.weight", "mlp.gate_proj.weight", "feed_forward.w1.weight"),
+        ("feed_forward.up_proj.weight", "mlp.up_proj.weight", "feed_forward.w3.weight"),
+        ("feed_forward.down_proj.weight", "mlp.down_proj.weight", "feed_forward.w2.weight"),
+    )
 }
 META_SPLIT_BY_COLUMNS = ("wo.weight", "w2.weight")  # Meta's row-parallel layers: each shard holds some input columns
 READ_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -61,8 +58,8 @@ def load_checkpoint(
 ) -> Llama:
     """Open a LLaMA checkpoint folder: config.json + safetensors (Hugging Face) or params.json + .pth (Meta).
 
-    Every weight must be there, fit and be finite; a problem of any of them is reported before a model is made.
-    Links are followed, for the Hub's cache is made of them: what they lead to is only read, as JSON or weights.
+    Every weight must be present, of the right shape and finite; every problem is reported before a model is made.
+    Links are followed, because the Hub's cache consists of them; what they point to is only read, as JSON or weights.
 
     Args:
         folder: a local folder.
@@ -112,7 +109,7 @@ def model_from_weights(
     wanted = dict(model.named_parameters(remove_duplicate=False))
     if config.tie_embeddings and (embedding := weights.get("tok_embeddings.weight")) is not None:
         same = torch.equal(weights.get("lm_head.weight", embedding), embedding)
-        if not same and embedding.isfinite().all():  # NaN, which equals nothing, is told below
+        if not same and embedding.isfinite().all():  # NaN equals nothing; it is reported below
             raise ValueError(f"{source}: the config ties embeddings, lm_head differs from tok_embeddings: untie them.")
         weights = weights | {"lm_head.weight": embedding}
     problems = [f"missing: {name}" for name in wanted if name not in weights]
@@ -150,7 +147,7 @@ def fetch_checkpoint(name: str) -> Path:
 
     Raises:
         ValueError: if the name is not of the form owner/model.
-        ConnectionError: if it is neither in the cache nor to be had now; says what to do.
+        ConnectionError: if it is neither in the cache nor available now; the text says what to do.
     """
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
         raise ValueError(f"{name!r} is not a name on the Hub: write owner/model, as in HuggingFaceTB/SmolLM2-135M.")
@@ -238,7 +235,7 @@ def _read_json(path):
 
 
 def weights_to_hugging_face(model: Llama) -> dict[str, torch.Tensor]:
-    """The model's weights under Hugging Face's names; a tied matrix stands once, as there."""
+    """The model's weights under Hugging Face's names; a tied matrix is stored once, as there."""
     names = name_map(model.config.n_layers)
     if model.config.tie_embeddings:
         del names["lm_head.weight"]
@@ -256,24 +253,17 @@ def config_to_hugging_face(config: LlamaConfig, dtype: torch.dtype = torch.float
     elif scaling["type"] == "llama3":
         scaling = LLAMA3_SCALING | scaling
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.dim,
-        "intermediate_size": config.hidden_dim,
-        "num_hidden_layers": config.n_layers,
-        "num_attention_heads": config.n_heads,
-        "num_key_value_heads": config.n_kv_heads,
-        "head_dim": config.head_dim,
-        "hidden_act": "silu",
-        "max_position_embeddings": config.max_seq_len,
-        "rms_norm_eps": float(config.norm_eps),
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama",
+        "vocab_size": config.vocab_size, "hidden_size": config.dim, "intermediate_size": config.hidden_dim,
+        "num_hidden_layers": config.n_layers, "num_attention_heads": config.n_heads,
+        "num_key_value_heads": config.n_kv_heads, "head_dim": config.head_dim, "hidden_act": "silu",
+        "max_position_embeddings": config.max_seq_len, "rms_norm_eps": float(config.norm_eps),
         "rope_parameters": {"rope_type": scaling.pop("type"), "rope_theta": theta, **scaling},
         "tie_word_embeddings": config.tie_embeddings,
         **dict.fromkeys(("attention_bias", "mlp_bias"), False),
         **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
         "dtype": str(dtype).removeprefix("torch."),
-    }
+    }  # fmt: skip
 
 
 def config_from_hugging_face(content: dict, source: str = "config.json") -> LlamaConfig:
@@ -299,19 +289,12 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
     try:
         n_heads = content["num_attention_heads"]
         return LlamaConfig(
-            vocab_size=content["vocab_size"],
-            dim=content["hidden_size"],
-            n_layers=content["num_hidden_layers"],
-            n_heads=n_heads,
-            n_kv_heads=content.get("num_key_value_heads") or n_heads,
-            hidden_dim=content["intermediate_size"],
-            head_dim=content.get("head_dim"),
-            max_seq_len=content.get("max_position_embeddings", 2048),
-            norm_eps=content.get("rms_norm_eps", 1e-6),
-            rope_theta=theta,
-            rope_scaling=rope,
-            tie_embeddings=content.get("tie_word_embeddings") or False,
-        )
+            vocab_size=content["vocab_size"], dim=content["hidden_size"], n_layers=content["num_hidden_layers"],
+            n_heads=n_heads, n_kv_heads=content.get("num_key_value_heads") or n_heads,
+            hidden_dim=content["intermediate_size"], head_dim=content.get("head_dim"),
+            max_seq_len=content.get("max_position_embeddings", 2048), norm_eps=content.get("rms_norm_eps", 1e-6),
+            rope_theta=theta, rope_scaling=rope, tie_embeddings=content.get("tie_word_embeddings") or False,
+        )  # fmt: skip
     except KeyError as error:
         raise ValueError(f"{source} has no {error}: it is not a complete LLaMA config. Fetch it again.") from None
     except (TypeError, ValueError, OverflowError) as error:
@@ -356,7 +339,7 @@ def _read_hugging_face(folder):
             )
         try:
             theirs |= load_file(path)
-        except Exception as error:  # of safetensors, or of PyTorch, with its stack, for a shape that it cannot make
+        except Exception as error:  # safetensors' own; or PyTorch's, with its stack, for an impossible shape
             why = str(error).partition("\n")[0]
             raise ValueError(f"{path} is damaged or cut short ({why}): fetch the file again.") from error
     return config, _rename(theirs, config.n_layers, "hf")
@@ -418,6 +401,30 @@ def _read_meta(folder):
     except (AttributeError, TypeError, ValueError, IndexError, ArithmeticError, RuntimeError) as error:
         raise ValueError(f"{folder}: params.json and the shards make no LLaMA ({error}): fetch all again.") from error
     return config, weights
+
+
+def require_honest_zip(path: Path):
+    """Raise ValueError if the parts of a file that torch.save wrote unpack to more than the file holds.
+
+    torch.save does not compress: such a file was made to fill the memory of whoever opens it.
+    """
+    with zipfile.ZipFile(path) as parts:
+        unpacked, size = sum(part.file_size for part in parts.infolist()), path.stat().st_size
+    if unpacked > size:
+        raise ValueError(f"{path} has {size:,} bytes, but unpacks to {unpacked:,}")
+
+
+def require_honest_tensors(tensors: dict[str, torch.Tensor], size: int):
+    """Raise ValueError unless the values are ordinary tensors that a file of `size` bytes can hold.
+
+    A tensor may show one stored number as a huge matrix (stride 0), and many tensors may share one storage.
+    """
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise ValueError(f"{name} is no ordinary tensor")
+    claimed = sum(tensor.nbytes for tensor in tensors.values())
+    if claimed > 2 * size:  # tied embeddings show one matrix twice
+        raise ValueError(f"its tensors claim {claimed:,} bytes, but the file has {size:,}")
 
 
 def _join(parts, name, dim):

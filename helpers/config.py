@@ -24,8 +24,8 @@ class LlamaConfig:
     hidden_dim: int  # final inner width of the feed-forward (swiglu_hidden_dim computes it)
     head_dim: int | None = None  # width of one head; None becomes dim // n_heads
     max_seq_len: int  # longest sequence a cache holds by default [token]
-    norm_eps: float  # added to the mean square before the root [1]
-    rope_theta: float  # base of the rotation frequencies [1]
+    norm_eps: float  # added to the mean square before the root
+    rope_theta: float  # base of the rotation frequencies
     rope_scaling: dict | None = None  # None, or {"type": "linear" | "ntk" | "llama3", "factor": ...}
     tie_embeddings: bool  # one matrix for tok_embeddings and lm_head
 
@@ -66,7 +66,7 @@ LLAMA3_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max
 
 
 def require_rope(head_dim, theta, scaling):
-    """Raise ValueError unless these three describe rotations; the text says which does not, and what to change."""
+    """Raise ValueError unless head_dim, theta and scaling fit together; the text says which does not, and why."""
     if head_dim < 2 or head_dim % 2:
         raise ValueError(f"head_dim={head_dim} must be even and >= 2: RoPE turns pairs of numbers.")
     require_number("rope_theta", theta, lambda theta: 1 < theta <= 1e18, "> 1 and <= 1e18, for example 10000.0")
@@ -120,7 +120,7 @@ _LLAMA_32_1B = replace(
     rope_scaling={"type": "llama3", "factor": 32.0, **LLAMA3_SCALING},
 )  # fmt: skip
 
-# Published models, each written as its difference from another one. (head_dim=None: computed again.)
+# Published models, each written as its difference from another one (head_dim=None: it is computed anew).
 PRESETS = {
     "llama-2-7b": _LLAMA_2_7B,
     "llama-2-13b": replace(

@@ -37,9 +37,9 @@ def set_seed(seed: int = 0) -> torch.Generator:
 
 
 def wait_for(device: torch.device):
-    """Wait until the device has done all it was given: to be called before a clock is read.
+    """Wait until the device has finished its work; call this before you read a clock.
 
-    An accelerator works on its own; Python only hands the work over and goes on.
+    An accelerator works on its own: Python hands the work over and goes on.
     """
     if device.type != "cpu":
         {"cuda": torch.cuda, "mps": torch.mps}[device.type].synchronize()
@@ -47,10 +47,10 @@ def wait_for(device: torch.device):
 
 @contextlib.contextmanager
 def explain_out_of_memory(what_to_do: str):
-    """Add to an out-of-memory error from inside which setting to change; any other error passes unchanged.
+    """If memory runs out inside this block, say which setting to change; any other error passes unchanged.
 
     Args:
-        what_to_do: what was asked for, with its values, and what to ask for instead.
+        what_to_do: a sentence that says what was asked for, with its values, and what to ask for instead.
 
     Raises:
         torch.OutOfMemoryError: what_to_do; PyTorch's own error is its cause.
@@ -58,14 +58,16 @@ def explain_out_of_memory(what_to_do: str):
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error) or is_out_of_memory(error.__cause__):  # another error, or explained already
+        if not is_out_of_memory(error) or is_out_of_memory(
+            error.__cause__
+        ):  # another error, or one that is explained already
             raise
-        traceback.clear_frames(error.__traceback__)  # Jupyter keeps the error, and it the tensors of what has failed
+        traceback.clear_frames(error.__traceback__)  # Jupyter keeps the error, and would keep its tensors
         raise torch.OutOfMemoryError(f"out of memory: {what_to_do}") from error
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error says that memory does not suffice; only CUDA has a kind of its own for it."""
+    """Whether an error says that memory has run out; only CUDA has an exception of its own for it."""
     says = r"out of memory|can't allocate memory|not enough memory|invalid buffer size"  # MPS, Linux, Windows, MPS
     kinds = (torch.OutOfMemoryError, MemoryError)
     return isinstance(error, kinds) or (isinstance(error, RuntimeError) and bool(re.search(says, str(error), re.I)))

@@ -1,4 +1,4 @@
-"""The same model laid out for steps of one token: joined matrices, a core for each piece, fewer bytes per weight."""
+"""The same model with its weights laid out for steps of one token: joined matrices, all cores, fewer bytes."""
 
 import copy
 
@@ -10,15 +10,16 @@ from helpers.model import GroupedQueryAttention, Llama, SwiGLU, apply_rope
 
 
 def prepare_for_decoding(model: Llama, weights: str | None = None) -> Llama:
-    """The same function with its matrices laid out for steps of one token, on the CPU; elsewhere the model itself.
+    """The same function with its matrices laid out for steps of one token on the CPU.
 
-    For writing only: matrices are copied, embedding and norms are shared with the model. After training prepare anew,
-    and move or cast neither of the two.
+    Use the result only to generate text. Its matrices are copies; embedding and norms are shared with the model. So
+    prepare again after you have trained, moved or cast the model, and do not move or cast the result. A model on an
+    accelerator is returned as it is.
 
     Args:
         model: the LLaMA; it stays as it is.
         weights: None keeps the precision and the results (rounding apart); "bfloat16" takes 2 bytes per weight, "int8"
-            1 byte and one scale per output row [1].
+            1 byte and one scale per output row.
 
     Returns:
         a LLaMA of the same config, with the same forward, cache and embedding.
@@ -27,7 +28,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None) -> Llama:
         ValueError: if weights is another word, or the model is prepared already.
 
     Source:
-        int8 with a scale per row: LLM.int8, arXiv 2208.07339, section 2; notebook 06.
+        int8 with a scale per row: LLM.int8, arXiv 2208.07339, section 2; notebook 07.
     """
     if weights not in (None, "bfloat16", "int8"):
         raise ValueError(f"weights={weights!r} is not known: use None, 'bfloat16' or 'int8'.")
@@ -35,7 +36,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None) -> Llama:
         raise ValueError("this model is prepared already: pass the one that it was made from.")
     first = model.tok_embeddings.weight
     if first.device.type != "cpu":
-        return model  # an accelerator uses all of its cores for a single vector too
+        return model  # an accelerator already uses all of its cores for a single vector
     dtype = getattr(torch, weights) if weights else first.dtype
 
     def linear(*matrices):
@@ -108,7 +109,7 @@ class _FusedAttention(GroupedQueryAttention):
         q, k, v = self.project(x, cos, sin)
         if cache is not None:
             k, v = cache.update(layer, k, v)
-        q = q.view(len(q), self.n_kv_heads, self.n_rep, -1)  # a group's query heads as rows of one: nothing is repeated
+        q = q.view(len(q), self.n_kv_heads, self.n_rep, -1)  # query heads that share a key head become rows: no copies
         mixed = F.scaled_dot_product_attention(q, k, v)  # (B, K, R, h)
         return self.o_proj(mixed.flatten(1)[:, None])
 

@@ -1,12 +1,10 @@
-"""Writing: choose the next token from the logits, append it, repeat; the cache keeps what was read.
-
-`prepare_for_decoding` lays a model's matrices out for steps of one token.
-"""
+"""Writing: choose the next token from the logits, append it, repeat; the cache keeps what was read."""
 
 from collections.abc import Iterable, Iterator
 
 import torch
 
+from helpers import MovedError
 from helpers.device import explain_out_of_memory
 from helpers.model import Llama
 from helpers.validate import require_number, require_seed, require_tokens
@@ -19,9 +17,9 @@ def next_token_probabilities(
 
     Args:
         logits: of the last position, (B, V) float.
-        temperature: divides the logits; below 1 sharpens, above 1 flattens; 0 puts everything on the largest [1].
+        temperature: divides the logits; below 1 sharpens, above 1 flattens; 0 puts everything on the largest.
         top_k: keep the k most likely tokens.
-        top_p: then keep the most likely tokens whose probabilities reach top_p together (always at least one) [1].
+        top_p: then keep the most likely tokens whose probabilities reach top_p together (always at least one).
 
     Returns:
         probabilities, (B, V), rows sum to 1.
@@ -63,7 +61,7 @@ def _require_settings(temperature, top_k, top_p):
 
 
 def _stop_ids(stop, vocab_size):
-    """stop as a list of token ids: one id, any row of them, a tensor or None."""
+    """A list of token ids from `stop`, which is one id, several in any form, or None."""
     stop = stop.flatten().tolist() if isinstance(stop, torch.Tensor) else stop
     ids = [] if stop is None else list(stop) if isinstance(stop, Iterable) else [stop]
     if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocab_size for token in ids):
@@ -72,16 +70,10 @@ def _stop_ids(stop, vocab_size):
 
 
 def stream(
-    model: Llama,
-    tokens: torch.Tensor,
-    max_new_tokens: int,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    stop: int | Iterable[int] | None = None,
-    seed: int | None = None,
+    model: Llama, tokens: torch.Tensor, max_new_tokens: int, temperature: float = 0.0, top_k: int | None = None,
+    top_p: float | None = None, stop: int | Iterable[int] | None = None, seed: int | None = None,
     n_pad: torch.Tensor | None = None,
-) -> Iterator[torch.Tensor]:
+) -> Iterator[torch.Tensor]:  # fmt: skip
     """Yield the next token of every row, (B,) int64, as soon as it is chosen.
 
     Arguments as in `generate`, but tokens are (B, T) only; n_pad: left padding of each row, (B,) int64.
@@ -116,15 +108,10 @@ def stream(
 
 @torch.no_grad()
 def generate(
-    model: Llama,
-    tokens: torch.Tensor | list[list[int]],
-    max_new_tokens: int,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    stop: int | Iterable[int] | None = None,
+    model: Llama, tokens: torch.Tensor | list[list[int]], max_new_tokens: int, temperature: float = 0.0,
+    top_k: int | None = None, top_p: float | None = None, stop: int | Iterable[int] | None = None,
     seed: int | None = None,
-) -> torch.Tensor | list[list[int]]:
+) -> torch.Tensor | list[list[int]]:  # fmt: skip
     """Continue each prompt by up to max_new_tokens tokens.
 
     Args:
@@ -133,7 +120,7 @@ def generate(
             on the left so that all rows end together.
         temperature, top_k, top_p: as in `next_token_probabilities`; temperature 0 always takes the likeliest token.
         stop: a token id, or several: a row that has produced one of them is finished.
-        seed: for the draws, made on the CPU, so that every device draws the same numbers.
+        seed: of the random draws, which are made on the CPU, so that every device draws the same numbers.
 
     Returns:
         prompts and what follows them, (B, T + new) int64 on the CPU, in which a finished row repeats its stop token;
@@ -179,3 +166,9 @@ def _require_prompts(prompts):
     for token in (token for row in prompts for token in row):
         if type(token) is not int or abs(token) >= 2**63:
             raise ValueError(f"a prompt holds {token!r}, no token id: encode text with the model's tokenizer first.")
+
+
+def __getattr__(name):  # Python calls this for a name that this file does not have
+    if name == "prepare_for_decoding":
+        raise MovedError("helpers.generate.prepare_for_decoding")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

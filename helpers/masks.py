@@ -23,12 +23,12 @@ def causal(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 
 
 def itself(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """The key is the query's own: what keeps a row from being empty."""
+    """The key stands at the query's own position: joined with |, it keeps a row of the mask from being empty."""
     return key == query[:, None]
 
 
 def sliding_window(query: torch.Tensor, key: torch.Tensor, window: int) -> torch.Tensor:
-    """The key is among the last `window` tokens up to the query, which counts; a later key passes too: add & causal.
+    """The key is one of the last `window` tokens, the query among them; later keys pass too, so join it with & causal.
 
     Source:
         Mistral 7B, arXiv 2310.06825, section 2.
@@ -56,7 +56,7 @@ def same_document(query: torch.Tensor, key: torch.Tensor, document: torch.Tensor
 
 
 def prefix(query: torch.Tensor, key: torch.Tensor, length: int) -> torch.Tensor:
-    """The key is one of the first `length` tokens, which everybody may read: combine with | causal.
+    """The key is one of the first `length` tokens, which every query may read: join it with | causal.
 
     Source:
         prefix LM, arXiv 1910.10683, section 3.2.1.

@@ -1,5 +1,8 @@
 """LLaMA: every part, in the order the data meets it.
 
+This file is the front door: LlamaConfig and PRESETS (from `helpers.config`) and KVCache (from `helpers.cache`) may be
+imported from here too.
+
 Letters for shapes, the same in every docstring and notebook:
     B batch        T query tokens   S key tokens (= T without a cache)
     D dim          F hidden_dim     V vocab_size
@@ -36,7 +39,7 @@ class RMSNorm(nn.Module):
 
     Args:
         dim: width of the vector.
-        eps: added to the mean square, inside the root [1].
+        eps: added to the mean square, inside the root.
 
     Source:
         Zhang and Sennrich 2019, arXiv 1910.07467, equation 4; notebook 01. Same as transformers `LlamaRMSNorm`.
@@ -64,11 +67,11 @@ def rope_inv_freq(head_dim: int, theta: float = 10000.0, scaling: dict | None = 
 
     Args:
         head_dim: width of one head, even.
-        theta: base of the geometric row of speeds [1].
+        theta: the base; each pair turns slower than the one before by the same factor, theta^(2/h).
         scaling: None; {"type": "linear", "factor": f} slows every pair by f; {"type": "ntk", "factor": f} raises the
             base so that the slowest pair is slowed by f and the fastest not at all; {"type": "llama3", "factor": f}
-            slows only pairs whose wavelength is long against the trained length. The other keys of "llama3" are named
-            as in Hugging Face's config.json and default to Meta's constants.
+            slows only the pairs whose wavelength is long compared with the trained length. The other keys of "llama3"
+            are named as in Hugging Face's config.json and default to Meta's constants.
 
     Returns:
         inv_freq, (h/2,) float32 [rad/token].
@@ -206,7 +209,7 @@ def repeat_kv(x: torch.Tensor, n_rep: int) -> torch.Tensor:
 
 
 def attention_weights(q: torch.Tensor, k: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-    """How much each query takes from each key: the textbook form that the fused kernel inside the model equals.
+    """How much each query takes from each key, in the textbook form; the model's fused kernel gives the same result.
 
     Args:
         q: queries, (B, H, T, h).
@@ -238,7 +241,7 @@ class GroupedQueryAttention(nn.Module):
         self.o_proj = nn.Linear(config.n_heads * config.head_dim, config.dim, bias=False)
 
     def project(self, x, cos, sin):
-        """Queries (B, H, T, h), keys and values (B, K, T, h) of x (B, T, D); q and k turned, v not."""
+        """Queries (B, H, T, h), keys and values (B, K, T, h) of x (B, T, D); q and k are turned, v is not."""
         q, k, v = (
             proj(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, T, heads * h) -> (B, heads, T, h)
             for proj in (self.q_proj, self.k_proj, self.v_proj)
@@ -370,31 +373,35 @@ class Llama(nn.Module):
         Raises:
             ValueError: if tokens are of another type, shape or range, or do not fit the cache (which stays as it was).
         """
-        require_tokens(tokens, self.config.vocab_size, self.tok_embeddings.weight.device)
+        n_cached, n_pad = self.check_call(tokens, cache, n_pad)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and cache is None):  # a cache keeps no gradient
+            x = self.tok_embeddings(tokens)  # (B, T) -> (B, T, D)
+            cos, sin, visible = self.rotation_and_mask(tokens.shape[1], n_cached, n_pad, tokens.device)
+            for layer, block in enumerate(self.layers):
+                x = block(x, cos, sin, visible, cache, layer)
+            x = self.final_norm(x[:, -1:] if last_only else x)
+            logits = self.lm_head(x)  # (B, T, D) -> (B, T, V)
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if cache is not None:  # last, so that a call that fails changes neither
+            cache.length, cache.n_pad = n_cached + tokens.shape[1], n_pad
+        return logits
+
+    def check_call(self, tokens, cache=None, n_pad=None):
+        """Raise ValueError unless forward can take these arguments; nothing has been changed then.
+
+        Returns:
+            the number of tokens that the cache holds, and the left padding that is in force, (B,) int64 or None.
+        """
+        weight = self.tok_embeddings.weight
+        require_tokens(tokens, self.config.vocab_size, weight.device)
         if n_pad is not None:
             n_pad = require_padding(n_pad, tokens, tokens.shape[1] if cache is None else cache.k.shape[3])
         if cache is None:
-            return self._logits(self._run(tokens, None, n_pad), last_only)
-        weight = self.tok_embeddings.weight
+            return 0, n_pad
         cache.require_room(tokens, self.config, weight.dtype, weight.device)
         if n_pad is not None and cache.length:
             raise ValueError(f"n_pad came after {cache.length} cached tokens: pass it with the first tokens only.")
-        with torch.no_grad():
-            n_pad = cache.n_pad if n_pad is None else n_pad
-            logits = self._logits(self._run(tokens, cache, n_pad), last_only)
-            cache.length, cache.n_pad = cache.length + tokens.shape[1], n_pad  # last: a failed call changes neither
-            return logits
-
-    def _run(self, tokens, cache, n_pad):
-        cos, sin, visible = self.rotation_and_mask(tokens.shape[1], cache.length if cache else 0, n_pad, tokens.device)
-        x = self.tok_embeddings(tokens)  # (B, T) -> (B, T, D)
-        for layer, block in enumerate(self.layers):
-            x = block(x, cos, sin, visible, cache, layer)
-        return x
-
-    def _logits(self, x, last_only):
-        logits = self.lm_head(self.final_norm(x[:, -1:] if last_only else x))
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return cache.length, cache.n_pad if n_pad is None else n_pad
 
     def rotation_and_mask(self, n_query: int, n_cached: int = 0, n_pad=None, device=None):
         """What every block shares: cos and sin of the rotation angles, and who may see whom.

@@ -2,7 +2,8 @@
 
 Matrices that read the residual stream are cut by their outputs: a rank has its own heads and hidden units. Those that
 write to the stream are cut by their inputs: each rank has a part of every output, and one sum joins the parts. So a
-block needs two sums, one for attention and one for the feed-forward. The vocabulary is cut too.
+block needs two sums, one for attention and one for the feed-forward. The vocabulary is cut too. To let two processes
+write a text together, or, with --compare, to see that the split model is the same function as the whole one:
 
     python -m torch.distributed.run --nproc-per-node 2 -m helpers.parallel helpers/assets/tiny-llama
 """
@@ -10,6 +11,7 @@ block needs two sums, one for attention and one for the feed-forward. The vocabu
 import argparse
 import json
 import os
+import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,8 +22,10 @@ from safetensors import safe_open
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.checkpoint import config_from_hugging_face, name_map
+from helpers.checkpoint import config_from_hugging_face, load_checkpoint, name_map
 from helpers.config import LlamaConfig
 from helpers.generate import generate
 from helpers.model import Llama
@@ -29,7 +33,7 @@ from helpers.text import encode, load_tokenizer
 
 
 def parallel_plan(config: LlamaConfig) -> dict[str, ParallelStyle]:
-    """How each matrix is cut: the name of a module, and the style of `parallelize_module`; norms stay whole."""
+    """How each matrix is cut, by the name of its module; the norms stay whole."""
     plan = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate()),  # a rank has some tokens' rows; one sum
         "lm_head": ColwiseParallel(output_layouts=Replicate()),  # a rank scores some tokens; the scores are gathered
@@ -50,14 +54,14 @@ def require_divisible(config: LlamaConfig, n_ranks: int):
         if getattr(config, name) % n_ranks:
             raise ValueError(
                 f"{name}={getattr(config, name)} cannot be dealt out to {n_ranks} processes: start a number of "
-                "processes that divides it (notebook 07, section 7.2)."
+                "processes that divides it (notebook 09, section 9.2)."
             )
 
 
 def split_model(model: Llama, mesh: DeviceMesh) -> Llama:
     """Cut a model in place: every rank calls this with the same weights and keeps its part.
 
-    `model.config` then tells this rank's numbers of heads, so that its cache has the size of its part.
+    `model.config` then holds this rank's numbers of heads, so that a cache has the size of this rank's part.
 
     Raises:
         ValueError: if heads, hidden units or vocabulary cannot be dealt out evenly.
@@ -126,16 +130,88 @@ def start_ranks(seconds: int = 60) -> DeviceMesh:
     return init_device_mesh(kind, (dist.get_world_size(),))
 
 
+class SummedBytes(TorchDispatchMode):
+    """Counts the bytes of the tensors that are handed to all-reduce."""
+
+    n_bytes = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        """Look at one operation; a split tensor passes, and comes again as the plain tensors and sums it stands for."""
+        if DTensor in types:
+            return NotImplemented
+        if "all_reduce" in str(operation):
+            self.n_bytes += args[0].nbytes
+        return operation(*args, **(kwargs or {}))
+
+
+def difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Largest difference, as a share of the largest expected magnitude."""
+    return ((actual - expected).abs().max() / expected.abs().max()).item()
+
+
+def gradients_of(model: torch.nn.Module, tokens: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Loss on tokens (B, T), and each weight's whole gradient, put together again where it is split."""
+    loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    loss.backward()
+    gradients = {name: weight.grad for name, weight in model.named_parameters()}
+    return loss, {name: g.full_tensor() if isinstance(g, DTensor) else g for name, g in gradients.items()}
+
+
+def compare(folder: str | Path, mesh) -> dict:
+    """Is the split model the same function as the whole one, and what does it send? Every rank must call this.
+
+    Returns:
+        what this rank found, by name, ready for JSON.
+    """
+    from torch.distributed.tensor.debug import CommDebugMode  # here, for it takes long to import
+
+    whole, part = load_checkpoint(folder, device=mesh.device_type), load_parallel(folder, mesh)
+    tokens = torch.randint(whole.config.vocab_size, (2, 12), generator=torch.Generator().manual_seed(0))
+    tokens = tokens.to(mesh.device_type)
+    logits = part(tokens)
+    found = {"rank": mesh.get_local_rank(), "logits": difference(logits, whole(tokens))}
+    found["equal bits"] = torch.equal(logits, whole(tokens))
+    cut_in_memory = split_model(load_checkpoint(folder, device=mesh.device_type), mesh)
+    found["cut in memory"] = difference(cut_in_memory(tokens), whole(tokens))
+    (loss, gradients), (split_loss, split_gradients) = gradients_of(whole, tokens), gradients_of(part, tokens)
+    found["loss"] = difference(split_loss, loss)
+    found["gradients"] = max(difference(split_gradients[name], gradient) for name, gradient in gradients.items())
+    found["same text"] = torch.equal(generate(part, tokens, 20), generate(whole, tokens, 20))
+    angles_and_mask = zip(part.rotation_and_mask(3, 5), whole.rotation_and_mask(3, 5), strict=True)
+    found["same angles and mask"] = all(torch.equal(ours, theirs) for ours, theirs in angles_and_mask)
+    found["heads"], found["key/value heads"] = part.config.n_heads, part.new_cache(1).k.shape[2]
+    local = [weight.to_local() if isinstance(weight, DTensor) else weight for weight in part.parameters()]
+    found["bytes held"] = sum(weight.nbytes for weight in local)
+    found["bytes in all"] = sum(weight.nbytes for weight in whole.parameters())
+    with CommDebugMode() as sent, torch.no_grad():
+        part(tokens)
+    found["sent"] = {str(what).split(".")[-1]: n for what, n in sent.get_comm_counts().items()}
+    with SummedBytes() as summed, torch.no_grad():
+        part(tokens)
+    found["tokens"], found["bytes summed"] = tokens.numel(), summed.n_bytes
+    for name, model in (("split", part), ("whole", whole)):
+        dist.barrier()
+        start = time.perf_counter()
+        if name == "split" or found["rank"] == 0:  # the whole model runs in one process, the other waits
+            generate(model, tokens[:1], 30)
+            found[f"seconds {name}"] = time.perf_counter() - start
+    dist.barrier()
+    return found
+
+
 def main():
-    """Generate with a model that is spread over the processes; the first one prints the text."""
+    """Write a text with a model that is spread over the processes, or compare it with the whole model."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--prompt", default="The value of a name is")
     parser.add_argument("--new", type=int, default=40, help="tokens to write")
+    parser.add_argument("--compare", action="store_true", help="print what each process found, one line of JSON each")
     arguments = parser.parse_args()
     if "WORLD_SIZE" not in os.environ:
         parser.error("start it with `python -m torch.distributed.run --nproc-per-node 2 -m helpers.parallel …`.")
     mesh = start_ranks()
+    if arguments.compare:
+        _print_comparison(arguments.folder, mesh)
     try:
         model, tokenizer = load_parallel(arguments.folder, mesh), load_tokenizer(arguments.folder)
         held = sum(w.to_local().nbytes if isinstance(w, DTensor) else w.nbytes for w in model.parameters())
@@ -146,6 +222,15 @@ def main():
             print(tokenizer.decode(written))
     finally:
         dist.destroy_process_group()
+
+
+def _print_comparison(folder, mesh):
+    everything = [None] * mesh.size()
+    dist.all_gather_object(everything, compare(folder, mesh))
+    if dist.get_rank() == 0:
+        print(*map(json.dumps, everything), sep="\n", flush=True)
+    dist.barrier()
+    os._exit(0)  # in PyTorch 2.6 an orderly end may hang, while gloo's threads free what they gathered (pytorch#154976)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def show_source(thing):
 
 
 def to_numpy(values) -> np.ndarray:
-    """A numpy array of a tensor on any device, a list or an array."""
+    """A numpy array with the values of a tensor on any device, of a list or of an array."""
     return values.detach().float().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
 
 
@@ -97,7 +97,7 @@ def plot_vectors(vectors, *, labels=None, colors=INK, styles="-", ax=None, title
             ax.plot([], [], color=color, ls=style, label=labels[i])
     limit = 1.15 * max(np.abs(vectors).max(), *(abs(side) for side in ax.dataLim.extents if math.isfinite(side)), 1e-9)
     ax.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", title=title)
-    ax.set(xlabel="coordinate 0 [1]", ylabel="coordinate 1 [1]")
+    ax.set(xlabel="coordinate 0", ylabel="coordinate 1")
     ax.axhline(0, color=HIDDEN, lw=0.8, zorder=0)
     ax.axvline(0, color=HIDDEN, lw=0.8, zorder=0)
     if labels is not None:
@@ -111,22 +111,6 @@ def draw_arc(ax: Axes, start: float, end: float, radius: float, text: str = ""):
     ax.add_patch(Arc((0, 0), 2 * radius, 2 * radius, theta1=math.degrees(low), theta2=math.degrees(high), color=INK))
     middle = (low + high) / 2
     ax.text(1.25 * radius * math.cos(middle), 1.25 * radius * math.sin(middle), text, ha="center", va="center")
-
-
-def plot_rotation_angles(angles, *, ax=None, title=None) -> Axes:
-    """Angle of every pair at every position, wrapped to one turn, as a cyclic colour map.
-
-    Args:
-        angles: (T, h/2) [rad].
-    """
-    ax = _axes(ax)
-    wrapped = np.angle(np.exp(1j * to_numpy(angles).astype(np.float64)))
-    image = ax.imshow(wrapped.T, cmap="twilight", vmin=-np.pi, vmax=np.pi, aspect="auto")
-    bar = ax.figure.colorbar(image, ax=ax, label="angle [rad], wrapped")
-    bar.set_ticks([-np.pi, -np.pi / 2, 0, np.pi / 2, np.pi], labels=["−π", "−π/2", "0", "π/2", "π"])
-    ax.set(xlabel="position [token]", ylabel="pair index [1]", title=title)
-    _integer_ticks(ax.yaxis, wrapped.shape[1])
-    return ax
 
 
 def plot_clock_hands(angles, *, ax=None, labels=None, color=INK, title=None) -> Axes:
@@ -148,14 +132,14 @@ def plot_clock_hands(angles, *, ax=None, labels=None, color=INK, title=None) -> 
     labels = range(rows.shape[1]) if labels is None else labels
     ax.set(xlim=(-1.4, 2.5 * rows.shape[1] - 1.1), ylim=(-2.5 * len(rows) + 1.1, 1.4), aspect="equal", title=title)
     ax.set_xticks(2.5 * np.arange(rows.shape[1]), labels)
-    ax.set_xlabel("pair index [1]")
+    ax.set_xlabel("pair index")
     ax.set_yticks([])
     ax.spines[["left", "bottom"]].set_visible(False)
     ax.tick_params(length=0)
     return ax
 
 
-def plot_turning(angles, *, ax=None, xlabel="layer [1]", title=None, label=None, color=INK, style="-", first=0) -> Axes:
+def plot_turning(angles, *, ax=None, xlabel="layer", title=None, label=None, color=INK, style="-", first=0) -> Axes:
     """By how much vectors are turned at each layer: the median, and the band that holds the middle 80 %.
 
     Args:
@@ -201,7 +185,7 @@ def plot_attention(weights, *, visible=None, ax=None, title=None, labels=None, c
         labels: texts of the tokens, for rows and columns; default: positions.
     """
     ax = _axes(ax, SQUARE)
-    return _heat_map(ax, weights, visible, Normalize(0, vmax), "viridis", "weight [1]", colorbar, title, labels)
+    return _heat_map(ax, weights, visible, Normalize(0, vmax), "viridis", "weight", colorbar, title, labels)
 
 
 def plot_scores(scores, *, visible=None, ax=None, title=None, labels=None, colorbar=True, limit=None) -> Axes:
@@ -213,7 +197,7 @@ def plot_scores(scores, *, visible=None, ax=None, title=None, labels=None, color
     """
     ax = _axes(ax, SQUARE)
     norm = CenteredNorm(0, limit)
-    return _heat_map(ax, scores, visible, norm, "RdBu_r", "score [1]", colorbar, title, labels)
+    return _heat_map(ax, scores, visible, norm, "RdBu_r", "score", colorbar, title, labels)
 
 
 def _heat_map(ax, values, visible, norm, cmap, unit, colorbar, title, labels):
@@ -256,11 +240,8 @@ def _integer_ticks(axis, size):
     axis.set_ticks(range(0, size, step))
 
 
-# ---------------------------------------------------------------------------- notebook 04: heads and their wiring
-
-
 def plot_head_wiring(n_heads: int, n_kv_heads: int, *, ax=None, title=None) -> Axes:
-    """Which query head reads which key/value head: query heads above, key/value heads below, a line for each reading.
+    """Which query head reads which key/value head: query heads above, key/value heads below, joined by lines.
 
     Args:
         n_heads: query heads, a multiple of n_kv_heads.
@@ -278,13 +259,10 @@ def plot_head_wiring(n_heads: int, n_kv_heads: int, *, ax=None, title=None) -> A
         ax.plot(x + 0.2, 0, "^", color=VALUE, ms=10)
         ax.text(x, -0.2, str(j), ha="center", va="top")
     ax.set(xlim=(-0.6, n_heads - 0.4), ylim=(-0.55, 1.55), title=title, xticks=[])
-    ax.set_yticks([0, 1], ["key/value\nhead [1]", "query\nhead [1]"])
+    ax.set_yticks([0, 1], ["key/value\nhead", "query\nhead"])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return ax
-
-
-# ------------------------------------------------------------------------------ notebook 00: the map
 
 
 def plot_llama_map(*, ax=None, title=None) -> Axes:
@@ -327,9 +305,6 @@ def plot_llama_map(*, ax=None, title=None) -> Axes:
     return ax
 
 
-# ------------------------------------------------------------------------------------ notebook 01, RMSNorm
-
-
 def plot_norm_sphere(points, *, ax=None, plane=False, title=None) -> Axes:
     """Vectors of three coordinates with the sphere of radius √3, seen from the side.
 
@@ -349,17 +324,14 @@ def plot_norm_sphere(points, *, ax=None, plane=False, title=None) -> Axes:
     ax.scatter(*to_numpy(points).T, color=INK, s=14)
     ax.set(xlim=(-2, 2), ylim=(-2, 2), zlim=(-2, 2), title=title)
     ax.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1], zticks=[-1, 0, 1])
-    ax.set(xlabel="coordinate 0 [1]", ylabel="coordinate 1 [1]", zlabel="coordinate 2 [1]")
+    ax.set(xlabel="coordinate 0", ylabel="coordinate 1", zlabel="coordinate 2")
     ax.set_box_aspect((1, 1, 1), zoom=0.85)
     ax.view_init(elev=18, azim=-20)
     return ax
 
 
-# ------------------------------------------------------------------------------------- notebook 03, SwiGLU
-
-
-def plot_by_token(values, tokens, *, ax=None, label="value [1]", title=None) -> Axes:
-    """Numbers that every token of a text has, one row per number, on a diverging map centred at 0.
+def plot_by_token(values, tokens, *, ax=None, label="value", title=None) -> Axes:
+    """Numbers for each token of a text: a row per number, a column per token, on a diverging map centred at 0.
 
     Args:
         values: (N, T).

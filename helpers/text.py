@@ -7,7 +7,6 @@ printed examples use the small fixed `excerpt()`.
 """
 
 import ast
-import json
 import math
 import sysconfig
 from collections.abc import Iterator
@@ -17,18 +16,20 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn import functional as F
 
-TINY_LLAMA = Path(__file__).parent / "assets" / "tiny-llama"
+from helpers.assets import ASSETS
+
+TINY_LLAMA = ASSETS / "tiny-llama"
 END_OF_TEXT = "<|end_of_text|>"
 SKIP = -100  # a target that cross_entropy leaves out
-MOST_LOGITS = 2**21  # at a time, 8 MB of float32: more are no faster
+MOST_LOGITS = 2**21  # computed at a time (8 MB of float32); more at once are no faster
 
 
 def reference_text(unique: bool = True) -> str:
     """The Python language reference, topic by topic in alphabetical order.
 
     Args:
-        unique: leave out every paragraph that already stood in an earlier topic. Long topics repeat short ones, and
-            with the copies in, a held-out part is no test: much of it has been read in training.
+        unique: leave out every paragraph that an earlier topic already has. Long topics repeat short ones, and with
+            the copies a held-out part would be no test, because much of it would have been read in training.
     """
     from pydoc_data.topics import topics
 
@@ -48,12 +49,11 @@ def library_docstrings() -> str:
     About 1.5 million characters, in the order of the files' names; reading them takes a few seconds.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
+    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = {}  # a dict keeps the order
     for path in sorted(library.rglob("*.py")):
-        if {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"} & set(
-            path.relative_to(library).parts
-        ):
+        if left_out & set(path.relative_to(library).parts):
             continue
         try:
             nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -71,12 +71,12 @@ def load_text(source: str | Path | None = None) -> str:
     """Your own text, or the Python reference.
 
     Args:
-        source: None for the reference; a UTF-8 file; or a folder, of which every file is read, in the order of the
-            names, folders in it too. Names that start with a dot are left out.
+        source: None for the reference; a UTF-8 file; or a folder. Every file in a folder and in the folders below it
+            is read, in the order of their names; names that start with a dot are left out.
 
     Raises:
         FileNotFoundError: if nothing is there.
-        ValueError: if a file is not UTF-8 text, or all together hold fewer than SMALLEST characters.
+        ValueError: if a file is not UTF-8 text, or if all of them together hold fewer than SMALLEST characters.
     """
     if source is None:
         return reference_text()
@@ -103,7 +103,7 @@ def load_text(source: str | Path | None = None) -> str:
 
 
 def held_out_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
-    """Text to train on, and the last `fraction` of it to judge by, cut at a paragraph, or else at a line or a space."""
+    """The text to train on and the last `fraction` to judge by, cut between paragraphs, or else lines or words."""
     if not 0 < fraction < 1:
         raise ValueError(f"fraction={fraction} must lie between 0 and 1, both excluded, for example 0.1.")
     start = int(len(text) * (1 - fraction))
@@ -116,7 +116,7 @@ def held_out_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
 
 def excerpt() -> str:
     """Three fixed paragraphs of the reference, the same under every Python version."""
-    return (Path(__file__).parent / "assets" / "excerpt.txt").read_text(encoding="utf-8")
+    return (ASSETS / "excerpt.txt").read_text(encoding="utf-8")
 
 
 def train_tokenizer(text: str, vocab_size: int = 1024) -> Tokenizer:
@@ -128,13 +128,8 @@ def train_tokenizer(text: str, vocab_size: int = 1024) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        [text],
-        trainers.BpeTrainer(
-            vocab_size=vocab_size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False
-        ),
-    )
+    known = {"special_tokens": [END_OF_TEXT], "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    tokenizer.train_from_iterator([text], trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, **known))
     return tokenizer
 
 
@@ -150,7 +145,7 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
         raise FileNotFoundError(f"{path} is missing: pass a folder that holds a tokenizer.json.")
     try:
         return Tokenizer.from_file(str(path))
-    except BaseException as error:  # tokenizers has no kinds of its own, and when it panics, that is no Exception
+    except BaseException as error:  # tokenizers has no classes of its own, and its panic is no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise  # Ctrl+C
         raise ValueError(f"{path} is damaged or no tokenizer ({error}): fetch the file again.") from error
@@ -161,23 +156,10 @@ def encode(tokenizer: Tokenizer, text: str) -> torch.Tensor:
     return torch.tensor(tokenizer.encode(text).ids, dtype=torch.int64)
 
 
-def without_some_merges(tokenizer: Tokenizer, share: float, generator: torch.Generator) -> Tokenizer:
-    """A tokenizer of the same vocabulary that has forgotten a random share of its merges.
-
-    It cuts the same text into other tokens. A small text read in a new cut at every pass is learned by heart less
-    quickly. (BPE-dropout, arXiv 1910.13267, drops merges at each word; the library's version cannot be seeded.)
-    """
-    spec = json.loads(tokenizer.to_str())
-    merges = spec["model"]["merges"]
-    kept = torch.rand(len(merges), generator=generator) >= share
-    spec["model"]["merges"] = [merge for merge, keep in zip(merges, kept.tolist(), strict=True) if keep]
-    return Tokenizer.from_str(json.dumps(spec))
-
-
 def batches(
     tokens: torch.Tensor, batch_size: int, seq_len: int, generator: torch.Generator
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Random windows without end: (inputs, targets), each (batch_size, seq_len); targets are one token further on.
+    """Endless random windows (inputs, targets), each (batch_size, seq_len); the targets are one token further on.
 
     Args:
         tokens: a long text, (N,) int64.
@@ -203,8 +185,8 @@ def batches(
 def bits_per_byte(model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> float:
     """Bits the model needs per byte of a text: comparable across tokenizers.
 
-    The text is read in windows of max_seq_len tokens that overlap by half; of all but the first, only the second half
-    is counted, so that each token is judged with at least half a window before it.
+    The text is read in windows of max_seq_len tokens that overlap by half. Except in the first window, only the second
+    half is counted, so that each token is judged with at least half a window before it.
     """
     device = model.tok_embeddings.weight.device
     tokens = encode(tokenizer, text)
@@ -221,6 +203,6 @@ def bits_per_byte(model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> fl
     n_rows = max(1, MOST_LOGITS // (2 * half * model.config.vocab_size))
     nats = math.log(model.config.vocab_size)  # nothing stands before the first token: all are equally likely
     for inputs, judged in zip(windows[:, :-1].clamp(min=0).split(n_rows), targets.split(n_rows), strict=True):
-        logits = model(inputs.to(device))  # what pads the last window stands after all that is judged
+        logits = model(inputs.to(device))  # the padding of the last window comes after every token that is judged
         nats += F.cross_entropy(logits.flatten(0, 1), judged.flatten().to(device), reduction="sum").item()
     return nats / math.log(2) / len(text.encode())

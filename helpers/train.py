@@ -1,9 +1,7 @@
-"""The small training loop, and the command that made assets/tiny-llama: python -m helpers.train --out FOLDER."""
+"""The small training loop; `tools/tiny_llama.py` made assets/tiny-llama with it."""
 
-import argparse
 import math
 import os
-import time
 import zlib
 from collections.abc import Callable
 from itertools import islice
@@ -11,22 +9,13 @@ from pathlib import Path
 
 import torch
 from torch.nn import functional as F
-from tqdm.auto import tqdm
 
-from helpers.checkpoint import save_checkpoint
+from helpers.checkpoint import require_honest_zip
 from helpers.config import LlamaConfig
-from helpers.device import explain_out_of_memory, pick_device, set_seed
-from helpers.model import Llama, count_parameters
-from helpers.text import (
-    batches,
-    bits_per_byte,
-    encode,
-    held_out_split,
-    load_text,
-    train_tokenizer,
-    without_some_merges,
-)  # fmt: skip
-from helpers.validate import require_honest_zip, require_number, require_positive_int, require_seed
+from helpers.device import explain_out_of_memory
+from helpers.model import Llama
+from helpers.text import batches
+from helpers.validate import require_number, require_positive_int, require_seed
 
 TINY = LlamaConfig(
     vocab_size=1024, dim=128, n_layers=6, n_heads=4, n_kv_heads=2, hidden_dim=384,
@@ -48,16 +37,16 @@ def train(
     """Train in place with AdamW on random windows of max_seq_len tokens.
 
     Args:
-        read: returns the training text as token ids, (N,) int64; called anew for each pass over the text.
-        keep: a file that holds the run so far, written after `every` steps; if it is there, the run goes on from it.
-            All draws are repeated from the start, so `read` must begin in the same state as the first time.
+        read: returns the training text as token ids, (N,) int64; it is called again for each pass over the text.
+        keep: a file that holds the run so far, written after every `every` steps. If it exists, the run goes on from
+            it. All random draws are repeated from the start, so `read` must begin in the same state as the first time.
 
     Returns:
-        loss of each step [nat/token], those before a stop too.
+        loss of each step [nat/token], including the steps before a stop.
 
     Raises:
-        ValueError: if a setting is out of range, or if `keep` holds another run or is damaged; it stays as it is.
-        torch.OutOfMemoryError: if a step does not fit into memory; says which setting to change.
+        ValueError: if a setting is out of range, or if `keep` holds another run or is damaged (it is not changed).
+        torch.OutOfMemoryError: if a step does not fit into memory; the text says which setting to change.
     """
     _require_settings(steps, batch_size, every, seed, peak, warm_up, weight_decay)
     keep = None if keep is None else Path(keep)
@@ -76,14 +65,16 @@ def train(
             run = f"{settings}, text {zlib.crc32(tokens.cpu().numpy().tobytes())}"
             losses = _continue(run, keep, model, optimizer) if keep is not None and keep.exists() else []
         if step < len(losses):
-            continue  # done before the stop: only the draws are repeated
+            continue  # this step was done before the stop: only its draws are repeated
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, peak, warm_up)
         with explain_out_of_memory(TOO_MUCH.format(batch_size, model.config.max_seq_len)):
             losses.append(_step(model, optimizer, inputs.to(device), targets.to(device)))
         if keep is not None and len(losses) % every == 0:
             state = {"run": run, "losses": losses, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save(state, keep.with_name(f".{keep.name}.part"))  # beside, then renamed: never half a file
+            torch.save(
+                state, keep.with_name(f".{keep.name}.part")
+            )  # written beside and renamed, so that it is never half a file
             os.replace(keep.with_name(f".{keep.name}.part"), keep)
         report(len(losses), losses[-1])
     model.eval()
@@ -120,7 +111,9 @@ def _require_settings(steps, batch_size, every, seed, peak, warm_up, weight_deca
 def _windows(read, batch_size, seq_len, generator):
     while True:
         tokens = read()
-        per_pass = max(1, math.ceil(len(tokens) / (batch_size * seq_len)))  # of an empty text too: it is refused
+        per_pass = max(
+            1, math.ceil(len(tokens) / (batch_size * seq_len))
+        )  # at least 1, so that `batches` refuses an empty text
         for pair in islice(batches(tokens, batch_size, seq_len, generator), per_pass):
             yield tokens, *pair
 
@@ -138,43 +131,3 @@ def _continue(run, keep, model, optimizer):
     if kept != run:
         raise ValueError(f"{keep} holds another run:\n  {kept}\nThis one is:\n  {run}\nGive it another name.")
     return losses
-
-
-CARD = Path(__file__).parent / "assets" / "card.md"
-REFERENCE = "the Python language reference (`pydoc_data.topics`, PSF License), paragraphs that repeat left out"
-
-
-def main():
-    """Train a tiny LLaMA on the Python reference, or on your own text, and save it as a folder."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder to write; must not exist")
-    parser.add_argument("--text", type=Path, help="your own text: a UTF-8 file, or a folder of them")
-    parser.add_argument("--steps", type=int, default=1400)
-    parser.add_argument("--seed", type=int, default=0)
-    out, own, steps, seed = vars(parser.parse_args()).values()
-    if out.exists():
-        parser.error(f"{out} exists and is kept: choose another name.")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    keep, start = out.with_name(f"{out.name}.unfinished"), time.perf_counter()
-    text, held_out = held_out_split(load_text(own))
-    tokenizer = train_tokenizer(text, TINY.vocab_size)
-    generator = set_seed(seed)
-    model = Llama(TINY).to(pick_device())
-    with tqdm(total=steps, unit="step") as bar:
-        train(
-            model, lambda: encode(without_some_merges(tokenizer, 0.05, generator), text), steps=steps, seed=seed,
-            keep=keep, report=lambda step, loss: (bar.update(step - bar.n), bar.set_postfix(loss=f"{loss:.2f}")),
-        )  # fmt: skip
-    card = CARD.read_text(encoding="utf-8").format(
-        name=out.name, parameters=count_parameters(TINY), config=TINY, data=f"`{own.name}`" if own else REFERENCE,
-        command=f"python -m helpers.train --out {out} {f'--text {own} ' if own else ''}--steps {steps} --seed {seed}",
-        minutes=(time.perf_counter() - start) / 60, licence="yours to choose" if own else "MIT, as the course",
-        held_out=bits_per_byte(model, tokenizer, held_out), trained=bits_per_byte(model, tokenizer, text),
-    )  # fmt: skip
-    save_checkpoint(model.cpu(), out, tokenizer, card)
-    keep.unlink(missing_ok=True)
-    print(card)
-
-
-if __name__ == "__main__":
-    main()

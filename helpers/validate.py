@@ -1,8 +1,6 @@
-"""What the model refuses, and what it says then: what was wrong, both values, what to do."""
+"""Checks of what a caller passes: each raises a ValueError that says what was wrong, both values, and what to do."""
 
 import sys
-import zipfile
-from pathlib import Path
 
 import torch
 
@@ -50,7 +48,7 @@ def require_tokens(tokens: torch.Tensor, vocab_size: int, device: torch.device |
 
 
 def require_padding(n_pad, tokens: torch.Tensor, longest: int) -> torch.Tensor:
-    """n_pad as (B,) int64 beside tokens (B, T); ValueError unless rows of at most `longest` tokens keep a real one."""
+    """n_pad as (B,) int64; ValueError unless every row of tokens (B, T) keeps one of `longest` for itself."""
     try:
         n_pad = torch.as_tensor(n_pad, device=tokens.device)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -67,27 +65,3 @@ def require_padding(n_pad, tokens: torch.Tensor, longest: int) -> torch.Tensor:
             "leave every row a token of its own."
         )
     return n_pad.long()
-
-
-def require_honest_zip(path: Path):
-    """Raise ValueError if the parts of a file that torch.save wrote unpack to more than the file holds.
-
-    torch.save does not compress: such a file was made to fill the memory of whoever opens it.
-    """
-    with zipfile.ZipFile(path) as parts:
-        unpacked, size = sum(part.file_size for part in parts.infolist()), path.stat().st_size
-    if unpacked > size:
-        raise ValueError(f"{path} has {size:,} bytes, but unpacks to {unpacked:,}")
-
-
-def require_honest_tensors(tensors: dict[str, torch.Tensor], size: int):
-    """Raise ValueError unless the values are ordinary tensors that a file of `size` bytes can hold.
-
-    A tensor may show one stored number as a huge matrix (stride 0), and many tensors may share one storage.
-    """
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.device.type != "cpu":
-            raise ValueError(f"{name} is no ordinary tensor")
-    claimed = sum(tensor.nbytes for tensor in tensors.values())
-    if claimed > 2 * size:  # tied embeddings show one matrix twice
-        raise ValueError(f"its tensors claim {claimed:,} bytes, but the file has {size:,}")
