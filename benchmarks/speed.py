@@ -117,9 +117,10 @@ def training_step(model, optimizer, batch):
 
 
 def compiled(model):
-    """The same model, its one-token step through torch.compile; a prompt takes the plain way."""
-    plain, quick = model._run, torch.compile(model._run, dynamic=True)
-    model._run = lambda tokens, *rest: (quick if tokens.shape[1] == 1 else plain)(tokens, *rest)
+    """The same model, its one-token steps through torch.compile; a prompt and the guards run as they are."""
+    plain, quick = model.forward, torch.compile(model.forward, dynamic=True)
+    model.check_call = torch.compiler.disable(model.check_call)
+    model.forward = lambda tokens, *rest, **named: (quick if tokens.shape[1] == 1 else plain)(tokens, *rest, **named)
     return model
 
 

@@ -4,7 +4,7 @@ Each `explore_*` draws its figure once and then only moves what is on it, so a r
 second. The maths is that of `helpers.model`; colours and their meanings are those of `helpers.plots`.
 """
 
-from helpers.explorers.base import Explorer, choice, slider
+from helpers.explorers.base import Explorer, choice, new_figure, slider
 from helpers.explorers.full_model import explore_full_model
 from helpers.explorers.generate import explore_sampling
 from helpers.explorers.gqa import explore_heads, explore_mask
@@ -12,8 +12,10 @@ from helpers.explorers.rmsnorm import explore_rms_norm
 from helpers.explorers.rope import explore_rope, explore_rope_layout
 from helpers.explorers.scaling_out import explore_memory
 from helpers.explorers.swiglu import explore_swiglu
+from helpers.explorers.train import explore_context
 
 __all__ = [
-    "Explorer", "choice", "explore_full_model", "explore_heads", "explore_mask", "explore_memory", "explore_rms_norm",
-    "explore_rope", "explore_rope_layout", "explore_sampling", "explore_swiglu", "slider",
+    "Explorer", "choice", "explore_context", "explore_full_model", "explore_heads", "explore_mask", "explore_memory",
+    "explore_rms_norm", "explore_rope", "explore_rope_layout", "explore_sampling", "explore_swiglu", "new_figure",
+    "slider",
 ]  # fmt: skip

@@ -14,19 +14,22 @@ def explore_full_model() -> Explorer:
     """Inside the bundled model: where a head looks, how far each block turned the stream, which word it would say."""
     words, attention, angles, best = _look_inside("The name of a local variable is bound in the block")
     n_layers, n_heads, n_tokens, _ = attention.shape
+
+    # What is fixed: the words down the left, the blocks across the middle, and axes for the five likeliest words.
     figure, (looks, turns, guesses) = new_figure(3, width_ratios=[1.5, 1, 1])
-    bars = looks.barh(range(n_tokens), [0] * n_tokens, color=QUERY)
     looks.set_yticks(range(n_tokens), words)
-    looks.set(xlim=(0, 1), xlabel="attention weight [1]")
-    looks.invert_yaxis()
+    looks.set(xlim=(0, 1), ylim=(n_tokens, -1), xlabel="attention weight")
+    turns.set(xlim=(-0.4, n_layers - 0.6), ylim=(0, 90), yticks=range(0, 91, 15), xticks=range(n_layers))
+    turns.set(xlabel="block", ylabel="block turns the stream by [degree]")
+    guesses.set(xlim=(0, 1), xlabel="probability", xticks=(0, 0.5, 1), yticks=[], ylim=(4.6, -0.6))
+
+    # What moves: the weights and a line at the chosen word; its angles and a ring; the odds and their words.
+    bars = looks.barh(range(n_tokens), [0] * n_tokens, color=QUERY)
     here = looks.axhline(0, color=INK, lw=1, ls=":")
     (line,) = turns.plot(range(n_layers), [0] * n_layers, "o-", color=INK)
-    (dot,) = turns.plot([], [], "o", ms=11, mfc="none", mec=INK, mew=1.5, clip_on=False)
-    turns.set(xlim=(-0.4, n_layers - 0.6), ylim=(0, 90), yticks=range(0, 91, 15), xticks=range(n_layers))
-    turns.set(xlabel="block [1]", ylabel="block turns the stream by [degree]")
+    (ring,) = turns.plot([], [], "o", ms=11, mfc="none", mec=INK, mew=1.5, clip_on=False)
     odds = guesses.barh(range(5), [0] * 5, color=HIDDEN)
     labels = [guesses.text(0, rank, "", va="center") for rank in range(5)]
-    guesses.set(xlim=(0, 1), xlabel="probability [1]", xticks=(0, 0.5, 1), yticks=[], ylim=(4.6, -0.6))
 
     def draw(token, layer, head):
         row = attention[layer, head, token]
@@ -34,7 +37,7 @@ def explore_full_model() -> Explorer:
             bar.set_width(weight)
         here.set_ydata([token] * 2)
         line.set_ydata(angles[:, token])
-        dot.set_data([layer], angles[[layer], token])
+        ring.set_data([layer], angles[[layer], token])
         tokens, probabilities = best[layer][token]
         for bar, label, text, probability in zip(odds, labels, tokens, probabilities, strict=True):
             bar.set_width(probability)
@@ -49,8 +52,9 @@ def explore_full_model() -> Explorer:
             f"“{tokens[0]}” (probability {probabilities[0]:.2f})."
         )
 
+    # Which controls.
     controls = {
-        "token": slider("position of the token", 8, 0, n_tokens - 1, unit="token"),
+        "token": slider("position of the token", 8, 0, n_tokens - 1),
         "layer": slider("block", 1, 0, n_layers - 1),
         "head": slider("query head", 0, 0, n_heads - 1),
     }

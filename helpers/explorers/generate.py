@@ -16,11 +16,15 @@ def explore_sampling() -> Explorer:
     logits = load_checkpoint(TINY_LLAMA)(encode(tokenizer, prompt)[None], last_only=True)[:, -1].detach()
     own, shown = next_token_probabilities(logits)[0].topk(n_bars)
     names = [readable(tokenizer, token) for token in shown.tolist()]
+
+    # What is fixed: the model's own probabilities, in hollow bars.
     figure, ax = new_figure(1)
     ax.bar(range(n_bars), own.tolist(), width=0.9, fc="white", ec=INK, lw=0.8, label="the model's own")
-    bars = ax.bar(range(n_bars), [0] * n_bars, width=0.55, color=INK, label="with these settings")
     ax.set_xticks(range(n_bars), names, rotation=60, ha="right", rotation_mode="anchor")
-    ax.set(ylim=(0, 1), ylabel="probability [1]", xlabel=f"the {n_bars} likeliest tokens after “{prompt}”")
+    ax.set(ylim=(0, 1), ylabel="probability", xlabel=f"the {n_bars} likeliest tokens after “{prompt}”")
+
+    # What moves: what the settings make of them, in filled bars.
+    bars = ax.bar(range(n_bars), [0] * n_bars, width=0.55, color=INK, label="with these settings")
     ax.legend(loc="upper right")
 
     def draw(temperature, top_k, top_p):
@@ -37,9 +41,10 @@ def explore_sampling() -> Explorer:
             "equally likely tokens."
         )
 
+    # Which controls.
     controls = {
         "temperature": slider("temperature", 1.0, 0.0, 2.0, 0.1),
-        "top_k": slider("top-k, 0 keeps all", 0, 0, n_bars, unit="token"),
+        "top_k": slider("top-k (0 keeps all)", 0, 0, n_bars),
         "top_p": slider("top-p", 0.9, 0.1, 1.0, 0.1),
     }
     alt = "Bars: probabilities of the 20 likeliest next tokens, hollow as the model gives them, filled after "

@@ -30,19 +30,21 @@ RULES = {
 
 def explore_mask() -> Explorer:
     """A mask for up to 8 new tokens after up to 8 cached ones, and the weights that one set of scores gets under it."""
+    # What is fixed: hatching under both pictures, which shows wherever a key is hidden.
     scores = 2 * torch.randn(8, 16, generator=torch.Generator().manual_seed(3))
     figure, axes = new_figure(2)
-    pictures, frames = [], []
     for ax in axes:
         ax.add_patch(Rectangle((-0.5, -0.5), 16, 8, fc=HIDDEN, ec="#8A8A8A", hatch="////", lw=0, zorder=-2))
-        pictures.append(
-            ax.imshow(np.ones((8, 16, 4), dtype=np.uint8), aspect="auto", interpolation="nearest", zorder=-1)
-        )
-        frames.append(ax.add_patch(Rectangle((-0.5, -0.5), 1, 1, fill=False, ec=INK, lw=1.5, clip_on=False)))
         ax.set(xticks=range(0, 16, 2), yticks=range(0, 8, 2), xlabel="key position [token]")
         ax.spines[:].set_visible(False)
-    axes[0].set_ylabel("new token [1]")
-    figure.colorbar(ScalarMappable(cmap="viridis"), ax=axes, label="weight [1]", shrink=0.6)
+    axes[0].set_ylabel("new token")
+    figure.colorbar(ScalarMappable(cmap="viridis"), ax=axes, label="weight", shrink=0.6)
+
+    # What moves: the cells of both pictures, transparent where a key is hidden, and a frame around them.
+    cells = {"aspect": "auto", "interpolation": "nearest", "zorder": -1}
+    pictures = [ax.imshow(np.ones((8, 16, 4), dtype=np.uint8), **cells) for ax in axes]
+    border = {"fill": False, "ec": INK, "lw": 1.5, "clip_on": False}
+    frames = [ax.add_patch(Rectangle((-0.5, -0.5), 1, 1, **border)) for ax in axes]
 
     def draw(rule, new, cached, size):
         key = torch.arange(cached + new)
@@ -66,36 +68,39 @@ def explore_mask() -> Explorer:
             f"Rule: {words.format(size=size)}. Visible: {int(visible.sum())} of {visible.numel()} pairs.{warning}"
         )
 
+    # Which controls.
     controls = {
         "rule": choice("rule", RULES),
-        "new": slider("new tokens", 6, 1, 8, unit="token"),
+        "new": slider("new tokens", 6, 1, 8),
         "cached": slider("cached before", 0, 0, 8, unit="token"),
         "size": slider("size in the rule", 3, 1, 8, unit="token"),
     }
     controls["size"].disabled = True  # the causal rule has no size
     controls["rule"].observe(lambda change: setattr(controls["size"], "disabled", change.new == "causal"), "value")
-    alt = (
-        "Left: which key each new token may see, white yes, hatched no, framed. Right: the attention weights under it. "
-    )
+    alt = "Left: which key each new token may see, white yes, hatched no, framed. Right: attention weights under it. "
     return Explorer(figure, draw, controls, alt + "New tokens down, key positions across.")
 
 
 def explore_heads() -> Explorer:
     """Which key/value head each query head reads, and what the cache of a model like Llama 3 8B then needs."""
     n_layers, head_dim, sizes = 32, 128, {"float32": 4, "bfloat16": 2, "int8": 1}
+
+    # What is fixed: room for two rows of heads, and a scale of memory with the sizes of common devices.
     figure, (wires, memory) = new_figure(2, width_ratios=[1.3, 1])
     bare(wires, (-0.6, 10.6), (-0.75, 1.4))
     wires.set(aspect="auto")
+    memory.set(xscale="log", xlim=(0.01, 1000), ylim=(-0.6, 1.6), yticks=(0, 1), yticklabels=("chosen", "as MHA"))
+    memory.set(xlabel="cache [GB]", xticks=(0.01, 0.1, 1, 10, 100, 1000))
+    for size in (8, 24, 80):
+        memory.axvline(size, color=GREY, lw=1, ls=":")
+        memory.text(size, 1.62, size, ha="center", fontsize=9)
+
+    # What moves: the heads, the lines that join who reads whom, and a bar for each cache.
     (lines,) = wires.plot([], [], color=GREY, lw=1)
     (queries,) = wires.plot([], [], "o", color=QUERY, ms=7, label="query heads")
     (keys,) = wires.plot([], [], "s", color=KEY, ms=8, label="key/value heads")
     wires.legend(loc="lower center", ncols=2)
-    memory.set(xscale="log", xlim=(0.01, 1000), ylim=(-0.6, 1.6), yticks=(0, 1), yticklabels=("chosen", "as MHA"))
-    memory.set(xlabel="cache [GB]", xticks=(0.01, 0.1, 1, 10, 100, 1000))
     bars = memory.barh((0, 1), (1, 1), left=0.01, height=0.5, color=[INK, "white"], edgecolor=INK)
-    for size in (8, 24, 80):
-        memory.axvline(size, color=GREY, lw=1, ls=":")
-        memory.text(size, 1.62, size, ha="center", fontsize=9)
 
     def draw(n_heads, n_kv_heads, context, dtype):
         shared = min(n_kv_heads, n_heads)
@@ -119,6 +124,7 @@ def explore_heads() -> Explorer:
             f"for each query head {gigabytes[1]:.3g} GB. Dotted: 8, 24 and 80 GB."
         )
 
+    # Which controls.
     controls = {
         "n_heads": choice("query heads", (32, 16, 8, 4)),
         "n_kv_heads": choice("key/value heads", (8, 4, 2, 1, 16, 32)),

@@ -15,6 +15,8 @@ from helpers.plots import HIDDEN, INK, KEY, QUERY
 def explore_rope() -> Explorer:
     """Clock hands of the eight pairs of a head of 16, for a query and a key, and one pair enlarged."""
     head_dim, n_pairs, looks = 16, 8, {"query": (QUERY, "o", "-"), "key": (KEY, "s", "--")}
+
+    # What is fixed: eight clocks on the left and one large clock on the right.
     figure, (clocks, large) = new_figure(2, width_ratios=[1.7, 1])
     bare(clocks, (-1.5, 10.5), (-5.6, 1.3))
     bare(large, (-1.5, 1.5), (-1.7, 1.5))
@@ -23,9 +25,11 @@ def explore_rope() -> Explorer:
         clocks.add_patch(Circle((x, y), 1, fill=False, ec=HIDDEN, lw=1.2))
         clocks.text(x, y - 1.25, f"pair {i}", ha="center", va="top", fontsize=9)
     clocks.set_title("Below each pair: tokens for one full turn")
+    large.add_patch(Circle((0, 0), 1, fill=False, ec=HIDDEN, lw=1.5))
+
+    # What moves: the hands with their tips, the ring around the chosen clock, the wedge between its hands, the texts.
     chosen = clocks.add_patch(Circle((0, 0), 1.15, fill=False, ec=INK, lw=1.5))
     waves = [clocks.text(x, y - 1.65, "", ha="center", va="top", fontsize=9) for x, y in centres]
-    large.add_patch(Circle((0, 0), 1, fill=False, ec=HIDDEN, lw=1.5))
     wedge = large.add_patch(Polygon([(0, 0)], fc=HIDDEN, ec=INK, lw=1, alpha=0.6))
     sign = large.text(0, 0, "", ha="center", va="center")
     hands, tips = {}, {}
@@ -62,6 +66,7 @@ def explore_rope() -> Explorer:
             f"rad/token = {distance * speed:.3g} rad ({angle}). It turns once in {waves[pair].get_text()} tokens."
         )
 
+    # Which controls.
     controls = {
         "position": slider("position of the query", 20, 0, 512, unit="token"),
         "distance": slider("distance to the key", 3, 0, 512, unit="token"),
@@ -81,6 +86,8 @@ def explore_rope_layout() -> Explorer:
     head_dim, n_pairs, head, layouts = 16, 8, 1, ("halves", "interleaved")
     pairs = {layout: [_mixed_by(pair, head_dim, layout) for pair in range(n_pairs)] for layout in layouts}
     speeds = rope_inv_freq(head_dim).tolist()
+
+    # What is fixed: a box for each coordinate, with its number and its row of q_proj below.
     figure, ax = new_figure(1)
     bare(ax, (-3.6, head_dim - 0.4), (-2.6, 2.6))
     ax.set(aspect="auto")
@@ -90,6 +97,8 @@ def explore_rope_layout() -> Explorer:
         ax.add_patch(Rectangle((i - 0.42, -0.4), 0.84, 0.8, fill=False, ec=GREY, lw=1))
         for y, number in ((0, i), (-1.1, head * head_dim + i)):
             ax.text(i, y, number, ha="center", va="center", fontsize=9)
+
+    # What moves: the arcs that join pairs, the frames around the chosen pair, the rows of the other layout.
     others = [ax.text(i, -2.1, "", ha="center", va="center", fontsize=9) for i in range(head_dim)]
     arcs = [ax.plot([], [])[0] for _ in range(n_pairs)]
     marks = [ax.add_patch(Rectangle((0, -2.5), 0.9, 2.95, fill=False, ec=INK, lw=2.5)) for _ in range(2)]
@@ -114,11 +123,12 @@ def explore_rope_layout() -> Explorer:
             f"rad/token. In layout {other} these rows are {rows[first]} and {rows[second]}."
         )
 
+    # Which controls.
     controls = {"layout": choice("layout", layouts), "pair": slider("pair index", 2, 0, n_pairs - 1)}
-    alt = "Sixteen numbered boxes, the coordinates of a head; arcs join the two of each pair, the chosen pair is "
-    return Explorer(
-        figure, draw, controls, alt + "framed. Below each: its row of q_proj in this layout and in the other."
+    alt = (
+        "Sixteen numbered boxes, the coordinates of a head; arcs join the two of each pair, the chosen pair is framed. "
     )
+    return Explorer(figure, draw, controls, alt + "Below each: its row of q_proj in this layout and in the other.")
 
 
 def _mixed_by(pair, head_dim, layout):

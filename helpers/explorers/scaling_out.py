@@ -11,16 +11,21 @@ def explore_memory() -> Explorer:
     names = [name for name in PRESETS if PRESETS[name].n_heads % devices[-1] == 0]  # whole heads on each device
     names.sort(key=lambda name: name != "llama-2-70b")  # the default comes first
     weight_bytes = {name: 2 * count_parameters(PRESETS[name]) for name in names}
+
+    # What is fixed: the axes, and what fits on one device.
     figure, ax = new_figure(1)
-    (weights,) = ax.loglog(devices, devices, "s--", color=GREY, label="weights")
-    (cache,) = ax.loglog(devices, devices, "^:", color=GREY, label="keys and values")
-    (both,) = ax.loglog(devices, devices, "o-", color=INK, label="both")
     ax.axhline(room, color=INK, lw=1)
     ax.text(32, 1.15 * room, f"{room} GB", ha="right")
+    ax.set(xscale="log", yscale="log", xlabel="devices", ylabel="memory on each device [GB]")
     ax.set_xticks(devices, devices)
     ax.set_yticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1,000"])
     ax.minorticks_off()
-    ax.set(xlim=(0.9, 36), ylim=(0.02, 4000), xlabel="devices [1]", ylabel="memory on each device [GB]")
+    ax.set(xlim=(0.9, 36), ylim=(0.02, 4000))
+
+    # What moves: three lines.
+    (weights,) = ax.plot(devices, devices, "s--", color=GREY, label="weights")
+    (cache,) = ax.plot(devices, devices, "^:", color=GREY, label="keys and values")
+    (both,) = ax.plot(devices, devices, "o-", color=INK, label="both")
     ax.legend(loc="lower left", ncols=3)
 
     def draw(model, sequences, context):
@@ -42,6 +47,7 @@ def explore_memory() -> Explorer:
             "stays as large."
         )
 
+    # Which controls.
     controls = {
         "model": choice("model", names),
         "sequences": slider("sequences at once", 8, 1, 64),

@@ -14,18 +14,22 @@ def explore_swiglu() -> Explorer:
     maps = {name: (ups[:, None] * f(gates)).numpy() for name, f in activations.items()}
     bent = {name: f(gates) for name, f in activations.items()}
     slopes = {name: _slope(f, gates) for name, f in activations.items()}
+
+    # What is fixed: the axes of the map and of the slice.
     figure, (surface, cut) = new_figure(2, width_ratios=[1.1, 1])
+    surface.set(xlabel="gate g", ylabel="up u")
+    cut.set(xlabel="gate g", ylabel="value", xlim=(-6, 6), ylim=(-18, 18))
+    cut.axhline(0, color=HIDDEN, lw=1, zorder=0)
+
+    # What moves: the map of the chosen activation, the chosen point, and the slice through it with its slope.
     picture = surface.imshow(
         maps["SiLU"], extent=(-6, 6, -3, 3), origin="lower", aspect="auto", cmap="RdBu_r", clim=(-18, 18)
     )
-    figure.colorbar(picture, ax=surface, label="activation(g) · u [1]")
-    surface.set(xlabel="gate g [1]", ylabel="up u [1]")
+    figure.colorbar(picture, ax=surface, label="activation(g) · u")
     level = surface.axhline(0, color=INK, lw=1, ls=":")
     dots = [ax.plot([], [], "o", color=INK, mec="white", ms=9, clip_on=False)[0] for ax in (surface, cut)]
     (value,) = cut.plot(gates, gates, color=INK, label="activation(g) · u")
     (slope,) = cut.plot(gates, gates, color=GREY, ls="--", label="its slope in g")
-    cut.set(xlabel="gate g [1]", ylabel="value [1]", xlim=(-6, 6), ylim=(-18, 18))
-    cut.axhline(0, color=HIDDEN, lw=1, zorder=0)
     figure.legend(loc="outside lower center", ncols=2)
     figure.get_layout_engine().set(wspace=0.06)
 
@@ -44,6 +48,7 @@ def explore_swiglu() -> Explorer:
         text = f"Gate g = {g:.1f} gives {name} = {opened:z.3f}; times u = {u:.1f} that is {opened * u:z.3f}. "
         return (text + f"Its slope in g is {steep:z.2f}.").replace("-", "−")
 
+    # Which controls.
     controls = {
         "g": slider("gate g", -1.0, -6.0, 6.0, 0.1),
         "u": slider("up u", 2.0, -3.0, 3.0, 0.1),
