@@ -1,15 +1,14 @@
 """Sphinx settings of the website. `build.py` prepares the pages and then calls Sphinx with these."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
+from tools.website.slides import MATHJAX, MATHJAX_SETTINGS
 
 project = "LLaMA in notebooks"
 copyright = "the authors of the course; MIT licence"
-extensions = ["myst_nb", "mathml"]
-exclude_patterns = ["_build"]
-suppress_warnings = ["myst.header"]  # a notebook may go from "##" to "####"
+extensions = ["myst_nb"]
+suppress_warnings = [
+    "myst.header",  # a notebook may go from "##" to "####"
+    "toc.not_included",  # a text that only other texts link to
+]
 
 # The notebooks are shown as they were run: nothing is executed here, so the build needs no kernel.
 nb_execution_mode = "off"
@@ -21,10 +20,11 @@ myst_heading_anchors = 4
 
 html_theme = "furo"
 html_title = "LLaMA in notebooks"
-html_math_renderer = "mathml"
-html_static_path = ["static"]
-html_css_files = ["math.css", "site.css"]  # mathml.py writes the first
+html_static_path = ["static", str(MATHJAX)]
+html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
+mathjax_path = MATHJAX.name
+mathjax3_config = MATHJAX_SETTINGS
 html_favicon = "static/icon.svg"
 html_copy_source = False
 html_use_index = False
@@ -42,3 +42,14 @@ html_theme_options = {
 }
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
+
+
+def _give_captions_a_level(app, pagename, templatename, context, doctree):
+    # The theme gives the navigation's captions the role of a heading; a screen reader needs its level, too.
+    tree = context.get("furo_navigation_tree", "")
+    context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("html-page-context", _give_captions_a_level, priority=900)  # after the theme, which makes the tree

@@ -10,6 +10,7 @@ import html
 import io
 import itertools
 import json
+import math
 from pathlib import Path
 
 from PIL import Image
@@ -17,6 +18,8 @@ from PIL import Image
 from helpers import explorers, plots
 
 COLORS = 256  # of a picture's palette: a third of the bytes of full colour, and no difference to be seen
+PICTURES, MEGABYTE = 48, 1_000_000  # the most pictures of one explorer, and their most bytes together
+ALL = "all"  # every option of a menu, every step of a slider
 SETTINGS = {
     "explore_rms_norm": {
         "offset": (-2.0, -1.0, 0.0, 0.5, 1.0, 2.0), "scale": (0.001, 0.03, 1.0), "gain": (0.1, 1.0),
@@ -24,21 +27,53 @@ SETTINGS = {
     "explore_rope": {
         "position": (10, 15, 20, 25, 30, 40), "distance": (0, 3, 6), "base": (10_000.0, 1_000_000.0),
     },
-    "explore_rope_layout": {"pair": tuple(range(8)), "layout": ("halves", "interleaved")},
+    "explore_rope_layout": {"pair": ALL, "layout": ALL},
     "explore_swiglu": {
         "g": (-6.0, -3.0, -1.0, 1.0, 6.0), "u": (-3.0, 2.0, 3.0), "activation": ("SiLU", "sigmoid", "none"),
     },
-    "explore_mask": {
-        "cached": (0, 2, 4, 6, 8),
-        "rule": ("causal", "sliding window", "left padding", "packed documents", "prefix"),
-    },
+    "explore_mask": {"cached": (0, 2, 4, 6, 8), "rule": ALL},
     "explore_heads": {
         "context": (1024.0, 8192.0, 131_072.0, 1_000_000.0), "n_kv_heads": (32, 8, 4, 1), "dtype": ("bfloat16", "int8"),
     },
-    "explore_full_model": {"layer": tuple(range(6)), "token": (0, 2, 4, 6, 8, 10)},
+    "explore_full_model": {"layer": ALL, "token": (0, 2, 4, 6, 8, 10)},
+    "explore_context": {"length": (16, 64, 128, 192, 256, 384, 512), "scaling": ALL},
     "explore_sampling": {"temperature": (0.0, 0.2, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0), "top_p": (0.5, 0.9, 1.0)},
     "explore_memory": {"sequences": (1, 4, 8, 16, 64), "context": (1, 4, 16, 64, 128)},
 }  # fmt: skip
+
+
+def check_settings(shown):
+    """Compare `SETTINGS` with the explorers before anything is drawn.
+
+    Args:
+        shown: names of the explorers that notebooks show.
+
+    Raises:
+        ValueError: an explorer without settings or settings without an explorer, a control that does not exist, a start
+            value that is not among the values, or too many pictures; the text gives the remedy for each.
+    """
+    faults = [f"{name} has no settings: say which of its controls move." for name in shown if name not in SETTINGS]
+    for name, settings in SETTINGS.items():
+        if not hasattr(explorers, name):
+            faults.append(f"helpers.explorers has no {name}: remove its settings.")
+            continue
+        explorer = getattr(explorers, name)()
+        controls = explorer.controls
+        explorer.close()
+        if absent := settings.keys() - controls.keys():
+            faults.append(f"{name} has no control {sorted(absent)}, but {sorted(controls)}.")
+            continue
+        moved = [(controls[control], _values(controls[control], values)) for control, values in settings.items()]
+        for control, values in moved:
+            if control.value not in values:
+                faults.append(f"{name} starts at {control.description} = {control.value}, not in {values}: add it.")
+        count = math.prod(len(values) for _, values in moved)
+        if count > PICTURES:
+            faults.append(
+                f"{name} would get {count} pictures, and at most {PICTURES} are loaded quickly: give fewer values."
+            )
+    if faults:
+        raise ValueError("Mend SETTINGS in tools/website/frames.py: " + " ".join(sorted(faults)))
 
 
 def make_frames(name: str, folder: Path) -> str:
@@ -46,21 +81,14 @@ def make_frames(name: str, folder: Path) -> str:
 
     Args:
         name: of a function of `helpers.explorers`.
-        folder: gets the pictures, as `explore_name-NN.png`; the HTML refers to them by `folder.name`.
+        folder: gets the pictures, as `explore_name-NN.png`; the HTML refers to them by `../folder.name`.
 
     Raises:
-        ValueError: an explorer without settings here, or a setting that it cannot draw.
+        ValueError: a setting that the explorer cannot draw, or pictures of more than a megabyte.
     """
-    if name not in SETTINGS:
-        raise ValueError(f"{name} has no version without a kernel: say in tools/website/frames.py which controls move.")
     plots.use_course_style()
-    explorer, frames = getattr(explorers, name)(), []
-    controls = {explorer.controls[control]: values for control, values in SETTINGS[name].items()}
-    for control, values in controls.items():
-        if control.value not in values:
-            raise ValueError(
-                f"{name} starts at {control.description} = {control.value}, which is not in {values}: add it."
-            )
+    explorer, frames, size = getattr(explorers, name)(), [], 0
+    controls = {explorer.controls[key]: _values(explorer.controls[key], own) for key, own in SETTINGS[name].items()}
     first = [values.index(control.value) for control, values in controls.items()]
     folder.mkdir(parents=True, exist_ok=True)
     # The first control changes fastest: picture number = index of control 1 + size 1 * (index of control 2 + ...).
@@ -71,13 +99,25 @@ def make_frames(name: str, folder: Path) -> str:
             raise ValueError(f"{name} cannot be drawn with {explorer.values}: {explorer.picture.value[-400:]}")
         file = folder / f"{name}-{len(frames):02}.png"
         _write_picture(explorer.png, file)
+        size += file.stat().st_size
         frames.append({
-            "src": f"{folder.name}/{file.name}", "alt": f"{explorer.alt} {explorer.finding}",
+            "src": f"../{folder.name}/{file.name}", "alt": f"{explorer.alt} {explorer.finding}",
             "finding": explorer.finding, "settings": explorer.settings,
         })  # fmt: skip
+    if size > MEGABYTE:
+        raise ValueError(
+            f"The {len(frames)} pictures of {name} have {size:,} bytes together, and at most {MEGABYTE:,} are loaded "
+            f"quickly: give fewer values in SETTINGS[{name!r}] of tools/website/frames.py."
+        )
     page = _page(name, controls, first, frames, [int(side) for side in explorer.figure.bbox.size])
     explorer.close()
     return page
+
+
+def _values(control, values):
+    if values != ALL:
+        return values
+    return control.options if hasattr(control, "options") else tuple(range(control.min, control.max + 1, control.step))
 
 
 def _write_picture(png: str, file: Path):
@@ -88,9 +128,9 @@ def _write_picture(png: str, file: Path):
 def _in_words(control, value) -> str:
     if isinstance(value, str):
         return value
-    unit = control.description.rpartition(" [")[2].rstrip("]") if "[" in control.description else "1"
+    unit = control.description.partition(" [")[2].rstrip("]")
     text = (f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}").replace("-", "−")
-    return text + (f" {unit}" if unit != "1" else "")
+    return f"{text} {unit}" if unit else text
 
 
 def _page(name, controls, first, frames, size):

@@ -26,10 +26,10 @@ for (const figure of document.querySelectorAll("figure.frames")) {
 }
 
 // A box that scrolls must be reachable by Tab, and must say what it is.
-const nameOf = box => box.matches("figure") ? "Figure" : box.matches(".formula") ? "Formula"
+const nameOf = box => box.matches("figure") ? "Figure" : box.matches(".math") ? "Formula"
   : box.matches(".table-wrapper") ? "Table" : box.closest(".cell_input") ? "Code" : "Text";
 const mark = () => {
-  for (const box of document.querySelectorAll("article :is(pre, .table-wrapper, .formula, figure)")) {
+  for (const box of document.querySelectorAll("article :is(pre, .table-wrapper, div.math, figure)")) {
     const scrolls = box.scrollWidth > box.clientWidth + 1;
     if (scrolls === box.hasAttribute("tabindex")) continue;
     if (scrolls) {
@@ -40,6 +40,6 @@ const mark = () => {
   }
 };
 mark();
-addEventListener("load", mark);
+addEventListener("load", () => { mark(); window.MathJax?.startup.promise.then(mark); });
 addEventListener("resize", mark);
 document.addEventListener("toggle", mark, true); // an opened <details> shows new boxes
