@@ -1,102 +1,282 @@
-"""Execute and clean the committed notebooks: `make notebooks` (those whose source changed), `make notebooks ALL=1`.
+"""Bring the committed notebooks up to date: `make notebooks`, or `python -m tools.notebooks [NAMES] [--all] [--fresh]`.
 
-A notebook's source is never changed: only outputs, and the metadata that would differ on every run. The result is
-written beside the notebook and renamed, so that a stop at any moment leaves the old file or the new one.
+A notebook is executed again when its source changed, when a file of helpers/ or checks/ that it imports changed, or
+when another program stored outputs in it. If JupyterLab only saved it, it is cleaned and not executed. A notebook with
+a cell tagged "slow" does not run because helpers changed: name it, and it runs.
+
+Cells tagged nbval-ignore-output keep the outputs of the last commit while their own source stays the same (in a slow
+notebook: while all code and helpers do), so that an edit of a text gives a small diff; --fresh stores what came out.
+
+A cell whose text says something about a timing states it as metadata, `"claim": "cached < full"`. New outputs are
+stored only if the claim is true in the kernel after the cell.
+
+A notebook's source is never changed. The result is written beside the notebook and renamed, so that a stop at any
+moment leaves the old file or the new one.
 """
 
 import argparse
+import ast
+import base64
+import builtins
 import hashlib
+import io
+import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from PIL import Image, ImageChops
 from traitlets.config import Config
 
-from tools.classroom.hand_out import notebooks_of, write_beside
+from tools.classroom.hand_out import ROOT, committed, notebooks_of, write_beside
+from tools.classroom.submissions import read_statements
 
-NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
-KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "jupyter"}
+NOTEBOOKS = ROOT / "notebooks"
+KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "jupyter", "claim"}
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+INVISIBLE = 8  # of 255: how far a colour of a picture may move
 
 
-def source_hash(notebook) -> str:
-    """Fingerprint of everything an author writes: cell types, sources and tags, in order."""
-    parts = [(cell.cell_type, cell.source, cell.metadata.get("tags", [])) for cell in notebook.cells]
+class FalseClaim(Exception):
+    """A cell's claim does not hold."""
+
+
+# ------------------------------------------------------------------------------- what outputs were made from
+
+
+def _hash(parts) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def clean(notebook):
-    """Drop what differs between runs and machines; keep sources, tags, ids, counts, outputs and the kernel's name."""
+def _tags(cell) -> list:
+    return cell.metadata.get("tags", [])
+
+
+def _is_slow(notebook) -> bool:
+    return any("slow" in _tags(cell) for cell in notebook.cells)
+
+
+def _written(cell) -> tuple:
+    """What an author writes of a cell."""
+    claim = [cell.metadata["claim"]] if "claim" in cell.metadata else []
+    return (cell.cell_type, cell.source, _tags(cell), *claim)
+
+
+def source_hash(notebook) -> str:
+    """Fingerprint of everything an author writes: cell types, sources, tags and claims, in order."""
+    return _hash([_written(cell) for cell in notebook.cells])
+
+
+def outputs_hash(notebook) -> str:
+    """Fingerprint of the stored outputs and execution counts."""
+    stored = [(cell.execution_count, cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
+    return _hash(json.dumps(stored, sort_keys=True))
+
+
+def helpers_hash(notebook) -> str:
+    """Fingerprint of every file of helpers/ and checks/ that a notebook imports, directly or through another one."""
+    statements, _ = read_statements([cell.source for cell in notebook.cells if cell.cell_type == "code"])
+    todo, texts = [one.node for one in statements], {}
+    while todo:
+        for node in ast.walk(todo.pop()):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+                for path in filter(None, (_file_of(above + alias.name) for alias in node.names)):
+                    if path not in texts:
+                        texts[path] = path.read_text(encoding="utf-8")
+                        todo.append(ast.parse(texts[path]))
+    return _hash(sorted((path.relative_to(ROOT).as_posix(), text) for path, text in texts.items()))
+
+
+def _file_of(name: str) -> Path | None:
+    """The file that `helpers.masks` or `checks.check_rope_angles` comes from; None if it is not of the course.
+
+    A name that a package only passes on belongs to the file that defines it, so that a change in one file of checks/
+    concerns the notebooks that use this file.
+    """
+    place = ROOT.joinpath(*name.split("."))
+    init = place.parent / "__init__.py"
+    if name.split(".")[0] not in ("helpers", "checks"):
+        return None
+    for path in (place.with_suffix(".py"), place / "__init__.py", place.parent.with_suffix(".py")):
+        if path.is_file():
+            return path
+    if not init.is_file():
+        return None
+    for node in ast.walk(ast.parse(init.read_text(encoding="utf-8"))):
+        for alias in node.names if isinstance(node, ast.ImportFrom) else []:
+            if (alias.asname or alias.name) == place.name:
+                return _file_of(f"{node.module}.{alias.name}")
+    return init
+
+
+FINGERPRINTS = (source_hash, helpers_hash, outputs_hash)
+
+
+def what_changed(notebook) -> str:
+    """Why the stored outputs may be wrong, in words; empty if they belong to this source and these helpers."""
+    if notebook.metadata.get("source_hash") != source_hash(notebook):
+        return "source changed"
+    if notebook.metadata.get("outputs_hash") != outputs_hash(notebook):
+        return "another program stored its outputs"
+    return "" if notebook.metadata.get("helpers_hash") == helpers_hash(notebook) else "helpers changed"
+
+
+# -------------------------------------------------------------------------------------- cleaning and running
+
+
+def clean(notebook) -> None:
+    """Drop what differs between runs and machines; keep sources, tags, ids, counts, outputs and the fingerprints."""
     for cell in notebook.cells:
         cell.metadata = {key: cell.metadata[key] for key in sorted(KEPT_CELL_METADATA & cell.metadata.keys())}
-        if cell.cell_type == "code":
-            cell.outputs = _joined(cell.outputs)
         for output in cell.get("outputs", []):
-            data = output.get("data", {})
-            if "image/png" in data:
-                data.pop(WIDGET_VIEW, None)
+            if "image/png" in output.get("data", {}):
+                output.data.pop(WIDGET_VIEW, None)
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
-        "source_hash": source_hash(notebook),
+        **{one.__name__: notebook.metadata[one.__name__] for one in FINGERPRINTS if one.__name__ in notebook.metadata},
     }
     notebook.nbformat_minor = 5
 
 
-def _joined(outputs):
-    """Neighbouring texts of one stream become one; an overwritten line, as of a progress bar, keeps its last state."""
-    kept = []
-    for output in outputs:
-        if kept and output.output_type == kept[-1].output_type == "stream" and output.name == kept[-1].name:
-            kept[-1].text += output.text
-        else:
-            kept.append(output)
-    for output in kept:
-        if output.output_type == "stream":
-            output.text = "\n".join(line.rsplit("\r", 1)[-1] for line in output.text.split("\n"))
-    return kept
+def smaller(png: bytes) -> bytes:
+    """A picture in 256 colours where nobody can see the difference, else in its own; never larger than it was."""
+    picture, file = Image.open(io.BytesIO(png)), io.BytesIO()
+    if picture.mode != "P" and picture.convert("RGBA").getchannel("A").getextrema()[0] == 255:
+        colours = picture.convert("RGB")
+        palette = colours.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        moved = ImageChops.difference(colours, palette.convert("RGB")).getextrema()
+        picture = palette if max(most for _, most in moved) <= INVISIBLE else colours
+    picture.save(file, "PNG", optimize=True)
+    return min(png, file.getvalue(), key=len)
 
 
-def is_up_to_date(notebook) -> bool:
-    """Whether the stored outputs were made from these sources."""
-    return notebook.metadata.get("source_hash") == source_hash(notebook)
+def outputs_to_keep(path: Path, notebook) -> dict:
+    """{index of a cell: its outputs in the last commit}, where nbval ignores them and the cell has not changed.
+
+    In a notebook with a slow cell they are results of training: none is kept when any code or helper changed.
+    """
+    try:
+        before = nbformat.reads(committed(path).decode(), as_version=4)
+    except ValueError:  # no git, or a new notebook
+        return {}
+    old, new = ([cell.source for cell in one.cells if cell.cell_type == "code"] for one in (before, notebook))
+    if _is_slow(notebook) and (old != new or before.metadata.get("helpers_hash") != helpers_hash(notebook)):
+        return {}
+    same = {cell.id: cell for cell in before.cells if cell.get("execution_count")}
+    return {
+        index: same[cell.id].outputs
+        for index, cell in enumerate(notebook.cells)
+        if "nbval-ignore-output" in _tags(cell) and cell.id in same and _written(cell) == _written(same[cell.id])
+    }
 
 
-def execute(path: Path) -> float:
-    """Run one notebook on the CPU and replace it by its executed, cleaned form; return the seconds it took."""
+async def check_claim(client, cell, number: int) -> None:
+    """Evaluate a cell's claim in the kernel that has just run the cell.
+
+    Raises:
+        FalseClaim: if it is not true; the text gives the values of its names and what to do.
+    """
+    claim = cell.metadata["claim"]
+    named = [node for node in ast.walk(ast.parse(claim, mode="eval")) if isinstance(node, ast.Name)]
+    bound = {node.id for node in named if isinstance(node.ctx, ast.Store)} | set(dir(builtins))
+    wanted = [f"bool({claim})", *sorted({node.id for node in named} - bound)]
+    sent = client.kc.execute("", silent=True, user_expressions={one: one for one in wanted})
+    answers = (await client.async_wait_for_reply(sent))["content"]["user_expressions"]
+    found = {
+        one: answer["data"]["text/plain"] if answer["status"] == "ok" else f"{answer['ename']}: {answer['evalue']}"
+        for one, answer in answers.items()
+    }
+    if found[wanted[0]] != "True":
+        values = ", ".join(f"{one} = {' '.join(found[one].split())[:200]}" for one in wanted)
+        raise FalseClaim(
+            f"cell {number} claims {claim}, but {values}: the machine was busy, or the text is wrong: run it again "
+            "with nothing else running, or change the text. Nothing was written."
+        )
+
+
+def execute(path: Path, fresh: bool = False) -> float:
+    """Run one notebook on the CPU and replace it by its executed, cleaned form; return the seconds it took.
+
+    Args:
+        path: the notebook.
+        fresh: store new outputs also where nbval does not compare them.
+
+    Raises:
+        FalseClaim: if new outputs contradict the text; nothing is written then.
+        CellExecutionError: if a cell raises that does not say so with a tag; nothing is written then.
+    """
     notebook = nbformat.read(path, as_version=4)
+    kept = {} if fresh else outputs_to_keep(path, notebook)
     os.environ["COURSE_DEVICE"] = "cpu"
     start = time.perf_counter()
-    config = Config(KernelManager={"transport_encryption": "auto"})  # otherwise ipykernel warns at every start
-    settings = {"timeout": 600, "kernel_name": "python3", "record_timing": False, "config": config}
-    for attempt in (1, 2, 3):
-        try:
-            NotebookClient(notebook, resources={"metadata": {"path": path.parent}}, **settings).execute()
-            break
-        except RuntimeError as error:  # another program has taken one of the kernel's ports
-            if attempt == 3 or "Kernel died before" not in str(error):
-                raise
+    settings = {"timeout": 600, "kernel_name": "python3", "record_timing": False, "coalesce_streams": True}
+
+    async def after(cell, cell_index, execute_reply):
+        if "claim" in cell.metadata and cell_index not in kept and execute_reply["content"]["status"] == "ok":
+            await check_claim(client, cell, cell_index + 1)
+
+    with tempfile.TemporaryDirectory() as place:
+        manager = {"transport_encryption": "auto", "connection_file": f"{place}/kernel.json"}  # else ipykernel warns
+        if os.name == "posix":
+            manager["transport"] = "ipc"  # no port, which another program might take first
+        client = NotebookClient(
+            notebook, resources={"metadata": {"path": path.parent}}, config=Config(KernelManager=manager), **settings
+        )
+        client.on_cell_executed = after
+        client.execute()
     seconds = time.perf_counter() - start
+    for index, outputs in kept.items():
+        notebook.cells[index].outputs = outputs
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if "execution_count" in output:
+                output.execution_count = cell.execution_count
+            if png := output.get("data", {}).get("image/png"):
+                output.data["image/png"] = base64.b64encode(smaller(base64.b64decode(png))).decode()
     clean(notebook)
+    notebook.metadata.update({made_from.__name__: made_from(notebook) for made_from in FINGERPRINTS})
     nbformat.validate(notebook)
     write_beside(path, nbformat.writes(notebook) + "\n")
     return seconds
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("notebooks", nargs="*", type=Path, help="notebooks to run; default: all")
-    parser.add_argument("--all", action="store_true", help="also those whose source did not change")
-    arguments = parser.parse_args()
-    for path in arguments.notebooks or notebooks_of(NOTEBOOKS):
-        if not arguments.all and is_up_to_date(nbformat.read(path, as_version=4)):
-            print(f"{path.name}: unchanged")
-            continue
-        print(f"{path.name}: {execute(path):.0f} s")
-        sys.stdout.flush()
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="run these, changed or not, such as 06_train (default: what changed)")
+    parser.add_argument("--all", action="store_true", help="run all of them, changed or not")
+    parser.add_argument("--fresh", action="store_true", help="store new outputs also where nbval does not compare them")
+    chosen = parser.parse_args(arguments)
+    there = {path.stem: path for path in notebooks_of(NOTEBOOKS)}
+    named = [Path(name).stem for name in chosen.names]
+    if unknown := [name for name in named if name not in there]:
+        parser.error(f"there is no notebook {unknown[0]}; there are: {', '.join(there)}.")
+    for stem in named or there:
+        path = there[stem]
+        text = path.read_text(encoding="utf-8")
+        notebook = nbformat.reads(text, as_version=4)
+        changed = what_changed(notebook)
+        waits = changed != "source changed" and _is_slow(notebook)
+        if named or chosen.all or (changed and not waits):
+            try:
+                print(f"{stem}: {changed or 'nothing changed'}; {execute(path, chosen.fresh):.0f} s", flush=True)
+            except (FalseClaim, CellExecutionError) as error:
+                sys.exit(f"{stem}: {error}")
+        elif changed:
+            print(f"{stem}: {changed}; a cell of it takes minutes, so name it to run it again")
+        else:
+            clean(notebook)
+            cleaned = nbformat.writes(notebook) + "\n"
+            print(f"{stem}: {'unchanged' if cleaned == text else 'cleaned, not executed'}")
+            if cleaned != text:
+                write_beside(path, cleaned)
 
 
 if __name__ == "__main__":

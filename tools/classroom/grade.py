@@ -3,7 +3,8 @@
     python -m tools.classroom.grade FOLDER --csv grades.csv      # make grade FOLDER=... ARGS="--csv grades.csv"
 
 FOLDER holds a folder per student with notebooks of the course under their own names, at any depth
-(`anna/02_rope.ipynb`), or files `anna__02_rope.ipynb`, or both. Nothing in it is run in place or written to.
+(`anna/02_rope.ipynb`), or files `anna__02_rope.ipynb`, or both. A notebook may also have the name that it had in an
+earlier version of the course. Nothing in the folder is run in place or written to.
 
 What is run. Each exercise gets a fresh kernel, so that a broken one costs no other. The notebook is not run from top
 to bottom, which would take minutes and stop at the first broken cell, but cut: the last definition of the exercise's
@@ -13,16 +14,15 @@ notebook does not bind are taken from the course's own, so that a deleted set-up
 out: other exercises, prints, experiments, magics, and the learner's checks, edited or not. Which check belongs to
 which function is read from the course's notebooks (cells tagged "exercise"), and the grader appends it.
 
-What can be trusted. The check is imported anew from the grader's own path after the learner's code ran, and answers
-through the kernel's reply, with a number drawn after that code ran: nothing that is printed counts, nor a check or a
-result that was replaced. But the function and the check live in one process, where a program written to deceive can
-read the expected answers or change torch. No grader that shares a process prevents this; read the code of a
-suspicious submission. A name that is bound through `exec`, `globals()` or a magic is not seen, and gives a NameError.
+What can be trusted. The check, and all of `checks` and `helpers`, is imported anew from the grader's own path after
+the learner's code ran. It answers through the kernel's reply, with a number drawn after that code ran: nothing that is
+printed counts, nor a check or a result that was replaced. But the function and the check live in one process, where a
+program written to deceive can read the expected answers or change torch. No grader that shares a process prevents
+this; read the code of a suspicious submission. A name that is bound through `exec`, `globals()` or a magic is not
+seen, and gives a NameError.
 
-Isolation. Students' programs run inside bubblewrap where it works (Linux, `bwrap`): no network, no file of yours is
-writable, your home folder and the submissions cannot be seen, nothing survives the exercise. Where it does not work,
-nothing is run unless you add --no-isolation; then the programs run as you, with your network and your files. On
-Linux a program gets 4 GiB of memory beside torch, and files of up to 64 MiB, isolated or not.
+Isolation. Students' programs run inside bubblewrap where it works (tools/classroom/isolate.py says what that keeps
+from them). Where it does not work, nothing is run unless you add --no-isolation.
 """
 
 import argparse
@@ -34,25 +34,16 @@ import json
 import os
 import re
 import secrets
-import shutil
-import site
 import stat
-import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty
-
-from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
-from jupyter_client.manager import KernelManager
-from jupyter_core.utils import ensure_event_loop
-from traitlets.config import Config
 
 from tools.classroom.hand_out import ROOT, write_beside
-from tools.classroom.submissions import Exercise, code_for, find_submissions, read_course, read_statements
+from tools.classroom.isolate import Died, TimeUp, fresh_kernel, one_line, why_not_isolated
+from tools.classroom.submissions import Assignment, code_for, find_submissions, read_course, read_statements
 
 STATUSES = {
     "passed": "The check passed.",
@@ -70,31 +61,21 @@ STATUSES = {
 OF_CHECK = {"passed": "passed", "failed": "not yet", "todo": "not attempted"}
 FORMULA = re.compile(r'((?:^|[;\t\r\n])[\s"]*)(?=[=+\-@＝＋－＠])')  # where a spreadsheet may see a cell begin
 LARGEST_FILE = 50_000_000  # bytes of a notebook
-START = 120  # seconds for a kernel to start and import torch, which is not the learner's time
-PREPARE = """
-def _limit():
-    import contextlib, os, torch
-    with contextlib.suppress(ImportError, OSError, ValueError):  # not on Windows; memory on Linux only
-        import resource
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2**26, 2**26))
-        with open("/proc/self/statm") as pages:
-            memory = int(pages.read().split()[0]) * os.sysconf("SC_PAGE_SIZE") + 2**32
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-_limit()
-del _limit
-"""
-# The helpers are found by their path, whatever the learner's code did to the search path or to loaded modules.
+# Our packages are found by their path, whatever the learner's code did to the search path or to loaded modules.
 CHECK = """
 def {name}(function):
     import importlib.util, json, sys
     for module in list(sys.modules):
-        if module == "checks" or module.startswith("checks."):
+        if module.partition(".")[0] in ("helpers", "checks"):
             del sys.modules[module]
-    place = {folder!r}
-    spec = importlib.util.spec_from_file_location("helpers", place + "/__init__.py", submodule_search_locations=[place])
-    sys.modules["helpers"] = importlib.util.module_from_spec(spec)
-    check = getattr(importlib.import_module("checks"), {check!r})
-    result = check(function, seconds={seconds})
+    for package in ("helpers", "checks"):
+        folder = {root!r} + "/" + package
+        found = importlib.util.spec_from_file_location(
+            package, folder + "/__init__.py", submodule_search_locations=[folder]
+        )
+        sys.modules[package] = importlib.util.module_from_spec(found)
+        found.loader.exec_module(sys.modules[package])
+    result = sys.modules["checks"].{check}(function, seconds={seconds})
     return json.dumps([{name!r}, result.status, result.message, result.hint])
 """
 
@@ -121,19 +102,6 @@ class Refused(Exception):
     """A verdict (status, seen, hint) that needs no kernel."""
 
 
-class TimeUp(Exception):
-    """The kernel has not answered in time."""
-
-
-class Died(Exception):
-    """The kernel's process has ended."""
-
-
-def one_line(text, most: int = 300) -> str:
-    """A text of unknown origin as one short line of printable characters."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in str(text)[:2000]).split())[:most]
-
-
 # ------------------------------------------------------------------------------------ what was handed in
 
 
@@ -158,7 +126,7 @@ def read_cells(path: Path) -> list[str]:
         raise Refused("broken notebook", seen, advice) from error
 
 
-def judge_submission(files: list[Path], exercises: list[Exercise], course: list) -> list[str | Refused]:
+def judge_submission(files: list[Path], exercises: list[Assignment], course: list) -> list[str | Refused]:
     """For each exercise of one notebook the code to run, or the verdict where nothing need be run."""
     try:
         if not files:
@@ -189,101 +157,7 @@ def _code_or_verdict(exercise, sources, own, faults, course):
 # ------------------------------------------------------------------------------------------- running it
 
 
-def bwrap_command(scratch: str, submissions: Path) -> list[str]:
-    """The command that isolates what follows it. Later entries lie on top of earlier ones.
-
-    Args:
-        scratch: the one folder that stays writable: the kernel's sockets are there.
-        submissions: is hidden, so that nobody reads another's answers.
-    """
-    command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    command += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unsetenv", "JPY_PARENT_PID"]
-    for hidden in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/run", str(Path.home()))):
-        if hidden != "/" and Path(hidden).is_dir():
-            command += ["--tmpfs", os.path.realpath(hidden)]
-    for needed in dict.fromkeys((str(ROOT), sys.base_prefix, sys.prefix, site.getusersitepackages())):
-        if Path(needed).is_dir():
-            command += ["--ro-bind", os.path.realpath(needed), os.path.realpath(needed)]
-    return [*command, "--tmpfs", str(submissions), "--bind", scratch, scratch, "--chdir", "/tmp", "--"]
-
-
-def why_not_isolated(submissions: Path) -> str:
-    """Why students' programs cannot be isolated on this machine, in words; empty if they can."""
-    if not shutil.which("bwrap"):
-        return "bubblewrap (the command bwrap) is not installed"
-    with tempfile.TemporaryDirectory(prefix="grade-") as scratch:
-        command = [*bwrap_command(os.path.realpath(scratch), submissions), sys.executable, "-c", "import helpers"]
-        environment = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": str(ROOT)}
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"bwrap does not work here: {one_line(error)}"
-    return f"bwrap does not work here: {one_line(done.stderr)}" if done.returncode else ""
-
-
-class _Spec(KernelSpecManager):
-    """One kernel: this Python, inside the isolating command if there is one."""
-
-    def get_kernel_spec(self, kernel_name):
-        argv = [*self.prefix, sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        return KernelSpec(argv=[*argv, "--HistoryManager.enabled=False"], display_name="Python 3", language="python")
-
-
-@contextlib.contextmanager
-def fresh_kernel(submissions: Path | None):
-    """A function `ask(code, expression, seconds) -> reply` of a new kernel; isolated if submissions is a folder."""
-    with tempfile.TemporaryDirectory(prefix="grade-", ignore_cleanup_errors=True) as scratch:
-        scratch = os.path.realpath(scratch)
-        specs = _Spec()
-        specs.prefix = bwrap_command(scratch, submissions) if submissions else []
-        transport = "ipc" if os.name == "posix" else "tcp"  # no port, which another program might take first
-        config = Config(KernelManager={"transport": transport, "transport_encryption": "auto"})
-        manager = KernelManager(
-            kernel_spec_manager=specs, connection_file=os.path.join(scratch, "kernel.json"), config=config
-        )
-        passed_on = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "COMSPEC")
-        env = {name: os.environ[name] for name in passed_on if name in os.environ}
-        home = "/tmp" if submissions else scratch
-        env |= dict.fromkeys(("HOME", "USERPROFILE", "IPYTHONDIR", "TMPDIR", "TEMP", "MPLCONFIGDIR"), home)
-        env |= {"PYTHONPATH": str(ROOT), "COURSE_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-        manager.start_kernel(cwd=scratch, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        client = manager.client()
-        try:
-            client.start_channels(stdin=False)
-            client.wait_for_ready(timeout=START)
-            client.iopub_channel.stop()  # nobody listens to what is printed, however much it is
-            _prepare(manager, client)
-            yield lambda code, expression, seconds: _ask(manager, client, code, expression, seconds)
-        finally:
-            client.stop_channels()
-            manager.shutdown_kernel(now=True)  # and whatever it started in its process group
-            ensure_event_loop().close()  # jupyter_client makes one per thread and leaves it open
-
-
-def _prepare(manager, client):
-    try:
-        _ask(manager, client, PREPARE, "", START)
-    except (TimeUp, Died) as error:
-        raise RuntimeError("the kernel does not start, or cannot import torch") from error
-
-
-def _ask(manager, client, code, expression, seconds):
-    """Run code, then evaluate an expression; the reply's content."""
-    wanted = {"verdict": expression} if expression else {}
-    sent = client.execute(code, silent=True, store_history=False, user_expressions=wanted, allow_stdin=False)
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        with contextlib.suppress(Empty):
-            reply = client.get_shell_msg(timeout=min(left, 0.5))
-            if reply["parent_header"].get("msg_id") == sent:
-                return reply["content"]
-            continue
-        if not manager.is_alive():
-            raise Died
-    raise TimeUp
-
-
-def run_exercise(exercise: Exercise, code: str, seconds: float, submissions: Path | None):
+def run_exercise(exercise: Assignment, code: str, seconds: float, submissions: Path | None):
     """(status, seen, hint) of a learner's code in a fresh kernel, whatever it does; seconds count code and check."""
     try:
         with fresh_kernel(submissions) as ask:
@@ -295,7 +169,7 @@ def run_exercise(exercise: Exercise, code: str, seconds: float, submissions: Pat
                 return "does not run", seen, hint
             name = f"_verdict_{secrets.token_hex(16)}"
             most = min(10.0, seconds / 2)  # for the function alone; 10 is the checks' own limit
-            check = CHECK.format(name=name, folder=str(ROOT / "helpers"), check=exercise.check, seconds=most)
+            check = CHECK.format(name=name, root=str(ROOT), check=exercise.check, seconds=most)
             reply = ask(check, f"{name}({exercise.function})", max(0.1, end - time.monotonic()))
             return _verdict(reply, name)
     except TimeUp:

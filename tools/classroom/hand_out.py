@@ -19,17 +19,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COPIED = (  # what the notebooks need to run, and the page that they link to
-    "helpers", "checks", "pyproject.toml", "environment.yml", "Makefile", "LICENSE", "docs/glossary.md",
+    "helpers", "checks", "pyproject.toml", "environment.yml", "LICENSE", "docs/glossary.md", "tools/lab.py",
 )  # fmt: skip
 SAID = "; solutions are at the end"  # in the notebooks' text, and not true of the folder that is handed out
-WELCOME = """# LLaMA in notebooks
-
-`make lab` sets up once and opens JupyterLab on the first notebook. It needs Python 3.11, 3.12 or 3.13; on Windows and
-without `make`: `python -m venv .venv`, `.venv\\Scripts\\python -m pip install -e .`, `.venv\\Scripts\\jupyter lab`.
-
-The exercises of 01 to 07 are yours to solve. Keep the names of the functions: they are graded by them. The checks tell
-you what is wrong. Hand in the notebooks under the names that they have.
-"""
+HANDOUT = Path(__file__).parent / "handout"  # README and Makefile of the folder that is handed out
 
 
 def write_beside(path: Path, text: str) -> None:
@@ -77,7 +70,8 @@ def without_solutions(notebook: dict) -> dict:
     if not found and any("exercise" in cell["metadata"].get("tags", []) for cell in kept):
         raise ValueError('a notebook has exercises but no heading "## Solutions": put it before the first solution.')
     notebook["cells"] = kept
-    notebook["metadata"].pop("source_hash", None)  # of the text with solutions
+    for name in ("source_hash", "helpers_hash", "outputs_hash"):  # of the notebook with solutions and outputs
+        notebook["metadata"].pop(name, None)
     return notebook
 
 
@@ -118,7 +112,7 @@ def student(folder: Path, root: Path = ROOT) -> list[Path]:
             else:
                 (made / name).parent.mkdir(exist_ok=True)
                 shutil.copy(source, made / name)
-        (made / "README.md").write_text(WELCOME, encoding="utf-8")
+        shutil.copytree(HANDOUT, made, dirs_exist_ok=True)
         if folder.exists():
             folder.rmdir()  # it is empty; if it is not any more, this fails and nothing is lost
         made.rename(folder)
@@ -129,7 +123,7 @@ def _refuse_solved(path, notebook):
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         if "exercise" in cell["metadata"].get("tags", []) and "raise NotImplementedError" not in source:
-            advice = f"Get a fresh copy first: python -m tools.classroom.hand_out reset {path}"
+            advice = f"Get a fresh copy first: make reset NOTEBOOK=notebooks/{path.name}"
             raise ValueError(f"{path.name}: the exercise {source.strip().splitlines()[-1]} is solved here. {advice}")
 
 

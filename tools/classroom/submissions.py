@@ -1,5 +1,5 @@
-"""What was handed in, and what of it is run: whose file is which, which check judges which function, and which
-statements of a notebook a function needs.
+"""What was handed in: whose file is which, which check judges which function, and which statements of a notebook a
+function needs.
 """
 
 import ast
@@ -16,10 +16,14 @@ from IPython.core.inputtransformer2 import TransformerManager
 from tools.classroom.hand_out import notebooks_of, without_solutions
 
 LARGEST_CELL = 200_000  # characters of a cell that is read
+OLD_NAMES = {  # notebooks that the course had before: where their exercises are now
+    "06_train_and_generate": ("06_train", "07_generate"),
+    "07_scaling_out": ("09_scaling_out",),
+}
 
 
 @dataclass(frozen=True)
-class Exercise:
+class Assignment:
     """What the course asks for: the learner's function and the check that it is handed to."""
 
     notebook: str  # name without its ending: "01_rmsnorm"
@@ -97,7 +101,7 @@ def _touched(node):
                 yield inside.id
 
 
-def read_course(folder: Path, only: list[str] | None = None) -> dict[str, tuple[list[Exercise], list[Statement]]]:
+def read_course(folder: Path, only: list[str] | None = None) -> dict[str, tuple[list[Assignment], list[Statement]]]:
     """{notebook: (its exercises, the statements a learner may build on)}, from the course's own notebooks.
 
     Raises:
@@ -130,12 +134,12 @@ def _exercise(notebook, title, source):
         case [*above, ast.Expr(ast.Call(ast.Name(check), [ast.Name(function)], []))] if check.startswith("check_"):
             stubs = [node for node in above if isinstance(node, ast.FunctionDef) and node.name == function]
             if stubs:
-                return Exercise(notebook, title, function, check, ast.dump(stubs[-1]))
+                return Assignment(notebook, title, function, check, ast.dump(stubs[-1]))
     raise ValueError(f"{notebook}, exercise {title}: the cell must define the function and end in check_...(function).")
 
 
 def code_for(function: str, own: list[Statement], course: list[Statement]) -> str | None:
-    """The part of a notebook that a function needs (see the top of this file); None if no cell defines it."""
+    """The statements of a notebook that a function needs, as grade.py explains; None if no cell defines it."""
     homes = [one.cell for one in own if function in one.binds]
     if not homes:
         return None
@@ -168,10 +172,11 @@ class Student:
     unread: list = field(default_factory=list)  # files that are not graded
 
     def take(self, path, stem, notebooks):
-        """Sort a file in."""
-        if path.suffix == ".ipynb" and stem in notebooks:
-            self.files.setdefault(stem, []).append(path)
-        elif not path.name.startswith("."):
+        """Sort a file in, also under a name that the notebook had before."""
+        stems = [one for one in OLD_NAMES.get(stem, (stem,)) if path.suffix == ".ipynb" and one in notebooks]
+        for one in stems:
+            self.files.setdefault(one, []).append(path)
+        if not stems and not path.name.startswith("."):
             self.unread.append(path)
 
 

@@ -18,13 +18,13 @@ import sys
 from pathlib import Path
 
 here = Path(__file__).resolve().parent
-course = here.parents[1]
+course = here.parents[2]
 state = Path(os.environ.get("CLASS_STATE", here / ".hub")).resolve()
 state.mkdir(parents=True, exist_ok=True)
 memory = os.environ.get("CLASS_MEMORY", "3G")
 is_root = os.geteuid() == 0
 spawner = os.environ.get("CLASS_SPAWNER", "systemd" if is_root and Path("/run/systemd/system").exists() else "simple")
-load_test_token = os.environ.get("CLASS_LOAD_TEST_TOKEN")  # benchmarks/classroom.py: may start and use every server
+load_test_token = os.environ.get("CLASS_LOAD_TEST_TOKEN")  # load_test.py: may start and use every server
 names_file = Path(os.environ.get("CLASS_STUDENTS", here / "students.txt"))
 if not names_file.is_file():
     sys.exit(

@@ -1,10 +1,12 @@
 """How many students one machine carries: the course's own JupyterHub on loopback, everybody runs a notebook at once.
 
-Needs the hub: make -C tools/classroom/server setup. Then, with nothing else running: python benchmarks/classroom.py
+Needs the hub: make -C tools/classroom/server setup. Then, with nothing else running:
+python tools/classroom/server/load_test.py
+
 Students are simulated through the hub's REST interface and the kernels' websockets: start the server (which copies the
 course), open the notebook, run each code cell when the one before has answered. Half-way one kernel is killed; that
 student's files must be as they were saved, and the notebook must run from the top again. The table goes to
-benchmarks/classroom.md.
+load_test.md beside this file.
 """
 
 import argparse
@@ -25,7 +27,7 @@ from pathlib import Path
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
-ROOT = Path(__file__).parents[3]
+HERE = Path(__file__).resolve().parent
 TOKEN = secrets.token_hex(16)
 PORT = 18_000
 ADDRESS = f"127.0.0.1:{PORT}"
@@ -185,7 +187,7 @@ async def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--students", nargs="+", type=int, default=[1, 5, 20])
     parser.add_argument("--notebook", default="01_rmsnorm.ipynb")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "classroom.md")
+    parser.add_argument("--out", type=Path, default=HERE / "load_test.md")
     arguments = parser.parse_args()
     hub_command = Path(sys.executable).with_name("jupyterhub")
     if not hub_command.exists():
@@ -194,10 +196,10 @@ async def main():
     lines = [
         "# A class on one machine",
         "",
-        f"`python benchmarks/classroom.py`: {os.cpu_count()} cores, {available() / 1024:.0f} GiB of memory free at the "
-        f"start, one thread per kernel. Everybody logs in at once and runs {arguments.notebook} at once; one student's "
-        "kernel is killed half-way (files kept, notebook run again; in the time for all, not in the others' times). "
-        "Medians (lowest–highest).",
+        f"`python tools/classroom/server/load_test.py`: {os.cpu_count()} cores, {available() / 1024:.0f} GiB of memory "
+        f"free at the start, one thread per kernel. Everybody logs in at once and runs {arguments.notebook} at once; "
+        "one student's kernel is killed half-way (files kept, notebook run again; in the time for all, not in the "
+        "others' times). Medians (lowest–highest).",
         "",
         "| students | server ready [s] | notebook [s] | all done [s] | memory of a kernel [MB] | memory per student "
         "[MB] | hub answers, median / 95th percentile [ms] | memory left [GiB] |",
@@ -213,7 +215,7 @@ async def main():
         log = Path(folder, "hub.log").open("w", encoding="utf-8")  # noqa: SIM115 (closed below, after the hub)
         hub = subprocess.Popen(
             [hub_command, "--config", "jupyterhub_config.py"], env=os.environ | settings, stderr=log, stdout=log,
-            cwd=ROOT / "deploy" / "jupyterhub", start_new_session=True,
+            cwd=HERE, start_new_session=True,
         )  # fmt: skip
         try:
             await wait_for_hub(hub)

@@ -1,0 +1,36 @@
+"""JupyterLab on the first notebook: what `make lab` runs. Arguments are those of `jupyter lab`.
+
+    python -m tools.lab notebooks/00_start_here.ipynb --no-browser --port 9000
+
+It starts for whoever calls it, root in a container included, and the address to open is the last line that it prints,
+alone: where no browser opens by itself, nothing has to be searched for in the log.
+"""
+
+import os
+import sys
+
+from jupyterlab.labapp import LabApp
+
+QUIET = [
+    "--KernelManager.transport_encryption=auto",  # otherwise ipykernel warns at the start of every kernel
+    "--LanguageServerManager.autodetect=False",  # otherwise a list of programs that are not installed comes last
+]
+
+
+def start(arguments: list[str]) -> None:
+    """Run the server until it is stopped."""
+    as_root = ["--allow-root"] if getattr(os, "geteuid", lambda: -1)() == 0 else []
+    server = LabApp.initialize_server(argv=[*QUIET, *as_root, *arguments])
+    server.io_loop.call_later(1, print_address, server)  # after what the server itself says at its start
+    server.start()
+
+
+def print_address(server) -> None:
+    """Print where the notebook can be opened, token included."""
+    place, _, token = server.local_url.partition("?")
+    page = f"/tree/{os.path.basename(server.file_to_run)}" if server.file_to_run else ""
+    print(f"\nOpen this address in a browser (Ctrl+C here stops the course):\n{place}{page}?{token}", flush=True)
+
+
+if __name__ == "__main__":
+    start(sys.argv[1:])
