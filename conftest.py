@@ -27,7 +27,7 @@ def pytest_configure(config):
     _stay_offline(config)
 
 
-LONGEST = ("test_browser.py", "06_train_and_generate.ipynb", "test_site.py")
+LONGEST = ("06_train.ipynb", "07_generate.ipynb")  # of make test; in make test-all these and what opens a browser
 
 
 def pytest_collection_modifyitems(config, items):
@@ -35,11 +35,14 @@ def pytest_collection_modifyitems(config, items):
 
     A second try is listed as RERUN at the end, and counted: a page that needs one is a fault to look for.
     """
-    if os.environ.get("CI"):
-        for item in filter(lambda item: item.get_closest_marker("browser"), items):
+    browsers = [item for item in items if item.get_closest_marker("browser")]
+    for item in browsers:
+        item.add_marker(pytest.mark.slow)
+        if os.environ.get("CI"):
             item.add_marker(pytest.mark.flaky(reruns=1))
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+        longest = {item.path for item in browsers} | {item.path for item in items if item.path.name in LONGEST}
+        items.sort(key=lambda item: item.path not in longest)
 
 
 OFFLINE = Path(__file__).parent / "tests" / "support" / "offline"
@@ -72,7 +75,9 @@ def pytest_sessionfinish(session):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Say which connection was tried, and by which process."""
+    """Say which connection was tried, and by which process; and what make test has left out."""
+    if config.option.markexpr == "not slow":
+        terminalreporter.write_line("Slow tests were left out: make test-all runs them too.")
     if TRIED in config.stash:
         terminalreporter.section("network", red=True)
         terminalreporter.write_line(config.stash[TRIED] + "A test may speak to this machine only.")
