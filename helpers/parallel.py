@@ -158,11 +158,7 @@ def gradients_of(model: torch.nn.Module, tokens: torch.Tensor) -> tuple[torch.Te
 
 
 def compare(folder: str | Path, mesh) -> dict:
-    """Is the split model the same function as the whole one, and what does it send? Every rank must call this.
-
-    Returns:
-        what this rank found, by name, ready for JSON.
-    """
+    """Is the split model the same function, what does it send? What this rank finds, by name; each rank calls it."""
     from torch.distributed.tensor.debug import CommDebugMode  # here, for it takes long to import
 
     whole, part = load_checkpoint(folder, device=mesh.device_type), load_parallel(folder, mesh)

@@ -3,7 +3,6 @@
 import functools
 import random
 import signal
-import sys
 import threading
 import time
 
@@ -19,10 +18,6 @@ from tests.support.answers import right_answer_to
 
 
 def stub_raises(x, weight, eps):
-    raise NotImplementedError
-
-
-def stub_raises_with_text(x, weight, eps):
     """Divide by the root mean square."""
     raise NotImplementedError("your turn")
 
@@ -32,10 +27,6 @@ def stub_is_empty(x, weight, eps):
 
 
 def stub_has_dots(x, weight, eps): ...
-
-
-def stub_passes(x, weight, eps):
-    pass
 
 
 def stub_returns_none(x, weight, eps):
@@ -131,13 +122,6 @@ def test_any_result_is_rejected_without_an_error(place):
         assert result._repr_html_()
 
 
-@pytest.mark.parametrize("dtype", sorted({str(value) for value in vars(torch).values() if type(value) is torch.dtype}))
-def test_any_tensor_is_rejected_without_an_error(dtype):
-    result = checks.check_silu(lambda x: torch.zeros(5).to(getattr(torch, dtype[6:])))
-    assert result.status == "failed"
-    assert result.hint
-
-
 def test_a_tensor_without_a_shape_is_rejected_without_an_error():
     assert checks.check_silu(lambda x: torch.nested.nested_tensor([x])).hint == "Return a plain result."
 
@@ -145,14 +129,12 @@ def test_a_tensor_without_a_shape_is_rejected_without_an_error():
 @pytest.mark.parametrize(
     ("exercise", "change", "words"),
     [
-        ("silu", str, "the result has the type str, expected a tensor."),
         ("silu", torch.Tensor.tolist, "the result has the type list, expected a tensor."),
         ("silu", lambda y: y / 0, "the result holds nan or inf."),
         ("silu", torch.Tensor.to_sparse, "the result is a torch.sparse_coo tensor on the device cpu."),
         ("hidden_dim", float, "the result has the type float, expected a whole number (int)."),
         ("rms_norm_backward", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
         ("rms_norm_backward", lambda pair: pair[0], "the result is one tensor, expected 2 tensors."),
-        ("rms_norm_backward", list, "the result is list, expected 2 tensors."),
         ("rms_norm_backward", lambda pair: (pair[0], None), "result 2 has the type NoneType, expected a tensor."),
         ("rms_norm_backward", lambda pair: (pair[0], 2 * pair[1]), "result 2 is off by"),
     ],
@@ -163,19 +145,11 @@ def test_a_result_of_another_kind_is_named(exercise, change, words):
     assert words in result.message
 
 
-def test_yield_and_async_are_named():
+def test_yield_where_return_is_meant_is_named():
     def generator(x):
         yield x
 
-    async def coroutine(x):
-        return x
-
-    made = [coroutine(torch.zeros(5)) for _ in checks.check_silu.exercise.cases]
-    calls = iter(made)
     assert "yield" in checks.check_silu(generator).hint
-    assert "async" in checks.check_silu(lambda x: next(calls)).hint
-    for one in made:
-        one.close()  # or Python warns that nobody awaited it
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -201,16 +175,6 @@ def test_a_right_result_that_changes_its_input_is_rejected():
     assert "the result is right, but the input x was changed in place" in result.message
 
 
-def test_an_answer_that_changes_from_call_to_call_is_rejected():
-    calls = []
-
-    def right_at_first(x):
-        calls.append(x)
-        return torch.sigmoid(x) * x if len(calls) < 4 else x
-
-    assert checks.check_silu(right_at_first).status == "failed"
-
-
 # ---------------------------------------------------------------------------------------- errors, and the time
 
 
@@ -228,10 +192,8 @@ def raises(error):
 @pytest.mark.parametrize(
     "program",
     [
-        raises(ValueError("wrong")), raises(SystemExit(3)), raises(MemoryError()), raises(StopIteration(3)),
-        raises(RuntimeError("x" * 10**6)), raises(Warning("as an error")), recursion, lambda: 1, lambda a, b, c, d: a,
-        lambda *, x: x, torch.add, dict, int, Silu, lambda x: sys.exit(), lambda x: 1 / 0, lambda x: x.nothing,
-        lambda x: undefined(x), lambda x: {}[x],  # noqa: F821
+        raises(SystemExit(3)), raises(MemoryError()), raises(StopIteration(3)), raises(RuntimeError("x" * 10**6)),
+        raises(Warning("as an error")), recursion, lambda: 1, torch.add, dict, Silu, lambda x: undefined(x),  # noqa: F821
     ],
 )  # fmt: skip
 def test_any_error_is_a_verdict(program):
@@ -346,20 +308,12 @@ def test_settings_that_a_function_changes_are_put_back():
 
 @pytest.mark.parametrize("exercise", ["rms_norm", "attention_head", "cross_entropy", "rope_angles", "tie_weights"])
 def test_settings_of_the_learner_do_not_change_the_verdict(exercise):
-    torch.set_default_dtype(torch.float64)
-    try:
-        with torch.inference_mode(), torch.device("meta"):
-            assert getattr(checks, f"check_{exercise}")(right_answer_to(exercise))
-        seen = []
-        checks.check_silu(lambda x: seen.append(torch.ones(()).dtype))
-        assert set(seen) == {torch.float32}
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def test_a_verdict_is_the_same_every_time():
-    for program in (right_answer_to("rms_norm"), lambda x, weight, eps: x / (x**2).mean(-1, keepdim=True).sqrt()):
-        assert checks.check_rms_norm(program) == checks.check_rms_norm(program)
+    torch.set_default_dtype(torch.float64)  # put back after every test, by conftest.py
+    with torch.inference_mode(), torch.device("meta"):
+        assert getattr(checks, f"check_{exercise}")(right_answer_to(exercise))
+    seen = []
+    checks.check_silu(lambda x: seen.append(torch.ones(()).dtype))
+    assert set(seen) == {torch.float32}
 
 
 # ---------------------------------------------------------------------------------------------- what is shown

@@ -2,9 +2,11 @@
 
 import base64
 import html
+import inspect
 import io
 import math
 import re
+from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -14,22 +16,42 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from torch.nn import functional as F
 
-from helpers import explorers, plots
+from helpers import explorers, masks, plots
 from helpers.checkpoint import interleaved_to_halves
 from helpers.explorers import Explorer, choice, slider
+from helpers.explorers.gqa import RULES
+from helpers.explorers.train import SCALINGS
 from helpers.model import PRESETS, KVCache, RMSNorm, count_parameters, rope_inv_freq
 
 EXPLORE = {name: make for name, make in vars(explorers).items() if name.startswith("explore_")}
-CASES = [(name, control) for name, make in EXPLORE.items() for control in make().controls]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def style():
-    """The notebook's setup cell; afterwards matplotlib and torch print as before."""
+    """The notebook's set-up cell."""
     with matplotlib.rc_context():
         plots.use_course_style()
         yield
-    torch.set_printoptions(profile="default")
+
+
+@pytest.fixture(scope="module", params=EXPLORE)
+def made(request):
+    """Each explorer, made once, and the values that its controls start with."""
+    explorer = EXPLORE[request.param]()
+    yield explorer, explorer.values
+    explorer.close()
+
+
+@pytest.fixture
+def explorer(made):
+    """Each explorer as it starts."""
+    put_back(*made)
+    return made[0]
+
+
+def put_back(explorer, values):
+    for name, value in values.items():
+        explorer.controls[name].value = value
 
 
 def move(control):
@@ -42,8 +64,90 @@ def move(control):
         control.value = control.value + control.step
 
 
+def ends(control):
+    """The first and the last value of a control."""
+    if hasattr(control, "options"):
+        return control.options[0], control.options[-1]
+    return [control.base**end if hasattr(control, "base") else end for end in (control.min, control.max)]
+
+
 def pixels(explorer):
     return imread(io.BytesIO(base64.b64decode(explorer.png)))
+
+
+def caption(explorer):
+    return re.sub("base64,[^>]*", "", explorer.picture.value)
+
+
+def assert_answers(explorer, control):
+    """One move of the control changes the picture and the caption, and nothing goes wrong."""
+    picture, words = explorer.png, caption(explorer)
+    move(control)
+    assert explorer.png != picture, control.description
+    assert caption(explorer) != words, control.description
+    assert 'role="alert"' not in explorer.picture.value
+
+
+def test_default_state_is_drawn_and_described(explorer):
+    picture = pixels(explorer)
+    assert picture.shape[:2] == (396, 880)
+    assert (picture[..., :3].min(axis=-1) < 0.5).mean() > 0.01
+    assert len(explorer.alt.split()) < 40
+    for words in (f'alt="{html.escape(explorer.alt)}"', html.escape(explorer.finding), html.escape(explorer.settings)):
+        assert words in explorer.picture.value
+
+
+def test_every_control_changes_the_picture_and_the_caption(made):
+    explorer, start = made
+    for control in explorer.controls.values():
+        put_back(explorer, start)
+        if control.disabled:
+            move(next(other for other in explorer.controls.values() if hasattr(other, "options")))
+        assert not control.disabled
+        assert_answers(explorer, control)
+
+
+def test_controls_at_their_ends_still_draw(explorer):
+    for first, second in ((0, 0), (0, 1), (1, 1), (1, 0)):  # of every other control, and of those between
+        for index, control in enumerate(explorer.controls.values()):
+            control.value = ends(control)[second if index % 2 else first]
+            assert 'role="alert"' not in explorer.picture.value
+            assert not re.search(r"\b(nan|inf)\b", caption(explorer).replace("their softmax is nan", ""))
+
+
+def test_notebook_output_holds_widget_picture_and_words(explorer):
+    data, metadata = explorer._repr_mimebundle_()
+    assert data["image/png"] == explorer.png
+    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.box.model_id
+    assert data["text/plain"] == f"{explorer.alt} {explorer.finding} {explorer.settings}"
+    assert metadata["image/png"]["alt"] == explorer.alt
+    for control in explorer.controls.values():
+        assert re.split(r" [\[(]", control.description)[0] in explorer.settings
+
+
+@pytest.mark.parametrize("name", EXPLORE)
+def test_quick_redraw_equals_drawing_the_whole_figure(name):
+    explorer = EXPLORE[name]()
+    for control in explorer.controls.values():
+        move(control)
+    whole = io.BytesIO()
+    explorer.figure.savefig(whole, format="png", dpi="figure")
+    whole.seek(0)
+    different = abs(imread(whole)[..., :3] - pixels(explorer)[..., :3]).max(axis=-1) > 0.5
+    assert different.mean() < 0.002  # lines may pass over the ticks of the axes instead of under them
+
+
+def test_redraws_only_move_what_is_there_and_going_back_restores_the_picture(explorer):
+    picture, values, settings = explorer.png, explorer.values, dict(matplotlib.rcParams)
+    artists = set(explorer.figure.findobj())
+    for control in explorer.controls.values():
+        move(control)
+    assert explorer.png != picture
+    assert set(explorer.figure.findobj()) == artists
+    assert plt.get_fignums() == []
+    assert dict(matplotlib.rcParams) == settings
+    put_back(explorer, values)
+    assert explorer.png == picture
 
 
 def broken_explorer(message="the message"):
@@ -60,87 +164,11 @@ def broken_explorer(message="the message"):
     return Explorer(figure, draw, {"level": slider("level", 0, 0, 5)}, 'a <line> & its "level"')
 
 
-@pytest.mark.parametrize("name", EXPLORE)
-def test_default_state_is_drawn_and_described(name):
-    explorer = EXPLORE[name]()
-    picture = pixels(explorer)
-    assert picture.shape[:2] == (396, 880)
-    assert (picture[..., :3].min(axis=-1) < 0.5).mean() > 0.01
-    assert len(explorer.alt.split()) < 40
-    assert f'alt="{explorer.alt}"' in explorer.picture.value
-    assert html.escape(explorer.finding) in explorer.picture.value
-
-
-@pytest.mark.parametrize(("name", "control"), CASES)
-def test_every_control_changes_the_picture_and_the_caption(name, control):
-    explorer = EXPLORE[name]()
-    if explorer.controls[control].disabled:
-        move(next(other for other in explorer.controls.values() if hasattr(other, "options")))
-    assert not explorer.controls[control].disabled
-    picture, page = explorer.png, explorer.picture.value
-    move(explorer.controls[control])
-    assert explorer.png != picture
-    assert re.sub("base64,[^>]*", "", explorer.picture.value) != re.sub("base64,[^>]*", "", page)
-    assert 'role="alert"' not in explorer.picture.value
-
-
-@pytest.mark.parametrize("name", EXPLORE)
-def test_all_controls_at_either_end_still_draw(name):
-    explorer = EXPLORE[name]()
-    ends = []
-    for control in explorer.controls.values():
-        if hasattr(control, "options"):
-            ends.append((control.options[0], control.options[-1]))
-        else:
-            power = (lambda x, b=control.base: b**x) if hasattr(control, "base") else lambda x: x
-            ends.append((power(control.min), power(control.max)))
-    for side in (0, 1):
-        for control, values in zip(explorer.controls.values(), ends, strict=True):
-            control.value = values[side]
-            assert 'role="alert"' not in explorer.picture.value
-
-
-@pytest.mark.parametrize("name", EXPLORE)
-def test_going_back_restores_the_picture_exactly(name):
-    explorer = EXPLORE[name]()
-    picture, values = explorer.png, explorer.values
-    for control in explorer.controls.values():
-        move(control)
-    assert explorer.png != picture
-    for key, value in values.items():
-        explorer.controls[key].value = value
-    assert explorer.png == picture
-
-
-@pytest.mark.parametrize("name", EXPLORE)
-def test_quick_redraw_equals_drawing_the_whole_figure(name):
-    explorer = EXPLORE[name]()
-    for control in explorer.controls.values():
-        move(control)
-    whole = io.BytesIO()
-    explorer.figure.savefig(whole, format="png", dpi="figure")
-    whole.seek(0)
-    different = abs(imread(whole)[..., :3] - pixels(explorer)[..., :3]).max(axis=-1) > 0.5
-    assert different.mean() < 0.002  # lines may pass over the ticks of the axes instead of under them
-
-
-@pytest.mark.parametrize("name", EXPLORE)
-def test_notebook_output_holds_widget_picture_and_words(name):
-    explorer = EXPLORE[name]()
-    data, metadata = explorer._repr_mimebundle_()
-    assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
-    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.box.model_id
-    assert data["text/plain"] == f"{explorer.alt} {explorer.finding} {explorer.settings}"
-    assert metadata["image/png"]["alt"] == explorer.alt
-    for control in explorer.controls.values():
-        assert control.description.split(" [")[0] in data["text/plain"]
-    again = EXPLORE[name]()._repr_mimebundle_()[0]
-    assert again["text/plain"] == data["text/plain"]
-    assert again["image/png"] == data["image/png"]
-
-
-def test_error_in_the_drawing_is_said_in_the_widget_and_goes_away():
+def test_error_in_the_drawing_is_raised_at_first_and_later_said_in_the_widget_until_it_goes_away():
+    with pytest.raises(ZeroDivisionError):
+        Explorer(Figure(), lambda level: 1 / level, {"level": slider("level", 0, 0, 5)}, "nothing")
     explorer = broken_explorer("1 < 2 is <b>")
+    assert 'alt="a &lt;line&gt; &amp; its &quot;level&quot;"' in explorer.picture.value
     picture = explorer.png
     explorer.controls["level"].value = 1
     page = explorer.picture.value
@@ -154,66 +182,28 @@ def test_error_in_the_drawing_is_said_in_the_widget_and_goes_away():
     assert explorer.png != picture
 
 
-def test_error_in_the_first_drawing_is_raised():
-    with pytest.raises(ZeroDivisionError):
-        Explorer(Figure(), lambda level: 1 / level, {"level": slider("level", 0, 0, 5)}, "nothing")
+def test_controls_name_their_unit_and_the_caption_puts_the_value_before_it():
+    controls = {
+        "length": slider("length", 8, 0, 9, unit="token"),
+        "eps": slider("eps", 1e-5, -8, 0, 0.5, log=True),
+        "top_k": slider("top-k (0 keeps all)", 0, 0, 9),
+        "layout": choice("layout", ("halves", "interleaved")),
+    }
+    assert [control.description for control in controls.values()][:2] == ["length [token]", "eps"]
+    assert controls["length"].continuous_update
+    explorer = Explorer(Figure(), lambda **values: "", controls, "nothing")
+    assert explorer.settings == "Settings: length 8 token, eps 1e-05, top-k 0 (0 keeps all), layout halves."
 
 
-def test_alt_text_is_escaped():
-    assert 'alt="a &lt;line&gt; &amp; its &quot;level&quot;"' in broken_explorer().picture.value
-
-
-def test_artist_that_first_moves_later_is_drawn():
-    figure = Figure(figsize=(2, 1), layout="constrained")
-    first, second = (figure.subplots(1, 2)[i].plot([0, 1], [0, 1])[0] for i in range(2))
-
-    def draw(level):
-        first.set_ydata([0, level / 5])
-        if level > 2:
-            second.set_ydata([1, 0])
-        return ""
-
-    explorer = Explorer(figure, draw, {"level": slider("level", 1, 0, 5)}, "two lines")
-    right = pixels(explorer)[:, 110:]
-    explorer.controls["level"].value = 2
-    assert (pixels(explorer)[:, 110:] == right).all()
-    explorer.controls["level"].value = 3
-    assert (pixels(explorer)[:, 110:] != right).any()
-
-
-@pytest.mark.parametrize("name", EXPLORE)
-def test_redraws_make_no_figure_and_leave_pyplot_alone(name, monkeypatch):
-    before = dict(matplotlib.rcParams)
-    explorer = EXPLORE[name]()
-    artists = len(explorer.figure.findobj())
-
-    def refuse(*_, **__):
-        raise AssertionError("a redraw made a new figure")
-
-    monkeypatch.setattr(Figure, "__init__", refuse)
+def test_the_explorer_of_contributing_answers_to_its_controls():
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    found = re.search(r"^#+ An explorer of your own\n.*?^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert found, "CONTRIBUTING.md needs a heading 'An explorer of your own' with a python block: put it back"
+    names = {}
+    exec(found[1], names)
+    (explorer,) = (make() for name, make in names.items() if name.startswith("explore_"))
     for control in explorer.controls.values():
-        move(control)
-    assert 'role="alert"' not in explorer.picture.value
-    assert len(explorer.figure.findobj()) == artists
-    assert plt.get_fignums() == []
-    assert dict(matplotlib.rcParams) == before
-
-
-def test_closing_frees_the_widgets_and_the_figure():
-    explorer = broken_explorer()
-    explorer.close()
-    assert explorer.box.comm is None
-    assert explorer.figure.axes == []
-    explorer.controls["level"].value = 2  # no callback is left that could draw
-
-
-def test_slider_says_its_unit_and_answers_while_it_moves():
-    position, eps = slider("position", 20, 0, 512, unit="token"), slider("eps", 1e-5, -8, 0, 0.5, log=True)
-    assert position.description == "position [token]"
-    assert position.continuous_update
-    assert position.step == 1
-    assert eps.value == 1e-5
-    assert choice("layout", ("halves", "interleaved")).value == "halves"
+        assert_answers(explorer, control)
 
 
 def test_rms_norm_explorer_tells_the_angle_and_length_of_the_model():
@@ -226,35 +216,31 @@ def test_rms_norm_explorer_tells_the_angle_and_length_of_the_model():
     assert f"RMSNorm turns it by 0.0° and gives length {length:.3g}" in explorer.finding
 
 
-@pytest.mark.parametrize("name", ["SiLU", "GELU", "ReLU", "sigmoid", "none"])
-def test_swiglu_explorer_tells_the_hidden_value_and_its_slope(name):
-    activation = {"SiLU": F.silu, "GELU": F.gelu, "ReLU": F.relu, "sigmoid": torch.sigmoid, "none": torch.clone}[name]
+def test_swiglu_explorer_tells_the_hidden_value_and_its_slope():
+    activations = {"SiLU": F.silu, "GELU": F.gelu, "ReLU": F.relu, "sigmoid": torch.sigmoid, "none": torch.clone}
     explorer = explorers.explore_swiglu()
-    explorer.controls["activation"].value = name
     explorer.controls["u"].value = -2.0
-    gate = torch.tensor(-1.0, requires_grad=True)
-    value = activation(gate) * -2.0
-    (slope,) = torch.autograd.grad(value, gate)
-    finding = explorer.finding.replace("−", "-")
-    assert f"times u = -2.0 that is {value.item():z.3f}." in finding
-    assert f"Its slope in g is {slope.item():z.2f}." in finding
+    for name, activation in activations.items():
+        explorer.controls["activation"].value = name
+        gate = torch.tensor(-1.0, requires_grad=True)
+        value = activation(gate) * -2.0
+        (slope,) = torch.autograd.grad(value, gate)
+        finding = explorer.finding.replace("−", "-")
+        assert f"times u = -2.0 that is {value.item():z.3f}." in finding
+        assert f"Its slope in g is {slope.item():z.2f}." in finding
 
 
-@pytest.mark.parametrize("scaling", ["none", "linear", "ntk", "llama3"])
-def test_rope_explorer_tells_the_angle_of_the_model(scaling):
+def test_rope_explorer_tells_the_angle_of_the_model_and_puts_no_key_before_the_first_token():
     explorer = explorers.explore_rope()
-    explorer.controls["scaling"].value = scaling
     explorer.controls["pair"].value = 7
-    assert explorer.controls["factor"].disabled == (scaling == "none")
-    speed = rope_inv_freq(16, 10_000.0, None if scaling == "none" else {"type": scaling, "factor": 8})[7].item()
-    assert f"3 token × {speed:.3g} rad/token = {3 * speed:.3g} rad" in explorer.finding
-    assert f"turns once in {2 * math.pi / speed:,.0f} tokens" in explorer.finding
-
-
-def test_rope_explorer_never_puts_the_key_before_the_first_token():
-    explorer = explorers.explore_rope()
+    for scaling in explorer.controls["scaling"].options:
+        explorer.controls["scaling"].value = scaling
+        assert explorer.controls["factor"].disabled == (scaling == "none")
+        speed = rope_inv_freq(16, 10_000.0, None if scaling == "none" else {"type": scaling, "factor": 8})[7].item()
+        assert f"3 token × {speed:.3g} rad/token = {3 * speed:.3g} rad" in explorer.finding
+        assert f"turns once in {2 * math.pi / speed:,.0f} tokens" in explorer.finding
     explorer.controls["position"].value = 2
-    assert "Query at 2, key at 0: pair 2 differs by 2 token" in explorer.finding
+    assert "Query at 2, key at 0: pair 7 differs by 2 token" in explorer.finding
 
 
 def test_rope_layout_explorer_moves_rows_as_the_checkpoint_reader_does():
@@ -267,6 +253,32 @@ def test_rope_layout_explorer_moves_rows_as_the_checkpoint_reader_does():
         assert f"these rows are {meta_rows[16 + pair]} and {meta_rows[24 + pair]}." in explorer.finding
     explorer.controls["layout"].value = "interleaved"
     assert "coordinates 14 and 15" in explorer.finding
+
+
+def test_mask_explorer_offers_every_rule_of_masks(monkeypatch):
+    rules, used = {name: rule for name, rule in inspect.getmembers(masks, inspect.isfunction) if name[0] != "_"}, set()
+    for name in rules:
+        monkeypatch.setattr(masks, name, lambda *given, name=name: used.add(name) or rules[name](*given))
+    for _, visible_by in RULES.values():
+        visible_by(torch.arange(4), torch.arange(4), 2)
+    missing = set(rules) - used - {"itself"}  # no rule to choose: it is added to another, so that no row is empty
+    assert not missing, f"add {missing} to RULES in helpers/explorers/gqa.py"
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_context_explorer_counts_the_angles_met_and_tells_how_much_pairs_are_slowed(scaling):
+    explorer, own = explorers.explore_context(), rope_inv_freq(16)
+    explorer.controls["scaling"].value = scaling
+    for factor in (1, 4, 8):
+        explorer.controls["factor"].value = factor
+        setting = SCALINGS[scaling] and {**SCALINGS[scaling], "factor": factor}
+        slowed = (own / rope_inv_freq(16, 10_000.0, setting)).tolist()
+        # Of 256 positions a pair that went full circle knows all; one slowed by 4 knows 4 × 63 and the first.
+        known = [256 if 63 * own[i] > 2 * math.pi else min(256, int(63 * slowed[i] + 1.001)) for i in range(8)]
+        assert f"{sum(known) / (8 * 256):.0%} were met in training on 64." in explorer.finding
+        assert f"{sum(one < 1.001 for one in slowed)} of 8 pairs keep the angle" in explorer.finding
+        for pair, one in (("fastest pair", slowed[0]), ("slowest", slowed[7])):
+            assert f"{pair} " + (f"is {one:.0f} times slower" if one > 1.001 else "keeps its speed") in explorer.finding
 
 
 def test_sampling_explorer_draws_the_probabilities_that_generate_draws_from():
@@ -291,6 +303,6 @@ def test_memory_explorer_counts_what_a_cache_takes():
     held = cache.k.nbytes + cache.v.nbytes
     assert f"each holds {weights / 8e9:.1f} GB of weights and {held / 8e9:.1f} GB of keys" in explorer.finding
     assert "fits on one of 80 GB" in explorer.figure.axes[0].get_title(loc="left")
-    *_, both = explorer.figure.axes[0].lines[:3]
+    (both,) = (line for line in explorer.figure.axes[0].lines if line.get_label() == "both")
     last = weights / 32e9 + held / 8e9  # 8 key/value heads: on 32 devices each is copied 4 times
     assert both.get_ydata()[-1] == pytest.approx(last)

@@ -3,43 +3,41 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
+from helpers import parallel
 from helpers.checkpoint import save_checkpoint
-from helpers.parallel import parallel_plan, require_divisible
+from helpers.parallel import parallel_plan
 from helpers.text import TINY_LLAMA
 from tests.support.models import TINY, TOLERANCE, make_model
 
 CONFIGS = {
     "gqa": TINY,
-    "tied": replace(TINY, tie_embeddings=True),
-    "mha, wide heads": replace(TINY, n_kv_heads=4, head_dim=12),
+    "mha, tied, wide heads": replace(TINY, tie_embeddings=True, n_kv_heads=4, head_dim=12),
 }
 
 
-def in_processes(n, *command, seconds=300):
+def in_processes(n, *command, launch=("--standalone",)):
     """Run a Python module or file in n processes on this machine."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
+    launcher = [sys.executable, "-m", "torch.distributed.run", *launch, "--nproc-per-node", str(n)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=seconds, env=environment)
+    return subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=300, env=environment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_two_processes_equal_one(name, tmp_path):
     save_checkpoint(make_model(CONFIGS[name]), tmp_path / "model")
-    done = in_processes(2, "-m", "helpers.parallel_report", str(tmp_path / "model"))
+    done = in_processes(2, "-m", "helpers.parallel", str(tmp_path / "model"), "--compare")
     assert done.returncode == 0, done.stderr[-3000:]
     reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert [found["rank"] for found in reports] == [0, 1]
     for found in reports:
-        assert found["logits"] < TOLERANCE
-        assert found["cut in memory"] < TOLERANCE
-        assert found["loss"] < TOLERANCE
+        assert max(found[what] for what in ("logits", "cut in memory", "loss")) < TOLERANCE
         assert found["gradients"] < 10 * TOLERANCE
         assert found["same text"]
         assert found["same angles and mask"]
@@ -49,6 +47,7 @@ def test_two_processes_equal_one(name, tmp_path):
         assert found["bytes summed"] == 4 * TINY.dim * found["tokens"] * (2 * TINY.n_layers + 1)
 
 
+@pytest.mark.slow
 def test_the_command_writes():
     done = in_processes(2, "-m", "helpers.parallel", str(TINY_LLAMA), "--prompt", "The name is", "--new", "8")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -56,48 +55,23 @@ def test_the_command_writes():
     assert "The name is" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_others():
     script = "import os, sys; from helpers.parallel import start_ranks; mesh = start_ranks(20); "
     script += "os._exit(3) if mesh.get_local_rank() else __import__('torch').distributed.barrier()"
-    done = in_processes(2, "--no-python", sys.executable, "-c", script, seconds=180)
+    done = in_processes(2, "--no-python", sys.executable, "-c", script)
     assert done.returncode != 0
     assert re.search(r"exitcode *: 3", done.stderr), done.stderr[-3000:]
 
 
-def test_a_taken_port_ends_with_the_reason():
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr=127.0.0.1"]
-        command = [*launcher, f"--master-port={other.getsockname()[1]}", "-m", "helpers.parallel", str(TINY_LLAMA)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode != 0
-    assert "address already in use" in done.stderr.lower()
+def test_outside_the_launcher_the_command_says_how_to_start_it(monkeypatch, capsys):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr(sys, "argv", ["parallel", str(TINY_LLAMA)])
+    with pytest.raises(SystemExit):
+        parallel.main()
+    assert "torch.distributed.run --nproc-per-node 2" in capsys.readouterr().err
 
 
-def test_too_many_processes_end_with_the_reason():
-    done = in_processes(4, "-m", "helpers.parallel", str(TINY_LLAMA), seconds=180)
-    assert done.returncode != 0
-    assert "n_kv_heads=2 cannot be dealt out to 4 processes" in done.stderr
-
-
-def test_what_cannot_be_dealt_out_is_said():
-    with pytest.raises(ValueError, match=r"n_kv_heads=2 cannot be dealt out to 4 processes"):
-        require_divisible(TINY, 4)
-    with pytest.raises(ValueError, match=r"vocab_size=63 cannot be dealt out to 2 processes: start a number"):
-        require_divisible(replace(TINY, vocab_size=63), 2)
-    require_divisible(TINY, 2)
-
-
-def test_every_matrix_is_in_the_plan(model):
+def test_every_matrix_is_in_the_plan_and_no_norm(model):
     planned = {f"{name}.weight" for name in parallel_plan(TINY)}
     assert planned == {name for name, weight in model.named_parameters() if weight.ndim == 2}
-    assert all(weight.ndim == 1 for name, weight in model.named_parameters() if name not in planned)
-
-
-def test_outside_the_launcher_the_command_says_how_to_start_it():
-    environment = {name: value for name, value in os.environ.items() if name != "WORLD_SIZE"}
-    command = [sys.executable, "-m", "helpers.parallel", str(TINY_LLAMA)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180)
-    assert done.returncode == 2
-    assert "torch.distributed.run --nproc-per-node 2" in done.stderr

@@ -11,19 +11,17 @@ import transformers
 from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import (
     LlamaForCausalLM,
-    LlamaMLP,
     LlamaRMSNorm,
     LlamaRotaryEmbedding,
     apply_rotary_pos_emb,
 )
 
-from helpers.checkpoint import config_to_hugging_face, interleaved_to_halves, name_map, weights_to_hugging_face
+from helpers.checkpoint import config_to_hugging_face, name_map, weights_to_hugging_face
 from helpers.model import (
     PRESETS,
     GroupedQueryAttention,
     LlamaConfig,
     RMSNorm,
-    SwiGLU,
     apply_rope,
     attention_weights,
     causal_visible,
@@ -67,12 +65,11 @@ CASES |= {
     for name, config in TINY_CONFIGS.items()
     for how, chunks in {"one by one": (1,) * 16, "5+4+7": (5, 4, 7), "all at once": (16,)}.items()
 }
+FAR = {"n_tokens": 600, "tolerance": 3 * TOLERANCE}  # positions at which the scaling turns a vector visibly
+CASES |= {f"{name}, 600 tokens": Case(TINY_CONFIGS[name], **FAR) for name in ("linear", "llama3", "llama3 short")}
 CASES |= {
-    f"{name}, 600 tokens": Case(TINY_CONFIGS[name], 600) for name in ("linear", "llama3", "llama3 short")
-}  # positions at which the scaling turns a vector visibly
-CASES |= {
-    "llama3, 600 tokens, sdpa": Case(TINY_CONFIGS["llama3"], 600, "sdpa"),
-    "llama3, 600 tokens, cached 593+5+1+1": Case(TINY_CONFIGS["llama3"], 600, chunks=(593, 5, 1, 1)),
+    "llama3, 600 tokens, sdpa": Case(TINY_CONFIGS["llama3"], attention="sdpa", **FAR),
+    "llama3, 600 tokens, cached 593+5+1+1": Case(TINY_CONFIGS["llama3"], chunks=(593, 5, 1, 1), **FAR),
     "left-padded": Case(TINY, n_pad=(3, 0)),
     "left-padded, sdpa": Case(TINY, attention="sdpa", n_pad=(0, 7)),
     "left-padded, one real token": Case(TINY, n_pad=(15, 2)),
@@ -99,7 +96,7 @@ def assert_same_as_transformers(case: Case):
         input_ids=tokens, attention_mask=None if case.n_pad is None else real.long(), use_cache=False
     ).logits.float()
     logits = _in_chunks(ours, tokens, case.chunks, n_pad) if case.chunks else ours(tokens, n_pad=n_pad)
-    assert_agree(logits[real], expected[real], case.tolerance)  # what stands at padding is nobody's business
+    assert_agree(logits[real], expected[real], case.tolerance)  # the logits at padding mean nothing
     if case.chunks or case.dtype != torch.float32:
         return
 
@@ -115,7 +112,7 @@ def assert_same_as_transformers(case: Case):
 
 
 def _pair(case):
-    """Our model, transformers' with the same weights by way of the shipped maps, and token ids."""
+    """Our model, the one of transformers with the same weights (by way of `helpers.checkpoint`), and token ids."""
     ours = make_model(case.config, case.std).to(case.dtype)
     ours.tok_embeddings.weight.data *= case.embedding_scale
     config = transformers.LlamaConfig(
@@ -127,18 +124,11 @@ def _pair(case):
     assert missing == (["lm_head.weight"] if case.config.tie_embeddings else [])
 
     built = theirs.config  # transformers ignores settings that it does not know: look at what was built
-    assert built._attn_implementation == case.attention
-    assert built.rope_parameters["rope_theta"] == case.config.rope_theta
-    scaling = case.config.rope_scaling or {"type": "default"}
-    assert built.rope_parameters["rope_type"] == scaling["type"]
-    assert {key: built.rope_parameters[key] for key in scaling if key != "type"} == {
-        key: value for key, value in scaling.items() if key != "type"
-    }
-    assert built.rms_norm_eps == case.config.norm_eps
-    assert built.head_dim == case.config.head_dim
-    assert built.num_key_value_heads == case.config.n_kv_heads
-    tied = theirs.lm_head.weight is theirs.model.embed_tokens.weight
-    assert tied == case.config.tie_embeddings
+    rope = {"type": "default", "rope_theta": case.config.rope_theta} | (case.config.rope_scaling or {})
+    assert {"rope_type": rope.pop("type"), **rope}.items() <= built.rope_parameters.items()
+    sizes = (case.attention, case.config.norm_eps, case.config.head_dim, case.config.n_kv_heads)
+    assert (built._attn_implementation, built.rms_norm_eps, built.head_dim, built.num_key_value_heads) == sizes
+    assert (theirs.lm_head.weight is theirs.model.embed_tokens.weight) == case.config.tie_embeddings
     return ours, theirs, draw_tokens(1 if case.n_tokens > 100 else 2, case.n_tokens, case.config)
 
 
@@ -164,28 +154,6 @@ def test_a_wrong_model_is_rejected(name):
     assert_same_as_transformers(case)  # the right model passes the very comparison
     with wrong_model(name), pytest.raises(AssertionError, match="not close"):
         assert_same_as_transformers(case)
-
-
-def test_usual_weights_would_hide_an_ignored_norm_weight():
-    """Why make_model exists: under the default initialisation this wrong model passes."""
-    ours, theirs, tokens = _pair(replace(CASES["gqa"], std=0.02))
-    for weights in (ours, theirs):
-        for name, weight in weights.named_parameters():
-            if "norm" in name:
-                weight.data.fill_(1.0)
-    with wrong_model("norm weight ignored"):
-        assert_agree(ours(tokens), theirs(input_ids=tokens).logits)
-
-
-@pytest.mark.parametrize("chunks", [(5, 4, 7), (1,) * 16])
-def test_cached_logits_equal_transformers_own_cache(chunks):
-    ours, theirs, tokens = _pair(CASES["gqa"])
-    past, expected = None, []
-    for chunk in tokens.split(chunks, dim=1):
-        out = theirs(input_ids=chunk, past_key_values=past, use_cache=True)
-        past = out.past_key_values
-        expected.append(out.logits)
-    assert_agree(_in_chunks(ours, tokens, chunks), torch.cat(expected, dim=1).detach())
 
 
 # --------------------------------------------------------------------------------------------- RMSNorm
@@ -216,36 +184,16 @@ def test_rms_norm_and_its_gradients_equal_torch_and_transformers(eps, size):
             assert_agree(actual, expected)
 
 
-def test_rms_norm_takes_each_row_on_its_own():
-    """A row of size 1e-3 beside one of size 1000: neither changes the other."""
-    x = torch.randn(2, 3, 32) * torch.tensor([1e-3, 1.0, 1000.0])[:, None]
-    ours, of_torch, _ = _norms(32, 1e-6)
-    for row in range(3):
-        assert_agree(ours(x)[:, row].detach(), of_torch(x[:, row]).detach())
-
-
-def test_rms_norm_of_float16_300_does_not_overflow():
-    """300 squared is 90 000; float16 ends at 65 504."""
-    ours, _, of_transformers = _norms(32, 1e-5, torch.float16)
-    x = (300 * torch.randn(2, 5, 32).sign()).half()
-    y = ours(x)
-    assert y.dtype == torch.float16
-    assert torch.equal(y, of_transformers(x))
-    assert_agree(y.abs(), ours.weight.expand(2, 5, 32), 2e-3)  # all of one size: what remains is the gain
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_rms_norm_in_half_precision_equals_transformers_to_the_bit(dtype):
+    """At size 300 too: its square, 90 000, is more than float16 can hold."""
     ours, _, of_transformers = _norms(64, 1e-5, dtype)
-    x = torch.randn(2, 5, 64).to(dtype)
-    assert torch.equal(ours(x), of_transformers(x))
-
-
-def test_rms_norm_statistics_run_in_float32_under_bfloat16():
-    """Before the gain and the one rounding of the result there is no other rounding."""
-    ours = RMSNorm(64, 1e-5).bfloat16()
-    x = torch.randn(2, 5, 64).bfloat16()
-    assert torch.equal(ours(x), F.rms_norm(x.float(), (64,), eps=1e-5).bfloat16())
+    for size in (1, 300):
+        x = (size * torch.randn(2, 5, 64)).to(dtype)
+        y = ours(x)
+        assert y.dtype == dtype
+        assert y.isfinite().all()
+        assert torch.equal(y, of_transformers(x))
 
 
 # ------------------------------------------------------------------------------------------------ RoPE
@@ -295,37 +243,7 @@ def test_interleaved_layout_is_multiplication_by_a_complex_number(n_tokens):
     assert_agree(apply_rope(x, angles.cos(), angles.sin(), layout="interleaved"), expected)
 
 
-def test_both_layouts_give_the_same_scores_once_the_rows_of_the_projections_are_permuted():
-    """Weights made for one layout give other scores in the other one, until their rows are permuted."""
-    x, w_q, w_k = torch.randn(1, 16, 32), torch.randn(32, 32), torch.randn(32, 32)
-    angles = rope_angles(torch.arange(16), rope_inv_freq(8))
-
-    def scores(w_q, w_k, layout):
-        q, k = ((x @ w.T).unflatten(-1, (4, 8)).transpose(1, 2) for w in (w_q, w_k))
-        return apply_rope(q, angles.cos(), angles.sin(), layout) @ apply_rope(
-            k, angles.cos(), angles.sin(), layout
-        ).transpose(-2, -1)
-
-    expected = scores(w_q, w_k, "interleaved")
-    assert_agree(scores(interleaved_to_halves(w_q, 8), interleaved_to_halves(w_k, 8), "halves"), expected)
-    with pytest.raises(AssertionError, match="not close"):
-        assert_agree(scores(w_q, w_k, "halves"), expected)
-
-
 # --------------------------------------------------------------------------- attention and feed-forward
-
-
-def test_swiglu_and_its_gradients_equal_transformers():
-    ours = SwiGLU(32, 48)
-    theirs = LlamaMLP(transformers.LlamaConfig(**config_to_hugging_face(TINY)))
-    theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(2, 5, 32)
-    direction = torch.randn_like(x)
-    for part in (ours, theirs):
-        (part(x) * direction).sum().backward()
-    assert_agree(ours(x).detach(), theirs(x).detach())
-    for name, weight in ours.named_parameters():
-        assert_agree(weight.grad, theirs.get_parameter(name).grad)
 
 
 @pytest.mark.parametrize(("n_query", "n_key"), [(1, 1), (5, 5), (16, 16), (1, 9), (4, 9)])
@@ -348,9 +266,3 @@ def test_attention_module_equals_attention_weights_by_hand():
     weights = attention_weights(q, repeat_kv(k, 2), causal_visible(16, 16))
     by_hand = attention.o_proj((weights @ repeat_kv(v, 2)).transpose(1, 2).flatten(-2))
     assert_agree(attention(x, cos, sin).detach(), by_hand.detach())
-
-
-def test_repeat_kv_equals_the_fused_kernels_own_sharing():
-    q, k, v = torch.randn(2, 6, 5, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
-    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    assert_agree(F.scaled_dot_product_attention(q, repeat_kv(k, 3), repeat_kv(v, 3), is_causal=True), expected)

@@ -1,38 +1,36 @@
-"""A fake accelerator for tests: CPU tensors that act as if some of them lived on "mps" or "cuda".
+"""A fake "mps" for tests: CPU tensors that act as if some of them lived on an accelerator.
 
-Under `with fake_accelerator("mps"):` a tensor that was sent or made there says device(type='mps', index=0). Its values
-stay on the CPU, and what would fail on the real device fails here: two devices in one operation, `.numpy()`, draws from
-a CPU generator, and on "mps" float64 and complex numbers. Which storage is where stands in one table. Calls from Python
-are seen by patches of torch's names, what they lead to, the backward pass too, by a TorchDispatchMode.
+Under `with fake_mps():` a tensor that was sent or made there says device(type='mps', index=0). Its values stay on the
+CPU, and what would fail on the real device fails here: two devices in one operation, `.numpy()`, draws from a CPU
+generator, float64 and complex numbers. One table says where each storage is. Calls from Python are seen by patches of
+torch's names; what PyTorch does then, the backward pass too, by a TorchDispatchMode.
 
-Not seen: speed, rounding, operations that a device lacks, and what runs in another process.
+Not seen: speed, rounding, operations that a device lacks, and what runs in another thread or process.
 """
 
 import contextlib
 import functools
-import threading
 from unittest.mock import patch
 
 import torch
-import torch.utils.benchmark  # chooses its clock when it is imported: not while an accelerator seems to be there
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-CPU = torch.device("cpu")
+CPU, MPS = torch.device("cpu"), torch.device("mps", 0)
 NOT_ON_MPS = (torch.float64, torch.complex32, torch.complex64, torch.complex128)
 COPIES = {"copy_", "copy", "_foreach_copy_", "set_"}  # may cross: the result is where the first argument is
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
-FOLLOWS = ("_like", "new_", "tensor", "as_tensor", "asarray")  # made where the first argument is, if it is a tensor
+FOLLOWS = ("tensor", "as_tensor", "asarray")  # and *_like: made where the first argument is, if it is a tensor
 REAL = {name: getattr(torch.Tensor, name) for name in ("device", "to", "numpy", "__deepcopy__", "untyped_storage")}
 
 
 @contextlib.contextmanager
-def fake_accelerator(kind: str):
-    """This machine seems to have an accelerator of this kind, "mps" or "cuda", and no other; yields a FakeDevice."""
-    fake = FakeDevice(kind)
+def fake_mps():
+    """This machine seems to have one accelerator, "mps"; yields a FakeDevice."""
+    fake = FakeDevice()
     with contextlib.ExitStack() as stack:
         for owner, name, replacement in fake.replacements():
             stack.enter_context(patch.object(owner, name, replacement))
@@ -40,61 +38,35 @@ def fake_accelerator(kind: str):
         yield fake
 
 
-def unwrapped(x):
-    """The tensor itself, where vmap or grad has wrapped it."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(x):
-        x = torch._C._functorch.get_unwrapped(x)
-    return x
-
-
 class FakeDevice:
     """Knows which storages are on the device."""
 
-    def __init__(self, kind):
-        self.kind, self.device = kind, torch.device(kind, 0)
-        self.table, self.sent = {}, 0  # address of a storage -> (weak reference, device, bytes); all bytes ever there
-        self.draws, self.waits = [], 0  # operations that drew random numbers on the device; calls of synchronize
+    def __init__(self):
+        self.table = {}  # address of a storage -> (weak reference, device); no address is used again while that lives
+        self.sent, self.draws, self.waits = 0, [], 0  # tensors ever there; draws made there; calls of synchronize
 
     def place(self, x):
         """The device of a tensor; None if PyTorch made it inside an operation and it has met no other yet."""
-        x = unwrapped(x)
         real = REAL["device"].__get__(x)
         if real != CPU or x.layout != torch.strided:
             return real
         return self.table.get(REAL["untyped_storage"](x)._cdata, (None, CPU))[1]
 
     def put(self, x, device):
-        """Say that x is there, if it can be."""
-        if device == self.device and self.kind == "mps" and x.dtype in NOT_ON_MPS:
+        """Note that x is on this device, if the device can hold it."""
+        if device == MPS and x.dtype in NOT_ON_MPS:
             dtype = str(x.dtype).removeprefix("torch.")
             raise TypeError(
                 f"Cannot convert a MPS Tensor to {dtype} dtype as the MPS framework doesn't support {dtype}. "
                 "Please use float32 instead."
             )
-        inner = unwrapped(x)
-        if REAL["device"].__get__(inner) == CPU and inner.layout == torch.strided:
-            storage = REAL["untyped_storage"](inner)
+        if REAL["device"].__get__(x) == CPU and x.layout == torch.strided:
+            storage = REAL["untyped_storage"](x)
             if len(self.table) > 2000 and len(self.table) % 500 == 0:
-                self.forget()
-            self.sent += storage.nbytes() if device == self.device else 0
-            self.table[storage._cdata] = (StorageWeakRef(storage), device, storage.nbytes())
+                self.table = {key: row for key, row in self.table.items() if not row[0].expired()}
+            self.sent += device == MPS
+            self.table[storage._cdata] = (StorageWeakRef(storage), device)
         return x
-
-    def forget(self):
-        """Strike out the storages that are gone. (An address is not used anew while its weak reference lives.)"""
-        self.table = {key: row for key, row in self.table.items() if not row[0].expired()}
-
-    def allocated(self) -> int:
-        """Bytes of the tensors that live on the device."""
-        self.forget()
-        return sum(n_bytes for _, device, n_bytes in self.table.values() if device == self.device)
-
-    def named(self, device):
-        """The device with its number; None if it is neither this one nor the CPU."""
-        device = torch.device(device)
-        if device.type == self.kind and device.index not in (None, 0):
-            raise RuntimeError(f"{device}: invalid device ordinal, there is one {self.kind} device")
-        return self.device if device.type == self.kind else CPU if device == CPU else None
 
     # ------------------------------------------------------------------------------ what Python calls
 
@@ -104,22 +76,22 @@ class FakeDevice:
         device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)
         if other is not None:
             device = self.place(other)
-        target = self.place(x) if device is None else self.named(device)
-        if target is None or REAL["device"].__get__(x) != CPU:  # from or to "meta", or a device that is not there
+        target = self.place(x) if device is None else named(device)
+        if target is None or REAL["device"].__get__(x) != CPU:  # from or to "meta"
             return REAL["to"](x, *args, copy=copy, **kwargs)
         x = REAL["to"](x, dtype=dtype or x.dtype, copy=copy, memory_format=layout or torch.preserve_format)
         return x if target == self.place(x) else _Move.apply(x, self, target)
 
     def factory(self, make, name):
-        """torch.zeros, x.new_tensor, ... with an argument `device` that knows the fake."""
-        follows = name.endswith(FOLLOWS[0]) or name.startswith(FOLLOWS[1]) or name in FOLLOWS[2:]
+        """torch.zeros, torch.ones_like, ... with an argument `device` that knows the fake."""
+        follows = name.endswith("_like") or name in FOLLOWS
 
         @functools.wraps(make)
         def made(*args, device=None, **kwargs):
             source = args[0] if follows and args and isinstance(args[0], torch.Tensor) else None
             device = next((m.device for m in _get_current_function_mode_stack() if isinstance(m, DeviceContext)),
                           CPU if source is None else self.place(source)) if device is None else device  # fmt: skip
-            target = self.named(device)
+            target = named(device)
             if target is None or (source is not None and source.is_meta):
                 return make(*args, device=device, **kwargs)
             if name in ("as_tensor", "asarray"):
@@ -132,77 +104,53 @@ class FakeDevice:
 
     def drawn(self, name, generator, device):
         """Random numbers on the device: a CPU generator cannot draw them, and other devices draw other numbers."""
-        if device == self.device and generator is not None:
-            raise RuntimeError(f"Expected a '{self.kind}' device type for generator but found 'cpu'")
-        if device == self.device and "dot_product" not in name:  # attention only draws when it drops out
+        if device == MPS and generator is not None:
+            raise RuntimeError("Expected a 'mps' device type for generator but found 'cpu'")
+        if device == MPS and "dot_product" not in name:  # attention only draws when it drops out
             self.draws.append(name)
 
-    def wait(self, device=None):
-        """torch.cuda.synchronize, torch.mps.synchronize."""
+    def wait(self):
+        """torch.mps.synchronize."""
         self.waits += 1
 
     def numpy(self, x, *args, **kwargs):
         """Tensor.numpy, which np.asarray calls too."""
-        if self.place(x) == self.device:
+        if self.place(x) == MPS:
             raise TypeError(
-                f"can't convert {self.device} device type tensor to numpy. "
+                "can't convert mps:0 device type tensor to numpy. "
                 "Use Tensor.cpu() to copy the tensor to host memory first."
             )
         return REAL["numpy"](x, *args, **kwargs)
 
     def replacements(self):
         """What is patched: (owner, name, replacement)."""
-        here, kind, tensor = self.device, self.kind, torch.Tensor
+        tensor = torch.Tensor
         yield tensor, "device", property(lambda x: self.place(x) or CPU)
-        for name in ("cpu", "cuda", "mps"):
+        for name in ("cpu", "mps"):
             yield tensor, f"is_{name}", property(lambda x, name=name: x.device.type == name)
-        yield tensor, "get_device", lambda x: 0 if x.device == here else -1
         yield tensor, "numpy", lambda x, *args, **kwargs: self.numpy(x, *args, **kwargs)
         yield tensor, "to", lambda x, *args, **kwargs: self.to(x, *args, **kwargs)
         yield tensor, "cpu", lambda x, **_: self.to(x, CPU)
-        yield tensor, "cuda", lambda x, *_, **__: self.to(x, "cuda")
         yield tensor, "__deepcopy__", lambda x, memo: self.put(REAL["__deepcopy__"](x, memo), self.place(x))
-        for name in ("tensor", "zeros", "ones", "full", "empty"):
-            yield tensor, f"new_{name}", self.factory(getattr(tensor, f"new_{name}"), f"new_{name}")
         likes = [name for name in dir(torch) if name.endswith("_like")]
         for name in {function.__name__ for function in _device_constructors()} | set(likes):
             if hasattr(torch, name):
                 yield torch, name, self.factory(getattr(torch, name), name)
-        yield torch.cuda, "is_available", lambda: kind == "cuda"
-        yield torch.cuda, "device_count", lambda: int(kind == "cuda")
-        yield torch.backends.mps, "is_available", lambda: kind == "mps"
-        for owner in (torch.cuda, torch.mps):
-            yield owner, "synchronize", self.wait
-            for name in ("empty_cache", "manual_seed", "manual_seed_all", "reset_peak_memory_stats"):
-                if hasattr(owner, name):
-                    yield owner, name, lambda *args: None
-        yield torch, "Event", _Event
-        yield torch.cuda, "current_device", lambda: 0
+        yield torch.cuda, "is_available", lambda: False
+        yield torch.backends.mps, "is_available", lambda: True
+        yield torch.mps, "synchronize", self.wait
+        yield torch.mps, "manual_seed", lambda seed: None
         # A build of torch for CUDA would ask the driver, which is not there, for its stream.
         yield torch.accelerator, "current_accelerator", lambda check_available=False: None
         yield torch.cuda, "is_current_stream_capturing", lambda: False  # the same, in older releases
-        yield torch.cuda, "memory_allocated", lambda *args: self.allocated()
-        yield torch.cuda, "max_memory_allocated", lambda *args: self.allocated()
-        yield torch.mps, "current_allocated_memory", self.allocated
-        run = threading.Thread.run  # modes belong to a thread: a new one gets its own
-
-        def run_with_fake(thread):
-            with _Operations(self):
-                run(thread)
-
-        yield threading.Thread, "run", run_with_fake
 
 
-class _Event:
-    """What transformers waits for on "mps"."""
-
-    def __init__(self, **settings):
-        self.record = self.synchronize = lambda: None
+def named(device):
+    """The device with its number; None if it is neither the fake one nor the CPU."""
+    return {"mps": MPS, "cpu": CPU}.get(torch.device(device).type)
 
 
 class _Move(torch.autograd.Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x, fake, target):
         return fake.put(x.clone(), target)
@@ -258,14 +206,10 @@ class _Operations(TorchDispatchMode):
                         continue  # indices may also be on the CPU
                     result = position == 0 and name.endswith("_")
                     (numbers if x.ndim == 0 and not listed and not result else places).add(place)
-        if name in INDEXING and self.fake.place(args[0]) == CPU and self.fake.device in places:
+        if name in INDEXING and self.fake.place(args[0]) == CPU and MPS in places:
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-        device = self.fake.device
-        if device in places | numbers:
+        if MPS in places | numbers:
             if CPU in places:
-                raise RuntimeError(
-                    "Expected all tensors to be on the same device, but found at least two devices, "
-                    f"{device} and cpu! ({name})"
-                )
-            return device
+                raise RuntimeError(f"Expected all tensors to be on the same device, but found mps:0 and cpu! ({name})")
+            return MPS
         return CPU if CPU in places | numbers else None

@@ -1,4 +1,4 @@
-"""Checkpoints to spoil: the pieces of which tests make damaged and hostile files."""
+"""Small checkpoints of both kinds, and ways to damage them."""
 
 import json
 import struct
@@ -26,11 +26,30 @@ def meta_weights(config):
     return {f"{name}.weight": torch.randn(shape) for name, shape in shapes.items()}
 
 
+def write_meta(folder, shards, **params):
+    """Write a folder as Meta does; parameters that are None are left out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {name: value for name, value in (META | params).items() if value is not None}
+    (folder / "params.json").write_text(json.dumps(kept))
+    for number, weights in enumerate(shards):
+        torch.save(weights, folder / f"consolidated.{number:02d}.pth")
+    return folder
+
+
+def edit_json(path, change):
+    """Apply change(content) to a JSON file."""
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
 def split_safetensors(content):
+    """Header, and the bytes behind it, of a safetensors file."""
     length = struct.unpack("<Q", content[:8])[0]
     return json.loads(content[8 : 8 + length]), content[8 + length :]
 
 
 def join_safetensors(header, rest, length=None):
+    """A safetensors file of this header, which claims the length given, or its own."""
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + rest

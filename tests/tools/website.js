@@ -43,7 +43,7 @@ window.checks = {
     },
 
     // What a reader of a narrow or enlarged page would miss: words and pictures cut at the right edge, boxes that
-    // scroll and cannot be reached with Tab, controls that lie on each other.
+    // scroll and cannot be reached with Tab.
     missed: () => {
         const page = document.documentElement, found = [], say = element => element.outerHTML.slice(0, 120);
         if (page.scrollWidth > page.clientWidth) found.push(`the page is ${page.scrollWidth} px wide`);
@@ -60,13 +60,6 @@ window.checks = {
             const inside = box(element);
             if (!inside) found.push(`cut: ${say(element)}`);
             else if (inside.tabIndex < 0 && !inside.matches('.content')) found.push(`out of reach: ${say(inside)}`);
-        }
-        for (const controls of document.querySelectorAll('.frames-controls')) {
-            const boxes = [...controls.children].map(child => child.getBoundingClientRect());
-            boxes.forEach((a, i) => boxes.slice(i + 1).forEach(b => {
-                if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1)
-                    found.push(`overlap: ${say(controls.children[i])}`);
-            }));
         }
         return [...new Set(found)].slice(0, 8);
     },
@@ -99,11 +92,4 @@ window.checks = {
     notDrawn: () => [...document.querySelectorAll('.math, .slides section')].filter(part =>
         part.querySelector('[data-mml-node="merror"]') || /\\[([]/.test(part.textContent)
         || (part.matches('.math') && !part.querySelector('mjx-container'))).map(part => part.textContent.slice(0, 80)),
-
-    // Links in the text that are not underlined in the colour of their words.
-    notUnderlined: () => [...document.querySelectorAll('article a, .list a, .slides a')]
-        .filter(link => link.textContent.trim() && !link.matches('.headerlink'))
-        .filter(link => getComputedStyle(link).textDecorationLine !== 'underline'
-            || getComputedStyle(link).textDecorationColor !== getComputedStyle(link).color)
-        .map(link => link.outerHTML.slice(0, 120)),
 };

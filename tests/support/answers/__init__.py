@@ -1,7 +1,7 @@
 """Answers to every exercise, one file per notebook: the checks must accept the right ones and reject the wrong ones.
 
-A right answer is written in another way than the others. A wrong one is written as a tired student writes it, and not
-as the known mistakes are in `checks`: those are submitted too, by tests/checks/test_answers.py.
+A right answer is written in another way than the others, at most three per exercise unless a rule of its check needs a
+fourth. A wrong one shows what no known mistake of `checks` does: those are submitted too, by tests/checks.
 """
 
 # ruff: noqa: F401  importing a file registers its answers

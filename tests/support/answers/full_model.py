@@ -20,15 +20,6 @@ def transformer_block__two_lines(x, attention, feed_forward, attention_gain, ffn
 
 
 @right
-def transformer_block__with_the_course_norm(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    norm = model.RMSNorm(x.shape[-1], eps)
-    norm.weight = torch.nn.Parameter(attention_gain) if not attention_gain.requires_grad else norm.weight
-    first = _rms(x, attention_gain, eps) if attention_gain.requires_grad else norm(x)
-    middle = torch.add(x, attention(first.to(x.dtype)))
-    return torch.add(feed_forward(_rms(middle, ffn_gain, eps)), middle)
-
-
-@right
 def transformer_block__loop_over_steps(x, attention, feed_forward, attention_gain, ffn_gain, eps):
     stream = x.clone()
     for step, weight in ((attention, attention_gain), (feed_forward, ffn_gain)):
@@ -44,14 +35,6 @@ def transformer_block__norm_in_half_precision(x, attention, feed_forward, attent
 
     x = x + attention(norm(x, attention_gain))
     return x + feed_forward(norm(x, ffn_gain))
-
-
-@wrong("not its norm")
-def transformer_block__normed_stream(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    x = _rms(x, attention_gain, eps)
-    x = x + attention(x)
-    x = _rms(x, ffn_gain, eps)
-    return x + feed_forward(x)
 
 
 @wrong("eps given")
@@ -83,14 +66,6 @@ def parameter_count__builds_it(vocab_size, dim, n_layers, n_heads, n_kv_heads, h
     return model.count_parameters(config)
 
 
-@wrong("need not be dim")
-def parameter_count__head_dim_ignored(
-    vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings
-):
-    block = 2 * dim * dim + 2 * dim * n_kv_heads * (dim // n_heads) + 3 * dim * hidden_dim + 2 * dim
-    return n_layers * block + dim + vocab_size * dim * (2 - tie_embeddings)
-
-
 @right
 def tie_weights__assigned(embedding, head):
     head.weight = embedding.weight
@@ -118,19 +93,9 @@ def tie_weights__copied(embedding, head):
     head.weight = torch.nn.Parameter(embedding.weight.detach().clone())
 
 
-@wrong("not a copy")
-def tie_weights__copied_in_place(embedding, head):
-    head.weight.data.copy_(embedding.weight.data)
-
-
 @wrong("without .data")
 def tie_weights__data(embedding, head):
     head.weight.data = embedding.weight.data
-
-
-@wrong("without .data")
-def tie_weights__wrapped_again(embedding, head):
-    head.weight = torch.nn.Parameter(embedding.weight)
 
 
 @wrong("head takes over")
@@ -143,11 +108,6 @@ def tie_weights__new_head(embedding, head):
     head = torch.nn.Linear(embedding.weight.shape[1], embedding.weight.shape[0], bias=False)
     head.weight = embedding.weight
     return head
-
-
-@wrong("Which attribute")
-def tie_weights__unchanged(embedding, head):
-    assert head is not embedding
 
 
 @wrong("Which attribute")
@@ -170,22 +130,10 @@ def find_slips__named():
     return {"A": "mask by one", "B": "gate and up swapped", "C": "wrong base"}
 
 
-@right
-def find_slips__other_order():
-    return {"C": "wrong base", "B": "gate and up swapped", "A": "mask by one"}
-
-
-@right
-def find_slips__dict():
-    return dict(B="gate and up swapped", A="mask by one", C="wrong base")
-
-
 for words, slip, answer in (
     ("change the last token only", "a_and_c", {"A": "wrong base", "B": "gate and up swapped", "C": "mask by one"}),
     ("a single token. Nothing", "b", {"A": "mask by one", "B": "gain ignored", "C": "wrong base"}),
     ("grow with the distance", "c", {"A": "mask by one", "B": "gate and up swapped", "C": "neighbours paired"}),
-    ("a single token. Nothing", "b_and_c", {"A": "mask by one", "B": "wrong scale", "C": "wrong eps"}),
-    ("Choose from", "own_words", {"A": "the mask", "B": "gate and up swapped", "C": "wrong base"}),
     ("Choose from", "numbers", {"A": 7, "B": 6, "C": 3}),
     ("Return {", "a_list", ["mask by one", "gate and up swapped", "wrong base"]),
     ("Return {", "one_left_out", {"A": "mask by one", "B": "gate and up swapped"}),

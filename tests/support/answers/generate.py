@@ -44,32 +44,6 @@ def top_p__adds_until_p_is_reached(probabilities, p):
     return result
 
 
-@wrong("argmax of all False")
-def top_p__first_sum_that_reaches_p(probabilities, p):
-    ordered, order = probabilities.sort(descending=True)
-    n = int((ordered.cumsum(0) >= p).int().argmax()) + 1
-    result = torch.zeros_like(probabilities)
-    result[order[:n]] = ordered[:n] / ordered[:n].sum()
-    return result
-
-
-@wrong("by count")
-def top_p__threshold_keeps_all_ties(probabilities, p):
-    ordered = probabilities.sort(descending=True).values
-    n = int((ordered.cumsum(0) - ordered < p).sum())
-    kept = torch.where(probabilities >= ordered[n - 1], probabilities, 0.0)
-    return kept / kept.sum()
-
-
-@wrong("crosses p")
-def top_p__crossing_token_dropped_but_one_kept(probabilities, p):
-    ordered, order = probabilities.sort(descending=True)
-    drop = ordered.cumsum(0) > p
-    drop[0] = False
-    ordered[drop] = 0
-    return torch.zeros_like(ordered).scatter_(0, order, ordered / ordered.sum())
-
-
 @right
 def greedy_with_cache__latest(model, tokens, n_new):
     cache, latest = model.new_cache(len(tokens)), tokens
@@ -77,17 +51,6 @@ def greedy_with_cache__latest(model, tokens, n_new):
         latest = model(latest, cache)[:, -1:].argmax(dim=-1)
         tokens = torch.cat((tokens, latest), dim=1)
     return tokens
-
-
-@right
-def greedy_with_cache__prefill_first(model, tokens, n_new):
-    if n_new == 0:
-        return tokens
-    cache, text = model.new_cache(tokens.shape[0], tokens.shape[1] + n_new), [tokens]
-    text.append(model(tokens, cache=cache, last_only=True)[:, 0].argmax(-1)[:, None])
-    while len(text) <= n_new:
-        text.append(model(text[-1], cache=cache, last_only=True)[:, 0].argmax(-1)[:, None])
-    return torch.cat(text, 1)
 
 
 @right
@@ -113,29 +76,31 @@ def greedy_with_cache__prompt_token_by_token(model, tokens, n_new):
 
 @right
 def greedy_with_cache__a_cache_for_each_prompt(model, tokens, n_new):
-    rows = [greedy_with_cache__prefill_first(model, row[None], n_new) for row in tokens]
-    return torch.cat(rows)
+    return torch.cat([greedy_with_cache__latest(model, row[None], n_new) for row in tokens])
 
 
-def _greedy(model, tokens, n_new, feed, cache=None, pick=lambda logits: logits[:, -1].argmax(-1, keepdim=True)):
+def _greedy(model, tokens, n_new, feed, cache=None, pick=lambda logits: logits[:, -1:].argmax(-1)):
+    """The loop with another `feed`, a function of (text, latest tokens), or another `pick`."""
+    latest = tokens
     for _ in range(n_new):
-        tokens = torch.cat((tokens, pick(model(feed(tokens), cache))), dim=1)
+        latest = pick(model(feed(tokens, latest), cache))
+        tokens = torch.cat((tokens, latest), dim=1)
     return tokens
 
 
 @wrong("cache handed over")
 def greedy_with_cache__no_cache(model, tokens, n_new):
-    return _greedy(model, tokens, n_new, lambda text: text)
+    return _greedy(model, tokens, n_new, lambda text, latest: text)
 
 
 @wrong("only the newest token")
 def greedy_with_cache__all_again(model, tokens, n_new):
-    return _greedy(model, tokens, n_new, lambda text: text, model.new_cache(len(tokens), 400))
+    return _greedy(model, tokens, n_new, lambda text, latest: text, model.new_cache(len(tokens), 400))
 
 
 @wrong("does the cache get the prompt")
 def greedy_with_cache__prompt_skipped(model, tokens, n_new):
-    return _greedy(model, tokens, n_new, lambda text: text[:, -1:], model.new_cache(len(tokens)))
+    return _greedy(model, tokens, n_new, lambda text, latest: text[:, -1:], model.new_cache(len(tokens)))
 
 
 @wrong("How often does the loop run")
@@ -146,8 +111,7 @@ def greedy_with_cache__one_token_even_for_none(model, tokens, n_new):
 @wrong("once, before the loop")
 def greedy_with_cache__new_cache_each_time(model, tokens, n_new):
     for _ in range(n_new):
-        new = model(tokens, model.new_cache(len(tokens)))[:, -1].argmax(-1, keepdim=True)
-        tokens = torch.cat((tokens, new), dim=1)
+        tokens = greedy_with_cache__latest(model, tokens, 1)
     return tokens
 
 
@@ -156,41 +120,19 @@ def greedy_with_cache__only_what_is_new(model, tokens, n_new):
     return greedy_with_cache__latest(model, tokens, n_new)[:, tokens.shape[1] :]
 
 
-@wrong("shape")
-def greedy_with_cache__one_too_few(model, tokens, n_new):
-    return greedy_with_cache__latest(model, tokens, max(0, n_new - 1))
-
-
-@wrong("argmax over dim=-1 of the last position")
-def greedy_with_cache__first_position(model, tokens, n_new):
-    cache, latest = model.new_cache(len(tokens)), tokens
-    for _ in range(n_new):
-        latest = model(latest, cache)[:, 0].argmax(dim=-1, keepdim=True)
-        tokens = torch.cat((tokens, latest), dim=1)
-    return tokens
-
-
 @wrong("batch of one")
 def greedy_with_cache__first_row_for_all(model, tokens, n_new):
-    cache, latest = model.new_cache(len(tokens)), tokens
-    for _ in range(n_new):
-        latest = model(latest, cache)[:1, -1:].argmax(dim=-1).expand(len(tokens), 1)
-        tokens = torch.cat((tokens, latest), dim=1)
-    return tokens
+    def pick(logits):
+        return logits[:1, -1:].argmax(-1).expand(len(tokens), 1)
+
+    return _greedy(model, tokens, n_new, lambda text, latest: latest, model.new_cache(len(tokens)), pick)
 
 
 @wrong("newest token")
 def greedy_with_cache__whole_text_each_time(model, tokens, n_new):
-    cache = model.new_cache(len(tokens))
-    for _ in range(n_new):
-        tokens = torch.cat((tokens, model(tokens, cache=cache)[:, -1].argmax(-1, keepdim=True)), dim=1)
-    return tokens
+    return _greedy(model, tokens, n_new, lambda text, latest: text, model.new_cache(len(tokens)))
 
 
 @wrong("keepdim=True")
 def greedy_with_cache__dimension_lost(model, tokens, n_new):
-    cache, latest, parts = model.new_cache(len(tokens)), tokens, [tokens]
-    for _ in range(n_new):
-        latest = model(latest, cache)[:, -1].argmax(-1)
-        parts.append(latest[:, None])
-    return torch.cat(parts, dim=1)
+    return _greedy(model, tokens, n_new, lambda text, latest: latest[:, -1], model.new_cache(len(tokens)))

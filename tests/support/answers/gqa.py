@@ -3,7 +3,6 @@
 import math
 
 import torch
-from torch.nn import functional as F
 
 from tests.support.answers.register import right, wrong
 
@@ -19,26 +18,11 @@ def causal_visible__tril(n_query, n_key):
 
 
 @right
-def causal_visible__rows_of_a_square(n_query, n_key):
-    return ~torch.triu(torch.ones(n_key, n_key), diagonal=1)[-n_query:].bool()
-
-
-@right
 def causal_visible__loops(n_query, n_key):
     visible = torch.zeros(n_query, n_key, dtype=torch.bool)
     for t in range(n_query):
         visible[t, : n_key - n_query + t + 1] = True
     return visible
-
-
-@wrong("top left")
-def causal_visible__no_offset(n_query, n_key):
-    return torch.arange(n_query)[:, None] >= torch.arange(n_key)
-
-
-@wrong("successor")
-def causal_visible__off_by_one(n_query, n_key):
-    return torch.ones(n_query, n_key).tril(n_key - n_query + 1).bool()
 
 
 @wrong("boolean")
@@ -50,11 +34,6 @@ def causal_visible__integers(n_query, n_key):
 def attention_head__softmax(q, k, v, visible):
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     return scores.masked_fill(~visible, float("-inf")).softmax(-1) @ v
-
-
-@right
-def attention_head__torch(q, k, v, visible):
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
 
 
 @right
@@ -75,45 +54,14 @@ def attention_head__loops(q, k, v, visible):
     return torch.stack(out).reshape(q.shape).to(q.dtype)
 
 
-@right
-def attention_head__renormalised_after_the_softmax(q, k, v, visible):
-    scores = (q.float() @ k.float().mT / math.sqrt(q.shape[-1])).clone()
-    weights = torch.exp(scores - scores.masked_fill(~visible, -math.inf).amax(-1, keepdim=True)).nan_to_num(posinf=0)
-    weights = torch.where(visible, weights, 0.0)
-    return ((weights / weights.sum(-1, keepdim=True)) @ v.float()).to(q.dtype)
-
-
-@wrong("before the softmax")
-def attention_head__divided_again_after_the_mask(q, k, v, visible):
-    weights = (q.float() @ k.float().transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1) * visible
-    return (weights / weights.sum(-1, keepdim=True) @ v.float()).to(q.dtype)
-
-
-@wrong("divide by h")
-def attention_head__scaled_twice(q, k, v, visible):
-    return F.scaled_dot_product_attention(q / math.sqrt(q.shape[-1]), k, v, attn_mask=visible)
-
-
 @wrong("dim=-1")
 def attention_head__softmax_over_batch(q, k, v, visible):
     return (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~visible, -1e4).softmax(0) @ v
 
 
-@wrong("overflow")
-def attention_head__exp_without_shift(q, k, v, visible):
-    e = torch.exp(q @ k.mT / math.sqrt(q.shape[-1])) * visible
-    return e / e.sum(-1, keepdim=True) @ v
-
-
 @wrong("float16")
 def attention_head__minus_1e9_in_float16(q, k, v, visible):
     return (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~visible, -1e9).softmax(-1) @ v
-
-
-@wrong("mask given")
-def attention_head__own_mask(q, k, v, visible):
-    visible = torch.ones(q.shape[1], k.shape[1]).tril(k.shape[1] - q.shape[1]).bool()
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
 
 
 @wrong("transpose")
@@ -135,28 +83,6 @@ def repeat_kv__expand(x, n_rep):
 @right
 def repeat_kv__index(x, n_rep):
     return x[:, [head // n_rep for head in range(x.shape[1] * n_rep)]]
-
-
-@right
-def repeat_kv__einsum(x, n_rep):
-    return torch.einsum("bksh,r->bkrsh", x, torch.ones(n_rep, dtype=x.dtype)).flatten(1, 2)
-
-
-@wrong("not repeat (1 2 1 2)")
-def repeat_kv__expand_before_the_heads(x, n_rep):
-    B, K, S, h = x.shape
-    return x[:, None].expand(B, n_rep, K, S, h).reshape(B, n_rep * K, S, h)
-
-
-@wrong("not repeat (1 2 1 2)")
-def repeat_kv__cat(x, n_rep):
-    return torch.cat([x] * n_rep, dim=1)
-
-
-@wrong("contiguous")
-def repeat_kv__view(x, n_rep):
-    B, K, S, h = x.shape
-    return x.view(B, K, 1, S * h).expand(B, K, n_rep, S * h).reshape(B, K * n_rep, S, h)
 
 
 @right
@@ -206,12 +132,6 @@ def cache_write__one_key_only(cache, length, new):
     return cache[:, :, : length + new.shape[2]]
 
 
-@wrong("end of the cache")
-def cache_write__at_the_end(cache, length, new):
-    cache[:, :, -new.shape[2] :] = new
-    return cache[:, :, : length + new.shape[2]]
-
-
 @right
 def context_that_fits__floor(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
     return max(0, (memory - weights) // (2 * n_layers * n_kv_heads * head_dim * bytes_per_number))
@@ -233,15 +153,6 @@ def context_that_fits__counts_up(memory, weights, n_layers, n_kv_heads, head_dim
             tokens += step
         step //= 2
     return tokens
-
-
-def _fits(memory, weights, *factors):
-    return max(0, (memory - weights) // math.prod(factors))
-
-
-@wrong("negative")
-def context_that_fits__negative(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
-    return (memory - weights) // (2 * n_layers * n_kv_heads * head_dim * bytes_per_number)
 
 
 @wrong("Round, then int")

@@ -3,7 +3,6 @@
 import torch
 from torch.nn import functional as F
 
-from helpers import model
 from tests.support.answers.register import right, wrong
 
 
@@ -11,13 +10,6 @@ from tests.support.answers.register import right, wrong
 def rms_norm__rsqrt(x, weight, eps):
     wide = x.float()
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
-
-
-@right
-def rms_norm__einsum(x, weight, eps):
-    wide = x.to(torch.float32)
-    mean_square = torch.einsum("...d,...d->...", wide, wide) / x.shape[-1]
-    return torch.einsum("...d,...,d->...d", wide, (mean_square + eps) ** -0.5, weight.float()).to(x.dtype)
 
 
 @right
@@ -29,27 +21,8 @@ def rms_norm__loop_over_rows(x, weight, eps):
 
 
 @right
-def rms_norm__in_place_on_a_copy(x, weight, eps):
-    y = x.float().clone()
-    y /= torch.sqrt(torch.square(x.float()).mean(dim=-1, keepdim=True) + eps)
-    y *= weight
-    return y.to(x.dtype)
-
-
-@right
 def rms_norm__torch(x, weight, eps):
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
-
-
-@right
-def rms_norm__float64(x, weight, eps):
-    wide = x.double()
-    return (wide / (wide.norm(dim=-1, keepdim=True) ** 2 / wide.size(-1) + eps).sqrt() * weight).type_as(x)
-
-
-@right
-def rms_norm__course_module(x, weight, eps):
-    return torch.func.functional_call(model.RMSNorm(x.shape[-1], eps), {"weight": weight}, (x,))
 
 
 @wrong("inside the root")
@@ -75,16 +48,6 @@ def rms_norm__if_on_a_tensor(x, weight, eps):
     return (x / root).to(x.dtype) * weight if root > 0 else x
 
 
-@wrong("gain (weight)")
-def rms_norm__gain_ignored(x, weight, eps):
-    return F.rms_norm(x, (x.shape[-1],), eps=eps)
-
-
-@wrong("LayerNorm")
-def rms_norm__layer_norm(x, weight, eps):
-    return F.layer_norm(x, (x.shape[-1],), weight, eps=eps)
-
-
 @wrong("last dimension only")
 def rms_norm__over_tokens_too(x, weight, eps):
     ms = (x.float() ** 2).mean(dim=(-2, -1), keepdim=True) if x.ndim > 1 else (x.float() ** 2).mean()
@@ -100,19 +63,6 @@ def rms_norm__keepdim_forgotten(x, weight, eps):
 def rms_norm__three_dimensions_only(x, weight, eps):
     B, T, D = x.shape if x.ndim > 2 else (1, *x.shape)
     return F.rms_norm(x.reshape(B, T, D), (D,), weight, eps).reshape(x.shape)
-
-
-@wrong("contiguous")
-def rms_norm__view(x, weight, eps):
-    flat = x.view(-1, x.shape[-1])
-    return F.rms_norm(flat, (x.shape[-1],), weight, eps).view(x.shape)
-
-
-@wrong("copy")
-def rms_norm__in_place(x, weight, eps):
-    x /= torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
-    x *= weight
-    return x
 
 
 @right
@@ -143,15 +93,6 @@ def rms_norm_backward__jacobian_per_row(grad_y, x, weight, eps):
     return torch.stack(rows).reshape(x.shape).to(x.dtype), total.to(weight.dtype)
 
 
-@right
-def rms_norm_backward__einsum(grad_y, x, weight, eps):
-    x64, g64 = x.double(), grad_y.double()
-    s = (torch.einsum("...d,...d->...", x64, x64) / x.shape[-1] + eps) ** -0.5
-    along = torch.einsum("...d,...d,d->...", g64, x64, weight.double()) / x.shape[-1]
-    grad_x = torch.einsum("...,...d,d->...d", s, g64, weight.double()) - (s**3 * along)[..., None] * x64
-    return grad_x.to(x.dtype), torch.einsum("...d,...d,...->d", g64, x64, s).to(x.dtype)
-
-
 @wrong("float32")
 def rms_norm_backward__no_upcast(grad_y, x, weight, eps):
     rms = (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
@@ -160,32 +101,10 @@ def rms_norm_backward__no_upcast(grad_y, x, weight, eps):
 
 
 @wrong("all dimensions but the last")
-def rms_norm_backward__axes_counted_by_hand(grad_y, x, weight, eps):
-    rms = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt()
-    n, u = x.float() / rms, weight.float() * grad_y.float()
-    grad_weight = grad_y.float() * n
-    if x.ndim == 3:
-        grad_weight = grad_weight.sum((0, 1))
-    elif x.ndim == 2:
-        grad_weight = grad_weight.sum(0)
-    return ((u - n * (n * u).mean(-1, keepdim=True)) / rms).to(x.dtype), grad_weight.to(x.dtype)
-
-
-@wrong("gain (weight)")
-def rms_norm_backward__gain_forgotten(grad_y, x, weight, eps):
-    s = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
-    n = x * s
-    return s * (grad_y - n * (grad_y * n).mean(-1, keepdim=True)), (grad_y * n).reshape(-1, x.shape[-1]).sum(0)
-
-
-@wrong("Return all")
-def rms_norm_backward__one_result(grad_y, x, weight, eps):
-    return rms_norm_backward__formula(grad_y, x, weight, eps)[0]
-
-
-@wrong("eps, inside")
-def rms_norm_backward__eps_forgotten(grad_y, x, weight, eps):
-    return rms_norm_backward__einsum(grad_y, x, weight, 0.0)
+def rms_norm_backward__batch_and_tokens_only(grad_y, x, weight, eps):
+    grad_x, _ = rms_norm_backward__formula(grad_y, x, weight, eps)
+    rows = grad_y.float() * F.rms_norm(x.float(), x.shape[-1:], eps=eps)
+    return grad_x, rows.sum((0, 1)[: x.ndim - 1]).to(x.dtype) if x.ndim in (2, 3) else rows
 
 
 @right
@@ -197,11 +116,6 @@ def layer_norm_angle__arctan(x):
 def layer_norm_angle__clamped_cosine(x):
     y = F.layer_norm(x, (x.shape[-1],), eps=0.0)
     return F.cosine_similarity(x.double(), y.double(), dim=-1).clamp(-1, 1).acos().to(x.dtype)
-
-
-@right
-def layer_norm_angle__arcsin(x):
-    return torch.asin((x.double().mean(1).abs() / x.double().pow(2).mean(1).sqrt()).clamp(max=1)).to(x.dtype)
 
 
 @right
@@ -218,19 +132,3 @@ def layer_norm_angle__cosine_not_clamped(x):
     y = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True, correction=0)
     cosine = (x * y).sum(-1) / (x.pow(2).sum(-1).sqrt() * y.pow(2).sum(-1).sqrt())
     return torch.acos(cosine * (1 + 1e-6))  # as rounding does it on some machines
-
-
-@wrong("cosine")
-def layer_norm_angle__cosine(x):
-    return F.cosine_similarity(x, F.layer_norm(x, x.shape[-1:], eps=0.0), dim=-1)
-
-
-@wrong("std over |mean|")
-def layer_norm_angle__upside_down(x):
-    return torch.atan2(x.std(-1, correction=0), x.mean(-1).abs())
-
-
-@wrong("RMSNorm turns by 0")
-def layer_norm_angle__of_rms_norm(x):
-    y = F.rms_norm(x, x.shape[-1:], eps=0.0)
-    return F.cosine_similarity(x.double(), y.double(), dim=-1).clamp(-1, 1).acos().to(x.dtype)

@@ -4,8 +4,6 @@ import math
 
 import torch
 
-from helpers import model
-from helpers.checkpoint import interleaved_to_halves
 from tests.support.answers.register import right, wrong
 
 
@@ -26,46 +24,16 @@ def rope_angles__loops(positions, head_dim, theta):
     return torch.tensor([[p * theta ** -(2 * i / head_dim) for i in range(head_dim // 2)] for p in positions.tolist()])
 
 
-@right
-def rope_angles__course(positions, head_dim, theta):
-    return model.rope_angles(positions, model.rope_inv_freq(head_dim, theta))
-
-
 @wrong("past the end")
 def rope_angles__table_of_8192(positions, head_dim, theta):
     speeds = theta ** (-torch.arange(0, head_dim, 2).float() / head_dim)
     return torch.outer(torch.arange(8192).float(), speeds)[positions]
 
 
-@wrong("4 i / head_dim")
-def rope_angles__exponent_doubled(positions, head_dim, theta):
-    return torch.outer(positions.float(), theta ** (-torch.arange(0, head_dim, 2).float() / (head_dim // 2)))
-
-
-@wrong("past the end")
-def rope_angles__position_as_index(positions, head_dim, theta):
-    table = torch.empty(len(positions), head_dim // 2)
-    for position in positions:
-        for i in range(head_dim // 2):
-            table[position, i] = position * theta ** (-2 * i / head_dim)
-    return table
-
-
-@wrong("transposed")
-def rope_angles__transposed(positions, head_dim, theta):
-    return torch.outer(theta ** (-torch.arange(0, head_dim, 2).float() / head_dim), positions.float())
-
-
 @wrong("float32")
 def rope_angles__bfloat16(positions, head_dim, theta):  # transformers#29285
     inv_freq = theta ** (-torch.arange(0, head_dim, 2).float() / head_dim)
     return torch.outer(positions.bfloat16(), inv_freq.bfloat16())
-
-
-@wrong("speeds")
-def rope_angles__no_positions(positions, head_dim, theta):
-    inv_freq = theta ** (-torch.arange(0, head_dim, 2).float() / head_dim)
-    return inv_freq.expand(len(positions), -1)
 
 
 @right
@@ -84,13 +52,6 @@ def apply_rope_halves__rotate_half(x, cos, sin):
 
 
 @right
-def apply_rope_halves__complex(x, cos, sin):
-    a, b = x.float().chunk(2, dim=-1)
-    turned = torch.complex(a, b) * torch.complex(cos.float(), sin.float())
-    return torch.cat((turned.real, turned.imag), dim=-1).to(x.dtype)
-
-
-@right
 def apply_rope_halves__in_place_on_a_copy(x, cos, sin):
     y, half = x.clone(), x.size(-1) // 2
     for i in range(half):
@@ -99,39 +60,10 @@ def apply_rope_halves__in_place_on_a_copy(x, cos, sin):
     return y
 
 
-@right
-def apply_rope_halves__matrices(x, cos, sin):
-    matrix = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2).float()  # (T, h/2, 2, 2)
-    pairs = torch.stack(x.float().chunk(2, -1), -1)
-    return torch.einsum("tirc,bhtic->bhtri", matrix, pairs).flatten(-2).to(x.dtype)
-
-
 @wrong("dim=-1")
 def apply_rope_halves__chunk_of_the_batch(x, cos, sin):
     first, second = x.chunk(2)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-
-
-@wrong("after it was changed")
-def apply_rope_halves__overwritten(x, cos, sin):
-    y, half = x.clone(), x.shape[-1] // 2
-    y[..., :half] = y[..., :half] * cos - y[..., half:] * sin
-    y[..., half:] = y[..., half:] * cos + y[..., :half] * sin
-    return y
-
-
-@wrong("minus sign")
-def apply_rope_halves__minus_forgotten(x, cos, sin):
-    half = x.shape[-1] // 2
-    turned = torch.cat((x[..., half:], x[..., :half]), -1)
-    return (x * torch.cat((cos, cos), -1) + turned * torch.cat((sin, sin), -1)).to(x.dtype)
-
-
-@wrong("other layout")
-def apply_rope_halves__angles_of_neighbours(x, cos, sin):
-    half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), -1)
-    return (x * cos.repeat_interleave(2, -1) + turned * sin.repeat_interleave(2, -1)).to(x.dtype)
 
 
 @wrong("tokens, not the heads")
@@ -139,17 +71,6 @@ def apply_rope_halves__angles_by_head(x, cos, sin):
     T = x.shape[2]
     cos, sin = (c[:, None] if x.shape[1] == T else c for c in (cos, sin))
     return apply_rope_halves__cat(x, cos, sin)
-
-
-@wrong("dtype")
-def apply_rope_halves__dtype_widened(x, cos, sin):
-    a, b = x.float().chunk(2, -1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-
-
-@wrong("first is used")
-def apply_rope_halves__first_position_only(x, cos, sin):
-    return apply_rope_halves__cat(x, cos[0], sin[0])
 
 
 @right
@@ -165,13 +86,6 @@ def apply_rope_interleaved__complex(x, cos, sin):
 
 
 @right
-def apply_rope_interleaved__rotate(x, cos, sin):
-    cos, sin = cos.repeat_interleave(2, -1), sin.repeat_interleave(2, -1)
-    turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
-    return (x.float() * cos + turned.float() * sin).to(x.dtype)
-
-
-@right
 def apply_rope_interleaved__in_place_on_a_copy(x, cos, sin):
     y = torch.empty_like(x)
     y[..., 0::2] = x[..., 0::2] * cos - x[..., 1::2] * sin
@@ -179,30 +93,11 @@ def apply_rope_interleaved__in_place_on_a_copy(x, cos, sin):
     return y
 
 
-@wrong("other layout")
-def apply_rope_interleaved__angles_of_halves(x, cos, sin):  # minimind#373
-    turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
-    return (x * torch.cat((cos, cos), -1) + turned * torch.cat((sin, sin), -1)).to(x.dtype)
-
-
-@wrong("other layout")
-def apply_rope_interleaved__rotate_half(x, cos, sin):
-    half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), -1)
-    return (x * cos.repeat_interleave(2, -1) + turned * sin.repeat_interleave(2, -1)).to(x.dtype)
-
-
 @wrong("contiguous")
 def apply_rope_interleaved__view(x, cos, sin):
     B, H, T, h = x.shape
     flat = x.view(B * H, T, h)
     return apply_rope_interleaved__stack(flat, cos, sin).view(B, H, T, h)
-
-
-@wrong("dtype")
-def apply_rope_interleaved__dtype_widened(x, cos, sin):
-    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2).contiguous())
-    return torch.view_as_real(pairs * torch.complex(cos.float(), sin.float())).flatten(-2)
 
 
 @right
@@ -220,24 +115,6 @@ def rope_permutation__index(weight, head_dim):
 def rope_permutation__loop(weight, head_dim):
     heads = weight.split(head_dim)
     return torch.cat([torch.cat((head[0::2], head[1::2])) for head in heads])
-
-
-@right
-def rope_permutation__course(weight, head_dim):
-    return interleaved_to_halves(weight, head_dim)
-
-
-@wrong("other direction")
-def rope_permutation__backwards(weight, head_dim):
-    return weight.reshape(-1, 2, head_dim // 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
-
-
-@wrong("past the end")
-def rope_permutation__index_past_the_end(weight, head_dim):
-    result = weight.clone()
-    for row in range(len(weight)):
-        result[row] = weight[2 * row]
-    return result
 
 
 @wrong("each head")
@@ -280,29 +157,3 @@ def llama3_scaling__high_is_four_times_low(inv_freq, factor, low, high, length):
     turns = length * inv_freq / (2 * math.pi)
     keep = ((turns - low) / (4 * low - low)).clamp(0, 1)
     return keep * inv_freq + (1 - keep) * inv_freq / factor
-
-
-@wrong("blend")
-def llama3_scaling__no_blend(inv_freq, factor, low, high, length):
-    return torch.where(2 * math.pi / inv_freq > length / low, inv_freq / factor, inv_freq)
-
-
-@wrong("swapped")
-def llama3_scaling__limits_swapped(inv_freq, factor, low, high, length):
-    return llama3_scaling__clamp(inv_freq, factor, high, low, length)
-
-
-@wrong("torch.where")
-def llama3_scaling__if_on_a_tensor(inv_freq, factor, low, high, length):
-    turns = length * inv_freq / (2 * math.pi)
-    if turns > high:
-        return inv_freq
-    keep = ((turns - low) / (high - low)).clamp(min=0)
-    return keep * inv_freq + (1 - keep) * inv_freq / factor
-
-
-@wrong("blend wavelengths")
-def llama3_scaling__wavelengths_blended(inv_freq, factor, low, high, length):
-    wavelength = 2 * math.pi / inv_freq
-    keep = ((length / wavelength - low) / (high - low)).clamp(0, 1)
-    return 2 * math.pi / (keep * wavelength + (1 - keep) * wavelength * factor)

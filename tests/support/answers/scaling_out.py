@@ -29,32 +29,10 @@ def split_feed_forward__loop(x, w_gate, w_up, w_down, n_ranks):
     return torch.stack(parts)
 
 
-def _swiglu(x, gate, up, down):
-    return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
-
-
-@wrong("reshape work where .view")
-def split_feed_forward__view(x, w_gate, w_up, w_down, n_ranks):
-    flat = x.view(-1, x.shape[-1])
-    shares = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks, dim=1), strict=True)
-    parts = [(F.silu(flat @ g.T) * (flat @ u.T)) @ d.T for g, u, d in shares]
-    return torch.stack(parts).view(n_ranks, *x.shape)
-
-
-@wrong("columns")
-def split_feed_forward__down_by_rows(x, w_gate, w_up, w_down, n_ranks):
-    hidden = F.silu(x @ w_gate.T) * (x @ w_up.T)
-    size, parts = len(w_down) // n_ranks, torch.zeros(n_ranks, *x.shape, dtype=x.dtype)
-    for rank in range(n_ranks):
-        mine = slice(rank * size, (rank + 1) * size)
-        parts[rank, ..., mine] = hidden @ w_down[mine].T
-    return parts
-
-
 @wrong("dim=1")
 def split_feed_forward__down_in_row_chunks(x, w_gate, w_up, w_down, n_ranks):
     parts = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks), strict=True)
-    return torch.stack([_swiglu(x, *part) for part in parts])
+    return torch.stack([(F.silu(x @ gate.T) * (x @ up.T)) @ down.T for gate, up, down in parts])
 
 
 @wrong("fixed number of dimensions")
@@ -66,24 +44,10 @@ def split_feed_forward__two_dimensions_only(x, w_gate, w_up, w_down, n_ranks):
 
 @right
 def block_plan__written():
-    readers = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
-    return {**dict.fromkeys(readers, "column"), "o_proj": "row", "down_proj": "row"}
-
-
-@right
-def block_plan__other_order():
-    return {"down_proj": "row", "o_proj": "row"} | {f"{name}_proj": "column" for name in ("up", "gate", "v", "k", "q")}
-
-
-@right
-def block_plan__by_writing():
-    names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    return {name: "row" if name[0] in "od" else "column" for name in names}
+    return dict(_PLAN)
 
 
 _PLAN = {f"{name}_proj": "column" for name in ("q", "k", "v", "gate", "up")} | {"o_proj": "row", "down_proj": "row"}
-
-
 _TURNED = {"row": "column", "column": "row"}
 _TORCH = {"row": "RowwiseParallel", "column": "ColwiseParallel"}
 for words, slip, answer in (
@@ -119,17 +83,3 @@ def bytes_sent_per_token__loop(dim, n_layers, n_ranks, bytes_per_number):
         for _ in ("reduce-scatter", "all-gather"):
             total += (1 - 1 / n_ranks) * dim * bytes_per_number
     return round(total)
-
-
-@wrong("Round, then int")
-def bytes_sent_per_token__float(dim, n_layers, n_ranks, bytes_per_number):
-    return 4 * n_layers * dim * bytes_per_number * (n_ranks - 1) / n_ranks
-
-
-@wrong("keeps its own share")
-def bytes_sent_per_token__each_sum_sends_the_vector_twice(dim, n_layers, n_ranks, bytes_per_number):
-    vector, sent = dim * bytes_per_number, 0
-    for _ in range(n_layers):
-        for _ in ("attention", "feed-forward"):
-            sent += 2 * vector if n_ranks > 1 else 0
-    return sent

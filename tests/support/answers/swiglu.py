@@ -21,11 +21,6 @@ def silu__expit(x):
 
 
 @right
-def silu__torch(x):
-    return F.silu(x)
-
-
-@right
 def silu__in_place_on_a_copy(x):
     return F.silu(x.clone(), inplace=True)
 
@@ -48,16 +43,6 @@ def silu__division(x):
 @wrong("torch.exp")
 def silu__math_exp(x):
     return x / (1 + math.exp(-x))
-
-
-@wrong("copy")
-def silu__in_place(x):
-    return F.silu(x, inplace=True)
-
-
-@wrong("graph cut")
-def silu__graph_cut(x):
-    return F.silu(x.detach())
 
 
 @wrong("stay in torch")
@@ -86,12 +71,6 @@ def silu_derivative__autograd(x):
 
 
 @right
-def silu_derivative__of_silu(x):
-    y, s = F.silu(x), torch.sigmoid(x)
-    return y + s * (1 - y)
-
-
-@right
 def silu_derivative__loop(x):
     values = []
     for value in x.double().flatten().tolist():
@@ -108,12 +87,6 @@ def silu_derivative__differences(x):
 @right
 def swiglu__linear(x, w_gate, w_up, w_down):
     return F.linear(F.silu(F.linear(x, w_gate)) * F.linear(x, w_up), w_down)
-
-
-@right
-def swiglu__einsum(x, w_gate, w_up, w_down):
-    gate, up = torch.einsum("...d,fd->...f", x, w_gate), torch.einsum("...d,fd->...f", x, w_up)
-    return torch.einsum("...f,df->...d", gate * gate.sigmoid() * up, w_down)
 
 
 @right
@@ -142,13 +115,6 @@ def swiglu__transpose_forgotten(x, w_gate, w_up, w_down):
     return (F.silu(x @ w_gate) * (x @ w_up)) @ w_down
 
 
-@wrong("transpose")
-def swiglu__transposed_when_it_fits(x, w_gate, w_up, w_down):
-    if len(w_gate) == x.shape[-1]:
-        return (F.silu(x @ w_gate) * (x @ w_up)) @ w_down
-    return (F.silu(x @ w_gate.T) * (x @ w_up.T)) @ w_down.T
-
-
 @right
 def hidden_dim__ceil(dim, multiple_of, ffn_dim_multiplier):
     hidden = int(2 * (4 * dim) / 3)
@@ -169,38 +135,9 @@ def hidden_dim__course(dim, multiple_of, ffn_dim_multiplier):
     return model.swiglu_hidden_dim(dim, multiple_of, ffn_dim_multiplier)
 
 
-@wrong("exactly two thirds")
-def hidden_dim__two_point_six_seven(dim, multiple_of, ffn_dim_multiplier):
-    hidden = int(2.67 * dim)
-    if ffn_dim_multiplier is not None:
-        hidden = int(hidden * ffn_dim_multiplier)
-    return multiple_of * math.ceil(hidden / multiple_of)
-
-
-@wrong("power of two")
-def hidden_dim__bit_trick(dim, multiple_of, ffn_dim_multiplier):
-    hidden = 8 * dim // 3
-    if ffn_dim_multiplier is not None:
-        hidden = int(hidden * ffn_dim_multiplier)
-    return (hidden + multiple_of - 1) & -multiple_of
-
-
-@wrong("cut to int again after the multiplier")
-def hidden_dim__rounded_after_the_multiplier(dim, multiple_of, ffn_dim_multiplier):
-    width = 8 * dim // 3
-    if ffn_dim_multiplier is not None:
-        width = round(width * ffn_dim_multiplier)
-    return multiple_of * -(-width // multiple_of)
-
-
 @wrong("None")
 def hidden_dim__none_forgotten(dim, multiple_of, ffn_dim_multiplier):
     return math.ceil(int(ffn_dim_multiplier * int(8 * dim / 3)) / multiple_of) * multiple_of
-
-
-@wrong("int(")
-def hidden_dim__float(dim, multiple_of, ffn_dim_multiplier):
-    return float(hidden_dim__ceil(dim, multiple_of, ffn_dim_multiplier))
 
 
 @right
@@ -223,92 +160,24 @@ def matrix_roles__smallest_error(weights, x, y):
     return dict(zip(("gate", "up", "down"), min(errors, key=errors.get), strict=True))
 
 
-@right
-def matrix_roles__one_row(weights, x, y):
-    best = {}
-    for gate, up, down in itertools.permutations(weights):
-        if weights[down].shape[0] != x.shape[1] or weights[gate].shape != weights[down].T.shape:
-            continue
-        g, u = weights[gate] @ x[0], weights[up].mv(x[0]) if weights[up].shape[1] == len(x[0]) else None
-        if u is not None and len(u) == len(g):
-            best[((weights[down] @ (g * torch.sigmoid(g) * u)) - y[0]).norm().item()] = (gate, up, down)
-    gate, up, down = best[min(best)]
-    return {"up": up, "down": down, "gate": gate}
-
-
-def _roles(names):
-    return dict(zip(("gate", "up", "down"), names, strict=True))
-
-
 @wrong("names from weights")
 def matrix_roles__names_as_in_the_example(weights, x, y):
-    for gate, up, down in itertools.permutations("abc"):
-        try:
-            found = (F.silu(x @ weights[gate].T) * (x @ weights[up].T)) @ weights[down].T
-        except RuntimeError:
-            continue
-        if found.shape == y.shape and torch.allclose(found, y, atol=1e-4):
-            return {"gate": gate, "up": up, "down": down}
+    return matrix_roles__all_orders({name: weights[name] for name in "abc"}, x, y)
 
 
-@wrong("compute the layer both ways")
-def matrix_roles__swapped(weights, x, y):
-    right = matrix_roles__all_orders(weights, x, y)
-    return {"gate": right["up"], "up": right["gate"], "down": right["down"]}
+def _as_listed(roles, weights):
+    return dict(zip(roles, weights, strict=True))
 
 
-@wrong("do you compare with it")
-def matrix_roles__as_listed(weights, x, y):
-    return _roles(weights)
-
-
-@wrong("all six orders")
-def matrix_roles__by_shape_alone(weights, x, y):
-    down = next((name for name, w in weights.items() if w.shape[0] == x.shape[1] and w.shape[1] != x.shape[1]), None)
-    if down is None:
-        return _roles(weights)
-    return matrix_roles__all_orders(weights, x, y)
-
-
-@wrong("compute the layer both ways")
-def matrix_roles__first_fitting_shape(weights, x, y):
-    down = next(name for name, w in weights.items() if w.shape[0] == x.shape[1])
-    return _roles([*sorted(weights.keys() - {down}, reverse=True), down])
-
-
-@wrong("names the values")
-def matrix_roles__inverted(weights, x, y):
-    return {name: role for role, name in matrix_roles__all_orders(weights, x, y).items()}
-
-
-@wrong("Return {")
-def matrix_roles__tuple(weights, x, y):
-    return tuple(matrix_roles__all_orders(weights, x, y).values())
-
-
-@wrong("allclose")
-def matrix_roles__exact_comparison(weights, x, y):
-    for names in itertools.permutations(weights):
-        gate, up, down = (weights[name] for name in names)
-        if gate.shape == up.shape == down.T.shape and torch.equal((F.silu(x @ gate.T) * (x @ up.T)) @ down.T, y + 1e-7):
-            return _roles(names)
-
-
-@wrong("appear once")
-def matrix_roles__twice(weights, x, y):
-    right = matrix_roles__all_orders(weights, x, y)
-    return right | {"up": right["gate"]}
-
-
-@wrong("appear once")
-def matrix_roles__tensors(weights, x, y):
-    return {role: weights[name] for role, name in matrix_roles__all_orders(weights, x, y).items()}
-
-
-@wrong("silu belongs to the gate")
-def matrix_roles__silu_on_up(weights, x, y):
-    for gate, up, down in itertools.permutations(weights):
-        a, b, c = weights[gate], weights[up], weights[down]
-        if a.shape == b.shape == c.T.shape and torch.allclose((x @ a.T * F.silu(x @ b.T)) @ c.T, y, atol=1e-4):
-            return {"gate": gate, "up": up, "down": down}
-    return _roles(weights)
+for words, slip, change in (  # change(the right answer, weights)
+    ("compute the layer both ways", "swapped", lambda roles, weights: roles | dict(gate=roles["up"], up=roles["gate"])),
+    ("do you compare with it", "as_listed", _as_listed),
+    ("all six orders", "by_shape_alone",
+     lambda roles, weights: _as_listed(roles, weights) if len({w.shape for w in weights.values()}) == 1 else roles),
+    ("names the values", "inverted", lambda roles, weights: {name: role for role, name in roles.items()}),
+    ("allclose", "no_order_found", lambda roles, weights: None),
+    ("appear once", "tensors", lambda roles, weights: {role: weights[name] for role, name in roles.items()}),
+):  # fmt: skip
+    wrong(words, f"matrix_roles__{slip}")(
+        lambda weights, x, y, change=change: change(matrix_roles__all_orders(weights, x, y), weights)
+    )

@@ -17,11 +17,6 @@ def cross_entropy__gather(logits, targets):
 
 
 @right
-def cross_entropy__logsumexp(logits, targets):
-    return (logits.logsumexp(-1) - logits[torch.arange(len(targets)), targets]).mean()
-
-
-@right
 def cross_entropy__loop(logits, targets):
     total = 0
     for row, target in zip(logits, targets, strict=True):
@@ -35,16 +30,6 @@ def cross_entropy__shift_never_below_0(logits, targets):
     largest = logits.max(-1, keepdim=True).values.clamp(min=0)
     logs = (logits - largest).exp().sum(-1).log() + largest[:, 0]
     return (logs - logits[torch.arange(len(targets)), targets]).mean()
-
-
-@wrong("not the sum")
-def cross_entropy__sum(logits, targets):
-    return F.cross_entropy(logits, targets, reduction="sum")
-
-
-@wrong("twice")
-def cross_entropy__softmax_twice(logits, targets):  # bkitano's broken model
-    return F.cross_entropy(logits.softmax(-1), targets)
 
 
 @wrong("graph cut")
@@ -68,26 +53,6 @@ def next_token_batch__slices(tokens, starts, seq_len):
 def next_token_batch__unfold(tokens, starts, seq_len):
     windows = tokens.unfold(0, seq_len + 1, 1)[starts]
     return windows[:, :seq_len], windows[:, 1:]
-
-
-@wrong("last target of a window")
-def next_token_batch__zero_at_the_end(tokens, starts, seq_len):
-    window = tokens[starts[:, None] + torch.arange(seq_len)]
-    targets = torch.zeros_like(window)
-    targets[:, :-1] = window[:, 1:]
-    return window, targets
-
-
-@wrong("n + 1 tokens")
-def next_token_batch__one_short(tokens, starts, seq_len):
-    window = torch.stack([tokens[start : start + seq_len] for start in starts])
-    return window[:, :-1], window[:, 1:]
-
-
-@wrong("not two")
-def next_token_batch__two_further(tokens, starts, seq_len):
-    window = torch.stack([torch.cat((tokens, tokens[:2]))[start : start + seq_len + 2] for start in starts])
-    return window[:, :-2], window[:, 2:]
 
 
 @wrong("last target of a window")

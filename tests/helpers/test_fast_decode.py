@@ -1,0 +1,90 @@
+"""The layout for one-token steps: the same function, or with fewer bytes per weight nearly the same."""
+
+import pytest
+import torch
+
+from helpers.fast_decode import prepare_for_decoding
+from helpers.generate import generate
+from tests.support.models import TINY_CONFIGS, assert_agree, make_model
+
+
+def in_steps(model, tokens, sizes):
+    """Logits (B, T, V) of tokens that are read in pieces of these sizes."""
+    cache = model.new_cache(len(tokens))
+    return torch.cat([model(piece, cache) for piece in tokens.split(sizes, dim=1)], dim=1)
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)  # 32 and 48 inputs: cut in 2 and in 3 blocks
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", TINY_CONFIGS)
+@pytest.mark.usefixtures("three_threads")
+def test_a_prepared_model_is_the_same_function(name, tokens):
+    model = make_model(TINY_CONFIGS[name])
+    prepared = prepare_for_decoding(model)
+    for n_tokens in (1, 2, 3, 16):  # one token needs no mask, two already do
+        assert_agree(prepared(tokens[:, :n_tokens]), model(tokens[:, :n_tokens]))
+    for sizes in ([1] * 16, [5, 1, 1, 9]):
+        assert_agree(in_steps(prepared, tokens[:1], sizes), model(tokens[:1]))
+        assert_agree(in_steps(prepared, tokens, sizes), model(tokens))
+    ragged = [[5, 9, 2, 40, 7], [11], [3, 3, 60]]
+    assert generate(prepared, ragged, 8) == generate(model, ragged, 8)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_prepared_model_cuts_the_matrices_and_shares_the_rest(model):
+    prepared = prepare_for_decoding(model)
+    assert prepared.layers[0].attention.qkv_proj.blocks.shape == (2, 16, 64)  # 4 query and 2 * 2 other heads of 8
+    assert prepared.layers[0].feed_forward.down_proj.blocks.shape == (3, 16, 32)
+    assert prepared.tok_embeddings.weight is model.tok_embeddings.weight
+    assert prepared.layers[1].ffn_norm.weight is model.layers[1].ffn_norm.weight
+
+
+@pytest.mark.parametrize(("weights", "bytes_each"), [("bfloat16", 2), ("int8", 1)])
+def test_smaller_weights_change_the_logits_little(weights, bytes_each, model, tokens):
+    prepared = prepare_for_decoding(model, weights)
+    assert prepared.layers[0].attention.o_proj.weight.element_size() == bytes_each
+    assert prepared(tokens).dtype == torch.float32
+    for logits in (prepared(tokens[:1]), in_steps(prepared, tokens[:1], [1] * 16)):
+        assert_agree(logits, model(tokens[:1]), 0.1)
+        assert (logits - model(tokens[:1])).abs().max() > 1e-4, "nothing was rounded"
+
+
+def test_int8_keeps_each_row_to_half_a_step(model):
+    layer = prepare_for_decoding(model, "int8").layers[0].attention.o_proj
+    step = layer.scale.float()[:, None]
+    assert ((layer.weight * step - model.layers[0].attention.o_proj.weight).abs() <= 0.51 * step).all()
+    assert (layer.weight.abs().amax(dim=1) == 127).all()  # each row uses the whole range
+
+
+def test_int8_of_bfloat16_weights_is_rounded_once(model):
+    """A row's largest weight, 190/128, divided by its scale in bfloat16, would give 127.5, and then 128."""
+    model.layers[0].attention.o_proj.weight.data[0] = 190 / 128
+    layer = prepare_for_decoding(model.bfloat16(), "int8").layers[0].attention.o_proj
+    assert (layer.weight[0] == 127).all()
+    assert torch.equal(layer.weight, prepare_for_decoding(model.float(), "int8").layers[0].attention.o_proj.weight)
+
+
+def test_int8_keeps_a_matrix_of_zeros(model, tokens):
+    model.layers[0].attention.o_proj.weight.data.zero_()
+    prepared = prepare_for_decoding(model, "int8")
+    assert not prepared.layers[0].attention.o_proj.weight.any()
+    assert prepared(tokens).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_prepared_model_keeps_another_precision(dtype, model, tokens):
+    model.to(dtype)
+    prepared = prepare_for_decoding(model)
+    assert prepared.lm_head.weight.dtype == dtype
+    assert_agree(in_steps(prepared, tokens, [1] * 16), in_steps(model, tokens, [1] * 16), 0.05)
+
+
+def test_elsewhere_than_on_the_cpu_the_model_itself_comes_back(model):
+    elsewhere = model.to("meta")
+    assert prepare_for_decoding(elsewhere) is elsewhere

@@ -1,0 +1,266 @@
+"""Checkpoints made to do harm are refused or harmless: no code of theirs runs, and no memory is filled."""
+
+import json
+import os
+import pickle
+import re
+import shlex
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers import train
+from helpers.checkpoint import LARGEST_JSON, load_checkpoint, save_checkpoint
+from helpers.model import Llama
+from tests.support.files import OURS, edit_json, meta_weights, write_meta
+from tests.support.fuzz import at_most, time_limit
+from tests.support.models import TINY, make_model
+
+pytestmark = pytest.mark.slow
+NOT_OPENED = r"consolidated.00.pth is damaged or holds something other than tensors, and was not opened"
+LITTLE = 30_000  # kilobytes
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A folder written by save_checkpoint."""
+    save_checkpoint(make_model(OURS), tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+@pytest.fixture
+def pth(tmp_path):
+    """The weights of a folder as Meta writes it."""
+    return write_meta(tmp_path / "meta", [meta_weights(OURS)]) / "consolidated.00.pth"
+
+
+# ------------------------------------------------------------------------------------- pickles that run code
+
+
+class Touch:
+    """Unpickling this creates a file."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.file),)
+
+
+def text(words):
+    return b"X" + struct.pack("<I", len(words.encode())) + words.encode()
+
+
+PROGRAMS = {  # pickles, most of them written by hand, each of which runs code in another way
+    "an object": lambda file: pickle.dumps(Touch(file)),
+    "exec": lambda file: b"\x80\x02cbuiltins\nexec\n" + text(f"open({file!r}, 'w').close()") + b"\x85R.",
+    "a shell": lambda file: b"\x80\x02cos\nsystem\n" + text(f"touch {shlex.quote(file)}") + b"\x85R.",
+    "an old protocol": lambda file: b"(" + text(f"touch {shlex.quote(file)}") + b"ios\nsystem\n.",
+    "a new protocol": lambda file: (
+        b"\x80\x04" + text("builtins") + text("exec") + b"\x93" + text(f"open({file!r}, 'w').close()") + b"\x85R."
+    ),
+}
+
+
+@pytest.fixture(params=PROGRAMS)
+def program(request, tmp_path):
+    """A pickle that creates the file tmp_path/it-ran; the test fails if it is there at the end."""
+    content = PROGRAMS[request.param](str(tmp_path / "it-ran"))
+    pickle.loads(content)
+    (tmp_path / "it-ran").unlink()  # so it works
+    yield content
+    assert not (tmp_path / "it-ran").exists()
+
+
+def replace_part(path, name, content):
+    """Write the zip again with other content in one part."""
+    with zipfile.ZipFile(path) as old:
+        parts = {part.filename: old.read(part) for part in old.infolist()}
+    with zipfile.ZipFile(path, "w") as new:
+        for part, kept in parts.items():
+            new.writestr(part, content if part.endswith(f"/{name}") else kept)
+
+
+def test_code_in_a_pth_is_not_run(pth, program):
+    replace_part(pth, "data.pkl", program)
+    with pytest.raises(ValueError, match=NOT_OPENED) as caught:
+        load_checkpoint(pth.parent)
+    assert "weights_only" not in str(caught.value)  # torch's own text advises to switch the protection off
+    pth.write_bytes(program)
+    with pytest.raises(ValueError, match=NOT_OPENED):
+        load_checkpoint(pth.parent)
+
+
+def test_code_beside_the_weights_is_not_run(pth, tmp_path):
+    for as_zip in (True, False):
+        content = meta_weights(OURS) | {"norm.weight": Touch(tmp_path / "it-ran")}
+        torch.save(content, pth, _use_new_zipfile_serialization=as_zip)
+        with pytest.raises(ValueError, match=NOT_OPENED):
+            load_checkpoint(pth.parent)
+    assert not (tmp_path / "it-ran").exists()
+
+
+def test_code_in_the_file_of_a_run_is_not_run(tmp_path, program):
+    keep = tmp_path / "kept"
+    torch.save({"run": ""}, keep)
+    replace_part(keep, "data.pkl", program)
+    before = keep.read_bytes()
+    with pytest.raises(ValueError, match=r"kept is damaged or no kept run .*: move it away"):
+        train.train(Llama(TINY), lambda: torch.arange(64).repeat(3), steps=1, keep=keep)
+    assert keep.read_bytes() == before
+
+
+def test_a_pickle_is_not_opened_beside_safetensors_nor_under_their_name(saved, program):
+    for file in ("pytorch_model.bin", "consolidated.00.pth", "training_args.bin", "model.safetensors.pkl"):
+        (saved / file).write_bytes(program)
+    load_checkpoint(saved)
+    (saved / "model.safetensors").write_bytes(program)
+    with pytest.raises(ValueError, match=r"model.safetensors is damaged or cut short"):
+        load_checkpoint(saved)
+
+
+def test_python_files_in_a_folder_are_not_imported(saved, tmp_path):
+    for file in ("modeling_llama.py", "tokenizer.py", "__init__.py", "sitecustomize.py"):
+        (saved / file).write_text(f"open({str(tmp_path / 'it-ran')!r}, 'w')")
+    classes = {"AutoModelForCausalLM": "modeling_llama.LlamaForCausalLM"}
+    edit_json(saved / "config.json", lambda content: content.update(auto_map=classes))
+    load_checkpoint(saved)
+    assert not (tmp_path / "it-ran").exists()
+
+
+# ------------------------------------------------------------------------------------------ zips and tensors
+
+
+@pytest.mark.parametrize("part", ["data.pkl", "data/0", "another"])
+def test_a_zip_bomb_is_refused_before_it_unpacks(pth, part):
+    with zipfile.ZipFile(pth) as old:
+        parts = {entry.filename: old.read(entry) for entry in old.infolist()}
+    folder = next(iter(parts)).split("/")[0]
+    with zipfile.ZipFile(pth, "w", zipfile.ZIP_DEFLATED) as new:
+        for name, content in parts.items():
+            if name != f"{folder}/{part}":
+                new.writestr(name, content)
+        with new.open(f"{folder}/{part}", "w", force_zip64=True) as bomb:
+            for _ in range(300):
+                bomb.write(bytes(2**20))
+    assert pth.stat().st_size < 2**20
+    words = NOT_OPENED + r" \(.* has [\d,]+ bytes, but unpacks to 314,\d{3},\d{3}\)"
+    with at_most(LITTLE), pytest.raises(ValueError, match=words):
+        load_checkpoint(pth.parent)
+
+
+def test_parts_that_share_their_bytes_are_refused(pth):
+    """A zip whose list of parts names one long part many times, without any compression."""
+    with zipfile.ZipFile(pth) as old:
+        longest = max(old.infolist(), key=lambda part: part.file_size)
+    with zipfile.ZipFile(pth, "a") as parts:
+        parts.writestr("one more", b"")
+        for number in range(50):
+            again = zipfile.ZipInfo(f"archive/data/{1000 + number}")
+            for name in ("header_offset", "file_size", "compress_size", "CRC"):
+                setattr(again, name, getattr(longest, name))
+            parts.filelist.append(again)
+    with pytest.raises(ValueError, match=NOT_OPENED + r".* but unpacks to"):
+        load_checkpoint(pth.parent)
+
+
+def test_one_storage_shown_as_all_weights_is_refused(pth):
+    weights, one = meta_weights(OURS), torch.ones(100_000)
+    for name, weight in weights.items():
+        weights[name] = one[: weight.numel()].view(weight.shape)
+    torch.save(weights, pth)
+    load_checkpoint(pth.parent)  # a few views of one storage are harmless
+    torch.save(weights | {f"extra.{number}": one for number in range(30)}, pth)
+    with pytest.raises(ValueError, match=NOT_OPENED + r" \(its tensors claim [\d,]+ bytes, but the file has [\d,]+\)"):
+        load_checkpoint(pth.parent)
+
+
+# ----------------------------------------------------------------------------------------- sizes, index, JSON
+
+
+def test_absurd_sizes_in_a_config_are_refused_before_anything_of_that_size_is_made(saved):
+    config = json.loads((saved / "config.json").read_text())
+    for names in (
+        ["vocab_size"], ["hidden_size"], ["intermediate_size"], ["num_hidden_layers"], ["head_dim"],
+        ["num_attention_heads", "num_key_value_heads"], ["hidden_size", "head_dim", "vocab_size"],
+    ):  # fmt: skip
+        for size in (10**6, 10**12, 10**30):
+            (saved / "config.json").write_text(json.dumps(config | dict.fromkeys(names, size)))
+            with at_most(LITTLE), time_limit(5), pytest.raises(ValueError, match=str(size)):
+                load_checkpoint(saved)
+
+
+def test_an_index_cannot_name_what_is_no_file_of_its_folder(saved):
+    (saved / "a").mkdir()
+    for place in (saved.parent, saved / "a"):
+        (place / "x.safetensors").write_bytes((saved / "model.safetensors").read_bytes())
+    names = ["../x.safetensors", "/etc/x.safetensors", "a/x.safetensors", "x.bin", 5, None, [], "sub/../../x"]
+    names += [f"{stem}.safetensors" for stem in ("n" * 300, "..", "a\0b", "\udc80", "con", "~", "$HOME", "*")]
+    for name in names:
+        (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+        with pytest.raises((ValueError, FileNotFoundError), match=re.escape(str(saved))):
+            load_checkpoint(saved)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_100_megabytes_of_json_are_refused_unread(saved, name):
+    for content in (b"[],", b"0,", b"[", b" "):
+        (saved / name).write_bytes(b'{"model_type": [' + content * (100_000_000 // len(content)))
+        with at_most(LITTLE), pytest.raises(ValueError, match=rf"{name} has more than {LARGEST_JSON:,} bytes"):
+            load_checkpoint(saved)
+
+
+def test_json_of_any_depth_is_refused(saved):
+    content = json.loads((saved / "config.json").read_text())
+    for key in ("model_type", "head_dim"):
+        for depth in (*range(800, 1000, 3), 3000, 1_000_000):
+            for left, right in (("[", "]"), ('{"a":', "}")):
+                words = json.dumps(content | {key: "here"}).replace('"here"', left * depth + "1" + right * depth)
+                (saved / "config.json").write_text(words)
+                with pytest.raises(ValueError, match=r"config.json"):
+                    load_checkpoint(saved)
+
+
+# ------------------------------------------------------------------------------------------------------ links
+
+
+def test_links_are_followed_as_the_hubs_cache_needs(saved, tmp_path):
+    """The Hub's cache keeps files elsewhere and links to them."""
+    expected = load_checkpoint(saved).state_dict()
+    (tmp_path / "blobs").mkdir()
+    for path in list(saved.iterdir()):
+        path.rename(tmp_path / "blobs" / path.name)
+        path.symlink_to(tmp_path / "blobs" / path.name)
+    assert all(torch.equal(expected[name], weight) for name, weight in load_checkpoint(saved).state_dict().items())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes and devices")
+@pytest.mark.parametrize("kind", ["secret", "nothing", "itself", "folder", "endless", "pipe"])
+def test_a_link_to_something_else_is_refused_and_shows_nothing_of_it(saved, pth, tmp_path, kind):
+    secret = tmp_path / "secret"
+    secret.write_text("password: swordfish")
+    for path in (saved / "model.safetensors", saved / "config.json", pth, pth.parent / "params.json"):
+        path.unlink()
+        places = {"secret": secret, "nothing": tmp_path / "no", "itself": path, "folder": tmp_path}
+        if kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to(places.get(kind, "/dev/zero"))
+        folder = re.escape(str(path.parent))
+        with time_limit(), pytest.raises((ValueError, FileNotFoundError), match=folder) as caught:
+            load_checkpoint(path.parent)
+        assert "swordfish" not in str(caught.value)
+    assert secret.read_text() == "password: swordfish"
+
+
+def test_a_model_is_never_saved_through_a_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    for name, place in {"full": tmp_path / "elsewhere", "empty": tmp_path / "no"}.items():
+        (tmp_path / name).symlink_to(place)
+        with pytest.raises(FileExistsError, match=f"{name} exists and is kept"):
+            save_checkpoint(make_model(), tmp_path / name)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert not (tmp_path / "no").exists()

@@ -1,0 +1,61 @@
+"""Submissions as students hand them in: right and wrong answers in the notebook that the teacher gave out."""
+
+import inspect
+import json
+import re
+
+from tests.support.answers import WRONG, right_answer_to
+from tests.support.course import ROOT
+from tools.classroom import hand_out
+
+COURSE = ROOT / "notebooks"
+NORM = "01_rmsnorm"
+EXERCISES = {  # what the exercises of notebook 01 ask for, in their order: the name of each one's check
+    "my_rms_norm": "rms_norm",
+    "mended_norm": "rms_norm",
+    "my_layer_norm_angle": "layer_norm_angle",
+    "my_rms_norm_backward": "rms_norm_backward",
+}
+
+
+def source_of(program, name):
+    """The text of a program under the name that an exercise asks for."""
+    text = inspect.getsource(program)
+    return re.sub(rf"\b{program.__name__}\b", name, text[text.index("def ") :])
+
+
+NORM_RIGHT = {name: source_of(right_answer_to(exercise), name) for name, exercise in EXERCISES.items()}
+WRONG_NORM = source_of(WRONG["rms_norm"]["eps_outside"][0], "my_rms_norm")
+WRONG_HINT = WRONG["rms_norm"]["eps_outside"][1]
+
+
+def handed_out(stem=NORM):
+    """A notebook of the course as students get it."""
+    return hand_out.without_solutions(json.loads((COURSE / f"{stem}.ipynb").read_text(encoding="utf-8")))
+
+
+def solved(answers, stem=NORM, extra=(), keep_setup=True):
+    """The notebook that is handed out, with these answers: {function: source of the cell, or None to delete it}.
+
+    The cells of `extra` come first. Without keep_setup the first code cell, which imports, is left out.
+    """
+    notebook = handed_out(stem)
+    setup = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
+    cells = [code_cell(source) for source in extra]
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        name = next((name for name in answers if re.search(rf"^def {name}\b", source, re.M)), None)
+        if (name and answers[name] is None) or (cell is setup and not keep_setup):
+            continue
+        cells.append(cell | {"source": answers[name] if name else cell["source"]})
+    return notebook | {"cells": cells}
+
+
+def code_cell(source):
+    return {"cell_type": "code", "source": source, "metadata": {}, "outputs": [], "execution_count": None}
+
+
+def write(path, notebook):
+    """Write a notebook, or text that is none, and make the folders on the way."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(notebook if isinstance(notebook, str) else json.dumps(notebook), encoding="utf-8")

@@ -1,0 +1,172 @@
+"""What is handed out holds no solution and works on its own; a fresh copy never costs a learner's text."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from unittest.mock import Mock
+
+import nbformat
+import pytest
+
+from tests.support.submissions import COURSE, NORM, write
+from tools.classroom import hand_out
+
+# --------------------------------------------------------------------------------------- a folder to hand out
+
+
+@pytest.fixture(scope="module")
+def handed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hand") / "out"
+    hand_out.main(["student", str(folder)])
+    return folder
+
+
+def test_no_solution_and_no_output_is_handed_out(handed):
+    assert not list(handed.rglob("__pycache__"))
+    for path in sorted(COURSE.glob("[0-9][0-9]_*.ipynb")):
+        ours, theirs = (nbformat.read(place / path.name, as_version=4) for place in (COURSE, handed / "notebooks"))
+        nbformat.validate(theirs)
+        kept = len(theirs.cells)
+        for cell, original in zip(theirs.cells, ours.cells, strict=False):
+            assert cell.source == original.source.replace("; solutions are at the end", "")
+            assert (cell.cell_type, cell.id, cell.metadata) == (original.cell_type, original.id, original.metadata)
+            assert not cell.get("outputs")
+            assert cell.get("execution_count") is None
+        assert not any(re.match(r"## +Solutions", cell.source) for cell in theirs.cells)
+        solving = set(re.findall(r"^def (\w+)", "\n".join(cell.source for cell in ours.cells[kept:]), re.M))
+        assert solving or path.stem[:2] == "00"
+        text = (handed / "notebooks" / path.name).read_text(encoding="utf-8")
+        assert [name for name in solving if name in text] == []
+        assert "olutions" not in text
+
+
+@pytest.mark.slow
+def test_the_folder_works_on_its_own(handed):
+    """The first code cell of a notebook imports what the notebook needs."""
+    steps = ["import checks, helpers; print(helpers.__file__, checks.__file__)"]
+    for path in handed.glob("notebooks/0[1-9]_*.ipynb"):
+        steps.append(next(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"))
+    environment = os.environ | {"PYTHONPATH": str(handed), "COURSE_DEVICE": "cpu", "MPLBACKEND": "agg"}
+    command = [sys.executable, "-c", "\n".join(steps)]
+    done = subprocess.run(command, cwd=handed / "notebooks", env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == f"{handed}/helpers/__init__.py {handed}/checks/__init__.py"
+
+
+def test_its_verbs_work_without_the_rest_of_the_course(handed):
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    said, lab = (
+        subprocess.run(["make", *words], cwd=handed, env=alone, capture_output=True, text=True, check=True).stdout
+        for words in (["-s", "help"], ["-n", "lab"])
+    )
+    assert [line.split()[0] for line in said.splitlines()] == ["help", "lab"]
+    module, notebook = re.search(r"python -m (tools\.\S+) (\S+)", lab).groups()
+    assert (handed / f"{module.replace('.', '/')}.py").is_file()
+    assert (handed / notebook).is_file()
+
+
+def test_a_full_folder_is_not_overwritten(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    for place in (tmp_path, tmp_path / "mine.txt"):
+        with pytest.raises(SystemExit, match="is there already and not an empty folder"):
+            hand_out.main(["student", str(place)])
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("## Solutions", "## Answers", 'exercises but no heading "## Solutions"'),
+        ("raise NotImplementedError", "return x", rf"is solved here.*make reset NOTEBOOK=notebooks/{NORM}.ipynb"),
+    ],
+)
+def test_a_notebook_whose_solutions_would_be_seen_is_not_handed_out(tmp_path, old, new, words):
+    text = (COURSE / f"{NORM}.ipynb").read_text(encoding="utf-8")
+    write(tmp_path / "course" / "notebooks" / f"{NORM}.ipynb", text.replace(old, new))
+    with pytest.raises(ValueError, match=words):
+        hand_out.student(tmp_path / "out", tmp_path / "course")
+    assert [path.name for path in tmp_path.iterdir()] == ["course"]
+
+
+def test_copies_of_a_notebook_are_not_the_course(tmp_path):
+    for name in ("01_rmsnorm", "01_rmsnorm-Copy1", "01_rmsnorm_kept_2026-01-02_03-04-05", "essay"):
+        (tmp_path / f"{name}.ipynb").touch()
+    assert [path.stem for path in hand_out.notebooks_of(tmp_path)] == ["01_rmsnorm"]
+
+
+# ---------------------------------------------------------------------------------------------- a fresh copy
+
+
+@pytest.fixture
+def learner(tmp_path):
+    """A checkout whose notebook the learner has changed."""
+    if not shutil.which("git"):
+        pytest.skip("git is not installed; runs where it is")
+    return make_learner(tmp_path)
+
+
+def make_learner(place):
+    path = place / "notebooks" / "02_rope.ipynb"
+    write(path, "fresh")
+    who = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "x"]):
+        subprocess.run(["git", *who, *words], cwd=place, check=True, capture_output=True)
+    path.write_text("my work")
+    return path
+
+
+def test_reset_gives_a_fresh_copy_and_keeps_yours(learner, capsys):
+    hand_out.main(["reset", str(learner)])
+    assert learner.read_text() == "fresh"
+    (kept,) = (path for path in learner.parent.iterdir() if path != learner)
+    assert re.fullmatch(r"02_rope_kept_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d\.ipynb", kept.name)
+    assert kept.read_text() == "my work"
+    assert kept.name in capsys.readouterr().out
+    assert hand_out.reset(learner) is None  # it is fresh: nothing to keep
+    assert len(list(learner.parent.iterdir())) == 2
+
+
+def test_resets_within_a_second_lose_nothing(learner, monkeypatch):
+    stopped = Mock(**{"datetime.now.return_value.strftime.return_value": "2026-01-02_03-04-05"})
+    monkeypatch.setattr(hand_out, "datetime", stopped)
+    for work in ("first", "second", "third"):
+        learner.write_text(work)
+        hand_out.reset(learner)
+    texts = [path.read_text() for path in learner.parent.glob("02_rope_kept*")]
+    assert sorted(texts) == ["first", "second", "third"]
+    learner.unlink()  # a missing notebook comes back
+    assert hand_out.reset(learner) is None
+    assert learner.read_text() == "fresh"
+
+
+def test_reset_without_a_fresh_copy_changes_nothing(learner, tmp_path, monkeypatch):
+    mine = learner.with_name("mine.ipynb")
+    mine.write_text("mine")
+    with pytest.raises(SystemExit, match=r"git has no fresh copy of .*mine\.ipynb: .*Copy it from where"):
+        hand_out.main(["reset", str(mine)])
+    with pytest.raises(ValueError, match=r"notebooks is no notebook: a name that ends in \.ipynb"):
+        hand_out.reset(learner.parent)
+    with pytest.raises(ValueError, match="there is no folder"):
+        hand_out.reset(tmp_path / "no" / "x.ipynb")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="git is not installed"):
+        hand_out.reset(learner)
+    assert sorted(path.read_text() for path in learner.parent.iterdir()) == ["mine", "my work"]
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_reset_that_is_stopped_at_a_step_keeps_the_learners_text(learner, monkeypatch, step):
+    left = iter(range(step - 1))
+
+    def stop_at_step(old, new, replace=os.replace):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", stop_at_step)
+    with pytest.raises(KeyboardInterrupt):
+        hand_out.reset(learner)
+    assert "my work" in [path.read_text() for path in learner.parent.iterdir()]

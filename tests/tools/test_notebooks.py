@@ -1,0 +1,292 @@
+"""The tool that makes the notebooks stores only what belongs to their source, and nbval tells the truth about them."""
+
+import base64
+import io
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import nbformat
+import pytest
+from nbclient.exceptions import CellExecutionError
+from PIL import Image
+
+import conftest
+from tools import notebooks as tool
+
+ROOT = Path(__file__).parents[2]
+HELPERS = "from helpers import model"
+IGNORED = "nbval-ignore-output"
+
+
+def new_notebook(*sources, outputs=(), tags=(), claims=()):
+    """Code cells with these stored texts (None: not run), tags and claims, as far as they are given."""
+    cells = []
+    for i, source in enumerate(sources):
+        cell = nbformat.v4.new_code_cell(source, id=f"cell{i}")
+        stored, tag, claim = ((*given[i : i + 1], None)[0] for given in (outputs, tags, claims))
+        if stored is not None:
+            cell.execution_count = i + 1
+            cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=stored)] if stored else []
+        cell.metadata |= ({"tags": [tag]} if tag else {}) | ({"claim": claim} if claim else {})
+        cells.append(cell)
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def made(path, notebook):
+    """Write a notebook as if the tool had just executed it."""
+    tool.clean(notebook)
+    for name in ("source_hash", "helpers_hash", "outputs_hash"):
+        notebook.metadata[name] = getattr(tool, name)(notebook)
+    path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    return notebook
+
+
+def printed(path):
+    return [output.text for cell in nbformat.read(path, as_version=4).cells for output in cell.outputs]
+
+
+@pytest.fixture(autouse=True)
+def device_variable(monkeypatch):
+    """Put back COURSE_DEVICE, which the tool sets for the kernel."""
+    monkeypatch.setenv("COURSE_DEVICE", "unset by this test")
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A course of its own: helpers, checks, and an empty folder of notebooks, which is returned."""
+    texts = {
+        "helpers/__init__.py": "", "helpers/model.py": "import helpers.cache", "helpers/cache.py": "", "notes.py": "",
+        "checks/__init__.py": "from checks.rope import check_rope\nfrom checks.gqa import check_gqa",
+        "checks/rope.py": "from helpers import model as parts", "checks/gqa.py": "",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    monkeypatch.setattr(tool, "NOTEBOOKS", tmp_path / "notebooks")
+    return tmp_path / "notebooks"
+
+
+# ------------------------------------------------------------------------------- what outputs were made from
+
+
+@pytest.mark.parametrize(
+    ("source", "files"),
+    [
+        ("from checks import check_rope", {"checks/rope.py", "helpers/model.py", "helpers/cache.py"}),
+        ("%time 1\ndef f():\n    from checks import check_gqa as mine", {"checks/gqa.py"}),
+        ("from helpers.model import Llama", {"helpers/model.py", "helpers/cache.py"}),
+        ("import checks.gqa, notes, os.path", {"checks/gqa.py"}),
+        ("import helpers\nimport helpers.gone", {"helpers/__init__.py"}),
+    ],
+)
+def test_the_files_that_a_notebook_imports_are_followed_and_no_others(course, source, files):
+    notebook, matter = new_notebook(source), set()
+    before = tool.helpers_hash(notebook)
+    for path in course.parent.rglob("*.py"):
+        text = path.read_text()
+        path.write_text(text + "\n# changed")
+        if tool.helpers_hash(notebook) != before:
+            matter.add(path.relative_to(course.parent).as_posix())
+        path.write_text(text)
+    assert matter == files
+
+
+WAITS = "a cell of it takes minutes, so name it to run it again"
+SITUATIONS = {  # what happened after the tool made the notebook, what is said, and the tag of its cell
+    "nothing": (lambda cell, helper: None, "unchanged", ""),
+    "source": (lambda cell, helper: cell.update(source=HELPERS + "\n"), "source changed; 7 s", "slow"),
+    "tags": (lambda cell, helper: cell.metadata.update(tags=["figure"]), "source changed; 7 s", ""),
+    "claim": (lambda cell, helper: cell.metadata.update(claim="1 < 2"), "source changed; 7 s", ""),
+    "helpers": (lambda cell, helper: helper.write_text("x = 1"), "helpers changed; 7 s", ""),
+    "slow": (lambda cell, helper: helper.write_text("x = 1"), f"helpers changed; {WAITS}", "slow"),
+    "saved": (lambda cell, helper: cell.metadata.update(editable=True), "cleaned, not executed", "slow"),
+    "run": (lambda cell, helper: cell.update(execution_count=5), "another program stored its outputs; 7 s", ""),
+}
+
+
+@pytest.mark.parametrize("what", SITUATIONS)
+def test_a_notebook_is_executed_when_its_outputs_may_be_wrong(course, monkeypatch, capsys, what):
+    change, said, tag = SITUATIONS[what]
+    path, executed = course / "01_one.ipynb", []
+    notebook = made(path, new_notebook(HELPERS, outputs=["hello\n"], tags=[tag]))
+    before = path.read_bytes()
+    change(notebook.cells[0], course.parent / "helpers" / "model.py")
+    nbformat.write(notebook, path)
+    monkeypatch.setattr(tool, "execute", lambda path, fresh: executed.append(path.stem) or 7.0)
+    tool.main([])
+    assert capsys.readouterr().out == f"01_one: {said}\n"
+    assert executed == ["01_one"] * said.endswith("7 s")
+    assert (path.read_bytes() == before) == (what in ("nothing", "helpers", "slow", "saved"))
+
+
+def test_names_choose_notebooks_and_all_chooses_each(course, monkeypatch, capsys):
+    for name in ("01_one", "02_two", "02_two-Copy1"):
+        made(course / f"{name}.ipynb", new_notebook("a = 1", tags=["slow"]))
+    executed = []
+    monkeypatch.setattr(tool, "execute", lambda path, fresh: executed.append((path.stem, fresh)) or 0.0)
+    tool.main(["notebooks/02_two.ipynb", "01_one", "--fresh"])
+    tool.main(["--all"])
+    assert executed == [("02_two", True), ("01_one", True), ("01_one", False), ("02_two", False)]
+    with pytest.raises(SystemExit):
+        tool.main(["03_three"])
+    assert "there is no notebook 03_three; there are: 01_one, 02_two." in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------ what is stored
+
+
+def test_clean_drops_what_differs_and_keeps_what_was_written():
+    notebook = new_notebook("show()", tags=["figure"], claims=["1 < 2"])
+    cell, widget = notebook.cells[0], {tool.WIDGET_VIEW: {"model_id": "1"}}
+    cell.metadata.update(execution={"iopub.execute_input": "now"}, jupyter={"outputs_hidden": True})
+    cell.outputs = [nbformat.v4.new_output("display_data", data=data) for data in ({"image/png": "", **widget}, widget)]
+    notebook.metadata.update(widgets={"state": {}}, kernelspec={"name": "mine"}, source_hash="a")
+    tool.clean(notebook)
+    assert notebook.metadata.keys() == {"kernelspec", "language_info", "source_hash"}
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert cell.metadata == {"tags": ["figure"], "jupyter": {"outputs_hidden": True}, "claim": "1 < 2"}
+    assert [list(output.data) for output in cell.outputs] == [["image/png"], [tool.WIDGET_VIEW]]
+
+
+def png(picture):
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+COLOURS = Image.frombytes("RGB", (64, 64), random.Random(0).randbytes(3 * 64 * 64))
+GREYS = COLOURS.convert("L").convert("RGB")
+
+
+def test_a_picture_gets_smaller_only_where_nobody_sees_it():
+    clear = GREYS.copy()
+    clear.putalpha(100)
+    for picture, mode in ((GREYS, "P"), (COLOURS, "RGB"), (clear, "RGBA")):
+        before = png(picture)
+        after = tool.smaller(before)
+        found = Image.open(io.BytesIO(after))
+        assert found.mode == mode
+        assert found.convert("RGBA").tobytes() == picture.convert("RGBA").tobytes()
+        assert len(after) <= len(before) * (0.5 if mode == "P" else 1)
+
+
+@pytest.mark.slow
+def test_executing_twice_gives_the_same_bytes(tmp_path):
+    path = tmp_path / "tiny.ipynb"
+    bar = "import time\nfor share in (0, 50, 100):\n    print(f'\\r{share}%', end='', flush=True); time.sleep(0.1)"
+    picture = f"from IPython.display import Image\nImage(data={png(GREYS)!r})"
+    where = "import os; print(os.environ['COURSE_DEVICE'], os.getcwd())"
+    nbformat.write(new_notebook(where, bar, picture, "a = 1", claims=["", "", "", "a == max(a, 0)"]), path)
+    path.chmod(0o640)
+    runs = []
+    for _ in range(2):
+        tool.execute(path)
+        runs.append(path.read_bytes())
+    assert runs[0] == runs[1]
+    notebook = nbformat.read(path, as_version=4)
+    assert [cell.outputs[0].text for cell in notebook.cells[:2]] == [f"cpu {tmp_path}\n", "100%"]
+    stored = base64.b64decode(notebook.cells[2].outputs[0].data["image/png"])
+    assert Image.open(io.BytesIO(stored)).mode == "P"
+    assert [cell.execution_count for cell in notebook.cells] == [1, 2, 3, 4]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tiny.ipynb"]
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "claim", "error", "words"),
+    [
+        ("1 / 0", "True", CellExecutionError, "ZeroDivisionError"),
+        ("a, b = 2, [1]", "all(a < c for c in b)", tool.FalseClaim,
+         r"cell 2 claims all\(.*\), but .*False, a = 2, b = \[1\]: the machine was busy, or the text is wrong: run it"),
+        ("a = 1", "a < b", tool.FalseClaim, "b = NameError: name 'b' is not defined"),
+    ],
+)  # fmt: skip
+def test_a_notebook_that_fails_is_left_as_it_was(tmp_path, source, claim, error, words):
+    path = tmp_path / "tiny.ipynb"
+    nbformat.write(new_notebook("print(1)", source, claims=["", claim]), path)
+    before = path.read_bytes()
+    with pytest.raises(error, match=words):
+        tool.execute(path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tiny.ipynb"]
+
+
+@pytest.mark.slow
+def test_outputs_that_are_not_compared_stay_until_their_cell_changes(course, monkeypatch):
+    path, look = course / "01_one.ipynb", "print(time.time())"
+    sources = [f"import time; {look}", look, f"print('compared')\nif 0:\n    {HELPERS}", look]
+    stored, tags = ["1\n", "2\n", "3\n", "4\n"], [IGNORED, IGNORED, "", IGNORED]
+    old = made(path, new_notebook(*sources, outputs=stored, tags=tags, claims=["", "time is None"]))
+    committed = path.read_bytes()
+    monkeypatch.setattr(tool, "committed", lambda path: committed)
+    old.cells[3].source += "  # changed"
+    nbformat.write(old, path)
+    tool.execute(path)  # the claim of the second cell is false now; it was stored when it held
+    *same, changed = printed(path)
+    assert same == ["1\n", "2\n", "compared\n"]
+    assert float(changed) > 4
+    del old.cells[1].metadata["claim"]
+    nbformat.write(old, path)
+    assert set(tool.outputs_to_keep(path, old)) == {0}  # without its claim the second is another cell
+    tool.execute(path, fresh=True)
+    assert float(printed(path)[0]) > 4
+    old.cells[2].metadata["tags"] = ["slow"]
+    assert tool.outputs_to_keep(path, old) == {}  # another cell changed
+    old.cells[3].source = look
+    assert set(tool.outputs_to_keep(path, old)) == {0, 3}
+    (course.parent / "helpers" / "model.py").write_text("x = 1")
+    assert tool.outputs_to_keep(path, old) == {}
+
+
+# ------------------------------------------------------------------------------------------- nbval and its repairs
+
+TINY = {  # a notebook, what nbval says of each cell, and words that it says of the second one
+    "raises": (
+        new_notebook("a = 1", "print(2)", "1 / 0", "a", outputs=["", "3\n", "", ""]),
+        ["passed", "failure", "failure", "skipped"], "Cell 2: Cell outputs differ",
+    ),
+    "dies": (
+        new_notebook("a = 1", "import os; os._exit(1)", "a", outputs=["", "", ""]), ["passed", "failure", "skipped"],
+        "the kernel died while it ran this cell",
+    ),
+    "announced": (
+        new_notebook("1 / 0", "print(1)", outputs=[None, "1\n"], tags=["raises-exception"]), ["passed", "passed"], "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_nbval_counts_from_1_and_stops_after_a_cell_that_raised(tmp_path):
+    (tmp_path / "tests" / "support").mkdir(parents=True)
+    for name in ("conftest.py", "tests/support/offline"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "pytest.ini").touch()
+    for name, (notebook, _, _) in TINY.items():
+        nbformat.write(notebook, tmp_path / f"{name}.ipynb")
+    options = "--nbval --nbval-current-env --nbval-cell-timeout=300 -q -p no:cacheprovider --junitxml=report.xml"
+    environment = os.environ | {"COURSE_DEVICE": "cpu", "PYTEST_ADDOPTS": "", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pytest", *options.split()]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    cases = list(ElementTree.parse(tmp_path / "report.xml").iter("testcase"))
+    for name, (_, outcomes, words) in TINY.items():
+        mine = [case for case in cases if name in case.get("classname")]
+        assert [case.get("name") for case in mine] == [f"Cell {i + 1}" for i in range(len(outcomes))], done.stdout
+        assert [(*(child.tag for child in case), "passed")[0] for case in mine] == outcomes, name
+        assert words in ElementTree.tostring(mine[1], encoding="unicode"), name
+        assert float(mine[1].get("time")) < 100  # a dead kernel fails at once, not after the time-out of 300 seconds
+
+
+@pytest.mark.parametrize(("device", "strict"), [("cpu", True), ("cuda", False)])
+def test_outputs_are_compared_on_the_cpu_only(monkeypatch, device, strict):
+    monkeypatch.setattr(conftest, "pick_device", lambda: SimpleNamespace(type=device))
+    config = SimpleNamespace(option=SimpleNamespace(nbval=True, nbval_lax=False))
+    conftest.pytest_configure(config)
+    assert (config.option.nbval, config.option.nbval_lax) == (strict, not strict)

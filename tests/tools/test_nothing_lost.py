@@ -1,0 +1,47 @@
+"""`make notebooks` that is killed at any moment leaves the old notebook or the new one, never half of it."""
+
+import nbformat
+import pytest
+
+from tests.support.kills import alone, kill_often, needs_fork
+from tools import notebooks
+
+pytestmark = [pytest.mark.slow, needs_fork]
+
+
+class NoKernel:
+    """Stands for nbclient's client: the outputs are there at once, so that kills hit what comes after them."""
+
+    def __init__(self, notebook, **settings):
+        self.notebook = notebook
+
+    def execute(self):
+        for number, cell in enumerate(self.notebook.cells, start=1):
+            cell.execution_count = number
+        self.notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text="x" * 100_000 + "\n")]
+
+
+def kill_notebooks(place):
+    path = place / "tiny.ipynb"
+    cells = [nbformat.v4.new_code_cell("print('x' * 100_000)"), nbformat.v4.new_code_cell("1 + 1")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    old = path.read_bytes()
+
+    def task():
+        notebooks.NotebookClient = NoKernel
+        notebooks.execute(path)
+
+    def check():
+        if path.read_bytes() == old:
+            return "old"
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        assert notebooks.what_changed(notebook) == ""
+        assert notebook.cells[0].outputs[0].text == "x" * 100_000 + "\n"
+        return "new"
+
+    return kill_often(task, check, 8, lambda: path.write_bytes(old))
+
+
+def test_a_notebook_is_replaced_whole_or_not_at_all(tmp_path):
+    assert alone(kill_notebooks, tmp_path).get("old"), "no kill came before the end: the test proves nothing"

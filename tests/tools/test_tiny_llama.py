@@ -1,0 +1,79 @@
+"""The command that trains a small model: it writes a whole folder, goes on after a stop, and overwrites nothing."""
+
+import sys
+
+import pytest
+import torch
+
+from helpers import text
+from helpers.checkpoint import load_checkpoint
+from helpers.config import LlamaConfig
+from helpers.text import bits_per_byte, excerpt, held_out_split, load_tokenizer
+from tools import tiny_llama
+
+SMALL = LlamaConfig(
+    vocab_size=300, dim=16, n_layers=1, n_heads=2, n_kv_heads=1, hidden_dim=32,
+    max_seq_len=16, norm_eps=1e-5, rope_theta=10_000.0, tie_embeddings=True,
+)  # fmt: skip
+
+
+class Stopped(Exception):
+    """Stands for a power cut."""
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    """command("--out", ...) runs the command with a smaller model on a shorter text."""
+    own = tmp_path / "own.txt"
+    own.write_text("\n\n".join(f"{number} lines. " + excerpt() for number in range(40)), encoding="utf-8")
+
+    def command(*arguments):
+        monkeypatch.setattr(tiny_llama, "TINY", SMALL)
+        monkeypatch.setattr(sys, "argv", ["tiny_llama", *map(str, arguments)])
+        tiny_llama.main()
+
+    command.own = own
+    return command
+
+
+def test_the_command_writes_a_model_from_your_own_text(command, tmp_path, capsys):
+    out = tmp_path / "models" / "mine"
+    command("--out", out, "--text", command.own, "--steps", 3)
+    model, tokenizer = load_checkpoint(out), load_tokenizer(out)
+    card = (out / "README.md").read_text(encoding="utf-8")
+    _, held_out = held_out_split(text.load_text(command.own))
+    assert f"{bits_per_byte(model, tokenizer, held_out):.2f} bits per byte" in card
+    assert "`own.txt`" in card
+    assert f"--text {command.own} --steps 3 --seed 0" in card
+    assert "yours to choose" in card
+    assert sorted(path.name for path in out.parent.iterdir()) == ["mine"]
+    assert card in capsys.readouterr().out
+
+
+def test_a_model_that_exists_is_never_overwritten(command, tmp_path, capsys):
+    out = tmp_path / "mine"
+    out.mkdir()
+    with pytest.raises(SystemExit):
+        command("--out", out, "--text", command.own, "--steps", 3)
+    assert "exists and is kept: choose another name" in capsys.readouterr().err
+    assert list(out.iterdir()) == []
+
+
+def test_the_command_goes_on_after_a_stop(command, tmp_path, monkeypatch):
+    command("--out", tmp_path / "whole", "--text", command.own, "--steps", 102)
+    save = tiny_llama.save_checkpoint
+
+    def stop(*arguments):
+        raise Stopped
+
+    monkeypatch.setattr(tiny_llama, "save_checkpoint", stop)
+    with pytest.raises(Stopped):
+        command("--out", tmp_path / "mine", "--text", command.own, "--steps", 102)
+    assert (tmp_path / "mine.unfinished").exists()
+    with pytest.raises(ValueError, match="holds another run"):
+        command("--out", tmp_path / "mine", "--text", command.own, "--steps", 103)
+    monkeypatch.setattr(tiny_llama, "save_checkpoint", save)
+    command("--out", tmp_path / "mine", "--text", command.own, "--steps", 102)
+    whole, mine = (load_checkpoint(tmp_path / name).state_dict() for name in ("whole", "mine"))
+    assert all(torch.equal(whole[name], mine[name]) for name in whole)
+    assert not (tmp_path / "mine.unfinished").exists()
