@@ -4,8 +4,8 @@ Nothing else should run meanwhile; about five minutes. Writes benchmarks/costs.m
 """
 
 import argparse
+import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -47,7 +47,11 @@ def notebook_cost(path):
         "print(seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
     with tempfile.TemporaryDirectory() as folder:
-        copy = shutil.copy(path, folder)
+        copy = Path(folder, path.name)
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        for cell in notebook["cells"]:
+            cell["metadata"].pop("claim", None)  # these are judged where outputs are stored
+        copy.write_text(json.dumps(notebook), encoding="utf-8")
         seconds, peak = run(sys.executable, "-c", code, copy)[1].split()
     return float(seconds), float(peak) / (1024 if sys.platform == "linux" else 1024**2)
 
