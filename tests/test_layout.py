@@ -104,8 +104,8 @@ def test_no_test_imports_another_test():
 
 def test_one_word_names_a_notebook_its_explorer_its_checks_and_their_answers():
     stems = {path.stem[3:] for path in (ROOT / "notebooks").glob("*.ipynb")} - {"start_here"}
-    for folder in ("helpers/explorers", "checks"):
-        files = {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__", "base", "judge"}
+    for folder in ("helpers/explorers", "checks", "tests/support/answers"):
+        files = {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__", "base", "judge", "register"}
         assert files == stems, f"{folder} has one file per notebook"
 
 

@@ -20,10 +20,10 @@ from transformers import LlamaConfig as TheirConfig
 import helpers.checkpoint
 import helpers.model
 from helpers.checkpoint import load_checkpoint, model_from_weights, save_checkpoint
-from helpers.model import Llama, apply_rope, count_parameters
+from helpers.model import apply_rope, count_parameters
 from helpers.text import END_OF_TEXT, train_tokenizer
 from tests.support.files import OURS, edit_json, write_meta
-from tests.support.models import TOLERANCE, assert_agree
+from tests.support.models import TOLERANCE, assert_agree, enlarge, make_model
 
 OURS = replace(OURS, norm_eps=1e-5)
 SIZES = {
@@ -42,26 +42,14 @@ TOKENS = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(1))
 both = pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 
 
-def enlarge(model):
-    """Weights so large that every part matters: std 0.3, gains between 0.5 and 1.5."""
-    draw = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim == 1:
-                weight.uniform_(0.5, 1.5, generator=draw)
-            else:
-                weight.normal_(std=0.3, generator=draw)
-    return model.eval()
-
-
 def their_model(rope="default", theta=10_000.0, **changes):
     config = TheirConfig(**SIZES | {"rope_parameters": ROPES[rope] | {"rope_theta": theta}} | changes)
     assert config.rope_parameters["rope_theta"] == theta
-    return enlarge(LlamaForCausalLM(config))
+    return enlarge(LlamaForCausalLM(config)).eval()
 
 
 def our_model(**changes):
-    return enlarge(Llama(replace(OURS, **changes)))
+    return make_model(replace(OURS, **changes)).eval()
 
 
 @torch.no_grad()

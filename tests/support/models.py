@@ -29,13 +29,12 @@ TINY_CONFIGS = {
 }
 
 
-def make_model(config: LlamaConfig = TINY, std: float = 0.3) -> Llama:
-    """A model whose weights hide nothing.
+def enlarge(model: torch.nn.Module, std: float = 0.3):
+    """Give any model weights that hide nothing, in place: matrices of this std, gains between 0.5 and 1.5; return it.
 
     Under the usual initialisation (std 0.02, gains 1) attention is flat and the logits are small: a norm whose gain
     is ignored then differs by exactly 0.
     """
-    model = Llama(config)
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in model.parameters():
@@ -44,6 +43,11 @@ def make_model(config: LlamaConfig = TINY, std: float = 0.3) -> Llama:
             else:
                 weight.normal_(std=std, generator=draw)
     return model
+
+
+def make_model(config: LlamaConfig = TINY, std: float = 0.3) -> Llama:
+    """A LLaMA whose weights hide nothing."""
+    return enlarge(Llama(config), std)
 
 
 def draw_tokens(batch_size: int, n_tokens: int, config: LlamaConfig = TINY) -> torch.Tensor:
