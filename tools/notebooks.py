@@ -10,6 +10,8 @@ notebook: while all code and helpers do), so that an edit of a text gives a smal
 A cell whose text says something about a timing states it as metadata, `"claim": "cached < full"`. New outputs are
 stored only if the claim is true in the kernel after the cell.
 
+The outputs that answer a prediction are folded: JupyterLab shows them when their cell is run.
+
 A notebook's source is never changed. The result is written beside the notebook and renamed, so that a stop at any
 moment leaves the old file or the new one.
 """
@@ -30,6 +32,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from nbformat.v4 import new_output
 from PIL import Image, ImageChops
 from traitlets.config import Config
 
@@ -37,9 +40,10 @@ from tools.classroom.hand_out import ROOT, committed, notebooks_of, write_beside
 from tools.classroom.submissions import read_statements
 
 NOTEBOOKS = ROOT / "notebooks"
-KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "jupyter", "claim"}
+KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "claim"}
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 INVISIBLE = 8  # of 255: how far a colour of a picture may move
+VEIL = new_output("display_data")  # JupyterLab shows a folded output's first line; that of this empty one is empty
 
 
 class FalseClaim(Exception):
@@ -131,10 +135,21 @@ def what_changed(notebook) -> str:
 
 
 def clean(notebook) -> None:
-    """Drop what differs between runs and machines; keep sources, tags, ids, counts, outputs and the fingerprints."""
+    """Drop what differs between runs and machines; keep sources, tags, ids, counts, outputs and the fingerprints.
+
+    Fold the outputs between a cell tagged "predict" and the next text, but for explorers, which help to predict.
+    """
+    asked = False
     for cell in notebook.cells:
         cell.metadata = {key: cell.metadata[key] for key in sorted(KEPT_CELL_METADATA & cell.metadata.keys())}
-        for output in cell.get("outputs", []):
+        if cell.cell_type == "markdown":
+            asked = "predict" in _tags(cell)
+            continue
+        cell.outputs = [output for output in cell.outputs if output != VEIL]
+        if asked and cell.outputs and "explore_" not in cell.source:
+            cell.metadata["jupyter"] = {"outputs_hidden": True}
+            cell.outputs.insert(0, VEIL)
+        for output in cell.outputs:
             if "image/png" in output.get("data", {}):
                 output.data.pop(WIDGET_VIEW, None)
     notebook.metadata = {

@@ -1,9 +1,10 @@
-"""Every explorer in JupyterLab in a real browser: each control moved by key and by mouse.
+"""JupyterLab in a real browser: every explorer's controls moved by key and by mouse, every answer folded until its run.
 
 One notebook runs as a learner runs it, from top to bottom; of the others only the cells that its explorers need.
 """
 
 import re
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -11,7 +12,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from helpers import explorers
-from tests.support.lab import Visitor, chromium, explorers_in, jupyter_lab
+from tests.support.lab import OUTPUTS, Visitor, chromium, explorers_in, jupyter_lab
 
 pytestmark = pytest.mark.browser
 
@@ -37,20 +38,27 @@ CALL = '(figure, draw, {"level": slider("level", 0, 0, 5)}, "a line")'
 
 
 @pytest.fixture(scope="module")
-def visit(tmp_path_factory):
-    """A function from the code cells of a notebook to the Visitor that has tried it."""
+def lab(tmp_path_factory):
+    """A browser, the address and token of a JupyterLab, and the folder of its notebooks."""
     folder = tmp_path_factory.mktemp("browser")
     (folder / "notebooks").mkdir()
     with chromium() as browser, jupyter_lab(folder) as (address, token):
+        yield browser, address, token, folder / "notebooks"
 
-        def visit(name, cells, **patience):
-            notebook = new_notebook(cells=[new_code_cell(cell.source, metadata=cell.metadata) for cell in cells])
-            # Without the kernel's name JupyterLab would ask for it in a dialog.
-            notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-            nbformat.write(notebook, folder / "notebooks" / name)
-            return Visitor(browser, address, token, folder / "notebooks" / name, **patience)
 
-        yield visit
+@pytest.fixture(scope="module")
+def visit(lab):
+    """A function from the code cells of a notebook to the Visitor that has tried it."""
+    *where, folder = lab
+
+    def visit(name, cells, **patience):
+        notebook = new_notebook(cells=[new_code_cell(cell.source, metadata=cell.metadata) for cell in cells])
+        # Without the kernel's name JupyterLab would ask for it in a dialog.
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, folder / name)
+        return Visitor(*where, folder / name, **patience)
+
+    return visit
 
 
 def test_every_explorer_is_in_a_notebook():
@@ -67,6 +75,24 @@ def test_explorers_of_a_notebook_answer(visit, name):
     assert visitor.problems == []
     assert visitor.explorers == len(explorers_in(NOTEBOOKS[name]))
     assert visitor.moved >= 2 * visitor.explorers
+
+
+def test_no_answer_is_seen_before_its_cell_is_run(lab):
+    """After the run it is: the Visitor looks."""
+    browser, address, token, folder = lab
+    for path in PATHS:
+        shutil.copy(path, folder / f"stored_{path.name}")
+        code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code" and cell.outputs]
+        folded = ["jupyter" in cell.metadata for cell in code]
+        page = browser.new_page()
+        page.set_default_timeout(120_000)
+        page.goto(f"{address}/lab/workspaces/{path.stem}/tree/stored_{path.name}?token={token}")
+        page.locator("#jp-main-statusbar", has_text=re.compile(r"\| Idle")).wait_for()  # all cells are drawn by then
+        seen = [cell for cell in page.evaluate(OUTPUTS) if cell["shown"] or cell["fold"] is not None]
+        assert [not cell["shown"] for cell in seen] == folded, path.name
+        assert not any(cell["fold"] for cell in seen), path.name
+        assert any(folded), path.name
+        page.close()
 
 
 def test_visitor_reports_what_goes_wrong(visit):

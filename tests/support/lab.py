@@ -28,6 +28,8 @@ HARMLESS = re.compile(r"(\S+ \S+ \d+ torch/utils/cpp_extension\.py:\d+\] )?No CU
 SIGNS_OF_TROUBLE = ("Error displaying widget", "Loading widget", "Traceback (most recent call last)")
 OUTPUTS = """() => [...document.querySelectorAll('.jp-Notebook .jp-CodeCell')].map(cell => ({
     prompt: cell.querySelector('.jp-InputPrompt').textContent.trim(),
+    shown: cell.querySelectorAll('.jp-OutputArea-output').length,
+    fold: cell.querySelector('.jp-OutputPlaceholder')?.textContent.trim(),
     text: [...cell.querySelectorAll('.jp-OutputArea-output')].map(output => output.textContent).join('\\n'),
     bad: [...cell.querySelectorAll('[data-mime-type$="jupyter.error"], [data-mime-type$="jupyter.stderr"]')]
         .map(output => output.textContent.trim()),
@@ -159,6 +161,8 @@ class Visitor:
                 bad = [text for text in seen["bad"] if not HARMLESS.fullmatch(text)]
                 self.problems += [f"code cell {number}, error or stderr: {text}" for text in bad]
                 self.problems += [f"code cell {number}: {sign}" for sign in SIGNS_OF_TROUBLE if sign in seen["text"]]
+            if cell.metadata.get("jupyter") and not seen["shown"]:
+                self.problems.append(f"code cell {number}: what it printed stays folded")
             if seen["prompt"] == "[ ]:":
                 self.problems.append(f"code cell {number} was not run")
 

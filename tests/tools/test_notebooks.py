@@ -145,14 +145,31 @@ def test_names_choose_notebooks_and_all_chooses_each(course, monkeypatch, capsys
 def test_clean_drops_what_differs_and_keeps_what_was_written():
     notebook = new_notebook("show()", tags=["figure"], claims=["1 < 2"])
     cell, widget = notebook.cells[0], {tool.WIDGET_VIEW: {"model_id": "1"}}
-    cell.metadata.update(execution={"iopub.execute_input": "now"}, jupyter={"outputs_hidden": True})
+    cell.metadata.update(execution={"iopub.execute_input": "now"}, jupyter={"outputs_hidden": True}, collapsed=True)
     cell.outputs = [nbformat.v4.new_output("display_data", data=data) for data in ({"image/png": "", **widget}, widget)]
     notebook.metadata.update(widgets={"state": {}}, kernelspec={"name": "mine"}, source_hash="a")
     tool.clean(notebook)
     assert notebook.metadata.keys() == {"kernelspec", "language_info", "source_hash"}
     assert notebook.metadata.kernelspec.name == "python3"
-    assert cell.metadata == {"tags": ["figure"], "jupyter": {"outputs_hidden": True}, "claim": "1 < 2"}
+    assert cell.metadata == {"tags": ["figure"], "claim": "1 < 2"}
     assert [list(output.data) for output in cell.outputs] == [["image/png"], [tool.WIDGET_VIEW]]
+
+
+def test_what_answers_a_prediction_is_folded_up_to_the_next_text():
+    notebook = new_notebook("first", "silent", "second", "explore_angles()", "third", outputs=("1", "", "2", "3", "4"))
+    for place, tags in ((4, []), (0, ["predict"])):
+        text = nbformat.v4.new_markdown_cell("A text.", id=f"text{place}", metadata={"tags": tags})
+        notebook.cells.insert(place, text)
+    for _ in range(2):  # cleaning what is clean changes nothing
+        tool.clean(notebook)
+        folded = {cell.source: len(cell.outputs) for cell in notebook.cells if "jupyter" in cell.metadata}
+        assert folded == {"first": 2, "second": 2}
+        assert notebook.cells[1].metadata == {"jupyter": {"outputs_hidden": True}}
+        assert notebook.cells[1].outputs[0].data == {}, "its first line would be shown beside the fold's dots"
+    notebook.cells[0].metadata["tags"] = []
+    tool.clean(notebook)
+    assert [len(cell.get("outputs", ())) for cell in notebook.cells] == [0, 1, 0, 1, 1, 0, 1]
+    assert not any("jupyter" in cell.metadata for cell in notebook.cells)
 
 
 def png(picture):

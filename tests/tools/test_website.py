@@ -129,6 +129,8 @@ def test_every_picture_is_on_its_page_and_its_slide_and_described(pages):
         asked = sum("predict" in cell.metadata.get("tags", []) for cell in cells)
         assert deck.text.count('<section class="predict ') == asked
         assert bool(asked) == ('<pre class="fragment' in deck.text)  # what comes out is shown after the question
+        answers = sum("jupyter" in cell.metadata for cell in cells)
+        assert page.text.count('<p class="collapsed admonition-title">Show what it prints</p>') == answers
         folded = sum(bool(cell.metadata.get("jp-MarkdownHeadingCollapsed")) for cell in cells)
         assert page.text.count('<details class="solutions">') == folded
         assert "Solutions" not in deck.text

@@ -1,9 +1,9 @@
 """Build the website and the slides from the committed notebooks, without running them: `make site`, `make slides`.
 
 The pages are prepared in a temporary folder that mirrors the repository: pictures get their descriptions, explorers
-become frames, solutions are folded. Sphinx makes HTML of them with the settings in `conf.py`. `slides.py` makes the
-slides, which become the folder `slides` of the site. Nothing is fetched, and no page of the result fetches anything
-from elsewhere.
+become frames, solutions and the outputs that answer a question are folded. Sphinx makes HTML of them with the settings
+in `conf.py`. `slides.py` makes the slides, which become the folder `slides` of the site. Nothing is fetched, and no
+page of the result fetches anything from elsewhere.
 """
 
 import argparse
@@ -96,7 +96,7 @@ def start_page() -> str:
 
 
 def notebook_page(path: Path, frames: dict):
-    """A notebook as its page needs it: described pictures, explorers as frames, folded solutions.
+    """A notebook as its page needs it: described pictures, explorers as frames, folded answers and solutions.
 
     Args:
         path: of the notebook.
@@ -125,6 +125,9 @@ def _prepare_text(cell, text):
 
 
 def _prepare_outputs(cell, frames):
+    if cell.metadata.get("jupyter", {}).get("outputs_hidden"):  # they answer a question, and open with a click
+        cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-output"]
+    cell.outputs = [output for output in cell.outputs if output.get("data") != {}]
     explorer = EXPLORER.search(cell.source)
     if explorer:
         kept = [output for output in cell.outputs if "image/png" not in output.get("data", {})]
