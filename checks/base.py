@@ -13,11 +13,11 @@ import torch
 
 
 class Wrong(Exception):
-    """Why an answer is wrong: what was seen, the hint, and whether a known mistake may give a better hint."""
+    """Why an answer is wrong, the hint, whether to look it up; (yours, expected) and the first place to be shown."""
 
-    def __init__(self, message, hint="", look_up=False):
+    def __init__(self, message, hint="", look_up=False, pair=(), place=None):
         super().__init__(message)
-        self.message, self.hint, self.look_up = message, hint, look_up
+        self.message, self.hint, self.look_up, self.pair, self.place = message, hint, look_up, pair, place
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Case:
 
     label: str
     inputs: tuple
-    hint: str = ""  # used when no known mistake explains the answer
+    hint: str = ""  # what is special here: shown if all cases with this hint fail, and no others
     gradients: bool | int = False  # True: of all tensors; a number: of that many inputs, counted from the left
 
     def fresh_inputs(self):
@@ -49,13 +49,11 @@ class Exercise:
     specification: Callable
     cases: list[Case]
     mistakes: list[tuple[str, Callable]]
-    any_float: bool = False  # float32 and float64 are both fine
     dtype_hint: str = ""
     tolerance: float = 1.0  # times the usual rounding
-    hint: str = "Does your formula give the right numbers on four numbers by hand?"
-    adapt: Callable = lambda function: (
-        function
-    )  # where the answer is no tensor: wraps the function so that it gives one
+    parts: tuple = ()  # names of the parts of an answer that is a tuple
+    forbid: tuple = ()  # names of torch's functions that a right answer may not call: ("silu",) or AUTOGRAD
+    adapt: Callable = lambda function: function  # wraps the function where its answer is not compared as it is
 
     @property
     def name(self):
@@ -100,12 +98,13 @@ def gradients_through(answer, inputs):
 
 
 COMMON_MISTAKES = [
-    ("Do you return an input unchanged?", lambda *inputs: inputs[0]),
-    ("Is the result filled? It holds only zeros.", lambda *inputs: torch.zeros_like(inputs[0])),
+    ("Yours is the first argument, unchanged.", lambda *inputs: inputs[0]),
+    ("Yours holds only zeros.", lambda *inputs: torch.zeros_like(inputs[0])),
 ]
+AUTOGRAD = ("grad", "backward", "_make_dual")  # to forbid: what .backward(), torch.autograd and torch.func call
 BATCH = "Does your code assume a batch of one?"
 LEADING = "Does your code assume a fixed number of dimensions? Count from the end: dim=-1."
-FLOAT16 = "float16 ends at 65504: do you compute in float32 and convert back at the end?"
+FLOAT16 = "float16 holds 6e-8 to 65504: do you compute in float32 and convert back at the end?"
 MEMORY = "The input need not be contiguous: does .reshape work where .view does not?"
 
 

@@ -3,8 +3,9 @@
     check_rms_norm(rms_norm)     # the function itself, without calling it
 
 Every check compares the function with a slow, obvious specification on inputs chosen so that mistakes show, and looks
-its answers up among the known mistakes; both are in the file that is named after the notebook. Checks run on the CPU
-on fixed numbers, so that a verdict is the same on every machine, and need no other exercise to be solved.
+its answers up among the known mistakes; both are in the file that is named after the notebook. What none of
+them explains is not guessed at, but shown: the smallest failing case, in numbers. Checks run on the CPU on fixed
+numbers, so that a verdict is the same on every machine, and need no other exercise to be solved.
 
 A check raises nothing, whatever the function raises or returns, and puts back torch's and Python's seeds, the default
 dtype and the gradient mode. It ends an endless loop after `seconds` if it runs in the main thread, as in a notebook,
@@ -27,6 +28,7 @@ import warnings
 from dataclasses import dataclass
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from checks.base import Exercise, Wrong, gradients_through
 
@@ -45,8 +47,8 @@ class CheckResult:
 
     name: str  # of the exercise
     status: str  # "todo" | "passed" | "failed"
-    message: str  # what was seen
-    hint: str = ""  # the likely mistake, as a question
+    message: str  # what was seen, and below it, in lines of their own, numbers to work out by hand
+    hint: str = ""  # the mistake, as a question or a fact
 
     def __bool__(self):
         return self.status == "passed"
@@ -58,7 +60,9 @@ class CheckResult:
     def _repr_html_(self):
         hint = f"<br><em>Hint:</em> {html.escape(self.hint)}" if self.hint else ""
         head = f"<strong>{html.escape(self.name)}: {self._in_words()}.</strong>"
-        return f"<div>{head} {html.escape(self.message)}{hint}</div>"
+        seen, _, numbers = self.message.partition("\n")
+        numbers = f"<pre>{html.escape(numbers)}</pre>" if numbers else ""
+        return f"<div>{head} {html.escape(seen)}{numbers}{hint}</div>"
 
     def _in_words(self):
         return {"todo": "not attempted yet", "passed": "passed", "failed": "not yet"}[self.status]
@@ -110,11 +114,20 @@ def _run(task, seconds):
         signal.setitimer(signal.ITIMER_REAL, *timer)
 
 
-def _call(function, case, names):
-    """The function's answer to a case (or the gradients it lets through), and the names of inputs that it changed."""
-    inputs = case.fresh_inputs()
+class _Watch(TorchFunctionMode):
+    names = ()  # of torch's functions that are called
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.names += (getattr(function, "__name__", ""),)
+        return function(*args, **(kwargs or {}))
+
+
+def _call(function, case, exercise):
+    """The function's answer to a case (or the gradients it lets through), and what else is wrong with it."""
+    inputs, names, watch = case.fresh_inputs(), exercise.parameters, _Watch()
     try:
-        answer = function(*inputs)
+        with watch if exercise.forbid else contextlib.nullcontext():
+            answer = function(*inputs)
         if answer is ...:
             raise NotImplementedError
         if case.gradients and isinstance(answer, torch.Tensor):
@@ -123,10 +136,17 @@ def _call(function, case, names):
         if isinstance(error, Wrong) or _is_todo(error):
             raise
         raise _raised(error) from None
-    return answer, [name for name, now, was in zip(names, inputs, case.inputs, strict=True) if _differs(now, was)]
+    for name in exercise.forbid:
+        if name in watch.names:
+            return answer, Wrong(f"the result is right, but it calls torch's {name}, which this exercise rules out.")
+    for name, now, was in zip(names, inputs, case.inputs, strict=True):
+        if isinstance(was, torch.Tensor) and (now.shape != was.shape or not torch.equal(now.detach(), was)):
+            return answer, Wrong(f"the result is right, but the input {name} was changed in place.", IN_PLACE)
+    return answer, None
 
 
-GRAPH_CUT = "Is the graph cut by .detach(), .item(), torch.tensor(...) or torch.no_grad()?"
+IN_PLACE = "Work on a copy, such as x.clone()."
+GRAPH_CUT = "Is the graph cut by .detach(), .item(), torch.tensor(...), nn.Parameter(...) or torch.no_grad()?"
 
 
 def _gradients(answer, inputs, names):
@@ -138,11 +158,8 @@ def _gradients(answer, inputs, names):
     return gradients
 
 
-def _differs(now, was):
-    return isinstance(was, torch.Tensor) and (now.shape != was.shape or not torch.equal(now.detach(), was))
-
-
 HERE, TORCH = os.path.dirname(__file__), os.path.dirname(torch.__file__)
+OURS = (HERE, os.path.join(os.path.dirname(HERE), "helpers"), TORCH)
 
 
 def _is_todo(error):
@@ -157,53 +174,49 @@ def _is_todo(error):
 
 
 def _raised(error):
-    """An exception of the function as a Wrong: its kind, its text and the line it comes from."""
-    kind, text = type(error).__name__, " ".join(str(error).split())[:200]
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((HERE, TORCH))
-    ]
-    line = f', in the line "{frames[-1].line.strip()[:100]}"' if frames and frames[-1].line else ""
-    hint = next((hint for pattern, hint in ERROR_HINTS if re.search(pattern, f"{kind}: {text}", re.IGNORECASE)), "")
-    return Wrong(f"it raises {kind}: {text}{line}.", hint)
+    """An exception of the function as a Wrong: its kind, its text, the line it comes from, and the tensors there."""
+    steps = zip(traceback.walk_tb(error.__traceback__), traceback.extract_tb(error.__traceback__), strict=True)
+    steps = [(frame.f_locals, step.line or "") for (frame, _), step in steps if not step.filename.startswith(OURS)]
+    found, line = steps[-1] if steps else ({}, "")
+    there = {word: found.get(word) for word in re.findall(r"[^\W\d]\w*", line)}
+    there = ", ".join(f"{word} {_kind(value)}" for word, value in there.items() if isinstance(value, torch.Tensor))
+    line = (f', in the line "{line.strip()[:100]}"' if line else "") + (f" with {there}" if there else "")
+    text = ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split())[:200].rstrip("."))))
+    hint = next((hint for pattern, hint in ERROR_HINTS if re.search(pattern, text, re.IGNORECASE)), "")
+    return Wrong(f"it raises {text}{line}.", hint, pair=None)
 
 
-ERROR_HINTS = [
-    (r"NotImplementedError", "PyTorch cannot take this step with such a tensor: print its dtype and its device."),
+ERROR_HINTS = [  # facts that the error itself establishes
     (r"SystemExit", "Your function should neither exit nor interrupt: return a result."),
-    (r"RecursionError", "Does your function call itself without end?"),
-    (r"view size is not compatible", "The input need not be contiguous: does .reshape work where .view does not?"),
+    (r"view size is not compatible", "This tensor is not contiguous in memory: .reshape works where .view does not."),
     (r"leaf Variable|in-place operation\.$", "Does your function change its input in place? Work on a copy."),
     (r"modified by an inplace operation", "Does an in-place step overwrite what the gradient needs? Write y = y * ..."),
-    (r"tokens have shape", "The model takes (batch, tokens): does your argmax keep its dimension? Use keepdim=True."),
     (r"numpy|ScalarType", "Do you stay in torch? numpy loses the gradient and knows no bfloat16."),
-    (r"without overflow", "Is your hiding number too large for float16? Use float('-inf')."),
-    (r"(same|different) dtype|scalar type|have the same", "Do two tensors differ in dtype? Convert one: .to(x.dtype)."),
-    (r"cannot assign .* as parameter", "A module wants a Parameter: assign the other module's own, without .data."),
-    (r"TypeError.*NoneType", "What is None here? A function without return gives None; an argument may be None, too."),
-    (r"TypeError.*(positional|keyword) argument", "Does your function take the arguments in the text, in that order?"),
-    (r"mat1 and mat2|size of tensor|shapes? .*(invalid|mismatch)|size mismatch|Expected size|must match|broadcast",
-     "Two shapes do not fit: print both. Is a transpose (or a keepdim=True) missing?"),
-    (r"Boolean value of Tensor", "A tensor has many answers, `if` needs one: choose entry by entry, with torch.where."),
-    (r"values to unpack", "Does your code expect a fixed number of dimensions, or take apart the wrong one? Count from "
-     "the end: chunk and unbind take the first unless told dim=-1."),
-    (r"out of bounds", "Do you index with a number that is not an index, or past the end? Print it, and the shape."),
-    (r"Dimension out of range|too many indices|number of subscripts|IndexError",
-     "Does your code assume a fixed number of dimensions? Count from the end: dim=-1."),
-    (r"NameError", "Is a name misspelt, or an import missing?"),
+    (r"TypeError.*NoneType", "Something here is None: an argument, or the answer of a function without return."),
+    (r"only one element|to Scalar", "math's functions, float() and .item() take one number; torch's take many."),
+    (r"return_types", "max, min, sort and topk along a dimension return two tensors: .values and .indices."),
+    (r"Boolean value of Tensor", "Many entries have no one truth: torch.where takes each alone, .all() joins them."),
 ]  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------------- comparing
 
 ROUNDING = {torch.float16: 5e-3, torch.bfloat16: 3e-2}  # relative to the largest entry; other floats 2e-5
+FEW = 12  # so many numbers are shown in full
 TYPE_HINTS = {
-    "NoneType": 'Does your function end with "return"? Printing shows a value but does not hand it back.',
+    "NoneType": 'A function that ends without "return" gives None: printing shows a value but does not hand it back.',
     "ndarray": "Do you stay in torch? numpy loses the gradient and knows no bfloat16.",
-    "list": "Can you join the list into one tensor, with torch.stack or torch.cat?",
-    "tuple": "Is there a comma too many after return? One result is expected.",
-    "generator": "Do you use yield where return is meant?",
-    "coroutine": "Is the function declared async? A plain def is expected.",
+    "tuple": "One result is expected: a comma too many after return makes it a tuple.",
+    "generator": "A generator comes from yield, or from ( ... for ... ): return a result.",
 }
+
+
+def _apart(got, want, tolerance, scale_of):
+    """Where two tensors of one shape differ by more than rounding, which is relative to the largest entry."""
+    finite = scale_of[scale_of.isfinite()]
+    scale = finite.abs().max().item() if finite.numel() and finite.dtype != torch.bool else 0.0
+    room = max(ROUNDING.get(dtype, 2e-5) for dtype in (got.dtype, want.dtype)) * tolerance * scale
+    return ~torch.isclose(got.double(), want.double(), rtol=0.0, atol=room, equal_nan=True)
 
 
 def _agree(got, want, tolerance, scale_of=None):
@@ -213,77 +226,124 @@ def _agree(got, want, tolerance, scale_of=None):
         return all(_agree(g, w, tolerance, s) for g, w, s in zip(got, want, scale_of, strict=True))
     if not isinstance(got, torch.Tensor) or not isinstance(want, torch.Tensor):
         return isinstance(got, int | float) and type(got) is type(want) and got == want
-    if got.shape != want.shape or got.device != want.device:
-        return False
-    finite = scale_of[scale_of.isfinite()]
-    scale = finite.abs().max().item() if finite.numel() and finite.dtype != torch.bool else 0.0
-    room = max(ROUNDING.get(dtype, 2e-5) for dtype in (got.dtype, want.dtype)) * tolerance * scale
-    return torch.allclose(got.double(), want.double(), rtol=0.0, atol=room, equal_nan=True)
+    return got.shape == want.shape and got.device == want.device and not _apart(got, want, tolerance, scale_of).any()
 
 
-def _compare(got, want, exercise, what="the result"):
-    """Raise what is wrong with an answer, if anything is."""
+def _compare(got, want, exercise, parts, what="the result"):
+    """Raise what is wrong with an answer, if anything is; `parts` names those of a tuple."""
     if isinstance(want, tuple):
         if not isinstance(got, tuple) or len(got) != len(want):
             found = f"a tuple of {len(got)}" if isinstance(got, tuple) else type(got).__name__
             found = "one tensor" if isinstance(got, torch.Tensor) else found
             hint = TYPE_HINTS.get(found, "Return all of them, with commas: return first, second")
             raise Wrong(f"{what} is {found}, expected {len(want)} tensors.", hint)
-        for place, (g, w) in enumerate(zip(got, want, strict=True), start=1):
-            _compare(g, w, exercise, f"result {place}")
+        for place, (g, w) in enumerate(zip(got, want, strict=True)):
+            _compare(g, w, exercise, (), parts[place] if parts else f"result {place + 1}")
         return
     is_tensor = isinstance(want, torch.Tensor)
     if not isinstance(got, torch.Tensor) if is_tensor else type(got) is not type(want):
         name, kind = type(got).__name__, "a tensor" if is_tensor else "a whole number (int)"
-        hint = TYPE_HINTS.get(name, "Return a tensor." if is_tensor else "Round, then int(...).")
-        raise Wrong(f"{what} has the type {name}, expected {kind}.", hint)
+        message = f"{what} has the type {name}, expected {kind}."
+        raise Wrong(message, TYPE_HINTS.get(name, ""), pair=(got, want))
     if not is_tensor:
         if got != want:
-            raise Wrong(f"{what} is {got}, expected {want}.", look_up=True)
+            raise Wrong(f"{what} is {got}, expected {want}.", look_up=True, pair=None)
         return
     if got.layout != torch.strided or got.device != want.device:
         hint = "Return a plain tensor on the input's device."
         raise Wrong(f"{what} is a {got.layout} tensor on the device {got.device}.", hint)
     if got.shape != want.shape:
-        hint = "Is a keepdim=True, a transpose or a reshape missing (or one too many)?"
-        raise Wrong(f"{what} has the shape {tuple(got.shape)}, expected {tuple(want.shape)}.", hint, look_up=True)
-    if got.dtype not in ((torch.float32, torch.float64) if exercise.any_float else (want.dtype,)):
-        hint = exercise.dtype_hint or f"Should the result have the input's dtype? Convert it back: .to({want.dtype})."
-        message = f"{what} has the dtype {got.dtype}, expected {want.dtype}."
-        raise Wrong(message, hint, look_up=not _agree(got, want, exercise.tolerance))
-    if not _agree(got, want, exercise.tolerance):
-        raise Wrong(_difference(got, want, what), look_up=True)
+        raise Wrong(f"{what} has the shape {tuple(got.shape)}, expected {tuple(want.shape)}.", "", True, (got, want))
+    apart = _apart(got.to(want.dtype), want, exercise.tolerance, want).nonzero().tolist()
+    if got.dtype != want.dtype:
+        hint = exercise.dtype_hint or f"The values are right: .to({want.dtype}) converts them." * (not apart)
+        pair = (got, want) if apart else ()
+        raise Wrong(f"{what} has the dtype {got.dtype}, expected {want.dtype}.", hint, bool(apart), pair)
+    if apart:
+        raise Wrong(_difference(got, want, tuple(apart[0]), what), "", True, (got, want), tuple(apart[0]))
 
 
-def _difference(got, want, what):
-    """Where two tensors of one shape and dtype differ, in words."""
-    if want.dtype == torch.bool:
-        row, column = (got != want).nonzero()[0].tolist()
-        return f"row {row}, column {column} is {bool(got[row, column])}, expected {bool(want[row, column])}."
+def _difference(got, want, place, what):
+    """Where two tensors of one shape and dtype differ, in words; place is the first that does."""
+    if not want.is_floating_point():
+        where = f"row {place[0]}, column {place[1]}" if len(place) == 2 else f"{what} at {list(place)}"
+        return f"{where} is {got[place].item()}, expected {want[place].item()}."
     if not got.isfinite().all() and want.isfinite().all():
         return f"{what} holds nan or inf."
     largest = (got.double() - want.double()).abs().nan_to_num().max().item()
-    scale = want.double().abs().max().item()
-    return f"{what} is off by up to {largest:.1g} (its largest entry should be {scale:.1g})."
+    return f"{what} is off by up to {largest:.1g} (its largest entry should be {want.double().abs().max().item():.1g})."
 
 
-def _name_mistake(exercise, answers, failed):
-    """The hint of the known mistake that gives the answer of the failed case and most of the others, or ""."""
-    best_hint, best_count = "", 0
+def _kind(tensor):
+    """Shape of a tensor, and its dtype where that is not the usual one."""
+    usual = tensor.dtype in (torch.float32, torch.int64, torch.bool)
+    return str(tuple(tensor.shape)) + ("" if usual else str(tensor.dtype).replace("torch.", " "))
+
+
+def _shown(value, digits=4, place=None):
+    """A value in few digits; of a tensor with many numbers its shape, and what is at a place."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type == "cpu" and value.layout == torch.strided and 0 < value.numel() <= FEW:
+            return (_kind(value).partition(")")[2] + " " + _shown(value.tolist(), digits)).lstrip()
+        there = value[place].float() if place and value.is_floating_point() else place and value[place]
+        return f"shape {_kind(value)}" + (f", at {list(place)} {_shown(there, digits)}" if place else "")
+    if isinstance(value, list):
+        return f"[{', '.join(_shown(one, digits) for one in value)}]"
+    if isinstance(value, float):
+        return f"{value:.0f}" if 1e4 <= abs(value) < 1e7 and digits == 4 else f"{value:.{digits}g}"
+    return repr(value)[:60] if isinstance(value, int | str | None) else type(value).__name__
+
+
+def _in_numbers(exercise, case, problem):
+    """Lines that show the arguments of a case, the answer and what is expected."""
+    place, pair = problem.place, problem.pair or ()
+    seen = {d: {re.sub(r"^[a-z]\w+ ", "", _shown(value, d, place)) for value in pair} for d in (4, 6, 8)}
+    digits = next((d for d in seen if len(seen[d]) == 2), 4)  # so many that the two can be told apart
+    rows = pair[1].shape[:-1] if place else None  # an argument with the same rows shows the row of the place
+    lines = []
+    for name, value in zip(exercise.parameters, case.inputs, strict=True):
+        lines.append((name, _shown(value, 4, place[:-1] if rows == getattr(value, "shape", ())[:-1] else None)))
+    if case.gradients:
+        lines.append(("of", "(y * torch.linspace(0.5, 1.5, y.numel()).reshape(y.shape)).sum(), y is the result"))
+    lines += [(whose, _shown(value, digits, place)) for whose, value in zip(("yours", "expected"), pair, strict=False)]
+    width = max((len(label) for label, _ in lines), default=0)
+    return "".join(f"\n  {label:<{width}}  {text}" for label, text in lines)
+
+
+def _size(case, want):
+    """What makes a case large: gradients, half precision, something special, numbers that are not shown in full."""
+    values = (*case.inputs, *want) if isinstance(want, tuple) else (*case.inputs, want)
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    many = sum(tensor.numel() for tensor in tensors if tensor.numel() > FEW)
+    return bool(case.gradients), any(tensor.dtype in ROUNDING for tensor in tensors), bool(case.hint), many
+
+
+def _name_mistake(exercise, answers, failing):
+    """The hint of the known mistake that gives the first wrong answer, and else yours or a right one; or ""."""
+    # nan, inf and half precision (unless nothing else fails) contradict none: they may have another cause
+    half = [_size(*pair)[1] for pair in zip(exercise.cases, exercise.wanted, strict=True)]
+    only_half, tolerance = all(half[place] for place in failing), exercise.tolerance
+    clear = [place for place, answer in enumerate(answers) if _is_finite(answer) and (only_half or not half[place])]
+    best_hint, most, first = "", 0, failing[0]
     for hint, theirs in exercise.mistaken:
-        trios = list(zip(answers, theirs, exercise.wanted, strict=True))
-        answer, other, want = trios[failed]
-        if _agree(answer, other, exercise.tolerance, want) and not _agree(other, want, 0.3):
-            count = sum(_agree(answer, other, exercise.tolerance, want) for answer, other, want in trios)
-            if count > best_count:
-                best_hint, best_count = hint, count
+        if not _agree(answers[first], theirs[first], tolerance, exercise.wanted[first]):
+            continue
+        same = [_agree(*trio[:2], tolerance, trio[2]) for trio in zip(answers, theirs, exercise.wanted, strict=True)]
+        sound = [one is None or _agree(one, want, tolerance) for one, want in zip(theirs, exercise.wanted, strict=True)]
+        explained = [place for place in failing if same[place] and not sound[place]]
+        if len(explained) > most and explained[0] == first and all(same[place] or sound[place] for place in clear):
+            best_hint, most = hint, len(explained)
     return best_hint
+
+
+def _is_finite(answer):
+    parts = answer if isinstance(answer, tuple) else (answer,)
+    return all(isinstance(part, int) or (isinstance(part, torch.Tensor) and part.isfinite().all()) for part in parts)
 
 
 # --------------------------------------------------------------------------------------------- judging
 
 TODO = "Replace the body of the function, then run this cell again."
-IN_PLACE = "Does your function change its input in place? Work on a copy: x = x.clone()."
 
 
 def _is_empty(function):
@@ -297,23 +357,24 @@ def _is_empty(function):
 
 def _answer(function, exercise, case, want):
     """The function's answer to one case, and what is wrong with it, or None."""
-    got = None
+    got, parts = None, exercise.parts
+    if case.gradients:
+        floats = [value.is_floating_point() if isinstance(value, torch.Tensor) else False for value in case.inputs]
+        parts = [f"the gradient for {name}" for name, asks in zip(exercise.parameters, floats, strict=True) if asks]
     try:
-        got, changed = _call(exercise.adapt(function), case, exercise.parameters)
-        _compare(got, want, exercise)
-        if changed:
-            raise Wrong(f"the result is right, but the input {changed[0]} was changed in place.", IN_PLACE)
+        got, problem = _call(exercise.adapt(function), case, exercise)
+        _compare(got, want, exercise, parts)
+        return got, problem
     except NotImplementedError:
         if case is exercise.cases[0]:
             raise
         return None, Wrong("it raises NotImplementedError.", "Is a branch still empty?")
     except Wrong as wrong:
         return got, wrong
-    return got, None
 
 
 def _judge(function, exercise, seconds):
-    """Run every case, then name the mistake in the first that fails."""
+    """Run every case, then name the mistake in the first that fails, or show the smallest in numbers."""
     name, wanted, found = exercise.name, exercise.wanted, []  # the specification does not count against the time
 
     def run_all():
@@ -328,15 +389,23 @@ def _judge(function, exercise, seconds):
         message = f"Case {exercise.cases[len(found)].label}: no answer after {seconds:g} seconds."
         return CheckResult(name, "failed", message, "Is there a loop that never ends?")
     answers, problems = zip(*found, strict=True)
-    failed = next((place for place, problem in enumerate(problems) if problem), None)
-    if failed is None:
+    failing = [place for place, problem in enumerate(problems) if problem]
+    if not failing:
         cases = f"{len(answers)} cases" if len(answers) > 1 else "the one case"
         return CheckResult(name, "passed", f"{_label(function)} agrees with the specification in {cases}.")
-    case, problem = exercise.cases[failed], problems[failed]
-    known = _name_mistake(exercise, answers, failed) if problem.look_up else ""
-    general = GRAPH_CUT if case.gradients and problem.look_up else exercise.hint
-    hint = known or problem.hint or case.hint or general
-    return CheckResult(name, "failed", f"Case {case.label}: {problem.message}", hint)
+    shown, known = failing[0], ""
+    if problems[shown].look_up:
+        known = _name_mistake(exercise, answers, failing)
+        wrong = [place for place in failing if problems[place].look_up]
+        shown = shown if known else min(wrong, key=lambda place: _size(exercise.cases[place], wanted[place]))
+    case, problem = exercise.cases[shown], problems[shown]
+    message, hint = f"Case {case.label}: {problem.message}", known or problem.hint
+    if not hint and problem.pair != ():
+        message += f" Failing cases: {len(failing)} of {len(answers)}." * (len(answers) > 1)
+        message += _in_numbers(exercise, case, problem)
+        special = [place for place, other in enumerate(exercise.cases) if other.hint == case.hint]
+        hint = case.hint if failing == special and len(special) < len(answers) else ""
+    return CheckResult(name, "failed", message, hint)
 
 
 def _label(function):

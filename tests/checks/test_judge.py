@@ -2,6 +2,7 @@
 
 import functools
 import random
+import re
 import signal
 import threading
 import time
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 
 import checks
 from checks import judge
+from checks.base import AUTOGRAD, Case, Exercise
 from tests.support.answers import right_answer_to
 
 # ------------------------------------------------------------------------------------------------ not attempted
@@ -65,7 +67,6 @@ def test_an_operation_that_pytorch_lacks_is_an_error_and_not_a_stub():
     result = checks.check_silu(lambda x: x.to("meta").to_sparse())  # PyTorch raises NotImplementedError as well
     assert result.status == "failed"
     assert "it raises NotImplementedError: " in result.message
-    assert "PyTorch cannot take this step" in result.hint
     forgot = type("Forgot", (torch.nn.Module,), {})()  # PyTorch itself has the line `raise NotImplementedError`
     assert checks.check_silu(forgot).status == "failed"
 
@@ -118,7 +119,7 @@ def test_any_result_is_rejected_without_an_error(place):
     for exercise in ("silu", "rms_norm_backward", "hidden_dim", "causal_visible", "matrix_roles", "cache_write"):
         result = getattr(checks, f"check_{exercise}")(lambda *inputs: RESULTS[place])
         assert result.status == "failed", exercise
-        assert result.hint
+        assert result.hint or "expected" in result.message
         assert result._repr_html_()
 
 
@@ -133,10 +134,9 @@ def test_a_tensor_without_a_shape_is_rejected_without_an_error():
         ("silu", lambda y: y / 0, "the result holds nan or inf."),
         ("silu", torch.Tensor.to_sparse, "the result is a torch.sparse_coo tensor on the device cpu."),
         ("hidden_dim", float, "the result has the type float, expected a whole number (int)."),
-        ("rms_norm_backward", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
-        ("rms_norm_backward", lambda pair: pair[0], "the result is one tensor, expected 2 tensors."),
-        ("rms_norm_backward", lambda pair: (pair[0], None), "result 2 has the type NoneType, expected a tensor."),
-        ("rms_norm_backward", lambda pair: (pair[0], 2 * pair[1]), "result 2 is off by"),
+        ("next_token_batch", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
+        ("next_token_batch", lambda pair: pair[0], "the result is one tensor, expected 2 tensors."),
+        ("next_token_batch", lambda pair: (pair[0], None), " has the type NoneType, expected a tensor."),
     ],
 )
 def test_a_result_of_another_kind_is_named(exercise, change, words):
@@ -157,11 +157,6 @@ def test_a_tenth_too_much_is_wrong_in_half_precision_too(dtype):
     right = right_answer_to("rms_norm")
     result = checks.check_rms_norm(lambda x, *rest: right(x, *rest) * (1.1 if x.dtype == dtype else 1))
     assert "is off by up to" in result.message
-
-
-def test_a_mistake_that_nobody_knows_gets_the_hint_of_its_exercise():
-    result = checks.check_silu(lambda x: torch.sigmoid(x) * x + 0.37 * x.abs() + 0.2)
-    assert result.hint == checks.check_silu.exercise.hint
 
 
 def test_a_right_result_that_changes_its_input_is_rejected():
@@ -199,7 +194,7 @@ def raises(error):
 def test_any_error_is_a_verdict(program):
     result = checks.check_silu(program)
     assert result.status == "failed"
-    assert result.hint
+    assert result.hint or "it raises" in result.message
     assert len(str(result)) < 1000
 
 
@@ -316,6 +311,156 @@ def test_settings_of_the_learner_do_not_change_the_verdict(exercise):
     assert set(seen) == {torch.float32}
 
 
+# ------------------------------------------------------------------------- the smallest failing case, in numbers
+
+
+def scaled(x, gain, power=1):
+    """x times gain."""
+    return x * gain
+
+
+def looked_at(program, *cases, known=(), **options):
+    """What a check of `scaled` says about a program."""
+    return judge.check_of(Exercise(scaled, list(cases), list(known), **options))(program, seconds=120)
+
+
+X = torch.tensor([1.0, -2.0])
+SMALL, LARGE = Case("small", (X, 3, 1)), Case("large", (torch.ones(2, 3, 4), 3, 1))
+HALF, GRADIENTS = Case("half", (X.half(), 3, 1)), Case("gradients", (X, 3, 1), gradients=True)
+
+
+def test_an_unknown_mistake_is_shown_in_numbers_and_not_guessed_at():
+    result = looked_at(lambda x, gain, power: x * gain + 0.12345678, LARGE, HALF, SMALL)
+    assert str(result).split("\n") == [
+        "scaled: not yet. Case small: the result is off by up to 0.1 (its largest entry should be 6). "
+        "Failing cases: 3 of 3.",
+        "  x         [1, -2]",
+        "  gain      3",
+        "  power     1",
+        "  yours     [3.123, -5.877]",
+        "  expected  [3, -6]",
+    ]
+    assert result.hint == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        (lambda y: y[..., None], ["yours     [[3], [-6]]", "expected  [3, -6]"]),  # a wrong shape
+        (
+            lambda y: y * 1.00004,
+            ["yours     [3.00012, -6.00024]", "expected  [3, -6]"],
+        ),  # more digits where four hide it
+        (lambda y: y.tolist(), ["yours     [3, -6]", "expected  [3, -6]"]),
+        (lambda y: y / 0, ["yours     [inf, -inf]"]),
+    ],
+)
+def test_yours_and_expected_stand_one_above_the_other(change, lines):
+    shown = looked_at(lambda x, gain, power: change(x * gain), SMALL, LARGE).message
+    assert all(f"\n  {line}" in shown for line in lines), shown
+
+
+def test_of_many_numbers_the_first_that_differs_is_shown_with_its_row():
+    def last_doubled(x, gain, power):
+        y = x * gain
+        y[..., -1] *= 1 if x.ndim == 1 else 2
+        return y
+
+    shown = looked_at(last_doubled, SMALL, LARGE).message
+    assert "\n  x         shape (2, 3, 4), at [0, 0] [1, 1, 1, 1]\n" in shown
+    assert "\n  yours     shape (2, 3, 4), at [0, 0, 3] 6\n  expected  shape (2, 3, 4), at [0, 0, 3] 3" in shown
+
+
+def test_whole_numbers_are_never_off_by_a_decimal():
+    result = looked_at(lambda x, gain, power: x * gain + 1, Case("ids", (torch.tensor([4, 5]), 3, 1)))
+    assert "the result at [0] is 13, expected 12." in result.message
+    assert "\n  yours     [13, 16]\n  expected  [12, 15]" in result.message
+    size = checks.check_hidden_dim(lambda dim, multiple_of, multiplier: 4 * dim + 1)
+    assert re.search(r"the result is \d+, expected \d+\..*\n  dim  ", size.message)
+    mask = checks.check_causal_visible(lambda t, s: torch.zeros(t, s).bool().index_fill(1, torch.tensor([0]), True))
+    assert re.search(r"row \d, column \d is (True, expected False|False, expected True)\.", mask.message)
+    float_for_int = checks.check_hidden_dim(lambda dim, multiple_of, multiplier: 8 / 3 * dim)
+    assert "has the type float, expected a whole number (int)." in float_for_int.message
+    assert float_for_int.hint == ""
+
+
+def test_a_gradient_is_named_and_says_of_what():
+    result = looked_at(lambda x, gain, power: x.detach() * gain + 0 * x, SMALL, GRADIENTS)
+    assert "the gradient for x is off by up to" in result.message
+    assert "\n  of        (y * torch.linspace(0.5, 1.5, y.numel())" in result.message
+    assert "\n  yours     [0, 0]\n  expected  [1.5, 4.5]" in result.message
+    assert result.hint == ""  # GRAPH_CUT would be a guess: a gradient arrives
+    cut = looked_at(lambda x, gain, power: x.detach() * gain, SMALL, GRADIENTS)
+    assert cut.hint == judge.GRAPH_CUT
+
+
+def test_the_parts_of_a_tuple_have_names():
+    exercise = Exercise(scaled, [SMALL], [], adapt=lambda f: lambda *inputs: (f(*inputs), X), parts=("y", "the rest"))
+    assert "y is off by up to" in judge.check_of(exercise)(lambda x, gain, power: 7 * x).message
+
+
+def test_an_error_says_the_shapes_in_its_line_and_no_cause():
+    result = looked_at(lambda x, gain, power: x @ torch.ones(3, 3), SMALL, LARGE)
+    assert " with x (2,)." in result.message
+    assert "\n  gain   3" in result.message
+    assert result.hint == ""
+
+
+def test_the_hint_of_special_cases_is_shown_only_if_exactly_they_fail():
+    special, other = Case("special", (X, 0, 1), "Is a gain of 0 special?"), Case("other", (2 * X, 0, 1), SMALL.hint)
+    wrong_for_0 = lambda x, gain, power: x * (gain or 1)  # noqa: E731
+    assert looked_at(wrong_for_0, SMALL, special).hint == special.hint
+    assert looked_at(wrong_for_0, SMALL, special, other).hint == ""  # another cause is possible
+    assert looked_at(lambda x, gain, power: x + 1, special).hint == ""  # no other case passes
+    assert looked_at(lambda x, gain, power: x + gain + 1, SMALL, special).hint == ""
+
+
+def test_a_known_mistake_is_named_only_if_no_answer_contradicts_it():
+    known = [("Is it times, not plus?", lambda x, gain, power: x + gain)]
+    both = SMALL, Case("gain 5", (X, 5, 1))
+    assert looked_at(lambda x, gain, power: x + gain, *both, known=known).hint == known[0][0]
+    assert looked_at(lambda x, gain, power: x + 3, *both, known=known).hint == ""
+    overflows = Case("large gain", (X, 4e38, 1))  # a second fault: yours is inf where the known mistake is not
+    assert looked_at(lambda x, gain, power: (x + gain) * 2 / 2, *both, overflows, known=known).hint == known[0][0]
+
+
+def test_a_dtype_is_converted_only_where_that_is_enough():
+    enough = looked_at(lambda x, gain, power: (x * gain).double(), SMALL)
+    assert enough.hint == "The values are right: .to(torch.float32) converts them."
+    too_late = looked_at(lambda x, gain, power: (x * gain).half(), Case("thirds", (torch.tensor([1 / 3]), 1, 1)))
+    assert too_late.hint == ""
+    assert "the dtype torch.float16, expected torch.float32." in too_late.message
+    assert "\n  yours     float16 [0.333252]\n  expected  [0.333333]" in too_late.message
+
+
+def by_backward(x, gain, power):
+    z = x.detach().clone().requires_grad_()
+    (z * z * gain / 2).sum().backward()
+    return z.grad
+
+
+FORBIDDEN = [
+    ("silu", lambda x, gain, power: F.silu(x) / x.sigmoid() * gain),
+    ("silu", lambda x, gain, power: torch.nn.SiLU()(x) / x.sigmoid() * gain),
+    ("backward", by_backward),
+    ("grad", lambda x, gain, power: torch.func.grad(lambda z: (z * z * gain / 2).sum())(x)),
+]
+
+
+@pytest.mark.parametrize(("name", "program"), FORBIDDEN)
+def test_a_forbidden_function_is_seen(name, program):
+    result = looked_at(program, SMALL, forbid=("silu", *AUTOGRAD))
+    assert f"the result is right, but it calls torch's {name}, which this exercise rules out." in result.message
+    assert looked_at(program, SMALL), "where nothing is forbidden, it passes"
+
+
+def test_ones_own_function_of_that_name_and_the_gradients_of_the_check_are_not_forbidden():
+    def silu(x):
+        return x
+
+    assert looked_at(lambda x, gain, power: silu(x) * gain, SMALL, GRADIENTS, forbid=("silu", *AUTOGRAD))
+
+
 # ---------------------------------------------------------------------------------------------- what is shown
 
 
@@ -342,21 +487,10 @@ def test_success_takes_its_name_from_the_function_and_the_exercise():
     assert checks.check_block_plan(right_answer_to("block_plan")).message.endswith("in the one case.")
 
 
-def test_failure_names_the_case_both_shapes_or_the_largest_difference():
-    shape = checks.check_rms_norm(lambda x, weight, eps: x.sum())
-    assert shape.message == "Case one row, eps 0.1: the result has the shape (), expected (1, 6)."
-    value = checks.check_hidden_dim(lambda dim, multiple_of, multiplier: 4 * dim)
-    assert "the result is 16384, expected 11008." in value.message
-    mask = checks.check_causal_visible(lambda t, s: torch.ones(t, s).tril().bool())
-    assert mask.message == "Case 3 queries, 7 keys: row 0, column 1 is False, expected True."
-    dtype = checks.check_silu(lambda x: x.float() * x.float().sigmoid())
-    assert "torch.float32, expected torch.float16" in dtype.message
-    size = checks.check_silu(lambda x: x.sigmoid())
-    assert size.message == "Case x = -2, -1, 0, 1, 3: the result is off by up to 2 (its largest entry should be 3)."
-
-
 def test_html_is_escaped_and_says_the_same_words():
     result = checks.CheckResult("silu", "failed", "it raises <b>", "a < b?")
     assert result._repr_html_() == (
         "<div><strong>silu: not yet.</strong> it raises &lt;b&gt;<br><em>Hint:</em> a &lt; b?</div>"
     )
+    numbers = checks.CheckResult("silu", "failed", "off.\n  x  <1>\n  y  2")
+    assert numbers._repr_html_() == "<div><strong>silu: not yet.</strong> off.<pre>  x  &lt;1&gt;\n  y  2</pre></div>"

@@ -189,7 +189,8 @@ def _verdict(reply, name):
     match said:
         case [given, status, seen, hint] if given == name and status in OF_CHECK:
             status = "timed out" if re.search(r"no answer after \S+ seconds\.$", seen) else OF_CHECK[status]
-            return status, one_line(seen, 500), one_line(hint, 500)
+            seen = re.sub(r"\n\s*", " | ", seen)  # numbers that a check shows in lines of their own
+            return status, one_line(seen, 800), one_line(hint, 500)
     fault = f"{answer.get('ename', 'no verdict')}: {one_line(answer.get('evalue', ''))}"
     return "not graded", f"The check gave no verdict ({fault}).", "Look at this one by hand."
 
@@ -227,7 +228,7 @@ def feedback(name: str, rows: list[Row], unread: list[Path]) -> str:
     """A student's page, in Markdown."""
 
     def plain(text):
-        return re.sub(r"([\\`*_\[\]|<>&~$])", r"\\\1", one_line(text, 600))
+        return re.sub(r"([\\`*_\[\]|<>&~$])", r"\\\1", one_line(text, 900))
 
     how = "without isolation from the machine" if rows[0].isolation == "none" else "in isolation (bubblewrap)"
     passed = sum(row.status == "passed" for row in rows)

@@ -1,4 +1,4 @@
-"""Where the answers are collected, by exercise and name: RIGHT holds programs, WRONG (program, words of its hint)."""
+"""Where the answers are collected, by exercise and name: RIGHT holds programs, WRONG (program, words to show)."""
 
 RIGHT, WRONG = {}, {}
 
@@ -11,7 +11,7 @@ def right(program):
 
 
 def wrong(words, name=""):
-    """Register `exercise__slip` under its exercise, with words that its hint must hold; a lambda needs the name."""
+    """Register `exercise__slip` under its exercise, with words that the check must show; a lambda needs the name."""
 
     def register(program):
         exercise, slip = (name or program.__name__).split("__")
