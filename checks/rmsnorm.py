@@ -3,8 +3,9 @@
 import math
 
 import torch
+from torch.nn import functional as F
 
-from checks.base import BATCH, FLOAT16, LEADING, MEMORY, Case, Exercise, draw, each, gain, not_contiguous
+from checks.base import AUTOGRAD, BATCH, FLOAT16, LEADING, MEMORY, Case, Exercise, draw, each, gain, not_contiguous
 from checks.judge import check_of
 
 
@@ -30,34 +31,45 @@ def _without_upcast(x, weight, eps):
     return x / ((x * x).mean(-1, keepdim=True) + eps).sqrt() * weight
 
 
+BEFORE_SQUARING = "Do you compute in float32 before squaring? In float16 the square of 300 overflows."
 EPS_PASSED = "Do you use the eps that is passed in, or a fixed number?"
 EPS_INSIDE = "Is your eps inside the root?"
+EPS_DECIDES = "At a size of 0.001 eps decides the result: is it the one passed in, inside the root?"
+ONE_AXIS = "Here x has one axis only. Count from the end: dim=-1."
+LENGTH = "Do you divide by the length? The rms is the length divided by the root of D."
 WRONG_AXIS = "Is the mean over the last dimension only? Each token is normalised on its own."
 
 RMS_NORM = Exercise(
     rms_norm,
     [
-        Case("one row, eps 0.1", (draw(1, 6, shift=0.5), gain(6), 0.1)),
+        Case("one row, eps 7", (torch.tensor([[1.0, -1.0, 3.0, 5.0]]), torch.tensor([0.5, 1.0, 1.0, 2.0]), 7.0)),
         Case("three rows, eps 0.1", (draw(3, 6, scale=0.7), gain(6), 0.1), BATCH),
         Case("x of shape (2, 3, 5)", (draw(2, 3, 5, scale=2.0), gain(5), 1e-5), LEADING),
-        Case("x of shape (7,)", (draw(7), gain(7), 1e-5), LEADING),
-        Case("x about 1e-3, eps 1e-5", (draw(2, 6, seed=1, scale=1e-3), gain(6), 1e-5), EPS_INSIDE),
-        Case("x about 1e-3, eps 1e-6", (draw(2, 6, seed=2, scale=1e-3), gain(6), 1e-6), EPS_PASSED),
-        Case("a row of zeros", (torch.zeros(2, 4), gain(4), 1e-6), "Is eps added before you divide?"),
+        Case("x of shape (7,)", (draw(7), gain(7), 1e-5), ONE_AXIS),
+        Case("x about 1e-3, eps 1e-5", (draw(2, 6, seed=1, scale=1e-3), gain(6), 1e-5), EPS_DECIDES),
+        Case("x about 1e-3, eps 1e-6", (draw(2, 6, seed=2, scale=1e-3), gain(6), 1e-6), EPS_DECIDES),
+        Case("a row of zeros", (torch.zeros(2, 4), gain(4), 1e-6),
+             "In a row of zeros only eps keeps you from dividing by 0."),
         Case("x about 300 in float16", each(torch.float16, draw(2, 8, scale=300), gain(8), 1e-5), FLOAT16),
         Case("x about 1e-3 in float16", each(torch.float16, draw(2, 8, scale=1e-3), gain(8), 1e-6), FLOAT16),
         Case("bfloat16", each(torch.bfloat16, draw(2, 3, 8), gain(8), 1e-5)),
         Case("x not contiguous", (not_contiguous(draw(2, 3, 4)), gain(4), 1e-5), MEMORY),
-        Case("gradients of x and weight", (draw(2, 5), gain(5), 1e-2), gradients=True),
+        Case("gradients of x and weight", (draw(2, 5), gain(5), 1e-2),
+             "Only the gradients are wrong. Is the graph cut on the way, by .detach(), .item() or no_grad()?",
+             gradients=True),
     ],
     [
         (EPS_INSIDE, lambda x, w, eps: x / (_mean_square(x).sqrt() + eps) * w),
         ("Is eps there at all? Without it a row of zeros gives nan.", lambda x, w, eps: x / _mean_square(x).sqrt() * w),
         *[(EPS_PASSED, lambda x, w, eps, e=e: x / (_mean_square(x) + e).sqrt() * w) for e in (1e-4, 1e-5, 1e-6, 1e-8)],
-        ("Do you compute in float32? In float16 the square of 300 overflows.", _without_upcast),
+        (BEFORE_SQUARING, _without_upcast),
         ("Is the mean square converted back before the root? Stay in float32 until the end.", _downcast_early),
-        ("Do you compute in float32 before squaring? The square of 300 overflows in float16.",
-         lambda x, w, eps: x / ((x * x).float().mean(-1, keepdim=True) + eps).sqrt() * w),
+        (BEFORE_SQUARING, lambda x, w, eps: x / ((x * x).float().mean(-1, keepdim=True) + eps).sqrt() * w),
+        *[
+            ("Do you convert to a fixed dtype? The way back leads to x.dtype: float32 must stay float32.",
+             lambda x, w, eps, d=d: w * (x / (_mean_square(x) + eps).sqrt()).to(d))
+            for d in (torch.float16, torch.bfloat16)
+        ],
         ("Is the gain (weight) applied?", lambda x, w, eps: x / (_mean_square(x) + eps).sqrt()),
         ("Is the gain multiplied, not added?", lambda x, w, eps: x / (_mean_square(x) + eps).sqrt() + w),
         ("Is the gain weight itself, not 1 + weight?", lambda x, w, eps: x / (_mean_square(x) + eps).sqrt() * (1 + w)),
@@ -76,14 +88,20 @@ RMS_NORM = Exercise(
          lambda x, w, eps: x / (x.mean(-1, keepdim=True) + eps).sqrt() * w),
         ("Is it the mean of squares, not of absolute values?",
          lambda x, w, eps: x / (x.abs().mean(-1, keepdim=True) + eps) * w),
-        ("Is it the mean of the squares, not their sum?",
-         lambda x, w, eps: x / ((x**2).sum(-1, keepdim=True) + eps).sqrt() * w),
+        (LENGTH, lambda x, w, eps: x / ((x.float() ** 2).sum(-1, keepdim=True) + eps).sqrt() * w),
+        (LENGTH, lambda x, w, eps: x / (x.float().norm(dim=-1, keepdim=True) + eps) * w),
+        (LENGTH, lambda x, w, eps: F.normalize(x.float(), dim=-1, eps=eps) * w),
+        (LENGTH, lambda x, w, eps: x / x.float().norm(dim=-1, keepdim=True) * w),
+        ("Is the mean over axis 1? With three axes that is not the last one: dim=-1 always is.",
+         lambda x, w, eps: x / (_mean_square(x, min(1, x.ndim - 1)) + eps).sqrt() * w),
         (WRONG_AXIS, lambda x, w, eps: x / (_mean_square(x, 0) + eps).sqrt() * w),
         (WRONG_AXIS, lambda x, w, eps: x / (_mean_square(x, -2) + eps).sqrt() * w),
         (WRONG_AXIS, lambda x, w, eps: x / ((x**2).mean() + eps).sqrt() * w),
+        (WRONG_AXIS, lambda x, w, eps: x / (_mean_square(x, (-2, -1) if x.ndim > 1 else -1) + eps).sqrt() * w),
         ("Is the root missing?", lambda x, w, eps: x / (_mean_square(x) + eps) * w),
         ("Do you divide by the root, not multiply?", lambda x, w, eps: x * (_mean_square(x) + eps).sqrt() * w),
     ],
+    dtype_hint="The result needs the dtype that x came in with. After x = x.float(), x.dtype is float32.",
 )  # fmt: skip
 check_rms_norm = check_of(RMS_NORM)
 
@@ -96,31 +114,47 @@ def rms_norm_backward(grad_y, x, weight, eps):
     return grad_x.to(grad_y.dtype), grad_weight.to(grad_y.dtype)
 
 
-def _backward(project="mean", power=3, gain=True, sign=1, inside=True, normalised=True, reduce="all", weighted=True):
+def _backward(
+    project="mean", power=3, gain=True, sign=1, eps_in="both", rows="normalised", reduce="all", weighted=True, axis=-1
+):
     """The backward pass with one slip."""
 
     def program(grad_y, x, weight, eps):
-        scale = 1 / (_mean_square(x) + (eps if inside else 0)).sqrt()
+        without, scale = 1 / _mean_square(x).sqrt(), 1 / (_mean_square(x) + eps).sqrt()
+        if eps_in == "outside":
+            scale = 1 / (1 / without + eps)
+        inner_scale = without if eps_in in ("neither", "last") else scale
+        outer = without if eps_in in ("neither", "n") else scale
         g = grad_y * weight if gain else grad_y
-        inner = ((g if weighted else grad_y) * x).sum(-1, keepdim=True) / (x.shape[-1] if project == "mean" else 1)
-        grad_x = scale * g - (sign * scale**power * x * inner if project else 0)
-        rows = (grad_y * (x * scale if normalised else x)).reshape(-1, x.shape[-1])
-        return grad_x, {"all": rows.sum(0), "mean": rows.mean(0), "none": rows.reshape(x.shape)}[reduce]
+        inner = (g if weighted else grad_y) * x * inner_scale
+        inner = inner.mean(axis, keepdim=True) if project == "mean" else inner.sum(axis, keepdim=True)
+        along = sign * outer * inner_scale ** (power - 2) * x * inner
+        grad_x = outer * g - (along if project else 0)
+        by_row = {"normalised": grad_y * x * inner_scale, "raw": grad_y * x, "gained": g * x * inner_scale}[rows]
+        by_row = by_row.reshape(-1, x.shape[-1])
+        return grad_x, {"all": by_row.sum(0), "mean": by_row.mean(0), "none": by_row.reshape(x.shape)}[reduce]
 
     return program
 
 
+GAIN_INSIDE = "Is the gain (weight) inside the mean of n times u? There u is the gain times grad_y."
+
 RMS_NORM_BACKWARD = Exercise(
     rms_norm_backward,
     [
-        Case("one row, eps 0.1", (draw(1, 4, seed=1), draw(1, 4, seed=2), gain(4), 0.1)),
+        Case(
+            "one row, eps 6",
+            (torch.tensor([[8.0, -1.0]]), torch.tensor([[2.0, -4.0]]), torch.tensor([1.0, 2.0]), 6.0),
+        ),
         Case("three rows, eps 0.1", (draw(3, 4, seed=3), draw(3, 4, seed=4), gain(4), 0.1), BATCH),
         Case("x of shape (2, 3, 5)", (draw(2, 3, 5, seed=5), draw(2, 3, 5, seed=6), gain(5), 1e-5), LEADING),
-        Case("x of shape (7,)", (draw(7, seed=1), draw(7, seed=2), gain(7), 1e-5), LEADING),
-        Case("x about 1e-3", (draw(2, 6, seed=3), draw(2, 6, seed=4, scale=1e-3), gain(6), 1e-6), EPS_INSIDE),
+        Case("x of shape (7,)", (draw(7, seed=1), draw(7, seed=2), gain(7), 1e-5),
+             "Here x has one axis only: for grad_weight nothing is left to sum."),
+        Case("x about 1e-3", (draw(2, 6, seed=3), draw(2, 6, seed=4, scale=1e-3), gain(6), 1e-6), EPS_DECIDES),
         Case("x not contiguous",
              (not_contiguous(draw(2, 3, 4, seed=1)), not_contiguous(draw(2, 3, 4, seed=2)), gain(4), 0.1), MEMORY),
-        Case("x of shape (2, 2, 3, 4)", (draw(2, 2, 3, 4, seed=7), draw(2, 2, 3, 4, seed=8), gain(4), 0.1), LEADING),
+        Case("x of shape (2, 2, 3, 4)", (draw(2, 2, 3, 4, seed=7), draw(2, 2, 3, 4, seed=8), gain(4), 0.1),
+             "Here x has four axes: do you sum over all but the last for grad_weight?"),
         Case("bfloat16", each(torch.bfloat16, draw(2, 8, seed=5), draw(2, 8, seed=6), gain(8), 0.1)),
         Case("x about 300 in float16",
              each(torch.float16, draw(2, 8, seed=7), draw(2, 8, scale=300), gain(8), 1e-5), FLOAT16),
@@ -128,52 +162,73 @@ RMS_NORM_BACKWARD = Exercise(
     [
         ("Does the root depend on x too? A term along x is missing.", _backward(project=None)),
         ("Is it the mean over the width, not the sum, in the term along x?", _backward(project="sum")),
-        ("Has the scale the power three in the term along x?", _backward(power=2)),
-        ("Has the scale the power three in the term along x?", _backward(power=1)),
+        *[
+            ("Is the term along x divided by r three times: once in each n, and once by the factor 1/r?",
+             _backward(power=power))
+            for power in (2, 1)
+        ],
+        *[
+            ("Is grad_x as a whole divided by r? In section 1.5 the factor before the bracket is 1/r.",
+             lambda g, x, w, eps, k=k: (_backward()(g, x, w, eps)[0] * (_mean_square(x) + eps) ** k,
+                                        _backward()(g, x, w, eps)[1]))
+            for k in (0.5, 1)
+        ],
         ("Is the gain (weight) applied to grad_y before it reaches x?", _backward(gain=False)),
-        ("Is the gain (weight) also in the sum that the term along x needs?", _backward(weighted=False)),
+        (GAIN_INSIDE, _backward(weighted=False)),
+        (GAIN_INSIDE, lambda g, x, w, eps: (w * _backward(gain=False)(g, x, w, eps)[0], _backward()(g, x, w, eps)[1])),
         ("Is the term along x subtracted? Check the sign.", _backward(sign=-1)),
-        ("Do you use eps, inside the root?", _backward(inside=False)),
-        ("Does grad_weight use the normalised x?", _backward(normalised=False)),
+        *[
+            ("Is eps in the rms everywhere, inside the root: in n and in the factor 1/rms?", _backward(eps_in=place))
+            for place in ("neither", "outside", "n", "last")
+        ],
+        ("Has each token its own mean of n times u? Yours is over all tokens.", _backward(axis=None)),
+        ("Does grad_weight use the normalised x?", _backward(rows="raw")),
+        ("Is the gain itself in grad_weight? The derivative of g n by g is n.", _backward(rows="gained")),
         ("Is grad_weight summed over all tokens, not averaged?", _backward(reduce="mean")),
         ("Is grad_weight summed over all dimensions but the last?", _backward(reduce="none")),
         ("Is grad_weight summed over all dimensions but the last?",
          lambda g, x, w, eps: (_backward()(g, x, w, eps)[0], (g * x / (_mean_square(x) + eps).sqrt()).sum(0))),
         ("Is grad_x first and grad_weight second?", lambda g, x, w, eps: _backward()(g, x, w, eps)[::-1]),
     ],
-    hint="Do both gradients agree with torch.autograd.grad on four numbers?",
+    forbid=AUTOGRAD,
+    dtype_hint="Both results need the dtype that grad_y came in with. After grad_y = grad_y.float(), it is float32.",
 )  # fmt: skip
 check_rms_norm_backward = check_of(RMS_NORM_BACKWARD)
 
 
 def layer_norm_angle(x):
-    """Angle in radians (N,) by which LayerNorm (gain 1, eps 0) turns each row of x (N, D)."""
+    """Angle in radians (N,) by which LayerNorm (gain 1, eps 0) turns each row of x (N, D); it has the mean's sign."""
     angles = []
     for row in x.double():
         mean = row.sum() / len(row)
         centred = [value - mean for value in row]
         across = math.sqrt(sum(value**2 for value in centred))
-        angles.append(math.atan2(abs(mean) * math.sqrt(len(row)), across))
+        angles.append(math.atan2(mean * math.sqrt(len(row)), across))
     return torch.tensor(angles, dtype=x.dtype)
 
 
 def _tangent(x, correction=0):
-    return x.mean(-1).abs() / x.std(-1, correction=correction)
+    return x.mean(-1) / x.std(-1, correction=correction)
+
+
+# With mean 0 the cosine is 1. Rounding puts it above 1 in some of these rows, in whatever order it is computed.
+MEAN_ZERO = [(5, 20), (1, 23), (27, 29), (1, 21), (10, 27), (5, 23), (12, 27), (23, 25), (1, 1), (3, 19), (3, 23)]
 
 
 LAYER_NORM_ANGLE = Exercise(
     layer_norm_angle,
     [
-        Case("one row", (draw(1, 4, shift=0.7),)),
+        Case("one row", (torch.tensor([[7.0, -1.0]]),)),
         Case("three rows", (draw(3, 4, seed=1, shift=-0.8),), BATCH),
         Case("odd width 7", (draw(2, 7, seed=2, shift=1.0),)),
         Case("mean far above the spread", (draw(2, 5, seed=3, scale=0.5, shift=4.0),)),
-        Case("x about 1e-3", (draw(2, 5, seed=4, scale=1e-3, shift=1e-3),), "Is there an eps? It should be 0 here."),
+        Case("x about 1e-3", (draw(2, 5, seed=4, scale=1e-3, shift=1e-3),),
+             "At a size of 0.001 an eps shows: it should be 0 here."),
         Case("x about 1e3", (draw(2, 5, seed=5, scale=1e3, shift=1e3),)),
         Case(
             "rows with mean 0",
-            (torch.tensor([[3.0, -3.0, 1.0, -1.0], [0.1, 0.2, -0.3, 0.0], [0.3, -0.1, -0.1, -0.1], [2.0, 1, 2, 1]]),),
-            "Can rounding put your cosine above 1? Clamp it, or use atan2.",
+            (torch.tensor([[1.0, 2.0, 3.0], *([a, b, -a - b] for a, b in MEAN_ZERO)]),),
+            "In rows with mean 0 the cosine is 1, and rounding can put it above: clamp it, or use a tangent.",
         ),
         Case("x not contiguous", (not_contiguous(draw(3, 4, seed=6, shift=0.5)),), MEMORY),
         Case("float64", (draw(2, 4, seed=7, shift=0.5).double(),)),
@@ -182,20 +237,32 @@ LAYER_NORM_ANGLE = Exercise(
         ("Is the angle in radians, not in degrees?", lambda x: _tangent(x).atan().rad2deg()),
         ("Radians are wanted, not degrees; and does your std divide by D, not D - 1? Use correction=0.",
          lambda x: _tangent(x, 1).atan().rad2deg()),
+        ("Radians are wanted, not degrees; and where the mean is negative, the angle is negative.",
+         lambda x: _tangent(x).abs().atan().rad2deg()),
         ("Is the angle still a cosine? Take arccos.", lambda x: _tangent(x).atan().cos()),
         ("Is the angle still a tangent? Take arctan.", _tangent),
         ("Is the angle still a sine? Take arcsin.", lambda x: _tangent(x).atan().sin()),
         ("Does your std divide by D, not D - 1? Use correction=0.", lambda x: _tangent(x, 1).atan()),
-        ("Can your angle be negative? Take the absolute mean.",
-         lambda x: (x.mean(-1) / x.std(-1, correction=0)).atan()),
-        ("Is it |mean| over std, not std over |mean|?", lambda x: (1 / _tangent(x)).atan()),
+        *[
+            ("Is the sign missing? Where the mean is negative, the angle is negative.",
+             lambda x, c=c: _tangent(x, c).abs().atan())
+            for c in (0, 1)
+        ],
+        ("Is the sign the wrong way round? Where the mean is negative, the angle is negative.",
+         lambda x: -_tangent(x).atan()),
+        ("Is it mean over std, not std over mean?", lambda x: (1 / _tangent(x)).atan()),
+        ("Is it mean over std, not std over mean?", lambda x: torch.atan2(x.std(-1, correction=0), x.mean(-1))),
+        *[
+            ("Do both lengths contain the root of D? It cancels in mean / std.",
+             lambda x, k=k: (_tangent(x) * x.shape[-1] ** k).atan())
+            for k in (-0.5, 0.5)
+        ],
         ("With the root mean square below the line it is a sine: is arctan right there?",
-         lambda x: (x.mean(-1).abs() / _mean_square(x)[..., 0].sqrt()).atan()),
-        ("Do you divide by the variance, not by its root?",
-         lambda x: (x.mean(-1).abs() / x.var(-1, correction=0)).atan()),
-        ("Is the mean over each row, not over the rows?", lambda x: (x.mean(0).abs() / x.std(0, correction=0)).atan()),
-        ("Is the mean over each row, not over everything?",
-         lambda x: (x.mean().abs() / x.std(-1, correction=0)).atan()),
+         lambda x: (x.mean(-1) / _mean_square(x)[..., 0].sqrt()).atan()),
+        ("Do you divide by the variance, not by its root?", lambda x: (x.mean(-1) / x.var(-1, correction=0)).atan()),
+        ("Is the mean over each row, not over the rows?", lambda x: (x.mean(0) / x.std(0, correction=0)).atan()),
+        ("Is the mean over each row, not over everything?", lambda x: (x.mean() / x.std(-1, correction=0)).atan()),
+        ("Do you add an eps? It is 0 here.", lambda x: (x.mean(-1) / (x.var(-1, correction=0) + 1e-5).sqrt()).atan()),
         ("RMSNorm turns by 0: do you subtract the mean?", lambda x: torch.zeros(len(x))),
         ("Is the angle doubled?", lambda x: 2 * _tangent(x).atan()),
     ],

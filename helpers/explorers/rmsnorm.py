@@ -26,7 +26,7 @@ def explore_rms_norm() -> Explorer:
     lengths.set(xscale="log", xlim=(1e-4, 10), ylim=(0, 3.2), xlabel="scale of x", ylabel="length")
 
     # What moves: the vector before and after each norm, and the scale at which eps takes over.
-    before = _Vector("x", plane, lengths, color=GREY, tip=GREY, width=4)
+    before = _Vector("x", plane, lengths, color="#B0B0B0", tip="#B0B0B0", width=6)
     by_rms = _Vector("RMSNorm(x)", plane, lengths, color=INK, tip=INK, arc_radius=1.75)
     by_layer = _Vector("LayerNorm(x)", plane, lengths, color=INK, tip="white", style="--", arc_radius=2.3)
     root = lengths.axvline(1, color=INK, lw=1, ls=":", label="root of eps")
@@ -62,8 +62,8 @@ def explore_rms_norm() -> Explorer:
 class _Vector:
     """One vector in both pictures: an arrow with the angle it was turned by, and the curve of its length with a dot."""
 
-    def __init__(self, name, plane, lengths, color, tip, width=1.8, style="-", arc_radius=0.0):
-        line, mark = {"color": color, "lw": width, "ls": style}, {"color": color, "mfc": tip, "ms": width + 5, "ls": ""}
+    def __init__(self, name, plane, lengths, color, tip, width=2.2, style="-", arc_radius=0.0):
+        line, mark = {"color": color, "lw": width, "ls": style}, {"color": color, "mfc": tip, "ms": 3 * width, "ls": ""}
         (self.shaft,) = plane.plot([], [], **line)
         (self.tip,) = plane.plot([0], [0], marker=(3, 0, 0), **mark)
         (self.arc,) = plane.plot([], [], color=INK, lw=1)

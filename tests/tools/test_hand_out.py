@@ -31,6 +31,7 @@ def test_no_solution_and_no_output_is_handed_out(handed):
         kept = len(theirs.cells)
         for cell, original in zip(theirs.cells, ours.cells, strict=False):
             assert cell.source == original.source.replace("; solutions are at the end", "")
+            original.metadata.pop("jupyter", None)  # it folds outputs
             assert (cell.cell_type, cell.id, cell.metadata) == (original.cell_type, original.id, original.metadata)
             assert not cell.get("outputs")
             assert cell.get("execution_count") is None

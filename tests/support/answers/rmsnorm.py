@@ -31,6 +31,40 @@ def rms_norm__eps_outside(x, weight, eps):
     return ((x.float() / (rms + eps)) * weight).to(x.dtype)
 
 
+@wrong("divide by the length")
+def rms_norm__unit_length(x, weight, eps):
+    return (F.normalize(x.float(), dim=-1, eps=eps) * weight.float()).to(x.dtype)
+
+
+@wrong("divide by the length")
+def rms_norm__length_with_eps_inside(x, weight, eps):
+    return (x.float() / (x.float().pow(2).sum(-1, keepdim=True) + eps).sqrt()).to(x.dtype) * weight
+
+
+@wrong("float32 must stay float32")
+def rms_norm__half_hard_coded(x, weight, eps):
+    mean_square = x.float().pow(2).mean(dim=-1, keepdim=True)
+    return weight * (x * torch.rsqrt(mean_square + eps)).half()
+
+
+@wrong("the dtype torch.float16")
+def rms_norm__half_hard_coded_after_the_gain(x, weight, eps):
+    mean_square = x.float().pow(2).mean(dim=-1, keepdim=True)
+    return (weight * (x * torch.rsqrt(mean_square + eps))).half()
+
+
+@wrong("before squaring")
+def rms_norm__squared_too_early_and_converted_back(x, weight, eps):
+    mean_square = (x * x).float().mean(dim=-1, keepdim=True)
+    return weight * (x * torch.rsqrt(mean_square + eps)).to(x.dtype)
+
+
+@wrong("came in with")
+def rms_norm__own_dtype_forgotten(x, weight, eps):
+    x = x.float()
+    return weight * (x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + eps)).to(x.dtype)
+
+
 @wrong("graph cut")
 def rms_norm__rms_detached(x, weight, eps):
     rms = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt().detach()
@@ -54,7 +88,12 @@ def rms_norm__over_tokens_too(x, weight, eps):
     return (x.float() * torch.rsqrt(ms + eps) * weight).to(x.dtype)
 
 
-@wrong("keepdim")
+@wrong("over axis 1")
+def rms_norm__axis_1(x, weight, eps):
+    return weight * (x.float() * torch.rsqrt(x.float().pow(2).mean(dim=1, keepdim=True) + eps)).to(x.dtype)
+
+
+@wrong("must match")
 def rms_norm__keepdim_forgotten(x, weight, eps):
     return (x / torch.sqrt(x.float().pow(2).mean(-1) + eps) * weight).to(x.dtype)
 
@@ -75,11 +114,88 @@ def rms_norm_backward__formula(grad_y, x, weight, eps):
 
 
 @right
+def rms_norm_backward__fuller_hint_copied(grad_y, x, weight, eps):
+    wide, upstream = x.float(), grad_y.float()
+    r = torch.sqrt(wide.pow(2).mean(dim=-1, keepdim=True) + eps)
+    n, u = wide / r, weight.float() * upstream
+    grad_x = (u - n * (n * u).mean(dim=-1, keepdim=True)) / r
+    grad_weight = (upstream * n).reshape(-1, x.shape[-1]).sum(dim=0)
+    return grad_x.to(grad_y.dtype), grad_weight.to(grad_y.dtype)
+
+
+@wrong("rules out")
 def rms_norm_backward__autograd(grad_y, x, weight, eps):
     x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
     y = rms_norm__rsqrt(x, weight, eps)
     y.backward(grad_y)
     return x.grad, weight.grad
+
+
+@wrong("rules out")
+def rms_norm_backward__autograd_switched_on_again(grad_y, x, weight, eps):
+    with torch.enable_grad():
+        x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
+        return torch.autograd.grad(rms_norm__rsqrt(x, weight, eps), (x, weight), grad_y)
+
+
+@wrong("rules out")
+def rms_norm_backward__functional_vjp(grad_y, x, weight, eps):
+    return torch.autograd.functional.vjp(lambda x, w: rms_norm__rsqrt(x, w, eps), (x, weight), grad_y)[1]
+
+
+@wrong("1/rms")
+def rms_norm_backward__eps_missing_in_the_last_factor(grad_y, x, weight, eps):
+    wide, u = x.float(), weight.float() * grad_y.float()
+    n = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    grad_x = (u - n * (n * u).mean(-1, keepdim=True)) / wide.pow(2).mean(-1, keepdim=True).sqrt()
+    return grad_x.to(x.dtype), (grad_y.float() * n).reshape(-1, x.shape[-1]).sum(0).to(x.dtype)
+
+
+@wrong("by g is n")
+def rms_norm_backward__gain_times_u(grad_y, x, weight, eps):
+    wide, u = x.float(), weight.float() * grad_y.float()
+    n = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    grad_x, _ = rms_norm_backward__formula(grad_y, x, weight, eps)
+    return grad_x, (u * n).reshape(-1, x.shape[-1]).sum(0).to(x.dtype)
+
+
+@wrong("inside the mean")
+def rms_norm_backward__gain_at_the_end(grad_y, x, weight, eps):
+    r = torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
+    n, upstream = x.float() / r, grad_y.float()
+    grad_x = weight * (upstream - n * (n * upstream).mean(-1, keepdim=True)) / r
+    return grad_x.to(grad_y.dtype), (upstream * n).reshape(-1, x.shape[-1]).sum(0).to(grad_y.dtype)
+
+
+@wrong("before the bracket")
+def rms_norm_backward__not_divided(grad_y, x, weight, eps):
+    r = torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
+    n, u = x.float() / r, weight * grad_y.float()
+    grad_x = u - n * (n * u).mean(-1, keepdim=True)
+    return grad_x.to(grad_y.dtype), (grad_y.float() * n).reshape(-1, x.shape[-1]).sum(0).to(grad_y.dtype)
+
+
+@wrong("three times")
+def rms_norm_backward__only_the_first_term_divided(grad_y, x, weight, eps):
+    r = torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
+    n, u = x.float() / r, weight * grad_y.float()
+    grad_x = u / r - n * (n * u).mean(-1, keepdim=True)
+    return grad_x.to(grad_y.dtype), (grad_y.float() * n).reshape(-1, x.shape[-1]).sum(0).to(grad_y.dtype)
+
+
+@wrong("came in with")
+def rms_norm_backward__not_converted_back(grad_y, x, weight, eps):
+    r = torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
+    n, u = x.float() / r, weight.float() * grad_y.float()
+    return (u - n * (n * u).mean(-1, keepdim=True)) / r, (grad_y.float() * n).reshape(-1, x.shape[-1]).sum(0)
+
+
+@wrong("over all tokens")
+def rms_norm_backward__one_token_of_section_1_5(grad_y, x, weight, eps):
+    r = torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
+    n, u = x.float() / r, weight.float() * grad_y.float()
+    grad_x = (u - n * (n * u).mean()) / r
+    return grad_x.to(grad_y.dtype), (grad_y.float() * n).reshape(-1, x.shape[-1]).sum(0).to(grad_y.dtype)
 
 
 @right
@@ -100,7 +216,7 @@ def rms_norm_backward__no_upcast(grad_y, x, weight, eps):
     return (u - n * (n * u).mean(-1, keepdim=True)) / rms, (grad_y * n).reshape(-1, x.shape[-1]).sum(0)
 
 
-@wrong("all dimensions but the last")
+@wrong("all but the last")
 def rms_norm_backward__batch_and_tokens_only(grad_y, x, weight, eps):
     grad_x, _ = rms_norm_backward__formula(grad_y, x, weight, eps)
     rows = grad_y.float() * F.rms_norm(x.float(), x.shape[-1:], eps=eps)
@@ -109,13 +225,20 @@ def rms_norm_backward__batch_and_tokens_only(grad_y, x, weight, eps):
 
 @right
 def layer_norm_angle__arctan(x):
-    return torch.atan(x.mean(-1).abs() / x.std(-1, correction=0))
+    return torch.atan(x.mean(-1) / x.std(-1, correction=0))
 
 
 @right
 def layer_norm_angle__clamped_cosine(x):
     y = F.layer_norm(x, (x.shape[-1],), eps=0.0)
-    return F.cosine_similarity(x.double(), y.double(), dim=-1).clamp(-1, 1).acos().to(x.dtype)
+    return F.cosine_similarity(x.double(), y.double(), dim=-1).clamp(-1, 1).acos().to(x.dtype) * x.mean(-1).sign()
+
+
+@right
+def layer_norm_angle__clamped_cosine_in_float32(x):
+    y = x - x.mean(-1, keepdim=True)
+    cosine = (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
+    return torch.copysign(cosine.clamp(-1, 1).acos(), x.mean(-1))
 
 
 @right
@@ -123,12 +246,41 @@ def layer_norm_angle__loop_with_atan2(x):
     out = torch.empty(len(x), dtype=x.dtype)
     for n, row in enumerate(x):
         centred = row - row.mean()
-        out[n] = torch.atan2((row - centred).norm(), centred.norm())
+        out[n] = torch.atan2(row.mean() * len(row) ** 0.5, centred.norm())
     return out
 
 
-@wrong("above 1")
+@wrong("above")
 def layer_norm_angle__cosine_not_clamped(x):
     y = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True, correction=0)
     cosine = (x * y).sum(-1) / (x.pow(2).sum(-1).sqrt() * y.pow(2).sum(-1).sqrt())
-    return torch.acos(cosine * (1 + 1e-6))  # as rounding does it on some machines
+    return torch.acos(cosine) * x.mean(-1).sign()
+
+
+@wrong("above")
+def layer_norm_angle__cosine_similarity_not_clamped(x):
+    cosine = F.cosine_similarity(x, F.layer_norm(x, (x.shape[-1],), eps=0.0), dim=-1)
+    return torch.copysign(torch.acos(cosine), x.mean(-1))
+
+
+@wrong("Radians")
+def layer_norm_angle__degrees_without_sign(x):
+    cosine = F.cosine_similarity(x.double(), F.layer_norm(x, (x.shape[-1],), eps=0.0).double(), dim=-1)
+    return torch.rad2deg(cosine.clamp(-1, 1).arccos()).to(x.dtype)
+
+
+@wrong("mean over std")
+def layer_norm_angle__atan2_swapped(x):
+    return torch.atan2(x.std(-1, correction=0), x.mean(-1))
+
+
+@wrong("root of D")
+def layer_norm_angle__mean_over_a_length(x):
+    return torch.atan(x.mean(-1) / (x - x.mean(-1, keepdim=True)).norm(dim=-1))
+
+
+@wrong("sign")
+def layer_norm_angle__angle_between_of_section_1_4(x):
+    y = F.layer_norm(x, (x.shape[-1],))
+    cosine = F.cosine_similarity(x.double(), y.double(), dim=-1)
+    return cosine.clamp(-1, 1).arccos().to(x.dtype)
