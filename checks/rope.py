@@ -25,18 +25,20 @@ def _angles(exponent=lambda i, h: -2 * i / h, base=None):
 
 
 EXPONENT = "Is the exponent -2 i / head_dim, with i counted from 0 to head_dim / 2 - 1?"
+BRACKETS = "Do brackets hold the exponent together? ** binds before * and /."
+WHOLE = "Does // round the exponent to a whole number? Use /."
+TABLE = "This position is past the end of many tables of fixed length. Compute the angle instead."
 ROPE_ANGLES = Exercise(
     rope_angles,
     [
-        Case("positions 0 to 4, head_dim 8, theta 100", (torch.arange(5), 8, 100.0)),
-        Case("positions 3, 0, 7, 11", (torch.tensor([3, 0, 7, 11]), 8, 100.0), "Do you use the positions given?"),
-        Case("one position, 1000", (torch.tensor([1000]), 6, 10000.0), "Do you use the positions given?"),
-        Case("head_dim 2", (torch.arange(4, 9), 2, 10000.0)),
-        Case("theta 500000", (torch.tensor([1, 501, 8001]), 16, 500000.0), "Do you use the theta given?"),
-        Case("theta as an int", (torch.tensor([1, 2]), 4, 10000), "Does your code assume a float theta?"),
+        Case("positions 0, 1, 2 with head_dim 4 and theta 100", (torch.arange(3), 4, 100.0)),
+        Case("positions 3, 0, 7, 11", (torch.tensor([3, 0, 7, 11]), 8, 100.0)),
+        Case("one position, 1000", (torch.tensor([1000]), 6, 10000.0)),
+        Case("head_dim 2", (torch.arange(4, 9), 2, 10000.0), "With head_dim 2 there is one pair, and its speed is 1."),
+        Case("theta 500000", (torch.tensor([1, 501, 8001]), 16, 500000.0)),
+        Case("theta as an int", (torch.tensor([1, 2]), 4, 10000), "Here theta is an int, not a float."),
         Case("int32 positions, not contiguous", (torch.arange(12, dtype=torch.int32)[::3], 4, 50.0), MEMORY),
-        Case("position 200000", (torch.tensor([200000]), 4, 500000.0),
-             "Do you look positions up in a table of fixed length? Compute them."),
+        Case("position 200000", (torch.tensor([200000]), 4, 500000.0), TABLE),
     ],
     [
         ("Do you use the positions given? These angles are of 0, 1, 2, ...",
@@ -48,11 +50,20 @@ ROPE_ANGLES = Exercise(
         (EXPONENT + " Yours looks like 4 i / head_dim.", _angles(lambda i, h: -4 * i / h)),
         (EXPONENT + " Yours looks like 2 (i + 1) / head_dim.", _angles(lambda i, h: -2 * (i + 1) / h)),
         (EXPONENT + " Yours looks like 2 (i - 1) / head_dim.", _angles(lambda i, h: -2 * (i - 1) / h)),
+        (EXPONENT + " Yours looks like (2 i + 1) / head_dim.", _angles(lambda i, h: -(2 * i + 1) / h)),
         ("Does the speed fall from pair to pair? Check the sign of the exponent.", _angles(lambda i, h: 2 * i / h)),
-        ("Do brackets hold the exponent together? ** binds tighter than * and /.",
-         lambda p, h, theta: p[:, None] * theta**-2 * torch.arange(h // 2) / h),
-        ("Do brackets hold the exponent together? ** binds tighter than * and /.",
-         lambda p, h, theta: p[:, None] / theta**2 * torch.arange(h // 2) / h),
+        ("Does the speed fall from pair to pair? Check the sign of the exponent.",  # as float32 rounds it
+         lambda p, h, theta: p[:, None] * float(theta) ** (torch.arange(0, h, 2) / h)),
+        *[(BRACKETS, program) for program in (
+            lambda p, h, theta: p[:, None] * theta**-2 * torch.arange(h // 2) / h,
+            lambda p, h, theta: p[:, None] * float(theta) ** -torch.arange(0, h, 2) / h,
+            lambda p, h, theta: p[:, None] * float(theta) ** -torch.arange(h // 2) / h,
+            lambda p, h, theta: p[:, None] / (float(theta) ** torch.arange(0, h, 2) / h),
+            lambda p, h, theta: p[:, None] / (float(theta) ** torch.arange(h // 2) / h),
+        )],
+        *[(WHOLE, _angles(exponent)) for exponent in (lambda i, h: -2 * i // h, lambda i, h: -(2 * i // h))],
+        ("Does the last exponent reach -1? It ends at -(head_dim - 2) / head_dim.",
+         _angles(lambda i, h: -torch.linspace(0, 1, len(i)))),
         ("Is there one angle per pair? Count i from 0 to head_dim / 2 - 1.",
          lambda p, h, theta: p[:, None] * float(theta) ** (-2 * torch.arange(h) / h)),
         ("Is there one angle per pair? Count i from 0 to head_dim / 2 - 1.",
@@ -68,6 +79,11 @@ ROPE_ANGLES = Exercise(
          lambda p, h, theta: _angles()(p, h, theta) % (2 * math.pi)),
         *[("Do the positions stay in float32? Half precision does not tell 8001 from 8000.",
            lambda p, h, theta, half=half: _angles()(p.to(half), h, theta)) for half in (torch.bfloat16, torch.float16)],
+        *[("Is there a 2 pi too many? The angle in radians is the position times the speed.",
+           lambda p, h, theta, factor=factor: _angles()(p, h, theta) * factor)
+          for factor in (2 * math.pi, 1 / (2 * math.pi))],
+        ("Do you multiply by the wavelength? The angle is the position times the speed.",
+         lambda p, h, theta: p[:, None] * 2 * math.pi / float(theta) ** (-torch.arange(0, h, 2) / h)),
         ("Is the angle in radians, not in degrees?", lambda p, h, theta: _angles()(p, h, theta).rad2deg()),
         ("Is it the angle itself, not its cosine?", lambda p, h, theta: _angles()(p, h, theta).cos()),
         ("Is it the angle itself, not its sine?", lambda p, h, theta: _angles()(p, h, theta).sin()),
@@ -75,8 +91,7 @@ ROPE_ANGLES = Exercise(
         ("Is the angle a whole number here? Convert to float before multiplying.",
          lambda p, h, theta: _angles()(p, h, theta).floor()),
     ],
-    any_float=True,
-    dtype_hint="Are the angles float32? Half precision and whole numbers cannot tell distant positions apart.",
+    dtype_hint="The text asks for float32. Compute in float32 or finer, and convert at the end with .float().",
 )  # fmt: skip
 check_rope_angles = check_of(ROPE_ANGLES)
 
@@ -107,17 +122,18 @@ def _rope_inputs(batch, heads, tokens, head_dim, seed=0):
 
 
 def _rope_cases():
-    half_inputs = each(torch.bfloat16, *_rope_inputs(1, 2, 3, 8, 5))
-    x, cos, sin = _rope_inputs(2, 3, 4, 6, 6)
+    small = torch.tensor([3.0, 5.0, 1.0, 2.0]).view(1, 1, 1, 4), torch.tensor([[0.6, 0.8]]), torch.tensor([[0.8, 0.6]])
+    x, cos, sin = _rope_inputs(1, 3, 4, 6, 6)
+    square = "Here are as many heads as tokens: the angles follow the tokens, not the heads."
     return [
+        Case("x = 3, 5, 1, 2 at one position", small),
         Case("x of shape (1, 1, 3, 8)", _rope_inputs(1, 1, 3, 8)),
         Case("x of shape (2, 3, 5, 8)", _rope_inputs(2, 3, 5, 8, 1), BATCH),
-        Case("as many heads as tokens", _rope_inputs(2, 4, 4, 6, 2), "Do the angles follow the tokens, not the heads?"),
-        Case("one token", _rope_inputs(2, 2, 1, 6, 3)),
+        Case("as many heads as tokens", _rope_inputs(1, 4, 4, 6, 2), square),
         Case("head_dim 2", _rope_inputs(1, 2, 3, 2, 4)),
-        Case("bfloat16", half_inputs),
-        Case("x in float16, cos and sin in float32", (x.half(), cos, sin), "Is the result converted back to x.dtype?"),
-        Case("x not contiguous", (not_contiguous(x, 1, 2), cos, sin), MEMORY),
+        Case("bfloat16", each(torch.bfloat16, *_rope_inputs(1, 2, 3, 8, 5))),
+        Case("x in float16, cos and sin in float32", (x.half(), cos, sin), "Which dtype has float16 times float32?"),
+        Case("x not contiguous", (not_contiguous(torch.cat((x, -x)), 1, 2), cos, sin), MEMORY),
         Case("gradients", _rope_inputs(1, 2, 3, 4, 7), gradients=1),  # of x: in a model cos and sin are tables
     ]
 
@@ -167,7 +183,23 @@ def _rope_mistakes(split, join, other_split, other_join, other_hint, wide, other
             slip(lambda a, b, c, s: (a * c - b * s, b * c - a * s)),
         ),
         ("Are cos and sin swapped?", slip(lambda a, b, c, s: (a * s - b * c, b * s + a * c))),
+        *[
+            ("Is the second member b cos + a sin? Your first members are right.", slip(form))
+            for form in (
+                lambda a, b, c, s: (a * c - b * s, a * c + b * s),
+                lambda a, b, c, s: (a * c - b * s, a * s - b * c),
+            )
+        ],
+        (
+            "cos and sin are cosines and sines already. Do you take them once more?",
+            lambda x, c, s: _rotated(x, c.cos(), s.sin(), split, join),
+        ),
+        (
+            "Has the result as many dimensions as x? .flatten() without a number joins all of them.",
+            lambda x, c, s: _rotated(x, c, s, split, join).flatten(),
+        ),
         ("Do you turn both members of a pair?", slip(lambda a, b, c, s: (a * c - b * s, b))),
+        ("Do you turn both members of a pair?", slip(lambda a, b, c, s: (a, b * c + a * s))),
         (
             "Do you use the first member after it was changed? Keep the old value.",
             slip(lambda a, b, c, s: (a * c - b * s, b * c + (a * c - b * s) * s)),
@@ -175,7 +207,23 @@ def _rope_mistakes(split, join, other_split, other_join, other_hint, wide, other
         ("Is the part with the sine missing?", slip(lambda a, b, c, s: (a * c, b * c))),
         ("Are the two members of a pair in the wrong order?", slip(lambda a, b, c, s: (b * c + a * s, a * c - b * s))),
         ("Do you put the pairs back where they came from?", lambda x, c, s: _rotated(x, c, s, split, other_join)),
-        ("Do you put the pairs back where they came from?", lambda x, c, s: _rotated(x, c, s, other_split, join)),
+        (
+            "Do you take both members of a pair from the right places? Look at how you cut x.",
+            lambda x, c, s: _rotated(x, c, s, other_split, join),
+        ),
+        (BATCH, lambda x, c, s: _rotated(x[:1], c, s, split, join)),
+        (BATCH, lambda x, c, s: _rotated(x[:1], c, s, split, join).expand_as(x)),
+        (
+            "torch.cat joins along the first dimension unless told dim=-1.",
+            lambda x, c, s: _rotated(x, c, s, split, lambda a, b: torch.cat((a, b))),
+        ),
+        *[
+            (
+                "torch.stack makes a dimension more than x has. Where do both members of a pair belong?",
+                lambda x, c, s, dim=dim: _rotated(x, c, s, split, lambda a, b: torch.stack((a, b), dim)),
+            )
+            for dim in (-1, -2, 0)
+        ],
         (
             "Does angle i belong to pair i? Your cos and sin are widened for the other layout.",
             lambda x, cos, sin: _wide(x, cos, sin, turn(split, join), other_wide),
@@ -250,18 +298,23 @@ def _by_head(weight, head_dim, order):
     return weight.reshape(-1, head_dim, weight.shape[-1])[:, order].reshape(weight.shape)
 
 
+HEADS = "Here are several heads, and each is reordered on its own."
 ROPE_PERMUTATION = Exercise(
     rope_permutation,
     [
-        Case("one head of 6, weight (6, 5)", (draw(6, 5), 6)),
-        Case("three heads of 8, weight (24, 5)", (draw(24, 5, seed=1), 8), "Is each head reordered on its own?"),
-        Case("square weight (12, 12), heads of 6", (draw(12, 12, seed=2), 6), "Do you reorder rows, not columns?"),
+        Case("rows 0 to 5, one head of 6", (torch.arange(6.0)[:, None], 6)),
+        Case("one head of 8, weight (8, 5)", (draw(8, 5), 8)),
+        Case("three heads of 8, weight (24, 5)", (draw(24, 5, seed=1), 8), HEADS),
+        Case("square weight (12, 12), heads of 6", (draw(12, 12, seed=2), 6), HEADS),
         Case("heads of 2: nothing moves", (draw(6, 3, seed=3), 2)),
-        Case("heads of 4, one column", (draw(8, 1, seed=4), 4)),
-        Case("float16", (draw(16, 3, seed=5).half(), 8)),
-        Case("weight not contiguous", (not_contiguous(draw(16, 3, seed=6)), 8), MEMORY),
+        Case("heads of 4, one column", (draw(8, 1, seed=4), 4), HEADS),
+        Case("float16", (draw(8, 3, seed=5).half(), 8)),
+        Case("weight not contiguous", (not_contiguous(draw(8, 3, seed=6)), 8), MEMORY),
     ],
     [
+        ("Where are the other heads? Your result holds the rows of one.", lambda w, h: w[_order(h)]),
+        ("Where are the other heads? Your result holds the rows of one.", lambda w, h: w[-h:][_order(h)]),
+        ("Is each head reordered? Yours is only the first head.", lambda w, h: torch.cat((w[_order(h)], w[h:]))),
         ("Is this the way back, from halves to interleaved? The other direction is asked.",
          lambda w, h: _by_head(w, h, _order(h).argsort())),
         ("Is each head reordered on its own? You reorder all rows at once.", lambda w, h: w[_order(len(w))]),
@@ -278,6 +331,16 @@ ROPE_PERMUTATION = Exercise(
         ("Does every row appear once? One half of yours is there twice.", lambda w, h: torch.cat((w[::2], w[::2]))),
         ("Is a reshape to (heads * h, D) missing at the end?",
          lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(1, 2)),
+        *[("Does every row stay in its head? The dimension of the heads keeps its place.",
+           lambda w, h, dim=dim: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(0, dim).reshape(w.shape))
+          for dim in (1, 2)],
+        *[("Does every row stay whole? The last dimension keeps its place.",
+           lambda w, h, dim=dim: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(dim, 3).reshape(w.shape))
+          for dim in (1, 2)],
+        ("Does torch.stack make a dimension more than weight has? torch.cat joins rows.",
+         lambda w, h: w.reshape(-1, h, w.shape[-1])[:, _order(h)]),
+        (".split(n) makes pieces of n rows, not n pieces. How many rows has a head?",
+         lambda w, h: torch.cat([torch.cat((part[::2], part[1::2])) for part in w.split(len(w) // h)])),
         ("Is the result transposed?", lambda w, h: _by_head(w, h, _order(h)).T),
         ("Do you only reshape? The rows are where they were: is a transpose missing?", lambda w, h: w),
     ],
@@ -300,18 +363,27 @@ def llama3_scaling(inv_freq, factor, low_freq_factor, high_freq_factor, original
     return torch.stack(speeds).to(inv_freq.dtype)
 
 
-def _scaled(turn=2 * math.pi, clamp=True, hard=False, flip=False, waves=False, fixed=None, times=False):
+def _straight(n, low, high):
+    return (n - low) / (high - low)
+
+
+def _scaled(
+    turn=2 * math.pi, clamp=True, hard=False, flip=False, waves=False, fixed=None, count=None, share=_straight,
+    slowed=torch.div, branches=False,
+):  # fmt: skip
     """The scaling with one slip."""
 
     def program(inv_freq, factor, low, high, length):
         factor, low, high, length = (fixed or {}).get("factor", factor), low, high, (fixed or {}).get("length", length)
         low, high = ((fixed or {}).get("low", low), (fixed or {}).get("high", high))
-        keep = (length * inv_freq / turn - low) / (high - low)
+        n = count(inv_freq, length) if count else length * inv_freq / turn
+        keep = share(n, low, high)
         keep = (keep > 0.5).float() if hard == "middle" else (keep > 0).float() if hard == "low" else keep
         keep = (keep >= 1).float() if hard == "high" else keep
-        keep = keep.clamp(0, 1) if clamp else keep
+        keep = keep.clamp(0, 1) if clamp and not branches else keep
+        keep = torch.where(n > high, 1.0, torch.where(n < low, 0.0, keep)) if branches else keep
         keep = 1 - keep if flip else keep
-        slow = inv_freq * factor if times else inv_freq / factor
+        slow = slowed(inv_freq, factor)
         return 1 / (keep / inv_freq + (1 - keep) / slow) if waves else keep * inv_freq + (1 - keep) * slow
 
     return program
@@ -326,11 +398,12 @@ BLEND = "Is there a blend between the two limits? Yours jumps."
 LLAMA3_SCALING = Exercise(
     llama3_scaling,
     [
+        Case("speeds 1, 0.2, 0.01, trained on 64 tokens", (torch.tensor([1.0, 0.2, 0.01]), 8.0, 1.0, 4.0, 64)),
         Case("32 pairs, factor 8, trained on 8192 tokens", (_speeds(64, 500000.0), 8.0, 1.0, 4.0, 8192)),
-        Case("factor 32", (_speeds(64, 500000.0), 32.0, 1.0, 4.0, 8192), "Do you use the factor given?"),
-        Case("trained on 64 tokens", (_speeds(16, 100.0), 4.0, 1.0, 4.0, 64), "Do you use the length given?"),
-        Case("limits 2 and 6", (_speeds(32, 1000.0), 8.0, 2.0, 6.0, 256), "Do you use both limits given?"),
-        Case("speeds in any order", (_speeds(32, 1000.0).flip(0), 8.0, 1.0, 4.0, 256), "Does each pair stand alone?"),
+        Case("factor 32", (_speeds(64, 500000.0), 32.0, 1.0, 4.0, 8192)),
+        Case("factor 4, trained on 16 tokens", (_speeds(16, 100.0), 4.0, 1.0, 4.0, 16)),
+        Case("limits 2 and 10", (_speeds(32, 1000.0), 8.0, 2.0, 10.0, 256)),
+        Case("slowest pair first", (_speeds(32, 1000.0).flip(0), 8.0, 1.0, 4.0, 256), "The slowest pair is first."),
         Case("one pair", (torch.tensor([0.3]), 8.0, 1.0, 4.0, 64)),
         Case("float64, not contiguous", (_speeds(64, 1000.0).double()[::3], 8.0, 1.0, 4.0, 256), MEMORY),
     ],
@@ -340,17 +413,42 @@ LLAMA3_SCALING = Exercise(
         *[(BLEND, _scaled(hard=hard)) for hard in ("middle", "low", "high")],
         ("Is the blend the wrong way round, or are the two limits swapped? The faster a pair, the more of it is kept.",
          _scaled(flip=True)),
-        ("Is the wavelength 2 pi / inv_freq? The 2 pi seems to be missing.", _scaled(turn=1.0)),
-        ("Is the wavelength 2 pi / inv_freq? A factor 2 seems to be missing.", _scaled(turn=math.pi)),
-        ("Do brackets hold 2 * pi together? L * f / 2 * pi multiplies by pi.", _scaled(turn=2 / math.pi)),
+        ("Is the blend the wrong way round? The faster a pair, the more of it is kept.",
+         _scaled(share=lambda n, low, high: (high - n) / (high - low), branches=True)),
+        ("Does the share grow from 0 at low to 1 at high? Yours is a half everywhere between.",
+         _scaled(share=lambda n, low, high: 0 * n + 0.5, branches=True)),
+        ("n is the length times the speed, over 2 pi. Is the 2 pi missing?", _scaled(turn=1.0)),
+        ("n is the length times the speed, over 2 pi. Is the 2 missing?", _scaled(turn=math.pi)),
+        ("Do brackets hold 2 * pi together? x / 2 * pi multiplies by pi.", _scaled(turn=2 / math.pi)),
+        ("Is n upside down? It counts turns, so the fastest pair has the largest n.",
+         _scaled(count=lambda f, length: 2 * math.pi / (length * f))),
+        ("Is n upside down? It counts turns, so the fastest pair has the largest n.",
+         _scaled(count=lambda f, length: length / f / (2 * math.pi))),
+        ("Does n count the turns within the trained length? The length is missing.",
+         _scaled(count=lambda f, length: 2 * math.pi / f)),
+        ("Do you use both limits given? Yours takes the high one as 4 times the low one.",
+         lambda f, factor, low, high, length: _scaled()(f, factor, low, 4 * low, length)),
         ("Do you blend the speeds? You blend wavelengths.", _scaled(waves=True)),
         ("Is the blend kept between 0 and 1? Outside the limits it must not go on.", _scaled(clamp=False)),
-        ("Are slow pairs divided by factor, not multiplied?", _scaled(times=True)),
+        ("Are slow pairs divided by factor, not multiplied?", _scaled(slowed=torch.mul)),
         ("Do you use the factor given, not a fixed 8?", _scaled(fixed={"factor": 8.0})),
         ("Do you use the factor given, not a fixed 32?", _scaled(fixed={"factor": 32.0})),
         ("Do you use the length given, not a fixed 8192?", _scaled(fixed={"length": 8192})),
         ("Do you use the length given, not a fixed 131072?", _scaled(fixed={"length": 131072})),
         ("Do you use the limits given, not fixed 1 and 4?", _scaled(fixed={"low": 1.0, "high": 4.0})),
+        *[("Is the share 0 at n = low and 1 at n = high? Try both in your formula.",
+           _scaled(share=share, branches=branches)) for branches in (False, True)
+          for share in (lambda n, low, high: n / high, lambda n, low, high: n / (high - low),
+                        lambda n, low, high: (n - low) / high, lambda n, low, high: n - low / (high - low))],
+        ("Does the share grow in a straight line over n? Yours is straight over the wavelength.",
+         _scaled(share=lambda n, low, high: (1 / low - 1 / n) / (1 / low - 1 / high))),
+        ("Where is the slowed speed? Its share is the rest, 1 - s.",
+         _scaled(slowed=lambda f, factor: 0 * f)),
+        ("Is a speed missing? The slowed speed is omega / f, not 1 / f.", _scaled(slowed=lambda f, factor: 1 / factor)),
+        ("Which end is slow? You slow the fast pairs and keep the slow ones.",
+         lambda f, factor, low, high, length: torch.where(
+             length * f / (2 * math.pi) > high, f / factor,
+             torch.where(length * f / (2 * math.pi) < low, f, _scaled()(f, factor, low, high, length)))),
         ("Which end is slow? You slow the fast pairs and keep the slow ones.",
          lambda f, factor, *rest: f * f / factor / _scaled()(f, factor, *rest)),
         ("Is it the speed, not the wavelength, that is asked?", lambda f, *rest: 2 * math.pi / _scaled()(f, *rest)),
