@@ -1,11 +1,13 @@
 """The exercises of notebook 03, SwiGLU: specification, cases, known mistakes with hints, check."""
 
+import inspect
 import math
+import re
 from itertools import permutations
 
 import torch
 
-from checks.base import BATCH, LEADING, MEMORY, Case, Exercise, Wrong, draw, each, not_contiguous
+from checks.base import AUTOGRAD, BATCH, LEADING, MEMORY, Case, Exercise, Wrong, draw, each, not_contiguous
 from checks.judge import check_of
 
 
@@ -20,17 +22,19 @@ def silu_derivative(x):
     return (s + x.detach().double() * s * (1 - s)).to(x.dtype)
 
 
-OVERFLOW = "Does exp overflow for large entries? torch.sigmoid does not."
-CANCELS = "Is a tiny sigmoid lost? 1 + tanh and 1 - sigmoid give 0 at -20, torch.sigmoid gives 2e-9."
-GRADIENT_OVERFLOW = "Is the gradient nan at -300? There exp overflows, inside the formula: torch.sigmoid does not."
-BY_HAND = "Does your formula give the right numbers by hand? (math.exp takes one number, torch.exp a tensor.)"
+OVERFLOW = "Only large entries fail: exp(200) is infinite, and so is exp(12) in float16. torch.sigmoid never overflows."
+CANCELS = "At -20 a tiny sigmoid is lost: 1 + tanh and 1 - sigmoid give 0 there. torch.sigmoid gives 2e-9."
+GRADIENT_OVERFLOW = (
+    "The values are right, but a gradient is nan: exp(300) is infinite, and so is exp(12) in float16. "
+    "torch.sigmoid is safe for both."
+)
 
 
 def _pointwise_cases(gradients):
     return [
         Case("x = -2, -1, 0, 1, 3", (torch.tensor([-2.0, -1.0, 0.0, 1.0, 3.0]),)),
         Case("x of shape (2, 3, 5)", (draw(2, 3, 5, scale=2.0),), LEADING),
-        Case("one number, shape ()", (torch.tensor(-0.7),), LEADING),
+        Case("one number, shape ()", (torch.tensor(-0.7),), "One number has no axes: does your code need one?"),
         Case("x about 1e-3", (draw(7, seed=1, scale=1e-3),)),
         Case("x = -200, 200", (torch.tensor([-200.0, 200.0]),), OVERFLOW),
         Case("x = -50, -20", (torch.tensor([-50.0, -20.0]),), CANCELS),
@@ -43,7 +47,7 @@ def _pointwise_cases(gradients):
         Case(
             "gradients in float16",
             (torch.tensor([-300.0, -12.0, 0.5, 300.0]).half(),),
-            "Is the gradient nan at -12? In float16 exp(12) overflows: torch.sigmoid does not.",
+            GRADIENT_OVERFLOW,
             gradients=True,
         ),
     ] * gradients
@@ -72,7 +76,6 @@ SILU = Exercise(
         ("Is this Mish? SiLU uses the sigmoid.", lambda x: torch.nn.functional.mish(x)),
         ("Is this the derivative of SiLU?", silu_derivative),
     ],
-    hint=BY_HAND,
 )  # fmt: skip
 check_silu = check_of(SILU)
 SILU_DERIVATIVE = Exercise(
@@ -84,6 +87,8 @@ SILU_DERIVATIVE = Exercise(
          lambda x: x.sigmoid() * (1 - x.sigmoid())),
         ("Is the second term of the product rule missing?", lambda x: x.sigmoid()),
         ("Is the first term of the product rule missing?", lambda x: x * x.sigmoid() * (1 - x.sigmoid())),
+        ("Does x multiply the second term? Yours multiplies the first.",
+         lambda x: x * x.sigmoid() + x.sigmoid() * (1 - x.sigmoid())),
         ("Is a sigmoid missing in the second term?", lambda x: x.sigmoid() + x * (1 - x.sigmoid())),
         ("Is an x missing in the second term?", lambda x: x.sigmoid() + x.sigmoid() * (1 - x.sigmoid())),
         ("Check a sign: is it 1 + x (1 - sigmoid)?", lambda x: x.sigmoid() * (1 - x * (1 - x.sigmoid()))),
@@ -95,12 +100,14 @@ SILU_DERIVATIVE = Exercise(
         ("Is this the derivative of ReLU?", lambda x: (x > 0).to(x.dtype)),
         *[
             ("Is the slope exact? Yours looks like a difference of two values.",
-             lambda x, a=a, b=b: (silu(x + a) - silu(x - b)) / (a + b))
+             lambda x, a=a, b=b, dtype=dtype: ((silu(x.to(dtype or x.dtype) + a) - silu(x.to(dtype or x.dtype) - b))
+                                               / (a + b)).to(x.dtype))
             for a, b in ((1, 1), (1, 0), (0.1, 0.1), (0.1, 0), (0.01, 0), (0.01, 0.01), (0.001, 0))
+            for dtype in (None, torch.float64)
         ],
         (OVERFLOW, lambda x: x.exp() / (1 + x.exp()) + x * x.exp() / (1 + x.exp()) ** 2),
     ],
-    hint=BY_HAND,
+    forbid=AUTOGRAD,
 )  # fmt: skip
 check_silu_derivative = check_of(SILU_DERIVATIVE)
 
@@ -131,26 +138,55 @@ def _F(name):
     return getattr(torch.nn.functional, name)
 
 
+def _parameters_kept(function):
+    """The function, but an answer whose gradient ends in a new nn.Parameter is refused with the cause."""
+    if inspect.isbuiltin(function):
+        return function
+
+    def watched(x, *weights):
+        y = function(x, *weights)
+        asked = any(value.requires_grad for value in (x, *weights))
+        steps = [y.grad_fn] if asked and isinstance(y, torch.Tensor) else []
+        for step in steps:
+            if isinstance(getattr(step, "variable", None), torch.nn.Parameter):
+                raise Wrong(
+                    "the values are right, but a gradient ends in a new nn.Parameter.",
+                    "nn.Parameter(w) is a new tensor that does not know w: use w itself, as in F.linear(x, w).",
+                )
+            steps += [before for before, _ in getattr(step, "next_functions", ()) if before not in (None, *steps)]
+        return y
+
+    return watched
+
+
+ONE_EINSUM = "Do g and u each sum over D, before they meet? In one einsum they share a single x and a single sum."
 TRANSPOSE = "Is a transpose missing? Weights are (out, in), so y = x @ weight.T."
 SWIGLU = Exercise(
     swiglu,
     [
+        Case("one token, D 2, F 2",  # gates 1 and -1, ups 2 and 3
+             (torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [1.0, -1.0]]),
+              torch.tensor([[2.0, 0.0], [1.0, 1.0]]), torch.tensor([[1.0, 1.0], [0.0, 1.0]]))),
         Case("one token, D 4, F 6", _swiglu_inputs(1, 4, hidden=6)),
         Case("three tokens, D 4, F 6", _swiglu_inputs(3, 4, hidden=6, seed=10), BATCH),
         Case("x of shape (2, 3, 5), F 7", _swiglu_inputs(2, 3, 5, hidden=7, seed=20), LEADING),
-        Case("x of shape (4,)", _swiglu_inputs(4, hidden=3, seed=30), LEADING),
-        Case("D equal to F", _swiglu_inputs(2, 5, hidden=5, seed=40), TRANSPOSE),
+        Case("x of shape (4,)", _swiglu_inputs(4, hidden=3, seed=30),
+             "One token alone has no axis before the last: does your code need one?"),
+        Case("D equal to F", _swiglu_inputs(2, 5, hidden=5, seed=40)),
         Case("float16", each(torch.float16, *_swiglu_inputs(2, 4, hidden=6, seed=50))),
         Case("bfloat16", each(torch.bfloat16, *_swiglu_inputs(2, 4, hidden=6, seed=60))),
         Case("x and weights not contiguous",
-             tuple(map(not_contiguous, _swiglu_inputs(2, 3, 4, hidden=6, seed=70))), MEMORY),
+             tuple(map(not_contiguous, _swiglu_inputs(3, 4, hidden=6, seed=70))), MEMORY),
         Case("gradients", _swiglu_inputs(2, 3, hidden=4, seed=80), gradients=True),
         Case("gradients, gates near -300 and 300",
              (torch.tensor([[300.0, 1.0], [-300.0, 2.0]]), torch.tensor([[1.0, 0.5], [-1.0, 0.5], [0.01, 1.0]]),
               draw(3, 2, seed=91), draw(2, 3, seed=92)),
-             "Does exp overflow in your silu? F.silu or torch.sigmoid does not.", gradients=True),
+             "Only gates of -300 and 300 fail: does exp overflow in your silu? F.silu does not.", gradients=True),
     ],
     [
+        (TRANSPOSE, lambda x, g, u, d: (_F("silu")(x @ g) * (x @ u)) @ d),
+        (TRANSPOSE, lambda x, g, u, d: (_F("silu")(x @ g) * (x @ u)) @ d.T),
+        (TRANSPOSE, lambda x, g, u, d: (_F("silu")(x @ g.T) * (x @ u.T)) @ d),
         ("Is silu on the gate branch (w_gate), not on the up branch?", _glu(lambda g, u: g * _F("silu")(u))),
         ("Is silu missing? Without it there is no gate.", _glu(lambda g, u: g * u)),
         ("Is it silu, not the sigmoid alone?", _glu(lambda g, u: g.sigmoid() * u)),
@@ -163,13 +199,23 @@ SWIGLU = Exercise(
         ("Is it silu, not tanh?", _glu(lambda g, u: g.tanh() * u)),
         ("Is it silu, not softmax?", _glu(lambda g, u: g.softmax(-1) * u)),
         ("Is the up branch (w_up) missing?", _glu(lambda g, u: _F("silu")(g))),
+        ("Is w_gate used twice, where w_up belongs?", _glu(lambda g, u: _F("silu")(g) * g)),
+        ("Is w_up used twice, where w_gate belongs?", _glu(lambda g, u: _F("silu")(u) * u)),
+        ("silu(g) already holds a factor g: do you multiply by g again?", _glu(lambda g, u: g * _F("silu")(g) * u)),
+        ("Is silu on the gates, not on x?", lambda x, g, u, d: ((_F("silu")(x) @ g.T) * (x @ u.T)) @ d.T),
+        ("Is silu on the gates, not on x?",
+         lambda x, g, u, d: ((_F("silu")(x) @ g.T) * (_F("silu")(x) @ u.T)) @ d.T),
         ("Is the gate branch (w_gate) missing?", _glu(lambda g, u: _F("silu")(u))),
         ("Is the gate branch (w_gate) missing?", _glu(lambda g, u: u)),
         ("Is silu taken before w_down, not after it?", lambda x, g, u, d: _F("silu")(((x @ g.T) * (x @ u.T)) @ d.T)),
         ("Is w_down missing at the end?", lambda x, g, u, d: _F("silu")(x @ g.T) * (x @ u.T)),
         ("Is there a residual? Only the feed-forward is asked, without + x.",
          lambda x, g, u, d: _F("silu")(x @ g.T).mul(x @ u.T) @ d.T + x),
+        (ONE_EINSUM, lambda x, g, u, d: torch.einsum("...d,fd,fd,df->...d", x, g, u, d)),
+        (ONE_EINSUM, lambda x, g, u, d: _F("silu")(torch.einsum("...d,fd,fd->...f", x, g, u)) @ d.T),
+        (ONE_EINSUM, lambda x, g, u, d: torch.einsum("...d,fd,fd->...f", x, g, u) @ d.T),
     ],
+    adapt=_parameters_kept,
 )  # fmt: skip
 check_swiglu = check_of(SWIGLU)
 
@@ -203,6 +249,7 @@ HIDDEN_DIM = Exercise(
     [
         Case(f"dim {dim}, multiple_of {multiple}, ffn_dim_multiplier {multiplier}", (dim, multiple, multiplier))
         for dim, multiple, multiplier in (
+            (6, 5, None),  # 16, up to 20
             (4096, 256, None),
             (5120, 256, None),
             (288, 32, None),
@@ -240,7 +287,6 @@ HIDDEN_DIM = Exercise(
         ("Is the width rounded up to a multiple of multiple_of?", _width(fixed=1)),
         ("Is it the width, not the number of multiples?", lambda d, m, f: _width()(d, m, f) // m),
     ],
-    hint="Does your rule give 11008 for dim 4096, multiple_of 256 and no multiplier?",
 )  # fmt: skip
 check_hidden_dim = check_of(HIDDEN_DIM)
 
@@ -269,25 +315,37 @@ def _judged_by_role(function):
 
     def probe(weights, x, y):
         true = matrix_roles(weights, x, y)
-        answer = function({name: weight.clone() for name, weight in weights.items()}, x.clone(), y.clone())
+        gate, down = tuple(weights[true["gate"]].shape), tuple(weights[true["down"]].shape)
+        try:
+            answer = function({name: weight.clone() for name, weight in weights.items()}, x.clone(), y.clone())
+        except RuntimeError as error:
+            misfit = re.search(r"must match|mat1 and mat2|broadcast|size mismatch|same shape", str(error))
+            if gate == down or not misfit:
+                raise
+            raise Wrong(
+                f"it raises RuntimeError: {error}. Here gate and up are {gate}, down is {down}.",
+                "Four of the six orders do not fit by shape: compare the shapes, and skip these orders.",
+            ) from None
         if answer is None:
             raise Wrong(
-                "it returns None.",
-                "Did no order give y? Rounding differs from order to order of the sums: "
-                "compare with torch.allclose(..., atol=1e-4), not with ==.",
+                f"it returns None. Here gate and up are {gate}, down is {down}.",
+                "Here any of the three could be down: do you try all six orders?"
+                if gate == down
+                else "No order gave y. Does your layer pass exercise 3, and do you use torch.allclose(..., atol=1e-4)?",
             )
         if not isinstance(answer, dict) or set(answer) != set(true):
             raise Wrong(
                 "a dictionary with the keys gate, up and down is expected.",
                 'Return {"gate": name, "up": name, "down": name}: roles are the keys, names the values.',
             )
+        if any(isinstance(value, torch.Tensor) for value in answer.values()):
+            raise Wrong("the values of the dictionary are tensors.", "Hand back the names, not the tensors.")
         if sorted(map(str, answer.values())) != sorted(weights):
             raise Wrong(
                 f"the names are {', '.join(map(str, answer.values()))}, expected {', '.join(weights)}.",
                 "Does each name of the dictionary appear once?",
             )
         if answer["down"] != true["down"]:
-            gate, down = tuple(weights[true["gate"]].shape), tuple(weights[true["down"]].shape)
             raise Wrong(
                 f"{answer['down']} is not down. Here gate and up are {gate}, down is {down}.",
                 "Shapes tell nothing here: do you try all six orders?"
@@ -308,12 +366,13 @@ def _judged_by_role(function):
 MATRIX_ROLES = Exercise(
     matrix_roles,
     [
-        _roles_case("D 4, F 6, names a, b, c", "bca", 4, 6, 300),
+        _roles_case("D 2, F 3, names a, b, c", "bca", 2, 3, 300),
         _roles_case("the same widths, other roles", "acb", 4, 6, 310),
         _roles_case("F smaller than D", "cab", 6, 4, 320),
         _roles_case("D equal to F", "cba", 5, 5, 330),
         _roles_case("D equal to F, other roles", "bac", 5, 5, 340),
-        _roles_case("other names", ("w10", "w2", "w"), 4, 6, 350, "Do you take the names from weights?"),
+        _roles_case("other names", ("w10", "w2", "w"), 4, 6, 350,
+                    "The matrices have other names here: do you take the names from weights?"),
     ],
     [],
     adapt=_judged_by_role,

@@ -25,7 +25,7 @@ def silu__in_place_on_a_copy(x):
     return F.silu(x.clone(), inplace=True)
 
 
-@wrong("nan at -12")
+@wrong("nan")
 def silu__exp_clamped_for_float32(x):
     return x / (1 + torch.exp(-x.clamp(min=-88)))
 
@@ -35,12 +35,12 @@ def silu__tanh_for_the_sigmoid(x):
     return (x.float() * (1 + torch.tanh(x.float() / 2)) / 2).to(x.dtype)
 
 
-@wrong("nan at -300")
+@wrong("a gradient is nan")
 def silu__division(x):
     return (x.float() / (1 + torch.exp(-x.float()))).to(x.dtype)
 
 
-@wrong("torch.exp")
+@wrong("math.exp")
 def silu__math_exp(x):
     return x / (1 + math.exp(-x))
 
@@ -53,7 +53,7 @@ def silu__through_numpy(x):
     return torch.from_numpy(array / (1 + np.exp(-array.astype(np.float64)))).to(x.dtype)
 
 
-@wrong("Count from the end")
+@wrong("One number has no axes")
 def silu__loop_over_one_dimension(x):
     return torch.stack([x[i] * torch.sigmoid(x[i]) for i in range(x.shape[0])])
 
@@ -64,10 +64,39 @@ def silu_derivative__product_rule(x):
     return s * (1 + x * (1 - s))
 
 
-@right
+@wrong("rules out")
 def silu_derivative__autograd(x):
     x = x.detach().clone().requires_grad_()
     return torch.autograd.grad(F.silu(x).sum(), x)[0]
+
+
+@wrong("rules out")
+def silu_derivative__backward(x):
+    x = x.detach().clone().requires_grad_()
+    F.silu(x).sum().backward()
+    return x.grad
+
+
+@wrong("rules out")
+def silu_derivative__torch_func(x):
+    return torch.func.grad(lambda x: F.silu(x).sum())(x)
+
+
+@wrong("rules out")
+def silu_derivative__forward_mode(x):
+    return torch.func.jvp(F.silu, (x,), (torch.ones_like(x),))[1]
+
+
+@wrong("Only large entries fail")
+def silu_derivative__exp(x):
+    s = x.exp() / (1 + x.exp())
+    return s + x * s * (1 - s)
+
+
+@wrong("Yours multiplies the first")
+def silu_derivative__x_in_the_first_term(x):
+    s = torch.sigmoid(x)
+    return x * s + s * (1 - s)
 
 
 @right
@@ -115,6 +144,64 @@ def swiglu__transpose_forgotten(x, w_gate, w_up, w_down):
     return (F.silu(x @ w_gate) * (x @ w_up)) @ w_down
 
 
+@wrong("transpose")
+def swiglu__down_not_transposed(x, w_gate, w_up, w_down):
+    return (F.silu(x @ w_gate.T) * (x @ w_up.T)) @ w_down
+
+
+@wrong("w_gate used twice")
+def swiglu__gate_twice(x, w_gate, w_up, w_down):
+    return F.linear(F.silu(F.linear(x, w_gate)) * F.linear(x, w_gate), w_down)
+
+
+@wrong("multiply by g again")
+def swiglu__one_gate_too_many(x, w_gate, w_up, w_down):
+    g = F.linear(x, w_gate)
+    return F.linear(g * F.silu(g) * F.linear(x, w_up), w_down)
+
+
+@wrong("not on x")
+def swiglu__silu_of_x(x, w_gate, w_up, w_down):
+    return F.linear(F.linear(F.silu(x), w_gate) * F.linear(x, w_up), w_down)
+
+
+@wrong("nn.Parameter(w) is a new tensor")
+def swiglu__new_parameters(x, w_gate, w_up, w_down):
+    return swiglu__linear(x, *map(torch.nn.Parameter, (w_gate, w_up, w_down)))
+
+
+@wrong("nn.Parameter(w) is a new tensor")
+def swiglu__new_module(x, w_gate, w_up, w_down):
+    layer = model.SwiGLU(w_down.shape[0], w_down.shape[1])
+    for part, weight in ((layer.gate_proj, w_gate), (layer.up_proj, w_up), (layer.down_proj, w_down)):
+        part.weight = torch.nn.Parameter(weight)
+    return layer(x)
+
+
+@wrong("number of dimensions")
+def swiglu__einsum_with_three_axes(x, w_gate, w_up, w_down):
+    g, u = torch.einsum("btd,fd->btf", x, w_gate), torch.einsum("btd,fd->btf", x, w_up)
+    return torch.einsum("btf,df->btd", F.silu(g) * u, w_down)
+
+
+@wrong("fixed number of dimensions")
+def swiglu__columns_for_two_axes(x, w_gate, w_up, w_down):
+    return (w_down @ (F.silu(w_gate @ x.T) * (w_up @ x.T))).T
+
+
+@wrong("share a single x")
+def swiglu__one_einsum(x, w_gate, w_up, w_down):
+    return torch.einsum("...d,fd,fd,df->...d", x, w_gate, w_up, w_down)
+
+
+@wrong("Case D equal to F")
+def swiglu__transposed_by_shape(x, w_gate, w_up, w_down):
+    def product(x, w):
+        return x @ w if w.shape[0] == w.shape[1] == 5 else x @ w.T
+
+    return product(F.silu(product(x, w_gate)) * product(x, w_up), w_down)
+
+
 @right
 def hidden_dim__ceil(dim, multiple_of, ffn_dim_multiplier):
     hidden = int(2 * (4 * dim) / 3)
@@ -160,6 +247,30 @@ def matrix_roles__smallest_error(weights, x, y):
     return dict(zip(("gate", "up", "down"), min(errors, key=errors.get), strict=True))
 
 
+@wrong("any of the three could be down")
+def matrix_roles__first_with_d_rows(weights, x, y):
+    down = next(name for name, weight in weights.items() if len(weight) == x.shape[1])
+    for gate, up in itertools.permutations(name for name in weights if name != down):
+        if torch.allclose(swiglu__linear(x, weights[gate], weights[up], weights[down]), y, atol=1e-4):
+            return {"gate": gate, "up": up, "down": down}
+
+
+@wrong("skip these orders")
+def matrix_roles__misfits_not_skipped(weights, x, y):
+    for order in itertools.permutations(weights):
+        if torch.allclose(swiglu__linear(x, *(weights[name] for name in order)), y, atol=1e-4):
+            return dict(zip(("gate", "up", "down"), order, strict=True))
+
+
+@wrong("your layer pass exercise 3")
+def matrix_roles__relu_for_silu(weights, x, y):
+    for gate, up, down in itertools.permutations(weights):
+        a, b, c = weights[gate], weights[up], weights[down]
+        fits = a.shape == b.shape == c.T.shape and a.shape[1] == x.shape[1]
+        if fits and torch.allclose((F.relu(x @ a.T) * (x @ b.T)) @ c.T, y, atol=1e-4):
+            return {"gate": gate, "up": up, "down": down}
+
+
 @wrong("names from weights")
 def matrix_roles__names_as_in_the_example(weights, x, y):
     return matrix_roles__all_orders({name: weights[name] for name in "abc"}, x, y)
@@ -176,7 +287,7 @@ for words, slip, change in (  # change(the right answer, weights)
      lambda roles, weights: _as_listed(roles, weights) if len({w.shape for w in weights.values()}) == 1 else roles),
     ("names the values", "inverted", lambda roles, weights: {name: role for role, name in roles.items()}),
     ("allclose", "no_order_found", lambda roles, weights: None),
-    ("appear once", "tensors", lambda roles, weights: {role: weights[name] for role, name in roles.items()}),
+    ("names, not the tensors", "tensors", lambda roles, weights: {role: weights[name] for role, name in roles.items()}),
 ):  # fmt: skip
     wrong(words, f"matrix_roles__{slip}")(
         lambda weights, x, y, change=change: change(matrix_roles__all_orders(weights, x, y), weights)
