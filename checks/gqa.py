@@ -22,7 +22,7 @@ def _visible(rule):
 TOP_LEFT = "The queries are the last positions: is the triangle aligned at the bottom right, not at the top left?"
 POLARITY = "Is the mask inverted? True means: may attend."
 BOOLEAN = "Is the result boolean? Compare positions with <=, or end with .bool()."
-SIZES = ((4, 4), (1, 1), (3, 7), (1, 5), (2, 3), (6, 6))
+SIZES = ((2, 3), (4, 4), (1, 1), (3, 7), (1, 5), (6, 6))
 CAUSAL_VISIBLE = Exercise(
     causal_visible,
     [Case(f"{t} queries, {s} keys", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES],
@@ -31,7 +31,6 @@ CAUSAL_VISIBLE = Exercise(
         ("Does a query see itself? Yours sees only what is before.", _visible(lambda q, k: k < q)),
         ("Does a query see one key too many, its successor?", _visible(lambda q, k: k <= q + 1)),
         (POLARITY, _visible(lambda q, k: k > q)),
-        (POLARITY, _visible(lambda q, k: torch.where(k > q, 0.0, -math.inf))),
         ("Is it <=, not >=? Yours sees the future and not the past.", _visible(lambda q, k: k >= q)),
         ("Is it <=, not >=? Yours sees the future and not the past.", lambda t, s: torch.ones(t, s).triu().bool()),
         (TOP_LEFT + " Yours also sees only what is before.", lambda t, s: torch.ones(t, s).tril(-1).bool()),
@@ -44,6 +43,7 @@ CAUSAL_VISIBLE = Exercise(
          lambda t, s: torch.ones(t, t).tril().bool()),
         ("Are queries down and keys across? Yours is transposed.", lambda t, s: causal_visible(t, s).T),
         (BOOLEAN + " The -inf belongs into the scores.", _visible(lambda q, k: torch.where(k > q, -math.inf, 0.0))),
+        ("Is the offset n_key - n_query? Yours is n_query.", lambda t, s: torch.ones(t, s).tril(t).bool()),
         ("Is the offset n_key - n_query? Yours goes the other way.", lambda t, s: torch.ones(t, s).tril(t - s).bool()),
     ],
     dtype_hint=BOOLEAN,
@@ -87,10 +87,17 @@ def _attention_inputs(batch, t, s, h, seed=0, scale=1.5):
     return q, k, v, causal_visible(t, s)
 
 
+def _by_hand():
+    """Two tokens: query 0 sees the value 10 only; query 1 has the scores 2 and 0, the values are 10 and 20."""
+    q, k, v = [[0.0, 1, 0, 1], [2.0, 0, 2, 0]], [[1.0, 1, 1, 1], [1.0, 0, -1, 0]], [[10.0, 0, 0, 0], [20.0, 0, 0, 0]]
+    return (torch.tensor([rows]) for rows in (q, k, v))
+
+
 def _attention_cases():
     q, k, v, visible = _attention_inputs(2, 3, 4, 6, 40)
     odd = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=torch.bool)
     return [
+        Case("two tokens, h 4", (*_by_hand(), causal_visible(2, 2))),
         Case("one batch, 4 queries, 4 keys, h 6", _attention_inputs(1, 4, 4, 6)),
         Case("3 queries, 5 keys, h 4", _attention_inputs(1, 3, 5, 4, 70)),
         Case("batch of 3, 4 queries, 4 keys", _attention_inputs(3, 4, 4, 6, 10), BATCH),
@@ -133,6 +140,8 @@ ATTENTION_HEAD = Exercise(
         ("Are the scores divided, not multiplied, by sqrt(h)?", _attend(lambda q, k: q.shape[-1] ** -0.5)),
         ("Is it the root of the width h, not of the number of keys?", _attend(lambda q, k: math.sqrt(k.shape[-2]))),
         ("Is it the root of the width h, not of the number of queries?", _attend(lambda q, k: math.sqrt(q.shape[-2]))),
+        ("Which h do you take the root of? It is the width of q, not a number from another cell.",
+         _attend(lambda q, k: math.sqrt(1024))),
         ("Do you use the mask? Hidden keys are seen.", _attend(mask=lambda scores, visible: scores)),
         (POLARITY, _attend(mask=lambda scores, visible: _hide(scores, ~visible))),
         ("Does the mask come before the softmax? Masked after it, a row no longer sums to 1.",
@@ -152,13 +161,17 @@ ATTENTION_HEAD = Exercise(
              _attend(mask=lambda scores, visible, fill=fill: scores.masked_fill(~visible, fill)))
             for fill in (-1.0, -10.0)
         ],
+        ("0 times -inf is nan: does torch.where or .masked_fill put -inf into the hidden places only?",
+         _attend(mask=lambda scores, visible: scores + (~visible) * -math.inf)),
         ("Do you use the mask given, not a causal one of your own?",
          lambda q, k, v, visible: _attend()(q, k, v, causal_visible(q.shape[1], k.shape[1]))),
         (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(-2).nan_to_num())),
         (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(-2))),
         (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(0))),
         (SOFTMAX_AXIS, _attend(mask=lambda scores, visible: scores, softmax=lambda scores: scores.softmax(0))),
-        ("Does exp overflow? Subtract each row's largest score, or use torch.softmax.",
+        (SOFTMAX_AXIS, _attend(mask=lambda scores, visible: scores.masked_fill(~visible, -1e4),
+                               softmax=lambda scores: scores.softmax(0))),
+        ("Does exp overflow? Subtract each row's largest score (.amax), or use torch.softmax.",
          _attend(softmax=_naive_softmax)),
         ("Is the softmax missing?", _attend(softmax=lambda scores: scores)),
         ("Is the softmax missing?",
@@ -185,6 +198,7 @@ HEAD_AXIS = "Is the head dimension (dim 1) repeated?"
 REPEAT_KV = Exercise(
     repeat_kv,
     [
+        Case("two heads of one number, n_rep 2", (torch.tensor([[[[1.0]], [[2.0]]]]), 2)),
         Case("x of shape (1, 2, 3, 4), n_rep 2", (draw(1, 2, 3, 4), 2)),
         Case("x of shape (2, 3, 5, 4), n_rep 4", (draw(2, 3, 5, 4, seed=1), 4), BATCH),
         Case("n_rep 1", (draw(2, 3, 2, 4, seed=2), 1)),
@@ -195,7 +209,9 @@ REPEAT_KV = Exercise(
         Case("gradients", (draw(1, 2, 2, 3, seed=7), 2), gradients=True),
     ],
     [
-        ("Is it repeat_interleave (1 1 2 2), not repeat (1 2 1 2)?", lambda x, n: x.repeat(1, n, 1, 1)),
+        ("Is the order 1 1 2 2? Yours is 1 2 1 2.", lambda x, n: x.repeat(1, n, 1, 1)),
+        ("Along which dimension? Without one, repeat_interleave makes a single row of numbers.",
+         lambda x, n: x.repeat_interleave(n)),
         (HEAD_AXIS + " You repeat the tokens.", lambda x, n: x.repeat_interleave(n, 2)),
         (HEAD_AXIS + " You repeat the tokens.", lambda x, n: x.repeat(1, 1, n, 1)),
         (HEAD_AXIS + " You repeat the batch.", lambda x, n: x.repeat_interleave(n, 0)),
@@ -204,6 +220,8 @@ REPEAT_KV = Exercise(
         (HEAD_AXIS + " You repeat the width.", lambda x, n: x.repeat(1, 1, 1, n)),
         ("Do you use n_rep? The heads come out once.", lambda x, n: x),
         ("Do you use the n_rep given, not a fixed 2?", lambda x, n: x.repeat_interleave(2, 1)),
+        ("Does the list depend on n_rep and on the heads of x? [0, 0, 1, 1] is for two heads and n_rep 2.",
+         lambda x, n: x[:, [0, 0, 1, 1]]),
         ("Are the two head dimensions merged into one at the end?",
          lambda x, n: x[:, :, None].expand(-1, -1, n, -1, -1)),
         ("Is every head repeated? Yours is one head only.", lambda x, n: x[:, :1].repeat(1, n * x.shape[1], 1, 1)),
@@ -217,10 +235,11 @@ check_repeat_kv = check_of(REPEAT_KV)
 
 
 def cache_write(cache, length, new):
-    """Write new (B, K, T, h) into cache (B, K, M, h) after its first `length` positions; return all keys so far."""
+    """Write new (B, K, T, h) into a rolling cache (B, K, M, h) of the M newest keys; return them, the oldest first."""
+    n_slots, end = cache.shape[2], length + new.shape[2]
     for t in range(new.shape[2]):
-        cache[:, :, length + t] = new[:, :, t]
-    return torch.stack([cache[:, :, s] for s in range(length + new.shape[2])], dim=2)
+        cache[:, :, (length + t) % n_slots] = new[:, :, t]
+    return torch.stack([cache[:, :, p % n_slots] for p in range(max(0, end - n_slots), end)], dim=2)
 
 
 def _and_the_cache(function):
@@ -228,134 +247,244 @@ def _and_the_cache(function):
 
     def probe(cache, length, new):
         cache = cache.clone()
-        result = function(cache, length, new)
+        try:
+            result = function(cache, length, new)
+        except RuntimeError as error:
+            if length % cache.shape[2] + new.shape[2] <= cache.shape[2] or "expanded size" not in str(error):
+                raise
+            raise Wrong(
+                f"the new keys go past the last slot: {error}", "A slice ends at the last slot: it does not go on at 0."
+            ) from None
         if result is None:
-            raise Wrong("it returns None.", "Return all keys so far: what was there, then the new ones.")
+            raise Wrong("it returns None.", "Return the newest keys, the oldest of them first.")
         if isinstance(result, tuple):
             raise Wrong(
                 f"it returns {len(result)} results, expected one tensor.",
-                "Write into the cache that was handed over, and return all keys so far only.",
+                "Write into the cache that was handed over, and return only the newest keys.",
             )
         if isinstance(result, torch.Tensor) and cache.isnan().all():
-            raise Wrong("the cache was overwritten.", "Write only the T positions behind `length`.")
+            raise Wrong("the cache was overwritten.", "Write only the T slots of the new keys.")
         return (result, cache) if isinstance(result, torch.Tensor) else result
 
     return probe
 
 
-def _cache_inputs(batch, heads, room, length, new, seed=0):
-    """A cache whose free part holds old numbers, so that it shows when they are read."""
-    return draw(batch, heads, room, 3, seed=seed), length, draw(batch, heads, new, 3, seed=seed + 1)
+def _numbers(cache, length, new):
+    """A case to work out by hand: one head of one number; 99 marks a slot that is still free."""
+    return torch.tensor(cache)[None, None, :, None], length, torch.tensor(new)[None, None, :, None]
 
 
-def _write(start, end=None, shown=None, write=True):
-    """A cache that writes from `start`, and returns up to `shown`; both are functions of (length, new, room)."""
+def _cache_inputs(batch, heads, n_slots, length, new, seed=0):
+    """A cache whose free slots hold old numbers, so that it shows when they are read."""
+    return draw(batch, heads, n_slots, 3, seed=seed), length, draw(batch, heads, new, 3, seed=seed + 1)
+
+
+def _newest(cache, length, new):
+    """The right result, if the cache is right."""
+    n_slots, end = cache.shape[2], length + new.shape[2]
+    return cache[:, :, torch.arange(max(0, end - n_slots), end) % n_slots]
+
+
+def _write(slot=lambda p, n_slots: p % n_slots, shown=_newest, count=lambda new: new.shape[2]):
+    """A cache that puts position p into a slot of its own choice, and returns what it likes."""
 
     def program(cache, length, new):
-        count, room = new.shape[2], cache.shape[2]
-        first = start(length, count, room)
-        if write:
-            cache[:, :, first : first + count] = new
-        last = shown(length, count, room) if shown else length + count
-        return cache[:, :, (end(length) if end else 0) : last]
+        for t in range(count(new)):
+            cache[:, :, slot(length + t, cache.shape[2])] = new[:, :, t]
+        return shown(cache, length, new)
 
     return program
 
 
-def _wrong_dimension(cache, length, new):
-    end = length + new.shape[2]
-    cache[:, length:end] = new
-    return cache[:, :end]
+def _ordered(cache, length, new):
+    """The keys before, as a new tensor, and the new ones after them, however many."""
+    return torch.cat((_newest(cache, length - new.shape[2], new), new), dim=2)
 
 
-SLOT = "Which is the first free position? Positions count from 0, so `length` itself."
+def _modulo(size, both):
+    """A cache that divides positions by another number than that of its slots, for writing or for both."""
+
+    def program(cache, length, new):
+        at, n_slots, end = size(cache, new), cache.shape[2], length + new.shape[2]
+        cache[:, :, torch.arange(length, end) % at] = new
+        return cache[:, :, torch.arange(max(0, end - n_slots), end) % (at if both else n_slots)]
+
+    return program
+
+
+def _shifts(cache, length, new):
+    """Takes the slots for the order of position."""
+    everything = torch.cat((cache[:, :, :length], new), dim=2)[:, :, -cache.shape[2] :]
+    cache[:, :, : everything.shape[2]] = everything
+    return everything
+
+
+def _slots_to_the_end(cache, length, new):
+    """The slots of all positions from the oldest key before to the newest: more than M."""
+    positions = torch.arange(max(0, length - cache.shape[2]), length + new.shape[2])
+    return cache[:, :, positions % cache.shape[2]]
+
+
+def _moves_all(cache, length, new):
+    everything = _ordered(cache, length, new)[:, :, -cache.shape[2] :]
+    cache[:, :, : everything.shape[2]] = everything
+    return everything
+
+
+SLOT = "Which slot comes next? Positions and slots both count from 0."
+NEW = "Are all T new keys written? T is new.shape[2]; len(new) is the batch."
+ORDER = "Are the keys in order of position, the oldest first? Yours are in order of slot."
+MOVES = "Does every key keep its slot until it is the oldest? Yours move along."
+TOO_MANY = "How many keys does the cache hold? At most M, the new ones among them; yours returns more."
+MODULO = "Is it position % M? M is the number of slots, cache.shape[2]."
+ITSELF = "Is the cache itself changed? torch.cat makes a new tensor: write into the slots of `cache`."
+ROLLS = "Here the new keys go past the last slot: which slots come next?"
 CACHE_WRITE = Exercise(
     cache_write,
     [
-        Case("one new key after two", _cache_inputs(1, 1, 5, 2, 1)),
-        Case("three new keys after two, B 2, K 3", _cache_inputs(2, 3, 8, 2, 3, 10), "Are all T new keys written?"),
-        Case("the first chunk, into an empty cache", _cache_inputs(1, 2, 6, 0, 4, 20)),
-        Case("the last free position", _cache_inputs(2, 2, 4, 3, 1, 30), SLOT),
-        Case("as many heads as positions", _cache_inputs(1, 4, 4, 1, 2, 40), "Which dimension holds the positions?"),
-        Case("float16", each(torch.float16, *_cache_inputs(1, 2, 5, 1, 2, 50))),
+        Case("4 slots, one key before, two new", _numbers([10.0, 99.0, 99.0, 99.0], 1, [20.0, 21.0])),
+        Case("4 slots, 3 keys before, two new", _numbers([10.0, 11.0, 12.0, 99.0], 3, [20.0, 21.0]), ROLLS),
+        Case("4 slots, 9 keys before, one new", _numbers([18.0, 15.0, 16.0, 17.0], 9, [20.0]), ROLLS),
+        Case("three new keys after two, B 2, K 3, M 8", _cache_inputs(2, 3, 8, 2, 3, 10)),
+        Case("into an empty cache", _cache_inputs(1, 2, 6, 0, 4, 20)),
+        Case("as many new keys as slots, after six", _cache_inputs(2, 2, 4, 6, 4, 30), ROLLS),
+        Case("as many heads as slots", _cache_inputs(1, 4, 4, 1, 2, 40)),
+        Case("float16", each(torch.float16, *_cache_inputs(1, 2, 5, 4, 2, 50)), ROLLS),
         Case("new not contiguous",
              (draw(2, 2, 6, 3, seed=60), 3, not_contiguous(draw(2, 2, 2, 3, seed=61), 1, 2)), MEMORY),
         Case("cache not contiguous", (not_contiguous(draw(2, 2, 6, 3, seed=70), 1, 2), 3, draw(2, 2, 2, 3, seed=71)),
-             "Do you write into the cache itself? Of such a cache .reshape makes a copy: index cache[:, :, a:b]."),
+             "Do you write into the cache itself? Of such a cache .reshape makes a copy: index cache[:, :, slots]."),
     ],
     [
-        (SLOT + " Yours leaves one free.", _write(lambda n, t, m: min(n + 1, m - t), shown=lambda n, t, m: n + t)),
-        (SLOT + " Yours leaves one free.",
-         _write(lambda n, t, m: min(n + 1, m - t), shown=lambda n, t, m: min(n + t + 1, m))),
-        (SLOT + " Yours overwrites the last key that was there.",
-         _write(lambda n, t, m: max(n - 1, 0), shown=lambda n, t, m: max(n - 1, 0) + t)),
-        (SLOT + " Yours overwrites the last key that was there.", _write(lambda n, t, m: max(n - 1, 0))),
-        ("Do you write behind what is there? Yours starts at 0 again.", _write(lambda n, t, m: 0)),
-        ("Do you write behind what is there? Yours starts at 0 again.",
-         _write(lambda n, t, m: 0, shown=lambda n, t, m: t)),
-        ("Do you write behind `length`, not at the end of the cache?", _write(lambda n, t, m: m - t)),
-        ("Which dimension holds the positions? It is dimension 2.", _wrong_dimension),
-        ("Is the result only what is filled? Yours returns the free part too.",
-         _write(lambda n, t, m: n, shown=lambda n, t, m: m)),
-        ("Are the earlier keys in the result too? Yours returns only the new ones.",
-         _write(lambda n, t, m: n, end=lambda n: n)),
-        ("Are the new keys in the result? Yours ends at `length`.", _write(lambda n, t, m: n, shown=lambda n, t, m: n)),
+        (SLOT + " Yours leaves one free.", _write(lambda p, n: (p + 1) % n)),
+        (SLOT + " Yours overwrites the newest key.", _write(lambda p, n: (p - 1) % n)),
+        (NEW, _write(count=lambda new: 1)),
+        (NEW, _write(count=lambda new: min(len(new), new.shape[2]))),
+        ("Do you go on where the last key was written? Yours starts at slot 0 again.",
+         lambda cache, length, new: _write()(cache, 0, new) is None or _newest(cache, length, new)),
+        ("Do you go on where the last key was written? Yours starts at slot 0 again.",
+         lambda cache, length, new: _write()(cache, 0, new)),
+        ("Which key makes room when all slots are full? Yours overwrites the last slot again and again.",
+         _write(lambda p, n: min(p, n - 1))),
+        (MOVES, _moves_all),
+        (MOVES, _shifts),
+        (TOO_MANY, _write(shown=_slots_to_the_end)),
+        (TOO_MANY, lambda cache, length, new: (_ordered(cache, length, new), _write()(cache, length, new))[0]),
+        (ITSELF, lambda cache, length, new: _shifts(cache.clone(), length, new)),
+        ("Is the result taken after the new keys are written? An index of slots makes a copy.",
+         lambda cache, length, new: (_newest(cache, length, new), _write()(cache, length, new))[0]),
+        *[(MODULO, _modulo(lambda cache, new: new.shape[2], both)) for both in (True, False)],
+        *[(MODULO, _modulo(lambda cache, new: cache.shape[1], both)) for both in (True, False)],
+        (ORDER, _write(shown=lambda cache, length, new: cache[:, :, : length + new.shape[2]])),
+        ("How many keys are there before all slots are full? Yours returns M even then.",
+         _write(shown=lambda cache, length, new: cache.roll(-(length + new.shape[2]), 2))),
+        ("Is only what has been written returned? Yours returns free slots too.",
+         _write(shown=lambda cache, *_: cache)),
+        ("Are the newest keys first? The oldest should be.", _write(shown=lambda *args: _newest(*args).flip(2))),
+        ("Are the earlier keys in the result? Yours returns only the new ones.", _write(shown=lambda c, n, new: new)),
+        ("Are the new keys in the result? Yours ends at `length`.",
+         _write(shown=lambda cache, length, new: _newest(cache, length - new.shape[2], new))),
         ("Is the cache itself changed? The result is right, but the next call will not find the new keys.",
-         lambda cache, n, new: torch.cat((cache[:, :, :n], new), dim=2)),
-        ("Is anything written?", _write(lambda n, t, m: n, write=False)),
-        ("Do you overwrite, not add to, what stood in the free part?",
-         lambda cache, n, new: cache[:, :, n : n + new.shape[2]].add_(new) is None or cache[:, :, : n + new.shape[2]]),
+         lambda cache, length, new: _write()(cache.clone(), length, new)),
+        ("Is anything written?", _write(count=lambda new: 0)),
     ],
-    hint="Result 1 is what you return, result 2 the cache afterwards. In cache[:, :, a:b] = new, are a and b right?",
+    parts=("what you return", "the cache afterwards"),
     adapt=_and_the_cache,
 )  # fmt: skip
 check_cache_write = check_of(CACHE_WRITE)
 
 
-def context_that_fits(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
-    """How many tokens (int) of one text the cache can hold beside the weights; memory and weights in bytes."""
-    free, per_token = memory - weights, 0
-    for _ in range(n_layers):
-        for _ in ("keys", "values"):
-            per_token += n_kv_heads * head_dim * bytes_per_number
-    return max(0, free // per_token)
+def context_that_fits(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number, window):
+    """How many tokens (int) the cache can hold beside the weights, if half of the layers keep `window` tokens only."""
+    free, tokens = memory - weights, 0
+    in_a_layer = sum(n_kv_heads * head_dim * bytes_per_number for _ in ("keys", "values"))
+    while True:
+        free -= in_a_layer * (n_layers // 2) * (2 if tokens < window else 1)
+        if free < 0:
+            return tokens
+        tokens += 1
 
 
-def _fits(per_token=lambda n, k, h, b: 2 * n * k * h * b, free=lambda m, w: m - w, whole=lambda x: max(0, int(x // 1))):
-    return lambda m, w, *sizes: whole(free(m, w) / per_token(*sizes))
+def _counted(free, half, window):
+    """Tokens, if each takes 2 * half up to the window and half after it."""
+    return max(0, free // (2 * half), free // half - window)
+
+
+def _fits(
+    in_a_layer=lambda k, h, b: 2 * k * h * b, layers=lambda n: n // 2, free=lambda m, w: m - w, count=_counted
+):  # fmt: skip
+    return lambda m, w, n, k, h, b, window: count(free(m, w), layers(n) * in_a_layer(k, h, b), window)
+
+
+def _whole_tokens(function):
+    """Says what a float has to do with whole tokens, before its type is refused."""
+
+    def probe(*sizes):
+        result = function(*sizes)
+        if isinstance(result, float):
+            raise Wrong(f"it returns {result}, expected a whole number (int).", DOWN)
+        return result
+
+    return probe
 
 
 GB = 10**9
+EARLY = "Before the window is full, does a token take its bytes in all layers?"
+NEGATIVE = "Is a negative count possible? If the weights do not fit, the answer is 0."
+DOWN = "Is a part of a token dropped? // rounds down."
 CONTEXT_THAT_FITS = Exercise(
     context_that_fits,
     [
-        Case("10,019 bytes, weights 4,000, 2 layers, 3 kv heads of 4, 2 bytes", (10_019, 4_000, 2, 3, 4, 2)),
-        Case("exactly 5 tokens fit", (1_000, 40, 2, 3, 4, 4)),
-        Case("llama-3-8b in 24 GB", (24 * GB, 2 * 8_030_261_248, 32, 8, 128, 2)),
-        Case("llama-2-7b in 24 GB", (24 * GB, 2 * 6_738_415_616, 32, 32, 128, 2)),
-        Case("cache in 1 byte per number", (8 * GB, 2 * 1_235_814_400, 16, 8, 64, 1)),
-        Case("the weights alone do not fit", (8 * GB, 2 * 8_030_261_248, 32, 8, 128, 2), "Can there be fewer than 0?"),
+        Case("memory 100, weights 20, 2 layers, 1 head of 2, 1 byte, window 5", (100, 20, 2, 1, 2, 1, 5)),
+        Case("memory 100, weights 20, 2 layers, 1 head of 2, 1 byte, window 50", (100, 20, 2, 1, 2, 1, 50)),
+        Case("memory 64, weights 20, 2 layers, 1 head of 2, 1 byte, window 5", (64, 20, 2, 1, 2, 1, 5),
+             "At exactly `window` tokens 4 bytes are left. Is that enough for one more?"),
+        Case("memory 103, weights 20, 2 layers, 1 head of 2, 1 byte, window 5", (103, 20, 2, 1, 2, 1, 5)),
+        Case("10,019 bytes, weights 4,000, 4 layers, 3 heads of 4, window 20", (10_019, 4_000, 4, 3, 4, 2, 20)),
+        Case("llama-3-8b in 24 GB, window 4,096", (24 * GB, 2 * 8_030_261_248, 32, 8, 128, 2, 4096)),
+        Case("cache in 1 byte per number", (8 * GB, 2 * 1_235_814_400, 16, 8, 64, 1, 4096)),
+        Case("the weights alone do not fit", (8 * GB, 2 * 8_030_261_248, 32, 8, 128, 2, 4096),
+             "Can there be fewer than 0?"),
     ],
     [
-        ("Are keys and values both counted? A factor 2 is missing.", _fits(lambda n, k, h, b: n * k * h * b)),
-        ("Is the factor 2 there once? Keys and values are two, not four.", _fits(lambda n, k, h, b: 4 * n * k * h * b)),
-        ("Has every layer its own cache?", _fits(lambda n, k, h, b: 2 * k * h * b)),
-        ("Do you count the key/value heads?", _fits(lambda n, k, h, b: 2 * n * h * b)),
-        ("Do you count head_dim?", _fits(lambda n, k, h, b: 2 * n * k * b)),
-        ("Do you count the bytes of a number?", _fits(lambda n, k, h, b: 2 * n * k * h)),
-        ("Are the bytes of a number bytes_per_number, not always 2?", _fits(lambda n, k, h, b: 4 * n * k * h)),
-        ("Are the bytes of a number bytes_per_number, not always 4?", _fits(lambda n, k, h, b: 8 * n * k * h)),
+        ("Do all layers keep all tokens? Half of them keep only the last `window`.",
+         _fits(count=lambda free, half, window: max(0, free // (2 * half)))),
+        ("Do the layers with a window take nothing? Each keeps up to `window` tokens.",
+         _fits(count=lambda free, half, window: max(0, free // half))),
+        (EARLY, _fits(count=lambda free, half, window: max(0, free // half - window))),
+        ("At exactly `window` tokens, what does one more take? Half as much.",
+         _fits(count=lambda free, half, window:
+               max(0, free // (2 * half) if free // (2 * half) <= window else free // half - window))),
+        ("Is that the whole text? The first `window` tokens count too.",
+         _fits(count=lambda free, half, window:
+               max(0, free // (2 * half) if free // (2 * half) < window else free // half - 2 * window))),
+        ("Is the rest of the text counted from what is left after the first `window` tokens?",
+         _fits(count=lambda free, half, window:
+               max(0, free // (2 * half) if free // (2 * half) < window else free // half + window))),
+        ("What do the first `window` tokens take? 2 * half each, since all layers keep them.",
+         _fits(count=lambda free, half, window:
+               max(0, free // (2 * half) if free // (2 * half) < window else free // half))),
+        ("Can a text be longer than the window? The other half of the layers keeps all tokens.",
+         _fits(count=lambda free, half, window: max(0, min(window, free // (2 * half))))),
+        ("Is a factor 2 too many? Keys and values are two, and half of the layers stop at the window.",
+         _fits(layers=lambda n: n)),
+        ("Are keys and values both counted? A factor 2 is missing.", _fits(lambda k, h, b: k * h * b)),
+        ("Does every layer have a cache of its own? Yours counts two layers only.", _fits(layers=lambda n: 1)),
+        ("Do you count the key/value heads?", _fits(lambda k, h, b: 2 * h * b)),
+        ("Do you count head_dim?", _fits(lambda k, h, b: 2 * k * b)),
+        ("Do you count the bytes of a number?", _fits(lambda k, h, b: 2 * k * h)),
+        ("Are the bytes of a number bytes_per_number, not always 2?", _fits(lambda k, h, b: 4 * k * h)),
         ("Are the weights subtracted first?", _fits(free=lambda m, w: m)),
         ("Are the weights subtracted, not added?", _fits(free=lambda m, w: m + w)),
-        ("Is a part of a token dropped? Round down.", _fits(whole=lambda x: max(0, math.ceil(x)))),
-        ("Is a part of a token dropped? Round down.", _fits(whole=lambda x: max(0, round(x)))),
-        ("Is a negative count possible? If the weights do not fit, the answer is 0.", _fits(whole=math.floor)),
-        ("Is a negative count possible? If the weights do not fit, the answer is 0.", _fits(whole=int)),
-        ("Is a negative count possible? If the weights do not fit, the answer is 0.",
-         _fits(whole=lambda x: abs(math.floor(x)))),
+        (DOWN, _fits(count=lambda free, half, window:
+                     max(0, -(-free // (2 * half)) if free < 2 * half * window else -(-free // half) - window))),
+        (DOWN, _fits(count=lambda free, half, window:
+                     max(0, round(free / (2 * half)) if free < 2 * half * window else round(free / half) - window))),
+        (NEGATIVE, _fits(count=lambda free, half, window: max(free // (2 * half), free // half - window))),
+        (NEGATIVE, _fits(count=lambda free, half, window: abs(max(free // (2 * half), free // half - window)))),
         ("Is it tokens, not bytes, that are asked?", lambda m, w, *sizes: max(0, m - w)),
-        ("Is it the number of tokens, not the bytes of one?", lambda m, w, n, k, h, b: 2 * n * k * h * b),
+        ("Is it the number of tokens, not the bytes of one?", lambda m, w, n, k, h, b, window: 2 * n * k * h * b),
     ],
-    hint="One token needs 2 * n_layers * n_kv_heads * head_dim * bytes_per_number. How often does that fit?",
+    adapt=_whole_tokens,
 )  # fmt: skip
 check_context_that_fits = check_of(CONTEXT_THAT_FITS)

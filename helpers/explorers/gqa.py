@@ -71,9 +71,9 @@ def explore_mask() -> Explorer:
     # Which controls.
     controls = {
         "rule": choice("rule", RULES),
-        "new": slider("new tokens", 6, 1, 8),
-        "cached": slider("cached before", 0, 0, 8, unit="token"),
-        "size": slider("size in the rule", 3, 1, 8, unit="token"),
+        "new": slider("new tokens", 7, 1, 8),
+        "cached": slider("cached before", 4, 0, 8, unit="token"),
+        "size": slider("size in the rule", 6, 1, 8, unit="token"),
     }
     controls["size"].disabled = True  # the causal rule has no size
     controls["rule"].observe(lambda change: setattr(controls["size"], "disabled", change.new == "causal"), "value")
@@ -91,16 +91,17 @@ def explore_heads() -> Explorer:
     wires.set(aspect="auto")
     memory.set(xscale="log", xlim=(0.01, 1000), ylim=(-0.6, 1.6), yticks=(0, 1), yticklabels=("chosen", "as MHA"))
     memory.set(xlabel="cache [GB]", xticks=(0.01, 0.1, 1, 10, 100, 1000))
+    memory.grid(axis="x", lw=0.4)
     for size in (8, 24, 80):
         memory.axvline(size, color=GREY, lw=1, ls=":")
         memory.text(size, 1.62, size, ha="center", fontsize=9)
 
-    # What moves: the heads, the lines that join who reads whom, and a bar for each cache.
+    # What moves: the heads, the lines that join who reads whom, and a point for each cache.
     (lines,) = wires.plot([], [], color=GREY, lw=1)
     (queries,) = wires.plot([], [], "o", color=QUERY, ms=7, label="query heads")
     (keys,) = wires.plot([], [], "s", color=KEY, ms=8, label="key/value heads")
     wires.legend(loc="lower center", ncols=2)
-    bars = memory.barh((0, 1), (1, 1), left=0.01, height=0.5, color=[INK, "white"], edgecolor=INK)
+    (points,) = memory.plot([], [], "D", color=INK, ms=9)
 
     def draw(n_heads, n_kv_heads, context, dtype):
         shared = min(n_kv_heads, n_heads)
@@ -112,8 +113,7 @@ def explore_heads() -> Explorer:
         queries.set_data(top, np.ones(n_heads))
         keys.set_data(bottom, np.zeros(shared))
         gigabytes = [2 * n_layers * heads * head_dim * context * sizes[dtype] / 1e9 for heads in (shared, n_heads)]
-        for bar, width in zip(bars, gigabytes, strict=True):
-            bar.set_width(max(width - 0.01, 0))
+        points.set_data(gigabytes, (0, 1))
         kind = "MHA" if shared == n_heads else "MQA" if shared == 1 else "GQA"
         wires.set_title(f"{kind}: {group} query head{'s' * (group > 1)} per key/value head")
         memory.set_title(f"{context:,.0f} tokens: {gigabytes[0]:.3g} GB\n")
@@ -131,5 +131,5 @@ def explore_heads() -> Explorer:
         "context": slider("context", 8192.0, 3, 6, 0.1, unit="token", log=True),
         "dtype": choice("numbers", ("bfloat16", "float32", "int8")),
     }
-    alt = "Left: query heads above, key/value heads below, lines join who reads whom. Right: bars of the cache in GB, "
+    alt = "Left: query heads above, key/value heads below, lines join who reads whom. Right: the cache in GB, "
     return Explorer(figure, draw, controls, alt + "chosen and as MHA, logarithmic, with lines at 8, 24 and 80 GB.")

@@ -30,6 +30,11 @@ def causal_visible__integers(n_query, n_key):
     return torch.ones(n_query, n_key, dtype=torch.int64).tril(n_key - n_query)
 
 
+@wrong("boolean")
+def causal_visible__what_is_added_to_scores(n_query, n_key):
+    return torch.full((n_query, n_key), -math.inf).triu(n_key - n_query + 1)
+
+
 @right
 def attention_head__softmax(q, k, v, visible):
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
@@ -64,7 +69,7 @@ def attention_head__minus_1e9_in_float16(q, k, v, visible):
     return (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~visible, -1e9).softmax(-1) @ v
 
 
-@wrong("transpose")
+@wrong("Expected size")
 def attention_head__transpose_forgotten(q, k, v, visible):
     return (q @ k / math.sqrt(q.shape[-1])).masked_fill(~visible, -math.inf).softmax(-1) @ v
 
@@ -85,76 +90,181 @@ def repeat_kv__index(x, n_rep):
     return x[:, [head // n_rep for head in range(x.shape[1] * n_rep)]]
 
 
-@right
-def cache_write__slice(cache, length, new):
-    end = length + new.shape[2]
-    cache[:, :, length:end] = new
-    return cache[:, :, :end]
+@wrong("single row")
+def repeat_kv__no_dimension(x, n_rep):
+    return torch.repeat_interleave(x, n_rep)
+
+
+@wrong("two heads and n_rep 2")
+def repeat_kv__the_list_of_the_hint(x, n_rep):
+    return x[:, [0, 0, 1, 1]]
+
+
+@wrong("hidden places only")
+def attention_head__mask_times_minus_infinity(q, k, v, visible):
+    return (q @ k.mT / math.sqrt(q.shape[-1]) + (~visible) * -math.inf).softmax(-1) @ v
+
+
+@wrong("root of")
+def attention_head__root_of_a_number_from_another_cell(q, k, v, visible):
+    return (q @ k.mT / 1024**0.5).masked_fill(~visible, -math.inf).softmax(-1) @ v
+
+
+@wrong("amax")
+def attention_head__own_softmax_without_the_largest(q, k, v, visible):
+    shares = (q.float() @ k.float().mT / math.sqrt(q.shape[-1])).masked_fill(~visible, -math.inf).exp()
+    return (shares / shares.sum(-1, keepdim=True) @ v.float()).to(q.dtype)
 
 
 @right
-def cache_write__loop(cache, length, new):
+def cache_write__index(cache, length, new):
+    room, end = cache.shape[2], length + new.shape[2]
+    cache[:, :, torch.arange(length, end) % room] = new
+    return cache[:, :, torch.arange(max(0, end - room), end) % room]
+
+
+@right
+def cache_write__loop_and_roll(cache, length, new):
+    room, end = cache.shape[2], length + new.shape[2]
     for t, column in enumerate(new.unbind(2)):
-        cache[:, :, length + t].copy_(column)
-    return torch.cat((cache[:, :, :length], new), dim=2)
+        cache[:, :, (length + t) % room].copy_(column)
+    return cache[:, :, :end].clone() if end < room else cache.roll(-(end % room), 2)
 
 
 @right
-def cache_write__index_copy(cache, length, new):
-    cache.index_copy_(2, torch.arange(length, length + new.size(2)), new)
-    return cache.narrow(2, 0, length + new.size(2)).clone()
+def cache_write__two_pieces(cache, length, new):
+    room, end = cache.shape[2], length + new.shape[2]
+    first = length % room
+    n_before_the_edge = min(new.size(2), room - first)
+    cache[:, :, first : first + n_before_the_edge] = new[:, :, :n_before_the_edge]
+    cache[:, :, : new.size(2) - n_before_the_edge] = new[:, :, n_before_the_edge:]
+    if end <= room:
+        return cache[:, :, :end]
+    return torch.cat((cache[:, :, end % room :], cache[:, :, : end % room]), dim=2)
 
 
 @wrong("cache itself")
 def cache_write__into_a_reshaped_copy(cache, length, new):
     batch, heads, room, width = cache.shape
-    end = length + new.shape[2]
-    flat = cache.reshape(batch * heads, room, width)
-    flat[:, length:end] = new.reshape(batch * heads, -1, width)
-    return flat[:, :end].reshape(batch, heads, end, width)
+    flat, end = cache.reshape(batch * heads, room, width), length + new.shape[2]
+    flat[:, torch.arange(length, end) % room] = new.reshape(batch * heads, -1, width)
+    newest = flat[:, torch.arange(max(0, end - room), end) % room]
+    return newest.reshape(batch, heads, -1, width)
 
 
 @wrong("cache that was handed over")
 def cache_write__two_results_from_a_copy(cache, length, new):
-    copy, end = cache.clone(), length + new.shape[2]
-    copy[:, :, length:end] = new
-    return copy[:, :, :end], copy
+    copy = cache.clone()
+    return cache_write__index(copy, length, new), copy
 
 
-@wrong("all keys so far")
+@wrong("newest keys")
 def cache_write__returns_nothing(cache, length, new):
-    cache[:, :, length : length + new.shape[2]] = new
+    cache_write__index(cache, length, new)
 
 
 @wrong("all T new keys")
 def cache_write__one_key_only(cache, length, new):
-    cache[:, :, length] = new[:, :, 0]
-    return cache[:, :, : length + new.shape[2]]
+    room, end = cache.shape[2], length + new.shape[2]
+    cache[:, :, length % room] = new[:, :, 0]
+    return cache[:, :, torch.arange(max(0, end - room), end) % room]
+
+
+@wrong("all T new keys")
+def cache_write__length_of_the_batch(cache, length, new):
+    room, end = cache.shape[2], length + new.shape[2]
+    for t in range(len(new)):
+        cache[:, :, (length + t) % room] = new[:, :, t]
+    return cache[:, :, torch.arange(max(0, end - room), end) % room]
+
+
+@wrong("A slice ends at the last slot")
+def cache_write__a_slice_that_does_not_roll(cache, length, new):
+    room, end = cache.shape[2], length + new.shape[2]
+    cache[:, :, length % room : length % room + new.shape[2]] = new
+    return cache[:, :, torch.arange(max(0, end - room), end) % room]
+
+
+@wrong("yours returns more")
+def cache_write__more_than_the_slots(cache, length, new):
+    room, end = cache.shape[2], length + new.shape[2]
+    cache[:, :, torch.arange(length, end) % room] = new
+    return cache[:, :, torch.arange(max(0, length - room), end) % room]
+
+
+@wrong("keep its slot")
+def cache_write__shifts_all_keys(cache, length, new):
+    newest = torch.cat((cache[:, :, :length], new), dim=2)[:, :, -cache.shape[2] :]
+    cache[:, :, : newest.shape[2]] = newest
+    return newest
+
+
+@wrong("a new tensor")
+def cache_write__writes_nothing(cache, length, new):
+    return torch.cat((cache[:, :, :length], new), dim=2)[:, :, -cache.shape[2] :]
+
+
+@wrong("makes a copy")
+def cache_write__reads_before_it_writes(cache, length, new):
+    room, end = cache.shape[2], length + new.shape[2]
+    newest = cache[:, :, torch.arange(max(0, end - room), end) % room]
+    cache[:, :, torch.arange(length, end) % room] = new
+    return newest
+
+
+@wrong("position % M")
+def cache_write__modulo_the_new_keys(cache, length, new):
+    room, end = new.shape[2], length + new.shape[2]
+    cache[:, :, torch.arange(length, end) % room] = new
+    return cache[:, :, torch.arange(max(0, end - cache.shape[2]), end) % room]
+
+
+@wrong("past the last slot")
+def cache_write__a_cache_that_does_not_roll(cache, length, new):
+    end = length + new.shape[2]
+    for t in range(length, min(end, cache.shape[2])):
+        cache[:, :, t] = new[:, :, t - length]
+    return cache[:, :, :end]
 
 
 @right
-def context_that_fits__floor(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
-    return max(0, (memory - weights) // (2 * n_layers * n_kv_heads * head_dim * bytes_per_number))
+def context_that_fits__the_larger_count(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number, window):
+    free, half = memory - weights, n_layers * n_kv_heads * head_dim * bytes_per_number
+    return max(0, free // (2 * half), free // half - window)
 
 
 @right
-def context_that_fits__with_an_if(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
-    if weights >= memory:
+def context_that_fits__with_an_if(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number, window):
+    per_token = 2 * n_layers * n_kv_heads * head_dim * bytes_per_number
+    free = memory - weights
+    if free < 0:
         return 0
-    return math.floor((memory - weights) / (2 * n_layers * n_kv_heads * head_dim * bytes_per_number))
+    if free <= window * per_token:
+        return math.floor(free / per_token)
+    return window + int((free - window * per_token) // (per_token / 2))
 
 
 @right
-def context_that_fits__counts_up(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
-    one_token = sum(n_kv_heads * head_dim * bytes_per_number for _ in range(2 * n_layers))
+def context_that_fits__counts_up(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number, window):
+    def taken(tokens):
+        kept = sum(tokens if layer % 2 else min(tokens, window) for layer in range(n_layers))
+        return weights + 2 * kept * n_kv_heads * head_dim * bytes_per_number
+
     tokens, step = 0, 2**40
     while step:
-        if weights + (tokens + step) * one_token <= memory:
+        if taken(tokens + step) <= memory:
             tokens += step
         step //= 2
     return tokens
 
 
-@wrong("Round, then int")
-def context_that_fits__float(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number):
-    return (memory - weights) / (2 * n_layers * n_kv_heads * head_dim * bytes_per_number)
+@wrong("part of a token")
+def context_that_fits__float(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number, window):
+    free, half = memory - weights, n_layers * n_kv_heads * head_dim * bytes_per_number
+    return max(0.0, free / (2 * half), free / half - window)
+
+
+@wrong("part of a token")
+def context_that_fits__rounded(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number, window):
+    free, half = memory - weights, n_layers * n_kv_heads * head_dim * bytes_per_number
+    return max(0, round(max(free / (2 * half), free / half - window)))
