@@ -1,14 +1,18 @@
 """The exercises of notebook 05, the full model: specification, cases, known mistakes with hints, check."""
 
 import copy
+import math
+from types import MethodType
+from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from checks.base import BATCH, FLOAT16, MEMORY, Case, Exercise, Wrong, draw, each, gain, not_contiguous
+from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, each, gain, not_contiguous
 from checks.judge import check_of
 from helpers.config import PRESETS
-from helpers.model import Llama, LlamaConfig, rope_inv_freq
+from helpers.model import GroupedQueryAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, apply_rope, rope_angles
 
 
 def _norm(x, weight, eps):
@@ -17,9 +21,9 @@ def _norm(x, weight, eps):
 
 
 def transformer_block(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    """LLaMA's block: x (B, T, D) plus attention of its norm, then that plus feed_forward of its norm."""
-    middle = x.double() + attention(_norm(x, attention_gain, eps)).double()
-    return (middle + feed_forward(_norm(middle.to(x.dtype), ffn_gain, eps)).double()).to(x.dtype)
+    """OLMo 2's block: x (B, T, D) plus the norm of its attention, then that plus the norm of its feed_forward."""
+    middle = x.double() + _norm(attention(x), attention_gain, eps).double()
+    return (middle + _norm(feed_forward(middle.to(x.dtype)), ffn_gain, eps).double()).to(x.dtype)
 
 
 def _mixer(dim, seed):
@@ -36,7 +40,7 @@ def _mixer(dim, seed):
 def _layer(dim, seed):
     """Stands in for the feed-forward: it works on each token on its own, and is not linear."""
     weight = draw(dim, dim, seed=seed, scale=0.5)
-    return lambda x: torch.nn.functional.silu(x.float() @ weight).to(x.dtype)
+    return lambda x: F.silu(x.float() @ weight).to(x.dtype)
 
 
 def _block_inputs(batch, tokens, dim, seed=0, scale=1.0, eps=1e-5):
@@ -47,6 +51,16 @@ def _block_inputs(batch, tokens, dim, seed=0, scale=1.0, eps=1e-5):
 def _block_inputs_not_contiguous():
     x, *rest = _block_inputs(3, 2, 4, 60)
     return not_contiguous(x), *rest
+
+
+def _swap(x):
+    """Stands in for attention in the case by hand: the two numbers change places."""
+    return x.flip(-1)
+
+
+def _square(x):
+    """Stands in for the feed-forward in the case by hand."""
+    return x * x
 
 
 def _slip(wire):
@@ -64,55 +78,97 @@ def _slip(wire):
     return program
 
 
+def _layer_norm(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    def norm(y, weight):
+        return F.layer_norm(y.float(), weight.shape, weight.float(), None, eps).to(y.dtype)
+
+    x = x + norm(attention(x), attention_gain)
+    return x + norm(feed_forward(x), ffn_gain)
+
+
+def _eps_outside(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    def norm(y, weight):
+        return (y.float() / (y.float().pow(2).mean(-1, keepdim=True).sqrt() + eps) * weight.float()).to(y.dtype)
+
+    x = x + norm(attention(x), attention_gain)
+    return x + norm(feed_forward(x), ffn_gain)
+
+
+def _sum_of_squares(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    def norm(y, weight):
+        return (y.float() / (y.float().pow(2).sum(-1, keepdim=True) + eps).sqrt() * weight.float()).to(y.dtype)
+
+    x = x + norm(attention(x), attention_gain)
+    return x + norm(feed_forward(x), ffn_gain)
+
+
+TOO_SMALL = "In float16 the square of 1e-4 is 0: does the norm compute in float32?"
+BY_HAND = (torch.tensor([[[1.0, 7.0]]]), _swap, _square, torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0]), 1e-5)
+ON_THE_SUM = "The norm is on the road: yours also norms what x holds. Norm only what the branch adds."
+BRANCH_ALONE = "Each norm works on what the branch returns. Yours works on that plus x."
+AT_THE_END = "Here attention and feed_forward read x as it is. Their norm comes after them."
+
 TRANSFORMER_BLOCK = Exercise(
     transformer_block,
     [
+        Case("by hand: attention exchanges the two numbers, feed_forward squares", BY_HAND),
         Case("x of shape (1, 4, 6)", _block_inputs(1, 4, 6)),
         Case("x of shape (2, 3, 5)", _block_inputs(2, 3, 5, 10), BATCH),
         Case("one token", _block_inputs(2, 1, 4, 20)),
-        Case("x about 30: what runs past the norms is large", _block_inputs(1, 3, 6, 30, scale=30.0)),
-        Case("eps 0.5", _block_inputs(1, 3, 6, 40, scale=0.5, eps=0.5), "Do both norms use the eps given?"),
+        Case("x about 30", _block_inputs(1, 3, 6, 30, scale=30.0)),
+        Case("eps 0.5", _block_inputs(1, 3, 6, 40, scale=0.5, eps=0.5)),
         Case("bfloat16", each(torch.bfloat16, *_block_inputs(1, 3, 8, 50))),
-        Case("x about 1e-4 in float16", each(torch.float16, *_block_inputs(1, 3, 8, 80, 1e-4, 1e-9)), FLOAT16),
+        Case("x about 1e-4 in float16", each(torch.float16, *_block_inputs(1, 3, 8, 80, 1e-4, 1e-9)), TOO_SMALL),
         Case("x not contiguous", _block_inputs_not_contiguous(), MEMORY),
         Case("gradients", _block_inputs(1, 3, 4, 70), gradients=True),
     ],
     [
+        ("This is LLaMA's block. Here the norm works on what attention returns, not on what it reads.",
+         _slip(lambda x, a, f, n, m: (h := x + a(n(x))) + f(m(h)))),
+        (AT_THE_END, _slip(lambda x, a, f, n, m: (h := x + n(a(x))) + f(m(h)))),
+        (AT_THE_END, _slip(lambda x, a, f, n, m: (h := x + a(n(x))) + m(f(h)))),
+        ("Each branch has one norm here, at its end. Yours has one before it as well.",
+         _slip(lambda x, a, f, n, m: (h := x + n(a(n(x)))) + m(f(m(h))))),
         ("Does the second step start from the result of the first? You feed it x again.",
-         _slip(lambda x, a, f, n, m: x + a(n(x)) + f(m(x)))),
-        ("Is the norm inside the branch? x itself runs past both norms (pre-norm); yours norms the sum (post-norm).",
-         _slip(lambda x, a, f, n, m: m(n(x + a(x)) + f(n(x + a(x)))))),
-        ("Is the norm before attention and feed-forward, not after them?",
-         _slip(lambda x, a, f, n, m: x + n(a(x)) + m(f(x + n(a(x)))))),
-        ("Is x itself added, not its norm?", _slip(lambda x, a, f, n, m: (h := n(x) + a(n(x))) + f(m(h)))),
-        ("Is x itself added, not its norm?", _slip(lambda x, a, f, n, m: m(h := n(x) + a(n(x))) + f(m(h)))),
-        ("Is x itself added, not its norm?", _slip(lambda x, a, f, n, m: m(h := x + a(n(x))) + f(m(h)))),
-        ("Is the first residual missing? Add x to what attention returns.",
-         _slip(lambda x, a, f, n, m: (h := a(n(x))) + f(m(h)))),
-        ("Is the second residual missing? Add what came in to what the feed-forward returns.",
-         _slip(lambda x, a, f, n, m: f(m(x + a(n(x)))))),
-        ("Are both residuals missing?", _slip(lambda x, a, f, n, m: f(m(a(n(x)))))),
-        ("Does the second residual add what came into the feed-forward's step, not x?",
-         _slip(lambda x, a, f, n, m: x + f(m(x + a(n(x)))))),
-        ("Is there a norm before the feed-forward?", _slip(lambda x, a, f, n, m: (h := x + a(n(x))) + f(h))),
-        ("Is there a norm before attention?", _slip(lambda x, a, f, n, m: (h := x + a(x)) + f(m(h)))),
+         _slip(lambda x, a, f, n, m: x + n(a(x)) + m(f(x)))),
+        (ON_THE_SUM, _slip(lambda x, a, f, n, m: m((h := n(x + a(x))) + f(h)))),
+        (ON_THE_SUM, _slip(lambda x, a, f, n, m: (h := n(x + a(x))) + m(f(h)))),
+        (ON_THE_SUM, _slip(lambda x, a, f, n, m: m((h := x + n(a(x))) + f(h)))),
+        ("Is the first residual missing? Add x to the norm of what attention returns.",
+         _slip(lambda x, a, f, n, m: (h := n(a(x))) + m(f(h)))),
+        ("Is the second residual missing? Add what came in to the norm of what feed_forward returns.",
+         _slip(lambda x, a, f, n, m: m(f(x + n(a(x)))))),
+        ("Are both residuals missing?", _slip(lambda x, a, f, n, m: m(f(n(a(x)))))),
+        ("Are both residuals missing?", _slip(lambda x, a, f, n, m: n(a(x)) + m(f(x)))),
+        (BRANCH_ALONE, _slip(lambda x, a, f, n, m: (h := x + n(x + a(x))) + m(h + f(h)))),
+        (BRANCH_ALONE, _slip(lambda x, a, f, n, m: (h := x + n(a(x))) + m(h + f(h)))),
+        (BRANCH_ALONE, _slip(lambda x, a, f, n, m: (h := x + n(x + a(x))) + m(f(h)))),
+        ("The second step adds to what came into it. Does yours add to the x that came into the block?",
+         _slip(lambda x, a, f, n, m: x + m(f(x + n(a(x)))))),
+        ("Is there a norm after feed_forward?", _slip(lambda x, a, f, n, m: (h := x + n(a(x))) + f(h))),
+        ("Is there a norm after attention?", _slip(lambda x, a, f, n, m: (h := x + a(x)) + m(f(h)))),
         ("Are the norms there at all?", _slip(lambda x, a, f, n, m: (h := x + a(x)) + f(h))),
         ("Has each step its own gain? Yours uses attention_gain twice.",
-         _slip(lambda x, a, f, n, m: (h := x + a(n(x))) + f(n(h)))),
+         _slip(lambda x, a, f, n, m: (h := x + n(a(x))) + n(f(h)))),
         ("Has each step its own gain? Yours uses ffn_gain twice.",
-         _slip(lambda x, a, f, n, m: (h := x + a(m(x))) + f(m(h)))),
-        ("Are the two gains swapped?", _slip(lambda x, a, f, n, m: (h := x + a(m(x))) + f(n(h)))),
-        ("Does attention come first, the feed-forward second?",
-         _slip(lambda x, a, f, n, m: (h := x + f(m(x))) + a(n(h)))),
-        ("Does attention come first, the feed-forward second?",
-         _slip(lambda x, a, f, n, m: (h := x + f(n(x))) + a(m(h)))),
+         _slip(lambda x, a, f, n, m: (h := x + m(a(x))) + m(f(h)))),
+        ("Are the two gains swapped?", _slip(lambda x, a, f, n, m: (h := x + m(a(x))) + n(f(h)))),
+        ("Does attention come first, feed_forward second?",
+         _slip(lambda x, a, f, n, m: (h := x + m(f(x))) + n(a(h)))),
+        ("Does attention come first, feed_forward second?",
+         _slip(lambda x, a, f, n, m: (h := x + n(f(x))) + m(a(h)))),
         ("Is there a norm too many at the end? The stream leaves the block as it is.",
-         _slip(lambda x, a, f, n, m: m((h := x + a(n(x))) + f(m(h))))),
-        ("Is x added twice?", _slip(lambda x, a, f, n, m: x + (h := x + a(n(x))) + f(m(h)))),
+         _slip(lambda x, a, f, n, m: m((h := x + n(a(x))) + m(f(h))))),
+        ("Is x added twice?", _slip(lambda x, a, f, n, m: x + (h := x + n(a(x))) + m(f(h)))),
         ("Are the gains applied? Yours norms without them.",
          lambda x, a, f, g, k, eps: transformer_block(x, a, f, torch.ones_like(g), torch.ones_like(k), eps)),
+        ("RMSNorm subtracts no mean. Yours is LayerNorm.", _layer_norm),
+        ("Is the mean of the squares in the root? Yours has their sum.", _sum_of_squares),
+        ("Is eps inside the root? Yours is added to the root.", _eps_outside),
+        ("Is eps the one that is given? Yours is 1e-5 always.",
+         lambda x, a, f, g, k, eps: transformer_block(x, a, f, g, k, 1e-5)),
+        ("Is eps there? Yours works without it.", lambda x, a, f, g, k, eps: transformer_block(x, a, f, g, k, 0.0)),
     ],
-    hint="Two lines are enough: x = x + attention(norm(x)), then the same with feed_forward. Which part differs?",
 )  # fmt: skip
 check_transformer_block = check_of(TRANSFORMER_BLOCK)
 
@@ -152,6 +208,20 @@ def _sizes(config):
     return tuple(getattr(config, name) for name in names)
 
 
+def _by_arithmetic(function):
+    """Refuses to build a model while the function runs: counting what PyTorch made is no count of one's own."""
+
+    def refuse(*_, **__):
+        message = "it builds a model and counts what PyTorch made."
+        raise Wrong(message, "Multiply the numbers instead: what are the shapes of the matrices in one block?")
+
+    def probe(*sizes):
+        with patch.object(nn.Module, "__init__", refuse):
+            return function(*sizes)
+
+    return probe
+
+
 PARAMETER_COUNT = Exercise(
     parameter_count,
     [
@@ -175,28 +245,39 @@ PARAMETER_COUNT = Exercise(
                   lambda V, D, L, H, K, h, F, t: D * D])),
         ("Are q and o n_heads * head_dim wide? It need not be dim.",
          _count(q=lambda V, D, *_: D * D, o=lambda V, D, *_: D * D)),
+        ("Are all four attention matrices dim by dim? Their other side is a number of heads times head_dim.",
+         _count(*[lambda V, D, *_: D * D, lambda V, D, *_: 2 * D * D, lambda V, D, *_: D * D])),
+        ("Are k and v n_kv_heads * head_dim wide? Yours are n_kv_heads wide.",
+         _count(kv=lambda V, D, L, H, K, h, F, t: 2 * D * K)),
+        ("Which heads does o_proj read? There are n_heads of them, not n_kv_heads.",
+         _count(o=lambda V, D, L, H, K, h, F, t: D * K * h)),
         ("Is o_proj counted?", _count(o=lambda *_: 0)),
         ("Has the feed-forward three matrices? Yours has two.", _count(ffn=lambda V, D, L, H, K, h, F, t: 2 * D * F)),
         ("Is hidden_dim the feed-forward's width? Yours uses 4 * dim.", _count(ffn=lambda V, D, *_: 12 * D * D)),
         ("Is the last norm, before the head, counted?", _count(last=0)),
+        ("Is the last norm there once? Yours counts it in each block.", _count(norms=3, last=0)),
         ("Are there two norms in each block? Yours has one.", _count(norms=1)),
         ("Are there two norms in each block? Yours has none.", _count(norms=0)),
         ("Are the norms counted, two in each block and one at the end?", _count(norms=0, last=0)),
         ("Has a norm only a gain? RMSNorm has no bias.", _count(norms=4, last=2)),
         ("Are there biases? LLaMA has none.",
          _count(extra=lambda V, D, L, H, K, h, F, t: L * (H * h + 2 * K * h + D + 2 * F + D))),
+        ("Are embedding and head outside the blocks? Yours counts them n_layers times.",
+         _count(tables=lambda V, D, L, H, K, h, F, t: L * V * D * (2 - t))),
         ("Do you multiply the blocks by n_layers?", lambda V, D, L, *rest: parameter_count(V, D, 1, *rest)),
         ("Does RoPE have parameters? Its angles are computed.", _count(extra=lambda V, D, L, H, K, h, F, t: h // 2)),
         ("Is the total a number of bytes? Parameters are asked.", lambda *sizes: 4 * parameter_count(*sizes)),
         ("Is the total a number of bytes? Parameters are asked.", lambda *sizes: 2 * parameter_count(*sizes)),
     ],
-    hint="Print each part of the tiny one: 40 in the table, 48 in attention, 72 in the feed-forward, 12 in the norms.",
+    adapt=_by_arithmetic,
 )  # fmt: skip
 check_parameter_count = check_of(PARAMETER_COUNT)
 
 
 def tie_weights(embedding, head):
-    """Make head (nn.Linear, no bias) use the very matrix of embedding (nn.Embedding); nothing has to be returned."""
+    """Make head (nn.Linear) use embedding's Parameter, filled with head's numbers; nothing has to be returned."""
+    with torch.no_grad():
+        embedding.weight.copy_(head.weight)
     head.weight = embedding.weight
 
 
@@ -207,30 +288,24 @@ def _one_matrix(function):
         table, linear = nn.Embedding(*embedding.shape), nn.Linear(*reversed(head.shape), bias=False)
         table.weight, linear.weight = nn.Parameter(embedding.clone()), nn.Parameter(head.clone())
         given = table.weight
-        returned = function(table, linear)
+        try:
+            returned = function(table, linear)
+        except RuntimeError as error:
+            if "leaf Variable" not in str(error):
+                raise
+            message = "it raises RuntimeError: autograd lets nobody overwrite a Parameter while it records."
+            raise Wrong(message, "Write into the Parameter inside `with torch.no_grad():`.") from None
         first, second = table.weight, linear.weight
         if first is second:
-            if not torch.equal(first, embedding):
-                raise Wrong(
-                    "both use one matrix, but its numbers are not the embedding's.",
-                    "Which of the two stays? The head takes over the embedding's matrix.",
-                )
-            if isinstance(first, nn.Parameter) and first is not given and first.requires_grad:
-                raise Wrong(
-                    "both use one matrix, but a new one: an optimizer made before still holds the old one.",
-                    "Leave the embedding's Parameter where it is: head.weight = embedding.weight.",
-                )
-            if not isinstance(first, nn.Parameter) or not first.requires_grad:
-                raise Wrong("the one matrix can no longer be trained.", "Assign the Parameter itself, not .data of it.")
-            return first.detach()
+            return _tied(first, given, embedding, head)
         if first.data_ptr() == second.data_ptr():
             raise Wrong(
                 "two Parameters look at one memory: an optimizer would update it twice.",
                 "Assign the Parameter itself: head.weight = ..., without .data and without a new nn.Parameter.",
             )
-        if torch.equal(second, embedding):
+        if torch.equal(first, second):
             raise Wrong(
-                "head.weight has the embedding's numbers, but is a copy: after one training step they differ.",
+                "the two matrices have equal numbers, but one is a copy: after one training step they differ.",
                 "One matrix, not a copy: should head.weight and embedding.weight be the same object?",
             )
         if isinstance(returned, nn.Module | torch.Tensor | tuple):
@@ -243,18 +318,38 @@ def _one_matrix(function):
     return probe
 
 
+def _tied(matrix, given, embedding, head):
+    # The one matrix of both modules, if it is the Parameter that was given and holds the head's numbers.
+    if not isinstance(matrix, nn.Parameter) or not matrix.requires_grad:
+        raise Wrong("the one matrix can no longer be trained.", "Assign the Parameter itself, not .data of it.")
+    if matrix is not given:
+        raise Wrong(
+            "both use one matrix, but not the embedding's: an optimizer made before still holds the old one.",
+            "Write the numbers into the Parameter that is there, then head.weight = embedding.weight.",
+        )
+    if torch.equal(matrix, embedding):
+        raise Wrong(
+            "both use one matrix, but its numbers are the embedding's, not the head's.",
+            "Whose numbers shall stay? Copy them before the other matrix takes their place.",
+        )
+    if not torch.equal(matrix, head):
+        raise Wrong("both use one matrix, but its numbers are not the head's.", "Copy them, without any arithmetic.")
+    return matrix.detach()
+
+
 TIE_WEIGHTS = Exercise(
     tie_weights,
     [
+        Case("V 3, D 2", (torch.arange(6.0).view(3, 2), 10 + torch.arange(6.0).view(3, 2))),
         Case("V 7, D 4", (draw(7, 4), draw(7, 4, seed=1))),
-        Case("V equal to D", (draw(5, 5, seed=2), draw(5, 5, seed=3)), "Is there a transpose too many?"),
+        Case("V equal to D", (draw(5, 5, seed=2), draw(5, 5, seed=3))),
     ],
     [],
     adapt=_one_matrix,
 )  # fmt: skip
 check_tie_weights = check_of(TIE_WEIGHTS)
 
-# ------------------------------------------------------------------------------------- find the slip
+# ---------------------------------------------------------------------------------------- seven slips
 
 SLIPS = (
     "gain ignored",
@@ -263,13 +358,112 @@ SLIPS = (
     "wrong scale",
     "neighbours paired",
     "gate and up swapped",
-    "mask by one",
+    "mask shows the next token",
 )
-LETTERS = {"A": "mask by one", "B": "gate and up swapped", "C": "wrong base"}
-TRY = {
-    "A": "Model A: change the last token only. Do logits before it move? They must not.",
-    "B": "Model B: give it a single token. Nothing can be hidden or turned there: does it still differ?",
-    "C": "Model C: a single token agrees. Compare two tokens, then 60: does the difference grow with the distance?",
+
+
+def pair_with_slip(slip, weights):
+    """A small LLaMA with random weights, and the same model with one slip.
+
+    Args:
+        slip: one of SLIPS, or None: then both are right.
+        weights: "new", as a fresh model has them (std 0.02, gains 1), or "large" (std 0.3, gains 0.5 to 1.5).
+
+    Returns:
+        right, slipped, with a vocabulary of 64 tokens.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        right = small_llama(weights, norm_eps=1e-6, rope_theta=500_000.0)
+    return right, _with_slip(right, slip)
+
+
+def small_llama(weights, norm_eps=1e-5, rope_theta=10_000.0):
+    """A LLaMA of two blocks with "new" or "large" random weights, see pair_with_slip."""
+    sizes = {"vocab_size": 64, "dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 48}
+    constants = {"max_seq_len": 64, "norm_eps": norm_eps, "rope_theta": rope_theta, "tie_embeddings": False}
+    model = Llama(LlamaConfig(**sizes, **constants)).requires_grad_(False)
+    if weights == "large":
+        for weight in model.parameters():
+            weight.normal_(std=0.3) if weight.ndim == 2 else weight.uniform_(0.5, 1.5)
+    return model
+
+
+def _with_slip(model, slip):
+    # A copy of the model in which every module of one class has one method replaced; deepcopy copies it again.
+    model = copy.deepcopy(model)
+    owner, name, method = METHODS.get(slip, (nn.Identity, "", None))
+    for module in model.modules():
+        if isinstance(module, owner):
+            setattr(module, name, MethodType(method, module))
+    return model
+
+
+def _no_gain(norm, x):
+    return F.rms_norm(x, x.shape[-1:], None, norm.eps)
+
+
+def _eps_times_ten(norm, x):
+    return F.rms_norm(x, x.shape[-1:], norm.weight, 10 * norm.eps)
+
+
+def _base_over_ten(model, n_query, n_cached=0, n_pad=None, device=None):
+    *_, visible = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
+    theta = model.config.rope_theta
+    inv_freq = model.inv_freq ** (math.log(theta / 10) / math.log(theta))
+    angles = rope_angles(torch.arange(n_cached, n_cached + n_query, device=device), inv_freq)
+    return angles.cos(), angles.sin(), visible
+
+
+def _scaled_by_dim(attention, x, cos, sin):
+    q, k, v = GroupedQueryAttention.project(attention, x, cos, sin)
+    return q * math.sqrt(attention.head_dim / x.shape[-1]), k, v
+
+
+def _neighbours_paired(attention, x, cos, sin):
+    q, k, v = GroupedQueryAttention.project(attention, x, torch.ones_like(cos), torch.zeros_like(sin))
+    return apply_rope(q, cos, sin, "interleaved"), apply_rope(k, cos, sin, "interleaved"), v
+
+
+def _swapped(layer, x):
+    return layer.down_proj(layer.gate_proj(x) * F.silu(layer.up_proj(x)))
+
+
+def _one_ahead(model, n_query, n_cached=0, n_pad=None, device=None):
+    cos, sin, _ = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
+    keys = torch.arange(n_cached + n_query, device=device)
+    return cos, sin, keys <= torch.arange(n_cached, n_cached + n_query, device=device)[:, None] + 1
+
+
+METHODS = {
+    "gain ignored": (RMSNorm, "forward", _no_gain),
+    "wrong eps": (RMSNorm, "forward", _eps_times_ten),
+    "wrong base": (Llama, "rotation_and_mask", _base_over_ten),
+    "wrong scale": (GroupedQueryAttention, "project", _scaled_by_dim),
+    "neighbours paired": (GroupedQueryAttention, "project", _neighbours_paired),
+    "gate and up swapped": (SwiGLU, "forward", _swapped),
+    "mask shows the next token": (Llama, "rotation_and_mask", _one_ahead),
+}
+
+# ------------------------------------------------------------------------------------- find the slip
+
+LETTERS = {"A": "mask shows the next token", "B": "gate and up swapped", "C": "wrong base"}
+LEAK = "change only the last token. Do logits before it move?"
+ALONE = "give it a single token, with nothing to turn, to scale or to hide. Does it still differ?"
+AGREES = "it agrees on a single token. Would your slip show there?"
+TRY = {  # by letter and wrong answer: the experiment that speaks against it
+    "A": dict.fromkeys(SLIPS, LEAK),
+    "B": dict.fromkeys(SLIPS, ALONE)
+    | {
+        "gain ignored": "set every gain to 1 in copies of both models. Then an ignored gain is right: do they agree?",
+        "wrong eps": "set every norm's eps to 0 in copies of both models: ten times 0 is 0. Another slip still shows.",
+    },
+    "C": dict.fromkeys(SLIPS, AGREES)
+    | {
+        "mask shows the next token": LEAK,
+        "wrong scale": "set inv_freq to 0 in copies of both models: nothing turns. A wrong scale would still show.",
+        "neighbours paired": "set inv_freq to 1, any base to the power 0, in both copies. A wrong pairing still shows.",
+    },
 }
 
 
@@ -284,38 +478,10 @@ def models_to_examine():
     Returns:
         reference, {"A": model, "B": model, "C": model}; they share no memory.
     """
-    config = LlamaConfig(
-        vocab_size=64,
-        dim=32,
-        n_layers=2,
-        n_heads=4,
-        n_kv_heads=2,
-        hidden_dim=48,
-        max_seq_len=64,
-        norm_eps=1e-5,
-        rope_theta=10_000.0,
-        tie_embeddings=False,
-    )
-    generator, reference = torch.Generator().manual_seed(5), Llama(config).requires_grad_(False)
-    for weight in reference.parameters():
-        is_gain = weight.ndim == 1
-        weight.uniform_(0.5, 1.5, generator=generator) if is_gain else weight.normal_(std=0.3, generator=generator)
-    models = {letter: copy.deepcopy(reference) for letter in LETTERS}
-    models["A"].rotation_and_mask = _one_ahead(models["A"].rotation_and_mask)
-    for block in models["B"].layers:
-        layer = block.feed_forward
-        layer.gate_proj, layer.up_proj = layer.up_proj, layer.gate_proj
-    models["C"].inv_freq = rope_inv_freq(config.head_dim, 5000.0)
-    return reference, models
-
-
-def _one_ahead(rotation_and_mask):
-    def slipped(n_query, n_cached=0, n_pad=None, device=None):
-        cos, sin, _ = rotation_and_mask(n_query, n_cached, n_pad, device)
-        keys = torch.arange(n_cached + n_query, device=device)
-        return cos, sin, keys <= torch.arange(n_cached, n_cached + n_query, device=device)[:, None] + 1
-
-    return slipped
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        reference = small_llama("large")
+    return reference, {letter: _with_slip(reference, slip) for letter, slip in LETTERS.items()}
 
 
 def _named(function):
@@ -330,7 +496,8 @@ def _named(function):
                 raise Wrong(f"model {letter}: {str(slip)[:40]!r} is not in the list.", hint)
         missed = [letter for letter in LETTERS if answer[letter] != LETTERS[letter]]
         if missed:
-            raise Wrong(f"{len(LETTERS) - len(missed)} of {len(LETTERS)} are right.", TRY[missed[0]])
+            hint = f"Model {missed[0]}: {TRY[missed[0]][str(answer[missed[0]])]}"
+            raise Wrong(f"{len(LETTERS) - len(missed)} of {len(LETTERS)} are right.", hint)
         return len(LETTERS)
 
     return probe

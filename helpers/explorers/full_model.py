@@ -43,9 +43,9 @@ def explore_full_model() -> Explorer:
             bar.set_width(probability)
             label.set(x=min(probability, 0.6) + 0.03, text=text)  # moved too: what moves is drawn above what stays
         strongest, turn = row.argmax().item(), f"{angles[layer, token]:.0f}°"
-        looks.set_title(f"Where “{words[token]}” looks")
+        looks.set_title(f"Block {layer}, head {head}: where “{words[token]}” looks")
         turns.set_title(f"Block {layer} turns it {turn}")
-        guesses.set_title("Next word after this block")
+        guesses.set_title(f"Next word after block {layer}")
         return (
             f"Token {token}, “{words[token]}”: head {head} of block {layer} looks most at “{words[strongest]}” (weight "
             f"{row[strongest]:.2f}). The block turns its stream by {turn}. Read out here, the model would go on with "

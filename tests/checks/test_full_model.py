@@ -1,19 +1,86 @@
-"""The models to examine in notebook 05 show the slips that their letters stand for, and no others."""
+"""The seven slips of notebook 05, and whether the hints of its exercise 4 say the truth about them."""
+
+import copy
 
 import torch
 
-from checks.full_model import LETTERS, SLIPS, models_to_examine
+from checks.full_model import LETTERS, METHODS, SLIPS, TRY, _with_slip, models_to_examine, pair_with_slip, small_llama
+from helpers.model import RMSNorm
+
+TOKENS = torch.arange(40)[None]
 
 
-def test_each_model_shows_what_the_hints_say_of_its_slip():
-    reference, models = models_to_examine()
-    tokens = torch.arange(40)[None]
-    gap = {letter: (model(tokens) - reference(tokens)).abs().amax(-1)[0] for letter, model in models.items()}
-    alone = {letter: (model(tokens[:, :1]) - reference(tokens[:, :1])).abs().max() for letter, model in models.items()}
-    other_end = tokens.clone()
+def gap(slip, change, tokens):
+    """How far each position's logits are from the reference's, after one change of copies of both models."""
+    reference, _ = models_to_examine()
+    slipped = _with_slip(reference, slip)
+    change(reference)
+    change(slipped)
+    return (slipped(tokens) - reference(tokens)).abs().amax(-1)[0]
+
+
+def those_that_show(change, tokens):
+    return {slip for slip in SLIPS if gap(slip, change, tokens).max() > 1e-4}
+
+
+def every_gain_1(model):
+    for module in model.modules():
+        if isinstance(module, RMSNorm):
+            module.weight.fill_(1)
+
+
+def every_eps_0(model):
+    for module in model.modules():
+        if isinstance(module, RMSNorm):
+            module.eps = 0.0
+
+
+def gate_is_up(model):
+    for block in model.layers:
+        block.feed_forward.up_proj.weight.copy_(block.feed_forward.gate_proj.weight)
+
+
+def every_pair_turns_by(model, speed):
+    model.inv_freq = torch.full_like(model.inv_freq, speed)
+
+
+def test_a_slip_does_not_show_where_what_it_touches_cannot_matter():
+    on_one_token = {"gain ignored", "wrong eps", "gate and up swapped"}
+    assert those_that_show(lambda model: None, TOKENS[:, :1]) == on_one_token
+    assert those_that_show(every_gain_1, TOKENS[:, :1]) == on_one_token - {"gain ignored"}
+    assert those_that_show(every_eps_0, TOKENS[:, :1]) == on_one_token - {"wrong eps"}
+    assert those_that_show(gate_is_up, TOKENS[:, :1]) == on_one_token - {"gate and up swapped"}
+    for speed, hidden in ((0, {"wrong base", "neighbours paired"}), (1, {"wrong base"})):
+        assert (
+            those_that_show(lambda model, speed=speed: every_pair_turns_by(model, speed), TOKENS) == set(SLIPS) - hidden
+        )
+
+
+def test_only_a_wrong_mask_lets_the_last_token_move_earlier_logits():
+    _, models = models_to_examine()
+    other_end = TOKENS.clone()
     other_end[0, -1] = 63
-    moved = {letter: (model(other_end) - model(tokens))[0, :-1].abs().max() for letter, model in models.items()}
-    assert {letter for letter in models if moved[letter] > 1e-3} == {"A"}  # the last token is seen before it comes
-    assert {letter for letter in models if alone[letter] > 1e-3} == {"B"}
-    assert gap["C"][0] < 1e-5 < 1e-3 < gap["C"][1:5].mean() < gap["C"][-5:].mean()  # it grows with the distance
-    assert set(LETTERS.values()) <= set(SLIPS)
+    moved = {letter: (model(other_end) - model(TOKENS))[0, :-1].abs().max() for letter, model in models.items()}
+    assert {LETTERS[letter] for letter in models if moved[letter] > 1e-3} == {"mask shows the next token"}
+
+
+def test_each_model_has_the_slip_of_its_letter_and_copies_keep_it():
+    reference, models = models_to_examine()
+    for letter, model in models.items():
+        assert torch.equal(model(TOKENS), _with_slip(reference, LETTERS[letter])(TOKENS))
+        assert torch.equal(copy.deepcopy(model)(TOKENS), model(TOKENS))
+        assert set(TRY[letter]) == set(SLIPS) == set(METHODS)
+
+
+def test_a_new_model_shows_one_of_the_seven_slips_and_large_weights_with_a_strict_limit_show_all():
+    def relative_gap(slip, weights):
+        right, slipped = pair_with_slip(slip, weights)
+        expected = right(TOKENS[:, :8])
+        return (slipped(TOKENS[:, :8]) - expected).abs().max() / expected.abs().max()
+
+    assert relative_gap(None, "large") == 0
+    assert [slip for slip in SLIPS if relative_gap(slip, "new") > 0.05] == ["mask shows the next token"]
+    assert [slip for slip in SLIPS if relative_gap(slip, "new") <= 1e-5] == ["gain ignored"]
+    assert [slip for slip in SLIPS if relative_gap(slip, "large") <= 0.05] == ["wrong eps"]
+    assert all(relative_gap(slip, "large") > 1e-5 for slip in SLIPS)
+    assert small_llama("new").final_norm.weight.eq(1).all()

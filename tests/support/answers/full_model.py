@@ -15,32 +15,71 @@ def _rms(x, weight, eps):
 
 @right
 def transformer_block__two_lines(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    x = x + attention(_rms(x, attention_gain, eps))
-    return x + feed_forward(_rms(x, ffn_gain, eps))
+    x = x + _rms(attention(x), attention_gain, eps)
+    return x + _rms(feed_forward(x), ffn_gain, eps)
 
 
 @right
 def transformer_block__loop_over_steps(x, attention, feed_forward, attention_gain, ffn_gain, eps):
     stream = x.clone()
     for step, weight in ((attention, attention_gain), (feed_forward, ffn_gain)):
-        root = (stream.float().square().mean(-1, keepdim=True) + eps).sqrt()
-        stream = stream + step((stream.float() / root * weight).to(x.dtype))
+        branch = step(stream).float()
+        root = (branch.square().mean(-1, keepdim=True) + eps).sqrt()
+        stream = stream + (branch / root * weight).to(x.dtype)
     return stream
 
 
-@wrong("float32")
+def _norm_in_half_precision(y, gain, eps):
+    return y / (y.pow(2).mean(-1, keepdim=True) + eps).sqrt() * gain
+
+
+@wrong("square of 1e-4 is 0")
 def transformer_block__norm_in_half_precision(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    def norm(x, gain):
-        return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * gain
-
-    x = x + attention(norm(x, attention_gain))
-    return x + feed_forward(norm(x, ffn_gain))
+    x = x + _norm_in_half_precision(attention(x), attention_gain, eps)
+    return x + _norm_in_half_precision(feed_forward(x), ffn_gain, eps)
 
 
-@wrong("eps given")
+@wrong("Yours is 1e-5 always")
 def transformer_block__eps_fixed(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    x = x + attention(_rms(x, attention_gain, 1e-5))
-    return x + feed_forward(_rms(x, ffn_gain, 1e-5))
+    x = x + _rms(attention(x), attention_gain, 1e-5)
+    return x + _rms(feed_forward(x), ffn_gain, 1e-5)
+
+
+@wrong("This is LLaMA's block")
+def transformer_block__copied_from_above(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    x = x + attention(_rms(x, attention_gain, eps))
+    return x + feed_forward(_rms(x, ffn_gain, eps))
+
+
+@wrong("Yours is LayerNorm")
+def transformer_block__layer_norm(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    x = x + F.layer_norm(attention(x).float(), x.shape[-1:], attention_gain.float(), None, eps).to(x.dtype)
+    return x + F.layer_norm(feed_forward(x).float(), x.shape[-1:], ffn_gain.float(), None, eps).to(x.dtype)
+
+
+@wrong("Yours has their sum")
+def transformer_block__sum_of_squares(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    for step, weight in ((attention, attention_gain), (feed_forward, ffn_gain)):
+        branch = step(x).float()
+        x = x + (branch * (branch.square().sum(-1, keepdim=True) + eps).rsqrt() * weight.float()).to(x.dtype)
+    return x
+
+
+@wrong("that plus x")
+def transformer_block__second_norm_holds_x(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    x = x + _rms(attention(x), attention_gain, eps)
+    return x + _rms(feed_forward(x) + x, ffn_gain, eps)
+
+
+@wrong("Does yours add to the x that came into the block")
+def transformer_block__second_step_adds_to_x(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    middle = x + _rms(attention(x), attention_gain, eps)
+    return x + _rms(feed_forward(middle), ffn_gain, eps)
+
+
+@wrong("Are both residuals missing")
+def transformer_block__sum_of_branches(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+    return _rms(attention(x), attention_gain, eps) + _rms(feed_forward(x), ffn_gain, eps)
 
 
 @right
@@ -57,7 +96,22 @@ def parameter_count__shapes(vocab_size, dim, n_layers, n_heads, n_kv_heads, head
     return sum(math.prod(shape) for shape in n_layers * block + ends)
 
 
-@right
+for words, slip, program in (
+    ("all four attention", "square", lambda V, D, L, H, K, h, F, t: L * (4 * D * D + 3 * D * F + 2 * D) + D),
+    ("n_kv_heads wide", "kv_narrow", lambda V, D, L, H, K, h, F, t: L * (2 * D * (h * H + K) + 3 * D * F + 2 * D) + D),
+    ("o_proj read", "o_kv", lambda V, D, L, H, K, h, F, t: L * (D * h * (H + 3 * K) + 3 * D * F + 2 * D) + D),
+    ("in each block", "last_norms", lambda V, D, L, H, K, h, F, t: L * (2 * D * h * (H + K) + 3 * D * F + 3 * D)),
+):
+    wrong(words, f"parameter_count__{slip}")(lambda *s, count=program: count(*s) + s[0] * s[1] * (2 - s[-1]))
+
+
+@wrong("n_layers times")
+def parameter_count__tables_in_blocks(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tied):
+    block = 2 * dim * head_dim * (n_heads + n_kv_heads) + 3 * dim * hidden_dim + 2 * dim
+    return n_layers * (block + vocab_size * dim * (2 - tied)) + dim
+
+
+@wrong("Multiply the numbers instead")
 def parameter_count__builds_it(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
     config = model.LlamaConfig(
         vocab_size=vocab_size, dim=dim, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim,
@@ -66,26 +120,66 @@ def parameter_count__builds_it(vocab_size, dim, n_layers, n_heads, n_kv_heads, h
     return model.count_parameters(config)
 
 
+@wrong("Multiply the numbers instead")
+def parameter_count__builds_its_parts(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tied):
+    layers = [torch.nn.Linear(dim, hidden_dim, bias=False) for _ in range(3 * n_layers)]
+    return sum(layer.weight.numel() for layer in layers)
+
+
 @right
-def tie_weights__assigned(embedding, head):
+def tie_weights__copied_then_assigned(embedding, head):
+    with torch.no_grad():
+        embedding.weight.copy_(head.weight)
     head.weight = embedding.weight
 
 
 @right
-def tie_weights__returned_too(embedding, head):
+def tie_weights__through_data(embedding, head):
+    embedding.weight.data = head.weight.data.clone()
     head.weight = embedding.weight
     return embedding, head
 
 
 @right
 def tie_weights__setattr(embedding, head):
+    numbers = head.weight.detach()
     del head.weight
     head.register_parameter("weight", embedding.weight)
+    torch.nn.init.zeros_(embedding.weight).data.add_(numbers)
 
 
-@wrong("Leave the embedding's Parameter")
+@wrong("Whose numbers shall stay")
+def tie_weights__assigned_only(embedding, head):
+    head.weight = embedding.weight
+
+
+@wrong("Whose numbers shall stay")
+def tie_weights__assigned_first(embedding, head):
+    head.weight = embedding.weight
+    with torch.no_grad():
+        embedding.weight.copy_(head.weight)
+
+
+@wrong("inside `with torch.no_grad():`")
+def tie_weights__while_autograd_records(embedding, head):
+    embedding.weight.copy_(head.weight)
+    head.weight = embedding.weight
+
+
+@wrong("Write the numbers into the Parameter that is there")
 def tie_weights__a_new_parameter_for_both(embedding, head):
-    embedding.weight = head.weight = torch.nn.Parameter(embedding.weight.detach().clone())
+    embedding.weight = head.weight = torch.nn.Parameter(head.weight.detach().clone())
+
+
+@wrong("Write the numbers into the Parameter that is there")
+def tie_weights__the_other_way(embedding, head):
+    embedding.weight = head.weight
+
+
+@wrong("without any arithmetic")
+def tie_weights__the_mean(embedding, head):
+    embedding.weight.data.add_(head.weight.data).mul_(0.5)
+    head.weight = embedding.weight
 
 
 @wrong("not a copy")
@@ -93,14 +187,15 @@ def tie_weights__copied(embedding, head):
     head.weight = torch.nn.Parameter(embedding.weight.detach().clone())
 
 
+@wrong("not a copy")
+def tie_weights__copied_the_numbers_only(embedding, head):
+    with torch.no_grad():
+        embedding.weight.copy_(head.weight)
+
+
 @wrong("without .data")
 def tie_weights__data(embedding, head):
     head.weight.data = embedding.weight.data
-
-
-@wrong("head takes over")
-def tie_weights__the_other_way(embedding, head):
-    embedding.weight = head.weight
 
 
 @wrong("or does it make new ones")
@@ -125,17 +220,25 @@ def tie_weights__frozen(embedding, head):
     head.weight = embedding.weight.requires_grad_(False)
 
 
+MASK, SWAP, BASE = "mask shows the next token", "gate and up swapped", "wrong base"
+
+
 @right
 def find_slips__named():
-    return {"A": "mask by one", "B": "gate and up swapped", "C": "wrong base"}
+    return {"A": MASK, "B": SWAP, "C": BASE}
 
 
 for words, slip, answer in (
-    ("change the last token only", "a_and_c", {"A": "wrong base", "B": "gate and up swapped", "C": "mask by one"}),
-    ("a single token. Nothing", "b", {"A": "mask by one", "B": "gain ignored", "C": "wrong base"}),
-    ("grow with the distance", "c", {"A": "mask by one", "B": "gate and up swapped", "C": "neighbours paired"}),
+    ("change only the last token", "a_and_c", {"A": BASE, "B": SWAP, "C": MASK}),
+    ("set every gain to 1", "b_gain", {"A": MASK, "B": "gain ignored", "C": BASE}),
+    ("ten times 0 is 0", "b_eps", {"A": MASK, "B": "wrong eps", "C": BASE}),
+    ("give it a single token", "b_scale", {"A": MASK, "B": "wrong scale", "C": BASE}),
+    ("set inv_freq to 1", "c_pairs", {"A": MASK, "B": SWAP, "C": "neighbours paired"}),
+    ("set inv_freq to 0", "c_scale", {"A": MASK, "B": SWAP, "C": "wrong scale"}),
+    ("it agrees on a single token", "c_gain", {"A": MASK, "B": SWAP, "C": "gain ignored"}),
+    ("change only the last token", "c_mask", {"A": MASK, "B": SWAP, "C": MASK}),
     ("Choose from", "numbers", {"A": 7, "B": 6, "C": 3}),
-    ("Return {", "a_list", ["mask by one", "gate and up swapped", "wrong base"]),
-    ("Return {", "one_left_out", {"A": "mask by one", "B": "gate and up swapped"}),
+    ("Return {", "a_list", [MASK, SWAP, BASE]),
+    ("Return {", "one_left_out", {"A": MASK, "B": SWAP}),
 ):
     wrong(words, f"find_slips__{slip}")(lambda answer=answer: answer)
