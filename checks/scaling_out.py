@@ -1,5 +1,7 @@
 """The exercises of notebook 09, scaling out: specification, cases, known mistakes with hints, check."""
 
+from fractions import Fraction
+
 import torch
 from torch.nn import functional as F
 
@@ -31,17 +33,16 @@ def _slip(make):
     return lambda x, g, u, d, n: _parts(x, g, u, d, n, make=make)
 
 
-def _cut_that_fits(function):
+TURNED = "Weights are (out, in): is it x @ w.T each time? w_down has a column for each unit; a rank takes its own."
+
+
+def _product_that_fits(function):
     def probe(x, w_gate, w_up, w_down, n_ranks):
         try:
             return function(x, w_gate, w_up, w_down, n_ranks)
         except RuntimeError as error:
             if "multipl" in str(error) or "size mismatch" in str(error):
-                hint = (
-                    "Weights are (out, in): is it x @ w.T each time? And is w_down cut by columns? "
-                    "w_down.chunk(n_ranks, dim=1) gives those of each rank."
-                )
-                raise Wrong(f"a product does not fit: {error}", hint) from None
+                raise Wrong(f"a product does not fit: {error}", TURNED) from None
             raise
 
     return probe
@@ -49,6 +50,31 @@ def _cut_that_fits(function):
 
 def _whole(x, gate, up, down):
     return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+
+def _by_inputs(x, gate, up, down, n):
+    """Gate and up cut by columns: silu comes before the sum."""
+    cut = [tensor.unflatten(-1, (n, -1)).unbind(-2) for tensor in (x, gate, up)]
+    return torch.stack([(F.silu(part @ g.T) * (part @ u.T)) @ down.T for part, g, u in zip(*cut, strict=True)])
+
+
+def _shares_of(size_of):
+    """Every rank takes size_of(n_ranks) units in a row."""
+
+    def program(x, gate, up, down, n):
+        size = size_of(n)
+        mine = [slice(rank * size, rank * size + size) for rank in range(n)]
+        return torch.stack([_whole(x, gate[part], up[part], down[:, part]) for part in mine])
+
+    return program
+
+
+WHOLE_NUMBERS = (  # section 9.1's: x, w_gate, w_up, w_down
+    torch.tensor([1.0, 2.0]),
+    torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, -1.0]]),
+    torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 1.0], [1.0, -1.0]]),
+    torch.tensor([[1.0, 0.0, 2.0, 1.0], [0.0, 1.0, 1.0, 1.0]]),
+)
 
 
 def _ffn(n_units=6, dim=4, seed=0, scale=0.7):
@@ -62,6 +88,7 @@ def _ffn(n_units=6, dim=4, seed=0, scale=0.7):
 SPLIT_FEED_FORWARD = Exercise(
     split_feed_forward,
     [
+        Case("section 9.1's vector and weights, 2 ranks", (*WHOLE_NUMBERS, 2)),
         Case("one token, 6 units, 2 ranks", (draw(1, 4), *_ffn(), 2)),
         Case("a single vector, not a batch", (draw(4, seed=50), *_ffn(seed=51), 3)),
         Case("six tokens, 3 ranks", (draw(6, 4, seed=9), *_ffn(seed=10), 3)),
@@ -74,11 +101,47 @@ SPLIT_FEED_FORWARD = Exercise(
         ("Does each rank return its own part? You return the finished sum.",
          lambda x, g, u, d, n: torch.stack([_whole(x, g, u, d)] * n)),
         ("Does each rank return its own part? You return the finished sum.", lambda x, g, u, d, n: _whole(x, g, u, d)),
+        ("Is there a new first axis for the ranks? torch.stack makes one; torch.cat uses an axis that is there.",
+         lambda x, g, u, d, n: torch.cat([*_parts(x, g, u, d, n)])),
+        ("Is there a new first axis for the ranks? torch.stack makes one; torch.cat uses an axis that is there.",
+         lambda x, g, u, d, n: torch.cat([*_parts(x, g, u, d, n)], -1)),
+        ("Is the axis of the ranks the first? Yours is the last.",
+         lambda x, g, u, d, n: torch.stack([*_parts(x, g, u, d, n)], -1)),
+        ("Is the axis of the ranks the first? Yours is the second.",
+         lambda x, g, u, d, n: torch.stack([*_parts(x, g, u, d, n)], 1)),
+        ("chunk(n) gives n pieces, split(n) gives pieces of n: which of them do you use?",
+         lambda x, g, u, d, n: torch.stack([
+             _whole(x, *piece) for piece in zip(g.split(n), u.split(n), d.split(n, 1), strict=True)])),
+        ("Does each rank use its own units? You divide the finished sum by n_ranks.",
+         lambda x, g, u, d, n: torch.stack([_whole(x, g, u, d) / n] * n)),
+        ("Has a rank F / n_ranks units? Yours has two, for all F and n_ranks.", _shares_of(lambda n: 2)),
+        ("Has a rank F / n_ranks units? Yours has n_ranks of them.", _shares_of(lambda n: n)),
+        ("Is there a part for each rank? Yours has the first alone: is return inside the loop?",
+         lambda x, g, u, d, n: _parts(x, g, u, d, n)[:1]),
+        ("Is there a part for each rank? Yours has the first alone.", lambda x, g, u, d, n: _parts(x, g, u, d, n)[0]),
+        ("Does x keep its leading dimensions? Yours become one.",
+         lambda x, g, u, d, n: _parts(x.reshape(-1, x.shape[-1]), g, u, d, n)),
+        (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g) * (x @ u)) @ d)),
+        (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) * (x @ u.T)) @ d)),
+        (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g) * (x @ u)) @ d.T)),
+        ("Is down there? Yours returns the hidden units.", _slip(lambda x, g, u, d, r: F.silu(x @ g.T) * (x @ u.T))),
+        ("Is it SwiGLU's part alone? Yours has the residual x in it.",
+         lambda x, g, u, d, n: x + _parts(x, g, u, d, n)),
+        ("Is it SwiGLU's part alone? Rank 0's has the residual x in it.",
+         _slip(lambda x, g, u, d, r: _whole(x, g, u, d) + (r == 0) * x)),
+        ("Is it silu? Yours is gelu.", _slip(lambda x, g, u, d, r: (F.gelu(x @ g.T) * (x @ u.T)) @ d.T)),
+        ("Are gate and up cut by their rows, the outputs? Yours are cut by columns, the inputs.", _by_inputs),
         ("The parts are summed, not averaged: do you divide by n_ranks?",
          lambda x, g, u, d, n: _parts(x, g, u, d, n) / n),
         ("Has rank r the r-th share in a row? You deal the units out in turn.",
          lambda x, g, u, d, n: _parts(x, g, u, d, n, lambda size, n: torch.arange(size).view(-1, n).T.flatten())),
         ("Is rank 0 the first? Yours begins with the last share.", lambda x, g, u, d, n: _parts(x, g, u, d, n).flip(0)),
+        ("Is it silu? Yours is relu.", _slip(lambda x, g, u, d, r: (F.relu(x @ g.T) * (x @ u.T)) @ d.T)),
+        ("Is silu on gate alone? Yours comes after the product.",
+         _slip(lambda x, g, u, d, r: F.silu((x @ g.T) * (x @ u.T)) @ d.T)),
+        ("Is silu on gate alone? Yours is on up too.",
+         _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) * F.silu(x @ u.T)) @ d.T)),
+        ("Is up used? Yours has gate in its place.", _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) * (x @ g.T)) @ d.T)),
         ("Is silu there?", _slip(lambda x, g, u, d, r: ((x @ g.T) * (x @ u.T)) @ d.T)),
         ("Is silu on the gate branch, not on up?", _slip(lambda x, g, u, d, r: ((x @ g.T) * F.silu(x @ u.T)) @ d.T)),
         ("Is it silu, z * sigmoid(z), not sigmoid alone?",
@@ -98,8 +161,7 @@ SPLIT_FEED_FORWARD = Exercise(
         ("Is it this rank's part alone? Yours adds up the parts so far.",
          lambda x, g, u, d, n: _parts(x, g, u, d, n).cumsum(0)),
     ],
-    adapt=_cut_that_fits,
-    hint="Rank r has rows r * F/n to (r + 1) * F/n of gate and up, and the same columns of down. Which part differs?",
+    adapt=_product_that_fits,
 )  # fmt: skip
 check_split_feed_forward = check_of(SPLIT_FEED_FORWARD)
 
@@ -162,44 +224,78 @@ def bytes_sent_per_token(dim, n_layers, n_ranks, bytes_per_number):
     return int(sent)
 
 
-def _count(formula):
-    return lambda *sizes: int(formula(*sizes))
+def _count(hint, formula):
+    """A slip in two forms: divided last with //, or cut by int, which may lose one where / has rounded."""
+    exact = lambda d, layers, n, b: int(formula(d, layers, Fraction(n), b))  # noqa: E731
+    return [(hint, exact), (hint, lambda *sizes: int(formula(*sizes)))]
+
+
+def _no_float(function):
+    def probe(*sizes):
+        answer = function(*sizes)
+        if isinstance(answer, float):
+            hint = "/ gives a float, even where nothing is left over: divide last, with //."
+            raise Wrong("the result has the type float, expected a whole number (int).", hint)
+        return answer
+
+    return probe
 
 
 SENT = [(4096, 32, 2, 2), (8192, 80, 8, 2), (16384, 126, 8, 2), (128, 6, 4, 4), (6, 1, 3, 4)]
 CUT = "Does int cut 2015.999...? Multiply first and divide last: ... // n_ranks."
+EARLY = "Is anything rounded down before the end? Multiply first and divide last."
 BYTES_SENT_PER_TOKEN = Exercise(
     bytes_sent_per_token,
     [
-        Case("dim 8, one layer, 2 ranks, 4 bytes: by hand", (8, 1, 2, 4)),
-        Case("one rank sends nothing", (4096, 32, 1, 2), "With one rank, is anything sent?"),
+        Case("by hand, dim 8, 2 layers, 2 ranks, 4 bytes", (8, 2, 2, 4)),
+        Case("one rank sends nothing", (4096, 32, 1, 2), "One rank has nobody to send to."),
         *[Case(f"dim {d}, {n} layers, {r} ranks, {b} bytes", (d, n, r, b)) for d, n, r, b in SENT],
         Case("dim 45, 7 layers, 5 ranks, 2 bytes", (45, 7, 5, 2), CUT),
     ],
     [
-        (CUT, _count(lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * b)),
-        ("Do you use bytes_per_number? Yours is 2 for all.",
-         _count(lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * 2)),
-        ("Are there two sums per block, and is each number sent twice, to be added and as the result? You count one.",
-         _count(lambda d, layers, n, b: layers * 2 * (n - 1) / n * d * b)),
-        ("Are there two sums per block, and is each number sent twice? A factor of 4 in all.",
-         _count(lambda d, layers, n, b: layers * (n - 1) / n * d * b)),
-        ("Is it (n - 1) / n of the vector? A rank keeps its own share.",
-         _count(lambda d, layers, n, b: layers * 4 * d * b)),
-        ("Is it what one rank sends, (n - 1) / n of the vector? n - 1 times is all ranks together.",
-         _count(lambda d, layers, n, b: layers * 4 * (n - 1) * d * b)),
-        ("Is it (n - 1) / n of the vector, not 1 / n?", _count(lambda d, layers, n, b: layers * 4 * d * b / n)),
-        ("Is it (n - 1) / n, not n / (n - 1)?", _count(lambda d, layers, n, b: layers * 4 * n / max(1, n - 1) * d * b)),
-        ("Does every layer send? Multiply by n_layers.", _count(lambda d, layers, n, b: 4 * (n - 1) / n * d * b)),
-        ("Numbers or bytes? Multiply by bytes_per_number.",
-         _count(lambda d, layers, n, b: layers * 4 * (n - 1) / n * d)),
-        ("Is it bytes, not bits?", _count(lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * b * 8)),
-        ("Is one vector of dim numbers sent, not dim * dim?",
-         _count(lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * d * b)),
-        ("Two sums per block, not three?", _count(lambda d, layers, n, b: layers * 6 * (n - 1) / n * d * b)),
+        (CUT, lambda d, layers, n, b: int(layers * 4 * (n - 1) / n * d * b)),
+        *_count("Do you use bytes_per_number? Yours is 2 for all.",
+                lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * 2),
+        *_count(
+            "Are there two sums per block, and is each number sent twice, to be added and as a result? You count one.",
+            lambda d, layers, n, b: layers * 2 * (n - 1) / n * d * b),
+        *_count("Are there two sums per block, and is each number sent twice? A factor of 4 in all.",
+                lambda d, layers, n, b: layers * (n - 1) / n * d * b),
+        *_count("Is it (n - 1) / n of the vector? A rank keeps its own share.",
+                lambda d, layers, n, b: layers * 4 * d * b),
+        *_count("Is all of the vector sent once per sum? A rank sends (n - 1) / n of it, twice.",
+                lambda d, layers, n, b: layers * 2 * d * b),
+        *_count("Is it what one rank sends, (n - 1) / n of the vector? n - 1 times is all ranks together.",
+                lambda d, layers, n, b: layers * 4 * (n - 1) * d * b),
+        *_count("Does a rank send all of its vector to each other rank? In a ring it sends (n - 1) / n of it, twice.",
+                lambda d, layers, n, b: layers * 2 * (n - 1) * d * b),
+        *_count("Is it (n - 1) / n of the vector, not 1 / n?", lambda d, layers, n, b: layers * 4 * d * b / n),
+        *_count("Is it (n - 1) / n, not n / (n - 1)?",
+                lambda d, layers, n, b: layers * 4 * n / max(1, n - 1) * d * b),
+        *_count("Does every layer send? Multiply by n_layers.", lambda d, layers, n, b: 4 * (n - 1) / n * d * b),
+        *_count("Numbers or bytes? Multiply by bytes_per_number.",
+                lambda d, layers, n, b: layers * 4 * (n - 1) / n * d),
+        *_count("Is it bytes, not bits?", lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * b * 8),
+        *_count("Is one vector of dim numbers sent? Yours has dim * dim.",
+                lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * d * b),
+        *_count("How many numbers has the vector? Multiply by dim.",
+                lambda d, layers, n, b: layers * 4 * (n - 1) / n * b),
+        *_count("Do you count the embedding's sum? The task leaves it out.",
+                lambda d, layers, n, b: (layers * 4 + 2) * (n - 1) / n * d * b),
+        *_count("Do you count the embedding and the logits? The task leaves them out.",
+                lambda d, layers, n, b: (layers * 4 + 4) * (n - 1) / n * d * b),
+        *_count("Attention has one sum and the feed-forward one: do you count three per block?",
+                lambda d, layers, n, b: layers * 6 * (n - 1) / n * d * b),
+        *_count("Is there a sum after each of the seven matrices? Only o_proj and down_proj end in one.",
+                lambda d, layers, n, b: layers * 14 * (n - 1) / n * d * b),
+        *_count("Do you count what a rank receives, too? Only what it sends is asked for.",
+                lambda d, layers, n, b: layers * 8 * (n - 1) / n * d * b),
+        (EARLY, lambda d, layers, n, b: layers * 4 * (n - 1) // n * d * b),
+        (EARLY, lambda d, layers, n, b: layers * (4 * (n - 1) // n) * d * b),
+        (EARLY, lambda d, layers, n, b: 2 * layers * (2 * (n - 1) // n) * d * b),
         ("Is n - 1 divided by n without rounding? // rounds down to 0.",
-         _count(lambda d, layers, n, b: layers * 4 * ((n - 1) // n) * d * b)),
+         lambda d, layers, n, b: layers * 4 * ((n - 1) // n) * d * b),
     ],
-    hint="Per sum: 2 (n - 1) / n * dim * bytes_per_number. How many sums are there?",
+    adapt=_no_float,
 )  # fmt: skip
 check_bytes_sent_per_token = check_of(BYTES_SENT_PER_TOKEN)

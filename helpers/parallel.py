@@ -149,46 +149,51 @@ def difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return ((actual - expected).abs().max() / expected.abs().max()).item()
 
 
-def gradients_of(model: torch.nn.Module, tokens: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Loss on tokens (B, T), and each weight's whole gradient, put together again where it is split."""
-    loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-    loss.backward()
-    gradients = {name: weight.grad for name, weight in model.named_parameters()}
-    return loss, {name: g.full_tensor() if isinstance(g, DTensor) else g for name, g in gradients.items()}
+def compare(folder: str | Path, mesh: DeviceMesh) -> dict:
+    """What this rank finds, by name: is the split model the same function, what does it hold and send?"""
+    whole, part = load_checkpoint(folder, device=mesh.device_type), load_parallel(folder, mesh)
+    tokens = torch.arange(0, 24 * 41, 41, device=mesh.device_type).view(2, 12) % whole.config.vocab_size  # of all ranks
+    logits, expected = part(tokens), whole(tokens)
+    found = {"rank": mesh.get_local_rank(), "bytes held": bytes_of(part), "bytes in all": bytes_of(whole)}
+    found |= {"logits": difference(logits, expected), "equal bits": torch.equal(logits, expected)}
+    cut_in_memory = split_model(load_checkpoint(folder, device=mesh.device_type), mesh)
+    found["cut in memory"] = difference(cut_in_memory(tokens), expected)
+    found["same text"] = torch.equal(generate(part, tokens, 20), generate(whole, tokens, 20))
+    found["same angles and mask"] = all(map(torch.equal, part.rotation_and_mask(3, 5), whole.rotation_and_mask(3, 5)))
+    found |= {"heads": part.config.n_heads, "key/value heads": part.new_cache(1).k.shape[2]}
+    return found | _training(part, whole, tokens) | _exchanges(part, tokens) | _seconds(part, whole, tokens)
 
 
-def compare(folder: str | Path, mesh) -> dict:
-    """Is the split model the same function, what does it send? What this rank finds, by name; each rank calls it."""
+def bytes_of(model: Llama) -> int:
+    """Bytes of the weights that this rank holds."""
+    return sum(w.to_local().nbytes if isinstance(w, DTensor) else w.nbytes for w in model.parameters())
+
+
+def _training(part, whole, tokens):
+    found = []
+    for model in (part, whole):
+        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        gradients = torch.autograd.grad(loss, tuple(model.parameters()))
+        found.append([t.full_tensor() if isinstance(t, DTensor) else t for t in (loss, *gradients)])
+    loss, *gradients = map(difference, *found)
+    return {"loss": loss, "gradients": max(gradients)}
+
+
+def _exchanges(part, tokens):
     from torch.distributed.tensor.debug import CommDebugMode  # here, for it takes long to import
 
-    whole, part = load_checkpoint(folder, device=mesh.device_type), load_parallel(folder, mesh)
-    tokens = torch.randint(whole.config.vocab_size, (2, 12), generator=torch.Generator().manual_seed(0))
-    tokens = tokens.to(mesh.device_type)
-    logits = part(tokens)
-    found = {"rank": mesh.get_local_rank(), "logits": difference(logits, whole(tokens))}
-    found["equal bits"] = torch.equal(logits, whole(tokens))
-    cut_in_memory = split_model(load_checkpoint(folder, device=mesh.device_type), mesh)
-    found["cut in memory"] = difference(cut_in_memory(tokens), whole(tokens))
-    (loss, gradients), (split_loss, split_gradients) = gradients_of(whole, tokens), gradients_of(part, tokens)
-    found["loss"] = difference(split_loss, loss)
-    found["gradients"] = max(difference(split_gradients[name], gradient) for name, gradient in gradients.items())
-    found["same text"] = torch.equal(generate(part, tokens, 20), generate(whole, tokens, 20))
-    angles_and_mask = zip(part.rotation_and_mask(3, 5), whole.rotation_and_mask(3, 5), strict=True)
-    found["same angles and mask"] = all(torch.equal(ours, theirs) for ours, theirs in angles_and_mask)
-    found["heads"], found["key/value heads"] = part.config.n_heads, part.new_cache(1).k.shape[2]
-    local = [weight.to_local() if isinstance(weight, DTensor) else weight for weight in part.parameters()]
-    found["bytes held"] = sum(weight.nbytes for weight in local)
-    found["bytes in all"] = sum(weight.nbytes for weight in whole.parameters())
-    with CommDebugMode() as sent, torch.no_grad():
+    with CommDebugMode() as sent, SummedBytes() as summed, torch.no_grad():
         part(tokens)
-    found["sent"] = {str(what).split(".")[-1]: n for what, n in sent.get_comm_counts().items()}
-    with SummedBytes() as summed, torch.no_grad():
-        part(tokens)
-    found["tokens"], found["bytes summed"] = tokens.numel(), summed.n_bytes
+    counts = {str(what).split(".")[-1]: n for what, n in sent.get_comm_counts().items()}
+    return {"sent": counts, "tokens": tokens.numel(), "bytes summed": summed.n_bytes}
+
+
+def _seconds(part, whole, tokens):
+    found = {}
     for name, model in (("split", part), ("whole", whole)):
         dist.barrier()
         start = time.perf_counter()
-        if name == "split" or found["rank"] == 0:  # the whole model runs in one process, the other waits
+        if name == "split" or dist.get_rank() == 0:  # the whole model runs in one process, the other waits
             generate(model, tokens[:1], 30)
             found[f"seconds {name}"] = time.perf_counter() - start
     dist.barrier()
@@ -207,26 +212,21 @@ def main():
         parser.error("start it with `python -m torch.distributed.run --nproc-per-node 2 -m helpers.parallel …`.")
     mesh = start_ranks()
     if arguments.compare:
-        _print_comparison(arguments.folder, mesh)
+        everything = [None] * mesh.size()
+        dist.all_gather_object(everything, compare(arguments.folder, mesh))
+        if dist.get_rank() == 0:
+            print(*map(json.dumps, everything), sep="\n", flush=True)
+        dist.barrier()
+        os._exit(0)  # in PyTorch 2.6 an orderly end may hang: gloo's threads free what they gathered (pytorch#154976)
     try:
         model, tokenizer = load_parallel(arguments.folder, mesh), load_tokenizer(arguments.folder)
-        held = sum(w.to_local().nbytes if isinstance(w, DTensor) else w.nbytes for w in model.parameters())
         written = generate(model, encode(tokenizer, arguments.prompt)[None], arguments.new)[0].tolist()
-        print(f"rank {dist.get_rank()} of {mesh.size()} holds {held:,} bytes of weights", flush=True)
+        print(f"rank {dist.get_rank()} of {mesh.size()} holds {bytes_of(model):,} bytes of weights", flush=True)
         dist.barrier()
         if dist.get_rank() == 0:
             print(tokenizer.decode(written))
     finally:
         dist.destroy_process_group()
-
-
-def _print_comparison(folder, mesh):
-    everything = [None] * mesh.size()
-    dist.all_gather_object(everything, compare(folder, mesh))
-    if dist.get_rank() == 0:
-        print(*map(json.dumps, everything), sep="\n", flush=True)
-    dist.barrier()
-    os._exit(0)  # in PyTorch 2.6 an orderly end may hang, while gloo's threads free what they gathered (pytorch#154976)
 
 
 if __name__ == "__main__":
