@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw
+from checks.base import MEMORY, Case, Exercise, Wrong, draw
 from checks.judge import check_of
 from helpers.config import LlamaConfig
 from helpers.model import Llama
@@ -56,20 +56,28 @@ def _equals_in_any_order(function):
     return probe
 
 
+def _above(probabilities, kept):
+    kept = torch.where(kept, probabilities, 0.0)
+    return kept / kept.sum()
+
+
+SOFTMAX = "Is it a division by the sum, not another softmax?"
 TINY_VOCABULARY = torch.tensor([0.05, 0.4, 0.11, 0.27, 0.17])
 TOP_P = Exercise(
     top_p,
     [
+        Case("three tokens, p 0.65", (torch.tensor([0.1, 0.6, 0.3]), 0.65)),
         Case("five tokens, p 0.75", (TINY_VOCABULARY, 0.75)),
-        Case("p 0.3, below the likeliest", (TINY_VOCABULARY, 0.3), "Is at least one token kept?"),
+        Case("p 0.3, below the likeliest", (TINY_VOCABULARY, 0.3), "The likeliest token alone has more than p here."),
         Case("p 1", (TINY_VOCABULARY, 1.0)),
         Case("p 0.5", (TINY_VOCABULARY.flip(0), 0.5)),
         Case("nine tokens, p 0.9", (draw(9, seed=1, scale=1.5).softmax(-1), 0.9)),
         Case("one token", (torch.tensor([1.0]), 0.5)),
-        Case("p reached exactly", (torch.tensor([0.25, 0.5, 0.25]), 0.5), "Once p is reached exactly, is that enough?"),
+        Case("p reached exactly", (torch.tensor([0.25, 0.5, 0.25]), 0.5),
+             "The likeliest token has exactly p here: that is enough."),
         Case("float64, not contiguous", (draw(6, seed=2).double().softmax(-1).repeat_interleave(2)[::2], 0.6), MEMORY),
         Case("p 1, and float32 sums to a little less", (torch.tensor([0.08, 0.65, 0.01, 0.26]), 1.0),
-             "With p 1, rounding may leave the sum just below p: are all tokens kept then?"),
+             "The sum of all tokens is rounded to a little less than p here: all are kept."),
         Case("four equally likely tokens, p 0.4", (torch.full((4,), 0.25), 0.4)),
     ],
     [
@@ -87,17 +95,41 @@ TOP_P = Exercise(
         ("Does the sum become 1 again?", _nucleus(_until_p, again=False)),
         ("Do the probabilities return to their places? They are still sorted.", _nucleus(_until_p, back=False)),
         ("Do you start with the likeliest token? Sort in descending order.", _nucleus(_until_p, descending=False)),
+        *[
+            ("Your mask is in the sorted order: use it on the sorted numbers, then put them back.",
+             lambda q, p, place=place: (lambda o: _above(q, _until_p(o, o.cumsum(-1), p)[place(q)]))(
+                 q.sort(descending=True)[0]))
+            for place in (lambda q: slice(None), lambda q: q.argsort(descending=True))
+        ],
+        ("What is the sum before the first token? It is 0, but roll(1) puts the sum of all there.",
+         _nucleus(lambda o, total, p: total.roll(1) < p)),
         ("Do you sort before the cumulative sum?",
          lambda q, p: torch.where(q.cumsum(-1) - q < p, q, 0.0) / torch.where(q.cumsum(-1) - q < p, q, 0.0).sum()),
-        ("Is p a limit on the sum, not on each probability?", _nucleus(lambda o, total, p: o >= p)),
+        *[
+            ("Is p a limit on the sum, not on each probability?", lambda q, p, keep=keep: _above(q, keep(q, p)))
+            for keep in (lambda q, p: q >= p, lambda q, p: (q >= p) | (q == q.max()), lambda q, p: q <= p,
+                         lambda q, p: q >= 1 - p, lambda q, p: (q >= 1 - p) | (q == q.max()),
+                         lambda q, p: q > 1 - p, lambda q, p: q >= p / len(q))
+        ],
+        ("Is p a limit on the sum, not on each probability?", lambda q, p: torch.where(q >= p, q, 0.0)),
+        ("Is p a limit on the sum, not on each probability?", lambda q, p: torch.where(q >= 1 - p, q, 0.0)),
         ("Is p a limit on the sum, not a share of the largest? That is min_p.",
          _nucleus(lambda o, total, p: o >= p * o.max())),
         ("Is p a limit on the sum, not a share of the vocabulary?",
          _nucleus(lambda o, total, p: torch.arange(len(o)) < max(1, round(p * len(o))))),
         ("Do you keep the likely tokens, not the unlikely ones?", _nucleus(lambda o, total, p: total - o >= p)),
-        ("Is it a division by the sum, not another softmax?",
-         lambda q, p: torch.where(_nucleus(_until_p)(q, p) > 0, q, -math.inf).softmax(-1)),
-        ("Is it a division by the sum, not another softmax?", lambda q, p: _nucleus(_until_p)(q, p).softmax(-1)),
+        ("Do you keep the likely tokens, not the unlikely ones?", _nucleus(lambda o, total, p: total > p)),
+        *[
+            (SOFTMAX, lambda q, p, again=again, hidden=hidden: torch.where(
+                _nucleus(_until_p)(q, p) > 0, _nucleus(_until_p, again=again)(q, p), hidden).softmax(-1))
+            for again in (False, True) for hidden in (-math.inf, 0.0)
+        ],
+        ("Do you divide by p? The kept tokens reach p and have often a little more: divide by their own sum.",
+         lambda q, p: _nucleus(_until_p, again=False)(q, p) / p),
+        ("Does every token keep its place? You return the kept ones only; the others are 0.",
+         lambda q, p: (lambda kept: kept[kept > 0].sort(descending=True).values)(_nucleus(_until_p)(q, p))),
+        ("Does every token keep its place? You return the kept ones only; the others are 0.",
+         lambda q, p: (lambda kept: kept[kept > 0])(_nucleus(_until_p)(q, p))),
         ("Does any sum reach p? With p 1, rounding may leave all below it, and argmax of all False is 0.",
          _nucleus(lambda o, total, p: torch.arange(len(o)) <= (total >= p).int().argmax())),
         ("Do you keep all that are as likely as the last one kept? Keep the first n of the sorted tokens, by count.",
@@ -119,6 +151,13 @@ def greedy_with_cache(model, tokens, n_new):
         latest = model(latest, cache=cache)[:, -1].argmax(-1, keepdim=True)
         parts.append(latest)
     return torch.cat(parts, dim=1)
+
+
+class _Small(int):
+    """The number of a small model, which stands for it in a case."""
+
+    def __repr__(self):
+        return "a small model"
 
 
 class _Watched(Llama):
@@ -154,24 +193,65 @@ class _Watched(Llama):
         return super().forward(tokens, cache, *rest, **named)
 
 
+LOST = "Your new tokens have lost a dimension: argmax(-1, keepdim=True) keeps (B, 1)."
+JOINING = {  # words of the errors that torch.cat and the model raise
+    "same number of dimensions": LOST,
+    "tokens have shape": LOST,
+    "except in dimension 0": "New tokens belong behind the text, in the same rows: join along dim=1, not dim=0.",
+}
+
+
+def _greedy(first=slice(None), place=-1, pick=lambda logits: logits.argmax(-1, keepdim=True)):
+    """The loop with a slip: it reads the prompt, then from `first` on again, and looks at the logits at `place`."""
+
+    def program(model, tokens, n_new):
+        cache, text, latest = model.new_cache(len(tokens)), tokens, tokens
+        if first != slice(None):
+            model(tokens, cache=cache)
+            latest = tokens[:, first]
+        for _ in range(n_new):
+            latest = pick(model(latest, cache=cache)[:, place])
+            text = torch.cat((text, latest), dim=1)
+        return text
+
+    return program
+
+
+def _first_again(model, tokens, n_new):
+    latest = model(tokens, cache=model.new_cache(len(tokens)))[:, -1].argmax(-1, keepdim=True)
+    return torch.cat((tokens, latest.repeat(1, n_new)), dim=1)
+
+
 def _read_once(function):
     """Hands over a model that counts the tokens it reads, and says so if they were read wrongly."""
 
     def probe(seed, tokens, n_new):
         model, rows, length = _Watched(seed), *tokens.shape
+
+        def starts(answer):
+            return answer[:, :length].tolist() == tokens[:, :n_new].tolist()
+
         again = Wrong(
             f"the model read more than {rows * length} tokens of prompts and {rows * n_new} new ones.",
             "After the prompt, feed only the newest token: the cache holds the others.",
         )
         try:
             answer = function(model, tokens, n_new)
-        except ValueError:  # the cache was full
-            if sum(n for n, _ in model.calls) > rows * (length + n_new):
+        except (ValueError, RuntimeError) as error:  # the cache was full, or a dimension is lost or the wrong one
+            if isinstance(error, ValueError) and sum(n for n, _ in model.calls) > rows * (length + n_new):
                 raise again from None
+            for words, hint in JOINING.items():
+                if words in str(error) and ", 0)" not in str(error):  # not where no token at all is read
+                    raise Wrong(f"it raises {type(error).__name__}: {str(error).rstrip('.')}.", hint) from None
             raise
         n_read, cached = sum(n for n, _ in model.calls), [with_cache for _, with_cache in model.calls]
         if n_new and not any(cached):
             raise Wrong("no call of the model got a cache.", "Is the cache handed over? model(latest, cache=cache)")
+        if n_new and not cached[0]:
+            raise Wrong(
+                "the first call of the model got no cache.",
+                "Does the cache hold the prompt? Pass it to the first call.",
+            )
         if model.n_caches > rows:
             raise Wrong(
                 f"{model.n_caches} caches were made, expected 1.", "Make the cache once, before the loop: it remembers."
@@ -187,8 +267,12 @@ def _read_once(function):
             raise Wrong(
                 "one token too many came back.", "How often does the loop run? Is nothing added when n_new is 0?"
             )
-        if isinstance(answer, torch.Tensor) and answer.shape == (rows, n_new) and n_new:
-            raise Wrong("only the new tokens came back.", "Does the prompt stand first? Use torch.cat(..., dim=1).")
+        if isinstance(answer, torch.Tensor) and answer.shape == (rows, length + n_new - 1) and n_new:
+            raise Wrong("one new token is missing.", "The first call gives a new token, too: n_new calls in all.")
+        if isinstance(answer, torch.Tensor) and answer.shape == (rows, n_new) and n_new and not starts(answer):
+            raise Wrong("only new tokens came back.", "The prompt comes first: join both with torch.cat along dim=1.")
+        if isinstance(answer, torch.Tensor) and answer.shape == (rows * (n_new + 1), length) and length == 1 and n_new:
+            raise Wrong(f"the result has the shape {tuple(answer.shape)}.", JOINING["except in dimension 0"])
         return answer
 
     return probe
@@ -197,14 +281,30 @@ def _read_once(function):
 GREEDY_WITH_CACHE = Exercise(
     greedy_with_cache,
     [
-        Case("prompt of 5, 8 new", (0, torch.tensor([[3, 1, 4, 1, 5]]), 8)),
-        Case("three prompts", (1, torch.tensor([[7, 2], [9, 9], [0, 39]]), 6), BATCH),
-        Case("one new token", (2, torch.tensor([[8, 6, 7]]), 1), "How often does the loop run for one new token?"),
-        Case("no new token", (3, torch.tensor([[8, 6, 7]]), 0), "Is nothing added when n_new is 0?"),
-        Case("prompt of one token", (4, torch.tensor([[11]]), 10)),
+        Case("prompt of 2, 3 new", (_Small(5), torch.tensor([[3, 1]]), 3)),
+        Case("prompt of 5, 8 new", (_Small(0), torch.tensor([[3, 1, 4, 1, 5]]), 8)),
+        Case("three prompts", (_Small(1), torch.tensor([[7, 2], [9, 9], [0, 39]]), 6),
+             "There are three prompts here: a cache for three rows, and a next token for each."),
+        Case("one new token", (_Small(2), torch.tensor([[8, 6, 7]]), 1), "How often does the loop run here? Once."),
+        Case("no new token", (_Small(3), torch.tensor([[8, 6, 7]]), 0), "Is nothing added when n_new is 0?"),
+        Case("prompt of one token", (_Small(4), torch.tensor([[11]]), 10),
+             "The prompt has a single token here: does your first call read it?"),
     ],
-    [],
-    hint="Is the next token the argmax over dim=-1 of the last position's logits, and is it fed in the next step?",
+    [
+        ("Is the prompt's last token read twice? The first call already gives the logits of the next one.",
+         _greedy(first=slice(-1, None))),
+        ("Which position's logits choose the next token? The last one's.", _greedy(place=0)),
+        ("Does the model read each new token? You repeat the first one: the logits stay those of the prompt.",
+         _first_again),
+        ("Is the next token the one with the largest logit?",
+         _greedy(pick=lambda logits: logits.argmin(-1, keepdim=True))),
+        ("Does each row take its own likeliest token? Give argmax the dimension: argmax(-1).",
+         _greedy(pick=lambda logits: (logits.argmax() % logits.shape[-1]).expand(len(logits), 1))),
+        ("Is argmax over the vocabulary, dim=-1? You take it over the prompts.",
+         _greedy(pick=lambda logits: logits.argmax(0)[: len(logits), None])),
+        ("Is every row continued by its own tokens? You use those of the first prompt.",
+         _greedy(pick=lambda logits: logits[:1].argmax(-1, keepdim=True).expand(len(logits), 1))),
+    ],
     adapt=_read_once,
 )  # fmt: skip
 check_greedy_with_cache = check_of(GREEDY_WITH_CACHE)

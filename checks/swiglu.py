@@ -266,7 +266,7 @@ HIDDEN_DIM = Exercise(
     ],
     [
         ("Do you round up to a multiple? Yours is rounded down.", _width(up=math.floor)),
-        ("Do you round up to a multiple? Yours is rounded to the nearest.", _width(up=round)),
+        ("Do you round up to a multiple, never down?", _width(up=round)),
         ("Is a width that is a multiple already left alone? You add one more.", _width(up=lambda n: math.floor(n) + 1)),
         ("Is the factor 2/3 missing?", _width(4)),
         ("Is the factor 4 missing?", _width(2 / 3)),

@@ -45,7 +45,7 @@ def explore_sampling() -> Explorer:
     controls = {
         "temperature": slider("temperature", 1.0, 0.0, 2.0, 0.1),
         "top_k": slider("top-k (0 keeps all)", 0, 0, n_bars),
-        "top_p": slider("top-p", 0.9, 0.1, 1.0, 0.1),
+        "top_p": slider("top-p", 0.5, 0.1, 1.0, 0.1),
     }
     alt = "Bars: probabilities of the 20 likeliest next tokens, hollow as the model gives them, filled after "
     return Explorer(figure, draw, controls, alt + "temperature, top-k and top-p; a token cut off has no filled bar.")

@@ -39,49 +39,6 @@ def transformer_block__norm_in_half_precision(x, attention, feed_forward, attent
     return x + _norm_in_half_precision(feed_forward(x), ffn_gain, eps)
 
 
-@wrong("Yours is 1e-5 always")
-def transformer_block__eps_fixed(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    x = x + _rms(attention(x), attention_gain, 1e-5)
-    return x + _rms(feed_forward(x), ffn_gain, 1e-5)
-
-
-@wrong("This is LLaMA's block")
-def transformer_block__copied_from_above(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    x = x + attention(_rms(x, attention_gain, eps))
-    return x + feed_forward(_rms(x, ffn_gain, eps))
-
-
-@wrong("Yours is LayerNorm")
-def transformer_block__layer_norm(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    x = x + F.layer_norm(attention(x).float(), x.shape[-1:], attention_gain.float(), None, eps).to(x.dtype)
-    return x + F.layer_norm(feed_forward(x).float(), x.shape[-1:], ffn_gain.float(), None, eps).to(x.dtype)
-
-
-@wrong("Yours has their sum")
-def transformer_block__sum_of_squares(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    for step, weight in ((attention, attention_gain), (feed_forward, ffn_gain)):
-        branch = step(x).float()
-        x = x + (branch * (branch.square().sum(-1, keepdim=True) + eps).rsqrt() * weight.float()).to(x.dtype)
-    return x
-
-
-@wrong("that plus x")
-def transformer_block__second_norm_holds_x(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    x = x + _rms(attention(x), attention_gain, eps)
-    return x + _rms(feed_forward(x) + x, ffn_gain, eps)
-
-
-@wrong("Does yours add to the x that came into the block")
-def transformer_block__second_step_adds_to_x(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    middle = x + _rms(attention(x), attention_gain, eps)
-    return x + _rms(feed_forward(middle), ffn_gain, eps)
-
-
-@wrong("Are both residuals missing")
-def transformer_block__sum_of_branches(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    return _rms(attention(x), attention_gain, eps) + _rms(feed_forward(x), ffn_gain, eps)
-
-
 @right
 def parameter_count__formula(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
     block = 2 * dim * head_dim * (n_heads + n_kv_heads) + 3 * dim * hidden_dim + 2 * dim
@@ -94,21 +51,6 @@ def parameter_count__shapes(vocab_size, dim, n_layers, n_heads, n_kv_heads, head
     block = [(q, dim), (kv, dim), (kv, dim), (dim, q), *3 * [(dim, hidden_dim)], (dim,), (dim,)]
     ends = [(vocab_size, dim), (dim,)] + ([] if tie_embeddings else [(vocab_size, dim)])
     return sum(math.prod(shape) for shape in n_layers * block + ends)
-
-
-for words, slip, program in (
-    ("all four attention", "square", lambda V, D, L, H, K, h, F, t: L * (4 * D * D + 3 * D * F + 2 * D) + D),
-    ("n_kv_heads wide", "kv_narrow", lambda V, D, L, H, K, h, F, t: L * (2 * D * (h * H + K) + 3 * D * F + 2 * D) + D),
-    ("o_proj read", "o_kv", lambda V, D, L, H, K, h, F, t: L * (D * h * (H + 3 * K) + 3 * D * F + 2 * D) + D),
-    ("in each block", "last_norms", lambda V, D, L, H, K, h, F, t: L * (2 * D * h * (H + K) + 3 * D * F + 3 * D)),
-):
-    wrong(words, f"parameter_count__{slip}")(lambda *s, count=program: count(*s) + s[0] * s[1] * (2 - s[-1]))
-
-
-@wrong("n_layers times")
-def parameter_count__tables_in_blocks(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tied):
-    block = 2 * dim * head_dim * (n_heads + n_kv_heads) + 3 * dim * hidden_dim + 2 * dim
-    return n_layers * (block + vocab_size * dim * (2 - tied)) + dim
 
 
 @wrong("Multiply the numbers instead")

@@ -32,7 +32,7 @@ def top_p__searchsorted(probabilities, p):
     return result
 
 
-@wrong("past the end")
+@wrong("rounded to a little less")
 def top_p__adds_until_p_is_reached(probabilities, p):
     ordered, order = probabilities.sort(descending=True)
     n, total = 0, 0.0
@@ -115,17 +115,9 @@ def greedy_with_cache__new_cache_each_time(model, tokens, n_new):
     return tokens
 
 
-@wrong("prompt stand first")
+@wrong("prompt comes first")
 def greedy_with_cache__only_what_is_new(model, tokens, n_new):
     return greedy_with_cache__latest(model, tokens, n_new)[:, tokens.shape[1] :]
-
-
-@wrong("batch of one")
-def greedy_with_cache__first_row_for_all(model, tokens, n_new):
-    def pick(logits):
-        return logits[:1, -1:].argmax(-1).expand(len(tokens), 1)
-
-    return _greedy(model, tokens, n_new, lambda text, latest: latest, model.new_cache(len(tokens)), pick)
 
 
 @wrong("newest token")
@@ -134,5 +126,49 @@ def greedy_with_cache__whole_text_each_time(model, tokens, n_new):
 
 
 @wrong("keepdim=True")
+def greedy_with_cache__dimension_lost_before_the_text(model, tokens, n_new):
+    return _greedy(model, tokens, n_new, lambda text, latest: latest, model.new_cache(len(tokens)), _flat)
+
+
+def _flat(logits):
+    return logits[:, -1].argmax(-1)
+
+
+@wrong("not dim=0")
+def greedy_with_cache__joined_as_new_rows(model, tokens, n_new):
+    cache, latest = model.new_cache(len(tokens)), tokens
+    for _ in range(n_new):
+        latest = model(latest, cache)[:, -1:].argmax(-1)
+        tokens = torch.cat((tokens, latest), dim=0)
+    return tokens
+
+
+@wrong("n_new calls in all")
+def greedy_with_cache__first_new_token_forgotten(model, tokens, n_new):
+    return greedy_with_cache__latest(model, tokens, n_new - 1)
+
+
+@wrong("keepdim=True")
 def greedy_with_cache__dimension_lost(model, tokens, n_new):
     return _greedy(model, tokens, n_new, lambda text, latest: latest[:, -1], model.new_cache(len(tokens)))
+
+
+@wrong("single token")
+def greedy_with_cache__prompt_but_its_last_token_first(model, tokens, n_new):
+    cache = model.new_cache(len(tokens))
+    model(tokens[:, :-1], cache)
+    return _greedy(model, tokens, n_new, lambda text, latest: text[:, -1:], cache)
+
+
+@wrong("expected  [[3, 1, ")
+def greedy_with_cache__until_n_new_in_all(model, tokens, n_new):
+    return greedy_with_cache__latest(model, tokens, max(0, n_new - tokens.shape[1]))
+
+
+@wrong("hold the prompt")
+def greedy_with_cache__prompt_read_without_the_cache(model, tokens, n_new):
+    cache, latest = model.new_cache(len(tokens)), model(tokens)[:, -1:].argmax(-1)
+    for _ in range(n_new):
+        tokens = torch.cat((tokens, latest), dim=1)
+        latest = model(latest, cache)[:, -1:].argmax(-1)
+    return tokens

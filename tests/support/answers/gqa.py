@@ -30,11 +30,6 @@ def causal_visible__integers(n_query, n_key):
     return torch.ones(n_query, n_key, dtype=torch.int64).tril(n_key - n_query)
 
 
-@wrong("boolean")
-def causal_visible__what_is_added_to_scores(n_query, n_key):
-    return torch.full((n_query, n_key), -math.inf).triu(n_key - n_query + 1)
-
-
 @right
 def attention_head__softmax(q, k, v, visible):
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
@@ -57,11 +52,6 @@ def attention_head__loops(q, k, v, visible):
             scores = k[b, seen].float() @ q[b, t].float() / q.shape[2] ** 0.5
             out.append(scores.softmax(0) @ v[b, seen].float())
     return torch.stack(out).reshape(q.shape).to(q.dtype)
-
-
-@wrong("dim=-1")
-def attention_head__softmax_over_batch(q, k, v, visible):
-    return (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~visible, -1e4).softmax(0) @ v
 
 
 @wrong("float16")
@@ -90,30 +80,9 @@ def repeat_kv__index(x, n_rep):
     return x[:, [head // n_rep for head in range(x.shape[1] * n_rep)]]
 
 
-@wrong("single row")
-def repeat_kv__no_dimension(x, n_rep):
-    return torch.repeat_interleave(x, n_rep)
-
-
-@wrong("two heads and n_rep 2")
-def repeat_kv__the_list_of_the_hint(x, n_rep):
-    return x[:, [0, 0, 1, 1]]
-
-
 @wrong("hidden places only")
 def attention_head__mask_times_minus_infinity(q, k, v, visible):
     return (q @ k.mT / math.sqrt(q.shape[-1]) + (~visible) * -math.inf).softmax(-1) @ v
-
-
-@wrong("root of")
-def attention_head__root_of_a_number_from_another_cell(q, k, v, visible):
-    return (q @ k.mT / 1024**0.5).masked_fill(~visible, -math.inf).softmax(-1) @ v
-
-
-@wrong("amax")
-def attention_head__own_softmax_without_the_largest(q, k, v, visible):
-    shares = (q.float() @ k.float().mT / math.sqrt(q.shape[-1])).masked_fill(~visible, -math.inf).exp()
-    return (shares / shares.sum(-1, keepdim=True) @ v.float()).to(q.dtype)
 
 
 @right
@@ -163,60 +132,11 @@ def cache_write__returns_nothing(cache, length, new):
     cache_write__index(cache, length, new)
 
 
-@wrong("all T new keys")
-def cache_write__one_key_only(cache, length, new):
-    room, end = cache.shape[2], length + new.shape[2]
-    cache[:, :, length % room] = new[:, :, 0]
-    return cache[:, :, torch.arange(max(0, end - room), end) % room]
-
-
-@wrong("all T new keys")
-def cache_write__length_of_the_batch(cache, length, new):
-    room, end = cache.shape[2], length + new.shape[2]
-    for t in range(len(new)):
-        cache[:, :, (length + t) % room] = new[:, :, t]
-    return cache[:, :, torch.arange(max(0, end - room), end) % room]
-
-
 @wrong("A slice ends at the last slot")
 def cache_write__a_slice_that_does_not_roll(cache, length, new):
     room, end = cache.shape[2], length + new.shape[2]
     cache[:, :, length % room : length % room + new.shape[2]] = new
     return cache[:, :, torch.arange(max(0, end - room), end) % room]
-
-
-@wrong("yours returns more")
-def cache_write__more_than_the_slots(cache, length, new):
-    room, end = cache.shape[2], length + new.shape[2]
-    cache[:, :, torch.arange(length, end) % room] = new
-    return cache[:, :, torch.arange(max(0, length - room), end) % room]
-
-
-@wrong("keep its slot")
-def cache_write__shifts_all_keys(cache, length, new):
-    newest = torch.cat((cache[:, :, :length], new), dim=2)[:, :, -cache.shape[2] :]
-    cache[:, :, : newest.shape[2]] = newest
-    return newest
-
-
-@wrong("a new tensor")
-def cache_write__writes_nothing(cache, length, new):
-    return torch.cat((cache[:, :, :length], new), dim=2)[:, :, -cache.shape[2] :]
-
-
-@wrong("makes a copy")
-def cache_write__reads_before_it_writes(cache, length, new):
-    room, end = cache.shape[2], length + new.shape[2]
-    newest = cache[:, :, torch.arange(max(0, end - room), end) % room]
-    cache[:, :, torch.arange(length, end) % room] = new
-    return newest
-
-
-@wrong("position % M")
-def cache_write__modulo_the_new_keys(cache, length, new):
-    room, end = new.shape[2], length + new.shape[2]
-    cache[:, :, torch.arange(length, end) % room] = new
-    return cache[:, :, torch.arange(max(0, end - cache.shape[2]), end) % room]
 
 
 @wrong("past the last slot")
@@ -262,9 +182,3 @@ def context_that_fits__counts_up(memory, weights, n_layers, n_kv_heads, head_dim
 def context_that_fits__float(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number, window):
     free, half = memory - weights, n_layers * n_kv_heads * head_dim * bytes_per_number
     return max(0.0, free / (2 * half), free / half - window)
-
-
-@wrong("part of a token")
-def context_that_fits__rounded(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number, window):
-    free, half = memory - weights, n_layers * n_kv_heads * head_dim * bytes_per_number
-    return max(0, round(max(free / (2 * half), free / half - window)))

@@ -25,38 +25,10 @@ def rms_norm__torch(x, weight, eps):
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
-@wrong("inside the root")
-def rms_norm__eps_outside(x, weight, eps):
-    rms = torch.sqrt(torch.mean(x.float() ** 2, dim=-1, keepdim=True))
-    return ((x.float() / (rms + eps)) * weight).to(x.dtype)
-
-
-@wrong("divide by the length")
-def rms_norm__unit_length(x, weight, eps):
-    return (F.normalize(x.float(), dim=-1, eps=eps) * weight.float()).to(x.dtype)
-
-
-@wrong("divide by the length")
-def rms_norm__length_with_eps_inside(x, weight, eps):
-    return (x.float() / (x.float().pow(2).sum(-1, keepdim=True) + eps).sqrt()).to(x.dtype) * weight
-
-
-@wrong("float32 must stay float32")
-def rms_norm__half_hard_coded(x, weight, eps):
-    mean_square = x.float().pow(2).mean(dim=-1, keepdim=True)
-    return weight * (x * torch.rsqrt(mean_square + eps)).half()
-
-
 @wrong("the dtype torch.float16")
 def rms_norm__half_hard_coded_after_the_gain(x, weight, eps):
     mean_square = x.float().pow(2).mean(dim=-1, keepdim=True)
     return (weight * (x * torch.rsqrt(mean_square + eps))).half()
-
-
-@wrong("before squaring")
-def rms_norm__squared_too_early_and_converted_back(x, weight, eps):
-    mean_square = (x * x).float().mean(dim=-1, keepdim=True)
-    return weight * (x * torch.rsqrt(mean_square + eps)).to(x.dtype)
 
 
 @wrong("came in with")
@@ -80,12 +52,6 @@ def rms_norm__weight_without_gradient(x, weight, eps):
 def rms_norm__if_on_a_tensor(x, weight, eps):
     root = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt()
     return (x / root).to(x.dtype) * weight if root > 0 else x
-
-
-@wrong("last dimension only")
-def rms_norm__over_tokens_too(x, weight, eps):
-    ms = (x.float() ** 2).mean(dim=(-2, -1), keepdim=True) if x.ndim > 1 else (x.float() ** 2).mean()
-    return (x.float() * torch.rsqrt(ms + eps) * weight).to(x.dtype)
 
 
 @wrong("over axis 1")
@@ -143,30 +109,6 @@ def rms_norm_backward__functional_vjp(grad_y, x, weight, eps):
     return torch.autograd.functional.vjp(lambda x, w: rms_norm__rsqrt(x, w, eps), (x, weight), grad_y)[1]
 
 
-@wrong("1/rms")
-def rms_norm_backward__eps_missing_in_the_last_factor(grad_y, x, weight, eps):
-    wide, u = x.float(), weight.float() * grad_y.float()
-    n = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    grad_x = (u - n * (n * u).mean(-1, keepdim=True)) / wide.pow(2).mean(-1, keepdim=True).sqrt()
-    return grad_x.to(x.dtype), (grad_y.float() * n).reshape(-1, x.shape[-1]).sum(0).to(x.dtype)
-
-
-@wrong("by g is n")
-def rms_norm_backward__gain_times_u(grad_y, x, weight, eps):
-    wide, u = x.float(), weight.float() * grad_y.float()
-    n = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    grad_x, _ = rms_norm_backward__formula(grad_y, x, weight, eps)
-    return grad_x, (u * n).reshape(-1, x.shape[-1]).sum(0).to(x.dtype)
-
-
-@wrong("inside the mean")
-def rms_norm_backward__gain_at_the_end(grad_y, x, weight, eps):
-    r = torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
-    n, upstream = x.float() / r, grad_y.float()
-    grad_x = weight * (upstream - n * (n * upstream).mean(-1, keepdim=True)) / r
-    return grad_x.to(grad_y.dtype), (upstream * n).reshape(-1, x.shape[-1]).sum(0).to(grad_y.dtype)
-
-
 @wrong("before the bracket")
 def rms_norm_backward__not_divided(grad_y, x, weight, eps):
     r = torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
@@ -188,14 +130,6 @@ def rms_norm_backward__not_converted_back(grad_y, x, weight, eps):
     r = torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
     n, u = x.float() / r, weight.float() * grad_y.float()
     return (u - n * (n * u).mean(-1, keepdim=True)) / r, (grad_y.float() * n).reshape(-1, x.shape[-1]).sum(0)
-
-
-@wrong("over all tokens")
-def rms_norm_backward__one_token_of_section_1_5(grad_y, x, weight, eps):
-    r = torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
-    n, u = x.float() / r, weight.float() * grad_y.float()
-    grad_x = (u - n * (n * u).mean()) / r
-    return grad_x.to(grad_y.dtype), (grad_y.float() * n).reshape(-1, x.shape[-1]).sum(0).to(grad_y.dtype)
 
 
 @right
@@ -261,26 +195,3 @@ def layer_norm_angle__cosine_not_clamped(x):
 def layer_norm_angle__cosine_similarity_not_clamped(x):
     cosine = F.cosine_similarity(x, F.layer_norm(x, (x.shape[-1],), eps=0.0), dim=-1)
     return torch.copysign(torch.acos(cosine), x.mean(-1))
-
-
-@wrong("Radians")
-def layer_norm_angle__degrees_without_sign(x):
-    cosine = F.cosine_similarity(x.double(), F.layer_norm(x, (x.shape[-1],), eps=0.0).double(), dim=-1)
-    return torch.rad2deg(cosine.clamp(-1, 1).arccos()).to(x.dtype)
-
-
-@wrong("mean over std")
-def layer_norm_angle__atan2_swapped(x):
-    return torch.atan2(x.std(-1, correction=0), x.mean(-1))
-
-
-@wrong("root of D")
-def layer_norm_angle__mean_over_a_length(x):
-    return torch.atan(x.mean(-1) / (x - x.mean(-1, keepdim=True)).norm(dim=-1))
-
-
-@wrong("sign")
-def layer_norm_angle__angle_between_of_section_1_4(x):
-    y = F.layer_norm(x, (x.shape[-1],))
-    cosine = F.cosine_similarity(x.double(), y.double(), dim=-1)
-    return cosine.clamp(-1, 1).arccos().to(x.dtype)

@@ -35,27 +35,6 @@ def split_feed_forward__down_in_row_chunks(x, w_gate, w_up, w_down, n_ranks):
     return torch.stack([(F.silu(x @ gate.T) * (x @ up.T)) @ down.T for gate, up, down in parts])
 
 
-@wrong("torch.stack makes one")
-def split_feed_forward__cat_for_stack(x, w_gate, w_up, w_down, n_ranks):
-    return torch.cat(tuple(split_feed_forward__loop(x, w_gate, w_up, w_down, n_ranks)))
-
-
-@wrong("Yours is the last")
-def split_feed_forward__ranks_last(x, w_gate, w_up, w_down, n_ranks):
-    return split_feed_forward__loop(x, w_gate, w_up, w_down, n_ranks).movedim(0, -1)
-
-
-@wrong("has the residual")
-def split_feed_forward__residual_on_every_rank(x, w_gate, w_up, w_down, n_ranks):
-    return torch.stack([part + x for part in split_feed_forward__loop(x, w_gate, w_up, w_down, n_ranks)])
-
-
-@wrong("pieces of n")
-def split_feed_forward__split_for_chunk(x, w_gate, w_up, w_down, n_ranks):
-    parts = zip(w_gate.split(n_ranks), w_up.split(n_ranks), w_down.split(n_ranks, dim=1), strict=True)
-    return torch.stack([F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down) for gate, up, down in parts])
-
-
 @wrong("list")
 def split_feed_forward__a_list(x, w_gate, w_up, w_down, n_ranks):
     return list(split_feed_forward__loop(x, w_gate, w_up, w_down, n_ranks))
@@ -76,40 +55,6 @@ def split_feed_forward__two_dimensions_only(x, w_gate, w_up, w_down, n_ranks):
     hidden = F.silu(torch.einsum("td,fd->tf", x, w_gate)) * torch.einsum("td,fd->tf", x, w_up)
     cut = hidden.unflatten(-1, (n_ranks, -1)), w_down.unflatten(-1, (n_ranks, -1))
     return torch.einsum("trf,drf->rtd", *cut)
-
-
-@wrong("Yours has two, for all")
-def split_feed_forward__two_units_as_in_section_9_1(x, w_gate, w_up, w_down, n_ranks):
-    parts = []
-    for rank in range(n_ranks):
-        mine = slice(2 * rank, 2 * rank + 2)
-        parts.append(F.linear(F.silu(F.linear(x, w_gate[mine])) * F.linear(x, w_up[mine]), w_down[:, mine]))
-    return torch.stack(parts)
-
-
-@wrong("inside the loop")
-def split_feed_forward__return_in_the_loop(x, w_gate, w_up, w_down, n_ranks):
-    parts = []
-    for gate, up, down in zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks, 1), strict=True):
-        parts.append(F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down))
-        return torch.stack(parts)
-
-
-@wrong("x @ w.T each time")
-def split_feed_forward__nothing_turned(x, w_gate, w_up, w_down, n_ranks):
-    parts = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks, dim=1), strict=True)
-    return torch.stack([(F.silu(x @ gate) * (x @ up)) @ down for gate, up, down in parts])
-
-
-@wrong("after the product")
-def split_feed_forward__silu_of_the_product(x, w_gate, w_up, w_down, n_ranks):
-    hidden = F.silu((x @ w_gate.T) * (x @ w_up.T)).chunk(n_ranks, -1)
-    return torch.stack([part @ down.T for part, down in zip(hidden, w_down.chunk(n_ranks, 1), strict=True)])
-
-
-@wrong("Is down there?")
-def split_feed_forward__hidden_units(x, w_gate, w_up, w_down, n_ranks):
-    return torch.stack((F.silu(x @ w_gate.T) * (x @ w_up.T)).chunk(n_ranks, -1))
 
 
 @right
@@ -155,56 +100,11 @@ def bytes_sent_per_token__loop(dim, n_layers, n_ranks, bytes_per_number):
     return round(total)
 
 
-@wrong("embedding's sum")
-def bytes_sent_per_token__with_the_embedding(dim, n_layers, n_ranks, bytes_per_number):
-    return (2 * n_layers + 1) * 2 * (n_ranks - 1) * dim * bytes_per_number // n_ranks
-
-
-@wrong("three per block")
-def bytes_sent_per_token__a_sum_for_each_norm(dim, n_layers, n_ranks, bytes_per_number):
-    return 3 * n_layers * 2 * (n_ranks - 1) * dim * bytes_per_number // n_ranks
-
-
 @wrong("whole number")
 def bytes_sent_per_token__a_float(dim, n_layers, n_ranks, bytes_per_number):
     return 4 * n_layers * (n_ranks - 1) * dim * bytes_per_number / n_ranks
 
 
-@wrong("divide last")
-def bytes_sent_per_token__divided_too_early(dim, n_layers, n_ranks, bytes_per_number):
-    return 2 * n_layers * (2 * (n_ranks - 1) // n_ranks) * dim * bytes_per_number
-
-
 @wrong("divide last, with //")
 def bytes_sent_per_token__a_loop_of_floats(dim, n_layers, n_ranks, bytes_per_number):
     return sum(2 * dim * bytes_per_number * (n_ranks - 1) / n_ranks for _ in range(2 * n_layers))
-
-
-@wrong("You count one")
-def bytes_sent_per_token__one_sum_per_block(dim, n_layers, n_ranks, bytes_per_number):
-    return n_layers * 2 * (n_ranks - 1) * dim * bytes_per_number // n_ranks
-
-
-@wrong("A factor of 4")
-def bytes_sent_per_token__one_sum_sent_once(dim, n_layers, n_ranks, bytes_per_number):
-    return n_layers * (n_ranks - 1) * dim * bytes_per_number // n_ranks
-
-
-@wrong("divide last")
-def bytes_sent_per_token__divided_before_dim(dim, n_layers, n_ranks, bytes_per_number):
-    return n_layers * 4 * (n_ranks - 1) // n_ranks * dim * bytes_per_number
-
-
-@wrong("Is all of the vector sent once")
-def bytes_sent_per_token__no_ring(dim, n_layers, n_ranks, bytes_per_number):
-    return 2 * n_layers * dim * bytes_per_number
-
-
-@wrong("to each other rank")
-def bytes_sent_per_token__to_everyone(dim, n_layers, n_ranks, bytes_per_number):
-    return 2 * n_layers * (n_ranks - 1) * dim * bytes_per_number
-
-
-@wrong("embedding and the logits")
-def bytes_sent_per_token__with_the_logits(dim, n_layers, n_ranks, bytes_per_number):
-    return (2 * n_layers + 2) * 2 * (n_ranks - 1) * dim * bytes_per_number // n_ranks

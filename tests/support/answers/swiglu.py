@@ -30,11 +30,6 @@ def silu__exp_clamped_for_float32(x):
     return x / (1 + torch.exp(-x.clamp(min=-88)))
 
 
-@wrong("tiny sigmoid")
-def silu__tanh_for_the_sigmoid(x):
-    return (x.float() * (1 + torch.tanh(x.float() / 2)) / 2).to(x.dtype)
-
-
 @wrong("a gradient is nan")
 def silu__division(x):
     return (x.float() / (1 + torch.exp(-x.float()))).to(x.dtype)
@@ -87,18 +82,6 @@ def silu_derivative__forward_mode(x):
     return torch.func.jvp(F.silu, (x,), (torch.ones_like(x),))[1]
 
 
-@wrong("Only large entries fail")
-def silu_derivative__exp(x):
-    s = x.exp() / (1 + x.exp())
-    return s + x * s * (1 - s)
-
-
-@wrong("Yours multiplies the first")
-def silu_derivative__x_in_the_first_term(x):
-    s = torch.sigmoid(x)
-    return x * s + s * (1 - s)
-
-
 @right
 def silu_derivative__loop(x):
     values = []
@@ -106,11 +89,6 @@ def silu_derivative__loop(x):
         s = 1 / (1 + math.exp(-value)) if value > -500 else 0.0
         values.append(s + value * s * (1 - s))
     return torch.tensor(values).reshape(x.shape).to(x.dtype)
-
-
-@wrong("difference")
-def silu_derivative__differences(x):
-    return (F.silu(x.double() + 0.01) - F.silu(x.double() - 0.01)).to(x.dtype) / 0.02
 
 
 @right
@@ -139,32 +117,6 @@ def swiglu__silu_by_division(x, w_gate, w_up, w_down):
     return (g / (1 + torch.exp(-g)) * (x @ w_up.T)) @ w_down.T
 
 
-@wrong("transpose")
-def swiglu__transpose_forgotten(x, w_gate, w_up, w_down):
-    return (F.silu(x @ w_gate) * (x @ w_up)) @ w_down
-
-
-@wrong("transpose")
-def swiglu__down_not_transposed(x, w_gate, w_up, w_down):
-    return (F.silu(x @ w_gate.T) * (x @ w_up.T)) @ w_down
-
-
-@wrong("w_gate used twice")
-def swiglu__gate_twice(x, w_gate, w_up, w_down):
-    return F.linear(F.silu(F.linear(x, w_gate)) * F.linear(x, w_gate), w_down)
-
-
-@wrong("multiply by g again")
-def swiglu__one_gate_too_many(x, w_gate, w_up, w_down):
-    g = F.linear(x, w_gate)
-    return F.linear(g * F.silu(g) * F.linear(x, w_up), w_down)
-
-
-@wrong("not on x")
-def swiglu__silu_of_x(x, w_gate, w_up, w_down):
-    return F.linear(F.linear(F.silu(x), w_gate) * F.linear(x, w_up), w_down)
-
-
 @wrong("nn.Parameter(w) is a new tensor")
 def swiglu__new_parameters(x, w_gate, w_up, w_down):
     return swiglu__linear(x, *map(torch.nn.Parameter, (w_gate, w_up, w_down)))
@@ -187,11 +139,6 @@ def swiglu__einsum_with_three_axes(x, w_gate, w_up, w_down):
 @wrong("fixed number of dimensions")
 def swiglu__columns_for_two_axes(x, w_gate, w_up, w_down):
     return (w_down @ (F.silu(w_gate @ x.T) * (w_up @ x.T))).T
-
-
-@wrong("share a single x")
-def swiglu__one_einsum(x, w_gate, w_up, w_down):
-    return torch.einsum("...d,fd,fd,df->...d", x, w_gate, w_up, w_down)
 
 
 @wrong("Case D equal to F")

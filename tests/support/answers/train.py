@@ -25,13 +25,6 @@ def cross_entropy__loop(logits, targets):
     return total / len(targets)
 
 
-@wrong("Subtract the largest logit")
-def cross_entropy__shift_never_below_0(logits, targets):
-    largest = logits.max(-1, keepdim=True).values.clamp(min=0)
-    logs = (logits - largest).exp().sum(-1).log() + largest[:, 0]
-    return (logs - logits[torch.arange(len(targets)), targets]).mean()
-
-
 @wrong("graph cut")
 def cross_entropy__item(logits, targets):
     return torch.tensor(F.cross_entropy(logits, targets).item(), dtype=logits.dtype)
@@ -59,12 +52,6 @@ def next_token_batch__unfold(tokens, starts, seq_len):
 def next_token_batch__last_window_moved(tokens, starts, seq_len):
     starts = starts.clamp(max=len(tokens) - seq_len - 2)
     return next_token_batch__indices(tokens, starts, seq_len)
-
-
-@wrong("keepdim")
-def next_token_batch__windows_of_one_squeezed(tokens, starts, seq_len):
-    inputs, targets = next_token_batch__indices(tokens, starts, seq_len)
-    return inputs.squeeze(-1), targets.squeeze(-1)
 
 
 @wrong("comma")
