@@ -1,4 +1,4 @@
-"""Does RoPE reach beyond the trained length? The stored numbers behind a myth cell of notebook 02.
+"""Does RoPE reach beyond the trained length? The stored numbers behind a claim of notebook 02.
 
 Small models are trained on windows of 64 tokens, with RoPE and without any position (all turning speeds set to 0),
 three seeds each, and judged on windows of 256 tokens of held-out text. The RoPE models are judged as they are and

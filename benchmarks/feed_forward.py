@@ -1,4 +1,4 @@
-"""Is SwiGLU better? The stored numbers behind a myth cell of notebook 03.
+"""Is SwiGLU better? The stored numbers behind a claim of notebook 03.
 
 The same small LLaMA is trained with five feed-forward layers of equal parameter count: two matrices of width 4 * dim
 around ReLU, GELU or SiLU, and three matrices of width 8/3 * dim with a gate (ReGLU, SwiGLU). For each seed all other

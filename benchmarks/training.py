@@ -1,4 +1,4 @@
-"""How good is a small LLaMA after a minute, and after three? The stored numbers behind a myth cell of notebook 06.
+"""How good is a small LLaMA after a minute, and after three? The stored numbers behind a claim of notebook 06.
 
 Small models, each trained from scratch for a given time, several seeds, judged in bits per byte on the held-out tenth
 of the Python reference. Nothing else should run. Run: python benchmarks/training.py helpers/assets/training.json

@@ -246,6 +246,17 @@ def norm(x, weight, eps):
     return (x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
 
 
+def by_products(x, gate, up, down):
+    return (torch.nn.functional.silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+
+def straight(cache, length, new):
+    """Writes into a rolling cache as if no slot came twice."""
+    start = length % cache.shape[2]
+    cache[:, :, start : start + new.shape[2]] = new
+    return cache[:, :, : length + new.shape[2]]
+
+
 def nothing(*inputs):
     print(end="")
 
@@ -510,46 +521,62 @@ WRONG = [  # (an exercise, a wrong answer to it, words of what its check says th
     ("rms_norm", lambda *given: norm(*given).detach(), "no gradient reaches x and weight. … Is the graph cut"),
     ("rms_norm", lambda x, weight, eps: norm(x, weight.detach(), eps), "no gradient reaches weight. … Is the graph"),
     ("rms_norm", lambda *given: NoWayBack.apply(norm(*given)), "RuntimeError: the backward pass is missing, in the"),
-    ("rms_norm", nothing, 'the type NoneType, expected a tensor. … end with "return"?'),
+    ("rms_norm", nothing, 'the type NoneType, expected a tensor. … without "return" gives None'),
     ("rms_norm", lambda *given: norm(*given).to("meta"), "the device meta. … Return a plain tensor on the input's"),
-    ("rms_norm", lambda *given: norm(*given)[0], "the shape (…), expected (…). … keepdim=True"),
-    ("rms_norm", lambda *given: norm(*given).double(), "torch.float64, expected torch.float32. … .to(torch.float32)"),
-    ("rms_norm", lambda x, weight, eps: norm(x, weight, 4 * eps), "is off by up to … should be …). … Hint:"),
-    ("rms_norm", lambda x, weight, eps: x.copy_(norm(x, weight, eps)), "x was changed in place. … x = x.clone()"),
+    ("rms_norm", lambda *given: norm(*given)[0], "the shape (4,), expected (1, 4). … yours … expected"),
+    ("rms_norm", lambda *given: norm(*given).double(), "torch.float64, expected torch.float32. … that x came in with"),
+    ("rms_norm", lambda x, weight, eps: norm(x, weight, 4 * eps), "is off by up to … should be …). … yours … expected"),
     ("rms_norm_backward", lambda grad_y, x, weight, eps: x, "is one tensor, expected 2 tensors. … Return all of them"),
-    ("hidden_dim", lambda dim, multiple, factor: 8 * dim // 3 // multiple * multiple,
-     "multiple_of 256 … the result is 10752, expected 11008. … rounded down"),
-    ("matrix_roles", nothing, "it returns None. … compare with torch.allclose"),
+    ("hidden_dim", lambda dim, multiple, factor: int(8 * dim // 3 * (factor or 1)) // multiple * multiple,
+     "multiple_of 5 … the result is 15, expected 20. … rounded down"),
+    ("swiglu", lambda x, *weights: by_products(x, *map(torch.nn.Parameter, weights)),
+     "ends in a new nn.Parameter. … use w itself"),
+    ("matrix_roles", nothing, "it returns None. … do you use torch.allclose"),
+    ("matrix_roles", lambda weights, x, y: x @ weights["c"], "it raises RuntimeError: … compare the shapes, and skip"),
+    ("matrix_roles", lambda weights, x, y: dict(zip(("gate", "up", "down"), weights.values(), strict=True)),
+     "the values of the dictionary are tensors. … Hand back the names"),
     ("matrix_roles", lambda weights, x, y: {}, "the keys gate, up and down is expected. … roles are the keys"),
     ("matrix_roles", lambda weights, x, y: {"gate": "a", "up": "a", "down": "b"}, "are a, a, b, expected a, b, c. …"),
     ("matrix_roles", lambda weights, x, y: {"gate": "a", "up": "b", "down": "c"},
-     "c is not down. Here gate and up are (6, 4), down is (4, 6). … D is the width of x"),
+     "c is not down. Here gate and up are (3, 2), down is (2, 3). … D is the width of x"),
     ("matrix_roles", lambda weights, x, y: {"gate": "c", "up": "b", "down": "a"}, "swapped. … compute the layer both"),
-    ("cache_write", nothing, "it returns None. … Return all keys so far"),
+    ("cache_write", nothing, "it returns None. … Return the newest keys"),
     ("cache_write", lambda *given: given[:2], "it returns 2 results, expected one tensor. … Write into the cache"),
     ("cache_write", lambda *given: (gqa.cache_write(*given), given[0].fill_(torch.nan))[0],
-     "the cache was overwritten. … Write only the T positions behind `length`"),
-    ("tie_weights", lambda table, head: setattr(table, "weight", head.weight), "not the embedding's. … takes over"),
-    ("tie_weights", lambda table, head: [
-        setattr(table, "weight", torch.nn.Parameter(table.weight.clone())), setattr(head, "weight", table.weight)
-     ], "an optimizer made before still holds the old one. … head.weight = embedding.weight"),
+     "the cache was overwritten. … Write only the T slots of the new keys"),
+    ("cache_write", straight, "the new keys go past the last slot: … it does not go on at 0"),
+    ("context_that_fits", lambda *sizes: 1.0, "it returns 1.0, expected a whole number (int). … // rounds down"),
+    ("tie_weights", lambda table, head: setattr(table, "weight", head.weight),
+     "not the embedding's: an optimizer made before still holds the old one. … Write the numbers into the Parameter"),
     ("tie_weights", lambda table, head: setattr(head, "weight", table.weight.requires_grad_(False)),
      "can no longer be trained. … Assign the Parameter itself"),
     ("tie_weights", lambda table, head: setattr(head.weight, "data", table.weight.data), "two Parameters look at one"),
     ("tie_weights", lambda table, head: head.weight.data.copy_(table.weight), "is a copy: after one training step"),
     ("tie_weights", lambda table, head: table, "still has its own matrix. … make new ones?"),
     ("tie_weights", lambda table, head: 0, "head.weight is still another matrix. … Which attribute"),
+    ("tie_weights", lambda table, head: table.weight.copy_(head.weight), "overwrite a Parameter … torch.no_grad():"),
+    ("tie_weights", lambda table, head: setattr(head, "weight", table.weight), "the embedding's, not the head's."),
+    ("tie_weights", lambda table, head: [table.weight.data.zero_(), setattr(head, "weight", table.weight)],
+     "its numbers are not the head's. … without any arithmetic"),
+    ("parameter_count", lambda *sizes: torch.nn.Linear(2, 2), "it builds a model … Multiply the numbers instead"),
     ("find_slips", lambda: [], "a dictionary with the keys A, B and C is expected. … Return {"),
     ("find_slips", lambda: full_model.LETTERS | {"A": "the mask"}, "'the mask' is not in the list. … Choose from"),
-    ("find_slips", lambda: full_model.LETTERS | {"B": "wrong eps"}, "2 of 3 are right. … Model B: give it a single"),
-    ("greedy_with_cache", lambda m, t, n: m(t.repeat(1, 9), m.new_cache(len(t), 9)), "more than 5 tokens of prompts"),
-    ("greedy_with_cache", lambda m, t, n: m(t.repeat(1, 9), m.new_cache(len(t), 99)), "8 new ones. … feed only the"),
+    ("find_slips", lambda: full_model.LETTERS | {"B": "wrong eps"}, "2 of 3 are right. … Model B: set every norm's"),
+    ("greedy_with_cache", lambda m, t, n: m(t.repeat(1, 9), m.new_cache(len(t), 9)), "more than 2 tokens of prompts"),
+    ("greedy_with_cache", lambda m, t, n: m(t.repeat(1, 9), m.new_cache(len(t), 99)), "3 new ones. … feed only the"),
     ("greedy_with_cache", lambda m, t, n: m(t), "no call of the model got a cache. … Is the cache handed over?"),
+    ("greedy_with_cache", lambda m, t, n: [m(t), m(t, m.new_cache(len(t)))], "first call of the model got no cache"),
     ("greedy_with_cache", lambda m, t, n: [m(t, m.new_cache(len(t))) for _ in "ab"], "2 caches were made, expected 1"),
-    ("greedy_with_cache", lambda m, t, n: m(t[:, :1], m.new_cache(len(t))), "the first call read 1 of the 5 tokens"),
+    ("greedy_with_cache", lambda m, t, n: m(t[:, :1], m.new_cache(len(t))), "the first call read 1 of the 2 tokens"),
     ("greedy_with_cache", lambda m, t, n: greedy(m, t, n + 1), "one token too many came back. … How often does the"),
-    ("greedy_with_cache", lambda m, t, n: greedy(m, t, n)[:, t.shape[1] :], "only the new tokens came back. … torch"),
+    ("greedy_with_cache", lambda m, t, n: greedy(m, t, n)[:, t.shape[1] :], "only new tokens came back. … torch"),
+    ("greedy_with_cache", lambda m, t, n: greedy(m, t, n - 1), "one new token is missing. … The first call gives"),
+    ("greedy_with_cache", lambda m, t, n: torch.cat((t, m(t, m.new_cache(len(t)))[:, -1].argmax(-1)), dim=1),
+     "it raises RuntimeError: … argmax(-1, keepdim=True) keeps"),
+    ("greedy_with_cache", lambda m, t, n: greedy(m, t, n) if t.shape[1] > 1 else greedy(m, t, n).T,
+     "the result has the shape (11, 1). … join along dim=1"),
     ("split_feed_forward", lambda x, gate, up, down, n: x @ gate, "a product does not fit: … is it x @ w.T each time?"),
+    ("bytes_sent_per_token", lambda *sizes: 1.0, "the type float, expected a whole number (int). … divide last"),
     ("block_plan", lambda: {}, "a dictionary with seven keys is expected. … The keys are: q_proj, k_proj"),
     ("block_plan", lambda: STYLES | {"q_proj": "Colwise"}, "'Colwise' is not known. … Choose \"column\" or \"row\""),
     ("block_plan", lambda: dict.fromkeys(STYLES, "column"), "5 of 7 are right. … o_proj: think what a rank has"),

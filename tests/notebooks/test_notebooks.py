@@ -156,6 +156,37 @@ def test_exercises_are_open_and_solutions_pass(stem):
     assert len(solutions) == len(exercises) > 0
 
 
+@pytest.mark.parametrize("stem", LESSONS)
+def test_help_with_an_exercise_comes_in_three_steps(stem):
+    for cell, below in itertools.pairwise(NOTEBOOKS[stem].cells):
+        if "exercise" in tags_of(cell):
+            summaries = re.findall(r"<summary>(.*?)</summary>", below.source)
+            assert summaries == ["Hint", "First step", "Fuller hint"], cell.source.splitlines()[-1]
+
+
+# ---------------------------------------------------------------------------------- questions and their answers
+
+
+@pytest.mark.parametrize("stem", NOTEBOOKS)
+def test_what_answers_a_question_comes_right_below_it_and_is_folded(stem):
+    found = NOTEBOOKS[stem].cells
+    for place, cell in enumerate(found):
+        if "predict" in tags_of(cell):
+            below = list(itertools.takewhile(lambda one: one.cell_type == "code", found[place + 1 :]))
+            folded = [one for one in below if one.metadata.get("jupyter", {}).get("outputs_hidden")]
+            assert folded, f"{stem}, cell {place + 1}: no output below this question is folded"
+            assert cell.source.split("\n\n")[-1].startswith("**Predict.**"), f"{stem}, cell {place + 1}"
+
+
+def test_every_claim_gets_a_verdict_in_a_fold_and_a_third_of_them_hold():
+    texts = [cell.source for _, cell in cells("markdown")]
+    claims = [claim for text in texts for claim in re.findall(r'^\*\*Tutorials say: ".*?"\*\*', text, re.M)]
+    verdicts = [word for text in texts for word in re.findall(r"<summary>.*?\*\*Verdict\*\*: (\w+)", text, re.S)]
+    assert len(claims) == len(verdicts) >= 15
+    assert set(verdicts) == {"true", "false"}
+    assert 3 * verdicts.count("true") >= len(verdicts)
+
+
 # ----------------------------------------------------------------------------------------------- figures
 
 
