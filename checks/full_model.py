@@ -102,6 +102,19 @@ def _sum_of_squares(x, attention, feed_forward, attention_gain, ffn_gain, eps):
     return x + norm(feed_forward(x), ffn_gain)
 
 
+def _rms_over(dim):
+    """A block whose norms take the mean of the squares over another dimension; None: over all."""
+
+    def program(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+        def norm(y, weight):
+            return (y.float() / (y.float().pow(2).mean(dim, keepdim=True) + eps).sqrt() * weight.float()).to(y.dtype)
+
+        x = x + norm(attention(x), attention_gain)
+        return x + norm(feed_forward(x), ffn_gain)
+
+    return program
+
+
 TOO_SMALL = "In float16 the square of 1e-4 is 0: does the norm compute in float32?"
 BY_HAND = (torch.tensor([[[1.0, 7.0]]]), _swap, _square, torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0]), 1e-5)
 ON_THE_SUM = "The norm is on the road: yours also norms what x holds. Norm only what the branch adds."
@@ -129,6 +142,8 @@ TRANSFORMER_BLOCK = Exercise(
         (AT_THE_END, _slip(lambda x, a, f, n, m: (h := x + a(n(x))) + m(f(h)))),
         ("Each branch has one norm here, at its end. Yours has one before it as well.",
          _slip(lambda x, a, f, n, m: (h := x + n(a(n(x)))) + m(f(m(h))))),
+        ("The second branch has a norm before it as well. Only its end has one here.",
+         _slip(lambda x, a, f, n, m: (h := x + n(a(x))) + m(f(m(h))))),
         ("Does the second step start from the result of the first? You feed it x again.",
          _slip(lambda x, a, f, n, m: x + n(a(x)) + m(f(x)))),
         (ON_THE_SUM, _slip(lambda x, a, f, n, m: m((h := n(x + a(x))) + f(h)))),
@@ -159,10 +174,18 @@ TRANSFORMER_BLOCK = Exercise(
          _slip(lambda x, a, f, n, m: (h := x + n(f(x))) + m(a(h)))),
         ("Is there a norm too many at the end? The stream leaves the block as it is.",
          _slip(lambda x, a, f, n, m: m((h := x + n(a(x))) + m(f(h))))),
+        ("Attention runs once, feed_forward once. Yours runs attention twice.",
+         _slip(lambda x, a, f, n, m: (h := x + n(a(x))) + m(a(h)))),
+        ("Attention runs once, feed_forward once. Yours runs feed_forward twice.",
+         _slip(lambda x, a, f, n, m: (h := x + n(f(x))) + m(f(h)))),
+        ("Does the second step start from x plus what the first adds? In yours it gets the addition alone.",
+         _slip(lambda x, a, f, n, m: x + m(f(n(a(x)))))),
         ("Is x added twice?", _slip(lambda x, a, f, n, m: x + (h := x + n(a(x))) + m(f(h)))),
         ("Are the gains applied? Yours norms without them.",
          lambda x, a, f, g, k, eps: transformer_block(x, a, f, torch.ones_like(g), torch.ones_like(k), eps)),
         ("RMSNorm subtracts no mean. Yours is LayerNorm.", _layer_norm),
+        ("Each token has its own rms, over the last dimension. Yours is over the whole tensor.", _rms_over(None)),
+        ("Each token has its own rms, over the last dimension. Yours is over the tokens.", _rms_over(1)),
         ("Is the mean of the squares in the root? Yours has their sum.", _sum_of_squares),
         ("Is eps inside the root? Yours is added to the root.", _eps_outside),
         ("Is eps the one that is given? Yours is 1e-5 always.",
@@ -243,15 +266,19 @@ PARAMETER_COUNT = Exercise(
         ("Do the heads have head_dim numbers each? It need not be dim / n_heads.",
          _count(*[lambda V, D, L, H, K, h, F, t: D * D, lambda V, D, L, H, K, h, F, t: 2 * D * K * (D // H),
                   lambda V, D, L, H, K, h, F, t: D * D])),
+        ("Do the heads have head_dim numbers each? It need not be dim / n_heads.",
+         lambda V, D, L, H, K, h, F, t: parameter_count(V, D, L, H, K, D // H, F, t)),
         ("Are q and o n_heads * head_dim wide? It need not be dim.",
          _count(q=lambda V, D, *_: D * D, o=lambda V, D, *_: D * D)),
         ("Are all four attention matrices dim by dim? Their other side is a number of heads times head_dim.",
          _count(*[lambda V, D, *_: D * D, lambda V, D, *_: 2 * D * D, lambda V, D, *_: D * D])),
         ("Are k and v n_kv_heads * head_dim wide? Yours are n_kv_heads wide.",
          _count(kv=lambda V, D, L, H, K, h, F, t: 2 * D * K)),
-        ("Which heads does o_proj read? There are n_heads of them, not n_kv_heads.",
+        ("Have q_proj and o_proj both n_heads heads? One of yours has n_kv_heads.",
          _count(o=lambda V, D, L, H, K, h, F, t: D * K * h)),
-        ("Is o_proj counted?", _count(o=lambda *_: 0)),
+        ("Have q_proj and o_proj n_heads heads? Yours have n_kv_heads.",
+         _count(*[lambda V, D, L, H, K, h, F, t: D * K * h, None, lambda V, D, L, H, K, h, F, t: D * K * h])),
+        ("Are q_proj and o_proj both counted? One matrix of that size is missing.", _count(o=lambda *_: 0)),
         ("Has the feed-forward three matrices? Yours has two.", _count(ffn=lambda V, D, L, H, K, h, F, t: 2 * D * F)),
         ("Is hidden_dim the feed-forward's width? Yours uses 4 * dim.", _count(ffn=lambda V, D, *_: 12 * D * D)),
         ("Is the last norm, before the head, counted?", _count(last=0)),
@@ -262,6 +289,14 @@ PARAMETER_COUNT = Exercise(
         ("Has a norm only a gain? RMSNorm has no bias.", _count(norms=4, last=2)),
         ("Are there biases? LLaMA has none.",
          _count(extra=lambda V, D, L, H, K, h, F, t: L * (H * h + 2 * K * h + D + 2 * F + D))),
+        ("Are there biases? LLaMA has none.", _count(extra=lambda V, D, L, H, K, h, F, t: L * (H * h + 2 * K * h + D))),
+        ("Has the head a bias? LLaMA's has none.", _count(extra=lambda V, *_: V)),
+        ("Does n_layers multiply every part of a block? In yours it multiplies attention only.",
+         lambda V, D, L, H, K, h, F, t: parameter_count(V, D, L, H, K, h, F, t) - (L - 1) * (3 * D * F + 2 * D)),
+        ("Does n_layers multiply every part of a block? In yours the feed-forward is there once.",
+         lambda V, D, L, H, K, h, F, t: parameter_count(V, D, L, H, K, h, F, t) - (L - 1) * 3 * D * F),
+        ("Does n_layers multiply every part of a block? In yours its two norms are there once.",
+         lambda V, D, L, H, K, h, F, t: parameter_count(V, D, L, H, K, h, F, t) - (L - 1) * 2 * D),
         ("Are embedding and head outside the blocks? Yours counts them n_layers times.",
          _count(tables=lambda V, D, L, H, K, h, F, t: L * V * D * (2 - t))),
         ("Do you multiply the blocks by n_layers?", lambda V, D, L, *rest: parameter_count(V, D, 1, *rest)),
@@ -321,7 +356,10 @@ def _one_matrix(function):
 def _tied(matrix, given, embedding, head):
     # The one matrix of both modules, if it is the Parameter that was given and holds the head's numbers.
     if not isinstance(matrix, nn.Parameter) or not matrix.requires_grad:
-        raise Wrong("the one matrix can no longer be trained.", "Assign the Parameter itself, not .data of it.")
+        raise Wrong(
+            "the one matrix can no longer be trained.",
+            "Use the Parameter itself, as it was: its requires_grad stays True.",
+        )
     if matrix is not given:
         raise Wrong(
             "both use one matrix, but not the embedding's: an optimizer made before still holds the old one.",

@@ -136,6 +136,11 @@ TOP_P = Exercise(
          _nucleus(lambda o, total, p: o >= o[total - o < p].min())),
         ("Is a set of tokens kept, not only the likeliest?", _nucleus(lambda o, total, p: torch.arange(len(o)) == 0)),
         ("Is anything cut off? The probabilities come back as they were.", lambda q, p: q),
+        ("Do the kept tokens keep their ratios? You give all the same probability.",
+         lambda q, p: (lambda kept: kept / kept.sum())((_nucleus(_until_p)(q, p) > 0).to(q.dtype))),
+        ("Do the kept tokens keep their ratios? Divide each by their sum; you give all the rest to the likeliest.",
+         lambda q, p: (lambda kept: torch.where(torch.arange(len(q)) == q.argmax(), kept + 1 - kept.sum(), kept))(
+             _nucleus(_until_p, again=False)(q, p))),
     ],
     adapt=_equals_in_any_order,
 )  # fmt: skip
@@ -217,6 +222,15 @@ def _greedy(first=slice(None), place=-1, pick=lambda logits: logits.argmax(-1, k
     return program
 
 
+def _first_lost(model, tokens, n_new):
+    return torch.cat((tokens, _greedy()(model, tokens, n_new + 1)[:, tokens.shape[1] + 1 :]), dim=1)
+
+
+def _in_front(model, tokens, n_new):
+    new = _greedy()(model, tokens, n_new)[:, tokens.shape[1] :]
+    return torch.cat((new.flip(1), tokens), dim=1)
+
+
 def _first_again(model, tokens, n_new):
     latest = model(tokens, cache=model.new_cache(len(tokens)))[:, -1].argmax(-1, keepdim=True)
     return torch.cat((tokens, latest.repeat(1, n_new)), dim=1)
@@ -296,6 +310,9 @@ GREEDY_WITH_CACHE = Exercise(
         ("Which position's logits choose the next token? The last one's.", _greedy(place=0)),
         ("Does the model read each new token? You repeat the first one: the logits stay those of the prompt.",
          _first_again),
+        ("Is the first new token in the result? The first call, which reads the prompt, already chooses it.",
+         _first_lost),
+        ("New tokens come behind the text: torch.cat((text, latest), dim=1), in this order.", _in_front),
         ("Is the next token the one with the largest logit?",
          _greedy(pick=lambda logits: logits.argmin(-1, keepdim=True))),
         ("Does each row take its own likeliest token? Give argmax the dimension: argmax(-1).",

@@ -43,6 +43,8 @@ CAUSAL_VISIBLE = Exercise(
          lambda t, s: torch.ones(t, t).tril().bool()),
         ("Are queries down and keys across? Yours is transposed.", lambda t, s: causal_visible(t, s).T),
         (BOOLEAN + " The -inf belongs into the scores.", _visible(lambda q, k: torch.where(k > q, -math.inf, 0.0))),
+        ("Are the keys before all queries visible too? Yours hides them.",
+         lambda t, s: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
         ("Is the offset n_key - n_query? Yours is n_query.", lambda t, s: torch.ones(t, s).tril(t).bool()),
         ("Is the offset n_key - n_query? Yours goes the other way.", lambda t, s: torch.ones(t, s).tril(t - s).bool()),
     ],
@@ -173,6 +175,8 @@ ATTENTION_HEAD = Exercise(
                                softmax=lambda scores: scores.softmax(0))),
         ("Does exp overflow? Subtract each row's largest score (.amax), or use torch.softmax.",
          _attend(softmax=_naive_softmax)),
+        ("Is the largest score of each row subtracted (.amax)? With one number for all rows, a row can become 0 / 0.",
+         _attend(softmax=lambda scores: _naive_softmax(scores - scores.max()))),
         ("Is the softmax missing?", _attend(softmax=lambda scores: scores)),
         ("Is the softmax missing?",
          _attend(softmax=lambda scores: scores, mask=lambda scores, visible: scores.masked_fill(~visible, 0.0))),
@@ -380,6 +384,9 @@ CACHE_WRITE = Exercise(
          _write(shown=lambda cache, length, new: cache.roll(-(length + new.shape[2]), 2))),
         ("Is only what has been written returned? Yours returns free slots too.",
          _write(shown=lambda cache, *_: cache)),
+        ("How many keys are returned when all slots are full? All M; yours leaves out the oldest.",
+         _write(shown=lambda cache, length, new:
+                _newest(cache, length, new)[:, :, int(length + new.shape[2] >= cache.shape[2]) :])),
         ("Are the newest keys first? The oldest should be.", _write(shown=lambda *args: _newest(*args).flip(2))),
         ("Are the earlier keys in the result? Yours returns only the new ones.", _write(shown=lambda c, n, new: new)),
         ("Are the new keys in the result? Yours ends at `length`.",
@@ -437,6 +444,7 @@ CONTEXT_THAT_FITS = Exercise(
     [
         Case("memory 100, weights 20, 2 layers, 1 head of 2, 1 byte, window 5", (100, 20, 2, 1, 2, 1, 5)),
         Case("memory 100, weights 20, 2 layers, 1 head of 2, 1 byte, window 50", (100, 20, 2, 1, 2, 1, 50)),
+        Case("memory 100, weights 20, 2 layers, 1 head of 2, 1 byte, window 15", (100, 20, 2, 1, 2, 1, 15)),
         Case("memory 64, weights 20, 2 layers, 1 head of 2, 1 byte, window 5", (64, 20, 2, 1, 2, 1, 5),
              "At exactly `window` tokens 4 bytes are left. Is that enough for one more?"),
         Case("memory 103, weights 20, 2 layers, 1 head of 2, 1 byte, window 5", (103, 20, 2, 1, 2, 1, 5)),
@@ -455,6 +463,9 @@ CONTEXT_THAT_FITS = Exercise(
         ("At exactly `window` tokens, what does one more take? Half as much.",
          _fits(count=lambda free, half, window:
                max(0, free // (2 * half) if free // (2 * half) <= window else free // half - window))),
+        ("When is the window full? Each of the first `window` tokens takes 2 * half.",
+         _fits(count=lambda free, half, window:
+               max(0, free // (2 * half) if free < half * window else free // half - window))),
         ("Is that the whole text? The first `window` tokens count too.",
          _fits(count=lambda free, half, window:
                max(0, free // (2 * half) if free // (2 * half) < window else free // half - 2 * window))),

@@ -92,6 +92,11 @@ RMS_NORM = Exercise(
         (LENGTH, lambda x, w, eps: x / (x.float().norm(dim=-1, keepdim=True) + eps) * w),
         (LENGTH, lambda x, w, eps: F.normalize(x.float(), dim=-1, eps=eps) * w),
         (LENGTH, lambda x, w, eps: x / x.float().norm(dim=-1, keepdim=True) * w),
+        (LENGTH, lambda x, w, eps: F.normalize(x.float(), dim=-1) * w),
+        ("Is eps added to the mean of the squares? Yours is added to their sum.",
+         lambda x, w, eps: x / (((x.float() ** 2).sum(-1, keepdim=True) + eps) / x.shape[-1]).sqrt() * w),
+        ("Is the rms that of x? Yours is that of x times the gain.",
+         lambda x, w, eps: x * w / (_mean_square(x * w) + eps).sqrt()),
         ("Is the mean over axis 1? With three axes that is not the last one: dim=-1 always is.",
          lambda x, w, eps: x / (_mean_square(x, min(1, x.ndim - 1)) + eps).sqrt() * w),
         (WRONG_AXIS, lambda x, w, eps: x / (_mean_square(x, 0) + eps).sqrt() * w),
@@ -133,6 +138,18 @@ def _backward(
         by_row = {"normalised": grad_y * x * inner_scale, "raw": grad_y * x, "gained": g * x * inner_scale}[rows]
         by_row = by_row.reshape(-1, x.shape[-1])
         return grad_x, {"all": by_row.sum(0), "mean": by_row.mean(0), "none": by_row.reshape(x.shape)}[reduce]
+
+    return program
+
+
+def _from_n_and_u(grad_x, one_token=False):
+    """The backward pass with another grad_x; with one_token, rms and mean run over all tokens."""
+
+    def program(grad_y, x, weight, eps):
+        root = ((x.float().pow(2).mean() if one_token else _mean_square(x)) + eps).sqrt()
+        n, u = x / root, weight * grad_y
+        along = (n * u).mean() if one_token else (n * u).mean(-1, keepdim=True)
+        return grad_x(n, u, along) / root, (grad_y * n).reshape(-1, x.shape[-1]).sum(0)
 
     return program
 
@@ -182,14 +199,29 @@ RMS_NORM_BACKWARD = Exercise(
             for place in ("neither", "outside", "n", "last")
         ],
         ("Has each token its own mean of n times u? Yours is over all tokens.", _backward(axis=None)),
+        ("Has each token its own rms and its own mean of n times u? Yours are over all tokens.",
+         _from_n_and_u(lambda n, u, along: u - n * along, one_token=True)),
+        ("Is the mean of n times u multiplied by n, before it is subtracted?",
+         _from_n_and_u(lambda n, u, along: u - along)),
+        ("Do you subtract the mean of u? That is LayerNorm; RMSNorm does not.",
+         _from_n_and_u(lambda n, u, along: u - u.mean(-1, keepdim=True) - n * along)),
         ("Does grad_weight use the normalised x?", _backward(rows="raw")),
+        *[
+            ("Is it grad_y times n that you add up for grad_weight?",
+             lambda g, x, w, eps, row=row: (_backward()(g, x, w, eps)[0],
+                                            row(g, x, eps).reshape(-1, x.shape[-1]).sum(0)))
+            for row in (lambda g, x, eps: g, lambda g, x, eps: x / (_mean_square(x) + eps).sqrt())
+        ],
         ("Is the gain itself in grad_weight? The derivative of g n by g is n.", _backward(rows="gained")),
         ("Is grad_weight summed over all tokens, not averaged?", _backward(reduce="mean")),
         ("Is grad_weight summed over all dimensions but the last?", _backward(reduce="none")),
         ("Is grad_weight summed over all dimensions but the last?",
          lambda g, x, w, eps: (_backward()(g, x, w, eps)[0], (g * x / (_mean_square(x) + eps).sqrt()).sum(0))),
+        ("Is grad_weight summed over the tokens alone? It has one number per coordinate.",
+         lambda g, x, w, eps: (_backward()(g, x, w, eps)[0], (g * x / (_mean_square(x) + eps).sqrt()).sum())),
         ("Is grad_x first and grad_weight second?", lambda g, x, w, eps: _backward()(g, x, w, eps)[::-1]),
     ],
+    parts=("grad_x", "grad_weight"),
     forbid=AUTOGRAD,
     dtype_hint="Both results need the dtype that grad_y came in with. After grad_y = grad_y.float(), it is float32.",
 )  # fmt: skip
@@ -251,7 +283,8 @@ LAYER_NORM_ANGLE = Exercise(
         ("Is the sign the wrong way round? Where the mean is negative, the angle is negative.",
          lambda x: -_tangent(x).atan()),
         ("Is it mean over std, not std over mean?", lambda x: (1 / _tangent(x)).atan()),
-        ("Is it mean over std, not std over mean?", lambda x: torch.atan2(x.std(-1, correction=0), x.mean(-1))),
+        ("Yours is pi / 2 minus the angle. Is the mean above the line, and is it arctan or arcsin, not arccos?",
+         lambda x: torch.atan2(x.std(-1, correction=0), x.mean(-1))),
         *[
             ("Do both lengths contain the root of D? It cancels in mean / std.",
              lambda x, k=k: (_tangent(x) * x.shape[-1] ** k).atan())
@@ -259,6 +292,8 @@ LAYER_NORM_ANGLE = Exercise(
         ],
         ("With the root mean square below the line it is a sine: is arctan right there?",
          lambda x: (x.mean(-1) / _mean_square(x)[..., 0].sqrt()).atan()),
+        ("Mean over std is the tangent: is arcsin right there?", lambda x: _tangent(x).asin()),
+        ("Is the result (N,)? With keepdim=True it is (N, 1).", lambda x: _tangent(x).atan()[:, None]),
         ("Do you divide by the variance, not by its root?", lambda x: (x.mean(-1) / x.var(-1, correction=0)).atan()),
         ("Is the mean over each row, not over the rows?", lambda x: (x.mean(0) / x.std(0, correction=0)).atan()),
         ("Is the mean over each row, not over everything?", lambda x: (x.mean() / x.std(-1, correction=0)).atan()),

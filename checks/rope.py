@@ -314,6 +314,8 @@ ROPE_PERMUTATION = Exercise(
     [
         ("Where are the other heads? Your result holds the rows of one.", lambda w, h: w[_order(h)]),
         ("Where are the other heads? Your result holds the rows of one.", lambda w, h: w[-h:][_order(h)]),
+        ("Does each head take its own rows? Yours repeats those of the first.",
+         lambda w, h: w[_order(h).repeat(len(w) // h)]),
         ("Is each head reordered? Yours is only the first head.", lambda w, h: torch.cat((w[_order(h)], w[h:]))),
         ("Is this the way back, from halves to interleaved? The other direction is asked.",
          lambda w, h: _by_head(w, h, _order(h).argsort())),
@@ -394,7 +396,7 @@ def _speeds(head_dim, theta):
 
 
 SLOW_ONLY = "Are only the slow pairs divided? Fast ones (many turns within the trained length) stay."
-BLEND = "Is there a blend between the two limits? Yours jumps."
+BLEND = "Does a pair between the two limits reach a blend? Yours jumps from one speed to the other."
 LLAMA3_SCALING = Exercise(
     llama3_scaling,
     [
@@ -430,6 +432,11 @@ LLAMA3_SCALING = Exercise(
          lambda f, factor, low, high, length: _scaled()(f, factor, low, 4 * low, length)),
         ("Do you blend the speeds? You blend wavelengths.", _scaled(waves=True)),
         ("Is the blend kept between 0 and 1? Outside the limits it must not go on.", _scaled(clamp=False)),
+        *[("Is the blend cut off at both ends? Yours goes on at one.",
+           lambda f, factor, low, high, length, end=end: torch.lerp(
+               f / factor, f, _straight(length * f / (2 * math.pi), low, high).clamp(**end)))
+          for end in ({"min": 0}, {"max": 1})],
+        ("n is the length times the speed, divided by 2 pi. Do you multiply by 2 pi?", _scaled(turn=1 / (2 * math.pi))),
         ("Are slow pairs divided by factor, not multiplied?", _scaled(slowed=torch.mul)),
         ("Do you use the factor given, not a fixed 8?", _scaled(fixed={"factor": 8.0})),
         ("Do you use the factor given, not a fixed 32?", _scaled(fixed={"factor": 32.0})),

@@ -33,7 +33,7 @@ def _slip(make):
     return lambda x, g, u, d, n: _parts(x, g, u, d, n, make=make)
 
 
-TURNED = "Weights are (out, in): is it x @ w.T each time? w_down has a column for each unit; a rank takes its own."
+TURNED = "Weights are (out, in): is it x @ w.T each time? gate and up have a row, down has a column for each unit."
 
 
 def _product_that_fits(function):
@@ -119,6 +119,24 @@ SPLIT_FEED_FORWARD = Exercise(
         ("Is there a part for each rank? Yours has the first alone: is return inside the loop?",
          lambda x, g, u, d, n: _parts(x, g, u, d, n)[:1]),
         ("Is there a part for each rank? Yours has the first alone.", lambda x, g, u, d, n: _parts(x, g, u, d, n)[0]),
+        ("Does each rank return its own part? You return one result, their mean.",
+         lambda x, g, u, d, n: _whole(x, g, u, d) / n),
+        ("Are the units dealt out, and is down there? You return the hidden units of all ranks.",
+         lambda x, g, u, d, n: F.silu(x @ g.T) * (x @ u.T)),
+        ("Does each rank use its own units? Yours all use the first share.",
+         lambda x, g, u, d, n: torch.stack([_parts(x, g, u, d, n)[0]] * n)),
+        ("Does rank r begin at unit r * F / n_ranks? Yours begins at unit r.",
+         lambda x, g, u, d, n: torch.stack([
+             _whole(x, g[r : r + len(g) // n], u[r : r + len(g) // n], d[:, r : r + len(g) // n]) for r in range(n)])),
+        ("Does a rank's share end where the next begins? Yours goes on to the last unit.",
+         lambda x, g, u, d, n: torch.stack([
+             _whole(x, g[start:], u[start:], d[:, start:]) for start in range(0, len(g), len(g) // n)])),
+        ("Is there a part for each rank? Yours has the last alone.", lambda x, g, u, d, n: _parts(x, g, u, d, n)[-1]),
+        ("Is a rank's share F / n_ranks units? Yours is D / n_ranks.",
+         lambda x, g, u, d, n: _shares_of(lambda n: x.shape[-1] // n)(x, g, u, d, n)),
+        ("Does gate belong to the same units as up? Yours takes the first share of gate for every rank.",
+         lambda x, g, u, d, n: torch.stack([
+             (F.silu(x @ g[: len(b)].T) * (x @ b.T)) @ c.T for b, c in zip(u.chunk(n), d.chunk(n, 1), strict=True)])),
         ("Does x keep its leading dimensions? Yours become one.",
          lambda x, g, u, d, n: _parts(x.reshape(-1, x.shape[-1]), g, u, d, n)),
         (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g) * (x @ u)) @ d)),
@@ -147,6 +165,7 @@ SPLIT_FEED_FORWARD = Exercise(
         ("Is it silu, z * sigmoid(z), not sigmoid alone?",
          _slip(lambda x, g, u, d, r: (torch.sigmoid(x @ g.T) * (x @ u.T)) @ d.T)),
         ("Is up used? Yours has only the gate branch.", _slip(lambda x, g, u, d, r: F.silu(x @ g.T) @ d.T)),
+        ("Is gate used? Yours has up in its place.", _slip(lambda x, g, u, d, r: (F.silu(x @ u.T) * (x @ u.T)) @ d.T)),
         ("Do the branches multiply? Yours are added.", _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) + x @ u.T) @ d.T)),
         ("Does up belong to the same units as gate? Yours takes the first share of up for every rank.",
          lambda x, g, u, d, n: torch.stack([
@@ -272,6 +291,10 @@ BYTES_SENT_PER_TOKEN = Exercise(
         *_count("Is it (n - 1) / n of the vector, not 1 / n?", lambda d, layers, n, b: layers * 4 * d * b / n),
         *_count("Is it (n - 1) / n, not n / (n - 1)?",
                 lambda d, layers, n, b: layers * 4 * n / max(1, n - 1) * d * b),
+        *_count("How many sums has a block, and what does a rank send for each? Yours is one vector per block.",
+                lambda d, layers, n, b: layers * d * b),
+        *_count("Are they the bytes that one rank sends? You count those that are added up, with the embedding's.",
+                lambda d, layers, n, b: (layers * 2 + 1) * d * b),
         *_count("Does every layer send? Multiply by n_layers.", lambda d, layers, n, b: 4 * (n - 1) / n * d * b),
         *_count("Numbers or bytes? Multiply by bytes_per_number.",
                 lambda d, layers, n, b: layers * 4 * (n - 1) / n * d),

@@ -28,6 +28,7 @@ def _naive_log_shares(logits, targets):
 
 STABLE = "These logits are far from 0: exp gives inf or 0. Subtract each row's own largest logit first."
 OWN_MAXIMUM = "Is the largest logit each row's own, even if it is negative? Else exp gives 0 all along a row of -1000."
+SMALL_NUMBER = "Is the probability kept from 0 (a small number added, or clamp)? It hides the loss: use log_softmax."
 CROSS_ENTROPY = Exercise(
     cross_entropy,
     [
@@ -66,10 +67,22 @@ CROSS_ENTROPY = Exercise(
         (STABLE, lambda z, t: -(z.softmax(-1)[torch.arange(len(t)), t]).log().mean()),
         (STABLE, lambda z, t: (z.exp().sum(-1).log() - z[torch.arange(len(t)), t]).mean()),
         *[
-            ("Is a small number added inside the logarithm? It hides the loss: use log_softmax.",
-             lambda z, t, e=e: -(z.softmax(-1)[torch.arange(len(t)), t] + e).log().mean())
+            (SMALL_NUMBER, lambda z, t, e=e: -(z.softmax(-1)[torch.arange(len(t)), t] + e).log().mean())
             for e in (1e-8, 1e-9, 1e-10, 1e-12)
         ],
+        *[
+            (SMALL_NUMBER, lambda z, t, e=e: -(z.softmax(-1)[torch.arange(len(t)), t].clamp(min=e)).log().mean())
+            for e in (1e-8, 1e-9, 1e-10, 1e-12)
+        ],
+        ("Is the largest logit each row's own, amax(dim=-1, keepdim=True)? You subtract each column's.",
+         lambda z, t: -_log_shares(z - z.amax(0), t).mean()),
+        ("Is the largest logit subtracted from both, or from none? You subtract it from the target's only.",
+         lambda z, t: (z.logsumexp(-1) - (z - z.amax(-1, True))[torch.arange(len(t)), t]).mean()),
+        ("Is the sum over all of e^z missing? You take the largest logit alone.",
+         lambda z, t: (z.amax(-1) - z[torch.arange(len(t)), t]).mean()),
+        ("Does the loop go over all rows? Yours is the first row's loss.",
+         lambda z, t: -_log_shares(z[:1], t[:1]).mean()),
+        ("Is every row's loss kept? Yours is the last row's.", lambda z, t: -_log_shares(z[-1:], t[-1:]).mean()),
         ("Do you divide by V? The mean is over the rows.", lambda z, t: -_log_shares(z, t).sum() / z.shape[-1]),
         ("Do you divide by V? The mean is over the rows.", lambda z, t: -_log_shares(z, t).mean() / z.shape[-1]),
         ("Is the sum over the vocabulary, dim=-1?",
@@ -140,6 +153,9 @@ NEXT_TOKEN_BATCH = Exercise(
              lambda t, s, n, end=end: (_cut(t, s, n), pad(_cut(t, s, n, 1)[:, :-1], (0, 1), value=end)))
             for end in (0, -1, -100)
         ],
+        (LAST_TARGET, lambda t, s, n: (_cut(t, s, n), _cut(t, s, n)[:, [*range(1, n), n - 1]])),
+        ("Are there as many targets as inputs? The last input has one, too.",
+         lambda t, s, n: (_cut(t, s, n), _cut(t, s, n)[:, 1:])),
         ("Are the windows long enough? For n targets, n + 1 tokens are cut out.",
          lambda t, s, n: (_cut(t, s, n)[:, :-1], _cut(t, s, n)[:, 1:])),
         ("Do you use starts? Your windows begin elsewhere.",
@@ -165,6 +181,8 @@ NEXT_TOKEN_BATCH = Exercise(
         ("Is a window one token too long? seq_len counts the inputs, and as many targets.",
          lambda t, s, n: (_cut(t, s, n + 1), _cut(t, s, n, 1))),
         (ONE_TOKEN, lambda t, s, n: (_cut(t, s, n).squeeze(-1), _cut(t, s, n, 1).squeeze(-1))),
+        ("Is there one row per start? Yours is the first window only.",
+         lambda t, s, n: (_cut(t, s[:1], n), _cut(t, s[:1], n, 1))),
         ("Are all windows cut at the first start? Each row has its own.",
          lambda t, s, n: (_cut(t, s[:1].expand(len(s)), n), _cut(t, s[:1].expand(len(s)), n, 1))),
     ],

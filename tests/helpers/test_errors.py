@@ -549,7 +549,7 @@ WRONG = [  # (an exercise, a wrong answer to it, words of what its check says th
     ("tie_weights", lambda table, head: setattr(table, "weight", head.weight),
      "not the embedding's: an optimizer made before still holds the old one. … Write the numbers into the Parameter"),
     ("tie_weights", lambda table, head: setattr(head, "weight", table.weight.requires_grad_(False)),
-     "can no longer be trained. … Assign the Parameter itself"),
+     "can no longer be trained. … Use the Parameter itself"),
     ("tie_weights", lambda table, head: setattr(head.weight, "data", table.weight.data), "two Parameters look at one"),
     ("tie_weights", lambda table, head: head.weight.data.copy_(table.weight), "is a copy: after one training step"),
     ("tie_weights", lambda table, head: table, "still has its own matrix. … make new ones?"),

@@ -25,6 +25,12 @@ def rms_norm__torch(x, weight, eps):
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
+@wrong("inside the root")
+def rms_norm__eps_outside(x, weight, eps):
+    rms = torch.sqrt(torch.mean(x.float() ** 2, dim=-1, keepdim=True))
+    return ((x.float() / (rms + eps)) * weight).to(x.dtype)
+
+
 @wrong("the dtype torch.float16")
 def rms_norm__half_hard_coded_after_the_gain(x, weight, eps):
     mean_square = x.float().pow(2).mean(dim=-1, keepdim=True)
