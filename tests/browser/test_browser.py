@@ -86,8 +86,9 @@ def test_no_answer_is_seen_before_its_cell_is_run(lab):
         folded = ["jupyter" in cell.metadata for cell in code]
         page = browser.new_page()
         page.set_default_timeout(120_000)
-        page.goto(f"{address}/lab/workspaces/{path.stem}/tree/stored_{path.name}?token={token}")
-        page.locator("#jp-main-statusbar", has_text=re.compile(r"\| Idle")).wait_for()  # all cells are drawn by then
+        page.goto(f"{address}/lab/workspaces/stored_{path.stem}/tree/stored_{path.name}?token={token}")
+        drawn = "cell => cell.shown || cell.fold !== undefined"
+        page.wait_for_function(f"size => ({OUTPUTS})().filter({drawn}).length === size", arg=len(code))
         seen = [cell for cell in page.evaluate(OUTPUTS) if cell["shown"] or cell["fold"] is not None]
         assert [not cell["shown"] for cell in seen] == folded, path.name
         assert not any(cell["fold"] for cell in seen), path.name
