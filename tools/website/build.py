@@ -20,6 +20,7 @@ import nbformat
 from nbformat.v4 import new_markdown_cell, new_output
 
 from tools.classroom.hand_out import notebooks_of
+from tools.notebooks import VEIL
 from tools.website.frames import check_settings, make_frames
 from tools.website.slides import make_slides, picture_size, split_prediction
 
@@ -127,7 +128,7 @@ def _prepare_text(cell, text):
 def _prepare_outputs(cell, frames):
     if cell.metadata.get("jupyter", {}).get("outputs_hidden"):  # they answer a question, and open with a click
         cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-output"]
-    cell.outputs = [output for output in cell.outputs if output.get("data") != {}]
+    cell.outputs = [output for output in cell.outputs if output != VEIL]
     explorer = EXPLORER.search(cell.source)
     if explorer:
         kept = [output for output in cell.outputs if "image/png" not in output.get("data", {})]
