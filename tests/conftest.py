@@ -1,10 +1,11 @@
-"""What every test gets: one thread, the same few examples, a tiny model and tokens."""
+"""What every test gets: one thread, the same few examples, a tiny model, tokens and a tokenizer."""
 
 import pytest
 import torch
 from hypothesis import settings
 
 from helpers.model import Llama
+from helpers.text import excerpt, train_tokenizer
 from tests.support.models import draw_tokens, make_model
 
 torch.set_num_threads(1)  # tensors this small gain nothing from more, and on a busy machine threads wait for each other
@@ -24,3 +25,9 @@ def model() -> Llama:
 def tokens() -> torch.Tensor:
     """Two rows of 16 token ids."""
     return draw_tokens(2, 16)
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A small tokenizer, trained on the fixed excerpt."""
+    return train_tokenizer(excerpt(), vocab_size=300)

@@ -4,11 +4,11 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.support.course import ROOT
+
 pytestmark = pytest.mark.slow  # each starts a pytest of its own
 TESTS = '''
 import pytest, socket, torch
@@ -41,14 +41,11 @@ def test_child():
     import subprocess, sys
     subprocess.run([sys.executable, "-c", "import socket; socket.getaddrinfo('course.invalid', 80)"])
 """
-START_A_PYTEST = (
-    TALK
-    + """
+START_A_PYTEST = f"""{TALK}
 def test_another_session():
     import subprocess, sys
     subprocess.run([sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "test_it.py"])
 """
-)
 FAILS_ONCE = """
 import pathlib, pytest
 

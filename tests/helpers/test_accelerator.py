@@ -16,7 +16,6 @@ from checks import check_swiglu
 from helpers import masks, plots, train
 from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.device import pick_device, set_seed
-from helpers.fast_decode import prepare_for_decoding
 from helpers.generate import generate, next_token_probabilities
 from helpers.text import TINY_LLAMA, bits_per_byte, encode, excerpt, load_tokenizer
 from tests.support.course import ROOT
@@ -113,12 +112,6 @@ def test_writing():
         ]
 
     same_as_on_the_cpu(written)
-
-
-@pytest.mark.usefixtures("mps")
-def test_on_an_accelerator_the_model_decodes_as_it_is():
-    model = make_model().to(pick_device())
-    assert all(prepare_for_decoding(model, weights) is model for weights in (None, "bfloat16", "int8"))
 
 
 @pytest.mark.usefixtures("mps")

@@ -1,32 +1,9 @@
-"""The cache: whatever the chunks, the logits are those of one call; a call that fails leaves it as it was."""
+"""The cache: what it holds, and calls that break (chunks and refused calls are in test_parity.py and test_fuzz.py)."""
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.support.models import TINY, TINY_CONFIGS, assert_agree, draw_tokens, make_model
-
-
-@given(chunks=st.lists(st.integers(1, 7), min_size=1, max_size=6), name=st.sampled_from(sorted(TINY_CONFIGS)))
-def test_any_chunks_through_the_cache_equal_one_call_without(chunks, name):
-    model, tokens = make_model(TINY_CONFIGS[name]), draw_tokens(2, sum(chunks))
-    cache = model.new_cache(2, sum(chunks))
-    logits = torch.cat([model(chunk, cache) for chunk in tokens.split(chunks, dim=1)], dim=1)
-    assert cache.length == sum(chunks)
-    assert_agree(logits, model(tokens).detach())
-
-
-@pytest.mark.parametrize("longest", [3, 12])  # 12: longer than a first chunk of 5 tokens, and than a head is wide
-@pytest.mark.parametrize("chunks", [(16,), (5, 4, 7), (1,) * 16])
-def test_padding_is_remembered_by_the_cache(model, tokens, chunks, longest):
-    n_pad = torch.tensor([longest, 0])
-    expected = model(tokens, n_pad=n_pad).detach()
-    cache = model.new_cache(2)
-    first, *later = tokens.split(chunks, dim=1)
-    logits = torch.cat([model(first, cache, n_pad=n_pad), *(model(chunk, cache) for chunk in later)], dim=1)
-    assert_agree(logits[0, longest:], expected[0, longest:])
-    assert_agree(logits[1], expected[1])
+from tests.support.models import TINY, TINY_CONFIGS, assert_agree, make_model
 
 
 def test_a_cache_holds_keys_and_values_of_the_kv_heads_only():
@@ -42,27 +19,6 @@ def test_with_a_cache_no_gradient_is_kept_and_without_one_the_same_model_trains(
     assert model(tokens).requires_grad
     with torch.no_grad():
         assert not model(tokens).requires_grad
-
-
-# calls of a model of TINY that must fail, with a cache of 2 rows and 20 tokens that holds 10; what the text names
-BAD_CALLS = {
-    "run from -1 to 64": lambda model, cache: model(torch.tensor([[64], [-1]]), cache),
-    "11 tokens do not fit: the cache holds 10 of at most 20": lambda model, cache: model(draw_tokens(2, 11), cache),
-    "model is torch.bfloat16": lambda model, cache: model.bfloat16()(draw_tokens(2, 1), cache),
-    "n_pad came after 10": lambda model, cache: model(draw_tokens(2, 1), cache, n_pad=torch.tensor([0, 0])),
-}
-
-
-@pytest.mark.parametrize("words", BAD_CALLS)
-def test_a_refused_call_leaves_the_cache_as_it_was(words, model):
-    cache = model.new_cache(2, 20)
-    model(draw_tokens(2, 10), cache)
-    k, v = cache.k.clone(), cache.v.clone()
-    with pytest.raises(ValueError, match=words):
-        BAD_CALLS[words](model, cache)
-    assert (cache.length, cache.n_pad) == (10, None)
-    assert torch.equal(cache.k, k)
-    assert torch.equal(cache.v, v)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

@@ -33,11 +33,6 @@ def test_presets_are_the_published_models():
     assert all(scaling == {"type": "llama3", "factor": scaling["factor"], **METAS_SCALING} for scaling in scalings)
 
 
-def test_head_dim_defaults_to_dim_over_n_heads():
-    assert replace(TINY, head_dim=None).head_dim == 8
-    assert replace(TINY, dim=30, head_dim=12).head_dim == 12  # and if given, dim need not be a multiple of n_heads
-
-
 def test_sizes_are_whole_and_positive():
     for name in ("vocab_size", "dim", "n_layers", "n_heads", "n_kv_heads", "hidden_dim", "head_dim", "max_seq_len"):
         for value in (0, 2.0, "8", True):
@@ -55,4 +50,5 @@ def test_what_is_no_finite_number_is_refused():
 def test_settings_at_the_edge_are_taken():
     """What stands beside each refusal is allowed."""
     replace(TINY, norm_eps=0.0, rope_theta=1.5, n_kv_heads=4, head_dim=2)
+    replace(TINY, dim=30, head_dim=12)  # where the width of a head is given, dim need not be a multiple of n_heads
     replace(TINY, head_dim=4, rope_scaling={"type": "ntk", "factor": 1})

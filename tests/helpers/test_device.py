@@ -56,8 +56,6 @@ def test_waiting_for_the_device(monkeypatch):
     assert waited == ["mps", "cuda"]
 
 
-# ------------------------------------------------------------------------------------------ memory is full
-
 FULL = {  # as PyTorch says it
     "CUDA": torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 8 GiB"
@@ -93,10 +91,6 @@ def test_a_real_request_that_no_memory_holds():
     assert is_out_of_memory(raised.value.__cause__)
 
 
-def learn():
-    return train.train(make_model(), lambda: torch.arange(64).repeat(3), steps=2, batch_size=6)
-
-
 def test_a_training_step_that_has_failed_is_not_kept_in_memory(monkeypatch):
     """Jupyter keeps the last error, and with it every frame that it passed."""
 
@@ -107,6 +101,6 @@ def test_a_training_step_that_has_failed_is_not_kept_in_memory(monkeypatch):
     kept = []
     monkeypatch.setattr(torch.Tensor, "backward", backward)
     with pytest.raises(torch.OutOfMemoryError) as raised:
-        learn()
+        train.train(make_model(), lambda: torch.arange(64).repeat(3), steps=2, batch_size=6)
     assert raised.value.__cause__.__traceback__ is not None
     assert kept[0]() is None

@@ -34,6 +34,7 @@ from helpers.assets import stored_result
 from helpers.checkpoint import load_checkpoint, model_from_weights, save_checkpoint
 from helpers.fast_decode import prepare_for_decoding
 from helpers.model import Llama, LlamaConfig, apply_rope, causal_visible, rope_inv_freq
+from tests.support.answers import WRONG
 from tests.support.course import ROOT
 from tests.support.files import META, OURS, meta_weights
 from tests.support.fuzz import LINUX
@@ -49,17 +50,17 @@ SOURCES = [path for path in SOURCES if not {"website", "server"} & set(path.part
 HAND_OVER = ("_require", "require_number", "explain_out_of_memory")  # they raise with their caller's words
 
 
-def places(paths=SOURCES, root=ROOT):
+def places():
     """{"folder/file.py:line": last line} of every `raise` with something to say.
 
     Left out: a bare `raise`, which hands on what came, and NotImplementedError, which says "not attempted".
     """
     found = {}
-    for path in paths:
+    for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             raises = isinstance(node, ast.Raise) and node.exc and "NotImplementedError" not in ast.unparse(node.exc)
             if raises or (isinstance(node, ast.Call) and getattr(node.func, "id", "") in HAND_OVER):
-                found[f"{path.relative_to(root).as_posix()}:{node.lineno}"] = node.end_lineno
+                found[f"{path.relative_to(ROOT).as_posix()}:{node.lineno}"] = node.end_lineno
     return found
 
 
@@ -196,11 +197,6 @@ def run(tokens=50, **settings):
     return train.train(own, lambda: torch.arange(tokens), **{"steps": 1} | settings)
 
 
-def another_run(at):
-    run(keep=at.folder / "kept", every=1)
-    return run(keep=at.folder / "kept", every=1, steps=2)
-
-
 def full_memory(at, place, name, call):
     """What call() says when place.name finds no memory."""
     at.patch.setattr(place, name, raiser(RuntimeError("out of memory")))
@@ -244,21 +240,6 @@ class NoWayBack(torch.autograd.Function):
 
 def norm(x, weight, eps):
     return (x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
-
-
-def by_products(x, gate, up, down):
-    return (torch.nn.functional.silu(x @ gate.T) * (x @ up.T)) @ down.T
-
-
-def straight(cache, length, new):
-    """Writes into a rolling cache as if no slot came twice."""
-    start = length % cache.shape[2]
-    cache[:, :, start : start + new.shape[2]] = new
-    return cache[:, :, : length + new.shape[2]]
-
-
-def nothing(*inputs):
-    print(end="")
 
 
 def check(exercise, answer, at):
@@ -313,7 +294,10 @@ SOLUTIONS = cell("## Solutions", kind="markdown")
 
 def handed_out(at, *cells):
     course(at, *cells)
-    return hand_out.student(at.folder / "out", at.folder)
+    try:
+        return hand_out.student(at.folder / "out", at.folder)
+    finally:
+        assert [path.name for path in at.folder.iterdir()] == ["notebooks"], "something was handed out"
 
 
 def fresh(at, *parts, path=None):
@@ -401,7 +385,8 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
         (lambda at: run(peak=1e30), "peak=1e+30 must be a finite number > 0 and <= 1000, for example 3e-3"),
         (lambda at: run(weight_decay=-1.0), "weight_decay=-1.0 must be a finite number >= 0 and <= 1000, for example"),
         (lambda at: run(keep=written(at, "kept", "no run")), "kept is damaged or no kept run (BadZipFile): move it"),
-        (another_run, "kept holds another run: … 1 … This one is: … 2 … Give it another name"),
+        (lambda at: [run(keep=at.folder / "kept", every=1, steps=steps) for steps in (1, 2)],
+         "kept holds another run: … 1 … This one is: … 2 … Give it another name"),
     ],
     "device": [
         (lambda at: full_memory(at, Llama, "forward", run),
@@ -500,7 +485,7 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
     "tools/classroom/hand_out": [
         (lambda at: handed_out(at, EXERCISE), 'no heading "## Solutions": put it before the first solution'),
         (lambda at: hand_out.student(written(at, "a", "").parent), "is there already … give another name"),
-        (lambda at: handed_out(at, SOLVED, SOLUTIONS), "check_silu(f) is solved here. Get a fresh copy first"),
+        (lambda at: handed_out(at, SOLVED, SOLUTIONS), "is solved here. … make reset NOTEBOOK=notebooks/01_rm"),
         (lambda at: fresh(at, "02_rope.ipynb", path=""), "git is not installed: no fresh copy of 02_rope.ipynb … Copy"),
         (lambda at: fresh(at, "no", "02_rope.ipynb"), "there is no folder … no fresh copy of 02_rope.ipynb … Copy it"),
         (lambda at: fresh(at, "02_rope.ipynb"), "git has no fresh copy of … 02_rope.ipynb: fatal: … Copy it from"),
@@ -511,17 +496,18 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
         (lambda at: submissions.read_course(course(at, EXERCISE, SOLUTIONS), ["09"]), "09 … found: 01_rmsnorm"),
         (lambda at: submissions.read_course(course(at)), "no notebook with exercises; found: none. Give a name"),
         (lambda at: submissions.read_course(course(at, cell("check_silu(f)", "exercise"))), "must define the function"),
-        (lambda at: submissions.find_submissions(at.folder, ["01_rmsnorm"]), "neither folders of students … give the"),
+        (lambda at: submissions.find_submissions(at.folder, ["01_rmsnorm"]), "nor files like anna__01_rmsnorm.ipynb:"),
     ],
 }  # fmt: skip
 
-WRONG = [  # (an exercise, a wrong answer to it, words of what its check says then)
+# (an exercise, a wrong answer to it, words of what its check says then); most are in tests/support/answers: see below
+CHECKED = [
     ("rms_norm", lambda x, weight, eps: x + "1", "it raises TypeError: … in the line"),
     ("rms_norm", loop, "no answer after 0.5 seconds. … Is there a loop that never ends?"),
     ("rms_norm", lambda *given: norm(*given).detach(), "no gradient reaches x and weight. … Is the graph cut"),
     ("rms_norm", lambda x, weight, eps: norm(x, weight.detach(), eps), "no gradient reaches weight. … Is the graph"),
     ("rms_norm", lambda *given: NoWayBack.apply(norm(*given)), "RuntimeError: the backward pass is missing, in the"),
-    ("rms_norm", nothing, 'the type NoneType, expected a tensor. … without "return" gives None'),
+    ("rms_norm", lambda *given: print(end=""), 'the type NoneType, expected a tensor. … without "return" gives None'),
     ("rms_norm", lambda *given: norm(*given).to("meta"), "the device meta. … Return a plain tensor on the input's"),
     ("rms_norm", lambda *given: norm(*given)[0], "the shape (4,), expected (1, 4). … yours … expected"),
     ("rms_norm", lambda *given: norm(*given).double(), "torch.float64, expected torch.float32. … that x came in with"),
@@ -529,59 +515,24 @@ WRONG = [  # (an exercise, a wrong answer to it, words of what its check says th
     ("rms_norm_backward", lambda grad_y, x, weight, eps: x, "is one tensor, expected 2 tensors. … Return all of them"),
     ("hidden_dim", lambda dim, multiple, factor: int(8 * dim // 3 * (factor or 1)) // multiple * multiple,
      "multiple_of 5 … the result is 15, expected 20. … rounded down"),
-    ("swiglu", lambda x, *weights: by_products(x, *map(torch.nn.Parameter, weights)),
-     "ends in a new nn.Parameter. … use w itself"),
-    ("matrix_roles", nothing, "it returns None. … do you use torch.allclose"),
-    ("matrix_roles", lambda weights, x, y: x @ weights["c"], "it raises RuntimeError: … compare the shapes, and skip"),
-    ("matrix_roles", lambda weights, x, y: dict(zip(("gate", "up", "down"), weights.values(), strict=True)),
-     "the values of the dictionary are tensors. … Hand back the names"),
-    ("matrix_roles", lambda weights, x, y: {}, "the keys gate, up and down is expected. … roles are the keys"),
     ("matrix_roles", lambda weights, x, y: {"gate": "a", "up": "a", "down": "b"}, "are a, a, b, expected a, b, c. …"),
     ("matrix_roles", lambda weights, x, y: {"gate": "a", "up": "b", "down": "c"},
      "c is not down. Here gate and up are (3, 2), down is (2, 3). … D is the width of x"),
-    ("matrix_roles", lambda weights, x, y: {"gate": "c", "up": "b", "down": "a"}, "swapped. … compute the layer both"),
-    ("cache_write", nothing, "it returns None. … Return the newest keys"),
-    ("cache_write", lambda *given: given[:2], "it returns 2 results, expected one tensor. … Write into the cache"),
     ("cache_write", lambda *given: (gqa.cache_write(*given), given[0].fill_(torch.nan))[0],
      "the cache was overwritten. … Write only the T slots of the new keys"),
-    ("cache_write", straight, "the new keys go past the last slot: … it does not go on at 0"),
-    ("context_that_fits", lambda *sizes: 1.0, "it returns 1.0, expected a whole number (int). … // rounds down"),
-    ("tie_weights", lambda table, head: setattr(table, "weight", head.weight),
-     "not the embedding's: an optimizer made before still holds the old one. … Write the numbers into the Parameter"),
-    ("tie_weights", lambda table, head: setattr(head, "weight", table.weight.requires_grad_(False)),
-     "can no longer be trained. … Use the Parameter itself"),
-    ("tie_weights", lambda table, head: setattr(head.weight, "data", table.weight.data), "two Parameters look at one"),
-    ("tie_weights", lambda table, head: head.weight.data.copy_(table.weight), "is a copy: after one training step"),
-    ("tie_weights", lambda table, head: table, "still has its own matrix. … make new ones?"),
-    ("tie_weights", lambda table, head: 0, "head.weight is still another matrix. … Which attribute"),
-    ("tie_weights", lambda table, head: table.weight.copy_(head.weight), "overwrite a Parameter … torch.no_grad():"),
-    ("tie_weights", lambda table, head: setattr(head, "weight", table.weight), "the embedding's, not the head's."),
-    ("tie_weights", lambda table, head: [table.weight.data.zero_(), setattr(head, "weight", table.weight)],
-     "its numbers are not the head's. … without any arithmetic"),
-    ("parameter_count", lambda *sizes: torch.nn.Linear(2, 2), "it builds a model … Multiply the numbers instead"),
-    ("find_slips", lambda: [], "a dictionary with the keys A, B and C is expected. … Return {"),
     ("find_slips", lambda: full_model.LETTERS | {"A": "the mask"}, "'the mask' is not in the list. … Choose from"),
     ("find_slips", lambda: full_model.LETTERS | {"B": "wrong eps"}, "2 of 3 are right. … Model B: set every norm's"),
     ("greedy_with_cache", lambda m, t, n: m(t.repeat(1, 9), m.new_cache(len(t), 9)), "more than 2 tokens of prompts"),
     ("greedy_with_cache", lambda m, t, n: m(t.repeat(1, 9), m.new_cache(len(t), 99)), "3 new ones. … feed only the"),
-    ("greedy_with_cache", lambda m, t, n: m(t), "no call of the model got a cache. … Is the cache handed over?"),
-    ("greedy_with_cache", lambda m, t, n: [m(t), m(t, m.new_cache(len(t)))], "first call of the model got no cache"),
     ("greedy_with_cache", lambda m, t, n: [m(t, m.new_cache(len(t))) for _ in "ab"], "2 caches were made, expected 1"),
     ("greedy_with_cache", lambda m, t, n: m(t[:, :1], m.new_cache(len(t))), "the first call read 1 of the 2 tokens"),
-    ("greedy_with_cache", lambda m, t, n: greedy(m, t, n + 1), "one token too many came back. … How often does the"),
-    ("greedy_with_cache", lambda m, t, n: greedy(m, t, n)[:, t.shape[1] :], "only new tokens came back. … torch"),
-    ("greedy_with_cache", lambda m, t, n: greedy(m, t, n - 1), "one new token is missing. … The first call gives"),
-    ("greedy_with_cache", lambda m, t, n: torch.cat((t, m(t, m.new_cache(len(t)))[:, -1].argmax(-1)), dim=1),
-     "it raises RuntimeError: … argmax(-1, keepdim=True) keeps"),
     ("greedy_with_cache", lambda m, t, n: greedy(m, t, n) if t.shape[1] > 1 else greedy(m, t, n).T,
      "the result has the shape (11, 1). … join along dim=1"),
-    ("split_feed_forward", lambda x, gate, up, down, n: x @ gate, "a product does not fit: … is it x @ w.T each time?"),
     ("bytes_sent_per_token", lambda *sizes: 1.0, "the type float, expected a whole number (int). … divide last"),
-    ("block_plan", lambda: {}, "a dictionary with seven keys is expected. … The keys are: q_proj, k_proj"),
     ("block_plan", lambda: STYLES | {"q_proj": "Colwise"}, "'Colwise' is not known. … Choose \"column\" or \"row\""),
     ("block_plan", lambda: dict.fromkeys(STYLES, "column"), "5 of 7 are right. … o_proj: think what a rank has"),
 ]  # fmt: skip
-TABLE["checks"] = [(functools.partial(check, name, answer), words) for name, answer, words in WRONG]
+TABLE["checks"] = [(functools.partial(check, name, answer), words) for name, answer, words in CHECKED]
 ENTRIES = {f"{file} {number}": entry for file, entries in TABLE.items() for number, entry in enumerate(entries, 1)}
 
 
@@ -607,19 +558,16 @@ def test_an_error_says_what_was_wrong_and_what_to_do(said, name):
     assert raised_at, f"no `raise` of ours said this: {words}"
 
 
-def test_every_raise_has_an_entry(said):
+def test_every_raise_has_an_entry(said, tmp_path):
+    """In TABLE, or among the wrong answers, of which tests/checks/test_answers.py reads what is said."""
     seen = {place for name in ENTRIES for place in said(name)[1]}
+    answers = [(exercise, answer) for exercise, wrong in WRONG.items() for answer, _ in wrong.values()]
+    seen |= {place for given in answers for place in provoke(functools.partial(check, *given), tmp_path)[1]}
     missing = "\n".join(sorted(PLACES.keys() - seen))
     assert not missing, f"nothing provokes these: add an entry to TABLE in tests/helpers/test_errors.py\n{missing}"
 
 
-def test_a_new_raise_is_noticed_and_only_a_text_that_is_read_counts(tmp_path):
-    (tmp_path / "new.py").write_text(
-        "def f(x):\n    if x:\n        raise NotImplementedError\n    try:\n        _require(x, 'no x')\n"
-        "    except ValueError:\n        raise\n    raise ValueError(\n        f'{x} is new')\n"
-    )
-    assert places([tmp_path / "new.py"], tmp_path) == {"new.py:5": 5, "new.py:8": 9}
-
+def test_only_a_text_that_is_read_counts(tmp_path):
     def half_read(at):
         with pytest.raises(ValueError):
             config(dim=30)

@@ -150,24 +150,19 @@ def test_redraws_only_move_what_is_there_and_going_back_restores_the_picture(exp
     assert explorer.png == picture
 
 
-def broken_explorer(message="the message"):
-    """One slider whose drawing works at 0 and raises at 1."""
+def test_error_in_the_drawing_is_raised_at_first_and_later_said_in_the_widget_until_it_goes_away():
     figure = Figure(figsize=(2, 1), layout="constrained")
     (line,) = figure.subplots().plot([], [])
 
     def draw(level):
         line.set_data([0, 1], [0, level])
         if level == 1:
-            raise RuntimeError(message)
+            raise RuntimeError("1 < 2 is <b>")
         return f"The level is {level}."
 
-    return Explorer(figure, draw, {"level": slider("level", 0, 0, 5)}, 'a <line> & its "level"')
-
-
-def test_error_in_the_drawing_is_raised_at_first_and_later_said_in_the_widget_until_it_goes_away():
     with pytest.raises(ZeroDivisionError):
         Explorer(Figure(), lambda level: 1 / level, {"level": slider("level", 0, 0, 5)}, "nothing")
-    explorer = broken_explorer("1 < 2 is <b>")
+    explorer = Explorer(figure, draw, {"level": slider("level", 0, 0, 5)}, 'a <line> & its "level"')
     assert 'alt="a &lt;line&gt; &amp; its &quot;level&quot;"' in explorer.picture.value
     picture = explorer.png
     explorer.controls["level"].value = 1

@@ -87,4 +87,4 @@ def test_a_prepared_model_keeps_another_precision(dtype, model, tokens):
 
 def test_elsewhere_than_on_the_cpu_the_model_itself_comes_back(model):
     elsewhere = model.to("meta")
-    assert prepare_for_decoding(elsewhere) is elsewhere
+    assert all(prepare_for_decoding(elsewhere, weights) is elsewhere for weights in (None, "bfloat16", "int8"))

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from helpers import train
 from helpers.checkpoint import config_from_hugging_face, config_to_hugging_face, load_checkpoint, save_checkpoint
 from helpers.fast_decode import prepare_for_decoding
-from helpers.generate import generate, next_token_probabilities
+from helpers.generate import generate
 from helpers.model import Llama, LlamaConfig
-from helpers.text import excerpt, held_out_split, load_text, train_tokenizer
+from helpers.text import held_out_split, load_text
 from tests.support.files import OURS, join_safetensors, meta_weights, split_safetensors, write_meta
 from tests.support.fuzz import HUGE, JSON, LINUX, ODD, SCALARS, Hang, at_most, few, limit_memory, time_limit  # noqa: F401
-from tests.support.models import TINY, TINY_CONFIGS, assert_agree, draw_tokens, make_model
+from tests.support.models import SMALL, TINY_CONFIGS, assert_agree, draw_tokens, make_model
 
 HELPERS = Path(load_checkpoint.__code__.co_filename).parent
 
@@ -340,25 +340,26 @@ def test_any_setting_of_generate_writes_or_is_refused(right, odd, prompts):
         assert (again.tolist() if isinstance(again, torch.Tensor) else again) == rows
 
 
-def test_the_smallest_top_p_keeps_the_likeliest_token():
-    logits = torch.tensor([[2.0, 1.0, 0.0]])
-    assert next_token_probabilities(logits, top_p=5e-324).tolist() == [[1.0, 0.0, 0.0]]
-
-
-BAD_CHUNKS = {
-    "too long": draw_tokens(2, 60), "another batch": draw_tokens(3, 1), "no token": torch.zeros(2, 0).long(),
-    "not in the vocabulary": torch.full((2, 1), 64), "floats": torch.zeros(2, 1), "a list": [[1], [2]],
-}  # fmt: skip
+BAD_CALLS = {
+    "too long": lambda reader, cache: reader(draw_tokens(2, 60), cache),
+    "another batch": lambda reader, cache: reader(draw_tokens(3, 1), cache),
+    "no token": lambda reader, cache: reader(torch.zeros(2, 0).long(), cache),
+    "not in the vocabulary": lambda reader, cache: reader(torch.tensor([[64], [-1]]), cache),
+    "floats": lambda reader, cache: reader(torch.zeros(2, 1), cache),
+    "a list": lambda reader, cache: reader([[1], [2]], cache),
+    "padding comes late": lambda reader, cache: reader(draw_tokens(2, 1), cache, n_pad=torch.tensor([0, 0])),
+    "another precision": lambda reader, cache: Llama(reader.config).bfloat16()(draw_tokens(2, 1), cache),
+}
 
 
 @given(
-    steps=st.lists(st.integers(1, 9) | st.sampled_from(sorted(BAD_CHUNKS)), min_size=1, max_size=8),
+    steps=st.lists(st.integers(1, 9) | st.sampled_from(sorted(BAD_CALLS)), min_size=1, max_size=8),
     name=st.sampled_from(sorted(TINY_CONFIGS)),
     prepared=st.booleans(),
     n_pad=st.none() | st.just([0, 2]),
 )
 @few
-def test_any_chunks_with_refused_ones_between_give_the_logits_of_one_call(steps, name, prepared, n_pad):
+def test_any_chunks_with_refused_calls_between_give_the_logits_of_one_call(steps, name, prepared, n_pad):
     model = make_model(TINY_CONFIGS[name])
     chunks = [3, *(step for step in steps if isinstance(step, int))]
     tokens = draw_tokens(2, sum(chunks))
@@ -371,18 +372,14 @@ def test_any_chunks_with_refused_ones_between_give_the_logits_of_one_call(steps,
         if isinstance(step, int):
             parts.append(reader(tokens[:, cache.length : cache.length + step], cache))
         else:
-            assert refused(outcome(lambda step=step: reader(BAD_CHUNKS[step], cache), ValueError))
+            before = (cache.length, cache.n_pad, cache.k.clone(), cache.v.clone())
+            assert refused(outcome(lambda step=step: BAD_CALLS[step](reader, cache), ValueError))
+            torch.testing.assert_close((cache.length, cache.n_pad, cache.k, cache.v), before, rtol=0, atol=0)
     real = torch.ones(2, sum(chunks), dtype=torch.bool) if pad is None else torch.arange(sum(chunks)) >= pad[:, None]
     assert_agree(torch.cat(parts, dim=1)[real], expected[real])
 
 
 # ------------------------------------------------------------------------------------------ text, training
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    """A small tokenizer, trained on the fixed excerpt."""
-    return train_tokenizer(excerpt(), vocab_size=300)
 
 
 PIECES = st.binary(max_size=40) | st.text(max_size=30).map(str.encode)
@@ -403,7 +400,7 @@ def test_any_bytes_are_read_as_they_are_or_refused(tmp_path, tokenizer, content,
     assert refused(parts) or "".join(parts) == text
 
 
-SMALL = replace(TINY, vocab_size=300, dim=8, n_layers=1, hidden_dim=8, head_dim=2, max_seq_len=8, tie_embeddings=True)
+TINIER = replace(SMALL, dim=8, hidden_dim=8, head_dim=4, max_seq_len=8)
 TRAIN = {
     "steps": st.integers(1, 3), "batch_size": st.integers(1, 3), "seed": st.integers(0, 2**40),
     "every": st.integers(1, 3), "peak": st.floats(1e-6, 0.1), "warm_up": st.integers(0, 5),
@@ -422,7 +419,7 @@ NOT_MANY = ODD.filter(lambda value: not isinstance(value, int) or value < 6)
 def test_any_setting_of_training_trains_or_is_refused(tmp_path_factory, right, odd, n_tokens):
     keep = tmp_path_factory.mktemp("run") / "kept"
     tokens = torch.arange(n_tokens)
-    losses = outcome(lambda: train.train(Llama(SMALL), lambda: tokens, keep=keep, **right | odd), ValueError)
+    losses = outcome(lambda: train.train(Llama(TINIER), lambda: tokens, keep=keep, **right | odd), ValueError)
     if not odd:
         assert refused(losses) == (n_tokens < 9), losses
     if not refused(losses):
@@ -437,7 +434,7 @@ def unfinished(tmp_path_factory):
 
     def go_on(report=lambda step, loss: None):
         torch.manual_seed(0)
-        return train.train(Llama(SMALL), lambda: torch.arange(99), steps=3, keep=keep, every=2, report=report)
+        return train.train(Llama(TINIER), lambda: torch.arange(99), steps=3, keep=keep, every=2, report=report)
 
     def stop(step, loss):
         if step == 2:

@@ -94,15 +94,6 @@ def test_code_in_a_pth_is_not_run(pth, program):
         load_checkpoint(pth.parent)
 
 
-def test_code_beside_the_weights_is_not_run(pth, tmp_path):
-    for as_zip in (True, False):
-        content = meta_weights(OURS) | {"norm.weight": Touch(tmp_path / "it-ran")}
-        torch.save(content, pth, _use_new_zipfile_serialization=as_zip)
-        with pytest.raises(ValueError, match=NOT_OPENED):
-            load_checkpoint(pth.parent)
-    assert not (tmp_path / "it-ran").exists()
-
-
 def test_code_in_the_file_of_a_run_is_not_run(tmp_path, program):
     keep = tmp_path / "kept"
     torch.save({"run": ""}, keep)
@@ -254,13 +245,3 @@ def test_a_link_to_something_else_is_refused_and_shows_nothing_of_it(saved, pth,
             load_checkpoint(path.parent)
         assert "swordfish" not in str(caught.value)
     assert secret.read_text() == "password: swordfish"
-
-
-def test_a_model_is_never_saved_through_a_link(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    for name, place in {"full": tmp_path / "elsewhere", "empty": tmp_path / "no"}.items():
-        (tmp_path / name).symlink_to(place)
-        with pytest.raises(FileExistsError, match=f"{name} exists and is kept"):
-            save_checkpoint(make_model(), tmp_path / name)
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-    assert not (tmp_path / "no").exists()

@@ -1,4 +1,4 @@
-"""Which import line is right: names from before the move, the front door, stored results."""
+"""Which import line is right: names from before the move."""
 
 import importlib
 
@@ -7,8 +7,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import helpers
-from helpers import cache, config, model
-from helpers.assets import stored_result
 
 OLD_LINES = {  # a line from before the move: what is to be written now
     "from helpers.checks import check_rms_norm": "from checks import check_rms_norm",
@@ -47,14 +45,3 @@ def test_what_never_was_there_is_reported_as_ever():
         importlib.import_module("helpers.nothing")
     with pytest.raises(ImportError, match="cannot import name 'nothing'"):
         exec("from helpers.generate import nothing", {})
-
-
-def test_the_model_is_the_front_door():
-    assert (model.LlamaConfig, model.PRESETS, model.KVCache) == (config.LlamaConfig, config.PRESETS, cache.KVCache)
-
-
-def test_stored_results_are_found_by_name():
-    for name in ("training", "extrapolation", "feed_forward"):
-        assert stored_result(name)
-    with pytest.raises(ValueError, match=r"no result 'train' .* one of \['extrapolation', 'feed_forward', 'training'"):
-        stored_result("train")

@@ -1,4 +1,4 @@
-"""Masks: each rule against two loops, the model's own mask."""
+"""Masks: each rule against two loops."""
 
 import inspect
 
@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import masks
-from helpers.model import causal_visible
 
 DOCUMENT = torch.tensor([0, 0, 1, 1, 1, 2, 3, 3, 3, 3, 4, 4])
 RULES = {  # name: may this query see this key? size stands for the rule's own number
@@ -35,9 +34,3 @@ def test_each_rule_equals_two_loops(name, n_query, n_cached, size):
     expected = [[bool(RULES[name](q, k, size)) for k in key.tolist()] for q in query.tolist()]
     assert visible.dtype == torch.bool
     assert visible.tolist() == expected
-
-
-def test_causal_is_the_mask_of_the_model():
-    for n_query, n_key in [(1, 1), (4, 4), (4, 9), (1, 7)]:
-        key = torch.arange(n_key)
-        assert torch.equal(masks.causal(key[-n_query:], key), causal_visible(n_query, n_key))

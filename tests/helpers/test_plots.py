@@ -180,15 +180,9 @@ def test_each_query_head_is_joined_to_its_key_head():
 ALT = "A line from 0 to 1. Axes: position and loss. It rises."
 
 
-@pytest.fixture
-def displayed(monkeypatch):
-    """What is handed to IPython's display: (object, keyword arguments)."""
-    calls = []
-    monkeypatch.setattr("IPython.display.display", lambda thing, **settings: calls.append((thing, settings)))
-    return calls
-
-
-def test_show_stores_the_description_prints_it_and_closes_the_figure(displayed, capsys):
+def test_show_stores_the_description_prints_it_and_closes_the_figure(monkeypatch, capsys):
+    displayed = []
+    monkeypatch.setattr("IPython.display.display", lambda thing, **settings: displayed.append((thing, settings)))
     for _ in range(2):
         fig, ax = plt.subplots()
         ax.plot([0, 1])

@@ -22,21 +22,12 @@ from helpers.text import (
 )
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    """A small tokenizer, trained on the fixed excerpt."""
-    return train_tokenizer(excerpt(), vocab_size=300)
-
-
 def draw(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
 def paragraphs(text):
     return [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
-
-
-# ------------------------------------------------------------------------------------------------ the text
 
 
 def test_no_paragraph_of_the_reference_stands_twice_and_none_is_lost():
@@ -77,8 +68,6 @@ def test_a_last_long_paragraph_does_not_leave_the_held_out_part_empty():
     assert len(held_out) == pytest.approx(500, abs=6)
 
 
-# ------------------------------------------------------------------------------------------- your own text
-
 PAGE = "Ein Absatz mit Umlauten: äöü, und 日本.\n\n" * 600
 
 
@@ -104,9 +93,6 @@ def test_the_shortest_text_that_is_taken_can_be_trained_on_and_judged(tmp_path):
     assert next(batches(encode(tokenizer, text), 8, 256, draw()))[0].shape == (8, 256)
 
 
-# ------------------------------------------------------------------------------------------- the tokenizer
-
-
 @given(st.text())
 @example("Ω 日本 \U0001f642 e\u0301 \r\n\t\0 \ufeff")
 @example("   leading and trailing   ")
@@ -127,9 +113,6 @@ def test_the_vocabulary_has_the_size_asked_for_and_training_repeats(tokenizer):
 def test_the_bytes_come_first_so_that_nothing_is_unknown():
     """256 bytes and the end of text are the smallest vocabulary, and it already reads everything."""
     assert len(encode(train_tokenizer("abab", vocab_size=257), "é")) == 2  # two bytes in UTF-8
-
-
-# -------------------------------------------------------------------------------------------------- batches
 
 
 @given(st.integers(2, 40), st.integers(1, 20), st.integers(1, 5))

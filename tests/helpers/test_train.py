@@ -7,22 +7,11 @@ import torch
 from torch.nn import functional as F
 
 from helpers import text, train
-from helpers.config import LlamaConfig
 from helpers.model import Llama
-from helpers.text import bits_per_byte, encode, excerpt, train_tokenizer
+from helpers.text import bits_per_byte, encode, excerpt
 from helpers.train import learning_rate
+from tests.support.models import SMALL
 from tools.tiny_llama import without_some_merges
-
-SMALL = LlamaConfig(
-    vocab_size=300, dim=16, n_layers=1, n_heads=2, n_kv_heads=1, hidden_dim=32,
-    max_seq_len=16, norm_eps=1e-5, rope_theta=10_000.0, tie_embeddings=True,
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    """A small tokenizer, trained on the fixed excerpt."""
-    return train_tokenizer(excerpt(), vocab_size=300)
 
 
 @pytest.fixture
@@ -41,18 +30,6 @@ def run(tokenizer):
     return run
 
 
-class Stopped(Exception):
-    """Stands for a power cut."""
-
-
-def stop_after(last):
-    def report(step, loss):
-        if step == last:
-            raise Stopped
-
-    return report
-
-
 def test_learning_rate_rises_to_its_peak_and_falls_to_a_tenth():
     rates = [learning_rate(step, 1000, 3.0) for step in range(1001)]
     assert rates[0] == pytest.approx(0.03)
@@ -69,10 +46,14 @@ def test_training_improves(run):
 
 @pytest.mark.parametrize("last", [4, 6, 24])
 def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(run, tmp_path, last):
+    def stop(step, loss):
+        if step == last:
+            raise KeyboardInterrupt
+
     losses, weights = run()
     keep = tmp_path / "a new folder" / "run.unfinished"
-    with pytest.raises(Stopped):
-        run(keep=keep, report=stop_after(last))
+    with pytest.raises(KeyboardInterrupt):
+        run(keep=keep, report=stop)
     steps = []
     again, weights_again = run(keep=keep, report=lambda step, loss: steps.append(step))
     assert steps == list(range(last // 4 * 4 + 1, 26))  # kept after every 4 steps; no step is done twice
@@ -88,9 +69,6 @@ def test_another_run_is_refused_and_kept(run, tmp_path):
         with pytest.raises(ValueError, match="kept holds another run"):
             run(keep=keep, **other)
         assert keep.read_bytes() == before
-
-
-# ------------------------------------------------------------------------------------------- bits per byte
 
 
 @pytest.mark.parametrize("most", [1, 3 * 16 * 300, 2**22])  # windows at a time: 1, 3, all

@@ -43,7 +43,7 @@ class FakeDevice:
 
     def __init__(self):
         self.table = {}  # address of a storage -> (weak reference, device); no address is used again while that lives
-        self.sent, self.draws, self.waits = 0, [], 0  # tensors ever there; draws made there; calls of synchronize
+        self.sent, self.draws = 0, []  # tensors ever there; draws made there
 
     def place(self, x):
         """The device of a tensor; None if PyTorch made it inside an operation and it has met no other yet."""
@@ -109,10 +109,6 @@ class FakeDevice:
         if device == MPS and "dot_product" not in name:  # attention only draws when it drops out
             self.draws.append(name)
 
-    def wait(self):
-        """torch.mps.synchronize."""
-        self.waits += 1
-
     def numpy(self, x, *args, **kwargs):
         """Tensor.numpy, which np.asarray calls too."""
         if self.place(x) == MPS:
@@ -138,7 +134,7 @@ class FakeDevice:
                 yield torch, name, self.factory(getattr(torch, name), name)
         yield torch.cuda, "is_available", lambda: False
         yield torch.backends.mps, "is_available", lambda: True
-        yield torch.mps, "synchronize", self.wait
+        yield torch.mps, "synchronize", lambda: None
         yield torch.mps, "manual_seed", lambda seed: None
         # A build of torch for CUDA would ask the driver, which is not there, for its stream.
         yield torch.accelerator, "current_accelerator", lambda check_available=False: None

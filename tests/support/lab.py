@@ -64,14 +64,9 @@ def jupyter_lab(folder: Path):
         "--KernelManager.transport_encryption=auto",
     ]  # fmt: skip
     environment = os.environ | {name: str(path) for name, path in private.items()}
+    environment |= {"JUPYTER_TOKEN": token, "COURSE_DEVICE": "cpu"}
     with (folder / "lab.log").open("w") as log:
-        server = subprocess.Popen(
-            command,
-            env=environment | {"JUPYTER_TOKEN": token, "COURSE_DEVICE": "cpu"},
-            cwd=folder,
-            stdout=log,
-            stderr=log,
-        )
+        server = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
     try:
         port = record_of(server, private["JUPYTER_RUNTIME_DIR"], folder / "lab.log")["port"]
         yield f"http://127.0.0.1:{port}", token
@@ -84,7 +79,7 @@ def jupyter_lab(folder: Path):
             server.wait()
 
 
-def record_of(server, folder: Path, log: Path | None = None, seconds=300) -> dict:
+def record_of(server, folder: Path, log: Path, seconds=300) -> dict:
     """What a JupyterLab that was just started writes into its runtime folder: its port, token and process.
 
     It writes this before it listens, so the port is tried as well.
@@ -97,8 +92,9 @@ def record_of(server, folder: Path, log: Path | None = None, seconds=300) -> dic
                 if text.endswith("}") and probe.connect_ex(("127.0.0.1", json.loads(text)["port"])) == 0:
                     return json.loads(text)
         time.sleep(0.1)
-    said = log.read_text()[-3000:] if log else ""
-    raise RuntimeError(f"JupyterLab ended ({server.poll()}), or did not start within {seconds} s.\n{said}")
+    raise RuntimeError(
+        f"JupyterLab ended ({server.poll()}), or did not start within {seconds} s.\n{log.read_text()[-3000:]}"
+    )
 
 
 @contextmanager

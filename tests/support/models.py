@@ -13,6 +13,11 @@ TINY = LlamaConfig(
     max_seq_len=64, norm_eps=1e-6, rope_theta=500_000.0, tie_embeddings=False,
 )  # fmt: skip
 
+SMALL = LlamaConfig(  # for the tokenizer of conftest.py; trained in a moment
+    vocab_size=300, dim=16, n_layers=1, n_heads=2, n_kv_heads=1, hidden_dim=32,
+    max_seq_len=16, norm_eps=1e-5, rope_theta=10_000.0, tie_embeddings=True,
+)  # fmt: skip
+
 TINY_CONFIGS = {
     "mha": replace(TINY, n_kv_heads=4),
     "gqa": TINY,

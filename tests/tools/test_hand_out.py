@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import nbformat
 import pytest
 
-from tests.support.submissions import COURSE, NORM, write
+from tests.support.submissions import COURSE, write
 from tools.classroom import hand_out
 
 # --------------------------------------------------------------------------------------- a folder to hand out
@@ -77,21 +77,6 @@ def test_a_full_folder_is_not_overwritten(tmp_path):
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("## Solutions", "## Answers", 'exercises but no heading "## Solutions"'),
-        ("raise NotImplementedError", "return x", rf"is solved here.*make reset NOTEBOOK=notebooks/{NORM}.ipynb"),
-    ],
-)
-def test_a_notebook_whose_solutions_would_be_seen_is_not_handed_out(tmp_path, old, new, words):
-    text = (COURSE / f"{NORM}.ipynb").read_text(encoding="utf-8")
-    write(tmp_path / "course" / "notebooks" / f"{NORM}.ipynb", text.replace(old, new))
-    with pytest.raises(ValueError, match=words):
-        hand_out.student(tmp_path / "out", tmp_path / "course")
-    assert [path.name for path in tmp_path.iterdir()] == ["course"]
-
-
 def test_copies_of_a_notebook_are_not_the_course(tmp_path):
     for name in ("01_rmsnorm", "01_rmsnorm-Copy1", "01_rmsnorm_kept_2026-01-02_03-04-05", "essay"):
         (tmp_path / f"{name}.ipynb").touch()
@@ -106,15 +91,11 @@ def learner(tmp_path):
     """A checkout whose notebook the learner has changed."""
     if not shutil.which("git"):
         pytest.skip("git is not installed; runs where it is")
-    return make_learner(tmp_path)
-
-
-def make_learner(place):
-    path = place / "notebooks" / "02_rope.ipynb"
+    path = tmp_path / "notebooks" / "02_rope.ipynb"
     write(path, "fresh")
     who = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
     for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "x"]):
-        subprocess.run(["git", *who, *words], cwd=place, check=True, capture_output=True)
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
     path.write_text("my work")
     return path
 
@@ -143,18 +124,11 @@ def test_resets_within_a_second_lose_nothing(learner, monkeypatch):
     assert learner.read_text() == "fresh"
 
 
-def test_reset_without_a_fresh_copy_changes_nothing(learner, tmp_path, monkeypatch):
+def test_reset_without_a_fresh_copy_changes_nothing(learner):
     mine = learner.with_name("mine.ipynb")
     mine.write_text("mine")
     with pytest.raises(SystemExit, match=r"git has no fresh copy of .*mine\.ipynb: .*Copy it from where"):
         hand_out.main(["reset", str(mine)])
-    with pytest.raises(ValueError, match=r"notebooks is no notebook: a name that ends in \.ipynb"):
-        hand_out.reset(learner.parent)
-    with pytest.raises(ValueError, match="there is no folder"):
-        hand_out.reset(tmp_path / "no" / "x.ipynb")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match="git is not installed"):
-        hand_out.reset(learner)
     assert sorted(path.read_text() for path in learner.parent.iterdir()) == ["mine", "my work"]
 
 

@@ -98,9 +98,8 @@ def programs_in(notebook):
             pages += [output.get("data", {}).get(kind, "") for kind in ("text/html", "text/markdown")]
         for page in pages:
             yield from (f"cell {number}: <{' '.join(tag)}>" for tag in Tags(page).found - tags)
-            yield from (
-                f"cell {number}: {link}" for link in re.findall(r"\b(?:javascript|data|vbscript):\S+", page, re.I)
-            )
+            links = re.findall(r"\b(?:javascript|data|vbscript):\S+", page, re.I)
+            yield from (f"cell {number}: {link}" for link in links)
 
 
 def test_the_notebooks_of_the_course_hold_no_program_for_the_browser():

@@ -40,11 +40,8 @@ def test_the_last_line_is_the_address_of_the_notebook_and_only_this_machine_with
             assert status(seen[-1].strip()) == 200
             assert len(token) >= 32
             contents = address.replace("/lab/tree/", "/api/contents/")
-            assert [status(f"{contents}{given}") for given in ("", "?token=wrong", f"?token={token}")] == [
-                403,
-                403,
-                200,
-            ]
+            gave = {given: status(contents + given) for given in ("", "?token=wrong", f"?token={token}")}
+            assert list(gave.values()) == [403, 403, 200], gave
             ports = psutil.Process(lab.pid).net_connections()
             listens = {port.laddr.ip for port in ports if port.status == psutil.CONN_LISTEN}
             assert listens | {"127.0.0.1", "::1"} == {"127.0.0.1", "::1"}, listens

@@ -6,7 +6,6 @@ import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -16,9 +15,9 @@ from nbclient.exceptions import CellExecutionError
 from PIL import Image
 
 import conftest
+from tests.support.course import ROOT
 from tools import notebooks as tool
 
-ROOT = Path(__file__).parents[2]
 HELPERS = "from helpers import model"
 IGNORED = "nbval-ignore-output"
 

@@ -42,9 +42,8 @@ def test_every_explorer_has_frames_and_one_without_names_the_remedy(build):
     from tools.website.frames import check_settings
 
     check_settings(EXPLORERS)
-    with pytest.raises(
-        ValueError, match=r"(?s)frames\.py.*explore_new has no settings: say which of its controls move"
-    ):
+    words = r"(?s)frames\.py.*explore_new has no settings: say which of its controls move"
+    with pytest.raises(ValueError, match=words):
         check_settings(["explore_new"])
 
 
