@@ -10,12 +10,14 @@ full_model.py   notebook 05
 train.py        notebook 06
 generate.py     notebook 07
 scaling_out.py  notebook 09
+my_llama.py     the last exercise of notebook 05: a whole model, judged in stages
+parts.py        the learner's own functions of notebooks 01 to 04, and how they make a model
 """
 
 # ruff: noqa: F401  these names are here to be imported from here
 
 from checks.full_model import check_find_slips, check_parameter_count, check_tie_weights, check_transformer_block
-from checks.generate import check_greedy_with_cache, check_top_p
+from checks.generate import check_greedy_with_cache, check_tokens_per_second, check_top_p
 from checks.gqa import (
     check_attention_head,
     check_cache_write,
@@ -24,6 +26,8 @@ from checks.gqa import (
     check_repeat_kv,
 )
 from checks.judge import CheckResult
+from checks.my_llama import check_my_llama
+from checks.parts import Parts, my_parts
 from checks.rmsnorm import check_layer_norm_angle, check_rms_norm, check_rms_norm_backward
 from checks.rope import (
     check_apply_rope_halves,
@@ -34,4 +38,4 @@ from checks.rope import (
 )
 from checks.scaling_out import check_block_plan, check_bytes_sent_per_token, check_split_feed_forward
 from checks.swiglu import check_hidden_dim, check_matrix_roles, check_silu, check_silu_derivative, check_swiglu
-from checks.train import check_cross_entropy, check_next_token_batch
+from checks.train import check_bpe_step, check_cross_entropy, check_find_loop_slips, check_next_token_batch

@@ -32,12 +32,14 @@ class Case:
     def fresh_inputs(self):
         """Copies, with the same layout in memory."""
         asks = len(self.inputs) if self.gradients is True else int(self.gradients)
-        return tuple(
-            self._fresh(value, place < asks) if isinstance(value, torch.Tensor) else value
-            for place, value in enumerate(self.inputs)
-        )
+        return tuple(self._fresh(value, place < asks) for place, value in enumerate(self.inputs))
 
-    def _fresh(self, tensor, asks):
+    def _fresh(self, value, asks):
+        if isinstance(value, dict):
+            return {name: self._fresh(one, asks) for name, one in value.items()}
+        return self._fresh_tensor(value, asks) if isinstance(value, torch.Tensor) else value
+
+    def _fresh_tensor(self, tensor, asks):
         copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(tensor)
         return copy.requires_grad_(asks and tensor.is_floating_point())
 
@@ -54,6 +56,7 @@ class Exercise:
     parts: tuple = ()  # names of the parts of an answer that is a tuple
     forbid: tuple = ()  # names of torch's functions that a right answer may not call: ("silu",) or AUTOGRAD
     adapt: Callable = lambda function: function  # wraps the function where its answer is not compared as it is
+    stages: Callable | None = None  # () -> a context around each call, whose .explain says which stages are right
 
     @property
     def name(self):

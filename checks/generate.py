@@ -5,9 +5,9 @@ import math
 import torch
 
 from checks.base import MEMORY, Case, Exercise, Wrong, draw
-from checks.judge import check_of
-from helpers.config import LlamaConfig
-from helpers.model import Llama
+from checks.judge import TYPE_HINTS, check_of
+from helpers.config import PRESETS, LlamaConfig
+from helpers.model import Llama, count_parameters
 
 
 def top_p(probabilities, p):
@@ -325,3 +325,173 @@ GREEDY_WITH_CACHE = Exercise(
     adapt=_read_once,
 )  # fmt: skip
 check_greedy_with_cache = check_of(GREEDY_WITH_CACHE)
+
+# --------------------------------------------------------------------------------------------- speed
+
+
+def tokens_per_second(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
+    """Most tokens per second, of all texts together, that reading and computing allow; a number."""
+    read_whole = n_weights if config.tie_embeddings else n_weights - config.vocab_size * config.dim
+    numbers, work = read_whole, 0
+    for _ in range(batch):
+        numbers += config.dim  # the text's row of the embedding table
+        work += 2 * read_whole
+        for _ in range(config.n_layers):
+            for _ in ("keys", "values"):
+                numbers += n_cached * config.n_kv_heads * config.head_dim
+    return batch / max(numbers * number_bytes / bandwidth, work / operations)
+
+
+def _whole(config, n):
+    return n if config.tie_embeddings else n - config.vocab_size * config.dim
+
+
+def _row(config, batch):
+    return batch * config.dim
+
+
+def _kept(config, n_cached, batch):
+    return 2 * config.n_layers * config.n_kv_heads * config.head_dim * n_cached * batch
+
+
+def _speed(read=_whole, weights=lambda n, b: n, rows=_row, cache=_kept, worked=_whole, work=lambda n, b: 2 * n * b,
+           join=max, answer=lambda seconds, b: b / seconds, size=lambda s: s, cache_size=None):  # fmt: skip
+    """tokens_per_second with one slip: in one of its parts."""
+
+    def program(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
+        fixed = weights(read(config, n_weights), batch) + rows(config, batch)
+        moved = fixed * size(number_bytes)
+        moved += cache(config, n_cached, batch) * (cache_size or size)(number_bytes)
+        return answer(join(moved / bandwidth, work(worked(config, n_weights), batch) / operations), batch)
+
+    return program
+
+
+def _one_number(function):
+    """Turns a number of any kind into a tensor, so that it is compared up to rounding."""
+
+    def probe(*sizes):
+        answer = function(*sizes)
+        if isinstance(answer, torch.Tensor) and answer.numel() == 1:
+            answer = answer.item()
+        if answer is ... or isinstance(answer, torch.Tensor):
+            return answer
+        if not isinstance(answer, int | float) or isinstance(answer, bool):
+            name = type(answer).__name__
+            raise Wrong(f"the result has the type {name}, expected a number.", TYPE_HINTS.get(name, ""))
+        return torch.tensor(float(answer))
+
+    return probe
+
+
+def _tiny(tied):
+    return LlamaConfig(
+        vocab_size=10, dim=4, n_layers=1, n_heads=2, n_kv_heads=1, hidden_dim=8,
+        max_seq_len=8, norm_eps=1e-5, rope_theta=10_000.0, tie_embeddings=tied,
+    )  # fmt: skip
+
+
+def _machine(name, *rest):
+    config = PRESETS[name]
+    return config, count_parameters(config), *rest
+
+
+OF_THE_TABLE = "Is all of the embedding table read in a step? Of an untied table, only one row for each text."
+TABLE_WORKS = "Does the embedding table take operations? Looking a row up takes none; subtract an untied table."
+ONCE = "Are the weights read once for each text? One reading serves the whole batch."
+BOTH = "Which takes longer, reading or computing? They go on at the same time: the longer one decides."
+TOKENS_PER_SECOND = Exercise(
+    tokens_per_second,
+    [
+        Case("untied, V 10, dim 4, 1 layer, 1 KV head of 2: 236 weights, 3 cached tokens",
+             (_tiny(False), 236, 3, 1, 1, 2120, 39_200)),
+        Case("the same tied: 196 weights, 5 cached tokens, 2 texts, 4 bytes",
+             (_tiny(True), 196, 5, 2, 4, 8000, 10**6)),
+        Case("untied, 3 texts, slow cores", (_tiny(False), 236, 3, 3, 4, 10**6, 10**4)),
+        Case("smollm2-135m, 500 cached tokens", _machine("smollm2-135m", 500, 1, 4, 20e9, 200e9)),
+        Case("smollm2-135m, 8 texts of 2,000", _machine("smollm2-135m", 2000, 8, 4, 20e9, 10**12)),
+        Case("llama-3-8b in 2 bytes, 16 texts of 4,096", _machine("llama-3-8b", 4096, 16, 2, 2e12, 10**15)),
+        Case("llama-3-8b in 2 bytes, 512 short texts", _machine("llama-3-8b", 10, 512, 2, 2e12, 10**14)),
+        Case("nothing in the cache", _machine("llama-3-8b", 0, 4, 2, 10**12, 10**15)),
+    ],
+    [
+        *[
+            ("Section 7.4 bounds one text with an empty cache, and counts every weight. What else is read, what less?",
+             _speed(read=lambda c, n: n, worked=lambda c, n: n, rows=lambda c, b: 0, cache=lambda c, n, b: 0,
+                    weights=weights, answer=answer, join=join))
+            for weights in (lambda n, b: n * b, lambda n, b: n) for join in (max, lambda reading, work: reading)
+            for answer in (lambda seconds, b: b / seconds, lambda seconds, b: 1 / seconds)
+        ],
+        ("Are the cache and a row of the embedding table read, too? Yours reads the other weights only.",
+         _speed(rows=lambda c, b: 0, cache=lambda c, n, b: 0)),
+        (OF_THE_TABLE, _speed(read=lambda c, n: n)),
+        (OF_THE_TABLE, _speed(read=lambda c, n: n, worked=lambda c, n: n)),
+        (OF_THE_TABLE, _speed(read=lambda c, n: n, worked=lambda c, n: n, rows=lambda c, b: 0)),
+        (TABLE_WORKS, _speed(worked=lambda c, n: n)),
+        ("Tied, the table is lm_head too, and read whole. You subtract it.",
+         _speed(read=lambda c, n: n - c.vocab_size * c.dim, worked=lambda c, n: n - c.vocab_size * c.dim)),
+        ("Tied, the table is lm_head too, and read whole. You subtract it.",
+         _speed(read=lambda c, n: n - c.vocab_size * c.dim)),
+        ("Tied, the table counts once in n_weights. You add it a second time.",
+         _speed(read=lambda c, n: n + c.vocab_size * c.dim * (1 if c.tie_embeddings else -1))),
+        ("Is it the untied table that is subtracted? Yours is the tied one.",
+         _speed(read=lambda c, n: n - c.vocab_size * c.dim * c.tie_embeddings,
+                worked=lambda c, n: n - c.vocab_size * c.dim * c.tie_embeddings)),
+        ("Is one row of the embedding table read for each text? Yours is none.", _speed(rows=lambda c, b: 0)),
+        ("Is one row of the embedding table read for each text? Yours is one for all.",
+         _speed(rows=lambda c, b: c.dim)),
+        ("Is one row read for each text even if the table is tied? Yours is for an untied one only.",
+         _speed(rows=lambda c, b: 0 if c.tie_embeddings else b * c.dim)),
+        ("How long is a row of the embedding table? dim numbers.", _speed(rows=lambda c, b: b)),
+        (ONCE, _speed(weights=lambda n, b: n * b)),
+        ("Is the cache read, too?", _speed(cache=lambda c, n, b: 0)),
+        ("Are keys and values both read? A factor 2 is missing.", _speed(cache=lambda c, n, b: _kept(c, n, b) / 2)),
+        ("Has every layer its own cache?", _speed(cache=lambda c, n, b: _kept(c, n, b) / c.n_layers)),
+        ("Has every text its own cache? Multiply by batch.", _speed(cache=lambda c, n, b: _kept(c, n, 1))),
+        ("Whose keys are kept: those of n_heads or of n_kv_heads?",
+         _speed(cache=lambda c, n, b: _kept(c, n, b) * c.n_heads // c.n_kv_heads)),
+        ("How many heads are kept? n_kv_heads, each of head_dim numbers.",
+         _speed(cache=lambda c, n, b: _kept(c, n, b) // c.n_kv_heads)),
+        ("How many numbers has a key? head_dim, for each of n_kv_heads.",
+         _speed(cache=lambda c, n, b: _kept(c, n, b) // c.head_dim)),
+        ("Are the tokens of the cache counted? n_cached for each text.", _speed(cache=lambda c, n, b: _kept(c, 1, b))),
+        ("Is the cache read as n_cached tokens? Yours has one more.",
+         _speed(cache=lambda c, n, b: _kept(c, n + 1, b))),
+        ("Are the numbers of the cache turned into bytes, too?", _speed(cache_size=lambda s: 1)),
+        ("Numbers or bytes? The bandwidth counts bytes.", _speed(size=lambda s: 1)),
+        ("Is number_bytes used, not always 4?", _speed(size=lambda s: 4)),
+        ("Is number_bytes used, not always 2?", _speed(size=lambda s: 2)),
+        ("Is the bandwidth in bytes, not bits?", _speed(size=lambda s: 8 * s)),
+        ("A multiplication and an addition for each weight: where is the factor 2?", _speed(work=lambda n, b: n * b)),
+        ("Does every text need its own operations? Multiply by batch.", _speed(work=lambda n, b: 2 * n)),
+        ("Do the operations depend on number_bytes? Each weight takes two, whatever its bytes.",
+         lambda c, n, t, b, s, m, o: b / max(s * (_whole(c, n) + _row(c, b) + _kept(c, t, b)) / m,
+                                             2 * b * s * _whole(c, n) / o)),
+        ("Does a row that is looked up take operations? The task says none.",
+         lambda c, n, t, b, s, m, o: b / max(s * (_whole(c, n) + _row(c, b) + _kept(c, t, b)) / m,
+                                             2 * b * (_whole(c, n) + c.dim) / o)),
+        ("Do you count operations for the cache? Those of attention are left out.",
+         lambda c, n, t, b, s, m, o: b / max(s * (_whole(c, n) + _row(c, b) + _kept(c, t, b)) / m,
+                                             2 * (b * _whole(c, n) + _kept(c, t, b)) / o)),
+        ("Is each amount divided by its own speed? Bytes by the bandwidth, operations by operations.",
+         lambda c, n, t, b, s, m, o: b / max(s * (_whole(c, n) + _row(c, b) + _kept(c, t, b)) / o,
+                                             2 * b * _whole(c, n) / m)),
+        ("Where are the operations? The cores have a limit, too.", _speed(join=lambda reading, work: reading)),
+        ("Where is the reading? The memory has a limit, too.", _speed(join=lambda reading, work: work)),
+        (BOTH, _speed(join=lambda reading, work: reading + work)),
+        (BOTH, _speed(join=min)),
+        ("How many tokens does a step write? One for each text.", _speed(answer=lambda seconds, b: 1 / seconds)),
+        ("How many tokens does a step write? One for each text: batch, divided by the time of the step.",
+         _speed(answer=lambda seconds, b: 1 / seconds / b)),
+        ("Is it tokens per second, not seconds?", _speed(answer=lambda seconds, b: seconds)),
+        ("Is it tokens per second, not seconds per token?", _speed(answer=lambda seconds, b: seconds / b)),
+        ("Is anything rounded? A part of a token per second counts.",
+         _speed(answer=lambda seconds, b: int(b / seconds))),
+        ("Is anything rounded? A part of a token per second counts.",
+         _speed(answer=lambda seconds, b: b // seconds)),
+        ("Is anything rounded? A part of a token per second counts.",
+         _speed(answer=lambda seconds, b: round(b / seconds))),
+    ],
+    adapt=_one_number,
+)  # fmt: skip
+check_tokens_per_second = check_of(TOKENS_PER_SECOND)

@@ -15,6 +15,7 @@ stop button, whose KeyboardInterrupt a check lets through, and the grader has a 
 
 import contextlib
 import dis
+import functools
 import html
 import inspect
 import io
@@ -122,11 +123,11 @@ class _Watch(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def _call(function, case, exercise):
+def _call(function, case, exercise, stages):
     """The function's answer to a case (or the gradients it lets through), and what else is wrong with it."""
     inputs, names, watch = case.fresh_inputs(), exercise.parameters, _Watch()
     try:
-        with watch if exercise.forbid else contextlib.nullcontext():
+        with watch if exercise.forbid else contextlib.nullcontext(), stages or contextlib.nullcontext():
             answer = function(*inputs)
         if answer is ...:
             raise NotImplementedError
@@ -140,9 +141,16 @@ def _call(function, case, exercise):
         if name in watch.names:
             return answer, Wrong(f"the result is right, but it calls torch's {name}, which this exercise rules out.")
     for name, now, was in zip(names, inputs, case.inputs, strict=True):
-        if isinstance(was, torch.Tensor) and (now.shape != was.shape or not torch.equal(now.detach(), was)):
-            return answer, Wrong(f"the result is right, but the input {name} was changed in place.", IN_PLACE)
+        if _has_changed(now, was):
+            hint = f"Work on a copy: dict({name})." if isinstance(was, dict) else IN_PLACE
+            return answer, Wrong(f"the result is right, but the input {name} was changed in place.", hint)
     return answer, None
+
+
+def _has_changed(now, was):
+    if isinstance(was, dict):
+        return now.keys() != was.keys() or any(_has_changed(now[name], was[name]) for name in was)
+    return isinstance(was, torch.Tensor) and (now.shape != was.shape or not torch.equal(now.detach(), was))
 
 
 IN_PLACE = "Work on a copy, such as x.clone()."
@@ -357,12 +365,12 @@ def _is_empty(function):
 
 def _answer(function, exercise, case, want):
     """The function's answer to one case, and what is wrong with it, or None."""
-    got, parts = None, exercise.parts
+    got, parts, stages = None, exercise.parts, exercise.stages and exercise.stages()
     if case.gradients:
         floats = [value.is_floating_point() if isinstance(value, torch.Tensor) else False for value in case.inputs]
         parts = [f"the gradient for {name}" for name, asks in zip(exercise.parameters, floats, strict=True) if asks]
     try:
-        got, problem = _call(exercise.adapt(function), case, exercise)
+        got, problem = _call(exercise.adapt(function), case, exercise, stages)
         _compare(got, want, exercise, parts)
         return got, problem
     except NotImplementedError:
@@ -370,7 +378,11 @@ def _answer(function, exercise, case, want):
             raise
         return None, Wrong("it raises NotImplementedError.", "Is a branch still empty?")
     except Wrong as wrong:
+        wrong.in_stages = stages and functools.partial(stages.explain, case, got, wrong)  # if it is shown
         return got, wrong
+    except _TimeUp as time_up:
+        time_up.case, time_up.stages = case, stages
+        raise
 
 
 def _judge(function, exercise, seconds):
@@ -385,9 +397,10 @@ def _judge(function, exercise, seconds):
         _run(run_all, seconds)
     except NotImplementedError:
         return CheckResult(name, "todo", TODO)
-    except _TimeUp:
-        message = f"Case {exercise.cases[len(found)].label}: no answer after {seconds:g} seconds."
-        return CheckResult(name, "failed", message, "Is there a loop that never ends?")
+    except _TimeUp as stopped:
+        problem = Wrong(f"no answer after {seconds:g} seconds.")
+        message = stopped.stages.explain(stopped.case, None, problem)[1] if stopped.stages else problem.message
+        return CheckResult(name, "failed", f"Case {stopped.case.label}: {message}", "Is there a loop that never ends?")
     answers, problems = zip(*found, strict=True)
     failing = [place for place, problem in enumerate(problems) if problem]
     if not failing:
@@ -398,6 +411,8 @@ def _judge(function, exercise, seconds):
         known = _name_mistake(exercise, answers, failing)
         wrong = [place for place in failing if problems[place].look_up]
         shown = shown if known else min(wrong, key=lambda place: _size(exercise.cases[place], wanted[place]))
+    if exercise.stages and not known:
+        return _in_stages(exercise, problems, failing)
     case, problem = exercise.cases[shown], problems[shown]
     message, hint = f"Case {case.label}: {problem.message}", known or problem.hint
     if not hint and problem.pair != ():
@@ -406,6 +421,16 @@ def _judge(function, exercise, seconds):
         special = [place for place, other in enumerate(exercise.cases) if other.hint == case.hint]
         hint = case.hint if failing == special and len(special) < len(answers) else ""
     return CheckResult(name, "failed", message, hint)
+
+
+def _in_stages(exercise, problems, failing):
+    """What is wrong in the case in which the fewest stages are right."""
+    found = []
+    for place in failing:
+        explain = getattr(problems[place], "in_stages", None)
+        found.append((*(explain() if explain else (0, problems[place].message, problems[place].hint)), place))
+    _, message, hint, place = min(found, key=lambda one: one[0])
+    return CheckResult(exercise.name, "failed", f"Case {exercise.cases[place].label}: {message}", hint)
 
 
 def _label(function):

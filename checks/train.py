@@ -1,12 +1,209 @@
 """The exercises of notebook 06, training: specification, cases, known mistakes with hints, check."""
 
 import math
+from collections import Counter
+from itertools import pairwise
 
 import torch
 from torch.nn.functional import pad
 
-from checks.base import MEMORY, Case, Exercise, draw, not_contiguous
-from checks.judge import check_of
+from checks.base import MEMORY, Case, Exercise, Wrong, draw, not_contiguous
+from checks.judge import TYPE_HINTS, check_of
+from helpers.model import Llama, LlamaConfig
+from helpers.train import learning_rate
+
+# ----------------------------------------------------------------------------- one step of byte-pair encoding
+
+
+def bpe_step(ids, new_id):
+    """The most frequent pair of neighbours, the first of several, becomes new_id everywhere: (new ids, pair)."""
+    pairs = [(ids[place], ids[place + 1]) for place in range(len(ids) - 1)]
+    pair = max(pairs, key=pairs.count)  # max keeps the first of several
+    return _merged(ids, pair, new_id), pair
+
+
+def _merged(ids, pair, new_id, skip=2, most=None, left_out=0):
+    merged, place = [], 0
+    while place < len(ids) - left_out:
+        found = tuple(ids[place : place + 2]) == pair and most != 0
+        merged.append(new_id if found else ids[place])
+        place += skip if found else 1
+        most = most - 1 if found and most else most
+    return merged
+
+
+def _commonest(counts, first=True):
+    order = counts if first else list(counts)[::-1]
+    return max(order, key=lambda pair: counts[pair])
+
+
+def _pairs(ids):
+    return Counter(pairwise(ids))
+
+
+def _with_pair(choose, merge=_merged):
+    """A step that chooses its pair, or merges it, in a way of its own."""
+
+    def step(ids, new_id):
+        pair = choose(ids)
+        return merge(ids, pair, new_id), pair
+
+    return step
+
+
+def _most(ids):
+    return _commonest(_pairs(ids))
+
+
+def _backwards(ids, pair, new_id):
+    return _merged(ids[::-1], pair[::-1], new_id)[::-1]
+
+
+def _each_place(ids, pair, new_id):
+    return [new_id if found == pair else found[0] for found in pairwise(ids)]
+
+
+def _overlapping(ids, pair, new_id):
+    found = [*(both == pair for both in pairwise(ids)), False]
+    behind = [False, *found]
+    return [new_id if here else one for one, here, last in zip(ids, found, behind, strict=False) if here or not last]
+
+
+def _apart(ids):
+    """Pairs counted as they are merged: those that overlap count once."""
+    return Counter({pair: _merged(ids, pair, -1).count(-1) for pair in _pairs(ids)})
+
+
+def _either_order(ids):
+    counts = Counter(tuple(sorted(pair)) for pair in pairwise(ids))
+    return max(_pairs(ids), key=lambda pair: counts[tuple(sorted(pair))])
+
+
+def _as_text(ids, pair, new_id):
+    text = " ".join(map(str, ids)).replace(f"{pair[0]} {pair[1]}", str(new_id))
+    return [int(number) for number in text.split()]
+
+
+def _until_none_repeats(ids, new_id):
+    pair = _most(ids)
+    while len(ids) > 1 and max(_pairs(ids).values()) > 1:
+        ids, pair, new_id = _merged(ids, _most(ids), new_id), _most(ids), new_id + 1
+    return ids, pair
+
+
+def _of_commonest_token(ids):
+    return next(pair for pair in _pairs(ids) if pair[0] == Counter(ids[:-1]).most_common(1)[0][0])
+
+
+def _as_tensors(function):
+    def probe(ids, new_id):
+        answer = function(ids.tolist(), new_id)
+        if answer is ...:
+            raise NotImplementedError
+        kind = type(answer).__name__
+        if not isinstance(answer, tuple | list) or len(answer) != 2:
+            hint = TYPE_HINTS["NoneType"] if answer is None else "Return both, with a comma: return new_ids, pair"
+            found = f"{kind} of {len(answer)}" if isinstance(answer, tuple | list) else kind
+            raise Wrong(f"the result is a {found}, expected two things: a list of ids and a pair.", hint)
+        hints = {"ids": "Return a plain list of int, like the one that comes in.", "pair": "It is two int: (1, 2)."}
+        for (what, hint), part in zip(hints.items(), answer, strict=True):
+            if not isinstance(part, tuple | list) or not all(type(one) is int for one in part):
+                raise Wrong(f"{what} is no list or tuple of whole numbers, but {str(part)[:60]}.", hint)
+        return tuple(torch.tensor(part, dtype=torch.int64) for part in answer)
+
+    return probe
+
+
+def _ids(*ids):
+    return torch.tensor(ids)
+
+
+SECOND_STAYS = "Does the second token of a match stay? It is a part of the new one."
+OVERLAP = "Is each token used once? After a match, go on behind both tokens of the pair."
+FIRST_OF_TIES = "Of several pairs with the same count, which comes first in the text?"
+BPE_STEP = Exercise(
+    bpe_step,
+    [
+        Case("1 2 3 1 2", (_ids(1, 2, 3, 1, 2), 9)),
+        Case("five equal tokens", (_ids(4, 4, 4, 4, 4), 9)),
+        Case("two pairs twice each", (_ids(3, 4, 1, 2, 1, 2, 3, 4), 9), FIRST_OF_TIES),
+        Case("two pairs twice each, the other way", (_ids(1, 2, 3, 4, 3, 4, 1, 2), 9), FIRST_OF_TIES),
+        Case("a token three times in a row", (_ids(5, 6, 7, 7, 7, 8, 5, 6), 9)),
+        Case("both orders", (_ids(2, 1, 4, 1, 2, 3, 2, 1, 5, 1, 2, 6, 1, 2, 3, 4, 5, 4, 3, 6, 4, 3, 4, 5), 9)),
+        Case("ids of one, two and three digits", (_ids(11, 2, 1, 2, 111, 23, 1, 2, 21, 2), 300)),
+        Case("two tokens", (_ids(7, 7), 8)),
+        Case("no pair twice", (_ids(3, 1, 2), 9)),
+        Case("a pair at odd places", (_ids(6, 1, 2, 5, 5, 1, 2), 9)),
+        Case("40 tokens of four kinds", (draw(40).abs().mul(2).long().clamp(max=3), 4)),
+        Case("200 tokens of twelve kinds", (draw(200, seed=1).mul(3).long().add(6).clamp(0, 11), 500)),
+    ],
+    [
+        (SECOND_STAYS, _with_pair(_most, lambda ids, pair, new: [*_each_place(ids, pair, new), ids[-1]])),
+        (SECOND_STAYS, _with_pair(_most, _each_place)),
+        (OVERLAP, _with_pair(_most, _overlapping)),
+        ("Is the last token lost? It begins no pair, but it stays unless it ends one.",
+         _with_pair(_most, lambda *most: _merged(*most, left_out=1))),
+        ("Is every place replaced, or only the first?", _with_pair(_most, lambda *most: _merged(*most, most=1))),
+        ("Do you go from left to right? In 4 4 4 the first two are the pair.", _with_pair(_most, _backwards)),
+        (FIRST_OF_TIES, _with_pair(lambda ids: _commonest(_pairs(ids), first=False))),
+        ("Of pairs with the same count, you take the one with the largest numbers. Which comes first in the text?",
+         _with_pair(lambda ids: max(_pairs(ids).items(), key=lambda one: (one[1], one[0]))[0])),
+        ("Of pairs with the same count, you take the one with the smallest numbers. Which comes first in the text?",
+         _with_pair(lambda ids: max(sorted(_pairs(ids)), key=_pairs(ids).get))),
+        ("Is (1, 2) another pair than (2, 1)? You count them as one.", _with_pair(_either_order)),
+        ("How often does 7 7 7 hold the pair (7, 7)? Pairs that overlap count, too.",
+         _with_pair(lambda ids: _commonest(_apart(ids)))),
+        ("Do you go on three tokens later after a match? A pair has two.",
+         _with_pair(_most, lambda *most: _merged(*most, skip=3))),
+        ("Do you count the pairs at places 0 and 1, 2 and 3, …? Each place but the last begins a pair.",
+         _with_pair(lambda ids: _commonest(Counter(zip(ids[::2], ids[1::2], strict=False))))),
+        ("Do you replace pairs at even places only? A pair may begin anywhere.",
+         _with_pair(_most, lambda ids, pair, new: [
+             one for at in range(0, len(ids), 2)
+             for one in ([new] if tuple(ids[at : at + 2]) == pair else ids[at : at + 2])])),
+        ("Are the two of a pair direct neighbours? You count a token with the next but one.",
+         _with_pair(lambda ids: _commonest(Counter(zip(ids, ids[2:] or ids[1:], strict=False))))),
+        ("Do you count pairs? You take the most frequent token and what follows it.", _with_pair(_of_commonest_token)),
+        ("Is the most frequent pair the one with the largest count? You take the smallest.",
+         _with_pair(lambda ids: min(_pairs(ids), key=_pairs(ids).get))),
+        ("Do you count at all? You take the first pair.", _with_pair(lambda ids: tuple(ids[:2]))),
+        ("Do you compare numbers? In a text, the pair 1 2 is also found inside 11 2 and 1 23.",
+         _with_pair(_most, _as_text)),
+        ("Do both tokens of a pair become one new token? You write it twice.",
+         _with_pair(_most, lambda ids, pair, new: [
+             one for found in _merged(ids, pair, new) for one in [found] * (1 + (found == new))])),
+        ("Is the new token added to the pair? It takes its place.",
+         _with_pair(_most, lambda ids, pair, new: [
+             one for found in _merged(ids, pair, new) for one in ([*pair, new] if found == new else [found])])),
+        (SECOND_STAYS,
+         _with_pair(_most, lambda ids, pair, new: [
+             one for found in _merged(ids, pair, new) for one in ([new, pair[1]] if found == new else [found])])),
+        ("Does the first token of a match stay? It is a part of the new one.",
+         _with_pair(_most, lambda ids, pair, new: [
+             one for found in _merged(ids, pair, new) for one in ([pair[0], new] if found == new else [found])])),
+        ("Do you replace each of the two tokens wherever it is? Only where they are neighbours, in this order.",
+         _with_pair(_most, lambda ids, pair, new: [new if one in pair else one for one in ids])),
+        ("Is the pair replaced in this order only? You replace (b, a) as well.",
+         _with_pair(_most, lambda ids, pair, new: _merged(_merged(ids, pair, new), pair[::-1], new))),
+        ("Is it one step? You go on until no pair is left that occurs twice.", _until_none_repeats),
+        ("The pair is right. Are the ids changed, too?", _with_pair(_most, lambda ids, pair, new: ids)),
+        ("Which comes first? The new ids, then the pair.", lambda ids, new: bpe_step(ids, new)[::-1]),
+        ("Is the last token written twice? It may be a part of the last match.",
+         _with_pair(_most, lambda ids, pair, new: [*_merged(ids, pair, new, left_out=1), ids[-1]])),
+        ("Is new_id the number to write? You write the largest id plus one.",
+         _with_pair(_most, lambda ids, pair, new: _merged(ids, pair, max(ids) + 1))),
+        ("The ids are right. Is the pair the one that was replaced, in the order of the text?",
+         lambda ids, new: (bpe_step(ids, new)[0], _most(ids)[::-1])),
+        ("The ids are right. Is the pair that of the old ids? You look for it again after the merge.",
+         lambda ids, new: (lambda merged: (merged, _most(merged) if len(merged) > 1 else _most(ids)))(
+             bpe_step(ids, new)[0])),
+    ],
+    parts=("ids", "pair"),
+    adapt=_as_tensors,
+)  # fmt: skip
+check_bpe_step = check_of(BPE_STEP)
+
+# ------------------------------------------------------------------------------------- cross-entropy
 
 
 def cross_entropy(logits, targets):
@@ -189,3 +386,104 @@ NEXT_TOKEN_BATCH = Exercise(
     parts=("inputs", "targets"),
 )  # fmt: skip
 check_next_token_batch = check_of(NEXT_TOKEN_BATCH)
+
+
+# ---------------------------------------------------------------------------------- find the broken loop
+
+LOOP_SLIPS = [  # what a loop may do wrong; none changes a shape
+    "inputs as targets", "softmax over positions", "gradients add up", "gradient not clipped",
+    "clipped after the step", "no warm-up", "rate never set", "gains decay",
+]  # fmt: skip
+LOOPS = {
+    "A": "inputs as targets", "B": "rate never set", "C": "clipped after the step", "D": "gradients add up",
+}  # fmt: skip
+STEPS, WARM_UP, PEAK, LONGEST = 60, 10, 5e-3, 0.5  # of the right loop
+
+
+class Loop:
+    """A new small model with its training loop, of 60 steps."""
+
+    def __init__(self, slip=""):
+        sizes = {"vocab_size": 512, "dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 128}
+        constants = {"max_seq_len": 32, "norm_eps": 1e-5, "rope_theta": 10_000.0, "tie_embeddings": True}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(6)
+            self.model = Llama(LlamaConfig(**sizes, **constants))
+        decays = {2: 0.1, 1: 0.1 if slip == "gains decay" else 0.0}  # matrices and gains
+        weights = list(self.model.parameters())
+        groups = [{"params": [w for w in weights if w.ndim == n], "weight_decay": decays[n]} for n in decays]
+        self.optimizer = torch.optim.AdamW(groups, lr=PEAK, betas=(0.9, 0.95))
+        self._slip, self._done = slip, 0
+
+    def step(self, inputs, targets):
+        """One training step on inputs and targets, both (B, T) int64; returns the loss before it [nat/token]."""
+        slip, weights = self._slip, list(self.model.parameters())
+        if slip != "rate never set":
+            rate = learning_rate(self._done, STEPS, PEAK, 0 if slip == "no warm-up" else WARM_UP)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+        asked = (inputs if slip == "inputs as targets" else targets)[..., None]
+        shares = self.model(inputs).log_softmax(1 if slip == "softmax over positions" else 2)
+        loss = -shares.gather(2, asked).mean()
+        if slip != "gradients add up":
+            self.optimizer.zero_grad()
+        loss.backward()
+        if slip not in ("gradient not clipped", "clipped after the step"):
+            torch.nn.utils.clip_grad_norm_(weights, LONGEST)
+        self.optimizer.step()
+        if slip == "clipped after the step":
+            torch.nn.utils.clip_grad_norm_(weights, LONGEST)
+        self._done += 1
+        return loss.item()
+
+
+def loops_to_examine():
+    """A right loop, and the loops A, B, C, D, each with one of the LOOP_SLIPS; all begin with the same weights.
+
+    Returns:
+        right, {"A": loop, "B": loop, "C": loop, "D": loop}; they share no memory. Another call gives new ones.
+    """
+    return Loop(), {letter: Loop(slip) for letter, slip in LOOPS.items()}
+
+
+COUNTER_TESTS = {  # by a wrong answer: an experiment that speaks against it, in each of the other loops
+    "inputs as targets": "give two new copies of it the same inputs, but other targets. Do the losses differ?",
+    "softmax over positions": "its first loss is far from ln 32, the mean over 32 positions that are equally likely.",
+    "gradients add up": "clear the gradients yourself between two steps, in one of two copies. Does it change the "
+    "gradients after the second step?",
+    "gradient not clipped": "how long is the whole gradient after a step, in a loop without clipping? And here?",
+    "clipped after the step": "after one step, compare AdamW's exp_avg with a tenth of the gradient. If it was "
+    "clipped too late, they differ.",
+    "no warm-up": "print the learning rate after steps 1, 2 and 60. Without warm-up it begins at the peak, and falls.",
+    "rate never set": "print the learning rate after steps 1, 2 and 60. Does it stay the same?",
+    "gains decay": "which weight_decay has each of optimizer.param_groups, and how many dimensions have its weights?",
+}
+
+
+def find_loop_slips():
+    """The slip of each of the four loops, {"A": ..., "B": ..., "C": ..., "D": ...}, as named in LOOP_SLIPS."""
+    return dict(LOOPS)
+
+
+def _named(function):
+    def probe():
+        answer = function()
+        if answer is ...:
+            raise NotImplementedError
+        if not isinstance(answer, dict) or set(answer) != set(LOOPS):
+            hint = 'Return {"A": "...", "B": "...", "C": "...", "D": "..."}.'
+            raise Wrong("a dictionary with the keys A, B, C and D is expected.", hint)
+        for letter, slip in answer.items():
+            if str(slip) not in LOOP_SLIPS:
+                raise Wrong(f"loop {letter}: {str(slip)[:40]!r} is not in the list.", f"Choose from: {LOOP_SLIPS}.")
+        missed = [letter for letter in LOOPS if answer[letter] != LOOPS[letter]]
+        if missed:
+            hint = f"Loop {missed[0]}: {COUNTER_TESTS[answer[missed[0]]]}"
+            raise Wrong(f"{len(LOOPS) - len(missed)} of {len(LOOPS)} are right.", hint)
+        return len(LOOPS)
+
+    return probe
+
+
+FIND_LOOP_SLIPS = Exercise(find_loop_slips, [Case("loops A, B, C, D", ())], [], adapt=_named)
+check_find_loop_slips = check_of(FIND_LOOP_SLIPS)

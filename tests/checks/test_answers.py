@@ -20,8 +20,8 @@ def check_of(exercise):
 
 
 def helps(result):
-    """Whether a result says more than "wrong": a hint, an error, what is not allowed, or yours and what is expected."""
-    return result.hint or any(words in result.message for words in ("it raises", "rules out", "expected "))
+    """Whether a result says more than "wrong": a hint, an error, a rule, a stage, or yours and what is expected."""
+    return result.hint or any(words in result.message for words in ("it raises", "rules out", "departs", "expected "))
 
 
 def pairs(table):

@@ -172,3 +172,27 @@ def greedy_with_cache__prompt_read_without_the_cache(model, tokens, n_new):
         tokens = torch.cat((tokens, latest), dim=1)
         latest = model(latest, cache)[:, -1:].argmax(-1)
     return tokens
+
+
+@right
+def tokens_per_second__two_times(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
+    whole = n_weights - (0 if config.tie_embeddings else config.vocab_size * config.dim)
+    cached = 2 * config.n_layers * config.n_kv_heads * config.head_dim * n_cached
+    reading = (whole + batch * (config.dim + cached)) * number_bytes / bandwidth
+    return batch / max(reading, 2 * whole * batch / operations)
+
+
+@right
+def tokens_per_second__the_lower_rate(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
+    read = n_weights
+    if not config.tie_embeddings:
+        read -= config.vocab_size * config.dim
+    flops = 2 * read
+    for _ in range(batch):
+        read += config.dim + 2 * n_cached * config.n_layers * config.n_kv_heads * config.head_dim
+    return torch.tensor([batch * bandwidth / (read * number_bytes), operations / flops]).min()
+
+
+@wrong("expected a number")
+def tokens_per_second__both_limits(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
+    return batch * bandwidth / (n_weights * number_bytes), operations / (2 * n_weights)

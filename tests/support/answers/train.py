@@ -1,9 +1,58 @@
 """Right and wrong answers to the exercises of notebook 06, training."""
 
+from collections import Counter
+from itertools import pairwise
+
 import torch
 from torch.nn import functional as F
 
+from checks.train import LOOPS
 from tests.support.answers.register import right, wrong
+
+
+@right
+def bpe_step__while(ids, new_id):
+    counts = Counter(pairwise(ids))
+    pair = max(counts, key=counts.get)
+    merged, place = [], 0
+    while place < len(ids):
+        if place < len(ids) - 1 and (ids[place], ids[place + 1]) == pair:
+            merged.append(new_id)
+            place += 2
+        else:
+            merged.append(ids[place])
+            place += 1
+    return merged, pair
+
+
+@right
+def bpe_step__letters(ids, new_id):
+    pair = Counter(pairwise(ids)).most_common(1)[0][0]
+    text = "".join(map(chr, ids)).replace("".join(map(chr, pair)), chr(new_id))
+    return [ord(letter) for letter in text], list(pair)
+
+
+@right
+def bpe_step__stack(ids, new_id):
+    pairs = list(pairwise(ids))
+    pair = sorted(pairs, key=lambda one: (-pairs.count(one), pairs.index(one)))[0]
+    merged = []
+    for token in ids:
+        if merged and (merged[-1], token) == pair:
+            merged[-1] = new_id
+        else:
+            merged.append(token)
+    return [merged, pair]
+
+
+@wrong("two things")
+def bpe_step__ids_only(ids, new_id):
+    return bpe_step__while(ids, new_id)[0]
+
+
+@wrong("It is two int")
+def bpe_step__pair_and_count(ids, new_id):
+    return bpe_step__while(ids, new_id)[0], Counter(pairwise(ids)).most_common(1)[0]
 
 
 @right
@@ -57,3 +106,17 @@ def next_token_batch__last_window_moved(tokens, starts, seq_len):
 @wrong("comma")
 def next_token_batch__inputs_only(tokens, starts, seq_len):
     return tokens[starts[:, None] + torch.arange(seq_len)]
+
+
+@right
+def find_loop_slips__named():
+    return dict(LOOPS)
+
+
+for letter, answer, words in (
+    ("A", "softmax over positions", "Loop A: its first loss"),
+    ("B", "no warm-up", "Loop B: print the learning rate"),
+    ("C", "gradient not clipped", "Loop C: how long"),
+    ("D", "the mask", "not in the list"),
+):
+    wrong(words, f"find_loop_slips__{letter}")(lambda given=LOOPS | {letter: answer}: given)

@@ -1,0 +1,412 @@
+"""The last exercise of notebook 05: a whole LLaMA of the learner's own, checked stage by stage.
+
+Nobody should face forty lines at once: a function that returns what it has so far is told which stages are right and
+which comes next. The check watches the numbers that PyTorch computes while the function runs. A stage is right if all
+its numbers are among them, in whatever order and shape, so that loops, einsum and modules are judged alike. Whether
+the function passes depends on its logits alone.
+"""
+
+import json
+import math
+
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from checks.base import Case, Exercise, draw
+from checks.judge import check_of
+from checks.parts import Parts
+from helpers.model import apply_rope
+from helpers.text import TINY_LLAMA
+
+STAGES = {  # its name, and what to return to have it checked
+    1: ("embedding and first norm", "the normed vectors, (B, T, D)"),
+    2: ("q, k, v of block 0, turned", "q (B, H, T, h), k and v (B, K, T, h)"),
+    3: ("its attention", "x with what attention adds, (B, T, D)"),
+    4: ("its feed-forward", "x with what the feed-forward adds, (B, T, D)"),
+    5: ("all blocks", "x after the last block, (B, T, D)"),
+    6: ("logits", "the logits, (B, T, V)"),
+}
+
+
+def my_llama(weights, config, tokens):
+    """A LLaMA's logits (B, T, V) from weights {name: tensor} and config under Hugging Face's names, tokens (B, T)."""
+    return Parts().llama(weights, config, tokens)
+
+
+# ------------------------------------------------------------------------------- which stages are right
+
+
+MOST = 20_000  # tensors that are kept: an endless loop makes more
+
+
+class _Watch(TorchDispatchMode):
+    """Keeps a copy of what PyTorch computes while it is on."""
+
+    def __init__(self):
+        super().__init__()
+        self.tensors = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        # empty memory may hold what was in it before
+        if not function.is_view and "empty" not in function.name() and len(self.tensors) < MOST:
+            inside = args[0]._base if function._schema.is_mutable and args else None  # y[0] = ... changes a part of y
+            for value in (*result, inside) if isinstance(result, tuple | list) else (result, inside):
+                if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
+                    value = torch.view_as_real(value.resolve_conj()).flatten(-2) if value.is_complex() else value
+                    self.tensors.append(value.detach().to(torch.float64, copy=True))
+        return result
+
+    def explain(self, case, answer, problem):
+        """(How many stages are right, what is wrong in words, hint); what is next if the answer is a right stage."""
+        stages = {}
+        reference = Parts()
+        reference.note = lambda stage, *values: stages.setdefault(stage, values)  # block 0's, where every block has one
+        reference.llama(*case.fresh_inputs())
+        answers = tuple(answer) if isinstance(answer, tuple | list) else (answer,)
+        for stage in range(1, 6):
+            if len(answers) == len(stages[stage]) and all(map(_same_numbers, answers, stages[stage])):
+                name, what = STAGES[stage + 1]
+                return stage, f"{_in_words(stage)} Next is stage {stage + 1}, {name}: return {what}.", ""
+        stops = answer is None and problem.message.startswith(("it raises", "no answer"))
+        lengths = {want.shape[-1] for stage in range(1, 6) for want in stages[stage]}
+        seen = [torch.empty(0), *self.tensors]
+        made = {length: torch.cat([_rows(tensor, length) for tensor in seen]) for length in lengths}
+        found = [stage for stage in range(1, 6) if all(_was_made(want, made) for want in stages[stage])]
+        reached = max(found, default=0)
+        message, hint, gap = problem.message, problem.hint, ""
+        if len(answers) == 3 and all(isinstance(one, torch.Tensor) for one in answers):  # q, k, v are handed over
+            wrong = [n for n, got, want in zip("qkv", answers, stages[2], strict=True) if not _same_numbers(got, want)]
+            reached, message, hint, gap = min(reached, 1), "", "", f" Not right: {', '.join(wrong)}."
+        elif isinstance(answer, torch.Tensor) and answer.shape == stages[1][0].shape:  # a stage is handed over
+            message, hint = "", ""
+        said = f"Stage {reached + 1} of 6, {STAGES[reached + 1][0]}, departs."
+        if stops:
+            said = f"It stops before stage {reached + 1} of 6, {STAGES[reached + 1][0]}, is done."
+        elif reached < 5:
+            said += gap or _gap(stages[reached + 1], self.tensors)
+        return reached, " ".join(filter(None, [message, _in_words(reached), said])), hint
+
+
+def _rows(tensor, length):
+    """The runs of `length` numbers along any dimension: what _told says of each, (n, 4)."""
+    along = [tensor.movedim(d, -1).reshape(-1, length) for d, size in enumerate(tensor.shape) if size == length]
+    if tensor.ndim and tensor.shape[-1] > length and tensor.shape[-1] % length == 0:  # heads side by side
+        along.append(tensor.reshape(-1, length))
+    return _told(torch.cat([torch.empty(0, length, dtype=torch.float64), *along]))
+
+
+def _told(rows):
+    """Sum, length, smallest and largest number of each row (n, length), in whatever order it holds them: (n, 4)."""
+    return torch.stack([rows.sum(-1), rows.norm(dim=-1), rows.amin(-1), rows.amax(-1)], dim=-1)
+
+
+def _was_made(want, made):
+    """Whether every vector of a stage is among what was computed, {length: what is told of the rows}."""
+    wanted, room = _told(want.double().flatten(0, -2)), 1e-4 * want.abs().max().item()
+    return all(((made[want.shape[-1]] - row).abs().amax(-1) <= room).any() for row in wanted)
+
+
+def _same_numbers(got, want):
+    """Whether two tensors hold the same numbers, in any order."""
+    if not isinstance(got, torch.Tensor) or not got.is_floating_point() or got.numel() != want.numel():
+        return False
+    got, want = (tensor.detach().double().flatten().sort().values for tensor in (got, want))
+    return bool(((got - want).abs() <= 1e-4 * want.abs().max()).all())
+
+
+def _in_words(reached):
+    few = {0: "", 1: "Stage 1 of 6 is right.", 2: "Stages 1 and 2 of 6 are right."}
+    return few.get(reached, f"Stages 1 to {reached} of 6 are right.")
+
+
+def _gap(wanted, made):
+    """How far the closest of the computed tensors is from what a stage makes, in words."""
+    gaps = {}
+    for want in wanted:
+        alike = [value for value in made if value.shape == want.shape]
+        gaps |= {min((value - want).abs().max().item() for value in alike): want} if alike else {}
+    if not gaps:
+        shapes = dict.fromkeys(str(tuple(want.shape)) for want in wanted)
+        return f" Nothing of the shape {' or '.join(shapes)} was computed."
+    largest = gaps[max(gaps)].abs().max().item()
+    return f" The closest tensor of its shape is off by up to {max(gaps):.1g} (its largest entry is {largest:.1g})."
+
+
+# ------------------------------------------------------------------------------------- what it is tried on
+
+
+def _random_llama(n_heads, n_kv_heads, head_dim, dim, n_layers, vocab_size, tied, theta, eps, seed):
+    """Large weights and uneven gains, so that every slip shows; nothing in common with tiny-llama."""
+    hidden_dim, sizes = dim + 10, {"q": n_heads, "k": n_kv_heads, "v": n_kv_heads}
+    shapes = {"model.embed_tokens": (vocab_size, dim), "model.norm": (dim,)}
+    for layer in range(n_layers):
+        at = f"model.layers.{layer}."
+        shapes |= {f"{at}self_attn.{name}_proj": (heads * head_dim, dim) for name, heads in sizes.items()}
+        shapes |= {f"{at}self_attn.o_proj": (dim, n_heads * head_dim)}
+        shapes |= {f"{at}mlp.{name}_proj": (hidden_dim, dim) for name in ("gate", "up")}
+        shapes |= {f"{at}mlp.down_proj": (dim, hidden_dim)}
+        shapes |= {f"{at}{name}_layernorm": (dim,) for name in ("input", "post_attention")}
+    shapes |= {} if tied else {"lm_head": (vocab_size, dim)}
+    weights = {}
+    for place, (name, shape) in enumerate(shapes.items()):
+        matrix = draw(*shape, seed=seed + place, scale=0.4)
+        weights[f"{name}.weight"] = matrix if len(shape) == 2 else 1 + matrix
+    config = {
+        "vocab_size": vocab_size, "hidden_size": dim, "intermediate_size": hidden_dim, "num_hidden_layers": n_layers,
+        "num_attention_heads": n_heads, "num_key_value_heads": n_kv_heads, "head_dim": head_dim,
+        "rms_norm_eps": eps, "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+        "tie_word_embeddings": tied, "max_position_embeddings": 64, "hidden_act": "silu",
+    }  # fmt: skip
+    return weights, config
+
+
+def _tokens(batch, length, vocab_size, seed):
+    return (draw(batch, length, seed=seed).abs() * 7919).long() % vocab_size
+
+
+def _cases():
+    shared = _random_llama(6, 2, 6, 24, 2, 30, False, 50.0, 0.1, 100)
+    single = _random_llama(3, 1, 8, 24, 3, 17, True, 1000.0, 1e-3, 200)
+    bundled = load_file(TINY_LLAMA / "model.safetensors")
+    config = json.loads((TINY_LLAMA / "config.json").read_text(encoding="utf-8"))
+    return [
+        Case("6 query heads on 2 key heads, not tied", (*shared, _tokens(2, 7, 30, 1))),
+        Case("3 query heads on 1 key head, tied", (*single, _tokens(1, 11, 17, 2))),
+        Case("tiny-llama", (bundled, config, _tokens(1, 16, 1024, 3))),
+    ]
+
+
+# --------------------------------------------------------------------------------- the known mistakes
+
+
+def _slip(own=None, **methods):
+    """A LLaMA with one slip: other parts, or other methods of checks.parts.Parts."""
+    return type("Slip", (Parts,), methods)(own).llama
+
+
+def _norm(formula):
+    return _slip({"rms_norm": formula})
+
+
+def _no_norm(without):
+    def norm(self, x, weights, name, config):
+        return x if name == without else Parts.norm(self, x, weights, name, config)
+
+    return _slip(norm=norm)
+
+
+def _turn(turn):
+    """Another turn of q, k, v: turn(halves, q, k, v), where halves turns one of them rightly."""
+
+    def project(self, normed, block, config, cos, sin):
+        q, k, v = (self.heads(normed @ block[f"self_attn.{name}_proj"].T, config) for name in "qkv")
+        return turn(lambda y: apply_rope(y, cos, sin), q, k, v)
+
+    return _slip(project=project)
+
+
+def _rope(change):
+    """Other cos and sin: change(cos, sin)."""
+    return _slip(turns=lambda self, positions, config: change(*Parts.turns(self, positions, config)))
+
+
+def _base(theta, power=1.0):
+    def turns(self, positions, config):
+        base = (theta or config["rope_parameters"]["rope_theta"]) ** power
+        return Parts.turns(self, positions, config | {"rope_parameters": {"rope_theta": base}})
+
+    return _slip(turns=turns)
+
+
+def _scores(factor):
+    """Scores times factor(head_dim, n_heads)."""
+    return _slip(attend=lambda self, q, k, v: Parts.attend(self, q * factor(q.shape[-1], q.shape[1]), k, v))
+
+
+def _head(weights):
+    """Other attention weights in each head: weights(scores, visible)."""
+    return _slip({"attention_head": lambda q, k, v, seen: weights(q @ k.mT / math.sqrt(q.shape[-1]), seen) @ v})
+
+
+def _hide(scores, visible):
+    return scores.masked_fill(~visible, -math.inf)
+
+
+def _add(first=lambda x, normed, what: x + what, second=lambda x, normed, what: x + what):
+    """Another sum at the end of the first or of the second branch."""
+
+    class Slip(Parts):
+        turn = 0
+
+        def add(self, x, normed, what):
+            self.turn += 1
+            return (first if self.turn % 2 else second)(x, normed, what)
+
+    return lambda *inputs: Slip().llama(*inputs)
+
+
+def _feed_forward(formula):
+    """Another formula of gate, up (B, T, F) and the matrix down."""
+    return _slip({"swiglu": lambda x, gate, up, down: formula(x @ gate.T, x @ up.T, down.T)})
+
+
+def _with(weights=lambda weights, config: weights, config=lambda config: config, logits=lambda logits: logits):
+    """The right model with other weights or another config, or its logits changed."""
+    return lambda w, c, tokens: logits(Parts().llama(weights(w, c), config(c), tokens))
+
+
+def _blocks(order):
+    """Another order of the blocks: order(number of blocks) -> list."""
+
+    def renamed(weights, config):
+        chosen = dict(enumerate(order(config["num_hidden_layers"])))
+        blocks = {f"model.layers.{to}.{n}": w for to, at in chosen.items() for n, w in _block(weights, at).items()}
+        return {n: w for n, w in weights.items() if ".layers." not in n} | blocks
+
+    return _with(renamed, lambda c: c | {"num_hidden_layers": len(order(c["num_hidden_layers"]))})
+
+
+def _block(weights, layer):
+    start = f"model.layers.{layer}."
+    return {n[len(start) :]: w for n, w in weights.items() if n.startswith(start)}
+
+
+def _swapped(weights, one, other):
+    """The weights with two names exchanged in every block."""
+    names = {n: n.replace(one, "?").replace(other, one).replace("?", other) for n in weights}
+    return {n: weights[names[n]] for n in weights}
+
+
+def _copied(weights, one, other):
+    """The weights, with those of one name also under the other."""
+    return weights | {n.replace(one, other): w for n, w in weights.items() if one in n}
+
+
+def _one_hidden_less(n_query, n_key):
+    return torch.ones(n_query, n_key).tril(n_key - n_query + 1).bool()
+
+
+EPS = "Stage 1: eps is config['rms_norm_eps'], added to the mean of the squares, inside the root."
+ROOT = lambda x, eps: (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()  # noqa: E731
+
+MY_LLAMA = Exercise(
+    my_llama,
+    _cases(),
+    [
+        ("Stage 1: the rows of the embedding go in as they are. Yours are multiplied by sqrt(D), as in Gemma.",
+         _slip(embed=lambda self, w, c, t: Parts.embed(self, w, c, t) * math.sqrt(c["hidden_size"]))),
+        ("Stage 1: the norm's gain is missing.", _norm(lambda x, weight, eps: x / ROOT(x, eps))),
+        ("Stage 1: the gain is the weight itself. Yours is 1 + weight, as in Gemma.",
+         _norm(lambda x, weight, eps: x / ROOT(x, eps) * (1 + weight))),
+        (EPS, _norm(lambda x, weight, eps: x / (ROOT(x, 0) + eps) * weight)),
+        (EPS, _norm(lambda x, weight, eps: x / ROOT(x, 0) * weight)),
+        *[(EPS, _norm(lambda x, weight, eps, e=e: x / ROOT(x, e) * weight)) for e in (1e-5, 1e-6, 1e-8)],
+        ("Stage 1: RMSNorm subtracts no mean. Yours is LayerNorm.",
+         _norm(lambda x, weight, eps: F.layer_norm(x, weight.shape, weight, None, eps))),
+        ("Stage 1: is the mean of the squares in the root? Yours has their sum.",
+         _norm(lambda x, weight, eps: x / (x.pow(2).sum(-1, keepdim=True) + eps).sqrt() * weight)),
+        ("Stage 1: each token has its own rms, over the last dimension. Yours is over the tokens.",
+         _norm(lambda x, weight, eps: x / (x.pow(2).mean(1, keepdim=True) + eps).sqrt() * weight)),
+        ("Stage 1: the root of the mean square is missing.",
+         _norm(lambda x, weight, eps: x / (x.pow(2).mean(-1, keepdim=True) + eps) * weight)),
+        ("Stage 1: q, k and v read the normed stream. Yours read x itself.", _no_norm("input_layernorm")),
+        ("Stage 1: the norm before attention has the gain input_layernorm, the other post_attention_layernorm.",
+         _with(lambda w, c: _swapped(w, "input_layernorm", "post_attention_layernorm"))),
+
+        ("Stage 2: q and k are not turned.", _turn(lambda turn, q, k, v: (q, k, v))),
+        ("Stage 2: k is not turned.", _turn(lambda turn, q, k, v: (turn(q), k, v))),
+        ("Stage 2: q is not turned.", _turn(lambda turn, q, k, v: (q, turn(k), v))),
+        ("Stage 2: v is turned, too. Only q and k are.", _turn(lambda turn, q, k, v: (turn(q), turn(k), turn(v)))),
+        ("Stage 2: q and k are turned twice.", _turn(lambda turn, q, k, v: (turn(turn(q)), turn(turn(k)), v))),
+        ("Stage 2: Hugging Face's rows belong to pairs (i, i + h/2). Yours turns neighbours.",
+         _slip({"apply_rope_halves": lambda x, cos, sin: apply_rope(x, cos, sin, "interleaved")})),
+        ("Stage 2: q turns one way and k the other.",
+         _turn(lambda turn, q, k, v: (turn(q), turn(k.flip(2)).flip(2), v))),
+        ("Stage 2: q and k turn the other way. Is the minus sign right, and are cos and sin in their places?",
+         _rope(lambda cos, sin: (sin, cos))),
+        *[("Stage 2: RoPE's base is config['rope_parameters']['rope_theta'].", _base(base)) for base in (1e4, 5e5)],
+        ("Stage 2: are the speeds theta ** (-2 i / head_dim)? The 2 is missing.", _base(None, 0.5)),
+        ("Stage 2: the rows of q_proj come head after head: view(B, T, H, h), then .transpose(1, 2).",
+         _slip(heads=lambda self, x, c: x.reshape(x.shape[0], -1, x.shape[1], c["head_dim"]))),
+        ("Stage 2: the rows of q_proj come head after head. Yours deals them out, one to each head in turn.",
+         _slip(heads=lambda self, x, c: x.unflatten(-1, (c["head_dim"], -1)).permute(0, 3, 1, 2))),
+        ("Stage 2: k_proj and v_proj are swapped.", _with(lambda w, c: _swapped(w, "k_proj", "v_proj"))),
+
+        ("Stage 3: the scores are not divided by sqrt(head_dim).", _scores(lambda h, n: math.sqrt(h))),
+        ("Stage 3: the scores are divided by sqrt(head_dim). Yours are multiplied by it.", _scores(lambda h, n: h)),
+        ("Stage 3: the scores are divided by sqrt(head_dim) twice.", _scores(lambda h, n: 1 / math.sqrt(h))),
+        ("Stage 3: the scores are divided by the root of all heads' width. It is sqrt(head_dim).",
+         _scores(lambda h, n: 1 / math.sqrt(n))),
+        ("Stage 3: nothing is hidden: every token sees the future.",
+         _slip({"causal_visible": lambda n_query, n_key: torch.ones(n_query, n_key).bool()})),
+        ("Stage 3: a token sees itself and what came before. Yours sees the next one, too.",
+         _slip({"causal_visible": _one_hidden_less})),
+        ("Stage 3: the mask is turned round: every token sees itself and the future.",
+         _slip({"causal_visible": lambda n_query, n_key: torch.ones(n_query, n_key).triu().bool()})),
+        ("Stage 3: hide before the softmax. Yours hides after it, and the rest sums to less than 1.",
+         _head(lambda scores, visible: scores.softmax(-1) * visible)),
+        ("Stage 3: a score of 0 hides nothing. Before the softmax, what is hidden becomes -inf.",
+         _head(lambda scores, visible: (scores * visible).softmax(-1))),
+        ("Stage 3: the softmax runs over the keys, dim=-1. Yours runs over the queries.",
+         _head(lambda scores, visible: _hide(scores, visible).softmax(-2))),
+        ("Stage 3: the softmax is missing.", _head(lambda scores, visible: scores * visible)),
+        ("Stage 3: neighbouring query heads share a key head: 0, 0, 1, 1. Yours are 0, 1, 0, 1.",
+         _slip({"repeat_kv": lambda x, n_rep: x.repeat(1, n_rep, 1, 1)})),
+        ("Stage 3: all query heads use the first key head.",
+         _slip({"repeat_kv": lambda x, n_rep: x[:, :1].expand(-1, n_rep * x.shape[1], -1, -1)})),
+        ("Stage 3: join the heads with .transpose(1, 2) before the reshape. Else tokens and heads are mixed.",
+         _slip(attend=lambda self, q, k, v: Parts.attend(self, q, k, v).unflatten(-1, (-1, q.shape[-1])).transpose(1, 2)
+               .reshape(q.shape[0], q.shape[2], -1))),
+        ("Stage 3: x plus what attention returns. Yours forgets x.", _add(first=lambda x, normed, what: what)),
+        ("Stage 3: it is added to x itself. Yours adds it to the normed x.",
+         _add(first=lambda x, normed, what: normed + what)),
+
+        ("Stage 4: the feed-forward reads the normed stream. Its norm is missing.",
+         _no_norm("post_attention_layernorm")),
+        ("Stage 4: the feed-forward's norm has its own gain, post_attention_layernorm.",
+         _with(lambda w, c: _copied(w, "input_layernorm", "post_attention_layernorm"))),
+        ("Stage 4: SiLU is on the gate alone. Yours is on the product.",
+         _feed_forward(lambda g, u, d: F.silu(g * u) @ d)),
+        ("Stage 4: x plus what the feed-forward returns. Yours forgets x.", _add(second=lambda x, normed, what: what)),
+        ("Stage 4: it is added to x itself. Yours adds it to the normed x.",
+         _add(second=lambda x, normed, what: normed + what)),
+        ("Stage 4: SiLU is on the gate's branch. Yours is on up's.",
+         _feed_forward(lambda g, u, d: (g * F.silu(u)) @ d)),
+        ("Stage 4: the gate's function is SiLU. Yours is GELU.", _feed_forward(lambda g, u, d: (F.gelu(g) * u) @ d)),
+        ("Stage 4: the gate's function is SiLU. Yours is ReLU.", _feed_forward(lambda g, u, d: (F.relu(g) * u) @ d)),
+        ("Stage 4: SiLU is x * sigmoid(x). Yours is the sigmoid alone.",
+         _feed_forward(lambda g, u, d: (g.sigmoid() * u) @ d)),
+        ("Stage 4: SiLU on the gate is missing.", _feed_forward(lambda g, u, d: (g * u) @ d)),
+        ("Stage 4: the gate multiplies up. Yours adds the two.", _feed_forward(lambda g, u, d: (F.silu(g) + u) @ d)),
+        ("Stage 4: up_proj is missing.", _feed_forward(lambda g, u, d: F.silu(g) @ d)),
+
+        ("Stage 5: every block has its own weights. Yours uses those of block 0 in all.", _blocks(lambda n: [0] * n)),
+        ("Stage 5: the last block is missing.", _blocks(lambda n: range(n - 1))),
+        ("Stage 5: only block 0 runs. Does return stand inside the loop?", _blocks(lambda n: [0])),
+        ("Stage 5: the first block is missing.", _blocks(lambda n: range(1, n))),
+        ("Stage 5: the blocks run backwards.", _blocks(lambda n: range(n - 1, -1, -1))),
+        ("Stage 5: block 0 runs twice.", _blocks(lambda n: [0, *range(n)])),
+
+        ("Stage 6: the last norm is missing.", _no_norm("model.norm.weight")),
+        ("Stage 6: the last norm's gain is model.norm.weight. Yours is that of block 0.",
+         _with(lambda w, c: w | {"model.norm.weight": w["model.layers.0.input_layernorm.weight"]})),
+        ("Stage 6: the last norm's gain, model.norm.weight, is missing.",
+         _with(lambda w, c: w | {"model.norm.weight": torch.ones(c["hidden_size"])})),
+        ("Stage 6: if the file has lm_head.weight, it is the head. Yours is the embedding always.",
+         _with(lambda w, c: {name: weight for name, weight in w.items() if name != "lm_head.weight"})),
+        ("Stage 6: logits are the dot products themselves. Yours are probabilities.",
+         _with(logits=lambda z: z.softmax(-1))),
+        ("Stage 6: logits are the dot products themselves. Yours are their logarithms of probabilities.",
+         _with(logits=lambda z: z.log_softmax(-1))),
+        ("Stage 6: every position has its logits. Yours are the last position's only.",
+         _with(logits=lambda z: z[:, -1:])),
+        ("Stage 6: every position has its logits. Yours are the last position's only.",
+         _with(logits=lambda z: z[:, -1])),
+    ],
+    tolerance=2.5,
+    stages=_Watch,
+)  # fmt: skip
+check_my_llama = check_of(MY_LLAMA)

@@ -1,0 +1,195 @@
+"""The parts of a LLaMA that notebooks 01 to 04 ask for, the learner's own where they pass, and how they are wired.
+
+    parts = my_parts()                               # in the folder of the notebooks
+    parts.rms_norm(x, weight, eps)                   # the learner's, or the course's
+    parts.llama(weights, config, tokens)             # the course's wiring of these parts
+
+`my_parts` reads the notebooks as files. Of each it takes the cells tagged "exercise", and of these the imports,
+definitions and assignments; nothing else is run. A function is the learner's part if its check passes.
+"""
+
+import ast
+import json
+import math
+import re
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from checks.gqa import check_attention_head, check_cache_write, check_causal_visible, check_repeat_kv
+from checks.rmsnorm import check_rms_norm
+from checks.rope import check_apply_rope_halves, check_llama3_scaling, check_rope_angles, llama3_scaling
+from checks.swiglu import check_swiglu
+from helpers.model import apply_rope, attention_weights, causal_visible, repeat_kv, rope_inv_freq
+
+
+def _cache_write(cache, length, new):
+    n_slots, end = cache.shape[2], length + new.shape[2]
+    kept = torch.arange(max(length, end - n_slots), end)  # of more new keys than slots, the last
+    cache[:, :, kept % n_slots] = new[:, :, kept - length]
+    return cache[:, :, torch.arange(max(0, end - n_slots), end) % n_slots]
+
+
+CHECKS = (
+    check_rms_norm, check_rope_angles, check_apply_rope_halves, check_llama3_scaling, check_swiglu,
+    check_causal_visible, check_attention_head, check_repeat_kv, check_cache_write,
+)  # fmt: skip
+COURSE = {  # the course's parts, as the exercises want them
+    "rms_norm": lambda x, weight, eps: F.rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype),
+    "rope_angles": lambda positions, head_dim, theta: positions[:, None] * rope_inv_freq(head_dim, theta),
+    "apply_rope_halves": apply_rope,
+    "llama3_scaling": llama3_scaling,
+    "swiglu": lambda x, w_gate, w_up, w_down: (F.silu(x @ w_gate.T) * (x @ w_up.T)) @ w_down.T,
+    "causal_visible": causal_visible,
+    "attention_head": lambda q, k, v, visible: attention_weights(q, k, visible) @ v,
+    "repeat_kv": repeat_kv,
+    "cache_write": _cache_write,
+}
+
+
+class Parts:
+    """Nine functions of notebooks 01 to 04, and `llama`, which wires them; shows whose they are.
+
+    Attributes:
+        missing: {name: why the part is the course's}, one sentence each.
+    """
+
+    def __init__(self, own: dict | None = None, missing: dict | None = None):
+        self.missing = missing or {}
+        for name in COURSE:
+            setattr(self, name, (own or {}).get(name, COURSE[name]))
+
+    def __repr__(self):
+        own = [name for name in COURSE if name not in self.missing]
+        lines = [f"{len(own)} of {len(COURSE)} parts are yours" + (": " if own else ".") + ", ".join(own)]
+        return "\n".join(lines + [f"{name} is the course's: {why}" for name, why in self.missing.items()])
+
+    # The wiring. Each step is a method, so that the check of notebook 05 can replace one by a slip.
+
+    def llama(self, weights, config, tokens, first=0, remember=lambda layer, k, v: (k, v)):
+        """A LLaMA's logits.
+
+        Args:
+            weights, config: under Hugging Face's names; everything on the CPU.
+            tokens: (B, T) int64.
+            first: position of the first token.
+            remember: takes each block's number, its turned keys and its values, (B, K, T, h); returns those to attend
+                to, (B, K, S, h).
+
+        Returns:
+            logits, (B, T, V) float.
+        """
+        cos, sin = self.turns(torch.arange(first, first + tokens.shape[1]), config)
+        x = self.embed(weights, config, tokens)
+        for layer in range(config["num_hidden_layers"]):
+            block = self.block(weights, layer)
+            normed = self.norm(x, block, "input_layernorm", config)
+            self.note(1, normed)
+            q, k, v = self.project(normed, block, config, cos, sin)
+            self.note(2, q, k, v)
+            k, v = remember(layer, k, v)
+            x = self.add(x, normed, self.attend(q, k, v) @ block["self_attn.o_proj"].T)
+            self.note(3, x)
+            normed = self.norm(x, block, "post_attention_layernorm", config)
+            x = self.add(x, normed, self.swiglu(normed, *(block[f"mlp.{n}_proj"] for n in ("gate", "up", "down"))))
+            self.note(4, x)
+        self.note(5, x)
+        x = self.norm(x, weights, "model.norm.weight", config)
+        logits = x @ weights.get("lm_head.weight", weights["model.embed_tokens.weight"]).T
+        self.note(6, logits)
+        return logits
+
+    def note(self, stage, *values):
+        """Told what each stage makes; for those who want to know."""
+
+    def turns(self, positions, config):
+        """cos and sin of all angles, (T, h/2)."""
+        rope, head_dim = config["rope_parameters"], config["head_dim"]
+        angles = self.rope_angles(positions, head_dim, rope["rope_theta"])
+        if rope.get("rope_type") == "llama3":
+            speeds = self.rope_angles(torch.ones(1), head_dim, rope["rope_theta"])[0]
+            wanted = {name: value for name, value in rope.items() if name not in ("rope_type", "rope_theta")}
+            angles = positions[:, None] * self.llama3_scaling(speeds, **wanted)
+        return angles.cos(), angles.sin()
+
+    def embed(self, weights, config, tokens):
+        """The first stream, (B, T, D)."""
+        return weights["model.embed_tokens.weight"][tokens]
+
+    def block(self, weights, layer):
+        """The weights of one block, under short names."""
+        start = f"model.layers.{layer}."
+        return {n[len(start) :].removesuffix(".weight"): w for n, w in weights.items() if n.startswith(start)}
+
+    def norm(self, x, weights, name, config):
+        """RMSNorm of x, with the gain of this name."""
+        return self.rms_norm(x, weights[name], config["rms_norm_eps"])
+
+    def heads(self, x, config):
+        """(B, T, heads * h) -> (B, heads, T, h)."""
+        return x.unflatten(-1, (-1, config["head_dim"])).transpose(1, 2)
+
+    def project(self, normed, block, config, cos, sin):
+        """q (B, H, T, h), k and v (B, K, T, h); q and k are turned."""
+        q, k, v = (self.heads(normed @ block[f"self_attn.{name}_proj"].T, config) for name in "qkv")
+        return self.apply_rope_halves(q, cos, sin), self.apply_rope_halves(k, cos, sin), v
+
+    def attend(self, q, k, v):
+        """What all heads return, side by side, (B, T, H * h)."""
+        visible = self.causal_visible(q.shape[2], k.shape[2])
+        k, v = (self.repeat_kv(y, q.shape[1] // y.shape[1]) for y in (k, v))
+        return torch.cat([self.attention_head(q[:, i], k[:, i], v[:, i], visible) for i in range(q.shape[1])], dim=-1)
+
+    def add(self, x, normed, what):
+        """The stream after a branch."""
+        return x + what
+
+
+def my_parts(folder: str | Path = ".") -> Parts:
+    """The learner's own parts, from the notebooks in a folder; the course's for those that are not there or not right.
+
+    A notebook may have any name. One that cannot be read costs its own parts only, and is named.
+    """
+    own, missing, cells, broken = {}, {}, [], []
+    for path in sorted(Path(folder).glob("*.ipynb")):
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))["cells"]
+            found = ["".join(cell["source"]) for cell in found if "exercise" in cell["metadata"].get("tags", [])]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            broken.append(path.name)
+        else:
+            cells += [(path.name, source) for source in found]
+    for check in CHECKS:
+        name = check.exercise.name
+        missing[name] = "no notebook here has its exercise."
+        if broken:
+            missing[name] = f"no notebook here has its exercise, and {' and '.join(broken)} cannot be read."
+        for file, source in cells:
+            if called := re.search(rf"^{check.__name__}\((\w+)", source, re.M):
+                function, missing[name] = _define(source, called[1], file)
+                if function:
+                    result = check(function)
+                    missing[name] = f"{file}, {result.message.splitlines()[0]}"
+                    if result.status == "todo":
+                        missing[name] = f"its exercise in {file} is not done yet."
+                    if result:
+                        own[name] = function
+                        del missing[name]
+                        break
+    return Parts(own, missing)
+
+
+def _define(source, name, file):
+    """The function that an exercise's cell defines, and why there is none."""
+    names = {"torch": torch, "nn": nn, "F": F, "math": math}
+    try:
+        body = ast.parse(source).body
+        kept = [
+            n for n in body if isinstance(n, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef | ast.Assign)
+        ]
+        exec(compile(ast.Module(kept, []), file, "exec"), names)
+    except (Exception, SystemExit) as error:
+        return None, f"its cell in {file} does not run ({type(error).__name__}: {str(error)[:80]})."
+    return names.get(name), f"its cell in {file} does not define {name}."

@@ -1,0 +1,67 @@
+"""A whole LLaMA in stages: the specification is transformers' model, and a stage is named where a program departs."""
+
+import re
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from checks import Parts, check_my_llama
+from checks.base import Wrong
+from checks.my_llama import MY_LLAMA
+
+UNSEEN = ("v is turned, too", "turned twice", "the first block is missing", "run backwards")  # where else it departs
+
+
+def made_by(weights, config, tokens):
+    """What each stage of the right model makes."""
+    stages, parts = {}, Parts()
+    parts.note = lambda stage, *values: stages.setdefault(stage, values if len(values) > 1 else values[0])
+    parts.llama(weights, config, tokens)
+    return stages
+
+
+@pytest.mark.parametrize("case", MY_LLAMA.cases, ids=lambda case: case.label)
+def test_specification_is_the_model_of_transformers(case):
+    weights, config, tokens = case.fresh_inputs()
+    theirs = LlamaForCausalLM(LlamaConfig(**config)).eval()
+    theirs.load_state_dict(weights, strict=not config["tie_word_embeddings"])
+    with torch.no_grad():
+        torch.testing.assert_close(MY_LLAMA.specification(weights, config, tokens), theirs(tokens).logits)
+
+
+@pytest.mark.parametrize("stage", range(1, 6))
+def test_a_stage_that_is_handed_over_is_right_and_the_next_is_named(stage):
+    result = check_my_llama(lambda *inputs: made_by(*inputs)[stage])
+    assert result.status == "failed"
+    assert f"Next is stage {stage + 1}, " in result.message
+    assert result.hint == ""
+
+
+def test_a_stage_that_is_handed_over_wrong_departs():
+    result = check_my_llama(lambda weights, config, tokens: weights["model.embed_tokens.weight"][tokens])
+    assert "Stage 1 of 6, embedding and first norm, departs. The closest tensor of its shape" in result.message
+    result = check_my_llama(lambda *inputs: (*made_by(*inputs)[2][:2], torch.zeros_like(made_by(*inputs)[2][2])))
+    assert "Stage 2 of 6, q, k, v of block 0, turned, departs. Not right: v." in result.message
+
+
+def test_a_slip_that_is_not_known_departs_in_the_same_stage():
+    for hint, program in MY_LLAMA.mistakes:
+        watch = MY_LLAMA.stages()
+        with watch:
+            answer = program(*MY_LLAMA.cases[0].fresh_inputs())
+        reached, message, _ = watch.explain(MY_LLAMA.cases[0], answer, Wrong("It is wrong."))
+        assert hint.startswith(f"Stage {reached + 1}: ") or any(words in hint for words in UNSEEN), (hint, message)
+
+
+def test_what_raises_or_never_ends_says_where():
+    def raises(*inputs):
+        return made_by(*inputs)[2][0] @ torch.zeros(1, 1)
+
+    def never_ends(*inputs):
+        made_by(*inputs)[3].sum()
+        while True:
+            pass
+
+    assert re.search(r"it raises RuntimeError.* It stops before stage \d of 6", check_my_llama(raises).message)
+    assert re.search(r"no answer after 2 seconds. .* It stops before stage 6 of 6", check_my_llama(never_ends, 2).message)

@@ -1,0 +1,89 @@
+"""The learner's own functions come along: only exercises' cells are run, and only what passes is used."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from checks import my_parts
+from checks.parts import COURSE
+from tests.support.course import ROOT
+from tests.support.submissions import code_cell, write
+
+LESSONS = ("01_rmsnorm", "02_rope", "03_swiglu", "04_gqa", "05_full_model")
+
+
+def done(stem):
+    """A notebook of the course whose exercises hold the solutions."""
+    notebook = json.loads((ROOT / "notebooks" / f"{stem}.ipynb").read_text(encoding="utf-8"))
+    code = [cell for cell in notebook["cells"] if re.search(r"^check_\w+\(", "".join(cell["source"]), re.M)]
+    stubs = [cell for cell in code if "exercise" in cell["metadata"].get("tags", [])]
+    for stub, solution in zip(stubs, [cell for cell in code if cell not in stubs], strict=True):
+        named, solved = ("".join(cell["source"]) for cell in (stub, solution))
+        head = "\n".join(re.findall(r"^(?:from|import) .*", named, re.M))
+        name, mine = (re.findall(r"^check_\w+\((\w+)\)", text, re.M)[-1] for text in (solved, named))
+        stub["source"] = head + "\n" + re.sub(rf"\b{name}\b", mine, solved)
+    return notebook
+
+
+def exercise(source):
+    return {"cells": [code_cell(source) | {"metadata": {"tags": ["exercise"]}}]}
+
+
+def test_nothing_done_gives_the_courses_parts():
+    parts = my_parts(ROOT / "notebooks")
+    assert repr(parts).startswith("0 of 9 parts are yours.\nrms_norm is the course's: its exercise in 01_rmsnorm.ipynb")
+    assert all(getattr(parts, name) is COURSE[name] for name in COURSE)
+
+
+def test_solved_exercises_are_the_learners_parts_whatever_the_notebooks_are_called(tmp_path):
+    for stem in LESSONS[:4]:
+        write(tmp_path / f"my copy of {stem} (1).ipynb", done(stem))
+    parts = my_parts(tmp_path)
+    assert repr(parts).startswith("9 of 9 parts are yours: rms_norm, rope_angles, ")
+    assert parts.missing == {}
+    assert not any(getattr(parts, name) is COURSE[name] for name in COURSE)
+
+
+WHY = {  # a cell, and why its function is not used
+    "def my_norm(x, weight, eps):\n    return x\ncheck_rms_norm(my_norm)": "lesson.ipynb, Case ",
+    "def my_norm(x, weight, eps):\n    return helper(x)\ncheck_rms_norm(my_norm)": "NameError",
+    "def my_norm(x, weight, eps):\n    while True: pass\ncheck_rms_norm(my_norm)": "no answer after",
+    "def my_norm(x, weight, eps)\n    return x\ncheck_rms_norm(my_norm)": "does not run (SyntaxError",
+    "import no_such_thing\ncheck_rms_norm(my_norm)": "does not run (ModuleNotFoundError",
+    "check_rms_norm(my_norm)": "does not define my_norm",
+    "1 / 0\ncheck_swiglu(my_swiglu)": "no notebook here has its exercise.",
+}
+
+
+@pytest.mark.parametrize("source", WHY)
+def test_what_is_not_right_is_the_courses_and_said_in_one_sentence(source, tmp_path):
+    write(tmp_path / "lesson.ipynb", exercise(source))
+    parts = my_parts(tmp_path)
+    assert WHY[source] in parts.missing["rms_norm"]
+    assert len(parts.missing) == 9
+    assert len(repr(parts).splitlines()) == 10
+
+
+def test_broken_files_and_cells_that_are_no_exercise_cost_nothing(tmp_path):
+    write(tmp_path / "broken.ipynb", '{"cells": [')
+    danger = exercise("raise SystemExit\nopen('ran', 'w')\ncheck_rms_norm(my_norm)")
+    danger["cells"].append(code_cell("open('ran', 'w')\n" + "".join(done("01_rmsnorm")["cells"][1]["source"])))
+    write(tmp_path / "other.ipynb", danger)
+    parts = my_parts(tmp_path)
+    assert "broken.ipynb cannot be read" in repr(parts)
+    assert not (ROOT / "ran").exists()
+
+
+@pytest.mark.slow
+def test_ones_own_parts_open_the_checkpoint_and_write_in_notebook_05(tmp_path):
+    for stem in LESSONS:
+        write(tmp_path / f"{stem}.ipynb", done(stem))
+    last = json.loads((tmp_path / "05_full_model.ipynb").read_text(encoding="utf-8"))
+    last["cells"].append(code_cell("assert parts.missing == {} and llama is my_llama") | {"id": "at-the-end"})
+    write(tmp_path / "05_full_model.ipynb", last)
+    command = "-m pytest -q -p no:cacheprovider --nbval-lax --nbval-current-env 05_full_model.ipynb"
+    ended = subprocess.run([sys.executable, *command.split()], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout[-3000:]
