@@ -119,7 +119,7 @@ def _ids(*ids):
 
 
 SECOND_STAYS = "Does the second token of a match stay? It is a part of the new one."
-OVERLAP = "Is each token used once? After a match, go on behind both tokens of the pair."
+OVERLAP = "Is each token used once? After a match, go on after both tokens of the pair."
 FIRST_OF_TIES = "Of several pairs with the same count, which comes first in the text?"
 BPE_STEP = Exercise(
     bpe_step,
@@ -146,6 +146,8 @@ BPE_STEP = Exercise(
         ("Is every place replaced, or only the first?", _with_pair(_most, lambda *most: _merged(*most, most=1))),
         ("Do you go from left to right? In 4 4 4 the first two are the pair.", _with_pair(_most, _backwards)),
         (FIRST_OF_TIES, _with_pair(lambda ids: _commonest(_pairs(ids), first=False))),
+        (FIRST_OF_TIES, _with_pair(lambda ids: max([*pairwise(ids)][::-1], key=_pairs(ids).get))),
+        (FIRST_OF_TIES, _with_pair(lambda ids: max(set(pairwise(ids)), key=_pairs(ids).get))),
         ("Of pairs with the same count, you take the one with the largest numbers. Which comes first in the text?",
          _with_pair(lambda ids: max(_pairs(ids).items(), key=lambda one: (one[1], one[0]))[0])),
         ("Of pairs with the same count, you take the one with the smallest numbers. Which comes first in the text?",
@@ -451,7 +453,7 @@ COUNTER_TESTS = {  # by a wrong answer: an experiment that speaks against it, in
     "softmax over positions": "its first loss is far from ln 32, the mean over 32 positions that are equally likely.",
     "gradients add up": "clear the gradients yourself between two steps, in one of two copies. Does it change the "
     "gradients after the second step?",
-    "gradient not clipped": "how long is the whole gradient after a step, in a loop without clipping? And here?",
+    "gradient not clipped": "how long is the whole gradient after step 1? Without clipping it is longer than 0.5.",
     "clipped after the step": "after one step, compare AdamW's exp_avg with a tenth of the gradient. If it was "
     "clipped too late, they differ.",
     "no warm-up": "print the learning rate after steps 1, 2 and 60. Without warm-up it begins at the peak, and falls.",
@@ -471,7 +473,8 @@ def _named(function):
         if answer is ...:
             raise NotImplementedError
         if not isinstance(answer, dict) or set(answer) != set(LOOPS):
-            hint = 'Return {"A": "...", "B": "...", "C": "...", "D": "..."}.'
+            wanted = 'Return {"A": "...", "B": "...", "C": "...", "D": "..."}.'
+            hint = TYPE_HINTS["NoneType"] if answer is None else wanted
             raise Wrong("a dictionary with the keys A, B, C and D is expected.", hint)
         for letter, slip in answer.items():
             if str(slip) not in LOOP_SLIPS:

@@ -10,7 +10,9 @@ from checks import Parts, check_my_llama
 from checks.base import Wrong
 from checks.my_llama import MY_LLAMA
 
-UNSEEN = ("v is turned, too", "turned twice", "the first block is missing", "run backwards")  # where else it departs
+UNSEEN = (  # it departs elsewhere
+    "v is turned, too", "turned twice", "only the last block", "the first block is missing", "run backwards",
+)  # fmt: skip
 
 
 def made_by(weights, config, tokens):
@@ -40,9 +42,14 @@ def test_a_stage_that_is_handed_over_is_right_and_the_next_is_named(stage):
 
 def test_a_stage_that_is_handed_over_wrong_departs():
     result = check_my_llama(lambda weights, config, tokens: weights["model.embed_tokens.weight"][tokens])
-    assert "Stage 1 of 6, embedding and first norm, departs. The closest tensor of its shape" in result.message
+    assert "Stage 1 of 6, embedding and first norm, departs from the right numbers. The closest" in result.message
+    assert result.hint == "Stage 1: q, k and v read the normed stream. Yours read x itself."
     result = check_my_llama(lambda *inputs: (*made_by(*inputs)[2][:2], torch.zeros_like(made_by(*inputs)[2][2])))
-    assert "Stage 2 of 6, q, k, v of block 0, turned, departs. Not right: v." in result.message
+    assert "Stage 2 of 6, q, k, v of block 0, departs from the right numbers. Not right: v." in result.message
+
+
+def test_a_part_of_a_stage_is_right_too():
+    assert "Next is stage 3, " in check_my_llama(lambda *inputs: made_by(*inputs)[2][0]).message
 
 
 def test_a_slip_that_is_not_known_departs_in_the_same_stage():
@@ -64,4 +71,6 @@ def test_what_raises_or_never_ends_says_where():
             pass
 
     assert re.search(r"it raises RuntimeError.* It stops before stage \d of 6", check_my_llama(raises).message)
-    assert re.search(r"no answer after 2 seconds. .* It stops before stage 6 of 6", check_my_llama(never_ends, 2).message)
+    assert re.search(
+        r"no answer after 2 seconds. .* It stops before stage 6 of 6", check_my_llama(never_ends, 2).message
+    )

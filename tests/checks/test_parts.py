@@ -48,7 +48,7 @@ def test_solved_exercises_are_the_learners_parts_whatever_the_notebooks_are_call
 
 
 WHY = {  # a cell, and why its function is not used
-    "def my_norm(x, weight, eps):\n    return x\ncheck_rms_norm(my_norm)": "lesson.ipynb, Case ",
+    "def my_norm(x, weight, eps):\n    return x\ncheck_rms_norm(my_norm)": "lesson.ipynb does not pass. Case ",
     "def my_norm(x, weight, eps):\n    return helper(x)\ncheck_rms_norm(my_norm)": "NameError",
     "def my_norm(x, weight, eps):\n    while True: pass\ncheck_rms_norm(my_norm)": "no answer after",
     "def my_norm(x, weight, eps)\n    return x\ncheck_rms_norm(my_norm)": "does not run (SyntaxError",
@@ -65,6 +65,18 @@ def test_what_is_not_right_is_the_courses_and_said_in_one_sentence(source, tmp_p
     assert WHY[source] in parts.missing["rms_norm"]
     assert len(parts.missing) == 9
     assert len(repr(parts).splitlines()) == 10
+
+
+def test_a_part_may_use_another_exercise_and_an_error_shows_its_line(tmp_path):
+    helper = exercise("def half(x):\n    return x / 2\ncheck_silu(half)")
+    swiglu = "def my_swiglu(x, a, b, c):\n    return (torch.nn.functional.silu(2 * half(x @ a.T)) * (x @ b.T)) @ c.T\n"
+    norm = "def my_norm(x, weight, eps):\n    return x @ weight[0]\n\n\ncheck_rms_norm(my_norm)"
+    cells = exercise(swiglu + "check_swiglu(my_swiglu)")["cells"] + exercise(norm)["cells"]
+    cells += exercise(norm.replace("    return x @ weight[0]", "    raise NotImplementedError"))["cells"]
+    write(tmp_path / "lesson.ipynb", {"cells": helper["cells"] + cells})
+    parts = my_parts(tmp_path)
+    assert repr(parts).startswith("1 of 9 parts are yours: swiglu")
+    assert 'in the line "return x @ weight[0]"' in parts.missing["rms_norm"]  # not what a second exercise lacks
 
 
 def test_broken_files_and_cells_that_are_no_exercise_cost_nothing(tmp_path):

@@ -1,12 +1,9 @@
 """The course on an accelerator: helpers and notebook 06 on a fake "mps" (tests/support/fake_device.py)."""
 
 import contextlib
-import io
-import json
 from dataclasses import replace
 from functools import partial
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
@@ -18,7 +15,7 @@ from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.device import pick_device, set_seed
 from helpers.generate import generate, next_token_probabilities
 from helpers.text import TINY_LLAMA, bits_per_byte, encode, excerpt, load_tokenizer
-from tests.support.course import ROOT
+from tests.support.course import SHORTER, run_notebook
 from tests.support.fake_device import fake_mps
 from tests.support.models import TINY, TINY_CONFIGS, draw_tokens, make_model
 
@@ -176,29 +173,11 @@ def test_checks_judge_a_function_that_uses_the_device():
 
 # ------------------------------------------------------------------------- one notebook, from top to bottom
 
-SHORTER = {  # in notebook 06, which moves most between devices: each cell is to run, not to learn
-    "for part in (known, held_out)": "for part in (known[:1000], held_out[:1000])",
-    "batch_size=32": "batch_size=4",
-    "steps=400": "steps=3",
-    "prompt, 40,": "prompt, 8,",
-    "n_windows=48": "n_windows=4",
-}
-
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # between matplotlib and PyTorch: a notebook hides them
 def test_notebook_06_runs_on_mps(mps, monkeypatch):
-    monkeypatch.setenv("COURSE_STEPS", "18")  # the fewest that leave its four stages
-    monkeypatch.setattr("IPython.display.display", lambda *args, **kwargs: None)
-    cells = json.loads((ROOT / "notebooks" / "06_train.ipynb").read_text(encoding="utf-8"))["cells"]
-    text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    for words, shorter in SHORTER.items():
-        assert words in text, f"notebook 06 no longer has {words!r}: mend SHORTER"
-        text = text.replace(words, shorter)
-    names = {"__name__": "__main__"}
-    with mpl.rc_context(), contextlib.redirect_stdout(io.StringIO()):
-        exec(compile(text, "notebook 06", "exec"), names)
-    plots.plt.close("all")
+    names = run_notebook("06_train", SHORTER, monkeypatch)
     assert names["model"].inv_freq.device.type == "cpu"
     assert names["model"].lm_head.weight.device.type == "mps"
     assert mps.draws == [], "numbers drawn on the device differ from device to device"

@@ -160,9 +160,9 @@ def _joined_number_by_number(w, c, t):
 
 for words, slip, program in (
     ("norm, departs", "bfloat16", lambda w, c, t: heads({n: x.bfloat16().float() for n, x in w.items()}, c, t)),
-    ("turned, departs", "rows_one_after_another", lambda w, c, t: cached(w, c, t.view(1, -1)).view(*t.shape, -1)),
-    ("turned, departs", "rows_and_tokens_swapped", lambda w, c, t: pairs(w, c, t.T).transpose(0, 1)),
-    ("turned, departs", "windows_of_four", lambda w, c, t: torch.cat([pairs(w, c, part) for part in t.split(4, 1)], 1)),
+    ("0, departs", "rows_one_after_another", lambda w, c, t: cached(w, c, t.view(1, -1)).view(*t.shape, -1)),
+    ("0, departs", "rows_and_tokens_swapped", lambda w, c, t: pairs(w, c, t.T).transpose(0, 1)),
+    ("0, departs", "windows_of_four", lambda w, c, t: torch.cat([pairs(w, c, part) for part in t.split(4, 1)], 1)),
     ("attention, departs", "joined_number_by_number", _joined_number_by_number),
     ("logits, departs", "of_the_token_before", lambda w, c, t: cached(w, c, t).roll(1, dims=1)),
     ("changed in place", "used_up", lambda w, c, t: plain({name: w.pop(name) for name in list(w)}, c, t)),

@@ -120,3 +120,4 @@ for letter, answer, words in (
     ("D", "the mask", "not in the list"),
 ):
     wrong(words, f"find_loop_slips__{letter}")(lambda given=LOOPS | {letter: answer}: given)
+wrong('Return {"A"', "find_loop_slips__list")(lambda: [])

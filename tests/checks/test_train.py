@@ -1,0 +1,52 @@
+"""The slips of notebook 06's exercise 4: each experiment that a hint names shows its own slip, and no other."""
+
+import math
+
+import pytest
+import torch
+
+from checks.train import COUNTER_TESTS, LONGEST, LOOP_SLIPS, Loop
+
+DRAWS = torch.randint(512, (60, 2, 8, 32), generator=torch.Generator().manual_seed(0))
+
+
+def after(slip, steps, clear=False):
+    loop = Loop(slip)
+    losses = [loop.step(*DRAWS[0])]
+    for step in range(1, steps):
+        if clear:
+            loop.optimizer.zero_grad()
+        losses.append(loop.step(*DRAWS[step]))
+    return loop, losses
+
+
+def gradients(loop):
+    return torch.cat([weight.grad.flatten() for weight in loop.model.parameters()])
+
+
+def rates(slip):
+    return [after(slip, steps)[0].optimizer.param_groups[0]["lr"] for steps in (1, 2, 60)]
+
+
+EXPERIMENTS = {
+    "inputs as targets": lambda slip: Loop(slip).step(*DRAWS[0]) == Loop(slip).step(DRAWS[0, 0], DRAWS[1, 1]),
+    "softmax over positions": lambda slip: abs(after(slip, 1)[1][0] - math.log(32)) < 0.3,
+    "gradients add up": lambda slip: not torch.equal(*(gradients(after(slip, 2, clear)[0]) for clear in (False, True))),
+    "gradient not clipped": lambda slip: gradients(after(slip, 1)[0]).norm() > 1.01 * LONGEST,
+    "clipped after the step": lambda slip: any(
+        not torch.allclose(loop.optimizer.state[weight]["exp_avg"], weight.grad / 10)
+        for loop in [after(slip, 1)[0]]
+        for weight in loop.model.parameters()
+    ),
+    "no warm-up": lambda slip: rates(slip)[0] > rates(slip)[2] + 1e-3,
+    "rate never set": lambda slip: len(set(rates(slip))) == 1,
+    "gains decay": lambda slip: any(
+        group["weight_decay"] for group in Loop(slip).optimizer.param_groups if group["params"][0].ndim == 1
+    ),
+}
+
+
+@pytest.mark.parametrize("named", LOOP_SLIPS)
+def test_the_experiment_of_a_hint_shows_its_slip_alone(named):
+    assert set(EXPERIMENTS) == set(COUNTER_TESTS) == set(LOOP_SLIPS)
+    assert [slip for slip in ("", *LOOP_SLIPS) if EXPERIMENTS[named](slip)] == [named]
