@@ -384,9 +384,9 @@ def _one_number(function):
     return probe
 
 
-def _tiny(tied):
+def _tiny(tied, head_dim=2):
     return LlamaConfig(
-        vocab_size=10, dim=4, n_layers=1, n_heads=2, n_kv_heads=1, hidden_dim=8,
+        vocab_size=10, dim=4, n_layers=1, n_heads=2, n_kv_heads=1, head_dim=head_dim, hidden_dim=8,
         max_seq_len=8, norm_eps=1e-5, rope_theta=10_000.0, tie_embeddings=tied,
     )  # fmt: skip
 
@@ -398,18 +398,20 @@ def _machine(name, *rest):
 
 OF_THE_TABLE = "Is all of the embedding table read in a step? Of an untied table, only one row for each text."
 TABLE_WORKS = "Does the embedding table take operations? Looking a row up takes none; subtract an untied table."
-ONCE = "Are the weights read once for each text? One reading serves the whole batch."
+ONCE = "One reading of the weights serves the whole batch, and a step writes one token for each text."
+OWN = "Has every text its own cache, its own row and its own operations? The texts share the weights only."
 BOTH = "Which takes longer, reading or computing? They go on at the same time: the longer one decides."
 TOKENS_PER_SECOND = Exercise(
     tokens_per_second,
     [
         Case("untied, V 10, dim 4, 1 layer, 1 KV head of 2: 236 weights, 3 cached tokens",
              (_tiny(False), 236, 3, 1, 1, 2120, 39_200)),
-        Case("the same tied: 196 weights, 5 cached tokens, 2 texts, 4 bytes",
-             (_tiny(True), 196, 5, 2, 4, 8000, 10**6)),
+        Case("tied, 1 KV head of 4: 244 weights, 5 cached tokens, 2 texts, 4 bytes",
+             (_tiny(True, 4), 244, 5, 2, 4, 8000, 10**6)),
         Case("untied, 3 texts, slow cores", (_tiny(False), 236, 3, 3, 4, 10**6, 10**4)),
         Case("smollm2-135m, 500 cached tokens", _machine("smollm2-135m", 500, 1, 4, 20e9, 200e9)),
         Case("smollm2-135m, 8 texts of 2,000", _machine("smollm2-135m", 2000, 8, 4, 20e9, 10**12)),
+        Case("smollm2-135m, 8 texts of 100, slow cores", _machine("smollm2-135m", 100, 8, 4, 20e9, 10**10)),
         Case("llama-3-8b in 2 bytes, 16 texts of 4,096", _machine("llama-3-8b", 4096, 16, 2, 2e12, 10**15)),
         Case("llama-3-8b in 2 bytes, 512 short texts", _machine("llama-3-8b", 10, 512, 2, 2e12, 10**14)),
         Case("nothing in the cache", _machine("llama-3-8b", 0, 4, 2, 10**12, 10**15)),
@@ -418,8 +420,9 @@ TOKENS_PER_SECOND = Exercise(
         *[
             ("Section 7.4 bounds one text with an empty cache, and counts every weight. What else is read, what less?",
              _speed(read=lambda c, n: n, worked=lambda c, n: n, rows=lambda c, b: 0, cache=lambda c, n, b: 0,
-                    weights=weights, answer=answer, join=join))
+                    weights=weights, work=work, answer=answer, join=join))
             for weights in (lambda n, b: n * b, lambda n, b: n) for join in (max, lambda reading, work: reading)
+            for work in (lambda n, b: 2 * n * b, lambda n, b: 2 * n)
             for answer in (lambda seconds, b: b / seconds, lambda seconds, b: 1 / seconds)
         ],
         ("Are the cache and a row of the embedding table read, too? Yours reads the other weights only.",
@@ -432,6 +435,8 @@ TOKENS_PER_SECOND = Exercise(
          _speed(read=lambda c, n: n - c.vocab_size * c.dim, worked=lambda c, n: n - c.vocab_size * c.dim)),
         ("Tied, the table is lm_head too, and read whole. You subtract it.",
          _speed(read=lambda c, n: n - c.vocab_size * c.dim)),
+        ("Tied, the table is lm_head too, and its weights compute. You leave their operations out.",
+         _speed(worked=lambda c, n: n - c.vocab_size * c.dim)),
         ("Tied, the table counts once in n_weights. You add it a second time.",
          _speed(read=lambda c, n: n + c.vocab_size * c.dim * (1 if c.tie_embeddings else -1))),
         ("Is it the untied table that is subtracted? Yours is the tied one.",
@@ -443,6 +448,8 @@ TOKENS_PER_SECOND = Exercise(
         ("Is one row read for each text even if the table is tied? Yours is for an untied one only.",
          _speed(rows=lambda c, b: 0 if c.tie_embeddings else b * c.dim)),
         ("How long is a row of the embedding table? dim numbers.", _speed(rows=lambda c, b: b)),
+        *[(OWN, _speed(rows=rows, cache=lambda c, n, b: _kept(c, n, 1), work=work))
+          for rows in (lambda c, b: c.dim, lambda c, b: 0) for work in (lambda n, b: 2 * n, lambda n, b: 2 * n * b)],
         (ONCE, _speed(weights=lambda n, b: n * b)),
         ("Is the cache read, too?", _speed(cache=lambda c, n, b: 0)),
         ("Are keys and values both read? A factor 2 is missing.", _speed(cache=lambda c, n, b: _kept(c, n, b) / 2)),
@@ -450,8 +457,12 @@ TOKENS_PER_SECOND = Exercise(
         ("Has every text its own cache? Multiply by batch.", _speed(cache=lambda c, n, b: _kept(c, n, 1))),
         ("Whose keys are kept: those of n_heads or of n_kv_heads?",
          _speed(cache=lambda c, n, b: _kept(c, n, b) * c.n_heads // c.n_kv_heads)),
+        ("Whose keys are kept? Those of n_kv_heads heads, fewer than the dim numbers of a token.",
+         _speed(cache=lambda c, n, b: 2 * c.n_layers * c.dim * n * b)),
         ("How many heads are kept? n_kv_heads, each of head_dim numbers.",
          _speed(cache=lambda c, n, b: _kept(c, n, b) // c.n_kv_heads)),
+        ("How wide is a head? config.head_dim, which need not be dim // n_heads.",
+         _speed(cache=lambda c, n, b: _kept(c, n, b) // c.head_dim * (c.dim // c.n_heads))),
         ("How many numbers has a key? head_dim, for each of n_kv_heads.",
          _speed(cache=lambda c, n, b: _kept(c, n, b) // c.head_dim)),
         ("Are the tokens of the cache counted? n_cached for each text.", _speed(cache=lambda c, n, b: _kept(c, 1, b))),
@@ -470,7 +481,10 @@ TOKENS_PER_SECOND = Exercise(
         ("Does a row that is looked up take operations? The task says none.",
          lambda c, n, t, b, s, m, o: b / max(s * (_whole(c, n) + _row(c, b) + _kept(c, t, b)) / m,
                                              2 * b * (_whole(c, n) + c.dim) / o)),
-        ("Do you count operations for the cache? Those of attention are left out.",
+        ("Does a row that is looked up take operations? The task says none.",
+         lambda c, n, t, b, s, m, o: b / max(s * (_whole(c, n) + _row(c, b) + _kept(c, t, b)) / m,
+                                             2 * b * (_whole(c, n) + _row(c, b)) / o)),
+        ("Do you count operations for the cache? The task leaves them out.",
          lambda c, n, t, b, s, m, o: b / max(s * (_whole(c, n) + _row(c, b) + _kept(c, t, b)) / m,
                                              2 * (b * _whole(c, n) + _kept(c, t, b)) / o)),
         ("Is each amount divided by its own speed? Bytes by the bandwidth, operations by operations.",
