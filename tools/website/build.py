@@ -55,7 +55,7 @@ def relink(text: str, file: Path) -> str:
             raise ValueError(f"{file.relative_to(ROOT)} links to {target}, which does not exist: correct the link.")
         if path.samefile(ROOT / "README.md"):
             return f"[{words}]({os.path.relpath(ROOT / 'index.md', file.parent)})"
-        section = re.search(r", (\d\.\d+)$", words)  # the glossary's "06, 6.3" leads to that section
+        section = re.search(r", (\d\.\d+)$", words)  # the glossary's "06, 6.4" leads to that section
         if path.suffix == ".ipynb" and section and not anchor:
             return f"[{words}]({target}{_anchor(path, section[1])})"
         return match[0] if picture or path.suffix in (".md", ".ipynb") else words
