@@ -22,9 +22,9 @@ from helpers.text import TINY_LLAMA
 
 STAGES = {  # its name, and what to return to have it checked
     1: ("embedding and first norm", "the normed vectors, (B, T, D)"),
-    2: ("q, k, v of block 0, turned", "q (B, H, T, h), k and v (B, K, T, h)"),
-    3: ("its attention", "x with what attention adds, (B, T, D)"),
-    4: ("its feed-forward", "x with what the feed-forward adds, (B, T, D)"),
+    2: ("q, k, v of block 0", "q (B, H, T, h), k and v (B, K, T, h)"),
+    3: ("block 0's attention", "x with what attention adds, (B, T, D)"),
+    4: ("block 0's feed-forward", "x with what the feed-forward adds, (B, T, D)"),
     5: ("all blocks", "x after the last block, (B, T, D)"),
     6: ("logits", "the logits, (B, T, V)"),
 }
@@ -61,33 +61,57 @@ class _Watch(TorchDispatchMode):
 
     def explain(self, case, answer, problem):
         """(How many stages are right, what is wrong in words, hint); what is next if the answer is a right stage."""
-        stages = {}
-        reference = Parts()
-        reference.note = lambda stage, *values: stages.setdefault(stage, values)  # block 0's, where every block has one
-        reference.llama(*case.fresh_inputs())
+        stages = _stages_of(my_llama, case)
         answers = tuple(answer) if isinstance(answer, tuple | list) else (answer,)
         for stage in range(1, 6):
-            if len(answers) == len(stages[stage]) and all(map(_same_numbers, answers, stages[stage])):
-                name, what = STAGES[stage + 1]
-                return stage, f"{_in_words(stage)} Next is stage {stage + 1}, {name}: return {what}.", ""
+            if _alike(answers, stages[stage]):
+                return stage, _next(stage), ""
         stops = answer is None and problem.message.startswith(("it raises", "no answer"))
-        lengths = {want.shape[-1] for stage in range(1, 6) for want in stages[stage]}
+        lengths = {want.shape[-1] for stage in STAGES for want in stages[stage]}
         seen = [torch.empty(0), *self.tensors]
         made = {length: torch.cat([_rows(tensor, length) for tensor in seen]) for length in lengths}
-        found = [stage for stage in range(1, 6) if all(_was_made(want, made) for want in stages[stage])]
+        found = [stage for stage in STAGES if all(_was_made(want, made) for want in stages[stage])]
         reached = max(found, default=0)
+        for stage in found if len(answers) < 3 else []:  # some of a stage, such as q alone
+            if stage < 6 and all(any(_same_numbers(one, value) for value in stages[stage]) for one in answers):
+                return stage, _next(stage), ""
         message, hint, gap = problem.message, problem.hint, ""
         if len(answers) == 3 and all(isinstance(one, torch.Tensor) for one in answers):  # q, k, v are handed over
             wrong = [n for n, got, want in zip("qkv", answers, stages[2], strict=True) if not _same_numbers(got, want)]
-            reached, message, hint, gap = min(reached, 1), "", "", f" Not right: {', '.join(wrong)}."
+            reached, gap = min(reached, 1), f" Not right: {', '.join(wrong)}."
+            message, hint = "", _known(answers, case)
+        elif reached == 6:
+            end = "nothing is returned" if answer is None else "the result departs from them"
+            return reached, f"{message} The right logits were computed, but {end}.", hint
         elif isinstance(answer, torch.Tensor) and answer.shape == stages[1][0].shape:  # a stage is handed over
-            message, hint = "", ""
-        said = f"Stage {reached + 1} of 6, {STAGES[reached + 1][0]}, departs."
+            message, hint = "", _known(answers, case)
+        elif all(isinstance(one, torch.Tensor) for one in answers):
+            hint = ""
+        said = f"Stage {reached + 1} of 6, {STAGES[reached + 1][0]}, departs from the right numbers."
         if stops:
             said = f"It stops before stage {reached + 1} of 6, {STAGES[reached + 1][0]}, is done."
         elif reached < 5:
             said += gap or _gap(stages[reached + 1], self.tensors)
         return reached, " ".join(filter(None, [message, _in_words(reached), said])), hint
+
+
+def _stages_of(program, case):
+    """What each stage makes in a LLaMA that checks.parts wires, {stage: tensors}, in block 0 if each block has it."""
+    stages, note = {}, Parts.note
+    Parts.note = lambda self, stage, *values: stages.setdefault(stage, values)
+    try:
+        program(*case.fresh_inputs())
+    finally:
+        Parts.note = note
+    return stages
+
+
+def _known(answers, case):
+    """The hint of the known mistake that makes this in one of its stages, or ""."""
+    for hint, program in MY_LLAMA.mistakes:
+        if any(_alike(answers, made) for made in _stages_of(program, case).values()):
+            return hint
+    return ""
 
 
 def _rows(tensor, length):
@@ -99,8 +123,8 @@ def _rows(tensor, length):
 
 
 def _told(rows):
-    """Sum, length, smallest and largest number of each row (n, length), in whatever order it holds them: (n, 4)."""
-    return torch.stack([rows.sum(-1), rows.norm(dim=-1), rows.amin(-1), rows.amax(-1)], dim=-1)
+    """Sum by root of n, length, smallest and largest number of each row (m, n), in whatever order it is: (m, 4)."""
+    return torch.stack([rows.sum(-1) / rows.shape[-1] ** 0.5, rows.norm(dim=-1), rows.amin(-1), rows.amax(-1)], dim=-1)
 
 
 def _was_made(want, made):
@@ -115,6 +139,15 @@ def _same_numbers(got, want):
         return False
     got, want = (tensor.detach().double().flatten().sort().values for tensor in (got, want))
     return bool(((got - want).abs() <= 1e-4 * want.abs().max()).all())
+
+
+def _alike(answers, stage):
+    return len(answers) == len(stage) and all(map(_same_numbers, answers, stage))
+
+
+def _next(stage):
+    name, what = STAGES[stage + 1]
+    return f"{_in_words(stage)} Next is stage {stage + 1}, {name}: return {what}."
 
 
 def _in_words(reached):
@@ -189,6 +222,12 @@ def _slip(own=None, **methods):
 
 def _norm(formula):
     return _slip({"rms_norm": formula})
+
+
+def _first_norm_again(self, x, weights, name, config):
+    if name != "post_attention_layernorm":
+        self.last = Parts.norm(self, x, weights, name, config)
+    return self.last
 
 
 def _no_norm(without):
@@ -368,6 +407,8 @@ MY_LLAMA = Exercise(
          _no_norm("post_attention_layernorm")),
         ("Stage 4: the feed-forward's norm has its own gain, post_attention_layernorm.",
          _with(lambda w, c: _copied(w, "input_layernorm", "post_attention_layernorm"))),
+        ("Stage 4: the feed-forward has a norm of its own, of the new x. Yours reads that of stage 1 again.",
+         _slip(norm=_first_norm_again)),
         ("Stage 4: SiLU is on the gate alone. Yours is on the product.",
          _feed_forward(lambda g, u, d: F.silu(g * u) @ d)),
         ("Stage 4: x plus what the feed-forward returns. Yours forgets x.", _add(second=lambda x, normed, what: what)),
@@ -384,6 +425,8 @@ MY_LLAMA = Exercise(
         ("Stage 4: up_proj is missing.", _feed_forward(lambda g, u, d: F.silu(g) @ d)),
 
         ("Stage 5: every block has its own weights. Yours uses those of block 0 in all.", _blocks(lambda n: [0] * n)),
+        ("Stage 5: it ends as if only the last block had run. Does each block read what the one before it returned?",
+         _blocks(lambda n: [n - 1])),
         ("Stage 5: the last block is missing.", _blocks(lambda n: range(n - 1))),
         ("Stage 5: only block 0 runs. Does return stand inside the loop?", _blocks(lambda n: [0])),
         ("Stage 5: the first block is missing.", _blocks(lambda n: range(1, n))),

@@ -5,11 +5,13 @@
     parts.llama(weights, config, tokens)             # the course's wiring of these parts
 
 `my_parts` reads the notebooks as files. Of each it takes the cells tagged "exercise", and of these the imports,
-definitions and assignments; nothing else is run. A function is the learner's part if its check passes.
+definitions and assignments; nothing else is run. A function is the learner's part if its check passes. It may use what
+the other exercises of its notebook define.
 """
 
 import ast
 import json
+import linecache
 import math
 import re
 from pathlib import Path
@@ -160,36 +162,42 @@ def my_parts(folder: str | Path = ".") -> Parts:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             broken.append(path.name)
         else:
-            cells += [(path.name, source) for source in found]
+            cells += [(path.name, source, found) for source in found]
     for check in CHECKS:
-        name = check.exercise.name
-        missing[name] = "no notebook here has its exercise."
-        if broken:
-            missing[name] = f"no notebook here has its exercise, and {' and '.join(broken)} cannot be read."
-        for file, source in cells:
+        name, reasons = check.exercise.name, []
+        for file, source, others in cells:
             if called := re.search(rf"^{check.__name__}\((\w+)", source, re.M):
-                function, missing[name] = _define(source, called[1], file)
+                function, why = _define(source, called[1], file, others)
                 if function:
                     result = check(function)
-                    missing[name] = f"{file}, {result.message.splitlines()[0]}"
-                    if result.status == "todo":
-                        missing[name] = f"its exercise in {file} is not done yet."
                     if result:
                         own[name] = function
-                        del missing[name]
                         break
+                    why = f"its exercise in {file} does not pass. {result.message.splitlines()[0]}"
+                    why = f"its exercise in {file} {NOT_DONE}" if result.status == "todo" else why
+                reasons.append(why)
+        else:
+            nowhere = "no notebook here has its exercise"
+            nowhere += f", and {' and '.join(broken)} cannot be read" if broken else ""
+            reasons = reasons or [nowhere + "."]
+            missing[name] = min(reasons, key=lambda why: why.endswith(NOT_DONE))  # of two exercises for one part
     return Parts(own, missing)
 
 
-def _define(source, name, file):
+NOT_DONE = "is not done yet."
+KEPT = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef | ast.Assign
+
+
+def _define(source, name, file, others):
     """The function that an exercise's cell defines, and why there is none."""
     names = {"torch": torch, "nn": nn, "F": F, "math": math}
-    try:
-        body = ast.parse(source).body
-        kept = [
-            n for n in body if isinstance(n, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef | ast.Assign)
-        ]
-        exec(compile(ast.Module(kept, []), file, "exec"), names)
-    except (Exception, SystemExit) as error:
-        return None, f"its cell in {file} does not run ({type(error).__name__}: {str(error)[:80]})."
+    for place, cell in enumerate([*(other for other in others if other != source), source]):  # its own last
+        where = f"<{name} in {file}, {place}>"
+        linecache.cache[where] = len(cell), None, cell.splitlines(keepends=True), where  # so that errors show the line
+        try:
+            kept = [node for node in ast.parse(cell).body if isinstance(node, KEPT)]
+            exec(compile(ast.Module(kept, []), where, "exec"), names)
+        except (Exception, SystemExit) as error:
+            if cell is source:
+                return None, f"its cell in {file} does not run ({type(error).__name__}: {str(error)[:80]})."
     return names.get(name), f"its cell in {file} does not define {name}."

@@ -58,19 +58,18 @@ def test_a_slip_that_is_not_known_departs_in_the_same_stage():
         with watch:
             answer = program(*MY_LLAMA.cases[0].fresh_inputs())
         reached, message, _ = watch.explain(MY_LLAMA.cases[0], answer, Wrong("It is wrong."))
-        assert hint.startswith(f"Stage {reached + 1}: ") or any(words in hint for words in UNSEEN), (hint, message)
+        stage = min(reached + 1, 6)  # in stage 6 the right logits may be made, and then changed
+        assert hint.startswith(f"Stage {stage}: ") or any(words in hint for words in UNSEEN), (hint, message)
 
 
 def test_what_raises_or_never_ends_says_where():
-    def raises(*inputs):
-        return made_by(*inputs)[2][0] @ torch.zeros(1, 1)
+    def raises(weights, config, tokens):
+        return weights["model.norm.weight"][tokens % 2] @ torch.zeros(1, 1)
 
     def never_ends(*inputs):
         made_by(*inputs)[3].sum()
         while True:
             pass
 
-    assert re.search(r"it raises RuntimeError.* It stops before stage \d of 6", check_my_llama(raises).message)
-    assert re.search(
-        r"no answer after 2 seconds. .* It stops before stage 6 of 6", check_my_llama(never_ends, 2).message
-    )
+    assert re.search(r"it raises RuntimeError.* It stops before stage 1 of 6", check_my_llama(raises).message)
+    assert re.search(r"no answer after 2 .* logits were computed, but nothing", check_my_llama(never_ends, 2).message)

@@ -164,7 +164,7 @@ for words, slip, program in (
     ("0, departs", "rows_and_tokens_swapped", lambda w, c, t: pairs(w, c, t.T).transpose(0, 1)),
     ("0, departs", "windows_of_four", lambda w, c, t: torch.cat([pairs(w, c, part) for part in t.split(4, 1)], 1)),
     ("attention, departs", "joined_number_by_number", _joined_number_by_number),
-    ("logits, departs", "of_the_token_before", lambda w, c, t: cached(w, c, t).roll(1, dims=1)),
+    ("the result departs", "of_the_token_before", lambda w, c, t: cached(w, c, t).roll(1, dims=1)),
     ("changed in place", "used_up", lambda w, c, t: plain({name: w.pop(name) for name in list(w)}, c, t)),
 ):
     wrong(words, f"my_llama__{slip}")(program)
