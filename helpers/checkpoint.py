@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from helpers.config import LLAMA3_SCALING, LlamaConfig
 from helpers.device import explain_out_of_memory
 from helpers.model import Llama, swiglu_hidden_dim
+from helpers.relatives import FAMILIES, UNKNOWN, angles, make_relative, our_weights, require_plain, settings_of
 
 # our name -> Hugging Face's, Meta's; {} is the number of the layer
 OUTER_NAMES = {
@@ -39,8 +40,10 @@ LAYER_NAMES = {
     )
 }
 META_SPLIT_BY_COLUMNS = ("wo.weight", "w2.weight")  # Meta's row-parallel layers: each shard holds some input columns
+PARTS = {"attention_bias", "hidden_act", "partial_rotary_factor"}  # not in plain LLaMA; read by a relative's edits
 READ_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LARGEST_JSON = 10_000_000  # bytes; the index of 405 billion weights has about 100,000
+BAD_CONFIG = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError)
 IGNORED = ("rotary_emb.inv_freq", "rope.freqs")  # tables that older files carry; computed here from the config
 
 
@@ -57,6 +60,8 @@ def load_checkpoint(
     folder: str | Path, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
 ) -> Llama:
     """Open a LLaMA checkpoint folder: config.json + safetensors (Hugging Face) or params.json + .pth (Meta).
+
+    A folder of Hugging Face may hold a relative of LLaMA as well (`helpers.relatives.FAMILIES`).
 
     Every weight must be present, of the right shape and finite; every problem is reported before a model is made.
     Links are followed, because the Hub's cache consists of them; what they point to is only read, as JSON or weights.
@@ -76,8 +81,9 @@ def load_checkpoint(
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder: pass one that holds config.json or params.json.")
+    content = None
     if (folder / "config.json").is_file():
-        config, weights = _read_hugging_face(folder)
+        config, weights, content = _read_hugging_face(folder)
     elif (folder / "params.json").is_file():
         config, weights = _read_meta(folder)
     else:
@@ -86,7 +92,7 @@ def load_checkpoint(
             f"{folder} holds neither config.json (Hugging Face) nor params.json (Meta), but {found}: "
             "pass the folder that holds one of them."
         )
-    return model_from_weights(config, weights, dtype=dtype, device=device, source=str(folder))
+    return model_from_weights(config, weights, dtype=dtype, device=device, source=str(folder), relative=content)
 
 
 def model_from_weights(
@@ -95,17 +101,21 @@ def model_from_weights(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     source: str = "these weights",
+    relative: dict | None = None,
 ) -> Llama:
-    """A model of this config that holds these weights, which carry our names.
+    """A model of this config that holds these weights, which carry our names; `relative` is as in `make_relative`.
 
     Raises:
         ValueError: listing every weight that is missing, left over, of another shape or not finite.
     """
     if dtype not in READ_DTYPES:
         raise ValueError(f"dtype={dtype!r} is none of {READ_DTYPES}: pass one of them, such as torch.bfloat16.")
-    _require_plausible(config, weights, source)
-    with torch.device("meta"):
-        model = Llama(config)
+    _require_plausible(config, weights, source, relative or {})
+    try:
+        with torch.device("meta"):
+            model = make_relative(config, relative) if relative else Llama(config)
+    except BAD_CONFIG as error:
+        raise ValueError(f"{source}: {error}") from error
     wanted = dict(model.named_parameters(remove_duplicate=False))
     if config.tie_embeddings and (embedding := weights.get("tok_embeddings.weight")) is not None:
         same = torch.equal(weights.get("lm_head.weight", embedding), embedding)
@@ -161,11 +171,13 @@ def fetch_checkpoint(name: str) -> Path:
         ) from None
 
 
-def _require_plausible(config, weights, source):
+def _require_plausible(config, weights, source, relative):
     """Refuse sizes far beyond what the file holds before a loop or a table of that size is made."""
+    n_experts = settings_of(relative).get("num_experts", 0) if relative else 0  # each is several weights
     most = 100 * max((weight.numel() for weight in weights.values()), default=1)
     rows = max(config.vocab_size, config.hidden_dim, config.n_heads * config.head_dim)
-    if config.n_layers > 100 + len(weights) or rows * config.dim > most:
+    modules = max(config.n_layers, config.n_layers * n_experts // 10)
+    if modules > 100 + len(weights) or rows * config.dim > most:
         raise ValueError(
             f"{source}: {config} needs far more than the {len(weights)} weights found: "
             "the config belongs to another model, or is damaged: fetch it again."
@@ -236,6 +248,7 @@ def _read_json(path):
 
 def weights_to_hugging_face(model: Llama) -> dict[str, torch.Tensor]:
     """The model's weights under Hugging Face's names; a tied matrix is stored once, as there."""
+    require_plain(model, "save_checkpoint", "keep it with torch.save(model.state_dict(), …) and its config.json")
     names = name_map(model.config.n_layers)
     if model.config.tie_embeddings:
         del names["lm_head.weight"]
@@ -274,8 +287,11 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
     """
     kind = content.get("model_type")
     if kind != "llama":
+        why = f"{UNKNOWN[kind]}. " if _is_in(UNKNOWN, kind) else ""
+        why += "Only load_checkpoint opens it. " if _is_in(FAMILIES, kind) else ""
         raise ValueError(
-            f"{source} describes a {kind!r} model, not 'llama': this course reads only LLaMA, such as SmolLM2-135M."
+            f"{source} describes a {kind!r} model, not 'llama': {why}This course reads LLaMA, such as SmolLM2-135M, "
+            f"and its relatives {', '.join(FAMILIES)}."
         )
     unknown = {"attention_bias": (False, None), "mlp_bias": (False, None), "hidden_act": ("silu", None)}
     unknown |= {"quantization_config": (None,), "pretraining_tp": (1, None), "partial_rotary_factor": (1.0, None)}
@@ -301,6 +317,23 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
         raise ValueError(f"{source}: {error}") from error
 
 
+def _is_in(table, kind):
+    return isinstance(kind, str) and kind in table
+
+
+def _relative_config(content, source):
+    """The LlamaConfig below a relative, and all of its settings."""
+    try:
+        content = settings_of(content)
+        plain = {name: value for name, value in content.items() if name not in PARTS} | {"model_type": "llama"}
+        if angles in FAMILIES[content["model_type"]].edits:
+            full = content["rope_parameters"]["full_attention"]
+            plain |= {"rope_parameters": None, "rope_scaling": None, "rope_theta": full["rope_theta"]}
+        return config_from_hugging_face(plain, source), content
+    except BAD_CONFIG as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
 def _rope_from_hugging_face(content, source):
     """rope_theta and our rope_scaling, from the old place (rope_theta, rope_scaling) or the new (rope_parameters)."""
     rope = {}
@@ -319,7 +352,11 @@ def _rope_from_hugging_face(content, source):
 
 
 def _read_hugging_face(folder):
-    config = config_from_hugging_face(_read_json(folder / "config.json"), str(folder / "config.json"))
+    content, source = _read_json(folder / "config.json"), str(folder / "config.json")
+    is_relative = _is_in(FAMILIES, content.get("model_type"))
+    config, content = (
+        _relative_config(content, source) if is_relative else (config_from_hugging_face(content, source), None)
+    )
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         listed = _read_json(index).get("weight_map")
@@ -342,7 +379,12 @@ def _read_hugging_face(folder):
         except Exception as error:  # safetensors' own; or PyTorch's, with its stack, for an impossible shape
             why = str(error).partition("\n")[0]
             raise ValueError(f"{path} is damaged or cut short ({why}): fetch the file again.") from error
-    return config, _rename(theirs, config.n_layers, "hf")
+    if not is_relative:
+        return config, _rename(theirs, config.n_layers, "hf"), None
+    try:
+        return config, our_weights(theirs, config, content), content
+    except BAD_CONFIG as error:
+        raise ValueError(f"{folder}: weights and config.json do not fit ({error}): fetch them again.") from error
 
 
 def _rename(theirs, n_layers, style):

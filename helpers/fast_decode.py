@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from helpers.model import GroupedQueryAttention, Llama, SwiGLU, apply_rope
+from helpers.relatives import require_plain
 
 
 def prepare_for_decoding(model: Llama, weights: str | None = None) -> Llama:
@@ -25,7 +26,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None) -> Llama:
         a LLaMA of the same config, with the same forward, cache and embedding.
 
     Raises:
-        ValueError: if weights is another word, or the model is prepared already.
+        ValueError: if weights is another word, the model is prepared already, or a relative.
 
     Source:
         int8 with a scale per row: LLM.int8, arXiv 2208.07339, section 2; notebook 07.
@@ -34,6 +35,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None) -> Llama:
         raise ValueError(f"weights={weights!r} is not known: use None, 'bfloat16' or 'int8'.")
     if isinstance(model.lm_head, _SplitLinear | _SmallLinear):
         raise ValueError("this model is prepared already: pass the one that it was made from.")
+    require_plain(model, "prepare_for_decoding", "generate with the model itself")
     first = model.tok_embeddings.weight
     if first.device.type != "cpu":
         return model  # an accelerator already uses all of its cores for a single vector

@@ -240,13 +240,19 @@ class GroupedQueryAttention(nn.Module):
         self.v_proj = nn.Linear(config.dim, config.n_kv_heads * config.head_dim, bias=False)
         self.o_proj = nn.Linear(config.n_heads * config.head_dim, config.dim, bias=False)
 
+    def heads(self, x):
+        """Queries (B, H, T, h), keys and values (B, K, T, h) of x (B, T, D), none of them turned."""
+        projected = (proj(x) for proj in (self.q_proj, self.k_proj, self.v_proj))  # (B, T, heads * h) each
+        return tuple(y.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for y in projected)
+
     def project(self, x, cos, sin):
-        """Queries (B, H, T, h), keys and values (B, K, T, h) of x (B, T, D); q and k are turned, v is not."""
-        q, k, v = (
-            proj(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, T, heads * h) -> (B, heads, T, h)
-            for proj in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        """The heads of x, q and k turned, v not."""
+        q, k, v = self.heads(x)
         return apply_rope(q, cos, sin), apply_rope(k, cos, sin), v
+
+    def mix(self, q, k, v, visible):
+        """Each query's mixture of the values it may see, (B, H, T, h); k and v are (B, H, S, h)."""
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None and q.shape[2] > 1)
 
     def forward(self, x, cos, sin, visible=None, cache=None, layer=0):
         """Attend: (B, T, D) to (B, T, D).
@@ -255,14 +261,12 @@ class GroupedQueryAttention(nn.Module):
             x: normalised residual stream, (B, T, D).
             cos, sin: (T, h/2) or (B, 1, T, h/2).
             visible: (T, S) or (B, 1, T, S) bool, True = may attend; None: plain causal with S = T, or all for T = 1.
-            cache: KVCache to read and extend, or None.
-            layer: this block's place in the cache.
+            cache, layer: KVCache to read and extend, or None, and this block's place in it.
         """
         q, k, v = self.project(x, cos, sin)
         if cache is not None:
             k, v = cache.update(layer, k, v)
-        k, v = repeat_kv(k, self.n_rep), repeat_kv(v, self.n_rep)  # (B, H, S, h)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None and x.shape[1] > 1)
+        mixed = self.mix(q, repeat_kv(k, self.n_rep), repeat_kv(v, self.n_rep), visible)
         return self.o_proj(mixed.transpose(1, 2).flatten(-2))  # (B, H, T, h) -> (B, T, H * h) -> (B, T, D)
 
 
@@ -378,9 +382,8 @@ class Llama(nn.Module):
             x = self.tok_embeddings(tokens)  # (B, T) -> (B, T, D)
             cos, sin, visible = self.rotation_and_mask(tokens.shape[1], n_cached, n_pad, tokens.device)
             for layer, block in enumerate(self.layers):
-                x = block(x, cos, sin, visible, cache, layer)
-            x = self.final_norm(x[:, -1:] if last_only else x)
-            logits = self.lm_head(x)  # (B, T, D) -> (B, T, V)
+                x = block(x, *self.at_layer(layer, cos, sin, visible), cache, layer)
+            logits = self.lm_head(self.final_norm(x[:, -1:] if last_only else x))  # (B, T, D) -> (B, T, V)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if cache is not None:  # last, so that a call that fails changes neither
             cache.length, cache.n_pad = n_cached + tokens.shape[1], n_pad
@@ -422,6 +425,10 @@ class Llama(nn.Module):
             positions = (positions - n_pad).clamp(min=0)
         angles = rope_angles(positions, self.inv_freq.to(positions.device))
         return angles.cos(), angles.sin(), visible
+
+    def at_layer(self, layer, cos, sin, visible):
+        """This layer's share of what rotation_and_mask made: in LLaMA the same for all (not in its relatives)."""
+        return cos, sin, visible
 
     def new_cache(self, batch_size: int, max_seq_len: int | None = None) -> KVCache:
         """An empty cache of the model's dtype and device, for max_seq_len tokens (default: the config's)."""

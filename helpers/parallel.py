@@ -29,6 +29,7 @@ from helpers.checkpoint import config_from_hugging_face, load_checkpoint, name_m
 from helpers.config import LlamaConfig
 from helpers.generate import generate
 from helpers.model import Llama
+from helpers.relatives import require_plain
 from helpers.text import encode, load_tokenizer
 
 
@@ -64,8 +65,9 @@ def split_model(model: Llama, mesh: DeviceMesh) -> Llama:
     `model.config` then holds this rank's numbers of heads, so that a cache has the size of this rank's part.
 
     Raises:
-        ValueError: if heads, hidden units or vocabulary cannot be dealt out evenly.
+        ValueError: if heads, hidden units or vocabulary cannot be dealt out evenly, or the model is a relative.
     """
+    require_plain(model, "split_model", "run it in one process")
     config, n_ranks = model.config, mesh.size()
     require_divisible(config, n_ranks)
     parallelize_module(model, mesh, parallel_plan(config))

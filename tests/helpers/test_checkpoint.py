@@ -334,7 +334,7 @@ def test_a_tied_matrix_is_copied_once(monkeypatch):
 
 
 OTHERS = [  # what the config.json of another model says
-    {"model_type": "mistral"}, {"model_type": None}, {"attention_bias": True}, {"mlp_bias": True},
+    {"model_type": "gpt_neox"}, {"model_type": None}, {"attention_bias": True}, {"mlp_bias": True},
     {"quantization_config": {"bits": 4}}, {"pretraining_tp": 2}, {"partial_rotary_factor": 0.5},
     {"rope_parameters": {"rope_type": "yarn"}}, {"rope_scaling": {"rope_type": "dynamic"}},
 ]  # fmt: skip

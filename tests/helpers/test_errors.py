@@ -34,6 +34,7 @@ from helpers.assets import stored_result
 from helpers.checkpoint import load_checkpoint, model_from_weights, save_checkpoint
 from helpers.fast_decode import prepare_for_decoding
 from helpers.model import Llama, LlamaConfig, apply_rope, causal_visible, rope_inv_freq
+from helpers.relatives import make_relative
 from tests.support.answers import WRONG
 from tests.support.course import ROOT
 from tests.support.files import META, OURS, meta_weights
@@ -156,6 +157,10 @@ def opened(at, edit=None, **files):
         path = folder / name.replace("__", ".")
         path.unlink() if new is None else path.write_text(new)
     return load_checkpoint(folder)
+
+
+def related(family, **settings):
+    return make_relative(OURS, {"model_type": family} | settings)
 
 
 def opened_meta(at, weights=None, spoil=None, **params):
@@ -462,6 +467,28 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
         (lambda at: opened_meta(at, meta_weights(OURS), inflate), NOT_OPENED + "bytes, but unpacks to 1,000,000)"),
         (lambda at: opened_meta(at, meta_weights(OURS) | {"norm.weight": 3}), NOT_OPENED + "norm.weight is no"),
         (lambda at: opened_meta(at, {"a": torch.ones(1).expand(10**6)}), NOT_OPENED + "tensors claim 4,000,000 bytes"),
+    ],
+    "relatives": [
+        (lambda at: related("gpt2"), "model_type='gpt2' is not known: use one of mistral, qwen2"),
+        (lambda at: related("qwen3", attention_bias=True), "attention_bias=True is no part of 'qwen3' here, only F"),
+        (lambda at: related("olmo2", rope_scaling={"a": 1}, rope_parameters={"a": 1}), "are both set: remove one of"),
+        (lambda at: related("gemma2", layer_types=["full"]), "layer_types=['full']: 2 of 'sliding_attention' or"),
+        (lambda at: related("smollm3", no_rope_layers=[1]), "no_rope_layers=[1]: 2 of 0 (stands still) or 1 (turns)"),
+        (lambda at: related("phi3", partial_rotary_factor=2), "partial_rotary_factor=2 must be a finite number > 0 a"),
+        (lambda at: related("phi3", rope_scaling={"type": "su"}), "RoPE type 'su' is not known here, only 'default'"),
+        (lambda at: related("gemma2", hidden_activation="gelu"), "'gelu': only 'gelu_pytorch_tanh' is known here. Use"),
+        (lambda at: related("granite", logits_scaling=0), "logits_scaling=0 must be a finite number > 0"),
+        (lambda at: related("gemma2", attn_logit_softcapping=-1), "attn_logit_softcapping=-1 … > 0, or null"),
+        (lambda at: related("mixtral", num_experts=1), "num_experts_per_tok=2 exceeds num_experts=1: use another"),
+        (lambda at: related("gpt_oss", num_experts=4, swiglu_limit=0), "swiglu_limit=0 must be a finite number > 0"),
+        (lambda at: prepare_for_decoding(related("qwen2")), "prepare_for_decoding knows plain LLaMA only, and this "
+         "'qwen2' model has more (biases), which would be lost: generate with the model itself"),
+        (lambda at: save_checkpoint(related("qwen3"), at.folder / "new"), "(NormPerHead), which … keep it with torch"),
+        (lambda at: parallel.split_model(related("mistral"), None), "(speeds and windows), which would be lost: run"),
+        (lambda at: opened(at, {"model_type": "mistral", "hidden_act": "gelu"}), "config.json: hidden_act='gelu' is"),
+        (lambda at: opened(at, {"model_type": "mistral", "sliding_window": 0}), "sliding_window=0 must be a whole num"),
+        (lambda at: at.patch.setattr(checkpoint, "our_weights", raiser(RuntimeError("split")))
+         or opened(at, {"model_type": "mistral"}), "weights and config.json do not fit (split): fetch them again"),
     ],
     "parallel": [
         (lambda at: parallel.require_divisible(TINY, 3), "n_heads=4 cannot be dealt out to 3 processes: " + DIVIDE),

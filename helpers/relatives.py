@@ -1,0 +1,617 @@
+"""LLaMA's relatives: today's open models are LLaMA plus a few edits, and a family is a row of the table at the end.
+
+An edit is one idea. It changes one of three things:
+    a lens   who turns how fast (`Relative.speeds`) and who sees how far (`Relative.windows`), layer by layer
+    a part   a class in front of a module's own class, whose methods then come first (`put`)
+    storage  where the same numbers stand in a file
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from helpers.config import LlamaConfig
+from helpers.masks import sliding_window
+from helpers.model import Llama, RMSNorm, SwiGLU, causal_visible, rope_inv_freq
+from helpers.validate import require_number, require_positive_int
+
+
+class Relative(Llama):
+    """A LLaMA whose layers may differ in what they turn and in how far they see.
+
+    Attributes:
+        family: its name, as config.json's model_type.
+        speeds: (n_layers, h/2) [rad/token]; 0 where a pair stands still.
+        lengths: (n_layers,) factor on turned queries and keys; 1 but for YaRN.
+        windows: for each layer the number of tokens that it sees, itself included; None: all.
+    """
+
+    def __init__(self, config: LlamaConfig, family: str):
+        super().__init__(config)
+        self.family = family
+        self.inv_freq = self.inv_freq.repeat(config.n_layers, 1, 1)  # (n_layers, 1, h/2): angles get a row per layer
+        self.lengths = [1.0] * config.n_layers
+        self.windows = [None] * config.n_layers
+
+    @property
+    def speeds(self) -> torch.Tensor:
+        """A view: write into it to change a layer's speeds."""
+        return self.inv_freq[:, 0]
+
+    def rotation_and_mask(self, n_query, n_cached=0, n_pad=None, device=None):
+        """As in Llama, but with a row of angles (…, n_layers, T, h/2) and a mask for each layer."""
+        cos, sin, visible = super().rotation_and_mask(n_query, n_cached, n_pad, device)
+        key = torch.arange(n_cached + n_query, device=device)
+        masks = {}
+        for window in set(self.windows):
+            masks[window] = visible
+            if window is not None and window < len(key):
+                seen = causal_visible(n_query, len(key), device) if visible is None else visible
+                masks[window] = seen & sliding_window(key[n_cached:], key, window)
+        return cos, sin, [masks[window] for window in self.windows]
+
+    def at_layer(self, layer, cos, sin, visible):
+        """This layer's row of the angles, (1, T, h/2) or (B, 1, T, h/2), and its mask."""
+        own = (..., slice(layer, layer + 1), slice(None), slice(None))
+        return cos[own] * self.lengths[layer], sin[own] * self.lengths[layer], visible[layer]
+
+
+class Edit(nn.Module):
+    """Marks what plain LLaMA does not do."""
+
+
+def put(edit: type, module: nn.Module, **settings):
+    """Put an edit in front of a module's class, in place; the settings become the module's attributes."""
+    module.__class__ = type(edit.__name__, (edit, type(module)), {})
+    for name, value in settings.items():
+        setattr(module, name, value)
+
+
+def require_plain(model: Llama, doing: str, instead: str):
+    """Raise ValueError if the model is a relative, or a LLaMA that holds an edit or a bias."""
+    edits = {type(part).__name__ for part in model.modules() if isinstance(part, Edit)}
+    edits |= {"biases" for part in model.modules() if isinstance(part, nn.Linear) and part.bias is not None}
+    if isinstance(model, Relative) or edits:
+        raise ValueError(
+            f"{doing} knows plain LLaMA only, and this {getattr(model, 'family', 'llama')!r} model has more "
+            f"({', '.join(sorted(edits)) or 'speeds and windows'}), which would be lost: {instead}."
+        )
+
+
+# ------------------------------------------------------------------------------------------ edits of the two lenses
+
+
+def layer_types(content: dict, n_layers: int) -> list[str]:
+    """'sliding_attention' or 'full_attention' for each layer, as listed, or by the rule of older files."""
+    types = content.get("layer_types")
+    if types is None:
+        pattern, first = content.get("sliding_window_pattern"), content.get("max_window_layers", 0)
+        require_positive_int("sliding_window_pattern", pattern or 1)
+        slides = [(layer + 1) % pattern != 0 if pattern else layer >= first for layer in range(n_layers)]
+        if not pattern and content.get("sliding_window") is None:
+            slides = [False] * n_layers
+        types = ["sliding_attention" if slide else "full_attention" for slide in slides]
+    if len(types) != n_layers or not set(types) <= {"sliding_attention", "full_attention"}:
+        raise ValueError(f"layer_types={types!r}: {n_layers} of 'sliding_attention' or 'full_attention' are needed.")
+    return types
+
+
+def window(model: Relative, content: dict):
+    """A layer that slides sees only the last tokens. Mistral 7B, arXiv 2310.06825; `sliding_window_overlay`."""
+    types = layer_types(content, model.config.n_layers)
+    if "sliding_attention" in types:
+        require_positive_int("sliding_window", content["sliding_window"])
+    model.windows = [content["sliding_window"] if kind == "sliding_attention" else None for kind in types]
+
+
+def no_rope(model: Relative, content: dict):
+    """Some layers turn nothing. arXiv 2501.18795; `SmolLM3Attention`: there 1 means that a layer *turns*."""
+    n_layers, turns = model.config.n_layers, content["no_rope_layers"]
+    if turns is None:
+        turns = [int((layer + 1) % content["no_rope_layer_interval"] != 0) for layer in range(n_layers)]
+    if len(turns) != n_layers or not set(turns) <= {0, 1}:
+        raise ValueError(f"no_rope_layers={turns!r}: {n_layers} of 0 (stands still) or 1 (turns) are needed.")
+    model.speeds[[turn == 0 for turn in turns]] = 0
+
+
+def angles(model: Relative, content: dict):
+    """Layers that slide may turn by another rule: two bases, YaRN, or a part of the head. `Gemma3RotaryEmbedding`."""
+    for layer, kind in enumerate(layer_types(content, model.config.n_layers)):
+        model.speeds[layer], model.lengths[layer] = turning(content["rope_parameters"][kind], model.config.head_dim)
+
+
+def turning(rope: dict, head_dim: int) -> tuple[torch.Tensor, float]:
+    """Speeds (h/2,) [rad/token] and length of one entry of rope_parameters; pairs that stand still come last."""
+    rope = {"rope_type": "default", "partial_rotary_factor": 1.0} | rope
+    theta, share, kind = rope.pop("rope_theta"), rope.pop("partial_rotary_factor"), rope.pop("rope_type")
+    require_number("partial_rotary_factor", share, lambda share: 0 < share <= 1, "> 0 and <= 1")
+    if kind not in ("default", "linear", "llama3", "yarn") or (kind == "yarn" and share != 1):
+        raise ValueError(
+            f"RoPE type {kind!r} is not known here, only 'default', 'linear', 'llama3', 'yarn': use another."
+        )
+    if kind == "yarn":
+        return yarn(head_dim, theta, **rope)
+    scaling = None if kind == "default" else {"type": kind, **rope}
+    speeds = rope_inv_freq(int(head_dim * share), theta, scaling)
+    return F.pad(speeds, (0, head_dim // 2 - len(speeds))), 1.0
+
+
+def yarn(head_dim, theta, *, factor, original_max_position_embeddings, beta_fast=32.0, beta_slow=1.0, truncate=True,
+         attention_factor=None):  # fmt: skip
+    """Slow the pairs that hardly turn within the trained length. arXiv 2309.00071; `_compute_yarn_parameters`."""
+    speeds = rope_inv_freq(head_dim, theta)
+    low, high = (  # the pairs that finish so many turns
+        head_dim * math.log(original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(theta))
+        for turns in (beta_fast, beta_slow)
+    )
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    slowed = (torch.arange(head_dim // 2, device="cpu") - low) / (high - low or 0.001)
+    speeds = torch.lerp(speeds, speeds / factor, slowed.clamp(0, 1))
+    return speeds, attention_factor or 0.1 * math.log(max(factor, 1.0)) + 1.0
+
+
+# ------------------------------------------------------------------------------------------------ edits of the parts
+
+
+def _biased(linear):
+    linear.bias = nn.Parameter(torch.zeros(linear.out_features))
+
+
+def _norms(config, **widths):
+    return {name: RMSNorm(width, config.norm_eps) for name, width in widths.items()}
+
+
+def biases(model: Relative, content: dict):
+    """A fixed arrow on queries, keys and values, before the turn. Qwen2, arXiv 2407.10671; `Qwen2Attention`."""
+    for attention in (block.attention for block in model.layers):
+        for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
+            _biased(linear)
+        if content.get("attention_bias"):  # gpt-oss: on what attention writes, too
+            _biased(attention.o_proj)
+
+
+def qk_norm(model: Relative, content: dict):
+    """Norms on queries and keys of each head, before the turn. Qwen3, arXiv 2505.09388; `Qwen3Attention.forward`."""
+
+    class NormPerHead(Edit):
+        def heads(self, x):
+            q, k, v = super().heads(x)
+            return self.q_norm(q), self.k_norm(k), v
+
+    h = model.config.head_dim
+    for block in model.layers:
+        put(NormPerHead, block.attention, **_norms(model.config, q_norm=h, k_norm=h))
+
+
+def qk_norm_whole(model: Relative, content: dict):
+    """Norms on whole queries and keys, all heads at once. OLMo 2, arXiv 2501.00656; `Olmo2Attention.forward`."""
+
+    class NormWhole(Edit):
+        def heads(self, x):
+            q, k, v = super().heads(x)
+            q, k = (
+                norm(y.transpose(1, 2).flatten(-2)).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+                for norm, y in ((self.q_norm, q), (self.k_norm, k))
+            )
+            return q, k, v
+
+    for attention in (block.attention for block in model.layers):
+        widths = {"q_norm": attention.q_proj.out_features, "k_norm": attention.k_proj.out_features}
+        put(NormWhole, attention, **_norms(model.config, **widths))
+
+
+def norm_after(model: Relative, content: dict):
+    """What is added is normed, not what is read. OLMo 2, arXiv 2501.00656; `Olmo2DecoderLayer.forward`."""
+
+    class NormAfter(Edit):
+        def forward(self, x, *shared):
+            x = x + self.attention_norm(self.attention(x, *shared))
+            return x + self.ffn_norm(self.feed_forward(x))
+
+    for block in model.layers:
+        put(NormAfter, block)
+
+
+def norms_around(model: Relative, content: dict):
+    """Both are normed. Gemma 2, arXiv 2408.00118; `Gemma3DecoderLayer.forward`."""
+
+    class NormsAround(Edit):
+        def forward(self, x, *shared):
+            x = x + self.attention_out_norm(self.attention(self.attention_norm(x), *shared))
+            return x + self.ffn_out_norm(self.feed_forward(self.ffn_norm(x)))
+
+    for block in model.layers:
+        put(
+            NormsAround,
+            block,
+            **_norms(model.config, attention_out_norm=model.config.dim, ffn_out_norm=model.config.dim),
+        )
+
+
+def gain_plus_one(model: Relative, content: dict):
+    """Every gain is 1 + weight, those of other edits too, so this one comes last. Gemma; `Gemma3RMSNorm`."""
+
+    class GainPlusOne(Edit):
+        def forward(self, x):
+            wide = x.float()
+            normalised = wide * torch.rsqrt(wide.pow(2).mean(dim=-1, keepdim=True) + self.eps)
+            return (normalised * (1 + self.weight.float())).to(x.dtype)
+
+    for norm in [part for part in model.modules() if isinstance(part, RMSNorm)]:
+        put(GainPlusOne, norm)
+        nn.init.zeros_(norm.weight)
+
+
+def gelu_gate(model: Relative, content: dict):
+    """GELU, in its tanh form, in SiLU's place. GEGLU, arXiv 2002.05202; `Gemma3MLP`."""
+
+    class GeluGate(Edit):
+        def forward(self, x):
+            return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
+
+    for name in ("hidden_act", "hidden_activation"):
+        if content[name] not in ("gelu_pytorch_tanh", None):
+            raise ValueError(
+                f"{name}={content[name]!r}: only 'gelu_pytorch_tanh' is known here. Use another checkpoint."
+            )
+    for block in model.layers:
+        put(GeluGate, block.feed_forward)
+
+
+def scales(model: Relative, content: dict):
+    """Constants on embedding, scores, branches and logits. `GraniteModel`; `Gemma3Attention`: its query scalar."""
+
+    class Scaled(Edit):
+        def forward(self, *given):
+            given = super().forward(*given)
+            return given * torch.tensor(self.scale, dtype=given.dtype, device=given.device)
+
+    class ScaledQuery(Edit):
+        def heads(self, x):
+            q, k, v = super().heads(x)
+            return q * (self.score_scale * math.sqrt(self.head_dim)), k, v  # attention divides by √h
+
+    gemma = "query_pre_attn_scalar" in content
+    names = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+    for name in ("query_pre_attn_scalar",) if gemma else names:
+        require_number(name, content[name], lambda value: value > 0, "> 0")
+    score_scale = content["query_pre_attn_scalar"] ** -0.5 if gemma else content["attention_multiplier"]
+    put(Scaled, model.tok_embeddings, scale=model.config.dim**0.5 if gemma else content["embedding_multiplier"])
+    for block in model.layers:
+        put(ScaledQuery, block.attention, score_scale=score_scale)
+        for part in () if gemma else (block.attention, block.feed_forward):
+            put(Scaled, part, scale=content["residual_multiplier"])
+    if not gemma:
+        put(Scaled, model.lm_head, scale=1 / content["logits_scaling"])
+
+
+def _hidden(scores, visible):
+    """Scores (B, H, T, S) with -inf where a query may not look."""
+    visible = causal_visible(*scores.shape[-2:], scores.device) if visible is None else visible
+    return scores.masked_fill(~visible, float("-inf"))
+
+
+def soft_caps(model: Relative, content: dict):
+    """No score or logit leaves (-cap, cap). Gemma 2, arXiv 2408.00118; its `eager_attention_forward`."""
+
+    class CappedScores(Edit):
+        def mix(self, q, k, v, visible):
+            scores = self.cap * torch.tanh(q @ k.transpose(-2, -1) / math.sqrt(self.head_dim) / self.cap)
+            return _hidden(scores, visible).softmax(dim=-1, dtype=torch.float32).to(q.dtype) @ v
+
+    class CappedLogits(Edit):
+        def forward(self, x):
+            return self.cap * torch.tanh(super().forward(x) / self.cap)
+
+    places = {"attn_logit_softcapping": [block.attention for block in model.layers]}
+    places["final_logit_softcapping"] = [model.lm_head]
+    for (name, parts), edit in zip(places.items(), (CappedScores, CappedLogits), strict=True):
+        if content[name] is not None:
+            require_number(name, content[name], lambda cap: cap > 0, "> 0, or null")
+            for part in parts:
+                put(edit, part, cap=content[name])
+
+
+def sinks(model: Relative, content: dict):
+    """A column that takes attention and gives nothing: a learned score per head. gpt-oss, arXiv 2508.10925."""
+
+    class Sinks(Edit):
+        def mix(self, q, k, v, visible):
+            scores = _hidden(q @ k.transpose(-2, -1) / math.sqrt(self.head_dim), visible)
+            column = self.sinks[:, None, None].expand(*scores.shape[:-1], 1)
+            return torch.cat((scores, column), dim=-1).softmax(dim=-1)[..., :-1].to(v.dtype) @ v
+
+    for block in model.layers:
+        put(Sinks, block.attention, sinks=nn.Parameter(torch.zeros(model.config.n_heads)))
+
+
+class Experts(Edit):
+    """Several feed-forwards; each token goes through the few that its router likes best, and adds them by their share.
+
+    The softmax over the chosen ones is the softmax over all, renormalised. Mixtral, arXiv 2401.04088;
+    `MixtralTopKRouter`, `MixtralExperts`, `GptOssExperts`.
+    """
+
+    def __init__(self, config: LlamaConfig, hidden_dim: int, n_experts: int, n_chosen: int, renormalise: bool):
+        super().__init__()
+        self.n_chosen, self.renormalise = n_chosen, renormalise
+        self.router = nn.Linear(config.dim, n_experts, bias=False)
+        self.experts = nn.ModuleList(SwiGLU(config.dim, hidden_dim) for _ in range(n_experts))
+        for weight in self.parameters():
+            nn.init.normal_(weight, std=0.02)
+
+    def forward(self, x):
+        """(B, T, D) to (B, T, D)."""
+        rows = x.flatten(0, 1)  # (B, T, D) -> (B * T, D)
+        shares, chosen = self.router(rows).softmax(dim=-1, dtype=torch.float32).topk(self.n_chosen, dim=-1)
+        if self.renormalise:
+            shares = shares / shares.sum(dim=-1, keepdim=True)
+        y = torch.zeros_like(rows)
+        for number, expert in enumerate(self.experts):
+            row, place = torch.where(chosen == number)  # who chose it, and as which of its choices
+            if len(row):
+                y = y.index_add(0, row, expert(rows[row]) * shares[row, place, None].to(x.dtype))
+        return y.view_as(x)
+
+
+def experts(model: Relative, content: dict):
+    """Experts in the feed-forward's place, in all layers or in some."""
+    n_experts, n_chosen = content["num_experts"], content["num_experts_per_tok"]
+    hidden_dim = content.get("moe_intermediate_size", model.config.hidden_dim)
+    for name, value in (("num_experts_per_tok", n_chosen), ("moe_intermediate_size", hidden_dim)):
+        require_positive_int(name, value)
+    if not n_chosen <= n_experts:
+        raise ValueError(f"num_experts_per_tok={n_chosen} exceeds num_experts={n_experts}: use another checkpoint.")
+    for layer, block in enumerate(model.layers):
+        dense = layer in (content.get("mlp_only_layers") or ()) or (layer + 1) % content.get("decoder_sparse_step", 1)
+        if not dense:
+            settings = hidden_dim, n_experts, n_chosen, content.get("norm_topk_prob", True)
+            block.feed_forward = Experts(model.config, *settings)
+
+
+def clamped_gate(model: Relative, content: dict):
+    """gpt-oss' experts: clamped, one is added to each value, biases everywhere. `GptOssExperts._apply_gate`."""
+
+    class ClampedGate(Edit):
+        def forward(self, x):
+            gate = self.gate_proj(x).clamp(max=self.limit)
+            up = self.up_proj(x).clamp(-self.limit, self.limit)
+            return self.down_proj((up + 1) * gate * torch.sigmoid(self.alpha * gate))
+
+    limit, alpha = content["swiglu_limit"], content["swiglu_alpha"]
+    for name in ("swiglu_limit", "swiglu_alpha"):
+        require_number(name, content[name], lambda value: value > 0, "> 0")
+    for block in model.layers:
+        for linear in (part for part in block.feed_forward.modules() if isinstance(part, nn.Linear)):
+            _biased(linear)
+        for expert in block.feed_forward.experts:
+            put(ClampedGate, expert, limit=limit, alpha=alpha)
+
+
+# ----------------------------------------------------------------------------------------------- edits of the storage
+
+
+def split_phi3(weights: dict, config: LlamaConfig, content: dict) -> dict:
+    """q, k, v and gate, up stand in one matrix each; what turns comes first in a head. `Phi3Attention`."""
+    h, ours = config.head_dim, {}
+    half = int(h * content["rope_parameters"]["full_attention"].get("partial_rotary_factor", 1.0)) // 2
+    for name, weight in weights.items():
+        if name.endswith("qkv_proj.weight"):
+            parts = weight.split([h * config.n_heads, h * config.n_kv_heads, h * config.n_kv_heads])
+            turned, still = torch.arange(2 * half).view(2, -1), torch.arange(2 * half, h).view(2, -1)
+            order = torch.cat((turned, still), dim=1).flatten()  # pairs (i, i + half) to (i, i + h/2)
+            for letter, part in zip("qkv", parts, strict=True):
+                part = part if letter == "v" else part.unflatten(0, (-1, h))[:, order].flatten(0, 1)
+                ours[name.replace("qkv_proj", f"{letter}_proj")] = part
+        elif name.endswith("gate_up_proj.weight"):
+            gate, up = weight.chunk(2)
+            ours |= {name.replace("gate_up_proj", "gate_proj"): gate, name.replace("gate_up_proj", "up_proj"): up}
+        else:
+            ours[name] = weight
+    return ours
+
+
+def split_gpt_oss(weights: dict, config: LlamaConfig, content: dict) -> dict:
+    """All experts stand in one tensor, transposed, gate and up in turn. `GptOssExperts`."""
+    ours = {}
+    for name, weight in weights.items():
+        place, _, part = name.partition(".experts.")
+        what = {"_bias": "bias"}.get(part[-5:], "weight")
+        for number, own in enumerate(weight if part else ()):
+            own, start = own.T if what == "weight" else own, f"{place}.experts.{number}"
+            if part.startswith("gate_up_proj"):
+                ours |= {f"{start}.gate_proj.{what}": own[::2], f"{start}.up_proj.{what}": own[1::2]}
+            else:
+                ours[f"{start}.down_proj.{what}"] = own
+        if not part:
+            ours[name] = weight
+    return ours
+
+
+# --------------------------------------------------------------------------------------------------------- the table
+
+
+@dataclass(frozen=True)
+class Family:
+    """One row: the edits in order, the settings of config.json that they read, and where storage differs.
+
+    A setting that a family's row does not name must have the value that means nothing (NEUTRAL).
+    """
+
+    edits: tuple[Callable, ...]
+    settings: dict = field(default_factory=dict)  # with the value that transformers takes if config.json has none
+    words: dict = field(default_factory=dict)  # in names of weights: theirs -> ours, before WORDS
+    storage: Callable | None = None
+
+
+WINDOW = {"sliding_window": None}
+SOME_WINDOWS = {"sliding_window": 4096, "layer_types": None}
+QWEN_WINDOWS = SOME_WINDOWS | {"use_sliding_window": False, "max_window_layers": 28}
+OLMO = {".post_attention_layernorm.": ".attention_norm.", ".post_feedforward_layernorm.": ".ffn_norm."}
+GEMMA = {"hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, "head_dim": 256,
+         "query_pre_attn_scalar": 256}  # fmt: skip
+GEMMA_NORMS = {
+    ".post_attention_layernorm.": ".attention_out_norm.", ".pre_feedforward_layernorm.": ".ffn_norm.",
+    ".post_feedforward_layernorm.": ".ffn_out_norm.",
+}  # fmt: skip
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2}
+
+FAMILIES = {
+    "mistral": Family((window,), {"sliding_window": 4096}),
+    "qwen2": Family((biases, window), QWEN_WINDOWS),
+    "qwen3": Family((qk_norm, window), QWEN_WINDOWS | {"head_dim": 128}),
+    "olmo2": Family((norm_after, qk_norm_whole), {"rms_norm_eps": 1e-5}, OLMO),
+    "olmo3": Family(
+        (norm_after, qk_norm_whole, window, angles),
+        SOME_WINDOWS | {"sliding_window_pattern": 4, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0,
+                        "rope_local_base_freq": None}, OLMO,
+    ),
+    "smollm3": Family(
+        (no_rope,), {"no_rope_layers": None, "no_rope_layer_interval": 4, "rope_theta": 2_000_000.0,
+                     "tie_word_embeddings": True},
+    ),
+    "gemma3_text": Family(
+        (qk_norm, norms_around, gelu_gate, scales, window, angles, gain_plus_one),
+        GEMMA | SOME_WINDOWS | {"sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
+        GEMMA_NORMS,
+    ),
+    "gemma2": Family(
+        (norms_around, gelu_gate, scales, soft_caps, window, gain_plus_one),
+        GEMMA | SOME_WINDOWS | {"sliding_window_pattern": 2, "attn_logit_softcapping": 50.0,
+                                "final_logit_softcapping": 30.0}, GEMMA_NORMS,
+    ),
+    "mixtral": Family(
+        (experts, window), EXPERTS | WINDOW | {"rms_norm_eps": 1e-5, "rope_theta": 1e6},
+        {".block_sparse_moe.gate.": ".feed_forward.router.", ".block_sparse_moe.": ".feed_forward.",
+         ".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
+    ),
+    "qwen3_moe": Family(
+        (qk_norm, experts, window),
+        {"sliding_window": 4096, "use_sliding_window": False, "num_experts": 128, "num_experts_per_tok": 8,
+         "moe_intermediate_size": 768, "decoder_sparse_step": 1, "mlp_only_layers": None, "norm_topk_prob": False},
+        {".mlp.gate.": ".feed_forward.router."},
+    ),
+    "phi3": Family(
+        (angles, window), WINDOW | {"rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0, "rope_theta": 1e4},
+        storage=split_phi3,
+    ),
+    "granite": Family(
+        (scales,), dict.fromkeys(("embedding_multiplier", "attention_multiplier", "residual_multiplier",
+                                  "logits_scaling"), 1.0),
+    ),
+    "gpt_oss": Family(
+        (biases, sinks, experts, clamped_gate, window, angles),
+        {"num_experts": 128, "num_experts_per_tok": 4, "sliding_window": 128, "layer_types": None,
+         "sliding_window_pattern": 2, "swiglu_limit": 7.0, "swiglu_alpha": 1.702, "attention_bias": True,
+         "rms_norm_eps": 1e-5, "rope_theta": 150_000.0, "head_dim": 64,
+         "rope_default": {"rope_type": "yarn", "factor": 32.0, "truncate": False,
+                          "original_max_position_embeddings": 4096}}, storage=split_gpt_oss,
+    ),
+}  # fmt: skip
+UNKNOWN = {
+    "llama4": "it reads in chunks", "deepseek_v3": "its attention is latent, and so is its cache",
+    "gemma3": "it has a part that sees; its text part alone is a 'gemma3_text'", "llama4_text": "it reads in chunks",
+}  # fmt: skip
+WORDS = {
+    "model.embed_tokens.": "tok_embeddings.", "model.norm.": "final_norm.", "model.layers.": "layers.",
+    ".self_attn.": ".attention.", ".mlp.": ".feed_forward.", ".input_layernorm.": ".attention_norm.",
+    ".post_attention_layernorm.": ".ffn_norm.",
+}  # fmt: skip
+SIZES = {
+    "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "intermediate_size", "head_dim", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings", "rope_theta",
+    "rope_scaling", "rope_parameters",
+}  # fmt: skip
+NEUTRAL = {  # settings that change the function, with the value that does not
+    "attention_bias": False, "mlp_bias": False, "use_bidirectional_attention": False, "use_sliding_window": False,
+    "embedding_multiplier": 1, "attention_multiplier": None, "residual_multiplier": 1, "logits_scaling": 1,
+    "partial_rotary_factor": 1, "hidden_act": "silu", "quantization_config": None, "attention_chunk_size": None,
+    **dict.fromkeys(("sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar",
+                     "num_experts", "no_rope_layers", "layer_types", "swiglu_limit", "hidden_activation")),
+}  # fmt: skip
+
+
+def settings_of(content: dict) -> dict:
+    """What config.json says of a relative, under the newest names, with what it leaves out.
+
+    Raises:
+        ValueError: if a setting asks for a part that the family's edits do not give.
+    """
+    kind = content["model_type"]
+    if kind not in FAMILIES:
+        raise ValueError(f"model_type={kind!r} is not known: use one of {', '.join(FAMILIES)}.")
+    known = FAMILIES[kind].settings
+    content = known | content
+    if "num_local_experts" in content:  # an older name
+        content["num_experts"] = content["num_local_experts"]
+    if "num_experts" in known:
+        require_positive_int("num_experts", content["num_experts"])
+    if "use_sliding_window" in known and not content["use_sliding_window"]:
+        content |= {"sliding_window": None, "layer_types": None}
+    ropes = [content.get("rope_parameters"), content.get("rope_scaling")]
+    if all(ropes):
+        raise ValueError("rope_parameters and rope_scaling are both set: remove one of them, the older rope_scaling.")
+    for rope in (rope for place in ropes if place for rope in (place, *place.values()) if isinstance(rope, dict)):
+        if "partial_rotary_factor" not in known and rope.get("partial_rotary_factor", 1) != 1:
+            content["partial_rotary_factor"] = rope["partial_rotary_factor"]
+    if "sliding_window" not in known and set(content.get("layer_types") or ()) == {"full_attention"}:
+        content["layer_types"] = None
+    for name in sorted(content.keys() - known.keys() - SIZES):
+        value = content.pop(name)  # so that no edit reads what transformers would not read
+        if name in NEUTRAL and value not in (NEUTRAL[name], None):
+            raise ValueError(f"{name}={value!r} is no part of {kind!r} here, only {NEUTRAL[name]!r}: use another one.")
+    if angles in FAMILIES[kind].edits:
+        content |= {"rope_parameters": _rope_by_layer_type(content), "rope_scaling": None}
+    return content
+
+
+def _rope_by_layer_type(content):
+    """rope_parameters with an entry for each kind of layer, as in the newest files."""
+    given = content.get("rope_parameters") or {}
+    flat = {name: value for name, value in given.items() if not isinstance(value, dict)}
+    flat |= content.get("rope_scaling") or ({} if given else content.get("rope_default", {}))
+    if "type" in flat:
+        flat["rope_type"] = flat.pop("type")
+    start = {name: content[name] for name in ("rope_theta", "partial_rotary_factor") if name in content}
+    full = start | flat | (given.get("full_attention") or {})
+    sliding = full
+    if "rope_local_base_freq" in content:  # scaled are only the layers that see everything
+        local = {"rope_theta": content["rope_local_base_freq"] or content["rope_theta"]}
+        sliding = local | (given.get("sliding_attention") or {})
+    return {"full_attention": full, "sliding_attention": sliding}
+
+
+def make_relative(config: LlamaConfig, content: dict) -> Relative:
+    """A fresh model of a family: a LLaMA of this config, edited as the table says.
+
+    Args:
+        config: its sizes, and the turning speeds of families whose layers all turn alike.
+        content: "model_type" and the settings of the family's row, as in config.json; what is left out takes the
+            row's own value.
+
+    Raises:
+        ValueError: if the family is not known, or a setting does not fit.
+    """
+    content = settings_of(content)
+    model = Relative(config, content["model_type"])
+    for edit in FAMILIES[model.family].edits:
+        edit(model, content)
+    return model
+
+
+def our_weights(weights: dict, config: LlamaConfig, content: dict) -> dict:
+    """Weights of a relative under our names, and cut as ours are; a name that is not known stays as it is."""
+    family = FAMILIES[content["model_type"]]
+    ours = {}
+    for theirs, weight in weights.items():
+        name = theirs
+        for old, new in (family.words | WORDS | family.words).items():
+            name = name.replace(old, new)
+        ours[theirs if name in ours else name] = weight
+    return family.storage(ours, config, settings_of(content)) if family.storage else ours

@@ -1,0 +1,366 @@
+"""LLaMA's relatives: folders that transformers saved, opened by load_checkpoint, give its logits, gradients and texts.
+
+The strict comparison has large random weights and more tokens than any window; the loose one, which most ports are
+tested by, has fresh weights and six tokens. Every slip of SLIPS passes the loose one and fails the strict one.
+"""
+
+import json
+import math
+from functools import cache, partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch.nn import functional as F
+
+from helpers import relatives
+from helpers.checkpoint import load_checkpoint, save_checkpoint
+from helpers.fast_decode import prepare_for_decoding
+from helpers.generate import generate
+from helpers.model import GroupedQueryAttention, apply_rope, count_parameters
+from helpers.parallel import split_model
+from helpers.relatives import FAMILIES, make_relative, our_weights
+from tests.support.files import edit_json
+from tests.support.models import assert_agree, make_model
+
+pytestmark = pytest.mark.parity
+
+N_TOKENS = 28
+SIZES = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": None, "bos_token_id": None,
+    "eos_token_id": None, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+BASE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
+SLIDING, FULL = "sliding_attention", "full_attention"
+MIXED = {"sliding_window": 6, "layer_types": [SLIDING, FULL, SLIDING]}
+BASES = {FULL: {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
+         SLIDING: {"rope_type": "default", "rope_theta": 100.0}}  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 4.0, "beta_slow": 1.0, "original_max_position_embeddings": 32,
+        "rope_theta": 1000.0}  # fmt: skip
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24, **MIXED}
+CONFIGS = {  # each makes every edit of its family bite
+    "mistral": {"sliding_window": 6, **BASE},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "tie_word_embeddings": True},
+    "qwen3": {"head_dim": 16},
+    "olmo2": BASE,
+    "olmo3": {**MIXED, "rope_parameters": {FULL: YARN, SLIDING: {"rope_type": "default", "rope_theta": 1000.0}}},
+    "smollm3": {"no_rope_layers": [1, 0, 1], "tie_word_embeddings": True, **BASE},
+    "gemma3_text": GEMMA | {"rope_parameters": BASES},
+    "gemma2": GEMMA | {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0, **BASE},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6, **BASE},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "mlp_only_layers": [1],
+                  "use_sliding_window": True, "sliding_window": 6,
+                  "norm_topk_prob": False, "head_dim": 16, **BASE},
+    "phi3": {"sliding_window": 6, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
+                                                      "partial_rotary_factor": 0.5}},
+    "granite": {"embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.7,
+                "logits_scaling": 2.0, "tie_word_embeddings": True, **BASE},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 1.0, "head_dim": 16,
+                "rope_parameters": YARN | {"truncate": False}, **MIXED},
+}  # fmt: skip
+
+
+def enlarge(model, seed, std=0.3):
+    """Weights that hide nothing, of any family: matrices of this std, gains 0.5 to 1.5, biases and sinks random."""
+    draw = torch.Generator().manual_seed(seed)
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            weight.data.uniform_(0.5, 1.5, generator=draw)
+        else:
+            weight.data.normal_(std=1.0 if "bias" in name or "sinks" in name else std, generator=draw)
+    return model
+
+
+def build(family, seed=0, fresh=False, **changes):
+    """A model of transformers, and token ids."""
+    torch.manual_seed(seed)
+    config = transformers.AutoConfig.for_model(family, **SIZES | CONFIGS[family] | changes)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    model.generation_config = transformers.GenerationConfig()
+    n_tokens = 6 if fresh else N_TOKENS
+    return model if fresh else enlarge(model, seed), torch.randint(64, (2, n_tokens))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """A function: (theirs, ours, tokens, folder) of a family and a seed, each made once."""
+
+    @cache
+    def pair(family, seed=0, fresh=False):
+        folder = tmp_path_factory.mktemp(family)
+        theirs, tokens = build(family, seed, fresh)
+        theirs.save_pretrained(folder)
+        return theirs, tokens, folder
+
+    return lambda *wanted: (*pair(*wanted), load_checkpoint(pair(*wanted)[2]))
+
+
+def gradients_as_ours(theirs, ours, folder):
+    """Gradients of theirs under our names: saved as if they were weights, so that transformers itself renames."""
+    if not (folder / "gradients").exists():
+        weights = {name: weight.data for name, weight in theirs.named_parameters()}
+        for weight in theirs.parameters():
+            weight.data = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        theirs.save_pretrained(folder / "gradients")
+        for name, weight in theirs.named_parameters():
+            weight.data = weights[name]
+    content = json.loads((folder / "config.json").read_text())
+    return our_weights(load_file(folder / "gradients" / "model.safetensors"), ours.config, content)
+
+
+def worst(theirs, tokens, folder, ours):
+    """Largest error of logits and of gradients, as shares of the largest expected."""
+    theirs.zero_grad(set_to_none=True)
+    logits, expected = ours(tokens), theirs(input_ids=tokens, use_cache=False).logits
+    error = ((logits - expected).abs().max() / expected.abs().max()).item()
+    direction = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))
+    (logits * direction).sum().backward()
+    (expected * direction).sum().backward()
+    wanted = gradients_as_ours(theirs, ours, folder)
+    own = dict(ours.named_parameters())
+    assert own.keys() == wanted.keys() - ({"lm_head.weight"} - own.keys())
+    largest = max(gradient.abs().max() for gradient in wanted.values())
+    errors = [0.0]
+    for name, weight in own.items():
+        given = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        scale = max(wanted[name].abs().max(), 0.1 * largest)
+        errors.append(((given - wanted[name]).abs().max() / scale).item())
+    return error, max(errors)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_and_gradients_equal_transformers(pair, family, seed):
+    logits, gradients = worst(*pair(family, seed))
+    assert logits < 1e-5
+    assert gradients < 1e-4
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("n_pad", [None, (3, 0), (12, 0)])
+@pytest.mark.parametrize("chunks", [(N_TOKENS,), (5, 4, 7, 1, 11), (1,) * N_TOKENS])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_cache_and_left_padding_change_nothing(pair, family, chunks, n_pad):
+    theirs, tokens, _, ours = pair(family)
+    real = torch.arange(N_TOKENS) >= torch.tensor(n_pad or (0, 0))[:, None]
+    expected = theirs(input_ids=tokens, attention_mask=real.long(), use_cache=False).logits
+    padding = None if n_pad is None else torch.tensor(n_pad)
+    assert_agree(ours(tokens, n_pad=padding)[real], expected[real])
+    cache, logits = ours.new_cache(2, N_TOKENS), []
+    for chunk in tokens.split(chunks, dim=1):
+        logits.append(ours(chunk, cache, n_pad=padding))
+        padding = None
+    assert_agree(torch.cat(logits, dim=1)[real], expected[real])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_texts_are_equal(pair, family):
+    theirs, tokens, _, ours = pair(family)
+    expected = theirs.generate(tokens[:, :9], max_new_tokens=12, min_new_tokens=12, do_sample=False)
+    assert torch.equal(generate(ours, tokens[:, :9], 12), expected)
+    rows = [tokens[0, :9].tolist(), tokens[1, 4:9].tolist()]
+    assert generate(ours, rows, 12) == [generate(ours, torch.tensor([row]), 12)[0].tolist() for row in rows]
+
+
+# ---------------------------------------------------------------------------------------------------- slips
+
+
+def _attentions(model, name, change):
+    for block in model.layers:
+        setattr(block.attention, name, partial(change, block.attention))
+
+
+def _bias_after_the_turn(attention, x, cos, sin):
+    biases = [proj.bias for proj in (attention.q_proj, attention.k_proj)]
+    q, k, v = attention.heads(x)
+    b, c = (bias.unflatten(0, (-1, 1, attention.head_dim)) for bias in biases)
+    return apply_rope(q - b, cos, sin) + b, apply_rope(k - c, cos, sin) + c, v
+
+
+def _norm_after_the_turn(attention, x, cos, sin):
+    q, k, v = GroupedQueryAttention.heads(attention, x)
+    return attention.q_norm(apply_rope(q, cos, sin)), attention.k_norm(apply_rope(k, cos, sin)), v
+
+
+def _window_lost(model):
+    right = model.rotation_and_mask
+    model.rotation_and_mask = lambda n, *more: (*right(n, *more)[:2], [None] * 9) if n == 1 else right(n, *more)
+
+
+def _erf_gelu(model):
+    for part in (block.feed_forward for block in model.layers):
+        part.forward = lambda x, part=part: part.down_proj(F.gelu(part.gate_proj(x)) * part.up_proj(x))
+
+
+def _no_clamp(model):
+    for expert in (expert for block in model.layers for expert in block.feed_forward.experts):
+        expert.limit = math.inf
+
+
+SLIPS = {
+    "window one too wide": ("mistral", lambda model: setattr(model, "windows", [7, 7, 7])),
+    "window lost when T = 1": ("mistral", _window_lost),
+    "every layer turns": ("smollm3", lambda model: model.speeds.copy_(model.speeds[:1].clone())),
+    "bias after the turn": ("qwen2", lambda model: _attentions(model, "project", _bias_after_the_turn)),
+    "norm after the turn": ("qwen3", lambda model: _attentions(model, "project", _norm_after_the_turn)),
+    "all layers local": ("gemma3_text", lambda model: setattr(model, "windows", [6, 6, 6])),
+    "GELU by erf": ("gemma3_text", _erf_gelu),
+    "the other layers local": ("gpt_oss", lambda model: setattr(model, "windows", [None, 6, None])),
+    "clamp forgotten": ("gpt_oss", _no_clamp),
+}
+
+
+def same_when_strict(theirs, tokens, folder, ours):
+    """Large random weights and more tokens than any window: logits, gradients, and tokens read one by one."""
+    cache = ours.new_cache(2, tokens.shape[1])
+    with torch.no_grad():
+        cached = torch.cat([ours(token, cache) for token in tokens.split(1, dim=1)], dim=1)
+        expected = theirs(input_ids=tokens, use_cache=False).logits
+    logits, gradients = worst(theirs, tokens, folder, ours)
+    return max(logits, ((cached - expected).abs().max() / expected.abs().max()).item()) < 1e-5 and gradients < 1e-4
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_passes_the_loose_test_and_fails_the_strict_one(pair, slip):
+    family, change = SLIPS[slip]
+    strict, (fresh, six_tokens, _, loose) = pair(family), pair(family, 0, True)
+    assert same_when_strict(*strict)
+    with torch.no_grad():
+        change(strict[-1])
+        change(loose)
+        assert (loose(six_tokens) - fresh(input_ids=six_tokens).logits).abs().max() < 1e-3
+    assert not same_when_strict(*strict)
+
+
+def test_with_gains_of_one_only_gradients_tell_a_norm_after_the_turn(pair, tmp_path):
+    """A rotation keeps length."""
+    theirs, tokens = build("qwen3")
+    for name, weight in theirs.named_parameters():
+        if name.endswith(("q_norm.weight", "k_norm.weight")):
+            weight.data.fill_(1.0)
+    theirs.save_pretrained(tmp_path)
+    ours = load_checkpoint(tmp_path)
+    SLIPS["norm after the turn"][1](ours)
+    logits, gradients = worst(theirs, tokens, tmp_path, ours)
+    assert logits < 1e-5
+    assert gradients > 0.1
+
+
+# ------------------------------------------------------------------------------- other folders, older configs
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shards_are_read_and_embeddings_tied_or_not(tmp_path, family):
+    tied = not CONFIGS[family].get("tie_word_embeddings", "gemma" in family)
+    theirs, tokens = build(family, 3, tie_word_embeddings=tied)
+    theirs.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    ours = load_checkpoint(tmp_path)
+    assert_agree(ours(tokens), theirs(input_ids=tokens, use_cache=False).logits)
+    assert (ours.lm_head.weight is ours.tok_embeddings.weight) == tied
+
+
+OLD = {"rope_parameters": None, "layer_types": None, "rope_theta": 500_000.0}  # None: not in the file
+OLD_YARN = {name: value for name, value in YARN.items() if name != "rope_theta"}
+OLDER = {  # as on the Hub
+    "mistral": OLD | {"head_dim": None},
+    "qwen2": OLD | {"use_sliding_window": False, "sliding_window": 6, "max_window_layers": 1},
+    "qwen2, with windows": OLD | {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+    "qwen3": OLD | {"use_sliding_window": False, "sliding_window": None, "max_window_layers": 1},
+    "olmo2": OLD, "mixtral": OLD, "granite": OLD,
+    "olmo3": OLD | {"rope_scaling": OLD_YARN},
+    "smollm3": OLD | {"no_rope_layers": None, "no_rope_layer_interval": 2},
+    "gemma3_text": OLD | {"sliding_window_pattern": 2, "rope_local_base_freq": 100.0,
+                          "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "gemma2": OLD | {"hidden_act": "gelu_pytorch_tanh"},
+    "qwen3_moe": OLD | {"sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 2},
+    "phi3": OLD | {"partial_rotary_factor": 0.5},
+    "gpt_oss": OLD | {"rope_scaling": OLD_YARN},
+}  # fmt: skip
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", OLDER)
+def test_older_configs_are_read_as_transformers_reads_them(tmp_path, name):
+    theirs, tokens = build(name.split(",")[0])
+    theirs.save_pretrained(tmp_path)
+
+    def change(content):
+        content.update(OLDER[name])
+        for key in [key for key in OLDER[name] if content[key] is None]:
+            del content[key]
+
+    edit_json(tmp_path / "config.json", change)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
+    expected = theirs(input_ids=tokens, use_cache=False).logits
+    assert_agree(load_checkpoint(tmp_path)(tokens), expected)
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+REFUSED = {
+    "biases on Qwen3": ("qwen3", {"attention_bias": True}, "attention_bias=True is no part of 'qwen3'"),
+    "another gate": ("mistral", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
+    "another GELU": ("gemma2", {"hidden_activation": "gelu"}, "only 'gelu_pytorch_tanh'"),
+    "both ways": ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
+    "windows of a Mistral's layers": ("mistral", {"layer_types": [SLIDING, FULL, FULL]}, "layer_types=.* no part"),
+    "full layers of a Mistral": ("mistral", {"layer_types": [FULL] * 3}, "layer_types=.* no part"),
+    "RoPE said twice": ("qwen3", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "are both set: remove one"),
+    "a part of a head": ("gemma3_text", {"rope_parameters": BASES | {SLIDING: {"partial_rotary_factor": 0.5}}},
+                         "partial_rotary_factor=0.5 is no part of"),
+    "a window that is none": ("olmo3", {"sliding_window": None}, "sliding_window=None must be a whole number"),
+    "LongRoPE": ("phi3", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "long_factor": [1.0]}},
+                 "'longrope' is not known here, only 'default', 'linear', 'llama3', 'yarn'"),
+    "YaRN elsewhere": ("qwen3", {"rope_parameters": YARN}, "'yarn'"),
+    "quantised": ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4"}}, "quantization_config"),
+    "LLaMA 4": ("mistral", {"model_type": "llama4_text"}, "it reads in chunks. This course reads .* mistral, qwen2"),
+    "DeepSeek": ("mistral", {"model_type": "deepseek_v3"}, "its attention is latent"),
+    "a part that sees": ("gemma3_text", {"model_type": "gemma3"}, "'gemma3_text'"),
+    "no family": ("mistral", {"model_type": ["mistral"]}, "its relatives mistral, qwen2"),
+    "a biased file": ("qwen2", {"model_type": "qwen3", "head_dim": 8}, "left over: .*0.attention.q_proj.bias"),
+    "a file without norms": ("mistral", {"model_type": "qwen3"}, "missing: layers.0.attention.q_norm.weight"),
+    "too many experts": ("mixtral", {"num_local_experts": 10**9}, "far more than"),
+    "one expert more": ("mixtral", {"num_local_experts": 5}, "missing: layers.0.feed_forward.experts.4"),
+    "no number of experts": ("mixtral", {"num_local_experts": "many"}, "num_experts='many'"),
+    "a damaged size": ("phi3", {"num_key_value_heads": 4}, "do not fit"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_edit_covers_is_refused_by_name(tmp_path, name):
+    family, change, words = REFUSED[name]
+    build(family)[0].save_pretrained(tmp_path)
+    edit_json(tmp_path / "config.json", lambda content: content.update(change))
+    with pytest.raises(ValueError, match=words):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_would_lose_an_edit_refuses(pair, tmp_path, family):
+    *_, ours = pair(family)
+    for use in (prepare_for_decoding, lambda model: save_checkpoint(model, tmp_path / "new"),
+                lambda model: split_model(model, SimpleNamespace(size=lambda: 1))):  # fmt: skip
+        with pytest.raises(ValueError, match=f"knows plain LLaMA only, and this '{family}' model"):
+            use(ours)
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_edited_llama_is_no_plain_one():
+    model = make_model()
+    relatives.qk_norm(model, {})
+    with pytest.raises(ValueError, match="'llama' model has more"):
+        prepare_for_decoding(model)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_fresh_relative_has_the_parameters_of_transformers(pair, family):
+    theirs, tokens, folder, ours = pair(family, 0, True)
+    fresh = make_relative(ours.config, json.loads((folder / "config.json").read_text()))
+    assert count_parameters(fresh) == sum(weight.numel() for weight in theirs.parameters())
+    assert torch.equal(fresh.speeds, ours.speeds)
+    assert fresh.windows == ours.windows
+    assert fresh(tokens).isfinite().all()
