@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, each, gain, not_contiguous
-from checks.judge import check_of
+from checks.judge import check_of, names_slips
 from helpers.config import PRESETS
 from helpers.model import GroupedQueryAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, apply_rope, rope_angles
 
@@ -226,7 +226,8 @@ def _count(q=None, kv=None, o=None, ffn=None, norms=2, last=1, tables=None, extr
     return program
 
 
-def _sizes(config):
+def sizes_of(config):
+    """The arguments of parameter_count for a LlamaConfig."""
     names = ("vocab_size", "dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim", "tie_embeddings")
     return tuple(getattr(config, name) for name in names)
 
@@ -251,7 +252,7 @@ PARAMETER_COUNT = Exercise(
         Case("a tiny one by hand: V 10, D 4, L 1, H 2, K 1, h 2, F 6, tied", (10, 4, 1, 2, 1, 2, 6, True)),
         Case("the same, not tied, three layers", (10, 4, 3, 2, 1, 2, 6, False)),
         Case("head_dim is not dim / n_heads", (11, 6, 2, 4, 2, 4, 7, False)),
-        *[Case(name, _sizes(PRESETS[name])) for name in ("llama-2-7b", "llama-3-8b", "llama-3.2-1b", "smollm2-135m")],
+        *[Case(name, sizes_of(PRESETS[name])) for name in ("llama-2-7b", "llama-3-8b", "llama-3.2-1b", "smollm2-135m")],
     ],
     [
         ("Does a tied matrix count once? Yours counts embedding and head always.",
@@ -522,24 +523,10 @@ def models_to_examine():
     return reference, {letter: _with_slip(reference, slip) for letter, slip in LETTERS.items()}
 
 
-def _named(function):
-    def probe():
-        answer = function()
-        if not isinstance(answer, dict) or set(answer) != set(LETTERS):
-            hint = 'Return {"A": "...", "B": "...", "C": "..."}.'
-            raise Wrong("a dictionary with the keys A, B and C is expected.", hint)
-        for letter, slip in answer.items():
-            if str(slip) not in SLIPS:
-                hint = f"Choose from: {', '.join(SLIPS)}."
-                raise Wrong(f"model {letter}: {str(slip)[:40]!r} is not in the list.", hint)
-        missed = [letter for letter in LETTERS if answer[letter] != LETTERS[letter]]
-        if missed:
-            hint = f"Model {missed[0]}: {TRY[missed[0]][str(answer[missed[0]])]}"
-            raise Wrong(f"{len(LETTERS) - len(missed)} of {len(LETTERS)} are right.", hint)
-        return len(LETTERS)
-
-    return probe
-
-
-FIND_SLIPS = Exercise(find_slips, [Case("models A, B, C", ())], [], adapt=_named)
+FIND_SLIPS = Exercise(
+    find_slips,
+    [Case("models A, B, C", ())],
+    [],
+    adapt=names_slips(LETTERS, SLIPS, lambda letter, slip: TRY[letter][str(slip)], "model"),
+)
 check_find_slips = check_of(FIND_SLIPS)

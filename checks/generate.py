@@ -5,9 +5,10 @@ import math
 import torch
 
 from checks.base import MEMORY, Case, Exercise, Wrong, draw
+from checks.full_model import parameter_count, sizes_of
 from checks.judge import TYPE_HINTS, check_of
 from helpers.config import PRESETS, LlamaConfig
-from helpers.model import Llama, count_parameters
+from helpers.model import Llama
 
 
 def top_p(probabilities, p):
@@ -393,7 +394,7 @@ def _tiny(tied, head_dim=2):
 
 def _machine(name, *rest):
     config = PRESETS[name]
-    return config, count_parameters(config), *rest
+    return config, parameter_count(*sizes_of(config)), *rest
 
 
 OF_THE_TABLE = "Is all of the embedding table read in a step? Of an untied table, only one row for each text."

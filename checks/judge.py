@@ -26,6 +26,7 @@ import signal
 import threading
 import traceback
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -462,3 +463,38 @@ def check_of(exercise: Exercise):
     check.__name__ = check.__qualname__ = f"check_{name}"
     check.__doc__ = f"Check your `{name}({', '.join(exercise.parameters)})`. {exercise.specification.__doc__}"
     return check
+
+
+def names_slips(right: dict, known: list | tuple, speaks_against: Callable, what: str):
+    """The `adapt` of an exercise whose answer names the slip of each of several models or loops.
+
+    Args:
+        right: {letter: its slip}.
+        known: the slips to choose from.
+        speaks_against: of a letter and a wrong slip, the experiment that speaks against it.
+        what: word for one of them, such as "model".
+    """
+    *letters, last = right
+    keys, example = f"{', '.join(letters)} and {last}", ", ".join(f'"{letter}": "..."' for letter in right)
+
+    def adapt(function):
+        def probe():
+            answer = function()
+            if answer is ...:
+                raise NotImplementedError
+            if not isinstance(answer, dict) or set(answer) != set(right):
+                hint = TYPE_HINTS["NoneType"] if answer is None else f"Return {{{example}}}."
+                raise Wrong(f"a dictionary with the keys {keys} is expected.", hint)
+            for letter, slip in answer.items():
+                if str(slip) not in known:
+                    hint = f"Choose from: {', '.join(known)}."
+                    raise Wrong(f"{what} {letter}: {str(slip)[:40]!r} is not in the list.", hint)
+            missed = [letter for letter in right if answer[letter] != right[letter]]
+            if missed:
+                hint = f"{what.capitalize()} {missed[0]}: {speaks_against(missed[0], answer[missed[0]])}"
+                raise Wrong(f"{len(right) - len(missed)} of {len(right)} are right.", hint)
+            return len(right)
+
+        return probe
+
+    return adapt

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import pad
 
 from checks.base import MEMORY, Case, Exercise, Wrong, draw, not_contiguous
-from checks.judge import TYPE_HINTS, check_of
+from checks.judge import TYPE_HINTS, check_of, names_slips
 from helpers.model import Llama, LlamaConfig
 from helpers.train import learning_rate
 
@@ -467,26 +467,10 @@ def find_loop_slips():
     return dict(LOOPS)
 
 
-def _named(function):
-    def probe():
-        answer = function()
-        if answer is ...:
-            raise NotImplementedError
-        if not isinstance(answer, dict) or set(answer) != set(LOOPS):
-            wanted = 'Return {"A": "...", "B": "...", "C": "...", "D": "..."}.'
-            hint = TYPE_HINTS["NoneType"] if answer is None else wanted
-            raise Wrong("a dictionary with the keys A, B, C and D is expected.", hint)
-        for letter, slip in answer.items():
-            if str(slip) not in LOOP_SLIPS:
-                raise Wrong(f"loop {letter}: {str(slip)[:40]!r} is not in the list.", f"Choose from: {LOOP_SLIPS}.")
-        missed = [letter for letter in LOOPS if answer[letter] != LOOPS[letter]]
-        if missed:
-            hint = f"Loop {missed[0]}: {COUNTER_TESTS[answer[missed[0]]]}"
-            raise Wrong(f"{len(LOOPS) - len(missed)} of {len(LOOPS)} are right.", hint)
-        return len(LOOPS)
-
-    return probe
-
-
-FIND_LOOP_SLIPS = Exercise(find_loop_slips, [Case("loops A, B, C, D", ())], [], adapt=_named)
+FIND_LOOP_SLIPS = Exercise(
+    find_loop_slips,
+    [Case("loops A, B, C, D", ())],
+    [],
+    adapt=names_slips(LOOPS, LOOP_SLIPS, lambda _, slip: COUNTER_TESTS[slip], "loop"),
+)
 check_find_loop_slips = check_of(FIND_LOOP_SLIPS)
