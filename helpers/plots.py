@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import CenteredNorm, Normalize
+from matplotlib.colors import CenteredNorm, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Arc, PathPatch, Rectangle
 from matplotlib.path import Path
@@ -263,6 +263,34 @@ def plot_head_wiring(n_heads: int, n_kv_heads: int, *, ax=None, title=None) -> A
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return ax
+
+
+def plot_layers(lenses, *, title=None, n_tokens=2**17) -> Axes:
+    """Both lenses of several models, a row each: how fast each pair turns in each layer, and how far a layer sees.
+
+    Args:
+        lenses: {name: (speeds, windows)}; speeds (n_layers, h/2) [rad/token], pair 0 is drawn on top, hatched where
+            a pair stands still (speed 0); windows: tokens that each layer sees; None: all of n_tokens.
+    """
+    size = (8.0, 0.45 * len(lenses) + 1.2)
+    fig, axes = plt.subplots(len(lenses), 2, figsize=size, sharex=True, squeeze=False)
+    for (angle, mask), (name, (speeds, windows)) in zip(axes, lenses.items(), strict=True):
+        speeds = np.ma.masked_equal(to_numpy(speeds).T, 0)
+        angle.patch.set(fc=HIDDEN, ec="#909090", hatch="///")  # shows through what is masked
+        image = angle.imshow(speeds, cmap="cividis", norm=LogNorm(1e-6, 1), aspect="auto")
+        mask.bar(range(len(windows)), [window or n_tokens for window in windows], color=INK)
+        mask.set(yscale="log", ylim=(32, n_tokens))
+        mask.set_yticks([128, 4096], ["128", "4 Ki"])
+        mask.minorticks_off()
+        angle.set_yticks([])
+        angle.set_ylabel(name, rotation=0, ha="right", va="center")
+    axes[0, 0].set_title("angle lens: turning speeds")
+    axes[0, 1].set_title(f"mask lens: of {n_tokens // 1024} Ki tokens, a layer sees")
+    for ax in axes[-1]:
+        ax.set(xlabel="layer", xticks=range(0, len(windows), 4))
+    fig.colorbar(image, ax=axes[:, 0], label="turning speed [rad/token]", location="bottom", aspect=40)
+    fig.suptitle(title, x=0.01, ha="left")
+    return axes[0, 0]
 
 
 def plot_llama_map(*, ax=None, title=None) -> Axes:

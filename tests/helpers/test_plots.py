@@ -66,6 +66,7 @@ EXAMPLES = {
     "plot_attention": lambda **to: plots.plot_attention(SCORES.softmax(-1), visible=VISIBLE, **to),
     "plot_scores": lambda **to: plots.plot_scores(SCORES, visible=VISIBLE, **to),
     "plot_head_wiring": lambda **to: plots.plot_head_wiring(8, 2, **to),
+    "plot_layers": lambda **to: plots.plot_layers({"a": (torch.tensor([[1.0, 0.1], [0, 0]]), [None, 64])}, **to),
     "plot_llama_map": lambda **to: plots.plot_llama_map(**to),
     "plot_norm_sphere": lambda **to: plots.plot_norm_sphere(torch.eye(3), plane=True, **to),
     "plot_by_token": lambda **to: plots.plot_by_token(torch.randn(4, 3), ["a", " b", "c"], **to),
@@ -175,6 +176,12 @@ def test_each_query_head_is_joined_to_its_key_head():
     ax = plots.plot_head_wiring(4, 2, ax=new_axes())
     ends = [line.get_xdata().tolist() for line in ax.lines if len(line.get_xdata()) == 2]
     assert ends == [[0, 0.5], [1, 0.5], [2, 2.5], [3, 2.5]]
+
+
+def test_a_layer_that_stands_still_is_hatched_and_a_window_is_a_shorter_bar():
+    angle, mask = EXAMPLES["plot_layers"]().figure.axes[:2]
+    np.testing.assert_array_equal(np.ma.getmaskarray(angle.images[0].get_array()), [[False, True], [False, True]])
+    assert (angle.patch.get_hatch(), [bar.get_height() for bar in mask.patches]) == ("///", [2**17, 64])
 
 
 ALT = "A line from 0 to 1. Axes: position and loss. It rises."
