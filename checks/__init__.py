@@ -9,6 +9,7 @@ gqa.py          notebook 04
 full_model.py   notebook 05
 train.py        notebook 06
 generate.py     notebook 07
+relatives.py    notebook 08
 scaling_out.py  notebook 09
 my_llama.py     the last exercise of notebook 05: a whole model, judged in stages
 parts.py        the learner's own functions of notebooks 01 to 04, and how they make a model
@@ -28,6 +29,7 @@ from checks.gqa import (
 from checks.judge import CheckResult
 from checks.my_llama import check_my_llama
 from checks.parts import Parts, my_parts
+from checks.relatives import check_attention_with_sink, check_find_edits, check_layer_plan, check_qk_norm, check_reach
 from checks.rmsnorm import check_layer_norm_angle, check_rms_norm, check_rms_norm_backward
 from checks.rope import (
     check_apply_rope_halves,

@@ -143,9 +143,9 @@ def timetables():
 TABLES = timetables()
 
 
-def test_the_plan_has_five_classes_and_three_blocks_of_90_minutes_without_a_gap():
+def test_the_plan_has_six_classes_and_three_blocks_of_90_minutes_without_a_gap():
     names = [name.split(":")[0] for name in TABLES]
-    assert names == [f"Class {n}" for n in range(1, 6)] + [f"Block {x}" for x in "ABC"]
+    assert names == [f"Class {n}" for n in range(1, 7)] + [f"Block {x}" for x in "ABC"]
     for name, rows in TABLES.items():
         times = [(start, end) for start, end, *_ in rows]
         assert (times[0][0], times[-1][1]) == (0, 90), name

@@ -6,6 +6,7 @@ import inspect
 import io
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -20,8 +21,10 @@ from helpers import explorers, masks, plots
 from helpers.checkpoint import interleaved_to_halves
 from helpers.explorers import Explorer, choice, slider
 from helpers.explorers.gqa import RULES
+from helpers.explorers.relatives import FAMILIES
 from helpers.explorers.train import SCALINGS
 from helpers.model import PRESETS, KVCache, RMSNorm, count_parameters, rope_inv_freq
+from helpers.relatives import make_relative
 
 EXPLORE = {name: make for name, make in vars(explorers).items() if name.startswith("explore_")}
 
@@ -274,6 +277,28 @@ def test_context_explorer_counts_the_angles_met_and_tells_how_much_pairs_are_slo
         assert f"{sum(one < 1.001 for one in slowed)} of 8 pairs keep the angle" in explorer.finding
         for pair, one in (("fastest pair", slowed[0]), ("slowest", slowed[7])):
             assert f"{pair} " + (f"is {one:.0f} times slower" if one > 1.001 else "keeps its speed") in explorer.finding
+
+
+TYPES = ["mistral", "smollm3", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmo2", "olmo3", "gemma2", "gemma3_text"]
+
+
+@pytest.mark.parametrize(("name", "model_type"), list(zip([*FAMILIES][1:-1], TYPES, strict=True)))
+def test_relatives_explorer_tells_and_draws_what_the_table_of_families_makes(name, model_type):
+    explorer, body = explorers.explore_relatives(), PRESETS["llama-3-8b"]
+    for menu, option in FAMILIES[name].items():
+        explorer.controls[menu].value = option
+    content = {"model_type": model_type} | ({"sliding_window": 4096} if "window" in FAMILIES[name] else {})
+    if "feed-forward" in FAMILIES[name]:
+        content |= {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 14_336}
+    with torch.device("meta"):
+        more = count_parameters(make_relative(body, content)) - count_parameters(body)
+    model = make_relative(replace(body, vocab_size=1, dim=1, n_heads=1, n_kv_heads=1, hidden_dim=1), content)
+    assert explorer.finding.startswith(f"{name}: ")
+    assert f"billion parameters{f', {more:,} more than' if more else '. '}" in explorer.finding
+    angles, reach = explorer.figure.axes[:2]
+    torch.testing.assert_close(torch.tensor(angles.images[0].get_array().filled(0)), model.speeds)
+    left = reach.patches[1].get_xy()[1:-2:2, 0]
+    assert [round(32_768 * (1 - x)) for x in left] == [window or 32_768 for window in model.windows]
 
 
 def test_sampling_explorer_draws_the_probabilities_that_generate_draws_from():

@@ -1,27 +1,26 @@
 """LLaMA's relatives: folders that transformers saved, opened by load_checkpoint, give its logits, gradients and texts.
 
 The strict comparison has large random weights and more tokens than any window; the loose one, which most ports are
-tested by, has fresh weights and six tokens. Every slip of SLIPS passes the loose one and fails the strict one.
+tested by, has fresh weights and six tokens. Every slip of notebook 08 passes the loose one and fails the strict one.
 """
 
 import json
-import math
-from functools import cache, partial
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from torch.nn import functional as F
 
+from checks.relatives import SLIPS
 from helpers import relatives
 from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.fast_decode import prepare_for_decoding
 from helpers.generate import generate
-from helpers.model import GroupedQueryAttention, apply_rope, count_parameters
+from helpers.model import count_parameters
 from helpers.parallel import split_model
-from helpers.relatives import FAMILIES, make_relative, our_weights
+from helpers.relatives import FAMILIES, PUBLISHED, make_relative, our_weights
 from tests.support.files import edit_json
 from tests.support.models import assert_agree, make_model
 
@@ -166,51 +165,6 @@ def test_greedy_texts_are_equal(pair, family):
 
 
 # ---------------------------------------------------------------------------------------------------- slips
-
-
-def _attentions(model, name, change):
-    for block in model.layers:
-        setattr(block.attention, name, partial(change, block.attention))
-
-
-def _bias_after_the_turn(attention, x, cos, sin):
-    biases = [proj.bias for proj in (attention.q_proj, attention.k_proj)]
-    q, k, v = attention.heads(x)
-    b, c = (bias.unflatten(0, (-1, 1, attention.head_dim)) for bias in biases)
-    return apply_rope(q - b, cos, sin) + b, apply_rope(k - c, cos, sin) + c, v
-
-
-def _norm_after_the_turn(attention, x, cos, sin):
-    q, k, v = GroupedQueryAttention.heads(attention, x)
-    return attention.q_norm(apply_rope(q, cos, sin)), attention.k_norm(apply_rope(k, cos, sin)), v
-
-
-def _window_lost(model):
-    right = model.rotation_and_mask
-    model.rotation_and_mask = lambda n, *more: (*right(n, *more)[:2], [None] * 9) if n == 1 else right(n, *more)
-
-
-def _erf_gelu(model):
-    for part in (block.feed_forward for block in model.layers):
-        part.forward = lambda x, part=part: part.down_proj(F.gelu(part.gate_proj(x)) * part.up_proj(x))
-
-
-def _no_clamp(model):
-    for expert in (expert for block in model.layers for expert in block.feed_forward.experts):
-        expert.limit = math.inf
-
-
-SLIPS = {
-    "window one too wide": ("mistral", lambda model: setattr(model, "windows", [7, 7, 7])),
-    "window lost when T = 1": ("mistral", _window_lost),
-    "every layer turns": ("smollm3", lambda model: model.speeds.copy_(model.speeds[:1].clone())),
-    "bias after the turn": ("qwen2", lambda model: _attentions(model, "project", _bias_after_the_turn)),
-    "norm after the turn": ("qwen3", lambda model: _attentions(model, "project", _norm_after_the_turn)),
-    "all layers local": ("gemma3_text", lambda model: setattr(model, "windows", [6, 6, 6])),
-    "GELU by erf": ("gemma3_text", _erf_gelu),
-    "the other layers local": ("gpt_oss", lambda model: setattr(model, "windows", [None, 6, None])),
-    "clamp forgotten": ("gpt_oss", _no_clamp),
-}
 
 
 def same_when_strict(theirs, tokens, folder, ours):
@@ -364,3 +318,16 @@ def test_a_fresh_relative_has_the_parameters_of_transformers(pair, family):
     assert torch.equal(fresh.speeds, ours.speeds)
     assert fresh.windows == ours.windows
     assert fresh(tokens).isfinite().all()
+
+
+COUNTS = {
+    "Mistral 7B": 7_241_732_096, "SmolLM3 3B": 3_075_098_624, "Qwen2 7B": 7_615_616_512, "Qwen3 8B": 8_190_735_360,
+    "OLMo 2 7B": 7_298_617_344, "OLMo 3 7B": 7_298_011_136, "Gemma 2 9B": 9_241_705_984, "Gemma 3 4B": 3_880_263_168,
+    "gpt-oss 20B": 20_914_757_184, "Mixtral 8x7B": 46_702_792_704,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_model_has_its_published_number_of_parameters(name):
+    with torch.device("meta"):
+        assert count_parameters(make_relative(*PUBLISHED[name])) == COUNTS[name]

@@ -38,6 +38,10 @@ SETTINGS = {
     "explore_full_model": {"layer": ALL, "token": (0, 2, 4, 6, 8, 10)},
     "explore_context": {"length": (16, 64, 128, 192, 256, 384, 512), "scaling": ALL},
     "explore_sampling": {"temperature": (0.0, 0.2, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0), "top_p": (0.5, 0.9, 1.0)},
+    "explore_relatives": {
+        "window": ("none", "all layers", "five of six"), "angles": ("all alike", "two bases"),
+        "queries and keys": ("plain", "norm per head"), "norms": ("before", "around"), "context": (32_768.0, 131_072.0),
+    },
     "explore_memory": {"sequences": (1, 4, 8, 16, 64), "context": (1, 4, 16, 64, 128)},
 }  # fmt: skip
 

@@ -5,5 +5,16 @@ fourth. A wrong one shows what no known mistake of `checks` does: those are subm
 """
 
 # ruff: noqa: F401  importing a file registers its answers
-from tests.support.answers import full_model, generate, gqa, my_llama, rmsnorm, rope, scaling_out, swiglu, train
+from tests.support.answers import (
+    full_model,
+    generate,
+    gqa,
+    my_llama,
+    relatives,
+    rmsnorm,
+    rope,
+    scaling_out,
+    swiglu,
+    train,
+)
 from tests.support.answers.register import RIGHT, WRONG, right_answer_to

@@ -1,0 +1,705 @@
+"""The exercises of notebook 08, relatives: specification, cases, known mistakes with hints, check."""
+
+import functools
+import itertools
+import math
+
+import torch
+from torch.nn import functional as F
+
+from checks.base import (
+    BATCH,
+    FLOAT16,
+    MEMORY,
+    Case,
+    Exercise,
+    Wrong,
+    draw,
+    each,
+    gain,
+    gradients_through,
+    not_contiguous,
+)
+from checks.gqa import causal_visible
+from checks.judge import GRAPH_CUT, TYPE_HINTS, check_of
+from checks.rmsnorm import RMS_NORM, WRONG_AXIS, rms_norm
+from checks.rope import ROPE_ANGLES, rope_angles
+from helpers import relatives
+from helpers.config import LlamaConfig
+from helpers.model import GroupedQueryAttention, apply_rope
+
+
+def reach(window, n_layers, n_tokens):
+    """How many of n_tokens (int) can change the last one's logits, if a layer sees `window` tokens; None: all."""
+    first = n_tokens - 1  # the earliest token that is felt; above the last block it is the last token alone
+    for _ in range(n_layers):
+        first = 0 if window is None else max(0, first - (window - 1))
+    return n_tokens - first
+
+
+ITSELF = "Does a block bring `window` new tokens? One of the last `window` is the token itself."
+NO_MORE = "Can more tokens be felt than the text has?"
+STEP = "Does each block go back by the same step, so that the steps add up?"
+NONE = "None means that every token before is seen, not that none is."
+SEEN = "None: every token before is seen."
+TEXTS = [(400, 40, 20_000), (4096, 32, 131_072), (4096, 32, 200_000), (6, 3, 28), (6, 1, 28), (2, 5, 9), (9, 2, 12)]
+FORMULAS = [  # hint, and the slip in a text that is long enough
+    (ITSELF, lambda w, layers: w * layers),
+    ("Does every block reach further back? Yours is the window of one.", lambda w, layers: w),
+    ("Is the last token itself counted?", lambda w, layers: layers * (w - 1)),
+    (ITSELF, lambda w, layers: w * layers + 1),
+    (STEP, lambda w, layers: w**layers),
+    (STEP + " Yours has one step too few.", lambda w, layers: (layers - 1) * (w - 1) + 1),
+    (STEP + " Yours has one step too many.", lambda w, layers: (layers + 1) * (w - 1) + 1),
+    ("Is the last token counted once? Yours counts it twice.", lambda w, layers: layers * (w - 1) + 2),
+    ("Do you add up window and layers? Every block goes back by a step.", lambda w, layers: w + layers),
+]
+REACH = Exercise(
+    reach,
+    [
+        Case("window 3, 2 layers, 9 tokens", (3, 2, 9)),
+        *[Case(f"window {w}, {n} layer{'s' * (n > 1)}, {t:,} tokens", (w, n, t)) for w, n, t in TEXTS],
+        Case("window 1, 4 layers, 9 tokens", (1, 4, 9), "With a window of 1 no token sees another."),
+        Case("window 8, 3 layers, 5 tokens", (8, 3, 5), NO_MORE),
+        Case("no window, 3 layers, 10 tokens", (None, 3, 10), SEEN),
+        Case("no window, 2 layers, 1 token", (None, 2, 1), SEEN),
+        Case("no window, 1 layer, 200,000 tokens", (None, 1, 200_000), SEEN),
+    ],
+    [
+        *[(hint, lambda w, layers, n, slip=slip, limit=limit: n if w is None else min(slip(w, layers), limit(n)))
+          for hint, slip in FORMULAS for limit in (int, lambda n: math.inf)],
+        (NO_MORE, lambda w, layers, n: n if w is None else layers * (w - 1) + 1),
+        ("Is it how many tokens are felt? Yours is the place of the first of them, or how many are not felt.",
+         lambda w, layers, n: 0 if w is None else max(0, n - 1 - layers * (w - 1))),
+        (NONE, lambda w, layers, n: min(n, layers * ((w or 1) - 1) + 1)),
+        (NONE, lambda w, layers, n: 0 if w is None else min(n, layers * (w - 1) + 1)),
+    ],
+)  # fmt: skip
+check_reach = check_of(REACH)
+
+# -------------------------------------------------------------------------------------------- two QK-norms
+
+
+def qk_norm(q, k, weight_q, weight_k, eps, whole):
+    """The normed (q, k), shaped like q (B, H, T, h) and k (B, K, T, h).
+
+    A vector is divided by the root of its mean square plus eps, and multiplied by its gain. With whole False it is
+    one head of a token, and weight_q and weight_k are (h,), the same for all heads. With whole True it is all heads
+    of a token, one head after the other, and weight_q is (H * h,), weight_k (K * h,).
+    """
+    results = []
+    for x, weight in ((q, weight_q), (k, weight_k)):
+        heads, head_dim, normed = range(x.shape[1]), x.shape[3], []
+        for head in heads:
+            together = heads if whole else [head]
+            squares = sum((x[:, other].double() ** 2).sum(-1, keepdim=True) for other in together)
+            root = (squares / (len(together) * head_dim) + eps).sqrt()
+            gains = weight[head * head_dim : (head + 1) * head_dim] if whole else weight
+            normed.append(x[:, head].double() / root * gains.double())
+        results.append(torch.stack(normed, dim=1).to(x.dtype))
+    return tuple(results)
+
+
+class _Gradients(Case):
+    """A case in which the gradients that the results send to q and k are compared, too."""
+
+    def fresh_inputs(self):
+        q, k, *rest = super().fresh_inputs()
+        return q.requires_grad_(), k.requires_grad_(), *rest
+
+
+def _with_gradients(function):
+    def probe(q, k, *rest):
+        asks = q.requires_grad
+        answer = function(q.requires_grad_(), k.requires_grad_(), *rest)
+        if not isinstance(answer, tuple) or not all(isinstance(part, torch.Tensor) for part in answer):
+            return answer
+        for name, part in zip("qk", answer, strict=False):
+            if not part.requires_grad:
+                raise Wrong(f"no gradient passes through the result {name}.", GRAPH_CUT)
+        if not asks:
+            return answer
+        gradients = gradients_through(torch.cat([part.flatten() for part in answer]), (q, k))
+        if gradients == (None, None):
+            raise Wrong("the values are right, but no gradient reaches q and k.", GRAPH_CUT)
+        return *answer, *(torch.zeros_like(x) if g is None else g for x, g in zip((q, k), gradients, strict=True))
+
+    return probe
+
+
+def _by_dims(head=3, whole=(1, 3), gains=lambda w, x: w.unflatten(0, (x.shape[1], 1, -1))):
+    """Both norms; head and whole: the dimensions of (B, H, T, h) that share one root; gains: (H * h,) -> (H, 1, h)."""
+
+    def one(x, w, eps, is_whole):
+        root = (x.float().pow(2).mean(whole if is_whole else head, keepdim=True) + eps).sqrt()
+        return (x / root * (gains(w, x) if is_whole else w)).to(x.dtype)
+
+    return lambda q, k, w_q, w_k, *rest: (one(q, w_q, *rest), one(k, w_k, *rest))
+
+
+def _by_vectors(norm=rms_norm, there=lambda x: x.transpose(1, 2).flatten(-2),
+                back=lambda y, x: y.unflatten(-1, (-1, x.shape[-1])).transpose(1, 2)):  # fmt: skip
+    """Both norms by norm(x, w, eps); with whole True, x goes there, to (B, T, H * h), and comes back by back(y, x)."""
+
+    def one(x, w, eps, whole):
+        return (back(norm(there(x), w, eps), x) if whole else norm(x, w, eps)).to(x.dtype)
+
+    return lambda q, k, w_q, w_k, *rest: (one(q, w_q, *rest), one(k, w_k, *rest))
+
+
+def _qk(whole, batch=2, n_heads=4, n_kv_heads=2, n_tokens=3, head_dim=4, seed=0, scale=1.5, eps=0.1):
+    q, k = (draw(batch, n, n_tokens, head_dim, seed=seed + n) * scale for n in (n_heads, n_kv_heads))
+    widths = (n_heads * head_dim, n_kv_heads * head_dim) if whole else (head_dim, head_dim)
+    return q, k, gain(widths[0]), gain(widths[1]).flip(0), eps, whole
+
+
+def _qk_by_hand(whole):
+    """The roots are 2 and 4 for the heads of q, or 4 for both together, and 4 for k."""
+    q = [[[1.0, -1.0]], [[7.0, 1.0] if whole else [5.0, 1.0]]]
+    gains = [1.0, 2.0, 3.0, 4.0] if whole else [1.0, 2.0]
+    return *map(torch.tensor, ([q], [[[[1.0, 5.0]]]], gains, [2.0, 4.0])), 3.0, whole
+
+
+def _qk_cases(whole):
+    q, k, *rest = _qk(whole, seed=10)
+    return [
+        Case(f"whole {whole}, one batch", _qk(whole, 1, seed=2)),
+        Case(f"whole {whole}, batch of 3", _qk(whole, 3, seed=4), BATCH),
+        Case(f"whole {whole}, as many heads as tokens and numbers", _qk(whole, 2, 4, 4, 4, 4, seed=6)),
+        Case(f"whole {whole}, q and k about 0.001, eps 1e-6", _qk(whole, scale=1e-3, eps=1e-6, seed=8),
+             "At a size of 0.001 eps decides the result: is it the one passed in, inside the root?"),
+        Case(f"whole {whole}, not contiguous", (not_contiguous(q, 1, 2), not_contiguous(k, 1, 2), *rest), MEMORY),
+        Case(f"whole {whole}, about 300 in float16", each(torch.float16, *_qk(whole, scale=300.0, eps=1e-5)), FLOAT16),
+        _Gradients(f"whole {whole}, gradients", _qk(whole, 1, seed=12)),
+    ]  # fmt: skip
+
+
+APART = "Is each head normed on its own when whole is False? The mean runs over its h numbers."
+TOGETHER = "Do all heads of a token share one root mean square when whole is True?"
+OTHER_TOKENS = "Is each token normed on its own? Your mean runs over other tokens too."
+TRANSPOSE = "Do the heads of one token stand side by side before they are joined? .transpose(1, 2) comes first."
+SHAPE = "Are the results shaped like q and k, heads before tokens?"
+GAIN_OF_HEAD = "Which gains has a head when whole is True? Head 1 has numbers h to 2h - 1 of the weight."
+QK_NORM = Exercise(
+    qk_norm,
+    [
+        Case("whole False, two heads and one, h 2, eps 3", _qk_by_hand(False)),
+        Case("whole True, two heads and one, h 2, eps 3", _qk_by_hand(True)),
+        *_qk_cases(False),
+        *_qk_cases(True),
+    ],
+    [
+        (TOGETHER + " Yours are normed head by head.", _by_dims(whole=3)),
+        (APART + " Yours is over all heads.", _by_dims(head=(1, 3))),
+        (APART + " Yours is over the heads.", _by_dims(head=1)),
+        (TOGETHER + " Yours is over the heads alone.", _by_dims(whole=1)),
+        *[(OTHER_TOKENS, _by_dims(head, whole)) for head, whole in (
+            ((2, 3), (1, 2, 3)), (3, (1, 2, 3)), (3, (2, 3)), (3, (1, 2)), ((2, 3), (1, 3)), (3, (0, 1, 2, 3)))],
+        *[(TRANSPOSE, _by_vectors(there=lambda x: x.reshape(x.shape[0], x.shape[2], -1), **back))
+          for back in ({}, {"back": lambda y, x: y.reshape(x.shape)})],
+        ("Is the way back .unflatten, then .transpose(1, 2)? .reshape alone mixes heads and tokens.",
+         _by_vectors(back=lambda y, x: y.reshape(x.shape))),
+        (SHAPE, _by_vectors(back=lambda y, x: y)),
+        (SHAPE, _by_vectors(back=lambda y, x: y.unflatten(-1, (-1, x.shape[-1])))),
+        (GAIN_OF_HEAD, _by_dims(gains=lambda w, x: w.view(x.shape[3], x.shape[1]).T[:, None])),
+        (GAIN_OF_HEAD, _by_dims(gains=lambda w, x: w[: x.shape[3]])),
+        ("Do the gains fit q as (H, 1, h)? Without the 1, they meet the tokens, not the heads.",
+         _by_dims(gains=lambda w, x: w.view(x.shape[1], x.shape[3]))),
+        ("Is k normed too?", lambda q, k, *rest: (qk_norm(q, k, *rest)[0], k)),
+        ("Is q first and k second?", lambda *inputs: qk_norm(*inputs)[::-1]),
+        ("Is the second result made from k? Both of yours are q's.", lambda *inputs: qk_norm(*inputs)[:1] * 2),
+        ("Has k gains of its own? Yours are q's.", lambda q, k, w, w_k, *rest: qk_norm(q, k, w, w[: len(w_k)], *rest)),
+        ("Has q weight_q, and k weight_k? Yours are exchanged.",
+         lambda q, k, w_q, w_k, *rest: qk_norm(q, k, w_k, w_q, *rest)),
+        ("Is the root cut from the graph, by .detach() or torch.no_grad()? It depends on x, too.",
+         _by_vectors(lambda x, w, eps: x / (x.detach().pow(2).mean(-1, keepdim=True) + eps).sqrt() * w)),
+        *[(hint, _by_vectors(norm)) for hint, norm in RMS_NORM.mistakes if "axis" not in hint and hint != WRONG_AXIS],
+    ],
+    parts=("q", "k", *(f"the gradient of a weighted sum for {name}" for name in "qk")),
+    adapt=_with_gradients,
+    dtype_hint="The results need the dtype that q and k came in with. After q = q.float(), q.dtype is float32.",
+)  # fmt: skip
+check_qk_norm = check_of(QK_NORM)
+
+# ---------------------------------------------------------------------------------- two bases, some windows
+
+
+def layer_plan(layer_types, window, theta_local, theta_global, head_dim):
+    """Speeds (n_layers, h/2) in rad/token, and a list with each layer's window or None.
+
+    A layer of type "sliding_attention" has theta_local and the window; "full_attention" has theta_global and None.
+    """
+    speeds, windows = [], []
+    for kind in layer_types:
+        theta = theta_local if kind == "sliding_attention" else theta_global
+        speeds.append([theta ** (-2 * i / head_dim) for i in range(head_dim // 2)])
+        windows.append(window if kind == "sliding_attention" else None)
+    return torch.tensor(speeds, dtype=torch.float64).float(), windows
+
+
+def _windows_as_numbers(function):
+    """The answer with its windows as a tensor, -1 for None, or what is wrong with its form."""
+
+    def probe(layer_types, *settings):
+        kinds = list(layer_types)
+        answer = function(kinds, *settings)
+        if answer is ...:
+            return answer
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            kind = f"{len(answer)} parts" if isinstance(answer, tuple) else type(answer).__name__
+            hint = TYPE_HINTS.get(kind, "Return both, with a comma: return speeds, windows")
+            raise Wrong(f"speeds and windows are expected, not {kind}.", hint)
+        speeds, windows = answer
+        if kinds != layer_types:
+            raise Wrong("the input layer_types was changed in place.", "Work on a list of your own: windows = []")
+        if not isinstance(windows, list | tuple) or len(windows) != len(kinds):
+            found = f"length {len(windows)}" if isinstance(windows, list | tuple) else f"type {type(windows).__name__}"
+            hint = "One entry for each layer, such as [4, 4, None]."
+            hint = "Return speeds first, then windows." if isinstance(speeds, list) else hint
+            raise Wrong(f"windows has the {found}, expected a list of {len(kinds)}.", hint)
+        for layer, one in enumerate(windows):
+            if one is not None and (type(one) is not int or one < 1):
+                hint = "A whole number, or None for a layer that sees all."
+                raise Wrong(f"windows[{layer}] is {repr(one)[:40]}.", hint)
+        if isinstance(speeds, list):
+            raise Wrong("speeds is a list, expected a tensor.", "torch.stack makes a tensor of a list of rows.")
+        return speeds, torch.tensor([-1 if one is None else one for one in windows])
+
+    return probe
+
+
+SLIDE, FULL = "sliding_attention", "full_attention"
+AS_IS, EXCHANGED = {SLIDE: SLIDE, FULL: FULL}, {SLIDE: FULL, FULL: SLIDE}
+ALL_SLIDE, ALL_FULL = dict.fromkeys(AS_IS, SLIDE), dict.fromkeys(AS_IS, FULL)
+
+
+def _plan(speed=AS_IS, window=AS_IS, angles=rope_angles, shape=lambda speeds: speeds):
+    """The plan with one slip; speed and window: the type that each type is taken for."""
+
+    def program(types, size, local, whole, h):
+        rows = [angles(torch.ones(1), h, local if speed[kind] == SLIDE else whole)[0] for kind in types]
+        return shape(torch.stack(rows).float()), [size if window[kind] == SLIDE else None for kind in types]
+
+    return program
+
+
+PATTERN = "Do you read layer_types? The order of the layers is not always the same."
+ONE_PER_PAIR = "Is there one speed per pair? Yours has head_dim of them."
+ROWS = "Has speeds a row for each layer, and a column for each pair?"
+LAYER_PLAN = Exercise(
+    layer_plan,
+    [
+        Case("a layer that slides and a full one, window 4, head_dim 4", ([SLIDE, FULL], 4, 100.0, 10000.0, 4)),
+        Case("Gemma 3's five of six, 12 layers", (([SLIDE] * 5 + [FULL]) * 2, 1024, 1e4, 1e6, 16)),
+        Case("every second layer, full first", ([FULL, SLIDE] * 2, 128, 1e4, 5e5, 8), PATTERN),
+        Case("no rule: full layers 0 and 3 of 5", ([FULL, SLIDE, SLIDE, FULL, SLIDE], 6, 50.0, 800.0, 8), PATTERN),
+        Case("all three slide", ([SLIDE] * 3, 6, 1e4, 1e6, 6), "Here no layer is full."),
+        Case("all three full", ([FULL] * 3, 6, 1e4, 1e6, 6), "Here no layer slides."),
+        Case("one layer, bases as ints", ([FULL], 6, 10000, 1000000, 8), "Here the bases are ints, not floats."),
+        Case("head_dim 2", ([SLIDE, FULL], 3, 1e4, 1e6, 2), "With head_dim 2 there is one pair, and its speed is 1."),
+    ],
+    [
+        ("Has a layer that slides theta_local? Your bases are exchanged.", _plan(EXCHANGED)),
+        ("Has a layer that slides the window? Yours is on the full ones.", _plan(window=EXCHANGED)),
+        ("Which layers slide? Yours are exchanged, in speeds and windows.", _plan(EXCHANGED, EXCHANGED)),
+        ("Are there two bases? All your layers have theta_local.", _plan(ALL_SLIDE)),
+        ("Are there two bases? All your layers have theta_global.", _plan(ALL_FULL)),
+        ("Has a full layer None? Yours has the window too.", _plan(window=ALL_SLIDE)),
+        ("Is the window there? All your layers have None.", _plan(window=ALL_FULL)),
+        ("Is any layer full? In yours, all slide.", _plan(ALL_SLIDE, ALL_SLIDE)),
+        ('Does any layer slide? In yours, none does: its type is "sliding_attention".', _plan(ALL_FULL, ALL_FULL)),
+        (ROWS + " Yours is transposed.", _plan(shape=lambda speeds: speeds.T)),
+        (ROWS + " Yours has the first layer alone.", _plan(shape=lambda speeds: speeds[0])),
+        (ROWS + " Yours has the last layer alone.", _plan(shape=lambda speeds: speeds[-1])),
+        (ROWS + " Yours is one long row.", _plan(shape=lambda speeds: speeds.flatten())),
+        (ONE_PER_PAIR, _plan(angles=lambda p, h, theta: float(theta) ** (-torch.arange(h)[None] / h))),
+        (ONE_PER_PAIR, _plan(shape=lambda speeds: torch.cat((speeds, speeds), 1))),
+        (ONE_PER_PAIR, _plan(shape=lambda speeds: speeds.repeat_interleave(2, 1))),
+        *[(hint, _plan(angles=angles)) for hint, angles in ROPE_ANGLES.mistakes
+          if hint.startswith(("Is the exponent", "Do brackets", "Does", "Is the base"))],
+    ],
+    parts=("speeds", "windows (None written as -1)"),
+    adapt=_windows_as_numbers,
+    dtype_hint="speeds is float32: .float() converts it.",
+)  # fmt: skip
+check_layer_plan = check_of(LAYER_PLAN)
+
+# ------------------------------------------------------------------------------------------------- sinks
+
+
+def attention_with_sink(scores, visible, sinks, v):
+    """Mixed values (B, H, T, h) in v's dtype, from scores (B, H, T, S), visible (T, S) bool and v (B, H, S, h).
+
+    A query's softmax runs over the scores it sees and its head's sink, sinks (H,); the sink's share has no value.
+    """
+    batch, n_heads, n_query, n_key = scores.shape
+    mixed = []
+    for b, head, t in itertools.product(range(batch), range(n_heads), range(n_query)):
+        seen = [s for s in range(n_key) if visible[t, s]]
+        row = torch.stack([*(scores[b, head, t, s].double() for s in seen), sinks[head].double()])
+        shares = (row - row.max()).exp()
+        shares = shares / shares.sum()
+        mixed.append(sum(shares[i] * v[b, head, s].double() for i, s in enumerate(seen)) + torch.zeros(v.shape[-1]))
+    return torch.stack(mixed).reshape(batch, n_heads, n_query, -1).to(v.dtype)
+
+
+def _hide(scores, visible):
+    return scores.masked_fill(~visible, -math.inf)
+
+
+def _sink(hide=_hide, column=lambda s: s[:, None, None], softmax=lambda row: row.softmax(-1),
+          mix=lambda w, v, m: w[..., :-1] @ v):  # fmt: skip
+    """Attention with a sink and one slip; column(sinks) fits (H, T, 1); mix(shares with the sink's, v, visible)."""
+
+    def program(scores, visible, sinks, v):
+        x = hide(scores.float(), visible)
+        shares = softmax(torch.cat((x, column(sinks.float()).expand(*x.shape[:-1], 1)), -1))
+        return mix(shares, v.float(), visible).to(v.dtype)
+
+    return program
+
+
+def _exp(top=lambda x, s: x.amax(-1, keepdim=True), of_sink=lambda s, top: (s - top).exp()):
+    """The softmax written out; top is taken from the scores, of_sink is the sink's term in the sum."""
+
+    def program(scores, visible, sinks, v):
+        x, s = _hide(scores.float(), visible), sinks.float()[:, None, None]
+        terms = (x - top(x, s)).exp()
+        return (terms / (terms.sum(-1, keepdim=True) + of_sink(s, top(x, s))) @ v.float()).to(v.dtype)
+
+    return program
+
+
+def _sink_inputs(batch, n_heads, n_query, n_key, head_dim, seed=0, scale=1.0):
+    scores, v = draw(batch, n_heads, n_query, n_key, seed=seed, scale=scale), draw(batch, n_heads, n_key, head_dim)
+    return scores, causal_visible(n_query, n_key), draw(n_heads, seed=seed + 2) + 1.0, v + 0.5
+
+
+def _sink_cases():
+    scores, causal, sinks, v = _sink_inputs(2, 3, 3, 4, 6, 40)
+    odd = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]]) > 0
+    empty = torch.tensor([[0, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 1]]) > 0
+    by_hand = torch.zeros(1, 1, 1, 2), torch.ones(1, 2) > 0, torch.tensor([2.0]).log(), torch.tensor([[[[4.0], [8.0]]]])
+    far = torch.tensor([[[[-300.0, -300.1, 300.0]]]]), torch.tensor([[1, 1, 0]]) > 0, torch.tensor([-300.0])
+    return [
+        Case("two keys with score 0, a sink of ln 2", by_hand),
+        Case("as many heads as queries, keys and numbers", _sink_inputs(1, 4, 4, 4, 4, 30),
+             "Is the sink one number per head, and the softmax over the keys?"),
+        Case("one batch, 2 heads, 3 queries, 3 keys", _sink_inputs(1, 2, 3, 3, 2)),
+        Case("3 queries, 5 keys, as with a cache", _sink_inputs(1, 2, 3, 5, 4, 10)),
+        Case("batch of 3", _sink_inputs(3, 2, 4, 4, 3, 20), BATCH),
+        Case("one query, 6 keys", _sink_inputs(2, 2, 1, 6, 4, 50)),
+        Case("a mask that is not causal", (scores, odd, sinks, v), "Do you use the mask given?"),
+        Case("a query that sees no key", (scores, empty, sinks, v), "Without a key, the sink takes all: 0, not nan."),
+        Case("large scores", _sink_inputs(1, 2, 4, 4, 3, 60, scale=300.0), "Does exp overflow? softmax does not."),
+        Case("hidden score 300, sink and visible scores -300", (*far, draw(1, 1, 3, 4)),
+             "Is a key hidden however large its score is? Put -inf before the softmax."),
+        Case("float16", each(torch.float16, scores, causal, sinks, v)),
+        Case("scores and sinks in float32, v in bfloat16", (scores, causal, sinks, v.bfloat16())),
+        Case("scores and v not contiguous", (not_contiguous(scores), causal, sinks, not_contiguous(v)), MEMORY),
+        Case("gradients", (scores[:1], empty, sinks, v[:1]), gradients=True),
+    ]  # fmt: skip
+
+
+NO_SHARE = "Does the sink take a share? Yours has none, or it is given back: the shares of the keys sum to 1."
+PER_HEAD = "Has each head its own sink, the same for all its queries?"
+COLUMN = "Which column do you drop? Yours keeps the sink's and drops a key's."
+HIDDEN = "Do hidden scores become -inf before the softmax? exp of any other number is more than 0."
+ATTENTION_WITH_SINK = Exercise(
+    attention_with_sink,
+    _sink_cases(),
+    [
+        (NO_SHARE, _sink(column=lambda s: s[:1] - math.inf, mix=lambda w, v, m: w[..., :-1].nan_to_num() @ v)),
+        ("Is the sink the learned score? Yours adds 1 to the sum: a score of 0.", _sink(column=lambda s: 0 * s[:1])),
+        (PER_HEAD + " Yours has one for each query.", _sink(column=lambda s: s[:, None])),
+        (PER_HEAD + " Yours is the first head's for all.", _sink(column=lambda s: s[0, None])),
+        ("Is the sink a score among the others? Check its sign.", _sink(column=lambda s: -s[:, None, None])),
+        *[("Is exp taken of the sink, too? Yours is added to the sum as it is.", _exp(*top, of_sink=lambda s, top: s))
+          for top in ((), (lambda x, s: 0.0,))],
+        ("Is the same number taken from the scores and from the sink, before exp?",
+         _exp(lambda x, s: x.amax(-1, keepdim=True).nan_to_num(neginf=0.0), lambda s, top: s.exp())),
+        ("Does exp overflow? torch.softmax over scores and sink together does not.", _exp(top=lambda x, s: 0.0)),
+        ("Does a row without keys give nan? Its largest score is -inf: take the sink into the maximum.", _exp()),
+        (COLUMN, _sink(mix=lambda w, v, m: w[..., 1:] @ v)),
+        (COLUMN, _sink(mix=lambda w, v, m: w.roll(1, -1)[..., :-1] @ v)),
+        ("Are the shares multiplied with v? These are the shares alone.", _sink(mix=lambda w, v, m: w[..., :-1])),
+        ("Is the mask used? Hidden keys are seen.", _sink(hide=lambda x, m: x)),
+        ("Is the mask inverted? True means: may attend.", _sink(hide=lambda x, m: _hide(x, ~m))),
+        *[(HIDDEN, _sink(hide=lambda x, m, fill=fill: x.masked_fill(~m, fill)))
+          for fill in (0.0, -1.0, -10.0, -100.0)],
+        ("Is the mask added as 0 and 1? Hidden scores must become -inf.", _sink(hide=lambda x, m: x + m)),
+        ("0 times -inf is nan: .masked_fill does not multiply.", _sink(hide=lambda x, m: x + (~m) * -math.inf)),
+        ("Does the mask come before the softmax? After it, hidden keys have taken their share.",
+         _sink(hide=lambda x, m: x, mix=lambda w, v, m: w[..., :-1] * m @ v)),
+        *[("Do you use the mask given, not a causal one of your own?",
+           _sink(hide=lambda x, m, mask=mask: _hide(x, mask(*x.shape[-2:]))))
+          for mask in (causal_visible, lambda t, s: torch.ones(t, s).tril() > 0)],
+        *[("Is the softmax over the keys and the sink, dim=-1?", _sink(softmax=lambda row, dim=dim: row.softmax(dim)))
+          for dim in (-2, 1)],
+        ("Are the scores divided again? They are divided by the root of h already.",
+         lambda scores, visible, sinks, v: _sink()(scores / math.sqrt(v.shape[-1]), visible, sinks, v)),
+    ],
+    dtype_hint="The result needs v's dtype. After v = v.float(), v.dtype is float32.",
+)  # fmt: skip
+check_attention_with_sink = check_of(ATTENTION_WITH_SINK)
+
+# ---------------------------------------------------------------------------------- the unknown relative
+
+EDITS = ("biases", "norm_after", "qk_norm", "qk_norm_whole", "window", "no_rope")  # in the order in which they are made
+SETTINGS = {"sliding_window": 6, "layer_types": [SLIDE, FULL, SLIDE], "no_rope_layers": [1, 0, 1]}
+BOTH = {"qk_norm", "qk_norm_whole"}  # exclude one another
+SUBSETS = [tuple(itertools.compress(EDITS, chosen)) for chosen in itertools.product((0, 1), repeat=len(EDITS))]
+CHOICES = [names for names in SUBSETS if not set(names) >= BOTH]
+CONFIG = LlamaConfig(
+    vocab_size=64, dim=32, n_layers=3, n_heads=4, n_kv_heads=2, hidden_dim=48, max_seq_len=64, norm_eps=1e-5,
+    rope_theta=10_000.0, tie_embeddings=False,
+)  # fmt: skip
+
+
+def with_edits(config, names):
+    """A fresh LLaMA of three layers with these edits; its weights ask for no gradients.
+
+    The window is 6 tokens, in layers 0 and 2. With no_rope, layer 1 does not turn.
+
+    Args:
+        config: the model's sizes.
+        names: of EDITS, in any order; not both QK-norms.
+    """
+    if set(names) - set(EDITS) or set(names) >= BOTH:
+        raise ValueError(f"names={names!r}: use at most one of the two QK-norms, and names of {', '.join(EDITS)}")
+    model = relatives.Relative(config, "unknown")
+    for name in EDITS:
+        if name in names:
+            getattr(relatives, name)(model, SETTINGS)
+    return model.requires_grad_(False)
+
+
+def unknown(n_tokens, names=("norm_after", "qk_norm_whole", "window"), seed=0, std=0.3, logits_times=1.0, changed=0.0):
+    """A model with random weights, whose edits are to be found: (config, weights, tokens, logits).
+
+    Args:
+        n_tokens: length of the prompt, at most 28.
+        names: its edits.
+        seed, std: of the weights; gains are between 0.5 and 1.5.
+        logits_times: factor on lm_head.
+        changed: added to one logit of position 2, as a share of the largest logit.
+    """
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        model, generator = with_edits(CONFIG, names), torch.Generator().manual_seed(seed)
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            weight.uniform_(0.5, 1.5, generator=generator)
+        else:
+            weight.normal_(std=1.0 if "bias" in name else std, generator=generator)
+    model.lm_head.weight *= logits_times
+    tokens = torch.randint(64, (1, 28), generator=generator)[:, :n_tokens]
+    if n_tokens == 1:
+        model.lm_head.weight *= -model(tokens)[0].sign().T  # all logits are negative
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    logits = model.double()(tokens).float()  # float32 rounds differently
+    logits[0, 2 % n_tokens, 5] += changed * logits.abs().max()
+    return CONFIG, weights, tokens, logits
+
+
+class _Unknown(Case):
+    """A case whose model is made when it is first asked for."""
+
+    def __init__(self, label, *recipe, hint="", **settings):
+        self.label, self.hint, self.gradients = label, hint, False
+        self._make = functools.partial(unknown, *recipe, **settings)
+
+    @functools.cached_property
+    def inputs(self):
+        return self._make()
+
+
+def find_edits(config, weights, tokens, logits):
+    """The set of all choices of edits, each a tuple of names, with which `weights` give `logits` for `tokens`.
+
+    weights is a state dict, tokens (1, T), logits (1, T, V). Logits are the same if the largest difference is below
+    1e-4 of the largest logit, both without their signs.
+    """
+    fitting = set()
+    for names in CHOICES:
+        model = with_edits(config, names)
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError:  # other names or other shapes
+            continue
+        if (model(tokens) - logits).abs().max() < 1e-4 * logits.abs().max():
+            fitting.add(names)
+    return fitting
+
+
+class _Choices(int):
+    """A set of choices as a whole number, a bit for each; it shows itself as a set."""
+
+    def __repr__(self):
+        names = [str(choice) for place, choice in enumerate(CHOICES) if self >> place & 1]
+        return f"{{{', '.join(names[:3])}}}" + f" and {len(names) - 3} more" * (len(names) > 3)
+
+
+def _as_choices(function):
+    """The answer as a whole number, or what is wrong with its form."""
+
+    def probe(*inputs):
+        answer, kinds, found = function(*inputs), set | frozenset | list | tuple, 0
+        if answer is ...:
+            return answer
+        if not isinstance(answer, kinds):
+            kind = type(answer).__name__
+            hint = TYPE_HINTS.get(kind, "Return a set of tuples.")
+            raise Wrong(f"the result has the type {kind}, expected a set.", hint)
+        if isinstance(answer, tuple) and all(isinstance(one, str) for one in answer):
+            hint = "Return a set, also if it holds one choice."
+            raise Wrong(f"{answer} is one choice, expected a set of choices.", hint)
+        for one in answer:
+            known = isinstance(one, kinds) and tuple(name for name in EDITS if name in one)
+            if known not in CHOICES or len(known) != len(one):
+                raise Wrong(f"{str(one)[:60]!r} is no choice.", COMMA)
+            found |= 1 << CHOICES.index(known)
+        return _Choices(found)
+
+    return probe
+
+
+SCANS = {}
+
+
+def _scan(config, weights, tokens, logits):
+    """Of each choice whose shapes fit: (whether the names do, its logits); weights that are missing stay fresh."""
+    key = tuple(tokens.flatten().tolist()), logits.sum().item()
+    if key not in SCANS:
+        SCANS[key], out = {}, []
+        for names in CHOICES:
+            named = set(names) & {"biases", *BOTH}  # the edits that bring weights
+            if named not in out:
+                model = with_edits(config, names)
+                try:
+                    SCANS[key][names] = not any(model.load_state_dict(weights, strict=False)), model(tokens)
+                except RuntimeError:  # other shapes
+                    out.append(named)
+    return SCANS[key]
+
+
+def _within(share):
+    return lambda got, want: (got - want).abs().max() < share * want.abs().max()
+
+
+RULE = _within(1e-4)
+
+
+def _fit(fits=RULE, strict=True, of=lambda found: found, tried=lambda names: True):
+    """The choices that load and fit, by fits(theirs, logits); of: what is kept of them, in order."""
+
+    def program(config, weights, tokens, logits):
+        scan = _scan(config, weights, tokens, logits).items()
+        return set(of([
+            names for names, (exact, got) in scan if tried(names) and (exact or not strict) and fits(got, logits)
+        ]))  # fmt: skip
+
+    return program
+
+
+ALL = "Is it a set of all choices that fit? Yours holds one alone: does the loop go on after it?"
+STRICT = "Are the weights loaded, and is rounding let through? It is up to 1e-5 of the largest logit, everywhere."
+LOOSE = "Is the largest difference compared with 1e-4 of the largest logit? Yours lets more through."
+ABSOLUTE = "Is the difference compared with 1e-4 of the largest logit? Yours has no regard to how large logits are."
+SIGNS = "Are both taken without signs? .abs() comes before .max()."
+NO_FIT = "Here no choice fits, because one logit was changed: are all of them compared?"
+GOES_ON = "Are edits combined, and do you go on after a choice that does not load? `continue` does, `break` does not."
+COMMA = 'A choice is a tuple of names: (), ("window",), ("biases", "window"). One name needs its comma.'
+TOKENS = "Are the logits compared? Yours are the tokens that they choose."
+FIND_EDITS = Exercise(
+    find_edits,
+    [
+        _Unknown("28 tokens, weights with q_norm", 28),
+        _Unknown("the first 6 of these tokens", 6),
+        _Unknown("28 tokens, weights without more names", 28, (), 1),
+        _Unknown("7 tokens, biases, tiny logits", 7, ("biases", "window"), 2, logits_times=1e-7),
+        _Unknown("one token, all logits negative", 1, ("biases", "norm_after", "qk_norm"), 1),
+        _Unknown("one logit of position 2 raised", 4, (), 3, changed=0.3, hint=NO_FIT),
+        _Unknown("one logit of position 2 lowered", 4, (), 3, changed=-0.3, hint=NO_FIT),
+        _Unknown("weights of std 0.01, 8 tokens", 8, ("no_rope",), 4, std=0.01),
+    ],
+    [
+        (STRICT, _fit(torch.equal)),
+        (STRICT, _fit(torch.allclose)),
+        (STRICT, _fit(lambda got, want: ((got - want) / want).abs().max() < 1e-4)),
+        (ALL, _fit(of=lambda found: found[:1])),
+        (ALL, _fit(of=lambda found: found[-1:])),
+        *[(LOOSE, _fit(_within(share))) for share in (1e-3, 1e-2, 1e-1)],
+        *[(ABSOLUTE, _fit(lambda got, want, room=room: (got - want).abs().max() < room))
+          for room in (1e-4, 1e-3, 1e-5)],
+        *[(ABSOLUTE, _fit(functools.partial(torch.allclose, rtol=rtol, atol=atol)))
+          for rtol, atol in ((1e-5, 1e-4), (1e-4, 1e-4), (0.0, 1e-4))],
+        ("Are the logits compared? Yours holds every choice that loads.", _fit(lambda got, want: True)),
+        ("Do you load strictly? With strict=False, biases that the weights do not have stay 0, and fit.",
+         _fit(strict=False)),
+        *[(f"Are all positions compared, or the {word} alone?",
+           _fit(lambda got, want, place=place: RULE(got[:, place], want[:, place])))
+          for place, word in ((0, "first"), (-1, "last"))],
+        *[(SIGNS, _fit(lambda got, want, sign=sign: (sign * (got - want)).max() < 1e-4 * want.abs().max()))
+          for sign in (1, -1)],
+        (SIGNS, _fit(lambda got, want: (got - want).abs().max() < 1e-4 * want.max())),
+        (SIGNS, _fit(lambda got, want: (got - want).max() < 1e-4 * want.max())),
+        (TOKENS, _fit(lambda got, want: torch.equal(got.argmax(-1), want.argmax(-1)))),
+        (TOKENS, _fit(lambda got, want: torch.equal(got[:, -1].argmax(-1), want[:, -1].argmax(-1)))),
+        ("Is the empty choice () tried? It is plain LLaMA.", _fit(tried=len)),
+        *[(GOES_ON, _fit(tried=tried)) for tried in (
+            lambda names: len(names) <= 1, lambda names: not names, lambda names: set(names) <= {"window", "no_rope"})],
+        *[(f"Are {word} edits tried together?", _fit(tried=lambda names, most=most: len(names) <= most))
+          for most, word in ((2, "three"), (3, "four"), (4, "five"))],
+        *[(hint, _fit(tried=lambda names, without=without: not without & set(names))) for hint, without in (
+            ("Are window and no_rope tried? They leave no trace in the names of the weights.", {"window", "no_rope"}),
+            ("Are the QK-norms tried? Only both together are out.", BOTH))],
+    ],
+    adapt=_as_choices,
+)  # fmt: skip
+check_find_edits = check_of(FIND_EDITS)
+
+# ------------------------------------------------------------------------------- slips of the lesson
+
+
+def _attentions(model, change):
+    for block in model.layers:
+        block.attention.project = functools.partial(change, block.attention)
+
+
+def _bias_after_the_turn(attention, x, cos, sin):
+    q, k, v = attention.heads(x)
+    b, c = (proj.bias.unflatten(0, (-1, 1, attention.head_dim)) for proj in (attention.q_proj, attention.k_proj))
+    return apply_rope(q - b, cos, sin) + b, apply_rope(k - c, cos, sin) + c, v
+
+
+def _norm_after_the_turn(attention, x, cos, sin):
+    q, k, v = GroupedQueryAttention.heads(attention, x)
+    return attention.q_norm(apply_rope(q, cos, sin)), attention.k_norm(apply_rope(k, cos, sin)), v
+
+
+def _window_lost(model):
+    right = model.rotation_and_mask
+    model.rotation_and_mask = lambda n, *more: (*right(n, *more)[:2], [None] * 9) if n == 1 else right(n, *more)
+
+
+def _erf_gelu(model):
+    for part in (block.feed_forward for block in model.layers):
+        part.forward = lambda x, part=part: part.down_proj(F.gelu(part.gate_proj(x)) * part.up_proj(x))
+
+
+def _no_clamp(model):
+    for expert in (expert for block in model.layers for expert in block.feed_forward.experts):
+        expert.limit = math.inf
+
+
+SLIPS = {  # name: the family, and what is done to a model of it, with windows of 6
+    "window one too wide": ("mistral", lambda model: setattr(model, "windows", [7, 7, 7])),
+    "window lost when T = 1": ("mistral", _window_lost),
+    "every layer turns": ("smollm3", lambda model: model.speeds.copy_(model.speeds[:1].clone())),
+    "bias after the turn": ("qwen2", lambda model: _attentions(model, _bias_after_the_turn)),
+    "norm after the turn": ("qwen3", lambda model: _attentions(model, _norm_after_the_turn)),
+    "all layers local": ("gemma3_text", lambda model: setattr(model, "windows", [6, 6, 6])),
+    "GELU by erf": ("gemma3_text", _erf_gelu),
+    "the other layers local": ("gpt_oss", lambda model: setattr(model, "windows", [None, 6, None])),
+    "clamp forgotten": ("gpt_oss", _no_clamp),
+}

@@ -1,0 +1,161 @@
+"""Right and wrong answers to the exercises of notebook 08, relatives."""
+
+import itertools
+
+import torch
+from torch.nn import functional as F
+
+from checks.relatives import EDITS, with_edits
+from tests.support.answers.register import right, wrong
+
+
+@right
+def reach__formula(window, n_layers, n_tokens):
+    return n_tokens if window is None else min(n_tokens, n_layers * (window - 1) + 1)
+
+
+@right
+def reach__felt_tokens(window, n_layers, n_tokens):
+    felt = {n_tokens - 1}
+    for _ in range(n_layers):
+        earliest = min(felt)
+        felt |= set(range(0 if window is None else max(0, earliest + 1 - window), earliest))
+    return len(felt)
+
+
+@wrong("Something here is None")
+def reach__no_window_forgotten(window, n_layers, n_tokens):
+    return min(n_tokens, n_layers * (window - 1) + 1)
+
+
+@right
+def qk_norm__torch(q, k, weight_q, weight_k, eps, whole):
+    def normed(x, weight):
+        y = x.transpose(1, 2).flatten(-2) if whole else x
+        y = F.rms_norm(y.float(), weight.shape, weight.float(), eps)
+        return (y.unflatten(-1, (-1, x.shape[-1])).transpose(1, 2) if whole else y).to(x.dtype)
+
+    return normed(q, weight_q), normed(k, weight_k)
+
+
+@right
+def qk_norm__gain_after_the_cast(q, k, weight_q, weight_k, eps, whole):
+    results = []
+    for x, weight in ((q, weight_q), (k, weight_k)):
+        gains = weight.reshape(x.shape[1], 1, x.shape[3]) if whole else weight
+        square = x.float().square().mean(dim=(1, 3) if whole else 3, keepdim=True)
+        results.append(gains * (x.float() * torch.rsqrt(square + eps)).to(x.dtype))
+    return results[0], results[1]
+
+
+@wrong("no gradient passes through the result q")
+def qk_norm__without_gradients(*inputs):
+    return tuple(result.detach() for result in qk_norm__torch(*inputs))
+
+
+@wrong("square of 300 overflows")
+def qk_norm__in_float16(q, k, weight_q, weight_k, eps, whole):
+    dims = (1, 3) if whole else 3
+    gains = [w.unflatten(0, (x.shape[1], 1, -1)) if whole else w for x, w in ((q, weight_q), (k, weight_k))]
+    roots = [((x * x).mean(dims, keepdim=True) + eps).sqrt() for x in (q, k)]
+    return q / roots[0] * gains[0], k / roots[1] * gains[1]
+
+
+@right
+def layer_plan__where(layer_types, window, theta_local, theta_global, head_dim):
+    slides = [kind == "sliding_attention" for kind in layer_types]
+    thetas = torch.where(torch.tensor(slides), float(theta_local), float(theta_global))
+    exponents = torch.arange(0, head_dim, 2) / head_dim
+    return 1.0 / thetas[:, None] ** exponents, [window if slide else None for slide in slides]
+
+
+@right
+def layer_plan__rows(layer_types, window, theta_local, theta_global, head_dim):
+    theta = {"sliding_attention": theta_local, "full_attention": theta_global}
+    length = {"sliding_attention": window, "full_attention": None}
+    rows = [[theta[kind] ** (-2 * i / head_dim) for i in range(head_dim // 2)] for kind in layer_types]
+    return torch.tensor(rows), tuple(length[kind] for kind in layer_types)
+
+
+def _windows(change):
+    def program(*inputs):
+        speeds, windows = layer_plan__where(*inputs)
+        return speeds, change(windows)
+
+    return program
+
+
+for words, slip, change in (
+    ("None for a layer that sees all", "zero_for_none", lambda windows: [window or 0 for window in windows]),
+    ("expected a list of 2", "windows_as_tensor", lambda windows: torch.tensor([window or 0 for window in windows])),
+    ("length 1, expected a list of 2", "windows_that_slide", lambda windows: [w for w in windows if w]),
+):
+    wrong(words, f"layer_plan__{slip}")(_windows(change))
+wrong("return speeds, windows", "layer_plan__speeds_alone")(lambda *inputs: layer_plan__where(*inputs)[0])
+
+
+@right
+def attention_with_sink__cat(scores, visible, sinks, v):
+    column = sinks.view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+    every = torch.cat((scores.masked_fill(~visible, float("-inf")), column), dim=-1)
+    return every.softmax(dim=-1, dtype=torch.float32)[..., :-1].to(v.dtype) @ v
+
+
+@right
+def attention_with_sink__logsumexp(scores, visible, sinks, v):
+    scores, sink = torch.where(visible, scores.float(), -torch.inf), sinks.float()[:, None, None]
+    top = torch.maximum(scores.amax(-1, keepdim=True), sink)
+    shares = (scores - top).exp()
+    shares = shares / (shares.sum(-1, keepdim=True) + (sink - top).exp())
+    return torch.einsum("bhts,bhsd->bhtd", shares, v.float()).to(v.dtype)
+
+
+@wrong("expected torch.float16")
+def attention_with_sink__stays_wide(scores, visible, sinks, v):
+    return attention_with_sink__cat(scores.float(), visible, sinks.float(), v.float())
+
+
+def _loads(model, weights):
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError:
+        return False
+    return True
+
+
+@right
+def find_edits__combinations(config, weights, tokens, logits):
+    found, most = set(), 1e-4 * logits.abs().max()
+    for number in range(len(EDITS) + 1):
+        for names in itertools.combinations(EDITS, number):
+            if "qk_norm" not in names or "qk_norm_whole" not in names:
+                model = with_edits(config, names)
+                if _loads(model, weights) and (model(tokens) - logits).abs().max() < most:
+                    found.add(names)
+    return found
+
+
+@right
+def find_edits__frozensets(config, weights, tokens, logits):
+    found = []
+    for chosen in itertools.product([True, False], repeat=len(EDITS)):
+        names = frozenset(name for name, is_chosen in zip(EDITS, chosen, strict=True) if is_chosen)
+        try:
+            model = with_edits(config, names)
+            model.load_state_dict(weights)
+            torch.testing.assert_close(model(tokens), logits, rtol=0, atol=1e-4 * logits.abs().max().item())
+        except (RuntimeError, ValueError, AssertionError):
+            continue
+        found.append(names)
+    return found
+
+
+@wrong("at most one of the two QK-norms")
+def find_edits__every_subset(config, weights, tokens, logits):
+    for chosen in itertools.product([False, True], repeat=len(EDITS)):
+        with_edits(config, tuple(itertools.compress(EDITS, chosen)))
+
+
+wrong("is one choice, expected a set", "find_edits__one_choice")(lambda *inputs: ("norm_after", "window"))
+wrong("One name needs its comma", "find_edits__names_for_choices")(lambda *inputs: {"norm_after", "window"})
+wrong('without "return" gives None', "find_edits__no_return")(lambda *inputs: set().add(()))
