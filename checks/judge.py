@@ -401,7 +401,9 @@ def _judge(function, exercise, seconds):
     except _TimeUp as stopped:
         problem = Wrong(f"no answer after {seconds:g} seconds.")
         message = stopped.stages.explain(stopped.case, None, problem)[1] if stopped.stages else problem.message
-        return CheckResult(name, "failed", f"Case {stopped.case.label}: {message}", "Is there a loop that never ends?")
+        return CheckResult(
+            name, "failed", f"Case {stopped.case.label}: {message}", "Is there a loop that never ends, or far too long?"
+        )
     answers, problems = zip(*found, strict=True)
     failing = [place for place, problem in enumerate(problems) if problem]
     if not failing:

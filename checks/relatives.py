@@ -536,7 +536,7 @@ class _Choices(int):
 
     def __repr__(self):
         names = [str(choice) for place, choice in enumerate(CHOICES) if self >> place & 1]
-        return f"{{{', '.join(names[:3])}}}" + f" and {len(names) - 3} more" * (len(names) > 3)
+        return f"{{{', '.join(names[:3])}}}" + f" and {len(names) - 3} more" * (len(names) > 3) if names else "set()"
 
 
 def _as_choices(function):
@@ -570,10 +570,10 @@ def _scan(config, weights, tokens, logits):
     """Of each choice whose shapes fit: (whether the names do, its logits); weights that are missing stay fresh."""
     key = tuple(tokens.flatten().tolist()), logits.sum().item()
     if key not in SCANS:
-        SCANS[key], out = {}, []
+        SCANS[key], out, has_norms = {}, [], any("q_norm" in name for name in weights)
         for names in CHOICES:
             named = set(names) & {"biases", *BOTH}  # the edits that bring weights
-            if named not in out:
+            if named not in out and (has_norms or not named & BOTH):  # fresh QK-norms do not fit
                 model = with_edits(config, names)
                 try:
                     SCANS[key][names] = not any(model.load_state_dict(weights, strict=False)), model(tokens)
@@ -608,7 +608,7 @@ ABSOLUTE = "Is the difference compared with 1e-4 of the largest logit? Yours has
 SIGNS = "Are both taken without signs? .abs() comes before .max()."
 NO_FIT = "Here no choice fits, because one logit was changed: are all of them compared?"
 GOES_ON = "Are edits combined, and do you go on after a choice that does not load? `continue` does, `break` does not."
-COMMA = 'A choice is a tuple of names: (), ("window",), ("biases", "window"). One name needs its comma.'
+COMMA = 'A choice is a tuple: () or ("window",): one name needs its comma. .add takes a choice, .update its names.'
 TOKENS = "Are the logits compared? Yours are the tokens that they choose."
 FIND_EDITS = Exercise(
     find_edits,

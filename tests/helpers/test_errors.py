@@ -530,7 +530,7 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
 # (an exercise, a wrong answer to it, words of what its check says then); most are in tests/support/answers: see below
 CHECKED = [
     ("rms_norm", lambda x, weight, eps: x + "1", "it raises TypeError: … in the line"),
-    ("rms_norm", loop, "no answer after 0.5 seconds. … Is there a loop that never ends?"),
+    ("rms_norm", loop, "no answer after 0.5 seconds. … Is there a loop that never ends, or far too long?"),
     ("rms_norm", lambda *given: norm(*given).detach(), "no gradient reaches x and weight. … Is the graph cut"),
     ("rms_norm", lambda x, weight, eps: norm(x, weight.detach(), eps), "no gradient reaches weight. … Is the graph"),
     ("rms_norm", lambda *given: NoWayBack.apply(norm(*given)), "RuntimeError: the backward pass is missing, in the"),

@@ -317,7 +317,7 @@ def test_bubblewrap_keeps_the_machine_out_of_reach_and_the_attempt_succeeds_with
         (["--csv", "{folder}/g.csv"], "where nothing is written"),
         (["--feedback", "{folder}"], "where nothing is written"),
         (["--csv", "{folder}/../no/g.csv"], "make it first"),
-        (["--only", "08"], "no notebook 08 with exercises; found: 01_rmsnorm"),
+        (["--only", "98"], "no notebook 98 with exercises; found: 01_rmsnorm"),
         (["--course", "{folder}"], "with exercises; found: none"),
     ],
 )

@@ -53,6 +53,11 @@ def qk_norm__without_gradients(*inputs):
     return tuple(result.detach() for result in qk_norm__torch(*inputs))
 
 
+@wrong("no gradient reaches q and k")
+def qk_norm__new_leaves(q, k, *rest):
+    return qk_norm__torch(q.detach().requires_grad_(), k.detach().requires_grad_(), *rest)
+
+
 @wrong("square of 300 overflows")
 def qk_norm__in_float16(q, k, weight_q, weight_k, eps, whole):
     dims = (1, 3) if whole else 3
@@ -91,6 +96,10 @@ for words, slip, change in (
     ("length 1, expected a list of 2", "windows_that_slide", lambda windows: [w for w in windows if w]),
 ):
     wrong(words, f"layer_plan__{slip}")(_windows(change))
+wrong("changed in place", "layer_plan__in_place")(
+    lambda types, *rest: (layer_plan__where(types, *rest), types.pop())[0]
+)
+wrong("torch.stack", "layer_plan__rows_alone")(lambda *inputs: (list(layer_plan__where(*inputs)[0]), [4, None]))
 wrong("return speeds, windows", "layer_plan__speeds_alone")(lambda *inputs: layer_plan__where(*inputs)[0])
 
 
@@ -157,5 +166,5 @@ def find_edits__every_subset(config, weights, tokens, logits):
 
 
 wrong("is one choice, expected a set", "find_edits__one_choice")(lambda *inputs: ("norm_after", "window"))
-wrong("One name needs its comma", "find_edits__names_for_choices")(lambda *inputs: {"norm_after", "window"})
+wrong("one name needs its comma", "find_edits__names_for_choices")(lambda *inputs: {"norm_after", "window"})
 wrong('without "return" gives None', "find_edits__no_return")(lambda *inputs: set().add(()))
