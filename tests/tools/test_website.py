@@ -18,7 +18,8 @@ from tests.support.lab import chromium, explorers_in
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EXPLORERS = sorted({name for path in NOTEBOOKS for name in explorers_in(path)})
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
-IN_THE_DARK = ("index", "notebooks/02_rope", "notebooks/03_swiglu", "docs/glossary")  # the others have the same colours
+# The other pages have the same colours.
+IN_THE_DARK = ("index", "live", "notebooks/02_rope", "notebooks/03_swiglu", "docs/glossary")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def pages(site):
 @pytest.mark.slow
 def test_every_page_and_every_term_is_there_and_can_be_reached(build, site, pages):
     names = [f"{part}/{path.stem}" for path in NOTEBOOKS for part in ("notebooks", "slides")]
-    names += ["docs/teaching", "docs/glossary", "docs/classroom-server", "CONTRIBUTING", "slides/index"]
+    names += ["docs/teaching", "docs/glossary", "docs/classroom-server", "CONTRIBUTING", "slides/index", "live"]
     assert {f"{name}.html" for name in ("index", "search", *names)} <= set(pages)
     linked = pages["index.html"].text + pages["slides/index.html"].text.replace('href="', 'href="slides/')
     assert [name for name in names if f'href="{name}.html"' not in linked] == []

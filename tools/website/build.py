@@ -7,7 +7,9 @@ page of the result fetches anything from elsewhere.
 """
 
 import argparse
+import base64
 import functools
+import json
 import os
 import re
 import shutil
@@ -18,14 +20,18 @@ from pathlib import Path
 import matplotlib
 import nbformat
 from nbformat.v4 import new_markdown_cell, new_output
+from safetensors.torch import load_file, save
 
+from helpers.text import TINY_LLAMA, held_out_split, load_tokenizer, reference_text
 from tools.classroom.hand_out import notebooks_of
 from tools.notebooks import VEIL
+from tools.website.downloads import links_of, make_downloads
 from tools.website.frames import check_settings, make_frames
 from tools.website.slides import make_slides, picture_size, split_prediction
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(__file__).parent
+LIVE = SITE / "live"
 NOTEBOOKS = notebooks_of(ROOT / "notebooks")
 TEXTS = ("*.md", "docs/*.md", "benchmarks/*.md", "tools/classroom/server/*.md")  # get a page each
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^():#\s]+)(#[^()\s]*)?\)")  # to a file of the repository
@@ -93,6 +99,40 @@ def start_page() -> str:
     return (SITE / "index.md").read_text(encoding="utf-8").replace("{chapters}", table[0])
 
 
+# ------------------------------------------------------------------------------------------------- the live page
+
+
+def live_page() -> str:
+    """The page with the LLaMA that runs in it; its scripts and its model come from `write_live`."""
+    count = sum(weight.numel() for weight in load_file(TINY_LLAMA / "model.safetensors").values())
+    lines = len((LIVE / "engine.js").read_text(encoding="utf-8").splitlines())
+    text = (LIVE / "live.md").read_text(encoding="utf-8")
+    return text.replace("{millions}", f"{count / 1e6:.1f}").replace("{lines}", str(lines))
+
+
+def write_live(out: Path):
+    """Write the live page's scripts into `out`, and its model: float16 weights, config, tokenizer, four passages.
+
+    All of it is one classic script, because a page that was opened from a disk may not fetch files.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for name in ("engine.js", "pictures.js", "live.js", "live.css"):
+        shutil.copy(LIVE / name, out)
+    halves = {name: weight.half() for name, weight in load_file(TINY_LLAMA / "model.safetensors").items()}
+    data = {name: json.loads((TINY_LLAMA / f"{name}.json").read_text("utf-8")) for name in ("config", "tokenizer")}
+    data |= {"passages": held_out_passages(), "weights": base64.b64encode(save(halves)).decode()}
+    script = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    (out / "data.js").write_text(f"window.liveData = {script};\n", encoding="utf-8")
+
+
+def held_out_passages(count: int = 4) -> list[str]:
+    """Paragraphs of 40 to 60 tokens from the part of the reference that tiny-llama has not read, evenly spread."""
+    tokenizer = load_tokenizer()
+    paragraphs = [paragraph.strip() for paragraph in held_out_split(reference_text())[1].split("\n\n")]
+    fitting = [text for text in paragraphs if 40 <= len(tokenizer.encode(text).ids) <= 60]
+    return fitting[len(fitting) // count // 2 :: len(fitting) // count][:count]
+
+
 # ------------------------------------------------------------------------------------------------- notebooks
 
 
@@ -112,6 +152,7 @@ def notebook_page(path: Path, frames: dict):
                 folded = True
         else:
             _prepare_outputs(cell, frames)
+    notebook.cells.insert(1, new_markdown_cell(links_of(path.stem), id="way-in"))
     if folded:
         notebook.cells.append(new_markdown_cell("</details>", id="end-of-solutions"))
     return notebook
@@ -154,7 +195,7 @@ def _prepare_outputs(cell, frames):
 def prepare(source: Path, frames: dict):
     """Write the pages into `source`, in the folders that they have in the repository."""
     texts = [path for pattern in TEXTS for path in ROOT.glob(pattern)]
-    pages = {ROOT / "index.md": start_page()} | {path: page_of(path) for path in texts}
+    pages = {ROOT / "index.md": start_page(), ROOT / "live.md": live_page()} | {path: page_of(path) for path in texts}
     pages |= {path: nbformat.writes(notebook_page(path, frames)) for path in NOTEBOOKS}
     del pages[ROOT / "README.md"]
     for path, text in pages.items():
@@ -173,6 +214,8 @@ def build_pages(out: Path, frames: dict) -> int:
         prepare(Path(work, "pages"), frames)
         flags = ["-b", "html", "-c", SITE, "-d", Path(work, "doctrees"), "-W", "--keep-going", "-q"]
         status = build_main([str(word) for word in (*flags, Path(work, "pages"), out)])
+    write_live(out / "_static" / "live")
+    make_downloads(NOTEBOOKS, out / "downloads")
     (out / ".nojekyll").touch()  # GitHub Pages would otherwise leave out folders that begin with _
     return status
 

@@ -1,0 +1,182 @@
+"""The live page: its LLaMA is PyTorch's function, its ids are those of `tokenizers`, its controls answer."""
+
+import importlib.util
+import os
+import random
+import re
+import shutil
+
+import pytest
+import torch
+from playwright.sync_api import expect
+
+from helpers.checkpoint import load_checkpoint, save_checkpoint
+from helpers.generate import generate
+from helpers.model import Llama, LlamaConfig
+from helpers.text import TINY_LLAMA, load_tokenizer, train_tokenizer
+from tests.support.lab import chromium
+
+pytestmark = pytest.mark.browser
+LOGITS, WRITE = "x => liveLlama.logits(x)", "x => liveLlama.generate(x, 200)"
+SMALL = {"vocab_size": 300, "dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 48} | {
+    "max_seq_len": 256, "norm_eps": 0.01, "rope_theta": 10_000.0, "tie_embeddings": False}  # fmt: skip
+CONFIGS = {
+    "MHA": {"n_kv_heads": 4},
+    "GQA": {"n_heads": 6, "n_kv_heads": 2, "head_dim": 8},
+    "MQA": {"n_kv_heads": 1, "vocab_size": 301},
+    "tied": {"tie_embeddings": True, "rope_theta": 500.0},
+    "llama3": {"rope_scaling": {"type": "llama3", "factor": 8.0, "original_max_position_embeddings": 32}},
+    "linear": {"rope_scaling": {"type": "linear", "factor": 4.0}, "n_layers": 1},
+    "wide heads": {"head_dim": 20},
+}
+SLIPS = {  # in the engine: what stands there, and what would be wrong
+    "mask off by one": [("k <= q)", "k <= q + 1)")],
+    "neighbours, not halves": [("at = t * perToken + i;", "at = t * perToken + 2 * i;"), ("x[at + half]", "x[at + 1]")],
+    "eps left out": [("squares / dim + eps", "squares / dim")],
+    "key heads 0 1 0 1": [("Math.floor((head * nKvHeads) / nHeads)", "head % nKvHeads")],
+    "scores divided by the root of dim": [("1 / Math.sqrt(headDim)", "1 / Math.sqrt(32)")],
+}
+PIECES = ["naïve ", "日本語", "🙂", "👩‍👧", "e\u0301", "٣٤", "Ⅷ", "ก็", "\u0085", "\ufeff", "\u2028", "\u00a0"]
+PIECES += ["\t", "\n\n", "   ", "\0", "\x7f", "don't", "we'LL", "'s", "<|end_of_text|>", "<|", "|>", "__init__", "0x1F"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A folder with the live page alone, without the site's theme around it."""
+    if not importlib.util.find_spec("sphinx_revealjs"):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Sphinx: `pip install -e '.[site]'`")
+    build, out = importlib.import_module("tools.website.build"), tmp_path_factory.mktemp("live")
+    blocks = re.findall(r"^```\{raw\} html\n(.*?)^```$", build.live_page(), re.S | re.M)
+    (out / "live.html").write_text("<!doctype html><meta charset=utf-8>" + "".join(blocks), encoding="utf-8")
+    build.write_live(out / "_static" / "live")
+    return out
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def open_page(browser, site):
+    """A function that opens the page of a folder; a request to elsewhere or anything on the console is an error."""
+    troubles, context = [], browser.new_context()
+    context.on("request", lambda sent: re.match("file:|data:", sent.url) or troubles.append(f"request: {sent.url}"))
+    context.on("console", lambda said: troubles.append(f"console: {said.text}"))
+    context.on("weberror", lambda error: troubles.append(f"page: {error.error}"))
+
+    def open_page(folder=site):
+        page = context.new_page()
+        page.set_default_timeout(120_000)
+        page.goto((folder / "live.html").as_uri(), wait_until="load")
+        page.evaluate("liveLlama.ready")
+        return page
+
+    yield open_page
+    context.close()
+    assert troubles == []
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A function that makes a model by its name in CONFIGS: the model, its tokenizer, the folder that holds them."""
+    tokenizer = train_tokenizer("the value of the object is the value of the name. " * 20, 280)
+
+    def saved(name):
+        torch.manual_seed(0)
+        model, folder = Llama(LlamaConfig(**SMALL | CONFIGS[name])), tmp_path / "models" / name
+        with torch.no_grad():  # so large that every part counts, and the embeddings so small that eps does
+            for weight in model.parameters():
+                weight.normal_(std=0.3) if weight.ndim == 2 else weight.uniform_(0.5, 1.5)
+            model.tok_embeddings.weight.mul_(0.3)
+        save_checkpoint(model.eval(), folder, tokenizer)
+        return model, tokenizer, folder
+
+    return saved
+
+
+def load(page, folder):
+    """Give the page a model as a visitor does; what the page says."""
+    page.locator("#live-files").set_input_files(list(folder.iterdir()))
+    page.evaluate("liveLlama.ready.catch(() => {})")
+    return page.locator("#live-own").text_content()
+
+
+@torch.no_grad()
+def difference(page, model):
+    """The largest difference of the page's logits from PyTorch's, as a share of the largest logit."""
+    generator, worst = torch.Generator().manual_seed(0), 0.0
+    for length in (1, 2, 7, 40):
+        tokens = torch.randint(model.config.vocab_size, (1, length), generator=generator)
+        expected, got = model(tokens)[0, -1], torch.tensor(page.evaluate(LOGITS, tokens[0].tolist()))
+        worst = max(worst, ((got - expected).abs().max() / expected.abs().max()).item())
+    return worst
+
+
+def test_ids_are_those_of_the_tokenizers_library(open_page, saved):
+    page, chance = open_page(), random.Random(0)
+    pieces = [PIECES + [chr(chance.randrange(0x20, 0xD800)) for _ in range(9)] for _ in range(100)]
+    texts = ["".join(chance.choices(some, k=12)) for some in pieces]
+    for tokenizer, folder in ((load_tokenizer(), None), saved("MHA")[1:]):
+        assert folder is None or "Your model runs: 2 blocks" in load(page, folder)
+        ids = page.evaluate("texts => texts.map(liveLlama.encode)", texts)
+        assert ids == [tokenizer.encode(text).ids for text in texts]
+
+
+def test_the_page_runs_tiny_llama_and_writes_what_pytorch_writes(open_page):
+    page, model = open_page(), load_checkpoint(TINY_LLAMA).half().float()  # the page's weights are float16
+    prompt = load_tokenizer().encode("The value of the expression is").ids
+    assert difference(page, model) < 1e-4
+    assert prompt + page.evaluate(WRITE, prompt) == generate(model, torch.tensor([prompt]), 200)[0].tolist()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_any_small_llama_gives_pytorchs_logits_and_its_greedy_text(open_page, saved, name):
+    page, (model, _, folder) = open_page(), saved(name)
+    assert "Your model runs" in load(page, folder)
+    assert difference(page, model) < 1e-4
+    assert [5, 7, 9, *page.evaluate(WRITE, [5, 7, 9])] == generate(model, torch.tensor([[5, 7, 9]]), 200)[0].tolist()
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_wrong_engine_is_noticed(open_page, site, saved, slip, tmp_path):
+    shutil.copytree(site, tmp_path, dirs_exist_ok=True)
+    engine = tmp_path / "_static" / "live" / "engine.js"
+    for right, wrong in SLIPS[slip]:
+        source = engine.read_text(encoding="utf-8")
+        assert right in source
+        engine.write_text(source.replace(right, wrong), encoding="utf-8")
+    page, (model, _, folder) = open_page(tmp_path), saved("GQA")
+    assert "Your model runs" in load(page, folder)
+    assert difference(page, model) > 1e-3
+
+
+def test_a_change_runs_the_model_again_and_a_shift_changes_nothing(open_page):
+    page, sentence = open_page(), "The value of the expression is"
+    ids = load_tokenizer().encode(sentence).ids
+    trained = torch.tensor(page.evaluate(LOGITS, ids))
+    for name, words, moves in (("positions + 100", "100: still", False), ("off", "RoPE off: .*instead", True)):
+        page.get_by_role("group", name="RoPE", exact=True).get_by_role("button", name=name, exact=True).click()
+        expect(page.locator("#live-finding")).to_have_text(re.compile(words), timeout=60_000)
+        change = (torch.tensor(page.evaluate(LOGITS, ids)) - trained).abs().max() / trained.abs().max()
+        assert change > 1e-2 if moves else change < 1e-4
+        page.get_by_role("button", name="As trained").click()
+    page.get_by_role("button", name="Write").click()
+    page.wait_for_function("liveLlama.encode(document.getElementById('live-text').value).length > 10")
+    page.evaluate("document.getElementById('live-undo').click()")
+    assert page.locator("#live-text").input_value() == sentence
+
+
+def test_a_file_that_does_not_fit_gets_one_sentence(open_page, saved):
+    page, folder, other = open_page(), saved("MHA")[2], saved("wide heads")[2]
+    for words, damage in {
+        "tokenizer.json is missing": lambda: (folder / "tokenizer.json").unlink(),
+        "tokenizer.json: it has 1024 tokens": lambda: shutil.copy(TINY_LLAMA / "tokenizer.json", folder),
+        "model.safetensors: .* is 80 × 32, but": lambda: shutil.copy(other / "model.safetensors", folder),
+        "model.safetensors: it cannot be read": lambda: (folder / "model.safetensors").write_bytes(b"cut short"),
+        "config.json: it describes a gpt2 model": lambda: (folder / "config.json").write_text('{"model_type": "gpt2"}'),
+    }.items():
+        damage()
+        assert re.match(f"Not loaded. {words}", said := load(page, folder)), said
+    assert len(page.evaluate(LOGITS, [1, 2])) == 1024  # the course's model still runs

@@ -1,0 +1,382 @@
+// A LLaMA in plain JavaScript, to be read beside helpers/model.py: the same parts, the same names, the same order.
+//
+// A tensor is a Float32Array, its shape is in a comment: T tokens, D dim, H query heads, K key/value heads, h head_dim,
+// F hidden_dim, V vocab_size. Sums run in float64, which costs nothing here. `change` is what a visitor changed:
+// {theta, still, shift, window, future, heads, blocks, norm, gate}; an empty object is the model as it was trained.
+
+"use strict";
+
+const Live = (() => {
+  // ------------------------------------------------------------------------------------------------ weights, config
+
+  let FLOAT_OF_HALF = null; // all 65,536 of them
+
+  const FLOATS = {
+    F32: (bytes) => new Float32Array(bytes.slice().buffer),
+    F16: (bytes) => {
+      const halves = new Uint16Array(bytes.slice().buffer), floats = new Float32Array(halves.length);
+      FLOAT_OF_HALF ??= Float32Array.from({ length: 65536 }, (_, half) => halfToFloat(half));
+      for (let i = 0; i < halves.length; i++) floats[i] = FLOAT_OF_HALF[halves[i]];
+      return floats;
+    },
+    BF16: (bytes) => new Float32Array(Uint32Array.from(new Uint16Array(bytes.slice().buffer), (x) => x << 16).buffer),
+  };
+
+  function halfToFloat(x) {
+    const sign = x & 0x8000 ? -1 : 1, exponent = (x >> 10) & 31, fraction = x & 1023;
+    if (exponent === 31) return fraction ? NaN : sign * Infinity;
+    return exponent ? sign * (1 + fraction / 1024) * 2 ** (exponent - 15) : (sign * fraction) / 2 ** 24;
+  }
+
+  /** {name: {shape, data}} of a .safetensors file: 8 bytes for the header's length, the header as JSON, the numbers. */
+  function readSafetensors(buffer) {
+    const length = Number(new DataView(buffer).getBigUint64(0, true)), weights = {};
+    const { __metadata__, ...header } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
+    for (const [name, { dtype, shape, data_offsets: [from, to] }] of Object.entries(header)) {
+      if (!FLOATS[dtype]) throw new Error(`${name} is stored as ${dtype}; this page reads F32, F16 and BF16. Save the model again as one of them.`);
+      weights[name] = { shape, data: FLOATS[dtype](new Uint8Array(buffer, 8 + length + from, to - from)) };
+    }
+    return weights;
+  }
+
+  /** config.json in the course's words. */
+  function readConfig(json) {
+    const rope = json.rope_parameters || json.rope_scaling || {};
+    if (json.model_type !== "llama") throw new Error(`it describes a ${json.model_type} model; this page runs LLaMA only.`);
+    for (const [name, only] of [["hidden_act", "silu"], ["attention_bias", false], ["mlp_bias", false]])
+      if ((json[name] ?? only) !== only) throw new Error(`it sets ${name} to ${json[name]}; this page knows only ${only}.`);
+    const sizes = ["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"];
+    for (const name of sizes) if (!(json[name] > 0)) throw new Error(`it has no ${name}; is it complete?`);
+    return {
+      vocabSize: json.vocab_size, dim: json.hidden_size, nLayers: json.num_hidden_layers,
+      nHeads: json.num_attention_heads, nKvHeads: json.num_key_value_heads ?? json.num_attention_heads,
+      headDim: json.head_dim ?? json.hidden_size / json.num_attention_heads, hiddenDim: json.intermediate_size,
+      maxSeqLen: json.max_position_embeddings ?? 2048, normEps: json.rms_norm_eps ?? 1e-6,
+      ropeTheta: rope.rope_theta ?? json.rope_theta ?? 10000, scaling: rope, tied: json.tie_word_embeddings ?? false,
+    };
+  }
+
+  // ---------------------------------------------------------------------------------------------------------- parts
+
+  /** x (n, in) times the transposed matrix (out, in): (n, out). Each number read serves three sums: four times as fast. */
+  function linear(x, { shape: [out, into], data: w }) {
+    const n = x.length / into, y = new Float32Array(n * out);
+    if (n < 3) for (let row = 0; row < n; row++) oneRow(x, w, y, row, out, into);
+    else for (let row = 0; row < n; row += 3) threeRows(x, w, y, Math.min(row, n - 3), out, into);
+    return y;
+  }
+
+  function threeRows(x, w, y, row, out, into) {
+    const p = row * into, q = p + into, r = q + into; // where the rows of x start
+    for (let o = 0; o < out; o += 3) {
+      const o1 = Math.min(o + 1, out - 1), o2 = Math.min(o + 2, out - 1), i = o * into, j = o1 * into, k = o2 * into;
+      let a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0, h = 0, l = 0;
+      for (let at = 0; at < into; at++) {
+        const u = w[i + at], v = w[j + at], z = w[k + at], xp = x[p + at], xq = x[q + at], xr = x[r + at];
+        a += xp * u; b += xp * v; c += xp * z;
+        d += xq * u; e += xq * v; f += xq * z;
+        g += xr * u; h += xr * v; l += xr * z;
+      }
+      const y0 = row * out, y1 = y0 + out, y2 = y1 + out;
+      y[y0 + o] = a; y[y0 + o1] = b; y[y0 + o2] = c;
+      y[y1 + o] = d; y[y1 + o1] = e; y[y1 + o2] = f;
+      y[y2 + o] = g; y[y2 + o1] = h; y[y2 + o2] = l;
+    }
+  }
+
+  function oneRow(x, w, y, row, out, into) {
+    const start = row * into;
+    let o = 0;
+    for (; o + 3 < out; o += 4) {
+      let a = 0, b = 0, c = 0, d = 0, i = o * into, j = i + into, k = j + into, l = k + into;
+      for (let s = start; s < start + into; s++) {
+        const value = x[s];
+        a += value * w[i++]; b += value * w[j++]; c += value * w[k++]; d += value * w[l++];
+      }
+      y[row * out + o] = a; y[row * out + o + 1] = b; y[row * out + o + 2] = c; y[row * out + o + 3] = d;
+    }
+    for (; o < out; o++) {
+      let sum = 0;
+      for (let s = 0, i = o * into; s < into; s++) sum += x[start + s] * w[i++];
+      y[row * out + o] = sum;
+    }
+  }
+
+  /** x (n, D), each row divided by its root mean square, times the gain (notebook 01). */
+  function rmsNorm(x, { data: gain }, eps, change = {}) {
+    if (change.norm === false) return x;
+    const dim = gain.length, y = new Float32Array(x.length);
+    for (let start = 0; start < x.length; start += dim) {
+      let squares = 0;
+      for (let i = 0; i < dim; i++) squares += x[start + i] ** 2;
+      const scale = 1 / Math.sqrt(squares / dim + eps);
+      for (let i = 0; i < dim; i++) y[start + i] = x[start + i] * scale * gain[i];
+    }
+    return y;
+  }
+
+  /** Turning speed of each pair, (h/2) [rad/token] (notebook 02); float32, as PyTorch rounds. */
+  function ropeInvFreq(headDim, theta, scaling = {}) {
+    const speeds = Float32Array.from({ length: headDim / 2 }, (_, i) => theta ** ((-2 * i) / headDim));
+    const kind = scaling.rope_type ?? scaling.type ?? "default";
+    if (kind === "linear") return speeds.map((speed) => speed / scaling.factor);
+    if (kind === "llama3") {
+      const { factor, low_freq_factor: low, high_freq_factor: high } = scaling;
+      return speeds.map((speed) => {
+        const turns = (scaling.original_max_position_embeddings * speed) / (2 * Math.PI);
+        const keep = Math.min(1, Math.max(0, (turns - low) / (high - low)));
+        return speed * (keep + (1 - keep) / factor);
+      });
+    }
+    if (kind !== "default") throw new Error(`it sets RoPE of type ${kind}; this page knows default, linear and llama3.`);
+    return speeds;
+  }
+
+  /** Turn every head of x (T, heads * h) in place: pair (i, i + h/2) by position times speed. */
+  function applyRope(x, positions, invFreq) {
+    const half = invFreq.length, perToken = x.length / positions.length;
+    positions.forEach((position, t) => {
+      for (let i = 0; i < half; i++) {
+        const angle = Math.fround(position * invFreq[i]), cos = Math.cos(angle), sin = Math.sin(angle);
+        for (let at = t * perToken + i; at < (t + 1) * perToken; at += 2 * half) {
+          const a = x[at], b = x[at + half];
+          x[at] = a * cos - b * sin;
+          x[at + half] = a * sin + b * cos;
+        }
+      }
+    });
+  }
+
+  /** May the query at position q see the key at position k? (notebook 04) */
+  function visible(q, k, change) {
+    return (change.future || k <= q) && (!change.window || k > q - change.window);
+  }
+
+  /** What each query takes from each key, (T, S), for one head; rows sum to 1. */
+  function attentionWeights(q, k, nQuery, nKey, headDim, firstQuery, change) {
+    const weights = new Float32Array(nQuery * nKey), scale = 1 / Math.sqrt(headDim);
+    for (let t = 0; t < nQuery; t++) {
+      const row = weights.subarray(t * nKey, (t + 1) * nKey);
+      let largest = -Infinity, total = 0;
+      for (let s = 0; s < nKey; s++) {
+        row[s] = -Infinity;
+        if (!visible(firstQuery + t, s, change)) continue;
+        let score = 0;
+        for (let i = 0; i < headDim; i++) score += q[t * headDim + i] * k[s * headDim + i];
+        row[s] = score * scale;
+        largest = Math.max(largest, row[s]);
+      }
+      for (let s = 0; s < nKey; s++) total += row[s] = row[s] === -Infinity ? 0 : Math.exp(row[s] - largest);
+      for (let s = 0; s < nKey; s++) row[s] /= total;
+    }
+    return weights;
+  }
+
+  /** Columns of one head, (n, h), of x (n, heads * h). */
+  function headOf(x, head, headDim, perToken) {
+    const n = x.length / perToken, y = new Float32Array(n * headDim);
+    for (let t = 0; t < n; t++) for (let i = 0; i < headDim; i++) y[t * headDim + i] = x[t * perToken + head * headDim + i];
+    return y;
+  }
+
+  /** down(silu(gate(x)) * up(x)) (notebook 03). */
+  function swiGLU(x, block, change) {
+    const gate = linear(x, block["mlp.gate_proj"]), up = linear(x, block["mlp.up_proj"]);
+    if (change.gate !== false) for (let i = 0; i < up.length; i++) up[i] *= gate[i] / (1 + Math.exp(-gate[i]));
+    return linear(up, block["mlp.down_proj"]);
+  }
+
+  function add(x, y) {
+    const sum = new Float32Array(x.length);
+    for (let i = 0; i < x.length; i++) sum[i] = x[i] + y[i];
+    return sum;
+  }
+
+  // ---------------------------------------------------------------------------------------------------------- model
+
+  class Llama {
+    constructor(config, weights) {
+      this.config = config;
+      const { vocabSize, dim, nHeads, nKvHeads, headDim, hiddenDim } = config, q = nHeads * headDim, k = nKvHeads * headDim;
+      const take = (name, ...shape) => {
+        if (!weights[name]) throw new Error(`it has no ${name}: take config.json and model.safetensors from one folder.`);
+        const has = weights[name].shape.join(" × "), wants = shape.join(" × ");
+        if (has !== wants) throw new Error(`${name} is ${has}, but config.json says ${wants}: take both from one folder.`);
+        return weights[name];
+      };
+      const parts = {
+        input_layernorm: [dim], post_attention_layernorm: [dim],
+        "self_attn.q_proj": [q, dim], "self_attn.k_proj": [k, dim], "self_attn.v_proj": [k, dim], "self_attn.o_proj": [dim, q],
+        "mlp.gate_proj": [hiddenDim, dim], "mlp.up_proj": [hiddenDim, dim], "mlp.down_proj": [dim, hiddenDim],
+      };
+      this.embeddings = take("model.embed_tokens.weight", vocabSize, dim);
+      this.finalNorm = take("model.norm.weight", dim);
+      this.lmHead = config.tied ? this.embeddings : take("lm_head.weight", vocabSize, dim);
+      this.layers = Array.from({ length: config.nLayers }, (_, layer) =>
+        Object.fromEntries(Object.entries(parts).map(([part, shape]) =>
+          [part, take(`model.layers.${layer}.${part}.weight`, ...shape)])));
+    }
+
+    newCache() {
+      return { length: 0, layers: this.layers.map(() => ({ k: new Float32Array(0), v: new Float32Array(0) })) };
+    }
+
+    /** Logits of the token after each position, (T, V), or after the last, (V). `see` is told what each block makes. */
+    forward(tokens, { cache = null, change = {}, lastOnly = false, see = null } = {}) {
+      const { dim, nHeads, nKvHeads, headDim, normEps } = this.config;
+      const first = cache ? cache.length : 0, positions = tokens.map((_, t) => first + t + (change.shift ?? 0));
+      const invFreq = ropeInvFreq(headDim, change.theta ?? this.config.ropeTheta, this.config.scaling);
+      let x = new Float32Array(tokens.length * dim); // the residual stream (T, D)
+      tokens.forEach((token, t) => x.set(this.embeddings.data.subarray(token * dim, (token + 1) * dim), t * dim));
+      see?.({ layer: -1, x });
+      this.layers.forEach((block, layer) => {
+        const before = x;
+        if (!change.blocks?.includes(layer)) {
+          const normed = rmsNorm(x, block.input_layernorm, normEps, change);
+          const q = linear(normed, block["self_attn.q_proj"]);
+          let k = linear(normed, block["self_attn.k_proj"]), v = linear(normed, block["self_attn.v_proj"]);
+          if (!change.still) for (const turned of [q, k]) applyRope(turned, positions, invFreq);
+          if (cache) {
+            const kept = cache.layers[layer];
+            kept.k = k = join(kept.k, k);
+            kept.v = v = join(kept.v, v);
+          }
+          const mixed = new Float32Array(q.length), heads = [];
+          const nKey = k.length / (nKvHeads * headDim);
+          for (let head = 0; head < nHeads; head++) {
+            const group = Math.floor((head * nKvHeads) / nHeads); // the key/value head that this query head reads
+            const [keys, values] = [k, v].map((y) => headOf(y, group, headDim, nKvHeads * headDim));
+            const queries = headOf(q, head, headDim, nHeads * headDim);
+            const weights = attentionWeights(queries, keys, tokens.length, nKey, headDim, first, change);
+            heads.push({ weights, queries, keys });
+            if (change.heads?.includes(`${layer}.${head}`)) continue; // switched off: it writes nothing
+            const sums = new Float64Array(headDim);
+            for (let t = 0; t < tokens.length; t++) {
+              sums.fill(0);
+              for (let s = 0; s < nKey; s++) {
+                const weight = weights[t * nKey + s];
+                if (weight) for (let i = 0; i < headDim; i++) sums[i] += weight * values[s * headDim + i];
+              }
+              mixed.set(sums, (t * nHeads + head) * headDim);
+            }
+          }
+          x = add(x, linear(mixed, block["self_attn.o_proj"]));
+          x = add(x, swiGLU(rmsNorm(x, block.post_attention_layernorm, normEps, change), block, change));
+          see?.({ layer, x, before, heads, positions, invFreq });
+        } else see?.({ layer, x, before, heads: null, positions, invFreq });
+      });
+      if (cache) cache.length += tokens.length;
+      return this.read(lastOnly ? x.slice(-dim) : x, change);
+    }
+
+    /** Logits of a residual stream (n, D): what the model would say if it stopped here. */
+    read(x, change = {}) {
+      return linear(rmsNorm(x, this.finalNorm, this.config.normEps, change), this.lmHead);
+    }
+  }
+
+  function join(a, b) {
+    const both = new Float32Array(a.length + b.length);
+    both.set(a);
+    both.set(b, a.length);
+    return both;
+  }
+
+  // -------------------------------------------------------------------------------------------------------- writing
+
+  function softmax(logits, temperature = 1) {
+    const largest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
+    const shares = Float64Array.from(logits, (x) => Math.exp((x - largest) / temperature));
+    const total = shares.reduce((a, b) => a + b, 0);
+    return shares.map((x) => x / total);
+  }
+
+  /** The next token: the likeliest at temperature 0, else drawn among the likeliest that together hold top-p. */
+  function choose(logits, temperature = 0, topP = 1, random = Math.random) {
+    let best = 0;
+    for (let i = 1; i < logits.length; i++) if (logits[i] > logits[best]) best = i;
+    if (!temperature) return best;
+    const shares = softmax(logits, temperature), order = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]);
+    let kept = 0, count = 0;
+    while (count < order.length && (count === 0 || kept < topP)) kept += shares[order[count++]];
+    let left = random() * kept;
+    for (const token of order.slice(0, count)) if ((left -= shares[token]) < 0) return token;
+    return order[count - 1];
+  }
+
+  /** Loss of one token [nat]: minus the log of its probability. */
+  function surprise(logits, token) {
+    let largest = -Infinity, total = 0;
+    for (const x of logits) if (x > largest) largest = x;
+    for (const x of logits) total += Math.exp(x - largest);
+    return Math.log(total) + largest - logits[token];
+  }
+
+  /** Mean loss of a text [nat/token], and the loss of each of its tokens but the first. */
+  function loss(model, tokens, change = {}) {
+    const { vocabSize } = model.config, logits = model.forward(tokens.slice(0, -1), { change });
+    const each = tokens.slice(1).map((token, t) => surprise(logits.subarray(t * vocabSize, (t + 1) * vocabSize), token));
+    return { mean: each.reduce((a, b) => a + b, 0) / each.length, each };
+  }
+
+  // ------------------------------------------------------------------------------------------------------ tokenizer
+
+  const GPT2 = /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
+
+  /** The byte-level BPE of a tokenizer.json, as in notebook 06. */
+  class Tokenizer {
+    constructor({ model, added_tokens: added = [], pre_tokenizer: splits, normalizer }) {
+      const plain = splits?.type === "ByteLevel" && splits.use_regex !== false && !splits.add_prefix_space;
+      if (model.type !== "BPE" || !plain || normalizer) throw new Error("it is of another kind than the one that notebook 06 trains, which is the only kind read here.");
+      this.vocab = model.vocab;
+      this.words = [];
+      for (const [word, id] of Object.entries(model.vocab)) this.words[id] = word;
+      for (const { id, content } of added) this.words[id] = content;
+      this.ranks = new Map(model.merges.map((pair, rank) => [typeof pair === "string" ? pair : pair.join(" "), rank]));
+      this.special = new Map(added.map(({ id, content }) => [content, id]));
+      // Bytes as printable characters: those that are printable stand for themselves, the others follow from 256 on.
+      const own = [[33, 126], [161, 172], [174, 255]].flatMap(([a, b]) => Array.from({ length: b - a + 1 }, (_, i) => a + i));
+      const rest = Array.from({ length: 256 }, (_, byte) => byte).filter((byte) => !own.includes(byte));
+      this.letters = [];
+      for (const byte of own) this.letters[byte] = String.fromCharCode(byte);
+      rest.forEach((byte, i) => (this.letters[byte] = String.fromCharCode(256 + i)));
+      this.bytes = new Map(this.letters.map((letter, byte) => [letter, byte]));
+      this.known = new Map(); // pieces that were met before
+    }
+
+    encode(text) {
+      const marks = [...this.special.keys()].map((mark) => mark.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+      const parts = marks.length ? text.split(new RegExp(`(${marks.join("|")})`)) : [text];
+      return parts.flatMap((part) => this.special.has(part) ? [this.special.get(part)]
+        : (part.match(GPT2) ?? []).flatMap((piece) => this.merge(piece)));
+    }
+
+    merge(piece) {
+      if (this.known.has(piece)) return this.known.get(piece);
+      let parts = Array.from(new TextEncoder().encode(piece), (byte) => this.letters[byte]);
+      for (;;) {
+        let best = Infinity;
+        for (let i = 0; i + 1 < parts.length; i++) best = Math.min(best, this.ranks.get(`${parts[i]} ${parts[i + 1]}`) ?? Infinity);
+        if (best === Infinity) break;
+        const next = [];
+        for (let i = 0; i < parts.length; i++) {
+          const merged = i + 1 < parts.length && this.ranks.get(`${parts[i]} ${parts[i + 1]}`) === best;
+          next.push(merged ? parts[i] + parts[++i] : parts[i]);
+        }
+        parts = next;
+      }
+      const ids = parts.map((part) => this.vocab[part]);
+      if (this.known.size < 5000) this.known.set(piece, ids);
+      return ids;
+    }
+
+    /** Text of token ids; a character whose bytes are not all there yet becomes U+FFFD. */
+    decode(ids) {
+      const bytes = ids.flatMap((id) => this.special.has(this.words[id]) ? [...new TextEncoder().encode(this.words[id])]
+        : [...(this.words[id] ?? "")].map((letter) => this.bytes.get(letter)));
+      return new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(bytes));
+    }
+  }
+
+  return { readSafetensors, readConfig, Llama, Tokenizer, softmax, choose, surprise, loss, ropeInvFreq, visible };
+})();

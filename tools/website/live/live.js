@@ -1,0 +1,363 @@
+// The live page: it reads the sentence with engine.js, draws with pictures.js, and reads again after every change.
+"use strict";
+
+(() => {
+  const { MOST, $, say, make, bar, mean, list, number, lossesOf, weightsOf, drawNext, draw } = LivePictures;
+  const PACE = 70; // tokens written per second, so that the eye can follow
+  const EXAMPLES = ["The value of the expression is", "If the object has no attribute, an", "A class definition is an executable"];
+
+  const page = {
+    model: null, tokenizer: null,
+    change: {}, // what the visitor changed, as the engine wants it
+    run: null, // all that the model made of the sentence
+    query: null, key: null, head: [0, 0], // null: the last token; the key that weighs most
+    writing: false,
+  };
+  let ids = []; // the sentence's tokens
+  let passages = []; // four texts that the model has not read, as token ids
+  let before = []; // sentences to return to
+  let judged = new Map(); // the passages' losses by change
+  let reading = 0; // counts what was read, so that a late result is dropped
+
+  // ------------------------------------------------------------------------------------------------ read the sentence
+
+  /** Let the model read more tokens, and keep per position what it made: stream, logits, weights, queries, keys. */
+  function extend(run, tokens) {
+    const { dim, headDim, vocabSize } = page.model.config;
+    const rows = (x, width) => Array.from({ length: x.length / width }, (_, t) => x.subarray(t * width, (t + 1) * width));
+    const see = ({ layer, x, heads, positions, invFreq }) => {
+      (run.stream[layer + 1] ??= []).push(...rows(x, dim));
+      if (layer < 0) return;
+      if (layer === 0) { run.positions.push(...positions); run.invFreq = invFreq; }
+      run.heads[layer] = heads?.map(({ weights, queries, keys }, i) => {
+        const kept = run.heads[layer]?.[i] ?? { rows: [], queries: [] };
+        kept.rows.push(...rows(weights, keys.length / headDim));
+        kept.queries.push(...rows(queries, headDim));
+        return { ...kept, keys };
+      }) ?? null;
+    };
+    run.logits.push(...rows(page.model.forward(tokens, { cache: run.cache, change: page.change, see }), vocabSize));
+    run.ids.push(...tokens);
+    return run;
+  }
+
+  function read(tokens) {
+    const cache = page.change.future ? null : page.model.newCache(); // without a mask every token changes all before it
+    return tokens.length ? extend({ cache, ids: [], positions: [], stream: [], heads: [], logits: [] }, tokens) : null;
+  }
+
+  function redraw() {
+    page.run = read(ids);
+    if (page.query !== null && page.query >= ids.length - 1) page.query = null;
+    draw(page);
+    const mine = ++reading;
+    setTimeout(() => mine === reading && judge(mine), 0);
+  }
+
+  // ---------------------------------------------------------------------------------------------------------- change it
+
+  /** What is offered: a name, and buttons that set one field of the change. */
+  function offers({ nLayers, ropeTheta }) {
+    const words = (value) => value.toLocaleString("en-US"), bases = [10000, 500000, 100].filter((base) => base !== ropeTheta);
+    return [
+      ["RoPE", [["off", "still", true], ["positions + 100", "shift", 100]]],
+      ["RoPE's base", [[`${words(ropeTheta)} (trained)`, "theta"], ...bases.map((base) => [words(base), "theta", base])]],
+      ["Window", [["off", "window"], ...[1, 2, 4, 8, 32].map((size) => [`${size}`, "window", size])]],
+      ["Mask", [["no mask: the future leaks", "future", true]]],
+      ["Block off", [["none", "blocks"], ...Array.from({ length: nLayers }, (_, i) => [`${i}`, "blocks", [i]])]],
+      ["Parts", [["norms off", "norm", false], ["gate off", "gate", false]]],
+    ];
+  }
+
+  const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+
+  function offerChanges() {
+    const rows = offers(page.model.config).map(([name, buttons]) => make("div", { className: "row", role: "group", "aria-label": name },
+      make("span", { className: "label", textContent: name }), ...buttons.map(([text, field, value]) => {
+        const button = make("button", { type: "button", textContent: text });
+        button.show = () => button.setAttribute("aria-pressed", same(page.change[field], value));
+        button.onclick = () => set({ [field]: same(page.change[field], value) ? undefined : value });
+        return button;
+      })));
+    const reset = make("button", { type: "button", id: "live-trained", className: "primary", textContent: "As trained" });
+    reset.onclick = () => set(Object.fromEntries(Object.keys(page.change).map((name) => [name, undefined])));
+    $("changes").replaceChildren(...rows, make("div", { className: "row" }, reset));
+    showChanges();
+  }
+
+  function showChanges() {
+    for (const button of $("changes").querySelectorAll("button")) button.show?.();
+    $("trained").setAttribute("aria-disabled", !Object.keys(page.change).length); // it keeps the focus
+  }
+
+  function set(what) {
+    page.change = Object.fromEntries(Object.entries({ ...page.change, ...what }).filter(([, value]) => value !== undefined));
+    showChanges();
+    redraw();
+  }
+
+  const NAMES = {
+    still: () => "RoPE off", shift: (by) => `positions + ${by}`, theta: (base) => `base ${base.toLocaleString("en-US")}`,
+    window: (size) => `a window of ${size}`, future: () => "no mask", blocks: ([i]) => `block ${i} off`, norm: () => "norms off",
+    gate: () => "gate off", heads: (names) => `head${names.length > 1 ? "s" : ""} ${names.join(", ")} off`,
+  };
+  const REASONS = {
+    still: "Without RoPE no query can tell a near key from a far one.",
+    shift: "RoPE turns query and key alike, so only their distance counts.",
+    theta: "The weights were trained with other turning speeds.",
+    window: (size) => (size > 1 ? `Each query sees itself and the ${size - 1} before it.` : "Each query sees only itself."),
+    future: "The future leaks: every query also sees the tokens that are still to be predicted. These weights never learned to use them.",
+    blocks: "The stream passes this block unchanged.",
+    norm: "Without norms the parts read streams of lengths that they have never met.",
+    gate: "The feed-forward lets through what its gate would have held back.",
+    heads: "What is off is named block.head; the other heads still write.",
+  };
+
+  /** The losses, one passage at a time, so that the page answers meanwhile. */
+  async function judge(mine) {
+    const { change, model } = page, names = Object.keys(change), changed = names.length > 0, stale = () => mine !== reading;
+    const average = async (change) => {
+      const name = JSON.stringify(change), each = judged.get(name) ?? judged.set(name, []).get(name);
+      while (each.length < passages.length && !stale()) {
+        each.push(Live.loss(model, passages[each.length], change).mean);
+        await new Promise((done) => setTimeout(done, 0));
+      }
+      return mean(each);
+    };
+    const was = await average({}), is = await average(change);
+    if (stale()) return;
+    const own = ids.length > 1 ? mean(lossesOf(page.run)) : null, guess = Math.log(model.config.vocabSize);
+    const ownWas = own !== null && changed ? Live.loss(model, ids).mean : own;
+    const rows = [["passages, as trained", was], changed && ["passages, changed", is], own !== null && ["sentence, as trained", ownWas],
+      own !== null && changed && ["sentence, changed", own], ["a guess among all tokens", guess]].filter(Boolean);
+    const most = Math.max(...rows.map(([, loss]) => loss));
+    $("losses").replaceChildren(...rows.map(([name, loss]) => make("li", { className: name.endsWith("changed") ? "changed" : "" },
+      make("span", { textContent: name }), ...bar(loss / most, loss.toFixed(2)))));
+    const why = (name) => REASONS[name].call?.(null, change[name]) ?? REASONS[name];
+    const title = list(names.map((name) => NAMES[name](change[name]))).replace(/^./, (letter) => letter.toUpperCase());
+    const result = !changed ? `As trained: ${was.toFixed(2)} nat per token on the passages.`
+      : Math.abs(is - was) < 0.005 ? `${title}: still ${is.toFixed(2)} nat per token on the passages.`
+        : `${title}: ${is.toFixed(2)} instead of ${was.toFixed(2)} nat per token on the passages.`;
+    say("finding", [result, names.length === 1 ? why(names[0]) : "",
+      `A guess among ${model.config.vocabSize.toLocaleString("en-US")} tokens has ${guess.toFixed(2)}.`].filter(Boolean).join(" "));
+  }
+
+  // -------------------------------------------------------------------------------------------------------- type, write
+
+  function put(text, tokens = page.tokenizer.encode(text).slice(0, MOST)) {
+    $("text").value = text;
+    say("said", "");
+    ids = tokens;
+    page.query = page.key = null;
+    redraw();
+  }
+
+  function remember() {
+    before.push([$("text").value, ids]);
+    $("undo").disabled = false;
+  }
+
+  const frame = () => new Promise((done) => requestAnimationFrame(done));
+
+  async function write() {
+    if (ids.length >= MOST) return say("said", `The text has ${MOST} tokens, the most that this page draws. Shorten it, or press Undo.`);
+    remember();
+    const settings = page.change, start = performance.now(), first = ids.length, mine = ++reading, { cache } = page.run;
+    page.writing = true;
+    page.query = page.key = null;
+    ids = [...ids];
+    $("write").textContent = "Stop";
+    say("said", "Writing …");
+    const more = () => page.writing && ids.length < MOST && mine === reading && settings === page.change;
+    while (more()) {
+      await frame();
+      const due = Math.ceil(((performance.now() - start) * PACE) / 1000); // a slow frame is made up for
+      while (more() && ids.length - first < due) {
+        const token = Live.choose(page.run.logits[ids.length - 1], Number($("temperature").value), Number($("topp").value));
+        ids.push(token);
+        page.run = cache ? extend(page.run, [token]) : read(ids);
+        if (page.tokenizer.special.has(page.tokenizer.words[token])) page.writing = false;
+      }
+      if (mine !== reading) break;
+      $("text").value = page.tokenizer.decode(ids);
+      $("text").scrollTop = $("text").scrollHeight;
+      draw(page);
+    }
+    page.writing = false;
+    $("write").textContent = "Write";
+    const speed = Math.round(((ids.length - first) * 1000) / (performance.now() - start)), words = [];
+    if (mine !== reading) return say("said", "Stopped.");
+    words.push(`${ids.length - first} tokens written, ${speed} per second.`);
+    if (!cache) words.push("There was no cache to use: without a mask every token changes all before it.");
+    if (ids.length >= MOST) words.push(`${MOST} tokens are the most that this page draws.`);
+    say("said", words.join(" "));
+    draw(page);
+    judge(mine);
+  }
+
+  // ------------------------------------------------------------------------------------------------------------- models
+
+  function use(config, model, tokenizer) {
+    Object.assign(page, { model, tokenizer, change: {}, query: null, key: null, head: [0, 0], writing: false });
+    passages = window.liveData.passages.map((text) => tokenizer.encode(text).slice(0, MOST));
+    [judged, before] = [new Map(), []];
+    $("undo").disabled = true;
+    const matrices = new Set([model.embeddings, model.finalNorm, model.lmHead, ...model.layers.flatMap(Object.values)]);
+    say("size", ([...matrices].reduce((sum, { data }) => sum + data.length, 0) / 1e6).toFixed(1));
+    $("heads").replaceChildren();
+    offerChanges();
+    put($("text").value);
+    if (!page.run) return;
+    let best = 0; // the head to begin with: the one that looks hardest at a token between the first and the last
+    for (let layer = 0; layer < config.nLayers; layer++)
+      for (let h = 0; h < config.nHeads; h++) {
+        const weight = Math.max(0, ...weightsOf(page, [layer, h], ids.length - 1).slice(1, -1));
+        if (weight > best) [best, page.head] = [weight, [layer, h]];
+      }
+    draw(page);
+  }
+
+  async function ours() {
+    const { weights, config: json, tokenizer } = window.liveData, letters = atob(weights), bytes = new Uint8Array(letters.length);
+    for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+    const config = Live.readConfig(json);
+    use(config, new Live.Llama(config, Live.readSafetensors(bytes.buffer)), new Live.Tokenizer(tokenizer));
+    $("ours").hidden = true;
+  }
+
+  /** Run the visitor's model; an error says in one sentence which file does not fit, and what to do. */
+  async function load(files) {
+    const part = async (name, open) => {
+      const file = files.find((file) => file.name === name);
+      if (!file) throw new Error(`${name} is missing: choose config.json, model.safetensors and tokenizer.json together.`);
+      if (file.size > 2e8) throw new Error(`${name} has ${number(file.size / 1e6)} MB; this page takes up to 200: choose a smaller model.`);
+      try {
+        return open(name.endsWith("json") ? JSON.parse(await file.text()) : await file.arrayBuffer());
+      } catch (error) {
+        throw new Error(`${name}: ${error.constructor === Error ? error.message : "it cannot be read; save the model again and choose the new file."}`);
+      }
+    };
+    const config = await part("config.json", (json) => {
+      const config = Live.readConfig(json);
+      Live.ropeInvFreq(config.headDim, config.ropeTheta, config.scaling); // its scaling is known
+      return config;
+    });
+    const model = await part("model.safetensors", (bytes) => new Live.Llama(config, Live.readSafetensors(bytes)));
+    const tokenizer = await part("tokenizer.json", (json) => {
+      const words = new Live.Tokenizer(json), { vocabSize } = config;
+      if (words.words.length > vocabSize) throw new Error(`it has ${words.words.length} tokens, the model ${vocabSize}: take both from one folder.`);
+      return words;
+    });
+    use(config, model, tokenizer);
+    $("ours").hidden = false;
+    return `Your model runs: ${config.nLayers} blocks, ${config.nHeads} heads, ${number(config.vocabSize)} tokens. Nothing left this machine.`;
+  }
+
+  function take(files) {
+    const loaded = load([...files]);
+    liveLlama.ready = loaded.then(() => {});
+    loaded.then((text) => say("own", text), (error) => say("own", `Not loaded. ${error.message}`));
+    liveLlama.ready.catch(() => {}); // was said
+  }
+
+  /** The files that were dropped, those inside a dropped folder too. */
+  async function dropped({ items, files }) {
+    const found = [...files], entries = [...items].map((item) => item.webkitGetAsEntry?.()).filter((entry) => entry?.isDirectory);
+    for (const entry of entries)
+      for (const inside of await new Promise((done, fail) => entry.createReader().readEntries(done, fail)))
+        if (inside.isFile) found.push(await new Promise((done, fail) => inside.file(done, fail)));
+    return found;
+  }
+
+  // ----------------------------------------------------------------------------------------------------------- controls
+
+  /** Arrow keys, Home and End move through a group of radio buttons; Tab enters and leaves it. */
+  function radios(box, columns, chosen, choose) {
+    box.addEventListener("click", ({ target }) => {
+      const radio = target.closest("[role=radio]");
+      if (radio) choose([...box.children].indexOf(radio));
+    });
+    box.addEventListener("keydown", (event) => {
+      const last = box.children.length - 1, down = columns();
+      const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -down, ArrowDown: down, Home: -last, End: last };
+      if (!(event.key in steps) || event.ctrlKey || event.altKey || event.metaKey) return;
+      event.preventDefault();
+      choose(Math.min(last, Math.max(0, chosen() + steps[event.key])));
+      box.children[chosen()].focus();
+    });
+  }
+
+  function pick(query, key = null) {
+    page.query = query === ids.length - 1 ? null : query; // the last one stays the last one
+    page.key = key;
+    draw(page);
+  }
+
+  function listen() {
+    let typing;
+    $("text").addEventListener("input", () => {
+      page.writing = false;
+      reading++;
+      clearTimeout(typing);
+      typing = setTimeout(() => put($("text").value), 120);
+    });
+    const change = (text) => { page.writing = false; remember(); put(text); };
+    $("examples").append(...EXAMPLES.map((text) => make("button", { type: "button", textContent: text, onclick: () => change(text) })));
+    $("write").onclick = () => { if (page.writing) page.writing = false; else write(); };
+    $("undo").onclick = () => {
+      page.writing = false;
+      put(...before.pop());
+      $("undo").disabled = !before.length;
+    };
+    for (const name of ["temperature", "topp"]) {
+      const tell = () => { $(name).nextElementSibling.value = Number($(name).value).toFixed(name === "topp" ? 2 : 1); };
+      $(name).addEventListener("input", () => { tell(); if (page.run) drawNext(page); });
+      tell();
+    }
+    radios($("tokens"), () => 1, () => page.query ?? ids.length - 1, (t) => pick(t));
+    radios($("heads"), () => page.model.config.nHeads, () => page.head[0] * page.model.config.nHeads + page.head[1], (at) => {
+      page.head = [Math.floor(at / page.model.config.nHeads), at % page.model.config.nHeads];
+      page.key = null;
+      draw(page);
+    });
+    $("head-off").onclick = () => {
+      const name = page.head.join("."), off = page.change.heads ?? [];
+      const heads = off.includes(name) ? off.filter((other) => other !== name) : [...off, name];
+      set({ heads: heads.length ? heads : undefined });
+    };
+    $("query").onchange = () => pick(Number($("query").value));
+    $("key").onchange = () => pick(page.query ?? ids.length - 1, Number($("key").value));
+    $("map").onclick = ({ offsetX, offsetY }) => {
+      const { start, cell } = $("map").places ?? {}, [s, t] = [offsetX, offsetY].map((x) => Math.floor((x - start) / cell));
+      if (t >= 0 && t < ids.length) pick(t, s >= 0 && s < ids.length ? s : null);
+    };
+    for (const name of ["files", "folder"]) $(name).onchange = () => {
+      take($(name).files);
+      $(name).value = ""; // the same names may be chosen again
+    };
+    $("ours").onclick = () => { ours(); say("own", "The course's model runs again."); };
+    for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault()); // it would open the file
+    $("drop").addEventListener("drop", async (event) => take(await dropped(event.dataTransfer)));
+    const again = () => { if (page.run && !page.writing) draw(page); };
+    addEventListener("resize", again);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+    new MutationObserver(again).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
+  }
+
+  /** For tests and for the curious: what runs in this page now, changes included. */
+  window.liveLlama = {
+    ready: null,
+    encode: (text) => page.tokenizer.encode(text),
+    logits: (tokens) => Array.from(page.model.forward(tokens, { change: page.change, lastOnly: true })),
+    generate(tokens, n) {
+      const { model, change } = page, all = [...tokens], cache = change.future ? null : model.newCache();
+      for (let i = 0; i < n; i++) {
+        const logits = model.forward(cache ? all.slice(cache.length) : all, { change, cache, lastOnly: true });
+        all.push(Live.choose(logits));
+      }
+      return all.slice(tokens.length);
+    },
+  };
+  listen();
+  liveLlama.ready = ours();
+})();

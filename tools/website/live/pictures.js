@@ -1,0 +1,279 @@
+// The live page's pictures: chips, bars, attention maps, clocks, the table of blocks, each with a sentence that says what
+// is to be seen. `page` is what live.js keeps: {model, tokenizer, run, change, query, key, head, writing}.
+"use strict";
+
+const LivePictures = (() => {
+  const MOST = 128; // tokens that are read and drawn
+
+  // --------------------------------------------------------------------------------------------------- small helpers
+
+  const $ = (id) => document.getElementById(`live-${id}`);
+  const say = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
+  const percent = (share) => (share > 0 && share < 0.005 ? "< 1 %" : `${Math.round(100 * share)} %`);
+  const degrees = (radians) => `${Math.round((radians * 180) / Math.PI)}°`;
+  const number = (value) => value.toLocaleString("en-US", { maximumFractionDigits: 1 });
+  const largest = (values) => values.reduce((best, value, i) => (value > values[best] ? i : best), 0);
+  const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
+  const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+  const list = (parts) => (parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}`);
+
+  function make(tag, properties = {}, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(properties))
+      if (name.includes("-") || name === "role") element.setAttribute(name, value); else element[name] = value;
+    element.append(...children);
+    return element;
+  }
+
+  /** Exactly `count` children of a box; those that are there already are kept, so that the focus stays. */
+  function children(box, count, create) {
+    while (box.children.length > count) box.lastChild.remove();
+    while (box.children.length < count) box.append(create(box.children.length));
+    return [...box.children];
+  }
+
+  function bar(share, label) {
+    const line = make("span", { className: "bar", "aria-hidden": "true" });
+    line.style.setProperty("--share", Math.min(1, share));
+    return [line, make("span", { className: "number", textContent: label })];
+  }
+
+  function mark(radio, on) {
+    radio.setAttribute("aria-checked", on);
+    radio.tabIndex = on ? 0 : -1;
+  }
+
+  /** A token in words: spaces and line breaks are shown, bytes that are no character alone stand as numbers. */
+  function shown({ tokenizer }, id) {
+    if (!tokenizer.words[id]) return `#${id}`; // the model has more ids than the tokenizer words
+    const text = tokenizer.decode([id]);
+    if (!text.includes("\ufffd")) return text.replace(/ /g, "·").replace(/\n/g, "↵").replace(/\t/g, "⇥");
+    return [...tokenizer.words[id]].map((letter) => `\\x${tokenizer.bytes.get(letter).toString(16)}`).join("");
+  }
+  const quoted = (page, id) => `“${shown(page, id)}”`;
+
+  const weightsOf = ({ run }, [layer, h], t) => run.heads[layer]?.[h].rows[t];
+  const sees = ({ run, change }, q, k) => Live.visible(q, k, change) && k < run.ids.length;
+
+  /** The chosen key, or the one that the chosen head weighs most for the query at position t. */
+  function keyFor(page, t) {
+    const row = weightsOf(page, page.head, t);
+    return page.key !== null && sees(page, t, page.key) ? page.key : row ? largest(row) : t;
+  }
+
+  /** Loss of each token of what was read; the first has none. */
+  const lossesOf = ({ ids, logits }) => ids.slice(1).map((token, t) => Live.surprise(logits[t], token));
+
+  // ------------------------------------------------------------------------------------------------- tokens, next ones
+
+  function drawNext(page) {
+    const temperature = Number($("temperature").value), topP = Number($("topp").value), { logits } = page.run;
+    const shares = Live.softmax(logits[logits.length - 1], temperature || 1);
+    const order = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]);
+    let total = 0;
+    const cut = order.findIndex((id) => (total += shares[id]) >= topP) + 1 || order.length, kept = temperature ? cut : 1;
+    $("next").replaceChildren(...order.slice(0, 8).map((id, i) =>
+      make("li", { className: i < kept ? "" : "out" }, make("code", { textContent: shown(page, id) }),
+        ...bar(shares[id], percent(shares[id]) + (i < kept ? "" : " cut")))));
+    say("next-finding", `Most likely next: ${quoted(page, order[0])}, ${percent(shares[order[0]])}. Of ${number(order.length)} ` +
+      `tokens, Write ${kept > 1 ? `draws among ${number(kept)}` : "takes this one"}.`);
+  }
+
+  function drawTokens(page, t) {
+    const { ids } = page.run, each = lossesOf(page.run), box = $("tokens"), key = keyFor(page, t);
+    const create = () => make("button", { type: "button", role: "radio" }, make("span"), make("small"));
+    children(box, ids.length, create).forEach((chip, i) => {
+      const loss = i ? each[i - 1] : null;
+      chip.firstChild.textContent = shown(page, ids[i]);
+      chip.lastChild.textContent = loss === null ? "–" : loss.toFixed(1);
+      chip.classList.toggle("key", i === key && i !== t);
+      chip.style.setProperty("--loss", loss === null ? 0 : Math.min(1, loss / 8));
+      chip.setAttribute("aria-label", `${i}: ${shown(page, ids[i])}${loss === null ? "" : `, loss ${loss.toFixed(1)}`}`);
+      mark(chip, i === t);
+    });
+    if (page.writing) box.scrollTop = box.scrollHeight;
+    const worst = largest(each), words = [`${ids.length} token${ids.length > 1 ? "s" : ""}.`];
+    if (each.length) words.push("The number is the loss in nat; more of it, more grey.",
+      `${quoted(page, ids[worst + 1])} surprises the model most (${each[worst].toFixed(1)}).`);
+    words.push(`Chosen: the query ${quoted(page, ids[t])} at position ${t} (blue), the key ${quoted(page, ids[key])} at ${key} (dashed).`);
+    if (ids.length === MOST) words.push(`This page reads and draws ${MOST} tokens at most; what comes after is left out.`);
+    say("tokens-finding", words.join(" "));
+  }
+
+  // -------------------------------------------------------------------------------------------------------- attention
+
+  const VIRIDIS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+  const COLOURS = Array.from({ length: 256 }, (_, i) => {
+    const at = (i / 255) * 4, low = Math.min(3, Math.floor(at));
+    const rgb = VIRIDIS[low].map((from, c) => from + (at - low) * (VIRIDIS[low + 1][c] - from));
+    return new Uint32Array(Uint8Array.of(...rgb, 255).buffer)[0];
+  });
+
+  /** One pixel per pair of query (down) and key (across); what the mask hides stays empty. */
+  function paint(page, canvas, [layer, h]) {
+    const n = canvas.width = canvas.height = page.run.ids.length, context = canvas.getContext("2d");
+    const image = context.createImageData(n, n), pixels = new Uint32Array(image.data.buffer), rows = page.run.heads[layer]?.[h].rows;
+    for (let q = 0; rows && q < n; q++) {
+      const row = rows[q];
+      for (let k = 0; k < n; k++)
+        if (Live.visible(q, k, page.change)) pixels[q * n + k] = COLOURS[Math.round(255 * Math.sqrt(row[k]))];
+    }
+    context.putImageData(image, 0, 0);
+  }
+
+  function drawHeads(page, t) {
+    const { nLayers, nHeads } = page.model.config, { ids } = page.run, places = { itself: 0, before: 0, first: 0, other: 0 };
+    $("heads").style.setProperty("--heads", nHeads);
+    const create = () => make("button", { type: "button", role: "radio" }, make("canvas", { "aria-hidden": "true" }));
+    children($("heads"), nLayers * nHeads, create).forEach((button, i) => {
+      const place = [Math.floor(i / nHeads), i % nHeads], row = weightsOf(page, place, t), best = row ? largest(row) : 0;
+      if (row) places[best === t ? "itself" : best === t - 1 ? "before" : best === 0 ? "first" : "other"]++;
+      const says = row ? `mostly ${quoted(page, ids[best])}, ${percent(row[best])}` : "off";
+      button.setAttribute("aria-label", `Block ${place[0]}, head ${place[1]}: ${says}`);
+      button.classList.toggle("off", !row || Boolean(page.change.heads?.includes(place.join("."))));
+      mark(button, place.join() === page.head.join());
+      paint(page, button.firstChild, place);
+    });
+    const where = { itself: "at the token itself", before: "at the one before", first: "at the first token", other: "elsewhere" };
+    const words = Object.keys(where).filter((name) => places[name]).map((name) => `${places[name]} ${where[name]}`);
+    say("heads-finding", `From ${quoted(page, ids[t])}, position ${t}, the heads look mostly here: ${list(words)}.`);
+  }
+
+  function drawMap(page, t) {
+    const { head, run: { ids } } = page, canvas = $("map"), context = canvas.getContext("2d"), n = ids.length;
+    const row = weightsOf(page, head, t), key = keyFor(page, t), size = canvas.clientWidth || 300, sharp = devicePixelRatio || 1;
+    const style = (name) => getComputedStyle(canvas).getPropertyValue(name).trim(), small = make("canvas");
+    canvas.width = canvas.height = size * sharp;
+    context.scale(sharp, sharp);
+    context.font = "12px monospace";
+    const words = ids.map((id) => shown(page, id)).map((word) => (word.length > 9 ? `${word.slice(0, 8)}…` : word));
+    const start = Math.min(size / 4, 10 + Math.max(...words.map((word) => context.measureText(word).width)));
+    const side = size - start, cell = side / n, at = (i) => start + i * cell, every = Math.ceil(13 / cell);
+    canvas.places = { start, cell };
+    context.fillStyle = style("--live-hidden");
+    context.fillRect(start, start, side, side);
+    context.save();
+    context.beginPath();
+    context.rect(start, start, side, side);
+    context.clip();
+    context.beginPath();
+    for (let x = start - side; x < size; x += 7) { context.moveTo(x, size); context.lineTo(x + side, start); }
+    context.strokeStyle = style("--live-hatch");
+    context.stroke();
+    context.restore();
+    paint(page, small, head);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(small, start, start, side, side);
+    context.textBaseline = "middle";
+    const colours = [style("--live-query"), style("--live-key")], plain = style("--color-foreground-primary");
+    words.forEach((word, i) => [t, key].forEach((mine, across) => {
+      if (i !== mine && (i % every || (every > 1 && Math.abs(i - mine) < every))) return; // no room for it
+      context.save();
+      context.fillStyle = i === mine ? colours[across] : plain;
+      context.font = `${i === mine ? "bold " : ""}12px monospace`;
+      context.textAlign = across ? "left" : "right";
+      const middle = Math.min(at(i + 0.5), size - 7);
+      context.translate(...(across ? [middle, start - 5] : [start - 5, middle]));
+      if (across) context.rotate(-Math.PI / 2);
+      context.fillText(word, 0, 0, start - 8);
+      context.restore();
+    }));
+    const box = (colour, width, dash, ...where) => {
+      Object.assign(context, { strokeStyle: colour, lineWidth: width });
+      context.setLineDash(dash);
+      context.strokeRect(...where);
+    };
+    for (const [colour, width] of [["#fff", 4], ["#0072B2", 2]]) box(colour, width, [], start, at(t), side - 1, Math.min(cell, size - at(t) - 1));
+    for (const [colour, width] of [["#fff", 4], ["#D55E00", 2]]) box(colour, width, width > 2 ? [] : [4, 3], at(key), at(t), cell - 1, cell - 1);
+
+    const off = Boolean(page.change.heads?.includes(head.join("."))), name = `Block ${head[0]}, head ${head[1]}`;
+    let finding = `Block ${head[0]} is switched off, so this head computes nothing.`;
+    if (row) {
+      const order = Array.from(row.keys()).filter((k) => sees(page, t, k)).sort((a, b) => row[b] - row[a]);
+      const parts = order.slice(0, 3).map((k) => `${percent(row[k])} from ${k === t ? "itself" : `${quoted(page, ids[k])} (${k})`}`);
+      finding = `The query ${quoted(page, ids[t])} (${t}) takes ${list(parts)}. ` +
+        (order.length < n ? `The mask hides ${n - order.length} of the ${n} keys from it.` : "It sees every key.") +
+        (off ? " The head is switched off: it looks, but writes nothing." : "");
+    }
+    $("head-off").setAttribute("aria-pressed", off);
+    $("head-off").disabled = !row;
+    say("head-label", name);
+    say("map-finding", finding);
+    canvas.setAttribute("aria-label", `Attention weights of ${name.toLowerCase()}. ${finding}`);
+  }
+
+  // ----------------------------------------------------------------------------------------------------- clocks, blocks
+
+  const CLOCK = '<svg viewBox="0 0 100 100" aria-hidden="true"><circle cx="50" cy="50" r="48"/><line class="query" x1="50" y1="50"/>' +
+    '<line class="key" x1="50" y1="50"/></svg><small></small>';
+
+  function drawClocks(page, t) {
+    const { head: [layer, h], run, change } = page, row = weightsOf(page, page.head, t), s = keyFor(page, t);
+    const half = page.model.config.headDim / 2, options = run.ids.map((id, i) => [i, `${i} ${shown(page, id)}`]);
+    if (!page.writing)
+      for (const [name, rows, value] of [["query", options, t], ["key", options.filter(([k]) => sees(page, t, k)), s]]) {
+        $(name).replaceChildren(...rows.map(([i, text]) => new Option(text, i)));
+        $(name).value = value;
+      }
+    const clocks = children($("clocks"), row ? half : 0, () => make("div", { className: "clock", innerHTML: CLOCK }));
+    if (!row) return say("clocks-finding", `Block ${layer} is switched off: it has no query and no key.`);
+    const q = run.heads[layer][h].queries[t], k = run.heads[layer][h].keys.subarray(s * 2 * half, (s + 1) * 2 * half);
+    const length = (x, i) => Math.hypot(x[i], x[i + half]), longest = [q, k].map((x) => Math.max(...clocks.map((_, i) => length(x, i))));
+    const parts = clocks.map((_, i) => (q[i] * k[i] + q[i + half] * k[i + half]) / Math.sqrt(2 * half));
+    const angles = clocks.map((_, i) => Math.acos(Math.min(1, Math.max(-1, (parts[i] * Math.sqrt(2 * half)) / (length(q, i) * length(k, i) || 1)))));
+    clocks.forEach((clock, i) => {
+      [q, k].forEach((x, hand) => { // as long as the square root of its length, or the short ones would vanish
+        const scale = 46 * Math.sqrt(length(x, i) / longest[hand]) / (length(x, i) || 1), line = clock.querySelectorAll("line")[hand];
+        line.setAttribute("x2", 50 + scale * x[i]);
+        line.setAttribute("y2", 50 - scale * x[i + half]);
+      });
+      clock.lastChild.textContent = degrees(angles[i]);
+    });
+    const best = largest(parts), middle = half >> 1, speed = (i) => `${number((run.invFreq[i] * 180) / Math.PI)}°`;
+    const turns = change.still ? "RoPE is off: no hand was turned, whatever the position."
+      : `RoPE turned the query for position ${run.positions[t]} and the key for ${run.positions[s]}: ` +
+        `pair 0 by ${speed(0)} per token, pair ${middle} by ${speed(middle)}.` +
+        (change.shift ? ` All hands moved on by ${change.shift} positions; the angles between them stayed.` : "");
+    const score = mean(parts) * half;
+    say("clocks-finding", `${turns} Pair ${best}, ${degrees(angles[best])} apart, adds most to the score: ${parts[best].toFixed(1)}. ` +
+      `All ${half} pairs make ${score.toFixed(1)}, and the softmax makes that a weight of ${percent(row[s])}.`);
+  }
+
+  function drawBlocks(page, t) {
+    const { run, model, change } = page, says = run.stream.map((rows) => Live.softmax(model.read(rows[t], change)));
+    const turned = run.stream.slice(1).map((rows, i) => {
+      const [a, b] = [run.stream[i][t], rows[t]];
+      return Math.acos(Math.min(1, Math.max(-1, dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b)))));
+    });
+    const create = () => make("tr", {}, make("th", { scope: "row" }), make("td"), make("td", {}, make("code")), make("td"));
+    children($("blocks").tBodies[0], says.length, create).forEach(({ cells }, i) => {
+      const best = largest(says[i]), off = change.blocks?.includes(i - 1);
+      cells[0].textContent = i ? `block ${i - 1}` : "embedding";
+      cells[1].replaceChildren(...(off ? ["switched off"] : i ? bar(turned[i - 1] / Math.PI, degrees(turned[i - 1])) : ["–"]));
+      cells[2].firstChild.textContent = shown(page, best);
+      cells[3].replaceChildren(...bar(says[i][best], percent(says[i][best])));
+    });
+    const final = says.map(largest), answer = final[final.length - 1], most = largest(turned);
+    let since = final.length - 1;
+    while (since > 0 && final[since - 1] === answer) since--;
+    say("blocks-label", `At ${quoted(page, run.ids[t])}, position ${t}`);
+    say("blocks-finding", `Block ${most} turns the stream most, by ${degrees(turned[most])}. ` +
+      `The answer ${quoted(page, answer)} stands first from ${since ? `block ${since - 1}` : "the embedding"} on.`);
+  }
+
+  /** Everything, for the chosen query. */
+  function draw(page) {
+    for (const name of ["write", "head-off", "query", "key"]) $(name).disabled = !page.run;
+    if (!page.run) {
+      for (const box of [...["next", "tokens", "heads", "clocks"].map($), $("blocks").tBodies[0]]) box.replaceChildren();
+      for (const text of ["next", "heads", "map", "clocks", "blocks"]) say(`${text}-finding`, "");
+      $("map").width = 0;
+      return say("tokens-finding", "Type a sentence: there is nothing to read yet.");
+    }
+    const t = page.query ?? page.run.ids.length - 1;
+    drawNext(page);
+    for (const picture of [drawTokens, drawHeads, drawMap, drawClocks, drawBlocks]) picture(page, t);
+  }
+
+  return { MOST, $, say, make, bar, mean, list, number, lossesOf, weightsOf, drawNext, draw };
+})();
