@@ -48,6 +48,20 @@ def test_every_explorer_has_frames_and_one_without_names_the_remedy(build):
         check_settings(["explore_new"])
 
 
+def test_a_page_names_the_repository_only_if_somebody_said_it(monkeypatch):
+    from tools.website.downloads import links_of
+
+    monkeypatch.delenv("COURSE_REPOSITORY", raising=False)
+    assert re.findall('href="(.*?)"', links_of("02_rope")) == [
+        f"../downloads/{name}" for name in ("02_rope_to_do.ipynb", "02_rope.ipynb", "llama-notebooks.zip")
+    ]
+    monkeypatch.setenv("COURSE_REPOSITORY", "someone/llama")
+    assert links_of("02_rope").count("/someone/llama/") == 4
+    monkeypatch.setenv("COURSE_REPOSITORY", "https://github.com/someone/llama")
+    with pytest.raises(ValueError, match="is no place on GitHub: write owner/name"):
+        links_of("02_rope")
+
+
 class Page(HTMLParser):
     """One page: what it points to, its ids, its pictures."""
 

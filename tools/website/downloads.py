@@ -41,12 +41,12 @@ def repository() -> str:
     return name
 
 
-def links_of(stem: str, up: str = "..") -> str:
-    """HTML with the ways from a notebook's page into the course; `up` leads from the page to the site's folder."""
-    own, links = f"{up}/downloads/{stem}", {}
+def links_of(stem: str) -> str:
+    """HTML with the ways from a notebook's page into the course."""
+    own, links = f"../downloads/{stem}", {}
     links["this notebook to work in"] = f"{own}_to_do.ipynb"
     links["with outputs and solutions"] = f"{own}.ipynb"
-    links["the whole course (zip)"] = f"{up}/downloads/{ZIP}"
+    links["the whole course (zip)"] = f"../downloads/{ZIP}"
     if name := repository():
         links["source"] = f"https://github.com/{name}/blob/HEAD/notebooks/{stem}.ipynb"
         links["Colab"] = f"https://colab.research.google.com/github/{name}/blob/HEAD/notebooks/{stem}.ipynb"
