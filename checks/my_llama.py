@@ -203,7 +203,7 @@ def _tokens(batch, length, vocab_size, seed):
 def _cases():
     shared = _random_llama(6, 2, 6, 24, 2, 30, False, 50.0, 0.1, 100)
     single = _random_llama(3, 1, 8, 24, 3, 17, True, 1000.0, 1e-3, 200)
-    bundled = load_file(TINY_LLAMA / "model.safetensors")
+    bundled = {name: weight.float() for name, weight in load_file(TINY_LLAMA / "model.safetensors").items()}
     config = json.loads((TINY_LLAMA / "config.json").read_text(encoding="utf-8"))
     return [
         Case("6 query heads on 2 key heads, not tied", (*shared, _tokens(2, 7, 30, 1))),

@@ -125,7 +125,7 @@ def test_ids_are_those_of_the_tokenizers_library(open_page, saved):
 
 
 def test_the_page_runs_tiny_llama_and_writes_what_pytorch_writes(open_page):
-    page, model = open_page(), load_checkpoint(TINY_LLAMA).half().float()  # the page's weights are float16
+    page, model = open_page(), load_checkpoint(TINY_LLAMA)
     prompt = load_tokenizer().encode("The value of the expression is").ids
     assert difference(page, model) < 1e-4
     assert prompt + page.evaluate(WRITE, prompt) == generate(model, torch.tensor([prompt]), 200)[0].tolist()
