@@ -44,7 +44,7 @@ reset: $(LEARN) ## a fresh copy of a notebook; yours is kept (NOTEBOOK=notebooks
 	@test -n "$(NOTEBOOK)" || { echo "Say which: make reset NOTEBOOK=notebooks/02_rope.ipynb"; exit 2; }
 	$(BIN)/python -m tools.classroom.hand_out reset "$(NOTEBOOK)"
 
-grade: $(LEARN) ## grade a folder of submissions (FOLDER=../handed-in ARGS="--csv grades.csv")
+grade: $(LEARN) ## grade a folder of submissions (FOLDER=../handed-in ARGS="--only 01 --jobs 2")
 	@test -n "$(FOLDER)" || { echo "Say which: make grade FOLDER=../handed-in"; exit 2; }
 	$(BIN)/python -m tools.classroom.grade "$(FOLDER)" $(ARGS)
 

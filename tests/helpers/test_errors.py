@@ -41,7 +41,7 @@ from tests.support.files import META, OURS, meta_weights
 from tests.support.fuzz import LINUX
 from tests.support.models import TINY, make_model
 from tools import notebooks
-from tools.classroom import grade, hand_out, isolate, submissions
+from tools.classroom import grade, hand_out, handed_in, isolate, submissions
 
 SOURCES = [path for place in ("helpers", "checks", "tools") for path in sorted((ROOT / place).rglob("*.py"))]
 SOURCES = [path for path in SOURCES if not {"website", "server"} & set(path.parts)]  # what learners and teachers run
@@ -313,7 +313,7 @@ def fresh(at, *parts, path=None):
 
 def crowded(at):
     at.patch.setattr(Path, "touch", raiser(FileExistsError()))
-    return hand_out._new_file(at.folder / "02_rope.ipynb")
+    return hand_out.new_file(at.folder / "02_rope.ipynb")
 
 
 # -------------------------------------------------------------------------------------------------- the table
@@ -502,7 +502,6 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
         (lambda at: at.patch.setattr(grade, "LARGEST_FILE", 0) or verdict(written(at, "a", "x")), "1 bytes, more than"),
         (lambda at: verdict(written(at, "a", "{}")), "broken notebook … KeyError: 'cells' … Open it in JupyterLab"),
         (lambda at: verdict(), "missing notebook … Hand it in under the name that it has in the course"),
-        (lambda at: verdict(Path("a"), Path("b")), "several files … Handed in: a, b. … Hand in one"),
         (lambda at: isolate._prepare(SimpleNamespace(is_alive=lambda: False), SimpleNamespace(
             execute=lambda *args, **named: "sent", get_shell_msg=raiser(Empty())
          )), "the kernel does not start, or cannot import torch"),
@@ -519,11 +518,16 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
         (lambda at: hand_out.reset(at.folder / "notes.txt"), "notes.txt is no notebook: a name that ends in .ipynb"),
         (crowded, "02_rope_kept_ … _999.ipynb and 998 more of that second are taken: wait a second"),
     ],
+    "tools/classroom/handed_in": [
+        (
+            lambda at: handed_in.find_submissions(at.folder, ["01_rmsnorm"], at.folder),
+            "nor files like anna__01_rmsnorm.ipynb:",
+        ),
+    ],
     "tools/classroom/submissions": [
         (lambda at: submissions.read_course(course(at, EXERCISE, SOLUTIONS), ["09"]), "09 … found: 01_rmsnorm"),
         (lambda at: submissions.read_course(course(at)), "no notebook with exercises; found: none. Give a name"),
         (lambda at: submissions.read_course(course(at, cell("check_silu(f)", "exercise"))), "must define the function"),
-        (lambda at: submissions.find_submissions(at.folder, ["01_rmsnorm"]), "nor files like anna__01_rmsnorm.ipynb:"),
     ],
 }  # fmt: skip
 

@@ -4,11 +4,16 @@ One run grades a class of broken submissions, so that the file stays quick: each
 """
 
 import csv
+import html
+import json
 import os
+import re
+import shlex
 import shutil
 import socket
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +21,19 @@ import psutil
 import pytest
 
 import checks
-from tests.support.submissions import COURSE, NORM, NORM_RIGHT, WRONG_HINT, WRONG_NORM, handed_out, solved, write
-from tools.classroom import grade, isolate
+from tests.support.submissions import (
+    COURSE,
+    EXERCISES,
+    NORM,
+    NORM_RIGHT,
+    WRONG_HINT,
+    WRONG_NORM,
+    handed_out,
+    solved,
+    write,
+)
+from tools.classroom import grade, hand_out, isolate, report
+from tools.classroom.submissions import read_course
 
 SECONDS = 20.0  # for an exercise; the function alone gets half of it
 
@@ -70,7 +86,7 @@ STUDENTS = {  # what is written into the four exercises, their statuses, and wor
             "my_rms_norm_backward": None,
         },
         ["not yet", "timed out", "does not run", "no such function"],
-        [WRONG_HINT, "loop that never ends", "was never closed", "deleted, or the function renamed"],
+        [WRONG_HINT, "loop that never ends", "was never closed", "deleted or the function renamed"],
     ),
     "noise, poison, exit, dies": (
         {
@@ -129,7 +145,7 @@ def make_class(folder):
         *((name, "broken notebook", words) for name, (_, words) in BROKEN.items()),
         ("link", "broken notebook", "a link"), ("folder", "broken notebook", "a folder"),
         ("linked", "missing notebook", "under the name"), ("empty", "missing notebook", "under the name"),
-        ("caf\\udce9", "missing notebook", ""), ("twice", "several files", f"twice__{NORM}.ipynb"),
+        ("caf\\udce9", "missing notebook", ""), ("twice", "not attempted", "handed out"),
         ("flat_name", "not attempted", "handed out"),
     ):  # fmt: skip
         expected[name] = [status] * 4, [words] * 4
@@ -142,7 +158,7 @@ def picture_of(folder):
 
 
 def isolated():
-    return not isolate.why_not_isolated(COURSE)
+    return not isolate.why_not_isolated([COURSE])
 
 
 @pytest.fixture(scope="module")
@@ -153,19 +169,19 @@ def graded(tmp_path_factory):
     folder.mkdir()
     expected, before = make_class(folder), picture_of(folder)
     flag = [] if isolated() else ["--no-isolation"]
-    rows = run_main(folder, "--feedback", str(place / "pages"), "--only", NORM, "--seconds", str(SECONDS), *flag)
+    rows = run_main(folder, "--only", NORM, "--seconds", str(SECONDS), *flag)
     of = {name: [row for row in rows if row["student"].removeprefix("'") == name] for name in expected}
     return SimpleNamespace(folder=folder, before=before, expected=expected, rows=rows, of=of)
 
 
 def run_main(folder, *more):
     """The rows of the table that the grader writes beside a folder."""
-    grade.main([str(folder), "--csv", str(folder.parent / "g.csv"), *more])
+    grade.main([str(folder), *more])
     return rows_of(folder)
 
 
-def rows_of(folder):
-    with open(folder.parent / "g.csv", encoding="utf-8", newline="") as file:
+def rows_of(folder, name="exercises.csv"):
+    with open(folder.with_name(f"{folder.name}_graded") / name, encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -176,7 +192,7 @@ def rows_of(folder):
 def test_each_fault_is_named_and_costs_its_exercise_and_no_other(graded):
     assert len({(row["student"], row["exercise"]) for row in graded.rows}) == len(graded.rows)
     assert sum(map(len, graded.of.values())) == len(graded.rows)
-    assert {row["status"] for row in graded.rows} == set(grade.STATUSES) - {"not graded"}
+    assert {row["status"] for row in graded.rows} == set(report.STATUSES) - {"not graded"}
     got = {name: [row["status"] for row in rows] for name, rows in graded.of.items()}
     assert got == {name: statuses for name, (statuses, _) in graded.expected.items()}
     missing = [
@@ -199,22 +215,22 @@ def still_running():
 @pytest.mark.slow
 def test_a_run_leaves_nothing_but_the_table_and_the_pages(graded):
     assert picture_of(graded.folder) == graded.before
-    assert sorted(path.name for path in graded.folder.parent.iterdir()) == ["g.csv", "handed in", "pages"]
+    assert sorted(path.name for path in graded.folder.parent.iterdir()) == ["handed in", "handed in_graded"]
     assert sys.modules["checks"] is checks
     assert still_running() == []
 
 
 @pytest.mark.slow
 def test_every_student_gets_a_page(graded):
-    place = graded.folder.parent
-    pages = {path.name: path.read_text(encoding="utf-8") for path in (place / "pages").iterdir()}
+    place = graded.folder.parent / "handed in_graded"
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (place / "feedback").iterdir()}
     assert len(pages) == len(graded.expected)
     isolation = "in isolation (bubblewrap)" if isolated() else "without isolation"
-    assert all(f"exercises passed.\n\nGraded {isolation}" in page for page in pages.values())
+    assert all(f"Graded {isolation}" in page for page in pages.values())
     assert {row["isolation"] for row in graded.rows} == {"bubblewrap" if isolated() else "none"}
-    assert "2 of 4 exercises passed." in pages["right.md"]
-    assert "inside the root" in pages["checks edited, loop, syntax, deleted.md"]
-    assert "- my essay.ipynb" in pages["empty.md"]
+    assert "2 of 4 exercises passed." in pages["right.html"]
+    assert "inside the root" in pages["checks edited, loop, syntax, deleted.html"]
+    assert "<li>my essay.ipynb" in pages["empty.html"]
 
 
 # --------------------------------------------------------------------------------------- isolation, and refusals
@@ -239,7 +255,7 @@ def test_without_isolation_nothing_is_run_unless_told(tmp_path, monkeypatch, why
     monkeypatch.setattr(grade, "run_exercise", stop_if_run)
     with pytest.raises(SystemExit, match=f"cannot be isolated: .*{why}.*Nothing was run.*--no-isolation"):
         run_main(folder)
-    assert not (tmp_path / "g.csv").exists()
+    assert not (tmp_path / "handed in_graded").exists()
 
 
 def test_a_fault_of_the_grader_is_not_the_students_and_no_isolation_is_said_before(tmp_path, monkeypatch, capsys):
@@ -266,6 +282,7 @@ TRIES = {
     "environment": lambda: os.environ["GRADE_SECRET"],
     "home": lambda: open("PLACE/home/secret"),
     "others": lambda: open("PLACE/handed in/anna/01_rmsnorm.ipynb"),
+    "results": lambda: open("PLACE/handed in_graded/.graded.json"),
     "grader": lambda: os.stat("/proc/PID"),
 }
 
@@ -289,6 +306,7 @@ def escape(monkeypatch):
     place = Path(tempfile.mkdtemp(dir="/var/tmp" if Path("/var/tmp").is_dir() else None))
     (place / "home").mkdir()
     (place / "home" / "secret").touch()
+    write(place / "handed in_graded" / report.MARKER, '{"verdicts": {}, "written": {}}')
     monkeypatch.setenv("HOME", str(place / "home"))
     monkeypatch.setenv("GRADE_SECRET", "x")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -299,9 +317,11 @@ def escape(monkeypatch):
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc; runs on Linux")
 @pytest.mark.slow
-@pytest.mark.parametrize(("flag", "found"), [([], "nothing"), (["--no-isolation"], "disk grader home network others")])
+@pytest.mark.parametrize(
+    ("flag", "found"), [([], "nothing"), (["--no-isolation"], "disk grader home network others results")]
+)
 def test_bubblewrap_keeps_the_machine_out_of_reach_and_the_attempt_succeeds_without_it(escape, flag, found):
-    fault = "" if flag else isolate.why_not_isolated(escape)
+    fault = "" if flag else isolate.why_not_isolated([escape])
     if fault:
         pytest.skip(f"{fault}; runs where bubblewrap works")
     row = run_main(escape, "--only", "01", *flag)[0]
@@ -314,15 +334,17 @@ def test_bubblewrap_keeps_the_machine_out_of_reach_and_the_attempt_succeeds_with
     ("more", "words"),
     [
         (["--seconds", "0"], "must be above 0"),
-        (["--csv", "{folder}/g.csv"], "where nothing is written"),
-        (["--feedback", "{folder}"], "where nothing is written"),
-        (["--csv", "{folder}/../no/g.csv"], "make it first"),
+        (["--to", "{folder}/graded"], "where nothing is written"),
+        (["--to", "{folder}/.."], "holds other things than results"),
+        (["--to", "{folder}/../no/graded"], "lies in a folder that is not there"),
+        (["--to", "{folder}/../damaged"], "has a damaged .graded.json: choose another place"),
         (["--only", "98"], "no notebook 98 with exercises; found: 01_rmsnorm"),
         (["--course", "{folder}"], "with exercises; found: none"),
     ],
 )
 def test_a_wrong_command_says_so_before_anything_runs(tmp_path, monkeypatch, capsys, more, words):
     folder = handed_in(tmp_path, NORM_RIGHT)
+    write(tmp_path / "damaged" / report.MARKER, "{")
     monkeypatch.setattr(grade, "run_exercise", stop_if_run)
     with pytest.raises(SystemExit) as stopped:
         grade.main([str(folder), "--no-isolation", *(word.format(folder=folder) for word in more)])
@@ -337,17 +359,162 @@ def test_only_the_checks_own_answer_counts(said):
     assert grade._verdict(reply, "mine") == ("passed", "fine", "")
 
 
-def test_a_stopped_run_leaves_a_whole_table(tmp_path, monkeypatch):
+@pytest.fixture
+def judge(monkeypatch):
+    """A grader that runs nothing: it passes every answer, and notes whose function it was asked about."""
+    asked = []
+
+    def run(exercise, code, *_):
+        asked.append(exercise.function)
+        return ("passed", "", "") if WRONG_NORM[30:] not in code else ("not yet", "x", "Is eps in the root?")
+
+    monkeypatch.setattr(grade, "run_exercise", run)
+    return asked
+
+
+def test_a_second_run_grades_what_changed_and_keeps_what_the_teacher_wrote(tmp_path, judge, capsys):
+    folder, results = handed_in(tmp_path, NORM_RIGHT), tmp_path / "handed in_graded"
+    run_main(folder, "--no-isolation")
+    assert "0 of 4 answers unchanged since the last run, 4 graded." in capsys.readouterr().out
+    first = rows_of(folder)
+    (results / "grades.csv").write_text("my points\n")
+    handed_in(tmp_path, NORM_RIGHT | {"mended_norm": WRONG_NORM.replace("my_rms_norm", "mended_norm")})
+    del judge[:]
+    second = run_main(folder, "--no-isolation")
+    assert "3 of 4 answers unchanged since the last run, 1 graded." in (said := capsys.readouterr().out)
+    assert judge == ["mended_norm"]
+    assert [row for place, row in enumerate(second) if place != 1] == [
+        row for place, row in enumerate(first) if place != 1
+    ]
+    assert "grades.csv was changed since the last run: it is kept as grades_kept_" in said
+    assert [path.read_text() for path in results.glob("grades_kept_*.csv")] == ["my points\n"]
+    run_main(folder, "--no-isolation")
+    assert "kept as" not in capsys.readouterr().out
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
     folder = handed_in(tmp_path, NORM_RIGHT)
-    (tmp_path / "g.csv").write_text("old\n")
 
     def run(exercise, *_):
-        assert (tmp_path / "g.csv").read_text() == "old\n"
         if exercise.function != "my_rms_norm":
             raise KeyboardInterrupt
         return "passed", "", ""
 
     monkeypatch.setattr(grade, "run_exercise", run)
     with pytest.raises(SystemExit, match="stopped"):
-        run_main(folder, "--no-isolation", "--only", "01")
+        run_main(folder, "--no-isolation")
     assert [row["status"] for row in rows_of(folder)] == ["passed", *["not graded"] * 3]
+    monkeypatch.setattr(grade, "run_exercise", lambda exercise, *_: ("passed", exercise.function, ""))
+    meaning = report.STATUSES["passed"][2]
+    assert [row["seen"] for row in run_main(folder, "--no-isolation")] == [meaning, *list(EXERCISES)[1:]]
+
+
+def test_only_what_somebody_handed_in_counts_and_a_gradebook_has_a_line_for_each_student(tmp_path, judge, capsys):
+    folder = handed_in(tmp_path, {name: NORM_RIGHT[name] for name in ("my_rms_norm", "mended_norm")})
+    write(folder / "ben" / "essay.ipynb", "{}")
+    (folder / "carl").mkdir()
+    run_main(folder, "--no-isolation")
+    asked = [f"01 exercise {number}" for number in range(1, 5)]
+    counts = ["points", "points possible", "passed", "exercises"]
+    rows = rows_of(folder, "grades.csv")
+    assert list(rows[0]) == ["student", *counts, *asked]
+    assert [[row[name] for name in ("student", *counts)] for row in rows] == [
+        ["anna", "1", "2", "2", "4"], ["ben", "0", "2", "0", "4"], ["carl", "0", "2", "0", "4"],
+    ]  # fmt: skip
+    assert {rows[1][name] for name in asked} == {"missing notebook"}
+    said = capsys.readouterr().out
+    for words in (
+        "3 students; graded: 01_rmsnorm (name others with --only).", "ben: ben/essay.ipynb",
+        "Handed in nothing that counts: ben, carl.", "Not understood, and not graded: 1.",
+    ):  # fmt: skip
+        assert words in said
+    run_main(folder, "--no-isolation", "--only", "02")
+    assert {row["status"] for row in rows_of(folder)} == {"missing notebook"}
+    shutil.rmtree(folder / "anna")
+    with pytest.raises(SystemExit, match="no notebook of the course with exercises was handed in"):
+        run_main(folder, "--no-isolation")
+
+
+def test_points_are_those_of_the_plan():
+    plan = (COURSE.parent / "docs" / "teaching.md").read_text(encoding="utf-8")
+    exercises = {row.number for row in every_row()}
+    assert report.worth_a_point() <= exercises
+    answers = len(re.findall(r"^\| 0\d \| exercises? .*\| question \d", plan, re.M))
+    assert f"{len(report.worth_a_point()) + answers} points;" in plan
+    assert {notebook for notebook, _ in report.worth_a_point()} == {notebook for notebook, _ in exercises}
+
+
+def every_row():
+    for notebook, (exercises, _) in read_course(COURSE).items():
+        yield from (report.Row("anna", notebook, exercise.title) for exercise in exercises)
+
+
+# --------------------------------------------------------------------------- from Monday to Friday
+
+
+PAGE = (COURSE.parent / "docs" / "teaching.md").read_text(encoding="utf-8")
+
+
+def commands(place):
+    """The lines of the page's first part, {verb: arguments}, with its folders moved below `place`."""
+    part = PAGE[PAGE.index("## Monday to Friday") : PAGE.index("## Before the first class")]
+    found = {}
+    for line in re.findall(r"^ {4}make (.*)", part, re.M):
+        *options, verb = sorted(shlex.split(line, comments=True), key=lambda word: "=" not in word)
+        values = dict(option.split("=", 1) for option in options)
+        found[verb] = [values["FOLDER"].replace("..", str(place)), *shlex.split(values.get("ARGS", ""))]
+    return found
+
+
+CRASH = "import os\n\n\ndef my_rms_norm(x, weight, eps):\n    os._exit(0)"
+LOOP = "def my_rms_norm(x, weight, eps):\n    while True:\n        pass"
+HOSTILE = "def my_rms_norm(x, weight, eps):\n    open('PLACE/handed-in/right/x', 'w')"
+WEEK = {  # a student: where the notebook lies, what is in it, the status of exercise 1
+    "right": (f"right/{NORM}.ipynb", NORM_RIGHT["my_rms_norm"], "passed"),
+    "wrong": (f"wrong/{NORM}.ipynb", WRONG_NORM, "not yet"),
+    "empty": ("empty/", None, "missing notebook"),
+    "crashing": (f"crashing/{NORM}.ipynb", CRASH, "crashed"),
+    "looping": (f"looping__{NORM}.ipynb", LOOP, "timed out"),
+    "renamed": (f"renamed/{NORM} (1).ipynb", WRONG_NORM, "not yet"),
+    "zipped": ("zipped.zip", NORM_RIGHT["my_rms_norm"], "passed"),
+    "older": ("older/06_train_and_generate.ipynb", "", "missing notebook"),
+    "twice": (f"twice/{NORM}-1.ipynb", NORM_RIGHT["my_rms_norm"], "passed"),
+    "hostile": (f"hostile/{NORM}.ipynb", HOSTILE, "not yet"),
+}
+
+
+@pytest.mark.slow
+def test_ten_students_from_handing_out_to_returning_with_the_pages_commands_alone(tmp_path, capsys):
+    if not isolated():
+        pytest.skip("bubblewrap does not work here; runs where it does")
+    run, folder = commands(tmp_path), tmp_path / "handed-in"
+    hand_out.main(["student", *run["student"]])
+    fresh = json.loads((tmp_path / "handout" / "notebooks" / f"{NORM}.ipynb").read_text(encoding="utf-8"))
+    assert fresh == handed_out()  # what the students below solve
+    for where, answer, _ in WEEK.values():
+        if where.endswith(".zip"):
+            with zipfile.ZipFile(tmp_path / where, "w") as archive:
+                archive.writestr(f"handout/notebooks/{NORM}.ipynb", json.dumps(solved({"my_rms_norm": answer})))
+            shutil.move(tmp_path / where, folder / where)
+        elif answer is None:
+            (folder / where).mkdir(parents=True)
+        else:
+            stem = NORM if answer else "06_train"
+            write(
+                folder / where, solved({"my_rms_norm": answer.replace("PLACE", str(tmp_path))} if answer else {}, stem)
+            )
+    write(folder / "twice" / f"{NORM}.ipynb", solved({"my_rms_norm": WRONG_NORM}))
+    os.utime(folder / "twice" / f"{NORM}.ipynb", (1e9, 1e9))
+    before = picture_of(folder)
+    grade.main([*run["grade"], "--seconds", str(SECONDS)])
+    said = capsys.readouterr().out
+    rows = {row["student"]: row for row in rows_of(folder, "grades.csv")}
+    assert {name: row["01 exercise 1"] for name, row in rows.items()} == {name: s for name, (*_, s) in WEEK.items()}
+    assert f"twice: {NORM} was handed in 2 times: twice/{NORM}-1.ipynb counts, not twice/{NORM}.ipynb." in said
+    assert picture_of(folder) == before
+    results = tmp_path / "handed-in_graded"
+    assert {path.stem for path in (results / "feedback").iterdir()} == WEEK.keys()
+    page = (results / "class.html").read_text(encoding="utf-8")
+    assert page.index(f"<b>2 of {len(WEEK)}</b>, 01 exercise 1") < page.index(f"<b>1 of {len(WEEK)}</b>")
+    assert re.search(rf"{re.escape(html.escape(WRONG_HINT))}.*\n.*renamed.*wrong", page)
+    assert still_running() == []

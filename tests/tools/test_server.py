@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 from traitlets.config.loader import PyFileConfigLoader
+
+from tests.support.submissions import write
+from tools.classroom.server import collect
 
 ROOT = Path(__file__).parents[2]
 HUB = ROOT / "tools" / "classroom" / "server"
@@ -153,6 +157,51 @@ def test_an_update_of_the_course_never_overwrites_a_student(tmp_path):
     assert (copy / "exercise").read_text() == "answer = 42\n"
     assert (copy / "text").read_text() == "new\n"
     assert "my notes\n" in [path.read_text() for path in copy.glob("mine*")]
+
+
+# --------------------------------------------------------------------------------------- notebooks are gathered
+
+
+@linux
+def test_every_homes_notebooks_are_gathered_and_nothing_is_overwritten(tmp_path, monkeypatch, capsys):
+    (tmp_path / "names.txt").write_text("Ada\ngrace\nzoe\n")
+    monkeypatch.setenv("CLASS_STUDENTS", str(tmp_path / "names.txt"))
+    monkeypatch.setenv("CLASS_STATE", str(tmp_path / "state"))
+    homes = {name: tmp_path / "state" / "homes" / name / "llama-notebooks" / "notebooks" for name in ("ada", "grace")}
+    for name in ("02_rope.ipynb", "02_rope-Copy1.ipynb", "01_rmsnorm.ipynb", "mine.ipynb"):
+        write(homes["ada"] / name, name)
+    homes["grace"].mkdir(parents=True)
+    (homes["grace"] / "02_rope.ipynb").symlink_to(homes["ada"] / "02_rope.ipynb")  # another's work is not handed in
+    os.mkfifo(homes["grace"] / "02_rope-1.ipynb")
+    os.utime(homes["ada"] / "02_rope.ipynb", (1e9, 1e9))
+    to = tmp_path / "handed-in"
+    collect.main([str(to), "--only", "02"])
+    said = capsys.readouterr().out
+    for words in (
+        "zoe: no home in",
+        "02_rope.ipynb is not gathered: Too many",
+        "3 students, 2 notebooks, 2 of them new",
+    ):
+        assert words in said
+    (homes["ada"] / "02_rope.ipynb").write_text("more")
+    collect.main([str(to), "--only", "02"])
+    assert "2 notebooks, 1 of them new" in capsys.readouterr().out
+    collect.main([str(to), "--only", "02"])
+    assert "2 notebooks, 0 of them new" in capsys.readouterr().out
+    assert {str(path.relative_to(to)): path.read_text() for path in to.rglob("*.ipynb")} == {
+        "ada/02_rope.ipynb": "02_rope.ipynb",
+        "ada/02_rope-1.ipynb": "more",
+        "ada/02_rope-Copy1.ipynb": "02_rope-Copy1.ipynb",
+    }
+    assert (to / "ada" / "02_rope.ipynb").stat().st_mtime == 1e9
+    shutil.rmtree(homes["grace"])
+    homes["grace"].symlink_to(homes["ada"])
+    collect.main([str(tmp_path / "again")])
+    assert "grace: " in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "again").iterdir()) == ["ada"]
+    monkeypatch.setenv("CLASS_STUDENTS", str(tmp_path / "no.txt"))
+    with pytest.raises(SystemExit, match=r"no\.txt is missing"):
+        collect.main([str(to)])
 
 
 # ------------------------------------------------------------------------------------------- Kubernetes

@@ -1,11 +1,14 @@
-"""What is asked of a student and what of a notebook is run are read from notebooks, without running anything."""
+"""What is asked, who handed in what, and what of a notebook is run: read from files, without running anything."""
+
+import os
+import zipfile
 
 import nbformat
 import pytest
 
 import checks
 from tests.support.submissions import COURSE, EXERCISES, NORM, code_cell, handed_out, write
-from tools.classroom import grade, submissions
+from tools.classroom import grade, handed_in, submissions
 
 
 def test_the_assignments_are_the_exercises_of_the_course():
@@ -30,17 +33,6 @@ def test_every_exercise_that_is_handed_out_is_not_attempted_and_needs_no_kernel(
         write(path, handed_out(stem))
         verdicts = grade.judge_submission([path], assignments, statements)
         assert [verdict.args[0] for verdict in verdicts] == ["not attempted"] * len(assignments), stem
-
-
-def test_a_notebook_that_was_made_before_its_renaming_counts_for_the_new_ones(tmp_path):
-    for name in ("06_train_and_generate", "07_scaling_out", "02_rope"):
-        write(tmp_path / "anna" / f"{name}.ipynb", "{}")
-    students, _ = submissions.find_submissions(tmp_path, ["02_rope", "06_train", "07_generate", "09_scaling_out"])
-    assert {new: [path.stem for path in old] for new, old in students["anna"].files.items()} == {
-        "02_rope": ["02_rope"], "06_train": ["06_train_and_generate"], "07_generate": ["06_train_and_generate"],
-        "09_scaling_out": ["07_scaling_out"],
-    }  # fmt: skip
-    assert students["anna"].unread == []
 
 
 def test_an_answer_that_imports_the_checks_from_their_old_place_is_read(tmp_path):
@@ -80,3 +72,126 @@ def test_names_that_the_learner_lacks_come_from_the_course():
     assert cut("def f():\n    return F", course=["import F", "import G"]) == "import F\ndef f():\n    return F"
     assert cut("F = 2", "def f():\n    return F", course=["import F"]) == "F = 2\ndef f():\n    return F"
     assert cut("x = 1") is None
+
+
+# ---------------------------------------------------------------------------------------------- who handed in what
+
+MOODLE = "Anna Smith_1234567_assignsubmission_file"
+LAYOUTS = {  # a file in the folder of submissions (of a zip: also a file in it): whose it is, and which notebook
+    "anna/02_rope.ipynb": ("anna", "02_rope"),
+    "ben/handout/notebooks/02_rope.ipynb": ("ben", "02_rope"),
+    "carl__02_rope.ipynb": ("carl", "02_rope"),
+    "d_e__f__02_rope.ipynb": ("d_e__f", "02_rope"),
+    "numbers (1)/02_rope (1).ipynb": ("numbers (1)", "02_rope"),  # browsers
+    "numbers 2/02_rope-1.ipynb": ("numbers 2", "02_rope"),
+    "numbers 3/02_rope(2)-1.ipynb": ("numbers 3", "02_rope"),
+    "windows/02_rope - Copy (2).ipynb": ("windows", "02_rope"),
+    "drive/Copy of Copy of 02_rope.ipynb": ("drive", "02_rope"),
+    "jupyter/02_rope-Copy1.ipynb": ("jupyter", "02_rope"),
+    "mac/02_rope copy 2.ipynb": ("mac", "02_rope"),
+    "mail/02_Rope.ipynb.txt": ("mail", "02_rope"),
+    "zip.zip/deep/02_rope.ipynb": ("zip", "02_rope"),
+    "twice (1).zip/02_rope.ipynb": ("twice", "02_rope"),
+    "mine/homework.zip/02_rope.ipynb": ("mine", "02_rope"),
+    "fay__homework.zip/02_rope.ipynb": ("fay", "02_rope"),
+    f"{MOODLE}_/02_rope.ipynb": ("Anna Smith_1234567", "02_rope"),
+    "Ben Li_12_assignsubmission_file/02_rope.ipynb": ("Ben Li_12", "02_rope"),  # from Moodle 4.1 on
+    "Eve Li_13_assignsubmission_file_02_rope.ipynb": ("Eve Li_13", "02_rope"),
+    "Jo Li_14_assignsubmission_file_homework.zip/02_rope.ipynb": ("Jo Li_14", "02_rope"),
+    "smithanna_12345_67890_02_rope-1.ipynb": ("smithanna_12345", "02_rope"),  # Canvas
+    "von_berg_LATE_5_67891_02_rope.ipynb": ("von_berg_5", "02_rope"),
+    "LATE_anon_a1B2c_67892_02_rope.ipynb": ("anon_a1B2c", "02_rope"),
+    "class.zip/Kim Li_15_assignsubmission_file_/02_rope.ipynb": ("Kim Li_15", "02_rope"),
+    "canvas.zip/leekim_16_67893_homework.zip": ("leekim_16", None),
+    "gus/06_train_and_generate.ipynb": ("gus", "06_train"),
+}  # fmt: skip
+NOTEBOOKS = ["00_start_here", "02_rope", "06_train", "07_generate"]
+
+
+def make(folder, names):
+    """Write these files, the last ones into zips."""
+    for name in names:
+        outer, mark, inner = name.partition(".zip/")
+        path = folder / (outer + ".zip" if mark else outer)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not mark:
+            path.write_text("{}")
+            continue
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr(inner, "{}")
+
+
+def found_in(folder, scratch):
+    scratch.mkdir(exist_ok=True)
+    return handed_in.find_submissions(folder, NOTEBOOKS, scratch)
+
+
+def test_names_as_people_browsers_mail_and_platforms_leave_them_are_understood(tmp_path):
+    make(tmp_path / "in", LAYOUTS)
+    found = found_in(tmp_path / "in", tmp_path / "scratch")
+    got = {(who, notebook) for who, one in found.students.items() for notebook in one.files or [None]}
+    assert got == {*LAYOUTS.values(), ("gus", "07_generate")}
+    assert [one.shown for one in found.students["zip"].files["02_rope"]] == ["zip.zip/deep/02_rope.ipynb"]
+    unread = [one for student in found.students.values() for one in student.unread]
+    assert unread == ["canvas.zip/leekim_16_67893_homework.zip (cannot be unpacked: File is not a zip file)"]
+    assert found.nobodys == []
+    assert found.students["Anna Smith_1234567"].page == f"{MOODLE}_feedback.html"  # as Moodle takes it back
+
+
+@pytest.mark.parametrize("inside", ["anna/02_rope.ipynb", "all/anna/02_rope.ipynb", f"{MOODLE}_/02_rope.ipynb"])
+def test_a_zip_of_the_whole_class_is_as_good_as_a_folder(tmp_path, inside):
+    make(tmp_path, [f"all.zip/{inside}", "all.zip/__MACOSX/all/._x.ipynb"])
+    found = found_in(tmp_path / "all.zip", tmp_path / "scratch")
+    assert [list(one.files) for one in found.students.values()] == [["02_rope"]]
+    assert set(found.students) <= {"anna", "Anna Smith_1234567"}
+
+
+def test_what_is_not_understood_is_named(tmp_path, monkeypatch):
+    make(tmp_path / "in", [
+        "anna/essay.ipynb", "anna/02_rope_kept_2026-01-02_03-04-05.ipynb", "anna/02_rope.html", "anna/old.rar",
+        "anna/locked/02_rope.ipynb", "broken.zip", "notes.txt", "02_rope.ipynb", "large.zip/02_rope.ipynb",
+        "handed/helpers/model.py", "handed/Makefile", "handed/.git/x", "handed/02_rope.ipynb", "ben.zip/essay.docx",
+    ])  # fmt: skip
+    (tmp_path / "in" / "linked").symlink_to(tmp_path)
+    (tmp_path / "in" / "link.zip").symlink_to(tmp_path / "in" / "ben.zip")
+
+    def scandir(place, scandir=os.scandir):
+        if str(place).endswith("locked"):
+            raise PermissionError(13, "Permission denied", str(place))
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(handed_in, "LARGEST_UNPACKED", 1)
+    found = found_in(tmp_path / "in", tmp_path / "scratch")
+    assert found.nobodys == ["02_rope.ipynb", "notes.txt"]
+    assert {name: sorted(one.unread) for name, one in found.students.items()} == {
+        "anna": ["anna (Permission denied: locked)", "anna/02_rope.html", "anna/02_rope_kept_2026-01-02_03-04-05.ipynb",
+                 "anna/essay.ipynb", "anna/old.rar"],
+        "ben": ["ben.zip/essay.docx"], "broken": ["broken.zip (cannot be unpacked: File is not a zip file)"],
+        "handed": [], "large": ["large.zip (the zips unpack to more than 1 bytes)"], "linked": ["linked (a link)"],
+        "link": ["link.zip (a link)"],
+    }  # fmt: skip
+
+
+def test_of_two_files_the_one_saved_last_counts_and_both_are_named(tmp_path):
+    names = ["02_rope.ipynb", "02_rope (1).ipynb", "06_train_and_generate.ipynb"]
+    make(tmp_path / "in" / "anna", names)
+    for dates, last, other in (([2e9, 1e9], *names[:2]), ([1e9, 2e9], *names[1::-1]), ([1e9, 1e9], *names[1::-1])):
+        for name, date in zip(names, dates, strict=False):
+            os.utime(tmp_path / "in" / "anna" / name, (date, date))
+        anna = found_in(tmp_path / "in", tmp_path / "scratch").students["anna"]
+        assert anna.remarks(NOTEBOOKS) == [
+            f"02_rope was handed in 2 times: anna/{last} counts, not anna/{other}.",
+            f"anna/{names[2]} is of an older version of the course: it counts for 06_train and 07_generate.",
+        ]
+        assert anna.counting("02_rope")[-1].path.name == last
+
+
+def test_a_file_that_cannot_be_opened_is_told_apart_from_one_that_is_no_notebook(tmp_path, monkeypatch):
+    def refuse(*args, **named):
+        raise PermissionError(13, "Permission denied")
+
+    write(tmp_path / "a.ipynb", "{}")
+    monkeypatch.setattr(type(tmp_path), "read_text", refuse)
+    seen = grade.judge_submission([tmp_path / "a.ipynb"], [None], [])[0].args[1]
+    assert seen == "It cannot be opened (PermissionError: Permission denied)."

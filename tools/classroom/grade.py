@@ -1,10 +1,11 @@
-"""Grade a folder of submissions: a table of every student and exercise, and a page of feedback for each student.
+"""Grade what a class handed in: a page of the whole class, a table for the gradebook, and feedback for each student.
 
-    python -m tools.classroom.grade FOLDER --csv grades.csv      # make grade FOLDER=... ARGS="--csv grades.csv"
+    python -m tools.classroom.grade FOLDER --only 01 02 --jobs 2      # make grade FOLDER=... ARGS="--only 01 02"
 
-FOLDER holds a folder per student with notebooks of the course under their own names, at any depth
-(`anna/02_rope.ipynb`), or files `anna__02_rope.ipynb`, or both. A notebook may also have the name that it had in an
-earlier version of the course. Nothing in the folder is run in place or written to.
+tools/classroom/handed_in.py says how FOLDER may look; docs/teaching.md has the way through. Only notebooks that were
+asked for count: those that --only names, otherwise those that at least one student handed in. The results go to a
+folder of their own (tools/classroom/report.py says what is in it). A second run takes over every verdict whose code
+and checks are as they were. Nothing in FOLDER is run in place or written to.
 
 What is run. Each exercise gets a fresh kernel, so that a broken one costs no other. The notebook is not run from top
 to bottom, which would take minutes and stop at the first broken cell, but cut: the last definition of the exercise's
@@ -28,38 +29,26 @@ from them). Where it does not work, nothing is run unless you add --no-isolation
 import argparse
 import ast
 import contextlib
-import csv
-import io
+import hashlib
 import json
 import os
 import re
 import secrets
 import stat
 import sys
+import tempfile
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
-from tools.classroom.hand_out import ROOT, write_beside
+from tools.classroom.hand_out import ROOT, notebooks_of
+from tools.classroom.handed_in import find_submissions
 from tools.classroom.isolate import Died, TimeUp, fresh_kernel, one_line, why_not_isolated
-from tools.classroom.submissions import Assignment, code_for, find_submissions, read_course, read_statements
+from tools.classroom.report import Results, Row
+from tools.classroom.submissions import Assignment, code_for, read_course, read_statements
 
-STATUSES = {
-    "passed": "The check passed.",
-    "not yet": "The check found a case that fails.",
-    "not attempted": "The function is as it was handed out, or still empty.",
-    "no such function": "The notebook does not define the function.",
-    "does not run": "The code stops before the check.",
-    "timed out": "There was no answer in time.",
-    "crashed": "The program ended Python.",
-    "missing notebook": "The notebook was not handed in.",
-    "broken notebook": "The file cannot be read as a notebook.",
-    "several files": "More than one file was handed in for this notebook; none was graded.",
-    "not graded": "The grader itself failed or was stopped. This says nothing about the answer.",
-}
 OF_CHECK = {"passed": "passed", "failed": "not yet", "todo": "not attempted"}
-FORMULA = re.compile(r'((?:^|[;\t\r\n])[\s"]*)(?=[=+\-@＝＋－＠])')  # where a spreadsheet may see a cell begin
 LARGEST_FILE = 50_000_000  # bytes of a notebook
 # Our packages are found by their path, whatever the learner's code did to the search path or to loaded modules.
 CHECK = """
@@ -78,24 +67,6 @@ def {name}(function):
     result = sys.modules["checks"].{check}(function, seconds={seconds})
     return json.dumps([{name!r}, result.status, result.message, result.hint])
 """
-
-
-@dataclass
-class Row:
-    """One line of the table."""
-
-    student: str
-    notebook: str
-    exercise: str
-    status: str = "not graded"
-    seen: str = "The run was stopped before this exercise."
-    hint: str = ""
-    seconds: float = 0.0
-    isolation: str = "none"
-
-    def settle(self, status, seen, hint, seconds=0.0):
-        """Write down a verdict."""
-        self.status, self.seen, self.hint, self.seconds = status, seen or STATUSES[status], hint, round(seconds, 1)
 
 
 class Refused(Exception):
@@ -122,18 +93,21 @@ def read_cells(path: Path) -> list[str]:
         notebook = json.loads(path.read_text(encoding="utf-8"))
         return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        seen = f"It is no notebook ({type(error).__name__}: {one_line(error, 150)})."
+        what = "cannot be opened" if isinstance(error, OSError) else "is no notebook"
+        seen = f"It {what} ({type(error).__name__}: {one_line(getattr(error, 'strerror', None) or error, 150)})."
         raise Refused("broken notebook", seen, advice) from error
 
 
 def judge_submission(files: list[Path], exercises: list[Assignment], course: list) -> list[str | Refused]:
-    """For each exercise of one notebook the code to run, or the verdict where nothing need be run."""
+    """For each exercise of one notebook the code to run, or the verdict where nothing need be run.
+
+    Args:
+        files: what was handed in for it, oldest first: the last one counts.
+    """
     try:
         if not files:
             raise Refused("missing notebook", "", "Hand it in under the name that it has in the course.")
-        if len(files) > 1:
-            raise Refused("several files", f"Handed in: {', '.join(map(str, files))}.", "Hand in one.")
-        sources = read_cells(files[0])
+        sources = read_cells(files[-1])
         own, faults = read_statements(sources)
     except Refused as verdict:
         return [verdict] * len(exercises)
@@ -147,7 +121,10 @@ def _code_or_verdict(exercise, sources, own, faults, course):
             return Refused("does not run", f"Code cell {cell} is not Python: {fault}.", hint)
     definitions = [one for one in own if exercise.function in one.binds]
     if not definitions:
-        hint = f"Was the cell deleted, or the function renamed? The grader looks for {exercise.function}."
+        hint = (
+            f"The grader looks for {exercise.function}. Was the cell deleted or the function renamed, or is the "
+            "notebook of another course, or of an older version of this one?"
+        )
         return Refused("no such function", f"No cell defines {exercise.function}.", hint)
     if ast.dump(definitions[-1].node) == exercise.stub:
         return Refused("not attempted", "", "")
@@ -157,10 +134,10 @@ def _code_or_verdict(exercise, sources, own, faults, course):
 # ------------------------------------------------------------------------------------------- running it
 
 
-def run_exercise(exercise: Assignment, code: str, seconds: float, submissions: Path | None):
+def run_exercise(exercise: Assignment, code: str, seconds: float, hidden: list[Path] | None):
     """(status, seen, hint) of a learner's code in a fresh kernel, whatever it does; seconds count code and check."""
     try:
-        with fresh_kernel(submissions) as ask:
+        with fresh_kernel(hidden) as ask:
             end = time.monotonic() + seconds
             reply = ask(code, "", seconds)
             if reply["status"] != "ok":
@@ -195,16 +172,24 @@ def _verdict(reply, name):
     return "not graded", f"The check gave no verdict ({fault}).", "Look at this one by hand."
 
 
-# ------------------------------------------------------------------------------------------------ the table
+# ---------------------------------------------------------------------------------------------- the whole class
 
 
-def run_all(work: list[tuple], seconds: float, submissions: Path | None, jobs: int) -> None:
+def version() -> str:
+    """A hash of what judges: the checks, and what they and the grader stand on."""
+    judges = [*(ROOT / "checks").rglob("*.py"), *(ROOT / "helpers").rglob("*.py"), Path(__file__)]
+    judges += [Path(__file__).with_name("isolate.py")]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(judges))).hexdigest()
+
+
+def run_all(work: list[tuple], seconds: float, hidden: list[Path] | None, jobs: int, results: Results) -> None:
     """Run what needs a kernel and settle its row; rows that are not reached stay "not graded"."""
 
     def run(one):
-        row, exercise, code = one
+        key, row, exercise, code = one
         start = time.monotonic()
-        row.settle(*run_exercise(exercise, code, seconds, submissions), time.monotonic() - start)
+        row.settle(*run_exercise(exercise, code, seconds, hidden), time.monotonic() - start)
+        results.remember(key, row)
         print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.status}", flush=True)
 
     pool = ThreadPoolExecutor(jobs)
@@ -214,88 +199,87 @@ def run_all(work: list[tuple], seconds: float, submissions: Path | None, jobs: i
         pool.shutdown(cancel_futures=True)  # on Ctrl+C: ends when those that run have ended
 
 
-def table(rows: list[Row]) -> str:
-    """The rows as CSV, with a header; no text is taken for a formula, by spreadsheets that cut at ; either."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(vars(rows[0]))
-    for row in rows:
-        writer.writerow([FORMULA.sub(r"\1'", str(cell)) for cell in vars(row).values()])
-    return text.getvalue()
-
-
-def feedback(name: str, rows: list[Row], unread: list[Path]) -> str:
-    """A student's page, in Markdown."""
-
-    def plain(text):
-        return re.sub(r"([\\`*_\[\]|<>&~$])", r"\\\1", one_line(text, 900))
-
-    how = "without isolation from the machine" if rows[0].isolation == "none" else "in isolation (bubblewrap)"
-    passed = sum(row.status == "passed" for row in rows)
-    lines = [f"# {plain(name)}", "", f"{passed} of {len(rows)} exercises passed.", "", f"Graded {how}.", ""]
-    for notebook in dict.fromkeys(row.notebook for row in rows):
-        lines += [f"## {plain(notebook)}", "", "| exercise | status | what was seen | hint |", "|---|---|---|---|"]
-        for row in rows:
-            if row.notebook == notebook:
-                lines.append(f"| {' | '.join(map(plain, (row.exercise, row.status, row.seen, row.hint)))} |")
-        lines.append("")
-    if unread:
-        lines += ["Files that were not graded:", "", *(f"- {plain(path.name)}" for path in unread), ""]
-    return "\n".join(lines)
-
-
-def grade(arguments: argparse.Namespace, isolated: bool) -> list[Row]:
-    """Grade a folder, write the table and the pages, whatever happens on the way; return the rows."""
+def grade(arguments: argparse.Namespace, isolated: bool) -> None:
+    """Grade a folder, and write the results whatever happens on the way."""
     folder, course = arguments.folder.resolve(), read_course(arguments.course, arguments.only)
-    students, strays = find_submissions(folder, list(course))
-    rows, work = [], []
-    for name, student in students.items():
-        for notebook, (exercises, statements) in course.items():
-            found = judge_submission(student.files.get(notebook, []), exercises, statements)
-            for exercise, code in zip(exercises, found, strict=True):
-                rows.append(Row(name, notebook, exercise.title, isolation="bubblewrap" if isolated else "none"))
-                if isinstance(code, Refused):
-                    rows[-1].settle(*code.args)
-                else:
-                    work.append((rows[-1], exercise, code))
-    for path in strays:
-        print(f"Nobody's, not graded: {one_line(path.name)} (name it student__{one_line(path.name)})")
+    notebooks = [path.stem for path in notebooks_of(arguments.course)]
+    results = Results(arguments.to)
+    with tempfile.TemporaryDirectory(prefix="grade-") as scratch:
+        found = find_submissions(folder, notebooks, Path(scratch))
+        if not arguments.only:
+            handed_in = {notebook for student in found.students.values() for notebook in student.files}
+            course = {notebook: asked for notebook, asked in course.items() if notebook in handed_in}
+        tell(found, list(course), arguments.only)
+        rows, work, unchanged = [], [], 0
+        settings = [version(), arguments.seconds, isolated]
+        for name, student in found.students.items():
+            for notebook, (exercises, statements) in course.items():
+                files = [file.path for file in student.counting(notebook)]
+                for exercise, code in zip(exercises, judge_submission(files, exercises, statements), strict=True):
+                    rows.append(Row(name, notebook, exercise.title, isolation="bubblewrap" if isolated else "none"))
+                    if isinstance(code, Refused):
+                        rows[-1].settle(*code.args)
+                        continue
+                    key = hashlib.sha256(repr([name, exercise, code, *settings]).encode()).hexdigest()
+                    if results.recall(key, rows[-1]):
+                        unchanged += 1
+                    else:
+                        work.append((key, rows[-1], exercise, code))
+    for row in {(row.student, row.notebook): row for row in rows if row.status == "broken notebook"}.values():
+        print(f"{one_line(row.student)}, {row.notebook}: {row.seen}")
     try:
-        run_all(work, arguments.seconds, folder if isolated else None, arguments.jobs)
+        run_all(work, arguments.seconds, [folder, arguments.to] if isolated else None, arguments.jobs, results)
     finally:
-        write_beside(arguments.csv, table(rows))
-        for name, student in students.items():
-            page = feedback(name, [row for row in rows if row.student == name], student.unread)
-            try:
-                arguments.feedback.mkdir(parents=True, exist_ok=True)
-                write_beside(arguments.feedback / f"{name}.md", page)
-            except OSError as error:
-                print(f"{one_line(name)} gets no page of feedback: {one_line(error)}")
-    return rows
+        results.write(rows, found)
+    print(f"{unchanged} of {unchanged + len(work)} answers unchanged since the last run, {len(work)} graded.")
+
+
+def tell(found, notebooks: list[str], only: list[str] | None) -> None:
+    """Say in the terminal what counts, and what was not understood.
+
+    Raises:
+        SystemExit: if nobody handed in a notebook with exercises.
+    """
+    unread = [f"{one_line(name)}: {one_line(one)}" for name, own in found.students.items() for one in own.unread]
+    unread += [f"nobody's: {one_line(one)}" for one in found.nobodys]
+    if unread:
+        print(f"Not understood, and not graded: {len(unread)}. Give notebooks the names that they have in the course,")
+        print("in a folder for each student, or as student__02_rope.ipynb.", *unread[:30], sep="\n  ")
+        if len(unread) > 30:
+            print(f"  and {len(unread) - 30} more: class.html has them all")
+    for name, student in found.students.items():
+        for said in student.remarks(notebooks):
+            print(f"{one_line(name)}: {one_line(said, 500)}")
+    if not notebooks:
+        sys.exit("grade: no notebook of the course with exercises was handed in; such a name is 02_rope.ipynb.")
+    nothing = [one_line(name) for name, own in found.students.items() if not own.files.keys() & set(notebooks)]
+    if nothing:
+        print(f"Handed in nothing that counts: {', '.join(nothing)}.")
+    print(f"{len(found.students)} students; graded: {', '.join(notebooks)}", end="")
+    print("." if only else " (name others with --only).", flush=True)
 
 
 def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """The command line, checked before anything runs."""
     parser = argparse.ArgumentParser(prog="python -m tools.classroom.grade", description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="the submissions")
-    parser.add_argument("--csv", type=Path, default=Path("grades.csv"), help="the table (default: grades.csv)")
-    parser.add_argument("--feedback", type=Path, help="folder for a page per student (default: grades_feedback)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="limit for each exercise (default: 60)")
+    parser.add_argument("folder", type=Path, help="the submissions: a folder, or a zip of it")
+    parser.add_argument("--to", type=Path, help="folder of the results (default: FOLDER_graded, beside FOLDER)")
+    parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", help="such as 01 02 (default: those handed in)")
     parser.add_argument("--jobs", type=int, default=1, help="exercises at the same time (default: 1)")
-    parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", help="such as 01_rmsnorm (default: all)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="limit for each exercise (default: 60)")
     parser.add_argument("--course", type=Path, default=ROOT / "notebooks", help="the course's own notebooks")
     parser.add_argument("--no-isolation", action="store_true", help="run students' programs as you, unprotected")
     chosen = parser.parse_args(arguments)
-    chosen.feedback = chosen.feedback or chosen.csv.with_name(f"{chosen.csv.stem}_feedback")
-    if not chosen.folder.is_dir():
-        parser.error(f"{chosen.folder} is not a folder.")
+    folder = chosen.folder.resolve()
+    chosen.to = chosen.to or folder.with_name(f"{folder.stem if folder.is_file() else folder.name}_graded")
+    if not (folder.is_dir() or zipfile.is_zipfile(folder)):
+        parser.error(f"{chosen.folder} is neither a folder nor a zip.")
     if not (chosen.seconds > 0 and chosen.jobs > 0):
         parser.error(f"--seconds {chosen.seconds:g} and --jobs {chosen.jobs} must be above 0.")
-    if not chosen.csv.absolute().parent.is_dir():
-        parser.error(f"there is no folder for {chosen.csv}: make it first.")
-    for path in (chosen.csv, chosen.feedback):
-        if path.resolve().is_relative_to(chosen.folder.resolve()):
-            parser.error(f"{path} lies in {chosen.folder}, where nothing is written: choose another place.")
+    if chosen.to.resolve().is_relative_to(folder):
+        parser.error(f"{chosen.to} lies in {chosen.folder}, where nothing is written: choose another place.")
+    if fault := Results.why_not(chosen.to):
+        parser.error(f"{chosen.to} {fault}: choose another place, with --to.")
     return chosen
 
 
@@ -304,7 +288,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = read_arguments(arguments)
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show stops nothing
-    fault = "" if chosen.no_isolation else why_not_isolated(chosen.folder.resolve())
+    fault = "" if chosen.no_isolation else why_not_isolated([chosen.folder, chosen.to])
     if fault:
         sys.exit(
             f"Students' programs cannot be isolated: {fault}. They would run as you, with your network and your "
@@ -314,12 +298,12 @@ def main(arguments: list[str] | None = None) -> None:
     print("NOT ISOLATED: programs run as you, with your network and your files." if chosen.no_isolation else
           "Isolated by bubblewrap: no network, nothing of yours can be written.", flush=True)  # fmt: skip
     try:
-        rows = grade(chosen, not chosen.no_isolation)
+        grade(chosen, not chosen.no_isolation)
     except (OSError, ValueError) as error:
         sys.exit(f"grade: {one_line(error, 1000)}")
     except KeyboardInterrupt:
-        sys.exit(f"grade: stopped. {chosen.csv} holds what was graded until then.")
-    print(f"{chosen.csv}: {len(rows)} rows. {chosen.feedback}: a page for each student.")
+        sys.exit(f"grade: stopped. {chosen.to} holds what was graded until then; the same command goes on from there.")
+    print(f"{chosen.to}: class.html, grades.csv, exercises.csv, and in feedback/ a page for each student.")
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ def reset(path: Path) -> Path | None:
             os.fsync(file.fileno())
         os.chmod(beside, 0o644)
         if os.path.lexists(path):
-            kept = _new_file(path)
+            kept = new_file(path)
             os.replace(path, kept)
         os.replace(beside, path)
     finally:
@@ -186,8 +186,8 @@ def reset(path: Path) -> Path | None:
     return kept
 
 
-def _new_file(path):
-    """An empty file with a dated name that nothing had before: another reset in the same second gets another one."""
+def new_file(path):
+    """An empty file beside `path` with a dated name that nothing had before, also twice in the same second."""
     when = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     for count in range(1, 1000):
         kept = path.with_name(f"{path.stem}_kept_{when}{f'_{count}' if count > 1 else ''}{path.suffix}")

@@ -51,30 +51,32 @@ def one_line(text, most: int = 300) -> str:
     return " ".join("".join(letter if letter.isprintable() else " " for letter in str(text)[:2000]).split())[:most]
 
 
-def bwrap_command(scratch: str, submissions: Path) -> list[str]:
+def bwrap_command(scratch: str, hidden: list[Path]) -> list[str]:
     """The command that isolates what follows it. Later entries lie on top of earlier ones.
 
     Args:
         scratch: the one folder that stays writable: the kernel's sockets are there.
-        submissions: is hidden, so that nobody reads another's answers.
+        hidden: submissions and results, so that nobody reads another's; what is not there yet is left out.
     """
     command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     command += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unsetenv", "JPY_PARENT_PID"]
-    for hidden in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/run", str(Path.home()))):
-        if hidden != "/" and Path(hidden).is_dir():
-            command += ["--tmpfs", os.path.realpath(hidden)]
+    for place in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/run", str(Path.home()))):
+        if place != "/" and Path(place).is_dir():
+            command += ["--tmpfs", os.path.realpath(place)]
     for needed in dict.fromkeys((str(ROOT), sys.base_prefix, sys.prefix, site.getusersitepackages())):
         if Path(needed).is_dir():
             command += ["--ro-bind", os.path.realpath(needed), os.path.realpath(needed)]
-    return [*command, "--tmpfs", str(submissions), "--bind", scratch, scratch, "--chdir", "/tmp", "--"]
+    for path in (path.resolve() for path in hidden):
+        command += ["--tmpfs", str(path)] * path.is_dir() + ["--ro-bind", os.devnull, str(path)] * path.is_file()
+    return [*command, "--bind", scratch, scratch, "--chdir", "/tmp", "--"]
 
 
-def why_not_isolated(submissions: Path) -> str:
+def why_not_isolated(hidden: list[Path]) -> str:
     """Why students' programs cannot be isolated on this machine, in words; empty if they can."""
     if not shutil.which("bwrap"):
         return "bubblewrap (the command bwrap) is not installed"
     with tempfile.TemporaryDirectory(prefix="grade-") as scratch:
-        command = [*bwrap_command(os.path.realpath(scratch), submissions), sys.executable, "-c", "import helpers"]
+        command = [*bwrap_command(os.path.realpath(scratch), hidden), sys.executable, "-c", "import helpers"]
         environment = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": str(ROOT)}
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
@@ -92,12 +94,12 @@ class _Spec(KernelSpecManager):
 
 
 @contextlib.contextmanager
-def fresh_kernel(submissions: Path | None):
-    """A function `ask(code, expression, seconds) -> reply` of a new kernel; isolated if submissions is a folder."""
+def fresh_kernel(hidden: list[Path] | None):
+    """A function `ask(code, expression, seconds) -> reply` of a new kernel; isolated unless `hidden` is None."""
     with tempfile.TemporaryDirectory(prefix="grade-", ignore_cleanup_errors=True) as scratch:
         scratch = os.path.realpath(scratch)
         specs = _Spec()
-        specs.prefix = bwrap_command(scratch, submissions) if submissions else []
+        specs.prefix = [] if hidden is None else bwrap_command(scratch, hidden)
         transport = "ipc" if os.name == "posix" else "tcp"  # no port, which another program might take first
         config = Config(KernelManager={"transport": transport, "transport_encryption": "auto"})
         manager = KernelManager(
@@ -105,7 +107,7 @@ def fresh_kernel(submissions: Path | None):
         )
         passed_on = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "COMSPEC")
         env = {name: os.environ[name] for name in passed_on if name in os.environ}
-        home = "/tmp" if submissions else scratch
+        home = scratch if hidden is None else "/tmp"
         env |= dict.fromkeys(("HOME", "USERPROFILE", "IPYTHONDIR", "TMPDIR", "TEMP", "MPLCONFIGDIR"), home)
         env |= {"PYTHONPATH": str(ROOT), "COURSE_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
         manager.start_kernel(cwd=scratch, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -1,14 +1,13 @@
-"""What was handed in: whose file is which, which check judges which function, and which statements of a notebook a
-function needs.
+"""What is asked, and what of an answer is run: the course's exercises, the check that judges each function, and the
+statements of a notebook that a function needs.
 """
 
 import ast
 import json
-import os
 import re
 import symtable
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from IPython.core.inputtransformer2 import TransformerManager
@@ -159,53 +158,3 @@ def code_for(function: str, own: list[Statement], course: list[Statement]) -> st
     nodes = [(course, own)[first][place].node for first, place in sorted(chosen)]
     nodes.sort(key=lambda node: getattr(node, "module", "") != "__future__")  # these must stand first
     return "\n".join(map(ast.unparse, nodes))
-
-
-# ------------------------------------------------------------------------------------ what was handed in
-
-
-@dataclass
-class Student:
-    """What somebody handed in."""
-
-    files: dict = field(default_factory=dict)  # notebook: paths
-    unread: list = field(default_factory=list)  # files that are not graded
-
-    def take(self, path, stem, notebooks):
-        """Sort a file in, also under a name that the notebook had before."""
-        stems = [one for one in OLD_NAMES.get(stem, (stem,)) if path.suffix == ".ipynb" and one in notebooks]
-        for one in stems:
-            self.files.setdefault(one, []).append(path)
-        if not stems and not path.name.startswith("."):
-            self.unread.append(path)
-
-
-def find_submissions(folder: Path, notebooks: list[str]) -> tuple[dict[str, Student], list[Path]]:
-    """Who handed in what, and the notebooks that are nobody's. Links to folders are not followed, nothing is opened.
-
-    Raises:
-        ValueError: if nobody handed in anything.
-    """
-    students, strays = {}, []
-    for entry in sorted(folder.iterdir()):
-        name, _, stem = entry.stem.rpartition("__")
-        if entry.name.startswith("."):
-            continue
-        if entry.is_symlink() and entry.is_dir():
-            students.setdefault(entry.name, Student()).unread.append(entry)
-        elif entry.is_dir():
-            student = students.setdefault(entry.name, Student())
-            for place, folders, names in os.walk(entry, followlinks=False):
-                folders[:] = sorted(one for one in folders if not one.startswith("."))
-                for one in sorted([*names, *(one for one in folders if one.endswith(".ipynb"))]):
-                    student.take(Path(place, one), Path(one).stem, notebooks)
-        elif entry.suffix == ".ipynb" and name:
-            students.setdefault(name, Student()).take(entry, stem, notebooks)
-        elif entry.suffix == ".ipynb":
-            strays.append(entry)
-    if not students:
-        raise ValueError(
-            f"{folder} holds neither folders of students nor files like anna__{notebooks[0]}.ipynb: give the folder "
-            "that holds them."
-        )
-    return students, strays
