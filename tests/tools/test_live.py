@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.generate import generate
 from helpers.model import Llama, LlamaConfig
-from helpers.text import TINY_LLAMA, load_tokenizer, train_tokenizer
+from helpers.text import TINY_LLAMA, held_out_split, load_tokenizer, reference_text, train_tokenizer
 from tests.support.lab import chromium
 
 pytestmark = pytest.mark.browser
@@ -42,12 +42,13 @@ PIECES += ["\t", "\n\n", "   ", "\0", "\x7f", "don't", "we'LL", "'s", "<|end_of_
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A folder with the live page alone, without the site's theme around it."""
+    """A folder with the live page and the start page's small form alone, without the site's theme around them."""
     if not importlib.util.find_spec("sphinx_revealjs"):
         (pytest.fail if os.environ.get("CI") else pytest.skip)("no Sphinx: `pip install -e '.[site]'`")
     build, out = importlib.import_module("tools.website.build"), tmp_path_factory.mktemp("live")
-    blocks = re.findall(r"^```\{raw\} html\n(.*?)^```$", build.live_page(), re.S | re.M)
-    (out / "live.html").write_text("<!doctype html><meta charset=utf-8>" + "".join(blocks), encoding="utf-8")
+    for name, text in (("live", build.live_page()), ("start", (build.SITE / "index.md").read_text(encoding="utf-8"))):
+        blocks = re.findall(r"^```\{raw\} html\n(.*?)^```$", text, re.S | re.M)
+        (out / f"{name}.html").write_text("<!doctype html><meta charset=utf-8>" + "".join(blocks), encoding="utf-8")
     build.write_live(out / "_static" / "live")
     return out
 
@@ -103,13 +104,18 @@ def load(page, folder):
     return page.locator("#live-own").text_content()
 
 
+def random_tokens(model):
+    """Token ids of four lengths."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(model.config.vocab_size, (n,), generator=generator).tolist() for n in (1, 2, 7, 40)]
+
+
 @torch.no_grad()
-def difference(page, model):
+def difference(page, model, texts=None):
     """The largest difference of the page's logits from PyTorch's, as a share of the largest logit."""
-    generator, worst = torch.Generator().manual_seed(0), 0.0
-    for length in (1, 2, 7, 40):
-        tokens = torch.randint(model.config.vocab_size, (1, length), generator=generator)
-        expected, got = model(tokens)[0, -1], torch.tensor(page.evaluate(LOGITS, tokens[0].tolist()))
+    worst = 0.0
+    for tokens in texts or random_tokens(model):
+        expected, got = model(torch.tensor([tokens]))[0, -1], torch.tensor(page.evaluate(LOGITS, tokens))
         worst = max(worst, ((got - expected).abs().max() / expected.abs().max()).item())
     return worst
 
@@ -125,9 +131,12 @@ def test_ids_are_those_of_the_tokenizers_library(open_page, saved):
 
 
 def test_the_page_runs_tiny_llama_and_writes_what_pytorch_writes(open_page):
-    page, model = open_page(), load_checkpoint(TINY_LLAMA)
-    prompt = load_tokenizer().encode("The value of the expression is").ids
-    assert difference(page, model) < 1e-4
+    page, model, tokenizer = open_page(), load_checkpoint(TINY_LLAMA), load_tokenizer()
+    held_out = held_out_split(reference_text())[1].split(". ")
+    texts = [tokenizer.encode(text).ids[:128] for text in held_out[:: len(held_out) // 100] if text][:100]
+    prompt = tokenizer.encode("The value of the expression is").ids
+    assert len(texts) == 100
+    assert difference(page, model, texts) < 1e-4
     assert prompt + page.evaluate(WRITE, prompt) == generate(model, torch.tensor([prompt]), 200)[0].tolist()
 
 
@@ -166,6 +175,21 @@ def test_a_change_runs_the_model_again_and_a_shift_changes_nothing(open_page):
     page.wait_for_function("liveLlama.encode(document.getElementById('live-text').value).length > 10")
     page.evaluate("document.getElementById('live-undo').click()")
     assert page.locator("#live-text").input_value() == sentence
+
+
+def test_the_small_form_of_the_start_page_writes_and_answers(open_page, site):
+    page = open_page()
+    page.goto((site / "start.html").as_uri())
+    page.wait_for_function("document.getElementById('live-text').value.length > 40")  # it wrote by itself
+    for name, said in {
+        "RoPE off": "RoPE off: .* next. As trained",
+        "positions + 100": "100: still",
+        "no mask": "no mask: ",
+    }.items():
+        page.get_by_role("button", name=name, exact=True).click()
+        expect(page.locator("#live-finding")).to_have_text(re.compile(said))
+    page.locator("#live-text").fill("")
+    expect(page.locator("#live-finding")).to_have_text(re.compile("nothing to read yet"))
 
 
 def test_a_file_that_does_not_fit_gets_one_sentence(open_page, saved):

@@ -48,6 +48,37 @@ def test_every_explorer_has_frames_and_one_without_names_the_remedy(build):
         check_settings(["explore_new"])
 
 
+def test_a_control_that_a_text_names_moves_on_the_site():
+    """Where a notebook says "*scaling* at none" beside an explorer, its page offers that control."""
+    from helpers import explorers
+    from tools.website.frames import SETTINGS
+
+    explained = {"size"}  # 04 says what it means; nothing asks to move it
+    for path in NOTEBOOKS:
+        cells = nbformat.read(path, as_version=4).cells
+        for before, cell, after in zip(cells, cells[1:], cells[2:], strict=False):
+            said = set(re.findall(r"\*([^*\n]+)\*", before.source + after.source))
+            for name in re.findall(r"^(explore_\w+)\(\)", cell.source, re.M):
+                explorer = getattr(explorers, name)()
+                words = {key: {key, control.description.split(" [")[0]} for key, control in explorer.controls.items()}
+                explorer.close()
+                named = {key for key, own in words.items() if own & said}
+                assert named <= SETTINGS[name].keys() | explained, f"{path.name}: {name}"
+
+
+def test_code_that_only_draws_is_folded(build):
+    cells = build.notebook_page(ROOT / "notebooks" / "01_rmsnorm.ipynb", {"explore_rms_norm": ""}).cells
+    folded = {cell.id for cell in cells if "hide-input" in cell.metadata.get("tags", [])}
+    assert {"c05", "c46"} <= folded  # a figure; a figure whose title answers a question
+    assert not {"c52", "c64"} & folded  # a figure whose code is taught; an explorer
+
+
+def test_a_notebook_without_a_card_names_the_remedy(build, monkeypatch, tmp_path):
+    monkeypatch.delitem(build.CARDS, "02_rope")
+    with pytest.raises(ValueError, match=r"card of 02_rope\.ipynb has no picture: name its cell in CARDS"):
+        build.start_page(tmp_path / "pictures")
+
+
 def test_a_page_names_the_repository_only_if_somebody_said_it(monkeypatch):
     from tools.website.downloads import links_of
 
@@ -143,8 +174,10 @@ def test_every_picture_is_on_its_page_and_its_slide_and_described(pages):
         asked = sum("predict" in cell.metadata.get("tags", []) for cell in cells)
         assert deck.text.count('<section class="predict ') == asked
         assert bool(asked) == ('<pre class="fragment' in deck.text)  # what comes out is shown after the question
-        answers = sum("jupyter" in cell.metadata for cell in cells)
-        assert page.text.count('<p class="collapsed admonition-title">Show what it prints</p>') == answers
+        answers = [cell for cell in cells if "jupyter" in cell.metadata]
+        assert page.text.count('<details class="answer">') == len(answers)
+        drawn = sum("image/png" in output.get("data", {}) for cell in answers for output in cell.outputs)
+        assert page.text.count('</details>\n<details class="answer"><summary>Show the figure') == drawn
         folded = sum(bool(cell.metadata.get("jp-MarkdownHeadingCollapsed")) for cell in cells)
         assert page.text.count('<details class="solutions">') == folded
         assert "Solutions" not in deck.text
@@ -171,7 +204,8 @@ def open_page(browser, site):
     contexts, troubles = [], []
 
     def open_page(name, width=1280, height=800, **more):
-        context = browser.new_context(viewport={"width": width, "height": height}, **more)
+        # With less motion the theme's drawers do not slide: what axe sees does not depend on the moment.
+        context = browser.new_context(viewport={"width": width, "height": height}, reduced_motion="reduce", **more)
         context.set_default_timeout(120_000)
         context.add_init_script(path=Path(__file__).with_name("website.js"))
         contexts.append(context)
@@ -268,6 +302,40 @@ def test_explorers_answer_the_keyboard(open_page, pages, site):
             for part, what in ((0, "picture"), (2, "caption"), (3, "spoken value")):
                 assert len({now[part] for now in seen}) == size, f"{name}: {what} does not follow {seen[0][3]}"
             assert len({now[1] for now in seen}) > size / 2, f"{name}: few descriptions"  # settings may look alike
+
+
+@pytest.mark.browser
+def test_search_finds_sections_and_shows_the_place(open_page, pages):
+    page = open_page("search.html?q=causal masks")
+    assert page.locator("#found").text_content().endswith("sections with all of “causal masks”")
+    first = page.locator("#results li").first
+    assert {"causal", "mask"} <= {mark.lower() for mark in first.locator("mark").all_text_contents()}
+    assert axe(page) == []
+    page.locator("#words").fill("zzz")
+    assert page.locator("#found").text_content() == "No sections with “zzz”"
+    sections = page.evaluate("sections")
+    assert len(sections) > 200
+    assert [f"{file}#{anchor}" for file, anchor, *_ in sections if anchor not in pages[file].ids] == []
+
+
+@pytest.mark.browser
+def test_a_page_fits_its_window(open_page):
+    """Contents from 1100 px on; a card a row and lenses one below the other on a phone; what scrolls fades."""
+    page = open_page("index.html", width=360)
+    for width in (360, 1099, 1100, 1312, 1440):
+        page.set_viewport_size({"width": width, "height": 800})
+        left = [card.bounding_box()["x"] for card in page.locator(".cards li").all()]
+        lenses = [lens.bounding_box()["y"] for lens in page.locator(".lenses img").all()]
+        assert (len(left), len(set(left))) == (len(NOTEBOOKS), 1 if width == 360 else 3), width
+        assert (abs(lenses[0] - lenses[1]) < 50) == (width > 360)
+        listed = page.locator(".toc-tree").bounding_box()
+        assert (0 < listed["x"] < width - 100) == (width >= 1100), f"{width} px: {listed}"
+        assert page.locator(".toc-content-icon").is_visible() == (width == 1099)
+    page = open_page("notebooks/02_rope.html", width=390)
+    box = page.locator("#explore_rope .wide-box")
+    assert box.evaluate("box => getComputedStyle(box).maskImage").startswith("linear-gradient")
+    box.evaluate("box => { box.scrollLeft = 9999 }")
+    page.wait_for_function("() => !document.querySelector('#explore_rope .wide-box').matches('.goes-on')")
 
 
 @pytest.mark.browser

@@ -1,14 +1,15 @@
 """Build the website and the slides from the committed notebooks, without running them: `make site`, `make slides`.
 
 The pages are prepared in a temporary folder that mirrors the repository: pictures get their descriptions, explorers
-become frames, solutions and the outputs that answer a question are folded. Sphinx makes HTML of them with the settings
-in `conf.py`. `slides.py` makes the slides, which become the folder `slides` of the site. Nothing is fetched, and no
-page of the result fetches anything from elsewhere.
+become frames; solutions, the outputs that answer a question, and code that only draws are folded. Sphinx makes HTML of
+them with the settings in `conf.py`. `slides.py` makes the slides, which become the folder `slides` of the site. Nothing
+is fetched, and no page of the result fetches anything from elsewhere.
 """
 
 import argparse
 import base64
 import functools
+import io
 import json
 import os
 import re
@@ -19,10 +20,13 @@ from pathlib import Path
 
 import matplotlib
 import nbformat
+import numpy as np
 from nbformat.v4 import new_markdown_cell, new_output
-from safetensors.torch import load_file, save
+from PIL import Image, ImageOps
 
+from helpers.model import count_parameters
 from helpers.text import TINY_LLAMA, held_out_split, load_tokenizer, reference_text
+from helpers.train import TINY
 from tools.classroom.hand_out import notebooks_of
 from tools.notebooks import VEIL
 from tools.website.downloads import links_of, make_downloads
@@ -39,6 +43,28 @@ CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
 ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</details>$", re.M)
 TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an anchor, so that a link can lead to it
 EXPLORER = re.compile(r"^(explore_\w+)\(\)", re.M)
+LESSON = re.compile(r"\bdef |\bassert")  # in the code of a figure: it also teaches or tests something
+CARDS = {  # the cell whose picture the start page shows, and which part of it: left, top, right, bottom [%]
+    "00_start_here": ("c05", (14, 8, 76, 98)),
+    "01_rmsnorm": ("c05", (18, 24, 86, 64)),
+    "02_rope": ("c22", (33, 6, 95, 80)),
+    "03_swiglu": ("c67", (8, 5, 47, 66)),
+    "04_gqa": ("c19", (38, 0, 98, 100)),
+    "05_full_model": ("c73", (34, 53, 100, 99)),
+    "06_train": ("c47", (47, 24, 91, 92)),
+    "07_generate": ("c05", (6, 20, 57, 93)),
+    "08_relatives": ("c68", (0, 13, 49, 82)),
+    "09_scaling_out": ("c19", (50, 13, 100, 95)),
+}
+CARD = """<li>
+
+{title} · {minutes} minutes
+
+[{question}](notebooks/{stem}.ipynb)
+
+![{alt}](pictures/{stem}.png)
+
+</li>"""
 
 
 # ------------------------------------------------------------------------------------------------- texts
@@ -91,12 +117,48 @@ def page_of(file: Path) -> str:
     return text
 
 
-def start_page() -> str:
-    """The start page: `index.md` with the README's table of notebooks."""
-    table = re.search(r"^\| notebook \|.*?(?=^[^|])", (ROOT / "README.md").read_text(encoding="utf-8"), re.S | re.M)
-    if not table:
-        raise ValueError("README.md has no table that starts with '| notebook |': the start page shows it.")
-    return (SITE / "index.md").read_text(encoding="utf-8").replace("{chapters}", table[0])
+def start_page(pictures: Path) -> str:
+    """The start page: `index.md` with a card per notebook of the README's table; writes its pictures into a folder.
+
+    Raises:
+        ValueError: a notebook without a row in the table, or without the picture that `CARDS` names.
+    """
+    readme, cards = (ROOT / "README.md").read_text(encoding="utf-8"), []
+    pictures.mkdir(parents=True)
+    for path in NOTEBOOKS:
+        named, part = CARDS.get(path.stem, ("", ()))
+        row = re.search(rf"^\| \[(.+?)\]\(notebooks/{path.name}\) \| (.+?) \| (\d+) \|", readme, re.M)
+        shown = [output for cell in nbformat.read(path, as_version=4).cells if cell.id == named
+                 for output in cell.outputs if "image/png" in output.get("data", {})]  # fmt: skip
+        if not row or not shown:
+            what = "picture: name its cell in CARDS of tools/website/build.py" if row else "row in README.md's table"
+            raise ValueError(f"The start page's card of {path.name} has no {what}.")
+        picture = Image.open(io.BytesIO(base64.b64decode(shown[0].data["image/png"])))
+        box = [share * side / 100 for share, side in zip(part, picture.size * 2, strict=True)]
+        picture = picture.crop([round(side) for side in box])
+        picture.thumbnail((640, 640))
+        picture.save(pictures / f"{path.stem}.png")
+        question, alt = row[2][0].upper() + row[2][1:], _plain(shown[0].metadata["image/png"]["alt"])
+        cards.append(CARD.format(title=row[1], question=question, minutes=row[3], stem=path.stem, alt=alt))
+    _split_lenses(pictures)
+    return (SITE / "index.md").read_text(encoding="utf-8").replace("{cards}", "\n".join(cards))
+
+
+def _split_lenses(folder):
+    # The two panels become a picture each, so that a phone shows one below the other.
+    both = Image.open(ROOT / "docs" / "lenses.png").convert("RGB")
+    empty = np.flatnonzero((np.asarray(both.convert("L")) > 250).all(axis=0))
+    gaps = np.split(empty, np.flatnonzero(np.diff(empty) > 1) + 1)
+    cut = int(max(gaps[1:-1], key=len).mean())
+    for name, begin, end in (("angle", 0, cut), ("mask", cut, both.width)):
+        panel = both.crop((begin, 0, end, both.height))
+        panel = panel.crop(ImageOps.invert(panel.convert("L")).getbbox())
+        ImageOps.expand(panel, 12, "white").save(folder / f"{name}-lens.png")
+
+
+def _plain(text):
+    # Markdown that shows the text as it is.
+    return re.sub(r"([\\`*_$<>\[\]{}])", r"\\\1", text)
 
 
 # ------------------------------------------------------------------------------------------------- the live page
@@ -104,23 +166,22 @@ def start_page() -> str:
 
 def live_page() -> str:
     """The page with the LLaMA that runs in it; its scripts and its model come from `write_live`."""
-    count = sum(weight.numel() for weight in load_file(TINY_LLAMA / "model.safetensors").values())
     lines = len((LIVE / "engine.js").read_text(encoding="utf-8").splitlines())
     text = (LIVE / "live.md").read_text(encoding="utf-8")
-    return text.replace("{millions}", f"{count / 1e6:.1f}").replace("{lines}", str(lines))
+    return text.replace("{millions}", f"{count_parameters(TINY) / 1e6:.1f}").replace("{lines}", str(lines))
 
 
 def write_live(out: Path):
-    """Write the live page's scripts into `out`, and its model: float16 weights, config, tokenizer, four passages.
+    """Write the live page's scripts into `out`, and its model: weights, config, tokenizer, four passages.
 
     All of it is one classic script, because a page that was opened from a disk may not fetch files.
     """
     out.mkdir(parents=True, exist_ok=True)
-    for name in ("engine.js", "pictures.js", "live.js", "live.css"):
+    for name in ("engine.js", "pictures.js", "live.js", "start.js", "live.css"):
         shutil.copy(LIVE / name, out)
-    halves = {name: weight.half() for name, weight in load_file(TINY_LLAMA / "model.safetensors").items()}
+    weights = (TINY_LLAMA / "model.safetensors").read_bytes()
     data = {name: json.loads((TINY_LLAMA / f"{name}.json").read_text("utf-8")) for name in ("config", "tokenizer")}
-    data |= {"passages": held_out_passages(), "weights": base64.b64encode(save(halves)).decode()}
+    data |= {"passages": held_out_passages(), "weights": base64.b64encode(weights).decode()}
     script = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     (out / "data.js").write_text(f"window.liveData = {script};\n", encoding="utf-8")
 
@@ -167,10 +228,13 @@ def _prepare_text(cell, text):
 
 
 def _prepare_outputs(cell, frames):
+    tags = cell.metadata.setdefault("tags", [])
     if cell.metadata.get("jupyter", {}).get("outputs_hidden"):  # they answer a question, and open with a click
-        cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-output"]
+        tags.append("hide-output")
     cell.outputs = [output for output in cell.outputs if output != VEIL]
     explorer = EXPLORER.search(cell.source)
+    if "figure" in tags and not explorer and ("hide-output" in tags or not LESSON.search(cell.source)):
+        tags.append("hide-input")  # it draws; and below a question the figure's title would give the answer away
     if explorer:
         kept = [output for output in cell.outputs if "image/png" not in output.get("data", {})]
         cell.outputs = [*kept, new_output("display_data", {"text/html": frames[explorer[1]]})]
@@ -180,9 +244,8 @@ def _prepare_outputs(cell, frames):
         if alt:
             # A stored width [px] comes first, for the picture may hold more pixels than it is wide.
             width = int(output.metadata["image/png"].get("width") or picture_size(output)[0])
-            caption = re.sub(r"([\\`*_$<>\[\]{}])", r"\\\1", alt)
             image = {"alt": alt, "classes": "wide" if width > 600 else "narrow", "width": f"{width}px"}
-            cell.metadata["mystnb"] = {"image": image, "figure": {"caption": caption}}
+            cell.metadata["mystnb"] = {"image": image, "figure": {"caption": _plain(alt)}}
             for stream in cell.outputs:
                 if stream.output_type == "stream":
                     stream.text = stream.text.replace(f"Figure: {alt}\n", "")  # the caption says it
@@ -195,15 +258,14 @@ def _prepare_outputs(cell, frames):
 def prepare(source: Path, frames: dict):
     """Write the pages into `source`, in the folders that they have in the repository."""
     texts = [path for pattern in TEXTS for path in ROOT.glob(pattern)]
-    pages = {ROOT / "index.md": start_page(), ROOT / "live.md": live_page()} | {path: page_of(path) for path in texts}
+    pages = {path: page_of(path) for path in texts}
+    pages |= {ROOT / "index.md": start_page(source / "pictures"), ROOT / "live.md": live_page()}
     pages |= {path: nbformat.writes(notebook_page(path, frames)) for path in NOTEBOOKS}
     del pages[ROOT / "README.md"]
     for path, text in pages.items():
         page = source / path.relative_to(ROOT)
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(text, encoding="utf-8")
-    for picture in (ROOT / "docs").glob("*.png"):
-        shutil.copy(picture, source / "docs")
 
 
 def build_pages(out: Path, frames: dict) -> int:

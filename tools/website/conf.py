@@ -1,5 +1,12 @@
 """Sphinx settings of the website. `build.py` prepares the pages and then calls Sphinx with these."""
 
+import json
+import re
+from pathlib import Path
+
+from docutils import nodes
+from myst_nb.sphinx_ import HideCodeCellNode
+
 from tools.website.slides import MATHJAX, MATHJAX_SETTINGS
 
 project = "LLaMA in notebooks"
@@ -13,7 +20,6 @@ suppress_warnings = [
 # The notebooks are shown as they were run: nothing is executed here, so the build needs no kernel.
 nb_execution_mode = "off"
 nb_render_markdown_format = "commonmark"
-nb_code_prompt_show, nb_code_prompt_hide = "Show what it prints", "Hide what it prints"
 nb_ipywidgets_js = {}  # explorers are frames here (frames.py); the widgets' scripts would come from a network
 nb_mime_priority_overrides = [("html", "text/html", 0), ("html", "image/png", 1), ("html", "text/markdown", 2)]
 myst_enable_extensions = ["dollarmath"]
@@ -29,7 +35,8 @@ mathjax3_config = MATHJAX_SETTINGS
 html_favicon = "static/icon.svg"
 html_copy_source = False
 html_use_index = False
-html_show_search_summary = False  # summaries are fetched, and a page opened from a disk may not fetch
+html_additional_pages = {"search": "search.html"}  # in place of Sphinx's search, which knows no sections
+templates_path = ["templates"]
 html_permalinks_icon = "#"
 html_theme_options = {
     "light_css_variables": {
@@ -51,6 +58,48 @@ def _give_captions_a_level(app, pagename, templatename, context, doctree):
     context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
 
 
+def _open_fold(self, node):
+    # The package's own summary has a label ("Toggle hidden content") in place of its words.
+    kind, words = "answer", "Show the figure" if node.next_node(nodes.image) else "Show what it prints"
+    if "above-input" in node["classes"]:
+        kind, words = "drawing", "Show the code of this figure"
+    self.body.append(f'<details class="{kind}"><summary>{words}</summary>\n')
+
+
+def _close_fold(self, node):
+    self.body.append("</details>\n")
+
+
+def _collect_sections(app, doctree, docname):
+    # For the search: page, anchor, the page's title, the section's title, its text without that of its sections.
+    tree = doctree.deepcopy()
+    left_out = (nodes.raw, nodes.math_block, HideCodeCellNode)  # of a formula in a line, the letters are left
+    for node in list(tree.findall(lambda node: isinstance(node, (*left_out, nodes.math)))):
+        words = re.sub(r"\\[a-zA-Z]+|[\\{}$]", "", node.astext()) if isinstance(node, nodes.math) else ""
+        node.parent.replace(node, nodes.Text(words))
+    for section in tree.findall(nodes.section):
+        parts = [part for part in section.children[1:] if not isinstance(part, nodes.section)]
+        texts = [text.astext() for part in parts for text in part.findall(nodes.TextElement)
+                 if not isinstance(text.parent, nodes.TextElement)]  # fmt: skip
+        title, text = section.next_node(nodes.title).astext(), " ".join(" ".join(texts).split())
+        app.sections.append((f"{docname}.html", section["ids"][0], app.env.titles[docname].astext(), title, text))
+
+
+def _write_sections(app, exception):
+    # A script, because a page that was opened from a disk may not fetch data.
+    script = json.dumps(sorted(app.sections), ensure_ascii=False, separators=(",", ":"))
+    if not exception:
+        Path(app.outdir, "_static", "sections.js").write_text(f"window.sections = {script};\n", encoding="utf-8")
+
+
+def _search_here(app):
+    app.builder.search, app.sections = False, []
+
+
 def setup(app):
     """Called by Sphinx."""
+    app.connect("builder-inited", _search_here)
+    app.connect("doctree-resolved", _collect_sections)
+    app.connect("build-finished", _write_sections)
+    app.add_node(HideCodeCellNode, override=True, html=(_open_fold, _close_fold))
     app.connect("html-page-context", _give_captions_a_level, priority=900)  # after the theme, which makes the tree

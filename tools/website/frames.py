@@ -22,10 +22,10 @@ PICTURES, MEGABYTE = 48, 1_000_000  # the most pictures of one explorer, and the
 ALL = "all"  # every option of a menu, every step of a slider
 SETTINGS = {
     "explore_rms_norm": {
-        "offset": (-2.0, -1.0, 0.0, 0.5, 1.0, 2.0), "scale": (0.001, 0.03, 1.0), "gain": (0.1, 1.0),
+        "offset": (-2.0, 0.0, 0.5, 2.0), "scale": (0.001, 1.0), "gain": (0.1, 1.0), "eps": (1e-5, 0.1),
     },
     "explore_rope": {
-        "position": (10, 15, 20, 25, 30, 40), "distance": (0, 3, 6), "base": (10_000.0, 1_000_000.0),
+        "position": (10, 20, 40), "distance": (3, 6), "base": (10_000.0, 1_000_000.0), "scaling": ALL,
     },
     "explore_rope_layout": {"pair": ALL, "layout": ALL},
     "explore_swiglu": {
@@ -33,16 +33,20 @@ SETTINGS = {
     },
     "explore_mask": {"cached": (0, 2, 4, 6, 8), "rule": ALL},
     "explore_heads": {
-        "context": (1024.0, 8192.0, 131_072.0, 1_000_000.0), "n_kv_heads": (32, 8, 4, 1), "dtype": ("bfloat16", "int8"),
+        "context": (1024.0, 8192.0, 125_893.0, 1_000_000.0), "n_kv_heads": (32, 8, 4, 1), "dtype": ("bfloat16", "int8"),
     },
     "explore_full_model": {"layer": ALL, "token": (0, 2, 4, 6, 8, 10)},
     "explore_context": {"length": (16, 64, 128, 192, 256, 384, 512), "scaling": ALL},
-    "explore_sampling": {"temperature": (0.0, 0.2, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0), "top_p": (0.5, 0.9, 1.0)},
+    "explore_sampling": {
+        "temperature": (0.0, 0.2, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0), "top_p": (0.5, 0.9, 1.0), "top_k": (0, 6),
+    },
     "explore_relatives": {
         "window": ("none", "all layers", "five of six"), "angles": ("all alike", "two bases"),
         "queries and keys": ("plain", "norm per head"), "norms": ("before", "around"), "context": (32_768.0, 131_072.0),
     },
-    "explore_memory": {"sequences": (1, 4, 8, 16, 64), "context": (1, 4, 16, 64, 128)},
+    "explore_memory": {
+        "model": ("llama-2-70b", "llama-3.1-405b"), "sequences": (1, 8, 16, 64), "context": (1, 4, 16, 64, 128),
+    },
 }  # fmt: skip
 
 

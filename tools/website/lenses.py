@@ -1,7 +1,7 @@
 """Draw the picture of the course's two lenses: `python -m tools.website.lenses`.
 
-`docs/lenses.gif`, which moves, is in the README, `docs/lenses.png`, its last frame, on the website's start page. They are
-drawn again only when their look shall change.
+`docs/lenses.gif`, which moves, is in the README; `docs/lenses.png`, its last frame, is on the website's start page,
+which cuts it at the gap between the panels. They are drawn again only when their look shall change.
 """
 
 import io

@@ -282,6 +282,13 @@ const Live = (() => {
     return both;
   }
 
+  /** The model and the tokenizer that data.js carries. */
+  function open({ weights, config: json, tokenizer }) {
+    const letters = atob(weights), bytes = new Uint8Array(letters.length), config = readConfig(json);
+    for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+    return { model: new Llama(config, readSafetensors(bytes.buffer)), tokenizer: new Tokenizer(tokenizer) };
+  }
+
   // -------------------------------------------------------------------------------------------------------- writing
 
   function softmax(logits, temperature = 1) {
@@ -378,5 +385,5 @@ const Live = (() => {
     }
   }
 
-  return { readSafetensors, readConfig, Llama, Tokenizer, softmax, choose, surprise, loss, ropeInvFreq, visible };
+  return { open, readSafetensors, readConfig, Llama, Tokenizer, softmax, choose, surprise, loss, ropeInvFreq, visible };
 })();

@@ -2,13 +2,14 @@
 "use strict";
 
 (() => {
-  const { MOST, $, say, make, bar, mean, list, number, lossesOf, weightsOf, drawNext, draw } = LivePictures;
+  const { MOST, $, say, make, bar, mean, list, number, read, extend, lossesOf, weightsOf, drawNext, draw } = LivePictures;
   const PACE = 70; // tokens written per second, so that the eye can follow
   const EXAMPLES = ["The value of the expression is", "If the object has no attribute, an", "A class definition is an executable"];
 
   const page = {
     model: null, tokenizer: null,
     change: {}, // what the visitor changed, as the engine wants it
+    temperature: 0, topP: 1,
     run: null, // all that the model made of the sentence
     query: null, key: null, head: [0, 0], // null: the last token; the key that weighs most
     writing: false,
@@ -21,33 +22,8 @@
 
   // ------------------------------------------------------------------------------------------------ read the sentence
 
-  /** Let the model read more tokens, and keep per position what it made: stream, logits, weights, queries, keys. */
-  function extend(run, tokens) {
-    const { dim, headDim, vocabSize } = page.model.config;
-    const rows = (x, width) => Array.from({ length: x.length / width }, (_, t) => x.subarray(t * width, (t + 1) * width));
-    const see = ({ layer, x, heads, positions, invFreq }) => {
-      (run.stream[layer + 1] ??= []).push(...rows(x, dim));
-      if (layer < 0) return;
-      if (layer === 0) { run.positions.push(...positions); run.invFreq = invFreq; }
-      run.heads[layer] = heads?.map(({ weights, queries, keys }, i) => {
-        const kept = run.heads[layer]?.[i] ?? { rows: [], queries: [] };
-        kept.rows.push(...rows(weights, keys.length / headDim));
-        kept.queries.push(...rows(queries, headDim));
-        return { ...kept, keys };
-      }) ?? null;
-    };
-    run.logits.push(...rows(page.model.forward(tokens, { cache: run.cache, change: page.change, see }), vocabSize));
-    run.ids.push(...tokens);
-    return run;
-  }
-
-  function read(tokens) {
-    const cache = page.change.future ? null : page.model.newCache(); // without a mask every token changes all before it
-    return tokens.length ? extend({ cache, ids: [], positions: [], stream: [], heads: [], logits: [] }, tokens) : null;
-  }
-
   function redraw() {
-    page.run = read(ids);
+    page.run = read(page, ids);
     if (page.query !== null && page.query >= ids.length - 1) page.query = null;
     draw(page);
     const mine = ++reading;
@@ -173,9 +149,9 @@
       await frame();
       const due = Math.ceil(((performance.now() - start) * PACE) / 1000); // a slow frame is made up for
       while (more() && ids.length - first < due) {
-        const token = Live.choose(page.run.logits[ids.length - 1], Number($("temperature").value), Number($("topp").value));
+        const token = Live.choose(page.run.logits[ids.length - 1], page.temperature, page.topP);
         ids.push(token);
-        page.run = cache ? extend(page.run, [token]) : read(ids);
+        page.run = cache ? extend(page, page.run, [token]) : read(page, ids);
         if (page.tokenizer.special.has(page.tokenizer.words[token])) page.writing = false;
       }
       if (mine !== reading) break;
@@ -197,7 +173,8 @@
 
   // ------------------------------------------------------------------------------------------------------------- models
 
-  function use(config, model, tokenizer) {
+  function use({ model, tokenizer }) {
+    const { config } = model;
     Object.assign(page, { model, tokenizer, change: {}, query: null, key: null, head: [0, 0], writing: false });
     passages = window.liveData.passages.map((text) => tokenizer.encode(text).slice(0, MOST));
     [judged, before] = [new Map(), []];
@@ -218,10 +195,7 @@
   }
 
   async function ours() {
-    const { weights, config: json, tokenizer } = window.liveData, letters = atob(weights), bytes = new Uint8Array(letters.length);
-    for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
-    const config = Live.readConfig(json);
-    use(config, new Live.Llama(config, Live.readSafetensors(bytes.buffer)), new Live.Tokenizer(tokenizer));
+    use(Live.open(window.liveData));
     $("ours").hidden = true;
   }
 
@@ -248,7 +222,7 @@
       if (words.words.length > vocabSize) throw new Error(`it has ${words.words.length} tokens, the model ${vocabSize}: take both from one folder.`);
       return words;
     });
-    use(config, model, tokenizer);
+    use({ model, tokenizer });
     $("ours").hidden = false;
     return `Your model runs: ${config.nLayers} blocks, ${config.nHeads} heads, ${number(config.vocabSize)} tokens. Nothing left this machine.`;
   }
@@ -309,9 +283,9 @@
       put(...before.pop());
       $("undo").disabled = !before.length;
     };
-    for (const name of ["temperature", "topp"]) {
-      const tell = () => { $(name).nextElementSibling.value = Number($(name).value).toFixed(name === "topp" ? 2 : 1); };
-      $(name).addEventListener("input", () => { tell(); if (page.run) drawNext(page); });
+    for (const [id, name, digits] of [["temperature", "temperature", 1], ["topp", "topP", 2]]) {
+      const tell = () => { $(id).nextElementSibling.value = (page[name] = Number($(id).value)).toFixed(digits); };
+      $(id).addEventListener("input", () => { tell(); if (page.run) drawNext(page); });
       tell();
     }
     radios($("tokens"), () => 1, () => page.query ?? ids.length - 1, (t) => pick(t));

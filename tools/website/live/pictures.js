@@ -1,5 +1,6 @@
 // The live page's pictures: chips, bars, attention maps, clocks, the table of blocks, each with a sentence that says what
-// is to be seen. `page` is what live.js keeps: {model, tokenizer, run, change, query, key, head, writing}.
+// is to be seen. `page` is what live.js and start.js keep: {model, tokenizer, run, change, query, key, head, writing,
+// temperature, topP}.
 "use strict";
 
 const LivePictures = (() => {
@@ -64,10 +65,37 @@ const LivePictures = (() => {
   /** Loss of each token of what was read; the first has none. */
   const lossesOf = ({ ids, logits }) => ids.slice(1).map((token, t) => Live.surprise(logits[t], token));
 
+  // ------------------------------------------------------------------------------------------------- read the sentence
+
+  /** Let the model read more tokens, and keep per position what it made: stream, logits, weights, queries, keys. */
+  function extend({ model, change }, run, tokens) {
+    const { dim, headDim, vocabSize } = model.config;
+    const rows = (x, width) => Array.from({ length: x.length / width }, (_, t) => x.subarray(t * width, (t + 1) * width));
+    const see = ({ layer, x, heads, positions, invFreq }) => {
+      (run.stream[layer + 1] ??= []).push(...rows(x, dim));
+      if (layer < 0) return;
+      if (layer === 0) { run.positions.push(...positions); run.invFreq = invFreq; }
+      run.heads[layer] = heads?.map(({ weights, queries, keys }, i) => {
+        const kept = run.heads[layer]?.[i] ?? { rows: [], queries: [] };
+        kept.rows.push(...rows(weights, keys.length / headDim));
+        kept.queries.push(...rows(queries, headDim));
+        return { ...kept, keys };
+      }) ?? null;
+    };
+    run.logits.push(...rows(model.forward(tokens, { cache: run.cache, change, see }), vocabSize));
+    run.ids.push(...tokens);
+    return run;
+  }
+
+  function read(page, tokens) {
+    const cache = page.change.future ? null : page.model.newCache(); // without a mask every token changes all before it
+    return tokens.length ? extend(page, { cache, ids: [], positions: [], stream: [], heads: [], logits: [] }, tokens) : null;
+  }
+
   // ------------------------------------------------------------------------------------------------- tokens, next ones
 
   function drawNext(page) {
-    const temperature = Number($("temperature").value), topP = Number($("topp").value), { logits } = page.run;
+    const { temperature, topP, run: { logits } } = page;
     const shares = Live.softmax(logits[logits.length - 1], temperature || 1);
     const order = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]);
     let total = 0;
@@ -195,9 +223,6 @@ const LivePictures = (() => {
         (order.length < n ? `The mask hides ${n - order.length} of the ${n} keys from it.` : "It sees every key.") +
         (off ? " The head is switched off: it looks, but writes nothing." : "");
     }
-    $("head-off").setAttribute("aria-pressed", off);
-    $("head-off").disabled = !row;
-    say("head-label", name);
     say("map-finding", finding);
     canvas.setAttribute("aria-label", `Attention weights of ${name.toLowerCase()}. ${finding}`);
   }
@@ -209,12 +234,7 @@ const LivePictures = (() => {
 
   function drawClocks(page, t) {
     const { head: [layer, h], run, change } = page, row = weightsOf(page, page.head, t), s = keyFor(page, t);
-    const half = page.model.config.headDim / 2, options = run.ids.map((id, i) => [i, `${i} ${shown(page, id)}`]);
-    if (!page.writing)
-      for (const [name, rows, value] of [["query", options, t], ["key", options.filter(([k]) => sees(page, t, k)), s]]) {
-        $(name).replaceChildren(...rows.map(([i, text]) => new Option(text, i)));
-        $(name).value = value;
-      }
+    const half = page.model.config.headDim / 2;
     const clocks = children($("clocks"), row ? half : 0, () => make("div", { className: "clock", innerHTML: CLOCK }));
     if (!row) return say("clocks-finding", `Block ${layer} is switched off: it has no query and no key.`);
     const q = run.heads[layer][h].queries[t], k = run.heads[layer][h].keys.subarray(s * 2 * half, (s + 1) * 2 * half);
@@ -261,6 +281,19 @@ const LivePictures = (() => {
       `The answer ${quoted(page, answer)} stands first from ${since ? `block ${since - 1}` : "the embedding"} on.`);
   }
 
+  /** What is chosen: the head, its switch, the pair. */
+  function drawChoice(page, t) {
+    const { head, run, change } = page, options = run.ids.map((id, i) => [i, `${i} ${shown(page, id)}`]);
+    say("head-label", `Block ${head[0]}, head ${head[1]}`);
+    $("head-off").setAttribute("aria-pressed", Boolean(change.heads?.includes(head.join("."))));
+    $("head-off").disabled = !run.heads[head[0]];
+    if (page.writing) return;
+    for (const [name, rows, value] of [["query", options, t], ["key", options.filter(([k]) => sees(page, t, k)), keyFor(page, t)]]) {
+      $(name).replaceChildren(...rows.map(([i, text]) => new Option(text, i)));
+      $(name).value = value;
+    }
+  }
+
   /** Everything, for the chosen query. */
   function draw(page) {
     for (const name of ["write", "head-off", "query", "key"]) $(name).disabled = !page.run;
@@ -272,8 +305,8 @@ const LivePictures = (() => {
     }
     const t = page.query ?? page.run.ids.length - 1;
     drawNext(page);
-    for (const picture of [drawTokens, drawHeads, drawMap, drawClocks, drawBlocks]) picture(page, t);
+    for (const picture of [drawTokens, drawHeads, drawChoice, drawMap, drawClocks, drawBlocks]) picture(page, t);
   }
 
-  return { MOST, $, say, make, bar, mean, list, number, lossesOf, weightsOf, drawNext, draw };
+  return { MOST, $, say, make, bar, mean, list, number, percent, quoted, largest, read, extend, lossesOf, weightsOf, drawNext, drawMap, drawClocks, draw };
 })();
