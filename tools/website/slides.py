@@ -6,7 +6,7 @@ The rules that choose what a slide shows are the same for every notebook:
 - Every heading of level 2 starts a column, every heading of level 3 a slide below: the heading and the text's first
   paragraph, as many of its sentences as have 45 words. What follows goes into the speaker notes (key S).
 - A text cell with the tag `predict`: its question, and above it the paragraph before it, if it has at most 45 words
-  and no slide has shown it yet.
+  and no slide has shown it yet. Key V opens the vote, whose questions and answers `votes.py` finds in the text.
 - The code cells after a prediction up to the first that prints or draws, if they have at most 12 lines: the code, and
   its printed result one key later.
 - Every picture, alone and as large as the slide; its description is the alt text and stands in the notes.
@@ -33,6 +33,8 @@ from mdit_py_plugins.dollarmath import dollarmath_plugin
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
+
+from tools.website.votes import votes_of
 
 LEAD_WORDS, ANSWER_WORDS, CODE_LINES, OUTPUT_LINES = 45, 70, 12, 12
 WIDE, HIGH = 1280, 656  # a picture's most [px]
@@ -65,6 +67,7 @@ class Deck:
 
     def __init__(self, notebook, frames: dict):
         self.columns, self.heading, self.frames = [], "", frames
+        self.said = ""  # all text since the last question: a claim in it is voted on
         asked = left_out = False
         for number, cell in enumerate(notebook.cells):
             if cell.cell_type == "markdown":
@@ -102,6 +105,7 @@ class Deck:
         self._add(markdown.render(shown), text.partition("\n")[2], "title", column=True)
 
     def _add_text(self, text):
+        self.said += text
         for part in re.split(r"^(?=#{2,3} )", text, flags=re.M):
             heading = re.match(r"(#{2,3}) (.*)\n*", part)
             if heading:
@@ -126,7 +130,10 @@ class Deck:
             before = ""
         size = _size(f"{before} {question}")
         before = f'<div class="before">{markdown.render(before)}</div>\n' if before else ""
-        self._add_below_heading(f"<h3>Predict</h3>\n{before}{markdown.render(question)}", kind=f"predict {size}")
+        votes, self.said = html.escape(json.dumps(_votes(self.said, question))), ""
+        button = f'<button class="vote" aria-keyshortcuts="V" data-votes="{votes}">Vote (V)</button>'
+        content = f"<h3>Predict</h3>\n{button}\n{before}{markdown.render(question)}"
+        self._add_below_heading(content, kind=f"predict {size}")
 
     def _add_code(self, cell, asked):
         # Return whether the question is still to be answered by one of the next cells.
@@ -168,6 +175,15 @@ def split_prediction(text: str) -> tuple[str, str]:
         raise ValueError(f"this cell has the tag predict and no **Predict.** in it: {text[:60]!r}")
     start = text.rfind("\n\n", 0, place) + 2 if "\n\n" in text[:place] else 0
     return text[:start], text[start:]
+
+
+def _votes(text, question):
+    # What votes.js shows, in HTML: the question, in bold, in its passage, and the answers.
+    show = markdown.renderInline
+    return [
+        {"passage": f"{show(before)} <b>{show(asked)}</b> {show(after)}", "answers": list(map(show, answers))}
+        for before, asked, after, answers in votes_of(text, question)
+    ]
 
 
 def _split(text, words):
@@ -230,7 +246,7 @@ def make_slides(notebooks, folder: Path, relink, frames: dict):
     for name in ("dist/reveal.js", "dist/reveal.css", "dist/reset.css", "plugin/notes/notes.js", "LICENSE"):
         (folder / "reveal" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REVEAL / name, folder / "reveal" / name)
-    for file in (MATHJAX, STATIC / "site.js"):
+    for file in (MATHJAX, STATIC / "site.js", STATIC / "votes.js", STATIC / "votes.css"):
         shutil.copy(file, folder)
     colors = HtmlFormatter(style="a11y-high-contrast-light").get_style_defs("pre.code")
     css = (STATIC / "slides.css").read_text(encoding="utf-8")
