@@ -30,7 +30,7 @@ CONFIGS = {
     "wide heads": {"head_dim": 20},
 }
 SLIPS = {  # in the engine: what stands there, and what would be wrong
-    "mask off by one": [("k <= q)", "k <= q + 1)")],
+    "mask off by one": [("future ? n : q + 1]", "future ? n : Math.min(n, q + 2)]")],
     "neighbours, not halves": [("at = t * perToken + i;", "at = t * perToken + 2 * i;"), ("x[at + half]", "x[at + 1]")],
     "eps left out": [("squares / dim + eps", "squares / dim")],
     "key heads 0 1 0 1": [("Math.floor((head * nKvHeads) / nHeads)", "head % nKvHeads")],

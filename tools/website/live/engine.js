@@ -147,27 +147,25 @@ const Live = (() => {
     });
   }
 
-  /** May the query at position q see the key at position k? (notebook 04) */
-  function visible(q, k, change) {
-    return (change.future || k <= q) && (!change.window || k > q - change.window);
+  /** The query at position q may see the keys from the first number to the one before the second, of n (notebook 04). */
+  function visible(q, n, { window, future }) {
+    return [window ? Math.max(0, q + 1 - window) : 0, future ? n : q + 1];
   }
 
   /** What each query takes from each key, (T, S), for one head; rows sum to 1. */
   function attentionWeights(q, k, nQuery, nKey, headDim, firstQuery, change) {
     const weights = new Float32Array(nQuery * nKey), scale = 1 / Math.sqrt(headDim);
     for (let t = 0; t < nQuery; t++) {
-      const row = weights.subarray(t * nKey, (t + 1) * nKey);
+      const row = weights.subarray(t * nKey, (t + 1) * nKey), [from, to] = visible(firstQuery + t, nKey, change);
       let largest = -Infinity, total = 0;
-      for (let s = 0; s < nKey; s++) {
-        row[s] = -Infinity;
-        if (!visible(firstQuery + t, s, change)) continue;
+      for (let s = from; s < to; s++) {
         let score = 0;
         for (let i = 0; i < headDim; i++) score += q[t * headDim + i] * k[s * headDim + i];
         row[s] = score * scale;
-        largest = Math.max(largest, row[s]);
+        if (row[s] > largest) largest = row[s];
       }
-      for (let s = 0; s < nKey; s++) total += row[s] = row[s] === -Infinity ? 0 : Math.exp(row[s] - largest);
-      for (let s = 0; s < nKey; s++) row[s] /= total;
+      for (let s = from; s < to; s++) total += row[s] = Math.exp(row[s] - largest);
+      for (let s = from; s < to; s++) row[s] /= total; // what is hidden stays 0
     }
     return weights;
   }

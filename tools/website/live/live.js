@@ -18,12 +18,19 @@
   let passages = []; // four texts that the model has not read, as token ids
   let before = []; // sentences to return to
   let judged = new Map(); // the passages' losses by change
+  const runs = new Map(); // what the model made of the sentence, by change
   let reading = 0; // counts what was read, so that a late result is dropped
 
   // ------------------------------------------------------------------------------------------------ read the sentence
 
+  /** What the model makes of the sentence with a change. A button asks when the pointer or the focus comes to it. */
+  function runOf(change) {
+    const name = JSON.stringify(change);
+    return runs.get(name) ?? runs.set(name, read({ ...page, change }, ids)).get(name);
+  }
+
   function redraw() {
-    page.run = read(page, ids);
+    page.run = runOf(page.change);
     if (page.query !== null && page.query >= ids.length - 1) page.query = null;
     draw(page);
     const mine = ++reading;
@@ -52,7 +59,9 @@
       make("span", { className: "label", textContent: name }), ...buttons.map(([text, field, value]) => {
         const button = make("button", { type: "button", textContent: text });
         button.show = () => button.setAttribute("aria-pressed", same(page.change[field], value));
-        button.onclick = () => set({ [field]: same(page.change[field], value) ? undefined : value });
+        const other = () => ({ [field]: same(page.change[field], value) ? undefined : value });
+        button.onclick = () => set(other());
+        button.onpointerenter = button.onfocus = () => page.writing || runOf(changed(other())); // ready before the click
         return button;
       })));
     const reset = make("button", { type: "button", id: "live-trained", className: "primary", textContent: "As trained" });
@@ -66,8 +75,10 @@
     $("trained").setAttribute("aria-disabled", !Object.keys(page.change).length); // it keeps the focus
   }
 
+  const changed = (what) => Object.fromEntries(Object.entries({ ...page.change, ...what }).filter(([, value]) => value !== undefined));
+
   function set(what) {
-    page.change = Object.fromEntries(Object.entries({ ...page.change, ...what }).filter(([, value]) => value !== undefined));
+    page.change = changed(what);
     showChanges();
     redraw();
   }
@@ -91,7 +102,7 @@
 
   /** The losses, one passage at a time, so that the page answers meanwhile. */
   async function judge(mine) {
-    const { change, model } = page, names = Object.keys(change), changed = names.length > 0, stale = () => mine !== reading;
+    const { change, model } = page, names = Object.keys(change), differs = names.length > 0, stale = () => mine !== reading;
     const average = async (change) => {
       const name = JSON.stringify(change), each = judged.get(name) ?? judged.set(name, []).get(name);
       while (each.length < passages.length && !stale()) {
@@ -103,15 +114,15 @@
     const was = await average({}), is = await average(change);
     if (stale()) return;
     const own = ids.length > 1 ? mean(lossesOf(page.run)) : null, guess = Math.log(model.config.vocabSize);
-    const ownWas = own !== null && changed ? Live.loss(model, ids).mean : own;
-    const rows = [["passages, as trained", was], changed && ["passages, changed", is], own !== null && ["sentence, as trained", ownWas],
-      own !== null && changed && ["sentence, changed", own], ["a guess among all tokens", guess]].filter(Boolean);
+    const ownWas = own !== null && differs ? mean(lossesOf(runOf({}))) : own;
+    const rows = [["passages, as trained", was], differs && ["passages, changed", is], own !== null && ["sentence, as trained", ownWas],
+      own !== null && differs && ["sentence, changed", own], ["a guess among all tokens", guess]].filter(Boolean);
     const most = Math.max(...rows.map(([, loss]) => loss));
     $("losses").replaceChildren(...rows.map(([name, loss]) => make("li", { className: name.endsWith("changed") ? "changed" : "" },
       make("span", { textContent: name }), ...bar(loss / most, loss.toFixed(2)))));
     const why = (name) => REASONS[name].call?.(null, change[name]) ?? REASONS[name];
     const title = list(names.map((name) => NAMES[name](change[name]))).replace(/^./, (letter) => letter.toUpperCase());
-    const result = !changed ? `As trained: ${was.toFixed(2)} nat per token on the passages.`
+    const result = !differs ? `As trained: ${was.toFixed(2)} nat per token on the passages.`
       : Math.abs(is - was) < 0.005 ? `${title}: still ${is.toFixed(2)} nat per token on the passages.`
         : `${title}: ${is.toFixed(2)} instead of ${was.toFixed(2)} nat per token on the passages.`;
     say("finding", [result, names.length === 1 ? why(names[0]) : "",
@@ -124,6 +135,7 @@
     $("text").value = text;
     say("said", "");
     ids = tokens;
+    runs.clear();
     page.query = page.key = null;
     redraw();
   }
@@ -142,6 +154,7 @@
     page.writing = true;
     page.query = page.key = null;
     ids = [...ids];
+    runs.clear(); // the run grows with the text
     $("write").textContent = "Stop";
     say("said", "Writing …");
     const more = () => page.writing && ids.length < MOST && mine === reading && settings === page.change;

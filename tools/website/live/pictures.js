@@ -46,6 +46,9 @@ const LivePictures = (() => {
 
   /** A token in words: spaces and line breaks are shown, bytes that are no character alone stand as numbers. */
   function shown({ tokenizer }, id) {
+    return (tokenizer.shown ??= new Map()).get(id) ?? tokenizer.shown.set(id, spell(tokenizer, id)).get(id);
+  }
+  function spell(tokenizer, id) {
     if (!tokenizer.words[id]) return `#${id}`; // the model has more ids than the tokenizer words
     const text = tokenizer.decode([id]);
     if (!text.includes("\ufffd")) return text.replace(/ /g, "·").replace(/\n/g, "↵").replace(/\t/g, "⇥");
@@ -54,7 +57,10 @@ const LivePictures = (() => {
   const quoted = (page, id) => `“${shown(page, id)}”`;
 
   const weightsOf = ({ run }, [layer, h], t) => run.heads[layer]?.[h].rows[t];
-  const sees = ({ run, change }, q, k) => Live.visible(q, k, change) && k < run.ids.length;
+  const sees = ({ run, change }, q, k) => {
+    const [from, to] = Live.visible(q, run.ids.length, change);
+    return from <= k && k < to;
+  };
 
   /** The chosen key, or the one that the chosen head weighs most for the query at position t. */
   function keyFor(page, t) {
@@ -142,9 +148,8 @@ const LivePictures = (() => {
     const n = canvas.width = canvas.height = page.run.ids.length, context = canvas.getContext("2d");
     const image = context.createImageData(n, n), pixels = new Uint32Array(image.data.buffer), rows = page.run.heads[layer]?.[h].rows;
     for (let q = 0; rows && q < n; q++) {
-      const row = rows[q];
-      for (let k = 0; k < n; k++)
-        if (Live.visible(q, k, page.change)) pixels[q * n + k] = COLOURS[Math.round(255 * Math.sqrt(row[k]))];
+      const row = rows[q], [from, to] = Live.visible(q, n, page.change);
+      for (let k = from; k < to; k++) pixels[q * n + k] = COLOURS[Math.round(255 * Math.sqrt(row[k]))];
     }
     context.putImageData(image, 0, 0);
   }
@@ -304,8 +309,7 @@ const LivePictures = (() => {
       return say("tokens-finding", "Type a sentence: there is nothing to read yet.");
     }
     const t = page.query ?? page.run.ids.length - 1;
-    drawNext(page);
-    for (const picture of [drawTokens, drawHeads, drawChoice, drawMap, drawClocks, drawBlocks]) picture(page, t);
+    for (const picture of [drawMap, drawNext, drawTokens, drawHeads, drawChoice, drawClocks, drawBlocks]) picture(page, t);
   }
 
   return { MOST, $, say, make, bar, mean, list, number, percent, quoted, largest, read, extend, lossesOf, weightsOf, drawNext, drawMap, drawClocks, draw };
