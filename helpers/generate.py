@@ -91,7 +91,8 @@ def stream(
     prompts = "{} prompts of {} tokens are too much to read at once: pass fewer, or shorter ones.".format(*tokens.shape)
     with explain_out_of_memory(prompts):
         for _ in range(max_new_tokens):
-            logits = model(step_input, cache, last_only=True, n_pad=n_pad)[:, -1].cpu()
+            with torch.inference_mode():  # not around the yield: what a caller does in between needs no such mode
+                logits = model(step_input, cache, last_only=True, n_pad=n_pad)[:, -1].cpu()
             previous, n_pad = chosen, None
             if temperature == 0:
                 chosen = logits.argmax(dim=-1)
