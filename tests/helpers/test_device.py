@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from helpers import device, train
+from helpers import train
 from helpers.device import explain_out_of_memory, is_out_of_memory, pick_device, set_seed, time_by_kind, wait_for
 from tests.support.models import make_model
 
@@ -109,7 +109,7 @@ def test_a_training_step_that_has_failed_is_not_kept_in_memory(monkeypatch):
 def test_a_module_is_not_charged_for_the_modules_inside(monkeypatch):
     """By a clock that only the modules move on; afterwards nothing reads it any more."""
     clock = [0.0]
-    monkeypatch.setattr(device.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr("helpers.device.time.perf_counter", lambda: clock[0])
 
     class Linear(torch.nn.Identity):
         def forward(self, x):
@@ -123,5 +123,5 @@ def test_a_module_is_not_charged_for_the_modules_inside(monkeypatch):
 
     work, kinds = lambda: Block(Linear(), Linear())(0), {"Linear": "products", "": "the rest"}
     assert time_by_kind(work, kinds, torch.device("cpu"), times=4) == pytest.approx({"products": 6.0, "the rest": 2.0})
-    monkeypatch.setattr(device.time, "perf_counter", None)
+    monkeypatch.setattr("helpers.device.time.perf_counter", None)
     work()

@@ -162,6 +162,14 @@ def test_stream_yields_before_it_reads_on(model, tokens):
     assert calls == [16, 1, 1, 1]
 
 
+def test_what_was_written_can_be_trained_on(model, tokens):
+    """Inference mode ends before a token is handed over: tensors made in it are refused by autograd."""
+    for written in (generate(model, tokens, 3), torch.stack(list(stream(model, tokens, 3)), dim=1)):
+        model(written).sum().backward()
+    next(stream(model, tokens, 3))
+    assert not torch.is_inference_mode_enabled()
+
+
 def test_generation_goes_on_past_max_seq_len(model):
     """The cache is made for what was asked; RoPE has no table that could run out."""
     prompt = draw_tokens(1, TINY.max_seq_len - 2)
