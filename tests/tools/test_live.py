@@ -188,8 +188,10 @@ def test_the_small_form_of_the_start_page_writes_and_answers(open_page, site):
     }.items():
         page.get_by_role("button", name=name, exact=True).click()
         expect(page.locator("#live-finding")).to_have_text(re.compile(said))
-    page.locator("#live-text").fill("")
-    expect(page.locator("#live-finding")).to_have_text(re.compile("nothing to read yet"))
+    expect(page.locator("#live-caption")).to_have_text(re.compile("nothing is hidden"))
+    for text, said in (("word " * 60, "reads 48 tokens"), ("", "nothing to read yet")):
+        page.locator("#live-text").fill(text)
+        expect(page.locator("#live-finding")).to_have_text(re.compile(said))
 
 
 def test_a_file_that_does_not_fit_gets_one_sentence(open_page, saved):

@@ -72,7 +72,12 @@ def _close_fold(self, node):
 
 def _collect_sections(app, doctree, docname):
     # For the search: page, anchor, the page's title, the section's title, its text without that of its sections.
-    tree = doctree.deepcopy()
+    tree, folds = doctree.deepcopy(), 0
+    for node in list(tree.findall(nodes.Element)):  # what is folded answers a question: no excerpt gives it away
+        if isinstance(node, nodes.raw):
+            folds += node.astext().count("<details") - node.astext().count("</details")
+        elif folds and isinstance(node.parent, nodes.section) and not isinstance(node, nodes.section | nodes.title):
+            node.parent.remove(node)
     left_out = (nodes.raw, nodes.math_block, HideCodeCellNode)  # of a formula in a line, the letters are left
     for node in list(tree.findall(lambda node: isinstance(node, (*left_out, nodes.math)))):
         words = re.sub(r"\\[a-zA-Z]+|[\\{}$]", "", node.astext()) if isinstance(node, nodes.math) else ""

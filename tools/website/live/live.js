@@ -89,7 +89,7 @@
     gate: () => "gate off", heads: (names) => `head${names.length > 1 ? "s" : ""} ${names.join(", ")} off`,
   };
   const REASONS = {
-    still: "Without RoPE no query can tell a near key from a far one.",
+    still: "Without RoPE a score says nothing of distance: heads look by content alone.",
     shift: "RoPE turns query and key alike, so only their distance counts.",
     theta: "The weights were trained with other turning speeds.",
     window: (size) => (size > 1 ? `Each query sees itself and the ${size - 1} before it.` : "Each query sees only itself."),

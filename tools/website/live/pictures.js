@@ -109,7 +109,7 @@ const LivePictures = (() => {
     $("next").replaceChildren(...order.slice(0, 8).map((id, i) =>
       make("li", { className: i < kept ? "" : "out" }, make("code", { textContent: shown(page, id) }),
         ...bar(shares[id], percent(shares[id]) + (i < kept ? "" : " cut")))));
-    say("next-finding", `Most likely next: ${quoted(page, order[0])}, ${percent(shares[order[0]])}. Of ${number(order.length)} ` +
+    say("next-finding", `Most likely next${temperature ? `, at temperature ${temperature}` : ""}: ${quoted(page, order[0])}, ${percent(shares[order[0]])}. Of ${number(order.length)} ` +
       `tokens, Write ${kept > 1 ? `draws among ${number(kept)}` : "takes this one"}.`);
   }
 
@@ -281,7 +281,7 @@ const LivePictures = (() => {
     const final = says.map(largest), answer = final[final.length - 1], most = largest(turned);
     let since = final.length - 1;
     while (since > 0 && final[since - 1] === answer) since--;
-    say("blocks-label", `At ${quoted(page, run.ids[t])}, position ${t}`);
+    say("blocks-label", `At ${quoted(page, run.ids[t])}, position ${t}, at temperature 1`);
     say("blocks-finding", `Block ${most} turns the stream most, by ${degrees(turned[most])}. ` +
       `The answer ${quoted(page, answer)} stands first from ${since ? `block ${since - 1}` : "the embedding"} on.`);
   }

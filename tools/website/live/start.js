@@ -5,27 +5,30 @@
   const { $, say, make, percent, quoted, largest, read, extend, drawNext, drawMap, drawClocks } = LivePictures;
   const PACE = 8, MORE = 24, MOST = 48; // tokens per second, at one press, and at most
   const SENTENCE = "The value of the expression is";
-  const CHANGES = {
-    "as trained": {}, "RoPE off": { still: true }, "positions + 100": { shift: 100 },
-    "window of 4": { window: 4 }, "no mask": { future: true },
+  const CHANGES = { // what the engine wants, and what the lenses show then
+    "as trained": [{}, "the hatched future is hidden", "both turned by RoPE"],
+    "RoPE off": [{ still: true }, "the hatched future is hidden", "neither turned"],
+    "positions + 100": [{ shift: 100 }, "the hatched future is hidden", "both turned 100 positions further"],
+    "window of 4": [{ window: 4 }, "each token sees itself and the three before it", "both turned by RoPE"],
+    "no mask": [{ future: true }, "nothing is hidden, so the future leaks", "both turned by RoPE"],
   };
+  let seed = 1097816499; // everybody sees the same first text
+  const random = () => (seed = (seed * 16807) % 2147483647) / 2147483647;
 
   $("start").innerHTML = `<div class="live two">
-    <div><label for="live-text">A LLaMA runs in this page. Your sentence:</label>
+    <div><label for="live-text">A LLaMA of 1.3 million parameters, trained on the Python reference, writes:</label>
       <textarea id="live-text" rows="4" spellcheck="false" autocomplete="off">${SENTENCE}</textarea>
       <div class="row"><button type="button" id="live-write" class="primary">Write</button></div>
       <div class="row" id="live-changes" role="group" aria-label="Change the model"></div>
       <ol id="live-next" class="bars" aria-label="What it may say next"></ol>
       <p id="live-finding" role="status"></p></div>
     <div><div class="lenses-now"><canvas id="live-map" role="img"></canvas><div id="live-clocks"></div></div>
-      <p class="note">Left, the mask lens: where one head of the last block looks; the hatched future is hidden. Right, the
-      angle lens: the head's query for the last token (blue) and the key that it weighs most (dashed), both turned by RoPE:
-      pairs 0, 4, 8 and 12, fastest first.</p>
+      <p class="note" id="live-caption"></p>
       <div class="hidden"><p id="live-next-finding"></p><p id="live-map-finding"></p><p id="live-clocks-finding"></p></div></div></div>`;
 
   const page = {
     ...Live.open(window.liveData), change: {}, query: null, key: null, head: [5, 2], // it looks at the token before
-    writing: false, temperature: 0.7, topP: 1,
+    writing: false, temperature: 0.5, topP: 1,
   };
 
   function draw() {
@@ -38,14 +41,18 @@
 
   /** Read the sentence again, and say what the change does to the next token. */
   function show() {
-    const ids = page.tokenizer.encode($("text").value).slice(0, MOST);
+    const all = page.tokenizer.encode($("text").value), ids = all.slice(0, MOST);
     page.run = read(page, ids);
     draw();
-    const name = Object.keys(CHANGES).find((name) => CHANGES[name] === page.change) ?? "as trained";
+    $("start").classList.toggle("empty", !page.run);
+    const [name, [, mask, angle]] = Object.entries(CHANGES).find(([, [change]]) => change === page.change);
+    say("caption", `Left, the mask lens: where one head of the last block looks; ${mask}. Right, the angle lens: the head's ` +
+      `query for the last token (blue) and the key that it weighs most (dashed), ${angle}: pairs 0, 4, 8 and 12, fastest first.`);
     for (const button of $("changes").children) button.setAttribute("aria-pressed", button.textContent === name);
     $("write").disabled = !page.run;
     if (!page.run) return say("finding", "Type a sentence: there is nothing to read yet.");
     const next = (change) => Live.softmax(page.model.forward(ids, { change, lastOnly: true }), page.temperature);
+    if (all.length > MOST) return say("finding", `This small form reads ${MOST} tokens; the live page reads more.`);
     const [was, is] = [next({}), next(page.change)], [first, now] = [was, is].map(largest);
     const told = (shares, best) => `${quoted(page, best)}, ${percent(shares[best])}`;
     say("finding", name === "as trained" ? `Most likely next: ${told(was, first)}.`
@@ -58,11 +65,13 @@
     const pause = () => new Promise((done) => setTimeout(done, 1000 / PACE));
     page.writing = true;
     $("write").textContent = "Stop";
+    say("finding", "Writing …");
     let said = text;
     while (page.writing && page.run.ids.length < all && page.change === change && $("text").value === said) {
-      const { ids, cache, logits } = page.run, token = Live.choose(logits[ids.length - 1], page.temperature, page.topP);
+      const { ids, cache, logits } = page.run, token = Live.choose(logits[ids.length - 1], page.temperature, page.topP, random);
       page.run = cache ? extend(page, page.run, [token]) : read(page, [...ids, token]);
       $("text").value = said = page.tokenizer.decode(page.run.ids);
+      $("text").scrollTop = $("text").scrollHeight;
       draw();
       await pause();
     }
@@ -73,14 +82,14 @@
   }
 
   $("changes").append(...Object.keys(CHANGES).map((name) => make("button", {
-    type: "button", textContent: name, onclick: () => { page.change = CHANGES[name]; show(); },
+    type: "button", textContent: name, onclick: () => { [page.change] = CHANGES[name]; show(); },
   })));
   $("text").addEventListener("input", () => { page.writing = false; show(); });
   $("write").onclick = () => { if (page.writing) page.writing = false; else write(); };
   addEventListener("resize", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   new MutationObserver(draw).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
-  page.change = CHANGES["as trained"];
+  [page.change] = CHANGES["as trained"];
   show();
   if (!matchMedia("(prefers-reduced-motion: reduce)").matches) write(); // three seconds of it
 })();
