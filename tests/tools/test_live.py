@@ -181,6 +181,9 @@ def test_the_small_form_of_the_start_page_writes_and_answers(open_page, site):
     page = open_page()
     page.goto((site / "start.html").as_uri())
     page.wait_for_function("document.getElementById('live-text').value.length > 40")  # it wrote by itself
+    for text in ("", "The value of"):  # emptied while it writes
+        page.locator("#live-text").fill(text)
+        page.wait_for_timeout(300)
     for name, said in {
         "RoPE off": "RoPE off: .* next. As trained",
         "positions + 100": "100: still",

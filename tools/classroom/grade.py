@@ -43,13 +43,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tools.classroom.hand_out import ROOT, notebooks_of
-from tools.classroom.handed_in import find_submissions
+from tools.classroom.handed_in import LARGEST_FILE, find_submissions
 from tools.classroom.isolate import Died, TimeUp, fresh_kernel, one_line, why_not_isolated
 from tools.classroom.report import Results, Row
 from tools.classroom.submissions import Assignment, code_for, read_course, read_statements
 
 OF_CHECK = {"passed": "passed", "failed": "not yet", "todo": "not attempted"}
-LARGEST_FILE = 50_000_000  # bytes of a notebook
 # Our packages are found by their path, whatever the learner's code did to the search path or to loaded modules.
 CHECK = """
 def {name}(function):

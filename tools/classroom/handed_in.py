@@ -26,6 +26,7 @@ from tools.classroom.hand_out import COPIED, HANDOUT
 from tools.classroom.isolate import one_line
 from tools.classroom.submissions import OLD_NAMES
 
+LARGEST_FILE = 50_000_000  # bytes of a notebook
 LARGEST_UNPACKED = 2**31  # bytes that all zips of a folder together may need
 DEEPEST = 3  # zips inside zips
 AGAIN = r"(?:[ _-]*(?:\(\d+\)|copy ?\d*|\d{1,3}))*+"  # " (1)", "-1", " - Copy (2)", "-Copy1"

@@ -16,11 +16,10 @@ import sys
 from pathlib import Path
 
 from tools.classroom.hand_out import ROOT, notebooks_of
-from tools.classroom.handed_in import name_pattern
+from tools.classroom.handed_in import LARGEST_FILE, name_pattern
 from tools.classroom.isolate import one_line
 
 HERE = Path(__file__).parent
-LARGEST_FILE = 50_000_000  # bytes of a notebook
 
 
 def open_below(home: Path, *parts: str) -> int:

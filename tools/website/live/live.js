@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { MOST, $, say, make, bar, mean, list, number, read, extend, lossesOf, weightsOf, drawNext, draw } = LivePictures;
+  const { MOST, $, say, make, bar, mean, list, number, read, extend, lossesOf, weightsOf, drawNext, draw, whenTheLookChanges } = LivePictures;
   const PACE = 70; // tokens written per second, so that the eye can follow
   const EXAMPLES = ["The value of the expression is", "If the object has no attribute, an", "A class definition is an executable"];
 
@@ -325,10 +325,7 @@
     $("ours").onclick = () => { ours(); say("own", "The course's model runs again."); };
     for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault()); // it would open the file
     $("drop").addEventListener("drop", async (event) => take(await dropped(event.dataTransfer)));
-    const again = () => { if (page.run && !page.writing) draw(page); };
-    addEventListener("resize", again);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-    new MutationObserver(again).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
+    whenTheLookChanges(() => { if (page.run && !page.writing) draw(page); });
   }
 
   /** For tests and for the curious: what runs in this page now, changes included. */

@@ -312,5 +312,11 @@ const LivePictures = (() => {
     for (const picture of [drawMap, drawNext, drawTokens, drawHeads, drawChoice, drawClocks, drawBlocks]) picture(page, t);
   }
 
-  return { MOST, $, say, make, bar, mean, list, number, percent, quoted, largest, read, extend, lossesOf, weightsOf, drawNext, drawMap, drawClocks, draw };
+  function whenTheLookChanges(again) {
+    addEventListener("resize", again);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+    new MutationObserver(again).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
+  }
+
+  return { MOST, $, say, make, bar, mean, list, number, percent, quoted, largest, read, extend, lossesOf, weightsOf, drawNext, drawMap, drawClocks, draw, whenTheLookChanges };
 })();

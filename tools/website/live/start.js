@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { $, say, make, percent, quoted, largest, read, extend, drawNext, drawMap, drawClocks } = LivePictures;
+  const { $, say, make, percent, quoted, largest, read, extend, drawNext, drawMap, drawClocks, whenTheLookChanges } = LivePictures;
   const PACE = 8, MORE = 24, MOST = 48; // tokens per second, at one press, and at most
   const SENTENCE = "The value of the expression is";
   const CHANGES = { // what the engine wants, and what the lenses show then
@@ -51,9 +51,10 @@
     for (const button of $("changes").children) button.setAttribute("aria-pressed", button.textContent === name);
     $("write").disabled = !page.run;
     if (!page.run) return say("finding", "Type a sentence: there is nothing to read yet.");
-    const next = (change) => Live.softmax(page.model.forward(ids, { change, lastOnly: true }), page.temperature);
     if (all.length > MOST) return say("finding", `This small form reads ${MOST} tokens; the live page reads more.`);
-    const [was, is] = [next({}), next(page.change)], [first, now] = [was, is].map(largest);
+    const is = Live.softmax(page.run.logits[ids.length - 1], page.temperature);
+    const was = name === "as trained" ? is : Live.softmax(page.model.forward(ids, { lastOnly: true }), page.temperature);
+    const [first, now] = [was, is].map(largest);
     const told = (shares, best) => `${quoted(page, best)}, ${percent(shares[best])}`;
     say("finding", name === "as trained" ? `Most likely next: ${told(was, first)}.`
       : is.every((share, id) => Math.abs(share - was[id]) < 1e-4) ? `${name}: still ${told(is, now)}. Only distances count.`
@@ -77,7 +78,7 @@
     }
     page.writing = false;
     $("write").textContent = "Write";
-    if (page.run.ids.length < MOST) return show();
+    if (!(page.run?.ids.length >= MOST)) return show(); // no run: the visitor has emptied the box
     say("finding", `This small form stops at ${MOST} tokens. Shorten the sentence, or go on in the live page.`);
   }
 
@@ -86,9 +87,7 @@
   })));
   $("text").addEventListener("input", () => { page.writing = false; show(); });
   $("write").onclick = () => { if (page.writing) page.writing = false; else write(); };
-  addEventListener("resize", draw);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  new MutationObserver(draw).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
+  whenTheLookChanges(draw);
   [page.change] = CHANGES["as trained"];
   show();
   if (!matchMedia("(prefers-reduced-motion: reduce)").matches) write(); // three seconds of it
