@@ -2,18 +2,27 @@
 
 Runs alternate between the models, so that a machine that slows down slows all; medians are compared, and a sample
 during which other processes were busy is dropped. All must produce the same greedy tokens before anything is timed
-(those with smaller weights excepted). Absolute figures depend on the machine, ratios much less. Memory is that of
-a process of its own that makes one model and decodes; a prepared model's peak has the original beside the copy.
+(those with smaller weights excepted). What is compiled is left out where there is no C++ compiler. Absolute figures
+depend on the machine, ratios much less. Memory is that of a process of its own that makes one model and decodes; a
+prepared model's peak has the original beside the copy.
+
+The C program of llama2.c reads the same weights, and its own clock counts; build it from a checkout of
+https://github.com/karpathy/llama2.c, then: make bench ARGS="--c ../llama2.c/run"
+    gcc -Ofast -march=native -fopenmp run.c -lm -o run
 """
 
 import argparse
 import gc
 import os
+import platform
 import re
 import resource
+import shutil
 import statistics
+import struct
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -29,13 +38,14 @@ from helpers.fast_decode import prepare_for_decoding
 from helpers.generate import generate
 from helpers.model import PRESETS, Llama, count_parameters
 
+BIG = replace(PRESETS["smollm2-135m"], rope_theta=10_000.0)  # the base that is written into the C program
 SHAPES = {
     "15M": replace(
-        PRESETS["smollm2-135m"], vocab_size=32_000, dim=288, n_layers=6, n_heads=6, n_kv_heads=6, hidden_dim=768,
-        head_dim=48, tie_embeddings=True,
+        BIG, vocab_size=32_000, dim=288, n_layers=6, n_heads=6, n_kv_heads=6, hidden_dim=768, head_dim=48,
     ),
-    "135M": PRESETS["smollm2-135m"],
+    "135M": BIG,
 }  # fmt: skip
+CAN_COMPILE = shutil.which(os.environ.get("CXX", "g++")) is not None
 
 
 def make_pair(config, device):
@@ -57,11 +67,14 @@ def busy_elsewhere():
     except (OSError, ValueError):
         return None
     idle = fields[3] + fields[4]
-    return (sum(fields) - idle) / os.sysconf("SC_CLK_TCK") - time.process_time()
+    return (sum(fields) - idle) / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])  # ours, and of what we started
 
 
 def alternate(works, repeats, device):
-    """Median and spread of the seconds of each work, run in turn, and how many samples were dropped."""
+    """Median and spread of the seconds of each work, run in turn, and how many samples were dropped.
+
+    A work that returns a number has measured its seconds itself.
+    """
     seconds, dropped = {name: [] for name in works}, 0
     for round_ in range(3 * repeats + 1):
         for name, work in works.items():
@@ -70,10 +83,13 @@ def alternate(works, repeats, device):
             gc.collect()
             others = busy_elsewhere()
             start = time.perf_counter()
-            work()
+            own = work()
             wait_for(device)
-            taken = time.perf_counter() - start
-            disturbed = others is not None and busy_elsewhere() - others > 0.1 * taken + 0.02  # the clock ticks in 0.01
+            elapsed = time.perf_counter() - start
+            taken = own if isinstance(own, float) else elapsed
+            disturbed = (
+                others is not None and busy_elsewhere() - others > 0.1 * elapsed + 0.02
+            )  # the clock ticks in 0.01
             dropped += bool(round_ and disturbed)
             if round_ and not disturbed:  # the first round warms up
                 seconds[name].append(taken)
@@ -82,6 +98,13 @@ def alternate(works, repeats, device):
             "other processes were busy all the time: nothing could be measured. Run this when the machine is idle."
         )
     return {name: (statistics.median(s), min(s), max(s)) for name, s in seconds.items()}, dropped
+
+
+def processor():
+    try:
+        return re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())[1]
+    except (OSError, TypeError):
+        return platform.processor()
 
 
 def limits(device):
@@ -116,25 +139,72 @@ def training_step(model, optimizer, batch):
     optimizer.step()
 
 
-def compiled(model):
-    """The same model, its one-token steps through torch.compile; a prompt and the guards run as they are."""
-    plain, quick = model.forward, torch.compile(model.forward, dynamic=True)
-    model.check_call = torch.compiler.disable(model.check_call)
-    model.forward = lambda tokens, *rest, **named: (quick if tokens.shape[1] == 1 else plain)(tokens, *rest, **named)
-    return model
+def at_medium(work):
+    """The same work, float32 products in bfloat16 where the processor has such instructions."""
+
+    def run():
+        torch.set_float32_matmul_precision("medium")
+        work()
+        torch.set_float32_matmul_precision("highest")
+
+    return run
 
 
-def jobs_of(name, config, device, new, compile_too):
-    """(work, tokens, {who: function}) for one shape; the first of each is transformers."""
+def write_for_c(model, folder):
+    """The model in llama2.c's first format, and a tokenizer whose piece i is " i"."""
+    config, weights = model.config, dict(model.named_parameters())
+    sizes = [config.dim, config.hidden_dim, config.n_layers, config.n_heads, config.n_kv_heads, config.vocab_size]
+    with open(folder / "model.bin", "wb") as file:
+        file.write(struct.pack("7i", *sizes, config.max_seq_len))
+        file.write(weights["tok_embeddings.weight"].detach().numpy().tobytes())
+        for part in C_ORDER:
+            for layer in range(config.n_layers):
+                weight = weights[f"layers.{layer}.{part}.weight"].detach()
+                if part.endswith(("q_proj", "k_proj")):  # their pairs are (0, 1), (2, 3), ...: interleaved
+                    weight = weight.unflatten(0, (-1, 2, config.head_dim // 2)).transpose(1, 2).flatten(0, 2)
+                file.write(weight.numpy().tobytes())
+        file.write(weights["final_norm.weight"].detach().numpy().tobytes())
+        file.write(bytes(4 * config.max_seq_len * config.head_dim))  # a table of angles, which it skips
+    pieces = [f" {i}".encode() for i in range(config.vocab_size)]
+    table = b"".join(struct.pack("fi", 0.0, len(piece)) + piece for piece in pieces)
+    (folder / "tokenizer.bin").write_bytes(struct.pack("i", max(map(len, pieces))) + table)
+
+
+C_ORDER = [
+    "attention_norm", "attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj", "ffn_norm",
+    "feed_forward.gate_proj", "feed_forward.down_proj", "feed_forward.up_proj",
+]  # fmt: skip
+
+
+def decode_in_c(program, folder, new):
+    """The tokens that the C program writes after token 1, and its seconds for `new` of them, by its own clock."""
+    files = [folder / "model.bin", "-z", folder / "tokenizer.bin"]
+    done = subprocess.run([program, *files, "-t", "0", "-n", str(new)], check=True, capture_output=True, text=True)
+    return [int(piece) for piece in done.stdout.split()], new / float(done.stderr.split("tok/s:")[1])
+
+
+def jobs_of(name, config, device, new, in_c):
+    """(work, tokens, {who: function}) for one shape; the first of each is transformers.
+
+    in_c: the C program and a folder for its files, or None.
+    """
     ours, theirs = make_pair(config, device)
     draw = torch.Generator().manual_seed(0)
     prompt = torch.randint(config.vocab_size, (1, 32), generator=draw).to(device)
     prepared = prepare_for_decoding(ours)
-    quick = {"ours, prepared and compiled": compiled(prepare_for_decoding(ours))} if compile_too else {}
+    quick = {"ours, prepared": prepared}
+    if CAN_COMPILE:
+        quick["ours, prepared and compiled"] = prepare_for_decoding(ours, compiled=True)
     expected = decode(theirs, prompt, 16)
-    for model in (ours, prepared, *quick.values()):
+    for model in (ours, *quick.values()):
         if not torch.equal(decode(model, prompt, 16), expected):
             sys.exit(f"{name}: the models write different text; nothing was timed.")
+    c_program = {}
+    if in_c:
+        write_for_c(ours, in_c[1])
+        if decode_in_c(*in_c, 17)[0] != generate(ours, [[1]], 16)[0][1:]:
+            sys.exit(f"{name}: the C program writes other text; nothing was timed.")
+        c_program["llama2.c"] = lambda: decode_in_c(*in_c, 32 + new)[1] * new / (32 + new)
     yield (
         f"decode {new} after 32",
         new,
@@ -142,14 +212,14 @@ def jobs_of(name, config, device, new, compile_too):
             "transformers": lambda: decode(theirs, prompt, new),
             "transformers, static cache": lambda: decode(theirs, prompt, new, cache_implementation="static"),
             "ours": lambda: decode(ours, prompt, new),
-            "ours, prepared": lambda: decode(prepared, prompt, new),
             **{who: lambda model=model: decode(model, prompt, new) for who, model in quick.items()},
+            **c_program,
         },
     )
     quick.clear()
     small = {f"ours, {weights} weights": prepare_for_decoding(ours, weights) for weights in ("bfloat16", "int8")}
-    if compile_too:
-        small["ours, int8 weights and compiled"] = compiled(prepare_for_decoding(ours, "int8"))
+    for weights in ("bfloat16", "int8") if CAN_COMPILE else ():
+        small[f"ours, {weights} weights, compiled"] = prepare_for_decoding(ours, weights, compiled=True)
     yield (
         f"decode {new} after 32, smaller weights",
         new,
@@ -167,6 +237,8 @@ def jobs_of(name, config, device, new, compile_too):
             "transformers": lambda: prefill(theirs, long),
             "ours": lambda: prefill(ours, long),
             "ours, prepared": lambda: prefill(prepared, long),
+            "transformers, medium precision": at_medium(lambda: prefill(theirs, long)),
+            "ours, medium precision": at_medium(lambda: prefill(ours, long)),
         },
     )
     batch = torch.randint(config.vocab_size, (8 if name == "15M" else 1, 257), generator=draw).to(device)
@@ -179,14 +251,16 @@ def jobs_of(name, config, device, new, compile_too):
             "transformers": lambda: training_step(theirs, plain[theirs], batch),
             "ours": lambda: training_step(ours, plain[ours], batch),
             "ours, fused AdamW": lambda: training_step(ours, fused, batch),
+            "transformers, medium precision": at_medium(lambda: training_step(theirs, plain[theirs], batch)),
+            "ours, fused AdamW, medium precision": at_medium(lambda: training_step(ours, fused, batch)),
         },
     )
 
 
-def rows_of(name, config, device, new, repeats, bandwidth, compile_too):
+def rows_of(name, config, device, new, repeats, bandwidth, in_c):
     """Table rows for one shape: ratios first."""
     bytes_per_token = 4 * count_parameters(config)
-    for work, tokens, runs in jobs_of(name, config, device, new, compile_too):
+    for work, tokens, runs in jobs_of(name, config, device, new, in_c):
         times, dropped = alternate(runs, repeats, device)
         reference = times["transformers"][0]
         for who, (middle, low, high) in times.items():
@@ -220,7 +294,7 @@ def main():
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--new", type=int, default=64, help="tokens to decode")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--compile", action="store_true", help="torch.compile as well (a C++ compiler and minutes)")
+    parser.add_argument("--c", type=Path, metavar="RUN", help="llama2.c's program, built as said above in this file")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.md", help="the table goes here")
     parser.add_argument("--memory", nargs=2, metavar=("SHAPE", "WHO"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -230,21 +304,22 @@ def main():
     device = pick_device()
     bandwidth, operations = limits(device)
     lines = [
-        f"{os.cpu_count()} CPU cores, device {device}, torch {torch.__version__}, {torch.get_num_threads()} threads, "
-        f"float32. The machine reads {bandwidth / 1e9:.0f} GB/s and computes {operations / 1e9:.0f} GFLOP/s. Medians "
-        f"of {arguments.repeats} alternating runs; ratio: transformers' time by this one's; roof: bytes read for the "
-        "weights, as a share of what the memory gives; dropped: samples during which other processes were busy.",
+        f"{time.strftime('%d %B %Y')}, {processor()}, {os.cpu_count()} CPU cores, device {device}, torch "
+        f"{torch.__version__}, {torch.get_num_threads()} threads, float32. The machine reads {bandwidth / 1e9:.0f} "
+        f"GB/s and computes {operations / 1e9:.0f} GFLOP/s. Medians of {arguments.repeats} alternating runs; ratio: "
+        "transformers' time by this one's; roof: bytes read for the weights, as a share of what the memory gives; "
+        "dropped: samples during which other processes were busy.",
         "",
         "| shape | work | who | ratio | lowest–highest | token/s | of the roof | dropped |",
         "|---|---|---|---|---|---|---|---|",
     ]
     print("\n".join(lines))
-    for shape in arguments.shapes:
-        for row in rows_of(
-            shape, SHAPES[shape], device, arguments.new, arguments.repeats, bandwidth, arguments.compile
-        ):
-            lines.append(row)
-            print(row, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        in_c = (arguments.c.resolve(), Path(folder)) if arguments.c else None
+        for shape in arguments.shapes:
+            for row in rows_of(shape, SHAPES[shape], device, arguments.new, arguments.repeats, bandwidth, in_c):
+                lines.append(row)
+                print(row, flush=True)
     lines += ["", "| shape | who | memory of the process at the peak [MB] | after writing [MB] |", "|---|---|---|---|"]
     for shape in arguments.shapes:
         for who in ("transformers", "ours", "prepared", "bfloat16", "int8"):

@@ -1,6 +1,7 @@
 """The same model with its weights laid out for steps of one token: joined matrices, all cores, fewer bytes."""
 
 import copy
+import math
 
 import torch
 from torch import nn
@@ -10,17 +11,19 @@ from helpers.model import GroupedQueryAttention, Llama, RMSNorm, SwiGLU, apply_r
 from helpers.relatives import require_plain
 
 
-def prepare_for_decoding(model: Llama, weights: str | None = None) -> Llama:
+def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: bool = False) -> Llama:
     """The same function with its matrices laid out for steps of one token on the CPU.
 
-    Use the result only to generate text. Its matrices are copies; embedding and norms are shared with the model. So
-    prepare again after you have trained, moved or cast the model, and do not move or cast the result. A model on an
+    Use the result only to generate text. Its matrices are copies; the embedding is shared with the model. So prepare
+    again after you have trained, moved or cast the model, and do not move or cast the result. A model on an
     accelerator is returned as it is.
 
     Args:
         model: the LLaMA; it stays as it is.
         weights: None keeps the precision and the results (rounding apart); "bfloat16" takes 2 bytes per weight, "int8"
             1 byte and one scale per output row.
+        compiled: steps of one token run through torch.compile, which joins their small operations into loops. The
+            first step then takes up to some minutes, and an error of torch's if there is no C++ compiler.
 
     Returns:
         a LLaMA of the same config, with the same forward, cache and embedding.
@@ -33,7 +36,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None) -> Llama:
     """
     if weights not in (None, "bfloat16", "int8"):
         raise ValueError(f"weights={weights!r} is not known: use None, 'bfloat16' or 'int8'.")
-    if isinstance(model.lm_head, _SplitLinear | _SmallLinear):
+    if isinstance(model.lm_head, _SplitLinear | _RowLinear):
         raise ValueError("this model is prepared already: pass the one that it was made from.")
     require_plain(model, "prepare_for_decoding", "generate with the model itself")
     first = model.tok_embeddings.weight
@@ -42,16 +45,22 @@ def prepare_for_decoding(model: Llama, weights: str | None = None) -> Llama:
     dtype = getattr(torch, weights) if weights else first.dtype
 
     def linear(*matrices):
-        return _SplitLinear(matrices) if dtype == torch.float32 else _SmallLinear(matrices, dtype)
+        split = dtype == torch.float32 and not compiled
+        return _SplitLinear(matrices) if split else _RowLinear(matrices, dtype)
 
     with torch.no_grad():
         prepared = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})  # shares all weights
         for block in prepared.layers:
             block.attention = _FusedAttention(block.attention, linear)
             block.feed_forward = _FusedSwiGLU(block.feed_forward, linear)
-            if first.dtype == torch.float32:  # in 16 bits the kernel rounds in another order
-                block.attention_norm, block.ffn_norm = map(_FusedNorm, (block.attention_norm, block.ffn_norm))
+            if first.dtype == torch.float32 and not compiled:  # in 16 bits it would round in another order
+                block.attention_norm, block.ffn_norm = map(_LengthNorm, (block.attention_norm, block.ffn_norm))
         prepared.lm_head = linear(model.lm_head.weight)
+    if compiled:
+        prepared.check_call = torch.compiler.disable(prepared.check_call)
+        once = {"realize_opcount_threshold": 2, "realize_reads_threshold": 1}  # a product's input: not for every row
+        whole, step = prepared.forward, torch.compile(prepared.forward, dynamic=True, options=once)
+        prepared.forward = lambda tokens, *rest, **by: (step if tokens.shape[1] == 1 else whole)(tokens, *rest, **by)
     return prepared
 
 
@@ -71,8 +80,8 @@ class _SplitLinear(nn.Module):
         return parts.sum(dim=0).view(*x.shape[:-1], -1)
 
 
-class _SmallLinear(nn.Module):
-    # Fewer bytes per weight: bfloat16, or int8 with one scale per output row.
+class _RowLinear(nn.Module):
+    # A row per output, for fewer bytes per weight (int8 has one scale per row) and for compiling.
     def __init__(self, matrices, dtype):
         super().__init__()
         matrix, scale = torch.cat(matrices), None
@@ -84,23 +93,39 @@ class _SmallLinear(nn.Module):
         self.register_buffer("scale", scale)
 
     def forward(self, x):
-        if self.scale is None:
-            return F.linear(x.to(self.weight.dtype), self.weight).to(x.dtype)
-        if x.numel() > x.shape[-1]:
-            return F.linear(x, self.weight.to(x.dtype)) * self.scale.to(x.dtype)
-        row = x.reshape(1, -1).bfloat16()
-        product = torch._weight_int8pack_mm(row, self.weight, self.scale)  # torch has no public name for it
-        return product.to(x.dtype).view(*x.shape[:-1], -1)
+        if x.numel() > x.shape[-1]:  # many tokens
+            dtype = self.weight.dtype if self.scale is None else x.dtype
+            product = F.linear(x.to(dtype), self.weight.to(dtype))
+        elif torch.compiler.is_compiling():  # becomes a loop that widens each weight when it is read
+            product = (self.weight.to(x.dtype) * x.flatten()).sum(dim=-1)
+        elif self.scale is None:
+            product = _without_onednn(torch.mv, self.weight, x.flatten().to(self.weight.dtype))
+        else:  # torch has no public name for it; it multiplies by the scale, too
+            product = torch._weight_int8pack_mm(x.reshape(1, -1).bfloat16(), self.weight, self.scale)
+            return product.to(x.dtype).view(*x.shape[:-1], -1)
+        product = product.to(x.dtype).view(*x.shape[:-1], -1)
+        return product if self.scale is None else product * self.scale.to(x.dtype)
 
 
-class _FusedNorm(RMSNorm):
-    # PyTorch's own norm: one call instead of six.
+def _without_onednn(work, *tensors):
+    # For one bfloat16 vector oneDNN takes twice as long as PyTorch's own loop.
+    enabled, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, False
+    try:
+        return work(*tensors)
+    finally:
+        torch.backends.mkldnn.enabled = enabled
+
+
+class _LengthNorm(RMSNorm):
+    # The root mean square is the length over sqrt(D); hypot adds eps inside the root. Four calls instead of eight.
     def __init__(self, norm):
         nn.Module.__init__(self)
-        self.eps, self.weight = norm.eps, norm.weight
+        root = math.sqrt(len(norm.weight))
+        self.register_buffer("floor", torch.tensor(math.sqrt(norm.eps) * root))
+        self.register_buffer("gain", norm.weight * root)
 
     def forward(self, x):
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return x / torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self.floor) * self.gain
 
 
 class _FusedAttention(GroupedQueryAttention):

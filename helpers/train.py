@@ -72,10 +72,9 @@ def train(
             losses.append(_step(model, optimizer, inputs.to(device), targets.to(device)))
         if keep is not None and len(losses) % every == 0:
             state = {"run": run, "losses": losses, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save(
-                state, keep.with_name(f".{keep.name}.part")
-            )  # written beside and renamed, so that it is never half a file
-            os.replace(keep.with_name(f".{keep.name}.part"), keep)
+            part = keep.with_name(f".{keep.name}.part")  # written beside and renamed: never half a file
+            torch.save(state, part)
+            os.replace(part, keep)
         report(len(losses), losses[-1])
     model.eval()
     return losses

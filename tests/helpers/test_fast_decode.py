@@ -1,5 +1,7 @@
 """The layout for one-token steps: the same function, or with fewer bytes per weight nearly the same."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -42,7 +44,7 @@ def test_a_prepared_model_cuts_the_matrices_and_shares_the_rest(model):
     assert prepared.layers[0].attention.qkv_proj.blocks.shape == (2, 16, 64)  # 4 query and 2 * 2 other heads of 8
     assert prepared.layers[0].feed_forward.down_proj.blocks.shape == (3, 16, 32)
     assert prepared.tok_embeddings.weight is model.tok_embeddings.weight
-    assert prepared.layers[1].ffn_norm.weight is model.layers[1].ffn_norm.weight
+    assert prepared.final_norm.weight is model.final_norm.weight
 
 
 @pytest.mark.parametrize(("weights", "bytes_each"), [("bfloat16", 2), ("int8", 1)])
@@ -83,6 +85,29 @@ def test_a_prepared_model_keeps_another_precision(dtype, model, tokens):
     prepared = prepare_for_decoding(model)
     assert prepared.lm_head.weight.dtype == dtype
     assert_agree(in_steps(prepared, tokens, [1] * 16), in_steps(model, tokens, [1] * 16), 0.05)
+
+
+@pytest.mark.parametrize("length", [0, 1e-4, 1.0, 1e6])
+def test_the_norm_by_length_is_the_same_function(length, model):
+    norm = model.layers[0].attention_norm
+    norm.weight.data.uniform_(0.5, 2)
+    x = length * torch.randn(2, 3, 32)
+    assert_agree(prepare_for_decoding(model).layers[0].attention_norm(x), norm(x))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("weights", [None, "bfloat16", "int8"])
+def test_compiled_steps_are_the_same_function(weights, model, tokens):
+    compiled, plain = prepare_for_decoding(model, weights, compiled=True), prepare_for_decoding(model, weights)
+    tolerance = 1e-5 if weights is None else 0.05  # compiled steps keep the vector in float32
+    for sizes in ([1] * 16, [5, 1, 1, 9]):
+        assert_agree(in_steps(compiled, tokens[:1], sizes), in_steps(plain, tokens[:1], sizes), tolerance)
+    ragged = [[5, 9, 2, 40, 7], [11], [3, 3, 60]]
+    assert weights or generate(compiled, ragged, 8) == generate(model, ragged, 8)
+    with pytest.raises(ValueError, match="prepared already"):
+        prepare_for_decoding(compiled)
 
 
 def test_elsewhere_than_on_the_cpu_the_model_itself_comes_back(model):
