@@ -45,7 +45,7 @@ SHAPES = {
     ),
     "135M": BIG,
 }  # fmt: skip
-CAN_COMPILE = shutil.which(os.environ.get("CXX", "g++")) is not None
+CAN_COMPILE = shutil.which(os.environ.get("CXX", "g++")) is not None and " " not in torch.__path__[0]
 
 
 def make_pair(config, device):
@@ -90,9 +90,8 @@ def alternate(works, repeats, device):
             wait_for(device)
             elapsed = time.perf_counter() - start
             taken = own if isinstance(own, float) else elapsed
-            disturbed = (
-                others is not None and busy_elsewhere() - others > 0.1 * elapsed + 0.02
-            )  # the clock ticks in 0.01
+            busy = 0 if others is None else busy_elsewhere() - others
+            disturbed = busy > 0.1 * elapsed + 0.02  # the clock ticks in 0.01
             dropped += bool(round_ and disturbed)
             if round_ and not disturbed:  # the first round warms up
                 seconds[name].append(taken)

@@ -29,7 +29,8 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: boo
         a LLaMA of the same config, with the same forward, cache and embedding.
 
     Raises:
-        ValueError: if weights is another word, the model is prepared already, or a relative.
+        ValueError: if weights is another word, the model is prepared already, or a relative; or if it is to be
+            compiled and the path to torch has a space.
 
     Source:
         int8 with a scale per row: LLM.int8, arXiv 2208.07339, section 2; notebook 07.
@@ -39,6 +40,11 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: boo
     if isinstance(model.lm_head, _SplitLinear | _RowLinear):
         raise ValueError("this model is prepared already: pass the one that it was made from.")
     require_plain(model, "prepare_for_decoding", "generate with the model itself")
+    if compiled and " " in torch.__path__[0]:
+        raise ValueError(
+            f"torch is in {torch.__path__[0]!r}: torch.compile cannot link where a path has a space. Move it, or "
+            "leave out compiled=True."
+        )
     first = model.tok_embeddings.weight
     if first.device.type != "cpu":
         return model  # an accelerator already uses all of its cores for a single vector

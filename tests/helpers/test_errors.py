@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from queue import Empty
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -133,6 +134,11 @@ def config(**change):
 
 def scaled(kind, **change):
     return config(rope_scaling={"type": kind, "factor": 2.0} | change)
+
+
+def compile_beside_a_space():
+    with mock.patch.object(torch, "__path__", ["/a course/torch"]):
+        prepare_for_decoding(model(), compiled=True)
 
 
 def write(tokens=TOKENS, n=1, **settings):
@@ -384,6 +390,7 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
         (lambda at: write([["the"]]), "a prompt holds 'the', no token id: encode text with"),
         (lambda at: prepare_for_decoding(model(), "int4"), "'int4' … use None, 'bfloat16' or 'int8'"),
         (lambda at: prepare_for_decoding(prepare_for_decoding(model())), "is prepared already: pass the one that it"),
+        (lambda at: compile_beside_a_space(), "'/a course/torch': … cannot link where a path has a space. Move it, or"),
     ],
     "train": [
         (lambda at: run(seed=None), "seed=None must be a whole number"),
