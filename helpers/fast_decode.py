@@ -40,14 +40,14 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: boo
     if isinstance(model.lm_head, _SplitLinear | _RowLinear):
         raise ValueError("this model is prepared already: pass the one that it was made from.")
     require_plain(model, "prepare_for_decoding", "generate with the model itself")
+    first = model.tok_embeddings.weight
+    if first.device.type != "cpu":
+        return model  # an accelerator already uses all of its cores for a single vector
     if compiled and " " in torch.__path__[0]:
         raise ValueError(
             f"torch is in {torch.__path__[0]!r}: torch.compile cannot link where a path has a space. Move it, or "
             "leave out compiled=True."
         )
-    first = model.tok_embeddings.weight
-    if first.device.type != "cpu":
-        return model  # an accelerator already uses all of its cores for a single vector
     dtype = getattr(torch, weights) if weights else first.dtype
 
     def linear(*matrices):
@@ -105,7 +105,7 @@ class _RowLinear(nn.Module):
         elif torch.compiler.is_compiling():  # becomes a loop that widens each weight when it is read
             product = (self.weight.to(x.dtype) * x.flatten()).sum(dim=-1)
         elif self.scale is None:
-            product = _without_onednn(torch.mv, self.weight, x.flatten().to(self.weight.dtype))
+            product = _matrix_vector(self.weight, x.flatten().to(self.weight.dtype))
         else:  # torch has no public name for it; it multiplies by the scale, too
             product = torch._weight_int8pack_mm(x.reshape(1, -1).bfloat16(), self.weight, self.scale)
             return product.to(x.dtype).view(*x.shape[:-1], -1)
@@ -113,11 +113,11 @@ class _RowLinear(nn.Module):
         return product if self.scale is None else product * self.scale.to(x.dtype)
 
 
-def _without_onednn(work, *tensors):
+def _matrix_vector(matrix, vector):
     # For one bfloat16 vector oneDNN takes twice as long as PyTorch's own loop.
     enabled, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, False
     try:
-        return work(*tensors)
+        return torch.mv(matrix, vector)
     finally:
         torch.backends.mkldnn.enabled = enabled
 
