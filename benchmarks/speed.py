@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -111,11 +112,10 @@ def processor():
 
 def limits(device):
     """What this machine reads from memory [byte/s] and computes [FLOP/s], in float32."""
-    wide, row = torch.rand(2, 4096, 8192, device=device), torch.rand(2, 1, 4096, device=device)
-    square = torch.rand(1024, 1024, device=device)
-    works = {"read": lambda: [row @ wide for _ in range(5)], "compute": lambda: [square @ square for _ in range(5)]}
+    bulk, square = torch.rand(2**26, device=device), torch.rand(1024, 1024, device=device)
+    works = {"read": lambda: [bulk.sum() for _ in range(5)], "compute": lambda: [square @ square for _ in range(5)]}
     times, _ = alternate(works, 7, device)
-    return 5 * 4 * wide.numel() / times["read"][1], 5 * 2 * 1024**3 / times["compute"][1]  # the fastest run
+    return 5 * 4 * bulk.numel() / times["read"][1], 5 * 2 * 1024**3 / times["compute"][1]  # the fastest run
 
 
 def decode(model, prompt, new, **settings):
@@ -234,19 +234,15 @@ def jobs_of(name, config, device, new, in_c):
         },
     )
     small.clear()
-    n_prompts = 8 if name == "15M" else 1  # a sample takes a quarter of a second or more
-    long = torch.randint(config.vocab_size, (n_prompts, 1, 256), generator=draw).to(device)
-    yield (
-        "prefill 256",
-        256 * n_prompts,
-        {
-            "transformers": lambda: prefill(theirs, long),
-            "ours": lambda: prefill(ours, long),
-            "ours, prepared": lambda: prefill(prepared, long),
-            "transformers, medium precision": at_medium(lambda: prefill(theirs, long)),
-            "ours, medium precision": at_medium(lambda: prefill(ours, long)),
-        },
-    )
+    n_tokens = 8 * 256 if name == "15M" else 256  # a sample takes a quarter of a second or more
+    for length in (32, 256):
+        prompts = torch.randint(config.vocab_size, (n_tokens // length, 1, length), generator=draw).to(device)
+        readers = {"transformers": theirs, "ours": ours, "ours, prepared": prepared}
+        works = {who: partial(prefill, model, prompts) for who, model in readers.items()}
+        if length == 256:
+            works["transformers, medium precision"] = at_medium(works["transformers"])
+            works["ours, medium precision"] = at_medium(works["ours"])
+        yield f"prefill {length}", n_tokens, works
     batch = torch.randint(config.vocab_size, (8 if name == "15M" else 1, 257), generator=draw).to(device)
     plain = {model: torch.optim.AdamW(model.parameters(), lr=1e-5) for model in (theirs, ours)}
     fused = torch.optim.AdamW(ours.parameters(), lr=1e-5, fused=True)

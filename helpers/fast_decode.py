@@ -37,7 +37,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: boo
     """
     if weights not in (None, "bfloat16", "int8"):
         raise ValueError(f"weights={weights!r} is not known: use None, 'bfloat16' or 'int8'.")
-    if isinstance(model.lm_head, _SplitLinear | _RowLinear):
+    if isinstance(model.lm_head, _StripLinear | _RowLinear):
         raise ValueError("this model is prepared already: pass the one that it was made from.")
     require_plain(model, "prepare_for_decoding", "generate with the model itself")
     first = model.tok_embeddings.weight
@@ -51,8 +51,8 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: boo
     dtype = getattr(torch, weights) if weights else first.dtype
 
     def linear(*matrices):
-        split = dtype == torch.float32 and not compiled
-        return _SplitLinear(matrices) if split else _RowLinear(matrices, dtype)
+        strips = dtype == torch.float32 and not compiled and torch.backends.mkl.is_available()
+        return _StripLinear(matrices) if strips else _RowLinear(matrices, dtype)
 
     with torch.no_grad():
         prepared = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})  # shares all weights
@@ -70,20 +70,20 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: boo
     return prepared
 
 
-class _SplitLinear(nn.Module):
-    # PyTorch multiplies a matrix with a single vector on one core. So the matrix, stored (in, out), is cut along `in`
-    # into a block per thread: a batched product gives each block a core, and the parts are added.
+class _StripLinear(nn.Module):
+    # The matrix is stored as MKL reads it: cut into strips of 32 outputs, whose sums stay in a core's registers. A
+    # batched product gives each core its strips, for a single vector too, which PyTorch otherwise leaves to one core.
     def __init__(self, matrices):
         super().__init__()
-        matrix = torch.cat(matrices).T
-        n_blocks = max(n for n in range(1, torch.get_num_threads() + 1) if len(matrix) % n == 0)
-        self.register_buffer("blocks", matrix.contiguous().unflatten(0, (n_blocks, -1)))
+        matrix = torch.cat(matrices)
+        self.n_out = len(matrix)
+        strips = F.pad(matrix, (0, 0, 0, -self.n_out % 32)).unflatten(0, (-1, 32)).transpose(1, 2)
+        self.register_buffer("strips", strips.contiguous())  # (n_strips, in, 32)
 
     def forward(self, x):
-        if x.numel() > x.shape[-1]:  # many tokens: a plain product uses all cores
-            return x @ self.blocks.flatten(0, 1)
-        parts = x.reshape(len(self.blocks), 1, -1) @ self.blocks  # (n_blocks, 1, out)
-        return parts.sum(dim=0).view(*x.shape[:-1], -1)
+        tokens = x.reshape(-1, x.shape[-1])
+        product = torch.bmm(tokens.expand(len(self.strips), -1, -1), self.strips)  # (n_strips, tokens, 32)
+        return product.transpose(0, 1).flatten(1)[:, : self.n_out].view(*x.shape[:-1], -1)
 
 
 class _RowLinear(nn.Module):

@@ -16,17 +16,10 @@ def in_steps(model, tokens, sizes):
     return torch.cat([model(piece, cache) for piece in tokens.split(sizes, dim=1)], dim=1)
 
 
-@pytest.fixture
-def three_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)  # 32 and 48 inputs: cut in 2 and in 3 blocks
-    yield
-    torch.set_num_threads(before)
-
-
+@pytest.mark.parametrize("has_mkl", [True, False])
 @pytest.mark.parametrize("name", TINY_CONFIGS)
-@pytest.mark.usefixtures("three_threads")
-def test_a_prepared_model_is_the_same_function(name, tokens):
+def test_a_prepared_model_is_the_same_function(name, has_mkl, tokens, monkeypatch):
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: has_mkl)
     model = make_model(TINY_CONFIGS[name])
     prepared = prepare_for_decoding(model)
     for n_tokens in (1, 2, 3, 16):  # one token needs no mask, two already do
@@ -38,11 +31,10 @@ def test_a_prepared_model_is_the_same_function(name, tokens):
     assert generate(prepared, ragged, 8) == generate(model, ragged, 8)
 
 
-@pytest.mark.usefixtures("three_threads")
 def test_a_prepared_model_cuts_the_matrices_and_shares_the_rest(model):
     prepared = prepare_for_decoding(model)
-    assert prepared.layers[0].attention.qkv_proj.blocks.shape == (2, 16, 64)  # 4 query and 2 * 2 other heads of 8
-    assert prepared.layers[0].feed_forward.down_proj.blocks.shape == (3, 16, 32)
+    assert prepared.layers[0].attention.qkv_proj.strips.shape == (2, 32, 32)  # 4 query and 2 * 2 other heads of 8
+    assert prepared.lm_head.strips.shape == (2, 32, 32)
     assert prepared.tok_embeddings.weight is model.tok_embeddings.weight
     assert prepared.final_norm.weight is model.final_norm.weight
 
