@@ -75,15 +75,15 @@ class _StripLinear(nn.Module):
     # batched product gives each core its strips, for a single vector too, which PyTorch otherwise leaves to one core.
     def __init__(self, matrices):
         super().__init__()
-        matrix = torch.cat(matrices)
-        self.n_out = len(matrix)
-        strips = F.pad(matrix, (0, 0, 0, -self.n_out % 32)).unflatten(0, (-1, 32)).transpose(1, 2)
+        self.n_out = sum(map(len, matrices))
+        padding = matrices[0].new_zeros(-self.n_out % 32, matrices[0].shape[1])
+        strips = torch.cat((*matrices, padding)).unflatten(0, (-1, 32)).transpose(1, 2)
         self.register_buffer("strips", strips.contiguous())  # (n_strips, in, 32)
 
     def forward(self, x):
         tokens = x.reshape(-1, x.shape[-1])
         product = torch.bmm(tokens.expand(len(self.strips), -1, -1), self.strips)  # (n_strips, tokens, 32)
-        return product.transpose(0, 1).flatten(1)[:, : self.n_out].view(*x.shape[:-1], -1)
+        return product.transpose(0, 1).reshape(*x.shape[:-1], -1)[..., : self.n_out]
 
 
 class _RowLinear(nn.Module):
