@@ -13,7 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import explorers  # benchmarks/explorers.py, beside this file
+import explorers  # benchmarks/explorers.py, beside this file, as is speed.py
+from speed import processor
 
 ROOT = Path(__file__).parent.parent
 
@@ -60,7 +61,8 @@ def report(quick):
     """The lines of the page."""
     yield "# What the course costs"
     yield ""
-    yield f"`python benchmarks/costs.py` on {os.cpu_count()} CPU cores with nothing else running."
+    machine = f"{time.strftime('%d %B %Y')}, {processor()}, {os.cpu_count()} CPU cores"
+    yield f"`python benchmarks/costs.py`, {machine}, with nothing else running."
     if not quick:
         seconds, size = installation()
         yield f"Installing into an empty environment: {seconds:.0f} s, {size:.1f} GB."

@@ -295,7 +295,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--new", type=int, default=64, help="tokens to decode")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--c", type=Path, metavar="RUN", help="llama2.c's program, built as said above in this file")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.md", help="the table goes here")
     parser.add_argument("--memory", nargs=2, metavar=("SHAPE", "WHO"), help=argparse.SUPPRESS)
