@@ -2,7 +2,7 @@
 
 Small models, each trained from scratch for a given time, several seeds, judged in bits per byte on the held-out tenth
 of the Python reference. Nothing else should run. Run: python benchmarks/training.py helpers/assets/training.json
-(about 45 minutes; --scale 0.05 --seeds 1 for a try). A table for reading is written beside it, with the ending .md; a
+(about half an hour; --scale 0.05 --seeds 1 for a try). A table for reading is written beside it, with the ending .md; a
 row that stands in the file already is kept, so a run can be stopped and continued.
 """
 
@@ -37,21 +37,18 @@ PLAN = [  # size, text, seconds
     *[(size, "reference", 60) for size in SIZES],
     ("middle", "with docstrings", 180),
     ("middle", "reference", 180),
-    ("small", "with repeats", 60),
-    ("small", "with repeats", 180),
-    ("middle", "with repeats and docstrings", 180),
 ]
 
 
 def texts(kind):
     """The reference without its last tenth, the last tenth, and more text to train on."""
-    text, held_out = held_out_split(reference_text(unique="repeats" not in kind))
+    text, held_out = held_out_split(reference_text())
     return text, held_out, "\n\n" + library_docstrings() if "docstrings" in kind else ""
 
 
-def baselines(kind):
+def baselines():
     """What compressors need for the held-out text [bits per byte]."""
-    seen, judged, _ = (part.encode() for part in texts(kind))
+    seen, judged, _ = (part.encode() for part in texts("reference"))
     more = len(lzma.compress(seen + judged, preset=9)) - len(lzma.compress(seen, preset=9))
     bits = {
         "gzip": 8 * len(gzip.compress(judged)) / len(judged),
@@ -89,17 +86,15 @@ def measure(size, kind, seconds, seed, pace):
 
 NOTE = """
 Made by `benchmarks/training.py`: means over the seeds, bits per byte. "With docstrings": the library's docstrings are
-trained on as well. "With repeats": paragraphs that stand in several topics are kept, so that much of the held-out text
-was read in training; do not compare these rows with the others.
+trained on as well. Compressors need {baselines}.
 """
 
 
 def as_table(content):
     """The rows as Markdown: mean and spread over the seeds."""
-    lines = [f"# Bits per byte after training\n\n{content['machine']}\n{NOTE}"]
-    for kind, bits in content["baselines"].items():
-        lines.append(f"- {kind}: " + ", ".join(f"{name} {value:.2f}" for name, value in bits.items()))
-    lines += ["\n| parameters | text | asked [s] | took [s] | steps | held-out | lowest–highest | training text |"]
+    baselines = ", ".join(f"{name} {value:.2f}" for name, value in content["baselines"].items())
+    lines = [f"# Bits per byte after training\n\n{content['machine']}\n{NOTE.format(baselines=baselines)}"]
+    lines += ["| parameters | text | asked [s] | took [s] | steps | held-out | lowest–highest | training text |"]
     lines += ["|---|---|---|---|---|---|---|---|"]
     for key in dict.fromkeys((row["size"], row["text"], row["seconds"]) for row in content["rows"]):
         rows = [row for row in content["rows"] if (row["size"], row["text"], row["seconds"]) == key]
@@ -124,7 +119,7 @@ def main():
     content = {"machine": machine + f"torch {torch.__version__}.", "baselines": {}, "rows": []}
     if out.exists():
         content["rows"] = json.loads(out.read_text(encoding="utf-8"))["rows"]
-    content["baselines"] = {kind: baselines(kind) for kind in ("reference", "with repeats")}
+    content["baselines"] = baselines()
     paces = {size: seconds_per_step(size) for size in SIZES}
     print({size: f"{1000 * pace:.0f} ms per step" for size, pace in paces.items()}, flush=True)
     done = {(row["size"], row["text"], row["seconds"], row["seed"]) for row in content["rows"]}
