@@ -5,7 +5,6 @@ Nothing else should run meanwhile; about five minutes. Writes benchmarks/costs.m
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import time
 from pathlib import Path
 
 import explorers  # benchmarks/explorers.py, beside this file, as is speed.py
-from speed import processor
+from speed import machine
 
 ROOT = Path(__file__).parent.parent
 
@@ -61,8 +60,7 @@ def report(quick):
     """The lines of the page."""
     yield "# What the course costs"
     yield ""
-    machine = f"{time.strftime('%d %B %Y')}, {processor()}, {os.cpu_count()} CPU cores"
-    yield f"`python benchmarks/costs.py`, {machine}, with nothing else running."
+    yield f"`python benchmarks/costs.py`, {machine()}, with nothing else running."
     if not quick:
         seconds, size = installation()
         yield f"Installing into an empty environment: {seconds:.0f} s, {size:.1f} GB."

@@ -103,11 +103,13 @@ def alternate(works, repeats, device):
     return {name: (statistics.median(s), min(s), max(s)) for name, s in seconds.items()}, dropped
 
 
-def processor():
+def machine():
+    """The day, the processor and its cores: how each page of results begins."""
     try:
-        return re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())[1]
+        processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())[1]
     except (OSError, TypeError):
-        return platform.processor()
+        processor = platform.processor()
+    return f"{time.strftime('%d %B %Y')}, {processor}, {os.cpu_count()} CPU cores"
 
 
 def limits(device):
@@ -235,9 +237,9 @@ def jobs_of(name, config, device, new, in_c):
     )
     small.clear()
     n_tokens = 8 * 256 if name == "15M" else 256  # a sample takes a quarter of a second or more
+    readers = {"transformers": theirs, "ours": ours, "ours, prepared": prepared}
     for length in (32, 256):
         prompts = torch.randint(config.vocab_size, (n_tokens // length, 1, length), generator=draw).to(device)
-        readers = {"transformers": theirs, "ours": ours, "ours, prepared": prepared}
         works = {who: partial(prefill, model, prompts) for who, model in readers.items()}
         if length == 256:
             works["transformers, medium precision"] = at_medium(works["transformers"])
@@ -306,11 +308,10 @@ def main():
     device = pick_device()
     bandwidth, operations = limits(device)
     lines = [
-        f"{time.strftime('%d %B %Y')}, {processor()}, {os.cpu_count()} CPU cores, device {device}, torch "
-        f"{torch.__version__}, {torch.get_num_threads()} threads, float32. The machine reads {bandwidth / 1e9:.0f} "
-        f"GB/s and computes {operations / 1e9:.0f} GFLOP/s. Medians of {arguments.repeats} alternating runs; ratio: "
-        "transformers' time by this one's; roof: bytes read for the weights, as a share of what the memory gives; "
-        "dropped: samples during which other processes were busy.",
+        f"{machine()}, device {device}, torch {torch.__version__}, {torch.get_num_threads()} threads, float32. The "
+        f"machine reads {bandwidth / 1e9:.0f} GB/s and computes {operations / 1e9:.0f} GFLOP/s. Medians of "
+        f"{arguments.repeats} alternating runs; ratio: transformers' time by this one's; roof: bytes read for the "
+        "weights, as a share of what the memory gives; dropped: samples during which other processes were busy.",
         "",
         "| shape | work | who | ratio | lowest–highest | token/s | of the roof | dropped |",
         "|---|---|---|---|---|---|---|---|",

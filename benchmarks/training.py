@@ -10,7 +10,6 @@ import argparse
 import gzip
 import json
 import lzma
-import os
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -18,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from speed import processor  # benchmarks/speed.py, beside this file
+from speed import machine  # benchmarks/speed.py, beside this file
 
 from helpers.device import pick_device, set_seed
 from helpers.model import Llama, count_parameters
@@ -114,9 +113,8 @@ def main():
     parser.add_argument("--scale", type=float, default=1.0, help="of the training times, for a quick try")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     out, scale, seeds = vars(parser.parse_args()).values()
-    machine = f"{time.strftime('%d %B %Y')}, {processor()}, {os.cpu_count()} CPU cores, "
-    machine += f"{torch.get_num_threads()} threads, device {pick_device()}, "
-    content = {"machine": machine + f"torch {torch.__version__}.", "baselines": {}, "rows": []}
+    settings = f"{torch.get_num_threads()} threads, device {pick_device()}, torch {torch.__version__}"
+    content = {"machine": f"{machine()}, {settings}.", "baselines": {}, "rows": []}
     if out.exists():
         content["rows"] = json.loads(out.read_text(encoding="utf-8"))["rows"]
     content["baselines"] = baselines()

@@ -22,6 +22,7 @@ def test_a_prepared_model_is_the_same_function(name, has_mkl, tokens, monkeypatc
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: has_mkl)
     model = make_model(TINY_CONFIGS[name])
     prepared = prepare_for_decoding(model)
+    assert hasattr(prepared.lm_head, "strips") == has_mkl
     for n_tokens in (1, 2, 3, 16):  # one token needs no mask, two already do
         assert_agree(prepared(tokens[:, :n_tokens]), model(tokens[:, :n_tokens]))
     for sizes in ([1] * 16, [5, 1, 1, 9]):
