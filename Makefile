@@ -1,16 +1,19 @@
 # Each verb sets up what it needs. Settings: VENV=folder of the environment, PYTHON=interpreter that makes it,
-# ARGS=more arguments for the tool behind the verb, PIP_ARGS=more arguments for pip.
+# ARGS=more arguments for the tool behind the verb, PIP_ARGS=more arguments for pip, CONSTRAINTS=file with the versions
+# to install (CONSTRAINTS= for none: what an environment already has stays, and what it lacks comes as the newest).
 VENV ?= .venv
 PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
 BIN = $(VENV)/bin
 LEARN = $(VENV)/.llama-notebooks-learn
 DEV = $(VENV)/.llama-notebooks-dev
 SITE = $(VENV)/.llama-notebooks-site
+INSTALL = $(BIN)/python -m pip install --quiet $(CONSTRAINTS:%=--constraint %) $(PIP_ARGS)
 NBVAL = --nbval
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	$(NBVAL) --nbval-current-env --nbval-cell-timeout=1800
 
-.PHONY: help lab setup test test-all test-oldest notebooks student reset grade tiny-llama site slides coverage style bench
+.PHONY: help lab setup test test-all test-oldest constraints notebooks student reset grade tiny-llama site slides coverage style bench
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -31,7 +34,11 @@ test-oldest: ## test-all with the oldest packages that pyproject.toml allows, in
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet uv
 	.venv-oldest/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
-	$(MAKE) test-all VENV=.venv-oldest NBVAL=--nbval-lax ARGS="-W default $(ARGS)" # they warn, and print otherwise
+	$(MAKE) test-all VENV=.venv-oldest CONSTRAINTS= NBVAL=--nbval-lax # they print otherwise
+
+constraints: $(DEV) ## write constraints.txt: the versions that are installed here, after a green make test-all
+	$(BIN)/python -m tools.constraints
+	@touch $(LEARN) $(SITE) $(DEV)
 
 notebooks: $(DEV) ## execute again the notebooks that changed (ARGS="04_gqa": this one; ARGS=--all; ARGS=--help)
 	$(BIN)/python -m tools.notebooks $(ARGS)
@@ -74,17 +81,20 @@ bench: $(DEV) ## measure speed against transformers, and what the course costs; 
 	$(BIN)/python benchmarks/costs.py
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"Python {v[0]}.{v[1]} found, 3.11 to 3.13 needed: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
+	  v < (3, 11) and sys.exit("Python %d.%d found, 3.11 or newer needed: make PYTHON=python3.12 ..." % v); \
+	  v > (3, 13) and print("Python %d.%d is newer than those tested, 3.11 to 3.13. If the installation fails:" % v, \
+	    "make PYTHON=python3.13 ..., or make CONSTRAINTS= ... for the newest packages")'
 	$(PYTHON) -m venv $(VENV) || { rm -f $@; exit 1; }
 
-$(LEARN): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -e .
+$(LEARN): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(INSTALL) -e .
 	@touch $@
 
-$(SITE): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -e '.[site]'
+$(SITE): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(INSTALL) -e '.[site]'
 	@touch $@
 
-$(DEV): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -e '.[dev]'
+$(DEV): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(INSTALL) -e '.[dev]'
 	@touch $@ $(LEARN) $(SITE)

@@ -19,7 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COPIED = (  # what the notebooks need to run, and the page that they link to
-    "helpers", "checks", "pyproject.toml", "environment.yml", "LICENSE", "docs/glossary.md", "tools/lab.py",
+    "helpers", "checks", "pyproject.toml", "constraints.txt", "environment.yml", "LICENSE", "docs/glossary.md",
+    "tools/lab.py",
 )  # fmt: skip
 SAID = "; solutions are at the end"  # in the notebooks' text, and not true of the folder that is handed out
 HANDOUT = Path(__file__).parent / "handout"  # README and Makefile of the folder that is handed out
