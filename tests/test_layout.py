@@ -8,9 +8,13 @@ import sys
 import tokenize
 import tomllib
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 
+import nbformat
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.support.course import ROOT, pages, targets
 
@@ -158,14 +162,85 @@ def test_the_package_docstring_lists_every_helper():
 # ------------------------------------------------------------------------------------- one dependency list
 
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def declared(extra=None):
+    """What pyproject.toml declares for learners and for an extra: {normalised name: its versions}."""
+    found = {}
+    for line in PROJECT["dependencies"] + (PROJECT["optional-dependencies"][extra] if extra else []):
+        needs = Requirement(line)
+        if needs.name == PROJECT["name"]:  # an extra that holds another
+            found |= declared(*needs.extras)
+        else:
+            found[canonicalize_name(needs.name)] = needs.specifier
+    return found
+
+
+def extra_for(path):
+    """The extra on which a file may lean; what learners and classes run may lean on none."""
+    place = path.relative_to(ROOT).as_posix()
+    if re.match(r"(helpers|checks|notebooks)/|tools/(lab|tiny_llama|classroom/\w+)\.py", place):
+        return None
+    return "site" if place.startswith("tools/website/") else "dev"
+
+
+def test_every_package_that_is_imported_is_declared():
+    """Under its own name, not smuggled in by a package that may drop it."""
+    files = [*(path for room in ROOMS.values() for path in room), ROOT / "conftest.py"]
+    imports = {path: packages_of(path) for path in files}
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        code = "\n".join(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code")
+        imports[path] = set(re.findall(r"^ *(?:import|from) (\w+)", code, re.M))
+    ours = ROOMS.keys() | {"conftest"} | {path.stem for path in ROOMS["benchmarks"]} | sys.stdlib_module_names
+    packages, missing = packages_distributions(), set()
+    for path, names in imports.items():
+        for name in names - ours:
+            distributions = {canonicalize_name(package) for package in packages.get(name, [name])}
+            if not distributions & declared(extra_for(path)).keys():
+                missing.add(f"{path.relative_to(ROOT)} imports {name}")
+    assert not missing
+
+
 def test_conda_users_get_what_a_learner_needs():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     conda = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
-    assert conda["name"] == project["name"] == "llama-notebooks"
+    assert conda["name"] == PROJECT["name"] == "llama-notebooks"
     pip = next(entry["pip"] for entry in conda["dependencies"] if isinstance(entry, dict))
-    assert pip == [*project["dependencies"], "-e ."]
+    assert pip == ["-c constraints.txt", *PROJECT["dependencies"], "-e ."]
     rest = [entry for entry in conda["dependencies"] if isinstance(entry, str)]
-    assert rest == [f"python {project['requires-python']}", "pip"]
+    assert rest == [f"python {PROJECT['requires-python']},<3.14", "pip"]  # conda would take a Python not tested yet
+
+
+def test_constraints_hold_every_declared_package_in_an_allowed_version():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    for name, versions in declared("dev").items():
+        assert pins[name] in versions, name
+    builds = [version for version in pins.values() if "+" in version]  # 2.13.0+cpu is found on one machine only
+    assert not builds
+
+
+@pytest.mark.parametrize("makefile", ["Makefile", "tools/classroom/handout/Makefile"])
+@pytest.mark.parametrize(
+    ("version", "said", "made"),
+    [("3, 10", "3.11 or newer needed", False), ("3, 13", "", True), ("3, 14", "newer than those tested", True)],
+)
+def test_an_old_python_is_refused_and_a_new_one_gets_a_remark(tmp_path, makefile, version, said, made):
+    python, venv = tmp_path / "python", tmp_path / "venv"
+    python.write_text(f"""#!{sys.executable}
+import os, sys
+sys.version_info, (how, what, *rest) = ({version}, 0, "final", 0), sys.argv[1:]
+if how == "-c":
+    exec(what)
+else: # -m venv FOLDER
+    os.makedirs(rest[0] + "/bin")
+""")
+    python.chmod(0o755)
+    command = ["make", "-s", "-f", ROOT / makefile, f"PYTHON={python}", f"VENV={venv}", f"{venv}/bin/python"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert venv.exists() == made, done.stdout + done.stderr
+    assert said in done.stdout + done.stderr
+    assert said or not done.stdout
 
 
 # ------------------------------------------------------------------------------------------------ README

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
-from tqdm.auto import tqdm
 
 from helpers.assets import ASSETS
 from helpers.checkpoint import save_checkpoint
@@ -52,11 +51,15 @@ def main():
     tokenizer = train_tokenizer(text, TINY.vocab_size)
     generator = set_seed(seed)
     model = Llama(TINY).to(pick_device())
-    with tqdm(total=steps, unit="step") as bar:
-        train(
-            model, lambda: encode(without_some_merges(tokenizer, 0.05, generator), text), steps=steps, seed=seed,
-            keep=keep, report=lambda step, loss: (bar.update(step - bar.n), bar.set_postfix(loss=f"{loss:.2f}")),
-        )  # fmt: skip
+
+    def report(step: int, loss: float) -> None:
+        print(f"\rstep {step} of {steps}, loss {loss:5.2f}", end="", flush=True)
+
+    def read() -> torch.Tensor:
+        return encode(without_some_merges(tokenizer, 0.05, generator), text)
+
+    train(model, read, steps=steps, seed=seed, keep=keep, report=report)
+    print()
     command = f"python -m tools.tiny_llama --out {out} {f'--text {own} ' if own else ''}--steps {steps} --seed {seed}"
     card = CARD.read_text(encoding="utf-8").format(
         name=out.name, parameters=count_parameters(TINY), config=TINY, data=f"`{own.name}`" if own else REFERENCE,
