@@ -10,7 +10,9 @@ from torch.nn import functional as F
 from checks.base import (
     BATCH,
     FLOAT16,
+    GRAPH_CUT,
     MEMORY,
+    TYPE_HINTS,
     Case,
     Exercise,
     Wrong,
@@ -21,7 +23,7 @@ from checks.base import (
     not_contiguous,
 )
 from checks.gqa import causal_visible
-from checks.judge import GRAPH_CUT, TYPE_HINTS, check_of
+from checks.judge import check_of
 from checks.rmsnorm import RMS_NORM, WRONG_AXIS, rms_norm
 from checks.rope import ROPE_ANGLES, rope_angles
 from helpers import relatives
