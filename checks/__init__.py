@@ -1,7 +1,7 @@
 """What judges an answer: `from checks import check_rms_norm`, then `check_rms_norm(my_rms_norm)`.
 
 base.py         what an exercise is made of: specification, cases, known mistakes
-judge.py        how an answer is judged, and what a check shows
+judge.py        how an answer is judged: run.py runs it, compare.py compares, explain.py shows the smallest failing case
 rmsnorm.py      notebook 01, and so on: the exercises of one notebook, each with its hints and its check
 rope.py         notebook 02
 swiglu.py       notebook 03

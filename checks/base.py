@@ -13,7 +13,14 @@ import torch
 
 
 class Wrong(Exception):
-    """Why an answer is wrong, the hint, whether to look it up; (yours, expected) and the first place to be shown."""
+    """What is wrong with an answer, and how to help.
+
+    Args:
+        message, hint: what was seen; the mistake, as a question or a fact.
+        look_up: whether a known mistake may explain it.
+        pair: (yours, expected), shown in numbers below the arguments; None: the arguments alone; (): nothing.
+        place: index of the first number that differs.
+    """
 
     def __init__(self, message, hint="", look_up=False, pair=(), place=None):
         super().__init__(message)
@@ -104,6 +111,14 @@ COMMON_MISTAKES = [
     ("Yours is the first argument, unchanged.", lambda *inputs: inputs[0]),
     ("Yours holds only zeros.", lambda *inputs: torch.zeros_like(inputs[0])),
 ]
+GRAPH_CUT = "Is the graph cut by .detach(), .item(), torch.tensor(...), nn.Parameter(...) or torch.no_grad()?"
+NUMPY = "Do you stay in torch? numpy loses the gradient and knows no bfloat16."
+TYPE_HINTS = {  # by the type of an answer
+    "NoneType": 'A function that ends without "return" gives None: printing shows a value but does not hand it back.',
+    "ndarray": NUMPY,
+    "tuple": "One result is expected: a comma too many after return makes it a tuple.",
+    "generator": "A generator comes from yield, or from ( ... for ... ): return a result.",
+}
 AUTOGRAD = ("grad", "backward", "_make_dual")  # to forbid: what .backward(), torch.autograd and torch.func call
 BATCH = "Does your code assume a batch of one?"
 LEADING = "Does your code assume a fixed number of dimensions? Count from the end: dim=-1."

@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from checks.base import MEMORY, Case, Exercise, Wrong, draw
+from checks.base import MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw
 from checks.full_model import parameter_count, sizes_of
-from checks.judge import TYPE_HINTS, check_of
+from checks.judge import check_of
 from helpers.config import PRESETS, LlamaConfig
 from helpers.model import Llama
 

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from checks.base import Case, Exercise, draw
+from checks.explain import number
 from checks.judge import check_of
 from checks.parts import Parts
 from helpers.model import apply_rope
@@ -63,36 +64,40 @@ class _Watch(TorchDispatchMode):
         """(How many stages are right, what is wrong in words, hint); what is next if the answer is a right stage."""
         stages = _stages_of(my_llama, case)
         answers = tuple(answer) if isinstance(answer, tuple | list) else (answer,)
-        for stage in range(1, 6):
-            if _alike(answers, stages[stage]):
-                return stage, _next(stage), ""
-        stops = answer is None and problem.message.startswith(("it raises", "no answer"))
-        lengths = {want.shape[-1] for stage in STAGES for want in stages[stage]}
+        handed_over = next((stage for stage in range(1, 6) if _alike(answers, stages[stage])), 0)
+        made = [] if handed_over else self._stages_made(stages)
+        if not handed_over and len(answers) < 3:  # a part of a stage, such as q alone
+            handed_over = next((stage for stage in made if stage < 6 and _is_part(answers, stages[stage])), 0)
+        if handed_over:
+            name, what = STAGES[handed_over + 1]
+            return handed_over, f"{_in_words(handed_over)} Next is stage {handed_over + 1}, {name}: return {what}.", ""
+        return self._explain_departure(case, stages, answer, problem, max(made, default=0))
+
+    def _stages_made(self, stages):
+        """The stages of which every vector is among what was computed."""
+        lengths = {want.shape[-1] for wanted in stages.values() for want in wanted}
         seen = [torch.empty(0), *self.tensors]
         made = {length: torch.cat([_rows(tensor, length) for tensor in seen]) for length in lengths}
-        found = [stage for stage in STAGES if all(_was_made(want, made) for want in stages[stage])]
-        reached = max(found, default=0)
-        for stage in found if len(answers) < 3 else []:  # some of a stage, such as q alone
-            if stage < 6 and all(any(_same_numbers(one, value) for value in stages[stage]) for one in answers):
-                return stage, _next(stage), ""
-        message, hint, gap = problem.message, problem.hint, ""
-        if len(answers) == 3 and all(isinstance(one, torch.Tensor) for one in answers):  # q, k, v are handed over
+        return [stage for stage in STAGES if all(_was_made(want, made) for want in stages[stage])]
+
+    def _explain_departure(self, case, stages, answer, problem, reached):
+        """What `explain` returns for an answer that is no right stage, after `reached` stages were made."""
+        answers = tuple(answer) if isinstance(answer, tuple | list) else (answer,)
+        are_tensors = all(isinstance(one, torch.Tensor) for one in answers)
+        if are_tensors and len(answers) == 3:  # q, k, v are handed over
             wrong = [n for n, got, want in zip("qkv", answers, stages[2], strict=True) if not _same_numbers(got, want)]
-            reached, gap = min(reached, 1), f" Not right: {', '.join(wrong)}."
-            message, hint = "", _known(answers, case)
-        elif reached == 6:
+            said = f"{_departs(min(reached, 1))} Not right: {', '.join(wrong)}."
+            return min(reached, 1), said, _known(answers, case)
+        if reached == 6:
             end = "nothing is returned" if answer is None else "the result departs from them"
-            return reached, f"{message} The right logits were computed, but {end}.", hint
-        elif isinstance(answer, torch.Tensor) and answer.shape == stages[1][0].shape:  # a stage is handed over
-            message, hint = "", _known(answers, case)
-        elif all(isinstance(one, torch.Tensor) for one in answers):
-            hint = ""
-        said = f"Stage {reached + 1} of 6, {STAGES[reached + 1][0]}, departs from the right numbers."
-        if stops:
+            return 6, f"{problem.message} The right logits were computed, but {end}.", problem.hint
+        if answer is None and problem.message.startswith(("it raises", "no answer")):
             said = f"It stops before stage {reached + 1} of 6, {STAGES[reached + 1][0]}, is done."
-        elif reached < 5:
-            said += gap or _gap(stages[reached + 1], self.tensors)
-        return reached, " ".join(filter(None, [message, _in_words(reached), said])), hint
+            return reached, _sentences(problem.message, _in_words(reached), said), problem.hint
+        said = _sentences(_departs(reached), _gap(stages[reached + 1], self.tensors) if reached < 5 else "")
+        if isinstance(answer, torch.Tensor) and answer.shape == stages[1][0].shape:  # a stage is handed over
+            return reached, said, _known(answers, case)
+        return reached, f"{problem.message} {said}", "" if are_tensors else problem.hint
 
 
 def _stages_of(program, case):
@@ -115,21 +120,21 @@ def _known(answers, case):
 
 
 def _rows(tensor, length):
-    """The runs of `length` numbers along any dimension: what _told says of each, (n, 4)."""
+    """The summaries of all runs of `length` numbers, along any dimension, (n, 4)."""
     along = [tensor.movedim(d, -1).reshape(-1, length) for d, size in enumerate(tensor.shape) if size == length]
     if tensor.ndim and tensor.shape[-1] > length and tensor.shape[-1] % length == 0:  # heads side by side
         along.append(tensor.reshape(-1, length))
-    return _told(torch.cat([torch.empty(0, length, dtype=torch.float64), *along]))
+    return _summaries(torch.cat([torch.empty(0, length, dtype=torch.float64), *along]))
 
 
-def _told(rows):
-    """Sum by root of n, length, smallest and largest number of each row (m, n), in whatever order it is: (m, 4)."""
+def _summaries(rows):
+    """Four numbers for each row of (m, n) that do not depend on the order of its entries, (m, 4)."""
     return torch.stack([rows.sum(-1) / rows.shape[-1] ** 0.5, rows.norm(dim=-1), rows.amin(-1), rows.amax(-1)], dim=-1)
 
 
 def _was_made(want, made):
-    """Whether every vector of a stage is among what was computed, {length: what is told of the rows}."""
-    wanted, room = _told(want.double().flatten(0, -2)), 1e-4 * want.abs().max().item()
+    """Whether every vector of a stage is among what was computed, {length: summaries}."""
+    wanted, room = _summaries(want.double().flatten(0, -2)), 1e-4 * want.abs().max().item()
     return all(((made[want.shape[-1]] - row).abs().amax(-1) <= room).any() for row in wanted)
 
 
@@ -141,18 +146,26 @@ def _same_numbers(got, want):
     return bool(((got - want).abs() <= 1e-4 * want.abs().max()).all())
 
 
+def _is_part(answers, stage):
+    return all(any(_same_numbers(one, value) for value in stage) for one in answers)
+
+
 def _alike(answers, stage):
     return len(answers) == len(stage) and all(map(_same_numbers, answers, stage))
-
-
-def _next(stage):
-    name, what = STAGES[stage + 1]
-    return f"{_in_words(stage)} Next is stage {stage + 1}, {name}: return {what}."
 
 
 def _in_words(reached):
     few = {0: "", 1: "Stage 1 of 6 is right.", 2: "Stages 1 and 2 of 6 are right."}
     return few.get(reached, f"Stages 1 to {reached} of 6 are right.")
+
+
+def _departs(reached):
+    said = f"Stage {reached + 1} of 6, {STAGES[reached + 1][0]}, departs from the right numbers."
+    return _sentences(_in_words(reached), said)
+
+
+def _sentences(*sentences):
+    return " ".join(filter(None, sentences))
 
 
 def _gap(wanted, made):
@@ -163,9 +176,10 @@ def _gap(wanted, made):
         gaps |= {min((value - want).abs().max().item() for value in alike): want} if alike else {}
     if not gaps:
         shapes = dict.fromkeys(str(tuple(want.shape)) for want in wanted)
-        return f" Nothing of the shape {' or '.join(shapes)} was computed."
+        return f"Nothing of the shape {' or '.join(shapes)} was computed."
     largest = gaps[max(gaps)].abs().max().item()
-    return f" The closest tensor of its shape is off by up to {max(gaps):.1g} (its largest entry is {largest:.1g})."
+    gap = number(max(gaps))
+    return f"The closest tensor of its shape is off by up to {gap} (its largest entry is {number(largest)})."
 
 
 # ------------------------------------------------------------------------------------- what it is tried on

@@ -10,7 +10,9 @@ from torch.nn import functional as F
 from checks.base import (
     BATCH,
     FLOAT16,
+    GRAPH_CUT,
     MEMORY,
+    TYPE_HINTS,
     Case,
     Exercise,
     Wrong,
@@ -21,7 +23,7 @@ from checks.base import (
     not_contiguous,
 )
 from checks.gqa import causal_visible
-from checks.judge import GRAPH_CUT, TYPE_HINTS, check_of
+from checks.judge import check_of
 from checks.rmsnorm import RMS_NORM, WRONG_AXIS, rms_norm
 from checks.rope import ROPE_ANGLES, rope_angles
 from helpers import relatives
@@ -83,21 +85,24 @@ check_reach = check_of(REACH)
 def qk_norm(q, k, weight_q, weight_k, eps, whole):
     """The normed (q, k), shaped like q (B, H, T, h) and k (B, K, T, h).
 
-    A vector is divided by the root of its mean square plus eps, and multiplied by its gain. With whole False it is
-    one head of a token, and weight_q and weight_k are (h,), the same for all heads. With whole True it is all heads
-    of a token, one head after the other, and weight_q is (H * h,), weight_k (K * h,).
+    A vector is divided by the root of its mean square plus eps, and multiplied by its gains. If whole is False, the
+    vector is one head of a token; weight_q and weight_k, both (h,), serve all heads. If whole is True, it is all heads
+    of a token, one after the other, with weight_q (H * h,) and weight_k (K * h,).
     """
-    results = []
-    for x, weight in ((q, weight_q), (k, weight_k)):
-        heads, head_dim, normed = range(x.shape[1]), x.shape[3], []
-        for head in heads:
-            together = heads if whole else [head]
-            squares = sum((x[:, other].double() ** 2).sum(-1, keepdim=True) for other in together)
-            root = (squares / (len(together) * head_dim) + eps).sqrt()
-            gains = weight[head * head_dim : (head + 1) * head_dim] if whole else weight
-            normed.append(x[:, head].double() / root * gains.double())
-        results.append(torch.stack(normed, dim=1).to(x.dtype))
-    return tuple(results)
+    norm = _norm_all_heads if whole else _norm_each_head
+    q, k = (norm(x.double(), weight.double(), eps).to(x.dtype) for x, weight in ((q, weight_q), (k, weight_k)))
+    return q, k
+
+
+def _norm_each_head(x, weight, eps):
+    mean_square = (x**2).mean(dim=3, keepdim=True)
+    return x / (mean_square + eps).sqrt() * weight
+
+
+def _norm_all_heads(x, weight, eps):
+    mean_square = (x**2).mean(dim=(1, 3), keepdim=True)
+    gains = weight.reshape(x.shape[1], 1, x.shape[3])  # a row for each head
+    return x / (mean_square + eps).sqrt() * gains
 
 
 class _Gradients(Case):

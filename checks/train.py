@@ -7,8 +7,8 @@ from itertools import pairwise
 import torch
 from torch.nn.functional import pad
 
-from checks.base import MEMORY, Case, Exercise, Wrong, draw, not_contiguous
-from checks.judge import TYPE_HINTS, check_of, names_slips
+from checks.base import MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, not_contiguous
+from checks.judge import check_of, names_slips
 from helpers.model import Llama, LlamaConfig
 from helpers.train import learning_rate
 

@@ -111,6 +111,9 @@ def test_one_word_names_a_notebook_its_explorer_its_checks_and_their_answers():
             "__init__",
             "base",
             "judge",
+            "run",
+            "compare",
+            "explain",
             "register",
             "parts",
         }

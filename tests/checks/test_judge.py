@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 import checks
 from checks import judge
-from checks.base import AUTOGRAD, Case, Exercise
+from checks.base import AUTOGRAD, GRAPH_CUT, Case, Exercise
+from checks.run import IN_PLACE, PRINTED
 from tests.support.answers import right_answer_to
 
 # ------------------------------------------------------------------------------------------------ not attempted
@@ -166,7 +167,7 @@ def test_a_right_result_that_changes_its_input_is_rejected():
         return y
 
     result = checks.check_silu(leaves_zeros)
-    assert (result.status, result.hint) == ("failed", judge.IN_PLACE)
+    assert (result.status, result.hint) == ("failed", IN_PLACE)
     assert "the result is right, but the input x was changed in place" in result.message
 
 
@@ -217,6 +218,7 @@ def test_an_error_of_the_backward_pass_is_told():
     result = checks.check_silu(overwrites_what_the_gradient_needs)
     assert "it raises RuntimeError: one of the variables needed for gradient computation" in result.message
     assert "in-place step" in result.hint
+    assert "Hint" not in result.message  # PyTorch's message has one of its own
 
 
 TIMER = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer: the stop button is left")
@@ -332,7 +334,7 @@ HALF, GRADIENTS = Case("half", (X.half(), 3, 1)), Case("gradients", (X, 3, 1), g
 def test_an_unknown_mistake_is_shown_in_numbers_and_not_guessed_at():
     result = looked_at(lambda x, gain, power: x * gain + 0.12345678, LARGE, HALF, SMALL)
     assert str(result).split("\n") == [
-        "scaled: not yet. Case small: the result is off by up to 0.1 (its largest entry should be 6). "
+        "scaled: not yet. Case small: the result is off by up to 0.123 (its largest entry should be 6). "
         "Failing cases: 3 of 3.",
         "  x         [1, -2]",
         "  gain      3",
@@ -371,6 +373,34 @@ def test_of_many_numbers_the_first_that_differs_is_shown_with_its_row():
     assert "\n  yours     shape (2, 3, 4), at [0, 0, 3] 6\n  expected  shape (2, 3, 4), at [0, 0, 3] 3" in shown
 
 
+def test_numbers_have_three_digits_and_a_single_number_is_told_itself():
+    far = looked_at(lambda x, gain, power: x * gain + 80.4567, SMALL)
+    assert "is off by up to 80.5 (its largest entry should be 6)." in far.message
+    large = looked_at(lambda x, gain, power: x * gain - 23456, Case("large", (12345.0 * X, 1, 1)))
+    assert "is off by up to 23456 (its largest entry should be 24690)." in large.message
+    one = Case("one number", (torch.tensor([0.4621]), 3, 1))
+    assert "the result is 1.383, expected 1.386." in looked_at(lambda x, gain, power: x * gain - 0.0033, one).message
+    close = looked_at(lambda x, gain, power: x * gain * 1.00004, one)
+    assert "the result is 1.38636, expected 1.3863." in close.message
+
+
+def test_the_failing_case_with_the_smallest_input_is_shown():
+    def whole(dim, multiple):
+        """dim times multiple, an int."""
+        return dim * multiple
+
+    sizes = (4096, 256), (1000, 7), (10, 12), (8, 1), (300, 1)
+    cases = [Case(f"{dim}, {multiple}", (dim, multiple)) for dim, multiple in sizes]
+    check = judge.check_of(Exercise(whole, [*cases, Case("special", (1, 1), "Is 1 special?")], []))
+    assert "Case 8, 1: " in check(lambda dim, multiple: dim * multiple + 1).message
+    assert "Case 10, 12: " in check(lambda dim, multiple: dim * multiple + (multiple > 1)).message
+    long, short = Case("long", (torch.ones(4, 6), 3, 1)), Case("short", (100 * torch.ones(12), 3, 1))
+    special = Case("special", (torch.ones(2), 3, 1), "Is x special?")
+    wrong = lambda x, gain, power: x + gain  # noqa: E731
+    assert "Case short: " in looked_at(wrong, long, short, HALF, special).message
+    assert "Case special: " in looked_at(wrong, long, HALF, special).message, "many numbers are worse"
+
+
 def test_whole_numbers_are_never_off_by_a_decimal():
     result = looked_at(lambda x, gain, power: x * gain + 1, Case("ids", (torch.tensor([4, 5]), 3, 1)))
     assert "the result at [0] is 13, expected 12." in result.message
@@ -391,7 +421,7 @@ def test_a_gradient_is_named_and_says_of_what():
     assert "\n  yours     [0, 0]\n  expected  [1.5, 4.5]" in result.message
     assert result.hint == ""  # GRAPH_CUT would be a guess: a gradient arrives
     cut = looked_at(lambda x, gain, power: x.detach() * gain, SMALL, GRADIENTS)
-    assert cut.hint == judge.GRAPH_CUT
+    assert cut.hint == GRAPH_CUT
 
 
 def test_the_parts_of_a_tuple_have_names():
@@ -473,7 +503,7 @@ def test_printing_is_shown_and_cut(capsys):
     checks.check_silu(chatty)
     shown = capsys.readouterr().out
     assert shown.startswith("still here")
-    assert len(shown) == judge.PRINTED
+    assert len(shown) == PRINTED
 
 
 def test_success_takes_its_name_from_the_function_and_the_exercise():

@@ -1,0 +1,110 @@
+"""How an answer is compared: up to rounding with the right one, and with the answers of the known mistakes."""
+
+import torch
+
+from checks.base import TYPE_HINTS, Wrong
+from checks.explain import digits_for, is_half, number
+
+ROUNDING = {torch.float16: 5e-3, torch.bfloat16: 3e-2}  # relative to the largest entry; other floats 2e-5
+
+
+def _apart(got, want, tolerance, scale_of):
+    """Where two tensors of one shape differ by more than rounding, which is relative to the largest entry."""
+    finite = scale_of[scale_of.isfinite()]
+    scale = finite.abs().max().item() if finite.numel() and finite.dtype != torch.bool else 0.0
+    room = max(ROUNDING.get(dtype, 2e-5) for dtype in (got.dtype, want.dtype)) * tolerance * scale
+    return ~torch.isclose(got.double(), want.double(), rtol=0.0, atol=room, equal_nan=True)
+
+
+def _agree(got, want, tolerance, scale_of):
+    """Whether two answers are the same up to rounding; dtype does not count here, shapes do."""
+    if isinstance(got, tuple) and isinstance(want, tuple) and len(got) == len(want) == len(scale_of):
+        return all(_agree(g, w, tolerance, s) for g, w, s in zip(got, want, scale_of, strict=True))
+    if not isinstance(got, torch.Tensor) or not isinstance(want, torch.Tensor):
+        return isinstance(got, int | float) and type(got) is type(want) and got == want
+    return got.shape == want.shape and got.device == want.device and not _apart(got, want, tolerance, scale_of).any()
+
+
+def compare(got, want, exercise, parts, what="the result"):
+    """Raise what is wrong with an answer, if anything is; `parts` names those of a tuple."""
+    if isinstance(want, tuple):
+        if not isinstance(got, tuple) or len(got) != len(want):
+            found = f"a tuple of {len(got)}" if isinstance(got, tuple) else type(got).__name__
+            found = "one tensor" if isinstance(got, torch.Tensor) else found
+            hint = TYPE_HINTS.get(found, "Return all of them, with commas: return first, second")
+            raise Wrong(f"{what} is {found}, expected {len(want)} tensors.", hint)
+        for place, (g, w) in enumerate(zip(got, want, strict=True)):
+            compare(g, w, exercise, (), parts[place] if parts else f"result {place + 1}")
+        return
+    is_tensor = isinstance(want, torch.Tensor)
+    if not isinstance(got, torch.Tensor) if is_tensor else type(got) is not type(want):
+        name, kind = type(got).__name__, "a tensor" if is_tensor else "a whole number (int)"
+        message = f"{what} has the type {name}, expected {kind}."
+        raise Wrong(message, TYPE_HINTS.get(name, ""), pair=(got, want))
+    if not is_tensor:
+        if got != want:
+            raise Wrong(f"{what} is {got}, expected {want}.", look_up=True, pair=None)
+        return
+    if got.layout != torch.strided or got.device != want.device:
+        hint = "Return a plain tensor on the input's device."
+        raise Wrong(f"{what} is a {got.layout} tensor on the device {got.device}.", hint)
+    if got.shape != want.shape:
+        raise Wrong(f"{what} has the shape {tuple(got.shape)}, expected {tuple(want.shape)}.", "", True, (got, want))
+    apart = _apart(got.to(want.dtype), want, exercise.tolerance, want).nonzero().tolist()
+    if got.dtype != want.dtype:
+        enough = "" if apart else f"The values are right: .to({want.dtype}) converts them."
+        pair = (got, want) if apart else ()
+        message = f"{what} has the dtype {got.dtype}, expected {want.dtype}."
+        raise Wrong(message, exercise.dtype_hint or enough, bool(apart), pair)
+    if apart:
+        raise Wrong(_difference(got, want, tuple(apart[0]), what), "", True, (got, want), tuple(apart[0]))
+
+
+def _difference(got, want, place, what):
+    """Where two tensors of one shape and dtype differ, in words; place is the first that does."""
+    if not want.is_floating_point():
+        where = f"row {place[0]}, column {place[1]}" if len(place) == 2 else f"{what} at {list(place)}"
+        return f"{where} is {got[place].item()}, expected {want[place].item()}."
+    if not got.isfinite().all() and want.isfinite().all():
+        return f"{what} holds nan or inf."
+    if want.numel() == 1:
+        digits = digits_for((got.item(), want.item()))
+        return f"{what} is {number(got.item(), digits)}, expected {number(want.item(), digits)}."
+    gap, largest = (tensor.abs().nan_to_num().max().item() for tensor in (got.double() - want.double(), want.double()))
+    return f"{what} is off by up to {number(gap)} (its largest entry should be {number(largest)})."
+
+
+def name_mistake(exercise, answers, failing):
+    """The hint of the known mistake that explains the most wrong answers, the first among them; or ""."""
+    # nan, inf and half precision (unless nothing else fails) contradict none: they may have another cause
+    half = [is_half(*pair) for pair in zip(exercise.cases, exercise.wanted, strict=True)]
+    only_half = all(half[place] for place in failing)
+    clear = [place for place, answer in enumerate(answers) if _is_finite(answer) and (only_half or not half[place])]
+    best, most = "", 0
+    for hint, theirs in exercise.mistaken:
+        explained = _explained(exercise, answers, theirs, failing, clear)
+        if explained > most:
+            best, most = hint, explained
+    return best
+
+
+def _explained(exercise, answers, theirs, failing, clear):
+    """How many of the wrong answers a mistake gives; 0 if not the first, or if a clear answer speaks against it."""
+
+    def is_yours(place):
+        return _agree(answers[place], theirs[place], exercise.tolerance, exercise.wanted[place])
+
+    def is_right(place):
+        want = exercise.wanted[place]
+        return theirs[place] is None or _agree(theirs[place], want, exercise.tolerance, want)
+
+    if not is_yours(failing[0]) or is_right(failing[0]):
+        return 0
+    if not all(is_yours(place) or is_right(place) for place in clear):
+        return 0
+    return sum(is_yours(place) and not is_right(place) for place in failing)
+
+
+def _is_finite(answer):
+    parts = answer if isinstance(answer, tuple) else (answer,)
+    return all(isinstance(part, int) or (isinstance(part, torch.Tensor) and part.isfinite().all()) for part in parts)

@@ -1,0 +1,82 @@
+"""How a failing case is shown: the smallest, in numbers that can be worked out by hand."""
+
+import re
+
+import torch
+
+FEW = 12  # so many numbers are shown in full
+
+
+def number(value, digits=3):
+    """A number in so many digits; a large one whole rather than with an exponent."""
+    return f"{value:.0f}" if 10**digits <= abs(value) < 1e7 else f"{value:.{digits}g}"
+
+
+def shape_of(tensor):
+    """Shape of a tensor, and its dtype where that is not the usual one."""
+    usual = tensor.dtype in (torch.float32, torch.int64, torch.bool)
+    return str(tuple(tensor.shape)) + ("" if usual else str(tensor.dtype).replace("torch.", " "))
+
+
+def shown(value, digits=4, place=None):
+    """A value in few digits; of a tensor with many numbers its shape, and what is at a place."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type == "cpu" and value.layout == torch.strided and 0 < value.numel() <= FEW:
+            return (shape_of(value).partition(")")[2] + " " + shown(value.tolist(), digits)).lstrip()
+        there = value[place].float() if place and value.is_floating_point() else place and value[place]
+        return f"shape {shape_of(value)}" + (f", at {list(place)} {shown(there, digits)}" if place else "")
+    if isinstance(value, list):
+        return f"[{', '.join(shown(one, digits) for one in value)}]"
+    if isinstance(value, float):
+        return number(value, digits)
+    return repr(value)[:60] if isinstance(value, int | str | None) else type(value).__name__
+
+
+def digits_for(pair, place=None):
+    """So many digits that the two of a pair can be told apart."""
+    for digits in (4, 6, 8):
+        texts = {re.sub(r"^[a-z]\w+ ", "", shown(value, digits, place)) for value in pair}  # without the dtype
+        if len(texts) == 2:
+            return digits
+    return 4
+
+
+def in_numbers(exercise, case, problem):
+    """Lines that show the arguments of a case, the answer and what is expected."""
+    place, pair = problem.place, problem.pair or ()
+    rows = pair[1].shape[:-1] if place else None  # an argument with the same rows shows the row of the place
+    lines = []
+    for name, value in zip(exercise.parameters, case.inputs, strict=True):
+        lines.append((name, shown(value, 4, place[:-1] if rows == getattr(value, "shape", ())[:-1] else None)))
+    if case.gradients:
+        lines.append(("of", "(y * torch.linspace(0.5, 1.5, y.numel()).reshape(y.shape)).sum(), y is the result"))
+    digits = digits_for(pair, place)
+    lines += [(whose, shown(value, digits, place)) for whose, value in zip(("yours", "expected"), pair, strict=False)]
+    width = max((len(label) for label, _ in lines), default=0)
+    return "".join(f"\n  {label:<{width}}  {text}" for label, text in lines)
+
+
+def is_half(case, want):
+    """Whether a case computes in half precision."""
+    half = torch.float16, torch.bfloat16
+    return any(value.dtype in half for value in _values(case, want) if isinstance(value, torch.Tensor))
+
+
+def size_of(case, want):
+    """What makes a case large, by weight: gradients, half precision, many numbers, something special, many digits."""
+    tensors = [value for value in _values(case, want) if isinstance(value, torch.Tensor)]
+    is_cut = any(tensor.numel() > FEW for tensor in tensors)
+    return bool(case.gradients), is_half(case, want), is_cut, bool(case.hint), sum(map(_digits, case.inputs))
+
+
+def _values(case, want):
+    return (*case.inputs, *(want if isinstance(want, tuple) else (want,)))
+
+
+def _digits(value):
+    """About how many digits it takes to write a value down."""
+    if isinstance(value, dict | list | tuple):
+        return sum(map(_digits, value.values() if isinstance(value, dict) else value))
+    if isinstance(value, int | float | torch.Tensor):
+        return (1 + (1 + torch.as_tensor(value).double().abs()).log10()).sum().item()
+    return 1
