@@ -1,11 +1,12 @@
-"""Whatever comes in loads, runs, or is refused in a sentence of ours: no other error, no endless wait, little memory.
+"""Any checkpoint loads or is refused in a sentence of ours: no other error, no endless wait, little memory.
+
+And whatever is refused between, chunks that a cache reads give the logits of one call.
 
 The same few cases on every run; `COURSE_FUZZ=nightly` draws many more.
 """
 
 import json
-import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,24 +14,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import train
-from helpers.checkpoint import config_from_hugging_face, config_to_hugging_face, load_checkpoint, save_checkpoint
+from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.fast_decode import prepare_for_decoding
-from helpers.generate import generate
-from helpers.model import Llama, LlamaConfig
-from helpers.text import held_out_split, load_text
+from helpers.model import Llama
 from tests.support.files import OURS, join_safetensors, meta_weights, split_safetensors, write_meta
-from tests.support.fuzz import HUGE, JSON, LINUX, ODD, SCALARS, Hang, at_most, few, limit_memory, time_limit  # noqa: F401
-from tests.support.models import SMALL, TINY_CONFIGS, assert_agree, draw_tokens, make_model
+from tests.support.fuzz import HUGE, JSON, LINUX, SCALARS, Hang, at_most, few, limit_memory, time_limit  # noqa: F401
+from tests.support.models import TINY_CONFIGS, assert_agree, draw_tokens, make_model
 
 HELPERS = Path(load_checkpoint.__code__.co_filename).parent
 
 
-def outcome(call, *kinds, names="", too_large=False):
+def outcome(call, *kinds, names=""):
     """What call() returns, or the error of one of these kinds that one of our own `raise` lines has raised.
 
-    Its text has to hold `names`. Unless `too_large`, no allocation may have failed on the way: that would mean that
-    memory was asked for before the size was checked.
+    Its text has to hold `names`. No allocation may have failed on the way: then the size was checked too late.
     """
     with time_limit():
         try:
@@ -45,7 +42,8 @@ def outcome(call, *kinds, names="", too_large=False):
     assert len(str(error).split()) >= 5, str(error)
     assert str(names) in str(error), str(error)
     cause = error.__cause__ or error.__context__
-    assert too_large or not (isinstance(cause, MemoryError) or "allocate" in str(cause)), repr(cause)
+    assert not isinstance(cause, MemoryError)
+    assert "allocate" not in str(cause), repr(cause)
     return error
 
 
@@ -56,8 +54,6 @@ def refused(result):
 def test_a_foreign_error_a_hang_and_a_large_allocation_are_noticed():
     with pytest.raises(AssertionError, match="not an error of ours"):
         outcome(lambda: int("x"), ValueError)
-    with pytest.raises(ZeroDivisionError):
-        outcome(lambda: 1 / 0, ValueError)
     with pytest.raises(Hang), time_limit(0.05):
         any(False for _ in iter(int, 1))
     if LINUX:
@@ -70,13 +66,6 @@ def test_a_foreign_error_a_hang_and_a_large_allocation_are_noticed():
 # ------------------------------------------------------------------------------------------- checkpoints
 
 
-class Files(dict):
-    """Bytes of files by name, which a failing case does not print."""
-
-    def __repr__(self):
-        return f"<{', '.join(self)}>"
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """A checkpoint of each kind: {name: (folder, bytes of each file)}; a test writes the files that it spoils."""
@@ -85,8 +74,7 @@ def folders(tmp_path_factory):
     save_checkpoint(make_model(replace(OURS, rope_scaling=llama3)), place / "hugging_face")
     write_meta(place / "meta", [meta_weights(OURS)])
     found = {
-        folder.name: (folder, Files({path.name: path.read_bytes() for path in folder.iterdir()}))
-        for folder in place.iterdir()
+        folder.name: (folder, {path.name: path.read_bytes() for path in folder.iterdir()}) for folder in place.iterdir()
     }
     for folder, _ in found.values():
         assert isinstance(load_checkpoint(folder), Llama)
@@ -131,6 +119,12 @@ def test_any_damaged_file_loads_or_is_refused(folders, damage, data):
     load(folder, files, **{name: spoil(files[name], damage)})
 
 
+SCALING = st.dictionaries(
+    st.sampled_from(["type", "rope_type", "factor", "low_freq_factor", "original_max_position_embeddings", "a"]),
+    st.sampled_from(["linear", "ntk", "llama3", "default"]) | st.floats(1, 64) | SCALARS,
+)
+
+
 @pytest.mark.slow
 @given(data=st.data())
 @few
@@ -138,20 +132,18 @@ def test_any_config_json_loads_or_is_refused(folders, data):
     kind, name = data.draw(st.sampled_from([("hugging_face", "config.json"), ("meta", "params.json")]))
     folder, files = folders[kind]
     content = json.loads(files[name])
-    keys = [*sorted(content), "rope_theta", "rope_scaling", "use_scaled_rope", "rope_scaling_factor", "pretraining_tp"]
+    keys = [*sorted(content), "rope_theta", "use_scaled_rope", "rope_scaling_factor", "pretraining_tp"]
     content |= data.draw(st.dictionaries(st.sampled_from(keys), JSON, max_size=3))
+    content |= data.draw(st.dictionaries(st.sampled_from(["rope_parameters", "rope_scaling"]), SCALING | JSON))
     for key in data.draw(st.lists(st.sampled_from(sorted(content)), max_size=1)):
         del content[key]
-    spoilt = {name: content}
-    if kind == "hugging_face":
-        if data.draw(st.booleans()):
-            content[data.draw(st.sampled_from(["rope_parameters", "rope_scaling"]))] = data.draw(scalings(JSON))
+    index = folder / "model.safetensors.index.json"
+    if data.draw(st.booleans()):
         stems = st.sampled_from(["n" * 300, "..", "/", "model", "a\0b", "\ud800"])
         one_file = stems.map(lambda stem: {"a": stem + ".safetensors"})
-        if (index := data.draw(st.none() | JSON | st.fixed_dictionaries({"weight_map": JSON | one_file}))) is not None:
-            spoilt["model.safetensors.index.json"] = index
-    load(folder, files, **{name: json.dumps(content).encode() for name, content in spoilt.items()})
-    (folder / "model.safetensors.index.json").unlink(missing_ok=True)
+        index.write_text(json.dumps(data.draw(JSON | st.fixed_dictionaries({"weight_map": JSON | one_file}))))
+    load(folder, files, **{name: json.dumps(content).encode()})
+    index.unlink(missing_ok=True)
 
 
 HEADERS = (
@@ -225,10 +217,11 @@ BAD_CALLS = {
     "too long": lambda reader, cache: reader(draw_tokens(2, 60), cache),
     "another batch": lambda reader, cache: reader(draw_tokens(3, 1), cache),
     "no token": lambda reader, cache: reader(torch.zeros(2, 0).long(), cache),
-    "not in the vocabulary": lambda reader, cache: reader(torch.tensor([[64], [-1]]), cache),
+    "not in the vocabulary": lambda reader, cache: reader(torch.tensor([[64], [1]]), cache),
     "floats": lambda reader, cache: reader(torch.zeros(2, 1), cache),
     "a list": lambda reader, cache: reader([[1], [2]], cache),
     "padding comes late": lambda reader, cache: reader(draw_tokens(2, 1), cache, n_pad=torch.tensor([0, 0])),
+    "negative": lambda reader, cache: reader(torch.tensor([[1], [-1]]), cache),
     "another precision": lambda reader, cache: Llama(reader.config).bfloat16()(draw_tokens(2, 1), cache),
 }
 
