@@ -1,4 +1,4 @@
-"""The published models, and sizes that contradict each other (test_errors.py reads what is said about each)."""
+"""The published models, and sizes that contradict each other."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def test_sizes_are_whole_and_positive():
 
 
 def test_what_is_no_finite_number_is_refused():
-    """What test_errors.py reads is provoked by numbers out of range; this is no number, or no end."""
+    """No number, or no end; of numbers out of range test_errors.py reads what is said."""
     for change in ({"norm_eps": float("nan")}, {"norm_eps": "1e-5"}, {"rope_theta": float("inf")}):
         with pytest.raises(ValueError, match="must be a finite number"):
             replace(TINY, **change)

