@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 
 from helpers.config import LLAMA3_SCALING, LlamaConfig
 from helpers.device import explain_out_of_memory
+from helpers.families import FAMILIES, UNKNOWN, angles, make_relative, our_weights, require_plain, settings_of
 from helpers.model import Llama, swiglu_hidden_dim
-from helpers.relatives import FAMILIES, UNKNOWN, angles, make_relative, our_weights, require_plain, settings_of
 
 # our name -> Hugging Face's, Meta's; {} is the number of the layer
 OUTER_NAMES = {
@@ -61,7 +61,7 @@ def load_checkpoint(
 ) -> Llama:
     """Open a LLaMA checkpoint folder: config.json + safetensors (Hugging Face) or params.json + .pth (Meta).
 
-    A folder of Hugging Face may hold a relative of LLaMA as well (`helpers.relatives.FAMILIES`).
+    A folder of Hugging Face may hold a relative of LLaMA as well (`helpers.families.FAMILIES`).
 
     Every weight must be present, of the right shape and finite; every problem is reported before a model is made.
     Links are followed, because the Hub's cache consists of them; what they point to is only read, as JSON or weights.

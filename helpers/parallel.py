@@ -27,9 +27,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.checkpoint import config_from_hugging_face, load_checkpoint, name_map
 from helpers.config import LlamaConfig
+from helpers.families import require_plain
 from helpers.generate import generate
 from helpers.model import Llama
-from helpers.relatives import require_plain
 from helpers.text import encode, load_tokenizer
 
 

@@ -33,9 +33,9 @@ from checks.scaling_out import STYLES
 from helpers import checkpoint, device, generate, masks, parallel, plots, text, train
 from helpers.assets import stored_result
 from helpers.checkpoint import load_checkpoint, model_from_weights, save_checkpoint
+from helpers.families import make_relative
 from helpers.fast_decode import prepare_for_decoding
 from helpers.model import Llama, LlamaConfig, apply_rope, causal_visible, rope_inv_freq
-from helpers.relatives import make_relative
 from tests.support.answers import WRONG
 from tests.support.course import ROOT
 from tests.support.files import META, OURS, meta_weights

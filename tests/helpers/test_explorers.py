@@ -23,8 +23,8 @@ from helpers.explorers import Explorer, choice, slider
 from helpers.explorers.gqa import RULES
 from helpers.explorers.relatives import FAMILIES
 from helpers.explorers.train import SCALINGS
+from helpers.families import make_relative
 from helpers.model import PRESETS, KVCache, RMSNorm, count_parameters, rope_inv_freq
-from helpers.relatives import make_relative
 
 EXPLORE = {name: make for name, make in vars(explorers).items() if name.startswith("explore_")}
 

@@ -14,13 +14,12 @@ import transformers
 from safetensors.torch import load_file
 
 from checks.relatives import SLIPS
-from helpers import relatives
 from helpers.checkpoint import load_checkpoint, save_checkpoint
+from helpers.families import FAMILIES, PUBLISHED, edits, make_relative, our_weights
 from helpers.fast_decode import prepare_for_decoding
 from helpers.generate import generate
 from helpers.model import count_parameters
 from helpers.parallel import split_model
-from helpers.relatives import FAMILIES, PUBLISHED, make_relative, our_weights
 from tests.support.files import edit_json
 from tests.support.models import assert_agree, make_model
 
@@ -305,7 +304,7 @@ def test_what_would_lose_an_edit_refuses(pair, tmp_path, family):
 
 def test_an_edited_llama_is_no_plain_one():
     model = make_model()
-    relatives.qk_norm(model, {})
+    edits.qk_norm(model, {})
     with pytest.raises(ValueError, match="'llama' model has more"):
         prepare_for_decoding(model)
 

@@ -1,0 +1,17 @@
+"""Today's open models: LLaMA plus a few edits.
+
+edits      the model class, and one function for each edit
+rows       the table: a family is a row of edits
+configs    what a family's config.json says, read once
+published  the sizes of ten published models
+"""
+
+from helpers.families.configs import UNKNOWN, make_relative, our_weights, settings_of
+from helpers.families.edits import Relative, angles, layer_types, require_plain
+from helpers.families.published import PUBLISHED
+from helpers.families.rows import FAMILIES
+
+__all__ = [
+    "FAMILIES", "PUBLISHED", "UNKNOWN", "Relative", "angles", "layer_types", "make_relative", "our_weights",
+    "require_plain", "settings_of",
+]  # fmt: skip
