@@ -1,9 +1,11 @@
-"""Today's open models: LLaMA plus a few edits.
+"""Today's open models: LLaMA plus a few edits; notebook 08.
 
-edits      the model class, and one function for each edit
-rows       the table: a family is a row of edits
-configs    what a family's config.json says, read once
-published  the sizes of ten published models
+    edits      the model class, and one function for each edit
+    rows       the table: a family is a row of edits
+    configs    what a family's config.json says, read once
+    published  the sizes of ten published models
+
+Whoever adds a family begins with its row.
 """
 
 from helpers.families.configs import UNKNOWN, make_relative, our_weights, settings_of

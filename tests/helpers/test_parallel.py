@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from helpers import parallel
 from helpers.checkpoint import save_checkpoint
 from helpers.parallel import parallel_plan
+from helpers.parallel.__main__ import main
 from helpers.text import TINY_LLAMA
 from tests.support.models import TINY, TOLERANCE, make_model
 
@@ -32,7 +32,7 @@ def in_processes(n, *command, launch=("--standalone",)):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_two_processes_equal_one(name, tmp_path):
     save_checkpoint(make_model(CONFIGS[name]), tmp_path / "model")
-    done = in_processes(2, "-m", "helpers.parallel", str(tmp_path / "model"), "--compare")
+    done = in_processes(2, "-m", "helpers.parallel.compare", str(tmp_path / "model"))
     assert done.returncode == 0, done.stderr[-3000:]
     reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert [found["rank"] for found in reports] == [0, 1]
@@ -68,7 +68,7 @@ def test_outside_the_launcher_the_command_says_how_to_start_it(monkeypatch, caps
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setattr(sys, "argv", ["parallel", str(TINY_LLAMA)])
     with pytest.raises(SystemExit):
-        parallel.main()
+        main()
     assert "torch.distributed.run --nproc-per-node 2" in capsys.readouterr().err
 
 
