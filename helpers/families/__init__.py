@@ -8,12 +8,19 @@
 Whoever adds a family begins with its row.
 """
 
-from helpers.families.configs import UNKNOWN, make_relative, our_weights, settings_of
-from helpers.families.edits import Relative, angles, layer_types, require_plain
+from helpers.families.configs import (
+    DAMAGE,
+    FamilyConfig,
+    config_from_hugging_face,
+    make_relative,
+    our_weights,
+    with_family,
+)
+from helpers.families.edits import Relative, layer_types, require_plain
 from helpers.families.published import PUBLISHED
 from helpers.families.rows import FAMILIES
 
 __all__ = [
-    "FAMILIES", "PUBLISHED", "UNKNOWN", "Relative", "angles", "layer_types", "make_relative", "our_weights",
-    "require_plain", "settings_of",
+    "DAMAGE", "FAMILIES", "PUBLISHED", "FamilyConfig", "Relative", "config_from_hugging_face", "layer_types",
+    "make_relative", "our_weights", "require_plain", "with_family",
 ]  # fmt: skip

@@ -1,9 +1,16 @@
 """What a family's config.json says: under the newest names, with what it leaves out, and what it may not ask for."""
 
+from dataclasses import dataclass
+
 from helpers.config import LlamaConfig
 from helpers.families.edits import Relative, angles
-from helpers.families.rows import FAMILIES, WORDS
+from helpers.families.rows import FAMILIES, WORDS, Family
+from helpers.formats.hugging_face import llama_config
 from helpers.validate import require_positive_int
+
+# What reading a damaged config or damaged weights may raise.
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError)
+PARTS = {"attention_bias", "hidden_act", "partial_rotary_factor"}  # not in plain LLaMA; read by a family's edits
 
 UNKNOWN = {
     "llama4": "it reads in chunks", "deepseek_v3": "its attention is latent, and so is its cache",
@@ -17,18 +24,71 @@ SIZES = {
 NEUTRAL = {  # settings that change the function, with the value that does not
     "attention_bias": False, "mlp_bias": False, "use_bidirectional_attention": False, "use_sliding_window": False,
     "embedding_multiplier": 1, "attention_multiplier": None, "residual_multiplier": 1, "logits_scaling": 1,
-    "partial_rotary_factor": 1, "hidden_act": "silu", "quantization_config": None, "attention_chunk_size": None,
+    "partial_rotary_factor": 1, "hidden_act": "silu", "attention_chunk_size": None,
     **dict.fromkeys(("sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar",
                      "num_experts", "no_rope_layers", "layer_types", "swiglu_limit", "hidden_activation")),
 }  # fmt: skip
 
 
-def settings_of(content: dict) -> dict:
-    """What config.json says of a relative, under the newest names, with what it leaves out.
+@dataclass(frozen=True, kw_only=True)
+class FamilyConfig(LlamaConfig):
+    """The sizes of a LLaMA, and what the edits of a family read."""
+
+    family: str  # a row of FAMILIES
+    settings: dict  # by the names of config.json; complete
+
+
+def with_family(config: LlamaConfig, content: dict) -> FamilyConfig:
+    """These sizes as a family's.
+
+    Args:
+        config: the sizes, and the inverse frequencies of families whose layers all turn alike.
+        content: "model_type" and settings as in config.json; what is left out takes the row's own value.
 
     Raises:
-        ValueError: if a setting asks for a part that the family's edits do not give.
+        ValueError: if the family is not known, or a setting asks for a part that its edits do not give.
     """
+    return _joined(config, _complete(content))
+
+
+def _joined(config, content):
+    settings = {name: value for name, value in content.items() if name not in SIZES or name == "rope_parameters"}
+    return FamilyConfig(**vars(config), family=content["model_type"], settings=settings)
+
+
+def config_from_hugging_face(content: dict, source: str = "config.json") -> LlamaConfig:
+    """The config of a config.json: a LlamaConfig for LLaMA, a FamilyConfig for its relatives.
+
+    Raises:
+        ValueError: if the file describes another architecture, or asks for a part that is not known here.
+    """
+    kind, quantised = content.get("model_type"), content.get("quantization_config")
+    if not isinstance(kind, str) or kind not in {"llama", *FAMILIES}:
+        why = f"{UNKNOWN[kind]}. " if isinstance(kind, str) and kind in UNKNOWN else ""
+        raise ValueError(
+            f"{source} describes a {kind!r} model, not 'llama': {why}This course reads LLaMA, such as SmolLM2-135M, "
+            f"and its relatives {', '.join(FAMILIES)}."
+        )
+    if quantised is not None:
+        raise ValueError(
+            f"{source} sets quantization_config={quantised!r}: the weights are stored in a few bits each, as gpt-oss' "
+            "are in MXFP4, and this course reads 16 bits or more. Use a version of the model that is not quantised."
+        )
+    if kind == "llama":
+        return llama_config(content, source)
+    try:
+        content = _complete(content)
+        plain = {name: value for name, value in content.items() if name not in PARTS}
+        if angles in FAMILIES[kind].edits:
+            full = content["rope_parameters"]["full_attention"]
+            plain |= {"rope_parameters": None, "rope_scaling": None, "rope_theta": full["rope_theta"]}
+    except DAMAGE as error:
+        raise ValueError(f"{source}: {error}") from error
+    return _joined(llama_config(plain, source), content)
+
+
+def _complete(content):
+    """What config.json says, under the newest names, with what it leaves out and without what no edit reads."""
     kind = content["model_type"]
     if kind not in FAMILIES:
         raise ValueError(f"model_type={kind!r} is not known: use one of {', '.join(FAMILIES)}.")
@@ -73,31 +133,34 @@ def _rope_by_layer_type(content):
     return {"full_attention": full, "sliding_attention": sliding}
 
 
-def make_relative(config: LlamaConfig, content: dict) -> Relative:
-    """A fresh model of a family: a LLaMA of this config, edited as the table says.
-
-    Args:
-        config: its sizes, and the turning speeds of families whose layers all turn alike.
-        content: "model_type" and the settings of the family's row, as in config.json; what is left out takes the
-            row's own value.
+def make_relative(config: FamilyConfig) -> Relative:
+    """A fresh model of a family: a LLaMA of these sizes, edited as the table says.
 
     Raises:
-        ValueError: if the family is not known, or a setting does not fit.
+        ValueError: if a setting does not fit.
     """
-    content = settings_of(content)
-    model = Relative(config, content["model_type"])
-    for edit in FAMILIES[model.family].edits:
-        edit(model, content)
+    model = Relative(config, config.family)
+    for edit in FAMILIES[config.family].edits:
+        edit(model, config.settings)
     return model
 
 
-def our_weights(weights: dict, config: LlamaConfig, content: dict) -> dict:
-    """Weights of a relative under our names, and cut as ours are; a name that is not known stays as it is."""
-    family = FAMILIES[content["model_type"]]
+def our_weights(weights: dict, config: LlamaConfig) -> dict:
+    """Weights of Hugging Face under our names, and cut as ours are; a name that is not known stays as it is.
+
+    Raises:
+        ValueError: if two weights get one name.
+    """
+    family = FAMILIES[config.family] if isinstance(config, FamilyConfig) else Family(edits=())
+    renames = [*family.words.items(), *(pair for pair in WORDS.items() if pair[0] not in family.words)]
     ours = {}
     for theirs, weight in weights.items():
         name = theirs
-        for old, new in (family.words | WORDS | family.words).items():
+        for old, new in renames:
             name = name.replace(old, new)
-        ours[theirs if name in ours else name] = weight
-    return family.storage(ours, config, settings_of(content)) if family.storage else ours
+        if name in ours:
+            raise ValueError(f"{theirs} is the second {name}")
+        ours[name] = weight
+    if family.storage:
+        return family.storage({name: weight[...] for name, weight in ours.items()}, config)
+    return ours

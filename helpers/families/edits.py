@@ -128,8 +128,9 @@ def turning(rope: dict, head_dim: int) -> tuple[torch.Tensor, float]:
     theta, share, kind = rope.pop("rope_theta"), rope.pop("partial_rotary_factor"), rope.pop("rope_type")
     require_number("partial_rotary_factor", share, lambda share: 0 < share <= 1, "> 0 and <= 1")
     if kind not in ("default", "linear", "llama3", "yarn") or (kind == "yarn" and share != 1):
+        whose = " (Phi-3.5's, with a factor for each pair)" if kind == "longrope" else ""
         raise ValueError(
-            f"RoPE type {kind!r} is not known here, only 'default', 'linear', 'llama3', 'yarn': use another."
+            f"RoPE type {kind!r}{whose} is not known here, only 'default', 'linear', 'llama3', 'yarn': use another."
         )
     if kind == "yarn":
         return yarn(head_dim, theta, **rope)
@@ -395,10 +396,10 @@ def clamped_gate(model: Relative, content: dict):
 # ----------------------------------------------------------------------------------------------- edits of the storage
 
 
-def split_phi3(weights: dict, config: LlamaConfig, content: dict) -> dict:
+def split_phi3(weights: dict, config: LlamaConfig) -> dict:
     """q, k, v and gate, up stand in one matrix each; what turns comes first in a head. `Phi3Attention`."""
     h, ours = config.head_dim, {}
-    half = int(h * content["rope_parameters"]["full_attention"].get("partial_rotary_factor", 1.0)) // 2
+    half = int(h * config.settings["rope_parameters"]["full_attention"].get("partial_rotary_factor", 1.0)) // 2
     for name, weight in weights.items():
         if name.endswith("qkv_proj.weight"):
             parts = weight.split([h * config.n_heads, h * config.n_kv_heads, h * config.n_kv_heads])
@@ -415,7 +416,7 @@ def split_phi3(weights: dict, config: LlamaConfig, content: dict) -> dict:
     return ours
 
 
-def split_gpt_oss(weights: dict, config: LlamaConfig, content: dict) -> dict:
+def split_gpt_oss(weights: dict, config: LlamaConfig) -> dict:
     """All experts stand in one tensor, transposed, gate and up in turn. `GptOssExperts`."""
     ours = {}
     for name, weight in weights.items():

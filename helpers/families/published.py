@@ -1,18 +1,21 @@
 """The sizes of published models of other families, and what their config.json adds."""
 
-from helpers.config import LlamaConfig
+from helpers.families.configs import FamilyConfig, config_from_hugging_face
 
 
-def _published(family, vocab_size, dim, n_layers, n_heads, n_kv_heads, hidden_dim, head_dim, theta, tied=False, **more):
-    config = LlamaConfig(
-        vocab_size=vocab_size, dim=dim, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads,
-        hidden_dim=hidden_dim, head_dim=head_dim, max_seq_len=2**17, norm_eps=1e-5, rope_theta=theta,
-        tie_embeddings=tied,
-    )  # fmt: skip
-    return config, {"model_type": family, "rope_theta": theta, "head_dim": head_dim} | more
+def _published(
+    family, vocab_size, dim, n_layers, n_heads, n_kv_heads, hidden_dim, head_dim, theta, tied=False, **more
+) -> FamilyConfig:
+    content = {
+        "model_type": family, "vocab_size": vocab_size, "hidden_size": dim, "num_hidden_layers": n_layers,
+        "num_attention_heads": n_heads, "num_key_value_heads": n_kv_heads, "intermediate_size": hidden_dim,
+        "head_dim": head_dim, "max_position_embeddings": 2**17, "rms_norm_eps": 1e-5, "rope_theta": theta,
+        "tie_word_embeddings": tied,
+    }  # fmt: skip
+    return config_from_hugging_face(content | more, family)
 
 
-PUBLISHED = {  # name: sizes, and what config.json adds; what neither function nor size needs is left out
+PUBLISHED = {  # what neither function nor size needs is left out
     "Mistral 7B": _published("mistral", 32_000, 4096, 32, 32, 8, 14_336, 128, 1e4, sliding_window=4096),
     "SmolLM3 3B": _published("smollm3", 128_256, 2048, 36, 16, 4, 11_008, 128, 5e6, tied=True),
     "Qwen2 7B": _published("qwen2", 152_064, 3584, 28, 28, 4, 18_944, 128, 1e6),

@@ -24,6 +24,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from huggingface_hub.errors import HTTPError
+from safetensors.torch import load_file, save_file
 from torch.distributed.device_mesh import DeviceMesh
 
 import checks
@@ -33,7 +34,7 @@ from checks.scaling_out import STYLES
 from helpers import checkpoint, device, generate, masks, parallel, plots, text, train
 from helpers.assets import stored_result
 from helpers.checkpoint import load_checkpoint, model_from_weights, save_checkpoint
-from helpers.families import make_relative
+from helpers.families import make_relative, with_family
 from helpers.fast_decode import prepare_for_decoding
 from helpers.model import Llama, LlamaConfig, apply_rope, causal_visible, rope_inv_freq
 from tests.support.answers import WRONG
@@ -166,7 +167,7 @@ def opened(at, edit=None, **files):
 
 
 def related(family, **settings):
-    return make_relative(OURS, {"model_type": family} | settings)
+    return make_relative(with_family(OURS, {"model_type": family} | settings))
 
 
 def opened_meta(at, weights=None, spoil=None, **params):
@@ -217,9 +218,9 @@ def full_memory(at, place, name, call):
 def one_rank(at, change):
     """load_parallel in this process, as the only rank of one, of weights that were changed."""
     path = saved(at) / "model.safetensors"
-    weights = checkpoint.load_file(path)
+    weights = load_file(path)
     change(weights)
-    checkpoint.save_file(weights, path)
+    save_file(weights, path)
     if LINUX:
         at.patch.setenv("GLOO_SOCKET_IFNAME", "lo")  # this machine only
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -499,9 +500,9 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
     ],
     "parallel": [
         (lambda at: parallel.require_divisible(TINY, 3), "n_heads=4 cannot be dealt out to 3 processes: " + DIVIDE),
-        (lambda at: one_rank(at, lambda w: w.pop(NORM_WEIGHT)), NORM_WEIGHT + " is missing: fetch the checkpoint"),
-        (lambda at: one_rank(at, lambda w: w.update({NORM_WEIGHT: torch.ones(3)})), "[3], config.json asks for [32]"),
-        (lambda at: one_rank(at, lambda w: w[NORM_WEIGHT].fill_(torch.nan)), "holds NaN or infinity: fetch the check"),
+        (lambda at: one_rank(at, lambda w: w.pop(NORM_WEIGHT)), "missing: final_norm.weight"),
+        (lambda at: one_rank(at, lambda w: w.update({NORM_WEIGHT: torch.ones(3)})), "shape: final_norm.weight is (3,)"),
+        (lambda at: one_rank(at, lambda w: w[NORM_WEIGHT].fill_(torch.nan)), "not finite: final_norm.weight holds NaN"),
     ],
     "tools/notebooks": [(false_claim, "cell 3 claims fast < slow … fast = 2, slow = 1 … or change the text")],
     "tools/classroom/grade": [
