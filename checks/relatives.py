@@ -26,8 +26,8 @@ from checks.gqa import causal_visible
 from checks.judge import check_of
 from checks.rmsnorm import RMS_NORM, WRONG_AXIS, rms_norm
 from checks.rope import ROPE_ANGLES, rope_angles
-from helpers import relatives
 from helpers.config import LlamaConfig
+from helpers.families import Relative, edits
 from helpers.model import GroupedQueryAttention, apply_rope
 
 
@@ -472,10 +472,10 @@ def with_edits(config, names):
     """
     if set(names) - set(EDITS) or set(names) >= BOTH:
         raise ValueError(f"names={names!r}: use at most one of the two QK-norms, and names of {', '.join(EDITS)}")
-    model = relatives.Relative(config, "unknown")
+    model = Relative(config, "unknown")
     for name in EDITS:
         if name in names:
-            getattr(relatives, name)(model, SETTINGS)
+            getattr(edits, name)(model, SETTINGS)
     return model.requires_grad_(False)
 
 

@@ -4,7 +4,7 @@
     validate     checks of what a caller passes: what was wrong, both values, what to do
     cache        KVCache, what decoding remembers
     model        RMSNorm, RoPE, SwiGLU, grouped-query attention, the block and the whole Llama, in that order
-    relatives    today's open models: LLaMA plus a few edits
+    families     today's open models: LLaMA plus a few edits
     masks        one rule per mask, combined with & and |
     checkpoint   Hugging Face and Meta checkpoints in, Hugging Face checkpoints out
     generate     sampling and cached decoding, token by token

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from helpers.families import require_plain
 from helpers.model import GroupedQueryAttention, Llama, RMSNorm, SwiGLU, apply_rope
-from helpers.relatives import require_plain
 
 
 def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: bool = False) -> Llama:

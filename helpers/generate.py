@@ -81,6 +81,8 @@ def stream(
     require_tokens(tokens, model.config.vocab_size)
     _require_settings(temperature, top_k, top_p)
     require_seed(seed)
+    if seed is None and temperature > 0 and hasattr(model.tok_embeddings.weight, "device_mesh"):  # a split model's
+        raise ValueError("seed=None: each process of a split model would draw tokens of its own: pass one seed to all.")
     if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool) or max_new_tokens < 0:
         raise ValueError(f"max_new_tokens={max_new_tokens!r} must be a whole number >= 0.")
     stop_ids = torch.tensor(_stop_ids(stop, model.config.vocab_size), dtype=torch.int64)
@@ -121,7 +123,8 @@ def generate(
             on the left so that all rows end together.
         temperature, top_k, top_p: as in `next_token_probabilities`; temperature 0 always takes the likeliest token.
         stop: a token id, or several: a row that has produced one of them is finished.
-        seed: of the random draws, which are made on the CPU, so that every device draws the same numbers.
+        seed: of the random draws, which are made on the CPU, so that every device draws the same numbers. A model that
+            is split over processes needs one, the same in each.
 
     Returns:
         prompts and what follows them, (B, T + new) int64 on the CPU, in which a finished row repeats its stop token;

@@ -6,9 +6,7 @@ The text is the help topics of `pydoc_data.topics` (PSF licence). Another Python
 printed examples use the small fixed `excerpt()`.
 """
 
-import ast
 import math
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,27 +39,6 @@ def reference_text(unique: bool = True) -> str:
                 seen.add(words)
                 kept.append(paragraph.rstrip())
     return "\n\n".join(kept)
-
-
-def library_docstrings() -> str:
-    """More real text that ships with Python: the docstrings of its standard library, tests left out, each once.
-
-    About 1.5 million characters, in the order of the files' names; reading them takes a few seconds.
-    """
-    library = Path(sysconfig.get_paths()["stdlib"])
-    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = {}  # a dict keeps the order
-    for path in sorted(library.rglob("*.py")):
-        if left_out & set(path.relative_to(library).parts):
-            continue
-        try:
-            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        except (SyntaxError, ValueError):  # templates and old encodings; UnicodeDecodeError is a ValueError
-            continue
-        texts = (ast.get_docstring(node) for node in nodes if isinstance(node, documented))
-        found |= dict.fromkeys(text for text in texts if text and len(text) > 60)
-    return "\n\n".join(found)
 
 
 SMALLEST = 20_000  # characters: the held-out tenth then fills a few windows of 256 tokens

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from helpers.checkpoint import require_honest_zip
 from helpers.config import LlamaConfig
 from helpers.device import explain_out_of_memory
+from helpers.formats.files import open_pth
 from helpers.model import Llama
 from helpers.text import batches
 from helpers.validate import require_number, require_positive_int, require_seed
@@ -119,8 +119,7 @@ def _windows(read, batch_size, seq_len, generator):
 
 def _continue(run, keep, model, optimizer):
     try:
-        require_honest_zip(keep)
-        state = torch.load(keep, map_location="cpu", weights_only=True)
+        state = open_pth(keep)
         kept, losses = state["run"], list(state["losses"])
         if kept == run:
             model.load_state_dict(state["model"])

@@ -28,13 +28,14 @@ ARROWS = {
     "config": {"validate"},
     "cache": {"config", "device", "validate"},
     "model": LEAVES,
-    "relatives": LEAVES | {"model", "masks"},
+    "formats": LEAVES | {"model"},
+    "families": LEAVES | {"model", "masks", "formats"},
     "generate": LEAVES | {"model", "device"},
-    "fast_decode": LEAVES | {"model", "relatives"},
-    "checkpoint": LEAVES | {"model", "device", "relatives"},
-    "train": LEAVES | {"model", "checkpoint", "text", "device"},
-    "parallel": LEAVES | {"model", "relatives", "checkpoint", "generate", "text"},
-    "explorers": LEAVES | {"model", "relatives", "plots", "checkpoint", "generate", "masks", "text"},
+    "fast_decode": LEAVES | {"model", "families"},
+    "checkpoint": LEAVES | {"model", "device", "families", "formats"},
+    "train": LEAVES | {"model", "formats", "text", "device"},
+    "parallel": LEAVES | {"model", "families", "checkpoint", "generate", "text"},
+    "explorers": LEAVES | {"model", "families", "plots", "checkpoint", "generate", "masks", "text"},
     "text": {"assets"},
     "masks": set(),
     "plots": set(),
@@ -139,7 +140,9 @@ def test_the_model_can_be_read_in_one_sitting():
 
 
 def test_helpers_can_be_read_in_an_afternoon():
-    assert sum(path.read_text(encoding="utf-8").count("\n") for path in ROOMS["helpers"]) <= 4430
+    """The folder itself; its rooms are for whoever wants to know more."""
+    files = (ROOT / "helpers").glob("*.py")
+    assert sum(path.read_text(encoding="utf-8").count("\n") for path in files) <= 2300
 
 
 def public_parts(body, prefix=""):

@@ -7,7 +7,7 @@ ASSETS = Path(__file__).parent
 
 
 def stored_result(name: str) -> dict:
-    """The numbers of a run that takes too long for a notebook, as a script in benchmarks has written them.
+    """The numbers of a run that takes too long for a notebook, as a script in benchmarks/experiments has written them.
 
     Args:
         name: "training", "extrapolation" or "feed_forward".

@@ -8,24 +8,24 @@ import torch
 from matplotlib.colors import LogNorm
 from matplotlib.patches import Polygon, Rectangle
 
-from helpers import relatives
 from helpers.explorers.base import Explorer, choice, new_figure, slider
+from helpers.families import Relative, edits
 from helpers.model import PRESETS, count_parameters
 from helpers.plots import HIDDEN, INK
 
 BODY, SIZE = PRESETS["llama-3-8b"], 4096  # what is edited, and the tokens in a window
 WINDOWS = {"none": 1, "all layers": 33, "every second": 2, "five of six": 6, "three of four": 4}  # each n-th sees all
 EDITS = {  # of each option of a menu: in words, and the edits
-    "angles": {"all alike": ("",), "every fourth stands still": ("every fourth layer turns nothing", relatives.no_rope),
-               "two bases": ("base 10,000 in layers with a window, 1,000,000 in others", relatives.angles)},
+    "angles": {"all alike": ("",), "every fourth stands still": ("every fourth layer turns nothing", edits.no_rope),
+               "two bases": ("base 10,000 in layers with a window, 1,000,000 in others", edits.angles)},
     "queries and keys": {
-        "plain": ("",), "biases": ("biases on queries, keys and values", relatives.biases),
-        "biases and sinks": ("biases in all of attention, a sink for each head", relatives.biases, relatives.sinks),
-        "norm per head": ("queries and keys normed, each head by itself", relatives.qk_norm),
-        "norm over all heads": ("queries and keys normed, all heads at once", relatives.qk_norm_whole)},
-    "norms": {"before": ("",), "after": ("norms after each branch, none before", relatives.norm_after),
-              "around": ("norms before and after each branch", relatives.norms_around)},
-    "feed-forward": {"SwiGLU": ("",), "8 experts": ("8 experts, 2 of them for a token", relatives.experts)},
+        "plain": ("",), "biases": ("biases on queries, keys and values", edits.biases),
+        "biases and sinks": ("biases in all of attention, a sink for each head", edits.biases, edits.sinks),
+        "norm per head": ("queries and keys normed, each head by itself", edits.qk_norm),
+        "norm over all heads": ("queries and keys normed, all heads at once", edits.qk_norm_whole)},
+    "norms": {"before": ("",), "after": ("norms after each branch, none before", edits.norm_after),
+              "around": ("norms before and after each branch", edits.norms_around)},
+    "feed-forward": {"SwiGLU": ("",), "8 experts": ("8 experts, 2 of them for a token", edits.experts)},
 }  # fmt: skip
 MENUS = {"window": WINDOWS} | EDITS
 PLAIN = {menu: next(iter(options)) for menu, options in MENUS.items()}
@@ -53,10 +53,10 @@ def explore_relatives() -> Explorer:
         "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}, "full_attention": {"rope_theta": 1e6}},
     }  # fmt: skip
     layers, plain, added = BODY.n_layers, count_parameters(BODY), {}
-    for option, (_, *edits) in (row for options in EDITS.values() for row in options.items()):
+    for option, (_, *own) in (row for options in EDITS.values() for row in options.items()):
         with torch.device("meta"):  # one layer tells how many parameters an option adds to each
-            layer = relatives.Relative(replace(BODY, n_layers=1), option)
-            for edit in edits:
+            layer = Relative(replace(BODY, n_layers=1), option)
+            for edit in own:
                 edit(layer, settings | {"attention_bias": option == "biases and sinks"})
         added[option] = count_parameters(layer) - count_parameters(replace(BODY, n_layers=1))
 
@@ -71,7 +71,7 @@ def explore_relatives() -> Explorer:
     axes[1].set(xlabel="\nkey position [token]", xticks=(0, 0.5, 1), xticklabels=[""] * 3)
 
     # What moves: the speeds (transparent where not a number), what is seen, the line of the reach.
-    model = relatives.Relative(replace(BODY, vocab_size=1, dim=1, n_heads=1, n_kv_heads=1, hidden_dim=1), "tiny")
+    model = Relative(replace(BODY, vocab_size=1, dim=1, n_heads=1, n_kv_heads=1, hidden_dim=1), "tiny")
     alike = model.speeds.clone()
     cells = {"aspect": "auto", "origin": "lower", "extent": (0, 64, 0, layers), "zorder": -1}
     turns = axes[0].imshow(alike.numpy(), cmap="cividis", norm=LogNorm(1e-6, 1), **cells)
@@ -86,7 +86,7 @@ def explore_relatives() -> Explorer:
         context = round(context)
         content = settings | {"sliding_window": SIZE, "sliding_window_pattern": WINDOWS[chosen["window"]]}
         model.speeds[:] = alike
-        for edit in (relatives.window, *EDITS["angles"][chosen["angles"]][1:]):
+        for edit in (edits.window, *EDITS["angles"][chosen["angles"]][1:]):
             edit(model, content)
         turns.set_data(np.where(model.speeds > 0, model.speeds, np.nan))
         seen = [min(size or context, context) for size in model.windows]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
@@ -20,6 +21,7 @@ from transformers import LlamaConfig as TheirConfig
 import helpers.checkpoint
 import helpers.model
 from helpers.checkpoint import load_checkpoint, model_from_weights, save_checkpoint
+from helpers.config import LLAMA3_SCALING
 from helpers.model import apply_rope, count_parameters
 from helpers.text import END_OF_TEXT, train_tokenizer
 from tests.support.files import OURS, cut_meta_weights, edit_json, write_meta
@@ -232,6 +234,12 @@ def test_what_exists_is_kept(tmp_path, kind):
     assert (tmp_path / "mine").lstat().st_mode == before
 
 
+def test_a_save_leaves_the_process_as_it_is(tmp_path, monkeypatch):
+    """The umask belongs to all threads; set for a moment only, it opens what another thread writes."""
+    monkeypatch.setattr(os, "umask", None)
+    save_checkpoint(our_model(), tmp_path / "saved")
+
+
 @pytest.mark.parametrize("step", ["save_file", "_write_json"])
 @pytest.mark.parametrize("error", [OSError("no space left"), KeyboardInterrupt()], ids=lambda e: type(e).__name__)
 def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch, step, error):
@@ -298,7 +306,7 @@ SCALED = {"use_scaled_rope": True, "rope_theta": 500.0}
 )
 def test_meta_params_reach_the_model(tmp_path, monkeypatch, params, ours):
     # a trained length of 16 instead of 8192: the scaling then acts within 16 tokens
-    monkeypatch.setitem(helpers.checkpoint.LLAMA3_SCALING, "original_max_position_embeddings", 16)
+    monkeypatch.setitem(LLAMA3_SCALING, "original_max_position_embeddings", 16)
     if "rope_scaling" in ours:
         ours = ours | {"rope_scaling": {"type": "llama3", **LLAMA3, **ours["rope_scaling"]}}
     model = our_model(**ours)
@@ -403,17 +411,41 @@ def test_a_pth_that_holds_no_weights_by_name_is_refused(tmp_path, content):
 
 
 def test_fetched_folder_opens_as_any_other(saved, monkeypatch):
-    asked = {}
+    asked = []
 
     def snapshot_download(name, **settings):
-        asked.update(settings, name=name)
+        asked.append(name)
         return str(saved)
 
     monkeypatch.setattr(helpers.checkpoint, "snapshot_download", snapshot_download)
     fetched = helpers.checkpoint.fetch_checkpoint("owner/model-1.5b")
     assert load_checkpoint(fetched).config == load_checkpoint(saved).config
-    assert asked["name"] == "owner/model-1.5b"
-    assert asked["allow_patterns"] == ["*.safetensors", "*.json"]
+    assert asked == ["owner/model-1.5b"]
+
+
+SHARDS = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+NEEDED = {*SHARDS, "model.safetensors.index.json", "config.json", "tokenizer.json"}
+BESIDE = {  # what the Hub's folders hold besides
+    "Mistral 7B": ["consolidated.safetensors", "params.json", "tokenizer.model.v3", "README.md", ".gitattributes"],
+    "Llama 3 8B": ["original/consolidated.00.pth", "original/params.json", "LICENSE", "USE_POLICY.md"],
+    "gpt-oss 20B": ["original/model.safetensors", "original/config.json", "metal/model.bin", "chat_template.jinja"],
+    "SmolLM2 135M": ["onnx/model.onnx", "onnx/config.json", "runs/events.out.tfevents.1", "training_args.bin"],
+    "an old one": ["pytorch_model-00001-of-00002.bin", "flax_model.msgpack", "modeling_llama.py"],
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_each_weight_is_fetched_once_and_nothing_that_runs(name, tmp_path, monkeypatch):
+    def snapshot_download(name, *, allow_patterns=None, ignore_patterns=None, **settings):
+        present = [*NEEDED, *BESIDE[name.removeprefix("a/").replace("_", " ")]]
+        kept = filter_repo_objects(present, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns)
+        (tmp_path / "fetched").write_text("\n".join(kept))
+        return str(tmp_path)
+
+    monkeypatch.setattr(helpers.checkpoint, "snapshot_download", snapshot_download)
+    folder = helpers.checkpoint.fetch_checkpoint(f"a/{name.replace(' ', '_')}")
+    fetched = set((folder / "fetched").read_text().split())
+    assert fetched - {"params.json"} == NEEDED  # params.json is small
 
 
 def test_a_name_that_is_none_is_refused_before_asking(monkeypatch):

@@ -23,8 +23,8 @@ from helpers.explorers import Explorer, choice, slider
 from helpers.explorers.gqa import RULES
 from helpers.explorers.relatives import FAMILIES
 from helpers.explorers.train import SCALINGS
+from helpers.families import make_relative, with_family
 from helpers.model import PRESETS, KVCache, RMSNorm, count_parameters, rope_inv_freq
-from helpers.relatives import make_relative
 
 EXPLORE = {name: make for name, make in vars(explorers).items() if name.startswith("explore_")}
 
@@ -305,8 +305,9 @@ def test_relatives_explorer_tells_and_draws_what_the_table_of_families_makes(nam
     if "feed-forward" in FAMILIES[name]:
         content |= {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 14_336}
     with torch.device("meta"):
-        more = count_parameters(make_relative(body, content)) - count_parameters(body)
-    model = make_relative(replace(body, vocab_size=1, dim=1, n_heads=1, n_kv_heads=1, hidden_dim=1), content)
+        more = count_parameters(make_relative(with_family(body, content))) - count_parameters(body)
+    tiny = replace(body, vocab_size=1, dim=1, n_heads=1, n_kv_heads=1, hidden_dim=1)
+    model = make_relative(with_family(tiny, content))
     assert explorer.finding.startswith(f"{name}: ")
     assert f"billion parameters{f', {more:,} more than' if more else '. '}" in explorer.finding
     angles, reach = explorer.figure.axes[:2]

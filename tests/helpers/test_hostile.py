@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from helpers import train
-from helpers.checkpoint import LARGEST_JSON, load_checkpoint, save_checkpoint
+from helpers.checkpoint import load_checkpoint, save_checkpoint
+from helpers.formats.files import LARGEST_JSON
 from helpers.model import Llama
 from tests.support.files import OURS, meta_weights, write_meta
 from tests.support.fuzz import at_most, time_limit

@@ -3,16 +3,22 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from torch.distributed.device_mesh import DeviceMesh
 
-from helpers import parallel
-from helpers.checkpoint import save_checkpoint
-from helpers.parallel import parallel_plan
+from helpers.checkpoint import load_checkpoint, save_checkpoint
+from helpers.parallel import load_parallel, parallel_plan
+from helpers.parallel.__main__ import main
 from helpers.text import TINY_LLAMA
+from tests.support.files import edit_json
 from tests.support.models import TINY, TOLERANCE, make_model
 
 CONFIGS = {
@@ -32,7 +38,7 @@ def in_processes(n, *command, launch=("--standalone",)):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_two_processes_equal_one(name, tmp_path):
     save_checkpoint(make_model(CONFIGS[name]), tmp_path / "model")
-    done = in_processes(2, "-m", "helpers.parallel", str(tmp_path / "model"), "--compare")
+    done = in_processes(2, "-m", "helpers.parallel.compare", str(tmp_path / "model"))
     assert done.returncode == 0, done.stderr[-3000:]
     reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert [found["rank"] for found in reports] == [0, 1]
@@ -64,11 +70,115 @@ def test_a_rank_that_dies_ends_the_others():
     assert re.search(r"exitcode *: 3", done.stderr), done.stderr[-3000:]
 
 
+READ = """
+from helpers.formats.hugging_face import StoredWeight
+from helpers.parallel import load_parallel, start_ranks
+from helpers.text import TINY_LLAMA
+read, whole = [], StoredWeight.__getitem__
+StoredWeight.__getitem__ = lambda self, part: read.append(whole(self, part)) or read[-1]
+model = load_parallel(TINY_LLAMA, start_ranks())
+assert 0.5 < sum(part.numel() for part in read) / sum(weight.numel() for weight in model.parameters()) < 0.51
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_reads_its_own_part_only():
+    done = in_processes(2, "--no-python", sys.executable, "-c", READ)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+SAMPLE = """
+import torch, torch.distributed as dist
+from helpers.generate import generate
+from helpers.parallel import load_parallel, start_ranks
+from helpers.text import TINY_LLAMA
+mesh = start_ranks()
+model = load_parallel(TINY_LLAMA, mesh)
+texts = [None, None]
+dist.all_gather_object(texts, generate(model, [[1, 2, 3]], 20, temperature=1.0, seed=4))
+assert texts[0] == texts[1], texts
+dist.all_gather_object(texts, generate(model, [[1, 2, 3]], 20, temperature=1.0))
+assert texts[0] == texts[1], texts
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_draw_tokens_draw_the_same_or_say_that_they_need_a_seed():
+    done = in_processes(2, "--no-python", sys.executable, "-c", SAMPLE)
+    assert "seed=None: each process of a split model would draw tokens of its own" in done.stderr
+    assert "AssertionError" not in done.stderr
+
+
+# ------------------------------------------------------------------- what load_checkpoint refuses, load_parallel does
+
+
+@pytest.fixture
+def mesh(monkeypatch):
+    """This process as the only rank of one."""
+    if sys.platform == "linux":
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # this machine only
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield DeviceMesh("cpu", [0])
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_checkpoint(make_model(TINY), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def config_is_a_list(folder):
+    (folder / "config.json").write_text("[]")
+
+
+def index_leads_out(folder):
+    shutil.move(folder / "model.safetensors", folder.parent)
+    names = load_file(folder.parent / "model.safetensors")
+    listed = {"weight_map": dict.fromkeys(names, "../model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(listed))
+
+
+def weights(change):
+    def spoil(folder):
+        kept = load_file(folder / "model.safetensors")
+        change(kept)
+        save_file(kept, folder / "model.safetensors")
+
+    return spoil
+
+
+SPOILT = {  # what is done to the folder, and what both loaders say
+    "too many layers": (
+        lambda folder: edit_json(folder / "config.json", lambda content: content.update(num_hidden_layers=3000)),
+        "needs far more than the 21 weights found",
+    ),
+    "a list": (config_is_a_list, "holds a list, not an object"),
+    "another folder": (index_leads_out, "only .safetensors files of the same folder are read"),
+    "left over": (weights(lambda kept: kept.update(more=torch.ones(3))), "left over: more"),
+    "another shape": (
+        weights(lambda kept: kept.update({"model.norm.weight": torch.ones(3)})),
+        r"is \(3,\), the config",
+    ),
+    "whole numbers": (weights(lambda kept: kept.update({"model.norm.weight": torch.ones(32).int()})), "torch.int32"),
+    "cut short": (lambda folder: os.truncate(folder / "model.safetensors", 3000), "damaged or cut short"),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
+def test_both_loaders_refuse_the_same(mesh, folder, spoil):
+    change, words = SPOILT[spoil]
+    change(folder)
+    for load in (load_checkpoint, lambda folder: load_parallel(folder, mesh)):
+        with pytest.raises(ValueError, match=words):
+            load(folder)
+
+
 def test_outside_the_launcher_the_command_says_how_to_start_it(monkeypatch, capsys):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setattr(sys, "argv", ["parallel", str(TINY_LLAMA)])
     with pytest.raises(SystemExit):
-        parallel.main()
+        main()
     assert "torch.distributed.run --nproc-per-node 2" in capsys.readouterr().err
 
 

@@ -8,6 +8,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from benchmarks.experiments.training import library_docstrings
 from helpers.text import (
     END_OF_TEXT,
     SMALLEST,
@@ -15,7 +16,6 @@ from helpers.text import (
     encode,
     excerpt,
     held_out_split,
-    library_docstrings,
     load_text,
     reference_text,
     train_tokenizer,

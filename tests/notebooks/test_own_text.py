@@ -2,7 +2,8 @@
 
 import pytest
 
-from helpers.text import SMALLEST, library_docstrings
+from benchmarks.experiments.training import library_docstrings
+from helpers.text import SMALLEST
 from tests.support.course import SHORTER, run_notebook
 
 pytestmark = [

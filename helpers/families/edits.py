@@ -1,4 +1,4 @@
-"""LLaMA's relatives: today's open models are LLaMA plus a few edits, and a family is a row of the table near the end.
+"""The model class of LLaMA's relatives, and the edits: today's open models are LLaMA plus a few of them.
 
 An edit is one idea. It changes one of three things:
     a lens   who turns how fast (`Relative.speeds`) and who sees how far (`Relative.windows`), layer by layer
@@ -7,8 +7,6 @@ An edit is one idea. It changes one of three things:
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -130,8 +128,9 @@ def turning(rope: dict, head_dim: int) -> tuple[torch.Tensor, float]:
     theta, share, kind = rope.pop("rope_theta"), rope.pop("partial_rotary_factor"), rope.pop("rope_type")
     require_number("partial_rotary_factor", share, lambda share: 0 < share <= 1, "> 0 and <= 1")
     if kind not in ("default", "linear", "llama3", "yarn") or (kind == "yarn" and share != 1):
+        whose = " (Phi-3.5's, with a factor for each pair)" if kind == "longrope" else ""
         raise ValueError(
-            f"RoPE type {kind!r} is not known here, only 'default', 'linear', 'llama3', 'yarn': use another."
+            f"RoPE type {kind!r}{whose} is not known here, only 'default', 'linear', 'llama3', 'yarn': use another."
         )
     if kind == "yarn":
         return yarn(head_dim, theta, **rope)
@@ -397,10 +396,10 @@ def clamped_gate(model: Relative, content: dict):
 # ----------------------------------------------------------------------------------------------- edits of the storage
 
 
-def split_phi3(weights: dict, config: LlamaConfig, content: dict) -> dict:
+def split_phi3(weights: dict, config: LlamaConfig) -> dict:
     """q, k, v and gate, up stand in one matrix each; what turns comes first in a head. `Phi3Attention`."""
     h, ours = config.head_dim, {}
-    half = int(h * content["rope_parameters"]["full_attention"].get("partial_rotary_factor", 1.0)) // 2
+    half = int(h * config.settings["rope_parameters"]["full_attention"].get("partial_rotary_factor", 1.0)) // 2
     for name, weight in weights.items():
         if name.endswith("qkv_proj.weight"):
             parts = weight.split([h * config.n_heads, h * config.n_kv_heads, h * config.n_kv_heads])
@@ -417,7 +416,7 @@ def split_phi3(weights: dict, config: LlamaConfig, content: dict) -> dict:
     return ours
 
 
-def split_gpt_oss(weights: dict, config: LlamaConfig, content: dict) -> dict:
+def split_gpt_oss(weights: dict, config: LlamaConfig) -> dict:
     """All experts stand in one tensor, transposed, gate and up in turn. `GptOssExperts`."""
     ours = {}
     for name, weight in weights.items():
@@ -432,218 +431,3 @@ def split_gpt_oss(weights: dict, config: LlamaConfig, content: dict) -> dict:
         if not part:
             ours[name] = weight
     return ours
-
-
-# --------------------------------------------------------------------------------------------------------- the table
-
-
-@dataclass(frozen=True)
-class Family:
-    """One row: the edits in order, the settings of config.json that they read, and where storage differs.
-
-    A setting that a family's row does not name must have the value that means nothing (NEUTRAL).
-    """
-
-    edits: tuple[Callable, ...]
-    settings: dict = field(default_factory=dict)  # with the value that transformers takes if config.json has none
-    words: dict = field(default_factory=dict)  # in names of weights: theirs -> ours, before WORDS
-    storage: Callable | None = None
-
-
-WINDOW = {"sliding_window": None}
-SOME_WINDOWS = {"sliding_window": 4096, "layer_types": None}
-QWEN_WINDOWS = SOME_WINDOWS | {"use_sliding_window": False, "max_window_layers": 28}
-OLMO = {".post_attention_layernorm.": ".attention_norm.", ".post_feedforward_layernorm.": ".ffn_norm."}
-GEMMA = {"hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, "head_dim": 256,
-         "query_pre_attn_scalar": 256}  # fmt: skip
-GEMMA_NORMS = {
-    ".post_attention_layernorm.": ".attention_out_norm.", ".pre_feedforward_layernorm.": ".ffn_norm.",
-    ".post_feedforward_layernorm.": ".ffn_out_norm.",
-}  # fmt: skip
-EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2}
-
-FAMILIES = {
-    "mistral": Family((window,), {"sliding_window": 4096}),
-    "qwen2": Family((biases, window), QWEN_WINDOWS),
-    "qwen3": Family((qk_norm, window), QWEN_WINDOWS | {"head_dim": 128}),
-    "olmo2": Family((norm_after, qk_norm_whole), {"rms_norm_eps": 1e-5}, OLMO),
-    "olmo3": Family(
-        (norm_after, qk_norm_whole, window, angles),
-        SOME_WINDOWS | {"sliding_window_pattern": 4, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0,
-                        "rope_local_base_freq": None}, OLMO,
-    ),
-    "smollm3": Family(
-        (no_rope,), {"no_rope_layers": None, "no_rope_layer_interval": 4, "rope_theta": 2_000_000.0,
-                     "tie_word_embeddings": True},
-    ),
-    "gemma3_text": Family(
-        (qk_norm, norms_around, gelu_gate, scales, window, angles, gain_plus_one),
-        GEMMA | SOME_WINDOWS | {"sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
-        GEMMA_NORMS,
-    ),
-    "gemma2": Family(
-        (norms_around, gelu_gate, scales, soft_caps, window, gain_plus_one),
-        GEMMA | SOME_WINDOWS | {"sliding_window_pattern": 2, "attn_logit_softcapping": 50.0,
-                                "final_logit_softcapping": 30.0}, GEMMA_NORMS,
-    ),
-    "mixtral": Family(
-        (experts, window), EXPERTS | WINDOW | {"rms_norm_eps": 1e-5, "rope_theta": 1e6},
-        {".block_sparse_moe.gate.": ".feed_forward.router.", ".block_sparse_moe.": ".feed_forward.",
-         ".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
-    ),
-    "qwen3_moe": Family(
-        (qk_norm, experts, window),
-        {"sliding_window": 4096, "use_sliding_window": False, "num_experts": 128, "num_experts_per_tok": 8,
-         "moe_intermediate_size": 768, "decoder_sparse_step": 1, "mlp_only_layers": None, "norm_topk_prob": False},
-        {".mlp.gate.": ".feed_forward.router."},
-    ),
-    "phi3": Family(
-        (angles, window), WINDOW | {"rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0, "rope_theta": 1e4},
-        storage=split_phi3,
-    ),
-    "granite": Family(
-        (scales,), dict.fromkeys(("embedding_multiplier", "attention_multiplier", "residual_multiplier",
-                                  "logits_scaling"), 1.0),
-    ),
-    "gpt_oss": Family(
-        (biases, sinks, experts, clamped_gate, window, angles),
-        {"num_experts": 128, "num_experts_per_tok": 4, "sliding_window": 128, "layer_types": None,
-         "sliding_window_pattern": 2, "swiglu_limit": 7.0, "swiglu_alpha": 1.702, "attention_bias": True,
-         "rms_norm_eps": 1e-5, "rope_theta": 150_000.0, "head_dim": 64,
-         "rope_default": {"rope_type": "yarn", "factor": 32.0, "truncate": False,
-                          "original_max_position_embeddings": 4096}}, storage=split_gpt_oss,
-    ),
-}  # fmt: skip
-UNKNOWN = {
-    "llama4": "it reads in chunks", "deepseek_v3": "its attention is latent, and so is its cache",
-    "gemma3": "it has a part that sees; its text part alone is a 'gemma3_text'", "llama4_text": "it reads in chunks",
-}  # fmt: skip
-WORDS = {
-    "model.embed_tokens.": "tok_embeddings.", "model.norm.": "final_norm.", "model.layers.": "layers.",
-    ".self_attn.": ".attention.", ".mlp.": ".feed_forward.", ".input_layernorm.": ".attention_norm.",
-    ".post_attention_layernorm.": ".ffn_norm.",
-}  # fmt: skip
-SIZES = {
-    "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "intermediate_size", "head_dim", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings", "rope_theta",
-    "rope_scaling", "rope_parameters",
-}  # fmt: skip
-NEUTRAL = {  # settings that change the function, with the value that does not
-    "attention_bias": False, "mlp_bias": False, "use_bidirectional_attention": False, "use_sliding_window": False,
-    "embedding_multiplier": 1, "attention_multiplier": None, "residual_multiplier": 1, "logits_scaling": 1,
-    "partial_rotary_factor": 1, "hidden_act": "silu", "quantization_config": None, "attention_chunk_size": None,
-    **dict.fromkeys(("sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar",
-                     "num_experts", "no_rope_layers", "layer_types", "swiglu_limit", "hidden_activation")),
-}  # fmt: skip
-
-
-def settings_of(content: dict) -> dict:
-    """What config.json says of a relative, under the newest names, with what it leaves out.
-
-    Raises:
-        ValueError: if a setting asks for a part that the family's edits do not give.
-    """
-    kind = content["model_type"]
-    if kind not in FAMILIES:
-        raise ValueError(f"model_type={kind!r} is not known: use one of {', '.join(FAMILIES)}.")
-    known = FAMILIES[kind].settings
-    content = known | content
-    if "num_local_experts" in content:  # an older name
-        content["num_experts"] = content["num_local_experts"]
-    if "num_experts" in known:
-        require_positive_int("num_experts", content["num_experts"])
-    if "use_sliding_window" in known and not content["use_sliding_window"]:
-        content |= {"sliding_window": None, "layer_types": None}
-    ropes = [content.get("rope_parameters"), content.get("rope_scaling")]
-    if all(ropes):
-        raise ValueError("rope_parameters and rope_scaling are both set: remove one of them, the older rope_scaling.")
-    for rope in (rope for place in ropes if place for rope in (place, *place.values()) if isinstance(rope, dict)):
-        if "partial_rotary_factor" not in known and rope.get("partial_rotary_factor", 1) != 1:
-            content["partial_rotary_factor"] = rope["partial_rotary_factor"]
-    if "sliding_window" not in known and set(content.get("layer_types") or ()) == {"full_attention"}:
-        content["layer_types"] = None
-    for name in sorted(content.keys() - known.keys() - SIZES):
-        value = content.pop(name)  # so that no edit reads what transformers would not read
-        if name in NEUTRAL and value not in (NEUTRAL[name], None):
-            raise ValueError(f"{name}={value!r} is no part of {kind!r} here, only {NEUTRAL[name]!r}: use another one.")
-    if angles in FAMILIES[kind].edits:
-        content |= {"rope_parameters": _rope_by_layer_type(content), "rope_scaling": None}
-    return content
-
-
-def _rope_by_layer_type(content):
-    """rope_parameters with an entry for each kind of layer, as in the newest files."""
-    given = content.get("rope_parameters") or {}
-    flat = {name: value for name, value in given.items() if not isinstance(value, dict)}
-    flat |= content.get("rope_scaling") or ({} if given else content.get("rope_default", {}))
-    if "type" in flat:
-        flat["rope_type"] = flat.pop("type")
-    start = {name: content[name] for name in ("rope_theta", "partial_rotary_factor") if name in content}
-    full = start | flat | (given.get("full_attention") or {})
-    sliding = full
-    if "rope_local_base_freq" in content:  # scaled are only the layers that see everything
-        local = {"rope_theta": content["rope_local_base_freq"] or content["rope_theta"]}
-        sliding = local | (given.get("sliding_attention") or {})
-    return {"full_attention": full, "sliding_attention": sliding}
-
-
-def make_relative(config: LlamaConfig, content: dict) -> Relative:
-    """A fresh model of a family: a LLaMA of this config, edited as the table says.
-
-    Args:
-        config: its sizes, and the turning speeds of families whose layers all turn alike.
-        content: "model_type" and the settings of the family's row, as in config.json; what is left out takes the
-            row's own value.
-
-    Raises:
-        ValueError: if the family is not known, or a setting does not fit.
-    """
-    content = settings_of(content)
-    model = Relative(config, content["model_type"])
-    for edit in FAMILIES[model.family].edits:
-        edit(model, content)
-    return model
-
-
-def our_weights(weights: dict, config: LlamaConfig, content: dict) -> dict:
-    """Weights of a relative under our names, and cut as ours are; a name that is not known stays as it is."""
-    family = FAMILIES[content["model_type"]]
-    ours = {}
-    for theirs, weight in weights.items():
-        name = theirs
-        for old, new in (family.words | WORDS | family.words).items():
-            name = name.replace(old, new)
-        ours[theirs if name in ours else name] = weight
-    return family.storage(ours, config, settings_of(content)) if family.storage else ours
-
-
-# ---------------------------------------------------------------------------------------------------- published sizes
-
-
-def _published(family, vocab_size, dim, n_layers, n_heads, n_kv_heads, hidden_dim, head_dim, theta, tied=False, **more):
-    config = LlamaConfig(
-        vocab_size=vocab_size, dim=dim, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads,
-        hidden_dim=hidden_dim, head_dim=head_dim, max_seq_len=2**17, norm_eps=1e-5, rope_theta=theta,
-        tie_embeddings=tied,
-    )  # fmt: skip
-    return config, {"model_type": family, "rope_theta": theta, "head_dim": head_dim} | more
-
-
-PUBLISHED = {  # name: sizes, and what config.json adds; what neither function nor size needs is left out
-    "Mistral 7B": _published("mistral", 32_000, 4096, 32, 32, 8, 14_336, 128, 1e4, sliding_window=4096),
-    "SmolLM3 3B": _published("smollm3", 128_256, 2048, 36, 16, 4, 11_008, 128, 5e6, tied=True),
-    "Qwen2 7B": _published("qwen2", 152_064, 3584, 28, 28, 4, 18_944, 128, 1e6),
-    "Qwen3 8B": _published("qwen3", 151_936, 4096, 36, 32, 8, 12_288, 128, 1e6),
-    "OLMo 2 7B": _published("olmo2", 100_352, 4096, 32, 32, 32, 11_008, 128, 5e5),
-    "OLMo 3 7B": _published(
-        "olmo3", 100_278, 4096, 32, 32, 32, 11_008, 128, 5e5,
-        rope_scaling={"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192},
-    ),
-    "Gemma 2 9B": _published("gemma2", 256_000, 3584, 42, 16, 8, 14_336, 256, 1e4, tied=True),
-    "Gemma 3 4B": _published(
-        "gemma3_text", 262_208, 2560, 34, 8, 4, 10_240, 256, 1e6, tied=True, sliding_window=1024,
-        rope_scaling={"rope_type": "linear", "factor": 8.0},
-    ),
-    "gpt-oss 20B": _published("gpt_oss", 201_088, 2880, 24, 64, 8, 2880, 64, 1.5e5, num_local_experts=32),
-    "Mixtral 8x7B": _published("mixtral", 32_000, 4096, 32, 32, 8, 14_336, 128, 1e6),
-}  # fmt: skip

@@ -1,15 +1,18 @@
 """How good is a small LLaMA after a minute, and after three? The stored numbers behind a claim of notebook 06.
 
 Small models, each trained from scratch for a given time, several seeds, judged in bits per byte on the held-out tenth
-of the Python reference. Nothing else should run. Run: python benchmarks/training.py helpers/assets/training.json
-(about half an hour; --scale 0.05 --seeds 1 for a try). A table for reading is written beside it, with the ending .md; a
-row that stands in the file already is kept, so a run can be stopped and continued.
+of the Python reference. Nothing else should run. The table for reading, benchmarks/training.md, is written beside the
+numbers, with the ending .md; a row that stands in the file already is kept, so a run can be stopped and continued.
+Run: python -m benchmarks.experiments.training helpers/assets/training.json
+(about half an hour; --scale 0.05 --seeds 1 for a try)
 """
 
 import argparse
+import ast
 import gzip
 import json
 import lzma
+import sysconfig
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -17,11 +20,11 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from speed import machine  # benchmarks/speed.py, beside this file
 
+from benchmarks.speed import machine
 from helpers.device import pick_device, set_seed
 from helpers.model import Llama, count_parameters
-from helpers.text import bits_per_byte, encode, held_out_split, library_docstrings, reference_text, train_tokenizer
+from helpers.text import bits_per_byte, encode, held_out_split, reference_text, train_tokenizer
 from helpers.train import TINY, train
 
 NOTEBOOK = replace(TINY, vocab_size=512, dim=64, n_layers=4, hidden_dim=192, head_dim=16, max_seq_len=64)
@@ -37,6 +40,27 @@ PLAN = [  # size, text, seconds
     ("middle", "with docstrings", 180),
     ("middle", "reference", 180),
 ]
+
+
+def library_docstrings() -> str:
+    """More real text that ships with Python: the docstrings of its standard library, tests left out, each once.
+
+    About 1.5 million characters, in the order of the files' names; reading them takes a few seconds.
+    """
+    library = Path(sysconfig.get_paths()["stdlib"])
+    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = {}  # a dict keeps the order
+    for path in sorted(library.rglob("*.py")):
+        if left_out & set(path.relative_to(library).parts):
+            continue
+        try:
+            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        except (SyntaxError, ValueError):  # templates and old encodings; UnicodeDecodeError is a ValueError
+            continue
+        texts = (ast.get_docstring(node) for node in nodes if isinstance(node, documented))
+        found |= dict.fromkeys(text for text in texts if text and len(text) > 60)
+    return "\n\n".join(found)
 
 
 def texts(kind):
@@ -84,8 +108,8 @@ def measure(size, kind, seconds, seed, pace):
 
 
 NOTE = """
-Made by `benchmarks/training.py`: means over the seeds, bits per byte. "With docstrings": the library's docstrings are
-trained on as well. Compressors need {baselines}.
+Made by `benchmarks/experiments/training.py`: means over the seeds, bits per byte. "With docstrings": the library's
+docstrings are trained on as well. Compressors need {baselines}.
 """
 
 

@@ -6,7 +6,7 @@ weights start from the same numbers, and all models read the same windows in the
 since small numbers at the start make SiLU and GELU nearly straight lines: once with the feed-forward's matrices drawn
 with standard deviation 0.02, which in this narrow model makes gates of about 0.2, once with 1 / sqrt(inputs), which
 makes gates of about 1. Judged in bits per byte of held-out text.
-Run: python benchmarks/feed_forward.py OUT.json (half an hour on two cores).
+Run: python -m benchmarks.experiments.feed_forward helpers/assets/feed_forward.json (half an hour on two cores).
 """
 
 import argparse

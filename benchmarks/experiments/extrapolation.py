@@ -2,7 +2,8 @@
 
 Small models are trained on windows of 64 tokens, with RoPE and without any position (all turning speeds set to 0),
 three seeds each, and judged on windows of 256 tokens of held-out text. The RoPE models are judged as they are and
-with three scalings by 4, without further training. Run: python benchmarks/extrapolation.py OUT.json (some minutes).
+with three scalings by 4, without further training. Some minutes.
+Run: python -m benchmarks.experiments.extrapolation helpers/assets/extrapolation.json
 """
 
 import json

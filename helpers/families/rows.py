@@ -1,0 +1,108 @@
+"""The table of families: which edits make each, and what its files call the weights."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from helpers.families.edits import (
+    angles,
+    biases,
+    clamped_gate,
+    experts,
+    gain_plus_one,
+    gelu_gate,
+    no_rope,
+    norm_after,
+    norms_around,
+    qk_norm,
+    qk_norm_whole,
+    scales,
+    sinks,
+    soft_caps,
+    split_gpt_oss,
+    split_phi3,
+    window,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Family:
+    """One row: the edits in order, the settings of config.json that they read, and where storage differs.
+
+    A setting that a family's row does not name must have the value that means nothing (NEUTRAL).
+    """
+
+    edits: tuple[Callable, ...]
+    settings: dict = field(default_factory=dict)  # with the value that transformers takes if config.json has none
+    words: dict = field(default_factory=dict)  # in names of weights: theirs -> ours, before WORDS
+    storage: Callable | None = None
+
+
+WINDOW = {"sliding_window": None}
+SOME_WINDOWS = {"sliding_window": 4096, "layer_types": None}
+QWEN_WINDOWS = SOME_WINDOWS | {"use_sliding_window": False, "max_window_layers": 28}
+OLMO = {".post_attention_layernorm.": ".attention_norm.", ".post_feedforward_layernorm.": ".ffn_norm."}
+GEMMA = {"hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, "head_dim": 256,
+         "query_pre_attn_scalar": 256}  # fmt: skip
+GEMMA_NORMS = {
+    ".post_attention_layernorm.": ".attention_out_norm.", ".pre_feedforward_layernorm.": ".ffn_norm.",
+    ".post_feedforward_layernorm.": ".ffn_out_norm.",
+}  # fmt: skip
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2}
+
+FAMILIES = {
+    "mistral": Family((window,), {"sliding_window": 4096}),
+    "qwen2": Family((biases, window), QWEN_WINDOWS),
+    "qwen3": Family((qk_norm, window), QWEN_WINDOWS | {"head_dim": 128}),
+    "olmo2": Family((norm_after, qk_norm_whole), {"rms_norm_eps": 1e-5}, OLMO),
+    "olmo3": Family(
+        (norm_after, qk_norm_whole, window, angles),
+        SOME_WINDOWS | {"sliding_window_pattern": 4, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0,
+                        "rope_local_base_freq": None}, OLMO,
+    ),
+    "smollm3": Family(
+        (no_rope,), {"no_rope_layers": None, "no_rope_layer_interval": 4, "rope_theta": 2_000_000.0,
+                     "tie_word_embeddings": True},
+    ),
+    "gemma3_text": Family(
+        (qk_norm, norms_around, gelu_gate, scales, window, angles, gain_plus_one),
+        GEMMA | SOME_WINDOWS | {"sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
+        GEMMA_NORMS,
+    ),
+    "gemma2": Family(
+        (norms_around, gelu_gate, scales, soft_caps, window, gain_plus_one),
+        GEMMA | SOME_WINDOWS | {"sliding_window_pattern": 2, "attn_logit_softcapping": 50.0,
+                                "final_logit_softcapping": 30.0}, GEMMA_NORMS,
+    ),
+    "mixtral": Family(
+        (experts, window), EXPERTS | WINDOW | {"rms_norm_eps": 1e-5, "rope_theta": 1e6},
+        {".block_sparse_moe.gate.": ".feed_forward.router.", ".block_sparse_moe.": ".feed_forward.",
+         ".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
+    ),
+    "qwen3_moe": Family(
+        (qk_norm, experts, window),
+        {"sliding_window": 4096, "use_sliding_window": False, "num_experts": 128, "num_experts_per_tok": 8,
+         "moe_intermediate_size": 768, "decoder_sparse_step": 1, "mlp_only_layers": None, "norm_topk_prob": False},
+        {".mlp.gate.": ".feed_forward.router."},
+    ),
+    "phi3": Family(
+        (angles, window), WINDOW | {"rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0, "rope_theta": 1e4},
+        storage=split_phi3,
+    ),
+    "granite": Family(
+        (scales,), dict.fromkeys(("embedding_multiplier", "attention_multiplier", "residual_multiplier",
+                                  "logits_scaling"), 1.0),
+    ),
+    "gpt_oss": Family(
+        (biases, sinks, experts, clamped_gate, window, angles),
+        {"num_experts": 128, "num_experts_per_tok": 4, "sliding_window": 128, "layer_types": None,
+         "sliding_window_pattern": 2, "swiglu_limit": 7.0, "swiglu_alpha": 1.702, "attention_bias": True,
+         "rms_norm_eps": 1e-5, "rope_theta": 150_000.0, "head_dim": 64,
+         "rope_default": {"rope_type": "yarn", "factor": 32.0, "truncate": False,
+                          "original_max_position_embeddings": 4096}}, storage=split_gpt_oss,
+    ),
+}  # fmt: skip
+WORDS = {
+    "model.embed_tokens.": "tok_embeddings.", "model.norm.": "final_norm.", "model.layers.": "layers.",
+    ".self_attn.": ".attention.", ".mlp.": ".feed_forward.", ".input_layernorm.": ".attention_norm.",
+    ".post_attention_layernorm.": ".ffn_norm.",
+}  # fmt: skip

@@ -1,0 +1,9 @@
+"""Files that others made, read with care; `helpers.checkpoint` is their front door.
+
+    names         our names of the weights, Hugging Face's and Meta's
+    files         JSON and .pth, within limits, and nothing unpickled
+    hugging_face  config.json, the index, and safetensors that are read when asked for
+    meta          params.json and .pth
+
+What stands here knows LLaMA only; other families are read by `helpers.families`.
+"""

@@ -1,0 +1,140 @@
+"""A folder of Hugging Face: config.json, the index, and safetensors, of which only what is asked for is read."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from helpers.config import LLAMA3_SCALING, LlamaConfig
+from helpers.formats.files import read_json
+
+IGNORED = "rotary_emb.inv_freq"  # a table that older files carry; computed here from the config
+
+
+class StoredWeight:
+    """A weight in a file, not read yet: as of a tensor, [...] is all of it and [:4] are its first rows.
+
+    Attributes:
+        shape: of the whole weight.
+    """
+
+    def __init__(self, path: Path, stored):
+        self._path, self._stored = path, stored
+        self.shape = tuple(stored.get_shape())
+
+    def __getitem__(self, part) -> torch.Tensor:
+        with _naming(self._path):
+            return self._stored[part]
+
+
+def open_weights(folder: Path) -> Iterator[tuple[str, StoredWeight]]:
+    """Every weight of a folder, by Hugging Face's name.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if a file is damaged, or the index names one that is not in the folder itself.
+    """
+    for path in _files(folder):
+        if not os.path.isfile(path):  # path.is_file() raises for a name that is too long
+            raise FileNotFoundError(
+                f"{path} is missing: this course reads safetensors only; fetch or convert the weights."
+            )
+        with _naming(path):
+            file = safe_open(path, framework="pt")
+            names = [name for name in sorted(file.keys()) if not name.endswith(IGNORED)]
+            stored = [StoredWeight(path, file.get_slice(name)) for name in names]
+        yield from zip(names, stored, strict=True)
+
+
+def _files(folder):
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return [folder / "model.safetensors"]
+    listed = read_json(index).get("weight_map")
+    if not isinstance(listed, dict):
+        raise ValueError(f"{index} has no weight_map that says which weight is in which file: fetch it again.")
+    names = sorted(set(map(str, listed.values())))
+    for name in names:
+        if (folder / name).parent != folder or not name.endswith(".safetensors"):
+            raise ValueError(f"{index} names {name!r}: only .safetensors files of the same folder are read.")
+    return [folder / name for name in names]
+
+
+@contextlib.contextmanager
+def _naming(path):
+    try:
+        yield
+    except Exception as error:  # safetensors' own; or PyTorch's, with its stack, for an impossible shape
+        why = str(error).partition("\n")[0]
+        raise ValueError(f"{path} is damaged or cut short ({why}): fetch the file again.") from error
+
+
+def config_to_hugging_face(config: LlamaConfig, dtype: torch.dtype = torch.float32) -> dict:
+    """The content of a config.json. Scaling "ntk" is only another base, and is written as such."""
+    theta, scaling = config.rope_theta, dict(config.rope_scaling or {"type": "default"})
+    if scaling["type"] == "ntk":
+        theta, scaling = theta * scaling["factor"] ** (config.head_dim / (config.head_dim - 2)), {"type": "default"}
+    elif scaling["type"] == "llama3":
+        scaling = LLAMA3_SCALING | scaling
+    return {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama",
+        "vocab_size": config.vocab_size, "hidden_size": config.dim, "intermediate_size": config.hidden_dim,
+        "num_hidden_layers": config.n_layers, "num_attention_heads": config.n_heads,
+        "num_key_value_heads": config.n_kv_heads, "head_dim": config.head_dim, "hidden_act": "silu",
+        "max_position_embeddings": config.max_seq_len, "rms_norm_eps": float(config.norm_eps),
+        "rope_parameters": {"rope_type": scaling.pop("type"), "rope_theta": theta, **scaling},
+        "tie_word_embeddings": config.tie_embeddings,
+        **dict.fromkeys(("attention_bias", "mlp_bias"), False),
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
+        "dtype": str(dtype).removeprefix("torch."),
+    }  # fmt: skip
+
+
+def llama_config(content: dict, source: str = "config.json") -> LlamaConfig:
+    """The LlamaConfig of a LLaMA's config.json, with the RoPE settings in the old place or the new.
+
+    Raises:
+        ValueError: if the file is not complete, or describes a LLaMA with a part that this one does not have.
+    """
+    unknown = {"attention_bias": (False, None), "mlp_bias": (False, None), "hidden_act": ("silu", None)}
+    unknown |= {"pretraining_tp": (1, None), "partial_rotary_factor": (1.0, None)}
+    for name, known in unknown.items():
+        if content.get(name) not in known:
+            raise ValueError(
+                f"{source} sets {name}={content[name]!r}, which this model does not have (only {known[0]}): "
+                "use another checkpoint."
+            )
+    theta, rope = _rope_from_hugging_face(content, source)
+    try:
+        n_heads = content["num_attention_heads"]
+        return LlamaConfig(
+            vocab_size=content["vocab_size"], dim=content["hidden_size"], n_layers=content["num_hidden_layers"],
+            n_heads=n_heads, n_kv_heads=content.get("num_key_value_heads") or n_heads,
+            hidden_dim=content["intermediate_size"], head_dim=content.get("head_dim"),
+            max_seq_len=content.get("max_position_embeddings", 2048), norm_eps=content.get("rms_norm_eps", 1e-6),
+            rope_theta=theta, rope_scaling=rope, tie_embeddings=content.get("tie_word_embeddings") or False,
+        )  # fmt: skip
+    except KeyError as error:
+        raise ValueError(f"{source} has no {error}: it is not a complete LLaMA config. Fetch it again.") from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
+def _rope_from_hugging_face(content, source):
+    """rope_theta and our rope_scaling, from the old place (rope_theta, rope_scaling) or the new (rope_parameters)."""
+    rope = {}
+    for place in ("rope_scaling", "rope_parameters"):
+        if not isinstance(content.get(place), dict | None):
+            raise ValueError(f"{source} sets {place}={content[place]!r}: an object or null is needed. Fetch it again.")
+        rope |= content.get(place) or {}
+    theta = rope.pop("rope_theta", content.get("rope_theta", 10_000.0))
+    old_name = rope.pop("type", "default")
+    rope = {"type": rope.pop("rope_type", old_name)} | rope
+    if rope["type"] not in ("default", "linear", "llama3"):
+        raise ValueError(
+            f"{source} sets RoPE type {rope['type']!r}: this course reads 'default', 'linear', 'llama3'. Use another."
+        )
+    return theta, None if rope["type"] == "default" else rope

@@ -1,0 +1,98 @@
+"""A folder of Meta: params.json and .pth, in one file or several."""
+
+from pathlib import Path
+
+import torch
+
+from helpers.config import LLAMA3_SCALING, LlamaConfig
+from helpers.formats.files import open_pth, read_json, require_honest_tensors
+from helpers.formats.names import name_map
+from helpers.model import swiglu_hidden_dim
+
+SPLIT_BY_COLUMNS = ("wo.weight", "w2.weight")  # Meta's row-parallel layers: each shard holds some input columns
+IGNORED = "rope.freqs"  # a table that older files carry; computed here from the config
+
+
+def interleaved_to_halves(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Reorder the rows of q_proj or k_proj so that pairs (2i, 2i + 1) of each head become (i, i + h/2).
+
+    Args:
+        weight: (heads * h, D), made for the interleaved layout.
+
+    Example:
+        >>> interleaved_to_halves(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), head_dim=4).flatten()
+        tensor([0., 2., 1., 3.])
+    """
+    pairs = weight.unflatten(0, (-1, head_dim // 2, 2))  # (heads, h/2, 2, D)
+    return pairs.transpose(1, 2).flatten(0, 2)
+
+
+def read_meta(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
+    """Config and weights, the weights under our names and for our layout of pairs.
+
+    Raises:
+        FileNotFoundError: if the weights are missing.
+        ValueError: if a file is damaged, or the files do not fit together.
+    """
+    params = read_json(folder / "params.json")
+    files = sorted(path for path in folder.glob("consolidated.*.pth") if path.is_file())
+    if not files:
+        raise FileNotFoundError(f"{folder} has params.json, but no consolidated.*.pth: fetch the weights as well.")
+    shards = []
+    for path in files:
+        try:
+            shards.append(open_pth(path, mmap=True))
+            require_honest_tensors(shards[-1], path.stat().st_size)
+        except Exception as error:  # torch raises several kinds here; none of them may run code
+            why = error if type(error) is ValueError else type(error).__name__  # torch's own text advises to unpickle
+            raise ValueError(
+                f"{path} is damaged or holds something other than tensors, and was not opened "
+                f"({why}): fetch the file again from its source."
+            ) from error
+    try:
+        dim, n_heads = params["dim"], params["n_heads"]
+        theirs = {name: _join([shard[name] for shard in shards], name, dim) for name in shards[0]}
+        names = name_map(
+            min(params["n_layers"], len(theirs)), "meta"
+        )  # a damaged file may ask for any number of layers
+        ours = {theirs_name: ours_name for ours_name, theirs_name in names.items()}
+        weights = {ours.get(name, name): weight for name, weight in theirs.items() if not name.endswith(IGNORED)}
+        tied = "output.weight" not in theirs or torch.equal(theirs["output.weight"], theirs["tok_embeddings.weight"])
+        config = _config_from_meta(params, theirs["tok_embeddings.weight"].shape[0], tied)
+        for name in weights:
+            if name.endswith(("q_proj.weight", "k_proj.weight")):
+                weights[name] = interleaved_to_halves(weights[name], dim // n_heads)
+    except KeyError as error:
+        raise ValueError(
+            f"{folder}: {error} is missing from params.json or a shard: it is not a whole LLaMA. Fetch all files again."
+        ) from error
+    except (AttributeError, TypeError, ValueError, IndexError, ArithmeticError, RuntimeError) as error:
+        raise ValueError(f"{folder}: params.json and the shards make no LLaMA ({error}): fetch all again.") from error
+    return config, weights
+
+
+def _join(parts, name, dim):
+    """Put the shards of one weight together, as Meta's parallel layers cut it."""
+    if len(parts) == 1 or parts[0].ndim == 1:
+        return parts[0]
+    by_columns = name.endswith(SPLIT_BY_COLUMNS)
+    if name == "tok_embeddings.weight":  # Llama 2 cuts the width, Llama 3 the vocabulary
+        by_columns = parts[0].shape[1] != dim
+    return torch.cat(parts, dim=1 if by_columns else 0)
+
+
+def _config_from_meta(params, vocab_size, tied):
+    scaled = params.get("use_scaled_rope", False)
+    theta = params.get("rope_theta", 10_000.0)
+    default_length = 131_072 if scaled else 8192 if theta > 10_000 else 4096  # params.json does not say
+    # Nor the factor: only Llama 3.2 1B and 3B tie their embeddings, and take 32 (meta-llama/llama-models#166).
+    factor = float(params.get("rope_scaling_factor") or (32 if tied else 8))
+    scaling = {"type": "llama3", "factor": factor, **LLAMA3_SCALING}
+    scaling["high_freq_factor"] = float(params.get("rope_high_freq_factor") or scaling["high_freq_factor"])
+    hidden_dim = swiglu_hidden_dim(params["dim"], params.get("multiple_of", 256), params.get("ffn_dim_multiplier"))
+    return LlamaConfig(
+        vocab_size=vocab_size, dim=params["dim"], n_layers=params["n_layers"], n_heads=params["n_heads"],
+        n_kv_heads=params.get("n_kv_heads") or params["n_heads"], hidden_dim=hidden_dim,
+        max_seq_len=params.get("max_seq_len", default_length), norm_eps=params.get("norm_eps", 1e-5),
+        rope_theta=theta, rope_scaling=scaling if scaled else None, tie_embeddings=tied,
+    )  # fmt: skip

@@ -1,0 +1,31 @@
+"""Three names of each weight: ours, Hugging Face's, Meta's."""
+
+# our name -> Hugging Face's, Meta's; {} is the number of the layer
+OUTER_NAMES = {
+    "tok_embeddings.weight": ("model.embed_tokens.weight", "tok_embeddings.weight"),
+    "final_norm.weight": ("model.norm.weight", "norm.weight"),
+    "lm_head.weight": ("lm_head.weight", "output.weight"),
+}
+LAYER_NAMES = {
+    "layers.{}." + ours: ("model.layers.{}." + hugging_face, "layers.{}." + meta)
+    for ours, hugging_face, meta in (
+        ("attention_norm.weight", "input_layernorm.weight", "attention_norm.weight"),
+        ("attention.q_proj.weight", "self_attn.q_proj.weight", "attention.wq.weight"),
+        ("attention.k_proj.weight", "self_attn.k_proj.weight", "attention.wk.weight"),
+        ("attention.v_proj.weight", "self_attn.v_proj.weight", "attention.wv.weight"),
+        ("attention.o_proj.weight", "self_attn.o_proj.weight", "attention.wo.weight"),
+        ("ffn_norm.weight", "post_attention_layernorm.weight", "ffn_norm.weight"),
+        ("feed_forward.gate_proj.weight", "mlp.gate_proj.weight", "feed_forward.w1.weight"),
+        ("feed_forward.up_proj.weight", "mlp.up_proj.weight", "feed_forward.w3.weight"),
+        ("feed_forward.down_proj.weight", "mlp.down_proj.weight", "feed_forward.w2.weight"),
+    )
+}
+
+
+def name_map(n_layers: int, style: str = "hf") -> dict[str, str]:
+    """Our weight names, each with Hugging Face's ("hf") or Meta's ("meta") name for it."""
+    column = {"hf": 0, "meta": 1}[style]
+    names = {ours: theirs[column] for ours, theirs in OUTER_NAMES.items()}
+    for layer in range(n_layers):
+        names |= {ours.format(layer): theirs[column].format(layer) for ours, theirs in LAYER_NAMES.items()}
+    return names

@@ -1,0 +1,99 @@
+"""Is a split model the same function as the whole one, what does a rank hold, and what does it send?
+
+Prints what each process found, one line of JSON each.
+Run: python -m torch.distributed.run --nproc-per-node 2 -m helpers.parallel.compare helpers/assets/tiny-llama
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers.checkpoint import load_checkpoint
+from helpers.generate import generate
+from helpers.parallel.load import load_parallel
+from helpers.parallel.split import bytes_of, split_model
+from helpers.parallel.start import start_ranks
+
+
+class SummedBytes(TorchDispatchMode):
+    """Counts the bytes of the tensors that are handed to all-reduce."""
+
+    n_bytes = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        """Look at one operation; a split tensor passes, and comes again as the plain tensors and sums it stands for."""
+        if DTensor in types:
+            return NotImplemented
+        if "all_reduce" in str(operation):
+            self.n_bytes += args[0].nbytes
+        return operation(*args, **(kwargs or {}))
+
+
+def difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Largest difference, as a share of the largest expected magnitude."""
+    return ((actual - expected).abs().max() / expected.abs().max()).item()
+
+
+def compare(folder: str | Path, mesh: DeviceMesh) -> dict:
+    """What this rank finds, by name: is the split model the same function, what does it hold and send?"""
+    whole, part = load_checkpoint(folder, device=mesh.device_type), load_parallel(folder, mesh)
+    tokens = torch.arange(0, 24 * 41, 41, device=mesh.device_type).view(2, 12) % whole.config.vocab_size
+    logits, expected = part(tokens), whole(tokens)
+    found = {"rank": mesh.get_local_rank(), "bytes held": bytes_of(part), "bytes in all": bytes_of(whole)}
+    found |= {"logits": difference(logits, expected), "equal bits": torch.equal(logits, expected)}
+    cut_in_memory = split_model(load_checkpoint(folder, device=mesh.device_type), mesh)
+    found["cut in memory"] = difference(cut_in_memory(tokens), expected)
+    found["same text"] = torch.equal(generate(part, tokens, 20), generate(whole, tokens, 20))
+    found["same angles and mask"] = all(map(torch.equal, part.rotation_and_mask(3, 5), whole.rotation_and_mask(3, 5)))
+    found |= {"heads": part.config.n_heads, "key/value heads": part.new_cache(1).k.shape[2]}
+    return found | _training(part, whole, tokens) | _exchanges(part, tokens) | _seconds(part, whole, tokens)
+
+
+def _training(part, whole, tokens):
+    found = []
+    for model in (part, whole):
+        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        gradients = torch.autograd.grad(loss, tuple(model.parameters()))
+        found.append([t.full_tensor() if isinstance(t, DTensor) else t for t in (loss, *gradients)])
+    loss, *gradients = map(difference, *found)
+    return {"loss": loss, "gradients": max(gradients)}
+
+
+def _exchanges(part, tokens):
+    from torch.distributed.tensor.debug import CommDebugMode  # here, for it takes long to import
+
+    with CommDebugMode() as sent, SummedBytes() as summed, torch.no_grad():
+        part(tokens)
+    counts = {str(what).split(".")[-1]: n for what, n in sent.get_comm_counts().items()}
+    return {"sent": counts, "tokens": tokens.numel(), "bytes summed": summed.n_bytes}
+
+
+def _seconds(part, whole, tokens):
+    found = {}
+    for name, model in (("split", part), ("whole", whole)):
+        dist.barrier()
+        start = time.perf_counter()
+        if name == "split" or dist.get_rank() == 0:  # the whole model runs in one process, the other waits
+            generate(model, tokens[:1], 30)
+            found[f"seconds {name}"] = time.perf_counter() - start
+    dist.barrier()
+    return found
+
+
+if __name__ == "__main__":
+    mesh = start_ranks()
+    everything = [None] * mesh.size()
+    dist.all_gather_object(everything, compare(sys.argv[1], mesh))
+    if dist.get_rank() == 0:
+        print(*map(json.dumps, everything), sep="\n", flush=True)
+    dist.barrier()
+    os._exit(0)  # in PyTorch 2.6 an orderly end may hang: gloo's threads free what they gathered (pytorch#154976)
