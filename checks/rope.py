@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from checks.base import BATCH, MEMORY, Case, Exercise, draw, each, not_contiguous
+from checks.base import BATCH, MEMORY, Case, Exercise, draw, not_contiguous
 from checks.judge import check_of
 
 
@@ -131,8 +131,14 @@ def _rope_cases():
         Case("x of shape (2, 3, 5, 8)", _rope_inputs(2, 3, 5, 8, 1), BATCH),
         Case("as many heads as tokens", _rope_inputs(1, 4, 4, 6, 2), square),
         Case("head_dim 2", _rope_inputs(1, 2, 3, 2, 4)),
-        Case("bfloat16", each(torch.bfloat16, *_rope_inputs(1, 2, 3, 8, 5))),
-        Case("x in float16, cos and sin in float32", (x.half(), cos, sin), "Which dtype has float16 times float32?"),
+        *[
+            Case(
+                f"x in {half}, cos and sin in float32",
+                (x.to(dtype), cos, sin),
+                f"Which dtype has {half} times float32?",
+            )
+            for half, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16))
+        ],
         Case("x not contiguous", (not_contiguous(torch.cat((x, -x)), 1, 2), cos, sin), MEMORY),
         Case("gradients", _rope_inputs(1, 2, 3, 4, 7), gradients=1),  # of x: in a model cos and sin are tables
     ]

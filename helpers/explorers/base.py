@@ -8,6 +8,7 @@ from pathlib import Path
 
 import ipywidgets
 import numpy as np
+from IPython import get_ipython
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
@@ -16,6 +17,7 @@ from helpers.plots import FULL
 
 SIZE = {"style": {"description_width": "175px"}, "layout": {"width": "420px"}}  # of a control
 GREY = "#767676"  # what goes in, before anything is done to it
+_made = {}  # by cell of the notebook: its last run, and the explorers that this run made
 
 
 class Explorer:
@@ -49,6 +51,7 @@ class Explorer:
         self.box.add_class("course-explorer")
         for control in controls.values():
             control.observe(self.redraw, names="value")
+        _replace_former(self)
 
     @property
     def values(self) -> dict:
@@ -69,12 +72,14 @@ class Explorer:
         self.picture.value = self._page(problem)
 
     def close(self):
-        """Take the explorer off the page and free its memory."""
+        """Take the explorer off the page and free its memory; its words stay, for IPython's `Out` still names it."""
         for control in self.controls.values():
             control.unobserve_all()
         for widget in (*self.controls.values(), *self.box.children, self.box):
-            widget.close()
-        self.figure.clear()
+            for part in (widget, widget.layout, getattr(widget, "style", widget)):
+                part.close()
+        self.figure = self.draw = self._canvas = self._background = None
+        self._artists, self._moving, self.png, self.picture.value = [], set(), "", ""
 
     def _take_picture(self):
         finding = self.draw(**self.values)
@@ -111,6 +116,19 @@ class Explorer:
         text = f"{self.alt} {self.finding} {self.settings}"
         data = {"application/vnd.jupyter.widget-view+json": view, "image/png": self.png, "text/plain": text}
         return data, {"image/png": {"alt": self.alt}}
+
+
+def _replace_former(explorer):
+    # A run of a cell closes what the cell's former run made: its output is no longer shown, and it holds 4 MB and more.
+    message = getattr(get_ipython(), "get_parent", dict)()  # what the notebook sent; empty where there is none
+    cell = message.get("metadata", {}).get("cellId") or message.get("content", {}).get("code")
+    if cell:
+        run, made = message["header"]["msg_id"], _made.get(cell, ("", []))
+        if made[0] != run:
+            for former in made[1]:
+                former.close()
+            _made[cell] = run, []
+        _made[cell][1].append(explorer)
 
 
 def slider(label: str, value, low, high, step=1, unit="", log=False):

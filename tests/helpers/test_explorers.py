@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from jupyter_client.manager import start_new_kernel
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from torch.nn import functional as F
@@ -170,6 +171,47 @@ def test_an_error_is_raised_at_first_and_later_said_in_the_widget_until_it_goes_
     assert 'role="alert"' not in explorer.picture.value
     assert "The level is 2." in explorer.picture.value
     assert explorer.png != picture
+
+
+SHOW = """
+import gc, weakref
+from helpers.explorers import explore_rms_norm
+
+made = []
+
+def show():
+    explorer = explore_rms_norm()
+    made.append((explorer, weakref.ref(explorer.figure)))
+    return explorer
+
+def alive():
+    gc.collect()
+    return [n for n, (explorer, figure) in enumerate(made) if figure() or explorer.box.comm or explorer.box.layout.comm]
+"""
+
+
+def test_a_cell_run_again_closes_its_former_explorer_and_no_other():
+    """Of 4.3 MB a run, 0.1 stay. Two cells, or two lines of one, may show the same explorer beside each other."""
+    manager, kernel = start_new_kernel()
+
+    def run(code, **metadata):
+        content = {"code": code, "user_expressions": {"alive": "alive()"}}
+        sent = kernel.session.msg("execute_request", content, metadata=metadata)
+        kernel.shell_channel.send(sent)
+        while (reply := kernel.get_shell_msg(timeout=120))["parent_header"]["msg_id"] != sent["header"]["msg_id"]:
+            pass
+        return reply["content"]["user_expressions"]["alive"]["data"]["text/plain"]
+
+    try:
+        assert run(SHOW) == "[]"
+        assert [run("show()", cellId="A") for _ in range(3)] == ["[0]", "[1]", "[2]"]
+        assert run("show()", cellId="B") == "[2, 3]"
+        assert [run("show(), show()", cellId="C") for _ in range(2)] == ["[2, 3, 4, 5]", "[2, 3, 6, 7]"]
+        assert [run("show()") for _ in range(2)] == ["[2, 3, 6, 7, 8]", "[2, 3, 6, 7, 9]"]  # no id: by its code
+        assert run("made[3][0].close(); show()", cellId="B") == "[2, 6, 7, 9, 10]"
+    finally:
+        kernel.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
 def test_controls_name_their_unit_and_the_caption_puts_the_value_before_it():

@@ -66,6 +66,12 @@ def apply_rope_halves__in_place_on_a_copy(x, cos, sin):
     return y
 
 
+@right
+def apply_rope_halves__complex(x, cos, sin):
+    pairs = torch.complex(*x.float().chunk(2, dim=-1)) * torch.complex(cos, sin)
+    return torch.cat((pairs.real, pairs.imag), dim=-1).to(x.dtype)
+
+
 @wrong("x.chunk(2)")
 def apply_rope_halves__chunk_of_the_batch(x, cos, sin):
     first, second = x.chunk(2)
@@ -88,7 +94,7 @@ def apply_rope_interleaved__stack(x, cos, sin):
 @right
 def apply_rope_interleaved__complex(x, cos, sin):
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2).contiguous())
-    return torch.view_as_real(pairs * torch.complex(cos.float(), sin.float())).flatten(-2).to(x.dtype)
+    return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2).to(x.dtype)
 
 
 @right
