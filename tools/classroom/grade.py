@@ -44,7 +44,7 @@ from pathlib import Path
 
 from tools.classroom.hand_out import ROOT, notebooks_of
 from tools.classroom.handed_in import LARGEST_FILE, find_submissions
-from tools.classroom.isolate import Died, TimeUp, fresh_kernel, one_line, why_not_isolated
+from tools.classroom.isolate import Died, TimeUp, Walls, find_walls, fresh_kernel, one_line, why_not_isolated
 from tools.classroom.report import Results, Row
 from tools.classroom.submissions import Assignment, code_for, read_course, read_statements
 
@@ -133,10 +133,10 @@ def _code_or_verdict(exercise, sources, own, faults, course):
 # ------------------------------------------------------------------------------------------- running it
 
 
-def run_exercise(exercise: Assignment, code: str, seconds: float, hidden: list[Path] | None):
+def run_exercise(exercise: Assignment, code: str, seconds: float, walls: Walls | None):
     """(status, seen, hint) of a learner's code in a fresh kernel, whatever it does; seconds count code and check."""
     try:
-        with fresh_kernel(hidden) as ask:
+        with fresh_kernel(walls) as ask:
             end = time.monotonic() + seconds
             reply = ask(code, "", seconds)
             if reply["status"] != "ok":
@@ -150,8 +150,8 @@ def run_exercise(exercise: Assignment, code: str, seconds: float, hidden: list[P
             return _verdict(reply, name)
     except TimeUp:
         return "timed out", f"No answer after {seconds:g} seconds.", "Is there a loop that never ends?"
-    except Died:
-        return "crashed", "The program ended the kernel.", "Does it exit, or need more memory than there is?"
+    except Died as error:
+        return "crashed", str(error), "Does it exit, start others, or need more memory than there is?"
     except Exception as error:  # of the grader: no kernel can be started, the disk is full, an unexpected message
         return "not graded", f"{type(error).__name__}: {one_line(error)}", "Grade this one again, or by hand."
 
@@ -177,17 +177,17 @@ def _verdict(reply, name):
 def version() -> str:
     """A hash of what judges: the checks, and what they and the grader stand on."""
     judges = [*(ROOT / "checks").rglob("*.py"), *(ROOT / "helpers").rglob("*.py"), Path(__file__)]
-    judges += [Path(__file__).with_name("isolate.py")]
+    judges += [Path(__file__).with_name("isolate.py"), Path(__file__).with_name("inside.py")]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(judges))).hexdigest()
 
 
-def run_all(work: list[tuple], seconds: float, hidden: list[Path] | None, jobs: int, results: Results) -> None:
+def run_all(work: list[tuple], seconds: float, walls: Walls | None, jobs: int, results: Results) -> None:
     """Run what needs a kernel and settle its row; rows that are not reached stay "not graded"."""
 
     def run(one):
         key, row, exercise, code = one
         start = time.monotonic()
-        row.settle(*run_exercise(exercise, code, seconds, hidden), time.monotonic() - start)
+        row.settle(*run_exercise(exercise, code, seconds, walls), time.monotonic() - start)
         results.remember(key, row)
         print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.status}", flush=True)
 
@@ -198,7 +198,7 @@ def run_all(work: list[tuple], seconds: float, hidden: list[Path] | None, jobs: 
         pool.shutdown(cancel_futures=True)  # on Ctrl+C: ends when those that run have ended
 
 
-def grade(arguments: argparse.Namespace, isolated: bool) -> None:
+def grade(arguments: argparse.Namespace, walls: Walls | None) -> None:
     """Grade a folder, and write the results whatever happens on the way."""
     folder, course = arguments.folder.resolve(), read_course(arguments.course, arguments.only)
     notebooks = [path.stem for path in notebooks_of(arguments.course)]
@@ -210,12 +210,12 @@ def grade(arguments: argparse.Namespace, isolated: bool) -> None:
             course = {notebook: asked for notebook, asked in course.items() if notebook in handed_in}
         tell(found, list(course), arguments.only)
         rows, work, unchanged = [], [], 0
-        settings = [version(), arguments.seconds, isolated]
+        settings = [version(), arguments.seconds, walls is not None]
         for name, student in found.students.items():
             for notebook, (exercises, statements) in course.items():
                 files = [file.path for file in student.counting(notebook)]
                 for exercise, code in zip(exercises, judge_submission(files, exercises, statements), strict=True):
-                    rows.append(Row(name, notebook, exercise.title, isolation="bubblewrap" if isolated else "none"))
+                    rows.append(Row(name, notebook, exercise.title, isolation="bubblewrap" if walls else "none"))
                     if isinstance(code, Refused):
                         rows[-1].settle(*code.args)
                         continue
@@ -227,7 +227,7 @@ def grade(arguments: argparse.Namespace, isolated: bool) -> None:
     for row in {(row.student, row.notebook): row for row in rows if row.status == "broken notebook"}.values():
         print(f"{one_line(row.student)}, {row.notebook}: {row.seen}")
     try:
-        run_all(work, arguments.seconds, [folder, arguments.to] if isolated else None, arguments.jobs, results)
+        run_all(work, arguments.seconds, walls, arguments.jobs, results)
     finally:
         results.write(rows, found)
     print(f"{unchanged} of {unchanged + len(work)} answers unchanged since the last run, {len(work)} graded.")
@@ -287,7 +287,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = read_arguments(arguments)
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show stops nothing
-    fault = "" if chosen.no_isolation else why_not_isolated([chosen.folder, chosen.to])
+    fault = "" if chosen.no_isolation else why_not_isolated()
     if fault:
         sys.exit(
             f"Students' programs cannot be isolated: {fault}. They would run as you, with your network and your "
@@ -297,7 +297,7 @@ def main(arguments: list[str] | None = None) -> None:
     print("NOT ISOLATED: programs run as you, with your network and your files." if chosen.no_isolation else
           "Isolated by bubblewrap: no network, nothing of yours can be written.", flush=True)  # fmt: skip
     try:
-        grade(chosen, not chosen.no_isolation)
+        grade(chosen, None if chosen.no_isolation else find_walls())
     except (OSError, ValueError) as error:
         sys.exit(f"grade: {one_line(error, 1000)}")
     except KeyboardInterrupt:
