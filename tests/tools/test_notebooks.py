@@ -75,16 +75,14 @@ def course(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------- what outputs were made from
 
 
-@pytest.mark.parametrize(
-    ("source", "files"),
-    [
-        ("from checks import check_rope", {"checks/rope.py", "helpers/model.py", "helpers/cache.py"}),
-        ("%time 1\ndef f():\n    from checks import check_gqa as mine", {"checks/gqa.py"}),
-        ("from helpers.model import Llama", {"helpers/model.py", "helpers/cache.py"}),
-        ("import checks.gqa, notes, os.path", {"checks/gqa.py"}),
-        ("import helpers\nimport helpers.gone", {"helpers/__init__.py"}),
-    ],
-)
+IMPORTS = [
+    ("from checks import check_rope", {"checks/rope.py", "helpers/model.py", "helpers/cache.py"}),
+    ("%time 1\ndef f():\n    from checks import check_gqa as mine", {"checks/gqa.py"}),
+    ("import checks.gqa, notes, os.path, helpers.gone", {"checks/gqa.py", "helpers/__init__.py"}),
+]
+
+
+@pytest.mark.parametrize(("source", "files"), IMPORTS)
 def test_the_files_that_a_notebook_imports_are_followed_and_no_others(course, source, files):
     notebook, matter = new_notebook(source), set()
     before = tool.helpers_hash(notebook)
@@ -130,9 +128,9 @@ def test_names_choose_notebooks_and_all_chooses_each(course, monkeypatch, capsys
         made(course / f"{name}.ipynb", new_notebook("a = 1", tags=["slow"]))
     executed = []
     monkeypatch.setattr(tool, "execute", lambda path, fresh: executed.append((path.stem, fresh)) or 0.0)
-    tool.main(["notebooks/02_two.ipynb", "01_one", "--fresh"])
+    tool.main(["notebooks/02_two.ipynb", "--fresh"])
     tool.main(["--all"])
-    assert executed == [("02_two", True), ("01_one", True), ("01_one", False), ("02_two", False)]
+    assert executed == [("02_two", True), ("01_one", False), ("02_two", False)]
     with pytest.raises(SystemExit):
         tool.main(["03_three"])
     assert "there is no notebook 03_three; there are: 01_one, 02_two." in capsys.readouterr().err
@@ -156,19 +154,17 @@ def test_clean_drops_what_differs_and_keeps_what_was_written():
 
 def test_what_answers_a_prediction_is_folded_up_to_the_next_text():
     notebook = new_notebook("first", "silent", "second", "explore_angles()", "third", outputs=("1", "", "2", "3", "4"))
-    for place, tags in ((4, []), (0, ["predict"])):
-        text = nbformat.v4.new_markdown_cell("A text.", id=f"text{place}", metadata={"tags": tags})
-        notebook.cells.insert(place, text)
+    asks, text = (nbformat.v4.new_markdown_cell("A text.", metadata={"tags": tags}) for tags in (["predict"], []))
+    notebook.cells = [asks, *notebook.cells[:4], text, notebook.cells[4]]
     for _ in range(2):  # cleaning what is clean changes nothing
         tool.clean(notebook)
         folded = {cell.source: len(cell.outputs) for cell in notebook.cells if "jupyter" in cell.metadata}
         assert folded == {"first": 2, "second": 2}
         assert notebook.cells[1].metadata == {"jupyter": {"outputs_hidden": True}}
         assert notebook.cells[1].outputs[0].data == {}, "its first line would be shown beside the fold's dots"
-    notebook.cells[0].metadata["tags"] = []
+    asks.metadata["tags"] = []
     tool.clean(notebook)
     assert [len(cell.get("outputs", ())) for cell in notebook.cells] == [0, 1, 0, 1, 1, 0, 1]
-    assert not any("jupyter" in cell.metadata for cell in notebook.cells)
 
 
 def png(picture):
@@ -215,15 +211,14 @@ def test_executing_twice_gives_the_same_bytes(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o640
 
 
+WRONG = r"cell 2 claims all\(.*\), but .*False, a = 2, b = \[1\]: the machine was busy, or the text is wrong: run it"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "claim", "error", "words"),
-    [
-        ("1 / 0", "True", CellExecutionError, "ZeroDivisionError"),
-        ("a, b = 2, [1]", "all(a < c for c in b)", tool.FalseClaim,
-         r"cell 2 claims all\(.*\), but .*False, a = 2, b = \[1\]: the machine was busy, or the text is wrong: run it"),
-        ("a = 1", "a < b", tool.FalseClaim, "b = NameError: name 'b' is not defined"),
-    ],
+    [("1 / 0", "True", CellExecutionError, "ZeroDivisionError"),
+     ("a, b = 2, [1]", "all(a < c for c in b)", tool.FalseClaim, WRONG)],
 )  # fmt: skip
 def test_a_notebook_that_fails_is_left_as_it_was(tmp_path, source, claim, error, words):
     path = tmp_path / "tiny.ipynb"
@@ -238,26 +233,22 @@ def test_a_notebook_that_fails_is_left_as_it_was(tmp_path, source, claim, error,
 @pytest.mark.slow
 def test_outputs_that_are_not_compared_stay_until_their_cell_changes(course, monkeypatch):
     path, look = course / "01_one.ipynb", "print(time.time())"
-    sources = [f"import time; {look}", look, f"print('compared')\nif 0:\n    {HELPERS}", look]
-    stored, tags = ["1\n", "2\n", "3\n", "4\n"], [IGNORED, IGNORED, "", IGNORED]
-    old = made(path, new_notebook(*sources, outputs=stored, tags=tags, claims=["", "time is None"]))
+    sources = [f"import time; {look}", f"print('compared')\nif 0:\n    {HELPERS}", look]
+    old = made(path, new_notebook(*sources, outputs=["1\n", "2\n", "3\n"], tags=[IGNORED, "", IGNORED]))
     committed = path.read_bytes()
     monkeypatch.setattr(tool, "committed", lambda path: committed)
-    old.cells[3].source += "  # changed"
+    old.cells[2].source += "  # changed"
     nbformat.write(old, path)
-    tool.execute(path)  # the claim of the second cell is false now; it was stored when it held
+    tool.execute(path)
     *same, changed = printed(path)
-    assert same == ["1\n", "2\n", "compared\n"]
+    assert same == ["1\n", "compared\n"]
     assert float(changed) > 4
-    del old.cells[1].metadata["claim"]
-    nbformat.write(old, path)
-    assert set(tool.outputs_to_keep(path, old)) == {0}  # without its claim the second is another cell
     tool.execute(path, fresh=True)
     assert float(printed(path)[0]) > 4
-    old.cells[2].metadata["tags"] = ["slow"]
-    assert tool.outputs_to_keep(path, old) == {}  # another cell changed
-    old.cells[3].source = look
-    assert set(tool.outputs_to_keep(path, old)) == {0, 3}
+    old.cells[1].metadata["tags"] = ["slow"]
+    assert tool.outputs_to_keep(path, old) == {}  # results of training, and another cell changed
+    old.cells[2].source = look
+    assert set(tool.outputs_to_keep(path, old)) == {0, 2}
     (course.parent / "helpers" / "model.py").write_text("x = 1")
     assert tool.outputs_to_keep(path, old) == {}
 
@@ -273,9 +264,6 @@ TINY = {  # a notebook, what nbval says of each cell, and words that it says of 
         new_notebook("a = 1", "import os; os._exit(1)", "a", outputs=["", "", ""]), ["passed", "failure", "skipped"],
         "the kernel died while it ran this cell",
     ),
-    "announced": (
-        new_notebook("1 / 0", "print(1)", outputs=[None, "1\n"], tags=["raises-exception"]), ["passed", "passed"], "",
-    ),
 }  # fmt: skip
 
 
@@ -284,20 +272,18 @@ def test_nbval_counts_from_1_and_stops_after_a_cell_that_raised(tmp_path):
     (tmp_path / "tests" / "support").mkdir(parents=True)
     for name in ("conftest.py", "tests/support/offline"):
         (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "pytest.ini").touch()
     for name, (notebook, _, _) in TINY.items():
         nbformat.write(notebook, tmp_path / f"{name}.ipynb")
     options = "--nbval --nbval-current-env --nbval-cell-timeout=300 -q -p no:cacheprovider --junitxml=report.xml"
     environment = os.environ | {"COURSE_DEVICE": "cpu", "PYTEST_ADDOPTS": "", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pytest", *options.split()]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280)
     cases = list(ElementTree.parse(tmp_path / "report.xml").iter("testcase"))
     for name, (_, outcomes, words) in TINY.items():
         mine = [case for case in cases if name in case.get("classname")]
         assert [case.get("name") for case in mine] == [f"Cell {i + 1}" for i in range(len(outcomes))], done.stdout
         assert [(*(child.tag for child in case), "passed")[0] for case in mine] == outcomes, name
         assert words in ElementTree.tostring(mine[1], encoding="unicode"), name
-        assert float(mine[1].get("time")) < 100  # a dead kernel fails at once, not after the time-out of 300 seconds
 
 
 @pytest.mark.parametrize(("device", "strict"), [("cpu", True), ("cuda", False)])
