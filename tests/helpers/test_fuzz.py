@@ -18,7 +18,7 @@ from helpers.checkpoint import config_from_hugging_face, config_to_hugging_face,
 from helpers.fast_decode import prepare_for_decoding
 from helpers.generate import generate
 from helpers.model import Llama, LlamaConfig
-from helpers.text import held_out_split, load_text
+from helpers.text import load_text, train_val_split
 from tests.support.files import OURS, join_safetensors, meta_weights, split_safetensors, write_meta
 from tests.support.fuzz import HUGE, JSON, LINUX, ODD, SCALARS, Hang, at_most, few, limit_memory, time_limit  # noqa: F401
 from tests.support.models import SMALL, TINY_CONFIGS, assert_agree, draw_tokens, make_model
@@ -396,7 +396,7 @@ def test_any_bytes_are_read_as_they_are_or_refused(tmp_path, tokenizer, content,
         return
     assert text == path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n").strip()
     assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
-    parts = outcome(lambda: held_out_split(text), ValueError)
+    parts = outcome(lambda: train_val_split(text), ValueError)
     assert refused(parts) or "".join(parts) == text
 
 
