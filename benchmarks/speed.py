@@ -34,7 +34,7 @@ from transformers import LlamaConfig as TheirConfig
 from transformers import LlamaForCausalLM
 
 from helpers.checkpoint import config_to_hugging_face, weights_to_hugging_face
-from helpers.device import pick_device, wait_for
+from helpers.device import pick_device, synchronize
 from helpers.fast_decode import prepare_for_decoding
 from helpers.generate import generate
 from helpers.model import PRESETS, Llama, count_parameters
@@ -88,7 +88,7 @@ def alternate(works, repeats, device):
             others = busy_elsewhere()
             start = time.perf_counter()
             own = work()
-            wait_for(device)
+            synchronize(device)
             elapsed = time.perf_counter() - start
             taken = own if isinstance(own, float) else elapsed
             busy = 0 if others is None else busy_elsewhere() - others

@@ -450,7 +450,7 @@ check_attention_with_sink = check_of(ATTENTION_WITH_SINK)
 
 # ---------------------------------------------------------------------------------- the unknown relative
 
-EDITS = ("biases", "norm_after", "qk_norm", "qk_norm_whole", "window", "no_rope")  # in the order in which they are made
+EDITS = ("biases", "post_norm", "qk_norm", "qk_norm_whole", "window", "no_rope")  # in the order in which they are made
 SETTINGS = {"sliding_window": 6, "layer_types": [SLIDE, FULL, SLIDE], "no_rope_layers": [1, 0, 1]}
 BOTH = {"qk_norm", "qk_norm_whole"}  # exclude one another
 SUBSETS = [tuple(itertools.compress(EDITS, chosen)) for chosen in itertools.product((0, 1), repeat=len(EDITS))]
@@ -479,7 +479,7 @@ def with_edits(config, names):
     return model.requires_grad_(False)
 
 
-def unknown(n_tokens, names=("norm_after", "qk_norm_whole", "window"), seed=0, std=0.3, logits_times=1.0, changed=0.0):
+def unknown(n_tokens, names=("post_norm", "qk_norm_whole", "window"), seed=0, std=0.3, logits_times=1.0, changed=0.0):
     """A model with random weights, whose edits are to be found: (config, weights, tokens, logits).
 
     Args:
@@ -622,7 +622,7 @@ FIND_EDITS = Exercise(
         _Unknown("the first 6 of these tokens", 6),
         _Unknown("28 tokens, weights without more names", 28, (), 1),
         _Unknown("7 tokens, biases, tiny logits", 7, ("biases", "window"), 2, logits_times=1e-7),
-        _Unknown("one token, all logits negative", 1, ("biases", "norm_after", "qk_norm"), 1),
+        _Unknown("one token, all logits negative", 1, ("biases", "post_norm", "qk_norm"), 1),
         _Unknown("one logit of position 2 raised", 4, (), 3, changed=0.3, hint=NO_FIT),
         _Unknown("one logit of position 2 lowered", 4, (), 3, changed=-0.3, hint=NO_FIT),
         _Unknown("weights of std 0.01, 8 tokens", 8, ("no_rope",), 4, std=0.01),
@@ -700,7 +700,7 @@ def _no_clamp(model):
 SLIPS = {  # name: the family, and what is done to a model of it, with windows of 6
     "window one too wide": ("mistral", lambda model: setattr(model, "windows", [7, 7, 7])),
     "window lost when T = 1": ("mistral", _window_lost),
-    "every layer turns": ("smollm3", lambda model: model.speeds.copy_(model.speeds[:1].clone())),
+    "every layer turns": ("smollm3", lambda model: model.layer_inv_freq.copy_(model.layer_inv_freq[:1].clone())),
     "bias after the turn": ("qwen2", lambda model: _attentions(model, _bias_after_the_turn)),
     "norm after the turn": ("qwen3", lambda model: _attentions(model, _norm_after_the_turn)),
     "all layers local": ("gemma3_text", lambda model: setattr(model, "windows", [6, 6, 6])),

@@ -1,19 +1,21 @@
-"""The course's shared code, small enough to read in an afternoon.
+"""The course's shared code. This folder is small enough to read in an afternoon; its rooms are for knowing more.
 
     config       LlamaConfig and the published sizes (PRESETS)
     validate     checks of what a caller passes: what was wrong, both values, what to do
     cache        KVCache, what decoding remembers
     model        RMSNorm, RoPE, SwiGLU, grouped-query attention, the block and the whole Llama, in that order
-    families     today's open models: LLaMA plus a few edits
     masks        one rule per mask, combined with & and |
     checkpoint   Hugging Face and Meta checkpoints in, Hugging Face checkpoints out
     generate     sampling and cached decoding, token by token
     fast_decode  the same model with its weights laid out for steps of one token
     text         the real text that ships with Python, its tokenizer, batches
     train        the small training loop that made assets/tiny-llama
-    parallel     one model over several processes, on torch.distributed
     device       the accelerator when there is one, seeds, what to do when its memory is full
     plots        the course's figures: arrays in, Axes out
+
+    formats      the files of a checkpoint, read with care
+    families     today's open models: LLaMA plus a few edits
+    parallel     one model over several processes, on torch.distributed
     explorers    sliders around a figure
     assets       a small trained model, and the stored results of runs that take long
 
@@ -23,35 +25,20 @@ An import line names the file to open, with two exceptions: what the files of `e
 
 import sys
 
-MOVED = {  # what a notebook made before the move may ask for, and what to write now
-    "helpers.checks": "from checks import check_rms_norm",
-    "helpers.exercises": "from checks.full_model import SLIPS, models_to_examine",
-    "helpers.classroom": "python -m tools.classroom.hand_out, in the course's folder",
-    "helpers.grade": "python -m tools.classroom.grade, in the course's folder",
-    "helpers.parallel_report": "from helpers.parallel import compare",
-    "helpers.generate.prepare_for_decoding": "from helpers.fast_decode import prepare_for_decoding",
-}
 
-
-class MovedError(ImportError):
-    """An import from before the move; Jupyter shows its text alone, without a traceback."""
-
-    def __init__(self, old: str):
-        text = f"{old} has moved. Write now, with the names that you need: {MOVED[old]}."
-        if "from checks" in text:  # installed before there were checks
-            text += " If Python does not find checks, run `pip install -e .` once more in the course's folder."
-        super().__init__(text)
+class AnotherVersionError(ImportError):
+    """A notebook asks for what this course does not have; Jupyter shows the text alone, without a traceback."""
 
     def _render_traceback_(self):
         return [str(self)]
 
 
-class _FindMoved:  # is asked last, so only about modules that nobody else has found
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        package = ".".join(name.split(".")[:2])
-        if package in MOVED:
-            raise MovedError(package)
+def _show_import_error(shell, kind, error, traceback, tb_offset=None):
+    if (error.name or "").split(".")[0] in ("helpers", "checks"):
+        advice = "The notebook was made for another version of the course: `make reset NOTEBOOK=…` keeps it, and makes"
+        kind, error = AnotherVersionError, AnotherVersionError(f"{error}. {advice} a fresh one.")
+    shell.showtraceback((kind, error, traceback), tb_offset)
 
 
-sys.meta_path.append(_FindMoved)
+if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()):
+    shell.set_custom_exc((ImportError,), _show_import_error)

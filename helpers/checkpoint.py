@@ -24,18 +24,17 @@ from helpers.families import (
     require_plain,
 )
 from helpers.formats.files import read_json
+from helpers.formats.fit import READ_DTYPES, damage, misfits, refuse
 from helpers.formats.hugging_face import StoredWeight, config_to_hugging_face, open_weights
 from helpers.formats.meta import interleaved_to_halves, read_meta
 from helpers.formats.names import name_map
 from helpers.model import Llama
 
 __all__ = [
-    "blank_model", "config_from_hugging_face", "config_to_hugging_face", "damage", "fetch_checkpoint",
-    "interleaved_to_halves", "load_checkpoint", "misfits", "model_from_weights", "name_map", "read_hugging_face",
-    "refuse", "save_checkpoint", "weights_to_hugging_face",
+    "blank_model", "config_from_hugging_face", "config_to_hugging_face", "fetch_checkpoint", "interleaved_to_halves",
+    "load_checkpoint", "model_from_weights", "name_map", "read_hugging_face", "save_checkpoint",
+    "weights_to_hugging_face",
 ]  # fmt: skip
-
-READ_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def load_checkpoint(
@@ -146,42 +145,6 @@ def blank_model(config: LlamaConfig, weights: dict[str, torch.Tensor | StoredWei
             return make_relative(config) if isinstance(config, FamilyConfig) else Llama(config)
     except DAMAGE as error:
         raise ValueError(f"{source}: {error}") from error
-
-
-def misfits(model: Llama, weights: dict[str, torch.Tensor | StoredWeight]) -> dict[str, str]:
-    """What does not fit, by name: weights that are missing, left over or of another shape. Nothing is read."""
-    wanted = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
-    problems = {name: f"missing: {name}" for name in wanted.keys() - weights.keys()}
-    for name in weights.keys() - wanted.keys():
-        if name != "lm_head.weight" or not model.config.tie_embeddings:
-            problems[name] = f"left over: {name}"
-    for name in wanted.keys() & weights.keys():
-        have = tuple(weights[name].shape)
-        if have != wanted[name]:
-            problems[name] = f"shape: {name} is {have}, the config asks for {wanted[name]}"
-    return problems
-
-
-def damage(weights: dict[str, torch.Tensor]) -> dict[str, str]:
-    """What is no number to compute with, by name: another dtype, NaN, infinity."""
-    problems = {}
-    for name, weight in weights.items():
-        if weight.dtype not in READ_DTYPES:
-            problems[name] = f"dtype: {name} is {weight.dtype}, this course reads {READ_DTYPES}"
-        elif not weight.isfinite().all():
-            problems[name] = f"not finite: {name} holds NaN or infinity"
-    return problems
-
-
-def refuse(problems: dict[str, str], source: str):
-    """Raise ValueError if there are problems; the text lists the first twenty."""
-    if not problems:
-        return
-    listed = ["fetch config and weights of one model.", *sorted(problems.values())[:20]]
-    if len(problems) > 20:
-        listed.append(f"… and {len(problems) - 20} more")
-    shown = "\n  ".join(listed)
-    raise ValueError(f"{source}: {len(problems)} weights do not fit. Nothing was loaded: {shown}")
 
 
 def fetch_checkpoint(name: str) -> Path:

@@ -1,14 +1,12 @@
-"""Which device to use, seeds, where its time goes, and what to do when its memory is full."""
+"""Which device to use, seeds, waiting for it, and what to do when its memory is full."""
 
 import contextlib
 import os
 import random
 import re
-import time
 import traceback
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 
 def pick_device() -> torch.device:
@@ -38,41 +36,13 @@ def set_seed(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def wait_for(device: torch.device):
+def synchronize(device: torch.device):
     """Wait until the device has finished its work; call this before you read a clock.
 
     An accelerator works on its own: Python hands the work over and goes on.
     """
     if device.type != "cpu":
         {"cuda": torch.cuda, "mps": torch.mps}[device.type].synchronize()
-
-
-def time_by_kind(work, kinds: dict[str, str], device: torch.device, times: int = 15) -> dict[str, float]:
-    """Milliseconds of one call by kind of module; a module's clock stands still while a module inside it works.
-
-    Args:
-        work: a function that calls a model; its first call does not count.
-        kinds: {word in the name of a module's class: kind}; the first that fits counts, and "" fits every name.
-    """
-    spent, running = dict.fromkeys(kinds.values(), 0.0), []
-
-    def enter(module, _):
-        wait_for(device)
-        running.append([time.perf_counter(), 0.0])  # when it began, and the seconds of the modules inside it
-
-    def leave(module, *_):
-        wait_for(device)
-        began, inside = running.pop()
-        taken = time.perf_counter() - began
-        spent[next(kind for word, kind in kinds.items() if word in type(module).__name__)] += taken - inside
-        if running:
-            running[-1][1] += taken
-
-    work()
-    with register_module_forward_pre_hook(enter), register_module_forward_hook(leave):
-        for _ in range(times):
-            work()
-    return {kind: 1000 * seconds / times for kind, seconds in spent.items()}
 
 
 @contextlib.contextmanager

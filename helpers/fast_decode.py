@@ -66,7 +66,11 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: boo
         prepared.check_call = torch.compiler.disable(prepared.check_call)
         once = {"realize_opcount_threshold": 2, "realize_reads_threshold": 1}  # a product's input: not for every row
         whole, step = prepared.forward, torch.compile(prepared.forward, dynamic=True, options=once)
-        prepared.forward = lambda tokens, *rest, **by: (step if tokens.shape[1] == 1 else whole)(tokens, *rest, **by)
+
+        def forward(tokens, *more, **named):
+            return (step if tokens.shape[1] == 1 else whole)(tokens, *more, **named)
+
+        prepared.forward = forward
     return prepared
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from helpers import MovedError
 from helpers.device import explain_out_of_memory
 from helpers.model import Llama
 from helpers.validate import require_number, require_seed, require_tokens
@@ -170,9 +169,3 @@ def _require_prompts(prompts):
     for token in (token for row in prompts for token in row):
         if type(token) is not int or abs(token) >= 2**63:
             raise ValueError(f"a prompt holds {token!r}, no token id: encode text with the model's tokenizer first.")
-
-
-def __getattr__(name):  # Python calls this for a name that this file does not have
-    if name == "prepare_for_decoding":
-        raise MovedError("helpers.generate.prepare_for_decoding")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

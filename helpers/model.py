@@ -317,7 +317,7 @@ class SwiGLU(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Two steps along the residual stream: first tokens talk to each other, then each thinks on its own.
+    """Two steps along the residual stream: attention brings in other tokens, then the feed-forward works on each alone.
 
     Source:
         Llama, arXiv 2302.13971, section 2.2 (pre-norm); notebook 05.

@@ -79,7 +79,7 @@ def load_text(source: str | Path | None = None) -> str:
     return text
 
 
-def held_out_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
+def train_val_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
     """The text to train on and the last `fraction` to judge by, cut between paragraphs, or else lines or words."""
     if not 0 < fraction < 1:
         raise ValueError(f"fraction={fraction} must lie between 0 and 1, both excluded, for example 0.1.")

@@ -32,7 +32,7 @@ ARROWS = {
     "fast_decode": LEAVES | {"model", "families"},
     "checkpoint": LEAVES | {"model", "device", "families", "formats"},
     "train": LEAVES | {"model", "formats", "text", "device"},
-    "parallel": LEAVES | {"model", "families", "checkpoint", "generate", "text"},
+    "parallel": LEAVES | {"model", "families", "formats", "checkpoint", "generate", "text"},
     "explorers": LEAVES | {"model", "families", "plots", "checkpoint", "generate", "masks", "text"},
     "text": {"assets"},
     "masks": set(),

@@ -15,7 +15,7 @@ from helpers.assets import ASSETS
 from helpers.checkpoint import save_checkpoint
 from helpers.device import pick_device, set_seed
 from helpers.model import Llama, count_parameters
-from helpers.text import bits_per_byte, encode, held_out_split, load_text, train_tokenizer
+from helpers.text import bits_per_byte, encode, load_text, train_tokenizer, train_val_split
 from helpers.train import TINY, train
 
 CARD = ASSETS / "card.md"
@@ -47,7 +47,7 @@ def main():
         parser.error(f"{out} exists and is kept: choose another name.")
     out.parent.mkdir(parents=True, exist_ok=True)
     keep, start = out.with_name(f"{out.name}.unfinished"), time.perf_counter()
-    text, held_out = held_out_split(load_text(own))
+    text, held_out = train_val_split(load_text(own))
     tokenizer = train_tokenizer(text, TINY.vocab_size)
     generator = set_seed(seed)
     model = Llama(TINY).to(pick_device())

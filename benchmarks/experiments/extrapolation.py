@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from helpers.device import pick_device, set_seed
 from helpers.model import Llama, rope_inv_freq
-from helpers.text import encode, held_out_split, reference_text, train_tokenizer
+from helpers.text import encode, reference_text, train_tokenizer, train_val_split
 from helpers.train import TINY, train
 
 TRAINED, JUDGED, BIN, STEPS, SEEDS = 64, 256, 16, 1200, (0, 1, 2)
@@ -45,7 +45,7 @@ def loss_by_position(model, tokens):
 
 
 def main(out: Path):
-    text, held_out = held_out_split(reference_text())
+    text, held_out = train_val_split(reference_text())
     tokenizer = train_tokenizer(text, CONFIG.vocab_size)
     tokens, judged = encode(tokenizer, text), encode(tokenizer, held_out)
     curves = {name: [] for name in [*SCALINGS, "no position"]}

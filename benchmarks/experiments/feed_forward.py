@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from helpers.device import pick_device, set_seed
 from helpers.model import Llama, SwiGLU, count_parameters
-from helpers.text import bits_per_byte, encode, held_out_split, reference_text, train_tokenizer
+from helpers.text import bits_per_byte, encode, reference_text, train_tokenizer, train_val_split
 from helpers.train import TINY, train
 
 CONFIG = replace(TINY, vocab_size=512, dim=96, n_layers=4, hidden_dim=256, head_dim=24, max_seq_len=128)
@@ -76,7 +76,7 @@ def main():
     parser.add_argument("--starts", nargs="+", choices=STARTS, default=list(STARTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments = parser.parse_args()
-    text, held_out = held_out_split(reference_text())
+    text, held_out = train_val_split(reference_text())
     tokenizer = train_tokenizer(text, CONFIG.vocab_size)
     tokens = encode(tokenizer, text)
     parameters, bits = {}, {start: {name: [] for name in LAYERS} for start in arguments.starts}

@@ -24,7 +24,7 @@ import torch
 from benchmarks.speed import machine
 from helpers.device import pick_device, set_seed
 from helpers.model import Llama, count_parameters
-from helpers.text import bits_per_byte, encode, held_out_split, reference_text, train_tokenizer
+from helpers.text import bits_per_byte, encode, reference_text, train_tokenizer, train_val_split
 from helpers.train import TINY, train
 
 NOTEBOOK = replace(TINY, vocab_size=512, dim=64, n_layers=4, hidden_dim=192, head_dim=16, max_seq_len=64)
@@ -65,7 +65,7 @@ def library_docstrings() -> str:
 
 def texts(kind):
     """The reference without its last tenth, the last tenth, and more text to train on."""
-    text, held_out = held_out_split(reference_text())
+    text, held_out = train_val_split(reference_text())
     return text, held_out, "\n\n" + library_docstrings() if "docstrings" in kind else ""
 
 

@@ -115,7 +115,8 @@ def explore_heads() -> Explorer:
         gigabytes = [2 * n_layers * heads * head_dim * context * sizes[dtype] / 1e9 for heads in (shared, n_heads)]
         points.set_data(gigabytes, (0, 1))
         kind = "MHA" if shared == n_heads else "MQA" if shared == 1 else "GQA"
-        wires.set_title(f"{kind}: {group} query head{'s' * (group > 1)} per key/value head")
+        heads = "query head" if group == 1 else "query heads"
+        wires.set_title(f"{kind}: {group} {heads} per key/value head")
         memory.set_title(f"{context:,.0f} tokens: {gigabytes[0]:.3g} GB\n")
         clipped = f" There cannot be {n_kv_heads} key/value heads." if shared < n_kv_heads else ""
         return (

@@ -23,8 +23,8 @@ EDITS = {  # of each option of a menu: in words, and the edits
         "biases and sinks": ("biases in all of attention, a sink for each head", edits.biases, edits.sinks),
         "norm per head": ("queries and keys normed, each head by itself", edits.qk_norm),
         "norm over all heads": ("queries and keys normed, all heads at once", edits.qk_norm_whole)},
-    "norms": {"before": ("",), "after": ("norms after each branch, none before", edits.norm_after),
-              "around": ("norms before and after each branch", edits.norms_around)},
+    "norms": {"before": ("",), "after": ("norms after each branch, none before", edits.post_norm),
+              "around": ("norms before and after each branch", edits.sandwich_norm)},
     "feed-forward": {"SwiGLU": ("",), "8 experts": ("8 experts, 2 of them for a token", edits.experts)},
 }  # fmt: skip
 MENUS = {"window": WINDOWS} | EDITS
@@ -72,7 +72,7 @@ def explore_relatives() -> Explorer:
 
     # What moves: the speeds (transparent where not a number), what is seen, the line of the reach.
     model = Relative(replace(BODY, vocab_size=1, dim=1, n_heads=1, n_kv_heads=1, hidden_dim=1), "tiny")
-    alike = model.speeds.clone()
+    alike = model.layer_inv_freq.clone()
     cells = {"aspect": "auto", "origin": "lower", "extent": (0, 64, 0, layers), "zorder": -1}
     turns = axes[0].imshow(alike.numpy(), cmap="cividis", norm=LogNorm(1e-6, 1), **cells)
     figure.colorbar(turns, ax=axes[0], label="turning speed [rad/token]")
@@ -85,10 +85,10 @@ def explore_relatives() -> Explorer:
     def draw(context, **chosen):
         context = round(context)
         content = settings | {"sliding_window": SIZE, "sliding_window_pattern": WINDOWS[chosen["window"]]}
-        model.speeds[:] = alike
+        model.layer_inv_freq[:] = alike
         for edit in (edits.window, *EDITS["angles"][chosen["angles"]][1:]):
             edit(model, content)
-        turns.set_data(np.where(model.speeds > 0, model.speeds, np.nan))
+        turns.set_data(np.where(model.layer_inv_freq > 0, model.layer_inv_freq, np.nan))
         seen = [min(size or context, context) for size in model.windows]
         left = np.repeat(1 - np.array(seen) / context, 2)  # of what a layer sees, at its lower and its upper edge
         edges = np.repeat(np.arange(layers + 1), 2)[1:-1]
@@ -101,21 +101,23 @@ def explore_relatives() -> Explorer:
         steps = {name: sum((PLAIN | own)[menu] != chosen[menu] for menu in chosen) for name, own in FAMILIES.items()}
         few, slide = min(steps.values()), sum(size is not None for size in model.windows)
         near = ", ".join(name for name in steps if steps[name] == few)
-        words = [f"a window of {SIZE:,} tokens in {slide} of {layers} layers" * (slide > 0)]
-        words += [EDITS[menu][chosen[menu]][0] for menu in EDITS]
+        words, rolling = [EDITS[menu][chosen[menu]][0] for menu in EDITS], ""
+        whole, kept = (4e-9 * BODY.n_kv_heads * BODY.head_dim * size for size in (layers * context, sum(seen)))
+        if slide:
+            words.insert(0, f"a window of {SIZE:,} tokens in {slide} of {layers} layers")
+            rolling = f", {kept:.2f} GB if a layer with a window keeps only its last {SIZE:,} tokens"
         family = f"{near}: {'; '.join(filter(None, words)) or 'no edit'}."
         family += f" It also {ALSO[near]}." if near in ALSO else ""
         if few:
-            family = f"No family of the course has these edits; {few} change{'s' * (few > 1)} away from: {near}."
+            changes = "one change" if few == 1 else f"{few} changes"
+            family = f"No family of the course has these edits; {changes} away from: {near}."
         total = plain + layers * sum(added[chosen[menu]] for menu in EDITS)
-        more = f", {total - plain:,} more than LLaMA's" * (total > plain)
+        more = f", {total - plain:,} more than LLaMA's" if total > plain else ""
         if chosen["feed-forward"] == "8 experts":
             more += f"; a token uses {(total - layers * 6 * 3 * BODY.dim * BODY.hidden_dim) / 1e9:.2f} billion"
-        whole, kept = (4e-9 * BODY.n_kv_heads * BODY.head_dim * size for size in (layers * context, sum(seen)))
-        rolling = f", {kept:.2f} GB if a layer with a window keeps only its last {SIZE:,} tokens" * (slide > 0)
         own = f"{chosen['queries and keys']}, norms {chosen['norms']}, {chosen['feed-forward']}"
         own = own.removeprefix("plain, ").removesuffix(", SwiGLU")
-        turning = chosen["angles"] if len(model.speeds.unique(dim=0)) > 1 else "all alike"
+        turning = chosen["angles"] if len(model.layer_inv_freq.unique(dim=0)) > 1 else "all alike"
         axes[0].set_title(f"{'No family' if few else near}: {own}\nAngles: {turning}")
         return (
             f"{family} In Llama 3 8B's sizes: {total / 1e9:.2f} billion parameters{more}. Cache at {context:,} tokens "

@@ -1,8 +1,8 @@
 """The model class of LLaMA's relatives, and the edits: today's open models are LLaMA plus a few of them.
 
 An edit is one idea. It changes one of three things:
-    a lens   who turns how fast (`Relative.speeds`) and who sees how far (`Relative.windows`), layer by layer
-    a part   a class in front of a module's own class, whose methods then come first (`put`)
+    a lens   who turns how fast (`Relative.layer_inv_freq`) and who sees how far (`Relative.windows`), layer by layer
+    a part   a class in front of a module's own class, whose methods then come first (`patch`)
     storage  where the same numbers stand in a file
 """
 
@@ -23,8 +23,8 @@ class Relative(Llama):
 
     Attributes:
         family: its name, as config.json's model_type.
-        speeds: (n_layers, h/2) [rad/token]; 0 where a pair stands still.
-        lengths: (n_layers,) factor on turned queries and keys; 1 but for YaRN.
+        layer_inv_freq: each layer's inverse frequencies, (n_layers, h/2) [rad/token]; 0 where a pair stands still.
+        attention_scaling: for each layer a factor on turned queries and keys; 1 but for YaRN.
         windows: for each layer the number of tokens that it sees, itself included; None: all.
     """
 
@@ -32,12 +32,12 @@ class Relative(Llama):
         super().__init__(config)
         self.family = family
         self.inv_freq = self.inv_freq.repeat(config.n_layers, 1, 1)  # (n_layers, 1, h/2): angles get a row per layer
-        self.lengths = [1.0] * config.n_layers
+        self.attention_scaling = [1.0] * config.n_layers
         self.windows = [None] * config.n_layers
 
     @property
-    def speeds(self) -> torch.Tensor:
-        """A view: write into it to change a layer's speeds."""
+    def layer_inv_freq(self) -> torch.Tensor:
+        """A view of inv_freq: write into it to change how fast a layer turns."""
         return self.inv_freq[:, 0]
 
     def rotation_and_mask(self, n_query, n_cached=0, n_pad=None, device=None):
@@ -55,14 +55,14 @@ class Relative(Llama):
     def at_layer(self, layer, cos, sin, visible):
         """This layer's row of the angles, (1, T, h/2) or (B, 1, T, h/2), and its mask."""
         own = (..., slice(layer, layer + 1), slice(None), slice(None))
-        return cos[own] * self.lengths[layer], sin[own] * self.lengths[layer], visible[layer]
+        return cos[own] * self.attention_scaling[layer], sin[own] * self.attention_scaling[layer], visible[layer]
 
 
 class Edit(nn.Module):
     """Marks what plain LLaMA does not do."""
 
 
-def put(edit: type, module: nn.Module, **settings):
+def patch(edit: type, module: nn.Module, **settings):
     """Put an edit in front of a module's class, in place; the settings become the module's attributes."""
     module.__class__ = type(edit.__name__, (edit, type(module)), {})
     for name, value in settings.items():
@@ -76,7 +76,7 @@ def require_plain(model: Llama, doing: str, instead: str):
     if isinstance(model, Relative) or edits:
         raise ValueError(
             f"{doing} knows plain LLaMA only, and this {getattr(model, 'family', 'llama')!r} model has more "
-            f"({', '.join(sorted(edits)) or 'speeds and windows'}), which would be lost: {instead}."
+            f"({', '.join(sorted(edits)) or 'inverse frequencies and windows'}), which would be lost: {instead}."
         )
 
 
@@ -107,23 +107,27 @@ def window(model: Relative, content: dict):
 
 
 def no_rope(model: Relative, content: dict):
-    """Some layers turn nothing. arXiv 2501.18795; `SmolLM3Attention`: there 1 means that a layer *turns*."""
+    """Some layers do not turn queries and keys (NoPE); 1: a layer does. arXiv 2501.18795; `SmolLM3Attention`."""
     n_layers, turns = model.config.n_layers, content["no_rope_layers"]
     if turns is None:
         turns = [int((layer + 1) % content["no_rope_layer_interval"] != 0) for layer in range(n_layers)]
     if len(turns) != n_layers or not set(turns) <= {0, 1}:
         raise ValueError(f"no_rope_layers={turns!r}: {n_layers} of 0 (stands still) or 1 (turns) are needed.")
-    model.speeds[[turn == 0 for turn in turns]] = 0
+    model.layer_inv_freq[[turn == 0 for turn in turns]] = 0
 
 
 def angles(model: Relative, content: dict):
     """Layers that slide may turn by another rule: two bases, YaRN, or a part of the head. `Gemma3RotaryEmbedding`."""
     for layer, kind in enumerate(layer_types(content, model.config.n_layers)):
-        model.speeds[layer], model.lengths[layer] = turning(content["rope_parameters"][kind], model.config.head_dim)
+        inv_freq, scaling = rope_init(content["rope_parameters"][kind], model.config.head_dim)
+        model.layer_inv_freq[layer], model.attention_scaling[layer] = inv_freq, scaling
 
 
-def turning(rope: dict, head_dim: int) -> tuple[torch.Tensor, float]:
-    """Speeds (h/2,) [rad/token] and length of one entry of rope_parameters; pairs that stand still come last."""
+def rope_init(rope: dict, head_dim: int) -> tuple[torch.Tensor, float]:
+    """Inverse frequencies (h/2,) [rad/token] and attention scaling of an entry of rope_parameters.
+
+    If only a part of the head turns, its pairs come first, and 0 stands for the others.
+    """
     rope = {"rope_type": "default", "partial_rotary_factor": 1.0} | rope
     theta, share, kind = rope.pop("rope_theta"), rope.pop("partial_rotary_factor"), rope.pop("rope_type")
     require_number("partial_rotary_factor", share, lambda share: 0 < share <= 1, "> 0 and <= 1")
@@ -135,15 +139,18 @@ def turning(rope: dict, head_dim: int) -> tuple[torch.Tensor, float]:
     if kind == "yarn":
         return yarn(head_dim, theta, **rope)
     scaling = None if kind == "default" else {"type": kind, **rope}
-    speeds = rope_inv_freq(int(head_dim * share), theta, scaling)
-    return F.pad(speeds, (0, head_dim // 2 - len(speeds))), 1.0
+    inv_freq = rope_inv_freq(int(head_dim * share), theta, scaling)
+    return F.pad(inv_freq, (0, head_dim // 2 - len(inv_freq))), 1.0
 
 
 def yarn(head_dim, theta, *, factor, original_max_position_embeddings, beta_fast=32.0, beta_slow=1.0, truncate=True,
          attention_factor=None):  # fmt: skip
-    """Slow the pairs that hardly turn within the trained length. arXiv 2309.00071; `_compute_yarn_parameters`."""
-    speeds = rope_inv_freq(head_dim, theta)
-    low, high = (  # the pairs that finish so many turns
+    """RoPE stretched by `factor`: pairs with few turns within the trained length are slowed, pairs with many are not.
+
+    arXiv 2309.00071; `_compute_yarn_parameters`. Returns as rope_init does.
+    """
+    inv_freq = rope_inv_freq(head_dim, theta)
+    low, high = (  # the numbers of the pairs that finish beta_fast and beta_slow turns
         head_dim * math.log(original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(theta))
         for turns in (beta_fast, beta_slow)
     )
@@ -151,8 +158,8 @@ def yarn(head_dim, theta, *, factor, original_max_position_embeddings, beta_fast
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
     slowed = (torch.arange(head_dim // 2, device="cpu") - low) / (high - low or 0.001)
-    speeds = torch.lerp(speeds, speeds / factor, slowed.clamp(0, 1))
-    return speeds, attention_factor or 0.1 * math.log(max(factor, 1.0)) + 1.0
+    inv_freq = torch.lerp(inv_freq, inv_freq / factor, slowed.clamp(0, 1))
+    return inv_freq, attention_factor or 0.1 * math.log(max(factor, 1.0)) + 1.0
 
 
 # ------------------------------------------------------------------------------------------------ edits of the parts
@@ -185,7 +192,7 @@ def qk_norm(model: Relative, content: dict):
 
     h = model.config.head_dim
     for block in model.layers:
-        put(NormPerHead, block.attention, **_norms(model.config, q_norm=h, k_norm=h))
+        patch(NormPerHead, block.attention, **_norms(model.config, q_norm=h, k_norm=h))
 
 
 def qk_norm_whole(model: Relative, content: dict):
@@ -202,48 +209,48 @@ def qk_norm_whole(model: Relative, content: dict):
 
     for attention in (block.attention for block in model.layers):
         widths = {"q_norm": attention.q_proj.out_features, "k_norm": attention.k_proj.out_features}
-        put(NormWhole, attention, **_norms(model.config, **widths))
+        patch(NormWhole, attention, **_norms(model.config, **widths))
 
 
-def norm_after(model: Relative, content: dict):
-    """What is added is normed, not what is read. OLMo 2, arXiv 2501.00656; `Olmo2DecoderLayer.forward`."""
+def post_norm(model: Relative, content: dict):
+    """The norm stands behind each branch, not before it. OLMo 2, arXiv 2501.00656; `Olmo2DecoderLayer.forward`."""
 
-    class NormAfter(Edit):
+    class PostNorm(Edit):
         def forward(self, x, *shared):
             x = x + self.attention_norm(self.attention(x, *shared))
             return x + self.ffn_norm(self.feed_forward(x))
 
     for block in model.layers:
-        put(NormAfter, block)
+        patch(PostNorm, block)
 
 
-def norms_around(model: Relative, content: dict):
-    """Both are normed. Gemma 2, arXiv 2408.00118; `Gemma3DecoderLayer.forward`."""
+def sandwich_norm(model: Relative, content: dict):
+    """A norm before each branch and one behind it. Gemma 2, arXiv 2408.00118; `Gemma3DecoderLayer.forward`."""
 
-    class NormsAround(Edit):
+    class SandwichNorm(Edit):
         def forward(self, x, *shared):
             x = x + self.attention_out_norm(self.attention(self.attention_norm(x), *shared))
             return x + self.ffn_out_norm(self.feed_forward(self.ffn_norm(x)))
 
     for block in model.layers:
-        put(
-            NormsAround,
+        patch(
+            SandwichNorm,
             block,
             **_norms(model.config, attention_out_norm=model.config.dim, ffn_out_norm=model.config.dim),
         )
 
 
-def gain_plus_one(model: Relative, content: dict):
-    """Every gain is 1 + weight, those of other edits too, so this one comes last. Gemma; `Gemma3RMSNorm`."""
+def zero_centred_gain(model: Relative, content: dict):
+    """Every gain is 1 + weight. Comes last, for it changes the norms of other edits, too. Gemma; `Gemma3RMSNorm`."""
 
-    class GainPlusOne(Edit):
+    class ZeroCentredGain(Edit):
         def forward(self, x):
             wide = x.float()
             normalised = wide * torch.rsqrt(wide.pow(2).mean(dim=-1, keepdim=True) + self.eps)
             return (normalised * (1 + self.weight.float())).to(x.dtype)
 
     for norm in [part for part in model.modules() if isinstance(part, RMSNorm)]:
-        put(GainPlusOne, norm)
+        patch(ZeroCentredGain, norm)
         nn.init.zeros_(norm.weight)
 
 
@@ -260,7 +267,7 @@ def gelu_gate(model: Relative, content: dict):
                 f"{name}={content[name]!r}: only 'gelu_pytorch_tanh' is known here. Use another checkpoint."
             )
     for block in model.layers:
-        put(GeluGate, block.feed_forward)
+        patch(GeluGate, block.feed_forward)
 
 
 def scales(model: Relative, content: dict):
@@ -281,13 +288,13 @@ def scales(model: Relative, content: dict):
     for name in ("query_pre_attn_scalar",) if gemma else names:
         require_number(name, content[name], lambda value: value > 0, "> 0")
     score_scale = content["query_pre_attn_scalar"] ** -0.5 if gemma else content["attention_multiplier"]
-    put(Scaled, model.tok_embeddings, scale=model.config.dim**0.5 if gemma else content["embedding_multiplier"])
+    patch(Scaled, model.tok_embeddings, scale=model.config.dim**0.5 if gemma else content["embedding_multiplier"])
     for block in model.layers:
-        put(ScaledQuery, block.attention, score_scale=score_scale)
+        patch(ScaledQuery, block.attention, score_scale=score_scale)
         for part in () if gemma else (block.attention, block.feed_forward):
-            put(Scaled, part, scale=content["residual_multiplier"])
+            patch(Scaled, part, scale=content["residual_multiplier"])
     if not gemma:
-        put(Scaled, model.lm_head, scale=1 / content["logits_scaling"])
+        patch(Scaled, model.lm_head, scale=1 / content["logits_scaling"])
 
 
 def _hidden(scores, visible):
@@ -296,7 +303,7 @@ def _hidden(scores, visible):
     return scores.masked_fill(~visible, float("-inf"))
 
 
-def soft_caps(model: Relative, content: dict):
+def logit_softcapping(model: Relative, content: dict):
     """No score or logit leaves (-cap, cap). Gemma 2, arXiv 2408.00118; its `eager_attention_forward`."""
 
     class CappedScores(Edit):
@@ -314,7 +321,7 @@ def soft_caps(model: Relative, content: dict):
         if content[name] is not None:
             require_number(name, content[name], lambda cap: cap > 0, "> 0, or null")
             for part in parts:
-                put(edit, part, cap=content[name])
+                patch(edit, part, cap=content[name])
 
 
 def sinks(model: Relative, content: dict):
@@ -327,7 +334,7 @@ def sinks(model: Relative, content: dict):
             return torch.cat((scores, column), dim=-1).softmax(dim=-1)[..., :-1].to(v.dtype) @ v
 
     for block in model.layers:
-        put(Sinks, block.attention, sinks=nn.Parameter(torch.zeros(model.config.n_heads)))
+        patch(Sinks, block.attention, sinks=nn.Parameter(torch.zeros(model.config.n_heads)))
 
 
 class Experts(Edit):
@@ -390,7 +397,7 @@ def clamped_gate(model: Relative, content: dict):
         for linear in (part for part in block.feed_forward.modules() if isinstance(part, nn.Linear)):
             _biased(linear)
         for expert in block.feed_forward.experts:
-            put(ClampedGate, expert, limit=limit, alpha=alpha)
+            patch(ClampedGate, expert, limit=limit, alpha=alpha)
 
 
 # ----------------------------------------------------------------------------------------------- edits of the storage

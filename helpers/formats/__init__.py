@@ -4,6 +4,7 @@
     files         JSON and .pth, within limits, and nothing unpickled
     hugging_face  config.json, the index, and safetensors that are read when asked for
     meta          params.json and .pth
+    fit           what does not fit a model, all of it in one sentence
 
 What stands here knows LLaMA only; other families are read by `helpers.families`.
 """

@@ -6,7 +6,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from helpers.checkpoint import blank_model, damage, misfits, read_hugging_face, refuse
+from helpers.checkpoint import blank_model, read_hugging_face
+from helpers.formats.fit import damage, misfits, refuse
 from helpers.model import Llama
 from helpers.parallel.split import split_model
 

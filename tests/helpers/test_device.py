@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from helpers import masks, train
 from helpers.checkpoint import load_checkpoint
-from helpers.device import explain_out_of_memory, is_out_of_memory, pick_device, set_seed, time_by_kind, wait_for
+from helpers.device import explain_out_of_memory, is_out_of_memory, pick_device, set_seed, synchronize
 from helpers.fast_decode import prepare_for_decoding
 from helpers.generate import generate
 from helpers.model import KVCache
@@ -120,7 +120,7 @@ def test_waiting_for_the_device(monkeypatch):
     for kind in ("cuda", "mps"):
         monkeypatch.setattr(getattr(torch, kind), "synchronize", lambda kind=kind: waited.append(kind))
     for kind in ("cpu", "mps", "cuda"):
-        wait_for(torch.device(kind))
+        synchronize(torch.device(kind))
     assert waited == ["mps", "cuda"]
 
 
@@ -172,24 +172,3 @@ def test_a_training_step_that_has_failed_is_not_kept_in_memory(monkeypatch):
         train.train(make_model(), lambda: torch.arange(64).repeat(3), steps=2, batch_size=6)
     assert raised.value.__cause__.__traceback__ is not None
     assert kept[0]() is None
-
-
-def test_a_module_is_not_charged_for_the_modules_inside(monkeypatch):
-    """By a clock that only the modules move on; afterwards nothing reads it any more."""
-    clock = [0.0]
-    monkeypatch.setattr("helpers.device.time.perf_counter", lambda: clock[0])
-
-    class Linear(torch.nn.Identity):
-        def forward(self, x):
-            clock[0] += 0.003
-            return x
-
-    class Block(torch.nn.Sequential):
-        def forward(self, x):
-            clock[0] += 0.002
-            return super().forward(x)
-
-    work, kinds = lambda: Block(Linear(), Linear())(0), {"Linear": "products", "": "the rest"}
-    assert time_by_kind(work, kinds, torch.device("cpu"), times=4) == pytest.approx({"products": 6.0, "the rest": 2.0})
-    monkeypatch.setattr("helpers.device.time.perf_counter", None)
-    work()

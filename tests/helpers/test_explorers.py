@@ -353,7 +353,7 @@ def test_relatives_explorer_tells_and_draws_what_the_table_of_families_makes(nam
     assert explorer.finding.startswith(f"{name}: ")
     assert f"billion parameters{f', {more:,} more than' if more else '. '}" in explorer.finding
     angles, reach = explorer.figure.axes[:2]
-    torch.testing.assert_close(torch.tensor(angles.images[0].get_array().filled(0)), model.speeds)
+    torch.testing.assert_close(torch.tensor(angles.images[0].get_array().filled(0)), model.layer_inv_freq)
     left = reach.patches[1].get_xy()[1:-2:2, 0]
     assert [round(32_768 * (1 - x)) for x in left] == [window or 32_768 for window in model.windows]
 

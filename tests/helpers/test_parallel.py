@@ -158,7 +158,7 @@ SPOILT = {  # what is done to the folder, and what both loaders say
     "left over": (weights(lambda kept: kept.update(more=torch.ones(3))), "left over: more"),
     "another shape": (
         weights(lambda kept: kept.update({"model.norm.weight": torch.ones(3)})),
-        r"is \(3,\), the config",
+        "shape: final_norm",
     ),
     "whole numbers": (weights(lambda kept: kept.update({"model.norm.weight": torch.ones(32).int()})), "torch.int32"),
     "cut short": (lambda folder: os.truncate(folder / "model.safetensors", 3000), "damaged or cut short"),

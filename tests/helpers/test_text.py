@@ -15,10 +15,10 @@ from helpers.text import (
     batches,
     encode,
     excerpt,
-    held_out_split,
     load_text,
     reference_text,
     train_tokenizer,
+    train_val_split,
 )
 
 
@@ -49,7 +49,7 @@ def test_docstrings_of_the_library_are_more_text_of_another_kind():
 
 
 def test_the_held_out_part_was_not_read_in_training():
-    training, held_out = held_out_split(reference_text())
+    training, held_out = train_val_split(reference_text())
     assert 0.09 < len(held_out) / (len(training) + len(held_out)) <= 0.1
     assert not set(paragraphs(held_out)) - {""} & set(paragraphs(training))
 
@@ -57,14 +57,14 @@ def test_the_held_out_part_was_not_read_in_training():
 @given(st.integers(1, 99), st.sampled_from(["\n\n", "\n", " "]))
 def test_the_split_loses_nothing_and_cuts_between_paragraphs_or_else_lines_or_words(percent, joint):
     text = joint.join(f"part{number}" for number in range(200))
-    training, held_out = held_out_split(text, percent / 100)
+    training, held_out = train_val_split(text, percent / 100)
     assert training + held_out == text
     assert held_out.startswith(joint)
     assert len(held_out) == pytest.approx(len(text) * percent / 100, abs=15)
 
 
 def test_a_last_long_paragraph_does_not_leave_the_held_out_part_empty():
-    _, held_out = held_out_split("word " * 1000 + "\n\nend")
+    _, held_out = train_val_split("word " * 1000 + "\n\nend")
     assert len(held_out) == pytest.approx(500, abs=6)
 
 
@@ -87,7 +87,7 @@ def test_a_folder_is_read_file_by_file_in_order_without_hidden_ones(tmp_path):
 
 def test_the_shortest_text_that_is_taken_can_be_trained_on_and_judged(tmp_path):
     (tmp_path / "a.txt").write_text((excerpt() * 40)[:SMALLEST].strip() + "." * 20, encoding="utf-8")
-    text, held_out = held_out_split(load_text(tmp_path))
+    text, held_out = train_val_split(load_text(tmp_path))
     tokenizer = train_tokenizer(text)
     assert len(encode(tokenizer, held_out)) > 257
     assert next(batches(encode(tokenizer, text), 8, 256, draw()))[0].shape == (8, 256)

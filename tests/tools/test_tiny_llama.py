@@ -7,7 +7,7 @@ import torch
 
 from helpers import text
 from helpers.checkpoint import load_checkpoint
-from helpers.text import bits_per_byte, excerpt, held_out_split, load_tokenizer
+from helpers.text import bits_per_byte, excerpt, load_tokenizer, train_val_split
 from tests.support.models import SMALL
 from tools import tiny_llama
 
@@ -32,7 +32,7 @@ def test_the_command_writes_a_model_from_your_own_text(command, tmp_path, capsys
     command("--out", out, "--text", command.own, "--steps", 3)
     model, tokenizer = load_checkpoint(out), load_tokenizer(out)
     card = (out / "README.md").read_text(encoding="utf-8")
-    _, held_out = held_out_split(text.load_text(command.own))
+    _, held_out = train_val_split(text.load_text(command.own))
     assert f"{bits_per_byte(model, tokenizer, held_out):.2f} bits per byte" in card
     assert "`own.txt`" in card
     assert f"--text {command.own} --steps 3 --seed 0" in card

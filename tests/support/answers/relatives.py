@@ -165,6 +165,6 @@ def find_edits__every_subset(config, weights, tokens, logits):
         with_edits(config, tuple(itertools.compress(EDITS, chosen)))
 
 
-wrong("is one choice, expected a set", "find_edits__one_choice")(lambda *inputs: ("norm_after", "window"))
-wrong("one name needs its comma", "find_edits__names_for_choices")(lambda *inputs: {"norm_after", "window"})
+wrong("is one choice, expected a set", "find_edits__one_choice")(lambda *inputs: ("post_norm", "window"))
+wrong("one name needs its comma", "find_edits__names_for_choices")(lambda *inputs: {"post_norm", "window"})
 wrong('without "return" gives None', "find_edits__no_return")(lambda *inputs: set().add(()))

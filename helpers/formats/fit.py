@@ -1,0 +1,44 @@
+"""Do these weights, under our names, fit this model?"""
+
+import torch
+from torch import nn
+
+from helpers.formats.hugging_face import StoredWeight
+
+READ_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def misfits(model: nn.Module, weights: dict[str, torch.Tensor | StoredWeight]) -> dict[str, str]:
+    """What does not fit, by name: weights that are missing, left over or of another shape. Nothing is read."""
+    wanted = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+    problems = {name: f"missing: {name}" for name in wanted.keys() - weights.keys()}
+    for name in weights.keys() - wanted.keys():
+        if name != "lm_head.weight" or not model.config.tie_embeddings:
+            problems[name] = f"left over: {name}"
+    for name in wanted.keys() & weights.keys():
+        have = tuple(weights[name].shape)
+        if have != wanted[name]:
+            problems[name] = f"shape: {name} is {have}, the config asks for {wanted[name]}"
+    return problems
+
+
+def damage(weights: dict[str, torch.Tensor]) -> dict[str, str]:
+    """What is no number to compute with, by name: another dtype, NaN, infinity."""
+    problems = {}
+    for name, weight in weights.items():
+        if weight.dtype not in READ_DTYPES:
+            problems[name] = f"dtype: {name} is {weight.dtype}, this course reads {READ_DTYPES}"
+        elif not weight.isfinite().all():
+            problems[name] = f"not finite: {name} holds NaN or infinity"
+    return problems
+
+
+def refuse(problems: dict[str, str], source: str):
+    """Raise ValueError if there are problems; the text lists the first twenty."""
+    if not problems:
+        return
+    listed = ["fetch config and weights of one model.", *sorted(problems.values())[:20]]
+    if len(problems) > 20:
+        listed.append(f"… and {len(problems) - 20} more")
+    shown = "\n  ".join(listed)
+    raise ValueError(f"{source}: {len(problems)} weights do not fit. Nothing was loaded: {shown}")
