@@ -5,6 +5,7 @@ import os
 import random
 import re
 import shutil
+from itertools import pairwise
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from tests.support.lab import chromium
 
 pytestmark = pytest.mark.browser
 LOGITS, WRITE = "x => liveLlama.logits(x)", "x => liveLlama.generate(x, 200)"
+THREE_CLICKS = "() => { for (let i = 0; i < 3; i++) document.getElementById('live-write').click(); }"
 SMALL = {"vocab_size": 300, "dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 48} | {
     "max_seq_len": 256, "norm_eps": 0.01, "rope_theta": 10_000.0, "tie_embeddings": False}  # fmt: skip
 CONFIGS = {
@@ -161,51 +163,116 @@ def test_a_wrong_engine_is_noticed(open_page, site, saved, slip, tmp_path):
     assert difference(page, model) > 1e-3
 
 
+def press(page, name):
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def finding(page, words):
+    expect(page.locator("#live-finding")).to_have_text(re.compile(words), timeout=60_000)
+
+
 def test_a_change_runs_the_model_again_and_a_shift_changes_nothing(open_page):
     page, sentence = open_page(), "The value of the expression is"
     ids = load_tokenizer().encode(sentence).ids
     trained = torch.tensor(page.evaluate(LOGITS, ids))
     for name, words, moves in (("positions + 100", "100: still", False), ("off", "RoPE off: .*instead", True)):
         page.get_by_role("group", name="RoPE", exact=True).get_by_role("button", name=name, exact=True).click()
-        expect(page.locator("#live-finding")).to_have_text(re.compile(words), timeout=60_000)
+        finding(page, words)
         change = (torch.tensor(page.evaluate(LOGITS, ids)) - trained).abs().max() / trained.abs().max()
         assert change > 1e-2 if moves else change < 1e-4
-        page.get_by_role("button", name="As trained").click()
-    page.get_by_role("button", name="Write").click()
+        press(page, "As trained")
+    page.evaluate(THREE_CLICKS)
     page.wait_for_function("liveLlama.encode(document.getElementById('live-text').value).length > 10")
     page.evaluate("document.getElementById('live-undo').click()")
     assert page.locator("#live-text").input_value() == sentence
 
 
-def test_the_small_form_of_the_start_page_writes_and_answers(open_page, site):
+def test_with_all_heads_off_no_other_head_is_said_to_write(open_page):
+    page = open_page()
+    page.evaluate("""() => { for (const head of document.querySelectorAll('#live-heads button')) {
+        head.click(); document.getElementById('live-head-off').click(); } }""")
+    finding(page, "No head writes")
+
+
+def test_on_a_phone_a_loss_is_nearest_to_its_own_name(open_page):
+    page = open_page()
+    page.set_viewport_size({"width": 390, "height": 800})
+    expect(page.locator("#live-losses li")).to_have_count(3)
+    rows = page.locator("#live-losses li").evaluate_all(
+        "rows => rows.map(row => [...row.children].map(part => part.getBoundingClientRect().toJSON()))"
+    )
+    for (name, bar, _), (below, *_) in pairwise(rows):
+        assert bar["top"] - name["bottom"] < below["top"] - bar["bottom"]
+
+
+@pytest.fixture
+def start(open_page, site):
+    """The small form of the start page, at rest after its first text."""
     page = open_page()
     page.goto((site / "start.html").as_uri())
-    page.wait_for_function("document.getElementById('live-text').value.length > 40")  # it wrote by itself
-    for text in ("", "The value of"):  # emptied while it writes
-        page.locator("#live-text").fill(text)
-        page.wait_for_timeout(300)
-    for name, said in {
-        "RoPE off": "RoPE off: .* next. As trained",
-        "positions + 100": "100: still",
-        "no mask": "no mask: ",
-    }.items():
-        page.get_by_role("button", name=name, exact=True).click()
-        expect(page.locator("#live-finding")).to_have_text(re.compile(said))
-    expect(page.locator("#live-caption")).to_have_text(re.compile("nothing is hidden"))
-    for text, said in (("word " * 60, "reads 48 tokens"), ("", "nothing to read yet")):
-        page.locator("#live-text").fill(text)
-        expect(page.locator("#live-finding")).to_have_text(re.compile(said))
+    page.wait_for_function("document.getElementById('live-text').value.length > 40")  # it writes by itself
+    press(page, "Undo")
+    expect(page.locator("#live-text")).to_have_value("The value of the expression is")
+    return page
 
 
-def test_a_file_that_does_not_fit_gets_one_sentence(open_page, saved):
+def test_the_small_form_says_why_a_change_changes_nothing(start):
+    for text, change, said in (
+        ("The value of", "RoPE off", "RoPE off: .* next. As trained"),
+        ("The value of", "no mask", "no mask: "),
+        ("The value of", "positions + 100", "still .*Only distances count"),
+        ("The value of", "window of 4", "still .*The window holds all 3 tokens"),
+        ("The", "no mask", "still .*One token can only look at itself"),
+        ("word " * 60, "as trained", "reads 48 tokens"),
+        ("", "as trained", "nothing to read yet"),
+    ):
+        start.locator("#live-text").fill(text)
+        press(start, change)
+        finding(start, said)
+
+
+def test_the_small_form_writes_and_can_go_back(start):
+    start.evaluate(THREE_CLICKS)
+    start.wait_for_function("document.getElementById('live-text').value.length > 60")
+    start.locator("#live-text").fill("")  # while it writes
+    finding(start, "nothing to read yet")
+    start.locator("#live-text").fill("the " * 46)
+    finding(start, "Most likely next")
+    press(start, "Write")
+    finding(start, "stops at 48 tokens")
+    for _ in range(3):
+        press(start, "Undo")
+    finding(start, "Most likely next")
+    expect(start.locator("#live-undo")).to_be_disabled()
+
+
+def test_a_long_word_is_read_once_and_not_to_its_end(start):
+    """Its time grows with the square of its letters: 20,000 took two seconds for each that was typed."""
+    assert start.evaluate("""async () => {
+        const read = [], { encode } = Live.Tokenizer.prototype, box = document.getElementById('live-text');
+        Live.Tokenizer.prototype.encode = function (text) { read.push(text.length); return encode.call(this, text); };
+        for (let more = 0; more < 5; more++) {
+            box.value = 'x'.repeat(20000 + more);
+            box.dispatchEvent(new Event('input'));
+        }
+        await new Promise(done => setTimeout(done, 1000));
+        return read.length === 1 && read[0] < 4000;
+    }""")
+
+
+def test_a_file_that_does_not_fit_gets_one_sentence_and_changes_nothing(open_page, saved):
     page, folder, other = open_page(), saved("MHA")[2], saved("wide heads")[2]
+    config = (folder / "config.json").read_text()
     for words, damage in {
+        "config.json: it sets num_hidden_layers to 1.5": lambda: (folder / "config.json").write_text(
+            config.replace('"num_hidden_layers": 2', '"num_hidden_layers": 1.5')),
         "tokenizer.json is missing": lambda: (folder / "tokenizer.json").unlink(),
         "tokenizer.json: it has 1024 tokens": lambda: shutil.copy(TINY_LLAMA / "tokenizer.json", folder),
         "model.safetensors: .* is 80 × 32, but": lambda: shutil.copy(other / "model.safetensors", folder),
         "model.safetensors: it cannot be read": lambda: (folder / "model.safetensors").write_bytes(b"cut short"),
         "config.json: it describes a gpt2 model": lambda: (folder / "config.json").write_text('{"model_type": "gpt2"}'),
-    }.items():
+    }.items():  # fmt: skip
         damage()
         assert re.match(f"Not loaded. {words}", said := load(page, folder)), said
-    assert len(page.evaluate(LOGITS, [1, 2])) == 1024  # the course's model still runs
+        assert len(page.evaluate(LOGITS, [1, 2])) == 1024  # the course's model still runs
+        (folder / "config.json").write_text(config)

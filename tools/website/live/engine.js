@@ -46,7 +46,10 @@ const Live = (() => {
     for (const [name, only] of [["hidden_act", "silu"], ["attention_bias", false], ["mlp_bias", false]])
       if ((json[name] ?? only) !== only) throw new Error(`it sets ${name} to ${json[name]}; this page knows only ${only}.`);
     const sizes = ["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"];
-    for (const name of sizes) if (!(json[name] > 0)) throw new Error(`it has no ${name}; is it complete?`);
+    for (const name of sizes) if (json[name] == null) throw new Error(`it has no ${name}; is it complete?`);
+    for (const name of [...sizes, "num_key_value_heads", "head_dim"])
+      if (!(Number.isInteger(json[name] ?? 1) && (json[name] ?? 1) > 0))
+        throw new Error(`it sets ${name} to ${json[name]}, which is no whole number above 0.`);
     return {
       vocabSize: json.vocab_size, dim: json.hidden_size, nLayers: json.num_hidden_layers,
       nHeads: json.num_attention_heads, nKvHeads: json.num_key_value_heads ?? json.num_attention_heads,

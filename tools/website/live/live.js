@@ -20,6 +20,7 @@
   let judged = new Map(); // the passages' losses by change
   const runs = new Map(); // what the model made of the sentence, by change
   let reading = 0; // counts what was read, so that a late result is dropped
+  let turn = 0; // counts what was begun to write
 
   // ------------------------------------------------------------------------------------------------ read the sentence
 
@@ -97,7 +98,8 @@
     blocks: "The stream passes this block unchanged.",
     norm: "Without norms the parts read streams of lengths that they have never met.",
     gate: "The feed-forward lets through what its gate would have held back.",
-    heads: "What is off is named block.head; the other heads still write.",
+    heads: (names) => names.length < page.model.config.nLayers * page.model.config.nHeads
+      ? "What is off is named block.head; the other heads still write." : "No head writes: only the feed-forwards do.",
   };
 
   /** The losses, one passage at a time, so that the page answers meanwhile. */
@@ -131,7 +133,7 @@
 
   // -------------------------------------------------------------------------------------------------------- type, write
 
-  function put(text, tokens = page.tokenizer.encode(text).slice(0, MOST)) {
+  function put(text, tokens = page.tokenizer.encode(text.slice(0, 64 * MOST)).slice(0, MOST)) {
     $("text").value = text;
     say("said", "");
     ids = tokens;
@@ -150,7 +152,7 @@
   async function write() {
     if (ids.length >= MOST) return say("said", `The text has ${MOST} tokens, the most that this page draws. Shorten it, or press Undo.`);
     remember();
-    const settings = page.change, start = performance.now(), first = ids.length, mine = ++reading, { cache } = page.run;
+    const settings = page.change, start = performance.now(), first = ids.length, mine = ++reading, myTurn = ++turn, { cache } = page.run;
     page.writing = true;
     page.query = page.key = null;
     ids = [...ids];
@@ -172,6 +174,7 @@
       $("text").scrollTop = $("text").scrollHeight;
       draw(page);
     }
+    if (myTurn !== turn) return; // stopped, and begun again
     page.writing = false;
     $("write").textContent = "Write";
     const speed = Math.round(((ids.length - first) * 1000) / (performance.now() - start)), words = [];

@@ -12,13 +12,16 @@
     "window of 4": [{ window: 4 }, "each token sees itself and the three before it", "both turned by RoPE"],
     "no mask": [{ future: true }, "nothing is hidden, so the future leaks", "both turned by RoPE"],
   };
+  const before = []; // sentences to return to
+  let typing, turn = 0; // the timer that waits for the last letter; counts what was begun to write
   let seed = 1097816499; // everybody sees the same first text
   const random = () => (seed = (seed * 16807) % 2147483647) / 2147483647;
 
   $("start").innerHTML = `<div class="live two">
     <div><label for="live-text">A LLaMA of 1.3 million parameters, trained on the Python reference, writes:</label>
       <textarea id="live-text" rows="4" spellcheck="false" autocomplete="off">${SENTENCE}</textarea>
-      <div class="row"><button type="button" id="live-write" class="primary">Write</button></div>
+      <div class="row"><button type="button" id="live-write" class="primary">Write</button>
+        <button type="button" id="live-undo" disabled>Undo</button></div>
       <div class="row" id="live-changes" role="group" aria-label="Change the model"></div>
       <ol id="live-next" class="bars" aria-label="What it may say next"></ol>
       <p id="live-finding" role="status"></p></div>
@@ -39,9 +42,16 @@
     drawClocks(page, t);
   }
 
+  /** Why a change leaves all as it was, where the reason is known: the change, and how many tokens there are. */
+  function whyStill({ shift, window }, n) {
+    if (n === 1) return "One token can only look at itself.";
+    if (window >= n) return `The window holds all ${n} tokens.`;
+    return shift ? "Only distances count." : "";
+  }
+
   /** Read the sentence again, and say what the change does to the next token. */
   function show() {
-    const all = page.tokenizer.encode($("text").value), ids = all.slice(0, MOST);
+    const all = page.tokenizer.encode($("text").value.slice(0, 64 * MOST)), ids = all.slice(0, MOST);
     page.run = read(page, ids);
     draw();
     $("start").classList.toggle("empty", !page.run);
@@ -57,18 +67,23 @@
     const [first, now] = [was, is].map(largest);
     const told = (shares, best) => `${quoted(page, best)}, ${percent(shares[best])}`;
     say("finding", name === "as trained" ? `Most likely next: ${told(was, first)}.`
-      : is.every((share, id) => Math.abs(share - was[id]) < 1e-4) ? `${name}: still ${told(is, now)}. Only distances count.`
+      : is.every((share, id) => Math.abs(share - was[id]) < 1e-4) ? `${name}: still ${told(is, now)}. ${whyStill(page.change, ids.length)}`
         : `${name}: ${told(is, now)} next. As trained: ${told(was, first)}.`);
   }
 
+  const full = () => say("finding", `This small form stops at ${MOST} tokens. ${before.length ? "Press Undo, shorten" : "Shorten"} the sentence, or go on in the live page.`);
+
   async function write() {
-    const { change } = page, text = $("text").value, all = Math.min(MOST, page.run.ids.length + MORE);
+    if (page.run.ids.length >= MOST) return full();
+    const mine = ++turn, { change } = page, text = $("text").value, all = Math.min(MOST, page.run.ids.length + MORE);
     const pause = () => new Promise((done) => setTimeout(done, 1000 / PACE));
+    before.push(text);
+    $("undo").disabled = false;
     page.writing = true;
     $("write").textContent = "Stop";
     say("finding", "Writing …");
     let said = text;
-    while (page.writing && page.run.ids.length < all && page.change === change && $("text").value === said) {
+    while (page.writing && mine === turn && page.run.ids.length < all && page.change === change && $("text").value === said) {
       const { ids, cache, logits } = page.run, token = Live.choose(logits[ids.length - 1], page.temperature, page.topP, random);
       page.run = cache ? extend(page, page.run, [token]) : read(page, [...ids, token]);
       $("text").value = said = page.tokenizer.decode(page.run.ids);
@@ -76,17 +91,31 @@
       draw();
       await pause();
     }
+    if (mine !== turn) return; // stopped, and begun again
     page.writing = false;
     $("write").textContent = "Write";
-    if (!(page.run?.ids.length >= MOST)) return show(); // no run: the visitor has emptied the box
-    say("finding", `This small form stops at ${MOST} tokens. Shorten the sentence, or go on in the live page.`);
+    if (page.run?.ids.length >= MOST && $("text").value === said) full(); else show();
   }
 
   $("changes").append(...Object.keys(CHANGES).map((name) => make("button", {
     type: "button", textContent: name, onclick: () => { [page.change] = CHANGES[name]; show(); },
   })));
-  $("text").addEventListener("input", () => { page.writing = false; show(); });
-  $("write").onclick = () => { if (page.writing) page.writing = false; else write(); };
+  $("text").addEventListener("input", () => {
+    page.writing = false;
+    clearTimeout(typing);
+    typing = setTimeout(show, 120);
+  });
+  $("write").onclick = () => {
+    if (page.writing) return (page.writing = false);
+    show(); // what was typed a moment ago
+    if (page.run) write();
+  };
+  $("undo").onclick = () => {
+    page.writing = false;
+    $("text").value = before.pop();
+    $("undo").disabled = !before.length;
+    show();
+  };
   whenTheLookChanges(draw);
   [page.change] = CHANGES["as trained"];
   show();
