@@ -243,7 +243,7 @@ class _Program:
         """What the program writes, until it closes its output.
 
         Raises:
-            TimeUp: after so many seconds, or twice as many of processor time.
+            TimeUp: after so many seconds, or as many of processor time.
             Died: if it took too much of something.
         """
         end, before = time.monotonic() + seconds, None
@@ -256,7 +256,7 @@ class _Program:
             if fault := _too_much(family, self.walls):
                 raise Died(fault)
             before = _processor_seconds(family) if before is None else before
-            if _processor_seconds(family) - before > 2 * seconds:
+            if _processor_seconds(family) - before > seconds:
                 break
             if self.process.poll() is not None and self.written.empty():
                 return
@@ -298,7 +298,7 @@ def _started(arguments: list[str], walls: Walls | None):
         command = [sys.executable, *arguments]
         limit = [sys.executable, "-I", "-S", "-c", LIMIT]
         if walls:
-            command = [*walls.command, *limit, str(PROCESSES), *command]
+            command = [*walls.command, *limit, str(2 * PROCESSES), *command]
         if os.name == "posix":
             command = [*limit, "", *command]
         process = subprocess.Popen(
