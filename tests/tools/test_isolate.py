@@ -292,7 +292,7 @@ BOMBS = {  # what eats, and the words that the teacher reads
 @pytest.mark.slow
 def test_after_a_submission_that_fills_everything_the_next_is_graded_as_always(tmp_path, walls):
     bombs = {
-        name: f"import os, subprocess, time\n\n\ndef eat():\n    {body}\n\n\ndef {name}(*given, eaten=eat()):\n    pass\n"
+        name: f"import os, subprocess, time\n\n\ndef eat():\n    {body}\n\n\ndef {name}(*x, eaten=eat()):\n    pass\n"
         for name, (body, _) in BOMBS.items()
     }
     write(tmp_path / "handed-in" / "eve" / f"{NORM}.ipynb", solved(bombs))
@@ -302,4 +302,4 @@ def test_after_a_submission_that_fills_everything_the_next_is_graded_as_always(t
         rows = list(csv.DictReader(file))
     seen = [row["seen"] for row in rows if row["student"] == "eve"]
     assert [words for words, (_, wanted) in zip(seen, BOMBS.values(), strict=True) if wanted not in words] == []
-    assert [row["status"] for row in rows if row["student"] == "fred"] == ["passed"] * 4
+    assert [row for row in rows if row["student"] == "fred" and row["status"] != "passed"] == []

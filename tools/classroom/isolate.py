@@ -171,7 +171,8 @@ def _table() -> dict[int, list[bytes]]:
     for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
         if name.isdecimal():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                table[int(name)] = file.read().rpartition(b")")[2].split()
+                if fields := file.read().rpartition(b")")[2].split():
+                    table[int(name)] = fields
     return table
 
 
@@ -246,7 +247,7 @@ class _Program:
             TimeUp: after so many seconds, or as many of processor time.
             Died: if it took too much of something.
         """
-        end, before = time.monotonic() + seconds, None
+        end, before, ended = time.monotonic() + seconds, None, None
         while (left := end - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
                 if not (part := self.written.get(timeout=min(left, LOOK))):
@@ -258,8 +259,10 @@ class _Program:
             before = _processor_seconds(family) if before is None else before
             if _processor_seconds(family) - before > seconds:
                 break
-            if self.process.poll() is not None and self.written.empty():
-                return
+            if self.process.poll() is not None:  # what it wrote last may be on its way
+                ended = ended or time.monotonic()
+                if time.monotonic() - ended > 1:
+                    return
         raise TimeUp
 
     def end(self) -> None:
