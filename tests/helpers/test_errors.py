@@ -16,7 +16,6 @@ import zipfile
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from queue import Empty
 from types import SimpleNamespace
 from unittest import mock
 
@@ -259,15 +258,24 @@ def check(exercise, answer, at):
 
 def asked(at, seconds=0.01, alive=True):
     """The verdict on an exercise whose kernel never answers."""
-    client = SimpleNamespace(execute=lambda *args, **named: "sent", get_shell_msg=raiser(Empty()))
-    manager = SimpleNamespace(is_alive=lambda: alive)
 
     @contextmanager
-    def kernel(submissions):
-        yield lambda code, expression, limit: isolate._ask(manager, client, code, expression, limit)
+    def kernel(walls):
+        with isolate._started(["-c", "import time; time.sleep(60)" if alive else "pass"], walls) as program:
+            yield lambda code, expression, limit: isolate.ask(program, code, expression, limit)
 
     at.patch.setattr(grade, "fresh_kernel", kernel)
     return " | ".join(grade.run_exercise(None, "", seconds, None))
+
+
+def limited(program):
+    return isolate.run_limited(["-c", f"import time; time.sleep(1); {program}"], b"", 60, None)
+
+
+def unable_to_start(at):
+    at.patch.setattr(isolate.Path, "read_text", lambda *path, **named: "")
+    with isolate.fresh_kernel(None):
+        raise AssertionError("an empty program has answered")
 
 
 def verdict(*files):
@@ -509,11 +517,15 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
         (lambda at: at.patch.setattr(grade, "LARGEST_FILE", 0) or verdict(written(at, "a", "x")), "1 bytes, more than"),
         (lambda at: verdict(written(at, "a", "{}")), "broken notebook … KeyError: 'cells' … Open it in JupyterLab"),
         (lambda at: verdict(), "missing notebook … Hand it in under the name that it has in the course"),
-        (lambda at: isolate._prepare(SimpleNamespace(is_alive=lambda: False), SimpleNamespace(
-            execute=lambda *args, **named: "sent", get_shell_msg=raiser(Empty())
-         )), "the kernel does not start, or cannot import torch"),
-        (lambda at: asked(at, seconds=1, alive=False), "crashed … ended the kernel. … need more memory than there is?"),
+        (lambda at: asked(at, seconds=30, alive=False), "crashed … ended the kernel. … need more memory than there"),
         (lambda at: asked(at), "timed out … No answer after 0.01 seconds. … Is there a loop that never ends?"),
+    ],
+    "tools/classroom/isolate": [
+        (lambda at: unable_to_start(at), "Python does not start, or cannot import torch. The program ended"),
+        (lambda at: at.patch.setattr(sys, "prefix", "/") or isolate._interpreter(), "the folder of Python … elsewhere"),
+        (lambda at: at.patch.setattr(isolate, "PROCESSES", 0) or limited("input()"), "more than 0 processes or threads"),
+        (lambda at: limited("print('x' * 2 * 10**7)"), "It wrote more than 10 MB"),
+        (lambda at: limited("1 / 0"), "The program failed"),
     ],
     "tools/classroom/hand_out": [
         (lambda at: handed_out(at, EXERCISE), 'no heading "## Solutions": put it before the first solution'),

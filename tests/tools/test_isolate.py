@@ -303,3 +303,31 @@ def test_after_a_submission_that_fills_everything_the_next_is_graded_as_always(t
     seen = [row["seen"] for row in rows if row["student"] == "eve"]
     assert [words for words, (_, wanted) in zip(seen, BOMBS.values(), strict=True) if wanted not in words] == []
     assert [row for row in rows if row["student"] == "fred" and row["status"] != "passed"] == []
+
+
+# ------------------------------------------------------------------------------------------- where no walls are
+
+
+@pytest.mark.parametrize("why", ["is not installed", "setting up uid map: Permission denied"])
+def test_without_walls_nothing_is_run_and_the_remedy_is_said(tmp_path, monkeypatch, why):
+    write(tmp_path / "handed-in" / "anna" / f"{NORM}.ipynb", solved(NORM_RIGHT))
+    if why != "is not installed":
+        (tmp_path / "bwrap").write_text(f"#!/bin/sh\necho 'bwrap: {why}' >&2\nexit 1\n")
+        (tmp_path / "bwrap").chmod(0o755)
+        (tmp_path / "restricted").write_text("1\n")
+        monkeypatch.setattr(isolate, "RESTRICTED", tmp_path / "restricted")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(grade, "run_exercise", None)  # it would fail
+    with pytest.raises(SystemExit) as stopped:
+        grade.main([str(tmp_path / "handed-in")])
+    said = str(stopped.value)
+    wanted = [why, "Nothing was run", "install -y bubblewrap", "python -m tools.classroom.grade", "--no-isolation"]
+    wanted += ["sysctl -w"] if why != "is not installed" else []
+    assert [words for words in wanted if words not in said] == []
+    assert not (tmp_path / "handed-in_graded").exists()
+
+
+def test_a_python_whose_folder_holds_the_course_or_your_home_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "base_prefix", str(ROOT.parent))
+    with pytest.raises(ValueError, match=f"the folder of Python, {ROOT.parent}, holds {ROOT} too"):
+        isolate._bwrap("bwrap")

@@ -30,6 +30,14 @@ from pathlib import Path
 
 from tools.classroom.hand_out import ROOT
 
+RESTRICTED = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")  # Ubuntu 24.04 and later
+REMEDY = """
+Grade on Linux, for example on a machine that holds nothing else, such as a Codespace: open the course there, upload the
+folder, and run in its terminal
+    sudo apt-get update && sudo apt-get install -y bubblewrap
+    python -m pip install .
+    python -m tools.classroom.grade FOLDER
+With --no-isolation programs run as you, with your files and your network: only where there is nothing to lose."""
 START = 120  # seconds for a program to start and import torch, which is not the learner's time
 MEMORY = 2**32  # bytes, of all processes together, and /tmp not counted
 DISK = 2**28  # bytes in /tmp, which is memory as well
@@ -149,7 +157,13 @@ def _try(bwrap: str | None) -> tuple[Walls | None, str]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=START, env=env, check=False)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return None, f"bwrap does not work here: {one_line(error)}"
-    return (None, f"bwrap does not work here: {one_line(done.stderr[-300:])}") if done.returncode else (walls, "")
+    if done.returncode == 0:
+        return walls, ""
+    fault = f"bwrap does not work here: {one_line(done.stderr[-300:])}"
+    if RESTRICTED.exists() and RESTRICTED.read_text().strip() == "1":
+        fault += " (Ubuntu lets only named programs do what it needs; until the next start of the machine all may after"
+        fault += " sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0)"
+    return None, fault
 
 
 def find_walls() -> Walls | None:
