@@ -22,8 +22,8 @@ program written to deceive can read the expected answers or change torch. No gra
 this; read the code of a suspicious submission. A name that is bound through `exec`, `globals()` or a magic is not
 seen, and gives a NameError.
 
-Isolation. Students' programs run inside bubblewrap where it works (tools/classroom/isolate.py says what that keeps
-from them). Where it does not work, nothing is run unless you add --no-isolation.
+Isolation. Students' programs run inside bubblewrap (tools/classroom/isolate.py says what that keeps from them). Where
+it does not work, nothing is run unless you add --no-isolation.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from pathlib import Path
 
 from tools.classroom.hand_out import ROOT, notebooks_of
 from tools.classroom.handed_in import LARGEST_FILE, find_submissions
-from tools.classroom.isolate import Died, TimeUp, Walls, find_walls, fresh_kernel, one_line, why_not_isolated
+from tools.classroom.isolate import REMEDY, Died, TimeUp, Walls, find_walls, fresh_kernel, one_line, why_not_isolated
 from tools.classroom.report import Results, Row
 from tools.classroom.submissions import Assignment, code_for, read_course, read_statements
 
@@ -289,13 +289,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show stops nothing
     fault = "" if chosen.no_isolation else why_not_isolated()
     if fault:
-        sys.exit(
-            f"Students' programs cannot be isolated: {fault}. They would run as you, with your network and your "
-            "files. Nothing was run. Install bubblewrap (Linux), or work in a container or virtual machine that has "
-            "neither network nor files to lose, and add --no-isolation."
-        )
+        sys.exit(f"Students' programs cannot be isolated: {fault}. Nothing was run.\n{REMEDY}")
     print("NOT ISOLATED: programs run as you, with your network and your files." if chosen.no_isolation else
-          "Isolated by bubblewrap: no network, nothing of yours can be written.", flush=True)  # fmt: skip
+          "Isolated by bubblewrap: no network, and no file but the course's packages.", flush=True)  # fmt: skip
     try:
         grade(chosen, None if chosen.no_isolation else find_walls())
     except (OSError, ValueError) as error:
