@@ -7,7 +7,6 @@ TABLE holds, file by file, what provokes a `raise` and the words that its reader
 import ast
 import asyncio
 import functools
-import importlib
 import json
 import os
 import re
@@ -164,6 +163,13 @@ def opened(at, edit=None, **files):
         path = folder / name.replace("__", ".")
         path.unlink() if new is None else path.write_text(new)
     return load_checkpoint(folder)
+
+
+def twice_named(at):
+    path = saved(at) / "model.safetensors"
+    weights = load_file(path)
+    save_file(weights | {"tok_embeddings.weight": weights["model.norm.weight"].clone()}, path)
+    return path.parent
 
 
 def related(family, **settings):
@@ -383,6 +389,8 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
         (lambda at: write(temperature=-1), "temperature=-1 must be a finite number >= 0: 0 is greedy, 1 leaves"),
         (lambda at: write(top_k=0), "top_k=0 must be a whole number >= 1, or None"),
         (lambda at: write(top_p=0.0), "top_p=0.0 must be a finite number in (0, 1]: 1 keeps every token"),
+        (lambda at: at.patch.setattr(torch.nn.Parameter, "device_mesh", "", raising=False) or write(temperature=1),
+         "seed=None: each process of a split model would draw tokens of its own: pass one seed to all"),
         (lambda at: write(stop=64), "stop=64 must be a token id from 0 to 63, several of them, or None"),
         (lambda at: write(n=-1), "max_new_tokens=-1 must be a whole number >= 0"),
         (lambda at: write(TOKENS[0]), "shape (3,): pass (batch, tokens), neither empty, for one prompt tokens[None]"),
@@ -414,12 +422,7 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
          or at.patch.setattr(torch.backends.mps, "is_available", lambda: False) or device.pick_device(),
          "COURSE_DEVICE='mps' is not present on this machine: use one of ['cpu' … or unset the variable"),
     ],
-    "names that have moved": [
-        (lambda at: generate.prepare_for_decoding, "has moved. … from helpers.fast_decode import prepare_for_decoding"),
-        (lambda at: importlib.import_module("helpers.grade"), "has moved. … python -m tools.classroom.grade"),
-        (lambda at: generate.nonsense, "module 'helpers.generate' has no attribute 'nonsense'"),
-        (lambda at: stored_result("loss"), "no result 'loss' is stored: ask for one of ["),
-    ],
+    "assets": [(lambda at: stored_result("loss"), "no result 'loss' is stored: ask for one of [")],
     "plots": [(lambda at: plots.show(None, "too " * 40), "alt has 40 words: describe the figure in 1 to 39 words")],
     "text": [
         (lambda at: text.load_text(at.folder / "no.txt"), "no.txt is not there: pass a text file, or a folder"),
@@ -460,6 +463,8 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
         (lambda at: opened(at, config__json="[]"), "config.json holds a list, not an object: fetch the file again"),
         (lambda at: opened(at, {"model_type": "gpt2"}), "describes a 'gpt2' model, not 'llama' … such as SmolLM2-135M"),
         (lambda at: opened(at, {"hidden_act": "gelu"}), "hidden_act='gelu' … (only silu): use another checkpoint"),
+        (lambda at: opened(at, {"quantization_config": {"bits": 4}}), "a few bits each … Use a version of the model"),
+        (lambda at: load_checkpoint(twice_named(at)), "two weights become tok_embeddings.weight, one of them"),
         (lambda at: opened(at, {"hidden_size": "gone"}), "config.json has no 'hidden_size' … Fetch it again"),
         (lambda at: opened(at, {"hidden_size": 0}), "config.json: dim=0 must be a whole number >= 1"),
         (lambda at: opened(at, {"rope_scaling": 3}), "rope_scaling=3: an object or null is needed. Fetch it again"),
@@ -492,7 +497,7 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
         (lambda at: prepare_for_decoding(related("qwen2")), "prepare_for_decoding knows plain LLaMA only, and this "
          "'qwen2' model has more (biases), which would be lost: generate with the model itself"),
         (lambda at: save_checkpoint(related("qwen3"), at.folder / "new"), "(NormPerHead), which … keep it with torch"),
-        (lambda at: parallel.split_model(related("mistral"), None), "(speeds and windows), which would be lost: run"),
+        (lambda at: parallel.split_model(related("mistral"), None), "(inverse frequencies and windows), … lost: run"),
         (lambda at: opened(at, {"model_type": "mistral", "hidden_act": "gelu"}), "config.json: hidden_act='gelu' is"),
         (lambda at: opened(at, {"model_type": "mistral", "sliding_window": 0}), "sliding_window=0 must be a whole num"),
         (lambda at: at.patch.setattr(checkpoint, "our_weights", raiser(RuntimeError("split")))
