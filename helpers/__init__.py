@@ -35,8 +35,9 @@ class AnotherVersionError(ImportError):
 
 def _show_import_error(shell, kind, error, traceback, tb_offset=None):
     if (error.name or "").split(".")[0] in ("helpers", "checks"):
-        advice = "The notebook was made for another version of the course: `make reset NOTEBOOK=…` keeps it, and makes"
-        kind, error = AnotherVersionError, AnotherVersionError(f"{error}. {advice} a fresh one.")
+        advice = "Is it spelt right? Then the notebook was made for another version of the course: "
+        advice += "`make reset NOTEBOOK=…` makes a fresh one and keeps yours."
+        kind, error = AnotherVersionError, AnotherVersionError(f"{error}. {advice}")
     shell.showtraceback((kind, error, traceback), tb_offset)
 
 

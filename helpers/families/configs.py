@@ -159,7 +159,7 @@ def our_weights(weights: dict, config: LlamaConfig) -> dict:
         for old, new in renames:
             name = name.replace(old, new)
         if name in ours:
-            raise ValueError(f"{theirs} is the second {name}")
+            raise ValueError(f"two weights become {name}, one of them {theirs}")
         ours[name] = weight
     if family.storage:
         return family.storage({name: weight[...] for name, weight in ours.items()}, config)

@@ -21,7 +21,7 @@ from helpers.families.edits import (
     split_phi3,
     window,
     zero_centred_gain,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
