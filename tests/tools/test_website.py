@@ -41,44 +41,11 @@ def test_links_lead_to_pages_of_the_site(build):
         build.relink("[x](no.md)", file)
 
 
-def test_every_explorer_has_frames_and_one_without_names_the_remedy(build):
-    from tools.website.frames import check_settings
-
-    check_settings(EXPLORERS)
-    words = r"(?s)frames\.py.*explore_new has no settings: say which of its controls move"
-    with pytest.raises(ValueError, match=words):
-        check_settings(["explore_new"])
-
-
-def test_a_control_that_a_text_names_moves_on_the_site():
-    """Where a notebook says "*scaling* at none" beside an explorer, its page offers that control."""
-    from helpers import explorers
-    from tools.website.frames import SETTINGS
-
-    explained = {"size"}  # 04 says what it means; nothing asks to move it
-    for path in NOTEBOOKS:
-        cells = nbformat.read(path, as_version=4).cells
-        for before, cell, after in zip(cells, cells[1:], cells[2:], strict=False):
-            said = set(re.findall(r"\*([^*\n]+)\*", before.source + after.source))
-            for name in re.findall(r"^(explore_\w+)\(\)", cell.source, re.M):
-                explorer = getattr(explorers, name)()
-                words = {key: {key, control.description.split(" [")[0]} for key, control in explorer.controls.items()}
-                explorer.close()
-                named = {key for key, own in words.items() if own & said}
-                assert named <= SETTINGS[name].keys() | explained, f"{path.name}: {name}"
-
-
 def test_code_that_only_draws_is_folded(build):
     cells = build.notebook_page(ROOT / "notebooks" / "01_rmsnorm.ipynb", {"explore_rms_norm": ""}).cells
     folded = {cell.id for cell in cells if "hide-input" in cell.metadata.get("tags", [])}
     assert {"c05", "c46"} <= folded  # a figure; a figure whose title answers a question
     assert not {"c52", "c64"} & folded  # a figure whose code is taught; an explorer
-
-
-def test_a_notebook_without_a_card_names_the_remedy(build, monkeypatch, tmp_path):
-    monkeypatch.delitem(build.CARDS, "02_rope")
-    with pytest.raises(ValueError, match=r"card of 02_rope\.ipynb has no picture: name its cell in CARDS"):
-        build.start_page(tmp_path / "pictures")
 
 
 def test_a_page_names_the_repository_only_if_somebody_said_it(monkeypatch):
@@ -294,9 +261,9 @@ def test_explorers_answer_the_keyboard(open_page, pages, site):
             for _ in range(size - 1):
                 control.press(key)
                 seen.append(control.evaluate("control => checks.state(control)"))
-            for part, what in ((0, "picture"), (2, "caption"), (3, "spoken value")):
-                assert len({now[part] for now in seen}) == size, f"{name}: {what} does not follow {seen[0][3]}"
-            assert len({now[1] for now in seen}) > size / 2, f"{name}: few descriptions"  # settings may look alike
+            pictures, descriptions, captions, spoken = ({now[part] for now in seen} for part in range(4))
+            assert len(pictures) == len(captions) == len(spoken) == size, f"{name}: {seen[0][3]} does not move all"
+            assert len(descriptions) > size / 2, f"{name}: few descriptions"  # settings may look alike
 
 
 @pytest.mark.browser
@@ -322,6 +289,18 @@ def test_search_finds_every_title_heading_and_term_and_shows_the_place(open_page
     assert [f"{file}#{anchor}" for file, anchor, *_ in sections if anchor not in pages[file].ids] == []
     in_notebooks = [text for file, *_, text in sections if file.startswith("notebooks")]
     assert [text for text in in_notebooks if "Verdict" in text or "_solved(" in text] == []  # they stand in folds
+
+
+@pytest.mark.browser
+def test_the_start_page_keeps_the_room_of_its_form(open_page, pages):
+    assert 'id="live-start"><p>A small LLaMA' in pages["index.html"].text  # until it is loaded
+    for width in (390, 1280):
+        full, empty = open_page("index.html", width).evaluate("""() => {
+            const form = document.getElementById('live-start'), full = form.offsetHeight;
+            form.replaceChildren();
+            return [full, form.offsetHeight];
+        }""")
+        assert abs(full - empty) < 32, width
 
 
 @pytest.mark.browser
