@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+import json
 import math
 import re
 from dataclasses import replace
@@ -177,17 +178,14 @@ SHOW = """
 import gc, weakref
 from helpers.explorers import explore_rms_norm
 
-made = []
+made, figures = [], []
 
 def show():
-    explorer = explore_rms_norm()
-    made.append((explorer, weakref.ref(explorer.figure)))
-    return explorer
-
-def alive():
-    gc.collect()
-    return [n for n, (explorer, figure) in enumerate(made) if figure() or explorer.box.comm or explorer.box.layout.comm]
+    made.append(explore_rms_norm())
+    figures.append(weakref.ref(made[-1].figure))
+    return made[-1]
 """
+ALIVE = "(gc.collect(), [n for n, of in enumerate(made) if figures[n]() or of.box.comm or of.box.layout.comm])[1]"
 
 
 def test_a_cell_run_again_closes_its_former_explorer_and_no_other():
@@ -195,20 +193,20 @@ def test_a_cell_run_again_closes_its_former_explorer_and_no_other():
     manager, kernel = start_new_kernel()
 
     def run(code, **metadata):
-        content = {"code": code, "user_expressions": {"alive": "alive()"}}
+        content = {"code": code, "user_expressions": {"alive": ALIVE}}
         sent = kernel.session.msg("execute_request", content, metadata=metadata)
         kernel.shell_channel.send(sent)
         while (reply := kernel.get_shell_msg(timeout=120))["parent_header"]["msg_id"] != sent["header"]["msg_id"]:
             pass
-        return reply["content"]["user_expressions"]["alive"]["data"]["text/plain"]
+        return json.loads(reply["content"]["user_expressions"]["alive"]["data"]["text/plain"])
 
     try:
-        assert run(SHOW) == "[]"
-        assert [run("show()", cellId="A") for _ in range(3)] == ["[0]", "[1]", "[2]"]
-        assert run("show()", cellId="B") == "[2, 3]"
-        assert [run("show(), show()", cellId="C") for _ in range(2)] == ["[2, 3, 4, 5]", "[2, 3, 6, 7]"]
-        assert [run("show()") for _ in range(2)] == ["[2, 3, 6, 7, 8]", "[2, 3, 6, 7, 9]"]  # no id: by its code
-        assert run("made[3][0].close(); show()", cellId="B") == "[2, 6, 7, 9, 10]"
+        assert run(SHOW) == []
+        assert [run("show()", cellId="A") for _ in range(3)] == [[0], [1], [2]]
+        assert run("show()", cellId="B") == [2, 3]
+        assert [run("show(), show()", cellId="C") for _ in range(2)] == [[2, 3, 4, 5], [2, 3, 6, 7]]
+        assert [run("show()") for _ in range(2)] == [[2, 3, 6, 7, 8], [2, 3, 6, 7, 9]]  # no id: by its code
+        assert run("made[3].close(); show()", cellId="B") == [2, 6, 7, 9, 10]
     finally:
         kernel.stop_channels()
         manager.shutdown_kernel(now=True)

@@ -55,80 +55,81 @@ def test_no_answer_comes_from_elsewhere_than_the_cell(path):
 
 
 @pytest.fixture
-def deck(tmp_path):
-    """The address of the slides of notebook 07."""
+def page(tmp_path):
+    """The slides of notebook 07 in a browser; a request to elsewhere or anything on the console is an error."""
     pytest.importorskip("sphinx_revealjs", reason="the site's programs are not installed: `pip install -e '.[site]'`")
     from tools.website.build import relink
     from tools.website.slides import make_slides
 
     make_slides([ROOT / "notebooks" / "07_generate.ipynb"], tmp_path, relink, frames=defaultdict(str))
-    return (tmp_path / "07_generate.html").as_uri()
-
-
-@pytest.mark.browser
-def test_votes_are_counted_kept_and_saved(deck, tmp_path):
-    import axe_playwright_python
-
-    axe, troubles = Path(axe_playwright_python.__file__).with_name("axe.min.js"), []
-    where = "Object.values(Reveal.getIndices()).join()"
-    go = """number => { const { h, v } = Reveal.getIndices(document.querySelectorAll('section.predict')[number]);
-        Reveal.slide(h, v) }"""
+    troubles = []
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 720})
         page.on("request", lambda sent: re.match("file:|data:|blob:", sent.url) or troubles.append(sent.url))
         page.on("console", lambda said: troubles.append(said.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.goto(deck)
-        page.keyboard.press("v")
-        box, numbers = page.locator("#vote"), page.locator("#vote input[type=number]")
-        assert not box.is_visible()  # nothing to vote on at the title
-        page.evaluate(go, 0)
-        at = page.evaluate(where)
-        page.keyboard.press("v")
-        assert "12" in box.locator("b").text_content()
-        assert box.locator("tbody th").all_text_contents() == ["about 2", "7", "12"]
-        page.keyboard.type("9")  # the first number has the focus
-        page.keyboard.press("v")
-        page.keyboard.press("v")
-        page.get_by_label("One more: 7, after").click(click_count=3)
-        page.get_by_label("One less: 12, after").click()  # stays 0
-        assert box.locator("output").all_text_contents() == ["9", "3"]
-        page.evaluate(axe.read_text(encoding="utf-8"))
-        assert page.evaluate("async () => (await axe.run({ preload: false })).violations.map(found => found.id)") == []
-
-        page.evaluate(go, 1)  # the address follows the slide a moment later
-        page.wait_for_function("() => location.hash")
-        page.reload()
-        page.evaluate(go, 0)
-        page.keyboard.press("v")
-        assert [number.input_value() for number in numbers.all()] == ["9", "0", "0", "3", "0", "0"]
-        with page.expect_download() as saved:
-            box.get_by_text("Save all votes").click()
-        saved.value.save_as(tmp_path / "votes.csv")
-        rows = list(csv.DictReader((tmp_path / "votes.csv").read_text(encoding="utf-8-sig").splitlines()))
-        assert [(row["option"], row["before"], row["after"]) for row in rows] == [
-            ("about 2", "9", "0"), ("7", "0", "3"), ("12", "0", "0")]  # fmt: skip
-        assert {row["deck"] for row in rows} == {"07_generate"}
-
-        for answer, left in (("dismiss", "9"), ("accept", "0")):
-            page.once("dialog", lambda asked, answer=answer: getattr(asked, answer)())
-            box.get_by_text("Clear all votes").click()
-            assert numbers.first.input_value() == left
-        box.locator("#passage").click()  # takes the focus from the numbers
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("Escape")
-        assert not box.is_visible()
-        assert page.evaluate("Reveal.isOverview()") is False
-        assert page.evaluate(where) == at
-        page.keyboard.press("Space")
-        assert page.evaluate(where) != at
-        page.evaluate(go, 1)
-        page.locator(".present > .vote").click()
-        name = box.get_by_label("Answer A")
-        name.fill("vivid")
-        name.press("v")
-        assert box.is_visible()  # a letter in a name closes nothing
-        box.get_by_text("Next").click()
-        box.get_by_text("Previous").click()
-        assert name.input_value() == "vividv"
+        page.goto((tmp_path / "07_generate.html").as_uri())
+        yield page
     assert troubles == []
+
+
+GO = """number => { const { h, v } = Reveal.getIndices(document.querySelectorAll('section.predict')[number]);
+    Reveal.slide(h, v) }"""
+
+
+@pytest.mark.browser
+def test_votes_are_counted_kept_and_saved(page, tmp_path):
+    import axe_playwright_python
+
+    box, numbers = page.locator("#vote"), page.locator("#vote input[type=number]")
+    page.keyboard.press("v")
+    assert not box.is_visible()  # nothing to vote on at the title
+    page.evaluate(GO, 0)
+    page.keyboard.press("v")
+    assert box.locator("tbody th").all_text_contents() == ["about 2", "7", "12"]
+    page.keyboard.type("9")  # the first number has the focus
+    page.get_by_label("One more: 7, after").click(click_count=3)
+    page.get_by_label("One less: 12, after").click()  # stays 0
+    assert box.locator("output").all_text_contents() == ["9", "3"]
+    page.evaluate(Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8"))
+    assert page.evaluate("async () => (await axe.run({ preload: false })).violations.map(found => found.id)") == []
+
+    page.evaluate(GO, 1)  # the address follows the slide a moment later
+    page.wait_for_function("() => location.hash")
+    page.reload()
+    page.evaluate(GO, 0)
+    page.keyboard.press("v")
+    assert [number.input_value() for number in numbers.all()] == ["9", "0", "0", "3", "0", "0"]
+    with page.expect_download() as saved:
+        box.get_by_text("Save all votes").click()
+    saved.value.save_as(tmp_path / "votes.csv")
+    rows = list(csv.DictReader((tmp_path / "votes.csv").read_text(encoding="utf-8-sig").splitlines()))
+    counted = [[row[name] for name in ("deck", "option", "before", "after")] for row in rows]
+    assert counted == [["07_generate", *row] for row in (["about 2", "9", "0"], ["7", "0", "3"], ["12", "0", "0"])]
+    box.get_by_text("Clear all votes").click()  # a question that nobody answers is dismissed
+    assert numbers.first.input_value() == "9"
+    page.once("dialog", lambda asked: asked.accept())
+    box.get_by_text("Clear all votes").click()
+    assert numbers.first.input_value() == "0"
+
+
+@pytest.mark.browser
+def test_keys_in_the_vote_do_not_move_the_slides(page):
+    box, where = page.locator("#vote"), "Object.values(Reveal.getIndices()).join()"
+    page.evaluate(GO, 1)
+    at = page.evaluate(where)
+    page.locator(".present > .vote").click()
+    name = box.get_by_label("Answer A")
+    name.fill("vivid")
+    name.press("v")
+    assert box.is_visible()  # a letter in a name closes nothing
+    box.get_by_text("Next").click()
+    box.get_by_text("Previous").click()
+    assert name.input_value() == "vividv"
+    box.locator("#passage").click()  # takes the focus from the names
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Escape")
+    assert not box.is_visible()
+    assert page.evaluate(f"[Reveal.isOverview(), {where}]") == [False, at]
+    page.keyboard.press("Space")
+    assert page.evaluate(where) != at

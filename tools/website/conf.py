@@ -24,6 +24,7 @@ nb_ipywidgets_js = {}  # explorers are frames here (frames.py); the widgets' scr
 nb_mime_priority_overrides = [("html", "text/html", 0), ("html", "image/png", 1), ("html", "text/markdown", 2)]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
+myst_html_meta = {"description": "Build LLaMA part by part in PyTorch, until it gives the logits of Hugging Face's."}
 
 html_theme = "furo"
 html_title = "LLaMA in notebooks"

@@ -39,6 +39,7 @@ from tools.website.votes import votes_of
 LEAD_WORDS, ANSWER_WORDS, CODE_LINES, OUTPUT_LINES = 45, 70, 12, 12
 WIDE, HIGH = 1280, 656  # a picture's most [px]
 STATIC = Path(__file__).parent / "static"
+# Packages for their files alone: JupyterLab has MathJax only inside its bundle, nbconvert takes both from a network.
 REVEAL = Path(sphinx_revealjs.__file__).parent / "_static" / "revealjs"
 # MathJax, which draws the formulas of the slides and of the site, in one file.
 MATHJAX = Path(import_module("sphinx-mathjax-offline").__file__).parent / "static" / "mathjax" / "tex-svg.js"

@@ -3,9 +3,9 @@
 
 const field = document.getElementById("words"), MOST = 40;
 
-// A regular expression per word; "masks" also finds "mask".
-const patternsOf = query => query.toLowerCase().match(/[\p{L}\p{N}_.-]+/gu)?.map(word =>
-  new RegExp(`(?<![\\p{L}\\p{N}])${word.replace(/(?<=\w{3})s$/, "").replace(/[.-]/g, "\\$&")}`, "giu")) ?? [];
+// A regular expression per word; "masks" also finds "mask". A hyphen is not escaped: with the flag u that is an error.
+const patternsOf = query => query.toLowerCase().match(/[\p{L}\p{N}_]+([.-][\p{L}\p{N}_]+)*/gu)?.map(word =>
+  new RegExp(`(?<![\\p{L}\\p{N}])${word.replace(/(?<=\w{3})s$/, "").replaceAll(".", "\\.")}`, "giu")) ?? [];
 
 // How well a section fits: a word in its title counts as ten in its text; 0 if a word is missing.
 const fit = (patterns, [, , , title, text]) => {
