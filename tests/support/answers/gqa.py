@@ -17,14 +17,6 @@ def causal_visible__tril(n_query, n_key):
     return torch.ones(n_query, n_key, dtype=torch.bool).tril(n_key - n_query)
 
 
-@right
-def causal_visible__loops(n_query, n_key):
-    visible = torch.zeros(n_query, n_key, dtype=torch.bool)
-    for t in range(n_query):
-        visible[t, : n_key - n_query + t + 1] = True
-    return visible
-
-
 @wrong("boolean")
 def causal_visible__integers(n_query, n_key):
     return torch.ones(n_query, n_key, dtype=torch.int64).tril(n_key - n_query)
@@ -41,17 +33,6 @@ def attention_head__einsum_and_where(q, k, v, visible):
     scores = torch.einsum("bth,bsh->bts", q.float(), k.float()) * q.shape[-1] ** -0.5
     weights = torch.where(visible, scores, -1e9).softmax(-1)
     return torch.einsum("bts,bsh->bth", weights, v.float()).to(q.dtype)
-
-
-@right
-def attention_head__loops(q, k, v, visible):
-    out = []
-    for b in range(len(q)):
-        for t in range(q.shape[1]):
-            seen = visible[t].nonzero()[:, 0]
-            scores = k[b, seen].float() @ q[b, t].float() / q.shape[2] ** 0.5
-            out.append(scores.softmax(0) @ v[b, seen].float())
-    return torch.stack(out).reshape(q.shape).to(q.dtype)
 
 
 @wrong("float16")
@@ -76,16 +57,6 @@ def repeat_kv__expand(x, n_rep):
 
 
 @right
-def repeat_kv__index(x, n_rep):
-    return x[:, [head // n_rep for head in range(x.shape[1] * n_rep)]]
-
-
-@wrong("hidden places only")
-def attention_head__mask_times_minus_infinity(q, k, v, visible):
-    return (q @ k.mT / math.sqrt(q.shape[-1]) + (~visible) * -math.inf).softmax(-1) @ v
-
-
-@right
 def cache_write__index(cache, length, new):
     room, end = cache.shape[2], length + new.shape[2]
     cache[:, :, torch.arange(length, end) % room] = new
@@ -98,18 +69,6 @@ def cache_write__loop_and_roll(cache, length, new):
     for t, column in enumerate(new.unbind(2)):
         cache[:, :, (length + t) % room].copy_(column)
     return cache[:, :, :end].clone() if end < room else cache.roll(-(end % room), 2)
-
-
-@right
-def cache_write__two_pieces(cache, length, new):
-    room, end = cache.shape[2], length + new.shape[2]
-    first = length % room
-    n_before_the_edge = min(new.size(2), room - first)
-    cache[:, :, first : first + n_before_the_edge] = new[:, :, :n_before_the_edge]
-    cache[:, :, : new.size(2) - n_before_the_edge] = new[:, :, n_before_the_edge:]
-    if end <= room:
-        return cache[:, :, :end]
-    return torch.cat((cache[:, :, end % room :], cache[:, :, : end % room]), dim=2)
 
 
 @wrong("cache itself")
@@ -162,20 +121,6 @@ def context_that_fits__with_an_if(memory, weights, n_layers, n_kv_heads, head_di
     if free <= window * per_token:
         return math.floor(free / per_token)
     return window + int((free - window * per_token) // (per_token / 2))
-
-
-@right
-def context_that_fits__counts_up(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number, window):
-    def taken(tokens):
-        kept = sum(tokens if layer % 2 else min(tokens, window) for layer in range(n_layers))
-        return weights + 2 * kept * n_kv_heads * head_dim * bytes_per_number
-
-    tokens, step = 0, 2**40
-    while step:
-        if taken(tokens + step) <= memory:
-            tokens += step
-        step //= 2
-    return tokens
 
 
 @wrong("part of a token")
