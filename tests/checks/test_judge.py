@@ -160,7 +160,10 @@ def recursion(x):
 
 
 def raises(error):
-    return lambda x: (_ for _ in ()).throw(error)
+    def program(x):
+        raise error
+
+    return program
 
 
 @pytest.mark.parametrize(
@@ -221,7 +224,7 @@ def test_an_endless_loop_ends_and_the_case_is_named(program):
     assert time.monotonic() - start < 60
     assert result.message == "Case x = -2, -1, 0, 1, 3: no answer after 0.2 seconds."
     assert "never ends" in result.hint
-    late = checks.check_silu(lambda x: F.silu(x) if x.ndim == 1 else endless(x), seconds=0.2)
+    late = checks.check_silu(lambda x: F.silu(x) if x.ndim == 1 else endless(x), seconds=2)
     assert late.message.startswith("Case x of shape (2, 3, 5): no answer")
 
 

@@ -40,11 +40,6 @@ def attention_head__minus_1e9_in_float16(q, k, v, visible):
     return (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~visible, -1e9).softmax(-1) @ v
 
 
-@wrong("Expected size")
-def attention_head__transpose_forgotten(q, k, v, visible):
-    return (q @ k / math.sqrt(q.shape[-1])).masked_fill(~visible, -math.inf).softmax(-1) @ v
-
-
 @right
 def repeat_kv__repeat_interleave(x, n_rep):
     return torch.repeat_interleave(x, n_rep, dim=1)

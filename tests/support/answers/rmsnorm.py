@@ -35,11 +35,6 @@ def rms_norm__rms_detached(x, weight, eps):
     return (x.float() / rms).to(x.dtype) * weight
 
 
-@wrong("graph cut")
-def rms_norm__weight_without_gradient(x, weight, eps):
-    return (x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * weight.data
-
-
 @wrong("torch.where")
 def rms_norm__if_on_a_tensor(x, weight, eps):
     root = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt()
@@ -108,12 +103,6 @@ def rms_norm_backward__batch_and_tokens_only(grad_y, x, weight, eps):
 @right
 def layer_norm_angle__arctan(x):
     return torch.atan(x.mean(-1) / x.std(-1, correction=0))
-
-
-@right
-def layer_norm_angle__clamped_cosine(x):
-    y = F.layer_norm(x, (x.shape[-1],), eps=0.0)
-    return F.cosine_similarity(x.double(), y.double(), dim=-1).clamp(-1, 1).acos().to(x.dtype) * x.mean(-1).sign()
 
 
 @right

@@ -19,12 +19,6 @@ def rope_angles__einsum_in_float64(positions, head_dim, theta):
     return torch.einsum("t,i->ti", positions.double(), speeds).float()
 
 
-@wrong("float32")
-def rope_angles__float64(positions, head_dim, theta):
-    speeds = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
-    return torch.outer(positions.double(), speeds)
-
-
 @wrong("past the end")
 def rope_angles__table_of_8192(positions, head_dim, theta):
     speeds = theta ** (-torch.arange(0, head_dim, 2).float() / head_dim)
@@ -50,15 +44,6 @@ def apply_rope_halves__rotate_half(x, cos, sin):
     half = x.shape[-1] // 2
     turned = torch.cat((-x[..., half:], x[..., :half]), -1)
     return (x * cos + turned * sin).to(x.dtype)
-
-
-@right
-def apply_rope_halves__in_place_on_a_copy(x, cos, sin):
-    y, half = x.clone(), x.size(-1) // 2
-    for i in range(half):
-        y[..., i] = x[..., i] * cos[:, i] - x[..., i + half] * sin[:, i]
-        y[..., i + half] = x[..., i + half] * cos[:, i] + x[..., i] * sin[:, i]
-    return y
 
 
 @wrong("x.chunk(2)")
