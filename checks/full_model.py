@@ -66,53 +66,26 @@ def _square(x):
 def _slip(wire):
     """A block that is wired in another way: wire(x, attention, feed_forward, norm 1, norm 2)."""
 
-    def program(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-        def first(y):
-            return _norm(y, attention_gain, eps)
+    def block(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+        norms = (lambda y: _norm(y, attention_gain, eps)), (lambda y: _norm(y, ffn_gain, eps))
+        return wire(x, attention, feed_forward, *norms)
 
-        def second(y):
-            return _norm(y, ffn_gain, eps)
-
-        return wire(x, attention, feed_forward, first, second)
-
-    return program
+    return block
 
 
-def _layer_norm(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    def norm(y, weight):
-        return F.layer_norm(y.float(), weight.shape, weight.float(), None, eps).to(y.dtype)
+def _other_norm(norm):
+    """The right block with another norm: norm(y, gain, eps), all in float32."""
 
-    x = x + norm(attention(x), attention_gain)
-    return x + norm(feed_forward(x), ffn_gain)
+    def block(x, attention, feed_forward, attention_gain, ffn_gain, eps):
+        x = x + norm(attention(x).float(), attention_gain.float(), eps).to(x.dtype)
+        return x + norm(feed_forward(x).float(), ffn_gain.float(), eps).to(x.dtype)
 
-
-def _eps_outside(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    def norm(y, weight):
-        return (y.float() / (y.float().pow(2).mean(-1, keepdim=True).sqrt() + eps) * weight.float()).to(y.dtype)
-
-    x = x + norm(attention(x), attention_gain)
-    return x + norm(feed_forward(x), ffn_gain)
+    return block
 
 
-def _sum_of_squares(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    def norm(y, weight):
-        return (y.float() / (y.float().pow(2).sum(-1, keepdim=True) + eps).sqrt() * weight.float()).to(y.dtype)
-
-    x = x + norm(attention(x), attention_gain)
-    return x + norm(feed_forward(x), ffn_gain)
-
-
-def _rms_over(dim):
-    """A block whose norms take the mean of the squares over another dimension; None: over all."""
-
-    def program(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-        def norm(y, weight):
-            return (y.float() / (y.float().pow(2).mean(dim, keepdim=True) + eps).sqrt() * weight.float()).to(y.dtype)
-
-        x = x + norm(attention(x), attention_gain)
-        return x + norm(feed_forward(x), ffn_gain)
-
-    return program
+def _other_root(root):
+    """The right block with another root in its norms: root(y squared, eps)."""
+    return _other_norm(lambda y, gain, eps: y / root(y * y, eps) * gain)
 
 
 TOO_SMALL = "In float16 the square of 1e-4 is 0: does the norm compute in float32?"
@@ -183,11 +156,16 @@ TRANSFORMER_BLOCK = Exercise(
         ("Is x added twice?", _slip(lambda x, a, f, n, m: x + (h := x + n(a(x))) + m(f(h)))),
         ("Are the gains applied? Yours norms without them.",
          lambda x, a, f, g, k, eps: transformer_block(x, a, f, torch.ones_like(g), torch.ones_like(k), eps)),
-        ("RMSNorm subtracts no mean. Yours is LayerNorm.", _layer_norm),
-        ("Each token has its own rms, over the last dimension. Yours is over the whole tensor.", _rms_over(None)),
-        ("Each token has its own rms, over the last dimension. Yours is over the tokens.", _rms_over(1)),
-        ("Is the mean of the squares in the root? Yours has their sum.", _sum_of_squares),
-        ("Is eps inside the root? Yours is added to the root.", _eps_outside),
+        ("RMSNorm subtracts no mean. Yours is LayerNorm.",
+         _other_norm(lambda y, gain, eps: F.layer_norm(y, gain.shape, gain, None, eps))),
+        ("Each token has its own rms, over the last dimension. Yours is over the whole tensor.",
+         _other_root(lambda squares, eps: (squares.mean() + eps).sqrt())),
+        ("Each token has its own rms, over the last dimension. Yours is over the tokens.",
+         _other_root(lambda squares, eps: (squares.mean(1, keepdim=True) + eps).sqrt())),
+        ("Is the mean of the squares in the root? Yours has their sum.",
+         _other_root(lambda squares, eps: (squares.sum(-1, keepdim=True) + eps).sqrt())),
+        ("Is eps inside the root? Yours is added to the root.",
+         _other_root(lambda squares, eps: squares.mean(-1, keepdim=True).sqrt() + eps)),
         ("Is eps the one that is given? Yours is 1e-5 always.",
          lambda x, a, f, g, k, eps: transformer_block(x, a, f, g, k, 1e-5)),
         ("Is eps there? Yours works without it.", lambda x, a, f, g, k, eps: transformer_block(x, a, f, g, k, 0.0)),
@@ -335,20 +313,14 @@ def _one_matrix(function):
         if first is second:
             return _tied(first, given, embedding, head)
         if first.data_ptr() == second.data_ptr():
-            raise Wrong(
-                "two Parameters look at one memory: an optimizer would update it twice.",
-                "Assign the Parameter itself: head.weight = ..., without .data and without a new nn.Parameter.",
-            )
+            hint = "Assign the Parameter itself: head.weight = ..., without .data and without a new nn.Parameter."
+            raise Wrong("two Parameters look at one memory: an optimizer would update it twice.", hint)
         if torch.equal(first, second):
-            raise Wrong(
-                "the two matrices have equal numbers, but one is a copy: after one training step they differ.",
-                "One matrix, not a copy: should head.weight and embedding.weight be the same object?",
-            )
+            message = "the two matrices have equal numbers, but one is a copy: after one training step they differ."
+            raise Wrong(message, "One matrix, not a copy: should head.weight and embedding.weight be the same object?")
         if isinstance(returned, nn.Module | torch.Tensor | tuple):
-            raise Wrong(
-                "the head that was handed over still has its own matrix.",
-                "Does your function change the modules it was given, or does it make new ones?",
-            )
+            hint = "Does your function change the modules it was given, or does it make new ones?"
+            raise Wrong("the head that was handed over still has its own matrix.", hint)
         raise Wrong("head.weight is still another matrix.", "Which attribute of head holds its matrix?")
 
     return probe
@@ -357,20 +329,14 @@ def _one_matrix(function):
 def _tied(matrix, given, embedding, head):
     # The one matrix of both modules, if it is the Parameter that was given and holds the head's numbers.
     if not isinstance(matrix, nn.Parameter) or not matrix.requires_grad:
-        raise Wrong(
-            "the one matrix can no longer be trained.",
-            "Use the Parameter itself, as it was: its requires_grad stays True.",
-        )
+        hint = "Use the Parameter itself, as it was: its requires_grad stays True."
+        raise Wrong("the one matrix can no longer be trained.", hint)
     if matrix is not given:
-        raise Wrong(
-            "both use one matrix, but not the embedding's: an optimizer made before still holds the old one.",
-            "Write the numbers into the Parameter that is there, then head.weight = embedding.weight.",
-        )
+        message = "both use one matrix, but not the embedding's: an optimizer made before still holds the old one."
+        raise Wrong(message, "Write the numbers into the Parameter that is there, then head.weight = embedding.weight.")
     if torch.equal(matrix, embedding):
-        raise Wrong(
-            "both use one matrix, but its numbers are the embedding's, not the head's.",
-            "Whose numbers shall stay? Copy them before the other matrix takes their place.",
-        )
+        hint = "Whose numbers shall stay? Copy them before the other matrix takes their place."
+        raise Wrong("both use one matrix, but its numbers are the embedding's, not the head's.", hint)
     if not torch.equal(matrix, head):
         raise Wrong("both use one matrix, but its numbers are not the head's.", "Copy them, without any arithmetic.")
     return matrix.detach()
@@ -385,20 +351,10 @@ TIE_WEIGHTS = Exercise(
     ],
     [],
     adapt=_one_matrix,
-)  # fmt: skip
+)
 check_tie_weights = check_of(TIE_WEIGHTS)
 
 # ---------------------------------------------------------------------------------------- seven slips
-
-SLIPS = (
-    "gain ignored",
-    "wrong eps",
-    "wrong base",
-    "wrong scale",
-    "neighbours paired",
-    "gate and up swapped",
-    "mask shows the next token",
-)
 
 
 def pair_with_slip(slip, weights):
@@ -474,7 +430,7 @@ def _one_ahead(model, n_query, n_cached=0, n_pad=None, device=None):
     return cos, sin, keys <= torch.arange(n_cached, n_cached + n_query, device=device)[:, None] + 1
 
 
-METHODS = {
+METHODS = {  # the slips, and the method that each replaces
     "gain ignored": (RMSNorm, "forward", _no_gain),
     "wrong eps": (RMSNorm, "forward", _eps_times_ten),
     "wrong base": (Llama, "rotation_and_mask", _base_over_ten),
@@ -483,6 +439,7 @@ METHODS = {
     "gate and up swapped": (SwiGLU, "forward", _swapped),
     "mask shows the next token": (Llama, "rotation_and_mask", _one_ahead),
 }
+SLIPS = tuple(METHODS)
 
 # ------------------------------------------------------------------------------------- find the slip
 

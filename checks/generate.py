@@ -96,22 +96,17 @@ TOP_P = Exercise(
         ("Does the sum become 1 again?", _nucleus(_until_p, again=False)),
         ("Do the probabilities return to their places? They are still sorted.", _nucleus(_until_p, back=False)),
         ("Do you start with the likeliest token? Sort in descending order.", _nucleus(_until_p, descending=False)),
-        *[
-            ("Your mask is in the sorted order: use it on the sorted numbers, then put them back.",
-             lambda q, p, place=place: (lambda o: _above(q, _until_p(o, o.cumsum(-1), p)[place(q)]))(
-                 q.sort(descending=True)[0]))
-            for place in (lambda q: slice(None), lambda q: q.argsort(descending=True))
-        ],
+        *[("Your mask is in the sorted order: use it on the sorted numbers, then put them back.",
+           lambda q, p, place=place: (lambda o: _above(q, _until_p(o, o.cumsum(-1), p)[place(q)]))(
+               q.sort(descending=True)[0])) for place in (lambda q: slice(None), lambda q: q.argsort(descending=True))],
         ("What is the sum before the first token? It is 0, but roll(1) puts the sum of all there.",
          _nucleus(lambda o, total, p: total.roll(1) < p)),
         ("Do you sort before the cumulative sum?",
          lambda q, p: torch.where(q.cumsum(-1) - q < p, q, 0.0) / torch.where(q.cumsum(-1) - q < p, q, 0.0).sum()),
-        *[
-            ("Is p a limit on the sum, not on each probability?", lambda q, p, keep=keep: _above(q, keep(q, p)))
-            for keep in (lambda q, p: q >= p, lambda q, p: (q >= p) | (q == q.max()), lambda q, p: q <= p,
-                         lambda q, p: q >= 1 - p, lambda q, p: (q >= 1 - p) | (q == q.max()),
-                         lambda q, p: q > 1 - p, lambda q, p: q >= p / len(q))
-        ],
+        *[("Is p a limit on the sum, not on each probability?", lambda q, p, keep=keep: _above(q, keep(q, p)))
+          for keep in (lambda q, p: q >= p, lambda q, p: (q >= p) | (q == q.max()), lambda q, p: q <= p,
+                       lambda q, p: q >= 1 - p, lambda q, p: (q >= 1 - p) | (q == q.max()),
+                       lambda q, p: q > 1 - p, lambda q, p: q >= p / len(q))],
         ("Is p a limit on the sum, not on each probability?", lambda q, p: torch.where(q >= p, q, 0.0)),
         ("Is p a limit on the sum, not on each probability?", lambda q, p: torch.where(q >= 1 - p, q, 0.0)),
         ("Is p a limit on the sum, not a share of the largest? That is min_p.",
@@ -120,11 +115,9 @@ TOP_P = Exercise(
          _nucleus(lambda o, total, p: torch.arange(len(o)) < max(1, round(p * len(o))))),
         ("Do you keep the likely tokens, not the unlikely ones?", _nucleus(lambda o, total, p: total - o >= p)),
         ("Do you keep the likely tokens, not the unlikely ones?", _nucleus(lambda o, total, p: total > p)),
-        *[
-            (SOFTMAX, lambda q, p, again=again, hidden=hidden: torch.where(
-                _nucleus(_until_p)(q, p) > 0, _nucleus(_until_p, again=again)(q, p), hidden).softmax(-1))
-            for again in (False, True) for hidden in (-math.inf, 0.0)
-        ],
+        *[(SOFTMAX, lambda q, p, again=again, hidden=hidden: torch.where(
+              _nucleus(_until_p)(q, p) > 0, _nucleus(_until_p, again=again)(q, p), hidden).softmax(-1))
+          for again in (False, True) for hidden in (-math.inf, 0.0)],
         ("Do you divide by p? The kept tokens reach p and have often a little more: divide by their own sum.",
          lambda q, p: _nucleus(_until_p, again=False)(q, p) / p),
         ("Does every token keep its place? You return the kept ones only; the others are 0.",
@@ -170,20 +163,9 @@ class _Watched(Llama):
     """A small model with large random weights. It notes for every call how many tokens came, and whether a cache."""
 
     def __init__(self, seed):
-        super().__init__(
-            LlamaConfig(
-                vocab_size=40,
-                dim=16,
-                n_layers=2,
-                n_heads=4,
-                n_kv_heads=2,
-                hidden_dim=24,
-                max_seq_len=48,
-                norm_eps=1e-5,
-                rope_theta=100.0,
-                tie_embeddings=False,
-            )
-        )
+        sizes = {"vocab_size": 40, "dim": 16, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 24}
+        constants = {"max_seq_len": 48, "norm_eps": 1e-5, "rope_theta": 100.0, "tie_embeddings": False}
+        super().__init__(LlamaConfig(**sizes, **constants))
         generator, self.calls, self.n_caches = torch.Generator().manual_seed(seed), [], 0
         for weight in self.parameters():
             weight.requires_grad_(False)
@@ -263,25 +245,19 @@ def _read_once(function):
         if n_new and not any(cached):
             raise Wrong("no call of the model got a cache.", "Is the cache handed over? model(latest, cache=cache)")
         if n_new and not cached[0]:
-            raise Wrong(
-                "the first call of the model got no cache.",
-                "Does the cache hold the prompt? Pass it to the first call.",
-            )
+            hint = "Does the cache hold the prompt? Pass it to the first call."
+            raise Wrong("the first call of the model got no cache.", hint)
         if model.n_caches > rows:
-            raise Wrong(
-                f"{model.n_caches} caches were made, expected 1.", "Make the cache once, before the loop: it remembers."
-            )
+            hint = "Make the cache once, before the loop: it remembers."
+            raise Wrong(f"{model.n_caches} caches were made, expected 1.", hint)
         if n_new and model.calls[0][0] < rows * length and n_read < rows * (length + n_new - 1):
-            raise Wrong(
-                f"the first call read {model.calls[0][0]} of the {rows * length} tokens of the prompts.",
-                "Where does the cache get the prompt from? Feed all of it in the first call.",
-            )
+            hint = "Where does the cache get the prompt from? Feed all of it in the first call."
+            raise Wrong(f"the first call read {model.calls[0][0]} of the {rows * length} tokens of the prompts.", hint)
         if n_read > rows * (length + n_new):
             raise again
         if isinstance(answer, torch.Tensor) and answer.shape == (rows, length + n_new + 1):
-            raise Wrong(
-                "one token too many came back.", "How often does the loop run? Is nothing added when n_new is 0?"
-            )
+            hint = "How often does the loop run? Is nothing added when n_new is 0?"
+            raise Wrong("one token too many came back.", hint)
         if isinstance(answer, torch.Tensor) and answer.shape == (rows, length + n_new - 1) and n_new:
             raise Wrong("one new token is missing.", "The first call gives a new token, too: n_new calls in all.")
         if isinstance(answer, torch.Tensor) and answer.shape == (rows, n_new) and n_new and not starts(answer):
@@ -355,8 +331,18 @@ def _kept(config, n_cached, batch):
     return 2 * config.n_layers * config.n_kv_heads * config.head_dim * n_cached * batch
 
 
-def _speed(read=_whole, weights=lambda n, b: n, rows=_row, cache=_kept, worked=_whole, work=lambda n, b: 2 * n * b,
-           join=max, answer=lambda seconds, b: b / seconds, size=lambda s: s, cache_size=None):  # fmt: skip
+def _speed(
+    read=_whole,
+    weights=lambda n, b: n,
+    rows=_row,
+    cache=_kept,
+    worked=_whole,
+    work=lambda n, b: 2 * n * b,
+    join=max,
+    answer=lambda seconds, b: b / seconds,
+    size=lambda s: s,
+    cache_size=None,
+):
     """tokens_per_second with one slip: in one of its parts."""
 
     def program(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
@@ -386,10 +372,9 @@ def _one_number(function):
 
 
 def _tiny(tied, head_dim=2):
-    return LlamaConfig(
-        vocab_size=10, dim=4, n_layers=1, n_heads=2, n_kv_heads=1, head_dim=head_dim, hidden_dim=8,
-        max_seq_len=8, norm_eps=1e-5, rope_theta=10_000.0, tie_embeddings=tied,
-    )  # fmt: skip
+    sizes = {"vocab_size": 10, "dim": 4, "n_layers": 1, "n_heads": 2, "n_kv_heads": 1, "hidden_dim": 8}
+    constants = {"max_seq_len": 8, "norm_eps": 1e-5, "rope_theta": 10_000.0, "tie_embeddings": tied}
+    return LlamaConfig(**sizes, head_dim=head_dim, **constants)
 
 
 def _machine(name, *rest):
@@ -418,14 +403,12 @@ TOKENS_PER_SECOND = Exercise(
         Case("nothing in the cache", _machine("llama-3-8b", 0, 4, 2, 10**12, 10**15)),
     ],
     [
-        *[
-            ("Section 7.4 bounds one text with an empty cache, and counts every weight. What else is read, what less?",
-             _speed(read=lambda c, n: n, worked=lambda c, n: n, rows=lambda c, b: 0, cache=lambda c, n, b: 0,
-                    weights=weights, work=work, answer=answer, join=join))
-            for weights in (lambda n, b: n * b, lambda n, b: n) for join in (max, lambda reading, work: reading)
-            for work in (lambda n, b: 2 * n * b, lambda n, b: 2 * n)
-            for answer in (lambda seconds, b: b / seconds, lambda seconds, b: 1 / seconds)
-        ],
+        *[("Section 7.4 bounds one text with an empty cache, and counts every weight. What else is read, what less?",
+           _speed(read=lambda c, n: n, worked=lambda c, n: n, rows=lambda c, b: 0, cache=lambda c, n, b: 0,
+                  weights=weights, work=work, answer=answer, join=join))
+          for weights in (lambda n, b: n * b, lambda n, b: n) for join in (max, lambda reading, work: reading)
+          for work in (lambda n, b: 2 * n * b, lambda n, b: 2 * n)
+          for answer in (lambda seconds, b: b / seconds, lambda seconds, b: 1 / seconds)],
         ("Are the cache and a row of the embedding table read, too? Yours reads the other weights only.",
          _speed(rows=lambda c, b: 0, cache=lambda c, n, b: 0)),
         (OF_THE_TABLE, _speed(read=lambda c, n: n)),

@@ -3,6 +3,7 @@
 import math
 
 import torch
+from torch.nn import functional as F
 
 from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, each, not_contiguous
 from checks.judge import check_of
@@ -25,7 +26,7 @@ BOOLEAN = "Is the result boolean? Compare positions with <=, or end with .bool()
 SIZES = ((2, 3), (4, 4), (1, 1), (3, 7), (1, 5), (6, 6))
 CAUSAL_VISIBLE = Exercise(
     causal_visible,
-    [Case(f"{t} queries, {s} keys", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES],
+    [Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES],
     [
         (TOP_LEFT, lambda t, s: torch.ones(t, s).tril().bool()),
         ("Does a query see itself? Yours sees only what is before.", _visible(lambda q, k: k < q)),
@@ -95,32 +96,26 @@ def _by_hand():
     return (torch.tensor([rows]) for rows in (q, k, v))
 
 
+OVER_KEYS = "Is the softmax over the keys, dim=-1?"
+OVERFLOW = "Does exp overflow? torch.softmax does not."
+MINUS_INF = "Put -inf before the softmax."
+
+
 def _attention_cases():
     q, k, v, visible = _attention_inputs(2, 3, 4, 6, 40)
     odd = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=torch.bool)
+    far_q, far_k = torch.tensor([[[20.0]]]), torch.tensor([[[-30.0], [-30.1], [30.0]]])  # scores -300, -301, 300
+    far = F.pad(far_q, (0, 3)), F.pad(far_k, (0, 3)), draw(1, 3, 4, seed=90), torch.tensor([[True, True, False]])
     return [
         Case("two tokens, h 4", (*_by_hand(), causal_visible(2, 2))),
         Case("one batch, 4 queries, 4 keys, h 6", _attention_inputs(1, 4, 4, 6)),
         Case("3 queries, 5 keys, h 4", _attention_inputs(1, 3, 5, 4, 70)),
         Case("batch of 3, 4 queries, 4 keys", _attention_inputs(3, 4, 4, 6, 10), BATCH),
-        Case(
-            "batch, tokens and width all 3", _attention_inputs(3, 3, 3, 3, 20), "Is the softmax over the keys, dim=-1?"
-        ),
+        Case("batch, tokens and width all 3", _attention_inputs(3, 3, 3, 3, 20), OVER_KEYS),
         Case("one query, 6 keys", _attention_inputs(2, 1, 6, 4, 30)),
         Case("a mask that is not causal", (q, k, v, odd), "Do you use the mask given, not a causal one of your own?"),
-        Case(
-            "large scores", _attention_inputs(1, 4, 4, 8, 50, scale=12.0), "Does exp overflow? torch.softmax does not."
-        ),
-        Case(
-            "hidden score 300, visible ones -300",
-            (
-                torch.tensor([[[20.0, 0, 0, 0]]]),
-                torch.tensor([[[-30.0, 0, 0, 0], [-30.1, 0, 0, 0], [30.0, 0, 0, 0]]]),
-                draw(1, 3, 4, seed=90),
-                torch.tensor([[True, True, False]]),
-            ),
-            "Is a key hidden however large its score is? Put -inf before the softmax.",
-        ),
+        Case("large scores", _attention_inputs(1, 4, 4, 8, 50, scale=12.0), OVERFLOW),
+        Case("hidden score 300, visible ones -300", far, "Is a key hidden however large its score is? " + MINUS_INF),
         Case("float16", each(torch.float16, q, k, v, visible)),
         Case("bfloat16", each(torch.bfloat16, q, k, v, visible)),
         Case("q, k, v not contiguous", (not_contiguous(q), not_contiguous(k), not_contiguous(v), visible), MEMORY),
@@ -132,7 +127,7 @@ def _naive_softmax(scores):
     return scores.exp() / scores.exp().sum(-1, keepdim=True)
 
 
-SOFTMAX_AXIS = "Is the softmax over the keys, dim=-1? Each query's weights sum to 1."
+SOFTMAX_AXIS = OVER_KEYS + " Each query's weights sum to 1."
 ATTENTION_HEAD = Exercise(
     attention_head,
     _attention_cases(),
@@ -158,11 +153,9 @@ ATTENTION_HEAD = Exercise(
          _attend(mask=lambda scores, visible: scores - (~visible).float())),
         ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.",
          _attend(mask=lambda scores, visible: scores * visible)),
-        *[
-            ("Do hidden scores become -inf? A small number is still seen a little.",
-             _attend(mask=lambda scores, visible, fill=fill: scores.masked_fill(~visible, fill)))
-            for fill in (-1.0, -10.0)
-        ],
+        *[("Do hidden scores become -inf? A small number is still seen a little.",
+           _attend(mask=lambda scores, visible, fill=fill: scores.masked_fill(~visible, fill)))
+          for fill in (-1.0, -10.0)],
         ("0 times -inf is nan: does torch.where or .masked_fill put -inf into the hidden places only?",
          _attend(mask=lambda scores, visible: scores + (~visible) * -math.inf)),
         ("Do you use the mask given, not a causal one of your own?",
@@ -256,16 +249,13 @@ def _and_the_cache(function):
         except RuntimeError as error:
             if length % cache.shape[2] + new.shape[2] <= cache.shape[2] or "expanded size" not in str(error):
                 raise
-            raise Wrong(
-                f"the new keys go past the last slot: {error}", "A slice ends at the last slot: it does not go on at 0."
-            ) from None
+            hint = "A slice ends at the last slot: it does not go on at 0."
+            raise Wrong(f"the new keys go past the last slot: {error}", hint) from None
         if result is None:
             raise Wrong("it returns None.", "Return the newest keys, the oldest of them first.")
         if isinstance(result, tuple):
-            raise Wrong(
-                f"it returns {len(result)} results, expected one tensor.",
-                "Write into the cache that was handed over, and return only the newest keys.",
-            )
+            hint = "Write into the cache that was handed over, and return only the newest keys."
+            raise Wrong(f"it returns {len(result)} results, expected one tensor.", hint)
         if isinstance(result, torch.Tensor) and cache.isnan().all():
             raise Wrong("the cache was overwritten.", "Write only the T slots of the new keys.")
         return (result, cache) if isinstance(result, torch.Tensor) else result
@@ -417,9 +407,7 @@ def _counted(free, half, window):
     return max(0, free // (2 * half), free // half - window)
 
 
-def _fits(
-    in_a_layer=lambda k, h, b: 2 * k * h * b, layers=lambda n: n // 2, free=lambda m, w: m - w, count=_counted
-):  # fmt: skip
+def _fits(in_a_layer=lambda k, h, b: 2 * k * h * b, layers=lambda n: n // 2, free=lambda m, w: m - w, count=_counted):
     return lambda m, w, n, k, h, b, window: count(free(m, w), layers(n) * in_a_layer(k, h, b), window)
 
 

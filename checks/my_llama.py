@@ -202,11 +202,19 @@ def _random_llama(n_heads, n_kv_heads, head_dim, dim, n_layers, vocab_size, tied
         matrix = draw(*shape, seed=seed + place, scale=0.4)
         weights[f"{name}.weight"] = matrix if len(shape) == 2 else 1 + matrix
     config = {
-        "vocab_size": vocab_size, "hidden_size": dim, "intermediate_size": hidden_dim, "num_hidden_layers": n_layers,
-        "num_attention_heads": n_heads, "num_key_value_heads": n_kv_heads, "head_dim": head_dim,
-        "rms_norm_eps": eps, "rope_parameters": {"rope_type": "default", "rope_theta": theta},
-        "tie_word_embeddings": tied, "max_position_embeddings": 64, "hidden_act": "silu",
-    }  # fmt: skip
+        "vocab_size": vocab_size,
+        "hidden_size": dim,
+        "intermediate_size": hidden_dim,
+        "num_hidden_layers": n_layers,
+        "num_attention_heads": n_heads,
+        "num_key_value_heads": n_kv_heads,
+        "head_dim": head_dim,
+        "rms_norm_eps": eps,
+        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+        "tie_word_embeddings": tied,
+        "max_position_embeddings": 64,
+        "hidden_act": "silu",
+    }
     return weights, config
 
 
@@ -232,6 +240,10 @@ def _cases():
 def _slip(own=None, **methods):
     """A LLaMA with one slip: other parts, or other methods of checks.parts.Parts."""
     return type("Slip", (Parts,), methods)(own).llama
+
+
+def _root(x, eps):
+    return (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
 
 
 def _norm(formula):
@@ -343,7 +355,6 @@ def _one_hidden_less(n_query, n_key):
 
 
 EPS = "Stage 1: eps is config['rms_norm_eps'], added to the mean of the squares, inside the root."
-ROOT = lambda x, eps: (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()  # noqa: E731
 
 MY_LLAMA = Exercise(
     my_llama,
@@ -351,12 +362,12 @@ MY_LLAMA = Exercise(
     [
         ("Stage 1: the rows of the embedding go in as they are. Yours are multiplied by sqrt(D), as in Gemma.",
          _slip(embed=lambda self, w, c, t: Parts.embed(self, w, c, t) * math.sqrt(c["hidden_size"]))),
-        ("Stage 1: the norm's gain is missing.", _norm(lambda x, weight, eps: x / ROOT(x, eps))),
+        ("Stage 1: the norm's gain is missing.", _norm(lambda x, weight, eps: x / _root(x, eps))),
         ("Stage 1: the gain is the weight itself. Yours is 1 + weight, as in Gemma.",
-         _norm(lambda x, weight, eps: x / ROOT(x, eps) * (1 + weight))),
-        (EPS, _norm(lambda x, weight, eps: x / (ROOT(x, 0) + eps) * weight)),
-        (EPS, _norm(lambda x, weight, eps: x / ROOT(x, 0) * weight)),
-        *[(EPS, _norm(lambda x, weight, eps, e=e: x / ROOT(x, e) * weight)) for e in (1e-5, 1e-6, 1e-8)],
+         _norm(lambda x, weight, eps: x / _root(x, eps) * (1 + weight))),
+        (EPS, _norm(lambda x, weight, eps: x / (_root(x, 0) + eps) * weight)),
+        (EPS, _norm(lambda x, weight, eps: x / _root(x, 0) * weight)),
+        *[(EPS, _norm(lambda x, weight, eps, e=e: x / _root(x, e) * weight)) for e in (1e-5, 1e-6, 1e-8)],
         ("Stage 1: RMSNorm subtracts no mean. Yours is LayerNorm.",
          _norm(lambda x, weight, eps: F.layer_norm(x, weight.shape, weight, None, eps))),
         ("Stage 1: is the mean of the squares in the root? Yours has their sum.",

@@ -60,7 +60,7 @@ REACH = Exercise(
     reach,
     [
         Case("window 3, 2 layers, 9 tokens", (3, 2, 9)),
-        *[Case(f"window {w}, {n} layer{'s' * (n > 1)}, {t:,} tokens", (w, n, t)) for w, n, t in TEXTS],
+        *[Case(f"window {w}, {n} layer{'s' if n > 1 else ''}, {t:,} tokens", (w, n, t)) for w, n, t in TEXTS],
         Case("window 1, 4 layers, 9 tokens", (1, 4, 9), "With a window of 1 no token sees another."),
         Case("window 8, 3 layers, 5 tokens", (8, 3, 5), NO_MORE),
         Case("no window, 3 layers, 10 tokens", (None, 3, 10), SEEN),
@@ -142,8 +142,11 @@ def _by_dims(head=3, whole=(1, 3), gains=lambda w, x: w.unflatten(0, (x.shape[1]
     return lambda q, k, w_q, w_k, *rest: (one(q, w_q, *rest), one(k, w_k, *rest))
 
 
-def _by_vectors(norm=rms_norm, there=lambda x: x.transpose(1, 2).flatten(-2),
-                back=lambda y, x: y.unflatten(-1, (-1, x.shape[-1])).transpose(1, 2)):  # fmt: skip
+def _by_vectors(
+    norm=rms_norm,
+    there=lambda x: x.transpose(1, 2).flatten(-2),
+    back=lambda y, x: y.unflatten(-1, (-1, x.shape[-1])).transpose(1, 2),
+):
     """Both norms by norm(x, w, eps); with whole True, x goes there, to (B, T, H * h), and comes back by back(y, x)."""
 
     def one(x, w, eps, whole):
@@ -171,12 +174,15 @@ def _qk_cases(whole):
         Case(f"whole {whole}, one batch", _qk(whole, 1, seed=2)),
         Case(f"whole {whole}, batch of 3", _qk(whole, 3, seed=4), BATCH),
         Case(f"whole {whole}, as many heads as tokens and numbers", _qk(whole, 2, 4, 4, 4, 4, seed=6)),
-        Case(f"whole {whole}, q and k about 0.001, eps 1e-6", _qk(whole, scale=1e-3, eps=1e-6, seed=8),
-             "At a size of 0.001 eps decides the result: is it the one passed in, inside the root?"),
+        Case(
+            f"whole {whole}, q and k about 0.001, eps 1e-6",
+            _qk(whole, scale=1e-3, eps=1e-6, seed=8),
+            "At a size of 0.001 eps decides the result: is it the one passed in, inside the root?",
+        ),
         Case(f"whole {whole}, not contiguous", (not_contiguous(q, 1, 2), not_contiguous(k, 1, 2), *rest), MEMORY),
         Case(f"whole {whole}, about 300 in float16", each(torch.float16, *_qk(whole, scale=300.0, eps=1e-5)), FLOAT16),
         _Gradients(f"whole {whole}, gradients", _qk(whole, 1, seed=12)),
-    ]  # fmt: skip
+    ]
 
 
 APART = "Is each head normed on its own when whole is False? The mean runs over its h numbers."
@@ -320,13 +326,16 @@ LAYER_PLAN = Exercise(
         (ONE_PER_PAIR, _plan(angles=lambda p, h, theta: float(theta) ** (-torch.arange(h)[None] / h))),
         (ONE_PER_PAIR, _plan(shape=lambda speeds: torch.cat((speeds, speeds), 1))),
         (ONE_PER_PAIR, _plan(shape=lambda speeds: speeds.repeat_interleave(2, 1))),
-        *[(hint, _plan(angles=angles)) for hint, angles in ROPE_ANGLES.mistakes
-          if hint.startswith(("Is the exponent", "Do brackets", "Does", "Is the base"))],
+        *[
+            (hint, _plan(angles=angles))
+            for hint, angles in ROPE_ANGLES.mistakes
+            if hint.startswith(("Is the exponent", "Do brackets", "Does", "Is the base"))
+        ],
     ],
     parts=("speeds", "windows (None written as -1)"),
     adapt=_windows_as_numbers,
     dtype_hint="speeds is float32: .float() converts it.",
-)  # fmt: skip
+)
 check_layer_plan = check_of(LAYER_PLAN)
 
 # ------------------------------------------------------------------------------------------------- sinks
@@ -352,8 +361,12 @@ def _hide(scores, visible):
     return scores.masked_fill(~visible, -math.inf)
 
 
-def _sink(hide=_hide, column=lambda s: s[:, None, None], softmax=lambda row: row.softmax(-1),
-          mix=lambda w, v, m: w[..., :-1] @ v):  # fmt: skip
+def _sink(
+    hide=_hide,
+    column=lambda s: s[:, None, None],
+    softmax=lambda row: row.softmax(-1),
+    mix=lambda w, v, m: w[..., :-1] @ v,
+):
     """Attention with a sink and one slip; column(sinks) fits (H, T, 1); mix(shares with the sink's, v, visible)."""
 
     def program(scores, visible, sinks, v):
@@ -455,10 +468,8 @@ SETTINGS = {"sliding_window": 6, "layer_types": [SLIDE, FULL, SLIDE], "no_rope_l
 BOTH = {"qk_norm", "qk_norm_whole"}  # exclude one another
 SUBSETS = [tuple(itertools.compress(EDITS, chosen)) for chosen in itertools.product((0, 1), repeat=len(EDITS))]
 CHOICES = [names for names in SUBSETS if not set(names) >= BOTH]
-CONFIG = LlamaConfig(
-    vocab_size=64, dim=32, n_layers=3, n_heads=4, n_kv_heads=2, hidden_dim=48, max_seq_len=64, norm_eps=1e-5,
-    rope_theta=10_000.0, tie_embeddings=False,
-)  # fmt: skip
+SIZES = {"vocab_size": 64, "dim": 32, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 48, "max_seq_len": 64}
+CONFIG = LlamaConfig(**SIZES, norm_eps=1e-5, rope_theta=10_000.0, tie_embeddings=False)
 
 
 def with_edits(config, names):
@@ -541,7 +552,8 @@ class _Choices(int):
 
     def __repr__(self):
         names = [str(choice) for place, choice in enumerate(CHOICES) if self >> place & 1]
-        return f"{{{', '.join(names[:3])}}}" + f" and {len(names) - 3} more" * (len(names) > 3) if names else "set()"
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return f"{{{', '.join(names[:3])}}}{more}" if names else "set()"
 
 
 def _as_choices(function):
@@ -599,9 +611,8 @@ def _fit(fits=RULE, strict=True, of=lambda found: found, tried=lambda names: Tru
 
     def program(config, weights, tokens, logits):
         scan = _scan(config, weights, tokens, logits).items()
-        return set(of([
-            names for names, (exact, got) in scan if tried(names) and (exact or not strict) and fits(got, logits)
-        ]))  # fmt: skip
+        loaded = [(names, got) for names, (exact, got) in scan if tried(names) and (exact or not strict)]
+        return set(of([names for names, got in loaded if fits(got, logits)]))
 
     return program
 

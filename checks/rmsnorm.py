@@ -65,11 +65,9 @@ RMS_NORM = Exercise(
         (BEFORE_SQUARING, _without_upcast),
         ("Is the mean square converted back before the root? Stay in float32 until the end.", _downcast_early),
         (BEFORE_SQUARING, lambda x, w, eps: x / ((x * x).float().mean(-1, keepdim=True) + eps).sqrt() * w),
-        *[
-            ("Do you convert to a fixed dtype? The way back leads to x.dtype: float32 must stay float32.",
-             lambda x, w, eps, d=d: w * (x / (_mean_square(x) + eps).sqrt()).to(d))
-            for d in (torch.float16, torch.bfloat16)
-        ],
+        *[("Do you convert to a fixed dtype? The way back leads to x.dtype: float32 must stay float32.",
+           lambda x, w, eps, d=d: w * (x / (_mean_square(x) + eps).sqrt()).to(d))
+          for d in (torch.float16, torch.bfloat16)],
         ("Is the gain (weight) applied?", lambda x, w, eps: x / (_mean_square(x) + eps).sqrt()),
         ("Is the gain multiplied, not added?", lambda x, w, eps: x / (_mean_square(x) + eps).sqrt() + w),
         ("Is the gain weight itself, not 1 + weight?", lambda x, w, eps: x / (_mean_square(x) + eps).sqrt() * (1 + w)),
@@ -77,11 +75,8 @@ RMS_NORM = Exercise(
          lambda x, w, eps: x / (_mean_square(x) + eps).sqrt() / w),
         ("Do you subtract the mean? That is LayerNorm; RMSNorm does not.",
          lambda x, w, eps: (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + eps).sqrt() * w),
-        *[
-            ("Is it the mean of the squares? A variance subtracts the mean first.",
-             lambda x, w, eps, c=c: x / (x.var(-1, keepdim=True, correction=c) + eps).sqrt() * w)
-            for c in (0, 1)
-        ],
+        *[("Is it the mean of the squares? A variance subtracts the mean first.",
+           lambda x, w, eps, c=c: x / (x.var(-1, keepdim=True, correction=c) + eps).sqrt() * w) for c in (0, 1)],
         ("Do you square before taking the mean? The mean square is wanted, not the squared mean.",
          lambda x, w, eps: x / (x.mean(-1, keepdim=True) ** 2 + eps).sqrt() * w),
         ("Do you square before taking the mean? The mean square is wanted, not the mean.",
@@ -179,25 +174,17 @@ RMS_NORM_BACKWARD = Exercise(
     [
         ("Does the root depend on x too? A term along x is missing.", _backward(project=None)),
         ("Is it the mean over the width, not the sum, in the term along x?", _backward(project="sum")),
-        *[
-            ("Is the term along x divided by r three times: once in each n, and once by the factor 1/r?",
-             _backward(power=power))
-            for power in (2, 1)
-        ],
-        *[
-            ("Is grad_x as a whole divided by r? In section 1.5 the factor before the bracket is 1/r.",
-             lambda g, x, w, eps, k=k: (_backward()(g, x, w, eps)[0] * (_mean_square(x) + eps) ** k,
-                                        _backward()(g, x, w, eps)[1]))
-            for k in (0.5, 1)
-        ],
+        *[("Is the term along x divided by r three times: once in each n, and once by the factor 1/r?",
+           _backward(power=power)) for power in (2, 1)],
+        *[("Is grad_x as a whole divided by r? In section 1.5 the factor before the bracket is 1/r.",
+           lambda g, x, w, eps, k=k: (_backward()(g, x, w, eps)[0] * (_mean_square(x) + eps) ** k,
+                                      _backward()(g, x, w, eps)[1])) for k in (0.5, 1)],
         ("Is the gain (weight) applied to grad_y before it reaches x?", _backward(gain=False)),
         (GAIN_INSIDE, _backward(weighted=False)),
         (GAIN_INSIDE, lambda g, x, w, eps: (w * _backward(gain=False)(g, x, w, eps)[0], _backward()(g, x, w, eps)[1])),
         ("Is the term along x subtracted? Check the sign.", _backward(sign=-1)),
-        *[
-            ("Is eps in the rms everywhere, inside the root: in n and in the factor 1/rms?", _backward(eps_in=place))
-            for place in ("neither", "outside", "n", "last")
-        ],
+        *[("Is eps in the rms everywhere, inside the root: in n and in the factor 1/rms?", _backward(eps_in=place))
+          for place in ("neither", "outside", "n", "last")],
         ("Has each token its own mean of n times u? Yours is over all tokens.", _backward(axis=None)),
         ("Has each token its own rms and its own mean of n times u? Yours are over all tokens.",
          _from_n_and_u(lambda n, u, along: u - n * along, one_token=True)),
@@ -206,12 +193,10 @@ RMS_NORM_BACKWARD = Exercise(
         ("Do you subtract the mean of u? That is LayerNorm; RMSNorm does not.",
          _from_n_and_u(lambda n, u, along: u - u.mean(-1, keepdim=True) - n * along)),
         ("Does grad_weight use the normalised x?", _backward(rows="raw")),
-        *[
-            ("Is it grad_y times n that you add up for grad_weight?",
-             lambda g, x, w, eps, row=row: (_backward()(g, x, w, eps)[0],
-                                            row(g, x, eps).reshape(-1, x.shape[-1]).sum(0)))
-            for row in (lambda g, x, eps: g, lambda g, x, eps: x / (_mean_square(x) + eps).sqrt())
-        ],
+        *[("Is it grad_y times n that you add up for grad_weight?",
+           lambda g, x, w, eps, row=row: (_backward()(g, x, w, eps)[0],
+                                          row(g, x, eps).reshape(-1, x.shape[-1]).sum(0)))
+          for row in (lambda g, x, eps: g, lambda g, x, eps: x / (_mean_square(x) + eps).sqrt())],
         ("Is the gain itself in grad_weight? The derivative of g n by g is n.", _backward(rows="gained")),
         ("Is grad_weight summed over all tokens, not averaged?", _backward(reduce="mean")),
         ("Is grad_weight summed over all dimensions but the last?", _backward(reduce="none")),
@@ -275,21 +260,15 @@ LAYER_NORM_ANGLE = Exercise(
         ("Is the angle still a tangent? Take arctan.", _tangent),
         ("Is the angle still a sine? Take arcsin.", lambda x: _tangent(x).atan().sin()),
         ("Does your std divide by D, not D - 1? Use correction=0.", lambda x: _tangent(x, 1).atan()),
-        *[
-            ("Is the sign missing? Where the mean is negative, the angle is negative.",
-             lambda x, c=c: _tangent(x, c).abs().atan())
-            for c in (0, 1)
-        ],
+        *[("Is the sign missing? Where the mean is negative, the angle is negative.",
+           lambda x, c=c: _tangent(x, c).abs().atan()) for c in (0, 1)],
         ("Is the sign the wrong way round? Where the mean is negative, the angle is negative.",
          lambda x: -_tangent(x).atan()),
         ("Is it mean over std, not std over mean?", lambda x: (1 / _tangent(x)).atan()),
         ("Yours is pi / 2 minus the angle. Is the mean above the line, and is it arctan or arcsin, not arccos?",
          lambda x: torch.atan2(x.std(-1, correction=0), x.mean(-1))),
-        *[
-            ("Do both lengths contain the root of D? It cancels in mean / std.",
-             lambda x, k=k: (_tangent(x) * x.shape[-1] ** k).atan())
-            for k in (-0.5, 0.5)
-        ],
+        *[("Do both lengths contain the root of D? It cancels in mean / std.",
+           lambda x, k=k: (_tangent(x) * x.shape[-1] ** k).atan()) for k in (-0.5, 0.5)],
         ("With the root mean square below the line it is a sine: is arctan right there?",
          lambda x: (x.mean(-1) / _mean_square(x)[..., 0].sqrt()).atan()),
         ("Mean over std is the tangent: is arcsin right there?", lambda x: _tangent(x).asin()),

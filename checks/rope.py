@@ -170,7 +170,9 @@ def _wide(x, cos, sin, turn, widen):
     return x * widen(cos) + turn(x) * widen(sin)
 
 
-def _rope_mistakes(split, join, other_split, other_join, other_hint, wide, other_wide):
+def _rope_mistakes(layout, other, other_hint):
+    (split, join, wide), (other_split, other_join, other_wide) = layout, other
+
     def slip(form, join=join, split=split):
         return lambda x, cos, sin: _rotated(x, cos, sin, split, join, form)
 
@@ -258,31 +260,19 @@ def _wide_neighbours(c):
     return c.repeat_interleave(2, dim=-1)
 
 
-_HALVES = (_split_halves, _join_halves)
-_NEIGHBOURS = (_split_neighbours, _join_neighbours)
+HALVES = _split_halves, _join_halves, _wide_halves
+NEIGHBOURS = _split_neighbours, _join_neighbours, _wide_neighbours
 APPLY_ROPE_HALVES = Exercise(
     apply_rope_halves,
     _rope_cases(),
-    _rope_mistakes(
-        *_HALVES,
-        *_NEIGHBOURS,
-        "Do you pair neighbours (2i, 2i + 1)? Here i is paired with i + h/2.",
-        _wide_halves,
-        _wide_neighbours,
-    ),
-)  # fmt: skip
+    _rope_mistakes(HALVES, NEIGHBOURS, "Do you pair neighbours (2i, 2i + 1)? Here i is paired with i + h/2."),
+)
 check_apply_rope_halves = check_of(APPLY_ROPE_HALVES)
 APPLY_ROPE_INTERLEAVED = Exercise(
     apply_rope_interleaved,
     _rope_cases(),
-    _rope_mistakes(
-        *_NEIGHBOURS,
-        *_HALVES,
-        "Do you pair the halves (i, i + h/2)? Here 2i is paired with 2i + 1.",
-        _wide_neighbours,
-        _wide_halves,
-    ),
-)  # fmt: skip
+    _rope_mistakes(NEIGHBOURS, HALVES, "Do you pair the halves (i, i + h/2)? Here 2i is paired with 2i + 1."),
+)
 check_apply_rope_interleaved = check_of(APPLY_ROPE_INTERLEAVED)
 
 
@@ -331,11 +321,8 @@ ROPE_PERMUTATION = Exercise(
         ("Do you reorder rows, not columns?", lambda w, h: w[:, _order(w.shape[-1])]),
         ("Do the even rows come first, the odd ones after?", lambda w, h: _by_head(w, h, _order(h).roll(h // 2))),
         ("Is the order reversed? Only even and odd rows are parted.", lambda w, h: _by_head(w, h, _order(h).flip(0))),
-        *[
-            ("Does every row appear once? One half of yours is there twice.",
-             lambda w, h, first=first: _by_head(w, h, torch.arange(first, h, 2).repeat(2)))
-            for first in (0, 1)
-        ],
+        *[("Does every row appear once? One half of yours is there twice.",
+           lambda w, h, first=first: _by_head(w, h, torch.arange(first, h, 2).repeat(2))) for first in (0, 1)],
         ("Does every row appear once? One half of yours is there twice.", lambda w, h: torch.cat((w[::2], w[::2]))),
         ("Is a reshape to (heads * h, D) missing at the end?",
          lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(1, 2)),
@@ -376,9 +363,17 @@ def _straight(n, low, high):
 
 
 def _scaled(
-    turn=2 * math.pi, clamp=True, hard=False, flip=False, waves=False, fixed=None, count=None, share=_straight,
-    slowed=torch.div, branches=False,
-):  # fmt: skip
+    turn=2 * math.pi,
+    clamp=True,
+    hard=False,
+    flip=False,
+    waves=False,
+    fixed=None,
+    count=None,
+    share=_straight,
+    slowed=torch.div,
+    branches=False,
+):
     """The scaling with one slip."""
 
     def program(inv_freq, factor, low, high, length):

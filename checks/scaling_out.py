@@ -186,15 +186,6 @@ check_split_feed_forward = check_of(SPLIT_FEED_FORWARD)
 
 # --------------------------------------------------------------------------------------------- the plan
 
-STYLES = {
-    "q_proj": "column",
-    "k_proj": "column",
-    "v_proj": "column",
-    "o_proj": "row",
-    "gate_proj": "column",
-    "up_proj": "column",
-    "down_proj": "row",
-}
 WHY = {
     "q_proj": "a rank needs all numbers of its own heads' queries, so q_proj is cut by its outputs.",
     "k_proj": "a rank's queries meet its own keys: k_proj is cut like q_proj.",
@@ -204,6 +195,7 @@ WHY = {
     "up_proj": "gate and up are multiplied unit by unit: up_proj is cut like gate_proj.",
     "down_proj": "a rank has only its own hidden units, which are inputs of down_proj.",
 }
+STYLES = {name: "row" if name in ("o_proj", "down_proj") else "column" for name in WHY}
 
 
 def block_plan():
@@ -245,7 +237,10 @@ def bytes_sent_per_token(dim, n_layers, n_ranks, bytes_per_number):
 
 def _count(hint, formula):
     """A slip in two forms: divided last with //, or cut by int, which may lose one where / has rounded."""
-    exact = lambda d, layers, n, b: int(formula(d, layers, Fraction(n), b))  # noqa: E731
+
+    def exact(dim, layers, n, number_bytes):
+        return int(formula(dim, layers, Fraction(n), number_bytes))
+
     return [(hint, exact), (hint, lambda *sizes: int(formula(*sizes)))]
 
 
@@ -268,7 +263,7 @@ BYTES_SENT_PER_TOKEN = Exercise(
     [
         Case("by hand, dim 8, 2 layers, 2 ranks, 4 bytes", (8, 2, 2, 4)),
         Case("one rank sends nothing", (4096, 32, 1, 2), "One rank has nobody to send to."),
-        *[Case(f"dim {d}, {n} layers, {r} ranks, {b} bytes", (d, n, r, b)) for d, n, r, b in SENT],
+        *[Case(f"dim {d}, n_layers {n}, n_ranks {r}, bytes_per_number {b}", (d, n, r, b)) for d, n, r, b in SENT],
         Case("dim 45, 7 layers, 5 ranks, 2 bytes", (45, 7, 5, 2), CUT),
     ],
     [

@@ -6,6 +6,7 @@ import re
 from itertools import permutations
 
 import torch
+from torch.nn import functional as F
 
 from checks.base import AUTOGRAD, BATCH, LEADING, MEMORY, Case, Exercise, Wrong, draw, each, not_contiguous
 from checks.judge import check_of
@@ -76,7 +77,7 @@ SILU = Exercise(
         ("Is this Mish? SiLU uses the sigmoid.", lambda x: torch.nn.functional.mish(x)),
         ("Is this the derivative of SiLU?", silu_derivative),
     ],
-)  # fmt: skip
+)
 check_silu = check_of(SILU)
 SILU_DERIVATIVE = Exercise(
     silu_derivative,
@@ -98,13 +99,11 @@ SILU_DERIVATIVE = Exercise(
         ("Is the 1 - missing in the second term?", lambda x: x.sigmoid() * (1 + x)),
         ("Is this SiLU itself? Its slope is asked.", silu),
         ("Is this the derivative of ReLU?", lambda x: (x > 0).to(x.dtype)),
-        *[
-            ("Is the slope exact? Yours looks like a difference of two values.",
-             lambda x, a=a, b=b, dtype=dtype: ((silu(x.to(dtype or x.dtype) + a) - silu(x.to(dtype or x.dtype) - b))
-                                               / (a + b)).to(x.dtype))
-            for a, b in ((1, 1), (1, 0), (0.1, 0.1), (0.1, 0), (0.01, 0), (0.01, 0.01), (0.001, 0))
-            for dtype in (None, torch.float64)
-        ],
+        *[("Is the slope exact? Yours looks like a difference of two values.",
+           lambda x, a=a, b=b, dtype=dtype: ((silu(x.to(dtype or x.dtype) + a) - silu(x.to(dtype or x.dtype) - b))
+                                             / (a + b)).to(x.dtype))
+          for a, b in ((1, 1), (1, 0), (0.1, 0.1), (0.1, 0), (0.01, 0), (0.01, 0.01), (0.001, 0))
+          for dtype in (None, torch.float64)],
         (OVERFLOW, lambda x: x.exp() / (1 + x.exp()) + x * x.exp() / (1 + x.exp()) ** 2),
     ],
     forbid=AUTOGRAD,
@@ -134,10 +133,6 @@ def _swiglu_inputs(*shape, hidden, seed=0):
     return draw(*shape, seed=seed), *weights
 
 
-def _F(name):
-    return getattr(torch.nn.functional, name)
-
-
 def _parameters_kept(function):
     """The function, but an answer whose gradient ends in a new nn.Parameter is refused with the cause."""
     if inspect.isbuiltin(function):
@@ -149,10 +144,8 @@ def _parameters_kept(function):
         steps = [y.grad_fn] if asked and isinstance(y, torch.Tensor) else []
         for step in steps:
             if isinstance(getattr(step, "variable", None), torch.nn.Parameter):
-                raise Wrong(
-                    "the values are right, but a gradient ends in a new nn.Parameter.",
-                    "nn.Parameter(w) is a new tensor that does not know w: use w itself, as in F.linear(x, w).",
-                )
+                hint = "nn.Parameter(w) is a new tensor that does not know w: use w itself, as in F.linear(x, w)."
+                raise Wrong("the values are right, but a gradient ends in a new nn.Parameter.", hint)
             steps += [before for before, _ in getattr(step, "next_functions", ()) if before not in (None, *steps)]
         return y
 
@@ -184,35 +177,35 @@ SWIGLU = Exercise(
              "Only gates of -300 and 300 fail: does exp overflow in your silu? F.silu does not.", gradients=True),
     ],
     [
-        (TRANSPOSE, lambda x, g, u, d: (_F("silu")(x @ g) * (x @ u)) @ d),
-        (TRANSPOSE, lambda x, g, u, d: (_F("silu")(x @ g) * (x @ u)) @ d.T),
-        (TRANSPOSE, lambda x, g, u, d: (_F("silu")(x @ g.T) * (x @ u.T)) @ d),
-        ("Is silu on the gate branch (w_gate), not on the up branch?", _glu(lambda g, u: g * _F("silu")(u))),
+        (TRANSPOSE, lambda x, g, u, d: (F.silu(x @ g) * (x @ u)) @ d),
+        (TRANSPOSE, lambda x, g, u, d: (F.silu(x @ g) * (x @ u)) @ d.T),
+        (TRANSPOSE, lambda x, g, u, d: (F.silu(x @ g.T) * (x @ u.T)) @ d),
+        ("Is silu on the gate branch (w_gate), not on the up branch?", _glu(lambda g, u: g * F.silu(u))),
         ("Is silu missing? Without it there is no gate.", _glu(lambda g, u: g * u)),
         ("Is it silu, not the sigmoid alone?", _glu(lambda g, u: g.sigmoid() * u)),
-        ("Is silu on the gate branch only? You have it on both.", _glu(lambda g, u: _F("silu")(g) * _F("silu")(u))),
-        ("Are the branches multiplied, not added?", _glu(lambda g, u: _F("silu")(g) + u)),
-        ("Is silu taken before the product, on the gate alone?", _glu(lambda g, u: _F("silu")(g * u))),
+        ("Is silu on the gate branch only? You have it on both.", _glu(lambda g, u: F.silu(g) * F.silu(u))),
+        ("Are the branches multiplied, not added?", _glu(lambda g, u: F.silu(g) + u)),
+        ("Is silu taken before the product, on the gate alone?", _glu(lambda g, u: F.silu(g * u))),
         ("Is it silu, not relu?", _glu(lambda g, u: g.relu() * u)),
-        ("Is it silu, not gelu?", _glu(lambda g, u: _F("gelu")(g) * u)),
-        ("Is it silu, not gelu?", _glu(lambda g, u: _F("gelu")(g, approximate="tanh") * u)),
+        ("Is it silu, not gelu?", _glu(lambda g, u: F.gelu(g) * u)),
+        ("Is it silu, not gelu?", _glu(lambda g, u: F.gelu(g, approximate="tanh") * u)),
         ("Is it silu, not tanh?", _glu(lambda g, u: g.tanh() * u)),
         ("Is it silu, not softmax?", _glu(lambda g, u: g.softmax(-1) * u)),
-        ("Is the up branch (w_up) missing?", _glu(lambda g, u: _F("silu")(g))),
-        ("Is w_gate used twice, where w_up belongs?", _glu(lambda g, u: _F("silu")(g) * g)),
-        ("Is w_up used twice, where w_gate belongs?", _glu(lambda g, u: _F("silu")(u) * u)),
-        ("silu(g) already holds a factor g: do you multiply by g again?", _glu(lambda g, u: g * _F("silu")(g) * u)),
-        ("Is silu on the gates, not on x?", lambda x, g, u, d: ((_F("silu")(x) @ g.T) * (x @ u.T)) @ d.T),
+        ("Is the up branch (w_up) missing?", _glu(lambda g, u: F.silu(g))),
+        ("Is w_gate used twice, where w_up belongs?", _glu(lambda g, u: F.silu(g) * g)),
+        ("Is w_up used twice, where w_gate belongs?", _glu(lambda g, u: F.silu(u) * u)),
+        ("silu(g) already holds a factor g: do you multiply by g again?", _glu(lambda g, u: g * F.silu(g) * u)),
+        ("Is silu on the gates, not on x?", lambda x, g, u, d: ((F.silu(x) @ g.T) * (x @ u.T)) @ d.T),
         ("Is silu on the gates, not on x?",
-         lambda x, g, u, d: ((_F("silu")(x) @ g.T) * (_F("silu")(x) @ u.T)) @ d.T),
-        ("Is the gate branch (w_gate) missing?", _glu(lambda g, u: _F("silu")(u))),
+         lambda x, g, u, d: ((F.silu(x) @ g.T) * (F.silu(x) @ u.T)) @ d.T),
+        ("Is the gate branch (w_gate) missing?", _glu(lambda g, u: F.silu(u))),
         ("Is the gate branch (w_gate) missing?", _glu(lambda g, u: u)),
-        ("Is silu taken before w_down, not after it?", lambda x, g, u, d: _F("silu")(((x @ g.T) * (x @ u.T)) @ d.T)),
-        ("Is w_down missing at the end?", lambda x, g, u, d: _F("silu")(x @ g.T) * (x @ u.T)),
+        ("Is silu taken before w_down, not after it?", lambda x, g, u, d: F.silu(((x @ g.T) * (x @ u.T)) @ d.T)),
+        ("Is w_down missing at the end?", lambda x, g, u, d: F.silu(x @ g.T) * (x @ u.T)),
         ("Is there a residual? Only the feed-forward is asked, without + x.",
-         lambda x, g, u, d: _F("silu")(x @ g.T).mul(x @ u.T) @ d.T + x),
+         lambda x, g, u, d: F.silu(x @ g.T).mul(x @ u.T) @ d.T + x),
         (ONE_EINSUM, lambda x, g, u, d: torch.einsum("...d,fd,fd,df->...d", x, g, u, d)),
-        (ONE_EINSUM, lambda x, g, u, d: _F("silu")(torch.einsum("...d,fd,fd->...f", x, g, u)) @ d.T),
+        (ONE_EINSUM, lambda x, g, u, d: F.silu(torch.einsum("...d,fd,fd->...f", x, g, u)) @ d.T),
         (ONE_EINSUM, lambda x, g, u, d: torch.einsum("...d,fd,fd->...f", x, g, u) @ d.T),
     ],
     adapt=_parameters_kept,
@@ -276,10 +269,14 @@ HIDDEN_DIM = Exercise(
         ("Do you apply ffn_dim_multiplier?", _width(multiply=False)),
         ("Is the multiplier applied before rounding up, not after?", _width(after=True)),
         ("Is it exactly two thirds? 0.667 or 2.67 is not enough.", _width(2.667)),
-        ("Does your rounding up work for every multiple? Bit tricks need a power of two.",
-         lambda d, m, f: (_width(fixed=1)(d, m, f) + m - 1) & -m),
-        ("Is the width cut to int again after the multiplier?",
-         lambda d, m, f: m * math.ceil(8 * d // 3 * (1.0 if f is None else f) / m)),
+        (
+            "Does your rounding up work for every multiple? Bit tricks need a power of two.",
+            lambda d, m, f: (_width(fixed=1)(d, m, f) + m - 1) & -m,
+        ),
+        (
+            "Is the width cut to int again after the multiplier?",
+            lambda d, m, f: m * math.ceil(8 * d // 3 * (1.0 if f is None else f) / m),
+        ),
         ("Is 2/3 of 4 * dim cut to int before the multiplier?", _width(multiplier_first=True)),
         ("Is 2/3 of 4 * dim cut to int, not rounded?", _width(whole=round)),
         ("Is 2/3 of 4 * dim cut to int, not rounded?", _width(whole=math.ceil)),
@@ -287,7 +284,7 @@ HIDDEN_DIM = Exercise(
         ("Is the width rounded up to a multiple of multiple_of?", _width(fixed=1)),
         ("Is it the width, not the number of multiples?", lambda d, m, f: _width()(d, m, f) // m),
     ],
-)  # fmt: skip
+)
 check_hidden_dim = check_of(HIDDEN_DIM)
 
 
@@ -316,48 +313,34 @@ def _judged_by_role(function):
     def probe(weights, x, y):
         true = matrix_roles(weights, x, y)
         gate, down = tuple(weights[true["gate"]].shape), tuple(weights[true["down"]].shape)
+        shapes = f"Here gate and up are {gate}, down is {down}."
         try:
             answer = function({name: weight.clone() for name, weight in weights.items()}, x.clone(), y.clone())
         except RuntimeError as error:
             misfit = re.search(r"must match|mat1 and mat2|broadcast|size mismatch|same shape", str(error))
             if gate == down or not misfit:
                 raise
-            raise Wrong(
-                f"it raises RuntimeError: {error}. Here gate and up are {gate}, down is {down}.",
-                "Four of the six orders do not fit by shape: compare the shapes, and skip these orders.",
-            ) from None
+            hint = "Four of the six orders do not fit by shape: compare the shapes, and skip these orders."
+            raise Wrong(f"it raises RuntimeError: {error}. {shapes}", hint) from None
         if answer is None:
-            raise Wrong(
-                f"it returns None. Here gate and up are {gate}, down is {down}.",
-                "Here any of the three could be down: do you try all six orders?"
-                if gate == down
-                else "No order gave y. Does your layer pass exercise 3, and do you use torch.allclose(..., atol=1e-4)?",
-            )
+            hint = "No order gave y. Does your layer pass exercise 3, and do you use torch.allclose(..., atol=1e-4)?"
+            hint = "Here any of the three could be down: do you try all six orders?" if gate == down else hint
+            raise Wrong(f"it returns None. {shapes}", hint)
         if not isinstance(answer, dict) or set(answer) != set(true):
-            raise Wrong(
-                "a dictionary with the keys gate, up and down is expected.",
-                'Return {"gate": name, "up": name, "down": name}: roles are the keys, names the values.',
-            )
+            hint = 'Return {"gate": name, "up": name, "down": name}: roles are the keys, names the values.'
+            raise Wrong("a dictionary with the keys gate, up and down is expected.", hint)
         if any(isinstance(value, torch.Tensor) for value in answer.values()):
             raise Wrong("the values of the dictionary are tensors.", "Hand back the names, not the tensors.")
         if sorted(map(str, answer.values())) != sorted(weights):
-            raise Wrong(
-                f"the names are {', '.join(map(str, answer.values()))}, expected {', '.join(weights)}.",
-                "Does each name of the dictionary appear once?",
-            )
+            hint = "Does each name of the dictionary appear once?"
+            raise Wrong(f"the names are {', '.join(map(str, answer.values()))}, expected {', '.join(weights)}.", hint)
         if answer["down"] != true["down"]:
-            raise Wrong(
-                f"{answer['down']} is not down. Here gate and up are {gate}, down is {down}.",
-                "Shapes tell nothing here: do you try all six orders?"
-                if gate == down
-                else "down is (D, F), gate and up are (F, D), and D is the width of x: do you compare with it?",
-            )
+            hint = "down is (D, F), gate and up are (F, D), and D is the width of x: do you compare with it?"
+            hint = "Shapes tell nothing here: do you try all six orders?" if gate == down else hint
+            raise Wrong(f"{answer['down']} is not down. {shapes}", hint)
         if answer != true:
-            raise Wrong(
-                "gate and up are swapped.",
-                "Their shapes are equal: do you compute the layer both ways and "
-                "compare with y? silu belongs to the gate.",
-            )
+            hint = "Their shapes are equal: do you compute the layer both ways and compare with y?"
+            raise Wrong("gate and up are swapped.", hint + " silu belongs to the gate.")
         return len(true)
 
     return probe

@@ -173,7 +173,7 @@ BPE_STEP = Exercise(
          _with_pair(_most, _as_text)),
         ("Do both tokens of a pair become one new token? You write it twice.",
          _with_pair(_most, lambda ids, pair, new: [
-             one for found in _merged(ids, pair, new) for one in [found] * (1 + (found == new))])),
+             one for found in _merged(ids, pair, new) for one in ([new, new] if found == new else [found])])),
         ("Is the new token added to the pair? It takes its place.",
          _with_pair(_most, lambda ids, pair, new: [
              one for found in _merged(ids, pair, new) for one in ([*pair, new] if found == new else [found])])),
@@ -265,14 +265,10 @@ CROSS_ENTROPY = Exercise(
         (STABLE, lambda z, t: -_naive_log_shares(z, t).mean()),
         (STABLE, lambda z, t: -(z.softmax(-1)[torch.arange(len(t)), t]).log().mean()),
         (STABLE, lambda z, t: (z.exp().sum(-1).log() - z[torch.arange(len(t)), t]).mean()),
-        *[
-            (SMALL_NUMBER, lambda z, t, e=e: -(z.softmax(-1)[torch.arange(len(t)), t] + e).log().mean())
-            for e in (1e-8, 1e-9, 1e-10, 1e-12)
-        ],
-        *[
-            (SMALL_NUMBER, lambda z, t, e=e: -(z.softmax(-1)[torch.arange(len(t)), t].clamp(min=e)).log().mean())
-            for e in (1e-8, 1e-9, 1e-10, 1e-12)
-        ],
+        *[(SMALL_NUMBER, lambda z, t, e=e: -(z.softmax(-1)[torch.arange(len(t)), t] + e).log().mean())
+          for e in (1e-8, 1e-9, 1e-10, 1e-12)],
+        *[(SMALL_NUMBER, lambda z, t, e=e: -(z.softmax(-1)[torch.arange(len(t)), t].clamp(min=e)).log().mean())
+          for e in (1e-8, 1e-9, 1e-10, 1e-12)],
         ("Is the largest logit each row's own, amax(dim=-1, keepdim=True)? You subtract each column's.",
          lambda z, t: -_log_shares(z - z.amax(0), t).mean()),
         ("Is the largest logit subtracted from both, or from none? You subtract it from the target's only.",
@@ -290,18 +286,15 @@ CROSS_ENTROPY = Exercise(
          lambda z, t: (z.logsumexp(-1) + z[torch.arange(len(t)), t]).mean()),
         ("Is the target's logit shifted by the row's largest, too? Only the sum is.",
          lambda z, t: ((z - z.amax(-1, True)).logsumexp(-1) - z[torch.arange(len(t)), t]).mean()),
-        *[
-            ("Are the logits limited (clamp)? Then larger ones count as equal: subtract each row's largest instead.",
-             lambda z, t, most=most: -_log_shares(z.clamp(-most, most), t).mean())
-            for most in (20, 30, 50, 80, 88, 100, 500)
-        ],
+        *[("Are the logits limited (clamp)? Then larger ones count as equal: subtract each row's largest instead.",
+           lambda z, t, most=most: -_log_shares(z.clamp(-most, most), t).mean())
+          for most in (20, 30, 50, 80, 88, 100, 500)],
         (OWN_MAXIMUM, lambda z, t: ((z - z.max()).exp().sum(-1).log() + z.max() - z[torch.arange(len(t)), t]).mean()),
         (OWN_MAXIMUM, lambda z, t: (lambda m: (
             (z - m).exp().sum(-1).log() + m[:, 0] - z[torch.arange(len(t)), t]).mean())(z.amax(-1, True).clamp(min=0))),
     ],
 )  # fmt: skip
 check_cross_entropy = check_of(CROSS_ENTROPY)
-
 
 # --------------------------------------------------------------------------------------------- batches
 
@@ -347,11 +340,9 @@ NEXT_TOKEN_BATCH = Exercise(
         (LAST_TARGET, lambda t, s, n: (_cut(t, s, n), _cut(t, s, n).roll(-1))),
         ("Is each row shifted along itself? You shift the rows: the targets are another window's tokens.",
          lambda t, s, n: (_cut(t, s, n), _cut(t, s, n).roll(-1, 0))),
-        *[
-            (LAST_TARGET,
-             lambda t, s, n, end=end: (_cut(t, s, n), pad(_cut(t, s, n, 1)[:, :-1], (0, 1), value=end)))
-            for end in (0, -1, -100)
-        ],
+        *[(LAST_TARGET,
+           lambda t, s, n, end=end: (_cut(t, s, n), pad(_cut(t, s, n, 1)[:, :-1], (0, 1), value=end)))
+          for end in (0, -1, -100)],
         (LAST_TARGET, lambda t, s, n: (_cut(t, s, n), _cut(t, s, n)[:, [*range(1, n), n - 1]])),
         ("Are there as many targets as inputs? The last input has one, too.",
          lambda t, s, n: (_cut(t, s, n), _cut(t, s, n)[:, 1:])),
@@ -389,16 +380,14 @@ NEXT_TOKEN_BATCH = Exercise(
 )  # fmt: skip
 check_next_token_batch = check_of(NEXT_TOKEN_BATCH)
 
-
 # ---------------------------------------------------------------------------------- find the broken loop
 
-LOOP_SLIPS = [  # what a loop may do wrong; none changes a shape
-    "inputs as targets", "softmax over positions", "gradients add up", "gradient not clipped",
-    "clipped after the step", "no warm-up", "rate never set", "gains decay",
-]  # fmt: skip
 LOOPS = {
-    "A": "inputs as targets", "B": "rate never set", "C": "clipped after the step", "D": "gradients add up",
-}  # fmt: skip
+    "A": "inputs as targets",
+    "B": "rate never set",
+    "C": "clipped after the step",
+    "D": "gradients add up",
+}
 STEPS, WARM_UP, PEAK, LONGEST = 60, 10, 5e-3, 0.5  # of the right loop
 
 
@@ -448,7 +437,7 @@ def loops_to_examine():
     return Loop(), {letter: Loop(slip) for letter, slip in LOOPS.items()}
 
 
-COUNTER_TESTS = {  # by a wrong answer: an experiment that speaks against it, in each of the other loops
+COUNTER_TESTS = {  # what a loop may do wrong, without a change of shape: an experiment that shows it, and no other slip
     "inputs as targets": "give two new copies of it the same inputs, but other targets. Do the losses differ?",
     "softmax over positions": "its first loss is far from ln 32, the mean over 32 positions that are equally likely.",
     "gradients add up": "clear the gradients yourself between two steps, in one of two copies. Does it change the "
@@ -460,6 +449,7 @@ COUNTER_TESTS = {  # by a wrong answer: an experiment that speaks against it, in
     "rate never set": "print the learning rate after steps 1, 2 and 60. Does it stay the same?",
     "gains decay": "which weight_decay has each of optimizer.param_groups, and how many dimensions have its weights?",
 }
+LOOP_SLIPS = list(COUNTER_TESTS)
 
 
 def find_loop_slips():

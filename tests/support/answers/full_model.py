@@ -62,12 +62,6 @@ def parameter_count__builds_it(vocab_size, dim, n_layers, n_heads, n_kv_heads, h
     return model.count_parameters(config)
 
 
-@wrong("Multiply the numbers instead")
-def parameter_count__builds_its_parts(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tied):
-    layers = [torch.nn.Linear(dim, hidden_dim, bias=False) for _ in range(3 * n_layers)]
-    return sum(layer.weight.numel() for layer in layers)
-
-
 @right
 def tie_weights__copied_then_assigned(embedding, head):
     with torch.no_grad():
@@ -82,24 +76,9 @@ def tie_weights__through_data(embedding, head):
     return embedding, head
 
 
-@right
-def tie_weights__setattr(embedding, head):
-    numbers = head.weight.detach()
-    del head.weight
-    head.register_parameter("weight", embedding.weight)
-    torch.nn.init.zeros_(embedding.weight).data.add_(numbers)
-
-
 @wrong("Whose numbers shall stay")
 def tie_weights__assigned_only(embedding, head):
     head.weight = embedding.weight
-
-
-@wrong("Whose numbers shall stay")
-def tie_weights__assigned_first(embedding, head):
-    head.weight = embedding.weight
-    with torch.no_grad():
-        embedding.weight.copy_(head.weight)
 
 
 @wrong("inside `with torch.no_grad():`")
@@ -113,11 +92,6 @@ def tie_weights__a_new_parameter_for_both(embedding, head):
     embedding.weight = head.weight = torch.nn.Parameter(head.weight.detach().clone())
 
 
-@wrong("Write the numbers into the Parameter that is there")
-def tie_weights__the_other_way(embedding, head):
-    embedding.weight = head.weight
-
-
 @wrong("without any arithmetic")
 def tie_weights__the_mean(embedding, head):
     embedding.weight.data.add_(head.weight.data).mul_(0.5)
@@ -127,12 +101,6 @@ def tie_weights__the_mean(embedding, head):
 @wrong("not a copy")
 def tie_weights__copied(embedding, head):
     head.weight = torch.nn.Parameter(embedding.weight.detach().clone())
-
-
-@wrong("not a copy")
-def tie_weights__copied_the_numbers_only(embedding, head):
-    with torch.no_grad():
-        embedding.weight.copy_(head.weight)
 
 
 @wrong("without .data")

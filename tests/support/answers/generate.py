@@ -23,15 +23,6 @@ def top_p__loop(probabilities, p):
     return kept / kept.sum()
 
 
-@right
-def top_p__searchsorted(probabilities, p):
-    ordered, order = torch.sort(probabilities, descending=True)
-    n_kept = min(len(ordered), int(torch.searchsorted(ordered.cumsum(0), p)) + 1)
-    result = torch.zeros_like(probabilities)
-    result[order[:n_kept]] = ordered[:n_kept] / ordered[:n_kept].sum()
-    return result
-
-
 @wrong("rounded to a little less")
 def top_p__adds_until_p_is_reached(probabilities, p):
     ordered, order = probabilities.sort(descending=True)

@@ -17,14 +17,6 @@ def causal_visible__tril(n_query, n_key):
     return torch.ones(n_query, n_key, dtype=torch.bool).tril(n_key - n_query)
 
 
-@right
-def causal_visible__loops(n_query, n_key):
-    visible = torch.zeros(n_query, n_key, dtype=torch.bool)
-    for t in range(n_query):
-        visible[t, : n_key - n_query + t + 1] = True
-    return visible
-
-
 @wrong("boolean")
 def causal_visible__integers(n_query, n_key):
     return torch.ones(n_query, n_key, dtype=torch.int64).tril(n_key - n_query)
@@ -43,25 +35,9 @@ def attention_head__einsum_and_where(q, k, v, visible):
     return torch.einsum("bts,bsh->bth", weights, v.float()).to(q.dtype)
 
 
-@right
-def attention_head__loops(q, k, v, visible):
-    out = []
-    for b in range(len(q)):
-        for t in range(q.shape[1]):
-            seen = visible[t].nonzero()[:, 0]
-            scores = k[b, seen].float() @ q[b, t].float() / q.shape[2] ** 0.5
-            out.append(scores.softmax(0) @ v[b, seen].float())
-    return torch.stack(out).reshape(q.shape).to(q.dtype)
-
-
 @wrong("float16")
 def attention_head__minus_1e9_in_float16(q, k, v, visible):
     return (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~visible, -1e9).softmax(-1) @ v
-
-
-@wrong("Expected size")
-def attention_head__transpose_forgotten(q, k, v, visible):
-    return (q @ k / math.sqrt(q.shape[-1])).masked_fill(~visible, -math.inf).softmax(-1) @ v
 
 
 @right
@@ -73,16 +49,6 @@ def repeat_kv__repeat_interleave(x, n_rep):
 def repeat_kv__expand(x, n_rep):
     B, K, S, h = x.shape
     return x[:, :, None].expand(B, K, n_rep, S, h).reshape(B, K * n_rep, S, h)
-
-
-@right
-def repeat_kv__index(x, n_rep):
-    return x[:, [head // n_rep for head in range(x.shape[1] * n_rep)]]
-
-
-@wrong("hidden places only")
-def attention_head__mask_times_minus_infinity(q, k, v, visible):
-    return (q @ k.mT / math.sqrt(q.shape[-1]) + (~visible) * -math.inf).softmax(-1) @ v
 
 
 @right
@@ -98,18 +64,6 @@ def cache_write__loop_and_roll(cache, length, new):
     for t, column in enumerate(new.unbind(2)):
         cache[:, :, (length + t) % room].copy_(column)
     return cache[:, :, :end].clone() if end < room else cache.roll(-(end % room), 2)
-
-
-@right
-def cache_write__two_pieces(cache, length, new):
-    room, end = cache.shape[2], length + new.shape[2]
-    first = length % room
-    n_before_the_edge = min(new.size(2), room - first)
-    cache[:, :, first : first + n_before_the_edge] = new[:, :, :n_before_the_edge]
-    cache[:, :, : new.size(2) - n_before_the_edge] = new[:, :, n_before_the_edge:]
-    if end <= room:
-        return cache[:, :, :end]
-    return torch.cat((cache[:, :, end % room :], cache[:, :, : end % room]), dim=2)
 
 
 @wrong("cache itself")
@@ -162,20 +116,6 @@ def context_that_fits__with_an_if(memory, weights, n_layers, n_kv_heads, head_di
     if free <= window * per_token:
         return math.floor(free / per_token)
     return window + int((free - window * per_token) // (per_token / 2))
-
-
-@right
-def context_that_fits__counts_up(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number, window):
-    def taken(tokens):
-        kept = sum(tokens if layer % 2 else min(tokens, window) for layer in range(n_layers))
-        return weights + 2 * kept * n_kv_heads * head_dim * bytes_per_number
-
-    tokens, step = 0, 2**40
-    while step:
-        if taken(tokens + step) <= memory:
-            tokens += step
-        step //= 2
-    return tokens
 
 
 @wrong("part of a token")

@@ -1,7 +1,6 @@
 """Right and wrong answers to my_llama, a file of weights run from tokens to logits, in manners far from each other."""
 
 import torch
-import transformers
 from torch.nn import functional as F
 
 from helpers import checkpoint
@@ -133,21 +132,12 @@ def my_llama__folded_in_float64(weights, config, tokens):  # gains and scale are
     return F.linear(F.rms_norm(x, last_gain.shape, eps=eps), head * last_gain).float()
 
 
-@right
-@torch.inference_mode()
-def my_llama__transformers(weights, config, tokens):
-    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config))
-    theirs.load_state_dict(weights, strict=config["tie_word_embeddings"] is False)
-    return theirs(tokens).logits
-
-
-plain, heads, cached, pairs, folded, theirs = RIGHT["my_llama"].values()
+plain, heads, cached, pairs, folded = RIGHT["my_llama"].values()
 RIGHT["my_llama"] |= {
     "modules": lambda w, c, t: checkpoint.model_from_weights(
         checkpoint.config_from_hugging_face({"model_type": "llama", **c}),
         {name: w[hf] for name, hf in checkpoint.name_map(c["num_hidden_layers"]).items() if hf in w},
     )(t),
-    "row_by_row": lambda w, c, t: torch.cat([heads(w, c, row[None]) for row in t]),
     "all_beginnings": lambda w, c, t: torch.stack([folded(w, c, t[:, :n])[:, -1] for n in range(1, t.shape[1] + 1)], 1),
     "vmap": lambda w, c, t: torch.vmap(lambda row: pairs(w, c, row[None])[0])(t),
 }

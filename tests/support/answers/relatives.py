@@ -14,15 +14,6 @@ def reach__formula(window, n_layers, n_tokens):
     return n_tokens if window is None else min(n_tokens, n_layers * (window - 1) + 1)
 
 
-@right
-def reach__felt_tokens(window, n_layers, n_tokens):
-    felt = {n_tokens - 1}
-    for _ in range(n_layers):
-        earliest = min(felt)
-        felt |= set(range(0 if window is None else max(0, earliest + 1 - window), earliest))
-    return len(felt)
-
-
 @wrong("Something here is None")
 def reach__no_window_forgotten(window, n_layers, n_tokens):
     return min(n_tokens, n_layers * (window - 1) + 1)

@@ -13,22 +13,8 @@ def rms_norm__rsqrt(x, weight, eps):
 
 
 @right
-def rms_norm__loop_over_rows(x, weight, eps):
-    rows = []
-    for row in x.float().reshape(-1, x.shape[-1]):
-        rows.append(row / torch.sqrt(torch.mean(row * row) + eps) * weight.float())
-    return torch.stack(rows).reshape(x.shape).to(x.dtype)
-
-
-@right
 def rms_norm__torch(x, weight, eps):
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
-
-
-@wrong("inside the root")
-def rms_norm__eps_outside(x, weight, eps):
-    rms = torch.sqrt(torch.mean(x.float() ** 2, dim=-1, keepdim=True))
-    return ((x.float() / (rms + eps)) * weight).to(x.dtype)
 
 
 @wrong("the dtype torch.float16")
@@ -49,20 +35,10 @@ def rms_norm__rms_detached(x, weight, eps):
     return (x.float() / rms).to(x.dtype) * weight
 
 
-@wrong("graph cut")
-def rms_norm__weight_without_gradient(x, weight, eps):
-    return (x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * weight.data
-
-
 @wrong("torch.where")
 def rms_norm__if_on_a_tensor(x, weight, eps):
     root = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt()
     return (x / root).to(x.dtype) * weight if root > 0 else x
-
-
-@wrong("over axis 1")
-def rms_norm__axis_1(x, weight, eps):
-    return weight * (x.float() * torch.rsqrt(x.float().pow(2).mean(dim=1, keepdim=True) + eps)).to(x.dtype)
 
 
 @wrong("must match")
@@ -103,50 +79,11 @@ def rms_norm_backward__autograd(grad_y, x, weight, eps):
     return x.grad, weight.grad
 
 
-@wrong("rules out")
-def rms_norm_backward__autograd_switched_on_again(grad_y, x, weight, eps):
-    with torch.enable_grad():
-        x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
-        return torch.autograd.grad(rms_norm__rsqrt(x, weight, eps), (x, weight), grad_y)
-
-
-@wrong("rules out")
-def rms_norm_backward__functional_vjp(grad_y, x, weight, eps):
-    return torch.autograd.functional.vjp(lambda x, w: rms_norm__rsqrt(x, w, eps), (x, weight), grad_y)[1]
-
-
-@wrong("before the bracket")
-def rms_norm_backward__not_divided(grad_y, x, weight, eps):
-    r = torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
-    n, u = x.float() / r, weight * grad_y.float()
-    grad_x = u - n * (n * u).mean(-1, keepdim=True)
-    return grad_x.to(grad_y.dtype), (grad_y.float() * n).reshape(-1, x.shape[-1]).sum(0).to(grad_y.dtype)
-
-
-@wrong("three times")
-def rms_norm_backward__only_the_first_term_divided(grad_y, x, weight, eps):
-    r = torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
-    n, u = x.float() / r, weight * grad_y.float()
-    grad_x = u / r - n * (n * u).mean(-1, keepdim=True)
-    return grad_x.to(grad_y.dtype), (grad_y.float() * n).reshape(-1, x.shape[-1]).sum(0).to(grad_y.dtype)
-
-
 @wrong("came in with")
 def rms_norm_backward__not_converted_back(grad_y, x, weight, eps):
     r = torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
     n, u = x.float() / r, weight.float() * grad_y.float()
     return (u - n * (n * u).mean(-1, keepdim=True)) / r, (grad_y.float() * n).reshape(-1, x.shape[-1]).sum(0)
-
-
-@right
-def rms_norm_backward__jacobian_per_row(grad_y, x, weight, eps):
-    dim, total, rows = x.shape[-1], torch.zeros(x.shape[-1], dtype=torch.float64), []
-    for g, row in zip(grad_y.double().reshape(-1, dim), x.double().reshape(-1, dim), strict=True):
-        s = (row @ row / dim + eps) ** -0.5
-        jacobian = s * torch.eye(dim) - s**3 / dim * torch.outer(row, row)
-        rows.append(jacobian @ (g * weight.double()))
-        total += g * row * s
-    return torch.stack(rows).reshape(x.shape).to(x.dtype), total.to(weight.dtype)
 
 
 @wrong("float32")
@@ -169,25 +106,10 @@ def layer_norm_angle__arctan(x):
 
 
 @right
-def layer_norm_angle__clamped_cosine(x):
-    y = F.layer_norm(x, (x.shape[-1],), eps=0.0)
-    return F.cosine_similarity(x.double(), y.double(), dim=-1).clamp(-1, 1).acos().to(x.dtype) * x.mean(-1).sign()
-
-
-@right
 def layer_norm_angle__clamped_cosine_in_float32(x):
     y = x - x.mean(-1, keepdim=True)
     cosine = (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
     return torch.copysign(cosine.clamp(-1, 1).acos(), x.mean(-1))
-
-
-@right
-def layer_norm_angle__loop_with_atan2(x):
-    out = torch.empty(len(x), dtype=x.dtype)
-    for n, row in enumerate(x):
-        centred = row - row.mean()
-        out[n] = torch.atan2(row.mean() * len(row) ** 0.5, centred.norm())
-    return out
 
 
 @wrong("above")
@@ -195,9 +117,3 @@ def layer_norm_angle__cosine_not_clamped(x):
     y = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True, correction=0)
     cosine = (x * y).sum(-1) / (x.pow(2).sum(-1).sqrt() * y.pow(2).sum(-1).sqrt())
     return torch.acos(cosine) * x.mean(-1).sign()
-
-
-@wrong("above")
-def layer_norm_angle__cosine_similarity_not_clamped(x):
-    cosine = F.cosine_similarity(x, F.layer_norm(x, (x.shape[-1],), eps=0.0), dim=-1)
-    return torch.copysign(torch.acos(cosine), x.mean(-1))

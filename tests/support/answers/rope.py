@@ -19,17 +19,6 @@ def rope_angles__einsum_in_float64(positions, head_dim, theta):
     return torch.einsum("t,i->ti", positions.double(), speeds).float()
 
 
-@right
-def rope_angles__loops(positions, head_dim, theta):
-    return torch.tensor([[p * theta ** -(2 * i / head_dim) for i in range(head_dim // 2)] for p in positions.tolist()])
-
-
-@wrong("float32")
-def rope_angles__float64(positions, head_dim, theta):
-    speeds = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
-    return torch.outer(positions.double(), speeds)
-
-
 @wrong("past the end")
 def rope_angles__table_of_8192(positions, head_dim, theta):
     speeds = theta ** (-torch.arange(0, head_dim, 2).float() / head_dim)
@@ -55,15 +44,6 @@ def apply_rope_halves__rotate_half(x, cos, sin):
     half = x.shape[-1] // 2
     turned = torch.cat((-x[..., half:], x[..., :half]), -1)
     return (x * cos + turned * sin).to(x.dtype)
-
-
-@right
-def apply_rope_halves__in_place_on_a_copy(x, cos, sin):
-    y, half = x.clone(), x.size(-1) // 2
-    for i in range(half):
-        y[..., i] = x[..., i] * cos[:, i] - x[..., i + half] * sin[:, i]
-        y[..., i + half] = x[..., i + half] * cos[:, i] + x[..., i] * sin[:, i]
-    return y
 
 
 @right
@@ -97,14 +77,6 @@ def apply_rope_interleaved__complex(x, cos, sin):
     return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2).to(x.dtype)
 
 
-@right
-def apply_rope_interleaved__in_place_on_a_copy(x, cos, sin):
-    y = torch.empty_like(x)
-    y[..., 0::2] = x[..., 0::2] * cos - x[..., 1::2] * sin
-    y[..., 1::2] = x[..., 1::2] * cos + x[..., 0::2] * sin
-    return y
-
-
 @wrong("contiguous")
 def apply_rope_interleaved__view(x, cos, sin):
     B, H, T, h = x.shape
@@ -124,12 +96,6 @@ def rope_permutation__index(weight, head_dim):
 
 
 @right
-def rope_permutation__loop(weight, head_dim):
-    heads = weight.split(head_dim)
-    return torch.cat([torch.cat((head[0::2], head[1::2])) for head in heads])
-
-
-@right
 def llama3_scaling__clamp(inv_freq, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
     turns = original_max_position_embeddings * inv_freq / (2 * math.pi)
     keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
@@ -143,16 +109,3 @@ def llama3_scaling__where(inv_freq, factor, low, high, length):
     blend = (1 - smooth) * inv_freq / factor + smooth * inv_freq
     slow = torch.where(wavelength > length / low, inv_freq / factor, inv_freq)
     return torch.where((wavelength >= length / high) & (wavelength <= length / low), blend, slow)
-
-
-@right
-def llama3_scaling__loop(inv_freq, factor, low, high, length):
-    out = inv_freq.clone()
-    for i, speed in enumerate(inv_freq.tolist()):
-        wavelength = 2 * math.pi / speed
-        if wavelength > length / low:
-            out[i] = speed / factor
-        elif wavelength >= length / high:
-            smooth = (length / wavelength - low) / (high - low)
-            out[i] = (1 - smooth) * speed / factor + smooth * speed
-    return out

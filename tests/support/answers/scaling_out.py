@@ -19,16 +19,6 @@ def split_feed_forward__einsum(x, w_gate, w_up, w_down, n_ranks):
     return torch.einsum("...rf,drf->r...d", hidden, w_down.unflatten(-1, (n_ranks, -1)))
 
 
-@right
-def split_feed_forward__loop(x, w_gate, w_up, w_down, n_ranks):
-    size, parts = w_gate.shape[0] // n_ranks, []
-    for rank in range(n_ranks):
-        mine = slice(rank * size, rank * size + size)
-        hidden = F.silu(F.linear(x, w_gate[mine])) * F.linear(x, w_up[mine])
-        parts.append(F.linear(hidden, w_down[:, mine]))
-    return torch.stack(parts)
-
-
 @wrong("a column for each unit")
 def split_feed_forward__down_in_row_chunks(x, w_gate, w_up, w_down, n_ranks):
     parts = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks), strict=True)
@@ -37,7 +27,7 @@ def split_feed_forward__down_in_row_chunks(x, w_gate, w_up, w_down, n_ranks):
 
 @wrong("list")
 def split_feed_forward__a_list(x, w_gate, w_up, w_down, n_ranks):
-    return list(split_feed_forward__loop(x, w_gate, w_up, w_down, n_ranks))
+    return list(split_feed_forward__chunks(x, w_gate, w_up, w_down, n_ranks))
 
 
 @wrong("cut by columns, the inputs")
@@ -83,12 +73,6 @@ for words, slip, answer in (
 @right
 def bytes_sent_per_token__formula(dim, n_layers, n_ranks, bytes_per_number):
     return int(4 * n_layers * dim * bytes_per_number * (n_ranks - 1) / n_ranks)
-
-
-@right
-def bytes_sent_per_token__share(dim, n_layers, n_ranks, bytes_per_number):
-    share = dim * bytes_per_number / n_ranks  # of the vector, per rank
-    return int(2 * n_layers * 2 * (n_ranks - 1) * share)
 
 
 @right

@@ -16,11 +16,6 @@ def silu__sigmoid(x):
 
 
 @right
-def silu__expit(x):
-    return torch.special.expit(x).mul(x)
-
-
-@right
 def silu__in_place_on_a_copy(x):
     return F.silu(x.clone(), inplace=True)
 
@@ -66,29 +61,8 @@ def silu_derivative__autograd(x):
 
 
 @wrong("rules out")
-def silu_derivative__backward(x):
-    x = x.detach().clone().requires_grad_()
-    F.silu(x).sum().backward()
-    return x.grad
-
-
-@wrong("rules out")
-def silu_derivative__torch_func(x):
-    return torch.func.grad(lambda x: F.silu(x).sum())(x)
-
-
-@wrong("rules out")
 def silu_derivative__forward_mode(x):
     return torch.func.jvp(F.silu, (x,), (torch.ones_like(x),))[1]
-
-
-@right
-def silu_derivative__loop(x):
-    values = []
-    for value in x.double().flatten().tolist():
-        s = 1 / (1 + math.exp(-value)) if value > -500 else 0.0
-        values.append(s + value * s * (1 - s))
-    return torch.tensor(values).reshape(x.shape).to(x.dtype)
 
 
 @right
@@ -102,15 +76,6 @@ def swiglu__fused(x, w_gate, w_up, w_down):
     return (F.silu(gate) * up) @ w_down.t()
 
 
-@right
-def swiglu__loop_over_hidden_units(x, w_gate, w_up, w_down):
-    y = torch.zeros_like(x)
-    for f in range(len(w_gate)):
-        gate = (x * w_gate[f]).sum(-1, keepdim=True)
-        y = y + gate * torch.sigmoid(gate) * (x * w_up[f]).sum(-1, keepdim=True) * w_down[:, f]
-    return y
-
-
 @wrong("overflow in your silu")
 def swiglu__silu_by_division(x, w_gate, w_up, w_down):
     g = x @ w_gate.T
@@ -120,14 +85,6 @@ def swiglu__silu_by_division(x, w_gate, w_up, w_down):
 @wrong("nn.Parameter(w) is a new tensor")
 def swiglu__new_parameters(x, w_gate, w_up, w_down):
     return swiglu__linear(x, *map(torch.nn.Parameter, (w_gate, w_up, w_down)))
-
-
-@wrong("nn.Parameter(w) is a new tensor")
-def swiglu__new_module(x, w_gate, w_up, w_down):
-    layer = model.SwiGLU(w_down.shape[0], w_down.shape[1])
-    for part, weight in ((layer.gate_proj, w_gate), (layer.up_proj, w_up), (layer.down_proj, w_down)):
-        part.weight = torch.nn.Parameter(weight)
-    return layer(x)
 
 
 @wrong("number of dimensions")
@@ -155,13 +112,6 @@ def hidden_dim__ceil(dim, multiple_of, ffn_dim_multiplier):
     if ffn_dim_multiplier is not None:
         hidden = int(ffn_dim_multiplier * hidden)
     return multiple_of * ((hidden + multiple_of - 1) // multiple_of)
-
-
-@right
-def hidden_dim__negative_floor(dim, multiple_of, ffn_dim_multiplier):
-    hidden = 8 * dim // 3
-    hidden = hidden if ffn_dim_multiplier is None else math.floor(ffn_dim_multiplier * hidden)
-    return -(-hidden // multiple_of) * multiple_of
 
 
 @right

@@ -32,19 +32,6 @@ def bpe_step__letters(ids, new_id):
     return [ord(letter) for letter in text], list(pair)
 
 
-@right
-def bpe_step__stack(ids, new_id):
-    pairs = list(pairwise(ids))
-    pair = sorted(pairs, key=lambda one: (-pairs.count(one), pairs.index(one)))[0]
-    merged = []
-    for token in ids:
-        if merged and (merged[-1], token) == pair:
-            merged[-1] = new_id
-        else:
-            merged.append(token)
-    return [merged, pair]
-
-
 @wrong("two things")
 def bpe_step__ids_only(ids, new_id):
     return bpe_step__while(ids, new_id)[0]
@@ -58,11 +45,6 @@ def bpe_step__pair_and_count(ids, new_id):
 @right
 def cross_entropy__torch(logits, targets):
     return F.cross_entropy(logits, targets)
-
-
-@right
-def cross_entropy__gather(logits, targets):
-    return -logits.log_softmax(-1).gather(1, targets[:, None]).mean()
 
 
 @right
@@ -89,12 +71,6 @@ def next_token_batch__indices(tokens, starts, seq_len):
 def next_token_batch__slices(tokens, starts, seq_len):
     inputs = torch.stack([tokens[start : start + seq_len] for start in starts])
     return inputs, torch.stack([tokens[start + 1 : start + 1 + seq_len] for start in starts])
-
-
-@right
-def next_token_batch__unfold(tokens, starts, seq_len):
-    windows = tokens.unfold(0, seq_len + 1, 1)[starts]
-    return windows[:, :seq_len], windows[:, 1:]
 
 
 @wrong("last target of a window")
