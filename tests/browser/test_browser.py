@@ -1,4 +1,4 @@
-"""JupyterLab in a real browser: every explorer's controls moved by key and by mouse, every answer folded until its run.
+"""JupyterLab in a real browser: every explorer's controls moved by key, every answer folded until its run.
 
 One notebook runs as a learner runs it, from top to bottom; of the others only the cells that its explorers need.
 """
@@ -33,8 +33,8 @@ class Silent(Explorer):
     def redraw(self, change):
         return 1 / 0
 
+{}(figure, draw, {{"level": slider("level", 0, 0, 5)}}, "a line")
 """
-CALL = '(figure, draw, {"level": slider("level", 0, 0, 5)}, "a line")'
 
 
 @pytest.fixture(scope="module")
@@ -99,16 +99,15 @@ def test_no_answer_is_seen_before_its_cell_is_run(lab):
 def test_visitor_reports_what_goes_wrong(visit):
     """A drawing that raises, a callback that fails silently, words on stderr, and a cell that raises."""
     sources = [
-        f"{FAULTY}Explorer{CALL}",
-        f"{FAULTY}Silent{CALL}",
+        *map(FAULTY.format, ("Explorer", "Silent")),
         "import sys\n\nprint('a warning', file=sys.stderr)",
         "1 / 0",
         "'never'",
     ]
     visitor = visit("faulty.ipynb", [new_code_cell(source) for source in sources], patience=5)
     problems = "\n".join(visitor.problems)
-    assert "explorer 1, level, arrow key: This setting could not be drawn: ZeroDivisionError" in problems
-    assert "explorer 2, level, arrow key: the picture did not change" in problems
+    assert "explorer 1, level: This setting could not be drawn: ZeroDivisionError" in problems
+    assert "explorer 2, level: the picture did not change" in problems
     assert "code cell 3, error or stderr: a warning" in problems
     assert re.search("code cell 4, error or stderr:.*ZeroDivisionError: division by zero", problems, re.DOTALL)
     assert "code cell 5 was not run" in problems

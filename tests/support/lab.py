@@ -68,32 +68,25 @@ def jupyter_lab(folder: Path):
     with (folder / "lab.log").open("w") as log:
         server = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
     try:
-        port = record_of(server, private["JUPYTER_RUNTIME_DIR"], folder / "lab.log")["port"]
+        port = port_of(server, private["JUPYTER_RUNTIME_DIR"], folder / "lab.log")
         yield f"http://127.0.0.1:{port}", token
     finally:
-        server.terminate()
-        try:
-            server.wait(60)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        server.kill()
+        server.wait()
 
 
-def record_of(server, folder: Path, log: Path, seconds=300) -> dict:
-    """What a JupyterLab that was just started writes into its runtime folder: its port, token and process.
-
-    It writes this before it listens, so the port is tried as well.
-    """
+def port_of(server, folder: Path, log: Path, seconds=300) -> int:
+    """The port that a JupyterLab which was just started writes into its runtime folder, once it listens there."""
     end = time.monotonic() + seconds
     while server.poll() is None and time.monotonic() < end:
         for path in folder.glob("jpserver-*.json"):
             text = path.read_text(encoding="utf-8")
             with socket.socket() as probe:
-                if text.endswith("}") and probe.connect_ex(("127.0.0.1", json.loads(text)["port"])) == 0:
-                    return json.loads(text)
+                if text.endswith("}") and probe.connect_ex(("127.0.0.1", port := json.loads(text)["port"])) == 0:
+                    return port
         time.sleep(0.1)
     raise RuntimeError(
-        f"JupyterLab ended ({server.poll()}), or did not start within {seconds} s.\n{log.read_text()[-3000:]}"
+        f"JupyterLab did not start in {seconds} s, or ended ({server.poll()}).\n{log.read_text()[-3000:]}"
     )
 
 
@@ -118,7 +111,7 @@ def explorers_in(path):
 
 
 class Visitor:
-    """Opens one notebook, chooses Run All, moves every control by key and by mouse, and notes every problem.
+    """Opens one notebook, chooses Run All, moves every control by key, and notes every problem.
 
     Attributes:
         problems: sentences; empty when all is well.
@@ -138,7 +131,11 @@ class Visitor:
             self._run_all()
             for explorer in self.page.locator(".course-explorer").all():
                 self.explorers += 1
-                self._move_controls(explorer)
+                explorer.scroll_into_view_if_needed()
+                for control in explorer.locator("select").all():  # first: an option may enable a slider
+                    self._must_change(explorer, control, self._choose)
+                for control in explorer.locator(".noUi-target").all():
+                    self._must_change(explorer, control, self._press)
             self._look_at_outputs()
             self.page.evaluate(END_KERNELS, token)
         finally:
@@ -155,20 +152,12 @@ class Visitor:
         for number, (cell, seen) in enumerate(zip(self.cells, self.page.evaluate(OUTPUTS), strict=False), 1):
             if "raises-exception" not in cell.metadata.get("tags", []):
                 bad = [text for text in seen["bad"] if not HARMLESS.fullmatch(text)]
+                bad += [sign for sign in SIGNS_OF_TROUBLE if sign in seen["text"]]
                 self.problems += [f"code cell {number}, error or stderr: {text}" for text in bad]
-                self.problems += [f"code cell {number}: {sign}" for sign in SIGNS_OF_TROUBLE if sign in seen["text"]]
             if cell.metadata.get("jupyter") and not seen["shown"]:
                 self.problems.append(f"code cell {number}: what it printed stays folded")
             if seen["prompt"] == "[ ]:":
                 self.problems.append(f"code cell {number} was not run")
-
-    def _move_controls(self, explorer):
-        explorer.scroll_into_view_if_needed()
-        for menu in explorer.locator("select").all():  # first: an option may enable a slider
-            self._must_change(explorer, menu, "choose", self._choose)
-        for slider in explorer.locator(".noUi-target").all():
-            self._must_change(explorer, slider, "arrow key", self._press)
-            self._must_change(explorer, slider, "drag", self._drag)
 
     def _choose(self, menu):
         size, index = menu.locator("option").count(), menu.evaluate("menu => menu.selectedIndex")
@@ -176,27 +165,13 @@ class Visitor:
 
     def _press(self, slider):
         handle = slider.locator(".noUi-handle")
-        now, _, high = self._range(handle)
+        now, high = (float(handle.get_attribute(f"aria-value{which}")) for which in ("now", "max"))
         handle.focus()
         self.page.keyboard.press("ArrowRight" if now < high else "ArrowLeft")
 
-    def _drag(self, slider):
-        handle = slider.locator(".noUi-handle")
-        now, low, high = self._range(handle)
-        handle.scroll_into_view_if_needed()
-        box = handle.bounding_box()
-        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        self.page.mouse.move(x, y)
-        self.page.mouse.down()
-        self.page.mouse.move(x + (60 if now < (low + high) / 2 else -60), y, steps=4)
-        self.page.mouse.up()
-
-    def _range(self, handle):
-        return (float(handle.get_attribute(f"aria-value{which}")) for which in ("now", "min", "max"))
-
-    def _must_change(self, explorer, control, action, act):
+    def _must_change(self, explorer, control, act):
         row = control.locator("xpath=ancestor::*[contains(@class,'widget-inline-hbox')][1]")
-        name = f"explorer {self.explorers}, {row.locator('.widget-label').text_content()}, {action}"
+        name = f"explorer {self.explorers}, {row.locator('.widget-label').text_content()}"
         picture = explorer.locator("figure img")
         before = picture.get_attribute("src")
         act(control)
