@@ -12,10 +12,6 @@ GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 NAMED = {"start": "start", "exercises": "Exercises", "end": "Where this lives"}  # sections without a number
 
 
-def squeezed(text):
-    return re.sub(r"\s+", " ", text)
-
-
 def told(page, faults):
     """What a failing test prints: each fault, a line."""
     return f"\n{page}, {len(faults)} to mend:\n" + "\n".join(faults)
@@ -38,11 +34,6 @@ def sections_of(path):
 
 SECTIONS = {number: sections_of(path) for number, path in NOTEBOOKS.items()}
 NUMBERED = {name for sections in SECTIONS.values() for name in sections if re.match(r"\d\.", name)}
-
-
-def cells_of(section):
-    """Cells of a numbered section; the first digit is the notebook. Of a section that is not there: none."""
-    return SECTIONS.get(f"0{section[0]}", {}).get(section, [])
 
 
 def exercises_of(number):
@@ -92,16 +83,9 @@ def test_internal_links_resolve():
     assert {page.name: links for page in pages() if (links := broken_links(page))} == {}
 
 
-def test_a_broken_link_is_seen(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("# A: b, C?\n[1](#a-b-c) [2](#a) [3](page.md#a-b-c) [4](no.md) [5](https://example.org/no)\n")
-    assert broken_links(page) == ["#a", "no.md"]
-
-
 # ------------------------------------------------------------------------------------------- the teacher's plan
 
-QUOTE, CODE = r"“([^”]+)”", r"`([^`]+)`"
-PLAIN = re.sub(CODE, "", re.sub(QUOTE, "", TEACHING))
+PLAIN = re.sub(r"`[^`]+`|“[^”]+”", "", TEACHING)
 
 
 def exercises_named(text):
@@ -109,36 +93,6 @@ def exercises_named(text):
     for number, rest in re.findall(r"\b(0\d) exercises? (\d(?:(?:, | and | to )\d)*)", text):
         named = [int(n) for n in re.findall(r"\d", rest)]
         yield from ((number, n) for n in (range(named[0], named[-1] + 1) if " to " in rest else named))
-
-
-def timetable():
-    """(class, start, end, sections, stops, questions) of every row that has minutes."""
-    for heading, body in re.findall(r"^### (.*?)\n(.*?)(?=^##|\Z)", TEACHING, re.M | re.S):
-        for start, end, where, *rest in re.findall(r"^\| (\d+)–(\d+) \| (.*?) ?\| (.*) \| (.*?) ?\|$", body, re.M):
-            yield heading.split(":")[0], int(start), int(end), re.findall(r"\d\.\d+", where), *rest
-
-
-def test_a_class_of_the_plan_has_90_minutes_without_a_gap():
-    until = {}
-    for name, start, end, *_ in timetable():
-        assert start == until.get(name, 0) < end, name
-        until[name] = end
-    assert set(until.values()) == {90}, until
-
-
-def test_every_stop_and_every_question_is_in_its_section():
-    faults = []
-    for name, start, _, sections, stops, questions in timetable():
-        cells = [cell for section in sections for cell in cells_of(section)]
-        for number, _ in exercises_named(stops) if not sections else ():  # a row without a section: the exercise's own
-            cells += SECTIONS[number]["Exercises"]
-        text = squeezed(" ".join(source for _, source in cells))
-        missing = [quote for quote in re.findall(QUOTE, stops + questions) if squeezed(quote) not in text]
-        for words in re.findall(CODE, re.sub(QUOTE, "", stops)):
-            if sum(kind == "code" and source.startswith(words) for kind, source in cells) != 1:
-                missing.append(words)
-        faults += [f"{name}, minute {start} ({', '.join(sections)}): “{quote}” is not there" for quote in missing]
-    assert not faults, told("docs/teaching.md", faults)
 
 
 def test_every_section_that_the_plan_names_exists():
@@ -164,20 +118,6 @@ def test_minutes_of_exercises_are_those_that_the_exercises_state():
     assert len(found) >= 10
     for names, minutes in found:
         assert sum(exercises_of(number)[n] for number, n in exercises_named(names)) == int(minutes), names
-
-
-def test_every_vote_is_on_a_claim():
-    votes = re.findall(rf"\*\*Vote:\*\* {QUOTE}", TEACHING)
-    text = squeezed(" ".join(source for parts in SECTIONS.values() for cells in parts.values() for _, source in cells))
-    assert votes
-    assert set(votes) <= set(re.findall(r'\*\*Tutorials say: "(.+?)"\*\* Do you agree\?', text))
-
-
-def test_self_study_counts_the_minutes_that_the_exercises_state():
-    rows = re.findall(r"^\| \[(0\d)[^|]*\| \d+ \| \d+ \| (\d*) \| [\d,]+ \|$", TEACHING, re.M)
-    assert {number: int(minutes or 0) for number, minutes in rows} == {
-        number: sum(exercises_of(number).values()) for number in NOTEBOOKS
-    }
 
 
 def test_answers_to_the_changed_questions_are_what_the_model_computes():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from checks import check_silu
 from helpers import masks, train
 from helpers.checkpoint import load_checkpoint
 from helpers.device import explain_out_of_memory, is_out_of_memory, pick_device, set_seed, synchronize
@@ -95,6 +96,10 @@ def test_a_checkpoint_opens_on_the_device_asked_for_and_a_figure_asks_for_a_copy
         to_numpy(weights[0])
 
 
+def test_an_answer_on_another_device_is_said_to_be_there():
+    assert "on the device meta" in check_silu(lambda x: F.silu(x).to("meta")).message
+
+
 def test_masks_are_made_where_their_positions_are():
     at = torch.arange(8, device="meta")
     for rule in (masks.causal(at[5:], at), masks.sliding_window(at, at, 3), masks.left_padding(at, at, 2)):
@@ -124,19 +129,17 @@ def test_waiting_for_the_device(monkeypatch):
     assert waited == ["mps", "cuda"]
 
 
-FULL = {  # as PyTorch says it
-    "CUDA": torch.OutOfMemoryError(
-        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 8 GiB"
-    ),
-    "MPS": RuntimeError("MPS backend out of memory (MPS allocated: 18.10 GB, max allowed: 18.13 GB)."),
-    "MPS, one tensor": RuntimeError("Invalid buffer size: 40.00 GB"),
-    "Linux": RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried"),
-    "Windows": RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 4000000 bytes."),
-    "Python": MemoryError(),
-}
+FULL = [  # as PyTorch says it: CUDA, MPS twice, Linux, Windows; and Python
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 8 GiB"),
+    RuntimeError("MPS backend out of memory (MPS allocated: 18.10 GB, max allowed: 18.13 GB)."),
+    RuntimeError("Invalid buffer size: 40.00 GB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 4000000 bytes."),
+    MemoryError(),
+]
 
 
-@pytest.mark.parametrize("error", FULL.values(), ids=FULL)
+@pytest.mark.parametrize("error", FULL)
 def test_a_full_memory_is_explained_once(error):
     outer, inner = explain_out_of_memory("outer"), explain_out_of_memory("pass a smaller batch_size")
     with pytest.raises(torch.OutOfMemoryError) as raised, outer, inner:
@@ -149,8 +152,7 @@ def test_a_full_memory_is_explained_once(error):
 def test_other_errors_pass_unchanged(error):
     with pytest.raises(type(error)) as raised, explain_out_of_memory("pass a smaller batch_size"):
         raise error
-    assert raised.value is error
-    assert raised.value.__cause__ is None
+    assert (raised.value, raised.value.__cause__) == (error, None)
 
 
 def test_a_real_request_that_no_memory_holds():
@@ -164,7 +166,7 @@ def test_a_training_step_that_has_failed_is_not_kept_in_memory(monkeypatch):
 
     def backward(loss):
         kept.append(weakref.ref(loss))
-        raise FULL["MPS"]
+        raise FULL[1]
 
     kept = []
     monkeypatch.setattr(torch.Tensor, "backward", backward)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from huggingface_hub.errors import HTTPError
 
-from helpers import checkpoint, generate, masks, plots, text, train
+from helpers import checkpoint, generate, masks, parallel, plots, text, train
 from helpers.assets import stored_result
 from helpers.checkpoint import load_checkpoint, model_from_weights, save_checkpoint
 from helpers.fast_decode import prepare_for_decoding
@@ -94,6 +94,7 @@ SAID = [
     (lambda: write([["the"]]), "'the' … encode text"),
     (lambda: prepare_for_decoding(MODEL, "int4"), "'int4' … use None, 'bfloat16' or 'int8'"),
     (lambda: prepare_for_decoding(prepare_for_decoding(MODEL)), "prepared already: pass the one"),
+    (lambda: parallel.require_divisible(TINY, 3), "n_heads=4 … 3 processes: start a number … that divides it"),
     (lambda: run(seed=None), "seed=None must be a whole number"),
     (lambda: run(steps=0), "steps=0 must be a whole number >= 1"),
     (lambda: run(peak=1e30), "peak=1e+30 … <= 1000, for example"),

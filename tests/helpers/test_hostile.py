@@ -74,17 +74,17 @@ def program(request, tmp_path):
     assert not (tmp_path / "it-ran").exists()
 
 
-def replace_part(path, name, content):
-    """Write the zip again with other content in one part."""
+def replace_pickle(path, content):
+    """Write the zip again with another pickle."""
     with zipfile.ZipFile(path) as old:
         parts = {part.filename: old.read(part) for part in old.infolist()}
     with zipfile.ZipFile(path, "w") as new:
         for part, kept in parts.items():
-            new.writestr(part, content if part.endswith(f"/{name}") else kept)
+            new.writestr(part, content if part.endswith("/data.pkl") else kept)
 
 
 def test_code_in_a_pth_is_not_run(pth, program):
-    replace_part(pth, "data.pkl", program)
+    replace_pickle(pth, program)
     with pytest.raises(ValueError, match=NOT_OPENED) as caught:
         load_checkpoint(pth.parent)
     assert "weights_only" not in str(caught.value)  # torch's own text advises to switch the protection off
@@ -96,7 +96,7 @@ def test_code_in_a_pth_is_not_run(pth, program):
 def test_code_in_the_file_of_a_run_is_not_run(tmp_path, program):
     keep = tmp_path / "kept"
     torch.save({"run": ""}, keep)
-    replace_part(keep, "data.pkl", program)
+    replace_pickle(keep, program)
     before = keep.read_bytes()
     with pytest.raises(ValueError, match=r"kept is damaged or no kept run .*: move it away"):
         train.train(Llama(TINY), lambda: torch.arange(64).repeat(3), steps=1, keep=keep)
@@ -123,21 +123,6 @@ def test_a_zip_bomb_is_refused_before_it_unpacks(pth, part):
     assert pth.stat().st_size < 2**20
     words = NOT_OPENED + r" \(.* has [\d,]+ bytes, but unpacks to 314,\d{3},\d{3}\)"
     with at_most(LITTLE), pytest.raises(ValueError, match=words):
-        load_checkpoint(pth.parent)
-
-
-def test_parts_that_share_their_bytes_are_refused(pth):
-    """A zip whose list of parts names one long part many times, without any compression."""
-    with zipfile.ZipFile(pth) as old:
-        longest = max(old.infolist(), key=lambda part: part.file_size)
-    with zipfile.ZipFile(pth, "a") as parts:
-        parts.writestr("one more", b"")
-        for number in range(50):
-            again = zipfile.ZipInfo(f"archive/data/{1000 + number}")
-            for name in ("header_offset", "file_size", "compress_size", "CRC"):
-                setattr(again, name, getattr(longest, name))
-            parts.filelist.append(again)
-    with pytest.raises(ValueError, match=NOT_OPENED + r".* but unpacks to"):
         load_checkpoint(pth.parent)
 
 
@@ -210,17 +195,12 @@ def test_links_are_followed_as_the_hubs_cache_needs(saved, tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes and devices")
 @pytest.mark.parametrize("kind", ["secret", "nothing", "itself", "folder", "endless", "pipe"])
 def test_a_link_to_something_else_is_refused_and_shows_nothing_of_it(saved, pth, tmp_path, kind):
-    secret = tmp_path / "secret"
-    secret.write_text("password: swordfish")
+    (tmp_path / "secret").write_text("password: swordfish")
     for path in (saved / "model.safetensors", saved / "config.json", pth, pth.parent / "params.json"):
         path.unlink()
-        places = {"secret": secret, "nothing": tmp_path / "no", "itself": path, "folder": tmp_path}
-        if kind == "pipe":
-            os.mkfifo(path)
-        else:
-            path.symlink_to(places.get(kind, "/dev/zero"))
+        places = {"itself": path, "folder": tmp_path, "endless": "/dev/zero"}
+        os.mkfifo(path) if kind == "pipe" else path.symlink_to(places.get(kind, tmp_path / kind))
         folder = re.escape(str(path.parent))
         with time_limit(), pytest.raises((ValueError, FileNotFoundError), match=folder) as caught:
             load_checkpoint(path.parent)
         assert "swordfish" not in str(caught.value)
-    assert secret.read_text() == "password: swordfish"

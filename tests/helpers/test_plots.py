@@ -126,23 +126,17 @@ def test_weights_have_a_fixed_scale_and_scores_are_centred_at_0():
         assert norm.vmax == -norm.vmin == (limit or 9)
 
 
-def test_clock_hands_point_where_the_angle_says():
+def test_hands_arrows_and_wires_end_where_the_numbers_say():
     angles = [0.0, np.pi / 2, 2.0]
-    ax = plots.plot_clock_hands(angles, ax=new_axes())
-    hands = [line.get_xydata() for line in ax.lines if len(line.get_xydata()) == 2]
-    np.testing.assert_allclose([np.arctan2(*(hand[1] - hand[0])[::-1]) for hand in hands], angles, atol=1e-12)
-
-
-def test_arrows_end_at_the_vectors_and_lie_inside():
-    ax = plots.plot_vectors([[3.0, 4], [-5, 0]], ax=new_axes())
-    assert [text.xy for text in ax.texts] == [(3.0, 4.0), (-5.0, 0.0)]
-    assert min(ax.get_xlim()[1], ax.get_ylim()[1], -ax.get_xlim()[0], -ax.get_ylim()[0]) > 5
-
-
-def test_each_query_head_is_joined_to_its_key_head():
-    ax = plots.plot_head_wiring(4, 2, ax=new_axes())
-    ends = [line.get_xdata().tolist() for line in ax.lines if len(line.get_xdata()) == 2]
-    assert ends == [[0, 0.5], [1, 0.5], [2, 2.5], [3, 2.5]]
+    hands = [line.get_xydata() for line in plots.plot_clock_hands(angles, ax=new_axes()).lines]
+    ends = [hand[1] - hand[0] for hand in hands if len(hand) == 2]
+    np.testing.assert_allclose([np.arctan2(y, x) for x, y in ends], angles, atol=1e-12)
+    arrows = plots.plot_vectors([[3.0, 4], [-5, 0]], ax=new_axes())
+    assert [text.xy for text in arrows.texts] == [(3.0, 4.0), (-5.0, 0.0)]
+    assert arrows.get_xlim()[0] < -5 < 4 < arrows.get_ylim()[1]
+    wires = plots.plot_head_wiring(4, 2, ax=new_axes()).lines
+    joined = [line.get_xdata().tolist() for line in wires if len(line.get_xdata()) == 2]
+    assert joined == [[0, 0.5], [1, 0.5], [2, 2.5], [3, 2.5]]
 
 
 def test_a_layer_that_stands_still_is_hatched_and_a_window_is_a_shorter_bar():

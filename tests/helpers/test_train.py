@@ -39,6 +39,16 @@ def test_learning_rate_rises_to_its_peak_and_falls_to_a_tenth():
     assert rates[100:] == sorted(rates[100:], reverse=True)
 
 
+def test_matrices_decay_and_gains_do_not():
+    model = Llama(SMALL)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    for weight in model.parameters():
+        weight.register_hook(torch.zeros_like)  # nothing is learned
+    train.train(model, lambda: torch.arange(99), steps=2, warm_up=0, peak=0.1, weight_decay=1.0)
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, before[name]) == (weight.ndim == 1), name
+
+
 def test_training_improves(run):
     losses, _ = run(steps=60)
     assert sum(losses[-5:]) / 5 < losses[0] - 0.5

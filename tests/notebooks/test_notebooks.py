@@ -154,15 +154,6 @@ def test_what_answers_a_question_comes_right_below_it_and_is_folded(stem):
             assert cell.source.split("\n\n")[-1].startswith("**Predict.**"), f"{stem}, cell {place + 1}"
 
 
-def test_every_claim_gets_a_verdict_in_a_fold_and_a_third_of_them_hold():
-    texts = [cell.source for _, cell in cells("markdown")]
-    claims = [claim for text in texts for claim in re.findall(r'^\*\*Tutorials say: ".*?"\*\*', text, re.M)]
-    verdicts = [word for text in texts for word in re.findall(r"<summary>.*?\*\*Verdict\*\*: (\w+)", text, re.S)]
-    assert len(claims) == len(verdicts) >= 15
-    assert set(verdicts) == {"true", "false"}
-    assert 3 * verdicts.count("true") >= len(verdicts)
-
-
 # ----------------------------------------------------------------------------------------------- figures
 
 
@@ -193,18 +184,12 @@ def test_no_component_is_pasted():
         assert not defined & taken, place
 
 
-FORBIDDEN = {
-    "a path line or an install": r"sys\.path|pip3? install|conda install",
-    "a style setting or plt.show": r"rcParams|plt\.style|mpl_style|plt\.show\(",
-    "a warnings filter": r"warnings\.|filterwarnings",
-    "a fixed device": r"\.cuda\(\)|device=[\"']cuda",
-}
+FORBIDDEN = r"sys\.path|pip3? install|conda install|rcParams|plt\.(style|show)|warnings\.|filterwarnings|\.cuda\(\)"
 
 
-@pytest.mark.parametrize("what", FORBIDDEN)
-def test_no_notebook_holds(what):
-    own = [(place, cell) for place, cell in cells("code") if "colab" not in tags_of(cell)]
-    assert [place for place, cell in own if re.search(FORBIDDEN[what], cell.source)] == []
+def test_no_notebook_installs_or_sets_what_helpers_set():
+    for place, cell in cells("code"):
+        assert "colab" in tags_of(cell) or not re.search(FORBIDDEN, cell.source), place
 
 
 def test_no_emoji_and_no_picture_without_a_description():
@@ -243,9 +228,8 @@ def test_every_notebook_leads_to_the_one_before_and_the_one_after():
 def test_every_lesson_has_both_lenses_an_explorer_and_its_last_sections(stem):
     headings = headings_of(stem)
     for lens in ("Angle lens:", "Mask lens:"):
-        below = [code_below(stem, heading) for heading in headings if heading[2].startswith(lens)]
-        assert below, f"no heading starts with {lens}"
-        assert all(any(pictures_of(cell) for cell in section) for section in below), f"{lens} without a figure"
+        (first, *_) = (code_below(stem, heading) for heading in headings if heading[2].startswith(lens))
+        assert any(pictures_of(cell) for cell in first), f"{lens} without a figure"
     assert any(re.search(r"^explore_\w+\(", cell.source, re.M) for _, cell in cells("code", stem))
     last = {"What you can now say", "Check yourself", "Where this lives", "Solutions"}
     assert last <= {text for _, level, text in headings if level == 2}

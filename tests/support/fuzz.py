@@ -6,7 +6,6 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -59,23 +58,6 @@ def at_most(kilobytes):
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is in use
     yield
     assert memory("VmHWM") - before < kilobytes
-
-
-@pytest.fixture(scope="module", autouse=True)
-def limit_memory():
-    """No test of a file that imports this can use two gigabytes more (on Linux).
-
-    Not less, because PyTorch's allocator reserves addresses by the gigabyte and uses a part of them.
-    """
-    if not LINUX:
-        yield
-        return
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (memory("VmSize") * 1024 + 2**31, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 HUGE = st.sampled_from([10**6, 2**24, 10**12, 2**31, 2**63 - 1, 2**63, 10**30, 10**400, -(2**63), -(10**400)])

@@ -1,4 +1,4 @@
-"""A private JupyterLab, a headless Chromium, and a visitor that runs a notebook and moves every control in it."""
+"""A headless Chromium, a private JupyterLab, and a visit that runs a notebook there and moves every control in it."""
 
 import json
 import os
@@ -25,7 +25,6 @@ SETTINGS = {
 }
 # PyTorch's, where a build for CUDA finds CUDA's compiler and no GPU: nothing is wrong.
 HARMLESS = re.compile(r"(\S+ \S+ \d+ torch/utils/cpp_extension\.py:\d+\] )?No CUDA runtime is found, using .*")
-SIGNS_OF_TROUBLE = ("Error displaying widget", "Loading widget", "Traceback (most recent call last)")
 OUTPUTS = """() => [...document.querySelectorAll('.jp-Notebook .jp-CodeCell')].map(cell => ({
     prompt: cell.querySelector('.jp-InputPrompt').textContent.trim(),
     shown: cell.querySelectorAll('.jp-OutputArea-output').length,
@@ -44,57 +43,6 @@ END_KERNELS = """async token => {
     for (const kernel of await (await fetch('/api/kernels', {headers})).json())
         await fetch(`/api/kernels/${kernel.id}`, {method: 'DELETE', headers})
 }"""
-
-
-@contextmanager
-def jupyter_lab(folder: Path):
-    """JupyterLab on folder/notebooks, reachable from this machine only; yields its address and token."""
-    private = {name: folder / name.lower() for name in (
-        "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR",
-        "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR",
-    )}  # fmt: skip
-    for name, content in SETTINGS.items():
-        file = private["JUPYTERLAB_SETTINGS_DIR"] / "@jupyterlab" / f"{name}.jupyterlab-settings"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(content))
-    token = secrets.token_hex(16)
-    command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0",
-        f"--ServerApp.root_dir={folder / 'notebooks'}", "--ServerApp.allow_root=True",
-        "--KernelManager.transport_encryption=auto",
-    ]  # fmt: skip
-    environment = os.environ | {name: str(path) for name, path in private.items()}
-    environment |= {"JUPYTER_TOKEN": token, "COURSE_DEVICE": "cpu"}
-    with (folder / "lab.log").open("w") as log:
-        server = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
-    try:
-        port = record_of(server, private["JUPYTER_RUNTIME_DIR"], folder / "lab.log")["port"]
-        yield f"http://127.0.0.1:{port}", token
-    finally:
-        server.terminate()
-        try:
-            server.wait(60)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-
-
-def record_of(server, folder: Path, log: Path, seconds=300) -> dict:
-    """What a JupyterLab that was just started writes into its runtime folder: its port, token and process.
-
-    It writes this before it listens, so the port is tried as well.
-    """
-    end = time.monotonic() + seconds
-    while server.poll() is None and time.monotonic() < end:
-        for path in folder.glob("jpserver-*.json"):
-            text = path.read_text(encoding="utf-8")
-            with socket.socket() as probe:
-                if text.endswith("}") and probe.connect_ex(("127.0.0.1", json.loads(text)["port"])) == 0:
-                    return json.loads(text)
-        time.sleep(0.1)
-    raise RuntimeError(
-        f"JupyterLab ended ({server.poll()}), or did not start within {seconds} s.\n{log.read_text()[-3000:]}"
-    )
 
 
 @contextmanager
@@ -117,95 +65,89 @@ def explorers_in(path):
     return re.findall(r"\b(explore_\w+)\(", "\n".join(code))
 
 
-class Visitor:
-    """Opens one notebook, chooses Run All, moves every control by key and by mouse, and notes every problem.
+@contextmanager
+def jupyter_lab(folder: Path):
+    """JupyterLab on folder/notebooks, reachable from this machine only; yields its address and token."""
+    for name, content in SETTINGS.items():
+        file = folder / "jupyterlab_settings_dir" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(content))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.ip=127.0.0.1", f"--port={port}",
+               f"--ServerApp.root_dir={folder / 'notebooks'}", "--allow-root",
+               "--KernelManager.transport_encryption=auto"]  # fmt: skip
+    own = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR",
+           "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")  # fmt: skip
+    environment = os.environ | {name: str(folder / name.lower()) for name in own}
+    environment |= {"JUPYTER_TOKEN": (token := secrets.token_hex(16)), "COURSE_DEVICE": "cpu"}
+    with (folder / "lab.log").open("w") as log:
+        server = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
+    try:
+        end = time.monotonic() + 300
+        while server.poll() is None and time.monotonic() < end:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        assert server.poll() is None, (folder / "lab.log").read_text()[-3000:]
+        yield f"http://127.0.0.1:{port}", token
+    finally:
+        server.kill()
+        server.wait()
 
-    Attributes:
-        problems: sentences; empty when all is well.
-        explorers: number of explorers on the page.
-        moved: number of actions on their controls.
-    """
 
-    def __init__(self, browser, address: str, token: str, notebook: Path, patience: float = 20):
-        self.problems, self.explorers, self.moved, self.patience = [], 0, 0, patience
-        self.cells = [c for c in nbformat.read(notebook, as_version=4).cells if c.cell_type == "code"]
-        self.page = browser.new_page(viewport={"width": 1400, "height": 1000})
-        self.page.set_default_timeout(120_000)
-        self.page.on("console", lambda said: said.type == "error" and self.problems.append(f"console: {said.text}"))
-        self.page.on("pageerror", lambda error: self.problems.append(f"page: {error}"))
-        try:
-            self.page.goto(f"{address}/lab/workspaces/{notebook.stem}/tree/{notebook.name}?token={token}")
-            self._run_all()
-            for explorer in self.page.locator(".course-explorer").all():
-                self.explorers += 1
-                self._move_controls(explorer)
-            self._look_at_outputs()
-            self.page.evaluate(END_KERNELS, token)
-        finally:
-            self.page.close()
-
-    def _run_all(self):
-        self.page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
-        self.page.locator("#jp-main-statusbar", has_text=re.compile(r"\| Idle")).wait_for()  # Run All before is lost
-        self.page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
-        self.page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
-        self.page.wait_for_function(HAS_RUN, arg=len(self.cells), timeout=600_000)  # it stops at a cell that raises
-
-    def _look_at_outputs(self):
-        for number, (cell, seen) in enumerate(zip(self.cells, self.page.evaluate(OUTPUTS), strict=False), 1):
-            if "raises-exception" not in cell.metadata.get("tags", []):
-                bad = [text for text in seen["bad"] if not HARMLESS.fullmatch(text)]
-                self.problems += [f"code cell {number}, error or stderr: {text}" for text in bad]
-                self.problems += [f"code cell {number}: {sign}" for sign in SIGNS_OF_TROUBLE if sign in seen["text"]]
-            if cell.metadata.get("jupyter") and not seen["shown"]:
-                self.problems.append(f"code cell {number}: what it printed stays folded")
-            if seen["prompt"] == "[ ]:":
-                self.problems.append(f"code cell {number} was not run")
-
-    def _move_controls(self, explorer):
+def visit(browser, address: str, token: str, notebook: Path, patience: float = 20) -> tuple[list[str], int]:
+    """Open a notebook, choose Run All, move every control by key; what goes wrong, and how many explorers there are."""
+    problems = []
+    cells = [cell for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page.set_default_timeout(120_000)
+    page.on("console", lambda said: said.type == "error" and problems.append(f"console: {said.text}"))
+    page.on("pageerror", lambda error: problems.append(f"page: {error}"))
+    page.goto(f"{address}/lab/workspaces/{notebook.stem}/tree/{notebook.name}?token={token}")
+    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
+    page.locator("#jp-main-statusbar", has_text=re.compile(r"\| Idle")).wait_for()  # Run All before is lost
+    page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
+    page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
+    page.wait_for_function(HAS_RUN, arg=len(cells), timeout=600_000)  # it stops at a cell that raises
+    explorers = page.locator(".course-explorer").all()
+    for number, explorer in enumerate(explorers, start=1):
         explorer.scroll_into_view_if_needed()
-        for menu in explorer.locator("select").all():  # first: an option may enable a slider
-            self._must_change(explorer, menu, "choose", self._choose)
-        for slider in explorer.locator(".noUi-target").all():
-            self._must_change(explorer, slider, "arrow key", self._press)
-            self._must_change(explorer, slider, "drag", self._drag)
+        controls = [*explorer.locator("select").all(), *explorer.locator(".noUi-handle").all()]  # menus enable sliders
+        for place, control in enumerate(controls, start=1):
+            said = _move(page, explorer, control, patience)
+            problems += [f"explorer {number}, control {place}: {words}" for words in said]
+    for number, (cell, seen) in enumerate(zip(cells, page.evaluate(OUTPUTS), strict=False), 1):
+        bad = [text for text in seen["bad"] if not HARMLESS.fullmatch(text)]
+        bad += [sign for sign in ("Error displaying widget", "Loading widget") if sign in seen["text"]]
+        if "raises-exception" in cell.metadata.get("tags", []):
+            bad = []
+        if cell.metadata.get("jupyter") and not seen["shown"]:
+            bad.append("what it printed stays folded")
+        if seen["prompt"] == "[ ]:":
+            bad.append("was not run")
+        problems += [f"code cell {number}: {text}" for text in bad]
+    page.evaluate(END_KERNELS, token)
+    page.close()
+    return problems, len(explorers)
 
-    def _choose(self, menu):
-        size, index = menu.locator("option").count(), menu.evaluate("menu => menu.selectedIndex")
-        menu.select_option(index=(index + 1) % size)
 
-    def _press(self, slider):
-        handle = slider.locator(".noUi-handle")
-        now, _, high = self._range(handle)
-        handle.focus()
-        self.page.keyboard.press("ArrowRight" if now < high else "ArrowLeft")
-
-    def _drag(self, slider):
-        handle = slider.locator(".noUi-handle")
-        now, low, high = self._range(handle)
-        handle.scroll_into_view_if_needed()
-        box = handle.bounding_box()
-        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        self.page.mouse.move(x, y)
-        self.page.mouse.down()
-        self.page.mouse.move(x + (60 if now < (low + high) / 2 else -60), y, steps=4)
-        self.page.mouse.up()
-
-    def _range(self, handle):
-        return (float(handle.get_attribute(f"aria-value{which}")) for which in ("now", "min", "max"))
-
-    def _must_change(self, explorer, control, action, act):
-        row = control.locator("xpath=ancestor::*[contains(@class,'widget-inline-hbox')][1]")
-        name = f"explorer {self.explorers}, {row.locator('.widget-label').text_content()}, {action}"
-        picture = explorer.locator("figure img")
-        before = picture.get_attribute("src")
-        act(control)
-        self.moved += 1
-        try:
-            expect(picture).not_to_have_attribute("src", before, timeout=1000 * self.patience)
-        except AssertionError:
-            self.problems.append(f"{name}: the picture did not change")
-        while (after := picture.get_attribute("src")) != before:  # let it come to rest: a late picture is no answer
-            time.sleep(0.2)
-            before = after
-        self.problems += [f"{name}: {warning}" for warning in explorer.locator("[role=alert]").all_text_contents()]
+def _move(page, explorer, control, patience):
+    picture = explorer.locator("figure img")
+    before = picture.get_attribute("src")
+    if high := control.get_attribute("aria-valuemax"):
+        control.focus()
+        below = float(control.get_attribute("aria-valuenow")) < float(high)
+        page.keyboard.press("ArrowRight" if below else "ArrowLeft")
+    else:
+        size, index = control.locator("option").count(), control.evaluate("menu => menu.selectedIndex")
+        control.select_option(index=(index + 1) % size)
+    try:
+        expect(picture).not_to_have_attribute("src", before, timeout=1000 * patience)
+    except AssertionError:
+        yield "the picture did not change"
+    while (after := picture.get_attribute("src")) != before:  # let it come to rest: a late picture is no answer
+        time.sleep(0.2)
+        before = after
+    yield from explorer.locator("[role=alert]").all_text_contents()

@@ -1,5 +1,6 @@
 """What is handed out holds no solution and works on its own; a fresh copy never costs a learner's text."""
 
+import json
 import os
 import re
 import shutil
@@ -81,6 +82,21 @@ def test_copies_of_a_notebook_are_not_the_course(tmp_path):
     for name in ("01_rmsnorm", "01_rmsnorm-Copy1", "01_rmsnorm_kept_2026-01-02_03-04-05", "essay"):
         (tmp_path / f"{name}.ipynb").touch()
     assert [path.stem for path in hand_out.notebooks_of(tmp_path)] == ["01_rmsnorm"]
+
+
+@pytest.mark.parametrize(
+    ("body", "heading", "words"),
+    [("return x", "## Solutions", "is solved here. Get a fresh copy first: make reset"),
+     ("raise NotImplementedError", "## Answers", 'no heading "## Solutions": put it before')],
+)  # fmt: skip
+def test_a_course_that_would_hand_out_an_answer_is_refused(tmp_path, body, heading, words):
+    (tmp_path / "notebooks").mkdir()
+    exercise = {"cell_type": "code", "metadata": {"tags": ["exercise"]}, "source": f"def f(x): {body}\ncheck_silu(f)"}
+    cells = [exercise, {"cell_type": "markdown", "metadata": {}, "source": heading}]
+    (tmp_path / "notebooks" / "01_norm.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}}))
+    with pytest.raises(ValueError, match=words):
+        hand_out.student(tmp_path / "out", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notebooks"]
 
 
 # ---------------------------------------------------------------------------------------------- a fresh copy

@@ -1,6 +1,7 @@
 """The command that trains a small model: it writes a whole folder, goes on after a stop, and overwrites nothing."""
 
 import sys
+from unittest import mock
 
 import pytest
 import torch
@@ -51,18 +52,13 @@ def test_a_model_that_exists_is_never_overwritten(command, tmp_path, capsys):
 
 
 def test_the_command_goes_on_after_a_stop(command, tmp_path, monkeypatch):
-    command("--out", tmp_path / "whole", "--text", command.own, "--steps", 102)
-    save = tiny_llama.save_checkpoint
-
-    def stop(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tiny_llama, "save_checkpoint", stop)
-    with pytest.raises(KeyboardInterrupt):
-        command("--out", tmp_path / "mine", "--text", command.own, "--steps", 102)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(tiny_llama, "save_checkpoint", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            command("--out", tmp_path / "mine", "--text", command.own, "--steps", 102)
     assert (tmp_path / "mine.unfinished").exists()
-    monkeypatch.setattr(tiny_llama, "save_checkpoint", save)
-    command("--out", tmp_path / "mine", "--text", command.own, "--steps", 102)
+    for name in ("whole", "mine"):
+        command("--out", tmp_path / name, "--text", command.own, "--steps", 102)
     whole, mine = (load_checkpoint(tmp_path / name).state_dict() for name in ("whole", "mine"))
     assert all(torch.equal(whole[name], mine[name]) for name in whole)
     assert not (tmp_path / "mine.unfinished").exists()
