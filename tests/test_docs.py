@@ -113,13 +113,6 @@ def test_every_exercise_and_question_that_the_plan_names_exists():
     assert {(number, n) for number, n in questions if n not in questions_of(number)} == set()
 
 
-def test_minutes_of_exercises_are_those_that_the_exercises_state():
-    found = re.findall(r"(0\d exercises? [^()|*;]*?)(?:\*\*)? \((\d+) min\)", TEACHING)
-    assert len(found) >= 10
-    for names, minutes in found:
-        assert sum(exercises_of(number)[n] for number, n in exercises_named(names)) == int(minutes), names
-
-
 def test_answers_to_the_changed_questions_are_what_the_model_computes():
     assert f"(1, {rope_inv_freq(4, theta=400.0)[1].item():.2f})" in TEACHING
     assert f"up: {swiglu_hidden_dim(1280, multiple_of=256)}" in TEACHING

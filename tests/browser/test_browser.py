@@ -3,7 +3,6 @@
 One notebook runs as a learner runs it, from top to bottom; of the others only the cells that its explorers need.
 """
 
-import re
 import shutil
 from pathlib import Path
 
@@ -23,17 +22,7 @@ FAULTY = """
 from helpers.explorers import Explorer, new_figure, slider
 
 figure, ax = new_figure(1)
-(line,) = ax.plot([0, 1], [0, 1])
-
-def draw(level):
-    line.set_ydata([0, 1 / (level < 1)])
-    return ""
-
-class Silent(Explorer):
-    def redraw(self, change):
-        return 1 / 0
-
-{}(figure, draw, {{"level": slider("level", 0, 0, 5)}}, "a line")
+Explorer(figure, lambda level: f"{1 / (level < 1)}", {"level": slider("level", 0, 0, 5)}, "a line")
 """
 
 
@@ -89,18 +78,10 @@ def test_no_answer_is_seen_before_its_cell_is_run(lab):
 
 
 def test_what_goes_wrong_is_noticed(lab):
-    """A drawing that raises, a callback that fails silently, words on stderr, and a cell that raises."""
-    sources = [
-        *map(FAULTY.format, ("Explorer", "Silent")),
-        "import sys; print('a warning', file=sys.stderr)",
-        "1 / 0",
-        "2",
-    ]
+    """A drawing that raises and so stays the same, words on stderr, and a cell that raises."""
+    sources = [FAULTY, "import sys; print('a warning', file=sys.stderr)", "1 / 0", "2"]
     problems, _ = tried(lab, "faulty.ipynb", [new_code_cell(source) for source in sources], patience=5)
     said = "\n".join(problems)
-    for words in (
-        "explorer 1, control 1: This setting could not be drawn: ZeroDivisionError",
-        "explorer 2, control 1: the picture did not change", "code cell 3: a warning", "code cell 5: was not run",
-    ):  # fmt: skip
-        assert words in said
-    assert re.search("code cell 4: .*ZeroDivisionError: division by zero", said, re.DOTALL)
+    wanted = ["explorer 1, control 1: the picture did not change", "could not be drawn: ZeroDivisionError"]
+    wanted += ["code cell 2: a warning", "ZeroDivisionError: division by zero", "code cell 4: was not run"]
+    assert [words for words in wanted if words not in said] == []

@@ -14,7 +14,7 @@ from huggingface_hub.errors import HTTPError
 
 from helpers import checkpoint, generate, masks, parallel, plots, text, train
 from helpers.assets import stored_result
-from helpers.checkpoint import load_checkpoint, model_from_weights, save_checkpoint
+from helpers.checkpoint import model_from_weights
 from helpers.fast_decode import prepare_for_decoding
 from helpers.model import Llama, LlamaConfig, apply_rope, causal_visible
 from tests.support.course import ROOT
@@ -124,26 +124,6 @@ def test_a_wrong_value_is_named_with_what_to_do(call, words):
     with pytest.raises(ValueError) as raised:
         call()
     assert_says(raised.value, words)
-
-
-CONFIG = [  # (what config.json says instead, words)
-    ({"num_hidden_layers": 10**6}, "n_layers=1000000 … 21 weights … fetch it again"),
-    ({"model_type": "gpt2"}, "'gpt2' … SmolLM2-135M"),
-    ({"hidden_act": "gelu"}, "hidden_act='gelu' … silu … another checkpoint"),
-    ({"hidden_size": 0}, "config.json: dim=0 must be"),
-    ({"rope_scaling": 3}, "rope_scaling=3: an object or null"),
-    ({"rope_parameters": {"type": "yarn"}}, "'yarn' … 'default', 'linear', 'llama3'"),
-]
-
-
-@pytest.mark.parametrize(("edit", "words"), CONFIG, ids=[words for _, words in CONFIG])
-def test_a_config_that_is_not_read_is_named_with_what_to_do(tmp_path, edit, words):
-    save_checkpoint(MODEL, tmp_path / "saved")
-    path = tmp_path / "saved" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | edit))
-    with pytest.raises(ValueError) as raised:
-        load_checkpoint(path.parent)
-    assert_says(raised.value, f"{path.parent} … {words}")
 
 
 FILES = {  # a file of one's own, and words

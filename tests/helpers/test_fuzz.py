@@ -170,30 +170,23 @@ def test_any_safetensors_header_loads_or_is_refused(folders, number, damage, len
 
 
 SPOILT_WEIGHTS = {
-    "integers": lambda weight: weight.long(), "half": lambda weight: weight.half(),
-    "complex": lambda weight: weight.to(torch.complex64), "on no device": lambda weight: weight.to("meta"),
-    "sparse": lambda weight: weight.to_sparse(), "transposed": lambda weight: weight.mT if weight.ndim == 2 else weight,
-    "quantised": lambda weight: torch.quantize_per_tensor(weight, 0.1, 0, torch.qint8),
-    "empty": lambda weight: weight[:0], "stretched": lambda weight: torch.ones(()).expand(2**24, 32),
-    "huge": lambda weight: torch.ones(()).expand(2**31, 2**20), "not finite": lambda weight: weight / 0,
-    "a parameter": torch.nn.Parameter, "a list": lambda weight: weight[:1].tolist(), "None": lambda weight: None,
+    "integers": torch.Tensor.long, "complex": lambda weight: weight.to(torch.complex64), "half": torch.Tensor.half,
+    "on no device": lambda weight: weight.to("meta"), "sparse": torch.Tensor.to_sparse,
+    "empty": lambda weight: weight[:0],
+    "stretched": lambda weight: torch.ones(()).expand(2**24, 32), "list": torch.Tensor.tolist,
+    "huge": lambda weight: torch.ones(()).expand(2**31, 2**20),
+    "not finite": lambda weight: weight / 0, "a parameter": torch.nn.Parameter, "None": lambda weight: None,
+    "transposed": lambda weight: weight.mT,
 }  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*quantiz")
-@given(data=st.data())
-@few
-def test_any_weights_in_a_pth_file_load_or_are_refused(folders, data):
+@pytest.mark.parametrize("kind", SPOILT_WEIGHTS)
+@pytest.mark.parametrize("name", ["output.weight", "layers.1.attention.wk.weight", "another name"])
+def test_any_weight_in_a_pth_file_loads_or_is_refused(folders, kind, name):
     folder, files = folders["meta"]
     weights = meta_weights(OURS)
-    for name in data.draw(st.lists(st.sampled_from(sorted(weights)), min_size=1, max_size=2, unique=True)):
-        kind = data.draw(st.sampled_from(["drop", "rename", *SPOILT_WEIGHTS]))
-        weight = weights.pop(name)
-        if kind == "rename":
-            weights[data.draw(st.text(max_size=5) | st.integers())] = weight
-        elif kind != "drop":
-            weights[name] = SPOILT_WEIGHTS[kind](weight)
+    weights[name] = SPOILT_WEIGHTS[kind](weights.pop(name, torch.ones(4, 4)))
     torch.save(weights, folder / "spoilt")
     load(folder, files, **{"consolidated.00.pth": (folder / "spoilt").read_bytes()})
 
