@@ -523,7 +523,7 @@ TABLE = {  # file: [(what provokes it, words that are read then, in this order; 
     "tools/classroom/isolate": [
         (lambda at: unable_to_start(at), "Python does not start, or cannot import torch. The program ended"),
         (lambda at: at.patch.setattr(sys, "prefix", "/") or isolate._interpreter(), "the folder of Python … elsewhere"),
-        (lambda at: at.patch.setattr(isolate, "PROCESSES", 0) or limited("input()"), "more than 0 processes or threads"),
+        (lambda at: at.patch.setattr(isolate, "PROCESSES", 0) or limited("input()"), "more than 0 processes"),
         (lambda at: limited("print('x' * 2 * 10**7)"), "It wrote more than 10 MB"),
         (lambda at: limited("1 / 0"), "The program failed"),
     ],

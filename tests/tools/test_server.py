@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from traitlets.config.loader import PyFileConfigLoader
 
 from tests.support.submissions import write
@@ -32,7 +31,8 @@ def load(tmp_path, monkeypatch):
         (tmp_path / "names.txt").write_text(names, encoding="utf-8")
         settings = {"STUDENTS": f"{tmp_path}/names.txt", "STATE": f"{tmp_path}/state", "SPAWNER": "simple"} | settings
         for name, value in settings.items():
-            monkeypatch.setenv(f"CLASS_{name}", value)
+            if value:
+                monkeypatch.setenv(f"CLASS_{name}", value)
         monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/node" if node else None)
         return PyFileConfigLoader(str(HUB / "jupyterhub_config.py")).load_config()
 
@@ -204,25 +204,20 @@ def test_every_homes_notebooks_are_gathered_and_nothing_is_overwritten(tmp_path,
         collect.main([str(to)])
 
 
-# ------------------------------------------------------------------------------------------- Kubernetes
+# ------------------------------------------------------------------------------------------- paths and sizes
 
 
-def test_one_machine_and_kubernetes_agree(load):
-    config, chart = load(), yaml.safe_load((HUB / "values.yaml").read_text(encoding="utf-8"))
-    assert chart["singleuser"]["memory"]["limit"] == config.Spawner.mem_limit
-    assert chart["singleuser"]["defaultUrl"] == config.Spawner.default_url
-    assert chart["hub"]["config"]["JupyterHub"]["authenticator_class"] == config.JupyterHub.authenticator_class
-    notebook = config.Spawner.default_url.removeprefix("/lab/tree/llama-notebooks/")
-    assert (ROOT / notebook).is_file()
-
-
-def test_the_image_and_the_set_up_find_the_course():
-    text = (HUB / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
-    sources = [name for line in re.findall(r"^COPY (.*)$", text, re.M) for name in line.split()[:-1]]
-    assert [name for name in sources if not (ROOT / name).exists()] == []
-    assert {"helpers", "checks", "pyproject.toml"} <= set(sources)
+def test_the_set_up_and_the_first_page_find_the_course(load):
     above = re.findall(r"\.\.(?:/\.\.)*", (HUB / "Makefile").read_text(encoding="utf-8"))
     assert {(HUB / place).resolve() for place in above} == {ROOT}
+    assert (ROOT / load().Spawner.default_url.removeprefix("/lab/tree/llama-notebooks/")).is_file()
+
+
+def test_the_hubs_secrets_and_the_homes_lie_outside_the_checkout(load, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    secret = Path(load(STATE="").JupyterHub.cookie_secret_file)
+    assert secret == tmp_path / "home" / ".llama-hub" / "cookie_secret"
+    assert f"| `CLASS_STATE` | `~/{secret.parent.name}` |" in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_limit_is_above_what_every_notebook_needs(load):
