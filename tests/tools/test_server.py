@@ -29,7 +29,8 @@ def load(tmp_path, monkeypatch):
         (tmp_path / "names.txt").write_text(names, encoding="utf-8")
         settings = {"STUDENTS": f"{tmp_path}/names.txt", "STATE": f"{tmp_path}/state", "SPAWNER": "simple"} | settings
         for name, value in settings.items():
-            monkeypatch.setenv(f"CLASS_{name}", value)
+            if value:
+                monkeypatch.setenv(f"CLASS_{name}", value)
         monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/node" if node else None)
         return PyFileConfigLoader(str(HUB / "jupyterhub_config.py")).load_config()
 
@@ -150,3 +151,10 @@ def test_every_homes_notebooks_are_gathered_and_nothing_is_overwritten(tmp_path,
         "ada/02_rope-Copy1.ipynb": "02_rope-Copy1.ipynb",
     }
     assert (to / "ada" / "02_rope.ipynb").stat().st_mtime == 1e9
+
+
+def test_the_hubs_secrets_and_the_homes_lie_outside_the_checkout(load, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    secret = Path(load(STATE="").JupyterHub.cookie_secret_file)
+    assert secret == tmp_path / "home" / ".llama-hub" / "cookie_secret"
+    assert f"| `CLASS_STATE` | `~/{secret.parent.name}` |" in PAGE.read_text(encoding="utf-8")

@@ -212,7 +212,7 @@ def _too_much(family: dict[int, list[bytes]], walls: Walls | None) -> str:
         return f"It needed more than {MEMORY / 2**30:g} GiB of memory."
     if walls and len(family) > 1:
         with contextlib.suppress(OSError):  # it may end at this moment
-            disk = os.statvfs(f"/proc/{list(family)[1]}/root/tmp")
+            disk = os.statvfs(os.path.join("/proc", str(list(family)[1]), "root", "tmp"))
             if disk.f_files - disk.f_ffree > FILES:
                 return f"It made more than {FILES:,} files."
     with contextlib.suppress(OSError), open("/proc/meminfo") as file:

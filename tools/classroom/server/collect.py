@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", default=[""], help="such as 01 02 (default: all)")
     chosen = parser.parse_args(arguments)
     names_file = Path(os.environ.get("CLASS_STUDENTS", HERE / "students.txt"))
-    state = Path(os.environ.get("CLASS_STATE", HERE / ".hub"))
+    state = Path(os.environ.get("CLASS_STATE", Path.home() / ".llama-hub"))
     if not names_file.is_file():
         sys.exit(f"collect: {names_file} is missing. Point CLASS_STUDENTS to the file with the names, as for the hub.")
     stems = [path.stem for path in notebooks_of(ROOT / "notebooks") if path.stem.startswith(tuple(chosen.only))]

@@ -4,7 +4,7 @@ Settings come from the environment, each with a default that starts at once:
 
     CLASS_HOST      address to listen on (127.0.0.1; a public one needs TLS in front of it)
     CLASS_PORT      port to listen on (8000)
-    CLASS_STATE     folder of the hub's own files and, without systemd, of the students' homes (.hub beside this file)
+    CLASS_STATE     folder of the hub's own files and, without systemd, of the students' homes (~/.llama-hub)
     CLASS_STUDENTS  file with one student's name per line (students.txt beside this file)
     CLASS_TEACHERS  names of the teachers, separated by commas; they see everybody's server
     CLASS_COURSE    git address of the course that is copied for each student (this checkout)
@@ -19,7 +19,7 @@ from pathlib import Path
 
 here = Path(__file__).resolve().parent
 course = here.parents[2]
-state = Path(os.environ.get("CLASS_STATE", here / ".hub")).resolve()
+state = Path(os.environ.get("CLASS_STATE", Path.home() / ".llama-hub")).resolve()
 state.mkdir(parents=True, exist_ok=True)
 memory = os.environ.get("CLASS_MEMORY", "3G")
 is_root = os.geteuid() == 0
