@@ -4,7 +4,7 @@ import inspect
 import json
 import re
 
-from tests.support.answers import WRONG, right_answer_to
+from tests.support.answers import right_answer_to
 from tests.support.course import ROOT
 from tools.classroom import hand_out
 
@@ -25,8 +25,11 @@ def source_of(program, name):
 
 
 NORM_RIGHT = {name: source_of(right_answer_to(exercise), name) for name, exercise in EXERCISES.items()}
-WRONG_NORM = source_of(WRONG["rms_norm"]["eps_outside"][0], "my_rms_norm")
-WRONG_HINT = WRONG["rms_norm"]["eps_outside"][1]
+WRONG_NORM = """def my_rms_norm(x, weight, eps):
+    rms = torch.sqrt(torch.mean(x.float() ** 2, dim=-1, keepdim=True))
+    return ((x.float() / (rms + eps)) * weight).to(x.dtype)
+"""
+WRONG_HINT = "inside the root"
 
 
 def handed_out(stem=NORM):

@@ -157,4 +157,3 @@ def test_the_hubs_secrets_and_the_homes_lie_outside_the_checkout(load, monkeypat
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     secret = Path(load(STATE="").JupyterHub.cookie_secret_file)
     assert secret == tmp_path / "home" / ".llama-hub" / "cookie_secret"
-    assert f"| `CLASS_STATE` | `~/{secret.parent.name}` |" in PAGE.read_text(encoding="utf-8")
