@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
 
 # A few cases, the same on every run. `COURSE_FUZZ=nightly` draws many more, and new ones every night.
 NIGHTLY = os.environ.get("COURSE_FUZZ") == "nightly"
@@ -58,11 +57,3 @@ def at_most(kilobytes):
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is in use
     yield
     assert memory("VmHWM") - before < kilobytes
-
-
-HUGE = st.sampled_from([10**6, 2**24, 10**12, 2**31, 2**63 - 1, 2**63, 10**30, 10**400, -(2**63), -(10**400)])
-SCALARS = (
-    st.none() | st.booleans() | st.integers(-3, 70) | HUGE | st.floats() | st.text(max_size=6) | st.just("4")
-    | st.sampled_from([5e-324, 1e-300, 1e308, -0.0, 1.0, 2.0, 0.5])
-)  # fmt: skip
-JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3))
