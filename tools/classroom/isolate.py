@@ -232,7 +232,8 @@ class _Program:
 
     def __init__(self, process: subprocess.Popen, walls: Walls | None):
         self.process, self.walls, self.written = process, walls, queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def _read(self):
         size = 0
@@ -291,9 +292,11 @@ class _Program:
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        self.reader.join(5)
+        if not self.reader.is_alive():  # without walls, somebody who left the group may still hold the pipe
+            self.process.stdout.close()
 
 
 def _environment(home: str, passed_on: dict[str, str]) -> dict[str, str]:
@@ -345,7 +348,7 @@ def run_limited(argv: list[str], given: bytes, seconds: float, walls: Walls | No
         if len(written) >= OUTPUT:
             raise Died(f"It wrote more than {OUTPUT / 1e6:g} MB.")
         with contextlib.suppress(subprocess.TimeoutExpired):
-            if program.process.wait(5) == 0:
+            if program.process.wait(30) == 0:
                 return written
         raise Died("The program failed.")
 
