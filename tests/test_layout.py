@@ -81,6 +81,11 @@ def test_rooms_import_downwards_only():
             assert packages_of(path) & ROOMS.keys() <= below, path
     for path in ROOMS["tools"]:
         assert not packages_of(path) & {"tests", "benchmarks"}, path
+        if "classroom" not in path.parts:  # a class needs notebooks, not the reverse; a website hands out
+            assert not {name for name in imports_of(path) if "classroom" in name} - HANDS_OUT, path
+
+
+HANDS_OUT = {"tools.classroom.hand_out", "tools.classroom.hand_out.student"}
 
 
 def test_only_tests_and_benchmarks_import_the_referee():
@@ -103,14 +108,10 @@ def test_no_test_imports_another_test():
 def test_one_word_names_a_notebook_its_explorer_its_checks_and_their_answers():
     stems = {path.stem[3:] for path in (ROOT / "notebooks").glob("*.ipynb")} - {"start_here"}
     for folder in ("helpers/explorers", "checks", "tests/support/answers"):
-        files = {path.stem for path in (ROOT / folder).glob("*.py")} - {
-            "__init__",
-            "base",
-            "judge",
-            "register",
-            "parts",
-        }
-        assert files - {"my_llama"} == stems, f"{folder} has one file per notebook"
+        files = {path.stem for path in (ROOT / folder).glob("*.py")}
+        assert files - {"__init__", "base", "judge", "register", "parts", "notebook", "my_llama"} == stems, (
+            f"{folder} has one file per notebook"
+        )
 
 
 def code_lines(path):
@@ -226,7 +227,7 @@ def test_a_machine_path_is_recognised(text, found):
 
 def test_no_file_names_a_machine_path_an_old_place_or_a_merge_leftover():
     """Old places are named where a notebook of an older version is recognised, and there only."""
-    knows_old = {"helpers/__init__.py", "tools/classroom/submissions.py", "tests/test_layout.py", "CHANGELOG.md"}
+    knows_old = {"helpers/__init__.py", "tools/classroom/handed_in.py", "tests/test_layout.py", "CHANGELOG.md"}
     for name in tracked_files():
         assert not name.endswith((".orig", ".rej", ".bak", "~")), name
         try:
