@@ -43,9 +43,9 @@ constraints: $(DEV) ## write constraints.txt: the versions that are installed he
 notebooks: $(DEV) ## execute again the notebooks that changed (ARGS="04_gqa": this one; ARGS=--all; ARGS=--help)
 	$(BIN)/python -m tools.notebooks $(ARGS)
 
-student: $(LEARN) ## write a folder to hand out, without solutions (FOLDER=../handout)
+student: $(LEARN) ## write a folder to hand out, without solutions (FOLDER=../handout ARGS="--only 01 02")
 	@test -n "$(FOLDER)" || { echo "Say where: make student FOLDER=../handout"; exit 2; }
-	$(BIN)/python -m tools.classroom.hand_out student "$(FOLDER)"
+	$(BIN)/python -m tools.classroom.hand_out student "$(FOLDER)" $(ARGS)
 
 reset: $(LEARN) ## a fresh copy of a notebook; yours is kept (NOTEBOOK=notebooks/02_rope.ipynb)
 	@test -n "$(NOTEBOOK)" || { echo "Say which: make reset NOTEBOOK=notebooks/02_rope.ipynb"; exit 2; }

@@ -4,23 +4,19 @@
     parts.rms_norm(x, weight, eps)                   # the learner's, or the course's
     parts.llama(weights, config, tokens)             # the course's wiring of these parts
 
-`my_parts` reads the notebooks as files. Of each it takes the cells tagged "exercise", and of these the imports,
-definitions and assignments; nothing else is run. A function is the learner's part if its check passes. It may use what
-the other exercises of its notebook define.
+`my_parts` reads the notebooks as files, as the grader does (checks/notebook.py): of each it runs the functions of its
+exercises and what these need, nothing else. A function is the learner's part if its check passes.
 """
 
 import ast
-import json
 import linecache
-import math
-import re
 from pathlib import Path
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from checks.gqa import check_attention_head, check_cache_write, check_causal_visible, check_repeat_kv
+from checks.notebook import read_cells, read_notebook
 from checks.rmsnorm import check_rms_norm
 from checks.rope import check_apply_rope_halves, check_llama3_scaling, check_rope_angles, llama3_scaling
 from checks.swiglu import check_swiglu
@@ -66,7 +62,13 @@ class Parts:
     def __repr__(self):
         own = [name for name in COURSE if name not in self.missing]
         lines = [f"{len(own)} of {len(COURSE)} parts are yours" + (": " if own else ".") + ", ".join(own)]
-        return "\n".join(lines + [f"{name} is the course's: {why}" for name, why in self.missing.items()])
+        named = {}
+        for name, why in self.missing.items():
+            named.setdefault(why if why.startswith(NOWHERE) else name, (why, []))[1].append(name)
+        for why, names in named.values():
+            are = f"{names[0]} is" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} are"
+            lines.append(f"{are} the course's: {why}")
+        return "\n".join(lines)
 
     # The wiring. Each step is a method, so that the check of notebook 05 can replace one by a slip.
 
@@ -154,50 +156,59 @@ def my_parts(folder: str | Path = ".") -> Parts:
 
     A notebook may have any name. One that cannot be read costs its own parts only, and is named.
     """
-    own, missing, cells, broken = {}, {}, [], []
+    own, missing, notebooks, broken = {}, {}, {}, []
     for path in sorted(Path(folder).glob("*.ipynb")):
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))["cells"]
-            found = ["".join(cell["source"]) for cell in found if "exercise" in cell["metadata"].get("tags", [])]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            notebooks[path.name] = read_notebook(path.read_bytes())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             broken.append(path.name)
-        else:
-            cells += [(path.name, source, found) for source in found]
+    nowhere = NOWHERE + (f" {' and '.join(broken)} cannot be read." if broken else "")
     for check in CHECKS:
         name, reasons = check.exercise.name, []
-        for file, source, others in cells:
-            if called := re.search(rf"^{check.__name__}\((\w+)", source, re.M):
-                function, why = _define(source, called[1], file, others)
-                if function:
-                    result = check(function)
-                    if result:
-                        own[name] = function
-                        break
-                    why = f"its exercise in {file} does not pass. {result.message.splitlines()[0]}"
-                    why = f"its exercise in {file} {NOT_DONE}" if result.status == "todo" else why
+        asked = ANSWERS.get(name, (f"my_{name}",))
+        for one, file in ((one, file) for one in asked for file in notebooks):
+            function, why = _define(notebooks[file], one, file)
+            if function:
+                result = check(function)
+                if result:
+                    own[name] = function
+                    break
+                why = f"its exercise in {file} does not pass. {result.message.splitlines()[0]}"
+                if result.status == "todo":
+                    why = _fault(notebooks[file], one, file) or f"its exercise in {file} {NOT_DONE}"
+            if why:
                 reasons.append(why)
         else:
-            nowhere = "no notebook here has its exercise"
-            nowhere += f", and {' and '.join(broken)} cannot be read" if broken else ""
-            reasons = reasons or [nowhere + "."]
-            missing[name] = min(reasons, key=lambda why: why.endswith(NOT_DONE))  # of two exercises for one part
+            missing[name] = min(reasons or [nowhere], key=lambda why: why.endswith(NOT_DONE))  # better one that tried
     return Parts(own, missing)
 
 
+ANSWERS = {"rms_norm": ("my_rms_norm", "mended_norm")}  # the others have one exercise each, and its name: my_swiglu
 NOT_DONE = "is not done yet."
-KEPT = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef | ast.Assign
+NOWHERE = (
+    "no notebook in this folder has the exercise. Put your notebooks 01 to 04 beside this one (in Colab upload them: "
+    "folder icon at the left), then run this cell again."
+)
+LENT = read_cells(["import math\nimport torch\nfrom torch import nn\nfrom torch.nn import functional as F"]).statements
 
 
-def _define(source, name, file, others):
-    """The function that an exercise's cell defines, and why there is none."""
-    names = {"torch": torch, "nn": nn, "F": F, "math": math}
-    for place, cell in enumerate([*(other for other in others if other != source), source]):  # its own last
-        where = f"<{name} in {file}, {place}>"
-        linecache.cache[where] = len(cell), None, cell.splitlines(keepends=True), where  # so that errors show the line
-        try:
-            kept = [node for node in ast.parse(cell).body if isinstance(node, KEPT)]
-            exec(compile(ast.Module(kept, []), where, "exec"), names)
-        except (Exception, SystemExit) as error:
-            if cell is source:
-                return None, f"its cell in {file} does not run ({type(error).__name__}: {str(error)[:80]})."
-    return names.get(name), f"its cell in {file} does not define {name}."
+def _define(notebook, name, file):
+    """The function of a notebook that has this name, or why it cannot be used; neither if it is not there."""
+    nodes = notebook.needs(name, LENT)
+    if not nodes:
+        return None, _fault(notebook, name, file)
+    where = f"<{name} in {file}>"
+    text = "\n".join(notebook.cells)
+    linecache.cache[where] = len(text), None, text.splitlines(keepends=True), where  # so that errors show the line
+    names = {"__name__": "__main__"}
+    try:
+        exec(compile(ast.Module(nodes, []), where, "exec"), names)
+        return names[name], ""
+    except (Exception, SystemExit) as error:
+        return None, f"its cell in {file} does not run ({type(error).__name__}: {str(error)[:80]})."
+
+
+def _fault(notebook, name, file):
+    """A sentence if a cell that defines the function is not Python."""
+    fault = notebook.fault_of(name)
+    return f"its cell in {file} does not run. {fault}" if fault else ""

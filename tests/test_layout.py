@@ -85,6 +85,9 @@ def test_rooms_import_downwards_only():
             assert packages_of(path) & ROOMS.keys() <= below, path
     for path in ROOMS["tools"]:
         assert not packages_of(path) & {"tests", "benchmarks"}, path
+        if "classroom" not in path.parts:  # a class needs notebooks, not the reverse; a website hands out
+            hands_out = {"tools.classroom.hand_out", "tools.classroom.hand_out.student"}
+            assert not {name for name in imports_of(path) if "classroom" in name} - hands_out, path
     for path in [*ROOMS["helpers"], *ROOMS["checks"], *ROOMS["tools"]]:
         assert "transformers" not in packages_of(path), path
 

@@ -36,11 +36,11 @@ from nbformat.v4 import new_output
 from PIL import Image, ImageChops
 from traitlets.config import Config
 
-from tools.classroom.hand_out import ROOT, committed, notebooks_of, write_beside
-from tools.classroom.submissions import read_statements
+from checks.notebook import read_cells
+from tools.course import ROOT, committed, notebooks_of, write_beside
 
 NOTEBOOKS = ROOT / "notebooks"
-KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "claim"}
+KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "claim", "points"}
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 INVISIBLE = 8  # of 255: how far a colour of a picture may move
 VEIL = new_output("display_data")  # JupyterLab shows a folded output's first line; that of this empty one is empty
@@ -84,8 +84,8 @@ def outputs_hash(notebook) -> str:
 
 def helpers_hash(notebook) -> str:
     """Fingerprint of every file of helpers/ and checks/ that a notebook imports, directly or through another one."""
-    statements, _ = read_statements([cell.source for cell in notebook.cells if cell.cell_type == "code"])
-    todo, texts = [one.node for one in statements], {}
+    own = read_cells([cell.source for cell in notebook.cells if cell.cell_type == "code"])
+    todo, texts = [one.node for one in own.statements], {}
     while todo:
         for node in ast.walk(todo.pop()):
             if isinstance(node, ast.Import | ast.ImportFrom):
@@ -263,7 +263,7 @@ def execute(path: Path, fresh: bool = False) -> float:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Execute or clean the notebooks that were named, or those that changed."""
     parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="run these, changed or not, such as 06_train (default: what changed)")
     parser.add_argument("--all", action="store_true", help="run all of them, changed or not")

@@ -28,8 +28,8 @@ def done(stem):
     return notebook
 
 
-def exercise(source):
-    return {"cells": [code_cell(source) | {"metadata": {"tags": ["exercise"]}}]}
+def notebook(*cells):
+    return {"cells": [code_cell(source) for source in cells]}
 
 
 def test_nothing_done_gives_the_courses_parts():
@@ -47,46 +47,60 @@ def test_solved_exercises_are_the_learners_parts_whatever_the_notebooks_are_call
     assert not any(getattr(parts, name) is COURSE[name] for name in COURSE)
 
 
+NORM = "def my_rms_norm(x, weight, eps):\n    "
 WHY = {  # a cell, and why its function is not used
-    "def my_norm(x, weight, eps):\n    return x\ncheck_rms_norm(my_norm)": "lesson.ipynb does not pass. Case ",
-    "def my_norm(x, weight, eps):\n    return helper(x)\ncheck_rms_norm(my_norm)": "NameError",
-    "def my_norm(x, weight, eps):\n    while True: pass\ncheck_rms_norm(my_norm)": "no answer after",
-    "def my_norm(x, weight, eps)\n    return x\ncheck_rms_norm(my_norm)": "does not run (SyntaxError",
-    "import no_such_thing\ncheck_rms_norm(my_norm)": "does not run (ModuleNotFoundError",
-    "check_rms_norm(my_norm)": "does not define my_norm",
-    "1 / 0\ncheck_swiglu(my_swiglu)": "no notebook here has its exercise.",
+    f"{NORM}return x": "lesson.ipynb does not pass. Case ",
+    f"{NORM}while True: pass": "no answer after",
+    "import no_such_thing\nmy_rms_norm = no_such_thing.norm": "does not run (ModuleNotFoundError",
+    f"my_rms_norm = exit()\n{NORM}return x": "does not run (SystemExit",
+    "1 / 0\ncheck_swiglu(my_swiglu)": "no notebook in this folder has the exercise. Put your notebooks 01 to 04",
 }
 
 
 @pytest.mark.parametrize("source", WHY)
 def test_what_is_not_right_is_the_courses_and_said_in_one_sentence(source, tmp_path):
-    write(tmp_path / "lesson.ipynb", exercise(source))
+    write(tmp_path / "lesson.ipynb", notebook(source))
     parts = my_parts(tmp_path)
     assert WHY[source] in parts.missing["rms_norm"]
     assert len(parts.missing) == 9
-    assert len(repr(parts).splitlines()) == 10
+
+
+def test_a_folder_without_the_notebooks_is_told_the_remedy_once(tmp_path):
+    """As on Colab, where only notebook 05 was uploaded."""
+    write(tmp_path / "05_full_model.ipynb", notebook("from checks import my_parts\nmy_parts()"))
+    said = repr(my_parts(tmp_path)).splitlines()
+    assert said[0] == "0 of 9 parts are yours."
+    assert len(said) == 2
+    assert "rms_norm, rope_angles, " in said[1]
+    assert "in Colab upload them" in said[1]
 
 
 def test_a_part_may_use_another_exercise_and_an_error_shows_its_line(tmp_path):
-    helper = exercise("def half(x):\n    return x / 2\ncheck_silu(half)")
+    helper = "import math\n\n\ndef half(x):\n    return x / 2"
     swiglu = "def my_swiglu(x, a, b, c):\n    return (torch.nn.functional.silu(2 * half(x @ a.T)) * (x @ b.T)) @ c.T\n"
-    norm = "def my_norm(x, weight, eps):\n    return x @ weight[0]\n\n\ncheck_rms_norm(my_norm)"
-    cells = exercise(swiglu + "check_swiglu(my_swiglu)")["cells"] + exercise(norm)["cells"]
-    cells += exercise(norm.replace("    return x @ weight[0]", "    raise NotImplementedError"))["cells"]
-    write(tmp_path / "lesson.ipynb", {"cells": helper["cells"] + cells})
+    again = "def mended_norm(x, weight, eps):\n    raise NotImplementedError"
+    write(tmp_path / "lesson.ipynb", notebook(helper, swiglu, f"\n\n{NORM}return x @ weight[0]", again))
     parts = my_parts(tmp_path)
     assert repr(parts).startswith("1 of 9 parts are yours: swiglu")
     assert 'in the line "return x @ weight[0]"' in parts.missing["rms_norm"]  # not what a second exercise lacks
 
 
-def test_broken_files_and_cells_that_are_no_exercise_cost_nothing(tmp_path):
+def test_of_two_exercises_and_two_files_one_right_answer_is_enough(tmp_path):
+    right = "import torch\n\ndef mended_norm(x, w, eps):\n"
+    right += "    return torch.rms_norm(x.float(), w.shape, w.float(), eps).to(x)"
+    write(tmp_path / "a.ipynb", notebook(f"{NORM}return x"))
+    write(tmp_path / "b.ipynb", notebook(f"{NORM}return x", right))
+    assert repr(my_parts(tmp_path)).startswith("1 of 9 parts are yours: rms_norm")
+
+
+def test_broken_files_and_cells_that_are_no_exercise_cost_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     write(tmp_path / "broken.ipynb", '{"cells": [')
-    danger = exercise("raise SystemExit\nopen('ran', 'w')\ncheck_rms_norm(my_norm)")
-    danger["cells"].append(code_cell("open('ran', 'w')\n" + "".join(done("01_rmsnorm")["cells"][1]["source"])))
-    write(tmp_path / "other.ipynb", danger)
+    write(tmp_path / "other.ipynb", notebook("open('ran', 'w')\nraise SystemExit", f"{NORM}return x\nopen('ran', 'w')"))
     parts = my_parts(tmp_path)
-    assert "broken.ipynb cannot be read" in repr(parts)
-    assert not (ROOT / "ran").exists()
+    assert "does not pass" in parts.missing["rms_norm"]
+    assert "broken.ipynb cannot be read" in parts.missing["swiglu"]
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.slow

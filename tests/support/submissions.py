@@ -6,7 +6,7 @@ import re
 
 from tests.support.answers import right_answer_to
 from tests.support.course import ROOT
-from tools.classroom import hand_out
+from tools.course import without_solutions
 
 COURSE = ROOT / "notebooks"
 NORM = "01_rmsnorm"
@@ -34,7 +34,7 @@ WRONG_HINT = "inside the root"
 
 def handed_out(stem=NORM):
     """A notebook of the course as students get it."""
-    return hand_out.without_solutions(json.loads((COURSE / f"{stem}.ipynb").read_text(encoding="utf-8")))
+    return without_solutions(json.loads((COURSE / f"{stem}.ipynb").read_text(encoding="utf-8")))
 
 
 def solved(answers, stem=NORM, extra=(), keep_setup=True):

@@ -12,6 +12,7 @@ import nbformat
 import pytest
 
 from tests.support.submissions import COURSE, write
+from tools import course
 from tools.classroom import hand_out
 
 # --------------------------------------------------------------------------------------- a folder to hand out
@@ -78,10 +79,21 @@ def test_a_full_folder_is_not_overwritten(tmp_path):
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
+def test_some_notebooks_are_handed_out_and_what_they_read_of_others_is_said(tmp_path, capsys):
+    hand_out.main(["student", str(tmp_path / "out"), "--only", "02", "05_full_model"])
+    assert [path.stem[:2] for path in sorted(tmp_path.glob("out/notebooks/*"))] == ["02", "05"]
+    assert "05 can use what learners wrote in 01, 03, 04" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="no notebook of the course begins with 98"):
+        hand_out.main(["student", str(tmp_path / "more"), "--only", "02", "98"])
+    assert not (tmp_path / "more").exists()
+    makefile = (COURSE.parent / "Makefile").read_text(encoding="utf-8")
+    assert 'hand_out student "$(FOLDER)" $(ARGS)' in makefile
+
+
 def test_copies_of_a_notebook_are_not_the_course(tmp_path):
     for name in ("01_rmsnorm", "01_rmsnorm-Copy1", "01_rmsnorm_kept_2026-01-02_03-04-05", "essay"):
         (tmp_path / f"{name}.ipynb").touch()
-    assert [path.stem for path in hand_out.notebooks_of(tmp_path)] == ["01_rmsnorm"]
+    assert [path.stem for path in course.notebooks_of(tmp_path)] == ["01_rmsnorm"]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +141,7 @@ def test_reset_gives_a_fresh_copy_and_keeps_yours(learner, capsys):
 
 def test_resets_within_a_second_lose_nothing(learner, monkeypatch):
     stopped = Mock(**{"datetime.now.return_value.strftime.return_value": "2026-01-02_03-04-05"})
-    monkeypatch.setattr(hand_out, "datetime", stopped)
+    monkeypatch.setattr(course, "datetime", stopped)
     for work in ("first", "second", "third"):
         learner.write_text(work)
         hand_out.reset(learner)

@@ -1,14 +1,17 @@
 """What is asked, who handed in what, and what of a notebook is run: read from files, without running anything."""
 
+import ast
 import os
+import unicodedata
 import zipfile
 
 import nbformat
 import pytest
 
 import checks
+from checks import notebook
 from tests.support.submissions import COURSE, EXERCISES, NORM, code_cell, handed_out, write
-from tools.classroom import grade, handed_in, submissions
+from tools.classroom import handed_in, isolate, submissions
 
 
 def test_the_assignments_are_the_exercises_of_the_course():
@@ -28,50 +31,60 @@ def test_the_assignments_are_the_exercises_of_the_course():
 
 
 def test_every_exercise_that_is_handed_out_is_not_attempted_and_needs_no_kernel(tmp_path):
-    for stem, (assignments, statements) in submissions.read_course(COURSE).items():
+    for stem, (exercises, cells) in submissions.read_course(COURSE).items():
         path = tmp_path / f"{stem}.ipynb"
         write(path, handed_out(stem))
-        verdicts = grade.judge_submission([path], assignments, statements)
-        assert [verdict.args[0] for verdict in verdicts] == ["not attempted"] * len(assignments), stem
+        verdicts = submissions.judge_submission([path], exercises, cells, None)
+        assert [verdict.args[0] for verdict in verdicts] == ["not attempted"] * len(exercises), stem
+
+
+def judge(tmp_path, *cells):
+    """What is to be run for the first exercise of notebook 01, or the verdict."""
+    write(tmp_path / "a.ipynb", {"cells": [code_cell(source) for source in cells]})
+    found = submissions.judge_submission([tmp_path / "a.ipynb"], *submissions.read_course(COURSE, [NORM])[NORM], None)
+    return getattr(found[0], "args", found[0])
 
 
 def test_an_answer_that_imports_the_checks_from_their_old_place_is_read(tmp_path):
     answer = "from helpers.checks import check_rms_norm\n\ndef my_rms_norm(x, weight, eps):\n    return x"
-    write(tmp_path / "old.ipynb", {"cells": [code_cell(answer)]})
-    assignments, statements = submissions.read_course(COURSE, [NORM])[NORM]
-    code = grade.judge_submission([tmp_path / "old.ipynb"], assignments, statements)[0]
+    code = judge(tmp_path, answer)
     assert "def my_rms_norm" in code
     assert "helpers.checks" not in code
 
 
+def test_cells_full_of_magics_are_read_in_seconds_and_what_takes_longer_ends_in_a_sentence(tmp_path, monkeypatch):
+    cells = ["\n".join(["%time 1"] * 499)] * 100 + ["def my_rms_norm(x, weight, eps):\n    return x"]
+    assert "def my_rms_norm" in judge(tmp_path, *cells)
+    monkeypatch.setattr(submissions, "READER", ["-c", "while True: pass"])
+    monkeypatch.setattr(submissions, "READING", 0.5)
+    assert judge(tmp_path, *cells)[:2] == ("broken notebook", "It could not be read in 0.5 seconds.")
+    monkeypatch.setattr(submissions, "READER", ["-c", "import os; os._exit(1)"])
+    assert judge(tmp_path)[:2] == ("broken notebook", "It could not be read. The program failed.")
+
+
+def test_a_submission_is_read_inside_the_walls_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(notebook.ast, "parse", None)  # in this process nothing can be read
+    exercise = submissions.Assignment(NORM, "1", "my_rms_norm", "check_rms_norm", "", 0)
+    write(tmp_path / "a.ipynb", {"cells": [code_cell("my_rms_norm = 1")]})
+    found = submissions.judge_submission([tmp_path / "a.ipynb"], [exercise], [], isolate.find_walls())
+    assert found == ["my_rms_norm = 1"]
+
+
 def cut(*cells, course=()):
-    own, _ = submissions.read_statements(list(cells))
-    return submissions.code_for("f", own, submissions.read_statements(list(course))[0])
+    nodes = notebook.read_cells(list(cells)).needs("f", notebook.read_cells(list(course)).statements)
+    return "\n".join(map(ast.unparse, nodes))
 
 
-@pytest.mark.parametrize(
-    ("cells", "wanted"),
-    [
-        (["import os\nimport sys", "def f(x):\n    return os.sep"], "import os\ndef f(x):\n    return os.sep"),
-        (["x = slow()", "def f(x):\n    return x"], "def f(x):\n    return x"),  # its own x, not the notebook's
-        (["def f(): return g()\ndef g(): return 2"], "def f():\n    return g()\ndef g():\n    return 2"),
-        (["a = {}", "a['b'] = 1", "a.pop(2)", "f = lambda: a"], "a = {}\na['b'] = 1\na.pop(2)\nf = lambda: a"),
-        (["import m", "m.allclose = 1", "m.seed(0)", "f = lambda: m"], "import m\nf = lambda: m"),
-        (["%matplotlib inline\nn = 1", "!ls", "f = lambda: n"], "n = 1\nf = lambda: n"),
-        (["f = lambda: later", "later = 1"], "f = lambda: later"),  # not there yet when the exercise's cell is run
-        (["x = 1", "from __future__ import division\nf = x.y"], "from __future__ import division\nx = 1\nf = x.y"),
-        (["a = 1", "f = lambda: [a for a in range(3)]"], "f = lambda: [a for a in range(3)]"),
-        (["while True:\n    pass", "a = 1\nprint(a)", "f = lambda: a"], "a = 1\nf = lambda: a"),
-    ],
-)  # fmt: skip
-def test_a_function_gets_the_statements_it_needs_and_no_others(cells, wanted):
-    assert cut(*cells) == wanted
+def test_a_function_gets_the_statements_it_needs_and_no_others():
+    assert cut("x = slow()", "def f(x):\n    return x") == "def f(x):\n    return x"  # not the notebook's x
+    assert cut("a = {}", "a['b'] = 1", "a.pop(2)", "f = lambda: a") == "a = {}\na['b'] = 1\na.pop(2)\nf = lambda: a"
+    assert cut("import m", "m.allclose = 1", "m.seed(0)", "f = lambda: m") == "import m\nf = lambda: m"
+    assert cut("while True:\n    pass", "a = 1\nprint(a)", "f = lambda: a") == "a = 1\nf = lambda: a"
 
 
 def test_names_that_the_learner_lacks_come_from_the_course():
     assert cut("def f():\n    return F", course=["import F", "import G"]) == "import F\ndef f():\n    return F"
     assert cut("F = 2", "def f():\n    return F", course=["import F"]) == "F = 2\ndef f():\n    return F"
-    assert cut("x = 1") is None
 
 
 # ---------------------------------------------------------------------------------------------- who handed in what
@@ -191,7 +204,29 @@ def test_a_file_that_cannot_be_opened_is_told_apart_from_one_that_is_no_notebook
     def refuse(*args, **named):
         raise PermissionError(13, "Permission denied")
 
-    write(tmp_path / "a.ipynb", "{}")
-    monkeypatch.setattr(type(tmp_path), "read_text", refuse)
-    seen = grade.judge_submission([tmp_path / "a.ipynb"], [None], [])[0].args[1]
-    assert seen == "It cannot be opened (PermissionError: Permission denied)."
+    monkeypatch.setattr(type(tmp_path), "read_bytes", refuse)
+    assert judge(tmp_path)[1] == "It cannot be opened (PermissionError: Permission denied)."
+
+
+@pytest.mark.parametrize(("limit", "value", "words"), [
+    ("LARGEST_LIST", 1000, "(cannot be unpacked: its list of files has more than 1,000 bytes)"),
+    ("MOST_FILES", 99, "(the zips hold more than 99 files)"),
+])  # fmt: skip
+def test_a_zip_with_very_many_files_is_refused_before_they_are_listed_or_unpacked(
+    tmp_path, monkeypatch, limit, value, words
+):
+    make(tmp_path / "in", ["anna/02_rope.ipynb", *(f"ben.zip/{number}/02_rope.ipynb" for number in range(100))])
+    monkeypatch.setattr(handed_in, limit, value)
+    found = found_in(tmp_path / "in", tmp_path / "scratch")
+    assert found.students["ben"].unread == [f"ben.zip {words}"]
+    assert not list((tmp_path / "scratch").rglob("*.ipynb"))
+    assert list(found.students["anna"].files) == ["02_rope"]
+
+
+def test_names_that_differ_in_capitals_only_get_pages_that_are_two_files_everywhere(tmp_path):
+    names = ["Anna", "anna", "Ju\u0308rgen", "J\u00fcrgen", "anna (2)"]
+    make(tmp_path / "in", [f"{name}/02_rope.ipynb" for name in names])
+    found = found_in(tmp_path / "in", tmp_path / "scratch")
+    pages = {name: student.page for name, student in found.students.items()}
+    assert pages["Anna"] == "Anna.html"
+    assert len({unicodedata.normalize("NFC", page).casefold() for page in pages.values()}) == len(names)

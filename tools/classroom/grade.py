@@ -8,19 +8,16 @@ folder of their own (tools/classroom/report.py says what is in it). A second run
 and checks are as they were. Nothing in FOLDER is run in place or written to.
 
 What is run. Each exercise gets a fresh kernel, so that a broken one costs no other. The notebook is not run from top
-to bottom, which would take minutes and stop at the first broken cell, but cut: the last definition of the exercise's
-function, and every statement up to the end of its cell that binds a name it reads, and so on (imports, helper
-functions and constants in cells of their own; `table["a"] = 1` counts as part of `table`). Names that the learner's
-notebook does not bind are taken from the course's own, so that a deleted set-up cell costs nothing. All else is left
-out: other exercises, prints, experiments, magics, and the learner's checks, edited or not. Which check belongs to
-which function is read from the course's notebooks (cells tagged "exercise"), and the grader appends it.
+to bottom, which would take minutes and stop at the first broken cell, but cut, as checks/notebook.py says, which also
+lets `my_parts` use a learner's functions. Names that the learner's notebook does not bind are taken from the course's
+own, so that a deleted set-up cell costs nothing. Which check belongs to which function is read from the course's
+notebooks (tools/classroom/submissions.py), and the grader appends it. Reading happens inside the walls as well.
 
 What can be trusted. The check, and all of `checks` and `helpers`, is imported anew from the grader's own path after
 the learner's code ran. It answers through the kernel's reply, with a number drawn after that code ran: nothing that is
 printed counts, nor a check or a result that was replaced. But the function and the check live in one process, where a
 program written to deceive can read the expected answers or change torch. No grader that shares a process prevents
-this; read the code of a suspicious submission. A name that is bound through `exec`, `globals()` or a magic is not
-seen, and gives a NameError.
+this; read the code of a suspicious submission.
 
 Isolation. Students' programs run inside bubblewrap (tools/classroom/isolate.py says what that keeps from them). Where
 it does not work, nothing is run unless you add --no-isolation.
@@ -31,10 +28,8 @@ import ast
 import contextlib
 import hashlib
 import json
-import os
 import re
 import secrets
-import stat
 import sys
 import tempfile
 import time
@@ -42,11 +37,11 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tools.classroom.hand_out import ROOT, notebooks_of
-from tools.classroom.handed_in import LARGEST_FILE, find_submissions
-from tools.classroom.isolate import REMEDY, Died, TimeUp, Walls, find_walls, fresh_kernel, one_line, why_not_isolated
+from tools.classroom.handed_in import find_submissions
+from tools.classroom.isolate import REMEDY, Died, TimeUp, Walls, find_walls, fresh_kernel, why_not_isolated
 from tools.classroom.report import Results, Row
-from tools.classroom.submissions import Assignment, code_for, read_course, read_statements
+from tools.classroom.submissions import Assignment, Refused, judge_submission, read_course
+from tools.course import ROOT, notebooks_of, one_line
 
 OF_CHECK = {"passed": "passed", "failed": "not yet", "todo": "not attempted"}
 # Our packages are found by their path, whatever the learner's code did to the search path or to loaded modules.
@@ -66,68 +61,6 @@ def {name}(function):
     result = sys.modules["checks"].{check}(function, seconds={seconds})
     return json.dumps([{name!r}, result.status, result.message, result.hint])
 """
-
-
-class Refused(Exception):
-    """A verdict (status, seen, hint) that needs no kernel."""
-
-
-# ------------------------------------------------------------------------------------ what was handed in
-
-
-def read_cells(path: Path) -> list[str]:
-    """Sources of a notebook's code cells.
-
-    Raises:
-        Refused: if the file is a link, too large, not JSON, or not a notebook.
-    """
-    advice = "Open it in JupyterLab, clear its outputs, save it, hand it in again."
-    try:
-        found = os.lstat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise Refused("broken notebook", "It is a link, a folder or a device, not a file.", advice)
-        if found.st_size > LARGEST_FILE:
-            seen = f"It has {found.st_size:,} bytes, more than {LARGEST_FILE:,}."
-            raise Refused("broken notebook", seen, advice)
-        notebook = json.loads(path.read_text(encoding="utf-8"))
-        return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        what = "cannot be opened" if isinstance(error, OSError) else "is no notebook"
-        seen = f"It {what} ({type(error).__name__}: {one_line(getattr(error, 'strerror', None) or error, 150)})."
-        raise Refused("broken notebook", seen, advice) from error
-
-
-def judge_submission(files: list[Path], exercises: list[Assignment], course: list) -> list[str | Refused]:
-    """For each exercise of one notebook the code to run, or the verdict where nothing need be run.
-
-    Args:
-        files: what was handed in for it, oldest first: the last one counts.
-    """
-    try:
-        if not files:
-            raise Refused("missing notebook", "", "Hand it in under the name that it has in the course.")
-        sources = read_cells(files[-1])
-        own, faults = read_statements(sources)
-    except Refused as verdict:
-        return [verdict] * len(exercises)
-    return [_code_or_verdict(exercise, sources, own, faults, course) for exercise in exercises]
-
-
-def _code_or_verdict(exercise, sources, own, faults, course):
-    for cell, fault in faults.items():
-        if re.search(rf"\bdef {exercise.function}\b", sources[cell - 1]):
-            hint = "Mend the line and run the cell: a notebook that is handed in should run from top to bottom."
-            return Refused("does not run", f"Code cell {cell} is not Python: {fault}.", hint)
-    definitions = [one for one in own if exercise.function in one.binds]
-    if not definitions:
-        hint = (
-            f"The grader looks for {exercise.function}. Was the cell deleted or the function renamed, or is the "
-            "notebook of another course, or of an older version of this one?"
-        )
-        return Refused("no such function", f"No cell defines {exercise.function}.", hint)
-    if ast.dump(definitions[-1].node) == exercise.stub:
-        return Refused("not attempted", "", "")
-    return code_for(exercise.function, own, course)
 
 
 # ------------------------------------------------------------------------------------------- running it
@@ -212,14 +145,16 @@ def grade(arguments: argparse.Namespace, walls: Walls | None) -> None:
         rows, work, unchanged = [], [], 0
         settings = [version(), arguments.seconds, walls is not None]
         for name, student in found.students.items():
-            for notebook, (exercises, statements) in course.items():
+            for notebook, (exercises, cells) in course.items():
                 files = [file.path for file in student.counting(notebook)]
-                for exercise, code in zip(exercises, judge_submission(files, exercises, statements), strict=True):
-                    rows.append(Row(name, notebook, exercise.title, isolation="bubblewrap" if walls else "none"))
+                for exercise, code in zip(exercises, judge_submission(files, exercises, cells, walls), strict=True):
+                    rows.append(Row(name, notebook, exercise.title, worth=exercise.points))
+                    rows[-1].isolation = "bubblewrap" if walls else "none"
                     if isinstance(code, Refused):
                         rows[-1].settle(*code.args)
                         continue
-                    key = hashlib.sha256(repr([name, exercise, code, *settings]).encode()).hexdigest()
+                    asked = [name, notebook, exercise.function, exercise.check]
+                    key = hashlib.sha256(repr([*asked, code, *settings]).encode()).hexdigest()
                     if results.recall(key, rows[-1]):
                         unchanged += 1
                     else:
@@ -259,7 +194,7 @@ def tell(found, notebooks: list[str], only: list[str] | None) -> None:
 
 
 def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line, checked before anything runs."""
+    """The command's arguments, checked before anything runs."""
     parser = argparse.ArgumentParser(prog="python -m tools.classroom.grade", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the submissions: a folder, or a zip of it")
     parser.add_argument("--to", type=Path, help="folder of the results (default: FOLDER_graded, beside FOLDER)")
@@ -283,7 +218,7 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Grade the folder that the command names, if students' programs can be isolated or need not be."""
     chosen = read_arguments(arguments)
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show stops nothing

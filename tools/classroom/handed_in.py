@@ -14,21 +14,28 @@ and zips inside them. A notebook's copies ("02_rope (1)", "02_rope-1", "02_rope 
 one with the latest date counts. Nothing in the folder is written to or run.
 """
 
+import io
 import os
 import re
 import tempfile
 import time
+import unicodedata
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools.classroom.hand_out import COPIED, HANDOUT
-from tools.classroom.isolate import one_line
-from tools.classroom.submissions import OLD_NAMES
+from tools.course import one_line
 
 LARGEST_FILE = 50_000_000  # bytes of a notebook
 LARGEST_UNPACKED = 2**31  # bytes that all zips of a folder together may need
+LARGEST_LIST = 2**24  # bytes of the list of files at the end of a zip
+MOST_FILES = 300_000  # in all zips of a folder together
 DEEPEST = 3  # zips inside zips
+OLD_NAMES = {  # notebooks that the course had before: where their exercises are now
+    "06_train_and_generate": ("06_train", "07_generate"),
+    "07_scaling_out": ("09_scaling_out",),
+}
 AGAIN = r"(?:[ _-]*(?:\(\d+\)|copy ?\d*|\d{1,3}))*+"  # " (1)", "-1", " - Copy (2)", "-Copy1"
 ENDING = r"\.ipynb(?:\.txt|\.json)?"  # mail and some browsers add one
 OWNERS = (  # who, and the name that the file had
@@ -99,12 +106,23 @@ def hidden(name: str) -> bool:
     return name.startswith(".") or name in ("__MACOSX", "__pycache__") or name.endswith(".egg-info")
 
 
+class ZipFile(io.FileIO):
+    """A zip that was handed in. `zipfile` reads the list of its files at once, however long it says to be."""
+
+    def read(self, size=-1):
+        """The next bytes."""
+        if size > LARGEST_LIST:
+            raise ValueError(f"its list of files has more than {LARGEST_LIST:,} bytes")
+        return super().read(size)
+
+
 class Submissions:
     """The students of a folder of submissions, and the files that are nobody's."""
 
     def __init__(self, notebooks: list[str], scratch: Path):
         self.students, self.nobodys = {}, []
-        self._notebooks, self._scratch, self._left = notebooks, scratch, LARGEST_UNPACKED
+        self._notebooks, self._scratch, self._pages = notebooks, scratch, set()
+        self._bytes_left, self._files_left = LARGEST_UNPACKED, MOST_FILES
         self._pattern = name_pattern(notebooks)
 
     def read(self, folder: Path, shown: str = "") -> None:
@@ -116,7 +134,8 @@ class Submissions:
                 continue
             if entry.is_dir():
                 student = self._student(who or entry.name, entry.name)
-                student.unread += [f"{name} (a link)"] * entry.is_symlink()
+                if entry.is_symlink():
+                    student.unread.append(f"{name} (a link)")
                 self._read_folder(student, entry, name)
             elif who:
                 self._read_file(self._student(who, entry.name), entry, own, name)
@@ -144,8 +163,19 @@ class Submissions:
             self._read_folder(student, place, shown)
 
     def _student(self, who, name):
-        moodle = "_assignsubmission_" in name  # Moodle takes a page back that has this name
-        return self.students.setdefault(who, Student(f"{who}{'_assignsubmission_file_feedback' * moodle}.html"))
+        if who not in self.students:
+            page = f"{who}_assignsubmission_file_feedback" if "_assignsubmission_" in name else who  # as Moodle wants
+            self.students[who] = Student(self._new_page(page))
+        return self.students[who]
+
+    def _new_page(self, name):
+        """A name for a page. On macOS and Windows two names that differ in capitals only are one file."""
+        page, count = f"{name}.html", 1
+        while (key := unicodedata.normalize("NFC", page).casefold()) in self._pages:
+            count += 1
+            page = f"{name} ({count}).html"
+        self._pages.add(key)
+        return page
 
     def _read_folder(self, student, folder, shown):
         def unreadable(error):
@@ -182,16 +212,20 @@ class Submissions:
         if path.is_symlink():
             return place, [f"{shown} (a link)"]
         try:
-            with zipfile.ZipFile(path) as archive:
+            with ZipFile(path) as file, zipfile.ZipFile(file) as archive:
+                self._files_left -= len(archive.infolist())
+                if self._files_left < 0:
+                    return place, [f"{shown} (the zips hold more than {MOST_FILES:,} files)"]
                 for info in archive.infolist():
                     inside = Path(info.filename)
                     if info.is_dir() or any(map(hidden, inside.parts)):
                         continue
                     if not re.search(rf"(?:{ENDING}|\.zip)$", inside.name, re.I):
-                        unread += [f"{shown}/{inside}"] * (not _handed_out(inside))
+                        if not _handed_out(inside):
+                            unread.append(f"{shown}/{inside}")
                         continue
-                    self._left -= info.file_size
-                    if self._left < 0:
+                    self._bytes_left -= info.file_size
+                    if self._bytes_left < 0:
                         return place, [f"{shown} (the zips unpack to more than {LARGEST_UNPACKED:,} bytes)"]
                     made = archive.extract(info, place)
                     saved = time.mktime((*info.date_time, 0, 0, -1))

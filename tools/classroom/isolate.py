@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.classroom.hand_out import ROOT
+from tools.course import ROOT, one_line
 
 RESTRICTED = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")  # Ubuntu 24.04 and later
 REMEDY = """
@@ -68,11 +68,6 @@ class TimeUp(Exception):
 
 class Died(Exception):
     """The program has ended, or was ended; the text says what it took too much of, if it did."""
-
-
-def one_line(text, most: int = 300) -> str:
-    """A text of unknown origin as one short line of printable characters."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in str(text)[:2000]).split())[:most]
 
 
 # ------------------------------------------------------------------------------------------------ the walls

@@ -4,7 +4,7 @@
     grades.csv         a line per student, for a gradebook
     exercises.csv      a line per student and exercise: what the check saw, and its hint
     feedback/          a page per student, to be given back
-    .graded.json       the verdicts, so that the next run grades only what changed
+    .graded.json       what checks said, saved as soon as it is said: the next run grades only the rest
 
 A file of these that somebody has changed since is kept under a dated name; the folder is used only if it is new, empty
 or of an earlier run. All text of students is escaped: no page runs anything, no cell of a table is a formula.
@@ -12,20 +12,19 @@ or of an earlier run. All text of students is escaped: no page runs anything, no
 
 import csv
 import datetime
-import functools
 import hashlib
 import html
 import io
 import json
 import os
 import re
+import threading
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from tools.classroom.hand_out import ROOT, new_file, write_beside
-from tools.classroom.isolate import one_line
+from tools.course import new_file, one_line, write_beside
 
 STATUSES = {  # status: its sign, its colour, its meaning
     "passed": ("✓", "good", "The check passed."),
@@ -40,6 +39,7 @@ STATUSES = {  # status: its sign, its colour, its meaning
     "not graded": ("∅", "odd", "The grader itself failed or was stopped. This says nothing about the answer."),
 }
 FORMULA = re.compile(r'((?:^|[;\t\r\n])[\s"]*)(?=[=+\-@＝＋－＠])')  # where a spreadsheet may see a cell begin
+KEPT = ("passed", "not yet", "not attempted")  # what a check says; all else may be the machine's fault, and runs again
 MARKER = ".graded.json"
 LONGEST = 8  # mistakes on the page of the class
 PAGE = """<!DOCTYPE html>
@@ -84,6 +84,7 @@ class Row:
     hint: str = ""
     seconds: float = 0.0
     isolation: str = "none"
+    worth: int = 0  # points, if it passes
 
     def settle(self, status, seen, hint, seconds=0.0):
         """Write down a verdict."""
@@ -95,19 +96,12 @@ class Row:
         return self.notebook[:2], self.exercise.split(".")[0]
 
 
-@functools.cache
-def worth_a_point() -> set[tuple[str, str]]:
-    """Exercises that give a point, as in Row.number: those of the column "hand in" in docs/teaching.md, Assessment."""
-    plan = (ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d\d) \| exercises? ([\d, and]+) \|", plan, re.M)
-    return {(notebook, exercise) for notebook, named in rows for exercise in re.findall(r"\d+", named)}
-
-
 class Results:
     """The folder of the results."""
 
     def __init__(self, folder: Path):
         self.folder, self.verdicts, self._written = folder, {}, {}
+        self._one_writes = threading.Lock()
         marker = folder / MARKER
         if marker.exists():
             kept = json.loads(marker.read_text(encoding="utf-8"))
@@ -120,7 +114,8 @@ class Results:
             return "lies in a folder that is not there"
         if folder.exists() and not folder.is_dir():
             return "is there already, and no folder"
-        if folder.exists() and any(folder.iterdir()) and not (folder / MARKER).is_file():
+        others = [path for path in folder.iterdir() if path.suffix != ".part"] if folder.exists() else []  # of a kill
+        if others and not (folder / MARKER).is_file():
             return "holds other things than results"
         try:
             Results(folder)
@@ -135,9 +130,11 @@ class Results:
         return key in self.verdicts
 
     def remember(self, key: str, row: Row) -> None:
-        """Keep a verdict for later runs, unless it says nothing about the answer."""
-        if row.status != "not graded":
-            self.verdicts[key] = [row.status, row.seen, row.hint, row.seconds]
+        """Keep a verdict for later runs, if it is a check's: on disk, so that no end of the grader loses it."""
+        if row.status in KEPT:
+            with self._one_writes:
+                self.verdicts[key] = [row.status, row.seen, row.hint, row.seconds]
+                self._save()
 
     def write(self, rows: list[Row], found) -> None:
         """Write all pages and tables.
@@ -145,8 +142,8 @@ class Results:
         Args:
             found: what was handed in, as tools.classroom.handed_in.find_submissions gives it.
         """
-        (self.folder / "feedback").mkdir(parents=True, exist_ok=True)
         self._save()  # what is stopped from here on goes on in this folder
+        (self.folder / "feedback").mkdir(exist_ok=True)
         of = {name: [row for row in rows if row.student == name] for name in found.students}
         self._write("class.html", class_page(of, found))
         self._write("grades.csv", gradebook(of))
@@ -159,6 +156,7 @@ class Results:
         self._save()
 
     def _save(self):
+        self.folder.mkdir(exist_ok=True)
         kept = {"verdicts": self.verdicts, "written": self._written}
         write_beside(self.folder / MARKER, json.dumps(kept, indent=0))
 
@@ -182,7 +180,8 @@ def _digest(path):
 
 def table(lines: list) -> str:
     """Lines as CSV; no text is taken for a formula, by spreadsheets that cut at ; either."""
-    text = io.StringIO()
+    text = io.StringIO("\ufeff")  # tells Excel: UTF-8
+    text.seek(1)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([FORMULA.sub(r"\1'", str(cell)) for cell in line] for line in lines)
     return text.getvalue()
@@ -190,9 +189,9 @@ def table(lines: list) -> str:
 
 def counts(rows: list[Row]) -> tuple[int, int, int, int]:
     """(points, points that can be had, exercises passed, exercises)."""
-    paid = [row for row in rows if row.number in worth_a_point()]
-    points, passed = (sum(row.status == "passed" for row in some) for some in (paid, rows))
-    return points, len(paid), passed, len(rows)
+    passed = [row for row in rows if row.status == "passed"]
+    points, possible = (sum(row.worth for row in some) for some in (passed, rows))
+    return points, possible, len(passed), len(rows)
 
 
 def gradebook(of: dict[str, list[Row]]) -> str:
@@ -227,7 +226,7 @@ def class_page(of: dict[str, list[Row]], found) -> str:
         body.append(f'<th class="first" colspan="{span}" title="{plain(notebook)}">{plain(notebook[:2])}</th>')
     body.append(f"</tr><tr><th></th><th>of {possible}</th><th>of {exercises}</th>")
     for place, row in enumerate(columns):
-        sign = row.number[1] + "*" * (row.number in worth_a_point())
+        sign = row.number[1] + ("*" if row.worth else "")
         body.append(f'<th{_first(columns, place)} title="{plain(row.exercise)}">{sign}</th>')
     body.append('</tr></thead><tbody><tr><th scope="row">passed by</th><td></td><td></td>')
     for place in range(len(columns)):
@@ -245,7 +244,7 @@ def class_page(of: dict[str, list[Row]], found) -> str:
     body.append("</tr></tbody></table></div>")
     shown = {row.status for rows in of.values() for row in rows}
     legend = [f'<span class="{c}">{s}&nbsp;{name}</span>' for name, (s, c, _) in STATUSES.items() if name in shown]
-    body.append(f"<p>{' &ensp; '.join(legend)} &ensp; * gives a point (docs/teaching.md, Assessment)</p>")
+    body.append(f"<p>{' &ensp; '.join(legend)} &ensp; * gives points (docs/teaching.md, Assessment)</p>")
     unread = [f"{name}: {one}" for name, own in found.students.items() for one in own.unread] + found.nobodys
     if unread:
         body.append(f"<h2>Not understood, not graded: {len(unread)}</h2><ul>")
@@ -255,7 +254,8 @@ def class_page(of: dict[str, list[Row]], found) -> str:
 
 def _first(columns, place):
     """The mark of the first exercise of a notebook."""
-    return ' class="first"' * (not place or columns[place].notebook != columns[place - 1].notebook)
+    is_first = place == 0 or columns[place].notebook != columns[place - 1].notebook
+    return ' class="first"' if is_first else ""
 
 
 def how(row: Row) -> str:
@@ -294,7 +294,8 @@ def feedback(name: str, rows: list[Row], student) -> str:
     """A student's page."""
     points, possible, passed, exercises = counts(rows)
     body = [f"<h1>{plain(name)}</h1>", f"<p>{passed} of {exercises} exercises passed.</p>"]
-    body += [f"<p>{points} of {possible} points.</p>"] * bool(possible)
+    if possible:
+        body.append(f"<p>{points} of {possible} points.</p>")
     body.append(f"<p>Graded {how(rows[0])}.</p>")
     notebooks = list(dict.fromkeys(row.notebook for row in rows))
     body += [f"<p>{plain(said)}</p>" for said in student.remarks(notebooks)]
@@ -308,7 +309,8 @@ def feedback(name: str, rows: list[Row], student) -> str:
             body.append(f'<p class="{colour}">{sign} {row.status}</p>')
             lines = "\n".join(plain(line) for line in row.seen.split(" | "))  # numbers in lines of their own
             body.append(f'<p class="seen">{lines}</p>')
-            body += [f"<p>Hint: {plain(row.hint)}</p>"] * bool(row.hint)
+            if row.hint:
+                body.append(f"<p>Hint: {plain(row.hint)}</p>")
     if student.unread:
         body += ["<h2>Files that were not graded</h2>", "<ul>"]
         body += [f"<li>{plain(Path(one).name)}</li>" for one in student.unread] + ["</ul>"]

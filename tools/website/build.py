@@ -27,7 +27,7 @@ from PIL import Image, ImageOps
 from helpers.model import count_parameters
 from helpers.text import TINY_LLAMA, load_tokenizer, reference_text, train_val_split
 from helpers.train import TINY
-from tools.classroom.hand_out import notebooks_of
+from tools.course import notebooks_of
 from tools.notebooks import VEIL
 from tools.website.downloads import links_of, make_downloads
 from tools.website.frames import check_settings, make_frames

@@ -15,9 +15,8 @@ import stat
 import sys
 from pathlib import Path
 
-from tools.classroom.hand_out import ROOT, notebooks_of
 from tools.classroom.handed_in import LARGEST_FILE, name_pattern
-from tools.classroom.isolate import one_line
+from tools.course import ROOT, notebooks_of, one_line
 
 HERE = Path(__file__).parent
 
@@ -84,18 +83,19 @@ def gather(home: Path, folder: Path, notebooks: list[str]) -> tuple[int, int]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Gather from every student of the hub's list, and say what was found."""
     parser = argparse.ArgumentParser(prog="collect", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="where to; it may hold what was gathered before")
-    parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", default=[""], help="such as 01 02 (default: all)")
+    parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", default=[], help="such as 01 02 (default: all)")
     chosen = parser.parse_args(arguments)
     names_file = Path(os.environ.get("CLASS_STUDENTS", HERE / "students.txt"))
     state = Path(os.environ.get("CLASS_STATE", Path.home() / ".llama-hub"))
     if not names_file.is_file():
         sys.exit(f"collect: {names_file} is missing. Point CLASS_STUDENTS to the file with the names, as for the hub.")
-    stems = [path.stem for path in notebooks_of(ROOT / "notebooks") if path.stem.startswith(tuple(chosen.only))]
-    if not stems:
-        sys.exit(f"collect: no notebook of the course begins with {' or '.join(chosen.only)}; such a name is 02_rope.")
+    try:
+        stems = [path.stem for path in notebooks_of(ROOT / "notebooks", chosen.only)]
+    except ValueError as error:
+        sys.exit(f"collect: {error}")
     names = sorted({line.strip().lower() for line in names_file.read_text(encoding="utf-8").splitlines()} - {""})
     found = new = 0
     for name in names:

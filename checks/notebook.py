@@ -1,0 +1,233 @@
+"""The one reader of notebooks: it takes a learner's function out of a notebook, with what the function needs.
+
+A notebook is read, not run, and not from top to bottom: of its code cells come the last definition of the function,
+and every statement up to the end of that cell that binds a name it reads, and so on: imports, helper functions,
+constants, in whatever cell they stand (`table["a"] = 1` counts as part of `table`). Names that the notebook does not
+bind may be taken from the course's own. All else is left out: other exercises, prints, experiments, magics, and the
+learner's checks, edited or not. A name that is bound by a magic, by `exec` or through `globals()` is not seen.
+
+`my_parts` reads the learner's notebooks with this file, `make notebooks` the course's. The grader runs the file as a
+program inside its walls, since a notebook may be made to keep a reader busy for ever: it needs no other file of ours.
+"""
+
+import ast
+import json
+import re
+import symtable
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+LARGEST_CELL = 200_000  # characters of a cell that is read
+RUN_THEIR_CELL = ("time", "capture", "prun")  # magics of a cell that is run as it stands; %%timeit keeps no names
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement at the top of a cell, and the names it is about."""
+
+    cell: int  # counted from 1 among code cells
+    node: ast.stmt  # its line counts from the first line of the first code cell
+    binds: frozenset  # "*" where it cannot be said
+    reads: frozenset  # names of the notebook, also inside functions
+    touches: frozenset  # whose attribute or entry is set, or whose method is called
+
+    def is_import(self) -> bool:
+        """Whether it binds modules and their names, which are not followed further."""
+        return isinstance(self.node, ast.Import | ast.ImportFrom)
+
+
+@dataclass
+class Notebook:
+    """The statements of a notebook's code cells."""
+
+    cells: list[str]
+    statements: list[Statement] = field(default_factory=list)
+    faults: dict[int, str] = field(default_factory=dict)  # what is wrong with a cell that is not Python
+
+    def definition(self, function: str) -> Statement | None:
+        """The last statement that binds a function."""
+        return next((one for one in reversed(self.statements) if function in one.binds), None)
+
+    def fault_of(self, function: str) -> str:
+        """Why a cell that defines a function cannot be read, in words; empty if there is none."""
+        for cell, fault in self.faults.items():
+            if re.search(rf"^[ \t]*(?:(?:async )?def {function}\b|{function}\s*=)", self.cells[cell - 1], re.M):
+                return f"Code cell {cell} is not Python: {fault}."
+        return ""
+
+    def needs(self, function: str, course: list[Statement]) -> list[ast.stmt] | None:
+        """The statements that a function needs, in order; None if no cell defines it.
+
+        Args:
+            course: statements for names that the notebook does not bind.
+        """
+        home = self.definition(function)
+        if not home:
+            return None
+        own = [one for one in self.statements if one.cell <= home.cell]
+        chosen, seen, todo = set(), set(), {function, "*"}
+        while todo:
+            name = todo.pop()
+            seen.add(name)
+            for first, pool in enumerate((course, own)):
+                if name != "*" and first == 0 and any(name in one.binds for one in own):
+                    continue  # the learner's own goes before the course's
+                found = [(first, place) for place, one in enumerate(pool) if name in one.binds]
+                if found and not any(pool[place].is_import() for _, place in found):
+                    found += [(first, place) for place, one in enumerate(pool) if name in one.touches]
+                chosen.update(found)
+                todo |= {read for _, place in found for read in pool[place].reads} - seen
+        nodes = [(course, own)[first][place].node for first, place in sorted(chosen)]
+        return sorted(nodes, key=lambda node: getattr(node, "module", "") != "__future__")  # these must stand first
+
+
+def read_notebook(data: bytes) -> Notebook:
+    """A notebook of any format, as it is stored.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError or RecursionError: if it is no notebook.
+    """
+    stored = json.loads(data.decode("utf-8-sig"))
+    cells = stored["worksheets"][0]["cells"] if "worksheets" in stored else stored["cells"]  # before format 4
+    sources = [cell["source"] if "source" in cell else cell["input"] for cell in cells if cell["cell_type"] == "code"]
+    return read_cells(["".join(source) for source in sources])
+
+
+def read_cells(cells: list[str]) -> Notebook:
+    """The notebook that these code cells make."""
+    notebook, first = Notebook([re.sub(r"\r\n?", "\n", cell) for cell in cells]), 0
+    for number, source in enumerate(notebook.cells, start=1):
+        try:
+            notebook.statements += _statements(number, source, first)
+        except Exception as error:  # whatever a cell does to ast or symtable
+            notebook.faults[number] = f"{type(error).__name__}: {str(error)[:150]}"
+        first += source.count("\n") + 1
+    return notebook
+
+
+def _statements(cell, source, first):
+    """The statements of a cell; `first` is the number of lines above it."""
+    if len(source) > LARGEST_CELL:
+        raise ValueError(f"it has {len(source):,} characters, more than {LARGEST_CELL:,}: split it")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as an invalid escape: not the reader's business
+        try:
+            body = ast.parse(source).body
+        except SyntaxError:  # perhaps a magic
+            body = ast.parse(without_magics(source)).body
+        return [_statement(cell, node, first) for node in body]
+
+
+def _statement(cell, node, first):
+    table = symtable.symtable(ast.unparse(node), "cell", "exec")
+    binds = {name.get_name() for name in table.get_symbols() if name.is_assigned() or name.is_imported()}
+    if isinstance(node, ast.Delete):
+        binds = set()
+    reads = {name.get_name() for name in table.get_symbols() if name.is_referenced()}
+    inner = table.get_children()
+    while inner:
+        table = inner.pop()
+        reads |= {name.get_name() for name in table.get_symbols() if name.is_global()}
+        inner += table.get_children()
+    if isinstance(node, ast.ImportFrom) and (node.module == "__future__" or node.names[0].name == "*"):
+        binds = {"*"}
+    touches = frozenset(_touched(node))
+    return Statement(cell, ast.increment_lineno(node, first), frozenset(binds), frozenset(reads), touches)
+
+
+def _touched(node):
+    """Names in `name.x = ...`, `name[i] = ...`, `del name[i]` and `name.method(...)` as a statement of its own."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return  # touches when it is called
+    for one in (one for one in ast.walk(node) if isinstance(one, ast.stmt)):  # also inside for, if, with
+        parts = getattr(one, "targets", None) or [getattr(one, "target", None) or getattr(one, "value", None)]
+        for part in parts:
+            inside = part
+            while isinstance(inside, ast.Attribute | ast.Subscript | ast.Call):
+                inside = inside.func if isinstance(inside, ast.Call) else inside.value
+            if isinstance(inside, ast.Name) and inside is not part:
+                yield inside.id
+
+
+# ------------------------------------------------------------------------------------------------ IPython's magics
+
+PIECE = re.compile(  # of Python: a text, a comment, a bracket, the end of a line; every place fits one of them
+    r"""'{3}(?:\\.|[^\\])*?(?:'{3}|\Z)|"{3}(?:\\.|[^\\])*?(?:"{3}|\Z)|'(?:\\.|[^'\\\n])*'?|"(?:\\.|[^"\\\n])*"?"""
+    r"""|\#[^\n]*|\\\n|[\[({]|[\])}]|\n|[^'"\#\\\[({\])}\n]+|.""",
+    re.S,
+)
+MAGIC = re.compile(  # a line: "%time f()", "!ls", "?f", "f?" or "x = !ls"
+    r"([ \t]*)(?:(\w[\w., \t]*=[ \t]*)(?=[%!]\w)|(?=[%!?]|[\w.%]+\?\??[ \t]*(?:\n|\Z)))(?:[^\n]*\\\n)*[^\n]*"
+)
+
+
+def without_magics(source: str) -> str:
+    """A cell's Python, line for line: `pass` or `None` in the place of magics, shell commands and questions.
+
+    It reads every letter once. IPython's own way reads the cell again for each magic.
+    """
+    if whole := re.match(r"\s*%%(\w+)[^\n]*", source):
+        if whole[1] not in RUN_THEIR_CELL:
+            return ""  # of another language, or run elsewhere
+        source = "\n" * whole[0].count("\n") + source[whole.end() :]
+    if indent := re.match(r"(?:[ \t]*\n)*([ \t]+)\S", source):  # of the whole cell
+        source = re.sub(rf"^{indent[1]}", "", source, flags=re.M)
+    return "".join(_plain_lines(source))
+
+
+def _plain_lines(source) -> Iterator[str]:
+    place, depth, starts = 0, 0, True
+    while place < len(source):
+        magic = MAGIC.match(source, place) if starts and not depth else None
+        if magic:
+            yield magic[1] + (f"{magic[2]}None" if magic[2] else "pass") + "\n" * magic[0].count("\n")
+            place, starts = magic.end(), False
+            continue
+        piece = PIECE.match(source, place)[0]
+        depth = max(0, depth + (piece in "([{") - (piece in ")]}"))
+        place, starts = place + len(piece), piece == "\n"
+        yield piece
+
+
+# ---------------------------------------------------------------------------------------- as the grader's program
+
+
+def answers(data: bytes, asked: list[tuple[str, str]], course: list[str]) -> list[list[str]]:
+    """For each exercise [status, what was seen, its code]; the status is "" if the code is to be run.
+
+    Args:
+        data: the notebook.
+        asked: function of each exercise, and its stub as `ast.dump` writes it.
+        course: code cells that the learner may build on.
+    """
+    try:
+        notebook = read_notebook(data)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        seen = f"It is no notebook ({type(error).__name__}: {str(error)[:150]})."
+        return [["broken notebook", seen, ""] for _ in asked]
+    stubs = {function for function, _ in asked}
+    lent = [one for one in read_cells(course).statements if not one.binds & stubs]
+    return [_answer(notebook, function, stub, lent) for function, stub in asked]
+
+
+def _answer(notebook, function, stub, lent):
+    found = notebook.definition(function)
+    is_stub = found is not None and ast.dump(found.node) == stub
+    if not found or is_stub:
+        fault = notebook.fault_of(function)
+        if fault:
+            return ["does not run", fault, ""]
+        return ["not attempted", "", ""] if is_stub else ["no such function", f"No cell defines {function}.", ""]
+    return ["", "", "\n".join(map(ast.unparse, notebook.needs(function, lent)))]
+
+
+def main() -> None:
+    """Read a line of JSON, [asked, course], then a notebook; write the answers."""
+    question, _, data = sys.stdin.buffer.read().partition(b"\n")
+    print(json.dumps(answers(data, *json.loads(question))))
+
+
+if __name__ == "__main__":
+    main()

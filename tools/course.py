@@ -1,0 +1,112 @@
+"""What all tools share: where the course is, its notebooks, and writing that a stop cannot spoil."""
+
+import datetime
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SAID = "; solutions are at the end"  # in the notebooks' text, and not true of the folder that is handed out
+
+
+def one_line(text, most: int = 300) -> str:
+    """A text of unknown origin as one short line of printable characters."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in str(text)[:2000]).split())[:most]
+
+
+def notebooks_of(folder: Path, only: Sequence[str] = ()) -> list[Path]:
+    """The course's notebooks in a folder; no copies that JupyterLab or `reset` made.
+
+    Args:
+        only: names, or how names begin, such as "01"; empty for all.
+
+    Raises:
+        ValueError: if no notebook begins with one of them.
+    """
+    there = sorted(path for path in folder.glob("*.ipynb") if re.fullmatch(r"\d\d_[a-z_]+", path.stem))
+    for name in only:
+        if not any(path.stem.startswith(name) for path in there):
+            raise ValueError(f"no notebook of the course begins with {name}; such a name is 02_rope, or 02.")
+    return [path for path in there if path.stem.startswith(tuple(only) or "")]
+
+
+def without_solutions(notebook: dict) -> dict:
+    """A copy of a notebook (as JSON) without its section "Solutions", outputs and counts; all else as it was.
+
+    Raises:
+        ValueError: if there are exercises but no heading "## Solutions", so that nothing is handed out by mistake.
+    """
+    notebook, kept, inside, found = json.loads(json.dumps(notebook)), [], False, False
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        heading = re.match(r"##? +(.*)", source) if cell["cell_type"] == "markdown" else None
+        if heading:
+            inside = heading[1].strip() == "Solutions"
+            found = found or inside
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+            cell["metadata"].pop("jupyter", None)  # nothing is left to fold
+        if SAID in source:
+            cell["source"] = source.replace(SAID, "").splitlines(keepends=True)
+        if not inside:
+            kept.append(cell)
+    if not found and any("exercise" in cell["metadata"].get("tags", []) for cell in kept):
+        raise ValueError('a notebook has exercises but no heading "## Solutions": put it before the first solution.')
+    notebook["cells"] = kept
+    for name in ("source_hash", "helpers_hash", "outputs_hash"):  # of the notebook with solutions and outputs
+        notebook["metadata"].pop(name, None)
+    return notebook
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def write_beside(path: Path, text: str) -> None:
+    """Write a text file so that a stop at any moment leaves the old file or the new one, never half of one."""
+    beside = path.with_name(f".{os.getpid()}.part")
+    try:
+        with open(beside, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def new_file(path):
+    """An empty file beside `path` with a dated name that nothing had before, also twice in the same second."""
+    when = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for count in range(1, 1000):
+        kept = path.with_name(f"{path.stem}_kept_{when}{f'_{count}' if count > 1 else ''}{path.suffix}")
+        try:
+            kept.touch(exist_ok=False)
+            return kept
+        except FileExistsError:
+            continue
+    raise FileExistsError(f"{kept} and 998 more of that second are taken: wait a second.")
+
+
+def committed(path: Path) -> bytes:
+    """A file as git has it in the last commit.
+
+    Raises:
+        ValueError: if git is missing, the file is not in a checkout, or the last commit has no such file.
+    """
+    advice = "Copy it from where you got the course."
+    try:
+        command = ["git", "cat-file", "blob", f"HEAD:./{path.name}"]
+        done = subprocess.run(command, cwd=path.parent, capture_output=True, check=False)
+    except FileNotFoundError as error:
+        what = "git is not installed" if path.parent.is_dir() else f"there is no folder {path.parent}"
+        raise ValueError(f"{what}: no fresh copy of {path.name} can be had. {advice}") from error
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise ValueError(f"git has no fresh copy of {path}: {said[-1] if said else 'it gives no reason'}. {advice}")
+    return done.stdout
