@@ -240,6 +240,13 @@ def test_whatever_a_program_takes_too_much_of_it_is_ended_with_all_that_it_start
         run_limited(["-c", program], b"", 20, walls)
 
 
+@linux
+def test_the_machines_own_disk_is_not_taken_for_the_programs_while_walls_rise(walls, monkeypatch):
+    monkeypatch.setattr(isolate, "LOOK", 0.001)
+    for _ in range(20):
+        assert run_limited(["-c", "print(1)"], b"", 60, walls) == b"1\n"
+
+
 def test_the_disk_of_a_program_has_a_size_and_its_own_end(walls):
     fill = "for name in range(9): open(str(name), 'wb').write(bytes(2**25))"
     with pytest.raises(Died, match="failed"):

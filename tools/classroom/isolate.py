@@ -208,7 +208,8 @@ def _too_much(family: dict[int, list[bytes]], walls: Walls | None) -> str:
     if walls and len(family) > 1:
         with contextlib.suppress(OSError):  # it may end at this moment
             disk = os.statvfs(os.path.join("/proc", str(list(family)[1]), "root", "tmp"))
-            if disk.f_files - disk.f_ffree > FILES:
+            ours = disk.f_blocks * disk.f_frsize == DISK  # until the walls stand it is the machine's
+            if ours and disk.f_files - disk.f_ffree > FILES:
                 return f"It made more than {FILES:,} files."
     with contextlib.suppress(OSError), open("/proc/meminfo") as file:
         left = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable")) * 1024
