@@ -152,7 +152,8 @@ class Deck:
         code = cell.source.strip()
         printed = "\n".join(_printed(output) for output in cell.outputs).strip("\n").splitlines()
         if asked and not pictures and code.count("\n") < CODE_LINES:
-            printed = printed[:OUTPUT_LINES] + ["…"] * (len(printed) > OUTPUT_LINES)
+            if len(printed) > OUTPUT_LINES:
+                printed = [*printed[:OUTPUT_LINES], "…"]
             size = f'style="font-size: {_code_size([*code.splitlines(), *printed])}px"'
             colored = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
             result = html.escape("\n".join(printed))
