@@ -91,18 +91,12 @@ def test_a_seed_repeats_a_text_and_leaves_the_global_random_state_alone(model, t
 
 
 def test_a_row_repeats_its_stop_token_until_all_rows_have_stopped(model, tokens):
-    row_0, row_1 = generate(model, tokens, 10)[:, 16:].tolist()
-    stop = next(token for token in row_0[:9] if token not in row_1)  # row 0 stops before the end, row 1 does not
-    kept = row_0[: row_0.index(stop) + 1]
-    stopped = generate(model, tokens, 10, stop=stop)[:, 16:]
-    assert stopped.tolist() == [kept + [stop] * (10 - len(kept)), row_1]
-
-
-def test_generation_ends_when_every_row_has_stopped(model, tokens):
-    free = generate(model, tokens, 10)[:, 16:]
-    stops = {free[0, 2].item(), free[1, 4].item()}
-    first = [min(i for i, token in enumerate(row) if token in stops) for row in free.tolist()]
-    assert generate(model, tokens, 10, stop=stops).shape == (2, 16 + max(first) + 1)
+    free = generate(model, tokens, 10)[:, 16:].tolist()
+    stops = {free[0][2], free[1][6]}
+    first = [min(i for i, token in enumerate(row) if token in stops) for row in free]
+    assert first[0] != first[1]
+    expected = [row[:at] + [row[at]] * (max(first) + 1 - at) for row, at in zip(free, first, strict=True)]
+    assert generate(model, tokens, 10, stop=stops)[:, 16:].tolist() == expected
 
 
 @pytest.mark.parametrize("stop", [0, 63])

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.device_mesh import DeviceMesh
 
 from helpers.checkpoint import load_checkpoint, save_checkpoint
-from helpers.parallel import load_parallel, parallel_plan
+from helpers.parallel import load_parallel
 from helpers.parallel.__main__ import main
 from helpers.text import TINY_LLAMA
 from tests.support.files import edit_json
@@ -180,8 +180,3 @@ def test_outside_the_launcher_the_command_says_how_to_start_it(monkeypatch, caps
     with pytest.raises(SystemExit):
         main()
     assert "torch.distributed.run --nproc-per-node 2" in capsys.readouterr().err
-
-
-def test_every_matrix_is_in_the_plan_and_no_norm(model):
-    planned = {f"{name}.weight" for name in parallel_plan(TINY)}
-    assert planned == {name for name, weight in model.named_parameters() if weight.ndim == 2}

@@ -3,7 +3,7 @@
 `assert_same_as_transformers` is the one comparison of whole models. Every wrong model of wrong_models.py must fail it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ from helpers.model import (
     rope_angles,
     rope_inv_freq,
 )
-from tests.support.models import TINY, TINY_CONFIGS, TOLERANCE, assert_agree, draw_tokens, make_model
+from tests.support.models import TINY, TINY_CONFIGS, TOLERANCE, assert_agree, draw_tokens, in_chunks, make_model
 from tests.support.wrong_models import WRONG_MODELS, wrong_model
 
 pytestmark = pytest.mark.parity
@@ -90,7 +90,7 @@ def assert_same_as_transformers(case: Case):
     expected = theirs(
         input_ids=tokens, attention_mask=None if case.n_pad is None else real.long(), use_cache=False
     ).logits.float()
-    logits = _in_chunks(ours, tokens, case.chunks, n_pad) if case.chunks else ours(tokens, n_pad=n_pad)
+    logits = in_chunks(ours, tokens, case.chunks, n_pad) if case.chunks else ours(tokens, n_pad=n_pad)
     assert_agree(logits[real], expected[real], case.tolerance)  # the logits at padding mean nothing
     if case.chunks or case.dtype != torch.float32:
         return
@@ -125,17 +125,6 @@ def _pair(case):
     assert (built._attn_implementation, built.rms_norm_eps, built.head_dim, built.num_key_value_heads) == sizes
     assert (theirs.lm_head.weight is theirs.model.embed_tokens.weight) == case.config.tie_embeddings
     return ours, theirs, draw_tokens(1 if case.n_tokens > 100 else 2, case.n_tokens, case.config)
-
-
-def _in_chunks(model, tokens, chunks, n_pad=None):
-    """Logits of all tokens, read into a cache in chunks of these lengths."""
-    assert sum(chunks) == tokens.shape[1]
-    cache = model.new_cache(tokens.shape[0], tokens.shape[1])
-    logits = []
-    for chunk in tokens.split(chunks, dim=1):
-        logits.append(model(chunk, cache, n_pad=n_pad))
-        n_pad = None
-    return torch.cat(logits, dim=1)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -211,12 +200,6 @@ def test_turning_speeds_and_angles_equal_transformers(name):
     cos, sin = theirs(torch.zeros(1), positions[None])
     torch.testing.assert_close(torch.cat((angles.cos(), angles.cos()), dim=-1), cos[0], rtol=0, atol=0)
     torch.testing.assert_close(torch.cat((angles.sin(), angles.sin()), dim=-1), sin[0], rtol=0, atol=0)
-
-
-def test_ntk_scaling_is_written_to_a_config_as_the_base_it_stands_for():
-    scaled = replace(TINY, rope_scaling={"type": "ntk", "factor": 4.0})
-    theirs = LlamaRotaryEmbedding(transformers.LlamaConfig(**config_to_hugging_face(scaled)))
-    assert_agree(rope_inv_freq(8, TINY.rope_theta, scaled.rope_scaling), theirs.inv_freq)
 
 
 @pytest.mark.parametrize("n_tokens", [1, 5, 16])
