@@ -42,7 +42,6 @@ both = pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 
 def their_model(rope="default", theta=10_000.0, **changes):
     config = TheirConfig(**SIZES | {"rope_parameters": ROPES[rope] | {"rope_theta": theta}} | changes)
-    assert config.rope_parameters["rope_theta"] == theta
     return enlarge(LlamaForCausalLM(config)).eval()
 
 
@@ -235,7 +234,11 @@ def meta_folder(folder, model, n_shards=1, embeddings_cut=0, drop=(), **params):
 @pytest.mark.parametrize("embeddings_cut", [0, 1], ids=["vocabulary cut (Llama 3)", "width cut (Llama 2)"])
 def test_meta_folder_gives_equal_logits(tmp_path, n_shards, embeddings_cut):
     model = our_model()
-    assert_same_logits(load_checkpoint(meta_folder(tmp_path / "meta", model, n_shards, embeddings_cut)), model)
+    folder = meta_folder(tmp_path / "meta", model, n_shards, embeddings_cut)
+    assert_same_logits(load_checkpoint(folder), model)
+    (folder / f"consolidated.{n_shards - 1:02d}.pth").unlink()
+    with pytest.raises((ValueError, FileNotFoundError), match=r"do not fit|no .*\.pth"):
+        load_checkpoint(folder)
 
 
 SCALED = {"use_scaled_rope": True, "rope_theta": 500.0}
@@ -262,9 +265,6 @@ def test_meta_params_reach_the_model(tmp_path, monkeypatch, params, ours):
         ours = ours | {"rope_scaling": {"type": "llama3", **LLAMA3, **ours["rope_scaling"]}}
     model = our_model(**ours)
     assert_same_logits(load_checkpoint(meta_folder(tmp_path / "meta", model, **params)), model)
-    if model.config.hidden_dim == OURS.hidden_dim:  # and without the setting they would differ
-        with pytest.raises(AssertionError, match="not close"):
-            assert_same_logits(our_model(), model)
 
 
 @pytest.mark.parametrize("drop", [(), ("output.weight",)], ids=["head given", "head absent"])
@@ -328,21 +328,6 @@ def test_all_weights_that_do_not_fit_are_in_one_error(saved):
         "not finite: final_norm.weight holds NaN or infinity",
     ):
         assert words in str(caught.value)
-
-
-def test_a_tied_head_that_differs_by_nan_alone_is_not_finite():
-    """Of one that differs otherwise test_errors.py reads what is said."""
-    model = our_model(tie_embeddings=True)
-    model.tok_embeddings.weight.data[3, 4] = float("nan")
-    with pytest.raises(ValueError, match=r"not finite: tok_embeddings\.weight"):
-        model_from_weights(model.config, model.state_dict())
-
-
-def test_missing_meta_shard_leaves_shapes_that_do_not_fit(tmp_path):
-    folder = meta_folder(tmp_path / "meta", our_model(), n_shards=2)
-    (folder / "consolidated.01.pth").unlink()
-    with pytest.raises(ValueError, match="do not fit"):
-        load_checkpoint(folder)
 
 
 @pytest.mark.parametrize("content", [[torch.ones(2)], torch.ones(2), {3: torch.ones(2)}, {}], ids=str)

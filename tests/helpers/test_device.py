@@ -21,26 +21,20 @@ from helpers.plots import to_numpy
 from helpers.text import TINY_LLAMA, bits_per_byte, load_tokenizer
 from tests.support.models import TINY, draw_tokens, make_model
 
-
-@pytest.fixture
-def picked(monkeypatch):
-    """A function: which device is picked if COURSE_DEVICE has this value and these accelerators are present?"""
-
-    def picked(value, *present):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in present)
-        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in present)
-        monkeypatch.setenv("COURSE_DEVICE", value)
-        return pick_device().type
-
-    return picked
+PICKED = [  # COURSE_DEVICE, the accelerators that are there, and what is picked
+    ("", [], "cpu"), ("", ["cuda"], "cuda"), (" ", ["cuda", "mps"], "cuda"), ("", ["mps"], "mps"),
+    ("mps", ["cuda", "mps"], "mps"), (" CPU ", ["cuda"], "cpu"),
+]  # fmt: skip
 
 
-def test_the_accelerator_is_picked_when_there_is_one_unless_course_device_overrides(picked):
-    """An empty COURSE_DEVICE counts as none."""
-    assert picked("") == "cpu"
-    assert picked("", "cuda") == picked(" ", "cuda", "mps") == "cuda"
-    assert picked("", "mps") == picked("mps", "cuda", "mps") == "mps"
-    assert picked(" CPU ", "cuda") == "cpu"
+@pytest.mark.parametrize(("value", "present", "device"), PICKED)
+def test_the_accelerator_is_picked_when_there_is_one_unless_course_device_overrides(
+    value, present, device, monkeypatch
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in present)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in present)
+    monkeypatch.setenv("COURSE_DEVICE", value)
+    assert pick_device().type == device
 
 
 # ------------------------------------------------------------------------- where a model is, its inputs go

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from helpers.checkpoint import interleaved_to_halves
 from helpers.model import (
-    PRESETS,
     Llama,
     apply_rope,
     attention_weights,
@@ -74,14 +73,6 @@ def test_positions_of_a_padded_row_count_from_its_first_real_token(model):
     cos, _, visible = model.rotation_and_mask(9, n_pad=torch.tensor([4, 0]))
     assert torch.equal(cos[0, 0, 4:], model.rotation_and_mask(5)[0])
     assert visible.any(dim=-1).all()  # a padding token sees itself: no row of the softmax is empty
-
-
-def test_meta_device_makes_a_model_without_allocating_it():
-    with torch.device("meta"):
-        model = Llama(PRESETS["llama-3-8b"])
-    assert all(weight.is_meta for weight in model.parameters())
-    assert model.inv_freq.device.type == "cpu"  # computed, not loaded: it must hold numbers
-    assert model(torch.zeros(1, 4, dtype=torch.int64, device="meta")).shape == (1, 4, 128_256)
 
 
 def test_projections_that_write_to_the_residual_stream_start_smaller():

@@ -117,12 +117,6 @@ def _pair(case):
     missing, left_over = theirs.load_state_dict(weights_to_hugging_face(ours), strict=False)
     assert not left_over
     assert missing == (["lm_head.weight"] if case.config.tie_embeddings else [])
-
-    built = theirs.config  # transformers ignores settings that it does not know: look at what was built
-    rope = {"type": "default", "rope_theta": case.config.rope_theta} | (case.config.rope_scaling or {})
-    assert {"rope_type": rope.pop("type"), **rope}.items() <= built.rope_parameters.items()
-    sizes = (case.attention, case.config.norm_eps, case.config.head_dim, case.config.n_kv_heads)
-    assert (built._attn_implementation, built.rms_norm_eps, built.head_dim, built.num_key_value_heads) == sizes
     assert (theirs.lm_head.weight is theirs.model.embed_tokens.weight) == case.config.tie_embeddings
     return ours, theirs, draw_tokens(1 if case.n_tokens > 100 else 2, case.n_tokens, case.config)
 
@@ -143,41 +137,17 @@ def test_a_wrong_model_is_rejected(name):
 # --------------------------------------------------------------------------------------------- RMSNorm
 
 
-def _norms(dim, eps, dtype=torch.float32):
-    """Ours, torch.nn's and transformers' norm with one random gain."""
-    gain = torch.empty(dim).uniform_(0.5, 1.5).to(dtype)
-    norms = RMSNorm(dim, eps), torch.nn.RMSNorm(dim, eps), LlamaRMSNorm(dim, eps)
-    for norm in norms:
-        norm.weight.data = gain.clone()
-    return norms
-
-
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("eps", [1e-6, 1e-5, 0.1])
 @pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])
-def test_rms_norm_and_its_gradients_equal_torch_and_transformers(eps, size):
-    x = torch.randn(2, 5, 32) * size
-    direction = torch.randn_like(x)
-    results = []
-    for norm in _norms(32, eps):
-        leaf = x.clone().requires_grad_()
-        y = norm(leaf)
-        (y * direction).sum().backward()
-        results.append((y.detach(), leaf.grad, norm.weight.grad))
-    for reference in results[1:]:
-        for actual, expected in zip(results[0], reference, strict=True):
-            assert_agree(actual, expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_rms_norm_in_half_precision_equals_transformers_to_the_bit(dtype):
+def test_rms_norm_equals_transformers_to_the_bit(dtype, eps, size):
     """At size 300 too: its square, 90 000, is more than float16 can hold."""
-    ours, _, of_transformers = _norms(64, 1e-5, dtype)
-    for size in (1, 300):
-        x = (size * torch.randn(2, 5, 64)).to(dtype)
-        y = ours(x)
-        assert y.dtype == dtype
-        assert y.isfinite().all()
-        assert torch.equal(y, of_transformers(x))
+    ours, theirs = RMSNorm(64, eps).to(dtype), LlamaRMSNorm(64, eps).to(dtype)
+    theirs.weight.data.uniform_(0.5, 1.5)
+    ours.load_state_dict(theirs.state_dict())
+    x = (size * torch.randn(2, 5, 64)).to(dtype)
+    assert ours(x).isfinite().all()
+    assert torch.equal(ours(x), theirs(x))
 
 
 # ------------------------------------------------------------------------------------------------ RoPE
