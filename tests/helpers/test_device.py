@@ -37,9 +37,6 @@ def test_the_accelerator_is_picked_when_there_is_one_unless_course_device_overri
     assert pick_device().type == device
 
 
-# ------------------------------------------------------------------------- where a model is, its inputs go
-
-
 def test_the_whole_model_computes_where_its_weights_are():
     model, tokens = make_model().to("meta"), draw_tokens(2, 16).to("meta")
     padded = model.rotation_and_mask(16, n_pad=torch.tensor([0, 3]), device="meta")
@@ -96,13 +93,9 @@ def test_masks_are_made_where_their_positions_are():
         assert rule.is_meta
 
 
-# ------------------------------------------------------------------------------ seeds, waiting, full memory
-
-
 def test_the_same_seed_gives_the_same_draws():
     def draws(*seed):
         generator = set_seed(*seed)
-        assert generator.device.type == "cpu"
         return random.random(), torch.rand(3).tolist(), torch.rand(3, generator=generator).tolist()
 
     assert draws(3) == draws(3)
@@ -127,13 +120,6 @@ def test_a_full_memory_is_explained_once(error):
         raise error
     assert str(raised.value) == "out of memory: pass a smaller batch_size"
     assert raised.value.__cause__ is error
-
-
-@pytest.mark.parametrize("error", [RuntimeError("two devices"), ValueError("out of memory"), KeyboardInterrupt()])
-def test_other_errors_pass_unchanged(error):
-    with pytest.raises(type(error)) as raised, explain_out_of_memory("pass a smaller batch_size"):
-        raise error
-    assert (raised.value, raised.value.__cause__) == (error, None)
 
 
 def test_a_real_request_that_no_memory_holds():

@@ -121,12 +121,6 @@ def mesh(monkeypatch):
     dist.destroy_process_group()
 
 
-@pytest.fixture
-def folder(tmp_path):
-    save_checkpoint(make_model(TINY), tmp_path / "model")
-    return tmp_path / "model"
-
-
 def index_leads_out(folder):
     shutil.move(folder / "model.safetensors", folder.parent)
     names = load_file(folder.parent / "model.safetensors")
@@ -153,8 +147,10 @@ SPOILT = {  # what is done to the folder, and what both loaders say
 
 
 @pytest.mark.parametrize("spoil", SPOILT)
-def test_both_loaders_refuse_the_same(mesh, folder, spoil):
+def test_both_loaders_refuse_the_same(mesh, tmp_path, spoil):
     change, words = SPOILT[spoil]
+    folder = tmp_path / "model"
+    save_checkpoint(make_model(TINY), folder)
     change(folder)
     for load in (load_checkpoint, lambda folder: load_parallel(folder, mesh)):
         with pytest.raises(ValueError, match=words):

@@ -134,7 +134,7 @@ def test_a_wrong_model_is_rejected(name):
         assert_same_as_transformers(case)
 
 
-# --------------------------------------------------------------------------------------------- RMSNorm
+# ---------------------------------------------------------------------------------- each part on its own
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -150,17 +150,9 @@ def test_rms_norm_equals_transformers_to_the_bit(dtype, eps, size):
     assert torch.equal(ours(x), theirs(x))
 
 
-# ------------------------------------------------------------------------------------------------ RoPE
-
-
-def _scaled_configs():
-    configs = {name: TINY_CONFIGS[name] for name in ("gqa", "wide heads", "linear", "llama3", "llama3 short")}
-    return configs | {name: PRESETS[name] for name in ("llama-2-7b", "llama-3.1-405b", "llama-3.2-1b", "smollm2-135m")}
-
-
-@pytest.mark.parametrize("name", _scaled_configs())
+@pytest.mark.parametrize("name", [*TINY_CONFIGS, *PRESETS])
 def test_turning_speeds_and_angles_equal_transformers(name):
-    config = _scaled_configs()[name]
+    config = (TINY_CONFIGS | PRESETS)[name]
     theirs = LlamaRotaryEmbedding(transformers.LlamaConfig(**config_to_hugging_face(config)))
     inv_freq = rope_inv_freq(config.head_dim, config.rope_theta, config.rope_scaling)
     torch.testing.assert_close(inv_freq, theirs.inv_freq, rtol=1e-6, atol=0)
@@ -179,9 +171,6 @@ def test_interleaved_layout_is_multiplication_by_a_complex_number(n_tokens):
     numbers = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
     expected = torch.view_as_real(numbers * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
     assert_agree(apply_rope(x, angles.cos(), angles.sin(), layout="interleaved"), expected)
-
-
-# --------------------------------------------------------------------------- attention and feed-forward
 
 
 @pytest.mark.parametrize(("n_query", "n_key"), [(1, 1), (5, 5), (16, 16), (1, 9), (4, 9)])
