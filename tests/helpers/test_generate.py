@@ -26,9 +26,6 @@ def without_cache(model, prompt, max_new_tokens):
     return tokens
 
 
-# -------------------------------------------------------------------------------- which token is chosen
-
-
 @pytest.mark.parity
 @given(
     seed=st.integers(0, 999),
@@ -87,22 +84,13 @@ def test_a_seed_repeats_a_text_and_leaves_the_global_random_state_alone(model, t
     assert not torch.equal(second, first)
 
 
-# ------------------------------------------------------------------------------------------ where it stops
-
-
 def test_a_row_repeats_its_stop_token_until_all_rows_have_stopped(model, tokens):
-    row_0, row_1 = generate(model, tokens, 10)[:, 16:].tolist()
-    stop = next(token for token in row_0[:9] if token not in row_1)  # row 0 stops before the end, row 1 does not
-    kept = row_0[: row_0.index(stop) + 1]
-    stopped = generate(model, tokens, 10, stop=stop)[:, 16:]
-    assert stopped.tolist() == [kept + [stop] * (10 - len(kept)), row_1]
-
-
-def test_generation_ends_when_every_row_has_stopped(model, tokens):
-    free = generate(model, tokens, 10)[:, 16:]
-    stops = {free[0, 2].item(), free[1, 4].item()}
-    first = [min(i for i, token in enumerate(row) if token in stops) for row in free.tolist()]
-    assert generate(model, tokens, 10, stop=stops).shape == (2, 16 + max(first) + 1)
+    free = generate(model, tokens, 10)[:, 16:].tolist()
+    stops = {free[0][2], free[1][6]}
+    first = [min(i for i, token in enumerate(row) if token in stops) for row in free]
+    assert first[0] != first[1]
+    expected = [row[:at] + [row[at]] * (max(first) + 1 - at) for row, at in zip(free, first, strict=True)]
+    assert generate(model, tokens, 10, stop=stops)[:, 16:].tolist() == expected
 
 
 @pytest.mark.parametrize("stop", [0, 63])
@@ -132,9 +120,6 @@ def test_ragged_prompts_are_cut_after_their_own_stop_token(model):
         assert cut == prompt + (new[: new.index(stop) + 1] if stop in new else new)
 
 
-# --------------------------------------------------------------------------- batches, padding, streaming
-
-
 def test_ragged_prompts_equal_one_by_one_without_a_cache(model):
     prompts = [list(prompt) for prompt in PROMPTS]
     assert generate(model, prompts, 8) == [without_cache(model, prompt, 8) for prompt in PROMPTS]
@@ -150,16 +135,10 @@ def test_stream_equals_generate_even_if_its_tokens_are_changed(model, tokens, se
     assert torch.equal(torch.cat([tokens, torch.stack(new, dim=1)], dim=1), generate(model, tokens, 8, **settings))
 
 
-def test_stream_yields_before_it_reads_on(model, tokens):
-    """One forward pass per token, and the first token is there after one."""
-    calls = []
-    model.register_forward_pre_hook(lambda module, args: calls.append(args[0].shape[1]))
-    steps = stream(model, tokens, 4)
-    assert calls == []
-    next(steps)
-    assert calls == [16]
-    list(steps)
-    assert calls == [16, 1, 1, 1]
+def test_stream_yields_a_token_after_each_forward_pass(model, tokens):
+    read = []
+    model.register_forward_pre_hook(lambda module, args: read.append(args[0].shape[1]))
+    assert [read[:] for _ in stream(model, tokens, 4)] == [[16], [16, 1], [16, 1, 1], [16, 1, 1, 1]]
 
 
 def test_what_was_written_can_be_trained_on(model, tokens):

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.device_mesh import DeviceMesh
 
 from helpers.checkpoint import load_checkpoint, save_checkpoint
-from helpers.parallel import load_parallel, parallel_plan
+from helpers.parallel import load_parallel
 from helpers.parallel.__main__ import main
 from helpers.text import TINY_LLAMA
 from tests.support.files import edit_json
@@ -27,9 +27,9 @@ CONFIGS = {
 }
 
 
-def in_processes(n, *command, launch=("--standalone",)):
-    """Run a Python module or file in n processes on this machine."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", *launch, "--nproc-per-node", str(n)]
+def in_processes(*command):
+    """Run a Python module or file in two processes on this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=300, env=environment)
 
@@ -38,7 +38,7 @@ def in_processes(n, *command, launch=("--standalone",)):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_two_processes_equal_one(name, tmp_path):
     save_checkpoint(make_model(CONFIGS[name]), tmp_path / "model")
-    done = in_processes(2, "-m", "helpers.parallel.compare", str(tmp_path / "model"))
+    done = in_processes("-m", "helpers.parallel.compare", str(tmp_path / "model"))
     assert done.returncode == 0, done.stderr[-3000:]
     reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert [found["rank"] for found in reports] == [0, 1]
@@ -50,12 +50,11 @@ def test_two_processes_equal_one(name, tmp_path):
         assert found["bytes held"] < 0.51 * found["bytes in all"]
         assert (found["heads"], found["key/value heads"]) == (2, CONFIGS[name].n_kv_heads // 2)
         assert found["sent"]["all_reduce"] == 2 * TINY.n_layers + 1  # two per block, one for the embedding
-        assert found["bytes summed"] == 4 * TINY.dim * found["tokens"] * (2 * TINY.n_layers + 1)
 
 
 @pytest.mark.slow
 def test_the_command_writes():
-    done = in_processes(2, "-m", "helpers.parallel", str(TINY_LLAMA), "--prompt", "The name is", "--new", "8")
+    done = in_processes("-m", "helpers.parallel", str(TINY_LLAMA), "--prompt", "The name is", "--new", "8")
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("of weights") == 2
     assert "The name is" in done.stdout
@@ -65,7 +64,7 @@ def test_the_command_writes():
 def test_a_rank_that_dies_ends_the_others():
     script = "import os, sys; from helpers.parallel import start_ranks; mesh = start_ranks(20); "
     script += "os._exit(3) if mesh.get_local_rank() else __import__('torch').distributed.barrier()"
-    done = in_processes(2, "--no-python", sys.executable, "-c", script)
+    done = in_processes("--no-python", sys.executable, "-c", script)
     assert done.returncode != 0
     assert re.search(r"exitcode *: 3", done.stderr), done.stderr[-3000:]
 
@@ -83,7 +82,7 @@ assert 0.5 < sum(part.numel() for part in read) / sum(weight.numel() for weight 
 
 @pytest.mark.slow
 def test_a_rank_reads_its_own_part_only():
-    done = in_processes(2, "--no-python", sys.executable, "-c", READ)
+    done = in_processes("--no-python", sys.executable, "-c", READ)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -104,7 +103,7 @@ assert texts[0] == texts[1], texts
 
 @pytest.mark.slow
 def test_ranks_that_draw_tokens_draw_the_same_or_say_that_they_need_a_seed():
-    done = in_processes(2, "--no-python", sys.executable, "-c", SAMPLE)
+    done = in_processes("--no-python", sys.executable, "-c", SAMPLE)
     assert "seed=None: each process of a split model would draw tokens of its own" in done.stderr
     assert "AssertionError" not in done.stderr
 
@@ -122,16 +121,6 @@ def mesh(monkeypatch):
     dist.destroy_process_group()
 
 
-@pytest.fixture
-def folder(tmp_path):
-    save_checkpoint(make_model(TINY), tmp_path / "model")
-    return tmp_path / "model"
-
-
-def config_is_a_list(folder):
-    (folder / "config.json").write_text("[]")
-
-
 def index_leads_out(folder):
     shutil.move(folder / "model.safetensors", folder.parent)
     names = load_file(folder.parent / "model.safetensors")
@@ -139,13 +128,9 @@ def index_leads_out(folder):
     (folder / "model.safetensors.index.json").write_text(json.dumps(listed))
 
 
-def weights(change):
-    def spoil(folder):
-        kept = load_file(folder / "model.safetensors")
-        change(kept)
-        save_file(kept, folder / "model.safetensors")
-
-    return spoil
+def add_weights(folder, more):
+    path = folder / "model.safetensors"
+    save_file(load_file(path) | more, path)
 
 
 SPOILT = {  # what is done to the folder, and what both loaders say
@@ -153,21 +138,19 @@ SPOILT = {  # what is done to the folder, and what both loaders say
         lambda folder: edit_json(folder / "config.json", lambda content: content.update(num_hidden_layers=3000)),
         "needs far more than the 21 weights found",
     ),
-    "a list": (config_is_a_list, "holds a list, not an object"),
     "another folder": (index_leads_out, "only .safetensors files of the same folder are read"),
-    "left over": (weights(lambda kept: kept.update(more=torch.ones(3))), "left over: more"),
-    "another shape": (
-        weights(lambda kept: kept.update({"model.norm.weight": torch.ones(3)})),
-        "shape: final_norm",
-    ),
-    "whole numbers": (weights(lambda kept: kept.update({"model.norm.weight": torch.ones(32).int()})), "torch.int32"),
+    "left over": (lambda folder: add_weights(folder, {"more": torch.ones(3)}), "left over: more"),
+    "another shape": (lambda folder: add_weights(folder, {"model.norm.weight": torch.ones(3)}), "shape: final_norm"),
+    "whole numbers": (lambda folder: add_weights(folder, {"model.norm.weight": torch.ones(32).int()}), "torch.int32"),
     "cut short": (lambda folder: os.truncate(folder / "model.safetensors", 3000), "damaged or cut short"),
 }
 
 
 @pytest.mark.parametrize("spoil", SPOILT)
-def test_both_loaders_refuse_the_same(mesh, folder, spoil):
+def test_both_loaders_refuse_the_same(mesh, tmp_path, spoil):
     change, words = SPOILT[spoil]
+    folder = tmp_path / "model"
+    save_checkpoint(make_model(TINY), folder)
     change(folder)
     for load in (load_checkpoint, lambda folder: load_parallel(folder, mesh)):
         with pytest.raises(ValueError, match=words):
@@ -180,8 +163,3 @@ def test_outside_the_launcher_the_command_says_how_to_start_it(monkeypatch, caps
     with pytest.raises(SystemExit):
         main()
     assert "torch.distributed.run --nproc-per-node 2" in capsys.readouterr().err
-
-
-def test_every_matrix_is_in_the_plan_and_no_norm(model):
-    planned = {f"{name}.weight" for name in parallel_plan(TINY)}
-    assert planned == {name for name, weight in model.named_parameters() if weight.ndim == 2}

@@ -20,7 +20,7 @@ from helpers.generate import generate
 from helpers.model import count_parameters
 from helpers.parallel import split_model
 from tests.support.files import edit_json
-from tests.support.models import assert_agree, make_model
+from tests.support.models import assert_agree, enlarge, in_chunks, make_model
 
 pytestmark = pytest.mark.parity
 
@@ -60,17 +60,6 @@ CONFIGS = {  # each makes every edit of its family bite
 }  # fmt: skip
 
 
-def enlarge(model, seed, std=0.3):
-    """Weights that hide nothing, of any family: matrices of this std, gains 0.5 to 1.5, biases and sinks random."""
-    draw = torch.Generator().manual_seed(seed)
-    for name, weight in model.named_parameters():
-        if "norm" in name:
-            weight.data.uniform_(0.5, 1.5, generator=draw)
-        else:
-            weight.data.normal_(std=1.0 if "bias" in name or "sinks" in name else std, generator=draw)
-    return model
-
-
 def build(family, seed=0, fresh=False, **changes):
     """A model of transformers, and token ids."""
     torch.manual_seed(seed)
@@ -78,7 +67,7 @@ def build(family, seed=0, fresh=False, **changes):
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     model.generation_config = transformers.GenerationConfig()
     n_tokens = 6 if fresh else N_TOKENS
-    return model if fresh else enlarge(model, seed), torch.randint(64, (2, n_tokens))
+    return model if fresh else enlarge(model, seed=seed), torch.randint(64, (2, n_tokens))
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +97,11 @@ def gradients_as_ours(theirs, ours, folder):
 
 
 def worst(theirs, tokens, folder, ours):
-    """Largest error of logits and of gradients, as shares of the largest expected."""
+    """Largest error of logits (of one call, and token by token) and of gradients, as shares of the largest expected."""
     theirs.zero_grad(set_to_none=True)
     logits, expected = ours(tokens), theirs(input_ids=tokens, use_cache=False).logits
-    error = ((logits - expected).abs().max() / expected.abs().max()).item()
+    error = max((given - expected).abs().max().item() for given in (logits, in_chunks(ours, tokens, 1)))
+    error /= expected.abs().max().item()
     direction = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))
     (logits * direction).sum().backward()
     (expected * direction).sum().backward()
@@ -145,11 +135,7 @@ def test_a_cache_and_left_padding_change_nothing(pair, family, chunks, n_pad):
     expected = theirs(input_ids=tokens, attention_mask=real.long(), use_cache=False).logits
     padding = None if n_pad is None else torch.tensor(n_pad)
     assert_agree(ours(tokens, n_pad=padding)[real], expected[real])
-    cache, logits = ours.new_cache(2, N_TOKENS), []
-    for chunk in tokens.split(chunks, dim=1):
-        logits.append(ours(chunk, cache, n_pad=padding))
-        padding = None
-    assert_agree(torch.cat(logits, dim=1)[real], expected[real])
+    assert_agree(in_chunks(ours, tokens, chunks, padding)[real], expected[real])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -164,40 +150,16 @@ def test_greedy_texts_are_equal(pair, family):
 # ---------------------------------------------------------------------------------------------------- slips
 
 
-def same_when_strict(theirs, tokens, folder, ours):
-    """Large random weights and more tokens than any window: logits, gradients, and tokens read one by one."""
-    cache = ours.new_cache(2, tokens.shape[1])
-    with torch.no_grad():
-        cached = torch.cat([ours(token, cache) for token in tokens.split(1, dim=1)], dim=1)
-        expected = theirs(input_ids=tokens, use_cache=False).logits
-    logits, gradients = worst(theirs, tokens, folder, ours)
-    return max(logits, ((cached - expected).abs().max() / expected.abs().max()).item()) < 1e-5 and gradients < 1e-4
-
-
 @pytest.mark.parametrize("slip", SLIPS)
 def test_a_slip_passes_the_loose_test_and_fails_the_strict_one(pair, slip):
     family, change = SLIPS[slip]
     strict, (fresh, six_tokens, _, loose) = pair(family), pair(family, 0, True)
-    assert same_when_strict(*strict)
+    assert max(worst(*strict)) < 1e-4
     with torch.no_grad():
         change(strict[-1])
         change(loose)
         assert (loose(six_tokens) - fresh(input_ids=six_tokens).logits).abs().max() < 1e-3
-    assert not same_when_strict(*strict)
-
-
-def test_with_gains_of_one_only_gradients_tell_a_norm_after_the_turn(pair, tmp_path):
-    """A rotation keeps length."""
-    theirs, tokens = build("qwen3")
-    for name, weight in theirs.named_parameters():
-        if name.endswith(("q_norm.weight", "k_norm.weight")):
-            weight.data.fill_(1.0)
-    theirs.save_pretrained(tmp_path)
-    ours = load_checkpoint(tmp_path)
-    SLIPS["norm after the turn"][1](ours)
-    logits, gradients = worst(theirs, tokens, tmp_path, ours)
-    assert logits < 1e-5
-    assert gradients > 0.1
+    assert max(worst(*strict)) > 1e-3
 
 
 # ------------------------------------------------------------------------------- other folders, older configs
@@ -209,7 +171,6 @@ def test_shards_are_read_and_embeddings_tied_or_not(tmp_path, family):
     tied = not CONFIGS[family].get("tie_word_embeddings", "gemma" in family)
     theirs, tokens = build(family, 3, tie_word_embeddings=tied)
     theirs.save_pretrained(tmp_path, max_shard_size="20KB")
-    assert len(list(tmp_path.glob("*.safetensors"))) > 1
     ours = load_checkpoint(tmp_path)
     assert_agree(ours(tokens), theirs(input_ids=tokens, use_cache=False).logits)
     assert (ours.lm_head.weight is ours.tok_embeddings.weight) == tied
@@ -258,7 +219,6 @@ REFUSED = {
     "another gate": ("mistral", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
     "another GELU": ("gemma2", {"hidden_activation": "gelu"}, "only 'gelu_pytorch_tanh'"),
     "both ways": ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
-    "windows of a Mistral's layers": ("mistral", {"layer_types": [SLIDING, FULL, FULL]}, "layer_types=.* no part"),
     "full layers of a Mistral": ("mistral", {"layer_types": [FULL] * 3}, "layer_types=.* no part"),
     "RoPE said twice": ("qwen3", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "are both set: remove one"),
     "a part of a head": ("gemma3_text", {"rope_parameters": BASES | {SLIDING: {"partial_rotary_factor": 0.5}}},
@@ -269,14 +229,12 @@ REFUSED = {
     "YaRN elsewhere": ("qwen3", {"rope_parameters": YARN}, "'yarn'"),
     "quantised": ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4"}}, "a few bits each, as .* in MXFP4"),
     "LLaMA 4": ("mistral", {"model_type": "llama4_text"}, "it reads in chunks. This course reads .* mistral, qwen2"),
-    "DeepSeek": ("mistral", {"model_type": "deepseek_v3"}, "its attention is latent"),
     "a part that sees": ("gemma3_text", {"model_type": "gemma3"}, "'gemma3_text'"),
     "no family": ("mistral", {"model_type": ["mistral"]}, "its relatives mistral, qwen2"),
     "a biased file": ("qwen2", {"model_type": "qwen3", "head_dim": 8}, "left over: .*0.attention.q_proj.bias"),
     "a file without norms": ("mistral", {"model_type": "qwen3"}, "missing: layers.0.attention.q_norm.weight"),
     "too many experts": ("mixtral", {"num_local_experts": 10**9}, "far more than"),
     "one expert more": ("mixtral", {"num_local_experts": 5}, "missing: layers.0.feed_forward.experts.4"),
-    "no number of experts": ("mixtral", {"num_local_experts": "many"}, "num_experts='many'"),
     "a damaged size": ("phi3", {"num_key_value_heads": 4}, "do not fit"),
 }  # fmt: skip
 
@@ -290,21 +248,16 @@ def test_what_no_edit_covers_is_refused_by_name(tmp_path, name):
         load_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "llama"])
 def test_what_would_lose_an_edit_refuses(pair, tmp_path, family):
-    *_, ours = pair(family)
+    ours = make_model() if family == "llama" else pair(family)[-1]
+    if family == "llama":
+        edits.qk_norm(ours, {})
     for use in (prepare_for_decoding, lambda model: save_checkpoint(model, tmp_path / "new"),
                 lambda model: split_model(model, SimpleNamespace(size=lambda: 1))):  # fmt: skip
         with pytest.raises(ValueError, match=f"knows plain LLaMA only, and this '{family}' model"):
             use(ours)
     assert not (tmp_path / "new").exists()
-
-
-def test_an_edited_llama_is_no_plain_one():
-    model = make_model()
-    edits.qk_norm(model, {})
-    with pytest.raises(ValueError, match="'llama' model has more"):
-        prepare_for_decoding(model)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -34,19 +34,21 @@ TINY_CONFIGS = {
 }
 
 
-def enlarge(model: torch.nn.Module, std: float = 0.3):
+def enlarge(model: torch.nn.Module, std: float = 0.3, seed: int = 0):
     """Give any model weights that hide nothing, in place: matrices of this std, gains between 0.5 and 1.5; return it.
+
+    Biases and sinks, where a family has them, are drawn with std 1.
 
     Under the usual initialisation (std 0.02, gains 1) attention is flat and the logits are small: a norm whose gain
     is ignored then differs by exactly 0.
     """
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim == 1:
+        for name, weight in model.named_parameters():
+            if "norm" in name:
                 weight.uniform_(0.5, 1.5, generator=draw)
             else:
-                weight.normal_(std=std, generator=draw)
+                weight.normal_(std=1.0 if "bias" in name or "sinks" in name else std, generator=draw)
     return model
 
 
@@ -58,6 +60,15 @@ def make_model(config: LlamaConfig = TINY, std: float = 0.3) -> Llama:
 def draw_tokens(batch_size: int, n_tokens: int, config: LlamaConfig = TINY) -> torch.Tensor:
     """Seeded token ids, (batch_size, n_tokens) int64."""
     return torch.randint(config.vocab_size, (batch_size, n_tokens), generator=torch.Generator().manual_seed(1))
+
+
+def in_chunks(model: torch.nn.Module, tokens: torch.Tensor, sizes: tuple[int, ...], n_pad=None) -> torch.Tensor:
+    """Logits (B, T, V) of tokens that a new cache takes in chunks of these sizes."""
+    cache, logits = model.new_cache(*tokens.shape), []
+    for chunk in tokens.split(sizes, dim=1):
+        logits.append(model(chunk, cache, n_pad=n_pad))
+        n_pad = None
+    return torch.cat(logits, dim=1)
 
 
 def assert_agree(actual: torch.Tensor, expected: torch.Tensor, tolerance: float = TOLERANCE, scale: float = 0.0):
