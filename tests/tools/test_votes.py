@@ -1,7 +1,6 @@
 """Votes at the slides' Predict cells: the answers found in the text, and the page that counts hands."""
 
 import csv
-import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import nbformat
 import pytest
 
 from tests.support.course import ROOT
-from tests.support.lab import chromium
+from tests.support.lab import quiet_context
 from tools.website.votes import answers_in, votes_of
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -55,22 +54,17 @@ def test_no_answer_comes_from_elsewhere_than_the_cell(path):
 
 
 @pytest.fixture
-def page(tmp_path):
-    """The slides of notebook 07 in a browser; a request to elsewhere or anything on the console is an error."""
+def page(tmp_path, browser):
+    """The slides of notebook 07 in a browser."""
     pytest.importorskip("sphinx_revealjs", reason="the site's programs are not installed: `pip install -e '.[site]'`")
     from tools.website.build import relink
     from tools.website.slides import make_slides
 
     make_slides([ROOT / "notebooks" / "07_generate.ipynb"], tmp_path, relink, frames=defaultdict(str))
-    troubles = []
-    with chromium() as browser:
-        page = browser.new_page(viewport={"width": 1280, "height": 720})
-        page.on("request", lambda sent: re.match("file:|data:|blob:", sent.url) or troubles.append(sent.url))
-        page.on("console", lambda said: troubles.append(said.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
+    with quiet_context(browser, viewport={"width": 1280, "height": 720}) as context:
+        page = context.new_page()
         page.goto((tmp_path / "07_generate.html").as_uri())
         yield page
-    assert troubles == []
 
 
 GO = """number => { const { h, v } = Reveal.getIndices(document.querySelectorAll('section.predict')[number]);
