@@ -31,3 +31,12 @@ def tokens() -> torch.Tensor:
 def tokenizer():
     """A small tokenizer, trained on the fixed excerpt."""
     return train_tokenizer(excerpt(), vocab_size=300)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium."""
+    from tests.support.lab import chromium
+
+    with chromium() as browser:
+        yield browser

@@ -1,16 +1,11 @@
 """The committed notebooks are clean, executed, described and whole."""
 
-import ast
 import itertools
-import json
 import re
-import statistics
 from pathlib import Path
-from urllib.parse import unquote
 
 import nbformat
 import pytest
-from IPython.core.inputtransformer2 import TransformerManager
 
 from tools import notebooks as make_notebooks
 
@@ -36,37 +31,8 @@ def tags_of(cell):
     return set(cell.metadata.get("tags", []))
 
 
-def tree_of(cell):
-    return ast.parse(TransformerManager().transform_cell(cell.source))
-
-
 def pictures_of(cell):
     return [output for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
-
-
-def without_code(text):
-    return re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
-
-
-def headings_of(stem):
-    """(index of the cell, level, text without its number) of each heading."""
-    return [
-        (index, len(marks), re.sub(r"^\d+(\.\d+)* ", "", text))
-        for index, cell in enumerate(NOTEBOOKS[stem].cells)
-        if cell.cell_type == "markdown"
-        for marks, text in re.findall(r"^(#{1,6}) +(.*?) *$", without_code(cell.source), re.M)
-    ]
-
-
-def code_below(stem, heading):
-    """The code cells from a heading up to the next one of its level or above."""
-    headings = headings_of(stem)
-    after = [index for index, level, _ in headings[headings.index(heading) + 1 :] if level <= heading[1]]
-    below = NOTEBOOKS[stem].cells[heading[0] : after[0] if after else None]
-    return [cell for cell in below if cell.cell_type == "code"]
-
-
-# ------------------------------------------------------------------------------------- clean and executed
 
 
 @pytest.mark.parametrize("stem", NOTEBOOKS)
@@ -93,23 +59,6 @@ def test_outputs_name_no_address_and_no_place_on_a_machine():
         assert not [hit[0] for text in texts for hit in private.finditer(text)], place
 
 
-# ------------------------------------------------------------------------------------------------ lengths
-
-
-@pytest.mark.parametrize("stem", NOTEBOOKS)
-def test_cells_and_sections_are_short(stem):
-    lines = {place: sum(bool(line.strip()) for line in cell.source.splitlines()) for place, cell in cells("code", stem)}
-    assert {place: length for place, length in lines.items() if length > 25} == {}
-    assert statistics.median(lines.values()) <= 8
-    assert {place for place, cell in cells("markdown", stem) if len(without_code(cell.source).split()) > 300} == set()
-    headings = headings_of(stem)
-    assert [heading for heading in headings if heading[1] == 2 and len(code_below(stem, heading)) > 10] == []
-    assert [index for index, level, _ in headings if level == 1] == [0], "one title, in the first cell"
-
-
-# --------------------------------------------------------------------------------------------- exercises
-
-
 def verdicts(cell):
     """What the checks of a cell said: "not attempted yet", "passed" or "not yet"."""
     said = "\n".join(output.data.get("text/plain", "") for output in cell.outputs if "data" in output)
@@ -129,9 +78,6 @@ def test_exercises_are_open_and_solutions_pass(stem):
             assert re.findall(r"<summary>(.*?)</summary>", below.source) == ["Hint", "First step", "Fuller hint"]
 
 
-# ---------------------------------------------------------------------------------- questions and their answers
-
-
 @pytest.mark.parametrize("stem", NOTEBOOKS)
 def test_what_answers_a_question_comes_right_below_it_and_is_folded(stem):
     found = NOTEBOOKS[stem].cells
@@ -141,9 +87,6 @@ def test_what_answers_a_question_comes_right_below_it_and_is_folded(stem):
             folded = [one for one in below if one.metadata.get("jupyter", {}).get("outputs_hidden")]
             assert folded, f"{stem}, cell {place + 1}: no output below this question is folded"
             assert cell.source.split("\n\n")[-1].startswith("**Predict.**"), f"{stem}, cell {place + 1}"
-
-
-# ----------------------------------------------------------------------------------------------- figures
 
 
 def test_every_figure_is_alone_in_its_cell_and_described_in_metadata_and_in_print():
@@ -157,50 +100,3 @@ def test_every_figure_is_alone_in_its_cell_and_described_in_metadata_and_in_prin
             assert 1 <= len(alt.split()) <= 40, f"{place}: alt {alt!r}"
             said = picture.data["text/plain"] if "explore_" in cell.source else printed  # an explorer has a caption
             assert alt in said, place
-
-
-# ------------------------------------------------------------------------------------------- what is absent
-
-
-def test_no_component_is_pasted():
-    taken = set()
-    for module in ("model", "config", "cache", "checkpoint", "generate"):
-        body = ast.parse((ROOT / "helpers" / f"{module}.py").read_text(encoding="utf-8")).body
-        taken |= {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    assert {"RMSNorm", "apply_rope", "LlamaConfig", "KVCache", "load_checkpoint", "generate"} <= taken
-    for place, cell in cells("code"):
-        defined = {n.name for n in ast.walk(tree_of(cell)) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-        assert not defined & taken, place
-
-
-FORBIDDEN = r"sys\.path|pip3? install|conda install|rcParams|plt\.(style|show)|warnings\.|filterwarnings|\.cuda\(\)"
-
-
-def test_no_notebook_installs_or_sets_what_helpers_set():
-    for place, cell in cells("code"):
-        assert "colab" in tags_of(cell) or not re.search(FORBIDDEN, cell.source), place
-
-
-def test_no_emoji_and_no_picture_without_a_description():
-    for place, cell in cells():
-        said = cell.source + json.dumps(cell.get("outputs", []), ensure_ascii=False)
-        assert not re.search("[\U0001f000-\U0001faff\ufe0f\u2705\u274c\u26a1\u2728\u2b50]", said), place
-        bare = r"!\[\s*\]|<img(?![^>]*\balt=[\"'][^\"'])"
-        assert cell.cell_type == "code" or not re.search(bare, cell.source), place
-
-
-# ------------------------------------------------------------------------------------------ what must be there
-
-
-def test_links_lead_somewhere():
-    for place, cell in cells("markdown"):
-        for link in re.findall(r"\]\(([^)\s]+)\)|href=[\"']([^\"']+)", re.sub(r"`[^`]*`", "", cell.source)):
-            target, _, anchor = unquote("".join(link)).partition("#")
-            if "://" in target:
-                continue
-            file = ROOT / "notebooks" / (target or f"{place.split(',')[0]}.ipynb")
-            assert file.exists(), f"{place}: {target}"
-            if anchor and file.suffix == ".ipynb":
-                text = "\n".join(other.source for _, other in cells("markdown", file.stem))
-                headings = re.findall(r"^#+ +(.*?) *$", text, re.M)
-                assert anchor in {heading.replace(" ", "-") for heading in headings}, f"{place}: {anchor}"
