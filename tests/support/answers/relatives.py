@@ -14,9 +14,9 @@ def reach__formula(window, n_layers, n_tokens):
     return n_tokens if window is None else min(n_tokens, n_layers * (window - 1) + 1)
 
 
-@wrong("Something here is None")
-def reach__no_window_forgotten(window, n_layers, n_tokens):
-    return min(n_tokens, n_layers * (window - 1) + 1)
+wrong("Something here is None", "reach__no_window_forgotten")(
+    lambda window, n_layers, n_tokens: min(n_tokens, n_layers * (window - 1) + 1)
+)
 
 
 @right
@@ -40,21 +40,13 @@ def qk_norm__gain_after_the_cast(q, k, weight_q, weight_k, eps, whole):
 
 
 @wrong("no gradient passes through the result q")
-def qk_norm__without_gradients(*inputs):
+def qk_norm__detached(*inputs):
     return tuple(result.detach() for result in qk_norm__torch(*inputs))
 
 
 @wrong("no gradient reaches q and k")
 def qk_norm__new_leaves(q, k, *rest):
     return qk_norm__torch(q.detach().requires_grad_(), k.detach().requires_grad_(), *rest)
-
-
-@wrong("square of 300 overflows")
-def qk_norm__in_float16(q, k, weight_q, weight_k, eps, whole):
-    dims = (1, 3) if whole else 3
-    gains = [w.unflatten(0, (x.shape[1], 1, -1)) if whole else w for x, w in ((q, weight_q), (k, weight_k))]
-    roots = [((x * x).mean(dims, keepdim=True) + eps).sqrt() for x in (q, k)]
-    return q / roots[0] * gains[0], k / roots[1] * gains[1]
 
 
 @right
@@ -84,7 +76,6 @@ def _windows(change):
 for words, slip, change in (
     ("None for a layer that sees all", "zero_for_none", lambda windows: [window or 0 for window in windows]),
     ("expected a list of 2", "windows_as_tensor", lambda windows: torch.tensor([window or 0 for window in windows])),
-    ("length 1, expected a list of 2", "windows_that_slide", lambda windows: [w for w in windows if w]),
 ):
     wrong(words, f"layer_plan__{slip}")(_windows(change))
 wrong("changed in place", "layer_plan__in_place")(

@@ -17,12 +17,6 @@ def rms_norm__torch(x, weight, eps):
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
-@wrong("the dtype torch.float16")
-def rms_norm__half_hard_coded_after_the_gain(x, weight, eps):
-    mean_square = x.float().pow(2).mean(dim=-1, keepdim=True)
-    return (weight * (x * torch.rsqrt(mean_square + eps))).half()
-
-
 @wrong("came in with")
 def rms_norm__own_dtype_forgotten(x, weight, eps):
     x = x.float()
@@ -39,11 +33,6 @@ def rms_norm__rms_detached(x, weight, eps):
 def rms_norm__if_on_a_tensor(x, weight, eps):
     root = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt()
     return (x / root).to(x.dtype) * weight if root > 0 else x
-
-
-@wrong("must match")
-def rms_norm__keepdim_forgotten(x, weight, eps):
-    return (x / torch.sqrt(x.float().pow(2).mean(-1) + eps) * weight).to(x.dtype)
 
 
 @wrong("Count from the end")

@@ -46,18 +46,6 @@ def apply_rope_halves__rotate_half(x, cos, sin):
     return (x * cos + turned * sin).to(x.dtype)
 
 
-@right
-def apply_rope_halves__complex(x, cos, sin):
-    pairs = torch.complex(*x.float().chunk(2, dim=-1)) * torch.complex(cos, sin)
-    return torch.cat((pairs.real, pairs.imag), dim=-1).to(x.dtype)
-
-
-@wrong("x.chunk(2)")
-def apply_rope_halves__chunk_of_the_batch(x, cos, sin):
-    first, second = x.chunk(2)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-
-
 @wrong("tokens, not the heads")
 def apply_rope_halves__angles_by_head(x, cos, sin):
     T = x.shape[2]

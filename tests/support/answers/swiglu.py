@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -20,32 +21,14 @@ def silu__in_place_on_a_copy(x):
     return F.silu(x.clone(), inplace=True)
 
 
-@wrong("nan")
-def silu__exp_clamped_for_float32(x):
-    return x / (1 + torch.exp(-x.clamp(min=-88)))
-
-
-@wrong("a gradient is nan")
-def silu__division(x):
-    return (x.float() / (1 + torch.exp(-x.float()))).to(x.dtype)
-
-
-@wrong("math.exp")
-def silu__math_exp(x):
-    return x / (1 + math.exp(-x))
-
-
 @wrong("stay in torch")
 def silu__through_numpy(x):
-    import numpy as np
-
-    array = x.numpy()
-    return torch.from_numpy(array / (1 + np.exp(-array.astype(np.float64)))).to(x.dtype)
+    return torch.from_numpy(x.numpy() / (1 + np.exp(-x.numpy())))
 
 
-@wrong("One number has no axes")
-def silu__loop_over_one_dimension(x):
-    return torch.stack([x[i] * torch.sigmoid(x[i]) for i in range(x.shape[0])])
+wrong("a gradient is nan", "silu__division")(lambda x: (x.float() / (1 + torch.exp(-x.float()))).to(x.dtype))
+wrong("math.exp", "silu__math_exp")(lambda x: x / (1 + math.exp(-x)))
+wrong("One number has no axes", "silu__one_dimension")(lambda x: torch.stack([one * one.sigmoid() for one in x]))
 
 
 @right
@@ -54,15 +37,7 @@ def silu_derivative__product_rule(x):
     return s * (1 + x * (1 - s))
 
 
-@wrong("rules out")
-def silu_derivative__autograd(x):
-    x = x.detach().clone().requires_grad_()
-    return torch.autograd.grad(F.silu(x).sum(), x)[0]
-
-
-@wrong("rules out")
-def silu_derivative__forward_mode(x):
-    return torch.func.jvp(F.silu, (x,), (torch.ones_like(x),))[1]
+wrong("rules out", "silu_derivative__forward")(lambda x: torch.func.jvp(F.silu, (x,), (torch.ones_like(x),))[1])
 
 
 @right
@@ -82,15 +57,9 @@ def swiglu__silu_by_division(x, w_gate, w_up, w_down):
     return (g / (1 + torch.exp(-g)) * (x @ w_up.T)) @ w_down.T
 
 
-@wrong("nn.Parameter(w) is a new tensor")
-def swiglu__new_parameters(x, w_gate, w_up, w_down):
-    return swiglu__linear(x, *map(torch.nn.Parameter, (w_gate, w_up, w_down)))
-
-
-@wrong("number of dimensions")
-def swiglu__einsum_with_three_axes(x, w_gate, w_up, w_down):
-    g, u = torch.einsum("btd,fd->btf", x, w_gate), torch.einsum("btd,fd->btf", x, w_up)
-    return torch.einsum("btf,df->btd", F.silu(g) * u, w_down)
+wrong("nn.Parameter(w) is a new tensor", "swiglu__new_parameters")(
+    lambda x, *weights: swiglu__linear(x, *map(torch.nn.Parameter, weights))
+)
 
 
 @wrong("fixed number of dimensions")
@@ -117,11 +86,6 @@ def hidden_dim__ceil(dim, multiple_of, ffn_dim_multiplier):
 @right
 def hidden_dim__course(dim, multiple_of, ffn_dim_multiplier):
     return model.swiglu_hidden_dim(dim, multiple_of, ffn_dim_multiplier)
-
-
-@wrong("None")
-def hidden_dim__none_forgotten(dim, multiple_of, ffn_dim_multiplier):
-    return math.ceil(int(ffn_dim_multiplier * int(8 * dim / 3)) / multiple_of) * multiple_of
 
 
 @right
@@ -157,15 +121,6 @@ def matrix_roles__misfits_not_skipped(weights, x, y):
     for order in itertools.permutations(weights):
         if torch.allclose(swiglu__linear(x, *(weights[name] for name in order)), y, atol=1e-4):
             return dict(zip(("gate", "up", "down"), order, strict=True))
-
-
-@wrong("your layer pass exercise 3")
-def matrix_roles__relu_for_silu(weights, x, y):
-    for gate, up, down in itertools.permutations(weights):
-        a, b, c = weights[gate], weights[up], weights[down]
-        fits = a.shape == b.shape == c.T.shape and a.shape[1] == x.shape[1]
-        if fits and torch.allclose((F.relu(x @ a.T) * (x @ b.T)) @ c.T, y, atol=1e-4):
-            return {"gate": gate, "up": up, "down": down}
 
 
 @wrong("names from weights")

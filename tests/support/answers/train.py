@@ -56,11 +56,6 @@ def cross_entropy__loop(logits, targets):
     return total / len(targets)
 
 
-@wrong("graph cut")
-def cross_entropy__item(logits, targets):
-    return torch.tensor(F.cross_entropy(logits, targets).item(), dtype=logits.dtype)
-
-
 @right
 def next_token_batch__indices(tokens, starts, seq_len):
     window = tokens[starts[:, None] + torch.arange(seq_len + 1)]
@@ -93,7 +88,5 @@ for letter, answer, words in (
     ("A", "softmax over positions", "Loop A: its first loss"),
     ("B", "no warm-up", "Loop B: print the learning rate"),
     ("C", "gradient not clipped", "Loop C: how long"),
-    ("D", "the mask", "not in the list"),
 ):
     wrong(words, f"find_loop_slips__{letter}")(lambda given=LOOPS | {letter: answer}: given)
-wrong('Return {"A"', "find_loop_slips__list")(lambda: [])
