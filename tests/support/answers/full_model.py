@@ -5,6 +5,7 @@ import math
 import torch
 from torch.nn import functional as F
 
+from checks.full_model import LETTERS, TRY
 from helpers import model
 from tests.support.answers.register import right, wrong
 
@@ -125,24 +126,16 @@ def tie_weights__frozen(embedding, head):
     head.weight = embedding.weight.requires_grad_(False)
 
 
-MASK, SWAP, BASE = "mask shows the next token", "gate and up swapped", "wrong base"
-
-
 @right
 def find_slips__named():
-    return {"A": MASK, "B": SWAP, "C": BASE}
+    return dict(LETTERS)
 
 
-for words, slip, answer in (
-    ("change only the last token", "a_and_c", {"A": BASE, "B": SWAP, "C": MASK}),
-    ("set every gain to 1", "b_gain", {"A": MASK, "B": "gain ignored", "C": BASE}),
-    ("ten times 0 is 0", "b_eps", {"A": MASK, "B": "wrong eps", "C": BASE}),
-    ("give it a single token", "b_scale", {"A": MASK, "B": "wrong scale", "C": BASE}),
-    ("set inv_freq to 1", "c_pairs", {"A": MASK, "B": SWAP, "C": "neighbours paired"}),
-    ("set inv_freq to 0", "c_scale", {"A": MASK, "B": SWAP, "C": "wrong scale"}),
-    ("it agrees on a single token", "c_gain", {"A": MASK, "B": SWAP, "C": "gain ignored"}),
-    ("Choose from", "numbers", {"A": 7, "B": 6, "C": 3}),
-    ("Return {", "a_list", [MASK, SWAP, BASE]),
-    ("Return {", "one_left_out", {"A": MASK, "B": SWAP}),
-):
-    wrong(words, f"find_slips__{slip}")(lambda answer=answer: answer)
+for letter, tries in TRY.items():
+    for slip, words in tries.items():
+        if slip != LETTERS[letter]:
+            answer = LETTERS | {letter: slip}
+            wrong(f"Model {letter}: {words}", f"find_slips__{letter} {slip}")(lambda answer=answer: answer)
+wrong("Choose from", "find_slips__numbers")(lambda: {"A": 7, "B": 6, "C": 3})
+wrong("Return {", "find_slips__a_list")(lambda: list(LETTERS.values()))
+wrong("Return {", "find_slips__one_left_out")(lambda: {"A": LETTERS["A"]})

@@ -17,11 +17,6 @@ def causal_visible__tril(n_query, n_key):
     return torch.ones(n_query, n_key, dtype=torch.bool).tril(n_key - n_query)
 
 
-@wrong("boolean")
-def causal_visible__integers(n_query, n_key):
-    return torch.ones(n_query, n_key, dtype=torch.int64).tril(n_key - n_query)
-
-
 @right
 def attention_head__softmax(q, k, v, visible):
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])

@@ -101,11 +101,6 @@ def attention_with_sink__logsumexp(scores, visible, sinks, v):
     return torch.einsum("bhts,bhsd->bhtd", shares, v.float()).to(v.dtype)
 
 
-@wrong("expected torch.float16")
-def attention_with_sink__stays_wide(scores, visible, sinks, v):
-    return attention_with_sink__cat(scores.float(), visible, sinks.float(), v.float())
-
-
 def _loads(model, weights):
     try:
         model.load_state_dict(weights)

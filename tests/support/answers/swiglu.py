@@ -28,6 +28,7 @@ def silu__through_numpy(x):
 
 wrong("a gradient is nan", "silu__division")(lambda x: (x.float() / (1 + torch.exp(-x.float()))).to(x.dtype))
 wrong("math.exp", "silu__math_exp")(lambda x: x / (1 + math.exp(-x)))
+wrong("torch.where", "silu__if_on_a_tensor")(lambda x: x * x.sigmoid() if x > -100 else 0 * x)
 wrong("One number has no axes", "silu__one_dimension")(lambda x: torch.stack([one * one.sigmoid() for one in x]))
 
 
@@ -98,14 +99,13 @@ def matrix_roles__all_orders(weights, x, y):
 
 @right
 def matrix_roles__smallest_error(weights, x, y):
-    errors = {}
-    for order in itertools.permutations(weights):
+    def error(order):
         try:
-            z = swiglu__linear(x, *(weights[name] for name in order))
-            errors[order] = (z - y).abs().max().item()
+            return (swiglu__linear(x, *map(weights.get, order)) - y).abs().max().item()
         except RuntimeError:
-            continue
-    return dict(zip(("gate", "up", "down"), min(errors, key=errors.get), strict=True))
+            return math.inf
+
+    return dict(zip(("gate", "up", "down"), min(itertools.permutations(weights), key=error), strict=True))
 
 
 @wrong("any of the three could be down")

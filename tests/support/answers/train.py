@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch
 from torch.nn import functional as F
 
-from checks.train import LOOPS
+from checks.train import COUNTER_TESTS, LOOPS
 from tests.support.answers.register import right, wrong
 
 
@@ -74,19 +74,13 @@ def next_token_batch__last_window_moved(tokens, starts, seq_len):
     return next_token_batch__indices(tokens, starts, seq_len)
 
 
-@wrong("comma")
-def next_token_batch__inputs_only(tokens, starts, seq_len):
-    return tokens[starts[:, None] + torch.arange(seq_len)]
-
-
 @right
 def find_loop_slips__named():
     return dict(LOOPS)
 
 
-for letter, answer, words in (
-    ("A", "softmax over positions", "Loop A: its first loss"),
-    ("B", "no warm-up", "Loop B: print the learning rate"),
-    ("C", "gradient not clipped", "Loop C: how long"),
-):
-    wrong(words, f"find_loop_slips__{letter}")(lambda given=LOOPS | {letter: answer}: given)
+for letter, named in LOOPS.items():
+    for slip, words in COUNTER_TESTS.items():
+        if slip != named:
+            answer = LOOPS | {letter: slip}
+            wrong(f"Loop {letter}: {words}", f"find_loop_slips__{letter} {slip}")(lambda answer=answer: answer)
