@@ -6,7 +6,6 @@ import random
 import re
 import signal
 import threading
-import time
 
 import pytest
 import torch
@@ -23,17 +22,17 @@ from tests.support.answers import right_answer_to
 # ------------------------------------------------------------------------------------------------ not attempted
 
 
-STUBS = (
-    '"""Divide by the root mean square."""\n    raise NotImplementedError("your turn")',
-    '"""Divide by the root mean square."""',
-    "...",
-    "return None",
-    "y = ...  # your code\n    return y",
-    "x.float().pow(2).mean()\n    raise NotImplementedError",
+@pytest.mark.parametrize(
+    "body",
+    [
+        '"""Divide by the root mean square."""\n    raise NotImplementedError("your turn")',
+        '"""Divide by the root mean square."""',
+        "...",
+        "return None",
+        "y = ...  # your code\n    return y",
+        "x.float().pow(2).mean()\n    raise NotImplementedError",
+    ],
 )
-
-
-@pytest.mark.parametrize("body", STUBS)
 def test_stub_is_not_attempted_yet(body):
     made = {}
     exec(f"def stub(x, weight, eps):\n    {body}", made)
@@ -119,7 +118,11 @@ def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
 @pytest.mark.parametrize(
     ("exercise", "change", "words"),
     [
+        ("silu", torch.Tensor.double, "Hint: The values are right: .to(torch.float32) converts them."),
+        ("silu", lambda y: (one for one in y), "Hint: A generator comes from yield"),
+        ("silu", lambda y: torch.nested.nested_tensor([y]), "Hint: Return a plain result."),  # it has no shape
         ("hidden_dim", float, "the result has the type float, expected a whole number (int)."),
+        ("rms_norm_backward", lambda pair: (2 * pair[0], pair[1]), "grad_x is off by up to"),
         ("next_token_batch", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
         ("next_token_batch", lambda pair: pair[0], "is one tensor, expected 2 tensors.\nHint: Return all of them"),
         ("next_token_batch", lambda pair: (pair[0], None), " has the type NoneType, expected a tensor."),
@@ -129,11 +132,6 @@ def test_a_result_of_another_kind_is_named(exercise, change, words):
     right = right_answer_to(exercise)
     result = getattr(checks, f"check_{exercise}")(lambda *inputs: change(right(*inputs)))
     assert words in str(result)
-
-
-def test_a_generator_and_a_tensor_without_a_shape_are_told_apart_from_results():
-    assert "yield" in checks.check_silu(lambda x: (one for one in x)).hint
-    assert checks.check_silu(lambda x: torch.nested.nested_tensor([x])).hint == "Return a plain result."
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -216,9 +214,7 @@ def endless_with_a_bare_except(x):
 @TIMER
 @pytest.mark.parametrize("program", [endless, endless_with_a_bare_except])
 def test_an_endless_loop_ends_and_the_case_is_named(program):
-    start = time.monotonic()
     result = checks.check_silu(program, seconds=0.2)
-    assert time.monotonic() - start < 60
     assert result.message == "Case x = -2, -1, 0, 1, 3: no answer after 0.2 seconds."
     assert "never ends" in result.hint
     late = checks.check_silu(lambda x: F.silu(x) if x.ndim == 1 else endless(x), seconds=2)
@@ -333,7 +329,6 @@ def last_doubled(y):
         (SMALL, lambda y: y[..., None], "\n  yours     [[3], [-6]]\n  expected  [3, -6]"),
         (SMALL, lambda y: y / 0, "holds nan or inf."),
         (SMALL, lambda y: y.tolist(), "\n  yours     [3, -6]\n  expected  [3, -6]"),
-        (SMALL, lambda y: y + 80.4567, "is off by up to 80.5 (its largest entry should be 6)."),
         (BIG, lambda y: y - 23456, "is off by up to 23456 (its largest entry should be 24690)."),
         (ONE, lambda y: y - 0.0033, "the result is 1.383, expected 1.386."),
         (ONE, lambda y: y * 1.00004, "the result is 1.38636, expected 1.3863."),  # four digits would hide it
@@ -377,11 +372,6 @@ def test_a_gradient_is_named_and_says_of_what():
     assert cut.hint == GRAPH_CUT
 
 
-def test_the_parts_of_a_tuple_have_names():
-    exercise = Exercise(scaled, [SMALL], [], adapt=lambda f: lambda *inputs: (f(*inputs), X), parts=("y", "the rest"))
-    assert "y is off by up to" in judge.check_of(exercise)(lambda x, gain, power: 7 * x).message
-
-
 def test_the_hint_of_special_cases_is_shown_only_if_exactly_they_fail():
     special, other = Case("special", (X, 0, 1), "Is a gain of 0 special?"), Case("other", (2 * X, 0, 1), SMALL.hint)
     wrong_for_0 = lambda x, gain, power: x * (gain or 1)  # noqa: E731
@@ -400,25 +390,20 @@ def test_a_known_mistake_is_named_only_if_no_answer_contradicts_it():
     assert looked_at(lambda x, gain, power: (x + gain) * 2 / 2, *both, overflows, known=known).hint == known[0][0]
 
 
-def test_a_dtype_is_converted_only_where_that_is_enough():
-    enough = looked_at(lambda x, gain, power: (x * gain).double(), SMALL)
-    assert enough.hint == "The values are right: .to(torch.float32) converts them."
-
-
 def by_backward(x, gain, power):
     z = x.detach().clone().requires_grad_()
     (z * z * gain / 2).sum().backward()
     return z.grad
 
 
-FORBIDDEN = [
-    ("silu", lambda x, gain, power: F.silu(x) / x.sigmoid() * gain),
-    ("backward", by_backward),
-    ("grad", lambda x, gain, power: torch.func.grad(lambda z: (z * z * gain / 2).sum())(x)),
-]
-
-
-@pytest.mark.parametrize(("name", "program"), FORBIDDEN)
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [
+        ("silu", lambda x, gain, power: torch.nn.SiLU()(x) / x.sigmoid() * gain),
+        ("backward", by_backward),
+        ("grad", lambda x, gain, power: torch.func.grad(lambda z: (z * z * gain / 2).sum())(x)),
+    ],
+)
 def test_a_forbidden_function_is_seen(name, program):
     result = looked_at(program, SMALL, forbid=("silu", *AUTOGRAD))
     assert f"the result is right, but it calls torch's {name}, which this exercise rules out." in result.message
@@ -446,17 +431,12 @@ def test_success_takes_its_name_from_the_function_and_the_exercise():
     def my_first_norm(x, weight, eps):
         return F.rms_norm(x, x.shape[-1:], weight, eps)
 
-    n_cases = len(checks.check_rms_norm.exercise.cases)
-    words = f"rms_norm: passed. my_first_norm agrees with the specification in {n_cases} cases."
-    assert str(checks.check_rms_norm(my_first_norm)) == words
-    assert checks.check_silu(lambda x: x * x.sigmoid()).message.startswith("Your function agrees")
+    said = str(checks.check_rms_norm(my_first_norm))
+    assert re.fullmatch(r"rms_norm: passed\. my_first_norm agrees with the specification in \d+ cases\.", said)
     assert checks.check_block_plan(right_answer_to("block_plan")).message.endswith("in the one case.")
 
 
 def test_html_is_escaped_and_says_the_same_words():
-    result = checks.CheckResult("silu", "failed", "it raises <b>", "a < b?")
-    assert result._repr_html_() == (
-        "<div><strong>silu: not yet.</strong> it raises &lt;b&gt;<br><em>Hint:</em> a &lt; b?</div>"
-    )
-    numbers = checks.CheckResult("silu", "failed", "off.\n  x  <1>\n  y  2")
-    assert numbers._repr_html_() == "<div><strong>silu: not yet.</strong> off.<pre>  x  &lt;1&gt;\n  y  2</pre></div>"
+    shown = checks.CheckResult("silu", "failed", "it raises <b>\n  x  <1>\n  y  2", "a < b?")._repr_html_()
+    numbers = "<pre>  x  &lt;1&gt;\n  y  2</pre>"
+    assert f"</strong> it raises &lt;b&gt;{numbers}<br><em>Hint:</em> a &lt; b?</div>" in shown

@@ -1,5 +1,6 @@
 """Right and wrong answers to the exercises of notebook 05, the full model."""
 
+import copy
 import math
 
 import torch
@@ -30,14 +31,12 @@ def transformer_block__loop_over_steps(x, attention, feed_forward, attention_gai
     return stream
 
 
-def _norm_in_half_precision(y, gain, eps):
-    return y / (y.pow(2).mean(-1, keepdim=True) + eps).sqrt() * gain
-
-
 @wrong("square of 1e-4 is 0")
 def transformer_block__norm_in_half_precision(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    x = x + _norm_in_half_precision(attention(x), attention_gain, eps)
-    return x + _norm_in_half_precision(feed_forward(x), ffn_gain, eps)
+    for step, gain in ((attention, attention_gain), (feed_forward, ffn_gain)):
+        branch = step(x)
+        x = x + branch / (branch.pow(2).mean(-1, keepdim=True) + eps).sqrt() * gain
+    return x
 
 
 @right
@@ -54,13 +53,9 @@ def parameter_count__shapes(vocab_size, dim, n_layers, n_heads, n_kv_heads, head
     return sum(math.prod(shape) for shape in n_layers * block + ends)
 
 
-@wrong("Multiply the numbers instead")
-def parameter_count__builds_it(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
-    config = model.LlamaConfig(
-        vocab_size=vocab_size, dim=dim, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim,
-        hidden_dim=hidden_dim, tie_embeddings=tie_embeddings, max_seq_len=8, norm_eps=1e-5, rope_theta=1e4,
-    )  # fmt: skip
-    return model.count_parameters(config)
+wrong("Multiply the numbers instead", "parameter_count__builds_one")(
+    lambda *sizes: model.count_parameters(model.PRESETS["smollm2-135m"])
+)
 
 
 @right
@@ -75,11 +70,6 @@ def tie_weights__through_data(embedding, head):
     embedding.weight.data = head.weight.data.clone()
     head.weight = embedding.weight
     return embedding, head
-
-
-@wrong("Whose numbers shall stay")
-def tie_weights__assigned_only(embedding, head):
-    head.weight = embedding.weight
 
 
 @wrong("inside `with torch.no_grad():`")
@@ -99,16 +89,6 @@ def tie_weights__the_mean(embedding, head):
     head.weight = embedding.weight
 
 
-@wrong("not a copy")
-def tie_weights__copied(embedding, head):
-    head.weight = torch.nn.Parameter(embedding.weight.detach().clone())
-
-
-@wrong("without .data")
-def tie_weights__data(embedding, head):
-    head.weight.data = embedding.weight.data
-
-
 @wrong("or does it make new ones")
 def tie_weights__new_head(embedding, head):
     head = torch.nn.Linear(embedding.weight.shape[1], embedding.weight.shape[0], bias=False)
@@ -116,14 +96,15 @@ def tie_weights__new_head(embedding, head):
     return head
 
 
-@wrong("Which attribute")
-def tie_weights__other_attribute(embedding, head):
-    head.embedding = embedding.weight
-
-
-@wrong("Parameter itself")
-def tie_weights__frozen(embedding, head):
-    head.weight = embedding.weight.requires_grad_(False)
+wrong("Whose numbers shall stay", "tie_weights__assigned_only")(
+    lambda table, head: setattr(head, "weight", table.weight)
+)
+wrong("not a copy", "tie_weights__copied")(lambda table, head: setattr(head, "weight", copy.deepcopy(table.weight)))
+wrong("without .data", "tie_weights__data")(lambda table, head: setattr(head.weight, "data", table.weight.data))
+wrong("Which attribute", "tie_weights__other_name")(lambda table, head: setattr(head, "embedding", table.weight))
+wrong("Parameter itself", "tie_weights__frozen")(
+    lambda table, head: setattr(head, "weight", table.weight.requires_grad_(False))
+)
 
 
 @right
@@ -137,5 +118,4 @@ for letter, tries in TRY.items():
             answer = LETTERS | {letter: slip}
             wrong(f"Model {letter}: {words}", f"find_slips__{letter} {slip}")(lambda answer=answer: answer)
 wrong("Choose from", "find_slips__numbers")(lambda: {"A": 7, "B": 6, "C": 3})
-wrong("Return {", "find_slips__a_list")(lambda: list(LETTERS.values()))
 wrong("Return {", "find_slips__one_left_out")(lambda: {"A": LETTERS["A"]})

@@ -37,7 +37,6 @@ for words, slip, answer in (
     ("inputs of down_proj", "down_by_columns", _PLAN | {"down_proj": "column"}),
     ('Choose "column" or "row"', "torch_words", {name: _TORCH[style] for name, style in _PLAN.items()}),
     ("keys are", "without_o", {name: style for name, style in _PLAN.items() if name != "o_proj"}),
-    ("keys are", "a_list", list(_PLAN.values())),
 ):
     wrong(words, f"block_plan__{slip}")(lambda answer=answer: answer)
 
@@ -56,6 +55,6 @@ def bytes_sent_per_token__loop(dim, n_layers, n_ranks, bytes_per_number):
     return round(total)
 
 
-@wrong("whole number")
-def bytes_sent_per_token__a_float(dim, n_layers, n_ranks, bytes_per_number):
-    return 4 * n_layers * (n_ranks - 1) * dim * bytes_per_number / n_ranks
+wrong("whole number", "bytes_sent_per_token__a_float")(
+    lambda dim, n_layers, n_ranks, size: 4 * n_layers * (n_ranks - 1) * dim * size / n_ranks
+)

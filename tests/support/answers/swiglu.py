@@ -21,11 +21,7 @@ def silu__in_place_on_a_copy(x):
     return F.silu(x.clone(), inplace=True)
 
 
-@wrong("stay in torch")
-def silu__through_numpy(x):
-    return torch.from_numpy(x.numpy() / (1 + np.exp(-x.numpy())))
-
-
+wrong("stay in torch", "silu__numpy")(lambda x: torch.from_numpy(x.numpy() / (1 + np.exp(-x.numpy()))))
 wrong("a gradient is nan", "silu__division")(lambda x: (x.float() / (1 + torch.exp(-x.float()))).to(x.dtype))
 wrong("math.exp", "silu__math_exp")(lambda x: x / (1 + math.exp(-x)))
 wrong("torch.where", "silu__if_on_a_tensor")(lambda x: x * x.sigmoid() if x > -100 else 0 * x)
@@ -52,28 +48,18 @@ def swiglu__fused(x, w_gate, w_up, w_down):
     return (F.silu(gate) * up) @ w_down.t()
 
 
-@wrong("overflow in your silu")
-def swiglu__silu_by_division(x, w_gate, w_up, w_down):
-    g = x @ w_gate.T
-    return (g / (1 + torch.exp(-g)) * (x @ w_up.T)) @ w_down.T
-
-
+wrong("overflow in your silu", "swiglu__silu_by_division")(
+    lambda x, g, u, d: (x @ g.T / (1 + torch.exp(-x @ g.T)) * (x @ u.T)) @ d.T
+)
+wrong("fixed number of dimensions", "swiglu__columns_for_two_axes")(
+    lambda x, g, u, d: (d @ (F.silu(g @ x.T) * (u @ x.T))).T
+)
+wrong("Case D equal to F", "swiglu__transposed_if_square")(
+    lambda x, *weights: swiglu__linear(x, *(w.T if w.shape == (5, 5) else w for w in weights))
+)
 wrong("nn.Parameter(w) is a new tensor", "swiglu__new_parameters")(
     lambda x, *weights: swiglu__linear(x, *map(torch.nn.Parameter, weights))
 )
-
-
-@wrong("fixed number of dimensions")
-def swiglu__columns_for_two_axes(x, w_gate, w_up, w_down):
-    return (w_down @ (F.silu(w_gate @ x.T) * (w_up @ x.T))).T
-
-
-@wrong("Case D equal to F")
-def swiglu__transposed_by_shape(x, w_gate, w_up, w_down):
-    def product(x, w):
-        return x @ w if w.shape[0] == w.shape[1] == 5 else x @ w.T
-
-    return product(F.silu(product(x, w_gate)) * product(x, w_up), w_down)
 
 
 @right
@@ -123,9 +109,9 @@ def matrix_roles__misfits_not_skipped(weights, x, y):
             return dict(zip(("gate", "up", "down"), order, strict=True))
 
 
-@wrong("names from weights")
-def matrix_roles__names_as_in_the_example(weights, x, y):
-    return matrix_roles__all_orders({name: weights[name] for name in "abc"}, x, y)
+wrong("names from weights", "matrix_roles__names_as_in_the_example")(
+    lambda weights, *vectors: matrix_roles__all_orders({name: weights[name] for name in "abc"}, *vectors)
+)
 
 
 def _as_listed(roles, weights):
