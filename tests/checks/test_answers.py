@@ -66,6 +66,15 @@ def test_every_known_mistake_is_named(exercise):
         assert result.hint == hint, result
 
 
+@pytest.mark.parametrize("exercise", [name for name in EXERCISES if EXERCISES[name].dtype_hint])
+def test_an_exercise_with_a_hint_for_a_wrong_dtype_shows_it(exercise):
+    def widened(y):
+        return y.double() if isinstance(y, torch.Tensor) else tuple(map(widened, y)) if isinstance(y, tuple) else y
+
+    result = check_of(exercise)(lambda *inputs: widened(right_answer_to(exercise)(*inputs)))
+    assert (result.status, result.hint) == ("failed", EXERCISES[exercise].dtype_hint)
+
+
 # ------------------------------------------------------- habits of tired students, applied to every right answer
 
 # exercises whose answer is compared as it is; `adapt` looks at it in another way first

@@ -6,7 +6,6 @@ import random
 import re
 import signal
 import threading
-import time
 
 import pytest
 import torch
@@ -23,17 +22,17 @@ from tests.support.answers import right_answer_to
 # ------------------------------------------------------------------------------------------------ not attempted
 
 
-STUBS = (
-    '"""Divide by the root mean square."""\n    raise NotImplementedError("your turn")',
-    '"""Divide by the root mean square."""',
-    "...",
-    "return None",
-    "y = ...  # your code\n    return y",
-    "x.float().pow(2).mean()\n    raise NotImplementedError",
+@pytest.mark.parametrize(
+    "body",
+    [
+        '"""Divide by the root mean square."""\n    raise NotImplementedError("your turn")',
+        '"""Divide by the root mean square."""',
+        "...",
+        "return None",
+        "y = ...  # your code\n    return y",
+        "x.float().pow(2).mean()\n    raise NotImplementedError",
+    ],
 )
-
-
-@pytest.mark.parametrize("body", STUBS)
 def test_stub_is_not_attempted_yet(body):
     made = {}
     exec(f"def stub(x, weight, eps):\n    {body}", made)
@@ -119,24 +118,20 @@ def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
 @pytest.mark.parametrize(
     ("exercise", "change", "words"),
     [
-        ("silu", torch.Tensor.tolist, "the result has the type list, expected a tensor."),
-        ("silu", lambda y: y / 0, "the result holds nan or inf."),
-        ("silu", torch.Tensor.to_sparse, "the result is a torch.sparse_coo tensor on the device cpu."),
+        ("silu", torch.Tensor.double, "Hint: The values are right: .to(torch.float32) converts them."),
+        ("silu", lambda y: (one for one in y), "Hint: A generator comes from yield"),
+        ("silu", lambda y: torch.nested.nested_tensor([y]), "Hint: Return a plain result."),  # it has no shape
         ("hidden_dim", float, "the result has the type float, expected a whole number (int)."),
+        ("rms_norm_backward", lambda pair: (2 * pair[0], pair[1]), "grad_x is off by up to"),
         ("next_token_batch", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
-        ("next_token_batch", lambda pair: pair[0], "the result is one tensor, expected 2 tensors."),
+        ("next_token_batch", lambda pair: pair[0], "is one tensor, expected 2 tensors.\nHint: Return all of them"),
         ("next_token_batch", lambda pair: (pair[0], None), " has the type NoneType, expected a tensor."),
     ],
 )
 def test_a_result_of_another_kind_is_named(exercise, change, words):
     right = right_answer_to(exercise)
     result = getattr(checks, f"check_{exercise}")(lambda *inputs: change(right(*inputs)))
-    assert words in result.message
-
-
-def test_a_generator_and_a_tensor_without_a_shape_are_told_apart_from_results():
-    assert "yield" in checks.check_silu(lambda x: (one for one in x)).hint
-    assert checks.check_silu(lambda x: torch.nested.nested_tensor([x])).hint == "Return a plain result."
+    assert words in str(result)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -219,9 +214,7 @@ def endless_with_a_bare_except(x):
 @TIMER
 @pytest.mark.parametrize("program", [endless, endless_with_a_bare_except])
 def test_an_endless_loop_ends_and_the_case_is_named(program):
-    start = time.monotonic()
     result = checks.check_silu(program, seconds=0.2)
-    assert time.monotonic() - start < 60
     assert result.message == "Case x = -2, -1, 0, 1, 3: no answer after 0.2 seconds."
     assert "never ends" in result.hint
     late = checks.check_silu(lambda x: F.silu(x) if x.ndim == 1 else endless(x), seconds=2)
@@ -322,62 +315,47 @@ def test_an_unknown_mistake_is_shown_in_numbers_and_not_guessed_at():
     assert result.hint == ""
 
 
+ONE, IDS = Case("one number", (torch.tensor([0.4621]), 3, 1)), Case("ids", (torch.tensor([4, 5]), 3, 1))
+BIG, THIRDS = Case("big", (12345 * X, 1, 1)), Case("thirds", (torch.tensor([1 / 3]), 1, 1))
+
+
+def last_doubled(y):
+    return torch.cat((y[..., :-1], 2 * y[..., -1:]), dim=-1)
+
+
 @pytest.mark.parametrize(
-    ("change", "shown"),
+    ("case", "change", "words"),
     [
-        (lambda y: y[..., None], "yours     [[3], [-6]]\n  expected  [3, -6]"),
-        (lambda y: y * 1.00004, "yours     [3.00012, -6.00024]\n  expected  [3, -6]"),  # four digits would hide it
-        (lambda y: y.tolist(), "yours     [3, -6]\n  expected  [3, -6]"),
-        (lambda y: y / 0, "yours     [inf, -inf]\n"),
+        (SMALL, lambda y: y[..., None], "\n  yours     [[3], [-6]]\n  expected  [3, -6]"),
+        (SMALL, lambda y: y / 0, "holds nan or inf."),
+        (SMALL, lambda y: y.tolist(), "\n  yours     [3, -6]\n  expected  [3, -6]"),
+        (BIG, lambda y: y - 23456, "is off by up to 23456 (its largest entry should be 24690)."),
+        (ONE, lambda y: y - 0.0033, "the result is 1.383, expected 1.386."),
+        (ONE, lambda y: y * 1.00004, "the result is 1.38636, expected 1.3863."),  # four digits would hide it
+        (SMALL, lambda y: y * 1.00004, "\n  yours     [3.00012, -6.00024]\n  expected  [3, -6]"),
+        (IDS, lambda y: y + 1, "the result at [0] is 13, expected 12."),
+        (IDS, lambda y: y + 1, "\n  yours     [13, 16]\n  expected  [12, 15]"),
+        (THIRDS, torch.Tensor.half, "the dtype torch.float16, expected torch.float32."),
+        (THIRDS, torch.Tensor.half, "\n  yours     float16 [0.333252]\n  expected  [0.333333]"),
+        (LARGE, last_doubled, "\n  x         shape (2, 3, 4), at [0, 0] [1, 1, 1, 1]\n"),
+        (LARGE, last_doubled, "\n  yours     shape (2, 3, 4), at [0, 0, 3] 6\n"),
     ],
 )
-def test_yours_and_expected_stand_one_above_the_other(change, shown):
-    assert f"\n  {shown}" in looked_at(lambda x, gain, power: change(x * gain), SMALL, LARGE).message
+def test_numbers_are_shown_in_so_many_digits_that_they_differ(case, change, words):
+    result = looked_at(lambda x, gain, power: change(x * gain), case)
+    assert words in result.message
+    assert result.hint == ""
 
 
-def test_of_many_numbers_the_first_that_differs_is_shown_with_its_row():
-    def last_doubled(x, gain, power):
-        y = x * gain
-        y[..., -1] *= 1 if x.ndim == 1 else 2
-        return y
-
-    shown = looked_at(last_doubled, SMALL, LARGE).message
-    assert "\n  x         shape (2, 3, 4), at [0, 0] [1, 1, 1, 1]\n" in shown
-    assert "\n  yours     shape (2, 3, 4), at [0, 0, 3] 6\n  expected  shape (2, 3, 4), at [0, 0, 3] 3" in shown
+def test_of_the_failing_cases_the_smallest_is_shown():
+    special, long = Case("special", (X, 3, 1), "Is x special?"), Case("long", (torch.ones(4, 6), 3, 1))
+    ranked = [ONE, Case("many digits", (100 * torch.ones(12), 3, 1)), special, long, HALF, GRADIENTS]
+    for place, smallest in enumerate(ranked):
+        shown = looked_at(lambda x, gain, power: x + gain, *reversed(ranked[place:]))
+        assert f"Case {smallest.label}: " in shown.message
 
 
-def test_numbers_have_three_digits_and_a_single_number_is_told_itself():
-    far = looked_at(lambda x, gain, power: x * gain + 80.4567, SMALL)
-    assert "is off by up to 80.5 (its largest entry should be 6)." in far.message
-    large = looked_at(lambda x, gain, power: x * gain - 23456, Case("large", (12345.0 * X, 1, 1)))
-    assert "is off by up to 23456 (its largest entry should be 24690)." in large.message
-    one = Case("one number", (torch.tensor([0.4621]), 3, 1))
-    assert "the result is 1.383, expected 1.386." in looked_at(lambda x, gain, power: x * gain - 0.0033, one).message
-    close = looked_at(lambda x, gain, power: x * gain * 1.00004, one)
-    assert "the result is 1.38636, expected 1.3863." in close.message
-
-
-def test_the_failing_case_with_the_smallest_input_is_shown():
-    def whole(dim, multiple):
-        """dim times multiple, an int."""
-        return dim * multiple
-
-    sizes = (4096, 256), (1000, 7), (10, 12), (8, 1), (300, 1)
-    cases = [Case(f"{dim}, {multiple}", (dim, multiple)) for dim, multiple in sizes]
-    check = judge.check_of(Exercise(whole, [*cases, Case("special", (1, 1), "Is 1 special?")], []))
-    assert "Case 8, 1: " in check(lambda dim, multiple: dim * multiple + 1).message
-    assert "Case 10, 12: " in check(lambda dim, multiple: dim * multiple + (multiple > 1)).message
-    long, short = Case("long", (torch.ones(4, 6), 3, 1)), Case("short", (100 * torch.ones(12), 3, 1))
-    special = Case("special", (torch.ones(2), 3, 1), "Is x special?")
-    wrong = lambda x, gain, power: x + gain  # noqa: E731
-    assert "Case short: " in looked_at(wrong, long, short, HALF, special).message
-    assert "Case special: " in looked_at(wrong, long, HALF, special).message, "many numbers are worse"
-
-
-def test_whole_numbers_are_never_off_by_a_decimal():
-    result = looked_at(lambda x, gain, power: x * gain + 1, Case("ids", (torch.tensor([4, 5]), 3, 1)))
-    assert "the result at [0] is 13, expected 12." in result.message
-    assert "\n  yours     [13, 16]\n  expected  [12, 15]" in result.message
+def test_whole_numbers_and_truths_are_never_off_by_a_decimal():
     size = checks.check_hidden_dim(lambda dim, multiple_of, multiplier: 4 * dim + 1)
     assert re.search(r"the result is \d+, expected \d+\..*\n  dim  ", size.message)
     mask = checks.check_causal_visible(lambda t, s: torch.zeros(t, s).bool().index_fill(1, torch.tensor([0]), True))
@@ -392,11 +370,6 @@ def test_a_gradient_is_named_and_says_of_what():
     assert result.hint == ""  # GRAPH_CUT would be a guess: a gradient arrives
     cut = looked_at(lambda x, gain, power: x.detach() * gain, SMALL, GRADIENTS)
     assert cut.hint == GRAPH_CUT
-
-
-def test_the_parts_of_a_tuple_have_names():
-    exercise = Exercise(scaled, [SMALL], [], adapt=lambda f: lambda *inputs: (f(*inputs), X), parts=("y", "the rest"))
-    assert "y is off by up to" in judge.check_of(exercise)(lambda x, gain, power: 7 * x).message
 
 
 def test_the_hint_of_special_cases_is_shown_only_if_exactly_they_fail():
@@ -417,30 +390,20 @@ def test_a_known_mistake_is_named_only_if_no_answer_contradicts_it():
     assert looked_at(lambda x, gain, power: (x + gain) * 2 / 2, *both, overflows, known=known).hint == known[0][0]
 
 
-def test_a_dtype_is_converted_only_where_that_is_enough():
-    enough = looked_at(lambda x, gain, power: (x * gain).double(), SMALL)
-    assert enough.hint == "The values are right: .to(torch.float32) converts them."
-    too_late = looked_at(lambda x, gain, power: (x * gain).half(), Case("thirds", (torch.tensor([1 / 3]), 1, 1)))
-    assert too_late.hint == ""
-    assert "the dtype torch.float16, expected torch.float32." in too_late.message
-    assert "\n  yours     float16 [0.333252]\n  expected  [0.333333]" in too_late.message
-
-
 def by_backward(x, gain, power):
     z = x.detach().clone().requires_grad_()
     (z * z * gain / 2).sum().backward()
     return z.grad
 
 
-FORBIDDEN = [
-    ("silu", lambda x, gain, power: F.silu(x) / x.sigmoid() * gain),
-    ("silu", lambda x, gain, power: torch.nn.SiLU()(x) / x.sigmoid() * gain),
-    ("backward", by_backward),
-    ("grad", lambda x, gain, power: torch.func.grad(lambda z: (z * z * gain / 2).sum())(x)),
-]
-
-
-@pytest.mark.parametrize(("name", "program"), FORBIDDEN)
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [
+        ("silu", lambda x, gain, power: torch.nn.SiLU()(x) / x.sigmoid() * gain),
+        ("backward", by_backward),
+        ("grad", lambda x, gain, power: torch.func.grad(lambda z: (z * z * gain / 2).sum())(x)),
+    ],
+)
 def test_a_forbidden_function_is_seen(name, program):
     result = looked_at(program, SMALL, forbid=("silu", *AUTOGRAD))
     assert f"the result is right, but it calls torch's {name}, which this exercise rules out." in result.message
@@ -468,17 +431,12 @@ def test_success_takes_its_name_from_the_function_and_the_exercise():
     def my_first_norm(x, weight, eps):
         return F.rms_norm(x, x.shape[-1:], weight, eps)
 
-    n_cases = len(checks.check_rms_norm.exercise.cases)
-    words = f"rms_norm: passed. my_first_norm agrees with the specification in {n_cases} cases."
-    assert str(checks.check_rms_norm(my_first_norm)) == words
-    assert checks.check_silu(lambda x: x * x.sigmoid()).message.startswith("Your function agrees")
+    said = str(checks.check_rms_norm(my_first_norm))
+    assert re.fullmatch(r"rms_norm: passed\. my_first_norm agrees with the specification in \d+ cases\.", said)
     assert checks.check_block_plan(right_answer_to("block_plan")).message.endswith("in the one case.")
 
 
 def test_html_is_escaped_and_says_the_same_words():
-    result = checks.CheckResult("silu", "failed", "it raises <b>", "a < b?")
-    assert result._repr_html_() == (
-        "<div><strong>silu: not yet.</strong> it raises &lt;b&gt;<br><em>Hint:</em> a &lt; b?</div>"
-    )
-    numbers = checks.CheckResult("silu", "failed", "off.\n  x  <1>\n  y  2")
-    assert numbers._repr_html_() == "<div><strong>silu: not yet.</strong> off.<pre>  x  &lt;1&gt;\n  y  2</pre></div>"
+    shown = checks.CheckResult("silu", "failed", "it raises <b>\n  x  <1>\n  y  2", "a < b?")._repr_html_()
+    numbers = "<pre>  x  &lt;1&gt;\n  y  2</pre>"
+    assert f"</strong> it raises &lt;b&gt;{numbers}<br><em>Hint:</em> a &lt; b?</div>" in shown

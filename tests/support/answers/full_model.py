@@ -1,10 +1,12 @@
 """Right and wrong answers to the exercises of notebook 05, the full model."""
 
+import copy
 import math
 
 import torch
 from torch.nn import functional as F
 
+from checks.full_model import LETTERS, TRY
 from helpers import model
 from tests.support.answers.register import right, wrong
 
@@ -29,14 +31,12 @@ def transformer_block__loop_over_steps(x, attention, feed_forward, attention_gai
     return stream
 
 
-def _norm_in_half_precision(y, gain, eps):
-    return y / (y.pow(2).mean(-1, keepdim=True) + eps).sqrt() * gain
-
-
 @wrong("square of 1e-4 is 0")
 def transformer_block__norm_in_half_precision(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    x = x + _norm_in_half_precision(attention(x), attention_gain, eps)
-    return x + _norm_in_half_precision(feed_forward(x), ffn_gain, eps)
+    for step, gain in ((attention, attention_gain), (feed_forward, ffn_gain)):
+        branch = step(x)
+        x = x + branch / (branch.pow(2).mean(-1, keepdim=True) + eps).sqrt() * gain
+    return x
 
 
 @right
@@ -53,13 +53,9 @@ def parameter_count__shapes(vocab_size, dim, n_layers, n_heads, n_kv_heads, head
     return sum(math.prod(shape) for shape in n_layers * block + ends)
 
 
-@wrong("Multiply the numbers instead")
-def parameter_count__builds_it(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
-    config = model.LlamaConfig(
-        vocab_size=vocab_size, dim=dim, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim,
-        hidden_dim=hidden_dim, tie_embeddings=tie_embeddings, max_seq_len=8, norm_eps=1e-5, rope_theta=1e4,
-    )  # fmt: skip
-    return model.count_parameters(config)
+wrong("Multiply the numbers instead", "parameter_count__builds_one")(
+    lambda *sizes: model.count_parameters(model.PRESETS["smollm2-135m"])
+)
 
 
 @right
@@ -74,11 +70,6 @@ def tie_weights__through_data(embedding, head):
     embedding.weight.data = head.weight.data.clone()
     head.weight = embedding.weight
     return embedding, head
-
-
-@wrong("Whose numbers shall stay")
-def tie_weights__assigned_only(embedding, head):
-    head.weight = embedding.weight
 
 
 @wrong("inside `with torch.no_grad():`")
@@ -98,16 +89,6 @@ def tie_weights__the_mean(embedding, head):
     head.weight = embedding.weight
 
 
-@wrong("not a copy")
-def tie_weights__copied(embedding, head):
-    head.weight = torch.nn.Parameter(embedding.weight.detach().clone())
-
-
-@wrong("without .data")
-def tie_weights__data(embedding, head):
-    head.weight.data = embedding.weight.data
-
-
 @wrong("or does it make new ones")
 def tie_weights__new_head(embedding, head):
     head = torch.nn.Linear(embedding.weight.shape[1], embedding.weight.shape[0], bias=False)
@@ -115,40 +96,26 @@ def tie_weights__new_head(embedding, head):
     return head
 
 
-@wrong("Which attribute")
-def tie_weights__other_attribute(embedding, head):
-    head.embedding = embedding.weight
-
-
-@wrong("Parameter")
-def tie_weights__tensor(embedding, head):
-    head.weight = embedding.weight.data
-
-
-@wrong("Parameter itself")
-def tie_weights__frozen(embedding, head):
-    head.weight = embedding.weight.requires_grad_(False)
-
-
-MASK, SWAP, BASE = "mask shows the next token", "gate and up swapped", "wrong base"
+wrong("Whose numbers shall stay", "tie_weights__assigned_only")(
+    lambda table, head: setattr(head, "weight", table.weight)
+)
+wrong("not a copy", "tie_weights__copied")(lambda table, head: setattr(head, "weight", copy.deepcopy(table.weight)))
+wrong("without .data", "tie_weights__data")(lambda table, head: setattr(head.weight, "data", table.weight.data))
+wrong("Which attribute", "tie_weights__other_name")(lambda table, head: setattr(head, "embedding", table.weight))
+wrong("Parameter itself", "tie_weights__frozen")(
+    lambda table, head: setattr(head, "weight", table.weight.requires_grad_(False))
+)
 
 
 @right
 def find_slips__named():
-    return {"A": MASK, "B": SWAP, "C": BASE}
+    return dict(LETTERS)
 
 
-for words, slip, answer in (
-    ("change only the last token", "a_and_c", {"A": BASE, "B": SWAP, "C": MASK}),
-    ("set every gain to 1", "b_gain", {"A": MASK, "B": "gain ignored", "C": BASE}),
-    ("ten times 0 is 0", "b_eps", {"A": MASK, "B": "wrong eps", "C": BASE}),
-    ("give it a single token", "b_scale", {"A": MASK, "B": "wrong scale", "C": BASE}),
-    ("set inv_freq to 1", "c_pairs", {"A": MASK, "B": SWAP, "C": "neighbours paired"}),
-    ("set inv_freq to 0", "c_scale", {"A": MASK, "B": SWAP, "C": "wrong scale"}),
-    ("it agrees on a single token", "c_gain", {"A": MASK, "B": SWAP, "C": "gain ignored"}),
-    ("change only the last token", "c_mask", {"A": MASK, "B": SWAP, "C": MASK}),
-    ("Choose from", "numbers", {"A": 7, "B": 6, "C": 3}),
-    ("Return {", "a_list", [MASK, SWAP, BASE]),
-    ("Return {", "one_left_out", {"A": MASK, "B": SWAP}),
-):
-    wrong(words, f"find_slips__{slip}")(lambda answer=answer: answer)
+for letter, tries in TRY.items():
+    for slip, words in tries.items():
+        if slip != LETTERS[letter]:
+            answer = LETTERS | {letter: slip}
+            wrong(f"Model {letter}: {words}", f"find_slips__{letter} {slip}")(lambda answer=answer: answer)
+wrong("Choose from", "find_slips__numbers")(lambda: {"A": 7, "B": 6, "C": 3})
+wrong("Return {", "find_slips__one_left_out")(lambda: {"A": LETTERS["A"]})

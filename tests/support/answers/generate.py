@@ -70,90 +70,11 @@ def greedy_with_cache__a_cache_for_each_prompt(model, tokens, n_new):
     return torch.cat([greedy_with_cache__latest(model, row[None], n_new) for row in tokens])
 
 
-def _greedy(model, tokens, n_new, feed, cache=None, pick=lambda logits: logits[:, -1:].argmax(-1)):
-    """The loop with another `feed`, a function of (text, latest tokens), or another `pick`."""
-    latest = tokens
-    for _ in range(n_new):
-        latest = pick(model(feed(tokens, latest), cache))
-        tokens = torch.cat((tokens, latest), dim=1)
-    return tokens
-
-
-@wrong("cache handed over")
-def greedy_with_cache__no_cache(model, tokens, n_new):
-    return _greedy(model, tokens, n_new, lambda text, latest: text)
-
-
-@wrong("only the newest token")
-def greedy_with_cache__all_again(model, tokens, n_new):
-    return _greedy(model, tokens, n_new, lambda text, latest: text, model.new_cache(len(tokens), 400))
-
-
-@wrong("does the cache get the prompt")
-def greedy_with_cache__prompt_skipped(model, tokens, n_new):
-    return _greedy(model, tokens, n_new, lambda text, latest: text[:, -1:], model.new_cache(len(tokens)))
-
-
-@wrong("How often does the loop run")
-def greedy_with_cache__one_token_even_for_none(model, tokens, n_new):
-    return greedy_with_cache__latest(model, tokens, max(1, n_new))
-
-
 @wrong("once, before the loop")
 def greedy_with_cache__new_cache_each_time(model, tokens, n_new):
     for _ in range(n_new):
         tokens = greedy_with_cache__latest(model, tokens, 1)
     return tokens
-
-
-@wrong("prompt comes first")
-def greedy_with_cache__only_what_is_new(model, tokens, n_new):
-    return greedy_with_cache__latest(model, tokens, n_new)[:, tokens.shape[1] :]
-
-
-@wrong("newest token")
-def greedy_with_cache__whole_text_each_time(model, tokens, n_new):
-    return _greedy(model, tokens, n_new, lambda text, latest: text, model.new_cache(len(tokens)))
-
-
-@wrong("keepdim=True")
-def greedy_with_cache__dimension_lost_before_the_text(model, tokens, n_new):
-    return _greedy(model, tokens, n_new, lambda text, latest: latest, model.new_cache(len(tokens)), _flat)
-
-
-def _flat(logits):
-    return logits[:, -1].argmax(-1)
-
-
-@wrong("not dim=0")
-def greedy_with_cache__joined_as_new_rows(model, tokens, n_new):
-    cache, latest = model.new_cache(len(tokens)), tokens
-    for _ in range(n_new):
-        latest = model(latest, cache)[:, -1:].argmax(-1)
-        tokens = torch.cat((tokens, latest), dim=0)
-    return tokens
-
-
-@wrong("n_new calls in all")
-def greedy_with_cache__first_new_token_forgotten(model, tokens, n_new):
-    return greedy_with_cache__latest(model, tokens, n_new - 1)
-
-
-@wrong("keepdim=True")
-def greedy_with_cache__dimension_lost(model, tokens, n_new):
-    return _greedy(model, tokens, n_new, lambda text, latest: latest[:, -1], model.new_cache(len(tokens)))
-
-
-@wrong("single token")
-def greedy_with_cache__prompt_but_its_last_token_first(model, tokens, n_new):
-    cache = model.new_cache(len(tokens))
-    model(tokens[:, :-1], cache)
-    return _greedy(model, tokens, n_new, lambda text, latest: text[:, -1:], cache)
-
-
-@wrong("expected  [[3, 1, ")
-def greedy_with_cache__until_n_new_in_all(model, tokens, n_new):
-    return greedy_with_cache__latest(model, tokens, max(0, n_new - tokens.shape[1]))
 
 
 @wrong("hold the prompt")
@@ -163,6 +84,49 @@ def greedy_with_cache__prompt_read_without_the_cache(model, tokens, n_new):
         tokens = torch.cat((tokens, latest), dim=1)
         latest = model(latest, cache)[:, -1:].argmax(-1)
     return tokens
+
+
+@wrong("single token")
+def greedy_with_cache__prompt_but_its_last_token_first(model, tokens, n_new):
+    cache = model.new_cache(len(tokens))
+    model(tokens[:, :-1], cache)
+    return _greedy(model, tokens, n_new, cache, _last)
+
+
+def _all(text, latest):
+    return text
+
+
+def _last(text, latest):
+    return text[:, -1:]
+
+
+def _greedy(model, tokens, n_new, cache=None, feed=_all, pick=lambda logits: logits[:, -1:].argmax(-1), dim=1):
+    """The loop with another `feed`, a function of (text, latest tokens), or another `pick`."""
+    latest = tokens
+    for _ in range(n_new):
+        latest = pick(model(feed(tokens, latest), cache))
+        tokens = torch.cat((tokens, latest), dim)
+    return tokens
+
+
+def _cached(feed=lambda text, latest: latest, room=None, **options):
+    return lambda model, tokens, n: _greedy(model, tokens, n, model.new_cache(len(tokens), room), feed, **options)
+
+
+for words, slip, program in (
+    ("cache handed over", "no_cache", _greedy),
+    ("only the newest token", "all_again", _cached(_all, room=400)),
+    ("newest token", "whole_text_each_time", _cached(_all)),  # the cache is full
+    ("does the cache get the prompt", "prompt_skipped", _cached(_last)),
+    ("keepdim=True", "dimension_lost", _cached(lambda text, latest: latest[:, -1])),
+    ("keepdim=True", "dimension_lost_before_the_text", _cached(pick=lambda logits: logits[:, -1].argmax(-1))),
+    ("not dim=0", "joined_as_new_rows", _cached(dim=0)),
+    ("How often does the loop run", "one_even_for_none", lambda m, t, n: greedy_with_cache__latest(m, t, max(1, n))),
+    ("n_new calls in all", "first_new_token_forgotten", lambda m, t, n: greedy_with_cache__latest(m, t, n - 1)),
+    ("prompt comes first", "only_what_is_new", lambda m, t, n: greedy_with_cache__latest(m, t, n)[:, t.shape[1] :]),
+):
+    wrong(words, f"greedy_with_cache__{slip}")(program)
 
 
 @right
@@ -182,8 +146,3 @@ def tokens_per_second__the_lower_rate(config, n_weights, n_cached, batch, number
     for _ in range(batch):
         read += config.dim + 2 * n_cached * config.n_layers * config.n_kv_heads * config.head_dim
     return torch.tensor([batch * bandwidth / (read * number_bytes), operations / flops]).min()
-
-
-@wrong("expected a number")
-def tokens_per_second__both_limits(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
-    return batch * bandwidth / (n_weights * number_bytes), operations / (2 * n_weights)

@@ -17,11 +17,6 @@ def causal_visible__tril(n_query, n_key):
     return torch.ones(n_query, n_key, dtype=torch.bool).tril(n_key - n_query)
 
 
-@wrong("boolean")
-def causal_visible__integers(n_query, n_key):
-    return torch.ones(n_query, n_key, dtype=torch.int64).tril(n_key - n_query)
-
-
 @right
 def attention_head__softmax(q, k, v, visible):
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
@@ -33,11 +28,6 @@ def attention_head__einsum_and_where(q, k, v, visible):
     scores = torch.einsum("bth,bsh->bts", q.float(), k.float()) * q.shape[-1] ** -0.5
     weights = torch.where(visible, scores, -1e9).softmax(-1)
     return torch.einsum("bts,bsh->bth", weights, v.float()).to(q.dtype)
-
-
-@wrong("float16")
-def attention_head__minus_1e9_in_float16(q, k, v, visible):
-    return (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~visible, -1e9).softmax(-1) @ v
 
 
 @right
@@ -116,9 +106,3 @@ def context_that_fits__with_an_if(memory, weights, n_layers, n_kv_heads, head_di
     if free <= window * per_token:
         return math.floor(free / per_token)
     return window + int((free - window * per_token) // (per_token / 2))
-
-
-@wrong("part of a token")
-def context_that_fits__float(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number, window):
-    free, half = memory - weights, n_layers * n_kv_heads * head_dim * bytes_per_number
-    return max(0.0, free / (2 * half), free / half - window)

@@ -21,14 +21,19 @@ def _opened(weights, config):
     return *sizes, config["head_dim"], config["rms_norm_eps"], embedding, last_gain, head
 
 
-def _angles(config, n_tokens, dtype=torch.float32):
-    pairs = torch.arange(0, config["head_dim"], 2, dtype=dtype) / config["head_dim"]
+def _angles(config, n_tokens):
+    pairs = torch.arange(0, config["head_dim"], 2) / config["head_dim"]
     return torch.arange(n_tokens)[:, None] * config["rope_parameters"]["rope_theta"] ** -pairs
 
 
 def _turned(x, angle):
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), dim=-1)
+
+
+def _turned_as_complex(x, angle):
+    turned = torch.complex(*x.chunk(2, dim=-1)) * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat((turned.real, turned.imag), dim=-1)
 
 
 def _norm(x, gain, eps):
@@ -80,8 +85,8 @@ def my_llama__token_by_token_with_cache(weights, config, tokens):
             for n in range(n_blocks):
                 gain, wq, wk, wv, wo, gain2, gate, up, down = _block(weights, n)
                 y = _norm(x, gain, eps)
-                q = _turned((wq @ y).view(K, H // K, h), angle)
-                keys[n].append(_turned((wk @ y).view(K, h), angle))
+                q = _turned_as_complex((wq @ y).view(K, H // K, h), angle)
+                keys[n].append(_turned_as_complex((wk @ y).view(K, h), angle))
                 values[n].append((wv @ y).view(K, h))
                 share = torch.softmax(torch.einsum("krh,skh->krs", q, torch.stack(keys[n])) / h**0.5, dim=-1)
                 x = x + wo @ torch.einsum("krs,skh->krh", share, torch.stack(values[n])).flatten()
@@ -90,56 +95,13 @@ def my_llama__token_by_token_with_cache(weights, config, tokens):
     return logits
 
 
-@right
-def my_llama__complex_neighbours_recursive(weights, config, tokens):  # rows of q and k back in Meta's order
-    n_blocks, H, K, h, eps, embedding, last_gain, head = _opened(weights, config)
-    phase = torch.polar(torch.tensor(1.0), _angles(config, tokens.shape[1]))[:, None, None]  # (T, 1, 1, h/2)
-    later = torch.arange(tokens.shape[1])[:, None] < torch.arange(tokens.shape[1])
-
-    def turned(y, w):  # -> (B, T, K, R, h)
-        y = y @ w.unflatten(0, (-1, 2, h // 2)).transpose(1, 2).flatten(0, 2).T
-        pairs = torch.view_as_complex(y.unflatten(-1, (K, -1, h // 2, 2)).contiguous())
-        return torch.view_as_real(pairs * phase).flatten(-2)
-
-    def stream(n):  # after n blocks
-        if n == 0:
-            return embedding.index_select(0, tokens.flatten()).unflatten(0, tokens.shape)
-        gain, wq, wk, wv, wo, gain2, gate, up, down = _block(weights, n - 1)
-        y = _norm(x := stream(n - 1), gain, eps)
-        scores = torch.einsum("btkrh,bskh->bkrts", turned(y, wq), turned(y, wk).squeeze(3)) / h**0.5
-        share = torch.where(later, float("-inf"), scores).softmax(-1)
-        mixed = torch.einsum("bkrts,bskh->btkrh", share, (y @ wv.T).unflatten(-1, (K, h)))
-        x = x + torch.einsum("btkrh,dkrh->btd", mixed, wo.unflatten(1, (K, H // K, h)))
-        return x + (F.silu((y := _norm(x, gain2, eps)) @ gate.T) * (y @ up.T)) @ down.T
-
-    return _norm(stream(n_blocks), last_gain, eps) @ head.T
-
-
-@right
-def my_llama__folded_in_float64(weights, config, tokens):  # gains and scale are in the matrices
-    weights = {name: weight.double() for name, weight in weights.items()}
-    n_blocks, H, K, h, eps, embedding, last_gain, head = _opened(weights, config)
-    x, angle = embedding[tokens], _angles(config, tokens.shape[1], torch.float64)
-    for n in range(n_blocks):
-        gain, wq, wk, wv, wo, gain2, gate, up, down = _block(weights, n)
-        heads = F.linear(F.rms_norm(x, gain.shape, eps=eps), torch.cat((wq / h**0.5, wk, wv)) * gain)
-        q, k, v = heads.unflatten(-1, (-1, h)).transpose(1, 2).split((H, K, K), dim=1)
-        q, k = _turned(q, angle), _turned(k, angle)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=True)
-        x = x + F.linear(mixed.transpose(1, 2).flatten(2), wo)
-        gate, up = F.linear(F.rms_norm(x, gain.shape, eps=eps), torch.cat((gate, up)) * gain2).chunk(2, dim=-1)
-        x = torch.add(x, F.linear(F.silu(gate) * up, down))
-    return F.linear(F.rms_norm(x, last_gain.shape, eps=eps), head * last_gain).float()
-
-
-plain, heads, cached, pairs, folded = RIGHT["my_llama"].values()
+plain, heads, cached = RIGHT["my_llama"].values()
 RIGHT["my_llama"] |= {
     "modules": lambda w, c, t: checkpoint.model_from_weights(
         checkpoint.config_from_hugging_face({"model_type": "llama", **c}),
         {name: w[hf] for name, hf in checkpoint.name_map(c["num_hidden_layers"]).items() if hf in w},
     )(t),
-    "all_beginnings": lambda w, c, t: torch.stack([folded(w, c, t[:, :n])[:, -1] for n in range(1, t.shape[1] + 1)], 1),
-    "vmap": lambda w, c, t: torch.vmap(lambda row: pairs(w, c, row[None])[0])(t),
+    "vmap": lambda w, c, t: torch.vmap(lambda row: plain(w, c, row[None])[0])(t),
 }
 
 
@@ -151,8 +113,8 @@ def _joined_number_by_number(w, c, t):
 for words, slip, program in (
     ("norm, departs", "bfloat16", lambda w, c, t: heads({n: x.bfloat16().float() for n, x in w.items()}, c, t)),
     ("0, departs", "rows_one_after_another", lambda w, c, t: cached(w, c, t.view(1, -1)).view(*t.shape, -1)),
-    ("0, departs", "rows_and_tokens_swapped", lambda w, c, t: pairs(w, c, t.T).transpose(0, 1)),
-    ("0, departs", "windows_of_four", lambda w, c, t: torch.cat([pairs(w, c, part) for part in t.split(4, 1)], 1)),
+    ("0, departs", "rows_and_tokens_swapped", lambda w, c, t: heads(w, c, t.T).transpose(0, 1)),
+    ("0, departs", "windows_of_four", lambda w, c, t: torch.cat([heads(w, c, part) for part in t.split(4, 1)], 1)),
     ("attention, departs", "joined_number_by_number", _joined_number_by_number),
     ("the result departs", "of_the_token_before", lambda w, c, t: cached(w, c, t).roll(1, dims=1)),
     ("changed in place", "used_up", lambda w, c, t: plain({name: w.pop(name) for name in list(w)}, c, t)),

@@ -17,33 +17,10 @@ def rms_norm__torch(x, weight, eps):
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
-@wrong("the dtype torch.float16")
-def rms_norm__half_hard_coded_after_the_gain(x, weight, eps):
-    mean_square = x.float().pow(2).mean(dim=-1, keepdim=True)
-    return (weight * (x * torch.rsqrt(mean_square + eps))).half()
-
-
-@wrong("came in with")
-def rms_norm__own_dtype_forgotten(x, weight, eps):
-    x = x.float()
-    return weight * (x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + eps)).to(x.dtype)
-
-
 @wrong("graph cut")
 def rms_norm__rms_detached(x, weight, eps):
     rms = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt().detach()
     return (x.float() / rms).to(x.dtype) * weight
-
-
-@wrong("torch.where")
-def rms_norm__if_on_a_tensor(x, weight, eps):
-    root = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt()
-    return (x / root).to(x.dtype) * weight if root > 0 else x
-
-
-@wrong("must match")
-def rms_norm__keepdim_forgotten(x, weight, eps):
-    return (x / torch.sqrt(x.float().pow(2).mean(-1) + eps) * weight).to(x.dtype)
 
 
 @wrong("Count from the end")
@@ -74,16 +51,7 @@ def rms_norm_backward__fuller_hint_copied(grad_y, x, weight, eps):
 @wrong("rules out")
 def rms_norm_backward__autograd(grad_y, x, weight, eps):
     x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
-    y = rms_norm__rsqrt(x, weight, eps)
-    y.backward(grad_y)
-    return x.grad, weight.grad
-
-
-@wrong("came in with")
-def rms_norm_backward__not_converted_back(grad_y, x, weight, eps):
-    r = torch.sqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
-    n, u = x.float() / r, weight.float() * grad_y.float()
-    return (u - n * (n * u).mean(-1, keepdim=True)) / r, (grad_y.float() * n).reshape(-1, x.shape[-1]).sum(0)
+    return torch.autograd.grad(rms_norm__torch(x, weight, eps), (x, weight), grad_y)
 
 
 @wrong("float32")

@@ -25,12 +25,6 @@ def rope_angles__table_of_8192(positions, head_dim, theta):
     return torch.outer(torch.arange(8192).float(), speeds)[positions]
 
 
-@wrong("float32")
-def rope_angles__bfloat16(positions, head_dim, theta):  # transformers#29285
-    inv_freq = theta ** (-torch.arange(0, head_dim, 2).float() / head_dim)
-    return torch.outer(positions.bfloat16(), inv_freq.bfloat16())
-
-
 @right
 def apply_rope_halves__cat(x, cos, sin):
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
@@ -44,18 +38,6 @@ def apply_rope_halves__rotate_half(x, cos, sin):
     half = x.shape[-1] // 2
     turned = torch.cat((-x[..., half:], x[..., :half]), -1)
     return (x * cos + turned * sin).to(x.dtype)
-
-
-@right
-def apply_rope_halves__complex(x, cos, sin):
-    pairs = torch.complex(*x.float().chunk(2, dim=-1)) * torch.complex(cos, sin)
-    return torch.cat((pairs.real, pairs.imag), dim=-1).to(x.dtype)
-
-
-@wrong("x.chunk(2)")
-def apply_rope_halves__chunk_of_the_batch(x, cos, sin):
-    first, second = x.chunk(2)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 @wrong("tokens, not the heads")
@@ -77,11 +59,9 @@ def apply_rope_interleaved__complex(x, cos, sin):
     return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2).to(x.dtype)
 
 
-@wrong("contiguous")
-def apply_rope_interleaved__view(x, cos, sin):
-    B, H, T, h = x.shape
-    flat = x.view(B * H, T, h)
-    return apply_rope_interleaved__stack(flat, cos, sin).view(B, H, T, h)
+wrong("contiguous", "apply_rope_interleaved__view")(
+    lambda x, cos, sin: apply_rope_interleaved__stack(x.view(-1, *x.shape[2:]), cos, sin).view(x.shape)
+)
 
 
 @right

@@ -19,34 +19,6 @@ def split_feed_forward__einsum(x, w_gate, w_up, w_down, n_ranks):
     return torch.einsum("...rf,drf->r...d", hidden, w_down.unflatten(-1, (n_ranks, -1)))
 
 
-@wrong("a column for each unit")
-def split_feed_forward__down_in_row_chunks(x, w_gate, w_up, w_down, n_ranks):
-    parts = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks), strict=True)
-    return torch.stack([(F.silu(x @ gate.T) * (x @ up.T)) @ down.T for gate, up, down in parts])
-
-
-@wrong("list")
-def split_feed_forward__a_list(x, w_gate, w_up, w_down, n_ranks):
-    return list(split_feed_forward__chunks(x, w_gate, w_up, w_down, n_ranks))
-
-
-@wrong("cut by columns, the inputs")
-def split_feed_forward__silu_before_the_sum(x, w_gate, w_up, w_down, n_ranks):
-    size, parts = x.shape[-1] // n_ranks, []
-    for rank in range(n_ranks):
-        mine = slice(rank * size, rank * size + size) if rank < n_ranks - 1 else slice(rank * size, None)
-        hidden = F.silu(x[..., mine] @ w_gate[:, mine].T) * (x[..., mine] @ w_up[:, mine].T)
-        parts.append(hidden @ w_down.T)
-    return torch.stack(parts)
-
-
-@wrong("einsum()")
-def split_feed_forward__two_dimensions_only(x, w_gate, w_up, w_down, n_ranks):
-    hidden = F.silu(torch.einsum("td,fd->tf", x, w_gate)) * torch.einsum("td,fd->tf", x, w_up)
-    cut = hidden.unflatten(-1, (n_ranks, -1)), w_down.unflatten(-1, (n_ranks, -1))
-    return torch.einsum("trf,drf->rtd", *cut)
-
-
 @right
 def block_plan__written():
     return dict(_PLAN)
@@ -65,7 +37,6 @@ for words, slip, answer in (
     ("inputs of down_proj", "down_by_columns", _PLAN | {"down_proj": "column"}),
     ('Choose "column" or "row"', "torch_words", {name: _TORCH[style] for name, style in _PLAN.items()}),
     ("keys are", "without_o", {name: style for name, style in _PLAN.items() if name != "o_proj"}),
-    ("keys are", "a_list", list(_PLAN.values())),
 ):
     wrong(words, f"block_plan__{slip}")(lambda answer=answer: answer)
 
@@ -84,11 +55,6 @@ def bytes_sent_per_token__loop(dim, n_layers, n_ranks, bytes_per_number):
     return round(total)
 
 
-@wrong("whole number")
-def bytes_sent_per_token__a_float(dim, n_layers, n_ranks, bytes_per_number):
-    return 4 * n_layers * (n_ranks - 1) * dim * bytes_per_number / n_ranks
-
-
-@wrong("divide last, with //")
-def bytes_sent_per_token__a_loop_of_floats(dim, n_layers, n_ranks, bytes_per_number):
-    return sum(2 * dim * bytes_per_number * (n_ranks - 1) / n_ranks for _ in range(2 * n_layers))
+wrong("whole number", "bytes_sent_per_token__a_float")(
+    lambda dim, n_layers, n_ranks, size: 4 * n_layers * (n_ranks - 1) * dim * size / n_ranks
+)

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -20,32 +21,11 @@ def silu__in_place_on_a_copy(x):
     return F.silu(x.clone(), inplace=True)
 
 
-@wrong("nan")
-def silu__exp_clamped_for_float32(x):
-    return x / (1 + torch.exp(-x.clamp(min=-88)))
-
-
-@wrong("a gradient is nan")
-def silu__division(x):
-    return (x.float() / (1 + torch.exp(-x.float()))).to(x.dtype)
-
-
-@wrong("math.exp")
-def silu__math_exp(x):
-    return x / (1 + math.exp(-x))
-
-
-@wrong("stay in torch")
-def silu__through_numpy(x):
-    import numpy as np
-
-    array = x.numpy()
-    return torch.from_numpy(array / (1 + np.exp(-array.astype(np.float64)))).to(x.dtype)
-
-
-@wrong("One number has no axes")
-def silu__loop_over_one_dimension(x):
-    return torch.stack([x[i] * torch.sigmoid(x[i]) for i in range(x.shape[0])])
+wrong("stay in torch", "silu__numpy")(lambda x: torch.from_numpy(x.numpy() / (1 + np.exp(-x.numpy()))))
+wrong("a gradient is nan", "silu__division")(lambda x: (x.float() / (1 + torch.exp(-x.float()))).to(x.dtype))
+wrong("math.exp", "silu__math_exp")(lambda x: x / (1 + math.exp(-x)))
+wrong("torch.where", "silu__if_on_a_tensor")(lambda x: x * x.sigmoid() if x > -100 else 0 * x)
+wrong("One number has no axes", "silu__one_dimension")(lambda x: torch.stack([one * one.sigmoid() for one in x]))
 
 
 @right
@@ -54,15 +34,7 @@ def silu_derivative__product_rule(x):
     return s * (1 + x * (1 - s))
 
 
-@wrong("rules out")
-def silu_derivative__autograd(x):
-    x = x.detach().clone().requires_grad_()
-    return torch.autograd.grad(F.silu(x).sum(), x)[0]
-
-
-@wrong("rules out")
-def silu_derivative__forward_mode(x):
-    return torch.func.jvp(F.silu, (x,), (torch.ones_like(x),))[1]
+wrong("rules out", "silu_derivative__forward")(lambda x: torch.func.jvp(F.silu, (x,), (torch.ones_like(x),))[1])
 
 
 @right
@@ -76,34 +48,18 @@ def swiglu__fused(x, w_gate, w_up, w_down):
     return (F.silu(gate) * up) @ w_down.t()
 
 
-@wrong("overflow in your silu")
-def swiglu__silu_by_division(x, w_gate, w_up, w_down):
-    g = x @ w_gate.T
-    return (g / (1 + torch.exp(-g)) * (x @ w_up.T)) @ w_down.T
-
-
-@wrong("nn.Parameter(w) is a new tensor")
-def swiglu__new_parameters(x, w_gate, w_up, w_down):
-    return swiglu__linear(x, *map(torch.nn.Parameter, (w_gate, w_up, w_down)))
-
-
-@wrong("number of dimensions")
-def swiglu__einsum_with_three_axes(x, w_gate, w_up, w_down):
-    g, u = torch.einsum("btd,fd->btf", x, w_gate), torch.einsum("btd,fd->btf", x, w_up)
-    return torch.einsum("btf,df->btd", F.silu(g) * u, w_down)
-
-
-@wrong("fixed number of dimensions")
-def swiglu__columns_for_two_axes(x, w_gate, w_up, w_down):
-    return (w_down @ (F.silu(w_gate @ x.T) * (w_up @ x.T))).T
-
-
-@wrong("Case D equal to F")
-def swiglu__transposed_by_shape(x, w_gate, w_up, w_down):
-    def product(x, w):
-        return x @ w if w.shape[0] == w.shape[1] == 5 else x @ w.T
-
-    return product(F.silu(product(x, w_gate)) * product(x, w_up), w_down)
+wrong("overflow in your silu", "swiglu__silu_by_division")(
+    lambda x, g, u, d: (x @ g.T / (1 + torch.exp(-x @ g.T)) * (x @ u.T)) @ d.T
+)
+wrong("fixed number of dimensions", "swiglu__columns_for_two_axes")(
+    lambda x, g, u, d: (d @ (F.silu(g @ x.T) * (u @ x.T))).T
+)
+wrong("Case D equal to F", "swiglu__transposed_if_square")(
+    lambda x, *weights: swiglu__linear(x, *(w.T if w.shape == (5, 5) else w for w in weights))
+)
+wrong("nn.Parameter(w) is a new tensor", "swiglu__new_parameters")(
+    lambda x, *weights: swiglu__linear(x, *map(torch.nn.Parameter, weights))
+)
 
 
 @right
@@ -119,11 +75,6 @@ def hidden_dim__course(dim, multiple_of, ffn_dim_multiplier):
     return model.swiglu_hidden_dim(dim, multiple_of, ffn_dim_multiplier)
 
 
-@wrong("None")
-def hidden_dim__none_forgotten(dim, multiple_of, ffn_dim_multiplier):
-    return math.ceil(int(ffn_dim_multiplier * int(8 * dim / 3)) / multiple_of) * multiple_of
-
-
 @right
 def matrix_roles__all_orders(weights, x, y):
     for gate, up, down in itertools.permutations(weights):
@@ -134,14 +85,13 @@ def matrix_roles__all_orders(weights, x, y):
 
 @right
 def matrix_roles__smallest_error(weights, x, y):
-    errors = {}
-    for order in itertools.permutations(weights):
+    def error(order):
         try:
-            z = swiglu__linear(x, *(weights[name] for name in order))
-            errors[order] = (z - y).abs().max().item()
+            return (swiglu__linear(x, *map(weights.get, order)) - y).abs().max().item()
         except RuntimeError:
-            continue
-    return dict(zip(("gate", "up", "down"), min(errors, key=errors.get), strict=True))
+            return math.inf
+
+    return dict(zip(("gate", "up", "down"), min(itertools.permutations(weights), key=error), strict=True))
 
 
 @wrong("any of the three could be down")
@@ -159,18 +109,9 @@ def matrix_roles__misfits_not_skipped(weights, x, y):
             return dict(zip(("gate", "up", "down"), order, strict=True))
 
 
-@wrong("your layer pass exercise 3")
-def matrix_roles__relu_for_silu(weights, x, y):
-    for gate, up, down in itertools.permutations(weights):
-        a, b, c = weights[gate], weights[up], weights[down]
-        fits = a.shape == b.shape == c.T.shape and a.shape[1] == x.shape[1]
-        if fits and torch.allclose((F.relu(x @ a.T) * (x @ b.T)) @ c.T, y, atol=1e-4):
-            return {"gate": gate, "up": up, "down": down}
-
-
-@wrong("names from weights")
-def matrix_roles__names_as_in_the_example(weights, x, y):
-    return matrix_roles__all_orders({name: weights[name] for name in "abc"}, x, y)
+wrong("names from weights", "matrix_roles__names_as_in_the_example")(
+    lambda weights, *vectors: matrix_roles__all_orders({name: weights[name] for name in "abc"}, *vectors)
+)
 
 
 def _as_listed(roles, weights):

@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch
 from torch.nn import functional as F
 
-from checks.train import LOOPS
+from checks.train import COUNTER_TESTS, LOOPS
 from tests.support.answers.register import right, wrong
 
 
@@ -32,14 +32,8 @@ def bpe_step__letters(ids, new_id):
     return [ord(letter) for letter in text], list(pair)
 
 
-@wrong("two things")
-def bpe_step__ids_only(ids, new_id):
-    return bpe_step__while(ids, new_id)[0]
-
-
-@wrong("It is two int")
-def bpe_step__pair_and_count(ids, new_id):
-    return bpe_step__while(ids, new_id)[0], Counter(pairwise(ids)).most_common(1)[0]
+wrong("two things", "bpe_step__ids_only")(lambda ids, new_id: bpe_step__while(ids, new_id)[0])
+wrong("It is two int", "bpe_step__pair_and_count")(lambda ids, new_id: (ids, Counter(pairwise(ids)).most_common(1)[0]))
 
 
 @right
@@ -54,11 +48,6 @@ def cross_entropy__loop(logits, targets):
         shifted = row - row.max()
         total = total - shifted[target] + torch.log(torch.exp(shifted).sum())
     return total / len(targets)
-
-
-@wrong("graph cut")
-def cross_entropy__item(logits, targets):
-    return torch.tensor(F.cross_entropy(logits, targets).item(), dtype=logits.dtype)
 
 
 @right
@@ -79,21 +68,13 @@ def next_token_batch__last_window_moved(tokens, starts, seq_len):
     return next_token_batch__indices(tokens, starts, seq_len)
 
 
-@wrong("comma")
-def next_token_batch__inputs_only(tokens, starts, seq_len):
-    return tokens[starts[:, None] + torch.arange(seq_len)]
-
-
 @right
 def find_loop_slips__named():
     return dict(LOOPS)
 
 
-for letter, answer, words in (
-    ("A", "softmax over positions", "Loop A: its first loss"),
-    ("B", "no warm-up", "Loop B: print the learning rate"),
-    ("C", "gradient not clipped", "Loop C: how long"),
-    ("D", "the mask", "not in the list"),
-):
-    wrong(words, f"find_loop_slips__{letter}")(lambda given=LOOPS | {letter: answer}: given)
-wrong('Return {"A"', "find_loop_slips__list")(lambda: [])
+for letter, named in LOOPS.items():
+    for slip, words in COUNTER_TESTS.items():
+        if slip != named:
+            answer = LOOPS | {letter: slip}
+            wrong(f"Loop {letter}: {words}", f"find_loop_slips__{letter} {slip}")(lambda answer=answer: answer)
