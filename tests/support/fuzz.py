@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,18 +36,18 @@ def time_limit(seconds=30):
         signal.signal(signal.SIGALRM, before)
 
 
-def memory(line):
-    """Kilobytes that this process uses now ("VmRSS"), or has used at most ("VmHWM")."""
-    return int(re.search(rf"{line}:\s+(\d+)", Path("/proc/self/status").read_text())[1])
-
-
 @contextmanager
 def at_most(kilobytes):
     """Fail if this process uses so much more memory at any moment (on Linux)."""
-    if not sys.platform.startswith("linux"):
+    own = Path("/proc/self")
+    if not own.exists():
         yield
         return
-    before = memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is in use
+
+    def used(line):
+        return int(re.search(rf"{line}:\s+(\d+)", (own / "status").read_text())[1])
+
+    before = used("VmRSS")
+    (own / "clear_refs").write_text("5")  # the peak starts again from what is in use
     yield
-    assert memory("VmHWM") - before < kilobytes
+    assert used("VmHWM") - before < kilobytes

@@ -169,18 +169,7 @@ def test_each_fault_is_named_and_costs_its_exercise_and_no_other(graded):
 
 
 @pytest.mark.slow
-def test_a_run_leaves_nothing_but_the_table_and_the_pages(graded):
-    handout = graded.place / "handout" / "notebooks" / f"{NORM}.ipynb"
-    assert json.loads(handout.read_text(encoding="utf-8")) == handed_out()  # what the class solves
-    assert picture_of(graded.place / "handed-in") == graded.before
-    assert {path.name for path in graded.place.iterdir()} == {"handout", "handed-in", "handed-in_graded"}
-    assert sys.modules["checks"] is checks
-    left = [one for one in psutil.process_iter(["cmdline"]) if "time.sleep(314.159)" in str(one.info["cmdline"])]
-    assert psutil.wait_procs(left, timeout=60)[1] == []
-
-
-@pytest.mark.slow
-def test_every_student_gets_a_page_and_the_teacher_the_commonest_mistakes(graded):
+def test_students_get_pages_the_teacher_the_commonest_mistakes_and_nothing_else_is_left(graded):
     results, n = graded.place / "handed-in_graded", len(STUDENTS)
     pages = {path.name: path.read_text(encoding="utf-8") for path in (results / "feedback").iterdir()}
     assert len(pages) == n
@@ -193,6 +182,13 @@ def test_every_student_gets_a_page_and_the_teacher_the_commonest_mistakes(graded
     page = (results / "class.html").read_text(encoding="utf-8")
     assert page.index(f"<b>2 of {n}</b>, 01 exercise 1") < page.index(f"<b>1 of {n}</b>")
     assert re.search(rf"{re.escape(html.escape(WRONG_HINT))}.*\n.*renamed.*wrong", page)
+    handout = graded.place / "handout" / "notebooks" / f"{NORM}.ipynb"
+    assert json.loads(handout.read_text(encoding="utf-8")) == handed_out()  # what the class solves
+    assert picture_of(graded.place / "handed-in") == graded.before
+    assert {path.name for path in graded.place.iterdir()} == {"handout", "handed-in", "handed-in_graded"}
+    assert sys.modules["checks"] is checks
+    left = [one for one in psutil.process_iter(["cmdline"]) if "time.sleep(314.159)" in str(one.info["cmdline"])]
+    assert psutil.wait_procs(left, timeout=60)[1] == []
 
 
 # ----------------------------------------------------------------- refusals, stops, and what is remembered

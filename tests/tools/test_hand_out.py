@@ -1,5 +1,6 @@
 """What is handed out holds no solution and works on its own; a fresh copy never costs a learner's text."""
 
+import itertools
 import json
 import os
 import re
@@ -86,22 +87,20 @@ def test_some_notebooks_are_handed_out_and_what_they_read_of_others_is_said(tmp_
     assert not (tmp_path / "more").exists()
 
 
-def test_copies_of_a_notebook_are_not_the_course(tmp_path):
-    for name in ("01_rmsnorm", "01_rmsnorm-Copy1", "01_rmsnorm_kept_2026-01-02_03-04-05", "essay"):
-        (tmp_path / f"{name}.ipynb").touch()
-    assert [path.stem for path in course.notebooks_of(tmp_path)] == ["01_rmsnorm"]
-
-
 @pytest.mark.parametrize(
     ("body", "heading", "words"),
     [("return x", "## Solutions", "is solved here. Get a fresh copy first: make reset"),
      ("raise NotImplementedError", "## Answers", 'no heading "## Solutions": put it before')],
 )  # fmt: skip
-def test_a_course_that_would_hand_out_an_answer_is_refused(tmp_path, body, heading, words):
+def test_a_course_that_would_hand_out_an_answer_is_refused_and_copies_are_not_the_course(
+    tmp_path, body, heading, words
+):
     (tmp_path / "notebooks").mkdir()
     exercise = {"cell_type": "code", "metadata": {"tags": ["exercise"]}, "source": f"def f(x): {body}\ncheck_silu(f)"}
     cells = [exercise, {"cell_type": "markdown", "metadata": {}, "source": heading}]
     (tmp_path / "notebooks" / "01_norm.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}}))
+    for copy in ("01_a-Copy1", "01_a_kept_2026-01-02_03-04-05"):  # no part of the course: they could not be read
+        (tmp_path / "notebooks" / f"{copy}.ipynb").touch()
     with pytest.raises(ValueError, match=words):
         hand_out.student(tmp_path / "out", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notebooks"]
@@ -157,10 +156,10 @@ def test_reset_without_a_fresh_copy_changes_nothing(learner):
 
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_reset_that_is_stopped_at_a_step_keeps_the_learners_text(learner, monkeypatch, step):
-    left = iter(range(step - 1))
+    steps = itertools.count(1)
 
     def stop_at_step(old, new, replace=os.replace):
-        if next(left, None) is None:
+        if next(steps) == step:
             raise KeyboardInterrupt
         replace(old, new)
 

@@ -44,11 +44,10 @@ def judge(tmp_path, *cells):
 
 
 def test_cells_full_of_magics_are_read_in_seconds_and_what_takes_longer_ends_in_a_sentence(tmp_path, monkeypatch):
-    cells = ["\n".join(["%time 1"] * 499)] * 100 + ["def my_rms_norm(x, weight, eps):\n    return x"]
-    assert "def my_rms_norm" in judge(tmp_path, *cells)
+    assert judge(tmp_path, *["\n".join(["%time 1"] * 499)] * 100, "my_rms_norm = 1") == "my_rms_norm = 1"
     monkeypatch.setattr(submissions, "READER", ["-c", "while True: pass"])
     monkeypatch.setattr(submissions, "READING", 0.5)
-    assert judge(tmp_path, *cells)[:2] == ("broken notebook", "It could not be read in 0.5 seconds.")
+    assert judge(tmp_path)[:2] == ("broken notebook", "It could not be read in 0.5 seconds.")
     monkeypatch.setattr(submissions, "READER", ["-c", "import os; os._exit(1)"])
     assert judge(tmp_path)[:2] == ("broken notebook", "It could not be read. The program failed.")
 
@@ -77,19 +76,16 @@ def test_a_function_gets_the_statements_it_needs_and_no_others():
 # ---------------------------------------------------------------------------------------------- who handed in what
 
 MOODLE = "Anna Smith_1234567_assignsubmission_file"
+COPIES = (  # names that browsers, Windows, Drive, Jupyter, macOS and mail give
+    "02_rope-1.ipynb", "02_rope(2)-1.ipynb", "02_rope - Copy (2).ipynb", "Copy of Copy of 02_rope.ipynb",
+    "02_rope-Copy1.ipynb", "02_rope copy 2.ipynb", "02_Rope.ipynb.txt",
+)  # fmt: skip
 LAYOUTS = {  # a file in the folder of submissions (of a zip: also a file in it): whose it is, and which notebook
     "anna/02_rope.ipynb": ("anna", "02_rope"),
     "ben/handout/notebooks/02_rope.ipynb": ("ben", "02_rope"),
     "carl__02_rope.ipynb": ("carl", "02_rope"),
     "d_e__f__02_rope.ipynb": ("d_e__f", "02_rope"),
     "numbers (1)/02_rope (1).ipynb": ("numbers (1)", "02_rope"),  # browsers
-    "numbers 2/02_rope-1.ipynb": ("numbers 2", "02_rope"),
-    "numbers 3/02_rope(2)-1.ipynb": ("numbers 3", "02_rope"),
-    "windows/02_rope - Copy (2).ipynb": ("windows", "02_rope"),
-    "drive/Copy of Copy of 02_rope.ipynb": ("drive", "02_rope"),
-    "jupyter/02_rope-Copy1.ipynb": ("jupyter", "02_rope"),
-    "mac/02_rope copy 2.ipynb": ("mac", "02_rope"),
-    "mail/02_Rope.ipynb.txt": ("mail", "02_rope"),
     "zip.zip/deep/02_rope.ipynb": ("zip", "02_rope"),
     "twice (1).zip/02_rope.ipynb": ("twice", "02_rope"),
     "mine/homework.zip/02_rope.ipynb": ("mine", "02_rope"),
@@ -104,6 +100,7 @@ LAYOUTS = {  # a file in the folder of submissions (of a zip: also a file in it)
     "class.zip/Kim Li_15_assignsubmission_file_/02_rope.ipynb": ("Kim Li_15", "02_rope"),
     "canvas.zip/leekim_16_67893_homework.zip": ("leekim_16", None),
     "gus/06_train_and_generate.ipynb": ("gus", "06_train"),
+    **{f"{number}/{name}": (f"{number}", "02_rope") for number, name in enumerate(COPIES)},
 }  # fmt: skip
 NOTEBOOKS = ["00_start_here", "02_rope", "06_train", "07_generate"]
 
