@@ -13,6 +13,8 @@ from checks.my_llama import MY_LLAMA
 UNSEEN = (  # it departs elsewhere
     "v is turned, too", "turned twice", "only the last block", "the first block is missing", "run backwards",
 )  # fmt: skip
+LLAMA_31 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA_31["original_max_position_embeddings"] = 16
 
 
 def made_by(weights, config, tokens):
@@ -24,12 +26,25 @@ def made_by(weights, config, tokens):
 
 
 @pytest.mark.parametrize("case", MY_LLAMA.cases, ids=lambda case: case.label)
-def test_specification_is_the_model_of_transformers(case):
+@pytest.mark.parametrize("scaling", [{}, LLAMA_31], ids=["", "scaled as Llama 3.1"])
+def test_specification_is_the_model_of_transformers_also_token_by_token(case, scaling):
     weights, config, tokens = case.fresh_inputs()
+    config = config | {"rope_parameters": config["rope_parameters"] | scaling}
     theirs = LlamaForCausalLM(LlamaConfig(**config)).eval()
     theirs.load_state_dict(weights, strict=not config["tie_word_embeddings"])
     with torch.no_grad():
-        torch.testing.assert_close(MY_LLAMA.specification(weights, config, tokens), theirs(tokens).logits)
+        expected = theirs(tokens).logits
+    torch.testing.assert_close(MY_LLAMA.specification(weights, config, tokens), expected)
+    kept = {}
+
+    def remember(layer, *new):
+        kept[layer] = (
+            [torch.cat(parts, dim=2) for parts in zip(kept[layer], new, strict=True)] if layer in kept else new
+        )
+        return kept[layer]
+
+    steps = [Parts().llama(weights, config, tokens[:, [at]], at, remember) for at in range(tokens.shape[1])]
+    torch.testing.assert_close(torch.cat(steps, dim=1), expected)
 
 
 @pytest.mark.parametrize("stage", range(1, 6))

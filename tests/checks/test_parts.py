@@ -10,7 +10,7 @@ import pytest
 from checks import my_parts
 from checks.parts import COURSE
 from tests.support.course import ROOT
-from tests.support.submissions import code_cell, write
+from tests.support.submissions import NORM_RIGHT, code_cell, write
 
 LESSONS = ("01_rmsnorm", "02_rope", "03_swiglu", "04_gqa", "05_full_model")
 
@@ -49,9 +49,7 @@ def test_solved_exercises_are_the_learners_parts_whatever_the_notebooks_are_call
 
 NORM = "def my_rms_norm(x, weight, eps):\n    "
 WHY = {  # a cell, and why its function is not used
-    f"{NORM}return x": "lesson.ipynb does not pass. Case ",
     f"{NORM}while True: pass": "no answer after",
-    "import no_such_thing\nmy_rms_norm = no_such_thing.norm": "does not run (ModuleNotFoundError",
     f"my_rms_norm = exit()\n{NORM}return x": "does not run (SystemExit",
     "1 / 0\ncheck_swiglu(my_swiglu)": "no notebook in this folder has the exercise. Put your notebooks 01 to 04",
 }
@@ -68,11 +66,9 @@ def test_what_is_not_right_is_the_courses_and_said_in_one_sentence(source, tmp_p
 def test_a_folder_without_the_notebooks_is_told_the_remedy_once(tmp_path):
     """As on Colab, where only notebook 05 was uploaded."""
     write(tmp_path / "05_full_model.ipynb", notebook("from checks import my_parts\nmy_parts()"))
-    said = repr(my_parts(tmp_path)).splitlines()
-    assert said[0] == "0 of 9 parts are yours."
-    assert len(said) == 2
-    assert "rms_norm, rope_angles, " in said[1]
-    assert "in Colab upload them" in said[1]
+    first, *said = repr(my_parts(tmp_path)).splitlines()
+    assert (first, len(said)) == ("0 of 9 parts are yours.", 1)
+    assert re.search("^rms_norm, rope_angles, .*[(]in Colab upload them", said[0])
 
 
 def test_a_part_may_use_another_exercise_and_an_error_shows_its_line(tmp_path):
@@ -86,10 +82,8 @@ def test_a_part_may_use_another_exercise_and_an_error_shows_its_line(tmp_path):
 
 
 def test_of_two_exercises_and_two_files_one_right_answer_is_enough(tmp_path):
-    right = "import torch\n\ndef mended_norm(x, w, eps):\n"
-    right += "    return torch.rms_norm(x.float(), w.shape, w.float(), eps).to(x)"
     write(tmp_path / "a.ipynb", notebook(f"{NORM}return x"))
-    write(tmp_path / "b.ipynb", notebook(f"{NORM}return x", right))
+    write(tmp_path / "b.ipynb", notebook(f"{NORM}return x", NORM_RIGHT["mended_norm"]))
     assert repr(my_parts(tmp_path)).startswith("1 of 9 parts are yours: rms_norm")
 
 
@@ -111,5 +105,4 @@ def test_ones_own_parts_open_the_checkpoint_and_write_in_notebook_05(tmp_path):
     last["cells"].append(code_cell("assert not parts.missing and same and check_my_llama(my_llama)") | {"id": "end"})
     write(tmp_path / "05_full_model.ipynb", last)
     command = "-m pytest -q -p no:cacheprovider --nbval-lax --nbval-current-env 05_full_model.ipynb"
-    ended = subprocess.run([sys.executable, *command.split()], cwd=tmp_path, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout[-3000:]
+    subprocess.run([sys.executable, *command.split()], cwd=tmp_path, check=True)

@@ -1,7 +1,6 @@
 """Small checkpoints of both kinds, and ways to damage them."""
 
 import json
-import struct
 from dataclasses import replace
 
 import torch
@@ -10,8 +9,6 @@ from tests.support.models import TINY, make_model
 
 OURS = replace(TINY, rope_theta=10_000.0, hidden_dim=88)
 META = {"dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "multiple_of": 8, "norm_eps": 1e-5, "vocab_size": -1}
-
-
 META_LAYER = {  # Meta's name: ours, and the dimension along which Meta's parallel layers cut it
     "attention_norm.weight": ("attention_norm.weight", None),
     "attention.wq.weight": ("attention.q_proj.weight", 0),
@@ -61,15 +58,3 @@ def edit_json(path, change):
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
-
-
-def split_safetensors(content):
-    """Header, and the bytes behind it, of a safetensors file."""
-    length = struct.unpack("<Q", content[:8])[0]
-    return json.loads(content[8 : 8 + length]), content[8 + length :]
-
-
-def join_safetensors(header, rest, length=None):
-    """A safetensors file of this header, which claims the length given, or its own."""
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text) if length is None else length) + text + rest
