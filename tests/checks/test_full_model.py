@@ -10,17 +10,13 @@ from helpers.model import RMSNorm
 TOKENS = torch.arange(40)[None]
 
 
-def gap(slip, change, tokens):
-    """How far each position's logits are from the reference's, after one change of copies of both models."""
-    reference, _ = models_to_examine()
-    slipped = _with_slip(reference, slip)
-    change(reference)
-    change(slipped)
-    return (slipped(tokens) - reference(tokens)).abs().amax(-1)[0]
-
-
 def those_that_show(change, tokens):
-    return {slip for slip in SLIPS if gap(slip, change, tokens).max() > 1e-4}
+    """The slips that move the logits of these tokens, after the same change of the reference and of every model."""
+    reference, _ = models_to_examine()
+    slipped = {slip: _with_slip(reference, slip) for slip in SLIPS}
+    for model in (reference, *slipped.values()):
+        change(model)
+    return {slip for slip, model in slipped.items() if (model(tokens) - reference(tokens)).abs().max() > 1e-4}
 
 
 def every_gain_1(model):

@@ -10,9 +10,8 @@ from checks import Parts, check_my_llama
 from checks.base import Wrong
 from checks.my_llama import MY_LLAMA
 
-UNSEEN = (  # it departs elsewhere
-    "v is turned, too", "turned twice", "only the last block", "the first block is missing", "run backwards",
-)  # fmt: skip
+# these depart elsewhere
+UNSEEN = "v is turned, too", "turned twice", "only the last block", "the first block is missing", "run backwards"
 LLAMA_31 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA_31["original_max_position_embeddings"] = 16
 

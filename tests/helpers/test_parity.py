@@ -140,7 +140,7 @@ def test_a_wrong_model_is_rejected(name):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("eps", [1e-6, 1e-5, 0.1])
 @pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])
-def test_rms_norm_equals_transformers_to_the_bit(dtype, eps, size):
+def test_rms_norm_equals_torch_and_to_the_bit_transformers(dtype, eps, size):
     """At size 300 too: its square, 90 000, is more than float16 can hold."""
     ours, theirs = RMSNorm(64, eps).to(dtype), LlamaRMSNorm(64, eps).to(dtype)
     theirs.weight.data.uniform_(0.5, 1.5)
@@ -148,6 +148,8 @@ def test_rms_norm_equals_transformers_to_the_bit(dtype, eps, size):
     x = (size * torch.randn(2, 5, 64)).to(dtype)
     assert ours(x).isfinite().all()
     assert torch.equal(ours(x), theirs(x))
+    if dtype == torch.float32:
+        assert_agree(ours(x), F.rms_norm(x, (64,), ours.weight, eps))
 
 
 @pytest.mark.parametrize("name", [*TINY_CONFIGS, *PRESETS])

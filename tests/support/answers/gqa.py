@@ -106,3 +106,6 @@ def context_that_fits__with_an_if(memory, weights, n_layers, n_kv_heads, head_di
     if free <= window * per_token:
         return math.floor(free / per_token)
     return window + int((free - window * per_token) // (per_token / 2))
+
+
+wrong("part of a token", "context_that_fits__float")(lambda *sizes: float(context_that_fits__the_larger_count(*sizes)))

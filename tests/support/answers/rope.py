@@ -40,6 +40,12 @@ def apply_rope_halves__rotate_half(x, cos, sin):
     return (x * cos + turned * sin).to(x.dtype)
 
 
+@right
+def apply_rope_halves__complex(x, cos, sin):
+    pairs = torch.complex(*x.float().chunk(2, dim=-1)) * torch.complex(cos, sin)
+    return torch.cat((pairs.real, pairs.imag), dim=-1).to(x.dtype)
+
+
 @wrong("tokens, not the heads")
 def apply_rope_halves__angles_by_head(x, cos, sin):
     T = x.shape[2]
