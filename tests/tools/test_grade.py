@@ -10,12 +10,12 @@ import io
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 import zipfile
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -42,7 +42,6 @@ def rows_of(folder, name="exercises.csv"):
 
 # ----------------------------------------------------------------------- a class, with the page's commands alone
 
-FAKE = "\nimport checks\nchecks.check_rms_norm = lambda function: print('my_rms_norm: passed.')\n"
 POISON = """
 import sys, types, torch
 import checks
@@ -71,7 +70,7 @@ STUDENTS = {  # where the notebook lies, what is written into its exercises, the
     "wrong": (
         f"wrong__{NORM}.ipynb",
         {
-            "my_rms_norm": WRONG_NORM + FAKE,
+            "my_rms_norm": WRONG_NORM,
             "mended_norm": "def mended_norm(x, weight, eps):\n    while True:\n        pass",
             "my_layer_norm_angle": "def my_layer_norm_angle(x):\n    return torch.atan2(x.mean(-1)\n",
             "my_rms_norm_backward": None,
@@ -133,12 +132,8 @@ def picture_of(folder):
 def commands(place):
     """The lines of the page's first part, {verb: arguments}, with its folders moved below `place`."""
     part = PAGE[PAGE.index("## Monday to Friday") : PAGE.index("## Before the first class")]
-    found = {}
-    for line in re.findall(r"^ {4}make (.*)", part, re.M):
-        *options, verb = sorted(shlex.split(line, comments=True), key=lambda word: "=" not in word)
-        values = dict(option.split("=", 1) for option in options)
-        found[verb] = [values["FOLDER"].replace("..", str(place)), *shlex.split(values.get("ARGS", ""))]
-    return found
+    lines = re.findall(r'^ {4}make (\w+) FOLDER=(\S+)(?: +ARGS="(.*)")?', part, re.M)
+    return {verb: [folder.replace("..", str(place)), *more.split()] for verb, folder, more in lines}
 
 
 @pytest.fixture(scope="module")
@@ -200,16 +195,10 @@ def handed_in(place, answers):
 
 
 def test_a_fault_of_the_grader_is_not_the_students_and_no_isolation_is_said_before(tmp_path, monkeypatch, capsys):
-    folder, said = handed_in(tmp_path, {"my_rms_norm": WRONG_NORM}), []
-
-    def fail(*_):
-        said.append(capsys.readouterr().out)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(grade, "fresh_kernel", fail)
-    row = run_main(folder)[0]
+    monkeypatch.setattr(grade, "fresh_kernel", Mock(side_effect=OSError(28, "No space left on device")))
+    row = run_main(handed_in(tmp_path, {"my_rms_norm": WRONG_NORM}))[0]
     assert (row["status"], row["seen"]) == ("not graded", "OSError: [Errno 28] No space left on device")
-    assert said[0].startswith("NOT ISOLATED: programs run as you")
+    assert capsys.readouterr().out.startswith("NOT ISOLATED: programs run as you")
 
 
 @pytest.mark.parametrize(
@@ -246,9 +235,9 @@ def judge(monkeypatch):
     """A grader that runs nothing: it passes every answer, and notes whose function it was asked about."""
     asked = []
 
-    def run(exercise, code, *_):
+    def run(exercise, *_):
         asked.append(exercise.function)
-        return ("passed", "", "") if WRONG_NORM[30:] not in code else ("not yet", "x", "Is eps in the root?")
+        return "passed", "", ""
 
     monkeypatch.setattr(grade, "run_exercise", run)
     return asked
