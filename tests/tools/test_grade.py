@@ -46,7 +46,6 @@ POISON = """
 import sys, types, torch
 import checks
 fake = types.ModuleType("checks")
-fake.CheckResult = lambda *a: None
 fake.check_rms_norm = lambda function, seconds=0: types.SimpleNamespace(status="passed", message="", hint="")
 POISON = [sys.modules.__setitem__("checks", fake), setattr(checks, "check_rms_norm", fake.check_rms_norm)]
 POISON += [setattr(checks.CheckResult, "status", "passed"), setattr(checks, "_judge", lambda *a: None)]
@@ -100,7 +99,6 @@ STUDENTS = {  # where the notebook lies, what is written into its exercises, the
     "renamed": (
         f"renamed/{NORM} (1).ipynb", {"my_rms_norm": WRONG_NORM}, ["not yet", *["not attempted"] * 3], [""] * 4,
     ),
-    "=stubs|[x](y)": ("", {}, ["not attempted"] * 4, ["handed out"] * 4),
     "not json": ("", "{", ["broken notebook"] * 4, ["It is no notebook"] * 4),
     "link": (None, None, ["broken notebook"] * 4, ["a link"] * 4),
     "folder": (None, None, ["broken notebook"] * 4, ["a folder"] * 4),
@@ -148,7 +146,7 @@ def graded(tmp_path_factory):
     with contextlib.redirect_stdout(io.StringIO()) as said:
         grade.main([*run["grade"], "--seconds", str(SECONDS), *([] if isolated else ["--no-isolation"])])
     rows = rows_of(folder)
-    of = {name: [row for row in rows if row["student"].removeprefix("'") == name] for name in STUDENTS}
+    of = {name: [row for row in rows if row["student"] == name] for name in STUDENTS}
     return SimpleNamespace(place=place, before=before, rows=rows, of=of, said=said.getvalue(), isolated=isolated)
 
 
@@ -308,16 +306,15 @@ def test_only_what_somebody_handed_in_counts_and_a_gradebook_has_a_line_for_each
     write(folder / "ben" / "essay.ipynb", "{}")
     (folder / "carl").mkdir()
     run_main(folder)
+    rows, nothing = rows_of(folder, "grades.csv"), ["0", "2", "0", "4", *["missing notebook"] * 4]
     asked = [f"01 exercise {number}" for number in range(1, 5)]
-    counts = ["points", "points possible", "passed", "exercises"]
-    rows = rows_of(folder, "grades.csv")
-    assert list(rows[0]) == ["student", *counts, *asked]
+    assert list(rows[0]) == ["student", "points", "points possible", "passed", "exercises", *asked]
+    assert [list(row.values()) for row in rows] == [
+        ["anna", "1", "2", "2", "4", "passed", "passed", "not attempted", "not attempted"],
+        ["ben", *nothing], ["carl", *nothing],
+    ]  # fmt: skip
     for name in ("grades.csv", "exercises.csv"):  # Excel takes a file without this mark for one of another alphabet
         assert (folder.with_name("handed in_graded") / name).read_bytes().startswith(b"\xef\xbb\xbf")
-    assert [[row[name] for name in ("student", *counts)] for row in rows] == [
-        ["anna", "1", "2", "2", "4"], ["ben", "0", "2", "0", "4"], ["carl", "0", "2", "0", "4"],
-    ]  # fmt: skip
-    assert {rows[1][name] for name in asked} == {"missing notebook"}
     said = capsys.readouterr().out
     assert "Handed in nothing that counts: ben, carl." in said
     assert "ben: ben/essay.ipynb" in said
