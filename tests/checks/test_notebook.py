@@ -26,6 +26,7 @@ WITH_ZERO = RIGHT.replace("+ eps", "+ eps + ZERO")
 COUNTED = RIGHT.replace(HEAD, f"{HEAD}    global CALLS\n    CALLS += 1\n")
 CLASS = f"class Norm:\n    def __call__(self, x, weight, eps):\n        y = x.float()\n        return {LINE}"
 LAMBDA = f"my_rms_norm = lambda x, weight, eps: (lambda y: {LINE})(x.float())"
+MAGICS = "\n".join(["%time 1" + " " * 370] * 499)
 PASSES, WRONG, STOPS, BROKEN, NOTHING, NOT_DONE, NO_FILE = (
     # what the grader says, and words of what my_parts says
     ("passed", "1 of 9 parts are yours: rms_norm"),
@@ -145,10 +146,7 @@ def test_the_grader_and_my_parts_agree_on_a_messy_notebook(label, tmp_path):
     assert wanted[1] in own
 
 
-LINES = "\n".join(["%time 1" + " " * 370] * 499)
-
-
-@pytest.mark.parametrize("cell", [LINES, "'''\\" + "(" * 190_000, "%a \\\n" * 60_000, "a. " * 60_000, "((" * 90_000])
+@pytest.mark.parametrize("cell", [MAGICS, "'''\\" + "(" * 190_000, "%a \\\n" * 60_000, "a. " * 60_000, "((" * 90_000])
 def test_a_cell_made_to_keep_a_reader_busy_does_not(cell):
     start = time.process_time()
     notebook.read_cells([cell] * 3)
