@@ -1,6 +1,7 @@
 """A whole LLaMA in stages: the specification is transformers' model, and a stage is named where a program departs."""
 
 import re
+from collections import defaultdict
 
 import pytest
 import torch
@@ -34,13 +35,11 @@ def test_specification_is_the_model_of_transformers_also_token_by_token(case, sc
     with torch.no_grad():
         expected = theirs(tokens).logits
     torch.testing.assert_close(MY_LLAMA.specification(weights, config, tokens), expected)
-    kept = {}
+    kept = defaultdict(list)
 
     def remember(layer, *new):
-        kept[layer] = (
-            [torch.cat(parts, dim=2) for parts in zip(kept[layer], new, strict=True)] if layer in kept else new
-        )
-        return kept[layer]
+        kept[layer].append(new)
+        return [torch.cat(parts, dim=2) for parts in zip(*kept[layer], strict=True)]
 
     steps = [Parts().llama(weights, config, tokens[:, [at]], at, remember) for at in range(tokens.shape[1])]
     torch.testing.assert_close(torch.cat(steps, dim=1), expected)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from contextlib import redirect_stdout
-from types import SimpleNamespace
 
 import pytest
 
@@ -27,6 +26,7 @@ WITH_ZERO = RIGHT.replace("+ eps", "+ eps + ZERO")
 COUNTED = RIGHT.replace(HEAD, f"{HEAD}    global CALLS\n    CALLS += 1\n")
 CLASS = f"class Norm:\n    def __call__(self, x, weight, eps):\n        y = x.float()\n        return {LINE}"
 LAMBDA = f"my_rms_norm = lambda x, weight, eps: (lambda y: {LINE})(x.float())"
+MAGICS = "\n".join(["%time 1" + " " * 370] * 499)
 PASSES, WRONG, STOPS, BROKEN, NOTHING, NOT_DONE, NO_FILE = (
     # what the grader says, and words of what my_parts says
     ("passed", "1 of 9 parts are yours: rms_norm"),
@@ -103,8 +103,8 @@ MESSY = {  # code cells, and what both readers make of them
 }  # fmt: skip
 
 
-def stored(cells, **more):
-    return {"cells": [code_cell(source) for source in cells], "metadata": {}, "nbformat": 4, **more}
+def stored(cells):
+    return {"cells": [code_cell(source) for source in cells], "metadata": {}, "nbformat": 4}
 
 
 def files():
@@ -122,17 +122,12 @@ def files():
 
 
 FILES = dict(files())
+EXERCISES, LENT = read_course(COURSE, [NORM])[NORM]
 
 
-@pytest.fixture(scope="module")
-def asked():
-    exercises, cells = read_course(COURSE, [NORM])[NORM]
-    return SimpleNamespace(functions=[(one.function, one.stub) for one in exercises], cells=cells)
-
-
-def grade(data, asked):
+def grade(data):
     """What the grader says, without its walls."""
-    status, _, code = notebook.answers(data, asked.functions, asked.cells)[0]
+    status, _, code = notebook.answers(data, [(one.function, one.stub) for one in EXERCISES], LENT)[0]
     names = {"__name__": "__main__"}
     try:
         exec(code, names)
@@ -142,19 +137,16 @@ def grade(data, asked):
 
 
 @pytest.mark.parametrize("label", FILES)
-def test_the_grader_and_my_parts_agree_on_a_messy_notebook(label, tmp_path, asked):
+def test_the_grader_and_my_parts_agree_on_a_messy_notebook(label, tmp_path):
     data, wanted = FILES[label]
     (tmp_path / f"{NORM}.ipynb").write_bytes(data)
     with redirect_stdout(io.StringIO()):
-        said, own = grade(data, asked), repr(my_parts(tmp_path))
+        said, own = grade(data), repr(my_parts(tmp_path))
     assert said == wanted[0]
     assert wanted[1] in own
 
 
-LINES = "\n".join(["%time 1" + " " * 370] * 499)
-
-
-@pytest.mark.parametrize("cell", [LINES, "'''\\" + "(" * 190_000, "%a \\\n" * 60_000, "a. " * 60_000, "((" * 90_000])
+@pytest.mark.parametrize("cell", [MAGICS, "'''\\" + "(" * 190_000, "%a \\\n" * 60_000, "a. " * 60_000, "((" * 90_000])
 def test_a_cell_made_to_keep_a_reader_busy_does_not(cell):
     start = time.process_time()
     notebook.read_cells([cell] * 3)

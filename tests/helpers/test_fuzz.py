@@ -157,7 +157,6 @@ BAD_CALLS = {
     "too long": lambda reader, cache: reader(draw_tokens(2, 60), cache),
     "another batch": lambda reader, cache: reader(draw_tokens(3, 1), cache),
     "not in the vocabulary": lambda reader, cache: reader(torch.tensor([[64], [1]]), cache),
-    "a list": lambda reader, cache: reader([[1], [2]], cache),
     "padding comes late": lambda reader, cache: reader(draw_tokens(2, 1), cache, n_pad=torch.tensor([0, 0])),
     "another precision": lambda reader, cache: Llama(reader.config).bfloat16()(draw_tokens(2, 1), cache),
 }

@@ -10,12 +10,12 @@ import io
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 import zipfile
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -42,12 +42,10 @@ def rows_of(folder, name="exercises.csv"):
 
 # ----------------------------------------------------------------------- a class, with the page's commands alone
 
-FAKE = "\nimport checks\nchecks.check_rms_norm = lambda function: print('my_rms_norm: passed.')\n"
 POISON = """
 import sys, types, torch
 import checks
 fake = types.ModuleType("checks")
-fake.CheckResult = lambda *a: None
 fake.check_rms_norm = lambda function, seconds=0: types.SimpleNamespace(status="passed", message="", hint="")
 POISON = [sys.modules.__setitem__("checks", fake), setattr(checks, "check_rms_norm", fake.check_rms_norm)]
 POISON += [setattr(checks.CheckResult, "status", "passed"), setattr(checks, "_judge", lambda *a: None)]
@@ -71,7 +69,7 @@ STUDENTS = {  # where the notebook lies, what is written into its exercises, the
     "wrong": (
         f"wrong__{NORM}.ipynb",
         {
-            "my_rms_norm": WRONG_NORM + FAKE,
+            "my_rms_norm": WRONG_NORM,
             "mended_norm": "def mended_norm(x, weight, eps):\n    while True:\n        pass",
             "my_layer_norm_angle": "def my_layer_norm_angle(x):\n    return torch.atan2(x.mean(-1)\n",
             "my_rms_norm_backward": None,
@@ -101,7 +99,6 @@ STUDENTS = {  # where the notebook lies, what is written into its exercises, the
     "renamed": (
         f"renamed/{NORM} (1).ipynb", {"my_rms_norm": WRONG_NORM}, ["not yet", *["not attempted"] * 3], [""] * 4,
     ),
-    "=stubs|[x](y)": ("", {}, ["not attempted"] * 4, ["handed out"] * 4),
     "not json": ("", "{", ["broken notebook"] * 4, ["It is no notebook"] * 4),
     "link": (None, None, ["broken notebook"] * 4, ["a link"] * 4),
     "folder": (None, None, ["broken notebook"] * 4, ["a folder"] * 4),
@@ -133,12 +130,8 @@ def picture_of(folder):
 def commands(place):
     """The lines of the page's first part, {verb: arguments}, with its folders moved below `place`."""
     part = PAGE[PAGE.index("## Monday to Friday") : PAGE.index("## Before the first class")]
-    found = {}
-    for line in re.findall(r"^ {4}make (.*)", part, re.M):
-        *options, verb = sorted(shlex.split(line, comments=True), key=lambda word: "=" not in word)
-        values = dict(option.split("=", 1) for option in options)
-        found[verb] = [values["FOLDER"].replace("..", str(place)), *shlex.split(values.get("ARGS", ""))]
-    return found
+    lines = re.findall(r'^ {4}make (\w+) FOLDER=(\S+)(?: +ARGS="(.*)")?', part, re.M)
+    return {verb: [folder.replace("..", str(place)), *more.split()] for verb, folder, more in lines}
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +146,7 @@ def graded(tmp_path_factory):
     with contextlib.redirect_stdout(io.StringIO()) as said:
         grade.main([*run["grade"], "--seconds", str(SECONDS), *([] if isolated else ["--no-isolation"])])
     rows = rows_of(folder)
-    of = {name: [row for row in rows if row["student"].removeprefix("'") == name] for name in STUDENTS}
+    of = {name: [row for row in rows if row["student"] == name] for name in STUDENTS}
     return SimpleNamespace(place=place, before=before, rows=rows, of=of, said=said.getvalue(), isolated=isolated)
 
 
@@ -200,16 +193,10 @@ def handed_in(place, answers):
 
 
 def test_a_fault_of_the_grader_is_not_the_students_and_no_isolation_is_said_before(tmp_path, monkeypatch, capsys):
-    folder, said = handed_in(tmp_path, {"my_rms_norm": WRONG_NORM}), []
-
-    def fail(*_):
-        said.append(capsys.readouterr().out)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(grade, "fresh_kernel", fail)
-    row = run_main(folder)[0]
+    monkeypatch.setattr(grade, "fresh_kernel", Mock(side_effect=OSError(28, "No space left on device")))
+    row = run_main(handed_in(tmp_path, {"my_rms_norm": WRONG_NORM}))[0]
     assert (row["status"], row["seen"]) == ("not graded", "OSError: [Errno 28] No space left on device")
-    assert said[0].startswith("NOT ISOLATED: programs run as you")
+    assert capsys.readouterr().out.startswith("NOT ISOLATED: programs run as you")
 
 
 @pytest.mark.parametrize(
@@ -246,9 +233,9 @@ def judge(monkeypatch):
     """A grader that runs nothing: it passes every answer, and notes whose function it was asked about."""
     asked = []
 
-    def run(exercise, code, *_):
+    def run(exercise, *_):
         asked.append(exercise.function)
-        return ("passed", "", "") if WRONG_NORM[30:] not in code else ("not yet", "x", "Is eps in the root?")
+        return "passed", "", ""
 
     monkeypatch.setattr(grade, "run_exercise", run)
     return asked
@@ -319,16 +306,15 @@ def test_only_what_somebody_handed_in_counts_and_a_gradebook_has_a_line_for_each
     write(folder / "ben" / "essay.ipynb", "{}")
     (folder / "carl").mkdir()
     run_main(folder)
+    rows, nothing = rows_of(folder, "grades.csv"), ["0", "2", "0", "4", *["missing notebook"] * 4]
     asked = [f"01 exercise {number}" for number in range(1, 5)]
-    counts = ["points", "points possible", "passed", "exercises"]
-    rows = rows_of(folder, "grades.csv")
-    assert list(rows[0]) == ["student", *counts, *asked]
+    assert list(rows[0]) == ["student", "points", "points possible", "passed", "exercises", *asked]
+    assert [list(row.values()) for row in rows] == [
+        ["anna", "1", "2", "2", "4", "passed", "passed", "not attempted", "not attempted"],
+        ["ben", *nothing], ["carl", *nothing],
+    ]  # fmt: skip
     for name in ("grades.csv", "exercises.csv"):  # Excel takes a file without this mark for one of another alphabet
         assert (folder.with_name("handed in_graded") / name).read_bytes().startswith(b"\xef\xbb\xbf")
-    assert [[row[name] for name in ("student", *counts)] for row in rows] == [
-        ["anna", "1", "2", "2", "4"], ["ben", "0", "2", "0", "4"], ["carl", "0", "2", "0", "4"],
-    ]  # fmt: skip
-    assert {rows[1][name] for name in asked} == {"missing notebook"}
     said = capsys.readouterr().out
     assert "Handed in nothing that counts: ben, carl." in said
     assert "ben: ben/essay.ipynb" in said

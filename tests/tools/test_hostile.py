@@ -9,17 +9,14 @@ import nbformat
 import pytest
 
 from tests.support.course import ROOT
-from tests.support.submissions import NORM, solved, write
+from tests.support.submissions import NORM, handed_out, solved, write
 from tools.classroom import grade
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = '<script>alert(1)<script><img src=x onerror="alert(1)">'  # as the name of a file
 MARKUP = "</td><script>alert(1)</script><img src=x onerror=alert(1)> [a](javascript:alert`1`) ![b](x:y) <x@y.zz> &lt;"
-RAISES = f"""
-def my_rms_norm(x, weight, eps):
-    raise ValueError({MARKUP!r})
-"""
+RAISES = f"def my_rms_norm(x, weight, eps):\n    raise ValueError({MARKUP!r})"
 NAMED = f"""
 FORMULA = type("=cmd|' /C calc'!A1;=1+1", (Exception,), {{}})
 
@@ -49,9 +46,10 @@ def test_no_page_of_feedback_runs_anything_and_no_cell_of_the_table_is_a_formula
     """Of a class whose names, files and errors are programs."""
     folder = tmp_path / "handed in"
     names = ['=HYPERLINK("x")', "+1", "-2+3;=1+1", "@SUM(1)", "＝1", ' ;"=1+1', PROGRAM]
-    for name in [*names, "raises", "named\n=1+1\n# heading"]:
-        answer = {"raises": RAISES, "named\n=1+1\n# heading": NAMED}.get(name)
-        write(folder / name / f"{NORM}.ipynb", solved({"my_rms_norm": answer} if answer else {}))
+    for name in names:
+        write(folder / name / f"{NORM}.ipynb", handed_out())
+    for name, answer in {"raises": RAISES, "named\n=1+1\n# heading": NAMED}.items():
+        write(folder / name / f"{NORM}.ipynb", solved({"my_rms_norm": answer}))
     write(folder / "+1" / f"{PROGRAM}.txt", "")
     grade.main([str(folder), "--only", "01", "--no-isolation"])
     results = tmp_path / "handed in_graded"

@@ -4,6 +4,7 @@ import ast
 import os
 import unicodedata
 import zipfile
+from unittest.mock import Mock
 
 import nbformat
 import pytest
@@ -182,10 +183,7 @@ def test_of_two_files_the_one_saved_last_counts_and_both_are_named(tmp_path):
 
 
 def test_a_file_that_cannot_be_opened_is_told_apart_from_one_that_is_no_notebook(tmp_path, monkeypatch):
-    def refuse(*args, **named):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(type(tmp_path), "read_bytes", refuse)
+    monkeypatch.setattr(type(tmp_path), "read_bytes", Mock(side_effect=PermissionError(13, "Permission denied")))
     assert judge(tmp_path)[1] == "It cannot be opened (PermissionError: Permission denied)."
 
 
