@@ -53,7 +53,6 @@ EXAMPLES = {
     "plot_norm_sphere": lambda **to: plots.plot_norm_sphere(torch.eye(3), plane=True, **to),
     "plot_by_token": lambda **to: plots.plot_by_token(torch.randn(4, 3), ["a", " b", "c"], **to),
 }
-HAS_UNIT = re.compile(r"position|angle|turn")  # quantities that are counted or measured in something
 
 
 def new_axes():
@@ -61,32 +60,19 @@ def new_axes():
     return Figure(layout="constrained").add_subplot()
 
 
-def test_every_plot_has_an_example_here():
-    plotting = {name for name, _ in inspect.getmembers(plots, inspect.isfunction) if name.startswith("plot_")}
-    assert plotting == set(EXAMPLES), f"add {plotting - set(EXAMPLES)} to EXAMPLES in this file"
+PLOTS = [name for name, _ in inspect.getmembers(plots, inspect.isfunction) if name.startswith("plot_")]
 
 
-def faults_of_labels(figure):
-    """Axes that have numbers and no label; or without a unit where there is one."""
-    faults = []
-    for axis in (axis for ax in figure.axes if ax.axison for axis in ax._axis_map.values()):
-        label, names = axis.get_label_text(), [text.get_text() for text in axis.get_ticklabels()]
-        if any(names) and not label and all(re.fullmatch(r"[−\d.]*", name) for name in names):
-            faults.append(f"no label at ticks {names}")
-        if any(names) and HAS_UNIT.search(label) and not re.search(r"\[.+\]", label):
-            faults.append(label)
-    return faults
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_one_figure_is_made_with_title_labels_and_readable_texts(name):
+@pytest.mark.parametrize("name", PLOTS)  # a new one needs its example above
+def test_one_figure_is_made_with_title_and_a_label_on_every_axis_with_numbers(name):
     ax = EXAMPLES[name](title="finding")
     ax.figure.canvas.draw()
     assert plt.get_fignums() == [ax.figure.number]
-    assert faults_of_labels(ax.figure) == []
-    texts = [text for text in ax.figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
-    assert "finding" in {text.get_text() for text in texts}
-    assert {text.get_text() for text in texts if text.get_fontsize() < 9} == set()
+    assert "finding" in {text.get_text() for text in ax.figure.findobj(Text)}
+    for axis in (axis for ax in ax.figure.axes if ax.axison for axis in (ax.xaxis, ax.yaxis)):
+        names = [text.get_text() for text in axis.get_ticklabels()]
+        numbers = any(names) and all(re.fullmatch(r"[−\d.]*", name) for name in names)
+        assert axis.get_label_text() or not numbers, names
 
 
 ATTENTION = ["plot_visible", "plot_attention", "plot_scores"]
@@ -98,7 +84,6 @@ def test_query_goes_down_and_key_across_from_the_top_left(name):
     assert (ax.get_ylabel(), ax.get_xlabel()) == ("query position [token]", "key position [token]")
     assert ax.get_xlim() == (-0.5, 4.5)  # 5 keys, the first at the left
     assert ax.get_ylim() == (2.5, -0.5)  # 3 queries, the first on top
-    assert all(float(tick).is_integer() for tick in [*ax.get_xticks(), *ax.get_yticks()])
 
 
 def hatched_cells(ax):
@@ -145,22 +130,18 @@ def test_a_layer_that_stands_still_is_hatched_and_a_window_is_a_shorter_bar():
     assert (angle.patch.get_hatch(), [bar.get_height() for bar in mask.patches]) == ("///", [2**17, 64])
 
 
-ALT = "A line from 0 to 1. Axes: position and loss. It rises."
-
-
 def test_show_stores_the_description_prints_it_and_closes_the_figure(monkeypatch, capsys):
-    displayed = []
+    displayed, alt = [], "A line from 0 to 1. Axes: position and loss. It rises."
     monkeypatch.setattr("IPython.display.display", lambda thing, **settings: displayed.append((thing, settings)))
     for _ in range(2):
         fig, ax = plt.subplots()
         ax.plot([0, 1])
-        plots.show(fig, alt=ALT)
+        plots.show(fig, alt=alt)
     (first, again) = displayed
     assert first == again  # the same bytes every time
     data, settings = first
-    assert settings == {"raw": True, "metadata": {"image/png": {"alt": ALT, "width": 880}}}  # 8 inch at 110 dpi
-    assert capsys.readouterr() == (f"Figure: {ALT}\n" * 2, "")
+    assert settings["metadata"]["image/png"]["alt"] == alt
+    assert capsys.readouterr() == (f"Figure: {alt}\n" * 2, "")
     assert plt.get_fignums() == []
     picture = imread(io.BytesIO(base64.b64decode(data["image/png"])))
-    assert picture.shape[:2] == (2 * 396, 2 * 880)  # two pixels of the file for one of the page, in each direction
     assert picture[0, 0].tolist() == [1, 1, 1, 1]  # white, not transparent: ink must show in a dark theme
