@@ -31,8 +31,9 @@ def lab(tmp_path_factory):
     """A browser, the address and token of a JupyterLab, and the folder of its notebooks."""
     folder = tmp_path_factory.mktemp("browser")
     (folder / "notebooks").mkdir()
-    with chromium() as browser, jupyter_lab(folder) as (address, token):
-        yield browser, address, token, folder / "notebooks"
+    place = f"--ServerApp.root_dir={folder / 'notebooks'}"
+    with chromium() as browser, jupyter_lab(folder, place) as (_, address, _):
+        yield browser, *address.split("/lab?token="), folder / "notebooks"
 
 
 def tried(lab, name, cells, **patience):

@@ -216,6 +216,7 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("rope", {"pair": 7, "scaling": "ntk"}, "3 token × 3.95e-05 rad/token"),
     ("rope", {"pair": 7, "scaling": "llama3"}, "3 token × 3.95e-05 rad/token"),
     ("rope", {"pair": 7, "position": 2}, "Query at 2, key at 0: pair 7 differs by 2 token"),
+    ("rope_layout", {"pair": 0}, "coordinates 0 and 8, made by rows 16 and 24"),
     ("rope_layout", {"pair": 7, "layout": "interleaved"}, "coordinates 14 and 15, made by rows 30 and 31"),
     ("heads", {}, "8 × 128 × 8,192 tokens × 2 bytes = 1.07 GB; with a key/value head for each query head 4.29 GB"),
     # a pair that went full circle in 63 steps knows all 256 positions; one slowed by 4 knows 4 × 63 and the first

@@ -3,9 +3,7 @@
 import json
 import os
 import re
-import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +13,8 @@ from pathlib import Path
 import nbformat
 import pytest
 from playwright.sync_api import expect, sync_playwright
+
+from tests.support.course import ROOT
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
@@ -79,34 +79,27 @@ def explorers_in(path):
 
 
 @contextmanager
-def jupyter_lab(folder: Path):
-    """JupyterLab on folder/notebooks, reachable from this machine only; yields its address and token."""
+def jupyter_lab(folder: Path, *arguments):
+    """What `make lab` runs, with files of its own in `folder`; yields the process, its address and its log."""
     for name, content in SETTINGS.items():
         file = folder / "jupyterlab_settings_dir" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(content))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.ip=127.0.0.1", f"--port={port}",
-               f"--ServerApp.root_dir={folder / 'notebooks'}", "--allow-root",
-               "--KernelManager.transport_encryption=auto"]  # fmt: skip
-    own = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR",
+    own = ("HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR",
            "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")  # fmt: skip
-    environment = os.environ | {name: str(folder / name.lower()) for name in own}
-    environment |= {"JUPYTER_TOKEN": (token := secrets.token_hex(16)), "COURSE_DEVICE": "cpu"}
-    with (folder / "lab.log").open("w") as log:
-        server = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
+    environment = os.environ | {name: str(folder / name.lower()) for name in own} | {"COURSE_DEVICE": "cpu"}
+    command = [sys.executable, "-m", "tools.lab", "--no-browser", "--port=0", *arguments]
+    log, end = folder / "lab.log", time.monotonic() + 300
+    with log.open("w") as out:
+        server = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=out, stderr=out)
     try:
-        end = time.monotonic() + 300
-        while server.poll() is None and time.monotonic() < end:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
+        while not (address := re.search(r"^http\S+(?=\n\Z)", log.read_text(), re.M)):
+            assert server.poll() is None, log.read_text()[-3000:]  # as root it would end without --allow-root
+            assert time.monotonic() < end, log.read_text()[-3000:]
             time.sleep(0.1)
-        assert server.poll() is None, (folder / "lab.log").read_text()[-3000:]
-        yield f"http://127.0.0.1:{port}", token
+        yield server, address[0], log
     finally:
-        server.kill()
+        server.terminate()
         server.wait()
 
 

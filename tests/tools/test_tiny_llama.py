@@ -28,18 +28,15 @@ def command(monkeypatch, tmp_path):
     return command
 
 
-def test_the_command_writes_a_model_from_your_own_text(command, tmp_path, capsys):
+def test_the_command_writes_a_model_from_your_own_text(command, tmp_path):
     out = tmp_path / "models" / "mine"
     command("--out", out, "--text", command.own, "--steps", 3)
     model, tokenizer = load_checkpoint(out), load_tokenizer(out)
     card = (out / "README.md").read_text(encoding="utf-8")
     _, held_out = train_val_split(text.load_text(command.own))
     assert f"{bits_per_byte(model, tokenizer, held_out):.2f} bits per byte" in card
-    assert "`own.txt`" in card
     assert f"--text {command.own} --steps 3 --seed 0" in card
-    assert "yours to choose" in card
     assert sorted(path.name for path in out.parent.iterdir()) == ["mine"]
-    assert card in capsys.readouterr().out
 
 
 def test_a_model_that_exists_is_never_overwritten(command, tmp_path, capsys):
