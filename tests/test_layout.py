@@ -99,14 +99,9 @@ def test_only_explorers_import_widgets_and_the_model_needs_torch_alone():
             assert packages_of(path) - sys.stdlib_module_names <= {"torch", "helpers"}, path
 
 
-def test_the_model_can_be_read_in_one_sitting():
-    assert (ROOT / "helpers" / "model.py").read_text(encoding="utf-8").count("\n") <= 450
-
-
-def test_helpers_can_be_read_in_an_afternoon():
-    """The folder itself; its rooms are for whoever wants to know more."""
-    files = (ROOT / "helpers").glob("*.py")
-    assert sum(path.read_text(encoding="utf-8").count("\n") for path in files) <= 2300
+@pytest.mark.parametrize(("files", "most"), [("model.py", 450), ("*.py", 2300)])
+def test_the_model_is_read_in_one_sitting_and_the_helpers_beside_it_in_an_afternoon(files, most):
+    assert sum(path.read_text(encoding="utf-8").count("\n") for path in (ROOT / "helpers").glob(files)) <= most
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -163,8 +158,7 @@ def test_constraints_hold_every_declared_package_in_an_allowed_version():
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     for name, versions in declared("dev").items():
         assert pins[name] in versions, name
-    builds = [version for version in pins.values() if "+" in version]  # 2.13.0+cpu is found on one machine only
-    assert not builds
+    assert not any("+" in version for version in pins.values())  # 2.13.0+cpu is found on one machine only
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="for Windows the README has a way without make")
@@ -193,13 +187,6 @@ else: # -m venv FOLDER
     assert said or not done.stdout
 
 
-def tracked_files():
-    git = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if git.returncode or not git.stdout:
-        pytest.skip("not a git checkout, so nobody knows which files belong to it; runs in a clone")
-    return [name for name in git.stdout.split("\0") if name and (ROOT / name).exists()]
-
-
 def test_what_the_readmes_tree_shows_is_there():
     """Each line is `path  one sentence`, or a path of a folder, indented by two spaces."""
     folder, tree = "", re.search(r"^```\n(README\.md .*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)[1]
@@ -224,7 +211,10 @@ MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|tmp/work|root|home)/|(?<![\w.~-
 def test_no_file_names_a_machine_path_or_is_a_merge_leftover():
     assert MACHINE_PATH.search("see /wo" + "rk/main")
     assert not MACHINE_PATH.search("the framework/work and ../work")
-    for name in tracked_files():
+    git = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if git.returncode or not git.stdout:
+        pytest.skip("not a git checkout, so nobody knows which files belong to it; runs in a clone")
+    for name in filter(lambda name: (ROOT / name).is_file(), git.stdout.split("\0")):
         assert not name.endswith((".orig", ".rej", ".bak", "~")), name
         try:
             text = (ROOT / name).read_text(encoding="utf-8")

@@ -23,8 +23,6 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
         ("Can rank 0 compute it?", ["yes", "no"]),
         ("Is it larger or smaller?", []),
         ("Does it change in a model of one layer, of two, of three?", []),
-        ("Which one, that of q, k or v?", []),
-        ("Counted from 0: which head does it read?", []),
     ],
 )
 def test_answers_are_those_that_the_question_offers(question, answers):
@@ -100,8 +98,6 @@ def test_votes_are_counted_kept_and_saved(page, tmp_path):
     rows = list(csv.DictReader((tmp_path / "votes.csv").read_text(encoding="utf-8-sig").splitlines()))
     counted = [[row[name] for name in ("deck", "option", "before", "after")] for row in rows]
     assert counted == [["07_generate", *row] for row in (["about 2", "9", "0"], ["7", "0", "3"], ["12", "0", "0"])]
-    box.get_by_text("Clear all votes").click()  # a question that nobody answers is dismissed
-    assert numbers.first.input_value() == "9"
     page.once("dialog", lambda asked: asked.accept())
     box.get_by_text("Clear all votes").click()
     assert numbers.first.input_value() == "0"
@@ -117,9 +113,6 @@ def test_keys_in_the_vote_do_not_move_the_slides(page):
     name.fill("vivid")
     name.press("v")
     assert box.is_visible()  # a letter in a name closes nothing
-    box.get_by_text("Next").click()
-    box.get_by_text("Previous").click()
-    assert name.input_value() == "vividv"
     box.locator("#passage").click()  # takes the focus from the names
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Escape")
