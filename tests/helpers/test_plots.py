@@ -75,17 +75,6 @@ def test_one_figure_is_made_with_title_and_a_label_on_every_axis_with_numbers(na
         assert axis.get_label_text() or not numbers, names
 
 
-ATTENTION = ["plot_visible", "plot_attention", "plot_scores"]
-
-
-@pytest.mark.parametrize("name", ATTENTION)
-def test_query_goes_down_and_key_across_from_the_top_left(name):
-    ax = EXAMPLES[name](ax=new_axes())
-    assert (ax.get_ylabel(), ax.get_xlabel()) == ("query position [token]", "key position [token]")
-    assert ax.get_xlim() == (-0.5, 4.5)  # 5 keys, the first at the left
-    assert ax.get_ylim() == (2.5, -0.5)  # 3 queries, the first on top
-
-
 def hatched_cells(ax):
     """(query, key) of each cell whose middle is hatched."""
     hatched = [patch.get_path() for patch in ax.patches if patch.get_hatch()]
@@ -93,9 +82,12 @@ def hatched_cells(ax):
     return {(query, key) for query, key in cells if any(path.contains_point((key, query)) for path in hatched)}
 
 
-@pytest.mark.parametrize("name", ATTENTION)
-def test_exactly_the_hidden_cells_are_hatched_and_show_no_value(name):
+@pytest.mark.parametrize("name", ["plot_visible", "plot_attention", "plot_scores"])
+def test_query_goes_down_and_key_across_and_exactly_the_hidden_cells_are_hatched_and_show_no_value(name):
     ax = EXAMPLES[name](ax=new_axes())
+    assert (ax.get_ylabel(), ax.get_xlabel()) == ("query position [token]", "key position [token]")
+    assert ax.get_xlim() == (-0.5, 4.5)  # 5 keys, the first at the left
+    assert ax.get_ylim() == (2.5, -0.5)  # 3 queries, the first on top
     assert hatched_cells(ax) == {(0, 3), (0, 4), (1, 4)}
     assert {patch.get_facecolor()[:3] for patch in ax.patches} == {to_rgb(plots.HIDDEN)}
     for image in ax.images:

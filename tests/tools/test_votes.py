@@ -4,14 +4,11 @@ import csv
 from collections import defaultdict
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from tests.support.course import ROOT
 from tests.support.lab import quiet_context
 from tools.website.votes import answers_in, votes_of
-
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize(
@@ -38,17 +35,6 @@ def test_each_claim_and_each_numbered_question_gets_a_vote():
         ("Two. Is it 3?", "And 4?", "", yes),
         ("Two.", "Which?", "A drawing helps.", []),
     ]
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_no_answer_comes_from_elsewhere_than_the_cell(path):
-    from tools.website.slides import split_prediction
-
-    for cell in nbformat.read(path, as_version=4).cells:
-        if "predict" in cell.metadata.get("tags", []):
-            for before, asked, _, answers in votes_of("", split_prediction(cell.source)[1]):
-                assert answers == ["yes", "no"] or all(answer in f"{before} {asked}" for answer in answers), asked
-                assert len(set(answers)) == len(answers) != 1, asked
 
 
 @pytest.fixture
@@ -86,8 +72,6 @@ def test_votes_are_counted_kept_and_saved(page, tmp_path):
     page.evaluate(Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8"))
     assert page.evaluate("async () => (await axe.run({ preload: false })).violations.map(found => found.id)") == []
 
-    page.evaluate(GO, 1)  # the address follows the slide a moment later
-    page.wait_for_function("() => location.hash")
     page.reload()
     page.evaluate(GO, 0)
     page.keyboard.press("v")

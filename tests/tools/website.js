@@ -10,12 +10,6 @@ window.checks = {
             control.getAttribute('aria-valuetext') ?? control.value];
     },
 
-    // Slides wider or higher than the screen.
-    tooLarge: () => Reveal.getSlides().flatMap(slide => {
-        const { h, v } = Reveal.getIndices(slide); Reveal.slide(h, v);
-        return slide.scrollWidth > 1280 || slide.scrollHeight > 720 ? [slide.textContent.trim().slice(0, 60)] : [];
-    }),
-
     // Show all slides of a deck at once, one below the other, so that axe sees each; return how many stay unseen.
     showAllSlides: () => {
         for (const slide of document.querySelectorAll('.slides section')) {
@@ -44,8 +38,7 @@ window.checks = {
             ...page.scrollWidth > page.clientWidth ? [`the page is ${page.scrollWidth} px wide`] : []];
     },
 
-    // What axe-core finds. Contrast takes most of its time, so it is computed once for each chain of tags and classes;
-    // coloured letters in code become plain text where their chain was seen before.
+    // What axe-core finds. Contrast takes most of its time, so it is computed once for each chain of tags and classes.
     axe: async tags => {
         const kind = element => {
             const path = [];
@@ -53,9 +46,6 @@ window.checks = {
             return `${path}`;
         };
         const first = new Map();
-        for (const letters of document.querySelectorAll('pre span')) {
-            if (first.has(kind(letters))) letters.replaceWith(letters.textContent); else first.set(kind(letters), letters);
-        }
         const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
         while (walk.nextNode()) {
             const element = walk.currentNode.parentElement;
