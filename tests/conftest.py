@@ -1,10 +1,15 @@
 """What every test gets: one thread, the same few examples, a tiny model, tokens and a tokenizer."""
 
+import importlib.util
+import os
+
+import matplotlib as mpl
 import pytest
 import torch
 from hypothesis import settings
 
 from helpers.model import Llama
+from helpers.plots import use_course_style
 from helpers.text import excerpt, train_tokenizer
 from tests.support.models import draw_tokens, make_model
 
@@ -40,3 +45,20 @@ def browser():
 
     with chromium() as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def build():
+    """The module tools.website.build."""
+    if not importlib.util.find_spec("sphinx_revealjs"):
+        what = "the site's programs are not installed: `pip install -e '.[site]'`"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(what)
+    return importlib.import_module("tools.website.build")
+
+
+@pytest.fixture(scope="module")
+def course_style():
+    """The notebook's set-up cell."""
+    with mpl.rc_context():
+        use_course_style()
+        yield

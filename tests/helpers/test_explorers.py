@@ -7,7 +7,6 @@ import json
 import re
 from pathlib import Path
 
-import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from jupyter_client.manager import start_new_kernel
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from helpers import explorers, plots
+from helpers import explorers
 from helpers.explorers import Explorer, slider
 from helpers.explorers.gqa import RULES
 from helpers.explorers.relatives import FAMILIES
@@ -23,16 +22,11 @@ from helpers.explorers.relatives import FAMILIES
 EXPLORE = {name: make for name, make in vars(explorers).items() if name.startswith("explore_")}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def style():
-    """The notebook's set-up cell."""
-    with matplotlib.rc_context():
-        plots.use_course_style()
-        yield
+pytestmark = pytest.mark.usefixtures("course_style")
 
 
 @pytest.fixture(scope="module", params=EXPLORE)
-def made(request):
+def made(request, course_style):
     """Each explorer, made once, and the values that its controls start with."""
     explorer = EXPLORE[request.param]()
     yield explorer, explorer.values

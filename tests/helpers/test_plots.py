@@ -20,11 +20,8 @@ from helpers.model import causal_visible
 
 
 @pytest.fixture(autouse=True)
-def course_style():
-    """The course's style, and no figure left open."""
-    with plt.rc_context():
-        plots.use_course_style()
-        yield
+def no_figure_left_open(course_style):
+    yield
     plt.close("all")
 
 

@@ -1,7 +1,5 @@
 """The live page: its LLaMA is PyTorch's function, its ids are those of `tokenizers`, its controls answer."""
 
-import importlib.util
-import os
 import random
 import re
 import shutil
@@ -35,11 +33,9 @@ PIECES += ["\t", "\n\n", "   ", "\0", "\x7f", "don't", "we'LL", "'s", "<|end_of_
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(build, tmp_path_factory):
     """A folder with the live page and the start page's small form alone, without the site's theme around them."""
-    if not importlib.util.find_spec("sphinx_revealjs"):
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Sphinx: `pip install -e '.[site]'`")
-    build, out = importlib.import_module("tools.website.build"), tmp_path_factory.mktemp("live")
+    out = tmp_path_factory.mktemp("live")
     for name, text in (("live", build.live_page()), ("start", (build.SITE / "index.md").read_text(encoding="utf-8"))):
         blocks = re.findall(r"^```\{raw\} html\n(.*?)^```$", text, re.S | re.M)
         (out / f"{name}.html").write_text("<!doctype html><meta charset=utf-8>" + "".join(blocks), encoding="utf-8")

@@ -38,13 +38,11 @@ def test_each_claim_and_each_numbered_question_gets_a_vote():
 
 
 @pytest.fixture
-def page(tmp_path, browser):
+def page(tmp_path, browser, build):
     """The slides of notebook 07 in a browser."""
-    pytest.importorskip("sphinx_revealjs", reason="the site's programs are not installed: `pip install -e '.[site]'`")
-    from tools.website.build import relink
     from tools.website.slides import make_slides
 
-    make_slides([ROOT / "notebooks" / "07_generate.ipynb"], tmp_path, relink, frames=defaultdict(str))
+    make_slides([ROOT / "notebooks" / "07_generate.ipynb"], tmp_path, build.relink, frames=defaultdict(str))
     with quiet_context(browser, viewport={"width": 1280, "height": 720}) as context:
         page = context.new_page()
         page.goto((tmp_path / "07_generate.html").as_uri())

@@ -1,7 +1,6 @@
 """The website and the slides: links, descriptions, no request to elsewhere, axe-core, keyboard, phones, zoom."""
 
 import html
-import importlib.util
 import os
 import re
 import subprocess
@@ -22,15 +21,6 @@ EXPLORERS = sorted({name for path in NOTEBOOKS for name in explorers_in(path)})
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 # The other pages have the same colours.
 IN_THE_DARK = ("index", "live", "notebooks/02_rope", "notebooks/03_swiglu", "docs/glossary")
-
-
-@pytest.fixture(scope="module")
-def build():
-    """The module tools.website.build."""
-    if not importlib.util.find_spec("sphinx_revealjs"):
-        what = "the site's programs are not installed: `pip install -e '.[site]'`"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(what)
-    return importlib.import_module("tools.website.build")
 
 
 def test_links_lead_to_pages_of_the_site(build):
