@@ -1,7 +1,9 @@
 """The committed notebooks are clean, executed, described and whole."""
 
+import ast
 import itertools
 import re
+import statistics
 from pathlib import Path
 
 import nbformat
@@ -100,3 +102,33 @@ def test_every_figure_is_alone_in_its_cell_and_described_in_metadata_and_in_prin
             assert 1 <= len(alt.split()) <= 40, f"{place}: alt {alt!r}"
             said = picture.data["text/plain"] if "explore_" in cell.source else printed  # an explorer has a caption
             assert alt in said, place
+
+
+@pytest.mark.parametrize("stem", NOTEBOOKS)
+def test_cells_are_short(stem):
+    lines = [sum(bool(line.strip()) for line in cell.source.splitlines()) for _, cell in cells("code", stem)]
+    assert max(lines) <= 25
+    assert statistics.quantiles(lines, n=10, method="inclusive")[8] <= 16
+    assert statistics.median(lines) <= 8
+    assert max(len(re.sub(r"\$.*?\$|```.*?```|<[^>]*>", "", cell.source, flags=re.S).split())
+               for _, cell in cells("markdown", stem)) <= 165  # fmt: skip  # 150 words of prose, and signs
+
+
+@pytest.mark.parametrize("stem", LESSONS)
+def test_a_lesson_pastes_no_part_of_the_model_and_has_both_lenses_as_figures(stem):
+    model = ast.parse((ROOT / "helpers" / "model.py").read_text(encoding="utf-8"))
+    for name in [node.name for node in model.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]:
+        assert not [
+            place for place, cell in cells("code", stem) if re.search(rf"^(def|class) {name}\b", cell.source, re.M)
+        ]
+    for lens in ("Angle lens:", "Mask lens:"):
+        starts = [i for i, cell in enumerate(NOTEBOOKS[stem].cells) if re.search(rf"^#+ {lens}", cell.source, re.M)]
+        assert starts, f"no heading starts with {lens}"
+        assert any(pictures_of(cell) for cell in NOTEBOOKS[stem].cells[starts[0] :][:12]), f"{lens} without a figure"
+
+
+def test_a_third_of_the_claims_hold():
+    texts = [cell.source for _, cell in cells("markdown")]
+    verdicts = [word for text in texts for word in re.findall(r"<summary>.*?\*\*Verdict\*\*: (\w+)", text, re.S)]
+    assert sum(text.count('**Tutorials say: "') for text in texts) == len(verdicts) >= 15
+    assert 3 * verdicts.count("true") >= len(verdicts)

@@ -246,6 +246,17 @@ def test_search_finds_every_title_heading_and_term_and_shows_the_place(open_page
 
 
 @pytest.mark.browser
+def test_slides_fit_the_screen(open_page):
+    for path in NOTEBOOKS:
+        page = open_page(f"slides/{path.stem}.html", height=720)
+        sizes = page.evaluate("""() => Reveal.getSlides().map(slide => {
+            const { h, v } = Reveal.getIndices(slide); Reveal.slide(h, v);
+            return [slide.scrollWidth, slide.scrollHeight, slide.textContent.trim().slice(0, 60)] })""")
+        assert len(sizes) > 15
+        assert [one for one in sizes if one[0] > 1280 or one[1] > 720] == [], path.stem
+
+
+@pytest.mark.browser
 def test_an_explorer_on_a_slide_shares_the_keys_with_the_deck(open_page):
     page = open_page("slides/09_scaling_out.html")
     page.evaluate("""() => { const { h, v } = Reveal.getIndices(document.querySelector('section.explorer'));
