@@ -168,11 +168,11 @@ def test_constraints_hold_every_declared_package_in_an_allowed_version():
 )
 def test_an_old_python_is_refused_and_a_new_one_gets_a_remark(tmp_path, makefile, version, said, made):
     python, venv = tmp_path / "python", tmp_path / "venv"
-    python.write_text(f"""#!{sys.executable}
-import os, sys
+    (tmp_path / "as_another.py").write_text(f"""import os, sys
 sys.version_info, (how, what, *rest) = ({version}, 0, "final", 0), sys.argv[1:]
 exec(what) if how == "-c" else os.makedirs(rest[0] + "/bin") # -m venv FOLDER
 """)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path}/as_another.py" "$@"\n')  # paths may have spaces
     python.chmod(0o755)
     command = ["make", "-s", "-f", ROOT / makefile, f"PYTHON={python}", f"VENV={venv}", f"{venv}/bin/python"]
     alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
