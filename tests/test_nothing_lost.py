@@ -20,6 +20,7 @@ from helpers.model import Llama
 from tests.support.course import ROOT
 from tests.support.models import TINY
 from tools import notebooks
+from tools.course import write_beside
 
 WIDE = replace(TINY, vocab_size=2000, dim=256, head_dim=64, hidden_dim=512)  # 12 MB: writing takes a while
 SMALL = replace(TINY, dim=16, n_layers=1, hidden_dim=32, head_dim=4, max_seq_len=16)
@@ -112,6 +113,31 @@ def kill_notebooks(place):
 
     notebooks.NotebookClient.execute = done_at_once
     kill_often(lambda: notebooks.execute(path), check, 8, lambda: path.write_bytes(old))
+
+
+def test_a_file_changes_by_a_rename_alone(tmp_path, monkeypatch):
+    """So there is no moment at which half of it is there, whether or not a kill happens to meet it."""
+    keep, text, rename, renamed = tmp_path / "mine.unfinished", tmp_path / "text", os.replace, []
+
+    def once(source, target):
+        if target in renamed:
+            raise OSError("stopped before the rename")
+        renamed.append(target)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", once)
+    with pytest.raises(OSError, match="stopped"):
+        run(keep)
+    assert len(torch.load(keep, weights_only=True)["losses"]) == 2  # of the first save; the second was stopped
+    write_beside(text, "old")
+    with pytest.raises(OSError, match="stopped"):
+        write_beside(text, "new")
+    assert text.read_text(encoding="utf-8") == "old"
+    monkeypatch.setattr(os, "rename", lambda source, target: once(target, target))
+    renamed.append(tmp_path / "saved")
+    with pytest.raises(OSError, match="stopped"):
+        save_checkpoint(Llama(SMALL), tmp_path / "saved")
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [keep.name, "text"]
 
 
 @pytest.mark.slow
