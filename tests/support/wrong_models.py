@@ -105,11 +105,11 @@ def wrong_model(name: str):
     wrong = {"__name__": right.__name__}
     exec(text.replace(said, instead), wrong)
     changed, own = functions(wrong), functions(vars(right))
-    codes = {name: function.__code__ for name, function in own.items()}
+    codes = {name: own[name].__code__ for name in changed}  # torch.compile may have left functions of its own there
     try:
-        for name, function in own.items():
-            function.__code__ = changed[name].__code__
+        for name in changed:
+            own[name].__code__ = changed[name].__code__
         yield
     finally:
-        for name, function in own.items():
-            function.__code__ = codes[name]
+        for name in changed:
+            own[name].__code__ = codes[name]
