@@ -113,17 +113,8 @@ def _interpreter() -> list[str]:
 def _bwrap(bwrap: str) -> Walls:
     """The walls that bubblewrap builds. Nothing is inside but what stands here; later entries lie on earlier ones."""
     command = [bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
-    command += [
-        "--cap-drop",
-        "ALL",
-        "--new-session",
-        "--die-with-parent",
-        "--proc",
-        "/proc",
-        "--ro-bind",
-        "/usr",
-        "/usr",
-    ]
+    command += ["--cap-drop", "ALL", "--new-session", "--die-with-parent", "--proc", "/proc"]
+    command += ["--ro-bind", "/usr", "/usr"]
     for name in ("bin", "lib", "lib32", "lib64", "libx32"):
         if os.path.islink(f"/{name}"):
             command += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
