@@ -170,7 +170,7 @@ def test_a_cell_run_again_closes_its_former_explorer_and_no_other():
     manager, kernel = start_new_kernel()
 
     def run(code, **metadata):
-        content = {"code": code, "user_expressions": {"alive": ALIVE}}
+        content = {"code": code, "silent": False, "user_expressions": {"alive": ALIVE}, "allow_stdin": False}
         sent = kernel.session.msg("execute_request", content, metadata=metadata)
         kernel.shell_channel.send(sent)
         while (reply := kernel.get_shell_msg(timeout=120))["parent_header"]["msg_id"] != sent["header"]["msg_id"]:
