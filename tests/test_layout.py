@@ -35,6 +35,7 @@ ARROWS = {
     "train": LEAVES | {"model", "formats", "text", "device"},
     "parallel": LEAVES | {"model", "families", "formats", "checkpoint", "generate", "text"},
     "explorers": LEAVES | {"model", "families", "plots", "checkpoint", "generate", "masks", "text"},
+    "interventions": {"model", "text", "assets"},
     "text": {"assets"},
     "masks": set(),
     "plots": set(),

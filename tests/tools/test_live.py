@@ -8,10 +8,11 @@ import pytest
 import torch
 from playwright.sync_api import expect
 
+from helpers.assets import ASSETS
 from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.generate import generate
 from helpers.model import Llama, LlamaConfig
-from helpers.text import TINY_LLAMA, load_tokenizer, reference_text, train_tokenizer, train_val_split
+from helpers.text import TINY_LLAMA, load_tokenizer, train_tokenizer
 from tests.support.lab import quiet_context
 
 pytestmark = pytest.mark.browser
@@ -105,7 +106,7 @@ def test_ids_are_those_of_the_tokenizers_library(open_page, saved):
 
 def test_the_page_runs_tiny_llama_and_writes_what_pytorch_writes(open_page):
     page, model, tokenizer = open_page(), load_checkpoint(TINY_LLAMA), load_tokenizer()
-    held_out = train_val_split(reference_text())[1].split(". ")
+    held_out = (ASSETS / "held_out.txt").read_text(encoding="utf-8").split(". ")
     texts = [tokenizer.encode(text).ids[:128] for text in held_out[:: len(held_out) // 100] if text][:100]
     prompt = tokenizer.encode("The value of the expression is").ids
     assert len(texts) == 100

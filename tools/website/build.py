@@ -24,8 +24,9 @@ import numpy as np
 from nbformat.v4 import new_markdown_cell, new_output
 from PIL import Image, ImageOps
 
+from helpers.assets import ASSETS
 from helpers.model import count_parameters
-from helpers.text import TINY_LLAMA, load_tokenizer, reference_text, train_val_split
+from helpers.text import TINY_LLAMA, load_tokenizer
 from helpers.train import TINY
 from tools.course import notebooks_of
 from tools.notebooks import VEIL
@@ -189,7 +190,8 @@ def write_live(out: Path):
 def held_out_passages(count: int = 4) -> list[str]:
     """Paragraphs of 40 to 60 tokens from the part of the reference that tiny-llama has not read, evenly spread."""
     tokenizer = load_tokenizer()
-    paragraphs = [paragraph.strip() for paragraph in train_val_split(reference_text())[1].split("\n\n")]
+    held_out = (ASSETS / "held_out.txt").read_text(encoding="utf-8")
+    paragraphs = [paragraph.strip() for paragraph in held_out.split("\n\n")]
     fitting = [text for text in paragraphs if 40 <= len(tokenizer.encode(text).ids) <= 60]
     return fitting[len(fitting) // count // 2 :: len(fitting) // count][:count]
 

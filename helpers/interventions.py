@@ -1,0 +1,118 @@
+"""A trained LLaMA on the operating table: replace, remove or swap a part, measure what it costs, put it back.
+
+One number proves little. Measure beside it: nothing changed, everything removed, and another part, drawn at random.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from helpers.assets import ASSETS
+from helpers.model import Llama
+from helpers.text import encode, load_tokenizer
+
+
+@functools.cache
+def held_out_windows() -> torch.Tensor:
+    """Token ids, (16, 257) int64, of text that tiny-llama was not trained on; the same on every machine."""
+    tokens = encode(load_tokenizer(), (ASSETS / "held_out.txt").read_text(encoding="utf-8"))
+    return tokens.unfold(0, 257, len(tokens) // 16)[:16]  # evenly spread
+
+
+@torch.no_grad()
+def held_out_loss(model: nn.Module) -> float:
+    """Mean loss [nat/token] on the held-out windows of a model: tokens (B, T) -> logits (B, T, 1024)."""
+    windows = held_out_windows().to(next(model.parameters()).device)
+    logits = model(windows[:, :-1])
+    if logits.shape[-1] != 1024:
+        raise ValueError(f"the model has {logits.shape[-1]} tokens: pass one of tiny-llama's tokenizer, with 1,024.")
+    return F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten()).item()
+
+
+@contextmanager
+def replaced(part: nn.Module | type, forward: Callable) -> Iterator[None]:
+    """Inside the `with`, a module, or every module of a class, computes forward(module, *arguments).
+
+    Does the new one need the old? Name it before: `norm = RMSNorm.forward`. A module whose class inherits from the
+    given one but has a forward of its own, as in a prepared model, raises a ValueError: it would stay as it is.
+    """
+
+    def refuse(module, *_, **__):
+        raise ValueError(f"a {type(module).__name__} has a forward of its own: pass the module, not {part.__name__}.")
+
+    if isinstance(part, type):
+        new, kinds = {part: forward}, part.__subclasses__()
+        for kind in kinds:
+            kinds += kind.__subclasses__()  # the loop goes on over these
+            new |= {kind: refuse} if "forward" in vars(kind) else {}
+    else:
+        new = {part: functools.partial(forward, part)}
+    before = {owner: vars(owner)["forward"] for owner in new if "forward" in vars(owner)}
+    try:
+        for owner, own in new.items():
+            owner.forward = own
+        yield
+    finally:
+        for owner in new:
+            del owner.forward
+        for owner, own in before.items():
+            owner.forward = own
+
+
+@contextmanager
+def without_heads(model: Llama, heads: Iterable[tuple[int, int]], by: str = "zero") -> Iterator[None]:
+    """Inside the `with`, these (layer, head) write zeros, or always their mean on the held-out windows: ablation."""
+    n_layers, n_heads, h = model.config.n_layers, model.config.n_heads, model.config.head_dim
+    cut = torch.zeros(n_layers, n_heads, dtype=torch.bool)
+    for layer, head in heads:
+        if layer not in range(n_layers) or head not in range(n_heads):
+            raise ValueError(f"no head {(layer, head)}: the model has {n_layers} layers of {n_heads} heads, from 0.")
+        cut[layer, head] = True
+    if by not in ("zero", "mean"):
+        raise ValueError(f"by={by!r} is not known: use 'zero' or 'mean'.")
+    columns = {f"layers.{i}.attention.o_proj": row.repeat_interleave(h) for i, row in enumerate(cut) if row.any()}
+    means = dict.fromkeys(columns, torch.zeros(()))
+    if by == "mean":
+        with _hooks(model, columns, lambda name, mixed: means.update({name: mixed.mean(dim=(0, 1))}), before=True):
+            held_out_loss(model)
+    with _hooks(model, columns, lambda name, mixed: torch.where(columns[name], means[name], mixed), before=True):
+        yield
+
+
+@contextmanager
+def patched(model: nn.Module, clean: torch.Tensor, places: Iterable[tuple[str, int | slice]]) -> Iterator[None]:
+    """Inside the `with`, modules return at some positions what they return for `clean` (B, T): activation patching.
+
+    Places are pairs of a name in `model.named_modules()` and a position or slice of them: ("layers.2.attention", 5).
+    """
+    places, kept = list(places), {}
+
+    def swap(name, output):
+        if output.shape != kept[name].shape:
+            raise ValueError(f"{name} gives {tuple(output.shape)}, for clean {tuple(kept[name].shape)}: use one shape.")
+        output = output.clone()
+        for position in [position for place, position in places if place == name]:
+            output[:, position] = kept[name][:, position]
+        return output
+
+    with _hooks(model, dict(places), kept.__setitem__), torch.no_grad():
+        model(clean)
+    with _hooks(model, dict(places), swap):
+        yield
+
+
+@contextmanager
+def _hooks(model, names, change, before=False):
+    """What change(name, tensor) returns takes the place of a module's input (before) or output; None leaves it."""
+    modules = dict(model.named_modules())
+    if unknown := [name for name in names if name not in modules]:
+        raise ValueError(f"the model has no module {unknown[0]!r}: take a name of model.named_modules().")
+    with ExitStack() as stack:
+        for name in names:
+            add = modules[name].register_forward_pre_hook if before else modules[name].register_forward_hook
+            stack.callback(add(lambda _, given, *output, name=name: change(name, *(output or given))).remove)
+        yield

@@ -1,0 +1,131 @@
+"""Inside a `with` the part is changed as said; outside every bit is as before."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers import interventions
+from helpers.checkpoint import load_checkpoint
+from helpers.families import make_relative, with_family
+from helpers.fast_decode import prepare_for_decoding
+from helpers.interventions import held_out_loss, held_out_windows, patched, replaced, without_heads
+from helpers.model import RMSNorm, SwiGLU
+from helpers.text import TINY_LLAMA
+from tests.support.models import TINY, draw_tokens, make_model
+
+
+def relative():
+    return make_relative(with_family(TINY, {"model_type": "qwen3"}))
+
+
+KINDS = {"plain": make_model, "prepared": lambda: prepare_for_decoding(make_model()), "relative": relative}
+LAST = f"layers.{TINY.n_layers - 1}"
+
+
+@pytest.fixture(params=KINDS)
+def subject(request):
+    """Works for whom? A plain model, one laid out for decoding, a relative."""
+    return KINDS[request.param]().eval()
+
+
+def swapped(model):
+    return patched(model, draw_tokens(2, 16).flip(0), [(LAST, slice(4, None)), (LAST, 2)])
+
+
+WAYS = {
+    "module": lambda model: replaced(model.layers[0].ffn_norm, lambda _, x: x),
+    "zero": lambda model: without_heads(model, [(0, 1), (1, 0), (1, 3)]),
+    "mean": lambda model: without_heads(model, [(0, 1)], by="mean"),
+    "patch": swapped,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_change_acts_inside_nests_and_leaves_no_trace(subject, way, tokens, monkeypatch):
+    monkeypatch.setattr(interventions, "held_out_loss", lambda model: model(tokens))  # it has another vocabulary
+    state, before = {name: list(vars(part)) for name, part in subject.named_modules()}, subject(tokens)
+    with WAYS[way](subject):
+        once = subject(tokens)
+        with replaced(subject.final_norm, lambda _, x: 0 * x):
+            assert not subject(tokens).any()
+        assert torch.equal(subject(tokens), once)
+    assert not torch.equal(once, before)
+    with pytest.raises(KeyError), WAYS[way](subject):
+        raise KeyError
+    assert torch.equal(subject(tokens), before)
+    assert {name: list(vars(part)) for name, part in subject.named_modules()} == state
+
+
+def test_a_class_is_replaced_everywhere_or_refused(model, tokens):
+    before, calls, mine = model(tokens), [], type("Mine", (SwiGLU,), {})(8, 8)
+    deeper = type("Deeper", (type(mine),), {"forward": lambda part, x: x})(8, 8)
+    with replaced(SwiGLU, lambda part, x: calls.append(part) or 0 * x), replaced(RMSNorm, RMSNorm.forward):
+        model(tokens)
+        prepared = prepare_for_decoding(model)
+        with pytest.raises(ValueError, match="has a forward of its own: pass the module, not"):
+            prepared(tokens)
+        assert not mine(torch.ones(8)).any()
+        with pytest.raises(ValueError, match="a Deeper has a forward of its own: pass the module, not SwiGLU"):
+            deeper(torch.ones(8))
+    assert len(calls) == TINY.n_layers + 1
+    assert torch.equal(model(tokens), before)
+    prepared(tokens)
+
+
+def test_a_head_is_cut_where_it_writes(model, tokens):
+    """Zero ablation equals zero columns of o_proj; the mean over positions is what mean ablation writes."""
+    layer, h, seen = model.layers[1].attention, TINY.head_dim, []
+    with without_heads(model, [(1, 2)]):
+        cut = model(tokens)
+    with without_heads(model, [(layer, head) for layer in range(TINY.n_layers) for head in range(TINY.n_heads)]):
+        layer.register_forward_hook(lambda _, given, output: seen.append(output))
+        model(tokens)
+    assert not seen[0].any()
+    with torch.no_grad():
+        layer.o_proj.weight[:, 2 * h : 3 * h] = 0
+    assert torch.equal(model(tokens), cut)
+
+
+def test_mean_ablation_writes_what_the_head_writes_on_average():
+    model = load_checkpoint(TINY_LLAMA)
+    writes, seen = model.layers[4].attention.o_proj, []
+    with torch.no_grad(), without_heads(model, [(4, 3)], by="mean"):
+        writes.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        model(held_out_windows()[:, :-1])
+    with torch.no_grad():
+        model(held_out_windows()[:, :-1])
+    own = slice(3 * model.config.head_dim, None)
+    assert seen[0][..., own].flatten(0, 1).unique(dim=0).shape[0] == 1
+    torch.testing.assert_close(seen[0][0, 0, own], seen[1][..., own].mean(dim=(0, 1)))
+    assert torch.equal(seen[0][..., : own.start], seen[1][..., : own.start])
+
+
+def test_patching_every_position_of_the_last_block_gives_the_clean_logits(model, tokens):
+    clean = tokens.flip(1)
+    with patched(model, clean, [(LAST, slice(None))]):
+        assert torch.equal(model(tokens), model(clean))
+    with patched(model, clean, [(LAST, 5)]):
+        now = model(tokens)
+    assert (now != model(tokens)).any(dim=(0, 2)).nonzero().flatten().tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda m: without_heads(m, [(0, 9)]), r"no head \(0, 9\): the model has 2 layers of 4 heads, from 0"),
+        (lambda m: without_heads(m, [(0, 0)], by="noise"), "by='noise' is not known: use 'zero' or 'mean'"),
+        (lambda m: patched(m, draw_tokens(2, 16), [("layer.0", 1)]), "no module 'layer.0': take a name of model.named"),
+        (lambda m: patched(m, draw_tokens(2, 8), [(LAST, 1)]), r"gives \(2, 16, 32\), for clean \(2, 8, 32\)"),
+    ],
+)
+def test_what_cannot_be_done_is_said(model, tokens, use, message):
+    with pytest.raises(ValueError, match=message), use(model):
+        model(tokens)
+
+
+def test_the_loss_is_that_of_the_same_windows_everywhere():
+    assert held_out_windows().shape == (16, 257)
+    assert held_out_loss(load_checkpoint(TINY_LLAMA)) == pytest.approx(3.572, abs=0.002)
+    with pytest.raises(ValueError, match="the model has 2048 tokens: pass one of tiny-llama's"):
+        held_out_loss(make_model(replace(TINY, vocab_size=2048)))
