@@ -86,7 +86,7 @@ def train_val_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
     start = int(len(text) * (1 - fraction))
     for place in ("\n\n", "\n", " "):
         cut = text.find(place, start)
-        if cut >= 0 and len(text) - cut > (len(text) - start) / 4:
+        if cut >= 0 and len(text) - cut > (len(text) - start) * 3 / 4:
             return text[:cut], text[cut:]
     raise ValueError(f"a text of {len(text)} characters has no paragraph break to cut at: pass a longer text.")
 
