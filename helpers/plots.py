@@ -293,42 +293,42 @@ def plot_layers(lenses, *, title=None, n_tokens=2**17) -> Axes:
     return axes[0, 0]
 
 
-def plot_llama_map(*, ax=None, title=None) -> Axes:
-    """One LLaMA from token ids to logits: the residual stream as a straight road, two branches in each block."""
-    ax = _axes(ax, (8.0, 3.2))
-    arrow = {"arrowstyle": "-|>", "color": INK, "lw": 1.6, "shrinkA": 0, "shrinkB": 0}
+def plot_llama_map(*, shapes=("(B, T)", "(B, T, D)", "(B, T, V)"), ax=None, title=None) -> Axes:
+    """One LLaMA from token ids to logits, with the shapes of ids, stream and logits as texts at its arrows."""
+    ax = _axes(ax, (8.0, 4.2))
 
-    def box(x, y, width, text):
-        ax.add_patch(Rectangle((x, y - 0.45), width, 0.9, fc="white", ec=INK, lw=1.2, zorder=3))
-        ax.text(x + width / 2, y, text, ha="center", va="center", fontsize=9, zorder=4)
+    def box(x, y, text):
+        ax.add_patch(Rectangle((x - 0.75, y - 0.25), 1.5, 0.5, fc="white", ec=INK, lw=1.2, zorder=3))
+        ax.text(x, y, text, ha="center", va="center", fontsize=9, zorder=4)
 
-    def go(*points):
-        ax.plot(*zip(*points[:-1], strict=True), color=INK, lw=1.6)
-        ax.annotate("", xy=points[-1], xytext=points[-2], arrowprops=arrow)
+    def go(*points, says=shapes[1]):
+        ax.plot(*zip(*points, strict=True), color=INK, lw=1.6)
+        ax.annotate("", points[-1], points[-2], arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.6, "shrinkB": 0})
+        x, y = np.mean(points[-2:], axis=0)
+        ax.text(x, y + 0.06, says, ha="center", va="bottom", fontsize=9)
 
-    ax.add_patch(Rectangle((2.3, -0.75), 11.3, 3.35, fc="#F4F4F4", ec=INK, lw=1, ls="--"))
-    ax.text(2.4, -1.05, "one block, n_layers times (notebook 05)", va="center", fontsize=9)
-    ax.text(5.2, -0.4, "residual stream", ha="center", va="center", fontsize=9)
-    for start, end in ((-0.5, 0.0), (1.9, 7.6), (8.0, 12.9), (13.2, 14.0), (15.7, 16.1), (17.6, 18.2)):
-        go((start, 0), (end, 0))
-    box(0.0, 0, 1.9, "embedding")
-    box(14.0, 0, 1.7, "RMSNorm\n01")
-    box(16.1, 0, 1.5, "lm_head")
-    for start, plus, (x, width, text) in (
-        (2.6, 7.8, (4.9, 2.6, "attention 04\nRoPE on q, k 02")),
-        (8.5, 13.1, (10.8, 1.9, "SwiGLU\n03")),
-    ):
-        go((start, 0), (start, 1.8), (start + 0.25, 1.8))
-        box(start + 0.25, 1.8, 1.7, "RMSNorm\n01")
-        go((start + 1.95, 1.8), (x, 1.8))
-        box(x, 1.8, width, text)
-        go((x + width, 1.8), (plus, 1.8), (plus, 0.14))
-        ax.plot(start, 0, "o", color=INK, ms=4, zorder=3)
-        ax.plot(plus, 0, "o", mfc="white", mec=INK, ms=14, zorder=3)
-        ax.text(plus, -0.02, "+", ha="center", va="center", zorder=4)
-    ax.text(-0.5, -0.75, "token ids", fontsize=9, va="center")
-    ax.text(18.2, -0.75, "logits", fontsize=9, va="center", ha="right")
-    ax.set(xlim=(-0.6, 18.3), ylim=(-1.3, 2.7), title=title)
+    ax.add_patch(Rectangle((0.1, 0.85), 7.8, 2.5, fc="#F4F4F4", ec=INK, lw=1, ls="--", zorder=0))
+    ax.plot([1.3, 1.3], [3.9, 0.2], color=INK, lw=1.6)
+    for x, text in ((0.4, "one block, n_layers times"), (1.0, "residual stream")):
+        ax.text(x, 2.1, text, rotation=90, ha="center", va="center", fontsize=9)
+    for y in (3.62, 0.63):
+        ax.text(1.4, y, shapes[1], va="center", fontsize=9)
+    for y, part in ((3.0, "attention 04\nRoPE 02"), (1.9, "SwiGLU\n03")):
+        go((1.3, y), (2.0, y), says="")
+        go((3.5, y), (4.7, y))
+        go((6.2, y), (6.5, y), (6.5, y - 0.75), (1.43, y - 0.75))
+        box(2.75, y, "RMSNorm\n01")
+        box(5.45, y, part)
+        ax.plot(1.3, y, "o", color=INK, ms=4)
+        ax.plot(1.3, y - 0.75, "o", mfc="white", mec=INK, ms=14, zorder=3)
+        ax.text(1.3, y - 0.77, "+", ha="center", va="center", zorder=4)
+    go((3.1, 4.15), (2.05, 4.15), says=shapes[0])
+    go((1.3, 0.2), (2.0, 0.2), says="")
+    go((3.5, 0.2), (4.7, 0.2))
+    go((6.2, 0.2), (7.9, 0.2), says=f"logits {shapes[2]}")
+    for x, y, text in ((1.3, 4.15, "embedding"), (2.75, 0.2, "RMSNorm\n01"), (5.45, 0.2, "lm_head")):
+        box(x, y, text)
+    ax.set(xlim=(0, 8), ylim=(-0.1, 4.95), title=title)
     ax.axis("off")
     return ax
 
