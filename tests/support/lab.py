@@ -39,9 +39,7 @@ HAS_RUN = f"""size => {{
     const stopped = cells.some(cell => cell.bad.length) && prompts.includes('[ ]:') && !prompts.includes('[*]:')
     return stopped || (cells.length === size && prompts.every(prompt => /^(\\[\\d+\\]:)?$/.test(prompt)))
 }}"""
-OPEN_FOLDS = (
-    "() => document.querySelectorAll('.jp-InputPlaceholder .jp-Placeholder-content').forEach(one => one.click())"
-)
+OPEN_FOLDS = "() => document.querySelectorAll('.jp-InputPlaceholder [title]').forEach(one => one.click())"
 END_KERNELS = """async token => {
     const headers = {Authorization: `token ${token}`}
     for (const kernel of await (await fetch('/api/kernels', {headers})).json())

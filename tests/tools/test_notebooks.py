@@ -18,6 +18,7 @@ from PIL import Image
 import conftest
 from tests.support.course import ROOT
 from tools import notebooks as tool
+from tools import reading
 
 HELPERS = "from helpers import model"
 IGNORED = "nbval-ignore-output"
@@ -162,6 +163,18 @@ def test_what_answers_a_prediction_is_folded_up_to_the_next_text():
     asks.metadata["tags"] = []
     tool.clean(notebook)
     assert [len(cell.get("outputs", ())) for cell in notebook.cells] == [0, 1, 0, 1, 1, 0, 1]
+
+
+def test_an_answer_in_open_code_is_found():
+    asks = "**Predict.** Where are 53 high: in a row, or along a diagonal?"
+    saw = (
+        "<details><summary>What you saw</summary>\n\nA diagonal, which turns by 53.1. The query sees 7 keys.</details>"
+    )
+    asks, saw = (nbformat.v4.new_markdown_cell(text, metadata={"tags": ["predict"]}) for text in (asks, saw))
+    told = ("fig.suptitle('All turn by 53.1')", "def diagonal(x): ...", "draw()  # 7 keys")
+    cells = new_notebook("x = 53  # degrees", "print('in a row or along a diagonal')", *told).cells
+    found = reading.answers_seen(nbformat.v4.new_notebook(cells=[asks, *cells, saw]))
+    assert [words for _, _, words in found] == [{"53.1"}, {"diago"}, {"7 keys"}]
 
 
 def png(picture):
