@@ -49,7 +49,8 @@ def without_solutions(notebook: dict) -> dict:
             found = found or inside
         if cell["cell_type"] == "code":
             cell["outputs"], cell["execution_count"] = [], None
-            cell["metadata"].pop("jupyter", None)  # nothing is left to fold
+            if cell["metadata"].pop("jupyter", {}).get("source_hidden"):
+                cell["metadata"]["jupyter"] = {"source_hidden": True}  # no output is left to fold
         if SAID in source:
             cell["source"] = source.replace(SAID, "").splitlines(keepends=True)
         if not inside:

@@ -137,7 +137,8 @@ def what_changed(notebook) -> str:
 def clean(notebook) -> None:
     """Drop what differs between runs and machines; keep sources, tags, ids, counts, outputs and the fingerprints.
 
-    Fold the outputs between a cell tagged "predict" and the next text, but for explorers, which help to predict.
+    Fold the outputs between a cell tagged "predict" and the next text, and the code of cells tagged "figure",
+    which only draw: a title would answer the question above. Explorers stay open: a learner is to find them.
     """
     asked = False
     for cell in notebook.cells:
@@ -146,9 +147,12 @@ def clean(notebook) -> None:
             asked = "predict" in _tags(cell)
             continue
         cell.outputs = [output for output in cell.outputs if output != VEIL]
-        if asked and cell.outputs and "explore_" not in cell.source:
-            cell.metadata["jupyter"] = {"outputs_hidden": True}
-            cell.outputs.insert(0, VEIL)
+        if "explore_" not in cell.source:
+            folds = {"source_hidden": "figure" in _tags(cell), "outputs_hidden": asked and bool(cell.outputs)}
+            if folded := {part: True for part, hidden in folds.items() if hidden}:
+                cell.metadata["jupyter"] = folded
+            if "outputs_hidden" in folded:
+                cell.outputs.insert(0, VEIL)
         for output in cell.outputs:
             if "image/png" in output.get("data", {}):
                 output.data.pop(WIDGET_VIEW, None)

@@ -1,4 +1,4 @@
-"""JupyterLab in a real browser: every explorer's controls moved by key, every answer folded until its run.
+"""JupyterLab in a real browser: explorers moved by key, answers folded until their run, figures' code until a click.
 
 One notebook runs as a learner runs it, from top to bottom; of the others only the cells that its explorers need.
 """
@@ -65,7 +65,8 @@ def test_no_answer_is_seen_before_its_cell_is_run(lab):
     for path in PATHS:
         shutil.copy(path, folder / f"stored_{path.name}")
         code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code" and cell.outputs]
-        folded = ["jupyter" in cell.metadata for cell in code]
+        folds = [cell.metadata.get("jupyter", {}) for cell in code]
+        folded = ["outputs_hidden" in fold for fold in folds]
         page = browser.new_page()
         page.set_default_timeout(120_000)
         page.goto(f"{address}/lab/workspaces/stored_{path.stem}/tree/stored_{path.name}?token={token}")
@@ -73,6 +74,7 @@ def test_no_answer_is_seen_before_its_cell_is_run(lab):
         page.wait_for_function(f"size => ({OUTPUTS})().filter({drawn}).length === size", arg=len(code))
         seen = [cell for cell in page.evaluate(OUTPUTS) if cell["shown"] or cell["fold"] is not None]
         assert [not cell["shown"] for cell in seen] == folded, path.name
+        assert [cell["code_folded"] for cell in seen] == ["source_hidden" in fold for fold in folds], path.name
         assert not any(cell["fold"] for cell in seen), path.name
         assert any(folded), path.name
         page.close()

@@ -29,6 +29,7 @@ OUTPUTS = """() => [...document.querySelectorAll('.jp-Notebook .jp-CodeCell')].m
     prompt: cell.querySelector('.jp-InputPrompt').textContent.trim(),
     shown: cell.querySelectorAll('.jp-OutputArea-output').length,
     fold: cell.querySelector('.jp-OutputPlaceholder')?.textContent.trim(),
+    code_folded: cell.querySelector('.jp-InputPlaceholder') !== null,
     text: [...cell.querySelectorAll('.jp-OutputArea-output')].map(output => output.textContent).join('\\n'),
     bad: [...cell.querySelectorAll('[data-mime-type$="jupyter.error"], [data-mime-type$="jupyter.stderr"]')]
         .map(output => output.textContent.trim()),
@@ -36,8 +37,9 @@ OUTPUTS = """() => [...document.querySelectorAll('.jp-Notebook .jp-CodeCell')].m
 HAS_RUN = f"""size => {{
     const cells = ({OUTPUTS})(), prompts = cells.map(cell => cell.prompt)
     const stopped = cells.some(cell => cell.bad.length) && prompts.includes('[ ]:') && !prompts.includes('[*]:')
-    return stopped || (cells.length === size && prompts.every(prompt => /^\\[\\d+\\]:$/.test(prompt)))
+    return stopped || (cells.length === size && prompts.every(prompt => /^(\\[\\d+\\]:)?$/.test(prompt)))
 }}"""
+OPEN_FOLDS = "() => document.querySelectorAll('.jp-InputPlaceholder [title]').forEach(one => one.click())"
 END_KERNELS = """async token => {
     const headers = {Authorization: `token ${token}`}
     for (const kernel of await (await fetch('/api/kernels', {headers})).json())
@@ -117,6 +119,7 @@ def visit(browser, address: str, token: str, notebook: Path, patience: float = 2
     page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
     page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
     page.wait_for_function(HAS_RUN, arg=len(cells), timeout=600_000)  # it stops at a cell that raises
+    page.evaluate(OPEN_FOLDS)  # code in a fold has no number
     explorers = page.locator(".course-explorer").all()
     for number, explorer in enumerate(explorers, start=1):
         explorer.scroll_into_view_if_needed()
@@ -129,8 +132,8 @@ def visit(browser, address: str, token: str, notebook: Path, patience: float = 2
         bad += [sign for sign in ("Error displaying widget", "Loading widget") if sign in seen["text"]]
         if "raises-exception" in cell.metadata.get("tags", []):
             bad = []
-        if cell.metadata.get("jupyter") and not seen["shown"]:
-            bad.append("what it printed stays folded")
+        if cell.metadata.get("jupyter") and (seen["code_folded"] or not seen["shown"]):
+            bad.append("its code or what it printed stays folded")
         if seen["prompt"] == "[ ]:":
             bad.append("was not run")
         problems += [f"code cell {number}: {text}" for text in bad]

@@ -18,6 +18,7 @@ from PIL import Image
 import conftest
 from tests.support.course import ROOT
 from tools import notebooks as tool
+from tools import reading
 
 HELPERS = "from helpers import model"
 IGNORED = "nbval-ignore-output"
@@ -99,6 +100,11 @@ SITUATIONS = {  # what happened after the tool made the notebook, what is said, 
     "helpers": (lambda cell, helper: helper.write_text("x = 1"), "helpers changed; 7 s", ""),
     "slow": (lambda cell, helper: helper.write_text("x = 1"), f"helpers changed; {WAITS}", "slow"),
     "saved": (lambda cell, helper: cell.metadata.update(editable=True), "cleaned, not executed", "slow"),
+    "opened": (
+        lambda cell, helper: cell.metadata.jupyter.update(source_hidden=False),
+        "cleaned, not executed",
+        "figure",
+    ),
     "run": (lambda cell, helper: cell.update(execution_count=5), "another program stored its outputs; 7 s", ""),
 }
 
@@ -115,7 +121,7 @@ def test_a_notebook_is_executed_when_its_outputs_may_be_wrong(course, monkeypatc
     tool.main([])
     assert capsys.readouterr().out == f"01_one: {said}\n"
     assert executed == ["01_one"] * said.endswith("7 s")
-    assert (path.read_bytes() == before) == (what in ("nothing", "helpers", "slow", "saved"))
+    assert (path.read_bytes() == before) == (what in ("nothing", "helpers", "slow", "saved", "opened"))
 
 
 def test_names_choose_notebooks_and_all_chooses_each(course, monkeypatch):
@@ -139,12 +145,13 @@ def test_clean_drops_what_differs_and_keeps_what_was_written():
     tool.clean(notebook)
     assert notebook.metadata.keys() == {"kernelspec", "language_info", "source_hash"}
     assert notebook.metadata.kernelspec.name == "python3"
-    assert cell.metadata == {"tags": ["figure"], "claim": "1 < 2"}
+    assert cell.metadata == {"tags": ["figure"], "claim": "1 < 2", "jupyter": {"source_hidden": True}}
     assert [list(output.data) for output in cell.outputs] == [["image/png"], [tool.WIDGET_VIEW]]
 
 
 def test_what_answers_a_prediction_is_folded_up_to_the_next_text():
-    notebook = new_notebook("first", "silent", "second", "explore_angles()", "third", outputs=("1", "", "2", "3", "4"))
+    sources, tags = ("first", "silent", "second", "explore_angles()", "third"), ("", "", "", "figure")
+    notebook = new_notebook(*sources, outputs=("1", "", "2", "3", "4"), tags=tags)
     asks, text = (nbformat.v4.new_markdown_cell("A text.", metadata={"tags": tags}) for tags in (["predict"], []))
     notebook.cells = [asks, *notebook.cells[:4], text, notebook.cells[4]]
     for _ in range(2):  # cleaning what is clean changes nothing
@@ -156,6 +163,18 @@ def test_what_answers_a_prediction_is_folded_up_to_the_next_text():
     asks.metadata["tags"] = []
     tool.clean(notebook)
     assert [len(cell.get("outputs", ())) for cell in notebook.cells] == [0, 1, 0, 1, 1, 0, 1]
+
+
+def test_an_answer_in_open_code_is_found():
+    asks = "**Predict.** Where are 53 high: in a row, or along a diagonal?"
+    saw = (
+        "<details><summary>What you saw</summary>\n\nA diagonal, which turns by 53.1. The query sees 7 keys.</details>"
+    )
+    asks, saw = (nbformat.v4.new_markdown_cell(text, metadata={"tags": ["predict"]}) for text in (asks, saw))
+    told = ("fig.suptitle('All turn by 53.1')", "def diagonal(x): ...", "draw()  # 7 keys")
+    cells = new_notebook("x = 53  # degrees", "print('in a row or along a diagonal')", *told).cells
+    found = reading.answers_seen(nbformat.v4.new_notebook(cells=[asks, *cells, saw]))
+    assert [words for _, _, words in found] == [{"53.1"}, {"diago"}, {"7 keys"}]
 
 
 def png(picture):

@@ -113,8 +113,9 @@ def test_every_picture_is_on_its_page_and_its_slide_and_described(pages):
         asked = sum("predict" in cell.metadata.get("tags", []) for cell in cells)
         assert deck.text.count('<section class="predict ') == asked
         assert bool(asked) == ('<pre class="fragment' in deck.text)  # what comes out is shown after the question
-        answers = [cell for cell in cells if "jupyter" in cell.metadata]
-        assert page.text.count('<details class="answer">') == len(answers)
+        for part, kind in (("outputs_hidden", "answer"), ("source_hidden", "drawing")):
+            folded = sum(part in cell.metadata.get("jupyter", {}) for cell in cells)
+            assert page.text.count(f'<details class="{kind}">') == folded
         folded = sum(bool(cell.metadata.get("jp-MarkdownHeadingCollapsed")) for cell in cells)
         assert page.text.count('<details class="solutions">') == folded
         assert "Solutions" not in deck.text

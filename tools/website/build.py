@@ -44,7 +44,6 @@ CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
 ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</details>$", re.M)
 TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an anchor, so that a link can lead to it
 EXPLORER = re.compile(r"^(explore_\w+)\(\)", re.M)
-LESSON = re.compile(r"\bdef |\bassert")  # in the code of a figure: it also teaches or tests something
 CARDS = {  # the cell whose picture the start page shows, and which part of it: left, top, right, bottom [%]
     "00_start_here": ("c05", (0, 5, 100, 100)),
     "01_rmsnorm": ("c05", (18, 24, 86, 64)),
@@ -230,12 +229,12 @@ def _prepare_text(cell, text):
 
 
 def _prepare_outputs(cell, frames):
-    tags = cell.metadata.setdefault("tags", [])
-    if cell.metadata.get("jupyter", {}).get("outputs_hidden"):  # they answer a question, and open with a click
+    tags, folds = cell.metadata.setdefault("tags", []), cell.metadata.get("jupyter", {})
+    if folds.get("outputs_hidden"):  # they answer a question, and open with a click
         tags.append("hide-output")
     cell.outputs = [output for output in cell.outputs if output != VEIL]
     explorer = EXPLORER.search(cell.source)
-    if "figure" in tags and not explorer and ("hide-output" in tags or not LESSON.search(cell.source)):
+    if folds.get("source_hidden"):
         tags.append("hide-input")  # it draws; and below a question the figure's title would give the answer away
     if explorer:
         kept = [output for output in cell.outputs if "image/png" not in output.get("data", {})]
