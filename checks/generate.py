@@ -299,6 +299,7 @@ GREEDY_WITH_CACHE = Exercise(
         ("Is every row continued by its own tokens? You use those of the first prompt.",
          _greedy(pick=lambda logits: logits[:1].argmax(-1, keepdim=True).expand(len(logits), 1))),
     ],
+    allow=("KVCache", "LlamaConfig"),
     adapt=_read_once,
 )  # fmt: skip
 check_greedy_with_cache = check_of(GREEDY_WITH_CACHE)
@@ -490,6 +491,7 @@ TOKENS_PER_SECOND = Exercise(
         ("Is anything rounded? A part of a token per second counts.",
          _speed(answer=lambda seconds, b: round(b / seconds))),
     ],
+    allow=("count_parameters",),
     adapt=_one_number,
 )  # fmt: skip
 check_tokens_per_second = check_of(TOKENS_PER_SECOND)

@@ -227,6 +227,7 @@ QK_NORM = Exercise(
         *[(hint, _by_vectors(norm)) for hint, norm in RMS_NORM.mistakes if "axis" not in hint and hint != WRONG_AXIS],
     ],
     parts=("q", "k", *(f"the gradient of a weighted sum for {name}" for name in "qk")),
+    allow=("RMSNorm",),  # of notebook 01
     adapt=_with_gradients,
     dtype_hint="The results need the dtype that q and k came in with. After q = q.float(), q.dtype is float32.",
 )  # fmt: skip
@@ -333,6 +334,7 @@ LAYER_PLAN = Exercise(
         ],
     ],
     parts=("speeds", "windows (None written as -1)"),
+    allow=("rope_inv_freq",),  # of notebook 02
     adapt=_windows_as_numbers,
     dtype_hint="speeds is float32: .float() converts it.",
 )
@@ -670,6 +672,7 @@ FIND_EDITS = Exercise(
             ("Are window and no_rope tried? They leave no trace in the names of the weights.", {"window", "no_rope"}),
             ("Are the QK-norms tried? Only both together are out.", BOTH))],
     ],
+    allow=("with_edits", "Llama", "LlamaConfig"),
     adapt=_as_choices,
 )  # fmt: skip
 check_find_edits = check_of(FIND_EDITS)

@@ -461,6 +461,7 @@ FIND_LOOP_SLIPS = Exercise(
     find_loop_slips,
     [Case("loops A, B, C, D", ())],
     [],
+    allow=("loops_to_examine", "Loop", "Llama", "learning_rate"),  # for experiments
     adapt=names_slips(LOOPS, LOOP_SLIPS, lambda _, slip: COUNTER_TESTS[slip], "loop"),
 )
 check_find_loop_slips = check_of(FIND_LOOP_SLIPS)

@@ -5,7 +5,9 @@ import functools
 import random
 import re
 import signal
+import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ import checks
 from checks import judge
 from checks.base import AUTOGRAD, GRAPH_CUT, Case, Exercise
 from checks.run import IN_PLACE, PRINTED
+from checks.swiglu import silu
 from tests.support.answers import right_answer_to
 
 # ------------------------------------------------------------------------------------------------ not attempted
@@ -144,7 +147,7 @@ def test_a_tenth_too_much_is_wrong_in_half_precision_too(dtype):
 
 def test_a_right_result_that_changes_its_input_is_rejected():
     result = checks.check_silu(lambda x: (x * x.sigmoid(), x.detach().zero_())[0])
-    assert (result.status, result.hint) == ("failed", IN_PLACE)
+    assert (result.status, result.hint) == ("failed", IN_PLACE.format("x"))
     assert "the result is right, but the input x was changed in place" in result.message
 
 
@@ -216,7 +219,7 @@ def endless_with_a_bare_except(x):
 @pytest.mark.parametrize("program", [endless, endless_with_a_bare_except])
 def test_an_endless_loop_ends_and_the_case_is_named(program):
     result = checks.check_silu(program, seconds=0.2)
-    assert result.message == "Case x = -2, -1, 0, 1, 3: no answer after 0.2 seconds."
+    assert result.message == "Case x = -2, -1, 0, 1, 3: no answer after 0.2 seconds on the processor."
     assert "never ends" in result.hint
     late = checks.check_silu(lambda x: F.silu(x) if x.ndim == 1 else endless(x), seconds=2)
     assert late.message.startswith("Case x of shape (2, 3, 5): no answer")
@@ -235,12 +238,27 @@ def test_a_timer_of_the_learner_rings_after_the_check():
         signal.signal(signal.SIGALRM, before)
 
 
-def test_checks_work_outside_the_main_thread():
+@TIMER
+def test_seconds_count_on_the_processor_and_what_sleeps_ends_all_the_same():
+    naps = iter([0.6])
+    assert checks.check_silu(lambda x: (time.sleep(next(naps, 0)), F.silu(x))[1], seconds=0.5)
+    asleep = checks.check_silu(lambda x: time.sleep(99), seconds=0.1)
+    assert re.search(r"no answer after 0\.6 seconds, 0\.\d of them on the processor\.$", asleep.message)
+    assert "sleep" in asleep.hint
+
+
+def test_checks_work_outside_the_main_thread_and_leave_a_profiler_alone():
     results = []
-    thread = threading.Thread(target=lambda: results.append(checks.check_silu(F.silu)))
+    thread = threading.Thread(target=lambda: results.extend(map(checks.check_silu, (F.silu, silu))))
     thread.start()
     thread.join()
     assert results[0]
+    assert results[1].message == "The result is right, but it calls the course's silu: write it yourself."
+    assert sys.getprofile() is None
+    sys.setprofile(spy := lambda *_: None)
+    assert checks.check_silu(silu), "with a profiler of the learner's nobody looks"
+    assert sys.getprofile() is spy
+    sys.setprofile(None)
 
 
 # --------------------------------------------------------------------------------------------- what is left behind
