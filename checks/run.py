@@ -273,6 +273,7 @@ ERROR_HINTS = [  # facts that the error itself establishes
     (r"numpy|ScalarType", NUMPY),
     (r"TypeError.*NoneType", "Something here is None: an argument, or the answer of a function without return."),
     (r"only one element|to Scalar", "math's functions, float() and .item() take one number; torch's take many."),
+    (r"dtype|expected scalar type", "Two dtypes meet: torch.zeros(...) makes float32, torch.zeros_like(x) that of x."),
     (r"return_types", "max, min, sort and topk along a dimension return two tensors: .values and .indices."),
     (r"Boolean value of Tensor", "Many entries have no one truth: torch.where takes each alone, .all() joins them."),
 ]

@@ -129,6 +129,8 @@ def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
         ("rms_norm_backward", lambda pair: (2 * pair[0], pair[1]), "grad_x is off by up to"),
         ("next_token_batch", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
         ("next_token_batch", lambda pair: pair[0], "is one tensor, expected 2 tensors.\nHint: Return all of them"),
+        ("next_token_batch", list, "the result is a list of 2, expected 2 tensors.\nHint: Return a tuple, not a list"),
+        ("silu", lambda y: (y, y), "the result is a tuple of 2, expected a tensor.\nHint: One result is expected"),
         ("next_token_batch", lambda pair: (pair[0], None), " has the type NoneType, expected a tensor."),
     ],
 )
@@ -323,7 +325,7 @@ HALF, GRADIENTS = Case("half", (X.half(), 3, 1)), Case("gradients", (X, 3, 1), g
 def test_an_unknown_mistake_is_shown_in_numbers_and_not_guessed_at():
     result = looked_at(lambda x, gain, power: x * gain + 0.12345678, LARGE, HALF, SMALL)
     assert str(result).split("\n") == [
-        "scaled: not yet. Case small: the result is off by up to 0.123 (its largest entry should be 6). "
+        "scaled: not yet. Case small: the result is off by up to 0.123: -5.877 at [1], expected -6. "
         "Failing cases: 3 of 3.",
         "  x         [1, -2]",
         "  gain      3",
@@ -348,7 +350,7 @@ def last_doubled(y):
         (SMALL, lambda y: y[..., None], "\n  yours     [[3], [-6]]\n  expected  [3, -6]"),
         (SMALL, lambda y: y / 0, "holds nan or inf."),
         (SMALL, lambda y: y.tolist(), "\n  yours     [3, -6]\n  expected  [3, -6]"),
-        (BIG, lambda y: y - 23456, "is off by up to 23456 (its largest entry should be 24690)."),
+        (BIG, lambda y: y - 23456, "is off by up to 23456: -11111 at [0], expected 12345."),
         (ONE, lambda y: y - 0.0033, "the result is 1.383, expected 1.386."),
         (ONE, lambda y: y * 1.00004, "the result is 1.38636, expected 1.3863."),  # four digits would hide it
         (SMALL, lambda y: y * 1.00004, "\n  yours     [3.00012, -6.00024]\n  expected  [3, -6]"),
