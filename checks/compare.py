@@ -44,7 +44,9 @@ def compare(got, want, exercise, parts, what="the result"):
         message = f"{what} has the type {name}, expected {kind}."
         hint = TYPE_HINTS.get(name, "")
         if isinstance(got, tuple) and len(got) != 1:
-            message, hint = f"{what} is a tuple of {len(got)}, expected {kind}.", "One result is expected."
+            message, hint = f"{what} is a tuple of {len(got)}, expected {kind}.", "Return one result, not several."
+        if isinstance(got, float) and not is_tensor:
+            hint = "// divides into whole numbers, int(...) converts."
         raise Wrong(message, hint, pair=(got, want))
     if not is_tensor:
         if got != want:

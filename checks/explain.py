@@ -40,7 +40,9 @@ def shown(value, digits=4, place=None):
 
 
 def digits_for(pair, place=None):
-    """So many digits that the two of a pair can be told apart."""
+    """So many digits that the two of a pair can be told apart, if they are of one kind."""
+    if len({type(value) for value in pair}) == 2:
+        return 4
     for digits in (4, 6, 8):
         texts = {re.sub(r"^[a-z]\w+ ", "", shown(value, digits, place)) for value in pair}  # without the dtype
         if len(texts) == 2:

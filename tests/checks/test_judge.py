@@ -130,7 +130,7 @@ def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
         ("next_token_batch", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
         ("next_token_batch", lambda pair: pair[0], "is one tensor, expected 2 tensors.\nHint: Return all of them"),
         ("next_token_batch", list, "the result is a list of 2, expected 2 tensors.\nHint: Return a tuple, not a list"),
-        ("silu", lambda y: (y, y), "the result is a tuple of 2, expected a tensor.\nHint: One result is expected"),
+        ("silu", lambda y: (y, y), "the result is a tuple of 2, expected a tensor.\nHint: Return one result"),
         ("next_token_batch", lambda pair: (pair[0], None), " has the type NoneType, expected a tensor."),
     ],
 )
@@ -256,7 +256,6 @@ def test_checks_work_outside_the_main_thread_and_leave_a_profiler_alone():
     thread.join()
     assert results[0]
     assert results[1].message == "The result is right, but it calls the course's silu: write it yourself."
-    assert sys.getprofile() is None
     sys.setprofile(spy := lambda *_: None)
     assert checks.check_silu(silu), "with a profiler of the learner's nobody looks"
     assert sys.getprofile() is spy
