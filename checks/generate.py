@@ -238,15 +238,19 @@ def _read_once(function):
         def starts(answer):
             return answer[:, :length].tolist() == tokens[:, :n_new].tolist()
 
-        again = Wrong(
-            f"the model read more than {rows * length} tokens of prompts and {rows * n_new} new ones.",
-            "After the prompt, feed only the newest token: the cache holds the others.",
-        )
+        def again():
+            message = f"the model read more than {rows * length} tokens of prompts and {rows * n_new} new ones."
+            if any(n == rows * model.config.vocab_size for n, _ in model.calls[1:]):
+                return Wrong(
+                    message, "Is argmax over the vocabulary, dim=-1? Yours gives one token per vocabulary entry."
+                )
+            return Wrong(message, "After the prompt, feed only the newest token: the cache holds the others.")
+
         try:
             answer = function(model, tokens, n_new)
         except (ValueError, RuntimeError) as error:  # the cache was full, or a dimension is lost or the wrong one
             if isinstance(error, ValueError) and sum(n for n, _ in model.calls) > rows * (length + n_new):
-                raise again from None
+                raise again() from None
             for words, hint in JOINING.items():
                 if words in str(error) and ", 0)" not in str(error):  # not where no token at all is read
                     raise Wrong(f"it raises {type(error).__name__}: {str(error).rstrip('.')}.", hint) from None
@@ -264,7 +268,7 @@ def _read_once(function):
             hint = "Where does the cache get the prompt from? Feed all of it in the first call."
             raise Wrong(f"the first call read {model.calls[0][0]} of the {rows * length} tokens of the prompts.", hint)
         if n_read > rows * (length + n_new):
-            raise again
+            raise again()
         if isinstance(answer, torch.Tensor) and answer.shape == (rows, length + n_new + 1):
             hint = "How often does the loop run? Is nothing added when n_new is 0?"
             raise Wrong("one token too many came back.", hint)
