@@ -241,9 +241,7 @@ def _read_once(function):
         def again():
             message = f"the model read more than {rows * length} tokens of prompts and {rows * n_new} new ones."
             if any(n == rows * model.config.vocab_size for n, _ in model.calls[1:]):
-                return Wrong(
-                    message, "Is argmax over the vocabulary, dim=-1? Yours is over the positions."
-                )
+                return Wrong(message, "Is argmax over the vocabulary, dim=-1? Yours is over the positions.")
             return Wrong(message, "After the prompt, feed only the newest token: the cache holds the others.")
 
         try:
