@@ -32,6 +32,8 @@ def compare(got, want, exercise, parts, what="the result"):
             found = f"a tuple of {len(got)}" if isinstance(got, tuple) else type(got).__name__
             found = "one tensor" if isinstance(got, torch.Tensor) else found
             hint = TYPE_HINTS.get(found, "Return all of them, with commas: return first, second")
+            if isinstance(got, list):
+                found, hint = f"a list of {len(got)}", "Return a tuple, not a list: return first, second"
             raise Wrong(f"{what} is {found}, expected {len(want)} tensors.", hint)
         for place, (g, w) in enumerate(zip(got, want, strict=True)):
             compare(g, w, exercise, (), parts[place] if parts else f"result {place + 1}")
@@ -40,7 +42,12 @@ def compare(got, want, exercise, parts, what="the result"):
     if not isinstance(got, torch.Tensor) if is_tensor else type(got) is not type(want):
         name, kind = type(got).__name__, "a tensor" if is_tensor else "a whole number (int)"
         message = f"{what} has the type {name}, expected {kind}."
-        raise Wrong(message, TYPE_HINTS.get(name, ""), pair=(got, want))
+        hint = TYPE_HINTS.get(name, "")
+        if isinstance(got, tuple) and len(got) != 1:
+            message, hint = f"{what} is a tuple of {len(got)}, expected {kind}.", "Return one result, not several."
+        if isinstance(got, float) and not is_tensor:
+            hint = "// divides into whole numbers, int(...) converts."
+        raise Wrong(message, hint, pair=(got, want))
     if not is_tensor:
         if got != want:
             raise Wrong(f"{what} is {got}, expected {want}.", look_up=True, pair=None)
@@ -48,30 +55,40 @@ def compare(got, want, exercise, parts, what="the result"):
     if got.layout != torch.strided or got.device != want.device:
         hint = "Return a plain tensor on the input's device."
         raise Wrong(f"{what} is a {got.layout} tensor on the device {got.device}.", hint)
+    if got.shape != want.shape and got.ndim == want.ndim == 1:
+        raise Wrong(f"{what} has {len(got)} entries, expected {len(want)}.", "", True, (got, want))
     if got.shape != want.shape:
         raise Wrong(f"{what} has the shape {tuple(got.shape)}, expected {tuple(want.shape)}.", "", True, (got, want))
-    apart = _apart(got.to(want.dtype), want, exercise.tolerance, want).nonzero().tolist()
+    apart = _apart(got.to(want.dtype), want, exercise.tolerance, want)
     if got.dtype != want.dtype:
-        enough = "" if apart else f"The values are right: .to({want.dtype}) converts them."
-        pair = (got, want) if apart else ()
+        values = "" if apart.any() else f"The values are right: .to({want.dtype}) converts them."
+        pair = () if values else (got, want)
         message = f"{what} has the dtype {got.dtype}, expected {want.dtype}."
-        raise Wrong(message, exercise.dtype_hint or enough, bool(apart), pair)
-    if apart:
-        raise Wrong(_difference(got, want, tuple(apart[0]), what), "", True, (got, want), tuple(apart[0]))
+        raise Wrong(message, exercise.dtype_hint or values, not values, pair)
+    if apart.any():
+        place = _worst(got, want, apart)
+        raise Wrong(_difference(got, want, place, what), "", True, (got, want), place)
+
+
+def _worst(got, want, apart):
+    """The place at which two tensors differ most; of truths and whole numbers the first at which they do."""
+    by = (got.double() - want.double()).abs().nan_to_num(torch.inf) if want.is_floating_point() else apart.int()
+    return tuple(number.item() for number in torch.unravel_index(by.argmax(), by.shape))
 
 
 def _difference(got, want, place, what):
-    """Where two tensors of one shape and dtype differ, in words; place is the first that does."""
+    """Where two tensors of one shape and dtype differ, in words; place is where they do most."""
     if not want.is_floating_point():
         where = f"row {place[0]}, column {place[1]}" if len(place) == 2 else f"{what} at {list(place)}"
         return f"{where} is {got[place].item()}, expected {want[place].item()}."
     if not got.isfinite().all() and want.isfinite().all():
         return f"{what} holds nan or inf."
+    yours, right = got[place].item(), want[place].item()
+    digits = digits_for((yours, right))
+    gap, yours, right = number(abs(yours - right)), number(yours, digits), number(right, digits)
     if want.numel() == 1:
-        digits = digits_for((got.item(), want.item()))
-        return f"{what} is {number(got.item(), digits)}, expected {number(want.item(), digits)}."
-    gap, largest = (tensor.abs().nan_to_num().max().item() for tensor in (got.double() - want.double(), want.double()))
-    return f"{what} is off by up to {number(gap)} (its largest entry should be {number(largest)})."
+        return f"{what} is {yours}, expected {right}."
+    return f"{what} is off by up to {gap}: {yours} at {list(place)}, expected {right}."
 
 
 def name_mistake(exercise, answers, failing):

@@ -1,10 +1,11 @@
 """How a failing case is shown: the smallest, in numbers that can be worked out by hand."""
 
 import re
+from dataclasses import fields, is_dataclass
 
 import torch
 
-FEW = 12  # so many numbers are shown in full
+FEW, FEW_IDS = 12, 40  # so many numbers are shown in full, and so many whole numbers in one row
 
 
 def number(value, digits=3):
@@ -18,10 +19,14 @@ def shape_of(tensor):
     return str(tuple(tensor.shape)) + ("" if usual else str(tensor.dtype).replace("torch.", " "))
 
 
+def _is_short(tensor):
+    return 0 < tensor.numel() <= (FEW_IDS if tensor.ndim == 1 and tensor.dtype == torch.int64 else FEW)
+
+
 def shown(value, digits=4, place=None):
     """A value in few digits; of a tensor with many numbers its shape, and what is at a place."""
     if isinstance(value, torch.Tensor):
-        if value.device.type == "cpu" and value.layout == torch.strided and 0 < value.numel() <= FEW:
+        if value.device.type == "cpu" and value.layout == torch.strided and _is_short(value):
             return (shape_of(value).partition(")")[2] + " " + shown(value.tolist(), digits)).lstrip()
         there = value[place].float() if place and value.is_floating_point() else place and value[place]
         return f"shape {shape_of(value)}" + (f", at {list(place)} {shown(there, digits)}" if place else "")
@@ -29,11 +34,15 @@ def shown(value, digits=4, place=None):
         return f"[{', '.join(shown(one, digits) for one in value)}]"
     if isinstance(value, float):
         return number(value, digits)
+    if is_dataclass(value):  # such as a LlamaConfig
+        return ", ".join(f"{field.name}={getattr(value, field.name)}" for field in fields(value))
     return repr(value)[:60] if isinstance(value, int | str | None) else type(value).__name__
 
 
 def digits_for(pair, place=None):
-    """So many digits that the two of a pair can be told apart."""
+    """So many digits that the two of a pair can be told apart, if they are of one kind."""
+    if len({type(value) for value in pair}) == 2:
+        return 4
     for digits in (4, 6, 8):
         texts = {re.sub(r"^[a-z]\w+ ", "", shown(value, digits, place)) for value in pair}  # without the dtype
         if len(texts) == 2:
@@ -65,7 +74,7 @@ def is_half(case, want):
 def size_of(case, want):
     """What makes a case large, by weight: gradients, half precision, many numbers, something special, many digits."""
     tensors = [value for value in _values(case, want) if isinstance(value, torch.Tensor)]
-    is_cut = any(tensor.numel() > FEW for tensor in tensors)
+    is_cut = any(tensor.numel() and not _is_short(tensor) for tensor in tensors)
     return bool(case.gradients), is_half(case, want), is_cut, bool(case.hint), sum(map(_digits, case.inputs))
 
 

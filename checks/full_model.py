@@ -170,6 +170,7 @@ TRANSFORMER_BLOCK = Exercise(
          lambda x, a, f, g, k, eps: transformer_block(x, a, f, g, k, 1e-5)),
         ("Is eps there? Yours works without it.", lambda x, a, f, g, k, eps: transformer_block(x, a, f, g, k, 0.0)),
     ],
+    allow=("RMSNorm",),
 )  # fmt: skip
 check_transformer_block = check_of(TRANSFORMER_BLOCK)
 
@@ -484,6 +485,7 @@ FIND_SLIPS = Exercise(
     find_slips,
     [Case("models A, B, C", ())],
     [],
+    allow=("models_to_examine", "pair_with_slip", "Llama", "RMSNorm", "rope_inv_freq"),  # for experiments
     adapt=names_slips(LETTERS, SLIPS, lambda letter, slip: TRY[letter][str(slip)], "model"),
 )
 check_find_slips = check_of(FIND_SLIPS)

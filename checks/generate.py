@@ -80,6 +80,7 @@ TOP_P = Exercise(
         Case("p 1, and float32 sums to a little less", (torch.tensor([0.08, 0.65, 0.01, 0.26]), 1.0),
              "The sum of all tokens is rounded to a little less than p here: all are kept."),
         Case("four equally likely tokens, p 0.4", (torch.full((4,), 0.25), 0.4)),
+        Case("1,024 tokens, p 0.9", (draw(1024, seed=3, scale=2.0).softmax(-1), 0.9)),
     ],
     [
         ("Is the token that crosses p kept too?", _nucleus(lambda o, total, p: total <= p)),
@@ -111,8 +112,9 @@ TOP_P = Exercise(
         ("Is p a limit on the sum, not on each probability?", lambda q, p: torch.where(q >= 1 - p, q, 0.0)),
         ("Is p a limit on the sum, not a share of the largest? That is min_p.",
          _nucleus(lambda o, total, p: o >= p * o.max())),
-        ("Is p a limit on the sum, not a share of the vocabulary?",
-         _nucleus(lambda o, total, p: torch.arange(len(o)) < max(1, round(p * len(o))))),
+        *[("Is p a limit on the sum, not a share of the vocabulary?",
+           _nucleus(lambda o, total, p, to_int=to_int: torch.arange(len(o)) < to_int(p * len(o))))
+          for to_int in (int, math.ceil, lambda n: max(1, round(n)))],
         ("Do you keep the likely tokens, not the unlikely ones?", _nucleus(lambda o, total, p: total - o >= p)),
         ("Do you keep the likely tokens, not the unlikely ones?", _nucleus(lambda o, total, p: total > p)),
         *[(SOFTMAX, lambda q, p, again=again, hidden=hidden: torch.where(
@@ -214,6 +216,14 @@ def _in_front(model, tokens, n_new):
     return torch.cat((new.flip(1), tokens), dim=1)
 
 
+def _over_positions(model, tokens, n_new):
+    cache, text, latest = model.new_cache(len(tokens)), tokens, tokens
+    for _ in range(n_new):
+        latest = model(latest, cache=cache).argmax(1)[:, -1:]
+        text = torch.cat((text, latest), dim=1)
+    return text
+
+
 def _first_again(model, tokens, n_new):
     latest = model(tokens, cache=model.new_cache(len(tokens)))[:, -1].argmax(-1, keepdim=True)
     return torch.cat((tokens, latest.repeat(1, n_new)), dim=1)
@@ -228,15 +238,17 @@ def _read_once(function):
         def starts(answer):
             return answer[:, :length].tolist() == tokens[:, :n_new].tolist()
 
-        again = Wrong(
-            f"the model read more than {rows * length} tokens of prompts and {rows * n_new} new ones.",
-            "After the prompt, feed only the newest token: the cache holds the others.",
-        )
+        def again():
+            message = f"the model read more than {rows * length} tokens of prompts and {rows * n_new} new ones."
+            if any(n == rows * model.config.vocab_size for n, _ in model.calls[1:]):
+                return Wrong(message, "Is argmax over the vocabulary, dim=-1? Yours is over the positions.")
+            return Wrong(message, "After the prompt, feed only the newest token: the cache holds the others.")
+
         try:
             answer = function(model, tokens, n_new)
         except (ValueError, RuntimeError) as error:  # the cache was full, or a dimension is lost or the wrong one
             if isinstance(error, ValueError) and sum(n for n, _ in model.calls) > rows * (length + n_new):
-                raise again from None
+                raise again() from None
             for words, hint in JOINING.items():
                 if words in str(error) and ", 0)" not in str(error):  # not where no token at all is read
                     raise Wrong(f"it raises {type(error).__name__}: {str(error).rstrip('.')}.", hint) from None
@@ -254,7 +266,7 @@ def _read_once(function):
             hint = "Where does the cache get the prompt from? Feed all of it in the first call."
             raise Wrong(f"the first call read {model.calls[0][0]} of the {rows * length} tokens of the prompts.", hint)
         if n_read > rows * (length + n_new):
-            raise again
+            raise again()
         if isinstance(answer, torch.Tensor) and answer.shape == (rows, length + n_new + 1):
             hint = "How often does the loop run? Is nothing added when n_new is 0?"
             raise Wrong("one token too many came back.", hint)
@@ -296,9 +308,11 @@ GREEDY_WITH_CACHE = Exercise(
          _greedy(pick=lambda logits: (logits.argmax() % logits.shape[-1]).expand(len(logits), 1))),
         ("Is argmax over the vocabulary, dim=-1? You take it over the prompts.",
          _greedy(pick=lambda logits: logits.argmax(0)[: len(logits), None])),
+        ("Is argmax over the vocabulary, dim=-1? You take it over the positions.", _over_positions),
         ("Is every row continued by its own tokens? You use those of the first prompt.",
          _greedy(pick=lambda logits: logits[:1].argmax(-1, keepdim=True).expand(len(logits), 1))),
     ],
+    allow=("KVCache", "LlamaConfig"),
     adapt=_read_once,
 )  # fmt: skip
 check_greedy_with_cache = check_of(GREEDY_WITH_CACHE)
@@ -387,6 +401,14 @@ TABLE_WORKS = "Does the embedding table take operations? Looking a row up takes 
 ONCE = "One reading of the weights serves the whole batch, and a step writes one token for each text."
 OWN = "Has every text its own cache, its own row and its own operations? The texts share the weights only."
 BOTH = "Which takes longer, reading or computing? They go on at the same time: the longer one decides."
+
+
+def _attention_too(config, n_weights, n_cached, batch, *machine):
+    products = 4 * config.n_layers * config.n_heads * config.head_dim * n_cached
+    reading = 1 / tokens_per_second(config, n_weights, n_cached, batch, *machine[:2], math.inf)
+    return 1 / max(reading, (2 * _whole(config, n_weights) + products) / machine[2])
+
+
 TOKENS_PER_SECOND = Exercise(
     tokens_per_second,
     [
@@ -403,6 +425,7 @@ TOKENS_PER_SECOND = Exercise(
         Case("nothing in the cache", _machine("llama-3-8b", 0, 4, 2, 10**12, 10**15)),
     ],
     [
+        ("Are attention's products with the cached keys and values left out? Yours count.", _attention_too),
         *[("Section 7.4 bounds one text with an empty cache, and counts every weight. What else is read, what less?",
            _speed(read=lambda c, n: n, worked=lambda c, n: n, rows=lambda c, b: 0, cache=lambda c, n, b: 0,
                   weights=weights, work=work, answer=answer, join=join))
@@ -490,6 +513,7 @@ TOKENS_PER_SECOND = Exercise(
         ("Is anything rounded? A part of a token per second counts.",
          _speed(answer=lambda seconds, b: round(b / seconds))),
     ],
+    allow=("count_parameters",),
     adapt=_one_number,
 )  # fmt: skip
 check_tokens_per_second = check_of(TOKENS_PER_SECOND)

@@ -8,9 +8,10 @@ them explains is not guessed at, but shown: the smallest failing case, in number
 numbers, so that a verdict is the same on every machine, and need no other exercise to be solved.
 
 A check raises nothing, whatever the function raises or returns, and puts back torch's and Python's seeds, the default
-dtype and the gradient mode. It ends an endless loop after `seconds` if it runs in the main thread, as in a notebook,
-and the system has a timer (Windows has none). Elsewhere, and in one long call such as `10**10**9`, the learner has the
-stop button, whose KeyboardInterrupt a check lets through, and the grader has a time limit of its own.
+dtype and the gradient mode. It ends an endless loop after `seconds` on the processor, and an answer that waits after
+six times as long, if it runs in the main thread, as in a notebook, and the system has a timer (Windows has none).
+Elsewhere, and in one long call such as `10**10**9`, the learner has the stop button, whose KeyboardInterrupt a check
+lets through, and the grader has a time limit of its own.
 """
 
 import html
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from checks.base import TYPE_HINTS, Exercise, Wrong
 from checks.compare import compare, name_mistake
 from checks.explain import in_numbers, size_of
-from checks.run import TimeUp, call, in_time, is_empty, undisturbed
+from checks.run import Borrowed, TimeUp, call, in_time, is_empty, undisturbed
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,26 +74,31 @@ class Outcome:
 
 TODO = "Replace the body of the function, then run this cell again."
 ENDLESS = "Is there a loop that never ends, or far too long?"
+WAITS = "Does it sleep, or wait for something that does not come, such as input?"
 
 
 def _judge(function, exercise, seconds):
     """Run every case; if some fail, name the mistake in the first of them, or show the smallest in numbers."""
     cases, wanted, outcomes = exercise.cases, exercise.wanted, []  # the specification does not count against the time
+    borrowed = Borrowed(exercise.allow)
     watches = [exercise.stages and exercise.stages() for _ in cases]
 
     def run_all():
         for case, want, watch in zip(cases, wanted, watches, strict=True):
-            outcomes.append(_outcome(function, exercise, case, want, watch))
+            outcomes.append(_outcome(function, exercise, case, want, watch, borrowed))
 
     try:
         in_time(run_all, seconds)
     except NotImplementedError:
         return CheckResult(exercise.name, "todo", TODO)
-    except TimeUp:
+    except TimeUp as up:
         case, watch = cases[len(outcomes)], watches[len(outcomes)]
-        _, message, _ = Outcome(None, Wrong(f"no answer after {seconds:g} seconds."), watch).in_stages(case)
-        return _failed(exercise, case, message, ENDLESS)
+        _, message, _ = Outcome(None, Wrong(str(up)), watch).in_stages(case)
+        return _failed(exercise, case, message, WAITS if " of them " in str(up) else ENDLESS)
     failing = [place for place, outcome in enumerate(outcomes) if outcome.problem]
+    if not failing and borrowed.found:
+        message = f"The result is right, but it calls {borrowed.found}: write it yourself."
+        return CheckResult(exercise.name, "failed", message)
     if not failing:
         several = f"{len(cases)} cases" if len(cases) > 1 else "the one case"
         return CheckResult(exercise.name, "passed", f"{_label(function)} agrees with the specification in {several}.")
@@ -105,14 +111,14 @@ def _judge(function, exercise, seconds):
     return _show_smallest(exercise, outcomes, failing)
 
 
-def _outcome(function, exercise, case, want, watch):
+def _outcome(function, exercise, case, want, watch, borrowed):
     """What one case shows; a stub raises NotImplementedError in the first."""
     got, parts = None, exercise.parts
     if case.gradients:
         asked = zip(exercise.parameters, case.fresh_inputs(), strict=True)
         parts = [f"the gradient for {name}" for name, value in asked if getattr(value, "requires_grad", False)]
     try:
-        got, problem = call(exercise.adapt(function), case, exercise, watch)
+        got, problem = call(function, case, exercise, watch, borrowed)
         compare(got, want, exercise, parts)
         return Outcome(got, problem)
     except NotImplementedError:

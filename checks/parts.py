@@ -23,6 +23,22 @@ from checks.swiglu import check_swiglu
 from helpers.model import apply_rope, attention_weights, causal_visible, repeat_kv, rope_inv_freq
 
 
+def _rms_norm(x, weight, eps):
+    return F.rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)
+
+
+def _rope_angles(positions, head_dim, theta):
+    return positions[:, None] * rope_inv_freq(head_dim, theta)
+
+
+def _swiglu(x, w_gate, w_up, w_down):
+    return (F.silu(x @ w_gate.T) * (x @ w_up.T)) @ w_down.T
+
+
+def _attention_head(q, k, v, visible):
+    return attention_weights(q, k, visible) @ v
+
+
 def _cache_write(cache, length, new):
     n_slots, end = cache.shape[2], length + new.shape[2]
     kept = torch.arange(max(length, end - n_slots), end)  # of more new keys than slots, the last
@@ -35,13 +51,13 @@ CHECKS = (
     check_causal_visible, check_attention_head, check_repeat_kv, check_cache_write,
 )  # fmt: skip
 COURSE = {  # the course's parts, as the exercises want them
-    "rms_norm": lambda x, weight, eps: F.rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype),
-    "rope_angles": lambda positions, head_dim, theta: positions[:, None] * rope_inv_freq(head_dim, theta),
+    "rms_norm": _rms_norm,
+    "rope_angles": _rope_angles,
     "apply_rope_halves": apply_rope,
     "llama3_scaling": llama3_scaling,
-    "swiglu": lambda x, w_gate, w_up, w_down: (F.silu(x @ w_gate.T) * (x @ w_up.T)) @ w_down.T,
+    "swiglu": _swiglu,
     "causal_visible": causal_visible,
-    "attention_head": lambda q, k, v, visible: attention_weights(q, k, visible) @ v,
+    "attention_head": _attention_head,
     "repeat_kv": repeat_kv,
     "cache_write": _cache_write,
 }

@@ -142,6 +142,12 @@ def _by_dims(head=3, whole=(1, 3), gains=lambda w, x: w.unflatten(0, (x.shape[1]
     return lambda q, k, w_q, w_k, *rest: (one(q, w_q, *rest), one(k, w_k, *rest))
 
 
+def _k_by_the_size_of_q(q, k, w_q, w_k, eps, whole):
+    squares = k.float().pow(2).sum((1, 3), keepdim=True) / (q.shape[1] * q.shape[3])
+    right = qk_norm(q, k, w_q, w_k, eps, whole)
+    return right[0], k / (squares + eps).sqrt() * w_k.view(k.shape[1], 1, -1) if whole else right[1]
+
+
 def _by_vectors(
     norm=rms_norm,
     there=lambda x: x.transpose(1, 2).flatten(-2),
@@ -205,7 +211,8 @@ QK_NORM = Exercise(
         (APART + " Yours is over the heads.", _by_dims(head=1)),
         (TOGETHER + " Yours is over the heads alone.", _by_dims(whole=1)),
         *[(OTHER_TOKENS, _by_dims(head, whole)) for head, whole in (
-            ((2, 3), (1, 2, 3)), (3, (1, 2, 3)), (3, (2, 3)), (3, (1, 2)), ((2, 3), (1, 3)), (3, (0, 1, 2, 3)))],
+            (2, 2), ((2, 3), (1, 2, 3)), (3, (1, 2, 3)), (3, (2, 3)), (3, (1, 2)), ((2, 3), (1, 3)),
+            (3, (0, 1, 2, 3)))],
         *[(TRANSPOSE, _by_vectors(there=lambda x: x.reshape(x.shape[0], x.shape[2], -1), **back))
           for back in ({}, {"back": lambda y, x: y.reshape(x.shape)})],
         ("Is the way back .unflatten, then .transpose(1, 2)? .reshape alone mixes heads and tokens.",
@@ -216,6 +223,8 @@ QK_NORM = Exercise(
         (GAIN_OF_HEAD, _by_dims(gains=lambda w, x: w[: x.shape[3]])),
         ("Do the gains fit q as (H, 1, h)? Without the 1, they meet the tokens, not the heads.",
          _by_dims(gains=lambda w, x: w.view(x.shape[1], x.shape[3]))),
+        ("Is k divided by its own size? With whole True its vector has K * h numbers; yours counts q's.",
+         _k_by_the_size_of_q),
         ("Is k normed too?", lambda q, k, *rest: (qk_norm(q, k, *rest)[0], k)),
         ("Is q first and k second?", lambda *inputs: qk_norm(*inputs)[::-1]),
         ("Is the second result made from k? Both of yours are q's.", lambda *inputs: qk_norm(*inputs)[:1] * 2),
@@ -227,6 +236,7 @@ QK_NORM = Exercise(
         *[(hint, _by_vectors(norm)) for hint, norm in RMS_NORM.mistakes if "axis" not in hint and hint != WRONG_AXIS],
     ],
     parts=("q", "k", *(f"the gradient of a weighted sum for {name}" for name in "qk")),
+    allow=("RMSNorm",),  # of notebook 01
     adapt=_with_gradients,
     dtype_hint="The results need the dtype that q and k came in with. After q = q.float(), q.dtype is float32.",
 )  # fmt: skip
@@ -259,6 +269,7 @@ def _windows_as_numbers(function):
         if not isinstance(answer, tuple) or len(answer) != 2:
             kind = f"{len(answer)} parts" if isinstance(answer, tuple) else type(answer).__name__
             hint = TYPE_HINTS.get(kind, "Return both, with a comma: return speeds, windows")
+            hint = "Return a tuple, not a list: return speeds, windows" if kind == "list" else hint
             raise Wrong(f"speeds and windows are expected, not {kind}.", hint)
         speeds, windows = answer
         if kinds != layer_types:
@@ -333,6 +344,7 @@ LAYER_PLAN = Exercise(
         ],
     ],
     parts=("speeds", "windows (None written as -1)"),
+    allow=("rope_inv_freq",),  # of notebook 02
     adapt=_windows_as_numbers,
     dtype_hint="speeds is float32: .float() converts it.",
 )
@@ -431,6 +443,9 @@ ATTENTION_WITH_SINK = Exercise(
         ("Is the sink the learned score? Yours adds 1 to the sum: a score of 0.", _sink(column=lambda s: 0 * s[:1])),
         (PER_HEAD + " Yours has one for each query.", _sink(column=lambda s: s[:, None])),
         (PER_HEAD + " Yours is the first head's for all.", _sink(column=lambda s: s[0, None])),
+        (PER_HEAD + " Yours come in another order.", _sink(column=lambda s: s.flip(0)[:, None, None])),
+        ("The sink is a score: the softmax takes its exp. Yours takes it twice.",
+         _sink(column=lambda s: s.exp()[:, None, None])),
         ("Is the sink a score among the others? Check its sign.", _sink(column=lambda s: -s[:, None, None])),
         *[("Is exp taken of the sink, too? Yours is added to the sum as it is.", _exp(*top, of_sink=lambda s, top: s))
           for top in ((), (lambda x, s: 0.0,))],
@@ -670,6 +685,7 @@ FIND_EDITS = Exercise(
             ("Are window and no_rope tried? They leave no trace in the names of the weights.", {"window", "no_rope"}),
             ("Are the QK-norms tried? Only both together are out.", BOTH))],
     ],
+    allow=("with_edits", "Llama", "LlamaConfig"),
     adapt=_as_choices,
 )  # fmt: skip
 check_find_edits = check_of(FIND_EDITS)

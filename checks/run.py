@@ -8,7 +8,10 @@ import os
 import random
 import re
 import signal
+import sys
+import sysconfig
 import threading
+import time
 import traceback
 import warnings
 
@@ -24,7 +27,7 @@ OURS = (HERE, os.path.join(os.path.dirname(HERE), "helpers"), TORCH)
 
 
 class TimeUp(BaseException):
-    """The function has used up its time. No learner's `except Exception` may catch this."""
+    """The function has used up its time, in words. No learner's `except Exception` may catch this."""
 
 
 class _Printed(io.StringIO):
@@ -53,23 +56,126 @@ def undisturbed():
         print(printed.getvalue(), end="")
 
 
+PATIENCE = 6  # times the processor's seconds: so long may a function take by the clock, asleep or on a busy machine
+
+
 def in_time(task, seconds):
-    """Run the task, and stop it by TimeUp after so many seconds if this thread can have a timer."""
+    """Run the task, and stop it by TimeUp if this thread can have a timer.
+
+    Seconds are counted on the processor, so that a machine which others use, too, refuses no right answer.
+    """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         return task()
+    start, busy = time.monotonic(), time.thread_time()
 
     def ring(number, frame):
-        if os.path.dirname(frame.f_code.co_filename) != HERE:  # never between two lines of a check
-            raise TimeUp
+        worked, passed = time.thread_time() - busy, time.monotonic() - start
+        if os.path.dirname(frame.f_code.co_filename) == HERE:  # never between two lines of a check
+            return
+        if worked >= seconds:
+            raise TimeUp(f"no answer after {seconds:g} seconds on the processor.")
+        if passed >= PATIENCE * seconds:
+            raise TimeUp(f"no answer after {PATIENCE * seconds:g} seconds, {worked:.1f} of them on the processor.")
 
     handler = signal.signal(signal.SIGALRM, ring)
-    timer = signal.setitimer(signal.ITIMER_REAL, seconds, 0.01)  # again and again: a bare `except:` may catch the first
+    # again and again: the time may not be used up, and a bare `except:` may catch the first TimeUp
+    timer = signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
     try:
         return task()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
+# ------------------------------------------------------------------------------- what the function calls
+
+
+OWNERS = {"helpers": "the course's", "checks": "the course's", "transformers": "transformers'"}  # by package
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+FREE = (__name__, "helpers.plots", "helpers.device", "transformers.utils.import_utils")
+LOOKED_AT = 200_000  # events in a case: later ones are not looked at, so that it costs a tenth of a second at most
+
+
+class Borrowed:
+    """While it is on, it looks for a function of the course that is called from the learner's own code: `found`.
+
+    It sees whatever way a function got there: imported, as an attribute, through map or a class of PyTorch. What the
+    exercise allows does not count, nor what it hands over: a function, or a model with its methods.
+
+    Args:
+        allow: names of functions, or of classes with all their methods.
+    """
+
+    def __init__(self, allow):
+        self.allow, self.codes, self.found = set(allow), set(), ""
+
+    def handed(self, function):
+        """The function; its arguments are from now on allowed, and its own frame is the learner's."""
+
+        def from_learner(*inputs, **named):
+            for value in (*inputs, *named.values()):
+                parts = value.modules() if isinstance(value, torch.nn.Module) else (value,)
+                self.allow.update(one.__name__ for part in parts for one in _classes(part))
+                self.codes.add(getattr(value, "__code__", None))
+            with self:
+                return function(*inputs, **named)
+
+        self.start = from_learner.__code__
+        return from_learner
+
+    def __enter__(self):
+        self.former, self.left = sys.getprofile(), LOOKED_AT
+        if self.former is None and not self.found:  # never in place of another's profiler
+            sys.setprofile(self._see)
+
+    def __exit__(self, *_):
+        if self.former is None:
+            sys.setprofile(None)
+
+    def _see(self, frame, event, _):
+        self.left -= 1
+        if event == "call" and _owner(frame) and self._is_borrowed(frame):
+            self.found = f"{_owner(frame)} {_spoken(frame)}"
+        if self.left < 0 or self.found:
+            sys.setprofile(None)
+
+    def _is_borrowed(self, frame):
+        code = frame.f_code
+        if code.co_name.startswith(("<module>", "__torch_")) or frame.f_globals["__name__"] in FREE:
+            return False  # what watches, a picture, or an import
+        if code in self.codes or self.allow & {code.co_name, *(one.__name__ for one in _classes(_self_of(frame)))}:
+            return False
+        caller = frame.f_back
+        while caller and caller.f_code is not self.start and not _owner(caller):
+            if not caller.f_code.co_filename.startswith((*LIBRARIES, "<frozen")):
+                return True
+            caller = caller.f_back
+        return caller is not None and caller.f_code is self.start
+
+
+def _owner(frame):
+    return OWNERS.get((frame.f_globals.get("__name__") or "").partition(".")[0])
+
+
+def _self_of(frame):
+    """The object, or the class, to which the method of a frame belongs; None in a plain function."""
+    code = frame.f_code
+    return frame.f_locals[code.co_varnames[0]] if code.co_argcount and "." in code.co_qualname else None
+
+
+def _classes(value):
+    """A value's classes, or those of a class, that are of the course or of another owner."""
+    classes = value.__mro__ if isinstance(value, type) else type(value).__mro__
+    return [one for one in classes if one.__module__.partition(".")[0] in OWNERS]
+
+
+def _spoken(frame):
+    """How a learner names the function that a frame runs."""
+    name, classes = frame.f_code.co_name, _classes(_self_of(frame))
+    if classes:
+        return classes[0].__name__ if name.startswith("__") or name == "forward" else f"{classes[0].__name__}.{name}"
+    return name if name.isidentifier() else frame.f_globals["__name__"]
 
 
 class _Calls(TorchFunctionMode):
@@ -80,9 +186,10 @@ class _Calls(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def call(function, case, exercise, watch):
+def call(function, case, exercise, watch, borrowed):
     """The function's answer to a case (or the gradients it lets through), and what else is wrong with it."""
     inputs, names, calls = case.fresh_inputs(), exercise.parameters, _Calls()
+    function = exercise.adapt(borrowed.handed(function))
     try:
         with calls if exercise.forbid else contextlib.nullcontext(), watch or contextlib.nullcontext():
             answer = function(*inputs)
@@ -96,15 +203,17 @@ def call(function, case, exercise, watch):
         raise _raised(error) from None
     for name in exercise.forbid:
         if name in calls.names:
+            name = SPOKEN.get(name, name)
             return answer, Wrong(f"the result is right, but it calls torch's {name}, which this exercise rules out.")
     for name, now, was in zip(names, inputs, case.inputs, strict=True):
         if _has_changed(now, was):
-            hint = f"Work on a copy: dict({name})." if isinstance(was, dict) else IN_PLACE
+            hint = f"Work on a copy: dict({name})." if isinstance(was, dict) else IN_PLACE.format(name)
             return answer, Wrong(f"the result is right, but the input {name} was changed in place.", hint)
     return answer, None
 
 
-IN_PLACE = "Work on a copy, such as x.clone()."
+IN_PLACE = "Work on a copy, such as {}.clone()."
+SPOKEN = {"_make_dual": "jvp (a derivative by autograd)"}  # names that no learner has written
 
 
 def _has_changed(now, was):
@@ -164,6 +273,7 @@ ERROR_HINTS = [  # facts that the error itself establishes
     (r"numpy|ScalarType", NUMPY),
     (r"TypeError.*NoneType", "Something here is None: an argument, or the answer of a function without return."),
     (r"only one element|to Scalar", "math's functions, float() and .item() take one number; torch's take many."),
+    (r"dtype|expected scalar type", "Two dtypes meet: torch.zeros(...) makes float32, torch.zeros_like(x) that of x."),
     (r"return_types", "max, min, sort and topk along a dimension return two tensors: .values and .indices."),
     (r"Boolean value of Tensor", "Many entries have no one truth: torch.where takes each alone, .all() joins them."),
 ]

@@ -33,7 +33,10 @@ def _slip(make):
     return lambda x, g, u, d, n: _parts(x, g, u, d, n, make=make)
 
 
-TURNED = "Weights are (out, in): is it x @ w.T each time? gate and up have a row, down has a column for each unit."
+TURNED = (
+    "gate and up have a row, down has a column for each unit: .chunk(n) cuts rows, .chunk(n, dim=1) columns. "
+    "Weights are (out, in): is it x @ w.T each time?"
+)
 
 
 def _product_that_fits(function):
@@ -267,6 +270,8 @@ BYTES_SENT_PER_TOKEN = Exercise(
         Case("dim 45, 7 layers, 5 ranks, 2 bytes", (45, 7, 5, 2), CUT),
     ],
     [
+        *_count("Yours is one vector for each sum. Is it (n - 1) / n of it, twice? And do you divide last, with //?",
+                lambda d, layers, n, b: layers * 2 * d * b * (n > 1)),
         (CUT, lambda d, layers, n, b: int(layers * 4 * (n - 1) / n * d * b)),
         *_count("Do you use bytes_per_number? Yours is 2 for all.",
                 lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * 2),
@@ -310,7 +315,6 @@ BYTES_SENT_PER_TOKEN = Exercise(
                 lambda d, layers, n, b: layers * 8 * (n - 1) / n * d * b),
         (EARLY, lambda d, layers, n, b: layers * 4 * (n - 1) // n * d * b),
         (EARLY, lambda d, layers, n, b: layers * (4 * (n - 1) // n) * d * b),
-        (EARLY, lambda d, layers, n, b: 2 * layers * (2 * (n - 1) // n) * d * b),
         ("Is n - 1 divided by n without rounding? // rounds down to 0.",
          lambda d, layers, n, b: layers * 4 * ((n - 1) // n) * d * b),
     ],

@@ -5,7 +5,9 @@ import functools
 import random
 import re
 import signal
+import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ import checks
 from checks import judge
 from checks.base import AUTOGRAD, GRAPH_CUT, Case, Exercise
 from checks.run import IN_PLACE, PRINTED
+from checks.swiglu import silu
 from tests.support.answers import right_answer_to
 
 # ------------------------------------------------------------------------------------------------ not attempted
@@ -126,6 +129,8 @@ def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
         ("rms_norm_backward", lambda pair: (2 * pair[0], pair[1]), "grad_x is off by up to"),
         ("next_token_batch", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
         ("next_token_batch", lambda pair: pair[0], "is one tensor, expected 2 tensors.\nHint: Return all of them"),
+        ("next_token_batch", list, "the result is a list of 2, expected 2 tensors.\nHint: Return a tuple, not a list"),
+        ("silu", lambda y: (y, y), "the result is a tuple of 2, expected a tensor.\nHint: Return one result"),
         ("next_token_batch", lambda pair: (pair[0], None), " has the type NoneType, expected a tensor."),
     ],
 )
@@ -144,7 +149,7 @@ def test_a_tenth_too_much_is_wrong_in_half_precision_too(dtype):
 
 def test_a_right_result_that_changes_its_input_is_rejected():
     result = checks.check_silu(lambda x: (x * x.sigmoid(), x.detach().zero_())[0])
-    assert (result.status, result.hint) == ("failed", IN_PLACE)
+    assert (result.status, result.hint) == ("failed", IN_PLACE.format("x"))
     assert "the result is right, but the input x was changed in place" in result.message
 
 
@@ -216,7 +221,7 @@ def endless_with_a_bare_except(x):
 @pytest.mark.parametrize("program", [endless, endless_with_a_bare_except])
 def test_an_endless_loop_ends_and_the_case_is_named(program):
     result = checks.check_silu(program, seconds=0.2)
-    assert result.message == "Case x = -2, -1, 0, 1, 3: no answer after 0.2 seconds."
+    assert result.message == "Case x = -2, -1, 0, 1, 3: no answer after 0.2 seconds on the processor."
     assert "never ends" in result.hint
     late = checks.check_silu(lambda x: F.silu(x) if x.ndim == 1 else endless(x), seconds=2)
     assert late.message.startswith("Case x of shape (2, 3, 5): no answer")
@@ -235,12 +240,26 @@ def test_a_timer_of_the_learner_rings_after_the_check():
         signal.signal(signal.SIGALRM, before)
 
 
-def test_checks_work_outside_the_main_thread():
+@TIMER
+def test_seconds_count_on_the_processor_and_what_sleeps_ends_all_the_same():
+    naps = iter([0.6])
+    assert checks.check_silu(lambda x: (time.sleep(next(naps, 0)), F.silu(x))[1], seconds=0.5)
+    asleep = checks.check_silu(lambda x: time.sleep(99), seconds=0.1)
+    assert re.search(r"no answer after 0\.6 seconds, 0\.\d of them on the processor\.$", asleep.message)
+    assert "sleep" in asleep.hint
+
+
+def test_checks_work_outside_the_main_thread_and_leave_a_profiler_alone():
     results = []
-    thread = threading.Thread(target=lambda: results.append(checks.check_silu(F.silu)))
+    thread = threading.Thread(target=lambda: results.extend(map(checks.check_silu, (F.silu, silu))))
     thread.start()
     thread.join()
     assert results[0]
+    assert results[1].message == "The result is right, but it calls the course's silu: write it yourself."
+    sys.setprofile(spy := lambda *_: None)
+    assert checks.check_silu(silu), "with a profiler of the learner's nobody looks"
+    assert sys.getprofile() is spy
+    sys.setprofile(None)
 
 
 # --------------------------------------------------------------------------------------------- what is left behind
@@ -305,7 +324,7 @@ HALF, GRADIENTS = Case("half", (X.half(), 3, 1)), Case("gradients", (X, 3, 1), g
 def test_an_unknown_mistake_is_shown_in_numbers_and_not_guessed_at():
     result = looked_at(lambda x, gain, power: x * gain + 0.12345678, LARGE, HALF, SMALL)
     assert str(result).split("\n") == [
-        "scaled: not yet. Case small: the result is off by up to 0.123 (its largest entry should be 6). "
+        "scaled: not yet. Case small: the result is off by up to 0.123: -5.877 at [1], expected -6. "
         "Failing cases: 3 of 3.",
         "  x         [1, -2]",
         "  gain      3",
@@ -330,7 +349,7 @@ def last_doubled(y):
         (SMALL, lambda y: y[..., None], "\n  yours     [[3], [-6]]\n  expected  [3, -6]"),
         (SMALL, lambda y: y / 0, "holds nan or inf."),
         (SMALL, lambda y: y.tolist(), "\n  yours     [3, -6]\n  expected  [3, -6]"),
-        (BIG, lambda y: y - 23456, "is off by up to 23456 (its largest entry should be 24690)."),
+        (BIG, lambda y: y - 23456, "is off by up to 23456: -11111 at [0], expected 12345."),
         (ONE, lambda y: y - 0.0033, "the result is 1.383, expected 1.386."),
         (ONE, lambda y: y * 1.00004, "the result is 1.38636, expected 1.3863."),  # four digits would hide it
         (SMALL, lambda y: y * 1.00004, "\n  yours     [3.00012, -6.00024]\n  expected  [3, -6]"),

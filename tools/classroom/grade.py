@@ -97,7 +97,7 @@ def _verdict(reply, name):
         said = json.loads(ast.literal_eval(answer["data"]["text/plain"]))
     match said:
         case [given, status, seen, hint] if given == name and status in OF_CHECK:
-            status = "timed out" if re.search(r"no answer after \S+ seconds\.$", seen) else OF_CHECK[status]
+            status = "timed out" if re.search(r"no answer after \S+ seconds\b", seen) else OF_CHECK[status]
             seen = re.sub(r"\n\s*", " | ", seen)  # numbers that a check shows in lines of their own
             return status, one_line(seen, 800), one_line(hint, 500)
     fault = f"{answer.get('ename', 'no verdict')}: {one_line(answer.get('evalue', ''))}"

@@ -6,6 +6,7 @@ fourth. A wrong one shows what no known mistake of `checks` does: those are subm
 
 # ruff: noqa: F401  importing a file registers its answers
 from tests.support.answers import (
+    course,
     full_model,
     generate,
     gqa,

@@ -6,13 +6,6 @@ from tests.support.answers.register import right, wrong
 
 
 @right
-def top_p__sort_and_scatter(probabilities, p):
-    ordered, order = probabilities.sort(descending=True)
-    ordered[ordered.cumsum(0) - ordered >= p] = 0
-    return torch.zeros_like(ordered).scatter_(0, order, ordered / ordered.sum())
-
-
-@right
 def top_p__loop(probabilities, p):
     kept, total = torch.zeros_like(probabilities), 0.0
     for token in probabilities.argsort(descending=True):
@@ -127,14 +120,6 @@ for words, slip, program in (
     ("prompt comes first", "only_what_is_new", lambda m, t, n: greedy_with_cache__latest(m, t, n)[:, t.shape[1] :]),
 ):
     wrong(words, f"greedy_with_cache__{slip}")(program)
-
-
-@right
-def tokens_per_second__two_times(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
-    whole = n_weights - (0 if config.tie_embeddings else config.vocab_size * config.dim)
-    cached = 2 * config.n_layers * config.n_kv_heads * config.head_dim * n_cached
-    reading = (whole + batch * (config.dim + cached)) * number_bytes / bandwidth
-    return batch / max(reading, 2 * whole * batch / operations)
 
 
 @right

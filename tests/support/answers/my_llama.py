@@ -3,7 +3,6 @@
 import torch
 from torch.nn import functional as F
 
-from helpers import checkpoint
 from tests.support.answers.register import RIGHT, right, wrong
 
 PARTS = ["input_layernorm", *(f"self_attn.{name}_proj" for name in "qkvo")]
@@ -97,10 +96,6 @@ def my_llama__token_by_token_with_cache(weights, config, tokens):
 
 plain, heads, cached = RIGHT["my_llama"].values()
 RIGHT["my_llama"] |= {
-    "modules": lambda w, c, t: checkpoint.model_from_weights(
-        checkpoint.config_from_hugging_face({"model_type": "llama", **c}),
-        {name: w[hf] for name, hf in checkpoint.name_map(c["num_hidden_layers"]).items() if hf in w},
-    )(t),
     "vmap": lambda w, c, t: torch.vmap(lambda row: plain(w, c, row[None])[0])(t),
 }
 

@@ -76,13 +76,6 @@ wrong("changed in place", "layer_plan__in_place")(
 
 
 @right
-def attention_with_sink__cat(scores, visible, sinks, v):
-    column = sinks.view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
-    every = torch.cat((scores.masked_fill(~visible, float("-inf")), column), dim=-1)
-    return every.softmax(dim=-1, dtype=torch.float32)[..., :-1].to(v.dtype) @ v
-
-
-@right
 def attention_with_sink__logsumexp(scores, visible, sinks, v):
     scores, sink = torch.where(visible, scores.float(), -torch.inf), sinks.float()[:, None, None]
     top = torch.maximum(scores.amax(-1, keepdim=True), sink)

@@ -7,12 +7,6 @@ from tests.support.answers.register import right, wrong
 
 
 @right
-def split_feed_forward__chunks(x, w_gate, w_up, w_down, n_ranks):
-    shares = zip(w_gate.chunk(n_ranks), w_up.chunk(n_ranks), w_down.chunk(n_ranks, dim=1), strict=True)
-    return torch.stack([(F.silu(x @ gate.T) * (x @ up.T)) @ down.T for gate, up, down in shares])
-
-
-@right
 def split_feed_forward__einsum(x, w_gate, w_up, w_down, n_ranks):
     hidden = F.silu(x @ w_gate.T) * (x @ w_up.T)
     hidden = hidden.unflatten(-1, (n_ranks, -1))

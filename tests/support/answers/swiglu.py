@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from helpers import model
 from tests.support.answers.register import right, wrong
 
 
@@ -68,11 +67,6 @@ def hidden_dim__ceil(dim, multiple_of, ffn_dim_multiplier):
     if ffn_dim_multiplier is not None:
         hidden = int(ffn_dim_multiplier * hidden)
     return multiple_of * ((hidden + multiple_of - 1) // multiple_of)
-
-
-@right
-def hidden_dim__course(dim, multiple_of, ffn_dim_multiplier):
-    return model.swiglu_hidden_dim(dim, multiple_of, ffn_dim_multiplier)
 
 
 @right

@@ -58,6 +58,7 @@ c.Spawner.environment = {
     "CLASS_BIN": str(Path(sys.executable).parent),
     "CLASS_MEMORY": memory if spawner == "simple" else "",
     "OMP_NUM_THREADS": "1",  # many students share few cores: more threads each would only wait for one another
+    "OMP_WAIT_POLICY": "PASSIVE",  # and who asks for more lets go of the core while they wait
 }
 c.Spawner.mem_limit = memory
 c.Spawner.start_timeout = c.Spawner.http_timeout = 180  # a whole class logs in within the same minute,

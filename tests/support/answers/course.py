@@ -1,0 +1,43 @@
+"""Answers that call the course, or transformers, instead of doing what is asked: right results, but refused."""
+
+import torch
+import transformers
+
+from checks.parts import Parts
+from checks.scaling_out import split_feed_forward
+from helpers import checkpoint, generate, model
+from helpers.formats.meta import interleaved_to_halves
+from tests.support.answers.register import wrong
+
+
+def course_model(w, c, t):
+    config = checkpoint.config_from_hugging_face({"model_type": "llama", **c})
+    names = checkpoint.name_map(c["num_hidden_layers"])
+    return checkpoint.model_from_weights(config, {own: w[name] for own, name in names.items() if name in w})(t)
+
+
+def their_model(w, c, t):
+    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**c)).eval()
+    return (llama.load_state_dict(w, strict=False), llama(t).logits)[1]
+
+
+COPIES = {  # exercise and what is named: the answer
+    "rms_norm__RMSNorm": lambda x, w, e: torch.func.functional_call(model.RMSNorm(len(w), e), {"weight": w}, x),
+    "rope_angles__rope_inv_freq": lambda p, h, theta: model.rope_angles(p, model.rope_inv_freq(h, theta)),
+    "apply_rope_halves__apply_rope": model.apply_rope,
+    "apply_rope_interleaved__apply_rope": lambda x, c, s: model.apply_rope(x, c, s, "interleaved"),
+    "rope_permutation__interleaved_to_halves": interleaved_to_halves,
+    "hidden_dim__swiglu_hidden_dim": model.swiglu_hidden_dim,
+    "causal_visible__causal_visible": lambda t, s: next(map(model.causal_visible, [t], [s])),
+    "repeat_kv__repeat_kv": lambda x, n: torch.vmap(lambda y: model.repeat_kv(y[None], n)[0])(x),
+    "attention_head__attention_weights": lambda q, k, v, visible: model.attention_weights(q, k, visible) @ v,
+    "my_llama__Parts.llama": lambda w, c, t: Parts.llama(PARTS, w, c, t),
+    "my_llama__config_from_hugging_face": course_model,
+    "my_llama__LlamaConfig": their_model,
+    "top_p__next_token_probabilities": lambda q, p: generate.next_token_probabilities(q.log()[None], top_p=p)[0],
+    "greedy_with_cache__generate": generate.generate,
+    "split_feed_forward__split_feed_forward": torch.no_grad()(split_feed_forward),
+}
+PARTS = Parts()
+for name, program in COPIES.items():
+    wrong(f" {name.partition('__')[2]}: write it yourself.", name)(program)
