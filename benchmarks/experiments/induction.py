@@ -27,7 +27,7 @@ PERIOD, EVERY = 24, 50
 
 
 def repeated(rows, period, length, generator):
-    """Rows that repeat a random segment, (rows, length) int64; period is one number, or the shortest and the longest."""
+    """Rows that repeat a random segment, (rows, length) int64; period: one number, or the shortest and the longest."""
     low, high = period if isinstance(period, tuple) else (period, period)
     periods = torch.randint(low, high + 1, (rows, 1), generator=generator)
     segments = torch.randint(CONFIG.vocab_size, (rows, high), generator=generator)
@@ -42,7 +42,7 @@ def loss_on_repeat(model, tokens):
 
 @torch.no_grad()
 def scores(model, tokens):
-    """Mean attention to the token before, and in the second copy to the one after the first copy, (n_layers, H) each."""
+    """Mean attention to the token before, and to what followed the earlier copy, (n_layers, H) each."""
     cos, sin, _ = model.rotation_and_mask(tokens.shape[1])
     seen, x, found = causal_visible(*2 * tokens.shape[1:]), model.tok_embeddings(tokens), []
     for block in model.layers:

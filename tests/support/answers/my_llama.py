@@ -2,7 +2,9 @@
 
 import torch
 from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from checks import Parts
 from helpers import checkpoint
 from tests.support.answers.register import RIGHT, right, wrong
 
@@ -96,13 +98,19 @@ def my_llama__token_by_token_with_cache(weights, config, tokens):
 
 
 plain, heads, cached = RIGHT["my_llama"].values()
-RIGHT["my_llama"] |= {
-    "modules": lambda w, c, t: checkpoint.model_from_weights(
-        checkpoint.config_from_hugging_face({"model_type": "llama", **c}),
-        {name: w[hf] for name, hf in checkpoint.name_map(c["num_hidden_layers"]).items() if hf in w},
-    )(t),
-    "vmap": lambda w, c, t: torch.vmap(lambda row: plain(w, c, row[None])[0])(t),
-}
+RIGHT["my_llama"]["vmap"] = lambda w, c, t: torch.vmap(lambda row: plain(w, c, row[None])[0])(t)
+
+
+def _modules(w, c, t):
+    config = checkpoint.config_from_hugging_face({"model_type": "llama", **c})
+    named = {name: w[hf] for name, hf in checkpoint.name_map(c["num_hidden_layers"]).items() if hf in w}
+    return checkpoint.model_from_weights(config, named)(t)
+
+
+def _library(w, c, t):
+    theirs = LlamaForCausalLM(LlamaConfig(**c))
+    theirs.load_state_dict(w, strict=False)
+    return theirs(t).logits
 
 
 def _joined_number_by_number(w, c, t):
@@ -117,6 +125,9 @@ for words, slip, program in (
     ("0, departs", "windows_of_four", lambda w, c, t: torch.cat([heads(w, c, part) for part in t.split(4, 1)], 1)),
     ("attention, departs", "joined_number_by_number", _joined_number_by_number),
     ("the result departs", "of_the_token_before", lambda w, c, t: cached(w, c, t).roll(1, dims=1)),
+    ("a whole Llama.", "modules", _modules),
+    ("a whole LlamaForCausalLM.", "library", _library),
+    ("it calls parts.llama", "the_course", lambda w, c, t: Parts().llama(w, c, t)),
     ("changed in place", "used_up", lambda w, c, t: plain({name: w.pop(name) for name in list(w)}, c, t)),
 ):
     wrong(words, f"my_llama__{slip}")(program)
