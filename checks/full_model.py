@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, each, gain, not_contiguous
+from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, each, gain, not_contiguous
 from checks.judge import check_of, names_slips
 from helpers.config import PRESETS
 from helpers.model import GroupedQueryAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, apply_rope, rope_angles
@@ -289,80 +289,14 @@ PARAMETER_COUNT = Exercise(
 check_parameter_count = check_of(PARAMETER_COUNT)
 
 
-def tie_weights(embedding, head):
-    """Make head (nn.Linear) use embedding's Parameter, filled with head's numbers; nothing has to be returned."""
-    with torch.no_grad():
-        embedding.weight.copy_(head.weight)
-    head.weight = embedding.weight
-
-
-def _one_matrix(function):
-    """Builds the two modules from two matrices, lets the function tie them, and examines the result."""
-
-    def probe(embedding, head):
-        table, linear = nn.Embedding(*embedding.shape), nn.Linear(*reversed(head.shape), bias=False)
-        table.weight, linear.weight = nn.Parameter(embedding.clone()), nn.Parameter(head.clone())
-        given = table.weight
-        try:
-            returned = function(table, linear)
-        except RuntimeError as error:
-            if "leaf Variable" not in str(error):
-                raise
-            message = "it raises RuntimeError: autograd lets nobody overwrite a Parameter while it records."
-            raise Wrong(message, "Write into the Parameter inside `with torch.no_grad():`.") from None
-        first, second = table.weight, linear.weight
-        if first is second:
-            return _tied(first, given, embedding, head)
-        if first.data_ptr() == second.data_ptr():
-            hint = "Assign the Parameter itself: head.weight = ..., without .data and without a new nn.Parameter."
-            raise Wrong("two Parameters look at one memory: an optimizer would update it twice.", hint)
-        if torch.equal(first, second):
-            message = "the two matrices have equal numbers, but one is a copy: after one training step they differ."
-            raise Wrong(message, "One matrix, not a copy: should head.weight and embedding.weight be the same object?")
-        if isinstance(returned, nn.Module | torch.Tensor | tuple):
-            hint = "Does your function change the modules it was given, or does it make new ones?"
-            raise Wrong("the head that was handed over still has its own matrix.", hint)
-        raise Wrong("head.weight is still another matrix.", "Which attribute of head holds its matrix?")
-
-    return probe
-
-
-def _tied(matrix, given, embedding, head):
-    # The one matrix of both modules, if it is the Parameter that was given and holds the head's numbers.
-    if not isinstance(matrix, nn.Parameter) or not matrix.requires_grad:
-        hint = "Use the Parameter itself, as it was: its requires_grad stays True."
-        raise Wrong("the one matrix can no longer be trained.", hint)
-    if matrix is not given:
-        message = "both use one matrix, but not the embedding's: an optimizer made before still holds the old one."
-        raise Wrong(message, "Write the numbers into the Parameter that is there, then head.weight = embedding.weight.")
-    if torch.equal(matrix, embedding):
-        hint = "Whose numbers shall stay? Copy them before the other matrix takes their place."
-        raise Wrong("both use one matrix, but its numbers are the embedding's, not the head's.", hint)
-    if not torch.equal(matrix, head):
-        raise Wrong("both use one matrix, but its numbers are not the head's.", "Copy them, without any arithmetic.")
-    return matrix.detach()
-
-
-TIE_WEIGHTS = Exercise(
-    tie_weights,
-    [
-        Case("V 3, D 2", (torch.arange(6.0).view(3, 2), 10 + torch.arange(6.0).view(3, 2))),
-        Case("V 7, D 4", (draw(7, 4), draw(7, 4, seed=1))),
-        Case("V equal to D", (draw(5, 5, seed=2), draw(5, 5, seed=3))),
-    ],
-    [],
-    adapt=_one_matrix,
-)
-check_tie_weights = check_of(TIE_WEIGHTS)
-
-# ---------------------------------------------------------------------------------------- seven slips
+# ------------------------------------------------------------------------------------- fourteen slips
 
 
 def pair_with_slip(slip, weights):
     """A small LLaMA with random weights, and the same model with one slip.
 
     Args:
-        slip: one of SLIPS, or None: then both are right.
+        slip: one of SLIPS or CALL_SLIPS, or None: then both are right.
         weights: "new", as a fresh model has them (std 0.02, gains 1), or "large" (std 0.3, gains 0.5 to 1.5).
 
     Returns:
@@ -388,7 +322,7 @@ def small_llama(weights, norm_eps=1e-5, rope_theta=10_000.0):
 def _with_slip(model, slip):
     # A copy of the model in which every module of one class has one method replaced; deepcopy copies it again.
     model = copy.deepcopy(model)
-    owner, name, method = METHODS.get(slip, (nn.Identity, "", None))
+    owner, name, method = (METHODS | CALLS).get(slip, (nn.Identity, "", None))
     for module in model.modules():
         if isinstance(module, owner):
             setattr(module, name, MethodType(method, module))
@@ -431,6 +365,13 @@ def _one_ahead(model, n_query, n_cached=0, n_pad=None, device=None):
     return cos, sin, keys <= torch.arange(n_cached, n_cached + n_query, device=device)[:, None] + 1
 
 
+def _bfloat16_positions(model, n_query, n_cached=0, n_pad=None, device=None):
+    *_, visible = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
+    positions = torch.arange(n_cached, n_cached + n_query, device=device).bfloat16().float()
+    angles = rope_angles(positions, model.inv_freq)
+    return angles.cos(), angles.sin(), visible
+
+
 METHODS = {  # the slips, and the method that each replaces
     "gain ignored": (RMSNorm, "forward", _no_gain),
     "wrong eps": (RMSNorm, "forward", _eps_times_ten),
@@ -439,8 +380,129 @@ METHODS = {  # the slips, and the method that each replaces
     "neighbours paired": (GroupedQueryAttention, "project", _neighbours_paired),
     "gate and up swapped": (SwiGLU, "forward", _swapped),
     "mask shows the next token": (Llama, "rotation_and_mask", _one_ahead),
+    "positions in bfloat16": (Llama, "rotation_and_mask", _bfloat16_positions),
 }
 SLIPS = tuple(METHODS)
+
+
+def _restarts(model, n_query, n_cached=0, n_pad=None, device=None):
+    cos, sin, visible = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
+    return (cos, sin, visible) if n_pad is not None else (*Llama.rotation_and_mask(model, n_query)[:2], visible)
+
+
+def _chunk_sees(rows):
+    """Who may see whom in a chunk after a cache is rows(keys, queries counted from the chunk's start, n_cached)."""
+
+    def rotation_and_mask(model, n_query, n_cached=0, n_pad=None, device=None):
+        cos, sin, visible = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
+        if n_cached and n_query > 1:
+            visible = rows(torch.arange(n_cached + n_query), torch.arange(n_query)[:, None], n_cached)
+        return cos, sin, visible
+
+    return rotation_and_mask
+
+
+def _padding_visible(model, n_query, n_cached=0, n_pad=None, device=None):
+    cos, sin, _ = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
+    return cos, sin, Llama.rotation_and_mask(model, n_query, n_cached, None, device)[2]
+
+
+def _padding_counted(model, n_query, n_cached=0, n_pad=None, device=None):
+    *_, visible = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
+    return *Llama.rotation_and_mask(model, n_query, n_cached, None, device)[:2], visible
+
+
+def _norm_over(*dims):
+    return lambda norm, x: x * (x.pow(2).mean(dims, keepdim=True) + norm.eps).rsqrt() * norm.weight
+
+
+CALLS = {  # slips in how a model is called again, or with several rows, and one that is none: only distances count
+    "positions restart": (Llama, "rotation_and_mask", _restarts),
+    "mask without its offset": (Llama, "rotation_and_mask", _chunk_sees(lambda keys, queries, _: keys <= queries)),
+    "a chunk sees all of itself": (
+        Llama, "rotation_and_mask", _chunk_sees(lambda keys, queries, _: (keys >= 0).expand(len(queries), -1)),
+    ),
+    "padding is seen": (Llama, "rotation_and_mask", _padding_visible),
+    "norm over the rows": (RMSNorm, "forward", _norm_over(0, 2)),
+    "norm over the tokens": (RMSNorm, "forward", _norm_over(1, 2)),
+    "padding counts as positions": (Llama, "rotation_and_mask", _padding_counted),
+}  # fmt: skip
+CALL_SLIPS = tuple(CALLS)[:6]
+
+# ------------------------------------------------------------------------------ tests without a referee
+
+
+def properties(model):
+    """Whether a model keeps three properties: (future, pieces, rows), three bools; see notebook 05, exercise 3."""
+    tokens = torch.arange(24).mul(7).remainder(64).view(2, 12)
+    at_once, other_end = model(tokens), tokens.clone()
+    other_end[:, -1] += 1
+    future = _alike(model(other_end)[:, :-1], at_once[:, :-1])
+    pieces = []
+    for sizes in ([1] * 12, [5, 4, 3]):
+        cache = model.new_cache(2)
+        pieces.append(torch.cat([model(piece, cache) for piece in tokens.split(sizes, dim=1)], dim=1))
+    padded = torch.cat([torch.zeros_like(tokens[:1, :3]), tokens[:1, 3:]], dim=1)
+    together = model(torch.cat([padded, tokens[1:]]), n_pad=torch.tensor([3, 0]))
+    rows = _alike(together[:1, 3:], model(tokens[:1, 3:])) and _alike(together[1:], model(tokens[1:]))
+    return future, all(_alike(piece, at_once) for piece in pieces), rows
+
+
+def _alike(one, other):
+    return bool((one - other).abs().max() <= 1e-4 * other.abs().max())
+
+
+FINDS = {  # each slip: the property that is to find it, and how
+    "mask shows the next token": (0, "Change the last token. May a logit before it move?"),
+    "norm over the tokens": (0, "Do you compare all logits before the changed token, not only the first?"),
+    "positions restart": (1, "Read the text in pieces, with one cache. Are the logits of all pieces compared?"),
+    "mask without its offset": (1, "One token at a time is not enough: read pieces of several tokens, too."),
+    "a chunk sees all of itself": (1, "One token at a time is not enough: read pieces of several tokens, too."),
+    "padding is seen": (2, "Put a shorter row, padded on its left, beside a longer one, and pass n_pad."),
+    "norm over the rows": (2, "Does the row stand once alone and once beside another row?"),
+}
+RIGHT = {  # right models: what to ask who fails them
+    "new weights": "Do you compare with room for rounding, say 1e-4 of the largest logit?",
+    "large weights": "Do you compare with room for rounding, say 1e-4 of the largest logit?",
+    "padding counts as positions": "Only distances between positions count in RoPE, so this model is right as well.",
+}
+NAMES = ("future", "pieces", "rows")
+
+
+def _models_to_test():
+    """(name, model) of three right models, and of one for each slip in FINDS."""
+    right = {weights: pair_with_slip(None, weights.split()[0])[0] for weights in ("new weights", "large weights")}
+    yield from right.items()
+    for slip in ("padding counts as positions", *FINDS):
+        yield slip, _with_slip(right["large weights"], slip)
+
+
+def _finds_slips(function):
+    """The function as a test that is tested: on models that are right, and on some that are not."""
+
+    def probe(_):
+        for name, model in _models_to_test():
+            answer = function(model)
+            if answer is ...:
+                raise NotImplementedError
+            if not isinstance(answer, tuple | list) or len(answer) != 3:
+                hint = TYPE_HINTS["NoneType"] if answer is None else "Return (future, pieces, rows)."
+                raise Wrong("three values are expected.", hint)
+            if not all(isinstance(one, bool) or getattr(one, "dtype", None) == torch.bool for one in answer):
+                raise Wrong("True or False is expected for each property.", "Compare: is the largest gap small?")
+            if name in RIGHT and not all(answer):
+                which = NAMES[[bool(one) for one in answer].index(False)]
+                raise Wrong(f"a right model ({name}) fails your property {which}: a false alarm.", RIGHT[name])
+            if name in FINDS and answer[FINDS[name][0]]:
+                place, hint = FINDS[name]
+                raise Wrong(f"a model with the slip “{name}” passes your property {NAMES[place]}.", hint)
+        return len(FINDS)
+
+    return probe
+
+
+PROPERTIES = Exercise(properties, [Case("ten models", (None,))], [], adapt=_finds_slips)
+check_properties = check_of(PROPERTIES)
 
 # ------------------------------------------------------------------------------------- find the slip
 
@@ -459,6 +521,7 @@ TRY = {  # by letter and wrong answer: the experiment that speaks against it
     | {
         "mask shows the next token": LEAK,
         "wrong scale": "set inv_freq to 0 in copies of both models: nothing turns. A wrong scale would still show.",
+        "positions in bfloat16": "it differs within 40 tokens. Which whole numbers does bfloat16 hold exactly?",
         "neighbours paired": "set inv_freq to 1, any base to the power 0, in both copies. A wrong pairing still shows.",
     },
 }

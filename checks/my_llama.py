@@ -55,7 +55,9 @@ class _Watch(TorchDispatchMode):
         if not function.is_view and "empty" not in function.name() and len(self.tensors) < MOST:
             inside = args[0]._base if function._schema.is_mutable and args else None  # y[0] = ... changes a part of y
             for value in (*result, inside) if isinstance(result, tuple | list) else (result, inside):
-                if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
+                if not isinstance(value, torch.Tensor) or value.is_meta:
+                    continue
+                if value.is_floating_point() or value.is_complex():
                     value = torch.view_as_real(value.resolve_conj()).flatten(-2) if value.is_complex() else value
                     self.tensors.append(value.detach().to(torch.float64, copy=True))
         return result
@@ -64,6 +66,9 @@ class _Watch(TorchDispatchMode):
         """(How many stages are right, what is wrong in words, hint); what is next if the answer is a right stage."""
         stages = _stages_of(my_llama, case)
         answers = tuple(answer) if isinstance(answer, tuple | list) else (answer,)
+        weights, _, tokens = case.inputs
+        if len(answers) == 1 and _same_numbers(answer, weights["model.embed_tokens.weight"][tokens]):
+            return 0, f"The embedding is right. Stage 1 of 6, {STAGES[1][0]}, needs its norm, too.", ""
         handed_over = next((stage for stage in range(1, 6) if _alike(answers, stages[stage])), 0)
         made = [] if handed_over else self._stages_made(stages)
         if not handed_over and len(answers) < 3:  # a part of a stage, such as q alone
@@ -94,9 +99,14 @@ class _Watch(TorchDispatchMode):
         if answer is None and problem.message.startswith(("it raises", "no answer")):
             said = f"It stops before stage {reached + 1} of 6, {STAGES[reached + 1][0]}, is done."
             return reached, _sentences(problem.message, _in_words(reached), said), problem.hint
+        handed_over = isinstance(answer, torch.Tensor) and answer.shape == stages[1][0].shape
+        hint = _known(answers, case) if handed_over else ""
+        reached = (
+            min(reached, int(hint[6]) - 1) if hint else reached
+        )  # "Stage 3: ...": its numbers may be made, and left
         said = _sentences(_departs(reached), _gap(stages[reached + 1], self.tensors) if reached < 5 else "")
-        if isinstance(answer, torch.Tensor) and answer.shape == stages[1][0].shape:  # a stage is handed over
-            return reached, said, _known(answers, case)
+        if handed_over:
+            return reached, said, hint
         return reached, f"{problem.message} {said}", "" if are_tensors else problem.hint
 
 
@@ -278,6 +288,10 @@ def _rope(change):
     return _slip(turns=lambda self, positions, config: change(*Parts.turns(self, positions, config)))
 
 
+def _angles(parts, positions, config):
+    return parts.rope_angles(positions, config["head_dim"], config["rope_parameters"]["rope_theta"])
+
+
 def _base(theta, power=1.0):
     def turns(self, positions, config):
         base = (theta or config["rope_parameters"]["rope_theta"]) ** power
@@ -391,6 +405,8 @@ MY_LLAMA = Exercise(
          _turn(lambda turn, q, k, v: (turn(q), turn(k.flip(2)).flip(2), v))),
         ("Stage 2: q and k turn the other way. Is the minus sign right, and are cos and sin in their places?",
          _rope(lambda cos, sin: (sin, cos))),
+        ("Stage 2: apply_rope_halves wants cos and sin of the angles. Yours gets the angles themselves.",
+         _slip(turns=lambda self, positions, config: 2 * (_angles(self, positions, config),))),
         *[("Stage 2: RoPE's base is config['rope_parameters']['rope_theta'].", _base(base)) for base in (1e4, 5e5)],
         ("Stage 2: are the speeds theta ** (-2 i / head_dim)? The 2 is missing.", _base(None, 0.5)),
         ("Stage 2: the rows of q_proj come head after head: view(B, T, H, h), then .transpose(1, 2).",
@@ -479,3 +495,57 @@ MY_LLAMA = Exercise(
     stages=_Watch,
 )  # fmt: skip
 check_my_llama = check_of(MY_LLAMA)
+
+# --------------------------------------------------------------------------------- with a cache, in pieces
+
+
+def cache_fault(llama, weights, config, tokens, sizes=(5, 4, 1, 1)):
+    """What is wrong when `llama(weights, config, tokens, first, remember)` reads a text in pieces; "" if nothing is."""
+    want, right = _in_pieces(Parts().llama, weights, config, tokens, sizes)
+    try:
+        got, calls = _in_pieces(llama, weights, config, tokens, sizes)
+    except Exception as error:
+        said = f"it raises {type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        return f"{said} Is k turned before remember gets it, and visible causal_visible(T, k.shape[2])?"
+    if not calls:
+        return "remember is never called. Once k is turned: k, v = remember(layer, k, v)."
+    if [layer for layer, _, _ in calls] != [layer for layer, _, _ in right]:
+        return "remember is called once in each block, with the block's number 0, 1, 2 and so on."
+    for (_, k, v), (_, right_k, right_v) in zip(calls, right, strict=True):
+        if not _close(v, right_v):
+            break  # later ones depend on what was read before
+        if not _close(k, right_k):
+            late = k.shape[2] < sizes[0]
+            return POSITIONS if late else "remember wants the turned k of the new tokens."
+    if _close(got, want):
+        return ""
+    dropped, _ = _in_pieces(lambda *inputs: Parts().llama(*inputs[:4]), weights, config, tokens, sizes)
+    if _close(got, dropped):
+        return "what remember returns is not used: k, v = remember(layer, k, v)."
+    return (
+        "the logits depart. Is visible causal_visible(T, k.shape[2]): a row for each new token, a column for each key?"
+    )
+
+
+POSITIONS = "the positions of a later piece begin at first: torch.arange(first, first + T)."
+
+
+@torch.no_grad()
+def _in_pieces(llama, weights, config, tokens, sizes):
+    """(Logits of all pieces side by side, [(layer, k, v)] that remember was called with)."""
+    kept, calls, read, logits = {}, [], 0, []
+
+    def remember(layer, k, v):
+        calls.append((layer, k, v))
+        old = kept.get(layer, (k[:, :, :0], v[:, :, :0]))
+        kept[layer] = tuple(torch.cat(pair, dim=2) for pair in zip(old, (k, v), strict=True))
+        return kept[layer]
+
+    for size in sizes:
+        logits.append(llama(weights, config, tokens[:, read : read + size], read, remember))
+        read += size
+    return torch.cat(logits, dim=1), calls
+
+
+def _close(got, want):
+    return got.shape == want.shape and bool((got - want).abs().max() <= 1e-4 * want.abs().max())

@@ -190,6 +190,8 @@ def my_parts(folder: str | Path = ".") -> Parts:
                     own[name] = function
                     break
                 why = f"its exercise in {file} does not pass. {result.message.splitlines()[0]}"
+                if "NameError" in why:
+                    why += " Functions of other cells are not read: move what is missing into the exercise's cell."
                 if result.status == "todo":
                     why = _fault(notebooks[file], one, file) or f"its exercise in {file} {NOT_DONE}"
             if why:

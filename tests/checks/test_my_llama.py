@@ -9,11 +9,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from checks import Parts, check_my_llama
 from checks.base import Wrong
-from checks.my_llama import MY_LLAMA
+from checks.my_llama import MY_LLAMA, cache_fault
 
 # these depart elsewhere
 UNSEEN = "v is turned, too", "turned twice", "only the last block", "the first block is missing", "run backwards"
 LLAMA_31 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+WIRED = Parts.llama  # the check refuses Parts.llama itself
 LLAMA_31["original_max_position_embeddings"] = 16
 
 
@@ -21,7 +22,7 @@ def made_by(weights, config, tokens):
     """What each stage of the right model makes."""
     stages, parts = {}, Parts()
     parts.note = lambda stage, *values: stages.setdefault(stage, values if len(values) > 1 else values[0])
-    parts.llama(weights, config, tokens)
+    WIRED(parts, weights, config, tokens)
     return stages
 
 
@@ -55,10 +56,45 @@ def test_a_stage_that_is_handed_over_is_right_and_the_next_is_named(stage):
 
 def test_a_stage_that_is_handed_over_wrong_departs():
     result = check_my_llama(lambda weights, config, tokens: weights["model.embed_tokens.weight"][tokens])
-    assert "Stage 1 of 6, embedding and first norm, departs from the right numbers. The closest" in result.message
-    assert result.hint == "Stage 1: q, k and v read the normed stream. Yours read x itself."
+    assert "The embedding is right. Stage 1 of 6, embedding and first norm, needs its norm" in result.message
     result = check_my_llama(lambda *inputs: (*made_by(*inputs)[2][:2], torch.zeros_like(made_by(*inputs)[2][2])))
     assert "Stage 2 of 6, q, k, v of block 0, departs from the right numbers. Not right: v." in result.message
+    one_block = {"num_hidden_layers": 1}
+    result = check_my_llama(lambda w, c, t: made_by(w, c | one_block, t)[3] - w["model.embed_tokens.weight"][t])
+    assert "Stages 1 and 2 of 6 are right. Stage 3 of 6, block 0's attention, departs" in result.message
+    assert result.hint == "Stage 3: x plus what attention returns. Yours forgets x."
+
+
+class Unturned(Parts):
+    def project(self, normed, block, config, cos, sin):
+        q, k, v = (self.heads(normed @ block[f"self_attn.{name}_proj"].T, config) for name in "qkv")
+        return self.apply_rope_halves(q, cos, sin), k, v
+
+
+class OneMask(Parts):
+    def attend(self, q, k, v):
+        visible = self.causal_visible(k.shape[2], k.shape[2])[: q.shape[2]]
+        k, v = (self.repeat_kv(y, q.shape[1] // y.shape[1]) for y in (k, v))
+        return torch.cat([self.attention_head(q[:, i], k[:, i], v[:, i], visible) for i in range(q.shape[1])], dim=-1)
+
+
+@pytest.mark.parametrize(
+    ("llama", "words"),
+    [
+        (Parts().llama, ""),
+        (lambda w, c, t, first, remember: Parts().llama(w, c, t, first), "never called"),
+        (lambda w, c, t, first, remember: Parts().llama(w, c, t, 0, remember), "begin at first"),
+        (lambda w, c, t, *more: Unturned().llama(w, c, t, *more), "wants the turned k"),
+        (lambda w, c, t, first, re: Parts().llama(w, c, t, first, lambda n, k, v: re(0, k, v)), "the block's number"),
+        (lambda w, c, t, first, re: Parts().llama(w, c, t, first, lambda *a: (re(*a), a[1:])[1]), "is not used"),
+        (OneMask().llama, "a column for each key"),
+        (lambda *inputs: torch.zeros(2, 3) + torch.zeros(3, 2), "it raises RuntimeError"),
+    ],
+)
+def test_each_slip_with_the_cache_is_named(llama, words):
+    weights, config, tokens = MY_LLAMA.cases[1].fresh_inputs()
+    assert words in (fault := cache_fault(llama, weights, config, tokens))
+    assert bool(fault) == bool(words)
 
 
 def test_a_part_of_a_stage_is_right_too():

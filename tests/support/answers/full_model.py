@@ -1,6 +1,5 @@
 """Right and wrong answers to the exercises of notebook 05, the full model."""
 
-import copy
 import math
 
 import torch
@@ -8,7 +7,7 @@ from torch.nn import functional as F
 
 from checks.full_model import LETTERS, TRY
 from helpers import model
-from tests.support.answers.register import right, wrong
+from tests.support.answers.register import RIGHT, right, wrong
 
 
 def _rms(x, weight, eps):
@@ -58,53 +57,50 @@ wrong("Multiply the numbers instead", "parameter_count__builds_one")(
 )
 
 
-@right
-def tie_weights__copied_then_assigned(embedding, head):
-    with torch.no_grad():
-        embedding.weight.copy_(head.weight)
-    head.weight = embedding.weight
+def _close(one, other):
+    return bool(((one - other).abs() <= 1e-3 * other.abs().max()).all())
 
 
-@right
-def tie_weights__through_data(embedding, head):
-    embedding.weight.data = head.weight.data.clone()
-    head.weight = embedding.weight
-    return embedding, head
+def _read_in(model, tokens, size):
+    cache = model.new_cache(len(tokens))
+    return torch.cat([model(piece, cache=cache) for piece in tokens.split(size, dim=1)], dim=1)
 
 
-@wrong("inside `with torch.no_grad():`")
-def tie_weights__while_autograd_records(embedding, head):
-    embedding.weight.copy_(head.weight)
-    head.weight = embedding.weight
+def _properties(same=_close, changed=-1, kept=slice(0, -1), sizes=(1, 4, 7), n_pad=2, rows=2):
+    """Three properties of a model, each in a form that can be spoiled."""
+
+    def program(model):
+        tokens = torch.tensor([[5, 9, 2, 33, 7, 1, 60, 8, 8, 4], [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]])
+        whole, other = model(tokens), tokens.clone()
+        other[:, changed] = 50
+        row = tokens[:1, n_pad:]
+        beside = torch.cat([F.pad(row, (n_pad, 0)), tokens[1:]])[:rows]
+        padded = model(beside, n_pad=torch.tensor([n_pad, 0][:rows]))[:1, n_pad:]
+        pieces = all(same(_read_in(model, tokens, size), whole) for size in sizes)
+        return same(model(other)[:, kept], whole[:, kept]), pieces, same(padded, model(row))
+
+    return program
 
 
-@wrong("Write the numbers into the Parameter that is there")
-def tie_weights__a_new_parameter_for_both(embedding, head):
-    embedding.weight = head.weight = torch.nn.Parameter(head.weight.detach().clone())
-
-
-@wrong("without any arithmetic")
-def tie_weights__the_mean(embedding, head):
-    embedding.weight.data.add_(head.weight.data).mul_(0.5)
-    head.weight = embedding.weight
-
-
-@wrong("or does it make new ones")
-def tie_weights__new_head(embedding, head):
-    head = torch.nn.Linear(embedding.weight.shape[1], embedding.weight.shape[0], bias=False)
-    head.weight = embedding.weight
-    return head
-
-
-wrong("Whose numbers shall stay", "tie_weights__assigned_only")(
-    lambda table, head: setattr(head, "weight", table.weight)
-)
-wrong("not a copy", "tie_weights__copied")(lambda table, head: setattr(head, "weight", copy.deepcopy(table.weight)))
-wrong("without .data", "tie_weights__data")(lambda table, head: setattr(head.weight, "data", table.weight.data))
-wrong("Which attribute", "tie_weights__other_name")(lambda table, head: setattr(head, "embedding", table.weight))
-wrong("Parameter itself", "tie_weights__frozen")(
-    lambda table, head: setattr(head, "weight", table.weight.requires_grad_(False))
-)
+RIGHT["properties"] = {
+    "pieces": _properties(),
+    "change_in_the_middle": _properties(changed=slice(5, None), kept=slice(0, 5), sizes=(3,)),
+    "tensors": lambda model: [torch.tensor(one) for one in _properties()(model)],
+}
+for words, slip, program in (
+    ("with room for rounding", "to_the_last_bit", _properties(torch.equal)),
+    ("May a logit before it move", "loose", _properties(lambda one, other: (one - other).abs().max().item() < 100)),
+    ("May a logit before it move", "first_logit_only", _properties(kept=slice(0, 1))),
+    ("room for rounding", "all_logits", _properties(kept=slice(None))),
+    ("pieces of several tokens", "one_by_one_only", _properties(sizes=(1,))),
+    ("pass n_pad", "nothing_padded", _properties(n_pad=0)),
+    ("once beside another row", "no_other_row", _properties(rows=1)),
+    ("True or False is expected", "gaps", lambda model: (0.0, 0.0, 0.0)),
+    ("Return (future, pieces, rows).", "one_left_out", lambda model: (True, True)),
+    ("a false alarm", "always_false", lambda model: (False, False, False)),
+    ("May a logit before it move", "always_true", lambda model: (True, True, True)),
+):
+    wrong(words, f"properties__{slip}")(program)
 
 
 @right
