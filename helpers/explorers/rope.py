@@ -128,9 +128,7 @@ def explore_rope_layout() -> Explorer:
     alt = (
         "Sixteen numbered boxes, the coordinates of a head; arcs join the two of each pair, the chosen pair is framed. "
     )
-    return Explorer(
-        figure, draw, controls, alt + "Below: rows of q_proj; for the chosen two, their other rows."
-    )
+    return Explorer(figure, draw, controls, alt + "Below: rows of q_proj; for the chosen two, their other rows.")
 
 
 def _mixed_by(pair, head_dim, layout):
