@@ -332,9 +332,9 @@ ROPE_PERMUTATION = Exercise(
         *[("Does every row stay whole? The last dimension keeps its place.",
            lambda w, h, dim=dim: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(dim, 3).reshape(w.shape))
           for dim in (1, 2)],
-        ("Does torch.stack make a dimension more than weight has? torch.cat joins rows.",
+        ("Has the result a dimension more than weight? A last reshape to weight.shape, or torch.cat, joins the rows.",
          lambda w, h: w.reshape(-1, h, w.shape[-1])[:, _order(h)]),
-        (".split(n) makes pieces of n rows, not n pieces. How many rows has a head?",
+        ("How many rows has a head? Yours takes the number of heads for their width.",
          lambda w, h: torch.cat([torch.cat((part[::2], part[1::2])) for part in w.split(len(w) // h)])),
         ("Is the result transposed?", lambda w, h: _by_head(w, h, _order(h)).T),
         ("Do you only reshape? The rows are where they were: is a transpose missing?", lambda w, h: w),
@@ -432,6 +432,10 @@ LLAMA3_SCALING = Exercise(
         ("Do you use both limits given? Yours takes the high one as 4 times the low one.",
          lambda f, factor, low, high, length: _scaled()(f, factor, low, 4 * low, length)),
         ("Do you blend the speeds? You blend wavelengths.", _scaled(waves=True)),
+        ("Did a speed become negative? The blend is for the pairs between the limits alone.",
+         lambda f, factor, low, high, length: (lambda n, slow: (
+             (1 - _straight(n, low, high)) * slow / factor + _straight(n, low, high) * slow))(
+                 n := length * f / (2 * math.pi), torch.where(n < low, f / factor, f))),
         ("Is the blend kept between 0 and 1? Outside the limits it must not go on.", _scaled(clamp=False)),
         *[("Is the blend cut off at both ends? Yours goes on at one.",
            lambda f, factor, low, high, length, end=end: torch.lerp(

@@ -104,16 +104,16 @@ def explore_rope_layout() -> Explorer:
     marks = [ax.add_patch(Rectangle((0, -2.5), 0.9, 2.95, fill=False, ec=INK, lw=2.5)) for _ in range(2)]
 
     def draw(layout, pair):
-        other, rows = layouts[layout == layouts[0]], {}
+        other = layouts[layout == layouts[0]]
         for index, (first, second) in enumerate(pairs[layout]):
             wide, chosen = (second - first) / 2, index == pair
             across, up = arc(0, math.pi, 1)
             arcs[index].set_data((first + second) / 2 + wide * across, 0.45 + (0.6 + 0.3 * wide) * up)
             arcs[index].set(color=INK if chosen else HIDDEN, lw=2.5 if chosen else 1.2, zorder=3 if chosen else 2)
-            for here, there in zip((first, second), pairs[other][index], strict=True):
-                rows[here] = head * head_dim + there
-                others[here].set_text(rows[here])
         first, second = pairs[layout][pair]
+        rows = {here: head * head_dim + there for here, there in zip((first, second), pairs[other][pair], strict=True)}
+        for here, text in enumerate(others):
+            text.set_text(rows.get(here, ""))
         for mark, i in zip(marks, (first, second), strict=True):
             mark.set_x(i - 0.45)
         ax.set_title(f"Layout {layout}: pair {pair} is coordinates {first} and {second}")
@@ -128,7 +128,7 @@ def explore_rope_layout() -> Explorer:
     alt = (
         "Sixteen numbered boxes, the coordinates of a head; arcs join the two of each pair, the chosen pair is framed. "
     )
-    return Explorer(figure, draw, controls, alt + "Below each: its row of q_proj in this layout and in the other.")
+    return Explorer(figure, draw, controls, alt + "Below: rows of q_proj; for the chosen two, their other rows.")
 
 
 def _mixed_by(pair, head_dim, layout):
