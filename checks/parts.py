@@ -181,8 +181,8 @@ def my_parts(folder: str | Path = ".") -> Parts:
     nowhere = NOWHERE + (f" {' and '.join(broken)} cannot be read." if broken else "")
     for check in CHECKS:
         name, reasons = check.exercise.name, []
-        asked = ANSWERS.get(name, (f"my_{name}",))
-        for one, file in ((one, file) for one in asked for file in notebooks):
+        one = f"my_{name}"
+        for file in notebooks:
             function, why = _define(notebooks[file], one, file)
             if function:
                 result = check(function)
@@ -201,7 +201,6 @@ def my_parts(folder: str | Path = ".") -> Parts:
     return Parts(own, missing)
 
 
-ANSWERS = {"rms_norm": ("my_rms_norm", "mended_norm")}  # the others have one exercise each, and its name: my_swiglu
 NOT_DONE = "is not done yet."
 NOWHERE = (
     "no notebook in this folder has the exercise. Put your notebooks 01 to 04 beside this one (in Colab upload them: "

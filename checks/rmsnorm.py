@@ -5,7 +5,23 @@ import math
 import torch
 from torch.nn import functional as F
 
-from checks.base import AUTOGRAD, BATCH, FLOAT16, LEADING, MEMORY, Case, Exercise, draw, each, gain, not_contiguous
+from checks.base import (
+    AUTOGRAD,
+    BATCH,
+    FLOAT16,
+    LEADING,
+    MEMORY,
+    TYPE_HINTS,
+    Case,
+    Exercise,
+    Wrong,
+    draw,
+    each,
+    gain,
+    not_contiguous,
+)
+from checks.compare import ROUNDING
+from checks.explain import number
 from checks.judge import check_of
 
 
@@ -104,6 +120,154 @@ RMS_NORM = Exercise(
     dtype_hint="The result needs the dtype that x came in with. After x = x.float(), x.dtype is float32.",
 )  # fmt: skip
 check_rms_norm = check_of(RMS_NORM)
+
+
+def _in_practice(x, weight, eps):
+    return weight * (x.float() * torch.rsqrt(_mean_square(x) + eps)).to(x.dtype)
+
+
+def _mean_over_axis_1(x, weight, eps):
+    return (x.float() / (_mean_square(x, 1) + eps).sqrt()).to(x.dtype) * weight
+
+
+HIDDEN_SLIPS = {  # the norms that a probe has to tell from the right one
+    "eps outside the root": lambda x, w, eps: (x.float() / (_mean_square(x).sqrt() + eps)).to(x.dtype) * w,
+    "computed without float32": _without_upcast,
+    "mean over dim=1": _mean_over_axis_1,
+    "mean subtracted": lambda x, w, eps: rms_norm(x.double() - x.double().mean(-1, keepdim=True), w, eps).to(x.dtype),
+    "gain left out": lambda x, w, eps: rms_norm(x, torch.ones_like(w), eps),
+    "gain 1 + weight": lambda x, w, eps: rms_norm(x, 1 + w.double(), eps),
+}
+NO_UPCAST_NEEDED = "In float32 it is no slip. Give x and weight the dtype in which section 1.3 loses a token."
+BFLOAT16_HOLDS = "bfloat16 holds numbers as large as float32 does: no square overflows. Give both another dtype."
+DIM_1_IS_LAST = "With two axes dim=1 is the last one, and right. With how many is it not?"
+ALL_ALIKE = "Numbers that are all of one size have the same rms over any axis."
+MEAN_IS_0 = "The mean of each of your tokens is about 0, so that subtracting it changes nothing."
+GAIN_OF_ONES = "A gain of ones may as well be left out. Which other gain tells more?"
+ONE_IS_LOST = (
+    "It adds 1 to each entry of weight. Make x other than 0, and weight not so large that 1 is lost beside it."
+)
+ZERO_OVER_ZERO = "A token of zeros with eps 0 gives 0 / 0. Give eps a value."
+FLOAT32_ENDS = "Its squares do not fit into float32 either: make x smaller."
+NEAR_LIMITS = "Are numbers of x, or of the result, near the limits of their dtype? float16 holds 6e-8 to 65504."
+ONLY_ZEROS = "Make x and weight other than 0."
+AFTER_CASTING = "x or weight holds inf or nan. float16 ends at 65504: is a number larger?"
+
+
+def norm_probe():
+    """Return one input (x, weight, eps) that tells the right norm from each of six norms with a slip."""
+    tokens = torch.tensor([1e-3, 1.0, 300.0])[:, None] * torch.tensor([1.0, -2.0, 3.0, 4.0])
+    return torch.stack([tokens, tokens.flip(1)]).half(), gain(4).half(), 1e-5
+
+
+def _probed(function):
+    """The number of slips that a probe shows, if it shows all; else a Wrong that names those that stay hidden."""
+
+    def probe():
+        x, weight, eps = _as_probe(function())
+        want = rms_norm(x, weight, eps).double()
+        room = ROUNDING.get(x.dtype, 2e-5) * want.norm(dim=-1)
+
+        def passes(norm):  # the test that the inputs are for
+            try:
+                gap = (norm(x, weight, eps).double() - want).norm(dim=-1)
+            except IndexError:
+                return False  # an error is noticed too
+            return bool((gap <= room).all())  # false where it is nan
+
+        if not want.any():
+            raise Wrong("the right norm gives only zeros here, and so do most wrong ones.", ONLY_ZEROS)
+        if not want.isfinite().all() or not passes(_in_practice):
+            raise Wrong("on these inputs the right norm fails too.", _why_the_right_one_fails(x, eps))
+        hidden = [slip for slip, norm in HIDDEN_SLIPS.items() if passes(norm)]
+        if hidden:
+            shown = f"your probe shows {len(HIDDEN_SLIPS) - len(hidden)} of {len(HIDDEN_SLIPS)} slips"
+            raise Wrong(f"{shown}. Hidden: {', '.join(hidden)}.", f"{hidden[0]}: {_what_shows(hidden[0], x, eps)}")
+        return len(HIDDEN_SLIPS)
+
+    return probe
+
+
+def _as_probe(answer):
+    """The three parts of a probe, or a Wrong that says which of them is none."""
+    if answer is ...:
+        raise NotImplementedError
+    if not isinstance(answer, tuple | list) or len(answer) != 3:
+        found = f"{len(answer)} values" if isinstance(answer, tuple | list) else f"the type {type(answer).__name__}"
+        hint = TYPE_HINTS["NoneType"] if answer is None else "Return what the norm is called with: x, weight, eps"
+        raise Wrong(f"the result has {found}, expected three: x, weight, eps.", hint)
+    x, weight, eps = answer
+    for name, value in (("x", x), ("weight", weight)):
+        found = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
+        if found not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            hint = "Such as torch.tensor([1.0, 2.0]); torch.tensor([1, 2]) holds whole numbers."
+            raise Wrong(f"{name} is {found}, expected a tensor of float16, bfloat16, float32 or float64.", hint)
+    if weight.shape != x.shape[-1:] or not x.shape or not x.numel():
+        shapes = f"x has the shape {tuple(x.shape)} and weight {tuple(weight.shape)}"
+        raise Wrong(f"{shapes}, expected (..., D) and (D,).", "There is one gain for each coordinate of a token.")
+    if weight.dtype != x.dtype:
+        raise Wrong(f"x is {x.dtype} and weight {weight.dtype}, expected one dtype.", "Convert both.")
+    eps = eps.item() if isinstance(eps, torch.Tensor) and eps.numel() == 1 else eps
+    if not isinstance(eps, int | float) or not 0 <= eps < math.inf:
+        raise Wrong(f"eps is {repr(eps)[:40]}, expected a number from 0 up.", "A LLaMA has 1e-5, an older one 1e-6.")
+    if not (x.isfinite().all() and weight.isfinite().all()):
+        raise Wrong("with inf or nan in it, an input tells nothing.", AFTER_CASTING)
+    return x.detach(), weight.detach(), eps
+
+
+def _why_the_right_one_fails(x, eps):
+    if eps == 0 and (x == 0).all(-1).any():
+        return ZERO_OVER_ZERO
+    return NEAR_LIMITS if _mean_square(x).isfinite().all() else FLOAT32_ENDS
+
+
+def _what_shows(slip, x, eps):
+    """What is missing in a probe that hides a slip."""
+    square = _mean_square(x)
+    near = square.flatten()[(square.flatten() + 1e-30).log().sub(math.log(eps + 1e-30)).abs().argmin()].item()
+    largest = f"your largest number is {number(x.abs().max().item())}. How large may it be before its square overflows?"
+    return {
+        "eps outside the root": (
+            f"the token nearest to your eps, {number(eps)}, has the mean square {number(near)}. "
+            "At which size does eps decide the result?"
+        ),
+        "computed without float32": {torch.float16: largest, torch.bfloat16: BFLOAT16_HOLDS}.get(
+            x.dtype, NO_UPCAST_NEEDED
+        ),
+        "mean over dim=1": DIM_1_IS_LAST if x.ndim == 2 else ALL_ALIKE,
+        "mean subtracted": MEAN_IS_0,
+        "gain left out": GAIN_OF_ONES,
+        "gain 1 + weight": ONE_IS_LOST,
+    }[slip]
+
+
+def _probe(x=None, weight=None, eps=1e-5, dtype=torch.float16):
+    """A probe that differs from the specification's in what is given."""
+    right = norm_probe()
+    x = (right[0] if x is None else x).to(dtype)
+    weight = (gain(x.shape[-1]) if weight is None else weight).to(dtype)
+    return lambda: (x, weight, eps)
+
+
+NORM_PROBE = Exercise(
+    norm_probe,
+    [Case("your inputs", ())],
+    [
+        (f"computed without float32: {NO_UPCAST_NEEDED}", _probe(dtype=torch.float32)),
+        (f"computed without float32: {BFLOAT16_HOLDS}", _probe(dtype=torch.bfloat16)),
+        (f"mean over dim=1: {DIM_1_IS_LAST}", _probe(norm_probe()[0][0])),
+        (f"mean over dim=1: {ALL_ALIKE}", _probe(torch.full((2, 3, 4), 300.0), eps=9e4)),
+        (f"mean subtracted: {MEAN_IS_0}", _probe(torch.tensor([[[1e-3, -1e-3, 0.0], [300.0, -300.0, 0.0]]]))),
+        (f"gain left out: {GAIN_OF_ONES}", _probe(weight=torch.ones(4))),
+        (f"gain 1 + weight: {ONE_IS_LOST}", _probe(weight=4096 * gain(4))),
+        (ZERO_OVER_ZERO, _probe(torch.zeros(2, 3, 4), eps=0.0)),
+        (FLOAT32_ENDS, _probe(torch.full((2, 3, 4), 1e30), dtype=torch.float32)),
+        (ONLY_ZEROS, _probe(weight=torch.zeros(4))),
+        (AFTER_CASTING, _probe(1e3 * norm_probe()[0].float())),
+    ],
+    adapt=_probed,
+)
+check_norm_probe = check_of(NORM_PROBE)
 
 
 def rms_norm_backward(grad_y, x, weight, eps):

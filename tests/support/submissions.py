@@ -12,7 +12,7 @@ COURSE = ROOT / "notebooks"
 NORM = "01_rmsnorm"
 EXERCISES = {  # what the exercises of notebook 01 ask for, in their order: the name of each one's check
     "my_rms_norm": "rms_norm",
-    "mended_norm": "rms_norm",
+    "my_norm_probe": "norm_probe",
     "my_layer_norm_angle": "layer_norm_angle",
     "my_rms_norm_backward": "rms_norm_backward",
 }

@@ -51,9 +51,9 @@ POISON = [sys.modules.__setitem__("checks", fake), setattr(checks, "check_rms_no
 POISON += [setattr(checks.CheckResult, "status", "passed"), setattr(checks, "_judge", lambda *a: None)]
 
 
-def mended_norm(x, weight, eps, poison=POISON):
+def my_norm_probe(poison=POISON):
     print('["passed"]')
-    return checks.CheckResult("mended_norm", "passed", "")
+    return checks.CheckResult("my_norm_probe", "passed", "")
 """
 SPAWN = """
 import subprocess, sys
@@ -70,7 +70,7 @@ STUDENTS = {  # where the notebook lies, what is written into its exercises, the
         f"wrong__{NORM}.ipynb",
         {
             "my_rms_norm": WRONG_NORM,
-            "mended_norm": "def mended_norm(x, weight, eps):\n    while True:\n        pass",
+            "my_norm_probe": "def my_norm_probe():\n    while True:\n        pass",
             "my_layer_norm_angle": "def my_layer_norm_angle(x):\n    return torch.atan2(x.mean(-1)\n",
             "my_rms_norm_backward": None,
         },
@@ -80,7 +80,7 @@ STUDENTS = {  # where the notebook lies, what is written into its exercises, the
     "noise, poison, exit, dies": (
         "", {
             "my_rms_norm": NOISE + NORM_RIGHT["my_rms_norm"].replace("eps):", "eps, noise=NOISE):"),
-            "mended_norm": POISON,
+            "my_norm_probe": POISON,
             "my_layer_norm_angle": "import sys\n\n\ndef my_layer_norm_angle(x, way_out=sys.exit(0)):\n    return x",
             "my_rms_norm_backward": "import os\n\n\ndef my_rms_norm_backward(*a):\n    os._exit(0)",
         },
@@ -89,7 +89,7 @@ STUDENTS = {  # where the notebook lies, what is written into its exercises, the
     "never yields, quits, spawns, input": (
         "", {
             "my_rms_norm": "def my_rms_norm(x, weight, eps):\n    return x + sum(range(10**14))",
-            "mended_norm": "def mended_norm(x, weight, eps):\n    raise SystemExit",
+            "my_norm_probe": "def my_norm_probe():\n    raise SystemExit",
             "my_layer_norm_angle": SPAWN + NORM_RIGHT["my_layer_norm_angle"].replace("(x):", "(x, child=child):"),
             "my_rms_norm_backward": "def my_rms_norm_backward(*a):\n    return input('eps? ')",
         },
@@ -245,11 +245,11 @@ def test_a_second_run_grades_what_changed_and_keeps_what_the_teacher_wrote(tmp_p
     folder, results = handed_in(tmp_path, NORM_RIGHT), tmp_path / "handed in_graded"
     first = run_main(folder)
     (results / "grades.csv").write_text("my points\n")
-    handed_in(tmp_path, NORM_RIGHT | {"mended_norm": WRONG_NORM.replace("my_rms_norm", "mended_norm")})
+    handed_in(tmp_path, NORM_RIGHT | {"my_norm_probe": "def my_norm_probe():\n    return 1"})
     del judge[:]
     second = run_main(folder)
     assert "3 of 4 answers unchanged since the last run, 1 graded." in (said := capsys.readouterr().out)
-    assert judge == ["mended_norm"]
+    assert judge == ["my_norm_probe"]
     assert [second[0], *second[2:]] == [first[0], *first[2:]]
     assert "grades.csv was changed since the last run: it is kept as grades_kept_" in said
     assert [path.read_text() for path in results.glob("grades_kept_*.csv")] == ["my points\n"]
@@ -259,7 +259,7 @@ def test_a_second_run_grades_what_changed_and_keeps_what_the_teacher_wrote(tmp_p
 
 @pytest.mark.parametrize("status", ["timed out", "crashed", "does not run", "not graded"])
 def test_a_stopped_run_goes_on_and_remembers_only_what_a_check_said(tmp_path, judge, monkeypatch, status):
-    folder, said = handed_in(tmp_path, NORM_RIGHT), {"my_rms_norm": "passed", "mended_norm": status}
+    folder, said = handed_in(tmp_path, NORM_RIGHT), {"my_rms_norm": "passed", "my_norm_probe": status}
 
     def run(exercise, *_):
         if exercise.function not in said:
@@ -302,7 +302,7 @@ def test_a_kill_loses_the_exercise_in_work_and_no_other(tmp_path, judge):
 
 
 def test_only_what_somebody_handed_in_counts_and_a_gradebook_has_a_line_for_each_student(tmp_path, judge, capsys):
-    folder = handed_in(tmp_path, {name: NORM_RIGHT[name] for name in ("my_rms_norm", "mended_norm")})
+    folder = handed_in(tmp_path, {name: NORM_RIGHT[name] for name in ("my_rms_norm", "my_norm_probe")})
     write(folder / "ben" / "essay.ipynb", "{}")
     (folder / "carl").mkdir()
     run_main(folder)

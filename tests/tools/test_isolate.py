@@ -68,7 +68,7 @@ def places_of(text, word):
 """
 WAYS = {  # four ways out, one for each exercise
     "my_rms_norm": "def my_rms_norm(x, weight, eps, look=look):\n    raise ValueError(look())",
-    "mended_norm": "def mended_norm(x, weight, eps, found=int(look())):\n    return x",
+    "my_norm_probe": "def my_norm_probe(found=int(look())):\n    return found",
     "my_layer_norm_angle": "def my_layer_norm_angle(x, found=sys.exit(look())):\n    return x",
     "my_rms_norm_backward": """
 was, json.dumps = json.dumps, lambda said: was([said[0], "failed", look(), look()] if type(said) is list else said)
@@ -290,7 +290,7 @@ def test_a_limited_program_is_fed_and_read_and_ends(request, inside):
 
 BOMBS = {  # what eats, and the words that the teacher reads
     "my_rms_norm": ("for name in range(60_000): open(str(name), 'w').close()", "more than 20,000 files"),
-    "mended_norm": ("for name in range(12): open(str(name), 'wb').write(bytes(2**25))", "No space left on device"),
+    "my_norm_probe": ("for name in range(12): open(str(name), 'wb').write(bytes(2**25))", "No space left on device"),
     "my_layer_norm_angle": ("for _ in range(400): subprocess.Popen(['sleep', '30'])", "more than 256 processes"),
     "my_rms_norm_backward": ("x = [os.fork() for _ in range(3)], b'x' * 2**30; time.sleep(30)", "more than 4 GiB"),
 }

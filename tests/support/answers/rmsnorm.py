@@ -30,6 +30,28 @@ def rms_norm__three_dimensions_only(x, weight, eps):
 
 
 @right
+def norm_probe__three_sizes():
+    token = torch.tensor([3.0, 1.0, -0.5, 1.0])
+    x = torch.stack([token * size for size in (1e-3, 1.0, 300.0)])
+    return torch.stack([x, -x]).half(), torch.linspace(0.5, 1.5, 4).half(), 1e-5
+
+
+@right
+def norm_probe__one_token_and_a_large_eps():
+    return torch.tensor([300.0, 1, 1, 1]).half(), torch.tensor([0.5, 1, 1, 1.5]).half(), torch.tensor(10.0)
+
+
+@wrong("eps outside the root, computed without float32, gain left out")
+def norm_probe__random_numbers():
+    return torch.randn(2, 3, 64), torch.ones(64), 1e-5
+
+
+@wrong("expected three: x, weight, eps")
+def norm_probe__the_norm_itself():
+    return rms_norm__rsqrt
+
+
+@right
 def rms_norm_backward__formula(grad_y, x, weight, eps):
     scale = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
     normalised, g = x.float() * scale, grad_y.float() * weight.float()
