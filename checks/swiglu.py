@@ -1,14 +1,14 @@
 """The exercises of notebook 03, SwiGLU: specification, cases, known mistakes with hints, check."""
 
+import dis
 import inspect
-import math
 import re
-from itertools import permutations
+from itertools import pairwise, permutations, product
 
 import torch
 from torch.nn import functional as F
 
-from checks.base import AUTOGRAD, BATCH, LEADING, MEMORY, Case, Exercise, Wrong, draw, each, not_contiguous
+from checks.base import AUTOGRAD, BATCH, LEADING, MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, each, not_contiguous
 from checks.judge import check_of
 
 
@@ -24,7 +24,7 @@ def silu_derivative(x):
 
 
 OVERFLOW = "Only large entries fail: exp(200) is infinite, and so is exp(12) in float16. torch.sigmoid never overflows."
-CANCELS = "At -20 a tiny sigmoid is lost: 1 + tanh and 1 - sigmoid give 0 there. torch.sigmoid gives 2e-9."
+CANCELS = "Only tiny sigmoids fail: a clamp changes them, 1 + tanh and 1 - sigmoid lose them. torch.sigmoid keeps them."
 GRADIENT_OVERFLOW = (
     "The values are right, but a gradient is nan: exp(300) is infinite, and so is exp(12) in float16. "
     "torch.sigmoid is safe for both."
@@ -181,7 +181,7 @@ SWIGLU = Exercise(
         (TRANSPOSE, lambda x, g, u, d: (F.silu(x @ g) * (x @ u)) @ d.T),
         (TRANSPOSE, lambda x, g, u, d: (F.silu(x @ g.T) * (x @ u.T)) @ d),
         ("Is silu on the gate branch (w_gate), not on the up branch?", _glu(lambda g, u: g * F.silu(u))),
-        ("Is silu missing? Without it there is no gate.", _glu(lambda g, u: g * u)),
+        ("Is silu missing? This is the layer Bilinear, g times u.", _glu(lambda g, u: g * u)),
         ("Is it silu, not the sigmoid alone?", _glu(lambda g, u: g.sigmoid() * u)),
         ("Is silu on the gate branch only? You have it on both.", _glu(lambda g, u: F.silu(g) * F.silu(u))),
         ("Are the branches multiplied, not added?", _glu(lambda g, u: F.silu(g) + u)),
@@ -213,79 +213,72 @@ SWIGLU = Exercise(
 check_swiglu = check_of(SWIGLU)
 
 
-def hidden_dim(dim, multiple_of, ffn_dim_multiplier):
-    """Inner width (int): 2/3 of 4 * dim, cut to int; times the multiplier (or None), cut to int; up to a multiple."""
-    hidden = 2 * 4 * dim // 3
-    if ffn_dim_multiplier is not None:
-        hidden = int(hidden * ffn_dim_multiplier)
-    while hidden % multiple_of:
-        hidden += 1
-    return hidden
+def product_layer():
+    """(w_gate, w_up, w_down), each (2, 2), of a SwiGLU that makes (x[0] * x[1], 0) from x."""
+    w_gate = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])  # SiLU(g) - SiLU(-g) = g
+    return w_gate, torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([[1.0, -1.0], [0.0, 0.0]])
 
 
-def _width(share=8 / 3, up=math.ceil, fixed=None, multiply=True, multiplier_first=False, after=False, whole=math.floor):
-    """The size rule with one slip."""
-
-    def program(dim, multiple_of, multiplier):
-        multiple = fixed or multiple_of
-        factor = 1.0 if multiplier is None or not multiply else multiplier
-        hidden = round(share * dim, 6)
-        hidden = whole(hidden * factor) if multiplier_first else whole(hidden) if after else int(factor * whole(hidden))
-        hidden = multiple * up(hidden / multiple)
-        return int(hidden * factor) if after else hidden
-
-    return program
+POINTS = torch.tensor([[3, 4], [-7, 6], [0.5, -0.25], [-1, -2], [100, -20]], dtype=torch.float64)
 
 
-HIDDEN_DIM = Exercise(
-    hidden_dim,
-    [
-        Case(f"dim {dim}, multiple_of {multiple}, ffn_dim_multiplier {multiplier}", (dim, multiple, multiplier))
-        for dim, multiple, multiplier in (
-            (6, 5, None),  # 16, up to 20
-            (4096, 256, None),
-            (5120, 256, None),
-            (288, 32, None),
-            (10, 1, None),
-            (7, 1, None),
-            (4096, 1024, 1.3),
-            (8192, 4096, 1.3),
-            (10, 1, 1.5),
-            (16384, 4096, 1.2),
-            (11, 4, 0.5),
-            (8, 1, 1.7),  # 21 * 1.7 = 35.7
-            (30000, 1000, None),  # 80000 exactly, and 1000 is no power of two
-        )
-    ],
-    [
-        ("Do you round up to a multiple? Yours is rounded down.", _width(up=math.floor)),
-        ("Do you round up to a multiple, never down?", _width(up=round)),
-        ("Is a width that is a multiple already left alone? You add one more.", _width(up=lambda n: math.floor(n) + 1)),
-        ("Is the factor 2/3 missing?", _width(4)),
-        ("Is the factor 4 missing?", _width(2 / 3)),
-        ("Is it 8/3 of dim, not 3/8?", _width(3 / 8)),
-        ("Is it 2/3 of 4 * dim? Yours looks like 3/2.", _width(6)),
-        ("Is it 2/3 of 4 * dim? Yours is dim itself.", _width(1)),
-        ("Do you apply ffn_dim_multiplier?", _width(multiply=False)),
-        ("Is the multiplier applied before rounding up, not after?", _width(after=True)),
-        ("Is it exactly two thirds? 0.667 or 2.67 is not enough.", _width(2.667)),
-        (
-            "Does your rounding up work for every multiple? Bit tricks need a power of two.",
-            lambda d, m, f: (_width(fixed=1)(d, m, f) + m - 1) & -m,
-        ),
-        (
-            "Is the width cut to int again after the multiplier?",
-            lambda d, m, f: m * math.ceil(8 * d // 3 * (1.0 if f is None else f) / m),
-        ),
-        ("Is 2/3 of 4 * dim cut to int before the multiplier?", _width(multiplier_first=True)),
-        ("Is 2/3 of 4 * dim cut to int, not rounded?", _width(whole=round)),
-        ("Is 2/3 of 4 * dim cut to int, not rounded?", _width(whole=math.ceil)),
-        ("Do you use the multiple_of given, not a fixed 256?", _width(fixed=256)),
-        ("Is the width rounded up to a multiple of multiple_of?", _width(fixed=1)),
-        ("Is it the width, not the number of multiples?", lambda d, m, f: _width()(d, m, f) // m),
-    ],
-)
-check_hidden_dim = check_of(HIDDEN_DIM)
+WANTED = torch.stack([POINTS.prod(dim=1), torch.zeros(len(POINTS), dtype=torch.float64)], dim=1)
+
+
+def _multiplies(gate, up, down, numbers=(0, 1)):
+    """Whether the layer's output, or one of its numbers, is (x[0] * x[1], 0) at all points."""
+    return torch.allclose(swiglu(POINTS, gate, up, down)[:, numbers], WANTED[:, numbers], rtol=1e-4, atol=1e-4)
+
+
+def _why_no_product(gate, up, down):
+    """What the three matrices do instead of multiplying; empty if unknown."""
+    second, first = down * torch.tensor([1.0, -1.0]), swiglu(POINTS, gate, up, down)[:, 0]
+    (a, b), one = POINTS.T, F.silu(POINTS) * POINTS.flip(1)
+    if any(_multiplies(*order) for order in permutations((gate, up, down))):
+        return "The matrices are right, but in another order: return w_gate, w_up, w_down."
+    if any(_multiplies(*turned) for turned in product((gate, gate.T), (up, up.T), (down, down.T))):
+        return "Is a matrix transposed? Rows of w_gate and w_up belong to a unit, columns of w_down."
+    if _multiplies(gate, up, down, numbers=[0]):
+        return "The first number is right. The second row of w_down makes the second."
+    if _multiplies(gate, up, -down):
+        return "This is the product with the opposite sign: turn the signs in w_down."
+    if _multiplies(gate, up, second) or _multiplies(gate, up, -second):
+        return "Is one unit subtracted from the other? Look at the signs in w_down."
+    if any(torch.allclose(first, column) for column in one.T):
+        return "This is one unit, SiLU(g) * u. What does the second need, so that the rest of SiLU cancels?"
+    if any(torch.allclose(first, square) for square in (a * a, b * b)):
+        return "This is a square: do gate and up read the same number of x?"
+    return "The two units cancel: have they the same gate?" if not first.any() and down.any() else ""
+
+
+def _judged_as_layer(function):
+    """Runs the layer of the three matrices that the function returns, and says at which x it does not multiply."""
+
+    def probe():
+        weights = function()
+        if weights is ...:
+            raise NotImplementedError
+        found = weights if isinstance(weights, tuple | list) else [weights]
+        if len(found) != 3 or not all(isinstance(weight, torch.Tensor) for weight in found):
+            hint = TYPE_HINTS["NoneType"] if weights is None else "Return w_gate, w_up, w_down: three tensors."
+            raise Wrong(f"it returns {type(weights).__name__}; three tensors are expected.", hint)
+        for name, weight in zip(("w_gate", "w_up", "w_down"), found, strict=True):
+            if weight.shape != (2, 2):
+                raise Wrong(f"{name} has the shape {tuple(weight.shape)}, expected (2, 2).", "D and F are 2.")
+        weights = [weight.detach().cpu().double() for weight in found]
+        made = swiglu(POINTS, *weights)
+        for x, y, want in zip(POINTS, made, WANTED, strict=True):
+            if not torch.allclose(y, want, rtol=1e-4, atol=1e-4):
+                given, yours = (", ".join(f"{value:g}" for value in pair.tolist()) for pair in (x, y))
+                said = f"at x = ({given}) your layer gives ({yours}), expected ({want[0]:g}, 0)."
+                raise Wrong(said, _why_no_product(*weights))
+        return 2
+
+    return probe
+
+
+PRODUCT_LAYER = Exercise(product_layer, [Case("the layer at five points", ())], [], adapt=_judged_as_layer)
+check_product_layer = check_of(PRODUCT_LAYER)
 
 
 def matrix_roles(weights, x, y):
@@ -300,9 +293,10 @@ def matrix_roles(weights, x, y):
     raise ValueError(f"no order of {', '.join(weights)} makes y from x: pass the y that they made.")
 
 
-def _roles_case(label, order, dim, hidden, seed, hint=""):
-    """Three matrices under the names in `order` (of gate, up, down), listed alphabetically."""
+def _roles_case(label, order, dim, hidden, seed, hint="", small=1.0):
+    """Three matrices under the names in `order` (of gate, up, down), listed alphabetically; down may be small."""
     x, *matrices = _swiglu_inputs(3, dim, hidden=hidden, seed=seed)
+    matrices[2] *= small
     named = dict(zip(order, matrices, strict=True))
     return Case(label, ({name: named[name] for name in sorted(named)}, x, swiglu(x, *matrices)), hint)
 
@@ -313,9 +307,9 @@ def _judged_by_role(function):
     def probe(weights, x, y):
         true = matrix_roles(weights, x, y)
         gate, down = tuple(weights[true["gate"]].shape), tuple(weights[true["down"]].shape)
-        shapes = f"Here gate and up are {gate}, down is {down}."
+        shapes, given = f"Here gate and up are {gate}, down is {down}.", (dict(weights), x.clone(), y.clone())
         try:
-            answer = function({name: weight.clone() for name, weight in weights.items()}, x.clone(), y.clone())
+            answer = function(weights, x, y)
         except RuntimeError as error:
             misfit = re.search(r"must match|mat1 and mat2|broadcast|size mismatch|same shape", str(error))
             if gate == down or not misfit:
@@ -325,15 +319,22 @@ def _judged_by_role(function):
         if answer is None:
             hint = "No order gave y. Does your layer pass exercise 3, and do you use torch.allclose(..., atol=1e-4)?"
             hint = "Here any of the three could be down: do you try all six orders?" if gate == down else hint
+            hint = TYPE_HINTS["NoneType"] if _never_returns(function) else hint
             raise Wrong(f"it returns None. {shapes}", hint)
         if not isinstance(answer, dict) or set(answer) != set(true):
             hint = 'Return {"gate": name, "up": name, "down": name}: roles are the keys, names the values.'
             raise Wrong("a dictionary with the keys gate, up and down is expected.", hint)
         if any(isinstance(value, torch.Tensor) for value in answer.values()):
             raise Wrong("the values of the dictionary are tensors.", "Hand back the names, not the tensors.")
-        if sorted(map(str, answer.values())) != sorted(weights):
+        if sorted(map(str, answer.values())) != sorted(given[0]):
             hint = "Does each name of the dictionary appear once?"
-            raise Wrong(f"the names are {', '.join(map(str, answer.values()))}, expected {', '.join(weights)}.", hint)
+            raise Wrong(f"the names are {', '.join(map(str, answer.values()))}, expected {', '.join(given[0])}.", hint)
+        weights, x, y = given
+        matrices = [weights[answer[role]] for role in ("gate", "up", "down")]
+        off = abs(swiglu(x, *matrices) - y).max().item() if gate == down or answer["down"] == true["down"] else 1.0
+        if answer != true and off < 0.1:
+            hint = f"With this order the layer is off by up to {off:.0e}: is your tolerance 1e-4?"
+            raise Wrong("this order comes close, but another one gives y.", hint)
         if answer["down"] != true["down"]:
             hint = "down is (D, F), gate and up are (F, D), and D is the width of x: do you compare with it?"
             hint = "Shapes tell nothing here: do you try all six orders?" if gate == down else hint
@@ -346,6 +347,18 @@ def _judged_by_role(function):
     return probe
 
 
+def _never_returns(function):
+    """Whether every way out of the function is its end, or `return None`."""
+    steps = list(dis.get_instructions(function)) if inspect.isfunction(function) else []
+    ends = [(before, step) for before, step in pairwise(steps) if step.opname.startswith("RETURN_")]
+    values = [
+        step.argval if step.opname == "RETURN_CONST" else before.argval
+        for before, step in ends
+        if step.opname == "RETURN_CONST" or before.opname == "LOAD_CONST"
+    ]
+    return len(values) == len(ends) > 0 and not any(value is not None for value in values)
+
+
 MATRIX_ROLES = Exercise(
     matrix_roles,
     [
@@ -354,6 +367,8 @@ MATRIX_ROLES = Exercise(
         _roles_case("F smaller than D", "cab", 6, 4, 320),
         _roles_case("D equal to F", "cba", 5, 5, 330),
         _roles_case("D equal to F, other roles", "bac", 5, 5, 340),
+        _roles_case("small numbers", "bac", 4, 6, 360, small=1e-3),
+        _roles_case("small numbers, D equal to F", "bca", 5, 5, 370, small=1e-3),
         _roles_case("other names", ("w10", "w2", "w"), 4, 6, 350,
                     "The matrices have other names here: do you take the names from weights?"),
     ],

@@ -6,7 +6,10 @@ weights start from the same numbers, and all models read the same windows in the
 since small numbers at the start make SiLU and GELU nearly straight lines: once with the feed-forward's matrices drawn
 with standard deviation 0.02, which in this narrow model makes gates of about 0.2, once with 1 / sqrt(inputs), which
 makes gates of about 1. Judged in bits per byte of held-out text.
-Run: python -m benchmarks.experiments.feed_forward helpers/assets/feed_forward.json (half an hour on two cores).
+
+Three controls say why: no activation; SiLU(5z)/5, which has SiLU's slope at 0 and bends five times nearer to it; and
+Bilinear, the product without a curve. They are stored for the start 0.02 only (--starts 0.02 --layers ...).
+Run: python -m benchmarks.experiments.feed_forward helpers/assets/feed_forward.json (40 minutes on two cores).
 """
 
 import argparse
@@ -47,6 +50,13 @@ class ReGLU(SwiGLU):
         return self.down_proj(F.relu(self.gate_proj(x)) * self.up_proj(x))
 
 
+class Bilinear(SwiGLU):
+    """SwiGLU without SiLU: the product alone."""
+
+    def forward(self, x):
+        return self.down_proj(self.gate_proj(x) * self.up_proj(x))
+
+
 STARTS = {"0.02": lambda inputs: 0.02, "1/√inputs": lambda inputs: inputs**-0.5}  # standard deviation
 LAYERS = {
     "ReLU": lambda: TwoMatrices(CONFIG.dim, F.relu),
@@ -54,6 +64,9 @@ LAYERS = {
     "SiLU": lambda: TwoMatrices(CONFIG.dim, F.silu),
     "ReGLU": lambda: ReGLU(CONFIG.dim, CONFIG.hidden_dim),
     "SwiGLU": lambda: SwiGLU(CONFIG.dim, CONFIG.hidden_dim),
+    "no activation": lambda: TwoMatrices(CONFIG.dim, lambda z: z),
+    "SiLU(5z)/5": lambda: TwoMatrices(CONFIG.dim, lambda z: F.silu(5 * z) / 5),
+    "Bilinear": lambda: Bilinear(CONFIG.dim, CONFIG.hidden_dim),
 }
 
 
@@ -74,13 +87,14 @@ def main():
     parser.add_argument("out", type=Path, help="JSON file to write")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--starts", nargs="+", choices=STARTS, default=list(STARTS))
+    parser.add_argument("--layers", nargs="+", choices=LAYERS, default=list(LAYERS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments = parser.parse_args()
     text, held_out = train_val_split(reference_text())
     tokenizer = train_tokenizer(text, CONFIG.vocab_size)
     tokens = encode(tokenizer, text)
-    parameters, bits = {}, {start: {name: [] for name in LAYERS} for start in arguments.starts}
-    for start, seed, name in product(arguments.starts, arguments.seeds, LAYERS):
+    parameters, bits = {}, {start: {name: [] for name in arguments.layers} for start in arguments.starts}
+    for start, seed, name in product(arguments.starts, arguments.seeds, arguments.layers):
         model = make_model(name, start, seed)
         parameters[name] = count_parameters(model)
         train(model, lambda: tokens, steps=arguments.steps, batch_size=BATCH_SIZE, seed=seed, weight_decay=0.1)

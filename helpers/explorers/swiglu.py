@@ -1,6 +1,7 @@
 """The explorer of notebook 03: a gate that opens and closes."""
 
 import torch
+from matplotlib.colors import SymLogNorm
 from torch.nn import functional as F
 
 from helpers.explorers.base import GREY, Explorer, choice, new_figure, slider
@@ -10,7 +11,7 @@ from helpers.plots import HIDDEN, INK
 def explore_swiglu() -> Explorer:
     """One hidden unit of a gated layer: activation(g) * u over gate and up value, and the slice at one u."""
     activations = {"SiLU": F.silu, "GELU": F.gelu, "ReLU": F.relu, "sigmoid": torch.sigmoid, "none": torch.clone}
-    gates, ups = torch.linspace(-4, 4, 81), torch.linspace(-2, 2, 41)
+    gates, ups = torch.linspace(-6, 6, 121), torch.linspace(-5, 5, 101)
     maps = {name: (ups[:, None] * f(gates)).numpy() for name, f in activations.items()}
     bent = {name: f(gates) for name, f in activations.items()}
     slopes = {name: _slope(f, gates) for name, f in activations.items()}
@@ -18,14 +19,14 @@ def explore_swiglu() -> Explorer:
     # What is fixed: the axes of the map and of the slice.
     figure, (surface, cut) = new_figure(2, width_ratios=[1.1, 1])
     surface.set(xlabel="gate g", ylabel="up u")
-    cut.set(xlabel="gate g", ylabel="value", xlim=(-4, 4), ylim=(-8, 8))
+    cut.set(xlabel="gate g", ylabel="value (squeezed beyond ±2)", xlim=(-6, 6), yscale="symlog")
+    cut.set(ylim=(-32, 32), yticks=(ticks := (-30, -10, -2, -1, 0, 1, 2, 10, 30)), yticklabels=ticks)
     cut.axhline(0, color=HIDDEN, lw=1, zorder=0)
 
     # What moves: the map of the chosen activation, the chosen point, and the slice through it with its slope.
-    picture = surface.imshow(
-        maps["SiLU"], extent=(-4, 4, -2, 2), origin="lower", aspect="auto", cmap="RdBu_r", clim=(-2, 2)
-    )
-    figure.colorbar(picture, ax=surface, label="activation(g) · u", extend="both")
+    norm, extent = SymLogNorm(2, vmin=-30, vmax=30), (-6, 6, -5, 5)
+    picture = surface.imshow(maps["SiLU"], extent=extent, origin="lower", aspect="auto", cmap="RdBu_r", norm=norm)
+    figure.colorbar(picture, ax=surface, label="activation(g) · u", ticks=ticks).ax.set_yticklabels(ticks)
     level = surface.axhline(0, color=INK, lw=1, ls=":")
     dots = [ax.plot([], [], "o", color=INK, mec="white", ms=9, clip_on=False)[0] for ax in (surface, cut)]
     (value,) = cut.plot(gates, gates, color=INK, label="activation(g) · u")
@@ -50,8 +51,8 @@ def explore_swiglu() -> Explorer:
 
     # Which controls.
     controls = {
-        "g": slider("gate g", -1.0, -4.0, 4.0, 0.1),
-        "u": slider("up u", 1.5, -2.0, 2.0, 0.1),
+        "g": slider("gate g", 1.0, -6.0, 6.0, 0.1),
+        "u": slider("up u", 1.5, -5.0, 5.0, 0.1),
         "activation": choice("activation", activations),
     }
     alt = "Left: map of activation(g) times u over gate g and up value u, with the chosen point. "

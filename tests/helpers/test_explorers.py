@@ -203,8 +203,8 @@ def test_the_explorer_of_contributing_answers_to_its_controls():
 FOUND = [  # explorer, its controls, words of what it tells; its numbers are those of the model's functions
     ("rms_norm", {"offset": 1.0}, "RMSNorm turns it by 0.0° and gives length 1.41; LayerNorm turns it by 45.0°"),
     ("rms_norm", {"offset": 1.0, "eps": 1.0}, "RMSNorm turns it by 0.0° and gives length 1.15"),  # 2 / √(4/2 + 1)
-    ("swiglu", {"u": -2.0}, "times u = −2.0 that is 0.538. Its slope in g is −0.14."),
-    ("swiglu", {"u": -2.0, "activation": "GELU"}, "that is 0.317. Its slope in g is 0.17."),
+    ("swiglu", {"g": -1.0, "u": -2.0}, "times u = −2.0 that is 0.538. Its slope in g is −0.14."),
+    ("swiglu", {"g": -1.0, "u": -2.0, "activation": "GELU"}, "that is 0.317. Its slope in g is 0.17."),
     ("rope", {"pair": 7}, "3 token × 0.000316 rad/token = 0.000949 rad (0.1°). It turns once in 19,869 tokens."),
     ("rope", {"pair": 7, "scaling": "ntk"}, "3 token × 3.95e-05 rad/token"),
     ("rope", {"pair": 7, "position": 2}, "Query at 2, key at 0: pair 7 differs by 2 token"),

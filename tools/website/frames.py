@@ -29,7 +29,7 @@ SETTINGS = {
     },
     "explore_rope_layout": {"pair": ALL, "layout": ALL},
     "explore_swiglu": {
-        "g": (-4.0, -2.0, -1.0, 1.0, 4.0), "u": (-2.0, 1.5, 2.0), "activation": ("SiLU", "sigmoid", "none"),
+        "g": (-6.0, -2.0, -1.0, 1.0, 6.0), "u": (-2.0, 1.5, 5.0), "activation": ("SiLU", "sigmoid", "none"),
     },
     "explore_mask": {"cached": (0, 2, 4, 6, 8), "rule": ALL},
     "explore_heads": {

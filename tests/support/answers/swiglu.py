@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from tests.support.answers.register import right, wrong
+from tests.support.answers.register import RIGHT, right, wrong
 
 
 @right
@@ -61,12 +61,32 @@ wrong("nn.Parameter(w) is a new tensor", "swiglu__new_parameters")(
 )
 
 
-@right
-def hidden_dim__ceil(dim, multiple_of, ffn_dim_multiplier):
-    hidden = int(2 * (4 * dim) / 3)
-    if ffn_dim_multiplier is not None:
-        hidden = int(ffn_dim_multiplier * hidden)
-    return multiple_of * ((hidden + multiple_of - 1) // multiple_of)
+def _layer(gate, up, down):
+    return lambda: tuple(torch.tensor(rows, dtype=torch.float32) for rows in (gate, up, down))
+
+
+GATE, UP, DOWN = [[1, 0], [-1, 0]], [[0, 1], [0, 1]], [[1, -1], [0, 0]]
+for manner, matrices in (
+    ("gate_first", (GATE, UP, DOWN)),
+    ("gate_second", ([[0, 2], [0, -2]], [[1, 0], [-1, 0]], [[0.5, 0.5], [0, 0]])),
+    ("one_unit_near_0", ([[1e-8, 0], [0, 0]], UP, [[2e8, 0], [0, 0]])),  # SiLU(z) is z / 2 there
+):
+    RIGHT.setdefault("product_layer", {})[manner] = _layer(*matrices)
+for words, slip, matrices in (
+    ("another order", "down_first", (DOWN, UP, GATE)),
+    ("transposed", "out_last", (GATE, UP, [[1, 0], [-1, 0]])),
+    ("second row", "two_numbers", (GATE, UP, [[1, -1], [1, -1]])),
+    ("opposite sign", "minus", (GATE, UP, [[-1, 1], [0, 0]])),
+    ("signs in w_down", "added", (GATE, UP, [[1, 1], [0, 0]])),
+    ("one unit", "one_unit", (GATE, UP, [[1, 0], [0, 0]])),
+    ("a square", "square", (GATE, [[1, 0], [1, 0]], DOWN)),
+    ("the same gate", "equal_units", ([[1, 0], [1, 0]], UP, DOWN)),
+    ("expected (2, 2)", "long", (GATE, UP, [[1, -1]])),
+    ("expected (12, 0)", "identities", 3 * [[[1, 0], [0, 1]]]),
+    ("gives (nan, nan)", "nan", (GATE, [[0, float("nan")], [0, 1]], [[1, -1], [0, 0]])),
+):
+    wrong(words, f"product_layer__{slip}")(_layer(*matrices))
+wrong("without", "product_layer__printed")(lambda: print(GATE))
 
 
 @right
@@ -106,6 +126,25 @@ def matrix_roles__misfits_not_skipped(weights, x, y):
 wrong("names from weights", "matrix_roles__names_as_in_the_example")(
     lambda weights, *vectors: matrix_roles__all_orders({name: weights[name] for name in "abc"}, *vectors)
 )
+
+
+@wrong("tolerance 1e-4")
+def matrix_roles__loose(weights, x, y):
+    for gate, up, down in itertools.permutations(weights):
+        a, b, c = weights[gate], weights[up], weights[down]
+        if a.shape == b.shape == c.T.shape and torch.allclose((F.silu(x @ a.T) * (x @ b.T)) @ c.T, y, atol=0.01):
+            return {"gate": gate, "up": up, "down": down}
+
+
+@wrong('without "return"')
+def matrix_roles__printed(weights, x, y):
+    print(matrix_roles__all_orders(weights, x, y))
+
+
+wrong("changed in place", "matrix_roles__pops")(
+    lambda weights, x, y: [matrix_roles__all_orders(weights, x, y), weights.popitem()][0]
+)
+wrong("a clamp", "silu__clamp")(lambda x: x * x.clamp(-20, 20).sigmoid())
 
 
 def _as_listed(roles, weights):
