@@ -24,7 +24,7 @@ from checks.gqa import (
     check_attention_head,
     check_cache_write,
     check_causal_visible,
-    check_context_that_fits,
+    check_gqa_layer,
     check_repeat_kv,
 )
 from checks.judge import CheckResult

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, each, not_contiguous
 from checks.judge import check_of
+from helpers.model import apply_rope
 
 
 def causal_visible(n_query, n_key):
@@ -23,7 +24,7 @@ def _visible(rule):
 TOP_LEFT = "The queries are the last positions: is the triangle aligned at the bottom right, not at the top left?"
 POLARITY = "Is the mask inverted? True means: may attend."
 BOOLEAN = "Is the result boolean? Compare positions with <=, or end with .bool()."
-SIZES = ((2, 3), (4, 4), (1, 1), (3, 7), (1, 5), (6, 6))
+SIZES = ((2, 3), (4, 4), (1, 1), (3, 7), (1, 5), (6, 6), (2, 14))
 CAUSAL_VISIBLE = Exercise(
     causal_visible,
     [Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES],
@@ -46,6 +47,9 @@ CAUSAL_VISIBLE = Exercise(
         (BOOLEAN + " The -inf belongs into the scores.", _visible(lambda q, k: torch.where(k > q, -math.inf, 0.0))),
         ("Are the keys before all queries visible too? Yours hides them.",
          lambda t, s: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
+        ("Is the offset n_key - n_query? Yours is always 1.", lambda t, s: torch.ones(t, s).tril(1).bool()),
+        ("Do several queries see the right keys, too? Yours is right for one query only.",
+         lambda t, s: torch.ones(t, s).bool() if t == 1 else torch.ones(t, s).tril().bool()),
         ("Is the offset n_key - n_query? Yours is n_query.", lambda t, s: torch.ones(t, s).tril(t).bool()),
         ("Is the offset n_key - n_query? Yours goes the other way.", lambda t, s: torch.ones(t, s).tril(t - s).bool()),
     ],
@@ -160,6 +164,12 @@ ATTENTION_HEAD = Exercise(
          _attend(mask=lambda scores, visible: scores + (~visible) * -math.inf)),
         ("Do you use the mask given, not a causal one of your own?",
          lambda q, k, v, visible: _attend()(q, k, v, causal_visible(q.shape[1], k.shape[1]))),
+        ("Are the last two dimensions of k swapped? .reshape keeps the order of the numbers: use .transpose(-2, -1).",
+         lambda q, k, v, visible: _attend()(q, k.reshape(len(k), k.shape[2], -1).transpose(-2, -1), v, visible)),
+        ("Are queries down and keys across? Your mask is transposed.",
+         _attend(mask=lambda scores, visible: _hide(scores, visible.T))),
+        ("Is each row divided by its own sum, dim=-1, keepdim=True? Yours divides by the sum of everything.",
+         _attend(softmax=lambda scores: scores.exp() / scores.exp().sum())),
         (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(-2).nan_to_num())),
         (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(-2))),
         (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(0))),
@@ -319,6 +329,18 @@ def _slots_to_the_end(cache, length, new):
     return cache[:, :, positions % cache.shape[2]]
 
 
+def _cut_off(cache, length, new):
+    """Writes what fits between the next slot and the last."""
+    room = cache.shape[2] - length % cache.shape[2]
+    return _write(count=lambda new: min(room, new.shape[2]))(cache, length, new)
+
+
+def _start_again(cache, length, new):
+    """Writes from slot 0 on if the new keys go past the last slot."""
+    first = length % cache.shape[2]
+    return _write(lambda p, n: p - length + (0 if first + new.shape[2] > n else first))(cache, length, new)
+
+
 def _moves_all(cache, length, new):
     everything = _ordered(cache, length, new)[:, :, -cache.shape[2] :]
     cache[:, :, : everything.shape[2]] = everything
@@ -352,6 +374,18 @@ CACHE_WRITE = Exercise(
     [
         (SLOT + " Yours leaves one free.", _write(lambda p, n: (p + 1) % n)),
         (SLOT + " Yours overwrites the newest key.", _write(lambda p, n: (p - 1) % n)),
+        ("Does the first new key go into slot length % M? Yours starts one slot too early.",
+         _write(lambda p, n: max(0, p - 1) % n)),
+        ("Do you read the slots in the order of positions? Yours starts one slot too early when all are full.",
+         _write(shown=lambda cache, length, new:
+                _newest(cache, length, new).roll(int(length + new.shape[2] > cache.shape[2]), 2))),
+        ("Do you read the slots in the order of positions? Yours starts one slot too late when all are full.",
+         _write(shown=lambda cache, length, new:
+                _newest(cache, length, new).roll(-int(length + new.shape[2] > cache.shape[2]), 2))),
+        ("How many keys have been written? length + T in all: length % M forgets that the cache was full.",
+         _write(shown=lambda cache, length, new: _newest(cache, length % cache.shape[2], new))),
+        ("Do you go on at slot 0 when the last slot is filled? Yours drops the keys that do not fit.", _cut_off),
+        ("When the new keys do not fit, do they still start at slot length % M? Yours start at slot 0.", _start_again),
         (NEW, _write(count=lambda new: 1)),
         (NEW, _write(count=lambda new: min(len(new), new.shape[2]))),
         ("Do you go on where the last key was written? Yours starts at slot 0 again.",
@@ -391,99 +425,99 @@ CACHE_WRITE = Exercise(
 check_cache_write = check_of(CACHE_WRITE)
 
 
-def context_that_fits(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number, window):
-    """How many tokens (int) the cache can hold beside the weights, if half of the layers keep `window` tokens only."""
-    free, tokens = memory - weights, 0
-    in_a_layer = sum(n_kv_heads * head_dim * bytes_per_number for _ in ("keys", "values"))
-    while True:
-        free -= in_a_layer * (n_layers // 2) * (2 if tokens < window else 1)
-        if free < 0:
-            return tokens
-        tokens += 1
+def gqa_layer(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
+    """The whole layer, (B, T, D), of x (B, T, D): weights as in nn.Linear, RoPE for queries and keys, a causal mask."""
+    x = x.double()
+    q, k, v = ([x @ rows.double().T for rows in w.split(head_dim)] for w in (w_q, w_k, w_v))
+    q, k = ([apply_rope(head, cos, sin) for head in heads] for heads in (q, k))
+    visible, n_rep, y = causal_visible(x.shape[1], x.shape[1]), len(q) // len(k), 0.0
+    for i, columns in enumerate(w_o.double().split(head_dim, dim=1)):
+        y = y + attention_head(q[i], k[i // n_rep], v[i // n_rep], visible) @ columns.T
+    return y.to(w_o.dtype)
 
 
-def _counted(free, half, window):
-    """Tokens, if each takes 2 * half up to the window and half after it."""
-    return max(0, free // (2 * half), free // half - window)
+def _split(y, h):
+    return y.unflatten(-1, (-1, h)).transpose(1, 2)
 
 
-def _fits(in_a_layer=lambda k, h, b: 2 * k * h * b, layers=lambda n: n // 2, free=lambda m, w: m - w, count=_counted):
-    return lambda m, w, n, k, h, b, window: count(free(m, w), layers(n) * in_a_layer(k, h, b), window)
+def _share(y, n_rep):
+    return y.repeat_interleave(n_rep, 1)
 
 
-def _whole_tokens(function):
-    """Says what a float has to do with whole tokens, before its type is refused."""
-
-    def probe(*sizes):
-        result = function(*sizes)
-        if isinstance(result, float):
-            raise Wrong(f"it returns {result}, expected a whole number (int).", DOWN)
-        return result
-
-    return probe
+def _merge(mixed):
+    return mixed.transpose(1, 2).flatten(-2)
 
 
-GB = 10**9
-EARLY = "Before the window is full, does a token take its bytes in all layers?"
-NEGATIVE = "Is a negative count possible? If the weights do not fit, the answer is 0."
-DOWN = "Is a part of a token dropped? // rounds down."
-CONTEXT_THAT_FITS = Exercise(
-    context_that_fits,
+def _layer(split=_split, turn=(True, True, False), share=_share, scale=math.sqrt, visible=causal_visible, merge=_merge,
+           out=lambda merged, w_o, x: merged @ w_o.T):  # fmt: skip
+    """The layer with one slip."""
+
+    def program(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
+        q, k, v = (
+            apply_rope(y, cos, sin) if turned else y
+            for y, turned in zip((split(x @ w.T, head_dim) for w in (w_q, w_k, w_v)), turn, strict=True)
+        )
+        k, v = share(k, q.shape[1] // k.shape[1]), share(v, q.shape[1] // k.shape[1])
+        scores = _hide(q @ k.transpose(-2, -1) / scale(head_dim), visible(x.shape[1], x.shape[1]))
+        return out(merge(scores.softmax(-1) @ v), w_o, x)
+
+    return program
+
+
+def _layer_inputs(batch, t, dim, n_heads, n_kv_heads, h, seed=0):
+    sizes = ((n_heads * h, dim), (n_kv_heads * h, dim), (n_kv_heads * h, dim), (dim, n_heads * h))
+    weights = [draw(*size, seed=seed + i, scale=1.5 * size[1] ** -0.5) for i, size in enumerate(sizes)]
+    angles = torch.arange(t)[:, None] / 3.0 ** torch.arange(h // 2)
+    return draw(batch, t, dim, seed=seed + 9), *weights, h, angles.cos(), angles.sin()
+
+
+SPLIT = "Split: is the last dimension cut into heads first, and are the heads then moved to the front?"
+MERGE = (
+    "Merge: are the heads moved behind the tokens first? Otherwise a row holds other tokens' results, later ones too."
+)
+ROPE = "Does RoPE turn queries and keys, and not values?"
+BACK = "Is the merged row multiplied by w_o.T at the end?"
+GQA_LAYER = Exercise(
+    gqa_layer,
     [
-        Case("memory 100, weights 20, 2 layers, 1 head of 2, 1 byte, window 5", (100, 20, 2, 1, 2, 1, 5)),
-        Case("memory 100, weights 20, 2 layers, 1 head of 2, 1 byte, window 50", (100, 20, 2, 1, 2, 1, 50)),
-        Case("memory 100, weights 20, 2 layers, 1 head of 2, 1 byte, window 15", (100, 20, 2, 1, 2, 1, 15)),
-        Case("memory 64, weights 20, 2 layers, 1 head of 2, 1 byte, window 5", (64, 20, 2, 1, 2, 1, 5),
-             "At exactly `window` tokens 4 bytes are left. Is that enough for one more?"),
-        Case("memory 103, weights 20, 2 layers, 1 head of 2, 1 byte, window 5", (103, 20, 2, 1, 2, 1, 5)),
-        Case("10,019 bytes, weights 4,000, 4 layers, 3 heads of 4, window 20", (10_019, 4_000, 4, 3, 4, 2, 20)),
-        Case("llama-3-8b in 24 GB, window 4,096", (24 * GB, 2 * 8_030_261_248, 32, 8, 128, 2, 4096)),
-        Case("cache in 1 byte per number", (8 * GB, 2 * 1_235_814_400, 16, 8, 64, 1, 4096)),
-        Case("the weights alone do not fit", (8 * GB, 2 * 8_030_261_248, 32, 8, 128, 2, 4096),
-             "Can there be fewer than 0?"),
+        Case("2 tokens, 2 query heads, 1 key/value head, h 2, D 4", _layer_inputs(1, 2, 4, 2, 1, 2)),
+        Case("B 2, T 5, D 12, 4 query heads, 2 key/value heads, h 4", _layer_inputs(2, 5, 12, 4, 2, 4, 10)),
+        Case("as many key/value heads, B 2, T 3, D 8, H 4, h 2", _layer_inputs(2, 3, 8, 4, 4, 2, 20)),
+        Case("batch, tokens, query heads and width all 4", _layer_inputs(4, 4, 16, 4, 2, 4, 30)),
+        Case("6 query heads, 2 key/value heads", _layer_inputs(1, 7, 6, 6, 2, 2, 40)),
+        Case("one token", _layer_inputs(3, 1, 8, 4, 2, 2, 50)),
+        Case("x not contiguous", (not_contiguous(draw(3, 5, 12, seed=60)), *_layer_inputs(1, 5, 12, 4, 2, 4, 10)[1:]),
+             MEMORY),
+        Case("gradients", _layer_inputs(1, 3, 4, 2, 1, 2, 70), gradients=5),
     ],
     [
-        ("Do all layers keep all tokens? Half of them keep only the last `window`.",
-         _fits(count=lambda free, half, window: max(0, free // (2 * half)))),
-        ("Do the layers with a window take nothing? Each keeps up to `window` tokens.",
-         _fits(count=lambda free, half, window: max(0, free // half))),
-        (EARLY, _fits(count=lambda free, half, window: max(0, free // half - window))),
-        ("At exactly `window` tokens, what does one more take? Half as much.",
-         _fits(count=lambda free, half, window:
-               max(0, free // (2 * half) if free // (2 * half) <= window else free // half - window))),
-        ("When is the window full? Each of the first `window` tokens takes 2 * half.",
-         _fits(count=lambda free, half, window:
-               max(0, free // (2 * half) if free < half * window else free // half - window))),
-        ("Is that the whole text? The first `window` tokens count too.",
-         _fits(count=lambda free, half, window:
-               max(0, free // (2 * half) if free // (2 * half) < window else free // half - 2 * window))),
-        ("Is the rest of the text counted from what is left after the first `window` tokens?",
-         _fits(count=lambda free, half, window:
-               max(0, free // (2 * half) if free // (2 * half) < window else free // half + window))),
-        ("What do the first `window` tokens take? 2 * half each, since all layers keep them.",
-         _fits(count=lambda free, half, window:
-               max(0, free // (2 * half) if free // (2 * half) < window else free // half))),
-        ("Can a text be longer than the window? The other half of the layers keeps all tokens.",
-         _fits(count=lambda free, half, window: max(0, min(window, free // (2 * half))))),
-        ("Is a factor 2 too many? Keys and values are two, and half of the layers stop at the window.",
-         _fits(layers=lambda n: n)),
-        ("Are keys and values both counted? A factor 2 is missing.", _fits(lambda k, h, b: k * h * b)),
-        ("Does every layer have a cache of its own? Yours counts two layers only.", _fits(layers=lambda n: 1)),
-        ("Do you count the key/value heads?", _fits(lambda k, h, b: 2 * h * b)),
-        ("Do you count head_dim?", _fits(lambda k, h, b: 2 * k * b)),
-        ("Do you count the bytes of a number?", _fits(lambda k, h, b: 2 * k * h)),
-        ("Are the bytes of a number bytes_per_number, not always 2?", _fits(lambda k, h, b: 4 * k * h)),
-        ("Are the weights subtracted first?", _fits(free=lambda m, w: m)),
-        ("Are the weights subtracted, not added?", _fits(free=lambda m, w: m + w)),
-        (DOWN, _fits(count=lambda free, half, window:
-                     max(0, -(-free // (2 * half)) if free < 2 * half * window else -(-free // half) - window))),
-        (DOWN, _fits(count=lambda free, half, window:
-                     max(0, round(free / (2 * half)) if free < 2 * half * window else round(free / half) - window))),
-        (NEGATIVE, _fits(count=lambda free, half, window: max(free // (2 * half), free // half - window))),
-        (NEGATIVE, _fits(count=lambda free, half, window: abs(max(free // (2 * half), free // half - window)))),
-        ("Is it tokens, not bytes, that are asked?", lambda m, w, *sizes: max(0, m - w)),
-        ("Is it the number of tokens, not the bytes of one?", lambda m, w, n, k, h, b, window: 2 * n * k * h * b),
+        (MERGE, _layer(merge=lambda mixed: mixed.reshape(len(mixed), mixed.shape[2], -1))),
+        ("Merge: is each head's row kept together? Yours puts the first number of every head first.",
+         _layer(merge=lambda mixed: mixed.permute(0, 2, 3, 1).flatten(-2))),
+        (SPLIT + " Yours takes a head's numbers from several tokens.",
+         _layer(split=lambda y, h: y.reshape(len(y), -1, y.shape[1], h))),
+        ("Split: are a head's numbers neighbours, (heads, head_dim) in this order?",
+         _layer(split=lambda y, h: y.unflatten(-1, (h, -1)).movedim(-1, 1))),
+        ("Which query heads share? Neighbours: 0 0 1 1. Yours is 0 1 0 1.",
+         _layer(share=lambda y, n: y.repeat(1, n, 1, 1))),
+        ("Do you use all key/value heads? Yours reads the first one only.",
+         _layer(share=lambda y, n: y[:, :1].expand(-1, n * y.shape[1], -1, -1))),
+        (ROPE + " Yours turns nothing.", _layer(turn=(False, False, False))),
+        (ROPE + " Yours turns the values, too.", _layer(turn=(True, True, True))),
+        (ROPE + " Your keys are not turned.", _layer(turn=(True, False, False))),
+        (ROPE + " Your queries are not turned.", _layer(turn=(False, True, False))),
+        (ROPE + " Yours turns values instead of keys.", _layer(turn=(True, False, True))),
+        ("Is there a mask? Every token sees the future.", _layer(visible=lambda t, s: torch.ones(t, s).bool())),
+        (POLARITY, _layer(visible=lambda t, s: torch.ones(t, s).triu().bool())),
+        ("Does a query see what is before it, too?", _layer(visible=lambda t, s: torch.eye(t).bool())),
+        ("Are the scores divided by sqrt(head_dim)?", _layer(scale=lambda h: 1)),
+        ("Is it the root of head_dim, once? SDPA already divides.", _layer(scale=lambda h: h)),
+        (BACK + " It is missing.", _layer(out=lambda merged, w_o, x: merged)),
+        (BACK + " Yours takes w_o, not transposed.", _layer(out=lambda merged, w_o, x: merged @ w_o)),
+        ("Is the input added at the end? The block does that, not the layer.",
+         _layer(out=lambda merged, w_o, x: x + merged @ w_o.T)),
+        ("Are keys and values mixed up?",
+         lambda x, w_q, w_k, w_v, *rest: _layer()(x, w_q, w_v, w_k, *rest)),
     ],
-    adapt=_whole_tokens,
 )  # fmt: skip
-check_context_that_fits = check_of(CONTEXT_THAT_FITS)
+check_gqa_layer = check_of(GQA_LAYER)

@@ -1,4 +1,4 @@
-"""Explorers of notebook 04: masks, and what heads share."""
+"""Explorer of notebook 04: masks."""
 
 import numpy as np
 import torch
@@ -7,8 +7,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.patches import Rectangle
 
 from helpers import masks
-from helpers.explorers.base import GREY, Explorer, bare, choice, new_figure, slider
-from helpers.plots import HIDDEN, INK, KEY, QUERY
+from helpers.explorers.base import Explorer, choice, new_figure, slider
+from helpers.plots import HIDDEN, INK
 
 RULES = {
     "causal": ("key ≤ query", lambda q, k, size: masks.causal(q, k)),
@@ -35,9 +35,9 @@ def explore_mask() -> Explorer:
     figure, axes = new_figure(2)
     for ax in axes:
         ax.add_patch(Rectangle((-0.5, -0.5), 16, 8, fc=HIDDEN, ec="#8A8A8A", hatch="////", lw=0, zorder=-2))
-        ax.set(xticks=range(0, 16, 2), yticks=range(0, 8, 2), xlabel="key position [token]")
+        ax.set(xticks=range(0, 16, 2), xlabel="key position [token]")
         ax.spines[:].set_visible(False)
-    axes[0].set_ylabel("new token")
+    axes[0].set_ylabel("query position [token]")
     figure.colorbar(ScalarMappable(cmap="viridis"), ax=axes, label="weight", shrink=0.6)
 
     # What moves: the cells of both pictures, transparent where a key is hidden, and a frame around them.
@@ -57,8 +57,10 @@ def explore_mask() -> Explorer:
             whole[:new, : len(key)] = colors
             whole[:new, : len(key), 3] = 255 * visible.numpy()  # hidden cells show the hatching below
             picture.set_data(whole)
-        for frame in frames:
+        for ax, frame in zip(axes, frames, strict=True):
             frame.set(width=len(key), height=new)
+            ax.set(xlim=(-0.5, len(key) - 0.5), ylim=(new - 0.5, -0.5))
+            ax.set_yticks(range(new), query.tolist())
         empty = int((~visible.any(dim=1)).sum())
         axes[0].set_title(f"{rule}: {int(visible.sum())} of {visible.numel()} pairs")
         axes[1].set_title("one set of scores, its weights")
@@ -78,59 +80,4 @@ def explore_mask() -> Explorer:
     controls["size"].disabled = True  # the causal rule has no size
     controls["rule"].observe(lambda change: setattr(controls["size"], "disabled", change.new == "causal"), "value")
     alt = "Left: which key each new token may see, white yes, hatched no, framed. Right: attention weights under it. "
-    return Explorer(figure, draw, controls, alt + "New tokens down, key positions across.")
-
-
-def explore_heads() -> Explorer:
-    """Which key/value head each query head reads, and what the cache of a model like Llama 3 8B then needs."""
-    n_layers, head_dim, sizes = 32, 128, {"float32": 4, "bfloat16": 2, "int8": 1}
-
-    # What is fixed: room for two rows of heads, and a scale of memory with the sizes of common devices.
-    figure, (wires, memory) = new_figure(2, width_ratios=[1.3, 1])
-    bare(wires, (-0.6, 10.6), (-0.75, 1.4))
-    wires.set(aspect="auto")
-    memory.set(xscale="log", xlim=(0.01, 1000), ylim=(-0.6, 1.6), yticks=(0, 1), yticklabels=("chosen", "as MHA"))
-    memory.set(xlabel="cache [GB]", xticks=(0.01, 0.1, 1, 10, 100, 1000))
-    memory.grid(axis="x", lw=0.4)
-    for size in (8, 24, 80):
-        memory.axvline(size, color=GREY, lw=1, ls=":")
-        memory.text(size, 1.62, size, ha="center", fontsize=9)
-
-    # What moves: the heads, the lines that join who reads whom, and a point for each cache.
-    (lines,) = wires.plot([], [], color=GREY, lw=1)
-    (queries,) = wires.plot([], [], "o", color=QUERY, ms=7, label="query heads")
-    (keys,) = wires.plot([], [], "s", color=KEY, ms=8, label="key/value heads")
-    wires.legend(loc="lower center", ncols=2)
-    (points,) = memory.plot([], [], "D", color=INK, ms=9)
-
-    def draw(n_heads, n_kv_heads, context, dtype):
-        shared = min(n_kv_heads, n_heads)
-        group = n_heads // shared
-        top = np.linspace(0, 10, n_heads)
-        bottom = top.reshape(shared, group).mean(axis=1)
-        ends = np.stack((top, np.repeat(bottom, group), np.full(n_heads, np.nan)), axis=1)
-        lines.set_data(ends.reshape(-1), np.tile((1, 0, np.nan), n_heads))
-        queries.set_data(top, np.ones(n_heads))
-        keys.set_data(bottom, np.zeros(shared))
-        gigabytes = [2 * n_layers * heads * head_dim * context * sizes[dtype] / 1e9 for heads in (shared, n_heads)]
-        points.set_data(gigabytes, (0, 1))
-        kind = "MHA" if shared == n_heads else "MQA" if shared == 1 else "GQA"
-        heads = "query head" if group == 1 else "query heads"
-        wires.set_title(f"{kind}: {group} {heads} per key/value head")
-        memory.set_title(f"{context:,.0f} tokens: {gigabytes[0]:.3g} GB\n")
-        clipped = f" There cannot be {n_kv_heads} key/value heads." if shared < n_kv_heads else ""
-        return (
-            f"{n_heads} query heads read {shared} key/value heads.{clipped} Cache: 2 × {n_layers} layers × {shared} × "
-            f"{head_dim} × {context:,.0f} tokens × {sizes[dtype]} bytes = {gigabytes[0]:.3g} GB; with a key/value head "
-            f"for each query head {gigabytes[1]:.3g} GB. Dotted: 8, 24 and 80 GB."
-        )
-
-    # Which controls.
-    controls = {
-        "n_heads": choice("query heads", (32, 16, 8, 4)),
-        "n_kv_heads": choice("key/value heads", (8, 4, 2, 1, 16, 32)),
-        "context": slider("context", 8192.0, 3, 6, 0.1, unit="token", log=True),
-        "dtype": choice("numbers", ("bfloat16", "float32", "int8")),
-    }
-    alt = "Left: query heads above, key/value heads below, lines join who reads whom. Right: the cache in GB, "
-    return Explorer(figure, draw, controls, alt + "chosen and as MHA, logarithmic, with lines at 8, 24 and 80 GB.")
+    return Explorer(figure, draw, controls, alt + "Query positions down, key positions across.")

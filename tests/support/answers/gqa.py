@@ -3,7 +3,9 @@
 import math
 
 import torch
+from torch.nn import functional as F
 
+from helpers.model import apply_rope
 from tests.support.answers.register import right, wrong
 
 
@@ -92,20 +94,25 @@ def cache_write__a_cache_that_does_not_roll(cache, length, new):
 
 
 @right
-def context_that_fits__the_larger_count(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number, window):
-    free, half = memory - weights, n_layers * n_kv_heads * head_dim * bytes_per_number
-    return max(0, free // (2 * half), free // half - window)
+def gqa_layer__sdpa(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
+    q, k, v = ((x @ w.T).unflatten(-1, (-1, head_dim)).transpose(1, 2) for w in (w_q, w_k, w_v))
+    q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return F.linear(mixed.transpose(1, 2).flatten(-2), w_o)
 
 
 @right
-def context_that_fits__with_an_if(memory, weights, n_layers, n_kv_heads, head_dim, bytes_per_number, window):
-    per_token = 2 * n_layers * n_kv_heads * head_dim * bytes_per_number
-    free = memory - weights
-    if free < 0:
-        return 0
-    if free <= window * per_token:
-        return math.floor(free / per_token)
-    return window + int((free - window * per_token) // (per_token / 2))
+def gqa_layer__rows_that_share_a_key(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
+    B, T, _ = x.shape
+    q, k, v = (F.linear(x, w).view(B, T, -1, head_dim).permute(0, 2, 1, 3) for w in (w_q, w_k, w_v))
+    q, k = apply_rope(q, cos, sin).reshape(B, k.shape[1], -1, head_dim), apply_rope(k, cos, sin)
+    scores = (q @ k.mT * head_dim**-0.5).view(B, -1, T, T)
+    weights = torch.where(causal_visible__tril(T, T), scores, -1e9).softmax(-1)
+    mixed = (weights.reshape(B, k.shape[1], -1, T) @ v).reshape(B, -1, T, head_dim)
+    return torch.einsum("bhtc,dhc->btd", mixed, w_o.unflatten(1, (-1, head_dim)))
 
 
-wrong("part of a token", "context_that_fits__float")(lambda *sizes: float(context_that_fits__the_larger_count(*sizes)))
+@wrong("it raises")
+def gqa_layer__turned_before_the_split(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
+    q = apply_rope(x @ w_q.T, cos, sin)
+    return q @ w_o.T
