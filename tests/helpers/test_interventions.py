@@ -14,35 +14,24 @@ from helpers.model import RMSNorm, SwiGLU
 from helpers.text import TINY_LLAMA
 from tests.support.models import TINY, draw_tokens, make_model
 
-
-def relative():
-    return make_relative(with_family(TINY, {"model_type": "qwen3"}))
-
-
-KINDS = {"plain": make_model, "prepared": lambda: prepare_for_decoding(make_model()), "relative": relative}
 LAST = f"layers.{TINY.n_layers - 1}"
-
-
-@pytest.fixture(params=KINDS)
-def subject(request):
-    """Works for whom? A plain model, one laid out for decoding, a relative."""
-    return KINDS[request.param]().eval()
-
-
-def swapped(model):
-    return patched(model, draw_tokens(2, 16).flip(0), [(LAST, slice(4, None)), (LAST, 2)])
-
-
+KINDS = {
+    "plain": make_model,
+    "prepared": lambda: prepare_for_decoding(make_model()),
+    "relative": lambda: make_relative(with_family(TINY, {"model_type": "qwen3"})),
+}
 WAYS = {
     "module": lambda model: replaced(model.layers[0].ffn_norm, lambda _, x: x),
     "zero": lambda model: without_heads(model, [(0, 1), (1, 0), (1, 3)]),
     "mean": lambda model: without_heads(model, [(0, 1)], by="mean"),
-    "patch": swapped,
+    "patch": lambda model: patched(model, draw_tokens(2, 16).flip(0), [(LAST, slice(4, None)), (LAST, 2)]),
 }
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_change_acts_inside_nests_and_leaves_no_trace(subject, way, tokens, monkeypatch):
+def test_a_change_acts_inside_nests_and_leaves_no_trace(kind, way, tokens, monkeypatch):
+    subject = KINDS[kind]().eval()
     monkeypatch.setattr(interventions, "held_out_loss", lambda model: model(tokens))  # it has another vocabulary
     state, before = {name: list(vars(part)) for name, part in subject.named_modules()}, subject(tokens)
     with WAYS[way](subject):
@@ -88,17 +77,16 @@ def test_a_head_is_cut_where_it_writes(model, tokens):
 
 
 def test_mean_ablation_writes_what_the_head_writes_on_average():
-    model = load_checkpoint(TINY_LLAMA)
-    writes, seen = model.layers[4].attention.o_proj, []
-    with torch.no_grad(), without_heads(model, [(4, 3)], by="mean"):
-        writes.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-        model(held_out_windows()[:, :-1])
-    with torch.no_grad():
-        model(held_out_windows()[:, :-1])
+    model, seen = load_checkpoint(TINY_LLAMA), []
     own = slice(3 * model.config.head_dim, None)
-    assert seen[0][..., own].flatten(0, 1).unique(dim=0).shape[0] == 1
-    torch.testing.assert_close(seen[0][0, 0, own], seen[1][..., own].mean(dim=(0, 1)))
-    assert torch.equal(seen[0][..., : own.start], seen[1][..., : own.start])
+    for heads in ([], [(4, 3)]):
+        with torch.no_grad(), without_heads(model, heads, by="mean"):
+            hook = model.layers[4].attention.o_proj.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+            model(held_out_windows()[:, :-1])
+            hook.remove()
+    before, cut = seen
+    torch.testing.assert_close(cut[..., own], before[..., own].mean(dim=(0, 1)).expand_as(cut[..., own]))
+    assert torch.equal(cut[..., : own.start], before[..., : own.start])
 
 
 def test_patching_every_position_of_the_last_block_gives_the_clean_logits(model, tokens):

@@ -25,14 +25,6 @@ def no_figure_left_open(course_style):
     plt.close("all")
 
 
-def test_line_colours_stay_apart_for_colour_blind_readers_and_from_white():
-    """Who cannot tell red from green still sees how yellow and how blue a colour is."""
-    colours = map(to_rgb, (plots.QUERY, plots.KEY, plots.VALUE, plots.INK))
-    seen = [np.array([(red + green) / 2, blue]) for red, green, blue in colours]
-    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 0.15
-    assert max(yellow for yellow, _ in seen) < 0.65  # dark enough on white
-
-
 VISIBLE = causal_visible(3, 5)
 SCORES = torch.tensor([[1.0, -2, 9, 0, 0], [0, 1, 2, -3, 0], [1, 1, 1, 1, 1]])
 ARROWS = {"labels": ["q", "k"], "colors": [plots.QUERY, plots.KEY], "styles": ["-", "--"]}
