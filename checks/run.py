@@ -121,7 +121,7 @@ class Borrowed:
             with self:
                 return function(*inputs, **named)
 
-        self.start = from_learner.__code__
+        self.start, from_learner.__wrapped__ = from_learner.__code__, function
         return from_learner
 
     def __enter__(self):

@@ -349,6 +349,7 @@ def _judged_by_role(function):
 
 def _never_returns(function):
     """Whether every way out of the function is its end, or `return None`."""
+    function = inspect.unwrap(function)
     steps = list(dis.get_instructions(function)) if inspect.isfunction(function) else []
     ends = [(before, step) for before, step in pairwise(steps) if step.opname.startswith("RETURN_")]
     values = [
