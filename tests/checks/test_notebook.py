@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import subprocess
 import sys
 import time
@@ -44,15 +43,12 @@ MESSY = {  # code cells, and what both readers make of them
     "a helper further down in the cell": ([SET_UP, HELPED + "\n" + HELPER + CHECK], PASSES),
     "a helper in a later cell": ([SET_UP, HELPED + CHECK, HELPER], WRONG),  # it does not run from top to bottom
     "a helper that is missing": ([SET_UP, HELPED + CHECK], WRONG),
-    "a helper of a helper": ([SET_UP, "def cast(x): return x.float()", "widen = lambda x: cast(x)", HELPED], PASSES),
     "an import in another cell": (["import torch as t", RIGHT.replace("torch", "t") + CHECK], PASSES),
     "everything from a module": (["from torch import *", RIGHT.replace("torch.", "") + CHECK], PASSES),
     "an import inside the function": ([RIGHT.replace(HEAD, HEAD + "    import torch\n") + CHECK], PASSES),
     "the set-up is gone": ([RIGHT + CHECK], PASSES),
     "a line magic at the end": ([SET_UP, RIGHT + CHECK + "\n%timeit -n 1 my_rms_norm(torch.ones(2), 1, 0)"], PASSES),
     "a cell magic that runs the cell": ([SET_UP, "%%time\n" + RIGHT + CHECK], PASSES),
-    "a cell magic of another language": ([SET_UP, RIGHT + CHECK, "%%bash\ndef my_rms_norm("], PASSES),
-    "a magic inside a loop": ([SET_UP, RIGHT + "\nfor n in range(2):\n    %time n"], PASSES),
     "a shell line with a quote": ([SET_UP, "!echo it's \\\n  (here\n" + RIGHT + CHECK], PASSES),
     "a shell line that is kept": ([SET_UP, "files = !ls\n" + RIGHT + CHECK], PASSES),
     "questions": ([SET_UP, "?torch\ntorch.rsqrt?\n" + RIGHT + CHECK + "\nF.silu??"], PASSES),
@@ -63,10 +59,7 @@ MESSY = {  # code cells, and what both readers make of them
     "no check": ([SET_UP, RIGHT], PASSES),
     "the check is edited": ([SET_UP, RIGHT + "\n\ndef check_rms_norm(f): print('fine')" + CHECK], PASSES),
     "the checks at their old place": ([SET_UP, "from helpers.checks import check_rms_norm", RIGHT + CHECK], PASSES),
-    "another check": ([SET_UP, RIGHT + "\n\ncheck_swiglu(my_rms_norm)"], PASSES),
     "an annotated constant": ([SET_UP, "ZERO: float = 0.0", WITH_ZERO + CHECK], PASSES),
-    "a constant that grows": ([SET_UP, "ZERO = 0", "ZERO += 0.0", WITH_ZERO + CHECK], PASSES),
-    "a walrus": ([SET_UP, "print(ZERO := 0.0)", WITH_ZERO + CHECK], PASSES),
     "a table filled in": ([SET_UP, "S = {}", "S['z'] = 0", WITH_ZERO.replace("ZERO", "S['z']")], PASSES),
     "a loop that makes constants": ([SET_UP, "for ZERO in (0.0,):\n    pass", WITH_ZERO + CHECK], PASSES),
     "a try around an import": (["try:\n    import torch\nexcept ImportError:\n    torch = None", RIGHT], PASSES),
@@ -79,18 +72,12 @@ MESSY = {  # code cells, and what both readers make of them
     "a lambda": ([SET_UP, LAMBDA + CHECK], PASSES),
     "an object": ([SET_UP, CLASS, "my_rms_norm = Norm()" + CHECK], PASSES),
     "another name": ([SET_UP, RIGHT.replace("my_", "our_"), "my_rms_norm = our_rms_norm" + CHECK], PASSES),
-    "only another name": ([SET_UP, (RIGHT + CHECK).replace("my_", "our_")], NOTHING),
-    "decorated": ([SET_UP, "import functools", "@functools.wraps(F.rms_norm)\n" + RIGHT + CHECK], PASSES),
     "a decorator of one's own": ([SET_UP, "def same(f):\n    return f", "@same\n" + RIGHT + CHECK], PASSES),
     "a function inside": ([SET_UP, f"{HEAD}    def g(y):\n        return {LINE}\n    return g(x.float())"], PASSES),
     "asynchronous": ([SET_UP, "async " + RIGHT + CHECK], WRONG),
     "waiting at the top": ([SET_UP, "import asyncio\nawait asyncio.sleep(0)", RIGHT + CHECK], PASSES),
-    "inside an if": ([SET_UP, "if True:\n    " + RIGHT.replace("\n", "\n    ")], PASSES),
-    "names in Greek": ([SET_UP, re.sub(r"\by\b", "ψ", RIGHT) + "  # Größe"], PASSES),
     "tabs": ([SET_UP, RIGHT.replace("    ", "\t") + CHECK], PASSES),
     "Windows' line ends": ([SET_UP, (RIGHT + CHECK + "\n%time 1").replace("\n", "\r\n")], PASSES),
-    "an indented cell": ([SET_UP, "  " + RIGHT.replace("\n", "\n  ")], PASSES),
-    "prints and plots": ([SET_UP, "import matplotlib as m\nprint(1 / 0)\nm.plot(no)", RIGHT + CHECK], PASSES),
     "from the future": ([SET_UP, "from __future__ import annotations\n" + RIGHT.replace("x,", "x: A,")], PASSES),
     "not Python": ([SET_UP, RIGHT.replace("eps):", "eps)") + CHECK], BROKEN),
     "not Python, and a stub": ([SET_UP, HEAD + "    return (x", STUB], BROKEN),

@@ -150,14 +150,6 @@ def test_with_all_heads_off_no_other_head_is_said_to_write(open_page):
     finding(page, "No head writes")
 
 
-def test_on_a_phone_a_loss_is_nearest_to_its_own_name(open_page):
-    page = open_page()
-    page.set_viewport_size({"width": 390, "height": 800})
-    parts = page.locator("#live-losses li span").all()
-    tops = [part.bounding_box()["y"] for part in parts]  # of a name, its bar, its number, the next name, ...
-    assert 0 < tops[1] - tops[0] < tops[3] - tops[1]
-
-
 @pytest.fixture
 def start(open_page, site):
     """The small form of the start page, at rest after its first text."""

@@ -20,16 +20,6 @@ def transformer_block__two_lines(x, attention, feed_forward, attention_gain, ffn
     return x + _rms(feed_forward(x), ffn_gain, eps)
 
 
-@right
-def transformer_block__loop_over_steps(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    stream = x.clone()
-    for step, weight in ((attention, attention_gain), (feed_forward, ffn_gain)):
-        branch = step(stream).float()
-        root = (branch.square().mean(-1, keepdim=True) + eps).sqrt()
-        stream = stream + (branch / root * weight).to(x.dtype)
-    return stream
-
-
 @wrong("square of 1e-4 is 0")
 def transformer_block__norm_in_half_precision(x, attention, feed_forward, attention_gain, ffn_gain, eps):
     for step, gain in ((attention, attention_gain), (feed_forward, ffn_gain)):

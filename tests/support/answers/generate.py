@@ -38,17 +38,6 @@ def greedy_with_cache__latest(model, tokens, n_new):
 
 
 @right
-def greedy_with_cache__reads_the_last_one_too(model, tokens, n_new):
-    cache = model.new_cache(tokens.shape[0])
-    logits = model(tokens, cache)
-    for _ in range(n_new):
-        new = logits[:, -1].topk(1).indices
-        tokens = torch.cat([tokens, new], dim=1)
-        logits = model(new, cache)
-    return tokens
-
-
-@right
 def greedy_with_cache__prompt_token_by_token(model, tokens, n_new):
     cache, text = model.new_cache(len(tokens)), tokens
     for t in range(tokens.shape[1] + n_new - 1):

@@ -55,14 +55,6 @@ def layer_plan__where(layer_types, window, theta_local, theta_global, head_dim):
     return 1.0 / thetas[:, None] ** exponents, [window if slide else None for slide in slides]
 
 
-@right
-def layer_plan__rows(layer_types, window, theta_local, theta_global, head_dim):
-    theta = {"sliding_attention": theta_local, "full_attention": theta_global}
-    length = {"sliding_attention": window, "full_attention": None}
-    rows = [[theta[kind] ** (-2 * i / head_dim) for i in range(head_dim // 2)] for kind in layer_types]
-    return torch.tensor(rows), tuple(length[kind] for kind in layer_types)
-
-
 for words, slip, change in (
     ("None for a layer that sees all", "zero_for_none", lambda speeds, windows: (speeds, [w or 0 for w in windows])),
     ("expected a list of 2", "windows_as_tensor", lambda speeds, windows: (speeds, torch.ones(len(windows)))),
@@ -99,21 +91,6 @@ def find_edits__combinations(config, weights, tokens, logits):
                     model.load_state_dict(weights)
                     if (model(tokens) - logits).abs().max() < most:
                         found.add(names)
-    return found
-
-
-@right
-def find_edits__frozensets(config, weights, tokens, logits):
-    found = []
-    for chosen in itertools.product([True, False], repeat=len(EDITS)):
-        names = frozenset(name for name, is_chosen in zip(EDITS, chosen, strict=True) if is_chosen)
-        try:
-            model = with_edits(config, names)
-            model.load_state_dict(weights)
-            torch.testing.assert_close(model(tokens), logits, rtol=0, atol=1e-4 * logits.abs().max().item())
-        except (RuntimeError, ValueError, AssertionError):
-            continue
-        found.append(names)
     return found
 
 

@@ -95,13 +95,6 @@ def layer_norm_angle__arctan(x):
     return torch.atan(x.mean(-1) / x.std(-1, correction=0))
 
 
-@right
-def layer_norm_angle__clamped_cosine_in_float32(x):
-    y = x - x.mean(-1, keepdim=True)
-    cosine = (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
-    return torch.copysign(cosine.clamp(-1, 1).acos(), x.mean(-1))
-
-
 @wrong("above")
 def layer_norm_angle__cosine_not_clamped(x):
     y = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True, correction=0)
