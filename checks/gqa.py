@@ -449,6 +449,7 @@ def _merge(mixed):
 
 
 def _layer(split=_split, turn=(True, True, False), share=_share, scale=math.sqrt, visible=causal_visible, merge=_merge,
+           weigh=lambda scores, visible: _hide(scores, visible).softmax(-1),
            out=lambda merged, w_o, x: merged @ w_o.T):  # fmt: skip
     """The layer with one slip."""
 
@@ -458,8 +459,8 @@ def _layer(split=_split, turn=(True, True, False), share=_share, scale=math.sqrt
             for y, turned in zip((split(x @ w.T, head_dim) for w in (w_q, w_k, w_v)), turn, strict=True)
         )
         k, v = share(k, q.shape[1] // k.shape[1]), share(v, q.shape[1] // k.shape[1])
-        scores = _hide(q @ k.transpose(-2, -1) / scale(head_dim), visible(x.shape[1], x.shape[1]))
-        return out(merge(scores.softmax(-1) @ v), w_o, x)
+        weights = weigh(q @ k.transpose(-2, -1) / scale(head_dim), visible(x.shape[1], x.shape[1]))
+        return out(merge(weights @ v), w_o, x)
 
     return program
 
@@ -512,6 +513,14 @@ GQA_LAYER = Exercise(
         ("Does a query see what is before it, too?", _layer(visible=lambda t, s: torch.eye(t).bool())),
         ("Are the scores divided by sqrt(head_dim)?", _layer(scale=lambda h: 1)),
         ("Is it the root of head_dim, once? SDPA already divides.", _layer(scale=lambda h: h)),
+        ("Is it the root of head_dim? Yours is that of D.",
+         lambda x, *rest: _layer(scale=lambda h: math.sqrt(x.shape[-1]))(x, *rest)),
+        ("Does the softmax run over the keys, the last dimension? Yours runs over the queries.",
+         _layer(weigh=lambda scores, visible: _hide(scores, visible).softmax(-2))),
+        ("Does the mask act on the scores, before the softmax? Yours acts on the weights.",
+         _layer(weigh=lambda scores, visible: scores.softmax(-1) * visible)),
+        ("Does a hidden score end at minus infinity? A score of 0 still gets a weight.",
+         _layer(weigh=lambda scores, visible: (scores * visible).softmax(-1))),
         (BACK + " It is missing.", _layer(out=lambda merged, w_o, x: merged)),
         (BACK + " Yours takes w_o, not transposed.", _layer(out=lambda merged, w_o, x: merged @ w_o)),
         ("Is the input added at the end? The block does that, not the layer.",
@@ -519,5 +528,6 @@ GQA_LAYER = Exercise(
         ("Are keys and values mixed up?",
          lambda x, w_q, w_k, w_v, *rest: _layer()(x, w_q, w_v, w_k, *rest)),
     ],
+    allow=("apply_rope",),
 )  # fmt: skip
 check_gqa_layer = check_of(GQA_LAYER)

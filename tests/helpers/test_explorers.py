@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pytest
 from jupyter_client.manager import start_new_kernel
 from matplotlib.figure import Figure
@@ -16,7 +15,6 @@ from matplotlib.image import imread
 
 from helpers import explorers
 from helpers.explorers import Explorer, slider
-from helpers.explorers.gqa import RULES
 from helpers.explorers.relatives import FAMILIES
 
 EXPLORE = {name: make for name, make in vars(explorers).items() if name.startswith("explore_")}
@@ -210,7 +208,6 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("rope", {"pair": 7, "position": 2}, "Query at 2, key at 0: pair 7 differs by 2 token"),
     ("rope_layout", {"pair": 0}, "coordinates 0 and 8, made by rows 16 and 24"),
     ("rope_layout", {"pair": 7, "layout": "interleaved"}, "coordinates 14 and 15, made by rows 30 and 31"),
-    ("heads", {}, "8 × 128 × 8,192 tokens × 2 bytes = 1.07 GB; with a key/value head for each query head 4.29 GB"),
     # a pair that went full circle in 63 steps knows all 256 positions; one slowed by 4 knows 4 × 63 and the first
     ("context", {"scaling": "as trained", "factor": 4}, "53% were met in training on 64."),
     ("context", {"scaling": "linear", "factor": 4}, "99% were met in training on 64. The fastest pair is 4"),
@@ -229,25 +226,3 @@ def test_an_explorer_tells_the_right_numbers(name, values, words):
     explorer = EXPLORE[f"explore_{name}"]()
     put_back(explorer, values)
     assert words in explorer.finding
-
-
-PAIRS = {  # of 2 new tokens after 3 cached ones, at size 2: (query, key) that are hidden
-    "causal": {(3, 4)},
-    "sliding window": {(3, 0), (3, 1), (3, 4), (4, 0), (4, 1), (4, 2)},
-    "left padding": {(3, 0), (3, 1), (3, 4), (4, 0), (4, 1)},
-    "packed documents": {(3, 0), (3, 1), (3, 4), (4, 0), (4, 1), (4, 2), (4, 3)},
-    "prefix": {(3, 4)},
-}
-
-
-def test_mask_explorer_hides_what_each_rule_hides():
-    assert set(RULES) == set(PAIRS)
-    explorer = explorers.explore_mask()
-    put_back(explorer, {"new": 2, "cached": 3, "size": 2})
-    for rule, hidden in PAIRS.items():
-        explorer.controls["rule"].value = rule
-        opaque = explorer.figure.axes[0].images[0].get_array()[:2, :5, 3]
-        assert {(3 + query, key) for query, key in np.argwhere(opaque == 0).tolist()} == hidden
-        assert f"Visible: {10 - len(hidden)} of 10 pairs." in explorer.finding
-    put_back(explorer, {"cached": 0, "size": 4})  # what a prefix adds to the causal rule
-    assert "Visible: 4 of 4 pairs." in explorer.finding
