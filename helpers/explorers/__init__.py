@@ -7,6 +7,7 @@ second. The maths is that of `helpers.model`; colours and their meanings are tho
 from helpers.explorers.base import Explorer, choice, new_figure, slider
 from helpers.explorers.full_model import explore_full_model
 from helpers.explorers.generate import explore_sampling
+from helpers.explorers.gqa import explore_mask
 from helpers.explorers.relatives import explore_relatives
 from helpers.explorers.rmsnorm import explore_rms_norm
 from helpers.explorers.rope import explore_rope, explore_rope_layout
@@ -15,7 +16,7 @@ from helpers.explorers.swiglu import explore_swiglu
 from helpers.explorers.train import explore_context
 
 __all__ = [
-    "Explorer", "choice", "explore_context", "explore_full_model", "explore_memory",
+    "Explorer", "choice", "explore_context", "explore_full_model", "explore_mask", "explore_memory",
     "explore_relatives", "explore_rms_norm", "explore_rope", "explore_rope_layout", "explore_sampling",
     "explore_swiglu", "new_figure", "slider",
 ]  # fmt: skip

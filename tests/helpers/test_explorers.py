@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 from jupyter_client.manager import start_new_kernel
 from matplotlib.figure import Figure
@@ -15,6 +16,7 @@ from matplotlib.image import imread
 
 from helpers import explorers
 from helpers.explorers import Explorer, slider
+from helpers.explorers.gqa import RULES
 from helpers.explorers.relatives import FAMILIES
 
 EXPLORE = {name: make for name, make in vars(explorers).items() if name.startswith("explore_")}
@@ -226,3 +228,25 @@ def test_an_explorer_tells_the_right_numbers(name, values, words):
     explorer = EXPLORE[f"explore_{name}"]()
     put_back(explorer, values)
     assert words in explorer.finding
+
+
+PAIRS = {  # of 2 new tokens after 3 cached ones, at size 2: (query, key) that are hidden
+    "causal": {(3, 4)},
+    "sliding window": {(3, 0), (3, 1), (3, 4), (4, 0), (4, 1), (4, 2)},
+    "left padding": {(3, 0), (3, 1), (3, 4), (4, 0), (4, 1)},
+    "packed documents": {(3, 0), (3, 1), (3, 4), (4, 0), (4, 1), (4, 2), (4, 3)},
+    "prefix": {(3, 4)},
+}
+
+
+def test_mask_explorer_hides_what_each_rule_hides():
+    assert set(RULES) == set(PAIRS)
+    explorer = explorers.explore_mask()
+    put_back(explorer, {"new": 2, "cached": 3, "size": 2})
+    for rule, hidden in PAIRS.items():
+        explorer.controls["rule"].value = rule
+        opaque = explorer.figure.axes[0].images[0].get_array()[:2, :5, 3]
+        assert {(3 + query, key) for query, key in np.argwhere(opaque == 0).tolist()} == hidden
+        assert f"Visible: {10 - len(hidden)} of 10 pairs." in explorer.finding
+    put_back(explorer, {"cached": 0, "size": 4})  # what a prefix adds to the causal rule
+    assert "Visible: 4 of 4 pairs." in explorer.finding
