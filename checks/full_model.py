@@ -452,6 +452,7 @@ def _alike(one, other):
     return bool((one - other).abs().max() <= 1e-4 * other.abs().max())
 
 
+SMALL = "Its logits are nearly right. Do you compare all numbers, not only the likeliest token?"
 FINDS = {  # each slip: the property that is to find it, and how
     "mask shows the next token": (0, "Change the last token. May a logit before it move?"),
     "norm over the tokens": (0, "Do you compare all logits before the changed token, not only the first?"),
@@ -460,21 +461,27 @@ FINDS = {  # each slip: the property that is to find it, and how
     "a chunk sees all of itself": (1, "One token at a time is not enough: read pieces of several tokens, too."),
     "padding is seen": (2, "Put a shorter row, padded on its left, beside a longer one, and pass n_pad."),
     "norm over the rows": (2, "Does the row stand once alone and once beside another row?"),
+    "mask shows the next token, with new weights": (0, SMALL),
+    "positions restart, with new weights": (1, SMALL),
 }
-RIGHT = {  # right models: what to ask who fails them
-    "new weights": "Do you compare with room for rounding, say 1e-4 of the largest logit?",
-    "large weights": "Do you compare with room for rounding, say 1e-4 of the largest logit?",
-    "padding counts as positions": "Only distances between positions count in RoPE, so this model is right as well.",
-}
+TOO_LOOSE = "And is the room for rounding small enough, say 1e-4 of the largest logit?"
+TOO_STRICT = "And is there room for rounding, say 1e-4 of the largest logit?"
+ALARMS = (  # what to ask who fails a right model, by property
+    "Do you compare only the logits before the changed token?",
+    "Has each way of cutting a new cache? Are the pieces joined in their order?",
+    "Is n_pad passed? Is the row compared without its padding, and with itself alone, not padded?",
+)
+COUNTED = "padding counts as positions"
 NAMES = ("future", "pieces", "rows")
 
 
 def _models_to_test():
     """(name, model) of three right models, and of one for each slip in FINDS."""
-    right = {weights: pair_with_slip(None, weights.split()[0])[0] for weights in ("new weights", "large weights")}
+    right = {weights: pair_with_slip(None, weights.split()[0])[0] for weights in ("large weights", "new weights")}
     yield from right.items()
-    for slip in ("padding counts as positions", *FINDS):
-        yield slip, _with_slip(right["large weights"], slip)
+    for name in (COUNTED, *FINDS):
+        slip, _, weights = name.partition(", with ")
+        yield name, _with_slip(right[weights or "large weights"], slip)
 
 
 def _finds_slips(function):
@@ -490,18 +497,27 @@ def _finds_slips(function):
                 raise Wrong("three values are expected.", hint)
             if not all(isinstance(one, bool) or getattr(one, "dtype", None) == torch.bool for one in answer):
                 raise Wrong("True or False is expected for each property.", "Compare: is the largest gap small?")
-            if name in RIGHT and not all(answer):
-                which = NAMES[[bool(one) for one in answer].index(False)]
-                raise Wrong(f"a right model ({name}) fails your property {which}: a false alarm.", RIGHT[name])
+            if name not in FINDS and not all(answer):
+                place = [bool(one) for one in answer].index(False)
+                hint = "Only distances between positions count in RoPE, so this model is right as well."
+                hint = hint if name == COUNTED else f"{ALARMS[place]} {TOO_STRICT}"
+                raise Wrong(f"a right model ({name}) fails your property {NAMES[place]}: a false alarm.", hint)
             if name in FINDS and answer[FINDS[name][0]]:
                 place, hint = FINDS[name]
-                raise Wrong(f"a model with the slip “{name}” passes your property {NAMES[place]}.", hint)
+                said = f"a model with the slip “{name}” passes your property {NAMES[place]}."
+                raise Wrong(said, f"{hint} {TOO_LOOSE}")
         return len(FINDS)
 
     return probe
 
 
-PROPERTIES = Exercise(properties, [Case("ten models", (None,))], [], adapt=_finds_slips)
+PROPERTIES = Exercise(
+    properties,
+    [Case("twelve models", ("one of twelve",))],
+    [],
+    allow=("Llama", "KVCache"),  # the model that is tested, and its cache
+    adapt=_finds_slips,
+)
 check_properties = check_of(PROPERTIES)
 
 # ------------------------------------------------------------------------------------- find the slip

@@ -50,7 +50,7 @@ CARDS = {  # the cell whose picture the start page shows, and which part of it: 
     "02_rope": ("c22", (33, 6, 95, 80)),
     "03_swiglu": ("c67", (8, 5, 47, 66)),
     "04_gqa": ("c19", (38, 0, 98, 100)),
-    "05_full_model": ("c73", (34, 53, 100, 99)),
+    "05_full_model": ("c75", (45, 0, 100, 100)),
     "06_train": ("c47", (47, 24, 91, 92)),
     "07_generate": ("c05", (6, 20, 57, 93)),
     "08_relatives": ("c68", (0, 13, 49, 82)),

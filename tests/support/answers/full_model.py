@@ -78,13 +78,14 @@ RIGHT["properties"] = {
     "tensors": lambda model: [torch.tensor(one) for one in _properties()(model)],
 }
 for words, slip, program in (
-    ("with room for rounding", "to_the_last_bit", _properties(torch.equal)),
+    ("there room for rounding", "to_the_last_bit", _properties(torch.equal)),
     ("May a logit before it move", "loose", _properties(lambda one, other: (one - other).abs().max().item() < 100)),
     ("May a logit before it move", "first_logit_only", _properties(kept=slice(0, 1))),
-    ("room for rounding", "all_logits", _properties(kept=slice(None))),
+    ("only the logits before", "all_logits", _properties(kept=slice(None))),
     ("pieces of several tokens", "one_by_one_only", _properties(sizes=(1,))),
     ("pass n_pad", "nothing_padded", _properties(n_pad=0)),
     ("once beside another row", "no_other_row", _properties(rows=1)),
+    ("room for rounding small enough", "likeliest", _properties(lambda a, b: torch.equal(a.argmax(-1), b.argmax(-1)))),
     ("True or False is expected", "gaps", lambda model: (0.0, 0.0, 0.0)),
     ("Return (future, pieces, rows).", "one_left_out", lambda model: (True, True)),
     ("a false alarm", "always_false", lambda model: (False, False, False)),
