@@ -240,6 +240,8 @@ def _why_no_product(gate, up, down):
         return "Is a matrix transposed? Rows of w_gate and w_up belong to a unit, columns of w_down."
     if _multiplies(gate, up, down, numbers=[0]):
         return "The first number is right. The second row of w_down makes the second."
+    if _multiplies(gate, up, down.flip(0)):
+        return "The product stands in the second number: the first row of w_down makes the first."
     if _multiplies(gate, up, -down):
         return "This is the product with the opposite sign: turn the signs in w_down."
     if _multiplies(gate, up, second) or _multiplies(gate, up, -second):
@@ -248,7 +250,7 @@ def _why_no_product(gate, up, down):
         return "This is one unit, SiLU(g) * u. What does the second need, so that the rest of SiLU cancels?"
     if any(torch.allclose(first, square) for square in (a * a, b * b)):
         return "This is a square: do gate and up read the same number of x?"
-    return "The two units cancel: have they the same gate?" if not first.any() and down.any() else ""
+    return "The two units cancel: have they the same gate?" if not first.any() and down[0].any() else ""
 
 
 def _judged_as_layer(function):
@@ -261,7 +263,8 @@ def _judged_as_layer(function):
         found = weights if isinstance(weights, tuple | list) else [weights]
         if len(found) != 3 or not all(isinstance(weight, torch.Tensor) for weight in found):
             hint = TYPE_HINTS["NoneType"] if weights is None else "Return w_gate, w_up, w_down: three tensors."
-            raise Wrong(f"it returns {type(weights).__name__}; three tensors are expected.", hint)
+            kinds = ", ".join(type(weight).__name__ for weight in found)
+            raise Wrong(f"it returns {kinds}; three tensors are expected.", hint)
         for name, weight in zip(("w_gate", "w_up", "w_down"), found, strict=True):
             if weight.shape != (2, 2):
                 raise Wrong(f"{name} has the shape {tuple(weight.shape)}, expected (2, 2).", "D and F are 2.")

@@ -76,6 +76,7 @@ for words, slip, matrices in (
     ("another order", "down_first", (DOWN, UP, GATE)),
     ("transposed", "out_last", (GATE, UP, [[1, 0], [-1, 0]])),
     ("second row", "two_numbers", (GATE, UP, [[1, -1], [1, -1]])),
+    ("second number", "other_row", (GATE, UP, [[0, 0], [1, -1]])),
     ("opposite sign", "minus", (GATE, UP, [[-1, 1], [0, 0]])),
     ("signs in w_down", "added", (GATE, UP, [[1, 1], [0, 0]])),
     ("one unit", "one_unit", (GATE, UP, [[1, 0], [0, 0]])),
