@@ -46,7 +46,7 @@ TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an an
 EXPLORER = re.compile(r"^(explore_\w+)\(\)", re.M)
 CARDS = {  # the cell whose picture the start page shows, and which part of it: left, top, right, bottom [%]
     "00_start_here": ("c05", (0, 5, 100, 100)),
-    "01_rmsnorm": ("c05", (18, 24, 86, 64)),
+    "01_rmsnorm": ("c43", (13, 10, 84, 60)),
     "02_rope": ("c22", (33, 6, 95, 80)),
     "03_swiglu": ("c67", (8, 5, 47, 66)),
     "04_gqa": ("c19", (38, 0, 98, 100)),

@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional as F
 
+from helpers.model import RMSNorm
 from tests.support.answers.register import right, wrong
 
 
@@ -39,6 +40,13 @@ def norm_probe__three_sizes():
 @right
 def norm_probe__one_token_and_a_large_eps():
     return torch.tensor([300.0, 1, 1, 1]).half(), torch.tensor([0.5, 1, 1, 1.5]).half(), torch.tensor(10.0)
+
+
+@right
+def norm_probe__tried_on_the_right_norm():
+    x, weight, eps = norm_probe__three_sizes()
+    assert RMSNorm(4, eps).half()(x).isfinite().all()
+    return x, weight, eps
 
 
 @wrong("eps outside the root, computed without float32, gain left out")
