@@ -87,6 +87,8 @@ ROPE_ANGLES = Exercise(
         ("Is the angle in radians, not in degrees?", lambda p, h, theta: _angles()(p, h, theta).rad2deg()),
         ("Is it the angle itself, not its cosine?", lambda p, h, theta: _angles()(p, h, theta).cos()),
         ("Is it the angle itself, not its sine?", lambda p, h, theta: _angles()(p, h, theta).sin()),
+        ("Is it the angles themselves? You return their cosines and sines side by side.",
+         lambda p, h, theta: torch.cat((_angles()(p, h, theta).cos(), _angles()(p, h, theta).sin()), -1)),
         ("Do you multiply by the position? These are the speeds.", lambda p, h, theta: _angles()(p * 0 + 1, h, theta)),
         ("Is the angle a whole number here? Convert to float before multiplying.",
          lambda p, h, theta: _angles()(p, h, theta).floor()),
@@ -163,6 +165,14 @@ def _join_halves(a, b):
 
 def _join_neighbours(a, b):
     return torch.stack((a, b), dim=-1).flatten(-2)
+
+
+MIXED = "Does row t of cos and sin meet token t in every head? Yours mixes up heads and tokens."
+
+
+def _rows(table, heads, tokens, row):
+    """Rows of cos or sin for every head and token, (H, T, h/2), where `row` names the row for a head and a token."""
+    return table[row(torch.arange(heads)[:, None], torch.arange(tokens), heads, tokens)]
 
 
 def _wide(x, cos, sin, turn, widen):
@@ -245,6 +255,14 @@ def _rope_mistakes(layout, other, other_hint):
             "Do the angles follow the tokens, not the heads?",
             lambda x, c, s: _rotated(x, c[:, None], s[:, None], split, join),
         ),
+        *[
+            (hint, lambda x, c, s, row=row: _rotated(x, *(_rows(t, *x.shape[1:3], row) for t in (c, s)), split, join))
+            for hint, row in (
+                ("Do the angles follow the tokens, not the heads?", lambda h, t, H, T: h % T + 0 * t),
+                (MIXED, lambda h, t, H, T: (t * H + h) % T),
+                (MIXED, lambda h, t, H, T: (h * T + t) // H),
+            )
+        ],
         (
             "Do you use every row of cos and sin? Only the first is used.",
             lambda x, c, s: _rotated(x, c[:1], s[:1], split, join),
