@@ -251,7 +251,7 @@ def plot_head_wiring(n_heads: int, n_kv_heads: int, *, ax=None, title=None) -> A
     n_rep = n_heads // n_kv_heads
     middle = [(n_rep - 1) / 2 + n_rep * j for j in range(n_kv_heads)]
     for i in range(n_heads):
-        ax.plot([i, middle[i // n_rep]], [1, 0], color=INK, lw=1.2, zorder=1)
+        ax.plot([i, middle[i // n_rep]], [1, 0.17], color=INK, lw=1.2, zorder=1)
         ax.plot(i, 1, "o", color=QUERY, ms=13)
         ax.text(i, 1.2, str(i), ha="center", va="bottom")
     for j, x in enumerate(middle):
