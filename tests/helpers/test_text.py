@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from helpers.text import (
-    END_OF_TEXT,
     SMALLEST,
     batches,
     encode,
@@ -86,12 +85,6 @@ def test_every_text_comes_back_from_its_tokens(tokenizer, text):
     assert ids.dtype == torch.int64
     assert all(0 <= token < tokenizer.get_vocab_size() for token in ids.tolist())
     assert tokenizer.decode(ids.tolist(), skip_special_tokens=False) == text
-
-
-def test_the_vocabulary_has_the_size_asked_for_and_training_repeats(tokenizer):
-    assert tokenizer.get_vocab_size() == 300
-    assert tokenizer.token_to_id(END_OF_TEXT) == 0
-    assert train_tokenizer(excerpt(), vocab_size=300).to_str() == tokenizer.to_str()
 
 
 @given(st.integers(2, 40), st.integers(1, 20), st.integers(1, 5))

@@ -29,16 +29,6 @@ def qk_norm__torch(q, k, weight_q, weight_k, eps, whole):
     return normed(q, weight_q), normed(k, weight_k)
 
 
-@right
-def qk_norm__gain_after_the_cast(q, k, weight_q, weight_k, eps, whole):
-    results = []
-    for x, weight in ((q, weight_q), (k, weight_k)):
-        gains = weight.reshape(x.shape[1], 1, x.shape[3]) if whole else weight
-        square = x.float().square().mean(dim=(1, 3) if whole else 3, keepdim=True)
-        results.append(gains * (x.float() * torch.rsqrt(square + eps)).to(x.dtype))
-    return results[0], results[1]
-
-
 wrong("no gradient passes through the result q", "qk_norm__detached")(
     lambda *inputs: tuple(result.detach() for result in qk_norm__torch(*inputs))
 )

@@ -68,16 +68,6 @@ def rms_norm_backward__formula(grad_y, x, weight, eps):
     return grad_x.to(x.dtype), grad_weight.to(x.dtype)
 
 
-@right
-def rms_norm_backward__fuller_hint_copied(grad_y, x, weight, eps):
-    wide, upstream = x.float(), grad_y.float()
-    r = torch.sqrt(wide.pow(2).mean(dim=-1, keepdim=True) + eps)
-    n, u = wide / r, weight.float() * upstream
-    grad_x = (u - n * (n * u).mean(dim=-1, keepdim=True)) / r
-    grad_weight = (upstream * n).reshape(-1, x.shape[-1]).sum(dim=0)
-    return grad_x.to(grad_y.dtype), grad_weight.to(grad_y.dtype)
-
-
 @wrong("rules out")
 def rms_norm_backward__autograd(grad_y, x, weight, eps):
     x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
