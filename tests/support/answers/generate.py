@@ -5,6 +5,17 @@ import torch
 from tests.support.answers.register import right, wrong
 
 
+@right
+def top_p__loop(probabilities, p):
+    kept, total = torch.zeros_like(probabilities), 0.0
+    for token in probabilities.argsort(descending=True):
+        kept[token] = probabilities[token]
+        total += probabilities[token].item()
+        if total >= p:
+            break
+    return kept / kept.sum()
+
+
 @wrong("rounded to a little less")
 def top_p__adds_until_p_is_reached(probabilities, p):
     ordered, order = probabilities.sort(descending=True)

@@ -10,11 +10,6 @@ from tests.support.answers.register import right, wrong
 
 
 @right
-def causal_visible__positions(n_query, n_key):
-    return torch.arange(n_key) <= torch.arange(n_key - n_query, n_key)[:, None]
-
-
-@right
 def causal_visible__tril(n_query, n_key):
     return torch.ones(n_query, n_key, dtype=torch.bool).tril(n_key - n_query)
 
@@ -35,12 +30,6 @@ def attention_head__einsum_and_where(q, k, v, visible):
 @right
 def repeat_kv__repeat_interleave(x, n_rep):
     return torch.repeat_interleave(x, n_rep, dim=1)
-
-
-@right
-def repeat_kv__expand(x, n_rep):
-    B, K, S, h = x.shape
-    return x[:, :, None].expand(B, K, n_rep, S, h).reshape(B, K * n_rep, S, h)
 
 
 @right
