@@ -35,9 +35,9 @@ def explore_mask() -> Explorer:
     figure, axes = new_figure(2)
     for ax in axes:
         ax.add_patch(Rectangle((-0.5, -0.5), 16, 8, fc=HIDDEN, ec="#8A8A8A", hatch="////", lw=0, zorder=-2))
-        ax.set(xticks=range(0, 16, 2), xlabel="key position [token]")
+        ax.set(xticks=range(0, 16, 2), yticks=range(0, 8, 2), xlabel="key position [token]")
         ax.spines[:].set_visible(False)
-    axes[0].set_ylabel("query position [token]")
+    axes[0].set_ylabel("new token")
     figure.colorbar(ScalarMappable(cmap="viridis"), ax=axes, label="weight", shrink=0.6)
 
     # What moves: the cells of both pictures, transparent where a key is hidden, and a frame around them.
@@ -57,10 +57,8 @@ def explore_mask() -> Explorer:
             whole[:new, : len(key)] = colors
             whole[:new, : len(key), 3] = 255 * visible.numpy()  # hidden cells show the hatching below
             picture.set_data(whole)
-        for ax, frame in zip(axes, frames, strict=True):
+        for frame in frames:
             frame.set(width=len(key), height=new)
-            ax.set(xlim=(-0.5, len(key) - 0.5), ylim=(new - 0.5, -0.5))
-            ax.set_yticks(range(new), query.tolist())
         empty = int((~visible.any(dim=1)).sum())
         axes[0].set_title(f"{rule}: {int(visible.sum())} of {visible.numel()} pairs")
         axes[1].set_title("one set of scores, its weights")
@@ -80,4 +78,4 @@ def explore_mask() -> Explorer:
     controls["size"].disabled = True  # the causal rule has no size
     controls["rule"].observe(lambda change: setattr(controls["size"], "disabled", change.new == "causal"), "value")
     alt = "Left: which key each new token may see, white yes, hatched no, framed. Right: attention weights under it. "
-    return Explorer(figure, draw, controls, alt + "Query positions down, key positions across.")
+    return Explorer(figure, draw, controls, alt + "New tokens down, key positions across.")

@@ -123,11 +123,6 @@ def test_cells_are_short(stem):
     assert [place for place, cell in cells("markdown", stem) if reading.words_in(cell.source) > 150] == []
 
 
-@pytest.mark.parametrize("stem", NOTEBOOKS)
-def test_the_stated_minutes_are_those_of_the_rule(stem):
-    assert reading.stated_minutes(NOTEBOOKS[stem]) == pytest.approx(reading.minutes(NOTEBOOKS[stem]), rel=0.15)
-
-
 @pytest.mark.parametrize("stem", LESSONS)
 def test_a_lesson_pastes_no_part_of_the_model_and_has_both_lenses_as_figures(stem):
     model = ast.parse((ROOT / "helpers" / "model.py").read_text(encoding="utf-8"))

@@ -102,7 +102,10 @@ def jupyter_lab(folder: Path, *arguments):
         yield server, address[0], log
     finally:
         server.terminate()
-        server.wait()
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:  # seen once, after it had said that it stops
+            server.kill()
 
 
 def visit(browser, address: str, token: str, notebook: Path, patience: float = 20) -> tuple[list[str], int]:
