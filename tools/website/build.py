@@ -47,10 +47,10 @@ EXPLORER = re.compile(r"^(explore_\w+)\(\)", re.M)
 CARDS = {  # the cell whose picture the start page shows, and which part of it: left, top, right, bottom [%]
     "00_start_here": ("c05", (0, 5, 100, 100)),
     "01_rmsnorm": ("c43", (13, 10, 84, 60)),
-    "02_rope": ("c22", (33, 6, 95, 80)),
-    "03_swiglu": ("c67", (8, 5, 47, 66)),
+    "02_rope": ("c22", (33, 6, 95, 84)),
+    "03_swiglu": ("c67", (8, 5, 44, 66)),
     "04_gqa": ("c19", (38, 0, 98, 100)),
-    "05_full_model": ("c75", (45, 0, 100, 100)),
+    "05_full_model": ("c75", (45, 0, 91, 88)),
     "06_train": ("c47", (47, 24, 91, 92)),
     "07_generate": ("c05", (6, 20, 57, 93)),
     "08_relatives": ("c68", (0, 13, 49, 82)),
