@@ -133,14 +133,14 @@ class Borrowed:
         if self.former is None:
             sys.setprofile(None)
 
-    def _see(self, frame, event, _):
+    def _see(self, frame, event, _):  # pragma: no cover  coverage.py sees nothing in a profiler, nor in what it calls
         self.left -= 1
         if event == "call" and _owner(frame) and self._is_borrowed(frame):
             self.found = f"{_owner(frame)} {_spoken(frame)}"
         if self.left < 0 or self.found:
             sys.setprofile(None)
 
-    def _is_borrowed(self, frame):
+    def _is_borrowed(self, frame):  # pragma: no cover
         code = frame.f_code
         if code.co_name.startswith(("<module>", "__torch_")) or frame.f_globals["__name__"] in FREE:
             return False  # what watches, a picture, or an import
@@ -154,11 +154,11 @@ class Borrowed:
         return caller is not None and caller.f_code is self.start
 
 
-def _owner(frame):
+def _owner(frame):  # pragma: no cover
     return OWNERS.get((frame.f_globals.get("__name__") or "").partition(".")[0])
 
 
-def _self_of(frame):
+def _self_of(frame):  # pragma: no cover
     """The object, or the class, to which the method of a frame belongs; None in a plain function."""
     code = frame.f_code
     return frame.f_locals[code.co_varnames[0]] if code.co_argcount and "." in code.co_qualname else None
@@ -170,7 +170,7 @@ def _classes(value):
     return [one for one in classes if one.__module__.partition(".")[0] in OWNERS]
 
 
-def _spoken(frame):
+def _spoken(frame):  # pragma: no cover
     """How a learner names the function that a frame runs."""
     name, classes = frame.f_code.co_name, _classes(_self_of(frame))
     if classes:

@@ -49,14 +49,17 @@ def norm_probe__tried_on_the_right_norm():
     return x, weight, eps
 
 
-@wrong("eps outside the root, computed without float32, gain left out")
-def norm_probe__random_numbers():
-    return torch.randn(2, 3, 64), torch.ones(64), 1e-5
-
-
-@wrong("expected three: x, weight, eps")
-def norm_probe__the_norm_itself():
-    return rms_norm__rsqrt
+X, ONES = torch.randn(2, 3, 64), torch.ones(64)
+for words, slip, probe in (
+    ("eps outside the root, computed without float32, gain left out", "random_numbers", (X, ONES, 1e-5)),
+    ("expected three: x, weight, eps", "the_norm_itself", rms_norm__rsqrt),
+    ("holds whole numbers", "whole_numbers", (X.long(), ONES, 1e-5)),
+    ("one gain for each coordinate", "gain_per_token", (X, ONES[:3], 1e-5)),
+    ("Convert both", "two_dtypes", (X.half(), ONES, 1e-5)),
+    ("a number from 0 up", "negative_eps", (X, ONES, -1.0)),
+    ("inf or nan", "overflown", (1e9 * X.half(), ONES.half(), 1e-5)),
+):
+    wrong(words, f"norm_probe__{slip}")(lambda probe=probe: probe)
 
 
 @right
