@@ -31,12 +31,14 @@ def seconds_of(code, repeats=3):
 
 
 def installation():
-    """Seconds to install the course into an empty environment (pip may use its cache), and its size [GB]."""
+    """Seconds to install the course into an empty environment (pip may use its cache), its size [GB], its PyTorch."""
     with tempfile.TemporaryDirectory() as folder:
         run(sys.executable, "-m", "venv", folder)
         seconds, _ = run(f"{folder}/bin/python", "-m", "pip", "install", "--quiet", str(ROOT))
         size = sum(path.lstat().st_size for path in Path(folder).rglob("*"))
-    return seconds, size / 1e9
+        build = "import torch; print(f'CUDA {torch.version.cuda}' if torch.version.cuda else 'the processor alone')"
+        _, built_for = run(f"{folder}/bin/python", "-c", build)
+    return seconds, size / 1e9, built_for.strip()
 
 
 def notebook_cost(path):
@@ -62,8 +64,8 @@ def report(quick):
     yield ""
     yield f"`python benchmarks/costs.py`, {machine()}, with nothing else running."
     if not quick:
-        seconds, size = installation()
-        yield f"Installing into an empty environment: {seconds:.0f} s, {size:.1f} GB."
+        seconds, size, built_for = installation()
+        yield f"Installing into an empty environment: {seconds:.0f} s, {size:.1f} GB (PyTorch as the index gives it: for {built_for})."
         yield ""
         yield "| notebook | seconds | peak memory of its kernel [MB] |"
         yield "|---|---|---|"

@@ -94,7 +94,7 @@ def _judge(function, exercise, seconds):
     except TimeUp as up:
         case, watch = cases[len(outcomes)], watches[len(outcomes)]
         _, message, _ = Outcome(None, Wrong(str(up)), watch).in_stages(case)
-        return _failed(exercise, case, message, WAITS if " of them " in str(up) else ENDLESS)
+        return _failed(exercise, case, message, WAITS if up.waits else ENDLESS)
     failing = [place for place, outcome in enumerate(outcomes) if outcome.problem]
     if not failing and borrowed.found:
         message = f"The result is right, but it calls {borrowed.found}: write it yourself."

@@ -101,9 +101,8 @@ class _Watch(TorchDispatchMode):
             return reached, _sentences(problem.message, _in_words(reached), said), problem.hint
         handed_over = isinstance(answer, torch.Tensor) and answer.shape == stages[1][0].shape
         hint = _known(answers, case) if handed_over else ""
-        reached = (
-            min(reached, int(hint[6]) - 1) if hint else reached
-        )  # "Stage 3: ...": its numbers may be made, and left
+        if hint:  # "Stage 3: ...": its numbers may be made, and left
+            reached = min(reached, int(hint[6]) - 1)
         said = _sentences(_departs(reached), _gap(stages[reached + 1], self.tensors) if reached < 5 else "")
         if handed_over:
             return reached, said, hint

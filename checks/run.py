@@ -29,6 +29,10 @@ OURS = (HERE, os.path.join(os.path.dirname(HERE), "helpers"), TORCH)
 class TimeUp(BaseException):
     """The function has used up its time, in words. No learner's `except Exception` may catch this."""
 
+    def __init__(self, message, waits=False):
+        super().__init__(message)
+        self.waits = waits  # rather than computes
+
 
 class _Printed(io.StringIO):
     def write(self, text):
@@ -75,7 +79,8 @@ def in_time(task, seconds):
         if worked >= seconds:
             raise TimeUp(f"no answer after {seconds:g} seconds on the processor.")
         if passed >= PATIENCE * seconds:
-            raise TimeUp(f"no answer after {PATIENCE * seconds:g} seconds, {worked:.1f} of them on the processor.")
+            message = f"no answer after {PATIENCE * seconds:g} seconds, {worked:.1f} of them on the processor."
+            raise TimeUp(message, waits=True)
 
     handler = signal.signal(signal.SIGALRM, ring)
     # again and again: the time may not be used up, and a bare `except:` may catch the first TimeUp

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import CenteredNorm, LogNorm, Normalize
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Arc, PathPatch, Rectangle
 from matplotlib.path import Path
@@ -184,32 +184,15 @@ def plot_attention(weights, *, visible=None, ax=None, title=None, labels=None, c
         visible: (T, S) bool, or None for no hatching.
         labels: texts of the tokens, for rows and columns; default: positions.
     """
-    ax = _axes(ax, SQUARE)
-    return _heat_map(ax, weights, visible, Normalize(0, vmax), "viridis", "weight", colorbar, title, labels)
-
-
-def plot_scores(scores, *, visible=None, ax=None, title=None, labels=None, colorbar=True, limit=None) -> Axes:
-    """Scores before the softmax, or differences, on a diverging map centred at 0; hidden cells are hatched.
-
-    Args:
-        scores: (T, S).
-        limit: largest absolute value of the map; give panels that share a colour bar the same.
-    """
-    ax = _axes(ax, SQUARE)
-    norm = CenteredNorm(0, limit)
-    return _heat_map(ax, scores, visible, norm, "RdBu_r", "score", colorbar, title, labels)
-
-
-def _heat_map(ax, values, visible, norm, cmap, unit, colorbar, title, labels):
-    values = to_numpy(values)
+    ax, weights = _axes(ax, SQUARE), to_numpy(weights)
     if visible is not None:
         visible = to_numpy(visible).astype(bool)
-        values = np.where(visible, values, np.nan)
+        weights = np.where(visible, weights, np.nan)
         _hatch_hidden(ax, visible)
-    image = ax.imshow(values, cmap=cmap, norm=norm)
+    image = ax.imshow(weights, cmap="viridis", norm=Normalize(0, vmax))
     if colorbar:
-        ax.figure.colorbar(image, ax=ax, label=unit, shrink=0.8)
-    return _query_key_axes(ax, values.shape, title, labels, labels)
+        ax.figure.colorbar(image, ax=ax, label="weight", shrink=0.8)
+    return _query_key_axes(ax, weights.shape, title, labels, labels)
 
 
 def _hatch_hidden(ax, visible):
@@ -355,21 +338,4 @@ def plot_norm_sphere(points, *, ax=None, plane=False, title=None) -> Axes:
     ax.set(xlabel="coordinate 0", ylabel="coordinate 1", zlabel="coordinate 2")
     ax.set_box_aspect((1, 1, 1), zoom=0.85)
     ax.view_init(elev=18, azim=-20)
-    return ax
-
-
-def plot_by_token(values, tokens, *, ax=None, label="value", title=None) -> Axes:
-    """Numbers for each token of a text: a row per number, a column per token, on a diverging map centred at 0.
-
-    Args:
-        values: (N, T).
-        tokens: T texts for the columns.
-        label: of the colour bar.
-    """
-    ax = _axes(ax)
-    limit = float(np.abs(to_numpy(values)).max())
-    image = ax.imshow(to_numpy(values), cmap="RdBu_r", norm=CenteredNorm(0, limit), aspect="auto")
-    ax.figure.colorbar(image, ax=ax, label=label)
-    ax.set_xticks(range(len(tokens)), tokens, rotation=90)
-    ax.set(xlabel="tokens of the text, in order", yticks=[], title=title)
     return ax

@@ -35,12 +35,10 @@ EXAMPLES = {
     "plot_turning": lambda **to: plots.plot_turning(torch.rand(3, 20) * 90, **to),
     "plot_visible": lambda **to: plots.plot_visible(VISIBLE, **to),
     "plot_attention": lambda **to: plots.plot_attention(SCORES.softmax(-1), visible=VISIBLE, **to),
-    "plot_scores": lambda **to: plots.plot_scores(SCORES, visible=VISIBLE, **to),
     "plot_head_wiring": lambda **to: plots.plot_head_wiring(8, 2, **to),
     "plot_layers": lambda **to: plots.plot_layers({"a": (torch.tensor([[1.0, 0.1], [0, 0]]), [None, 64])}, **to),
     "plot_llama_map": lambda **to: plots.plot_llama_map(**to),
     "plot_norm_sphere": lambda **to: plots.plot_norm_sphere(torch.eye(3), plane=True, **to),
-    "plot_by_token": lambda **to: plots.plot_by_token(torch.randn(4, 3), ["a", " b", "c"], **to),
 }
 
 
@@ -71,7 +69,7 @@ def hatched_cells(ax):
     return {(query, key) for query, key in cells if any(path.contains_point((key, query)) for path in hatched)}
 
 
-@pytest.mark.parametrize("name", ["plot_visible", "plot_attention", "plot_scores"])
+@pytest.mark.parametrize("name", ["plot_visible", "plot_attention"])
 def test_query_goes_down_and_key_across_and_exactly_the_hidden_cells_are_hatched_and_show_no_value(name):
     ax = EXAMPLES[name](ax=new_axes())
     assert (ax.get_ylabel(), ax.get_xlabel()) == ("query position [token]", "key position [token]")
@@ -83,13 +81,10 @@ def test_query_goes_down_and_key_across_and_exactly_the_hidden_cells_are_hatched
         np.testing.assert_array_equal(np.ma.getmaskarray(np.ma.masked_invalid(image.get_array())), ~VISIBLE.numpy())
 
 
-def test_weights_have_a_fixed_scale_and_scores_are_centred_at_0():
+def test_weights_have_a_fixed_scale():
     weights = plots.plot_attention(torch.full((2, 2), 0.25), ax=new_axes())
     assert (weights.images[0].norm.vmin, weights.images[0].norm.vmax) == (0, 1)
     assert hatched_cells(weights) == set()  # without a mask
-    for limit in (None, 3.0):
-        norm = plots.plot_scores(SCORES, limit=limit, ax=new_axes()).images[0].norm
-        assert norm.vmax == -norm.vmin == (limit or 9)
 
 
 def test_hands_arrows_and_wires_end_where_the_numbers_say():
