@@ -14,6 +14,7 @@ scaling_out.py  notebook 09
 my_llama.py     the last exercise of notebook 05: a whole model, judged in stages
 notebook.py     the one reader of notebooks: a learner's function, and what it needs
 parts.py        the learner's own functions of notebooks 01 to 04, and how they make a model
+recall.py       questions from earlier notebooks, kept on the learner's machine and asked again
 """
 
 # ruff: noqa: F401  these names are here to be imported from here
@@ -30,6 +31,7 @@ from checks.gqa import (
 from checks.judge import CheckResult
 from checks.my_llama import check_my_llama
 from checks.parts import Parts, my_parts
+from checks.recall import from_earlier
 from checks.relatives import check_attention_with_sink, check_find_edits, check_layer_plan, check_qk_norm, check_reach
 from checks.rmsnorm import check_layer_norm_angle, check_norm_probe, check_rms_norm, check_rms_norm_backward
 from checks.rope import (
