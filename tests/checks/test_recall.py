@@ -8,6 +8,7 @@ import pytest
 
 from checks import recall
 from checks.recall import CARDS, EARLIER, due, from_earlier
+from tests.support.course import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +29,8 @@ def test_a_notebook_asks_about_earlier_ones_and_tells_nothing_before_all_is_answ
         assert not kept.exists()
         assert not any(CARDS[name].why in asked for name in EARLIER[notebook])
     assert all(CARDS[name].question in asked and name[:2] < notebook for name in EARLIER[notebook])
+    (path,) = (ROOT / "notebooks").glob(f"{notebook}_*.ipynb")
+    assert f'from_earlier(\\"{notebook}\\", \\"?\\", \\"?\\", \\"?\\")' in path.read_text(encoding="utf-8")
     from_earlier(notebook, *(f"sure {right}" for right in rights(notebook)))
     assert capsys.readouterr().out.count("Right.") == 3
     from_earlier(notebook, *(f"guess {'B' if right == 'A' else 'A'}" for right in rights(notebook)))
