@@ -1,146 +1,378 @@
 """The exercises of notebook 07, generating: specification, cases, known mistakes with hints, check."""
 
 import math
+import random
 
 import torch
+from torch.nn import functional as F
 
-from checks.base import MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw
+from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw
 from checks.full_model import parameter_count, sizes_of
 from checks.judge import check_of
 from helpers.config import PRESETS, LlamaConfig
 from helpers.model import Llama
 
 
-def top_p(probabilities, p):
-    """Keep the likeliest tokens of probabilities (V,) until they reach p together, then make the sum 1 again."""
-    kept, total = [], 0.0
-    for token in sorted(range(len(probabilities)), key=lambda token: -probabilities[token].item()):
-        if total < p:
-            kept.append(token)
-            total += probabilities[token].item()
-    result = torch.zeros(len(probabilities), dtype=torch.float64)
-    for token in kept:
-        result[token] = probabilities[token].double() / total
-    return result.to(probabilities.dtype)
+# --------------------------------------------------------------------------------------------- the sampler
+
+SURE = 5.0  # standard deviations: of 10,000 right programs about one is refused, whatever it draws with
 
 
-def _nucleus(keep, again=True, back=True, descending=True):
-    """top_p with one slip; keep gets the sorted probabilities, their cumulative sum and p."""
+def sample(logits, temperature, top_k, top_p, generator):
+    """One token drawn for each row of logits (B, V): temperature first, then top-k, then top-p; (B,) int64."""
+    return torch.multinomial(_shares(logits, temperature, top_k, top_p), 1, generator=generator)[:, 0]
 
-    def program(probabilities, p):
-        ordered, order = probabilities.sort(descending=descending)
-        ordered = torch.where(keep(ordered, ordered.cumsum(-1), p), ordered, 0.0)
-        ordered = ordered / ordered.sum() if again else ordered
-        return torch.zeros_like(ordered).scatter(-1, order, ordered) if back else ordered
 
+def _softmax(logits, temperature):
+    if temperature == 0:
+        return F.one_hot(logits.argmax(-1), logits.shape[-1]).double()
+    return (logits.double() / temperature).softmax(-1)
+
+
+def _keep(rule, back=True, descending=True):
+    """A step that cuts off; rule gets the sorted tokens' places, shares and their sums, and the setting."""
+
+    def step(shares, setting):
+        if setting is None:
+            return shares
+        ordered, order = shares.sort(dim=-1, descending=descending, stable=True)
+        places = torch.arange(shares.shape[-1]).expand_as(shares)
+        ordered = torch.where(rule(places, ordered, ordered.cumsum(-1), setting), ordered, 0.0)
+        return torch.zeros_like(ordered).scatter(-1, order, ordered) if back is True else back(ordered, order)
+
+    return step
+
+
+def _to_1(shares):
+    return shares / shares.sum(-1, keepdim=True)
+
+
+TINY = 1e-9  # of a sum in float64
+TOP_K, TOP_P = _keep(lambda place, q, total, k: place < k), _keep(lambda place, q, total, p: total - q < p - TINY)
+
+
+def _shares(logits, temperature, top_k, top_p, soft=_softmax, cut_k=TOP_K, cut_p=TOP_P, end=_to_1):
+    """The share of the draws that each token of each row should get, (B, V) float64; or gets by a step with a slip."""
+    return end(cut_p(_to_1(cut_k(soft(logits, temperature), top_k)), top_p))
+
+
+sample.shares = _shares
+
+
+def _drawn(shares):
+    """A program that draws from these shares. They stand at it, so that a known mistake need not be drawn."""
+
+    def program(logits, temperature, top_k, top_p, generator):
+        return torch.multinomial(shares(logits, temperature, top_k, top_p), 1, generator=generator)[:, 0]
+
+    program.shares = shares
     return program
 
 
-def _until_p(ordered, total, p):
-    return total - ordered < p
+def _unless_0(shares):
+    """The sampler with these shares; at temperature 0 the right ones."""
+    return _drawn(lambda z, t, k, p: _shares(z, t, k, p) if t == 0 else _to_1(shares(z.double(), t, k, p)))
 
 
-def _equals_in_any_order(function):
-    """Puts the results of equally likely tokens in order: which of them is kept depends on the sort."""
+def _slip(**step):
+    return _unless_0(lambda *settings: _shares(*settings, **step))
 
-    def probe(probabilities, p):
-        given, answer = probabilities.clone(), function(probabilities, p)
-        if not isinstance(answer, torch.Tensor) or answer.shape != given.shape:
-            return answer
-        for value in given.unique():
-            mine = given == value
-            if mine.sum() > 1:
-                answer = answer.clone()
-                answer[mine] = answer[mine].sort(descending=True).values
+
+def _draws(shares):
+    """How many copies of each row are handed over: few of many rows or tokens, so that a loop ends in time."""
+    return 300 if shares.shape[-1] > 100 else max(200, 1000 // len(shares))
+
+
+def _near(mine, right, n, both_drawn=False):
+    """Whether shares of n draws are the right ones up to chance, or those of n other draws."""
+    share = (mine + right) / 2 if both_drawn else right
+    room = SURE * ((1 + both_drawn) * share * (1 - share) / n).sqrt() + 4 / n
+    return bool(((mine - right).abs() <= torch.where(share > 0, room, 0.0)).all())
+
+
+def _same_shares(got, theirs):
+    """Whether two answers are one, as far as draws can tell."""
+    if got is None or theirs is None or got[0].shape != theirs[0].shape:
+        return False
+    return _near(got[0].double(), theirs[0].double(), _draws(got[0]), both_drawn=True)
+
+
+class _Seed(int):
+    """The seed of a generator, which stands for it in a case."""
+
+    def __repr__(self):
+        return f"torch.Generator().manual_seed({int(self)})"
+
+    def made(self, more=0):
+        return torch.Generator().manual_seed(int(self) + more)
+
+
+def _equals_in_any_order(shares, logits):
+    """Puts the shares of equally likely tokens in order: which of them is kept depends on the sort."""
+    shares = shares.clone()
+    for values, mine in zip(logits, shares, strict=True):
+        for value in values.unique():
+            mine[values == value] = mine[values == value].sort(descending=True).values
+    return shares
+
+
+def _counted(function):
+    """Hands over many copies of each row, and makes shares of the tokens that come back: exact if they fit."""
+
+    def tokens(logits, settings, n, generator):
+        given = logits.repeat(n, 1)
+        was, states = given.clone(), (torch.get_rng_state().tolist(), random.getstate())
+        try:
+            answer = function(given, *settings, generator)
+        except RuntimeError as error:
+            for words, hint in DRAWING.items():
+                if words in str(error) and settings[0] and (logits / settings[0]).abs().max() < 80:
+                    raise Wrong(f"it raises RuntimeError: {str(error).rstrip('.')}.", hint) from None
+            raise
+        if answer is ...:
+            raise NotImplementedError
+        if not torch.equal(given, was):
+            raise Wrong("the input logits was changed in place.", "logits /= 2 changes it; z = logits / 2 does not.")
+        _require_tokens(answer, *given.shape)
+        if states != (torch.get_rng_state().tolist(), random.getstate()):
+            raise Wrong("the draw used random numbers that are not the generator's.", FROM_IT)
         return answer
+
+    def probe(logits, temperature, top_k, top_p, seed):
+        settings, n = (temperature, top_k, top_p), _draws(logits)
+        if hasattr(function, "shares"):
+            return (_equals_in_any_order(function.shares(logits, *settings), logits).float(),)
+        right = _shares(logits, *settings)
+        drawn = tokens(logits, settings, n, seed.made()).view(n, -1).T
+        if right.square().sum(-1).max() < 0.7:  # no token is so likely that few draws may well be the same
+            is_cut = top_k is not None or top_p is not None  # then one token may be left, by another slip
+            _require_chance(lambda n, g: tokens(logits, settings, n, g), logits, drawn, seed, is_cut)
+        got = torch.stack([row.bincount(minlength=logits.shape[-1]) for row in drawn]).double() / n
+        got, right = _equals_in_any_order(got, logits), _equals_in_any_order(right, logits)
+        return ((right if _near(got, right, n) else got).float(),)
 
     return probe
 
 
-def _above(probabilities, kept):
-    kept = torch.where(kept, probabilities, 0.0)
-    return kept / kept.sum()
+FROM_IT = "Does the draw take its numbers from the generator? torch.multinomial and torch.rand take generator=generator."
+NOT_SEEDED = "Does each call go on where the generator stands? Neither seed it in the function nor copy it."
+DRAWING = {  # words of torch.multinomial's errors
+    "element < 0": "torch.multinomial takes shares, none of them negative or nan. Do you give it logits, or logarithms?",
+    "sum of probabilities <= 0": "Is at least one token left? The likeliest always stays, however small top_p is.",
+    "without replacement": "Is one token drawn from each row? A second argument other than 1 draws several of a row.",
+}
 
 
-SOFTMAX = "Is it a division by the sum, not another softmax?"
-TINY_VOCABULARY = torch.tensor([0.05, 0.4, 0.11, 0.27, 0.17])
-TOP_P = Exercise(
-    top_p,
+def _require_tokens(answer, rows, vocab):
+    """Raise what is wrong with the form of an answer: (rows,) int64, each of them a token."""
+    if not isinstance(answer, torch.Tensor):
+        name = type(answer).__name__
+        hint = "torch.tensor(...) makes a tensor of a list." if name == "list" else TYPE_HINTS.get(name, "")
+        raise Wrong(f"the result has the type {name}, expected a tensor.", hint)
+    if answer.shape != (rows,):
+        hint = "One token for each row is expected."
+        if answer.shape == (rows, 1):
+            hint = "torch.multinomial and keepdim=True give (B, 1): [:, 0] takes its column."
+        if answer.shape == (rows, vocab):
+            hint = "Is a token drawn for each row? These are as many numbers as logits."
+        raise Wrong(f"the result has the shape {tuple(answer.shape)}, expected (B,), here ({rows},).", hint)
+    if answer.dtype != torch.int64:
+        hint = "Tokens are whole numbers, int64: .long() converts." if not answer.is_complex() else ""
+        raise Wrong(f"the result has the dtype {answer.dtype}, expected torch.int64.", hint)
+    if wrong := [token for token in answer.tolist() if not 0 <= token < vocab]:
+        hint = "Do the kept shares sum to 1 before a random number is looked up among their sums?"
+        raise Wrong(f"{len(wrong)} of {rows} tokens are not in 0 to {vocab - 1}; the first is {wrong[0]}.", hint)
+
+
+def _require_chance(tokens, logits, drawn, seed, is_cut):
+    """Raise what is wrong with the draw: rows differ, equal states give equal tokens, and others give others."""
+    if (drawn == drawn[:, :1]).all():
+        seen = torch.stack([tokens(1, seed.made(more)) for more in range(1, 40)])
+        if (seen == seen[0]).all():
+            if is_cut or (seen != logits.argmax(-1)).any():
+                return
+            hint = "Is a token drawn? You take the likeliest, which is right at temperature 0 only."
+            raise Wrong("always the likeliest token came back.", hint)
+        hint = "Is there a draw for each row? Yours is one for all, such as torch.rand(1) in place of torch.rand(B, 1)."
+        raise Wrong(f"all {drawn.shape[1]} equal rows got the same token.", hint)
+    generator = seed.made(1)
+    first, second = tokens(40, generator), tokens(40, generator)
+    if not torch.equal(first, tokens(40, seed.made(1))):
+        raise Wrong("two generators in the same state gave different tokens.", FROM_IT)
+    if torch.equal(first, second) or torch.equal(first, tokens(40, seed.made(2))):
+        when = "a second call with the same generator" if torch.equal(first, second) else "a generator of another seed"
+        is_left = torch.equal(generator.get_state(), seed.made(1).get_state())
+        raise Wrong(f"{when} gave the same tokens again.", FROM_IT if is_left else NOT_SEEDED)
+
+
+def _only_row_0(z, t, k, p):
+    return _shares(z, t, k, p)[:1].expand(len(z), -1)
+
+
+def _over_all_rows(q, k):
+    return q if k is None else torch.where(q >= q.max(), q, 0.0)  # there are many copies of the largest
+
+
+def _rest_to(place):
+    """The last token, or the first, gets what a random number finds when the kept shares were not made 1 again."""
+
+    def end(q):
+        q = q.clone()
+        q[:, place] += 1 - q.sum(-1)
+        return q
+
+    return end
+
+
+def _rest_to_the_least_likely(z, t, k, p):
+    q = _shares(z, t, k, p, end=lambda q: q)
+    last = z.shape[-1] - 1 - z.flip(-1).argmin(-1)  # in the sorted order
+    return q + F.one_hot(last, z.shape[-1]) * (1 - q.sum(-1, keepdim=True))
+
+
+def _as_many_as_row_0(q, p):
+    n = 0 if p is None else TOP_P(q[:1], p).count_nonzero().item()
+    return TOP_K(q, n or None)
+
+
+TINY_VOCABULARY = torch.tensor([[0.05, 0.4, 0.11, 0.27, 0.17]]).log()
+ORDER = (
+    "Does top-p see shares that sum to 1 again after top-k? Yours adds up those before top-k: either top-p comes first, "
+    "or the division by the sum is missing between the two."
+)
+BACK = "A place in the sorted order is no token: order[place] is (with a batch, order.gather(-1, place))."
+CROSSES = "Is the token that crosses top_p kept, too?"
+ONE_MORE = "Do you keep one token too many? A token stays while the sum before it is below top_p."
+ON_THE_SUM = "Is top_p a limit on the sum of the kept shares, not on each share?"
+EACH_ROW = "Is each row drawn from its own shares?"
+SAMPLE = Exercise(
+    sample,
     [
-        Case("three tokens, p 0.65", (torch.tensor([0.1, 0.6, 0.3]), 0.65)),
-        Case("five tokens, p 0.75", (TINY_VOCABULARY, 0.75)),
-        Case("p 0.3, below the likeliest", (TINY_VOCABULARY, 0.3), "The likeliest token alone has more than p here."),
-        Case("p 1", (TINY_VOCABULARY, 1.0)),
-        Case("p 0.5", (TINY_VOCABULARY.flip(0), 0.5)),
-        Case("nine tokens, p 0.9", (draw(9, seed=1, scale=1.5).softmax(-1), 0.9)),
-        Case("one token", (torch.tensor([1.0]), 0.5)),
-        Case("p reached exactly", (torch.tensor([0.25, 0.5, 0.25]), 0.5),
-             "The likeliest token has exactly p here: that is enough."),
-        Case("float64, not contiguous", (draw(6, seed=2).double().softmax(-1).repeat_interleave(2)[::2], 0.6), MEMORY),
-        Case("p 1, and float32 sums to a little less", (torch.tensor([0.08, 0.65, 0.01, 0.26]), 1.0),
-             "The sum of all tokens is rounded to a little less than p here: all are kept."),
-        Case("four equally likely tokens, p 0.4", (torch.full((4,), 0.25), 0.4)),
-        Case("1,024 tokens, p 0.9", (draw(1024, seed=3, scale=2.0).softmax(-1), 0.9)),
+        Case("shares 0.2, 0.3, 0.5", (torch.tensor([[1.0, 1.5, 2.5]]).log(), 1.0, None, None, _Seed(0))),
+        Case("temperature 2", (TINY_VOCABULARY, 2.0, None, None, _Seed(1))),
+        Case("temperature 0.25", (TINY_VOCABULARY, 0.25, None, None, _Seed(2))),
+        Case("top-k 2", (TINY_VOCABULARY, 1.0, 2, None, _Seed(3))),
+        Case("top-p 0.75", (TINY_VOCABULARY, 1.0, None, 0.75, _Seed(4))),
+        Case("top-p 0.2, below the likeliest two", (TINY_VOCABULARY, 1.0, None, 0.2, _Seed(5)),
+             "The likeliest token alone has more than top_p here: it stays."),
+        Case("top-k 3, then top-p 0.75", (TINY_VOCABULARY, 1.0, 3, 0.75, _Seed(6))),
+        Case("top-k 4, then top-p 0.87", (TINY_VOCABULARY.flip(1), 1.0, 4, 0.87, _Seed(7))),
+        Case("temperature 2, then top-p 0.6", (TINY_VOCABULARY, 2.0, None, 0.6, _Seed(8))),
+        Case("temperature 0.5, top-k 4, top-p 0.8", (TINY_VOCABULARY, 0.5, 4, 0.8, _Seed(9))),
+        Case("temperature 0", (TINY_VOCABULARY, 0.0, None, None, _Seed(10)),
+             "Temperature 0 divides by zero: take the likeliest token instead."),
+        Case("temperature 0, two rows, top-k 2, top-p 0.9", (draw(2, 6, seed=7), 0.0, 2, 0.9, _Seed(11)),
+             "Temperature 0 divides by zero: take the likeliest token instead."),
+        Case("three rows, top-k 4, top-p 0.8",
+             (torch.cat((TINY_VOCABULARY, TINY_VOCABULARY.flip(1), 4 * TINY_VOCABULARY.roll(1))), 1.0, 4, 0.8,
+              _Seed(12)), "There are three rows here, each with an order and a draw of its own."),
+        Case("logits about 100, temperature 0.5", (torch.tensor([[100.0, 99.5, 20.0, 99.8]]), 0.5, None, None, _Seed(13)),
+             "exp(200) is inf: torch.softmax, or the largest logit subtracted first, keeps all finite."),
+        Case("a logit of -inf, top-k 3", (torch.tensor([[0.5, -math.inf, 1.0, 0.2, 0.4]]), 1.0, 3, None, _Seed(14)),
+             "A logit of -inf is a token that must never come; 0 times inf is nan."),
+        Case("equally likely tokens at the border of top-k 2",
+             (torch.tensor([[1.0, 2.0, 1.0, 0.0, 1.0]]), 1.0, 2, None, _Seed(15))),
+        Case("four equally likely tokens, top-p 0.5", (torch.zeros(1, 4), 1.0, None, 0.5, _Seed(16)),
+             "Two tokens have exactly top_p here: that is enough."),
+        Case("eight rows, top-p 1", (draw(8, 6, seed=36), 1.0, None, 1.0, _Seed(17)),
+             "Rounding leaves the sum of all a little below 1 in some rows: does your search for top_p 1 find none then?"),
+        Case("1,024 tokens, top-p 0.9", (draw(1, 1024, seed=3, scale=2.0), 1.0, None, 0.9, _Seed(18)),
+             "Here a hundred tokens and more are kept: does your code look at the first few only?"),
+        Case("float64", (draw(2, 5, seed=4).double(), 1.5, 4, 0.9, _Seed(19)), "The logits are float64 here."),
     ],
     [
-        ("Is the token that crosses p kept too?", _nucleus(lambda o, total, p: total <= p)),
-        ("Is the token that crosses p kept too?", _nucleus(lambda o, total, p: total < p)),
-        ("Is the token that crosses p kept too?",
-         _nucleus(lambda o, total, p: (total <= p) | (torch.arange(len(o)) == 0))),
-        ("Do you keep one token too many?", _nucleus(lambda o, total, p: total - o - o.roll(1) < p)),
-        ("Do you keep one token too many? Once p is reached exactly, that is enough: < p, not <= p.",
-         _nucleus(lambda o, total, p: total - o <= p)),
-        ("Do the probabilities return to their places? ordered[order] sorts once more; scatter undoes the sorting.",
-         lambda q, p: (lambda kept, order: kept[order] / kept.sum())(
-             torch.where(q.sort(descending=True)[0].cumsum(-1) - q.sort(descending=True)[0] < p,
-                         q.sort(descending=True)[0], 0.0), q.argsort(descending=True))),
-        ("Does the sum become 1 again?", _nucleus(_until_p, again=False)),
-        ("Do the probabilities return to their places? They are still sorted.", _nucleus(_until_p, back=False)),
-        ("Do you start with the likeliest token? Sort in descending order.", _nucleus(_until_p, descending=False)),
-        *[("Your mask is in the sorted order: use it on the sorted numbers, then put them back.",
-           lambda q, p, place=place: (lambda o: _above(q, _until_p(o, o.cumsum(-1), p)[place(q)]))(
-               q.sort(descending=True)[0])) for place in (lambda q: slice(None), lambda q: q.argsort(descending=True))],
+        (ORDER, _unless_0(lambda z, t, k, p: TOP_K(TOP_P(_softmax(z, t), p), k))),
+        ("Does the temperature come before top-p? It decides how many tokens reach top_p.",
+         _unless_0(lambda z, t, k, p: _shares(z, 1.0, k, p) ** (1 / t))),
+        ("Does the temperature change anything? It divides the logits, before the softmax.",
+         _slip(soft=lambda z, t: _softmax(z, 1.0))),
+        ("Are the logits divided by the temperature? You multiply.", _slip(soft=lambda z, t: _softmax(z, 1 / t))),
+        ("Are the logits divided by the temperature once? You do it twice.",
+         _slip(soft=lambda z, t: _softmax(z, t * t))),
+        ("Is the softmax taken once? You do it twice.", _slip(soft=lambda z, t: _softmax(z, t).softmax(-1))),
+        ("Is the softmax taken once? You do it again after the cuts: divide by the sum instead.",
+         _slip(end=lambda q: q.softmax(-1))),
+        ("Is the softmax taken once? You do it again after the cuts: divide by the sum instead.",
+         _slip(end=lambda q: torch.where(q > 0, q, -math.inf).softmax(-1))),
+        *[("Is the softmax missing? You draw from the logits.", program) for program in (
+            _slip(soft=lambda z, t: _to_1((z / t).clamp(min=0))),
+            _unless_0(lambda z, t, k, p: (z / t).clamp(min=0)))],
+        ("Is the logit of a token that is cut off -inf? With 0 it is still drawn.",
+         _unless_0(lambda z, t, k, p: TOP_P((z / t * (TOP_K(_softmax(z, t), k) > 0)).softmax(-1), p))),
+        ("Is the softmax over the vocabulary, dim=-1?", _slip(soft=lambda z, t: (z / t).softmax(0))),
+        ("Do the logits count? You draw all tokens alike.", _unless_0(lambda z, t, k, p: torch.ones_like(z))),
+        ("Do the kept tokens keep their ratios? You draw them all alike.", _slip(end=lambda q: (q > 0).double())),
+        ("Is top_k used?", _slip(cut_k=lambda q, k: q)),
+        ("Is top_p used?", _slip(cut_p=lambda q, p: q)),
+        ("Are top_k and top_p used?", _slip(cut_k=lambda q, k: q, cut_p=lambda q, p: q)),
+        ("Does the k-th token stay? You keep one less than top_k.",
+         _slip(cut_k=_keep(lambda place, q, total, k: (place < k - 1) | (place == 0)))),
+        ("Do you keep one token more than top_k?", _slip(cut_k=_keep(lambda place, q, total, k: place <= k))),
+        ("Exactly top_k tokens stay. You keep all that are as likely as the last of them: take the first by place.",
+         _slip(cut_k=lambda q, k: q if k is None else torch.where(q >= q.topk(k).values[:, -1:], q, 0.0))),
+        ("Does top-k keep the likeliest? You keep the first of the vocabulary.",
+         _slip(cut_k=lambda q, k: torch.where(torch.arange(q.shape[-1]) < (k or q.shape[-1]), q, 0.0))),
+        ("Does top-k keep the likeliest? You keep the least likely.",
+         _slip(cut_k=_keep(lambda place, q, total, k: place < k, descending=False))),
+        ("Does top-k cut off in each row by itself? You look for the largest of all rows.", _slip(cut_k=_over_all_rows)),
+        *[(BACK, _slip(**steps)) for steps in (
+            {"end": lambda q: _to_1(q).sort(descending=True).values},
+            {"cut_k": _keep(lambda place, q, total, k: place < k, back=lambda q, order: q)},
+            {"cut_p": _keep(lambda place, q, total, p: total - q < p, back=lambda q, order: q)})],
+        *[("Do the shares return to their tokens? x[order] sorts once more; scatter, or order.argsort(), undoes it.",
+           _slip(**steps)) for steps in (
+            {"cut_p": _keep(lambda place, q, total, p: total - q < p, back=lambda q, order: q.gather(-1, order))},
+            {"cut_k": _keep(lambda place, q, total, k: place < k, back=lambda q, order: q.gather(-1, order))})],
+        *[("Your mask is in the sorted order: use it on the sorted shares, then put them back.",
+           _slip(**steps)) for steps in (
+            {"cut_p": lambda q, p: q if p is None else torch.where(
+                (lambda o: o.cumsum(-1) - o < p)(q.sort(descending=True).values), q, 0.0)},)],
+        (CROSSES, _slip(cut_p=_keep(lambda place, q, total, p: (total <= p) | (place == 0)))),
+        (ONE_MORE, _slip(cut_p=_keep(lambda place, q, total, p: place <= (total - q < p - TINY).sum(-1, True)))),
+        ("Once top_p is reached exactly, that is enough: < top_p, not <= top_p.",
+         _slip(cut_p=_keep(lambda place, q, total, p: total - q <= p + TINY))),
         ("What is the sum before the first token? It is 0, but roll(1) puts the sum of all there.",
-         _nucleus(lambda o, total, p: total.roll(1) < p)),
+         _slip(cut_p=_keep(lambda place, q, total, p: (total.roll(1, -1) < p) | (p == 1)))),
         ("Do you sort before the cumulative sum?",
-         lambda q, p: torch.where(q.cumsum(-1) - q < p, q, 0.0) / torch.where(q.cumsum(-1) - q < p, q, 0.0).sum()),
-        *[("Is p a limit on the sum, not on each probability?", lambda q, p, keep=keep: _above(q, keep(q, p)))
-          for keep in (lambda q, p: q >= p, lambda q, p: (q >= p) | (q == q.max()), lambda q, p: q <= p,
-                       lambda q, p: q >= 1 - p, lambda q, p: (q >= 1 - p) | (q == q.max()),
-                       lambda q, p: q > 1 - p, lambda q, p: q >= p / len(q))],
-        ("Is p a limit on the sum, not on each probability?", lambda q, p: torch.where(q >= p, q, 0.0)),
-        ("Is p a limit on the sum, not on each probability?", lambda q, p: torch.where(q >= 1 - p, q, 0.0)),
-        ("Is p a limit on the sum, not a share of the largest? That is min_p.",
-         _nucleus(lambda o, total, p: o >= p * o.max())),
-        *[("Is p a limit on the sum, not a share of the vocabulary?",
-           _nucleus(lambda o, total, p, to_int=to_int: torch.arange(len(o)) < to_int(p * len(o))))
-          for to_int in (int, math.ceil, lambda n: max(1, round(n)))],
-        ("Do you keep the likely tokens, not the unlikely ones?", _nucleus(lambda o, total, p: total - o >= p)),
-        ("Do you keep the likely tokens, not the unlikely ones?", _nucleus(lambda o, total, p: total > p)),
-        *[(SOFTMAX, lambda q, p, again=again, hidden=hidden: torch.where(
-              _nucleus(_until_p)(q, p) > 0, _nucleus(_until_p, again=again)(q, p), hidden).softmax(-1))
-          for again in (False, True) for hidden in (-math.inf, 0.0)],
-        ("Do you divide by p? The kept tokens reach p and have often a little more: divide by their own sum.",
-         lambda q, p: _nucleus(_until_p, again=False)(q, p) / p),
-        ("Does every token keep its place? You return the kept ones only; the others are 0.",
-         lambda q, p: (lambda kept: kept[kept > 0].sort(descending=True).values)(_nucleus(_until_p)(q, p))),
-        ("Does every token keep its place? You return the kept ones only; the others are 0.",
-         lambda q, p: (lambda kept: kept[kept > 0])(_nucleus(_until_p)(q, p))),
-        ("Does any sum reach p? With p 1, rounding may leave all below it, and argmax of all False is 0.",
-         _nucleus(lambda o, total, p: torch.arange(len(o)) <= (total >= p).int().argmax())),
-        ("Do you keep all that are as likely as the last one kept? Keep the first n of the sorted tokens, by count.",
-         _nucleus(lambda o, total, p: o >= o[total - o < p].min())),
-        ("Is a set of tokens kept, not only the likeliest?", _nucleus(lambda o, total, p: torch.arange(len(o)) == 0)),
-        ("Is anything cut off? The probabilities come back as they were.", lambda q, p: q),
-        ("Do the kept tokens keep their ratios? You give all the same probability.",
-         lambda q, p: (lambda kept: kept / kept.sum())((_nucleus(_until_p)(q, p) > 0).to(q.dtype))),
-        ("Do the kept tokens keep their ratios? Divide each by their sum; you give all the rest to the likeliest.",
-         lambda q, p: (lambda kept: torch.where(torch.arange(len(q)) == q.argmax(), kept + 1 - kept.sum(), kept))(
-             _nucleus(_until_p, again=False)(q, p))),
+         _slip(cut_p=lambda q, p: q if p is None else torch.where(q.cumsum(-1) - q < p, q, 0.0))),
+        ("Do you start with the likeliest token? Sort in descending order.",
+         _slip(cut_p=_keep(lambda place, q, total, p: total - q < p, descending=False))),
+        ("Is the cumulative sum along the vocabulary, dim=-1?",
+         _slip(cut_p=lambda q, p: q if p is None else _keep(lambda place, s, total, p: place == 0)(q, p))),  # in copy after copy
+        *[(ON_THE_SUM, _slip(cut_p=_keep(rule))) for rule in (
+            lambda place, q, total, p: (q >= p) | (place == 0), lambda place, q, total, p: (q >= 1 - p) | (place == 0),
+            lambda place, q, total, p: q <= p)],
+        ("Is top_p a limit on the sum, not a share of the largest? That is min_p.",
+         _slip(cut_p=_keep(lambda place, q, total, p: q >= p * q[:, :1]))),
+        ("Is top_p a limit on the sum, not a share of the vocabulary?",
+         _slip(cut_p=_keep(lambda place, q, total, p: place < max(1, int(p * q.shape[-1]))))),
+        ("Do you keep tokens until their sum is 1 - top_p? It is top_p.",
+         _slip(cut_p=_keep(lambda place, q, total, p: (total - q < 1 - p) | (place == 0)))),
+        ("Do you keep the likely tokens, not the unlikely ones?",
+         _slip(cut_p=_keep(lambda place, q, total, p: (total > p) | (place == q.shape[-1] - 1)))),
+        *[("Do the kept shares sum to 1 before you look up a random number? One above their sum finds an end of the list.",
+           _slip(end=_rest_to(place))) for place in (-1, 0)],
+        ("Do the kept shares sum to 1 before you look up a random number? One above their sum finds an end of the list.",
+         _unless_0(_rest_to_the_least_likely)),
+        ("Is a random number below the first sum the first token? You count the sums above it, from the wrong end.",
+         _slip(end=lambda q: _to_1(q).flip(-1))),
+        ("Does each row keep as many tokens as it needs for top_p? You keep as many as row 0 needs.",
+         _slip(cut_p=_as_many_as_row_0)),
+        (EACH_ROW, _unless_0(_only_row_0)),
+        (EACH_ROW, _unless_0(lambda *settings: _shares(*settings).mean(0, True).expand(len(settings[0]), -1))),
+        ("At temperature 0 the likeliest token is certain: nothing is drawn.",
+         _drawn(lambda z, t, k, p: _shares(z, t or 1.0, k, p))),
+        ("At temperature 0 it is the likeliest token. You take the least likely.",
+         _drawn(lambda z, t, k, p: _shares(z, t, k, p) if t else F.one_hot(z.argmin(-1), z.shape[-1]).double())),
+        ("Is the likeliest token each row's own? Give argmax the dimension: argmax(-1).",
+         _drawn(lambda z, t, k, p: _shares(z, t, k, p) if t else F.one_hot(
+             (z.argmax() % z.shape[-1]).expand(len(z)), z.shape[-1]).double())),
     ],
-    adapt=_equals_in_any_order,
+    parts=("each token's share of the draws",),
+    adapt=_counted,
+    alike=_same_shares,
 )  # fmt: skip
-check_top_p = check_of(TOP_P)
+check_sample = check_of(SAMPLE)
 
 # ----------------------------------------------------------------------------------------- the cached loop
 
