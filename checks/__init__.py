@@ -19,7 +19,12 @@ parts.py        the learner's own functions of notebooks 01 to 04, and how they 
 # ruff: noqa: F401  these names are here to be imported from here
 
 from checks.full_model import check_find_slips, check_parameter_count, check_properties, check_transformer_block
-from checks.generate import check_greedy_with_cache, check_sample, check_tokens_per_second
+from checks.generate import (
+    check_greedy_with_cache,
+    check_lookup_decoding,
+    check_sample,
+    check_tokens_per_second,
+)
 from checks.gqa import (
     check_attention_head,
     check_cache_write,

@@ -111,7 +111,8 @@ def _equals_in_any_order(shares, logits):
     """Puts the shares of equally likely tokens in order: which of them is kept depends on the sort."""
     shares = shares.clone()
     for values, mine in zip(logits, shares, strict=True):
-        for value in values.unique():
+        several, counts = values.unique(return_counts=True)
+        for value in several[counts > 1]:
             mine[values == value] = mine[values == value].sort(descending=True).values
     return shares
 
@@ -121,7 +122,7 @@ def _counted(function):
 
     def tokens(logits, settings, n, generator):
         given = logits.repeat(n, 1)
-        was, states = given.clone(), (torch.get_rng_state().tolist(), random.getstate())
+        was, torchs, pythons = given.clone(), torch.get_rng_state(), random.getstate()
         try:
             answer = function(given, *settings, generator)
         except RuntimeError as error:
@@ -134,7 +135,7 @@ def _counted(function):
         if not torch.equal(given, was):
             raise Wrong("the input logits was changed in place.", "logits /= 2 changes it; z = logits / 2 does not.")
         _require_tokens(answer, *given.shape)
-        if states != (torch.get_rng_state().tolist(), random.getstate()):
+        if not torch.equal(torchs, torch.get_rng_state()) or pythons != random.getstate():
             raise Wrong("the draw used random numbers that are not the generator's.", FROM_IT)
         return answer
 
@@ -396,15 +397,15 @@ class _Small(int):
 class _Watched(Llama):
     """A small model with large random weights. It notes for every call how many tokens came, and whether a cache."""
 
-    def __init__(self, seed):
-        sizes = {"vocab_size": 40, "dim": 16, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 24}
-        constants = {"max_seq_len": 48, "norm_eps": 1e-5, "rope_theta": 100.0, "tie_embeddings": False}
+    def __init__(self, seed, vocab_size=40, n_layers=2, max_seq_len=48, std=0.6):
+        sizes = {"vocab_size": vocab_size, "dim": 16, "n_layers": n_layers, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 24}
+        constants = {"max_seq_len": max_seq_len, "norm_eps": 1e-5, "rope_theta": 100.0, "tie_embeddings": False}
         super().__init__(LlamaConfig(**sizes, **constants))
         generator, self.calls, self.n_caches = torch.Generator().manual_seed(seed), [], 0
         for weight in self.parameters():
             weight.requires_grad_(False)
             if weight.ndim == 2:
-                weight.normal_(std=0.6, generator=generator)
+                weight.normal_(std=std, generator=generator)
 
     def new_cache(self, *sizes, **named):
         self.n_caches += 1
@@ -548,6 +549,289 @@ GREEDY_WITH_CACHE = Exercise(
     adapt=_read_once,
 )  # fmt: skip
 check_greedy_with_cache = check_of(GREEDY_WITH_CACHE)
+
+# --------------------------------------------------------------------------------- decoding with drafts from the text
+
+
+def lookup_decoding(model, prompt, n_new, n_draft, n_match):
+    """Greedy text after a prompt (T,), several tokens per call of the model: ((T + n_new,) int64, number of calls)."""
+    text, cache = prompt.tolist(), model.new_cache(1)
+    text.append(model(prompt[None], cache=cache)[0, -1].argmax().item())
+    n_calls = 1
+    while len(text) < len(prompt) + n_new:
+        draft = _after(text, _last_place(text, n_match), n_match)[:n_draft][: len(prompt) + n_new - len(text) - 1]
+        likeliest = model(torch.tensor([[text[-1], *draft]]), cache=cache)[0].argmax(-1).tolist()
+        n_calls += 1
+        right = _agreeing(draft, likeliest)
+        text += likeliest[: right + 1]
+        cache.length = len(text) - 1  # all but the newest token are read
+    return torch.tensor(text), n_calls
+
+
+def _places(text, n_match):
+    """Where the last n_match tokens stand earlier in the text, as seen from its start."""
+    return [place for place in range(len(text) - n_match) if text[place : place + n_match] == text[-n_match:]]
+
+
+def _last_place(text, n_match):
+    return max(_places(text, n_match), default=None)
+
+
+def _after(text, place, n_match):
+    return [] if place is None else text[place + n_match :]
+
+
+def _agreeing(draft, likeliest):
+    pairs = enumerate(zip(draft, likeliest, strict=False))
+    return next((n for n, (mine, its) in pairs if mine != its), len(draft))
+
+
+def _lookup(
+    find=_last_place,
+    follow=_after,
+    most=lambda n_draft, left: min(n_draft, left - 1),
+    accept=_agreeing,
+    keep=lambda draft, likeliest, right: likeliest[: right + 1],
+    cut=lambda text, before, draft, right: len(text) - 1,
+    match=lambda n: n,
+    feed=lambda newest, draft: [*newest, *draft],
+    at_first=False,
+):
+    """lookup_decoding with a slip in one of its steps; at_first: a draft for the first call, too."""
+
+    def program(model, prompt, n_new, n_draft, n_match):
+        text, cache, end, n_calls = prompt.tolist(), model.new_cache(1), len(prompt) + n_new, 0
+        while len(text) < end:
+            unread, before, n = (text if n_calls == 0 else text[-1:]), cache.length, match(n_match)
+            draft = follow(text, find(text, n), n)[: max(0, most(n_draft, end - len(text)))]
+            draft = draft if n_calls or at_first else []
+            read = feed(unread, draft) if n_calls else [*unread, *draft]
+            likeliest = model(torch.tensor([read]), cache=cache)[0].argmax(-1).tolist()[-len(draft) - 1 :]
+            n_calls += 1
+            right = accept(draft, likeliest)
+            text = text + keep(draft, likeliest, right)
+            if n_calls > 1 or draft:
+                cache.length = cut(text, before, draft, right)
+        return torch.tensor(text[:end]), n_calls
+
+    return program
+
+
+def _plain(model, prompt, n_new, n_draft, n_match):
+    return _lookup(most=lambda n_draft, left: 0)(model, prompt, n_new, n_draft, n_match)
+
+
+def _only_whole_drafts(model, prompt, n_new, n_draft, n_match):
+    def follow(text, place, n):
+        return [] if place is None or len(text) - place - n < n_draft else text[place + n :]
+
+    return _lookup(follow=follow)(model, prompt, n_new, n_draft, n_match)
+
+
+def _in_the_prompt(model, prompt, n_new, n_draft, n_match):
+    def find(text, n):
+        return max((place for place in _places(text, n) if place + n < len(prompt)), default=None)
+
+    return _lookup(find=find)(model, prompt, n_new, n_draft, n_match)
+
+
+class _Repeats(_Small):
+    """The number of a small model whose greedy text repeats itself, which stands for it in a case."""
+
+
+class _Repeating(_Watched):
+    """In float64, where reading one token or several at a time rounds too little to change the likeliest."""
+
+    def __init__(self, seed):
+        super().__init__(seed, vocab_size=12, n_layers=1, max_seq_len=160, std=0.5)
+        self.double()
+
+    def forward(self, tokens, *rest, **named):
+        if len(self.calls) == self.most_calls:
+            hint = "Does each call add a token? Even if none of the draft is right, the model's own likeliest one is."
+            raise Wrong(f"the model was called more than {self.most_calls} times.", hint)
+        return super().forward(tokens, *rest, **named)
+
+
+def _verified(function):
+    """Hands over a model that counts its calls, and says so if it was called, or its answer given, in a wrong way."""
+
+    def probe(seed, prompt, n_new, n_draft, n_match):
+        model, length = _Repeating(seed), len(prompt)
+        model.most_calls = n_new * (n_draft + 2)
+        try:
+            answer = function(model, prompt, n_new, n_draft, n_match)
+        except ValueError as error:
+            if "do not fit" not in str(error):
+                raise
+            hint = END_FITS if sum(n for n, _ in model.calls) <= length + n_new + n_draft + 1 else NOT_CUT
+            raise Wrong(f"it raises ValueError: {str(error).partition('. ')[0]}.", hint) from None
+        if answer is ...:
+            return answer
+        kind = type(answer).__name__
+        if not isinstance(answer, tuple | list) or len(answer) != 2:
+            hint = TYPE_HINTS["NoneType"] if answer is None else "Return both, with a comma: return tokens, calls"
+            raise Wrong(f"the result is a {kind}, expected two things: the tokens and the number of calls.", hint)
+        tokens, n_calls = answer
+        if isinstance(tokens, int):
+            raise Wrong("the number of calls came first.", "The tokens come first: return tokens, calls")
+        _require_cache(model, length, n_draft)
+        _require_text(tokens, prompt, n_new)
+        if len(model.calls) > n_new:
+            raise Wrong(f"the model was called {len(model.calls)} times for {n_new} new tokens.", TOO_MANY)
+        n_calls = n_calls.item() if isinstance(n_calls, torch.Tensor) and n_calls.numel() == 1 else n_calls
+        if type(n_calls) is not int:
+            raise Wrong(f"the number of calls has the type {type(n_calls).__name__}, expected int.", "Count: calls += 1")
+        if n_calls != len(model.calls):
+            hint = "Is every call counted once, when it is made?"
+            if n_calls == len(model.calls) - 1:
+                hint = "Is every call counted, the first one, which reads the prompt, too?"
+            if n_calls == n_new:
+                hint = "Do you count calls of the model? These are as many as new tokens."
+            raise Wrong(f"you return {n_calls} calls, the model was called {len(model.calls)} times.", hint)
+        return tokens, n_calls
+
+    return probe
+
+
+def _require_cache(model, length, n_draft):
+    """Raise what is wrong with the calls: each token that stays is read once, with one cache."""
+    sizes, cached = [n for n, _ in model.calls], [with_cache for _, with_cache in model.calls]
+    if not sizes:
+        raise Wrong("the model was never called.", "model(tokens[None], cache=cache) gives the logits of all its tokens.")
+    if not any(cached):
+        raise Wrong("no call of the model got a cache.", "Is the cache handed over? model(tokens, cache=cache)")
+    if not all(cached):
+        hint = "Does every call get the cache, the first one, which reads the prompt, too?"
+        raise Wrong(f"{cached.count(False)} of {len(cached)} calls of the model got no cache.", hint)
+    if model.n_caches > 1:
+        hint = "Make the cache once, before the loop: it remembers, and cache.length = ... makes it forget the last ones."
+        raise Wrong(f"{model.n_caches} caches were made, expected 1.", hint)
+    if sizes[0] < length and len(sizes) > 1:
+        raise Wrong(f"the first call read {sizes[0]} of the {length} tokens of the prompt.", "It reads all of them.")
+    if large := [n for n in sizes[1:] if n > n_draft + 3]:
+        raise Wrong(f"a call after the first read {large[0]} tokens, with drafts of up to {n_draft}.", SHORT)
+
+
+def _require_text(tokens, prompt, n_new):
+    """Raise what is wrong with the form of the tokens: (T + n_new,) int64, the prompt first."""
+    length = len(prompt)
+    if not isinstance(tokens, torch.Tensor):
+        hint = "torch.tensor(text) makes a tensor of a list." if isinstance(tokens, list) else ""
+        raise Wrong(f"the tokens have the type {type(tokens).__name__}, expected a tensor.", hint)
+    if tokens.shape == (1, length + n_new):
+        raise Wrong(f"the tokens have the shape {tuple(tokens.shape)}, expected one dimension.", "tokens[0] is the row.")
+    if tokens.dtype != torch.int64:
+        raise Wrong(f"the tokens have the dtype {tokens.dtype}, expected torch.int64.", "Token ids are int64: .long().")
+    if tokens.shape == (n_new,) and tokens[:length].tolist() != prompt[:n_new].tolist():
+        raise Wrong("only new tokens came back.", "The prompt comes first.")
+    if tokens.ndim == 1 and len(tokens) > length + n_new:
+        hint = "The last draft may be longer than what is left to write: cut it, or the text."
+        raise Wrong(f"{len(tokens) - length} new tokens came back, expected {n_new}.", hint)
+    if tokens.shape == (length + n_new - 1,):
+        raise Wrong("one new token is missing.", "n_new tokens are new, the one that the first call gives among them.")
+
+
+PROMPT = torch.tensor([3, 1, 4, 1, 5, 3, 1])
+NOT_CUT = (
+    "Does the cache forget what was read and not kept? After each call set cache.length to the tokens that it read and "
+    "that stay."
+)
+END_FITS = "Near the end a draft may be longer than what is left to write: cut it, or make the cache longer by n_draft."
+ONE_LESS = "Which tokens has the model read that stay? All but the newest one: it is read by the next call."
+IN_ONE = (
+    "You call once for each new token. Is the whole draft verified in one call? And is the place that was found an "
+    "earlier one? The last n_match tokens stand at the end, too, and nothing follows there."
+)
+TOO_MANY = (
+    "Does one call read the newest token and the whole draft? And does the first call, which reads the prompt, already "
+    "give a new token?"
+)
+SHORT = "After the prompt, feed the newest token and a draft of up to n_draft tokens: the cache holds all others."
+FOLLOW = "Is the draft what follows the place that was found? Its first token stands n_match behind the place."
+ALIGNED = "Which position guesses which token? The newest token's logits are compared with the draft's first token."
+LOOKUP_DECODING = Exercise(
+    lookup_decoding,
+    [
+        Case("12 new, drafts of 3, the last token", (_Repeats(30), PROMPT, 12, 3, 1)),
+        Case("18 new, drafts of 4, the last two", (_Repeats(15), PROMPT, 18, 4, 2)),
+        Case("prompt of one token, the last three", (_Repeats(10), torch.tensor([7]), 18, 4, 3)),
+        Case("12 new, drafts of 3, another model", (_Repeats(34), PROMPT, 12, 3, 1)),
+        Case("drafts longer than what is left", (_Repeats(10), torch.tensor([7]), 18, 30, 2)),
+        Case("six new, and the prompt repeats itself", (_Repeats(10), torch.tensor([7, 0, 7, 7, 0]), 6, 4, 2)),
+        Case("one new token", (_Repeats(15), PROMPT, 1, 4, 1), "One call is enough here: the first."),
+    ],
+    [
+        (IN_ONE, _plain),
+        ("Which earlier place counts? The last one: you take the first.",
+         _lookup(find=lambda text, n: min(_places(text, n), default=None))),
+        ("May an earlier place overlap the last n_match tokens? It may: only the end itself does not count.",
+         _lookup(find=lambda text, n: max((p for p in _places(text, n) if p + n <= len(text) - n), default=None))),
+        ("Is n_match used? You look for the last token alone.", _lookup(match=lambda n: 1)),
+        ("Are n_match tokens compared? You compare one more.", _lookup(match=lambda n: n + 1)),
+        ("Are n_match tokens compared? You compare one less.", _lookup(match=lambda n: max(1, n - 1))),
+        ("Is n_match used? You always compare two tokens.", _lookup(match=lambda n: 2)),
+        *[("Do the last n_match tokens come together, in their order?",
+           _lookup(find=lambda text, n, of=of: max((p for p in range(len(text) - n) if of(text[p : p + n]) == of(text[-n:])),
+                                                   default=None))) for of in (sorted, set)],
+        ("The start of the text is a place, too: number 0. You leave it out.",
+         _lookup(find=lambda text, n: max(_places(text, n), default=None) or None)),
+        ("Do n_draft tokens follow, counted from the draft's start? You count them from the place that was found.",
+         lambda model, prompt, n_new, n_draft, n_match: _lookup()(model, prompt, n_new, n_draft - n_match, n_match)),
+        (FOLLOW, _lookup(follow=lambda text, p, n: [] if p is None else text[p:])),
+        (FOLLOW, _lookup(follow=lambda text, p, n: [] if p is None else text[p + 1 :])),
+        (FOLLOW, _lookup(follow=lambda text, p, n: [] if p is None else text[p + n + 1 :])),
+        (FOLLOW, _lookup(follow=lambda text, p, n: [] if p is None else text[p + n - 1 :])),
+        ("Without an earlier place the draft is empty. Yours is the start of the text.",
+         _lookup(follow=lambda text, p, n: text if p is None else text[p + n :])),
+        ("Are drafts of up to n_draft tokens used? Yours have one token.", _lookup(most=lambda n, left: min(1, left - 1))),
+        ("Are drafts of up to n_draft tokens used? Yours have one less.", _lookup(most=lambda n, left: min(n - 1, left - 1))),
+        ("Are drafts of up to n_draft tokens used? Yours have one more.", _lookup(most=lambda n, left: min(n + 1, left - 1))),
+        (SHORT, _lookup(most=lambda n, left: left - 1)),
+        ("Is a draft with fewer than n_draft tokens used, too? The text may end sooner: up to n_draft follow.",
+         _only_whole_drafts),
+        ("Is the text that was written searched, too? You look in the prompt only.", _in_the_prompt),
+        ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
+         _lookup(accept=lambda draft, likeliest: len(draft), keep=lambda d, g, n: [*d[:n], g[n]])),
+        ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
+         _lookup(accept=lambda draft, likeliest: len(draft), keep=lambda d, g, n: d or g[:1])),
+        ("Do tokens stay only up to the first that differs? You count all that agree.",
+         _lookup(accept=lambda d, g: sum(a == b for a, b in zip(d, g, strict=False)))),
+        ("Do tokens stay only up to the first that differs? You keep those behind it as well.",
+         _lookup(accept=lambda d, g: len(d), keep=lambda d, g, n: g)),
+        ("Does a part of the draft stay, too? You take all of it or nothing.",
+         _lookup(accept=lambda d, g: len(d) if g[: len(d)] == d else 0)),
+        (ALIGNED, _lookup(accept=lambda d, g: _agreeing(d, g[1:]))),
+        (ALIGNED, _lookup(accept=lambda d, g: _agreeing(d[1:], g))),
+        ("Is the token free that the model chose after the draft's last right one? You leave it out.",
+         _lookup(keep=lambda d, g, n: g[: max(1, n)])),
+        ("Is the token free that the model chose after the draft's last right one? You leave it out if all are right.",
+         _lookup(keep=lambda d, g, n: g[: n + 1] if n < len(d) or not d else d)),
+        ("Is the token free that the model chose after the draft's last right one? You leave it out unless all are right.",
+         _lookup(keep=lambda d, g, n: g[: n + 1] if n == len(d) or n == 0 else g[:n])),
+        ("Which token comes after the right ones? The model's, not the draft's.",
+         _lookup(keep=lambda d, g, n: d[: n + 1] if n < len(d) else g[: n + 1])),
+        ("Which token comes after the right ones? The likeliest where the draft went wrong, not the last one.",
+         _lookup(keep=lambda d, g, n: [*g[:n], g[-1]])),
+        *[("Does a call read the newest token once, then the draft?", _lookup(feed=feed)) for feed in (
+            lambda newest, draft: draft or newest, lambda newest, draft: newest + newest + draft)],
+        (NOT_CUT, _lookup(cut=lambda text, before, draft, n: before + 1 + len(draft))),
+        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: min(len(text), before + 1 + len(draft)))),
+        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: len(text))),
+        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: len(text) - 2)),
+        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: before + n)),
+        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: before + 1 + min(len(draft), n + 1))),
+        ("Do the right tokens of the draft stay in the cache? You forget all of the draft.",
+         _lookup(cut=lambda text, before, draft, n: before + 1)),
+        ("Do the newest token and the right ones stay in the cache? You forget all that the call read.",
+         _lookup(cut=lambda text, before, draft, n: before)),
+        ("The first call reads the prompt alone: drafts come after it.", _lookup(at_first=True)),
+    ],
+    parts=("the text", "the number of calls"),
+    adapt=_verified,
+    allow=("KVCache", "LlamaConfig", "causal_visible"),
+)  # fmt: skip
+check_lookup_decoding = check_of(LOOKUP_DECODING)
 
 # --------------------------------------------------------------------------------------------- speed
 
