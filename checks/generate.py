@@ -155,7 +155,9 @@ def _counted(function):
     return probe
 
 
-FROM_IT = "Does the draw take its numbers from the generator? torch.multinomial and torch.rand take generator=generator."
+FROM_IT = (
+    "Does the draw take its numbers from the generator? torch.multinomial and torch.rand take generator=generator."
+)
 NOT_SEEDED = "Does each call go on where the generator stands? Neither seed it in the function nor copy it."
 DRAWING = {  # words of torch.multinomial's errors
     "element < 0": "torch.multinomial takes shares, none of them negative or nan. Do you give it logits, or logarithms?",
@@ -398,7 +400,14 @@ class _Watched(Llama):
     """A small model with large random weights. It notes for every call how many tokens came, and whether a cache."""
 
     def __init__(self, seed, vocab_size=40, n_layers=2, max_seq_len=48, std=0.6):
-        sizes = {"vocab_size": vocab_size, "dim": 16, "n_layers": n_layers, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 24}
+        sizes = {
+            "vocab_size": vocab_size,
+            "dim": 16,
+            "n_layers": n_layers,
+            "n_heads": 4,
+            "n_kv_heads": 2,
+            "hidden_dim": 24,
+        }
         constants = {"max_seq_len": max_seq_len, "norm_eps": 1e-5, "rope_theta": 100.0, "tie_embeddings": False}
         super().__init__(LlamaConfig(**sizes, **constants))
         generator, self.calls, self.n_caches = torch.Generator().manual_seed(seed), [], 0
@@ -681,7 +690,9 @@ def _verified(function):
             raise Wrong(f"the model was called {len(model.calls)} times for {n_new} new tokens.", TOO_MANY)
         n_calls = n_calls.item() if isinstance(n_calls, torch.Tensor) and n_calls.numel() == 1 else n_calls
         if type(n_calls) is not int:
-            raise Wrong(f"the number of calls has the type {type(n_calls).__name__}, expected int.", "Count: calls += 1")
+            raise Wrong(
+                f"the number of calls has the type {type(n_calls).__name__}, expected int.", "Count: calls += 1"
+            )
         if n_calls != len(model.calls):
             hint = "Is every call counted once, when it is made?"
             if n_calls == len(model.calls) - 1:
@@ -698,14 +709,18 @@ def _require_cache(model, length, n_draft):
     """Raise what is wrong with the calls: each token that stays is read once, with one cache."""
     sizes, cached = [n for n, _ in model.calls], [with_cache for _, with_cache in model.calls]
     if not sizes:
-        raise Wrong("the model was never called.", "model(tokens[None], cache=cache) gives the logits of all its tokens.")
+        raise Wrong(
+            "the model was never called.", "model(tokens[None], cache=cache) gives the logits of all its tokens."
+        )
     if not any(cached):
         raise Wrong("no call of the model got a cache.", "Is the cache handed over? model(tokens, cache=cache)")
     if not all(cached):
         hint = "Does every call get the cache, the first one, which reads the prompt, too?"
         raise Wrong(f"{cached.count(False)} of {len(cached)} calls of the model got no cache.", hint)
     if model.n_caches > 1:
-        hint = "Make the cache once, before the loop: it remembers, and cache.length = ... makes it forget the last ones."
+        hint = (
+            "Make the cache once, before the loop: it remembers, and cache.length = ... makes it forget the last ones."
+        )
         raise Wrong(f"{model.n_caches} caches were made, expected 1.", hint)
     if sizes[0] < length and len(sizes) > 1:
         raise Wrong(f"the first call read {sizes[0]} of the {length} tokens of the prompt.", "It reads all of them.")
@@ -720,7 +735,9 @@ def _require_text(tokens, prompt, n_new):
         hint = "torch.tensor(text) makes a tensor of a list." if isinstance(tokens, list) else ""
         raise Wrong(f"the tokens have the type {type(tokens).__name__}, expected a tensor.", hint)
     if tokens.shape == (1, length + n_new):
-        raise Wrong(f"the tokens have the shape {tuple(tokens.shape)}, expected one dimension.", "tokens[0] is the row.")
+        raise Wrong(
+            f"the tokens have the shape {tuple(tokens.shape)}, expected one dimension.", "tokens[0] is the row."
+        )
     if tokens.dtype != torch.int64:
         raise Wrong(f"the tokens have the dtype {tokens.dtype}, expected torch.int64.", "Token ids are int64: .long().")
     if tokens.shape == (n_new,) and tokens[:length].tolist() != prompt[:n_new].tolist():
