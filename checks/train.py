@@ -623,9 +623,9 @@ TRAINING_LOOP = Exercise(
     training_loop,
     [
         Case("3 steps, one window of 4 tokens each", (_Number(1), _FIRST, torch.tensor([[2], [7], [0]]), 4, 0.05, 2)),
+        Case("12 steps, three windows each, tied", (_Number(2), _TEXT, _starts(12, 3, 0), 6, 0.1, 4)),
         Case("3 steps, one of warm-up, with a model in eval mode",
              (_Number(IN_EVAL), _FIRST, torch.tensor([[1], [5], [6]]), 5, 0.05, 1), EVAL_MODE),
-        Case("12 steps, three windows each, tied", (_Number(2), _TEXT, _starts(12, 3, 0), 6, 0.1, 4)),
         Case("60 steps, four windows each", (_Number(3), _TEXT, _starts(60, 4, 1), 8, 0.03, 10)),
     ],
     [
@@ -747,6 +747,7 @@ TRAINING_LOOP = Exercise(
     ],
     parts=("the list of losses", "the loss that the model has afterwards"),
     allow=("learning_rate", "_Watch"),
+    enough=2,
     adapt=_losses_and_state,
     stages=_Watch,
 )  # fmt: skip

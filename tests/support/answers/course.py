@@ -5,7 +5,6 @@ import transformers
 
 from checks.parts import Parts
 from checks.scaling_out import split_feed_forward
-from checks.train import training_loop
 from helpers import checkpoint, generate, model
 from helpers.formats.meta import interleaved_to_halves
 from tests.support.answers.register import wrong
@@ -39,7 +38,6 @@ COPIES = {  # exercise and what is named: the answer
     )[:, 0],
     "greedy_with_cache__generate": generate.generate,
     "split_feed_forward__split_feed_forward": torch.no_grad()(split_feed_forward),
-    "training_loop__training_loop": torch.enable_grad()(training_loop),
 }
 PARTS = Parts()
 for name, program in COPIES.items():
