@@ -68,12 +68,7 @@ def greedy_with_cache__prompt_but_its_last_token_first(model, tokens, n_new):
     return _greedy(model, tokens, n_new, cache, _last)
 
 
-def _all(text, latest):
-    return text
-
-
-def _last(text, latest):
-    return text[:, -1:]
+_all, _last = (lambda text, latest: text), (lambda text, latest: text[:, -1:])
 
 
 def _greedy(model, tokens, n_new, cache=None, feed=_all, pick=lambda logits: logits[:, -1:].argmax(-1), dim=1):
