@@ -6,26 +6,19 @@ from tests.support.answers.register import right, wrong
 
 
 @right
-def top_p__loop(probabilities, p):
-    kept, total = torch.zeros_like(probabilities), 0.0
-    for token in probabilities.argsort(descending=True):
-        kept[token] = probabilities[token]
-        total += probabilities[token].item()
-        if total >= p:
-            break
-    return kept / kept.sum()
+def sample__largest_after_noise(logits, temperature, top_k, top_p, generator):
+    if temperature == 0:
+        return logits.argmax(-1)
+    logits, order = (logits / temperature).sort(descending=True)
+    logits[:, top_k or logits.shape[1] :] = -torch.inf
+    shares = logits.softmax(-1)
+    logits = logits.masked_fill(shares.cumsum(-1) - shares >= (top_p or 2), -torch.inf)
+    noise = torch.empty_like(logits).exponential_(generator=generator).log()
+    return order.gather(1, (logits - noise).argmax(-1, keepdim=True))[:, 0]
 
 
-@wrong("rounded to a little less")
-def top_p__adds_until_p_is_reached(probabilities, p):
-    ordered, order = probabilities.sort(descending=True)
-    n, total = 0, 0.0
-    while total < p:
-        total += ordered[n].item()
-        n += 1
-    result = torch.zeros_like(probabilities)
-    result[order[:n]] = ordered[:n] / ordered[:n].sum()
-    return result
+def _drawn(pick):
+    return lambda z, t, k, p, g: pick((z / max(t, 1e-6)).softmax(-1), g)
 
 
 @right
@@ -75,12 +68,7 @@ def greedy_with_cache__prompt_but_its_last_token_first(model, tokens, n_new):
     return _greedy(model, tokens, n_new, cache, _last)
 
 
-def _all(text, latest):
-    return text
-
-
-def _last(text, latest):
-    return text[:, -1:]
+_all, _last = (lambda text, latest: text), (lambda text, latest: text[:, -1:])
 
 
 def _greedy(model, tokens, n_new, cache=None, feed=_all, pick=lambda logits: logits[:, -1:].argmax(-1), dim=1):
@@ -109,6 +97,40 @@ for words, slip, program in (
     ("prompt comes first", "only_what_is_new", lambda m, t, n: greedy_with_cache__latest(m, t, n)[:, t.shape[1] :]),
 ):
     wrong(words, f"greedy_with_cache__{slip}")(program)
+
+
+@right
+def lookup_decoding__windows(model, prompt, n_new, n_draft, n_match):
+    cache, text, n_calls = model.new_cache(1, len(prompt) + n_new + n_draft), prompt, 0
+    while len(text) < len(prompt) + n_new:
+        found = (text.unfold(0, n_match, 1)[:-1] == text[-n_match:]).all(1).nonzero() if len(text) > n_match else ()
+        start = found[-1].item() + n_match if n_calls and len(found) else len(text)
+        draft, n_read = text[start : start + n_draft], len(text) - cache.length
+        likeliest = model(torch.cat((text[cache.length :], draft))[None], cache)[0, n_read - 1 :].argmax(-1)
+        right = (likeliest[:-1] == draft).int().cumprod(0).sum()
+        text, n_calls = torch.cat((text, likeliest[: right + 1])), n_calls + 1
+        cache.length = len(text) - 1
+    return text[: len(prompt) + n_new], n_calls
+
+
+for words, name, program in (
+    ("take generator=generator", "sample__global", _drawn(lambda q, g: torch.multinomial(q, 1)[:, 0])),
+    ("Neither seed it", "sample__seeded", _drawn(lambda q, g: q.multinomial(1, generator=g.manual_seed(0))[:, 0])),
+    ("You take the likeliest", "sample__greedy", _drawn(lambda q, g: q.argmax(-1))),
+    ("one for all", "sample__shared", _drawn(lambda q, g: (q.cumsum(-1) < torch.rand(1, generator=g)).sum(-1) % 3)),
+    ("[:, 0] takes", "sample__column", _drawn(lambda q, g: q.multinomial(1, generator=g))),
+    ("none of them negative", "sample__logs", _drawn(lambda q, g: q.log().multinomial(1, generator=g)[:, 0])),
+    ("sum to 1 before", "sample__no_token", _drawn(lambda q, g: 3 + q.multinomial(1, generator=g)[:, 0])),
+    ("does not.", "sample__in_place", lambda z, t, k, p, g: z.div_(2).argmax(-1)),
+    ("divides by zero", "sample__no_zero", lambda z, t, *s: sample__largest_after_noise(z / torch.tensor(t), 1, *s)),
+    ("called 11 times", "lookup_decoding__10", lambda *s: (lookup_decoding__windows(*s)[0], 10)),
+    ("return tokens, calls", "lookup_decoding__text", lambda *s: lookup_decoding__windows(*s)[0]),
+    ("cut it, or the text", "lookup_decoding__long", lambda m, p, n, *s: lookup_decoding__windows(m, p, n + 1, *s)),
+    ("no call of the model got", "lookup_decoding__no_cache", lambda m, p, n, *s: (_greedy(m, p[None], n)[0], n)),
+    ("It reads all", "lookup_decoding__no_prompt", lambda m, p, n, *s: (_cached(_last)(m, p[None], n)[0], n)),
+    ("holds all others", "lookup_decoding__again", lambda m, p, n, *s: (_cached(_all, 400)(m, p[None], n)[0], n)),
+):
+    wrong(words, name)(program)
 
 
 @right
