@@ -1,10 +1,15 @@
 """The exercises of notebook 08, relatives: specification, cases, known mistakes with hints, check."""
 
+import contextlib
 import functools
 import itertools
+import json
 import math
+import tempfile
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from checks.base import (
@@ -25,59 +30,12 @@ from checks.base import (
 from checks.gqa import causal_visible
 from checks.judge import check_of
 from checks.rmsnorm import RMS_NORM, WRONG_AXIS, rms_norm
-from checks.rope import ROPE_ANGLES, rope_angles
+from helpers.checkpoint import model_from_weights
 from helpers.config import LlamaConfig
-from helpers.families import Relative, edits
+from helpers.families import Family, Relative, config_from_hugging_face, edits, make_relative, our_weights
+from helpers.families import add_family as row_added
 from helpers.model import GroupedQueryAttention, apply_rope
 
-
-def reach(window, n_layers, n_tokens):
-    """How many of n_tokens (int) can change the last one's logits, if a layer sees `window` tokens; None: all."""
-    first = n_tokens - 1  # the earliest token that is felt; above the last block it is the last token alone
-    for _ in range(n_layers):
-        first = 0 if window is None else max(0, first - (window - 1))
-    return n_tokens - first
-
-
-ITSELF = "Does a block bring `window` new tokens? One of the last `window` is the token itself."
-NO_MORE = "Can more tokens be felt than the text has?"
-STEP = "Does each block go back by the same step, so that the steps add up?"
-NONE = "None means that every token before is seen, not that none is."
-SEEN = "None: every token before is seen."
-TEXTS = [(400, 40, 20_000), (4096, 32, 131_072), (4096, 32, 200_000), (6, 3, 28), (6, 1, 28), (2, 5, 9), (9, 2, 12)]
-FORMULAS = [  # hint, and the slip in a text that is long enough
-    (ITSELF, lambda w, layers: w * layers),
-    ("Does every block reach further back? Yours is the window of one.", lambda w, layers: w),
-    ("Is the last token itself counted?", lambda w, layers: layers * (w - 1)),
-    (ITSELF, lambda w, layers: w * layers + 1),
-    (STEP, lambda w, layers: w**layers),
-    (STEP + " Yours has one step too few.", lambda w, layers: (layers - 1) * (w - 1) + 1),
-    (STEP + " Yours has one step too many.", lambda w, layers: (layers + 1) * (w - 1) + 1),
-    ("Is the last token counted once? Yours counts it twice.", lambda w, layers: layers * (w - 1) + 2),
-    ("Do you add up window and layers? Every block goes back by a step.", lambda w, layers: w + layers),
-]
-REACH = Exercise(
-    reach,
-    [
-        Case("window 3, 2 layers, 9 tokens", (3, 2, 9)),
-        *[Case(f"window {w}, {n} layer{'s' if n > 1 else ''}, {t:,} tokens", (w, n, t)) for w, n, t in TEXTS],
-        Case("window 1, 4 layers, 9 tokens", (1, 4, 9), "With a window of 1 no token sees another."),
-        Case("window 8, 3 layers, 5 tokens", (8, 3, 5), NO_MORE),
-        Case("no window, 3 layers, 10 tokens", (None, 3, 10), SEEN),
-        Case("no window, 2 layers, 1 token", (None, 2, 1), SEEN),
-        Case("no window, 1 layer, 200,000 tokens", (None, 1, 200_000), SEEN),
-    ],
-    [
-        *[(hint, lambda w, layers, n, slip=slip, limit=limit: n if w is None else min(slip(w, layers), limit(n)))
-          for hint, slip in FORMULAS for limit in (int, lambda n: math.inf)],
-        (NO_MORE, lambda w, layers, n: n if w is None else layers * (w - 1) + 1),
-        ("Is it how many tokens are felt? Yours is the place of the first of them, or how many are not felt.",
-         lambda w, layers, n: 0 if w is None else max(0, n - 1 - layers * (w - 1))),
-        (NONE, lambda w, layers, n: min(n, layers * ((w or 1) - 1) + 1)),
-        (NONE, lambda w, layers, n: 0 if w is None else min(n, layers * (w - 1) + 1)),
-    ],
-)  # fmt: skip
-check_reach = check_of(REACH)
 
 # -------------------------------------------------------------------------------------------- two QK-norms
 
@@ -242,114 +200,6 @@ QK_NORM = Exercise(
 )  # fmt: skip
 check_qk_norm = check_of(QK_NORM)
 
-# ---------------------------------------------------------------------------------- two bases, some windows
-
-
-def layer_plan(layer_types, window, theta_local, theta_global, head_dim):
-    """Speeds (n_layers, h/2) in rad/token, and a list with each layer's window or None.
-
-    A layer of type "sliding_attention" has theta_local and the window; "full_attention" has theta_global and None.
-    """
-    speeds, windows = [], []
-    for kind in layer_types:
-        theta = theta_local if kind == "sliding_attention" else theta_global
-        speeds.append([theta ** (-2 * i / head_dim) for i in range(head_dim // 2)])
-        windows.append(window if kind == "sliding_attention" else None)
-    return torch.tensor(speeds, dtype=torch.float64).float(), windows
-
-
-def _windows_as_numbers(function):
-    """The answer with its windows as a tensor, -1 for None, or what is wrong with its form."""
-
-    def probe(layer_types, *settings):
-        kinds = list(layer_types)
-        answer = function(kinds, *settings)
-        if answer is ...:
-            return answer
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            kind = f"{len(answer)} parts" if isinstance(answer, tuple) else type(answer).__name__
-            hint = TYPE_HINTS.get(kind, "Return both, with a comma: return speeds, windows")
-            hint = "Return a tuple, not a list: return speeds, windows" if kind == "list" else hint
-            raise Wrong(f"speeds and windows are expected, not {kind}.", hint)
-        speeds, windows = answer
-        if kinds != layer_types:
-            raise Wrong("the input layer_types was changed in place.", "Work on a list of your own: windows = []")
-        if not isinstance(windows, list | tuple) or len(windows) != len(kinds):
-            found = f"length {len(windows)}" if isinstance(windows, list | tuple) else f"type {type(windows).__name__}"
-            hint = "One entry for each layer, such as [4, 4, None]."
-            hint = "Return speeds first, then windows." if isinstance(speeds, list) else hint
-            raise Wrong(f"windows has the {found}, expected a list of {len(kinds)}.", hint)
-        for layer, one in enumerate(windows):
-            if one is not None and (type(one) is not int or one < 1):
-                hint = "A whole number, or None for a layer that sees all."
-                raise Wrong(f"windows[{layer}] is {repr(one)[:40]}.", hint)
-        if isinstance(speeds, list):
-            raise Wrong("speeds is a list, expected a tensor.", "torch.stack makes a tensor of a list of rows.")
-        return speeds, torch.tensor([-1 if one is None else one for one in windows])
-
-    return probe
-
-
-SLIDE, FULL = "sliding_attention", "full_attention"
-AS_IS, EXCHANGED = {SLIDE: SLIDE, FULL: FULL}, {SLIDE: FULL, FULL: SLIDE}
-ALL_SLIDE, ALL_FULL = dict.fromkeys(AS_IS, SLIDE), dict.fromkeys(AS_IS, FULL)
-
-
-def _plan(speed=AS_IS, window=AS_IS, angles=rope_angles, shape=lambda speeds: speeds):
-    """The plan with one slip; speed and window: the type that each type is taken for."""
-
-    def program(types, size, local, whole, h):
-        rows = [angles(torch.ones(1), h, local if speed[kind] == SLIDE else whole)[0] for kind in types]
-        return shape(torch.stack(rows).float()), [size if window[kind] == SLIDE else None for kind in types]
-
-    return program
-
-
-PATTERN = "Do you read layer_types? The order of the layers is not always the same."
-ONE_PER_PAIR = "Is there one speed per pair? Yours has head_dim of them."
-ROWS = "Has speeds a row for each layer, and a column for each pair?"
-LAYER_PLAN = Exercise(
-    layer_plan,
-    [
-        Case("a layer that slides and a full one, window 4, head_dim 4", ([SLIDE, FULL], 4, 100.0, 10000.0, 4)),
-        Case("Gemma 3's five of six, 12 layers", (([SLIDE] * 5 + [FULL]) * 2, 1024, 1e4, 1e6, 16)),
-        Case("every second layer, full first", ([FULL, SLIDE] * 2, 128, 1e4, 5e5, 8), PATTERN),
-        Case("no rule: full layers 0 and 3 of 5", ([FULL, SLIDE, SLIDE, FULL, SLIDE], 6, 50.0, 800.0, 8), PATTERN),
-        Case("all three slide", ([SLIDE] * 3, 6, 1e4, 1e6, 6), "Here no layer is full."),
-        Case("all three full", ([FULL] * 3, 6, 1e4, 1e6, 6), "Here no layer slides."),
-        Case("one layer, bases as ints", ([FULL], 6, 10000, 1000000, 8), "Here the bases are ints, not floats."),
-        Case("head_dim 2", ([SLIDE, FULL], 3, 1e4, 1e6, 2), "With head_dim 2 there is one pair, and its speed is 1."),
-    ],
-    [
-        ("Has a layer that slides theta_local? Your bases are exchanged.", _plan(EXCHANGED)),
-        ("Has a layer that slides the window? Yours is on the full ones.", _plan(window=EXCHANGED)),
-        ("Which layers slide? Yours are exchanged, in speeds and windows.", _plan(EXCHANGED, EXCHANGED)),
-        ("Are there two bases? All your layers have theta_local.", _plan(ALL_SLIDE)),
-        ("Are there two bases? All your layers have theta_global.", _plan(ALL_FULL)),
-        ("Has a full layer None? Yours has the window too.", _plan(window=ALL_SLIDE)),
-        ("Is the window there? All your layers have None.", _plan(window=ALL_FULL)),
-        ("Is any layer full? In yours, all slide.", _plan(ALL_SLIDE, ALL_SLIDE)),
-        ('Does any layer slide? In yours, none does: its type is "sliding_attention".', _plan(ALL_FULL, ALL_FULL)),
-        (ROWS + " Yours is transposed.", _plan(shape=lambda speeds: speeds.T)),
-        (ROWS + " Yours has the first layer alone.", _plan(shape=lambda speeds: speeds[0])),
-        (ROWS + " Yours has the last layer alone.", _plan(shape=lambda speeds: speeds[-1])),
-        (ROWS + " Yours is one long row.", _plan(shape=lambda speeds: speeds.flatten())),
-        (ONE_PER_PAIR, _plan(angles=lambda p, h, theta: float(theta) ** (-torch.arange(h)[None] / h))),
-        (ONE_PER_PAIR, _plan(shape=lambda speeds: torch.cat((speeds, speeds), 1))),
-        (ONE_PER_PAIR, _plan(shape=lambda speeds: speeds.repeat_interleave(2, 1))),
-        *[
-            (hint, _plan(angles=angles))
-            for hint, angles in ROPE_ANGLES.mistakes
-            if hint.startswith(("Is the exponent", "Do brackets", "Does", "Is the base"))
-        ],
-    ],
-    parts=("speeds", "windows (None written as -1)"),
-    allow=("rope_inv_freq",),  # of notebook 02
-    adapt=_windows_as_numbers,
-    dtype_hint="speeds is float32: .float() converts it.",
-)
-check_layer_plan = check_of(LAYER_PLAN)
-
 # ------------------------------------------------------------------------------------------------- sinks
 
 
@@ -475,6 +325,104 @@ ATTENTION_WITH_SINK = Exercise(
     dtype_hint="The result needs v's dtype. After v = v.float(), v.dtype is float32.",
 )  # fmt: skip
 check_attention_with_sink = check_of(ATTENTION_WITH_SINK)
+
+# ------------------------------------------------------------------------------- a family that the course lacks
+
+SLIDE, FULL = "sliding_attention", "full_attention"
+SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 64}  # fmt: skip
+SMALL |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+BITING = {"sliding_window": 6, "use_sliding_window": True, "layer_types": [SLIDE, FULL, SLIDE], "head_dim": 8}
+
+
+@contextlib.contextmanager
+def _silent():
+    """transformers without progress bars and warnings."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error(), logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+class _Model:
+    """A random model of transformers: its config.json, its weights, and the numbers that it makes of 28 tokens.
+
+    Args:
+        model_type: its family.
+        settings: what differs from small sizes and transformers' own values, by the names of config.json.
+    """
+
+    @_silent()
+    def __init__(self, model_type, settings):
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        usual = AutoConfig.for_model(model_type)
+        biting = {name: value for name, value in BITING.items() if hasattr(usual, name)}
+        if not {SLIDE} <= set(getattr(usual, "layer_types", None) or ()) <= {SLIDE, FULL}:
+            biting.pop("layer_types", None)
+        config = AutoConfig.for_model(model_type, **SMALL | biting | settings)
+        theirs = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+        generator = torch.Generator().manual_seed(0)
+        for name, weight in theirs.requires_grad_(False).named_parameters():
+            if "norm" in name:
+                weight.uniform_(0.5, 1.5, generator=generator)
+            else:
+                weight.normal_(std=1.0 if "bias" in name or "sinks" in name else 0.3, generator=generator)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            theirs.save_pretrained(folder)
+            self.content = json.loads(Path(folder, "config.json").read_text())
+            self.weights = {
+                name: weight.clone() for name, weight in load_file(Path(folder, "model.safetensors")).items()
+            }
+        self.tokens = torch.randint(config.vocab_size, (1, 28), generator=generator)
+        layers = getattr(theirs.base_model, "layers", ())
+        self.wanted = _numbers(theirs, layers, input_ids=self.tokens, use_cache=False)
+        self.wanted += (self.wanted[-1],)  # one token at a time: the same
+        kinds, given = getattr(config, "layer_types", None), ", ".join(f"{n} {value}" for n, value in settings.items())
+        self.parts = _part_names(given, len(layers), kinds)
+        self.own_keys = self.content.keys() - AutoConfig.for_model("llama").to_dict().keys()
+
+    def opened(self, row):
+        """What our LLaMA, with the row's edits, makes of the same config.json, weights and tokens."""
+        with row_added(self.content["model_type"], row):
+            config = config_from_hugging_face(self.content)
+            make_relative(config)  # here, so that an error in an edit keeps its line
+            model = model_from_weights(config, our_weights(self.weights, config), source="the file")
+        with torch.no_grad():
+            numbers, cache = _numbers(model, model.layers, self.tokens), model.new_cache(1)
+            one_by_one = torch.cat([model(token, cache) for token in self.tokens.split(1, dim=1)], dim=1)
+        return (*numbers, one_by_one) if len(self.parts) > 2 else (numbers[-1], one_by_one)
+
+
+def _numbers(model, layers, *tokens, **named):
+    """The stream before the first layer and after each, and the logits."""
+    streams, hooks = [], [layer.register_forward_hook(lambda *of: streams.append(_first(of[2]))) for layer in layers]
+    hooks += [layer.register_forward_pre_hook(lambda *of: streams.append(_first((*of[1], *of[2].values()))),
+                                              with_kwargs=True) for layer in layers[:1]]  # fmt: skip
+    try:
+        logits = model(*tokens, **named)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return *streams, getattr(logits, "logits", logits).float()
+
+
+def _first(values):
+    return values[0] if isinstance(values, tuple) else values
+
+
+def _part_names(given, n_layers, kinds):
+    streams = [f"the stream after layer {n}" + (f", {kinds[n]}," if kinds else "") for n in range(n_layers)]
+    streams = ["the stream before layer 0", *streams] if streams else []
+    given = f"with {given}: " if given else ""
+    return [given + name for name in (*streams, "the logits", "the logits of one token at a time")]
+
 
 # ---------------------------------------------------------------------------------- the unknown relative
 

@@ -78,7 +78,8 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
         return llama_config(content, source)
     try:
         content = _complete(content)
-        plain = {name: value for name, value in content.items() if name not in PARTS}
+        read = PARTS | (FAMILIES[kind].settings.keys() - SIZES)  # by the edits
+        plain = {name: value for name, value in content.items() if name not in read}
         if angles in FAMILIES[kind].edits:
             full = content["rope_parameters"]["full_attention"]
             plain |= {"rope_parameters": None, "rope_scaling": None, "rope_theta": full["rope_theta"]}
@@ -92,8 +93,8 @@ def _complete(content):
     kind = content["model_type"]
     if kind not in FAMILIES:
         raise ValueError(f"model_type={kind!r} is not known: use one of {', '.join(FAMILIES)}.")
-    known = FAMILIES[kind].settings
-    content = known | content
+    known, keys = FAMILIES[kind].settings, FAMILIES[kind].keys
+    content = known | {keys.get(name, name): value for name, value in content.items()}
     if "num_local_experts" in content:  # an older name
         content["num_experts"] = content["num_local_experts"]
     if "num_experts" in known:
@@ -104,7 +105,7 @@ def _complete(content):
     if all(ropes):
         raise ValueError("rope_parameters and rope_scaling are both set: remove one of them, the older rope_scaling.")
     for rope in (rope for place in ropes if place for rope in (place, *place.values()) if isinstance(rope, dict)):
-        if "partial_rotary_factor" not in known and rope.get("partial_rotary_factor", 1) != 1:
+        if rope.get("partial_rotary_factor", 1) != 1:
             content["partial_rotary_factor"] = rope["partial_rotary_factor"]
     if "sliding_window" not in known and set(content.get("layer_types") or ()) == {"full_attention"}:
         content["layer_types"] = None

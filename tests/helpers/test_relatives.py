@@ -54,6 +54,8 @@ CONFIGS = {  # each makes every edit of its family bite
                   "norm_topk_prob": False, "head_dim": 16, **BASE},
     "phi3": {"sliding_window": 6, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
                                                       "partial_rotary_factor": 0.5}},
+    "glm4": {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+    "starcoder2": {"sliding_window": 6, **BASE},
     "granite": {"embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.7,
                 "logits_scaling": 2.0, "tie_word_embeddings": True, **BASE},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 1.0, "head_dim": 16,
