@@ -5,7 +5,10 @@ import functools
 import itertools
 import json
 import math
+import re
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -28,14 +31,20 @@ from checks.base import (
     not_contiguous,
 )
 from checks.gqa import causal_visible
-from checks.judge import check_of
+from checks.judge import CheckResult, check_of
 from checks.rmsnorm import RMS_NORM, WRONG_AXIS, rms_norm
 from helpers.checkpoint import model_from_weights
 from helpers.config import LlamaConfig
-from helpers.families import Family, Relative, config_from_hugging_face, edits, make_relative, our_weights
-from helpers.families import add_family as row_added
+from helpers.families import (
+    Family,
+    Relative,
+    config_from_hugging_face,
+    edits,
+    make_relative,
+    our_weights,
+    register_family,
+)
 from helpers.model import GroupedQueryAttention, apply_rope
-
 
 # -------------------------------------------------------------------------------------------- two QK-norms
 
@@ -331,6 +340,7 @@ check_attention_with_sink = check_of(ATTENTION_WITH_SINK)
 SLIDE, FULL = "sliding_attention", "full_attention"
 SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 64}  # fmt: skip
+ONE_BY_ONE = 12  # tokens that are given one at a time, with a cache
 SMALL |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 BITING = {"sliding_window": 6, "use_sliding_window": True, "layer_types": [SLIDE, FULL, SLIDE], "head_dim": 8}
 
@@ -355,11 +365,12 @@ class _Model:
 
     Args:
         model_type: its family.
+        title: what it shows, in words.
         settings: what differs from small sizes and transformers' own values, by the names of config.json.
     """
 
     @_silent()
-    def __init__(self, model_type, settings):
+    def __init__(self, model_type, title, settings):
         from transformers import AutoConfig, AutoModelForCausalLM
 
         usual = AutoConfig.for_model(model_type)
@@ -377,27 +388,35 @@ class _Model:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             theirs.save_pretrained(folder)
             self.content = json.loads(Path(folder, "config.json").read_text())
-            self.weights = {
-                name: weight.clone() for name, weight in load_file(Path(folder, "model.safetensors")).items()
-            }
+            stored = load_file(Path(folder, "model.safetensors"))
+            self.weights = {name: weight.clone() for name, weight in stored.items()}  # the file goes
         self.tokens = torch.randint(config.vocab_size, (1, 28), generator=generator)
         layers = getattr(theirs.base_model, "layers", ())
         self.wanted = _numbers(theirs, layers, input_ids=self.tokens, use_cache=False)
-        self.wanted += (self.wanted[-1],)  # one token at a time: the same
-        kinds, given = getattr(config, "layer_types", None), ", ".join(f"{n} {value}" for n, value in settings.items())
-        self.parts = _part_names(given, len(layers), kinds)
+        self.wanted += (self.wanted[-1][:, :ONE_BY_ONE],)
+        self.parts = _part_names(title, getattr(config, "layer_types", None) or [""] * len(layers))
         self.own_keys = self.content.keys() - AutoConfig.for_model("llama").to_dict().keys()
 
     def opened(self, row):
         """What our LLaMA, with the row's edits, makes of the same config.json, weights and tokens."""
-        with row_added(self.content["model_type"], row):
+        with register_family(self.content["model_type"], row):
             config = config_from_hugging_face(self.content)
-            make_relative(config)  # here, so that an error in an edit keeps its line
+            _require_windows(make_relative(config))  # made here, so that an error in an edit keeps its line
             model = model_from_weights(config, our_weights(self.weights, config), source="the file")
         with torch.no_grad():
             numbers, cache = _numbers(model, model.layers, self.tokens), model.new_cache(1)
-            one_by_one = torch.cat([model(token, cache) for token in self.tokens.split(1, dim=1)], dim=1)
+            steps = self.tokens[:, :ONE_BY_ONE].split(1, dim=1)
+            one_by_one = torch.cat([model(token, cache) for token in steps], dim=1)
         return (*numbers, one_by_one) if len(self.parts) > 2 else (numbers[-1], one_by_one)
+
+
+def _require_windows(model):
+    windows, n = model.windows, model.config.n_layers
+    if not isinstance(windows, list | tuple) or len(windows) != n:
+        raise Wrong(f"model.windows is {str(windows)[:60]}.", f"It needs a list with an entry for each of {n} layers.")
+    for layer, one in enumerate(windows):
+        if one is not None and (type(one) is not int or one < 1):
+            raise Wrong(f"model.windows[{layer}] is {str(one)[:40]}.", "A whole number, or None: the layer sees all.")
 
 
 def _numbers(model, layers, *tokens, **named):
@@ -417,11 +436,275 @@ def _first(values):
     return values[0] if isinstance(values, tuple) else values
 
 
-def _part_names(given, n_layers, kinds):
-    streams = [f"the stream after layer {n}" + (f", {kinds[n]}," if kinds else "") for n in range(n_layers)]
+def _part_names(title, kinds):
+    streams = [f"the stream after layer {n}" + (f" ({kind})" if kind else "") for n, kind in enumerate(kinds)]
     streams = ["the stream before layer 0", *streams] if streams else []
-    given = f"with {given}: " if given else ""
-    return [given + name for name in (*streams, "the logits", "the logits of one token at a time")]
+    return [
+        f"{title}: {name}".removeprefix(": ")
+        for name in (*streams, "the answer (logits)", "the answer (logits), one by one,")
+    ]
+
+
+def add_family():
+    """The row of a family, a `helpers.families.Family`, whose edits make our LLaMA give transformers' logits.
+
+    The family is EXAONE 4. It norms what a branch writes, and queries and keys of each head before the turn. Layers of
+    type "full_attention" do not turn, unless no layer has a window.
+    """
+
+    def full_stands_still(model, content):
+        for layer, window in enumerate(model.windows):
+            if window is None and content["sliding_window"] is not None:
+                model.layer_inv_freq[layer] = 0
+
+    return Family((edits.post_norm, edits.qk_norm, edits.window, full_stands_still), EXAONE, EXAONE_NORMS)
+
+
+EXAONE = {"sliding_window": 4096, "sliding_window_pattern": 4, "layer_types": None}
+EXAONE_NORMS = {".post_attention_layernorm.": ".attention_norm.", ".post_feedforward_layernorm.": ".ffn_norm."}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}  # fmt: skip
+EXAONE_MODELS = {  # what they show, and their settings beside small sizes
+    "windows of 6 in layers 0 and 2 of 4": {"sliding_window": 6, "layer_types": [SLIDE, FULL] * 2, "head_dim": 16,
+                                            "num_hidden_layers": 4},
+    "a window of 9 in layers 1 and 2 of 3": {"sliding_window": 9, "layer_types": [FULL, SLIDE, SLIDE],
+                                             "rope_parameters": LLAMA3},
+    "no windows, as in the model of 1.2B": {"sliding_window": None, "layer_types": [FULL] * 3,
+                                            "tie_word_embeddings": True},
+}  # fmt: skip
+
+
+@dataclass
+class _AddFamily(Exercise):
+    """An exercise whose right numbers are those of transformers' own class.
+
+    Args:
+        models: () -> models of one family.
+    """
+
+    models: Callable = tuple
+
+    def _wanted(self, case):
+        return tuple(numbers for model in self.models() for numbers in model.wanted)
+
+
+def _opening(models):
+    """The `adapt` of the exercise: the numbers of all models, opened with the row that the learner's function returns.
+
+    What speaks against a row before there are numbers is said with a hint.
+    """
+
+    def adapt(function):
+        def probe():
+            row = function()
+            if row is ...:
+                return row
+            if not isinstance(row, Family):
+                hint = TYPE_HINTS["NoneType"] if row is None else "Return Family((first_edit, second_edit), ...)."
+                raise Wrong(f"a Family is expected, not {type(row).__name__}.", hint)
+            if not isinstance(row.edits, tuple | list) or not all(map(callable, row.edits)):
+                raise Wrong("the row's edits are no tuple of functions.", ONE_EDIT)
+            try:
+                return tuple(numbers for model in models() for numbers in model.opened(row))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                text = f"{type(error).__name__}: {error}"
+                hint = next((hint for words, hint in REFUSALS if re.search(words, text)), "")
+                if not hint:
+                    raise
+                first, *rest = text.splitlines()
+                more = f" and {len(rest) - 3} more" if len(rest) > 3 else ""
+                text = "; ".join((first.partition(" Nothing was")[0], *map(str.strip, rest[:3]))) + more
+                raise Wrong(f"it raises {text}", hint) from None
+
+        return probe
+
+    return adapt
+
+
+ONE_EDIT = "One edit needs its comma: Family((my_edit,), ...). It is the function itself, without calling it."
+REFUSALS = [  # words of an error, and what they mean for a row
+    (r"^KeyError", "Neither config.json nor the row's `settings` have this key."),
+    (r"has no setter", "Write into it: model.layer_inv_freq[layer] = ..."),
+    (r"forward.. takes .* but 7", "A block's forward takes more: forward(self, x, *shared). Attention needs *shared."),
+    (r"missing: \S*_out_norm", "This edit adds norms that the file does not have: how many has a block there?"),
+    (r"takes .* but 2 were given", "An edit takes two arguments: (model, content)."),
+    (r"is no part of", "Does the row's `settings` name every key of config.json that an edit reads, with a default?"),
+    (r"left over: \S+(q|k)_norm", "q_norm and k_norm are left over: which edit norms each head's query and key?"),
+    (r"shape: \S*[qk]_norm", "Does one norm serve one head, h numbers, or all heads of a token at once?"),
+    (r"(missing|left over): \S*norm", "Do the row's `words` say what the file calls our attention_norm and ffn_norm?"),
+    (r"two weights become", "Two names become one: what does WORDS make of .post_attention_layernorm.?"),
+    (r"missing|left over", "Which weights has the file, and which has your model? An edit adds them, `words` renames."),
+]
+
+
+def _row(*made, words=EXAONE_NORMS, settings=EXAONE):
+    return lambda: Family(made, settings, words)
+
+
+def _still(chosen, speed=0.0, pairs=slice(None)):
+    """An edit: layers for which chosen(layer, type, window of the config) stand still."""
+
+    def edit(model, content):
+        for layer, kind in enumerate(edits.layer_types(content, model.config.n_layers)):
+            if chosen(layer, kind, content["sliding_window"]):
+                model.layer_inv_freq[layer, pairs] = speed
+
+    return edit
+
+
+def _windows(width=lambda size: size, slides=SLIDE):
+    def edit(model, content):
+        kinds, size = edits.layer_types(content, model.config.n_layers), content["sliding_window"]
+        model.windows = [width(size) if size and kind in slides else None for kind in kinds]
+
+    return edit
+
+
+def _in_front(of, **methods):
+    """An edit: these methods come first, in the part of each block that `of` gives."""
+
+    def edit(model, content):
+        for block in model.layers:
+            edits.patch(type("Slip", (edits.Edit,), methods), of(block))
+
+    return edit
+
+
+def _attention(block):
+    return block.attention
+
+
+def _turned_then_normed(attention, x, cos, sin):
+    q, k, v = GroupedQueryAttention.project(attention, x, cos, sin)
+    return attention.q_norm(q), attention.k_norm(k), v
+
+
+def _norms_of_heads(turned):
+    """qk_norm, and the heads by turned(attention, q, k, v, normed q, normed k)."""
+
+    def heads(attention, x):
+        q, k, v = GroupedQueryAttention.heads(attention, x)
+        return turned(q, k, v, attention.q_norm(q), attention.k_norm(k))
+
+    return heads
+
+
+def _norm_of_the_sum(block, x, *shared):
+    x = block.attention_norm(x + block.attention(x, *shared))
+    return block.ffn_norm(x + block.feed_forward(x))
+
+
+def _only_k_turns(attention, x, cos, sin):
+    q, k, v = attention.heads(x)
+    return q, (k if (sin == 0).all() else apply_rope(k, cos, sin)), v
+
+
+EXCHANGED_NORMS = dict(zip(EXAONE_NORMS, [*EXAONE_NORMS.values()][::-1], strict=True))
+NORMED = edits.post_norm, edits.qk_norm
+
+
+def _is_still(layer, kind, size):
+    """Which layers of EXAONE 4 stand still, by type and window."""
+    return kind == FULL and size
+
+
+RIGHT_STILL = _still(_is_still)
+EXAONE_SLIPS = [  # hint, row
+    ("Do all layers turn in yours? Read the `if` before `apply_rotary_pos_emb`, and write into model.layer_inv_freq.",
+     _row(*NORMED, edits.window)),
+    ("Does any layer turn in yours? Those with a window do.",
+     _row(*NORMED, edits.window, _still(lambda layer, kind, size: size))),
+    ("No layer turns in yours, not even without windows. Read the `if` before `apply_rotary_pos_emb`.",
+     _row(*NORMED, edits.window, _still(lambda *_: True))),
+    ("Which layers stand still? In yours those with a window do, in the file the others.",
+     _row(*NORMED, edits.window, _still(lambda layer, kind, size: kind == SLIDE))),
+    ("Without any window all layers turn: `self.sliding_window is None or ...`. Yours stand still.",
+     _row(*NORMED, edits.window, _still(lambda layer, kind, size: kind == FULL))),
+    *[("Do you read layer_types? Which layers are full is not the same in every model.",
+       _row(*NORMED, edits.window, _still(lambda layer, kind, size, chosen=chosen: size and chosen(layer))))
+      for chosen in (lambda layer: layer == 3, lambda layer: layer % 2, lambda layer: layer == 1)],
+    ("A pair that stands still has the speed 0. Yours is 1.",
+     _row(*NORMED, edits.window, _still(_is_still, 1.0))),
+    ("Do all pairs of a full layer stand still? In yours only a part of them does.",
+     _row(*NORMED, edits.window, _still(_is_still, pairs=slice(2, None)))),
+    ("Do all pairs of a full layer stand still? In yours only a part of them does.",
+     _row(*NORMED, edits.window, _still(_is_still, pairs=slice(2)))),
+    ("Do q and k both turn where a layer turns? In yours q never does.",
+     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, project=_only_k_turns))),
+    ("Has a full layer no window? Yours has one in every layer.",
+     _row(*NORMED, _windows(slides=(SLIDE, FULL)), RIGHT_STILL)),
+    ("Which layers have the window? Yours are the full ones.", _row(*NORMED, _windows(slides=(FULL,)), RIGHT_STILL)),
+    ("Is there a window at all? All your layers see everything.", _row(*NORMED, RIGHT_STILL)),
+    ("Does a token see sliding_window tokens, itself included? Yours sees one more.",
+     _row(*NORMED, _windows(lambda size: size + 1), RIGHT_STILL)),
+    ("Does a token see sliding_window tokens, itself included? Yours sees one less.",
+     _row(*NORMED, _windows(lambda size: size - 1), RIGHT_STILL)),
+    ("Where does the norm stand: before the branch, or behind it? Read Exaone4DecoderLayer.forward.",
+     _row(edits.qk_norm, edits.window, RIGHT_STILL)),
+    ("What does the norm take: what the branch writes, or the sum? Yours norms the sum.",
+     _row(edits.qk_norm, edits.window, RIGHT_STILL, _in_front(lambda block: block, forward=_norm_of_the_sum))),
+    ("Which norm belongs to which branch? Yours are exchanged: look at `words`.",
+     _row(*NORMED, edits.window, RIGHT_STILL, words=EXCHANGED_NORMS)),
+    ("Are q and k normed before they turn? Yours after.",
+     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, project=_turned_then_normed))),
+    *[(f"Is {name} normed, too?",
+       _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, heads=_norms_of_heads(turned))))
+      for name, turned in (("k", lambda q, k, v, *n: (n[0], k, v)), ("q", lambda q, k, v, *n: (q, n[1], v)))],
+    ("Are q and k normed by the norms of their own names? Yours are exchanged.",
+     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, heads=lambda attention, x: (
+         lambda q, k, v: (attention.k_norm(q), attention.q_norm(k), v))(*GroupedQueryAttention.heads(attention, x))))),
+    ("Are q and k normed, then? Yours have the weights and do not use them.",
+     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, heads=GroupedQueryAttention.heads))),
+    ("Is the gain the weight itself? Yours is 1 + weight, as in Gemma.",
+     _row(*NORMED, edits.window, RIGHT_STILL, edits.zero_centred_gain)),
+]  # fmt: skip
+
+
+@functools.cache
+def _exaone_models():
+    return tuple(_Model("exaone4", title, settings) for title, settings in EXAONE_MODELS.items())
+
+
+ADD_FAMILY = _AddFamily(
+    add_family,
+    [Case("EXAONE 4", ())],
+    EXAONE_SLIPS,
+    tolerance=5.0,  # differences up to 1e-4 of the largest number pass
+    parts=[name for title, settings in EXAONE_MODELS.items() for name in _part_names(title, settings["layer_types"])],
+    allow=("Family", "register_family"),
+    adapt=_opening(_exaone_models),
+    models=_exaone_models,
+)
+
+
+def check_add_family(function, model_type="exaone4", seconds=10.0, **settings):
+    """Check the row that your `add_family()` returns, against transformers' own class of the family.
+
+    Args:
+        function: () -> a `helpers.families.Family`, whose edits take (model, content).
+        model_type: any family of transformers; known mistakes are only those of EXAONE 4.
+        seconds: its time on the processor.
+        settings: by the names of config.json, what the random model has beside small sizes.
+    """
+    from transformers import CONFIG_MAPPING, __version__
+
+    if model_type not in CONFIG_MAPPING:
+        message = f"transformers {__version__} has no {model_type!r}: a newer one may, or another family will do."
+        return CheckResult("add_family", "failed", message)
+    if model_type == "exaone4" and not settings:
+        return check_of(ADD_FAMILY)(function, seconds)
+    title = ", ".join(f"{name} {value}" for name, value in settings.items())
+    models = (_Model(model_type, title, settings),)
+    other = replace(ADD_FAMILY, cases=[Case(model_type, ())], mistakes=[], parts=models[0].parts)
+    other.adapt, other.models = _opening(lambda: models), lambda: models
+    result = check_of(other)(function, seconds)
+    if result.status == "failed" and not result.hint and models[0].own_keys:
+        keys = ", ".join(sorted(models[0].own_keys))
+        result = replace(result, hint=f"LLaMA's config.json lacks {keys}. Which of them change the model?")
+    return result
+
+
+check_add_family.exercise = ADD_FAMILY
 
 
 # ---------------------------------------------------------------------------------- the unknown relative

@@ -1,6 +1,9 @@
 """What a family's config.json says: under the newest names, with what it leaves out, and what it may not ask for."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
+
+import torch
 
 from helpers.config import LlamaConfig
 from helpers.families.edits import Relative, angles
@@ -142,7 +145,9 @@ def make_relative(config: FamilyConfig) -> Relative:
     """
     model = Relative(config, config.family)
     for edit in FAMILIES[config.family].edits:
-        edit(model, config.settings)
+        # one from elsewhere may compute with numbers, which the device "meta" has not
+        with nullcontext() if edit.__module__ == Relative.__module__ else torch.device("cpu"):
+            edit(model, config.settings)
     return model
 
 

@@ -126,8 +126,8 @@ WORDS = {
 }  # fmt: skip
 
 
-def add_family(model_type: str, row: Family) -> ExitStack:
-    """Let `load_checkpoint` open this family, too: for good, or `with add_family(...):` until the block ends.
+def register_family(model_type: str, row: Family) -> ExitStack:
+    """Let `load_checkpoint` open this family, too: for good, or `with register_family(...):` until the block ends.
 
     Raises:
         TypeError: if it is no row.
