@@ -22,7 +22,7 @@ COPIED = (  # what the notebooks need to run, and the page that they link to
     "tools/lab.py",
 )  # fmt: skip
 HANDOUT = Path(__file__).parent / "handout"  # README and Makefile of the folder that is handed out
-READERS = {"05": 4, "07": 6, "08": 4}  # `my_parts` of these reads what a learner wrote in 01 up to that one
+READERS = {"05": 4, "07": 6}  # `my_parts` of these reads what a learner wrote in 01 up to that one
 
 
 # --------------------------------------------------------------------------------------- a folder to hand out

@@ -6,17 +6,8 @@ import torch
 from torch.nn import functional as F
 
 from checks.relatives import EDITS, with_edits
+from helpers.families import FAMILIES, Family, edits
 from tests.support.answers.register import right, wrong
-
-
-@right
-def reach__formula(window, n_layers, n_tokens):
-    return n_tokens if window is None else min(n_tokens, n_layers * (window - 1) + 1)
-
-
-wrong("Something here is None", "reach__no_window_forgotten")(
-    lambda window, n_layers, n_tokens: min(n_tokens, n_layers * (window - 1) + 1)
-)
 
 
 @right
@@ -37,24 +28,32 @@ wrong("no gradient reaches q and k", "qk_norm__new_leaves")(
 )
 
 
+def _full_stand_still(model, content):
+    if any(model.windows):
+        model.inv_freq[torch.tensor([window is None for window in model.windows])] = 0
+
+
+def _full_are_not_turned(model, content):
+    class Still(edits.Edit):
+        def project(self, x, cos, sin):
+            return self.heads(x)
+
+    for block, kind in zip(model.layers, content["layer_types"], strict=True):
+        if content["sliding_window"] and kind == "full_attention":
+            edits.patch(Still, block.attention)
+
+
+OLMO, BEFORE = FAMILIES["olmo3"], (edits.window, edits.post_norm, edits.qk_norm)
+
+
 @right
-def layer_plan__where(layer_types, window, theta_local, theta_global, head_dim):
-    slides = [kind == "sliding_attention" for kind in layer_types]
-    thetas = torch.where(torch.tensor(slides), float(theta_local), float(theta_global))
-    exponents = torch.arange(0, head_dim, 2) / head_dim
-    return 1.0 / thetas[:, None] ** exponents, [window if slide else None for slide in slides]
+def add_family__as_olmo():
+    return Family((*BEFORE, _full_stand_still), OLMO.settings, OLMO.words)
 
 
-for words, slip, change in (
-    ("None for a layer that sees all", "zero_for_none", lambda speeds, windows: (speeds, [w or 0 for w in windows])),
-    ("expected a list of 2", "windows_as_tensor", lambda speeds, windows: (speeds, torch.ones(len(windows)))),
-    ("torch.stack", "rows_alone", lambda speeds, windows: (list(speeds), windows)),
-    ("return speeds, windows", "speeds_alone", lambda speeds, windows: speeds),
-):
-    wrong(words, f"layer_plan__{slip}")(lambda *inputs, change=change: change(*layer_plan__where(*inputs)))
-wrong("changed in place", "layer_plan__in_place")(
-    lambda types, *rest: (layer_plan__where(types, *rest), types.pop())[0]
-)
+@right
+def add_family__parts():
+    return Family([*BEFORE, _full_are_not_turned], {"sliding_window": 1, "layer_types": None}, OLMO.words)
 
 
 @right
@@ -66,30 +65,17 @@ def attention_with_sink__logsumexp(scores, visible, sinks, v):
     return torch.einsum("bhts,bhsd->bhtd", shares, v.float()).to(v.dtype)
 
 
-def _shapes(weights):
-    return {name: weight.shape for name, weight in weights.items()}
-
-
 @right
 def find_edits__combinations(config, weights, tokens, logits):
-    found, most = set(), 1e-4 * logits.abs().max()
-    for number in range(len(EDITS) + 1):
-        for names in itertools.combinations(EDITS, number):
-            if "qk_norm" not in names or "qk_norm_whole" not in names:
-                model = with_edits(config, names)
-                if _shapes(model.state_dict()) == _shapes(weights):
-                    model.load_state_dict(weights)
-                    if (model(tokens) - logits).abs().max() < most:
-                        found.add(names)
+    found, shapes = set(), {name: weight.shape for name, weight in weights.items()}
+    for names in itertools.chain(*(itertools.combinations(EDITS, number) for number in range(len(EDITS)))):
+        if "qk_norm" not in names or "qk_norm_whole" not in names:
+            model = with_edits(config, names)
+            if {name: weight.shape for name, weight in model.state_dict().items()} == shapes:
+                model.load_state_dict(weights)
+                found |= {names} if (model(tokens) - logits).abs().max() < 1e-4 * logits.abs().max() else set()
     return found
 
 
-@wrong("at most one of the two QK-norms")
-def find_edits__every_subset(config, weights, tokens, logits):
-    for chosen in itertools.product([False, True], repeat=len(EDITS)):
-        with_edits(config, tuple(itertools.compress(EDITS, chosen)))
-
-
+wrong("at most one of the two QK-norms", "find_edits__all")(lambda config, *inputs: with_edits(config, EDITS))
 wrong("is one choice, expected a set", "find_edits__one_choice")(lambda *inputs: ("post_norm", "window"))
-wrong("one name needs its comma", "find_edits__names_for_choices")(lambda *inputs: {"post_norm", "window"})
-wrong('without "return" gives None', "find_edits__no_return")(lambda *inputs: set().add(()))
