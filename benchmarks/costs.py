@@ -65,7 +65,8 @@ def report(quick):
     yield f"`python benchmarks/costs.py`, {machine()}, with nothing else running."
     if not quick:
         seconds, size, built_for = installation()
-        yield f"Installing into an empty environment: {seconds:.0f} s, {size:.1f} GB (PyTorch as the index gives it: for {built_for})."
+        yield f"Installing into an empty environment: {seconds:.0f} s, {size:.1f} GB."
+        yield f"(PyTorch as the index gives it: for {built_for}.)"
         yield ""
         yield "| notebook | seconds | peak memory of its kernel [MB] |"
         yield "|---|---|---|"
