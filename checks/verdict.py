@@ -48,7 +48,7 @@ TAUGHT = {  # the section that teaches what an exercise asks for, by the name of
 }  # fmt: skip
 MOST = 119  # words of a verdict
 LARGEST = 50_000_000  # bytes of a notebook
-START, GRACE = 120.0, 15.0  # seconds to import torch and read the notebook; to answer after both limits
+START, GRACE = 120.0, 30.0  # seconds to import torch and read the notebook; to answer after both limits
 MEMORY = 2**32  # bytes beside what the checks themselves use
 STATUS = {"passed": "passed", "failed": "not passed", "todo": "not attempted"}
 REFUSED = re.compile(r"os\.(fork|forkpty|kill|killpg|system|exec|spawn|posix_spawn|startfile)|subprocess|pty|signal\.")
@@ -152,9 +152,13 @@ def _judged(notebook, one, file, seconds):
         function, why = None, f"its cell in {file} does not end: {up}"
     if why:
         return {"status": "does not run", "seen": why[0].upper() + why[1:]}
-    result = getattr(checks, f"check_{one['name']}")(function, seconds=most)
-    said = {"status": STATUS[result.status], "seen": result.message, "hint": result.hint}
-    return said | {"cases": f"{result.right} of {result.cases} passed"}
+    return told(getattr(checks, f"check_{one['name']}")(function, seconds=most))
+
+
+def told(result: checks.CheckResult) -> dict:
+    """What a check found, for `verdict`."""
+    cases = f"{result.right} of {result.cases} passed"
+    return {"status": STATUS[result.status], "seen": result.message, "hint": result.hint, "cases": cases}
 
 
 def _limit():
@@ -186,8 +190,13 @@ def _started(path, numbers, seconds):
     """A function `hear(seconds)` of a new process: the next thing that it says, or None if it ended or was ended."""
     command = [sys.executable, "-P", "-m", "checks.verdict", str(path)]
     command += ["--inside", *map(str, numbers), "--seconds", str(seconds)]
-    root = str(Path(checks.__file__).resolve().parents[1])
-    env = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "COURSE_DEVICE": "cpu"}
+    ways = [str(Path(checks.__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, ways)),
+        "OMP_NUM_THREADS": "1",
+        "MPLBACKEND": "agg",
+        "COURSE_DEVICE": "cpu",
+    }
     process = subprocess.Popen(
         command, cwd=path.parent, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, start_new_session=True,

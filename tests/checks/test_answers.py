@@ -9,6 +9,7 @@ import torch
 
 import checks
 from checks.base import MEMORY, Exercise
+from tests.checks.test_verdict import assert_tells_no_solution
 from tests.support.answers import RIGHT, WRONG, right_answer_to
 
 EXERCISES = {name[6:]: check.exercise for name, check in vars(checks).items() if name.startswith("check_")}
@@ -57,6 +58,7 @@ def test_wrong_answer_is_rejected_with_the_words_that_fit(exercise, name):
     assert result.status == "failed", result
     assert words in str(result), result
     assert helps(result), result
+    assert_tells_no_solution(exercise, result)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
@@ -65,6 +67,7 @@ def test_every_known_mistake_is_named(exercise):
         result = check_of(exercise)(program)
         assert result.status == "failed", hint
         assert result.hint == hint, result
+        assert_tells_no_solution(exercise, result)
 
 
 @pytest.mark.parametrize("exercise", [name for name in EXERCISES if EXERCISES[name].dtype_hint])
