@@ -13,6 +13,7 @@ relatives.py    notebook 08
 scaling_out.py  notebook 09
 my_llama.py     the last exercise of notebook 05: a whole model, judged in stages
 notebook.py     the one reader of notebooks: a learner's function, and what it needs
+verdict.py      what fails in a saved notebook, in JSON, for a learner's assistant
 parts.py        the learner's own functions of notebooks 01 to 04, and how they make a model
 """
 

@@ -46,6 +46,7 @@ TAUGHT = {  # the section that teaches what an exercise asks for, by the name of
     "reach": "8.2", "qk_norm": "8.5", "layer_plan": "8.6", "attention_with_sink": "8.7", "find_edits": "8.8",
     "split_feed_forward": "9.1", "block_plan": "9.2", "bytes_sent_per_token": "9.5",
 }  # fmt: skip
+HELPS = ("Hint", "First step", "Fuller hint")  # what the folds below an exercise are called
 MOST = 119  # words of a verdict
 LARGEST = 50_000_000  # bytes of a notebook
 START, GRACE = 120.0, 30.0  # seconds to import torch and read the notebook; to answer after both limits
@@ -58,6 +59,11 @@ def plain(text: str, most: int = 60) -> str:
     """A text of unknown origin as one line of so many words at most."""
     words = "".join(letter if letter.isprintable() else " " for letter in str(text)[:4000]).split()
     return " ".join(word[:400] for word in words[:most]) + (" …" if len(words) > most else "")
+
+
+def words_of(document: dict) -> int:
+    """How many words a verdict has as it is printed: keys, numbers and brackets count, too."""
+    return len(json.dumps(document, indent=1, ensure_ascii=False).split())
 
 
 def _dense(line):
@@ -92,9 +98,13 @@ def outline(data: bytes) -> list[dict]:
     if found:
         (most, _), *_ = Counter(TAUGHT[one["name"]][0] for one in found).most_common()
         found = [one for one in found if TAUGHT[one["name"]][0] == most]
+    taken = set()
     for place, one in enumerate(found, start=1):
-        one["number"] = int(one["title"].partition(".")[0] or place)
-        one["title"] = one["title"] or f"{place}. {one['function']}"
+        number = int(one["title"].partition(".")[0] or place)
+        while number in taken:
+            number += 1
+        taken.add(number)
+        one |= {"number": number, "title": one["title"] or f"{number}. {one['function']}"}
     return sorted(found, key=lambda one: one["number"])
 
 
@@ -113,7 +123,8 @@ def _text_around(data):
                 sections.setdefault(section[2], plain(section[1], 15))
         for fold in text.split("<details><summary>")[1:] if heading else []:
             title, _, inside = fold.partition("</details>")[0].partition("</summary>")
-            helps.setdefault(heading, []).append((plain(title, 5), plain(inside, 1000)))
+            if title in HELPS:
+                helps.setdefault(heading, []).append((title, plain(inside, 1000)))
     return above, helps, sections
 
 
@@ -252,9 +263,10 @@ def judge(path: Path, wanted: int | None, seconds: float) -> tuple[list[dict], d
             todo = [number for number in todo if number in there and number not in said]
             for number in list(todo):
                 answer = hear(2 * seconds + GRACE)
-                said[number] = answer or {"status": "does not run", "seen": ENDED.format(2 * seconds)}
                 todo.remove(number)
-                if not answer:
+                said[number] = answer
+                if not isinstance(answer, dict) or not {"status", "seen"} <= answer.keys():
+                    said[number] = {"status": "does not run", "seen": ENDED.format(2 * seconds)}
                     break  # and go on with a new process
     return found, said
 
@@ -279,15 +291,15 @@ def verdict(file: str, found: list[dict], said: dict[int, dict], helps_opened: i
             entry["read_again"] = one["taught"]
     tried = [entry["status"] for entry in document["exercises"] if entry["status"] != "not attempted"]
     document["passed"] = bool(tried) and set(tried) == {"passed"}
-    for shorten in (_without_the_helps_text, _with_fewer_numbers, _with_less_seen, _without_passed_titles):
-        if len(json.dumps(document, indent=1).split()) > MOST:
-            shorten(document, explained or {})
+    for _ in _shorter(document, explained or {}):
+        if words_of(document) <= MOST:
+            break
     return document
 
 
 def _explained(one, answer, helps_opened):
     seen, *numbers = answer["seen"].split("\n")
-    explained = {"seen": plain(seen)}
+    explained = {"seen": plain(seen, 80)}
     if numbers:
         explained["in_numbers"] = [_dense(line) for line in numbers[:12]]
     if answer.get("hint"):
@@ -300,25 +312,23 @@ def _explained(one, answer, helps_opened):
     return explained | {"read_again": one["taught"]}
 
 
-def _without_the_helps_text(document, explained):
+def _shorter(document, explained):
+    """Leave out a little more at each step: what the notebook says anyway, then what was seen."""
+    yield
     explained.get("next_help", {}).pop("text", None)
-
-
-def _with_fewer_numbers(document, explained):
-    if "in_numbers" in explained:
-        explained["in_numbers"] = [plain(line, 6) for line in explained["in_numbers"][:6]]
-
-
-def _with_less_seen(document, explained):
-    for name in ("seen", "the_check_says"):
-        if name in explained:
-            explained[name] = plain(explained[name], 25)
-
-
-def _without_passed_titles(document, explained):
+    yield
+    lines = explained.get("in_numbers", [])
+    if lines:
+        explained["in_numbers"] = [plain(line, 8) for line in lines[: min(5, len(lines) - 2)] + lines[-2:]]
+    yield
     for entry in document["exercises"]:
         if entry is not explained:
-            entry["exercise"] = entry["exercise"].partition(" ")[0]
+            entry["exercise"] = entry["exercise"].partition(" ")[0]  # its number
+    for most in (40, 20):
+        yield
+        explained |= {name: plain(explained[name], most) for name in ("seen", "the_check_says") if name in explained}
+    yield
+    explained.pop("in_numbers", None)
 
 
 class _Arguments(argparse.ArgumentParser):

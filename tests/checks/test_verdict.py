@@ -33,7 +33,7 @@ def assert_tells_no_solution(exercise, result):
     for opened in range(4):
         document = verdict.verdict("02_rope.ipynb", [one], {one["number"]: verdict.told(result)}, opened)
         text = json.dumps(document, indent=1, ensure_ascii=False)
-        assert len(text.split()) < 120, text
+        assert verdict.words_of(document) < 120, text
         assert [line for line in solution if json.dumps(line, ensure_ascii=False)[1:-1] in text] == []
         assert verdict.plain(result.hint, 25).rstrip(" …") in document["exercises"][0].get("the_check_says", "")
 
@@ -91,4 +91,4 @@ def test_a_hostile_cell_costs_its_exercise_and_no_other(tmp_path, cells):
         assert words in f"{said[number]['seen']} {said[number].get('hint')}"
     document = verdict.verdict("a.ipynb", found, said)
     assert [one["status"] == "passed" for one in document["exercises"]] == [False] * 3 + [True]
-    assert len(json.dumps(document, indent=1).split()) < 120
+    assert verdict.words_of(document) < 120
