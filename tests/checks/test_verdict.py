@@ -73,10 +73,10 @@ def test_where_no_verdict_can_be_given_json_says_why(tmp_path, capsys, text):
 HOSTILE = [  # of three notebooks, for three exercises: what is above a function, its body, words of what is said
     [("", "while True: pass", "no answer after"), ("", "return sum(range(10**14))", "had not answered"),
      ("", "raise SystemExit", "neither exit nor interrupt")],
-    [("import os\nwhile True: a = os.fork()", "return a", "no other program"), ("", "os._exit(0)", "Python ended"),
+    [("import os\nwhile True: ate = os.fork()", "return ate", "no other program"), ("", "os._exit(0)", "Python ended"),
      ("", "return float(input('eps? '))", "EOFError")],
-    [("while True: a = 1", "return a", "does not end"), ("", "return torch.ones(10**12)", "it raises RuntimeError"),
-     ("b = print('{' * 10**8)", "return b or print('{' * 10**7)", 'without "return"')],
+    [("while True: ate = 1", "return ate", "does not end"), ("", "return torch.ones(10**12)", "it raises RuntimeError"),
+     ("noise = print('{' * 10**8)", "return noise or print('{' * 10**7)", 'without "return"')],
 ]  # fmt: skip
 
 
