@@ -342,7 +342,7 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     Raises:
         NoVerdict: if they are not understood.
     """
-    parser = _Arguments(prog="python -m checks.verdict", description=__doc__.splitlines()[0])
+    parser = _Arguments("python -m checks.verdict", description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("notebook", type=Path, help="as it was saved: notebooks/02_rope.ipynb")
     parser.add_argument("--exercise", type=int, metavar="N", help="only this one (default: all)")
     parser.add_argument("--helps-opened", type=int, choices=range(4), default=0, help="folds already read (default: 0)")
