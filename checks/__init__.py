@@ -15,6 +15,7 @@ my_llama.py     the last exercise of notebook 05: a whole model, judged in stage
 notebook.py     the one reader of notebooks: a learner's function, and what it needs
 parts.py        the learner's own functions, and how those of notebooks 01 to 04 make a model
 recall.py       questions from earlier notebooks, kept on the learner's machine and asked again
+verdict.py      what fails in a saved notebook, in JSON, for a learner's assistant
 """
 
 # ruff: noqa: F401  these names are here to be imported from here

@@ -16,7 +16,7 @@ lets through, and the grader has a time limit of its own.
 
 import html
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from checks.base import TYPE_HINTS, Exercise, Wrong
 from checks.compare import compare, name_mistake
@@ -38,6 +38,8 @@ class CheckResult:
     status: str  # "todo" | "passed" | "failed"
     message: str  # what was seen, and below it, in lines of their own, numbers to work out by hand
     hint: str = ""  # the mistake, as a question or a fact
+    right: int = 0  # of how many cases; both 0 where none was run to its end
+    cases: int = 0
 
     def __bool__(self):
         return self.status == "passed"
@@ -96,8 +98,15 @@ def _judge(function, exercise, seconds):
     except TimeUp as up:
         case, watch = cases[len(outcomes)], watches[len(outcomes)]
         _, message, _ = Outcome(None, Wrong(str(up)), watch).in_stages(case)
-        return _failed(exercise, case, message, WAITS if up.waits else ENDLESS)
-    failing = [place for place, outcome in enumerate(outcomes) if outcome.problem]
+        result = _failed(exercise, case, message, WAITS if up.waits else ENDLESS)
+    else:
+        result = _verdict(function, exercise, outcomes, borrowed)
+    return replace(result, right=sum(not outcome.problem for outcome in outcomes), cases=len(cases))
+
+
+def _verdict(function, exercise, outcomes, borrowed):
+    """What the outcomes of all cases say."""
+    cases, failing = exercise.cases, [place for place, outcome in enumerate(outcomes) if outcome.problem]
     if not failing and borrowed.found:
         message = f"The result is right, but it calls {borrowed.found}: write it yourself."
         return CheckResult(exercise.name, "failed", message)

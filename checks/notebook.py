@@ -89,10 +89,15 @@ def read_notebook(data: bytes) -> Notebook:
     Raises:
         ValueError, KeyError, TypeError, AttributeError or RecursionError: if it is no notebook.
     """
-    stored = json.loads(data.decode("utf-8-sig"))
-    cells = stored["worksheets"][0]["cells"] if "worksheets" in stored else stored["cells"]  # before format 4
-    sources = [cell["source"] if "source" in cell else cell["input"] for cell in cells if cell["cell_type"] == "code"]
+    cells = [cell for cell in stored_cells(data) if cell["cell_type"] == "code"]
+    sources = [cell["source"] if "source" in cell else cell["input"] for cell in cells]
     return read_cells(["".join(source) for source in sources])
+
+
+def stored_cells(data: bytes) -> list[dict]:
+    """The cells of a notebook as they are stored; for errors see `read_notebook`."""
+    stored = json.loads(data.decode("utf-8-sig"))
+    return stored["worksheets"][0]["cells"] if "worksheets" in stored else stored["cells"]  # before format 4
 
 
 def read_cells(cells: list[str]) -> Notebook:

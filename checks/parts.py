@@ -13,6 +13,7 @@ import ast
 import importlib
 import json
 import linecache
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from checks.gqa import check_attention_head, check_cache_write, check_causal_visible, check_repeat_kv
-from checks.notebook import read_cells, read_notebook
+from checks.notebook import Notebook, read_cells, read_notebook
 from checks.rmsnorm import check_rms_norm
 from checks.rope import check_apply_rope_halves, check_llama3_scaling, check_rope_angles, llama3_scaling
 from checks.swiglu import check_swiglu
@@ -254,7 +255,7 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
         name, reasons = check.exercise.name, []
         one = f"my_{name.removeprefix('my_')}"
         for file in notebooks:
-            function, why = _define(notebooks[file], one, file)
+            function, why = define(notebooks[file], one, file)
             if function:
                 result = check(function)
                 if result:
@@ -277,7 +278,7 @@ NOWHERE = "no notebook in this folder has the exercise."
 LENT = read_cells(["import math\nimport torch\nfrom torch import nn\nfrom torch.nn import functional as F"]).statements
 
 
-def _define(notebook, name, file):
+def define(notebook: Notebook, name: str, file: str) -> tuple[Callable | None, str]:
     """The function of a notebook that has this name, or why it cannot be used; neither if it is not there."""
     nodes = notebook.needs(name, LENT)
     if not nodes:

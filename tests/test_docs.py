@@ -6,7 +6,9 @@ from urllib.parse import unquote
 
 import pytest
 
+from checks.verdict import TAUGHT
 from tests.support.course import ROOT, pages
+from tools.classroom.submissions import read_course
 
 NOTEBOOKS = {path.name[:2]: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
 TEACHING = (ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
@@ -73,8 +75,8 @@ PLAIN = re.sub(r"`[^`]+`|“[^”]+”", "", TEACHING)
 
 
 def exercises_named(text):
-    """(notebook, exercise) pairs of "01 exercise 2", "02 exercises 2, 3 and 4", "07 exercises 1 to 3"."""
-    for number, rest in re.findall(r"\b(0\d) exercises? (\d(?:(?:, | and | to )\d)*)", text):
+    """(notebook, exercise) pairs of "01 exercise 2", "02 | exercises 2, 3 and 4", "07 exercises 1 to 3"."""
+    for number, rest in re.findall(r"\b(0\d)(?: \|)? exercises? (\d(?:(?:, | and | to )\d)*)", text):
         named = [int(n) for n in re.findall(r"\d", rest)]
         yield from ((number, n) for n in (range(named[0], named[-1] + 1) if " to " in rest else named))
 
@@ -88,8 +90,7 @@ def test_every_section_that_the_plan_names_exists():
 def test_every_exercise_and_question_that_the_plan_names_exists():
     exercises = set(exercises_named(TEACHING))
     questions = {(number, int(n)) for number, n in re.findall(r"\b(0\d) question (\d)", TEACHING)}
-    for number, hand_in, paper in re.findall(r"^\| (0\d) \| (exercises? .*?) \| question (\d)", TEACHING, re.M):
-        exercises |= set(exercises_named(f"{number} {hand_in}"))
+    for number, paper in re.findall(r"^\| (0\d) \| exercises? .*? \| question (\d)", TEACHING, re.M):
         questions.add((number, int(paper)))
     assert len(exercises) > 20
     assert len(questions) >= 10
@@ -97,6 +98,25 @@ def test_every_exercise_and_question_that_the_plan_names_exists():
         assert n in numbers_of(number, "Exercises", r"^### Exercise (\d)\b"), f"{number} exercise {n}"
     for number, n in questions:
         assert n in numbers_of(number, "Check yourself", r"^(\d)\. "), f"{number} question {n}"
+
+
+def test_points_of_the_notebooks_are_the_homework_and_what_the_plan_asks_for():
+    asked = [one for exercises, _ in read_course(ROOT / "notebooks").values() for one in exercises]
+    paid = [(one.notebook[:2], int(one.title[0])) for one in asked if one.points]
+    homework = "\n".join(re.findall(r"^\| \[\d\]\(#class.*\|(.*)\|$", TEACHING, re.M))
+    assessment = TEACHING[TEACHING.index("## Assessment") :]
+    assert sorted(exercises_named(homework)) == paid
+    assert sorted(exercises_named(assessment.partition("\n- ")[0])) == paid
+    answers = len(re.findall(r"\| question \d", assessment))
+    assert f"{sum(one.points for one in asked) + answers} points;" in assessment
+
+
+def test_sections_that_errors_and_verdicts_name_are_there():
+    sources = [path for room in ("helpers", "checks", "tools") for path in (ROOT / room).rglob("*.py")]
+    said = "".join(path.read_text(encoding="utf-8") for path in sources)
+    named = {section for _, section in re.findall(r"notebook (\d\d), section ([\d.]*\d)", said)}
+    assert named
+    assert (named | set(TAUGHT.values())) - NUMBERED == set()
 
 
 ENTRY = r"^- \*\*(.+?)\*\*(.*?): (.+?) \[(0\d), ([^\]]+)\]\(\.\./notebooks/([^)]+)\)$"

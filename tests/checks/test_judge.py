@@ -18,7 +18,7 @@ from torch.nn import functional as F
 import checks
 from checks import judge
 from checks.base import AUTOGRAD, GRAPH_CUT, Case, Exercise
-from checks.run import IN_PLACE, PRINTED
+from checks.run import PRINTED
 from checks.swiglu import silu
 from tests.support.answers import right_answer_to
 
@@ -134,12 +134,6 @@ def test_a_tenth_too_much_is_wrong_in_half_precision_too(dtype):
     right = right_answer_to("rms_norm")
     result = checks.check_rms_norm(lambda x, *rest: right(x, *rest) * (1.1 if x.dtype == dtype else 1))
     assert "is off by up to" in result.message
-
-
-def test_a_right_result_that_changes_its_input_is_rejected():
-    result = checks.check_silu(lambda x: (x * x.sigmoid(), x.detach().zero_())[0])
-    assert (result.status, result.hint) == ("failed", IN_PLACE.format("x"))
-    assert "the result is right, but the input x was changed in place" in result.message
 
 
 # ---------------------------------------------------------------------------------------- errors, and the time

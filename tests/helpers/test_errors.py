@@ -3,7 +3,6 @@
 What a file that is damaged, hostile or of another kind gives is in test_fuzz.py, test_hostile.py, test_checkpoint.py.
 """
 
-import json
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from helpers import checkpoint, generate, masks, parallel, plots, text, train
 from helpers.checkpoint import model_from_weights
 from helpers.fast_decode import prepare_for_decoding
 from helpers.model import Llama, LlamaConfig, apply_rope, causal_visible
-from tests.support.course import ROOT
 from tests.support.files import OURS
 from tests.support.models import TINY, make_model
 
@@ -71,6 +69,9 @@ SAID = [
     (lambda: config(n_kv_heads=3), "n_heads=4 … n_kv_heads=3 … divisors of n_heads"),
     (lambda: config(tie_embeddings=1), "tie_embeddings=1 must be True or False"),
     (lambda: config(rope_theta=1.0), "rope_theta=1.0 … > 1 … for example"),
+    (lambda: config(norm_eps=float("nan")), "norm_eps=nan must be a finite number"),
+    (lambda: config(norm_eps="1e-5"), "must be a finite number"),
+    (lambda: config(rope_theta=float("inf")), "must be a finite number"),
     (lambda: config(rope_scaling="linear"), "rope_scaling='linear' … a dict such as"),
     (lambda: scaled("yarn"), "'yarn' … use one of ['linear', 'llama3', 'ntk'], or None"),
     (lambda: scaled("linear", factor=0.5), "factor=0.5 … >= 1"),
@@ -135,14 +136,3 @@ def test_a_wrong_value_is_named_with_what_to_do(call, words):
         call()
     expected = ".*".join(re.escape(part.strip()) for part in words.split("…"))
     assert re.search(expected, str(raised.value), re.DOTALL), f"{raised.value}\ndoes not say\n{words}"
-
-
-def test_sections_that_errors_name_are_there():
-    sources = [path for room in ("helpers", "checks", "tools") for path in (ROOT / room).rglob("*.py")]
-    said = "".join(path.read_text(encoding="utf-8") for path in sources)
-    named = set(re.findall(r"notebook (\d\d), section ([\d.]*\d)", said))
-    assert named
-    for number, section in sorted(named):
-        (path,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        assert any("".join(cell["source"]).startswith(f"## {section} ") for cell in cells), (path.name, section)

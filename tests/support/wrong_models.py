@@ -72,12 +72,6 @@ WRONG_MODELS = {
         x = self.attention_norm(x + self.attention(x, cos, sin, visible, cache, layer))
         return self.ffn_norm(x + self.feed_forward(x))"""),
     "residual taken from the normalised x": ("gqa", "x = x + self.att", "x = self.attention_norm(x) + self.att"),
-    "feed-forward beside attention": ("gqa", BLOCK, """
-        beside = self.feed_forward(self.ffn_norm(x))
-        return x + beside + self.attention(self.attention_norm(x), cos, sin, visible, cache, layer)"""),
-    "the two norms exchanged": ("gqa", BLOCK, """
-        x = x + self.attention(self.ffn_norm(x), cos, sin, visible, cache, layer)
-        return x + self.feed_forward(self.attention_norm(x))"""),
     "no final norm": ("gqa", "self.lm_head(self.final_norm(", "self.lm_head(("),
     "tied by copy": (  # equal values, so that only the gradient tells
         "tied", "lm_head.weight = self.tok_embeddings.weight",

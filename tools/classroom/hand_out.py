@@ -21,7 +21,7 @@ COPIED = (  # what the notebooks need to run, and the page that they link to
     "helpers", "checks", "pyproject.toml", "constraints.txt", "environment.yml", "LICENSE", "docs/glossary.md",
     "tools/lab.py",
 )  # fmt: skip
-HANDOUT = Path(__file__).parent / "handout"  # README and Makefile of the folder that is handed out
+HANDOUT = Path(__file__).parent / "handout"  # README, Makefile and a guide for assistants, for that folder only
 READERS = {"05": 4, "07": 6}  # `my_parts` of these reads what a learner wrote in 01 up to that one
 
 

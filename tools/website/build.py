@@ -161,6 +161,24 @@ def _plain(text):
     return re.sub(r"([\\`*_$<>\[\]{}])", r"\\\1", text)
 
 
+def map_for_assistants() -> str:
+    """The site's pages as llms.txt wants them: a title, one line on each notebook from its first cell, other titles."""
+    firsts = {path: nbformat.read(path, as_version=4).cells[0].source for path in NOTEBOOKS}
+    lines = ["# LLaMA in notebooks", "", f"> {_second_paragraph(firsts[NOTEBOOKS[0]])}", "", "## Notebooks", ""]
+    for path, text in firsts.items():
+        title = text.partition("\n")[0].lstrip("# ")
+        lines.append(f"- [{title}](notebooks/{path.stem}.html): {_second_paragraph(text)}")
+    lines += ["", "## Other pages", "", "- [A LLaMA in this page](live.html)"]
+    for path in sorted(path for pattern in TEXTS[1:] for path in ROOT.glob(pattern)):
+        title = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        lines.append(f"- [{title}]({path.relative_to(ROOT).with_suffix('.html').as_posix()})")
+    return "\n".join(lines) + "\n"
+
+
+def _second_paragraph(text):
+    return " ".join(text.split("\n\n")[1].split())
+
+
 # ------------------------------------------------------------------------------------------------- the live page
 
 
@@ -279,6 +297,7 @@ def build_pages(out: Path, frames: dict) -> int:
         status = build_main([str(word) for word in (*flags, Path(work, "pages"), out)])
     write_live(out / "_static" / "live")
     make_downloads(NOTEBOOKS, out / "downloads")
+    (out / "llms.txt").write_text(map_for_assistants(), encoding="utf-8")
     (out / ".nojekyll").touch()  # GitHub Pages would otherwise leave out folders that begin with _
     return status
 

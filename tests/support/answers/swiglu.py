@@ -137,11 +137,6 @@ def matrix_roles__loose(weights, x, y):
             return {"gate": gate, "up": up, "down": down}
 
 
-@wrong('without "return"')
-def matrix_roles__printed(weights, x, y):
-    print(matrix_roles__all_orders(weights, x, y))
-
-
 wrong("changed in place", "matrix_roles__pops")(
     lambda weights, x, y: [matrix_roles__all_orders(weights, x, y), weights.popitem()][0]
 )

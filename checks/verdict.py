@@ -1,0 +1,374 @@
+"""One verdict in JSON, for a learner's assistant: which exercises of a saved notebook pass, and what is wrong.
+
+    python -m checks.verdict notebooks/02_rope.ipynb
+    python -m checks.verdict notebooks/02_rope.ipynb --exercise 2 --helps-opened 1
+
+The notebook is read by the one reader (checks/notebook.py), as it was saved last; nothing else of it is run. What a
+check says goes out as it is: the mistake that it names, or the smallest failing case in numbers. Only the first
+exercise that fails is explained, so that a learner mends one thing at a time. Nothing here knows a solution; a line of
+code comes out only if it is the learner's own, where it raised an error. The notebook has three helps folded below each
+exercise. A file does not say which of them were opened: unless --helps-opened does, the first is next. Its text is
+given; the others hold code, so they are named, for the learner to open. A whole verdict has fewer than 120 words.
+
+Learners' functions run in a process of their own, in the notebook's folder, with limits of time and memory; they may
+start or end no other program. This keeps a slip from hanging the command or spoiling its JSON. It is no wall against
+somebody who wants to deceive: for grades there is tools/classroom/grade.py.
+
+Exit status: 0 if something was attempted and all of it passed, 1 if not, 2 if no verdict can be given.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import checks
+from checks.notebook import read_notebook, stored_cells
+from checks.parts import define
+from checks.run import PATIENCE, TimeUp, in_time
+
+TAUGHT = {  # the section that teaches what an exercise asks for, by the name of its check
+    "rms_norm": "1.1", "norm_probe": "1.3", "layer_norm_angle": "1.4", "rms_norm_backward": "1.5",
+    "rope_angles": "2.2", "apply_rope_halves": "2.4", "apply_rope_interleaved": "2.4", "rope_permutation": "2.4",
+    "llama3_scaling": "2.7",
+    "silu": "3.1", "silu_derivative": "3.1", "swiglu": "3.3", "product_layer": "3.3", "matrix_roles": "3.3",
+    "causal_visible": "4.5", "attention_head": "4.2", "repeat_kv": "4.3", "cache_write": "4.5", "gqa_layer": "4.3",
+    "transformer_block": "5.1", "parameter_count": "5.3", "properties": "5.7", "find_slips": "5.7", "my_llama": "5.2",
+    "bpe_step": "6.1", "next_token_batch": "6.3", "cross_entropy": "6.2", "find_loop_slips": "6.4",
+    "top_p": "7.1", "greedy_with_cache": "7.2", "tokens_per_second": "7.4",
+    "reach": "8.2", "qk_norm": "8.5", "layer_plan": "8.6", "attention_with_sink": "8.7", "find_edits": "8.8",
+    "split_feed_forward": "9.1", "block_plan": "9.2", "bytes_sent_per_token": "9.5",
+}  # fmt: skip
+HELPS = ("Hint", "First step", "Fuller hint")  # what the folds below an exercise are called
+MOST = 119  # words of a verdict
+LARGEST = 50_000_000  # bytes of a notebook
+START, GRACE = 120.0, 30.0  # seconds to import torch and read the notebook; to answer after both limits
+MEMORY = 2**32  # bytes beside what the checks themselves use
+STATUS = {"passed": "passed", "failed": "not passed", "todo": "not attempted"}
+REFUSED = re.compile(r"os\.(fork|forkpty|kill|killpg|system|exec|spawn|posix_spawn|startfile)|subprocess|pty|signal\.")
+
+
+def plain(text: str, most: int = 60) -> str:
+    """A text of unknown origin as one line of so many words at most."""
+    words = "".join(letter if letter.isprintable() else " " for letter in str(text)[:4000]).split()
+    return " ".join(word[:400] for word in words[:most]) + (" …" if len(words) > most else "")
+
+
+def words_of(document: dict) -> int:
+    """How many words a verdict has as it is printed: keys, numbers and brackets count, too."""
+    return len(json.dumps(document, indent=1, ensure_ascii=False).split())
+
+
+def _dense(line):
+    """A line of numbers with the spaces inside brackets left out, so that a list counts as one word."""
+    return plain(re.sub(r"(?<=[\d\])]), (?=[-\d\[(])", ",", line), 30)
+
+
+# ------------------------------------------------------------------------------------------ reading the notebook
+
+
+def outline(data: bytes) -> list[dict]:
+    """The exercises of a notebook, in order, with what its text says about each: title, section and helps.
+
+    An exercise is found by its function. Without its heading it has no title, without the folds no helps.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError or RecursionError: if it is no notebook.
+    """
+    notebook, found = read_notebook(data), []
+    above, helps, sections = _text_around(data)
+    for name, section in TAUGHT.items():
+        tried = [f"my_{name}", f"my_{name.removeprefix('find_')}", name if name.startswith("my_") else f"my_{name}"]
+        for function in dict.fromkeys(tried):
+            fault = re.search(r"^Code cell (\d+)", notebook.fault_of(function))
+            cells = [one.cell for one in notebook.statements if function in one.binds]
+            cells += [int(fault[1])] if fault else []
+            if cells:
+                title = next((above[cell - 1] for cell in cells if above[cell - 1]), "")
+                one = {"name": name, "function": function, "title": title, "helps": helps.get(title, [])}
+                found.append(one | {"cell": min(cells), "taught": sections.get(section, f"section {section}")})
+                break
+    if found:
+        (most, _), *_ = Counter(TAUGHT[one["name"]][0] for one in found).most_common()
+        found = [one for one in found if TAUGHT[one["name"]][0] == most]
+    taken = set()
+    for place, one in enumerate(found, start=1):
+        number = int(one["title"].partition(".")[0] or place)
+        while number in taken:
+            number += 1
+        taken.add(number)
+        one |= {"number": number, "title": one["title"] or f"{number}. {one['function']}"}
+    return sorted(found, key=lambda one: one["number"])
+
+
+def _text_around(data):
+    """The exercise's heading above each code cell; {heading: its helps}; {number of a section: its heading}."""
+    heading, above, helps, sections = "", [], {}, {}
+    for cell in stored_cells(data):
+        if cell["cell_type"] == "code":
+            above.append(heading)
+            continue
+        text = "".join(cell.get("source", ""))[:50_000]
+        for line in re.findall(r"^##.*", text, re.M):
+            exercise = re.match(r"### Exercise (\d{1,2}\..*)", line)
+            heading = plain(exercise[1], 12) if exercise else "" if line.startswith("## ") else heading
+            if section := re.match(r"## ((\d\.\d+) .*)", line):
+                sections.setdefault(section[2], plain(section[1], 15))
+        for fold in text.split("<details><summary>")[1:] if heading else []:
+            title, _, inside = fold.partition("</details>")[0].partition("</summary>")
+            if title in HELPS:
+                helps.setdefault(heading, []).append((title, plain(inside, 1000)))
+    return above, helps, sections
+
+
+# --------------------------------------------------------------------------- in the process of the learner's code
+
+
+def inside(path: Path, numbers: list[int], seconds: float) -> None:
+    """Answer in lines of JSON: what the notebook holds, then what the check says of each of these exercises."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+
+    def answer(said):
+        print(json.dumps(said), file=answers, flush=True)
+
+    _limit()
+    try:
+        data = path.read_bytes()
+        found, notebook = outline(data), read_notebook(data)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return answer(f"{path.name} is no notebook ({type(error).__name__}: {plain(error, 15)}).")
+    answer(found)
+    sys.path.insert(0, os.getcwd())  # for modules of the learner's own, beside the notebook
+    for one in found:
+        if one["number"] in numbers:
+            answer(_judged(notebook, one, path.name, seconds))
+
+
+def _judged(notebook, one, file, seconds):
+    """Status, cases, what was seen, and what the check says of one exercise."""
+    most = min(10.0, seconds / PATIENCE)  # on the processor; 10 is the checks' own limit
+    try:
+        function, why = in_time(lambda: define(notebook, one["function"], file), seconds)
+    except TimeUp as up:
+        function, why = None, f"its cell in {file} does not end: {up}"
+    if why:
+        return {"status": "does not run", "seen": why[0].upper() + why[1:]}
+    return told(getattr(checks, f"check_{one['name']}")(function, seconds=most))
+
+
+def told(result: checks.CheckResult) -> dict:
+    """What a check found, for `verdict`."""
+    cases = f"{result.right} of {result.cases} passed"
+    return {"status": STATUS[result.status], "seen": result.message, "hint": result.hint, "cases": cases}
+
+
+def _limit():
+    """Take from this process what a slip could do harm with."""
+
+    def refuse(event, arguments):
+        if REFUSED.match(event):
+            raise PermissionError("an exercise starts and ends no other program")
+
+    sys.addaudithook(refuse)
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no module resource, macOS no /proc
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**26, 2**26))
+        with open("/proc/self/statm") as pages:
+            used = int(pages.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+
+
+# ------------------------------------------------------------------------------------------ in the command itself
+
+
+class NoVerdict(Exception):
+    """Why no verdict can be given, in a sentence."""
+
+
+@contextlib.contextmanager
+def _started(path, numbers, seconds):
+    """A function `hear(seconds)` of a new process: the next thing that it says, or None if it ended or was ended."""
+    command = [sys.executable, "-P", "-m", "checks.verdict", str(path)]
+    command += ["--inside", *map(str, numbers), "--seconds", str(seconds)]
+    ways = [str(Path(checks.__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, ways)),
+        "OMP_NUM_THREADS": "1",
+        "MPLBACKEND": "agg",
+        "COURSE_DEVICE": "cpu",
+    }
+    process = subprocess.Popen(
+        command, cwd=path.parent, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+
+    def end():
+        with contextlib.suppress(OSError):
+            if os.name == "posix":
+                os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+
+    def hear(seconds):
+        clock = threading.Timer(seconds, end)
+        clock.start()
+        try:
+            return json.loads(process.stdout.readline(10**7))
+        except ValueError:  # it ended
+            return None
+        finally:
+            clock.cancel()
+
+    try:
+        yield hear
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)  # it has said all
+    finally:
+        end()
+        process.wait()
+        process.stdout.close()
+
+
+def judge(path: Path, wanted: int | None, seconds: float) -> tuple[list[dict], dict[int, dict]]:
+    """The exercises of a notebook, and what the checks say of each by its number.
+
+    Raises:
+        NoVerdict: if the file cannot be read, or has no such exercise.
+    """
+    if not path.is_file() or path.suffix != ".ipynb":
+        raise NoVerdict(f"There is no notebook {path.name}: give a path such as notebooks/02_rope.ipynb.")
+    if path.stat().st_size > LARGEST:
+        raise NoVerdict(f"{path.name} has more than {LARGEST:,} bytes: clear its outputs and save it.")
+    said, found, todo = {}, [], [wanted] if wanted else list(range(100))
+    while todo:
+        with _started(path, todo, seconds) as hear:
+            found = hear(START)
+            if not isinstance(found, list):
+                raise NoVerdict(found or f"{path.name} cannot be read in {START:g} seconds, or Python has no torch.")
+            there = [one["number"] for one in found]
+            if not found or (wanted and wanted not in there):
+                what = f"exercise {wanted}" if found else "exercise of the course"
+                seen = f" It has {', '.join(map(str, there))}." if there else ""
+                raise NoVerdict(f"{path.name} has no {what}: was its function renamed or deleted?{seen}")
+            todo = [number for number in todo if number in there and number not in said]
+            for number in list(todo):
+                answer = hear(2 * seconds + GRACE)
+                todo.remove(number)
+                said[number] = answer
+                if not isinstance(answer, dict) or not {"status", "seen"} <= answer.keys():
+                    said[number] = {"status": "does not run", "seen": ENDED.format(2 * seconds)}
+                    break  # and go on with a new process
+    return found, said
+
+
+ENDED = "Python ended, or had not answered after {:g} seconds. Does it exit, run for ever, or fill the memory?"
+
+
+def verdict(file: str, found: list[dict], said: dict[int, dict], helps_opened: int = 0) -> dict:
+    """The document: every exercise that was judged, and one explained, the first that was tried and does not pass."""
+    document = {"notebook": plain(file, 5), "passed": False, "exercises": []}
+    explained = None
+    for one in (one for one in found if one["number"] in said):
+        answer = said[one["number"]]
+        entry = {"exercise": one["title"], "status": answer["status"]}
+        if answer["status"] in ("passed", "not passed") and "cases" in answer:
+            entry["cases"] = answer["cases"]
+        document["exercises"].append(entry)
+        if answer["status"] in ("not passed", "does not run") and not explained:
+            explained = entry
+            entry |= _explained(one, answer, helps_opened)
+        elif answer["status"] == "not attempted" and len(said) == 1:
+            entry["read_again"] = one["taught"]
+    tried = [entry["status"] for entry in document["exercises"] if entry["status"] != "not attempted"]
+    document["passed"] = bool(tried) and set(tried) == {"passed"}
+    for _ in _shorter(document, explained or {}):
+        if words_of(document) <= MOST:
+            break
+    return document
+
+
+def _explained(one, answer, helps_opened):
+    seen, *numbers = answer["seen"].split("\n")
+    explained = {"seen": plain(seen, 80)}
+    if numbers:
+        explained["in_numbers"] = [_dense(line) for line in numbers[:12]]
+    if answer.get("hint"):
+        explained["the_check_says"] = plain(answer["hint"])
+    if helps_opened < len(one["helps"]):
+        title, text = one["helps"][helps_opened]
+        explained["next_help"] = {"fold": title, "number": f"{helps_opened + 1} of {len(one['helps'])}"}
+        if helps_opened == 0:
+            explained["next_help"]["text"] = text
+    return explained | {"read_again": one["taught"]}
+
+
+def _shorter(document, explained):
+    """Leave out a little more at each step: what the notebook says anyway, then what was seen."""
+    yield
+    explained.get("next_help", {}).pop("text", None)
+    yield
+    lines = explained.get("in_numbers", [])
+    if lines:
+        explained["in_numbers"] = [plain(line, 8) for line in lines[: min(5, len(lines) - 2)] + lines[-2:]]
+    yield
+    for entry in document["exercises"]:
+        if entry is not explained:
+            entry["exercise"] = entry["exercise"].partition(" ")[0]  # its number
+    for most in (40, 20):
+        yield
+        explained |= {name: plain(explained[name], most) for name in ("seen", "the_check_says") if name in explained}
+    yield
+    explained.pop("in_numbers", None)
+
+
+class _Arguments(argparse.ArgumentParser):
+    def error(self, message):
+        raise NoVerdict(f"The command was not understood: {plain(message, 30)}.")
+
+
+def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """The command's arguments.
+
+    Raises:
+        NoVerdict: if they are not understood.
+    """
+    parser = _Arguments("python -m checks.verdict", description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("notebook", type=Path, help="as it was saved: notebooks/02_rope.ipynb")
+    parser.add_argument("--exercise", type=int, metavar="N", help="only this one (default: all)")
+    parser.add_argument("--helps-opened", type=int, choices=range(4), default=0, help="folds already read (default: 0)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each definition, and each check (default: 60)")
+    parser.add_argument("--inside", type=int, nargs="*", help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    if (chosen.exercise is not None and chosen.exercise < 1) or not 0 < chosen.seconds < 1e6:
+        raise NoVerdict("--exercise counts from 1, and --seconds must be above 0.")
+    return chosen
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the verdict; the exit status."""
+    try:
+        chosen = read_arguments(arguments)
+        if chosen.inside is not None:
+            inside(chosen.notebook, chosen.inside, chosen.seconds)
+            return 0
+        path = chosen.notebook.absolute()
+        document = verdict(path.name, *judge(path, chosen.exercise, chosen.seconds), chosen.helps_opened)
+    except (NoVerdict, OSError) as error:
+        document = {"error": plain(error)}
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(document, indent=1, ensure_ascii=not utf8))
+    return 2 if "error" in document else 0 if document["passed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The verdict for assistants: one JSON document in good time, whatever the notebook holds; and the guide to it."""
+
+import functools
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from checks import verdict
+from tests.support.course import ROOT
+from tests.support.submissions import NORM_RIGHT, solved, write
+from tools.classroom import hand_out
+
+TRIVIAL = re.compile(r".{0,12}|import .*|from .* import .*|return [\w, ]+")  # names alone
+
+
+@functools.cache
+def lesson_of(exercise):
+    """What a notebook says about an exercise, and the lines of its solutions."""
+    (path,) = (ROOT / "notebooks").glob(f"0{verdict.TAUGHT[exercise][0]}_*.ipynb")
+    sources = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    solutions = "\n".join(sources).partition("\n## Solutions")[2]
+    lines = {line.strip() for line in solutions.splitlines()}
+    (one,) = (one for one in verdict.outline(path.read_bytes()) if one["name"] == exercise)
+    return one, {line for line in lines if not TRIVIAL.fullmatch(line)}
+
+
+def assert_tells_no_solution(exercise, result):
+    """However many helps were opened: what the check says, fewer than 120 words, and no line of a solution."""
+    one, solution = lesson_of(exercise)
+    for opened in range(4):
+        document = verdict.verdict("02_rope.ipynb", [one], {one["number"]: verdict.told(result)}, opened)
+        text = json.dumps(document, indent=1, ensure_ascii=False)
+        assert verdict.words_of(document) < 120, text
+        assert [line for line in solution if json.dumps(line, ensure_ascii=False)[1:-1] in text] == []
+        assert verdict.plain(result.hint, 25).rstrip(" …") in document["exercises"][0].get("the_check_says", "")
+
+
+def asked(*command, cwd):
+    """Exit status of a command, and what it prints."""
+    done = subprocess.run([sys.executable, *command], cwd=cwd, capture_output=True, text=True, check=False)
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_the_guides_commands_run_as_written_in_the_handed_out_folder(tmp_path):
+    hand_out.student(folder := tmp_path / "out", only=["02"])
+    wrong = {"my_apply_rope_halves": "def my_apply_rope_halves(x, cos, sin):\n    return x"}
+    write(folder / "notebooks" / "02_rope.ipynb", solved(wrong, "02_rope"))
+    commands = re.findall(r"^ {4}python (.*)$", (folder / "AGENTS.md").read_text(encoding="utf-8"), re.M)
+    for command, fold in zip(commands, ("Hint", "First step"), strict=True):
+        status, said = asked(*command.split(), cwd=folder)
+        (found,) = said["exercises"]
+        assert (status, found["exercise"], found["read_again"][:4]) == (1, "2. Turn the halves", "2.4 ")
+        assert (found["the_check_says"], found["next_help"]["fold"]) == (
+            "Yours is the first argument, unchanged.",
+            fold,
+        )
+    for name in ("CLAUDE.md", "GEMINI.md", ".github/copilot-instructions.md"):
+        assert "AGENTS.md" in (folder / name).read_text(encoding="utf-8")
+    assert not (ROOT / "AGENTS.md").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, '{"cells": []}', '{"cells": [{"cell_type": "code"}]}'])
+def test_where_no_verdict_can_be_given_json_says_why(tmp_path, capsys, text):
+    write(tmp_path / "a.ipynb", text)
+    for command in (["a.ipynb"], ["no.ipynb"], ["--no"], ["a.ipynb", "--exercise", "0"]):
+        assert verdict.main([str(tmp_path / command[0]), *command[1:]]) == 2
+        assert list(json.loads(capsys.readouterr().out)) == ["error"]
+
+
+HOSTILE = [  # of three notebooks, for three exercises: what is above a function, its body, words of what is said
+    [("", "while True: pass", "no answer after"), ("", "return sum(range(10**14))", "had not answered"),
+     ("", "raise SystemExit", "neither exit nor interrupt")],
+    [("import os\nwhile True: ate = os.fork()", "return ate", "no other program"), ("", "os._exit(0)", "Python ended"),
+     ("", "return float(input('eps? '))", "EOFError")],
+    [("while True: ate = 1", "return ate", "does not end"), ("", "return torch.ones(10**12)", "it raises RuntimeError"),
+     ("noise = print('{' * 10**8)", "return noise or print('{' * 10**7)", 'without "return"')],
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cells", HOSTILE, ids=range(3))
+def test_a_hostile_cell_costs_its_exercise_and_no_other(tmp_path, cells):
+    names = dict(zip(NORM_RIGHT, cells, strict=False))
+    made = {name: f"{above}\ndef {name}(*inputs):\n    {body}" for name, (above, body, _) in names.items()}
+    write(tmp_path / "a.ipynb", solved(NORM_RIGHT | made))
+    found, said = verdict.judge(tmp_path / "a.ipynb", None, 3.0)
+    for number, (*_, words) in enumerate(cells, start=1):
+        assert words in f"{said[number]['seen']} {said[number].get('hint')}"
+    document = verdict.verdict("a.ipynb", found, said)
+    assert [one["status"] == "passed" for one in document["exercises"]] == [False] * 3 + [True]
+    assert verdict.words_of(document) < 120
