@@ -1,12 +1,9 @@
-"""One LLaMA over several processes, on torch.distributed; notebook 09.
+"""One LLaMA over several processes, cut by PyTorch's own tensor parallelism; notebook 09, which cuts it by hand first.
 
-    split     how each matrix is cut
-    load      each process reads its own part of a checkpoint
-    start     joins the processes
-    compare   a command: is the split model the same function as the whole one?
-    __main__  a command: the processes write a text together
-
-Run: python -m torch.distributed.run --nproc-per-node 2 -m helpers.parallel helpers/assets/tiny-llama
+split     how each matrix is cut
+load      each process reads its own part of a checkpoint
+start     joins the processes
+compare   a command: is the split model the same function as the whole one, what does it send, how long does it take?
 """
 
 from helpers.parallel.load import load_parallel
