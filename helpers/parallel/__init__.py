@@ -2,12 +2,12 @@
 
 split     how each matrix is cut
 load      each process reads its own part of a checkpoint
-start     joins the processes
+start     starts the processes, and joins them
 compare   a command: is the split model the same function as the whole one, what does it send, how long does it take?
 """
 
 from helpers.parallel.load import load_parallel
 from helpers.parallel.split import bytes_of, parallel_plan, require_divisible, split_model
-from helpers.parallel.start import start_ranks
+from helpers.parallel.start import launch, start_ranks
 
-__all__ = ["bytes_of", "load_parallel", "parallel_plan", "require_divisible", "split_model", "start_ranks"]
+__all__ = ["bytes_of", "launch", "load_parallel", "parallel_plan", "require_divisible", "split_model", "start_ranks"]
