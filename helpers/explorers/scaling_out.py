@@ -20,7 +20,7 @@ def explore_memory() -> Explorer:
     ax.set_xticks(devices, devices)
     ax.set_yticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1,000"])
     ax.minorticks_off()
-    ax.set(xlim=(0.9, 36), ylim=(0.02, 4000))
+    ax.set(xlim=(0.9, 36), ylim=(0.02, 9000))
 
     # What moves: three lines.
     (weights,) = ax.plot(devices, devices, "s--", color=GREY, label="weights")
