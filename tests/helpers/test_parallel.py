@@ -58,16 +58,17 @@ def test_two_processes_equal_one(name, tmp_path):
 
 @pytest.mark.slow
 def test_the_files_that_a_learner_writes_in_notebook_09_write_the_whole_models_text(tmp_path):
-    folder = tmp_path / "a folder"
-    folder.mkdir()
+    (folder := tmp_path / "a folder").mkdir()
     for cell in nbformat.read(ROOT / "notebooks" / "09_scaling_out.ipynb", as_version=4).cells:
         for name, text in re.findall(r"%%writefile \.\./runs/(\S+)\n(.*)", cell.source, re.S):
             (folder / name).write_text(text, encoding="utf-8")
     tokens = encode(load_tokenizer(), "The value of a name is")[None]
     whole = load_tokenizer().decode(generate(load_checkpoint(TINY_LLAMA), tokens, 25)[0].tolist())
     assert launch(str(folder / "write.py")) == [f"rank {rank}: {whole!r}" for rank in (0, 1)]
-    with pytest.raises(RuntimeError, match=r"(?s)write.py failed in a process.*temperature"):
+    with pytest.raises(RuntimeError, match=r"(?s)write.py -1 failed in a process.*temperature=-1"):
         launch(str(folder / "write.py"), "-1")
+    with pytest.raises(RuntimeError, match="not done after 3 seconds"):
+        launch("--no-python", "sleep", "1000", seconds=3)
 
 
 @pytest.mark.slow
