@@ -20,7 +20,7 @@ def explore_memory() -> Explorer:
     ax.set_xticks(devices, devices)
     ax.set_yticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1,000"])
     ax.minorticks_off()
-    ax.set(xlim=(0.9, 36), ylim=(0.02, 9000))
+    ax.set(xlim=(0.9, 36), ylim=(0.02, 30_000))
 
     # What moves: three lines.
     (weights,) = ax.plot(devices, devices, "s--", color=GREY, label="weights")
@@ -50,8 +50,8 @@ def explore_memory() -> Explorer:
     # Which controls.
     controls = {
         "model": choice("model", names),
-        "sequences": slider("sequences at once", 64, 1, 64),
-        "context": slider("context of each", 128, 1, 128, unit="Ki token"),
+        "sequences": slider("sequences at once", 64, 1, 128),
+        "context": slider("context of each", 128, 1, 256, unit="Ki token"),
     }
     alt = "Memory on each device against the number of devices, both logarithmic: the line of the weights falls all "
     return Explorer(
