@@ -224,7 +224,9 @@ SPOKEN = {"_make_dual": "jvp (a derivative by autograd)"}  # names that no learn
 def _has_changed(now, was):
     if isinstance(was, dict):
         return now.keys() != was.keys() or any(_has_changed(now[name], was[name]) for name in was)
-    return isinstance(was, torch.Tensor) and (now.shape != was.shape or not torch.equal(now.detach(), was))
+    if not isinstance(was, torch.Tensor) or now.shape != was.shape:
+        return isinstance(was, torch.Tensor)
+    return bool(((now != was) & ((now == now) | (was == was))).any())  # nan is not equal to itself
 
 
 def _gradients(answer, inputs, names):

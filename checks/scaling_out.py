@@ -34,8 +34,8 @@ def _slip(make):
 
 
 TURNED = (
-    "gate and up have a row, down has a column for each unit: .chunk(n) cuts rows, .chunk(n, dim=1) columns. "
-    "Weights are (out, in): is it x @ w.T each time?"
+    "gate and up have a row, down has a column for each unit: .chunk(n) cuts rows (dim=0), .chunk(n, dim=1) columns. "
+    "If yours are cut so: weights are (out, in), so is it x @ w.T each time?"
 )
 
 
@@ -187,44 +187,174 @@ SPLIT_FEED_FORWARD = Exercise(
 )  # fmt: skip
 check_split_feed_forward = check_of(SPLIT_FEED_FORWARD)
 
-# --------------------------------------------------------------------------------------------- the plan
-
-WHY = {
-    "q_proj": "a rank needs all numbers of its own heads' queries, so q_proj is cut by its outputs.",
-    "k_proj": "a rank's queries meet its own keys: k_proj is cut like q_proj.",
-    "v_proj": "a rank mixes the values of its own heads: v_proj is cut like q_proj.",
-    "o_proj": "a rank has only its own heads' results, which are inputs of o_proj.",
-    "gate_proj": "a rank has its own hidden units, which are outputs of gate_proj.",
-    "up_proj": "gate and up are multiplied unit by unit: up_proj is cut like gate_proj.",
-    "down_proj": "a rank has only its own hidden units, which are inputs of down_proj.",
-}
-STYLES = {name: "row" if name in ("o_proj", "down_proj") else "column" for name in WHY}
+# ------------------------------------------------------------------------------------- attention, put together
 
 
-def block_plan():
-    """How each matrix of a block is cut, {"q_proj": ..., ...}: "column" (by its outputs) or "row" (by its inputs)."""
-    return dict(STYLES)
+def merge_attention(outputs, logsumexps):
+    """One attention, (T, h), from what each rank found with its own keys, (R, T, h) and (R, T)."""
+    n_ranks, n_queries, head_dim = outputs.shape
+    merged = torch.zeros(n_queries, head_dim, dtype=torch.float64)
+    for query in range(n_queries):
+        own = logsumexps[:, query].double()
+        weights = (own - own.max()).exp()
+        for rank in range(n_ranks):
+            if weights[rank] > 0:  # else the rank has no visible key, and its output says nothing
+                merged[query] += weights[rank] / weights.sum() * outputs[rank, query].double()
+    return merged.to(outputs.dtype)
 
 
-def _styles(function):
-    def probe():
-        answer = function()
-        if not isinstance(answer, dict) or set(answer) != set(STYLES):
-            raise Wrong("a dictionary with seven keys is expected.", f"The keys are: {', '.join(STYLES)}.")
-        for name, style in answer.items():
-            if str(style) not in ("column", "row"):
-                raise Wrong(f"{name}: {str(style)[:40]!r} is not known.", 'Choose "column" or "row".')
-        missed = [name for name in STYLES if answer[name] != STYLES[name]]
-        if missed:
-            hint = f"{missed[0]}: think what a rank has, and what it needs. "
-            raise Wrong(f"{len(STYLES) - len(missed)} of {len(STYLES)} are right.", hint + WHY[missed[0]].capitalize())
-        return len(STYLES)
+def _dealt_out(n_queries, n_keys, n_ranks, head_dim=4, seed=0, shift=0.0):
+    """A real attention over keys that are dealt out: each rank's output and logsumexp."""
+    q, k, v = (draw(n, head_dim, seed=seed + i) for i, n in enumerate((n_queries, n_keys, n_keys)))
+    outputs, logsumexps = [], []
+    for keys, values in zip(k.chunk(n_ranks), v.chunk(n_ranks), strict=True):
+        scores = q @ keys.T / head_dim**0.5
+        outputs.append(scores.softmax(-1) @ values)
+        logsumexps.append(scores.logsumexp(-1) + shift)
+    return torch.stack(outputs), torch.stack(logsumexps)
+
+
+def _blind(case, seen_by, output):
+    """The same, but rank r sees no key of the queries for which seen_by has False: -inf, and this output."""
+    outputs, logsumexps = case
+    seen = torch.tensor(seen_by)
+    return outputs.masked_fill(~seen[..., None], output), logsumexps.masked_fill(~seen, -torch.inf)
+
+
+BY_HAND = torch.tensor([[[1.0, 0.0]], [[5.0, 4.0]]]), torch.tensor([[0.0], [3.0]]).log1p()  # denominators 1 and 4
+HIDDEN = "A rank without a visible key has -inf, so its weight is 0; but 0 * nan is nan: leave its output out."
+LARGE = "Does exp overflow, or are all weights 0? Subtract the largest logsumexp of each query first, or use softmax."
+ONE_BEHIND = [[True, False, True], [True, True, False]]
+
+
+def _weighted(outputs, weights):
+    """The ranks' outputs with these weights (R, T); a weight of 0 leaves an output out."""
+    weighted = weights.to(outputs.dtype)[..., None] * outputs
+    return torch.where(weights[..., None] == 0, 0.0, weighted).sum(0).to(outputs.dtype)
+
+
+def _merge(hint, weigh):
+    """A slip in the weights, in two forms: with and without care for the ranks that see nothing."""
+    careless = lambda o, s: (weigh(s)[..., None] * o).sum(0).to(o.dtype)  # noqa: E731
+    return [(hint, lambda o, s: _weighted(o, weigh(s))), (hint, careless)]
+
+
+def _one_by_one(join):
+    """Rank after rank: what is merged so far, with its logsumexp, and the next one."""
+
+    def program(outputs, logsumexps):
+        merged, so_far = outputs[0], logsumexps[0]
+        for output, own in zip(outputs[1:], logsumexps[1:], strict=True):
+            both = torch.logaddexp(so_far, own)
+            merged = _weighted(torch.stack([merged, output]), torch.stack([so_far - both, own - both]).exp())
+            so_far = join(so_far, own)
+        return merged
+
+    return program
+
+
+def _axis_for_h(function):
+    def probe(outputs, logsumexps):
+        try:
+            return function(outputs, logsumexps)
+        except RuntimeError as error:
+            if "must match" in str(error):
+                hint = "The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h."
+                raise Wrong(f"the sizes do not fit: {error}", hint) from None
+            raise
 
     return probe
 
 
-BLOCK_PLAN = Exercise(block_plan, [Case("one block", ())], [], adapt=_styles)
-check_block_plan = check_of(BLOCK_PLAN)
+RANKS = "Do the weights of the ranks add up to 1 for each query? Take softmax over the ranks, dim=0."
+MERGE_ATTENTION = Exercise(
+    merge_attention,
+    [
+        Case("by hand, one query, 2 ranks with denominators 1 and 4", BY_HAND),
+        Case("3 queries, 16 keys dealt out to 2 ranks", _dealt_out(3, 16, 2)),
+        Case("2 queries, 12 keys dealt out to 4 ranks", _dealt_out(2, 12, 4, seed=10)),
+        Case("as many ranks as queries and numbers in a head", _dealt_out(3, 9, 3, head_dim=3, seed=20)),
+        Case("one rank: nothing to merge", _dealt_out(3, 5, 1, seed=30)),
+        Case("logsumexps near 300", _dealt_out(3, 16, 2, seed=40, shift=300.0), LARGE),
+        Case("logsumexps near 300 for one query, near -300 for the other",
+             _dealt_out(2, 8, 2, seed=50, shift=torch.tensor([300.0, -300.0])), LARGE),
+        Case("a rank sees no key (-inf), its output is 0", _blind(_dealt_out(3, 8, 2, seed=60), ONE_BEHIND, 0.0)),
+        Case("a rank sees no key (-inf), its output is nan",
+             _blind(_dealt_out(3, 8, 2, seed=70), ONE_BEHIND, torch.nan), HIDDEN),
+        Case("only the last of 3 ranks sees a key of query 0",
+             _blind(_dealt_out(2, 9, 3, seed=80), [[False, True], [False, False], [True, True]], torch.nan), HIDDEN),
+        Case("not contiguous", tuple(map(not_contiguous, _dealt_out(3, 16, 2, seed=90))), MEMORY),
+        Case("outputs in bfloat16, logsumexps in float32",
+             (_dealt_out(3, 16, 2, seed=100)[0].bfloat16(), _dealt_out(3, 16, 2, seed=100)[1])),
+    ],
+    [
+        ("Do all ranks weigh the same? Yours is the mean; a rank with the larger denominator counts for more.",
+         lambda o, s: o.mean(0)),
+        ("Do all ranks weigh the same? Yours is the mean; a rank with the larger denominator counts for more.",
+         lambda o, s: o.nan_to_num().mean(0)),
+        ("Is it a mixture, with weights that add up to 1? Yours adds the outputs.", lambda o, s: o.sum(0)),
+        ("Is it a mixture, with weights that add up to 1? Yours adds the outputs.", lambda o, s: o.nan_to_num().sum(0)),
+        *_merge("Do you divide by the sum of the weights? Yours are exp(logsumexp) alone.", lambda s: s.exp()),
+        *_merge(LARGE, lambda s: s.exp() / s.exp().sum(0)),
+        ("Subtract the largest logsumexp of each query (dim=0), not the largest of all.",
+         lambda o, s: _weighted(o, (s - s.max()).exp() / (s - s.max()).exp().sum(0))),
+        ("Subtract the largest logsumexp of each query (dim=0), not of each rank.",
+         lambda o, s: _weighted(o, (s - s.amax(1, keepdim=True)).exp() / (s - s.amax(1, keepdim=True)).exp().sum(0))),
+        *_merge("You subtract the largest logsumexp: do you divide by the sum of the weights, too?",
+                lambda s: (s - s.amax(0)).exp()),
+        *_merge(RANKS, lambda s: s.softmax(1)),
+        ("A logsumexp is the logarithm of a denominator: exp comes first. Yours weighs by the logarithm itself.",
+         lambda o, s: _weighted(o, s / s.sum(0))),
+        ("A logsumexp is the logarithm of a denominator: exp comes first. Yours weighs by the logarithm itself.",
+         lambda o, s: _weighted(o, s)),
+        *_merge("Has the larger denominator the larger weight? Yours has the smaller one.", lambda s: (-s).softmax(0)),
+        *_merge("softmax takes exp itself: hand it the logsumexps, not their exp.", lambda s: s.exp().softmax(0)),
+        *_merge("Is exp there? A logarithm of weights is no weight.", lambda s: s.log_softmax(0)),
+        *_merge("Are the logarithms natural ones? Yours are to base 2.",
+                lambda s: (s * 0.6931471805599453).softmax(0)),
+        ("Do all ranks take part? Yours takes the one with the largest logsumexp.",
+         lambda o, s: _weighted(o, (s == s.amax(0)).float())),
+        ("Do the weights add up to 1 already? Then sum, and do not take the mean.",
+         lambda o, s: _weighted(o, s.softmax(0)) / len(o)),
+        (HIDDEN, lambda o, s: (s.softmax(0)[..., None] * o).sum(0).to(o.dtype)),
+        ("-inf stands for a denominator of 0: its weight is 0, not exp(0).",
+         lambda o, s: _weighted(o.nan_to_num(), s.nan_to_num(neginf=0.0).softmax(0))),
+        ("Do all ranks take part? Yours is the first one's output.", lambda o, s: o[0]),
+        ("Do all ranks take part? Yours is the last one's output.", lambda o, s: o[-1]),
+        ("Do all ranks take part? Yours takes the first two, also of four.",
+         lambda o, s: _weighted(o[:2], s[:2].softmax(0))),
+        ("The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h.",
+         lambda o, s: (s.softmax(0) * o).sum(0)),
+        ("@ sums over an axis that both have: do you want weights[..., None] * outputs, summed over dim=0?",
+         lambda o, s: s.softmax(0) @ o),
+        ("Is it the sum over the ranks that you divide by, for each query its own? Yours is over all queries.",
+         lambda o, s: _weighted(o, (s - s.max()).exp() / (s - s.max()).exp().sum())),
+        ("Has rank r the weight of its own logsumexp? Yours are in reverse order.",
+         lambda o, s: _weighted(o.nan_to_num(), s.flip(0).softmax(0))),
+        ("Is the axis of the ranks gone? Sum over dim=0 without keepdim.",
+         lambda o, s: _weighted(o, s.softmax(0))[None]),
+        ("Is it summed over the ranks, dim=0? Yours still has their axis.",
+         lambda o, s: torch.where(s[..., None] == -torch.inf, 0.0, s.softmax(0)[..., None] * o)),
+        ("Is it summed over the ranks, dim=0? Yours is summed over the queries.",
+         lambda o, s: (s.softmax(0)[..., None] * o.nan_to_num()).sum(1)),
+        ("Is the result (T, h)? Yours is (h, T).", lambda o, s: _weighted(o, s.softmax(0)).T),
+        ("Has each query its own weights? Yours are one number for each rank.",
+         lambda o, s: (s.mean(1).softmax(0)[:, None, None] * o).sum(0)),
+        ("Has each query its own weights? Yours are one number for each rank.",
+         lambda o, s: (s.logsumexp(1).softmax(0)[:, None, None] * o).sum(0)),
+        ("Rank after rank, is the logsumexp so far torch.logaddexp of both? Yours is the larger one.",
+         _one_by_one(torch.maximum)),
+        ("Rank after rank, is the logsumexp so far torch.logaddexp of both? Yours is that of the last rank alone.",
+         _one_by_one(lambda so_far, own: own)),
+        ("Rank after rank, is the logsumexp so far torch.logaddexp of both? Yours stays that of the first rank.",
+         _one_by_one(lambda so_far, own: so_far)),
+        ("Rank after rank, is the logsumexp so far torch.logaddexp of both? Logarithms are not added.",
+         _one_by_one(torch.add)),
+    ],
+    dtype_hint="The result has the dtype of outputs: .to(outputs.dtype) at the end.",
+    adapt=_axis_for_h,
+)  # fmt: skip
+check_merge_attention = check_of(MERGE_ATTENTION)
 
 # ------------------------------------------------------------------------------------------ what is sent
 

@@ -32,7 +32,7 @@ from helpers.model import Llama
 
 __all__ = [
     "blank_model", "config_from_hugging_face", "config_to_hugging_face", "fetch_checkpoint", "interleaved_to_halves",
-    "load_checkpoint", "model_from_weights", "name_map", "read_hugging_face", "save_checkpoint",
+    "load_checkpoint", "model_from_weights", "name_map", "read_checkpoint", "read_hugging_face", "save_checkpoint",
     "weights_to_hugging_face",
 ]  # fmt: skip
 
@@ -59,20 +59,23 @@ def load_checkpoint(
         FileNotFoundError: if the folder or one of its files is missing.
         ValueError: if a file is damaged, of another architecture, or its weights do not fit.
     """
-    folder = Path(folder)
+    config, weights = read_checkpoint(Path(folder))
+    return model_from_weights(config, weights, dtype=dtype, device=device, source=str(folder))
+
+
+def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor | StoredWeight]]:
+    """Config and weights of a folder as load_checkpoint opens it; see read_hugging_face."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder: pass one that holds config.json or params.json.")
     if (folder / "config.json").is_file():
-        config, weights = read_hugging_face(folder)
-    elif (folder / "params.json").is_file():
-        config, weights = read_meta(folder)
-    else:
-        found = sorted(path.name for path in folder.iterdir())[:5] or "nothing"
-        raise FileNotFoundError(
-            f"{folder} holds neither config.json (Hugging Face) nor params.json (Meta), but {found}: "
-            "pass the folder that holds one of them."
-        )
-    return model_from_weights(config, weights, dtype=dtype, device=device, source=str(folder))
+        return read_hugging_face(folder)
+    if (folder / "params.json").is_file():
+        return read_meta(folder)
+    found = sorted(path.name for path in folder.iterdir())[:5] or "nothing"
+    raise FileNotFoundError(
+        f"{folder} holds neither config.json (Hugging Face) nor params.json (Meta), but {found}: "
+        "pass the folder that holds one of them."
+    )
 
 
 def read_hugging_face(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor | StoredWeight]]:

@@ -80,7 +80,8 @@ def stream(
     require_tokens(tokens, model.config.vocab_size)
     _require_settings(temperature, top_k, top_p)
     require_seed(seed)
-    if seed is None and temperature > 0 and hasattr(model.tok_embeddings.weight, "device_mesh"):  # a split model's
+    split = hasattr(model.tok_embeddings.weight, "device_mesh")  # over processes, which inference_mode would slow down
+    if seed is None and temperature > 0 and split:
         raise ValueError("seed=None: each process of a split model would draw tokens of its own: pass one seed to all.")
     if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool) or max_new_tokens < 0:
         raise ValueError(f"max_new_tokens={max_new_tokens!r} must be a whole number >= 0.")
@@ -92,7 +93,7 @@ def stream(
     prompts = "{} prompts of {} tokens are too much to read at once: pass fewer, or shorter ones.".format(*tokens.shape)
     with explain_out_of_memory(prompts):
         for _ in range(max_new_tokens):
-            with torch.inference_mode():  # not around the yield: what a caller does in between needs no such mode
+            with torch.no_grad() if split else torch.inference_mode():  # not around the yield: it is the caller's time
                 logits = model(step_input, cache, last_only=True, n_pad=n_pad)[:, -1].cpu()
             previous, n_pad = chosen, None
             if temperature == 0:

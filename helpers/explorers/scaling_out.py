@@ -9,7 +9,7 @@ def explore_memory() -> Explorer:
     """What each device holds of a large model in bfloat16, weights and cache, split over 1 to 32 devices: on paper."""
     devices, room, gigabyte = [2**power for power in range(6)], 80, 1e9
     names = [name for name in PRESETS if PRESETS[name].n_heads % devices[-1] == 0]  # whole heads on each device
-    names.sort(key=lambda name: name != "llama-2-70b")  # the default comes first
+    names.sort(key=lambda name: name != "llama-3.1-405b")  # the default comes first
     weight_bytes = {name: 2 * count_parameters(PRESETS[name]) for name in names}
 
     # What is fixed: the axes, and what fits on one device.
@@ -20,7 +20,7 @@ def explore_memory() -> Explorer:
     ax.set_xticks(devices, devices)
     ax.set_yticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1,000"])
     ax.minorticks_off()
-    ax.set(xlim=(0.9, 36), ylim=(0.02, 4000))
+    ax.set(xlim=(0.9, 36), ylim=(0.02, 30_000))
 
     # What moves: three lines.
     (weights,) = ax.plot(devices, devices, "s--", color=GREY, label="weights")
@@ -50,8 +50,8 @@ def explore_memory() -> Explorer:
     # Which controls.
     controls = {
         "model": choice("model", names),
-        "sequences": slider("sequences at once", 8, 1, 64),
-        "context": slider("context of each", 4, 1, 128, unit="Ki token"),
+        "sequences": slider("sequences at once", 64, 1, 128),
+        "context": slider("context of each", 128, 1, 256, unit="Ki token"),
     }
     alt = "Memory on each device against the number of devices, both logarithmic: the line of the weights falls all "
     return Explorer(

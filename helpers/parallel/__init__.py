@@ -1,16 +1,13 @@
-"""One LLaMA over several processes, on torch.distributed; notebook 09.
+"""One LLaMA over several processes, cut by PyTorch's own tensor parallelism; notebook 09, which cuts it by hand first.
 
-    split     how each matrix is cut
-    load      each process reads its own part of a checkpoint
-    start     joins the processes
-    compare   a command: is the split model the same function as the whole one?
-    __main__  a command: the processes write a text together
-
-Run: python -m torch.distributed.run --nproc-per-node 2 -m helpers.parallel helpers/assets/tiny-llama
+split     how each matrix is cut
+load      each process reads its own part of a checkpoint
+start     starts the processes, and joins them
+compare   a command: is the split model the same function as the whole one, what does it send, how long does it take?
 """
 
 from helpers.parallel.load import load_parallel
 from helpers.parallel.split import bytes_of, parallel_plan, require_divisible, split_model
-from helpers.parallel.start import start_ranks
+from helpers.parallel.start import launch, start_ranks
 
-__all__ = ["bytes_of", "load_parallel", "parallel_plan", "require_divisible", "split_model", "start_ranks"]
+__all__ = ["bytes_of", "launch", "load_parallel", "parallel_plan", "require_divisible", "split_model", "start_ranks"]

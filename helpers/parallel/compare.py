@@ -1,11 +1,13 @@
-"""Is a split model the same function as the whole one, what does a rank hold, and what does it send?
+"""Is a split model the same function as the whole one, what does a rank hold and send, and how long does a token take?
 
-Prints what each process found, one line of JSON each.
-Run: python -m torch.distributed.run --nproc-per-node 2 -m helpers.parallel.compare helpers/assets/tiny-llama
+Prints what each process found, one line of JSON each. A file with a function split(model, rank, n) is timed, too.
+Run: python -m torch.distributed.run --nproc-per-node 2 -m helpers.parallel.compare helpers/assets/tiny-llama [FILE]
 """
 
 import json
 import os
+import runpy
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -22,6 +24,8 @@ from helpers.generate import generate
 from helpers.parallel.load import load_parallel
 from helpers.parallel.split import bytes_of, split_model
 from helpers.parallel.start import start_ranks
+
+NEW = 20  # tokens that are written to measure the time of one
 
 
 class SummedBytes(TorchDispatchMode):
@@ -44,18 +48,28 @@ def difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def compare(folder: str | Path, mesh: DeviceMesh) -> dict:
-    """What this rank finds, by name: is the split model the same function, what does it hold and send?"""
+    """What this rank finds, by name: is PyTorch's split model the same function, what does it hold and send?"""
     whole, part = load_checkpoint(folder, device=mesh.device_type), load_parallel(folder, mesh)
-    tokens = torch.arange(0, 24 * 41, 41, device=mesh.device_type).view(2, 12) % whole.config.vocab_size
-    logits, expected = part(tokens), whole(tokens)
-    found = {"rank": mesh.get_local_rank(), "bytes held": bytes_of(part), "bytes in all": bytes_of(whole)}
-    found |= {"logits": difference(logits, expected), "equal bits": torch.equal(logits, expected)}
+    tokens = _tokens(whole)
+    found = {"rank": mesh.get_local_rank()} | _function(part, whole)
     cut_in_memory = split_model(load_checkpoint(folder, device=mesh.device_type), mesh)
-    found["cut in memory"] = difference(cut_in_memory(tokens), expected)
-    found["same text"] = torch.equal(generate(part, tokens, 20), generate(whole, tokens, 20))
-    found["same angles and mask"] = all(map(torch.equal, part.rotation_and_mask(3, 5), whole.rotation_and_mask(3, 5)))
+    found["cut in memory"] = difference(cut_in_memory(tokens), whole(tokens))
     found |= {"heads": part.config.n_heads, "key/value heads": part.new_cache(1).k.shape[2]}
-    return found | _training(part, whole, tokens) | _exchanges(part, tokens) | _seconds(part, whole, tokens)
+    return found | _training(part, whole, tokens) | _exchanges(part, tokens)
+
+
+def _tokens(model):
+    weight = model.tok_embeddings.weight
+    return torch.arange(0, 24 * 41, 41, device=weight.device).view(2, 12) % model.config.vocab_size
+
+
+@torch.no_grad()
+def _function(part, whole):
+    tokens = _tokens(whole)
+    logits, expected = part(tokens), whole(tokens)
+    same_text = torch.equal(generate(part, tokens, 20), generate(whole, tokens, 20))
+    found = {"logits": difference(logits, expected), "equal bits": torch.equal(logits, expected)}
+    return found | {"same text": same_text, "bytes held": bytes_of(part), "bytes in all": bytes_of(whole)}
 
 
 def _training(part, whole, tokens):
@@ -77,22 +91,46 @@ def _exchanges(part, tokens):
     return {"sent": counts, "tokens": tokens.numel(), "bytes summed": summed.n_bytes}
 
 
-def _seconds(part, whole, tokens):
-    found = {}
-    for name, model in (("split", part), ("whole", whole)):
+def by_hand(folder: str | Path, mesh: DeviceMesh, file: str) -> dict:
+    """What a file's split(model, rank, n) gives; and milliseconds for a token of each model, and of its sums alone."""
+    rank, n_ranks, device = mesh.get_local_rank(), mesh.size(), mesh.device_type
+    whole, mine = (load_checkpoint(folder, device=device) for _ in range(2))
+    runpy.run_path(file)["split"](mine, rank, n_ranks)
+    part = load_parallel(folder, mesh)
+    prompt, vector = torch.arange(8, device=device)[None], torch.zeros(whole.config.dim, device=device)
+
+    def exchange():
+        for _ in range(NEW * 2 * whole.config.n_layers):
+            dist.all_reduce(vector)
+
+    milliseconds = {  # the whole model runs in one process, the others wait
+        "whole": _milliseconds(lambda: rank or generate(whole, prompt, NEW)),
+        "by hand": _milliseconds(lambda: generate(mine, prompt, NEW)),
+        "PyTorch": _milliseconds(lambda: generate(part, prompt, NEW)),
+        "sums": _milliseconds(exchange),
+    }
+    return {"by hand": _function(mine, whole), "ms": milliseconds}
+
+
+def _milliseconds(task):
+    # The median of five runs, after one that does not count.
+    seconds = []
+    for _ in range(6):
         dist.barrier()
         start = time.perf_counter()
-        if name == "split" or dist.get_rank() == 0:  # the whole model runs in one process, the other waits
-            generate(model, tokens[:1], 30)
-            found[f"seconds {name}"] = time.perf_counter() - start
-    dist.barrier()
-    return found
+        task()
+        dist.barrier()
+        seconds.append(time.perf_counter() - start)
+    return 1000 * statistics.median(seconds[1:]) / NEW
 
 
 if __name__ == "__main__":
     mesh = start_ranks()
+    found = compare(sys.argv[1], mesh)
+    if len(sys.argv) > 2:
+        found |= by_hand(sys.argv[1], mesh, sys.argv[2])
     everything = [None] * mesh.size()
-    dist.all_gather_object(everything, compare(sys.argv[1], mesh))
+    dist.all_gather_object(everything, found)
     if dist.get_rank() == 0:
         print(*map(json.dumps, everything), sep="\n", flush=True)
     dist.barrier()

@@ -6,7 +6,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from helpers.checkpoint import blank_model, read_hugging_face
+from helpers.checkpoint import blank_model, read_checkpoint
 from helpers.formats.fit import damage, misfits, refuse
 from helpers.model import Llama
 from helpers.parallel.split import split_model
@@ -14,14 +14,14 @@ from helpers.parallel.split import split_model
 
 @torch.no_grad()
 def load_parallel(folder: str | Path, mesh: DeviceMesh, dtype: torch.dtype = torch.float32) -> Llama:
-    """Open a Hugging Face folder so that each rank reads and holds its own part only.
+    """Open a checkpoint folder so that each rank reads and holds its own part only.
 
     Raises:
         FileNotFoundError: if a file is missing.
         ValueError: as load_checkpoint does, and if the model cannot be dealt out evenly.
     """
     folder = Path(folder)
-    config, weights = read_hugging_face(folder)
+    config, weights = read_checkpoint(folder)
     blank = blank_model(config, weights, str(folder))
     refuse(misfits(blank, weights), str(folder))
     model = split_model(blank.to(dtype), mesh).to_empty(device=mesh.device_type)

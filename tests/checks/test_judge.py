@@ -436,7 +436,7 @@ def test_success_takes_its_name_from_the_function_and_the_exercise():
 
     said = str(checks.check_rms_norm(my_first_norm))
     assert re.fullmatch(r"rms_norm: passed\. my_first_norm agrees with the specification in \d+ cases\.", said)
-    assert checks.check_block_plan(right_answer_to("block_plan")).message.endswith("in the one case.")
+    assert checks.check_norm_probe(right_answer_to("norm_probe")).message.endswith("in the one case.")
 
 
 def test_html_is_escaped_and_says_the_same_words():

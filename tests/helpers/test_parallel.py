@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import nbformat
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,16 +16,20 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.device_mesh import DeviceMesh
 
 from helpers.checkpoint import load_checkpoint, save_checkpoint
-from helpers.parallel import load_parallel
-from helpers.parallel.__main__ import main
-from helpers.text import TINY_LLAMA
-from tests.support.files import edit_json
+from helpers.generate import generate
+from helpers.parallel import launch, load_parallel
+from helpers.text import TINY_LLAMA, encode, load_tokenizer
+from tests.support.course import ROOT
+from tests.support.files import OURS, edit_json, meta_weights, write_meta
 from tests.support.models import TINY, TOLERANCE, make_model
 
 CONFIGS = {
     "gqa": TINY,
     "mha, tied, wide heads": replace(TINY, tie_embeddings=True, n_kv_heads=4, head_dim=12),
 }
+
+
+TOKENS = torch.arange(12).view(2, 6)
 
 
 def in_processes(*command):
@@ -46,18 +51,24 @@ def test_two_processes_equal_one(name, tmp_path):
         assert max(found[what] for what in ("logits", "cut in memory", "loss")) < TOLERANCE
         assert found["gradients"] < 10 * TOLERANCE
         assert found["same text"]
-        assert found["same angles and mask"]
         assert found["bytes held"] < 0.51 * found["bytes in all"]
         assert (found["heads"], found["key/value heads"]) == (2, CONFIGS[name].n_kv_heads // 2)
         assert found["sent"]["all_reduce"] == 2 * TINY.n_layers + 1  # two per block, one for the embedding
 
 
 @pytest.mark.slow
-def test_the_command_writes():
-    done = in_processes("-m", "helpers.parallel", str(TINY_LLAMA), "--prompt", "The name is", "--new", "8")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("of weights") == 2
-    assert "The name is" in done.stdout
+def test_the_files_that_a_learner_writes_in_notebook_09_write_the_whole_models_text(tmp_path):
+    (folder := tmp_path / "a folder").mkdir()
+    for cell in nbformat.read(ROOT / "notebooks" / "09_scaling_out.ipynb", as_version=4).cells:
+        for name, text in re.findall(r"%%writefile \.\./runs/(\S+)\n(.*)", cell.source, re.S):
+            (folder / name).write_text(text, encoding="utf-8")
+    tokens = encode(load_tokenizer(), "The value of a name is")[None]
+    whole = load_tokenizer().decode(generate(load_checkpoint(TINY_LLAMA), tokens, 25)[0].tolist())
+    assert launch(str(folder / "write.py")) == [f"rank {rank}: {whole!r}" for rank in (0, 1)]
+    with pytest.raises(RuntimeError, match=r"(?s)write.py -1 failed in a process.*temperature=-1"):
+        launch(str(folder / "write.py"), "-1")
+    with pytest.raises(RuntimeError, match="not done after 3 seconds"):
+        launch("--no-python", "sleep", "1000", seconds=3)
 
 
 @pytest.mark.slow
@@ -93,9 +104,11 @@ from helpers.parallel import load_parallel, start_ranks
 from helpers.text import TINY_LLAMA
 mesh = start_ranks()
 model = load_parallel(TINY_LLAMA, mesh)
+modes = set()
+model.register_forward_hook(lambda *_: modes.add((torch.is_inference_mode_enabled(), torch.is_grad_enabled())))
 texts = [None, None]
 dist.all_gather_object(texts, generate(model, [[1, 2, 3]], 20, temperature=1.0, seed=4))
-assert texts[0] == texts[1], texts
+assert texts[0] == texts[1] and modes == {(False, False)}, (texts, modes)
 dist.all_gather_object(texts, generate(model, [[1, 2, 3]], 20, temperature=1.0))
 assert texts[0] == texts[1], texts
 """
@@ -157,9 +170,6 @@ def test_both_loaders_refuse_the_same(mesh, tmp_path, spoil):
             load(folder)
 
 
-def test_outside_the_launcher_the_command_says_how_to_start_it(monkeypatch, capsys):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.setattr(sys, "argv", ["parallel", str(TINY_LLAMA)])
-    with pytest.raises(SystemExit):
-        main()
-    assert "torch.distributed.run --nproc-per-node 2" in capsys.readouterr().err
+def test_a_folder_of_meta_opens_as_well(mesh, tmp_path):
+    folder = write_meta(tmp_path, [meta_weights(OURS)])
+    torch.testing.assert_close(load_parallel(folder, mesh)(TOKENS), load_checkpoint(folder)(TOKENS))

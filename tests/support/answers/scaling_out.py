@@ -14,25 +14,14 @@ def split_feed_forward__einsum(x, w_gate, w_up, w_down, n_ranks):
 
 
 @right
-def block_plan__written():
-    return dict(_PLAN)
+def merge_attention__softmax(outputs, logsumexps):
+    return (logsumexps.softmax(0).unsqueeze(-1) * outputs.nan_to_num()).sum(0).to(outputs.dtype)
 
 
-_PLAN = {f"{name}_proj": "column" for name in ("q", "k", "v", "gate", "up")} | {"o_proj": "row", "down_proj": "row"}
-_TURNED = {"row": "column", "column": "row"}
-_TORCH = {"row": "RowwiseParallel", "column": "ColwiseParallel"}
-for words, slip, answer in (
-    ("inputs of o_proj", "all_columns", dict.fromkeys(_PLAN, "column")),
-    ("outputs of gate_proj", "feed_forward_reversed", _PLAN | dict(gate_proj="row", up_proj="row", down_proj="column")),
-    ("own heads' queries", "everything_reversed", {name: _TURNED[style] for name, style in _PLAN.items()}),
-    ("cut like q_proj", "k_by_rows", _PLAN | {"k_proj": "row"}),
-    ("own heads", "v_by_rows", _PLAN | {"v_proj": "row"}),
-    ("unit by unit", "up_by_rows", _PLAN | {"up_proj": "row"}),
-    ("inputs of down_proj", "down_by_columns", _PLAN | {"down_proj": "column"}),
-    ('Choose "column" or "row"', "torch_words", {name: _TORCH[style] for name, style in _PLAN.items()}),
-    ("keys are", "without_o", {name: style for name, style in _PLAN.items() if name != "o_proj"}),
-):
-    wrong(words, f"block_plan__{slip}")(lambda answer=answer: answer)
+@right
+def merge_attention__einsum(outputs, logsumexps):
+    weights = (logsumexps - logsumexps.logsumexp(dim=0)).exp()
+    return torch.einsum("rt,rth->th", weights, outputs.float().masked_fill(weights[..., None] == 0, 0)).to(outputs)
 
 
 @right
