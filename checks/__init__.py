@@ -13,13 +13,18 @@ relatives.py    notebook 08
 scaling_out.py  notebook 09
 my_llama.py     the last exercise of notebook 05: a whole model, judged in stages
 notebook.py     the one reader of notebooks: a learner's function, and what it needs
-parts.py        the learner's own functions of notebooks 01 to 04, and how they make a model
+parts.py        the learner's own functions, and how those of notebooks 01 to 04 make a model
 """
 
 # ruff: noqa: F401  these names are here to be imported from here
 
 from checks.full_model import check_find_slips, check_parameter_count, check_properties, check_transformer_block
-from checks.generate import check_greedy_with_cache, check_tokens_per_second, check_top_p
+from checks.generate import (
+    check_greedy_with_cache,
+    check_lookup_decoding,
+    check_sample,
+    check_tokens_per_second,
+)
 from checks.gqa import (
     check_attention_head,
     check_cache_write,
@@ -41,4 +46,4 @@ from checks.rope import (
 )
 from checks.scaling_out import check_block_plan, check_bytes_sent_per_token, check_split_feed_forward
 from checks.swiglu import check_matrix_roles, check_product_layer, check_silu, check_silu_derivative, check_swiglu
-from checks.train import check_bpe_step, check_cross_entropy, check_find_loop_slips, check_next_token_batch
+from checks.train import check_bpe_step, check_cross_entropy, check_find_loop_slips, check_training_loop

@@ -109,6 +109,8 @@ def _explained(exercise, answers, theirs, failing, clear):
     """How many of the wrong answers a mistake gives; 0 if not the first, or if a clear answer speaks against it."""
 
     def is_yours(place):
+        if exercise.alike:
+            return exercise.alike(answers[place], theirs[place])
         return _agree(answers[place], theirs[place], exercise.tolerance, exercise.wanted[place])
 
     def is_right(place):

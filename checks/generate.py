@@ -1,146 +1,381 @@
 """The exercises of notebook 07, generating: specification, cases, known mistakes with hints, check."""
 
 import math
+import random
 
 import torch
+from torch.nn import functional as F
 
-from checks.base import MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw
+from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw
 from checks.full_model import parameter_count, sizes_of
 from checks.judge import check_of
 from helpers.config import PRESETS, LlamaConfig
 from helpers.model import Llama
 
 
-def top_p(probabilities, p):
-    """Keep the likeliest tokens of probabilities (V,) until they reach p together, then make the sum 1 again."""
-    kept, total = [], 0.0
-    for token in sorted(range(len(probabilities)), key=lambda token: -probabilities[token].item()):
-        if total < p:
-            kept.append(token)
-            total += probabilities[token].item()
-    result = torch.zeros(len(probabilities), dtype=torch.float64)
-    for token in kept:
-        result[token] = probabilities[token].double() / total
-    return result.to(probabilities.dtype)
+# --------------------------------------------------------------------------------------------- the sampler
+
+SURE = 5.0  # standard deviations: of 10,000 right programs about one is refused, whatever it draws with
 
 
-def _nucleus(keep, again=True, back=True, descending=True):
-    """top_p with one slip; keep gets the sorted probabilities, their cumulative sum and p."""
+def sample(logits, temperature, top_k, top_p, generator):
+    """One token drawn for each row of logits (B, V): temperature first, then top-k, then top-p; (B,) int64."""
+    return torch.multinomial(_shares(logits, temperature, top_k, top_p), 1, generator=generator)[:, 0]
 
-    def program(probabilities, p):
-        ordered, order = probabilities.sort(descending=descending)
-        ordered = torch.where(keep(ordered, ordered.cumsum(-1), p), ordered, 0.0)
-        ordered = ordered / ordered.sum() if again else ordered
-        return torch.zeros_like(ordered).scatter(-1, order, ordered) if back else ordered
 
+def _softmax(logits, temperature):
+    if temperature == 0:
+        return F.one_hot(logits.argmax(-1), logits.shape[-1]).double()
+    return (logits.double() / temperature).softmax(-1)
+
+
+def _keep(rule, back=True, descending=True):
+    """A step that cuts off; rule gets the sorted tokens' places, shares and their sums, and the setting."""
+
+    def step(shares, setting):
+        if setting is None:
+            return shares
+        ordered, order = shares.sort(dim=-1, descending=descending, stable=True)
+        places = torch.arange(shares.shape[-1]).expand_as(shares)
+        ordered = torch.where(rule(places, ordered, ordered.cumsum(-1), setting), ordered, 0.0)
+        return torch.zeros_like(ordered).scatter(-1, order, ordered) if back is True else back(ordered, order)
+
+    return step
+
+
+def _to_1(shares):
+    return shares / shares.sum(-1, keepdim=True)
+
+
+TINY = 1e-9  # of a sum in float64
+TOP_K, TOP_P = _keep(lambda place, q, total, k: place < k), _keep(lambda place, q, total, p: total - q < p - TINY)
+
+
+def _shares(logits, temperature, top_k, top_p, soft=_softmax, cut_k=TOP_K, cut_p=TOP_P, end=_to_1):
+    """The share of the draws that each token of each row should get, (B, V) float64; or gets by a step with a slip."""
+    return end(cut_p(_to_1(cut_k(soft(logits, temperature), top_k)), top_p))
+
+
+sample.shares = _shares
+
+
+def _drawn(shares):
+    """A program that draws from these shares. They stand at it, so that a known mistake need not be drawn."""
+
+    def program(logits, temperature, top_k, top_p, generator):
+        return torch.multinomial(shares(logits, temperature, top_k, top_p), 1, generator=generator)[:, 0]
+
+    program.shares = shares
     return program
 
 
-def _until_p(ordered, total, p):
-    return total - ordered < p
+def _unless_0(shares):
+    """The sampler with these shares; at temperature 0 the right ones."""
+    return _drawn(lambda z, t, k, p: _shares(z, t, k, p) if t == 0 else _to_1(shares(z.double(), t, k, p)))
 
 
-def _equals_in_any_order(function):
-    """Puts the results of equally likely tokens in order: which of them is kept depends on the sort."""
+def _slip(**step):
+    return _unless_0(lambda *settings: _shares(*settings, **step))
 
-    def probe(probabilities, p):
-        given, answer = probabilities.clone(), function(probabilities, p)
-        if not isinstance(answer, torch.Tensor) or answer.shape != given.shape:
-            return answer
-        for value in given.unique():
-            mine = given == value
-            if mine.sum() > 1:
-                answer = answer.clone()
-                answer[mine] = answer[mine].sort(descending=True).values
+
+def _draws(shares):
+    """How many copies of each row are handed over: few of many rows or tokens, so that a loop ends in time."""
+    return 300 if shares.shape[-1] > 100 else max(200, 1000 // len(shares))
+
+
+def _near(mine, right, n, both_drawn=False):
+    """Whether shares of n draws are the right ones up to chance, or those of n other draws."""
+    share = (mine + right) / 2 if both_drawn else right
+    room = SURE * ((1 + both_drawn) * share * (1 - share) / n).sqrt() + 4 / n
+    return bool(((mine - right).abs() <= torch.where(share > 0, room, 0.0)).all())
+
+
+def _same_shares(got, theirs):
+    """Whether two answers are one, as far as draws can tell."""
+    if got is None or theirs is None or got[0].shape != theirs[0].shape:
+        return False
+    return _near(got[0].double(), theirs[0].double(), _draws(got[0]), both_drawn=True)
+
+
+class _Seed(int):
+    """The seed of a generator, which stands for it in a case."""
+
+    def __repr__(self):
+        return f"torch.Generator().manual_seed({int(self)})"
+
+    def made(self, more=0):
+        return torch.Generator().manual_seed(int(self) + more)
+
+
+def _equals_in_any_order(shares, logits):
+    """Puts the shares of equally likely tokens in order: which of them is kept depends on the sort."""
+    shares = shares.clone()
+    for values, mine in zip(logits, shares, strict=True):
+        several, counts = values.unique(return_counts=True)
+        for value in several[counts > 1]:
+            mine[values == value] = mine[values == value].sort(descending=True).values
+    return shares
+
+
+def _counted(function):
+    """Hands over many copies of each row, and makes shares of the tokens that come back: exact if they fit."""
+
+    def tokens(logits, settings, n, generator):
+        given = logits.repeat(n, 1)
+        was, torchs, pythons = given.clone(), torch.get_rng_state(), random.getstate()
+        try:
+            answer = function(given, *settings, generator)
+        except RuntimeError as error:
+            for words, hint in DRAWING.items():
+                if words in str(error) and settings[0] and (logits / settings[0]).abs().max() < 80:
+                    raise Wrong(f"it raises RuntimeError: {str(error).rstrip('.')}.", hint) from None
+            raise
+        if answer is ...:
+            raise NotImplementedError
+        if not torch.equal(given, was):
+            raise Wrong("the input logits was changed in place.", "logits /= 2 changes it; z = logits / 2 does not.")
+        _require_tokens(answer, *given.shape)
+        if not torch.equal(torchs, torch.get_rng_state()) or pythons != random.getstate():
+            raise Wrong("the draw used random numbers that are not the generator's.", FROM_IT)
         return answer
+
+    def probe(logits, temperature, top_k, top_p, seed):
+        settings, n = (temperature, top_k, top_p), _draws(logits)
+        if hasattr(function, "shares"):
+            return (_equals_in_any_order(function.shares(logits, *settings), logits).float(),)
+        right = _shares(logits, *settings)
+        drawn = tokens(logits, settings, n, seed.made()).view(n, -1).T
+        if right.square().sum(-1).max() < 0.7:  # no token is so likely that few draws may well be the same
+            is_cut = top_k is not None or top_p is not None  # then one token may be left, by another slip
+            _require_chance(lambda n, g: tokens(logits, settings, n, g), logits, drawn, seed, is_cut)
+        got = torch.stack([row.bincount(minlength=logits.shape[-1]) for row in drawn]).double() / n
+        got, right = _equals_in_any_order(got, logits), _equals_in_any_order(right, logits)
+        return ((right if _near(got, right, n) else got).float(),)
 
     return probe
 
 
-def _above(probabilities, kept):
-    kept = torch.where(kept, probabilities, 0.0)
-    return kept / kept.sum()
+FROM_IT = (
+    "Does the draw take its numbers from the generator? torch.multinomial and torch.rand take generator=generator."
+)
+NOT_SEEDED = "Does each call go on where the generator stands? Neither seed it in the function nor copy it."
+DRAWING = {  # words of torch.multinomial's errors
+    "element < 0": "torch.multinomial takes shares, none of them negative or nan. Do you give it logits, or logarithms?",
+    "sum of probabilities <= 0": "Is at least one token left? The likeliest always stays, however small top_p is.",
+    "without replacement": "Is one token drawn from each row? A second argument other than 1 draws several of a row.",
+}
 
 
-SOFTMAX = "Is it a division by the sum, not another softmax?"
-TINY_VOCABULARY = torch.tensor([0.05, 0.4, 0.11, 0.27, 0.17])
-TOP_P = Exercise(
-    top_p,
+def _require_tokens(answer, rows, vocab):
+    """Raise what is wrong with the form of an answer: (rows,) int64, each of them a token."""
+    if not isinstance(answer, torch.Tensor):
+        name = type(answer).__name__
+        hint = "torch.tensor(...) makes a tensor of a list." if name == "list" else TYPE_HINTS.get(name, "")
+        raise Wrong(f"the result has the type {name}, expected a tensor.", hint)
+    if answer.shape != (rows,):
+        hint = "One token for each row is expected."
+        if answer.shape == (rows, 1):
+            hint = "torch.multinomial and keepdim=True give (B, 1): [:, 0] takes its column."
+        if answer.shape == (rows, vocab):
+            hint = "Is a token drawn for each row? These are as many numbers as logits."
+        raise Wrong(f"the result has the shape {tuple(answer.shape)}, expected (B,), here ({rows},).", hint)
+    if answer.dtype != torch.int64:
+        hint = "Tokens are whole numbers, int64: .long() converts." if not answer.is_complex() else ""
+        raise Wrong(f"the result has the dtype {answer.dtype}, expected torch.int64.", hint)
+    if wrong := [token for token in answer.tolist() if not 0 <= token < vocab]:
+        hint = "Do the kept shares sum to 1 before a random number is looked up among their sums?"
+        raise Wrong(f"{len(wrong)} of {rows} tokens are not in 0 to {vocab - 1}; the first is {wrong[0]}.", hint)
+
+
+def _require_chance(tokens, logits, drawn, seed, is_cut):
+    """Raise what is wrong with the draw: rows differ, equal states give equal tokens, and others give others."""
+    if (drawn == drawn[:, :1]).all():
+        seen = torch.stack([tokens(1, seed.made(more)) for more in range(1, 40)])
+        if (seen == seen[0]).all():
+            if is_cut or (seen != logits.argmax(-1)).any():
+                return
+            hint = "Is a token drawn? You take the likeliest, which is right at temperature 0 only."
+            raise Wrong("always the likeliest token came back.", hint)
+        hint = "Is there a draw for each row? Yours is one for all, such as torch.rand(1) in place of torch.rand(B, 1)."
+        raise Wrong(f"all {drawn.shape[1]} equal rows got the same token.", hint)
+    generator = seed.made(1)
+    first, second = tokens(40, generator), tokens(40, generator)
+    if not torch.equal(first, tokens(40, seed.made(1))):
+        raise Wrong("two generators in the same state gave different tokens.", FROM_IT)
+    if torch.equal(first, second) or torch.equal(first, tokens(40, seed.made(2))):
+        when = "a second call with the same generator" if torch.equal(first, second) else "a generator of another seed"
+        is_left = torch.equal(generator.get_state(), seed.made(1).get_state())
+        raise Wrong(f"{when} gave the same tokens again.", FROM_IT if is_left else NOT_SEEDED)
+
+
+def _only_row_0(z, t, k, p):
+    return _shares(z, t, k, p)[:1].expand(len(z), -1)
+
+
+def _over_all_rows(q, k):
+    return q if k is None else torch.where(q >= q.max(), q, 0.0)  # there are many copies of the largest
+
+
+def _rest_to(place):
+    """The last token, or the first, gets what a random number finds when the kept shares were not made 1 again."""
+
+    def end(q):
+        q = q.clone()
+        q[:, place] += 1 - q.sum(-1)
+        return q
+
+    return end
+
+
+def _rest_to_the_least_likely(z, t, k, p):
+    q = _shares(z, t, k, p, end=lambda q: q)
+    last = z.shape[-1] - 1 - z.flip(-1).argmin(-1)  # in the sorted order
+    return q + F.one_hot(last, z.shape[-1]) * (1 - q.sum(-1, keepdim=True))
+
+
+def _as_many_as_row_0(q, p):
+    n = 0 if p is None else TOP_P(q[:1], p).count_nonzero().item()
+    return TOP_K(q, n or None)
+
+
+TINY_VOCABULARY = torch.tensor([[0.05, 0.4, 0.11, 0.27, 0.17]]).log()
+ORDER = (
+    "Does top-p see shares that sum to 1 again after top-k? Yours adds up those before top-k: either top-p comes first, "
+    "or the division by the sum is missing between the two."
+)
+BACK = "A place in the sorted order is no token: order[place] is (with a batch, order.gather(-1, place))."
+CROSSES = "Is the token that crosses top_p kept, too?"
+ONE_MORE = "Do you keep one token too many? A token stays while the sum before it is below top_p."
+ON_THE_SUM = "Is top_p a limit on the sum of the kept shares, not on each share?"
+EACH_ROW = "Is each row drawn from its own shares?"
+SAMPLE = Exercise(
+    sample,
     [
-        Case("three tokens, p 0.65", (torch.tensor([0.1, 0.6, 0.3]), 0.65)),
-        Case("five tokens, p 0.75", (TINY_VOCABULARY, 0.75)),
-        Case("p 0.3, below the likeliest", (TINY_VOCABULARY, 0.3), "The likeliest token alone has more than p here."),
-        Case("p 1", (TINY_VOCABULARY, 1.0)),
-        Case("p 0.5", (TINY_VOCABULARY.flip(0), 0.5)),
-        Case("nine tokens, p 0.9", (draw(9, seed=1, scale=1.5).softmax(-1), 0.9)),
-        Case("one token", (torch.tensor([1.0]), 0.5)),
-        Case("p reached exactly", (torch.tensor([0.25, 0.5, 0.25]), 0.5),
-             "The likeliest token has exactly p here: that is enough."),
-        Case("float64, not contiguous", (draw(6, seed=2).double().softmax(-1).repeat_interleave(2)[::2], 0.6), MEMORY),
-        Case("p 1, and float32 sums to a little less", (torch.tensor([0.08, 0.65, 0.01, 0.26]), 1.0),
-             "The sum of all tokens is rounded to a little less than p here: all are kept."),
-        Case("four equally likely tokens, p 0.4", (torch.full((4,), 0.25), 0.4)),
-        Case("1,024 tokens, p 0.9", (draw(1024, seed=3, scale=2.0).softmax(-1), 0.9)),
+        Case("shares 0.2, 0.3, 0.5", (torch.tensor([[1.0, 1.5, 2.5]]).log(), 1.0, None, None, _Seed(0))),
+        Case("temperature 2", (TINY_VOCABULARY, 2.0, None, None, _Seed(1))),
+        Case("temperature 0.25", (TINY_VOCABULARY, 0.25, None, None, _Seed(2))),
+        Case("top-k 2", (TINY_VOCABULARY, 1.0, 2, None, _Seed(3))),
+        Case("top-p 0.75", (TINY_VOCABULARY, 1.0, None, 0.75, _Seed(4))),
+        Case("top-p 0.2, below the likeliest two", (TINY_VOCABULARY, 1.0, None, 0.2, _Seed(5)),
+             "The likeliest token alone has more than top_p here: it stays."),
+        Case("top-k 3, then top-p 0.75", (TINY_VOCABULARY, 1.0, 3, 0.75, _Seed(6))),
+        Case("top-k 4, then top-p 0.87", (TINY_VOCABULARY.flip(1), 1.0, 4, 0.87, _Seed(7))),
+        Case("temperature 2, then top-p 0.6", (TINY_VOCABULARY, 2.0, None, 0.6, _Seed(8))),
+        Case("temperature 0.5, top-k 4, top-p 0.8", (TINY_VOCABULARY, 0.5, 4, 0.8, _Seed(9))),
+        Case("temperature 0", (TINY_VOCABULARY, 0.0, None, None, _Seed(10)),
+             "Temperature 0 divides by zero: take the likeliest token instead."),
+        Case("temperature 0, two rows, top-k 2, top-p 0.9", (draw(2, 6, seed=7), 0.0, 2, 0.9, _Seed(11)),
+             "Temperature 0 divides by zero: take the likeliest token instead."),
+        Case("three rows, top-k 4, top-p 0.8",
+             (torch.cat((TINY_VOCABULARY, TINY_VOCABULARY.flip(1), 4 * TINY_VOCABULARY.roll(1))), 1.0, 4, 0.8,
+              _Seed(12)), "There are three rows here, each with an order and a draw of its own."),
+        Case("logits about 100, temperature 0.5", (torch.tensor([[100.0, 99.5, 20.0, 99.8]]), 0.5, None, None, _Seed(13)),
+             "exp(200) is inf: torch.softmax, or the largest logit subtracted first, keeps all finite."),
+        Case("a logit of -inf, top-k 3", (torch.tensor([[0.5, -math.inf, 1.0, 0.2, 0.4]]), 1.0, 3, None, _Seed(14)),
+             "A logit of -inf is a token that must never come; 0 times inf is nan."),
+        Case("equally likely tokens at the border of top-k 2",
+             (torch.tensor([[1.0, 2.0, 1.0, 0.0, 1.0]]), 1.0, 2, None, _Seed(15))),
+        Case("four equally likely tokens, top-p 0.5", (torch.zeros(1, 4), 1.0, None, 0.5, _Seed(16)),
+             "Two tokens have exactly top_p here: that is enough."),
+        Case("eight rows, top-p 1", (draw(8, 6, seed=36), 1.0, None, 1.0, _Seed(17)),
+             "Rounding leaves the sum of all a little below 1 in some rows: does your search for top_p 1 find none then?"),
+        Case("1,024 tokens, top-p 0.9", (draw(1, 1024, seed=3, scale=2.0), 1.0, None, 0.9, _Seed(18)),
+             "Here a hundred tokens and more are kept: does your code look at the first few only?"),
+        Case("float64", (draw(2, 5, seed=4).double(), 1.5, 4, 0.9, _Seed(19)), "The logits are float64 here."),
     ],
     [
-        ("Is the token that crosses p kept too?", _nucleus(lambda o, total, p: total <= p)),
-        ("Is the token that crosses p kept too?", _nucleus(lambda o, total, p: total < p)),
-        ("Is the token that crosses p kept too?",
-         _nucleus(lambda o, total, p: (total <= p) | (torch.arange(len(o)) == 0))),
-        ("Do you keep one token too many?", _nucleus(lambda o, total, p: total - o - o.roll(1) < p)),
-        ("Do you keep one token too many? Once p is reached exactly, that is enough: < p, not <= p.",
-         _nucleus(lambda o, total, p: total - o <= p)),
-        ("Do the probabilities return to their places? ordered[order] sorts once more; scatter undoes the sorting.",
-         lambda q, p: (lambda kept, order: kept[order] / kept.sum())(
-             torch.where(q.sort(descending=True)[0].cumsum(-1) - q.sort(descending=True)[0] < p,
-                         q.sort(descending=True)[0], 0.0), q.argsort(descending=True))),
-        ("Does the sum become 1 again?", _nucleus(_until_p, again=False)),
-        ("Do the probabilities return to their places? They are still sorted.", _nucleus(_until_p, back=False)),
-        ("Do you start with the likeliest token? Sort in descending order.", _nucleus(_until_p, descending=False)),
-        *[("Your mask is in the sorted order: use it on the sorted numbers, then put them back.",
-           lambda q, p, place=place: (lambda o: _above(q, _until_p(o, o.cumsum(-1), p)[place(q)]))(
-               q.sort(descending=True)[0])) for place in (lambda q: slice(None), lambda q: q.argsort(descending=True))],
+        (ORDER, _unless_0(lambda z, t, k, p: TOP_K(TOP_P(_softmax(z, t), p), k))),
+        ("Does the temperature come before top-p? It decides how many tokens reach top_p.",
+         _unless_0(lambda z, t, k, p: _shares(z, 1.0, k, p) ** (1 / t))),
+        ("Does the temperature change anything? It divides the logits, before the softmax.",
+         _slip(soft=lambda z, t: _softmax(z, 1.0))),
+        ("Are the logits divided by the temperature? You multiply.", _slip(soft=lambda z, t: _softmax(z, 1 / t))),
+        ("Are the logits divided by the temperature once? You do it twice.",
+         _slip(soft=lambda z, t: _softmax(z, t * t))),
+        ("Is the softmax taken once? You do it twice.", _slip(soft=lambda z, t: _softmax(z, t).softmax(-1))),
+        ("Is the softmax taken once? You do it again after the cuts: divide by the sum instead.",
+         _slip(end=lambda q: q.softmax(-1))),
+        ("Is the softmax taken once? You do it again after the cuts: divide by the sum instead.",
+         _slip(end=lambda q: torch.where(q > 0, q, -math.inf).softmax(-1))),
+        *[("Is the softmax missing? You draw from the logits.", program) for program in (
+            _slip(soft=lambda z, t: _to_1((z / t).clamp(min=0))),
+            _unless_0(lambda z, t, k, p: (z / t).clamp(min=0)))],
+        ("Is the logit of a token that is cut off -inf? With 0 it is still drawn.",
+         _unless_0(lambda z, t, k, p: TOP_P((z / t * (TOP_K(_softmax(z, t), k) > 0)).softmax(-1), p))),
+        ("Is the softmax over the vocabulary, dim=-1?", _slip(soft=lambda z, t: (z / t).softmax(0))),
+        ("Do the logits count? You draw all tokens alike.", _unless_0(lambda z, t, k, p: torch.ones_like(z))),
+        ("Do the kept tokens keep their ratios? You draw them all alike.", _slip(end=lambda q: (q > 0).double())),
+        ("Is top_k used?", _slip(cut_k=lambda q, k: q)),
+        ("Is top_p used?", _slip(cut_p=lambda q, p: q)),
+        ("Are top_k and top_p used?", _slip(cut_k=lambda q, k: q, cut_p=lambda q, p: q)),
+        ("Does the k-th token stay? You keep one less than top_k.",
+         _slip(cut_k=_keep(lambda place, q, total, k: (place < k - 1) | (place == 0)))),
+        ("Do you keep one token more than top_k?", _slip(cut_k=_keep(lambda place, q, total, k: place <= k))),
+        ("Exactly top_k tokens stay. You keep all that are as likely as the last of them: take the first by place.",
+         _slip(cut_k=lambda q, k: q if k is None else torch.where(q >= q.topk(k).values[:, -1:], q, 0.0))),
+        ("Does top-k keep the likeliest? You keep the first of the vocabulary.",
+         _slip(cut_k=lambda q, k: torch.where(torch.arange(q.shape[-1]) < (k or q.shape[-1]), q, 0.0))),
+        ("Does top-k keep the likeliest? You keep the least likely.",
+         _slip(cut_k=_keep(lambda place, q, total, k: place < k, descending=False))),
+        ("Does top-k cut off in each row by itself? You look for the largest of all rows.", _slip(cut_k=_over_all_rows)),
+        *[(BACK, _slip(**steps)) for steps in (
+            {"end": lambda q: _to_1(q).sort(descending=True).values},
+            {"cut_k": _keep(lambda place, q, total, k: place < k, back=lambda q, order: q)},
+            {"cut_p": _keep(lambda place, q, total, p: total - q < p, back=lambda q, order: q)})],
+        *[("Do the shares return to their tokens? x[order] sorts once more; scatter, or order.argsort(), undoes it.",
+           _slip(**steps)) for steps in (
+            {"cut_p": _keep(lambda place, q, total, p: total - q < p, back=lambda q, order: q.gather(-1, order))},
+            {"cut_k": _keep(lambda place, q, total, k: place < k, back=lambda q, order: q.gather(-1, order))})],
+        *[("Your mask is in the sorted order: use it on the sorted shares, then put them back.",
+           _slip(**steps)) for steps in (
+            {"cut_p": lambda q, p: q if p is None else torch.where(
+                (lambda o: o.cumsum(-1) - o < p)(q.sort(descending=True).values), q, 0.0)},)],
+        (CROSSES, _slip(cut_p=_keep(lambda place, q, total, p: (total <= p) | (place == 0)))),
+        (ONE_MORE, _slip(cut_p=_keep(lambda place, q, total, p: place <= (total - q < p - TINY).sum(-1, True)))),
+        ("Once top_p is reached exactly, that is enough: < top_p, not <= top_p.",
+         _slip(cut_p=_keep(lambda place, q, total, p: total - q <= p + TINY))),
         ("What is the sum before the first token? It is 0, but roll(1) puts the sum of all there.",
-         _nucleus(lambda o, total, p: total.roll(1) < p)),
+         _slip(cut_p=_keep(lambda place, q, total, p: (total.roll(1, -1) < p) | (p == 1)))),
         ("Do you sort before the cumulative sum?",
-         lambda q, p: torch.where(q.cumsum(-1) - q < p, q, 0.0) / torch.where(q.cumsum(-1) - q < p, q, 0.0).sum()),
-        *[("Is p a limit on the sum, not on each probability?", lambda q, p, keep=keep: _above(q, keep(q, p)))
-          for keep in (lambda q, p: q >= p, lambda q, p: (q >= p) | (q == q.max()), lambda q, p: q <= p,
-                       lambda q, p: q >= 1 - p, lambda q, p: (q >= 1 - p) | (q == q.max()),
-                       lambda q, p: q > 1 - p, lambda q, p: q >= p / len(q))],
-        ("Is p a limit on the sum, not on each probability?", lambda q, p: torch.where(q >= p, q, 0.0)),
-        ("Is p a limit on the sum, not on each probability?", lambda q, p: torch.where(q >= 1 - p, q, 0.0)),
-        ("Is p a limit on the sum, not a share of the largest? That is min_p.",
-         _nucleus(lambda o, total, p: o >= p * o.max())),
-        *[("Is p a limit on the sum, not a share of the vocabulary?",
-           _nucleus(lambda o, total, p, to_int=to_int: torch.arange(len(o)) < to_int(p * len(o))))
-          for to_int in (int, math.ceil, lambda n: max(1, round(n)))],
-        ("Do you keep the likely tokens, not the unlikely ones?", _nucleus(lambda o, total, p: total - o >= p)),
-        ("Do you keep the likely tokens, not the unlikely ones?", _nucleus(lambda o, total, p: total > p)),
-        *[(SOFTMAX, lambda q, p, again=again, hidden=hidden: torch.where(
-              _nucleus(_until_p)(q, p) > 0, _nucleus(_until_p, again=again)(q, p), hidden).softmax(-1))
-          for again in (False, True) for hidden in (-math.inf, 0.0)],
-        ("Do you divide by p? The kept tokens reach p and have often a little more: divide by their own sum.",
-         lambda q, p: _nucleus(_until_p, again=False)(q, p) / p),
-        ("Does every token keep its place? You return the kept ones only; the others are 0.",
-         lambda q, p: (lambda kept: kept[kept > 0].sort(descending=True).values)(_nucleus(_until_p)(q, p))),
-        ("Does every token keep its place? You return the kept ones only; the others are 0.",
-         lambda q, p: (lambda kept: kept[kept > 0])(_nucleus(_until_p)(q, p))),
-        ("Does any sum reach p? With p 1, rounding may leave all below it, and argmax of all False is 0.",
-         _nucleus(lambda o, total, p: torch.arange(len(o)) <= (total >= p).int().argmax())),
-        ("Do you keep all that are as likely as the last one kept? Keep the first n of the sorted tokens, by count.",
-         _nucleus(lambda o, total, p: o >= o[total - o < p].min())),
-        ("Is a set of tokens kept, not only the likeliest?", _nucleus(lambda o, total, p: torch.arange(len(o)) == 0)),
-        ("Is anything cut off? The probabilities come back as they were.", lambda q, p: q),
-        ("Do the kept tokens keep their ratios? You give all the same probability.",
-         lambda q, p: (lambda kept: kept / kept.sum())((_nucleus(_until_p)(q, p) > 0).to(q.dtype))),
-        ("Do the kept tokens keep their ratios? Divide each by their sum; you give all the rest to the likeliest.",
-         lambda q, p: (lambda kept: torch.where(torch.arange(len(q)) == q.argmax(), kept + 1 - kept.sum(), kept))(
-             _nucleus(_until_p, again=False)(q, p))),
+         _slip(cut_p=lambda q, p: q if p is None else torch.where(q.cumsum(-1) - q < p, q, 0.0))),
+        ("Do you start with the likeliest token? Sort in descending order.",
+         _slip(cut_p=_keep(lambda place, q, total, p: total - q < p, descending=False))),
+        ("Is the cumulative sum along the vocabulary, dim=-1?",
+         _slip(cut_p=lambda q, p: q if p is None else _keep(lambda place, s, total, p: place == 0)(q, p))),  # in copy after copy
+        *[(ON_THE_SUM, _slip(cut_p=_keep(rule))) for rule in (
+            lambda place, q, total, p: (q >= p) | (place == 0), lambda place, q, total, p: (q >= 1 - p) | (place == 0),
+            lambda place, q, total, p: q <= p)],
+        ("Is top_p a limit on the sum, not a share of the largest? That is min_p.",
+         _slip(cut_p=_keep(lambda place, q, total, p: q >= p * q[:, :1]))),
+        ("Is top_p a limit on the sum, not a share of the vocabulary?",
+         _slip(cut_p=_keep(lambda place, q, total, p: place < max(1, int(p * q.shape[-1]))))),
+        ("Do you keep tokens until their sum is 1 - top_p? It is top_p.",
+         _slip(cut_p=_keep(lambda place, q, total, p: (total - q < 1 - p) | (place == 0)))),
+        ("Do you keep the likely tokens, not the unlikely ones?",
+         _slip(cut_p=_keep(lambda place, q, total, p: (total > p) | (place == q.shape[-1] - 1)))),
+        *[("Do the kept shares sum to 1 before you look up a random number? One above their sum finds an end of the list.",
+           _slip(end=_rest_to(place))) for place in (-1, 0)],
+        ("Do the kept shares sum to 1 before you look up a random number? One above their sum finds an end of the list.",
+         _unless_0(_rest_to_the_least_likely)),
+        ("Is a random number below the first sum the first token? You count the sums above it, from the wrong end.",
+         _slip(end=lambda q: _to_1(q).flip(-1))),
+        ("Does each row keep as many tokens as it needs for top_p? You keep as many as row 0 needs.",
+         _slip(cut_p=_as_many_as_row_0)),
+        (EACH_ROW, _unless_0(_only_row_0)),
+        (EACH_ROW, _unless_0(lambda *settings: _shares(*settings).mean(0, True).expand(len(settings[0]), -1))),
+        ("At temperature 0 the likeliest token is certain: nothing is drawn.",
+         _drawn(lambda z, t, k, p: _shares(z, t or 1.0, k, p))),
+        ("At temperature 0 it is the likeliest token. You take the least likely.",
+         _drawn(lambda z, t, k, p: _shares(z, t, k, p) if t else F.one_hot(z.argmin(-1), z.shape[-1]).double())),
+        ("Is the likeliest token each row's own? Give argmax the dimension: argmax(-1).",
+         _drawn(lambda z, t, k, p: _shares(z, t, k, p) if t else F.one_hot(
+             (z.argmax() % z.shape[-1]).expand(len(z)), z.shape[-1]).double())),
     ],
-    adapt=_equals_in_any_order,
+    parts=("each token's share of the draws",),
+    adapt=_counted,
+    alike=_same_shares,
 )  # fmt: skip
-check_top_p = check_of(TOP_P)
+check_sample = check_of(SAMPLE)
 
 # ----------------------------------------------------------------------------------------- the cached loop
 
@@ -164,15 +399,22 @@ class _Small(int):
 class _Watched(Llama):
     """A small model with large random weights. It notes for every call how many tokens came, and whether a cache."""
 
-    def __init__(self, seed):
-        sizes = {"vocab_size": 40, "dim": 16, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 24}
-        constants = {"max_seq_len": 48, "norm_eps": 1e-5, "rope_theta": 100.0, "tie_embeddings": False}
+    def __init__(self, seed, vocab_size=40, n_layers=2, max_seq_len=48, std=0.6):
+        sizes = {
+            "vocab_size": vocab_size,
+            "dim": 16,
+            "n_layers": n_layers,
+            "n_heads": 4,
+            "n_kv_heads": 2,
+            "hidden_dim": 24,
+        }
+        constants = {"max_seq_len": max_seq_len, "norm_eps": 1e-5, "rope_theta": 100.0, "tie_embeddings": False}
         super().__init__(LlamaConfig(**sizes, **constants))
         generator, self.calls, self.n_caches = torch.Generator().manual_seed(seed), [], 0
         for weight in self.parameters():
             weight.requires_grad_(False)
             if weight.ndim == 2:
-                weight.normal_(std=0.6, generator=generator)
+                weight.normal_(std=std, generator=generator)
 
     def new_cache(self, *sizes, **named):
         self.n_caches += 1
@@ -316,6 +558,297 @@ GREEDY_WITH_CACHE = Exercise(
     adapt=_read_once,
 )  # fmt: skip
 check_greedy_with_cache = check_of(GREEDY_WITH_CACHE)
+
+# --------------------------------------------------------------------------------- decoding with drafts from the text
+
+
+def lookup_decoding(model, prompt, n_new, n_draft, n_match):
+    """Greedy text after a prompt (T,), several tokens per call of the model: ((T + n_new,) int64, number of calls)."""
+    text, cache = prompt.tolist(), model.new_cache(1)
+    text.append(model(prompt[None], cache=cache)[0, -1].argmax().item())
+    n_calls = 1
+    while len(text) < len(prompt) + n_new:
+        draft = _after(text, _last_place(text, n_match), n_match)[:n_draft][: len(prompt) + n_new - len(text) - 1]
+        likeliest = model(torch.tensor([[text[-1], *draft]]), cache=cache)[0].argmax(-1).tolist()
+        n_calls += 1
+        right = _agreeing(draft, likeliest)
+        text += likeliest[: right + 1]
+        cache.length = len(text) - 1  # all but the newest token are read
+    return torch.tensor(text), n_calls
+
+
+def _places(text, n_match):
+    """Where the last n_match tokens stand earlier in the text, as seen from its start."""
+    return [place for place in range(len(text) - n_match) if text[place : place + n_match] == text[-n_match:]]
+
+
+def _last_place(text, n_match):
+    return max(_places(text, n_match), default=None)
+
+
+def _after(text, place, n_match):
+    return [] if place is None else text[place + n_match :]
+
+
+def _agreeing(draft, likeliest):
+    pairs = enumerate(zip(draft, likeliest, strict=False))
+    return next((n for n, (mine, its) in pairs if mine != its), len(draft))
+
+
+def _lookup(
+    find=_last_place,
+    follow=_after,
+    most=lambda n_draft, left: min(n_draft, left - 1),
+    accept=_agreeing,
+    keep=lambda draft, likeliest, right: likeliest[: right + 1],
+    cut=lambda text, before, draft, right: len(text) - 1,
+    match=lambda n: n,
+    feed=lambda newest, draft: [*newest, *draft],
+    at_first=False,
+):
+    """lookup_decoding with a slip in one of its steps; at_first: a draft for the first call, too."""
+
+    def program(model, prompt, n_new, n_draft, n_match):
+        text, cache, end, n_calls = prompt.tolist(), model.new_cache(1), len(prompt) + n_new, 0
+        while len(text) < end:
+            unread, before, n = (text if n_calls == 0 else text[-1:]), cache.length, match(n_match)
+            draft = follow(text, find(text, n), n)[: max(0, most(n_draft, end - len(text)))]
+            draft = draft if n_calls or at_first else []
+            read = feed(unread, draft) if n_calls else [*unread, *draft]
+            likeliest = model(torch.tensor([read]), cache=cache)[0].argmax(-1).tolist()[-len(draft) - 1 :]
+            n_calls += 1
+            right = accept(draft, likeliest)
+            text = text + keep(draft, likeliest, right)
+            if n_calls > 1 or draft:
+                cache.length = cut(text, before, draft, right)
+        return torch.tensor(text[:end]), n_calls
+
+    return program
+
+
+def _plain(model, prompt, n_new, n_draft, n_match):
+    return _lookup(most=lambda n_draft, left: 0)(model, prompt, n_new, n_draft, n_match)
+
+
+def _only_whole_drafts(model, prompt, n_new, n_draft, n_match):
+    def follow(text, place, n):
+        return [] if place is None or len(text) - place - n < n_draft else text[place + n :]
+
+    return _lookup(follow=follow)(model, prompt, n_new, n_draft, n_match)
+
+
+def _in_the_prompt(model, prompt, n_new, n_draft, n_match):
+    def find(text, n):
+        return max((place for place in _places(text, n) if place + n < len(prompt)), default=None)
+
+    return _lookup(find=find)(model, prompt, n_new, n_draft, n_match)
+
+
+class _Repeats(_Small):
+    """The number of a small model whose greedy text repeats itself, which stands for it in a case."""
+
+
+class _Repeating(_Watched):
+    """In float64, where reading one token or several at a time rounds too little to change the likeliest."""
+
+    def __init__(self, seed):
+        super().__init__(seed, vocab_size=12, n_layers=1, max_seq_len=160, std=0.5)
+        self.double()
+
+    def forward(self, tokens, *rest, **named):
+        if len(self.calls) == self.most_calls:
+            hint = "Does each call add a token? Even if none of the draft is right, the model's own likeliest one is."
+            raise Wrong(f"the model was called more than {self.most_calls} times.", hint)
+        return super().forward(tokens, *rest, **named)
+
+
+def _verified(function):
+    """Hands over a model that counts its calls, and says so if it was called, or its answer given, in a wrong way."""
+
+    def probe(seed, prompt, n_new, n_draft, n_match):
+        model, length = _Repeating(seed), len(prompt)
+        model.most_calls = n_new * (n_draft + 2)
+        try:
+            answer = function(model, prompt, n_new, n_draft, n_match)
+        except ValueError as error:
+            if "do not fit" not in str(error):
+                raise
+            hint = END_FITS if sum(n for n, _ in model.calls) <= length + n_new + n_draft + 1 else NOT_CUT
+            raise Wrong(f"it raises ValueError: {str(error).partition('. ')[0]}.", hint) from None
+        if answer is ...:
+            return answer
+        kind = type(answer).__name__
+        if not isinstance(answer, tuple | list) or len(answer) != 2:
+            hint = TYPE_HINTS["NoneType"] if answer is None else "Return both, with a comma: return tokens, calls"
+            raise Wrong(f"the result is a {kind}, expected two things: the tokens and the number of calls.", hint)
+        tokens, n_calls = answer
+        if isinstance(tokens, int):
+            raise Wrong("the number of calls came first.", "The tokens come first: return tokens, calls")
+        _require_cache(model, length, n_draft)
+        _require_text(tokens, prompt, n_new)
+        if len(model.calls) > n_new:
+            raise Wrong(f"the model was called {len(model.calls)} times for {n_new} new tokens.", TOO_MANY)
+        n_calls = n_calls.item() if isinstance(n_calls, torch.Tensor) and n_calls.numel() == 1 else n_calls
+        if type(n_calls) is not int:
+            raise Wrong(
+                f"the number of calls has the type {type(n_calls).__name__}, expected int.", "Count: calls += 1"
+            )
+        if n_calls != len(model.calls):
+            hint = "Is every call counted once, when it is made?"
+            if n_calls == len(model.calls) - 1:
+                hint = "Is every call counted, the first one, which reads the prompt, too?"
+            if n_calls == n_new:
+                hint = "Do you count calls of the model? These are as many as new tokens."
+            raise Wrong(f"you return {n_calls} calls, the model was called {len(model.calls)} times.", hint)
+        return tokens, n_calls
+
+    return probe
+
+
+def _require_cache(model, length, n_draft):
+    """Raise what is wrong with the calls: each token that stays is read once, with one cache."""
+    sizes, cached = [n for n, _ in model.calls], [with_cache for _, with_cache in model.calls]
+    if not sizes:
+        raise Wrong(
+            "the model was never called.", "model(tokens[None], cache=cache) gives the logits of all its tokens."
+        )
+    if not any(cached):
+        raise Wrong("no call of the model got a cache.", "Is the cache handed over? model(tokens, cache=cache)")
+    if not all(cached):
+        hint = "Does every call get the cache, the first one, which reads the prompt, too?"
+        raise Wrong(f"{cached.count(False)} of {len(cached)} calls of the model got no cache.", hint)
+    if model.n_caches > 1:
+        hint = (
+            "Make the cache once, before the loop: it remembers, and cache.length = ... makes it forget the last ones."
+        )
+        raise Wrong(f"{model.n_caches} caches were made, expected 1.", hint)
+    if sizes[0] < length and len(sizes) > 1:
+        raise Wrong(f"the first call read {sizes[0]} of the {length} tokens of the prompt.", "It reads all of them.")
+    if large := [n for n in sizes[1:] if n > n_draft + 3]:
+        raise Wrong(f"a call after the first read {large[0]} tokens, with drafts of up to {n_draft}.", SHORT)
+
+
+def _require_text(tokens, prompt, n_new):
+    """Raise what is wrong with the form of the tokens: (T + n_new,) int64, the prompt first."""
+    length = len(prompt)
+    if not isinstance(tokens, torch.Tensor):
+        hint = "torch.tensor(text) makes a tensor of a list." if isinstance(tokens, list) else ""
+        raise Wrong(f"the tokens have the type {type(tokens).__name__}, expected a tensor.", hint)
+    if tokens.shape == (1, length + n_new):
+        raise Wrong(
+            f"the tokens have the shape {tuple(tokens.shape)}, expected one dimension.", "tokens[0] is the row."
+        )
+    if tokens.dtype != torch.int64:
+        raise Wrong(f"the tokens have the dtype {tokens.dtype}, expected torch.int64.", "Token ids are int64: .long().")
+    if tokens.shape == (n_new,) and tokens[:length].tolist() != prompt[:n_new].tolist():
+        raise Wrong("only new tokens came back.", "The prompt comes first.")
+    if tokens.ndim == 1 and len(tokens) > length + n_new:
+        hint = "The last draft may be longer than what is left to write: cut it, or the text."
+        raise Wrong(f"{len(tokens) - length} new tokens came back, expected {n_new}.", hint)
+    if tokens.shape == (length + n_new - 1,):
+        raise Wrong("one new token is missing.", "n_new tokens are new, the one that the first call gives among them.")
+
+
+PROMPT = torch.tensor([3, 1, 4, 1, 5, 3, 1])
+NOT_CUT = (
+    "Does the cache forget what was read and not kept? After each call set cache.length to the tokens that it read and "
+    "that stay."
+)
+END_FITS = "Near the end a draft may be longer than what is left to write: cut it, or make the cache longer by n_draft."
+ONE_LESS = "Which tokens has the model read that stay? All but the newest one: it is read by the next call."
+IN_ONE = (
+    "You call once for each new token. Is the whole draft verified in one call? And is the place that was found an "
+    "earlier one? The last n_match tokens stand at the end, too, and nothing follows there."
+)
+TOO_MANY = (
+    "Does one call read the newest token and the whole draft? And does the first call, which reads the prompt, already "
+    "give a new token?"
+)
+SHORT = "After the prompt, feed the newest token and a draft of up to n_draft tokens: the cache holds all others."
+FOLLOW = "Is the draft what follows the place that was found? Its first token stands n_match behind the place."
+ALIGNED = "Which position guesses which token? The newest token's logits are compared with the draft's first token."
+LOOKUP_DECODING = Exercise(
+    lookup_decoding,
+    [
+        Case("12 new, drafts of 3, the last token", (_Repeats(30), PROMPT, 12, 3, 1)),
+        Case("18 new, drafts of 4, the last two", (_Repeats(15), PROMPT, 18, 4, 2)),
+        Case("prompt of one token, the last three", (_Repeats(10), torch.tensor([7]), 18, 4, 3)),
+        Case("12 new, drafts of 3, another model", (_Repeats(34), PROMPT, 12, 3, 1)),
+        Case("drafts longer than what is left", (_Repeats(10), torch.tensor([7]), 18, 30, 2)),
+        Case("six new, and the prompt repeats itself", (_Repeats(10), torch.tensor([7, 0, 7, 7, 0]), 6, 4, 2)),
+        Case("one new token", (_Repeats(15), PROMPT, 1, 4, 1), "One call is enough here: the first."),
+    ],
+    [
+        (IN_ONE, _plain),
+        ("Which earlier place counts? The last one: you take the first.",
+         _lookup(find=lambda text, n: min(_places(text, n), default=None))),
+        ("May an earlier place overlap the last n_match tokens? It may: only the end itself does not count.",
+         _lookup(find=lambda text, n: max((p for p in _places(text, n) if p + n <= len(text) - n), default=None))),
+        ("Is n_match used? You look for the last token alone.", _lookup(match=lambda n: 1)),
+        ("Are n_match tokens compared? You compare one more.", _lookup(match=lambda n: n + 1)),
+        ("Are n_match tokens compared? You compare one less.", _lookup(match=lambda n: max(1, n - 1))),
+        ("Is n_match used? You always compare two tokens.", _lookup(match=lambda n: 2)),
+        *[("Do the last n_match tokens come together, in their order?",
+           _lookup(find=lambda text, n, of=of: max((p for p in range(len(text) - n) if of(text[p : p + n]) == of(text[-n:])),
+                                                   default=None))) for of in (sorted, set)],
+        ("The start of the text is a place, too: number 0. You leave it out.",
+         _lookup(find=lambda text, n: max(_places(text, n), default=None) or None)),
+        ("Do n_draft tokens follow, counted from the draft's start? You count them from the place that was found.",
+         lambda model, prompt, n_new, n_draft, n_match: _lookup()(model, prompt, n_new, n_draft - n_match, n_match)),
+        (FOLLOW, _lookup(follow=lambda text, p, n: [] if p is None else text[p:])),
+        (FOLLOW, _lookup(follow=lambda text, p, n: [] if p is None else text[p + 1 :])),
+        (FOLLOW, _lookup(follow=lambda text, p, n: [] if p is None else text[p + n + 1 :])),
+        (FOLLOW, _lookup(follow=lambda text, p, n: [] if p is None else text[p + n - 1 :])),
+        ("Without an earlier place the draft is empty. Yours is the start of the text.",
+         _lookup(follow=lambda text, p, n: text if p is None else text[p + n :])),
+        ("Are drafts of up to n_draft tokens used? Yours have one token.", _lookup(most=lambda n, left: min(1, left - 1))),
+        ("Are drafts of up to n_draft tokens used? Yours have one less.", _lookup(most=lambda n, left: min(n - 1, left - 1))),
+        ("Are drafts of up to n_draft tokens used? Yours have one more.", _lookup(most=lambda n, left: min(n + 1, left - 1))),
+        (SHORT, _lookup(most=lambda n, left: left - 1)),
+        ("Is a draft with fewer than n_draft tokens used, too? The text may end sooner: up to n_draft follow.",
+         _only_whole_drafts),
+        ("Is the text that was written searched, too? You look in the prompt only.", _in_the_prompt),
+        ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
+         _lookup(accept=lambda draft, likeliest: len(draft), keep=lambda d, g, n: [*d[:n], g[n]])),
+        ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
+         _lookup(accept=lambda draft, likeliest: len(draft), keep=lambda d, g, n: d or g[:1])),
+        ("Do tokens stay only up to the first that differs? You count all that agree.",
+         _lookup(accept=lambda d, g: sum(a == b for a, b in zip(d, g, strict=False)))),
+        ("Do tokens stay only up to the first that differs? You keep those behind it as well.",
+         _lookup(accept=lambda d, g: len(d), keep=lambda d, g, n: g)),
+        ("Does a part of the draft stay, too? You take all of it or nothing.",
+         _lookup(accept=lambda d, g: len(d) if g[: len(d)] == d else 0)),
+        (ALIGNED, _lookup(accept=lambda d, g: _agreeing(d, g[1:]))),
+        (ALIGNED, _lookup(accept=lambda d, g: _agreeing(d[1:], g))),
+        ("Is the token free that the model chose after the draft's last right one? You leave it out.",
+         _lookup(keep=lambda d, g, n: g[: max(1, n)])),
+        ("Is the token free that the model chose after the draft's last right one? You leave it out if all are right.",
+         _lookup(keep=lambda d, g, n: g[: n + 1] if n < len(d) or not d else d)),
+        ("Is the token free that the model chose after the draft's last right one? You leave it out unless all are right.",
+         _lookup(keep=lambda d, g, n: g[: n + 1] if n == len(d) or n == 0 else g[:n])),
+        ("Which token comes after the right ones? The model's, not the draft's.",
+         _lookup(keep=lambda d, g, n: d[: n + 1] if n < len(d) else g[: n + 1])),
+        ("Which token comes after the right ones? The likeliest where the draft went wrong, not the last one.",
+         _lookup(keep=lambda d, g, n: [*g[:n], g[-1]])),
+        *[("Does a call read the newest token once, then the draft?", _lookup(feed=feed)) for feed in (
+            lambda newest, draft: draft or newest, lambda newest, draft: newest + newest + draft)],
+        (NOT_CUT, _lookup(cut=lambda text, before, draft, n: before + 1 + len(draft))),
+        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: min(len(text), before + 1 + len(draft)))),
+        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: len(text))),
+        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: len(text) - 2)),
+        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: before + n)),
+        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: before + 1 + min(len(draft), n + 1))),
+        ("Do the right tokens of the draft stay in the cache? You forget all of the draft.",
+         _lookup(cut=lambda text, before, draft, n: before + 1)),
+        ("Do the newest token and the right ones stay in the cache? You forget all that the call read.",
+         _lookup(cut=lambda text, before, draft, n: before)),
+        ("The first call reads the prompt alone: drafts come after it.", _lookup(at_first=True)),
+    ],
+    parts=("the text", "the number of calls"),
+    adapt=_verified,
+    allow=("KVCache", "LlamaConfig", "causal_visible"),
+)  # fmt: skip
+check_lookup_decoding = check_of(LOOKUP_DECODING)
 
 # --------------------------------------------------------------------------------------------- speed
 

@@ -1,18 +1,22 @@
 """The parts of a LLaMA that notebooks 01 to 04 ask for, the learner's own where they pass, and how they are wired.
 
-    parts = my_parts()                               # in the folder of the notebooks
+    parts = my_parts()                               # in the folder of the notebooks; through=7: of 05 to 07, too
     parts.rms_norm(x, weight, eps)                   # the learner's, or the course's
     parts.llama(weights, config, tokens)             # the course's wiring of these parts
+    parts.model(folder)                              # of a checkpoint, with a cache: model(tokens, cache=cache)
 
 `my_parts` reads the notebooks as files, as the grader does (checks/notebook.py): of each it runs the functions of its
 exercises and what these need, nothing else. A function is the learner's part if its check passes.
 """
 
 import ast
+import importlib
+import json
 import linecache
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from checks.gqa import check_attention_head, check_cache_write, check_causal_visible, check_repeat_kv
@@ -20,6 +24,8 @@ from checks.notebook import read_cells, read_notebook
 from checks.rmsnorm import check_rms_norm
 from checks.rope import check_apply_rope_halves, check_llama3_scaling, check_rope_angles, llama3_scaling
 from checks.swiglu import check_swiglu
+from helpers.cache import KVCache
+from helpers.checkpoint import config_from_hugging_face
 from helpers.model import apply_rope, attention_weights, causal_visible, repeat_kv, rope_inv_freq
 
 
@@ -63,21 +69,43 @@ COURSE = {  # the course's parts, as the exercises want them
 }
 
 
+LATER = {  # the exercises of later notebooks that are parts, too: {number: (file of their checks, names)}
+    4: ("gqa", ("gqa_layer",)),
+    5: ("full_model", ("transformer_block",)),
+    5.5: ("my_llama", ("my_llama",)),
+    6: ("train", ("bpe_step", "cross_entropy", "training_loop")),
+    7: ("generate", ("sample", "greedy_with_cache", "lookup_decoding")),
+}
+
+
+def _later(through):
+    """The checks of these parts, of notebooks up to a number above 4."""
+    files = [(importlib.import_module(f"checks.{file}"), names) for at, (file, names) in LATER.items() if at <= through]
+    return [getattr(file, f"check_{name}") for file, names in files for name in names] if through > 4 else []
+
+
 class Parts:
     """Nine functions of notebooks 01 to 04, and `llama`, which wires them; shows whose they are.
 
     Attributes:
+        names: of all parts; with those of later notebooks, if `my_parts` was asked for them.
+        own: names of the learner's own parts.
         missing: {name: why the part is the course's}, one sentence each.
     """
 
-    def __init__(self, own: dict | None = None, missing: dict | None = None):
-        self.missing = missing or {}
-        for name in COURSE:
-            setattr(self, name, (own or {}).get(name, COURSE[name]))
+    def __init__(self, own: dict | None = None, missing: dict | None = None, later: tuple = ()):
+        self.missing, course = (
+            missing or {},
+            COURSE | {check.exercise.name: check.exercise.specification for check in later},
+        )
+        self.names = tuple(course)
+        self.own = [name for name in course if name not in self.missing]
+        for name in course:
+            setattr(self, name, (own or {}).get(name, course[name]))
 
     def __repr__(self):
-        own = [name for name in COURSE if name not in self.missing]
-        lines = [f"{len(own)} of {len(COURSE)} parts are yours" + (": " if own else ".") + ", ".join(own)]
+        own = self.own
+        lines = [f"{len(own)} of {len(self.names)} parts are yours" + (": " if own else ".") + ", ".join(own)]
         named = {}
         for name, why in self.missing.items():
             named.setdefault(why if why.startswith(NOWHERE) else name, (why, []))[1].append(name)
@@ -85,6 +113,10 @@ class Parts:
             are = f"{names[0]} is" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} are"
             lines.append(f"{are} the course's: {why}")
         return "\n".join(lines)
+
+    def model(self, folder: str | Path) -> "PartsModel":
+        """The LLaMA of a checkpoint folder, made of these parts; it is called and decodes as `helpers.model.Llama`."""
+        return PartsModel(self, folder)
 
     # The wiring. Each step is a method, so that the check of notebook 05 can replace one by a slip.
 
@@ -167,10 +199,46 @@ class Parts:
         return x + what
 
 
-def my_parts(folder: str | Path = ".") -> Parts:
+class PartsModel:
+    """A checkpoint computed by parts: logits (B, T, V) of tokens (B, T), on the CPU, without a gradient.
+
+    The keys and values are kept by `cache_write`; to forget the last tokens, set the cache's `length`.
+    """
+
+    def __init__(self, parts: Parts, folder: str | Path):
+        folder, self.parts = Path(folder), parts
+        self.stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.config = config_from_hugging_face(self.stored)
+        weights = [load_file(path) for path in sorted(folder.glob("*.safetensors"))]
+        self.weights = {name: tensor.float() for file in weights for name, tensor in file.items()}
+
+    def new_cache(self, batch_size: int, max_seq_len: int = 2048) -> KVCache:
+        """An empty cache for so many texts and tokens."""
+        return KVCache(self.config, batch_size, max_seq_len, torch.float32, "cpu")
+
+    @torch.no_grad()
+    def __call__(self, tokens: torch.Tensor, cache: KVCache | None = None, last_only: bool = False) -> torch.Tensor:
+        """Logits of the token that follows each position, or the last; a cache is extended by the tokens."""
+        cache = cache or self.new_cache(*tokens.shape)
+
+        def remember(layer, k, v):
+            kept = (cache.k[layer], k), (cache.v[layer], v)
+            return tuple(self.parts.cache_write(buffer, first, new) for buffer, new in kept)
+
+        first = cache.length
+        logits = self.parts.llama(self.weights, self.stored, tokens, first, remember)
+        cache.length = first + tokens.shape[1]
+        return logits[:, -1:] if last_only else logits
+
+
+def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
     """The learner's own parts, from the notebooks in a folder; the course's for those that are not there or not right.
 
     A notebook may have any name. One that cannot be read costs its own parts only, and is named.
+
+    Args:
+        folder: of the notebooks.
+        through: 4 asks for the nine parts of a model; 7 for what notebooks 05 to 07 ask to write, too.
     """
     own, missing, notebooks, broken = {}, {}, {}, []
     for path in sorted(Path(folder).glob("*.ipynb")):
@@ -178,10 +246,13 @@ def my_parts(folder: str | Path = ".") -> Parts:
             notebooks[path.name] = read_notebook(path.read_bytes())
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             broken.append(path.name)
-    nowhere = NOWHERE + (f" {' and '.join(broken)} cannot be read." if broken else "")
-    for check in CHECKS:
+    where = f" Put your notebooks 01 to {through:02} beside this one (in Colab upload them: folder icon at the left), "
+    nowhere = f"{NOWHERE}{where}then run this cell again."
+    nowhere += f" {' and '.join(broken)} cannot be read." if broken else ""
+    later = _later(through)
+    for check in (*CHECKS, *later):
         name, reasons = check.exercise.name, []
-        one = f"my_{name}"
+        one = f"my_{name.removeprefix('my_')}"
         for file in notebooks:
             function, why = _define(notebooks[file], one, file)
             if function:
@@ -198,14 +269,11 @@ def my_parts(folder: str | Path = ".") -> Parts:
                 reasons.append(why)
         else:
             missing[name] = min(reasons or [nowhere], key=lambda why: why.endswith(NOT_DONE))  # better one that tried
-    return Parts(own, missing)
+    return Parts(own, missing, later)
 
 
 NOT_DONE = "is not done yet."
-NOWHERE = (
-    "no notebook in this folder has the exercise. Put your notebooks 01 to 04 beside this one (in Colab upload them: "
-    "folder icon at the left), then run this cell again."
-)
+NOWHERE = "no notebook in this folder has the exercise."
 LENT = read_cells(["import math\nimport torch\nfrom torch import nn\nfrom torch.nn import functional as F"]).statements
 
 

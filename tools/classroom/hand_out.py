@@ -22,7 +22,7 @@ COPIED = (  # what the notebooks need to run, and the page that they link to
     "tools/lab.py",
 )  # fmt: skip
 HANDOUT = Path(__file__).parent / "handout"  # README and Makefile of the folder that is handed out
-PARTS, READERS = ("01", "02", "03", "04"), ("05", "08")  # `my_parts` of these reads what a learner wrote in those
+READERS = {"05": 4, "07": 6, "08": 4}  # `my_parts` of these reads what a learner wrote in 01 up to that one
 
 
 # --------------------------------------------------------------------------------------- a folder to hand out
@@ -77,8 +77,9 @@ def what_they_read(notebooks: list[str]) -> str:
     """What learners must put beside these notebooks, in words; empty if nothing is missing."""
     numbers = [name[:2] for name in notebooks]
     readers = [number for number in numbers if number in READERS]
-    missing = [number for number in PARTS if number not in numbers]
-    if not readers or not missing:
+    last = max((READERS[number] for number in readers), default=0)
+    missing = [f"{number:02}" for number in range(1, last + 1) if f"{number:02}" not in numbers]
+    if not missing:
         return ""
     return (
         f"{' and '.join(readers)} can use what learners wrote in {', '.join(missing)}: tell them to copy the new "

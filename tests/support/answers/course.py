@@ -33,7 +33,9 @@ COPIES = {  # exercise and what is named: the answer
     "my_llama__Parts.llama": lambda w, c, t: Parts.llama(PARTS, w, c, t),
     "my_llama__config_from_hugging_face": course_model,
     "my_llama__LlamaConfig": their_model,
-    "top_p__next_token_probabilities": lambda q, p: generate.next_token_probabilities(q.log()[None], top_p=p)[0],
+    "sample__next_token_probabilities": lambda z, t, k, p, g: torch.multinomial(
+        generate.next_token_probabilities(z, t, k, p), 1, generator=g
+    )[:, 0],
     "greedy_with_cache__generate": generate.generate,
     "split_feed_forward__split_feed_forward": torch.no_grad()(split_feed_forward),
 }
