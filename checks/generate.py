@@ -12,7 +12,6 @@ from checks.judge import check_of
 from helpers.config import PRESETS, LlamaConfig
 from helpers.model import Llama
 
-
 # --------------------------------------------------------------------------------------------- the sampler
 
 SURE = 5.0  # standard deviations: of 10,000 right programs about one is refused, whatever it draws with
@@ -160,7 +159,7 @@ FROM_IT = (
 )
 NOT_SEEDED = "Does each call go on where the generator stands? Neither seed it in the function nor copy it."
 DRAWING = {  # words of torch.multinomial's errors
-    "element < 0": "torch.multinomial takes shares, none of them negative or nan. Do you give it logits, or logarithms?",
+    "element < 0": "torch.multinomial takes shares, none of them negative or nan. Are yours logits, or logarithms?",
     "sum of probabilities <= 0": "Is at least one token left? The likeliest always stays, however small top_p is.",
     "without replacement": "Is one token drawn from each row? A second argument other than 1 draws several of a row.",
 }
@@ -240,13 +239,14 @@ def _as_many_as_row_0(q, p):
 
 TINY_VOCABULARY = torch.tensor([[0.05, 0.4, 0.11, 0.27, 0.17]]).log()
 ORDER = (
-    "Does top-p see shares that sum to 1 again after top-k? Yours adds up those before top-k: either top-p comes first, "
-    "or the division by the sum is missing between the two."
+    "Does top-p see shares that sum to 1 again after top-k? Yours adds up those before top-k: either top-p comes "
+    "first, or the division by the sum is missing between the two."
 )
 BACK = "A place in the sorted order is no token: order[place] is (with a batch, order.gather(-1, place))."
 CROSSES = "Is the token that crosses top_p kept, too?"
 ONE_MORE = "Do you keep one token too many? A token stays while the sum before it is below top_p."
 ON_THE_SUM = "Is top_p a limit on the sum of the kept shares, not on each share?"
+REST = "Do the kept shares sum to 1 before you look up a random number? One above their sum finds an end of the list."
 EACH_ROW = "Is each row drawn from its own shares?"
 SAMPLE = Exercise(
     sample,
@@ -269,7 +269,8 @@ SAMPLE = Exercise(
         Case("three rows, top-k 4, top-p 0.8",
              (torch.cat((TINY_VOCABULARY, TINY_VOCABULARY.flip(1), 4 * TINY_VOCABULARY.roll(1))), 1.0, 4, 0.8,
               _Seed(12)), "There are three rows here, each with an order and a draw of its own."),
-        Case("logits about 100, temperature 0.5", (torch.tensor([[100.0, 99.5, 20.0, 99.8]]), 0.5, None, None, _Seed(13)),
+        Case("logits about 100, temperature 0.5",
+             (torch.tensor([[100.0, 99.5, 20.0, 99.8]]), 0.5, None, None, _Seed(13)),
              "exp(200) is inf: torch.softmax, or the largest logit subtracted first, keeps all finite."),
         Case("a logit of -inf, top-k 3", (torch.tensor([[0.5, -math.inf, 1.0, 0.2, 0.4]]), 1.0, 3, None, _Seed(14)),
              "A logit of -inf is a token that must never come; 0 times inf is nan."),
@@ -278,7 +279,7 @@ SAMPLE = Exercise(
         Case("four equally likely tokens, top-p 0.5", (torch.zeros(1, 4), 1.0, None, 0.5, _Seed(16)),
              "Two tokens have exactly top_p here: that is enough."),
         Case("eight rows, top-p 1", (draw(8, 6, seed=36), 1.0, None, 1.0, _Seed(17)),
-             "Rounding leaves the sum of all a little below 1 in some rows: does your search for top_p 1 find none then?"),
+             "Rounding leaves the sum of all a little below 1 in some rows: does a search for 1 find none then?"),
         Case("1,024 tokens, top-p 0.9", (draw(1, 1024, seed=3, scale=2.0), 1.0, None, 0.9, _Seed(18)),
              "Here a hundred tokens and more are kept: does your code look at the first few only?"),
         Case("float64", (draw(2, 5, seed=4).double(), 1.5, 4, 0.9, _Seed(19)), "The logits are float64 here."),
@@ -317,7 +318,8 @@ SAMPLE = Exercise(
          _slip(cut_k=lambda q, k: torch.where(torch.arange(q.shape[-1]) < (k or q.shape[-1]), q, 0.0))),
         ("Does top-k keep the likeliest? You keep the least likely.",
          _slip(cut_k=_keep(lambda place, q, total, k: place < k, descending=False))),
-        ("Does top-k cut off in each row by itself? You look for the largest of all rows.", _slip(cut_k=_over_all_rows)),
+        ("Does top-k cut off in each row by itself? You look for the largest of all rows.",
+         _slip(cut_k=_over_all_rows)),
         *[(BACK, _slip(**steps)) for steps in (
             {"end": lambda q: _to_1(q).sort(descending=True).values},
             {"cut_k": _keep(lambda place, q, total, k: place < k, back=lambda q, order: q)},
@@ -340,8 +342,8 @@ SAMPLE = Exercise(
          _slip(cut_p=lambda q, p: q if p is None else torch.where(q.cumsum(-1) - q < p, q, 0.0))),
         ("Do you start with the likeliest token? Sort in descending order.",
          _slip(cut_p=_keep(lambda place, q, total, p: total - q < p, descending=False))),
-        ("Is the cumulative sum along the vocabulary, dim=-1?",
-         _slip(cut_p=lambda q, p: q if p is None else _keep(lambda place, s, total, p: place == 0)(q, p))),  # in copy after copy
+        ("Is the cumulative sum along the vocabulary, dim=-1?",  # all copies but the first few keep one token
+         _slip(cut_p=_keep(lambda place, s, total, p: place == 0))),
         *[(ON_THE_SUM, _slip(cut_p=_keep(rule))) for rule in (
             lambda place, q, total, p: (q >= p) | (place == 0), lambda place, q, total, p: (q >= 1 - p) | (place == 0),
             lambda place, q, total, p: q <= p)],
@@ -353,10 +355,8 @@ SAMPLE = Exercise(
          _slip(cut_p=_keep(lambda place, q, total, p: (total - q < 1 - p) | (place == 0)))),
         ("Do you keep the likely tokens, not the unlikely ones?",
          _slip(cut_p=_keep(lambda place, q, total, p: (total > p) | (place == q.shape[-1] - 1)))),
-        *[("Do the kept shares sum to 1 before you look up a random number? One above their sum finds an end of the list.",
-           _slip(end=_rest_to(place))) for place in (-1, 0)],
-        ("Do the kept shares sum to 1 before you look up a random number? One above their sum finds an end of the list.",
-         _unless_0(_rest_to_the_least_likely)),
+        *[(REST, _slip(end=_rest_to(place))) for place in (-1, 0)],
+        (REST, _unless_0(_rest_to_the_least_likely)),
         ("Is a random number below the first sum the first token? You count the sums above it, from the wrong end.",
          _slip(end=lambda q: _to_1(q).flip(-1))),
         ("Does each row keep as many tokens as it needs for top_p? You keep as many as row 0 needs.",
@@ -767,6 +767,7 @@ TOO_MANY = (
 SHORT = "After the prompt, feed the newest token and a draft of up to n_draft tokens: the cache holds all others."
 FOLLOW = "Is the draft what follows the place that was found? Its first token stands n_match behind the place."
 ALIGNED = "Which position guesses which token? The newest token's logits are compared with the draft's first token."
+FREE = "Is the token free that the model chose after the draft's last right one? "
 LOOKUP_DECODING = Exercise(
     lookup_decoding,
     [
@@ -789,8 +790,9 @@ LOOKUP_DECODING = Exercise(
         ("Are n_match tokens compared? You compare one less.", _lookup(match=lambda n: max(1, n - 1))),
         ("Is n_match used? You always compare two tokens.", _lookup(match=lambda n: 2)),
         *[("Do the last n_match tokens come together, in their order?",
-           _lookup(find=lambda text, n, of=of: max((p for p in range(len(text) - n) if of(text[p : p + n]) == of(text[-n:])),
-                                                   default=None))) for of in (sorted, set)],
+           _lookup(find=lambda text, n, of=of: max(
+               (p for p in range(len(text) - n) if of(text[p : p + n]) == of(text[-n:])), default=None)))
+          for of in (sorted, set)],
         ("The start of the text is a place, too: number 0. You leave it out.",
          _lookup(find=lambda text, n: max(_places(text, n), default=None) or None)),
         ("Do n_draft tokens follow, counted from the draft's start? You count them from the place that was found.",
@@ -801,9 +803,12 @@ LOOKUP_DECODING = Exercise(
         (FOLLOW, _lookup(follow=lambda text, p, n: [] if p is None else text[p + n - 1 :])),
         ("Without an earlier place the draft is empty. Yours is the start of the text.",
          _lookup(follow=lambda text, p, n: text if p is None else text[p + n :])),
-        ("Are drafts of up to n_draft tokens used? Yours have one token.", _lookup(most=lambda n, left: min(1, left - 1))),
-        ("Are drafts of up to n_draft tokens used? Yours have one less.", _lookup(most=lambda n, left: min(n - 1, left - 1))),
-        ("Are drafts of up to n_draft tokens used? Yours have one more.", _lookup(most=lambda n, left: min(n + 1, left - 1))),
+        ("Are drafts of up to n_draft tokens used? Yours have one token.",
+         _lookup(most=lambda n, left: min(1, left - 1))),
+        ("Are drafts of up to n_draft tokens used? Yours have one less.",
+         _lookup(most=lambda n, left: min(n - 1, left - 1))),
+        ("Are drafts of up to n_draft tokens used? Yours have one more.",
+         _lookup(most=lambda n, left: min(n + 1, left - 1))),
         (SHORT, _lookup(most=lambda n, left: left - 1)),
         ("Is a draft with fewer than n_draft tokens used, too? The text may end sooner: up to n_draft follow.",
          _only_whole_drafts),
@@ -820,11 +825,11 @@ LOOKUP_DECODING = Exercise(
          _lookup(accept=lambda d, g: len(d) if g[: len(d)] == d else 0)),
         (ALIGNED, _lookup(accept=lambda d, g: _agreeing(d, g[1:]))),
         (ALIGNED, _lookup(accept=lambda d, g: _agreeing(d[1:], g))),
-        ("Is the token free that the model chose after the draft's last right one? You leave it out.",
+        (FREE + "You leave it out.",
          _lookup(keep=lambda d, g, n: g[: max(1, n)])),
-        ("Is the token free that the model chose after the draft's last right one? You leave it out if all are right.",
+        (FREE + "You leave it out if all are right.",
          _lookup(keep=lambda d, g, n: g[: n + 1] if n < len(d) or not d else d)),
-        ("Is the token free that the model chose after the draft's last right one? You leave it out unless all are right.",
+        (FREE + "You leave it out unless all are right.",
          _lookup(keep=lambda d, g, n: g[: n + 1] if n == len(d) or n == 0 else g[:n])),
         ("Which token comes after the right ones? The model's, not the draft's.",
          _lookup(keep=lambda d, g, n: d[: n + 1] if n < len(d) else g[: n + 1])),

@@ -6,9 +6,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from checks import my_parts
 from checks.parts import COURSE
+from helpers.checkpoint import load_checkpoint
+from helpers.text import TINY_LLAMA
 from tests.support.course import ROOT
 from tests.support.submissions import NORM_RIGHT, code_cell, write
 
@@ -36,6 +39,15 @@ def test_nothing_done_gives_the_courses_parts():
     parts = my_parts(ROOT / "notebooks")
     assert repr(parts).startswith("0 of 9 parts are yours.\nrms_norm is the course's: its exercise in 01_rmsnorm.ipynb")
     assert all(getattr(parts, name) is COURSE[name] for name in COURSE)
+    assert not (later := my_parts(ROOT / "notebooks", through=7)).own
+    assert {"gqa_layer", "my_llama", "training_loop", "sample", "lookup_decoding"} < {*later.names} - {*parts.names}
+
+
+def test_parts_make_a_model_that_decodes_with_a_cache():
+    ours, theirs, tokens = my_parts(ROOT / "tests").model(TINY_LLAMA), load_checkpoint(TINY_LLAMA), torch.arange(18)
+    cache, expected = ours.new_cache(2), theirs(tokens.view(2, 9)).detach()
+    pieces = [ours(piece, cache=cache) for piece in tokens.view(2, 9).split(5, dim=1)]
+    torch.testing.assert_close(torch.cat(pieces, dim=1), expected, rtol=0, atol=1e-4)
 
 
 def test_solved_exercises_are_the_learners_parts_whatever_the_notebooks_are_called(tmp_path):

@@ -7,6 +7,7 @@ from checks.parts import Parts
 from checks.scaling_out import split_feed_forward
 from helpers import checkpoint, generate, model
 from helpers.formats.meta import interleaved_to_halves
+from helpers.generate import next_token_probabilities as shares
 from tests.support.answers.register import wrong
 
 
@@ -33,9 +34,7 @@ COPIES = {  # exercise and what is named: the answer
     "my_llama__Parts.llama": lambda w, c, t: Parts.llama(PARTS, w, c, t),
     "my_llama__config_from_hugging_face": course_model,
     "my_llama__LlamaConfig": their_model,
-    "sample__next_token_probabilities": lambda z, t, k, p, g: torch.multinomial(
-        generate.next_token_probabilities(z, t, k, p), 1, generator=g
-    )[:, 0],
+    "sample__next_token_probabilities": lambda *s: torch.multinomial(shares(*s[:4]), 1, generator=s[4])[:, 0],
     "greedy_with_cache__generate": generate.generate,
     "split_feed_forward__split_feed_forward": torch.no_grad()(split_feed_forward),
 }

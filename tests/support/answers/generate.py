@@ -6,56 +6,19 @@ from tests.support.answers.register import right, wrong
 
 
 @right
-def sample__loops(logits, temperature, top_k, top_p, generator):
-    tokens = []
-    for row in logits:
-        order = row.argsort(descending=True)[: 1 if temperature == 0 else top_k]
-        shares = (row[order] / (temperature or 1)).softmax(-1).tolist()
-        n = next((n for n in range(1, len(shares)) if top_p and sum(shares[:n]) >= top_p), len(shares))
-        left = torch.rand((), generator=generator).item() * sum(shares[:n])
-        while n > 1 and left >= shares[0]:
-            left, shares, order, n = left - shares[0], shares[1:], order[1:], n - 1
-        tokens.append(order[0])
-    return torch.stack(tokens)
-
-
-@right
 def sample__largest_after_noise(logits, temperature, top_k, top_p, generator):
     if temperature == 0:
         return logits.argmax(-1)
     logits, order = (logits / temperature).sort(descending=True)
     logits[:, top_k or logits.shape[1] :] = -torch.inf
-    if top_p is not None:
-        shares = logits.softmax(-1)
-        logits = logits.masked_fill(shares.cumsum(-1) - shares >= top_p, -torch.inf)
+    shares = logits.softmax(-1)
+    logits = logits.masked_fill(shares.cumsum(-1) - shares >= (top_p or 2), -torch.inf)
     noise = torch.empty_like(logits).exponential_(generator=generator).log()
     return order.gather(1, (logits - noise).argmax(-1, keepdim=True))[:, 0]
 
 
-def _drawn(pick=lambda q, g: torch.multinomial(q, 1, generator=g)[:, 0], zero=1e-6):
-    """A sampler with another draw; it cuts nothing off."""
-    return lambda z, t, k, p, g: pick((z / max(t, zero)).softmax(-1), g)
-
-
-for words, slip, program in (
-    ("take generator=generator", "global_numbers", _drawn(lambda q, g: torch.multinomial(q, 1)[:, 0])),
-    ("take generator=generator", "its_own", _drawn(lambda q, g: q.multinomial(1, generator=torch.Generator())[:, 0])),
-    ("Neither seed it", "seeded", _drawn(lambda q, g: torch.multinomial(q, 1, generator=g.manual_seed(0))[:, 0])),
-    ("You take the likeliest", "greedy", _drawn(lambda q, g: q.argmax(-1))),
-    ("one for all", "shared", _drawn(lambda q, g: (q.cumsum(-1) < torch.rand(1, generator=g)).sum(-1).clamp(max=2))),
-    ("[:, 0] takes", "column", _drawn(lambda q, g: torch.multinomial(q, 1, generator=g))),
-    ("These are as many numbers", "shares", _drawn(lambda q, g: q)),
-    (".long() converts", "int32", _drawn(lambda q, g: torch.multinomial(q, 1, generator=g)[:, 0].int())),
-    ("makes a tensor of a list", "list", _drawn(lambda q, g: torch.multinomial(q, 1, generator=g)[:, 0].tolist())),
-    ("gives None: printing", "none", _drawn(lambda q, g: print())),
-    ("none of them negative", "of_logarithms", _drawn(lambda q, g: torch.multinomial(q.log(), 1, generator=g)[:, 0])),
-    ("draws several of a row", "of_row_0", _drawn(lambda q, g: torch.multinomial(q[0], len(q), generator=g))),
-    ("sum to 1 before", "no_token", _drawn(lambda q, g: q.shape[1] + torch.multinomial(q, 1, generator=g)[:, 0])),
-    ("One token for each row", "one_row", _drawn(lambda q, g: torch.multinomial(q[:1], 1, generator=g)[:, 0])),
-    ("does not.", "in_place", lambda z, t, k, p, g: _drawn()(z.div_(2), t, k, p, g)),
-    ("divides by zero", "no_zero", lambda z, t, k, p, g: sample__largest_after_noise(z / torch.tensor(t), 1, k, p, g)),
-):
-    wrong(words, f"sample__{slip}")(program)
+def _drawn(pick):
+    return lambda z, t, k, p, g: pick((z / max(t, 1e-6)).softmax(-1), g)
 
 
 @right
@@ -105,12 +68,7 @@ def greedy_with_cache__prompt_but_its_last_token_first(model, tokens, n_new):
     return _greedy(model, tokens, n_new, cache, _last)
 
 
-def _all(text, latest):
-    return text
-
-
-def _last(text, latest):
-    return text[:, -1:]
+_all, _last = (lambda text, latest: text), (lambda text, latest: text[:, -1:])
 
 
 def _greedy(model, tokens, n_new, cache=None, feed=_all, pick=lambda logits: logits[:, -1:].argmax(-1), dim=1):
@@ -142,7 +100,7 @@ for words, slip, program in (
 
 
 @right
-def lookup_decoding__windows(model, prompt, n_new, n_draft, n_match, after=lambda text, n_calls: (text, n_calls)):
+def lookup_decoding__windows(model, prompt, n_new, n_draft, n_match):
     cache, text, n_calls = model.new_cache(1, len(prompt) + n_new + n_draft), prompt, 0
     while len(text) < len(prompt) + n_new:
         found = (text.unfold(0, n_match, 1)[:-1] == text[-n_match:]).all(1).nonzero() if len(text) > n_match else ()
@@ -152,34 +110,27 @@ def lookup_decoding__windows(model, prompt, n_new, n_draft, n_match, after=lambd
         right = (likeliest[:-1] == draft).int().cumprod(0).sum()
         text, n_calls = torch.cat((text, likeliest[: right + 1])), n_calls + 1
         cache.length = len(text) - 1
-    return after(text[: len(prompt) + n_new], n_calls)
+    return text[: len(prompt) + n_new], n_calls
 
 
-def _looked_up(after):
-    return lambda *inputs: lookup_decoding__windows(*inputs, after=after)
-
-
-for words, slip, program in (
-    ("called 11 times", "none_counted", _looked_up(after=lambda text, n: (text, 0))),
-    ("which reads the prompt, too", "first_not_counted", _looked_up(after=lambda text, n: (text, n - 1))),
-    ("as many as new tokens", "tokens_counted", _looked_up(after=lambda text, n: (text, 12))),
-    ("Count: calls += 1", "no_number", _looked_up(after=lambda text, n: (text, None))),
-    ("return tokens, calls", "only_tokens", _looked_up(after=lambda text, n: text)),
-    ("The tokens come first", "other_order", _looked_up(after=lambda text, n: (n, text))),
-    ("makes a tensor of a list", "list", _looked_up(after=lambda text, n: (text.tolist(), n))),
-    ("is the row", "batch", _looked_up(after=lambda text, n: (text[None], n))),
-    (".long()", "int32", _looked_up(after=lambda text, n: (text.int(), n))),
-    ("The prompt comes first", "only_new", lambda m, p, n, *r: lookup_decoding__windows(
-        m, p, n, *r, after=lambda text, c: (text[len(p) :], c))),
-    ("cut it, or the text", "too_long", lambda m, p, n, *r: lookup_decoding__windows(m, p, n + 1, *r)),
-    ("new token is missing", "too_short", lambda m, p, n, *r: lookup_decoding__windows(m, p, n - 1 or 1, *r)),
-    ("no call of the model got", "no_cache", lambda m, p, n, *r: (_greedy(m, p[None], n)[0], n)),
-    ("cache once", "caches", lambda m, p, n, *r: (greedy_with_cache__new_cache_each_time(m, p[None], n)[0], n)),
-    ("It reads all of them", "prompt_skipped", lambda m, p, n, *r: (_cached(_last)(m, p[None], n)[0], n)),
-    ("the cache holds all others", "all_again", lambda m, p, n, *r: (_cached(_all, room=400)(m, p[None], n)[0], n)),
-    ("never called", "no_call", lambda m, p, n, *r: (torch.cat((p, p[:1].repeat(n))), 0)),
-):  # fmt: skip
-    wrong(words, f"lookup_decoding__{slip}")(program)
+for words, name, program in (
+    ("take generator=generator", "sample__global", _drawn(lambda q, g: torch.multinomial(q, 1)[:, 0])),
+    ("Neither seed it", "sample__seeded", _drawn(lambda q, g: q.multinomial(1, generator=g.manual_seed(0))[:, 0])),
+    ("You take the likeliest", "sample__greedy", _drawn(lambda q, g: q.argmax(-1))),
+    ("one for all", "sample__shared", _drawn(lambda q, g: (q.cumsum(-1) < torch.rand(1, generator=g)).sum(-1) % 3)),
+    ("[:, 0] takes", "sample__column", _drawn(lambda q, g: q.multinomial(1, generator=g))),
+    ("none of them negative", "sample__logs", _drawn(lambda q, g: q.log().multinomial(1, generator=g)[:, 0])),
+    ("sum to 1 before", "sample__no_token", _drawn(lambda q, g: 3 + q.multinomial(1, generator=g)[:, 0])),
+    ("does not.", "sample__in_place", lambda z, t, k, p, g: z.div_(2).argmax(-1)),
+    ("divides by zero", "sample__no_zero", lambda z, t, *s: sample__largest_after_noise(z / torch.tensor(t), 1, *s)),
+    ("called 11 times", "lookup_decoding__10", lambda *s: (lookup_decoding__windows(*s)[0], 10)),
+    ("return tokens, calls", "lookup_decoding__text", lambda *s: lookup_decoding__windows(*s)[0]),
+    ("cut it, or the text", "lookup_decoding__long", lambda m, p, n, *s: lookup_decoding__windows(m, p, n + 1, *s)),
+    ("no call of the model got", "lookup_decoding__no_cache", lambda m, p, n, *s: (_greedy(m, p[None], n)[0], n)),
+    ("It reads all", "lookup_decoding__no_prompt", lambda m, p, n, *s: (_cached(_last)(m, p[None], n)[0], n)),
+    ("holds all others", "lookup_decoding__again", lambda m, p, n, *s: (_cached(_all, 400)(m, p[None], n)[0], n)),
+):
+    wrong(words, name)(program)
 
 
 @right
