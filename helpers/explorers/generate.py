@@ -56,12 +56,13 @@ def explore_sampling() -> Explorer:
     return Explorer(figure, draw, controls, alt + "temperature, top-k and top-p; a token cut off has no filled bar.")
 
 
-def repeats(rows: torch.Tensor, n_prompt: int = 16, run: int = 8) -> torch.Tensor:
+def repeats(rows: torch.Tensor, n_prompt: int = 16, run: int = 8, apart: int = 0) -> torch.Tensor:
     """Which new tokens belong to a run of tokens that stood in the same text before, behind its prompt.
 
     Args:
         rows: prompts and what follows them, (B, n_prompt + new) int64.
         run: how many equal tokens in a row count as a repeat.
+        apart: count only repeats whose nearest earlier copy begins more than this many tokens before.
 
     Returns:
         (B, new) bool.
@@ -72,11 +73,11 @@ def repeats(rows: torch.Tensor, n_prompt: int = 16, run: int = 8) -> torch.Tenso
     """
     found = torch.zeros_like(rows[:, n_prompt:], dtype=torch.bool)
     for row, marks in zip(rows[:, n_prompt:].tolist(), found, strict=True):
-        seen = set()
+        last = {}
         for start in range(len(row) - run + 1):
             piece = tuple(row[start : start + run])
-            marks[start : start + run] |= piece in seen
-            seen.add(piece)
+            marks[start : start + run] |= start - last.get(piece, start) > apart
+            last[piece] = start
     return found
 
 
