@@ -1,4 +1,7 @@
-"""The explorer of notebook 07: what temperature, top-k and top-p leave of a distribution."""
+"""The explorer of notebook 07: what temperature, top-k and top-p leave of a distribution; and texts with marks."""
+
+import html
+from itertools import groupby
 
 import torch
 
@@ -7,6 +10,8 @@ from helpers.explorers.base import Explorer, new_figure, readable, slider
 from helpers.generate import next_token_probabilities
 from helpers.plots import INK
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
+
+MARK = "background:#FFD9A0;color:#222222"  # ink on amber, in a dark theme too
 
 
 def explore_sampling() -> Explorer:
@@ -49,3 +54,57 @@ def explore_sampling() -> Explorer:
     }
     alt = "Bars: probabilities of the 20 likeliest next tokens, hollow as the model gives them, filled after "
     return Explorer(figure, draw, controls, alt + "temperature, top-k and top-p; a token cut off has no filled bar.")
+
+
+def repeats(rows: torch.Tensor, n_prompt: int = 16, run: int = 8, apart: int = 0) -> torch.Tensor:
+    """Which new tokens belong to a run of tokens that stood in the same text before, behind its prompt.
+
+    Args:
+        rows: prompts and what follows them, (B, n_prompt + new) int64.
+        run: how many equal tokens in a row count as a repeat.
+        apart: count only repeats whose nearest earlier copy begins more than this many tokens before.
+
+    Returns:
+        (B, new) bool.
+
+    Example:
+        >>> repeats(torch.tensor([[9, 1, 2, 3, 1, 2, 4]]), n_prompt=1, run=2).int()
+        tensor([[0, 0, 0, 1, 1, 0]], dtype=torch.int32)
+    """
+    found = torch.zeros_like(rows[:, n_prompt:], dtype=torch.bool)
+    for row, marks in zip(rows[:, n_prompt:].tolist(), found, strict=True):
+        last = {}
+        for start in range(len(row) - run + 1):
+            piece = tuple(row[start : start + run])
+            marks[start : start + run] |= start - last.get(piece, start) > apart
+            last[piece] = start
+    return found
+
+
+class MarkedText:
+    """Texts by name, whose repeats are marked: in HTML with a colour, in plain text with ⟦brackets⟧.
+
+    Args:
+        tokenizer: of the model that wrote.
+        texts: one row of token ids for each name, (n_prompt + new,); the prompt is shown in grey.
+    """
+
+    def __init__(self, tokenizer, texts: dict[str, torch.Tensor], n_prompt: int = 16):
+        self.texts = {}
+        for name, row in texts.items():
+            marks = [None] * n_prompt + repeats(row[None], n_prompt)[0].tolist()
+            parts = groupby(zip(marks, row.tolist(), strict=True), key=lambda pair: pair[0])
+            self.texts[name] = [(mark, tokenizer.decode([token for _, token in part])) for mark, part in parts]
+
+    def _repr_html_(self):
+        looks = {None: '<span style="color:#767676">{}</span>', False: "{}", True: f'<mark style="{MARK}">{{}}</mark>'}
+        page = ""
+        for name, parts in self.texts.items():
+            text = "".join(looks[mark].format(html.escape(part)) for mark, part in parts)
+            page += f'<p><b>{html.escape(name)}</b></p><pre style="white-space:pre-wrap">{text}</pre>'
+        return page
+
+    def __repr__(self):
+        looks = {None: "{}|", False: "{}", True: "⟦{}⟧"}
+        texts = ("".join(looks[mark].format(part) for mark, part in parts) for parts in self.texts.values())
+        return "\n\n".join(f"{name}: {text}" for name, text in zip(self.texts, texts, strict=True))
