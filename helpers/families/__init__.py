@@ -4,6 +4,8 @@
     rows       the table: a family is a row of edits
     configs    what a family's config.json says, read once
     published  the sizes of ten published models
+    referee    small random models of transformers, to compare with
+    census     what the installed transformers knows
 
 Whoever adds a family begins with its row.
 """
@@ -17,10 +19,10 @@ from helpers.families.configs import (
     with_family,
 )
 from helpers.families.edits import Relative, layer_types, require_plain
-from helpers.families.published import PUBLISHED
+from helpers.families.published import PUBLISHED, lenses_of
 from helpers.families.rows import FAMILIES
 
 __all__ = [
     "DAMAGE", "FAMILIES", "PUBLISHED", "FamilyConfig", "Relative", "config_from_hugging_face", "layer_types",
-    "make_relative", "our_weights", "require_plain", "with_family",
+    "lenses_of", "make_relative", "our_weights", "require_plain", "with_family",
 ]  # fmt: skip
