@@ -1,10 +1,18 @@
 """The exercises of notebook 08, relatives: specification, cases, known mistakes with hints, check."""
 
+import contextlib
 import functools
 import itertools
+import json
 import math
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from checks.base import (
@@ -23,61 +31,20 @@ from checks.base import (
     not_contiguous,
 )
 from checks.gqa import causal_visible
-from checks.judge import check_of
+from checks.judge import CheckResult, check_of
 from checks.rmsnorm import RMS_NORM, WRONG_AXIS, rms_norm
-from checks.rope import ROPE_ANGLES, rope_angles
+from helpers.checkpoint import model_from_weights
 from helpers.config import LlamaConfig
-from helpers.families import Relative, edits
+from helpers.families import (
+    Family,
+    Relative,
+    config_from_hugging_face,
+    edits,
+    make_relative,
+    our_weights,
+    register_family,
+)
 from helpers.model import GroupedQueryAttention, apply_rope
-
-
-def reach(window, n_layers, n_tokens):
-    """How many of n_tokens (int) can change the last one's logits, if a layer sees `window` tokens; None: all."""
-    first = n_tokens - 1  # the earliest token that is felt; above the last block it is the last token alone
-    for _ in range(n_layers):
-        first = 0 if window is None else max(0, first - (window - 1))
-    return n_tokens - first
-
-
-ITSELF = "Does a block bring `window` new tokens? One of the last `window` is the token itself."
-NO_MORE = "Can more tokens be felt than the text has?"
-STEP = "Does each block go back by the same step, so that the steps add up?"
-NONE = "None means that every token before is seen, not that none is."
-SEEN = "None: every token before is seen."
-TEXTS = [(400, 40, 20_000), (4096, 32, 131_072), (4096, 32, 200_000), (6, 3, 28), (6, 1, 28), (2, 5, 9), (9, 2, 12)]
-FORMULAS = [  # hint, and the slip in a text that is long enough
-    (ITSELF, lambda w, layers: w * layers),
-    ("Does every block reach further back? Yours is the window of one.", lambda w, layers: w),
-    ("Is the last token itself counted?", lambda w, layers: layers * (w - 1)),
-    (ITSELF, lambda w, layers: w * layers + 1),
-    (STEP, lambda w, layers: w**layers),
-    (STEP + " Yours has one step too few.", lambda w, layers: (layers - 1) * (w - 1) + 1),
-    (STEP + " Yours has one step too many.", lambda w, layers: (layers + 1) * (w - 1) + 1),
-    ("Is the last token counted once? Yours counts it twice.", lambda w, layers: layers * (w - 1) + 2),
-    ("Do you add up window and layers? Every block goes back by a step.", lambda w, layers: w + layers),
-]
-REACH = Exercise(
-    reach,
-    [
-        Case("window 3, 2 layers, 9 tokens", (3, 2, 9)),
-        *[Case(f"window {w}, {n} layer{'s' if n > 1 else ''}, {t:,} tokens", (w, n, t)) for w, n, t in TEXTS],
-        Case("window 1, 4 layers, 9 tokens", (1, 4, 9), "With a window of 1 no token sees another."),
-        Case("window 8, 3 layers, 5 tokens", (8, 3, 5), NO_MORE),
-        Case("no window, 3 layers, 10 tokens", (None, 3, 10), SEEN),
-        Case("no window, 2 layers, 1 token", (None, 2, 1), SEEN),
-        Case("no window, 1 layer, 200,000 tokens", (None, 1, 200_000), SEEN),
-    ],
-    [
-        *[(hint, lambda w, layers, n, slip=slip, limit=limit: n if w is None else min(slip(w, layers), limit(n)))
-          for hint, slip in FORMULAS for limit in (int, lambda n: math.inf)],
-        (NO_MORE, lambda w, layers, n: n if w is None else layers * (w - 1) + 1),
-        ("Is it how many tokens are felt? Yours is the place of the first of them, or how many are not felt.",
-         lambda w, layers, n: 0 if w is None else max(0, n - 1 - layers * (w - 1))),
-        (NONE, lambda w, layers, n: min(n, layers * ((w or 1) - 1) + 1)),
-        (NONE, lambda w, layers, n: 0 if w is None else min(n, layers * (w - 1) + 1)),
-    ],
-)  # fmt: skip
-check_reach = check_of(REACH)
 
 # -------------------------------------------------------------------------------------------- two QK-norms
 
@@ -242,114 +209,6 @@ QK_NORM = Exercise(
 )  # fmt: skip
 check_qk_norm = check_of(QK_NORM)
 
-# ---------------------------------------------------------------------------------- two bases, some windows
-
-
-def layer_plan(layer_types, window, theta_local, theta_global, head_dim):
-    """Speeds (n_layers, h/2) in rad/token, and a list with each layer's window or None.
-
-    A layer of type "sliding_attention" has theta_local and the window; "full_attention" has theta_global and None.
-    """
-    speeds, windows = [], []
-    for kind in layer_types:
-        theta = theta_local if kind == "sliding_attention" else theta_global
-        speeds.append([theta ** (-2 * i / head_dim) for i in range(head_dim // 2)])
-        windows.append(window if kind == "sliding_attention" else None)
-    return torch.tensor(speeds, dtype=torch.float64).float(), windows
-
-
-def _windows_as_numbers(function):
-    """The answer with its windows as a tensor, -1 for None, or what is wrong with its form."""
-
-    def probe(layer_types, *settings):
-        kinds = list(layer_types)
-        answer = function(kinds, *settings)
-        if answer is ...:
-            return answer
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            kind = f"{len(answer)} parts" if isinstance(answer, tuple) else type(answer).__name__
-            hint = TYPE_HINTS.get(kind, "Return both, with a comma: return speeds, windows")
-            hint = "Return a tuple, not a list: return speeds, windows" if kind == "list" else hint
-            raise Wrong(f"speeds and windows are expected, not {kind}.", hint)
-        speeds, windows = answer
-        if kinds != layer_types:
-            raise Wrong("the input layer_types was changed in place.", "Work on a list of your own: windows = []")
-        if not isinstance(windows, list | tuple) or len(windows) != len(kinds):
-            found = f"length {len(windows)}" if isinstance(windows, list | tuple) else f"type {type(windows).__name__}"
-            hint = "One entry for each layer, such as [4, 4, None]."
-            hint = "Return speeds first, then windows." if isinstance(speeds, list) else hint
-            raise Wrong(f"windows has the {found}, expected a list of {len(kinds)}.", hint)
-        for layer, one in enumerate(windows):
-            if one is not None and (type(one) is not int or one < 1):
-                hint = "A whole number, or None for a layer that sees all."
-                raise Wrong(f"windows[{layer}] is {repr(one)[:40]}.", hint)
-        if isinstance(speeds, list):
-            raise Wrong("speeds is a list, expected a tensor.", "torch.stack makes a tensor of a list of rows.")
-        return speeds, torch.tensor([-1 if one is None else one for one in windows])
-
-    return probe
-
-
-SLIDE, FULL = "sliding_attention", "full_attention"
-AS_IS, EXCHANGED = {SLIDE: SLIDE, FULL: FULL}, {SLIDE: FULL, FULL: SLIDE}
-ALL_SLIDE, ALL_FULL = dict.fromkeys(AS_IS, SLIDE), dict.fromkeys(AS_IS, FULL)
-
-
-def _plan(speed=AS_IS, window=AS_IS, angles=rope_angles, shape=lambda speeds: speeds):
-    """The plan with one slip; speed and window: the type that each type is taken for."""
-
-    def program(types, size, local, whole, h):
-        rows = [angles(torch.ones(1), h, local if speed[kind] == SLIDE else whole)[0] for kind in types]
-        return shape(torch.stack(rows).float()), [size if window[kind] == SLIDE else None for kind in types]
-
-    return program
-
-
-PATTERN = "Do you read layer_types? The order of the layers is not always the same."
-ONE_PER_PAIR = "Is there one speed per pair? Yours has head_dim of them."
-ROWS = "Has speeds a row for each layer, and a column for each pair?"
-LAYER_PLAN = Exercise(
-    layer_plan,
-    [
-        Case("a layer that slides and a full one, window 4, head_dim 4", ([SLIDE, FULL], 4, 100.0, 10000.0, 4)),
-        Case("Gemma 3's five of six, 12 layers", (([SLIDE] * 5 + [FULL]) * 2, 1024, 1e4, 1e6, 16)),
-        Case("every second layer, full first", ([FULL, SLIDE] * 2, 128, 1e4, 5e5, 8), PATTERN),
-        Case("no rule: full layers 0 and 3 of 5", ([FULL, SLIDE, SLIDE, FULL, SLIDE], 6, 50.0, 800.0, 8), PATTERN),
-        Case("all three slide", ([SLIDE] * 3, 6, 1e4, 1e6, 6), "Here no layer is full."),
-        Case("all three full", ([FULL] * 3, 6, 1e4, 1e6, 6), "Here no layer slides."),
-        Case("one layer, bases as ints", ([FULL], 6, 10000, 1000000, 8), "Here the bases are ints, not floats."),
-        Case("head_dim 2", ([SLIDE, FULL], 3, 1e4, 1e6, 2), "With head_dim 2 there is one pair, and its speed is 1."),
-    ],
-    [
-        ("Has a layer that slides theta_local? Your bases are exchanged.", _plan(EXCHANGED)),
-        ("Has a layer that slides the window? Yours is on the full ones.", _plan(window=EXCHANGED)),
-        ("Which layers slide? Yours are exchanged, in speeds and windows.", _plan(EXCHANGED, EXCHANGED)),
-        ("Are there two bases? All your layers have theta_local.", _plan(ALL_SLIDE)),
-        ("Are there two bases? All your layers have theta_global.", _plan(ALL_FULL)),
-        ("Has a full layer None? Yours has the window too.", _plan(window=ALL_SLIDE)),
-        ("Is the window there? All your layers have None.", _plan(window=ALL_FULL)),
-        ("Is any layer full? In yours, all slide.", _plan(ALL_SLIDE, ALL_SLIDE)),
-        ('Does any layer slide? In yours, none does: its type is "sliding_attention".', _plan(ALL_FULL, ALL_FULL)),
-        (ROWS + " Yours is transposed.", _plan(shape=lambda speeds: speeds.T)),
-        (ROWS + " Yours has the first layer alone.", _plan(shape=lambda speeds: speeds[0])),
-        (ROWS + " Yours has the last layer alone.", _plan(shape=lambda speeds: speeds[-1])),
-        (ROWS + " Yours is one long row.", _plan(shape=lambda speeds: speeds.flatten())),
-        (ONE_PER_PAIR, _plan(angles=lambda p, h, theta: float(theta) ** (-torch.arange(h)[None] / h))),
-        (ONE_PER_PAIR, _plan(shape=lambda speeds: torch.cat((speeds, speeds), 1))),
-        (ONE_PER_PAIR, _plan(shape=lambda speeds: speeds.repeat_interleave(2, 1))),
-        *[
-            (hint, _plan(angles=angles))
-            for hint, angles in ROPE_ANGLES.mistakes
-            if hint.startswith(("Is the exponent", "Do brackets", "Does", "Is the base"))
-        ],
-    ],
-    parts=("speeds", "windows (None written as -1)"),
-    allow=("rope_inv_freq",),  # of notebook 02
-    adapt=_windows_as_numbers,
-    dtype_hint="speeds is float32: .float() converts it.",
-)
-check_layer_plan = check_of(LAYER_PLAN)
-
 # ------------------------------------------------------------------------------------------------- sinks
 
 
@@ -475,6 +334,378 @@ ATTENTION_WITH_SINK = Exercise(
     dtype_hint="The result needs v's dtype. After v = v.float(), v.dtype is float32.",
 )  # fmt: skip
 check_attention_with_sink = check_of(ATTENTION_WITH_SINK)
+
+# ------------------------------------------------------------------------------- a family that the course lacks
+
+SLIDE, FULL = "sliding_attention", "full_attention"
+SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 64}  # fmt: skip
+ONE_BY_ONE = 12  # tokens that are given one at a time, with a cache
+SMALL |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+BITING = {"sliding_window": 6, "use_sliding_window": True, "layer_types": [SLIDE, FULL, SLIDE], "head_dim": 8}
+
+
+@contextlib.contextmanager
+def _silent():
+    """transformers without progress bars and warnings."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error(), logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+class _Model:
+    """A random model of transformers: its config.json, its weights, and the numbers that it makes of 28 tokens.
+
+    Args:
+        model_type: its family.
+        title: what it shows, in words.
+        settings: what differs from small sizes and transformers' own values, by the names of config.json.
+    """
+
+    @_silent()
+    def __init__(self, model_type, title, settings):
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        usual = AutoConfig.for_model(model_type)
+        biting = {name: value for name, value in BITING.items() if hasattr(usual, name)}
+        if not {SLIDE} <= set(getattr(usual, "layer_types", None) or ()) <= {SLIDE, FULL}:
+            biting.pop("layer_types", None)
+        config = AutoConfig.for_model(model_type, **SMALL | biting | settings)
+        theirs = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+        generator = torch.Generator().manual_seed(0)
+        for name, weight in theirs.requires_grad_(False).named_parameters():
+            if "norm" in name:
+                weight.uniform_(0.5, 1.5, generator=generator)
+            else:
+                weight.normal_(std=1.0 if "bias" in name or "sinks" in name else 0.3, generator=generator)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            theirs.save_pretrained(folder)
+            self.content = json.loads(Path(folder, "config.json").read_text())
+            stored = load_file(Path(folder, "model.safetensors"))
+            self.weights = {name: weight.clone() for name, weight in stored.items()}  # the file goes
+        self.tokens = torch.randint(config.vocab_size, (1, 28), generator=generator)
+        layers = getattr(theirs.base_model, "layers", ())
+        self.wanted = _numbers(theirs, layers, input_ids=self.tokens, use_cache=False)
+        self.wanted += (self.wanted[-1][:, :ONE_BY_ONE],)
+        self.parts = _part_names(title, getattr(config, "layer_types", None) or [""] * len(layers))
+        self.own_keys = self.content.keys() - AutoConfig.for_model("llama").to_dict().keys()
+
+    def opened(self, row):
+        """What our LLaMA, with the row's edits, makes of the same config.json, weights and tokens."""
+        with register_family(self.content["model_type"], row):
+            config = config_from_hugging_face(self.content)
+            _require_windows(make_relative(config))  # made here, so that an error in an edit keeps its line
+            model = model_from_weights(config, our_weights(self.weights, config), source="the file")
+        with torch.no_grad():
+            numbers, cache = _numbers(model, model.layers, self.tokens), model.new_cache(1)
+            steps = self.tokens[:, :ONE_BY_ONE].split(1, dim=1)
+            one_by_one = torch.cat([model(token, cache) for token in steps], dim=1)
+        return (*numbers, one_by_one) if len(self.parts) > 2 else (numbers[-1], one_by_one)
+
+
+def _require_windows(model):
+    windows, n = model.windows, model.config.n_layers
+    if not isinstance(windows, list | tuple) or len(windows) != n:
+        raise Wrong(f"model.windows is {str(windows)[:60]}.", f"It needs a list with an entry for each of {n} layers.")
+    for layer, one in enumerate(windows):
+        if one is not None and (type(one) is not int or one < 1):
+            raise Wrong(f"model.windows[{layer}] is {str(one)[:40]}.", "A whole number, or None: the layer sees all.")
+
+
+def _numbers(model, layers, *tokens, **named):
+    """The stream before the first layer and after each, and the logits."""
+    streams, hooks = [], [layer.register_forward_hook(lambda *of: streams.append(_first(of[2]))) for layer in layers]
+    hooks += [layer.register_forward_pre_hook(lambda *of: streams.append(_first((*of[1], *of[2].values()))),
+                                              with_kwargs=True) for layer in layers[:1]]  # fmt: skip
+    try:
+        logits = model(*tokens, **named)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return *streams, getattr(logits, "logits", logits).float()
+
+
+def _first(values):
+    return values[0] if isinstance(values, tuple) else values
+
+
+def _part_names(title, kinds):
+    streams = [f"the stream after layer {n}" + (f" ({kind})" if kind else "") for n, kind in enumerate(kinds)]
+    streams = ["the stream before layer 0", *streams] if streams else []
+    return [
+        f"{title}: {name}".removeprefix(": ")
+        for name in (*streams, "the answer (logits)", "the answer (logits), one by one,")
+    ]
+
+
+def add_family():
+    """The row of a family, a `helpers.families.Family`, whose edits make our LLaMA give transformers' logits.
+
+    The family is EXAONE 4. It norms what a branch writes, and queries and keys of each head before the turn. Layers of
+    type "full_attention" do not turn, unless no layer has a window.
+    """
+
+    def full_stands_still(model, content):
+        for layer, window in enumerate(model.windows):
+            if window is None and content["sliding_window"] is not None:
+                model.layer_inv_freq[layer] = 0
+
+    return Family((edits.post_norm, edits.qk_norm, edits.window, full_stands_still), EXAONE, EXAONE_NORMS)
+
+
+EXAONE = {"sliding_window": 4096, "sliding_window_pattern": 4, "layer_types": None}
+EXAONE_NORMS = {".post_attention_layernorm.": ".attention_norm.", ".post_feedforward_layernorm.": ".ffn_norm."}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}  # fmt: skip
+EXAONE_MODELS = {  # what they show, and their settings beside small sizes
+    "windows of 6 in layers 0 and 2 of 4": {"sliding_window": 6, "layer_types": [SLIDE, FULL] * 2, "head_dim": 16,
+                                            "num_hidden_layers": 4},
+    "a window of 9 in layers 1 and 2 of 3": {"sliding_window": 9, "layer_types": [FULL, SLIDE, SLIDE],
+                                             "rope_parameters": LLAMA3},
+    "no windows, as in the model of 1.2B": {"sliding_window": None, "layer_types": [FULL] * 3,
+                                            "tie_word_embeddings": True},
+}  # fmt: skip
+
+
+@dataclass
+class _AddFamily(Exercise):
+    """An exercise whose right numbers are those of transformers' own class.
+
+    Args:
+        models: () -> models of one family.
+    """
+
+    models: Callable = tuple
+
+    def _wanted(self, case):
+        return tuple(numbers for model in self.models() for numbers in model.wanted)
+
+
+def _opening(models):
+    """The `adapt` of the exercise: the numbers of all models, opened with the row that the learner's function returns.
+
+    What speaks against a row before there are numbers is said with a hint.
+    """
+
+    def adapt(function):
+        def probe():
+            row = function()
+            if row is ...:
+                return row
+            if not isinstance(row, Family):
+                hint = TYPE_HINTS["NoneType"] if row is None else "Return Family((first_edit, second_edit), ...)."
+                raise Wrong(f"a Family is expected, not {type(row).__name__}.", hint)
+            if not isinstance(row.edits, tuple | list) or not all(map(callable, row.edits)):
+                raise Wrong("the row's edits are no tuple of functions.", ONE_EDIT)
+            try:
+                return tuple(numbers for model in models() for numbers in model.opened(row))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                text = f"{type(error).__name__}: {error}"
+                hint = next((hint for words, hint in REFUSALS if re.search(words, text)), "")
+                if not hint:
+                    raise
+                first, *rest = text.splitlines()
+                more = f" and {len(rest) - 3} more" if len(rest) > 3 else ""
+                text = "; ".join((first.partition(" Nothing was")[0], *map(str.strip, rest[:3]))) + more
+                raise Wrong(f"it raises {text}", hint) from None
+
+        return probe
+
+    return adapt
+
+
+ONE_EDIT = "One edit needs its comma: Family((my_edit,), ...). It is the function itself, without calling it."
+REFUSALS = [  # words of an error, and what they mean for a row
+    (r"^KeyError", "Neither config.json nor the row's `settings` have this key."),
+    (r"has no setter", "Write into it: model.layer_inv_freq[layer] = ..."),
+    (r"forward.. takes .* but 7", "A block's forward takes more: forward(self, x, *shared). Attention needs *shared."),
+    (r"missing: \S*_out_norm", "This edit adds norms that the file does not have: how many has a block there?"),
+    (r"takes .* but 2 were given", "An edit takes two arguments: (model, content)."),
+    (r"is no part of", "Does the row's `settings` name every key of config.json that an edit reads, with a default?"),
+    (r"left over: \S+(q|k)_norm", "q_norm and k_norm are left over: which edit norms each head's query and key?"),
+    (r"shape: \S*[qk]_norm", "Does one norm serve one head, h numbers, or all heads of a token at once?"),
+    (r"(missing|left over): \S*norm", "Do the row's `words` say what the file calls our attention_norm and ffn_norm?"),
+    (r"two weights become", "Two names become one: what does WORDS make of .post_attention_layernorm.?"),
+    (r"missing|left over", "Which weights has the file, and which has your model? An edit adds them, `words` renames."),
+]
+
+
+def _row(*made, words=EXAONE_NORMS, settings=EXAONE):
+    return lambda: Family(made, settings, words)
+
+
+def _still(chosen, speed=0.0, pairs=slice(None)):
+    """An edit: layers for which chosen(layer, type, window of the config) stand still."""
+
+    def edit(model, content):
+        for layer, kind in enumerate(edits.layer_types(content, model.config.n_layers)):
+            if chosen(layer, kind, content["sliding_window"]):
+                model.layer_inv_freq[layer, pairs] = speed
+
+    return edit
+
+
+def _windows(width=lambda size: size, slides=SLIDE):
+    def edit(model, content):
+        kinds, size = edits.layer_types(content, model.config.n_layers), content["sliding_window"]
+        model.windows = [width(size) if size and kind in slides else None for kind in kinds]
+
+    return edit
+
+
+def _in_front(of, **methods):
+    """An edit: these methods come first, in the part of each block that `of` gives."""
+
+    def edit(model, content):
+        for block in model.layers:
+            edits.patch(type("Slip", (edits.Edit,), methods), of(block))
+
+    return edit
+
+
+def _attention(block):
+    return block.attention
+
+
+def _turned_then_normed(attention, x, cos, sin):
+    q, k, v = GroupedQueryAttention.project(attention, x, cos, sin)
+    return attention.q_norm(q), attention.k_norm(k), v
+
+
+def _norms_of_heads(turned):
+    """qk_norm, and the heads by turned(attention, q, k, v, normed q, normed k)."""
+
+    def heads(attention, x):
+        q, k, v = GroupedQueryAttention.heads(attention, x)
+        return turned(q, k, v, attention.q_norm(q), attention.k_norm(k))
+
+    return heads
+
+
+def _norm_of_the_sum(block, x, *shared):
+    x = block.attention_norm(x + block.attention(x, *shared))
+    return block.ffn_norm(x + block.feed_forward(x))
+
+
+def _only_k_turns(attention, x, cos, sin):
+    q, k, v = attention.heads(x)
+    return q, (k if (sin == 0).all() else apply_rope(k, cos, sin)), v
+
+
+EXCHANGED_NORMS = dict(zip(EXAONE_NORMS, [*EXAONE_NORMS.values()][::-1], strict=True))
+NORMED = edits.post_norm, edits.qk_norm
+
+
+def _is_still(layer, kind, size):
+    """Which layers of EXAONE 4 stand still, by type and window."""
+    return kind == FULL and size
+
+
+RIGHT_STILL = _still(_is_still)
+EXAONE_SLIPS = [  # hint, row
+    ("Do all layers turn in yours? Read the `if` before `apply_rotary_pos_emb`, and write into model.layer_inv_freq.",
+     _row(*NORMED, edits.window)),
+    ("Does any layer turn in yours? Those with a window do.",
+     _row(*NORMED, edits.window, _still(lambda layer, kind, size: size))),
+    ("No layer turns in yours, not even without windows. Read the `if` before `apply_rotary_pos_emb`.",
+     _row(*NORMED, edits.window, _still(lambda *_: True))),
+    ("Which layers stand still? In yours those with a window do, in the file the others.",
+     _row(*NORMED, edits.window, _still(lambda layer, kind, size: kind == SLIDE))),
+    ("Without any window all layers turn: `self.sliding_window is None or ...`. Yours stand still.",
+     _row(*NORMED, edits.window, _still(lambda layer, kind, size: kind == FULL))),
+    *[("Do you read layer_types? Which layers are full is not the same in every model.",
+       _row(*NORMED, edits.window, _still(lambda layer, kind, size, chosen=chosen: size and chosen(layer))))
+      for chosen in (lambda layer: layer == 3, lambda layer: layer % 2, lambda layer: layer == 1)],
+    ("A pair that stands still has the speed 0. Yours is 1.",
+     _row(*NORMED, edits.window, _still(_is_still, 1.0))),
+    ("Do all pairs of a full layer stand still? In yours only a part of them does.",
+     _row(*NORMED, edits.window, _still(_is_still, pairs=slice(2, None)))),
+    ("Do all pairs of a full layer stand still? In yours only a part of them does.",
+     _row(*NORMED, edits.window, _still(_is_still, pairs=slice(2)))),
+    ("Do q and k both turn where a layer turns? In yours q never does.",
+     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, project=_only_k_turns))),
+    ("Has a full layer no window? Yours has one in every layer.",
+     _row(*NORMED, _windows(slides=(SLIDE, FULL)), RIGHT_STILL)),
+    ("Which layers have the window? Yours are the full ones.", _row(*NORMED, _windows(slides=(FULL,)), RIGHT_STILL)),
+    ("Is there a window at all? All your layers see everything.", _row(*NORMED, RIGHT_STILL)),
+    ("Does a token see sliding_window tokens, itself included? Yours sees one more.",
+     _row(*NORMED, _windows(lambda size: size + 1), RIGHT_STILL)),
+    ("Does a token see sliding_window tokens, itself included? Yours sees one less.",
+     _row(*NORMED, _windows(lambda size: size - 1), RIGHT_STILL)),
+    ("Where does the norm stand: before the branch, or behind it? Read Exaone4DecoderLayer.forward.",
+     _row(edits.qk_norm, edits.window, RIGHT_STILL)),
+    ("What does the norm take: what the branch writes, or the sum? Yours norms the sum.",
+     _row(edits.qk_norm, edits.window, RIGHT_STILL, _in_front(lambda block: block, forward=_norm_of_the_sum))),
+    ("Which norm belongs to which branch? Yours are exchanged: look at `words`.",
+     _row(*NORMED, edits.window, RIGHT_STILL, words=EXCHANGED_NORMS)),
+    ("Are q and k normed before they turn? Yours after.",
+     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, project=_turned_then_normed))),
+    *[(f"Is {name} normed, too?",
+       _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, heads=_norms_of_heads(turned))))
+      for name, turned in (("k", lambda q, k, v, *n: (n[0], k, v)), ("q", lambda q, k, v, *n: (q, n[1], v)))],
+    ("Are q and k normed by the norms of their own names? Yours are exchanged.",
+     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, heads=lambda attention, x: (
+         lambda q, k, v: (attention.k_norm(q), attention.q_norm(k), v))(*GroupedQueryAttention.heads(attention, x))))),
+    ("Are q and k normed, then? Yours have the weights and do not use them.",
+     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, heads=GroupedQueryAttention.heads))),
+    ("Is the gain the weight itself? Yours is 1 + weight, as in Gemma.",
+     _row(*NORMED, edits.window, RIGHT_STILL, edits.zero_centred_gain)),
+]  # fmt: skip
+
+
+@functools.cache
+def _exaone_models():
+    return tuple(_Model("exaone4", title, settings) for title, settings in EXAONE_MODELS.items())
+
+
+ADD_FAMILY = _AddFamily(
+    add_family,
+    [Case("EXAONE 4", ())],
+    EXAONE_SLIPS,
+    tolerance=5.0,  # differences up to 1e-4 of the largest number pass
+    parts=[name for title, settings in EXAONE_MODELS.items() for name in _part_names(title, settings["layer_types"])],
+    allow=("Family", "register_family"),
+    adapt=_opening(_exaone_models),
+    models=_exaone_models,
+)
+
+
+def check_add_family(function, model_type="exaone4", seconds=10.0, **settings):
+    """Check the row that your `add_family()` returns, against transformers' own class of the family.
+
+    Args:
+        function: () -> a `helpers.families.Family`, whose edits take (model, content).
+        model_type: any family of transformers; known mistakes are only those of EXAONE 4.
+        seconds: its time on the processor.
+        settings: by the names of config.json, what the random model has beside small sizes.
+    """
+    from transformers import CONFIG_MAPPING, __version__
+
+    if model_type not in CONFIG_MAPPING:
+        message = f"transformers {__version__} has no {model_type!r}: a newer one may, or another family will do."
+        return CheckResult("add_family", "failed", message)
+    if model_type == "exaone4" and not settings:
+        return check_of(ADD_FAMILY)(function, seconds)
+    title = ", ".join(f"{name} {value}" for name, value in settings.items())
+    models = (_Model(model_type, title, settings),)
+    other = replace(ADD_FAMILY, cases=[Case(model_type, ())], mistakes=[], parts=models[0].parts)
+    other.adapt, other.models = _opening(lambda: models), lambda: models
+    result = check_of(other)(function, seconds)
+    if result.status == "failed" and not result.hint and models[0].own_keys:
+        keys = ", ".join(sorted(models[0].own_keys))
+        result = replace(result, hint=f"LLaMA's config.json lacks {keys}. Which of them change the model?")
+    return result
+
+
+check_add_family.exercise = ADD_FAMILY
+
 
 # ---------------------------------------------------------------------------------- the unknown relative
 

@@ -7,7 +7,7 @@
     referee    small random models of transformers, to compare with
     census     what the installed transformers knows
 
-Whoever adds a family begins with its row.
+Whoever adds a family begins with its row; `register_family` makes it known.
 """
 
 from helpers.families.configs import (
@@ -20,9 +20,9 @@ from helpers.families.configs import (
 )
 from helpers.families.edits import Relative, layer_types, require_plain
 from helpers.families.published import PUBLISHED, lenses_of
-from helpers.families.rows import FAMILIES
+from helpers.families.rows import FAMILIES, Family, register_family
 
 __all__ = [
-    "DAMAGE", "FAMILIES", "PUBLISHED", "FamilyConfig", "Relative", "config_from_hugging_face", "layer_types",
-    "lenses_of", "make_relative", "our_weights", "require_plain", "with_family",
+    "DAMAGE", "FAMILIES", "PUBLISHED", "Family", "FamilyConfig", "Relative", "config_from_hugging_face", "layer_types",
+    "lenses_of", "make_relative", "our_weights", "register_family", "require_plain", "with_family",
 ]  # fmt: skip

@@ -1,6 +1,9 @@
 """What a family's config.json says: under the newest names, with what it leaves out, and what it may not ask for."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
+
+import torch
 
 from helpers.config import LlamaConfig
 from helpers.families.edits import Relative, angles
@@ -78,7 +81,8 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
         return llama_config(content, source)
     try:
         content = _complete(content)
-        plain = {name: value for name, value in content.items() if name not in PARTS}
+        read = PARTS | (FAMILIES[kind].settings.keys() - SIZES)  # by the edits
+        plain = {name: value for name, value in content.items() if name not in read}
         if angles in FAMILIES[kind].edits:
             full = content["rope_parameters"]["full_attention"]
             plain |= {"rope_parameters": None, "rope_scaling": None, "rope_theta": full["rope_theta"]}
@@ -92,8 +96,8 @@ def _complete(content):
     kind = content["model_type"]
     if kind not in FAMILIES:
         raise ValueError(f"model_type={kind!r} is not known: use one of {', '.join(FAMILIES)}.")
-    known = FAMILIES[kind].settings
-    content = known | content
+    known, keys = FAMILIES[kind].settings, FAMILIES[kind].keys
+    content = known | {keys.get(name, name): value for name, value in content.items()}
     if "num_local_experts" in content:  # an older name
         content["num_experts"] = content["num_local_experts"]
     if "num_experts" in known:
@@ -104,7 +108,7 @@ def _complete(content):
     if all(ropes):
         raise ValueError("rope_parameters and rope_scaling are both set: remove one of them, the older rope_scaling.")
     for rope in (rope for place in ropes if place for rope in (place, *place.values()) if isinstance(rope, dict)):
-        if "partial_rotary_factor" not in known and rope.get("partial_rotary_factor", 1) != 1:
+        if rope.get("partial_rotary_factor", 1) != 1:
             content["partial_rotary_factor"] = rope["partial_rotary_factor"]
     if "sliding_window" not in known and set(content.get("layer_types") or ()) == {"full_attention"}:
         content["layer_types"] = None
@@ -141,7 +145,9 @@ def make_relative(config: FamilyConfig) -> Relative:
     """
     model = Relative(config, config.family)
     for edit in FAMILIES[config.family].edits:
-        edit(model, config.settings)
+        # one from elsewhere may compute with numbers, which the device "meta" has not
+        with nullcontext() if edit.__module__ == Relative.__module__ else torch.device("cpu"):
+            edit(model, config.settings)
     return model
 
 

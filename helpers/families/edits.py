@@ -7,6 +7,7 @@ An edit is one idea. It changes one of three things:
 """
 
 import math
+from functools import partial
 
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 
 from helpers.config import LlamaConfig
 from helpers.masks import sliding_window
-from helpers.model import Llama, RMSNorm, SwiGLU, causal_visible, rope_inv_freq
+from helpers.model import Llama, RMSNorm, SwiGLU, apply_rope, causal_visible, rope_inv_freq
 from helpers.validate import require_number, require_positive_int
 
 
@@ -93,6 +94,8 @@ def layer_types(content: dict, n_layers: int) -> list[str]:
         if not pattern and content.get("sliding_window") is None:
             slides = [False] * n_layers
         types = ["sliding_attention" if slide else "full_attention" for slide in slides]
+    if "sliding_attention" in types:
+        require_positive_int("sliding_window", content.get("sliding_window"))
     if len(types) != n_layers or not set(types) <= {"sliding_attention", "full_attention"}:
         raise ValueError(f"layer_types={types!r}: {n_layers} of 'sliding_attention' or 'full_attention' are needed.")
     return types
@@ -101,19 +104,42 @@ def layer_types(content: dict, n_layers: int) -> list[str]:
 def window(model: Relative, content: dict):
     """A layer that slides sees only the last tokens. Mistral 7B, arXiv 2310.06825; `sliding_window_overlay`."""
     types = layer_types(content, model.config.n_layers)
-    if "sliding_attention" in types:
-        require_positive_int("sliding_window", content["sliding_window"])
     model.windows = [content["sliding_window"] if kind == "sliding_attention" else None for kind in types]
 
 
-def no_rope(model: Relative, content: dict):
-    """Some layers do not turn queries and keys (NoPE); 1: a layer does. arXiv 2501.18795; `SmolLM3Attention`."""
-    n_layers, turns = model.config.n_layers, content["no_rope_layers"]
+def layers_that_turn(content: dict, n_layers: int) -> list[int]:
+    """1 for each layer that turns, 0 for one that does not, as listed, or by the rule of older files."""
+    turns = content["no_rope_layers"]
     if turns is None:
         turns = [int((layer + 1) % content["no_rope_layer_interval"] != 0) for layer in range(n_layers)]
     if len(turns) != n_layers or not set(turns) <= {0, 1}:
         raise ValueError(f"no_rope_layers={turns!r}: {n_layers} of 0 (stands still) or 1 (turns) are needed.")
-    model.layer_inv_freq[[turn == 0 for turn in turns]] = 0
+    return turns
+
+
+def no_rope(model: Relative, content: dict):
+    """Some layers do not turn queries and keys (NoPE); 1: a layer does. arXiv 2501.18795; `SmolLM3Attention`."""
+    for layer, turns in enumerate(layers_that_turn(content, model.config.n_layers)):
+        model.layer_inv_freq[layer] *= turns
+
+
+def partial_rotation(model: Relative, content: dict):
+    """Only the first pairs of a head turn, as a whole smaller head would. `GlmRotaryEmbedding`."""
+    h, share = model.config.head_dim, content["partial_rotary_factor"]
+    inv_freq, _ = rope_init({"rope_theta": model.config.rope_theta, "partial_rotary_factor": share}, h)
+    model.layer_inv_freq[:] = inv_freq  # 0 from pair h * share / 2 on
+
+
+def interleaved(model: Relative, content: dict):
+    """A pair is two neighbours, as in Meta's files. Cohere, GLM; `apply_rotary_pos_emb` of glm."""
+
+    class Interleaved(Edit):
+        def project(self, x, cos, sin):
+            q, k, v = self.heads(x)
+            return *(apply_rope(y, cos, sin, "interleaved") for y in (q, k)), v
+
+    for block in model.layers:
+        patch(Interleaved, block.attention)
 
 
 def angles(model: Relative, content: dict):
@@ -165,21 +191,29 @@ def yarn(head_dim, theta, *, factor, original_max_position_embeddings, beta_fast
 # ------------------------------------------------------------------------------------------------ edits of the parts
 
 
-def _biased(linear):
+def add_bias(linear):
+    """Give a linear layer a bias."""
     linear.bias = nn.Parameter(torch.zeros(linear.out_features))
 
 
-def _norms(config, **widths):
+def norms(config, **widths):
+    """{name: a norm of this width}, for `patch`."""
     return {name: RMSNorm(width, config.norm_eps) for name, width in widths.items()}
 
 
 def biases(model: Relative, content: dict):
     """A fixed arrow on queries, keys and values, before the turn. Qwen2, arXiv 2407.10671; `Qwen2Attention`."""
-    for attention in (block.attention for block in model.layers):
+    for attention in (block.attention for block in model.layers if content.get("attention_bias", True)):
         for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
-            _biased(linear)
-        if content.get("attention_bias"):  # gpt-oss: on what attention writes, too
-            _biased(attention.o_proj)
+            add_bias(linear)
+        if content.get("attention_out_bias", content.get("attention_bias")):  # gpt-oss: on what attention writes, too
+            add_bias(attention.o_proj)
+
+
+def biases_everywhere(model: Relative, content: dict):
+    """A bias in every matrix of a block. GPT-2, StarCoder2; `Starcoder2MLP`."""
+    for linear in [part for part in model.layers.modules() if isinstance(part, nn.Linear)]:
+        add_bias(linear)
 
 
 def qk_norm(model: Relative, content: dict):
@@ -192,7 +226,7 @@ def qk_norm(model: Relative, content: dict):
 
     h = model.config.head_dim
     for block in model.layers:
-        patch(NormPerHead, block.attention, **_norms(model.config, q_norm=h, k_norm=h))
+        patch(NormPerHead, block.attention, **norms(model.config, q_norm=h, k_norm=h))
 
 
 def qk_norm_whole(model: Relative, content: dict):
@@ -209,7 +243,7 @@ def qk_norm_whole(model: Relative, content: dict):
 
     for attention in (block.attention for block in model.layers):
         widths = {"q_norm": attention.q_proj.out_features, "k_norm": attention.k_proj.out_features}
-        patch(NormWhole, attention, **_norms(model.config, **widths))
+        patch(NormWhole, attention, **norms(model.config, **widths))
 
 
 def post_norm(model: Relative, content: dict):
@@ -236,7 +270,7 @@ def sandwich_norm(model: Relative, content: dict):
         patch(
             SandwichNorm,
             block,
-            **_norms(model.config, attention_out_norm=model.config.dim, ffn_out_norm=model.config.dim),
+            **norms(model.config, attention_out_norm=model.config.dim, ffn_out_norm=model.config.dim),
         )
 
 
@@ -252,6 +286,37 @@ def zero_centred_gain(model: Relative, content: dict):
     for norm in [part for part in model.modules() if isinstance(part, RMSNorm)]:
         patch(ZeroCentredGain, norm)
         nn.init.zeros_(norm.weight)
+
+
+def layer_norm(model: Relative, content: dict):
+    """LayerNorm: the mean is taken off first, and a bias is added. arXiv 1607.06450; `Starcoder2DecoderLayer`."""
+
+    class LayerNorm(Edit):
+        def forward(self, x):
+            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+    for norm in [part for part in model.modules() if isinstance(part, RMSNorm)]:
+        patch(LayerNorm, norm, bias=nn.Parameter(torch.zeros_like(norm.weight)))
+
+
+TANH_GELU = partial(F.gelu, approximate="tanh")
+ACTIVATIONS = {"gelu": F.gelu, "gelu_new": TANH_GELU, "gelu_pytorch_tanh": TANH_GELU, "relu2": lambda x: x.relu() ** 2,
+               "silu": F.silu}  # fmt: skip
+
+
+def ungated(model: Relative, content: dict):
+    """No gate: down(activation(up(x))). Arcee and Nemotron with relu²; `Starcoder2MLP`."""
+
+    class Ungated(Edit):
+        def forward(self, x):
+            return self.down_proj(self.activation(self.up_proj(x)))
+
+    activation = ACTIVATIONS.get(content["hidden_act"])
+    if activation is None:
+        raise ValueError(f"hidden_act={content['hidden_act']!r} is not known here, only {', '.join(ACTIVATIONS)}.")
+    for feed_forward in (block.feed_forward for block in model.layers):
+        del feed_forward.gate_proj
+        patch(Ungated, feed_forward, activation=activation)
 
 
 def gelu_gate(model: Relative, content: dict):
@@ -395,7 +460,7 @@ def clamped_gate(model: Relative, content: dict):
         require_number(name, content[name], lambda value: value > 0, "> 0")
     for block in model.layers:
         for linear in (part for part in block.feed_forward.modules() if isinstance(part, nn.Linear)):
-            _biased(linear)
+            add_bias(linear)
         for expert in block.feed_forward.experts:
             patch(ClampedGate, expert, limit=limit, alpha=alpha)
 
@@ -403,24 +468,38 @@ def clamped_gate(model: Relative, content: dict):
 # ----------------------------------------------------------------------------------------------- edits of the storage
 
 
-def split_phi3(weights: dict, config: LlamaConfig) -> dict:
-    """q, k, v and gate, up stand in one matrix each; what turns comes first in a head. `Phi3Attention`."""
+def split_merged(weights: dict, config: LlamaConfig) -> dict:
+    """q, k, v and gate, up stand in one matrix each. GLM; `Phi3Attention`, `Phi3MLP`."""
     h, ours = config.head_dim, {}
-    half = int(h * config.settings["rope_parameters"]["full_attention"].get("partial_rotary_factor", 1.0)) // 2
     for name, weight in weights.items():
         if name.endswith("qkv_proj.weight"):
             parts = weight.split([h * config.n_heads, h * config.n_kv_heads, h * config.n_kv_heads])
-            turned, still = torch.arange(2 * half).view(2, -1), torch.arange(2 * half, h).view(2, -1)
-            order = torch.cat((turned, still), dim=1).flatten()  # pairs (i, i + half) to (i, i + h/2)
-            for letter, part in zip("qkv", parts, strict=True):
-                part = part if letter == "v" else part.unflatten(0, (-1, h))[:, order].flatten(0, 1)
-                ours[name.replace("qkv_proj", f"{letter}_proj")] = part
+            ours |= {
+                name.replace("qkv_proj", f"{letter}_proj"): part for letter, part in zip("qkv", parts, strict=True)
+            }
         elif name.endswith("gate_up_proj.weight"):
             gate, up = weight.chunk(2)
             ours |= {name.replace("gate_up_proj", "gate_proj"): gate, name.replace("gate_up_proj", "up_proj"): up}
         else:
             ours[name] = weight
     return ours
+
+
+def turned_first(weights: dict, config: LlamaConfig) -> dict:
+    """What turns comes first in a head, its pairs (i, i + half): they become our pairs (i, i + h/2). `PhiAttention`."""
+    h, half = config.head_dim, int(config.head_dim * config.settings["partial_rotary_factor"]) // 2
+    turned, still = torch.arange(2 * half).view(2, -1), torch.arange(2 * half, h).view(2, -1)
+    order = torch.cat((turned, still), dim=1).flatten()
+    turns = (".q_proj.weight", ".k_proj.weight", ".q_proj.bias", ".k_proj.bias")
+    return {
+        name: weight.unflatten(0, (-1, h))[:, order].flatten(0, 1) if name.endswith(turns) else weight
+        for name, weight in weights.items()
+    }
+
+
+def split_phi3(weights: dict, config: LlamaConfig) -> dict:
+    """Both. `Phi3Attention`."""
+    return turned_first(split_merged(weights, config), config)
 
 
 def split_gpt_oss(weights: dict, config: LlamaConfig) -> dict:

@@ -1,16 +1,21 @@
 """The table of families: which edits make each, and what its files call the weights."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from helpers.families.edits import (
     angles,
     biases,
+    biases_everywhere,
     clamped_gate,
     experts,
     gelu_gate,
+    interleaved,
+    layer_norm,
     logit_softcapping,
     no_rope,
+    partial_rotation,
     post_norm,
     qk_norm,
     qk_norm_whole,
@@ -18,7 +23,9 @@ from helpers.families.edits import (
     scales,
     sinks,
     split_gpt_oss,
+    split_merged,
     split_phi3,
+    ungated,
     window,
     zero_centred_gain,
 )
@@ -34,7 +41,8 @@ class Family:
     edits: tuple[Callable, ...]
     settings: dict = field(default_factory=dict)  # with the value that transformers takes if config.json has none
     words: dict = field(default_factory=dict)  # in names of weights: theirs -> ours, before WORDS
-    storage: Callable | None = None
+    storage: Callable | None = None  # (weights, config) -> weights, where the same numbers stand elsewhere
+    keys: dict = field(default_factory=dict)  # names in config.json: theirs -> LLaMA's, such as layer_norm_eps
 
 
 WINDOW = {"sliding_window": None}
@@ -88,6 +96,16 @@ FAMILIES = {
         (angles, window), WINDOW | {"rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0, "rope_theta": 1e4},
         storage=split_phi3,
     ),
+    "glm4": Family(
+        (biases, sandwich_norm, interleaved, partial_rotation),
+        {"attention_bias": True, "attention_out_bias": False, "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-7},
+        {".post_self_attn_layernorm.": ".attention_out_norm.", ".post_mlp_layernorm.": ".ffn_out_norm."},
+        storage=split_merged,
+    ),
+    "starcoder2": Family(
+        (layer_norm, ungated, biases_everywhere, window), WINDOW | {"hidden_act": "gelu_pytorch_tanh"},
+        {".c_fc.": ".up_proj.", ".c_proj.": ".down_proj."}, keys={"norm_epsilon": "rms_norm_eps"},
+    ),
     "granite": Family(
         (scales,), dict.fromkeys(("embedding_multiplier", "attention_multiplier", "residual_multiplier",
                                   "logits_scaling"), 1.0),
@@ -106,3 +124,17 @@ WORDS = {
     ".self_attn.": ".attention.", ".mlp.": ".feed_forward.", ".input_layernorm.": ".attention_norm.",
     ".post_attention_layernorm.": ".ffn_norm.",
 }  # fmt: skip
+
+
+def register_family(model_type: str, row: Family) -> ExitStack:
+    """Let `load_checkpoint` open this family, too: for good, or `with register_family(...):` until the block ends.
+
+    Raises:
+        TypeError: if it is no row.
+    """
+    if not isinstance(row, Family) or not all(callable(edit) for edit in row.edits):
+        raise TypeError(f"{row!r} is no row of edits: use Family((one_edit, another), settings, words).")
+    undo, former = ExitStack(), FAMILIES.get(model_type)
+    undo.callback(FAMILIES.pop, model_type) if former is None else undo.callback(FAMILIES.update, {model_type: former})
+    FAMILIES[model_type] = row
+    return undo

@@ -22,7 +22,7 @@ COPIED = (  # what the notebooks need to run, and the page that they link to
     "tools/lab.py",
 )  # fmt: skip
 HANDOUT = Path(__file__).parent / "handout"  # README and Makefile of the folder that is handed out
-PARTS, READERS = ("01", "02", "03", "04"), ("05", "08")  # `my_parts` of these reads what a learner wrote in those
+PARTS, READERS = ("01", "02", "03", "04"), ("05",)  # `my_parts` of these reads what a learner wrote in those
 
 
 # --------------------------------------------------------------------------------------- a folder to hand out

@@ -1,22 +1,14 @@
 """Right and wrong answers to the exercises of notebook 08, relatives."""
 
 import itertools
+from dataclasses import replace
 
 import torch
 from torch.nn import functional as F
 
 from checks.relatives import EDITS, with_edits
+from helpers.families import FAMILIES, Family, edits
 from tests.support.answers.register import right, wrong
-
-
-@right
-def reach__formula(window, n_layers, n_tokens):
-    return n_tokens if window is None else min(n_tokens, n_layers * (window - 1) + 1)
-
-
-wrong("Something here is None", "reach__no_window_forgotten")(
-    lambda window, n_layers, n_tokens: min(n_tokens, n_layers * (window - 1) + 1)
-)
 
 
 @right
@@ -37,24 +29,48 @@ wrong("no gradient reaches q and k", "qk_norm__new_leaves")(
 )
 
 
+def _full_stand_still(model, content):
+    if any(model.windows):
+        model.inv_freq[torch.tensor([window is None for window in model.windows])] = 0
+
+
+def _full_are_not_turned(model, content):
+    class Still(edits.Edit):
+        def project(self, x, cos, sin):
+            return self.heads(x)
+
+    for block, kind in zip(model.layers, content["layer_types"], strict=True):
+        if content["sliding_window"] and kind == "full_attention":
+            edits.patch(Still, block.attention)
+
+
+OLMO, BEFORE = FAMILIES["olmo3"], (edits.window, edits.post_norm, edits.qk_norm)
+
+
 @right
-def layer_plan__where(layer_types, window, theta_local, theta_global, head_dim):
-    slides = [kind == "sliding_attention" for kind in layer_types]
-    thetas = torch.where(torch.tensor(slides), float(theta_local), float(theta_global))
-    exponents = torch.arange(0, head_dim, 2) / head_dim
-    return 1.0 / thetas[:, None] ** exponents, [window if slide else None for slide in slides]
+def add_family__as_olmo():
+    return replace(OLMO, edits=(*BEFORE, _full_stand_still))
+
+
+@right
+def add_family__parts():
+    return Family([*BEFORE, _full_are_not_turned], {"sliding_window": 1, "layer_types": None}, OLMO.words)
 
 
 for words, slip, change in (
-    ("None for a layer that sees all", "zero_for_none", lambda speeds, windows: (speeds, [w or 0 for w in windows])),
-    ("expected a list of 2", "windows_as_tensor", lambda speeds, windows: (speeds, torch.ones(len(windows)))),
-    ("torch.stack", "rows_alone", lambda speeds, windows: (list(speeds), windows)),
-    ("return speeds, windows", "speeds_alone", lambda speeds, windows: speeds),
+    ("Does one norm serve one head", "whole_norm", {"edits": (*BEFORE[:2], edits.qk_norm_whole)}),
+    ("two weights become", "one_name", {"words": dict.fromkeys(OLMO.words, ".ffn_norm.")}),
+    ("what the file calls our attention_norm", "no_words", {"words": {}}),
+    ("An edit adds them", "biases", {"edits": (*BEFORE, edits.biases)}),
+    ("name every key of config.json", "no_settings", {"settings": {}}),
+    ("have this key", "no_such_key", {"edits": (*BEFORE, edits.no_rope)}),
+    ("an entry for each of 4 layers", "number", {"edits": (lambda model, _: setattr(model, "windows", 6),)}),
+    ("needs its comma", "no_comma", {"edits": edits.window}),
+    ("it raises IndexError", "own_error", {"edits": (lambda model, _: [][1],)}),
 ):
-    wrong(words, f"layer_plan__{slip}")(lambda *inputs, change=change: change(*layer_plan__where(*inputs)))
-wrong("changed in place", "layer_plan__in_place")(
-    lambda types, *rest: (layer_plan__where(types, *rest), types.pop())[0]
-)
+    wrong(words, f"add_family__{slip}")(lambda change=change: replace(add_family__as_olmo(), **change))
+wrong('without "return" gives None', "add_family__no_return")(lambda: print(end=""))
+wrong("expected, not tuple", "add_family__tuple")(lambda: BEFORE)
 
 
 @right
