@@ -162,11 +162,11 @@ def _label(function):
     return name if name.isidentifier() else "Your function"
 
 
-def check_of(exercise: Exercise):
+def check_of(exercise: Exercise, seconds: float = 10.0):
     """The public check of an exercise; it takes its name from the specification."""
-    name = exercise.name
+    name, usual = exercise.name, seconds
 
-    def check(function, seconds: float = 10.0) -> CheckResult:
+    def check(function, seconds: float = usual) -> CheckResult:
         if not callable(function):
             hint = f"Hand over the function without calling it: check_{name}({name})."
             return CheckResult(name, "failed", f"A function is expected, not {type(function).__name__}.", hint)
