@@ -379,6 +379,12 @@ class _Model:
 
         usual = AutoConfig.for_model(model_type)
         biting = {name: value for name, value in BITING.items() if hasattr(usual, name)}
+        scales = {
+            name
+            for name, value in usual.to_dict().items()
+            if type(value) is float and value == 1 and re.search("multiplier|scal", name)
+        }
+        biting |= dict.fromkeys(scales, 1.5)
         if not {SLIDE} <= set(getattr(usual, "layer_types", None) or ()) <= {SLIDE, FULL}:
             biting.pop("layer_types", None)
         config = AutoConfig.for_model(model_type, **SMALL | biting | settings)
@@ -680,8 +686,8 @@ REFUSALS = [  # words of an error, what they mean for a row, and a row
      _row(edits.post_norm, edits.window, RIGHT_STILL)),
     (r"shape: \S*[qk]_norm", "Does one norm serve one head, h numbers, or all heads of a token at once?",
      _row(edits.post_norm, edits.qk_norm_whole, edits.window, RIGHT_STILL)),
-    (r"(missing|left over): \S*norm", "Do the row's `words` say what the file calls our attention_norm and ffn_norm?",
-     _row(*WRITTEN, words={})),
+    (r"(missing|left over): \S*norm\S*weight",
+     "Do the row's `words` say what the file calls our attention_norm and ffn_norm?", _row(*WRITTEN, words={})),
     (r"two weights become", "Two names become one: what does WORDS make of .post_attention_layernorm.?",
      _row(*WRITTEN, words=dict.fromkeys(EXAONE_NORMS, ".ffn_norm."))),
     (r"missing|left over", "Which weights has the file, and which has your model? An edit adds them, `words` renames.",
@@ -726,13 +732,19 @@ def check_add_family(function, model_type="exaone4", seconds=10.0, **settings):
     """
     from transformers import CONFIG_MAPPING, __version__
 
-    if model_type not in CONFIG_MAPPING:
-        message = f"transformers {__version__} has no {model_type!r}: a newer one may, or another family will do."
+    if model_type not in CONFIG_MAPPING or model_type == "llama":
+        message = f"transformers {__version__} has no relative {model_type!r} of LLaMA: choose another family."
         return CheckResult("add_family", "failed", message)
     if model_type == "exaone4" and not settings:
         return check_of(ADD_FAMILY)(function, seconds)
     title = ", ".join(f"{name} {value}" for name, value in settings.items())
-    models = (_Model(model_type, title, settings),)
+    try:
+        models = (_Model(model_type, title, settings),)
+    except Exception as error:  # whatever transformers raises
+        message = (
+            f"transformers makes no small random {model_type!r} ({type(error).__name__}): pass settings that it needs."
+        )
+        return CheckResult("add_family", "failed", message)
     other = replace(ADD_FAMILY, cases=[Case(model_type, ())], mistakes=[], parts=models[0].parts)
     other.adapt, other.models = _opening(lambda: models), lambda: models
     result = check_of(other)(function, seconds)
@@ -852,7 +864,7 @@ def _as_choices(function):
             raise Wrong(f"{answer} is one choice, expected a set of choices.", hint)
         if not isinstance(answer, set | frozenset):
             kind = type(answer).__name__
-            hint = "Return a set of tuples: found = set(), then found.add(names)."
+            hint = A_SET
             raise Wrong(
                 f"the result has the type {kind}, expected a set.", TYPE_HINTS["NoneType"] if answer is None else hint
             )
@@ -910,6 +922,7 @@ ABSOLUTE = "Is the difference compared with 1e-4 of the largest logit? Yours has
 SIGNS = "Are both taken without signs? .abs() comes before .max()."
 NO_FIT = "Here no choice fits, because one logit was changed: are all of them compared?"
 GOES_ON = "Are edits combined, and do you go on after a choice that does not load? `continue` does, `break` does not."
+A_SET = "Return a set of tuples: found = set(), then found.add(names)."
 COMMA = 'A choice is a tuple: () or ("window",): one name needs its comma. .add takes a choice, .update its names.'
 TOKENS = "Are the logits compared? Yours are the tokens that they choose."
 FIND_EDITS = Exercise(
@@ -947,6 +960,9 @@ FIND_EDITS = Exercise(
         (SIGNS, _fit(lambda got, want: (got - want).max() < 1e-4 * want.max())),
         (TOKENS, _fit(lambda got, want: torch.equal(got.argmax(-1), want.argmax(-1)))),
         (TOKENS, _fit(lambda got, want: torch.equal(got[:, -1].argmax(-1), want[:, -1].argmax(-1)))),
+        (A_SET, lambda *inputs: [()]),
+        (COMMA, lambda *inputs: {"post_norm", "window"}),
+        (COMMA, lambda *inputs: {frozenset(("post_norm", "window"))}),
         ("Is the empty choice () tried? It is plain LLaMA.", _fit(tried=len)),
         *[(GOES_ON, _fit(tried=tried)) for tried in (
             lambda names: len(names) <= 1, lambda names: not names, lambda names: set(names) <= {"window", "no_rope"})],

@@ -234,6 +234,7 @@ REFUSED = {
     "biases on Qwen3": ("qwen3", {"attention_bias": True}, "attention_bias=True is no part of 'qwen3'"),
     "another gate": ("mistral", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
     "another GELU": ("gemma2", {"hidden_activation": "gelu"}, "only 'gelu_pytorch_tanh'"),
+    "another activation": ("starcoder2", {"hidden_act": "tanh"}, "hidden_act='tanh' is not known here, only gelu"),
     "both ways": ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
     "full layers of a Mistral": ("mistral", {"layer_types": [FULL] * 3}, "layer_types=.* no part"),
     "RoPE said twice": ("qwen3", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "are both set: remove one"),
