@@ -45,5 +45,8 @@ def lenses_of(model: str | LlamaConfig, n_layers: int = 24) -> tuple[torch.Tenso
     """The first layers' turning speeds (n_layers, h/2) [rad/token] and windows, by a name of PUBLISHED or a config."""
     sizes = {"vocab_size": 8, "dim": 8, "hidden_dim": 8, "n_heads": 1, "n_kv_heads": 1}  # hardly any weights
     config = replace(PUBLISHED[model] if isinstance(model, str) else model, **sizes)
+    if isinstance(config, FamilyConfig):
+        few = dict.fromkeys(config.settings.keys() & {"num_experts", "num_experts_per_tok"}, 1)
+        config = replace(config, settings=config.settings | few)
     made = make_relative(config) if isinstance(config, FamilyConfig) else Relative(config, "llama")
     return made.layer_inv_freq[:n_layers], made.windows[:n_layers]
