@@ -255,20 +255,20 @@ def plot_layers(lenses, *, title=None, n_tokens=2**17) -> Axes:
         lenses: {name: (speeds, windows)}; speeds (n_layers, h/2) [rad/token], pair 0 is drawn on top, hatched where
             a pair stands still (speed 0); windows: tokens that each layer sees; None: all of n_tokens.
     """
-    size = (8.0, 0.45 * len(lenses) + 1.2)
+    size = (8.0, 0.52 * len(lenses) + 1.2)
     fig, axes = plt.subplots(len(lenses), 2, figsize=size, sharex=True, squeeze=False)
     for (angle, mask), (name, (speeds, windows)) in zip(axes, lenses.items(), strict=True):
         speeds = np.ma.masked_equal(to_numpy(speeds).T, 0)
         angle.patch.set(fc=HIDDEN, ec="#909090", hatch="///")  # shows through what is masked
         image = angle.imshow(speeds, cmap="cividis", norm=LogNorm(1e-6, 1), aspect="auto")
         mask.bar(range(len(windows)), [window or n_tokens for window in windows], color=INK)
-        mask.set(yscale="log", ylim=(32, n_tokens))
-        mask.set_yticks([128, 4096], ["128", "4 Ki"])
+        mask.set(yscale="log", ylim=(24, n_tokens))
+        mask.set_yticks([128, n_tokens], ["128", f"{n_tokens // 1024} Ki"])
         mask.minorticks_off()
         angle.set_yticks([])
         angle.set_ylabel(name, rotation=0, ha="right", va="center")
-    axes[0, 0].set_title("angle lens: turning speeds")
-    axes[0, 1].set_title(f"mask lens: of {n_tokens // 1024} Ki tokens, a layer sees")
+    axes[0, 0].set_title("angle lens: a row for each pair, 0 on top")
+    axes[0, 1].set_title("mask lens: tokens seen (log scale)")
     for ax in axes[-1]:
         ax.set(xlabel="layer", xticks=range(0, len(windows), 4))
     fig.colorbar(image, ax=axes[:, 0], label="turning speed [rad/token]", location="bottom", aspect=40)

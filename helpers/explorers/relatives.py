@@ -126,6 +126,8 @@ def explore_relatives() -> Explorer:
 
     # Which controls.
     controls = {menu: choice(menu, options) for menu, options in MENUS.items()}
+    for menu, option in FAMILIES["Gemma 3"].items():
+        controls[menu].value = option
     controls["context"] = slider("context", 32_768.0, *np.log10((1024, 131_072, 2)), unit="token", log=True)
     alt = "Left: how fast each pair turns in each layer, hatched where it stands still. Right: keys that the last "
     return Explorer(figure, draw, controls, alt + "token sees in each layer, and a line: from how far it gets news.")

@@ -4,6 +4,8 @@
     rows       the table: a family is a row of edits
     configs    what a family's config.json says, read once
     published  the sizes of ten published models
+    referee    small random models of transformers, to compare with
+    census     what the installed transformers knows
 
 Whoever adds a family begins with its row; `register_family` makes it known.
 """
@@ -17,21 +19,10 @@ from helpers.families.configs import (
     with_family,
 )
 from helpers.families.edits import Relative, layer_types, require_plain
-from helpers.families.published import PUBLISHED
+from helpers.families.published import PUBLISHED, lenses_of
 from helpers.families.rows import FAMILIES, Family, register_family
 
 __all__ = [
-    "DAMAGE",
-    "FAMILIES",
-    "PUBLISHED",
-    "Family",
-    "FamilyConfig",
-    "Relative",
-    "config_from_hugging_face",
-    "layer_types",
-    "make_relative",
-    "our_weights",
-    "register_family",
-    "require_plain",
-    "with_family",
+    "DAMAGE", "FAMILIES", "PUBLISHED", "Family", "FamilyConfig", "Relative", "config_from_hugging_face", "layer_types",
+    "lenses_of", "make_relative", "our_weights", "register_family", "require_plain", "with_family",
 ]  # fmt: skip

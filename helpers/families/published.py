@@ -1,6 +1,12 @@
 """The sizes of published models of other families, and what their config.json adds."""
 
-from helpers.families.configs import FamilyConfig, config_from_hugging_face
+from dataclasses import replace
+
+import torch
+
+from helpers.config import LlamaConfig
+from helpers.families.configs import FamilyConfig, config_from_hugging_face, make_relative
+from helpers.families.edits import Relative
 
 
 def _published(
@@ -31,5 +37,16 @@ PUBLISHED = {  # what neither function nor size needs is left out
         rope_scaling={"rope_type": "linear", "factor": 8.0},
     ),
     "gpt-oss 20B": _published("gpt_oss", 201_088, 2880, 24, 64, 8, 2880, 64, 1.5e5, num_local_experts=32),
-    "Mixtral 8x7B": _published("mixtral", 32_000, 4096, 32, 32, 8, 14_336, 128, 1e6),
+    "Qwen3 30B-A3B": _published("qwen3_moe", 151_936, 2048, 48, 32, 4, 6144, 128, 1e6),
 }  # fmt: skip
+
+
+def lenses_of(model: str | LlamaConfig, n_layers: int = 24) -> tuple[torch.Tensor, list[int | None]]:
+    """The first layers' turning speeds (n_layers, h/2) [rad/token] and windows, by a name of PUBLISHED or a config."""
+    sizes = {"vocab_size": 8, "dim": 8, "hidden_dim": 8, "n_heads": 1, "n_kv_heads": 1}  # hardly any weights
+    config = replace(PUBLISHED[model] if isinstance(model, str) else model, **sizes)
+    if isinstance(config, FamilyConfig):
+        few = dict.fromkeys(config.settings.keys() & {"num_experts", "num_experts_per_tok"}, 1)
+        config = replace(config, settings=config.settings | few)
+    made = make_relative(config) if isinstance(config, FamilyConfig) else Relative(config, "llama")
+    return made.layer_inv_freq[:n_layers], made.windows[:n_layers]

@@ -17,7 +17,7 @@ from matplotlib.image import imread
 from helpers import explorers
 from helpers.explorers import Explorer, slider
 from helpers.explorers.gqa import RULES
-from helpers.explorers.relatives import FAMILIES
+from helpers.explorers.relatives import FAMILIES, PLAIN
 
 EXPLORE = {name: make for name, make in vars(explorers).items() if name.startswith("explore_")}
 
@@ -48,7 +48,7 @@ def put_back(explorer, values):
 def move(control):
     """Give a control another value, as one key press or choice would."""
     if hasattr(control, "options"):
-        control.value = control.options[-1]
+        control.value = control.options[control.index - 1]
     elif hasattr(control, "base"):
         control.value = control.value * control.base**control.step
     else:
@@ -215,8 +215,8 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("context", {"scaling": "linear", "factor": 4}, "99% were met in training on 64. The fastest pair is 4"),
     ("context", {"scaling": "NTK", "factor": 4}, "81% were met in training on 64."),
     ("context", {"scaling": "llama3", "factor": 4}, "the slowest is 4 times slower; 3 of 8 pairs keep the angle"),
-    ("relatives", FAMILIES["Mixtral"], "39,461,060,608 more than LLaMA's; a token uses 13.67 billion"),
-    ("relatives", FAMILIES["OLMo 3"], "4.29 GB, 1.48 GB if a layer with a window keeps only its last 4,096 tokens"),
+    ("relatives", PLAIN | FAMILIES["Mixtral"], "39,461,060,608 more than LLaMA's; a token uses 13.67 billion"),
+    ("relatives", PLAIN | FAMILIES["OLMo 3"], "4.29 GB, 1.48 GB if a layer with a window keeps only its last 4,096 to"),
     ("relatives", FAMILIES["Gemma 3"], "a window of 4,096 tokens in 27 of 32 layers; base 10,000 in layers with"),
     ("sampling", {"top_p": 1.0, "top_k": 5}, "5 of 1,024 tokens can be drawn"),
     ("memory", {"model": "llama-3-8b", "sequences": 3, "context": 2}, "2.0 GB of weights and 0.1 GB of keys"),

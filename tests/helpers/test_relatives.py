@@ -290,7 +290,7 @@ def test_a_fresh_relative_has_the_parameters_of_transformers(pair, family):
 COUNTS = {
     "Mistral 7B": 7_241_732_096, "SmolLM3 3B": 3_075_098_624, "Qwen2 7B": 7_615_616_512, "Qwen3 8B": 8_190_735_360,
     "OLMo 2 7B": 7_298_617_344, "OLMo 3 7B": 7_298_011_136, "Gemma 2 9B": 9_241_705_984, "Gemma 3 4B": 3_880_263_168,
-    "gpt-oss 20B": 20_914_757_184, "Mixtral 8x7B": 46_702_792_704,
+    "gpt-oss 20B": 20_914_757_184, "Qwen3 30B-A3B": 30_532_122_624,
 }  # fmt: skip
 
 

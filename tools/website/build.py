@@ -53,7 +53,7 @@ CARDS = {  # the cell whose picture the start page shows, and which part of it: 
     "05_full_model": ("c75", (45, 0, 91, 88)),
     "06_train": ("c47", (47, 24, 91, 92)),
     "07_generate": ("c05", (6, 20, 57, 93)),
-    "08_relatives": ("c68", (0, 13, 49, 82)),
+    "08_relatives": ("c68", (0, 11, 49, 82)),
     "09_scaling_out": ("f01", (0, 6, 55, 100)),
 }
 CARD = """<li>

@@ -1,0 +1,69 @@
+"""The referee of notebook 08: small random models of transformers, and how far ours is from them."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import nn
+
+from helpers.device import pick_device
+
+SIZES = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": None, "bos_token_id": None,
+    "eos_token_id": None,
+}  # fmt: skip
+BITING = {  # what else a small model needs, so that each edit of its family changes something
+    "mistral": {"sliding_window": 6}, "smollm3": {"no_rope_layers": [1, 0, 1]},
+    "gemma3_text": {"sliding_window": 6, "sliding_window_pattern": 3, "head_dim": 8},
+    "gpt_oss": {"sliding_window": 6, "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 1.0,
+                "head_dim": 8},
+}  # fmt: skip
+TOKENS = torch.randperm(64, generator=torch.Generator().manual_seed(0))[None, :28]
+
+
+@functools.cache
+def _place():
+    return TemporaryDirectory(ignore_cleanup_errors=True)  # is emptied when Python ends
+
+
+def save_random(family: str, large: bool = True, **settings) -> tuple[nn.Module, Path]:
+    """transformers' random model of a family, and the folder that holds it.
+
+    Args:
+        family: as config.json's model_type.
+        large: gains between 0.5 and 1.5, biases and sinks of size 1, matrices of 0.3, so that no part can hide.
+        settings: by the names of config.json, besides SIZES and BITING.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, **SIZES | BITING.get(family, {}) | settings)
+    theirs = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()  # in plain steps, as ours
+    for name, weight in theirs.named_parameters() if large else ():
+        if "norm" in name:
+            nn.init.uniform_(weight, 0.5, 1.5)
+        else:
+            nn.init.normal_(weight, std=1.0 if "bias" in name or "sinks" in name else 0.3)
+    folder = Path(_place().name, family)
+    theirs.save_pretrained(folder)
+    return theirs.to(pick_device()), folder
+
+
+@torch.no_grad()
+def gap(ours: Callable, theirs: nn.Module, n_tokens: int = 28) -> float:
+    """Largest difference between the logits of two models."""
+    tokens = TOKENS[:, :n_tokens].to(next(theirs.parameters()).device)
+    return (ours(tokens) - theirs(input_ids=tokens).logits).abs().max().item()
+
+
+def one_by_one(model: nn.Module) -> Callable:
+    """The model, but it reads one token at a time, with a cache."""
+
+    def run(tokens):
+        cache = model.new_cache(1)
+        return torch.cat([model(token, cache) for token in tokens.split(1, dim=1)], dim=1)
+
+    return run
