@@ -41,4 +41,4 @@ from checks.rope import (
 )
 from checks.scaling_out import check_block_plan, check_bytes_sent_per_token, check_split_feed_forward
 from checks.swiglu import check_matrix_roles, check_product_layer, check_silu, check_silu_derivative, check_swiglu
-from checks.train import check_bpe_step, check_cross_entropy, check_find_loop_slips, check_next_token_batch
+from checks.train import check_bpe_step, check_cross_entropy, check_find_loop_slips, check_training_loop

@@ -63,6 +63,7 @@ class Exercise:
     parts: tuple = ()  # names of the parts of an answer that is a tuple
     forbid: tuple = ()  # names of torch's functions that a right answer may not call: ("silu",) or AUTOGRAD
     allow: tuple = ()  # names of the course's functions and classes that an answer may call, beside those handed over
+    enough: int = 1000  # after so many failing cases the next ones are not run: where a case takes long
     adapt: Callable = lambda function: function  # wraps the function where its answer is not compared as it is
     stages: Callable | None = None  # () -> a context around each call, whose .explain says which stages are right
 
@@ -89,15 +90,27 @@ class Exercise:
 
     @cached_property
     def mistaken(self):
-        """For every known mistake its hint and its answers, one per case; computed when the first answer is wrong."""
-        programs = self.mistakes + COMMON_MISTAKES
-        return [(hint, [self._attempt(program, case) for case in self.cases]) for hint, program in programs]
+        """For every known mistake its hint and its answers, by the number of the case; computed when looked at."""
+        return [(hint, _Answers(self, program)) for hint, program in self.mistakes + COMMON_MISTAKES]
 
-    def _attempt(self, program, case):
+    def attempt(self, program, case):
+        """A program's answer to a case; None if it has none."""
         try:
             return None if case.gradients else self.adapt(program)(*case.fresh_inputs())
         except (RuntimeError, IndexError, TypeError, ValueError, ZeroDivisionError, Wrong):
             return None  # this mistake cannot be made here
+
+
+class _Answers(dict):
+    """The answers of a known mistake, by the number of the case, each computed when it is looked at first."""
+
+    def __init__(self, exercise, program):
+        super().__init__()
+        self.exercise, self.program = exercise, program
+
+    def __missing__(self, place):
+        self[place] = self.exercise.attempt(self.program, self.exercise.cases[place])
+        return self[place]
 
 
 def gradients_through(answer, inputs):

@@ -270,6 +270,8 @@ ERROR_HINTS = [  # facts that the error itself establishes
     (r"view size is not compatible", "This tensor is not contiguous in memory: .reshape works where .view does not."),
     (r"leaf Variable|in-place operation\.$", "Does your function change its input in place? Work on a copy."),
     (r"modified by an inplace operation", "Does an in-place step overwrite what the gradient needs? Write y = y * ..."),
+    (r"does not require grad", GRAPH_CUT),
+    (r"Expected target size", "cross_entropy takes the vocabulary in dimension 1: flatten(0, 1) both, or logits.mT."),
     (r"numpy|ScalarType", NUMPY),
     (r"TypeError.*NoneType", "Something here is None: an argument, or the answer of a function without return."),
     (r"only one element|to Scalar", "math's functions, float() and .item() take one number; torch's take many."),

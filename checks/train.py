@@ -1,13 +1,17 @@
 """The exercises of notebook 06, training: specification, cases, known mistakes with hints, check."""
 
+import copy
 import math
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 
 import torch
-from torch.nn.functional import pad
+from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from checks.base import MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, not_contiguous
+from checks.explain import in_numbers, number
 from checks.judge import check_of, names_slips
 from helpers.model import Llama, LlamaConfig
 from helpers.train import learning_rate
@@ -79,6 +83,19 @@ def _either_order(ids):
     return max(_pairs(ids), key=lambda pair: counts[tuple(sorted(pair))])
 
 
+def _sorted_pair(ids):
+    return _commonest(Counter(tuple(sorted(pair)) for pair in pairwise(ids)))
+
+
+def _in_both_orders(ids, pair, new_id):
+    at, merged = 0, []
+    while at < len(ids):
+        found = tuple(sorted(ids[at : at + 2])) == tuple(sorted(pair))
+        merged.append(new_id if found else ids[at])
+        at += 2 if found else 1
+    return merged
+
+
 def _as_text(ids, pair, new_id):
     text = " ".join(map(str, ids)).replace(f"{pair[0]} {pair[1]}", str(new_id))
     return [int(number) for number in text.split()]
@@ -123,6 +140,7 @@ def _ids(*ids):
 
 SECOND_STAYS = "Does the second token of a match stay? It is a part of the new one."
 OVERLAP = "Is each token used once? After a match, go on after both tokens of the pair."
+ONE_ORDER = "Is (1, 2) another pair than (2, 1)? You count them as one."
 FIRST_OF_TIES = "Of several pairs with the same count, which comes first in the text?"
 BPE_STEP = Exercise(
     bpe_step,
@@ -157,13 +175,18 @@ BPE_STEP = Exercise(
          _with_pair(lambda ids: max(_pairs(ids).items(), key=lambda one: (one[1], one[0]))[0])),
         ("Of pairs with the same count, you take the one with the smallest numbers. Which comes first in the text?",
          _with_pair(lambda ids: max(sorted(_pairs(ids)), key=_pairs(ids).get))),
-        ("Is (1, 2) another pair than (2, 1)? You count them as one.", _with_pair(_either_order)),
+        (ONE_ORDER, _with_pair(_either_order)),
+        (ONE_ORDER, _with_pair(_sorted_pair)),
+        (ONE_ORDER, _with_pair(_sorted_pair, _in_both_orders)),
+        (ONE_ORDER, _with_pair(_either_order, _in_both_orders)),
         ("How often does 7 7 7 hold the pair (7, 7)? Pairs that overlap count, too.",
          _with_pair(lambda ids: _commonest(_apart(ids)))),
         ("Is the last pair counted, too? Of n tokens, n - 1 begin a pair.",
          _with_pair(lambda ids: _commonest(Counter(pairwise(ids[:-1])) or _pairs(ids)))),
-        ("Has the last token a neighbour behind it? You pair it with the first.",
-         _with_pair(lambda ids: _commonest(Counter(zip(ids, ids[1:] + ids[:1], strict=True))))),
+        *[("Has the last token a neighbour behind it? You pair it with the first.",
+           _with_pair(lambda ids, by=by: _commonest(Counter((ids[i + by - 1], ids[(i + by) % len(ids)])
+                                                            for i in range(len(ids))))))
+          for by in (0, 1)],
         ("Do you go on three tokens later after a match? A pair has two.",
          _with_pair(_most, lambda *most: _merged(*most, skip=3))),
         ("Do you count the pairs at places 0 and 1, 2 and 3, …? Each place but the last begins a pair.",
@@ -235,6 +258,7 @@ def _naive_log_shares(logits, targets):
 
 
 STABLE = "These logits are far from 0: exp gives inf or 0. Subtract each row's own largest logit first."
+LOG_OF_0 = "The probability of a far token is 0 in float32, and log 0 is -inf. Stay in logs: logsumexp minus the logit."
 OWN_MAXIMUM = "Is the largest logit each row's own, even if it is negative? Else exp gives 0 all along a row of -1000."
 SMALL_NUMBER = "Is the probability kept from 0 (a small number added, or clamp)? It hides the loss: use log_softmax."
 CROSS_ENTROPY = Exercise(
@@ -272,8 +296,9 @@ CROSS_ENTROPY = Exercise(
          lambda z, t: -z.log_softmax(-1)[:, t].mean()),
         ("Is it the loss, not its exponential (perplexity)?", lambda z, t: (-_log_shares(z, t).mean()).exp()),
         (STABLE, lambda z, t: -_naive_log_shares(z, t).mean()),
-        ("The probability of a far token is 0 in float32, and log 0 is -inf. Stay in logs: logsumexp minus the logit.",
-         lambda z, t: -(z.softmax(-1)[torch.arange(len(t)), t]).log().mean()),
+        (LOG_OF_0, lambda z, t: -(z.softmax(-1)[torch.arange(len(t)), t]).log().mean()),
+        (LOG_OF_0, lambda z, t: -_naive_log_shares(z - z.max(), t).mean()),
+        (LOG_OF_0, lambda z, t: -(F.one_hot(t, z.shape[-1]) * z.softmax(-1).log()).sum(-1).mean()),
         (STABLE, lambda z, t: (z.exp().sum(-1).log() - z[torch.arange(len(t)), t]).mean()),
         *[(SMALL_NUMBER, lambda z, t, e=e: -(z.softmax(-1)[torch.arange(len(t)), t] + e).log().mean())
           for e in (1e-8, 1e-9, 1e-10, 1e-12)],
@@ -306,89 +331,427 @@ CROSS_ENTROPY = Exercise(
 )  # fmt: skip
 check_cross_entropy = check_of(CROSS_ENTROPY)
 
-# --------------------------------------------------------------------------------------------- batches
+# --------------------------------------------------------------------------------------- the training loop
 
 
-def next_token_batch(tokens, starts, seq_len):
-    """Cut a window of tokens (N,) at each of starts (B,): inputs and targets, both (B, seq_len), targets one later."""
-    inputs = [[tokens[start + step].item() for step in range(seq_len)] for start in starts.tolist()]
-    targets = [[tokens[start + step + 1].item() for step in range(seq_len)] for start in starts.tolist()]
-    return torch.tensor(inputs), torch.tensor(targets)
+def training_loop(model, tokens, starts, seq_len, peak, warm_up):
+    """Train the model in place, one step per row of starts (steps, B); the loss of each step [nat/token], a list."""
+    matrices = [weight for weight in model.parameters() if weight.ndim == 2]
+    gains = [weight for weight in model.parameters() if weight.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": gains, "weight_decay": 0.0}]
+    optimizer, steps, losses = torch.optim.AdamW(groups, betas=(0.9, 0.95)), len(starts), []
+    model.train()
+    for step in range(steps):
+        inputs = torch.stack([tokens[start : start + seq_len] for start in starts[step]])
+        targets = torch.stack([tokens[start + 1 : start + seq_len + 1] for start in starts[step]])
+        loss = -model(inputs).log_softmax(dim=-1).gather(2, targets[..., None]).mean()
+        model.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            if step < warm_up:
+                group["lr"] = peak * (step + 1) / warm_up
+            else:
+                half_turn = math.pi * (step - warm_up) / (steps - warm_up)
+                group["lr"] = peak * (0.1 + 0.45 * (1 + math.cos(half_turn)))
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
-def _cut(tokens, starts, seq_len, shift=0):
+def _windows(tokens, starts, seq_len, shift=0):
     return tokens[starts[:, None] + torch.arange(seq_len) + shift]
 
 
-def _mixed_up(n_tokens, seed=0):
-    """The numbers from 100 on in random order, so that a wrong position shows."""
-    return draw(n_tokens, seed=seed).argsort() + 100
+def _cut(targets, inputs=lambda at, n: at(n), starts=lambda starts, step: starts[step]):
+    """A way to cut windows: targets(at, n) and inputs(at, n), where at(n, shift) are the windows of a step."""
+
+    def cut(tokens, all_starts, step, seq_len):
+        rows = starts(all_starts, step)
+        rows = torch.arange(all_starts.shape[1]).add(step * all_starts.shape[1]) * seq_len if rows is None else rows
+        at = partial(_windows, tokens, rows)
+        return inputs(at, seq_len), targets(at, seq_len)
+
+    return cut
 
 
+_RIGHT_CUT = _cut(lambda at, n: at(n, 1))
+
+
+def _mean_loss(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def _clip(weights, most=1.0):
+    torch.nn.utils.clip_grad_norm_(weights, most)
+
+
+def _looped(
+    *, cut=_RIGHT_CUT, ask=_mean_loss, rate=learning_rate, decays=(0.1, 0.0), betas=(0.9, 0.95), clip=_clip,
+    make=torch.optim.AdamW, clear="first", tell=lambda loss, again: loss.item(), renew=False, rated=lambda step: True,
+    on=lambda model: model.train(), end=lambda losses: losses, updates=lambda step, steps: True,
+):  # fmt: skip
+    """The training loop with one of its parts replaced."""
+
+    def program(model, tokens, starts, seq_len, peak, warm_up):
+        trained, losses, optimizer, steps = on(model), [], None, len(starts)
+        weights = list(trained.parameters())
+        for step in range(steps):
+            if optimizer is None or renew:
+                groups = [
+                    {"params": [w for w in weights if w.ndim == n], "weight_decay": decays[2 - n]} for n in (2, 1)
+                ]
+                optimizer = make(groups, lr=peak) if betas is None else make(groups, lr=peak, betas=betas)
+            for group in optimizer.param_groups if rated(step) else ():
+                group["lr"] = rate(step, steps, peak, warm_up)
+            inputs, targets = cut(tokens, starts, step, seq_len)
+            loss = ask(trained(inputs), targets)
+            if clear == "first":
+                optimizer.zero_grad()
+            loss.backward()
+            if clear.startswith("late"):
+                optimizer.zero_grad(set_to_none=clear == "late")
+            clip(weights)
+            if updates(step, steps):
+                optimizer.step()
+            losses.append(tell(loss, lambda inputs=inputs, targets=targets: ask(trained(inputs), targets)))
+        return end(losses)
+
+    return program
+
+
+def _half_cosine(progress, least=0.1):
+    return least + (1 - least) / 2 * (1 + math.cos(math.pi * progress))
+
+
+def _rate(fall=_half_cosine, rise=lambda step, warm_up: (step + 1) / warm_up):
+    """A learning rate with a rise or a fall of its own: fall(share of the steps after the warm-up that are made)."""
+
+    def rate(step, steps, peak, warm_up):
+        return peak * (rise(step, warm_up) if step < warm_up else fall((step - warm_up) / (steps - warm_up)))
+
+    return rate
+
+
+def _each_alone(weights):
+    for weight in weights:
+        _clip([weight])
+
+
+def _scaled(weights, factor):
+    for weight in weights:
+        weight.grad *= factor
+
+
+def _always_one(weights):
+    _scaled(weights, 1 / torch.nn.utils.get_total_norm([weight.grad for weight in weights]))
+
+
+class _Number(int):
+    """The number of a small model, which stands for it in a case."""
+
+    def __repr__(self):
+        return f"checks.train.small_model({int(self)})"
+
+
+class _SmallModel(Llama):
+    """A small LLaMA that notes for the `_Watch` that is on what it is asked, and in which mode."""
+
+    def __init__(self, tied):
+        sizes = {"vocab_size": 24, "dim": 16, "n_layers": 1, "n_heads": 2, "n_kv_heads": 1, "hidden_dim": 24}
+        constants = {"max_seq_len": 16, "norm_eps": 1e-5, "rope_theta": 100.0, "tie_embeddings": tied}
+        super().__init__(LlamaConfig(**sizes, **constants))
+        self.modes = set()
+
+    def forward(self, tokens, *rest, **named):
+        self.modes.add(self.training)
+        if _Watch.now:
+            _Watch.now.note_inputs(tokens)
+        return super().forward(tokens, *rest, **named)
+
+
+def small_model(number):
+    """A new small LLaMA with its own fixed weights; its embeddings are tied if the number is even."""
+    model = _SmallModel(tied=number % 2 == 0)
+    with torch.no_grad():
+        for place, weight in enumerate(model.parameters()):
+            weight.copy_(draw(*weight.shape, seed=100 * number + place, scale=0.2, shift=2.0 - weight.ndim))
+    return model.train(number != IN_EVAL)
+
+
+IN_EVAL = 4  # the model that is handed over in eval mode
+EVAL_MODE = "model.train() comes first: a model that was loaded or judged is in eval mode, in which dropout is off."
+
+
+def _losses_and_state(function):
+    def probe(number, tokens, starts, *rest):
+        model = small_model(number)
+        answer = function(model, tokens, starts, *rest)
+        if answer is ...:
+            raise NotImplementedError
+        losses = _as_losses(answer)
+        if False in model.modes:
+            raise Wrong("the model is in eval mode while it is trained.", EVAL_MODE)
+        with torch.no_grad():
+            left = _mean_loss(model(_windows(tokens, starts[0], 5)), _windows(tokens, starts[0], 5, 1))
+        return losses, left
+
+    return probe
+
+
+def _as_losses(answer):
+    """A learner's list of losses as a tensor (steps,)."""
+    if not isinstance(answer, list | tuple) and getattr(answer, "ndim", 0) != 1:
+        hint = TYPE_HINTS.get(type(answer).__name__, "Append each step's loss to a list, and return the list.")
+        raise Wrong(f"the result is {_spoken(answer)}, expected a list with a number for each step.", hint)
+    for loss in answer:
+        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+            raise Wrong("the losses keep the graph of their step, and with it its memory.", "Append loss.item().")
+        if not isinstance(loss, int | float) and getattr(loss, "shape", None) != ():
+            raise Wrong(f"a loss is {_spoken(loss)}, expected a number.", "One number for each step: loss.item().")
+    return torch.tensor([float(loss) for loss in answer])
+
+
+def _spoken(value):
+    return f"of the shape {tuple(value.shape)}" if hasattr(value, "shape") else f"of the type {type(value).__name__}"
+
+
+class _Watch:
+    """Notes what each step of a loop does, to name the first that departs from the right one."""
+
+    now = None
+
+    def __enter__(self):
+        self.steps, _Watch.now = [], self
+        self.hook = register_optimizer_step_pre_hook(self._note_step)
+
+    def __exit__(self, *_):
+        _Watch.now = None
+        self.hook.remove()
+
+    def note_inputs(self, tokens):
+        """A call of the model, before its answer; the first after a step of the optimizer begins the next step."""
+        if not self.steps or self.steps[-1]["moved"]:
+            self.steps.append({"asked": [], "moved": []})
+        self.steps[-1]["asked"].append(tokens.detach().clone())
+
+    def _note_step(self, optimizer, *_):
+        for group in optimizer.param_groups if self.steps else ():
+            decoupled = isinstance(optimizer, torch.optim.AdamW) or group.get("decoupled_weight_decay")
+            kind = "AdamW" if decoupled else type(optimizer).__name__
+            for weight in group["params"]:
+                gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad.clone()
+                self.steps[-1]["moved"].append((kind, dict(group), gradient))
+
+    def explain(self, case, _, problem):
+        """(0, what is wrong in words, hint); with the first step that departs if no mistake is known."""
+        message = problem.message
+        if problem.look_up:
+            right = _Watch()
+            with right:
+                TRAINING_LOOP.adapt(training_loop)(*case.fresh_inputs())
+            steps = enumerate(zip(self.steps, right.steps, strict=False), 1)
+            message += next(filter(None, (_departure(step, *pair) for step, pair in steps)), "")
+        shows = not problem.hint and problem.pair != ()
+        return 0, message + (in_numbers(TRAINING_LOOP, case, problem) if shows else ""), problem.hint
+
+
+def _departure(step, mine, right):
+    """How a step departs from the right one, in words; "" if it does not, or if that cannot be seen."""
+    if not mine["moved"]:
+        return ""
+    if len(mine["asked"]) == 1 and not torch.equal(*(asked := [*mine["asked"], *right["asked"]])):
+        asked, wanted = asked
+        if asked.shape != wanted.shape:
+            return f" In step {step} the model is asked {tuple(asked.shape)} tokens, expected {tuple(wanted.shape)}."
+        row = (asked != wanted).any(1).nonzero()[0].item()
+        rows = f"{asked[row].tolist()}, expected {wanted[row].tolist()}"
+        return f" In step {step} the model is asked, in row {row}, {rows}."
+    yours, theirs = _facts(mine["moved"]), _facts(right["moved"])
+    for what in theirs:
+        if yours[what] != theirs[what]:
+            return f" In step {step}, {what}: {yours[what] or None}, expected {theirs[what]}."
+    yours, theirs = (torch.cat([gradient.flatten() for *_, gradient in one["moved"]]) for one in (mine, right))
+    if yours.shape == theirs.shape and torch.cosine_similarity(yours, theirs, dim=0) < 0.999:
+        return f" In step {step} the gradient has another direction: it is that of another loss, or of several steps."
+    return ""
+
+
+def _facts(moved):
+    """What a step of the optimizer goes by, in words."""
+    kinds, groups, gradients = zip(*moved, strict=True)
+    decays = [(gradient.ndim, group.get("weight_decay", 0.0)) for _, group, gradient in moved]
+    found = {
+        "the optimizer": set(kinds),
+        "the numbers that it moves": {sum(gradient.numel() for gradient in gradients)},
+        "the learning rate": {float(group["lr"]) for group in groups},
+        "the betas": {beta for group in groups for beta in group.get("betas", ())},
+        "eps": {group.get("eps") for group in groups if "eps" in group},
+        "the weight decay of the matrices": {decay for n, decay in decays if n == 2},
+        "the weight decay of the gains": {decay for n, decay in decays if n == 1},
+        "the length of the gradient": {torch.nn.utils.get_total_norm(gradients).item()},
+    }
+    return {
+        what: ", ".join(sorted({one if isinstance(one, str) else number(one) for one in ones}))
+        for what, ones in found.items()
+    }
+
+
+_TEXT = draw(400, seed=1).mul(7).long().abs().clamp(max=23)  # small ids are frequent
+_FIRST = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3])
+
+
+def _starts(steps, rows, seed):
+    return draw(steps, rows, seed=seed).mul(1e4).long().abs() % (len(_TEXT) - 9)
+
+
+CLIPPED = (
+    "AdamW gets a gradient longer than 1.0. Clip it after backward() and before step(): elsewhere it changes nothing."
+)
+UNMOVED = (
+    "The weights do not move. Does step() follow backward(), with no zero_grad() between, on this model's weights?"
+)
+CLEARED_LATE = "Is the new gradient cleared before AdamW uses it? zero_grad() comes before backward(), or after step()."
 LAST_TARGET = "What is the last target of a window? The token that follows the window in the text."
-ONE_TOKEN = "Each window has one token here: the shape is (B, 1), not (B,)."
-LAST_WINDOW = "This window ends where the text ends: the last target of a window is then the last token of the text."
-NEXT_TOKEN_BATCH = Exercise(
-    next_token_batch,
+ALL_WINDOWS = "Is every window of the step used? Your loss is that of one of them."
+ALL_PLACES = "Does every position of a window count? Your loss is that of one of them."
+NEVER_SHORT = (
+    "Where the gradient is shorter than 1.0, yours is longer. Is it that of a mean, and does clipping leave it short?"
+)
+LATE_RATE = "Is the rate set before the step it is meant for? Yours is used one step later."
+TRAINING_LOOP = Exercise(
+    training_loop,
     [
-        Case("6 tokens, two windows of 2", (torch.tensor([13, 10, 15, 11, 14, 12]), torch.tensor([1, 0]), 2)),
-        Case("20 tokens, two windows of 4", (_mixed_up(20), torch.tensor([3, 2]), 4)),
-        Case("one window", (_mixed_up(9, 1), torch.tensor([1]), 5), "There is one window here: the shape is (1, 5)."),
-        Case("the last window there is", (_mixed_up(9, 2), torch.tensor([4, 0]), 4), LAST_WINDOW),
-        Case("windows of one token", (_mixed_up(9, 3), torch.tensor([6, 0, 3]), 1), ONE_TOKEN),
-        Case("the same start twice", (_mixed_up(30, 4), torch.tensor([6, 6, 5]), 7)),
-        Case("not contiguous", (_mixed_up(60, 5)[::2], torch.tensor([2, 9]), 6), MEMORY),
+        Case("3 steps, one window of 4 tokens each", (_Number(1), _FIRST, torch.tensor([[2], [7], [0]]), 4, 0.05, 2)),
+        Case("12 steps, three windows each, tied", (_Number(2), _TEXT, _starts(12, 3, 0), 6, 0.1, 4)),
+        Case("3 steps, one of warm-up, with a model in eval mode",
+             (_Number(IN_EVAL), _FIRST, torch.tensor([[1], [5], [6]]), 5, 0.05, 1), EVAL_MODE),
+        Case("60 steps, four windows each", (_Number(3), _TEXT, _starts(60, 4, 1), 8, 0.03, 10)),
     ],
     [
+        ("Is the gradient of the step before still there? backward() adds to it: zero_grad() in each step.",
+         _looped(clear="never")),
+        (UNMOVED, _looped(clear="late")),
+        (UNMOVED, _looped(updates=lambda step, steps: False)),
+        (UNMOVED, _looped(rate=lambda *_: 0.0)),
+        (CLEARED_LATE, _looped(clear="late zeros")),
         ("Are the targets the inputs? Then each question holds its own answer, and the loss falls to 0.",
-         lambda t, s, n: (_cut(t, s, n), _cut(t, s, n))),
-        ("Are the targets one token later, not one earlier?", lambda t, s, n: (_cut(t, s, n), _cut(t, s, n, -1))),
-        ("Are the targets one token later, not two?", lambda t, s, n: (_cut(t, s, n), _cut(t, s, n, 2))),
-        ("Are inputs and targets swapped?", lambda t, s, n: (_cut(t, s, n, 1), _cut(t, s, n))),
-        ("Do the inputs begin at the start itself?", lambda t, s, n: (_cut(t, s, n, 1), _cut(t, s, n, 2))),
-        (LAST_TARGET, lambda t, s, n: (_cut(t, s, n), _cut(t, s, n).roll(-1, 1))),
-        (LAST_TARGET, lambda t, s, n: (_cut(t, s, n), _cut(t, s, n).roll(-1))),
+         _looped(cut=_cut(lambda at, n: at(n)))),
+        ("Are the targets one token later, not one earlier?", _looped(cut=_cut(lambda at, n: at(n, -1)))),
+        ("Are the targets one token later, not two?", _looped(cut=_cut(lambda at, n: at(n, 2)))),
+        ("Are inputs and targets swapped?", _looped(cut=_cut(lambda at, n: at(n), lambda at, n: at(n, 1)))),
+        ("Do the inputs begin at the start itself?", _looped(cut=_cut(lambda at, n: at(n, 2), lambda at, n: at(n, 1)))),
+        (LAST_TARGET, _looped(cut=_cut(lambda at, n: at(n).roll(-1, 1)))),
+        (LAST_TARGET, _looped(cut=_cut(lambda at, n: at(n)[:, [*range(1, n), n - 1]]))),
         ("Is each row shifted along itself? You shift the rows: the targets are another window's tokens.",
-         lambda t, s, n: (_cut(t, s, n), _cut(t, s, n).roll(-1, 0))),
-        *[(LAST_TARGET,
-           lambda t, s, n, end=end: (_cut(t, s, n), pad(_cut(t, s, n, 1)[:, :-1], (0, 1), value=end)))
-          for end in (0, -1, -100)],
-        (LAST_TARGET, lambda t, s, n: (_cut(t, s, n), _cut(t, s, n)[:, [*range(1, n), n - 1]])),
-        ("Are there as many targets as inputs? The last input has one, too.",
-         lambda t, s, n: (_cut(t, s, n), _cut(t, s, n)[:, 1:])),
-        ("Are the windows long enough? For n targets, n + 1 tokens are cut out.",
-         lambda t, s, n: (_cut(t, s, n)[:, :-1], _cut(t, s, n)[:, 1:])),
-        ("Do you use starts? Your windows begin elsewhere.",
-         lambda t, s, n: (_cut(t, torch.arange(len(s)), n), _cut(t, torch.arange(len(s)), n, 1))),
-        ("Do you use starts? Your windows begin elsewhere.",
-         lambda t, s, n: (t[: len(s) * n].reshape(len(s), n), t[1 : len(s) * n + 1].reshape(len(s), n))),
-        ("Is a start added to each position? Write starts[:, None]: one row per start.",
-         lambda t, s, n: (t[s + torch.arange(n)], t[s + torch.arange(n) + 1])),
-        ("Is a start a position in the text, not the number of a window?",
-         lambda t, s, n: (_cut(t, s * n, n), _cut(t, s * n, n, 1))),
-        ("Is each row one window? Yours are the columns.", lambda t, s, n: (_cut(t, s, n).T, _cut(t, s, n, 1).T)),
-        ("Does every position have a target? You keep only the last.",
-         lambda t, s, n: (_cut(t, s, n), _cut(t, s, n, 1)[:, -1:])),
-        ("Does every position have a target? You keep only the last.",
-         lambda t, s, n: (_cut(t, s, n), _cut(t, s, n, 1)[:, -1])),
-        ("Do you return the tokens, not their positions?",
-         lambda t, s, n: (s[:, None] + torch.arange(n), s[:, None] + torch.arange(n) + 1)),
-        ("Do you add 1 to the token ids? The target is the token one position later in the text.",
-         lambda t, s, n: (_cut(t, s, n), _cut(t, s, n) + 1)),
-        ("Are the targets one token later, not one window later?", lambda t, s, n: (_cut(t, s, n), _cut(t, s + n, n))),
+         _looped(cut=_cut(lambda at, n: at(n).roll(-1, 0)))),
+        ("Is the last question of each window there? For seq_len targets, seq_len + 1 tokens are cut out.",
+         _looped(cut=_cut(lambda at, n: at(n)[:, 1:], lambda at, n: at(n)[:, :-1]))),
         ("Is a window one token too long? seq_len counts the inputs, and as many targets.",
-         lambda t, s, n: (_cut(t, s, n + 1), _cut(t, s, n + 1))),
-        ("Is a window one token too long? seq_len counts the inputs, and as many targets.",
-         lambda t, s, n: (_cut(t, s, n + 1), _cut(t, s, n, 1))),
-        (ONE_TOKEN, lambda t, s, n: (_cut(t, s, n).squeeze(-1), _cut(t, s, n, 1).squeeze(-1))),
-        ("Is there one row per start? Yours is the first window only.",
-         lambda t, s, n: (_cut(t, s[:1], n), _cut(t, s[:1], n, 1))),
-        ("Are all windows cut at the first start? Each row has its own.",
-         lambda t, s, n: (_cut(t, s[:1].expand(len(s)), n), _cut(t, s[:1].expand(len(s)), n, 1))),
+         _looped(cut=_cut(lambda at, n: at(n + 1, 1), lambda at, n: at(n + 1)))),
+        ("Do you use starts? Your windows follow one another in the text.",
+         _looped(cut=_cut(lambda at, n: at(n, 1), starts=lambda starts, step: None))),
+        ("Does each step have its own row of starts? You train on the windows of the first one again and again.",
+         _looped(cut=_cut(lambda at, n: at(n, 1), starts=lambda starts, step: starts[0]))),
+        ("Are the steps in the order of starts? Yours begin with its last row.",
+         _looped(cut=_cut(lambda at, n: at(n, 1), starts=lambda starts, step: starts[-1 - step]))),
+        (ALL_WINDOWS, _looped(cut=_cut(lambda at, n: at(n, 1), starts=lambda starts, step: starts[step, :1]))),
+        (ALL_WINDOWS, _looped(ask=lambda z, t: _mean_loss(z[:1], t[:1]))),
+        (ALL_WINDOWS, _looped(ask=lambda z, t: _mean_loss(z[-1:], t[-1:]))),
+        (ALL_PLACES, _looped(ask=lambda z, t: _mean_loss(z[:, -1:], t[:, -1:]))),
+        (ALL_PLACES, _looped(ask=lambda z, t: _mean_loss(z[:, :1], t[:, :1]))),
+        ("Are the targets shifted twice? They are one token later already.",
+         _looped(ask=lambda z, t: _mean_loss(z[:, :-1], t[:, 1:]))),
+        ("Is it the mean over all questions of a step, not the sum?",
+         _looped(ask=lambda z, t: F.cross_entropy(z.mT, t, reduction="sum"))),
+        ("Is it the mean over all questions of a step, not the sum?",
+         _looped(tell=lambda loss, again: loss.item(), ask=lambda z, t: _mean_loss(z, t) * len(t))),
+        ("Is the softmax taken once? cross_entropy does it: it takes the logits themselves.",
+         _looped(ask=lambda z, t: _mean_loss(z.softmax(-1), t))),
+        ("Is the softmax over the vocabulary, not over the positions?",
+         _looped(ask=lambda z, t: -z.log_softmax(1).gather(2, t[..., None]).mean())),
+        ("Does each question keep its own logits? reshape swaps no dimensions: .mT does, or flatten(0, 1).",
+         _looped(ask=lambda z, t: F.cross_entropy(z.reshape(len(z), z.shape[2], -1), t))),
+        ("Is the loss in nats? Yours is in bits.", _looped(tell=lambda loss, again: loss.item() / math.log(2))),
+        ("Is the loss returned the one that the step began with? You measure it again after the step.",
+         _looped(tell=lambda loss, again: again().item())),
+        ("Is it the loss of each step? You return the mean of all so far.",
+         _looped(end=lambda losses: [sum(losses[: n + 1]) / (n + 1) for n in range(len(losses))])),
+        ("Is it the loss of each step? You return the sum of all so far.",
+         _looped(end=lambda losses: [sum(losses[: n + 1]) for n in range(len(losses))])),
+        ("Is it the loss itself, not its exponential (perplexity)?",
+         _looped(tell=lambda loss, again: loss.exp().item())),
+        ("Is there an entry for each step, not for the last alone?", _looped(end=lambda losses: losses[-1:])),
+        (CLIPPED, _looped(clip=lambda weights: None)),
+        ("Is the length of the whole gradient limited? You limit each number of it (clip_grad_value_).",
+         _looped(clip=lambda weights: torch.nn.utils.clip_grad_value_(weights, 1.0))),
+        ("Is the length of the whole gradient limited? You limit that of each matrix on its own.",
+         _looped(clip=_each_alone)),
+        (NEVER_SHORT, _looped(clip=_always_one)),
+        (NEVER_SHORT, _looped(clip=lambda weights: (_scaled(weights, 24), _clip(weights)))),
+        *[("Is the gradient shortened to the length 1.0?", _looped(clip=partial(_clip, most=most)))
+          for most in (0.1, 0.5, 2.0, 5.0)],
+        ("Do the gains decay, too? Their weight decay is 0.", _looped(decays=(0.1, 0.1))),
+        ("Is there a weight decay? The matrices have 0.1.", _looped(decays=(0.0, 0.0))),
+        ("Which weights decay? The matrices, not the gains.", _looped(decays=(0.0, 0.1))),
+        ("The weight decay is 0.1 for matrices and 0 for gains. Yours is AdamW's default, 0.01.",
+         _looped(decays=(0.01, 0.01))),
+        ("The weight decay of the matrices is 0.1. Yours is AdamW's default, 0.01.", _looped(decays=(0.01, 0.0))),
+        ("Weight decay is 0 for the gains, not AdamW's default of 0.01.", _looped(decays=(0.1, 0.01))),
+        ("Is it AdamW? Adam adds the weight decay to the gradient.", _looped(make=torch.optim.Adam)),
+        ("Is it AdamW? Yours is plain gradient descent (SGD).", _looped(make=torch.optim.SGD, betas=None)),
+        ("Are the betas 0.9 and 0.95? Yours are AdamW's default, 0.9 and 0.999.", _looped(betas=(0.9, 0.999))),
+        ("Are the betas in order? The first, of the gradient, is 0.9.", _looped(betas=(0.95, 0.9))),
+        ("Is the optimizer made once, before the loop? A new one has forgotten its running means.",
+         _looped(renew=True)),
+        ("Is the rate set in each step? Yours stays at the peak.", _looped(rated=lambda step: False)),
+        ("Is the rate set in each step? Yours stays at that of the first one.", _looped(rated=lambda step: step == 0)),
+        ("Is there a warm-up? Your rate begins at the peak.",
+         _looped(rate=lambda step, steps, peak, warm_up: learning_rate(step, steps, peak, 0))),
+        ("Is there a warm-up? Your rate begins at the peak.", _looped(rate=_rate(rise=lambda *_: 1.0))),
+        ("Does the warm-up count from 1? The first step has peak / warm_up; yours has the rate 0.",
+         _looped(rate=_rate(rise=lambda step, warm_up: step / warm_up))),
+        ("Does the warm-up reach the peak with its last step? It divides by warm_up, not warm_up + 1.",
+         _looped(rate=_rate(rise=lambda step, warm_up: (step + 1) / (warm_up + 1)))),
+        ("Is the warm-up warm_up steps long? learning_rate has its own default of 100.",
+         _looped(rate=lambda step, steps, peak, warm_up: learning_rate(step, steps, peak))),
+        (LATE_RATE, _looped(rate=lambda step, *rest: learning_rate(max(0, step - 1), *rest))),
+        (LATE_RATE, _looped(rate=lambda step, steps, peak, warm_up: (
+            learning_rate(step - 1, steps, peak, warm_up) if step else peak))),
+        (LATE_RATE, _looped(rate=lambda step, steps, peak, warm_up: (
+            learning_rate(step - 1, steps, peak, warm_up) if step else 1e-3))),
+        ("Do the steps count from 0? Your rate is that of one step later. (A scheduler moves after the optimizer.)",
+         _looped(rate=lambda step, *rest: learning_rate(step + 1, *rest))),
+        ("Does the cosine end at a tenth of the peak? Yours ends at 0.",
+         _looped(rate=_rate(lambda progress: _half_cosine(progress, 0.0)))),
+        ("Does the rate fall after the warm-up? Yours stays at the peak.", _looped(rate=_rate(lambda progress: 1.0))),
+        ("Is the fall half a cosine? Yours is a straight line.",
+         _looped(rate=_rate(lambda progress: 1 - 0.9 * progress))),
+        ("Is the fall half a cosine, from 1 to -1? Yours takes a whole one, and comes up again.",
+         _looped(rate=_rate(lambda progress: _half_cosine(2 * progress)))),
+        ("Does the cosine count the steps after the warm-up only? Yours has begun in step 0.",
+         _looped(rate=lambda step, steps, peak, warm_up: peak * (
+             (step + 1) / warm_up if step < warm_up else _half_cosine(step / steps)))),
+        ("Does the cosine last for the steps after the warm-up, steps - warm_up? Yours is spread over all.",
+         _looped(rate=lambda step, steps, peak, warm_up: peak * (
+             (step + 1) / warm_up if step < warm_up else _half_cosine((step - warm_up) / steps)))),
+        ("Does the cosine divide by steps - warm_up? You subtract 1 more.",
+         _looped(rate=lambda step, steps, peak, warm_up: peak * (
+             (step + 1) / warm_up if step < warm_up
+             else _half_cosine((step - warm_up) / max(1, steps - warm_up - 1))))),
+        ("Is the model itself trained? You train a copy.", _looped(on=copy.deepcopy)),
+        ("The losses are right. Does the last step move the weights, too?",
+         _looped(updates=lambda step, steps: step < steps - 1)),
+        *[(EVAL_MODE, _looped(on=on)) for on in (lambda model: model, lambda model: model.eval())],
+        ("Append loss.item().", _looped(tell=lambda loss, again: loss)),
     ],
-    parts=("inputs", "targets"),
+    parts=("the list of losses", "the loss that the model has afterwards"),
+    allow=("learning_rate", "_Watch"),
+    enough=2,
+    adapt=_losses_and_state,
+    stages=_Watch,
 )  # fmt: skip
-check_next_token_batch = check_of(NEXT_TOKEN_BATCH)
+check_training_loop = check_of(TRAINING_LOOP)
 
 # ---------------------------------------------------------------------------------- find the broken loop
 

@@ -116,11 +116,11 @@ def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
         ("silu", lambda y: torch.nested.nested_tensor([y]), "Hint: Return a plain result."),  # it has no shape
         ("parameter_count", float, "the result has the type float, expected a whole number (int)."),
         ("rms_norm_backward", lambda pair: (2 * pair[0], pair[1]), "grad_x is off by up to"),
-        ("next_token_batch", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
-        ("next_token_batch", lambda pair: pair[0], "is one tensor, expected 2 tensors.\nHint: Return all of them"),
-        ("next_token_batch", list, "the result is a list of 2, expected 2 tensors.\nHint: Return a tuple, not a list"),
+        ("rms_norm_backward", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
+        ("rms_norm_backward", lambda pair: pair[0], "is one tensor, expected 2 tensors.\nHint: Return all of them"),
+        ("rms_norm_backward", list, "the result is a list of 2, expected 2 tensors.\nHint: Return a tuple, not a list"),
         ("silu", lambda y: (y, y), "the result is a tuple of 2, expected a tensor.\nHint: Return one result"),
-        ("next_token_batch", lambda pair: (pair[0], None), " has the type NoneType, expected a tensor."),
+        ("rms_norm_backward", lambda pair: (pair[0], None), " has the type NoneType, expected a tensor."),
     ],
 )
 def test_a_result_of_another_kind_is_named(exercise, change, words):

@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 
-from checks.train import COUNTER_TESTS, LONGEST, LOOP_SLIPS, Loop
+from checks.train import COUNTER_TESTS, LONGEST, LOOP_SLIPS, Loop, small_model, training_loop
+from helpers.train import train
 
 DRAWS = torch.randint(512, (60, 2, 8, 32), generator=torch.Generator().manual_seed(0))
 
@@ -52,3 +53,10 @@ EXPERIMENTS = {
 def test_the_experiment_of_a_hint_shows_its_slip_alone(named):
     assert set(EXPERIMENTS) == set(COUNTER_TESTS) == set(LOOP_SLIPS)
     assert [slip for slip in ("", *LOOP_SLIPS) if EXPERIMENTS[named](slip)] == [named]
+
+
+def test_the_loop_of_exercise_2_is_the_one_of_the_course():
+    tokens, draws = DRAWS.flatten() % 24, torch.Generator().manual_seed(0)
+    starts = torch.cat([torch.randint(len(tokens) - 16, (2, 1), generator=draws).T for _ in range(9)])
+    known = train(small_model(3), lambda: tokens, steps=9, batch_size=2, peak=0.03, warm_up=3, weight_decay=0.1)
+    assert training_loop(small_model(3), tokens, starts, 16, 0.03, 3) == pytest.approx(known, rel=1e-5)

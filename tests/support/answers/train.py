@@ -1,28 +1,16 @@
 """Right and wrong answers to the exercises of notebook 06, training."""
 
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 
 import torch
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
 
-from checks.train import COUNTER_TESTS, LOOPS
+from checks.train import COUNTER_TESTS, LOOPS, training_loop
+from helpers.train import learning_rate
 from tests.support.answers.register import right, wrong
-
-
-@right
-def bpe_step__while(ids, new_id):
-    counts = Counter(pairwise(ids))
-    pair = max(counts, key=counts.get)
-    merged, place = [], 0
-    while place < len(ids):
-        if place < len(ids) - 1 and (ids[place], ids[place + 1]) == pair:
-            merged.append(new_id)
-            place += 2
-        else:
-            merged.append(ids[place])
-            place += 1
-    return merged, pair
 
 
 @right
@@ -32,7 +20,7 @@ def bpe_step__letters(ids, new_id):
     return [ord(letter) for letter in text], list(pair)
 
 
-wrong("two things", "bpe_step__ids_only")(lambda ids, new_id: bpe_step__while(ids, new_id)[0])
+wrong("two things", "bpe_step__ids_only")(lambda ids, new_id: bpe_step__letters(ids, new_id)[0])
 wrong("It is two int", "bpe_step__pair_and_count")(lambda ids, new_id: (ids, Counter(pairwise(ids)).most_common(1)[0]))
 
 
@@ -51,21 +39,25 @@ def cross_entropy__loop(logits, targets):
 
 
 @right
-def next_token_batch__indices(tokens, starts, seq_len):
-    window = tokens[starts[:, None] + torch.arange(seq_len + 1)]
-    return window[:, :-1], window[:, 1:]
+def training_loop__scheduler(model, tokens, starts, seq_len, peak, warm_up, beta=0.95, decay=0.0):
+    weights, decays = list(model.train().parameters()), {1: decay, 2: 0.1}
+    groups = [{"params": [w for w in weights if w.ndim == n], "weight_decay": decays[n]} for n in decays]
+    optimizer, losses = torch.optim.AdamW(groups, peak, (0.9, beta), foreach=False), []
+    scheduler = LambdaLR(optimizer, lambda step: learning_rate(step, len(starts), 1.0, warm_up))
+    for windows in tokens.unfold(0, seq_len + 1, 1)[starts]:
+        losses.append(F.cross_entropy(model(windows[:, :-1]).mT, windows[:, 1:]))
+        model.zero_grad(set_to_none=False)
+        losses[-1].backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        [one.step() for one in (optimizer, scheduler)]
+    return torch.stack(losses).detach()
 
 
-@right
-def next_token_batch__slices(tokens, starts, seq_len):
-    inputs = torch.stack([tokens[start : start + seq_len] for start in starts])
-    return inputs, torch.stack([tokens[start + 1 : start + 1 + seq_len] for start in starts])
-
-
-@wrong("last target of a window")
-def next_token_batch__last_window_moved(tokens, starts, seq_len):
-    starts = starts.clamp(max=len(tokens) - seq_len - 2)
-    return next_token_batch__indices(tokens, starts, seq_len)
+wrong("1, the betas: 0.9, 0.999, expected", "training_loop__two")(
+    partial(training_loop__scheduler, beta=0.999, decay=1)
+)
+wrong("it calls the course's training_loop", "training_loop__course")(torch.enable_grad()(training_loop))
+wrong("graph cut", "training_loop__no_grad")(torch.no_grad()(training_loop__scheduler))
 
 
 @right
