@@ -135,6 +135,12 @@ def as_table(content):
     return "\n".join(lines) + "\n"
 
 
+def store(content, out):
+    """The numbers as JSON, and beside them the table."""
+    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    out.with_suffix(".md").write_text(as_table(content), encoding="utf-8")
+
+
 def main():
     """Train every size on every text with every seed; write the rows and a table."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -158,8 +164,8 @@ def main():
                     continue
                 content["rows"].append(measure(dim, kind, content["steps"][str(dim)], seed))
                 print(content["rows"][-1], flush=True)
-                out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-                out.with_suffix(".md").write_text(as_table(content), encoding="utf-8")
+                store(content, out)
+    store(content, out)
     print(as_table(content))
 
 

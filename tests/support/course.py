@@ -27,7 +27,6 @@ SHORTER = {  # in notebook 06: each cell is to run, not to learn
     '"batch_size": 32': '"batch_size": 4',
     "steps=100": "steps=3",
     "steps=40": "steps=26",
-    "(-1, 257)[:48]": "(-1, 257)[:4]",
 }
 
 
