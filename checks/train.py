@@ -466,7 +466,7 @@ class _SmallModel(Llama):
     def forward(self, tokens, *rest, **named):
         self.modes.add(self.training)
         if _Watch.now:
-            _Watch.now.note_inputs(tokens)
+            _Watch.now.note_inputs(self, tokens)
         return super().forward(tokens, *rest, **named)
 
 
@@ -529,11 +529,12 @@ class _Watch:
         _Watch.now = None
         self.hook.remove()
 
-    def note_inputs(self, tokens):
+    def note_inputs(self, model, tokens):
         """A call of the model, before its answer; the first after a step of the optimizer begins the next step."""
         if not self.steps or self.steps[-1]["moved"]:
             self.steps.append({"asked": [], "moved": []})
         self.steps[-1]["asked"].append(tokens.detach().clone())
+        self.places = {weight: place for place, weight in enumerate(model.parameters())}
 
     def _note_step(self, optimizer, *_):
         for group in optimizer.param_groups if self.steps else ():
@@ -541,7 +542,8 @@ class _Watch:
             kind = "AdamW" if decoupled else type(optimizer).__name__
             for weight in group["params"]:
                 gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad.clone()
-                self.steps[-1]["moved"].append((kind, dict(group), gradient))
+                self.steps[-1]["moved"].append((self.places.get(weight, -1), kind, dict(group), gradient))
+        self.steps[-1]["moved"].sort(key=lambda one: one[0])
 
     def explain(self, case, _, problem):
         """(0, what is wrong in words, hint); with the first step that departs if no mistake is known."""
@@ -550,7 +552,7 @@ class _Watch:
             right = _Watch()
             with right:
                 TRAINING_LOOP.adapt(training_loop)(*case.fresh_inputs())
-            steps = enumerate(zip(self.steps, right.steps, strict=False), 1)
+            steps = enumerate(zip(self.steps, right.steps, strict=False))
             message += next(filter(None, (_departure(step, *pair) for step, pair in steps)), "")
         shows = not problem.hint and problem.pair != ()
         return 0, message + (in_numbers(TRAINING_LOOP, case, problem) if shows else ""), problem.hint
@@ -563,30 +565,32 @@ def _departure(step, mine, right):
     if len(mine["asked"]) == 1 and not torch.equal(*(asked := [*mine["asked"], *right["asked"]])):
         asked, wanted = asked
         if asked.shape != wanted.shape:
-            return f" In step {step} the model is asked {tuple(asked.shape)} tokens, expected {tuple(wanted.shape)}."
+            shapes = f"{tuple(asked.shape)} tokens, expected {tuple(wanted.shape)}"
+            return f" In step s = {step} the model is asked {shapes}."
         row = (asked != wanted).any(1).nonzero()[0].item()
         rows = f"{asked[row].tolist()}, expected {wanted[row].tolist()}"
-        return f" In step {step} the model is asked, in row {row}, {rows}."
+        return f" In step s = {step} the model is asked, in row {row}, {rows}."
     yours, theirs = _facts(mine["moved"]), _facts(right["moved"])
     for what in theirs:
         if yours[what] != theirs[what]:
-            return f" In step {step}, {what}: {yours[what] or None}, expected {theirs[what]}."
+            return f" In step s = {step}, {what}: {yours[what] or None}, expected {theirs[what]}."
     yours, theirs = (torch.cat([gradient.flatten() for *_, gradient in one["moved"]]) for one in (mine, right))
     if yours.shape == theirs.shape and torch.cosine_similarity(yours, theirs, dim=0) < 0.999:
-        return f" In step {step} the gradient has another direction: it is that of another loss, or of several steps."
+        other = "it is that of another loss, or of several steps."
+        return f" In step s = {step} the gradient has another direction: {other}"
     return ""
 
 
 def _facts(moved):
     """What a step of the optimizer goes by, in words."""
-    kinds, groups, gradients = zip(*moved, strict=True)
-    decays = [(gradient.ndim, group.get("weight_decay", 0.0)) for _, group, gradient in moved]
+    _, kinds, groups, gradients = zip(*moved, strict=True)
+    decays = [(gradient.ndim, group.get("weight_decay", 0.0)) for *_, group, gradient in moved]
     found = {
         "the optimizer": set(kinds),
-        "the numbers that it moves": {sum(gradient.numel() for gradient in gradients)},
+        "how many numbers the optimizer moves": {sum(gradient.numel() for gradient in gradients)},
         "the learning rate": {float(group["lr"]) for group in groups},
-        "the betas": {beta for group in groups for beta in group.get("betas", ())},
-        "eps": {group.get("eps") for group in groups if "eps" in group},
+        "its betas": {", ".join(map(number, group.get("betas", ()))) for group in groups},
+        "its eps": {group.get("eps") for group in groups if "eps" in group},
         "the weight decay of the matrices": {decay for n, decay in decays if n == 2},
         "the weight decay of the gains": {decay for n, decay in decays if n == 1},
         "the length of the gradient": {torch.nn.utils.get_total_norm(gradients).item()},
@@ -681,6 +685,8 @@ TRAINING_LOOP = Exercise(
          _looped(end=lambda losses: [sum(losses[: n + 1]) for n in range(len(losses))])),
         ("Is it the loss itself, not its exponential (perplexity)?",
          _looped(tell=lambda loss, again: loss.exp().item())),
+        ("Does the loop go on after its first step? The return stands behind it.",
+         lambda model, tokens, starts, *rest: _looped()(model, tokens, starts[:1], *rest)),
         ("Is there an entry for each step, not for the last alone?", _looped(end=lambda losses: losses[-1:])),
         (CLIPPED, _looped(clip=lambda weights: None)),
         ("Is the length of the whole gradient limited? You limit each number of it (clip_grad_value_).",

@@ -53,7 +53,7 @@ def training_loop__scheduler(model, tokens, starts, seq_len, peak, warm_up, beta
     return torch.stack(losses).detach()
 
 
-wrong("1, the betas: 0.9, 0.999, expected", "training_loop__two")(
+wrong("s = 0, its betas: 0.9, 0.999, expected", "training_loop__two")(
     partial(training_loop__scheduler, beta=0.999, decay=1)
 )
 wrong("it calls the course's training_loop", "training_loop__course")(torch.enable_grad()(training_loop))
