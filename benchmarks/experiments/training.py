@@ -2,7 +2,7 @@
 
 Three sizes and three amounts of text: the first quarter of the Python reference, the whole, and the whole with more
 text of a similar kind. Everything else is the same: vocabulary, windows, batch, learning rate, and 50 seconds of one
-thread's processor time, which a busy machine disturbs less than the clock on the wall. Judged in bits per byte, on the
+thread's processor time, measured at the start, which a busy machine disturbs less than the clock on the wall. Judged in bits per byte, on the
 reference's held-out tenth and on its beginning, which all have read.
 
 The table for reading, benchmarks/training.md, is written beside the numbers, with the ending .md; a row that stands in
@@ -110,8 +110,9 @@ def measure(dim, kind, steps, seed):
 
 
 NOTE = """
-Made by `benchmarks/experiments/training.py`: means over the seeds, bits per byte, each run about {seconds:g} s of
-processor time of one thread (the machine was shared). The text: a quarter of the reference, the reference, or both it
+Made by `benchmarks/experiments/training.py`: means over the seeds, bits per byte. Each run makes as many steps as take
+{seconds:g} s of one thread's processor time on a quiet machine; what they took here, while others used it, is in the table.
+The text: a quarter of the reference, the reference, or both it
 and the library's docstrings. Passes: how often a run has read its text. "Training text": the beginning of the
 reference, in all three. Others need {baselines}.
 """

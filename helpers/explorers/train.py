@@ -36,7 +36,10 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
     known, shown = encode(tokenizer, before), encode(tokenizer, text)
     bits, guesses = zip(*(_costs(model, known, shown) for model in stages.values()), strict=True)
     words, boxes, column, row = [tokenizer.decode([token]) for token in shown.tolist()], [], 0, 0
-    words = ["".join("↵" if one == "\n" else one if ord(one) < 0x530 else "□" for one in word) for word in words]
+    words = [
+        "".join("↵" if one == "\n" else one if ord(one) < 0x530 or 0x2000 < ord(one) < 0x2200 else "□" for one in word)
+        for word in words
+    ]
     for word in words:  # one after the other, a new row where one would not fit
         column, row = (0, row + 1) if column + len(word) > COLUMNS else (column, row)
         boxes.append((column, row, len(word)))
