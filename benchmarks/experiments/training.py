@@ -1,9 +1,9 @@
 """Sizes × amounts of text × equal time: how good is a small LLaMA then? The stored numbers behind notebook 06, 6.5.
 
 Three sizes and three amounts of text: the first quarter of the Python reference, the whole, and the whole with more
-text of a similar kind. Everything else is the same: vocabulary, windows, batch, learning rate, and 50 seconds of one
-thread's processor time, measured at the start, which a busy machine disturbs less than the clock on the wall. Judged in bits per byte, on the
-reference's held-out tenth and on its beginning, which all have read.
+text of a similar kind. Everything else is the same: vocabulary, windows, batch, learning rate, and as many steps as fit
+into 50 seconds of one thread's processor time, measured at the start. Judged in bits per byte, on the reference's
+held-out tenth and on its beginning, which all have read.
 
 The table for reading, benchmarks/training.md, is written beside the numbers, with the ending .md; a row that stands in
 the file already is kept, so a run can be stopped and continued.
@@ -111,8 +111,8 @@ def measure(dim, kind, steps, seed):
 
 NOTE = """
 Made by `benchmarks/experiments/training.py`: means over the seeds, bits per byte. Each run makes as many steps as take
-{seconds:g} s of one thread's processor time on a quiet machine; what they took here, while others used it, is in the table.
-The text: a quarter of the reference, the reference, or both it
+{seconds:g} s of one thread's processor time on a quiet machine; the table says what they took here, where others used
+it, too. The text: a quarter of the reference, the reference, or both it
 and the library's docstrings. Passes: how often a run has read its text. "Training text": the beginning of the
 reference, in all three. Others need {baselines}.
 """
