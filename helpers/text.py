@@ -59,7 +59,7 @@ def load_text(source: str | Path | None = None) -> str:
         return reference_text()
     source = Path(source).expanduser()
     if not source.exists():
-        raise FileNotFoundError(f"{source} is not there: pass a text file, or a folder of text files.")
+        raise FileNotFoundError(f"{source.absolute()} is not there: pass a text file, or a folder of text files.")
     inside = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
     shown = [path for path in inside if not any(part.startswith(".") for part in path.relative_to(source).parts)]
     texts = []
@@ -80,15 +80,15 @@ def load_text(source: str | Path | None = None) -> str:
 
 
 def train_val_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
-    """The text to train on and the last `fraction` to judge by, cut between paragraphs, or else lines or words."""
+    """The text to train on, and the last `fraction` to judge by; cut between paragraphs, or lines, words, letters."""
     if not 0 < fraction < 1:
         raise ValueError(f"fraction={fraction} must lie between 0 and 1, both excluded, for example 0.1.")
     start = int(len(text) * (1 - fraction))
-    for place in ("\n\n", "\n", " "):
+    for place in ("\n\n", "\n", " ", ""):  # some scripts put no spaces
         cut = text.find(place, start)
-        if cut >= 0 and len(text) - cut > (len(text) - start) * 3 / 4:
+        if cut > 0 and len(text) - cut > (len(text) - start) * 3 / 4:
             return text[:cut], text[cut:]
-    raise ValueError(f"a text of {len(text)} characters has no paragraph break to cut at: pass a longer text.")
+    raise ValueError(f"a text of {len(text)} characters cannot be cut in two: pass a longer text.")
 
 
 def excerpt() -> str:

@@ -69,7 +69,7 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, peak, warm_up)
         with explain_out_of_memory(TOO_MUCH.format(batch_size, model.config.max_seq_len)):
-            losses.append(_step(model, optimizer, inputs.to(device), targets.to(device)))
+            losses.append(training_step(model, optimizer, inputs.to(device), targets.to(device)))
         if keep is not None and len(losses) % every == 0:
             state = {"run": run, "losses": losses, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
             part = keep.with_name(f".{keep.name}.part")  # written beside and renamed: never half a file
@@ -80,7 +80,8 @@ def train(
     return losses
 
 
-def _step(model, optimizer, inputs, targets):
+def training_step(model: Llama, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """One step at the optimizer's present rate; the loss before it [nat/token]."""
     loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
@@ -110,9 +111,7 @@ def _require_settings(steps, batch_size, every, seed, peak, warm_up, weight_deca
 def _windows(read, batch_size, seq_len, generator):
     while True:
         tokens = read()
-        per_pass = max(
-            1, math.ceil(len(tokens) / (batch_size * seq_len))
-        )  # at least 1, so that `batches` refuses an empty text
+        per_pass = max(1, math.ceil(len(tokens) / (batch_size * seq_len)))  # 1: `batches` refuses an empty text
         for pair in islice(batches(tokens, batch_size, seq_len, generator), per_pass):
             yield tokens, *pair
 

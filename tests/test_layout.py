@@ -36,6 +36,7 @@ ARROWS = {
     "parallel": LEAVES | {"model", "families", "formats", "checkpoint", "generate", "text"},
     "explorers": LEAVES | {"model", "families", "plots", "checkpoint", "generate", "masks", "text"},
     "interventions": {"model", "text", "assets"},
+    "experiments": {"model", "train", "interventions"},
     "text": {"assets"},
     "masks": set(),
     "plots": set(),

@@ -1,10 +1,14 @@
-"""How good is a small LLaMA after a minute, and after three? The stored numbers behind a claim of notebook 06.
+"""Sizes × amounts of text × equal time: how good is a small LLaMA then? The stored numbers behind notebook 06, 6.5.
 
-Small models, each trained from scratch for a given time, several seeds, judged in bits per byte on the held-out tenth
-of the Python reference. Nothing else should run. The table for reading, benchmarks/training.md, is written beside the
-numbers, with the ending .md; a row that stands in the file already is kept, so a run can be stopped and continued.
-Run: python -m benchmarks.experiments.training helpers/assets/training.json
-(about half an hour; --scale 0.05 --seeds 1 for a try)
+Three sizes and three amounts of text: the first quarter of the Python reference, the whole, and the whole with more
+text of a similar kind. Everything else is the same: vocabulary, windows, batch, learning rate, and as many steps as fit
+into 50 seconds of one thread's processor time, measured at the start. Judged in bits per byte, on the reference's
+held-out tenth and on its beginning, which all have read.
+
+The table for reading, benchmarks/training.md, is written beside the numbers, with the ending .md; a row that stands in
+the file already is kept, so a run can be stopped and continued.
+Run: OMP_NUM_THREADS=1 python -m benchmarks.experiments.training helpers/assets/training.json
+(about 20 minutes; --scale 0.05 --seeds 1 for a try)
 """
 
 import argparse
@@ -22,24 +26,24 @@ from statistics import median
 import torch
 
 from benchmarks.speed import machine
-from helpers.device import pick_device, set_seed
+from helpers.checkpoint import load_checkpoint
+from helpers.device import set_seed
 from helpers.model import Llama, count_parameters
-from helpers.text import bits_per_byte, encode, reference_text, train_tokenizer, train_val_split
+from helpers.text import (
+    TINY_LLAMA,
+    bits_per_byte,
+    encode,
+    load_tokenizer,
+    reference_text,
+    train_tokenizer,
+    train_val_split,
+)  # fmt: skip
 from helpers.train import TINY, train
 
-NOTEBOOK = replace(TINY, vocab_size=512, dim=64, n_layers=4, hidden_dim=192, head_dim=16, max_seq_len=64)
-SIZES = {  # config, windows per batch, highest learning rate
-    "small": (replace(NOTEBOOK, rope_theta=10_000.0), 32, 5e-3),
-    "middle": (replace(TINY, n_layers=4, max_seq_len=128), 8, 5e-3),
-    "large": (TINY, 8, 3e-3),
-}
-
-
-PLAN = [  # size, text, seconds
-    *[(size, "reference", 60) for size in SIZES],
-    ("middle", "with docstrings", 180),
-    ("middle", "reference", 180),
-]
+SECONDS, BATCH, PEAK, WARM_UP = 50, 16, 3e-3, 30  # of every run, whatever its size
+NOTEBOOK = replace(TINY, vocab_size=512, n_layers=4, max_seq_len=64, rope_theta=10_000.0)
+SIZES = {dim: replace(NOTEBOOK, dim=dim, hidden_dim=3 * dim, head_dim=dim // 4) for dim in (64, 128, 224)}
+TEXTS = ("a quarter", "reference", "with docstrings")
 
 
 def library_docstrings() -> str:
@@ -63,96 +67,106 @@ def library_docstrings() -> str:
     return "\n\n".join(found)
 
 
-def texts(kind):
-    """The reference without its last tenth, the last tenth, and more text to train on."""
-    text, held_out = train_val_split(reference_text())
-    return text, held_out, "\n\n" + library_docstrings() if "docstrings" in kind else ""
+def texts():
+    """The reference without its last tenth, and the last tenth."""
+    return train_val_split(reference_text())
 
 
 def baselines():
-    """What compressors need for the held-out text [bits per byte]."""
-    seen, judged, _ = (part.encode() for part in texts("reference"))
+    """What compressors and the bundled model need for the held-out text [bits per byte]."""
+    seen, judged = (part.encode() for part in texts())
     more = len(lzma.compress(seen + judged, preset=9)) - len(lzma.compress(seen, preset=9))
     bits = {
         "gzip": 8 * len(gzip.compress(judged)) / len(judged),
         "lzma after the training text": 8 * more / len(judged),
     }
+    bits["the bundled model"] = bits_per_byte(load_checkpoint(TINY_LLAMA), load_tokenizer(), texts()[1])
     return {name: round(value, 3) for name, value in bits.items()}
 
 
-def seconds_per_step(size):
-    """The median of 30 steps of a model that is thrown away; the first steps, which are slower, do not count."""
-    config, batch_size, _ = SIZES[size]
-    model, ends, tokens = Llama(config).to(pick_device()), [], torch.arange(10_000) % config.vocab_size
-    train(model, lambda: tokens, steps=35, batch_size=batch_size, report=lambda *_: ends.append(time.perf_counter()))
-    return median(later - earlier for earlier, later in pairwise(ends[4:]))
+def seconds_per_step(dim):
+    """Processor time: the median of 20 steps of a model that is thrown away; the first steps do not count."""
+    model, ends, tokens = Llama(SIZES[dim]), [], torch.arange(10_000) % 512
+    train(model, lambda: tokens, steps=24, batch_size=BATCH, report=lambda *_: ends.append(time.process_time()))
+    return median(later - earlier for earlier, later in pairwise(ends[3:]))
 
 
-def measure(size, kind, seconds, seed, pace):
-    """One row: what a model of this size has reached after as many steps as fit into so many seconds at this pace."""
-    config, batch_size, peak = SIZES[size]
-    device = pick_device()
-    text, held_out, more = texts(kind)
-    tokenizer = train_tokenizer(text, config.vocab_size)
-    tokens = encode(tokenizer, text + more)
-    steps = max(2, int(seconds / pace))
+def measure(dim, kind, steps, seed):
+    """One row: what a model of this width has reached after so many steps on this text."""
+    text, held_out = texts()
+    tokenizer = train_tokenizer(text, 512)  # the same for all
+    read = {"a quarter": text[: len(text) // 4], "reference": text}.get(kind) or text + "\n\n" + library_docstrings()
+    tokens = encode(tokenizer, read)
     set_seed(seed)
-    model, start = Llama(config).to(device), time.perf_counter()
-    settings = {"steps": steps, "batch_size": batch_size, "seed": seed, "peak": peak, "warm_up": min(30, steps // 3)}
-    train(model, lambda: tokens, weight_decay=0.1, **settings)
-    row = {"size": size, "text": kind, "parameters": count_parameters(config), "seconds": seconds, "seed": seed}
-    row |= {"steps": steps, "took": round(time.perf_counter() - start, 1)}
+    model, start = Llama(SIZES[dim]), time.process_time()
+    settings = {"batch_size": BATCH, "seed": seed, "peak": PEAK, "warm_up": min(WARM_UP, steps // 3)}
+    train(model, lambda: tokens, steps=steps, weight_decay=0.1, **settings)
+    row = {"parameters": count_parameters(SIZES[dim]), "text": kind, "seed": seed, "steps": steps}
+    row |= {"took": round(time.process_time() - start, 1)}
+    row |= {"passes": round(steps * BATCH * 64 / len(tokens), 2)}
     row |= {"held_out": round(bits_per_byte(model, tokenizer, held_out), 3)}
     row |= {"trained": round(bits_per_byte(model, tokenizer, text[: len(held_out)]), 3)}
     return row
 
 
 NOTE = """
-Made by `benchmarks/experiments/training.py`: means over the seeds, bits per byte. "With docstrings": the library's
-docstrings are trained on as well. Compressors need {baselines}.
+Made by `benchmarks/experiments/training.py`: means over the seeds, bits per byte. Each run makes as many steps as take
+{seconds:g} s of one thread's processor time on a quiet machine; the table says what they took here, where others used
+it, too. The text: a quarter of the reference, the reference, or both it
+and the library's docstrings. Passes: how often a run has read its text. "Training text": the beginning of the
+reference, in all three. Others need {baselines}.
 """
 
 
 def as_table(content):
     """The rows as Markdown: mean and spread over the seeds."""
     baselines = ", ".join(f"{name} {value:.2f}" for name, value in content["baselines"].items())
-    lines = [f"# Bits per byte after training\n\n{content['machine']}\n{NOTE.format(baselines=baselines)}"]
-    lines += ["| parameters | text | asked [s] | took [s] | steps | held-out | lowest–highest | training text |"]
+    note = NOTE.format(baselines=baselines, seconds=content["seconds"])
+    lines = [f"# Bits per byte after equal time\n\n{content['machine']}\n{note}"]
+    lines += ["| parameters | text | took [s] | steps | passes | held-out | lowest–highest | training text |"]
     lines += ["|---|---|---|---|---|---|---|---|"]
-    for key in dict.fromkeys((row["size"], row["text"], row["seconds"]) for row in content["rows"]):
-        rows = [row for row in content["rows"] if (row["size"], row["text"], row["seconds"]) == key]
-        mean = {key: sum(row[key] for row in rows) / len(rows) for key in ("took", "steps", "held_out", "trained")}
+    for key in sorted({(row["parameters"], row["text"]) for row in content["rows"]}):
+        rows = [row for row in content["rows"] if (row["parameters"], row["text"]) == key]
+        mean = {key: sum(row[key] for row in rows) / len(rows) for key in ("took", "passes", "held_out", "trained")}
         spread = f"{min(row['held_out'] for row in rows):.2f}–{max(row['held_out'] for row in rows):.2f}"
         lines.append(
-            f"| {rows[0]['parameters']:,} | {key[1]} | {key[2]:g} | {mean['took']:.0f} | {mean['steps']:,.0f} | "
+            f"| {key[0]:,} | {key[1]} | {mean['took']:.0f} | {rows[0]['steps']:,} | {mean['passes']:.1f} | "
             f"{mean['held_out']:.2f} | {spread} | {mean['trained']:.2f} |"
         )
     return "\n".join(lines) + "\n"
 
 
+def store(content, out):
+    """The numbers as JSON, and beside them the table."""
+    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    out.with_suffix(".md").write_text(as_table(content), encoding="utf-8")
+
+
 def main():
-    """Train every size for every time with every seed; write the rows and a table."""
+    """Train every size on every text with every seed; write the rows and a table."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the training times, for a quick try")
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the training time, for a quick try")
+    parser.add_argument("--seeds", type=int, default=2, help="number of seeds")
     out, scale, seeds = vars(parser.parse_args()).values()
-    settings = f"{torch.get_num_threads()} threads, device {pick_device()}, torch {torch.__version__}"
-    content = {"machine": f"{machine()}, {settings}.", "baselines": {}, "rows": []}
-    if out.exists():
-        content["rows"] = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    torch.set_num_threads(1)
+    content = {"machine": f"{machine()}, 1 thread, torch {torch.__version__}.", "seconds": SECONDS * scale, "rows": []}
     content["baselines"] = baselines()
-    paces = {size: seconds_per_step(size) for size in SIZES}
-    print({size: f"{1000 * pace:.0f} ms per step" for size, pace in paces.items()}, flush=True)
-    done = {(row["size"], row["text"], row["seconds"], row["seed"]) for row in content["rows"]}
-    for size, kind, seconds in PLAN:
-        for seed in range(seeds):
-            if (size, kind, seconds * scale, seed) in done:
-                continue
-            content["rows"].append(measure(size, kind, seconds * scale, seed, paces[size]))
-            print(content["rows"][-1], flush=True)
-            out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-            out.with_suffix(".md").write_text(as_table(content), encoding="utf-8")
+    if out.exists() and (former := json.loads(out.read_text(encoding="utf-8"))).get("seconds") == SECONDS * scale:
+        content |= {"rows": former["rows"], "steps": former["steps"]}
+    else:
+        content["steps"] = {str(dim): max(2, int(SECONDS * scale / seconds_per_step(dim))) for dim in SIZES}
+    print(content["steps"], flush=True)
+    done = {(row["parameters"], row["text"], row["seed"]) for row in content["rows"]}
+    for seed in range(seeds):
+        for dim in SIZES:
+            for kind in TEXTS:
+                if (count_parameters(SIZES[dim]), kind, seed) in done:
+                    continue
+                content["rows"].append(measure(dim, kind, content["steps"][str(dim)], seed))
+                print(content["rows"][-1], flush=True)
+                store(content, out)
+    store(content, out)
     print(as_table(content))
 
 

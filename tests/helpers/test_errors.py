@@ -110,7 +110,7 @@ SAID = [
     (lambda: train.train(MODEL, lambda: torch.arange(9), steps=1), "9 tokens … seq_len + 1 = 65: pass a longer"),
     (lambda: plots.show(None, "too " * 40), "40 words … 1 to 39"),
     (lambda: text.train_val_split("a b", 1.0), "fraction=1.0 … between 0 and 1"),
-    (lambda: text.train_val_split("ab"), "2 characters … pass a longer text"),
+    (lambda: text.train_val_split("a"), "1 characters … pass a longer text"),
     (lambda: text.train_tokenizer("ab", 3), "vocab_size=3 … 257"),
     (lambda: text.bits_per_byte(MODEL, text.load_tokenizer(), ""), "0 tokens … Pass a longer text"),
     (lambda: model_from_weights(OURS, {}, dtype="bfloat16"), "'bfloat16' … pass … torch.bfloat16"),

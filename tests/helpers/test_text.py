@@ -36,8 +36,8 @@ def test_no_paragraph_of_the_reference_stands_twice_and_none_is_lost():
     assert sum(map(len, found)) > 300_000
 
 
-@given(st.integers(5, 99), st.sampled_from(["\n\n", "\n", " "]))
-def test_the_split_loses_nothing_and_cuts_between_paragraphs_or_else_lines_or_words(percent, joint):
+@given(st.integers(5, 99), st.sampled_from(["\n\n", "\n", " ", ""]))
+def test_the_split_loses_nothing_and_cuts_between_paragraphs_or_else_lines_words_letters(percent, joint):
     text = joint.join(f"part{number}" for number in range(200))
     training, held_out = train_val_split(text, percent / 100)
     assert training + held_out == text

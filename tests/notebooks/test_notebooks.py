@@ -133,7 +133,7 @@ def test_a_lesson_pastes_no_part_of_the_model_and_has_both_lenses_as_figures(ste
         ]
     for lens in ("Angle lens:", "Mask lens:"):
         starts = [
-            i for i, cell in enumerate(NOTEBOOKS[stem].cells) if re.search(rf"^#+ (\d\.\d )?{lens}", cell.source, re.M)
+            i for i, cell in enumerate(NOTEBOOKS[stem].cells) if re.search(rf"^#+ (\d\.\d+ )?{lens}", cell.source, re.M)
         ]
         assert starts, f"no heading starts with {lens}"
         assert any(pictures_of(cell) for cell in NOTEBOOKS[stem].cells[starts[0] :][:12]), f"{lens} without a figure"

@@ -51,7 +51,7 @@ CARDS = {  # the cell whose picture the start page shows, and which part of it: 
     "03_swiglu": ("c67", (8, 5, 44, 66)),
     "04_gqa": ("c19", (38, 0, 98, 100)),
     "05_full_model": ("c75", (45, 0, 91, 88)),
-    "06_train": ("c47", (47, 24, 91, 92)),
+    "06_train": ("paint-explorer", (0, 8, 56, 70)),
     "07_generate": ("c05", (6, 20, 57, 93)),
     "08_relatives": ("c68", (0, 11, 49, 82)),
     "09_scaling_out": ("f01", (0, 6, 55, 100)),
