@@ -12,16 +12,7 @@ from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRMSNorm, LlamaRotaryEmbedding
 
 from helpers.checkpoint import config_to_hugging_face, name_map, weights_to_hugging_face
-from helpers.model import (
-    PRESETS,
-    LlamaConfig,
-    RMSNorm,
-    apply_rope,
-    attention_weights,
-    causal_visible,
-    rope_angles,
-    rope_inv_freq,
-)
+from helpers.model import PRESETS, LlamaConfig, RMSNorm, rope_angles, rope_inv_freq
 from tests.support.models import TINY, TINY_CONFIGS, TOLERANCE, assert_agree, draw_tokens, in_chunks, make_model
 from tests.support.wrong_models import WRONG_MODELS, wrong_model
 
@@ -164,22 +155,3 @@ def test_turning_speeds_and_angles_equal_transformers(name):
     cos, sin = theirs(torch.zeros(1), positions[None])
     torch.testing.assert_close(torch.cat((angles.cos(), angles.cos()), dim=-1), cos[0], rtol=0, atol=0)
     torch.testing.assert_close(torch.cat((angles.sin(), angles.sin()), dim=-1), sin[0], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("n_tokens", [1, 5, 16])
-def test_interleaved_layout_is_multiplication_by_a_complex_number(n_tokens):
-    x = torch.randn(2, 4, n_tokens, 8)
-    angles = rope_angles(torch.arange(n_tokens), rope_inv_freq(8))
-    numbers = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
-    expected = torch.view_as_real(numbers * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
-    assert_agree(apply_rope(x, angles.cos(), angles.sin(), layout="interleaved"), expected)
-
-
-@pytest.mark.parametrize(("n_query", "n_key"), [(1, 1), (5, 5), (16, 16), (1, 9), (4, 9)])
-def test_attention_weights_times_values_equal_the_fused_kernel(n_query, n_key):
-    q, k, v = torch.randn(2, 4, n_query, 8), torch.randn(2, 4, n_key, 8), torch.randn(2, 4, n_key, 8)
-    visible = causal_visible(n_query, n_key)
-    expected = F.scaled_dot_product_attention(3 * q, 3 * k, v, attn_mask=visible)
-    assert_agree(attention_weights(3 * q, 3 * k, visible) @ v, expected)
-    if n_query == n_key:
-        assert_agree(expected, F.scaled_dot_product_attention(3 * q, 3 * k, v, is_causal=True))

@@ -32,7 +32,7 @@ def walls():
 # ------------------------------------------------------------------------------------------------ ten secrets
 
 LOOK = """
-import glob, json, os, socket, sys
+import glob, json, os, re, socket, sys
 
 
 def look():
@@ -55,14 +55,7 @@ def look():
         except OSError:
             pass
     text = b" ".join([*found, repr(os.environ).encode()])
-    return " ".join(sorted({text[at : at + 10].decode("ascii", "replace") for at in places_of(text, b"secret")}))
-
-
-def places_of(text, word):
-    at = text.find(word)
-    while at >= 0:
-        yield at
-        at = text.find(word, at + 1)
+    return " ".join(sorted({word.decode() for word in re.findall(rb"secret-[0-9]{2}", text)}))
 
 
 """
@@ -86,10 +79,9 @@ def teacher():
     # not below /tmp, because every program has a /tmp of its own
     place = Path(tempfile.mkdtemp(dir="/var/tmp" if Path("/var/tmp").is_dir() else None)).resolve()
     course, folder, results = place / "course", place / "class" / "handed-in", place / "class" / "handed-in_graded"
+    left_out = shutil.ignore_patterns("__pycache__", "node_modules", ".hub")
     for name in ("helpers", "checks", "tools", "notebooks", "docs"):
-        shutil.copytree(
-            ROOT / name, course / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules", ".hub")
-        )
+        shutil.copytree(ROOT / name, course / name, ignore=left_out)
     write(results / ".graded.json", '{"verdicts": {}, "written": {}}')
     in_tmp = Path(tempfile.mkdtemp(prefix="teachers-", dir="/tmp"))
     planted = {  # where it lies, and the pattern by which Eve finds it
@@ -110,11 +102,9 @@ def teacher():
     patterns += ["/proc/*/environ", "/proc/*/cmdline"]
     server = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=tell, args=(server, b"secret-10"), daemon=True).start()
-    folders = [
-        str(path) for path in (place, course, course / "helpers", folder, folder / "eve", results, place / "home")
-    ]
+    folders = (place, course, course / "helpers", folder, folder / "eve", results, place / "home")
     look = LOOK.replace("PATTERNS", repr(patterns)).replace("PORT", str(server.getsockname()[1]))
-    look = look.replace("FOLDERS", repr(folders))
+    look = look.replace("FOLDERS", repr([*map(str, folders)]))
     answers = {name: look + way for name, way in WAYS.items()}
     write(folder / "eve" / f"{NORM}.ipynb", solved(answers))
     write(folder / "fred" / f"{NORM}.ipynb", solved({"my_rms_norm": NORM_RIGHT["my_rms_norm"]}))

@@ -100,11 +100,7 @@ SITUATIONS = {  # what happened after the tool made the notebook, what is said, 
     "helpers": (lambda cell, helper: helper.write_text("x = 1"), "helpers changed; 7 s", ""),
     "slow": (lambda cell, helper: helper.write_text("x = 1"), f"helpers changed; {WAITS}", "slow"),
     "saved": (lambda cell, helper: cell.metadata.update(editable=True), "cleaned, not executed", "slow"),
-    "opened": (
-        lambda cell, helper: cell.metadata.jupyter.update(source_hidden=False),
-        "cleaned, not executed",
-        "figure",
-    ),
+    "opened": (lambda cell, helper: cell.metadata.jupyter.clear(), "cleaned, not executed", "figure"),
     "run": (lambda cell, helper: cell.update(execution_count=5), "another program stored its outputs; 7 s", ""),
 }
 
@@ -167,9 +163,7 @@ def test_what_answers_a_prediction_is_folded_up_to_the_next_text():
 
 def test_an_answer_in_open_code_is_found():
     asks = "**Predict.** Where are 53 high: in a row, or along a diagonal?"
-    saw = (
-        "<details><summary>What you saw</summary>\n\nA diagonal, which turns by 53.1. The query sees 7 keys.</details>"
-    )
+    saw = "<details><summary>What you saw</summary>\n\nA diagonal, turned by 53.1. The query sees 7 keys.</details>"
     asks, saw = (nbformat.v4.new_markdown_cell(text, metadata={"tags": ["predict"]}) for text in (asks, saw))
     told = ("fig.suptitle('All turn by 53.1')", "def diagonal(x): ...", "draw()  # 7 keys")
     cells = new_notebook("x = 53  # degrees", "print('in a row or along a diagonal')", *told).cells

@@ -30,7 +30,9 @@ COPIES = {  # exercise and what is named: the answer
     "rope_permutation__interleaved_to_halves": interleaved_to_halves,
     "causal_visible__causal_visible": lambda t, s: next(map(model.causal_visible, [t], [s])),
     "repeat_kv__repeat_kv": lambda x, n: torch.vmap(lambda y: model.repeat_kv(y[None], n)[0])(x),
-    "attention_head__attention_weights": lambda q, k, v, visible: model.attention_weights(q, k, visible) @ v,
+    "attention_head__attention_weights": lambda q, k, v, visible: (
+        model.attention_weights(q[None], k[None], visible)[0] @ v
+    ),
     "my_llama__Parts.llama": lambda w, c, t: Parts.llama(PARTS, w, c, t),
     "my_llama__config_from_hugging_face": course_model,
     "my_llama__LlamaConfig": their_model,

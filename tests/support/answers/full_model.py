@@ -1,7 +1,5 @@
 """Right and wrong answers to the exercises of notebook 05, the full model."""
 
-import math
-
 import torch
 from torch.nn import functional as F
 
@@ -32,14 +30,6 @@ def transformer_block__norm_in_half_precision(x, attention, feed_forward, attent
 def parameter_count__formula(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
     block = 2 * dim * head_dim * (n_heads + n_kv_heads) + 3 * dim * hidden_dim + 2 * dim
     return n_layers * block + dim + vocab_size * dim * (2 - tie_embeddings)
-
-
-@right
-def parameter_count__shapes(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
-    q, kv = n_heads * head_dim, n_kv_heads * head_dim
-    block = [(q, dim), (kv, dim), (kv, dim), (dim, q), *3 * [(dim, hidden_dim)], (dim,), (dim,)]
-    ends = [(vocab_size, dim), (dim,)] + ([] if tie_embeddings else [(vocab_size, dim)])
-    return sum(math.prod(shape) for shape in n_layers * block + ends)
 
 
 wrong("Multiply the numbers instead", "parameter_count__builds_one")(

@@ -39,14 +39,6 @@ def cache_write__index(cache, length, new):
     return cache[:, :, torch.arange(max(0, end - room), end) % room]
 
 
-@right
-def cache_write__loop_and_roll(cache, length, new):
-    room, end = cache.shape[2], length + new.shape[2]
-    for t, column in enumerate(new.unbind(2)):
-        cache[:, :, (length + t) % room].copy_(column)
-    return cache[:, :, :end].clone() if end < room else cache.roll(-(end % room), 2)
-
-
 @wrong("cache itself")
 def cache_write__into_a_reshaped_copy(cache, length, new):
     batch, heads, room, width = cache.shape

@@ -32,20 +32,6 @@ def apply_rope_halves__cat(x, cos, sin):
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
-@right
-def apply_rope_halves__rotate_half(x, cos, sin):
-    cos, sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
-    half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), -1)
-    return (x * cos + turned * sin).to(x.dtype)
-
-
-@right
-def apply_rope_halves__complex(x, cos, sin):
-    pairs = torch.complex(*x.float().chunk(2, dim=-1)) * torch.complex(cos, sin)
-    return torch.cat((pairs.real, pairs.imag), dim=-1).to(x.dtype)
-
-
 @wrong("tokens, not the heads")
 def apply_rope_halves__angles_by_head(x, cos, sin):
     T = x.shape[2]
@@ -76,22 +62,7 @@ def rope_permutation__reshape(weight, head_dim):
 
 
 @right
-def rope_permutation__index(weight, head_dim):
-    order = list(range(0, head_dim, 2)) + list(range(1, head_dim, 2))
-    return weight[[head + row for head in range(0, weight.shape[0], head_dim) for row in order]]
-
-
-@right
 def llama3_scaling__clamp(inv_freq, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
     turns = original_max_position_embeddings * inv_freq / (2 * math.pi)
     keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
     return inv_freq * (keep + (1 - keep) / factor)
-
-
-@right
-def llama3_scaling__where(inv_freq, factor, low, high, length):
-    wavelength = 2 * math.pi / inv_freq
-    smooth = (length / wavelength - low) / (high - low)
-    blend = (1 - smooth) * inv_freq / factor + smooth * inv_freq
-    slow = torch.where(wavelength > length / low, inv_freq / factor, inv_freq)
-    return torch.where((wavelength >= length / high) & (wavelength <= length / low), blend, slow)

@@ -30,15 +30,6 @@ def cross_entropy__torch(logits, targets):
 
 
 @right
-def cross_entropy__loop(logits, targets):
-    total = 0
-    for row, target in zip(logits, targets, strict=True):
-        shifted = row - row.max()
-        total = total - shifted[target] + torch.log(torch.exp(shifted).sum())
-    return total / len(targets)
-
-
-@right
 def training_loop__scheduler(model, tokens, starts, seq_len, peak, warm_up, beta=0.95, decay=0.0):
     weights, decays = list(model.train().parameters()), {1: decay, 2: 0.1}
     groups = [{"params": [w for w in weights if w.ndim == n], "weight_decay": decays[n]} for n in decays]
