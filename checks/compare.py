@@ -56,7 +56,8 @@ def compare(got, want, exercise, parts, what="the result"):
         hint = "Return a plain tensor on the input's device."
         raise Wrong(f"{what} is a {got.layout} tensor on the device {got.device}.", hint)
     if got.shape != want.shape and got.ndim == want.ndim == 1:
-        raise Wrong(f"{what} has {len(got)} entries, expected {len(want)}.", "", True, (got, want))
+        entries = "1 entry" if len(got) == 1 else f"{len(got)} entries"
+        raise Wrong(f"{what} has {entries}, expected {len(want)}.", "", True, (got, want))
     if got.shape != want.shape:
         raise Wrong(f"{what} has the shape {tuple(got.shape)}, expected {tuple(want.shape)}.", "", True, (got, want))
     apart = _apart(got.to(want.dtype), want, exercise.tolerance, want)

@@ -922,7 +922,7 @@ ABSOLUTE = "Is the difference compared with 1e-4 of the largest logit? Yours has
 SIGNS = "Are both taken without signs? .abs() comes before .max()."
 NO_FIT = "Here no choice fits, because one logit was changed: are all of them compared?"
 GOES_ON = "Are edits combined, and do you go on after a choice that does not load? `continue` does, `break` does not."
-A_SET = "Return a set of tuples: found = set(), then found.add(names)."
+A_SET = "Return a set of tuples: set() is an empty one, and its .add(...) puts a tuple in."
 COMMA = 'A choice is a tuple: () or ("window",): one name needs its comma. .add takes a choice, .update its names.'
 TOKENS = "Are the logits compared? Yours are the tokens that they choose."
 FIND_EDITS = Exercise(
