@@ -33,7 +33,7 @@ CARDS = {  # by the notebook that teaches it
     "00 leak": Card(
         "You change the last token of a text. Which logits of a causal model may change?",
         ("those of the last position", "all", "those of the earlier positions"), "A",
-        "A position sees itself and what stands before it. If an earlier logit moves, the mask leaks."),
+        "A position sees itself and what stands before it. If an earlier logit moves, something leaks."),
     "01 scale": Card(
         "A vector is multiplied by 100. With a tiny eps, what does RMSNorm return?",
         ("100 times as much", "the same as before", "10 times as much"), "B",
@@ -41,11 +41,11 @@ CARDS = {  # by the notebook that teaches it
     "01 centre": Card(
         "A token has mean 3 and standard deviation 3. By how many degrees do LayerNorm and RMSNorm (gain 1) turn it?",
         ("0 and 45", "0 and 0", "45 and 0"), "C",
-        "LayerNorm takes the mean away, which turns. RMSNorm only divides by a number."),
+        "LayerNorm takes the mean away: the angle's tangent is mean / std, here 1. RMSNorm divides by a number."),
     "01 blind": Card(
-        "A norm passes a test on random vectors of size 1. Which fault may it still have?",
+        "A norm passes a test on `torch.randn(8, 64)`. Which fault may it still have?",
         ("the root is missing", "eps stands outside the root", "it takes the sum in place of the mean"), "B",
-        "Beside a mean square of 1 a small eps changes next to nothing, wherever it stands. Test tiny vectors, too."),
+        "Beside a mean square of about 1 a small eps changes next to nothing, wherever it stands. Test tiny ones."),
     "02 zero": Card(
         "What does RoPE do to a query at position 0?",
         ("it turns each pair by its speed", "it sets it to 0", "nothing"), "C",
@@ -61,13 +61,13 @@ CARDS = {  # by the notebook that teaches it
     "02 slow": Card(
         "Trained on 1,024 tokens. Hand 4 turns once in 167 tokens, hand 7 once in 1,957. Which do you slow for 4,096?",
         ("hand 4", "hand 7", "both"), "B",
-        "Hand 7 has not finished a turn, so it would meet angles that are new to the model."),
+        "Hand 7 has not finished a turn, so it would meet new angles. Whether it is used, only stopping tells."),
     "03 token": Card(
         "Five tokens go through a SwiGLU. The second is changed. How many outputs change?",
         ("one", "four: it and those behind it", "five"), "A",
         "A feed-forward takes each token alone: its map of who sees whom is a diagonal."),
     "03 gate": Card(
-        "The gate's product is 0. How far open is the gate, and what does SiLU return?",
+        "A unit's gate g is 0. How far is it open, and what is SiLU(g)?",
         ("half, and 0.5", "shut, and 0", "half, and 0"), "C",
         "The opening, sigmoid(0), is one half; 0 times one half is 0."),
     "03 turn": Card(
@@ -95,7 +95,7 @@ CARDS = {  # by the notebook that teaches it
         ("zeros", "the norm of its input", "its input"), "C",
         "Both branches add zero to the stream."),
     "05 row": Card(
-        "A model agrees with its reference on one long row. Which slip may still be there?",
+        "With large weights a model agrees with its reference on one long row, to 1e-5. Which slip may still be there?",
         ("padding that is seen", "GELU in place of SiLU", "the wrong layout of RoPE's pairs"), "A",
         "One row has no padding. Compare it alone with the same row padded in a batch."),
     "05 cause": Card(
@@ -257,7 +257,7 @@ def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--up-to", help="the last notebook that you have done, such as 05")
     kept, wanted = _load(), parser.parse_args(arguments).up_to
-    asked_by = [number for number, names in EARLIER.items() if set(names) & kept.keys()]
+    asked_by = [number for number, names in EARLIER.items() if set(names) <= kept.keys()]
     up_to = wanted or f"{int(max(asked_by, default='02')) - 1:02}"
     names = due(kept, up_to, datetime.date.today())[:MOST]
     print(f"{len(names)} questions are due from notebooks 00 to {up_to}. An empty line stops. Answers: {KEPT}\n")

@@ -480,7 +480,7 @@ def small_model(number):
 
 
 IN_EVAL = 4  # the model that is handed over in eval mode
-EVAL_MODE = "model.train() comes first: a model that was loaded or judged is in eval mode, in which dropout is off."
+EVAL_MODE = "Is the model in train mode? One that was loaded or judged is in eval mode, in which dropout is off."
 
 
 def _losses_and_state(function):

@@ -22,6 +22,7 @@ def done(stem):
     """A notebook of the course whose exercises hold the solutions."""
     notebook = json.loads((ROOT / "notebooks" / f"{stem}.ipynb").read_text(encoding="utf-8"))
     code = [cell for cell in notebook["cells"] if re.search(r"^check_\w+\(", "".join(cell["source"]), re.M)]
+    code = [cell for cell in code if "recall" not in cell["metadata"].get("tags", [])]
     stubs = [cell for cell in code if "exercise" in cell["metadata"].get("tags", [])]
     for stub, solution in zip(stubs, [cell for cell in code if cell not in stubs], strict=True):
         named, solved = ("".join(cell["source"]) for cell in (stub, solution))

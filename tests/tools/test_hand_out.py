@@ -60,7 +60,7 @@ def test_the_folder_works_on_its_own(handed):
 
 
 def test_its_verbs_work_without_the_rest_of_the_course(handed):
-    assert [line.split()[0] for line in run("make", "-s", "help", cwd=handed).splitlines()] == ["help", "lab"]
+    assert [line.split()[0] for line in run("make", "-s", "help", cwd=handed).splitlines()] == ["help", "lab", "recall"]
     module, notebook = re.search(r"python -m (tools\.\S+) (\S+)", run("make", "-n", "lab", cwd=handed)).groups()
     assert (handed / f"{module.replace('.', '/')}.py").is_file()
     assert (handed / notebook).is_file()

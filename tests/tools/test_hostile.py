@@ -71,7 +71,8 @@ def test_no_page_of_feedback_runs_anything_and_no_cell_of_the_table_is_a_formula
 
 
 KINDS = {"image/png", "text/plain", "text/html", "text/markdown", "application/vnd.jupyter.widget-view+json"}
-OURS = {(tag, "") for tag in ("details", "summary", "div", "strong", "em", "br")}
+OURS = {(tag, "") for tag in ("details", "summary", "div", "strong", "em", "br", "p", "b", "pre", "span", "mark")}
+OURS |= {(tag, "style") for tag in ("pre", "span", "mark")}  # colours of a text that a model wrote
 
 
 def test_the_notebooks_of_the_course_hold_no_program_for_the_browser():
