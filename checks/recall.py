@@ -2,6 +2,7 @@
 
     from_earlier("04", "sure B", "guess A", "fairly C")      # the cell at the top of notebook 04
     python -m checks.recall                                  # make recall: ten minutes of what is due
+    from checks.recall import main; main([])                 # the same in a notebook's cell
 
 Answers are kept in one file on this machine, runs/recall.json: read it, change it, delete it.
 """

@@ -9,7 +9,7 @@ from helpers.model import apply_rope, attention_weights, causal_visible, rope_an
 from tests.notebooks.test_notebooks import NOTEBOOKS
 
 
-def program(stem, cell_id, name):
+def program(stem, name, cell_id="case-a-code"):
     (source,) = (cell.source for cell in NOTEBOOKS[stem].cells if cell.id == cell_id)
     (node,) = (node for node in ast.parse(source).body if getattr(node, "name", "") == name)
     names = {"torch": torch, "F": F, "causal_visible": causal_visible, "apply_rope": apply_rope}
@@ -20,11 +20,20 @@ def program(stem, cell_id, name):
 def test_a_case_passes_where_nobody_noticed_and_fails_where_the_answer_says():
     q, k, v = torch.randn(3, 12, 16, generator=torch.Generator().manual_seed(0))
     attention = attention_weights(q, k, causal_visible(12, 12)) @ v
-    rope, referee = program("02_rope", "case-a-code", "students_rope"), program("04_gqa", "case-a-code", "referee")
-    attend = program("04_gqa", "case-b-code", "attend")
+    rope, referee = program("02_rope", "students_rope"), program("04_gqa", "referee")
+    attend, turn = program("04_gqa", "attend", "case-b-code"), program("07_generate", "turn")
     for first in (0, 5):
         angles = rope_angles(torch.arange(first, first + 12), rope_inv_freq(16))
         turned = apply_rope(q, angles.cos(), angles.sin())
         assert torch.allclose(rope(q, torch.arange(first, first + 12)), turned, atol=1e-5) == (first == 0)
         assert torch.allclose(referee(q[first:], k, v), attention[first:], atol=1e-5) == (first == 0)
         assert torch.allclose(attend(q, k, v, cache=[] if first else None), attention, atol=1e-5) == (first == 0)
+    for texts, n_tokens in ((1, 1), (2, 7), (2, 1)):
+        x, angles = torch.randn(texts, 4, n_tokens, 16), rope_angles(torch.arange(5, 5 + n_tokens), rope_inv_freq(16))
+        right = apply_rope(x, angles.cos(), angles.sin())
+        assert torch.allclose(turn(x, angles.cos(), angles.sin()), right) == ((texts, n_tokens) != (2, 1))
+    logits, labels = torch.randn(2, 5, 7), torch.randint(7, (2, 5))
+    assert program("06_train", "shared_loss")(logits, labels) != F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    assert torch.equal(*(program("09_scaling_out", "new_weights")(rank, n_ranks=2)[0] for rank in range(2)))
+    encoder = program("05_full_model", "layer")(q, torch.zeros(12, dtype=torch.bool), is_decoder=True)
+    assert not torch.allclose(encoder, attention_weights(q, q, causal_visible(12, 12)) @ q, atol=1e-3)
