@@ -42,7 +42,7 @@ SETTINGS = {
         "queries and keys": ("plain", "norm per head"), "norms": ("before", "around"), "context": (32_768.0, 131_072.0),
     },
     "explore_memory": {
-        "model": ("llama-2-70b", "llama-3.1-405b"), "sequences": (1, 8, 16, 64), "context": (1, 4, 16, 64, 128),
+        "model": ("llama-2-70b", "llama-3.1-405b"), "sequences": (1, 8, 64, 128), "context": (1, 4, 16, 128, 256),
     },
 }  # fmt: skip
 
