@@ -85,8 +85,7 @@ def outline(data: bytes) -> list[dict]:
     notebook, found = read_notebook(data), []
     above, helps, sections = _text_around(data)
     for name, section in TAUGHT.items():
-        tried = [f"my_{name}", f"my_{name.removeprefix('find_')}", name if name.startswith("my_") else f"my_{name}"]
-        for function in dict.fromkeys(tried):
+        for function in dict.fromkeys(f"my_{name.removeprefix(start)}" for start in ("my_", "find_")):
             fault = re.search(r"^Code cell (\d+)", notebook.fault_of(function))
             cells = [one.cell for one in notebook.statements if function in one.binds]
             cells += [int(fault[1])] if fault else []

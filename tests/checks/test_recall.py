@@ -65,6 +65,10 @@ def test_the_command_asks_what_is_due_stops_at_an_empty_line_and_changes_no_dama
     recall.main(["--up-to", "01"])
     assert "cannot be read" in capsys.readouterr().out
     assert len(json.loads(kept.read_text())) == 1
+    from_earlier("02", "sure A", "sure A", "sure A")
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    recall.main([])
+    assert "notebooks 00 to 01." in capsys.readouterr().out  # 06 asks one of these, too, and was not begun
     kept.write_text('{"01 scale": 3}')
     with pytest.raises(ValueError, match="mend it, or move it away"):
         recall.main([])
