@@ -13,7 +13,7 @@ NBVAL = --nbval
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	$(NBVAL) --nbval-current-env --nbval-cell-timeout=1800
 
-.PHONY: help lab setup test test-all test-oldest constraints notebooks student reset grade tiny-llama recall site slides coverage style bench
+.PHONY: help lab setup test test-all test-oldest constraints notebooks student class reset grade tiny-llama recall site slides coverage style bench
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -46,6 +46,10 @@ notebooks: $(DEV) ## execute again the notebooks that changed (ARGS="04_gqa": th
 student: $(LEARN) ## write a folder to hand out, without solutions (FOLDER=../handout ARGS="--only 01 02")
 	@test -n "$(FOLDER)" || { echo "Say where: make student FOLDER=../handout"; exit 2; }
 	$(BIN)/python -m tools.classroom.hand_out student "$(FOLDER)" $(ARGS)
+
+class: $(SITE) ## write one class's slides, homework folder, questions and cards (CLASS=3 FOLDER=../class_3)
+	@test -n "$(CLASS)" || { echo "Say which: make class CLASS=3"; exit 2; }
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.classroom.one_class "$(CLASS)" $(FOLDER:%=--folder "%") $(ARGS)
 
 reset: $(LEARN) ## a fresh copy of a notebook; yours is kept (NOTEBOOK=notebooks/02_rope.ipynb)
 	@test -n "$(NOTEBOOK)" || { echo "Say which: make reset NOTEBOOK=notebooks/02_rope.ipynb"; exit 2; }

@@ -5,10 +5,13 @@ import re
 from urllib.parse import unquote
 
 import pytest
+from nbformat.v4 import new_notebook
 
 from checks.verdict import TAUGHT
 from tests.support.course import ROOT, pages
+from tools.classroom.plan import LONGEST, asked_in, cells_of, exercise_minutes, page_of, read_plan
 from tools.classroom.submissions import read_course
+from tools.reading import minutes
 
 NOTEBOOKS = {path.name[:2]: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
 TEACHING = (ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
@@ -71,12 +74,13 @@ def test_internal_links_lead_to_a_file_and_to_a_heading_that_are_there(path):
         assert not anchor or target.suffix not in (".md", ".ipynb") or anchor in anchors_of(target), link
 
 
+PLAN = read_plan()
 PLAIN = re.sub(r"`[^`]+`|“[^”]+”", "", TEACHING)
 
 
 def exercises_named(text):
     """(notebook, exercise) pairs of "01 exercise 2", "02 | exercises 2, 3 and 4", "07 exercises 1 to 3"."""
-    for number, rest in re.findall(r"\b(0\d)(?: \|)? exercises? (\d(?:(?:, | and | to )\d)*)", text):
+    for number, rest in re.findall(r"\b(0\d)(?: \|)? exercises? (\d(?:(?:, | and | to )\d\b)*)", text):
         named = [int(n) for n in re.findall(r"\d", rest)]
         yield from ((number, n) for n in (range(named[0], named[-1] + 1) if " to " in rest else named))
 
@@ -102,13 +106,34 @@ def test_every_exercise_and_question_that_the_plan_names_exists():
 
 def test_points_of_the_notebooks_are_the_homework_and_what_the_plan_asks_for():
     asked = [one for exercises, _ in read_course(ROOT / "notebooks").values() for one in exercises]
-    paid = [(one.notebook[:2], int(one.title[0])) for one in asked if one.points]
-    homework = "\n".join(re.findall(r"^\| \[\d\]\(#class.*\|(.*)\|$", TEACHING, re.M))
+    paid = [(one.notebook[:2], int(one.title[0])) for one in asked if one.points and one.check]
+    homework = [(name[:2], int(name[3:])) for one in PLAN for name in one.exercises if " " in name]
     assessment = TEACHING[TEACHING.index("## Assessment") :]
-    assert sorted(exercises_named(homework)) == paid
+    assert sorted(homework) == paid
     assert sorted(exercises_named(assessment.partition("\n- ")[0])) == paid
     answers = len(re.findall(r"\| question \d", assessment))
     assert f"{sum(one.points for one in asked) + answers} points;" in assessment
+
+
+@pytest.mark.parametrize("one", PLAN, ids=lambda one: one.number)
+def test_a_class_stops_at_what_is_there_and_fits_its_minutes_by_the_recipe(one):
+    kinds = [asked.kind for row in one.rows for asked in row.ask]
+    least = 10 * kinds.count("vote") + 3 * (kinds.count("predict") + kinds.count("write")) + kinds.count("say")
+    least += sum(exercise_minutes(row.exercise) if row.exercise else 4 * bool(row.question) for row in one.rows)
+    least += sum(minutes(new_notebook(cells=cells_of(row.section))) / 2 for row in one.rows if row.section)
+    assert least <= one.minutes <= LONGEST == 90
+    assert kinds.count("vote") == (one.number != "W")
+    for row in one.rows:
+        assert len(asked_in(row)) == sum(asked.kind in ("vote", "predict") for asked in row.ask)  # else it raises
+        for stop in row.stops:
+            named = re.match(r"(?:explorer )?`(.+)`|figure “(.+)”", stop)
+            code = [cell.source for cell in cells_of(row.section) if cell.cell_type == "code"] if row.section else []
+            assert not named or any((named[1] or named[2]) in source for source in code), f"{row.section}: {stop}"
+
+
+def test_the_tables_of_the_classes_are_made_from_the_plan():
+    assert page_of(TEACHING, PLAN) == TEACHING, "python -m tools.classroom.plan"
+    assert f"more than {max(one.minutes for one in PLAN)} of its {LONGEST} minutes" in TEACHING
 
 
 def test_sections_that_errors_and_verdicts_name_are_there():

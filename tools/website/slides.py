@@ -12,8 +12,8 @@ The rules that choose what a slide shows are the same for every notebook:
 - Every picture, alone and as large as the slide; its description is the alt text and stands in the notes.
 - Every explorer, with its slider.
 - *What you saw*: its first paragraph, of at most 70 words; the rest goes into the notes.
-- *What you can now say*: whole. Everything else is left out: other texts and code, hints, *Check yourself*, *Where this
-  lives*, solutions.
+- *What you can now say* and what an exercise asks: whole. Everything else is left out: other texts and code, hints,
+  *Check yourself*, *Where this lives*, solutions.
 """
 
 import base64
@@ -111,8 +111,10 @@ class Deck:
             heading = re.match(r"(#{2,3}) (.*)\n*", part)
             if heading:
                 self.heading, part = heading[2], part[heading.end() :]
-                shown, notes = (part, "") if self.heading == WHOLE else _split(part, LEAD_WORDS)
+                whole = self.heading == WHOLE or self.heading.startswith("Exercise ")
+                shown, notes = (FOLD.sub("", part), "") if whole else _split(part, LEAD_WORDS)
                 kind = "dense" if _count(shown) > LEAD_WORDS else _size(shown)
+                kind = "dense task" if self.heading.startswith("Exercise ") else kind
                 shown = markdown.render(f"## {self.heading}\n\n{shown}")
                 self._add(shown, notes, f"heading {kind}", column=len(heading[1]) == 2)
             for summary, answer in FOLD.findall(part):
@@ -131,9 +133,11 @@ class Deck:
             before = ""
         size = _size(f"{before} {question}")
         before = f'<div class="before">{markdown.render(before)}</div>\n' if before else ""
-        votes, self.said = html.escape(json.dumps(_votes(self.said, question))), ""
+        votes, self.said = votes_of(self.said, question), ""
+        offered = _options([answers for _, asked, _, answers in votes if not asked.startswith("Tutorials say")])
+        votes = html.escape(json.dumps(_votes(votes)))
         button = f'<button class="vote" aria-keyshortcuts="V" data-votes="{votes}">Vote (V)</button>'
-        content = f"<h3>Predict</h3>\n{button}\n{before}{markdown.render(question)}"
+        content = f"<h3>Predict</h3>\n{button}\n{before}{markdown.render(question)}{offered}"
         self._add_below_heading(content, kind=f"predict {size}")
 
     def _add_code(self, cell, asked):
@@ -179,13 +183,21 @@ def split_prediction(text: str) -> tuple[str, str]:
     return text[:start], text[start:]
 
 
-def _votes(text, question):
+def _votes(votes):
     # What votes.js shows, in HTML: the question, in bold, in its passage, and the answers.
     show = markdown.renderInline
     return [
         {"passage": f"{show(before)} <b>{show(asked)}</b> {show(after)}", "answers": list(map(show, answers))}
-        for before, asked, after, answers in votes_of(text, question)
+        for before, asked, after, answers in votes
     ]
+
+
+def _options(answers):
+    # The answers that the questions of a slide offer: a line for each of one question, one line for each of several.
+    answers = [offered for offered in answers if offered]
+    lines = [[f"<li>{markdown.renderInline(one)}</li>" for one in offered] for offered in answers]
+    kind = "options" if len(answers) == 1 else "options in-line"
+    return "".join(f'\n<ol class="{kind}" type="A">{"".join(line)}</ol>' for line in lines)
 
 
 def _split(text, words):

@@ -12,7 +12,10 @@ import re
 
 TOGETHER = re.compile(r"\$.*?\$|`.*?`|\([^()]*\)")  # a comma or a full stop inside separates nothing
 CLAIM = re.compile(r'\*\*(Tutorials say: ".*?")\*\*')
-STEM = re.compile(r"(?:(?:is|are|does|do) (?:it|they|\w+ there)|(?:is|are) the \w+|do you \w+|the \w+ becomes) ", re.I)
+STEM = re.compile(
+    r"(?:(?:is|are|does|do) (?:it|they|\w+ there)|(?:is|are) the (?:\w+ (?=model\b))?\w+|do you \w+|the \w+ becomes) ",
+    re.I,
+)
 YES_NO = re.compile(r"(?:is|are|do|does|can|will|must) ", re.I)
 AGAIN = re.compile(r"(?:And|For|On|In)\b(?!.*\b(?:which|how|what|is|will)\b)")
 
