@@ -1,13 +1,16 @@
-"""Votes at the slides' Predict cells: the answers found in the text, and the page that counts hands."""
+"""Votes: the answers found in the text, the page that counts cards, Moodle's files, the folder of a class."""
 
 import csv
+import re
 from collections import defaultdict
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from tests.support.course import ROOT
 from tests.support.lab import quiet_context
+from tools.classroom import one_class
 from tools.website.votes import answers_in, votes_of
 
 
@@ -17,7 +20,6 @@ from tools.website.votes import answers_in, votes_of
         ("What is it at 0.5: about 2, 7 or 12?", ["about 2", "7", "12"]),
         ("Is the result (1, 3), (−1, 3) or $(1, -3)$?", ["(1, 3)", "(−1, 3)", "$(1, -3)$"]),
         ("And the cache: does it fall, stay (a, b or c), or rise?", ["fall", "stay (a, b or c)", "rise"]),
-        ("Can rank 0 compute it?", ["yes", "no"]),
         ("Is it larger or smaller?", []),
         ("Does it change in a model of one layer, of two, of three?", []),
     ],
@@ -64,6 +66,7 @@ def test_votes_are_counted_kept_and_saved(page, tmp_path):
     page.keyboard.press("v")
     assert box.locator("tbody th").all_text_contents() == ["about 2", "7", "12"]
     page.keyboard.type("9")  # the first number has the focus
+    assert numbers.first.evaluate("one => getComputedStyle(one).color") == "rgba(0, 0, 0, 0)"  # until a second count
     page.get_by_label("One more: 7, after").click(click_count=3)
     page.get_by_label("One less: 12, after").click()  # stays 0
     assert box.locator("output").all_text_contents() == ["9", "3"]
@@ -102,3 +105,24 @@ def test_keys_in_the_vote_do_not_move_the_slides(page):
     assert page.evaluate(f"[Reveal.isOverview(), {where}]") == [False, at]
     page.keyboard.press("Space")
     assert page.evaluate(where) != at
+
+
+def test_moodle_gets_the_questions_as_they_are():
+    nasty = r"a ~ b = {c} # d: \(\frac{1}{2}\) & <b>“é·”</b>"
+    written = one_class.gift_of("5: a", nasty, "2", ["1", "2"])
+    hidden = re.sub(r"\\(.)", lambda found: chr(0xE000 + ord(found[1])), written)  # what is escaped means nothing
+    name, text = re.fullmatch(r"::(.*)::\[html\](.*)\{\n  ~1\n  =2\n\}\n", hidden).groups()
+    assert re.sub("[\ue000-\ue0ff]", lambda found: chr(ord(found[0]) - 0xE000), name + text) == f"5: a{nasty}"
+    question = ET.fromstring(ET.tostring(one_class.xml_of("a", nasty, "2", ["1", "2"])))
+    fractions = [answer.get("fraction") for answer in question.findall("answer")]
+    assert [question.findtext("questiontext/text"), *fractions] == [nasty, "0", "100"]
+
+
+def test_the_folder_of_a_class_has_its_stops_only_and_nothing_is_written_over(tmp_path, build, capsys):
+    one_class.main(["5", "--folder", str(tmp_path)])
+    assert 'ARGS="--only 05"' in capsys.readouterr().out
+    assert (tmp_path / "slides" / "class_5.html").read_text(encoding="utf-8").count('class="predict') == 7  # of 12
+    assert [path.stem for path in (tmp_path / "homework" / "notebooks").iterdir()] == ["05_full_model"]
+    assert len(ET.parse(tmp_path / "votes" / "class_5.xml").findall("question")) == 1 + 6
+    with pytest.raises(SystemExit, match="is there already and not an empty folder"):
+        one_class.main(["5", "--folder", str(tmp_path)])

@@ -85,7 +85,8 @@ def grade_line(one: Class) -> str:
 
 def deck_of(one: Class):
     """One notebook with the cells of a class: of each section what leads to its stops, of the rest its text."""
-    cells = [new_markdown_cell(f"# {one.name}\n\n{one.about}\n\n")]
+    first = " ".join(re.split(r"(?<=\.)\s", one.about)[:2])  # the title's slide shows two sentences
+    cells = [new_markdown_cell(f"# {one.name}\n\n{first}\n\n{one.about}")]
     for row in one.rows:
         if row.section:
             cells += _stops(row)
@@ -259,6 +260,8 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{one.name}, {one.minutes} minutes. Open {os.path.join(folder, 'index.html')}")
     if one.notebooks:
         print(f"Hand out {os.path.join(folder, 'homework')}: notebook {' and '.join(one.notebooks)}.")
+        if said := what_they_read(one.notebooks):
+            print(said)
     if line := grade_line(one):
         print(f"Grade its homework with\n    {line}")
 

@@ -36,7 +36,14 @@ from pygments.lexers import PythonLexer
 
 from tools.website.votes import votes_of
 
-LEAD_WORDS, ANSWER_WORDS, CODE_LINES, OUTPUT_LINES = 45, 70, 12, 12
+LEAD_WORDS, ANSWER_WORDS, TASK_WORDS, CODE_LINES, OUTPUT_LINES = 45, 70, 110, 12, 12
+ROWS = {
+    "huge": (7, 6),
+    "large": (8.5, 7.5),
+    "normal": (10.5, 9.5),
+    "small": (12.5, 11),
+    "tiny": (16, 15),
+}  # words, rows
 WIDE, HIGH = 1280, 656  # a picture's most [px]
 STATIC = Path(__file__).parent / "static"
 # Packages for their files alone: JupyterLab has MathJax only inside its bundle, nbconvert takes both from a network.
@@ -114,7 +121,8 @@ class Deck:
                 whole = self.heading == WHOLE or self.heading.startswith("Exercise ")
                 shown, notes = (FOLD.sub("", part), "") if whole else _split(part, LEAD_WORDS)
                 kind = "dense" if _count(shown) > LEAD_WORDS else _size(shown)
-                kind = "dense task" if self.heading.startswith("Exercise ") else kind
+                if self.heading.startswith("Exercise "):
+                    kind = "dense task long" if _count(shown) > TASK_WORDS else "dense task"
                 shown = markdown.render(f"## {self.heading}\n\n{shown}")
                 self._add(shown, notes, f"heading {kind}", column=len(heading[1]) == 2)
             for summary, answer in FOLD.findall(part):
@@ -131,13 +139,14 @@ class Deck:
         shown = "".join(slide.partition("<aside")[0] for slide in self.columns[-1][-1:])
         if _count(before) > LEAD_WORDS or before.startswith(("|", "```", "<")) or markdown.render(before) in shown:
             before = ""
-        size = _size(f"{before} {question}")
-        before = f'<div class="before">{markdown.render(before)}</div>\n' if before else ""
         votes, self.said = votes_of(self.said, question), ""
-        offered = _options([answers for _, asked, _, answers in votes if not asked.startswith("Tutorials say")])
+        answers = [answers for _, asked, _, answers in votes if answers and not asked.startswith("Tutorials say")]
+        rows = len(answers[0]) if len(answers) == 1 else len(answers)
+        size = _fitting(f"{before}\n\n{question}", rows)
+        before = f'<div class="before">{markdown.render(before)}</div>\n' if before else ""
         votes = html.escape(json.dumps(_votes(votes)))
         button = f'<button class="vote" aria-keyshortcuts="V" data-votes="{votes}">Vote (V)</button>'
-        content = f"<h3>Predict</h3>\n{button}\n{before}{markdown.render(question)}{offered}"
+        content = f"<h3>Predict</h3>\n{button}\n{before}{markdown.render(question)}{_options(answers)}"
         self._add_below_heading(content, kind=f"predict {size}")
 
     def _add_code(self, cell, asked):
@@ -194,7 +203,6 @@ def _votes(votes):
 
 def _options(answers):
     # The answers that the questions of a slide offer: a line for each of one question, one line for each of several.
-    answers = [offered for offered in answers if offered]
     lines = [[f"<li>{markdown.renderInline(one)}</li>" for one in offered] for offered in answers]
     kind = "options" if len(answers) == 1 else "options in-line"
     return "".join(f'\n<ol class="{kind}" type="A">{"".join(line)}</ol>' for line in lines)
@@ -225,6 +233,21 @@ def _size(text):
     # A class for the style sheet: the fewer words, the larger.
     words = _count(text)
     return "huge" if words <= 26 else "large" if words <= 48 else "normal"
+
+
+def _fitting(text, more):
+    # A class for a question with so many lines of answers below it.
+    sizes = ["huge", "large", "normal", "small", "tiny"]
+    for size in sizes[sizes.index(_size(text)) :]:
+        words, rows = ROWS[size]
+        if sum(math.ceil(_count(line) / words) for line in _lines(text)) + more <= rows:
+            break
+    return size
+
+
+def _lines(text):
+    # Paragraphs, and the items of lists.
+    return re.split(r"\n\s*\n|\n(?=\d+\. |[-*] )", text)
 
 
 def _code_size(lines):

@@ -8,7 +8,7 @@
   const tell = text => { find(".told").textContent = text; };
   const plain = html => new DOMParser().parseFromString(html, "text/html").body.textContent.trim();
   const asked = passage => plain(passage.match(/<b>(.*)<\/b>/s)[1]);
-  let all = {}, votes = [], place = 0, vote;
+  let all = {}, votes = [], place = 0, vote, shown;
   try { all = JSON.parse(localStorage.getItem(store)) ?? {}; } catch { /* said when counts are to be kept */ }
 
   const keep = () => {
@@ -23,7 +23,13 @@
     keep();
     draw();
   };
+  const veil = () => { // a first count that is seen pulls the second one to the majority
+    const sum = round => vote[round].reduce((total, count) => total + count), hidden = !shown && sum("after") === 0;
+    box.classList.toggle("veiled", hidden);
+    find("[data-do=unveil]").hidden = !hidden || sum("before") === 0;
+  };
   const draw = () => {
+    veil();
     const most = Math.max(1, ...vote.before, ...vote.after);
     [...find("tbody").rows].forEach((line, row) => rounds.forEach(round => {
       const count = vote[round][row], bar = line.querySelector(`i.${round}`);
@@ -46,6 +52,7 @@
     const { passage, answers } = votes[place = (at + votes.length) % votes.length];
     const names = answers.length ? answers.map(plain) : ["A", "B", "C"], zeros = names.map(() => 0);
     const slide = Reveal.getSlidePastCount() + 1;
+    shown = false;
     vote = all[passage] ?? { slide, question: asked(passage), answers: names, before: zeros, after: [...zeros] };
     find("#passage").innerHTML = passage;
     find("tbody").innerHTML = names.map((name, row) => `<tr><th scope="row">${answers[row]
@@ -88,7 +95,8 @@
     keep();
     show(place);
   };
-  const actions = { last: () => show(place - 1), next: () => show(place + 1), save, clear, close: toggle };
+  const unveil = () => { shown = true; draw(); };
+  const actions = { unveil, last: () => show(place - 1), next: () => show(place + 1), save, clear, close: toggle };
 
   const limit = count => Math.min(999, Math.max(0, count));
   const rowOf = element => element.closest("tr").sectionRowIndex;
