@@ -49,7 +49,7 @@ student: $(LEARN) ## write a folder to hand out, without solutions (FOLDER=../ha
 
 class: $(SITE) ## write one class's slides, homework folder, questions and cards (CLASS=3 FOLDER=../class_3)
 	@test -n "$(CLASS)" || { echo "Say which: make class CLASS=3"; exit 2; }
-	OMP_NUM_THREADS=1 $(BIN)/python -m tools.classroom.one_class "$(CLASS)" $(FOLDER:%=--folder "%") $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.classroom.one_class "$(CLASS)" $(if $(FOLDER),--folder "$(FOLDER)") $(ARGS)
 
 reset: $(LEARN) ## a fresh copy of a notebook; yours is kept (NOTEBOOK=notebooks/02_rope.ipynb)
 	@test -n "$(NOTEBOOK)" || { echo "Say which: make reset NOTEBOOK=notebooks/02_rope.ipynb"; exit 2; }

@@ -8,7 +8,7 @@ The folder gets
 - `slides/`: one deck, of the sections, questions, cells and exercises at which the class stops;
 - `homework/`: the notebooks of the class, to hand out, as `hand_out.student` writes them;
 - `votes/`: the questions of the class for Moodle, as GIFT and as Moodle XML;
-- `cards.html`: A, B and C to print.
+- `cards.html`: A to E, to print.
 
 It is complete before it gets its name. Needs the packages of the website (`pip install -e '.[site]'`).
 """
