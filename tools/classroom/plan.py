@@ -257,8 +257,8 @@ def overview(classes: list[Class]) -> str:
             link = re.sub(r"[^\w\- ]", "", one.name.lower()).replace(" ", "-")
             read, work = sum(map(minutes_of, one.sections)), sum(map(exercise_minutes, one.exercises))
             sections = f"{', '.join(one.sections)} ({round(read)} min)" if one.sections else ""
-            exercises = ", ".join(filter(None, [said(one.exercises), one.and_so]))
-            exercises += f" ({work} min)" if work else ""
+            exercises = f"{said(one.exercises)} ({work} min)" if work else ""
+            exercises += f", {one.and_so}" if one.and_so else ""
             lines.append(f"| [{one.number}](#{link}) | {one.minutes} | {live} | {sections} | {exercises} |")
     return "\n".join(lines) + "\n"
 
