@@ -79,8 +79,8 @@ class Class:
 
     @property
     def homework(self) -> list[str]:
-        """Numbers of the notebooks whose exercises are homework: what `make grade` needs behind --only."""
-        return sorted({name[:2] for name in self.exercises})
+        """What `make grade` needs behind --only: "01.2" is exercise 2 of notebook 01, "00" the whole notebook."""
+        return [name.replace(" ", ".") for name in self.exercises]
 
 
 def read_plan(path: Path = PLAN) -> list[Class]:
