@@ -28,7 +28,8 @@ def times_of(groups, rivals):
         groups: {shape: [matrices that are read at once, ...]}.
         rivals: {dtype: layouts}.
     """
-    machine = f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    vectors = torch.backends.cpu.get_cpu_capability()
+    machine = f"{processor()}, {vectors}, torch {torch.__version__}, {torch.get_num_threads()} threads"
     try:
         kept = json.loads(layouts_file().read_text(encoding="utf-8"))
         own = kept.get(machine, {})

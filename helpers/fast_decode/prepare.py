@@ -57,7 +57,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: boo
             f"torch is in {torch.__path__[0]!r}: torch.compile cannot link where a path has a space. Move it, or "
             "leave out compiled=True."
         )
-    groups, every = {}, torch.get_num_threads()  # groups: the matrices that are read at once, by shape
+    groups = {}  # the matrices that are read at once, by shape
     with torch.no_grad():
         lay_out(model, lambda *group: groups.setdefault(shape_of(group), []).append(group))
         rivals = {dtype: names, first.dtype: LAYOUTS.get(first.dtype, ("rows",))}  # the second for comparison
@@ -70,7 +70,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: boo
 
         prepared = lay_out(model, linear)
         seconds = {} if layout or compiled else seconds_by_threads(prepared)
-    threads = min(seconds, key=seconds.get, default=every)
+    on_one = bool(seconds) and min(seconds, key=seconds.get) == 1
     step = whole = prepared.forward
     if compiled:
         prepared.check_call = torch.compiler.disable(prepared.check_call)
@@ -81,7 +81,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: boo
         if tokens.shape[1] > 1:
             return whole(tokens, *more, **named)
         before = torch.get_num_threads()
-        torch.set_num_threads(min(threads, before) if tokens.numel() == 1 else before)
+        torch.set_num_threads(1 if on_one and tokens.numel() == 1 else before)
         try:
             return step(tokens, *more, **named)
         finally:
