@@ -7,16 +7,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from helpers.text import (
-    SMALLEST,
-    batches,
-    encode,
-    excerpt,
-    load_text,
-    reference_text,
-    train_tokenizer,
-    train_val_split,
-)
+from helpers.text import SMALLEST, batches, encode, excerpt, load_text, reference_text, train_tokenizer, train_val_split
 
 
 def draw(seed=0):
