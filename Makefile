@@ -79,9 +79,8 @@ style: $(DEV) ## format and lint Python files and notebooks
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(DEV) ## measure speed against transformers, and what the course costs; a quarter of an hour, nothing else running
-	$(BIN)/python benchmarks/speed.py $(ARGS)
-	$(BIN)/python benchmarks/costs.py
+bench: $(DEV) ## measure speed against transformers, half an hour with nothing else running (ARGS=--quick: about a minute)
+	PYTHONPATH=. $(BIN)/python benchmarks/speed.py $(ARGS)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \

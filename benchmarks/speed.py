@@ -412,6 +412,8 @@ def measure(arguments):
                 record["rows"].append(row | {"bandwidth": speed, "dropped": dropped, "samples": samples})
                 for who in samples:
                     print(f"{shape}, {work}, {who}: {cell(record['rows'][-1], who)}", flush=True)
+                if not arguments.quick:
+                    write(record, arguments.name)
     if arguments.quick:
         return
     for shape in arguments.shapes:
@@ -420,11 +422,16 @@ def measure(arguments):
             command = [sys.executable, __file__, "--memory", shape, who, str(length)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             record["memory"][f"{shape}, {length}, {who}"] = json.loads(done.stdout)
-    name = arguments.name or re.sub(r"\W+", "-", f"{processor()} {record['about']['vectors']}").lower()
+            write(record, arguments.name)
+
+
+def write(record, name):
+    """The record as it is so far, times in seconds: a run that is stopped keeps its rows."""
     RESULTS.mkdir(exist_ok=True)
-    for row in record["rows"]:
-        row["samples"] = {who: [round(s, 5) for s in seconds] for who, seconds in row["samples"].items()}
-    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    name = name or re.sub(r"\W+", "-", f"{processor()} {record['about']['vectors']}").lower()
+    rows = [row | {"samples": {who: [round(t, 5) for t in own] for who, own in row["samples"].items()}}
+            for row in record["rows"]]  # fmt: skip
+    (RESULTS / f"{name}.json").write_text(json.dumps(record | {"rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 
+from benchmarks import speed
 from helpers.fast_decode import layouts_file, measure, prepare_for_decoding
 from helpers.fast_decode.layouts import LAYOUTS
 from helpers.generate import generate
@@ -128,3 +129,9 @@ def test_compiled_steps_are_the_same_function(weights, model, tokens):
     assert weights or generate(compiled, ragged, 8) == generate(model, ragged, 8)
     with pytest.raises(ValueError, match="prepared already"):
         prepare_for_decoding(compiled)
+
+
+def test_the_page_of_speeds_is_made_from_the_samples():
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(speed.RESULTS.glob("*.json"))]
+    assert records
+    assert speed.RESULTS.with_suffix(".md").read_text(encoding="utf-8") == "\n".join(speed.page(records)) + "\n"
