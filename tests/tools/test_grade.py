@@ -164,14 +164,18 @@ def test_students_get_pages_the_teacher_the_commonest_mistakes_and_nothing_else_
     results, n = graded.place / "handed-in_graded", len(STUDENTS)
     pages = {path.name: path.read_text(encoding="utf-8") for path in (results / "feedback").iterdir()}
     assert len(pages) == n
-    isolation = "in isolation (bubblewrap)" if graded.isolated else "without isolation"
-    assert all(f"Graded {isolation}" in page for page in pages.values())
-    assert "2 of 4 exercises passed." in pages["right.html"]
+    assert not any("isolat" in page for page in pages.values())
+    assert "0 of the 2 exercises that were asked for passed." in pages["right.html"]
+    assert "<b>→     return torch.atan2(x.mean(-1)</b>" in pages["wrong.html"]  # what was never closed
+    assert "while True" in pages["wrong.html"]
+    assert "my_rms_norm_backward" not in pages["wrong.html"]  # nobody asked for it
     assert "<li>my essay.ipynb" in pages["empty.html"]
     twice = f"renamed: {NORM} was handed in 2 times: renamed/{NORM} (1).ipynb counts, not renamed/{NORM}.ipynb."
     assert twice in graded.said
     page = (results / "class.html").read_text(encoding="utf-8")
-    assert page.index(f"<b>2 of {n}</b>, 01 exercise 1") < page.index(f"<b>1 of {n}</b>")
+    assert f"Graded {'in isolation (bubblewrap)' if graded.isolated else 'without isolation'}" in page
+    assert f"<b>2 of {n}</b>, 01 exercise 1" in page
+    assert f"<b>1 of {n}</b>" not in page  # one student's mistake is not the class's
     assert re.search(rf"{re.escape(html.escape(WRONG_HINT))}.*\n.*renamed.*wrong", page)
     handout = graded.place / "handout" / "notebooks" / f"{NORM}.ipynb"
     assert json.loads(handout.read_text(encoding="utf-8")) == handed_out()  # what the class solves
