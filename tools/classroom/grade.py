@@ -35,13 +35,14 @@ import tempfile
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from tools.classroom.handed_in import find_submissions
 from tools.classroom.isolate import REMEDY, Died, TimeUp, Walls, find_walls, fresh_kernel, why_not_isolated
 from tools.classroom.marks import OVERRIDES, Mark, Row, apply_overrides, mark_copies, mark_late, read_cut, read_due
 from tools.classroom.report import Results, settle
-from tools.classroom.submissions import Assignment, judge_submission, read_course
+from tools.classroom.submissions import Answer, Assignment, judge_submission, read_course
 from tools.classroom.worksheet import fill
 from tools.course import ROOT, notebooks_of, one_line
 
@@ -76,6 +77,7 @@ def run_exercise(exercise: Assignment, code: str, seconds: float, walls: Walls |
             reply = ask(code, "", seconds)
             if reply["status"] != "ok":
                 seen = f"{reply.get('ename', reply['status'])}: {one_line(reply.get('evalue', ''))}"
+                seen += f" (line: {one_line(line, 100)})" if (line := reply.get("line")) else ""
                 hint = "It happens before the check. Does the notebook run from top to bottom in a fresh kernel?"
                 return "does not run", seen, hint
             name = f"_verdict_{secrets.token_hex(16)}"
@@ -116,6 +118,13 @@ def version() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(judges))).hexdigest()
 
 
+def with_line(answer: Answer, seen: str) -> Answer:
+    """An answer with the line that an error names, if it is one of those that are shown."""
+    named = "".join(seen.rpartition(" (line: ")[2].rstrip(")").split()) if " (line: " in seen else None
+    lines = ["".join(line.split()).rstrip(")") for line in answer.own.split("\n")]
+    return replace(answer, line=lines.index(named) + 1) if named in lines else answer
+
+
 def run_all(work: list[tuple], seconds: float, walls: Walls | None, jobs: int, results: Results) -> None:
     """Run what needs a kernel and settle its row; rows that are not reached stay "not graded"."""
 
@@ -123,6 +132,7 @@ def run_all(work: list[tuple], seconds: float, walls: Walls | None, jobs: int, r
         key, row, exercise, code = one
         start = time.monotonic()
         settle(row, *run_exercise(exercise, code, seconds, walls), time.monotonic() - start)
+        row.answer = with_line(row.answer, row.seen if row.status == "does not run" else "")
         results.remember(key, row)
         print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.status}", flush=True)
 
@@ -180,6 +190,9 @@ def grade(arguments: argparse.Namespace, walls: Walls | None) -> None:
     rows = [row for mark in marks.values() for row in mark.rows]
     for row in {(row.student, row.notebook): row for row in rows if row.status == "broken notebook"}.values():
         print(f"{one_line(row.student)}, {row.notebook}: {row.seen}")
+    for row in rows:
+        if not course[row.notebook][0][0].function:  # a notebook without exercises: who is ready?
+            print(f"{one_line(row.student)}, {row.notebook}: {row.seen}")
     worksheet = ""
     try:
         run_all(work, arguments.seconds, walls, arguments.jobs, results)

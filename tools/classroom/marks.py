@@ -27,7 +27,7 @@ from tools.course import one_line
 OVERRIDES = "overrides.csv"
 FIRST_LINE = "\ufeffstudent,exercise,points,reason\n"  # the mark tells Excel: UTF-8
 LONG = 6  # statements from which two answers of one shape are told to the teacher; shorter ones are naturally equal
-MANY, LONG_TOGETHER = 3, 8  # answers of a notebook that have one shape together, and their statements
+MANY, LONG_TOGETHER = 3, 8  # answers of a notebook that are compared together; their statements
 
 
 @dataclass
@@ -115,7 +115,7 @@ def read_table(path: Path) -> tuple[list[list[str]], str]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("cp1252", "replace")  # Excel, in half of Europe
-    first = text.partition("\n")[0]
+    first = text.strip().partition("\n")[0]
     delimiter = max(",;\t", key=first.count)
     lines = [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if any(line)]
     if not lines or len(lines[0]) < 2:
@@ -147,13 +147,13 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
         return []
     students, said, mistakes = {same(name): name for name in marks}, [], []
     (_, *lines), _ = read_table(path)
-    for place, cells in enumerate(lines, 2):
+    for cells in lines:
         who, what, points, reason = [cell.strip() for cell in [*cells, "", "", "", ""][:4]]
         row, name = None, students.get(same(who))
         try:
             points = float(points.replace(",", "."))
         except ValueError:
-            mistakes.append(f"line {place}: points are {points!r}, a number is expected, such as 1 or 0.5")
+            mistakes.append(f"{who}, {what}: points are {points!r}, a number is expected, such as 1 or 0.5")
             continue
         found = re.fullmatch(r"(\d\d)\w*\W*(?:exercise)?\W*(\d+)", what)
         if not name:
@@ -163,19 +163,19 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
                 if near
                 else "who handed in nothing needs an empty folder of that name"
             )
-            mistakes.append(f"line {place}: nobody here is called {who!r}; {advice}")
+            mistakes.append(f"{who}, {what}: nobody here is called {who!r}; {advice}")
         elif not (math.isfinite(points) and points >= 0):
-            mistakes.append(f"line {place}: points are {points:g}; 0 or more is expected")
+            mistakes.append(f"{who}, {what}: points are {points:g}; 0 or more is expected")
         elif what.casefold() == "total":
             marks[name].by_hand, marks[name].reason = points, reason
         elif not found:
-            mistakes.append(f"line {place}: {what!r} is neither 'total' nor like '01 exercise 2'")
+            mistakes.append(f"{who}, {what}: {what!r} is neither 'total' nor like '01 exercise 2'")
         elif not any(notebook.startswith(found[1]) for notebook in course):
-            said.append(f"{OVERRIDES}, line {place}: {what} is not graded this time, and does not count.")
+            said.append(f"{OVERRIDES}, {who}: {what} is not graded this time, and does not count.")
         elif row := next((row for row in marks[name].rows if row.number == found.groups()), None):
             row.by_hand, row.reason = points, reason
         else:
-            mistakes.append(f"line {place}: there is no {what} here")
+            mistakes.append(f"{who}, {what}: there is no {what} here")
     if mistakes:
         raise ValueError(
             f"{path}: {'; '.join(map(one_line, mistakes[:5]))} ({len(mistakes)} to mend). Nothing was graded."
@@ -224,7 +224,7 @@ def mark_copies(marks: dict[str, Mark], course: dict[str, tuple[list[Assignment]
 
     Two answers have one shape if they differ only in the names that they bind and in what Python does not run. Short
     ones are naturally equal: an answer counts from LONG statements on, or MANY answers of a notebook together from
-    LONG_TOGETHER on.
+    LONG_TOGETHER on; below that they count if they are the same word for word.
     """
     asked = {(notebook, one.title): one for notebook, (exercises, _) in course.items() for one in exercises}
     alike = defaultdict(list)  # answers of one shape: whose they are, and their rows
@@ -237,11 +237,11 @@ def mark_copies(marks: dict[str, Mark], course: dict[str, tuple[list[Assignment]
             row.look_at = f"takes {', '.join(taken)} from the course; the published solution does not" if taken else ""
         for notebook in course:
             own = [row for row in mark.rows if row.notebook == notebook and row.answer.code]
-            parts = [[row] for row in own if row.answer.size >= LONG]
-            if len(own) >= MANY and sum(row.answer.size for row in own) >= LONG_TOGETHER:
-                parts.append(own)
-            for rows in parts:
-                alike[tuple((row.notebook, row.exercise, row.answer.shape) for row in rows)].append((name, rows))
+            is_long = sum(row.answer.size for row in own) >= LONG_TOGETHER
+            for rows in [*([row] for row in own if row.answer.size >= LONG), *([own] if len(own) >= MANY else [])]:
+                shapes = [row.answer.shape if len(rows) == 1 or is_long else row.answer.own for row in rows]
+                of_rows = ((row.notebook, row.exercise, shape) for row, shape in zip(rows, shapes, strict=True))
+                alike[tuple(of_rows)].append((name, rows))
     told = set()
     for shapes, those in sorted(alike.items(), key=lambda one: -len(one[0])):
         published = all(asked[notebook, exercise].shape == shape for notebook, exercise, shape in shapes)
@@ -251,7 +251,7 @@ def mark_copies(marks: dict[str, Mark], course: dict[str, tuple[list[Assignment]
             if not told.intersection(map(id, rows)):
                 told.update(map(id, rows))
                 others = [one for one, _ in those if one != name]
-                what = f"all {len(rows)} answers: " if len(rows) > 1 else ""
+                what = f"all {len(rows)} answers of this notebook are the " if len(rows) > 1 else ""
                 rows[0].look_at = "; ".join(filter(None, [rows[0].look_at, *_equal(what, published, others)]))
 
 

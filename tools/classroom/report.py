@@ -134,7 +134,8 @@ class Results:
         rows = [row for mark in marks.values() for row in mark.rows]
         self._write("class.html", class_page(marks, found))
         self._write("grades.csv", gradebook(marks))
-        self._write("exercises.csv", table([TABLE, *([getattr(row, name) for name in TABLE] for row in rows)]))
+        cells = ([getattr(row, name) for name in TABLE] for row in rows)
+        self._write("exercises.csv", table([TABLE, *cells]))
         if worksheet:
             self._write("worksheet.csv", worksheet)
         for name, student in found.students.items():
@@ -177,7 +178,8 @@ def table(lines: list) -> str:
     text = io.StringIO("\ufeff")  # tells Excel: UTF-8
     text.seek(1)
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([FORMULA.sub(r"\1'", str(cell)) for cell in line] for line in lines)
+    written = ([number(cell) if isinstance(cell, float) else str(cell) for cell in line] for line in lines)
+    writer.writerows([FORMULA.sub(r"\1'", cell) for cell in line] for line in written)
     return text.getvalue()
 
 
@@ -223,11 +225,12 @@ def class_page(marks: dict[str, Mark], found) -> str:
         body.append(f"<td{_first(columns, place)}>{passed}</td>")
     for name, mark in marks.items():
         page, hand = _link(found, name), " ✎" if mark.by_hand is not None else ""
+        hand += " late" if any(row.days_late for row in mark.rows) else ""
         body.append(f'</tr><tr><th scope="row" title="{plain(name)}"><a href="{page}">{plain(name)}</a></th>')
         body.append(f"<td>{number(mark.points)}{hand}</td><td>{mark.passed()[0]}</td>")
         for place, row in enumerate(mark.rows):
             sign, colour, _ = STATUSES[row.status]
-            sign += (" ✎" if row.by_hand is not None else "") + (" ⏱" if row.days_late else "")
+            sign += " ✎" if row.by_hand is not None else ""
             link = f'<a class="{colour}" href="{page}#e{"-".join(row.number)}" title="{row.status}">{sign}</a>'
             body.append(f"<td{_first(columns, place)}>{link}</td>")
     body.append("</tr></tbody></table></div>")
@@ -236,8 +239,6 @@ def class_page(marks: dict[str, Mark], found) -> str:
     legend = [f'<span class="{c}">{s}&nbsp;{name}</span>' for name, (s, c, _) in STATUSES.items() if name in shown]
     if any(one.by_hand is not None for one in [*rows, *marks.values()]):
         legend.append("✎&nbsp;points set by hand (overrides.csv)")
-    if any(row.days_late for row in rows):
-        legend.append("⏱&nbsp;handed in late")
     body.append(f"<p>{' &ensp; '.join(legend)} &ensp; * gives points (docs/teaching.md, Assessment)</p>")
     unread = [f"{name}: {one}" for name, own in found.students.items() for one in own.unread] + found.nobodys
     if unread:
@@ -263,7 +264,8 @@ def _mistakes(marks, found):
     for name, mark in marks.items():
         for row in mark.rows:
             if STATUSES[row.status][1] == "bad":
-                said = row.hint or row.seen.partition(" | ")[0]
+                said = row.hint if row.status != "does not run" else re.sub(r" \(line.*", "", row.seen)
+                said = said or row.seen.partition(" | ")[0]
                 who[row.notebook[:2], row.exercise, row.status, said].append(name)
     several = sorted((one for one in who.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))
     if not several:  # one student's mistake is not the class's
@@ -340,14 +342,11 @@ def _exercise(row):
     if row.hint:
         yield f"<p>Hint: {plain(row.hint)}</p>"
     if row.answer.own:
-        where = "what you wrote" if row.answer.cell == "[ ]" else f"what you wrote, in the cell {row.answer.cell}"
-        yield f"<p>This is {plain(where)} of the notebook that you handed in{_named(row.answer)}:</p>"
+        where = "" if row.answer.cell == "[ ]" else f"the cell {plain(row.answer.cell)} of "
+        arrow = "; the arrow shows the line" if row.answer.line else ""
+        yield f"<p>You wrote, in {where}the notebook that you handed in{arrow}:</p>"
         shown = [html.escape("".join(one if one.isprintable() else " " for one in line))
                  for line in row.answer.own.expandtabs(4).split("\n")]  # fmt: skip
         if row.answer.line:
             shown[row.answer.line - 1] = f"<b>→ {shown[row.answer.line - 1]}</b>"
         yield f'<p class="seen own">{chr(10).join(shown)}</p>'
-
-
-def _named(answer):
-    return "; the arrow shows the line" if answer.line else ""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools.classroom.marks import Mark, number, read_table, same
+from tools.classroom.report import FORMULA
 from tools.course import one_line
 
 MOODLE = ("Identifier", "Grade", "Maximum Grade", "Feedback comments")
@@ -148,4 +149,4 @@ def comment(mark: Mark) -> str:
                 said[-1] += (
                     f" ({row.days_late} {'day' if row.days_late == 1 else 'days'} late: {100 * row.cut:.0f} % less)"
                 )
-    return "<br>\n".join(html.escape(one_line(line, 900), quote=False) for line in said)
+    return FORMULA.sub(r"\1'", "<br>\n".join(html.escape(one_line(line, 900), quote=False) for line in said))
