@@ -120,27 +120,19 @@ def learner(tmp_path):
     return path
 
 
-def test_reset_gives_a_fresh_copy_and_keeps_yours(learner, capsys):
-    hand_out.main(["reset", str(learner)])
-    assert learner.read_text() == "fresh"
-    (kept,) = learner.parent.glob("02_rope_kept_*.ipynb")
-    assert kept.read_text() == "my work"
-    assert kept.name in capsys.readouterr().out
-    assert hand_out.reset(learner) is None  # it is fresh: nothing to keep
-    assert len(list(learner.parent.iterdir())) == 2
-
-
-def test_resets_within_a_second_lose_nothing(learner, monkeypatch):
+def test_reset_gives_a_fresh_copy_and_resets_within_a_second_lose_nothing(learner, monkeypatch, capsys):
     stopped = Mock(**{"datetime.now.return_value.strftime.return_value": "2026-01-02_03-04-05"})
     monkeypatch.setattr(course, "datetime", stopped)
     for work in ("first", "second", "third"):
         learner.write_text(work)
-        hand_out.reset(learner)
-    texts = [path.read_text() for path in learner.parent.glob("02_rope_kept*")]
-    assert sorted(texts) == ["first", "second", "third"]
+        hand_out.main(["reset", str(learner)])
+        assert learner.read_text() == "fresh"
+        assert "02_rope_kept_2026-01-02_03-04-05" in capsys.readouterr().out
+    assert hand_out.reset(learner) is None  # it is fresh: nothing to keep
     learner.unlink()  # a missing notebook comes back
     assert hand_out.reset(learner) is None
-    assert learner.read_text() == "fresh"
+    texts = [path.read_text() for path in learner.parent.iterdir()]
+    assert sorted(texts) == ["first", "fresh", "second", "third"]
 
 
 def test_reset_without_a_fresh_copy_changes_nothing(learner):
