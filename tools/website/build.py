@@ -11,6 +11,7 @@ import base64
 import functools
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -30,7 +31,7 @@ from helpers.text import TINY_LLAMA, load_tokenizer
 from helpers.train import TINY
 from tools.course import notebooks_of
 from tools.notebooks import VEIL
-from tools.website.downloads import links_of, make_downloads
+from tools.website.downloads import address, links_of, make_downloads
 from tools.website.frames import check_settings, make_frames
 from tools.website.slides import make_slides, picture_size, split_prediction
 
@@ -121,13 +122,14 @@ def start_page(pictures: Path) -> str:
     """The start page: `index.md` with a card per notebook of the README's table; writes its pictures into a folder.
 
     Raises:
-        ValueError: a notebook without a row in the table, or without the picture that `CARDS` names.
+        ValueError: a notebook without a row in the table, or without the picture that `CARDS` names; a CITATION.cff of
+            another version.
     """
-    readme, cards = (ROOT / "README.md").read_text(encoding="utf-8"), []
+    readme, cards, minutes = (ROOT / "README.md").read_text(encoding="utf-8"), [], []
     pictures.mkdir(parents=True)
     for path in NOTEBOOKS:
         named, part = CARDS.get(path.stem, ("", ()))
-        row = re.search(rf"^\| \[(.+?)\]\(notebooks/{path.name}\) \| (.+?) \| (\d+) \|", readme, re.M)
+        row = re.search(rf"^\| \[(.+?)\]\(notebooks/{path.name}\) \| (.+?) \| (\d+) \| (\d*)", readme, re.M)
         shown = [output for cell in nbformat.read(path, as_version=4).cells if cell.id == named
                  for output in cell.outputs if "image/png" in output.get("data", {})]  # fmt: skip
         if not row or not shown:
@@ -140,8 +142,41 @@ def start_page(pictures: Path) -> str:
         picture.save(pictures / f"{path.stem}.png")
         question, alt = row[2][0].upper() + row[2][1:], _plain(shown[0].metadata["image/png"]["alt"])
         cards.append(CARD.format(title=row[1], question=question, minutes=row[3], stem=path.stem, alt=alt))
+        minutes.append((int(row[3]), int(row[4] or 0)))
     _split_lenses(pictures)
-    return (SITE / "index.md").read_text(encoding="utf-8").replace("{cards}", "\n".join(cards))
+    reading, exercises = (round(sum(part) / 60) for part in zip(*minutes, strict=True))
+    filled = {"cards": "\n".join(cards), "first_minutes": minutes[0][0], "hours": reading, "exercise_hours": exercises,
+              "bibtex": citation(), "millions": f"{count_parameters(TINY) / 1e6:.1f}",
+              "vocabulary": f"{TINY.vocab_size:,}", "guess": f"{math.log(TINY.vocab_size):.2f}"}  # fmt: skip
+    return _fill((SITE / "index.md").read_text(encoding="utf-8"), filled)
+
+
+def _fill(text, values):
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", str(value))
+    return text
+
+
+def citation() -> str:
+    """CITATION.cff as BibTeX.
+
+    Raises:
+        ValueError: it names another version than pyproject.toml.
+    """
+    file, project, licence = (
+        (ROOT / name).read_text("utf-8") for name in ("CITATION.cff", "pyproject.toml", "LICENSE")
+    )
+    has = dict(re.findall(r"^(?:  - )?(\w+): (.+)$", file, re.M))
+    version, year = re.search(r'^version = "(.+)"$', project, re.M)[1], re.search(r"\(c\) (\d{4})", licence)[1]
+    if has["version"] != version:
+        raise ValueError(f"CITATION.cff has version {has['version']}, pyproject.toml {version}: write it into both.")
+    fields = {"author": f"{{{has['name']}}}", "title": f"{{{has['title']}}}", "version": version, "year": year}
+    fields |= {"note": f"{has['license']} licence"} | ({"url": address()} if address() else {})
+    return (
+        "@software{llama_in_notebooks,\n"
+        + "".join(f"  {name} = {{{value}}},\n" for name, value in fields.items())
+        + "}"
+    )
 
 
 def _split_lenses(folder):
@@ -195,7 +230,7 @@ def write_live(out: Path):
     All of it is one classic script, because a page that was opened from a disk may not fetch files.
     """
     out.mkdir(parents=True, exist_ok=True)
-    for name in ("engine.js", "pictures.js", "live.js", "start.js", "live.css"):
+    for name in ("engine.js", "pictures.js", "live.js", "start.js", "live.css", "start.css"):
         shutil.copy(LIVE / name, out)
     weights = (TINY_LLAMA / "model.safetensors").read_bytes()
     data = {name: json.loads((TINY_LLAMA / f"{name}.json").read_text("utf-8")) for name in ("config", "tokenizer")}
