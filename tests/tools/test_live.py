@@ -190,15 +190,14 @@ def test_two_models_write_one_text_until_the_change_acts_and_the_sentence_is_tru
                               ("RoPE off", "&off=rope", {"still": True}), ("nothing", "", {})):  # fmt: skip
         ids, changed, loss = start.evaluate(WROTE, change)
         same = next((i for i in range(40) if ids[i] != trained[i]), 40)
-        said = f"after {same} equal token" if same else "from the first token on"
-        said = (
-            f"{name[1:]}: {said}.* is {loss:.2f} instead of {was:.2f}{', worse than a blind guess' * (loss > 6.93)}\\."
-        )
+        where = f"after {same} equal token" if same else "from the first token on"
+        said = f"{name[1:]}: {where}.* is {loss:.2f} instead of {was:.2f}" + ", worse than a" * (loss > 6.93)
         start.get_by_label(name, exact=True).check()
         seen = rest(start, said if off else f"all 40 tokens are the same, and so is the loss, {was:.2f}\\.")
         assert seen[:2] == [text, changed]
         assert start.locator("#live-start mark").count() == 2 * bool(off)
-        assert unquote(start.locator("#live-link").get_attribute("href")) == f"live.html#text={changed}{off}"
+        link = unquote(start.locator("#live-link").get_attribute("href"))
+        assert re.fullmatch(rf"live\.html#text={re.escape(changed)}(&ids=[\d,]+)?{off}", link)
 
 
 def test_the_start_page_can_always_go_on_and_back(start):

@@ -31,6 +31,7 @@ from helpers.text import TINY_LLAMA, load_tokenizer
 from helpers.train import TINY
 from tools.course import notebooks_of
 from tools.notebooks import VEIL
+from tools.website import preview
 from tools.website.downloads import address, links_of, make_downloads
 from tools.website.frames import check_settings, make_frames
 from tools.website.slides import make_slides, picture_size, split_prediction
@@ -46,15 +47,15 @@ ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</deta
 TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an anchor, so that a link can lead to it
 EXPLORER = re.compile(r"^(explore_\w+)\(\)", re.M)
 CARDS = {  # the cell whose picture the start page shows, and which part of it: left, top, right, bottom [%]
-    "00_start_here": ("c05", (0, 5, 100, 100)),
-    "01_rmsnorm": ("c43", (13, 10, 84, 60)),
-    "02_rope": ("c22", (33, 6, 95, 84)),
-    "03_swiglu": ("c67", (8, 5, 44, 66)),
+    "00_start_here": ("c05", (13, 35.5, 81.5, 81)),
+    "01_rmsnorm": ("c43", (12.6, 5.5, 83.2, 89.5)),
+    "02_rope": ("c22", (0, 6, 62, 50)),
+    "03_swiglu": ("c67", (5, 1, 54, 93)),
     "04_gqa": ("c19", (38, 0, 98, 100)),
-    "05_full_model": ("c75", (45, 0, 91, 88)),
-    "06_train": ("paint-explorer", (0, 8, 56, 70)),
-    "07_generate": ("c05", (6, 20, 57, 93)),
-    "08_relatives": ("c68", (0, 11, 49, 82)),
+    "05_full_model": ("c75", (50.2, 7.7, 89.8, 86.8)),
+    "06_train": ("paint-explorer", (0, 0, 57, 74)),
+    "07_generate": ("c05", (0, 6, 58, 93)),
+    "08_relatives": ("c68", (0, 6, 48, 86)),
     "09_scaling_out": ("f01", (0, 6, 55, 100)),
 }
 CARD = """<li>
@@ -138,7 +139,7 @@ def start_page(pictures: Path) -> str:
         picture = Image.open(io.BytesIO(base64.b64decode(shown[0].data["image/png"])))
         box = [share * side / 100 for share, side in zip(part, picture.size * 2, strict=True)]
         picture = picture.crop([round(side) for side in box])
-        picture.thumbnail((640, 640))
+        picture.thumbnail((900, 900))
         picture.save(pictures / f"{path.stem}.png")
         question, alt = row[2][0].upper() + row[2][1:], _plain(shown[0].metadata["image/png"]["alt"])
         cards.append(CARD.format(title=row[1], question=question, minutes=row[3], stem=path.stem, alt=alt))
@@ -330,6 +331,7 @@ def build_pages(out: Path, frames: dict) -> int:
         prepare(Path(work, "pages"), frames)
         flags = ["-b", "html", "-c", SITE, "-d", Path(work, "doctrees"), "-W", "--keep-going", "-q"]
         status = build_main([str(word) for word in (*flags, Path(work, "pages"), out)])
+        preview.draw([Path(work, "pages", "pictures", f"{name}-lens.png") for name in ("angle", "mask")], out)
     write_live(out / "_static" / "live")
     make_downloads(NOTEBOOKS, out / "downloads")
     (out / "llms.txt").write_text(map_for_assistants(), encoding="utf-8")

@@ -29,6 +29,12 @@
   const idle = () => new Promise((done) => (window.requestIdleCallback ?? setTimeout)(done));
   const upTo = (value, digits = 2) => value.toFixed(digits);
 
+  /** What stands behind the # of the live page's address for this text and this change. */
+  function linkOf(off, ids) {
+    const text = tokenizer.decode(ids), pieces = String(tokenizer.encode(text)) === String(ids) ? "" : `&ids=${ids}`;
+    return `text=${encodeURIComponent(text)}${pieces}${{ nothing: "", window4: "&window=4" }[off] ?? `&off=${off}`}`;
+  }
+
   // ------------------------------------------------------------------------------------------------------------- show
 
   /** How many of the written tokens are the same before the first that differs. */
@@ -86,7 +92,7 @@
     $("again").textContent = writing ? "Stop" : now.prompt === $("text").value ? "Again" : "Write";
     if (!writing || lensesSeen()) drawLenses();
     if (writing) return;
-    $("link").href = `live.html#text=${encodeURIComponent(tokenizer.decode(right))}${off === "nothing" ? "" : `&off=${off}`}`;
+    $("link").href = `live.html#${linkOf(off, right)}`;
     $("link").textContent = off === "nothing" ? "Open this model in the live page" : "Open this broken model in the live page";
     say("finding", sentence());
   }
