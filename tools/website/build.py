@@ -231,8 +231,8 @@ def write_live(out: Path):
     All of it is one classic script, because a page that was opened from a disk may not fetch files.
     """
     out.mkdir(parents=True, exist_ok=True)
-    for name in ("engine.js", "pictures.js", "live.js", "start.js", "live.css", "start.css"):
-        shutil.copy(LIVE / name, out)
+    for path in (*LIVE.glob("*.js"), *LIVE.glob("*.css")):
+        shutil.copy(path, out)
     weights = (TINY_LLAMA / "model.safetensors").read_bytes()
     data = {name: json.loads((TINY_LLAMA / f"{name}.json").read_text("utf-8")) for name in ("config", "tokenizer")}
     data |= {"passages": held_out_passages(), "weights": base64.b64encode(weights).decode()}
