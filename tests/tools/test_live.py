@@ -3,7 +3,6 @@
 import random
 import re
 import shutil
-from urllib.parse import unquote
 
 import pytest
 import torch
@@ -196,8 +195,8 @@ def test_two_models_write_one_text_until_the_change_acts_and_the_sentence_is_tru
         seen = rest(start, said if off else f"all 40 tokens are the same, and so is the loss, {was:.2f}\\.")
         assert seen[:2] == [text, changed]
         assert start.locator("#live-start mark").count() == 2 * bool(off)
-        link = unquote(start.locator("#live-link").get_attribute("href"))
-        assert re.fullmatch(rf"live\.html#text={re.escape(changed)}(&ids=[\d,]+)?{off}", link)
+        link = start.evaluate("decodeURIComponent(document.getElementById('live-link').href)")
+        assert re.search(rf"live\.html#text={re.escape(changed)}(&ids=[\d,]+)?{off}$", link)
 
 
 def test_the_start_page_can_always_go_on_and_back(start):
@@ -209,14 +208,12 @@ def test_the_start_page_can_always_go_on_and_back(start):
     start.locator("#live-text").fill("")  # while it writes
     press(start, "Write")
     finding(start, "Type a few words first")
-    start.evaluate("""() => {
-        const { encode } = Live.Tokenizer.prototype, lengths = window.lengths = [];
-        Live.Tokenizer.prototype.encode = function (text) { lengths.push(text.length); return encode.call(this, text); }
-    }""")
+    start.evaluate("""() => { const { prototype } = Live.Tokenizer, { encode } = prototype; window.most = 0;
+        prototype.encode = function (text) { most = Math.max(most, text.length); return encode.call(this, text); }; }""")
     start.locator("#live-text").fill("x" * 20000)  # its time grows with the square of its letters
     start.locator("#live-text").press("Enter")
     rest(start, "the first 24 tokens were read")
-    assert max(start.evaluate("lengths")) < 4000
+    assert 0 < start.evaluate("most") < 4000
     for before in (None, other, first):
         press(start, "Undo")
         assert before in (None, rest(start))

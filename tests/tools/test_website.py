@@ -82,7 +82,10 @@ def test_every_page_can_be_reached_and_every_term_has_an_anchor(build, pages, si
     listed = set(re.findall(r"^- \[.*?\]\((.+?)\)", (site / "llms.txt").read_text(encoding="utf-8"), re.M))
     assert {name for name in wanted if "slides" not in name} <= listed <= pages.keys()
     assert {build.slug(term) for term in TERMS} <= pages["docs/glossary.html"].ids
-    assert "<b>A class is</b> a new" in pages["index.html"].text  # it stands there until the model is loaded
+    cards = {
+        name: [page.text.count(f'"{what}"') for what in ("description", "og:image")] for name, page in pages.items()
+    }
+    assert [name for name, has in cards.items() if has != [1, 1]] == []
 
 
 @pytest.mark.slow

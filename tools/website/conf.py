@@ -64,6 +64,7 @@ def _give_captions_a_level(app, pagename, templatename, context, doctree):
 
 DESCRIPTIONS = {  # of pages that do not begin with a sentence on what they are
     "live": "A small LLaMA runs in this page: type, switch off one of its parts, and see what it writes then.",
+    "CONTRIBUTING": "How to report a fault in the course, and how to change it.",
     "slides/index": "One deck of slides per notebook, for a class; they need no network.",
     "search": "Search the notebooks, the glossary and the other pages of the course.",
 }

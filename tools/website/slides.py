@@ -270,7 +270,8 @@ def make_slides(notebooks, folder: Path, relink, frames: dict):
         _fill("slides.html", folder / f"{path.stem}.html", **parts)
         count = sum(map(len, deck.columns))
         entries.append(f'<li><a href="{path.stem}.html">{html.escape(title)}</a>, {count} slides</li>')
-    _fill("slides_index.html", folder / "index.html", entries="\n".join(entries))
+    tags = preview.tags("Slides: LLaMA in notebooks", "One deck per notebook, for a class.", "slides/index.html")
+    _fill("slides_index.html", folder / "index.html", preview=tags, entries="\n".join(entries))
 
 
 def _fill(template, file, **parts):

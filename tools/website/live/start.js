@@ -48,7 +48,7 @@
     const at = start + same, words = (...range) => tokenizer.decode(ids.slice(...range));
     box.replaceChildren(make("b", { textContent: words(0, start) }), words(start, at),
       ...(at < ids.length ? [make("mark", { textContent: words(at, at + 1) }), words(at + 1)] : []));
-    box.scrollTop = box.scrollHeight;
+    box.scrollTop = writing ? box.scrollHeight : 0; // at rest it is read from its beginning
   }
 
   function showLoss(name, off) {
