@@ -209,7 +209,7 @@ def test_the_start_page_can_always_go_on_and_back(start):
     press(start, "Write")
     finding(start, "Type a few words first")
     start.evaluate("""() => { const { prototype } = Live.Tokenizer, { encode } = prototype; window.most = 0;
-        prototype.encode = function (text) { most = Math.max(most, text.length); return encode.call(this, text); }; }""")
+        prototype.encode = function (text) { most = Math.max(most, text.length); return encode.call(this, text); } }""")
     start.locator("#live-text").fill("x" * 20000)  # its time grows with the square of its letters
     start.locator("#live-text").press("Enter")
     rest(start, "the first 24 tokens were read")
