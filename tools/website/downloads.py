@@ -3,6 +3,7 @@
 Every notebook is there twice, as its page shows it and as it is handed out (no outputs, no solutions), and the whole
 folder that is handed out is a zip: it runs anywhere with `make lab`. If the environment variable COURSE_REPOSITORY
 names the course's place on GitHub ("owner/name"), the pages link to the source, Colab, Binder and the issues, too.
+COURSE_SITE is the address at which the site will stand ("https://…"): a shared link then shows a picture.
 """
 
 import os
@@ -39,6 +40,18 @@ def repository() -> str:
     if name and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise ValueError(f"COURSE_REPOSITORY={name!r} is no place on GitHub: write owner/name.")
     return name
+
+
+def address() -> str:
+    """Where the site will stand, without a slash at its end, or "" if nobody said it.
+
+    Raises:
+        ValueError: if COURSE_SITE is no address.
+    """
+    site = os.environ.get("COURSE_SITE", "").rstrip("/")
+    if site and not re.fullmatch(r"https?://[^\s\"'<>?#]+", site):
+        raise ValueError(f"COURSE_SITE={site!r} is no address: write it as https://…")
+    return site
 
 
 def links_of(stem: str) -> str:

@@ -34,6 +34,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from tools.website import preview
 from tools.website.votes import votes_of
 
 LEAD_WORDS, ANSWER_WORDS, CODE_LINES, OUTPUT_LINES = 45, 70, 12, 12
@@ -263,12 +264,14 @@ def make_slides(notebooks, folder: Path, relink, frames: dict):
                 text = re.sub(r"\]\(([^():#\s]+)\.ipynb(?:#[^()\s]*)?\)", r"](\1.html)", relink(cell.source, path))
                 cell.source = re.sub(r"\]\(([^():#\s]+)\.md\b", r"](\1.html", text)
         title, deck = re.match(r"# (.*)", notebook.cells[0].source)[1], Deck(notebook, frames)
-        _fill(
-            "slides.html", folder / f"{path.stem}.html", title=html.escape(title), slides=deck.html(), mathjax=settings
-        )
+        about = " ".join(notebook.cells[0].source.split("\n\n")[1].split())
+        tags = preview.tags(f"{title}: slides", about, f"slides/{path.stem}.html")
+        parts = {"title": html.escape(title), "preview": tags, "slides": deck.html(), "mathjax": settings}
+        _fill("slides.html", folder / f"{path.stem}.html", **parts)
         count = sum(map(len, deck.columns))
         entries.append(f'<li><a href="{path.stem}.html">{html.escape(title)}</a>, {count} slides</li>')
-    _fill("slides_index.html", folder / "index.html", entries="\n".join(entries))
+    tags = preview.tags("Slides: LLaMA in notebooks", "One deck per notebook, for a class.", "slides/index.html")
+    _fill("slides_index.html", folder / "index.html", preview=tags, entries="\n".join(entries))
 
 
 def _fill(template, file, **parts):
