@@ -92,7 +92,7 @@ const LiveLink = (() => {
     length = (state.ids ?? tokenizer.encode(state.text.slice(0, 64 * most)).slice(0, most)).length;
     for (const [name, value] of has) {
       if (name === "text" || name === "ids") continue;
-      if (!Object.hasOwn(parts, name) || !parts[name](value)) state.unknown.push(`${name}=${value}`.slice(0, 60));
+      if (!Object.hasOwn(parts, name) || !parts[name](value)) state.unknown.push((value ? `${name}=${value}` : name).slice(0, 60));
     }
     return state;
   }

@@ -14,7 +14,7 @@
     run: null, // all that the model made of the sentence
     query: null, key: null, head: [0, 0], // null: the last token; the key that weighs most
     open: { kind: "attention", place: 0 }, first: null, // the box that is open; the head that is open at first, as in a link
-    own: false, size: "", written: 0, // whether the visitor loaded the model; millions of parameters; where what it wrote begins
+    own: false, size: "", loss: undefined, written: 0, // the visitor's model? its parameters in millions; on the passages; where what it wrote begins
     writing: false,
   };
   let ids = []; // the sentence's tokens
@@ -36,6 +36,7 @@
 
   function redraw() {
     page.run = runOf(page.change);
+    page.loss = undefined; // until it is known
     if (page.query !== null && page.query >= ids.length - 1) page.query = null;
     show();
     const mine = ++reading;
@@ -91,7 +92,7 @@
     const reset = make("button", { type: "button", id: "live-trained", textContent: "As trained" });
     reset.onclick = () => set(Object.fromEntries(Object.keys(page.change).map((name) => [name, undefined])));
     $("changes").replaceChildren(make("div", { className: "row", role: "group", "aria-label": "In every block" },
-      make("span", { className: "label", textContent: "In every block" }), ...switches), make("div", { className: "row" }, ...groups, reset));
+      make("span", { className: "label", textContent: "In every block" }), ...switches, reset), make("div", { className: "row" }, ...groups));
     showChanges();
   }
 

@@ -154,8 +154,11 @@ const LivePictures = (() => {
 
   /** One pixel per pair of query (down) and key (across); what the mask hides stays empty. */
   function paint(page, canvas, [layer, h]) {
-    const n = canvas.width = canvas.height = page.run.ids.length, context = canvas.getContext("2d");
-    const image = context.createImageData(n, n), pixels = new Uint32Array(image.data.buffer), rows = page.run.heads[layer]?.[h].rows;
+    const n = page.run.ids.length, heads = page.run.heads[layer], rows = heads?.[h].rows;
+    if (heads && canvas.painted === heads) return; // they are new after every reading
+    canvas.width = canvas.height = n;
+    canvas.painted = heads;
+    const context = canvas.getContext("2d"), image = context.createImageData(n, n), pixels = new Uint32Array(image.data.buffer);
     for (let q = 0; rows && q < n; q++) {
       const row = rows[q], [from, to] = Live.visible(q, n, page.change);
       for (let k = from; k < to; k++) pixels[q * n + k] = COLOURS[Math.round(255 * Math.sqrt(row[k]))];
@@ -329,8 +332,8 @@ const LivePictures = (() => {
       item.classList.toggle("off", isOff(page, "blocks", block));
       Object.keys(PARTS).forEach((part, i) => {
         const box = item.children[i], [opens, switches] = box.querySelectorAll("button"), on = !isOff(page, part, block);
-        opens.textContent = i < 2 ? PARTS[part] : name;
-        if (i < 2) opens.setAttribute("aria-label", `${PARTS[part]} of ${name}`);
+        opens.textContent = i < 2 ? PARTS[part] : name.replace(/block (\d+ again)/, "$1");
+        opens.setAttribute("aria-label", i < 2 ? `${PARTS[part]} of ${name}` : name);
         opens.setAttribute("aria-expanded", open.kind === part && open.place === place);
         for (const button of [opens, switches]) Object.assign(button.dataset, { part, place, block });
         flip(switches, !change[part]?.includes(block), i < 2 ? `${PARTS[part]} of ${name}` : name);

@@ -2,7 +2,7 @@
 "use strict";
 
 const LiveShare = (() => {
-  const WIDTH = 1200, HEIGHT = 675, EDGE = 60, INK = "#222222", GREY = "#555555", BLUE = "#0072B2";
+  const WIDTH = 1200, HEIGHT = 675, EDGE = 60, ROWS = 7, INK = "#222222", GREY = "#555555", BLUE = "#0072B2";
 
   /** Lines of a text as [letter, x] that fit into a width [px], broken between words where there are some. */
   function lines(context, text, width) {
@@ -39,13 +39,13 @@ const LiveShare = (() => {
     const sizes = `${size} million parameters, ${config.nLayers} blocks of ${config.nHeads} heads, ${config.vocabSize.toLocaleString("en-US")} tokens`;
     write(sizes, EDGE, 130, "24px system-ui", GREY);
     if (changes.length) write(`Changed: ${list(changes)}`, EDGE, 165, "24px system-ui", "#b34700");
-    context.font = "28px monospace";
-    const rows = lines(context, text, WIDTH - 2 * EDGE), last = rows.slice(-6), letters = (some) => some.reduce((sum, row) => sum + row.length, 0);
-    let at = [...text.slice(0, written)].filter((letter) => letter !== "\n").length - letters(rows.slice(0, -6)); // letters before what it wrote
+    context.font = "22px monospace";
+    const rows = lines(context, text, WIDTH - 2 * EDGE), last = rows.slice(-ROWS), letters = (some) => some.reduce((sum, row) => sum + row.length, 0);
+    let at = [...text.slice(0, written)].filter((letter) => letter !== "\n").length - letters(rows.slice(0, -ROWS)); // letters before what it wrote
     last.forEach((row, i) => {
-      const y = 225 + 38 * i;
-      if (!i && rows.length > 6) write("…", EDGE - 30, y, "28px monospace");
-      for (const [letter, x] of row) write(letter, EDGE + x, y, "28px monospace", at-- > 0 ? INK : BLUE);
+      const y = 215 + 30 * i;
+      if (!i && rows.length > ROWS) write("…", EDGE - 30, y, "22px monospace");
+      for (const [letter, x] of row) write(letter, EDGE + x, y, "22px monospace", at-- > 0 ? INK : BLUE);
     });
     const shares = Live.softmax(run.logits[run.logits.length - 1], temperature || 1);
     const best = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]).slice(0, 4);
