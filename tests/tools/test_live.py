@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.generate import generate
-from helpers.model import Llama, LlamaConfig, RMSNorm, SwiGLU, causal_visible, rope_inv_freq
+from helpers.model import Llama, LlamaConfig, rope_inv_freq
 from helpers.text import TINY_LLAMA, load_tokenizer, train_tokenizer
 from tests.support.lab import quiet_context
 
@@ -124,33 +124,24 @@ def follow(page, link):
     page.evaluate("x => new Promise(done => { addEventListener('hashchange', done); location.hash = x; })", link)
 
 
-def off(parts, forward=lambda x, part, *rest: torch.zeros_like(x)):
-    for part in parts:
-        part.forward = lambda x, *rest, part=part: forward(x, part, *rest)
+def swap(model, names, forward=lambda part, x: torch.zeros_like(x)):
+    for name, part in model.named_modules():
+        if re.fullmatch(names, name):
+            part.forward = lambda x, *rest, part=part: forward(part, x)
 
 
-def seen(model, visible):
-    cos, sin, _ = model.rotation_and_mask(6)
-    model.rotation_and_mask = lambda *sizes, **more: (cos, sin, visible)
-
-
-def of(model, kind):
-    return [part for part in model.modules() if isinstance(part, kind)]
-
-
-ORDER = (0, 2, 1, 1, 4)
 IN_PYTORCH = {  # a link, and the same done to PyTorch's model
     "": lambda model: None,
-    "order=0,2,1,1,4&": lambda model: setattr(model, "layers", torch.nn.ModuleList([model.layers[n] for n in ORDER])),
-    "off=block3&": lambda model: off([model.layers[3].attention, model.layers[3].feed_forward]),
-    "off=attention2,feedforward0&": lambda model: off([model.layers[2].attention, model.layers[0].feed_forward]),
+    "order=2,3,4,5,0,1,2&": lambda model: setattr(model, "layers", model.layers[2:] + model.layers[:3]),
+    "off=block3&": lambda model: swap(model, "layers.3.(attention|feed_forward)"),
+    "off=attention2,feedforward0&": lambda model: swap(model, "layers.2.attention|layers.0.feed_forward"),
     "off=head1.2&": lambda model: model.layers[1].attention.o_proj.weight[:, 64:96].zero_(),
-    "off=norms&": lambda model: off(of(model, RMSNorm), lambda x, norm: x),
-    "off=gate&": lambda model: off(of(model, SwiGLU), lambda x, part: part.down_proj(part.up_proj(x))),
+    "off=norms&": lambda model: swap(model, ".*_norm", lambda norm, x: x),
+    "off=gate&": lambda model: swap(model, ".*feed_forward", lambda part, x: part.down_proj(part.up_proj(x))),
     "off=rope&": lambda model: model.inv_freq.zero_(),
     "base=100&shift=100&": lambda model: setattr(model, "inv_freq", rope_inv_freq(32, 100.0)),
-    "off=mask&": lambda model: seen(model, torch.ones(6, 6, dtype=torch.bool)),
-    "window=2&": lambda model: seen(model, causal_visible(6, 6).triu(-1)),
+    "off=mask&": lambda model: setattr(model, "at_layer", lambda n, *c: (*c[:2], torch.ones(6, 6) > 0)),
+    "window=2&": lambda model: setattr(model, "at_layer", lambda n, *c: (*c[:2], torch.ones(6, 6).tril().triu(-1) > 0)),
 }  # fmt: skip
 
 
@@ -163,7 +154,7 @@ def test_each_switch_and_the_numbers_in_the_picture_are_pytorchs(open_page):
         whole = f"{link}token=2&key=1&temp=0.3&topp=0.5&head=2.1"
         follow(page, f"{whole}&off=block9&window=3")
         assert difference(page, model, ids.tolist()) < 1e-4, link
-        rest, x, numbers = model.rotation_and_mask(6), model.tok_embeddings(ids), []
+        rest, x, numbers = model.at_layer(0, *model.rotation_and_mask(6)), model.tok_embeddings(ids), []
         for block in model.layers:
             middle, after = x + block.attention(block.attention_norm(x), *rest), block(x, *rest)
             cosines = [torch.cosine_similarity(*pair, dim=-1)[0, 2] for pair in ((x, middle), (middle, after))]
