@@ -3,9 +3,9 @@
 "use strict";
 
 (() => {
-  const { MOST, PLACES, $, say, make, bar, mean, list, number, read, extend, lossesOf, weightsOf, orderOf, flip, toggle, draw, drawModel, drawNext, whenTheLookChanges } = LivePictures;
+  const { MOST, placesOf, $, say, make, bar, mean, list, number, read, extend, lossesOf, weightsOf, orderOf, flip, toggle, draw, drawModel, drawNext, whenTheLookChanges } = LivePictures;
   const PACE = 70; // tokens written per second, so that the eye can follow
-  const EXAMPLES = ["The value of the expression is", "If the object has no attribute, an", "A class definition is an executable"];
+  const EXAMPLES = ["If a name is", "A class has", "The import statement"];
 
   const page = {
     model: null, tokenizer: null,
@@ -258,13 +258,14 @@
     say("size", page.size);
     let best = 0; // the head to begin with: the one that looks hardest at a token between the first and the last
     const sentence = tokenizer.encode(LiveLink.START.text), first = { run: read(page, sentence) };
-    for (let layer = 0; layer < config.nLayers; layer++)
+    for (let layer = 0; first.run && layer < config.nLayers; layer++)
       for (let h = 0; h < config.nHeads; h++) {
         const weight = Math.max(0, ...weightsOf(first, [layer, h], sentence.length - 1).slice(1, -1));
         if (weight > best) [best, page.head] = [weight, [layer, h]];
       }
     place.place = page.head[0];
     page.first = ["head", page.head.join(".")];
+    $("share").textContent = own ? "Save a picture of my model" : "Save a picture";
     offerChanges();
     put($("text").value);
   }
@@ -273,7 +274,7 @@
   function follow() {
     const hash = location.hash.slice(1);
     if (!hash || document.getElementById(hash)) return; // a section of the page
-    const { text, ids: tokens, change, query, key, open, head, temperature, topP, unknown } = LiveLink.read(hash, page, MOST, PLACES);
+    const { text, ids: tokens, change, query, key, open, head, temperature, topP, unknown } = LiveLink.read(hash, page, MOST, placesOf(page));
     page.writing = false;
     const [, first] = page.first;
     page.head = head ?? first.split(".").map(Number);
@@ -324,7 +325,7 @@
     });
     use({ model, tokenizer }, true);
     $("ours").hidden = false;
-    return `Your model runs: ${config.nLayers} blocks, ${config.nHeads} heads, ${number(config.vocabSize)} tokens. Nothing left this machine. Save a picture of it above.`;
+    return `Your model runs: ${config.nLayers} blocks, ${config.nHeads} heads, ${number(config.vocabSize)} tokens. Nothing left this machine. Above you can save a picture of what it says.`;
   }
 
   function take(files) {
@@ -426,6 +427,10 @@
       else if (part && target.closest(".switch")) set({ [part]: other(page.change[part], Number(block)) });
       else if (part) open(part, Number(place));
     };
+    for (const kind of ["pointerover", "focusin"]) $("places").addEventListener(kind, ({ target }) => { // ready before the click
+      const { part, block } = target.closest(".switch")?.dataset ?? {};
+      if (part && page.run && !page.writing) runOf(changed({ [part]: other(page.change[part], Number(block)) }));
+    });
     const back = () => document.querySelector(`#live-places .open[data-part="${page.open.kind}"][data-place="${page.open.place}"]`).focus();
     $("back").onclick = back;
     $("panel").addEventListener("keydown", ({ key }) => { if (key === "Escape") back(); });

@@ -5,7 +5,7 @@
 
 const LivePictures = (() => {
   const MOST = 128; // tokens that are read and drawn
-  const PLACES = 12; // blocks that are run and drawn
+  const placesOf = ({ model }) => Math.max(12, model.layers.length); // blocks that are run and drawn, at most
 
   // --------------------------------------------------------------------------------------------------- small helpers
 
@@ -301,7 +301,7 @@ const LivePictures = (() => {
 
   const PARTS = { attention: "attention", feedForward: "feed-forward", blocks: "block" };
 
-  const toggle = () => make("button", { type: "button", role: "switch", className: "switch" }, make("span", { className: "state" }));
+  const toggle = () => make("button", { type: "button", role: "switch", className: "switch" }, make("span", { className: "state", "aria-hidden": "true" }));
 
   /** Show whether a switch is on; what it switches stands in its name. */
   function flip(button, on, name) {
@@ -383,9 +383,9 @@ const LivePictures = (() => {
     say("block-finding", `If the model stopped here, it would say one of these after ${quoted(page, run.ids[t])}, at temperature 1. ` +
       `The stream was turned by ${degrees(angle(run.stream[place][t], run.stream[place + 1][t]))} on its way through the block.`);
     $("swap").disabled = place + 1 >= order.length;
-    $("repeat").disabled = order.length >= PLACES;
+    $("repeat").disabled = order.length >= placesOf(page);
     $("remove").disabled = order.length < 2;
-    say("order", `The blocks run in this order: ${order.join(", ")}.${order.length >= PLACES ? ` ${PLACES} are the most that this page runs.` : ""}`);
+    say("order", `The blocks run in this order: ${order.join(", ")}.${order.length >= placesOf(page) ? ` ${placesOf(page)} are the most that this page runs.` : ""}`);
   }
 
   /** What is chosen: the head, its switch, the pair. */
@@ -429,7 +429,7 @@ const LivePictures = (() => {
   }
 
   return {
-    MOST, PLACES, COLOURS, $, say, make, bar, mean, list, number, percent, quoted, shown, largest, read, extend, lossesOf, weightsOf, orderOf, flip, toggle,
+    MOST, placesOf, COLOURS, $, say, make, bar, mean, list, number, percent, quoted, shown, largest, read, extend, lossesOf, weightsOf, orderOf, flip, toggle,
     numbersAt, drawNext, drawMap, drawClocks, drawModel, draw, whenTheLookChanges,
   };
 })();

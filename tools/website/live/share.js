@@ -35,8 +35,9 @@ const LiveShare = (() => {
     context.fillRect(0, 0, WIDTH, HEIGHT);
     context.fillStyle = BLUE;
     context.fillRect(0, 0, 14, HEIGHT);
-    write(own ? "My own LLaMA writes" : "A small LLaMA writes", EDGE, 90, "bold 44px system-ui");
-    const sizes = `${size} million parameters, ${config.nLayers} blocks of ${config.nHeads} heads, ${config.vocabSize.toLocaleString("en-US")} tokens`;
+    const wrote = written < text.length;
+    write(`${own ? "My own" : "A small"} LLaMA ${wrote ? "writes" : "reads, and says what comes next"}`, EDGE, 90, "bold 44px system-ui");
+    const sizes = `${size} million parameters, ${config.nLayers} blocks of ${config.nHeads} heads, ${config.vocabSize.toLocaleString("en-US")} tokens${wrote ? ". It wrote what is blue" : ""}`;
     write(sizes, EDGE, 130, "24px system-ui", GREY);
     if (changes.length) write(`Changed: ${list(changes)}`, EDGE, 165, "24px system-ui", "#b34700");
     context.font = "22px monospace";
