@@ -5,7 +5,7 @@
 (() => {
   const { MOST, placesOf, $, say, make, bar, mean, list, number, read, extend, lossesOf, weightsOf, orderOf, flip, toggle, draw, drawModel, drawNext, whenTheLookChanges } = LivePictures;
   const PACE = 70; // tokens written per second, so that the eye can follow
-  const EXAMPLES = ["If a name is", "A class has", "The import statement"];
+  const EXAMPLES = ["If a name is", "A class has", "A function"];
 
   const page = {
     model: null, tokenizer: null,

@@ -41,8 +41,9 @@ const LiveShare = (() => {
     write(sizes, EDGE, 130, "24px system-ui", GREY);
     if (changes.length) write(`Changed: ${list(changes)}`, EDGE, 165, "24px system-ui", "#b34700");
     context.font = "22px monospace";
-    const rows = lines(context, text, WIDTH - 2 * EDGE), last = rows.slice(-ROWS), letters = (some) => some.reduce((sum, row) => sum + row.length, 0);
-    let at = [...text.slice(0, written)].filter((letter) => letter !== "\n").length - letters(rows.slice(0, -ROWS)); // letters before what it wrote
+    const fits = (some) => lines(context, some, WIDTH - 2 * EDGE).length <= ROWS, joined = fits(text) ? text : text.replaceAll("\n", "↵");
+    const rows = lines(context, joined, WIDTH - 2 * EDGE), last = rows.slice(-ROWS), letters = (some) => some.reduce((sum, row) => sum + row.length, 0);
+    let at = [...joined.slice(0, written)].filter((letter) => letter !== "\n").length - letters(rows.slice(0, -ROWS)); // letters before what it wrote
     last.forEach((row, i) => {
       const y = 215 + 30 * i;
       if (!i && rows.length > ROWS) write("…", EDGE - 30, y, "22px monospace");
