@@ -8,10 +8,9 @@ import pytest
 import torch
 from playwright.sync_api import expect
 
-from helpers.assets import ASSETS
 from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.generate import generate
-from helpers.model import Llama, LlamaConfig
+from helpers.model import Llama, LlamaConfig, rope_inv_freq
 from helpers.text import TINY_LLAMA, load_tokenizer, train_tokenizer
 from tests.support.lab import quiet_context
 
@@ -103,16 +102,6 @@ def test_ids_are_those_of_the_tokenizers_library(open_page, saved):
         assert ids == [tokenizer.encode(text).ids for text in texts]
 
 
-def test_the_page_runs_tiny_llama_and_writes_what_pytorch_writes(open_page):
-    page, model, tokenizer = open_page(), load_checkpoint(TINY_LLAMA), load_tokenizer()
-    held_out = (ASSETS / "held_out.txt").read_text(encoding="utf-8").split(". ")
-    texts = [tokenizer.encode(text).ids[:128] for text in held_out[:: len(held_out) // 100] if text][:100]
-    prompt = tokenizer.encode("The value of the expression is").ids
-    assert len(texts) == 100
-    assert difference(page, model, texts) < 1e-4
-    assert prompt + page.evaluate(WRITE, prompt) == generate(model, torch.tensor([prompt]), 200)[0].tolist()
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_any_small_llama_gives_pytorchs_logits_and_its_greedy_text(open_page, saved, name):
     page, (model, _, folder) = open_page(), saved(name)
@@ -130,22 +119,69 @@ def finding(page, words):
     expect(page.locator("#live-finding")).to_have_text(re.compile(words), timeout=60_000)
 
 
-def test_a_change_runs_the_model_again_and_a_shift_changes_nothing(open_page):
-    page, sentence = open_page(), "The value of the expression is"
-    ids = load_tokenizer().encode(sentence).ids
-    trained = torch.tensor(page.evaluate(LOGITS, ids))
-    for name, words, moves in (("positions + 100", "100: still", False), ("off", "RoPE off: .*instead", True)):
-        page.get_by_role("group", name="RoPE", exact=True).get_by_role("button", name=name, exact=True).click()
-        finding(page, words)
-        change = (torch.tensor(page.evaluate(LOGITS, ids)) - trained).abs().max() / trained.abs().max()
-        assert change > 1e-2 if moves else change < 1e-4
-        press(page, "As trained")
+def follow(page, link):
+    page.evaluate("x => new Promise(done => { addEventListener('hashchange', done); location.hash = x; })", link)
 
 
-def test_with_all_heads_off_no_other_head_is_said_to_write(open_page):
+def swap(model, names, forward=lambda part, x: torch.zeros_like(x)):
+    for name, part in model.named_modules():
+        if re.fullmatch(names, name):
+            part.forward = lambda x, *rest, part=part: forward(part, x)
+
+
+IN_PYTORCH = {  # a link, and the same done to PyTorch's model
+    "": lambda model: None,
+    "order=2,3,4,5,0,1,2&": lambda model: setattr(model, "layers", model.layers[2:] + model.layers[:3]),
+    "off=block3&": lambda model: swap(model, "layers.3.(attention|feed_forward)"),
+    "off=attention2,feedforward0&": lambda model: swap(model, "layers.2.attention|layers.0.feed_forward"),
+    "off=head1.2&": lambda model: model.layers[1].attention.o_proj.weight[:, 64:96].zero_(),
+    "off=norms&": lambda model: swap(model, ".*_norm", lambda norm, x: x),
+    "off=gate&": lambda model: swap(model, ".*feed_forward", lambda part, x: part.down_proj(part.up_proj(x))),
+    "off=rope&": lambda model: model.inv_freq.zero_(),
+    "base=100&shift=100&": lambda model: setattr(model, "inv_freq", rope_inv_freq(32, 100.0)),
+    "off=mask&": lambda model: setattr(model, "at_layer", lambda n, *c: (*c[:2], torch.ones(6, 6) > 0)),
+    "window=2&": lambda model: setattr(model, "at_layer", lambda n, *c: (*c[:2], torch.ones(6, 6).tril().triu(-1) > 0)),
+}  # fmt: skip
+
+
+@torch.no_grad()
+def test_each_switch_and_the_numbers_in_the_picture_are_pytorchs(open_page):
+    """And a link holds what is seen: the page reads it, leaves out what it does not know, and writes it again."""
+    page, ids = open_page(), torch.tensor([load_tokenizer().encode("The value of the expression is").ids])
+    for link, change in IN_PYTORCH.items():
+        change(model := load_checkpoint(TINY_LLAMA))
+        whole = f"{link}token=2&key=1&temp=0.3&topp=0.5&head=2.1"
+        follow(page, f"{whole}&off=block9&window=3")
+        assert difference(page, model, ids.tolist()) < 1e-4, link
+        rest, x, numbers = model.at_layer(0, *model.rotation_and_mask(6)), model.tok_embeddings(ids), []
+        for block in model.layers:
+            middle, after = x + block.attention(block.attention_norm(x), *rest), block(x, *rest)
+            cosines = [torch.cosine_similarity(*pair, dim=-1)[0, 2] for pair in ((x, middle), (middle, after))]
+            numbers += [f"{cosine.clamp(-1, 1).arccos().rad2deg():.0f}°" for cosine in cosines]
+            numbers.append(f"length {after[0, 2].norm():.1f}")
+            x = after
+        shown = page.locator("#live-places :is(.turn, .length)").all_text_contents()
+        assert [text.replace("off", "0°") for text in shown] == numbers, link
+        page.wait_for_url(lambda url, whole=whole: url.endswith(f"#{whole}"))
+    expect(page.locator("#live-link-said")).to_have_text(re.compile("not understood, .*: off=block9; window=3.$"))
+
+
+def test_the_picture_answers_to_keys_and_reopens_as_it_was_left(open_page):
     page = open_page()
-    page.evaluate("""() => { for (const head of document.querySelectorAll('#live-heads button')) {
-        head.click(); document.getElementById('live-head-off').click(); } }""")
+    page.get_by_role("button", name="block 2", exact=True).press("Enter")
+    expect(page.locator("#live-panel-title")).to_be_focused()
+    page.locator("#live-repeat").press("Enter")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="block 2 again", exact=True)).to_be_focused()
+    page.get_by_role("switch", name="attention of block 4", exact=True).press("Space")
+    page.locator("#live-text").fill("if x:\n")
+    page.wait_for_url("**#text=if+x%3A%0A&off=attention4&order=0,1,2,2,3,4,5&blocks=3")
+    page.reload()
+    finding(page, "attention of 4 off: .* instead")
+    expect(page.locator("#live-panel-title")).to_have_text("Block 2")
+    with page.expect_download(lambda download: download.suggested_filename == "llama-writes.png"):
+        press(page, "Save a picture")
+    follow(page, "off=" + ",".join(f"head{n // 4}.{n % 4}" for n in range(24)))
     finding(page, "No head writes")
 
 
@@ -236,3 +272,6 @@ def test_a_file_that_does_not_fit_gets_one_sentence_and_changes_nothing(open_pag
         assert re.match(f"Not loaded. {words}", said := load(page, folder)), said
         assert len(page.evaluate(LOGITS, [1, 2])) == 1024  # the course's model still runs
         (folder / "config.json").write_text(config)
+    photo = "() => { const data = new DataTransfer(); data.items.add(new File([], 'photo.png')); return data; }"
+    page.dispatch_event("#live-text", "drop", {"dataTransfer": page.evaluate_handle(photo)})
+    expect(page.locator("#live-own")).to_contain_text("“photo.png” is no part of a model")

@@ -226,7 +226,7 @@ def live_page() -> str:
 
 
 def write_live(out: Path):
-    """Write the live page's scripts into `out`, and its model: weights, config, tokenizer, four passages.
+    """Write the live page's scripts into `out`, and its model: weights, config, tokenizer, four passages; and the film.
 
     All of it is one classic script, because a page that was opened from a disk may not fetch files.
     """
@@ -235,6 +235,7 @@ def write_live(out: Path):
         shutil.copy(path, out)
     weights = (TINY_LLAMA / "model.safetensors").read_bytes()
     data = {name: json.loads((TINY_LLAMA / f"{name}.json").read_text("utf-8")) for name in ("config", "tokenizer")}
+    data |= {"film": json.loads((ASSETS / "film.json").read_text("utf-8"))}
     data |= {"passages": held_out_passages(), "weights": base64.b64encode(weights).decode()}
     script = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     (out / "data.js").write_text(f"window.liveData = {script};\n", encoding="utf-8")
