@@ -8,6 +8,7 @@ from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
 
 from tools.website.slides import MATHJAX, MATHJAX_SETTINGS
+from tools.website.terms import mark_terms
 
 project = "LLaMA in notebooks"
 copyright = "the authors of the course; MIT licence"
@@ -41,6 +42,7 @@ templates_path = ["templates"]
 html_permalinks_icon = "#"
 html_theme_options = {
     "light_css_variables": {
+        "color-foreground-primary": "#1f2328",
         **dict.fromkeys(("color-brand-primary", "color-brand-content", "color-link-underline"), "#00527f"),
         "color-link-underline--visited": "var(--color-link--visited)",  # a link is underlined, not only blue
     },
@@ -106,6 +108,7 @@ def setup(app):
     """Called by Sphinx."""
     app.connect("builder-inited", _search_here)
     app.connect("doctree-resolved", _collect_sections)
+    app.connect("doctree-resolved", mark_terms, priority=900)  # after the search has read the text
     app.connect("build-finished", _write_sections)
     app.add_node(HideCodeCellNode, override=True, html=(_open_fold, _close_fold))
     app.connect("html-page-context", _give_captions_a_level, priority=900)  # after the theme, which makes the tree
