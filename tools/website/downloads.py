@@ -75,7 +75,7 @@ def _run_it(stem, own, name):
     if name:
         steps = [
             f'<a href="https://colab.research.google.com/github/{name}/blob/HEAD/notebooks/{stem}.ipynb">Open it in '
-            "Colab</a>.",
+            "Colab</a>; it comes with outputs and solutions.",
             f"In a new first cell, run <code>%pip install --no-deps git+https://github.com/{name}</code>. "
             "Then run the notebook from its top.",
         ]
