@@ -311,11 +311,18 @@ def _prepare_outputs(cell, frames):
 # ------------------------------------------------------------------------------------------------- the whole
 
 
-def prepare(source: Path, frames: dict):
-    """Write the pages into `source`, in the folders that they have in the repository."""
+def slides_page(index: Path) -> str:
+    """The list of the slides as a page of the site, which takes the place of the one that `make slides` leaves."""
+    shown = re.search(r"</h1>\n(.*)\n<p class=\"home\">", index.read_text(encoding="utf-8"), re.S)[1]
+    return f"# Slides\n\n```{{raw}} html\n{shown}\n```\n"
+
+
+def prepare(source: Path, frames: dict, slides: Path):
+    """Write the pages into `source`, in the folders that they have in the repository; `slides` are there already."""
     texts = [path for pattern in TEXTS for path in ROOT.glob(pattern)]
     pages = {path: page_of(path) for path in texts}
     pages |= {ROOT / "index.md": start_page(source / "pictures"), ROOT / "live.md": live_page()}
+    pages[ROOT / "slides" / "index.md"] = slides_page(slides / "index.html")
     pages |= {path: nbformat.writes(notebook_page(path, frames)) for path in NOTEBOOKS}
     del pages[ROOT / "README.md"]
     for path, text in pages.items():
@@ -329,7 +336,7 @@ def build_pages(out: Path, frames: dict) -> int:
     from sphinx.cmd.build import build_main
 
     with tempfile.TemporaryDirectory() as work:
-        prepare(Path(work, "pages"), frames)
+        prepare(Path(work, "pages"), frames, out / "slides")
         flags = ["-b", "html", "-c", SITE, "-d", Path(work, "doctrees"), "-W", "--keep-going", "-q"]
         status = build_main([str(word) for word in (*flags, Path(work, "pages"), out)])
         preview.draw([Path(work, "pages", "pictures", f"{name}-lens.png") for name in ("angle", "mask")], out)

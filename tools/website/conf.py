@@ -11,6 +11,7 @@ from myst_nb.sphinx_ import HideCodeCellNode
 from tools.website import preview
 from tools.website.downloads import address
 from tools.website.slides import MATHJAX, MATHJAX_SETTINGS
+from tools.website.terms import mark_terms
 
 project = "LLaMA in notebooks"
 copyright = "the authors of the course; MIT licence"
@@ -44,6 +45,7 @@ templates_path = ["templates"]
 html_permalinks_icon = "#"
 html_theme_options = {
     "light_css_variables": {
+        "color-foreground-primary": "#1f2328",
         **dict.fromkeys(("color-brand-primary", "color-brand-content", "color-link-underline"), "#00527f"),
         "color-link-underline--visited": "var(--color-link--visited)",  # a link is underlined, not only blue
     },
@@ -126,6 +128,7 @@ def setup(app):
     """Called by Sphinx."""
     app.connect("builder-inited", _search_here)
     app.connect("doctree-resolved", _collect_sections)
+    app.connect("doctree-resolved", mark_terms, priority=900)  # after the search has read the text
     app.connect("build-finished", _write_sections)
     app.add_node(HideCodeCellNode, override=True, html=(_open_fold, _close_fold))
     app.connect("html-page-context", _add_preview)

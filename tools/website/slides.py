@@ -249,11 +249,14 @@ def make_slides(notebooks, folder: Path, relink, frames: dict):
     for name in ("dist/reveal.js", "dist/reveal.css", "dist/reset.css", "plugin/notes/notes.js", "LICENSE"):
         (folder / "reveal" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REVEAL / name, folder / "reveal" / name)
-    for file in (MATHJAX, STATIC / "site.js", STATIC / "votes.js", STATIC / "votes.css"):
+    for file in (MATHJAX, STATIC / "site.js", STATIC / "dark.js", STATIC / "votes.js", STATIC / "votes.css"):
         shutil.copy(file, folder)
-    colors = HtmlFormatter(style="a11y-high-contrast-light").get_style_defs("pre.code")
+    colors = [
+        HtmlFormatter(style=f"a11y-high-contrast-{theme}").get_style_defs(f"{where}pre.code")
+        for theme, where in (("light", ""), ("dark", "html.dark "))
+    ]
     css = (STATIC / "slides.css").read_text(encoding="utf-8")
-    (folder / "slides.css").write_text(f"{css}\n{colors}\n", encoding="utf-8")
+    (folder / "slides.css").write_text("\n".join([css, *colors, ""]), encoding="utf-8")
     entries, settings = [], json.dumps(MATHJAX_SETTINGS)
     for path in notebooks:
         notebook = nbformat.read(path, as_version=4)
