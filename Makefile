@@ -13,7 +13,7 @@ NBVAL = --nbval
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	$(NBVAL) --nbval-current-env --nbval-cell-timeout=1800
 
-.PHONY: help lab setup test test-all test-oldest constraints notebooks student class reset grade tiny-llama recall site slides coverage style bench
+.PHONY: help lab setup test test-all test-oldest constraints notebooks student class reset grade hub-link tiny-llama recall site slides coverage style bench
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -59,6 +59,9 @@ grade: $(LEARN) ## grade a folder of submissions (FOLDER=../handed-in ARGS="--on
 	@test -n "$(FOLDER)" || { echo "Say which: make grade FOLDER=../handed-in"; exit 2; }
 	$(BIN)/python -m tools.classroom.grade "$(FOLDER)" $(ARGS)
 
+hub-link: $(LEARN) ## a link for a JupyterHub you have (ARGS="--hub https://hub.uni.example --repo https://git.example/course.git")
+	@$(BIN)/python -m tools.classroom.hub_link $(ARGS)
+
 tiny-llama: $(LEARN) ## train a small LLaMA on the reference or your text (FOLDER=runs/mine ARGS="--text notes.txt")
 	@test -n "$(FOLDER)" || { echo "Say where: make tiny-llama FOLDER=runs/mine"; exit 2; }
 	$(BIN)/python -m tools.tiny_llama --out "$(FOLDER)" $(ARGS)
@@ -83,9 +86,8 @@ style: $(DEV) ## format and lint Python files and notebooks
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(DEV) ## measure speed against transformers, and what the course costs; a quarter of an hour, nothing else running
-	$(BIN)/python benchmarks/speed.py $(ARGS)
-	$(BIN)/python benchmarks/costs.py
+bench: $(DEV) ## measure speed against transformers, half an hour with nothing else running (ARGS=--quick: about a minute)
+	PYTHONPATH=. $(BIN)/python benchmarks/speed.py $(ARGS)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \

@@ -6,6 +6,9 @@ during which other processes were busy is dropped. All must produce the same gre
 depend on the machine, ratios much less. Memory is that of a process of its own that makes one model and decodes; a
 prepared model's peak has the original beside the copy.
 
+Every sample goes into results/MACHINE.json, and results.md is made from all files that lie there. ARGS=--quick
+measures what matters most in about a minute, prints it and writes nothing.
+
 The C program of llama2.c reads the same weights, and its own clock counts; build it from a checkout of
 https://github.com/karpathy/llama2.c, then: make bench ARGS="--c ../llama2.c/run"
     gcc -Ofast -march=native -fopenmp run.c -lm -o run
@@ -13,8 +16,8 @@ https://github.com/karpathy/llama2.c, then: make bench ARGS="--c ../llama2.c/run
 
 import argparse
 import gc
+import json
 import os
-import platform
 import re
 import resource
 import shutil
@@ -34,18 +37,21 @@ from transformers import LlamaConfig as TheirConfig
 from transformers import LlamaForCausalLM
 
 from helpers.checkpoint import config_to_hugging_face, weights_to_hugging_face
-from helpers.device import pick_device, synchronize
+from helpers.device import pick_device, processor, synchronize
 from helpers.fast_decode import prepare_for_decoding
 from helpers.generate import generate
 from helpers.model import PRESETS, Llama, count_parameters
 
-BIG = replace(PRESETS["smollm2-135m"], rope_theta=10_000.0)  # the base that is written into the C program
+BIG = replace(
+    PRESETS["smollm2-135m"], rope_theta=10_000.0, max_seq_len=8192
+)  # the base that is written into the C program
 SHAPES = {
     "15M": replace(
         BIG, vocab_size=32_000, dim=288, n_layers=6, n_heads=6, n_kv_heads=6, hidden_dim=768, head_dim=48,
     ),
     "135M": BIG,
 }  # fmt: skip
+RESULTS, LETTERS = Path(__file__).parent / "results", "ABCDEFGHIJ"
 CAN_COMPILE = shutil.which(os.environ.get("CXX", "g++")) is not None and " " not in torch.__path__[0]
 
 
@@ -75,7 +81,7 @@ def busy_elsewhere():
 
 
 def alternate(works, repeats, device):
-    """Median and spread of the seconds of each work, run in turn, and how many samples were dropped.
+    """The seconds of each work, run in turn, and how many samples were dropped.
 
     A work that returns a number has measured its seconds itself.
     """
@@ -100,24 +106,33 @@ def alternate(works, repeats, device):
         sys.exit(
             "other processes were busy all the time: nothing could be measured. Run this when the machine is idle."
         )
-    return {name: (statistics.median(s), min(s), max(s)) for name, s in seconds.items()}, dropped
+    return seconds, dropped
 
 
 def machine():
-    """The day, the processor and its cores: how each page of results begins."""
-    try:
-        processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())[1]
-    except (OSError, TypeError):
-        processor = platform.processor()
-    return f"{time.strftime('%d %B %Y')}, {processor}, {os.cpu_count()} CPU cores"
+    """The day, the processor and its cores: how a page of results begins."""
+    return f"{time.strftime('%d %B %Y')}, {processor()}, {os.cpu_count()} CPU cores"
 
 
-def limits(device):
-    """What this machine reads from memory [byte/s] and computes [FLOP/s], in float32."""
-    bulk, square = torch.rand(2**26, device=device), torch.rand(1024, 1024, device=device)
-    works = {"read": lambda: [bulk.sum() for _ in range(5)], "compute": lambda: [square @ square for _ in range(5)]}
-    times, _ = alternate(works, 7, device)
-    return 5 * 4 * bulk.numel() / times["read"][1], 5 * 2 * 1024**3 / times["compute"][1]  # the fastest run
+def details():
+    """What a record says of its machine."""
+    caches = Path("/sys/devices/system/cpu/cpu0/cache").glob("index[0-9]")
+    git = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return {
+        "machine": machine(),
+        "caches of core 0": [(folder / "size").read_text().strip() for folder in sorted(caches)],
+        "vectors": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "commit": git.stdout.strip(),
+    }
+
+
+def bandwidth(n_bytes):
+    """Bytes per second at which this machine reads so many bytes again and again, at best."""
+    bulk = torch.rand(n_bytes // 4)
+    times = alternate({"read": bulk.sum}, 7, torch.device("cpu"))[0]["read"]
+    return n_bytes / min(times)
 
 
 def decode(model, prompt, new, **settings):
@@ -190,90 +205,101 @@ def decode_in_c(program, folder, new):
     return written, new / float(done.stderr.split("tok/s:")[1])
 
 
-def jobs_of(name, config, device, new, in_c):
-    """(work, tokens, {who: function}) for one shape; the first of each is transformers.
+def steps_after(model, length, new):
+    """A function that decodes `new` tokens after `length` tokens, again and again from the same cache."""
+    device = next(model.parameters()).device
+    prompt = torch.zeros(1, length, dtype=torch.int64, device=device)
+    if isinstance(model, Llama):
+        cache = model.new_cache(1, length + new)
+        model(prompt, cache, last_only=True)
+    else:
+        cache = model(prompt, use_cache=True, logits_to_keep=1).past_key_values
+
+    @torch.no_grad()
+    def run():
+        for _ in range(new):
+            if isinstance(model, Llama):
+                model(prompt[:, :1], cache, last_only=True)
+            else:
+                model(prompt[:, :1], past_key_values=cache, use_cache=True)
+        if isinstance(model, Llama):
+            cache.length = length
+        else:
+            cache.crop(-new)
+
+    return run
+
+
+def jobs_of(name, config, device, arguments, in_c):
+    """(work, tokens, bytes read per token or None, {who: function}) for one shape; the first of each is transformers.
 
     in_c: the C program and a folder for its files, or None.
     """
+    new, quick = arguments.new, arguments.quick
     ours, theirs = make_pair(config, device)
     draw = torch.Generator().manual_seed(0)
-    prompt = torch.randint(config.vocab_size, (1, 32), generator=draw).to(device)
-    prepared = prepare_for_decoding(ours)
-    quick = {"ours, prepared": prepared}
-    if CAN_COMPILE:
-        quick["ours, prepared and compiled"] = prepare_for_decoding(ours, compiled=True)
+    weights, drawn = 4 * count_parameters(config), partial(torch.randint, config.vocab_size, generator=draw)
+    prompt = drawn((1, 32)).to(device)
+    plain = {"transformers": theirs, "ours": ours, "ours, prepared": prepare_for_decoding(ours)}
+    if CAN_COMPILE and not quick:
+        plain["ours, prepared and compiled"] = prepare_for_decoding(ours, compiled=True)
     expected = decode(theirs, prompt, 16)
-    for model in (ours, *quick.values()):
+    for model in list(plain.values())[1:]:
         if not torch.equal(decode(model, prompt, 16), expected):
             sys.exit(f"{name}: the models write different text; nothing was timed.")
-    c_program = {}
+    works = {who: partial(decode, model, prompt, new) for who, model in plain.items()}
+    if not quick:
+        works["transformers, static cache"] = partial(decode, theirs, prompt, new, cache_implementation="static")
     if in_c:
         write_for_c(ours, in_c[1])
         if decode_in_c(*in_c, 32)[0][:16] != generate(ours, [[1, 2, 3]], 16)[0][3:]:
             sys.exit(f"{name}: the C program writes other text; nothing was timed.")
-        c_program["llama2.c"] = lambda: decode_in_c(*in_c, 32 + new)[1] * new / (32 + new)
+        works["llama2.c"] = lambda: decode_in_c(*in_c, 32 + new)[1] * new / (32 + new)
+    yield f"decode {new} after 32", new, weights, works
+    plain.pop("ours, prepared and compiled", None)
+    small = {f"ours, {kind} weights": prepare_for_decoding(ours, kind) for kind in ("bfloat16", "int8")}
+    for kind in ("bfloat16", "int8") if CAN_COMPILE and not quick else ():
+        small[f"ours, {kind} weights, compiled"] = prepare_for_decoding(ours, kind, compiled=True)
+    models = {who: plain[who] for who in ("transformers", "ours, prepared")} | small
     yield (
-        f"decode {new} after 32",
-        new,
-        {
-            "transformers": lambda: decode(theirs, prompt, new),
-            "transformers, static cache": lambda: decode(theirs, prompt, new, cache_implementation="static"),
-            "ours": lambda: decode(ours, prompt, new),
-            **{who: lambda model=model: decode(model, prompt, new) for who, model in quick.items()},
-            **c_program,
-        },
-    )
-    quick.clear()
-    small = {f"ours, {weights} weights": prepare_for_decoding(ours, weights) for weights in ("bfloat16", "int8")}
-    for weights in ("bfloat16", "int8") if CAN_COMPILE else ():
-        small[f"ours, {weights} weights, compiled"] = prepare_for_decoding(ours, weights, compiled=True)
-    yield (
-        f"decode {new} after 32, smaller weights",
-        new,
-        {
-            "transformers": lambda: decode(theirs, prompt, new),
-            **{who: lambda model=model: decode(model, prompt, new) for who, model in small.items()},
-        },
-    )
-    small.clear()
+        f"decode {new} after 32, smaller weights", new, None,
+        {who: partial(decode, model, prompt, new) for who, model in models.items()},
+    )  # fmt: skip
+    del models, small
+    for length in (2048,) if quick else (512, 2048, 6000):
+        cached = 2 * 4 * config.n_layers * config.n_kv_heads * config.head_dim * length
+        runs = {who: steps_after(model, length, 8) for who, model in plain.items()}
+        yield f"decode 8 after {length:,}", 8, weights + cached, runs
+    if quick:
+        return
+    for rows in (8, 32):
+        prompts = drawn((rows, 32)).to(device)
+        yield (
+            f"decode 16 after 32, {rows} texts", 16 * rows, None,
+            {who: partial(decode, model, prompts, 16) for who, model in plain.items()},
+        )  # fmt: skip
     n_tokens = 8 * 256 if name == "15M" else 256  # a sample takes a quarter of a second or more
-    readers = {"transformers": theirs, "ours": ours, "ours, prepared": prepared}
-    for length in (32, 256):
-        prompts = torch.randint(config.vocab_size, (n_tokens // length, 1, length), generator=draw).to(device)
-        works = {who: partial(prefill, model, prompts) for who, model in readers.items()}
+    for length in (32, 256, 4096):
+        prompts = drawn((max(1, n_tokens // length), 1, length)).to(device)
+        works = {who: partial(prefill, model, prompts) for who, model in plain.items()}
         if length == 256:
             works["transformers, medium precision"] = at_medium(works["transformers"])
             works["ours, medium precision"] = at_medium(works["ours"])
-        yield f"prefill {length}", n_tokens, works
-    batch = torch.randint(config.vocab_size, (8 if name == "15M" else 1, 257), generator=draw).to(device)
-    plain = {model: torch.optim.AdamW(model.parameters(), lr=1e-5) for model in (theirs, ours)}
+        yield f"prefill {length:,}", prompts.numel(), None, works
+    batch = drawn((8 if name == "15M" else 1, 257)).to(device)
+    unfused = {model: torch.optim.AdamW(model.parameters(), lr=1e-5) for model in (theirs, ours)}
     fused = torch.optim.AdamW(ours.parameters(), lr=1e-5, fused=True)
-    yield (
-        f"training step {len(batch)}x256",
-        256 * len(batch),
-        {
-            "transformers": lambda: training_step(theirs, plain[theirs], batch),
-            "ours": lambda: training_step(ours, plain[ours], batch),
-            "ours, fused AdamW": lambda: training_step(ours, fused, batch),
-            "transformers, medium precision": at_medium(lambda: training_step(theirs, plain[theirs], batch)),
-            "ours, fused AdamW, medium precision": at_medium(lambda: training_step(ours, fused, batch)),
-        },
-    )
+    works = {
+        "transformers": partial(training_step, theirs, unfused[theirs], batch),
+        "ours": partial(training_step, ours, unfused[ours], batch),
+        "ours, fused AdamW": partial(training_step, ours, fused, batch),
+    }
+    works["transformers, medium precision"] = at_medium(works["transformers"])
+    works["ours, fused AdamW, medium precision"] = at_medium(works["ours, fused AdamW"])
+    yield f"training step {len(batch)}x256", 256 * len(batch), None, works
 
 
-def rows_of(name, config, device, new, repeats, bandwidth, in_c):
-    """Table rows for one shape: ratios first."""
-    bytes_per_token = 4 * count_parameters(config)
-    for work, tokens, runs in jobs_of(name, config, device, new, in_c):
-        times, dropped = alternate(runs, repeats, device)
-        reference = times["transformers"][0]
-        for who, (middle, low, high) in times.items():
-            roof = f"{tokens / middle * bytes_per_token / bandwidth:.0%}" if work == f"decode {new} after 32" else ""
-            ratio, spread = f"{reference / middle:.2f}", f"{reference / high:.2f}–{reference / low:.2f}"
-            yield f"| {name} | {work} | {who} | {ratio} | {spread} | {tokens / middle:,.0f} | {roof} | {dropped} |"
-
-
-def memory(name, who):
+def memory(name, who, length):
     """Memory of this process [MB] after it has made one model and decoded 16 tokens: at the peak, and now."""
     config, device = SHAPES[name], pick_device()
     if who == "transformers":
@@ -282,15 +308,69 @@ def memory(name, who):
         model = Llama(config)
         if who != "ours":
             model = prepare_for_decoding(model, {"prepared": None}.get(who, who))
-    decode(model.to(device), torch.zeros(1, 32, dtype=torch.int64, device=device), 16)
+    decode(model.to(device), torch.zeros(1, int(length), dtype=torch.int64, device=device), 16)
     gc.collect()
     try:  # getrusage would also count what the parent held when it started this process
         status = Path("/proc/self/status").read_text()
     except OSError:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
-        return f"{peak:,.0f} | "
+        return [round(peak), None]
     kilobytes = dict(re.findall(r"(VmHWM|VmRSS):\s+(\d+) kB", status))
-    return f"{int(kilobytes['VmHWM']) / 1024:,.0f} | {int(kilobytes['VmRSS']) / 1024:,.0f}"
+    return [round(int(kilobytes[kind]) / 1024) for kind in ("VmHWM", "VmRSS")]
+
+
+# ------------------------------------------------------------------------------------------------- the page
+
+
+def ratio(samples, who):
+    """Transformers' time by this one's, of the medians; and by its slowest and its fastest sample."""
+    reference = statistics.median(samples["transformers"])
+    return [reference / time for time in (statistics.median(samples[who]), max(samples[who]), min(samples[who]))]
+
+
+def cell(row, who):
+    """A ratio with its spread, tokens per second and the share of what the memory gives, as the page shows them."""
+    if who not in row["samples"]:
+        return ""
+    middle, low, high = ratio(row["samples"], who)
+    rate = row["tokens"] / statistics.median(row["samples"][who])
+    roof = f", {rate * row['bytes'] / row['bandwidth']:.0%}" if row["bytes"] else ""
+    return f"**{middle:.2f}** ({low:.2f}–{high:.2f}); {rate:,.0f}{roof}"
+
+
+def page(records):
+    """results.md from all records: what loses first, then everything, one column for each machine."""
+    yield "# Speed\n\nMade by `make bench` from the samples in `results/`; each column is one run on one machine."
+    for letter, record in zip(LETTERS, records, strict=False):
+        about = ", ".join(f"{key} {value}" for key, value in record["about"].items())
+        yield f"- **{letter}**: {about.replace('machine ', '', 1)}."
+    yield (
+        "\nEach cell: **transformers' time by this one's**, of the medians of alternating runs (and by its slowest and "
+        "fastest run); tokens per second; where weights and cache are read once per token, the share of what this "
+        "machine's memory gives when so many bytes are read again and again. `ours` is the model to read, `prepared` "
+        "its copy laid out for one token. bfloat16 and int8 read fewer bytes, so they have no share.\n"
+    )
+    rows = {}
+    for letter, record in zip(LETTERS, records, strict=False):
+        for row in record["rows"]:
+            for who in row["samples"]:
+                if not who.startswith("transformers") or who != "transformers":
+                    rows.setdefault((row["shape"], row["work"], who), {})[letter] = row
+    loses = {key: on for key, on in rows.items() if key[2].startswith("ours")
+             and any(ratio(row["samples"], key[2])[0] < 1 for row in on.values())}  # fmt: skip
+    letters = LETTERS[: len(records)]
+    for title, some in (("Slower than transformers", loses), ("All", rows)):
+        yield f"## {title}\n\n| shape | work | who | {' | '.join(letters)} |\n|---|---|---|{'---|' * len(letters)}"
+        for (shape, work, who), on in some.items():
+            cells = [cell(on[letter], who) if letter in on else "" for letter in letters]
+            yield f"| {shape} | {work} | {who} | {' | '.join(cells)} |"
+        yield "" if some else "| none | | |" + " |" * len(letters) + "\n"
+    yield "## Memory\n\nOf the process, at the peak and after writing 16 tokens [MB].\n"
+    yield f"| shape | prompt | who | {' | '.join(letters)} |\n|---|---|---|{'---|' * len(letters)}"
+    keys = dict.fromkeys(key for record in records for key in record["memory"])
+    for key in keys:
+        both = [record["memory"].get(key) for record in records]
+        yield f"| {' | '.join(key.split(', '))} | {' | '.join('{:,} / {:,}'.format(*m) if m else '' for m in both)} |"
 
 
 def main():
@@ -298,39 +378,60 @@ def main():
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--new", type=int, default=64, help="tokens to decode")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="about a minute; prints, and writes nothing")
     parser.add_argument("--c", type=Path, metavar="RUN", help="llama2.c's program, built as said above in this file")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.md", help="the table goes here")
-    parser.add_argument("--memory", nargs=2, metavar=("SHAPE", "WHO"), help=argparse.SUPPRESS)
+    parser.add_argument("--name", help="of the record in results/ (default: processor and vectors)")
+    parser.add_argument("--page", action="store_true", help="only make results.md again from the records")
+    parser.add_argument("--memory", nargs=3, metavar=("SHAPE", "WHO", "LENGTH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory:
-        print(memory(*arguments.memory))
+        print(json.dumps(memory(*arguments.memory)))
         return
+    if not arguments.page:
+        measure(arguments)
+    if not arguments.quick:
+        records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+        RESULTS.with_suffix(".md").write_text("\n".join(page(records)) + "\n", encoding="utf-8")
+
+
+def measure(arguments):
+    """Measure everything, print each row, and write the record, unless it is to be quick."""
     device = pick_device()
-    bandwidth, operations = limits(device)
-    lines = [
-        f"{machine()}, device {device}, torch {torch.__version__}, {torch.get_num_threads()} threads, float32. The "
-        f"machine reads {bandwidth / 1e9:.0f} GB/s and computes {operations / 1e9:.0f} GFLOP/s. Medians of "
-        f"{arguments.repeats} alternating runs; ratio: transformers' time by this one's; roof: bytes read for the "
-        "weights, as a share of what the memory gives; dropped: samples during which other processes were busy.",
-        "",
-        "| shape | work | who | ratio | lowest–highest | token/s | of the roof | dropped |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    print("\n".join(lines))
+    record = {"about": details() | {"device": str(device)}, "rows": [], "memory": {}}
+    if arguments.quick:
+        arguments.repeats, arguments.new = 3, 32
+    print(*(f"{key}: {value}" for key, value in record["about"].items()), sep="\n")
     with tempfile.TemporaryDirectory() as folder:
         in_c = (arguments.c.resolve(), Path(folder)) if arguments.c else None
         for shape in arguments.shapes:
-            for row in rows_of(shape, SHAPES[shape], device, arguments.new, arguments.repeats, bandwidth, in_c):
-                lines.append(row)
-                print(row, flush=True)
-    lines += ["", "| shape | who | memory of the process at the peak [MB] | after writing [MB] |", "|---|---|---|---|"]
+            jobs = jobs_of(shape, SHAPES[shape], device, arguments, in_c)
+            speed = bandwidth(4 * count_parameters(SHAPES[shape])) if device.type == "cpu" else None
+            for work, tokens, read, runs in jobs:
+                samples, dropped = alternate(runs, arguments.repeats, device)
+                row = {"shape": shape, "work": work, "tokens": tokens, "bytes": read if speed else None}
+                record["rows"].append(row | {"bandwidth": speed, "dropped": dropped, "samples": samples})
+                for who in samples:
+                    print(f"{shape}, {work}, {who}: {cell(record['rows'][-1], who)}", flush=True)
+                if not arguments.quick:
+                    write(record, arguments.name)
+    if arguments.quick:
+        return
     for shape in arguments.shapes:
-        for who in ("transformers", "ours", "prepared", "bfloat16", "int8"):
-            command = [sys.executable, __file__, "--memory", shape, who]
+        for length, who in ((32, "transformers"), (32, "ours"), (32, "prepared"), (32, "bfloat16"), (32, "int8"),
+                            (4096, "transformers"), (4096, "ours")):  # fmt: skip
+            command = [sys.executable, __file__, "--memory", shape, who, str(length)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
-            lines.append(f"| {shape} | {who} | {done.stdout.strip()} |")
-            print(lines[-1], flush=True)
-    arguments.out.write_text("# Speed\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
+            record["memory"][f"{shape}, {length}, {who}"] = json.loads(done.stdout)
+            write(record, arguments.name)
+
+
+def write(record, name):
+    """The record as it is so far, times in seconds: a run that is stopped keeps its rows."""
+    RESULTS.mkdir(exist_ok=True)
+    name = name or re.sub(r"\W+", "-", f"{processor()} {record['about']['vectors']}").lower()
+    rows = [row | {"samples": {who: [round(t, 5) for t in own] for who, own in row["samples"].items()}}
+            for row in record["rows"]]  # fmt: skip
+    (RESULTS / f"{name}.json").write_text(json.dumps(record | {"rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

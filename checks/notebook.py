@@ -6,15 +6,14 @@ constants, in whatever cell they stand (`table["a"] = 1` counts as part of `tabl
 bind may be taken from the course's own. All else is left out: other exercises, prints, experiments, magics, and the
 learner's checks, edited or not. A name that is bound by a magic, by `exec` or through `globals()` is not seen.
 
-`my_parts` reads the learner's notebooks with this file, `make notebooks` the course's. The grader runs the file as a
-program inside its walls, since a notebook may be made to keep a reader busy for ever: it needs no other file of ours.
+`my_parts` reads the learner's notebooks with this file, `make notebooks` the course's. The grader loads the file inside
+its walls, since a notebook may be made to keep a reader busy for ever: it needs no other file of ours.
 """
 
 import ast
 import json
 import re
 import symtable
-import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -194,45 +193,3 @@ def _plain_lines(source) -> Iterator[str]:
         depth = max(0, depth + (piece in "([{") - (piece in ")]}"))
         place, starts = place + len(piece), piece == "\n"
         yield piece
-
-
-# ---------------------------------------------------------------------------------------- as the grader's program
-
-
-def answers(data: bytes, asked: list[tuple[str, str]], course: list[str]) -> list[list[str]]:
-    """For each exercise [status, what was seen, its code]; the status is "" if the code is to be run.
-
-    Args:
-        data: the notebook.
-        asked: function of each exercise, and its stub as `ast.dump` writes it.
-        course: code cells that the learner may build on.
-    """
-    try:
-        notebook = read_notebook(data)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        seen = f"It is no notebook ({type(error).__name__}: {str(error)[:150]})."
-        return [["broken notebook", seen, ""] for _ in asked]
-    stubs = {function for function, _ in asked}
-    lent = [one for one in read_cells(course).statements if not one.binds & stubs]
-    return [_answer(notebook, function, stub, lent) for function, stub in asked]
-
-
-def _answer(notebook, function, stub, lent):
-    found = notebook.definition(function)
-    is_stub = found is not None and ast.dump(found.node) == stub
-    if not found or is_stub:
-        fault = notebook.fault_of(function)
-        if fault:
-            return ["does not run", fault, ""]
-        return ["not attempted", "", ""] if is_stub else ["no such function", f"No cell defines {function}.", ""]
-    return ["", "", "\n".join(map(ast.unparse, notebook.needs(function, lent)))]
-
-
-def main() -> None:
-    """Read a line of JSON, [asked, course], then a notebook; write the answers."""
-    question, _, data = sys.stdin.buffer.read().partition(b"\n")
-    print(json.dumps(answers(data, *json.loads(question))))
-
-
-if __name__ == "__main__":
-    main()

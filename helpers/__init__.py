@@ -7,7 +7,6 @@
     masks          one rule per mask, combined with & and |
     checkpoint     Hugging Face and Meta checkpoints in, Hugging Face checkpoints out
     generate       sampling and cached decoding, token by token
-    fast_decode    the same model with its weights laid out for steps of one token
     text           the real text that ships with Python, its tokenizer, batches
     train          the small training loop that made assets/tiny-llama
     interventions  a part of a trained model replaced, removed or swapped, and what that costs
@@ -16,6 +15,7 @@
 
     formats        the files of a checkpoint, read with care
     families       today's open models: LLaMA plus a few edits
+    fast_decode    the same model with its weights laid out for steps of one token
     parallel       one model over several processes, on torch.distributed
     explorers      sliders around a figure
     assets         a small trained model, and the stored results of runs that take long

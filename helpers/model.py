@@ -172,8 +172,7 @@ def causal_visible(n_query: int, n_key: int, device=None) -> torch.Tensor:
     The queries are the last n_query of the n_key positions, so a chunk that follows a cache gets a rectangle.
 
     Args:
-        n_query: number of query tokens T.
-        n_key: number of key tokens S, at least n_query.
+        n_query, n_key: numbers of query tokens T and of key tokens S, at least T.
 
     Returns:
         visible, (T, S) bool, True = may attend.
@@ -195,12 +194,11 @@ def causal_visible(n_query: int, n_key: int, device=None) -> torch.Tensor:
 def repeat_kv(x: torch.Tensor, n_rep: int) -> torch.Tensor:
     """Give every query head its key/value head: each head is repeated n_rep times in a row (1 1 2 2, not 1 2 1 2).
 
-    Args:
-        x: keys or values, (B, K, S, h).
-        n_rep: query heads per key/value head.
+    What grouped attention means; `GroupedQueryAttention` gives the same and copies nothing.
 
-    Returns:
-        (B, K * R, S, h).
+    Args:
+        x: keys or values, (B, K, S, h); the result is (B, K * R, S, h).
+        n_rep: query heads per key/value head.
 
     Source:
         GQA, arXiv 2305.13245; notebook 04. Same as transformers `repeat_kv`.
@@ -251,8 +249,14 @@ class GroupedQueryAttention(nn.Module):
         return apply_rope(q, cos, sin), apply_rope(k, cos, sin), v
 
     def mix(self, q, k, v, visible):
-        """Each query's mixture of the values it may see, (B, H, T, h); k and v are (B, H, S, h)."""
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None and q.shape[2] > 1)
+        """Each query's mixture of the values it may see, (B, H, T, h); k and v, (B, K, S, h), are not copied."""
+        if q.shape[2] == 1:  # a new token: query heads that share a key head are rows of one product, (B, K, R, h)
+            rows = q.unflatten(1, (k.shape[1], -1)).squeeze(3)
+            return F.scaled_dot_product_attention(rows, k, v, visible).flatten(1, 2).unsqueeze(2)
+        if q.device.type != "cpu" and (visible is not None or not q.is_cuda):  # PyTorch's kernels there know no groups
+            k, v = repeat_kv(k, self.n_rep), repeat_kv(v, self.n_rep)
+        grouped = {"enable_gqa": k.shape[1] < q.shape[1]}
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None, **grouped)
 
     def forward(self, x, cos, sin, visible=None, cache=None, layer=0):
         """Attend: (B, T, D) to (B, T, D).
@@ -266,7 +270,7 @@ class GroupedQueryAttention(nn.Module):
         q, k, v = self.project(x, cos, sin)
         if cache is not None:
             k, v = cache.update(layer, k, v)
-        mixed = self.mix(q, repeat_kv(k, self.n_rep), repeat_kv(v, self.n_rep), visible)
+        mixed = self.mix(q, k, v, visible)
         return self.o_proj(mixed.transpose(1, 2).flatten(-2))  # (B, H, T, h) -> (B, T, H * h) -> (B, T, D)
 
 
@@ -390,11 +394,7 @@ class Llama(nn.Module):
         return logits
 
     def check_call(self, tokens, cache=None, n_pad=None):
-        """Raise ValueError unless forward can take these arguments; nothing has been changed then.
-
-        Returns:
-            the number of tokens that the cache holds, and the left padding that is in force, (B,) int64 or None.
-        """
+        """ValueError unless forward can take these, else the number of cached tokens and the padding, (B,) or None."""
         weight = self.tok_embeddings.weight
         require_tokens(tokens, self.config.vocab_size, weight.device)
         if n_pad is not None:

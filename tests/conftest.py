@@ -8,9 +8,11 @@ import pytest
 import torch
 from hypothesis import settings
 
+from helpers.checkpoint import save_checkpoint
 from helpers.model import Llama
 from helpers.plots import use_course_style
 from helpers.text import excerpt, train_tokenizer
+from tests.support.files import OURS
 from tests.support.models import draw_tokens, make_model
 
 torch.set_num_threads(1)  # tensors this small gain nothing from more, and on a busy machine threads wait for each other
@@ -30,6 +32,13 @@ def model() -> Llama:
 def tokens() -> torch.Tensor:
     """Two rows of 16 token ids."""
     return draw_tokens(2, 16)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A folder written by save_checkpoint."""
+    save_checkpoint(make_model(OURS), tmp_path / "saved")
+    return tmp_path / "saved"
 
 
 @pytest.fixture(scope="session")

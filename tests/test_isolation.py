@@ -1,6 +1,7 @@
 """What the tests themselves promise: none depends on the one before, and none leaves this machine."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -8,9 +9,8 @@ import pytest
 
 from tests.support.course import ROOT
 
-pytestmark = pytest.mark.slow  # each starts a pytest of its own
-STAYS = """
-import socket, torch
+TESTS = """
+import contextlib, socket, subprocess, sys, torch
 
 def test_leaves_things_behind():
     torch.set_printoptions(precision=2)
@@ -18,32 +18,26 @@ def test_leaves_things_behind():
 
 def test_starts_afresh_and_speaks_to_this_machine():
     assert str(torch.tensor([0.12345])) == "tensor([0.1235])"
+    assert torch.get_default_dtype() == torch.float32
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         assert socket.getaddrinfo("localhost", 80)
-"""
-TALKS = """
+
 def test_swallows_the_error():
-    import contextlib, socket
     with contextlib.suppress(OSError):
         socket.create_connection(("192.0.2.1", 80), timeout=0.01)
-"""
-ASKS_A_CHILD = """
+
 def test_child():
-    import subprocess, sys
     subprocess.run([sys.executable, "-c", "import socket; socket.getaddrinfo('course.invalid', 80)"])
 """
 
 
-@pytest.mark.parametrize(
-    ("tests", "code", "said", "more"),
-    [(STAYS, 0, "2 passed", ()), (TALKS, 1, "'192.0.2.1'", ()), (ASKS_A_CHILD, 1, "'course.invalid'", ("-n", "1"))],
-    ids=["stays here", "speaks to elsewhere", "a child of one of xdist's workers does"],
-)
-def test_a_run_fails_if_it_leaves_this_machine_and_each_test_starts_afresh(tmp_path, tests, code, said, more):
+@pytest.mark.slow
+def test_each_test_starts_afresh_and_a_run_fails_if_a_worker_or_its_child_leaves_this_machine(tmp_path):
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
-    (tmp_path / "test_it.py").write_text(tests, encoding="utf-8")
+    (tmp_path / "test_it.py").write_text(TESTS, encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name != "COURSE_NETWORK_LOG"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py", *more]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "1", "test_it.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert (done.returncode, said in done.stdout) == (code, True), done.stdout + done.stderr
+    assert (done.returncode, "4 passed" in done.stdout) == (1, True), done.stdout + done.stderr
+    assert re.findall(r"^socket\.\w+ (.*) by ", done.stdout, re.M) == ["'192.0.2.1'", "'course.invalid'"]

@@ -19,7 +19,7 @@ QUIET = [
 
 def start(arguments: list[str]) -> None:
     """Run the server until it is stopped."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # of kernels: threads that wait let go of the core
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # of kernels: a thread that waits long lets go of the core
     as_root = ["--allow-root"] if getattr(os, "geteuid", lambda: -1)() == 0 else []
     server = LabApp.initialize_server(argv=[*QUIET, *as_root, *arguments])
     server.io_loop.call_later(1, print_address, server)  # after what the server itself says at its start

@@ -234,7 +234,7 @@ def execute(path: Path, fresh: bool = False) -> float:
     notebook = nbformat.read(path, as_version=4)
     kept = {} if fresh else outputs_to_keep(path, notebook)
     os.environ["COURSE_DEVICE"] = "cpu"
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in `make lab`
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in `make lab`
     start = time.perf_counter()
     settings = {"timeout": 600, "kernel_name": "python3", "record_timing": False, "coalesce_streams": True}
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from helpers.config import LlamaConfig
 from helpers.masks import sliding_window
-from helpers.model import Llama, RMSNorm, SwiGLU, apply_rope, causal_visible, rope_inv_freq
+from helpers.model import Llama, RMSNorm, SwiGLU, apply_rope, causal_visible, repeat_kv, rope_inv_freq
 from helpers.validate import require_number, require_positive_int
 
 
@@ -373,6 +373,7 @@ def logit_softcapping(model: Relative, content: dict):
 
     class CappedScores(Edit):
         def mix(self, q, k, v, visible):
+            k, v = repeat_kv(k, self.n_rep), repeat_kv(v, self.n_rep)
             scores = self.cap * torch.tanh(q @ k.transpose(-2, -1) / math.sqrt(self.head_dim) / self.cap)
             return _hidden(scores, visible).softmax(dim=-1, dtype=torch.float32).to(q.dtype) @ v
 
@@ -394,6 +395,7 @@ def sinks(model: Relative, content: dict):
 
     class Sinks(Edit):
         def mix(self, q, k, v, visible):
+            k, v = repeat_kv(k, self.n_rep), repeat_kv(v, self.n_rep)
             scores = _hidden(q @ k.transpose(-2, -1) / math.sqrt(self.head_dim), visible)
             column = self.sinks[:, None, None].expand(*scores.shape[:-1], 1)
             return torch.cat((scores, column), dim=-1).softmax(dim=-1)[..., :-1].to(v.dtype) @ v

@@ -11,6 +11,7 @@ import pytest
 
 from checks import check_rms_norm, my_parts, notebook
 from tests.support.submissions import COURSE, NORM, code_cell, handed_out
+from tools.classroom import reading
 from tools.classroom.grade import OF_CHECK
 from tools.classroom.submissions import read_course
 
@@ -114,13 +115,15 @@ EXERCISES, LENT = read_course(COURSE, [NORM])[NORM]
 
 def grade(data):
     """What the grader says, without its walls."""
-    status, _, code = notebook.answers(data, [(one.function, one.stub) for one in EXERCISES], LENT)[0]
-    names = {"__name__": "__main__"}
+    said, names = (
+        reading.answers(notebook, data, [(one.function, one.stub) for one in EXERCISES], LENT)[0],
+        {"__name__": ""},
+    )
     try:
-        exec(code, names)
+        exec(said.get("code", ""), names)
     except NameError:
         return "stops"
-    return status or OF_CHECK[check_rms_norm(names["my_rms_norm"]).status]
+    return said.get("status") or OF_CHECK[check_rms_norm(names["my_rms_norm"]).status]
 
 
 @pytest.mark.parametrize("label", FILES)

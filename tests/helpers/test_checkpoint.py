@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers import LlamaConfig as TheirConfig
 
 import helpers.checkpoint
-from helpers.checkpoint import load_checkpoint, model_from_weights, save_checkpoint
+from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.config import LLAMA3_SCALING
 from helpers.text import END_OF_TEXT, train_tokenizer
 from tests.support.files import OURS, cut_meta_weights, edit_json, write_meta
@@ -63,13 +63,6 @@ def edit_weights(folder, change):
     weights = load_file(folder / "model.safetensors")
     change(weights)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-@pytest.fixture
-def saved(tmp_path):
-    """A folder written by save_checkpoint."""
-    save_checkpoint(our_model(), tmp_path / "saved")
-    return tmp_path / "saved"
 
 
 # ------------------------------------------------------------------------------------ from Hugging Face
@@ -259,13 +252,6 @@ def test_meta_folder_with_one_matrix_is_tied(tmp_path, drop):
     loaded = load_checkpoint(meta_folder(tmp_path / "meta", model, drop=drop))
     assert loaded.lm_head.weight is loaded.tok_embeddings.weight
     assert_same_logits(loaded, model)
-
-
-def test_a_model_from_weights_is_a_copy_with_one_tied_matrix():
-    model = our_model(tie_embeddings=True)
-    copied = model_from_weights(model.config, model.state_dict())
-    assert copied.lm_head.weight is copied.tok_embeddings.weight
-    assert copied.lm_head.weight.data_ptr() != model.lm_head.weight.data_ptr()
 
 
 # ------------------------------------------------------------------------------------- what is not right

@@ -1,22 +1,30 @@
 """The layout for one-token steps: the same function, or with fewer bytes per weight nearly the same."""
 
+import json
 import shutil
 
 import pytest
 import torch
 
-from helpers.fast_decode import prepare_for_decoding
+from benchmarks import speed
+from helpers.fast_decode import layouts_file, measure, prepare_for_decoding
+from helpers.fast_decode.layouts import LAYOUTS
 from helpers.generate import generate
 from tests.support.models import TINY_CONFIGS, assert_agree, in_chunks, make_model
 
 
-@pytest.mark.parametrize("has_mkl", [True, False])
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """What a test measures is kept in its own folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("layout", [None, *LAYOUTS[torch.float32]])
 @pytest.mark.parametrize("name", TINY_CONFIGS)
-def test_a_prepared_model_is_the_same_function(name, has_mkl, tokens, monkeypatch):
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: has_mkl)
+def test_a_prepared_model_is_the_same_function(name, layout, tokens):
     model = make_model(TINY_CONFIGS[name])
-    prepared = prepare_for_decoding(model)
-    assert hasattr(prepared.lm_head, "strips") == has_mkl
+    prepared = prepare_for_decoding(model, layout=layout)
+    assert prepared.lm_head.layout == layout or not layout
     for n_tokens in (1, 2, 3, 16):  # one token needs no mask, two already do
         assert_agree(prepared(tokens[:, :n_tokens]), model(tokens[:, :n_tokens]))
     for sizes in ([1] * 16, [5, 1, 1, 9]):
@@ -26,9 +34,11 @@ def test_a_prepared_model_is_the_same_function(name, has_mkl, tokens, monkeypatc
     assert generate(prepared, ragged, 8) == generate(model, ragged, 8)
 
 
-@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
-def test_smaller_weights_change_the_logits_little(weights, model, tokens):
-    prepared = prepare_for_decoding(model, weights)
+@pytest.mark.parametrize(
+    ("weights", "layout"), [*(("bfloat16", layout) for layout in LAYOUTS[torch.bfloat16]), ("int8", "rows")]
+)
+def test_smaller_weights_change_the_logits_little(weights, layout, model, tokens):
+    prepared = prepare_for_decoding(model, weights, layout=layout)
     for logits in (prepared(tokens[:1]), in_chunks(prepared, tokens[:1], [1] * 16)):
         assert_agree(logits, model(tokens[:1]), 0.1)
         assert (logits - model(tokens[:1])).abs().max() > 1e-4, "nothing was rounded"
@@ -60,12 +70,48 @@ def test_a_prepared_model_keeps_another_precision(dtype, model, tokens):
     assert_agree(in_chunks(prepared, tokens, [1] * 16), in_chunks(model, tokens, [1] * 16), 0.05)
 
 
-@pytest.mark.parametrize("length", [0, 1e-4, 1.0, 1e6])
-def test_the_norm_by_length_is_the_same_function(length, model):
-    norm = model.layers[0].attention_norm
-    norm.weight.data.uniform_(0.5, 2)
-    x = length * torch.randn(2, 3, 32)
-    assert_agree(prepare_for_decoding(model).layers[0].attention_norm(x), norm(x))
+def race_won_by(winner, monkeypatch):
+    """Let every race be won by what holds this word, or this number of threads; return the list of races."""
+    races = []
+
+    def race(runners):
+        races.append(list(runners))
+        return {name: [1e-6 if winner in (name, str(name).partition(" ")[2]) else 2e-6] for name in runners}
+
+    monkeypatch.setattr(measure, "_race", race)
+    return races
+
+
+@pytest.mark.parametrize("winner", LAYOUTS[torch.float32])
+def test_the_fastest_layout_is_taken_and_kept(winner, model, monkeypatch):
+    races = race_won_by(winner, monkeypatch)
+    first, measured = prepare_for_decoding(model), len(races)
+    again = prepare_for_decoding(model)
+    assert {first.lm_head.layout, again.layers[1].attention.o_proj.layout} == {winner}
+    assert len(races) == measured + 1, "only the threads are timed anew"
+    assert f"{winner}; measured: float32 {winner} " in str(again)
+    layouts_file().write_text(json.dumps(["another", "file"]))
+    assert prepare_for_decoding(model).lm_head.layout == winner
+
+
+def test_a_step_of_one_token_runs_on_as_many_threads_as_were_faster(model, monkeypatch):
+    torch.set_num_threads(2)
+    race_won_by(1, monkeypatch)
+    prepared, seen = prepare_for_decoding(model), []
+    prepared.final_norm.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    for shape in ((1, 1), (2, 1), (1, 3)):
+        prepared(torch.zeros(shape, dtype=torch.int64))
+    with pytest.raises(ValueError, match="vocab_size"):
+        prepared(torch.tensor([[10**6]]))
+    assert [*seen, torch.get_num_threads()] == [1, 2, 2, 2]
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(("winner", "said"), [("int8 rows", False), ("float32 columns", True), ("nothing", True)])
+def test_weights_that_save_no_time_say_so(winner, said, model, monkeypatch):
+    race_won_by(winner, monkeypatch)
+    assert ("save memory here, not time" in str(prepare_for_decoding(model, "int8"))) == said
+    assert "save memory" not in str(prepare_for_decoding(model))
 
 
 @pytest.mark.slow
@@ -83,3 +129,9 @@ def test_compiled_steps_are_the_same_function(weights, model, tokens):
     assert weights or generate(compiled, ragged, 8) == generate(model, ragged, 8)
     with pytest.raises(ValueError, match="prepared already"):
         prepare_for_decoding(compiled)
+
+
+def test_the_page_of_speeds_is_made_from_the_samples():
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(speed.RESULTS.glob("*.json"))]
+    assert records
+    assert speed.RESULTS.with_suffix(".md").read_text(encoding="utf-8") == "\n".join(speed.page(records)) + "\n"

@@ -167,7 +167,7 @@ BAD_CALLS = {
 @pytest.mark.parametrize("name", BAD_CALLS)
 def test_a_refused_call_changes_nothing_and_the_next_one_reads_on(name, n_pad, prepared):
     model, tokens = make_model(), draw_tokens(2, 9)
-    reader = prepare_for_decoding(model) if prepared else model
+    reader = prepare_for_decoding(model, layout="rows") if prepared else model
     cache = reader.new_cache(2, 9)
     reader(tokens[:, :5], cache, n_pad=n_pad)
     before = (cache.length, cache.n_pad, cache.k.clone(), cache.v.clone())

@@ -17,7 +17,7 @@ from tests.support.models import TINY, draw_tokens, make_model
 LAST = f"layers.{TINY.n_layers - 1}"
 KINDS = {
     "plain": make_model,
-    "prepared": lambda: prepare_for_decoding(make_model()),
+    "prepared": lambda: prepare_for_decoding(make_model(), layout="rows"),
     "relative": lambda: make_relative(with_family(TINY, {"model_type": "qwen3"})),
 }
 WAYS = {
@@ -51,7 +51,7 @@ def test_a_class_is_replaced_everywhere_or_refused(model, tokens):
     deeper = type("Deeper", (type(mine),), {"forward": lambda part, x: x})(8, 8)
     with replaced(SwiGLU, lambda part, x: calls.append(part) or 0 * x), replaced(RMSNorm, RMSNorm.forward):
         model(tokens)
-        prepared = prepare_for_decoding(model)
+        prepared = prepare_for_decoding(model, layout="rows")
         with pytest.raises(ValueError, match="has a forward of its own: pass the module, not"):
             prepared(tokens)
         assert not mine(torch.ones(8)).any()

@@ -8,7 +8,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.model import Llama, count_parameters, rope_inv_freq, swiglu_hidden_dim
+from helpers.model import (
+    Llama,
+    attention_weights,
+    causal_visible,
+    count_parameters,
+    repeat_kv,
+    rope_inv_freq,
+    swiglu_hidden_dim,
+)  # fmt: skip
 from tests.support.models import TINY, TINY_CONFIGS, assert_agree, draw_tokens, make_model
 
 
@@ -56,6 +64,26 @@ def test_projections_that_write_to_the_residual_stream_start_smaller():
             writes = "o_proj" in name or "down_proj" in name
             assert weight.std().item() == pytest.approx(0.02 / 4 if writes else 0.02, rel=0.05), name
             assert abs(weight.mean().item()) < 0.001, name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n_query", [1, 5, 9])
+@pytest.mark.parametrize("padding", [None, [4, 0]])
+def test_heads_that_share_a_key_give_what_repeated_keys_give(padding, n_query, dtype, model):
+    """Values and gradients, on every mask: causal, a chunk after a cache, a new token, each with padding."""
+    n_pad, attention = padding and torch.tensor(padding), model.layers[0].attention
+    visible = model.rotation_and_mask(n_query, 9 - n_query, n_pad)[2]
+    given = [
+        torch.randn(2, n, length, 8, dtype=dtype, requires_grad=True) for n, length in ((4, n_query), (2, 9), (2, 9))
+    ]
+    mixed, n_rep = attention.mix(*given, visible), attention.n_rep
+    q, k, v = given
+    seen = causal_visible(n_query, 9) if visible is None else visible
+    expected = attention_weights(q, repeat_kv(k, n_rep), seen) @ repeat_kv(v, n_rep)
+    towards = torch.randn_like(mixed)
+    for ours, right in zip((mixed, *torch.autograd.grad(mixed, given, towards)),
+                           (expected, *torch.autograd.grad(expected, given, towards)), strict=True):  # fmt: skip
+        assert_agree(ours, right, 1e-5 if dtype == torch.float32 else 0.03)
 
 
 @pytest.mark.parametrize("name", ["llama3 short", "tied"])

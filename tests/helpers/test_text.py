@@ -7,16 +7,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from helpers.text import (
-    SMALLEST,
-    batches,
-    encode,
-    excerpt,
-    load_text,
-    reference_text,
-    train_tokenizer,
-    train_val_split,
-)
+from helpers.text import batches, encode, load_text, reference_text, train_val_split
 
 
 def draw(seed=0):
@@ -66,14 +57,6 @@ def test_a_folder_is_read_file_by_file_in_order_without_hidden_ones(tmp_path):
     for name, text in {"b.txt": "second", "a.md": PAGE, "sub/c.py": "third", ".git/x": "\0", "empty.txt": " "}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     assert load_text(tmp_path) == PAGE.strip() + "\n\nsecond\n\nthird"
-
-
-def test_the_shortest_text_that_is_taken_can_be_trained_on_and_judged(tmp_path):
-    (tmp_path / "a.txt").write_text((excerpt() * 40)[:SMALLEST].strip() + "." * 20, encoding="utf-8")
-    text, held_out = train_val_split(load_text(tmp_path))
-    tokenizer = train_tokenizer(text)
-    assert len(encode(tokenizer, held_out)) > 257
-    assert next(batches(encode(tokenizer, text), 8, 256, draw()))[0].shape == (8, 256)
 
 
 @given(st.text())

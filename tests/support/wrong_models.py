@@ -14,6 +14,7 @@ NORM = "torch.rsqrt(wide.pow(2).mean(dim=-1, keepdim=True) + self.eps)"
 SPEEDS = "rope_inv_freq(config.head_dim, config.rope_theta"
 TURNED = "return apply_rope(q, cos, sin), apply_rope(k, cos, sin), v"
 KERNEL = "scaled_dot_product_attention(q, k, v"
+GROUPED = "grouped = {"
 MASK = "visible = causal_visible(n_query, n_key, device) if n_cached and n_query > 1 else None"
 BLOCK = """x = x + self.attention(self.attention_norm(x), cos, sin, visible, cache, layer)
         return x + self.feed_forward(self.ffn_norm(x))"""
@@ -43,8 +44,11 @@ WRONG_MODELS = {
     "no gradient through the keys": ("gqa", TURNED, TURNED.replace(", v", ".detach(), v")),
     "scaled by dim, not head_dim": ("gqa", KERNEL, f"{KERNEL}, scale=self.o_proj.out_features**-0.5"),
     "scores not scaled": ("gqa", KERNEL, f"{KERNEL}, scale=1.0"),
-    "repeat for repeat_interleave": ("gqa", "x.repeat_interleave(n_rep, dim=1)", "x.repeat(1, n_rep, 1, 1)"),
-    "no mask": ("gqa", "is_causal=visible is None and q.shape[2] > 1", "is_causal=False"),
+    "key heads in turn, 1 2 1 2": ("gqa", GROUPED, f"k, v = k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1); {GROUPED}"),
+    "key heads in turn for a new token": (
+        "gqa, cached one by one", "unflatten(1, (k.shape[1], -1))", "unflatten(1, (-1, k.shape[1])).transpose(1, 2)",
+    ),
+    "no mask": ("gqa", "is_causal=visible is None", "is_causal=False"),
     "mask off by one: sees the next token": (
         "gqa", MASK, "visible = torch.arange(n_key) <= positions[:, None] + 1",
     ),

@@ -164,14 +164,18 @@ def test_students_get_pages_the_teacher_the_commonest_mistakes_and_nothing_else_
     results, n = graded.place / "handed-in_graded", len(STUDENTS)
     pages = {path.name: path.read_text(encoding="utf-8") for path in (results / "feedback").iterdir()}
     assert len(pages) == n
-    isolation = "in isolation (bubblewrap)" if graded.isolated else "without isolation"
-    assert all(f"Graded {isolation}" in page for page in pages.values())
-    assert "2 of 4 exercises passed." in pages["right.html"]
+    assert not any("isolat" in page for page in pages.values())
+    assert "0 of the 2 exercises that were asked for passed." in pages["right.html"]
+    assert "<b>→     return torch.atan2(x.mean(-1)</b>" in pages["wrong.html"]  # what was never closed
+    assert "while True" in pages["wrong.html"]
+    assert "my_rms_norm_backward" not in pages["wrong.html"]  # nobody asked for it
     assert "<li>my essay.ipynb" in pages["empty.html"]
     twice = f"renamed: {NORM} was handed in 2 times: renamed/{NORM} (1).ipynb counts, not renamed/{NORM}.ipynb."
     assert twice in graded.said
     page = (results / "class.html").read_text(encoding="utf-8")
-    assert page.index(f"<b>2 of {n}</b>, 01 exercise 1") < page.index(f"<b>1 of {n}</b>")
+    assert f"Graded {'in isolation (bubblewrap)' if graded.isolated else 'without isolation'}" in page
+    assert f"<b>2 of {n}</b>, 01 exercise 1" in page
+    assert f"<b>1 of {n}</b>" not in page  # one student's mistake is not the class's
     assert re.search(rf"{re.escape(html.escape(WRONG_HINT))}.*\n.*renamed.*wrong", page)
     handout = graded.place / "handout" / "notebooks" / f"{NORM}.ipynb"
     assert json.loads(handout.read_text(encoding="utf-8")) == handed_out()  # what the class solves
@@ -207,6 +211,10 @@ def test_a_fault_of_the_grader_is_not_the_students_and_no_isolation_is_said_befo
         (["--to", "{folder}/../damaged"], "has a damaged .graded.json: choose another place"),
         (["--only", "98"], "no notebook 98 with exercises; found: 01_rmsnorm"),
         (["--course", "{folder}"], "with exercises; found: none"),
+        (["--only", "01.9"], "01_rmsnorm has no exercise 9; it has 1, 2, 3, 4"),
+        (["--due", "soon"], "'soon' is no date: expected is 2026-12-01T18:00"),
+        (["--due", "2026-12-01", "--late", "10"], "'10' is no share: expected is 10%"),
+        (["--worksheet", "{folder}/../damaged/.graded.json"], "is no table: its first line is '{'"),
     ],
 )
 def test_a_wrong_command_says_so_before_anything_runs(tmp_path, monkeypatch, capsys, more, words):
@@ -237,22 +245,6 @@ def judge(monkeypatch):
 
     monkeypatch.setattr(grade, "run_exercise", run)
     return asked
-
-
-def test_a_second_run_grades_what_changed_and_keeps_what_the_teacher_wrote(tmp_path, judge, capsys):
-    folder, results = handed_in(tmp_path, NORM_RIGHT), tmp_path / "handed in_graded"
-    first = run_main(folder)
-    (results / "grades.csv").write_text("my points\n")
-    handed_in(tmp_path, NORM_RIGHT | {"my_norm_probe": "def my_norm_probe():\n    return 1"})
-    del judge[:]
-    second = run_main(folder)
-    assert "3 of 4 answers unchanged since the last run, 1 graded." in (said := capsys.readouterr().out)
-    assert judge == ["my_norm_probe"]
-    assert [second[0], *second[2:]] == [first[0], *first[2:]]
-    assert "grades.csv was changed since the last run: it is kept as grades_kept_" in said
-    assert [path.read_text() for path in results.glob("grades_kept_*.csv")] == ["my points\n"]
-    run_main(folder)
-    assert "kept as" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("status", ["timed out", "crashed", "does not run", "not graded"])
@@ -299,3 +291,95 @@ def test_only_what_somebody_handed_in_counts_and_a_gradebook_has_a_line_for_each
     shutil.rmtree(folder / "anna")
     with pytest.raises(SystemExit, match="no notebook of the course with exercises was handed in"):
         run_main(folder)
+
+
+# ------------------------------------------------------------------ the platform's file, and the teacher's own marks
+
+PEOPLE = {"Zo\u00eb O'Brien": 11, 'Jo "J" M\u00fcller': 12, "Kim Li": 13, "Gone Away": 14}  # two hand in nothing
+GIVEN = {  # by platform: lines above those of people, a line of one, the column of grades, the columns that are filled
+    "moodle": (
+        [["Identifier", "Full name", "Grade", "Maximum Grade", "Grade can be changed", "Feedback comments"]],
+        lambda name, n: [f"Participant {n}", name, "", "10,00", "Yes", "old\n;note,"], 2, (2, 5),
+    ),
+    "canvas": (
+        [["Student", "ID", "Section", "First (1)", "Home (2)", "Score"], ["  Points Possible", "", "", "", "10", "x"]],
+        lambda name, n: [name, n, "A, B; C\tD", "3", "", ""], 4, (4,),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "mark"), [("moodle", ","), ("moodle", ";"), ("canvas", ","), ("canvas", "\t")])
+def test_the_platforms_file_comes_back_filled_and_a_mark_by_hand_survives(tmp_path, judge, capsys, kind, mark):
+    folder, sheet, results = tmp_path / "handed in", tmp_path / "worksheet.csv", tmp_path / "handed in_graded"
+    (head, line_of, grade_at, filled_at), text = GIVEN[kind], io.StringIO()
+    csv.writer(text, delimiter=mark).writerows([*head, *(line_of(*one) for one in PEOPLE.items())])
+    sheet.write_bytes(text.getvalue().encode())
+    zoe, jo, *_ = (f"{name}_{n}_assignsubmission_file" for name, n in PEOPLE.items())
+    for name in (zoe, jo, "Not Listed"):
+        write(folder / name / f"{NORM}.ipynb", solved(NORM_RIGHT))
+    hand = f"\nstudent;exercise;points;reason\n{jo[:-22]};01 exercise 2;0,5;slip\n"
+    command = ["--only", "01", "--worksheet", str(sheet), "--column", "home"]
+    run_main(folder, *command)
+    (results / "overrides.csv").write_text(hand)
+    (results / "grades.csv").write_text("my points\n")
+    write(folder / zoe / f"{NORM} (1).ipynb", solved({"my_norm_probe": "def my_norm_probe():\n    return 1"}))
+    del judge[:]
+    run_main(folder, *command)  # and a third time, which finds nothing to keep
+    run_main(folder, *command)
+    assert judge == ["my_norm_probe"]
+    assert [path.read_text() for path in results.glob("*_kept_*")] == ["my points\n"]
+    assert ((results / "overrides.csv").read_text(), sheet.read_bytes().decode()) == (hand, text.getvalue())
+    filled = (results / "worksheet.csv").read_bytes().decode("utf-8-sig")
+    before, after = (list(csv.reader(io.StringIO(one), delimiter=mark)) for one in (text.getvalue(), filled))
+    assert [line[grade_at] for line in after[len(head) :]] == ["5", "7.5", "", ""]  # of 2 points, scaled to 10
+    assert kind == "canvas" or "norm: passed; 0.5 set by hand: slip<br>\nNotebook 01, exercise 3." in after[2][5]
+    for at in filled_at:
+        for line, old in zip(after[:-2], before, strict=False):
+            line[at] = old[at]
+    assert after == before
+    assert "set by hand: slip" in (results / f"feedback/{jo}_feedback.html").read_text(encoding="utf-8")
+    said = capsys.readouterr().out
+    assert "Not Listed: handed in, but has no line in worksheet.csv.\nIn worksheet.csv, but nothing handed in" in said
+    assert "as they were: Kim Li, Gone Away." in said
+    assert "grades.csv was changed since the last run: it is kept as grades_kept_" in said
+
+
+def test_a_mark_by_hand_that_cannot_be_meant_stops_before_anything_runs(tmp_path, judge):
+    run_main(folder := handed_in(tmp_path, NORM_RIGHT))
+    lines = "a,b,c,d\nAnna,total,9,\nana,total,1,\nanna,01 exercise 9,1,\nanna,01.2,much,\nanna,all,1,\nanna,09.1,-1,"
+    (tmp_path / "handed in_graded" / "overrides.csv").write_text(lines)
+    with pytest.raises(SystemExit, match=r"ana, total: .*is 'anna' meant.*exercise 9.*'much'.*all: .*-1;.*5 to mend"):
+        run_main(folder)
+
+
+def test_days_late_cost_their_share_of_the_points(tmp_path, judge):
+    folder = handed_in(tmp_path, NORM_RIGHT)
+    os.utime(folder / "anna" / f"{NORM}.ipynb", (1e9, 1e9))  # 9 September 2001, 01:46:40 UTC
+    for due, late, points in (("2001-09-09T01:46:40+00:00", "0", "1"), ("2001-09-08T01:46:39+00:00", "2", "0.8")):
+        row = run_main(folder, "--due", due, "--late", "10%")[1]
+        assert (row["days_late"], row["points"]) == (late, points)
+
+
+def test_notebook_00_says_who_is_ready(tmp_path):
+    book = json.loads((COURSE / "00_start_here.ipynb").read_text(encoding="utf-8"))
+    write(tmp_path / "in" / "anna" / "00_start_here.ipynb", book)
+    write(tmp_path / "in" / "ben" / "00_start_here.ipynb", handed_out("00_start_here"))
+    book["cells"][2]["outputs"] = [{"output_type": "error", "ename": "ImportError", "evalue": "torch"}]
+    write(tmp_path / "in" / "carl" / "00_start_here.ipynb", book)
+    rows = run_main(tmp_path / "in", "--only", "00")
+    assert [(row["points"], row["seen"][:7]) for row in rows] == [("1", "ready: "), ("0", "not run"), ("0", "said: I")]
+
+
+def test_copies_and_the_courses_own_answer_are_told_to_the_teacher_alone(tmp_path, judge):
+    course = "from helpers.model import RMSNorm\n\n\ndef my_rms_norm(x, weight, eps):\n    return RMSNorm(4)(x)"
+    short = {"my_layer_norm_angle": "def my_layer_norm_angle(x):\n    return x"}  # equal by nature
+    renamed = {name: re.sub(r"\beps\b", "small", source) for name, source in NORM_RIGHT.items()}
+    books = {"anna": NORM_RIGHT, "ben": short, "carl": short, "dora": {"my_rms_norm": course}, "eva": renamed}
+    for name, answers in books.items():
+        write(tmp_path / "in" / name / f"{NORM}.ipynb", solved(answers))
+    said = {row["student"]: row["look_at"] for row in run_main(tmp_path / "in") if row["look_at"]}
+    assert list(said) == ["anna", "dora", "eva"]
+    assert said["anna"] == "all 4 answers of this notebook are the same as 1 other but for names (eva)"
+    assert said["dora"] == "takes helpers.model.RMSNorm from the course; the published solution does not"
+    pages = [(tmp_path / "in_graded" / name).read_text() for name in ("class.html", "feedback/anna.html")]
+    assert ["but for names" in page for page in pages] == [True, False]

@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import sys
 from unittest.mock import Mock
+from urllib.parse import unquote
 
 import nbformat
 import pytest
 
 from tests.support.submissions import COURSE, write
 from tools import course
-from tools.classroom import hand_out
+from tools.classroom import hand_out, hub_link
 
 
 def run(*command, cwd, **more):
@@ -103,6 +104,14 @@ def test_a_course_that_would_hand_out_an_answer_is_refused_and_copies_are_not_th
     assert [path.name for path in tmp_path.iterdir()] == ["notebooks"]
 
 
+def test_a_hub_link_says_what_nbgitpuller_reads_and_tells_no_password(capsys):
+    hub_link.main(["--hub", "https://uni.example/hub/", "--repo", "https://git.example/x/course.git"])
+    query = "repo=https://git.example/x/course.git&branch=main&targetpath=course&urlpath=lab/tree/course/notebooks/00_"
+    assert unquote(capsys.readouterr().out).startswith(f"https://uni.example/hub/user-redirect/git-pull?{query}")
+    with pytest.raises(SystemExit, match="a token before the @: every student would read it"):
+        hub_link.main(["--hub", "https://uni.example", "--repo", "https://me:token@git.example/course"])
+
+
 # ---------------------------------------------------------------------------------------------- a fresh copy
 
 
@@ -120,27 +129,19 @@ def learner(tmp_path):
     return path
 
 
-def test_reset_gives_a_fresh_copy_and_keeps_yours(learner, capsys):
-    hand_out.main(["reset", str(learner)])
-    assert learner.read_text() == "fresh"
-    (kept,) = learner.parent.glob("02_rope_kept_*.ipynb")
-    assert kept.read_text() == "my work"
-    assert kept.name in capsys.readouterr().out
-    assert hand_out.reset(learner) is None  # it is fresh: nothing to keep
-    assert len(list(learner.parent.iterdir())) == 2
-
-
-def test_resets_within_a_second_lose_nothing(learner, monkeypatch):
+def test_reset_gives_a_fresh_copy_and_resets_within_a_second_lose_nothing(learner, monkeypatch, capsys):
     stopped = Mock(**{"datetime.now.return_value.strftime.return_value": "2026-01-02_03-04-05"})
     monkeypatch.setattr(course, "datetime", stopped)
     for work in ("first", "second", "third"):
         learner.write_text(work)
-        hand_out.reset(learner)
-    texts = [path.read_text() for path in learner.parent.glob("02_rope_kept*")]
-    assert sorted(texts) == ["first", "second", "third"]
+        hand_out.main(["reset", str(learner)])
+        assert learner.read_text() == "fresh"
+        assert "02_rope_kept_2026-01-02_03-04-05" in capsys.readouterr().out
+    assert hand_out.reset(learner) is None  # it is fresh: nothing to keep
     learner.unlink()  # a missing notebook comes back
     assert hand_out.reset(learner) is None
-    assert learner.read_text() == "fresh"
+    texts = [path.read_text() for path in learner.parent.iterdir()]
+    assert sorted(texts) == ["first", "fresh", "second", "third"]
 
 
 def test_reset_without_a_fresh_copy_changes_nothing(learner):

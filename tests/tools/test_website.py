@@ -14,13 +14,14 @@ import pytest
 
 from tests.support.course import ROOT
 from tests.support.lab import explorers_in, quiet_context
+from tests.test_docs import ENTRIES
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 TERMS = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.M)
 EXPLORERS = sorted({name for path in NOTEBOOKS for name in explorers_in(path)})
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 # The other pages have the same colours.
-IN_THE_DARK = ("index", "live", "notebooks/02_rope", "notebooks/03_swiglu", "docs/glossary")
+IN_THE_DARK = ("index", "live", "notebooks/02_rope", "notebooks/03_swiglu", "docs/glossary", "slides/02_rope")
 
 
 def test_links_lead_to_pages_of_the_site(build):
@@ -31,16 +32,14 @@ def test_links_lead_to_pages_of_the_site(build):
         build.relink("[x](no.md)", file)
 
 
-def test_a_page_names_the_repository_only_if_somebody_said_it(monkeypatch):
-    from tools.website.downloads import links_of
-
+def test_a_page_names_the_repository_only_if_somebody_said_it(build, monkeypatch):
     monkeypatch.delenv("COURSE_REPOSITORY", raising=False)
-    assert "://" not in links_of("02_rope")
+    assert "github" not in build.links_of("02_rope")
     monkeypatch.setenv("COURSE_REPOSITORY", "someone/llama")
-    assert links_of("02_rope").count("/someone/llama/") == 4
+    assert build.links_of("02_rope").count("/someone/llama/") == 5
     monkeypatch.setenv("COURSE_REPOSITORY", "https://github.com/someone/llama")
     with pytest.raises(ValueError, match="is no place on GitHub: write owner/name"):
-        links_of("02_rope")
+        build.links_of("02_rope")
 
 
 class Page:
@@ -82,7 +81,8 @@ def test_every_page_can_be_reached_and_every_term_has_an_anchor(build, pages, si
     listed = set(re.findall(r"^- \[.*?\]\((.+?)\)", (site / "llms.txt").read_text(encoding="utf-8"), re.M))
     assert {name for name in wanted if "slides" not in name} <= listed <= pages.keys()
     assert {build.slug(term) for term in TERMS} <= pages["docs/glossary.html"].ids
-    assert 'id="live-start"><p>A small LLaMA' in pages["index.html"].text  # it stands there until the model is loaded
+    cards = {name: re.findall('name="description"|"og:image"', page.text) for name, page in pages.items()}
+    assert [name for name, card in cards.items() if len(card) != 2] == []
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_links_inside_resolve_and_nothing_is_loaded_from_elsewhere(site, pages):
             other = pages.get(os.path.relpath(file, site))
             if not file.is_file():
                 broken.append(f"{name}: {target}")
-            elif parts.fragment and other and unquote(parts.fragment) not in other.ids:
+            elif not parts.fragment.startswith("text=") and other and unquote(parts.fragment) not in {"", *other.ids}:
                 broken.append(f"{name}: {target} (no such id)")
     assert broken == []
 
@@ -226,6 +226,16 @@ def test_explorers_answer_the_keyboard(open_page, pages, site):
 
 
 @pytest.mark.browser
+def test_a_term_opens_its_entry_after_the_section_that_teaches_it(build, open_page):
+    page, taught = open_page("notebooks/02_rope.html"), {build.slug(term): place for term, _, _, *place, _ in ENTRIES}
+    assert all(taught[anchor] < ["02", section.split(" ")[0]] for anchor, section in page.evaluate("checks.terms()"))
+    page.locator(".term").first.focus()
+    assert page.locator("#term-tip:popover-open").text_content().startswith("attention: The part that lets tokens read")
+    page.keyboard.press("Escape")
+    assert page.locator("#term-tip:popover-open, :is(.predict, h1, h2, h3, summary, pre) .term").count() == 0
+
+
+@pytest.mark.browser
 def test_search_finds_every_title_heading_and_term_and_shows_the_place(open_page, pages):
     page = open_page("search.html?q=causal masks")
     first = page.locator("#results li").first
@@ -235,11 +245,8 @@ def test_search_finds_every_title_heading_and_term_and_shows_the_place(open_page
     asked = {html.unescape(re.sub("<.*?>", " ", heading)) for heading in headings} | set(TERMS)
     asked |= {"grouped-query attention", "pre-norm", "top-p", "1e-5", "C++ (a[0])", "top-"}
     asked -= {"Contents", "Chapters", "More"}
-    found = """asked => asked.filter(words => {
-        field.value = words;
-        field.dispatchEvent(new Event('input'));
-        return document.querySelector('#results li') !== null;
-    })"""
+    found = """asked => asked.filter(words => { field.value = words; field.dispatchEvent(new Event('input'));
+        return document.querySelector('#results li') !== null })"""
     assert len(asked) > 400
     assert asked - set(page.evaluate(found, sorted(asked))) == set()
     sections = page.evaluate("sections")

@@ -58,6 +58,9 @@ window.checks = {
             `${rule.id}: ${rule.nodes.slice(0, 3).map(node => node.html.slice(0, 150)).join(' | ')}`);
     },
 
+    // Of each term that opens its entry: the entry's anchor, and the heading above.
+    terms: () => [...document.querySelectorAll('.term')].map(term => [term.hash.slice(1),
+        [...document.querySelectorAll('h2')].findLast(h2 => h2.compareDocumentPosition(term) & 4)?.textContent ?? '']),
     // Formulas that are still TeX, or that MathJax could not read.
     notDrawn: () => [...document.querySelectorAll('.math, .slides section')].filter(part =>
         part.querySelector('[data-mml-node="merror"]') || /\\[([]/.test(part.textContent)

@@ -3,9 +3,9 @@
     python -m tools.classroom.grade FOLDER --only 01 02 --jobs 2      # make grade FOLDER=... ARGS="--only 01 02"
 
 tools/classroom/handed_in.py says how FOLDER may look; docs/teaching.md has the way through. Only notebooks that were
-asked for count: those that --only names, otherwise those that at least one student handed in. The results go to a
-folder of their own (tools/classroom/report.py says what is in it). A second run takes over every verdict whose code
-and checks are as they were. Nothing in FOLDER is run in place or written to.
+asked for count: those that --only names (05.5 is exercise 5 of 05 alone), otherwise those that at least one student
+handed in. The results go to a folder of their own (tools/classroom/report.py says what is in it). A second run takes
+over every verdict whose code and checks are as they were. Nothing in FOLDER is run in place or written to.
 
 What is run. Each exercise gets a fresh kernel, so that a broken one costs no other. The notebook is not run from top
 to bottom, which would take minutes and stop at the first broken cell, but cut, as checks/notebook.py says, which also
@@ -35,12 +35,15 @@ import tempfile
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from tools.classroom.handed_in import find_submissions
 from tools.classroom.isolate import REMEDY, Died, TimeUp, Walls, find_walls, fresh_kernel, why_not_isolated
-from tools.classroom.report import Results, Row
-from tools.classroom.submissions import Assignment, Refused, judge_submission, read_course
+from tools.classroom.marks import OVERRIDES, Mark, Row, apply_overrides, mark_copies, mark_late, read_cut, read_due
+from tools.classroom.report import Results, settle
+from tools.classroom.submissions import Answer, Assignment, judge_submission, read_course
+from tools.classroom.worksheet import fill
 from tools.course import ROOT, notebooks_of, one_line
 
 OF_CHECK = {"passed": "passed", "failed": "not yet", "todo": "not attempted"}
@@ -74,6 +77,7 @@ def run_exercise(exercise: Assignment, code: str, seconds: float, walls: Walls |
             reply = ask(code, "", seconds)
             if reply["status"] != "ok":
                 seen = f"{reply.get('ename', reply['status'])}: {one_line(reply.get('evalue', ''))}"
+                seen += f" (line: {one_line(line, 100)})" if (line := reply.get("line")) else ""
                 hint = "It happens before the check. Does the notebook run from top to bottom in a fresh kernel?"
                 return "does not run", seen, hint
             name = f"_verdict_{secrets.token_hex(16)}"
@@ -110,8 +114,15 @@ def _verdict(reply, name):
 def version() -> str:
     """A hash of what judges: the checks, and what they and the grader stand on."""
     judges = [*(ROOT / "checks").rglob("*.py"), *(ROOT / "helpers").rglob("*.py"), Path(__file__)]
-    judges += [Path(__file__).with_name("isolate.py"), Path(__file__).with_name("inside.py")]
+    judges += [Path(__file__).with_name(name) for name in ("isolate.py", "inside.py", "reading.py")]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(judges))).hexdigest()
+
+
+def with_line(answer: Answer, seen: str) -> Answer:
+    """An answer with the line that an error names, if it is one of those that are shown."""
+    named = "".join(seen.rpartition(" (line: ")[2].rstrip(")").split()) if " (line: " in seen else None
+    lines = ["".join(line.split()).rstrip(")") for line in answer.own.split("\n")]
+    return replace(answer, line=lines.index(named) + 1) if named in lines else answer
 
 
 def run_all(work: list[tuple], seconds: float, walls: Walls | None, jobs: int, results: Results) -> None:
@@ -120,7 +131,8 @@ def run_all(work: list[tuple], seconds: float, walls: Walls | None, jobs: int, r
     def run(one):
         key, row, exercise, code = one
         start = time.monotonic()
-        row.settle(*run_exercise(exercise, code, seconds, walls), time.monotonic() - start)
+        settle(row, *run_exercise(exercise, code, seconds, walls), time.monotonic() - start)
+        row.answer = with_line(row.answer, row.seen if row.status == "does not run" else "")
         results.remember(key, row)
         print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.status}", flush=True)
 
@@ -142,30 +154,54 @@ def grade(arguments: argparse.Namespace, walls: Walls | None) -> None:
             handed_in = {notebook for student in found.students.values() for notebook in student.files}
             course = {notebook: asked for notebook, asked in course.items() if notebook in handed_in}
         tell(found, list(course), arguments.only)
-        rows, work, unchanged = [], [], 0
+        marks, work, unchanged = {name: Mark([]) for name in found.students}, [], 0
         settings = [version(), arguments.seconds, walls is not None]
         for name, student in found.students.items():
             for notebook, (exercises, cells) in course.items():
-                files = [file.path for file in student.counting(notebook)]
-                for exercise, code in zip(exercises, judge_submission(files, exercises, cells, walls), strict=True):
-                    rows.append(Row(name, notebook, exercise.title, worth=exercise.points))
-                    rows[-1].isolation = "bubblewrap" if walls else "none"
-                    if isinstance(code, Refused):
-                        rows[-1].settle(*code.args)
+                files = student.counting(notebook)
+                answers = judge_submission([file.path for file in files], exercises, cells, walls)
+                for exercise, answer in zip(exercises, answers, strict=True):
+                    row = Row(
+                        name, notebook, exercise.title, worth=exercise.points, asked=exercise.asked, answer=answer
+                    )
+                    row.isolation = "bubblewrap" if walls else "none"
+                    marks[name].rows.append(row)
+                    if arguments.due and files:
+                        mark_late(row, files[-1].date[0], arguments.due, arguments.late)
+                    if answer.status:
+                        settle(row, answer.status, answer.seen, answer.hint)
                         continue
                     asked = [name, notebook, exercise.function, exercise.check]
-                    key = hashlib.sha256(repr([*asked, code, *settings]).encode()).hexdigest()
-                    if results.recall(key, rows[-1]):
+                    key = hashlib.sha256(repr([*asked, answer.code, *settings]).encode()).hexdigest()
+                    if results.recall(key, row):
                         unchanged += 1
                     else:
-                        work.append((key, rows[-1], exercise, code))
+                        work.append((key, row, exercise, answer.code))
+    said = apply_overrides(arguments.to / OVERRIDES, marks, course)
+    mark_copies(marks, course)
+
+    def took_part(name):
+        return any(notebook in found.students[name].files for notebook in course)
+
+    def filled():
+        return fill(arguments.worksheet, marks, took_part, arguments.column) if arguments.worksheet else ("", [])
+
+    filled()  # a file that cannot be filled stops here, before anything runs
+    rows = [row for mark in marks.values() for row in mark.rows]
     for row in {(row.student, row.notebook): row for row in rows if row.status == "broken notebook"}.values():
         print(f"{one_line(row.student)}, {row.notebook}: {row.seen}")
+    for row in rows:
+        if not course[row.notebook][0][0].function:  # a notebook without exercises: who is ready?
+            print(f"{one_line(row.student)}, {row.notebook}: {row.seen}")
+    worksheet = ""
     try:
         run_all(work, arguments.seconds, walls, arguments.jobs, results)
+        worksheet, more = filled()  # of a whole run only
+        said += more
     finally:
-        results.write(rows, found)
+        results.write(marks, found, worksheet)
     print(f"{unchanged} of {unchanged + len(work)} answers unchanged since the last run, {len(work)} graded.")
+    print(*(one_line(one, 1000) for one in said), sep="\n", end="\n" if said else "")
 
 
 def tell(found, notebooks: list[str], only: list[str] | None) -> None:
@@ -198,7 +234,11 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.classroom.grade", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the submissions: a folder, or a zip of it")
     parser.add_argument("--to", type=Path, help="folder of the results (default: FOLDER_graded, beside FOLDER)")
-    parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", help="such as 01 02 (default: those handed in)")
+    parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", help="such as 01 05.5 (default: those handed in)")
+    parser.add_argument("--worksheet", type=Path, help="of Moodle, or Canvas's gradebook: a filled copy is written")
+    parser.add_argument("--column", default="", help="of Canvas's gradebook: how the assignment's column begins")
+    parser.add_argument("--due", help="such as 2026-12-01T18:00: what was saved later is marked")
+    parser.add_argument("--late", help="such as 10%%, of the points: what each day after --due costs")
     parser.add_argument("--jobs", type=int, default=1, help="exercises at the same time (default: 1)")
     parser.add_argument("--seconds", type=float, default=60.0, help="limit for each exercise (default: 60)")
     parser.add_argument("--course", type=Path, default=ROOT / "notebooks", help="the course's own notebooks")
@@ -210,6 +250,15 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error(f"{chosen.folder} is neither a folder nor a zip.")
     if not (chosen.seconds > 0 and chosen.jobs > 0):
         parser.error(f"--seconds {chosen.seconds:g} and --jobs {chosen.jobs} must be above 0.")
+    try:
+        chosen.due = read_due(chosen.due) if chosen.due else None
+        chosen.late = read_cut(chosen.late) if chosen.late else 0.0
+    except ValueError as error:
+        parser.error(str(error))
+    if chosen.late and not chosen.due:
+        parser.error("--late needs --due: from which date on?")
+    if chosen.worksheet and chosen.worksheet.resolve() == (chosen.to / "worksheet.csv").resolve():
+        parser.error(f"{chosen.worksheet} is the filled copy: give the file that the platform gave.")
     if chosen.to.resolve().is_relative_to(folder):
         parser.error(f"{chosen.to} lies in {chosen.folder}, where nothing is written: choose another place.")
     if fault := Results.why_not(chosen.to):
@@ -233,7 +282,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(f"grade: {one_line(error, 1000)}")
     except KeyboardInterrupt:
         sys.exit(f"grade: stopped. {chosen.to} holds what was graded until then; the same command goes on from there.")
-    print(f"{chosen.to}: class.html, grades.csv, exercises.csv, and in feedback/ a page for each student.")
+    table = "worksheet.csv, " if chosen.worksheet else ""
+    print(f"{chosen.to}: class.html, grades.csv, exercises.csv, {table}and in feedback/ a page for each student.")
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ class Student:
     page: str  # name of the page of feedback
     files: dict = field(default_factory=dict)  # notebook: its files
     unread: list = field(default_factory=list)  # what was not understood, and why
+    late: bool = False  # as Canvas says, in the name of a file
 
     def counting(self, notebook: str) -> list[File]:
         """The files of a notebook, oldest first: the last one counts."""
@@ -80,6 +81,7 @@ class Student:
                 )
             if last and self.counting(notebook)[-1].old_name:
                 old.setdefault(last, []).append(notebook)
+        said += ["Canvas says: handed in late."] if self.late else []
         return said + [
             f"{name} is of an older version of the course: it counts for {' and '.join(new)}."
             for name, new in old.items()
@@ -166,6 +168,7 @@ class Submissions:
         if who not in self.students:
             page = f"{who}_assignsubmission_file_feedback" if "_assignsubmission_" in name else who  # as Moodle wants
             self.students[who] = Student(self._new_page(page))
+        self.students[who].late |= bool(re.match(r"LATE_anon_|.+?_LATE_\d+_\d+_", name))
         return self.students[who]
 
     def _new_page(self, name):

@@ -6,6 +6,7 @@ the fields of a Jupyter kernel's reply. What the code prints goes nowhere; what 
 
 import json
 import os
+import traceback
 
 import torch  # noqa: F401  # it takes seconds, which are not the learner's
 from IPython.core.interactiveshell import InteractiveShell
@@ -30,7 +31,9 @@ def answer(shell: InteractiveShell, code: str, expression: str) -> dict:
     """Run a cell, evaluate an expression; the fields of a Jupyter kernel's reply."""
     done = shell.run_cell(code, store_history=False, silent=True)
     if error := done.error_before_exec or done.error_in_exec:
-        return {"status": "error", "ename": type(error).__name__, "evalue": str(error)[:2000]}
+        lines = [one.line for one in traceback.extract_tb(error.__traceback__) if one.filename.startswith("<ipython")]
+        reply = {"status": "error", "ename": type(error).__name__, "evalue": str(error)[:2000]}
+        return reply | {"line": lines[-1] if lines else ""}  # of the cell's own code, where it stopped
     wanted = {"verdict": expression} if expression else {}
     return {"status": "ok", "user_expressions": shell.user_expressions(wanted)}
 

@@ -1,9 +1,11 @@
 """What grading writes: the folder of the results.
 
-    class.html         for the teacher: the commonest mistakes, then every student and exercise
+    class.html         for the teacher: the commonest mistakes, every student and exercise, what to look at
     grades.csv         a line per student, for a gradebook
-    exercises.csv      a line per student and exercise: what the check saw, and its hint
+    exercises.csv      a line per student and exercise: what the check saw, its hint, what the teacher may look at
+    worksheet.csv      with --worksheet: the platform's own file, filled
     feedback/          a page per student, to be given back
+    overrides.csv      the teacher's own marks: made once, never written to again
     .graded.json       what checks said, saved as soon as it is said: the next run grades only the rest
 
 A file of these that somebody has changed since is kept under a dated name; the folder is used only if it is new, empty
@@ -20,10 +22,10 @@ import os
 import re
 import threading
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from tools.classroom.marks import FIRST_LINE, OVERRIDES, Mark, Row, number
 from tools.course import new_file, one_line, write_beside
 
 STATUSES = {  # status: its sign, its colour, its meaning
@@ -41,6 +43,10 @@ STATUSES = {  # status: its sign, its colour, its meaning
 FORMULA = re.compile(r'((?:^|[;\t\r\n])[\s"]*)(?=[=+\-@＝＋－＠])')  # where a spreadsheet may see a cell begin
 KEPT = ("passed", "not yet", "not attempted")  # what a check says; all else may be the machine's fault, and runs again
 MARKER = ".graded.json"
+TABLE = (  # of exercises.csv
+    "student", "notebook", "exercise", "status", "seen", "hint", "seconds", "isolation", "worth", "points", "asked",
+    "days_late", "reason", "look_at",
+)  # fmt: skip
 LONGEST = 8  # mistakes on the page of the class
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -54,6 +60,7 @@ body {{ font: 16px/1.5 system-ui, sans-serif; max-width: {width}; margin: 1.5rem
 h1 {{ font-size: 1.5rem }} h2 {{ font-size: 1.2rem; margin-top: 2rem }} h3 {{ font-size: 1rem; margin: 1.2rem 0 0 }}
 p {{ margin: .3rem 0 }} li {{ margin: .6rem 0 }} a {{ color: inherit }}
 .good {{ color: var(--good) }} .bad {{ color: var(--bad) }} .odd {{ color: var(--odd) }} .none {{ color: var(--none) }}
+.own {{ font-family: ui-monospace, monospace }}
 .seen {{ white-space: pre-wrap; background: var(--soft); padding: .4rem .6rem; font-size: .9rem }}
 .table {{ overflow: auto; max-height: 85vh; max-width: max-content; border: 1px solid var(--line) }}
 table {{ border-collapse: separate; border-spacing: 0; overflow-wrap: normal }}
@@ -70,30 +77,6 @@ td a {{ text-decoration: none; display: block }} .first {{ border-left: 1px soli
 {body}
 </body></html>
 """
-
-
-@dataclass
-class Row:
-    """The verdict on one exercise of one student."""
-
-    student: str
-    notebook: str
-    exercise: str
-    status: str = "not graded"
-    seen: str = "The run was stopped before this exercise."
-    hint: str = ""
-    seconds: float = 0.0
-    isolation: str = "none"
-    worth: int = 0  # points, if it passes
-
-    def settle(self, status, seen, hint, seconds=0.0):
-        """Write down a verdict."""
-        self.status, self.seen, self.hint, self.seconds = status, seen or STATUSES[status][2], hint, round(seconds, 1)
-
-    @property
-    def number(self) -> tuple[str, str]:
-        """("01", "3") for exercise 3 of notebook 01."""
-        return self.notebook[:2], self.exercise.split(".")[0]
 
 
 class Results:
@@ -126,7 +109,7 @@ class Results:
     def recall(self, key: str, row: Row) -> bool:
         """Settle a row as in an earlier run, if there was one."""
         if key in self.verdicts:
-            row.settle(*self.verdicts[key])
+            settle(row, *self.verdicts[key])
         return key in self.verdicts
 
     def remember(self, key: str, row: Row) -> None:
@@ -136,21 +119,28 @@ class Results:
                 self.verdicts[key] = [row.status, row.seen, row.hint, row.seconds]
                 self._save()
 
-    def write(self, rows: list[Row], found) -> None:
+    def write(self, marks: dict[str, Mark], found, worksheet: str = "") -> None:
         """Write all pages and tables.
 
         Args:
+            marks: {student: mark}.
             found: what was handed in, as tools.classroom.handed_in.find_submissions gives it.
+            worksheet: the platform's table, filled.
         """
         self._save()  # what is stopped from here on goes on in this folder
         (self.folder / "feedback").mkdir(exist_ok=True)
-        of = {name: [row for row in rows if row.student == name] for name in found.students}
-        self._write("class.html", class_page(of, found))
-        self._write("grades.csv", gradebook(of))
-        self._write("exercises.csv", table([vars(rows[0]), *(vars(row).values() for row in rows)]))
+        if not (self.folder / OVERRIDES).exists():
+            write_beside(self.folder / OVERRIDES, FIRST_LINE)
+        rows = [row for mark in marks.values() for row in mark.rows]
+        self._write("class.html", class_page(marks, found))
+        self._write("grades.csv", gradebook(marks))
+        cells = ([getattr(row, name) for name in TABLE] for row in rows)
+        self._write("exercises.csv", table([TABLE, *cells]))
+        if worksheet:
+            self._write("worksheet.csv", worksheet)
         for name, student in found.students.items():
             try:
-                self._write(f"feedback/{student.page}", feedback(name, of[name], student))
+                self._write(f"feedback/{student.page}", feedback(name, marks[name], student))
             except OSError as error:
                 print(f"{one_line(name)} gets no page of feedback: {one_line(error)}")
         self._save()
@@ -171,6 +161,11 @@ class Results:
         self._written[name] = _digest(path)
 
 
+def settle(row: Row, status: str, seen: str, hint: str, seconds: float = 0.0) -> None:
+    """Write a verdict down."""
+    row.status, row.seen, row.hint, row.seconds = status, seen or STATUSES[status][2], hint, round(seconds, 1)
+
+
 def _digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -183,22 +178,18 @@ def table(lines: list) -> str:
     text = io.StringIO("\ufeff")  # tells Excel: UTF-8
     text.seek(1)
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([FORMULA.sub(r"\1'", str(cell)) for cell in line] for line in lines)
+    written = ([number(cell) if isinstance(cell, float) else str(cell) for cell in line] for line in lines)
+    writer.writerows([FORMULA.sub(r"\1'", cell) for cell in line] for line in written)
     return text.getvalue()
 
 
-def counts(rows: list[Row]) -> tuple[int, int, int, int]:
-    """(points, points that can be had, exercises passed, exercises)."""
-    passed = [row for row in rows if row.status == "passed"]
-    points, possible = (sum(row.worth for row in some) for some in (passed, rows))
-    return points, possible, len(passed), len(rows)
-
-
-def gradebook(of: dict[str, list[Row]]) -> str:
+def gradebook(marks: dict[str, Mark]) -> str:
     """A line per student: points, passed, and the status of each exercise."""
-    asked = [" exercise ".join(row.number) for row in next(iter(of.values()))]
+    asked = [row.name for row in next(iter(marks.values())).rows]
     lines = [["student", "points", "points possible", "passed", "exercises", *asked]]
-    lines += [[name, *counts(rows), *(row.status for row in rows)] for name, rows in of.items()]
+    for name, mark in marks.items():
+        points = number(mark.points), number(mark.possible)
+        lines.append([name, *points, *mark.passed(), *(row.status for row in mark.rows)])
     return table(lines)
 
 
@@ -210,40 +201,44 @@ def plain(text) -> str:
     return html.escape(one_line(text, 900))
 
 
-def class_page(of: dict[str, list[Row]], found) -> str:
+def class_page(marks: dict[str, Mark], found) -> str:
     """The page for the teacher."""
-    columns = next(iter(of.values()))
-    notebooks = list(dict.fromkeys(row.notebook for row in columns))
-    _, possible, _, exercises = counts(columns)
+    first = next(iter(marks.values()))
+    columns, notebooks = first.rows, list(dict.fromkeys(row.notebook for row in first.rows))
     numbers = ", ".join(plain(notebook[:2]) for notebook in notebooks)
-    body = [f"<h1>{numbers}: {len(of)} students</h1>"]
+    body = [f"<h1>{numbers}: {len(marks)} students</h1>"]
     body += [f"<p>Graded {how(columns[0])} on {datetime.date.today()}.</p>", "<h2>To talk about next lesson</h2>"]
-    body += _mistakes(of, found)
+    body += _mistakes(marks, found)
+    body += _look_at(marks, found)
     body += ["<h2>Everybody, every exercise</h2>", '<div class="table"><table><thead><tr><th>student</th>']
     body += ["<th>points</th><th>passed</th>"]
     for notebook in notebooks:
         span = sum(row.notebook == notebook for row in columns)
         body.append(f'<th class="first" colspan="{span}" title="{plain(notebook)}">{plain(notebook[:2])}</th>')
-    body.append(f"</tr><tr><th></th><th>of {possible}</th><th>of {exercises}</th>")
+    body.append(f"</tr><tr><th></th><th>of {number(first.possible)}</th><th>of {len(columns)}</th>")
     for place, row in enumerate(columns):
         sign = row.number[1] + ("*" if row.worth else "")
         body.append(f'<th{_first(columns, place)} title="{plain(row.exercise)}">{sign}</th>')
     body.append('</tr></thead><tbody><tr><th scope="row">passed by</th><td></td><td></td>')
     for place in range(len(columns)):
-        passed = sum(rows[place].status == "passed" for rows in of.values())
+        passed = sum(mark.rows[place].status == "passed" for mark in marks.values())
         body.append(f"<td{_first(columns, place)}>{passed}</td>")
-    for name, rows in of.items():
-        points, _, passed, _ = counts(rows)
-        page = _link(found, name)
+    for name, mark in marks.items():
+        page, hand = _link(found, name), " ✎" if mark.by_hand is not None else ""
+        hand += " late" if any(row.days_late for row in mark.rows) else ""
         body.append(f'</tr><tr><th scope="row" title="{plain(name)}"><a href="{page}">{plain(name)}</a></th>')
-        body.append(f"<td>{points}</td><td>{passed}</td>")
-        for place, row in enumerate(rows):
+        body.append(f"<td>{number(mark.points)}{hand}</td><td>{mark.passed()[0]}</td>")
+        for place, row in enumerate(mark.rows):
             sign, colour, _ = STATUSES[row.status]
+            sign += " ✎" if row.by_hand is not None else ""
             link = f'<a class="{colour}" href="{page}#e{"-".join(row.number)}" title="{row.status}">{sign}</a>'
             body.append(f"<td{_first(columns, place)}>{link}</td>")
     body.append("</tr></tbody></table></div>")
-    shown = {row.status for rows in of.values() for row in rows}
+    rows = [row for mark in marks.values() for row in mark.rows]
+    shown = {row.status for row in rows}
     legend = [f'<span class="{c}">{s}&nbsp;{name}</span>' for name, (s, c, _) in STATUSES.items() if name in shown]
+    if any(one.by_hand is not None for one in [*rows, *marks.values()]):
+        legend.append("✎&nbsp;points set by hand (overrides.csv)")
     body.append(f"<p>{' &ensp; '.join(legend)} &ensp; * gives points (docs/teaching.md, Assessment)</p>")
     unread = [f"{name}: {one}" for name, own in found.students.items() for one in own.unread] + found.nobodys
     if unread:
@@ -263,26 +258,40 @@ def how(row: Row) -> str:
     return "without isolation from the machine" if row.isolation == "none" else "in isolation (bubblewrap)"
 
 
-def _mistakes(of, found):
+def _mistakes(marks, found):
     """What came up, most often first: the exercise, what the check says, and for whom."""
     who = defaultdict(list)
-    for name, rows in of.items():
-        for row in rows:
+    for name, mark in marks.items():
+        for row in mark.rows:
             if STATUSES[row.status][1] == "bad":
-                said = row.hint or row.seen.partition(" | ")[0]
+                said = row.hint if row.status != "does not run" else re.sub(r" \(line.*", "", row.seen)
+                said = said or row.seen.partition(" | ")[0]
                 who[row.notebook[:2], row.exercise, row.status, said].append(name)
-    if not who:
-        yield "<p>No exercise went wrong.</p>"
+    several = sorted((one for one in who.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))
+    if not several:  # one student's mistake is not the class's
+        yield "<p>No mistake came up twice.</p>" if who else "<p>No exercise went wrong.</p>"
         return
     yield "<ol>"
-    for (notebook, exercise, status, said), names in sorted(who.items(), key=lambda one: -len(one[1]))[:LONGEST]:
+    for (notebook, exercise, status, said), names in several[:LONGEST]:
         links = ", ".join(f'<a href="{_link(found, name)}">{plain(name)}</a>' for name in names)
-        yield f"<li><b>{len(names)} of {len(of)}</b>, {notebook} exercise {plain(exercise)}, {status}: "
+        yield f"<li><b>{len(names)} of {len(marks)}</b>, {notebook} exercise {plain(exercise)}, {status}: "
         yield f"<q>{plain(said)}</q>"
         yield f"<br>{links}</li>" if len(names) <= 10 else f"<details><summary>who</summary>{links}</details></li>"
     yield "</ol>"
-    if len(who) > LONGEST:
-        yield f"<p>And {len(who) - LONGEST} rarer ones: see exercises.csv.</p>"
+    if left := len(who) - len(several[:LONGEST]):
+        yield f"<p>And {left} that came up less often: see exercises.csv.</p>"
+
+
+def _look_at(marks, found):
+    """What the teacher may look at."""
+    rows = [(name, row) for name, mark in marks.items() for row in mark.rows if row.look_at]
+    if rows:
+        yield "<h2>To look at yourself</h2>"
+        yield "<p>Nothing follows from these by itself. Who worked together writes alike, too.</p><ul>"
+        for name, row in rows:
+            who = f'<a href="{_link(found, name)}">{plain(name)}</a>'
+            yield f"<li>{who}, {plain(row.name)}: {plain(row.look_at)}</li>"
+        yield "</ul>"
 
 
 def _link(found, name):
@@ -290,28 +299,54 @@ def _link(found, name):
     return quote(f"feedback/{found.students[name].page}", errors="surrogateescape")
 
 
-def feedback(name: str, rows: list[Row], student) -> str:
-    """A student's page."""
-    points, possible, passed, exercises = counts(rows)
-    body = [f"<h1>{plain(name)}</h1>", f"<p>{passed} of {exercises} exercises passed.</p>"]
-    if possible:
-        body.append(f"<p>{points} of {possible} points.</p>")
-    body.append(f"<p>Graded {how(rows[0])}.</p>")
+def feedback(name: str, mark: Mark, student) -> str:
+    """A student's page: what was asked, what they wrote, what the check says to it."""
+    rows = [row for row in mark.rows if row.asked or row.by_hand is not None]
+    passed, exercises = mark.passed(asked=True)
     notebooks = list(dict.fromkeys(row.notebook for row in rows))
+    who = plain(re.sub(r"_\d+$", "", name))
+    numbers = " and ".join(plain(notebook[:2]) for notebook in notebooks)
+    body = [f"<h1>{who}: notebook {numbers}</h1>"]
+    body.append(f"<p>{passed} of the {exercises} exercises that were asked for passed.</p>")
+    if mark.possible:
+        body.append(f"<p>{number(mark.points)} of {number(mark.possible)} points.</p>")
+    if mark.by_hand is not None:
+        body.append(f"<p>The points were {_by_hand(mark)}</p>")
     body += [f"<p>{plain(said)}</p>" for said in student.remarks(notebooks)]
     for notebook in notebooks:
         body.append(f"<h2>{plain(notebook)}</h2>")
-        for row in rows:
-            if row.notebook != notebook:
-                continue
-            sign, colour, _ = STATUSES[row.status]
-            body.append(f'<h3 id="e{"-".join(row.number)}">{plain(row.exercise)}</h3>')
-            body.append(f'<p class="{colour}">{sign} {row.status}</p>')
-            lines = "\n".join(plain(line) for line in row.seen.split(" | "))  # numbers in lines of their own
-            body.append(f'<p class="seen">{lines}</p>')
-            if row.hint:
-                body.append(f"<p>Hint: {plain(row.hint)}</p>")
+        own = [row for row in rows if row.notebook == notebook]
+        if days := own[0].days_late:
+            less = f": {100 * own[0].cut:.0f} % of its points are taken off" if own[0].cut else ""
+            body.append(f"<p>Your file was saved {days} {'day' if days == 1 else 'days'} after the date{less}.</p>")
+        for row in own:
+            body += _exercise(row)
     if student.unread:
         body += ["<h2>Files that were not graded</h2>", "<ul>"]
         body += [f"<li>{plain(Path(one).name)}</li>" for one in student.unread] + ["</ul>"]
-    return PAGE.format(title=plain(name), width="45rem", body="\n".join(body))
+    return PAGE.format(title=f"{who}: notebook {numbers}", width="45rem", body="\n".join(body))
+
+
+def _by_hand(mark):
+    return f"set by hand: {plain(mark.reason) or 'your teacher gave no reason here.'}"
+
+
+def _exercise(row):
+    sign, colour, _ = STATUSES[row.status]
+    yield f'<h3 id="e{"-".join(row.number)}">{plain(row.exercise)}</h3>'
+    yield f'<p class="{colour}">{sign} {row.status}</p>'
+    if row.by_hand is not None:
+        yield f"<p>{number(row.by_hand)} of {number(row.worth)} points, {_by_hand(row)}</p>"
+    lines = "\n".join(plain(line) for line in row.seen.split(" | "))  # numbers in lines of their own
+    yield f'<p class="seen">{lines}</p>'
+    if row.hint:
+        yield f"<p>Hint: {plain(row.hint)}</p>"
+    if row.answer.own:
+        where = "" if row.answer.cell == "[ ]" else f"the cell {plain(row.answer.cell)} of "
+        arrow = "; the arrow shows the line" if row.answer.line else ""
+        yield f"<p>You wrote, in {where}the notebook that you handed in{arrow}:</p>"
+        shown = [html.escape("".join(one if one.isprintable() else " " for one in line))
+                 for line in row.answer.own.expandtabs(4).split("\n")]  # fmt: skip
+        if row.answer.line:
+            shown[row.answer.line - 1] = f"<b>→ {shown[row.answer.line - 1]}</b>"
+        yield f'<p class="seen own">{chr(10).join(shown)}</p>'

@@ -11,6 +11,7 @@ import base64
 import functools
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -30,7 +31,8 @@ from helpers.text import TINY_LLAMA, load_tokenizer
 from helpers.train import TINY
 from tools.course import notebooks_of
 from tools.notebooks import VEIL
-from tools.website.downloads import links_of, make_downloads
+from tools.website import preview
+from tools.website.downloads import address, links_of, make_downloads
 from tools.website.frames import check_settings, make_frames
 from tools.website.slides import make_slides, picture_size, split_prediction
 
@@ -45,15 +47,15 @@ ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</deta
 TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an anchor, so that a link can lead to it
 EXPLORER = re.compile(r"^(explore_\w+)\(\)", re.M)
 CARDS = {  # the cell whose picture the start page shows, and which part of it: left, top, right, bottom [%]
-    "00_start_here": ("c05", (0, 5, 100, 100)),
-    "01_rmsnorm": ("c43", (13, 10, 84, 60)),
-    "02_rope": ("c22", (33, 6, 95, 84)),
-    "03_swiglu": ("c67", (8, 5, 44, 66)),
+    "00_start_here": ("c05", (13, 35.5, 81.5, 81)),
+    "01_rmsnorm": ("c43", (12.6, 5.5, 83.2, 89.5)),
+    "02_rope": ("c22", (0, 6, 62, 50)),
+    "03_swiglu": ("c67", (5, 1, 54, 93)),
     "04_gqa": ("c19", (38, 0, 98, 100)),
-    "05_full_model": ("c75", (45, 0, 91, 88)),
-    "06_train": ("paint-explorer", (0, 8, 56, 70)),
-    "07_generate": ("c05", (6, 20, 57, 93)),
-    "08_relatives": ("c68", (0, 11, 49, 82)),
+    "05_full_model": ("c75", (50.2, 7.7, 89.8, 86.8)),
+    "06_train": ("paint-explorer", (0, 0, 57, 74)),
+    "07_generate": ("c05", (0, 6, 58, 93)),
+    "08_relatives": ("c68", (0, 6, 48, 86)),
     "09_scaling_out": ("f01", (0, 6, 55, 100)),
 }
 CARD = """<li>
@@ -121,13 +123,14 @@ def start_page(pictures: Path) -> str:
     """The start page: `index.md` with a card per notebook of the README's table; writes its pictures into a folder.
 
     Raises:
-        ValueError: a notebook without a row in the table, or without the picture that `CARDS` names.
+        ValueError: a notebook without a row in the table, or without the picture that `CARDS` names; a CITATION.cff of
+            another version.
     """
-    readme, cards = (ROOT / "README.md").read_text(encoding="utf-8"), []
+    readme, cards, minutes = (ROOT / "README.md").read_text(encoding="utf-8"), [], []
     pictures.mkdir(parents=True)
     for path in NOTEBOOKS:
         named, part = CARDS.get(path.stem, ("", ()))
-        row = re.search(rf"^\| \[(.+?)\]\(notebooks/{path.name}\) \| (.+?) \| (\d+) \|", readme, re.M)
+        row = re.search(rf"^\| \[(.+?)\]\(notebooks/{path.name}\) \| (.+?) \| (\d+) \| (\d*)", readme, re.M)
         shown = [output for cell in nbformat.read(path, as_version=4).cells if cell.id == named
                  for output in cell.outputs if "image/png" in output.get("data", {})]  # fmt: skip
         if not row or not shown:
@@ -136,12 +139,45 @@ def start_page(pictures: Path) -> str:
         picture = Image.open(io.BytesIO(base64.b64decode(shown[0].data["image/png"])))
         box = [share * side / 100 for share, side in zip(part, picture.size * 2, strict=True)]
         picture = picture.crop([round(side) for side in box])
-        picture.thumbnail((640, 640))
+        picture.thumbnail((900, 900))
         picture.save(pictures / f"{path.stem}.png")
         question, alt = row[2][0].upper() + row[2][1:], _plain(shown[0].metadata["image/png"]["alt"])
         cards.append(CARD.format(title=row[1], question=question, minutes=row[3], stem=path.stem, alt=alt))
+        minutes.append((int(row[3]), int(row[4] or 0)))
     _split_lenses(pictures)
-    return (SITE / "index.md").read_text(encoding="utf-8").replace("{cards}", "\n".join(cards))
+    reading, exercises = (round(sum(part) / 60) for part in zip(*minutes, strict=True))
+    filled = {"cards": "\n".join(cards), "first_minutes": minutes[0][0], "hours": reading, "exercise_hours": exercises,
+              "bibtex": citation(), "millions": f"{count_parameters(TINY) / 1e6:.1f}",
+              "vocabulary": f"{TINY.vocab_size:,}", "guess": f"{math.log(TINY.vocab_size):.2f}"}  # fmt: skip
+    return _fill((SITE / "index.md").read_text(encoding="utf-8"), filled)
+
+
+def _fill(text, values):
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", str(value))
+    return text
+
+
+def citation() -> str:
+    """CITATION.cff as BibTeX.
+
+    Raises:
+        ValueError: it names another version than pyproject.toml.
+    """
+    file, project, licence = (
+        (ROOT / name).read_text("utf-8") for name in ("CITATION.cff", "pyproject.toml", "LICENSE")
+    )
+    has = dict(re.findall(r"^(?:  - )?(\w+): (.+)$", file, re.M))
+    version, year = re.search(r'^version = "(.+)"$', project, re.M)[1], re.search(r"\(c\) (\d{4})", licence)[1]
+    if has["version"] != version:
+        raise ValueError(f"CITATION.cff has version {has['version']}, pyproject.toml {version}: write it into both.")
+    fields = {"author": f"{{{has['name']}}}", "title": f"{{{has['title']}}}", "version": version, "year": year}
+    fields |= {"note": f"{has['license']} licence"} | ({"url": address()} if address() else {})
+    return (
+        "@software{llama_in_notebooks,\n"
+        + "".join(f"  {name} = {{{value}}},\n" for name, value in fields.items())
+        + "}"
+    )
 
 
 def _split_lenses(folder):
@@ -190,15 +226,16 @@ def live_page() -> str:
 
 
 def write_live(out: Path):
-    """Write the live page's scripts into `out`, and its model: weights, config, tokenizer, four passages.
+    """Write the live page's scripts into `out`, and its model: weights, config, tokenizer, four passages; and the film.
 
     All of it is one classic script, because a page that was opened from a disk may not fetch files.
     """
     out.mkdir(parents=True, exist_ok=True)
-    for name in ("engine.js", "pictures.js", "live.js", "start.js", "live.css"):
-        shutil.copy(LIVE / name, out)
+    for path in (*LIVE.glob("*.js"), *LIVE.glob("*.css")):
+        shutil.copy(path, out)
     weights = (TINY_LLAMA / "model.safetensors").read_bytes()
     data = {name: json.loads((TINY_LLAMA / f"{name}.json").read_text("utf-8")) for name in ("config", "tokenizer")}
+    data |= {"film": json.loads((ASSETS / "film.json").read_text("utf-8"))}
     data |= {"passages": held_out_passages(), "weights": base64.b64encode(weights).decode()}
     script = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     (out / "data.js").write_text(f"window.liveData = {script};\n", encoding="utf-8")
@@ -274,11 +311,18 @@ def _prepare_outputs(cell, frames):
 # ------------------------------------------------------------------------------------------------- the whole
 
 
-def prepare(source: Path, frames: dict):
-    """Write the pages into `source`, in the folders that they have in the repository."""
+def slides_page(index: Path) -> str:
+    """The list of the slides as a page of the site, which takes the place of the one that `make slides` leaves."""
+    shown = re.search(r"</h1>\n(.*)\n<p class=\"home\">", index.read_text(encoding="utf-8"), re.S)[1]
+    return f"# Slides\n\n```{{raw}} html\n{shown}\n```\n"
+
+
+def prepare(source: Path, frames: dict, slides: Path):
+    """Write the pages into `source`, in the folders that they have in the repository; `slides` are there already."""
     texts = [path for pattern in TEXTS for path in ROOT.glob(pattern)]
     pages = {path: page_of(path) for path in texts}
     pages |= {ROOT / "index.md": start_page(source / "pictures"), ROOT / "live.md": live_page()}
+    pages[ROOT / "slides" / "index.md"] = slides_page(slides / "index.html")
     pages |= {path: nbformat.writes(notebook_page(path, frames)) for path in NOTEBOOKS}
     del pages[ROOT / "README.md"]
     for path, text in pages.items():
@@ -292,9 +336,10 @@ def build_pages(out: Path, frames: dict) -> int:
     from sphinx.cmd.build import build_main
 
     with tempfile.TemporaryDirectory() as work:
-        prepare(Path(work, "pages"), frames)
+        prepare(Path(work, "pages"), frames, out / "slides")
         flags = ["-b", "html", "-c", SITE, "-d", Path(work, "doctrees"), "-W", "--keep-going", "-q"]
         status = build_main([str(word) for word in (*flags, Path(work, "pages"), out)])
+        preview.draw([Path(work, "pages", "pictures", f"{name}-lens.png") for name in ("angle", "mask")], out)
     write_live(out / "_static" / "live")
     make_downloads(NOTEBOOKS, out / "downloads")
     (out / "llms.txt").write_text(map_for_assistants(), encoding="utf-8")

@@ -1,5 +1,6 @@
 """Sphinx settings of the website. `build.py` prepares the pages and then calls Sphinx with these."""
 
+import html
 import json
 import re
 from pathlib import Path
@@ -7,7 +8,10 @@ from pathlib import Path
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
 
+from tools.website import preview
+from tools.website.downloads import address
 from tools.website.slides import MATHJAX, MATHJAX_SETTINGS
+from tools.website.terms import mark_terms
 
 project = "LLaMA in notebooks"
 copyright = "the authors of the course; MIT licence"
@@ -24,10 +28,10 @@ nb_ipywidgets_js = {}  # explorers are frames here (frames.py); the widgets' scr
 nb_mime_priority_overrides = [("html", "text/html", 0), ("html", "image/png", 1), ("html", "text/markdown", 2)]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
-myst_html_meta = {"description": "Build LLaMA part by part in PyTorch, until it gives the logits of Hugging Face's."}
 
 html_theme = "furo"
 html_title = "LLaMA in notebooks"
+html_baseurl = f"{address()}/" if address() else ""
 html_static_path = ["static", str(MATHJAX)]
 html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
@@ -41,6 +45,7 @@ templates_path = ["templates"]
 html_permalinks_icon = "#"
 html_theme_options = {
     "light_css_variables": {
+        "color-foreground-primary": "#1f2328",
         **dict.fromkeys(("color-brand-primary", "color-brand-content", "color-link-underline"), "#00527f"),
         "color-link-underline--visited": "var(--color-link--visited)",  # a link is underlined, not only blue
     },
@@ -57,6 +62,23 @@ def _give_captions_a_level(app, pagename, templatename, context, doctree):
     # The theme gives the navigation's captions the role of a heading; a screen reader needs its level, too.
     tree = context.get("furo_navigation_tree", "")
     context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
+
+
+DESCRIPTIONS = {  # of pages that do not begin with a sentence on what they are
+    "live": "A small LLaMA runs in this page: type, switch off one of its parts, and see what it writes then.",
+    "CONTRIBUTING": "How to report a fault in the course, and how to change it.",
+    "slides/index": "One deck of slides per notebook, for a class; they need no network.",
+    "search": "Search the notebooks, the glossary and the other pages of the course.",
+}
+
+
+def _add_preview(app, pagename, templatename, context, doctree):
+    # The description is the first paragraph; the start page has the name of the whole.
+    first = doctree.next_node(nodes.paragraph) if doctree else None
+    words = DESCRIPTIONS.get(pagename) or (first.astext() if first else html_title)
+    title = html_title if pagename == "index" else re.sub("<.*?>", "", context.get("title") or pagename.capitalize())
+    tags = preview.tags(html.unescape(title), " ".join(words.split()), f"{pagename}.html")
+    context["metatags"] = f"{context.get('metatags') or ''}\n{tags}\n"
 
 
 def _open_fold(self, node):
@@ -106,6 +128,8 @@ def setup(app):
     """Called by Sphinx."""
     app.connect("builder-inited", _search_here)
     app.connect("doctree-resolved", _collect_sections)
+    app.connect("doctree-resolved", mark_terms, priority=900)  # after the search has read the text
     app.connect("build-finished", _write_sections)
     app.add_node(HideCodeCellNode, override=True, html=(_open_fold, _close_fold))
+    app.connect("html-page-context", _add_preview)
     app.connect("html-page-context", _give_captions_a_level, priority=900)  # after the theme, which makes the tree

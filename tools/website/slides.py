@@ -34,6 +34,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from tools.website import preview
 from tools.website.votes import votes_of
 
 LEAD_WORDS, ANSWER_WORDS, TASK_WORDS, CODE_LINES, OUTPUT_LINES = 45, 70, 110, 12, 12
@@ -283,11 +284,14 @@ def make_slides(notebooks, folder: Path, relink, frames: dict):
     for name in ("dist/reveal.js", "dist/reveal.css", "dist/reset.css", "plugin/notes/notes.js", "LICENSE"):
         (folder / "reveal" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REVEAL / name, folder / "reveal" / name)
-    for file in (MATHJAX, STATIC / "site.js", STATIC / "votes.js", STATIC / "votes.css"):
+    for file in (MATHJAX, STATIC / "site.js", STATIC / "dark.js", STATIC / "votes.js", STATIC / "votes.css"):
         shutil.copy(file, folder)
-    colors = HtmlFormatter(style="a11y-high-contrast-light").get_style_defs("pre.code")
+    colors = [
+        HtmlFormatter(style=f"a11y-high-contrast-{theme}").get_style_defs(f"{where}pre.code")
+        for theme, where in (("light", ""), ("dark", "html.dark "))
+    ]
     css = (STATIC / "slides.css").read_text(encoding="utf-8")
-    (folder / "slides.css").write_text(f"{css}\n{colors}\n", encoding="utf-8")
+    (folder / "slides.css").write_text("\n".join([css, *colors, ""]), encoding="utf-8")
     entries, settings = [], json.dumps(MATHJAX_SETTINGS)
     for path in notebooks:
         notebook = nbformat.read(path, as_version=4)
@@ -298,12 +302,14 @@ def make_slides(notebooks, folder: Path, relink, frames: dict):
                 text = re.sub(r"\]\(([^():#\s]+)\.ipynb(?:#[^()\s]*)?\)", r"](\1.html)", relink(cell.source, path))
                 cell.source = re.sub(r"\]\(([^():#\s]+)\.md\b", r"](\1.html", text)
         title, deck = re.match(r"# (.*)", notebook.cells[0].source)[1], Deck(notebook, frames)
-        _fill(
-            "slides.html", folder / f"{path.stem}.html", title=html.escape(title), slides=deck.html(), mathjax=settings
-        )
+        about = " ".join(notebook.cells[0].source.split("\n\n")[1].split())
+        tags = preview.tags(f"{title}: slides", about, f"slides/{path.stem}.html")
+        parts = {"title": html.escape(title), "preview": tags, "slides": deck.html(), "mathjax": settings}
+        _fill("slides.html", folder / f"{path.stem}.html", **parts)
         count = sum(map(len, deck.columns))
         entries.append(f'<li><a href="{path.stem}.html">{html.escape(title)}</a>, {count} slides</li>')
-    _fill("slides_index.html", folder / "index.html", entries="\n".join(entries))
+    tags = preview.tags("Slides: LLaMA in notebooks", "One deck per notebook, for a class.", "slides/index.html")
+    _fill("slides_index.html", folder / "index.html", preview=tags, entries="\n".join(entries))
 
 
 def _fill(template, file, **parts):

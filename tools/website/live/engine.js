@@ -2,7 +2,8 @@
 //
 // A tensor is a Float32Array, its shape is in a comment: T tokens, D dim, H query heads, K key/value heads, h head_dim,
 // F hidden_dim, V vocab_size. Sums run in float64, which costs nothing here. `change` is what a visitor changed:
-// {theta, still, shift, window, future, heads, blocks, norm, gate}; an empty object is the model as it was trained.
+// {theta, still, shift, window, future, norm, gate}, what is off as numbers of blocks {blocks, attention, feedForward} or
+// as "block.head" {heads}, and {order}, the blocks in the order in which they run; an empty object is the model as trained.
 
 "use strict";
 
@@ -219,52 +220,59 @@ const Live = (() => {
     }
 
     newCache() {
-      return { length: 0, layers: this.layers.map(() => ({ k: new Float32Array(0), v: new Float32Array(0) })) };
+      return { length: 0, places: [] };
+    }
+
+    /** What attention adds to the stream, from its normed input (T, D); `looks` is given each head's weights. */
+    attention(normed, layer, kept, { first, positions, invFreq, change, looks }) {
+      const { nHeads, nKvHeads, headDim } = this.config, block = this.layers[layer], n = positions.length;
+      const q = linear(normed, block["self_attn.q_proj"]);
+      let k = linear(normed, block["self_attn.k_proj"]), v = linear(normed, block["self_attn.v_proj"]);
+      if (!change.still) for (const turned of [q, k]) applyRope(turned, positions, invFreq);
+      if (kept) {
+        kept.k = k = join(kept.k, k);
+        kept.v = v = join(kept.v, v);
+      }
+      const mixed = new Float32Array(q.length), nKey = k.length / (nKvHeads * headDim);
+      for (let head = 0; head < nHeads; head++) {
+        const group = Math.floor((head * nKvHeads) / nHeads); // the key/value head that this query head reads
+        const [keys, values] = [k, v].map((y) => headOf(y, group, headDim, nKvHeads * headDim));
+        const queries = headOf(q, head, headDim, nHeads * headDim);
+        const weights = attentionWeights(queries, keys, n, nKey, headDim, first, change);
+        looks.push({ weights, queries, keys });
+        if (change.heads?.includes(`${layer}.${head}`)) continue; // switched off: it writes nothing
+        const sums = new Float64Array(headDim);
+        for (let t = 0; t < n; t++) {
+          sums.fill(0);
+          for (let s = 0; s < nKey; s++) {
+            const weight = weights[t * nKey + s];
+            if (weight) for (let i = 0; i < headDim; i++) sums[i] += weight * values[s * headDim + i];
+          }
+          mixed.set(sums, (t * nHeads + head) * headDim);
+        }
+      }
+      return linear(mixed, block["self_attn.o_proj"]);
     }
 
     /** Logits of the token after each position, (T, V), or after the last, (V). `see` is told what each block makes. */
     forward(tokens, { cache = null, change = {}, lastOnly = false, see = null } = {}) {
-      const { dim, nHeads, nKvHeads, headDim, normEps } = this.config;
+      const { dim, headDim, normEps } = this.config, off = (part, layer) => change[part]?.includes(layer);
       const first = cache ? cache.length : 0, positions = tokens.map((_, t) => first + t + (change.shift ?? 0));
       const invFreq = ropeInvFreq(headDim, change.theta ?? this.config.ropeTheta, this.config.scaling);
       let x = new Float32Array(tokens.length * dim); // the residual stream (T, D)
       tokens.forEach((token, t) => x.set(this.embeddings.data.subarray(token * dim, (token + 1) * dim), t * dim));
       see?.({ layer: -1, x });
-      this.layers.forEach((block, layer) => {
-        const before = x;
-        if (!change.blocks?.includes(layer)) {
+      (change.order ?? [...this.layers.keys()]).forEach((layer, place) => { // a block may run in several places
+        const block = this.layers[layer], looks = [], on = !off("blocks", layer);
+        const kept = cache && (cache.places[place] ??= { k: new Float32Array(0), v: new Float32Array(0) });
+        if (on && !off("attention", layer)) {
           const normed = rmsNorm(x, block.input_layernorm, normEps, change);
-          const q = linear(normed, block["self_attn.q_proj"]);
-          let k = linear(normed, block["self_attn.k_proj"]), v = linear(normed, block["self_attn.v_proj"]);
-          if (!change.still) for (const turned of [q, k]) applyRope(turned, positions, invFreq);
-          if (cache) {
-            const kept = cache.layers[layer];
-            kept.k = k = join(kept.k, k);
-            kept.v = v = join(kept.v, v);
-          }
-          const mixed = new Float32Array(q.length), heads = [];
-          const nKey = k.length / (nKvHeads * headDim);
-          for (let head = 0; head < nHeads; head++) {
-            const group = Math.floor((head * nKvHeads) / nHeads); // the key/value head that this query head reads
-            const [keys, values] = [k, v].map((y) => headOf(y, group, headDim, nKvHeads * headDim));
-            const queries = headOf(q, head, headDim, nHeads * headDim);
-            const weights = attentionWeights(queries, keys, tokens.length, nKey, headDim, first, change);
-            heads.push({ weights, queries, keys });
-            if (change.heads?.includes(`${layer}.${head}`)) continue; // switched off: it writes nothing
-            const sums = new Float64Array(headDim);
-            for (let t = 0; t < tokens.length; t++) {
-              sums.fill(0);
-              for (let s = 0; s < nKey; s++) {
-                const weight = weights[t * nKey + s];
-                if (weight) for (let i = 0; i < headDim; i++) sums[i] += weight * values[s * headDim + i];
-              }
-              mixed.set(sums, (t * nHeads + head) * headDim);
-            }
-          }
-          x = add(x, linear(mixed, block["self_attn.o_proj"]));
+          x = add(x, this.attention(normed, layer, kept, { first, positions, invFreq, change, looks }));
+        }
+        const middle = x; // the stream between the two branches
+        if (on && !off("feedForward", layer))
           x = add(x, swiGLU(rmsNorm(x, block.post_attention_layernorm, normEps, change), block, change));
-          see?.({ layer, x, before, heads, positions, invFreq });
-        } else see?.({ layer, x, before, heads: null, positions, invFreq });
+        see?.({ layer: place, x, middle, heads: looks.length ? looks : null, positions, invFreq });
       });
       if (cache) cache.length += tokens.length;
       return this.read(lastOnly ? x.slice(-dim) : x, change);

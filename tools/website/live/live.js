@@ -1,10 +1,11 @@
-// The live page: it reads the sentence with engine.js, draws with pictures.js, and reads again after every change.
+// The live page: it reads the sentence with engine.js, draws with pictures.js, and reads again after every change. What is
+// seen stands in the address (link.js) and can be saved as a picture (share.js).
 "use strict";
 
 (() => {
-  const { MOST, $, say, make, bar, mean, list, number, read, extend, lossesOf, weightsOf, drawNext, draw, whenTheLookChanges } = LivePictures;
+  const { MOST, placesOf, $, say, make, bar, mean, list, number, read, extend, lossesOf, weightsOf, orderOf, flip, toggle, draw, drawModel, drawNext, whenTheLookChanges } = LivePictures;
   const PACE = 70; // tokens written per second, so that the eye can follow
-  const EXAMPLES = ["The value of the expression is", "If the object has no attribute, an", "A class definition is an executable"];
+  const EXAMPLES = ["If a name is", "A class has", "A function"];
 
   const page = {
     model: null, tokenizer: null,
@@ -12,6 +13,8 @@
     temperature: 0, topP: 1,
     run: null, // all that the model made of the sentence
     query: null, key: null, head: [0, 0], // null: the last token; the key that weighs most
+    open: { kind: "attention", place: 0 }, first: null, // the box that is open; the head that is open at first, as in a link
+    own: false, size: "", loss: undefined, written: 0, // the visitor's model? its parameters in millions; on the passages; where what it wrote begins
     writing: false,
   };
   let ids = []; // the sentence's tokens
@@ -19,6 +22,7 @@
   let before = []; // sentences to return to
   let judged = new Map(); // the passages' losses by change
   const runs = new Map(); // what the model made of the sentence, by change
+  let keeping; // the timer that waits before the address is written
   let reading = 0; // counts what was read, so that a late result is dropped
   let turn = 0; // counts what was begun to write
 
@@ -32,47 +36,68 @@
 
   function redraw() {
     page.run = runOf(page.change);
+    page.loss = undefined; // until it is known
     if (page.query !== null && page.query >= ids.length - 1) page.query = null;
-    draw(page);
+    show();
     const mine = ++reading;
     setTimeout(() => mine === reading && judge(mine), 0);
   }
 
-  // ---------------------------------------------------------------------------------------------------------- change it
-
-  /** What is offered: a name, and buttons that set one field of the change. */
-  function offers({ nLayers, ropeTheta }) {
-    const words = (value) => value.toLocaleString("en-US"), bases = [10000, 500000, 100].filter((base) => base !== ropeTheta);
-    return [
-      ["RoPE", [["off", "still", true], ["positions + 100", "shift", 100]]],
-      ["RoPE's base", [[`${words(ropeTheta)} (trained)`, "theta"], ...bases.map((base) => [words(base), "theta", base])]],
-      ["Window", [["off", "window"], ...[1, 2, 4, 8, 32].map((size) => [`${size}`, "window", size])]],
-      ["Mask", [["no mask: the future leaks", "future", true]]],
-      ["Block off", [["none", "blocks"], ...Array.from({ length: nLayers }, (_, i) => [`${i}`, "blocks", [i]])]],
-      ["Parts", [["norms off", "norm", false], ["gate off", "gate", false]]],
-    ];
+  /** Draw all, and when nothing more happens for a moment, write it into the address. */
+  function show() {
+    draw(page);
+    clearTimeout(keeping);
+    keeping = setTimeout(keep, 400);
   }
 
-  const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+  function keep() {
+    const hash = LiveLink.write(page, $("text").value.slice(0, 64 * MOST), ids);
+    $("copied").hidden = true; // it showed another link
+    try {
+      if (hash || location.hash.includes("=")) history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
+    } catch { /* a browser that takes no more for now: the button still knows the link */ }
+  }
 
+  // ---------------------------------------------------------------------------------------------------------- change it
+
+  const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+  const SWITCHES = [["RoPE", "still", true], ["mask", "future", true], ["norms", "norm", false], ["gate", "gate", false]];
+
+  /** What is offered for all blocks: switches, and choices of which one holds. */
   function offerChanges() {
-    const rows = offers(page.model.config).map(([name, buttons]) => make("div", { className: "row", role: "group", "aria-label": name },
-      make("span", { className: "label", textContent: name }), ...buttons.map(([text, field, value]) => {
-        const button = make("button", { type: "button", textContent: text });
-        button.show = () => button.setAttribute("aria-pressed", same(page.change[field], value));
-        const other = () => ({ [field]: same(page.change[field], value) ? undefined : value });
-        button.onclick = () => set(other());
-        button.onpointerenter = button.onfocus = () => page.writing || runOf(changed(other())); // ready before the click
-        return button;
+    const { ropeTheta } = page.model.config, words = (value) => value.toLocaleString("en-US"), { CHOICES } = LiveLink;
+    const choices = [
+      ["window", "Window", [["all"], ...CHOICES.window.map((size) => [`${size}`, size])]],
+      ["shift", "Positions", [["0, 1, 2 …"], ...CHOICES.shift.map((by) => [`${by}, ${by + 1}, ${by + 2} …`, by])]],
+      ["theta", "RoPE’s base", [[words(ropeTheta)], ...CHOICES.theta.filter((base) => base !== ropeTheta).map((base) => [words(base), base])]],
+    ];
+    const ready = (element, other) => { // before the click
+      element.onpointerenter = element.onfocus = () => page.writing || !page.run || runOf(changed(other()));
+      return element;
+    };
+    const switches = SWITCHES.map(([name, field, off]) => {
+      const button = toggle(), other = () => ({ [field]: same(page.change[field], off) ? undefined : off });
+      button.prepend(`${name} `);
+      button.show = () => flip(button, !same(page.change[field], off));
+      button.onclick = () => set(other());
+      return ready(button, other);
+    });
+    const groups = choices.map(([field, name, values]) => make("fieldset", { className: "choice" }, make("legend", { textContent: name }),
+      ...values.map(([text, value]) => {
+        const radio = make("input", { type: "radio", name: `live-${field}` }), other = () => ({ [field]: value });
+        radio.show = () => { radio.checked = same(page.change[field], value); };
+        radio.onchange = () => set(other());
+        return ready(make("label", {}, radio, make("span", { textContent: text })), other);
       })));
-    const reset = make("button", { type: "button", id: "live-trained", className: "primary", textContent: "As trained" });
+    const reset = make("button", { type: "button", id: "live-trained", textContent: "As trained" });
     reset.onclick = () => set(Object.fromEntries(Object.keys(page.change).map((name) => [name, undefined])));
-    $("changes").replaceChildren(...rows, make("div", { className: "row" }, reset));
+    $("changes").replaceChildren(make("div", { className: "row", role: "group", "aria-label": "In every block" },
+      make("span", { className: "label", textContent: "In every block" }), ...switches, reset), make("div", { className: "row" }, ...groups));
     showChanges();
   }
 
   function showChanges() {
-    for (const button of $("changes").querySelectorAll("button")) button.show?.();
+    for (const control of $("changes").querySelectorAll("button, input")) control.show?.();
     $("trained").setAttribute("aria-disabled", !Object.keys(page.change).length); // it keeps the focus
   }
 
@@ -80,14 +105,41 @@
 
   function set(what) {
     page.change = changed(what);
+    const last = orderOf(page).length - 1;
+    page.head[0] = Math.min(page.head[0], last);
+    page.open.place = Math.min(page.open.place, last);
     showChanges();
     redraw();
   }
 
+  /** A list with the value put in or taken out; undefined when it is empty. */
+  function other(values = [], value) {
+    const rest = values.includes(value) ? values.filter((one) => one !== value) : [...values, value];
+    return rest.length ? rest.sort() : undefined;
+  }
+
+  /** Swap, repeat or remove the block that is open. */
+  function operate(edit) {
+    const order = [...orderOf(page)], { place } = page.open;
+    page.open = { kind: "blocks", place: edit(order, place) ?? place };
+    set({ order: same(order, [...page.model.layers.keys()]) ? undefined : order });
+  }
+
+  /** Open what stands behind a box of the picture. */
+  function open(kind, place, head = page.head[1]) {
+    page.open = { kind, place };
+    if (kind === "attention") [page.head, page.key] = [[place, head], null];
+    show();
+    const wide = $("panel").getBoundingClientRect().left > $("places").getBoundingClientRect().right;
+    $("panel-title").focus({ preventScroll: wide });
+  }
+
   const NAMES = {
     still: () => "RoPE off", shift: (by) => `positions + ${by}`, theta: (base) => `base ${base.toLocaleString("en-US")}`,
-    window: (size) => `a window of ${size}`, future: () => "no mask", blocks: ([i]) => `block ${i} off`, norm: () => "norms off",
-    gate: () => "gate off", heads: (names) => `head${names.length > 1 ? "s" : ""} ${names.join(", ")} off`,
+    window: (size) => `a window of ${size}`, future: () => "no mask", norm: () => "norms off", gate: () => "gate off",
+    blocks: (blocks) => `block${blocks.length > 1 ? "s" : ""} ${list(blocks)} off`, heads: (names) => `head${names.length > 1 ? "s" : ""} ${list(names)} off`,
+    attention: (blocks) => `attention of ${list(blocks)} off`, feedForward: (blocks) => `feed-forward of ${list(blocks)} off`,
+    order: (order) => `blocks in the order ${order.join(", ")}`,
   };
   const REASONS = {
     still: "Without RoPE a score says nothing of distance: heads look by content alone.",
@@ -95,7 +147,10 @@
     theta: "The weights were trained with other turning speeds.",
     window: (size) => (size > 1 ? `Each query sees itself and the ${size - 1} before it.` : "Each query sees only itself."),
     future: "The future leaks: every query also sees the tokens that are still to be predicted. These weights never learned to use them.",
-    blocks: "The stream passes this block unchanged.",
+    blocks: (blocks) => `The stream passes ${blocks.length > 1 ? "these blocks" : "this block"} unchanged.`,
+    attention: "There no token reads another.",
+    feedForward: "There only attention adds to the stream.",
+    order: "From the first change on, every part reads a stream that it never met in training.",
     norm: "Without norms the parts read streams of lengths that they have never met.",
     gate: "The feed-forward lets through what its gate would have held back.",
     heads: (names) => names.length < page.model.config.nLayers * page.model.config.nHeads
@@ -120,6 +175,7 @@
     const rows = [["passages, as trained", was], differs && ["passages, changed", is], own !== null && ["sentence, as trained", ownWas],
       own !== null && differs && ["sentence, changed", own], ["a guess among all tokens", guess]].filter(Boolean);
     const most = Math.max(...rows.map(([, loss]) => loss));
+    page.loss = is;
     $("losses").replaceChildren(...rows.map(([name, loss]) => make("li", { className: name.endsWith("changed") ? "changed" : "" },
       make("span", { textContent: name }), ...bar(loss / most, loss.toFixed(2)))));
     const why = (name) => REASONS[name].call?.(null, change[name]) ?? REASONS[name];
@@ -139,6 +195,7 @@
     ids = tokens;
     runs.clear();
     page.query = page.key = null;
+    page.written = text.length;
     redraw();
   }
 
@@ -154,6 +211,7 @@
     remember();
     const settings = page.change, start = performance.now(), first = ids.length, mine = ++reading, myTurn = ++turn, { cache } = page.run;
     page.writing = true;
+    page.written = $("text").value.length;
     page.query = page.key = null;
     ids = [...ids];
     runs.clear(); // the run grows with the text
@@ -183,40 +241,67 @@
     if (!cache) words.push("There was no cache to use: without a mask every token changes all before it.");
     if (ids.length >= MOST) words.push(`${MOST} tokens are the most that this page draws.`);
     say("said", words.join(" "));
-    draw(page);
+    show();
     judge(mine);
   }
 
   // ------------------------------------------------------------------------------------------------------------- models
 
-  function use({ model, tokenizer }) {
-    const { config } = model;
-    Object.assign(page, { model, tokenizer, change: {}, query: null, key: null, head: [0, 0], writing: false });
+  function use({ model, tokenizer }, own) {
+    const { config } = model, place = { kind: "attention", place: 0 };
+    Object.assign(page, { model, tokenizer, own, change: {}, query: null, key: null, head: [0, 0], open: place, writing: false });
     passages = window.liveData.passages.map((text) => tokenizer.encode(text).slice(0, MOST));
     [judged, before] = [new Map(), []];
     $("undo").disabled = true;
     const matrices = new Set([model.embeddings, model.finalNorm, model.lmHead, ...model.layers.flatMap(Object.values)]);
-    say("size", ([...matrices].reduce((sum, { data }) => sum + data.length, 0) / 1e6).toFixed(1));
-    $("heads").replaceChildren();
-    offerChanges();
-    put($("text").value);
-    if (!page.run) return;
+    page.size = ([...matrices].reduce((sum, { data }) => sum + data.length, 0) / 1e6).toFixed(1);
+    say("size", page.size);
     let best = 0; // the head to begin with: the one that looks hardest at a token between the first and the last
-    for (let layer = 0; layer < config.nLayers; layer++)
+    const sentence = tokenizer.encode(LiveLink.START.text), first = { run: read(page, sentence) };
+    for (let layer = 0; first.run && layer < config.nLayers; layer++)
       for (let h = 0; h < config.nHeads; h++) {
-        const weight = Math.max(0, ...weightsOf(page, [layer, h], ids.length - 1).slice(1, -1));
+        const weight = Math.max(0, ...weightsOf(first, [layer, h], sentence.length - 1).slice(1, -1));
         if (weight > best) [best, page.head] = [weight, [layer, h]];
       }
-    draw(page);
+    place.place = page.head[0];
+    page.first = ["head", page.head.join(".")];
+    $("share").textContent = own ? "Save a picture of my model" : "Save a picture";
+    offerChanges();
+    put($("text").value);
+  }
+
+  /** Show what the link asks for, and say what of it was not understood. */
+  function follow() {
+    const hash = location.hash.slice(1);
+    if (!hash || document.getElementById(hash)) return; // a section of the page
+    const { text, ids: tokens, change, query, key, open, head, temperature, topP, unknown } = LiveLink.read(hash, page, MOST, placesOf(page));
+    page.writing = false;
+    const [, first] = page.first;
+    page.head = head ?? first.split(".").map(Number);
+    page.head[0] = Math.min(page.head[0], (change.order ?? page.model.layers).length - 1);
+    page.open = open ?? { kind: "attention", place: page.head[0] };
+    page.change = change;
+    for (const [id, value] of [["temperature", temperature], ["topp", topP]]) {
+      $(id).value = value;
+      $(id).dispatchEvent(new Event("input"));
+    }
+    showChanges();
+    put(text, tokens ?? undefined);
+    [page.query, page.key] = [query, key];
+    if (page.run) show();
+    say("link-said", unknown.length ? `This part of the link was not understood, and left out: ${unknown.join("; ")}.` : "");
   }
 
   async function ours() {
-    use(Live.open(window.liveData));
+    use(Live.open(window.liveData), false);
     $("ours").hidden = true;
   }
 
   /** Run the visitor's model; an error says in one sentence which file does not fit, and what to do. */
   async function load(files) {
+    const wanted = ["config.json", "model.safetensors", "tokenizer.json"];
+    if (!files.some(({ name }) => wanted.includes(name)))
+      throw new Error(`${files.length ? `“${files[0].name}” is no part of a model` : "No file was there"}: choose config.json, model.safetensors and tokenizer.json together.`);
     const part = async (name, open) => {
       const file = files.find((file) => file.name === name);
       if (!file) throw new Error(`${name} is missing: choose config.json, model.safetensors and tokenizer.json together.`);
@@ -238,9 +323,9 @@
       if (words.words.length > vocabSize) throw new Error(`it has ${words.words.length} tokens, the model ${vocabSize}: take both from one folder.`);
       return words;
     });
-    use({ model, tokenizer });
+    use({ model, tokenizer }, true);
     $("ours").hidden = false;
-    return `Your model runs: ${config.nLayers} blocks, ${config.nHeads} heads, ${number(config.vocabSize)} tokens. Nothing left this machine.`;
+    return `Your model runs: ${config.nLayers} blocks, ${config.nHeads} heads, ${number(config.vocabSize)} tokens. Nothing left this machine. Above you can save a picture of what it says.`;
   }
 
   function take(files) {
@@ -280,7 +365,23 @@
   function pick(query, key = null) {
     page.query = query === ids.length - 1 ? null : query; // the last one stays the last one
     page.key = key;
-    draw(page);
+    show();
+  }
+
+  async function copyTheLink() {
+    clearTimeout(keeping);
+    keep();
+    const hash = LiveLink.write(page, $("text").value.slice(0, 64 * MOST), ids), link = location.href.split("#")[0] + (hash && `#${hash}`);
+    const more = [page.own ? "It holds the sentence and the changes, not your model." : "", location.protocol === "file:" ? "It opens on this machine only: this page is a file." : ""];
+    try {
+      await navigator.clipboard.writeText(link);
+      say("said", ["The link is copied.", ...more].filter(Boolean).join(" "));
+    } catch {
+      $("copied").hidden = false;
+      $("address").value = link;
+      $("address").select();
+      say("said", ["The browser did not let this page copy. The link is selected below.", ...more].filter(Boolean).join(" "));
+    }
   }
 
   function listen() {
@@ -301,20 +402,43 @@
     };
     for (const [id, name, digits] of [["temperature", "temperature", 1], ["topp", "topP", 2]]) {
       const tell = () => { $(id).nextElementSibling.value = (page[name] = Number($(id).value)).toFixed(digits); };
-      $(id).addEventListener("input", () => { tell(); if (page.run) drawNext(page); });
+      $(id).addEventListener("input", () => {
+        tell();
+        if (page.run) drawNext(page);
+        clearTimeout(keeping);
+        keeping = setTimeout(keep, 400);
+      });
       tell();
     }
     radios($("tokens"), () => 1, () => page.query ?? ids.length - 1, (t) => pick(t));
-    radios($("heads"), () => page.model.config.nHeads, () => page.head[0] * page.model.config.nHeads + page.head[1], (at) => {
-      page.head = [Math.floor(at / page.model.config.nHeads), at % page.model.config.nHeads];
-      page.key = null;
-      draw(page);
+    const followed = (event) => [...$("tokens").children].indexOf(event.target.closest("#live-tokens > button"));
+    $("tokens").addEventListener("pointerover", (event) => { // the picture follows the token under the pointer
+      if (page.run && !page.writing && followed(event) >= 0) drawModel(page, followed(event));
     });
-    $("head-off").onclick = () => {
-      const name = page.head.join("."), off = page.change.heads ?? [];
-      const heads = off.includes(name) ? off.filter((other) => other !== name) : [...off, name];
-      set({ heads: heads.length ? heads : undefined });
+    $("tokens").addEventListener("pointerleave", () => { if (page.run && !page.writing) drawModel(page, page.query ?? ids.length - 1); });
+    radios($("heads"), () => 1, () => page.head[1], (h) => {
+      [page.head, page.key] = [[page.head[0], h], null];
+      show();
+    });
+    $("head-off").onclick = () => set({ heads: other(page.change.heads, `${orderOf(page)[page.head[0]]}.${page.head[1]}`) });
+    $("places").onclick = ({ target }) => {
+      const { part, place, block, head } = (target.closest("button") ?? target).dataset;
+      if (head !== undefined) open("attention", Number(place), Number(head)); // a small map; by keyboard, the box opens all of them
+      else if (part && target.closest(".switch")) set({ [part]: other(page.change[part], Number(block)) });
+      else if (part) open(part, Number(place));
     };
+    for (const kind of ["pointerover", "focusin"]) $("places").addEventListener(kind, ({ target }) => { // ready before the click
+      const { part, block } = target.closest(".switch")?.dataset ?? {};
+      if (part && page.run && !page.writing) runOf(changed({ [part]: other(page.change[part], Number(block)) }));
+    });
+    const back = () => document.querySelector(`#live-places .open[data-part="${page.open.kind}"][data-place="${page.open.place}"]`).focus();
+    $("back").onclick = back;
+    $("panel").addEventListener("keydown", ({ key }) => { if (key === "Escape") back(); });
+    $("swap").onclick = () => operate((order, place) => { order.splice(place, 2, order[place + 1], order[place]); return place + 1; });
+    $("repeat").onclick = () => operate((order, place) => { order.splice(place, 0, order[place]); return place + 1; });
+    $("remove").onclick = () => operate((order, place) => { order.splice(place, 1); });
+    $("link").onclick = copyTheLink;
+    $("share").onclick = () => LiveShare.save(page, $("text").value, Object.keys(page.change).map((name) => NAMES[name](page.change[name])));
     $("query").onchange = () => pick(Number($("query").value));
     $("key").onchange = () => pick(page.query ?? ids.length - 1, Number($("key").value));
     $("map").onclick = ({ offsetX, offsetY }) => {
@@ -326,8 +450,15 @@
       $(name).value = ""; // the same names may be chosen again
     };
     $("ours").onclick = () => { ours(); say("own", "The course's model runs again."); };
-    for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault()); // it would open the file
-    $("drop").addEventListener("drop", async (event) => take(await dropped(event.dataTransfer)));
+    const carries = ({ dataTransfer }) => [...dataTransfer.types].includes("Files"); // a dragged word goes where it is dropped
+    addEventListener("dragover", (event) => { if (carries(event)) event.preventDefault(); }); // it would open the file
+    addEventListener("drop", async (event) => {
+      if (!carries(event)) return;
+      event.preventDefault();
+      $("drop").scrollIntoView({ block: "nearest" });
+      take(await dropped(event.dataTransfer));
+    });
+    addEventListener("hashchange", follow);
     whenTheLookChanges(() => { if (page.run && !page.writing) draw(page); });
   }
 
@@ -346,5 +477,5 @@
     },
   };
   listen();
-  liveLlama.ready = ours();
+  liveLlama.ready = ours().then(follow);
 })();

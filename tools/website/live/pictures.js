@@ -1,10 +1,11 @@
-// The live page's pictures: chips, bars, attention maps, clocks, the table of blocks, each with a sentence that says what
-// is to be seen. `page` is what live.js and start.js keep: {model, tokenizer, run, change, query, key, head, writing,
-// temperature, topP}.
+// The live page's pictures: the whole model, chips, bars, attention maps, clocks, each with a sentence that says what is to
+// be seen. `page` is what live.js and start.js keep: {model, tokenizer, run, change, query, key, head, open, writing,
+// temperature, topP}. A head is [place, number]: a block's place in the order in which the blocks run, 0 first.
 "use strict";
 
 const LivePictures = (() => {
   const MOST = 128; // tokens that are read and drawn
+  const placesOf = ({ model }) => Math.max(12, model.layers.length); // blocks that are run and drawn, at most
 
   // --------------------------------------------------------------------------------------------------- small helpers
 
@@ -12,6 +13,8 @@ const LivePictures = (() => {
   const say = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
   const percent = (share) => (share > 0 && share < 0.005 ? "< 1 %" : `${Math.round(100 * share)} %`);
   const degrees = (radians) => `${Math.round((radians * 180) / Math.PI)}°`;
+  const length = (x) => Math.sqrt(dot(x, x));
+  const angle = (a, b) => Math.acos(Math.min(1, Math.max(-1, dot(a, b) / (length(a) * length(b) || 1))));
   const number = (value) => value.toLocaleString("en-US", { maximumFractionDigits: 1 });
   const largest = (values) => values.reduce((best, value, i) => (value > values[best] ? i : best), 0);
   const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
@@ -56,6 +59,10 @@ const LivePictures = (() => {
   }
   const quoted = (page, id) => `“${shown(page, id)}”`;
 
+  /** Numbers of the blocks in the order in which they run. */
+  const orderOf = ({ model, change }) => change.order ?? [...model.layers.keys()];
+  const isOff = ({ change }, part, block) => Boolean(change.blocks?.includes(block) || change[part]?.includes(block));
+
   const weightsOf = ({ run }, [layer, h], t) => run.heads[layer]?.[h].rows[t];
   const sees = ({ run, change }, q, k) => {
     const [from, to] = Live.visible(q, run.ids.length, change);
@@ -77,9 +84,10 @@ const LivePictures = (() => {
   function extend({ model, change }, run, tokens) {
     const { dim, headDim, vocabSize } = model.config;
     const rows = (x, width) => Array.from({ length: x.length / width }, (_, t) => x.subarray(t * width, (t + 1) * width));
-    const see = ({ layer, x, heads, positions, invFreq }) => {
+    const see = ({ layer, x, middle, heads, positions, invFreq }) => {
       (run.stream[layer + 1] ??= []).push(...rows(x, dim));
       if (layer < 0) return;
+      (run.middle[layer] ??= []).push(...rows(middle, dim));
       if (layer === 0) { run.positions.push(...positions); run.invFreq = invFreq; }
       run.heads[layer] = heads?.map(({ weights, queries, keys }, i) => {
         const kept = run.heads[layer]?.[i] ?? { rows: [], queries: [] };
@@ -95,7 +103,7 @@ const LivePictures = (() => {
 
   function read(page, tokens) {
     const cache = page.change.future ? null : page.model.newCache(); // without a mask every token changes all before it
-    return tokens.length ? extend(page, { cache, ids: [], positions: [], stream: [], heads: [], logits: [] }, tokens) : null;
+    return tokens.length ? extend(page, { cache, ids: [], positions: [], stream: [], middle: [], heads: [], logits: [] }, tokens) : null;
   }
 
   // ------------------------------------------------------------------------------------------------- tokens, next ones
@@ -114,7 +122,8 @@ const LivePictures = (() => {
   }
 
   function drawTokens(page, t) {
-    const { ids } = page.run, each = lossesOf(page.run), box = $("tokens"), key = keyFor(page, t);
+    const { ids } = page.run, each = lossesOf(page.run), box = $("tokens");
+    const looks = page.open.kind === "attention" && weightsOf(page, page.head, t), key = looks ? keyFor(page, t) : null;
     const create = () => make("button", { type: "button", role: "radio" }, make("span"), make("small"));
     children(box, ids.length, create).forEach((chip, i) => {
       const loss = i ? each[i - 1] : null;
@@ -129,9 +138,9 @@ const LivePictures = (() => {
     const worst = largest(each), words = [`${ids.length} token${ids.length > 1 ? "s" : ""}.`];
     if (each.length) words.push("The number is the loss in nat; more of it, more grey.",
       `${quoted(page, ids[worst + 1])} surprises the model most (${each[worst].toFixed(1)}).`);
-    words.push(`Chosen: the query ${quoted(page, ids[t])} at position ${t} (blue), the key ${quoted(page, ids[key])} at ${key} (dashed).`);
+    words.push(`Followed below: ${quoted(page, ids[t])} at position ${t} (blue).`, looks ? `The key: ${quoted(page, ids[key])} at ${key} (dashed).` : "");
     if (ids.length === MOST) words.push(`This page reads and draws ${MOST} tokens at most; what comes after is left out.`);
-    say("tokens-finding", words.join(" "));
+    say("tokens-finding", words.filter(Boolean).join(" "));
   }
 
   // -------------------------------------------------------------------------------------------------------- attention
@@ -145,8 +154,11 @@ const LivePictures = (() => {
 
   /** One pixel per pair of query (down) and key (across); what the mask hides stays empty. */
   function paint(page, canvas, [layer, h]) {
-    const n = canvas.width = canvas.height = page.run.ids.length, context = canvas.getContext("2d");
-    const image = context.createImageData(n, n), pixels = new Uint32Array(image.data.buffer), rows = page.run.heads[layer]?.[h].rows;
+    const n = page.run.ids.length, heads = page.run.heads[layer], rows = heads?.[h].rows;
+    if (heads && canvas.painted === heads) return; // they are new after every reading
+    canvas.width = canvas.height = n;
+    canvas.painted = heads;
+    const context = canvas.getContext("2d"), image = context.createImageData(n, n), pixels = new Uint32Array(image.data.buffer);
     for (let q = 0; rows && q < n; q++) {
       const row = rows[q], [from, to] = Live.visible(q, n, page.change);
       for (let k = from; k < to; k++) pixels[q * n + k] = COLOURS[Math.round(255 * Math.sqrt(row[k]))];
@@ -154,22 +166,22 @@ const LivePictures = (() => {
     context.putImageData(image, 0, 0);
   }
 
+  /** The heads of the block that is open. */
   function drawHeads(page, t) {
-    const { nLayers, nHeads } = page.model.config, { ids } = page.run, places = { itself: 0, before: 0, first: 0, other: 0 };
+    const { nHeads } = page.model.config, { ids } = page.run, [place, chosen] = page.head, block = orderOf(page)[place];
     $("heads").style.setProperty("--heads", nHeads);
-    const create = () => make("button", { type: "button", role: "radio" }, make("canvas", { "aria-hidden": "true" }));
-    children($("heads"), nLayers * nHeads, create).forEach((button, i) => {
-      const place = [Math.floor(i / nHeads), i % nHeads], row = weightsOf(page, place, t), best = row ? largest(row) : 0;
-      if (row) places[best === t ? "itself" : best === t - 1 ? "before" : best === 0 ? "first" : "other"]++;
-      const says = row ? `mostly ${quoted(page, ids[best])}, ${percent(row[best])}` : "off";
-      button.setAttribute("aria-label", `Block ${place[0]}, head ${place[1]}: ${says}`);
-      button.classList.toggle("off", !row || Boolean(page.change.heads?.includes(place.join("."))));
-      mark(button, place.join() === page.head.join());
-      paint(page, button.firstChild, place);
+    const create = () => make("button", { type: "button", role: "radio" }, make("canvas", { "aria-hidden": "true" }), make("span"));
+    const said = children($("heads"), nHeads, create).map((button, h) => {
+      const row = weightsOf(page, [place, h], t), best = row ? largest(row) : 0;
+      const says = row ? `mostly ${best === t ? "itself" : quoted(page, ids[best])}, ${percent(row[best])}` : "off";
+      button.lastChild.textContent = `head ${h}`;
+      button.setAttribute("aria-label", `head ${h} of block ${block}: ${says}`);
+      button.classList.toggle("off", !row || Boolean(page.change.heads?.includes(`${block}.${h}`)));
+      mark(button, h === chosen);
+      paint(page, button.firstChild, [place, h]);
+      return `${best === t ? "itself" : quoted(page, ids[best])} (head ${h})`;
     });
-    const where = { itself: "at the token itself", before: "at the one before", first: "at the first token", other: "elsewhere" };
-    const words = Object.keys(where).filter((name) => places[name]).map((name) => `${places[name]} ${where[name]}`);
-    say("heads-finding", `From ${quoted(page, ids[t])}, position ${t}, the heads look mostly here: ${list(words)}.`);
+    say("heads-finding", page.run.heads[place] ? `${quoted(page, ids[t])}, position ${t}, reads most from ${list(said)}.` : "");
   }
 
   function drawMap(page, t) {
@@ -219,8 +231,9 @@ const LivePictures = (() => {
     for (const [colour, width] of [["#fff", 4], ["#0072B2", 2]]) box(colour, width, [], start, at(t), side - 1, Math.min(cell, size - at(t) - 1));
     for (const [colour, width] of [["#fff", 4], ["#D55E00", 2]]) box(colour, width, width > 2 ? [] : [4, 3], at(key), at(t), cell - 1, cell - 1);
 
-    const off = Boolean(page.change.heads?.includes(head.join("."))), name = `Block ${head[0]}, head ${head[1]}`;
-    let finding = `Block ${head[0]} is switched off, so this head computes nothing.`;
+    const block = orderOf(page)[head[0]], off = Boolean(page.change.heads?.includes(`${block}.${head[1]}`));
+    const name = `Block ${block}, head ${head[1]}`;
+    let finding = `Attention of block ${block} is switched off, so this head computes nothing.`;
     if (row) {
       const order = Array.from(row.keys()).filter((k) => sees(page, t, k)).sort((a, b) => row[b] - row[a]);
       const parts = order.slice(0, 3).map((k) => `${percent(row[k])} from ${k === t ? "itself" : `${quoted(page, ids[k])} (${k})`}`);
@@ -238,17 +251,17 @@ const LivePictures = (() => {
     '<line class="key" x1="50" y1="50"/></svg><small></small>';
 
   function drawClocks(page, t) {
-    const { head: [layer, h], run, change } = page, row = weightsOf(page, page.head, t), s = keyFor(page, t);
+    const { head: [place, h], run, change } = page, row = weightsOf(page, page.head, t), s = keyFor(page, t);
     const half = page.model.config.headDim / 2;
     const clocks = children($("clocks"), row ? half : 0, () => make("div", { className: "clock", innerHTML: CLOCK }));
-    if (!row) return say("clocks-finding", `Block ${layer} is switched off: it has no query and no key.`);
-    const q = run.heads[layer][h].queries[t], k = run.heads[layer][h].keys.subarray(s * 2 * half, (s + 1) * 2 * half);
-    const length = (x, i) => Math.hypot(x[i], x[i + half]), longest = [q, k].map((x) => Math.max(...clocks.map((_, i) => length(x, i))));
+    if (!row) return say("clocks-finding", "Without attention there is no query and no key.");
+    const q = run.heads[place][h].queries[t], k = run.heads[place][h].keys.subarray(s * 2 * half, (s + 1) * 2 * half);
+    const hand = (x, i) => Math.hypot(x[i], x[i + half]), longest = [q, k].map((x) => Math.max(...clocks.map((_, i) => hand(x, i))));
     const parts = clocks.map((_, i) => (q[i] * k[i] + q[i + half] * k[i + half]) / Math.sqrt(2 * half));
-    const angles = clocks.map((_, i) => Math.acos(Math.min(1, Math.max(-1, (parts[i] * Math.sqrt(2 * half)) / (length(q, i) * length(k, i) || 1)))));
+    const angles = clocks.map((_, i) => Math.acos(Math.min(1, Math.max(-1, (parts[i] * Math.sqrt(2 * half)) / (hand(q, i) * hand(k, i) || 1)))));
     clocks.forEach((clock, i) => {
-      [q, k].forEach((x, hand) => { // as long as the square root of its length, or the short ones would vanish
-        const scale = 46 * Math.sqrt(length(x, i) / longest[hand]) / (length(x, i) || 1), line = clock.querySelectorAll("line")[hand];
+      [q, k].forEach((x, which) => { // as long as the square root of its length, or the short ones would vanish
+        const scale = 46 * Math.sqrt(hand(x, i) / longest[which]) / (hand(x, i) || 1), line = clock.querySelectorAll("line")[which];
         line.setAttribute("x2", 50 + scale * x[i]);
         line.setAttribute("y2", 50 - scale * x[i + half]);
       });
@@ -264,33 +277,122 @@ const LivePictures = (() => {
       `All ${half} pairs make ${score.toFixed(1)}, and the softmax makes that a weight of ${percent(row[s])}.`);
   }
 
-  function drawBlocks(page, t) {
-    const { run, model, change } = page, says = run.stream.map((rows) => Live.softmax(model.read(rows[t], change)));
-    const turned = run.stream.slice(1).map((rows, i) => {
-      const [a, b] = [run.stream[i][t], rows[t]];
-      return Math.acos(Math.min(1, Math.max(-1, dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b)))));
+  // --------------------------------------------------------------------------------------------------- the whole model
+
+  /** The most likely next token and its probability if each of the streams were the last, one row per stream. */
+  function saysNext({ model, change }, streams) {
+    const { dim, vocabSize } = model.config, joined = new Float32Array(streams.length * dim);
+    streams.forEach((x, i) => joined.set(x, i * dim));
+    const logits = model.read(joined, change);
+    return streams.map((_, i) => {
+      const shares = Live.softmax(logits.subarray(i * vocabSize, (i + 1) * vocabSize)), token = largest(shares);
+      return { token, share: shares[token], shares };
     });
-    const create = () => make("tr", {}, make("th", { scope: "row" }), make("td"), make("td", {}, make("code")), make("td"));
-    children($("blocks").tBodies[0], says.length, create).forEach(({ cells }, i) => {
-      const best = largest(says[i]), off = change.blocks?.includes(i - 1);
-      cells[0].textContent = i ? `block ${i - 1}` : "embedding";
-      cells[1].replaceChildren(...(off ? ["switched off"] : i ? bar(turned[i - 1] / Math.PI, degrees(turned[i - 1])) : ["–"]));
-      cells[2].firstChild.textContent = shown(page, best);
-      cells[3].replaceChildren(...bar(says[i][best], percent(says[i][best])));
+  }
+
+  /** At position t: the stream's length and what it would say, from the embedding on; by place, how far each branch turned it [rad]. */
+  function numbersAt(page, t) {
+    const streams = page.run.stream.map((rows) => rows[t]);
+    return {
+      lengths: streams.map(length), says: saysNext(page, streams),
+      turns: page.run.middle.map((rows, i) => [angle(streams[i], rows[t]), angle(rows[t], streams[i + 1])]),
+    };
+  }
+
+  const PARTS = { attention: "attention", feedForward: "feed-forward", blocks: "block" };
+
+  const toggle = () => make("button", { type: "button", role: "switch", className: "switch" }, make("span", { className: "state", "aria-hidden": "true" }));
+
+  /** Show whether a switch is on; what it switches stands in its name. */
+  function flip(button, on, name) {
+    button.setAttribute("aria-checked", on);
+    if (name) button.setAttribute("aria-label", name);
+    button.querySelector(".state").textContent = on ? "on" : "off";
+  }
+
+  function createPlace() {
+    const box = (part) => [make("button", { type: "button", className: "open", "aria-controls": "live-panel" }), toggle()];
+    const branch = (part) => make("div", { className: `branch ${part}` }, make("span", { className: "norm", textContent: "norm" }),
+      make("span", { className: "box" }, ...box(part)), make("span", { className: "thumbs", "aria-hidden": "true" }), make("span", { className: "turn" }));
+    return make("li", {}, branch("attention"), branch("feedForward"),
+      make("div", { className: "after" }, make("span", { className: "box" }, ...box("blocks")), make("span", { className: "length" }), make("span", { className: "says" })));
+  }
+
+  /** The picture of the whole model, with the numbers of the token at position t. */
+  function drawModel(page, t) {
+    const { run, change, open } = page, { lengths, says, turns } = numbersAt(page, t), order = orderOf(page), { nHeads } = page.model.config;
+    const told = (i) => `${quoted(page, says[i].token)} ${percent(says[i].share)}`, long = (i) => `length ${lengths[i].toFixed(1)}`;
+    say("model-token", `${quoted(page, run.ids[t])}, position ${t}`);
+    say("model-start", long(0));
+    say("model-first", told(0));
+    say("model-end", told(order.length));
+    $("model").classList.toggle("bare", change.norm === false);
+    children($("places"), order.length, createPlace).forEach((item, place) => {
+      const block = order[place], name = `block ${block}${order.indexOf(block) < place ? " again" : ""}`;
+      item.classList.toggle("off", isOff(page, "blocks", block));
+      Object.keys(PARTS).forEach((part, i) => {
+        const box = item.children[i], [opens, switches] = box.querySelectorAll("button"), on = !isOff(page, part, block);
+        opens.textContent = i < 2 ? PARTS[part] : name.replace(/block (\d+ again)/, "$1");
+        opens.setAttribute("aria-label", i < 2 ? `${PARTS[part]} of ${name}` : name);
+        opens.setAttribute("aria-expanded", open.kind === part && open.place === place);
+        for (const button of [opens, switches]) Object.assign(button.dataset, { part, place, block });
+        flip(switches, !change[part]?.includes(block), i < 2 ? `${PARTS[part]} of ${name}` : name);
+        if (i === 2) return;
+        box.classList.toggle("off", !on);
+        box.lastChild.textContent = on ? degrees(turns[place][i]) : "off";
+        box.style.setProperty("--turn", on ? Math.min(1, turns[place][i] / (Math.PI / 2)) : 0);
+      });
+      children(item.querySelector(".thumbs"), nHeads, () => make("canvas")).forEach((canvas, h) => {
+        Object.assign(canvas.dataset, { place, head: h });
+        canvas.classList.toggle("off", Boolean(change.heads?.includes(`${block}.${h}`)));
+        paint(page, canvas, [place, h]);
+      });
+      item.querySelector(".length").textContent = long(place + 1);
+      item.querySelector(".says").textContent = told(place + 1);
     });
-    const final = says.map(largest), answer = final[final.length - 1], most = largest(turned);
-    let since = final.length - 1;
-    while (since > 0 && final[since - 1] === answer) since--;
-    say("blocks-label", `At ${quoted(page, run.ids[t])}, position ${t}, at temperature 1`);
-    say("blocks-finding", `Block ${most} turns the stream most, by ${degrees(turned[most])}. ` +
-      `The answer ${quoted(page, answer)} stands first from ${since ? `block ${since - 1}` : "the embedding"} on.`);
+    const names = order.map((block) => `block ${block}`), all = turns.flat(), most = largest(all), answer = says[order.length].token;
+    let since = order.length;
+    while (since > 0 && says[since - 1].token === answer) since--;
+    say("model-finding", `${all[most] ? `The ${most % 2 ? "feed-forward" : "attention"} of ${names[most >> 1]} turns the stream most, by ${degrees(all[most])}.` : "Nothing turns the stream."} ` +
+      `The answer ${quoted(page, answer)} stands first from ${since ? names[since - 1] : "the embedding"} on.`);
+  }
+
+  // -------------------------------------------------------------------------------------------------- what a box opens
+
+  /** Rows of a table: a name, the stream's length, the token it would say next, a bar of its probability. */
+  function fill(id, rows) {
+    $(id).tBodies[0].replaceChildren(...rows.map((cells) => make("tr", {}, make("th", { scope: "row", textContent: cells[0] }),
+      ...cells.slice(1).map((cell) => make("td", {}, ...[cell].flat())))));
+  }
+
+  function drawFeedForward(page, t) {
+    const { run, change, open: { place } } = page, block = orderOf(page)[place], before = run.middle[place][t], after = run.stream[place + 1][t];
+    const says = saysNext(page, [before, after]);
+    fill("written", [["before it", before], ["after it", after]].map(([name, x], i) => [name, length(x).toFixed(1),
+      make("code", { textContent: shown(page, says[i].token) }), bar(says[i].share, percent(says[i].share))]));
+    const off = isOff(page, "feedForward", block), added = length(after.map((x, i) => x - before[i]));
+    say("written-finding", off ? `It is switched off: the stream passes unchanged.`
+      : `For ${quoted(page, run.ids[t])} it adds a vector of length ${added.toFixed(1)}, which turns the stream by ${degrees(angle(before, after))}. ` +
+        (change.gate === false ? "Its gate is off: whatever goes up comes down." : "Its gate decides what of each position's own vector goes through. It reads no other position."));
+  }
+
+  function drawBlock(page, t) {
+    const { run, open: { place } } = page, order = orderOf(page), [{ shares }] = saysNext(page, [run.stream[place + 1][t]]);
+    const best = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]).slice(0, 5);
+    fill("first", best.map((id, i) => [`${i + 1}`, make("code", { textContent: shown(page, id) }), bar(shares[id], percent(shares[id]))]));
+    say("block-finding", `If the model stopped here, it would say one of these after ${quoted(page, run.ids[t])}, at temperature 1. ` +
+      `The stream was turned by ${degrees(angle(run.stream[place][t], run.stream[place + 1][t]))} on its way through the block.`);
+    $("swap").disabled = place + 1 >= order.length;
+    $("repeat").disabled = order.length >= placesOf(page);
+    $("remove").disabled = order.length < 2;
+    say("order", `The blocks run in this order: ${order.join(", ")}.${order.length >= placesOf(page) ? ` ${placesOf(page)} are the most that this page runs.` : ""}`);
   }
 
   /** What is chosen: the head, its switch, the pair. */
   function drawChoice(page, t) {
-    const { head, run, change } = page, options = run.ids.map((id, i) => [i, `${i} ${shown(page, id)}`]);
-    say("head-label", `Block ${head[0]}, head ${head[1]}`);
-    $("head-off").setAttribute("aria-pressed", Boolean(change.heads?.includes(head.join("."))));
+    const { head, run, change } = page, options = run.ids.map((id, i) => [i, `${i} ${shown(page, id)}`]), block = orderOf(page)[head[0]];
+    say("head-label", `Head ${head[1]}`);
+    flip($("head-off"), !change.heads?.includes(`${block}.${head[1]}`), `head ${head[1]} of block ${block}`);
     $("head-off").disabled = !run.heads[head[0]];
     if (page.writing) return;
     for (const [name, rows, value] of [["query", options, t], ["key", options.filter(([k]) => sees(page, t, k)), keyFor(page, t)]]) {
@@ -299,17 +401,25 @@ const LivePictures = (() => {
     }
   }
 
+  function drawPanel(page, t) {
+    const { kind, place } = page.open, block = orderOf(page)[place];
+    say("panel-title", { attention: `Attention of block ${block}`, feedForward: `Feed-forward of block ${block}`, blocks: `Block ${block}` }[kind]);
+    for (const name of Object.keys(PARTS)) $(`panel-${name}`).hidden = name !== kind;
+    const pictures = { attention: [drawHeads, drawChoice, drawMap, drawClocks], feedForward: [drawFeedForward], blocks: [drawBlock] };
+    for (const picture of pictures[kind]) picture(page, t);
+  }
+
   /** Everything, for the chosen query. */
   function draw(page) {
-    for (const name of ["write", "head-off", "query", "key"]) $(name).disabled = !page.run;
+    for (const name of ["write", "share"]) $(name).disabled = !page.run;
+    for (const name of ["model", "panel"]) $(name).hidden = !page.run;
     if (!page.run) {
-      for (const box of [...["next", "tokens", "heads", "clocks"].map($), $("blocks").tBodies[0]]) box.replaceChildren();
-      for (const text of ["next", "heads", "map", "clocks", "blocks"]) say(`${text}-finding`, "");
-      $("map").width = 0;
+      for (const box of ["next", "tokens"].map($)) box.replaceChildren();
+      for (const text of ["next", "model"]) say(`${text}-finding`, "");
       return say("tokens-finding", "Type a sentence: there is nothing to read yet.");
     }
     const t = page.query ?? page.run.ids.length - 1;
-    for (const picture of [drawMap, drawNext, drawTokens, drawHeads, drawChoice, drawClocks, drawBlocks]) picture(page, t);
+    for (const picture of [drawNext, drawTokens, drawModel, drawPanel]) picture(page, t);
   }
 
   function whenTheLookChanges(again) {
@@ -318,5 +428,8 @@ const LivePictures = (() => {
     new MutationObserver(again).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
   }
 
-  return { MOST, $, say, make, bar, mean, list, number, percent, quoted, largest, read, extend, lossesOf, weightsOf, drawNext, drawMap, drawClocks, draw, whenTheLookChanges };
+  return {
+    MOST, placesOf, COLOURS, $, say, make, bar, mean, list, number, percent, quoted, shown, largest, read, extend, lossesOf, weightsOf, orderOf, flip, toggle,
+    numbersAt, drawNext, drawMap, drawClocks, drawModel, draw, whenTheLookChanges,
+  };
 })();

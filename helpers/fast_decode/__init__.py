@@ -1,0 +1,11 @@
+"""The same model with its weights laid out for steps of one token: joined matrices, the fastest layout, fewer bytes.
+
+prepare    prepare_for_decoding
+layouts    how a matrix may be stored, and the parts of a model that use it
+measure    which layout and how many threads are fastest here
+"""
+
+from helpers.fast_decode.measure import layouts_file
+from helpers.fast_decode.prepare import prepare_for_decoding
+
+__all__ = ["layouts_file", "prepare_for_decoding"]

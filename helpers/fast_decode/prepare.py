@@ -1,0 +1,109 @@
+"""The same model with its weights laid out for steps of one token."""
+
+from pathlib import Path
+
+import torch
+
+from helpers.families import require_plain
+from helpers.fast_decode.layouts import LAYOUTS, LaidOutLinear, full_name, lay_out, shape_of
+from helpers.fast_decode.measure import layouts_file, seconds_by_threads, times_of
+from helpers.model import Llama
+
+
+def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: bool = False, layout: str | None = None):
+    """The same function with its matrices laid out for steps of one token on the CPU.
+
+    Which layout is fastest depends on the processor, so each is timed on the model's own matrices, in about 0.2 s. The
+    times are kept in `layouts_file()`, for this processor, torch and number of threads; the file may be deleted. One
+    thread or all is decided at each call, since it depends on what else the machine does. `print(prepared)` says what
+    was chosen and why.
+
+    Use the result only to generate text. Its matrices are copies; the embedding is shared with the model. So prepare
+    again after you have trained, moved or cast the model, and do not move or cast the result. A model on an
+    accelerator is returned as it is.
+
+    Args:
+        model: the LLaMA; it stays as it is.
+        weights: None keeps the precision and the results (rounding apart); "bfloat16" takes 2 bytes per weight, "int8"
+            1 byte and one scale per output row.
+        compiled: steps of one token run through torch.compile, which joins their small operations into loops. The
+            first step then takes up to some minutes, and an error of torch's if there is no C++ compiler.
+        layout: the name of one in `LAYOUTS` for all matrices; nothing is timed then.
+
+    Returns:
+        a LLaMA of the same config, with the same forward, cache and embedding.
+
+    Raises:
+        ValueError: if weights or layout is another word, the model is prepared already, or a relative; or if it is to
+            be compiled and the path to torch has a space.
+
+    Source:
+        int8 with a scale per row: LLM.int8, arXiv 2208.07339, section 2; notebook 07.
+    """
+    if weights not in (None, "bfloat16", "int8"):
+        raise ValueError(f"weights={weights!r} is not known: use None, 'bfloat16' or 'int8'.")
+    if isinstance(model.lm_head, LaidOutLinear):
+        raise ValueError("this model is prepared already: pass the one that it was made from.")
+    require_plain(model, "prepare_for_decoding", "generate with the model itself")
+    first = model.tok_embeddings.weight
+    dtype = getattr(torch, weights) if weights else first.dtype
+    names = ("rows",) if compiled else LAYOUTS.get(dtype, ("rows",))  # a compiled product is a loop over rows
+    if layout not in (None, *names):
+        raise ValueError(f"layout={layout!r} is not known for {dtype}, compiled={compiled}: use one of {names}.")
+    if first.device.type != "cpu":
+        return model  # an accelerator already uses all of its cores for a single vector
+    if compiled and " " in torch.__path__[0]:
+        raise ValueError(
+            f"torch is in {torch.__path__[0]!r}: torch.compile cannot link where a path has a space. Move it, or "
+            "leave out compiled=True."
+        )
+    groups = {}  # the matrices that are read at once, by shape
+    with torch.no_grad():
+        lay_out(model, lambda *group: groups.setdefault(shape_of(group), []).append(group))
+        rivals = {dtype: names, first.dtype: LAYOUTS.get(first.dtype, ("rows",))}  # the second for comparison
+        times = {} if layout or compiled else times_of(groups, rivals)
+
+        def linear(*group):
+            own = times.get(shape_of(group), {})
+            best = min(names, key=lambda name: own[full_name(dtype, name)]) if own else layout or "rows"
+            return LaidOutLinear(group, dtype, best, own)
+
+        prepared = lay_out(model, linear)
+        seconds = {} if layout or compiled else seconds_by_threads(prepared)
+    on_one = bool(seconds) and min(seconds, key=seconds.get) == 1
+    step = whole = prepared.forward
+    if compiled:
+        prepared.check_call = torch.compiler.disable(prepared.check_call)
+        once = {"realize_opcount_threshold": 2, "realize_reads_threshold": 1}  # a product's input: not for every row
+        step = torch.compile(whole, dynamic=True, options=once)
+
+    def forward(tokens, *more, **named):
+        if tokens.shape[1] > 1:
+            return whole(tokens, *more, **named)
+        before = torch.get_num_threads()
+        torch.set_num_threads(1 if on_one and tokens.numel() == 1 else before)
+        try:
+            return step(tokens, *more, **named)
+        finally:
+            torch.set_num_threads(before)
+
+    prepared.forward = forward
+    prepared.extra_repr = lambda: _report(groups, times, seconds, dtype, first.dtype)
+    return prepared
+
+
+def _report(groups, times, seconds, dtype, original):
+    if not times:
+        return "nothing was measured"
+    best = {}  # what all products of a step take [ms], with these weights and with the model's own
+    for kind in (full_name(dtype, ""), full_name(original, "")):
+        own = {shape: min(t for way, t in times[shape].items() if way.startswith(kind)) for shape in groups}
+        best[kind] = sum(len(alike) * own[shape] for shape, alike in groups.items()) / 1000
+    products = ", ".join(f"{kind}{ms:.2f} ms" for kind, ms in best.items())
+    slow = len(best) > 1 and best[full_name(original, "")] < 1.3 * best[full_name(dtype, "")]
+    race = ", ".join(f"{n}: {1000 * s:.2f} ms" for n, s in seconds.items())
+    return (
+        f"products of a step: {products}{'; these weights save memory here, not time' if slow else ''}\n"
+        f"threads: {min(seconds, key=seconds.get)} (four blocks on {race})\n"
+        f"times are kept in {str(layouts_file()).replace(str(Path.home()), '~')}"
+    )

@@ -1,0 +1,101 @@
+// The live page's address: what is seen, as text behind the #, and back. Words that a person can read and type:
+// #text=If+a+name&off=mask,block3,head2.1&order=0,1,1,2&window=4&head=4.2&token=5&temp=0.7&topp=0.9
+"use strict";
+
+const LiveLink = (() => {
+  const START = { text: "The value of the expression is", temp: 0.7, topp: 0.9 };
+  const CHOICES = { window: [32, 8, 4, 2, 1], theta: [10000, 500000, 100], shift: [100] }; // what may be chosen, beside as trained
+  const FLAGS = { mask: ["future", true], rope: ["still", true], norms: ["norm", false], gate: ["gate", false] };
+  const LISTS = { block: "blocks", attention: "attention", feedforward: "feedForward" };
+  const WORDS = { window: "window", base: "theta", shift: "shift" };
+
+  /** What is off, in words. */
+  function offOf(change) {
+    const flags = Object.keys(FLAGS).filter((word) => change[FLAGS[word][0]] === FLAGS[word][1]);
+    const lists = Object.entries(LISTS).flatMap(([word, field]) => (change[field] ?? []).map((block) => word + block));
+    return [...flags, ...lists, ...(change.heads ?? []).map((name) => `head${name}`)];
+  }
+
+  /** The text behind the # for what the page shows; "" for the page as it opens. */
+  function write(page, text, ids) {
+    const { change, query, key, head, open, first, tokenizer, temperature, topP } = page, has = new URLSearchParams(), off = offOf(change);
+    if (text !== START.text) has.set("text", text);
+    if (text && String(tokenizer.encode(text).slice(0, ids.length)) !== String(ids)) has.set("ids", ids); // written in other pieces than it is read
+    if (off.length) has.set("off", off);
+    if (change.order) has.set("order", change.order);
+    for (const [word, field] of Object.entries(WORDS)) if (change[field]) has.set(word, change[field]);
+    if (query !== null) has.set("token", query);
+    if (key !== null) has.set("key", key);
+    if (temperature !== START.temp) has.set("temp", temperature);
+    if (topP !== START.topp) has.set("topp", topP);
+    const shown = open.kind === "attention" ? ["head", head.join(".")] : [open.kind.toLowerCase(), open.place];
+    if ([...has].length || String(shown) !== String(first)) has.set(...shown);
+    return String(has).replaceAll("%2C", ","); // a comma may stand as it is
+  }
+
+  /**
+   * What the text behind the # asks for. Parts that are unknown, or do not fit this model, are left out and named.
+   * Returns {text, ids (null: as the tokenizer cuts the text), change, query, key, open (null: as it opens), head, temperature, topP, unknown}.
+   */
+  function read(hash, { model: { config }, tokenizer }, most, places) {
+    const state = { text: START.text, ids: null, change: {}, query: null, key: null, open: null, head: null, temperature: START.temp, topP: START.topp, unknown: [] };
+    const whole = (value, below) => /^\d{1,9}$/.test(value) && Number(value) < below, numbers = (list) => list.split(",").map(Number);
+    const number = (value, from, to) => /^\d+(\.\d+)?$/.test(value) && value >= from && value <= to;
+    const { change } = state, has = new URLSearchParams(hash);
+    const order = (has.get("order") ?? "").split(","), ordered = order.length <= places && order.every((block) => whole(block, config.nLayers));
+    const count = ordered ? order.length : config.nLayers; // blocks that run
+    if (ordered && String(order.map(Number)) !== String([...Array(config.nLayers).keys()])) change.order = order.map(Number);
+    const put = (field, value) => { if (!change[field]?.includes(value)) (change[field] ??= []).push(value); };
+    const without = (word) => {
+      const [, part, block, , head] = word.match(/^(block|attention|feedforward|head)(\d+)(\.(\d+))?$/) ?? [];
+      if (word in FLAGS) change[FLAGS[word][0]] = FLAGS[word][1];
+      else if (!part || !whole(block, config.nLayers) || (part === "head") !== (head !== undefined)) return false;
+      else if (part !== "head") put(LISTS[part], Number(block));
+      else if (whole(head, config.nHeads)) put("heads", `${Number(block)}.${Number(head)}`);
+      else return false;
+      return true;
+    };
+    const choose = (field) => (value) => {
+      if (!CHOICES[field].includes(Number(value))) return false;
+      if (field !== "theta" || Number(value) !== config.ropeTheta) change[field] = Number(value);
+      return true;
+    };
+    const opens = (kind) => (value) => whole(value, count) && Boolean(state.open = { kind, place: Number(value) });
+    let length = 0; // of the sentence, in tokens
+    const parts = {
+      text: (value) => { state.text = value; return true; },
+      ids: (value) => {
+        const ids = value.split(",");
+        if (ids.length > most || !ids.every((id) => whole(id, config.vocabSize)) || tokenizer.decode(numbers(value)) !== state.text) return false;
+        return Boolean(state.ids = numbers(value));
+      },
+      off: (value) => {
+        const wrong = value.split(",").filter((word) => !without(word));
+        if (wrong.length) state.unknown.push(`off=${wrong.join(",")}`);
+        return true;
+      },
+      order: () => ordered,
+      window: choose("window"), base: choose("theta"), shift: choose("shift"),
+      head: (value) => {
+        const [place, head, more] = value.split(".");
+        if (more !== undefined || !whole(place, count) || !whole(head ?? "", config.nHeads)) return false;
+        state.open = { kind: "attention", place: Number(place) };
+        return Boolean(state.head = [Number(place), Number(head)]);
+      },
+      feedforward: opens("feedForward"), blocks: opens("blocks"),
+      token: (value) => whole(value, length) && ((state.query = Number(value)), true),
+      key: (value) => whole(value, length) && ((state.key = Number(value)), true),
+      temp: (value) => number(value, 0, 2) && ((state.temperature = Number(value)), true),
+      topp: (value) => number(value, 0.1, 1) && ((state.topP = Number(value)), true),
+    };
+    for (const name of ["text", "ids"]) if (has.has(name) && !parts[name](has.get(name))) state.unknown.push(name);
+    length = (state.ids ?? tokenizer.encode(state.text.slice(0, 64 * most)).slice(0, most)).length;
+    for (const [name, value] of has) {
+      if (name === "text" || name === "ids") continue;
+      if (!Object.hasOwn(parts, name) || !parts[name](value)) state.unknown.push((value ? `${name}=${value}` : name).slice(0, 60));
+    }
+    return state;
+  }
+
+  return { START, CHOICES, write, read };
+})();
