@@ -12,6 +12,7 @@ window.checks = {
 
     // Show all slides of a deck at once, one below the other, so that axe sees each; return how many stay unseen.
     showAllSlides: () => {
+        Reveal.configure({ disableLayout: true }); // a late answer to a new width would make all small again
         for (const slide of document.querySelectorAll('.slides section')) {
             slide.classList.remove('past', 'present', 'future', 'stack');
             for (const name of ['hidden', 'aria-hidden', 'inert']) slide.removeAttribute(name);
