@@ -59,6 +59,9 @@ def fill(
         if line is None:
             said.append(f"{student}: handed in, but has no line in {path.name}.")
             continue
+        if id(line) in filled:
+            said.append(f"{student}: the line in {path.name} is another's who handed in, too; see to it by hand.")
+            continue
         filled.add(id(line))
         if not took_part(student) and mark.by_hand is None and all(row.by_hand is None for row in mark.rows):
             said.append(f"{student}: nothing that counts was handed in; the line in {path.name} stays as it is.")
