@@ -66,7 +66,7 @@
     const tokens = (count) => (count === 1 ? "the only token is" : `all ${count} tokens are`);
     if (off === "nothing") return `Nothing is broken on the right: ${tokens(n)} the same${was ? `, and so is the loss, ${upTo(was)}` : ""}.`;
     const text = same === n ? `${tokens(n)} still the same`
-      : `${same ? `after ${same} equal token${same > 1 ? "s" : ""}` : "from the first token on"} the texts part (${quoted(opened, right[at])} in place of ${quoted(opened, left[at])})`;
+      : `${same ? `after ${same} equal token${same > 1 ? "s" : ""}` : "from the first token on"} the texts differ (${quoted(opened, right[at])} in place of ${quoted(opened, left[at])})`;
     const loss = was === undefined || is === undefined ? "" : Math.abs(is - was) < 0.005 ? `; the loss on unseen passages stays ${upTo(was)}`
       : `; the loss on unseen passages is ${upTo(is)} instead of ${upTo(was)}${is > guess ? ", worse than a blind guess" : ""}`;
     return `${title}: ${text}${loss}.${cut ? ` Of your words, the first ${MOST} tokens were read.` : ""}`;
