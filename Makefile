@@ -86,7 +86,7 @@ style: $(DEV) ## format and lint Python files and notebooks
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(DEV) ## measure speed against transformers, half an hour with nothing else running (ARGS=--quick: about a minute)
+bench: $(DEV) ## measure speed against transformers, half an hour with nothing else running (ARGS=--quick: two minutes)
 	PYTHONPATH=. $(BIN)/python benchmarks/speed.py $(ARGS)
 
 $(BIN)/python:

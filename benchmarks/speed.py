@@ -7,7 +7,7 @@ depend on the machine, ratios much less. Memory is that of a process of its own 
 prepared model's peak has the original beside the copy.
 
 Every sample goes into results/MACHINE.json, and results.md is made from all files that lie there. ARGS=--quick
-measures what matters most in about a minute, prints it and writes nothing.
+measures what matters most in two minutes, prints it and writes nothing.
 
 The C program of llama2.c reads the same weights, and its own clock counts; build it from a checkout of
 https://github.com/karpathy/llama2.c, then: make bench ARGS="--c ../llama2.c/run"
@@ -378,8 +378,9 @@ def main():
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--new", type=int, default=64, help="tokens to decode")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="about a minute; prints, and writes nothing")
+    parser.add_argument("--quick", action="store_true", help="two minutes; prints, and writes nothing")
     parser.add_argument("--c", type=Path, metavar="RUN", help="llama2.c's program, built as said above in this file")
+    parser.add_argument("--only", metavar="WORD", default="", help="works whose name holds it, and no memory")
     parser.add_argument("--name", help="of the record in results/ (default: processor and vectors)")
     parser.add_argument("--page", action="store_true", help="only make results.md again from the records")
     parser.add_argument("--memory", nargs=3, metavar=("SHAPE", "WHO", "LENGTH"), help=argparse.SUPPRESS)
@@ -406,7 +407,7 @@ def measure(arguments):
         for shape in arguments.shapes:
             jobs = jobs_of(shape, SHAPES[shape], device, arguments, in_c)
             speed = bandwidth(4 * count_parameters(SHAPES[shape])) if device.type == "cpu" else None
-            for work, tokens, read, runs in jobs:
+            for work, tokens, read, runs in (job for job in jobs if arguments.only in job[0]):
                 samples, dropped = alternate(runs, arguments.repeats, device)
                 row = {"shape": shape, "work": work, "tokens": tokens, "bytes": read if speed else None}
                 record["rows"].append(row | {"bandwidth": speed, "dropped": dropped, "samples": samples})
@@ -414,7 +415,7 @@ def measure(arguments):
                     print(f"{shape}, {work}, {who}: {cell(record['rows'][-1], who)}", flush=True)
                 if not arguments.quick:
                     write(record, arguments.name)
-    if arguments.quick:
+    if arguments.quick or arguments.only:
         return
     for shape in arguments.shapes:
         for length, who in ((32, "transformers"), (32, "ours"), (32, "prepared"), (32, "bfloat16"), (32, "int8"),

@@ -88,7 +88,8 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: boo
             torch.set_num_threads(before)
 
     prepared.forward = forward
-    prepared.extra_repr = lambda: _report(groups, times, seconds, dtype, first.dtype)
+    report = _report(groups, times, seconds, dtype, first.dtype)  # now: groups would keep the model's matrices alive
+    prepared.extra_repr = lambda: report
     return prepared
 
 
