@@ -244,7 +244,7 @@ def test_search_finds_every_title_heading_and_term_and_shows_the_place(open_page
     headings = [heading for page in pages.values() for heading in re.findall(r"<h\d.*?>(.*?)</h\d>", page.text, re.S)]
     asked = {html.unescape(re.sub("<.*?>", " ", heading)) for heading in headings} | set(TERMS)
     asked |= {"grouped-query attention", "pre-norm", "top-p", "1e-5", "C++ (a[0])", "top-"}
-    asked -= {"Contents", "Chapters", "More"}
+    asked -= {"Contents", "Chapters", "More", ""}  # the live page fills one when a part is chosen
     found = """asked => asked.filter(words => { field.value = words; field.dispatchEvent(new Event('input'));
         return document.querySelector('#results li') !== null })"""
     assert len(asked) > 400
