@@ -93,14 +93,13 @@ def test_the_files_that_a_notebook_imports_are_followed_and_no_others(course, so
 
 WAITS = "a cell of it takes minutes, so name it to run it again"
 SITUATIONS = {  # what happened after the tool made the notebook, what is said, and the tag of its cell
-    "nothing": (lambda cell, helper: None, "unchanged", ""),
+    "nothing": (lambda cell, helper: None, "unchanged", "slow"),
     "source": (lambda cell, helper: cell.update(source=HELPERS + "\n"), "source changed; 7 s", "slow"),
     "tags": (lambda cell, helper: cell.metadata.update(tags=["figure"]), "source changed; 7 s", ""),
     "claim": (lambda cell, helper: cell.metadata.update(claim="1 < 2"), "source changed; 7 s", ""),
     "helpers": (lambda cell, helper: helper.write_text("x = 1"), "helpers changed; 7 s", ""),
     "slow": (lambda cell, helper: helper.write_text("x = 1"), f"helpers changed; {WAITS}", "slow"),
-    "saved": (lambda cell, helper: cell.metadata.update(editable=True), "cleaned, not executed", "slow"),
-    "opened": (lambda cell, helper: cell.metadata.jupyter.clear(), "cleaned, not executed", "figure"),
+    "saved": (lambda cell, helper: cell.metadata.update(editable=True, jupyter={}), "cleaned, not executed", "figure"),
     "run": (lambda cell, helper: cell.update(execution_count=5), "another program stored its outputs; 7 s", ""),
 }
 
@@ -117,7 +116,7 @@ def test_a_notebook_is_executed_when_its_outputs_may_be_wrong(course, monkeypatc
     tool.main([])
     assert capsys.readouterr().out == f"01_one: {said}\n"
     assert executed == ["01_one"] * said.endswith("7 s")
-    assert (path.read_bytes() == before) == (what in ("nothing", "helpers", "slow", "saved", "opened"))
+    assert (path.read_bytes() == before) == (what in ("nothing", "helpers", "slow", "saved"))
 
 
 def test_names_choose_notebooks_and_all_chooses_each(course, monkeypatch):
