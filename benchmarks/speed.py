@@ -114,6 +114,9 @@ def machine():
     return f"{time.strftime('%d %B %Y')}, {processor()}, {os.cpu_count()} CPU cores"
 
 
+LIMITS = "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
+
+
 def details():
     """What a record says of its machine."""
     caches = Path("/sys/devices/system/cpu/cpu0/cache").glob("index[0-9]")
@@ -125,7 +128,7 @@ def details():
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "commit": git.stdout.strip(),
-    }
+    } | {name: os.environ[name] for name in LIMITS if name in os.environ}
 
 
 def bandwidth(n_bytes):
