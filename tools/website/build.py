@@ -50,12 +50,12 @@ CARDS = {  # the cell whose picture the start page shows, and which part of it: 
     "00_start_here": ("c05", (13, 35.5, 81.5, 81)),
     "01_rmsnorm": ("c43", (12.6, 5.5, 83.2, 89.5)),
     "02_rope": ("c22", (0, 6, 62, 50)),
-    "03_swiglu": ("c67", (5, 1, 54, 93)),
+    "03_swiglu": ("c67", (5, 1, 53, 88.9)),
     "04_gqa": ("c19", (38, 0, 98, 100)),
     "05_full_model": ("c75", (50.2, 7.7, 89.8, 86.8)),
     "06_train": ("paint-explorer", (0, 0, 57, 74)),
-    "07_generate": ("c05", (0, 6, 58, 93)),
-    "08_relatives": ("c68", (0, 6, 48, 86)),
+    "07_generate": ("c05", (0, 4.9, 53.2, 95)),
+    "08_relatives": ("c68", (0, 6, 48, 84.6)),
     "09_scaling_out": ("f01", (0, 6, 55, 100)),
 }
 CARD = """<li>
