@@ -357,7 +357,7 @@ def page(records):
     for letter, record in zip(LETTERS, records, strict=False):
         for row in record["rows"]:
             for who in row["samples"]:
-                if not who.startswith("transformers") or who != "transformers":
+                if who != "transformers":
                     rows.setdefault((row["shape"], row["work"], who), {})[letter] = row
     loses = {key: on for key, on in rows.items() if key[2].startswith("ours")
              and any(ratio(row["samples"], key[2])[0] < 1 for row in on.values())}  # fmt: skip
