@@ -21,7 +21,7 @@ from helpers.fast_decode import prepare_for_decoding
 from helpers.model import count_parameters
 from helpers.parallel import split_model
 from tests.support.files import edit_json
-from tests.support.models import assert_agree, enlarge, in_chunks, make_model
+from tests.support.models import TOLERANCE, assert_agree, enlarge, in_chunks, make_model
 
 pytestmark = pytest.mark.parity
 
@@ -126,8 +126,8 @@ def worst(theirs, tokens, folder, ours):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_and_gradients_equal_transformers(pair, family, seed):
     logits, gradients = worst(*pair(family, seed))
-    assert logits < 1e-5
-    assert gradients < 1e-4
+    assert logits < TOLERANCE
+    assert gradients < 2 * TOLERANCE  # a gradient adds up both rows and all positions: 1.2e-5 seen
 
 
 @torch.no_grad()
@@ -150,12 +150,12 @@ def test_a_cache_and_left_padding_change_nothing(pair, family, chunks, n_pad):
 def test_a_slip_passes_the_loose_test_and_fails_the_strict_one(pair, slip):
     family, change = SLIPS[slip]
     strict, (fresh, six_tokens, _, loose) = pair(family), pair(family, 0, True)
-    assert max(worst(*strict)) < 1e-4
+    assert max(worst(*strict)) < TOLERANCE
     with torch.no_grad():
         change(strict[-1])
         change(loose)
         assert (loose(six_tokens) - fresh(input_ids=six_tokens).logits).abs().max() < 1e-3
-    assert max(worst(*strict)) > 1e-3
+    assert max(worst(*strict)) > 10 * TOLERANCE
 
 
 # ------------------------------------------------------------------------------------- a row from elsewhere
