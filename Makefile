@@ -13,7 +13,7 @@ NBVAL = --nbval
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	$(NBVAL) --nbval-current-env --nbval-cell-timeout=1800
 
-.PHONY: help lab setup test test-all test-oldest constraints notebooks student class reset grade hub-link tiny-llama recall site slides coverage style bench
+.PHONY: help lab setup test test-all test-rounding test-oldest constraints notebooks student class reset grade hub-link tiny-llama recall site slides coverage style bench
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -29,6 +29,14 @@ test: $(DEV) ## every notebook, and all tests that are quick (ARGS="tests/checks
 
 test-all: $(DEV) ## those too that open a browser, build the site, start servers, grade in a sandbox, kill and fuzz
 	$(PYTEST) $(ARGS)
+
+SEEDS ?= 1 2 3
+SETTINGS ?= ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE MKL_ENABLE_INSTRUCTIONS=AVX2
+ROUNDED = notebooks tests/checks tests/helpers/test_parity.py tests/helpers/test_model.py tests/helpers/test_relatives.py
+
+test-rounding: $(DEV) ## notebooks and the tests of the maths as on other processors: the last bit is noise (SEEDS="1 2" SETTINGS=)
+	for kind in $(SEEDS:%=COURSE_ROUNDING=%) $(SETTINGS); do \
+		echo "with $$kind"; env $$kind $(PYTEST) -m "not slow" $(ROUNDED) $(ARGS) || exit 1; done
 
 test-oldest: ## test-all with the oldest packages that pyproject.toml allows, in .venv-oldest
 	$(PYTHON) -m venv .venv-oldest

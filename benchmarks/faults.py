@@ -1,0 +1,118 @@
+"""Do the tests notice? Faults planted at random lines of the code, one at a time, in a copy of the tree.
+
+A line is drawn first, then a fault on it: a comparison turned round, + for -, a number one larger, True for False, an
+argument left out, a statement left out. The tests run in the order in which an author would try them, up to the first
+that fails: the test file of the same name, the tests of the room, the notebooks (for helpers and checks).
+
+Run: python benchmarks/faults.py --count 40 --seed 1      (minutes a fault; prints the rows of benchmarks/faults.md)
+"""
+
+import argparse
+import ast
+import copy
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+ROOMS = {"helpers": "tests/helpers", "checks": "tests/checks", "tools": "tests/tools", "teaching": "teaching/tests"}
+SWAPPED = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div,
+    ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+
+
+def faulty(node):
+    """Wrong versions of one node of the program."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield ast.Constant(not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        yield ast.Constant(node.value + 1)
+    elif isinstance(node, ast.UnaryOp):
+        yield node.operand
+    elif isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
+        yield ast.Pass()
+    wrong = copy.deepcopy(node)
+    if isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in SWAPPED:
+        wrong.op = SWAPPED[type(node.op)]()
+        yield wrong
+    elif isinstance(node, ast.Compare):
+        wrong.ops[0] = SWAPPED[type(node.ops[0])]()
+        yield wrong
+    elif isinstance(node, ast.Call) and node.keywords:
+        wrong.keywords.pop()
+        yield wrong
+
+
+def candidates(path):
+    """All faults of a file by line: {line: [(node, wrong node)]}; what stands within f-strings and defaults too."""
+    tree, lines = ast.parse(path.read_text(encoding="utf-8")), {}
+    strings = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) not in strings:
+            for wrong in faulty(node):
+                lines.setdefault(node.lineno, []).append((node, wrong))
+    return lines
+
+
+def planted(text, node, wrong):
+    """The text of a file with one node replaced; all else stays as it is written."""
+    lines = text.splitlines(keepends=True)
+    start = sum(len(line.encode()) for line in lines[: node.lineno - 1]) + node.col_offset
+    end = sum(len(line.encode()) for line in lines[: node.end_lineno - 1]) + node.end_col_offset
+    new = ast.unparse(ast.fix_missing_locations(wrong))
+    if not isinstance(wrong, ast.Pass):
+        new = f"({new})"
+    return (text.encode()[:start] + new.encode() + text.encode()[end:]).decode()
+
+
+def noticed_by(copied, file):
+    """What failed first: the test file of the same name, the tests of its room, the notebooks; or None."""
+    room = file.parts[0]
+    names = {file.stem, *file.parts[1:-1]}
+    nearest = [str(path.relative_to(copied)) for path in sorted((copied / ROOMS[room]).rglob("test_*.py"))
+               if path.stem.removeprefix("test_") in names]  # fmt: skip
+    steps = [nearest, [ROOMS[room]], ["--nbval", "--nbval-current-env", "notebooks"] * (room in ("helpers", "checks"))]
+    env = os.environ | {"PYTHONPATH": str(copied), "OMP_NUM_THREADS": "1"}
+    for step in filter(None, steps):
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *step]
+        done = subprocess.run(command, cwd=copied, env=env, capture_output=True, text=True, timeout=1800)
+        if done.returncode == 1:
+            failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+            return failed[0].split(" - ")[0] if failed else "a test"
+        if done.returncode not in (0, 5):
+            return "nothing could be collected"
+    return None
+
+
+def main():
+    """Plant, run, print a row each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--skip", type=int, default=0, help="faults at the start that an earlier run has tried")
+    asked = parser.parse_args()
+    draw = random.Random(asked.seed)
+    files = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")) if "tests" not in path.parts]
+    lines = [(path, line, found) for path in files for line, found in sorted(candidates(path).items())]
+    drawn = [(path, line, *draw.choice(found)) for path, line, found in draw.sample(lines, asked.count)]
+    with tempfile.TemporaryDirectory() as folder:
+        copied = Path(folder, "tree")
+        shutil.copytree(ROOT, copied, ignore=shutil.ignore_patterns(".venv*", ".git", "build", "runs", "__pycache__"))
+        for number, (path, line, node, wrong) in enumerate(drawn[asked.skip :], asked.skip + 1):
+            file, text = path.relative_to(ROOT), path.read_text(encoding="utf-8")
+            (copied / file).write_text(planted(text, node, wrong), encoding="utf-8")
+            by = noticed_by(copied, file)
+            (copied / file).write_text(text, encoding="utf-8")
+            change = f"`{ast.unparse(node)[:60]}` → `{ast.unparse(wrong)[:60]}`".replace("\n", " ").replace("|", "\\|")
+            print(f"| {number} | {file}:{line} | {change} | {by or '**not noticed**'} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
