@@ -12,7 +12,7 @@ given; the others hold code, so they are named, for the learner to open. A whole
 
 Learners' functions run in a process of their own, in the notebook's folder, with limits of time and memory; they may
 start or end no other program. This keeps a slip from hanging the command or spoiling its JSON. It is no wall against
-somebody who wants to deceive: for grades there is tools/classroom/grade.py.
+somebody who wants to deceive: for grades there is `make grade`.
 
 Exit status: 0 if something was attempted and all of it passed, 1 if not, 2 if no verdict can be given.
 """

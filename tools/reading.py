@@ -15,7 +15,7 @@ import tokenize
 import nbformat
 
 from tools.course import ROOT, notebooks_of
-from tools.website.votes import votes_of
+from tools.votes import votes_of
 
 NUMBER = re.compile(r"(?<![\w.-])(?:([A-Za-z]+) )?(\d[\d,]*(?:\.\d+)?)(?![\w.]*\w)(?= ?([A-Za-z]*))")
 SHORT = set(re.findall(r"\w+", """
