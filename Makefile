@@ -13,7 +13,7 @@ NBVAL = --nbval
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	$(NBVAL) --nbval-current-env --nbval-cell-timeout=1800
 
-.PHONY: help lab setup test test-teaching test-all test-oldest constraints notebooks student class reset grade hub-link tiny-llama recall site slides coverage style bench
+.PHONY: help lab setup test test-teaching test-all test-oldest constraints notebooks student class reset grade tiny-llama recall site slides coverage style bench
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -30,7 +30,7 @@ test: $(DEV) ## every notebook, and all tests that are quick (ARGS="tests/checks
 test-teaching: $(DEV) $(KIT) ## the tests of the teaching kit: grading in a sandbox, the website in a browser
 	$(PYTEST) teaching $(ARGS)
 
-test-all: $(DEV) $(KIT) ## both, and those too that open a browser, start servers, kill and fuzz
+test-all: $(DEV) $(KIT) ## both, and those too that open a browser, kill and fuzz
 	$(PYTEST) $(ARGS)
 
 test-oldest: ## test-all with the oldest packages that pyproject.toml allows, in .venv-oldest
@@ -61,9 +61,6 @@ reset: $(LEARN) ## a fresh copy of a notebook; yours is kept (NOTEBOOK=notebooks
 grade: $(LEARN) ## grade a folder of submissions (FOLDER=../handed-in ARGS="--only 01 --jobs 2")
 	@test -n "$(FOLDER)" || { echo "Say which: make grade FOLDER=../handed-in"; exit 2; }
 	$(BIN)/python -m teaching.classroom.grade "$(FOLDER)" $(ARGS)
-
-hub-link: $(LEARN) ## a link for a JupyterHub you have (ARGS="--hub https://hub.uni.example --repo https://git.example/course.git")
-	@$(BIN)/python -m teaching.classroom.hub_link $(ARGS)
 
 tiny-llama: $(LEARN) ## train a small LLaMA on the reference or your text (FOLDER=runs/mine ARGS="--text notes.txt")
 	@test -n "$(FOLDER)" || { echo "Say where: make tiny-llama FOLDER=runs/mine"; exit 2; }

@@ -80,14 +80,14 @@ def teacher():
     place = Path(tempfile.mkdtemp(dir="/var/tmp" if Path("/var/tmp").is_dir() else None)).resolve()
     course, folder, results = place / "course", place / "class" / "handed-in", place / "class" / "handed-in_graded"
     left_out = shutil.ignore_patterns("__pycache__", "node_modules", ".hub")
-    for name in ("helpers", "checks", "tools", "notebooks", "docs"):
+    for name in ("helpers", "checks", "tools", "teaching", "notebooks", "docs"):
         shutil.copytree(ROOT / name, course / name, ignore=left_out)
     write(results / ".graded.json", '{"verdicts": {}, "written": {}}')
     in_tmp = Path(tempfile.mkdtemp(prefix="teachers-", dir="/tmp"))
     planted = {  # where it lies, and the pattern by which Eve finds it
         place / "class" / "marks.txt": "secret-00",
         course / "marks.txt": "secret-01",
-        course / "tools" / "classroom" / "server" / ".hub" / "cookie_secret": "secret-02",
+        course / ".hub" / "cookie_secret": "secret-02",
         results / "marks.txt": "secret-03",
         place / "home" / ".netrc": "secret-04",
         in_tmp / "marks.txt": "secret-05",
