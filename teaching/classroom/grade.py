@@ -40,7 +40,7 @@ from pathlib import Path
 
 from teaching.classroom.handed_in import find_submissions
 from teaching.classroom.isolate import REMEDY, Died, TimeUp, Walls, find_walls, fresh_kernel, why_not_isolated
-from teaching.classroom.marks import OVERRIDES, Mark, Row, apply_overrides, mark_copies, mark_late, read_cut, read_due
+from teaching.classroom.marks import OVERRIDES, Mark, Row, apply_overrides, mark_copies
 from teaching.classroom.report import Results, settle
 from teaching.classroom.submissions import Answer, Assignment, judge_submission, read_course
 from teaching.classroom.worksheet import fill
@@ -166,8 +166,6 @@ def grade(arguments: argparse.Namespace, walls: Walls | None) -> None:
                     )
                     row.isolation = "bubblewrap" if walls else "none"
                     marks[name].rows.append(row)
-                    if arguments.due and files:
-                        mark_late(row, files[-1].date[0], arguments.due, arguments.late)
                     if answer.status:
                         settle(row, answer.status, answer.seen, answer.hint)
                         continue
@@ -237,8 +235,6 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", help="such as 01 05.5 (default: those handed in)")
     parser.add_argument("--worksheet", type=Path, help="of Moodle, or Canvas's gradebook: a filled copy is written")
     parser.add_argument("--column", default="", help="of Canvas's gradebook: how the assignment's column begins")
-    parser.add_argument("--due", help="such as 2026-12-01T18:00: what was saved later is marked")
-    parser.add_argument("--late", help="such as 10%%, of the points: what each day after --due costs")
     parser.add_argument("--jobs", type=int, default=1, help="exercises at the same time (default: 1)")
     parser.add_argument("--seconds", type=float, default=60.0, help="limit for each exercise (default: 60)")
     parser.add_argument("--course", type=Path, default=ROOT / "notebooks", help="the course's own notebooks")
@@ -250,13 +246,6 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error(f"{chosen.folder} is neither a folder nor a zip.")
     if not (chosen.seconds > 0 and chosen.jobs > 0):
         parser.error(f"--seconds {chosen.seconds:g} and --jobs {chosen.jobs} must be above 0.")
-    try:
-        chosen.due = read_due(chosen.due) if chosen.due else None
-        chosen.late = read_cut(chosen.late) if chosen.late else 0.0
-    except ValueError as error:
-        parser.error(str(error))
-    if chosen.late and not chosen.due:
-        parser.error("--late needs --due: from which date on?")
     if chosen.worksheet and chosen.worksheet.resolve() == (chosen.to / "worksheet.csv").resolve():
         parser.error(f"{chosen.worksheet} is the filled copy: give the file that the platform gave.")
     if chosen.to.resolve().is_relative_to(folder):

@@ -1,4 +1,4 @@
-"""What an exercise earned: points, days late, what the teacher sets by hand, and what the teacher may look at.
+"""What an exercise earned: points, what the teacher sets by hand, and what the teacher may look at.
 
 `overrides.csv`, in the folder of the results, holds the teacher's own marks: a line each of
 
@@ -6,8 +6,7 @@
     Anna Smith_1234567,01 exercise 2,1,"right idea, a slip of the keyboard"
     Ben Li_12,total,0,talked it over
 
-with the names of grades.csv. The file is made once, with its first line, and never written to again. Such a mark counts
-as it stands: no day late takes anything from it.
+with the names of grades.csv. The file is made once, with its first line, and never written to again.
 """
 
 import csv
@@ -18,7 +17,6 @@ import re
 import unicodedata
 from collections import defaultdict
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 from teaching.classroom.submissions import Answer, Assignment
@@ -44,8 +42,6 @@ class Row:
     isolation: str = "none"
     worth: float = 0  # points, if it passes
     asked: bool = True  # of everybody
-    days_late: int = 0
-    cut: float = 0.0  # share of the points that the days late cost
     by_hand: float | None = None  # points that the teacher gave
     reason: str = ""  # and why
     look_at: str = ""  # what the teacher may look at; nothing follows from it
@@ -63,10 +59,8 @@ class Row:
 
     @property
     def points(self) -> float:
-        """What counts: the teacher's mark, or that of the check less the days late."""
-        return (
-            round(self.worth * (self.status == "passed") * (1 - self.cut), 2) if self.by_hand is None else self.by_hand
-        )
+        """What counts: the teacher's mark, or that of the check."""
+        return self.worth * (self.status == "passed") if self.by_hand is None else self.by_hand
 
 
 @dataclass
@@ -181,39 +175,6 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
             f"{path}: {'; '.join(map(one_line, mistakes[:5]))} ({len(mistakes)} to mend). Nothing was graded."
         )
     return said
-
-
-# ------------------------------------------------------------------------------------------------ days late
-
-
-def read_due(text: str) -> float:
-    """A date and time as seconds since 1970; without an offset it is this machine's time.
-
-    Raises:
-        ValueError: with what is expected.
-    """
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError as error:
-        raise ValueError(f"{text!r} is no date: expected is 2026-12-01T18:00.") from error
-
-
-def read_cut(text: str) -> float:
-    """ "10%" as 0.1, the share of the points that each day late costs.
-
-    Raises:
-        ValueError: with what is expected.
-    """
-    found = re.fullmatch(r"(\d+(?:[.,]\d+)?) ?%", text)
-    if not found or not 0 < (share := float(found[1].replace(",", ".")) / 100) <= 1:
-        raise ValueError(f"{text!r} is no share: expected is 10%, of the points, for each day.")
-    return share
-
-
-def mark_late(row: Row, date: float, due: float, cut: float) -> None:
-    """Write down how late a file is; a day that has begun counts as one."""
-    row.days_late = max(0, math.ceil((date - due) / 86400))
-    row.cut = min(1.0, row.days_late * cut)
 
 
 # ----------------------------------------------------------------------------------- for the teacher to look at

@@ -1,4 +1,4 @@
-"""Everything for one class in one folder, from plan.toml and the notebooks.
+"""Everything for one class in one folder, from docs/teaching.md and the notebooks.
 
     python -m teaching.classroom.one_class 3 --folder ../class_3       # make class CLASS=3 FOLDER=../class_3
 
@@ -7,7 +7,7 @@ The folder gets
 - `index.html`: the plan of the class, and links to the rest;
 - `slides/`: one deck, of the sections, questions, cells and exercises at which the class stops;
 - `homework/`: the notebooks of the class, to hand out, as `hand_out.student` writes them;
-- `votes/`: the questions of the class for Moodle, as GIFT and as Moodle XML;
+- `votes/`: the questions of the class for Moodle, in GIFT, for Moodle and others;
 - `cards.html`: A to E, to print.
 
 It is complete before it gets its name. Needs the packages of the website (`pip install -e '.[teaching]'`).
@@ -22,12 +22,11 @@ import sys
 import tempfile
 from pathlib import Path
 from string import Template
-from xml.etree import ElementTree as ET
 
 import nbformat
 from nbformat.v4 import new_markdown_cell, new_notebook
 
-from teaching.classroom.plan import Class, asked_in, cells_of, exercise, question, read_plan, table
+from teaching.classroom.plan import Class, Question, cells_of, exercise, question, read_plan
 from tools.hand_out import student, what_they_read
 
 PAGES = Path(__file__).parent / "pages"
@@ -38,7 +37,7 @@ def one_class(number: str, folder: Path) -> Class:
     """Write the folder of a class.
 
     Args:
-        number: "0" to "9", or "W" for the workshop's own block.
+        number: "0" to "9".
         folder: must not exist, or be empty.
 
     Returns:
@@ -49,9 +48,9 @@ def one_class(number: str, folder: Path) -> Class:
         ValueError: if there is no such class, or the plan and the notebooks do not agree; nothing is written then.
     """
     classes, folder = {one.number: one for one in read_plan()}, Path(folder).absolute()
-    if number.upper() not in classes:
+    if number not in classes:
         raise ValueError(f"there is no class {number}; CLASS is one of {', '.join(classes)}.")
-    one = classes[number.upper()]
+    one = classes[number]
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise FileExistsError(
             f"{folder} is there already and not an empty folder: move it away, or say FOLDER=another."
@@ -60,7 +59,7 @@ def one_class(number: str, folder: Path) -> Class:
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
         made = Path(beside) / "folder"
         made.mkdir()
-        questions = [(row.section, *found) for row in one.rows for found in asked_in(row)]
+        questions = [(row.section, asked) for row in one.rows for asked in row.ask]
         if questions:
             write_questions(one, questions, made / "votes")
         if one.notebooks:
@@ -105,8 +104,7 @@ def _stops(row):
         if "predict" in cell.metadata.get("tags", []):
             parts.append([])
         parts[-1].append(cell)
-    named = [a or b for stop in row.stops for a, b in re.findall(r"`(.+)`|“(.+)”", stop)]
-    named += [one.text for one in row.ask]
+    named = row.stops + [one.text for one in row.ask]
     kept = [part for part in parts[1:] if any(name in " ".join(cell.source.split()) for name in named for cell in part)]
     return [cell for part in [parts[0], *kept] for cell in part]
 
@@ -138,64 +136,28 @@ def write_slides(one: Class, folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------ the questions
 
 
-def write_questions(one: Class, questions: list, folder: Path) -> None:
-    """Write the questions of a class as GIFT and as Moodle XML.
-
-    Args:
-        one: the class.
-        questions: for each its section, and what `asked_in` says of it.
-        folder: is made; gets `class_3.gift.txt` and `class_3.xml`, in UTF-8.
-    """
+def write_questions(one: Class, questions: list[tuple[str, Question]], folder: Path) -> None:
+    """Write the questions of a class, each with its section, in GIFT: `class_3.gift.txt` in `folder`, which is made."""
     folder.mkdir()
-    category = f"$course$/top/LLaMA in notebooks/{one.name}"
-    gift, quiz = [f"$CATEGORY: {category}\n"], ET.Element("quiz")
-    place = ET.SubElement(quiz, "question", type="category")
-    _text(ET.SubElement(place, "category"), category)
-    for number, (section, asked, *words, answers) in enumerate(questions, 1):
-        name, text, right = f"{one.number}.{number} (section {section})", _passage(*words), _html(asked.right)
-        shown = [_html(answer) for answer in answers]
-        gift.append(gift_of(name, text, right, shown))
-        quiz.append(xml_of(name, text, right, shown))
+    gift = [f"$CATEGORY: $course$/top/LLaMA in notebooks/{one.name}\n"]
+    gift += [gift_of(f"{one.number}.{n} (section {section})", asked) for n, (section, asked) in enumerate(questions, 1)]
     (folder / f"class_{one.number}.gift.txt").write_text("\n".join(gift), encoding="utf-8")
-    ET.indent(quiz)
-    ET.ElementTree(quiz).write(folder / f"class_{one.number}.xml", encoding="utf-8", xml_declaration=True)
 
 
-def gift_of(name: str, text: str, right: str, answers: list[str]) -> str:
-    """A question in GIFT: of answers to choose from one is right; without answers a text, which nobody grades.
-
-    Args:
-        name: plain text.
-        text: HTML.
-        right: HTML; one of the answers, if there are any.
-        answers: HTML, perhaps none.
-    """
-    name, text, right, *answers = (" ".join(part.split()) for part in (name, text, right, *answers))
-    name, text, right, *answers = (SPECIAL.sub(r"\\\1", part) for part in (name, text, right, *answers))
-    if not answers:
-        return f"// The answer: {right}\n::{name}::[html]{text}{{}}\n"
-    lines = "".join(f"\n  {'=' if answer == right else '~'}{answer}" for answer in answers)
-    return f"::{name}::[html]{text}{{{lines}\n}}\n"
+def gift_of(name: str, asked: Question) -> str:
+    """A question in GIFT: one of its options is right, or a number; else a text, which nobody grades."""
+    passage = " ".join(filter(None, (_html(asked.before), f"<b>{_html(asked.text)}</b>", _html(asked.after))))
+    name, text, right = _gift(name), _gift(passage), _gift(_html(asked.right))
+    if asked.options:
+        options = map(_gift, map(_html, asked.options))
+        lines = "".join(f"\n  {'=' if one == right else '~'}{one}" for one in options) + "\n"
+    else:
+        lines = f"#{asked.answer}" if not isinstance(asked.answer, str) else ""
+    return ("" if lines else f"// The answer: {right}\n") + f"::{name}::[html]{text}{{{lines}}}\n"
 
 
-def xml_of(name: str, text: str, right: str, answers: list[str]) -> ET.Element:
-    """The same question as an element of Moodle XML; the answers keep their order, as the cards need it."""
-    found = ET.Element("question", type="multichoice" if answers else "essay")
-    _text(ET.SubElement(found, "name"), name)
-    _text(ET.SubElement(found, "questiontext", format="html"), text)
-    settings = {"defaultgrade": "1", "single": "true", "shuffleanswers": "false", "answernumbering": "ABCD"}
-    if not answers:
-        settings = {"defaultgrade": "1", "responseformat": "plain", "responserequired": "1", "responsefieldlines": "3"}
-        _text(ET.SubElement(found, "graderinfo", format="html"), right)
-    for setting, value in settings.items():
-        ET.SubElement(found, setting).text = value
-    for answer in answers:
-        _text(ET.SubElement(found, "answer", fraction="100" if answer == right else "0", format="html"), answer)
-    return found
-
-
-def _text(parent, text):
-    ET.SubElement(parent, "text").text = text
+def _gift(text):
+    return SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def _html(text):
@@ -204,18 +166,14 @@ def _html(text):
     return markdown.renderInline(text)
 
 
-def _passage(before, asked, after):
-    return " ".join(filter(None, (_html(before), f"<b>{_html(asked)}</b>", _html(after)))).strip()
-
-
 # ------------------------------------------------------------------------------------------------ the page
 
 
 def _page(one):
     from teaching.website.slides import MATHJAX_SETTINGS, markdown
 
-    plan = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", table(one)).partition("\n")[2]
-    right = [(asked.text, asked.right) for row in one.rows for asked in row.ask if asked.right]
+    plan = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", f"{one.about}\n\n{one.table}")
+    right = [(asked.text, asked.right) for row in one.rows for asked in row.ask]
     answers = "\n".join(f"| {text} | {answer} |" for text, answer in right)
     answers = f"## The answers\n\n| question | answer |\n|---|---|\n{answers}\n" if right else ""
     parts = {
@@ -239,18 +197,17 @@ def _homework(one):
 
 
 def _questions(one):
-    files = [f'<a href="votes/class_{one.number}.{kind}">{name}</a>' for kind, name in
-             (("gift.txt", "GIFT"), ("xml", "Moodle XML"))]  # fmt: skip
-    return f"<li>The questions for phones: {' or '.join(files)}. In Moodle: <em>Question bank → Import</em>.</li>"
+    link = f'<a href="votes/class_{one.number}.gift.txt">GIFT</a>'
+    return f"<li>The questions for phones: {link}. In Moodle: <em>Question bank → Import</em>.</li>"
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Write the folder, and say what is in it and how its homework is graded."""
     parser = argparse.ArgumentParser(prog="python -m teaching.classroom.one_class", description=__doc__.splitlines()[0])
-    parser.add_argument("number", help="of the class, 0 to 9; W is the workshop's own block")
+    parser.add_argument("number", help="of the class, 0 to 9")
     parser.add_argument("--folder", type=Path, help="to write; must not exist, or be empty (default: ../class_NUMBER)")
     chosen = parser.parse_args(arguments)
-    folder = chosen.folder or Path("..") / f"class_{chosen.number.upper()}"
+    folder = chosen.folder or Path("..") / f"class_{chosen.number}"
     try:
         one = one_class(chosen.number, folder)
     except (OSError, ValueError) as error:

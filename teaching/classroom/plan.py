@@ -1,71 +1,61 @@
-"""The plan of the classes, read from plan.toml, and its tables in docs/teaching.md.
+"""The plan of the classes: the tables of docs/teaching.md, read, and what they name in the notebooks.
 
-    python -m teaching.classroom.plan           # writes the tables of docs/teaching.md, and says how long each class is
-
-No row says its minutes: they follow from what is done in it, by one recipe.
+A row of a class is a section, an exercise, a question on paper, or something else. A question in “quotes” is the
+notebook's own; its options and its answer stand in the metadata of the cell that asks it, as `questions`:
+`{"ask": …, "options": […], "answer": 2}` (counted from 1), `{"ask": …, "answer": 3.0}` for a number, and
+`{"ask": …, "answer": "…"}` for what is said in words.
 """
 
 import functools
-import math
 import re
-import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 
 import nbformat
 
-from tools.course import ROOT, notebooks_of, write_beside
-from tools.reading import minutes as reading_minutes
-from tools.votes import votes_of
+from tools.course import ROOT, notebooks_of
 
-PLAN = Path(__file__).with_name("plan.toml")
 PAGE = ROOT / "docs" / "teaching.md"
-BEGIN, END = "<!-- from teaching/classroom/plan.toml -->\n", "<!-- end of the plan -->\n"
-LONGEST = 90  # minutes of a class
-VOTE, PREDICT, SAY, QUESTION = 10, 3, 1, 4  # minutes of each
-SHARE = 0.5  # of the minutes that reading a section alone takes; the rest is left for home
-MINUTES = {"vote": VOTE, "predict": PREDICT, "write": PREDICT, "say": SAY}
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked at a stop."""
+    """What a notebook asks at a stop, in Markdown."""
 
-    kind: str  # "vote", "predict", "write" or "say"
-    text: str  # Markdown; of a vote or a prediction as the notebook has it
-    right: str  # the answer, Markdown; "" of the others
+    text: str
+    vote: bool = False
+    before: str = ""  # what the notebook says before it, and after it
+    after: str = ""
+    options: tuple[str, ...] = ()  # perhaps none
+    answer: str | float = ""  # one of the options, or a number, or words
+
+    @property
+    def right(self) -> str:
+        """The answer as it is said."""
+        return self.answer if isinstance(self.answer, str) else f"{self.answer:,g}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A stretch of a class: a section, an exercise, a question on paper, or something else."""
+    """A stretch of a class."""
 
+    minutes: int
     section: str  # "1.3", or ""
-    stops: list[str]
+    stops: list[str]  # first words of cells, titles of figures
     ask: list[Question]
     exercise: str  # "01 1": notebook 01, exercise 1; or ""
     question: str  # the same, of *Check yourself*
-    also: str
-    minutes: int
 
 
 @dataclass(frozen=True)
 class Class:
     """One class."""
 
-    number: str  # "0" to "9"; "W" is a block of the workshop
-    title: str
+    number: str  # "0" to "9"
+    name: str  # "Class 3: Gates"
     about: str
+    table: str  # its two tables as the page has them
     rows: list[Row]
-    stuck: list[list[str]]  # at what, what to ask, what to wait for
-    sections: list[str]  # homework: "1.2"
     exercises: list[str]  # homework: "01 2", or a whole notebook, "00"
-    and_so: str = ""  # to be said of it
-
-    @property
-    def name(self) -> str:
-        """ "Class 3: Gates"."""
-        return self.title if self.number == "W" else f"Class {self.number}: {self.title}"
 
     @property
     def minutes(self) -> int:
@@ -83,33 +73,66 @@ class Class:
         return [name.replace(" ", ".") for name in self.exercises]
 
 
-def read_plan(path: Path = PLAN) -> list[Class]:
-    """The classes, with the minutes that the recipe gives to each row.
+def read_plan() -> list[Class]:
+    """The classes of docs/teaching.md.
 
     Raises:
         ValueError: a row names a section, an exercise or a question that no notebook has.
     """
-    plan = tomllib.loads(path.read_text(encoding="utf-8"))["class"]
-    return [Class(rows=[_row(row) for row in one.pop("row")], **{k: _strip(v) for k, v in one.items()}) for one in plan]
+    text, found = PAGE.read_text(encoding="utf-8"), []
+    homework = {cells[0][1]: exercises_named(cells[-1]) for cells in _lines(text) if re.match(r"\[\d\]", cells[0])}
+    for part in re.split(r"^### (?=Class \d)", text, flags=re.M)[1:]:
+        name, _, rest = re.split(r"^##", part, maxsplit=1, flags=re.M)[0].partition("\n")
+        about, bar, tables = rest.strip().partition("\n\n|")
+        rows = [_row(*cells) for cells in _lines(bar + tables) if re.fullmatch(r"\d+–\d+", cells[0])]
+        found.append(Class(name[6], name, about, f"|{tables}\n", rows, homework[name[6]]))
+    return found
 
 
-def _strip(value):
-    return value.strip() if isinstance(value, str) else value
+def _lines(text):
+    # The lines of all tables, as lists of cells.
+    return [[cell.strip() for cell in line.split(" | ")] for line in re.findall(r"^\| (.*) \|$", text, re.M)]
 
 
-def _row(row):
-    named = {name: row.get(name, "") for name in ("section", "exercise", "question", "also")}
-    ask = [Question(kind, text, one.get("right", "")) for one in row.get("ask", []) for kind, text in one.items()
-           if kind != "right"]  # fmt: skip
-    taken = sum(MINUTES[one.kind] for one in ask)
-    if named["section"]:
-        taken += math.ceil(SHARE * minutes_of(named["section"]))
-    if named["exercise"]:
-        taken += exercise_minutes(named["exercise"])
-    if named["question"]:
-        question(named["question"])
-        taken += QUESTION
-    return Row(stops=row.get("stops", []), ask=ask, minutes=row.get("minutes", taken), **named)
+def _row(minutes, section, stops, words):
+    start, end = map(int, minutes.split("–"))
+    asked = re.findall(r"(\*\*Vote:\*\* )?“(.+?)”", words) if section else []
+    exercise = "".join(exercises_named(stops))
+    question = " ".join(re.search(r"(0\d) question (\d)|$", stops).groups(default="")).strip()
+    stops = [a or b for a, b in re.findall(r"`(.+?)`|“(.+?)”", stops)]
+    return Row(
+        end - start, section, stops, [_asked(section, text, bool(vote)) for vote, text in asked], exercise, question
+    )
+
+
+def exercises_named(text: str) -> list[str]:
+    """ "01 2" and "01 3" for "01 exercises 2 and 3"; "00" for "00, run to its last cell"."""
+    found = re.findall(r"\b(0\d), run to its last cell", text)
+    for number, rest in re.findall(r"\b(0\d)(?: \|)? exercises? (\d(?:(?:, | and | to )\d\b)*)(?! begun)", text):
+        named = [int(n) for n in re.findall(r"\d", rest)]
+        found += [f"{number} {n}" for n in (range(named[0], named[-1] + 1) if " to " in rest else named)]
+    return found
+
+
+def _asked(section, text, vote):
+    # A question with what the notebook says before and after it, and its data.
+    for cell in cells_of(section):
+        for data in cell.metadata.get("questions", []):
+            if data["ask"] == text:
+                lead, *items = question_of(cell.source)
+                (item,) = [item for item in items or [lead] if text in item] or [text]  # a claim stands further above
+                before, after = item.split(text)
+                before = f"{lead} {before}".strip() if items and item != text else before.strip()
+                options = tuple(data.get("options", ()))
+                answer = options[data["answer"] - 1] if options else data["answer"]
+                return Question(text, vote, before, after.strip(), options, answer)
+    raise ValueError(f"section {section} has no question {text!r} in the metadata of its cells.")
+
+
+def question_of(source: str) -> list[str]:
+    """What a cell asks, each part in one line: what leads to its numbered questions, and these."""
+    text = source[source.rfind("\n\n", 0, source.index("**Predict")) + 1 :].strip().removeprefix("**Predict.**")
+    return [" ".join(part.split()) for part in re.split(r"^\d+\. ", text, flags=re.M)]
 
 
 # ------------------------------------------------------------------------------ what the notebooks have
@@ -142,7 +165,7 @@ def cells_of(name: str) -> list:
     """
     cells = _between(f"0{name[0]}", rf"## {re.escape(name)} ", "## ")
     if not cells:
-        raise ValueError(f"the plan names section {name}, and notebook 0{name[0]} has none: correct plan.toml.")
+        raise ValueError(f"the plan names section {name}, and notebook 0{name[0]} has none: correct docs/teaching.md.")
     return cells
 
 
@@ -155,19 +178,8 @@ def exercise(name: str) -> list:
     number, n = name.split()
     cells = _between(number, rf"### Exercise {n}\b", "##")
     if not cells:
-        raise ValueError(f"the plan names exercise {n} of notebook {number}, which has none: correct plan.toml.")
+        raise ValueError(f"the plan names exercise {n} of notebook {number}, which has none: correct docs/teaching.md.")
     return cells
-
-
-def minutes_of(name: str) -> float:
-    """What reading, predicting and running section "1.3" takes, alone [min]."""
-    return reading_minutes(nbformat.v4.new_notebook(cells=cells_of(name)))
-
-
-def exercise_minutes(name: str) -> int:
-    """What exercise "01 2" says that it takes [min]; "00" is the whole notebook."""
-    text = exercise(name)[0].source if " " in name else _cells(name)[0].source
-    return int(re.search(r"^\*\*(?:Minutes:\*\* )?(\d+)", text, re.M)[1])
 
 
 def question(name: str) -> str:
@@ -179,109 +191,5 @@ def question(name: str) -> str:
     number, n = name.split()
     found = re.search(rf"^{n}\. (.*(?:\n+ +.*)*)", _between(number, "## Check yourself", "## ")[0].source, re.M)
     if not found:
-        raise ValueError(f"the plan names question {n} of notebook {number}, which has none: correct plan.toml.")
+        raise ValueError(f"the plan names question {n} of notebook {number}, which has none: correct docs/teaching.md.")
     return found[1]
-
-
-def asked_in(row: Row) -> list[tuple[Question, str, str, str, list[str]]]:
-    """The votes and predictions of a row, each with what the notebook says before it, itself, behind it, its answers.
-
-    Raises:
-        ValueError: a question that the section does not ask in these words, or a right answer that it does not offer.
-    """
-    there, said = [], ""
-    for cell in cells_of(row.section) if row.section else []:
-        if cell.cell_type == "markdown":
-            said += cell.source
-        if "predict" in cell.metadata.get("tags", []):
-            text = cell.source[cell.source.rfind("\n\n", 0, cell.source.index("**Predict")) + 1 :].strip()
-            there += votes_of(said, text.removeprefix("**Predict.**").strip())
-            said = ""
-    found = []
-    for one in row.ask:
-        if one.kind not in ("vote", "predict"):
-            continue
-        matches = [vote for vote in there if vote[1] == one.text]
-        if not matches:
-            raise ValueError(f"section {row.section} does not ask {one.text!r}. It asks: {[vote[1] for vote in there]}")
-        if matches[0][3] and one.right not in matches[0][3]:
-            raise ValueError(f"{one.text!r} does not offer {one.right!r}, but {matches[0][3]}: correct plan.toml.")
-        found.append((one, *matches[0]))
-    return found
-
-
-# ------------------------------------------------------------------------------ the tables of docs/teaching.md
-
-
-def table(one: Class) -> str:
-    """A class as docs/teaching.md shows it, in Markdown."""
-    lines = [f"### {one.name}", "", one.about, "", "| min | section | stop at | ask |", "|---|---|---|---|"]
-    now = 0
-    for row in one.rows:
-        what = row.section
-        stops, asked = "; ".join(row.stops), " ".join(map(_asked, row.ask))
-        if row.exercise:
-            stops = f"**{said([row.exercise])}**"
-        if row.question:
-            stops = f"{row.question.replace(' ', ' question ')}, on paper"
-        words = " ".join(part for part in (asked, row.also) if part)
-        lines.append(f"| {now}–{now + row.minutes} | {what} | {stops} | {words} |")
-        now += row.minutes
-    if one.stuck:
-        lines += ["", "| stuck at | ask | wait for |", "|---|---|---|"]
-        lines += [f"| {' | '.join(row)} |" for row in one.stuck]
-    return "\n".join(lines) + "\n"
-
-
-def _asked(one):
-    text = f"“{one.text}”" if one.kind in ("vote", "predict") else one.text
-    return f"**Vote:** {text}" if one.kind == "vote" else text
-
-
-def said(names: list[str]) -> str:
-    """ "01 exercises 2 and 3" for "01 2" and "01 3"; "00" is the whole notebook."""
-    parts = []
-    for number in dict.fromkeys(name[:2] for name in names):
-        *first, last = [name[3:] for name in names if name.startswith(number)]
-        many = f"exercises {', '.join(first)} and {last}" if first else f"exercise {last}"
-        parts.append(f"{number} {many}" if last else f"{number}, run to its last cell")
-    return ", ".join(parts)
-
-
-def overview(classes: list[Class]) -> str:
-    """The table above the classes, in Markdown."""
-    lines = ["| class | minutes | live | homework: sections | homework: exercises |", "|---|---|---|---|---|"]
-    for one in classes:
-        if one.number != "W":
-            live = ", ".join(row.section for row in one.rows if row.section)
-            link = re.sub(r"[^\w\- ]", "", one.name.lower()).replace(" ", "-")
-            read, work = sum(map(minutes_of, one.sections)), sum(map(exercise_minutes, one.exercises))
-            sections = f"{', '.join(one.sections)} ({round(read)} min)" if one.sections else ""
-            exercises = f"{said(one.exercises)} ({work} min)" if work else ""
-            exercises += f", {one.and_so}" if one.and_so else ""
-            lines.append(f"| [{one.number}](#{link}) | {one.minutes} | {live} | {sections} | {exercises} |")
-    return "\n".join(lines) + "\n"
-
-
-def page_of(text: str, classes: list[Class]) -> str:
-    """docs/teaching.md with the plan's part made anew.
-
-    Raises:
-        ValueError: if the marks of that part are not there.
-    """
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise ValueError(f"docs/teaching.md needs {BEGIN.strip()} and {END.strip()}, once each.")
-    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-    return f"{before}\n{overview(classes)}\n" + "\n".join(map(table, classes)) + f"\n{after}"
-
-
-def main() -> None:
-    """Write the tables, and print the minutes."""
-    classes = read_plan()
-    write_beside(PAGE, page_of(PAGE.read_text(encoding="utf-8"), classes))
-    for one in classes:
-        print(f"{one.minutes:3} minutes  {one.name}")
-
-
-if __name__ == "__main__":
-    main()

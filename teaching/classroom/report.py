@@ -45,7 +45,7 @@ KEPT = ("passed", "not yet", "not attempted")  # what a check says; all else may
 MARKER = ".graded.json"
 TABLE = (  # of exercises.csv
     "student", "notebook", "exercise", "status", "seen", "hint", "seconds", "isolation", "worth", "points", "asked",
-    "days_late", "reason", "look_at",
+    "reason", "look_at",
 )  # fmt: skip
 LONGEST = 8  # mistakes on the page of the class
 PAGE = """<!DOCTYPE html>
@@ -225,7 +225,6 @@ def class_page(marks: dict[str, Mark], found) -> str:
         body.append(f"<td{_first(columns, place)}>{passed}</td>")
     for name, mark in marks.items():
         page, hand = _link(found, name), " ✎" if mark.by_hand is not None else ""
-        hand += " late" if any(row.days_late for row in mark.rows) else ""
         body.append(f'</tr><tr><th scope="row" title="{plain(name)}"><a href="{page}">{plain(name)}</a></th>')
         body.append(f"<td>{number(mark.points)}{hand}</td><td>{mark.passed()[0]}</td>")
         for place, row in enumerate(mark.rows):
@@ -316,9 +315,6 @@ def feedback(name: str, mark: Mark, student) -> str:
     for notebook in notebooks:
         body.append(f"<h2>{plain(notebook)}</h2>")
         own = [row for row in rows if row.notebook == notebook]
-        if days := own[0].days_late:
-            less = f": {100 * own[0].cut:.0f} % of its points are taken off" if own[0].cut else ""
-            body.append(f"<p>Your file was saved {days} {'day' if days == 1 else 'days'} after the date{less}.</p>")
         for row in own:
             body += _exercise(row)
     if student.unread:

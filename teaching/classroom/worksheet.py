@@ -148,8 +148,4 @@ def comment(mark: Mark) -> str:
                 said[-1] += f"; {number(row.by_hand)} set by hand: {row.reason or 'by your teacher'}"
             elif row.status != "passed":
                 said[-1] += f". {row.seen.partition(' | ')[0]} {row.hint}"
-            if row.cut and row.by_hand is None:
-                said[-1] += (
-                    f" ({row.days_late} {'day' if row.days_late == 1 else 'days'} late: {100 * row.cut:.0f} % less)"
-                )
     return FORMULA.sub(r"\1'", "<br>\n".join(html.escape(one_line(line, 900), quote=False) for line in said))

@@ -213,8 +213,6 @@ def test_a_fault_of_the_grader_is_not_the_students_and_no_isolation_is_said_befo
         (["--only", "98"], "no notebook 98 with exercises; found: 01_rmsnorm"),
         (["--course", "{folder}"], "with exercises; found: none"),
         (["--only", "01.9"], "01_rmsnorm has no exercise 9; it has 1, 2, 3, 4"),
-        (["--due", "soon"], "'soon' is no date: expected is 2026-12-01T18:00"),
-        (["--due", "2026-12-01", "--late", "10"], "'10' is no share: expected is 10%"),
         (["--worksheet", "{folder}/../damaged/.graded.json"], "is no table: its first line is '{'"),
     ],
 )
@@ -351,14 +349,6 @@ def test_a_mark_by_hand_that_cannot_be_meant_stops_before_anything_runs(tmp_path
     (tmp_path / "handed in_graded" / "overrides.csv").write_text(lines)
     with pytest.raises(SystemExit, match=r"ana, total: .*is 'anna' meant.*exercise 9.*'much'.*all: .*-1;.*5 to mend"):
         run_main(folder)
-
-
-def test_days_late_cost_their_share_of_the_points(tmp_path, judge):
-    folder = handed_in(tmp_path, NORM_RIGHT)
-    os.utime(folder / "anna" / f"{NORM}.ipynb", (1e9, 1e9))  # 9 September 2001, 01:46:40 UTC
-    for due, late, points in (("2001-09-09T01:46:40+00:00", "0", "1"), ("2001-09-08T01:46:39+00:00", "2", "0.8")):
-        row = run_main(folder, "--due", due, "--late", "10%")[1]
-        assert (row["days_late"], row["points"]) == (late, points)
 
 
 def test_notebook_00_says_who_is_ready(tmp_path):

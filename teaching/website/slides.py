@@ -6,7 +6,7 @@ The rules that choose what a slide shows are the same for every notebook:
 - Every heading of level 2 starts a column, every heading of level 3 a slide below: the heading and the text's first
   paragraph, as many of its sentences as have 45 words. What follows goes into the speaker notes (key S).
 - A text cell with the tag `predict`: its question, and above it the paragraph before it, if it has at most 45 words
-  and no slide has shown it yet. Key V opens the vote, whose questions and answers `votes.py` finds in the text.
+  and no slide has shown it yet; below it the options of its questions, from the cell's metadata.
 - The code cells after a prediction up to the first that prints or draws, if they have at most 12 lines: the code, and
   its printed result one key later.
 - Every picture, alone and as large as the slide; its description is the alt text and stands in the notes.
@@ -35,7 +35,6 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from teaching.website import preview
-from tools.votes import votes_of
 
 LEAD_WORDS, ANSWER_WORDS, TASK_WORDS, CODE_LINES, OUTPUT_LINES = 45, 70, 110, 12, 12
 ROWS = {
@@ -76,7 +75,6 @@ class Deck:
 
     def __init__(self, notebook, frames: dict):
         self.columns, self.heading, self.frames = [], "", frames
-        self.said = ""  # all text since the last question: a claim in it is voted on
         asked = left_out = False
         for number, cell in enumerate(notebook.cells):
             if cell.cell_type == "markdown":
@@ -91,7 +89,7 @@ class Deck:
             elif "predict" in cell.metadata.get("tags", []):
                 text, question = split_prediction(cell.source)
                 self._add_text(text)
-                self._add_question(text, question)
+                self._add_question(text, question, cell.metadata.get("questions", []))
                 asked = True
             else:
                 self._add_text(cell.source)
@@ -114,7 +112,6 @@ class Deck:
         self._add(markdown.render(shown), text.partition("\n")[2], "title", column=True)
 
     def _add_text(self, text):
-        self.said += text
         for part in re.split(r"^(?=#{2,3} )", text, flags=re.M):
             heading = re.match(r"(#{2,3}) (.*)\n*", part)
             if heading:
@@ -133,21 +130,18 @@ class Deck:
                     content = f"<h3>{summary}</h3>\n{markdown.render(shown)}"
                     self._add_below_heading(content, notes, f"answer {_size(shown)}")
 
-    def _add_question(self, text, question):
+    def _add_question(self, text, question, data):
         question = question.removeprefix("**Predict.**").strip()
         before = re.split(r"\n\s*\n", FOLD.sub("", text).strip())[-1]  # what the question may refer to
         before = re.sub(r"^#+ .*\n?", "", before).strip()
         shown = "".join(slide.partition("<aside")[0] for slide in self.columns[-1][-1:])
         if _count(before) > LEAD_WORDS or before.startswith(("|", "```", "<")) or markdown.render(before) in shown:
             before = ""
-        votes, self.said = votes_of(self.said, question), ""
-        answers = [answers for _, asked, _, answers in votes if answers and not asked.startswith("Tutorials say")]
+        answers = [one["options"] for one in data if "options" in one and not one["ask"].startswith("Tutorials say")]
         rows = len(answers[0]) if len(answers) == 1 else len(answers)
         size = _fitting(f"{before}\n\n{question}", rows)
         before = f'<div class="before">{markdown.render(before)}</div>\n' if before else ""
-        votes = html.escape(json.dumps(_votes(votes)))
-        button = f'<button class="vote" aria-keyshortcuts="V" data-votes="{votes}">Vote (V)</button>'
-        content = f"<h3>Predict</h3>\n{button}\n{before}{markdown.render(question)}{_options(answers)}"
+        content = f"<h3>Predict</h3>\n{before}{markdown.render(question)}{_options(answers)}"
         self._add_below_heading(content, kind=f"predict {size}")
 
     def _add_code(self, cell, asked):
@@ -191,15 +185,6 @@ def split_prediction(text: str) -> tuple[str, str]:
         raise ValueError(f"this cell has the tag predict and no **Predict.** in it: {text[:60]!r}")
     start = text.rfind("\n\n", 0, place) + 2 if "\n\n" in text[:place] else 0
     return text[:start], text[start:]
-
-
-def _votes(votes):
-    # What votes.js shows, in HTML: the question, in bold, in its passage, and the answers.
-    show = markdown.renderInline
-    return [
-        {"passage": f"{show(before)} <b>{show(asked)}</b> {show(after)}", "answers": list(map(show, answers))}
-        for before, asked, after, answers in votes
-    ]
 
 
 def _options(answers):
@@ -284,7 +269,7 @@ def make_slides(notebooks, folder: Path, relink, frames: dict):
     for name in ("dist/reveal.js", "dist/reveal.css", "dist/reset.css", "plugin/notes/notes.js", "LICENSE"):
         (folder / "reveal" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REVEAL / name, folder / "reveal" / name)
-    for file in (MATHJAX, STATIC / "site.js", STATIC / "dark.js", STATIC / "votes.js", STATIC / "votes.css"):
+    for file in (MATHJAX, STATIC / "site.js", STATIC / "dark.js"):
         shutil.copy(file, folder)
     colors = [
         HtmlFormatter(style=f"a11y-high-contrast-{theme}").get_style_defs(f"{where}pre.code")

@@ -41,6 +41,8 @@ def test_no_solution_and_no_output_is_handed_out(handed):
             assert cell.source == original.source.replace("; solutions are at the end", "")
             folds = [one.metadata.pop("jupyter", {}) for one in (cell, original)]
             assert folds[0] == {part: True for part in folds[1] if part == "source_hidden"}  # no output is left
+            for question in original.metadata.get("questions", []):
+                assert question.pop("answer", None) is not None
             assert (cell.cell_type, cell.id, cell.metadata) == (original.cell_type, original.id, original.metadata)
             assert cell.get("outputs", []) == []
             assert cell.get("execution_count") is None
