@@ -7,13 +7,13 @@ CONSTRAINTS ?= constraints.txt
 BIN = $(VENV)/bin
 LEARN = $(VENV)/.llama-notebooks-learn
 DEV = $(VENV)/.llama-notebooks-dev
-SITE = $(VENV)/.llama-notebooks-site
+KIT = $(VENV)/.llama-notebooks-teaching
 INSTALL = $(BIN)/python -m pip install --quiet $(CONSTRAINTS:%=--constraint %) $(PIP_ARGS)
 NBVAL = --nbval
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	$(NBVAL) --nbval-current-env --nbval-cell-timeout=1800
 
-.PHONY: help lab setup test test-all test-rounding test-oldest constraints notebooks student class reset grade hub-link tiny-llama recall site slides coverage style bench
+.PHONY: help lab setup test test-teaching test-all test-rounding test-oldest constraints notebooks student class reset grade tiny-llama recall site slides coverage style bench
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -25,9 +25,12 @@ lab: $(LEARN) ## set up, then open JupyterLab on the first notebook (ARGS="--por
 setup: $(LEARN) ## make the environment, without opening anything
 
 test: $(DEV) ## every notebook, and all tests that are quick (ARGS="tests/checks")
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" --ignore=teaching $(ARGS)
 
-test-all: $(DEV) ## those too that open a browser, build the site, start servers, grade in a sandbox, kill and fuzz
+test-teaching: $(DEV) $(KIT) ## the tests of the teaching kit: grading in a sandbox, the website in a browser
+	$(PYTEST) teaching $(ARGS)
+
+test-all: $(DEV) $(KIT) ## both, and those too that open a browser, kill and fuzz
 	$(PYTEST) $(ARGS)
 
 SEEDS ?= 1 2 3
@@ -41,34 +44,31 @@ test-rounding: $(DEV) ## notebooks and the tests of the maths as on other proces
 test-oldest: ## test-all with the oldest packages that pyproject.toml allows, in .venv-oldest
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet uv
-	.venv-oldest/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
+	.venv-oldest/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev,teaching]'
 	$(MAKE) test-all VENV=.venv-oldest CONSTRAINTS= NBVAL=--nbval-lax # they print otherwise
 
-constraints: $(DEV) ## write constraints.txt: the versions that are installed here, after a green make test-all
+constraints: $(DEV) $(KIT) ## write constraints.txt: the versions that are installed here, after a green make test-all
 	$(BIN)/python -m tools.constraints
-	@touch $(LEARN) $(SITE) $(DEV)
+	@touch $(LEARN) $(DEV) $(KIT)
 
 notebooks: $(DEV) ## execute again the notebooks that changed (ARGS="04_gqa": this one; ARGS=--all; ARGS=--help)
 	$(BIN)/python -m tools.notebooks $(ARGS)
 
 student: $(LEARN) ## write a folder to hand out, without solutions (FOLDER=../handout ARGS="--only 01 02")
 	@test -n "$(FOLDER)" || { echo "Say where: make student FOLDER=../handout"; exit 2; }
-	$(BIN)/python -m tools.classroom.hand_out student "$(FOLDER)" $(ARGS)
+	$(BIN)/python -m tools.hand_out student "$(FOLDER)" $(ARGS)
 
-class: $(SITE) ## write one class's slides, homework folder, questions and cards (CLASS=3 FOLDER=../class_3)
+class: $(KIT) ## write one class's slides, homework folder, questions and cards (CLASS=3 FOLDER=../class_3)
 	@test -n "$(CLASS)" || { echo "Say which: make class CLASS=3"; exit 2; }
-	OMP_NUM_THREADS=1 $(BIN)/python -m tools.classroom.one_class "$(CLASS)" $(if $(FOLDER),--folder "$(FOLDER)") $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m teaching.classroom.one_class "$(CLASS)" $(if $(FOLDER),--folder "$(FOLDER)") $(ARGS)
 
 reset: $(LEARN) ## a fresh copy of a notebook; yours is kept (NOTEBOOK=notebooks/02_rope.ipynb)
 	@test -n "$(NOTEBOOK)" || { echo "Say which: make reset NOTEBOOK=notebooks/02_rope.ipynb"; exit 2; }
-	$(BIN)/python -m tools.classroom.hand_out reset "$(NOTEBOOK)"
+	$(BIN)/python -m tools.hand_out reset "$(NOTEBOOK)"
 
 grade: $(LEARN) ## grade a folder of submissions (FOLDER=../handed-in ARGS="--only 01 --jobs 2")
 	@test -n "$(FOLDER)" || { echo "Say which: make grade FOLDER=../handed-in"; exit 2; }
-	$(BIN)/python -m tools.classroom.grade "$(FOLDER)" $(ARGS)
-
-hub-link: $(LEARN) ## a link for a JupyterHub you have (ARGS="--hub https://hub.uni.example --repo https://git.example/course.git")
-	@$(BIN)/python -m tools.classroom.hub_link $(ARGS)
+	$(BIN)/python -m teaching.classroom.grade "$(FOLDER)" $(ARGS)
 
 tiny-llama: $(LEARN) ## train a small LLaMA on the reference or your text (FOLDER=runs/mine ARGS="--text notes.txt")
 	@test -n "$(FOLDER)" || { echo "Say where: make tiny-llama FOLDER=runs/mine"; exit 2; }
@@ -77,16 +77,16 @@ tiny-llama: $(LEARN) ## train a small LLaMA on the reference or your text (FOLDE
 recall: $(LEARN) ## ten minutes of questions from the notebooks so far, those that are due (ARGS="--up-to 05")
 	$(BIN)/python -m checks.recall $(ARGS)
 
-site: $(SITE) ## build the website, slides included, into build/site
-	OMP_NUM_THREADS=1 $(BIN)/python -m tools.website.build $(ARGS)
+site: $(KIT) ## build the website, slides included, into build/site
+	OMP_NUM_THREADS=1 $(BIN)/python -m teaching.website.build $(ARGS)
 
-slides: $(SITE) ## build only the slides, into build/site/slides
-	OMP_NUM_THREADS=1 $(BIN)/python -m tools.website.build --slides $(ARGS)
+slides: $(KIT) ## build only the slides, into build/site/slides
+	OMP_NUM_THREADS=1 $(BIN)/python -m teaching.website.build --slides $(ARGS)
 
 coverage: $(DEV) ## tests and notebooks under coverage.py; fails below 98 %
 	rm -rf build/coverage && mkdir -p build/coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -n 2 --dist loadfile --nbval --nbval-current-env \
-		--nbval-cell-timeout=1800 --ignore=tests/browser --ignore=tests/tools $(ARGS)
+		--nbval-cell-timeout=1800 --ignore=tests/browser --ignore=tests/tools --ignore=teaching $(ARGS)
 	$(BIN)/python -m coverage combine
 	$(BIN)/python -m coverage report
 
@@ -108,10 +108,10 @@ $(LEARN): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	$(INSTALL) -e .
 	@touch $@
 
-$(SITE): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
-	$(INSTALL) -e '.[site]'
+$(KIT): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(INSTALL) -e '.[teaching]'
 	@touch $@
 
 $(DEV): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	$(INSTALL) -e '.[dev]'
-	@touch $@ $(LEARN) $(SITE)
+	@touch $@ $(LEARN)

@@ -94,6 +94,15 @@ def same_start():
     torch.set_printoptions(profile="default")
 
 
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium."""
+    from tests.support.lab import chromium
+
+    with chromium() as browser:
+        yield browser
+
+
 # nbval counts cells from 0 among code cells; people count from 1 (computationalmodelling/nbval#171).
 def _cells_from_1(self, collect=IPyNbFile.collect):
     for cell in collect(self):

@@ -12,20 +12,20 @@ given; the others hold code, so they are named, for the learner to open. A whole
 
 Learners' functions run in a process of their own, in the notebook's folder, with limits of time and memory; they may
 start or end no other program. This keeps a slip from hanging the command or spoiling its JSON. It is no wall against
-somebody who wants to deceive: for grades there is tools/classroom/grade.py.
+somebody who wants to deceive: for grades there is `make grade`.
 
 Exit status: 0 if something was attempted and all of it passed, 1 if not, 2 if no verdict can be given.
 """
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import threading
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -131,26 +131,17 @@ def _text_around(data):
 
 
 def inside(path: Path, numbers: list[int], seconds: float) -> None:
-    """Answer in lines of JSON: what the notebook holds, then what the check says of each of these exercises."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    nothing = os.open(os.devnull, os.O_RDWR)
+    """Answer in lines of JSON what the check says of each of these exercises; end where one takes too long."""
+    answers, nothing = os.fdopen(os.dup(1), "w", encoding="utf-8"), open(os.devnull, "r+")  # noqa: SIM115  # to the end
     for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
-
-    def answer(said):
-        print(json.dumps(said), file=answers, flush=True)
-
+        os.dup2(nothing.fileno(), stream)
     _limit()
-    try:
-        data = path.read_bytes()
-        found, notebook = outline(data), read_notebook(data)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return answer(f"{path.name} is no notebook ({type(error).__name__}: {plain(error, 15)}).")
-    answer(found)
+    data = path.read_bytes()
+    notebook, found = read_notebook(data), {one["number"]: one for one in outline(data)}
     sys.path.insert(0, os.getcwd())  # for modules of the learner's own, beside the notebook
-    for one in found:
-        if one["number"] in numbers:
-            answer(_judged(notebook, one, path.name, seconds))
+    for number in numbers:
+        faulthandler.dump_traceback_later(2 * seconds + GRACE, exit=True, file=nothing)  # where no signal is heard, too
+        print(json.dumps(_judged(notebook, found[number], path.name, seconds)), file=answers, flush=True)
 
 
 def _judged(notebook, one, file, seconds):
@@ -195,49 +186,6 @@ class NoVerdict(Exception):
     """Why no verdict can be given, in a sentence."""
 
 
-@contextlib.contextmanager
-def _started(path, numbers, seconds):
-    """A function `hear(seconds)` of a new process: the next thing that it says, or None if it ended or was ended."""
-    command = [sys.executable, "-P", "-m", "checks.verdict", str(path)]
-    command += ["--inside", *map(str, numbers), "--seconds", str(seconds)]
-    ways = [str(Path(checks.__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
-    env = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, ways)),
-        "OMP_NUM_THREADS": "1",
-        "MPLBACKEND": "agg",
-        "COURSE_DEVICE": "cpu",
-    }
-    process = subprocess.Popen(
-        command, cwd=path.parent, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-
-    def end():
-        with contextlib.suppress(OSError):
-            if os.name == "posix":
-                os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-
-    def hear(seconds):
-        clock = threading.Timer(seconds, end)
-        clock.start()
-        try:
-            return json.loads(process.stdout.readline(10**7))
-        except ValueError:  # it ended
-            return None
-        finally:
-            clock.cancel()
-
-    try:
-        yield hear
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)  # it has said all
-    finally:
-        end()
-        process.wait()
-        process.stdout.close()
-
-
 def judge(path: Path, wanted: int | None, seconds: float) -> tuple[list[dict], dict[int, dict]]:
     """The exercises of a notebook, and what the checks say of each by its number.
 
@@ -248,26 +196,38 @@ def judge(path: Path, wanted: int | None, seconds: float) -> tuple[list[dict], d
         raise NoVerdict(f"There is no notebook {path.name}: give a path such as notebooks/02_rope.ipynb.")
     if path.stat().st_size > LARGEST:
         raise NoVerdict(f"{path.name} has more than {LARGEST:,} bytes: clear its outputs and save it.")
-    said, found, todo = {}, [], [wanted] if wanted else list(range(100))
+    try:
+        found = outline(path.read_bytes())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise NoVerdict(f"{path.name} is no notebook ({type(error).__name__}: {plain(error, 15)}).") from error
+    there = [one["number"] for one in found]
+    if not found or (wanted and wanted not in there):
+        what = f"exercise {wanted}" if found else "exercise of the course"
+        seen = f" It has {', '.join(map(str, there))}." if there else ""
+        raise NoVerdict(f"{path.name} has no {what}: was its function renamed or deleted?{seen}")
+    said, todo = {}, [wanted] if wanted else there
     while todo:
-        with _started(path, todo, seconds) as hear:
-            found = hear(START)
-            if not isinstance(found, list):
-                raise NoVerdict(found or f"{path.name} cannot be read in {START:g} seconds, or Python has no torch.")
-            there = [one["number"] for one in found]
-            if not found or (wanted and wanted not in there):
-                what = f"exercise {wanted}" if found else "exercise of the course"
-                seen = f" It has {', '.join(map(str, there))}." if there else ""
-                raise NoVerdict(f"{path.name} has no {what}: was its function renamed or deleted?{seen}")
-            todo = [number for number in todo if number in there and number not in said]
-            for number in list(todo):
-                answer = hear(2 * seconds + GRACE)
-                todo.remove(number)
-                said[number] = answer
-                if not isinstance(answer, dict) or not {"status", "seen"} <= answer.keys():
-                    said[number] = {"status": "does not run", "seen": ENDED.format(2 * seconds)}
-                    break  # and go on with a new process
+        answers = _answers(path, todo, seconds)
+        said |= dict(zip(todo, answers, strict=False))
+        todo = todo[len(answers) :]
+        if todo:  # this one ended the process: go on with a new one
+            said[todo[0]], todo = {"status": "does not run", "seen": ENDED.format(2 * seconds)}, todo[1:]
     return found, said
+
+
+def _answers(path, numbers, seconds):
+    """What a new process says of these exercises, until it ends or is ended."""
+    command = [sys.executable, "-P", "-m", "checks.verdict", str(path), "--inside", *map(str, numbers)]
+    ways = [str(Path(checks.__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, ways)), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg",
+                        "COURSE_DEVICE": "cpu"}  # fmt: skip
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as said:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run([*command, "--seconds", str(seconds)], cwd=path.parent, env=env, stdin=subprocess.DEVNULL,
+                           stdout=said, stderr=subprocess.DEVNULL, check=False,
+                           timeout=START + len(numbers) * (2 * seconds + GRACE))  # fmt: skip
+        said.seek(0)
+        return [json.loads(line) for line in said if line.endswith("\n")]
 
 
 ENDED = "Python ended, or had not answered after {:g} seconds. Does it exit, run for ever, or fill the memory?"

@@ -1,8 +1,5 @@
 """What every test gets: one thread, the same few examples, a tiny model, tokens and a tokenizer."""
 
-import importlib.util
-import os
-
 import matplotlib as mpl
 import pytest
 import torch
@@ -45,24 +42,6 @@ def saved(tmp_path):
 def tokenizer():
     """A small tokenizer, trained on the fixed excerpt."""
     return train_tokenizer(excerpt(), vocab_size=300)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A headless Chromium."""
-    from tests.support.lab import chromium
-
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="session")
-def build():
-    """The module tools.website.build."""
-    if not importlib.util.find_spec("sphinx_revealjs"):
-        what = "the site's programs are not installed: `pip install -e '.[site]'`"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(what)
-    return importlib.import_module("tools.website.build")
 
 
 @pytest.fixture(scope="module")

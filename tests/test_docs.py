@@ -1,21 +1,15 @@
-"""The pages for people: links resolve, the teacher's plan names what is there, the glossary is in order and true."""
+"""The pages for people: links resolve, the glossary is in order and true."""
 
 import json
 import re
 from urllib.parse import unquote
 
 import pytest
-from nbformat.v4 import new_notebook
 
 from checks.verdict import TAUGHT
-from tests.support.course import ROOT, pages
-from tools.classroom import plan
-from tools.classroom.submissions import read_course
-from tools.reading import minutes
+from tests.support.course import GLOSSARY, ROOT, entries, pages
 
 NOTEBOOKS = {path.name[:2]: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
-TEACHING = (ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
-GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 NAMED = {"start": "start", "exercises": "Exercises", "end": "Where this lives"}  # sections without a number
 
 
@@ -68,57 +62,11 @@ def test_internal_links_lead_to_a_file_and_to_a_heading_that_are_there(path):
         assert not anchor or target.suffix not in (".md", ".ipynb") or anchor in anchors_of(target), link
 
 
-PLAN = plan.read_plan()
-
-
-def exercises_named(text):
-    """(notebook, exercise) pairs of "01 exercise 2", "02 | exercises 2, 3 and 4", "07 exercises 1 to 3"."""
-    for number, rest in re.findall(r"\b(0\d)(?: \|)? exercises? (\d(?:(?:, | and | to )\d\b)*)", text):
-        named = [int(n) for n in re.findall(r"\d", rest)]
-        yield from ((number, n) for n in (range(named[0], named[-1] + 1) if " to " in rest else named))
-
-
-def test_every_section_exercise_and_question_that_the_plan_names_exists():
-    named = set(re.findall(r"\b\d\.\d+\b", re.sub(r"`[^`]+`|“[^”]+”|\b3\.1[123]\b", "", TEACHING)))  # 3.1x: Python
-    assert named - NUMBERED == set() < named
-    questions = re.findall(r"\b(0\d)(?: \|[^|]*\|)? question (\d)", TEACHING)
-    assert len({plan.question(" ".join(name)) for name in questions}) > 10  # raises where there is none
-    assert len({plan.exercise(f"{number} {n}")[0].source for number, n in exercises_named(TEACHING)}) > 20
-
-
-def test_points_of_the_notebooks_are_the_homework_and_what_the_plan_asks_for():
-    asked = [one for exercises, _ in read_course(ROOT / "notebooks").values() for one in exercises]
-    paid = [(one.notebook[:2], int(one.title[0])) for one in asked if one.points and one.check]
-    homework = [(name[:2], int(name[3:])) for one in PLAN for name in one.exercises if " " in name]
-    assessment = TEACHING[TEACHING.index("## Assessment") :]
-    assert sorted(homework) == paid
-    assert sorted(exercises_named(assessment.partition("\n- ")[0])) == paid
-    assert f"{sum(one.points for one in asked) + assessment.count('| question ')} points;" in assessment
-
-
-@pytest.mark.parametrize("one", PLAN, ids=lambda one: one.number)
-def test_a_class_stops_at_what_is_there_and_fits_its_minutes_by_the_recipe(one):
-    kinds = [asked.kind for row in one.rows for asked in row.ask]
-    least = sum({"vote": 10, "say": 1}.get(kind, 3) for kind in kinds) + 4 * sum(bool(row.question) for row in one.rows)
-    least += sum(plan.exercise_minutes(row.exercise) for row in one.rows if row.exercise)
-    cells = {row.section: plan.cells_of(row.section) for row in one.rows if row.section}
-    assert least + sum(minutes(new_notebook(cells=its)) for its in cells.values()) / 2 <= one.minutes <= 90
-    assert plan.table(one) in TEACHING, "python -m tools.classroom.plan writes it"
-    for row in one.rows:
-        plan.asked_in(row)  # raises where the notebook asks otherwise, or does not offer the right answer
-        for code, title in re.findall(r"`(.+?)`|figure “(.+?)”", "; ".join(row.stops)):
-            assert any((code or title) in cell.source for cell in cells[row.section] if cell.cell_type == "code"), code
-
-
 def test_sections_that_errors_and_verdicts_name_are_there():
     sources = [path for room in ("helpers", "checks", "tools") for path in (ROOT / room).rglob("*.py")]
     said = "".join(path.read_text(encoding="utf-8") for path in sources)
     named = {section for _, section in re.findall(r"notebook (\d\d), section ([\d.]*\d)", said)}
     assert (named | set(TAUGHT.values())) - NUMBERED == set() < named
-
-
-ENTRY = r"^- \*\*(.+?)\*\*(.*?): (.+?) \[(0\d), ([^\]]+)\]\(\.\./notebooks/([^)]+)\)$"
-ENTRIES = re.findall(ENTRY, re.sub(r"\n {2}", " ", GLOSSARY), re.M)
 
 
 def words_of(text):
@@ -127,13 +75,13 @@ def words_of(text):
 
 
 def test_a_term_is_in_the_section_that_its_entry_names():
-    assert len(ENTRIES) == GLOSSARY.count("\n- ") > 120
+    assert len(entries()) == GLOSSARY.read_text(encoding="utf-8").count("\n- ") > 120
     texts = {
         f"{number}, {name}": words_of(" ".join(source for _, source in cells))
         for number, sections in SECTIONS.items()
         for name, cells in sections.items()
     }
-    for term, _, _, number, section, file in ENTRIES:
+    for term, _, _, number, section, file in entries():
         assert NOTEBOOKS[number].name == file, term
         holds = [place for place, text in texts.items() if re.search(rf"\b{re.escape(words_of(term))}", text)]
         if f"{number}, {NAMED.get(section, section)}" not in holds:

@@ -17,7 +17,8 @@ from packaging.utils import canonicalize_name
 
 from tests.support.course import ROOT, pages, targets
 
-ROOMS = {room: sorted((ROOT / room).rglob("*.py")) for room in ("helpers", "checks", "tools", "tests", "benchmarks")}
+ROOMS = ("helpers", "checks", "tools", "teaching", "tests", "benchmarks")
+ROOMS = {room: sorted((ROOT / room).rglob("*.py")) for room in ROOMS}
 LEAVES = {"config", "cache", "validate"}  # below model
 # Which helper may import which. A new file says here what it stands on.
 ARROWS = {
@@ -81,16 +82,17 @@ def test_arrows_have_no_circle():
 
 
 def test_rooms_import_downwards_only():
-    """notebooks and tools -> checks -> helpers; only tests, benchmarks and notebook 08 ask the referee."""
-    for room, below in (("helpers", {"helpers"}), ("checks", {"checks", "helpers"})):
+    """teaching -> tools -> checks -> helpers; only tests, benchmarks and notebook 08 ask the referee."""
+    order = ["helpers", "checks", "tools", "teaching"]
+    for room in order:
         for path in ROOMS[room]:
+            below = {*order[: order.index(room) + 1]} | ({"tests"} if "tests" in path.parts else set())
             assert packages_of(path) & ROOMS.keys() <= below, path
-    for path in ROOMS["tools"]:
-        assert not packages_of(path) & {"tests", "benchmarks"}, path
-        if "classroom" not in path.parts:  # a class needs notebooks, not the reverse; a website hands out
-            hands_out = {"tools.classroom.hand_out", "tools.classroom.hand_out.student"}
-            assert not {name for name in imports_of(path) if "classroom" in name} - hands_out, path
-    for path in [*ROOMS["helpers"], *ROOMS["checks"], *ROOMS["tools"]]:
+    for path in [*ROOMS["tests"], *ROOMS["teaching"]]:
+        assert path in ROOMS["teaching"] or "teaching" not in packages_of(path), f"{path}: the course needs no kit"
+        borrowed = [name for name in imports_of(path) if re.match(r"(teaching\.)?tests\.(?!support)", name)]
+        assert not borrowed, f"{path}: what tests share stands in tests/support"
+    for path in [*ROOMS["helpers"], *ROOMS["checks"], *ROOMS["tools"], *ROOMS["teaching"]]:
         assert "transformers" not in packages_of(path) or path.name in ("relatives.py", "referee.py", "census.py"), path
 
 
@@ -109,24 +111,22 @@ def test_the_model_is_read_in_one_sitting_and_the_helpers_beside_it_in_an_aftern
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def declared(extra=None):
-    """What pyproject.toml declares for learners and for an extra: {normalised name: its versions}."""
+def declared(*extras):
+    """What pyproject.toml declares for learners and for extras: {normalised name: its versions}."""
     found = {}
-    for line in PROJECT["dependencies"] + (PROJECT["optional-dependencies"][extra] if extra else []):
-        needs = Requirement(line)
-        if needs.name == PROJECT["name"]:  # an extra that holds another
-            found |= declared(*needs.extras)
-        else:
-            found[canonicalize_name(needs.name)] = needs.specifier
+    for lines in (PROJECT["dependencies"], *map(PROJECT["optional-dependencies"].get, extras)):
+        found |= {canonicalize_name(needs.name): needs.specifier for needs in map(Requirement, lines)}
     return found
 
 
-def extra_for(path):
-    """The extra on which a file may lean; what learners and classes run may lean on none."""
+def extras_for(path):
+    """The extras on which a file may lean; what learners and classes run may lean on none."""
     place = path.relative_to(ROOT).as_posix()
-    if re.match(r"(helpers|checks|notebooks)/|tools/(lab|tiny_llama|classroom/\w+)\.py", place):
-        return None
-    return "site" if place.startswith("tools/website/") else "dev"
+    if re.match(r"(helpers|checks|notebooks)/|(tools/(lab|tiny_llama|hand_out)|teaching/classroom/\w+)\.py", place):
+        return ()
+    tests = "dev" if re.match("(teaching/)?tests|(?!teaching)", place) else None
+    kit = "teaching" if place.startswith("teaching/") else None
+    return filter(None, (tests, kit))
 
 
 def test_every_package_that_is_imported_is_declared():
@@ -142,7 +142,7 @@ def test_every_package_that_is_imported_is_declared():
     for path, names in imports.items():
         for name in names - ours:
             distributions = {canonicalize_name(package) for package in packages.get(name, [name])}
-            if not distributions & declared(extra_for(path)).keys():
+            if not distributions & declared(*extras_for(path)).keys():
                 missing.add(f"{path.relative_to(ROOT)} imports {name}")
     assert not missing
 
@@ -158,13 +158,13 @@ def test_conda_users_get_what_a_learner_needs():
 def test_constraints_hold_every_declared_package_in_an_allowed_version():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
-    for name, versions in declared("dev").items():
+    for name, versions in declared("dev", "teaching").items():
         assert pins[name] in versions, name
     assert not any("+" in version for version in pins.values())  # 2.13.0+cpu is found on one machine only
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="for Windows the README has a way without make")
-@pytest.mark.parametrize("makefile", ["Makefile", "tools/classroom/handout/Makefile"])
+@pytest.mark.parametrize("makefile", ["Makefile", "tools/handout/Makefile"])
 @pytest.mark.parametrize(
     ("version", "said", "made"),
     [("3, 10", "3.11 or newer needed", False), ("3, 13", "", True), ("3, 14", "newer than those tested", True)],

@@ -35,7 +35,7 @@ def notebooks_of(folder: Path, only: Sequence[str] = ()) -> list[Path]:
 
 
 def without_solutions(notebook: dict) -> dict:
-    """A copy of a notebook (as JSON) without its section "Solutions", outputs and counts; all else as it was.
+    """A copy of a notebook (as JSON) without its section "Solutions", outputs, counts and answers in metadata.
 
     Raises:
         ValueError: if there are exercises but no heading "## Solutions", so that nothing is handed out by mistake.
@@ -51,6 +51,8 @@ def without_solutions(notebook: dict) -> dict:
             cell["outputs"], cell["execution_count"] = [], None
             if cell["metadata"].pop("jupyter", {}).get("source_hidden"):
                 cell["metadata"]["jupyter"] = {"source_hidden": True}  # no output is left to fold
+        for question in cell["metadata"].get("questions", []):
+            question.pop("answer", None)
         if SAID in source:
             cell["source"] = source.replace(SAID, "").splitlines(keepends=True)
         if not inside:

@@ -40,7 +40,7 @@ from checks.notebook import read_cells
 from tools.course import ROOT, committed, notebooks_of, write_beside
 
 NOTEBOOKS = ROOT / "notebooks"
-KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "claim", "points"}
+KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "claim", "points", "questions"}
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 INVISIBLE = 8  # of 255: how far a colour of a picture may move
 VEIL = new_output("display_data")  # JupyterLab shows a folded output's first line; that of this empty one is empty

@@ -9,8 +9,8 @@ import torch
 
 import checks
 from checks.base import MEMORY, Exercise
-from tests.checks.test_verdict import assert_tells_no_solution
 from tests.support.answers import RIGHT, WRONG, right_answer_to
+from tests.support.no_solution import assert_tells_no_solution
 
 EXERCISES = {name[6:]: check.exercise for name, check in vars(checks).items() if name.startswith("check_")}
 

@@ -1,6 +1,5 @@
 """The verdict for assistants: one JSON document in good time, whatever the notebook holds; and the guide to it."""
 
-import functools
 import json
 import re
 import subprocess
@@ -11,31 +10,7 @@ import pytest
 from checks import verdict
 from tests.support.course import ROOT
 from tests.support.submissions import NORM_RIGHT, solved, write
-from tools.classroom import hand_out
-
-TRIVIAL = re.compile(r".{0,12}|import .*|from .* import .*|return [\w, ]+")  # names alone
-
-
-@functools.cache
-def lesson_of(exercise):
-    """What a notebook says about an exercise, and the lines of its solutions."""
-    (path,) = (ROOT / "notebooks").glob(f"0{verdict.TAUGHT[exercise][0]}_*.ipynb")
-    sources = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
-    solutions = "\n".join(sources).partition("\n## Solutions")[2]
-    lines = {line.strip() for line in solutions.splitlines()}
-    (one,) = (one for one in verdict.outline(path.read_bytes()) if one["name"] == exercise)
-    return one, {line for line in lines if not TRIVIAL.fullmatch(line)}
-
-
-def assert_tells_no_solution(exercise, result):
-    """However many helps were opened: what the check says, fewer than 120 words, and no line of a solution."""
-    one, solution = lesson_of(exercise)
-    for opened in range(4):
-        document = verdict.verdict("02_rope.ipynb", [one], {one["number"]: verdict.told(result)}, opened)
-        text = json.dumps(document, indent=1, ensure_ascii=False)
-        assert verdict.words_of(document) < 120, text
-        assert [line for line in solution if json.dumps(line, ensure_ascii=False)[1:-1] in text] == []
-        assert verdict.plain(result.hint, 25).rstrip(" …") in document["exercises"][0].get("the_check_says", "")
+from tools import hand_out
 
 
 def asked(*command, cwd):

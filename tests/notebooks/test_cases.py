@@ -2,15 +2,17 @@
 
 import ast
 
+import nbformat
 import torch
 from torch.nn import functional as F
 
 from helpers.model import apply_rope, attention_weights, causal_visible, rope_angles, rope_inv_freq
-from tests.notebooks.test_notebooks import NOTEBOOKS
+from tests.support.course import ROOT
 
 
 def program(stem, name, cell_id="case-a-code"):
-    (source,) = (cell.source for cell in NOTEBOOKS[stem].cells if cell.id == cell_id)
+    cells = nbformat.read(ROOT / "notebooks" / f"{stem}.ipynb", as_version=4).cells
+    (source,) = (cell.source for cell in cells if cell.id == cell_id)
     (node,) = (node for node in ast.parse(source).body if getattr(node, "name", "") == name)
     names = {"torch": torch, "F": F, "causal_visible": causal_visible, "apply_rope": apply_rope}
     exec(compile(ast.Module([node], []), stem, "exec"), names)

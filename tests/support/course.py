@@ -10,11 +10,18 @@ import matplotlib as mpl
 from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).parents[2]
+GLOSSARY = ROOT / "docs" / "glossary.md"
 
 
 def pages() -> list[Path]:
     """What people read beside the notebooks."""
     return sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+
+
+def entries() -> list[tuple[str, ...]]:
+    """The glossary's entries: term, what stands behind it, explanation, number of the notebook, section, its file."""
+    entry = r"^- \*\*(.+?)\*\*(.*?): (.+?) \[(0\d), ([^\]]+)\]\(\.\./notebooks/([^)]+)\)$"
+    return re.findall(entry, re.sub(r"\n {2}", " ", GLOSSARY.read_text(encoding="utf-8")), re.M)
 
 
 def targets() -> set[str]:

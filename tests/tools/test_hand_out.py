@@ -8,14 +8,12 @@ import shutil
 import subprocess
 import sys
 from unittest.mock import Mock
-from urllib.parse import unquote
 
 import nbformat
 import pytest
 
 from tests.support.submissions import COURSE, write
-from tools import course
-from tools.classroom import hand_out, hub_link
+from tools import course, hand_out
 
 
 def run(*command, cwd, **more):
@@ -43,6 +41,8 @@ def test_no_solution_and_no_output_is_handed_out(handed):
             assert cell.source == original.source.replace("; solutions are at the end", "")
             folds = [one.metadata.pop("jupyter", {}) for one in (cell, original)]
             assert folds[0] == {part: True for part in folds[1] if part == "source_hidden"}  # no output is left
+            for question in original.metadata.get("questions", []):
+                assert question.pop("answer", None) is not None
             assert (cell.cell_type, cell.id, cell.metadata) == (original.cell_type, original.id, original.metadata)
             assert cell.get("outputs", []) == []
             assert cell.get("execution_count") is None
@@ -62,6 +62,8 @@ def test_the_folder_works_on_its_own(handed):
 
 def test_its_verbs_work_without_the_rest_of_the_course(handed):
     assert [line.split()[0] for line in run("make", "-s", "help", cwd=handed).splitlines()] == ["help", "lab", "recall"]
+    texts = [path.read_text(encoding="utf-8") for name in ("*.py", "Makefile", "*.md") for path in handed.rglob(name)]
+    assert not any(re.search(r"\bteaching\b[./]", text) for text in texts)  # no line of the teaching kit
     module, notebook = re.search(r"python -m (tools\.\S+) (\S+)", run("make", "-n", "lab", cwd=handed)).groups()
     assert (handed / f"{module.replace('.', '/')}.py").is_file()
     assert (handed / notebook).is_file()
@@ -102,14 +104,6 @@ def test_a_course_that_would_hand_out_an_answer_is_refused_and_copies_are_not_th
     with pytest.raises(ValueError, match=words):
         hand_out.student(tmp_path / "out", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notebooks"]
-
-
-def test_a_hub_link_says_what_nbgitpuller_reads_and_tells_no_password(capsys):
-    hub_link.main(["--hub", "https://uni.example/hub/", "--repo", "https://git.example/x/course.git"])
-    query = "repo=https://git.example/x/course.git&branch=main&targetpath=course&urlpath=lab/tree/course/notebooks/00_"
-    assert unquote(capsys.readouterr().out).startswith(f"https://uni.example/hub/user-redirect/git-pull?{query}")
-    with pytest.raises(SystemExit, match="a token before the @: every student would read it"):
-        hub_link.main(["--hub", "https://uni.example", "--repo", "https://me:token@git.example/course"])
 
 
 # ---------------------------------------------------------------------------------------------- a fresh copy

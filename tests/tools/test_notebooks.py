@@ -162,12 +162,12 @@ def test_what_answers_a_prediction_is_folded_up_to_the_next_text():
 
 def test_an_answer_in_open_code_is_found():
     asks = "**Predict.** Where are 53 high: in a row, or along a diagonal?"
-    saw = "<details><summary>What you saw</summary>\n\nA diagonal, turned by 53.1. The query sees 7 keys.</details>"
+    saw = "<details><summary>What you saw</summary>\n\nA diagonal, turned by 53.1. The query sees 17 keys.</details>"
     asks, saw = (nbformat.v4.new_markdown_cell(text, metadata={"tags": ["predict"]}) for text in (asks, saw))
-    told = ("fig.suptitle('All turn by 53.1')", "def diagonal(x): ...", "draw()  # 7 keys")
-    cells = new_notebook("x = 53  # degrees", "print('in a row or along a diagonal')", *told).cells
+    told = ("fig.suptitle('All turn by 53.1')", "draw()  # 17 keys")
+    cells = new_notebook("x = 53  # degrees", "print(f'{x:17.2f} degrees', 53.1, 17)", *told).cells
     found = reading.answers_seen(nbformat.v4.new_notebook(cells=[asks, *cells, saw]))
-    assert [words for _, _, words in found] == [{"53.1"}, {"diago"}, {"7 keys"}]
+    assert [words for _, _, words in found] == [{"53.1"}, {"17"}]
 
 
 def png(picture):

@@ -1,0 +1,279 @@
+"""Grade what a class handed in: a page of the whole class, a table for the gradebook, and feedback for each student.
+
+    python -m teaching.classroom.grade FOLDER --only 01 02 --jobs 2      # make grade FOLDER=... ARGS="--only 01 02"
+
+teaching/classroom/handed_in.py says how FOLDER may look; docs/teaching.md has the way through. Only notebooks that were
+asked for count: those that --only names (05.5 is exercise 5 of 05 alone), otherwise those that at least one student
+handed in. The results go to a folder of their own (teaching/classroom/report.py says what is in it). A second run takes
+over every verdict whose code and checks are as they were. Nothing in FOLDER is run in place or written to.
+
+What is run. Each exercise gets a fresh kernel, so that a broken one costs no other. The notebook is not run from top
+to bottom, which would take minutes and stop at the first broken cell, but cut, as checks/notebook.py says, which also
+lets `my_parts` use a learner's functions. Names that the learner's notebook does not bind are taken from the course's
+own, so that a deleted set-up cell costs nothing. Which check belongs to which function is read from the course's
+notebooks (teaching/classroom/submissions.py), and the grader appends it. Reading happens inside the walls as well.
+
+What can be trusted. The check, and all of `checks` and `helpers`, is imported anew from the grader's own path after
+the learner's code ran. It answers through the kernel's reply, with a number drawn after that code ran: nothing that is
+printed counts, nor a check or a result that was replaced. But the function and the check live in one process, where a
+program written to deceive can read the expected answers or change torch. No grader that shares a process prevents
+this; read the code of a suspicious submission.
+
+Isolation. Students' programs run inside bubblewrap (isolate.py says what that keeps from them). Where it does
+not work, nothing is run unless you add --no-isolation.
+"""
+
+import argparse
+import ast
+import contextlib
+import hashlib
+import json
+import re
+import secrets
+import sys
+import tempfile
+import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from teaching.classroom.handed_in import find_submissions
+from teaching.classroom.isolate import REMEDY, Died, TimeUp, Walls, find_walls, fresh_kernel, why_not_isolated
+from teaching.classroom.marks import OVERRIDES, Mark, Row, apply_overrides, mark_copies
+from teaching.classroom.report import Results, settle
+from teaching.classroom.submissions import Answer, Assignment, judge_submission, read_course
+from teaching.classroom.worksheet import fill
+from tools.course import ROOT, notebooks_of, one_line
+
+OF_CHECK = {"passed": "passed", "failed": "not yet", "todo": "not attempted"}
+# Our packages are found by their path, whatever the learner's code did to the search path or to loaded modules.
+CHECK = """
+def {name}(function):
+    import importlib.util, json, sys
+    for module in list(sys.modules):
+        if module.partition(".")[0] in ("helpers", "checks"):
+            del sys.modules[module]
+    for package in ("helpers", "checks"):
+        folder = {root!r} + "/" + package
+        found = importlib.util.spec_from_file_location(
+            package, folder + "/__init__.py", submodule_search_locations=[folder]
+        )
+        sys.modules[package] = importlib.util.module_from_spec(found)
+        found.loader.exec_module(sys.modules[package])
+    result = sys.modules["checks"].{check}(function, seconds={seconds})
+    return json.dumps([{name!r}, result.status, result.message, result.hint])
+"""
+
+
+# ------------------------------------------------------------------------------------------- running it
+
+
+def run_exercise(exercise: Assignment, code: str, seconds: float, walls: Walls | None):
+    """(status, seen, hint) of a learner's code in a fresh kernel, whatever it does; seconds count code and check."""
+    try:
+        with fresh_kernel(walls) as ask:
+            end = time.monotonic() + seconds
+            reply = ask(code, "", seconds)
+            if reply["status"] != "ok":
+                seen = f"{reply.get('ename', reply['status'])}: {one_line(reply.get('evalue', ''))}"
+                seen += f" (line: {one_line(line, 100)})" if (line := reply.get("line")) else ""
+                hint = "It happens before the check. Does the notebook run from top to bottom in a fresh kernel?"
+                return "does not run", seen, hint
+            name = f"_verdict_{secrets.token_hex(16)}"
+            most = min(10.0, seconds / 2)  # for the function alone; 10 is the checks' own limit
+            check = CHECK.format(name=name, root=str(ROOT), check=exercise.check, seconds=most)
+            reply = ask(check, f"{name}({exercise.function})", max(0.1, end - time.monotonic()))
+            return _verdict(reply, name)
+    except TimeUp:
+        return "timed out", f"No answer after {seconds:g} seconds.", "Is there a loop that never ends?"
+    except Died as error:
+        return "crashed", str(error), "Does it exit, start others, or need more memory than there is?"
+    except Exception as error:  # of the grader: no kernel can be started, the disk is full, an unexpected message
+        return "not graded", f"{type(error).__name__}: {one_line(error)}", "Grade this one again, or by hand."
+
+
+def _verdict(reply, name):
+    """What the check said, if it is the check that says it."""
+    answer = reply.get("user_expressions", {}).get("verdict", {})
+    said = None
+    with contextlib.suppress(KeyError, TypeError, ValueError, SyntaxError):
+        said = json.loads(ast.literal_eval(answer["data"]["text/plain"]))
+    match said:
+        case [given, status, seen, hint] if given == name and status in OF_CHECK:
+            status = "timed out" if re.search(r"no answer after \S+ seconds\b", seen) else OF_CHECK[status]
+            seen = re.sub(r"\n\s*", " | ", seen)  # numbers that a check shows in lines of their own
+            return status, one_line(seen, 800), one_line(hint, 500)
+    fault = f"{answer.get('ename', 'no verdict')}: {one_line(answer.get('evalue', ''))}"
+    return "not graded", f"The check gave no verdict ({fault}).", "Look at this one by hand."
+
+
+# ---------------------------------------------------------------------------------------------- the whole class
+
+
+def version() -> str:
+    """A hash of what judges: the checks, and what they and the grader stand on."""
+    judges = [*(ROOT / "checks").rglob("*.py"), *(ROOT / "helpers").rglob("*.py"), Path(__file__)]
+    judges += [Path(__file__).with_name(name) for name in ("isolate.py", "inside.py", "reading.py")]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(judges))).hexdigest()
+
+
+def with_line(answer: Answer, seen: str) -> Answer:
+    """An answer with the line that an error names, if it is one of those that are shown."""
+    named = "".join(seen.rpartition(" (line: ")[2].rstrip(")").split()) if " (line: " in seen else None
+    lines = ["".join(line.split()).rstrip(")") for line in answer.own.split("\n")]
+    return replace(answer, line=lines.index(named) + 1) if named in lines else answer
+
+
+def run_all(work: list[tuple], seconds: float, walls: Walls | None, jobs: int, results: Results) -> None:
+    """Run what needs a kernel and settle its row; rows that are not reached stay "not graded"."""
+
+    def run(one):
+        key, row, exercise, code = one
+        start = time.monotonic()
+        settle(row, *run_exercise(exercise, code, seconds, walls), time.monotonic() - start)
+        row.answer = with_line(row.answer, row.seen if row.status == "does not run" else "")
+        results.remember(key, row)
+        print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.status}", flush=True)
+
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        list(pool.map(run, work))
+    finally:
+        pool.shutdown(cancel_futures=True)  # on Ctrl+C: ends when those that run have ended
+
+
+def grade(arguments: argparse.Namespace, walls: Walls | None) -> None:
+    """Grade a folder, and write the results whatever happens on the way."""
+    folder, course = arguments.folder.resolve(), read_course(arguments.course, arguments.only)
+    notebooks = [path.stem for path in notebooks_of(arguments.course)]
+    results = Results(arguments.to)
+    with tempfile.TemporaryDirectory(prefix="grade-") as scratch:
+        found = find_submissions(folder, notebooks, Path(scratch))
+        if not arguments.only:
+            handed_in = {notebook for student in found.students.values() for notebook in student.files}
+            course = {notebook: asked for notebook, asked in course.items() if notebook in handed_in}
+        tell(found, list(course), arguments.only)
+        marks, work, unchanged = {name: Mark([]) for name in found.students}, [], 0
+        settings = [version(), arguments.seconds, walls is not None]
+        for name, student in found.students.items():
+            for notebook, (exercises, cells) in course.items():
+                files = student.counting(notebook)
+                answers = judge_submission([file.path for file in files], exercises, cells, walls)
+                for exercise, answer in zip(exercises, answers, strict=True):
+                    row = Row(
+                        name, notebook, exercise.title, worth=exercise.points, asked=exercise.asked, answer=answer
+                    )
+                    row.isolation = "bubblewrap" if walls else "none"
+                    marks[name].rows.append(row)
+                    if answer.status:
+                        settle(row, answer.status, answer.seen, answer.hint)
+                        continue
+                    asked = [name, notebook, exercise.function, exercise.check]
+                    key = hashlib.sha256(repr([*asked, answer.code, *settings]).encode()).hexdigest()
+                    if results.recall(key, row):
+                        unchanged += 1
+                    else:
+                        work.append((key, row, exercise, answer.code))
+    said = apply_overrides(arguments.to / OVERRIDES, marks, course)
+    mark_copies(marks, course)
+
+    def took_part(name):
+        return any(notebook in found.students[name].files for notebook in course)
+
+    def filled():
+        return fill(arguments.worksheet, marks, took_part, arguments.column) if arguments.worksheet else ("", [])
+
+    filled()  # a file that cannot be filled stops here, before anything runs
+    rows = [row for mark in marks.values() for row in mark.rows]
+    for row in {(row.student, row.notebook): row for row in rows if row.status == "broken notebook"}.values():
+        print(f"{one_line(row.student)}, {row.notebook}: {row.seen}")
+    for row in rows:
+        if not course[row.notebook][0][0].function:  # a notebook without exercises: who is ready?
+            print(f"{one_line(row.student)}, {row.notebook}: {row.seen}")
+    worksheet = ""
+    try:
+        run_all(work, arguments.seconds, walls, arguments.jobs, results)
+        worksheet, more = filled()  # of a whole run only
+        said += more
+    finally:
+        results.write(marks, found, worksheet)
+    print(f"{unchanged} of {unchanged + len(work)} answers unchanged since the last run, {len(work)} graded.")
+    print(*(one_line(one, 1000) for one in said), sep="\n", end="\n" if said else "")
+
+
+def tell(found, notebooks: list[str], only: list[str] | None) -> None:
+    """Say in the terminal what counts, and what was not understood.
+
+    Raises:
+        SystemExit: if nobody handed in a notebook with exercises.
+    """
+    unread = [f"{one_line(name)}: {one_line(one)}" for name, own in found.students.items() for one in own.unread]
+    unread += [f"nobody's: {one_line(one)}" for one in found.nobodys]
+    if unread:
+        print(f"Not understood, and not graded: {len(unread)}. Give notebooks the names that they have in the course,")
+        print("in a folder for each student, or as student__02_rope.ipynb.", *unread[:30], sep="\n  ")
+        if len(unread) > 30:
+            print(f"  and {len(unread) - 30} more: class.html has them all")
+    for name, student in found.students.items():
+        for said in student.remarks(notebooks):
+            print(f"{one_line(name)}: {one_line(said, 500)}")
+    if not notebooks:
+        sys.exit("grade: no notebook of the course with exercises was handed in; such a name is 02_rope.ipynb.")
+    nothing = [one_line(name) for name, own in found.students.items() if not own.files.keys() & set(notebooks)]
+    if nothing:
+        print(f"Handed in nothing that counts: {', '.join(nothing)}.")
+    print(f"{len(found.students)} students; graded: {', '.join(notebooks)}", end="")
+    print("." if only else " (name others with --only).", flush=True)
+
+
+def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """The command's arguments, checked before anything runs."""
+    parser = argparse.ArgumentParser(prog="python -m teaching.classroom.grade", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="the submissions: a folder, or a zip of it")
+    parser.add_argument("--to", type=Path, help="folder of the results (default: FOLDER_graded, beside FOLDER)")
+    parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", help="such as 01 05.5 (default: those handed in)")
+    parser.add_argument("--worksheet", type=Path, help="of Moodle, or Canvas's gradebook: a filled copy is written")
+    parser.add_argument("--column", default="", help="of Canvas's gradebook: how the assignment's column begins")
+    parser.add_argument("--jobs", type=int, default=1, help="exercises at the same time (default: 1)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="limit for each exercise (default: 60)")
+    parser.add_argument("--course", type=Path, default=ROOT / "notebooks", help="the course's own notebooks")
+    parser.add_argument("--no-isolation", action="store_true", help="run students' programs as you, unprotected")
+    chosen = parser.parse_args(arguments)
+    folder = chosen.folder.resolve()
+    chosen.to = chosen.to or folder.with_name(f"{folder.stem if folder.is_file() else folder.name}_graded")
+    if not (folder.is_dir() or zipfile.is_zipfile(folder)):
+        parser.error(f"{chosen.folder} is neither a folder nor a zip.")
+    if not (chosen.seconds > 0 and chosen.jobs > 0):
+        parser.error(f"--seconds {chosen.seconds:g} and --jobs {chosen.jobs} must be above 0.")
+    if chosen.worksheet and chosen.worksheet.resolve() == (chosen.to / "worksheet.csv").resolve():
+        parser.error(f"{chosen.worksheet} is the filled copy: give the file that the platform gave.")
+    if chosen.to.resolve().is_relative_to(folder):
+        parser.error(f"{chosen.to} lies in {chosen.folder}, where nothing is written: choose another place.")
+    if fault := Results.why_not(chosen.to):
+        parser.error(f"{chosen.to} {fault}: choose another place, with --to.")
+    return chosen
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Grade the folder that the command names, if students' programs can be isolated or need not be."""
+    chosen = read_arguments(arguments)
+    with contextlib.suppress(AttributeError):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show stops nothing
+    fault = "" if chosen.no_isolation else why_not_isolated()
+    if fault:
+        sys.exit(f"Students' programs cannot be isolated: {fault}. Nothing was run.\n{REMEDY}")
+    print("NOT ISOLATED: programs run as you, with your network and your files." if chosen.no_isolation else
+          "Isolated by bubblewrap: no network, and no file but the course's packages.", flush=True)  # fmt: skip
+    try:
+        grade(chosen, None if chosen.no_isolation else find_walls())
+    except (OSError, ValueError) as error:
+        sys.exit(f"grade: {one_line(error, 1000)}")
+    except KeyboardInterrupt:
+        sys.exit(f"grade: stopped. {chosen.to} holds what was graded until then; the same command goes on from there.")
+    table = "worksheet.csv, " if chosen.worksheet else ""
+    print(f"{chosen.to}: class.html, grades.csv, exercises.csv, {table}and in feedback/ a page for each student.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""What was handed in: whose file is which notebook, under the names that browsers, mail and platforms leave.
+
+A folder of submissions, or a zip of it, holds for each student
+
+    anna/02_rope.ipynb                                              a folder, notebooks at any depth
+    anna.zip                                                        a zip of such a folder
+    anna__02_rope.ipynb, anna__homework.zip                         files with the name before two underscores
+    Anna Smith_1234567_assignsubmission_file_/02_rope.ipynb         a download from Moodle (older ones end in "_",
+    Anna Smith_1234567_assignsubmission_file_02_rope.ipynb          and have no folders if the teacher wanted none)
+    smithanna_LATE_12345_67890_02_rope-1.ipynb                      a download from Canvas
+
+and zips inside them. A notebook's copies ("02_rope (1)", "02_rope-1", "02_rope - Copy", "Copy of 02_rope",
+"02_rope-Copy1") are that notebook, and so is a name that it had in an earlier version of the course. Of several, the
+one with the latest date counts. Nothing in the folder is written to or run.
+"""
+
+import io
+import os
+import re
+import tempfile
+import time
+import unicodedata
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools.course import one_line
+from tools.hand_out import COPIED, HANDOUT
+
+LARGEST_FILE = 50_000_000  # bytes of a notebook
+LARGEST_UNPACKED = 2**31  # bytes that all zips of a folder together may need
+LARGEST_LIST = 2**24  # bytes of the list of files at the end of a zip
+MOST_FILES = 300_000  # in all zips of a folder together
+DEEPEST = 3  # zips inside zips
+OLD_NAMES = {  # notebooks that the course had before: where their exercises are now
+    "06_train_and_generate": ("06_train", "07_generate"),
+    "07_scaling_out": ("09_scaling_out",),
+}
+AGAIN = r"(?:[ _-]*(?:\(\d+\)|copy ?\d*|\d{1,3}))*+"  # " (1)", "-1", " - Copy (2)", "-Copy1"
+ENDING = r"\.ipynb(?:\.txt|\.json)?"  # mail and some browsers add one
+OWNERS = (  # who, and the name that the file had
+    r"(.+)_assignsubmission_(?:file|onlinetext)_?(.*)",  # Moodle
+    r"(?:LATE_)?(anon_\w+?)_\d+_(.+)",  # Canvas, names hidden
+    r"(.+?)(?:_LATE)?(_\d+)_\d+_(.+)",  # Canvas
+    r"(.+)__(.*)",
+)
+NOT_THEIRS = {Path(name).parts[0] for name in COPIED} | {path.name for path in HANDOUT.iterdir()}  # was handed out
+
+
+@dataclass(frozen=True)
+class File:
+    """A notebook that was handed in."""
+
+    path: Path
+    shown: str  # where it was found, from the folder of submissions on: "anna.zip/02_rope.ipynb"
+    date: tuple  # when it was saved last [s], then the numbers in its name: of 02_rope and 02_rope (1), the second
+    old_name: bool  # of an earlier version of the course
+
+
+@dataclass
+class Student:
+    """What somebody handed in."""
+
+    page: str  # name of the page of feedback
+    files: dict = field(default_factory=dict)  # notebook: its files
+    unread: list = field(default_factory=list)  # what was not understood, and why
+    late: bool = False  # as Canvas says, in the name of a file
+
+    def counting(self, notebook: str) -> list[File]:
+        """The files of a notebook, oldest first: the last one counts."""
+        return sorted(self.files.get(notebook, []), key=lambda file: file.date)
+
+    def remarks(self, notebooks: list[str]) -> list[str]:
+        """Sentences on files that were handed in twice or belong to an older version of the course."""
+        said, old = [], {}
+        for notebook in notebooks:
+            *others, last = [file.shown for file in self.counting(notebook)] or [""]
+            if others:
+                said.append(
+                    f"{notebook} was handed in {len(others) + 1} times: {last} counts, not {', '.join(others)}."
+                )
+            if last and self.counting(notebook)[-1].old_name:
+                old.setdefault(last, []).append(notebook)
+        said += ["Canvas says: handed in late."] if self.late else []
+        return said + [
+            f"{name} is of an older version of the course: it counts for {' and '.join(new)}."
+            for name, new in old.items()
+        ]
+
+
+def owner(name: str) -> tuple[str, str]:
+    """Whose file a name says it is, and the file's own name; ("", name) if it does not say."""
+    for pattern in OWNERS:
+        if found := re.fullmatch(pattern, name, re.S):
+            *who, own = found.groups()
+            return "".join(who), own
+    return "", name
+
+
+def name_pattern(notebooks: list[str]) -> re.Pattern:
+    """What the name of a notebook's file looks like; group 1 is the notebook."""
+    known = "|".join(map(re.escape, [*notebooks, *OLD_NAMES]))
+    return re.compile(rf"(?:copy of )*({known}){AGAIN}{ENDING}", re.I)
+
+
+def hidden(name: str) -> bool:
+    """Whether a program, not a student, put this there."""
+    return name.startswith(".") or name in ("__MACOSX", "__pycache__") or name.endswith(".egg-info")
+
+
+class ZipFile(io.FileIO):
+    """A zip that was handed in. `zipfile` reads the list of its files at once, however long it says to be."""
+
+    def read(self, size=-1):
+        """The next bytes."""
+        if size > LARGEST_LIST:
+            raise ValueError(f"its list of files has more than {LARGEST_LIST:,} bytes")
+        return super().read(size)
+
+
+class Submissions:
+    """The students of a folder of submissions, and the files that are nobody's."""
+
+    def __init__(self, notebooks: list[str], scratch: Path):
+        self.students, self.nobodys = {}, []
+        self._notebooks, self._scratch, self._pages = notebooks, scratch, set()
+        self._bytes_left, self._files_left = LARGEST_UNPACKED, MOST_FILES
+        self._pattern = name_pattern(notebooks)
+
+    def read(self, folder: Path, shown: str = "") -> None:
+        """Sort the entries of a class's folder in."""
+        for entry in sorted(folder.iterdir()):
+            who, own = owner(entry.name)
+            name = shown + entry.name
+            if hidden(entry.name):
+                continue
+            if entry.is_dir():
+                student = self._student(who or entry.name, entry.name)
+                if entry.is_symlink():
+                    student.unread.append(f"{name} (a link)")
+                self._read_folder(student, entry, name)
+            elif who:
+                self._read_file(self._student(who, entry.name), entry, own, name)
+            elif entry.suffix.lower() == ".zip":
+                self._read_zip(entry, name)
+            else:
+                self.nobodys.append(name)
+
+    def read_zip_of_class(self, path: Path) -> None:
+        """Sort the entries of a class's zip in, or of the one folder in it that has its name."""
+        place, self.nobodys = self._unpack(path, path.name)
+        inside = place / path.stem
+        alone = [entry for entry in place.iterdir() if not hidden(entry.name)] == [inside]
+        self.read(inside if alone and inside.is_dir() else place, f"{path.name}/")
+
+    def _read_zip(self, path, shown):
+        """A zip that does not say whose it is: of a class, if the names in it do; else of the one it is named after."""
+        place, unread = self._unpack(path, shown)
+        if any(owner(entry.name)[0] for entry in place.iterdir()):
+            self.nobodys += unread
+            self.read(place, f"{shown}/")
+        else:
+            student = self._student(re.sub(r" ?\(\d+\)$", "", path.stem), path.name)
+            student.unread += unread
+            self._read_folder(student, place, shown)
+
+    def _student(self, who, name):
+        if who not in self.students:
+            page = f"{who}_assignsubmission_file_feedback" if "_assignsubmission_" in name else who  # as Moodle wants
+            self.students[who] = Student(self._new_page(page))
+        self.students[who].late |= bool(re.match(r"LATE_anon_|.+?_LATE_\d+_\d+_", name))
+        return self.students[who]
+
+    def _new_page(self, name):
+        """A name for a page. On macOS and Windows two names that differ in capitals only are one file."""
+        page, count = f"{name}.html", 1
+        while (key := unicodedata.normalize("NFC", page).casefold()) in self._pages:
+            count += 1
+            page = f"{name} ({count}).html"
+        self._pages.add(key)
+        return page
+
+    def _read_folder(self, student, folder, shown):
+        def unreadable(error):
+            student.unread.append(f"{shown} ({error.strerror}: {Path(error.filename).name})")
+
+        if folder.is_symlink():
+            return
+        for place, folders, names in os.walk(folder, onerror=unreadable):
+            folders[:] = sorted(one for one in folders if not hidden(one))
+            for one in sorted([*names, *(one for one in folders if one.endswith(".ipynb"))]):
+                inside = Path(place, one).relative_to(folder)
+                if not _handed_out(inside) or self._pattern.fullmatch(one):
+                    self._read_file(student, folder / inside, one, f"{shown}/{inside}")
+
+    def _read_file(self, student, path, name, shown):
+        """Sort one file in; name is the one that the student gave it."""
+        found = self._pattern.fullmatch(name)
+        if found:
+            stem = found[1].lower()
+            date = int(path.lstat().st_mtime), *map(int, re.findall(r"\d+", name))
+            for notebook in OLD_NAMES.get(stem, (stem,)):
+                if notebook in self._notebooks:
+                    student.files.setdefault(notebook, []).append(File(path, shown, date, stem in OLD_NAMES))
+        elif name.lower().endswith(".zip") and path.is_file() and shown.lower().count(".zip/") < DEEPEST:
+            place, unread = self._unpack(path, shown)
+            student.unread += unread
+            self._read_folder(student, place, shown)
+        elif not hidden(name):
+            student.unread.append(shown)
+
+    def _unpack(self, path, shown):
+        """(folder with the notebooks and zips of a zip, with their dates; what else is in it, or why it is not read)"""
+        place, unread = Path(tempfile.mkdtemp(dir=self._scratch)), []
+        if path.is_symlink():
+            return place, [f"{shown} (a link)"]
+        try:
+            with ZipFile(path) as file, zipfile.ZipFile(file) as archive:
+                self._files_left -= len(archive.infolist())
+                if self._files_left < 0:
+                    return place, [f"{shown} (the zips hold more than {MOST_FILES:,} files)"]
+                for info in archive.infolist():
+                    inside = Path(info.filename)
+                    if info.is_dir() or any(map(hidden, inside.parts)):
+                        continue
+                    if not re.search(rf"(?:{ENDING}|\.zip)$", inside.name, re.I):
+                        if not _handed_out(inside):
+                            unread.append(f"{shown}/{inside}")
+                        continue
+                    self._bytes_left -= info.file_size
+                    if self._bytes_left < 0:
+                        return place, [f"{shown} (the zips unpack to more than {LARGEST_UNPACKED:,} bytes)"]
+                    made = archive.extract(info, place)
+                    saved = time.mktime((*info.date_time, 0, 0, -1))
+                    os.utime(made, (saved, saved))
+        except Exception as error:  # whatever a broken, locked or hostile file does to zipfile
+            unread = [f"{shown} (cannot be unpacked: {one_line(error, 100)})"]
+        return place, unread
+
+
+def _handed_out(inside):
+    """Whether a file lies in a folder that was handed out, or is one that was."""
+    return bool(NOT_THEIRS & set(inside.parts)) or any(map(hidden, inside.parts))
+
+
+def find_submissions(folder: Path, notebooks: list[str], scratch: Path) -> Submissions:
+    """Who handed in what. Links are not followed; zips are unpacked below `scratch`.
+
+    Args:
+        folder: of the class, or a zip of it.
+        notebooks: names of the course's notebooks, without ending.
+
+    Raises:
+        ValueError: if nobody handed in anything.
+    """
+    found = Submissions(notebooks, scratch)
+    if folder.is_dir():
+        found.read(folder)
+    else:
+        found.read_zip_of_class(folder)
+    if not found.students:
+        seen = f" (found: {', '.join(map(one_line, found.nobodys[:5]))})" if found.nobodys else ""
+        raise ValueError(
+            f"{folder} holds neither folders of students nor files like anna__{notebooks[0]}.ipynb{seen}: give the "
+            "folder that holds them."
+        )
+    found.students = dict(sorted(found.students.items(), key=lambda one: one[0].casefold()))
+    return found

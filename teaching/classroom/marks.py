@@ -1,0 +1,224 @@
+"""What an exercise earned: points, what the teacher sets by hand, and what the teacher may look at.
+
+`overrides.csv`, in the folder of the results, holds the teacher's own marks: a line each of
+
+    student,exercise,points,reason
+    Anna Smith_1234567,01 exercise 2,1,"right idea, a slip of the keyboard"
+    Ben Li_12,total,0,talked it over
+
+with the names of grades.csv. The file is made once, with its first line, and never written to again.
+"""
+
+import csv
+import difflib
+import io
+import math
+import re
+import unicodedata
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from teaching.classroom.submissions import Answer, Assignment
+from tools.course import one_line
+
+OVERRIDES = "overrides.csv"
+FIRST_LINE = "\ufeffstudent,exercise,points,reason\n"  # the mark tells Excel: UTF-8
+LONG = 6  # statements from which two answers of one shape are told to the teacher; shorter ones are naturally equal
+MANY, LONG_TOGETHER = 3, 8  # answers of a notebook that are compared together; their statements
+
+
+@dataclass
+class Row:
+    """The verdict on one exercise of one student."""
+
+    student: str
+    notebook: str
+    exercise: str
+    status: str = "not graded"
+    seen: str = "The run was stopped before this exercise."
+    hint: str = ""
+    seconds: float = 0.0
+    isolation: str = "none"
+    worth: float = 0  # points, if it passes
+    asked: bool = True  # of everybody
+    by_hand: float | None = None  # points that the teacher gave
+    reason: str = ""  # and why
+    look_at: str = ""  # what the teacher may look at; nothing follows from it
+    answer: Answer = field(default_factory=Answer)
+
+    @property
+    def number(self) -> tuple[str, str]:
+        """("01", "3") for exercise 3 of notebook 01."""
+        return self.notebook[:2], self.exercise.split(".")[0]
+
+    @property
+    def name(self) -> str:
+        """ "01 exercise 3", as in the tables."""
+        return " exercise ".join(self.number)
+
+    @property
+    def points(self) -> float:
+        """What counts: the teacher's mark, or that of the check."""
+        return self.worth * (self.status == "passed") if self.by_hand is None else self.by_hand
+
+
+@dataclass
+class Mark:
+    """All rows of a student."""
+
+    rows: list[Row]
+    by_hand: float | None = None  # all points, as the teacher set them
+    reason: str = ""
+
+    @property
+    def points(self) -> float:
+        """What counts."""
+        return round(sum(row.points for row in self.rows), 2) if self.by_hand is None else self.by_hand
+
+    @property
+    def possible(self) -> float:
+        """Points that can be had."""
+        return sum(row.worth for row in self.rows)
+
+    def passed(self, asked: bool = False) -> tuple[int, int]:
+        """(exercises that pass, exercises); of those that were asked for, or all."""
+        rows = [row for row in self.rows if row.asked or not asked]
+        return sum(row.status == "passed" for row in rows), len(rows)
+
+
+def number(value: float) -> str:
+    """A number of points as short as it can be written."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+# ----------------------------------------------------------------------------------------- tables of others
+
+
+def read_table(path: Path) -> tuple[list[list[str]], str]:
+    """(the lines of a CSV file, the mark between its cells), as Moodle, Canvas and Excel write it.
+
+    Raises:
+        ValueError: if it cannot be read, is empty, or its first line has one cell only.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be opened: {error.strerror}.") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("cp1252", "replace")  # Excel, in half of Europe
+    first = text.strip().partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)
+    lines = [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if any(line)]
+    if not lines or len(lines[0]) < 2:
+        raise ValueError(
+            f"{path} is no table: its first line is {one_line(first, 60)!r}. Give the CSV file as it came."
+        )
+    return lines, delimiter
+
+
+def same(name: str) -> str:
+    """A name as it is compared: no capitals, no double spaces, letters and their accents in one."""
+    return " ".join(unicodedata.normalize("NFC", name).casefold().split())
+
+
+# ------------------------------------------------------------------------------------------- marks by hand
+
+
+def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[str]:
+    """Put the teacher's own marks in; what is not about this run is said.
+
+    Args:
+        marks: {student: mark}.
+        course: {notebook: ...} that are graded.
+
+    Raises:
+        ValueError: for a line that cannot be meant: an unknown student or exercise, points that are no number.
+    """
+    if not path.exists():
+        return []
+    students, said, mistakes = {same(name): name for name in marks}, [], []
+    (_, *lines), _ = read_table(path)
+    for cells in lines:
+        who, what, points, reason = [cell.strip() for cell in [*cells, "", "", "", ""][:4]]
+        row, name = None, students.get(same(who))
+        try:
+            points = float(points.replace(",", "."))
+        except ValueError:
+            mistakes.append(f"{who}, {what}: points are {points!r}, a number is expected, such as 1 or 0.5")
+            continue
+        found = re.fullmatch(r"(\d\d)\w*\W*(?:exercise)?\W*(\d+)", what)
+        if not name:
+            near = difflib.get_close_matches(same(who), students, 1, 0.4)
+            advice = (
+                f"is {students[near[0]]!r} meant?"
+                if near
+                else "who handed in nothing needs an empty folder of that name"
+            )
+            mistakes.append(f"{who}, {what}: nobody here is called {who!r}; {advice}")
+        elif not (math.isfinite(points) and points >= 0):
+            mistakes.append(f"{who}, {what}: points are {points:g}; 0 or more is expected")
+        elif what.casefold() == "total":
+            marks[name].by_hand, marks[name].reason = points, reason
+        elif not found:
+            mistakes.append(f"{who}, {what}: {what!r} is neither 'total' nor like '01 exercise 2'")
+        elif not any(notebook.startswith(found[1]) for notebook in course):
+            said.append(f"{OVERRIDES}, {who}: {what} is not graded this time, and does not count.")
+        elif row := next((row for row in marks[name].rows if row.number == found.groups()), None):
+            row.by_hand, row.reason = points, reason
+        else:
+            mistakes.append(f"{who}, {what}: there is no {what} here")
+    if mistakes:
+        raise ValueError(
+            f"{path}: {'; '.join(map(one_line, mistakes[:5]))} ({len(mistakes)} to mend). Nothing was graded."
+        )
+    return said
+
+
+# ----------------------------------------------------------------------------------- for the teacher to look at
+
+
+def mark_copies(marks: dict[str, Mark], course: dict[str, tuple[list[Assignment], list[str]]]) -> None:
+    """Say of each row what the teacher may look at: names taken from the course, and answers that differ in names only.
+
+    Two answers have one shape if they differ only in the names that they bind and in what Python does not run. Short
+    ones are naturally equal: an answer counts from LONG statements on, or MANY answers of a notebook together from
+    LONG_TOGETHER on; below that they count if they are the same word for word.
+    """
+    asked = {(notebook, one.title): one for notebook, (exercises, _) in course.items() for one in exercises}
+    alike = defaultdict(list)  # answers of one shape: whose they are, and their rows
+    for name, mark in marks.items():
+        for row in mark.rows:
+            exercise = asked[row.notebook, row.exercise]
+            taken = [
+                one for one in row.answer.uses if one not in exercise.uses and not one.rpartition(".")[2].isupper()
+            ]
+            row.look_at = f"takes {', '.join(taken)} from the course; the published solution does not" if taken else ""
+        for notebook in course:
+            own = [row for row in mark.rows if row.notebook == notebook and row.answer.code]
+            is_long = sum(row.answer.size for row in own) >= LONG_TOGETHER
+            for rows in [*([row] for row in own if row.answer.size >= LONG), *([own] if len(own) >= MANY else [])]:
+                shapes = [row.answer.shape if len(rows) == 1 or is_long else row.answer.own for row in rows]
+                of_rows = ((row.notebook, row.exercise, shape) for row, shape in zip(rows, shapes, strict=True))
+                alike[tuple(of_rows)].append((name, rows))
+    told = set()
+    for shapes, those in sorted(alike.items(), key=lambda one: -len(one[0])):
+        published = all(asked[notebook, exercise].shape == shape for notebook, exercise, shape in shapes)
+        if len(those) == 1 and not published:
+            continue
+        for name, rows in those:
+            if not told.intersection(map(id, rows)):
+                told.update(map(id, rows))
+                others = [one for one, _ in those if one != name]
+                what = f"all {len(rows)} answers of this notebook are the " if len(rows) > 1 else ""
+                rows[0].look_at = "; ".join(filter(None, [rows[0].look_at, *_equal(what, published, others)]))
+
+
+def _equal(what, published, others):
+    if published:
+        yield f"{what}same as the published solution but for names"
+    if others:
+        named = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
+        yield f"{what}same as {len(others)} other{'s' * (len(others) > 1)} but for names ({named})"

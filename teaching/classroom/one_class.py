@@ -1,0 +1,227 @@
+"""Everything for one class in one folder, from docs/teaching.md and the notebooks.
+
+    python -m teaching.classroom.one_class 3 --folder ../class_3       # make class CLASS=3 FOLDER=../class_3
+
+The folder gets
+
+- `index.html`: the plan of the class, and links to the rest;
+- `slides/`: one deck, of the sections, questions, cells and exercises at which the class stops;
+- `homework/`: the notebooks of the class, to hand out, as `hand_out.student` writes them;
+- `votes/`: the questions of the class for Moodle, in GIFT, for Moodle and others;
+- `cards.html`: A to E, to print.
+
+It is complete before it gets its name. Needs the packages of the website (`pip install -e '.[teaching]'`).
+"""
+
+import argparse
+import html
+import json
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+from string import Template
+
+import nbformat
+from nbformat.v4 import new_markdown_cell, new_notebook
+
+from teaching.classroom.plan import Class, Question, cells_of, exercise, question, read_plan
+from tools.hand_out import student, what_they_read
+
+PAGES = Path(__file__).parent / "pages"
+SPECIAL = re.compile(r"([\\~=#{}:])")  # GIFT reads these; a backslash before one makes it a letter
+
+
+def one_class(number: str, folder: Path) -> Class:
+    """Write the folder of a class.
+
+    Args:
+        number: "0" to "9".
+        folder: must not exist, or be empty.
+
+    Returns:
+        the class.
+
+    Raises:
+        FileExistsError: if something is in the folder; nothing is written then.
+        ValueError: if there is no such class, or the plan and the notebooks do not agree; nothing is written then.
+    """
+    classes, folder = {one.number: one for one in read_plan()}, Path(folder).absolute()
+    if number not in classes:
+        raise ValueError(f"there is no class {number}; CLASS is one of {', '.join(classes)}.")
+    one = classes[number]
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise FileExistsError(
+            f"{folder} is there already and not an empty folder: move it away, or say FOLDER=another."
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+        made = Path(beside) / "folder"
+        made.mkdir()
+        questions = [(row.section, asked) for row in one.rows for asked in row.ask]
+        if questions:
+            write_questions(one, questions, made / "votes")
+        if one.notebooks:
+            student(made / "homework", only=one.notebooks)
+        write_slides(one, made)
+        (made / "index.html").write_text(_page(one), encoding="utf-8")
+        (made / "cards.html").write_text((PAGES / "cards.html").read_text(encoding="utf-8"), encoding="utf-8")
+        if folder.exists():
+            folder.rmdir()  # it is empty; if it is not any more, this fails and nothing is lost
+        made.rename(folder)
+    return one
+
+
+def grade_line(one: Class) -> str:
+    """The command that grades the homework of a class; "" if it has none."""
+    only = " ".join(one.homework)
+    return f'make grade FOLDER=../handed-in ARGS="--only {only}"' if only else ""
+
+
+# ------------------------------------------------------------------------------------------------ the slides
+
+
+def deck_of(one: Class):
+    """One notebook with the cells of a class: of each section what leads to its stops, of the rest its text."""
+    first = " ".join(re.split(r"(?<=\.)\s", one.about)[:2])  # the title's slide shows two sentences
+    cells = [new_markdown_cell(f"# {one.name}\n\n{first}\n\n{one.about}")]
+    for row in one.rows:
+        if row.section:
+            cells += _stops(row)
+        if row.exercise:
+            title = rf"## Exercise \1 of notebook {row.exercise[:2]}: "
+            cells.append(new_markdown_cell(re.sub(r"^#+ Exercise (\d+)[.:] ", title, exercise(row.exercise)[0].source)))
+        if row.question:
+            cells.append(new_markdown_cell(f"## On paper\n\n{question(row.question)}"))
+    return new_notebook(cells=cells)
+
+
+def _stops(row):
+    # The section up to its first prediction; and each prediction that the row asks or that leads to one of its stops.
+    parts = [[]]
+    for cell in cells_of(row.section):
+        if "predict" in cell.metadata.get("tags", []):
+            parts.append([])
+        parts[-1].append(cell)
+    named = row.stops + [one.text for one in row.ask]
+    kept = [part for part in parts[1:] if any(name in " ".join(cell.source.split()) for name in named for cell in part)]
+    return [cell for part in [parts[0], *kept] for cell in part]
+
+
+def write_slides(one: Class, folder: Path) -> None:
+    """Write the deck of a class as `slides/class_3.html`, with all that it reads, into `folder`."""
+    import matplotlib  # what follows is needed here only, and takes seconds
+
+    from teaching.website.build import CODE, EXPLORER, LINK
+    from teaching.website.frames import make_frames
+    from teaching.website.slides import make_slides
+
+    def without_links(text, _path):  # the deck stands alone: of a link to another page its words are left
+        parts = CODE.split(text)
+        parts[::2] = [LINK.sub(lambda link: link[0] if link[1] else link[2], part) for part in parts[::2]]
+        return "".join(parts)
+
+    matplotlib.use("agg")
+    notebook = deck_of(one)
+    shown = {name for cell in notebook.cells if cell.cell_type == "code" for name in EXPLORER.findall(cell.source)}
+    frames = {name: make_frames(name, folder / "explorers") for name in sorted(shown)}
+    with tempfile.TemporaryDirectory() as beside:
+        path = Path(beside) / f"class_{one.number}.ipynb"
+        nbformat.write(notebook, path)
+        make_slides([path], folder / "slides", without_links, frames)
+    (folder / "slides" / "index.html").unlink()  # it lists one deck
+
+
+# ------------------------------------------------------------------------------------------------ the questions
+
+
+def write_questions(one: Class, questions: list[tuple[str, Question]], folder: Path) -> None:
+    """Write the questions of a class, each with its section, in GIFT: `class_3.gift.txt` in `folder`, which is made."""
+    folder.mkdir()
+    gift = [f"$CATEGORY: $course$/top/LLaMA in notebooks/{one.name}\n"]
+    gift += [gift_of(f"{one.number}.{n} (section {section})", asked) for n, (section, asked) in enumerate(questions, 1)]
+    (folder / f"class_{one.number}.gift.txt").write_text("\n".join(gift), encoding="utf-8")
+
+
+def gift_of(name: str, asked: Question) -> str:
+    """A question in GIFT: one of its options is right, or a number; else a text, which nobody grades."""
+    passage = " ".join(filter(None, (_html(asked.before), f"<b>{_html(asked.text)}</b>", _html(asked.after))))
+    name, text, right = _gift(name), _gift(passage), _gift(_html(asked.right))
+    if asked.options:
+        options = map(_gift, map(_html, asked.options))
+        lines = "".join(f"\n  {'=' if one == right else '~'}{one}" for one in options) + "\n"
+    else:
+        lines = f"#{asked.answer}" if not isinstance(asked.answer, str) else ""
+    return ("" if lines else f"// The answer: {right}\n") + f"::{name}::[html]{text}{{{lines}}}\n"
+
+
+def _gift(text):
+    return SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def _html(text):
+    from teaching.website.slides import markdown
+
+    return markdown.renderInline(text)
+
+
+# ------------------------------------------------------------------------------------------------ the page
+
+
+def _page(one):
+    from teaching.website.slides import MATHJAX_SETTINGS, markdown
+
+    plan = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", f"{one.about}\n\n{one.table}")
+    right = [(asked.text, asked.right) for row in one.rows for asked in row.ask]
+    answers = "\n".join(f"| {text} | {answer} |" for text, answer in right)
+    answers = f"## The answers\n\n| question | answer |\n|---|---|\n{answers}\n" if right else ""
+    parts = {
+        "name": html.escape(one.name), "number": one.number, "minutes": str(one.minutes), "plan": markdown.render(plan),
+        "answers": markdown.render(answers), "mathjax": json.dumps(MATHJAX_SETTINGS),
+        "homework": _homework(one), "questions": _questions(one) if right else "",
+    }  # fmt: skip
+    return Template((PAGES / "class.html").read_text(encoding="utf-8")).substitute(parts)
+
+
+def _homework(one):
+    lines = []
+    if one.notebooks:
+        text = (
+            f"<code>homework/</code>: notebook {' and '.join(one.notebooks)} without solutions, to zip and hand out. "
+        )
+        lines.append(text + html.escape(what_they_read(one.notebooks)))
+    if line := grade_line(one):
+        lines.append(f"To grade it, in the course's folder: <code>{html.escape(line)}</code>")
+    return "".join(f"<li>{line}</li>\n" for line in lines)
+
+
+def _questions(one):
+    link = f'<a href="votes/class_{one.number}.gift.txt">GIFT</a>'
+    return f"<li>The questions for phones: {link}. In Moodle: <em>Question bank → Import</em>.</li>"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write the folder, and say what is in it and how its homework is graded."""
+    parser = argparse.ArgumentParser(prog="python -m teaching.classroom.one_class", description=__doc__.splitlines()[0])
+    parser.add_argument("number", help="of the class, 0 to 9")
+    parser.add_argument("--folder", type=Path, help="to write; must not exist, or be empty (default: ../class_NUMBER)")
+    chosen = parser.parse_args(arguments)
+    folder = chosen.folder or Path("..") / f"class_{chosen.number}"
+    try:
+        one = one_class(chosen.number, folder)
+    except (OSError, ValueError) as error:
+        sys.exit(f"class: {error}")
+    except ImportError as error:
+        sys.exit(f"class: {error}. It needs the website's packages: pip install -e '.[teaching]'")
+    print(f"{one.name}, {one.minutes} minutes. Open {os.path.join(folder, 'index.html')}")
+    if one.notebooks:
+        print(f"Hand out {os.path.join(folder, 'homework')}: notebook {' and '.join(one.notebooks)}.")
+        if said := what_they_read(one.notebooks):
+            print(said)
+    if line := grade_line(one):
+        print(f"Grade its homework with\n    {line}")
+
+
+if __name__ == "__main__":
+    main()

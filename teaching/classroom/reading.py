@@ -1,0 +1,138 @@
+"""What the grader reads of a notebook that was handed in; a program that runs inside the walls.
+
+A notebook may be made to keep a reader busy for ever, so nothing of it is taken apart in the grader's own process. The
+program needs one other file, checks/notebook.py, the one reader of notebooks, whose path is its only argument.
+"""
+
+import ast
+import importlib.util
+import json
+import re
+import sys
+
+MOST_LINES = 60  # of a learner's cell that are shown
+NAMED = re.compile(r"line (\d+)\)?$")  # at the end of a SyntaxError's text
+
+
+def load(path: str):
+    """The module checks/notebook.py alone: its package imports torch, which takes seconds."""
+    if "notebook_reader" not in sys.modules:
+        spec = importlib.util.spec_from_file_location("notebook_reader", path)
+        sys.modules["notebook_reader"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["notebook_reader"])
+    return sys.modules["notebook_reader"]
+
+
+def answers(reader, data: bytes, asked: list[tuple[str, str]], course: list[str]) -> list[dict]:
+    """For each exercise the fields of teaching.classroom.submissions.Answer; no status if the code is to be run.
+
+    Args:
+        reader: the module checks/notebook.py.
+        data: the notebook.
+        asked: function of each exercise, and its stub as `ast.dump` writes it; no function: was the notebook run?
+        course: code cells that the learner may build on.
+    """
+    try:
+        notebook = reader.read_notebook(data)
+        cells = [cell for cell in reader.stored_cells(data) if cell["cell_type"] == "code"]
+        stubs = {function for function, _ in asked}
+        lent = [one for one in reader.read_cells(course).statements if not one.binds & stubs]
+        return [
+            _answer(notebook, cells, function, stub, lent) if function else _was_run(cells, course)
+            for function, stub in asked
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        seen = f"It is no notebook ({type(error).__name__}: {str(error)[:150]})."
+        return [{"status": "broken notebook", "seen": seen} for _ in asked]
+
+
+def _answer(notebook, cells, function, stub, lent):
+    found = notebook.definition(function)
+    is_stub = found is not None and ast.dump(found.node) == stub
+    if not found or is_stub:
+        if fault := notebook.fault_of(function):
+            number, line = int(re.search(r"\d+", fault)[0]), NAMED.search(fault.rstrip("."))
+            seen = re.sub(r"^Code cell \d+", "The cell", fault).replace("<unknown>, ", "")
+            line = int(line[1]) if line else 0
+            shown = _shown(notebook.cells[number - 1].split("\n"), line)
+            return {"status": "does not run", "seen": seen, **shown, "cell": _count(cells[number - 1])}
+        if is_stub:
+            return {"status": "not attempted"}
+        return {"status": "no such function", "seen": f"No cell defines {function}."}
+    nodes = notebook.needs(function, lent)
+    above = sum(cell.count("\n") + 1 for cell in notebook.cells[: found.cell - 1])
+    first = min([found.node.lineno, *(one.lineno for one in getattr(found.node, "decorator_list", ()))])
+    lines = notebook.cells[found.cell - 1].split("\n")[first - above - 1 : found.node.end_lineno - above]
+    code = "\n".join(map(ast.unparse, nodes))
+    uses, shape, size = shape_of(code)
+    shown = _shown(lines, 0) | {"cell": _count(cells[found.cell - 1])}
+    return {"code": code, "uses": uses, "shape": shape, "size": size, **shown}
+
+
+def _shown(lines, named):
+    """The lines of a cell that are shown, and which of them is the named one; all of a short cell."""
+    start = max(0, named - MOST_LINES // 2) if len(lines) > MOST_LINES else 0
+    left = len(lines) - start - MOST_LINES
+    shown = [line[:200] for line in lines[start : start + MOST_LINES]]
+    return {
+        "own": "\n".join([*shown, *([f"… {left} more lines"] if left > 0 else [])]),
+        "line": named and named - start,
+    }
+
+
+def _count(cell):
+    """The [n] beside a cell as it was saved; [ ] if it was not run since."""
+    count = cell.get("execution_count", cell.get("prompt_number"))
+    return f"[{count}]" if isinstance(count, int) else "[ ]"
+
+
+def _was_run(cells, course):
+    """Whether every code cell of the course's notebook was run, and none ended in an error, as the notebook says."""
+    there = {"".join(cell["source"]).strip(): cell for cell in cells if "source" in cell}
+    for source in course:
+        cell = there.get(source.strip())
+        first = source.strip().partition("\n")[0]
+        if cell is None:
+            return {"status": "not yet", "seen": f"not found: the cell that begins with {first}"}
+        for output in cell.get("outputs", ()):
+            if output.get("output_type") == "error":
+                said = f"{output.get('ename')}: {output.get('evalue')}"
+                return {"status": "not yet", "seen": f"said: {said[:300]}", "own": first, "cell": _count(cell)}
+        if not isinstance(cell.get("execution_count"), int):
+            begun = any(isinstance(cell.get("execution_count"), int) for cell in cells)
+            status = "not yet" if begun else "not attempted"
+            return {"status": status, "seen": f"not run: the cell that begins with {first}"}
+    return {"status": "passed", "seen": "ready: every cell ran, and none ended in an error"}
+
+
+def shape_of(code: str) -> tuple[list[str], str, int]:
+    """(what a program takes from helpers and checks, the program with its own names numbered, its statements)
+
+    Two programs have one shape if they differ in names that they bind, in docstrings, comments and annotations only.
+    """
+    tree, names, size, uses = ast.parse(code), {}, 0, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("helpers", "checks"):
+            uses |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            uses |= {alias.name for alias in node.names if alias.name.split(".")[0] in ("helpers", "checks")}
+    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            node.name, node.returns = names.setdefault(node.name, f"n{len(names)}"), None
+            if ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        elif isinstance(node, ast.arg):
+            node.arg, node.annotation = names.setdefault(node.arg, f"n{len(names)}"), None
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.setdefault(node.id, f"n{len(names)}")
+    for node in ast.walk(tree):
+        size += isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef)
+        if isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
+    return sorted(uses), ast.dump(tree), size
+
+
+if __name__ == "__main__":
+    question, _, stored = sys.stdin.buffer.read().partition(b"\n")
+    print(json.dumps(answers(load(sys.argv[1]), stored, *json.loads(question))))

@@ -1,0 +1,348 @@
+"""What grading writes: the folder of the results.
+
+    class.html         for the teacher: the commonest mistakes, every student and exercise, what to look at
+    grades.csv         a line per student, for a gradebook
+    exercises.csv      a line per student and exercise: what the check saw, its hint, what the teacher may look at
+    worksheet.csv      with --worksheet: the platform's own file, filled
+    feedback/          a page per student, to be given back
+    overrides.csv      the teacher's own marks: made once, never written to again
+    .graded.json       what checks said, saved as soon as it is said: the next run grades only the rest
+
+A file of these that somebody has changed since is kept under a dated name; the folder is used only if it is new, empty
+or of an earlier run. All text of students is escaped: no page runs anything, no cell of a table is a formula.
+"""
+
+import csv
+import datetime
+import hashlib
+import html
+import io
+import json
+import os
+import re
+import threading
+from collections import defaultdict
+from pathlib import Path
+from urllib.parse import quote
+
+from teaching.classroom.marks import FIRST_LINE, OVERRIDES, Mark, Row, number
+from tools.course import new_file, one_line, write_beside
+
+STATUSES = {  # status: its sign, its colour, its meaning
+    "passed": ("✓", "good", "The check passed."),
+    "not yet": ("✗", "bad", "The check found a case that fails."),
+    "not attempted": ("·", "none", "The function is as it was handed out, or still empty."),
+    "no such function": ("?", "bad", "The notebook does not define the function."),
+    "does not run": ("!", "bad", "The code stops before the check."),
+    "timed out": ("∞", "bad", "There was no answer in time."),
+    "crashed": ("†", "bad", "The program ended Python."),
+    "missing notebook": ("–", "none", "The notebook was not handed in."),
+    "broken notebook": ("#", "bad", "The file cannot be read as a notebook."),
+    "not graded": ("∅", "odd", "The grader itself failed or was stopped. This says nothing about the answer."),
+}
+FORMULA = re.compile(r'((?:^|[;\t\r\n])[\s"]*)(?=[=+\-@＝＋－＠])')  # where a spreadsheet may see a cell begin
+KEPT = ("passed", "not yet", "not attempted")  # what a check says; all else may be the machine's fault, and runs again
+MARKER = ".graded.json"
+TABLE = (  # of exercises.csv
+    "student", "notebook", "exercise", "status", "seen", "hint", "seconds", "isolation", "worth", "points", "asked",
+    "reason", "look_at",
+)  # fmt: skip
+LONGEST = 8  # mistakes on the page of the class
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title><style>
+:root {{ color-scheme: light dark; --good: light-dark(#1a7f37, #57c878); --bad: light-dark(#b3261e, #ff8a80);
+  --odd: light-dark(#8a5a00, #f0b429); --none: light-dark(#6b6b6b, #a0a0a0); --line: light-dark(#ddd, #444);
+  --back: light-dark(#fff, #181818); --soft: light-dark(#f4f4f4, #262626) }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: {width}; margin: 1.5rem auto; padding: 0 1rem;
+  background: var(--back); overflow-wrap: anywhere }}
+h1 {{ font-size: 1.5rem }} h2 {{ font-size: 1.2rem; margin-top: 2rem }} h3 {{ font-size: 1rem; margin: 1.2rem 0 0 }}
+p {{ margin: .3rem 0 }} li {{ margin: .6rem 0 }} a {{ color: inherit }}
+.good {{ color: var(--good) }} .bad {{ color: var(--bad) }} .odd {{ color: var(--odd) }} .none {{ color: var(--none) }}
+.own {{ font-family: ui-monospace, monospace }}
+.seen {{ white-space: pre-wrap; background: var(--soft); padding: .4rem .6rem; font-size: .9rem }}
+.table {{ overflow: auto; max-height: 85vh; max-width: max-content; border: 1px solid var(--line) }}
+table {{ border-collapse: separate; border-spacing: 0; overflow-wrap: normal }}
+th, td {{ padding: .15rem .5rem; text-align: center; border-bottom: 1px solid var(--line); white-space: nowrap }}
+thead th {{ position: sticky; top: 0; background: var(--soft); z-index: 1 }}
+thead tr + tr th {{ top: 1.85rem }}
+th:first-child {{ text-align: left }}
+tbody th, thead tr:first-child th:first-child {{ position: sticky; left: 0; background: var(--back); max-width: 16rem;
+  overflow: hidden; text-overflow: ellipsis; font-weight: normal }}
+thead tr:first-child th:first-child {{ z-index: 2; background: var(--soft) }}
+td a {{ text-decoration: none; display: block }} .first {{ border-left: 1px solid var(--line) }}
+@media (max-width: 30rem) {{ tbody th {{ max-width: 6rem }} th, td {{ padding: .15rem .35rem }} }}
+</style></head><body>
+{body}
+</body></html>
+"""
+
+
+class Results:
+    """The folder of the results."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.verdicts, self._written = folder, {}, {}
+        self._one_writes = threading.Lock()
+        marker = folder / MARKER
+        if marker.exists():
+            kept = json.loads(marker.read_text(encoding="utf-8"))
+            self.verdicts, self._written = kept["verdicts"], kept["written"]
+
+    @staticmethod
+    def why_not(folder: Path) -> str:
+        """What speaks against writing results there; empty if nothing does."""
+        if not folder.absolute().parent.is_dir():
+            return "lies in a folder that is not there"
+        if folder.exists() and not folder.is_dir():
+            return "is there already, and no folder"
+        others = [path for path in folder.iterdir() if path.suffix != ".part"] if folder.exists() else []  # of a kill
+        if others and not (folder / MARKER).is_file():
+            return "holds other things than results"
+        try:
+            Results(folder)
+        except (OSError, ValueError, KeyError, TypeError):
+            return f"has a damaged {MARKER}"
+        return ""
+
+    def recall(self, key: str, row: Row) -> bool:
+        """Settle a row as in an earlier run, if there was one."""
+        if key in self.verdicts:
+            settle(row, *self.verdicts[key])
+        return key in self.verdicts
+
+    def remember(self, key: str, row: Row) -> None:
+        """Keep a verdict for later runs, if it is a check's: on disk, so that no end of the grader loses it."""
+        if row.status in KEPT:
+            with self._one_writes:
+                self.verdicts[key] = [row.status, row.seen, row.hint, row.seconds]
+                self._save()
+
+    def write(self, marks: dict[str, Mark], found, worksheet: str = "") -> None:
+        """Write all pages and tables.
+
+        Args:
+            marks: {student: mark}.
+            found: what was handed in, as teaching.classroom.handed_in.find_submissions gives it.
+            worksheet: the platform's table, filled.
+        """
+        self._save()  # what is stopped from here on goes on in this folder
+        (self.folder / "feedback").mkdir(exist_ok=True)
+        if not (self.folder / OVERRIDES).exists():
+            write_beside(self.folder / OVERRIDES, FIRST_LINE)
+        rows = [row for mark in marks.values() for row in mark.rows]
+        self._write("class.html", class_page(marks, found))
+        self._write("grades.csv", gradebook(marks))
+        cells = ([getattr(row, name) for name in TABLE] for row in rows)
+        self._write("exercises.csv", table([TABLE, *cells]))
+        if worksheet:
+            self._write("worksheet.csv", worksheet)
+        for name, student in found.students.items():
+            try:
+                self._write(f"feedback/{student.page}", feedback(name, marks[name], student))
+            except OSError as error:
+                print(f"{one_line(name)} gets no page of feedback: {one_line(error)}")
+        self._save()
+
+    def _save(self):
+        self.folder.mkdir(exist_ok=True)
+        kept = {"verdicts": self.verdicts, "written": self._written}
+        write_beside(self.folder / MARKER, json.dumps(kept, indent=0))
+
+    def _write(self, name, text):
+        """Write a file. One that is not as we wrote it is somebody's, and gets a dated name first."""
+        path = self.folder / name
+        if path.exists() and _digest(path) != self._written.get(name):
+            kept = new_file(path)
+            os.replace(path, kept)
+            print(f"{one_line(name)} was changed since the last run: it is kept as {one_line(kept.name)}.")
+        write_beside(path, text)
+        self._written[name] = _digest(path)
+
+
+def settle(row: Row, status: str, seen: str, hint: str, seconds: float = 0.0) -> None:
+    """Write a verdict down."""
+    row.status, row.seen, row.hint, row.seconds = status, seen or STATUSES[status][2], hint, round(seconds, 1)
+
+
+def _digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+
+def table(lines: list) -> str:
+    """Lines as CSV; no text is taken for a formula, by spreadsheets that cut at ; either."""
+    text = io.StringIO("\ufeff")  # tells Excel: UTF-8
+    text.seek(1)
+    writer = csv.writer(text, lineterminator="\n")
+    written = ([number(cell) if isinstance(cell, float) else str(cell) for cell in line] for line in lines)
+    writer.writerows([FORMULA.sub(r"\1'", cell) for cell in line] for line in written)
+    return text.getvalue()
+
+
+def gradebook(marks: dict[str, Mark]) -> str:
+    """A line per student: points, passed, and the status of each exercise."""
+    asked = [row.name for row in next(iter(marks.values())).rows]
+    lines = [["student", "points", "points possible", "passed", "exercises", *asked]]
+    for name, mark in marks.items():
+        points = number(mark.points), number(mark.possible)
+        lines.append([name, *points, *mark.passed(), *(row.status for row in mark.rows)])
+    return table(lines)
+
+
+# ------------------------------------------------------------------------------------------------- pages
+
+
+def plain(text) -> str:
+    """Text of unknown origin for a page."""
+    return html.escape(one_line(text, 900))
+
+
+def class_page(marks: dict[str, Mark], found) -> str:
+    """The page for the teacher."""
+    first = next(iter(marks.values()))
+    columns, notebooks = first.rows, list(dict.fromkeys(row.notebook for row in first.rows))
+    numbers = ", ".join(plain(notebook[:2]) for notebook in notebooks)
+    body = [f"<h1>{numbers}: {len(marks)} students</h1>"]
+    body += [f"<p>Graded {how(columns[0])} on {datetime.date.today()}.</p>", "<h2>To talk about next lesson</h2>"]
+    body += _mistakes(marks, found)
+    body += _look_at(marks, found)
+    body += ["<h2>Everybody, every exercise</h2>", '<div class="table"><table><thead><tr><th>student</th>']
+    body += ["<th>points</th><th>passed</th>"]
+    for notebook in notebooks:
+        span = sum(row.notebook == notebook for row in columns)
+        body.append(f'<th class="first" colspan="{span}" title="{plain(notebook)}">{plain(notebook[:2])}</th>')
+    body.append(f"</tr><tr><th></th><th>of {number(first.possible)}</th><th>of {len(columns)}</th>")
+    for place, row in enumerate(columns):
+        sign = row.number[1] + ("*" if row.worth else "")
+        body.append(f'<th{_first(columns, place)} title="{plain(row.exercise)}">{sign}</th>')
+    body.append('</tr></thead><tbody><tr><th scope="row">passed by</th><td></td><td></td>')
+    for place in range(len(columns)):
+        passed = sum(mark.rows[place].status == "passed" for mark in marks.values())
+        body.append(f"<td{_first(columns, place)}>{passed}</td>")
+    for name, mark in marks.items():
+        page, hand = _link(found, name), " ✎" if mark.by_hand is not None else ""
+        body.append(f'</tr><tr><th scope="row" title="{plain(name)}"><a href="{page}">{plain(name)}</a></th>')
+        body.append(f"<td>{number(mark.points)}{hand}</td><td>{mark.passed()[0]}</td>")
+        for place, row in enumerate(mark.rows):
+            sign, colour, _ = STATUSES[row.status]
+            sign += " ✎" if row.by_hand is not None else ""
+            link = f'<a class="{colour}" href="{page}#e{"-".join(row.number)}" title="{row.status}">{sign}</a>'
+            body.append(f"<td{_first(columns, place)}>{link}</td>")
+    body.append("</tr></tbody></table></div>")
+    rows = [row for mark in marks.values() for row in mark.rows]
+    shown = {row.status for row in rows}
+    legend = [f'<span class="{c}">{s}&nbsp;{name}</span>' for name, (s, c, _) in STATUSES.items() if name in shown]
+    if any(one.by_hand is not None for one in [*rows, *marks.values()]):
+        legend.append("✎&nbsp;points set by hand (overrides.csv)")
+    body.append(f"<p>{' &ensp; '.join(legend)} &ensp; * gives points (docs/teaching.md, Assessment)</p>")
+    unread = [f"{name}: {one}" for name, own in found.students.items() for one in own.unread] + found.nobodys
+    if unread:
+        body.append(f"<h2>Not understood, not graded: {len(unread)}</h2><ul>")
+        body += [f"<li>{plain(one)}</li>" for one in unread] + ["</ul>"]
+    return PAGE.format(title="The class", width="90rem", body="\n".join(body))
+
+
+def _first(columns, place):
+    """The mark of the first exercise of a notebook."""
+    is_first = place == 0 or columns[place].notebook != columns[place - 1].notebook
+    return ' class="first"' if is_first else ""
+
+
+def how(row: Row) -> str:
+    """How students' programs ran."""
+    return "without isolation from the machine" if row.isolation == "none" else "in isolation (bubblewrap)"
+
+
+def _mistakes(marks, found):
+    """What came up, most often first: the exercise, what the check says, and for whom."""
+    who = defaultdict(list)
+    for name, mark in marks.items():
+        for row in mark.rows:
+            if STATUSES[row.status][1] == "bad":
+                said = row.hint if row.status != "does not run" else re.sub(r" \(line.*", "", row.seen)
+                said = said or row.seen.partition(" | ")[0]
+                who[row.notebook[:2], row.exercise, row.status, said].append(name)
+    several = sorted((one for one in who.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))
+    if not several:  # one student's mistake is not the class's
+        yield "<p>No mistake came up twice.</p>" if who else "<p>No exercise went wrong.</p>"
+        return
+    yield "<ol>"
+    for (notebook, exercise, status, said), names in several[:LONGEST]:
+        links = ", ".join(f'<a href="{_link(found, name)}">{plain(name)}</a>' for name in names)
+        yield f"<li><b>{len(names)} of {len(marks)}</b>, {notebook} exercise {plain(exercise)}, {status}: "
+        yield f"<q>{plain(said)}</q>"
+        yield f"<br>{links}</li>" if len(names) <= 10 else f"<details><summary>who</summary>{links}</details></li>"
+    yield "</ol>"
+    if left := len(who) - len(several[:LONGEST]):
+        yield f"<p>And {left} that came up less often: see exercises.csv.</p>"
+
+
+def _look_at(marks, found):
+    """What the teacher may look at."""
+    rows = [(name, row) for name, mark in marks.items() for row in mark.rows if row.look_at]
+    if rows:
+        yield "<h2>To look at yourself</h2>"
+        yield "<p>Nothing follows from these by itself. Who worked together writes alike, too.</p><ul>"
+        for name, row in rows:
+            who = f'<a href="{_link(found, name)}">{plain(name)}</a>'
+            yield f"<li>{who}, {plain(row.name)}: {plain(row.look_at)}</li>"
+        yield "</ul>"
+
+
+def _link(found, name):
+    """Where a student's page is, from the page of the class."""
+    return quote(f"feedback/{found.students[name].page}", errors="surrogateescape")
+
+
+def feedback(name: str, mark: Mark, student) -> str:
+    """A student's page: what was asked, what they wrote, what the check says to it."""
+    rows = [row for row in mark.rows if row.asked or row.by_hand is not None]
+    passed, exercises = mark.passed(asked=True)
+    notebooks = list(dict.fromkeys(row.notebook for row in rows))
+    who = plain(re.sub(r"_\d+$", "", name))
+    numbers = " and ".join(plain(notebook[:2]) for notebook in notebooks)
+    body = [f"<h1>{who}: notebook {numbers}</h1>"]
+    body.append(f"<p>{passed} of the {exercises} exercises that were asked for passed.</p>")
+    if mark.possible:
+        body.append(f"<p>{number(mark.points)} of {number(mark.possible)} points.</p>")
+    if mark.by_hand is not None:
+        body.append(f"<p>The points were {_by_hand(mark)}</p>")
+    body += [f"<p>{plain(said)}</p>" for said in student.remarks(notebooks)]
+    for notebook in notebooks:
+        body.append(f"<h2>{plain(notebook)}</h2>")
+        own = [row for row in rows if row.notebook == notebook]
+        for row in own:
+            body += _exercise(row)
+    if student.unread:
+        body += ["<h2>Files that were not graded</h2>", "<ul>"]
+        body += [f"<li>{plain(Path(one).name)}</li>" for one in student.unread] + ["</ul>"]
+    return PAGE.format(title=f"{who}: notebook {numbers}", width="45rem", body="\n".join(body))
+
+
+def _by_hand(mark):
+    return f"set by hand: {plain(mark.reason) or 'your teacher gave no reason here.'}"
+
+
+def _exercise(row):
+    sign, colour, _ = STATUSES[row.status]
+    yield f'<h3 id="e{"-".join(row.number)}">{plain(row.exercise)}</h3>'
+    yield f'<p class="{colour}">{sign} {row.status}</p>'
+    if row.by_hand is not None:
+        yield f"<p>{number(row.by_hand)} of {number(row.worth)} points, {_by_hand(row)}</p>"
+    lines = "\n".join(plain(line) for line in row.seen.split(" | "))  # numbers in lines of their own
+    yield f'<p class="seen">{lines}</p>'
+    if row.hint:
+        yield f"<p>Hint: {plain(row.hint)}</p>"
+    if row.answer.own:
+        where = "" if row.answer.cell == "[ ]" else f"the cell {plain(row.answer.cell)} of "
+        arrow = "; the arrow shows the line" if row.answer.line else ""
+        yield f"<p>You wrote, in {where}the notebook that you handed in{arrow}:</p>"
+        shown = [html.escape("".join(one if one.isprintable() else " " for one in line))
+                 for line in row.answer.own.expandtabs(4).split("\n")]  # fmt: skip
+        if row.answer.line:
+            shown[row.answer.line - 1] = f"<b>→ {shown[row.answer.line - 1]}</b>"
+        yield f'<p class="seen own">{chr(10).join(shown)}</p>'

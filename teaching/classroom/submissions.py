@@ -1,0 +1,193 @@
+"""What is asked, and what of a notebook that was handed in is run.
+
+The course's notebooks say what is asked: a cell tagged "exercise" defines a function and ends in its check; "points"
+in the cell's metadata is what the exercise is worth. A notebook without exercises asks for one thing, that it was run.
+What was handed in is read by teaching/classroom/reading.py, inside the walls and for a limited time: nothing of it is
+taken apart in the grader's own process.
+"""
+
+import ast
+import json
+import os
+import re
+import stat
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from teaching.classroom import reading
+from teaching.classroom.handed_in import LARGEST_FILE
+from teaching.classroom.isolate import Died, TimeUp, Walls, run_limited
+from tools.course import ROOT, notebooks_of, one_line, without_solutions
+
+READING = 30.0  # seconds for one notebook
+NOTEBOOK = str(ROOT / "checks" / "notebook.py")
+READER = ["-I", "-c", Path(reading.__file__).read_text(encoding="utf-8"), NOTEBOOK]
+RUN_IT = "Kernel → Restart Kernel and Run All Cells, then save the notebook."
+OPEN_IT = "Open it in JupyterLab, clear its outputs, save it, hand it in again."
+HINTS = {  # beside what the reader saw
+    "broken notebook": OPEN_IT,
+    "does not run": "Mend the line and run the cell: a notebook that is handed in should run from top to bottom.",
+    "no such function": (
+        "The grader looks for {}. Was the cell deleted or the function renamed, or is the notebook of another course, "
+        "or of an older version of this one?"
+    ),
+    "not attempted": "",
+    "passed": "",
+    "not yet": RUN_IT,
+}
+
+
+class Refused(Exception):
+    """A verdict (status, seen, hint) that needs no kernel."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What the course asks for: the learner's function and the check that it is handed to."""
+
+    notebook: str  # name without its ending: "01_rmsnorm"
+    title: str  # "1. RMSNorm from memory"
+    function: str
+    check: str
+    stub: str  # the definition that is handed out, as ast.dump writes it
+    points: float
+    asked: bool = True  # of everybody: named by the teacher, or worth points, or all are where none is
+    uses: tuple = ()  # what the published solution takes from helpers and checks
+    shape: str = ""  # the published solution without its names
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a learner wrote for an exercise: a verdict that needs no kernel, or the code to run."""
+
+    status: str = ""  # of the verdict; empty if the code is to be run
+    seen: str = ""
+    hint: str = ""
+    code: str = ""  # the function, and what it needs
+    own: str = ""  # the function or the cell as the learner wrote it
+    cell: str = ""  # the [n] beside its cell
+    line: int = 0  # of `own`, from 1: where the mistake is; 0 if that is not known
+    uses: tuple = ()  # what the code takes from helpers and checks
+    shape: str = ""  # the code without the names that it binds
+    size: int = 0  # its statements
+
+
+def read_course(folder: Path, only: list[str] | None = None) -> dict[str, tuple[list[Assignment], list[str]]]:
+    """{notebook: (its exercises, the code cells a learner may build on)}, from the course's own notebooks.
+
+    Args:
+        only: names of notebooks, or how they begin, such as "01"; with ".2" behind it this exercise alone. A notebook
+            without exercises is there only if it is named.
+
+    Raises:
+        ValueError: if a cell tagged "exercise" does not end in `check_...(function)`, no notebook is left, or there is
+            no such exercise.
+    """
+    course, there = {}, []
+    wanted = [name.partition(".")[::2] for name in only or [""]]
+    for path in notebooks_of(folder):
+        notebook, title, exercises = json.loads(path.read_text(encoding="utf-8")), "", []
+        for cell in notebook["cells"]:
+            source = "".join(cell["source"])
+            if cell["cell_type"] == "markdown":
+                title = (re.findall(r"^#+ Exercise (.+?) *$", source, re.M) or [title])[-1]
+            elif "exercise" in cell["metadata"].get("tags", []):
+                points = cell["metadata"].get("points", 0)
+                exercises.append(_exercise(path.stem, title.replace(":", ".", 1), source, points))
+        named = {number for name, number in wanted if path.stem.startswith(name)}
+        if not exercises and only and named:
+            exercises = [Assignment(path.stem, "1. Ready: every cell was run", "", "", "", 1)]
+        if not exercises:
+            continue
+        there.append(path.stem)
+        if named:
+            cells = [cell for cell in without_solutions(notebook)["cells"] if cell["cell_type"] == "code"]
+            exercises = _asked(path, exercises, named)
+            course[path.stem] = exercises, ["".join(cell["source"]) for cell in cells]
+    missing = [name for name, _ in wanted if not any(stem.startswith(name) for stem in course)]
+    if missing:
+        which, found = f"notebook {missing[0]}".strip(), ", ".join(there) or "none"
+        raise ValueError(f"{folder} has no {which} with exercises; found: {found}. Give a name, or the start of one.")
+    return course
+
+
+def _asked(path, exercises, named):
+    """The exercises that are graded: those of the numbers that were named, or all; with the published solutions."""
+    numbers = [one.title.partition(".")[0] for one in exercises]
+    if unknown := sorted(named - {"", *numbers}):
+        raise ValueError(f"{path.stem} has no exercise {unknown[0]}; it has {', '.join(numbers)}: name it as in 02.3.")
+    paid = any(one.points for one in exercises)
+    data, asked = path.read_text(encoding="utf-8").encode(), []
+    code = "\n".join("".join(cell["source"]) for cell in json.loads(data)["cells"] if cell["cell_type"] == "code")
+    solutions = [(re.findall(rf"\b{one.check}\((\w+)", code)[-1], "") for one in exercises if one.check]
+    published = reading.answers(reading.load(NOTEBOOK), data, solutions, []) or [{}]
+    for number, one, found in zip(numbers, exercises, published, strict=True):
+        if number in named or "" in named:
+            uses, shape = tuple(found.get("uses", ())), found.get("shape", "")
+            is_asked = number in named or bool(one.points) or not paid
+            asked.append(replace(one, asked=is_asked, uses=uses, shape=shape))
+    return asked
+
+
+def _exercise(notebook, title, source, points):
+    match ast.parse(source).body:
+        case [*above, ast.Expr(ast.Call(ast.Name(check), [ast.Name(function)], []))] if check.startswith("check_"):
+            stubs = [node for node in above if isinstance(node, ast.FunctionDef) and node.name == function]
+            if stubs:
+                return Assignment(notebook, title, function, check, ast.dump(stubs[-1]), points)
+    raise ValueError(f"{notebook}, exercise {title}: the cell must define the function and end in check_...(function).")
+
+
+def read_file(path: Path) -> bytes:
+    """What a student's file holds.
+
+    Raises:
+        Refused: if it is a link, too large, or cannot be opened.
+    """
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused("broken notebook", "It is a link, a folder or a device, not a file.", OPEN_IT)
+        if found.st_size > LARGEST_FILE:
+            seen = f"It has {found.st_size:,} bytes, more than {LARGEST_FILE:,}."
+            raise Refused("broken notebook", seen, OPEN_IT)
+        return path.read_bytes()
+    except OSError as error:
+        seen = f"It cannot be opened ({type(error).__name__}: {one_line(error.strerror or error, 150)})."
+        raise Refused("broken notebook", seen, OPEN_IT) from error
+
+
+def judge_submission(
+    files: list[Path], exercises: list[Assignment], course: list[str], walls: Walls | None
+) -> list[Answer]:
+    """For each exercise of one notebook what the learner wrote.
+
+    Args:
+        files: what was handed in for it, oldest first: the last one counts.
+        course: code cells that the learner may build on.
+    """
+    try:
+        if not files:
+            raise Refused("missing notebook", "", "Hand it in under the name that it has in the course.")
+        found = _ask_reader(read_file(files[-1]), exercises, course, walls)
+        return [_answer(exercise, **one) for exercise, one in zip(exercises, found, strict=True)]
+    except Refused as verdict:
+        return [Answer(*verdict.args)] * len(exercises)
+
+
+def _answer(exercise, status="", seen="", **more):
+    hint = HINTS[status].format(exercise.function) if status else ""
+    if not exercise.function and status in ("not attempted", "not yet"):
+        hint = RUN_IT
+    return Answer(status, one_line(seen), hint, **more)
+
+
+def _ask_reader(data, exercises, course, walls):
+    question = json.dumps([[(one.function, one.stub) for one in exercises], course]).encode() + b"\n"
+    try:
+        return json.loads(run_limited(READER, question + data, READING, walls))
+    except TimeUp as error:
+        seen = f"It could not be read in {READING:g} seconds."
+        raise Refused("broken notebook", seen, "Delete cells that are not part of the homework.") from error
+    except Died as error:
+        raise Refused("broken notebook", f"It could not be read. {error}", OPEN_IT) from error

@@ -1,0 +1,376 @@
+"""Every row of the table is accounted for, whatever is handed in, and no student's program reaches the machine.
+
+One run grades a class of broken submissions, so that the file stays quick: each exercise that is run costs a kernel.
+"""
+
+import contextlib
+import csv
+import html
+import io
+import json
+import os
+import re
+import shutil
+import sys
+import zipfile
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import psutil
+import pytest
+
+import checks
+from teaching.classroom import grade, isolate, report
+from tests.support.submissions import COURSE, NORM, NORM_RIGHT, WRONG_HINT, WRONG_NORM, handed_out, solved, write
+from tools import hand_out
+
+SECONDS = 20.0  # for an exercise; the function alone gets half of it
+PAGE = (COURSE.parent / "docs" / "teaching.md").read_text(encoding="utf-8")
+
+
+def run_main(folder, *more):
+    """The rows of the table that the grader writes beside a folder, without walls."""
+    grade.main([str(folder), "--no-isolation", *more])
+    return rows_of(folder)
+
+
+def rows_of(folder, name="exercises.csv"):
+    with open(folder.with_name(f"{folder.name}_graded") / name, encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# ----------------------------------------------------------------------- a class, with the page's commands alone
+
+POISON = """
+import sys, types, torch
+import checks
+fake = types.ModuleType("checks")
+fake.check_rms_norm = lambda function, seconds=0: types.SimpleNamespace(status="passed", message="", hint="")
+POISON = [sys.modules.__setitem__("checks", fake), setattr(checks, "check_rms_norm", fake.check_rms_norm)]
+POISON += [setattr(checks.CheckResult, "status", "passed"), setattr(checks, "_judge", lambda *a: None)]
+
+
+def my_norm_probe(poison=POISON):
+    print('["passed"]')
+    return checks.CheckResult("my_norm_probe", "passed", "")
+"""
+SPAWN = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(314.159)"])
+"""
+NOISE = 'NOISE = [print("x" * 10**6) for _ in range(30)]\n\n\n'
+BACKWARD = NORM_RIGHT["my_rms_norm_backward"]
+STUDENTS = {  # where the notebook lies, what is written into its exercises, their statuses, and words of each row
+    "right": (
+        "right.zip", {"my_rms_norm": NORM_RIGHT["my_rms_norm"], "my_rms_norm_backward": BACKWARD},
+        ["passed", "not attempted", "not attempted", "passed"], ["agrees", "handed out", "handed out", "agrees"],
+    ),
+    "wrong": (
+        f"wrong__{NORM}.ipynb",
+        {
+            "my_rms_norm": WRONG_NORM,
+            "my_norm_probe": "def my_norm_probe():\n    while True:\n        pass",
+            "my_layer_norm_angle": "def my_layer_norm_angle(x):\n    return torch.atan2(x.mean(-1)\n",
+            "my_rms_norm_backward": None,
+        },
+        ["not yet", "timed out", "does not run", "no such function"],
+        [WRONG_HINT, "loop that never ends", "was never closed", "deleted or the function renamed"],
+    ),
+    "noise, poison, exit, dies": (
+        "", {
+            "my_rms_norm": NOISE + NORM_RIGHT["my_rms_norm"].replace("eps):", "eps, noise=NOISE):"),
+            "my_norm_probe": POISON,
+            "my_layer_norm_angle": "import sys\n\n\ndef my_layer_norm_angle(x, way_out=sys.exit(0)):\n    return x",
+            "my_rms_norm_backward": "import os\n\n\ndef my_rms_norm_backward(*a):\n    os._exit(0)",
+        },
+        ["passed", "not yet", "does not run", "crashed"], ["agrees", "type CheckResult", "SystemExit", "the kernel"],
+    ),
+    "never yields, quits, spawns, input": (
+        "", {
+            "my_rms_norm": "def my_rms_norm(x, weight, eps):\n    return x + sum(range(10**14))",
+            "my_norm_probe": "def my_norm_probe():\n    raise SystemExit",
+            "my_layer_norm_angle": SPAWN + NORM_RIGHT["my_layer_norm_angle"].replace("(x):", "(x, child=child):"),
+            "my_rms_norm_backward": "def my_rms_norm_backward(*a):\n    return input('eps? ')",
+        },
+        ["timed out", "not yet", "passed", "not yet"],
+        [f"No answer after {SECONDS:g} seconds", "neither exit nor interrupt", "agrees", "it raises"],
+    ),
+    "renamed": (
+        f"renamed/{NORM} (1).ipynb", {"my_rms_norm": WRONG_NORM}, ["not yet", *["not attempted"] * 3], [""] * 4,
+    ),
+    "not json": ("", "{", ["broken notebook"] * 4, ["It is no notebook"] * 4),
+    "link": (None, None, ["broken notebook"] * 4, ["a link"] * 4),
+    "folder": (None, None, ["broken notebook"] * 4, ["a folder"] * 4),
+    "empty": ("empty/my essay.ipynb", "{}", ["missing notebook"] * 4, ["under the name"] * 4),
+    "caf\\udce9": (None, None, ["missing notebook"] * 4, [""] * 4),
+}  # fmt: skip
+
+
+def make_class(folder):
+    """The submissions of STUDENTS to notebook 01."""
+    for name, (where, answers, *_) in STUDENTS.items():
+        notebook = solved(answers) if isinstance(answers, dict) else answers
+        if where is not None and not where.endswith(".zip"):
+            write(folder / (where or f"{name}/{NORM}.ipynb"), notebook)
+    with zipfile.ZipFile(folder / "right.zip", "w") as archive:
+        archive.writestr(f"handout/notebooks/{NORM}.ipynb", json.dumps(solved(STUDENTS["right"][1])))
+    for name in ("link", f"folder/{NORM}.ipynb", os.fsdecode(b"caf\xe9")):
+        (folder / name).mkdir(parents=True)
+    (folder / "link" / f"{NORM}.ipynb").symlink_to(COURSE / f"{NORM}.ipynb")
+    write(folder / "renamed" / f"{NORM}.ipynb", handed_out())
+    os.utime(folder / "renamed" / f"{NORM}.ipynb", (1e9, 1e9))
+
+
+def picture_of(folder):
+    """Everything that could change in a folder."""
+    return sorted((str(path), path.lstat().st_mtime_ns, path.lstat().st_mode) for path in folder.rglob("*"))
+
+
+def commands(place):
+    """The lines of the page's first part, {verb: arguments}, with its folders moved below `place`."""
+    part = PAGE[PAGE.index("## Monday to Friday") : PAGE.index("## Before the first class")]
+    lines = re.findall(r'^ {4}make (\w+) FOLDER=(\S+)(?: +ARGS="(.*)")?', part, re.M)
+    return {verb: [folder.replace("..", str(place)), *more.split()] for verb, folder, more in lines}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """The page's week: notebooks are handed out, the whole class is graded."""
+    place = tmp_path_factory.mktemp("week")
+    run, folder = commands(place), place / "handed-in"
+    hand_out.main(["student", *run["student"]])
+    folder.mkdir()
+    make_class(folder)
+    before, isolated = picture_of(folder), not isolate.why_not_isolated()
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        grade.main([*run["grade"], "--seconds", str(SECONDS), *([] if isolated else ["--no-isolation"])])
+    rows = rows_of(folder)
+    of = {name: [row for row in rows if row["student"] == name] for name in STUDENTS}
+    return SimpleNamespace(place=place, before=before, rows=rows, of=of, said=said.getvalue(), isolated=isolated)
+
+
+@pytest.mark.slow
+def test_each_fault_is_named_and_costs_its_exercise_and_no_other(graded):
+    assert sum(map(len, graded.of.values())) == len(graded.rows)
+    for name, (*_, statuses, words) in STUDENTS.items():
+        assert [row["status"] for row in graded.of[name]] == statuses, name
+        for row, word in zip(graded.of[name], words, strict=True):
+            assert word in f"{row['seen']} {row['hint']}", (name, row)
+    slow = [float(row["seconds"]) for row in graded.rows if row["status"] == "timed out"]
+    assert all(SECONDS / 2 <= seconds < SECONDS + 100 for seconds in slow)  # with the start of a kernel
+
+
+@pytest.mark.slow
+def test_students_get_pages_the_teacher_the_commonest_mistakes_and_nothing_else_is_left(graded):
+    results, n = graded.place / "handed-in_graded", len(STUDENTS)
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (results / "feedback").iterdir()}
+    assert len(pages) == n
+    assert not any("isolat" in page for page in pages.values())
+    assert "0 of the 2 exercises that were asked for passed." in pages["right.html"]
+    assert "<b>→     return torch.atan2(x.mean(-1)</b>" in pages["wrong.html"]  # what was never closed
+    assert "while True" in pages["wrong.html"]
+    assert "my_rms_norm_backward" not in pages["wrong.html"]  # nobody asked for it
+    assert "<li>my essay.ipynb" in pages["empty.html"]
+    twice = f"renamed: {NORM} was handed in 2 times: renamed/{NORM} (1).ipynb counts, not renamed/{NORM}.ipynb."
+    assert twice in graded.said
+    page = (results / "class.html").read_text(encoding="utf-8")
+    assert f"Graded {'in isolation (bubblewrap)' if graded.isolated else 'without isolation'}" in page
+    assert f"<b>2 of {n}</b>, 01 exercise 1" in page
+    assert f"<b>1 of {n}</b>" not in page  # one student's mistake is not the class's
+    assert re.search(rf"{re.escape(html.escape(WRONG_HINT))}.*\n.*renamed.*wrong", page)
+    handout = graded.place / "handout" / "notebooks" / f"{NORM}.ipynb"
+    assert json.loads(handout.read_text(encoding="utf-8")) == handed_out()  # what the class solves
+    assert picture_of(graded.place / "handed-in") == graded.before
+    assert {path.name for path in graded.place.iterdir()} == {"handout", "handed-in", "handed-in_graded"}
+    assert sys.modules["checks"] is checks
+    left = [one for one in psutil.process_iter(["cmdline"]) if "time.sleep(314.159)" in str(one.info["cmdline"])]
+    assert psutil.wait_procs(left, timeout=60)[1] == []
+
+
+# ----------------------------------------------------------------- refusals, stops, and what is remembered
+
+
+def handed_in(place, answers):
+    write(place / "handed in" / "anna" / f"{NORM}.ipynb", solved(answers))
+    return place / "handed in"
+
+
+def test_a_fault_of_the_grader_is_not_the_students_and_no_isolation_is_said_before(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(grade, "fresh_kernel", Mock(side_effect=OSError(28, "No space left on device")))
+    row = run_main(handed_in(tmp_path, {"my_rms_norm": WRONG_NORM}))[0]
+    assert (row["status"], row["seen"]) == ("not graded", "OSError: [Errno 28] No space left on device")
+    assert capsys.readouterr().out.startswith("NOT ISOLATED: programs run as you")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--seconds", "0"], "must be above 0"),
+        (["--to", "{folder}/graded"], "where nothing is written"),
+        (["--to", "{folder}/.."], "holds other things than results"),
+        (["--to", "{folder}/../no/graded"], "lies in a folder that is not there"),
+        (["--to", "{folder}/../damaged"], "has a damaged .graded.json: choose another place"),
+        (["--only", "98"], "no notebook 98 with exercises; found: 01_rmsnorm"),
+        (["--course", "{folder}"], "with exercises; found: none"),
+        (["--only", "01.9"], "01_rmsnorm has no exercise 9; it has 1, 2, 3, 4"),
+        (["--worksheet", "{folder}/../damaged/.graded.json"], "is no table: its first line is '{'"),
+    ],
+)
+def test_a_wrong_command_says_so_before_anything_runs(tmp_path, monkeypatch, capsys, more, words):
+    folder = handed_in(tmp_path, NORM_RIGHT)
+    write(tmp_path / "damaged" / report.MARKER, "{")
+    monkeypatch.setattr(grade, "run_exercise", None)  # it would fail
+    with pytest.raises(SystemExit) as stopped:
+        run_main(folder, *(word.format(folder=folder) for word in more))
+    assert words in " ".join(f"{stopped.value} {capsys.readouterr().err}".split())
+
+
+@pytest.mark.parametrize("said", ["None", "'passed'", '\'["other", "passed", "", ""]\''])
+def test_only_the_checks_own_answer_counts(said):
+    reply = {"status": "ok", "user_expressions": {"verdict": {"data": {"text/plain": said}}}}
+    assert grade._verdict(reply, "mine")[0] == "not graded"
+    reply["user_expressions"]["verdict"]["data"]["text/plain"] = '\'["mine", "passed", "fine", ""]\''
+    assert grade._verdict(reply, "mine") == ("passed", "fine", "")
+
+
+@pytest.fixture
+def judge(monkeypatch):
+    """A grader that runs nothing: it passes every answer, and notes whose function it was asked about."""
+    asked = []
+
+    def run(exercise, *_):
+        asked.append(exercise.function)
+        return "passed", "", ""
+
+    monkeypatch.setattr(grade, "run_exercise", run)
+    return asked
+
+
+@pytest.mark.parametrize("status", ["timed out", "crashed", "does not run", "not graded"])
+def test_a_stopped_run_goes_on_and_remembers_only_what_a_check_said(tmp_path, judge, monkeypatch, status):
+    folder, said = handed_in(tmp_path, NORM_RIGHT), {"my_rms_norm": "passed", "my_norm_probe": status}
+    kept = tmp_path / "handed in_graded" / report.MARKER
+
+    def run(exercise, *_):
+        if exercise.function not in said:  # a kill at this moment would lose nothing that was said
+            assert kept.exists()
+            assert kept.read_text().count('"passed"') == 1
+            raise KeyboardInterrupt
+        return said[exercise.function], "", ""
+
+    with monkeypatch.context() as first:
+        first.setattr(grade, "run_exercise", run)
+        with pytest.raises(SystemExit, match="stopped"):
+            run_main(folder)
+    assert [row["status"] for row in rows_of(folder)] == ["passed", status, "not graded", "not graded"]
+    kept.with_name(".1234.part").touch()  # a kill while it writes leaves one
+    assert {row["status"] for row in run_main(folder)} == {"passed"}
+    assert judge == list(NORM_RIGHT)[1:]
+
+
+def test_only_what_somebody_handed_in_counts_and_a_gradebook_has_a_line_for_each_student(tmp_path, judge, capsys):
+    folder = handed_in(tmp_path, {name: NORM_RIGHT[name] for name in ("my_rms_norm", "my_norm_probe")})
+    write(folder / "ben" / "essay.ipynb", "{}")
+    (folder / "carl").mkdir()
+    run_main(folder)
+    rows, nothing = rows_of(folder, "grades.csv"), ["0", "2", "0", "4", *["missing notebook"] * 4]
+    asked = [f"01 exercise {number}" for number in range(1, 5)]
+    assert list(rows[0]) == ["student", "points", "points possible", "passed", "exercises", *asked]
+    assert [list(row.values()) for row in rows] == [
+        ["anna", "1", "2", "2", "4", "passed", "passed", "not attempted", "not attempted"],
+        ["ben", *nothing], ["carl", *nothing],
+    ]  # fmt: skip
+    for name in ("grades.csv", "exercises.csv"):  # Excel takes a file without this mark for one of another alphabet
+        assert (folder.with_name("handed in_graded") / name).read_bytes().startswith(b"\xef\xbb\xbf")
+    said = capsys.readouterr().out
+    assert "Handed in nothing that counts: ben, carl." in said
+    assert "ben: ben/essay.ipynb" in said
+    run_main(folder, "--only", "02")
+    assert {row["status"] for row in rows_of(folder)} == {"missing notebook"}
+    shutil.rmtree(folder / "anna")
+    with pytest.raises(SystemExit, match="no notebook of the course with exercises was handed in"):
+        run_main(folder)
+
+
+# ------------------------------------------------------------------ the platform's file, and the teacher's own marks
+
+PEOPLE = {"Zo\u00eb O'Brien": 11, 'Jo "J" M\u00fcller': 12, "Kim Li": 13, "Gone Away": 14}  # two hand in nothing
+GIVEN = {  # by platform: lines above those of people, a line of one, the column of grades, the columns that are filled
+    "moodle": (
+        [["Identifier", "Full name", "Grade", "Maximum Grade", "Grade can be changed", "Feedback comments"]],
+        lambda name, n: [f"Participant {n}", name, "", "10,00", "Yes", "old\n;note,"], 2, (2, 5),
+    ),
+    "canvas": (
+        [["Student", "ID", "Section", "First (1)", "Home (2)", "Score"], ["  Points Possible", "", "", "", "10", "x"]],
+        lambda name, n: [name, n, "A, B; C\tD", "3", "", ""], 4, (4,),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "mark"), [("moodle", ","), ("moodle", ";"), ("canvas", ","), ("canvas", "\t")])
+def test_the_platforms_file_comes_back_filled_and_a_mark_by_hand_survives(tmp_path, judge, capsys, kind, mark):
+    folder, sheet, results = tmp_path / "handed in", tmp_path / "worksheet.csv", tmp_path / "handed in_graded"
+    (head, line_of, grade_at, filled_at), text = GIVEN[kind], io.StringIO()
+    csv.writer(text, delimiter=mark).writerows([*head, *(line_of(*one) for one in PEOPLE.items())])
+    sheet.write_bytes(text.getvalue().encode())
+    zoe, jo, *_ = (f"{name}_{n}_assignsubmission_file" for name, n in PEOPLE.items())
+    for name in (zoe, jo, "Not Listed"):
+        write(folder / name / f"{NORM}.ipynb", solved(NORM_RIGHT))
+    hand = f"\nstudent;exercise;points;reason\n{jo[:-22]};01 exercise 2;0,5;slip\n"
+    command = ["--only", "01", "--worksheet", str(sheet), "--column", "home"]
+    run_main(folder, *command)
+    (results / "overrides.csv").write_text(hand)
+    (results / "grades.csv").write_text("my points\n")
+    write(folder / zoe / f"{NORM} (1).ipynb", solved({"my_norm_probe": "def my_norm_probe():\n    return 1"}))
+    del judge[:]
+    run_main(folder, *command)  # and a third time, which finds nothing to keep
+    run_main(folder, *command)
+    assert judge == ["my_norm_probe"]
+    assert [path.read_text() for path in results.glob("*_kept_*")] == ["my points\n"]
+    assert ((results / "overrides.csv").read_text(), sheet.read_bytes().decode()) == (hand, text.getvalue())
+    filled = (results / "worksheet.csv").read_bytes().decode("utf-8-sig")
+    before, after = (list(csv.reader(io.StringIO(one), delimiter=mark)) for one in (text.getvalue(), filled))
+    assert [line[grade_at] for line in after[len(head) :]] == ["5", "7.5", "", ""]  # of 2 points, scaled to 10
+    assert kind == "canvas" or "norm: passed; 0.5 set by hand: slip<br>\nNotebook 01, exercise 3." in after[2][5]
+    for at in filled_at:
+        for line, old in zip(after[:-2], before, strict=False):
+            line[at] = old[at]
+    assert after == before
+    assert "set by hand: slip" in (results / f"feedback/{jo}_feedback.html").read_text(encoding="utf-8")
+    said = capsys.readouterr().out
+    assert "Not Listed: handed in, but has no line in worksheet.csv.\nIn worksheet.csv, but nothing handed in" in said
+    assert "as they were: Kim Li, Gone Away." in said
+    assert "grades.csv was changed since the last run: it is kept as grades_kept_" in said
+
+
+def test_a_mark_by_hand_that_cannot_be_meant_stops_before_anything_runs(tmp_path, judge):
+    run_main(folder := handed_in(tmp_path, NORM_RIGHT))
+    lines = "a,b,c,d\nAnna,total,9,\nana,total,1,\nanna,01 exercise 9,1,\nanna,01.2,much,\nanna,all,1,\nanna,09.1,-1,"
+    (tmp_path / "handed in_graded" / "overrides.csv").write_text(lines)
+    with pytest.raises(SystemExit, match=r"ana, total: .*is 'anna' meant.*exercise 9.*'much'.*all: .*-1;.*5 to mend"):
+        run_main(folder)
+
+
+def test_notebook_00_says_who_is_ready(tmp_path):
+    book = json.loads((COURSE / "00_start_here.ipynb").read_text(encoding="utf-8"))
+    write(tmp_path / "in" / "anna" / "00_start_here.ipynb", book)
+    write(tmp_path / "in" / "ben" / "00_start_here.ipynb", handed_out("00_start_here"))
+    book["cells"][2]["outputs"] = [{"output_type": "error", "ename": "ImportError", "evalue": "torch"}]
+    write(tmp_path / "in" / "carl" / "00_start_here.ipynb", book)
+    rows = run_main(tmp_path / "in", "--only", "00")
+    assert [(row["points"], row["seen"][:7]) for row in rows] == [("1", "ready: "), ("0", "not run"), ("0", "said: I")]
+
+
+def test_copies_and_the_courses_own_answer_are_told_to_the_teacher_alone(tmp_path, judge):
+    course = "from helpers.model import RMSNorm\n\n\ndef my_rms_norm(x, weight, eps):\n    return RMSNorm(4)(x)"
+    short = {"my_layer_norm_angle": "def my_layer_norm_angle(x):\n    return x"}  # equal by nature
+    renamed = {name: re.sub(r"\beps\b", "small", source) for name, source in NORM_RIGHT.items()}
+    books = {"anna": NORM_RIGHT, "ben": short, "carl": short, "dora": {"my_rms_norm": course}, "eva": renamed}
+    for name, answers in books.items():
+        write(tmp_path / "in" / name / f"{NORM}.ipynb", solved(answers))
+    said = {row["student"]: row["look_at"] for row in run_main(tmp_path / "in") if row["look_at"]}
+    assert list(said) == ["anna", "dora", "eva"]
+    assert said["anna"] == "all 4 answers of this notebook are the same as 1 other but for names (eva)"
+    assert said["dora"] == "takes helpers.model.RMSNorm from the course; the published solution does not"
+    pages = [(tmp_path / "in_graded" / name).read_text() for name in ("class.html", "feedback/anna.html")]
+    assert ["but for names" in page for page in pages] == [True, False]

@@ -1,0 +1,306 @@
+"""A student's program sees nothing of the machine, and cannot fill it; without walls the same attempts succeed."""
+
+import csv
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from teaching.classroom import grade, isolate
+from teaching.classroom.isolate import Died, TimeUp, run_limited
+from tests.support.course import ROOT
+from tests.support.submissions import NORM, NORM_RIGHT, solved, write
+
+linux = pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads /proc; runs on Linux")
+
+
+@pytest.fixture
+def walls():
+    if fault := isolate.why_not_isolated():
+        pytest.skip(f"{fault}; runs where bubblewrap works")
+    return isolate.find_walls()
+
+
+# ------------------------------------------------------------------------------------------------ ten secrets
+
+LOOK = """
+import glob, json, os, re, socket, sys
+
+
+def look():
+    # everything that can be found, and a mark wherever something can be written
+    found = []
+    for pattern in PATTERNS:
+        for name in glob.glob(pattern, include_hidden=True):
+            try:
+                found.append(open(name, "rb").read())
+            except OSError:
+                pass
+    try:
+        with socket.create_connection(("127.0.0.1", PORT), timeout=2) as server:
+            found.append(server.recv(100))
+    except OSError:
+        pass
+    for place in FOLDERS:
+        try:
+            open(os.path.join(place, "stolen"), "w").write("mark" + "-of-eve")
+        except OSError:
+            pass
+    text = b" ".join([*found, repr(os.environ).encode()])
+    return " ".join(sorted({word.decode() for word in re.findall(rb"secret-[0-9]{2}", text)}))
+
+
+"""
+WAYS = {  # four ways out, one for each exercise
+    "my_rms_norm": "def my_rms_norm(x, weight, eps, look=look):\n    raise ValueError(look())",
+    "my_norm_probe": "def my_norm_probe(found=int(look())):\n    return found",
+    "my_layer_norm_angle": "def my_layer_norm_angle(x, found=sys.exit(look())):\n    return x",
+    "my_rms_norm_backward": """
+was, json.dumps = json.dumps, lambda said: was([said[0], "failed", look(), look()] if type(said) is list else said)
+
+
+def my_rms_norm_backward(grad_y, x, weight, eps, was=was, dumps=json):
+    print(look())
+""",
+}
+
+
+@pytest.fixture
+def teacher():
+    """A teacher's machine with ten secrets, and the submission of Eve, who knows where they lie."""
+    # not below /tmp, because every program has a /tmp of its own
+    place = Path(tempfile.mkdtemp(dir="/var/tmp" if Path("/var/tmp").is_dir() else None)).resolve()
+    course, folder, results = place / "course", place / "class" / "handed-in", place / "class" / "handed-in_graded"
+    left_out = shutil.ignore_patterns("__pycache__", "node_modules", ".hub")
+    for name in ("helpers", "checks", "tools", "teaching", "notebooks", "docs"):
+        shutil.copytree(ROOT / name, course / name, ignore=left_out)
+    write(results / ".graded.json", '{"verdicts": {}, "written": {}}')
+    in_tmp = Path(tempfile.mkdtemp(prefix="teachers-", dir="/tmp"))
+    planted = {  # where it lies, and the pattern by which Eve finds it
+        place / "class" / "marks.txt": "secret-00",
+        course / "marks.txt": "secret-01",
+        course / ".hub" / "cookie_secret": "secret-02",
+        results / "marks.txt": "secret-03",
+        place / "home" / ".netrc": "secret-04",
+        in_tmp / "marks.txt": "secret-05",
+        folder / "anna" / f"{NORM}.ipynb": solved({}, extra=["# secret-06"]),
+        place / "linked" / "marks.txt": "secret-07",
+    }
+    for path, text in planted.items():
+        write(path, text)
+    (folder / "eve").mkdir()
+    (folder / "eve" / "link").symlink_to(place / "linked", target_is_directory=True)
+    patterns = [str(path) for path in planted if path.parent.name != "linked"] + [f"{folder}/eve/link/*"]
+    patterns += ["/proc/*/environ", "/proc/*/cmdline"]
+    server = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=tell, args=(server, b"secret-10"), daemon=True).start()
+    folders = (place, course, course / "helpers", folder, folder / "eve", results, place / "home")
+    look = LOOK.replace("PATTERNS", repr(patterns)).replace("PORT", str(server.getsockname()[1]))
+    look = look.replace("FOLDERS", repr([*map(str, folders)]))
+    answers = {name: look + way for name, way in WAYS.items()}
+    write(folder / "eve" / f"{NORM}.ipynb", solved(answers))
+    write(folder / "fred" / f"{NORM}.ipynb", solved({"my_rms_norm": NORM_RIGHT["my_rms_norm"]}))
+    everything = {f"secret-{number:02}" for number in range(11)}
+    yield SimpleNamespace(place=place, course=course, folder=folder, results=results, planted=planted, all=everything)
+    server.close()
+    shutil.rmtree(in_tmp)
+    shutil.rmtree(place)
+
+
+def tell(server, secret):
+    """Tell a secret to everybody who connects, until the server is closed."""
+    try:
+        while True:
+            with server.accept()[0] as somebody:
+                somebody.sendall(secret)
+    except OSError:
+        pass
+
+
+def graded(teacher, *more):
+    """Grade in the teacher's copy of the course, as the page says; the rows of the table."""
+    command = [sys.executable, "-X", "note=secret-08", "-m", "teaching.classroom.grade", str(teacher.folder)]
+    env = os.environ | {"PYTHONPATH": str(teacher.course), "HOME": str(teacher.place / "home"), "NOTE": "secret-09"}
+    subprocess.run([*command, "--only", "01", *more], cwd=teacher.course, env=env, check=True, timeout=500)
+    with open(teacher.results / "exercises.csv", encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def holding(teacher, words):
+    """Files below the teacher's folder, other than those planted and Eve's own, with the words that they hold."""
+    own = {*teacher.planted, teacher.folder / "eve" / f"{NORM}.ipynb"}
+    found = {}
+    for path in teacher.place.rglob("*"):
+        if path.is_file() and path not in own and not any(part.is_symlink() for part in (path, *path.parents)):
+            text = path.read_bytes().decode("utf-8", "replace")
+            if held := {word for word in words if word in text}:
+                found[path.relative_to(teacher.place).as_posix()] = held
+    return found
+
+
+@linux
+@pytest.mark.slow
+def test_none_of_ten_secrets_comes_out_and_nothing_is_written(teacher, walls):
+    rows = graded(teacher)
+    assert holding(teacher, {*teacher.all, "mark-of-eve"}) == {}
+    eve = [row["status"] for row in rows if row["student"] == "eve"]
+    assert eve == ["not yet", "does not run", "does not run", "not yet"]  # each way out was tried
+    assert next(row["status"] for row in rows if row["student"] == "fred") == "passed"
+    assert {row["isolation"] for row in rows} == {"bubblewrap"}
+
+
+@linux
+@pytest.mark.slow
+def test_without_walls_all_of_them_come_out_by_every_way(teacher):
+    rows = [row for row in graded(teacher, "--no-isolation") if row["student"] == "eve"]
+    assert [sorted(word for word in teacher.all if word not in str(row)) for row in rows] == [[], [], [], []]
+    assert len([name for name in holding(teacher, {"mark-of-eve"}) if name.endswith("/stolen")]) == 6
+    assert (teacher.place / "stolen").exists()
+
+
+# ---------------------------------------------------------------------------------- what is inside the walls
+
+SEE = """
+import os, sys
+
+for top, folders, files in os.walk("/"):
+    if top.startswith(tuple(sys.argv[1:])):
+        folders.clear()
+    elif files:
+        print("sees", top, *sorted(files))
+for top in ("/", "/dev", "/proc", "/proc/sys/kernel", "/proc/sys/vm", "/usr", *sys.argv[1:]):
+    for name in [top, *(os.path.join(top, name) for name in os.listdir(top))]:
+        if os.path.isfile(name) and os.access(name, os.W_OK) and not name.startswith("/dev/"):
+            print("writes", name)
+print("processes", *[name for name in os.listdir("/proc") if name.isdecimal() and int(name) > 9])
+print("capabilities", *{line.split()[1] for line in open("/proc/self/status") if line.startswith("Cap")})
+"""
+
+
+def test_only_the_interpreter_and_the_courses_two_packages_are_inside(walls):
+    named = ["/usr", "/proc", "/sys/devices/system/cpu", "/etc/alternatives", sys.prefix, os.path.realpath(sys.prefix)]
+    named += [sys.base_prefix, str(ROOT / "helpers"), str(ROOT / "checks")]
+    said = run_limited(["-c", SEE, *named], b"", 60, walls).decode().splitlines()
+    devices = "sees /dev full null random urandom zero"
+    assert said == [devices, "sees /etc ld.so.cache", "processes", "capabilities 0000000000000000"]
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "os.mkdir('/else')",
+        "subprocess.run(['unshare', '--user', '--map-root-user', 'true'], check=True)",
+        "os.setuid(0)",
+    ],
+)
+def test_a_program_cannot_change_its_walls(walls, attempt):
+    with pytest.raises(Died, match="failed"):
+        run_limited(["-c", f"import os, subprocess\n{attempt}"], b"", 60, walls)
+
+
+# ------------------------------------------------------------------------------------- limits for the whole
+
+TOO_MUCH = {  # bounded, so that a fault of the walls costs a test and not the machine
+    "more than 2,000 files": "for name in range(4000): open(str(name), 'w').close()",
+    "more than 60 processes": "others = [subprocess.Popen(['sleep', '30']) for _ in range(100)]",
+    "more than 0.5 GiB": "others = [os.fork() for _ in range(2)]; filling = b'x' * 2**28",
+    "wrote more than 10 MB": "print('x' * 2 * 10**7)",
+}
+
+
+@linux
+@pytest.mark.parametrize(("said", "program"), TOO_MUCH.items())
+def test_whatever_a_program_takes_too_much_of_it_is_ended_with_all_that_it_started(walls, monkeypatch, said, program):
+    monkeypatch.setattr(isolate, "MEMORY", 2**29)
+    monkeypatch.setattr(isolate, "FILES", 2000)
+    monkeypatch.setattr(isolate, "PROCESSES", 60)
+    program = f"import os, subprocess, time\ntry:\n    {program}\nfinally:\n    time.sleep(30)"
+    with pytest.raises(Died, match=said):
+        run_limited(["-c", program], b"", 20, walls)
+
+
+@linux
+def test_the_machines_own_disk_is_not_taken_for_the_programs_while_walls_rise(walls, monkeypatch):
+    monkeypatch.setattr(isolate, "LOOK", 0.001)
+    for _ in range(20):
+        assert run_limited(["-c", "print(1)"], b"", 60, walls) == b"1\n"
+
+
+def test_the_disk_of_a_program_has_a_size(walls):
+    fill = "for name in range(9): open(str(name), 'wb').write(bytes(2**25))"
+    with pytest.raises(Died, match="failed"):
+        run_limited(["-c", fill], b"", 60, walls)
+
+
+@linux
+def test_a_machine_without_memory_ends_the_program_and_not_the_grader(walls, monkeypatch):
+    monkeypatch.setattr(isolate, "SPARE", 2**60)
+    with pytest.raises(Died, match="no memory left"):
+        run_limited(["-c", "import time; time.sleep(30)"], b"", 20, walls)
+    adjusted = "print(open('/proc/self/oom_score_adj').read())"
+    monkeypatch.undo()
+    assert int(run_limited(["-c", adjusted], b"", 20, walls)) == 1000
+
+
+@linux
+def test_processor_time_counts_those_that_have_ended(walls):
+    work = "import os, time\nif not os.fork():\n    while time.process_time() < 1: pass\n    os._exit(0)\nos.wait()"
+    with isolate._started(["-c", f"{work}\nprint('done', flush=True)\ntime.sleep(30)"], walls) as program:
+        next(program.parts(20))
+        assert isolate._processor_seconds(isolate._family(program.process.pid)) >= 0.9
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_limited_program_is_fed_and_read_and_ends(request, inside):
+    chosen = request.getfixturevalue("walls") if inside else None
+    turn = "import sys; sys.stdout.write(sys.stdin.read()[::-1])"
+    assert run_limited(["-c", turn], b"a" * 10**6 + b"b", 60, chosen) == b"b" + b"a" * 10**6
+    with pytest.raises(Died, match="The program failed"):
+        run_limited(["-c", "import sys; sys.exit(1)"], b"", 60, chosen)
+    start = time.monotonic()
+    with pytest.raises(TimeUp):
+        run_limited(["-c", "import time; time.sleep(60)"], b"", 1, chosen)
+    assert time.monotonic() - start < 30
+
+
+def test_the_limits_are_those_that_the_page_names():
+    page = " ".join((ROOT / "docs" / "teaching.md").read_text(encoding="utf-8").split())
+    limits = f"{isolate.MEMORY // 2**30} GiB of memory, {isolate.DISK // 2**20} MiB and {isolate.FILES:,} files in a"
+    assert limits in page
+    assert f"of its own, {isolate.PROCESSES} processes and threads" in page
+
+
+# ------------------------------------------------------------------------------------------- where no walls are
+
+
+@pytest.mark.parametrize("why", ["is not installed", "setting up uid map: Permission denied"])
+def test_without_walls_nothing_is_run_and_the_remedy_is_said(tmp_path, monkeypatch, why):
+    write(tmp_path / "handed-in" / "anna" / f"{NORM}.ipynb", solved(NORM_RIGHT))
+    if why != "is not installed":
+        (tmp_path / "bwrap").write_text(f"#!/bin/sh\necho 'bwrap: {why}' >&2\nexit 1\n")
+        (tmp_path / "bwrap").chmod(0o755)
+        (tmp_path / "restricted").write_text("1\n")
+        monkeypatch.setattr(isolate, "RESTRICTED", tmp_path / "restricted")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(grade, "run_exercise", None)  # it would fail
+    with pytest.raises(SystemExit) as stopped:
+        grade.main([str(tmp_path / "handed-in")])
+    said = str(stopped.value)
+    wanted = [why, "Nothing was run", "install -y bubblewrap", "python -m teaching.classroom.grade", "--no-isolation"]
+    wanted += ["sysctl -w"] if why != "is not installed" else []
+    assert [words for words in wanted if words not in said] == []
+    assert not (tmp_path / "handed-in_graded").exists()
+
+
+def test_a_python_whose_folder_holds_the_course_or_your_home_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "base_prefix", str(ROOT.parent))
+    with pytest.raises(ValueError, match=f"the folder of Python, {ROOT.parent}, holds {ROOT} too"):
+        isolate._bwrap("bwrap")

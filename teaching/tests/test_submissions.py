@@ -1,0 +1,196 @@
+"""What is asked, who handed in what, and what of a notebook is run: read from files, without running anything."""
+
+import ast
+import os
+import unicodedata
+import zipfile
+from unittest.mock import Mock
+
+import pytest
+
+import checks
+from checks import notebook
+from teaching.classroom import handed_in, isolate, submissions
+from tests.support.submissions import COURSE, NORM, code_cell, handed_out, write
+from tools.course import notebooks_of
+
+
+def test_the_assignments_are_the_exercises_of_the_course_and_each_has_a_published_solution():
+    asked = [one for assignments, _ in submissions.read_course(COURSE).values() for one in assignments]
+    assert len(asked) == sum(path.read_text(encoding="utf-8").count('"exercise"') for path in notebooks_of(COURSE))
+    assert len({one.title for one in asked}) == len({one.shape for one in asked}) == len(asked)
+    assert all(callable(getattr(checks, one.check)) for one in asked)
+
+
+def test_every_exercise_that_is_handed_out_is_not_attempted_and_needs_no_kernel(tmp_path):
+    for stem, (exercises, cells) in submissions.read_course(COURSE).items():
+        path = tmp_path / f"{stem}.ipynb"
+        write(path, handed_out(stem))
+        verdicts = submissions.judge_submission([path], exercises, cells, None)
+        assert [verdict.status for verdict in verdicts] == ["not attempted"] * len(exercises), stem
+
+
+def judge(tmp_path, *cells):
+    """What is to be run for the first exercise of notebook 01, or the verdict."""
+    write(tmp_path / "a.ipynb", {"cells": [code_cell(source) for source in cells]})
+    found = submissions.judge_submission([tmp_path / "a.ipynb"], *submissions.read_course(COURSE, [NORM])[NORM], None)
+    return found[0].code or (found[0].status, found[0].seen)
+
+
+def test_what_cannot_be_read_in_time_or_opened_ends_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(submissions, "READER", ["-c", "while True: pass"])
+    monkeypatch.setattr(submissions, "READING", 0.5)
+    assert judge(tmp_path) == ("broken notebook", "It could not be read in 0.5 seconds.")
+    monkeypatch.setattr(submissions, "READER", ["-c", "import os; os._exit(1)"])
+    assert judge(tmp_path) == ("broken notebook", "It could not be read. The program failed.")
+    monkeypatch.setattr(type(tmp_path), "read_bytes", Mock(side_effect=PermissionError(13, "Permission denied")))
+    assert judge(tmp_path)[1] == "It cannot be opened (PermissionError: Permission denied)."
+
+
+def test_a_submission_is_read_inside_the_walls_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(notebook.ast, "parse", None)  # in this process nothing can be read
+    exercise = submissions.Assignment(NORM, "1", "my_rms_norm", "check_rms_norm", "", 0)
+    write(tmp_path / "a.ipynb", {"cells": [code_cell("my_rms_norm = 1")]})
+    found = submissions.judge_submission([tmp_path / "a.ipynb"], [exercise], [], isolate.find_walls())
+    assert [one.code for one in found] == ["my_rms_norm = 1"]
+
+
+def cut(*cells, course=()):
+    nodes = notebook.read_cells(list(cells)).needs("f", notebook.read_cells(list(course)).statements)
+    return "\n".join(map(ast.unparse, nodes))
+
+
+def test_a_function_gets_the_statements_it_needs_and_no_others():
+    assert cut("x = slow()", "def f(x):\n    return x") == "def f(x):\n    return x"  # not the notebook's x
+    assert cut("a = {}", "a['b'] = 1", "a.pop(2)", "f = lambda: a") == "a = {}\na['b'] = 1\na.pop(2)\nf = lambda: a"
+    assert cut("import m", "m.allclose = 1", "m.seed(0)", "f = lambda: m") == "import m\nf = lambda: m"
+    assert cut("while True:\n    pass", "a = 1\nprint(a)", "f = lambda: a") == "a = 1\nf = lambda: a"
+    assert cut("F = 2", "def f():\n    return F", course=["import F"]) == "F = 2\ndef f():\n    return F"
+
+
+# ---------------------------------------------------------------------------------------------- who handed in what
+
+MOODLE = "Anna Smith_1234567_assignsubmission_file"
+COPIES = (  # names that browsers, Windows, Drive, Jupyter, macOS and mail give
+    "02_rope-1.ipynb", "02_rope(2)-1.ipynb", "02_rope - Copy (2).ipynb", "Copy of Copy of 02_rope.ipynb",
+    "02_rope-Copy1.ipynb", "02_rope copy 2.ipynb", "02_Rope.ipynb.txt",
+)  # fmt: skip
+LAYOUTS = {  # a file in the folder of submissions (of a zip: also a file in it): whose it is, and which notebook
+    "ben/handout/notebooks/02_rope.ipynb": ("ben", "02_rope"),
+    "d_e__f__02_rope.ipynb": ("d_e__f", "02_rope"),
+    "numbers (1)/02_rope (1).ipynb": ("numbers (1)", "02_rope"),  # browsers
+    "zip.zip/deep/02_rope.ipynb": ("zip", "02_rope"),
+    "twice (1).zip/02_rope.ipynb": ("twice", "02_rope"),
+    "mine/homework.zip/02_rope.ipynb": ("mine", "02_rope"),
+    f"{MOODLE}_/02_rope.ipynb": ("Anna Smith_1234567", "02_rope"),
+    "Ben Li_12_assignsubmission_file/02_rope.ipynb": ("Ben Li_12", "02_rope"),  # from Moodle 4.1 on
+    "Eve Li_13_assignsubmission_file_02_rope.ipynb": ("Eve Li_13", "02_rope"),
+    "Jo Li_14_assignsubmission_file_homework.zip/02_rope.ipynb": ("Jo Li_14", "02_rope"),
+    "smithanna_12345_67890_02_rope-1.ipynb": ("smithanna_12345", "02_rope"),  # Canvas
+    "von_berg_LATE_5_67891_02_rope.ipynb": ("von_berg_5", "02_rope"),
+    "LATE_anon_a1B2c_67892_02_rope.ipynb": ("anon_a1B2c", "02_rope"),
+    "class.zip/Kim Li_15_assignsubmission_file_/02_rope.ipynb": ("Kim Li_15", "02_rope"),
+    "canvas.zip/leekim_16_67893_homework.zip": ("leekim_16", None),
+    "gus/06_train_and_generate.ipynb": ("gus", "06_train"),
+    **{f"{number}/{name}": (f"{number}", "02_rope") for number, name in enumerate(COPIES)},
+}  # fmt: skip
+NOTEBOOKS = ["00_start_here", "02_rope", "06_train", "07_generate"]
+
+
+def found_in(folder, names=()):
+    """Write these files, the last ones into zips; what is understood of the folder."""
+    for name in names:
+        outer, mark, inner = name.partition(".zip/")
+        path = folder / (outer + ".zip" if mark else outer)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not mark:
+            path.write_text("{}")
+            continue
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr(inner, "{}")
+    scratch = folder.parent / "scratch"
+    scratch.mkdir(exist_ok=True)
+    return handed_in.find_submissions(folder, NOTEBOOKS, scratch)
+
+
+def test_names_as_people_browsers_mail_and_platforms_leave_them_are_understood(tmp_path):
+    found = found_in(tmp_path / "in", LAYOUTS)
+    got = {(who, notebook) for who, one in found.students.items() for notebook in one.files or [None]}
+    assert got == {*LAYOUTS.values(), ("gus", "07_generate")}
+    assert [one.shown for one in found.students["zip"].files["02_rope"]] == ["zip.zip/deep/02_rope.ipynb"]
+    unread = [one for student in found.students.values() for one in student.unread]
+    assert unread == ["canvas.zip/leekim_16_67893_homework.zip (cannot be unpacked: File is not a zip file)"]
+    assert found.nobodys == []
+    assert found.students["Anna Smith_1234567"].page == f"{MOODLE}_feedback.html"  # as Moodle takes it back
+
+
+@pytest.mark.parametrize("inside", ["anna/02_rope.ipynb", "all/anna/02_rope.ipynb", f"{MOODLE}_/02_rope.ipynb"])
+def test_a_zip_of_the_whole_class_is_as_good_as_a_folder(tmp_path, inside):
+    found_in(tmp_path / "in", [f"all.zip/{inside}", "all.zip/__MACOSX/all/._x.ipynb"])
+    found = found_in(tmp_path / "in" / "all.zip")
+    assert [list(one.files) for one in found.students.values()] == [["02_rope"]]
+    assert set(found.students) <= {"anna", "Anna Smith_1234567"}
+
+
+def test_what_is_not_understood_is_named(tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "linked").symlink_to(tmp_path)
+    (tmp_path / "in" / "link.zip").symlink_to(tmp_path / "in" / "ben.zip")
+
+    def scandir(place, scandir=os.scandir):
+        if str(place).endswith("locked"):
+            raise PermissionError(13, "Permission denied", str(place))
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(handed_in, "LARGEST_UNPACKED", 1)
+    found = found_in(tmp_path / "in", [
+        "anna/essay.ipynb", "anna/02_rope_kept_2026-01-02_03-04-05.ipynb", "anna/02_rope.html", "anna/old.rar",
+        "anna/locked/02_rope.ipynb", "broken.zip", "notes.txt", "02_rope.ipynb", "large.zip/02_rope.ipynb",
+        "handed/helpers/model.py", "handed/Makefile", "handed/.git/x", "handed/02_rope.ipynb", "ben.zip/essay.docx",
+    ])  # fmt: skip
+    assert found.nobodys == ["02_rope.ipynb", "notes.txt"]
+    assert {name: sorted(one.unread) for name, one in found.students.items()} == {
+        "anna": ["anna (Permission denied: locked)", "anna/02_rope.html", "anna/02_rope_kept_2026-01-02_03-04-05.ipynb",
+                 "anna/essay.ipynb", "anna/old.rar"],
+        "ben": ["ben.zip/essay.docx"], "broken": ["broken.zip (cannot be unpacked: File is not a zip file)"],
+        "handed": [], "large": ["large.zip (the zips unpack to more than 1 bytes)"], "linked": ["linked (a link)"],
+        "link": ["link.zip (a link)"],
+    }  # fmt: skip
+
+
+def test_of_two_files_the_one_saved_last_counts_and_both_are_named(tmp_path):
+    names = ["02_rope.ipynb", "02_rope (1).ipynb", "06_train_and_generate.ipynb"]
+    found_in(tmp_path / "in", [f"anna/{name}" for name in names])
+    for dates, last, other in (([2e9, 1e9], *names[:2]), ([1e9, 2e9], *names[1::-1]), ([1e9, 1e9], *names[1::-1])):
+        for name, date in zip(names, dates, strict=False):
+            os.utime(tmp_path / "in" / "anna" / name, (date, date))
+        anna = found_in(tmp_path / "in").students["anna"]
+        assert anna.remarks(NOTEBOOKS) == [
+            f"02_rope was handed in 2 times: anna/{last} counts, not anna/{other}.",
+            f"anna/{names[2]} is of an older version of the course: it counts for 06_train and 07_generate.",
+        ]
+        assert anna.counting("02_rope")[-1].path.name == last
+
+
+@pytest.mark.parametrize(("limit", "value", "words"), [
+    ("LARGEST_LIST", 1000, "(cannot be unpacked: its list of files has more than 1,000 bytes)"),
+    ("MOST_FILES", 99, "(the zips hold more than 99 files)"),
+])  # fmt: skip
+def test_a_zip_with_very_many_files_is_refused_before_they_are_listed_or_unpacked(
+    tmp_path, monkeypatch, limit, value, words
+):
+    monkeypatch.setattr(handed_in, limit, value)
+    many = [f"ben.zip/{number}/02_rope.ipynb" for number in range(100)]
+    found = found_in(tmp_path / "in", ["anna/02_rope.ipynb", *many])
+    assert found.students["ben"].unread == [f"ben.zip {words}"]
+    assert not list((tmp_path / "scratch").rglob("*.ipynb"))
+    assert list(found.students["anna"].files) == ["02_rope"]
+
+
+def test_names_that_differ_in_capitals_only_get_pages_that_are_two_files_everywhere(tmp_path):
+    names = ["Anna", "anna", "Ju\u0308rgen", "J\u00fcrgen", "anna (2)"]
+    found = found_in(tmp_path / "in", [f"{name}/02_rope.ipynb" for name in names])
+    pages = {name: student.page for name, student in found.students.items()}
+    assert pages["Anna"] == "Anna.html"
+    assert len({unicodedata.normalize("NFC", page).casefold() for page in pages.values()}) == len(names)

@@ -1,0 +1,283 @@
+"""The website and the slides: links, descriptions, no request to elsewhere, axe-core, keyboard, phones, zoom."""
+
+import html
+import os
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+
+from tests.support.course import ROOT, entries
+from tests.support.lab import explorers_in, quiet_context
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+TERMS = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.M)
+EXPLORERS = sorted({name for path in NOTEBOOKS for name in explorers_in(path)})
+WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+# The other pages have the same colours.
+IN_THE_DARK = ("index", "live", "notebooks/02_rope", "notebooks/03_swiglu", "docs/glossary", "slides/02_rope")
+
+
+def test_links_lead_to_pages_of_the_site(build):
+    file = ROOT / "docs" / "glossary.md"
+    assert build.relink("[map](../README.md#the-map) [`x`](../helpers/model.py)", file) == "[map](../index.md) `x`"
+    assert build.relink("`[x](y.md)` [t](teaching.md#a)", file) == "`[x](y.md)` [t](teaching.md#a)"
+    with pytest.raises(ValueError, match=r"glossary\.md links to no\.md, which does not exist: correct the link"):
+        build.relink("[x](no.md)", file)
+
+
+def test_a_page_names_the_repository_only_if_somebody_said_it(build, monkeypatch):
+    monkeypatch.delenv("COURSE_REPOSITORY", raising=False)
+    assert "github" not in build.links_of("02_rope")
+    monkeypatch.setenv("COURSE_REPOSITORY", "someone/llama")
+    assert build.links_of("02_rope").count("/someone/llama/") == 5
+    monkeypatch.setenv("COURSE_REPOSITORY", "https://github.com/someone/llama")
+    with pytest.raises(ValueError, match="is no place on GitHub: write owner/name"):
+        build.links_of("02_rope")
+
+
+class Page:
+    """One page: what it points to and whether it loads that, its ids, the descriptions of its pictures."""
+
+    def __init__(self, path):
+        self.text = path.read_text(encoding="utf-8")
+        self.targets, self.ids, self.alts = [], set(), []
+        for tag, more in re.findall(r"<([a-z]+)\s([^>]*)>", self.text):
+            has = {name: html.unescape(value) for name, value in re.findall(r'([\w-]+)="([^"]*)"', more)}
+            self.ids.add(has.get("id"))
+            self.alts += [has.get("alt", "")] if tag == "img" else []
+            loads = tag in ("img", "script", "source", "iframe", "link") and has.get("rel") != "canonical"
+            self.targets += [(has[name], loads) for name in ("href", "src") if has.get(name)]
+
+
+@pytest.fixture(scope="module")
+def site(build, tmp_path_factory):
+    """The folder of a site that was built from nothing."""
+    out = tmp_path_factory.mktemp("site") / "site"
+    command = [sys.executable, "-m", "teaching.website.build", out]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, f"the site was not built:\n{built.stdout[-2000:]}\n{built.stderr[-4000:]}"
+    return out
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    """Every page of the site, by its path inside it."""
+    return {path.relative_to(site).as_posix(): Page(path) for path in sorted(site.rglob("*.html"))}
+
+
+@pytest.mark.slow
+def test_every_page_can_be_reached_and_every_term_has_an_anchor(build, pages, site):
+    targets = [(name, urlsplit(target).path) for name, page in pages.items() for target, _ in page.targets]
+    linked = {os.path.normpath(os.path.join(os.path.dirname(name), path)) for name, path in targets}
+    wanted = {f"{part}/{path.stem}.html" for path in NOTEBOOKS for part in ("notebooks", "slides")}
+    assert wanted | {"docs/teaching.html", "docs/classroom-server.html", "live.html", "slides/index.html"} <= linked
+    listed = set(re.findall(r"^- \[.*?\]\((.+?)\)", (site / "llms.txt").read_text(encoding="utf-8"), re.M))
+    assert {name for name in wanted if "slides" not in name} <= listed <= pages.keys()
+    assert {build.slug(term) for term in TERMS} <= pages["docs/glossary.html"].ids
+    cards = {name: re.findall('name="description"|"og:image"', page.text) for name, page in pages.items()}
+    assert [name for name, card in cards.items() if len(card) != 2] == []
+
+
+@pytest.mark.slow
+def test_links_inside_resolve_and_nothing_is_loaded_from_elsewhere(site, pages):
+    broken = []
+    for name, page in pages.items():
+        for target, loads in page.targets:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                broken += [f"{name} loads {target}"] * bool(loads and parts.netloc)
+                continue
+            file = (site / name).parent / unquote(parts.path) if parts.path else site / name
+            other = pages.get(os.path.relpath(file, site))
+            if not file.is_file():
+                broken.append(f"{name}: {target}")
+            elif not parts.fragment.startswith("text=") and other and unquote(parts.fragment) not in {"", *other.ids}:
+                broken.append(f"{name}: {target} (no such id)")
+    assert broken == []
+
+
+@pytest.mark.slow
+def test_every_picture_is_on_its_page_and_its_slide_and_described(pages):
+    assert [name for name, page in pages.items() if not all(map(str.strip, page.alts))] == []
+    for path in NOTEBOOKS:
+        page, deck = (pages[f"{part}/{path.stem}.html"] for part in ("notebooks", "slides"))
+        cells = nbformat.read(path, as_version=4).cells
+        for told in (output.get("metadata", {}) for cell in cells for output in cell.get("outputs", [])):
+            alt = told.get("image/png", {}).get("alt", "")
+            assert all(any(own.startswith(alt) for own in part.alts) for part in (page, deck)), alt
+        asked = sum("predict" in cell.metadata.get("tags", []) for cell in cells)
+        assert deck.text.count('<section class="predict ') == asked
+        assert bool(asked) == ('<pre class="fragment' in deck.text)  # what comes out is shown after the question
+        for part, kind in (("outputs_hidden", "answer"), ("source_hidden", "drawing")):
+            folded = sum(part in cell.metadata.get("jupyter", {}) for cell in cells)
+            assert page.text.count(f'<details class="{kind}">') == folded
+        folded = sum(bool(cell.metadata.get("jp-MarkdownHeadingCollapsed")) for cell in cells)
+        assert page.text.count('<details class="solutions">') == folded
+        assert "Solutions" not in deck.text
+        assert "<details open" not in page.text
+
+
+def drawn(page):
+    """The page, when its formulas are drawn and its slides are ready."""
+    page.evaluate("() => window.MathJax?.startup.promise")
+    page.wait_for_function("() => !document.querySelector('.reveal') || window.Reveal?.isReady()")
+    return page
+
+
+@pytest.fixture
+def open_page(browser, site):
+    """A function that opens a page of the site."""
+    with ExitStack() as contexts:
+
+        def open_page(name, width=1280, height=800, **more):
+            # With less motion the theme's drawers do not slide: what axe sees does not depend on the moment.
+            more |= {"viewport": {"width": width, "height": height}, "reduced_motion": "reduce"}
+            context = contexts.enter_context(quiet_context(browser, **more))
+            context.set_default_timeout(120_000)
+            context.add_init_script(path=Path(__file__).with_name("website.js"))
+            page = context.new_page()
+            page.goto(f"{site.as_uri()}/{name}", wait_until="load")
+            return drawn(page)
+
+        yield open_page
+
+
+def axe(page, tags=WCAG):
+    """What axe-core finds on the whole page."""
+    import axe_playwright_python
+
+    if page.evaluate("'Reveal' in window"):
+        assert page.evaluate("checks.showAllSlides()") == 0, f"{page.url}: slides that axe would not see"
+    page.evaluate((Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
+    return page.evaluate("tags => checks.axe(tags)", tags)
+
+
+def cut_on(page, tries=100):
+    """What is still cut when the page has come to rest: it hears of a new width a moment later."""
+    while (cut := page.evaluate("checks.cut()")) and (tries := tries - 1):
+        page.wait_for_timeout(100)
+    return cut
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_and_nothing_is_cut_on_a_phone_or_enlarged(site, open_page, pages, scheme):
+    """A page of 1280 px at 200 % zoom has 640 px of its own, two of the screen's for each; a phone has 360."""
+    found = []
+    page = open_page("index.html", 640, color_scheme=scheme, device_scale_factor=2)
+    for name in pages if scheme == "light" else (f"{name}.html" for name in IN_THE_DARK):
+        page.goto((site / name).as_uri(), wait_until="load")
+        drawn(page).evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
+        if scheme == "light":
+            found += [f"{name}: not drawn: {formula}" for formula in page.evaluate("checks.notDrawn()")]
+            for width in (640, 360):
+                page.set_viewport_size({"width": width, "height": 800})
+                page.wait_for_function("width => innerWidth === width", arg=width)
+                found += [f"{name} at {width} px: {cut}" for cut in cut_on(page)]
+        found += [f"{name}: {violation}" for violation in axe(page, WCAG if scheme == "light" else ["color-contrast"])]
+    assert found == []
+
+
+@pytest.mark.browser
+def test_what_these_tests_look_for_is_noticed(browser, open_page):
+    """A pale word, a picture without description, a box out of reach, a page that is cut, TeX, a request."""
+    box = '<div style="overflow: auto; height: 9px"><i style="display: block; height: 900px">far</i></div>'
+    faults = '<i style="color: #bbb">pale</i><img src="data:,"><b style="position: absolute; left: 350px">cut off</b>'
+    page = open_page("index.html", width=360)
+    page.locator("article p").first.evaluate("(place, faults) => { place.innerHTML = faults }", faults + box)
+    found = {violation.split(":")[0] for violation in axe(page)}
+    assert found == {"color-contrast", "image-alt", "scrollable-region-focusable"}
+    assert any("cut off" in cut for cut in page.evaluate("checks.cut()"))
+    page.locator("article p").first.evaluate("place => { place.innerHTML = '<i class=math>x^2</i>' }")
+    assert page.evaluate("checks.notDrawn()") == ["x^2"]
+    with pytest.raises(AssertionError, match=r"request: http://example\.invalid/"), quiet_context(browser) as context:
+        context.new_page().set_content('<img src="http://example.invalid/picture.png" alt="not there">')
+
+
+@pytest.mark.browser
+def test_explorers_answer_the_keyboard(open_page, pages, site):
+    """Home and the arrow keys move each control through all its values, and what is shown and said follows."""
+    for name in EXPLORERS:
+        files = list((site / "explorers").glob(f"{name}-*.png"))
+        assert len({file.read_bytes() for file in files}) > max(10, len(files)) / 2, f"{name}: few different pictures"
+        where = next(page for page, content in pages.items() if f'id="{name}"' in content.text)
+        controls = open_page(where).locator(f"#{name}").locator("input, select").all()
+        assert len(controls) >= 2, name
+        for control in controls:
+            size = control.evaluate("control => control.options?.length ?? Number(control.max) + 1")
+            key = "ArrowDown" if control.evaluate("control => control.matches('select')") else "ArrowRight"
+            control.focus()
+            control.press("Home")
+            assert control.evaluate("control => getComputedStyle(control).outlineStyle") != "none", "focus is not seen"
+            seen = [control.evaluate("control => checks.state(control)")]
+            for _ in range(size - 1):
+                control.press(key)
+                seen.append(control.evaluate("control => checks.state(control)"))
+            pictures, descriptions, captions, spoken = ({now[part] for now in seen} for part in range(4))
+            assert len(pictures) == len(captions) == len(spoken) == size, f"{name}: {seen[0][3]} does not move all"
+            assert len(descriptions) > size / 2, f"{name}: few descriptions"  # settings may look alike
+
+
+@pytest.mark.browser
+def test_a_term_opens_its_entry_after_the_section_that_teaches_it(build, open_page):
+    page, taught = open_page("notebooks/02_rope.html"), {build.slug(term): place for term, _, _, *place, _ in entries()}
+    assert all(taught[anchor] < ["02", section.split(" ")[0]] for anchor, section in page.evaluate("checks.terms()"))
+    page.locator(".term").first.focus()
+    assert page.locator("#term-tip:popover-open").text_content().startswith("attention: The part that lets tokens read")
+    page.keyboard.press("Escape")
+    assert page.locator("#term-tip:popover-open, :is(.predict, h1, h2, h3, summary, pre) .term").count() == 0
+
+
+@pytest.mark.browser
+def test_search_finds_every_title_heading_and_term_and_shows_the_place(open_page, pages):
+    page = open_page("search.html?q=causal masks")
+    first = page.locator("#results li").first
+    assert {"causal", "mask"} <= {mark.lower() for mark in first.locator("mark").all_text_contents()}
+    assert axe(page) == []
+    headings = [heading for page in pages.values() for heading in re.findall(r"<h\d.*?>(.*?)</h\d>", page.text, re.S)]
+    asked = {html.unescape(re.sub("<.*?>", " ", heading)) for heading in headings} | set(TERMS)
+    asked |= {"grouped-query attention", "pre-norm", "top-p", "1e-5", "C++ (a[0])", "top-"}
+    asked -= {"Contents", "Chapters", "More", ""}  # the live page fills one when a part is chosen
+    found = """asked => asked.filter(words => { field.value = words; field.dispatchEvent(new Event('input'));
+        return document.querySelector('#results li') !== null })"""
+    assert len(asked) > 400
+    assert asked - set(page.evaluate(found, sorted(asked))) == set()
+    sections = page.evaluate("sections")
+    assert [f"{file}#{anchor}" for file, anchor, *_ in sections if anchor not in pages[file].ids] == []
+    in_notebooks = [text for file, *_, text in sections if file.startswith("notebooks")]
+    assert [text for text in in_notebooks if "Verdict" in text or "_solved(" in text] == []  # they stand in folds
+
+
+@pytest.mark.browser
+def test_slides_fit_the_screen(open_page):
+    for path in NOTEBOOKS:
+        page = open_page(f"slides/{path.stem}.html", height=720)
+        sizes = page.evaluate("""() => Reveal.getSlides().map(slide => {
+            const { h, v } = Reveal.getIndices(slide); Reveal.slide(h, v);
+            return [slide.scrollWidth, slide.scrollHeight, slide.textContent.trim().slice(0, 60)] })""")
+        assert len(sizes) > 15
+        assert [one for one in sizes if one[0] > 1280 or one[1] > 720] == [], path.stem
+
+
+@pytest.mark.browser
+def test_an_explorer_on_a_slide_shares_the_keys_with_the_deck(open_page):
+    page = open_page("slides/09_scaling_out.html")
+    page.evaluate("""() => { const { h, v } = Reveal.getIndices(document.querySelector('section.explorer'));
+        Reveal.slide(h, v) }""")
+    where = "Object.values(Reveal.getIndices()).join()"
+    at, finding, slider = page.evaluate(where), page.locator(".present .finding").last, page.locator("input:focus")
+    said, tries = finding.text_content(), 5
+    while not slider.count() and (tries := tries - 1):
+        page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    assert finding.text_content() != said
+    assert page.evaluate(where) == at
+    page.locator(":focus").evaluate("control => control.blur()")
+    page.keyboard.press("Space")
+    assert page.evaluate(where) != at

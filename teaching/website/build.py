@@ -1,0 +1,381 @@
+"""Build the website and the slides from the committed notebooks, without running them: `make site`, `make slides`.
+
+The pages are prepared in a temporary folder that mirrors the repository: pictures get their descriptions, explorers
+become frames; solutions, the outputs that answer a question, and code that only draws are folded. Sphinx makes HTML of
+them with the settings in `conf.py`. `slides.py` makes the slides, which become the folder `slides` of the site. Nothing
+is fetched, and no page of the result fetches anything from elsewhere.
+"""
+
+import argparse
+import base64
+import functools
+import io
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import matplotlib
+import nbformat
+import numpy as np
+from nbformat.v4 import new_markdown_cell, new_output
+from PIL import Image, ImageOps
+
+from helpers.assets import ASSETS
+from helpers.model import count_parameters
+from helpers.text import TINY_LLAMA, load_tokenizer
+from helpers.train import TINY
+from teaching.website import preview
+from teaching.website.downloads import address, links_of, make_downloads
+from teaching.website.frames import check_settings, make_frames
+from teaching.website.slides import make_slides, picture_size, split_prediction
+from tools.course import notebooks_of
+from tools.notebooks import VEIL
+
+ROOT = Path(__file__).parents[2]
+SITE = Path(__file__).parent
+LIVE = SITE / "live"
+NOTEBOOKS = notebooks_of(ROOT / "notebooks")
+TEXTS = ("*.md", "docs/*.md", "benchmarks/*.md")  # get a page each
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^():#\s]+)(#[^()\s]*)?\)")  # to a file of the repository
+CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
+ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</details>$", re.M)
+TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an anchor, so that a link can lead to it
+EXPLORER = re.compile(r"^(explore_\w+)\(\)", re.M)
+CARDS = {  # the cell whose picture the start page shows, and which part of it: left, top, right, bottom [%]
+    "00_start_here": ("c05", (13, 35.5, 81.5, 81)),
+    "01_rmsnorm": ("c43", (12.6, 5.5, 83.2, 89.5)),
+    "02_rope": ("c22", (0, 6, 62, 50)),
+    "03_swiglu": ("c67", (5, 1, 53, 88.9)),
+    "04_gqa": ("c19", (38, 0, 98, 100)),
+    "05_full_model": ("c75", (50.2, 7.7, 89.8, 86.8)),
+    "06_train": ("paint-explorer", (0, 0, 57, 74)),
+    "07_generate": ("c05", (0, 4.9, 53.2, 95)),
+    "08_relatives": ("c68", (0, 6, 48, 84.6)),
+    "09_scaling_out": ("f01", (0, 6, 55, 100)),
+}
+CARD = """<li>
+
+{title} · {minutes} minutes
+
+[{question}](notebooks/{stem}.ipynb)
+
+![{alt}](pictures/{stem}.png)
+
+</li>"""
+
+
+# ------------------------------------------------------------------------------------------------- texts
+
+
+def relink(text: str, file: Path) -> str:
+    """Markdown of one file with its links as the site needs them.
+
+    Links between Markdown files and notebooks stay as they are, for the site has the folders of the repository. The
+    README's page is the start page. Other files have no page: of a link to one, the words are left.
+
+    Raises:
+        ValueError: a link to a file that does not exist.
+    """
+
+    def replace(match):
+        picture, words, target, anchor = match.groups()
+        path = file.parent / target
+        if not path.exists():
+            raise ValueError(f"{file.relative_to(ROOT)} links to {target}, which does not exist: correct the link.")
+        if path.samefile(ROOT / "README.md"):
+            return f"[{words}]({os.path.relpath(ROOT / 'index.md', file.parent)})"
+        section = re.search(r", (\d\.\d+)$", words)  # the glossary's "06, 6.4" leads to that section
+        if path.suffix == ".ipynb" and section and not anchor:
+            return f"[{words}]({target}{_anchor(path, section[1])})"
+        return match[0] if picture or path.suffix in (".md", ".ipynb") else words
+
+    codes = iter(CODE.findall(text))  # in code nothing is a link, but a link's words may hold code
+    return re.sub("\x00", lambda _: next(codes), LINK.sub(replace, CODE.sub("\x00", text)))
+
+
+@functools.cache
+def _anchor(path, number):
+    # Of the section with that number; none where its heading holds a formula, whose anchor is not its text.
+    cells = nbformat.read(path, as_version=4).cells
+    headings = re.findall(r"^## (.*)$", "\n".join(cell.source for cell in cells if cell.cell_type == "markdown"), re.M)
+    return next((f"#{slug(h)}" for h in headings if h.startswith(f"{number} ") and "$" not in h), "")
+
+
+def slug(heading: str) -> str:
+    """The anchor that the site gives to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def page_of(file: Path) -> str:
+    """A Markdown file as its page needs it."""
+    text = relink(file.read_text(encoding="utf-8"), file)
+    if file.name == "glossary.md":
+        text = TERM.sub(lambda term: f'- <span id="{slug(term[1])}"></span>{term[0][2:]}', text)
+    return text
+
+
+def start_page(pictures: Path) -> str:
+    """The start page: `index.md` with a card per notebook of the README's table; writes its pictures into a folder.
+
+    Raises:
+        ValueError: a notebook without a row in the table, or without the picture that `CARDS` names; a CITATION.cff of
+            another version.
+    """
+    readme, cards, minutes = (ROOT / "README.md").read_text(encoding="utf-8"), [], []
+    pictures.mkdir(parents=True)
+    for path in NOTEBOOKS:
+        named, part = CARDS.get(path.stem, ("", ()))
+        row = re.search(rf"^\| \[(.+?)\]\(notebooks/{path.name}\) \| (.+?) \| (\d+) \| (\d*)", readme, re.M)
+        shown = [output for cell in nbformat.read(path, as_version=4).cells if cell.id == named
+                 for output in cell.outputs if "image/png" in output.get("data", {})]  # fmt: skip
+        if not row or not shown:
+            what = "picture: name its cell in CARDS of teaching/website/build.py" if row else "row in README.md's table"
+            raise ValueError(f"The start page's card of {path.name} has no {what}.")
+        picture = Image.open(io.BytesIO(base64.b64decode(shown[0].data["image/png"])))
+        box = [share * side / 100 for share, side in zip(part, picture.size * 2, strict=True)]
+        picture = picture.crop([round(side) for side in box])
+        picture.thumbnail((900, 900))
+        picture.save(pictures / f"{path.stem}.png")
+        question, alt = row[2][0].upper() + row[2][1:], _plain(shown[0].metadata["image/png"]["alt"])
+        cards.append(CARD.format(title=row[1], question=question, minutes=row[3], stem=path.stem, alt=alt))
+        minutes.append((int(row[3]), int(row[4] or 0)))
+    _split_lenses(pictures)
+    reading, exercises = (round(sum(part) / 60) for part in zip(*minutes, strict=True))
+    filled = {"cards": "\n".join(cards), "first_minutes": minutes[0][0], "hours": reading, "exercise_hours": exercises,
+              "bibtex": citation(), "millions": f"{count_parameters(TINY) / 1e6:.1f}",
+              "vocabulary": f"{TINY.vocab_size:,}", "guess": f"{math.log(TINY.vocab_size):.2f}"}  # fmt: skip
+    return _fill((SITE / "index.md").read_text(encoding="utf-8"), filled)
+
+
+def _fill(text, values):
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", str(value))
+    return text
+
+
+def citation() -> str:
+    """CITATION.cff as BibTeX.
+
+    Raises:
+        ValueError: it names another version than pyproject.toml.
+    """
+    file, project, licence = (
+        (ROOT / name).read_text("utf-8") for name in ("CITATION.cff", "pyproject.toml", "LICENSE")
+    )
+    has = dict(re.findall(r"^(?:  - )?(\w+): (.+)$", file, re.M))
+    version, year = re.search(r'^version = "(.+)"$', project, re.M)[1], re.search(r"\(c\) (\d{4})", licence)[1]
+    if has["version"] != version:
+        raise ValueError(f"CITATION.cff has version {has['version']}, pyproject.toml {version}: write it into both.")
+    fields = {"author": f"{{{has['name']}}}", "title": f"{{{has['title']}}}", "version": version, "year": year}
+    fields |= {"note": f"{has['license']} licence"} | ({"url": address()} if address() else {})
+    return (
+        "@software{llama_in_notebooks,\n"
+        + "".join(f"  {name} = {{{value}}},\n" for name, value in fields.items())
+        + "}"
+    )
+
+
+def _split_lenses(folder):
+    # The two panels become a picture each, so that a phone shows one below the other.
+    both = Image.open(ROOT / "docs" / "lenses.png").convert("RGB")
+    empty = np.flatnonzero((np.asarray(both.convert("L")) > 250).all(axis=0))
+    gaps = np.split(empty, np.flatnonzero(np.diff(empty) > 1) + 1)
+    cut = int(max(gaps[1:-1], key=len).mean())
+    for name, begin, end in (("angle", 0, cut), ("mask", cut, both.width)):
+        panel = both.crop((begin, 0, end, both.height))
+        panel = panel.crop(ImageOps.invert(panel.convert("L")).getbbox())
+        ImageOps.expand(panel, 12, "white").save(folder / f"{name}-lens.png")
+
+
+def _plain(text):
+    # Markdown that shows the text as it is.
+    return re.sub(r"([\\`*_$<>\[\]{}])", r"\\\1", text)
+
+
+def map_for_assistants() -> str:
+    """The site's pages as llms.txt wants them: a title, one line on each notebook from its first cell, other titles."""
+    firsts = {path: nbformat.read(path, as_version=4).cells[0].source for path in NOTEBOOKS}
+    lines = ["# LLaMA in notebooks", "", f"> {_second_paragraph(firsts[NOTEBOOKS[0]])}", "", "## Notebooks", ""]
+    for path, text in firsts.items():
+        title = text.partition("\n")[0].lstrip("# ")
+        lines.append(f"- [{title}](notebooks/{path.stem}.html): {_second_paragraph(text)}")
+    lines += ["", "## Other pages", "", "- [A LLaMA in this page](live.html)"]
+    for path in sorted(path for pattern in TEXTS[1:] for path in ROOT.glob(pattern)):
+        title = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        lines.append(f"- [{title}]({path.relative_to(ROOT).with_suffix('.html').as_posix()})")
+    return "\n".join(lines) + "\n"
+
+
+def _second_paragraph(text):
+    return " ".join(text.split("\n\n")[1].split())
+
+
+# ------------------------------------------------------------------------------------------------- the live page
+
+
+def live_page() -> str:
+    """The page with the LLaMA that runs in it; its scripts and its model come from `write_live`."""
+    lines = len((LIVE / "engine.js").read_text(encoding="utf-8").splitlines())
+    text = (LIVE / "live.md").read_text(encoding="utf-8")
+    return text.replace("{millions}", f"{count_parameters(TINY) / 1e6:.1f}").replace("{lines}", str(lines))
+
+
+def write_live(out: Path):
+    """Write the live page's scripts into `out`, and its model: weights, config, tokenizer, four passages; and the film.
+
+    All of it is one classic script, because a page that was opened from a disk may not fetch files.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for path in (*LIVE.glob("*.js"), *LIVE.glob("*.css")):
+        shutil.copy(path, out)
+    weights = (TINY_LLAMA / "model.safetensors").read_bytes()
+    data = {name: json.loads((TINY_LLAMA / f"{name}.json").read_text("utf-8")) for name in ("config", "tokenizer")}
+    data |= {"film": json.loads((ASSETS / "film.json").read_text("utf-8"))}
+    data |= {"passages": held_out_passages(), "weights": base64.b64encode(weights).decode()}
+    script = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    (out / "data.js").write_text(f"window.liveData = {script};\n", encoding="utf-8")
+
+
+def held_out_passages(count: int = 4) -> list[str]:
+    """Paragraphs of 40 to 60 tokens from the part of the reference that tiny-llama has not read, evenly spread."""
+    tokenizer = load_tokenizer()
+    held_out = (ASSETS / "held_out.txt").read_text(encoding="utf-8")
+    paragraphs = [paragraph.strip() for paragraph in held_out.split("\n\n")]
+    fitting = [text for text in paragraphs if 40 <= len(tokenizer.encode(text).ids) <= 60]
+    return fitting[len(fitting) // count // 2 :: len(fitting) // count][:count]
+
+
+# ------------------------------------------------------------------------------------------------- notebooks
+
+
+def notebook_page(path: Path, frames: dict):
+    """A notebook as its page needs it: described pictures, explorers as frames, folded answers and solutions.
+
+    Args:
+        path: of the notebook.
+        frames: HTML that shows an explorer's pictures, by the explorer's name.
+    """
+    notebook, folded = nbformat.read(path, as_version=4), False
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = _prepare_text(cell, relink(cell.source, path))
+            if cell.metadata.get("jp-MarkdownHeadingCollapsed"):
+                cell.source += '\n\n<details class="solutions"><summary>Show the solutions</summary>\n\n'
+                folded = True
+        else:
+            _prepare_outputs(cell, frames)
+    notebook.cells.insert(1, new_markdown_cell(links_of(path.stem), id="way-in"))
+    if folded:
+        notebook.cells.append(new_markdown_cell("</details>", id="end-of-solutions"))
+    return notebook
+
+
+def _prepare_text(cell, text):
+    text = ONE_LINE_ANSWER.sub(r"<details><summary>\1</summary>\n\n\2\n\n</details>", text)
+    if "predict" in cell.metadata.get("tags", []):
+        before, question = split_prediction(text)
+        text = f'{before}<div class="predict">\n\n{question}\n\n</div>'
+    return text
+
+
+def _prepare_outputs(cell, frames):
+    tags, folds = cell.metadata.setdefault("tags", []), cell.metadata.get("jupyter", {})
+    if folds.get("outputs_hidden"):  # they answer a question, and open with a click
+        tags.append("hide-output")
+    cell.outputs = [output for output in cell.outputs if output != VEIL]
+    explorer = EXPLORER.search(cell.source)
+    if folds.get("source_hidden"):
+        tags.append("hide-input")  # it draws; and below a question the figure's title would give the answer away
+    if explorer:
+        kept = [output for output in cell.outputs if "image/png" not in output.get("data", {})]
+        cell.outputs = [*kept, new_output("display_data", {"text/html": frames[explorer[1]]})]
+        return
+    for output in cell.outputs:
+        alt = output.get("metadata", {}).get("image/png", {}).get("alt")
+        if alt:
+            # A stored width [px] comes first, for the picture may hold more pixels than it is wide.
+            width = int(output.metadata["image/png"].get("width") or picture_size(output)[0])
+            image = {"alt": alt, "classes": "wide" if width > 600 else "narrow", "width": f"{width}px"}
+            cell.metadata["mystnb"] = {"image": image, "figure": {"caption": _plain(alt)}}
+            for stream in cell.outputs:
+                if stream.output_type == "stream":
+                    stream.text = stream.text.replace(f"Figure: {alt}\n", "")  # the caption says it
+    cell.outputs = [output for output in cell.outputs if output.output_type != "stream" or output.text]
+
+
+# ------------------------------------------------------------------------------------------------- the whole
+
+
+def slides_page(index: Path) -> str:
+    """The list of the slides as a page of the site, which takes the place of the one that `make slides` leaves."""
+    shown = re.search(r"</h1>\n(.*)\n<p class=\"home\">", index.read_text(encoding="utf-8"), re.S)[1]
+    return f"# Slides\n\n```{{raw}} html\n{shown}\n```\n"
+
+
+def prepare(source: Path, frames: dict, slides: Path):
+    """Write the pages into `source`, in the folders that they have in the repository; `slides` are there already."""
+    texts = [path for pattern in TEXTS for path in ROOT.glob(pattern)]
+    pages = {path: page_of(path) for path in texts}
+    pages |= {ROOT / "index.md": start_page(source / "pictures"), ROOT / "live.md": live_page()}
+    pages[ROOT / "slides" / "index.md"] = slides_page(slides / "index.html")
+    pages |= {path: nbformat.writes(notebook_page(path, frames)) for path in NOTEBOOKS}
+    del pages[ROOT / "README.md"]
+    for path, text in pages.items():
+        page = source / path.relative_to(ROOT)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text, encoding="utf-8")
+
+
+def build_pages(out: Path, frames: dict) -> int:
+    """Prepare the pages and let Sphinx make them; return its exit status, which is not 0 after any warning."""
+    from sphinx.cmd.build import build_main
+
+    with tempfile.TemporaryDirectory() as work:
+        prepare(Path(work, "pages"), frames, out / "slides")
+        flags = ["-b", "html", "-c", SITE, "-d", Path(work, "doctrees"), "-W", "--keep-going", "-q"]
+        status = build_main([str(word) for word in (*flags, Path(work, "pages"), out)])
+        preview.draw([Path(work, "pages", "pictures", f"{name}-lens.png") for name in ("angle", "mask")], out)
+    write_live(out / "_static" / "live")
+    make_downloads(NOTEBOOKS, out / "downloads")
+    (out / "llms.txt").write_text(map_for_assistants(), encoding="utf-8")
+    (out / ".nojekyll").touch()  # GitHub Pages would otherwise leave out folders that begin with _
+    return status
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", nargs="?", type=Path, default=ROOT / "build" / "site", help="folder for the site")
+    parser.add_argument("--slides", action="store_true", help="only the slides")
+    parser.add_argument("--clean", action="store_true", help="remove that folder first")
+    arguments = parser.parse_args()
+    out, status = arguments.out.resolve(), 0
+    matplotlib.use("agg")
+    shown = {name for path in NOTEBOOKS for name in explorers_in(path)}
+    try:
+        check_settings(shown)
+        if arguments.clean:
+            shutil.rmtree(out, ignore_errors=True)
+        frames = {name: make_frames(name, out / "explorers") for name in sorted(shown)}
+        make_slides(NOTEBOOKS, out / "slides", relink, frames)
+        if not arguments.slides:
+            status = build_pages(out, frames)
+    except ValueError as error:
+        sys.exit(f"The site was not built. {error}")
+    if status == 0:
+        print(f"Open {os.path.relpath(out / ('slides/index.html' if arguments.slides else 'index.html'))}")
+    sys.exit(status)
+
+
+def explorers_in(path: Path) -> list[str]:
+    """Names of the explorers that a notebook shows."""
+    cells = nbformat.read(path, as_version=4).cells
+    return [name for cell in cells if cell.cell_type == "code" for name in EXPLORER.findall(cell.source)]
+
+
+if __name__ == "__main__":
+    main()

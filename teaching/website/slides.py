@@ -1,0 +1,302 @@
+"""Slides of each notebook, for a class: a deck for reveal.js, which reads everything from its own folder.
+
+The rules that choose what a slide shows are the same for every notebook:
+
+- The title cell: its title, its first sentence, its question.
+- Every heading of level 2 starts a column, every heading of level 3 a slide below: the heading and the text's first
+  paragraph, as many of its sentences as have 45 words. What follows goes into the speaker notes (key S).
+- A text cell with the tag `predict`: its question, and above it the paragraph before it, if it has at most 45 words
+  and no slide has shown it yet; below it the options of its questions, from the cell's metadata.
+- The code cells after a prediction up to the first that prints or draws, if they have at most 12 lines: the code, and
+  its printed result one key later.
+- Every picture, alone and as large as the slide; its description is the alt text and stands in the notes.
+- Every explorer, with its slider.
+- *What you saw*: its first paragraph, of at most 70 words; the rest goes into the notes.
+- *What you can now say* and what an exercise asks: whole. Everything else is left out: other texts and code, hints,
+  *Check yourself*, *Where this lives*, solutions.
+"""
+
+import base64
+import html
+import json
+import math
+import re
+import shutil
+from importlib import import_module
+from pathlib import Path
+from string import Template
+
+import nbformat
+import sphinx_revealjs
+from markdown_it import MarkdownIt
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from teaching.website import preview
+
+LEAD_WORDS, ANSWER_WORDS, TASK_WORDS, CODE_LINES, OUTPUT_LINES = 45, 70, 110, 12, 12
+ROWS = {
+    "huge": (7, 6),
+    "large": (8.5, 7.5),
+    "normal": (10.5, 9.5),
+    "small": (12.5, 11),
+    "tiny": (16, 15),
+}  # words, rows
+WIDE, HIGH = 1280, 656  # a picture's most [px]
+STATIC = Path(__file__).parent / "static"
+# Packages for their files alone: JupyterLab has MathJax only inside its bundle, nbconvert takes both from a network.
+REVEAL = Path(sphinx_revealjs.__file__).parent / "_static" / "revealjs"
+# MathJax, which draws the formulas of the slides and of the site, in one file.
+MATHJAX = Path(import_module("sphinx-mathjax-offline").__file__).parent / "static" / "mathjax" / "tex-svg.js"
+# A menu would make every formula a stop of the Tab key; the scale suits the letters of a sans serif around it.
+MATHJAX_SETTINGS = {"options": {"enableMenu": False}, "svg": {"scale": 0.85}}
+LEFT_OUT = ("Check yourself", "Where this lives", "Solutions")
+WHOLE = "What you can now say"
+LIST = re.compile(r"^(?:\d+\.|[-*]) ", re.M)
+FOLD = re.compile(r"<details><summary>(.*?)</summary>(.*?)</details>", re.S)
+
+
+def _formula(tex, how):
+    return html.escape(rf"\[{tex}\]" if how["display_mode"] else rf"\({tex}\)")
+
+
+markdown = MarkdownIt("commonmark", {"html": True}).enable("table").use(dollarmath_plugin, renderer=_formula)
+
+
+class Deck:
+    """The slides of one notebook: columns that are filled from top to bottom and from left to right.
+
+    Args:
+        notebook: as nbformat reads it, with links that work from the slides.
+        frames: HTML that shows an explorer's pictures, by the explorer's name.
+    """
+
+    def __init__(self, notebook, frames: dict):
+        self.columns, self.heading, self.frames = [], "", frames
+        asked = left_out = False
+        for number, cell in enumerate(notebook.cells):
+            if cell.cell_type == "markdown":
+                title = re.match(r"## (.*)", cell.source)
+                left_out = title[1].startswith(LEFT_OUT) if title else left_out
+            if left_out:
+                continue
+            if number == 0:
+                self._add_title(cell.source)
+            elif cell.cell_type == "code":
+                asked = self._add_code(cell, asked)
+            elif "predict" in cell.metadata.get("tags", []):
+                text, question = split_prediction(cell.source)
+                self._add_text(text)
+                self._add_question(text, question, cell.metadata.get("questions", []))
+                asked = True
+            else:
+                self._add_text(cell.source)
+
+    def _add(self, content, notes="", kind="", column=False):
+        # One more slide below the last one, or at the top of a new column.
+        notes = f'<aside class="notes">{markdown.render(notes)}</aside>' if notes.strip() else ""
+        if column or not self.columns:
+            self.columns.append([])
+        self.columns[-1].append(f'<section class="{kind}">\n{content}\n{notes}</section>')
+
+    def _add_below_heading(self, content, notes="", kind=""):
+        # A slide without a heading of its own repeats the section's, in small letters.
+        self._add(f'<p class="above">{markdown.renderInline(self.heading)}</p>\n{content}', notes, kind)
+
+    def _add_title(self, text):
+        title, lead = re.match(r"# (.*?)\n+(.*?)\n\n", text, re.S).groups()
+        question = re.findall(r"^\*\*Question:\*\*.*", text, re.M)
+        shown = "\n\n".join([f"# {title}", lead, *question])
+        self._add(markdown.render(shown), text.partition("\n")[2], "title", column=True)
+
+    def _add_text(self, text):
+        for part in re.split(r"^(?=#{2,3} )", text, flags=re.M):
+            heading = re.match(r"(#{2,3}) (.*)\n*", part)
+            if heading:
+                self.heading, part = heading[2], part[heading.end() :]
+                whole = self.heading == WHOLE or self.heading.startswith("Exercise ")
+                shown, notes = (FOLD.sub("", part), "") if whole else _split(part, LEAD_WORDS)
+                kind = "dense" if _count(shown) > LEAD_WORDS else _size(shown)
+                if self.heading.startswith("Exercise "):
+                    kind = "dense task long" if _count(shown) > TASK_WORDS else "dense task"
+                shown = markdown.render(f"## {self.heading}\n\n{shown}")
+                self._add(shown, notes, f"heading {kind}", column=len(heading[1]) == 2)
+            for summary, answer in FOLD.findall(part):
+                if summary.startswith("What you saw"):
+                    shown, notes = _split(answer, ANSWER_WORDS)
+                    shown, notes = (shown, notes) if shown else (answer, "")
+                    content = f"<h3>{summary}</h3>\n{markdown.render(shown)}"
+                    self._add_below_heading(content, notes, f"answer {_size(shown)}")
+
+    def _add_question(self, text, question, data):
+        question = question.removeprefix("**Predict.**").strip()
+        before = re.split(r"\n\s*\n", FOLD.sub("", text).strip())[-1]  # what the question may refer to
+        before = re.sub(r"^#+ .*\n?", "", before).strip()
+        shown = "".join(slide.partition("<aside")[0] for slide in self.columns[-1][-1:])
+        if _count(before) > LEAD_WORDS or before.startswith(("|", "```", "<")) or markdown.render(before) in shown:
+            before = ""
+        answers = [one["options"] for one in data if "options" in one and not one["ask"].startswith("Tutorials say")]
+        rows = len(answers[0]) if len(answers) == 1 else len(answers)
+        size = _fitting(f"{before}\n\n{question}", rows)
+        before = f'<div class="before">{markdown.render(before)}</div>\n' if before else ""
+        content = f"<h3>Predict</h3>\n{before}{markdown.render(question)}{_options(answers)}"
+        self._add_below_heading(content, kind=f"predict {size}")
+
+    def _add_code(self, cell, asked):
+        # Return whether the question is still to be answered by one of the next cells.
+        explorer = re.search(r"^(explore_\w+)\(\)", cell.source, re.M)
+        if explorer:
+            self._add(self.frames[explorer[1]], kind="explorer")
+            return False
+        pictures = [output for output in cell.outputs if "image/png" in output.get("data", {})]
+        for output in pictures:
+            alt, (width, height) = output.metadata["image/png"]["alt"], picture_size(output)
+            scale = min(WIDE / width, HIGH / height)
+            shape = f'width="{scale * width:.0f}" height="{scale * height:.0f}" alt="{html.escape(alt)}"'
+            png = "".join(output.data["image/png"].split())
+            self._add_below_heading(f'<img {shape} src="data:image/png;base64,{png}">', alt, "figure")
+        code = cell.source.strip()
+        printed = "\n".join(_printed(output) for output in cell.outputs).strip("\n").splitlines()
+        if asked and not pictures and code.count("\n") < CODE_LINES:
+            if len(printed) > OUTPUT_LINES:
+                printed = [*printed[:OUTPUT_LINES], "…"]
+            size = f'style="font-size: {_code_size([*code.splitlines(), *printed])}px"'
+            colored = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
+            result = html.escape("\n".join(printed))
+            result = f'<pre class="fragment result" {size}>{result}</pre>' if printed else ""
+            self._add_below_heading(f'<pre class="code" {size}><code>{colored}</code></pre>\n{result}', kind="run")
+        return asked and not pictures and not printed
+
+    def html(self) -> str:
+        """All slides."""
+        return "\n".join("<section>\n" + "\n".join(column) + "\n</section>" for column in self.columns)
+
+
+def split_prediction(text: str) -> tuple[str, str]:
+    """A text cell cut before the paragraph that asks for a prediction: what stands before it, and the question.
+
+    Raises:
+        ValueError: no paragraph asks, although the cell has the tag `predict`.
+    """
+    place = text.find("**Predict")
+    if place < 0:
+        raise ValueError(f"this cell has the tag predict and no **Predict.** in it: {text[:60]!r}")
+    start = text.rfind("\n\n", 0, place) + 2 if "\n\n" in text[:place] else 0
+    return text[:start], text[start:]
+
+
+def _options(answers):
+    # The answers that the questions of a slide offer: a line for each of one question, one line for each of several.
+    lines = [[f"<li>{markdown.renderInline(one)}</li>" for one in offered] for offered in answers]
+    kind = "options" if len(answers) == 1 else "options in-line"
+    return "".join(f'\n<ol class="{kind}" type="A">{"".join(line)}</ol>' for line in lines)
+
+
+def _split(text, words):
+    # What is shown, and what goes into the notes. Shown is the first paragraph, or as many of its sentences as are
+    # short enough; a sentence that leads to what is left out stays out, too, and a formula after it is shown with it.
+    first, _, rest = FOLD.sub("", text).strip().partition("\n\n")
+    if first.startswith(("|", "```")):
+        return "", text
+    if rest.startswith("$$") and _count(first) < words:
+        formula, _, rest = rest.partition("\n\n")
+        return f"{first}\n\n{formula}", rest
+    sentences = [first] if LIST.search(first) else re.split(r"(?<=[.!?]) (?=[A-Z*`$])", first.replace("\n", " "))
+    shown = list(sentences)
+    while shown and (_count(" ".join(shown)) > words or shown[-1].endswith(":")):
+        shown.pop()
+    return " ".join(shown), "\n\n".join(part for part in (" ".join(sentences[len(shown) :]), rest) if part)
+
+
+def _count(text):
+    # Words, a formula being one.
+    return len(re.sub(r"\$.*?\$", "x", text, flags=re.S).split())
+
+
+def _size(text):
+    # A class for the style sheet: the fewer words, the larger.
+    words = _count(text)
+    return "huge" if words <= 26 else "large" if words <= 48 else "normal"
+
+
+def _fitting(text, more):
+    # A class for a question with so many lines of answers below it.
+    sizes = ["huge", "large", "normal", "small", "tiny"]
+    for size in sizes[sizes.index(_size(text)) :]:
+        words, rows = ROWS[size]
+        if sum(math.ceil(_count(line) / words) for line in _lines(text)) + more <= rows:
+            break
+    return size
+
+
+def _lines(text):
+    # Paragraphs, and the items of lists.
+    return re.split(r"\n\s*\n|\n(?=\d+\. |[-*] )", text)
+
+
+def _code_size(lines):
+    # The largest letters [px] in which the lines fit the slide. A letter is about 0.61 of that wide; instead of letters
+    # below 22, a long line gets a second row.
+    size = max(22, min(32, 1200 / 0.61 / max(map(len, lines))))
+    rows = sum(max(1, math.ceil(0.61 * size * len(line) / 1200)) for line in lines)
+    return int(max(19, min(size, 540 / 1.4 / rows)))
+
+
+def picture_size(output) -> tuple[int, int]:
+    """Width and height of an output's PNG [px]; they stand in its bytes 16 to 23."""
+    header = base64.b64decode("".join(output.data["image/png"][:64].split()))
+    return int.from_bytes(header[16:20]), int.from_bytes(header[20:24])
+
+
+def _printed(output):
+    if output.output_type == "stream":
+        return output.text
+    data = output.get("data", {})
+    return "" if {"image/png", "text/html", "text/markdown"} & data.keys() else data.get("text/plain", "")
+
+
+def make_slides(notebooks, folder: Path, relink, frames: dict):
+    """Write one HTML file per notebook, a page that lists them, reveal.js and MathJax into `folder`.
+
+    Args:
+        notebooks: paths.
+        folder: is made.
+        relink: takes Markdown and the notebook's path, returns the Markdown with links between the site's sources.
+        frames: as in `Deck`.
+    """
+    for name in ("dist/reveal.js", "dist/reveal.css", "dist/reset.css", "plugin/notes/notes.js", "LICENSE"):
+        (folder / "reveal" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REVEAL / name, folder / "reveal" / name)
+    for file in (MATHJAX, STATIC / "site.js", STATIC / "dark.js"):
+        shutil.copy(file, folder)
+    colors = [
+        HtmlFormatter(style=f"a11y-high-contrast-{theme}").get_style_defs(f"{where}pre.code")
+        for theme, where in (("light", ""), ("dark", "html.dark "))
+    ]
+    css = (STATIC / "slides.css").read_text(encoding="utf-8")
+    (folder / "slides.css").write_text("\n".join([css, *colors, ""]), encoding="utf-8")
+    entries, settings = [], json.dumps(MATHJAX_SETTINGS)
+    for path in notebooks:
+        notebook = nbformat.read(path, as_version=4)
+        for cell in notebook.cells:
+            if (
+                cell.cell_type == "markdown"
+            ):  # a link to another notebook leads to its slides, one to a text to its page
+                text = re.sub(r"\]\(([^():#\s]+)\.ipynb(?:#[^()\s]*)?\)", r"](\1.html)", relink(cell.source, path))
+                cell.source = re.sub(r"\]\(([^():#\s]+)\.md\b", r"](\1.html", text)
+        title, deck = re.match(r"# (.*)", notebook.cells[0].source)[1], Deck(notebook, frames)
+        about = " ".join(notebook.cells[0].source.split("\n\n")[1].split())
+        tags = preview.tags(f"{title}: slides", about, f"slides/{path.stem}.html")
+        parts = {"title": html.escape(title), "preview": tags, "slides": deck.html(), "mathjax": settings}
+        _fill("slides.html", folder / f"{path.stem}.html", **parts)
+        count = sum(map(len, deck.columns))
+        entries.append(f'<li><a href="{path.stem}.html">{html.escape(title)}</a>, {count} slides</li>')
+    tags = preview.tags("Slides: LLaMA in notebooks", "One deck per notebook, for a class.", "slides/index.html")
+    _fill("slides_index.html", folder / "index.html", preview=tags, entries="\n".join(entries))
+
+
+def _fill(template, file, **parts):
+    page = Template((STATIC.parent / "templates" / template).read_text(encoding="utf-8")).substitute(parts)
+    file.write_text(page, encoding="utf-8")

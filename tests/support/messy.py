@@ -1,0 +1,84 @@
+"""Notebooks as learners leave them, and what is made of each by the grader and by `my_parts`."""
+
+import json
+
+from tests.support.submissions import NORM, code_cell, handed_out
+
+SET_UP = "import torch\nfrom torch.nn import functional as F"
+HEAD, CHECK = "def my_rms_norm(x, weight, eps):\n", "\n\n\ncheck_rms_norm(my_rms_norm)"
+LINE = "(y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps) * weight.float()).to(x.dtype)"
+RIGHT = f"{HEAD}    y = x.float()\n    return {LINE}"
+STUB = next("".join(cell["source"]) for cell in handed_out()["cells"] if "def my_rms_norm" in "".join(cell["source"]))
+HELPER = "def widen(x):\n    return x.float()"
+HELPED = RIGHT.replace("x.float()", "widen(x)")
+WITH_ZERO = RIGHT.replace("+ eps", "+ eps + ZERO")
+COUNTED = RIGHT.replace(HEAD, f"{HEAD}    global CALLS\n    CALLS += 1\n")
+CLASS = f"class Norm:\n    def __call__(self, x, weight, eps):\n        y = x.float()\n        return {LINE}"
+PASSES, WRONG, STOPS, BROKEN, NOTHING, NOT_DONE, NO_FILE = (
+    # what the grader says, and words of what my_parts says
+    ("passed", "1 of 9 parts are yours: rms_norm"),
+    ("not yet", f"its exercise in {NORM}.ipynb does not pass."),
+    ("stops", f"its cell in {NORM}.ipynb does not run (NameError"),
+    ("does not run", f"its cell in {NORM}.ipynb does not run. Code cell 2 is not Python: "),
+    ("no such function", "no notebook in this folder has the exercise."),
+    ("not attempted", f"its exercise in {NORM}.ipynb is not done yet."),
+    ("broken notebook", f"{NORM}.ipynb cannot be read."),
+)  # fmt: skip
+
+MESSY = {  # code cells, and what both readers make of them
+    "a helper further down in the cell": ([SET_UP, HELPED + "\n" + HELPER + CHECK], PASSES),
+    "a helper in a later cell": ([SET_UP, HELPED + CHECK, HELPER], WRONG),  # it does not run from top to bottom
+    "an import in another cell": (["import torch as t", RIGHT.replace("torch", "t") + CHECK], PASSES),
+    "everything from a module": (["from torch import *", RIGHT.replace("torch.", "") + CHECK], PASSES),
+    "an import inside the function": ([RIGHT.replace(HEAD, HEAD + "    import torch\n") + CHECK], PASSES),
+    "the set-up is gone": ([RIGHT + CHECK], PASSES),
+    "a cell magic that runs the cell": ([SET_UP, "%%time\n" + RIGHT + CHECK], PASSES),
+    "a shell line with a quote": ([SET_UP, "!echo it's \\\n  (here\n" + RIGHT + CHECK], PASSES),
+    "a shell line that is kept": ([SET_UP, "files = !ls\n" + RIGHT + CHECK], PASSES),
+    "questions": ([SET_UP, "?torch\ntorch.rsqrt?\n" + RIGHT + CHECK + "\nF.silu??"], PASSES),
+    "a remainder that looks like a magic": ([SET_UP, "ZERO = (4\n% 2)\n!ls\n" + WITH_ZERO + CHECK], PASSES),
+    "text that looks like a magic": ([SET_UP, "!ls\nZERO = len('''\n%time\n''') * 0\n" + WITH_ZERO], PASSES),
+    "the check is edited": ([SET_UP, RIGHT + "\n\ndef check_rms_norm(f): print('fine')" + CHECK], PASSES),
+    "the checks at their old place": ([SET_UP, "from helpers.checks import check_rms_norm", RIGHT + CHECK], PASSES),
+    "an annotated constant": ([SET_UP, "ZERO: float = 0.0", WITH_ZERO + CHECK], PASSES),
+    "a table filled in": ([SET_UP, "S = {}", "S['z'] = 0", WITH_ZERO.replace("ZERO", "S['z']")], PASSES),
+    "a loop that makes constants": ([SET_UP, "for ZERO in (0.0,):\n    pass", WITH_ZERO + CHECK], PASSES),
+    "a global counter": ([SET_UP, "CALLS = 0", COUNTED + CHECK], PASSES),
+    "the stub above the answer": ([SET_UP, STUB, RIGHT + CHECK], PASSES),
+    "the stub below the answer": ([SET_UP, RIGHT + CHECK, STUB], NOT_DONE),
+    "an object": ([SET_UP, CLASS, "my_rms_norm = Norm()" + CHECK], PASSES),
+    "another name": ([SET_UP, RIGHT.replace("my_", "our_"), "my_rms_norm = our_rms_norm" + CHECK], PASSES),
+    "a decorator of one's own": ([SET_UP, "def same(f):\n    return f", "@same\n" + RIGHT + CHECK], PASSES),
+    "a function inside": ([SET_UP, f"{HEAD}    def g(y):\n        return {LINE}\n    return g(x.float())"], PASSES),
+    "asynchronous": ([SET_UP, "async " + RIGHT + CHECK], WRONG),
+    "waiting at the top": ([SET_UP, "import asyncio\nawait asyncio.sleep(0)", RIGHT + CHECK], PASSES),
+    "tabs, Windows' line ends": ([SET_UP, f"{RIGHT}\n%time 1".replace("    ", "\t").replace("\n", "\r\n")], PASSES),
+    "from the future": ([SET_UP, "from __future__ import annotations\n" + RIGHT.replace("x,", "x: A,")], PASSES),
+    "not Python": ([SET_UP, RIGHT.replace("eps):", "eps)") + CHECK], BROKEN),
+    "not Python, and a stub": ([SET_UP, HEAD + "    return (x", STUB], BROKEN),
+    "half of it in another cell": ([SET_UP, RIGHT + CHECK, "def my_rms_norm(x, weight"], PASSES),
+    "deleted, but named": ([SET_UP, "# def my_rms_norm(x): ...\nprint('hello'"], NOTHING),
+    "a line that stops": ([SET_UP, "ZERO = nobody", WITH_ZERO + CHECK], STOPS),
+    "removed again": ([SET_UP, RIGHT + CHECK + "\ndel my_rms_norm"], PASSES),
+}  # fmt: skip
+
+
+def stored(cells):
+    return {"cells": [code_cell(source) for source in cells], "metadata": {}, "nbformat": 4}
+
+
+def files():
+    """{label: (what the file holds, what both make of it)}, the notebooks above and other formats."""
+    for label, (cells, wanted) in MESSY.items():
+        yield label, (json.dumps(stored(cells)).encode(), wanted)
+    right = stored([SET_UP, RIGHT + CHECK])
+    bare = [{"cell_type": "code", "source": [RIGHT[:20], RIGHT[20:]]}, {"cell_type": "raw", "source": "def ("}]
+    old = [{"cell_type": "code", "input": [line + "\n" for line in RIGHT.split("\n")], "language": "python"}]
+    yield "byte order mark", (b"\xef\xbb\xbf" + json.dumps(right).encode(), PASSES)
+    yield "no metadata, and a raw cell", (json.dumps({"cells": bare}).encode(), PASSES)
+    yield "format 3", (json.dumps({"worksheets": [{"cells": old}], "nbformat": 3}).encode(), PASSES)
+    for text in (b"", b"{", b"[1]", b"{}", b'{"cells": [1]}', b'{"cells": 2}', b"\xff\xfe", b"[" * 100_000):
+        yield f"no notebook: {text[:20]}", (text, NO_FILE)
+
+
+FILES = dict(files())

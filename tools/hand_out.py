@@ -1,0 +1,162 @@
+"""A class's notebooks: handed out without solutions, and made fresh again.
+
+    python -m tools.hand_out student FOLDER --only 01 02       # make student FOLDER=... ARGS="--only 01 02"
+    python -m tools.hand_out reset notebooks/02_rope.ipynb     # make reset NOTEBOOK=notebooks/02_rope.ipynb
+
+Both leave the old state or the new one wherever they are stopped: what is written is complete before it gets its name.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.course import ROOT, committed, new_file, notebooks_of, without_solutions
+
+COPIED = (  # what the notebooks need to run, and the page that they link to
+    "helpers", "checks", "pyproject.toml", "constraints.txt", "environment.yml", "LICENSE", "docs/glossary.md",
+    "tools/lab.py",
+)  # fmt: skip
+HANDOUT = Path(__file__).parent / "handout"  # README, Makefile and a guide for assistants, for that folder only
+READERS = {"05": 4, "07": 6}  # `my_parts` of these reads what a learner wrote in 01 up to that one
+
+
+# --------------------------------------------------------------------------------------- a folder to hand out
+
+
+def student(folder: Path, root: Path = ROOT, only: Sequence[str] = ()) -> list[Path]:
+    """Write a folder to hand out: the notebooks without solutions and outputs, and what they need to run.
+
+    The checks are the course's own. They hold specifications, and `helpers/model.py` holds every part: the exercises
+    ask for what a learner could look up, as in any course with a library.
+
+    Args:
+        folder: must not exist, or be empty.
+        root: the course.
+        only: notebooks, by their names or how these begin; empty for all.
+
+    Returns:
+        the notebooks written.
+
+    Raises:
+        FileExistsError: if something is in the folder; nothing is written then.
+        ValueError: if a notebook or its solutions cannot be found, or an exercise was solved in its own cell; nothing
+            is written then.
+    """
+    folder, notebooks = Path(folder).absolute(), notebooks_of(root / "notebooks", only)
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise FileExistsError(f"{folder} is there already and not an empty folder: give another name.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+        made = Path(beside) / "folder"
+        (made / "notebooks").mkdir(parents=True)
+        for path in notebooks:
+            notebook = without_solutions(json.loads(path.read_text(encoding="utf-8")))
+            _refuse_solved(path, notebook)
+            text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+            (made / "notebooks" / path.name).write_text(text, encoding="utf-8")
+        for name in COPIED:
+            source = root / name
+            if source.is_dir():
+                shutil.copytree(source, made / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+            else:
+                (made / name).parent.mkdir(exist_ok=True)
+                shutil.copy(source, made / name)
+        shutil.copytree(HANDOUT, made, dirs_exist_ok=True)
+        if folder.exists():
+            folder.rmdir()  # it is empty; if it is not any more, this fails and nothing is lost
+        made.rename(folder)
+    return sorted((folder / "notebooks").glob("*.ipynb"))
+
+
+def what_they_read(notebooks: list[str]) -> str:
+    """What learners must put beside these notebooks, in words; empty if nothing is missing."""
+    numbers = [name[:2] for name in notebooks]
+    readers = [number for number in numbers if number in READERS]
+    last = max((READERS[number] for number in readers), default=0)
+    missing = [f"{number:02}" for number in range(1, last + 1) if f"{number:02}" not in numbers]
+    if not missing:
+        return ""
+    return (
+        f"{' and '.join(readers)} can use what learners wrote in {', '.join(missing)}: tell them to copy the new "
+        "notebooks into the folder that holds those. Without them they get the course's own functions."
+    )
+
+
+def _refuse_solved(path, notebook):
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if "exercise" in cell["metadata"].get("tags", []) and "raise NotImplementedError" not in source:
+            advice = f"Get a fresh copy first: make reset NOTEBOOK=notebooks/{path.name}"
+            raise ValueError(f"{path.name}: the exercise {source.strip().splitlines()[-1]} is solved here. {advice}")
+
+
+# ---------------------------------------------------------------------------------------- a fresh copy
+
+
+def reset(path: Path) -> Path | None:
+    """Replace a notebook by a fresh copy and keep the learner's beside it, under a name with date and time.
+
+    The fresh copy is written first, under another name; then the learner's is renamed; then the fresh one gets its
+    name. At every moment the learner's text is in one of the two files. After a stop in the middle, do it again.
+
+    Args:
+        path: the notebook; it may be missing.
+
+    Returns:
+        the file that holds the learner's text now, or None if there was nothing to keep.
+
+    Raises:
+        ValueError: if the name is not a notebook's, or no fresh copy can be had; nothing is changed then.
+    """
+    path, kept = Path(path).absolute(), None
+    if path.suffix != ".ipynb":
+        raise ValueError(f"{path.name} is no notebook: a name that ends in .ipynb is expected, such as 02_rope.ipynb.")
+    fresh = committed(path)
+    if path.is_file() and path.read_bytes() == fresh:
+        return None
+    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(fresh)
+            os.fsync(file.fileno())
+        os.chmod(beside, 0o644)
+        if os.path.lexists(path):
+            kept = new_file(path)
+            os.replace(path, kept)
+        os.replace(beside, path)
+    finally:
+        Path(beside).unlink(missing_ok=True)
+    return kept
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Hand out or make fresh, as the command says."""
+    parser = argparse.ArgumentParser(prog="python -m tools.hand_out", description=__doc__.splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    hand = verbs.add_parser("student", help="write a folder to hand out")
+    hand.add_argument("folder", type=Path)
+    hand.add_argument("--only", nargs="+", default=[], metavar="NOTEBOOK", help="such as 01 02 (default: all)")
+    verbs.add_parser("reset", help="a fresh copy of a notebook; yours is kept").add_argument("notebook", type=Path)
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.verb == "student":
+            notebooks = [path.stem for path in student(chosen.folder, only=chosen.only)]
+            print(f"{chosen.folder}: {len(notebooks)} notebooks without solutions, and what they need.")
+            if said := what_they_read(notebooks):
+                print(said)
+            return
+        kept = reset(chosen.notebook)
+    except (OSError, ValueError) as error:
+        sys.exit(f"{chosen.verb}: {error}")
+    print(f"{chosen.notebook} is fresh.", f"What you wrote is in {kept.name}, beside it." if kept else "", sep=" ")
+    if kept:
+        print("Is it open in JupyterLab? Close its tab without saving, then open it again.")
+
+
+if __name__ == "__main__":
+    main()
