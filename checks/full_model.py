@@ -94,6 +94,23 @@ ON_THE_SUM = "The norm is on the road: yours also norms what x holds. Norm only 
 BRANCH_ALONE = "Each norm works on what the branch returns. Yours works on that plus x."
 AT_THE_END = "Here attention and feed_forward read x as it is. Their norm comes after them."
 
+
+def _each_called_once(function):
+    """Refuses a block that runs attention or feed_forward twice: a second call costs as much, and writes a cache."""
+
+    def probe(x, attention, feed_forward, *rest):
+        ran = []
+        noted = lambda name, step: lambda y: (ran.append(name), step(y))[1]  # noqa: E731
+        answer = function(x, noted("attention", attention), noted("feed_forward", feed_forward), *rest)
+        twice = next((name for name in ran if ran.count(name) > 1), "")
+        if twice:
+            raise Wrong(f"{twice} is called {ran.count(twice)} times.", ONCE.format(twice))
+        return answer
+
+    return probe
+
+
+ONCE = "Attention runs once, feed_forward once. Yours runs {} twice."
 TRANSFORMER_BLOCK = Exercise(
     transformer_block,
     [
@@ -147,10 +164,8 @@ TRANSFORMER_BLOCK = Exercise(
          _slip(lambda x, a, f, n, m: (h := x + n(f(x))) + m(a(h)))),
         ("Is there a norm too many at the end? The stream leaves the block as it is.",
          _slip(lambda x, a, f, n, m: m((h := x + n(a(x))) + m(f(h))))),
-        ("Attention runs once, feed_forward once. Yours runs attention twice.",
-         _slip(lambda x, a, f, n, m: (h := x + n(a(x))) + m(a(h)))),
-        ("Attention runs once, feed_forward once. Yours runs feed_forward twice.",
-         _slip(lambda x, a, f, n, m: (h := x + n(f(x))) + m(f(h)))),
+        (ONCE.format("attention"), _slip(lambda x, a, f, n, m: x + n(a(x)) + m(f(x + n(a(x)))))),
+        (ONCE.format("feed_forward"), _slip(lambda x, a, f, n, m: (h := x + n(f(x))) + m(f(h)))),
         ("Does the second step start from x plus what the first adds? In yours it gets the addition alone.",
          _slip(lambda x, a, f, n, m: x + m(f(n(a(x)))))),
         ("Is x added twice?", _slip(lambda x, a, f, n, m: x + (h := x + n(a(x))) + m(f(h)))),
@@ -160,6 +175,8 @@ TRANSFORMER_BLOCK = Exercise(
          _other_norm(lambda y, gain, eps: F.layer_norm(y, gain.shape, gain, None, eps))),
         ("Each token has its own rms, over the last dimension. Yours is over the whole tensor.",
          _other_root(lambda squares, eps: (squares.mean() + eps).sqrt())),
+        ("Each token has its own rms, over the last dimension. Yours is over each text.",
+         _other_root(lambda squares, eps: (squares.mean((1, 2), keepdim=True) + eps).sqrt())),
         ("Each token has its own rms, over the last dimension. Yours is over the tokens.",
          _other_root(lambda squares, eps: (squares.mean(1, keepdim=True) + eps).sqrt())),
         ("Is the mean of the squares in the root? Yours has their sum.",
@@ -171,6 +188,7 @@ TRANSFORMER_BLOCK = Exercise(
         ("Is eps there? Yours works without it.", lambda x, a, f, g, k, eps: transformer_block(x, a, f, g, k, 0.0)),
     ],
     allow=("RMSNorm",),
+    adapt=_each_called_once,
 )  # fmt: skip
 check_transformer_block = check_of(TRANSFORMER_BLOCK)
 
@@ -225,12 +243,15 @@ def _by_arithmetic(function):
     return probe
 
 
+WHOLE = "Do you divide? A quotient such as 1 / 49 is rounded, and int(...) cuts off: multiply whole numbers."
 PARAMETER_COUNT = Exercise(
     parameter_count,
     [
         Case("a tiny one by hand: V 10, D 4, L 1, H 2, K 1, h 2, F 6, tied", (10, 4, 1, 2, 1, 2, 6, True)),
         Case("the same, not tied, three layers", (10, 4, 3, 2, 1, 2, 6, False)),
         Case("head_dim is not dim / n_heads", (11, 6, 2, 4, 2, 4, 7, False)),
+        *[Case(f"{n_heads} query heads on one", (9, dim, 1, n_heads, 1, head_dim, 4, False), WHOLE)
+          for n_heads, dim, head_dim in ((11, 7, 10), (49, 2, 8))],
         *[Case(name, sizes_of(PRESETS[name])) for name in ("llama-2-7b", "llama-3-8b", "llama-3.2-1b", "smollm2-135m")],
     ],
     [
@@ -250,6 +271,7 @@ PARAMETER_COUNT = Exercise(
          lambda V, D, L, H, K, h, F, t: parameter_count(V, D, L, H, K, D // H, F, t)),
         ("Are q and o n_heads * head_dim wide? It need not be dim.",
          _count(q=lambda V, D, *_: D * D, o=lambda V, D, *_: D * D)),
+        ("Is one of q and o dim by dim in yours? Both are n_heads * head_dim wide.", _count(o=lambda V, D, *_: D * D)),
         ("Are all four attention matrices dim by dim? Their other side is a number of heads times head_dim.",
          _count(*[lambda V, D, *_: D * D, lambda V, D, *_: 2 * D * D, lambda V, D, *_: D * D])),
         ("Are k and v n_kv_heads * head_dim wide? Yours are n_kv_heads wide.",
@@ -281,6 +303,8 @@ PARAMETER_COUNT = Exercise(
          _count(tables=lambda V, D, L, H, K, h, F, t: L * V * D * (2 - t))),
         ("Do you multiply the blocks by n_layers?", lambda V, D, L, *rest: parameter_count(V, D, 1, *rest)),
         ("Does RoPE have parameters? Its angles are computed.", _count(extra=lambda V, D, L, H, K, h, F, t: h // 2)),
+        (WHOLE, _count(kv=lambda V, D, L, H, K, h, F, t: int(2 * D * H * h * (K / H)))),
+        (WHOLE, _count(q=lambda *_: 0, kv=lambda V, D, L, H, K, h, F, t: 2 * D * H * h * (1 + K / H), o=lambda *_: 0)),
         ("Is the total a number of bytes? Parameters are asked.", lambda *sizes: 4 * parameter_count(*sizes)),
         ("Is the total a number of bytes? Parameters are asked.", lambda *sizes: 2 * parameter_count(*sizes)),
     ],
@@ -412,11 +436,25 @@ def _padding_counted(model, n_query, n_cached=0, n_pad=None, device=None):
     return *Llama.rotation_and_mask(model, n_query, n_cached, None, device)[:2], visible
 
 
+def _later(method):
+    """Another cos, sin and mask for the tokens after a padded prompt only: method's, called as Llama's own."""
+
+    def rotation_and_mask(model, n_query, n_cached=0, n_pad=None, device=None):
+        later = n_cached and n_pad is not None
+        return (method if later else Llama.rotation_and_mask)(model, n_query, n_cached, n_pad, device)
+
+    return rotation_and_mask
+
+
+def _padding_forgotten(model, n_query, n_cached, n_pad, device):
+    return Llama.rotation_and_mask(model, n_query, n_cached, None, device)
+
+
 def _norm_over(*dims):
     return lambda norm, x: x * (x.pow(2).mean(dims, keepdim=True) + norm.eps).rsqrt() * norm.weight
 
 
-CALLS = {  # slips in how a model is called again, or with several rows, and one that is none: only distances count
+CALLS = {  # slips in how a model is called again, or with several rows; the seventh is none: only distances count
     "positions restart": (Llama, "rotation_and_mask", _restarts),
     "mask without its offset": (Llama, "rotation_and_mask", _chunk_sees(lambda keys, queries, _: keys <= queries)),
     "a chunk sees all of itself": (
@@ -426,6 +464,8 @@ CALLS = {  # slips in how a model is called again, or with several rows, and one
     "norm over the rows": (RMSNorm, "forward", _norm_over(0, 2)),
     "norm over the tokens": (RMSNorm, "forward", _norm_over(1, 2)),
     "padding counts as positions": (Llama, "rotation_and_mask", _padding_counted),
+    "later tokens have one position in all rows": (Llama, "rotation_and_mask", _later(_padding_counted)),
+    "padding is forgotten after the prompt": (Llama, "rotation_and_mask", _later(_padding_forgotten)),
 }  # fmt: skip
 CALL_SLIPS = tuple(CALLS)[:6]
 
@@ -443,7 +483,9 @@ def properties(model):
         cache = model.new_cache(2)
         pieces.append(torch.cat([model(piece, cache) for piece in tokens.split(sizes, dim=1)], dim=1))
     padded = torch.cat([torch.zeros_like(tokens[:1, :3]), tokens[:1, 3:]], dim=1)
-    together = model(torch.cat([padded, tokens[1:]]), n_pad=torch.tensor([3, 0]))
+    batch, cache = torch.cat([padded, tokens[1:]]), model.new_cache(2)
+    prompt = model(batch[:, :8], cache, n_pad=torch.tensor([3, 0]))
+    together = torch.cat([prompt, model(batch[:, 8:], cache)], dim=1)
     rows = _alike(together[:1, 3:], model(tokens[:1, 3:])) and _alike(together[1:], model(tokens[1:]))
     return future, all(_alike(piece, at_once) for piece in pieces), rows
 
@@ -453,7 +495,8 @@ def _alike(one, other):
 
 
 SMALL = "Its logits are nearly right. Do you compare all numbers, not only the likeliest token?"
-FINDS = {  # each slip: the property that is to find it, and how
+READ_ON = "Do you read the padded rows on, with a cache? n_pad comes with the first tokens only."
+FINDS = {  # each slip: the property that is to find it, and how; those before it are kept
     "mask shows the next token": (0, "Change the last token. May a logit before it move?"),
     "norm over the tokens": (0, "Do you compare all logits before the changed token, not only the first?"),
     "positions restart": (1, "Read the text in pieces, with one cache. Are the logits of all pieces compared?"),
@@ -461,6 +504,8 @@ FINDS = {  # each slip: the property that is to find it, and how
     "a chunk sees all of itself": (1, "One token at a time is not enough: read pieces of several tokens, too."),
     "padding is seen": (2, "Put a shorter row, padded on its left, beside a longer one, and pass n_pad."),
     "norm over the rows": (2, "Does the row stand once alone and once beside another row?"),
+    "later tokens have one position in all rows": (2, READ_ON),
+    "padding is forgotten after the prompt": (2, READ_ON),
     "mask shows the next token, with new weights": (0, SMALL),
     "positions restart, with new weights": (1, SMALL),
 }
@@ -471,6 +516,7 @@ ALARMS = (  # what to ask who fails a right model, by property
     "Has each way of cutting a new cache? Are the pieces joined in their order?",
     "Is n_pad passed? Is the row compared without its padding, and with itself alone, not padded?",
 )
+OWN = "Has each of (future, pieces, rows) its own comparison? future has no cache, and pieces have no padding."
 COUNTED = "padding counts as positions"
 NAMES = ("future", "pieces", "rows")
 
@@ -502,8 +548,12 @@ def _finds_slips(function):
                 hint = "Only distances between positions count in RoPE, so this model is right as well."
                 hint = hint if name == COUNTED else f"{ALARMS[place]} {TOO_STRICT}"
                 raise Wrong(f"a right model ({name}) fails your property {NAMES[place]}: a false alarm.", hint)
-            if name in FINDS and answer[FINDS[name][0]]:
-                place, hint = FINDS[name]
+            place, hint = FINDS.get(name, (0, ""))
+            for kept in range(place):
+                if not answer[kept]:
+                    said = f"a model with the slip “{name}” fails your property {NAMES[kept]}, which it keeps."
+                    raise Wrong(said, OWN)
+            if name in FINDS and answer[place]:
                 said = f"a model with the slip “{name}” passes your property {NAMES[place]}."
                 raise Wrong(said, f"{hint} {TOO_LOOSE}")
         return len(FINDS)
@@ -513,7 +563,7 @@ def _finds_slips(function):
 
 PROPERTIES = Exercise(
     properties,
-    [Case("twelve models", ("one of twelve",))],
+    [Case("fourteen models", ("one of fourteen",))],
     [],
     allow=("Llama", "KVCache"),  # the model that is tested, and its cache
     adapt=_finds_slips,

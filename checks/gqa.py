@@ -44,6 +44,8 @@ CAUSAL_VISIBLE = Exercise(
         ("Do you return a column for every key? Yours has n_query columns.",
          lambda t, s: torch.ones(t, t).tril().bool()),
         ("Are queries down and keys across? Yours is transposed.", lambda t, s: causal_visible(t, s).T),
+        ("Are queries down and keys across? In yours the roles are swapped.",
+         lambda t, s: torch.arange(s - t, s) <= torch.arange(s)[:, None]),
         (BOOLEAN + " The -inf belongs into the scores.", _visible(lambda q, k: torch.where(k > q, -math.inf, 0.0))),
         ("Are the keys before all queries visible too? Yours hides them.",
          lambda t, s: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
@@ -145,6 +147,7 @@ ATTENTION_HEAD = Exercise(
          _attend(lambda q, k: math.sqrt(1024))),
         ("Do you use the mask? Hidden keys are seen.", _attend(mask=lambda scores, visible: scores)),
         (POLARITY, _attend(mask=lambda scores, visible: _hide(scores, ~visible))),
+        (POLARITY, lambda q, k, v, visible: F.scaled_dot_product_attention(q, k, v, ~visible)),  # 0 where all is hidden
         ("Does the mask come before the softmax? Masked after it, a row no longer sums to 1.",
          _attend(mask=lambda scores, visible: scores, after=lambda weights, visible: weights * visible)),
         ("Does the mask come before the softmax? Divided by the sum afterwards, a row whose large scores are hidden is "
@@ -289,12 +292,13 @@ def _newest(cache, length, new):
     return cache[:, :, torch.arange(max(0, end - n_slots), end) % n_slots]
 
 
-def _write(slot=lambda p, n_slots: p % n_slots, shown=_newest, count=lambda new: new.shape[2]):
+def _write(slot=lambda p, n_slots: p % n_slots, shown=_newest, count=lambda new: new.shape[2],
+           start=lambda length, n_slots: length):  # fmt: skip
     """A cache that puts position p into a slot of its own choice, and returns what it likes."""
 
     def program(cache, length, new):
         for t in range(count(new)):
-            cache[:, :, slot(length + t, cache.shape[2])] = new[:, :, t]
+            cache[:, :, slot(start(length, cache.shape[2]) + t, cache.shape[2])] = new[:, :, t]
         return shown(cache, length, new)
 
     return program
@@ -364,6 +368,9 @@ CACHE_WRITE = Exercise(
         Case("three new keys after two, B 2, K 3, M 8", _cache_inputs(2, 3, 8, 2, 3, 10)),
         Case("into an empty cache", _cache_inputs(1, 2, 6, 0, 4, 20)),
         Case("as many new keys as slots, after six", _cache_inputs(2, 2, 4, 6, 4, 30), ROLLS),
+        *[Case(f"4 slots, {length} keys before, {'two' if new == 2 else 'one'} new",
+               _cache_inputs(1, 1, 4, length, new, 80 + length), ROLLS if length >= 4 else "")
+          for length, new in ((2, 2), (4, 1), (6, 2), (8, 2))],
         Case("as many heads as slots", _cache_inputs(1, 4, 4, 1, 2, 40)),
         Case("float16", each(torch.float16, *_cache_inputs(1, 2, 5, 4, 2, 50)), ROLLS),
         Case("new not contiguous",
@@ -384,6 +391,16 @@ CACHE_WRITE = Exercise(
                 _newest(cache, length, new).roll(-int(length + new.shape[2] > cache.shape[2]), 2))),
         ("How many keys have been written? length + T in all: length % M forgets that the cache was full.",
          _write(shown=lambda cache, length, new: _newest(cache, length % cache.shape[2], new))),
+        ("When length % M is 0, is the cache empty, or full? Yours takes it for empty.",
+         _write(shown=lambda cache, length, new: _newest(cache, length if length % cache.shape[2] else 0, new))),
+        ("Do you return all M when the last slot has just been filled? Yours leaves out the oldest.",
+         _write(shown=lambda cache, length, new:
+                _newest(cache, length, new)[:, :, int(length + new.shape[2] == cache.shape[2]) :])),
+        ("When the newest key is in the last slot, is the oldest still returned? Yours leaves it out.",
+         _write(shown=lambda cache, length, new:
+                _newest(cache, length, new)[:, :, int((length + new.shape[2]) % cache.shape[2] == 0) :])),
+        ("When all slots are full, which comes next, after the last? Yours goes on in the last one, on the newest key.",
+         _write(lambda p, n: p % n, start=lambda length, n: n - 1 if length and length % n == 0 else length)),
         ("Do you go on at slot 0 when the last slot is filled? Yours drops the keys that do not fit.", _cut_off),
         ("When the new keys do not fit, do they still start at slot length % M? Yours start at slot 0.", _start_again),
         (NEW, _write(count=lambda new: 1)),
@@ -444,11 +461,16 @@ def _share(y, n_rep):
     return y.repeat_interleave(n_rep, 1)
 
 
+def _tile(y, n_rep):
+    return y.repeat(1, n_rep, 1, 1)
+
+
 def _merge(mixed):
     return mixed.transpose(1, 2).flatten(-2)
 
 
-def _layer(split=_split, turn=(True, True, False), share=_share, scale=math.sqrt, visible=causal_visible, merge=_merge,
+def _layer(split=_split, turn=(True, True, False), share=(_share, _share), scale=lambda h, dim: math.sqrt(h),
+           visible=causal_visible, merge=_merge,
            weigh=lambda scores, visible: _hide(scores, visible).softmax(-1),
            out=lambda merged, w_o, x: merged @ w_o.T):  # fmt: skip
     """The layer with one slip."""
@@ -458,11 +480,24 @@ def _layer(split=_split, turn=(True, True, False), share=_share, scale=math.sqrt
             apply_rope(y, cos, sin) if turned else y
             for y, turned in zip((split(x @ w.T, head_dim) for w in (w_q, w_k, w_v)), turn, strict=True)
         )
-        k, v = share(k, q.shape[1] // k.shape[1]), share(v, q.shape[1] // k.shape[1])
-        weights = weigh(q @ k.transpose(-2, -1) / scale(head_dim), visible(x.shape[1], x.shape[1]))
+        k, v = (one(y, q.shape[1] // y.shape[1]) for one, y in zip(share, (k, v), strict=True))
+        weights = weigh(q @ k.transpose(-2, -1) / scale(head_dim, x.shape[-1]), visible(x.shape[1], x.shape[1]))
         return out(merge(weights @ v), w_o, x)
 
     return program
+
+
+def _turned_before_the_heads_move(x, *rest):
+    w_q, w_k, w_v, w_o, h, cos, sin = rest
+    q, k, v = ((x @ w.T).unflatten(-1, (-1, h)) for w in (w_q, w_k, w_v))
+    q, k, v = (y.transpose(1, 2) for y in (apply_rope(q, cos, sin), apply_rope(k, cos, sin), v))
+    weights = _hide(q @ k.mT / math.sqrt(h), causal_visible(len(x[0]), len(x[0]))).softmax(-1)
+    return _merge(weights @ v) @ w_o.T
+
+
+def _scaled_by_share(x, w_q, *rest):
+    n_heads = len(w_q) // rest[3]
+    return _layer(scale=lambda h, dim: math.sqrt(dim / n_heads))(x, w_q, *rest)
 
 
 def _layer_inputs(batch, t, dim, n_heads, n_kv_heads, h, seed=0):
@@ -481,7 +516,8 @@ BACK = "Is the merged row multiplied by w_o.T at the end?"
 GQA_LAYER = Exercise(
     gqa_layer,
     [
-        Case("2 tokens, 2 query heads, 1 key/value head, h 2, D 4", _layer_inputs(1, 2, 4, 2, 1, 2)),
+        Case("2 tokens, 2 heads each, h 2, D 4", _layer_inputs(1, 2, 4, 2, 2, 2, 80)),
+        Case("3 tokens, 2 query heads, 1 key/value head, h 2, D 4", _layer_inputs(1, 3, 4, 2, 1, 2)),
         Case("B 2, T 5, D 12, 4 query heads, 2 key/value heads, h 4", _layer_inputs(2, 5, 12, 4, 2, 4, 10)),
         Case("as many key/value heads, B 2, T 3, D 8, H 4, h 2", _layer_inputs(2, 3, 8, 4, 4, 2, 20)),
         Case("batch, tokens, query heads and width all 4", _layer_inputs(4, 4, 16, 4, 2, 4, 30)),
@@ -499,10 +535,13 @@ GQA_LAYER = Exercise(
          _layer(split=lambda y, h: y.reshape(len(y), -1, y.shape[1], h))),
         ("Split: are a head's numbers neighbours, (heads, head_dim) in this order?",
          _layer(split=lambda y, h: y.unflatten(-1, (h, -1)).movedim(-1, 1))),
-        ("Which query heads share? Neighbours: 0 0 1 1. Yours is 0 1 0 1.",
-         _layer(share=lambda y, n: y.repeat(1, n, 1, 1))),
+        *[(f"Which query heads share? Neighbours: 0 0 1 1. {what} 0 1 0 1.", _layer(share=share))
+          for what, share in (("Yours is", (_tile, _tile)), ("In yours the keys are", (_tile, _share)),
+                              ("In yours the values are", (_share, _tile)))],
         ("Do you use all key/value heads? Yours reads the first one only.",
-         _layer(share=lambda y, n: y[:, :1].expand(-1, n * y.shape[1], -1, -1))),
+         _layer(share=2 * [lambda y, n: y[:, :1].expand(-1, n * y.shape[1], -1, -1)])),
+        ("RoPE turns (B, heads, T, h), by position. Yours turns (B, T, heads, h), by the number of the head.",
+         _turned_before_the_heads_move),  # looks like no turn at all where it does not crash
         (ROPE + " Yours turns nothing.", _layer(turn=(False, False, False))),
         (ROPE + " Yours turns the values, too.", _layer(turn=(True, True, True))),
         (ROPE + " Your keys are not turned.", _layer(turn=(True, False, False))),
@@ -511,10 +550,10 @@ GQA_LAYER = Exercise(
         ("Is there a mask? Every token sees the future.", _layer(visible=lambda t, s: torch.ones(t, s).bool())),
         (POLARITY, _layer(visible=lambda t, s: torch.ones(t, s).triu().bool())),
         ("Does a query see what is before it, too?", _layer(visible=lambda t, s: torch.eye(t).bool())),
-        ("Are the scores divided by sqrt(head_dim)?", _layer(scale=lambda h: 1)),
-        ("Is it the root of head_dim, once? SDPA already divides.", _layer(scale=lambda h: h)),
-        ("Is it the root of head_dim? Yours is that of D.",
-         lambda x, *rest: _layer(scale=lambda h: math.sqrt(x.shape[-1]))(x, *rest)),
+        ("Are the scores divided by sqrt(head_dim)?", _layer(scale=lambda h, dim: 1)),
+        ("Is it the root of head_dim, once? SDPA already divides.", _layer(scale=lambda h, dim: h)),
+        ("Is it the root of head_dim? Yours is that of D.", _layer(scale=lambda h, dim: math.sqrt(dim))),
+        ("Is it the root of head_dim? Yours is that of D / H: H * h need not be D.", _scaled_by_share),
         ("Does the softmax run over the keys, the last dimension? Yours runs over the queries.",
          _layer(weigh=lambda scores, visible: _hide(scores, visible).softmax(-2))),
         ("Does the mask act on the scores, before the softmax? Yours acts on the weights.",

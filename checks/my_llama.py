@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from checks.base import Case, Exercise, draw
+from checks.base import Case, Exercise, Wrong, draw
 from checks.explain import number
 from checks.judge import check_of
 from checks.parts import COURSE, Parts
@@ -34,6 +34,29 @@ STAGES = {  # its name, and what to return to have it checked
 def my_llama(weights, config, tokens):
     """A LLaMA's logits (B, T, V) from weights {name: tensor} and config under Hugging Face's names, tokens (B, T)."""
     return Parts().llama(weights, config, tokens)
+
+
+def _or_refuses(function):
+    """An answer may raise for a rope_type other than "default", and must for one that nobody knows."""
+
+    def probe(weights, config, tokens):
+        kind = config["rope_parameters"]["rope_type"]
+        try:
+            answer = function(weights, config, tokens)
+        except Exception:
+            if kind == "default":
+                raise
+            return None if kind == UNKNOWN else my_llama(weights, config, tokens)
+        if kind == UNKNOWN:
+            raise Wrong(f"it computes logits with the rope_type {kind!r}, which it does not know.")
+        return answer
+
+    return probe
+
+
+UNKNOWN = "unheard of"
+LONG = "Only this text has more than 256 tokens. Is each of your positions a whole number, and another than the rest?"
+OTHERS = "Stage 2: does it raise an error for every rope_type that it does not compute? Nothing else would show it."
 
 
 # ------------------------------------------------------------------------------- which stages are right
@@ -64,6 +87,8 @@ class _Watch(TorchDispatchMode):
 
     def explain(self, case, answer, problem):
         """(How many stages are right, what is wrong in words, hint); what is next if the answer is a right stage."""
+        if case.hint:  # only what is special in it can fail where the others do not
+            return len(STAGES), problem.message, case.hint
         stages = _stages_of(my_llama, case)
         answers = tuple(answer) if isinstance(answer, tuple | list) else (answer,)
         weights, _, tokens = case.inputs
@@ -221,7 +246,7 @@ def _random_llama(n_heads, n_kv_heads, head_dim, dim, n_layers, vocab_size, tied
         "rms_norm_eps": eps,
         "rope_parameters": {"rope_type": "default", "rope_theta": theta},
         "tie_word_embeddings": tied,
-        "max_position_embeddings": 64,
+        "max_position_embeddings": 512,
         "hidden_act": "silu",
     }
     return weights, config
@@ -234,13 +259,22 @@ def _tokens(batch, length, vocab_size, seed):
 def _cases():
     shared = _random_llama(6, 2, 6, 24, 2, 30, False, 50.0, 0.1, 100)
     single = _random_llama(3, 1, 8, 24, 3, 17, True, 1000.0, 1e-3, 200)
+    single_block = _random_llama(3, 1, 8, 24, 1, 17, True, 1000.0, 1e-3, 200)
     bundled = {name: weight.float() for name, weight in load_file(TINY_LLAMA / "model.safetensors").items()}
     config = json.loads((TINY_LLAMA / "config.json").read_text(encoding="utf-8"))
     return [
         Case("6 query heads on 2 key heads, not tied", (*shared, _tokens(2, 7, 30, 1))),
         Case("3 query heads on 1 key head, tied", (*single, _tokens(1, 11, 17, 2))),
         Case("tiny-llama", (bundled, config, _tokens(1, 16, 1024, 3))),
+        Case("300 tokens", (*single_block, _tokens(1, 300, 17, 4)), LONG),
+        Case("rope_type llama3", (shared[0], _scaled(shared[1], "llama3"), _tokens(2, 7, 30, 5))),
+        Case("a rope_type that nobody knows", (shared[0], _scaled(shared[1], UNKNOWN), _tokens(2, 7, 30, 5)), OTHERS),
     ]
+
+
+def _scaled(config, kind):
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+    return config | {"rope_parameters": config["rope_parameters"] | {"rope_type": kind} | scaling}
 
 
 # --------------------------------------------------------------------------------- the known mistakes
@@ -263,6 +297,17 @@ def _first_norm_again(self, x, weights, name, config):
     if name != "post_attention_layernorm":
         self.last = Parts.norm(self, x, weights, name, config)
     return self.last
+
+
+def _of_the_stream_before(self, x, weights, name, config):
+    if name == "input_layernorm":
+        self.before = x
+    return Parts.norm(self, self.before if name == "post_attention_layernorm" else x, weights, name, config)
+
+
+def _keeps_the_width(self, weights, config, tokens):
+    self.shrink = math.sqrt(config["head_dim"] / config["hidden_size"])
+    return Parts.embed(self, weights, config, tokens)
 
 
 def _no_norm(without):
@@ -289,6 +334,11 @@ def _rope(change):
 
 def _angles(parts, positions, config):
     return parts.rope_angles(positions, config["head_dim"], config["rope_parameters"]["rope_theta"])
+
+
+def _unscaled(self, positions, config):
+    angles = _angles(self, positions, config)
+    return angles.cos(), angles.sin()
 
 
 def _base(theta, power=1.0):
@@ -408,6 +458,10 @@ MY_LLAMA = Exercise(
          _slip(turns=lambda self, positions, config: 2 * (_angles(self, positions, config),))),
         *[("Stage 2: RoPE's base is config['rope_parameters']['rope_theta'].", _base(base)) for base in (1e4, 5e5)],
         ("Stage 2: are the speeds theta ** (-2 i / head_dim)? The 2 is missing.", _base(None, 0.5)),
+        ("Stage 2: bfloat16 and float16 do not hold every whole number: are the positions int64 or float32?",
+         _slip(turns=lambda self, positions, config: Parts.turns(self, positions.bfloat16().float(), config))),
+        ("Stage 2: rope_type is llama3 here. Scale the speeds with parts.llama3_scaling, or raise an error.",
+         _slip(turns=_unscaled)),
         ("Stage 2: the rows of q_proj come head after head: view(B, T, H, h), then .transpose(1, 2).",
          _slip(heads=lambda self, x, c: x.reshape(x.shape[0], -1, x.shape[1], c["head_dim"]))),
         ("Stage 2: the rows of q_proj come head after head. Yours deals them out, one to each head in turn.",
@@ -417,6 +471,8 @@ MY_LLAMA = Exercise(
         ("Stage 3: the scores are not divided by sqrt(head_dim).", _scores(lambda h, n: math.sqrt(h))),
         ("Stage 3: the scores are divided by sqrt(head_dim). Yours are multiplied by it.", _scores(lambda h, n: h)),
         ("Stage 3: the scores are divided by sqrt(head_dim) twice.", _scores(lambda h, n: 1 / math.sqrt(h))),
+        ("Stage 3: the scores are divided by the root of hidden_size. It is sqrt(head_dim).",
+         _slip(embed=_keeps_the_width, attend=lambda self, q, k, v: Parts.attend(self, q * self.shrink, k, v))),
         ("Stage 3: the scores are divided by the root of all heads' width. It is sqrt(head_dim).",
          _scores(lambda h, n: 1 / math.sqrt(n))),
         ("Stage 3: nothing is hidden: every token sees the future.",
@@ -449,6 +505,8 @@ MY_LLAMA = Exercise(
          _with(lambda w, c: _copied(w, "input_layernorm", "post_attention_layernorm"))),
         ("Stage 4: the feed-forward has a norm of its own, of the new x. Yours reads that of stage 1 again.",
          _slip(norm=_first_norm_again)),
+        ("Stage 4: the feed-forward reads the stream after attention. Yours reads the one before it.",
+         _slip(norm=_of_the_stream_before)),
         ("Stage 4: SiLU is on the gate alone. Yours is on the product.",
          _feed_forward(lambda g, u, d: F.silu(g * u) @ d)),
         ("Stage 4: x plus what the feed-forward returns. Yours forgets x.", _add(second=lambda x, normed, what: what)),
@@ -491,6 +549,7 @@ MY_LLAMA = Exercise(
     ],
     tolerance=2.5,
     allow=tuple(function.__name__ for function in COURSE.values()),  # the parts of notebooks 01 to 04
+    adapt=_or_refuses,
     stages=_Watch,
 )  # fmt: skip
 check_my_llama = check_of(MY_LLAMA)
@@ -508,6 +567,8 @@ def cache_fault(llama, weights, config, tokens, sizes=(5, 4, 1, 1)):
         return f"{said} Is k turned before remember gets it, and visible causal_visible(T, k.shape[2])?"
     if not calls:
         return "remember is never called. Once k is turned: k, v = remember(layer, k, v)."
+    if any(k.shape[1] != config["num_key_value_heads"] for _, k, _ in calls):
+        return "remember wants the K key heads, before repeat_kv: a cache of all H heads is H / K times as large."
     if [layer for layer, _, _ in calls] != [layer for layer, _, _ in right]:
         return "remember is called once in each block, with the block's number 0, 1, 2 and so on."
     for (_, k, v), (_, right_k, right_v) in zip(calls, right, strict=True):

@@ -161,7 +161,10 @@ class Parts:
         """cos and sin of all angles, (T, h/2)."""
         rope, head_dim = config["rope_parameters"], config["head_dim"]
         angles = self.rope_angles(positions, head_dim, rope["rope_theta"])
-        if rope.get("rope_type") == "llama3":
+        kind = rope.get("rope_type", "default")
+        if kind not in ("default", "llama3"):
+            raise ValueError(f"rope_type {kind!r} is not known: it is 'default' or 'llama3'.")
+        if kind == "llama3":
             speeds = self.rope_angles(torch.ones(1), head_dim, rope["rope_theta"])[0]
             wanted = {name: value for name, value in rope.items() if name not in ("rope_type", "rope_theta")}
             angles = positions[:, None] * self.llama3_scaling(speeds, **wanted)

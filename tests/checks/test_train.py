@@ -1,5 +1,6 @@
 """The slips of notebook 06's exercise 4: each experiment that a hint names shows its own slip, and no other."""
 
+import copy
 import functools
 import math
 
@@ -53,6 +54,15 @@ EXPERIMENTS = {
 def test_the_experiment_of_a_hint_shows_its_slip_alone(named):
     assert set(EXPERIMENTS) == set(COUNTER_TESTS) == set(LOOP_SLIPS)
     assert [slip for slip in ("", *LOOP_SLIPS) if EXPERIMENTS[named](slip)] == [named]
+
+
+def test_no_attribute_of_a_loop_tells_its_slip_and_a_copy_is_a_loop_of_its_own():
+    assert not any(isinstance(value, str) for slip in LOOP_SLIPS for value in vars(Loop(slip)).values())
+    loop = Loop()
+    twin = copy.deepcopy(loop)
+    before = [weight.clone() for weight in loop.model.parameters()]
+    twin.step(*DRAWS[0])
+    assert all(torch.equal(*pair) for pair in zip(before, loop.model.parameters(), strict=True))
 
 
 def test_the_loop_of_exercise_2_is_the_one_of_the_course():

@@ -46,7 +46,7 @@ def _read_in(model, tokens, size):
     return torch.cat([model(piece, cache=cache) for piece in tokens.split(size, dim=1)], dim=1)
 
 
-def _properties(same=_close, changed=-1, kept=slice(0, -1), sizes=(1, 4, 7), n_pad=2, rows=2):
+def _properties(same=_close, changed=-1, kept=slice(0, -1), sizes=(1, 4, 7), n_pad=2, rows=2, prompt=6):
     """Three properties of a model, each in a form that can be spoiled."""
 
     def program(model):
@@ -55,7 +55,9 @@ def _properties(same=_close, changed=-1, kept=slice(0, -1), sizes=(1, 4, 7), n_p
         other[:, changed] = 50
         row = tokens[:1, n_pad:]
         beside = torch.cat([F.pad(row, (n_pad, 0)), tokens[1:]])[:rows]
-        padded = model(beside, n_pad=torch.tensor([n_pad, 0][:rows]))[:1, n_pad:]
+        cache, (first, *later) = model.new_cache(rows), beside.split([prompt, *[1] * (10 - prompt)], dim=1)
+        padded = [model(first, cache, n_pad=torch.tensor([n_pad, 0][:rows])), *(model(one, cache) for one in later)]
+        padded = torch.cat(padded, dim=1)[:1, n_pad:]
         pieces = all(same(_read_in(model, tokens, size), whole) for size in sizes)
         return same(model(other)[:, kept], whole[:, kept]), pieces, same(padded, model(row))
 
@@ -75,6 +77,9 @@ for words, slip, program in (
     ("pieces of several tokens", "one_by_one_only", _properties(sizes=(1,))),
     ("pass n_pad", "nothing_padded", _properties(n_pad=0)),
     ("once beside another row", "no_other_row", _properties(rows=1)),
+    ("read the padded rows on", "rows_in_one_call", _properties(prompt=10)),
+    ("its own comparison", "one_answer_for_all", lambda model: 3 * (all(_properties()(model)),)),
+    ("which it keeps", "in_another_order", lambda model: [_properties()(model)[n] for n in (1, 0, 2)]),
     ("room for rounding small enough", "likeliest", _properties(lambda a, b: torch.equal(a.argmax(-1), b.argmax(-1)))),
     ("True or False is expected", "gaps", lambda model: (0.0, 0.0, 0.0)),
     ("Return (future, pieces, rows).", "one_left_out", lambda model: (True, True)),

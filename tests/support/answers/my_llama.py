@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional as F
 
+from checks.rope import llama3_scaling
 from tests.support.answers.register import RIGHT, right, wrong
 
 PARTS = ["input_layernorm", *(f"self_attn.{name}_proj" for name in "qkvo")]
@@ -22,7 +23,11 @@ def _opened(weights, config):
 
 def _angles(config, n_tokens):
     pairs = torch.arange(0, config["head_dim"], 2) / config["head_dim"]
-    return torch.arange(n_tokens)[:, None] * config["rope_parameters"]["rope_theta"] ** -pairs
+    rope = dict(config["rope_parameters"])
+    kind, speeds = rope.pop("rope_type"), rope.pop("rope_theta") ** -pairs
+    if kind != "default":
+        speeds = {"llama3": llama3_scaling}[kind](speeds, **rope)
+    return torch.arange(n_tokens)[:, None] * speeds
 
 
 def _turned(x, angle):
@@ -58,6 +63,8 @@ def my_llama__all_heads_at_once(weights, config, tokens):
 @right
 @torch.no_grad()
 def my_llama__head_by_head_in_place(weights, config, tokens):
+    if config["rope_parameters"]["rope_type"] != "default":
+        raise NotImplementedError("positions are not scaled here")
     n_blocks, H, K, h, eps, embedding, last_gain, head = _opened(weights, config)
     x, angle = embedding[tokens], _angles(config, tokens.shape[1])
     for n in range(n_blocks):
@@ -94,6 +101,11 @@ def my_llama__token_by_token_with_cache(weights, config, tokens):
     return logits
 
 
+def _knows_no_type(w, c, t):
+    rope = c["rope_parameters"]
+    return plain(w, c | {"rope_parameters": rope | {"rope_type": min(rope["rope_type"], "llama3")}}, t)
+
+
 plain, heads, cached = RIGHT["my_llama"].values()
 RIGHT["my_llama"] |= {
     "vmap": lambda w, c, t: torch.vmap(lambda row: plain(w, c, row[None])[0])(t),
@@ -112,6 +124,7 @@ for words, slip, program in (
     ("0, departs", "windows_of_four", lambda w, c, t: torch.cat([heads(w, c, part) for part in t.split(4, 1)], 1)),
     ("attention, departs", "joined_number_by_number", _joined_number_by_number),
     ("the result departs", "of_the_token_before", lambda w, c, t: cached(w, c, t).roll(1, dims=1)),
+    ("which it does not know", "computes_what_it_does_not_know", _knows_no_type),
     ("changed in place", "used_up", lambda w, c, t: plain({name: w.pop(name) for name in list(w)}, c, t)),
 ):
     wrong(words, f"my_llama__{slip}")(program)
