@@ -34,7 +34,6 @@ from checks.base import (
 from checks.gqa import causal_visible
 from checks.judge import CheckResult, check_of
 from checks.rmsnorm import RMS_NORM, WRONG_AXIS, rms_norm
-from helpers.checkpoint import model_from_weights
 from helpers.config import LlamaConfig
 from helpers.families import (
     Family,
@@ -42,6 +41,7 @@ from helpers.families import (
     config_from_hugging_face,
     edits,
     make_relative,
+    model_from_weights,
     our_weights,
     register_family,
 )

@@ -3,6 +3,7 @@
     edits      the model class, and one function for each edit
     rows       the table: a family is a row of edits
     configs    what a family's config.json says, read once
+    checkpoint load_checkpoint for all families
     published  the sizes of ten published models
     referee    small random models of transformers, to compare with
     census     what the installed transformers knows
@@ -10,19 +11,14 @@
 Whoever adds a family begins with its row; `register_family` makes it known.
 """
 
-from helpers.families.configs import (
-    DAMAGE,
-    FamilyConfig,
-    config_from_hugging_face,
-    make_relative,
-    our_weights,
-    with_family,
-)
-from helpers.families.edits import Relative, layer_types, require_plain
+from helpers.families.checkpoint import load_checkpoint, model_from_weights
+from helpers.families.configs import FamilyConfig, config_from_hugging_face, make_relative, our_weights, with_family
+from helpers.families.edits import Relative, layer_types
 from helpers.families.published import PUBLISHED, lenses_of
 from helpers.families.rows import FAMILIES, Family, register_family
 
 __all__ = [
-    "DAMAGE", "FAMILIES", "PUBLISHED", "Family", "FamilyConfig", "Relative", "config_from_hugging_face", "layer_types",
-    "lenses_of", "make_relative", "our_weights", "register_family", "require_plain", "with_family",
+    "FAMILIES", "PUBLISHED", "Family", "FamilyConfig", "Relative", "config_from_hugging_face", "layer_types",
+    "lenses_of", "load_checkpoint", "make_relative", "model_from_weights", "our_weights", "register_family",
+    "with_family",
 ]  # fmt: skip

@@ -8,11 +8,10 @@ import torch
 from helpers.config import LlamaConfig
 from helpers.families.edits import Relative, angles
 from helpers.families.rows import FAMILIES, WORDS, Family
-from helpers.formats.hugging_face import llama_config
+from helpers.formats import hugging_face
+from helpers.formats.fit import DAMAGE
 from helpers.validate import require_positive_int
 
-# What reading a damaged config or damaged weights may raise.
-DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError)
 PARTS = {"attention_bias", "hidden_act", "partial_rotary_factor"}  # not in plain LLaMA; read by a family's edits
 
 UNKNOWN = {
@@ -65,20 +64,16 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
     Raises:
         ValueError: if the file describes another architecture, or asks for a part that is not known here.
     """
-    kind, quantised = content.get("model_type"), content.get("quantization_config")
+    kind = content.get("model_type")
     if not isinstance(kind, str) or kind not in {"llama", *FAMILIES}:
         why = f"{UNKNOWN[kind]}. " if isinstance(kind, str) and kind in UNKNOWN else ""
         raise ValueError(
             f"{source} describes a {kind!r} model, not 'llama': {why}This course reads LLaMA, such as SmolLM2-135M, "
             f"and its relatives {', '.join(FAMILIES)}."
         )
-    if quantised is not None:
-        raise ValueError(
-            f"{source} sets quantization_config={quantised!r}: the weights are stored in a few bits each, as gpt-oss' "
-            "are in MXFP4, and this course reads 16 bits or more. Use a version of the model that is not quantised."
-        )
     if kind == "llama":
-        return llama_config(content, source)
+        return hugging_face.config_from_hugging_face(content, source)
+    as_llama = {"model_type": "llama", "quantization_config": content.get("quantization_config")}
     try:
         content = _complete(content)
         read = PARTS | (FAMILIES[kind].settings.keys() - SIZES)  # by the edits
@@ -88,7 +83,7 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
             plain |= {"rope_parameters": None, "rope_scaling": None, "rope_theta": full["rope_theta"]}
     except DAMAGE as error:
         raise ValueError(f"{source}: {error}") from error
-    return _joined(llama_config(plain, source), content)
+    return _joined(hugging_face.config_from_hugging_face(plain | as_llama, source), content)
 
 
 def _complete(content):

@@ -62,23 +62,14 @@ class Relative(Llama):
 class Edit(nn.Module):
     """Marks what plain LLaMA does not do."""
 
+    is_edit = True
+
 
 def patch(edit: type, module: nn.Module, **settings):
     """Put an edit in front of a module's class, in place; the settings become the module's attributes."""
     module.__class__ = type(edit.__name__, (edit, type(module)), {})
     for name, value in settings.items():
         setattr(module, name, value)
-
-
-def require_plain(model: Llama, doing: str, instead: str):
-    """Raise ValueError if the model is a relative, or a LLaMA that holds an edit or a bias."""
-    edits = {type(part).__name__ for part in model.modules() if isinstance(part, Edit)}
-    edits |= {"biases" for part in model.modules() if isinstance(part, nn.Linear) and part.bias is not None}
-    if isinstance(model, Relative) or edits:
-        raise ValueError(
-            f"{doing} knows plain LLaMA only, and this {getattr(model, 'family', 'llama')!r} model has more "
-            f"({', '.join(sorted(edits)) or 'inverse frequencies and windows'}), which would be lost: {instead}."
-        )
 
 
 # ------------------------------------------------------------------------------------------ edits of the two lenses

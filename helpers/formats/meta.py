@@ -6,7 +6,7 @@ import torch
 
 from helpers.config import LLAMA3_SCALING, LlamaConfig
 from helpers.formats.files import open_pth, read_json, require_honest_tensors
-from helpers.formats.names import name_map
+from helpers.formats.names import under_our_names
 from helpers.model import swiglu_hidden_dim
 
 SPLIT_BY_COLUMNS = ("wo.weight", "w2.weight")  # Meta's row-parallel layers: each shard holds some input columns
@@ -52,11 +52,8 @@ def read_meta(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
     try:
         dim, n_heads = params["dim"], params["n_heads"]
         theirs = {name: _join([shard[name] for shard in shards], name, dim) for name in shards[0]}
-        names = name_map(
-            min(params["n_layers"], len(theirs)), "meta"
-        )  # a damaged file may ask for any number of layers
-        ours = {theirs_name: ours_name for ours_name, theirs_name in names.items()}
-        weights = {ours.get(name, name): weight for name, weight in theirs.items() if not name.endswith(IGNORED)}
+        stored = {name: weight for name, weight in theirs.items() if not name.endswith(IGNORED)}
+        weights = under_our_names(stored, params["n_layers"], "meta")
         tied = "output.weight" not in theirs or torch.equal(theirs["output.weight"], theirs["tok_embeddings.weight"])
         config = _config_from_meta(params, theirs["tok_embeddings.weight"].shape[0], tied)
         for name in weights:

@@ -29,3 +29,17 @@ def name_map(n_layers: int, style: str = "hf") -> dict[str, str]:
     for layer in range(n_layers):
         names |= {ours.format(layer): theirs[column].format(layer) for ours, theirs in LAYER_NAMES.items()}
     return names
+
+
+def under_our_names(stored: dict, n_layers: int, style: str = "hf") -> dict:
+    """The same weights, {name of the file: weight}, by our names; a name that is not known stays as it is.
+
+    Raises:
+        ValueError: if two weights get one name.
+    """
+    layers = min(n_layers, len(stored))  # a damaged file may ask for any number of layers
+    ours = {theirs: name for name, theirs in name_map(layers, style).items()}
+    renamed = {ours.get(theirs, theirs): weight for theirs, weight in stored.items()}
+    if len(renamed) < len(stored):
+        raise ValueError("two weights get one name")
+    return renamed

@@ -278,6 +278,18 @@ def test_a_model_of_another_kind_is_named(saved, change):
         load_checkpoint(saved)
 
 
+def test_another_family_is_sent_to_its_own_door(saved):
+    edit_json(saved / "config.json", lambda content: content.update(model_type="qwen3"))
+    with pytest.raises(ValueError, match=r"'qwen3' model, not 'llama': use helpers\.families\.load_checkpoint"):
+        load_checkpoint(saved)
+
+
+def test_two_weights_of_one_name_are_refused(saved):
+    edit_weights(saved, lambda weights: weights.update({"final_norm.weight": weights["model.norm.weight"] + 0}))
+    with pytest.raises(ValueError, match="saved: two weights get one name"):
+        load_checkpoint(saved)
+
+
 def test_all_weights_that_do_not_fit_are_in_one_error(saved):
     def change(weights):
         del weights["model.layers.0.mlp.up_proj.weight"]
