@@ -386,7 +386,7 @@ class Llama(nn.Module):
             x = self.tok_embeddings(tokens)  # (B, T) -> (B, T, D)
             cos, sin, visible = self.rotation_and_mask(tokens.shape[1], n_cached, n_pad, tokens.device)
             for layer, block in enumerate(self.layers):
-                x = block(x, *self.at_layer(layer, cos, sin, visible), cache, layer)
+                x = block(x, cos, sin, visible, cache, layer)
             logits = self.lm_head(self.final_norm(x[:, -1:] if last_only else x))  # (B, T, D) -> (B, T, V)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if cache is not None:  # last, so that a call that fails changes neither
@@ -425,10 +425,6 @@ class Llama(nn.Module):
             positions = (positions - n_pad).clamp(min=0)
         angles = rope_angles(positions, self.inv_freq.to(positions.device))
         return angles.cos(), angles.sin(), visible
-
-    def at_layer(self, layer, cos, sin, visible):
-        """This layer's share of what rotation_and_mask made: in LLaMA the same for all (not in its relatives)."""
-        return cos, sin, visible
 
     def new_cache(self, batch_size: int, max_seq_len: int | None = None) -> KVCache:
         """An empty cache of the model's dtype and device, for max_seq_len tokens (default: the config's)."""

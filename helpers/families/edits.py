@@ -35,6 +35,8 @@ class Relative(Llama):
         self.inv_freq = self.inv_freq.repeat(config.n_layers, 1, 1)  # (n_layers, 1, h/2): angles get a row per layer
         self.attention_scaling = [1.0] * config.n_layers
         self.windows = [None] * config.n_layers
+        for block in self.layers:
+            patch(OwnLenses, block.attention)
 
     @property
     def layer_inv_freq(self) -> torch.Tensor:
@@ -51,12 +53,17 @@ class Relative(Llama):
             if window is not None and window < len(key):
                 seen = causal_visible(n_query, len(key), device) if visible is None else visible
                 masks[window] = seen & sliding_window(key[n_cached:], key, window)
-        return cos, sin, [masks[window] for window in self.windows]
+        scaling = torch.tensor(self.attention_scaling, device=cos.device)[:, None, None]
+        return cos * scaling, sin * scaling, [masks[window] for window in self.windows]
 
-    def at_layer(self, layer, cos, sin, visible):
-        """This layer's row of the angles, (1, T, h/2) or (B, 1, T, h/2), and its mask."""
-        own = (..., slice(layer, layer + 1), slice(None), slice(None))
-        return cos[own] * self.attention_scaling[layer], sin[own] * self.attention_scaling[layer], visible[layer]
+
+class OwnLenses(nn.Module):
+    """In front of a layer's attention: it takes this layer's row of the angles, and its mask."""
+
+    def forward(self, x, cos, sin, visible, cache=None, layer=0):
+        """As GroupedQueryAttention; cos, sin and visible are those of `Relative.rotation_and_mask`."""
+        cos, sin = (y[..., layer : layer + 1, :, :] for y in (cos, sin))  # (1, T, h/2) or (B, 1, T, h/2)
+        return super().forward(x, cos, sin, visible[layer], cache, layer)
 
 
 class Edit(nn.Module):
