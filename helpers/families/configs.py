@@ -40,24 +40,6 @@ class FamilyConfig(LlamaConfig):
     settings: dict  # by the names of config.json; complete
 
 
-def with_family(config: LlamaConfig, content: dict) -> FamilyConfig:
-    """These sizes as a family's.
-
-    Args:
-        config: the sizes, and the inverse frequencies of families whose layers all turn alike.
-        content: "model_type" and settings as in config.json; what is left out takes the row's own value.
-
-    Raises:
-        ValueError: if the family is not known, or a setting asks for a part that its edits do not give.
-    """
-    return _joined(config, _complete(content))
-
-
-def _joined(config, content):
-    settings = {name: value for name, value in content.items() if name not in SIZES or name == "rope_parameters"}
-    return FamilyConfig(**vars(config), family=content["model_type"], settings=settings)
-
-
 def config_from_hugging_face(content: dict, source: str = "config.json") -> LlamaConfig:
     """The config of a config.json: a LlamaConfig for LLaMA, a FamilyConfig for its relatives.
 
@@ -83,14 +65,14 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
             plain |= {"rope_parameters": None, "rope_scaling": None, "rope_theta": full["rope_theta"]}
     except DAMAGE as error:
         raise ValueError(f"{source}: {error}") from error
-    return _joined(hugging_face.config_from_hugging_face(plain | as_llama, source), content)
+    sizes = hugging_face.config_from_hugging_face(plain | as_llama, source)
+    settings = {name: value for name, value in content.items() if name not in SIZES or name == "rope_parameters"}
+    return FamilyConfig(**vars(sizes), family=kind, settings=settings)
 
 
 def _complete(content):
     """What config.json says, under the newest names, with what it leaves out and without what no edit reads."""
     kind = content["model_type"]
-    if kind not in FAMILIES:
-        raise ValueError(f"model_type={kind!r} is not known: use one of {', '.join(FAMILIES)}.")
     known, keys = FAMILIES[kind].settings, FAMILIES[kind].keys
     content = known | {keys.get(name, name): value for name, value in content.items()}
     if "num_local_experts" in content:  # an older name
