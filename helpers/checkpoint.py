@@ -19,8 +19,7 @@ from helpers.device import explain_out_of_memory
 from helpers.formats.files import read_json
 from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, refuse
 from helpers.formats.hugging_face import StoredWeight, config_from_hugging_face, config_to_hugging_face, open_weights
-from helpers.formats.meta import interleaved_to_halves, read_meta
-from helpers.formats.names import name_map, under_our_names
+from helpers.formats.names import interleaved_to_halves, name_map, under_our_names
 from helpers.model import Llama
 from helpers.validate import require_plain
 
@@ -71,6 +70,8 @@ def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor |
         except ValueError as error:
             raise ValueError(f"{folder}: {error}.") from error
     if (folder / "params.json").is_file():
+        from helpers.formats.meta import read_meta  # a room that few enter
+
         return read_meta(folder)
     found = sorted(path.name for path in folder.iterdir())[:5] or "nothing"
     raise FileNotFoundError(

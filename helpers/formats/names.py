@@ -1,4 +1,6 @@
-"""Three names of each weight: ours, Hugging Face's, Meta's."""
+"""Three names of each weight: ours, Hugging Face's, Meta's; and the two orders of the rows that RoPE turns."""
+
+import torch
 
 # our name -> Hugging Face's, Meta's; {} is the number of the layer
 OUTER_NAMES = {
@@ -43,3 +45,17 @@ def under_our_names(stored: dict, n_layers: int, style: str = "hf") -> dict:
     if len(renamed) < len(stored):
         raise ValueError("two weights get one name")
     return renamed
+
+
+def interleaved_to_halves(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Reorder the rows of q_proj or k_proj so that pairs (2i, 2i + 1) of each head become (i, i + h/2).
+
+    Args:
+        weight: (heads * h, D), made for the interleaved layout.
+
+    Example:
+        >>> interleaved_to_halves(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), head_dim=4).flatten()
+        tensor([0., 2., 1., 3.])
+    """
+    pairs = weight.unflatten(0, (-1, head_dim // 2, 2))  # (heads, h/2, 2, D)
+    return pairs.transpose(1, 2).flatten(0, 2)

@@ -19,7 +19,7 @@ from transformers import LlamaConfig as TheirConfig
 import helpers.checkpoint
 from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.config import LLAMA3_SCALING
-from helpers.text import END_OF_TEXT, train_tokenizer
+from helpers.corpus import END_OF_TEXT, train_tokenizer
 from tests.support.files import OURS, cut_meta_weights, edit_json, write_meta
 from tests.support.models import BFLOAT16, TOLERANCE, assert_agree, enlarge, make_model
 
