@@ -11,13 +11,10 @@
 Whoever adds a family begins with its row; `register_family` makes it known.
 """
 
+# ruff: noqa: F401  these names are here to be imported from here
+
 from helpers.families.checkpoint import load_checkpoint, model_from_weights
 from helpers.families.configs import FamilyConfig, config_from_hugging_face, make_relative, our_weights
 from helpers.families.edits import Relative, layer_types
 from helpers.families.published import PUBLISHED, lenses_of
 from helpers.families.rows import FAMILIES, Family, register_family
-
-__all__ = [
-    "FAMILIES", "PUBLISHED", "Family", "FamilyConfig", "Relative", "config_from_hugging_face", "layer_types",
-    "lenses_of", "load_checkpoint", "make_relative", "model_from_weights", "our_weights", "register_family",
-]  # fmt: skip

@@ -5,7 +5,6 @@ from pathlib import Path
 import torch
 
 from helpers import checkpoint
-from helpers.config import LlamaConfig
 from helpers.families.configs import FamilyConfig, config_from_hugging_face, make_relative, our_weights
 from helpers.formats.files import read_json
 from helpers.formats.fit import DAMAGE
@@ -28,25 +27,15 @@ def load_checkpoint(
         weights = our_weights(stored, config)
     except DAMAGE as error:
         raise ValueError(f"{folder}: weights and config.json do not fit ({error}): fetch them again.") from error
-    return model_from_weights(config, weights, dtype, device, str(folder))
+    return model_from_weights(config, weights, str(folder), dtype=dtype, device=device)
 
 
-def model_from_weights(
-    config: LlamaConfig,
-    weights: dict,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    source: str = "these weights",
-) -> Llama:
-    """As helpers.checkpoint's, for the config of a family.
-
-    Raises:
-        ValueError: as there, and if the config asks for far more experts than the weights found.
-    """
+def model_from_weights(config: FamilyConfig, weights: dict, source: str = "these weights", **to) -> Llama:
+    """As helpers.checkpoint's, for the config of a family; refuses one that asks for far more experts than it has."""
     n_experts = config.settings.get("num_experts") or 0  # each is several weights
     if config.n_layers * n_experts // 10 > 100 + len(weights):  # before a loop of that length
         raise ValueError(
             f"{source}: num_experts={n_experts} in {config.n_layers} layers need far more than the {len(weights)} "
             "weights found: the config belongs to another model, or is damaged: fetch it again."
         )
-    return checkpoint.model_from_weights(config, weights, dtype, device, source, make_relative)
+    return checkpoint.model_from_weights(config, weights, source=source, make=make_relative, **to)

@@ -264,12 +264,9 @@ def sandwich_norm(model: Relative, content: dict):
             x = x + self.attention_out_norm(self.attention(self.attention_norm(x), *shared))
             return x + self.ffn_out_norm(self.feed_forward(self.ffn_norm(x)))
 
+    dim = model.config.dim
     for block in model.layers:
-        patch(
-            SandwichNorm,
-            block,
-            **norms(model.config, attention_out_norm=model.config.dim, ffn_out_norm=model.config.dim),
-        )
+        patch(SandwichNorm, block, **norms(model.config, attention_out_norm=dim, ffn_out_norm=dim))
 
 
 def zero_centred_gain(model: Relative, content: dict):
@@ -326,9 +323,7 @@ def gelu_gate(model: Relative, content: dict):
 
     for name in ("hidden_act", "hidden_activation"):
         if content[name] not in ("gelu_pytorch_tanh", None):
-            raise ValueError(
-                f"{name}={content[name]!r}: only 'gelu_pytorch_tanh' is known here. Use another checkpoint."
-            )
+            raise ValueError(f"{name}={content[name]!r}: only 'gelu_pytorch_tanh' is known here. Use another one.")
     for block in model.layers:
         patch(GeluGate, block.feed_forward)
 
