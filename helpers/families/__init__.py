@@ -1,12 +1,12 @@
 """Today's open models: LLaMA plus a few edits; notebook 08.
 
-    edits      the model class, and one function for each edit
-    rows       the table: a family is a row of edits
-    configs    what a family's config.json says, read once
-    checkpoint load_checkpoint for all families
-    published  the sizes of ten published models
-    referee    small random models of transformers, to compare with
-    census     what the installed transformers knows
+    edits                the model class, and one function for each edit
+    registry             the table: a family is a row of edits
+    configs              what a family's config.json says, read once
+    checkpoint           load_checkpoint for all families
+    published            the sizes of ten published models
+    referee              small random models of transformers, to compare with
+    transformers_survey  what the installed transformers knows
 
 Whoever adds a family begins with its row; `register_family` makes it known.
 """
@@ -17,4 +17,4 @@ from helpers.families.checkpoint import load_checkpoint, model_from_weights
 from helpers.families.configs import FamilyConfig, config_from_hugging_face, make_relative, our_weights
 from helpers.families.edits import Relative, layer_types
 from helpers.families.published import PUBLISHED, lenses_of
-from helpers.families.rows import FAMILIES, Family, register_family
+from helpers.families.registry import FAMILIES, Family, register_family

@@ -7,7 +7,7 @@ import torch
 
 from helpers.config import LlamaConfig
 from helpers.families.edits import Relative, angles
-from helpers.families.rows import FAMILIES, WORDS, Family
+from helpers.families.registry import FAMILIES, WORDS, Family
 from helpers.formats import hugging_face
 from helpers.formats.fit import DAMAGE
 from helpers.validate import require_positive_int
