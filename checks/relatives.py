@@ -541,8 +541,8 @@ ONE_EDIT = "One edit needs its comma: Family((my_edit,), ...). It is the functio
 TWO_ARGUMENTS = "An edit takes two arguments: (model, content)."
 
 
-def _row(*made, words=EXAONE_NORMS, settings=EXAONE):
-    return lambda: Family(made, settings, words)
+def _row(*made, weight_names=EXAONE_NORMS, settings=EXAONE):
+    return lambda: Family(made, settings, weight_names)
 
 
 def _still(chosen, speed=0.0, pairs=slice(None)):
@@ -647,8 +647,8 @@ EXAONE_SLIPS = [  # hint, row
      _row(edits.qk_norm, edits.window, RIGHT_STILL)),
     ("What does the norm take: what the branch writes, or the sum? Yours norms the sum.",
      _row(edits.qk_norm, edits.window, RIGHT_STILL, _in_front(lambda block: block, forward=_norm_of_the_sum))),
-    ("Which norm belongs to which branch? Yours are exchanged: look at `words`.",
-     _row(*NORMED, edits.window, RIGHT_STILL, words=EXCHANGED_NORMS)),
+    ("Which norm belongs to which branch? Yours are exchanged: look at `weight_names`.",
+     _row(*NORMED, edits.window, RIGHT_STILL, weight_names=EXCHANGED_NORMS)),
     ("Are q and k normed before they turn? Yours after.",
      _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, project=_turned_then_normed))),
     *[(f"Is {name} normed, too?",
@@ -687,10 +687,11 @@ REFUSALS = [  # words of an error, what they mean for a row, and a row
     (r"shape: \S*[qk]_norm", "Does one norm serve one head, h numbers, or all heads of a token at once?",
      _row(edits.post_norm, edits.qk_norm_whole, edits.window, RIGHT_STILL)),
     (r"(missing|left over): \S*norm\S*weight",
-     "Do the row's `words` say what the file calls our attention_norm and ffn_norm?", _row(*WRITTEN, words={})),
-    (r"two weights become", "Two names become one: what does WORDS make of .post_attention_layernorm.?",
-     _row(*WRITTEN, words=dict.fromkeys(EXAONE_NORMS, ".ffn_norm."))),
-    (r"missing|left over", "Which weights has the file, and which has your model? An edit adds them, `words` renames.",
+     "Do the row's `weight_names` say what the file calls our attention_norm and ffn_norm?",
+     _row(*WRITTEN, weight_names={})),
+    (r"two weights become", "Two names become one: what does WEIGHT_NAMES make of .post_attention_layernorm.?",
+     _row(*WRITTEN, weight_names=dict.fromkeys(EXAONE_NORMS, ".ffn_norm."))),
+    (r"missing|left over", "Which weights has the file, and which your model? An edit adds, `weight_names` renames.",
      _row(*WRITTEN, edits.biases)),
 ]  # fmt: skip
 FORMS = [  # of answers that are no row, or whose edits are none

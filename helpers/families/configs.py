@@ -7,7 +7,7 @@ import torch
 
 from helpers.config import LlamaConfig
 from helpers.families.edits import Relative, angles
-from helpers.families.registry import FAMILIES, WORDS, Family
+from helpers.families.registry import FAMILIES, WEIGHT_NAMES, Family
 from helpers.formats import hugging_face
 from helpers.formats.fit import DAMAGE
 from helpers.validate import require_positive_int
@@ -135,15 +135,15 @@ def our_weights(weights: dict, config: LlamaConfig) -> dict:
         ValueError: if two weights get one name.
     """
     family = FAMILIES[config.family] if isinstance(config, FamilyConfig) else Family(edits=())
-    renames = [*family.words.items(), *(pair for pair in WORDS.items() if pair[0] not in family.words)]
+    renames = family.weight_names | {old: new for old, new in WEIGHT_NAMES.items() if old not in family.weight_names}
     ours = {}
     for theirs, weight in weights.items():
         name = theirs
-        for old, new in renames:
+        for old, new in renames.items():
             name = name.replace(old, new)
         if name in ours:
             raise ValueError(f"two weights become {name}, one of them {theirs}")
         ours[name] = weight
-    if family.storage:
-        return family.storage({name: weight[...] for name, weight in ours.items()}, config)
+    if family.unpack_weights:
+        return family.unpack_weights({name: weight[...] for name, weight in ours.items()}, config)
     return ours

@@ -9,15 +9,15 @@ from helpers.families import edits
 
 @dataclass(frozen=True)
 class Family:
-    """One row: the edits in order, the settings of config.json that they read, and where storage differs.
+    """One row: the edits in order, the settings of config.json that they read, and how its files name and pack weights.
 
     A setting that a family's row does not name must have the value that means nothing (NEUTRAL).
     """
 
     edits: tuple[Callable, ...]
     settings: dict = field(default_factory=dict)  # with the value that transformers takes if config.json has none
-    words: dict = field(default_factory=dict)  # in names of weights: theirs -> ours, before WORDS
-    storage: Callable | None = None  # (weights, config) -> weights, where the same numbers stand elsewhere
+    weight_names: dict = field(default_factory=dict)  # parts of names: theirs -> ours, before WEIGHT_NAMES
+    unpack_weights: Callable | None = None  # (weights, config) -> weights, where the same numbers stand elsewhere
     keys: dict = field(default_factory=dict)  # names in config.json: theirs -> LLaMA's, such as layer_norm_eps
 
 
@@ -72,13 +72,13 @@ FAMILIES = {
     ),
     "phi3": Family(
         (edits.angles, edits.window), WINDOW | {"rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0, "rope_theta": 1e4},
-        storage=edits.split_phi3,
+        unpack_weights=edits.split_phi3,
     ),
     "glm4": Family(
         (edits.biases, edits.sandwich_norm, edits.interleaved, edits.partial_rotation),
         {"attention_bias": True, "attention_out_bias": False, "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-7},
         {".post_self_attn_layernorm.": ".attention_out_norm.", ".post_mlp_layernorm.": ".ffn_out_norm."},
-        storage=edits.split_merged,
+        unpack_weights=edits.split_merged,
     ),
     "starcoder2": Family(
         (edits.layer_norm, edits.ungated, edits.biases_everywhere, edits.window),
@@ -95,10 +95,10 @@ FAMILIES = {
          "sliding_window_pattern": 2, "swiglu_limit": 7.0, "swiglu_alpha": 1.702, "attention_bias": True,
          "rms_norm_eps": 1e-5, "rope_theta": 150_000.0, "head_dim": 64,
          "rope_default": {"rope_type": "yarn", "factor": 32.0, "truncate": False,
-                          "original_max_position_embeddings": 4096}}, storage=edits.split_gpt_oss,
+                          "original_max_position_embeddings": 4096}}, unpack_weights=edits.split_gpt_oss,
     ),
 }  # fmt: skip
-WORDS = {
+WEIGHT_NAMES = {
     "model.embed_tokens.": "tok_embeddings.", "model.norm.": "final_norm.", "model.layers.": "layers.",
     ".self_attn.": ".attention.", ".mlp.": ".feed_forward.", ".input_layernorm.": ".attention_norm.",
     ".post_attention_layernorm.": ".ffn_norm.",
@@ -112,7 +112,7 @@ def register_family(model_type: str, row: Family) -> ExitStack:
         TypeError: if it is no row.
     """
     if not isinstance(row, Family) or not all(callable(edit) for edit in row.edits):
-        raise TypeError(f"{row!r} is no row of edits: use Family((one_edit, another), settings, words).")
+        raise TypeError(f"{row!r} is no row of edits: use Family((one_edit, another), settings, weight_names).")
     undo, former = ExitStack(), FAMILIES.get(model_type)
     undo.callback(FAMILIES.pop, model_type) if former is None else undo.callback(FAMILIES.update, {model_type: former})
     FAMILIES[model_type] = row
