@@ -579,7 +579,7 @@ def _attention(block):
 
 
 def _turned_then_normed(attention, x, cos, sin):
-    q, k, v = GroupedQueryAttention.project(attention, x, cos, sin)
+    q, k, v = GroupedQueryAttention.rotated_qkv(attention, x, cos, sin)
     return attention.q_norm(q), attention.k_norm(k), v
 
 
@@ -634,7 +634,7 @@ EXAONE_SLIPS = [  # hint, row
     ("Do all pairs of a full layer stand still? In yours only a part of them does.",
      _row(*NORMED, edits.window, _still(_is_still, pairs=slice(2)))),
     ("Do q and k both turn where a layer turns? In yours q never does.",
-     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, project=_only_k_turns))),
+     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, rotated_qkv=_only_k_turns))),
     ("Has a full layer no window? Yours has one in every layer.",
      _row(*NORMED, _windows(slides=(SLIDE, FULL)), RIGHT_STILL)),
     ("Which layers have the window? Yours are the full ones.", _row(*NORMED, _windows(slides=(FULL,)), RIGHT_STILL)),
@@ -650,7 +650,7 @@ EXAONE_SLIPS = [  # hint, row
     ("Which norm belongs to which branch? Yours are exchanged: look at `weight_names`.",
      _row(*NORMED, edits.window, RIGHT_STILL, weight_names=EXCHANGED_NORMS)),
     ("Are q and k normed before they turn? Yours after.",
-     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, project=_turned_then_normed))),
+     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, rotated_qkv=_turned_then_normed))),
     *[(f"Is {name} normed, too?",
        _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, heads=_norms_of_heads(turned))))
       for name, turned in (("k", lambda q, k, v, *n: (n[0], k, v)), ("q", lambda q, k, v, *n: (q, n[1], v)))],
@@ -983,7 +983,7 @@ check_find_edits = check_of(FIND_EDITS, seconds=30.0)  # 384 models
 
 def _attentions(model, change):
     for block in model.layers:
-        block.attention.project = functools.partial(change, block.attention)
+        block.attention.rotated_qkv = functools.partial(change, block.attention)
 
 
 def _bias_after_the_turn(attention, x, cos, sin):

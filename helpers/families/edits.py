@@ -132,7 +132,7 @@ def interleaved(model: Relative, content: dict):
     """A pair is two neighbours, as in Meta's files. Cohere, GLM; `apply_rotary_pos_emb` of glm."""
 
     class Interleaved(Edit):
-        def project(self, x, cos, sin):
+        def rotated_qkv(self, x, cos, sin):
             q, k, v = self.heads(x)
             return *(apply_rope(y, cos, sin, "interleaved") for y in (q, k)), v
 
@@ -365,7 +365,7 @@ def logit_softcapping(model: Relative, content: dict):
     """No score or logit leaves (-cap, cap). Gemma 2, arXiv 2408.00118; its `eager_attention_forward`."""
 
     class CappedScores(Edit):
-        def mix(self, q, k, v, visible):
+        def attend(self, q, k, v, visible):
             k, v = repeat_kv(k, self.n_rep), repeat_kv(v, self.n_rep)
             scores = self.cap * torch.tanh(q @ k.transpose(-2, -1) / math.sqrt(self.head_dim) / self.cap)
             return _hidden(scores, visible).softmax(dim=-1, dtype=torch.float32).to(q.dtype) @ v
@@ -387,7 +387,7 @@ def sinks(model: Relative, content: dict):
     """A column that takes attention and gives nothing: a learned score per head. gpt-oss, arXiv 2508.10925."""
 
     class Sinks(Edit):
-        def mix(self, q, k, v, visible):
+        def attend(self, q, k, v, visible):
             k, v = repeat_kv(k, self.n_rep), repeat_kv(v, self.n_rep)
             scores = _hidden(q @ k.transpose(-2, -1) / math.sqrt(self.head_dim), visible)
             column = self.sinks[:, None, None].expand(*scores.shape[:-1], 1)

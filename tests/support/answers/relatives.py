@@ -35,7 +35,7 @@ def _full_stand_still(model, content):
 
 def _full_are_not_turned(model, content):
     class Still(edits.Edit):
-        def project(self, x, cos, sin):
+        def rotated_qkv(self, x, cos, sin):
             return self.heads(x)
 
     for block, kind in zip(model.layers, content["layer_types"], strict=True):
