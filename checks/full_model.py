@@ -370,12 +370,12 @@ def _base_over_ten(model, n_query, n_cached=0, n_pad=None, device=None):
 
 
 def _scaled_by_dim(attention, x, cos, sin):
-    q, k, v = GroupedQueryAttention.project(attention, x, cos, sin)
+    q, k, v = GroupedQueryAttention.rotated_qkv(attention, x, cos, sin)
     return q * math.sqrt(attention.head_dim / x.shape[-1]), k, v
 
 
 def _neighbours_paired(attention, x, cos, sin):
-    q, k, v = GroupedQueryAttention.project(attention, x, torch.ones_like(cos), torch.zeros_like(sin))
+    q, k, v = GroupedQueryAttention.rotated_qkv(attention, x, torch.ones_like(cos), torch.zeros_like(sin))
     return apply_rope(q, cos, sin, "interleaved"), apply_rope(k, cos, sin, "interleaved"), v
 
 
@@ -400,8 +400,8 @@ METHODS = {  # the slips, and the method that each replaces
     "gain ignored": (RMSNorm, "forward", _no_gain),
     "wrong eps": (RMSNorm, "forward", _eps_times_ten),
     "wrong base": (Llama, "rotation_and_mask", _base_over_ten),
-    "wrong scale": (GroupedQueryAttention, "project", _scaled_by_dim),
-    "neighbours paired": (GroupedQueryAttention, "project", _neighbours_paired),
+    "wrong scale": (GroupedQueryAttention, "rotated_qkv", _scaled_by_dim),
+    "neighbours paired": (GroupedQueryAttention, "rotated_qkv", _neighbours_paired),
     "gate and up swapped": (SwiGLU, "forward", _swapped),
     "mask shows the next token": (Llama, "rotation_and_mask", _one_ahead),
     "positions in bfloat16": (Llama, "rotation_and_mask", _bfloat16_positions),

@@ -34,7 +34,6 @@ from checks.base import (
 from checks.gqa import causal_visible
 from checks.judge import CheckResult, check_of
 from checks.rmsnorm import RMS_NORM, WRONG_AXIS, rms_norm
-from helpers.checkpoint import model_from_weights
 from helpers.config import LlamaConfig
 from helpers.families import (
     Family,
@@ -42,6 +41,7 @@ from helpers.families import (
     config_from_hugging_face,
     edits,
     make_relative,
+    model_from_weights,
     our_weights,
     register_family,
 )
@@ -541,8 +541,8 @@ ONE_EDIT = "One edit needs its comma: Family((my_edit,), ...). It is the functio
 TWO_ARGUMENTS = "An edit takes two arguments: (model, content)."
 
 
-def _row(*made, words=EXAONE_NORMS, settings=EXAONE):
-    return lambda: Family(made, settings, words)
+def _row(*made, weight_names=EXAONE_NORMS, settings=EXAONE):
+    return lambda: Family(made, settings, weight_names)
 
 
 def _still(chosen, speed=0.0, pairs=slice(None)):
@@ -579,7 +579,7 @@ def _attention(block):
 
 
 def _turned_then_normed(attention, x, cos, sin):
-    q, k, v = GroupedQueryAttention.project(attention, x, cos, sin)
+    q, k, v = GroupedQueryAttention.rotated_qkv(attention, x, cos, sin)
     return attention.q_norm(q), attention.k_norm(k), v
 
 
@@ -634,7 +634,7 @@ EXAONE_SLIPS = [  # hint, row
     ("Do all pairs of a full layer stand still? In yours only a part of them does.",
      _row(*NORMED, edits.window, _still(_is_still, pairs=slice(2)))),
     ("Do q and k both turn where a layer turns? In yours q never does.",
-     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, project=_only_k_turns))),
+     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, rotated_qkv=_only_k_turns))),
     ("Has a full layer no window? Yours has one in every layer.",
      _row(*NORMED, _windows(slides=(SLIDE, FULL)), RIGHT_STILL)),
     ("Which layers have the window? Yours are the full ones.", _row(*NORMED, _windows(slides=(FULL,)), RIGHT_STILL)),
@@ -647,10 +647,10 @@ EXAONE_SLIPS = [  # hint, row
      _row(edits.qk_norm, edits.window, RIGHT_STILL)),
     ("What does the norm take: what the branch writes, or the sum? Yours norms the sum.",
      _row(edits.qk_norm, edits.window, RIGHT_STILL, _in_front(lambda block: block, forward=_norm_of_the_sum))),
-    ("Which norm belongs to which branch? Yours are exchanged: look at `words`.",
-     _row(*NORMED, edits.window, RIGHT_STILL, words=EXCHANGED_NORMS)),
+    ("Which norm belongs to which branch? Yours are exchanged: look at `weight_names`.",
+     _row(*NORMED, edits.window, RIGHT_STILL, weight_names=EXCHANGED_NORMS)),
     ("Are q and k normed before they turn? Yours after.",
-     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, project=_turned_then_normed))),
+     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, rotated_qkv=_turned_then_normed))),
     *[(f"Is {name} normed, too?",
        _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, heads=_norms_of_heads(turned))))
       for name, turned in (("k", lambda q, k, v, *n: (n[0], k, v)), ("q", lambda q, k, v, *n: (q, n[1], v)))],
@@ -687,10 +687,11 @@ REFUSALS = [  # words of an error, what they mean for a row, and a row
     (r"shape: \S*[qk]_norm", "Does one norm serve one head, h numbers, or all heads of a token at once?",
      _row(edits.post_norm, edits.qk_norm_whole, edits.window, RIGHT_STILL)),
     (r"(missing|left over): \S*norm\S*weight",
-     "Do the row's `words` say what the file calls our attention_norm and ffn_norm?", _row(*WRITTEN, words={})),
-    (r"two weights become", "Two names become one: what does WORDS make of .post_attention_layernorm.?",
-     _row(*WRITTEN, words=dict.fromkeys(EXAONE_NORMS, ".ffn_norm."))),
-    (r"missing|left over", "Which weights has the file, and which has your model? An edit adds them, `words` renames.",
+     "Do the row's `weight_names` say what the file calls our attention_norm and ffn_norm?",
+     _row(*WRITTEN, weight_names={})),
+    (r"two weights become", "Two names become one: what does WEIGHT_NAMES make of .post_attention_layernorm.?",
+     _row(*WRITTEN, weight_names=dict.fromkeys(EXAONE_NORMS, ".ffn_norm."))),
+    (r"missing|left over", "Which weights has the file, and which your model? An edit adds, `weight_names` renames.",
      _row(*WRITTEN, edits.biases)),
 ]  # fmt: skip
 FORMS = [  # of answers that are no row, or whose edits are none
@@ -982,7 +983,7 @@ check_find_edits = check_of(FIND_EDITS, seconds=30.0)  # 384 models
 
 def _attentions(model, change):
     for block in model.layers:
-        block.attention.project = functools.partial(change, block.attention)
+        block.attention.rotated_qkv = functools.partial(change, block.attention)
 
 
 def _bias_after_the_turn(attention, x, cos, sin):

@@ -7,7 +7,8 @@
     masks          one rule per mask, combined with & and |
     checkpoint     Hugging Face and Meta checkpoints in, Hugging Face checkpoints out
     generate       sampling and cached decoding, token by token
-    text           the real text that ships with Python, its tokenizer, batches
+    text           the tokenizer, and a short fixed text
+    corpus         the real text that ships with Python, or your own, as batches to train on
     train          the small training loop that made assets/tiny-llama
     interventions  a part of a trained model replaced, removed or swapped, and what that costs
     device         the accelerator when there is one, seeds, what to do when its memory is full

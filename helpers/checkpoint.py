@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,24 +16,16 @@ from tokenizers import Tokenizer
 
 from helpers.config import LlamaConfig
 from helpers.device import explain_out_of_memory
-from helpers.families import (
-    DAMAGE,
-    FamilyConfig,
-    config_from_hugging_face,
-    make_relative,
-    our_weights,
-    require_plain,
-)
 from helpers.formats.files import read_json
-from helpers.formats.fit import READ_DTYPES, damage, misfits, refuse
-from helpers.formats.hugging_face import StoredWeight, config_to_hugging_face, open_weights
-from helpers.formats.meta import interleaved_to_halves, read_meta
-from helpers.formats.names import name_map
+from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, refuse
+from helpers.formats.hugging_face import StoredWeight, config_from_hugging_face, config_to_hugging_face, open_weights
+from helpers.formats.names import interleaved_to_halves, name_map, under_our_names
 from helpers.model import Llama
+from helpers.validate import require_plain
 
 __all__ = [
     "blank_model", "config_from_hugging_face", "config_to_hugging_face", "fetch_checkpoint", "interleaved_to_halves",
-    "load_checkpoint", "model_from_weights", "name_map", "read_checkpoint", "read_hugging_face", "save_checkpoint",
+    "load_checkpoint", "model_from_weights", "name_map", "read_checkpoint", "save_checkpoint",
     "weights_to_hugging_face",
 ]  # fmt: skip
 
@@ -42,10 +35,9 @@ def load_checkpoint(
 ) -> Llama:
     """Open a LLaMA checkpoint folder: config.json + safetensors (Hugging Face) or params.json + .pth (Meta).
 
-    A folder of Hugging Face may hold a relative of LLaMA as well (`helpers.families.FAMILIES`).
-
     Every weight must be present, of the right shape and finite; every problem is reported before a model is made.
     Links are followed, because the Hub's cache consists of them; what they point to is only read, as JSON or weights.
+    `helpers.families.load_checkpoint` opens LLaMA's relatives as well.
 
     Args:
         folder: a local folder.
@@ -64,12 +56,22 @@ def load_checkpoint(
 
 
 def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor | StoredWeight]]:
-    """Config and weights of a folder as load_checkpoint opens it; see read_hugging_face."""
+    """Config and weights of a folder, under our names; a weight is read when it is indexed, all of it by [...].
+
+    Raises:
+        FileNotFoundError, ValueError: as load_checkpoint does, without a look at the weights.
+    """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder: pass one that holds config.json or params.json.")
     if (folder / "config.json").is_file():
-        return read_hugging_face(folder)
+        config = config_from_hugging_face(read_json(folder / "config.json"), str(folder / "config.json"))
+        try:
+            return config, under_our_names(dict(open_weights(folder)), config.n_layers)
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}.") from error
     if (folder / "params.json").is_file():
+        from helpers.formats.meta import read_meta  # a room that few enter
+
         return read_meta(folder)
     found = sorted(path.name for path in folder.iterdir())[:5] or "nothing"
     raise FileNotFoundError(
@@ -78,36 +80,22 @@ def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor |
     )
 
 
-def read_hugging_face(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor | StoredWeight]]:
-    """Config and weights of a folder, under our names; a weight is read when it is indexed, all of it by [...].
-
-    Raises:
-        FileNotFoundError: if a file is missing.
-        ValueError: if a file is damaged, or describes an architecture that is not known here.
-    """
-    config = config_from_hugging_face(read_json(folder / "config.json"), str(folder / "config.json"))
-    theirs = dict(open_weights(folder))
-    try:
-        return config, our_weights(theirs, config)
-    except DAMAGE as error:
-        raise ValueError(f"{folder}: weights and config.json do not fit ({error}): fetch them again.") from error
-
-
 def model_from_weights(
     config: LlamaConfig,
     weights: dict[str, torch.Tensor | StoredWeight],
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     source: str = "these weights",
+    make: Callable[[LlamaConfig], Llama] = Llama,
 ) -> Llama:
-    """A model of this config that holds these weights, which carry our names.
+    """A model that make(config) gives, with these weights, which carry our names.
 
     Raises:
         ValueError: listing every weight that is missing, left over, of another shape or not finite.
     """
     if dtype not in READ_DTYPES:
         raise ValueError(f"dtype={dtype!r} is none of {READ_DTYPES}: pass one of them, such as torch.bfloat16.")
-    model = blank_model(config, weights, source)
+    model = blank_model(config, weights, source, make)
     problems = misfits(model, weights)
     own = {name: weights[name][...] for name, _ in model.named_parameters() if name not in problems}
     refuse(problems | damage(own), source)
@@ -123,17 +111,15 @@ def model_from_weights(
     return model.eval()
 
 
-def blank_model(config: LlamaConfig, weights: dict[str, torch.Tensor | StoredWeight], source: str) -> Llama:
+def blank_model(config: LlamaConfig, weights: dict[str, torch.Tensor | StoredWeight], source: str, make=Llama) -> Llama:
     """A model of this config without numbers (on the device "meta"), for weights under our names.
 
     Raises:
         ValueError: if the config asks for far more than the weights found, does not work, or ties what differs.
     """
-    n_experts = config.settings.get("num_experts", 0) if isinstance(config, FamilyConfig) else 0  # each several weights
     most = 100 * max((math.prod(weight.shape) for weight in weights.values()), default=1)
     rows = max(config.vocab_size, config.hidden_dim, config.n_heads * config.head_dim)
-    modules = max(config.n_layers, config.n_layers * n_experts // 10)
-    if modules > 100 + len(weights) or rows * config.dim > most:  # before a loop or a table of that size is made
+    if config.n_layers > 100 + len(weights) or rows * config.dim > most:  # before such a loop or table is made
         raise ValueError(
             f"{source}: {config} needs far more than the {len(weights)} weights found: "
             "the config belongs to another model, or is damaged: fetch it again."
@@ -145,7 +131,7 @@ def blank_model(config: LlamaConfig, weights: dict[str, torch.Tensor | StoredWei
             raise ValueError(f"{source}: the config ties embeddings, lm_head differs from tok_embeddings: untie them.")
     try:
         with torch.device("meta"):
-            return make_relative(config) if isinstance(config, FamilyConfig) else Llama(config)
+            return make(config)
     except DAMAGE as error:
         raise ValueError(f"{source}: {error}") from error
 

@@ -243,12 +243,12 @@ class GroupedQueryAttention(nn.Module):
         projected = (proj(x) for proj in (self.q_proj, self.k_proj, self.v_proj))  # (B, T, heads * h) each
         return tuple(y.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for y in projected)
 
-    def project(self, x, cos, sin):
+    def rotated_qkv(self, x, cos, sin):
         """The heads of x, q and k turned, v not."""
         q, k, v = self.heads(x)
         return apply_rope(q, cos, sin), apply_rope(k, cos, sin), v
 
-    def mix(self, q, k, v, visible):
+    def attend(self, q, k, v, visible):
         """Each query's mixture of the values it may see, (B, H, T, h); k and v, (B, K, S, h), are not copied."""
         if q.shape[2] == 1:  # a new token: query heads that share a key head are rows of one product, (B, K, R, h)
             rows = q.unflatten(1, (k.shape[1], -1)).squeeze(3)
@@ -267,10 +267,10 @@ class GroupedQueryAttention(nn.Module):
             visible: (T, S) or (B, 1, T, S) bool, True = may attend; None: plain causal with S = T, or all for T = 1.
             cache, layer: KVCache to read and extend, or None, and this block's place in it.
         """
-        q, k, v = self.project(x, cos, sin)
+        q, k, v = self.rotated_qkv(x, cos, sin)
         if cache is not None:
             k, v = cache.update(layer, k, v)
-        mixed = self.mix(q, k, v, visible)
+        mixed = self.attend(q, k, v, visible)
         return self.o_proj(mixed.transpose(1, 2).flatten(-2))  # (B, H, T, h) -> (B, T, H * h) -> (B, T, D)
 
 
@@ -386,7 +386,7 @@ class Llama(nn.Module):
             x = self.tok_embeddings(tokens)  # (B, T) -> (B, T, D)
             cos, sin, visible = self.rotation_and_mask(tokens.shape[1], n_cached, n_pad, tokens.device)
             for layer, block in enumerate(self.layers):
-                x = block(x, *self.at_layer(layer, cos, sin, visible), cache, layer)
+                x = block(x, cos, sin, visible, cache, layer)
             logits = self.lm_head(self.final_norm(x[:, -1:] if last_only else x))  # (B, T, D) -> (B, T, V)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if cache is not None:  # last, so that a call that fails changes neither
@@ -425,10 +425,6 @@ class Llama(nn.Module):
             positions = (positions - n_pad).clamp(min=0)
         angles = rope_angles(positions, self.inv_freq.to(positions.device))
         return angles.cos(), angles.sin(), visible
-
-    def at_layer(self, layer, cos, sin, visible):
-        """This layer's share of what rotation_and_mask made: in LLaMA the same for all (not in its relatives)."""
-        return cos, sin, visible
 
     def new_cache(self, batch_size: int, max_seq_len: int | None = None) -> KVCache:
         """An empty cache of the model's dtype and device, for max_seq_len tokens (default: the config's)."""

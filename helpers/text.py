@@ -1,113 +1,18 @@
-"""Real text without a download: the Python language reference that ships with Python, its tokenizer, batches.
+"""The tokenizer of the bundled model, and a short text; what a model is trained on stands in `helpers.corpus`."""
 
-Your own text may stand in for it; `bits_per_byte` says how well a model predicts a text.
-
-The text is the help topics of `pydoc_data.topics` (PSF licence). Another Python version ships slightly other text, so
-printed examples use the small fixed `excerpt()`.
-"""
-
-import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch.nn import functional as F
+from tokenizers import Tokenizer
 
 from helpers.assets import ASSETS
 
 TINY_LLAMA = ASSETS / "tiny-llama"
-END_OF_TEXT = "<|end_of_text|>"
-SKIP = -100  # a target that cross_entropy leaves out
-MOST_LOGITS = 2**21  # computed at a time (8 MB of float32); more at once are no faster
-
-
-def reference_text(unique: bool = True) -> str:
-    """The Python language reference, topic by topic in alphabetical order.
-
-    Args:
-        unique: leave out every paragraph that an earlier topic already has. Long topics repeat short ones, and with
-            the copies a held-out part would be no test, because much of it would have been read in training.
-    """
-    from pydoc_data.topics import topics
-
-    seen, kept = set(), []
-    for name in sorted(topics):
-        for paragraph in topics[name].strip().split("\n\n"):
-            words = " ".join(paragraph.split())
-            if not unique or words not in seen:
-                seen.add(words)
-                kept.append(paragraph.rstrip())
-    return "\n\n".join(kept)
-
-
-SMALLEST = 20_000  # characters: the held-out tenth then fills a few windows of 256 tokens
-
-
-def load_text(source: str | Path | None = None) -> str:
-    """Your own text, or the Python reference.
-
-    Args:
-        source: None for the reference; a UTF-8 file; or a folder. Every file in a folder and in the folders below it
-            is read, in the order of their names; names that start with a dot are left out.
-
-    Raises:
-        FileNotFoundError: if nothing is there.
-        ValueError: if a file is not UTF-8 text, or if all of them together hold fewer than SMALLEST characters.
-    """
-    if source is None:
-        return reference_text()
-    source = Path(source).expanduser()
-    if not source.exists():
-        raise FileNotFoundError(f"{source.absolute()} is not there: pass a text file, or a folder of text files.")
-    inside = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
-    shown = [path for path in inside if not any(part.startswith(".") for part in path.relative_to(source).parts)]
-    texts = []
-    for path in shown:
-        try:
-            texts.append(path.read_text(encoding="utf-8-sig").strip())  # -sig: some editors mark the start of a file
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8, or leave it out.") from error
-        if "\0" in texts[-1]:
-            raise ValueError(f"{path} holds zero bytes, so it is not text: leave it out.")
-    text = "\n\n".join(filter(None, texts))
-    if len(text) < SMALLEST:
-        raise ValueError(
-            f"{source} holds {len(text):,} characters in {len(shown)} file(s), too few to learn from and to judge by: "
-            f"pass at least {SMALLEST:,}; the Python reference has about {len(reference_text()):,}."
-        )
-    return text
-
-
-def train_val_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
-    """The text to train on, and the last `fraction` to judge by; cut between paragraphs, or lines, words, letters."""
-    if not 0 < fraction < 1:
-        raise ValueError(f"fraction={fraction} must lie between 0 and 1, both excluded, for example 0.1.")
-    start = int(len(text) * (1 - fraction))
-    for place in ("\n\n", "\n", " ", ""):  # some scripts put no spaces
-        cut = text.find(place, start)
-        if cut > 0 and len(text) - cut > (len(text) - start) * 3 / 4:
-            return text[:cut], text[cut:]
-    raise ValueError(f"a text of {len(text)} characters cannot be cut in two: pass a longer text.")
 
 
 def excerpt() -> str:
-    """Three fixed paragraphs of the reference, the same under every Python version."""
+    """Three fixed paragraphs of Python's language reference, the same under every Python version."""
     return (ASSETS / "excerpt.txt").read_text(encoding="utf-8")
-
-
-def train_tokenizer(text: str, vocab_size: int = 1024) -> Tokenizer:
-    """Byte-level BPE: start from the 256 bytes, merge the most frequent neighbours until vocab_size is reached."""
-    if not isinstance(vocab_size, int) or not 257 <= vocab_size <= 1_000_000:
-        raise ValueError(
-            f"vocab_size={vocab_size!r} must be a whole number from 257 (all bytes and the end of text) to 1,000,000."
-        )
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    known = {"special_tokens": [END_OF_TEXT], "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
-    tokenizer.train_from_iterator([text], trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, **known))
-    return tokenizer
 
 
 def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
@@ -131,55 +36,3 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
 def encode(tokenizer: Tokenizer, text: str) -> torch.Tensor:
     """Token ids of a text, (T,) int64."""
     return torch.tensor(tokenizer.encode(text).ids, dtype=torch.int64)
-
-
-def batches(
-    tokens: torch.Tensor, batch_size: int, seq_len: int, generator: torch.Generator
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Endless random windows (inputs, targets), each (batch_size, seq_len); the targets are one token further on.
-
-    Args:
-        tokens: a long text, (N,) int64.
-        batch_size: windows per batch.
-        seq_len: length of a window [token].
-        generator: seeded CPU generator that draws the starts.
-
-    Raises:
-        ValueError: if the text is shorter than one window and its targets.
-    """
-    if batch_size < 1 or seq_len < 1:
-        raise ValueError(f"batch_size={batch_size} and seq_len={seq_len} must be whole numbers >= 1.")
-    if len(tokens) < seq_len + 1:
-        raise ValueError(f"{len(tokens)} tokens are fewer than seq_len + 1 = {seq_len + 1}: pass a longer text.")
-    steps = torch.arange(seq_len + 1)
-    while True:
-        start = torch.randint(len(tokens) - seq_len, (batch_size, 1), generator=generator)
-        window = tokens[start + steps]
-        yield window[:, :-1], window[:, 1:]
-
-
-@torch.no_grad()
-def bits_per_byte(model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> float:
-    """Bits the model needs per byte of a text: comparable across tokenizers.
-
-    The text is read in windows of max_seq_len tokens that overlap by half. Except in the first window, only the second
-    half is counted, so that each token is judged with at least half a window before it.
-    """
-    device = model.tok_embeddings.weight.device
-    tokens = encode(tokenizer, text)
-    half = min(model.config.max_seq_len // 2, math.ceil((len(tokens) - 1) / 2))  # a short text is read without padding
-    if half == 0 or len(tokens) < 2:
-        raise ValueError(
-            f"max_seq_len={model.config.max_seq_len} and a text of {len(tokens)} tokens: each must be at least 2. "
-            "Pass a longer text, or a model that reads more than one token."
-        )
-    n_halves = max(2, math.ceil((len(tokens) - 1) / half))
-    windows = F.pad(tokens, (0, n_halves * half + 1 - len(tokens)), value=SKIP).unfold(0, 2 * half + 1, half)
-    targets = windows[:, 1:].clone()
-    targets[1:, :half] = SKIP  # the window before has judged them
-    n_rows = max(1, MOST_LOGITS // (2 * half * model.config.vocab_size))
-    nats = math.log(model.config.vocab_size)  # nothing stands before the first token: all are equally likely
-    for inputs, judged in zip(windows[:, :-1].clamp(min=0).split(n_rows), targets.split(n_rows), strict=True):
-        logits = model(inputs.to(device))  # the padding of the last window comes after every token that is judged
-        nats += F.cross_entropy(logits.flatten(0, 1), judged.flatten().to(device), reduction="sum").item()
-    return nats / math.log(2) / len(text.encode())

@@ -11,10 +11,10 @@ import torch
 from torch.nn import functional as F
 
 from helpers.config import LlamaConfig
+from helpers.corpus import batches
 from helpers.device import explain_out_of_memory
-from helpers.formats.files import open_pth
+from helpers.formats.pth import open_pth
 from helpers.model import Llama
-from helpers.text import batches
 from helpers.validate import require_number, require_positive_int, require_seed
 
 TINY = LlamaConfig(

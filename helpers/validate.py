@@ -15,7 +15,7 @@ def require_positive_int(name, value):
 
 def require_number(name, value, in_range, range_text):
     """Raise ValueError unless value is a finite number for which in_range(value) holds."""
-    largest = 2**63 - 1 if isinstance(value, int) else sys.float_info.max  # more, PyTorch does not take
+    largest = 2**63 - 1 if isinstance(value, int) else sys.float_info.max  # PyTorch takes no larger number
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= largest
     if not is_number or not in_range(value):
         raise ValueError(f"{name}={value!r} must be a finite number {range_text}.")
@@ -65,3 +65,15 @@ def require_padding(n_pad, tokens: torch.Tensor, longest: int) -> torch.Tensor:
             "leave every row a token of its own."
         )
     return n_pad.long()
+
+
+def require_plain(model: torch.nn.Module, doing: str, instead: str):
+    """Raise ValueError if the model is one of `helpers.families`, or a LLaMA that holds an edit or a bias."""
+    edits = {type(part).__name__ for part in model.modules() if getattr(part, "is_edit", False)}
+    edits |= {"biases" for part in model.modules() if isinstance(part, torch.nn.Linear) and part.bias is not None}
+    family = getattr(model, "family", None)
+    if family or edits:
+        raise ValueError(
+            f"{doing} knows plain LLaMA only, and this {family or 'llama'!r} model has more "
+            f"({', '.join(sorted(edits)) or 'inverse frequencies and windows'}), which would be lost: {instead}."
+        )

@@ -6,9 +6,10 @@ import torch
 from hypothesis import settings
 
 from helpers.checkpoint import save_checkpoint
+from helpers.corpus import train_tokenizer
 from helpers.model import Llama
 from helpers.plots import use_course_style
-from helpers.text import excerpt, train_tokenizer
+from helpers.text import excerpt
 from tests.support.files import OURS
 from tests.support.models import draw_tokens, make_model
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 
@@ -15,6 +16,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from checks.notebook import without_magics
 from tests.support.course import ROOT, pages, targets
 
 ROOMS = ("helpers", "checks", "tools", "teaching", "tests", "benchmarks")
@@ -29,29 +31,35 @@ ARROWS = {
     "cache": {"config", "device", "validate"},
     "model": LEAVES,
     "formats": LEAVES | {"model"},
-    "families": LEAVES | {"model", "masks", "formats", "device"},
+    "checkpoint": LEAVES | {"model", "device", "formats"},  # LLaMA's door; the door for all families stands above it
+    "families": LEAVES | {"model", "masks", "formats", "device", "checkpoint"},
     "generate": LEAVES | {"model", "device"},
-    "fast_decode": LEAVES | {"model", "families", "device"},
-    "checkpoint": LEAVES | {"model", "device", "families", "formats"},
-    "train": LEAVES | {"model", "formats", "text", "device"},
-    "parallel": LEAVES | {"model", "families", "formats", "checkpoint", "generate", "text"},
+    "fast_decode": LEAVES | {"model", "device"},
+    "train": LEAVES | {"model", "formats", "corpus", "device"},
+    "parallel": LEAVES | {"model", "formats", "checkpoint", "generate", "text"},
     "explorers": LEAVES | {"model", "families", "plots", "checkpoint", "generate", "masks", "text"},
     "interventions": {"model", "text", "assets"},
     "experiments": {"model", "train", "interventions"},
     "text": {"assets"},
+    "corpus": {"text"},
     "masks": set(),
     "plots": set(),
     "device": set(),
 }
 
 
+@cache
 def tree_of(path):
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imports_of(path):
     """Every module that a file imports, also inside functions; `from helpers import plots` counts as helpers.plots."""
-    for node in ast.walk(tree_of(path)):
+    return imports_in(ast.walk(tree_of(path)), path)
+
+
+def imports_in(nodes, path):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -92,8 +100,9 @@ def test_rooms_import_downwards_only():
         assert path in ROOMS["teaching"] or "teaching" not in packages_of(path), f"{path}: the course needs no kit"
         borrowed = [name for name in imports_of(path) if re.match(r"(teaching\.)?tests\.(?!support)", name)]
         assert not borrowed, f"{path}: what tests share stands in tests/support"
+    asks = "relatives.py", "referee.py", "transformers_survey.py"
     for path in [*ROOMS["helpers"], *ROOMS["checks"], *ROOMS["tools"], *ROOMS["teaching"]]:
-        assert "transformers" not in packages_of(path) or path.name in ("relatives.py", "referee.py", "census.py"), path
+        assert "transformers" not in packages_of(path) or path.name in asks, path
 
 
 def test_only_explorers_import_widgets_and_the_model_needs_torch_alone():
@@ -103,9 +112,84 @@ def test_only_explorers_import_widgets_and_the_model_needs_torch_alone():
             assert packages_of(path) - sys.stdlib_module_names <= {"torch", "helpers"}, path
 
 
-@pytest.mark.parametrize(("files", "most"), [("model.py", 450), ("*.py", 2100)])
-def test_the_model_is_read_in_one_sitting_and_the_helpers_beside_it_in_an_afternoon(files, most):
-    assert sum(path.read_text(encoding="utf-8").count("\n") for path in (ROOT / "helpers").glob(files)) <= most
+LINES = {  # at most, of each room of helpers; what grows takes its lines from elsewhere
+    "model.py": 446, "*.py": 2097, "assets/*.py": 21, "experiments/*.py": 90, "explorers/*.py": 1126,
+    "families/*.py": 1023, "fast_decode/*.py": 336, "formats/*.py": 411, "parallel/*.py": 306,
+}  # fmt: skip
+LOADED = 2128  # by what notebooks 00 to 05 import, explorers apart
+
+
+def lines_of(paths):
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in paths)
+
+
+@pytest.mark.parametrize("files", LINES)
+def test_helpers_stay_small_in_every_room(files):
+    assert lines_of((ROOT / "helpers").glob(files)) <= LINES[files]
+
+
+def test_every_room_of_helpers_has_its_bound():
+    rooms = {path.relative_to(ROOT / "helpers").parent.joinpath("*.py").as_posix() for path in ROOMS["helpers"]}
+    assert rooms == LINES.keys() - {"model.py"}
+
+
+# ----------------------------------------------------------------------------------- what the notebooks import
+
+
+NOTEBOOKS = {path.stem: nbformat.read(path, 4) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+
+
+@cache
+def nodes_of(stem):
+    sources = [cell.source for cell in NOTEBOOKS[stem].cells if cell.cell_type == "code"]
+    return [node for source in sources for node in ast.walk(ast.parse(without_magics(source)))]
+
+
+def file_of(module):
+    path = ROOT / module.replace(".", "/")
+    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
+
+
+def test_what_00_to_05_load_stays_small():
+    """Import by import, as Python does it; an import inside a function runs later, if at all."""
+    todo = [name for stem in NOTEBOOKS if stem < "06" for name in imports_in(nodes_of(stem), stem)]
+    loaded = set()
+    while todo:
+        parts = todo.pop().split(".")
+        if parts[0] == "helpers" and "explorers" not in parts:
+            for file in {file_of(".".join(parts[:n])) for n in range(1, len(parts) + 1)} - {None} - loaded:
+                loaded.add(file)
+                todo += imports_in(tree_of(file).body, file)
+    assert {helper(file) for file in loaded} >= {"model", "checkpoint", "plots"}
+    assert lines_of(loaded) <= LOADED
+
+
+def has(module, name):
+    """Whether a module of ours defines or imports this name at its top, or holds a file of this name."""
+    made = set()
+    for node in tree_of(file_of(module)).body:
+        made |= {alias.asname or alias.name for alias in node.names} if isinstance(node, ast.ImportFrom) else set()
+        made |= {node.name} if isinstance(node, ast.FunctionDef | ast.ClassDef) else set()
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            made |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return name in made or file_of(f"{module}.{name}") is not None
+
+
+@pytest.mark.parametrize("stem", NOTEBOOKS)
+def test_every_name_that_a_notebook_takes_from_the_course_is_there(stem):
+    """`from helpers.text import encode`, `from helpers import plots`, and then `plots.show`."""
+    wanted, modules, nodes = set(), {}, nodes_of(stem)
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("helpers", "checks"):
+            assert file_of(node.module), f"there is no {node.module}"
+            wanted |= {(node.module, alias.name) for alias in node.names}
+            modules |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = modules.get(node.value.id, "")
+            wanted |= {(module, node.attr)} if file_of(module) else set()
+    assert wanted
+    assert not [f"{module}.{name}" for module, name in wanted if not has(module, name)]
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

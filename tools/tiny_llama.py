@@ -13,9 +13,10 @@ from tokenizers import Tokenizer
 
 from helpers.assets import ASSETS
 from helpers.checkpoint import save_checkpoint
+from helpers.corpus import bits_per_byte, load_text, train_tokenizer, train_val_split
 from helpers.device import pick_device, set_seed
 from helpers.model import Llama, count_parameters
-from helpers.text import bits_per_byte, encode, load_text, train_tokenizer, train_val_split
+from helpers.text import encode
 from helpers.train import TINY, train
 
 CARD = ASSETS / "card.md"

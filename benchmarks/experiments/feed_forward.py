@@ -22,9 +22,10 @@ from pathlib import Path
 from torch import nn
 from torch.nn import functional as F
 
+from helpers.corpus import bits_per_byte, reference_text, train_tokenizer, train_val_split
 from helpers.device import pick_device, set_seed
 from helpers.model import Llama, SwiGLU, count_parameters
-from helpers.text import bits_per_byte, encode, reference_text, train_tokenizer, train_val_split
+from helpers.text import encode
 from helpers.train import TINY, train
 
 CONFIG = replace(TINY, vocab_size=512, dim=96, n_layers=4, hidden_dim=256, head_dim=24, max_seq_len=128)

@@ -46,7 +46,7 @@ def scores(model, tokens):
     cos, sin, _ = model.rotation_and_mask(tokens.shape[1])
     seen, x, found = causal_visible(*2 * tokens.shape[1:]), model.tok_embeddings(tokens), []
     for block in model.layers:
-        q, k, _ = block.attention.project(block.attention_norm(x), cos, sin)
+        q, k, _ = block.attention.rotated_qkv(block.attention_norm(x), cos, sin)
         weights = attention_weights(q, repeat_kv(k, block.attention.n_rep), seen).mean(dim=0)
         found.append([weights.diagonal(offset, 1, 2).mean(1) for offset in (-1, 1 - PERIOD)])
         x = block(x, cos, sin)

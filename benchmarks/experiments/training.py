@@ -27,17 +27,10 @@ import torch
 
 from benchmarks.speed import machine
 from helpers.checkpoint import load_checkpoint
+from helpers.corpus import bits_per_byte, reference_text, train_tokenizer, train_val_split
 from helpers.device import set_seed
 from helpers.model import Llama, count_parameters
-from helpers.text import (
-    TINY_LLAMA,
-    bits_per_byte,
-    encode,
-    load_tokenizer,
-    reference_text,
-    train_tokenizer,
-    train_val_split,
-)  # fmt: skip
+from helpers.text import TINY_LLAMA, encode, load_tokenizer
 from helpers.train import TINY, train
 
 SECONDS, BATCH, PEAK, WARM_UP = 50, 16, 3e-3, 30  # of every run, whatever its size

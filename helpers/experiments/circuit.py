@@ -30,7 +30,7 @@ def attention_by_layer(model: Llama, tokens: torch.Tensor) -> torch.Tensor:
     visible = causal_visible(tokens.shape[1], tokens.shape[1], tokens.device)
     x, weights = model.tok_embeddings(tokens), []
     for block in model.layers:
-        q, k, _ = block.attention.project(block.attention_norm(x), cos, sin)
+        q, k, _ = block.attention.rotated_qkv(block.attention_norm(x), cos, sin)
         weights.append(attention_weights(q, repeat_kv(k, block.attention.n_rep), visible).mean(dim=0).cpu())
         x = block(x, cos, sin)
     return torch.stack(weights)

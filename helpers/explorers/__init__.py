@@ -4,6 +4,8 @@ Each `explore_*` draws its figure once and then only moves what is on it, so a r
 second. The maths is that of `helpers.model`; colours and their meanings are those of `helpers.plots`.
 """
 
+# ruff: noqa: F401  these names are here to be imported from here
+
 from helpers.explorers.base import Explorer, choice, new_figure, slider
 from helpers.explorers.full_model import explore_full_model
 from helpers.explorers.generate import explore_sampling
@@ -14,9 +16,3 @@ from helpers.explorers.rope import explore_rope, explore_rope_layout
 from helpers.explorers.scaling_out import explore_memory
 from helpers.explorers.swiglu import explore_swiglu
 from helpers.explorers.train import explore_context, explore_losses
-
-__all__ = [
-    "Explorer", "choice", "explore_context", "explore_full_model", "explore_losses", "explore_mask", "explore_memory",
-    "explore_relatives", "explore_rms_norm", "explore_rope", "explore_rope_layout", "explore_sampling",
-    "explore_swiglu", "new_figure", "slider",
-]  # fmt: skip

@@ -71,7 +71,7 @@ def _look_inside(text):
     visible = causal_visible(len(tokens), len(tokens))
     stream, attention, angles, best = model.tok_embeddings(tokens)[None], [], [], []
     for block in model.layers:
-        q, k, _ = block.attention.project(block.attention_norm(stream), cos, sin)
+        q, k, _ = block.attention.rotated_qkv(block.attention_norm(stream), cos, sin)
         attention.append(attention_weights(q, repeat_kv(k, model.config.n_rep), visible)[0])
         after = block(stream, cos, sin)
         angles.append(F.cosine_similarity(stream, after, dim=-1)[0].clamp(-1, 1).arccos().rad2deg())

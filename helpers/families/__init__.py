@@ -1,28 +1,20 @@
 """Today's open models: LLaMA plus a few edits; notebook 08.
 
-    edits      the model class, and one function for each edit
-    rows       the table: a family is a row of edits
-    configs    what a family's config.json says, read once
-    published  the sizes of ten published models
-    referee    small random models of transformers, to compare with
-    census     what the installed transformers knows
+    edits                the model class, and one function for each edit
+    registry             the table: a family is a row of edits
+    configs              what a family's config.json says, read once
+    checkpoint           load_checkpoint for all families
+    published            the sizes of ten published models
+    referee              small random models of transformers, to compare with
+    transformers_survey  what the installed transformers knows
 
 Whoever adds a family begins with its row; `register_family` makes it known.
 """
 
-from helpers.families.configs import (
-    DAMAGE,
-    FamilyConfig,
-    config_from_hugging_face,
-    make_relative,
-    our_weights,
-    with_family,
-)
-from helpers.families.edits import Relative, layer_types, require_plain
-from helpers.families.published import PUBLISHED, lenses_of
-from helpers.families.rows import FAMILIES, Family, register_family
+# ruff: noqa: F401  these names are here to be imported from here
 
-__all__ = [
-    "DAMAGE", "FAMILIES", "PUBLISHED", "Family", "FamilyConfig", "Relative", "config_from_hugging_face", "layer_types",
-    "lenses_of", "make_relative", "our_weights", "register_family", "require_plain", "with_family",
-]  # fmt: skip
+from helpers.families.checkpoint import load_checkpoint, model_from_weights
+from helpers.families.configs import FamilyConfig, config_from_hugging_face, make_relative, our_weights
+from helpers.families.edits import Relative, layer_types
+from helpers.families.published import PUBLISHED, lenses_of
+from helpers.families.registry import FAMILIES, Family, register_family

@@ -7,12 +7,11 @@ import torch
 
 from helpers.config import LlamaConfig
 from helpers.families.edits import Relative, angles
-from helpers.families.rows import FAMILIES, WORDS, Family
-from helpers.formats.hugging_face import llama_config
+from helpers.families.registry import FAMILIES, WEIGHT_NAMES, Family
+from helpers.formats import hugging_face
+from helpers.formats.fit import DAMAGE
 from helpers.validate import require_positive_int
 
-# What reading a damaged config or damaged weights may raise.
-DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError)
 PARTS = {"attention_bias", "hidden_act", "partial_rotary_factor"}  # not in plain LLaMA; read by a family's edits
 
 UNKNOWN = {
@@ -41,44 +40,22 @@ class FamilyConfig(LlamaConfig):
     settings: dict  # by the names of config.json; complete
 
 
-def with_family(config: LlamaConfig, content: dict) -> FamilyConfig:
-    """These sizes as a family's.
-
-    Args:
-        config: the sizes, and the inverse frequencies of families whose layers all turn alike.
-        content: "model_type" and settings as in config.json; what is left out takes the row's own value.
-
-    Raises:
-        ValueError: if the family is not known, or a setting asks for a part that its edits do not give.
-    """
-    return _joined(config, _complete(content))
-
-
-def _joined(config, content):
-    settings = {name: value for name, value in content.items() if name not in SIZES or name == "rope_parameters"}
-    return FamilyConfig(**vars(config), family=content["model_type"], settings=settings)
-
-
 def config_from_hugging_face(content: dict, source: str = "config.json") -> LlamaConfig:
     """The config of a config.json: a LlamaConfig for LLaMA, a FamilyConfig for its relatives.
 
     Raises:
         ValueError: if the file describes another architecture, or asks for a part that is not known here.
     """
-    kind, quantised = content.get("model_type"), content.get("quantization_config")
+    kind = content.get("model_type")
     if not isinstance(kind, str) or kind not in {"llama", *FAMILIES}:
         why = f"{UNKNOWN[kind]}. " if isinstance(kind, str) and kind in UNKNOWN else ""
         raise ValueError(
             f"{source} describes a {kind!r} model, not 'llama': {why}This course reads LLaMA, such as SmolLM2-135M, "
             f"and its relatives {', '.join(FAMILIES)}."
         )
-    if quantised is not None:
-        raise ValueError(
-            f"{source} sets quantization_config={quantised!r}: the weights are stored in a few bits each, as gpt-oss' "
-            "are in MXFP4, and this course reads 16 bits or more. Use a version of the model that is not quantised."
-        )
     if kind == "llama":
-        return llama_config(content, source)
+        return hugging_face.config_from_hugging_face(content, source)
+    as_llama = {"model_type": "llama", "quantization_config": content.get("quantization_config")}
     try:
         content = _complete(content)
         read = PARTS | (FAMILIES[kind].settings.keys() - SIZES)  # by the edits
@@ -88,14 +65,14 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
             plain |= {"rope_parameters": None, "rope_scaling": None, "rope_theta": full["rope_theta"]}
     except DAMAGE as error:
         raise ValueError(f"{source}: {error}") from error
-    return _joined(llama_config(plain, source), content)
+    sizes = hugging_face.config_from_hugging_face(plain | as_llama, source)
+    settings = {name: value for name, value in content.items() if name not in SIZES or name == "rope_parameters"}
+    return FamilyConfig(**vars(sizes), family=kind, settings=settings)
 
 
 def _complete(content):
     """What config.json says, under the newest names, with what it leaves out and without what no edit reads."""
     kind = content["model_type"]
-    if kind not in FAMILIES:
-        raise ValueError(f"model_type={kind!r} is not known: use one of {', '.join(FAMILIES)}.")
     known, keys = FAMILIES[kind].settings, FAMILIES[kind].keys
     content = known | {keys.get(name, name): value for name, value in content.items()}
     if "num_local_experts" in content:  # an older name
@@ -158,15 +135,15 @@ def our_weights(weights: dict, config: LlamaConfig) -> dict:
         ValueError: if two weights get one name.
     """
     family = FAMILIES[config.family] if isinstance(config, FamilyConfig) else Family(edits=())
-    renames = [*family.words.items(), *(pair for pair in WORDS.items() if pair[0] not in family.words)]
+    renames = family.weight_names | {old: new for old, new in WEIGHT_NAMES.items() if old not in family.weight_names}
     ours = {}
     for theirs, weight in weights.items():
         name = theirs
-        for old, new in renames:
+        for old, new in renames.items():
             name = name.replace(old, new)
         if name in ours:
             raise ValueError(f"two weights become {name}, one of them {theirs}")
         ours[name] = weight
-    if family.storage:
-        return family.storage({name: weight[...] for name, weight in ours.items()}, config)
+    if family.unpack_weights:
+        return family.unpack_weights({name: weight[...] for name, weight in ours.items()}, config)
     return ours

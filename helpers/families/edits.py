@@ -35,6 +35,8 @@ class Relative(Llama):
         self.inv_freq = self.inv_freq.repeat(config.n_layers, 1, 1)  # (n_layers, 1, h/2): angles get a row per layer
         self.attention_scaling = [1.0] * config.n_layers
         self.windows = [None] * config.n_layers
+        for block in self.layers:
+            patch(OwnLenses, block.attention)
 
     @property
     def layer_inv_freq(self) -> torch.Tensor:
@@ -51,16 +53,23 @@ class Relative(Llama):
             if window is not None and window < len(key):
                 seen = causal_visible(n_query, len(key), device) if visible is None else visible
                 masks[window] = seen & sliding_window(key[n_cached:], key, window)
-        return cos, sin, [masks[window] for window in self.windows]
+        scaling = torch.tensor(self.attention_scaling, device=cos.device)[:, None, None]
+        return cos * scaling, sin * scaling, [masks[window] for window in self.windows]
 
-    def at_layer(self, layer, cos, sin, visible):
-        """This layer's row of the angles, (1, T, h/2) or (B, 1, T, h/2), and its mask."""
-        own = (..., slice(layer, layer + 1), slice(None), slice(None))
-        return cos[own] * self.attention_scaling[layer], sin[own] * self.attention_scaling[layer], visible[layer]
+
+class OwnLenses(nn.Module):
+    """In front of a layer's attention: it takes this layer's row of the angles, and its mask."""
+
+    def forward(self, x, cos, sin, visible, cache=None, layer=0):
+        """As GroupedQueryAttention; cos, sin and visible are those of `Relative.rotation_and_mask`."""
+        cos, sin = (y[..., layer : layer + 1, :, :] for y in (cos, sin))  # (1, T, h/2) or (B, 1, T, h/2)
+        return super().forward(x, cos, sin, visible[layer], cache, layer)
 
 
 class Edit(nn.Module):
     """Marks what plain LLaMA does not do."""
+
+    is_edit = True
 
 
 def patch(edit: type, module: nn.Module, **settings):
@@ -68,17 +77,6 @@ def patch(edit: type, module: nn.Module, **settings):
     module.__class__ = type(edit.__name__, (edit, type(module)), {})
     for name, value in settings.items():
         setattr(module, name, value)
-
-
-def require_plain(model: Llama, doing: str, instead: str):
-    """Raise ValueError if the model is a relative, or a LLaMA that holds an edit or a bias."""
-    edits = {type(part).__name__ for part in model.modules() if isinstance(part, Edit)}
-    edits |= {"biases" for part in model.modules() if isinstance(part, nn.Linear) and part.bias is not None}
-    if isinstance(model, Relative) or edits:
-        raise ValueError(
-            f"{doing} knows plain LLaMA only, and this {getattr(model, 'family', 'llama')!r} model has more "
-            f"({', '.join(sorted(edits)) or 'inverse frequencies and windows'}), which would be lost: {instead}."
-        )
 
 
 # ------------------------------------------------------------------------------------------ edits of the two lenses
@@ -134,7 +132,7 @@ def interleaved(model: Relative, content: dict):
     """A pair is two neighbours, as in Meta's files. Cohere, GLM; `apply_rotary_pos_emb` of glm."""
 
     class Interleaved(Edit):
-        def project(self, x, cos, sin):
+        def rotated_qkv(self, x, cos, sin):
             q, k, v = self.heads(x)
             return *(apply_rope(y, cos, sin, "interleaved") for y in (q, k)), v
 
@@ -266,12 +264,9 @@ def sandwich_norm(model: Relative, content: dict):
             x = x + self.attention_out_norm(self.attention(self.attention_norm(x), *shared))
             return x + self.ffn_out_norm(self.feed_forward(self.ffn_norm(x)))
 
+    dim = model.config.dim
     for block in model.layers:
-        patch(
-            SandwichNorm,
-            block,
-            **norms(model.config, attention_out_norm=model.config.dim, ffn_out_norm=model.config.dim),
-        )
+        patch(SandwichNorm, block, **norms(model.config, attention_out_norm=dim, ffn_out_norm=dim))
 
 
 def zero_centred_gain(model: Relative, content: dict):
@@ -328,9 +323,7 @@ def gelu_gate(model: Relative, content: dict):
 
     for name in ("hidden_act", "hidden_activation"):
         if content[name] not in ("gelu_pytorch_tanh", None):
-            raise ValueError(
-                f"{name}={content[name]!r}: only 'gelu_pytorch_tanh' is known here. Use another checkpoint."
-            )
+            raise ValueError(f"{name}={content[name]!r}: only 'gelu_pytorch_tanh' is known here. Use another one.")
     for block in model.layers:
         patch(GeluGate, block.feed_forward)
 
@@ -372,7 +365,7 @@ def logit_softcapping(model: Relative, content: dict):
     """No score or logit leaves (-cap, cap). Gemma 2, arXiv 2408.00118; its `eager_attention_forward`."""
 
     class CappedScores(Edit):
-        def mix(self, q, k, v, visible):
+        def attend(self, q, k, v, visible):
             k, v = repeat_kv(k, self.n_rep), repeat_kv(v, self.n_rep)
             scores = self.cap * torch.tanh(q @ k.transpose(-2, -1) / math.sqrt(self.head_dim) / self.cap)
             return _hidden(scores, visible).softmax(dim=-1, dtype=torch.float32).to(q.dtype) @ v
@@ -394,7 +387,7 @@ def sinks(model: Relative, content: dict):
     """A column that takes attention and gives nothing: a learned score per head. gpt-oss, arXiv 2508.10925."""
 
     class Sinks(Edit):
-        def mix(self, q, k, v, visible):
+        def attend(self, q, k, v, visible):
             k, v = repeat_kv(k, self.n_rep), repeat_kv(v, self.n_rep)
             scores = _hidden(q @ k.transpose(-2, -1) / math.sqrt(self.head_dim), visible)
             column = self.sinks[:, None, None].expand(*scores.shape[:-1], 1)

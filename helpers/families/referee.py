@@ -53,7 +53,7 @@ def save_random(family: str, large: bool = True, **settings) -> tuple[nn.Module,
 
 
 @torch.no_grad()
-def gap(ours: Callable, theirs: nn.Module, n_tokens: int = 28) -> float:
+def max_abs_diff(ours: Callable, theirs: nn.Module, n_tokens: int = 28) -> float:
     """Largest difference between the logits of two models."""
     tokens = TOKENS[:, :n_tokens].to(next(theirs.parameters()).device)
     return (ours(tokens) - theirs(input_ids=tokens).logits).abs().max().item()

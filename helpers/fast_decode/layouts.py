@@ -113,7 +113,7 @@ class _FusedAttention(GroupedQueryAttention):
         self.qkv_proj = linear(attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight)
         self.o_proj = linear(attention.o_proj.weight)
 
-    def project(self, x, cos, sin):
+    def rotated_qkv(self, x, cos, sin):
         heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H + 2K, T, h)
         q_and_k, v = heads[:, : -self.n_kv_heads], heads[:, -self.n_kv_heads :]
         turned = apply_rope(q_and_k, cos, sin)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from helpers.families import require_plain
 from helpers.fast_decode.layouts import LAYOUTS, LaidOutLinear, full_name, lay_out, shape_of
 from helpers.fast_decode.measure import layouts_file, seconds_by_threads, times_of
 from helpers.model import Llama
+from helpers.validate import require_plain
 
 
 def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: bool = False, layout: str | None = None):

@@ -1,7 +1,8 @@
 """Files that others made, read with care; `helpers.checkpoint` is their front door.
 
-    names         our names of the weights, Hugging Face's and Meta's
-    files         JSON and .pth, within limits, and nothing unpickled
+    names         our names of the weights, Hugging Face's and Meta's; both orders of the rows that RoPE turns
+    files         JSON, within limits
+    pth           what torch.save wrote, within limits, and nothing unpickled
     hugging_face  config.json, the index, and safetensors that are read when asked for
     meta          params.json and .pth
     fit           what does not fit a model, all of it in one sentence

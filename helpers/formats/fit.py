@@ -5,6 +5,8 @@ from torch import nn
 
 from helpers.formats.hugging_face import StoredWeight
 
+# What reading a damaged config or damaged weights may raise.
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError)
 READ_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 

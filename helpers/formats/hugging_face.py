@@ -93,12 +93,24 @@ def config_to_hugging_face(config: LlamaConfig, dtype: torch.dtype = torch.float
     }  # fmt: skip
 
 
-def llama_config(content: dict, source: str = "config.json") -> LlamaConfig:
+def config_from_hugging_face(content: dict, source: str = "config.json") -> LlamaConfig:
     """The LlamaConfig of a LLaMA's config.json, with the RoPE settings in the old place or the new.
 
     Raises:
-        ValueError: if the file is not complete, or describes a LLaMA with a part that this one does not have.
+        ValueError: if the file is not complete, or describes another model, or a LLaMA with a part that this one does
+            not have.
     """
+    if content.get("model_type") != "llama":
+        raise ValueError(
+            f"{source} describes a {content.get('model_type')!r} model, not 'llama': use helpers.families."
+            "load_checkpoint, which opens LLaMA's relatives, or a LLaMA, such as SmolLM2-135M."
+        )
+    if content.get("quantization_config") is not None:
+        raise ValueError(
+            f"{source} sets quantization_config={content['quantization_config']!r}: the weights are stored in a few "
+            "bits each, as gpt-oss' are in MXFP4, and this course reads 16 bits or more. Use a version of the model "
+            "that is not quantised."
+        )
     unknown = {"attention_bias": (False, None), "mlp_bias": (False, None), "hidden_act": ("silu", None)}
     unknown |= {"pretraining_tp": (1, None), "partial_rotary_factor": (1.0, None)}
     for name, known in unknown.items():

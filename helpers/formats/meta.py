@@ -5,26 +5,13 @@ from pathlib import Path
 import torch
 
 from helpers.config import LLAMA3_SCALING, LlamaConfig
-from helpers.formats.files import open_pth, read_json, require_honest_tensors
-from helpers.formats.names import name_map
+from helpers.formats.files import read_json
+from helpers.formats.names import interleaved_to_halves, under_our_names
+from helpers.formats.pth import open_pth, require_honest_tensors
 from helpers.model import swiglu_hidden_dim
 
 SPLIT_BY_COLUMNS = ("wo.weight", "w2.weight")  # Meta's row-parallel layers: each shard holds some input columns
 IGNORED = "rope.freqs"  # a table that older files carry; computed here from the config
-
-
-def interleaved_to_halves(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Reorder the rows of q_proj or k_proj so that pairs (2i, 2i + 1) of each head become (i, i + h/2).
-
-    Args:
-        weight: (heads * h, D), made for the interleaved layout.
-
-    Example:
-        >>> interleaved_to_halves(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), head_dim=4).flatten()
-        tensor([0., 2., 1., 3.])
-    """
-    pairs = weight.unflatten(0, (-1, head_dim // 2, 2))  # (heads, h/2, 2, D)
-    return pairs.transpose(1, 2).flatten(0, 2)
 
 
 def read_meta(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
@@ -52,11 +39,8 @@ def read_meta(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
     try:
         dim, n_heads = params["dim"], params["n_heads"]
         theirs = {name: _join([shard[name] for shard in shards], name, dim) for name in shards[0]}
-        names = name_map(
-            min(params["n_layers"], len(theirs)), "meta"
-        )  # a damaged file may ask for any number of layers
-        ours = {theirs_name: ours_name for ours_name, theirs_name in names.items()}
-        weights = {ours.get(name, name): weight for name, weight in theirs.items() if not name.endswith(IGNORED)}
+        stored = {name: weight for name, weight in theirs.items() if not name.endswith(IGNORED)}
+        weights = under_our_names(stored, params["n_layers"], "meta")
         tied = "output.weight" not in theirs or torch.equal(theirs["output.weight"], theirs["tok_embeddings.weight"])
         config = _config_from_meta(params, theirs["tok_embeddings.weight"].shape[0], tied)
         for name in weights:

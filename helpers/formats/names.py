@@ -1,4 +1,6 @@
-"""Three names of each weight: ours, Hugging Face's, Meta's."""
+"""Three names of each weight: ours, Hugging Face's, Meta's; and the two orders of the rows that RoPE turns."""
+
+import torch
 
 # our name -> Hugging Face's, Meta's; {} is the number of the layer
 OUTER_NAMES = {
@@ -29,3 +31,31 @@ def name_map(n_layers: int, style: str = "hf") -> dict[str, str]:
     for layer in range(n_layers):
         names |= {ours.format(layer): theirs[column].format(layer) for ours, theirs in LAYER_NAMES.items()}
     return names
+
+
+def under_our_names(stored: dict, n_layers: int, style: str = "hf") -> dict:
+    """The same weights, {name of the file: weight}, by our names; a name that is not known stays as it is.
+
+    Raises:
+        ValueError: if two weights get one name.
+    """
+    layers = min(n_layers, len(stored))  # a damaged file may ask for any number of layers
+    ours = {theirs: name for name, theirs in name_map(layers, style).items()}
+    renamed = {ours.get(theirs, theirs): weight for theirs, weight in stored.items()}
+    if len(renamed) < len(stored):
+        raise ValueError("two weights get one name")
+    return renamed
+
+
+def interleaved_to_halves(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Reorder the rows of q_proj or k_proj so that pairs (2i, 2i + 1) of each head become (i, i + h/2).
+
+    Args:
+        weight: (heads * h, D), made for the interleaved layout.
+
+    Example:
+        >>> interleaved_to_halves(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), head_dim=4).flatten()
+        tensor([0., 2., 1., 3.])
+    """
+    pairs = weight.unflatten(0, (-1, head_dim // 2, 2))  # (heads, h/2, 2, D)
+    return pairs.transpose(1, 2).flatten(0, 2)

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from helpers.config import LlamaConfig
-from helpers.families import require_plain
 from helpers.model import Llama
+from helpers.validate import require_plain
 
 
 def parallel_plan(config: LlamaConfig) -> dict[str, ParallelStyle]:

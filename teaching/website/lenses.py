@@ -33,7 +33,7 @@ def looking_back():
     for block in model.layers[:layer]:
         x = block(x, cos, sin, visible)
     block = model.layers[layer]
-    q, k, _ = block.attention.project(block.attention_norm(x), cos, sin)
+    q, k, _ = block.attention.rotated_qkv(block.attention_norm(x), cos, sin)
     weights = attention_weights(q, repeat_kv(k, block.attention.n_rep), visible)[0, head]
     return weights, visible, [tokenizer.decode([token]).strip() for token in tokens[0].tolist()]
 

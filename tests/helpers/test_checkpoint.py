@@ -19,7 +19,7 @@ from transformers import LlamaConfig as TheirConfig
 import helpers.checkpoint
 from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.config import LLAMA3_SCALING
-from helpers.text import END_OF_TEXT, train_tokenizer
+from helpers.corpus import END_OF_TEXT, train_tokenizer
 from tests.support.files import OURS, cut_meta_weights, edit_json, write_meta
 from tests.support.models import BFLOAT16, TOLERANCE, assert_agree, enlarge, make_model
 
@@ -275,6 +275,18 @@ def test_a_model_of_another_kind_is_named(saved, change):
     value = value.get("rope_type", value) if isinstance(value, dict) else value
     words = r"config.json (describes a |sets \w+=|sets RoPE type )"
     with pytest.raises(ValueError, match=words + re.escape(repr(value))):
+        load_checkpoint(saved)
+
+
+def test_another_family_is_sent_to_its_own_door(saved):
+    edit_json(saved / "config.json", lambda content: content.update(model_type="qwen3"))
+    with pytest.raises(ValueError, match=r"'qwen3' model, not 'llama': use helpers\.families\.load_checkpoint"):
+        load_checkpoint(saved)
+
+
+def test_two_weights_of_one_name_are_refused(saved):
+    edit_weights(saved, lambda weights: weights.update({"final_norm.weight": weights["model.norm.weight"] + 0}))
+    with pytest.raises(ValueError, match="saved: two weights get one name"):
         load_checkpoint(saved)
 
 

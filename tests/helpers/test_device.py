@@ -12,12 +12,13 @@ from torch.nn import functional as F
 
 from helpers import masks, train
 from helpers.checkpoint import load_checkpoint
+from helpers.corpus import bits_per_byte
 from helpers.device import explain_out_of_memory, pick_device, set_seed
 from helpers.fast_decode import prepare_for_decoding
 from helpers.generate import generate
 from helpers.model import KVCache
 from helpers.plots import to_numpy
-from helpers.text import TINY_LLAMA, bits_per_byte, load_tokenizer
+from helpers.text import TINY_LLAMA, load_tokenizer
 from tests.support.models import TINY, draw_tokens, make_model
 
 PICKED = [  # COURSE_DEVICE, the accelerators that are there, and what is picked

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import torch
 
-from helpers import checkpoint, generate, masks, parallel, plots, text, train
+from helpers import checkpoint, corpus, generate, masks, parallel, plots, text, train
 from helpers.checkpoint import model_from_weights
 from helpers.fast_decode import prepare_for_decoding
 from helpers.model import Llama, LlamaConfig, apply_rope, causal_visible
@@ -59,7 +59,7 @@ def load_own(content):
     with TemporaryDirectory() as folder:
         path = Path(folder) / "mine.txt"
         path.write_bytes(content)
-        text.load_text(path)
+        corpus.load_text(path)
 
 
 # (what is asked for, words that its reader has to find, in this order; … stands for anything)
@@ -110,10 +110,10 @@ SAID = [
     (lambda: run(peak=1e30), "peak=1e+30 … <= 1000, for example"),
     (lambda: train.train(MODEL, lambda: torch.arange(9), steps=1), "9 tokens … seq_len + 1 = 65: pass a longer"),
     (lambda: plots.show(None, "too " * 40), "40 words … 1 to 39"),
-    (lambda: text.train_val_split("a b", 1.0), "fraction=1.0 … between 0 and 1"),
-    (lambda: text.train_val_split("a"), "1 characters … pass a longer text"),
-    (lambda: text.train_tokenizer("ab", 3), "vocab_size=3 … 257"),
-    (lambda: text.bits_per_byte(MODEL, text.load_tokenizer(), ""), "0 tokens … Pass a longer text"),
+    (lambda: corpus.train_val_split("a b", 1.0), "fraction=1.0 … between 0 and 1"),
+    (lambda: corpus.train_val_split("a"), "1 characters … pass a longer text"),
+    (lambda: corpus.train_tokenizer("ab", 3), "vocab_size=3 … 257"),
+    (lambda: corpus.bits_per_byte(MODEL, text.load_tokenizer(), ""), "0 tokens … Pass a longer text"),
     (lambda: model_from_weights(OURS, {}, dtype="bfloat16"), "'bfloat16' … pass … torch.bfloat16"),
     (lambda: model_from_weights(replace(OURS, tie_embeddings=True), MODEL.state_dict()), "ties … lm_head … untie"),
     (lambda: model_from_weights(OURS, MODEL.state_dict() | {str(n): torch.ones(1) for n in range(25)}),
@@ -121,7 +121,7 @@ SAID = [
     (lambda: checkpoint.fetch_checkpoint("smollm"), "'smollm' … write owner/model"),
     (lambda: checkpoint.fetch_checkpoint("../secret"), "'../secret' … write owner/model"),
     (lambda: offline(FileNotFoundError), "a/b could not be fetched (FileNotFoundError): check name, network"),
-    (lambda: text.load_text("no.txt"), "no.txt is not there: pass a text file, or a folder"),
+    (lambda: corpus.load_text("no.txt"), "no.txt is not there: pass a text file, or a folder"),
     (lambda: load_own(b"\xff"), "mine.txt is not UTF-8 … save it as UTF-8, or leave it out"),
     (lambda: load_own(b"a\0b" * 9000), "mine.txt holds zero bytes … leave it out"),
     (lambda: load_own(b"short"), "5 characters … at least 20,000"),

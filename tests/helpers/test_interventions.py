@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from helpers import interventions
-from helpers.checkpoint import load_checkpoint
-from helpers.families import make_relative, with_family
+from helpers.checkpoint import config_to_hugging_face, load_checkpoint
+from helpers.families import config_from_hugging_face, make_relative
 from helpers.fast_decode import prepare_for_decoding
 from helpers.interventions import held_out_loss, held_out_windows, patched, replaced, without_heads
 from helpers.model import RMSNorm, SwiGLU
@@ -18,7 +18,7 @@ LAST = f"layers.{TINY.n_layers - 1}"
 KINDS = {
     "plain": make_model,
     "prepared": lambda: prepare_for_decoding(make_model(), layout="rows"),
-    "relative": lambda: make_relative(with_family(TINY, {"model_type": "qwen3"})),
+    "relative": lambda: make_relative(config_from_hugging_face(config_to_hugging_face(TINY) | {"model_type": "qwen3"})),
 }
 WAYS = {
     "module": lambda model: replaced(model.layers[0].ffn_norm, lambda _, x: x),

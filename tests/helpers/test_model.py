@@ -76,7 +76,7 @@ def test_heads_that_share_a_key_give_what_repeated_keys_give(padding, n_query, d
     given = [
         torch.randn(2, n, length, 8, dtype=dtype, requires_grad=True) for n, length in ((4, n_query), (2, 9), (2, 9))
     ]
-    mixed, n_rep = attention.mix(*given, visible), attention.n_rep
+    mixed, n_rep = attention.attend(*given, visible), attention.n_rep
     q, k, v = given
     seen = causal_visible(n_query, 9) if visible is None else visible
     expected = attention_weights(q, repeat_kv(k, n_rep), seen) @ repeat_kv(v, n_rep)

@@ -1,4 +1,4 @@
-"""LLaMA's relatives: folders that transformers saved, opened by load_checkpoint, give its logits and gradients.
+"""LLaMA's relatives: folders that transformers saved, opened by their own door, give its logits and gradients.
 
 The strict comparison has large random weights and more tokens than any window; the loose one, which most ports are
 tested by, has fresh weights and six tokens. Every slip of notebook 08 passes the loose one and fails the strict one.
@@ -15,8 +15,8 @@ from packaging.version import Version
 from safetensors.torch import load_file
 
 from checks.relatives import SLIPS, check_add_family
-from helpers.checkpoint import load_checkpoint, save_checkpoint
-from helpers.families import FAMILIES, PUBLISHED, Family, edits, make_relative, our_weights
+from helpers.checkpoint import save_checkpoint
+from helpers.families import FAMILIES, PUBLISHED, Family, edits, load_checkpoint, make_relative, our_weights
 from helpers.fast_decode import prepare_for_decoding
 from helpers.model import count_parameters
 from helpers.parallel import split_model

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from helpers import text, train
+from helpers import corpus, train
+from helpers.corpus import bits_per_byte
 from helpers.model import Llama
-from helpers.text import bits_per_byte, encode, excerpt
+from helpers.text import encode, excerpt
 from helpers.train import learning_rate
 from tests.support.models import SMALL
 from tools.tiny_llama import without_some_merges
@@ -83,7 +84,7 @@ def test_another_run_is_refused_and_kept(run, tmp_path):
 
 @pytest.mark.parametrize("most", [1, 3 * 16 * 300, 2**22])  # windows at a time: 1, 3, all
 def test_every_token_is_judged_once_as_if_windows_were_read_one_by_one(tokenizer, monkeypatch, most):
-    monkeypatch.setattr(text, "MOST_LOGITS", most)
+    monkeypatch.setattr(corpus, "MOST_LOGITS", most)
     model, half = Llama(SMALL), SMALL.max_seq_len // 2
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.3)  # so that a shifted or forgotten token shows

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.experiments.training import library_docstrings
-from helpers.text import SMALLEST
+from helpers.corpus import SMALLEST
 from tests.support.course import SHORTER, run_notebook
 
 pytestmark = [

@@ -6,9 +6,10 @@ from unittest import mock
 import pytest
 import torch
 
-from helpers import text
+from helpers import corpus
 from helpers.checkpoint import load_checkpoint
-from helpers.text import bits_per_byte, excerpt, load_tokenizer, train_val_split
+from helpers.corpus import bits_per_byte, train_val_split
+from helpers.text import excerpt, load_tokenizer
 from tests.support.models import SMALL
 from tools import tiny_llama
 
@@ -33,7 +34,7 @@ def test_the_command_writes_a_model_from_your_own_text_and_overwrites_none(comma
     command("--out", out, "--text", command.own, "--steps", 3)
     model, tokenizer = load_checkpoint(out), load_tokenizer(out)
     card = (out / "README.md").read_text(encoding="utf-8")
-    _, held_out = train_val_split(text.load_text(command.own))
+    _, held_out = train_val_split(corpus.load_text(command.own))
     assert f"{bits_per_byte(model, tokenizer, held_out):.2f} bits per byte" in card
     assert f"--text {command.own} --steps 3 --seed 0" in card
     assert sorted(path.name for path in out.parent.iterdir()) == ["mine"]

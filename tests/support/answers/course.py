@@ -6,7 +6,7 @@ import transformers
 from checks.parts import Parts
 from checks.scaling_out import split_feed_forward
 from helpers import checkpoint, generate, model
-from helpers.formats.meta import interleaved_to_halves
+from helpers.formats.names import interleaved_to_halves
 from helpers.generate import next_token_probabilities as shares
 from tests.support.answers.register import wrong
 

@@ -35,7 +35,7 @@ def _full_stand_still(model, content):
 
 def _full_are_not_turned(model, content):
     class Still(edits.Edit):
-        def project(self, x, cos, sin):
+        def rotated_qkv(self, x, cos, sin):
             return self.heads(x)
 
     for block, kind in zip(model.layers, content["layer_types"], strict=True):
@@ -48,12 +48,12 @@ OLMO, BEFORE = FAMILIES["olmo3"], (edits.window, edits.post_norm, edits.qk_norm)
 
 @right
 def add_family__as_olmo():
-    return Family((*BEFORE, _full_stand_still), OLMO.settings, OLMO.words)
+    return Family((*BEFORE, _full_stand_still), OLMO.settings, OLMO.weight_names)
 
 
 @right
 def add_family__parts():
-    return Family([*BEFORE, _full_are_not_turned], {"sliding_window": 1, "layer_types": None}, OLMO.words)
+    return Family([*BEFORE, _full_are_not_turned], {"sliding_window": 1, "layer_types": None}, OLMO.weight_names)
 
 
 @right

@@ -1,0 +1,41 @@
+"""The door for folders of all families: `load_checkpoint` here opens what the one for LLaMA refuses by name."""
+
+from pathlib import Path
+
+import torch
+
+from helpers import checkpoint
+from helpers.families.configs import FamilyConfig, config_from_hugging_face, make_relative, our_weights
+from helpers.formats.files import read_json
+from helpers.formats.fit import DAMAGE
+from helpers.formats.hugging_face import open_weights
+from helpers.model import Llama
+
+
+def load_checkpoint(
+    folder: str | Path, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> Llama:
+    """Open a folder of a family of FAMILIES, or of LLaMA: arguments and errors as in helpers.checkpoint."""
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        return checkpoint.load_checkpoint(folder, dtype, device)
+    config = config_from_hugging_face(read_json(folder / "config.json"), str(folder / "config.json"))
+    if not isinstance(config, FamilyConfig):
+        return checkpoint.load_checkpoint(folder, dtype, device)
+    stored = dict(open_weights(folder))
+    try:
+        weights = our_weights(stored, config)
+    except DAMAGE as error:
+        raise ValueError(f"{folder}: weights and config.json do not fit ({error}): fetch them again.") from error
+    return model_from_weights(config, weights, str(folder), dtype=dtype, device=device)
+
+
+def model_from_weights(config: FamilyConfig, weights: dict, source: str = "these weights", **to) -> Llama:
+    """As helpers.checkpoint's, for the config of a family; refuses one that asks for far more experts than it has."""
+    n_experts = config.settings.get("num_experts") or 0  # each is several weights
+    if config.n_layers * n_experts // 10 > 100 + len(weights):  # before a loop of that length
+        raise ValueError(
+            f"{source}: num_experts={n_experts} in {config.n_layers} layers need far more than the {len(weights)} "
+            "weights found: the config belongs to another model, or is damaged: fetch it again."
+        )
+    return checkpoint.model_from_weights(config, weights, source=source, make=make_relative, **to)
