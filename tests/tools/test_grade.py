@@ -21,7 +21,7 @@ import pytest
 
 import checks
 from tests.support.submissions import COURSE, NORM, NORM_RIGHT, WRONG_HINT, WRONG_NORM, handed_out, solved, write
-from tools.classroom import grade, hand_out, isolate, report
+from tools.classroom import grade, hand_out, isolate, reading, report
 
 SECONDS = 20.0  # for an exercise; the function alone gets half of it
 PAGE = (COURSE.parent / "docs" / "teaching.md").read_text(encoding="utf-8")
@@ -226,12 +226,87 @@ def test_a_wrong_command_says_so_before_anything_runs(tmp_path, monkeypatch, cap
     assert words in " ".join(f"{stopped.value} {capsys.readouterr().err}".split())
 
 
-@pytest.mark.parametrize("said", ["None", "'passed'", '\'["other", "passed", "", ""]\''])
-def test_only_the_checks_own_answer_counts(said):
-    reply = {"status": "ok", "user_expressions": {"verdict": {"data": {"text/plain": said}}}}
-    assert grade._verdict(reply, "mine")[0] == "not graded"
-    reply["user_expressions"]["verdict"]["data"]["text/plain"] = '\'["mine", "passed", "fine", ""]\''
-    assert grade._verdict(reply, "mine") == ("passed", "fine", "")
+@pytest.mark.parametrize("said", [None, "passed", ["sure", "", ""], ["passed", "fine"], ["passed", "fine", 1]])
+def test_only_a_verdict_counts(said):
+    assert grade._verdict({"status": "ok", "verdict": said})[0] == "not graded"
+    assert grade._verdict({"status": "ok", "verdict": ["passed", "fine", ""]}) == ("passed", "fine", "")
+
+
+FORGE = """
+import json, sys, threading, time, os
+
+
+def forge(main=sys._getframe()):
+    while main.f_back:
+        main = main.f_back
+    while True:
+        time.sleep(0.001)
+        for frame in [*sys._current_frames().values()]:
+            while frame:
+                asked = frame.f_locals.get("question")
+                if isinstance(asked, dict) and "check" in asked:
+                    reply = {"id": asked.get("id"), "reply": {"status": "ok", "verdict": ["passed", "forged", ""]}}
+                    for number in range(3, 30):
+                        try:
+                            os.write(number, json.dumps(reply).encode() + b"\\n")
+                        except OSError:
+                            pass
+                frame = frame.f_back
+
+
+thread = threading.Thread(target=forge, daemon=True)
+thread.start()
+
+
+def my_rms_norm(x, weight, eps, thread=thread):
+    return x
+"""
+DECEIVE = {  # programs that once made a wrong answer pass
+    "json": """
+import json
+was, right = json.dumps, ["passed", "agrees", ""]
+PATCH = setattr(json, "dumps", lambda said: was([said[0], *right] if type(said) is list else said | {"verdict": right}))
+
+
+def my_rms_norm(x, weight, eps, patch=PATCH, json=json, was=was, right=right):
+    return x
+""",
+    "importlib": """
+import importlib.util
+import types
+FAKE = types.SimpleNamespace(status="passed", message="fine", hint="")
+LOADER = types.SimpleNamespace(create_module=lambda spec: None, exec_module=lambda module: setattr(
+    module, "check_rms_norm", lambda *given, **more: FAKE))
+PATCH = setattr(importlib.util, "spec_from_file_location", lambda name, *given, **more:
+    importlib.machinery.ModuleSpec(name, LOADER))
+
+
+def my_rms_norm(x, weight, eps, patch=PATCH):
+    return x
+""",
+    "threading": FORGE,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("means", DECEIVE)
+def test_a_program_that_deceived_the_grader_once_fails_and_is_named(tmp_path, means):
+    folder = handed_in(tmp_path, {"my_rms_norm": DECEIVE[means]})
+    row = run_main(folder, "--only", "01.1", "--seconds", "20")[0]
+    assert (row["status"], means in row["look_at"]) == ("not yet", True), row
+    assert "read it, since such code can change what its check says" in row["look_at"]
+
+
+@pytest.mark.parametrize(("code", "named"), [
+    ("def f(x):\n    return torch.sys.modules", ["sys"]),
+    ("import torch as t\ndef f(x):\n    t.Tensor.mean = x\n    x.mine = 1", ["t.Tensor.mean = ..."]),
+    ("from helpers import os\nimport gc as g", ["gc", "os"]),
+    ("def f(x):\n    return f.__globals__[vars(x.__class__)]", ["__class__", "__globals__", "vars"]),
+    ("def f(x, frame=None):\n    return frame.f_back", ["f_back"]),
+    ("import torch, math\nclass A:\n    def __init__(self):\n        super().__init__()\n        self.x = 1", []),
+])  # fmt: skip
+def test_what_an_answer_reaches_for_is_named(code, named):
+    assert reading.reaches(code) == named
 
 
 @pytest.fixture

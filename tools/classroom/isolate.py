@@ -345,21 +345,20 @@ def run_limited(argv: list[str], given: bytes, seconds: float, walls: Walls | No
 
 @contextlib.contextmanager
 def fresh_kernel(walls: Walls | None):
-    """A function `ask(code, expression, seconds) -> reply` of a new IPython, inside walls if there are any."""
+    """A function `ask(question, seconds) -> reply` of a new IPython, inside walls if there are any: see inside.py."""
     code = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
     with _started(["-c", code], walls) as program:
         try:
-            ask(program, "", "", START)
+            ask(program, {"code": ""}, START)
         except (TimeUp, Died) as error:
             raise RuntimeError(f"Python does not start, or cannot import torch. {error}") from error
         yield functools.partial(ask, program)
 
 
-def ask(program: _Program, code: str, expression: str, seconds: float) -> dict:
-    """Let a program run code, then evaluate an expression; the fields of a Jupyter kernel's reply."""
+def ask(program: _Program, question: dict, seconds: float) -> dict:
+    """A program's reply to a question."""
     number, rest = secrets.token_hex(16), b""
-    question = json.dumps({"id": number, "code": code, "expression": expression})
-    program.give(question.encode() + b"\n", last=False)
+    program.give(f"{json.dumps(question)}\n{number}\n".encode(), last=False)
     for part in program.parts(seconds):
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:

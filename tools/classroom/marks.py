@@ -220,7 +220,7 @@ def mark_late(row: Row, date: float, due: float, cut: float) -> None:
 
 
 def mark_copies(marks: dict[str, Mark], course: dict[str, tuple[list[Assignment], list[str]]]) -> None:
-    """Say of each row what the teacher may look at: names taken from the course, and answers that differ in names only.
+    """Say of each row what the teacher may look at: what it takes from the course, means to deceive, and copies.
 
     Two answers have one shape if they differ only in the names that they bind and in what Python does not run. Short
     ones are naturally equal: an answer counts from LONG statements on, or MANY answers of a notebook together from
@@ -235,6 +235,9 @@ def mark_copies(marks: dict[str, Mark], course: dict[str, tuple[list[Assignment]
                 one for one in row.answer.uses if one not in exercise.uses and not one.rpartition(".")[2].isupper()
             ]
             row.look_at = f"takes {', '.join(taken)} from the course; the published solution does not" if taken else ""
+            if means := [one for one in row.answer.reaches if one not in exercise.reaches]:
+                said = f"reaches for {', '.join(means[:8])}: read it, since such code can change what its check says"
+                row.look_at = "; ".join(filter(None, [row.look_at, said]))
         for notebook in course:
             own = [row for row in mark.rows if row.notebook == notebook and row.answer.code]
             is_long = sum(row.answer.size for row in own) >= LONG_TOGETHER

@@ -66,7 +66,40 @@ def _answer(notebook, cells, function, stub, lent):
     code = "\n".join(map(ast.unparse, nodes))
     uses, shape, size = shape_of(code)
     shown = _shown(lines, 0) | {"cell": _count(cells[found.cell - 1])}
-    return {"code": code, "uses": uses, "shape": shape, "size": size, **shown}
+    return {"code": code, "uses": uses, "reaches": reaches(code), "shape": shape, "size": size, **shown}
+
+
+USUAL = {"torch", "math", "numpy", "helpers", "checks", "transformers", "matplotlib", "functools", "itertools"}
+USUAL |= {"collections", "dataclasses", "typing", "__future__"}  # modules that answers import
+MODULES = {"sys", "os", "gc", "inspect", "threading", "importlib", "ctypes", "json", "builtins"}  # also as torch.sys
+CALLS = {"getattr", "setattr", "delattr", "globals", "locals", "vars", "eval", "exec", "compile", "open", "get_ipython"}
+INNER = re.compile(r"(?!__init__$)__\w+__|(?:f|tb|gi|cr|ag)_\w+|_getframe|_current_frames|currentframe")
+
+
+def reaches(code: str) -> list[str]:
+    """What an answer has no need of, and a program that deceives its check has: names, imports, attributes it sets.
+
+    Such a list can be got round: it shows what somebody tried, and that it is empty proves nothing.
+    """
+    found, modules, nodes = set(), set(), list(ast.walk(ast.parse(code)))
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            named = {one.name for one in node.names}
+            modules |= {(one.asname or one.name).partition(".")[0] for one in node.names}
+            paths = named if isinstance(node, ast.Import) else {node.module or "."}
+            found |= {path for path in paths if path.partition(".")[0] not in USUAL} | named & MODULES
+        elif isinstance(node, ast.Name) and node.id in MODULES | CALLS:
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and (node.attr in MODULES or INNER.fullmatch(node.attr)):
+            found.add(node.attr)
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            root = node.value
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            if isinstance(root, ast.Name) and root.id in modules:
+                found.add(f"{ast.unparse(node)} = ...")
+    return sorted(found)
 
 
 def _shown(lines, named):
