@@ -421,10 +421,36 @@ def test_the_platforms_file_comes_back_filled_and_a_mark_by_hand_survives(tmp_pa
 
 def test_a_mark_by_hand_that_cannot_be_meant_stops_before_anything_runs(tmp_path, judge):
     run_main(folder := handed_in(tmp_path, NORM_RIGHT))
-    lines = "a,b,c,d\nAnna,total,9,\nana,total,1,\nanna,01 exercise 9,1,\nanna,01.2,much,\nanna,all,1,\nanna,09.1,-1,"
-    (tmp_path / "handed in_graded" / "overrides.csv").write_text(lines)
-    with pytest.raises(SystemExit, match=r"ana, total: .*is 'anna' meant.*exercise 9.*'much'.*all: .*-1;.*5 to mend"):
+    (folder / "Pia Pdf_2000100").mkdir()
+    lines = "a,b,c,d\nAnna,total,9,\npia,total,1,\nana,total,1,\nanna,01 exercise 9,1,\nanna,01.2,much,\nanna,all,1,\n"
+    (tmp_path / "handed in_graded" / "overrides.csv").write_text(f"{lines}anna,09.1,-1,")
+    said = (
+        r"ana, total: .*is 'anna' meant.*exercise 9.*'much'.*all: .*-1;.*5 to mend.*Known here: anna, Pia Pdf_2000100"
+    )
+    with pytest.raises(SystemExit, match=said):
         run_main(folder)
+    (tmp_path / "handed in_graded" / "overrides.csv").write_text("a,b,c,d\nGina Loop_2000100,total,9,")
+    with pytest.raises(SystemExit, match="called 'Gina Loop_2000100'; who handed in nothing needs an empty folder"):
+        run_main(folder)
+
+
+def test_a_notebook_under_another_name_is_known_by_its_content_and_that_is_said(tmp_path, judge, capsys):
+    right, untitled = solved(NORM_RIGHT), solved(NORM_RIGHT)
+    untitled["cells"] = untitled["cells"][1:]
+    other = handed_out("02_rope") | {"cells": [*handed_out("02_rope")["cells"][:1], *untitled["cells"]]}
+    books = {"jo/Homework1_Jo_final.ipynb": right, "kim/mine.ipynb": untitled, "lea/other.ipynb": other,
+             f"max/{NORM}.ipynb": handed_out(), "max/old.ipynb": right}  # fmt: skip
+    for name, book in books.items():
+        write(tmp_path / "in" / name, book)
+    rows = run_main(tmp_path / "in", "--only", "01")
+    first = {row["student"]: row["status"] for row in reversed(rows)}
+    assert first == {"jo": "passed", "kim": "passed", "lea": "missing notebook", "max": "not attempted"}
+    said = capsys.readouterr().out
+    assert f"jo: jo/Homework1_Jo_final.ipynb was taken for {NORM}, as its title says" in said
+    assert f"kim: kim/mine.ipynb was taken for {NORM}, as what it defines says" in said
+    assert "max: max/old.ipynb" in said
+    page = (tmp_path / "in_graded" / "feedback" / "jo.html").read_text(encoding="utf-8")
+    assert "was taken for" in page
 
 
 def test_days_late_cost_their_share_of_the_points(tmp_path, judge):

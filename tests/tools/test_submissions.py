@@ -137,8 +137,9 @@ def test_a_zip_of_the_whole_class_is_as_good_as_a_folder(tmp_path, inside):
 
 def test_a_zip_among_zips_is_one_persons_whatever_names_are_in_it(tmp_path):
     found = found_in(tmp_path / "in", ["ben.zip/02_rope.ipynb", "eve.zip/ben__02_rope.ipynb"])
+    found.students["eve"].tell_by_content(lambda path: ("02_rope", "its title"))  # it is hers, as she says
     files = {name: [one.shown for one in own.files.get("02_rope", [])] for name, own in found.students.items()}
-    assert files == {"ben": ["ben.zip/02_rope.ipynb"], "eve": []}
+    assert files == {"ben": ["ben.zip/02_rope.ipynb"], "eve": ["eve.zip/ben__02_rope.ipynb"]}
 
 
 def test_a_zip_that_lies_about_its_sizes_costs_its_sender_alone(tmp_path, monkeypatch):
@@ -179,6 +180,8 @@ def test_what_is_not_understood_is_named(tmp_path, monkeypatch):
         "handed/helpers/model.py", "handed/Makefile", "handed/.git/x", "handed/02_rope.ipynb", "ben.zip/essay.docx",
     ])  # fmt: skip
     assert found.nobodys == ["02_rope.ipynb", "notes.txt"]
+    for student in found.students.values():
+        student.tell_by_content(lambda path: None)
     assert {name: sorted(one.unread) for name, one in found.students.items()} == {
         "anna": ["anna (Permission denied: locked)", "anna/02_rope.html", "anna/02_rope_kept_2026-01-02_03-04-05.ipynb",
                  "anna/essay.ipynb", "anna/old.rar"],

@@ -38,7 +38,7 @@ from tools.classroom.handed_in import find_submissions
 from tools.classroom.isolate import REMEDY, Died, TimeUp, Walls, find_walls, fresh_kernel, why_not_isolated
 from tools.classroom.marks import OVERRIDES, Mark, Row, apply_overrides, mark_copies, mark_late, read_cut, read_due
 from tools.classroom.report import Results, settle
-from tools.classroom.submissions import Answer, Assignment, judge_submission, read_course
+from tools.classroom.submissions import Answer, Assignment, judge_submission, read_course, which_notebook
 from tools.classroom.worksheet import fill
 from tools.course import ROOT, notebooks_of, one_line
 
@@ -122,6 +122,9 @@ def grade(arguments: argparse.Namespace, walls: Walls | None) -> None:
     results = Results(arguments.to)
     with tempfile.TemporaryDirectory(prefix="grade-") as scratch:
         found = find_submissions(folder, notebooks, Path(scratch))
+        known = {name: [one.function for one in course[name][0]] if name in course else [] for name in notebooks}
+        for student in found.students.values():
+            student.tell_by_content(lambda path: which_notebook(path, known, walls))
         if not arguments.only:
             handed_in = {notebook for student in found.students.values() for notebook in student.files}
             course = {notebook: asked for notebook, asked in course.items() if notebook in handed_in}
@@ -251,7 +254,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         grade(chosen, None if chosen.no_isolation else find_walls())
     except (OSError, ValueError) as error:
-        sys.exit(f"grade: {one_line(error, 1000)}")
+        sys.exit(f"grade: {one_line(error, 2000)}")
     except KeyboardInterrupt:
         sys.exit(f"grade: stopped. {chosen.to} holds what was graded until then; the same command goes on from there.")
     table = "worksheet.csv, " if chosen.worksheet else ""

@@ -12,7 +12,8 @@ A folder of submissions, or a zip of it, holds for each student
 and zips inside them. A zip among others is one person's, whatever names are in it: a zip of a class lies there alone.
 What is wrong with a zip costs the one who handed it in. A notebook's copies ("02_rope (1)", "02_rope-1", "02_rope -
 Copy", "Copy of 02_rope", "02_rope-Copy1") are that notebook, and so is a name that it had in an earlier version of the
-course. Of several, the one with the latest date counts. Nothing in the folder is written to or run.
+course. A notebook under any other name is known by its title or by what it defines, where no name claims that one. Of
+several, the one with the latest date counts. Nothing in the folder is written to or run.
 """
 
 import errno
@@ -24,7 +25,7 @@ import time
 import unicodedata
 import zipfile
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tools.classroom.hand_out import COPIED, HANDOUT
@@ -35,6 +36,7 @@ LARGEST_UNPACKED = 2**29  # bytes that the zips of one entry of a class's folder
 LARGEST_CLASS = 2**33  # bytes that all of them may take on the disk: more stops the run
 LARGEST_LIST = 2**24  # bytes of the list of files at the end of a zip
 MOST_FILES = 100_000  # in the zips of one entry together
+MOST_UNNAMED = 10  # notebooks of a student that are opened since their names say nothing
 DEEPEST = 3  # zips inside zips
 OLD_NAMES = {  # notebooks that the course had before: where their exercises are now
     "06_train_and_generate": ("06_train", "07_generate"),
@@ -60,6 +62,7 @@ class File:
     shown: str  # where it was found, from the folder of submissions on: "anna.zip/02_rope.ipynb"
     date: tuple  # when it was saved last [s], then the numbers in its name: of 02_rope and 02_rope (1), the second
     old_name: bool  # of an earlier version of the course
+    told_by: str = ""  # what says which notebook it is, if its name does not
 
 
 @dataclass
@@ -68,12 +71,28 @@ class Student:
 
     page: str  # name of the page of feedback
     files: dict = field(default_factory=dict)  # notebook: its files
+    unnamed: list = field(default_factory=list)  # files that are notebooks, whose names do not say which
     unread: list = field(default_factory=list)  # what was not understood, and why
     late: bool = False  # as Canvas says, in the name of a file
 
     def counting(self, notebook: str) -> list[File]:
         """The files of a notebook, oldest first: the last one counts."""
         return sorted(self.files.get(notebook, []), key=lambda file: file.date)
+
+    def tell_by_content(self, which) -> None:
+        """Take files that only their content tells, each for a notebook that no name claims; the rest is unread.
+
+        Args:
+            which: of a file's path, (notebook, what says so), or None.
+        """
+        named = set(self.files)
+        for place, file in enumerate(self.unnamed):
+            notebook, told_by = (which(file.path) if place < MOST_UNNAMED else None) or ("", "")
+            if notebook and notebook not in named:
+                self.files.setdefault(notebook, []).append(replace(file, told_by=told_by))
+            else:
+                self.unread.append(file.shown)
+        self.unnamed = []
 
     def remarks(self, notebooks: list[str]) -> list[str]:
         """Sentences on files that were handed in twice or belong to an older version of the course."""
@@ -84,6 +103,8 @@ class Student:
                 said.append(
                     f"{notebook} was handed in {len(others) + 1} times: {last} counts, not {', '.join(others)}."
                 )
+            if last and (told_by := self.counting(notebook)[-1].told_by):
+                said.append(f"{last} was taken for {notebook}, as {told_by} says: give it that name next time.")
             if last and self.counting(notebook)[-1].old_name:
                 old.setdefault(last, []).append(notebook)
         said += ["Canvas says: handed in late."] if self.late else []
@@ -217,6 +238,9 @@ class Submissions:
             place, unread = self._unpack(path, shown)
             student.unread += unread
             self._read_folder(student, place, shown)
+        elif re.search(rf"{ENDING}$", name, re.I):
+            date = int(path.lstat().st_mtime), *map(int, re.findall(r"\d+", name))
+            student.unnamed.append(File(path, shown, date, old_name=False))
         elif not hidden(name):
             student.unread.append(shown)
 
