@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from checks.base import TYPE_HINTS, Exercise, Wrong
 from checks.compare import compare, name_mistake
 from checks.explain import in_numbers, size_of
-from checks.run import Borrowed, TimeUp, call, in_time, is_empty, undisturbed
+from checks.run import Borrowed, NewKernel, TimeUp, call, in_time, is_empty, undisturbed
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,6 +76,7 @@ class Outcome:
 
 TODO = "Replace the body of the function, then run this cell again."
 ENDLESS = "Is there a loop that never ends, or far too long?"
+RUN_ABOVE = "Click this cell, Run → Run All Above Selected Cell, then run it again."
 WAITS = "Does it sleep, or wait for something that does not come, such as input?"
 
 
@@ -95,6 +96,8 @@ def _judge(function, exercise, seconds):
         in_time(run_all, seconds)
     except NotImplementedError:
         return CheckResult(exercise.name, "todo", TODO)
+    except NewKernel as new:
+        return CheckResult(exercise.name, "failed", str(new), RUN_ABOVE)
     except TimeUp as up:
         case, watch = cases[len(outcomes)], watches[len(outcomes)]
         _, message, _ = Outcome(None, Wrong(str(up)), watch).in_stages(case)

@@ -13,23 +13,19 @@ lets `my_parts` use a learner's functions. Names that the learner's notebook doe
 own, so that a deleted set-up cell costs nothing. Which check belongs to which function is read from the course's
 notebooks (teaching/classroom/submissions.py), and the grader appends it. Reading happens inside the walls as well.
 
-What can be trusted. The check, and all of `checks` and `helpers`, is imported anew from the grader's own path after
-the learner's code ran. It answers through the kernel's reply, with a number drawn after that code ran: nothing that is
-printed counts, nor a check or a result that was replaced. But the function and the check live in one process, where a
-program written to deceive can read the expected answers or change torch. No grader that shares a process prevents
-this; read the code of a suspicious submission.
+What can be trusted. Nothing that is printed counts, and a check or a module that was replaced in the ways that were
+tried does not (teaching/classroom/inside.py says how). But the function and the check live in one process, where a program
+written to deceive can read the expected answers, change torch, or answer in the check's place: "passed" is no proof.
+An answer that reaches for the means, as teaching/classroom/reading.py knows them, is named under "To look at yourself".
 
 Isolation. Students' programs run inside bubblewrap (isolate.py says what that keeps from them). Where it does
 not work, nothing is run unless you add --no-isolation.
 """
 
 import argparse
-import ast
 import contextlib
 import hashlib
-import json
 import re
-import secrets
 import sys
 import tempfile
 import time
@@ -42,28 +38,11 @@ from teaching.classroom.handed_in import find_submissions
 from teaching.classroom.isolate import REMEDY, Died, TimeUp, Walls, find_walls, fresh_kernel, why_not_isolated
 from teaching.classroom.marks import OVERRIDES, Mark, Row, apply_overrides, mark_copies
 from teaching.classroom.report import Results, settle
-from teaching.classroom.submissions import Answer, Assignment, judge_submission, read_course
+from teaching.classroom.submissions import Answer, Assignment, judge_submission, read_course, which_notebook
 from teaching.classroom.worksheet import fill
 from tools.course import ROOT, notebooks_of, one_line
 
 OF_CHECK = {"passed": "passed", "failed": "not yet", "todo": "not attempted"}
-# Our packages are found by their path, whatever the learner's code did to the search path or to loaded modules.
-CHECK = """
-def {name}(function):
-    import importlib.util, json, sys
-    for module in list(sys.modules):
-        if module.partition(".")[0] in ("helpers", "checks"):
-            del sys.modules[module]
-    for package in ("helpers", "checks"):
-        folder = {root!r} + "/" + package
-        found = importlib.util.spec_from_file_location(
-            package, folder + "/__init__.py", submodule_search_locations=[folder]
-        )
-        sys.modules[package] = importlib.util.module_from_spec(found)
-        found.loader.exec_module(sys.modules[package])
-    result = sys.modules["checks"].{check}(function, seconds={seconds})
-    return json.dumps([{name!r}, result.status, result.message, result.hint])
-"""
 
 
 # ------------------------------------------------------------------------------------------- running it
@@ -74,17 +53,15 @@ def run_exercise(exercise: Assignment, code: str, seconds: float, walls: Walls |
     try:
         with fresh_kernel(walls) as ask:
             end = time.monotonic() + seconds
-            reply = ask(code, "", seconds)
+            reply = ask({"code": code}, seconds)
             if reply["status"] != "ok":
                 seen = f"{reply.get('ename', reply['status'])}: {one_line(reply.get('evalue', ''))}"
                 seen += f" (line: {one_line(line, 100)})" if (line := reply.get("line")) else ""
                 hint = "It happens before the check. Does the notebook run from top to bottom in a fresh kernel?"
                 return "does not run", seen, hint
-            name = f"_verdict_{secrets.token_hex(16)}"
             most = min(10.0, seconds / 2)  # for the function alone; 10 is the checks' own limit
-            check = CHECK.format(name=name, root=str(ROOT), check=exercise.check, seconds=most)
-            reply = ask(check, f"{name}({exercise.function})", max(0.1, end - time.monotonic()))
-            return _verdict(reply, name)
+            asked = {"function": exercise.function, "check": exercise.check, "seconds": most}
+            return _verdict(ask(asked, max(0.1, end - time.monotonic())))
     except TimeUp:
         return "timed out", f"No answer after {seconds:g} seconds.", "Is there a loop that never ends?"
     except Died as error:
@@ -93,19 +70,14 @@ def run_exercise(exercise: Assignment, code: str, seconds: float, walls: Walls |
         return "not graded", f"{type(error).__name__}: {one_line(error)}", "Grade this one again, or by hand."
 
 
-def _verdict(reply, name):
-    """What the check said, if it is the check that says it."""
-    answer = reply.get("user_expressions", {}).get("verdict", {})
-    said = None
-    with contextlib.suppress(KeyError, TypeError, ValueError, SyntaxError):
-        said = json.loads(ast.literal_eval(answer["data"]["text/plain"]))
-    match said:
-        case [given, status, seen, hint] if given == name and status in OF_CHECK:
+def _verdict(reply):
+    """What the check said, in words of our own."""
+    match reply.get("verdict"):
+        case [str(status), str(seen), str(hint)] if status in OF_CHECK:
             status = "timed out" if re.search(r"no answer after \S+ seconds\b", seen) else OF_CHECK[status]
             seen = re.sub(r"\n\s*", " | ", seen)  # numbers that a check shows in lines of their own
             return status, one_line(seen, 800), one_line(hint, 500)
-    fault = f"{answer.get('ename', 'no verdict')}: {one_line(answer.get('evalue', ''))}"
-    return "not graded", f"The check gave no verdict ({fault}).", "Look at this one by hand."
+    return "not graded", f"The check gave no verdict ({one_line(reply.get('ename', ''))}).", "Look at this one by hand."
 
 
 # ---------------------------------------------------------------------------------------------- the whole class
@@ -150,6 +122,9 @@ def grade(arguments: argparse.Namespace, walls: Walls | None) -> None:
     results = Results(arguments.to)
     with tempfile.TemporaryDirectory(prefix="grade-") as scratch:
         found = find_submissions(folder, notebooks, Path(scratch))
+        known = {name: [one.function for one in course[name][0]] if name in course else [] for name in notebooks}
+        for student in found.students.values():
+            student.tell_by_content(lambda path: which_notebook(path, known, walls))
         if not arguments.only:
             handed_in = {notebook for student in found.students.values() for notebook in student.files}
             course = {notebook: asked for notebook, asked in course.items() if notebook in handed_in}
@@ -268,7 +243,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         grade(chosen, None if chosen.no_isolation else find_walls())
     except (OSError, ValueError) as error:
-        sys.exit(f"grade: {one_line(error, 1000)}")
+        sys.exit(f"grade: {one_line(error, 2000)}")
     except KeyboardInterrupt:
         sys.exit(f"grade: stopped. {chosen.to} holds what was graded until then; the same command goes on from there.")
     table = "worksheet.csv, " if chosen.worksheet else ""

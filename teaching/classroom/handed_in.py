@@ -9,11 +9,14 @@ A folder of submissions, or a zip of it, holds for each student
     Anna Smith_1234567_assignsubmission_file_02_rope.ipynb          and have no folders if the teacher wanted none)
     smithanna_LATE_12345_67890_02_rope-1.ipynb                      a download from Canvas
 
-and zips inside them. A notebook's copies ("02_rope (1)", "02_rope-1", "02_rope - Copy", "Copy of 02_rope",
-"02_rope-Copy1") are that notebook, and so is a name that it had in an earlier version of the course. Of several, the
-one with the latest date counts. Nothing in the folder is written to or run.
+and zips inside them. A zip among others is one person's, whatever names are in it: a zip of a class lies there alone.
+What is wrong with a zip costs the one who handed it in. A notebook's copies ("02_rope (1)", "02_rope-1", "02_rope -
+Copy", "Copy of 02_rope", "02_rope-Copy1") are that notebook, and so is a name that it had in an earlier version of the
+course. A notebook under any other name is known by its title or by what it defines, where no name claims that one. Of
+several, the one with the latest date counts. Nothing in the folder is written to or run.
 """
 
+import errno
 import io
 import os
 import re
@@ -21,16 +24,19 @@ import tempfile
 import time
 import unicodedata
 import zipfile
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tools.course import one_line
 from tools.hand_out import COPIED, HANDOUT
 
 LARGEST_FILE = 50_000_000  # bytes of a notebook
-LARGEST_UNPACKED = 2**31  # bytes that all zips of a folder together may need
+LARGEST_UNPACKED = 2**29  # bytes that the zips of one entry of a class's folder together may need
+LARGEST_CLASS = 2**33  # bytes that all of them may take on the disk: more stops the run
 LARGEST_LIST = 2**24  # bytes of the list of files at the end of a zip
-MOST_FILES = 300_000  # in all zips of a folder together
+MOST_FILES = 100_000  # in the zips of one entry together
+MOST_UNNAMED = 10  # notebooks of a student that are opened since their names say nothing
 DEEPEST = 3  # zips inside zips
 OLD_NAMES = {  # notebooks that the course had before: where their exercises are now
     "06_train_and_generate": ("06_train", "07_generate"),
@@ -38,6 +44,7 @@ OLD_NAMES = {  # notebooks that the course had before: where their exercises are
 }
 AGAIN = r"(?:[ _-]*(?:\(\d+\)|copy ?\d*|\d{1,3}))*+"  # " (1)", "-1", " - Copy (2)", "-Copy1"
 ENDING = r"\.ipynb(?:\.txt|\.json)?"  # mail and some browsers add one
+UNPACKED = re.compile(rf"(?:{ENDING}|\.zip)$", re.I)
 OWNERS = (  # who, and the name that the file had
     r"(.+)_assignsubmission_(?:file|onlinetext)_?(.*)",  # Moodle
     r"(?:LATE_)?(anon_\w+?)_\d+_(.+)",  # Canvas, names hidden
@@ -55,6 +62,7 @@ class File:
     shown: str  # where it was found, from the folder of submissions on: "anna.zip/02_rope.ipynb"
     date: tuple  # when it was saved last [s], then the numbers in its name: of 02_rope and 02_rope (1), the second
     old_name: bool  # of an earlier version of the course
+    told_by: str = ""  # what says which notebook it is, if its name does not
 
 
 @dataclass
@@ -63,12 +71,28 @@ class Student:
 
     page: str  # name of the page of feedback
     files: dict = field(default_factory=dict)  # notebook: its files
+    unnamed: list = field(default_factory=list)  # files that are notebooks, whose names do not say which
     unread: list = field(default_factory=list)  # what was not understood, and why
     late: bool = False  # as Canvas says, in the name of a file
 
     def counting(self, notebook: str) -> list[File]:
         """The files of a notebook, oldest first: the last one counts."""
         return sorted(self.files.get(notebook, []), key=lambda file: file.date)
+
+    def tell_by_content(self, which) -> None:
+        """Take files that only their content tells, each for a notebook that no name claims; the rest is unread.
+
+        Args:
+            which: of a file's path, (notebook, what says so), or None.
+        """
+        named = set(self.files)
+        for place, file in enumerate(self.unnamed):
+            notebook, told_by = (which(file.path) if place < MOST_UNNAMED else None) or ("", "")
+            if notebook and notebook not in named:
+                self.files.setdefault(notebook, []).append(replace(file, told_by=told_by))
+            else:
+                self.unread.append(file.shown)
+        self.unnamed = []
 
     def remarks(self, notebooks: list[str]) -> list[str]:
         """Sentences on files that were handed in twice or belong to an older version of the course."""
@@ -79,6 +103,8 @@ class Student:
                 said.append(
                     f"{notebook} was handed in {len(others) + 1} times: {last} counts, not {', '.join(others)}."
                 )
+            if last and (told_by := self.counting(notebook)[-1].told_by):
+                said.append(f"{last} was taken for {notebook}, as {told_by} says: give it that name next time.")
             if last and self.counting(notebook)[-1].old_name:
                 old.setdefault(last, []).append(notebook)
         said += ["Canvas says: handed in late."] if self.late else []
@@ -124,16 +150,19 @@ class Submissions:
     def __init__(self, notebooks: list[str], scratch: Path):
         self.students, self.nobodys = {}, []
         self._notebooks, self._scratch, self._pages = notebooks, scratch, set()
-        self._bytes_left, self._files_left = LARGEST_UNPACKED, MOST_FILES
+        self._left, self._entry, self._written = defaultdict(lambda: [LARGEST_UNPACKED, MOST_FILES]), "", 0
         self._pattern = name_pattern(notebooks)
 
     def read(self, folder: Path, shown: str = "") -> None:
         """Sort the entries of a class's folder in."""
-        for entry in sorted(folder.iterdir()):
+        entries = [entry for entry in sorted(folder.iterdir()) if not hidden(entry.name)]
+        of_class = (
+            sum(entry.is_dir() or entry.suffix.lower() == ".zip" or owner(entry.name)[0] != "" for entry in entries)
+            == 1
+        )
+        for entry in entries:
             who, own = owner(entry.name)
-            name = shown + entry.name
-            if hidden(entry.name):
-                continue
+            self._entry = name = shown + entry.name
             if entry.is_dir():
                 student = self._student(who or entry.name, entry.name)
                 if entry.is_symlink():
@@ -142,21 +171,24 @@ class Submissions:
             elif who:
                 self._read_file(self._student(who, entry.name), entry, own, name)
             elif entry.suffix.lower() == ".zip":
-                self._read_zip(entry, name)
+                self._read_zip(entry, name, of_class)
             else:
                 self.nobodys.append(name)
 
     def read_zip_of_class(self, path: Path) -> None:
         """Sort the entries of a class's zip in, or of the one folder in it that has its name."""
-        place, self.nobodys = self._unpack(path, path.name)
+        place, self.nobodys = self._unpack(path, path.name, of_class=True)
         inside = place / path.stem
         alone = [entry for entry in place.iterdir() if not hidden(entry.name)] == [inside]
         self.read(inside if alone and inside.is_dir() else place, f"{path.name}/")
 
-    def _read_zip(self, path, shown):
-        """A zip that does not say whose it is: of a class, if the names in it do; else of the one it is named after."""
-        place, unread = self._unpack(path, shown)
-        if any(owner(entry.name)[0] for entry in place.iterdir()):
+    def _read_zip(self, path, shown, of_class):
+        """A zip that does not say whose it is: of a class, if the names in it do; else of the one it is named after.
+
+        Among others it is one person's all the same: nobody hands in for somebody else.
+        """
+        place, unread = self._unpack(path, shown, of_class)
+        if of_class and any(owner(entry.name)[0] for entry in place.iterdir()):
             self.nobodys += unread
             self.read(place, f"{shown}/")
         else:
@@ -206,36 +238,75 @@ class Submissions:
             place, unread = self._unpack(path, shown)
             student.unread += unread
             self._read_folder(student, place, shown)
+        elif re.search(rf"{ENDING}$", name, re.I):
+            date = int(path.lstat().st_mtime), *map(int, re.findall(r"\d+", name))
+            student.unnamed.append(File(path, shown, date, old_name=False))
         elif not hidden(name):
             student.unread.append(shown)
 
-    def _unpack(self, path, shown):
-        """(folder with the notebooks and zips of a zip, with their dates; what else is in it, or why it is not read)"""
-        place, unread = Path(tempfile.mkdtemp(dir=self._scratch)), []
+    def _unpack(self, path, shown, of_class=False):
+        """(folder with what is in a zip, with its dates, and why something is not there)
+
+        Notebooks and zips are unpacked; of all else there is an empty file. In the zip of a class each student's folder
+        or file has an allowance of its own.
+        """
+        place, unread, entries = Path(tempfile.mkdtemp(dir=self._scratch)), [], defaultdict(list)
         if path.is_symlink():
             return place, [f"{shown} (a link)"]
         try:
             with ZipFile(path) as file, zipfile.ZipFile(file) as archive:
-                self._files_left -= len(archive.infolist())
-                if self._files_left < 0:
-                    return place, [f"{shown} (the zips hold more than {MOST_FILES:,} files)"]
                 for info in archive.infolist():
-                    inside = Path(info.filename)
-                    if info.is_dir() or any(map(hidden, inside.parts)):
+                    parts = Path(info.filename).parts
+                    if not info.is_dir() and not any(map(hidden, parts)):
+                        top = "/".join((shown, *(parts[:-1][:2] or parts))) if of_class else self._entry
+                        entries[top].append((info, Path(info.filename)))
+                for top, files in entries.items():
+                    if fault := self._beyond(self._left[top], files):
+                        unread.append(f"{top if of_class else shown} ({fault})")
+                        _folder_of(archive, files[0][1], place)  # who handed it in has a row
                         continue
-                    if not re.search(rf"(?:{ENDING}|\.zip)$", inside.name, re.I):
-                        if not _handed_out(inside):
-                            unread.append(f"{shown}/{inside}")
-                        continue
-                    self._bytes_left -= info.file_size
-                    if self._bytes_left < 0:
-                        return place, [f"{shown} (the zips unpack to more than {LARGEST_UNPACKED:,} bytes)"]
-                    made = archive.extract(info, place)
-                    saved = time.mktime((*info.date_time, 0, 0, -1))
-                    os.utime(made, (saved, saved))
+                    for info, inside in files:
+                        try:
+                            self._put(archive, info, inside, place, self._left[top])
+                        except Exception as error:  # one broken file costs no other
+                            unread.append(f"{shown}/{inside} ({_why(error)})")
         except Exception as error:  # whatever a broken, locked or hostile file does to zipfile
-            unread = [f"{shown} (cannot be unpacked: {one_line(error, 100)})"]
+            unread.append(f"{shown} ({_why(error)})")
+        if self._written > LARGEST_CLASS:
+            raise ValueError(f"with {shown} the zips have unpacked to more than {LARGEST_CLASS:,} bytes: look at it")
         return place, unread
+
+    def _beyond(self, left, files):
+        """Why files are more than an allowance has left, in words; empty if they are not."""
+        left[1] -= len(files)
+        if left[1] < 0:
+            return f"the zips hold more than {MOST_FILES:,} files"
+        if sum(info.file_size for info, inside in files if UNPACKED.search(inside.name)) > left[0]:
+            return f"the zips unpack to more than {LARGEST_UNPACKED:,} bytes"
+        return ""
+
+    def _put(self, archive, info, inside, place, left):
+        """Unpack a file, or leave an empty one in its place."""
+        if UNPACKED.search(inside.name):
+            made = archive.extract(info, place)
+            size = os.path.getsize(made)  # the zip says whatever its sender wants
+            left[0], self._written = left[0] - size, self._written + size
+            saved = time.mktime((*info.date_time, 0, 0, -1))
+            os.utime(made, (saved, saved))
+        elif not _handed_out(inside):
+            Path(_folder_of(archive, inside, place), inside.name).touch()
+
+
+def _folder_of(archive, inside, place):
+    """The folder of a file in a zip, made below `place` and nowhere else."""
+    return archive.extract(zipfile.ZipInfo(f"{inside.parent.as_posix()}/"), place)
+
+
+def _why(error):
+    """Why something is not unpacked. A full disk is the machine's fault, and stops the run."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        raise error
+    return f"cannot be unpacked: {one_line(error, 100)}"
 
 
 def _handed_out(inside):

@@ -47,9 +47,10 @@ SPARE = 2**28  # bytes of memory that the machine keeps, whoever takes them
 OUTPUT = 10**7  # bytes that a program may write to the grader
 LOOK = 0.1  # seconds between two looks at what a program uses
 # Runs before bwrap, and again inside, where a limit of processes counts those of the walls and not yours too.
-# Where memory ends all the same, the system ends programs with the number 1000 first.
+# Where memory ends all the same, the system ends programs with the number 1000 first. Your login may keep tickets and
+# passwords in the kernel's keyring of the session, which no walls hide: the program gets a new one.
 LIMIT = """
-import contextlib, os, resource, sys
+import contextlib, ctypes, os, resource, sys
 most = {"NPROC": int(sys.argv[1])} if sys.argv[1] else {"FSIZE": 2**26, "NOFILE": 512, "CORE": 0}
 for name, value in most.items():
     name = getattr(resource, "RLIMIT_" + name)
@@ -58,6 +59,8 @@ for name, value in most.items():
     resource.setrlimit(name, (value, value))
 with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
     file.write("1000")
+if sys.platform == "linux" and (keyctl := {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)):
+    ctypes.CDLL(None).syscall(keyctl, 1, None)
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
@@ -342,21 +345,20 @@ def run_limited(argv: list[str], given: bytes, seconds: float, walls: Walls | No
 
 @contextlib.contextmanager
 def fresh_kernel(walls: Walls | None):
-    """A function `ask(code, expression, seconds) -> reply` of a new IPython, inside walls if there are any."""
+    """A function `ask(question, seconds) -> reply` of a new IPython, inside walls if there are any: see inside.py."""
     code = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
     with _started(["-c", code], walls) as program:
         try:
-            ask(program, "", "", START)
+            ask(program, {"code": ""}, START)
         except (TimeUp, Died) as error:
             raise RuntimeError(f"Python does not start, or cannot import torch. {error}") from error
         yield functools.partial(ask, program)
 
 
-def ask(program: _Program, code: str, expression: str, seconds: float) -> dict:
-    """Let a program run code, then evaluate an expression; the fields of a Jupyter kernel's reply."""
+def ask(program: _Program, question: dict, seconds: float) -> dict:
+    """A program's reply to a question."""
     number, rest = secrets.token_hex(16), b""
-    question = json.dumps({"id": number, "code": code, "expression": expression})
-    program.give(question.encode() + b"\n", last=False)
+    program.give(f"{json.dumps(question)}\n{number}\n".encode(), last=False)
     for part in program.parts(seconds):
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:

@@ -6,7 +6,8 @@
     Anna Smith_1234567,01 exercise 2,1,"right idea, a slip of the keyboard"
     Ben Li_12,total,0,talked it over
 
-with the names of grades.csv. The file is made once, with its first line, and never written to again.
+with the names of grades.csv, or as much of one as says who is meant. The file is made once, with its first line, and
+never written to again.
 """
 
 import csv
@@ -139,11 +140,12 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
     """
     if not path.exists():
         return []
-    students, said, mistakes = {same(name): name for name in marks}, [], []
+    students, said, mistakes, unknown = {same(name): name for name in marks}, [], [], False
     (_, *lines), _ = read_table(path)
     for cells in lines:
         who, what, points, reason = [cell.strip() for cell in [*cells, "", "", "", ""][:4]]
-        row, name = None, students.get(same(who))
+        begins = [one for one in students if who and one.startswith(same(who))]
+        name = students.get(same(who)) or (students[begins[0]] if len(begins) == 1 else None)
         try:
             points = float(points.replace(",", "."))
         except ValueError:
@@ -151,12 +153,11 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
             continue
         found = re.fullmatch(r"(\d\d)\w*\W*(?:exercise)?\W*(\d+)", what)
         if not name:
-            near = difflib.get_close_matches(same(who), students, 1, 0.4)
-            advice = (
-                f"is {students[near[0]]!r} meant?"
-                if near
-                else "who handed in nothing needs an empty folder of that name"
-            )
+            unknown = True
+            plain = {re.sub(r"_\d+$", "", one): students[one] for one in students}  # numbers make all names alike
+            near = begins or difflib.get_close_matches(re.sub(r"_\d+$", "", same(who)), plain, 1, 0.7)
+            advice = " or ".join(repr(plain.get(one) or students[one]) for one in near[:3])
+            advice = f"is {advice} meant?" if near else "who handed in nothing needs an empty folder of that name"
             mistakes.append(f"{who}, {what}: nobody here is called {who!r}; {advice}")
         elif not (math.isfinite(points) and points >= 0):
             mistakes.append(f"{who}, {what}: points are {points:g}; 0 or more is expected")
@@ -171,8 +172,9 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
         else:
             mistakes.append(f"{who}, {what}: there is no {what} here")
     if mistakes:
+        listed = f" Known here: {', '.join(one_line(name, 60) for name in marks)}." if unknown else ""
         raise ValueError(
-            f"{path}: {'; '.join(map(one_line, mistakes[:5]))} ({len(mistakes)} to mend). Nothing was graded."
+            f"{path}: {'; '.join(map(one_line, mistakes[:5]))} ({len(mistakes)} to mend). Nothing was graded.{listed}"
         )
     return said
 
@@ -181,7 +183,7 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
 
 
 def mark_copies(marks: dict[str, Mark], course: dict[str, tuple[list[Assignment], list[str]]]) -> None:
-    """Say of each row what the teacher may look at: names taken from the course, and answers that differ in names only.
+    """Say of each row what the teacher may look at: what it takes from the course, means to deceive, and copies.
 
     Two answers have one shape if they differ only in the names that they bind and in what Python does not run. Short
     ones are naturally equal: an answer counts from LONG statements on, or MANY answers of a notebook together from
@@ -196,6 +198,9 @@ def mark_copies(marks: dict[str, Mark], course: dict[str, tuple[list[Assignment]
                 one for one in row.answer.uses if one not in exercise.uses and not one.rpartition(".")[2].isupper()
             ]
             row.look_at = f"takes {', '.join(taken)} from the course; the published solution does not" if taken else ""
+            if means := [one for one in row.answer.reaches if one not in exercise.reaches]:
+                said = f"reaches for {', '.join(means[:8])}: read it, since such code can change what its check says"
+                row.look_at = "; ".join(filter(None, [row.look_at, said]))
         for notebook in course:
             own = [row for row in mark.rows if row.notebook == notebook and row.answer.code]
             is_long = sum(row.answer.size for row in own) >= LONG_TOGETHER

@@ -46,6 +46,24 @@ def answers(reader, data: bytes, asked: list[tuple[str, str]], course: list[str]
         return [{"status": "broken notebook", "seen": seen} for _ in asked]
 
 
+def which(reader, data: bytes, known: dict[str, list[str]]) -> list[str] | None:
+    """[the notebook of the course that a file is, what says so], or None: by its title, or by what it defines.
+
+    Args:
+        known: the functions that each notebook asks for.
+    """
+    try:
+        notebook, cells = reader.read_notebook(data), reader.stored_cells(data)
+        texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+        if title := next(filter(None, (re.search(r"^# *(\d\d)\b", text, re.M) for text in texts)), None):
+            found = [name for name in known if name.startswith(title[1])]
+            return [found[0], "its title"] if found else None
+        found = [name for name, asked in known.items() if any(map(notebook.definition, asked))]
+        return [found[0], "what it defines"] if len(found) == 1 else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
 def _answer(notebook, cells, function, stub, lent):
     found = notebook.definition(function)
     is_stub = found is not None and ast.dump(found.node) == stub
@@ -66,7 +84,40 @@ def _answer(notebook, cells, function, stub, lent):
     code = "\n".join(map(ast.unparse, nodes))
     uses, shape, size = shape_of(code)
     shown = _shown(lines, 0) | {"cell": _count(cells[found.cell - 1])}
-    return {"code": code, "uses": uses, "shape": shape, "size": size, **shown}
+    return {"code": code, "uses": uses, "reaches": reaches(code), "shape": shape, "size": size, **shown}
+
+
+USUAL = {"torch", "math", "numpy", "helpers", "checks", "transformers", "matplotlib", "functools", "itertools"}
+USUAL |= {"collections", "dataclasses", "typing", "__future__"}  # modules that answers import
+MODULES = {"sys", "os", "gc", "inspect", "threading", "importlib", "ctypes", "json", "builtins"}  # also as torch.sys
+CALLS = {"getattr", "setattr", "delattr", "globals", "locals", "vars", "eval", "exec", "compile", "open", "get_ipython"}
+INNER = re.compile(r"(?!__init__$)__\w+__|(?:f|tb|gi|cr|ag)_\w+|_getframe|_current_frames|currentframe")
+
+
+def reaches(code: str) -> list[str]:
+    """What an answer has no need of, and a program that deceives its check has: names, imports, attributes it sets.
+
+    Such a list can be got round: it shows what somebody tried, and that it is empty proves nothing.
+    """
+    found, modules, nodes = set(), set(), list(ast.walk(ast.parse(code)))
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            named = {one.name for one in node.names}
+            modules |= {(one.asname or one.name).partition(".")[0] for one in node.names}
+            paths = named if isinstance(node, ast.Import) else {node.module or "."}
+            found |= {path for path in paths if path.partition(".")[0] not in USUAL} | named & MODULES
+        elif isinstance(node, ast.Name) and node.id in MODULES | CALLS:
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and (node.attr in MODULES or INNER.fullmatch(node.attr)):
+            found.add(node.attr)
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            root = node.value
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            if isinstance(root, ast.Name) and root.id in modules:
+                found.add(f"{ast.unparse(node)} = ...")
+    return sorted(found)
 
 
 def _shown(lines, named):
@@ -135,4 +186,6 @@ def shape_of(code: str) -> tuple[list[str], str, int]:
 
 if __name__ == "__main__":
     question, _, stored = sys.stdin.buffer.read().partition(b"\n")
-    print(json.dumps(answers(load(sys.argv[1]), stored, *json.loads(question))))
+    asked = json.loads(question)
+    of_it = which(load(sys.argv[1]), stored, asked) if isinstance(asked, dict) else None
+    print(json.dumps(of_it if isinstance(asked, dict) else answers(load(sys.argv[1]), stored, *asked)))

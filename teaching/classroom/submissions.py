@@ -53,6 +53,7 @@ class Assignment:
     points: float
     asked: bool = True  # of everybody: named by the teacher, or worth points, or all are where none is
     uses: tuple = ()  # what the published solution takes from helpers and checks
+    reaches: tuple = ()  # what it has for other reasons
     shape: str = ""  # the published solution without its names
 
 
@@ -68,6 +69,7 @@ class Answer:
     cell: str = ""  # the [n] beside its cell
     line: int = 0  # of `own`, from 1: where the mistake is; 0 if that is not known
     uses: tuple = ()  # what the code takes from helpers and checks
+    reaches: tuple = ()  # what a program that deceives its check has need of: reading.py
     shape: str = ""  # the code without the names that it binds
     size: int = 0  # its statements
 
@@ -123,9 +125,8 @@ def _asked(path, exercises, named):
     published = reading.answers(reading.load(NOTEBOOK), data, solutions, []) or [{}]
     for number, one, found in zip(numbers, exercises, published, strict=True):
         if number in named or "" in named:
-            uses, shape = tuple(found.get("uses", ())), found.get("shape", "")
-            is_asked = number in named or bool(one.points) or not paid
-            asked.append(replace(one, asked=is_asked, uses=uses, shape=shape))
+            own = {name: found.get(name, "") for name in ("uses", "reaches", "shape")}
+            asked.append(replace(one, asked=number in named or bool(one.points) or not paid, **own))
     return asked
 
 
@@ -155,6 +156,14 @@ def read_file(path: Path) -> bytes:
     except OSError as error:
         seen = f"It cannot be opened ({type(error).__name__}: {one_line(error.strerror or error, 150)})."
         raise Refused("broken notebook", seen, OPEN_IT) from error
+
+
+def which_notebook(path: Path, known: dict[str, list[str]], walls: Walls | None) -> tuple[str, str] | None:
+    """(notebook, what says so) of a file whose name does not tell, read inside the walls; None if nothing does."""
+    try:
+        return json.loads(run_limited(READER, json.dumps(known).encode() + b"\n" + read_file(path), READING, walls))
+    except (Refused, TimeUp, Died):
+        return None
 
 
 def judge_submission(

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 import checks
-from teaching.classroom import grade, isolate, report
+from teaching.classroom import grade, isolate, reading, report
 from tests.support.submissions import COURSE, NORM, NORM_RIGHT, WRONG_HINT, WRONG_NORM, handed_out, solved, write
 from tools import hand_out
 
@@ -225,12 +225,87 @@ def test_a_wrong_command_says_so_before_anything_runs(tmp_path, monkeypatch, cap
     assert words in " ".join(f"{stopped.value} {capsys.readouterr().err}".split())
 
 
-@pytest.mark.parametrize("said", ["None", "'passed'", '\'["other", "passed", "", ""]\''])
-def test_only_the_checks_own_answer_counts(said):
-    reply = {"status": "ok", "user_expressions": {"verdict": {"data": {"text/plain": said}}}}
-    assert grade._verdict(reply, "mine")[0] == "not graded"
-    reply["user_expressions"]["verdict"]["data"]["text/plain"] = '\'["mine", "passed", "fine", ""]\''
-    assert grade._verdict(reply, "mine") == ("passed", "fine", "")
+@pytest.mark.parametrize("said", [None, "passed", ["sure", "", ""], ["passed", "fine"], ["passed", "fine", 1]])
+def test_only_a_verdict_counts(said):
+    assert grade._verdict({"status": "ok", "verdict": said})[0] == "not graded"
+    assert grade._verdict({"status": "ok", "verdict": ["passed", "fine", ""]}) == ("passed", "fine", "")
+
+
+FORGE = """
+import json, sys, threading, time, os
+
+
+def forge(main=sys._getframe()):
+    while main.f_back:
+        main = main.f_back
+    while True:
+        time.sleep(0.001)
+        for frame in [*sys._current_frames().values()]:
+            while frame:
+                asked = frame.f_locals.get("question")
+                if isinstance(asked, dict) and "check" in asked:
+                    reply = {"id": asked.get("id"), "reply": {"status": "ok", "verdict": ["passed", "forged", ""]}}
+                    for number in range(3, 30):
+                        try:
+                            os.write(number, json.dumps(reply).encode() + b"\\n")
+                        except OSError:
+                            pass
+                frame = frame.f_back
+
+
+thread = threading.Thread(target=forge, daemon=True)
+thread.start()
+
+
+def my_rms_norm(x, weight, eps, thread=thread):
+    return x
+"""
+DECEIVE = {  # programs that once made a wrong answer pass
+    "json": """
+import json
+was, right = json.dumps, ["passed", "agrees", ""]
+PATCH = setattr(json, "dumps", lambda said: was([said[0], *right] if type(said) is list else said | {"verdict": right}))
+
+
+def my_rms_norm(x, weight, eps, patch=PATCH, json=json, was=was, right=right):
+    return x
+""",
+    "importlib": """
+import importlib.util
+import types
+FAKE = types.SimpleNamespace(status="passed", message="fine", hint="")
+LOADER = types.SimpleNamespace(create_module=lambda spec: None, exec_module=lambda module: setattr(
+    module, "check_rms_norm", lambda *given, **more: FAKE))
+PATCH = setattr(importlib.util, "spec_from_file_location", lambda name, *given, **more:
+    importlib.machinery.ModuleSpec(name, LOADER))
+
+
+def my_rms_norm(x, weight, eps, patch=PATCH):
+    return x
+""",
+    "threading": FORGE,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("means", DECEIVE)
+def test_a_program_that_deceived_the_grader_once_fails_and_is_named(tmp_path, means):
+    folder = handed_in(tmp_path, {"my_rms_norm": DECEIVE[means]})
+    row = run_main(folder, "--only", "01.1", "--seconds", "20")[0]
+    assert (row["status"], means in row["look_at"]) == ("not yet", True), row
+    assert "read it, since such code can change what its check says" in row["look_at"]
+
+
+@pytest.mark.parametrize(("code", "named"), [
+    ("def f(x):\n    return torch.sys.modules", ["sys"]),
+    ("import torch as t\ndef f(x):\n    t.Tensor.mean = x\n    x.mine = 1", ["t.Tensor.mean = ..."]),
+    ("from helpers import os\nimport gc as g", ["gc", "os"]),
+    ("def f(x):\n    return f.__globals__[vars(x.__class__)]", ["__class__", "__globals__", "vars"]),
+    ("def f(x, frame=None):\n    return frame.f_back", ["f_back"]),
+    ("import torch, math\nclass A:\n    def __init__(self):\n        super().__init__()\n        self.x = 1", []),
+])  # fmt: skip
+def test_what_an_answer_reaches_for_is_named(code, named):
+    assert reading.reaches(code) == named
 
 
 @pytest.fixture
@@ -345,10 +420,36 @@ def test_the_platforms_file_comes_back_filled_and_a_mark_by_hand_survives(tmp_pa
 
 def test_a_mark_by_hand_that_cannot_be_meant_stops_before_anything_runs(tmp_path, judge):
     run_main(folder := handed_in(tmp_path, NORM_RIGHT))
-    lines = "a,b,c,d\nAnna,total,9,\nana,total,1,\nanna,01 exercise 9,1,\nanna,01.2,much,\nanna,all,1,\nanna,09.1,-1,"
-    (tmp_path / "handed in_graded" / "overrides.csv").write_text(lines)
-    with pytest.raises(SystemExit, match=r"ana, total: .*is 'anna' meant.*exercise 9.*'much'.*all: .*-1;.*5 to mend"):
+    (folder / "Pia Pdf_2000100").mkdir()
+    lines = "a,b,c,d\nAnna,total,9,\npia,total,1,\nana,total,1,\nanna,01 exercise 9,1,\nanna,01.2,much,\nanna,all,1,\n"
+    (tmp_path / "handed in_graded" / "overrides.csv").write_text(f"{lines}anna,09.1,-1,")
+    said = (
+        r"ana, total: .*is 'anna' meant.*exercise 9.*'much'.*all: .*-1;.*5 to mend.*Known here: anna, Pia Pdf_2000100"
+    )
+    with pytest.raises(SystemExit, match=said):
         run_main(folder)
+    (tmp_path / "handed in_graded" / "overrides.csv").write_text("a,b,c,d\nGina Loop_2000100,total,9,")
+    with pytest.raises(SystemExit, match="called 'Gina Loop_2000100'; who handed in nothing needs an empty folder"):
+        run_main(folder)
+
+
+def test_a_notebook_under_another_name_is_known_by_its_content_and_that_is_said(tmp_path, judge, capsys):
+    right, untitled = solved(NORM_RIGHT), solved(NORM_RIGHT)
+    untitled["cells"] = untitled["cells"][1:]
+    other = handed_out("02_rope") | {"cells": [*handed_out("02_rope")["cells"][:1], *untitled["cells"]]}
+    books = {"jo/Homework1_Jo_final.ipynb": right, "kim/mine.ipynb": untitled, "lea/other.ipynb": other,
+             f"max/{NORM}.ipynb": handed_out(), "max/old.ipynb": right}  # fmt: skip
+    for name, book in books.items():
+        write(tmp_path / "in" / name, book)
+    rows = run_main(tmp_path / "in", "--only", "01")
+    first = {row["student"]: row["status"] for row in reversed(rows)}
+    assert first == {"jo": "passed", "kim": "passed", "lea": "missing notebook", "max": "not attempted"}
+    said = capsys.readouterr().out
+    assert f"jo: jo/Homework1_Jo_final.ipynb was taken for {NORM}, as its title says" in said
+    assert f"kim: kim/mine.ipynb was taken for {NORM}, as what it defines says" in said
+    assert "max: max/old.ipynb" in said
+    page = (tmp_path / "in_graded" / "feedback" / "jo.html").read_text(encoding="utf-8")
+    assert "was taken for" in page
 
 
 def test_notebook_00_says_who_is_ready(tmp_path):

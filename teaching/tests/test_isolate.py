@@ -63,13 +63,7 @@ WAYS = {  # four ways out, one for each exercise
     "my_rms_norm": "def my_rms_norm(x, weight, eps, look=look):\n    raise ValueError(look())",
     "my_norm_probe": "def my_norm_probe(found=int(look())):\n    return found",
     "my_layer_norm_angle": "def my_layer_norm_angle(x, found=sys.exit(look())):\n    return x",
-    "my_rms_norm_backward": """
-was, json.dumps = json.dumps, lambda said: was([said[0], "failed", look(), look()] if type(said) is list else said)
-
-
-def my_rms_norm_backward(grad_y, x, weight, eps, was=was, dumps=json):
-    print(look())
-""",
+    "my_rms_norm_backward": "def my_rms_norm_backward(*given):\n    return type(look(), (), {})()",
 }
 
 
@@ -234,6 +228,40 @@ def test_the_machines_own_disk_is_not_taken_for_the_programs_while_walls_rise(wa
         assert run_limited(["-c", "print(1)"], b"", 60, walls) == b"1\n"
 
 
+KEYRING = """
+import ctypes, sys
+call = ctypes.CDLL(None).syscall
+call.restype = ctypes.c_long
+add, keyctl = {"x86_64": (248, 250), "aarch64": (217, 219)}[__import__("os").uname().machine]
+ring = ctypes.c_long(-3)  # of the session
+"""
+PLANT = """
+if call(keyctl, 1, None) < 0 or call(add, b"user", b"course-test", b"secret-11", ctypes.c_size_t(9), ring) < 0:
+    sys.exit("no keys here")
+"""
+DIG = """
+key, found = call(keyctl, 10, ring, b"user", b"course-test", 0), ctypes.create_string_buffer(9)
+call(keyctl, 11, ctypes.c_long(key), found, ctypes.c_size_t(9))
+print(found.raw)
+"""
+
+
+@linux
+def test_the_keys_of_the_graders_session_are_not_inside(walls):
+    """In a program of its own, which has a session of its own."""
+    read = "from teaching.classroom.isolate import find_walls, run_limited\n"
+    read += f"print(run_limited(['-c', {KEYRING + DIG!r}], b'', 60, find_walls()))"
+    done = subprocess.run(
+        [sys.executable, "-c", KEYRING + PLANT + DIG + read], cwd=ROOT, capture_output=True, text=True
+    )
+    if "no keys here" in done.stderr:
+        pytest.skip("the kernel lends no keyring here")
+    own, inside = done.stdout.split("\n")[:2]
+    assert "secret-11" in own, done.stderr
+    assert "secret-11" not in inside
+    assert inside
+
+
 def test_the_disk_of_a_program_has_a_size(walls):
     fill = "for name in range(9): open(str(name), 'wb').write(bytes(2**25))"
     with pytest.raises(Died, match="failed"):
@@ -256,6 +284,16 @@ def test_processor_time_counts_those_that_have_ended(walls):
     with isolate._started(["-c", f"{work}\nprint('done', flush=True)\ntime.sleep(30)"], walls) as program:
         next(program.parts(20))
         assert isolate._processor_seconds(isolate._family(program.process.pid)) >= 0.9
+
+
+@linux
+def test_processor_time_alone_ends_a_program(monkeypatch):
+    taken = iter((0.0, 59.0, 61.0))
+    monkeypatch.setattr(isolate, "_processor_seconds", lambda family: next(taken))
+    start = time.monotonic()
+    with pytest.raises(TimeUp):
+        run_limited(["-c", "import time; time.sleep(50)"], b"", 60, None)
+    assert time.monotonic() - start < 45
 
 
 @pytest.mark.parametrize("inside", [True, False])

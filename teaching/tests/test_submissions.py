@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 import unicodedata
 import zipfile
 from unittest.mock import Mock
@@ -89,8 +90,7 @@ LAYOUTS = {  # a file in the folder of submissions (of a zip: also a file in it)
     "smithanna_12345_67890_02_rope-1.ipynb": ("smithanna_12345", "02_rope"),  # Canvas
     "von_berg_LATE_5_67891_02_rope.ipynb": ("von_berg_5", "02_rope"),
     "LATE_anon_a1B2c_67892_02_rope.ipynb": ("anon_a1B2c", "02_rope"),
-    "class.zip/Kim Li_15_assignsubmission_file_/02_rope.ipynb": ("Kim Li_15", "02_rope"),
-    "canvas.zip/leekim_16_67893_homework.zip": ("leekim_16", None),
+    "leekim_16_67893_homework.zip/notes.txt": ("leekim_16", None),
     "gus/06_train_and_generate.ipynb": ("gus", "06_train"),
     **{f"{number}/{name}": (f"{number}", "02_rope") for number, name in enumerate(COPIES)},
 }  # fmt: skip
@@ -119,17 +119,47 @@ def test_names_as_people_browsers_mail_and_platforms_leave_them_are_understood(t
     assert got == {*LAYOUTS.values(), ("gus", "07_generate")}
     assert [one.shown for one in found.students["zip"].files["02_rope"]] == ["zip.zip/deep/02_rope.ipynb"]
     unread = [one for student in found.students.values() for one in student.unread]
-    assert unread == ["canvas.zip/leekim_16_67893_homework.zip (cannot be unpacked: File is not a zip file)"]
+    assert unread == ["leekim_16_67893_homework.zip/notes.txt"]
     assert found.nobodys == []
     assert found.students["Anna Smith_1234567"].page == f"{MOODLE}_feedback.html"  # as Moodle takes it back
 
 
 @pytest.mark.parametrize("inside", ["anna/02_rope.ipynb", "all/anna/02_rope.ipynb", f"{MOODLE}_/02_rope.ipynb"])
 def test_a_zip_of_the_whole_class_is_as_good_as_a_folder(tmp_path, inside):
-    found_in(tmp_path / "in", [f"all.zip/{inside}", "all.zip/__MACOSX/all/._x.ipynb"])
-    found = found_in(tmp_path / "in" / "all.zip")
-    assert [list(one.files) for one in found.students.values()] == [["02_rope"]]
-    assert set(found.students) <= {"anna", "Anna Smith_1234567"}
+    essay = inside.replace("nna", "da").replace("02_rope.ipynb", "homework.pdf")
+    found_in(tmp_path / "in", [f"all.zip/{inside}", f"all.zip/{essay}", "all.zip/__MACOSX/all/._x.ipynb"])
+    for folder in [*([tmp_path / "in"] if MOODLE in inside else []), tmp_path / "in" / "all.zip"]:
+        found = found_in(folder)
+        assert [list(one.files) for one in found.students.values()] == [[], ["02_rope"]]  # a row for everybody
+        assert [one.unread for one in found.students.values()] == [[f"all.zip/{essay.removeprefix('all/')}"], []]
+        assert [name[:3] for name in found.students] in (["ada", "ann"], ["Ada", "Ann"])
+
+
+def test_a_zip_among_zips_is_one_persons_whatever_names_are_in_it(tmp_path):
+    found = found_in(tmp_path / "in", ["ben.zip/02_rope.ipynb", "eve.zip/ben__02_rope.ipynb"])
+    found.students["eve"].tell_by_content(lambda path: ("02_rope", "its title"))  # it is hers, as she says
+    files = {name: [one.shown for one in own.files.get("02_rope", [])] for name, own in found.students.items()}
+    assert files == {"ben": ["ben.zip/02_rope.ipynb"], "eve": ["eve.zip/ben__02_rope.ipynb"]}
+
+
+def test_a_zip_that_lies_about_its_sizes_costs_its_sender_alone(tmp_path, monkeypatch):
+    names = ["anna.zip/02_rope.ipynb", "eve.zip/02_rope.ipynb", "zoe.zip/02_rope.ipynb"]
+    found_in(tmp_path / "in", names)
+    eve = tmp_path / "in" / "eve.zip"
+    data = bytearray(eve.read_bytes())
+    at = data.index(b"PK\1\2") + 24  # what the list of files says of the size of the only one
+    data[at : at + 4] = (2**31 - 1).to_bytes(4, "little")
+    eve.write_bytes(data)
+    found = found_in(tmp_path / "in").students
+    assert {name: len(one.files) for name, one in found.items()} == {"anna": 1, "eve": 0, "zoe": 1}
+    assert found["eve"].unread == ["eve.zip (the zips unpack to more than 536,870,912 bytes)"]
+    (tmp_path / "class.zip").write_bytes(data.replace(b"02_rope.ipynb", b"e/2_rop.ipynb"))  # and in a zip of the class
+    with zipfile.ZipFile(tmp_path / "class.zip", "a") as archive:
+        archive.writestr("zoe/02_rope.ipynb", "{}")
+    assert list(found_in(tmp_path / "class.zip").students["zoe"].files) == ["02_rope"]
+    monkeypatch.setattr(handed_in, "LARGEST_CLASS", 3)  # it stops the run, and is nobody's fault
+    with pytest.raises(ValueError, match=r"with zoe\.zip the zips have unpacked to more than 3 bytes"):
+        found_in(tmp_path / "in")
 
 
 def test_what_is_not_understood_is_named(tmp_path, monkeypatch):
@@ -150,6 +180,8 @@ def test_what_is_not_understood_is_named(tmp_path, monkeypatch):
         "handed/helpers/model.py", "handed/Makefile", "handed/.git/x", "handed/02_rope.ipynb", "ben.zip/essay.docx",
     ])  # fmt: skip
     assert found.nobodys == ["02_rope.ipynb", "notes.txt"]
+    for student in found.students.values():
+        student.tell_by_content(lambda path: None)
     assert {name: sorted(one.unread) for name, one in found.students.items()} == {
         "anna": ["anna (Permission denied: locked)", "anna/02_rope.html", "anna/02_rope_kept_2026-01-02_03-04-05.ipynb",
                  "anna/essay.ipynb", "anna/old.rar"],
@@ -185,7 +217,9 @@ def test_a_zip_with_very_many_files_is_refused_before_they_are_listed_or_unpacke
     found = found_in(tmp_path / "in", ["anna/02_rope.ipynb", *many])
     assert found.students["ben"].unread == [f"ben.zip {words}"]
     assert not list((tmp_path / "scratch").rglob("*.ipynb"))
-    assert list(found.students["anna"].files) == ["02_rope"]
+    shutil.copy(tmp_path / "in" / "ben.zip", tmp_path / "in" / "carl.zip")
+    found = found_in(tmp_path / "in", ["zoe.zip/02_rope.ipynb"])
+    assert list(found.students["anna"].files) == list(found.students["zoe"].files) == ["02_rope"]
 
 
 def test_names_that_differ_in_capitals_only_get_pages_that_are_two_files_everywhere(tmp_path):

@@ -2,9 +2,11 @@
 
 import contextlib
 import functools
+import math
 import random
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -180,6 +182,38 @@ def test_an_error_of_the_backward_pass_is_told():
     assert "Hint" not in result.message  # PyTorch's message has one of its own
 
 
+def test_a_mask_of_a_bool_times_a_number_is_named_where_two_dtypes_meet():
+    def head(q, k, v, visible):
+        scores = q @ k.mT / math.sqrt(q.shape[-1]) + (~visible) * -1e9
+        return scores.softmax(-1) @ v
+
+    assert ".masked_fill keeps the dtype" in checks.check_attention_head(head).hint
+
+
+def of_a_cell(body, **names):
+    """A function whose cell stands in a notebook that binds these names."""
+    source = f"def silu(x):\n    {body}"
+    names = {"In": ["", source]} | names
+    exec(source, names)
+    return names["silu"]
+
+
+def test_after_a_restart_no_case_fails_and_the_cells_above_are_named():
+    new = checks.check_silu(of_a_cell("return x * torch.sigmoid(x)"))
+    assert (new.status, new.cases) == ("failed", 0)
+    assert repr(new) == (
+        "silu: not yet. `torch` is not defined: this kernel is new.\n"
+        "Hint: Click this cell, Run → Run All Above Selected Cell, then run it again."
+    )
+    assert "`F` is not defined: this kernel is new" in repr(
+        checks.check_silu(of_a_cell("return F.silu(x)", torch=torch))
+    )
+    assert checks.check_silu(of_a_cell("return x * torch.sigmoid(x)", torch=torch))
+    graded = of_a_cell("return x * trch.sigmoid(x)", In=[""])  # cut out of its notebook, with what it needs
+    for wrong in (graded, of_a_cell("return x * trch.sigmoid(x)", torch=torch), of_a_cell("y = y * x", torch=torch)):
+        assert "Failing cases: 12 of 12" in repr(checks.check_silu(wrong)), checks.check_silu(wrong)
+
+
 TIMER = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer: the stop button is left")
 
 
@@ -202,6 +236,13 @@ def test_an_endless_loop_ends_and_the_case_is_named(program):
     assert "never ends" in result.hint
     late = checks.check_silu(lambda x: F.silu(x) if x.ndim == 1 else endless(x), seconds=2)
     assert late.message.startswith("Case x of shape (2, 3, 5): no answer")
+
+
+@TIMER
+def test_an_alarm_that_comes_late_harms_nothing():
+    program = "import signal, checks, checks.run\n"
+    program += "assert checks.run.in_time(lambda: 1, 1)\nsignal.raise_signal(signal.SIGALRM)\nprint('goes on')"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "goes on\n"
 
 
 @TIMER
