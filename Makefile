@@ -25,13 +25,13 @@ lab: $(LEARN) ## set up, then open JupyterLab on the first notebook (ARGS="--por
 setup: $(LEARN) ## make the environment, without opening anything
 
 test: $(DEV) ## every notebook, and all tests that are quick (ARGS="tests/checks")
-	$(PYTEST) -m "not slow" --ignore=teaching $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 test-teaching: $(DEV) $(KIT) ## the tests of the teaching kit: grading in a sandbox, the website in a browser
-	$(PYTEST) teaching $(ARGS)
+	$(PYTEST) -o testpaths=teaching/tests $(ARGS)
 
 test-all: $(DEV) $(KIT) ## both, and those too that open a browser, kill and fuzz
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -o testpaths="notebooks tests helpers checks teaching/tests" $(ARGS)
 
 SEEDS ?= 1 2 3
 SETTINGS ?= ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE MKL_ENABLE_INSTRUCTIONS=AVX2
@@ -86,7 +86,7 @@ slides: $(KIT) ## build only the slides, into build/site/slides
 coverage: $(DEV) ## tests and notebooks under coverage.py; fails below 98 %
 	rm -rf build/coverage && mkdir -p build/coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -n 2 --dist loadfile --nbval --nbval-current-env \
-		--nbval-cell-timeout=1800 --ignore=tests/browser --ignore=tests/tools --ignore=teaching $(ARGS)
+		--nbval-cell-timeout=1800 --ignore=tests/browser --ignore=tests/tools $(ARGS)
 	$(BIN)/python -m coverage combine
 	$(BIN)/python -m coverage report
 
