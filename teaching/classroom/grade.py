@@ -14,9 +14,9 @@ own, so that a deleted set-up cell costs nothing. Which check belongs to which f
 notebooks (teaching/classroom/submissions.py), and the grader appends it. Reading happens inside the walls as well.
 
 What can be trusted. Nothing that is printed counts, and a check or a module that was replaced in the ways that were
-tried does not (teaching/classroom/inside.py says how). But the function and the check live in one process, where a program
-written to deceive can read the expected answers, change torch, or answer in the check's place: "passed" is no proof.
-An answer that reaches for the means, as teaching/classroom/reading.py knows them, is named under "To look at yourself".
+tried does not (inside.py says how). But the function and the check live in one process, where a program written to
+deceive can read the expected answers, change torch, or answer in the check's place: "passed" is no proof.
+An answer that reaches for the means, as reading.py knows them, is named under "To look at yourself".
 
 Isolation. Students' programs run inside bubblewrap (isolate.py says what that keeps from them). Where it does
 not work, nothing is run unless you add --no-isolation.
