@@ -99,11 +99,14 @@ SPLIT_FEED_FORWARD = Exercise(
         Case("one rank: nothing is cut", (draw(3, 4, seed=30), *_ffn(seed=31), 1)),
         Case("x not contiguous", (not_contiguous(draw(2, 3, 4, seed=60)), *_ffn(seed=61), 2), MEMORY),
         Case("a rank for each unit", (draw(3, 4, seed=40), *_ffn(4, seed=41), 4)),
+        Case("gradients", (draw(3, 4, seed=70), *_ffn(seed=71), 2), gradients=True),
     ],
     [
         ("Does each rank return its own part? You return the finished sum.",
          lambda x, g, u, d, n: torch.stack([_whole(x, g, u, d)] * n)),
         ("Does each rank return its own part? You return the finished sum.", lambda x, g, u, d, n: _whole(x, g, u, d)),
+        ("Does each rank return its own part? Yours is the finished sum on rank 0, and 0 on the others.",
+         lambda x, g, u, d, n: torch.stack([_whole(x, g, u, d), *[torch.zeros_like(x)] * (n - 1)])),
         ("Is there a new first axis for the ranks? torch.stack makes one; torch.cat uses an axis that is there.",
          lambda x, g, u, d, n: torch.cat([*_parts(x, g, u, d, n)])),
         ("Is there a new first axis for the ranks? torch.stack makes one; torch.cat uses an axis that is there.",
@@ -176,6 +179,10 @@ SPLIT_FEED_FORWARD = Exercise(
         ("Which columns of down belong to this rank's units? Yours takes the first ones for every rank.",
          lambda x, g, u, d, n: torch.stack([
              (F.silu(x @ a.T) * (x @ b.T)) @ d[:, : len(a)].T for a, b in zip(g.chunk(n), u.chunk(n), strict=True)])),
+        ("Which columns of down belong to this rank's units? Yours come in reverse order.",
+         lambda x, g, u, d, n: torch.stack([
+             (F.silu(x @ a.T) * (x @ b.T)) @ c.T
+             for a, b, c in zip(g.chunk(n), u.chunk(n), d.chunk(n, 1)[::-1], strict=True)])),
         ("Is down cut by its columns (the units), not by its rows (the outputs)? Its parts then need a sum.",
          lambda x, g, u, d, n: torch.stack([
              F.pad(part, (r * part.shape[-1], x.shape[-1] - (r + 1) * part.shape[-1]))
@@ -214,6 +221,11 @@ def _dealt_out(n_queries, n_keys, n_ranks, head_dim=4, seed=0, shift=0.0):
     return torch.stack(outputs), torch.stack(logsumexps)
 
 
+def _in_bfloat16(case):
+    outputs, logsumexps = case
+    return outputs.bfloat16(), logsumexps + 300.0
+
+
 def _blind(case, seen_by, output):
     """The same, but rank r sees no key of the queries for which seen_by has False: -inf, and this output."""
     outputs, logsumexps = case
@@ -222,8 +234,11 @@ def _blind(case, seen_by, output):
 
 
 BY_HAND = torch.tensor([[[1.0, 0.0]], [[5.0, 4.0]]]), torch.tensor([[0.0], [3.0]]).log1p()  # denominators 1 and 4
-HIDDEN = "A rank without a visible key has -inf, so its weight is 0; but 0 * nan is nan: leave its output out."
-LARGE = "Does exp overflow, or are all weights 0? Subtract the largest logsumexp of each query first, or use softmax."
+HIDDEN = (
+    "A rank without a visible key has -inf, so its weight is 0. But 0 times nan or inf is nan: leave its output out."
+)
+LARGE = "exp of 300 is inf in float32, and exp of -300 is 0. But a query's weights depend on differences alone."
+ROUNDED = "Do the logsumexps stay in float32? Near 300 bfloat16 knows only every second whole number."
 ONE_BEHIND = [[True, False, True], [True, True, False]]
 
 
@@ -281,11 +296,13 @@ MERGE_ATTENTION = Exercise(
         Case("a rank sees no key (-inf), its output is 0", _blind(_dealt_out(3, 8, 2, seed=60), ONE_BEHIND, 0.0)),
         Case("a rank sees no key (-inf), its output is nan",
              _blind(_dealt_out(3, 8, 2, seed=70), ONE_BEHIND, torch.nan), HIDDEN),
+        Case("a rank sees no key (-inf), its output is inf",
+             _blind(_dealt_out(3, 8, 2, seed=110), ONE_BEHIND, torch.inf), HIDDEN),
         Case("only the last of 3 ranks sees a key of query 0",
              _blind(_dealt_out(2, 9, 3, seed=80), [[False, True], [False, False], [True, True]], torch.nan), HIDDEN),
         Case("not contiguous", tuple(map(not_contiguous, _dealt_out(3, 16, 2, seed=90))), MEMORY),
-        Case("outputs in bfloat16, logsumexps in float32",
-             (_dealt_out(3, 16, 2, seed=100)[0].bfloat16(), _dealt_out(3, 16, 2, seed=100)[1])),
+        Case("outputs in bfloat16, logsumexps in float32, near 300",
+             _in_bfloat16(_dealt_out(3, 16, 2, seed=100)), ROUNDED),
     ],
     [
         ("Do all ranks weigh the same? Yours is the mean; a rank with the larger denominator counts for more.",
@@ -317,6 +334,9 @@ MERGE_ATTENTION = Exercise(
         ("Do the weights add up to 1 already? Then sum, and do not take the mean.",
          lambda o, s: _weighted(o, s.softmax(0)) / len(o)),
         (HIDDEN, lambda o, s: (s.softmax(0)[..., None] * o).sum(0).to(o.dtype)),
+        (HIDDEN, lambda o, s: (s.softmax(0)[..., None] * torch.where(o.isnan(), 0.0, o)).sum(0).to(o.dtype)),
+        (ROUNDED, lambda o, s: _weighted(o, s.to(o.dtype).softmax(0))),
+        (ROUNDED, lambda o, s: _weighted(o.float(), s.to(o.dtype).softmax(0)).to(o.dtype)),
         ("-inf stands for a denominator of 0: its weight is 0, not exp(0).",
          lambda o, s: _weighted(o.nan_to_num(), s.nan_to_num(neginf=0.0).softmax(0))),
         ("Do all ranks take part? Yours is the first one's output.", lambda o, s: o[0]),
@@ -428,6 +448,8 @@ BYTES_SENT_PER_TOKEN = Exercise(
         *_count("Does every layer send? Multiply by n_layers.", lambda d, layers, n, b: 4 * (n - 1) / n * d * b),
         *_count("Numbers or bytes? Multiply by bytes_per_number.",
                 lambda d, layers, n, b: layers * 4 * (n - 1) / n * d),
+        *_count("Do you use bytes_per_number? Yours is 4 for all.",
+                lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * 4),
         *_count("Is it bytes, not bits?", lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * b * 8),
         *_count("Is one vector of dim numbers sent? Yours has dim * dim.",
                 lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * d * b),
