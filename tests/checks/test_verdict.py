@@ -1,6 +1,7 @@
 """The verdict for assistants: one JSON document in good time, whatever the notebook holds; and the guide to it."""
 
 import functools
+import itertools
 import json
 import re
 import subprocess
@@ -30,12 +31,14 @@ def lesson_of(exercise):
 def assert_tells_no_solution(exercise, result):
     """However many helps were opened: what the check says, fewer than 120 words, and no line of a solution."""
     one, solution = lesson_of(exercise)
-    for opened in range(4):
-        document = verdict.verdict("02_rope.ipynb", [one], {one["number"]: verdict.told(result)}, opened)
+    for opened, step in itertools.product(range(4), (1, 2)):
+        document = verdict.verdict("02_rope.ipynb", [one], {one["number"]: verdict.told(result)}, opened, step)
         text = json.dumps(document, indent=1, ensure_ascii=False)
         assert verdict.words_of(document) < 120, text
         assert [line for line in solution if json.dumps(line, ensure_ascii=False)[1:-1] in text] == []
-        assert verdict.plain(result.hint, 25).rstrip(" …") in document["exercises"][0].get("the_check_says", "")
+        expected = verdict.plain(result.hint, 25).rstrip(" …") if step == 2 else ""
+        assert expected in document["exercises"][0].get("the_check_says", "")
+        assert step == 2 or "the_check_says" not in document["exercises"][0]
 
 
 def asked(*command, cwd):
@@ -49,11 +52,12 @@ def test_the_guides_commands_run_as_written_in_the_handed_out_folder(tmp_path):
     wrong = {"my_apply_rope_halves": "def my_apply_rope_halves(x, cos, sin):\n    return x"}
     write(folder / "notebooks" / "02_rope.ipynb", solved(wrong, "02_rope"))
     commands = re.findall(r"^ {4}python (.*)$", (folder / "AGENTS.md").read_text(encoding="utf-8"), re.M)
-    for command, fold in zip(commands, ("Hint", "First step"), strict=True):
+    told = None, "Yours is the first argument, unchanged.", "Yours is the first argument, unchanged."
+    for command, says, fold in zip(commands, told, ("Hint", "Hint", "First step"), strict=True):
         status, said = asked(*command.split(), cwd=folder)
         (found,) = said["exercises"]
         assert (status, found["exercise"], found["read_again"][:4]) == (1, "2. Turn the halves", "2.4 ")
-        assert found["the_check_says"] == "Yours is the first argument, unchanged."
+        assert found.get("the_check_says") == says
         assert found["next_help"]["fold"] == fold
     for name in ("CLAUDE.md", "GEMINI.md", ".github/copilot-instructions.md"):
         assert "AGENTS.md" in (folder / name).read_text(encoding="utf-8")
