@@ -466,6 +466,22 @@ def _over_positions(model, tokens, n_new):
     return text
 
 
+def _to_an_end(end, pads):
+    """The loop that takes a token for an end, as text that is written has one; pads fills up with it."""
+
+    def program(model, tokens, n_new):
+        cache, text, latest = model.new_cache(len(tokens)), tokens, tokens
+        for _ in range(n_new):
+            latest = model(latest, cache=cache)[:, -1].argmax(-1, keepdim=True)
+            text = torch.cat((text, latest), dim=1)
+            if (latest == end).any():
+                break
+        missing = tokens.shape[1] + n_new - text.shape[1]
+        return F.pad(text, (0, missing), value=end) if pads else text
+
+    return program
+
+
 def _first_again(model, tokens, n_new):
     latest = model(tokens, cache=model.new_cache(len(tokens)))[:, -1].argmax(-1, keepdim=True)
     return torch.cat((tokens, latest.repeat(1, n_new)), dim=1)
@@ -496,27 +512,26 @@ def _read_once(function):
                     raise Wrong(f"it raises {type(error).__name__}: {str(error).rstrip('.')}.", hint) from None
             raise
         n_read, cached = sum(n for n, _ in model.calls), [with_cache for _, with_cache in model.calls]
-        if n_new and not any(cached):
+        if not any(cached):
             raise Wrong("no call of the model got a cache.", "Is the cache handed over? model(latest, cache=cache)")
-        if n_new and not cached[0]:
+        if not cached[0]:
             hint = "Does the cache hold the prompt? Pass it to the first call."
             raise Wrong("the first call of the model got no cache.", hint)
         if model.n_caches > rows:
             hint = "Make the cache once, before the loop: it remembers."
             raise Wrong(f"{model.n_caches} caches were made, expected 1.", hint)
-        if n_new and model.calls[0][0] < rows * length and n_read < rows * (length + n_new - 1):
+        if model.calls[0][0] < rows * length and n_read < rows * (length + n_new - 1):
             hint = "Where does the cache get the prompt from? Feed all of it in the first call."
             raise Wrong(f"the first call read {model.calls[0][0]} of the {rows * length} tokens of the prompts.", hint)
         if n_read > rows * (length + n_new):
             raise again()
         if isinstance(answer, torch.Tensor) and answer.shape == (rows, length + n_new + 1):
-            hint = "How often does the loop run? Is nothing added when n_new is 0?"
-            raise Wrong("one token too many came back.", hint)
-        if isinstance(answer, torch.Tensor) and answer.shape == (rows, length + n_new - 1) and n_new:
+            raise Wrong("one token too many came back.", "The first call gives a new token, too: n_new calls in all.")
+        if isinstance(answer, torch.Tensor) and answer.shape == (rows, length + n_new - 1):
             raise Wrong("one new token is missing.", "The first call gives a new token, too: n_new calls in all.")
-        if isinstance(answer, torch.Tensor) and answer.shape == (rows, n_new) and n_new and not starts(answer):
+        if isinstance(answer, torch.Tensor) and answer.shape == (rows, n_new) and not starts(answer):
             raise Wrong("only new tokens came back.", "The prompt comes first: join both with torch.cat along dim=1.")
-        if isinstance(answer, torch.Tensor) and answer.shape == (rows * (n_new + 1), length) and length == 1 and n_new:
+        if isinstance(answer, torch.Tensor) and answer.shape == (rows * (n_new + 1), length) and length == 1:
             raise Wrong(f"the result has the shape {tuple(answer.shape)}.", JOINING["except in dimension 0"])
         return answer
 
@@ -531,9 +546,9 @@ GREEDY_WITH_CACHE = Exercise(
         Case("three prompts", (_Small(1), torch.tensor([[7, 2], [9, 9], [0, 39]]), 6),
              "There are three prompts here: a cache for three rows, and a next token for each."),
         Case("one new token", (_Small(2), torch.tensor([[8, 6, 7]]), 1), "How often does the loop run here? Once."),
-        Case("no new token", (_Small(3), torch.tensor([[8, 6, 7]]), 0), "Is nothing added when n_new is 0?"),
         Case("prompt of one token", (_Small(4), torch.tensor([[11]]), 10),
              "The prompt has a single token here: does your first call read it?"),
+        Case("the tokens 0, 1 and 2 are written", (_Small(275), torch.tensor([[3, 1]]), 10)),
     ],
     [
         ("Is the prompt's last token read twice? The first call already gives the logits of the next one.",
@@ -544,6 +559,8 @@ GREEDY_WITH_CACHE = Exercise(
         ("Is the first new token in the result? The first call, which reads the prompt, already chooses it.",
          _first_lost),
         ("New tokens come behind the text: torch.cat((text, latest), dim=1), in this order.", _in_front),
+        *[("No token ends the text here: n_new tokens are written, whatever they are.", _to_an_end(end, pads))
+          for end in (0, 1, 2) for pads in (False, True)],
         ("Is the next token the one with the largest logit?",
          _greedy(pick=lambda logits: logits.argmin(-1, keepdim=True))),
         ("Does each row take its own likeliest token? Give argmax the dimension: argmax(-1).",
@@ -582,7 +599,7 @@ def _places(text, n_match):
     return [place for place in range(len(text) - n_match) if text[place : place + n_match] == text[-n_match:]]
 
 
-def _last_place(text, n_match):
+def _last_place(text, n_match, length=0):
     return max(_places(text, n_match), default=None)
 
 
@@ -598,21 +615,25 @@ def _agreeing(draft, likeliest):
 def _lookup(
     find=_last_place,
     follow=_after,
-    most=lambda n_draft, left: min(n_draft, left - 1),
+    most=lambda draft, n_draft, n_match: draft[:n_draft],
     accept=_agreeing,
     keep=lambda draft, likeliest, right: likeliest[: right + 1],
     cut=lambda text, before, draft, right: len(text) - 1,
     match=lambda n: n,
     feed=lambda newest, draft: [*newest, *draft],
     at_first=False,
+    end=lambda left: left - 1,
 ):
-    """lookup_decoding with a slip in one of its steps; at_first: a draft for the first call, too."""
+    """lookup_decoding with a slip in one of its steps.
+
+    at_first: a draft for the first call, too; end: most tokens of a draft with so many left to write.
+    """
 
     def program(model, prompt, n_new, n_draft, n_match):
-        text, cache, end, n_calls = prompt.tolist(), model.new_cache(1), len(prompt) + n_new, 0
-        while len(text) < end:
+        text, cache, whole, n_calls = prompt.tolist(), model.new_cache(1), len(prompt) + n_new, 0
+        while len(text) < whole:
             unread, before, n = (text if n_calls == 0 else text[-1:]), cache.length, match(n_match)
-            draft = follow(text, find(text, n), n)[: max(0, most(n_draft, end - len(text)))]
+            draft = most(follow(text, find(text, n, len(prompt)), n), n_draft, n_match)[: end(whole - len(text))]
             draft = draft if n_calls or at_first else []
             read = feed(unread, draft) if n_calls else [*unread, *draft]
             likeliest = model(torch.tensor([read]), cache=cache)[0].argmax(-1).tolist()[-len(draft) - 1 :]
@@ -621,27 +642,13 @@ def _lookup(
             text = text + keep(draft, likeliest, right)
             if n_calls > 1 or draft:
                 cache.length = cut(text, before, draft, right)
-        return torch.tensor(text[:end]), n_calls
+        return torch.tensor(text[:whole]), n_calls
 
     return program
 
 
-def _plain(model, prompt, n_new, n_draft, n_match):
-    return _lookup(most=lambda n_draft, left: 0)(model, prompt, n_new, n_draft, n_match)
-
-
-def _only_whole_drafts(model, prompt, n_new, n_draft, n_match):
-    def follow(text, place, n):
-        return [] if place is None or len(text) - place - n < n_draft else text[place + n :]
-
-    return _lookup(follow=follow)(model, prompt, n_new, n_draft, n_match)
-
-
-def _in_the_prompt(model, prompt, n_new, n_draft, n_match):
-    def find(text, n):
-        return max((place for place in _places(text, n) if place + n < len(prompt)), default=None)
-
-    return _lookup(find=find)(model, prompt, n_new, n_draft, n_match)
+def _in_the_prompt(text, n, length):
+    return max((place for place in _places(text, n) if place + n < length), default=None)
 
 
 class _Repeats(_Small):
@@ -768,6 +775,83 @@ SHORT = "After the prompt, feed the newest token and a draft of up to n_draft to
 FOLLOW = "Is the draft what follows the place that was found? Its first token stands n_match behind the place."
 ALIGNED = "Which position guesses which token? The newest token's logits are compared with the draft's first token."
 FREE = "Is the token free that the model chose after the draft's last right one? "
+LOOKUP_SLIPS = [  # hint, what is done otherwise
+    (IN_ONE, dict(follow=lambda text, p, n: [])),
+    ("Which earlier place counts? The last one: you take the first.",
+     dict(find=lambda text, n, length: min(_places(text, n), default=None))),
+    ("Which earlier place counts? The last one: you take the one before it.",
+     dict(find=lambda text, n, length: [None, *_places(text, n)[:-1]][-1])),
+    ("May an earlier place overlap the last n_match tokens? It may: only the end itself does not count.",
+     dict(find=lambda text, n, length: max((p for p in _places(text, n) if p + n <= len(text) - n), default=None))),
+    ("Is n_match used? You look for the last token alone.", dict(match=lambda n: 1)),
+    ("Are n_match tokens compared? You compare one more.", dict(match=lambda n: n + 1)),
+    ("Are n_match tokens compared? You compare one less.", dict(match=lambda n: max(1, n - 1))),
+    ("Is n_match used? You always compare two tokens.", dict(match=lambda n: 2)),
+    *[("Do the last n_match tokens come together, in their order?",
+       dict(find=lambda text, n, length, of=of: max(
+           (p for p in range(len(text) - n) if of(text[p : p + n]) == of(text[-n:])), default=None)))
+      for of in (sorted, set)],
+    ("The start of the text is a place, too: number 0. You leave it out.",
+     dict(find=lambda text, n, length: max(_places(text, n), default=None) or None)),
+    ("Do n_draft tokens follow, counted from the draft's start? You count them from the place that was found.",
+     dict(most=lambda d, n, n_match: d[: max(0, n - n_match)])),
+    (FOLLOW, dict(follow=lambda text, p, n: [] if p is None else text[p:])),
+    (FOLLOW, dict(follow=lambda text, p, n: [] if p is None else text[p + 1 :])),
+    (FOLLOW, dict(follow=lambda text, p, n: [] if p is None else text[p + n + 1 :])),
+    (FOLLOW, dict(follow=lambda text, p, n: [] if p is None else text[p + n - 1 :])),
+    ("How far goes a draft? Up to the end of the text; yours ends where its last n_match tokens begin.",
+     dict(follow=lambda text, p, n: [] if p is None else text[p + n : -n])),
+    ("Without an earlier place the draft is empty. Yours is the start of the text.",
+     dict(follow=lambda text, p, n: text if p is None else text[p + n :])),
+    ("Are drafts of up to n_draft tokens used? Yours have one token.",
+     dict(most=lambda d, n, n_match: d[:1])),
+    ("Are drafts of up to n_draft tokens used? Yours have one less.",
+     dict(most=lambda d, n, n_match: d[: n - 1])),
+    ("Are drafts of up to n_draft tokens used? Yours have one more.",
+     dict(most=lambda d, n, n_match: d[: n + 1])),
+    (SHORT, dict(most=lambda d, n, n_match: d)),
+    ("Is a draft with fewer than n_draft tokens used, too? The text may end sooner: up to n_draft follow.",
+     dict(most=lambda d, n, n_match: d[:n] if len(d) >= n else [])),
+    ("Is the text that was written searched, too? You look in the prompt only.", dict(find=_in_the_prompt)),
+    ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
+     dict(accept=lambda draft, likeliest: len(draft), keep=lambda d, g, n: [*d[:n], g[n]])),
+    ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
+     dict(accept=lambda draft, likeliest: len(draft), keep=lambda d, g, n: d or g[:1])),
+    ("Do tokens stay only up to the first that differs? You count all that agree.",
+     dict(accept=lambda d, g: sum(a == b for a, b in zip(d, g, strict=False)))),
+    ("Do tokens stay only up to the first that differs? You keep those behind it as well.",
+     dict(accept=lambda d, g: len(d), keep=lambda d, g, n: g)),
+    ("Does a part of the draft stay, too? You take all of it or nothing.",
+     dict(accept=lambda d, g: len(d) if g[: len(d)] == d else 0)),
+    (ALIGNED, dict(accept=lambda d, g: _agreeing(d, g[1:]))),
+    (ALIGNED, dict(accept=lambda d, g: _agreeing(d[1:], g))),
+    (FREE + "You leave it out.",
+     dict(keep=lambda d, g, n: g[: max(1, n)])),
+    (FREE + "You leave it out if all are right.",
+     dict(keep=lambda d, g, n: g[: n + 1] if n < len(d) or not d else d)),
+    (FREE + "You leave it out unless all are right.",
+     dict(keep=lambda d, g, n: g[: n + 1] if n == len(d) or n == 0 else g[:n])),
+    ("Which token comes after the right ones? The model's, not the draft's.",
+     dict(keep=lambda d, g, n: d[: n + 1] if n < len(d) else g[: n + 1])),
+    ("Which token comes after the right ones? The likeliest where the draft went wrong, not the last one.",
+     dict(keep=lambda d, g, n: [*g[:n], g[-1]])),
+    *[("Does a call read the newest token once, then the draft?", dict(feed=feed)) for feed in (
+        lambda newest, draft: draft or newest, lambda newest, draft: newest + newest + draft)],
+    (NOT_CUT, dict(cut=lambda text, before, draft, n: before + 1 + len(draft))),
+    (ONE_LESS, dict(cut=lambda text, before, draft, n: min(len(text), before + 1 + len(draft)))),
+    (ONE_LESS, dict(cut=lambda text, before, draft, n: len(text))),
+    (ONE_LESS, dict(cut=lambda text, before, draft, n: len(text) - 2)),
+    (ONE_LESS, dict(cut=lambda text, before, draft, n: before + n)),
+    (ONE_LESS, dict(cut=lambda text, before, draft, n: before + 1 + min(len(draft), n + 1))),
+    ("Do the right tokens of the draft stay in the cache? You forget all of the draft.",
+     dict(cut=lambda text, before, draft, n: before + 1)),
+    ("Do the newest token and the right ones stay in the cache? You forget all that the call read.",
+     dict(cut=lambda text, before, draft, n: before)),
+    ("The first call reads the prompt alone: drafts come after it.", dict(at_first=True)),
+]  # fmt: skip
+ENDS = (  # the three ways to write n_new tokens: the text is cut, or the draft, with or without the free token
+    lambda left: None, lambda left: left, lambda left: left - 1,
+)  # fmt: skip
 LOOKUP_DECODING = Exercise(
     lookup_decoding,
     [
@@ -779,76 +863,7 @@ LOOKUP_DECODING = Exercise(
         Case("six new, and the prompt repeats itself", (_Repeats(10), torch.tensor([7, 0, 7, 7, 0]), 6, 4, 2)),
         Case("one new token", (_Repeats(15), PROMPT, 1, 4, 1), "One call is enough here: the first."),
     ],
-    [
-        (IN_ONE, _plain),
-        ("Which earlier place counts? The last one: you take the first.",
-         _lookup(find=lambda text, n: min(_places(text, n), default=None))),
-        ("May an earlier place overlap the last n_match tokens? It may: only the end itself does not count.",
-         _lookup(find=lambda text, n: max((p for p in _places(text, n) if p + n <= len(text) - n), default=None))),
-        ("Is n_match used? You look for the last token alone.", _lookup(match=lambda n: 1)),
-        ("Are n_match tokens compared? You compare one more.", _lookup(match=lambda n: n + 1)),
-        ("Are n_match tokens compared? You compare one less.", _lookup(match=lambda n: max(1, n - 1))),
-        ("Is n_match used? You always compare two tokens.", _lookup(match=lambda n: 2)),
-        *[("Do the last n_match tokens come together, in their order?",
-           _lookup(find=lambda text, n, of=of: max(
-               (p for p in range(len(text) - n) if of(text[p : p + n]) == of(text[-n:])), default=None)))
-          for of in (sorted, set)],
-        ("The start of the text is a place, too: number 0. You leave it out.",
-         _lookup(find=lambda text, n: max(_places(text, n), default=None) or None)),
-        ("Do n_draft tokens follow, counted from the draft's start? You count them from the place that was found.",
-         lambda model, prompt, n_new, n_draft, n_match: _lookup()(model, prompt, n_new, n_draft - n_match, n_match)),
-        (FOLLOW, _lookup(follow=lambda text, p, n: [] if p is None else text[p:])),
-        (FOLLOW, _lookup(follow=lambda text, p, n: [] if p is None else text[p + 1 :])),
-        (FOLLOW, _lookup(follow=lambda text, p, n: [] if p is None else text[p + n + 1 :])),
-        (FOLLOW, _lookup(follow=lambda text, p, n: [] if p is None else text[p + n - 1 :])),
-        ("Without an earlier place the draft is empty. Yours is the start of the text.",
-         _lookup(follow=lambda text, p, n: text if p is None else text[p + n :])),
-        ("Are drafts of up to n_draft tokens used? Yours have one token.",
-         _lookup(most=lambda n, left: min(1, left - 1))),
-        ("Are drafts of up to n_draft tokens used? Yours have one less.",
-         _lookup(most=lambda n, left: min(n - 1, left - 1))),
-        ("Are drafts of up to n_draft tokens used? Yours have one more.",
-         _lookup(most=lambda n, left: min(n + 1, left - 1))),
-        (SHORT, _lookup(most=lambda n, left: left - 1)),
-        ("Is a draft with fewer than n_draft tokens used, too? The text may end sooner: up to n_draft follow.",
-         _only_whole_drafts),
-        ("Is the text that was written searched, too? You look in the prompt only.", _in_the_prompt),
-        ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
-         _lookup(accept=lambda draft, likeliest: len(draft), keep=lambda d, g, n: [*d[:n], g[n]])),
-        ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
-         _lookup(accept=lambda draft, likeliest: len(draft), keep=lambda d, g, n: d or g[:1])),
-        ("Do tokens stay only up to the first that differs? You count all that agree.",
-         _lookup(accept=lambda d, g: sum(a == b for a, b in zip(d, g, strict=False)))),
-        ("Do tokens stay only up to the first that differs? You keep those behind it as well.",
-         _lookup(accept=lambda d, g: len(d), keep=lambda d, g, n: g)),
-        ("Does a part of the draft stay, too? You take all of it or nothing.",
-         _lookup(accept=lambda d, g: len(d) if g[: len(d)] == d else 0)),
-        (ALIGNED, _lookup(accept=lambda d, g: _agreeing(d, g[1:]))),
-        (ALIGNED, _lookup(accept=lambda d, g: _agreeing(d[1:], g))),
-        (FREE + "You leave it out.",
-         _lookup(keep=lambda d, g, n: g[: max(1, n)])),
-        (FREE + "You leave it out if all are right.",
-         _lookup(keep=lambda d, g, n: g[: n + 1] if n < len(d) or not d else d)),
-        (FREE + "You leave it out unless all are right.",
-         _lookup(keep=lambda d, g, n: g[: n + 1] if n == len(d) or n == 0 else g[:n])),
-        ("Which token comes after the right ones? The model's, not the draft's.",
-         _lookup(keep=lambda d, g, n: d[: n + 1] if n < len(d) else g[: n + 1])),
-        ("Which token comes after the right ones? The likeliest where the draft went wrong, not the last one.",
-         _lookup(keep=lambda d, g, n: [*g[:n], g[-1]])),
-        *[("Does a call read the newest token once, then the draft?", _lookup(feed=feed)) for feed in (
-            lambda newest, draft: draft or newest, lambda newest, draft: newest + newest + draft)],
-        (NOT_CUT, _lookup(cut=lambda text, before, draft, n: before + 1 + len(draft))),
-        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: min(len(text), before + 1 + len(draft)))),
-        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: len(text))),
-        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: len(text) - 2)),
-        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: before + n)),
-        (ONE_LESS, _lookup(cut=lambda text, before, draft, n: before + 1 + min(len(draft), n + 1))),
-        ("Do the right tokens of the draft stay in the cache? You forget all of the draft.",
-         _lookup(cut=lambda text, before, draft, n: before + 1)),
-        ("Do the newest token and the right ones stay in the cache? You forget all that the call read.",
-         _lookup(cut=lambda text, before, draft, n: before)),
-        ("The first call reads the prompt alone: drafts come after it.", _lookup(at_first=True)),
-    ],
+    [(hint, _lookup(end=end, **steps)) for hint, steps in LOOKUP_SLIPS for end in ENDS],
     parts=("the text", "the number of calls"),
     adapt=_verified,
     allow=("KVCache", "LlamaConfig", "causal_visible"),

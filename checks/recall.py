@@ -4,10 +4,11 @@
     python -m checks.recall                                  # make recall: ten minutes of what is due
     from checks.recall import main; main([])                 # the same in a notebook's cell
 
-Answers are kept in one file on this machine, runs/recall.json: read it, change it, delete it.
+What was answered is kept in one file on this machine, runs/recall.json: read it, change it, delete it.
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -62,7 +63,7 @@ CARDS = {  # by the notebook that teaches it
     "02 slow": Card(
         "Trained on 1,024 tokens. Hand 4 turns once in 167 tokens, hand 7 once in 1,957. Which do you slow for 4,096?",
         ("hand 4", "hand 7", "both"), "B",
-        "Hand 7 has not finished a turn, so it would meet new angles. Whether it is used, only stopping tells."),
+        "Hand 7 has not finished a turn in 1,024 tokens: at 4,096 it would meet angles that are new to the model."),
     "03 token": Card(
         "Five tokens go through a SwiGLU. The second is changed. How many outputs change?",
         ("one", "four: it and those behind it", "five"), "A",
@@ -76,7 +77,7 @@ CARDS = {  # by the notebook that teaches it
         ("45 degrees", "90 degrees", "not at all"), "A",
         "The sum is the diagonal of a square."),
     "04 groups": Card(
-        "64 query heads, 8 key/value heads. Which query heads read key/value head 2?",
+        "64 query heads, 8 key/value heads, both counted from 0. Which query heads read key/value head 2?",
         ("2, 10, 18, ...", "16 to 23", "8 to 15"), "B",
         "Eight neighbours share one: i // 8 is 2."),
     "04 fill": Card(
@@ -145,12 +146,14 @@ EARLIER = {  # what a notebook begins with: of the one before, of some before th
     "06": ("05 zero", "03 gate", "00 leak"),
     "07": ("06 good", "04 row", "02 shift"),
     "08": ("07 mask", "05 row", "02 slow"),
-    "09": ("07 bound", "04 groups", "03 token"),
+    "09": ("08 windows", "07 bound", "04 groups"),
 }
 
 
 def from_earlier(notebook: str, *answers: str) -> None:
     """Ask what notebook's learner should still know; or, with answers, say which are right and keep them.
+
+    Run again as it stands, by *Run All* on another day, a cell says the same and keeps nothing: nobody remembered.
 
     Args:
         notebook: its number, "02" to "09".
@@ -171,77 +174,64 @@ def from_earlier(notebook: str, *answers: str) -> None:
         print('Write all three, how sure first: "sure A", "fairly B" or "guess C". Then run the cell again.')
         return
     kept = _load()
-    for place, (name, (sure, letter)) in enumerate(zip(names, given, strict=True), start=1):
-        print(f"{place}. {_told(name, letter)}")
-        _keep(kept, name, sure, letter)
-    _save(kept)
+    is_new = kept.get(notebook) != given
+    for place, (name, answer) in enumerate(zip(names, given, strict=True), start=1):
+        print(f"{place}. {_told(name, answer)}")
+        if is_new:
+            _keep(kept, name, answer)
+    _save(kept | {notebook: given})
 
 
 def due(kept: dict, up_to: str, today: datetime.date) -> list[str]:
-    """Names of the cards to ask, the most urgent first.
+    """Names of the cards to ask, at most MOST: those that wait the shortest time first, then two new ones or more.
 
     Args:
-        kept: {name: [[day, how sure, right], ...]}, as in the file.
+        kept: {name: [day to ask it, days that it waits]}, as in the file.
         up_to: number of the last notebook that was done; cards of later ones are left out.
         today: cards whose day has not come are left out.
     """
-    found = []
-    for name in CARDS:
-        answers = kept.get(name, [])
-        if name[:2] > up_to or (answers and _next_day(answers) > today):
-            continue
-        _, sure, right = answers[-1] if answers else ("", "guess", True)
-        found.append((right, SURE.index(sure), name))
-    return [name for *_, name in sorted(found)]
-
-
-def _next_day(answers):
-    """The day to ask again: after a wrong answer the sooner the surer, after right ones ever later."""
-    day, sure, right = answers[-1]
-    place, in_a_row = SURE.index(sure), 0
-    for *_, was_right in reversed(answers):
-        if not was_right:
-            break
-        in_a_row += 1
-    days = (7, 4, 2)[place] * 2 ** (in_a_row - 1) if right else (1, 2, 3)[place]
-    return datetime.date.fromisoformat(day) + datetime.timedelta(days=min(days, 365))
+    known = [name for name in CARDS if name[:2] <= up_to]
+    new = [name for name in known if name not in kept]
+    waiting = {name: kept[name] for name in known if name in kept}
+    again = sorted((days, name) for name, (day, days) in waiting.items() if day <= str(today))
+    asked = [name for _, name in again][: MOST - min(2, len(new))]
+    return asked + new[: MOST - len(asked)]
 
 
 def _read(answer):
     match = re.fullmatch(r"\s*(sure|fairly|guess)\W*([ABC])\s*", str(answer), re.IGNORECASE)
     if not match:
         raise ValueError(f'answer {answer!r} cannot be read: write "sure A", "fairly B", "guess C" or "?".')
-    return match[1].lower(), match[2].upper()
+    return [match[1].lower(), match[2].upper()]
 
 
 def _asked(card):
-    return "\n".join(
-        [card.question, *(f"   {letter}. {text}" for letter, text in zip("ABC", card.choices, strict=True))]
-    )
+    choices = (f"   {letter}. {text}" for letter, text in zip("ABC", card.choices, strict=True))
+    return "\n".join([card.question, *choices])
 
 
-def _told(name, letter):
+def _told(name, answer):
     card = CARDS[name]
-    said = "Right." if letter == card.right else f"No, {card.right}: {card.choices['ABC'.index(card.right)]}."
+    said = "Right." if answer[1] == card.right else f"No, {card.right}: {card.choices['ABC'.index(card.right)]}."
     return f"{said} {card.why} (notebook {name[:2]})"
 
 
-def _keep(kept, name, sure, letter):
-    """Of several answers on one day the first counts: the others had read why."""
-    answers, today = kept.setdefault(name, []), datetime.date.today().isoformat()
-    if not answers or answers[-1][0] != today:
-        answers.append([today, sure, letter == CARDS[name].right])
+def _keep(kept, name, answer):
+    """Right twice in a row waits twice as long. Of several answers on one day the first counts: the others read why."""
+    (sure, letter), today = answer, datetime.date.today()
+    day, days = kept.get(name, (str(today), 1))
+    if name not in kept or datetime.date.fromisoformat(day) - datetime.timedelta(days) < today:
+        knew = letter == CARDS[name].right and sure != "guess"
+        days = min(2 * days + 2, 365) if knew else 1 + SURE.index(sure)
+        kept[name] = [str(today + datetime.timedelta(days)), days]
 
 
 def _load():
-    if not KEPT.exists():
-        return {}
+    """The file: when each card is asked again, and what stood in each notebook's cell."""
     try:
-        kept = json.loads(KEPT.read_text(encoding="utf-8"))
-        for answers in kept.values():
-            for day, sure, right in answers:
-                datetime.date.fromisoformat(day), SURE.index(sure), bool(right)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        kept = dict(json.loads(KEPT.read_text(encoding="utf-8"))) if KEPT.exists() else {}
+        due(kept, "99", datetime.date.max)  # reads every card
+    except (OSError, TypeError, ValueError) as error:
         raise ValueError(f"{KEPT} cannot be read ({error}): mend it, or move it away to begin anew.") from error
     return kept
 
@@ -256,32 +246,29 @@ def _save(kept):
 def main(arguments=None) -> None:
     """Ask what is due, in the terminal, and keep each answer at once."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--up-to", help="the last notebook that you have done, such as 05")
+    parser.add_argument("--up-to", choices=[f"{n:02}" for n in range(10)], help="the last notebook that you have done")
     kept, wanted = _load(), parser.parse_args(arguments).up_to
-    asked_by = [number for number, names in EARLIER.items() if set(names) <= kept.keys()]
-    up_to = wanted or f"{int(max(asked_by, default='02')) - 1:02}"
-    names = due(kept, up_to, datetime.date.today())[:MOST]
+    begun = max((number for number in EARLIER if number in kept), default="01")
+    up_to = wanted or f"{int(begun) - 1:02}"
+    names = due(kept, up_to, datetime.date.today())
     print(f"{len(names)} questions are due from notebooks 00 to {up_to}. An empty line stops. Answers: {KEPT}\n")
     for place, name in enumerate(names, start=1):
         print(f"{place}. {_asked(CARDS[name])}")
-        answer = _answered()
-        if answer is None:
+        if not (answer := _answered()):
             return
-        print(f"   {_told(name, answer[1])}\n")
-        _keep(kept, name, *answer)
+        print(f"   {_told(name, answer)}\n")
+        _keep(kept, name, answer)
         _save(kept)
 
 
 def _answered():
     """How sure, and the letter; None at an empty line or the end of the input."""
-    while True:
-        try:
-            line = input('   "sure A", "fairly B" or "guess C": ')
-            return _read(line) if line.strip() else None
-        except EOFError:
-            return None
-        except ValueError as error:
-            print(f"   {error}")
+    with contextlib.suppress(EOFError):
+        while line := input('   "sure A", "fairly B" or "guess C": ').strip():
+            try:
+                return _read(line)
+            except ValueError as error:
+                print(f"   {error}")
 
 
 if __name__ == "__main__":

@@ -99,11 +99,14 @@ SPLIT_FEED_FORWARD = Exercise(
         Case("one rank: nothing is cut", (draw(3, 4, seed=30), *_ffn(seed=31), 1)),
         Case("x not contiguous", (not_contiguous(draw(2, 3, 4, seed=60)), *_ffn(seed=61), 2), MEMORY),
         Case("a rank for each unit", (draw(3, 4, seed=40), *_ffn(4, seed=41), 4)),
+        Case("gradients", (draw(3, 4, seed=70), *_ffn(seed=71), 2), gradients=True),
     ],
     [
         ("Does each rank return its own part? You return the finished sum.",
          lambda x, g, u, d, n: torch.stack([_whole(x, g, u, d)] * n)),
         ("Does each rank return its own part? You return the finished sum.", lambda x, g, u, d, n: _whole(x, g, u, d)),
+        ("Does each rank return its own part? Yours is the finished sum on rank 0, and 0 on the others.",
+         lambda x, g, u, d, n: torch.stack([_whole(x, g, u, d), *[torch.zeros_like(x)] * (n - 1)])),
         ("Is there a new first axis for the ranks? torch.stack makes one; torch.cat uses an axis that is there.",
          lambda x, g, u, d, n: torch.cat([*_parts(x, g, u, d, n)])),
         ("Is there a new first axis for the ranks? torch.stack makes one; torch.cat uses an axis that is there.",
@@ -176,6 +179,10 @@ SPLIT_FEED_FORWARD = Exercise(
         ("Which columns of down belong to this rank's units? Yours takes the first ones for every rank.",
          lambda x, g, u, d, n: torch.stack([
              (F.silu(x @ a.T) * (x @ b.T)) @ d[:, : len(a)].T for a, b in zip(g.chunk(n), u.chunk(n), strict=True)])),
+        ("Which columns of down belong to this rank's units? Yours come in reverse order.",
+         lambda x, g, u, d, n: torch.stack([
+             (F.silu(x @ a.T) * (x @ b.T)) @ c.T
+             for a, b, c in zip(g.chunk(n), u.chunk(n), d.chunk(n, 1)[::-1], strict=True)])),
         ("Is down cut by its columns (the units), not by its rows (the outputs)? Its parts then need a sum.",
          lambda x, g, u, d, n: torch.stack([
              F.pad(part, (r * part.shape[-1], x.shape[-1] - (r + 1) * part.shape[-1]))
@@ -214,6 +221,11 @@ def _dealt_out(n_queries, n_keys, n_ranks, head_dim=4, seed=0, shift=0.0):
     return torch.stack(outputs), torch.stack(logsumexps)
 
 
+def _in_bfloat16(case):
+    outputs, logsumexps = case
+    return outputs.bfloat16(), logsumexps + 300.0
+
+
 def _blind(case, seen_by, output):
     """The same, but rank r sees no key of the queries for which seen_by has False: -inf, and this output."""
     outputs, logsumexps = case
@@ -222,8 +234,11 @@ def _blind(case, seen_by, output):
 
 
 BY_HAND = torch.tensor([[[1.0, 0.0]], [[5.0, 4.0]]]), torch.tensor([[0.0], [3.0]]).log1p()  # denominators 1 and 4
-HIDDEN = "A rank without a visible key has -inf, so its weight is 0; but 0 * nan is nan: leave its output out."
-LARGE = "Does exp overflow, or are all weights 0? Subtract the largest logsumexp of each query first, or use softmax."
+HIDDEN = (
+    "A rank without a visible key has -inf, so its weight is 0. But 0 times nan or inf is nan: leave its output out."
+)
+LARGE = "exp of 300 is inf in float32, and exp of -300 is 0. But a query's weights depend on differences alone."
+ROUNDED = "Do the logsumexps stay in float32? Near 300 bfloat16 knows only every second whole number."
 ONE_BEHIND = [[True, False, True], [True, True, False]]
 
 
@@ -231,12 +246,6 @@ def _weighted(outputs, weights):
     """The ranks' outputs with these weights (R, T); a weight of 0 leaves an output out."""
     weighted = weights.to(outputs.dtype)[..., None] * outputs
     return torch.where(weights[..., None] == 0, 0.0, weighted).sum(0).to(outputs.dtype)
-
-
-def _merge(hint, weigh):
-    """A slip in the weights, in two forms: with and without care for the ranks that see nothing."""
-    careless = lambda o, s: (weigh(s)[..., None] * o).sum(0).to(o.dtype)  # noqa: E731
-    return [(hint, lambda o, s: _weighted(o, weigh(s))), (hint, careless)]
 
 
 def _one_by_one(join):
@@ -281,42 +290,49 @@ MERGE_ATTENTION = Exercise(
         Case("a rank sees no key (-inf), its output is 0", _blind(_dealt_out(3, 8, 2, seed=60), ONE_BEHIND, 0.0)),
         Case("a rank sees no key (-inf), its output is nan",
              _blind(_dealt_out(3, 8, 2, seed=70), ONE_BEHIND, torch.nan), HIDDEN),
+        Case("a rank sees no key (-inf), its output is inf",
+             _blind(_dealt_out(3, 8, 2, seed=110), ONE_BEHIND, torch.inf), HIDDEN),
         Case("only the last of 3 ranks sees a key of query 0",
              _blind(_dealt_out(2, 9, 3, seed=80), [[False, True], [False, False], [True, True]], torch.nan), HIDDEN),
         Case("not contiguous", tuple(map(not_contiguous, _dealt_out(3, 16, 2, seed=90))), MEMORY),
-        Case("outputs in bfloat16, logsumexps in float32",
-             (_dealt_out(3, 16, 2, seed=100)[0].bfloat16(), _dealt_out(3, 16, 2, seed=100)[1])),
+        Case("outputs in bfloat16, logsumexps in float32, near 300",
+             _in_bfloat16(_dealt_out(3, 16, 2, seed=100)), ROUNDED),
     ],
     [
         ("Do all ranks weigh the same? Yours is the mean; a rank with the larger denominator counts for more.",
-         lambda o, s: o.mean(0)),
-        ("Do all ranks weigh the same? Yours is the mean; a rank with the larger denominator counts for more.",
          lambda o, s: o.nan_to_num().mean(0)),
-        ("Is it a mixture, with weights that add up to 1? Yours adds the outputs.", lambda o, s: o.sum(0)),
         ("Is it a mixture, with weights that add up to 1? Yours adds the outputs.", lambda o, s: o.nan_to_num().sum(0)),
-        *_merge("Do you divide by the sum of the weights? Yours are exp(logsumexp) alone.", lambda s: s.exp()),
-        *_merge(LARGE, lambda s: s.exp() / s.exp().sum(0)),
+        ("Do you divide by the sum of the weights? Yours are exp(logsumexp) alone.",
+         lambda o, s: _weighted(o, s.exp())),
+        (LARGE,
+         lambda o, s: _weighted(o, s.exp() / s.exp().sum(0))),
         ("Subtract the largest logsumexp of each query (dim=0), not the largest of all.",
          lambda o, s: _weighted(o, (s - s.max()).exp() / (s - s.max()).exp().sum(0))),
         ("Subtract the largest logsumexp of each query (dim=0), not of each rank.",
          lambda o, s: _weighted(o, (s - s.amax(1, keepdim=True)).exp() / (s - s.amax(1, keepdim=True)).exp().sum(0))),
-        *_merge("You subtract the largest logsumexp: do you divide by the sum of the weights, too?",
-                lambda s: (s - s.amax(0)).exp()),
-        *_merge(RANKS, lambda s: s.softmax(1)),
+        ("You subtract the largest logsumexp: do you divide by the sum of the weights, too?",
+         lambda o, s: _weighted(o, (s - s.amax(0)).exp())),
+        (RANKS,
+         lambda o, s: _weighted(o, s.softmax(1))),
         ("A logsumexp is the logarithm of a denominator: exp comes first. Yours weighs by the logarithm itself.",
          lambda o, s: _weighted(o, s / s.sum(0))),
         ("A logsumexp is the logarithm of a denominator: exp comes first. Yours weighs by the logarithm itself.",
          lambda o, s: _weighted(o, s)),
-        *_merge("Has the larger denominator the larger weight? Yours has the smaller one.", lambda s: (-s).softmax(0)),
-        *_merge("softmax takes exp itself: hand it the logsumexps, not their exp.", lambda s: s.exp().softmax(0)),
-        *_merge("Is exp there? A logarithm of weights is no weight.", lambda s: s.log_softmax(0)),
-        *_merge("Are the logarithms natural ones? Yours are to base 2.",
-                lambda s: (s * 0.6931471805599453).softmax(0)),
+        ("Has the larger denominator the larger weight? Yours has the smaller one.",
+         lambda o, s: _weighted(o, (-s).softmax(0))),
+        ("softmax takes exp itself: hand it the logsumexps, not their exp.",
+         lambda o, s: _weighted(o, s.exp().softmax(0))),
+        ("Is exp there? A logarithm of weights is no weight.",
+         lambda o, s: _weighted(o, s.log_softmax(0))),
+        ("Are the logarithms natural ones? Yours are to base 2.",
+         lambda o, s: _weighted(o, (s * 0.6931471805599453).softmax(0))),
         ("Do all ranks take part? Yours takes the one with the largest logsumexp.",
          lambda o, s: _weighted(o, (s == s.amax(0)).float())),
         ("Do the weights add up to 1 already? Then sum, and do not take the mean.",
          lambda o, s: _weighted(o, s.softmax(0)) / len(o)),
         (HIDDEN, lambda o, s: (s.softmax(0)[..., None] * o).sum(0).to(o.dtype)),
+        (HIDDEN, lambda o, s: (s.softmax(0)[..., None] * torch.where(o.isnan(), 0.0, o)).sum(0).to(o.dtype)),
+        (ROUNDED, lambda o, s: _weighted(o, s.to(o.dtype).softmax(0))),
         ("-inf stands for a denominator of 0: its weight is 0, not exp(0).",
          lambda o, s: _weighted(o.nan_to_num(), s.nan_to_num(neginf=0.0).softmax(0))),
         ("Do all ranks take part? Yours is the first one's output.", lambda o, s: o[0]),
@@ -400,8 +416,8 @@ BYTES_SENT_PER_TOKEN = Exercise(
         Case("dim 45, 7 layers, 5 ranks, 2 bytes", (45, 7, 5, 2), CUT),
     ],
     [
-        *_count("Yours is one vector for each sum. Is it (n - 1) / n of it, twice? And do you divide last, with //?",
-                lambda d, layers, n, b: layers * 2 * d * b * (n > 1)),
+        ("Yours is one vector for each sum. Is it (n - 1) / n of it, twice? And do you divide last, with //?",
+         lambda d, layers, n, b: layers * 2 * d * b * (n > 1)),
         (CUT, lambda d, layers, n, b: int(layers * 4 * (n - 1) / n * d * b)),
         *_count("Do you use bytes_per_number? Yours is 2 for all.",
                 lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * 2),
@@ -410,24 +426,26 @@ BYTES_SENT_PER_TOKEN = Exercise(
             lambda d, layers, n, b: layers * 2 * (n - 1) / n * d * b),
         *_count("Are there two sums per block, and is each number sent twice? A factor of 4 in all.",
                 lambda d, layers, n, b: layers * (n - 1) / n * d * b),
-        *_count("Is it (n - 1) / n of the vector? A rank keeps its own share.",
-                lambda d, layers, n, b: layers * 4 * d * b),
-        *_count("Is all of the vector sent once per sum? A rank sends (n - 1) / n of it, twice.",
-                lambda d, layers, n, b: layers * 2 * d * b),
-        *_count("Is it what one rank sends, (n - 1) / n of the vector? n - 1 times is all ranks together.",
-                lambda d, layers, n, b: layers * 4 * (n - 1) * d * b),
-        *_count("Does a rank send all of its vector to each other rank? In a ring it sends (n - 1) / n of it, twice.",
-                lambda d, layers, n, b: layers * 2 * (n - 1) * d * b),
+        ("Is it (n - 1) / n of the vector? A rank keeps its own share.",
+         lambda d, layers, n, b: layers * 4 * d * b),
+        ("Is all of the vector sent once per sum? A rank sends (n - 1) / n of it, twice.",
+         lambda d, layers, n, b: layers * 2 * d * b),
+        ("Is it what one rank sends, (n - 1) / n of the vector? n - 1 times is all ranks together.",
+         lambda d, layers, n, b: layers * 4 * (n - 1) * d * b),
+        ("Does a rank send all of its vector to each other rank? In a ring it sends (n - 1) / n of it, twice.",
+         lambda d, layers, n, b: layers * 2 * (n - 1) * d * b),
         *_count("Is it (n - 1) / n of the vector, not 1 / n?", lambda d, layers, n, b: layers * 4 * d * b / n),
         *_count("Is it (n - 1) / n, not n / (n - 1)?",
                 lambda d, layers, n, b: layers * 4 * n / max(1, n - 1) * d * b),
-        *_count("How many sums has a block, and what does a rank send for each? Yours is one vector per block.",
-                lambda d, layers, n, b: layers * d * b),
-        *_count("Are they the bytes that one rank sends? You count those that are added up, with the embedding's.",
-                lambda d, layers, n, b: (layers * 2 + 1) * d * b),
+        ("How many sums has a block, and what does a rank send for each? Yours is one vector per block.",
+         lambda d, layers, n, b: layers * d * b),
+        ("Are they the bytes that one rank sends? You count those that are added up, with the embedding's.",
+         lambda d, layers, n, b: (layers * 2 + 1) * d * b),
         *_count("Does every layer send? Multiply by n_layers.", lambda d, layers, n, b: 4 * (n - 1) / n * d * b),
         *_count("Numbers or bytes? Multiply by bytes_per_number.",
                 lambda d, layers, n, b: layers * 4 * (n - 1) / n * d),
+        *_count("Do you use bytes_per_number? Yours is 4 for all.",
+                lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * 4),
         *_count("Is it bytes, not bits?", lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * b * 8),
         *_count("Is one vector of dim numbers sent? Yours has dim * dim.",
                 lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * d * b),

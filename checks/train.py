@@ -279,7 +279,9 @@ def _naive_log_shares(logits, targets):
 
 
 STABLE = "These logits are far from 0: exp gives inf or 0. Subtract each row's own largest logit first."
-LOG_OF_0 = "The probability of a far token is 0 in float32, and log 0 is -inf. Stay in logs: logsumexp minus the logit."
+LOG_OF_0 = (
+    "The probability of a far token is 0 in float32, and log 0 is -inf. Yet its loss is finite: which step loses it?"
+)
 OWN_MAXIMUM = "Is the largest logit each row's own, even if it is negative? Else exp gives 0 all along a row of -1000."
 SMALL_NUMBER = (
     "Some probabilities are below 1e-45 here. Is each kept from 0 (a small number added, or clamp)? It hides the loss."

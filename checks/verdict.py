@@ -1,10 +1,11 @@
 """One verdict in JSON, for a learner's assistant: which exercises of a saved notebook pass, and what is wrong.
 
     python -m checks.verdict notebooks/02_rope.ipynb
-    python -m checks.verdict notebooks/02_rope.ipynb --exercise 2 --helps-opened 1
+    python -m checks.verdict notebooks/02_rope.ipynb --exercise 2 --step 2 --helps-opened 1
 
 The notebook is read by the one reader (checks/notebook.py), as it was saved last; nothing else of it is run. What a
-check says goes out as it is: the mistake that it names, or the smallest failing case in numbers. Only the first
+check says goes out as it is: first what was seen, with the smallest failing case in numbers where there is one; the
+mistake that it names only with --step 2, so that a learner thinks about the case before being told. Only the first
 exercise that fails is explained, so that a learner mends one thing at a time. Nothing here knows a solution; a line of
 code comes out only if it is the learner's own, where it raised an error. The notebook has three helps folded below each
 exercise. A file does not say which of them were opened: unless --helps-opened does, the first is next. Its text is
@@ -233,7 +234,7 @@ def _answers(path, numbers, seconds):
 ENDED = "Python ended, or had not answered after {:g} seconds. Does it exit, run for ever, or fill the memory?"
 
 
-def verdict(file: str, found: list[dict], said: dict[int, dict], helps_opened: int = 0) -> dict:
+def verdict(file: str, found: list[dict], said: dict[int, dict], helps_opened: int = 0, step: int = 1) -> dict:
     """The document: every exercise that was judged, and one explained, the first that was tried and does not pass."""
     document = {"notebook": plain(file, 5), "passed": False, "exercises": []}
     explained = None
@@ -245,7 +246,7 @@ def verdict(file: str, found: list[dict], said: dict[int, dict], helps_opened: i
         document["exercises"].append(entry)
         if answer["status"] in ("not passed", "does not run") and not explained:
             explained = entry
-            entry |= _explained(one, answer, helps_opened)
+            entry |= _explained(one, answer, helps_opened, step)
         elif answer["status"] == "not attempted" and len(said) == 1:
             entry["read_again"] = one["taught"]
     tried = [entry["status"] for entry in document["exercises"] if entry["status"] != "not attempted"]
@@ -256,12 +257,12 @@ def verdict(file: str, found: list[dict], said: dict[int, dict], helps_opened: i
     return document
 
 
-def _explained(one, answer, helps_opened):
+def _explained(one, answer, helps_opened, step):
     seen, *numbers = answer["seen"].split("\n")
     explained = {"seen": plain(seen, 80)}
     if numbers:
         explained["in_numbers"] = [_dense(line) for line in numbers[:12]]
-    if answer.get("hint"):
+    if step == 2 and answer.get("hint"):
         explained["the_check_says"] = plain(answer["hint"])
     if helps_opened < len(one["helps"]):
         title, text = one["helps"][helps_opened]
@@ -304,6 +305,7 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = _Arguments("python -m checks.verdict", description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("notebook", type=Path, help="as it was saved: notebooks/02_rope.ipynb")
     parser.add_argument("--exercise", type=int, metavar="N", help="only this one (default: all)")
+    parser.add_argument("--step", type=int, choices=(1, 2), default=1, help="2: also the mistake that the check names")
     parser.add_argument("--helps-opened", type=int, choices=range(4), default=0, help="folds already read (default: 0)")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each definition, and each check (default: 60)")
     parser.add_argument("--inside", type=int, nargs="*", help=argparse.SUPPRESS)
@@ -321,7 +323,8 @@ def main(arguments: list[str] | None = None) -> int:
             inside(chosen.notebook, chosen.inside, chosen.seconds)
             return 0
         path = chosen.notebook.absolute()
-        document = verdict(path.name, *judge(path, chosen.exercise, chosen.seconds), chosen.helps_opened)
+        found, said = judge(path, chosen.exercise, chosen.seconds)
+        document = verdict(path.name, found, said, chosen.helps_opened, chosen.step)
     except (NoVerdict, OSError) as error:
         document = {"error": plain(error)}
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -20,6 +20,8 @@ QUIET = [
 def start(arguments: list[str]) -> None:
     """Run the server until it is stopped."""
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # of kernels: a thread that waits long lets go of the core
+    if {"-h", "--help", "--help-all"} & set(arguments):
+        LabApp.launch_instance(arguments)  # and ends there; initialize_server knows no help
     as_root = ["--allow-root"] if getattr(os, "geteuid", lambda: -1)() == 0 else []
     server = LabApp.initialize_server(argv=[*QUIET, *as_root, *arguments])
     server.io_loop.call_later(1, print_address, server)  # after what the server itself says at its start

@@ -92,22 +92,16 @@ def _exchanges(part, tokens):
 
 
 def by_hand(folder: str | Path, mesh: DeviceMesh, file: str) -> dict:
-    """What a file's split(model, rank, n) gives; and milliseconds for a token of each model, and of its sums alone."""
+    """What a file's split(model, rank, n) gives; and milliseconds for a token of each model."""
     rank, n_ranks, device = mesh.get_local_rank(), mesh.size(), mesh.device_type
     whole, mine = (load_checkpoint(folder, device=device) for _ in range(2))
     runpy.run_path(file)["split"](mine, rank, n_ranks)
     part = load_parallel(folder, mesh)
-    prompt, vector = torch.arange(8, device=device)[None], torch.zeros(whole.config.dim, device=device)
-
-    def exchange():
-        for _ in range(NEW * 2 * whole.config.n_layers):
-            dist.all_reduce(vector)
-
+    prompt = torch.arange(8, device=device)[None]
     milliseconds = {  # the whole model runs in one process, the others wait
         "whole": _milliseconds(lambda: rank or generate(whole, prompt, NEW)),
         "by hand": _milliseconds(lambda: generate(mine, prompt, NEW)),
         "PyTorch": _milliseconds(lambda: generate(part, prompt, NEW)),
-        "sums": _milliseconds(exchange),
     }
     return {"by hand": _function(mine, whole), "ms": milliseconds}
 

@@ -3,6 +3,8 @@
 import datetime
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -33,9 +35,10 @@ def test_a_notebook_asks_about_earlier_ones_and_tells_nothing_before_all_is_answ
     assert f'from_earlier(\\"{notebook}\\", \\"?\\", \\"?\\", \\"?\\")' in path.read_text(encoding="utf-8")
     from_earlier(notebook, *(f"sure {right}" for right in rights(notebook)))
     assert capsys.readouterr().out.count("Right.") == 3
+    asked_on = kept.read_text()
     from_earlier(notebook, *(f"guess {'B' if right == 'A' else 'A'}" for right in rights(notebook)))
     assert capsys.readouterr().out.count("No, ") == 3
-    assert all(len(days) == 1 and days[0][1:] == ["sure", True] for days in json.loads(kept.read_text()).values())
+    assert all(json.loads(kept.read_text())[name] == json.loads(asked_on)[name] for name in EARLIER[notebook])
 
 
 @pytest.mark.parametrize("answers", [("B", "?", "?"), ("sure B",) * 2, ("sure D",) * 3, (2, 2, 2)])
@@ -45,31 +48,81 @@ def test_an_answer_that_cannot_be_read_is_refused_and_nothing_kept(answers, kept
     assert not kept.exists()
 
 
-def test_wrong_and_sure_comes_back_first_and_right_ever_later():
-    day, wrong = datetime.date(2026, 11, 1), {"01 scale": "guess", "01 centre": "sure"}
-    kept = {name: [[day.isoformat(), sure, False]] for name, sure in wrong.items()}
-    kept |= {name: [[day.isoformat(), sure, True]] for name, sure in {"02 zero": "sure", "02 shift": "guess"}.items()}
+@pytest.fixture
+def on(monkeypatch):
+    """A function that sets the day of November, or of later months, on which answers are given."""
+    day = [1]
+
+    class Date(datetime.date):
+        @classmethod
+        def today(cls):
+            return cls(2026, 10, 31) + datetime.timedelta(day[0])
+
+    monkeypatch.setattr(recall.datetime, "date", Date)
+    return lambda number: day.__setitem__(0, number) or Date.today()
+
+
+def test_a_cell_that_is_run_again_does_not_count_as_remembering(kept, on):
+    def answered_on(day, *answers):
+        on(day)
+        from_earlier("04", *answers)
+        return json.loads(kept.read_text())
+
+    as_it_stands = [f"sure {right}" for right in rights("04")]
+    first = answered_on(1, *as_it_stands)
+    assert all(answered_on(day, *as_it_stands) == first for day in (1, 2, 3, 5, 8))
+    assert first["03 token"][0] == "2026-11-05"
+    again = answered_on(9, *(answer.lower().replace("sure", "fairly") for answer in as_it_stands))
+    assert again["03 token"] == ["2026-11-19", 10]
+
+
+def test_wrong_and_sure_comes_back_first_and_right_ever_later(on):
+    kept, day = {}, on(1)
+    answers = {
+        "01 scale": ("guess", "A"),
+        "01 centre": ("sure", "A"),
+        "02 zero": ("sure", "C"),
+        "02 shift": ("guess", "B"),
+    }
+    for name, answer in answers.items():
+        recall._keep(kept, name, answer)
 
     def asked(days):
         return [name for name in due(kept, "02", day + datetime.timedelta(days)) if name in kept]
 
     assert [asked(0), asked(1), asked(3)] == [[], ["01 centre"], ["01 centre", "01 scale", "02 shift"]]
-    assert asked(9) == ["01 centre", "01 scale", "02 zero", "02 shift"]
-    kept["02 zero"] *= 2  # right twice in a row
-    assert asked(9) == ["01 centre", "01 scale", "02 shift"]
+    assert asked(4) == ["01 centre", "01 scale", "02 shift", "02 zero"]
+    on(5)
+    recall._keep(kept, "02 zero", ("fairly", "C"))  # right twice in a row
+    assert ["02 zero" in asked(days) for days in (13, 14)] == [False, True]
     assert {name[:2] for name in due(kept, "02", day)} == {"00", "01", "02"}
+
+
+def test_of_twelve_cards_two_are_new_while_there_are_any():
+    day, names = datetime.date(2026, 11, 1), list(CARDS)
+    kept = {name: [str(day), 1] for name in names[:20]}
+    assert due(kept, "09", day) == [*sorted(names[:20])[:10], *names[20:22]]
+    assert due({}, "09", day) == names[:12]
+    assert due({name: [str(day), 1] for name in names}, "09", day) == sorted(names)[:12]
 
 
 def test_the_command_asks_what_is_due_stops_at_an_empty_line_and_changes_no_damaged_file(monkeypatch, capsys, kept):
     monkeypatch.setattr("sys.stdin", io.StringIO("B\nsure A\n\n"))
-    recall.main(["--up-to", "01"])
-    assert "cannot be read" in capsys.readouterr().out
-    assert len(json.loads(kept.read_text())) == 1
-    from_earlier("02", "sure A", "sure A", "sure A")
+    recall.main([])
+    said = capsys.readouterr().out
+    assert "cannot be read" in said
+    assert "notebooks 00 to 00." in said  # none has begun with its questions yet
+    assert list(json.loads(kept.read_text())) == ["00 leak"]
+    from_earlier("04", "sure A", "sure A", "sure A")
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     recall.main([])
-    assert "notebooks 00 to 01." in capsys.readouterr().out  # 06 asks one of these, too, and was not begun
+    assert "notebooks 00 to 03." in capsys.readouterr().out
     kept.write_text('{"01 scale": 3}')
     with pytest.raises(ValueError, match="mend it, or move it away"):
         recall.main([])
     assert kept.read_text() == '{"01 scale": 3}'
+
+
+def test_the_command_starts_without_a_warning():
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "checks.recall", "--help"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

@@ -38,7 +38,7 @@ COPIES = {  # exercise and what is named: the answer
     "my_llama__LlamaConfig": their_model,
     "sample__next_token_probabilities": lambda *s: torch.multinomial(shares(*s[:4]), 1, generator=s[4])[:, 0],
     "greedy_with_cache__generate": generate.generate,
-    "split_feed_forward__split_feed_forward": torch.no_grad()(split_feed_forward),
+    "split_feed_forward__split_feed_forward": torch.enable_grad()(split_feed_forward),
 }
 PARTS = Parts()
 for name, program in COPIES.items():

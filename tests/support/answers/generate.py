@@ -31,6 +31,17 @@ def greedy_with_cache__latest(model, tokens, n_new):
 
 
 @right
+def greedy_with_cache__prompt_before_the_loop(model, tokens, n_new):
+    cache = model.new_cache(len(tokens))
+    latest = model(tokens, cache=cache)[:, -1].argmax(-1, keepdim=True)
+    written = [latest]
+    for _ in range(n_new - 1):
+        latest = model(latest, cache=cache)[:, -1].argmax(-1, keepdim=True)
+        written.append(latest)
+    return torch.cat([tokens, *written], dim=1)
+
+
+@right
 def greedy_with_cache__prompt_token_by_token(model, tokens, n_new):
     cache, text = model.new_cache(len(tokens)), tokens
     for t in range(tokens.shape[1] + n_new - 1):
@@ -92,7 +103,7 @@ for words, slip, program in (
     ("keepdim=True", "dimension_lost", _cached(lambda text, latest: latest[:, -1])),
     ("keepdim=True", "dimension_lost_before_the_text", _cached(pick=lambda logits: logits[:, -1].argmax(-1))),
     ("not dim=0", "joined_as_new_rows", _cached(dim=0)),
-    ("How often does the loop run", "one_even_for_none", lambda m, t, n: greedy_with_cache__latest(m, t, max(1, n))),
+    ("token too many", "one_too_many", lambda m, t, n: greedy_with_cache__latest(m, t, n + 1)),
     ("n_new calls in all", "first_new_token_forgotten", lambda m, t, n: greedy_with_cache__latest(m, t, n - 1)),
     ("prompt comes first", "only_what_is_new", lambda m, t, n: greedy_with_cache__latest(m, t, n)[:, t.shape[1] :]),
 ):

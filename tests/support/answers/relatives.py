@@ -29,7 +29,7 @@ wrong("no gradient reaches q and k", "qk_norm__new_leaves")(
 
 
 def _full_stand_still(model, content):
-    if any(model.windows):
+    if content["sliding_window"]:
         model.inv_freq[torch.tensor([window is None for window in model.windows])] = 0
 
 
@@ -38,7 +38,7 @@ def _full_are_not_turned(model, content):
         def rotated_qkv(self, x, cos, sin):
             return self.heads(x)
 
-    for block, kind in zip(model.layers, content["layer_types"], strict=True):
+    for block, kind in zip(model.layers, edits.layer_types(content, len(model.layers)), strict=True):
         if content["sliding_window"] and kind == "full_attention":
             edits.patch(Still, block.attention)
 
@@ -53,7 +53,8 @@ def add_family__as_olmo():
 
 @right
 def add_family__parts():
-    return Family([*BEFORE, _full_are_not_turned], {"sliding_window": 1, "layer_types": None}, OLMO.weight_names)
+    settings = {"sliding_window": 5000, "layer_types": None, "sliding_window_pattern": 4, "rms_norm_eps": 1e-5}
+    return Family([*BEFORE, _full_are_not_turned], settings, OLMO.weight_names)
 
 
 @right
@@ -63,6 +64,14 @@ def attention_with_sink__logsumexp(scores, visible, sinks, v):
     shares = (scores - top).exp()
     shares = shares / (shares.sum(-1, keepdim=True) + (sink - top).exp())
     return torch.einsum("bhts,bhsd->bhtd", shares, v.float()).to(v.dtype)
+
+
+@wrong("Does exp of the sink overflow")
+def attention_with_sink__largest_of_the_scores(scores, visible, sinks, v):
+    scores, sink = scores.float().masked_fill(~visible, -torch.inf), sinks.float()[:, None, None]
+    top = torch.where(visible.any(-1, keepdim=True), scores.amax(-1, keepdim=True), sink)
+    terms, of_sink = (scores - top).exp(), (sink - top).exp()
+    return (terms / (terms.sum(-1, keepdim=True) + of_sink) @ v.float()).to(v.dtype)
 
 
 @right

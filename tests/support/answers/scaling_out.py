@@ -13,6 +13,14 @@ def split_feed_forward__einsum(x, w_gate, w_up, w_down, n_ranks):
     return torch.einsum("...rf,drf->r...d", hidden, w_down.unflatten(-1, (n_ranks, -1)))
 
 
+wrong("no gradient reaches x", "split_feed_forward__detached")(
+    lambda *inputs: split_feed_forward__einsum(*inputs).detach()
+)
+wrong("no gradient reaches w_gate and w_up", "split_feed_forward__detached_weights")(
+    lambda x, w_gate, w_up, *rest: split_feed_forward__einsum(x, w_gate.detach(), w_up.detach(), *rest)
+)
+
+
 @right
 def merge_attention__softmax(outputs, logsumexps):
     return (logsumexps.softmax(0).unsqueeze(-1) * outputs.nan_to_num()).sum(0).to(outputs.dtype)
