@@ -737,11 +737,11 @@ REFUSALS = [  # words of an error, what they mean for a row, and a row
     (r"shape: \S*[qk]_norm", "Does one norm serve one head, h numbers, or all heads of a token at once?",
      _row(edits.post_norm, edits.qk_norm_whole, edits.window, RIGHT_STILL)),
     (r"(missing|left over): \S*norm\S*weight",
-     "What does the file call our attention_norm and ffn_norm? `weight_names` says it. If it has neither, they have no gain.",
+     "What does the file call our attention_norm and ffn_norm? If it has neither, they have no gain.",
      _row(*WRITTEN, weight_names={})),
     (r"two weights become", "Two names become one: what does WEIGHT_NAMES make of .post_attention_layernorm.?",
      _row(*WRITTEN, weight_names=dict.fromkeys(EXAONE_NORMS, ".ffn_norm."))),
-    (r"missing|left over", "Which weights has the file, and which has your model? An edit adds them, `weight_names` renames.",
+    (r"missing|left over", "Which weights has the file, and which your model? An edit adds, `weight_names` renames.",
      _row(*WRITTEN, edits.biases)),
 ]  # fmt: skip
 FORMS = [  # of answers that are no row, or whose edits are none
