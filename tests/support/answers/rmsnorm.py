@@ -1,6 +1,7 @@
 """Right and wrong answers to the exercises of notebook 01, RMSNorm."""
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from helpers.model import RMSNorm
@@ -14,8 +15,39 @@ def rms_norm__rsqrt(x, weight, eps):
 
 
 @right
+def rms_norm__length_over_root_of_width(x, weight, eps):
+    wide, D = x.float(), x.shape[-1]
+    length = ((wide * wide).sum(-1, keepdim=True) + D * eps).sqrt()
+    return (wide * D**0.5 / length * weight.float()).to(x.dtype)
+
+
+@wrong("calls torch's rms_norm, which this exercise rules out")
 def rms_norm__torch(x, weight, eps):
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+@wrong("calls torch's rms_norm, which this exercise rules out")
+def rms_norm__layer_of_torch(x, weight, eps):
+    norm = nn.RMSNorm(x.shape[-1], eps).to(x.dtype)
+    return norm(x) * weight
+
+
+@wrong("calls torch's layer_norm, which this exercise rules out")
+def rms_norm__layer_norm_of_x_and_minus_x(x, weight, eps):
+    D = x.shape[-1]
+    return F.layer_norm(torch.cat([x, -x], -1), (2 * D,), eps=eps)[..., :D] * weight
+
+
+@wrong("calls torch's native_layer_norm, which this exercise rules out")
+def rms_norm__layer_norm_by_another_name(x, weight, eps):
+    D = x.shape[-1]
+    return torch.native_layer_norm(torch.cat([x, -x], -1), (2 * D,), None, None, eps)[0][..., :D] * weight
+
+
+@wrong("calls torch's group_norm, which this exercise rules out")
+def rms_norm__group_norm_of_x_and_minus_x(x, weight, eps):
+    both = torch.cat([x, -x], -1).reshape(-1, 2 * x.shape[-1], 1)
+    return F.group_norm(both, 1, eps=eps)[:, : x.shape[-1], 0].reshape(x.shape) * weight
 
 
 @wrong("graph cut")
@@ -27,7 +59,7 @@ def rms_norm__rms_detached(x, weight, eps):
 @wrong("Count from the end")
 def rms_norm__three_dimensions_only(x, weight, eps):
     B, T, D = x.shape if x.ndim > 2 else (1, *x.shape)
-    return F.rms_norm(x.reshape(B, T, D), (D,), weight, eps).reshape(x.shape)
+    return rms_norm__rsqrt(x.reshape(B, T, D), weight, eps).reshape(x.shape)
 
 
 @right
