@@ -1,7 +1,10 @@
 """The exercises of notebook 01, RMSNorm: specification, cases, known mistakes with hints, check."""
 
+import contextlib
+import functools
 import math
 import numbers
+import random
 
 import torch
 from torch.nn import functional as F
@@ -24,6 +27,12 @@ from checks.base import (
 from checks.compare import ROUNDING
 from checks.explain import number
 from checks.judge import check_of
+from helpers import interventions
+from helpers.assets import ASSETS
+from helpers.checkpoint import load_checkpoint
+from helpers.interventions import held_out_loss, replaced
+from helpers.model import RMSNorm
+from helpers.text import TINY_LLAMA, encode, load_tokenizer
 
 
 def rms_norm(x, weight, eps):
@@ -148,10 +157,15 @@ def _mean_over_axis_1(x, weight, eps):
     return (x.float() / (_mean_square(x, 1) + eps).sqrt()).to(x.dtype) * weight
 
 
+def _in_halves(x, weight, eps):  # as on two devices that do not tell each other
+    return torch.cat([rms_norm(*half, eps) for half in zip(x.chunk(2, -1), weight.chunk(2), strict=True)], -1)
+
+
 HIDDEN_SLIPS = {  # the norms that a probe has to tell from the right one
     "eps outside the root": lambda x, w, eps: (x.float() / (_mean_square(x).sqrt() + eps)).to(x.dtype) * w,
     "computed without float32": _without_upcast,
     "mean over dim=1": _mean_over_axis_1,
+    "an rms per half of D": _in_halves,
     "mean subtracted": lambda x, w, eps: rms_norm(x.double() - x.double().mean(-1, keepdim=True), w, eps).to(x.dtype),
     "gain left out": lambda x, w, eps: rms_norm(x, torch.ones_like(w), eps),
     "gain 1 + weight": lambda x, w, eps: rms_norm(x, 1 + w.double(), eps),
@@ -160,6 +174,7 @@ NO_UPCAST_NEEDED = "In float32 it is no slip. Give x and weight the dtype in whi
 BFLOAT16_HOLDS = "bfloat16 holds numbers as large as float32 does: no square overflows. Give both another dtype."
 DIM_1_IS_LAST = "With two axes dim=1 is the last one, and right. With how many is it not?"
 ALL_ALIKE = "Numbers that are all of one size have the same rms over any axis."
+HALVES_ALIKE = "The two halves of each of your tokens have about one rms."
 MEAN_IS_0 = "The mean of each of your tokens is about 0, so that subtracting it changes nothing."
 GAIN_OF_ONES = "A gain of ones may as well be left out. Which other gain tells more?"
 ONE_IS_LOST = (
@@ -174,7 +189,7 @@ AFTER_CASTING = "x or weight holds inf or nan. float16 ends at 65504: is a numbe
 
 
 def norm_probe():
-    """Return one input (x, weight, eps) that tells the right norm from each of six norms with a slip."""
+    """Return one input (x, weight, eps) that tells the right norm from each of seven norms with a slip."""
     tokens = torch.tensor([1e-3, 1.0, 300.0])[:, None] * torch.tensor([1.0, -2.0, 3.0, 4.0])
     return torch.stack([tokens, tokens.flip(1)]).half(), gain(4).half(), 1e-5
 
@@ -252,6 +267,7 @@ def _what_shows(slip, x, eps):
             x.dtype, NO_UPCAST_NEEDED
         ),
         "mean over dim=1": DIM_1_IS_LAST if x.ndim == 2 else ALL_ALIKE,
+        "an rms per half of D": HALVES_ALIKE,
         "mean subtracted": MEAN_IS_0,
         "gain left out": GAIN_OF_ONES,
         "gain 1 + weight": ONE_IS_LOST,
@@ -274,6 +290,7 @@ NORM_PROBE = Exercise(
         (f"computed without float32: {BFLOAT16_HOLDS}", _probe(dtype=torch.bfloat16)),
         (f"mean over dim=1: {DIM_1_IS_LAST}", _probe(norm_probe()[0][0])),
         (f"mean over dim=1: {ALL_ALIKE}", _probe(torch.full((2, 3, 4), 300.0), eps=9e4)),
+        (f"an rms per half of D: {HALVES_ALIKE}", _probe(norm_probe()[0][..., [0, 3, 0, 3]])),
         (f"mean subtracted: {MEAN_IS_0}", _probe(torch.tensor([[[1e-3, -1e-3, 0.0], [300.0, -300.0, 0.0]]]))),
         (f"gain left out: {GAIN_OF_ONES}", _probe(weight=torch.ones(4))),
         (f"gain 1 + weight: {ONE_IS_LOST}", _probe(weight=4096 * gain(4))),
@@ -459,73 +476,162 @@ RMS_NORM_BACKWARD = Exercise(
 check_rms_norm_backward = check_of(RMS_NORM_BACKWARD)
 
 
-def layer_norm_angle(x):
-    """Angle in radians (N,) by which LayerNorm (gain 1, eps 0) turns each row of x (N, D); it has the mean's sign."""
-    angles = []
-    for row in x.double():
-        mean = row.sum() / len(row)
-        centred = [value - mean for value in row]
-        across = math.sqrt(sum(value**2 for value in centred))
-        angles.append(math.atan2(mean * math.sqrt(len(row)), across))
-    return torch.tensor(angles, dtype=x.dtype)
+NEAR = 0.2  # [nat/token]: so far above the model's own loss is the bar
+TINY_NEEDS = {"layers.0.attention_norm", "final_norm"}
+MODELS = {  # a model that is tiny-llama, but for factors that moved from gains into the matrices behind them
+    "tiny-llama": {},
+    "its twin": {
+        "layers.0.attention_norm": 3.0,
+        "layers.0.ffn_norm": 2.5,
+        "layers.1.attention_norm": 3.0,
+        "layers.3.attention_norm": 0.33,
+    },
+}
 
 
-def _tangent(x, correction=0):
-    return x.mean(-1) / x.std(-1, correction=correction)
+def _norms(model):
+    return {name: part for name, part in model.named_modules() if isinstance(part, RMSNorm)}
 
 
-# With mean 0 the cosine is 1. Rounding puts it above 1 in some of these rows, in whatever order it is computed.
-MEAN_ZERO = [(5, 20), (1, 23), (27, 29), (1, 21), (10, 27), (5, 23), (12, 27), (23, 25), (1, 1), (3, 19), (3, 23)]
+def _left_out(model, kept, loss):
+    """The loss of the model with the gains of all norms but those in `kept` left out."""
+    stay, normalise = [_norms(model)[name] for name in kept], RMSNorm.forward
+    with replaced(RMSNorm, lambda norm, x: normalise(norm, x) / (1 if norm in stay else norm.weight)):
+        return loss(model)
 
 
-LAYER_NORM_ANGLE = Exercise(
-    layer_norm_angle,
+def needed_gains(model):
+    """Names of the norms that keep their gain: as few as hold the loss under a bar, all other gains being left out."""
+    bar, needed = held_out_loss(model) + NEAR, set(_norms(model))
+    for name in _norms(model):
+        if _left_out(model, needed - {name}, held_out_loss) < bar:
+            needed.remove(name)
+    return needed
+
+
+@functools.cache
+def _unseen():
+    """Windows (4, 257) of the held-out text, from between those of held_out_windows."""
+    tokens = encode(load_tokenizer(), (ASSETS / "held_out.txt").read_text(encoding="utf-8"))
+    return tokens[400:].unfold(0, 257, len(tokens) // 4)[:4]
+
+
+@torch.no_grad()
+def _loss(model):
+    logits = model(_unseen()[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1), _unseen()[:, 1:].flatten()).item()
+
+
+def _model(name):
+    """One of MODELS: the mean of each gain that it names is moved to the number there."""
+    model = load_checkpoint(TINY_LLAMA).requires_grad_(False)
+    for place, mean in MODELS[name].items():
+        factor = mean / _norms(model)[place].weight.mean()
+        _norms(model)[place].weight *= factor
+        block = model.layers[int(place.split(".")[1])]
+        attention, feed_forward = block.attention, block.feed_forward
+        readers = attention.q_proj, attention.k_proj, attention.v_proj
+        for matrix in readers if "attention" in place else (feed_forward.gate_proj, feed_forward.up_proj):
+            matrix.weight /= factor
+    return model
+
+
+@contextlib.contextmanager
+def _shorter():
+    """Inside the `with`, held_out_loss reads the beginnings of 4 of its 16 windows, so that a search ends in time."""
+    before = interventions.held_out_windows
+    interventions.held_out_windows = lambda: before()[::4, :65]
+    try:
+        yield
+    finally:
+        interventions.held_out_windows = before
+
+
+NAMES_OF_NORMS = "Return a set of names, as model.named_modules() gives them: {'final_norm', ...}."
+ONE_LESS = "Take one of them away, and measure again: can any other go, too?"
+GIVE_BACK = "Whose gain, given back, lowers the loss most? Try each beside those that you keep."
+LEFT_OUT = "Are these the gains that can go? Return those that stay."
+SAME_AS_TINY = (
+    "That is right for tiny-llama. Measure the model that comes in: here factors moved between gain and matrix."
+)
+FARTHEST = "Are they chosen by their distance from 1? The matrix behind a gain may undo it: measure what each costs."
+MOST_SPREAD = "Are they chosen by how much their entries differ? Measure what each costs."
+
+
+def _judged(function):
+    """1 if the gains that a function names are needed and enough, by their effect; else a Wrong that says how far off.
+
+    The text that judges is not the text of `held_out_loss`.
+    """
+    if function is needed_gains:
+        return lambda model: 1  # what others are compared with: it need not be measured again
+
+    def judge(which):
+        with _shorter():
+            answer = function(_model(which))
+        if answer is ...:
+            raise NotImplementedError
+        model = _model(which)  # whatever the function did to its own
+        if not isinstance(answer, set | frozenset | list | tuple):
+            hint = TYPE_HINTS["NoneType"] if answer is None else NAMES_OF_NORMS
+            raise Wrong(f"the result has the type {type(answer).__name__}, expected a set of names.", hint)
+        if unknown := [name for name in answer if name not in _norms(model)]:
+            raise Wrong(f"the model has no norm {str(unknown[0])[:40]!r}.", NAMES_OF_NORMS)
+        kept, own = set(answer), _loss(model)
+        loss, bar = _left_out(model, kept, _loss), own + NEAR
+        said = f"with {len(kept)} of {len(_norms(model))} gains kept the loss on other text is {loss:.2f}"
+        if loss >= bar:
+            draws = [random.Random(seed).sample(list(_norms(model)), len(kept)) for seed in range(3)]
+            losses = [_left_out(model, draw, _loss) for draw in draws]
+            chance = f"three draws of as many give {min(losses):.2f} to {max(losses):.2f}"
+            hint, many = _way(model, kept, which), len(kept) > len(_norms(model)) / 2
+            if not hint and many and _left_out(model, set(_norms(model)) - kept, _loss) < bar:
+                hint = LEFT_OUT
+            raise Wrong(f"{said}. The bar is {bar:.2f}; {chance}.", hint or GIVE_BACK)
+        for name in filter(kept.__contains__, _norms(model)):  # in the model's order
+            without = _left_out(model, kept - {name}, _loss)
+            if without < bar:
+                shown = f"without {name} it is {without:.2f}, still under the bar, {bar:.2f}"
+                raise Wrong(f"{said}, but {shown}.", _way(model, kept, which) or ONE_LESS)
+        return 1
+
+    return judge
+
+
+def _way(model, kept, which):
+    """The hint of a known way to the wrong gains; "" if none leads to these."""
+    if which != "tiny-llama" and kept == TINY_NEEDS:
+        return SAME_AS_TINY
+    gains = {name: norm.weight for name, norm in _norms(model).items()}
+    ways = {
+        FARTHEST: lambda name: gains[name].mean().log().abs(),
+        MOST_SPREAD: lambda name: gains[name].std() / gains[name].mean(),
+    }
+    for hint, by in ways.items():
+        if 1 < len(kept) < len(gains) and kept == set(sorted(gains, key=by, reverse=True)[: len(kept)]):
+            return hint
+    return ""
+
+
+def _ranked(by, n):
+    return lambda model: set(sorted(_norms(model), key=lambda name: -by(_norms(model)[name].weight))[:n])
+
+
+NEEDED_GAINS = Exercise(
+    needed_gains,
+    [Case(name, (name,)) for name in MODELS],
     [
-        Case("one row", (torch.tensor([[7.0, -1.0]]),)),
-        Case("three rows", (draw(3, 4, seed=1, shift=-0.8),), BATCH),
-        Case("odd width 7", (draw(2, 7, seed=2, shift=1.0),)),
-        Case("mean far above the spread", (draw(2, 5, seed=3, scale=0.5, shift=4.0),)),
-        Case("x about 1e-5", (draw(2, 5, seed=4, scale=1e-5, shift=1e-5),),
-             "At a size of 0.00001 an eps shows: it should be 0 here."),
-        Case("x about 1e3", (draw(2, 5, seed=5, scale=1e3, shift=1e3),)),
-        Case(
-            "rows with mean 0",
-            (torch.tensor([[1.0, 2.0, 3.0], *([a, b, -a - b] for a, b in MEAN_ZERO)]),),
-            "In rows with mean 0 the cosine is 1, and rounding can put it above: clamp it, or use a tangent.",
-        ),
-        Case("x not contiguous", (not_contiguous(draw(3, 4, seed=6, shift=0.5)),), MEMORY),
-        Case("float64", (draw(2, 4, seed=7, shift=0.5).double(),)),
+        (ONE_LESS, lambda model: set(_norms(model))),
+        (ONE_LESS, lambda model: TINY_NEEDS | {"layers.5.ffn_norm"}),
+        (GIVE_BACK, lambda model: set()),
+        (GIVE_BACK, lambda model: {"layers.0.attention_norm"}),
+        (GIVE_BACK, lambda model: {name for name in _norms(model) if "ffn" in name}),
+        (LEFT_OUT, lambda model: set(_norms(model)) - needed_gains(model)),
+        (SAME_AS_TINY, lambda model: TINY_NEEDS),
+        *[(FARTHEST, _ranked(lambda gain: gain.mean().log().abs(), n)) for n in (2, 3)],
+        (MOST_SPREAD, _ranked(lambda gain: gain.std() / gain.mean(), 2)),
     ],
-    [
-        ("Is the angle in radians, not in degrees?", lambda x: _tangent(x).atan().rad2deg()),
-        ("Radians are wanted, not degrees; and does your std divide by D, not D - 1? Use correction=0.",
-         lambda x: _tangent(x, 1).atan().rad2deg()),
-        ("Radians are wanted, not degrees; and where the mean is negative, the angle is negative.",
-         lambda x: _tangent(x).abs().atan().rad2deg()),
-        ("Is the angle still a cosine? Take arccos.", lambda x: _tangent(x).atan().cos()),
-        ("Is the angle still a tangent? Take arctan.", _tangent),
-        ("Is the angle still a sine? Take arcsin.", lambda x: _tangent(x).atan().sin()),
-        ("Does your std divide by D, not D - 1? Use correction=0.", lambda x: _tangent(x, 1).atan()),
-        *[("Is the sign missing? Where the mean is negative, the angle is negative.",
-           lambda x, c=c: _tangent(x, c).abs().atan()) for c in (0, 1)],
-        ("Is the sign the wrong way round? Where the mean is negative, the angle is negative.",
-         lambda x: -_tangent(x).atan()),
-        ("Is it mean over std, not std over mean?", lambda x: (1 / _tangent(x)).atan()),
-        ("Yours is pi / 2 minus the angle. Is the mean above the line, and is it arctan or arcsin, not arccos?",
-         lambda x: torch.atan2(x.std(-1, correction=0), x.mean(-1))),
-        *[("Do both lengths contain the root of D? It cancels in mean / std.",
-           lambda x, k=k: (_tangent(x) * x.shape[-1] ** k).atan()) for k in (-0.5, 0.5)],
-        ("With the root mean square below the line it is a sine: is arctan right there?",
-         lambda x: (x.mean(-1) / _mean_square(x)[..., 0].sqrt()).atan()),
-        ("Mean over std is the tangent: is arcsin right there?", lambda x: _tangent(x).asin()),
-        ("Is the result (N,)? With keepdim=True it is (N, 1).", lambda x: _tangent(x).atan()[:, None]),
-        ("Do you divide by the variance, not by its root?", lambda x: (x.mean(-1) / x.var(-1, correction=0)).atan()),
-        ("Is the mean over each row, not over the rows?", lambda x: (x.mean(0) / x.std(0, correction=0)).atan()),
-        ("Is the mean over each row, not over everything?", lambda x: (x.mean() / x.std(-1, correction=0)).atan()),
-        ("Do you add an eps? It is 0 here.", lambda x: (x.mean(-1) / (x.var(-1, correction=0) + 1e-5).sqrt()).atan()),
-        ("RMSNorm turns by 0: do you subtract the mean?", lambda x: torch.zeros(len(x))),
-        ("Is the angle doubled?", lambda x: 2 * _tangent(x).atan()),
-    ],
-    tolerance=40.0,
+    adapt=_judged,
+    allow=("held_out_loss", "held_out_windows", "replaced", "RMSNorm"),
 )  # fmt: skip
-check_layer_norm_angle = check_of(LAYER_NORM_ANGLE)
+check_needed_gains = check_of(NEEDED_GAINS, seconds=30.0)
