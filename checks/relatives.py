@@ -34,7 +34,7 @@ from checks.base import (
 )
 from checks.gqa import causal_visible
 from checks.judge import CheckResult, check_of
-from checks.rmsnorm import RMS_NORM, WRONG_AXIS, rms_norm
+from checks.rmsnorm import FACTOR_IN_HALF, RMS_NORM, WAY_IN_BFLOAT16, WRONG_AXIS, rms_norm
 from helpers.config import LlamaConfig
 from helpers.families import (
     Family,
@@ -205,7 +205,8 @@ QK_NORM = Exercise(
          lambda q, k, w_q, w_k, *rest: qk_norm(q, k, w_k, w_q, *rest)),
         ("Is the root cut from the graph, by .detach() or torch.no_grad()? It depends on x, too.",
          _by_vectors(lambda x, w, eps: x / (x.detach().pow(2).mean(-1, keepdim=True) + eps).sqrt() * w)),
-        *[(hint, _by_vectors(norm)) for hint, norm in RMS_NORM.mistakes if "axis" not in hint and hint != WRONG_AXIS],
+        *[(hint, _by_vectors(norm)) for hint, norm in RMS_NORM.mistakes
+          if "axis" not in hint and hint not in (WRONG_AXIS, FACTOR_IN_HALF, WAY_IN_BFLOAT16)],
     ],
     parts=("q", "k", *(f"the gradient of a weighted sum for {name}" for name in "qk")),
     allow=("RMSNorm",),  # of notebook 01

@@ -70,7 +70,7 @@ STUDENTS = {  # where the notebook lies, what is written into its exercises, the
         {
             "my_rms_norm": WRONG_NORM,
             "my_norm_probe": "def my_norm_probe():\n    while True:\n        pass",
-            "my_layer_norm_angle": "def my_layer_norm_angle(x):\n    return torch.atan2(x.mean(-1)\n",
+            "my_needed_gains": "def my_needed_gains(model):\n    return set(model.mean(-1)\n",
             "my_rms_norm_backward": None,
         },
         ["not yet", "timed out", "does not run", "no such function"],
@@ -80,7 +80,7 @@ STUDENTS = {  # where the notebook lies, what is written into its exercises, the
         "", {
             "my_rms_norm": NOISE + NORM_RIGHT["my_rms_norm"].replace("eps):", "eps, noise=NOISE):"),
             "my_norm_probe": POISON,
-            "my_layer_norm_angle": "import sys\n\n\ndef my_layer_norm_angle(x, way_out=sys.exit(0)):\n    return x",
+            "my_needed_gains": "import sys\n\n\ndef my_needed_gains(model, way_out=sys.exit(0)):\n    return x",
             "my_rms_norm_backward": "import os\n\n\ndef my_rms_norm_backward(*a):\n    os._exit(0)",
         },
         ["passed", "not yet", "does not run", "crashed"], ["agrees", "type CheckResult", "SystemExit", "the kernel"],
@@ -89,7 +89,7 @@ STUDENTS = {  # where the notebook lies, what is written into its exercises, the
         "", {
             "my_rms_norm": "def my_rms_norm(x, weight, eps):\n    return x + sum(range(10**14))",
             "my_norm_probe": "def my_norm_probe():\n    raise SystemExit",
-            "my_layer_norm_angle": SPAWN + NORM_RIGHT["my_layer_norm_angle"].replace("(x):", "(x, child=child):"),
+            "my_needed_gains": SPAWN + NORM_RIGHT["my_needed_gains"].replace("(model):", "(model, child=child):"),
             "my_rms_norm_backward": "def my_rms_norm_backward(*a):\n    return input('eps? ')",
         },
         ["timed out", "not yet", "passed", "not yet"],
@@ -464,7 +464,7 @@ def test_notebook_00_says_who_is_ready(tmp_path):
 
 def test_copies_and_the_courses_own_answer_are_told_to_the_teacher_alone(tmp_path, judge):
     course = "from helpers.model import RMSNorm\n\n\ndef my_rms_norm(x, weight, eps):\n    return RMSNorm(4)(x)"
-    short = {"my_layer_norm_angle": "def my_layer_norm_angle(x):\n    return x"}  # equal by nature
+    short = {"my_needed_gains": "def my_needed_gains(model):\n    return x"}  # equal by nature
     renamed = {name: re.sub(r"\beps\b", "small", source) for name, source in NORM_RIGHT.items()}
     books = {"anna": NORM_RIGHT, "ben": short, "carl": short, "dora": {"my_rms_norm": course}, "eva": renamed}
     for name, answers in books.items():

@@ -464,7 +464,7 @@ def test_printing_is_shown_and_cut(capsys):
 
 def test_success_takes_its_name_from_the_function_and_the_exercise():
     def my_first_norm(x, weight, eps):
-        return F.rms_norm(x, x.shape[-1:], weight, eps)
+        return right_answer_to("rms_norm")(x, weight, eps)
 
     said = str(checks.check_rms_norm(my_first_norm))
     assert re.fullmatch(r"rms_norm: passed\. my_first_norm agrees with the specification in \d+ cases\.", said)

@@ -1,8 +1,10 @@
 """Right and wrong answers to the exercises of notebook 01, RMSNorm."""
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
+from helpers.interventions import held_out_loss, replaced
 from helpers.model import RMSNorm
 from tests.support.answers.register import right, wrong
 
@@ -14,8 +16,39 @@ def rms_norm__rsqrt(x, weight, eps):
 
 
 @right
+def rms_norm__length_over_root_of_width(x, weight, eps):
+    wide, D = x.float(), x.shape[-1]
+    length = ((wide * wide).sum(-1, keepdim=True) + D * eps).sqrt()
+    return (wide * D**0.5 / length * weight.float()).to(x.dtype)
+
+
+@wrong("calls torch's rms_norm, which this exercise rules out")
 def rms_norm__torch(x, weight, eps):
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+@wrong("calls torch's rms_norm, which this exercise rules out")
+def rms_norm__layer_of_torch(x, weight, eps):
+    norm = nn.RMSNorm(x.shape[-1], eps).to(x.dtype)
+    return norm(x) * weight
+
+
+@wrong("calls torch's layer_norm, which this exercise rules out")
+def rms_norm__layer_norm_of_x_and_minus_x(x, weight, eps):
+    D = x.shape[-1]
+    return F.layer_norm(torch.cat([x, -x], -1), (2 * D,), eps=eps)[..., :D] * weight
+
+
+@wrong("calls torch's native_layer_norm, which this exercise rules out")
+def rms_norm__layer_norm_by_another_name(x, weight, eps):
+    D = x.shape[-1]
+    return torch.native_layer_norm(torch.cat([x, -x], -1), (2 * D,), None, None, eps)[0][..., :D] * weight
+
+
+@wrong("calls torch's group_norm, which this exercise rules out")
+def rms_norm__group_norm_of_x_and_minus_x(x, weight, eps):
+    both = torch.cat([x, -x], -1).reshape(-1, 2 * x.shape[-1], 1)
+    return F.group_norm(both, 1, eps=eps)[:, : x.shape[-1], 0].reshape(x.shape) * weight
 
 
 @wrong("graph cut")
@@ -27,7 +60,7 @@ def rms_norm__rms_detached(x, weight, eps):
 @wrong("Count from the end")
 def rms_norm__three_dimensions_only(x, weight, eps):
     B, T, D = x.shape if x.ndim > 2 else (1, *x.shape)
-    return F.rms_norm(x.reshape(B, T, D), (D,), weight, eps).reshape(x.shape)
+    return rms_norm__rsqrt(x.reshape(B, T, D), weight, eps).reshape(x.shape)
 
 
 @right
@@ -92,12 +125,54 @@ def rms_norm_backward__batch_and_tokens_only(grad_y, x, weight, eps):
 
 
 @right
-def layer_norm_angle__arctan(x):
-    return torch.atan(x.mean(-1) / x.std(-1, correction=0))
+def needed_gains__by_changing_the_model(model):
+    needed, bar = set(), held_out_loss(model) + 0.2
+    for name, part in model.named_modules():
+        if isinstance(part, RMSNorm):
+            before = part.weight.clone()
+            part.weight.fill_(1)
+            if held_out_loss(model) > bar:
+                part.weight.copy_(before)
+                needed.add(name)
+    return needed
 
 
-@wrong("above")
-def layer_norm_angle__cosine_not_clamped(x):
-    y = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True, correction=0)
-    cosine = (x * y).sum(-1) / (x.pow(2).sum(-1).sqrt() * y.pow(2).sum(-1).sqrt())
-    return torch.acos(cosine) * x.mean(-1).sign()
+def norms_of(model):
+    return [name for name, part in model.named_modules() if isinstance(part, RMSNorm)]
+
+
+def loss_without(model, gone):
+    parts, normalise = [model.get_submodule(name) for name in gone], RMSNorm.forward
+    with replaced(RMSNorm, lambda norm, x: normalise(norm, x) / norm.weight if norm in parts else normalise(norm, x)):
+        return held_out_loss(model)
+
+
+@right
+def needed_gains__those_that_cost_when_left_out_alone(model):
+    own = held_out_loss(model)
+    return {name for name in norms_of(model) if loss_without(model, [name]) > own + 0.2}
+
+
+@right
+def needed_gains__given_back_one_by_one(model):
+    bar, gone = held_out_loss(model) + 0.2, norms_of(model)
+    while loss_without(model, gone) > bar:
+        gone.remove(min(gone, key=lambda name: loss_without(model, [other for other in gone if other != name])))
+    return [name for name in norms_of(model) if name not in gone]
+
+
+@wrong("has no norm 'attention_norm'")
+def needed_gains__short_names(model):
+    return {"attention_norm", "final_norm"}
+
+
+@wrong("expected a set of names")
+def needed_gains__one_name(model):
+    return "final_norm"
+
+
+@wrong("The bar is 3.95; three draws of as many give")
+def needed_gains__each_kept_alone(model):
+    norms = norms_of(model)
+    lost = {name: loss_without(model, [other for other in norms if other != name]) for name in norms}
+    return {name for name in norms if lost[name] < loss_without(model, norms) - 0.2}
