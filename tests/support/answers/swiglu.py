@@ -50,6 +50,19 @@ def swiglu__fused(x, w_gate, w_up, w_down):
 wrong("overflow in your silu", "swiglu__silu_by_division")(
     lambda x, g, u, d: (x @ g.T / (1 + torch.exp(-x @ g.T)) * (x @ u.T)) @ d.T
 )
+wrong(".reshape works where .view does not", "swiglu__view")(
+    lambda x, *weights: swiglu__linear(x.view(-1, x.shape[-1]), *weights).view_as(x)
+)
+
+
+@wrong("many such rows")
+def swiglu__one_token(x, w_gate, w_up, w_down):
+    y = torch.zeros_like(x)
+    for gate_row, up_row, down_column in zip(w_gate, w_up, w_down.T, strict=True):
+        y = y + F.silu(gate_row @ x) * (up_row @ x) * down_column
+    return y
+
+
 wrong("fixed number of dimensions", "swiglu__columns_for_two_axes")(
     lambda x, g, u, d: (d @ (F.silu(g @ x.T) * (u @ x.T))).T
 )
@@ -82,6 +95,8 @@ for words, slip, matrices in (
     ("one unit", "one_unit", (GATE, UP, [[1, 0], [0, 0]])),
     ("a square", "square", (GATE, [[1, 0], [1, 0]], DOWN)),
     ("the same gate", "equal_units", ([[1, 0], [1, 0]], UP, DOWN)),
+    ("which other gate", "crossed", ([[1, 0], [0, 1]], [[0, 1], [1, 0]], [[1, 1], [0, 0]])),
+    ("a multiple of the product", "half", (GATE, UP, [[0.5, -0.5], [0, 0]])),
     ("expected (2, 2)", "long", (GATE, UP, [[1, -1]])),
     ("expected (12, 0)", "identities", 3 * [[[1, 0], [0, 1]]]),
     ("gives (nan, nan)", "nan", (GATE, [[0, float("nan")], [0, 1]], [[1, -1], [0, 0]])),
@@ -118,11 +133,36 @@ wrong("names from weights", "matrix_roles__names_as_in_the_example")(
 )
 
 
+def _best_fit(activation):
+    """The order whose output is nearest to y."""
+
+    def fit(weights, x, y):
+        def gap(order):
+            a, b, c = (weights[name] for name in order)
+            return abs(activation(x @ a.T) * (x @ b.T) @ c.T - y).max() if a.shape == b.shape == c.T.shape else math.inf
+
+        orders = [o for o in itertools.permutations(weights) if weights[o[0]].shape[1] == x.shape[1]]
+        return dict(zip(("gate", "up", "down"), min(orders, key=gap), strict=True))
+
+    return fit
+
+
+RIGHT["matrix_roles"]["best_fit"] = _best_fit(F.silu)
+wrong("Is yours silu", "matrix_roles__best_fit_with_gelu")(_best_fit(F.gelu))
+wrong("allclose", "matrix_roles__default_tolerance")(
+    lambda weights, x, y: matrix_roles__all_orders(weights, x, y, atol=1e-8)
+)
+wrong("gate and up are swapped", "matrix_roles__first_token")(
+    lambda weights, x, y: matrix_roles__all_orders(weights, x[:1], y[:1])
+)
 wrong("tolerance 1e-4", "matrix_roles__loose")(lambda weights, x, y: matrix_roles__all_orders(weights, x, y, atol=0.01))
 wrong("changed in place", "matrix_roles__pops")(
     lambda weights, x, y: [matrix_roles__all_orders(weights, x, y), weights.popitem()][0]
 )
-wrong("a clamp", "silu__clamp")(lambda x: x * x.clamp(-20, 20).sigmoid())
+wrong("a clamp", "silu__clamp")(lambda x: x * x.clamp(-60, 60).sigmoid())
+wrong("a clamp", "silu__where")(lambda x: torch.where(x < -60, 0, x * x.sigmoid()))
+wrong("a clamp", "silu_derivative__where")(lambda x: torch.where(x < -60, 0, silu_derivative__product_rule(x)))
+wrong("rules out", "silu_derivative__backward_by_name")(lambda x: torch.ops.aten.silu_backward(torch.ones_like(x), x))
 
 
 def _as_listed(roles, weights):
