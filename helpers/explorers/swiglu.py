@@ -19,8 +19,8 @@ def explore_swiglu() -> Explorer:
     # What is fixed: the axes of the map and of the slice.
     figure, (surface, cut) = new_figure(2, width_ratios=[1.1, 1])
     surface.set(xlabel="gate g", ylabel="up u")
-    cut.set(xlabel="gate g", ylabel="value (squeezed beyond ±2)", xlim=(-6, 6), yscale="symlog")
-    cut.set(ylim=(-32, 32), yticks=(ticks := (-30, -10, -2, -1, 0, 1, 2, 10, 30)), yticklabels=ticks)
+    cut.set(xlabel="gate g", ylabel="value", xlim=(-6, 6))
+    ticks = (-30, -10, -2, -1, 0, 1, 2, 10, 30)
     cut.axhline(0, color=HIDDEN, lw=1, zorder=0)
 
     # What moves: the map of the chosen activation, the chosen point, and the slice through it with its slope.
@@ -41,6 +41,8 @@ def explore_swiglu() -> Explorer:
         level.set_ydata([u, u])
         value.set_ydata(u * bent[activation])
         slope.set_ydata(u * slopes[activation])
+        ends = max(abs(u), 0.5) * torch.tensor([-6.4 if activation == "none" else -1.2, 6.4])
+        cut.set_ylim(*(ends if u >= 0 else -ends.flip(0)).tolist())  # a straight scale: a squeezed one bends lines
         for dot, height in zip(dots, (u, opened * u), strict=True):
             dot.set_data([g], [height])
         name = "g" if activation == "none" else f"{activation}(g)"
