@@ -214,7 +214,7 @@ def call(function, case, exercise, watch, borrowed):
     except (Exception, SystemExit) as error:
         if isinstance(error, Wrong) or _is_todo(error):
             raise
-        raise _raised(error) from None
+        raise raised(error) from None
     for name in exercise.forbid:
         if name in calls.names:
             name = SPOKEN.get(name, name)
@@ -275,7 +275,7 @@ def _is_todo(error):
     return dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS" and not code.co_filename.startswith(TORCH)
 
 
-def _raised(error):
+def raised(error):
     """An exception of the function as a Wrong: its kind, its text, the line it comes from, and the tensors there."""
     steps = zip(traceback.walk_tb(error.__traceback__), traceback.extract_tb(error.__traceback__), strict=True)
     steps = [(frame, step.line or "") for (frame, _), step in steps if not step.filename.startswith(OURS)]

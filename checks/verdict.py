@@ -39,7 +39,7 @@ TAUGHT = {  # the section that teaches what an exercise asks for, by the name of
     "rms_norm": "1.1", "norm_probe": "1.3", "needed_gains": "1.9", "rms_norm_backward": "1.5",
     "rope_angles": "2.2", "apply_rope_halves": "2.4", "apply_rope_interleaved": "2.4", "rope_permutation": "2.4",
     "llama3_scaling": "2.7",
-    "silu": "3.1", "silu_derivative": "3.1", "swiglu": "3.3", "product_layer": "3.3", "matrix_roles": "3.3",
+    "cut_units": "3.5", "silu_derivative": "3.1", "swiglu": "3.3", "product_layer": "3.3", "matrix_roles": "3.3",
     "causal_visible": "4.5", "attention_head": "4.2", "repeat_kv": "4.3", "cache_write": "4.5", "gqa_layer": "4.3",
     "transformer_block": "5.1", "parameter_count": "5.3", "properties": "5.7", "find_slips": "5.7", "my_llama": "5.2",
     "bpe_step": "6.1", "training_loop": "6.4", "cross_entropy": "6.2", "find_loop_slips": "6.4",

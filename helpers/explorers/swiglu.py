@@ -2,6 +2,7 @@
 
 import torch
 from matplotlib.colors import SymLogNorm
+from matplotlib.ticker import LinearLocator
 from torch.nn import functional as F
 
 from helpers.explorers.base import GREY, Explorer, choice, new_figure, slider
@@ -19,8 +20,9 @@ def explore_swiglu() -> Explorer:
     # What is fixed: the axes of the map and of the slice.
     figure, (surface, cut) = new_figure(2, width_ratios=[1.1, 1])
     surface.set(xlabel="gate g", ylabel="up u")
-    cut.set(xlabel="gate g", ylabel="value (squeezed beyond ±2)", xlim=(-6, 6), yscale="symlog")
-    cut.set(ylim=(-32, 32), yticks=(ticks := (-30, -10, -2, -1, 0, 1, 2, 10, 30)), yticklabels=ticks)
+    cut.set(xlabel="gate g", ylabel="value", xlim=(-6, 6))
+    ticks = (-30, -10, -2, -1, 0, 1, 2, 10, 30)
+    cut.yaxis.set_major_locator(LinearLocator(5))
     cut.axhline(0, color=HIDDEN, lw=1, zorder=0)
 
     # What moves: the map of the chosen activation, the chosen point, and the slice through it with its slope.
@@ -41,6 +43,8 @@ def explore_swiglu() -> Explorer:
         level.set_ydata([u, u])
         value.set_ydata(u * bent[activation])
         slope.set_ydata(u * slopes[activation])
+        low, high = (times * max(abs(u), 0.5) for times in (-6 if activation == "none" else -2, 6))
+        cut.set_ylim(*((low, high) if u >= 0 else (-high, -low)))  # a straight scale: a squeezed one bends lines
         for dot, height in zip(dots, (u, opened * u), strict=True):
             dot.set_data([g], [height])
         name = "g" if activation == "none" else f"{activation}(g)"

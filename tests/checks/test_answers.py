@@ -117,7 +117,7 @@ HABITS = {  # name: (wrap the right program, words of what is shown, exercises)
     "changes an input": (habit(changes_an_input), "was changed in place.\nHint: Work on a copy", TENSOR_IN),
     "returns integers": (habit(lambda y, x: y.int()), "", TENSOR_OUT),
     "returns half precision": (habit(lambda y, x: y.half()), "", TENSOR_OUT),
-    "returns float32 always": (habit(lambda y, x: y.float()), "dtype", [*BATCHED, "silu", "rope_permutation"]),
+    "returns float32 always": (habit(lambda y, x: y.float()), "dtype", [*BATCHED, "rope_permutation"]),
     "adds a dimension": (habit(lambda y, x: y[None]), "", TENSOR_OUT),
     "returns nan": (habit(lambda y, x: y * float("nan")), "", TENSOR_OUT),
     "is off by a twentieth": (habit(lambda y, x: y * 1.05 + 0.01), "", IN_AND_OUT),

@@ -21,8 +21,15 @@ import checks
 from checks import judge
 from checks.base import AUTOGRAD, GRAPH_CUT, Case, Exercise
 from checks.run import PRINTED
-from checks.swiglu import silu
+from checks.swiglu import SILU_DERIVATIVE, silu
 from tests.support.answers import right_answer_to
+
+GRADIENTS_TOO = [
+    Case("gradients", (torch.tensor([-2.0, 0.0, 1.5]),), gradients=True),
+    Case("gradients at -300 and 300", (torch.tensor([-300.0, 300.0]),), gradients=True),
+    Case("gradients in float16", (torch.tensor([-300.0, -12.0, 0.5, 300.0]).half(),), gradients=True),
+]
+check_silu = judge.check_of(Exercise(silu, SILU_DERIVATIVE.cases + GRADIENTS_TOO, []))  # short, and in no notebook
 
 # ------------------------------------------------------------------------------------------------ not attempted
 
@@ -47,15 +54,15 @@ def test_stub_is_not_attempted_yet(body):
 
 
 def test_an_operation_that_pytorch_lacks_is_an_error_and_not_a_stub():
-    result = checks.check_silu(lambda x: x.to("meta").to_sparse())  # PyTorch raises NotImplementedError as well
+    result = check_silu(lambda x: x.to("meta").to_sparse())  # PyTorch raises NotImplementedError as well
     assert result.status == "failed"
     assert "it raises NotImplementedError: " in result.message
     forgot = type("Forgot", (torch.nn.Module,), {})()  # PyTorch itself has the line `raise NotImplementedError`
-    assert checks.check_silu(forgot).status == "failed"
+    assert check_silu(forgot).status == "failed"
 
 
 def test_a_branch_left_empty_is_not_a_stub():
-    result = checks.check_silu(lambda x: raises(NotImplementedError)(x) if x.dtype == torch.float16 else F.silu(x))
+    result = check_silu(lambda x: raises(NotImplementedError)(x) if x.dtype == torch.float16 else F.silu(x))
     assert (result.status, result.hint) == ("failed", "Is a branch still empty?")
 
 
@@ -71,7 +78,7 @@ class Silu:
     "program", [torch.nn.SiLU(), Silu(), Silu().__call__, functools.partial(F.silu, inplace=False)]
 )
 def test_right_answer_need_not_be_a_plain_function(program):
-    result = checks.check_silu(program)
+    result = check_silu(program)
     assert result, result
     assert result.message.startswith(("Your function agrees", "__call__ agrees"))
 
@@ -93,7 +100,15 @@ TENSORS = st.builds(changed, st.lists(st.integers(0, 3), max_size=4), st.sampled
 THINGS = st.sampled_from([None, object(), len, torch.nn.Linear(2, 2), torch.float32, Exception("returned")])
 SINGLE = TENSORS | THINGS | st.booleans() | st.integers() | st.floats() | st.complex_numbers() | st.text()
 RESULTS = st.recursive(SINGLE, lambda one: st.lists(one) | st.tuples(one, one) | st.dictionaries(st.text(), one))
-JUDGED = "silu", "rms_norm_backward", "parameter_count", "causal_visible", "matrix_roles", "cache_write", "my_llama"
+JUDGED = (
+    "silu_derivative",
+    "rms_norm_backward",
+    "parameter_count",
+    "causal_visible",
+    "matrix_roles",
+    "cache_write",
+    "my_llama",
+)
 
 
 @given(RESULTS, st.sampled_from(JUDGED))
@@ -107,16 +122,24 @@ def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
 @pytest.mark.parametrize(
     ("exercise", "change", "words"),
     [
-        ("silu", torch.Tensor.to_sparse, "the result is a torch.sparse_coo tensor on the device cpu."),
-        ("silu", torch.Tensor.double, "Hint: The values are right: .to(torch.float32) converts them."),
-        ("silu", lambda y: (one for one in y), "Hint: A generator comes from yield"),
-        ("silu", lambda y: torch.nested.nested_tensor([y]), "Hint: Return a plain result."),  # it has no shape
+        ("silu_derivative", torch.Tensor.to_sparse, "the result is a torch.sparse_coo tensor on the device cpu."),
+        ("silu_derivative", torch.Tensor.double, "Hint: The values are right: .to(torch.float32) converts them."),
+        ("silu_derivative", lambda y: (one for one in y), "Hint: A generator comes from yield"),
+        (
+            "silu_derivative",
+            lambda y: torch.nested.nested_tensor([y]),
+            "Hint: Return a plain result.",
+        ),  # it has no shape
         ("parameter_count", float, "the result has the type float, expected a whole number (int)."),
         ("rms_norm_backward", lambda pair: (2 * pair[0], pair[1]), "grad_x is off by up to"),
         ("rms_norm_backward", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
         ("rms_norm_backward", lambda pair: pair[0], "is one tensor, expected 2 tensors.\nHint: Return all of them"),
         ("rms_norm_backward", list, "the result is a list of 2, expected 2 tensors.\nHint: Return a tuple, not a list"),
-        ("silu", lambda y: (y, y), "the result is a tuple of 2, expected a tensor.\nHint: Return one result"),
+        (
+            "silu_derivative",
+            lambda y: (y, y),
+            "the result is a tuple of 2, expected a tensor.\nHint: Return one result",
+        ),
         ("rms_norm_backward", lambda pair: (pair[0], None), " has the type NoneType, expected a tensor."),
     ],
 )
@@ -154,7 +177,7 @@ def raises(error):
     ],
 )  # fmt: skip
 def test_any_error_is_a_verdict(program):
-    result = checks.check_silu(program)
+    result = check_silu(program)
     assert result.status == "failed"
     assert result.hint or "it raises" in result.message
     assert len(str(result)) < 1000
@@ -176,7 +199,7 @@ def test_an_error_of_the_backward_pass_is_told():
         gate.zero_()
         return y
 
-    result = checks.check_silu(overwrites_what_the_gradient_needs)
+    result = check_silu(overwrites_what_the_gradient_needs)
     assert "it raises RuntimeError: one of the variables needed for gradient computation" in result.message
     assert "in-place step" in result.hint
     assert "Hint" not in result.message  # PyTorch's message has one of its own
@@ -199,19 +222,19 @@ def of_a_cell(body, **names):
 
 
 def test_after_a_restart_no_case_fails_and_the_cells_above_are_named():
-    new = checks.check_silu(of_a_cell("return x * torch.sigmoid(x)"))
+    new = check_silu(of_a_cell("return x * torch.sigmoid(x)"))
     assert (new.status, new.cases) == ("failed", 0)
     assert repr(new) == (
         "silu: not yet. `torch` is not defined: this kernel is new.\n"
         "Hint: Click this cell, Run → Run All Above Selected Cell, then run it again."
     )
     assert "`F` is not defined: this kernel is new" in repr(
-        checks.check_silu(of_a_cell("return F.silu(x)", torch=torch))
+        check_silu(of_a_cell("return F.silu(x)", torch=torch))
     )
-    assert checks.check_silu(of_a_cell("return x * torch.sigmoid(x)", torch=torch))
+    assert check_silu(of_a_cell("return x * torch.sigmoid(x)", torch=torch))
     graded = of_a_cell("return x * trch.sigmoid(x)", In=[""])  # cut out of its notebook, with what it needs
     for wrong in (graded, of_a_cell("return x * trch.sigmoid(x)", torch=torch), of_a_cell("y = y * x", torch=torch)):
-        assert "Failing cases: 12 of 12" in repr(checks.check_silu(wrong)), checks.check_silu(wrong)
+        assert "Failing cases: 12 of 12" in repr(check_silu(wrong)), checks.check_silu(wrong)
 
 
 TIMER = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer: the stop button is left")
@@ -231,10 +254,10 @@ def endless_with_a_bare_except(x):
 @TIMER
 @pytest.mark.parametrize("program", [endless, endless_with_a_bare_except])
 def test_an_endless_loop_ends_and_the_case_is_named(program):
-    result = checks.check_silu(program, seconds=0.2)
+    result = check_silu(program, seconds=0.2)
     assert result.message == "Case x = -2, -1, 0, 1, 3: no answer after 0.2 seconds on the processor."
     assert "never ends" in result.hint
-    late = checks.check_silu(lambda x: F.silu(x) if x.ndim == 1 else endless(x), seconds=2)
+    late = check_silu(lambda x: F.silu(x) if x.ndim == 1 else endless(x), seconds=2)
     assert late.message.startswith("Case x of shape (2, 3, 5): no answer")
 
 
@@ -251,7 +274,7 @@ def test_a_timer_of_the_learner_rings_after_the_check():
     before = signal.signal(signal.SIGALRM, lambda *_: rung.set())
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
-        assert checks.check_silu(F.silu)
+        assert check_silu(F.silu)
         assert rung.wait(60)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -261,21 +284,21 @@ def test_a_timer_of_the_learner_rings_after_the_check():
 @TIMER
 def test_seconds_count_on_the_processor_and_what_sleeps_ends_all_the_same():
     naps = iter([0.6])
-    assert checks.check_silu(lambda x: (time.sleep(next(naps, 0)), F.silu(x))[1], seconds=0.5)
-    asleep = checks.check_silu(lambda x: time.sleep(99), seconds=0.1)
+    assert check_silu(lambda x: (time.sleep(next(naps, 0)), F.silu(x))[1], seconds=0.5)
+    asleep = check_silu(lambda x: time.sleep(99), seconds=0.1)
     assert re.search(r"no answer after 0\.6 seconds, 0\.\d of them on the processor\.$", asleep.message)
     assert "sleep" in asleep.hint
 
 
 def test_checks_work_outside_the_main_thread_and_leave_a_profiler_alone():
     results = []
-    thread = threading.Thread(target=lambda: results.extend(map(checks.check_silu, (F.silu, silu))))
+    thread = threading.Thread(target=lambda: results.extend(map(check_silu, (F.silu, silu))))
     thread.start()
     thread.join()
     assert results[0]
     assert results[1].message == "The result is right, but it calls the course's silu: write it yourself."
     sys.setprofile(spy := lambda *_: None)
-    assert checks.check_silu(silu), "with a profiler of the learner's nobody looks"
+    assert check_silu(silu), "with a profiler of the learner's nobody looks"
     assert sys.getprofile() is spy
     sys.setprofile(None)
 
@@ -304,10 +327,10 @@ def test_settings_that_a_function_changes_are_put_back_also_after_the_stop_butto
         raise KeyboardInterrupt
 
     before = settings()
-    assert checks.check_silu(changes_settings).status == "failed"
+    assert check_silu(changes_settings).status == "failed"
     assert settings() == before
     with pytest.raises(KeyboardInterrupt):
-        checks.check_silu(stopped)
+        check_silu(stopped)
     assert settings() == before
 
 
@@ -317,7 +340,7 @@ def test_settings_of_the_learner_do_not_change_the_verdict(exercise):
     with torch.inference_mode(), torch.device("meta"):
         assert getattr(checks, f"check_{exercise}")(right_answer_to(exercise))
     seen = []
-    checks.check_silu(lambda x: seen.append(torch.ones(()).dtype))
+    check_silu(lambda x: seen.append(torch.ones(()).dtype))
     assert set(seen) == {torch.float32}
 
 
@@ -456,7 +479,7 @@ def test_a_forbidden_function_is_seen_and_neither_ones_own_of_that_name_nor_the_
 
 
 def test_printing_is_shown_and_cut(capsys):
-    checks.check_silu(lambda x: [print("still here, still wrong") for _ in range(2000)] and x)
+    check_silu(lambda x: [print("still here, still wrong") for _ in range(2000)] and x)
     shown = capsys.readouterr().out
     assert shown.startswith("still here")
     assert len(shown) == PRINTED

@@ -7,24 +7,11 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from helpers.checkpoint import load_checkpoint
+from helpers.interventions import held_out_windows, replaced
+from helpers.model import SwiGLU
+from helpers.text import TINY_LLAMA
 from tests.support.answers.register import RIGHT, right, wrong
-
-
-@right
-def silu__sigmoid(x):
-    return x * torch.sigmoid(x)
-
-
-@right
-def silu__in_place_on_a_copy(x):
-    return F.silu(x.clone(), inplace=True)
-
-
-wrong("stay in torch", "silu__numpy")(lambda x: torch.from_numpy(x.numpy() / (1 + np.exp(-x.numpy()))))
-wrong("a gradient is nan", "silu__division")(lambda x: (x.float() / (1 + torch.exp(-x.float()))).to(x.dtype))
-wrong("math.exp", "silu__math_exp")(lambda x: x / (1 + math.exp(-x)))
-wrong("torch.where", "silu__if_on_a_tensor")(lambda x: x * x.sigmoid() if x > -100 else 0 * x)
-wrong("One number has no axes", "silu__one_dimension")(lambda x: torch.stack([one * one.sigmoid() for one in x]))
 
 
 @right
@@ -33,6 +20,14 @@ def silu_derivative__product_rule(x):
     return s * (1 + x * (1 - s))
 
 
+wrong("stay in torch", "silu_derivative__numpy")(
+    lambda x: torch.from_numpy((lambda s: s * (1 + x.numpy() * (1 - s)))(1 / (1 + np.exp(-x.numpy()))))
+)
+wrong("math.exp", "silu_derivative__math_exp")(lambda x: 1 / (1 + math.exp(-x)))
+wrong("torch.where", "silu_derivative__if_on_a_tensor")(lambda x: x.sigmoid() if x > -100 else 0 * x)
+wrong("One number has no axes", "silu_derivative__one_dimension")(
+    lambda x: torch.stack([silu_derivative__product_rule(one) for one in x])
+)
 wrong("rules out", "silu_derivative__forward")(lambda x: torch.func.jvp(F.silu, (x,), (torch.ones_like(x),))[1])
 
 
@@ -50,6 +45,19 @@ def swiglu__fused(x, w_gate, w_up, w_down):
 wrong("overflow in your silu", "swiglu__silu_by_division")(
     lambda x, g, u, d: (x @ g.T / (1 + torch.exp(-x @ g.T)) * (x @ u.T)) @ d.T
 )
+wrong(".reshape works where .view does not", "swiglu__view")(
+    lambda x, *weights: swiglu__linear(x.view(-1, x.shape[-1]), *weights).view_as(x)
+)
+
+
+@wrong("many such rows")
+def swiglu__one_token(x, w_gate, w_up, w_down):
+    y = torch.zeros_like(x)
+    for gate_row, up_row, down_column in zip(w_gate, w_up, w_down.T, strict=True):
+        y = y + F.silu(gate_row @ x) * (up_row @ x) * down_column
+    return y
+
+
 wrong("fixed number of dimensions", "swiglu__columns_for_two_axes")(
     lambda x, g, u, d: (d @ (F.silu(g @ x.T) * (u @ x.T))).T
 )
@@ -82,6 +90,8 @@ for words, slip, matrices in (
     ("one unit", "one_unit", (GATE, UP, [[1, 0], [0, 0]])),
     ("a square", "square", (GATE, [[1, 0], [1, 0]], DOWN)),
     ("the same gate", "equal_units", ([[1, 0], [1, 0]], UP, DOWN)),
+    ("which other gate", "crossed", ([[1, 0], [0, 1]], [[0, 1], [1, 0]], [[1, 1], [0, 0]])),
+    ("a multiple of the product", "half", (GATE, UP, [[0.5, -0.5], [0, 0]])),
     ("expected (2, 2)", "long", (GATE, UP, [[1, -1]])),
     ("expected (12, 0)", "identities", 3 * [[[1, 0], [0, 1]]]),
     ("gives (nan, nan)", "nan", (GATE, [[0, float("nan")], [0, 1]], [[1, -1], [0, 0]])),
@@ -118,11 +128,34 @@ wrong("names from weights", "matrix_roles__names_as_in_the_example")(
 )
 
 
+def _best_fit(activation):
+    """The order whose output is nearest to y."""
+
+    def fit(weights, x, y):
+        def gap(order):
+            a, b, c = (weights[name] for name in order)
+            return abs(activation(x @ a.T) * (x @ b.T) @ c.T - y).max() if a.shape == b.shape == c.T.shape else math.inf
+
+        orders = [o for o in itertools.permutations(weights) if weights[o[0]].shape[1] == x.shape[1]]
+        return dict(zip(("gate", "up", "down"), min(orders, key=gap), strict=True))
+
+    return fit
+
+
+RIGHT["matrix_roles"]["best_fit"] = _best_fit(F.silu)
+wrong("Is yours silu", "matrix_roles__best_fit_with_gelu")(_best_fit(F.gelu))
+wrong("allclose", "matrix_roles__default_tolerance")(
+    lambda weights, x, y: matrix_roles__all_orders(weights, x, y, atol=1e-8)
+)
+wrong("gate and up are swapped", "matrix_roles__first_token")(
+    lambda weights, x, y: matrix_roles__all_orders(weights, x[:1], y[:1])
+)
 wrong("tolerance 1e-4", "matrix_roles__loose")(lambda weights, x, y: matrix_roles__all_orders(weights, x, y, atol=0.01))
 wrong("changed in place", "matrix_roles__pops")(
     lambda weights, x, y: [matrix_roles__all_orders(weights, x, y), weights.popitem()][0]
 )
-wrong("a clamp", "silu__clamp")(lambda x: x * x.clamp(-20, 20).sigmoid())
+wrong("a clamp", "silu_derivative__where")(lambda x: torch.where(x < -60, 0, silu_derivative__product_rule(x)))
+wrong("rules out", "silu_derivative__backward_by_name")(lambda x: torch.ops.aten.silu_backward(torch.ones_like(x), x))
 
 
 def _as_listed(roles, weights):
@@ -141,3 +174,68 @@ for words, slip, change in (  # change(the right answer, weights)
     wrong(words, f"matrix_roles__{slip}")(
         lambda weights, x, y, change=change: change(matrix_roles__all_orders(weights, x, y), weights)
     )
+
+
+def _cut_by(size, windows=slice(None), largest=False):
+    """Cuts the units of which size(g, u, layer), (..., F), has the smallest mean on some held-out windows."""
+
+    def program(model, n):
+        sizes = []
+
+        def watch(layer, x):
+            g, u = layer.gate_proj(x), layer.up_proj(x)
+            sizes.append(size(g, u, layer).flatten(0, -2).mean(0))
+            return layer.down_proj(F.silu(g) * u)
+
+        with replaced(SwiGLU, watch):
+            model(held_out_windows()[windows, :-1])
+        return torch.stack(sizes).topk(n, largest=largest).indices
+
+    return program
+
+
+def _column(layer):
+    return layer.down_proj.weight.norm(dim=0)
+
+
+def _by_norm(*names):
+    """Cuts the units whose rows or columns have the smallest product of lengths."""
+    return lambda model, n: (
+        torch.stack(
+            [
+                math.prod(getattr(block.feed_forward, name).weight.norm(dim=int(name != "down_proj")) for name in names)
+                for block in model.layers
+            ]
+        )
+        .topk(n, largest=False)
+        .indices
+    )
+
+
+by_size = _cut_by(lambda g, u, layer: (F.silu(g) * u).abs() * _column(layer))
+RIGHT["cut_units"] = {"size_of_what_is_written": by_size, "rms": _cut_by(lambda g, u, layer: (F.silu(g) * u).pow(2))}
+for words, slip, program in (
+    ("Much worse than chance", "largest",
+     _cut_by(lambda g, u, layer: (F.silu(g) * u).abs() * _column(layer), largest=True)),
+    ("a large negative value", "with_sign", _cut_by(lambda g, u, layer: F.silu(g) * u)),
+    ("Better than chance", "gates_alone", _cut_by(lambda g, u, layer: g.abs())),
+    ("Better than chance", "ups_alone", _cut_by(lambda g, u, layer: u.abs())),
+    ("chance", "random", lambda model, n: torch.stack(
+        [torch.randperm(model.config.hidden_dim, generator=torch.Generator().manual_seed(layer))[:n]
+         for layer in range(len(model.layers))])),
+    ("the same numbers in each block", "the_first", lambda model, n: torch.arange(n).repeat(model.config.n_layers, 1)),
+    ("Small weights", "small_columns", _by_norm("down_proj")),
+    ("Small weights", "small_weights", _by_norm("gate_proj", "up_proj", "down_proj")),
+    ("the same numbers in each block", "one_block_for_all",
+     lambda model, n: by_size(model, n)[:1].repeat(model.config.n_layers, 1)),
+    ("argument `model`", "of_another_model",
+     lambda model, n: by_size(load_checkpoint(TINY_LLAMA) if len(model.layers) == 6 else model, n)),
+    ("stands twice", "repeated", lambda model, n: by_size(model, n)[:, :1].repeat(1, n)),
+    ("the .indices of topk", "float", lambda model, n: by_size(model, n).float()),
+    ("One row per block", "mask",
+     lambda model, n: torch.zeros(len(model.layers), model.config.hidden_dim).scatter(1, by_size(model, n), 1).bool()),
+    ("Count within each block", "numbers_of_the_whole_model",
+     lambda model, n: by_size(model, n) + model.config.hidden_dim * torch.arange(len(model.layers))[:, None]),
+    ("torch.stack", "list", lambda model, n: by_size(model, n).tolist()),
+):  # fmt: skip
+    wrong(words, f"cut_units__{slip}")(program)
