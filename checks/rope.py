@@ -9,9 +9,9 @@ from checks.judge import check_of
 
 
 def rope_angles(positions, head_dim, theta):
-    """Angle in radians (T, h/2) of pair i at each position: position * theta ** (-2 i / head_dim), not wrapped."""
-    rows = [[int(p) * theta ** (-2 * i / head_dim) for i in range(head_dim // 2)] for p in positions]
-    return torch.tensor(rows, dtype=torch.float64).float()
+    """Angle in radians (..., T, h/2) of pair i at each position: position * theta ** (-2 i / head_dim), not wrapped."""
+    rows = [[int(p) * theta ** (-2 * i / head_dim) for i in range(head_dim // 2)] for p in positions.flatten()]
+    return torch.tensor(rows, dtype=torch.float64).float().reshape(*positions.shape, -1)
 
 
 def _angles(exponent=lambda i, h: -2 * i / h, base=None):
@@ -19,7 +19,7 @@ def _angles(exponent=lambda i, h: -2 * i / h, base=None):
 
     def program(positions, head_dim, theta):
         pair = torch.arange(head_dim // 2, dtype=torch.float64)
-        return (positions.double()[:, None] * float(base or theta) ** exponent(pair, head_dim)).float()
+        return (positions.double()[..., None] * float(base or theta) ** exponent(pair, head_dim)).float()
 
     return program
 
@@ -27,6 +27,7 @@ def _angles(exponent=lambda i, h: -2 * i / h, base=None):
 EXPONENT = "Is the exponent -2 i / head_dim, with i counted from 0 to head_dim / 2 - 1?"
 BRACKETS = "Do brackets hold the exponent together? ** binds before * and /."
 WHOLE = "Does // round the exponent to a whole number? Use /."
+ROWS = "Here each row of a batch has positions of its own. Does every position get a dimension for the speeds at the end?"
 TABLE = "This position is past the end of many tables of fixed length. Compute the angle instead."
 ROPE_ANGLES = Exercise(
     rope_angles,
@@ -38,11 +39,13 @@ ROPE_ANGLES = Exercise(
         Case("theta 500000", (torch.tensor([1, 501, 8001]), 16, 500000.0)),
         Case("theta as an int", (torch.tensor([1, 2]), 4, 10000), "Here theta is an int, not a float."),
         Case("int32 positions, not contiguous", (torch.arange(12, dtype=torch.int32)[::3], 4, 50.0), MEMORY),
+        Case("positions of shape (2, 3)", (torch.tensor([[0, 1, 2], [5, 6, 7]]), 8, 100.0), ROWS),
+        Case("positions of shape (2, 1, 4), head_dim 8", (torch.arange(3, 11).reshape(2, 1, 4), 8, 100.0), ROWS),
         Case("position 200000", (torch.tensor([200000]), 4, 500000.0), TABLE),
     ],
     [
         ("Do you use the positions given? These angles are of 0, 1, 2, ...",
-         lambda p, h, theta: _angles()(torch.arange(len(p)), h, theta)),
+         lambda p, h, theta: _angles()(torch.arange(p.shape[-1]).expand_as(p), h, theta)),
         ("Do the positions count from 0? Yours look shifted by one.", lambda p, h, theta: _angles()(p + 1, h, theta)),
         ("Do you use the theta given, not a fixed 10000?", _angles(base=10000.0)),
         ("Do you use the theta given, not a fixed 500000?", _angles(base=500000.0)),
@@ -53,28 +56,28 @@ ROPE_ANGLES = Exercise(
         (EXPONENT + " Yours looks like (2 i + 1) / head_dim.", _angles(lambda i, h: -(2 * i + 1) / h)),
         ("Does the speed fall from pair to pair? Check the sign of the exponent.", _angles(lambda i, h: 2 * i / h)),
         ("Does the speed fall from pair to pair? Check the sign of the exponent.",  # as float32 rounds it
-         lambda p, h, theta: p[:, None] * float(theta) ** (torch.arange(0, h, 2) / h)),
+         lambda p, h, theta: p[..., None] * float(theta) ** (torch.arange(0, h, 2) / h)),
         *[(BRACKETS, program) for program in (
-            lambda p, h, theta: p[:, None] * theta**-2 * torch.arange(h // 2) / h,
-            lambda p, h, theta: p[:, None] * float(theta) ** -torch.arange(0, h, 2) / h,
-            lambda p, h, theta: p[:, None] * float(theta) ** -torch.arange(h // 2) / h,
-            lambda p, h, theta: p[:, None] / (float(theta) ** torch.arange(0, h, 2) / h),
-            lambda p, h, theta: p[:, None] / (float(theta) ** torch.arange(h // 2) / h),
+            lambda p, h, theta: p[..., None] * theta**-2 * torch.arange(h // 2) / h,
+            lambda p, h, theta: p[..., None] * float(theta) ** -torch.arange(0, h, 2) / h,
+            lambda p, h, theta: p[..., None] * float(theta) ** -torch.arange(h // 2) / h,
+            lambda p, h, theta: p[..., None] / (float(theta) ** torch.arange(0, h, 2) / h),
+            lambda p, h, theta: p[..., None] / (float(theta) ** torch.arange(h // 2) / h),
         )],
         *[(WHOLE, _angles(exponent)) for exponent in (lambda i, h: -2 * i // h, lambda i, h: -(2 * i // h))],
         ("Does the last exponent reach -1? It ends at -(head_dim - 2) / head_dim.",
          _angles(lambda i, h: -torch.linspace(0, 1, len(i)))),
         ("Is there one angle per pair? Count i from 0 to head_dim / 2 - 1.",
-         lambda p, h, theta: p[:, None] * float(theta) ** (-2 * torch.arange(h) / h)),
+         lambda p, h, theta: p[..., None] * float(theta) ** (-2 * torch.arange(h) / h)),
         ("Is there one angle per pair? Count i from 0 to head_dim / 2 - 1.",
-         lambda p, h, theta: p[:, None] * float(theta) ** (-torch.arange(h) / h)),
+         lambda p, h, theta: p[..., None] * float(theta) ** (-torch.arange(h) / h)),
         ("Is the base raised to the exponent, not multiplied by it?",
-         lambda p, h, theta: p[:, None] * (theta * 2 * torch.arange(h // 2) / h)),
+         lambda p, h, theta: p[..., None] * (theta * 2 * torch.arange(h // 2) / h)),
         ("Is there one angle per pair? You return each twice.",
          lambda p, h, theta: torch.cat((_angles()(p, h, theta),) * 2, -1)),
         ("Is there one angle per pair? You return each twice.",
          lambda p, h, theta: _angles()(p, h, theta).repeat_interleave(2, -1)),
-        ("Are positions down and pairs across? Yours is transposed.", lambda p, h, theta: _angles()(p, h, theta).T),
+        ("Are positions down and pairs across? Yours is transposed.", lambda p, h, theta: _angles()(p, h, theta).mT),
         ("Are the angles left unwrapped? No % (2 pi) here.",
          lambda p, h, theta: _angles()(p, h, theta) % (2 * math.pi)),
         *[("Do the positions stay in float32? Half precision does not tell 8001 from 8000.",
@@ -83,7 +86,7 @@ ROPE_ANGLES = Exercise(
            lambda p, h, theta, factor=factor: _angles()(p, h, theta) * factor)
           for factor in (2 * math.pi, 1 / (2 * math.pi))],
         ("Do you multiply by the wavelength? The angle is the position times the speed.",
-         lambda p, h, theta: p[:, None] * 2 * math.pi / float(theta) ** (-torch.arange(0, h, 2) / h)),
+         lambda p, h, theta: p[..., None] * 2 * math.pi / float(theta) ** (-torch.arange(0, h, 2) / h)),
         ("Is the angle in radians, not in degrees?", lambda p, h, theta: _angles()(p, h, theta).rad2deg()),
         ("Is it the angle itself, not its cosine?", lambda p, h, theta: _angles()(p, h, theta).cos()),
         ("Is it the angle itself, not its sine?", lambda p, h, theta: _angles()(p, h, theta).sin()),

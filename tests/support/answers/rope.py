@@ -10,13 +10,18 @@ from tests.support.answers.register import right, wrong
 @right
 def rope_angles__outer(positions, head_dim, theta):
     inv_freq = 1.0 / theta ** (torch.arange(0, head_dim, 2).float() / head_dim)
-    return torch.outer(positions.float(), inv_freq)
+    return torch.outer(positions.float().flatten(), inv_freq).unflatten(0, positions.shape)
 
 
 @right
 def rope_angles__einsum_in_float64(positions, head_dim, theta):
     speeds = torch.exp(-math.log(theta) * torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
-    return torch.einsum("t,i->ti", positions.double(), speeds).float()
+    return torch.einsum("...,i->...i", positions.double(), speeds).float()
+
+
+@wrong("each row of a batch")
+def rope_angles__one_row_of_positions(positions, head_dim, theta):
+    return positions[:, None] * theta ** (-torch.arange(0, head_dim, 2) / head_dim)
 
 
 @wrong("past the end")
