@@ -87,6 +87,12 @@ ROPE_ANGLES = Exercise(
         ("Are positions down and pairs across? Yours is transposed.", lambda p, h, theta: _angles()(p, h, theta).mT),
         ("Are the angles left unwrapped? No % (2 pi) here.",
          lambda p, h, theta: _angles()(p, h, theta) % (2 * math.pi)),
+        ("Are the angles left unwrapped? atan2 wraps them to -pi to pi.",
+         lambda p, h, theta: torch.atan2(_angles()(p, h, theta).sin(), _angles()(p, h, theta).cos())),
+        *[("Do the speeds stay in float32? bfloat16 keeps 8 bits of them.", program) for program in (
+            lambda p, h, theta: p[..., None] * _angles()(torch.ones(1), h, theta)[0].bfloat16().float(),
+            lambda p, h, theta: (p[..., None] * _angles()(torch.ones(1), h, theta)[0].bfloat16()).float(),
+        )],
         *[("Do the positions stay in float32? Half precision does not tell 8001 from 8000.",
            lambda p, h, theta, half=half: _angles()(p.to(half), h, theta)) for half in (torch.bfloat16, torch.float16)],
         *[("Is there a 2 pi too many? The angle in radians is the position times the speed.",
@@ -274,6 +280,10 @@ def _rope_mistakes(layout, other, other_hint):
             )
         ],
         (
+            "Is the table cut by the number of heads? Dimension 2 of x counts the tokens.",
+            lambda x, c, s: _rotated(x, c[: x.shape[1]], s[: x.shape[1]], split, join),
+        ),
+        (
             "Do you use every row of cos and sin? Only the first is used.",
             lambda x, c, s: _rotated(x, c[:1], s[:1], split, join),
         ),
@@ -288,18 +298,21 @@ def _wide_neighbours(c):
     return c.repeat_interleave(2, dim=-1)
 
 
+OWN_DTYPE = "The text asks for the dtype of x, whichever it is: .to(x.dtype) at the end."
 HALVES = _split_halves, _join_halves, _wide_halves
 NEIGHBOURS = _split_neighbours, _join_neighbours, _wide_neighbours
 APPLY_ROPE_HALVES = Exercise(
     apply_rope_halves,
     _rope_cases(),
     _rope_mistakes(HALVES, NEIGHBOURS, "Do you pair neighbours (2i, 2i + 1)? Here i is paired with i + h/2."),
+    dtype_hint=OWN_DTYPE,
 )
 check_apply_rope_halves = check_of(APPLY_ROPE_HALVES)
 APPLY_ROPE_INTERLEAVED = Exercise(
     apply_rope_interleaved,
     _rope_cases(),
     _rope_mistakes(NEIGHBOURS, HALVES, "Do you pair the halves (i, i + h/2)? Here 2i is paired with 2i + 1."),
+    dtype_hint=OWN_DTYPE,
 )
 check_apply_rope_interleaved = check_of(APPLY_ROPE_INTERLEAVED)
 
@@ -448,14 +461,14 @@ LLAMA3_SCALING = Exercise(
          _scaled(share=lambda n, low, high: (high - n) / (high - low), branches=True)),
         ("Does the share grow from 0 at low to 1 at high? Yours is a half everywhere between.",
          _scaled(share=lambda n, low, high: 0 * n + 0.5, branches=True)),
-        ("n is the length times the speed, over 2 pi. Is the 2 pi missing?", _scaled(turn=1.0)),
-        ("n is the length times the speed, over 2 pi. Is the 2 missing?", _scaled(turn=math.pi)),
+        ("t is the length times the speed, over 2 pi. Is the 2 pi missing?", _scaled(turn=1.0)),
+        ("t is the length times the speed, over 2 pi. Is the 2 missing?", _scaled(turn=math.pi)),
         ("Do brackets hold 2 * pi together? x / 2 * pi multiplies by pi.", _scaled(turn=2 / math.pi)),
-        ("Is n upside down? It counts turns, so the fastest pair has the largest n.",
+        ("Is t upside down? It counts turns, so the fastest pair has the largest t.",
          _scaled(count=lambda f, length: 2 * math.pi / (length * f))),
-        ("Is n upside down? It counts turns, so the fastest pair has the largest n.",
+        ("Is t upside down? It counts turns, so the fastest pair has the largest t.",
          _scaled(count=lambda f, length: length / f / (2 * math.pi))),
-        ("Does n count the turns within the trained length? The length is missing.",
+        ("Does t count the turns within the trained length? The length is missing.",
          _scaled(count=lambda f, length: 2 * math.pi / f)),
         ("Do you use both limits given? Yours takes the high one as 4 times the low one.",
          lambda f, factor, low, high, length: _scaled()(f, factor, low, 4 * low, length)),
@@ -469,19 +482,21 @@ LLAMA3_SCALING = Exercise(
            lambda f, factor, low, high, length, end=end: torch.lerp(
                f / factor, f, _straight(length * f / (2 * math.pi), low, high).clamp(**end)))
           for end in ({"min": 0}, {"max": 1})],
-        ("n is the length times the speed, divided by 2 pi. Do you multiply by 2 pi?", _scaled(turn=1 / (2 * math.pi))),
+        ("t is the length times the speed, divided by 2 pi. Do you multiply by 2 pi?", _scaled(turn=1 / (2 * math.pi))),
         ("Are slow pairs divided by factor, not multiplied?", _scaled(slowed=torch.mul)),
         ("Do you use the factor given, not a fixed 8?", _scaled(fixed={"factor": 8.0})),
         ("Do you use the factor given, not a fixed 32?", _scaled(fixed={"factor": 32.0})),
         ("Do you use the length given, not a fixed 8192?", _scaled(fixed={"length": 8192})),
         ("Do you use the length given, not a fixed 131072?", _scaled(fixed={"length": 131072})),
         ("Do you use the limits given, not fixed 1 and 4?", _scaled(fixed={"low": 1.0, "high": 4.0})),
-        *[("Is the share 0 at n = low and 1 at n = high? Try both in your formula.",
+        *[("Is the share 0 at t = low and 1 at t = high? Try both in your formula.",
            _scaled(share=share, branches=branches)) for branches in (False, True)
           for share in (lambda n, low, high: n / high, lambda n, low, high: n / (high - low),
                         lambda n, low, high: (n - low) / high, lambda n, low, high: n - low / (high - low))],
-        ("Does the share grow in a straight line over n? Yours is straight over the wavelength.",
+        ("Does the share grow in a straight line over t? Yours is straight over the wavelength.",
          _scaled(share=lambda n, low, high: (1 / low - 1 / n) / (1 / low - 1 / high))),
+        ("Does the share grow in a straight line over t? Yours is straight over its logarithm.",
+         _scaled(share=lambda n, low, high: torch.log(n / low) / math.log(high / low))),
         ("Where is the slowed speed? Its share is the rest, 1 - s.",
          _scaled(slowed=lambda f, factor: 0 * f)),
         ("Is a speed missing? The slowed speed is omega / f, not 1 / f.", _scaled(slowed=lambda f, factor: 1 / factor)),

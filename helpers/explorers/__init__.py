@@ -10,13 +10,13 @@ from helpers.explorers.generate import explore_sampling
 from helpers.explorers.gqa import explore_mask
 from helpers.explorers.relatives import explore_relatives
 from helpers.explorers.rmsnorm import explore_rms_norm
-from helpers.explorers.rope import explore_rope, explore_rope_layout
+from helpers.explorers.rope import explore_rope
 from helpers.explorers.scaling_out import explore_memory
 from helpers.explorers.swiglu import explore_swiglu
 from helpers.explorers.train import explore_context, explore_losses
 
 __all__ = [
     "Explorer", "choice", "explore_context", "explore_full_model", "explore_losses", "explore_mask", "explore_memory",
-    "explore_relatives", "explore_rms_norm", "explore_rope", "explore_rope_layout", "explore_sampling",
+    "explore_relatives", "explore_rms_norm", "explore_rope", "explore_sampling",
     "explore_swiglu", "new_figure", "slider",
 ]  # fmt: skip
