@@ -676,4 +676,4 @@ SLOW_HANDS = Exercise(
     allow=("rope_angles", "rope_inv_freq", "causal_visible"),
     adapt=_judged_by_effect,
 )  # fmt: skip
-check_slow_hands = check_of(SLOW_HANDS)
+check_slow_hands = check_of(SLOW_HANDS, seconds=30.0)  # a search through all pairs of hands is a right answer, too
