@@ -45,6 +45,7 @@ from checks.rope import (
     check_llama3_scaling,
     check_rope_angles,
     check_rope_permutation,
+    check_slow_hands,
 )
 from checks.scaling_out import check_bytes_sent_per_token, check_merge_attention, check_split_feed_forward
 from checks.swiglu import check_cut_units, check_matrix_roles, check_product_layer, check_silu_derivative, check_swiglu

@@ -37,7 +37,7 @@ from checks.run import PATIENCE, TimeUp, in_time
 
 TAUGHT = {  # the section that teaches what an exercise asks for, by the name of its check
     "rms_norm": "1.1", "norm_probe": "1.3", "needed_gains": "1.9", "rms_norm_backward": "1.5",
-    "rope_angles": "2.2", "apply_rope_halves": "2.4", "apply_rope_interleaved": "2.4", "rope_permutation": "2.4",
+    "rope_angles": "2.2", "apply_rope_halves": "2.4", "rope_permutation": "2.4", "slow_hands": "2.6",
     "llama3_scaling": "2.7",
     "cut_units": "3.5", "silu_derivative": "3.1", "swiglu": "3.3", "product_layer": "3.3", "matrix_roles": "3.3",
     "causal_visible": "4.5", "attention_head": "4.2", "repeat_kv": "4.3", "cache_write": "4.5", "gqa_layer": "4.3",

@@ -110,7 +110,7 @@ def rope_angles(positions: torch.Tensor, inv_freq: torch.Tensor) -> torch.Tensor
     """Angle by which each pair of coordinates is turned at each position.
 
     Args:
-        positions: index of each token, (..., T) int [token].
+        positions: index of each token, of any shape (..., T), int [token]; rows of a batch may differ.
         inv_freq: turning speed of each pair, (h/2,) float [rad/token].
 
     Returns:

@@ -1,14 +1,13 @@
-"""The explorers of notebook 02: clock hands, and which coordinates a layout pairs."""
+"""The explorer of notebook 02: clock hands."""
 
 import math
 
 import numpy as np
 import torch
-from matplotlib.patches import Circle, Polygon, Rectangle
-from torch.nn import functional as F
+from matplotlib.patches import Circle, Polygon
 
-from helpers.explorers.base import GREY, Explorer, arc, bare, choice, new_figure, slider
-from helpers.model import apply_rope, rope_angles, rope_inv_freq
+from helpers.explorers.base import Explorer, arc, bare, choice, new_figure, slider
+from helpers.model import rope_angles, rope_inv_freq
 from helpers.plots import HIDDEN, INK, KEY, QUERY
 
 
@@ -43,6 +42,8 @@ def explore_rope() -> Explorer:
         positions = torch.tensor([position, max(position - distance, 0)])
         distance = position - positions[1].item()
         kind = None if scaling == "none" else {"type": scaling, "factor": factor}
+        if scaling == "llama3":
+            kind["original_max_position_embeddings"] = 256  # as the model of the notebook was trained
         speeds = rope_inv_freq(head_dim, base, kind)
         angles = rope_angles(positions, speeds).numpy()
         for name, row in zip(looks, angles, strict=True):
@@ -79,61 +80,3 @@ def explore_rope() -> Explorer:
     controls["scaling"].observe(lambda change: setattr(controls["factor"], "disabled", change.new == "none"), "value")
     alt = "Eight clocks, one per pair of coordinates, with a solid blue query hand and a dashed vermillion key hand, "
     return Explorer(figure, draw, controls, alt + "and one clock enlarged with the angle between its hands.")
-
-
-def explore_rope_layout() -> Explorer:
-    """Which coordinates of a head of 16 form a pair in each layout, and which rows of q_proj they come from."""
-    head_dim, n_pairs, head, layouts = 16, 8, 1, ("halves", "interleaved")
-    pairs = {layout: [_mixed_by(pair, head_dim, layout) for pair in range(n_pairs)] for layout in layouts}
-    speeds = rope_inv_freq(head_dim).tolist()
-
-    # What is fixed: a box for each coordinate, with its number and its row of q_proj below.
-    figure, ax = new_figure(1)
-    bare(ax, (-3.6, head_dim - 0.4), (-2.6, 2.6))
-    ax.set(aspect="auto")
-    for y, text in ((0, "coordinate\nof the head"), (-1.1, "row of q_proj"), (-2.1, "its row in the\nother layout")):
-        ax.text(-0.8, y, text, ha="right", va="center", fontsize=9)
-    for i in range(head_dim):
-        ax.add_patch(Rectangle((i - 0.42, -0.4), 0.84, 0.8, fill=False, ec=GREY, lw=1))
-        for y, number in ((0, i), (-1.1, head * head_dim + i)):
-            ax.text(i, y, number, ha="center", va="center", fontsize=9)
-
-    # What moves: the arcs that join pairs, the frames around the chosen pair, the rows of the other layout.
-    others = [ax.text(i, -2.1, "", ha="center", va="center", fontsize=9) for i in range(head_dim)]
-    arcs = [ax.plot([], [])[0] for _ in range(n_pairs)]
-    marks = [ax.add_patch(Rectangle((0, -2.5), 0.9, 2.95, fill=False, ec=INK, lw=2.5)) for _ in range(2)]
-
-    def draw(layout, pair):
-        other = layouts[layout == layouts[0]]
-        for index, (first, second) in enumerate(pairs[layout]):
-            wide, chosen = (second - first) / 2, index == pair
-            across, up = arc(0, math.pi, 1)
-            arcs[index].set_data((first + second) / 2 + wide * across, 0.45 + (0.6 + 0.3 * wide) * up)
-            arcs[index].set(color=INK if chosen else HIDDEN, lw=2.5 if chosen else 1.2, zorder=3 if chosen else 2)
-        first, second = pairs[layout][pair]
-        rows = {here: head * head_dim + there for here, there in zip((first, second), pairs[other][pair], strict=True)}
-        for here, text in enumerate(others):
-            text.set_text(rows.get(here, ""))
-        for mark, i in zip(marks, (first, second), strict=True):
-            mark.set_x(i - 0.45)
-        ax.set_title(f"Layout {layout}: pair {pair} is coordinates {first} and {second}")
-        return (
-            f"Layout {layout}: pair {pair} of head {head} is coordinates {first} and {second}, made by rows "
-            f"{head * head_dim + first} and {head * head_dim + second} of q_proj, and turns by {speeds[pair]:.3g} "
-            f"rad/token. In layout {other} these rows are {rows[first]} and {rows[second]}."
-        )
-
-    # Which controls.
-    controls = {"layout": choice("layout", layouts), "pair": slider("pair index", 2, 0, n_pairs - 1)}
-    alt = (
-        "Sixteen numbered boxes, the coordinates of a head; arcs join the two of each pair, the chosen pair is framed. "
-    )
-    return Explorer(figure, draw, controls, alt + "Below: rows of q_proj; for the chosen two, their other rows.")
-
-
-def _mixed_by(pair, head_dim, layout):
-    # Asked of apply_rope itself: turn this one pair by a quarter and see which two coordinates change.
-    quarter = F.one_hot(torch.tensor([pair]), head_dim // 2).float()
-    unit = torch.eye(head_dim)[None, :, None]  # (1, h, 1, h): head i holds the i-th unit vector
-    changed = (apply_rope(unit, 1 - quarter, quarter, layout) != unit).any(dim=-1)
-    return changed.flatten().nonzero().flatten().tolist()

@@ -27,7 +27,6 @@ SETTINGS = {
     "explore_rope": {
         "position": (10, 20, 40), "distance": (3, 6), "base": (10_000.0, 1_000_000.0), "scaling": ALL,
     },
-    "explore_rope_layout": {"pair": ALL, "layout": ALL},
     "explore_swiglu": {
         "g": (-6.0, -2.0, -1.0, 1.0, 6.0), "u": (-2.0, 1.5, 5.0), "activation": ("SiLU", "sigmoid", "none"),
     },

@@ -206,8 +206,7 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("rope", {"pair": 7}, "3 token × 0.000316 rad/token = 0.000949 rad (0.1°). It turns once in 19,869 tokens."),
     ("rope", {"pair": 7, "scaling": "ntk"}, "3 token × 3.95e-05 rad/token"),
     ("rope", {"pair": 7, "position": 2}, "Query at 2, key at 0: pair 7 differs by 2 token"),
-    ("rope_layout", {"pair": 0}, "coordinates 0 and 8, made by rows 16 and 24"),
-    ("rope_layout", {"pair": 7, "layout": "interleaved"}, "coordinates 14 and 15, made by rows 30 and 31"),
+    ("rope", {"pair": 4, "scaling": "llama3"}, "3 token × 0.00125 rad/token"),  # no full turn in 256 tokens: an eighth
     # a pair that went full circle in 63 steps knows all 256 positions; one slowed by 4 knows 4 × 63 and the first
     ("context", {"scaling": "as trained", "factor": 4}, "53% were met in training on 64."),
     ("context", {"scaling": "linear", "factor": 4}, "99% were met in training on 64. The fastest pair is 4"),

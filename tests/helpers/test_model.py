@@ -14,6 +14,7 @@ from helpers.model import (
     causal_visible,
     count_parameters,
     repeat_kv,
+    rope_angles,
     rope_inv_freq,
     swiglu_hidden_dim,
 )  # fmt: skip
@@ -25,6 +26,14 @@ def test_ntk_scaling_slows_the_slowest_pair_by_the_factor_and_the_fastest_not_at
     slowed = rope_inv_freq(2 * pairs) / rope_inv_freq(2 * pairs, scaling={"type": "ntk", "factor": factor})
     assert_agree(slowed[[0, -1]], torch.tensor([1.0, factor]))
     assert (slowed.diff() > -1e-4).all()
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (4, 4), (2, 1, 4)])  # 4 positions, 4 pairs: no size may mislead
+def test_every_position_has_its_angles_whatever_shape_the_positions_have(shape):
+    positions, speeds = torch.randint(1000, shape), rope_inv_freq(8)
+    angles = rope_angles(positions, speeds)
+    assert angles.shape == (*shape, 4)
+    assert_agree(angles.reshape(-1, 4), torch.outer(positions.flatten().float(), speeds))
 
 
 def test_bfloat16_model_keeps_float32_angles():

@@ -1,8 +1,10 @@
 """Right and wrong answers to the exercises of notebook 02, RoPE."""
 
+import itertools
 import math
 
 import torch
+from torch.nn import functional as F
 
 from tests.support.answers.register import right, wrong
 
@@ -10,13 +12,18 @@ from tests.support.answers.register import right, wrong
 @right
 def rope_angles__outer(positions, head_dim, theta):
     inv_freq = 1.0 / theta ** (torch.arange(0, head_dim, 2).float() / head_dim)
-    return torch.outer(positions.float(), inv_freq)
+    return torch.outer(positions.float().flatten(), inv_freq).unflatten(0, positions.shape)
 
 
 @right
 def rope_angles__einsum_in_float64(positions, head_dim, theta):
     speeds = torch.exp(-math.log(theta) * torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
-    return torch.einsum("t,i->ti", positions.double(), speeds).float()
+    return torch.einsum("...,i->...i", positions.double(), speeds).float()
+
+
+@wrong("each row of a batch")
+def rope_angles__one_row_of_positions(positions, head_dim, theta):
+    return positions[:, None] * theta ** (-torch.arange(0, head_dim, 2) / head_dim)
 
 
 @wrong("past the end")
@@ -66,3 +73,57 @@ def llama3_scaling__clamp(inv_freq, factor, low_freq_factor, high_freq_factor, o
     turns = original_max_position_embeddings * inv_freq / (2 * math.pi)
     keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
     return inv_freq * (keep + (1 - keep) / factor)
+
+
+def _second_copy(model, speeds, period):
+    tokens = torch.randint(32, (32, period), generator=torch.Generator().manual_seed(5)).repeat(1, 2)
+    model.inv_freq = speeds
+    logits = model(tokens[:, :-1]).detach()[:, period:]
+    return F.cross_entropy(logits.flatten(0, 1), tokens[:, period + 1 :].flatten())
+
+
+def _slowed(speeds, hands, by):
+    return torch.tensor([speed / by if i in hands else speed for i, speed in enumerate(speeds.tolist())])
+
+
+@right
+def slow_hands__used_and_unfinished(model):
+    speeds = model.inv_freq
+    whole = _second_copy(model, speeds, 24)
+    costs = [_second_copy(model, _slowed(speeds, {i}, math.inf), 24) - whole for i in range(8)]
+    return {i for i, cost in enumerate(costs) if cost > 0.2 and 48 * speeds[i] / (2 * math.pi) < 1}
+
+
+@right
+def slow_hands__all_pairs(model):
+    speeds = model.inv_freq
+    pairs = itertools.combinations(range(8), 2)
+    return list(min(pairs, key=lambda pair: _second_copy(model, _slowed(speeds, pair, 3), 72)))
+
+
+@right
+def slow_hands__one_after_the_other(model):
+    speeds, found = model.inv_freq, set()
+    while _second_copy(model, _slowed(speeds, found, 3), 72) > 2.25:
+        found.add(min({*range(8)} - found, key=lambda i: _second_copy(model, _slowed(speeds, found | {i}, 3), 72)))
+    return frozenset(found)
+
+
+@wrong("another order")
+def slow_hands__third_and_fourth(model):
+    return {2, 3}
+
+
+@wrong("expected a set")
+def slow_hands__returns_speeds(model):
+    return _slowed(model.inv_freq, {2, 3}, 3)
+
+
+@wrong("without hand 4 it is, too")
+def slow_hands__all_unfinished(model):
+    return {i for i in range(8) if 48 * model.inv_freq[i] < 2 * math.pi}
+
+
+@wrong("whole numbers")
+def slow_hands__floats(model):
+    return {2.0, 3.0}
