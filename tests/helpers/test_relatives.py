@@ -153,6 +153,7 @@ SURVEYED = [  # settings that ask for each trait of TRAITS, and for no other
 def test_each_trait_of_the_survey_is_seen_where_it_is_asked_for():
     assert [[bool(has(own)) for has in TRAITS.values()] for own in SURVEYED] == torch.eye(5).bool().tolist()
     assert TRAITS["a window in some layers"]({"sliding_window": 6})
+    assert len(FAMILIES) == 15, "say the new number in README.md and docs/reliability.md"
 
 
 # ---------------------------------------------------------------------------------------------------- slips
