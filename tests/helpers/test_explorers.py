@@ -6,6 +6,7 @@ import io
 import json
 import re
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import nbformat
 import pytest
@@ -102,7 +103,7 @@ def test_an_explorer_starts_as_its_notebook_shows_it(explorer):
         page, height = explorer.figure.axes[0], explorer.figure.bbox.height
         heights = [page.transData.transform(word.get_position())[1] for word in page.texts]
         assert sorted((height, *heights, 0), reverse=True) == [height, *heights, 0]
-    else:
+    elif f"matplotlib=={mpl.__version__}\n" in (ROOT / "constraints.txt").read_text("utf-8"):  # another draws otherwise
         different = abs(pixels(explorer.png) - pixels(shown)).max(axis=-1) > 0.1  # the stored one has fewer colours
         assert different.mean() < 0.0005, "drawn otherwise than in the notebook: if on purpose, run `make notebooks`"
 
