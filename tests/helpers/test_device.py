@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from helpers import masks, train
-from helpers.checkpoint import load_checkpoint
+from helpers.checkpoint import blank_model, load_checkpoint
 from helpers.corpus import bits_per_byte
 from helpers.device import explain_out_of_memory, pick_device, set_seed
 from helpers.fast_decode import prepare_for_decoding
@@ -79,6 +79,8 @@ def test_tokens_and_targets_are_sent_to_the_model(monkeypatch):
 def test_a_checkpoint_opens_on_the_device_asked_for_and_a_figure_asks_for_a_copy_on_the_cpu():
     weights = list(load_checkpoint(TINY_LLAMA, device="meta", dtype=torch.float16).parameters())
     assert {(weight.device.type, weight.dtype) for weight in weights} == {("meta", torch.float16)}
+    blank = blank_model(TINY, make_model().state_dict(), "these weights").parameters()
+    assert all(weight.is_meta for weight in blank)  # 27 GB of a model of 7 billion are not asked for
     with pytest.raises(NotImplementedError, match="copy out of meta"):
         to_numpy(weights[0])
 

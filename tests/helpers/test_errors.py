@@ -14,7 +14,9 @@ import torch
 
 from helpers import checkpoint, corpus, generate, masks, parallel, plots, text, train
 from helpers.checkpoint import model_from_weights
+from helpers.device import pick_device
 from helpers.fast_decode import prepare_for_decoding
+from helpers.formats.files import read_json
 from helpers.model import Llama, LlamaConfig, apply_rope, causal_visible
 from tests.support.files import OURS
 from tests.support.models import TINY, make_model
@@ -55,11 +57,17 @@ def offline(kind):
         checkpoint.fetch_checkpoint("a/b")
 
 
-def load_own(content):
+def load_own(content, read=corpus.load_text):
     with TemporaryDirectory() as folder:
         path = Path(folder) / "mine.txt"
         path.write_bytes(content)
-        corpus.load_text(path)
+        read(path)
+
+
+def pick(device):
+    no_cuda = mock.patch("torch.cuda.is_available", return_value=False)
+    with mock.patch.dict("os.environ", COURSE_DEVICE=device), no_cuda:
+        pick_device()
 
 
 # (what is asked for, words that its reader has to find, in this order; … stands for anything)
@@ -124,6 +132,9 @@ SAID = [
     (lambda: corpus.load_text("no.txt"), "no.txt is not there: pass a text file, or a folder"),
     (lambda: load_own(b"\xff"), "mine.txt is not UTF-8 … save it as UTF-8, or leave it out"),
     (lambda: load_own(b"a\0b" * 9000), "mine.txt holds zero bytes … leave it out"),
+    (lambda: load_own(b"[]", read_json), "mine.txt holds a list, not an object: fetch the file again"),
+    (lambda: pick("cuda"), "COURSE_DEVICE='cuda' is not present on this machine: use one of ['cpu'"),
+    (lambda: pick("gpu"), "COURSE_DEVICE='gpu' is not known: use one of ['cpu'"),
     (lambda: load_own(b"short"), "5 characters … at least 20,000"),
     (lambda: full("torch.nn.functional.cross_entropy", run), "batch_size=8 … max_seq_len=8 … smaller batch_size"),
     (lambda: full("torch.Tensor.to", lambda: model_from_weights(OURS, MODEL.state_dict(), torch.float16)),

@@ -106,6 +106,12 @@ def test_a_layer_that_stands_still_is_hatched_and_a_window_is_a_shorter_bar():
     assert (angle.patch.get_hatch(), [bar.get_height() for bar in mask.patches]) == ("///", [2**17, 64])
 
 
+def test_the_style_takes_back_what_was_set_before():
+    plt.rcParams["axes.grid"] = True
+    plots.use_course_style()
+    assert not plt.rcParams["axes.grid"]
+
+
 def test_show_stores_the_description_prints_it_and_closes_the_figure(monkeypatch, capsys):
     displayed, alt = [], "A line from 0 to 1. Axes: position and loss. It rises."
     monkeypatch.setattr("IPython.display.display", lambda thing, **settings: displayed.append((thing, settings)))

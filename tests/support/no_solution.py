@@ -18,7 +18,8 @@ def lesson_of(exercise):
     sources = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
     solutions = "\n".join(sources).partition("\n## Solutions")[2]
     lines = {line.strip() for line in solutions.splitlines()}
-    (one,) = (one for one in verdict.outline(path.read_bytes()) if one["name"] == exercise)
+    one = next((one for one in verdict.outline(path.read_bytes()) if one["name"] == exercise), None)
+    assert one, f"{path.name} has no cell that makes the function of {exercise}: add the exercise's cells to it"
     return one, {line for line in lines if not TRIVIAL.fullmatch(line)}
 
 
