@@ -32,7 +32,7 @@ from checks.base import (
     gradients_through,
     not_contiguous,
 )
-from checks.gqa import causal_visible
+from checks.gqa import causal_visible, hide
 from checks.judge import CheckResult, check_of
 from checks.rmsnorm import RMS_NORM, WRONG_AXIS, rms_norm
 from helpers.config import LlamaConfig
@@ -233,12 +233,8 @@ def attention_with_sink(scores, visible, sinks, v):
     return torch.stack(mixed).reshape(batch, n_heads, n_query, -1).to(v.dtype)
 
 
-def _hide(scores, visible):
-    return scores.masked_fill(~visible, -math.inf)
-
-
 def _sink(
-    hide=_hide,
+    hide=hide,
     column=lambda s: s[:, None, None],
     softmax=lambda row: row.softmax(-1),
     mix=lambda w, v, m: w[..., :-1] @ v,
@@ -257,7 +253,7 @@ def _exp(top=lambda x, s: x.amax(-1, keepdim=True), of_sink=lambda s, top: (s - 
     """The softmax written out; top is taken from the scores, of_sink is the sink's term in the sum."""
 
     def program(scores, visible, sinks, v):
-        x, s = _hide(scores.float(), visible), sinks.float()[:, None, None]
+        x, s = hide(scores.float(), visible), sinks.float()[:, None, None]
         terms = (x - top(x, s)).exp()
         return (terms / (terms.sum(-1, keepdim=True) + of_sink(s, top(x, s))) @ v.float()).to(v.dtype)
 
@@ -324,7 +320,7 @@ ATTENTION_WITH_SINK = Exercise(
         (COLUMN, _sink(mix=lambda w, v, m: w.roll(1, -1)[..., :-1] @ v)),
         ("Are the shares multiplied with v? These are the shares alone.", _sink(mix=lambda w, v, m: w[..., :-1])),
         ("Is the mask used? Hidden keys are seen.", _sink(hide=lambda x, m: x)),
-        ("Is the mask inverted? True means: may attend.", _sink(hide=lambda x, m: _hide(x, ~m))),
+        ("Is the mask inverted? True means: may attend.", _sink(hide=lambda x, m: hide(x, ~m))),
         *[(HIDDEN, _sink(hide=lambda x, m, fill=fill: x.masked_fill(~m, fill)))
           for fill in (0.0, -1.0, -10.0, -100.0)],
         ("Is the mask added as 0 and 1? Hidden scores must become -inf.", _sink(hide=lambda x, m: x + m)),
@@ -332,7 +328,7 @@ ATTENTION_WITH_SINK = Exercise(
         ("Does the mask come before the softmax? After it, hidden keys have taken their share.",
          _sink(hide=lambda x, m: x, mix=lambda w, v, m: w[..., :-1] * m @ v)),
         *[("Do you use the mask given, not a causal one of your own?",
-           _sink(hide=lambda x, m, mask=mask: _hide(x, mask(*x.shape[-2:]))))
+           _sink(hide=lambda x, m, mask=mask: hide(x, mask(*x.shape[-2:]))))
           for mask in (causal_visible, lambda t, s: torch.ones(t, s).tril() > 0)],
         *[("Is the softmax over the keys and the sink, dim=-1?", _sink(softmax=lambda row, dim=dim: row.softmax(dim)))
           for dim in (-2, 1)],
@@ -737,11 +733,13 @@ REFUSALS = [  # words of an error, what they mean for a row, and a row
     (r"shape: \S*[qk]_norm", "Does one norm serve one head, h numbers, or all heads of a token at once?",
      _row(edits.post_norm, edits.qk_norm_whole, edits.window, RIGHT_STILL)),
     (r"(missing|left over): \S*norm\S*weight",
-     "What does the file call our attention_norm and ffn_norm? `weight_names` says it. If it has neither, they have no gain.",
+     "What does the file call our attention_norm and ffn_norm? `weight_names` says it. "
+     "If it has neither, they have no gain.",
      _row(*WRITTEN, weight_names={})),
     (r"two weights become", "Two names become one: what does WEIGHT_NAMES make of .post_attention_layernorm.?",
      _row(*WRITTEN, weight_names=dict.fromkeys(EXAONE_NORMS, ".ffn_norm."))),
-    (r"missing|left over", "Which weights has the file, and which has your model? An edit adds them, `weight_names` renames.",
+    (r"missing|left over",
+     "Which weights has the file, and which has your model? An edit adds them, `weight_names` renames.",
      _row(*WRITTEN, edits.biases)),
 ]  # fmt: skip
 FORMS = [  # of answers that are no row, or whose edits are none
