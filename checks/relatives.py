@@ -180,8 +180,7 @@ QK_NORM = Exercise(
         (APART + " Yours is over the heads.", _by_dims(head=1)),
         (TOGETHER + " Yours is over the heads alone.", _by_dims(whole=1)),
         *[(OTHER_TOKENS, _by_dims(head, whole)) for head, whole in (
-            (2, 2), ((2, 3), (1, 2, 3)), (3, (1, 2, 3)), (3, (2, 3)), (3, (1, 2)), ((2, 3), (1, 3)),
-            (3, (0, 1, 2, 3)))],
+            (2, 2), (3, (1, 2, 3)), (3, (2, 3)), (3, (1, 2)), ((2, 3), (1, 3)), (3, (0, 1, 2, 3)))],
         *[(TRANSPOSE, _by_vectors(there=lambda x: x.reshape(x.shape[0], x.shape[2], -1), **back))
           for back in ({}, {"back": lambda y, x: y.reshape(x.shape)})],
         ("Is the way back .unflatten, then .transpose(1, 2)? .reshape alone mixes heads and tokens.",
