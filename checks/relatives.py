@@ -997,14 +997,10 @@ FIND_EDITS = Exercise(
     [
         (STRICT, _fit(torch.equal)),
         (STRICT, _fit(torch.allclose)),
-        (STRICT, _fit(lambda got, want: ((got - want) / want).abs().max() < 1e-4)),
         (ALL, _fit(of=lambda found: found[:1])),
         (ALL, _fit(of=lambda found: found[-1:])),
-        *[(LOOSE, _fit(_within(share))) for share in (1e-3, 1e-2, 1e-1)],
-        *[(ABSOLUTE, _fit(lambda got, want, room=room: (got - want).abs().max() < room))
-          for room in (1e-4, 1e-3, 1e-5)],
-        *[(ABSOLUTE, _fit(functools.partial(torch.allclose, rtol=rtol, atol=atol)))
-          for rtol, atol in ((1e-5, 1e-4), (1e-4, 1e-4), (0.0, 1e-4))],
+        *[(LOOSE, _fit(_within(share))) for share in (1e-3, 1e-1)],
+        (ABSOLUTE, _fit(lambda got, want: (got - want).abs().max() < 1e-5)),
         ("Are the logits compared? Yours holds every choice that loads.", _fit(lambda got, want: True)),
         ("Do you load strictly? With strict=False, biases that the weights do not have stay 0, and fit.",
          _fit(strict=False)),
@@ -1014,15 +1010,12 @@ FIND_EDITS = Exercise(
         *[(SIGNS, _fit(lambda got, want, sign=sign: (sign * (got - want)).max() < 1e-4 * want.abs().max()))
           for sign in (1, -1)],
         (SIGNS, _fit(lambda got, want: (got - want).abs().max() < 1e-4 * want.max())),
-        (SIGNS, _fit(lambda got, want: (got - want).max() < 1e-4 * want.max())),
         (TOKENS, _fit(lambda got, want: torch.equal(got.argmax(-1), want.argmax(-1)))),
         (TOKENS, _fit(lambda got, want: torch.equal(got[:, -1].argmax(-1), want[:, -1].argmax(-1)))),
         (A_SET, lambda *inputs: [()]),
         (COMMA, lambda *inputs: {"post_norm", "window"}),
-        (COMMA, lambda *inputs: {frozenset(("post_norm", "window"))}),
         ("Is the empty choice () tried? It is plain LLaMA.", _fit(tried=len)),
-        *[(GOES_ON, _fit(tried=tried)) for tried in (
-            lambda names: len(names) <= 1, lambda names: not names, lambda names: set(names) <= {"window", "no_rope"})],
+        (GOES_ON, _fit(tried=lambda names: len(names) <= 1)),
         *[(f"Are {word} edits tried together?", _fit(tried=lambda names, most=most: len(names) <= most))
           for most, word in ((2, "three"), (3, "four"), (4, "five"))],
         *[(hint, _fit(tried=lambda names, without=without: not without & set(names))) for hint, without in (
