@@ -7,7 +7,7 @@ show: gains other than 1, sizes of 1e-3 and 300, float16 and bfloat16, transpose
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 
 import torch
 
@@ -91,27 +91,16 @@ class Exercise:
 
     @cached_property
     def mistaken(self):
-        """For every known mistake its hint and its answers, by the number of the case; computed when looked at."""
-        return [(hint, _Answers(self, program)) for hint, program in self.mistakes + COMMON_MISTAKES]
+        """For every known mistake its hint, and a function from the number of a case to its answer, computed once."""
+        return [(hint, cache(partial(self._attempt, program))) for hint, program in self.mistakes + COMMON_MISTAKES]
 
-    def attempt(self, program, case):
+    def _attempt(self, program, place):
         """A program's answer to a case; None if it has none."""
+        case = self.cases[place]
         try:
             return None if case.gradients else self.adapt(program)(*case.fresh_inputs())
         except (RuntimeError, IndexError, TypeError, ValueError, ZeroDivisionError, Wrong):
             return None  # this mistake cannot be made here
-
-
-class _Answers(dict):
-    """The answers of a known mistake, by the number of the case, each computed when it is looked at first."""
-
-    def __init__(self, exercise, program):
-        super().__init__()
-        self.exercise, self.program = exercise, program
-
-    def __missing__(self, place):
-        self[place] = self.exercise.attempt(self.program, self.exercise.cases[place])
-        return self[place]
 
 
 def gradients_through(answer, inputs):

@@ -111,12 +111,12 @@ def _explained(exercise, answers, theirs, failing, clear):
 
     def is_yours(place):
         if exercise.alike:
-            return exercise.alike(answers[place], theirs[place])
-        return _agree(answers[place], theirs[place], exercise.tolerance, exercise.wanted[place])
+            return exercise.alike(answers[place], theirs(place))
+        return _agree(answers[place], theirs(place), exercise.tolerance, exercise.wanted[place])
 
     def is_right(place):
         want = exercise.wanted[place]
-        return theirs[place] is None or _agree(theirs[place], want, exercise.tolerance, want)
+        return theirs(place) is None or _agree(theirs(place), want, exercise.tolerance, want)
 
     if not is_yours(failing[0]) or is_right(failing[0]):
         return 0

@@ -981,18 +981,15 @@ TOKENS_PER_SECOND = Exercise(
         ("Are attention's products with the cached keys and values left out? Yours count.", _attention_too),
         *[("Section 7.4 bounds one text with an empty cache, and counts every weight. What else is read, what less?",
            _speed(read=lambda c, n: n, worked=lambda c, n: n, rows=lambda c, b: 0, cache=lambda c, n, b: 0,
-                  weights=weights, work=work, answer=answer, join=join))
-          for weights in (lambda n, b: n * b, lambda n, b: n) for join in (max, lambda reading, work: reading)
-          for work in (lambda n, b: 2 * n * b, lambda n, b: 2 * n)
+                  weights=weights, work=work, answer=answer))
+          for weights in (lambda n, b: n * b, lambda n, b: n)
+          for work in (lambda n, b: 2 * n * b, lambda n, b: 2 * n, lambda n, b: 0)
           for answer in (lambda seconds, b: b / seconds, lambda seconds, b: 1 / seconds)],
         ("Are the cache and a row of the embedding table read, too? Yours reads the other weights only.",
          _speed(rows=lambda c, b: 0, cache=lambda c, n, b: 0)),
         (OF_THE_TABLE, _speed(read=lambda c, n: n)),
-        (OF_THE_TABLE, _speed(read=lambda c, n: n, worked=lambda c, n: n)),
         (OF_THE_TABLE, _speed(read=lambda c, n: n, worked=lambda c, n: n, rows=lambda c, b: 0)),
         (TABLE_WORKS, _speed(worked=lambda c, n: n)),
-        ("Tied, the table is lm_head too, and read whole. You subtract it.",
-         _speed(read=lambda c, n: n - c.vocab_size * c.dim, worked=lambda c, n: n - c.vocab_size * c.dim)),
         ("Tied, the table is lm_head too, and read whole. You subtract it.",
          _speed(read=lambda c, n: n - c.vocab_size * c.dim)),
         ("Tied, the table is lm_head too, and its weights compute. You leave their operations out.",
@@ -1008,8 +1005,8 @@ TOKENS_PER_SECOND = Exercise(
         ("Is one row read for each text even if the table is tied? Yours is for an untied one only.",
          _speed(rows=lambda c, b: 0 if c.tie_embeddings else b * c.dim)),
         ("How long is a row of the embedding table? dim numbers.", _speed(rows=lambda c, b: b)),
-        *[(OWN, _speed(rows=rows, cache=lambda c, n, b: _kept(c, n, 1), work=work))
-          for rows in (lambda c, b: c.dim, lambda c, b: 0) for work in (lambda n, b: 2 * n, lambda n, b: 2 * n * b)],
+        *[(OWN, _speed(rows=rows, cache=lambda c, n, b: _kept(c, n, 1)))
+          for rows in (lambda c, b: c.dim, lambda c, b: 0)],
         (ONCE, _speed(weights=lambda n, b: n * b)),
         ("Is the cache read, too?", _speed(cache=lambda c, n, b: 0)),
         ("Are keys and values both read? A factor 2 is missing.", _speed(cache=lambda c, n, b: _kept(c, n, b) / 2)),

@@ -74,12 +74,13 @@ def attention_head(q, k, v, visible):
     return torch.stack(batches).to(q.dtype)
 
 
-def _hide(scores, visible):
+def hide(scores, visible):
+    """Scores that are -inf where a key is not visible."""
     return scores.masked_fill(~visible, -math.inf)
 
 
 def _attend(
-    scale=lambda q, k: math.sqrt(q.shape[-1]), mask=_hide, softmax=lambda scores: scores.softmax(-1), after=None
+    scale=lambda q, k: math.sqrt(q.shape[-1]), mask=hide, softmax=lambda scores: scores.softmax(-1), after=None
 ):
     """Attention with one slip."""
 
@@ -146,7 +147,7 @@ ATTENTION_HEAD = Exercise(
         ("Which h do you take the root of? It is the width of q, not a number from another cell.",
          _attend(lambda q, k: math.sqrt(1024))),
         ("Do you use the mask? Hidden keys are seen.", _attend(mask=lambda scores, visible: scores)),
-        (POLARITY, _attend(mask=lambda scores, visible: _hide(scores, ~visible))),
+        (POLARITY, _attend(mask=lambda scores, visible: hide(scores, ~visible))),
         (POLARITY, lambda q, k, v, visible: F.scaled_dot_product_attention(q, k, v, ~visible)),  # 0 where all is hidden
         ("Does the mask come before the softmax? Masked after it, a row no longer sums to 1.",
          _attend(mask=lambda scores, visible: scores, after=lambda weights, visible: weights * visible)),
@@ -156,8 +157,6 @@ ATTENTION_HEAD = Exercise(
                  after=lambda w, visible: w * visible / (w * visible).sum(-1, keepdim=True))),
         ("Is the mask added as 0 and 1? Hidden scores must become -inf.",
          _attend(mask=lambda scores, visible: scores + visible)),
-        ("Is the mask added as 0 and 1? Hidden scores must become -inf.",
-         _attend(mask=lambda scores, visible: scores - (~visible).float())),
         ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.",
          _attend(mask=lambda scores, visible: scores * visible)),
         *[("Do hidden scores become -inf? A small number is still seen a little.",
@@ -170,11 +169,10 @@ ATTENTION_HEAD = Exercise(
         ("Are the last two dimensions of k swapped? .reshape keeps the order of the numbers: use .transpose(-2, -1).",
          lambda q, k, v, visible: _attend()(q, k.reshape(len(k), k.shape[2], -1).transpose(-2, -1), v, visible)),
         ("Are queries down and keys across? Your mask is transposed.",
-         _attend(mask=lambda scores, visible: _hide(scores, visible.T))),
+         _attend(mask=lambda scores, visible: hide(scores, visible.T))),
         ("Is each row divided by its own sum, dim=-1, keepdim=True? Yours divides by the sum of everything.",
          _attend(softmax=lambda scores: scores.exp() / scores.exp().sum())),
         (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(-2).nan_to_num())),
-        (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(-2))),
         (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(0))),
         (SOFTMAX_AXIS, _attend(mask=lambda scores, visible: scores, softmax=lambda scores: scores.softmax(0))),
         (SOFTMAX_AXIS, _attend(mask=lambda scores, visible: scores.masked_fill(~visible, -1e4),
@@ -191,7 +189,7 @@ ATTENTION_HEAD = Exercise(
         ("Are the weights multiplied with v, not with k?", lambda q, k, v, visible: _attend()(q, k, k, visible)),
         ("Are the weights multiplied with v, not with q?", lambda q, k, v, visible: _attend()(q, k, q, visible)),
         ("Are the weights multiplied with v? These are the weights alone.",
-         lambda q, k, v, visible: _hide(q @ k.mT / math.sqrt(q.shape[-1]), visible).softmax(-1)),
+         lambda q, k, v, visible: hide(q @ k.mT / math.sqrt(q.shape[-1]), visible).softmax(-1)),
         ("Are the scores divided before the softmax? You divide after it.",
          lambda q, k, v, visible: _attend(lambda q, k: 1)(q, k, v, visible) / math.sqrt(q.shape[-1])),
     ],
@@ -471,7 +469,7 @@ def _merge(mixed):
 
 def _layer(split=_split, turn=(True, True, False), share=(_share, _share), scale=lambda h, dim: math.sqrt(h),
            visible=causal_visible, merge=_merge,
-           weigh=lambda scores, visible: _hide(scores, visible).softmax(-1),
+           weigh=lambda scores, visible: hide(scores, visible).softmax(-1),
            out=lambda merged, w_o, x: merged @ w_o.T):  # fmt: skip
     """The layer with one slip."""
 
@@ -491,7 +489,7 @@ def _turned_before_the_heads_move(x, *rest):
     w_q, w_k, w_v, w_o, h, cos, sin = rest
     q, k, v = ((x @ w.T).unflatten(-1, (-1, h)) for w in (w_q, w_k, w_v))
     q, k, v = (y.transpose(1, 2) for y in (apply_rope(q, cos, sin), apply_rope(k, cos, sin), v))
-    weights = _hide(q @ k.mT / math.sqrt(h), causal_visible(len(x[0]), len(x[0]))).softmax(-1)
+    weights = hide(q @ k.mT / math.sqrt(h), causal_visible(len(x[0]), len(x[0]))).softmax(-1)
     return _merge(weights @ v) @ w_o.T
 
 
@@ -555,7 +553,7 @@ GQA_LAYER = Exercise(
         ("Is it the root of head_dim? Yours is that of D.", _layer(scale=lambda h, dim: math.sqrt(dim))),
         ("Is it the root of head_dim? Yours is that of D / H: H * h need not be D.", _scaled_by_share),
         ("Does the softmax run over the keys, the last dimension? Yours runs over the queries.",
-         _layer(weigh=lambda scores, visible: _hide(scores, visible).softmax(-2))),
+         _layer(weigh=lambda scores, visible: hide(scores, visible).softmax(-2))),
         ("Does the mask act on the scores, before the softmax? Yours acts on the weights.",
          _layer(weigh=lambda scores, visible: scores.softmax(-1) * visible)),
         ("Does a hidden score end at minus infinity? A score of 0 still gets a weight.",

@@ -6,6 +6,7 @@ its numbers are among them, in whatever order and shape, so that loops, einsum a
 the function passes depends on its logits alone.
 """
 
+import itertools
 import json
 import math
 
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from checks.base import Case, Exercise, Wrong, draw
 from checks.explain import number
+from checks.gqa import hide
 from checks.judge import check_of
 from checks.parts import COURSE, Parts
 from helpers.model import apply_rope
@@ -359,21 +361,14 @@ def _head(weights):
     return _slip({"attention_head": lambda q, k, v, seen: weights(q @ k.mT / math.sqrt(q.shape[-1]), seen) @ v})
 
 
-def _hide(scores, visible):
-    return scores.masked_fill(~visible, -math.inf)
-
-
 def _add(first=lambda x, normed, what: x + what, second=lambda x, normed, what: x + what):
     """Another sum at the end of the first or of the second branch."""
 
-    class Slip(Parts):
-        turn = 0
+    def program(*inputs):
+        turns = itertools.cycle((first, second))
+        return _slip(add=lambda self, *parts: next(turns)(*parts))(*inputs)
 
-        def add(self, x, normed, what):
-            self.turn += 1
-            return (first if self.turn % 2 else second)(x, normed, what)
-
-    return lambda *inputs: Slip().llama(*inputs)
+    return program
 
 
 def _feed_forward(formula):
@@ -381,25 +376,20 @@ def _feed_forward(formula):
     return _slip({"swiglu": lambda x, gate, up, down: formula(x @ gate.T, x @ up.T, down.T)})
 
 
-def _with(weights=lambda weights, config: weights, config=lambda config: config, logits=lambda logits: logits):
-    """The right model with other weights or another config, or its logits changed."""
-    return lambda w, c, tokens: logits(Parts().llama(weights(w, c), config(c), tokens))
+def _with(weights=lambda weights, config: weights, logits=lambda logits: logits):
+    """The right model with other weights, or its logits changed."""
+    return lambda w, c, tokens: logits(Parts().llama(weights(w, c), c, tokens))
 
 
 def _blocks(order):
     """Another order of the blocks: order(number of blocks) -> list."""
 
-    def renamed(weights, config):
-        chosen = dict(enumerate(order(config["num_hidden_layers"])))
-        blocks = {f"model.layers.{to}.{n}": w for to, at in chosen.items() for n, w in _block(weights, at).items()}
-        return {n: w for n, w in weights.items() if ".layers." not in n} | blocks
+    def program(weights, config, tokens):
+        chosen = order(config["num_hidden_layers"])
+        llama = _slip(block=lambda self, weights, layer: Parts.block(self, weights, chosen[layer]))
+        return llama(weights, config | {"num_hidden_layers": len(chosen)}, tokens)
 
-    return _with(renamed, lambda c: c | {"num_hidden_layers": len(order(c["num_hidden_layers"]))})
-
-
-def _block(weights, layer):
-    start = f"model.layers.{layer}."
-    return {n[len(start) :]: w for n, w in weights.items() if n.startswith(start)}
+    return program
 
 
 def _swapped(weights, one, other):
@@ -486,7 +476,7 @@ MY_LLAMA = Exercise(
         ("Stage 3: a score of 0 hides nothing. Before the softmax, what is hidden becomes -inf.",
          _head(lambda scores, visible: (scores * visible).softmax(-1))),
         ("Stage 3: the softmax runs over the keys, dim=-1. Yours runs over the queries.",
-         _head(lambda scores, visible: _hide(scores, visible).softmax(-2))),
+         _head(lambda scores, visible: hide(scores, visible).softmax(-2))),
         ("Stage 3: the softmax is missing.", _head(lambda scores, visible: scores * visible)),
         ("Stage 3: neighbouring query heads share a key head: 0, 0, 1, 1. Yours are 0, 1, 0, 1.",
          _slip({"repeat_kv": lambda x, n_rep: x.repeat(1, n_rep, 1, 1)})),

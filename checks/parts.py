@@ -53,23 +53,18 @@ def _cache_write(cache, length, new):
     return cache[:, :, torch.arange(max(0, end - n_slots), end) % n_slots]
 
 
-CHECKS = (
-    check_rms_norm, check_rope_angles, check_apply_rope_halves, check_llama3_scaling, check_swiglu,
-    check_causal_visible, check_attention_head, check_repeat_kv, check_cache_write,
-)  # fmt: skip
-COURSE = {  # the course's parts, as the exercises want them
-    "rms_norm": _rms_norm,
-    "rope_angles": _rope_angles,
-    "apply_rope_halves": apply_rope,
-    "llama3_scaling": llama3_scaling,
-    "swiglu": _swiglu,
-    "causal_visible": causal_visible,
-    "attention_head": _attention_head,
-    "repeat_kv": repeat_kv,
-    "cache_write": _cache_write,
+CHECKS = {  # the exercises that are parts, and the course's own functions for them
+    check_rms_norm: _rms_norm,
+    check_rope_angles: _rope_angles,
+    check_apply_rope_halves: apply_rope,
+    check_llama3_scaling: llama3_scaling,
+    check_swiglu: _swiglu,
+    check_causal_visible: causal_visible,
+    check_attention_head: _attention_head,
+    check_repeat_kv: repeat_kv,
+    check_cache_write: _cache_write,
 }
-
-
+COURSE = {check.exercise.name: part for check, part in CHECKS.items()}
 LATER = {  # the exercises of later notebooks that are parts, too: {number: (file of their checks, names)}
     4: ("gqa", ("gqa_layer",)),
     5: ("full_model", ("transformer_block",)),

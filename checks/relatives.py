@@ -32,7 +32,7 @@ from checks.base import (
     gradients_through,
     not_contiguous,
 )
-from checks.gqa import causal_visible
+from checks.gqa import causal_visible, hide
 from checks.judge import CheckResult, check_of
 from checks.rmsnorm import FACTOR_IN_HALF, RMS_NORM, WAY_IN_BFLOAT16, WRONG_AXIS, rms_norm
 from helpers.config import LlamaConfig
@@ -180,8 +180,7 @@ QK_NORM = Exercise(
         (APART + " Yours is over the heads.", _by_dims(head=1)),
         (TOGETHER + " Yours is over the heads alone.", _by_dims(whole=1)),
         *[(OTHER_TOKENS, _by_dims(head, whole)) for head, whole in (
-            (2, 2), ((2, 3), (1, 2, 3)), (3, (1, 2, 3)), (3, (2, 3)), (3, (1, 2)), ((2, 3), (1, 3)),
-            (3, (0, 1, 2, 3)))],
+            (2, 2), (3, (1, 2, 3)), (3, (2, 3)), (3, (1, 2)), ((2, 3), (1, 3)), (3, (0, 1, 2, 3)))],
         *[(TRANSPOSE, _by_vectors(there=lambda x: x.reshape(x.shape[0], x.shape[2], -1), **back))
           for back in ({}, {"back": lambda y, x: y.reshape(x.shape)})],
         ("Is the way back .unflatten, then .transpose(1, 2)? .reshape alone mixes heads and tokens.",
@@ -234,12 +233,8 @@ def attention_with_sink(scores, visible, sinks, v):
     return torch.stack(mixed).reshape(batch, n_heads, n_query, -1).to(v.dtype)
 
 
-def _hide(scores, visible):
-    return scores.masked_fill(~visible, -math.inf)
-
-
 def _sink(
-    hide=_hide,
+    hide=hide,
     column=lambda s: s[:, None, None],
     softmax=lambda row: row.softmax(-1),
     mix=lambda w, v, m: w[..., :-1] @ v,
@@ -258,7 +253,7 @@ def _exp(top=lambda x, s: x.amax(-1, keepdim=True), of_sink=lambda s, top: (s - 
     """The softmax written out; top is taken from the scores, of_sink is the sink's term in the sum."""
 
     def program(scores, visible, sinks, v):
-        x, s = _hide(scores.float(), visible), sinks.float()[:, None, None]
+        x, s = hide(scores.float(), visible), sinks.float()[:, None, None]
         terms = (x - top(x, s)).exp()
         return (terms / (terms.sum(-1, keepdim=True) + of_sink(s, top(x, s))) @ v.float()).to(v.dtype)
 
@@ -325,7 +320,7 @@ ATTENTION_WITH_SINK = Exercise(
         (COLUMN, _sink(mix=lambda w, v, m: w.roll(1, -1)[..., :-1] @ v)),
         ("Are the shares multiplied with v? These are the shares alone.", _sink(mix=lambda w, v, m: w[..., :-1])),
         ("Is the mask used? Hidden keys are seen.", _sink(hide=lambda x, m: x)),
-        ("Is the mask inverted? True means: may attend.", _sink(hide=lambda x, m: _hide(x, ~m))),
+        ("Is the mask inverted? True means: may attend.", _sink(hide=lambda x, m: hide(x, ~m))),
         *[(HIDDEN, _sink(hide=lambda x, m, fill=fill: x.masked_fill(~m, fill)))
           for fill in (0.0, -1.0, -10.0, -100.0)],
         ("Is the mask added as 0 and 1? Hidden scores must become -inf.", _sink(hide=lambda x, m: x + m)),
@@ -333,7 +328,7 @@ ATTENTION_WITH_SINK = Exercise(
         ("Does the mask come before the softmax? After it, hidden keys have taken their share.",
          _sink(hide=lambda x, m: x, mix=lambda w, v, m: w[..., :-1] * m @ v)),
         *[("Do you use the mask given, not a causal one of your own?",
-           _sink(hide=lambda x, m, mask=mask: _hide(x, mask(*x.shape[-2:]))))
+           _sink(hide=lambda x, m, mask=mask: hide(x, mask(*x.shape[-2:]))))
           for mask in (causal_visible, lambda t, s: torch.ones(t, s).tril() > 0)],
         *[("Is the softmax over the keys and the sink, dim=-1?", _sink(softmax=lambda row, dim=dim: row.softmax(dim)))
           for dim in (-2, 1)],
@@ -1001,14 +996,10 @@ FIND_EDITS = Exercise(
     [
         (STRICT, _fit(torch.equal)),
         (STRICT, _fit(torch.allclose)),
-        (STRICT, _fit(lambda got, want: ((got - want) / want).abs().max() < 1e-4)),
         (ALL, _fit(of=lambda found: found[:1])),
         (ALL, _fit(of=lambda found: found[-1:])),
-        *[(LOOSE, _fit(_within(share))) for share in (1e-3, 1e-2, 1e-1)],
-        *[(ABSOLUTE, _fit(lambda got, want, room=room: (got - want).abs().max() < room))
-          for room in (1e-4, 1e-3, 1e-5)],
-        *[(ABSOLUTE, _fit(functools.partial(torch.allclose, rtol=rtol, atol=atol)))
-          for rtol, atol in ((1e-5, 1e-4), (1e-4, 1e-4), (0.0, 1e-4))],
+        *[(LOOSE, _fit(_within(share))) for share in (1e-3, 1e-1)],
+        (ABSOLUTE, _fit(lambda got, want: (got - want).abs().max() < 1e-5)),
         ("Are the logits compared? Yours holds every choice that loads.", _fit(lambda got, want: True)),
         ("Do you load strictly? With strict=False, biases that the weights do not have stay 0, and fit.",
          _fit(strict=False)),
@@ -1018,15 +1009,12 @@ FIND_EDITS = Exercise(
         *[(SIGNS, _fit(lambda got, want, sign=sign: (sign * (got - want)).max() < 1e-4 * want.abs().max()))
           for sign in (1, -1)],
         (SIGNS, _fit(lambda got, want: (got - want).abs().max() < 1e-4 * want.max())),
-        (SIGNS, _fit(lambda got, want: (got - want).max() < 1e-4 * want.max())),
         (TOKENS, _fit(lambda got, want: torch.equal(got.argmax(-1), want.argmax(-1)))),
         (TOKENS, _fit(lambda got, want: torch.equal(got[:, -1].argmax(-1), want[:, -1].argmax(-1)))),
         (A_SET, lambda *inputs: [()]),
         (COMMA, lambda *inputs: {"post_norm", "window"}),
-        (COMMA, lambda *inputs: {frozenset(("post_norm", "window"))}),
         ("Is the empty choice () tried? It is plain LLaMA.", _fit(tried=len)),
-        *[(GOES_ON, _fit(tried=tried)) for tried in (
-            lambda names: len(names) <= 1, lambda names: not names, lambda names: set(names) <= {"window", "no_rope"})],
+        (GOES_ON, _fit(tried=lambda names: len(names) <= 1)),
         *[(f"Are {word} edits tried together?", _fit(tried=lambda names, most=most: len(names) <= most))
           for most, word in ((2, "three"), (3, "four"), (4, "five"))],
         *[(hint, _fit(tried=lambda names, without=without: not without & set(names))) for hint, without in (

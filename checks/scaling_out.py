@@ -147,7 +147,6 @@ SPLIT_FEED_FORWARD = Exercise(
          lambda x, g, u, d, n: _parts(x.reshape(-1, x.shape[-1]), g, u, d, n)),
         (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g) * (x @ u)) @ d)),
         (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) * (x @ u.T)) @ d)),
-        (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g) * (x @ u)) @ d.T)),
         ("Is down there? Yours returns the hidden units.", _slip(lambda x, g, u, d, r: F.silu(x @ g.T) * (x @ u.T))),
         ("Is it SwiGLU's part alone? Yours has the residual x in it.",
          lambda x, g, u, d, n: x + _parts(x, g, u, d, n)),
