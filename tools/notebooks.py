@@ -1,8 +1,8 @@
 """Bring the committed notebooks up to date: `make notebooks`, or `python -m tools.notebooks [NAMES] [--all] [--fresh]`.
 
-A notebook is executed again when its source changed, when a file of helpers/ or checks/ that it imports changed, or
-when another program stored outputs in it. If JupyterLab only saved it, it is cleaned and not executed. A notebook with
-a cell tagged "slow" does not run because helpers changed: name it, and it runs.
+A notebook is executed again when its code changed, when a file of helpers/ or checks/ that it imports changed, or
+when another program stored outputs in it. If a text changed, or JupyterLab only saved it, it is cleaned and not
+executed. A notebook with a cell tagged "slow" does not run because helpers changed: name it, and it runs.
 
 Cells tagged nbval-ignore-output keep the outputs of the last commit while their own source stays the same (in a slow
 notebook: while all code and helpers do), so that an edit of a text gives a small diff; --fresh stores what came out.
@@ -72,8 +72,8 @@ def _written(cell) -> tuple:
 
 
 def source_hash(notebook) -> str:
-    """Fingerprint of everything an author writes: cell types, sources, tags and claims, in order."""
-    return _hash([_written(cell) for cell in notebook.cells])
+    """Fingerprint of what an author writes of the code cells, in order: sources, tags and claims."""
+    return _hash([_written(cell) for cell in notebook.cells if cell.cell_type == "code"])
 
 
 def outputs_hash(notebook) -> str:
@@ -125,7 +125,7 @@ FINGERPRINTS = (source_hash, helpers_hash, outputs_hash)
 def what_changed(notebook) -> str:
     """Why the stored outputs may be wrong, in words; empty if they belong to this source and these helpers."""
     if notebook.metadata.get("source_hash") != source_hash(notebook):
-        return "source changed"
+        return "code changed"
     if notebook.metadata.get("outputs_hash") != outputs_hash(notebook):
         return "another program stored its outputs"
     return "" if notebook.metadata.get("helpers_hash") == helpers_hash(notebook) else "helpers changed"
@@ -283,7 +283,7 @@ def main(arguments: list[str] | None = None) -> None:
         text = path.read_text(encoding="utf-8")
         notebook = nbformat.reads(text, as_version=4)
         changed = what_changed(notebook)
-        waits = changed != "source changed" and _is_slow(notebook)
+        waits = changed != "code changed" and _is_slow(notebook)
         if named or chosen.all or (changed and not waits):
             try:
                 print(f"{stem}: {changed or 'nothing changed'}; {execute(path, chosen.fresh):.0f} s", flush=True)
@@ -293,6 +293,7 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{stem}: {changed}; a cell of it takes minutes, so name it to run it again")
         else:
             clean(notebook)
+            notebook.metadata[outputs_hash.__name__] = outputs_hash(notebook)  # a new question folds what answers it
             cleaned = nbformat.writes(notebook) + "\n"
             print(f"{stem}: {'unchanged' if cleaned == text else 'cleaned, not executed'}")
             if cleaned != text:

@@ -74,8 +74,9 @@ def main() -> None:
     for line in questions:
         question = read(line, 0)[0]
         if "code" in question:
-            for name in ours():  # the learner's code imports its own
-                del modules[name]
+            for name in ours():  # the learner's code imports checks of its own; a model's classes must be the same
+                if name.startswith("checks"):
+                    del modules[name]
             reply = run(shell, question["code"])
         else:
             reply = judge(**question)

@@ -228,9 +228,7 @@ def test_after_a_restart_no_case_fails_and_the_cells_above_are_named():
         "silu: not yet. `torch` is not defined: this kernel is new.\n"
         "Hint: Click this cell, Run → Run All Above Selected Cell, then run it again."
     )
-    assert "`F` is not defined: this kernel is new" in repr(
-        check_silu(of_a_cell("return F.silu(x)", torch=torch))
-    )
+    assert "`F` is not defined: this kernel is new" in repr(check_silu(of_a_cell("return F.silu(x)", torch=torch)))
     assert check_silu(of_a_cell("return x * torch.sigmoid(x)", torch=torch))
     graded = of_a_cell("return x * trch.sigmoid(x)", In=[""])  # cut out of its notebook, with what it needs
     for wrong in (graded, of_a_cell("return x * trch.sigmoid(x)", torch=torch), of_a_cell("y = y * x", torch=torch)):

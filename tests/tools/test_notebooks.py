@@ -94,9 +94,9 @@ def test_the_files_that_a_notebook_imports_are_followed_and_no_others(course, so
 WAITS = "a cell of it takes minutes, so name it to run it again"
 SITUATIONS = {  # what happened after the tool made the notebook, what is said, and the tag of its cell
     "nothing": (lambda cell, helper: None, "unchanged", "slow"),
-    "source": (lambda cell, helper: cell.update(source=HELPERS + "\n"), "source changed; 7 s", "slow"),
-    "tags": (lambda cell, helper: cell.metadata.update(tags=["figure"]), "source changed; 7 s", ""),
-    "claim": (lambda cell, helper: cell.metadata.update(claim="1 < 2"), "source changed; 7 s", ""),
+    "source": (lambda cell, helper: cell.update(source=HELPERS + "\n"), "code changed; 7 s", "slow"),
+    "tags": (lambda cell, helper: cell.metadata.update(tags=["figure"]), "code changed; 7 s", ""),
+    "claim": (lambda cell, helper: cell.metadata.update(claim="1 < 2"), "code changed; 7 s", ""),
     "helpers": (lambda cell, helper: helper.write_text("x = 1"), "helpers changed; 7 s", ""),
     "slow": (lambda cell, helper: helper.write_text("x = 1"), f"helpers changed; {WAITS}", "slow"),
     "saved": (lambda cell, helper: cell.metadata.update(editable=True, jupyter={}), "cleaned, not executed", "figure"),
@@ -117,6 +117,20 @@ def test_a_notebook_is_executed_when_its_outputs_may_be_wrong(course, monkeypatc
     assert capsys.readouterr().out == f"01_one: {said}\n"
     assert executed == ["01_one"] * said.endswith("7 s")
     assert (path.read_bytes() == before) == (what in ("nothing", "helpers", "slow", "saved"))
+
+
+def test_a_new_question_folds_its_answer_and_nothing_runs(course, monkeypatch, capsys):
+    path, text = course / "01_one.ipynb", nbformat.v4.new_markdown_cell("Run.", id="text")
+    notebook = new_notebook(HELPERS, outputs=["hello\n"])
+    notebook.cells.insert(0, text)
+    made(path, notebook)
+    text.update(source="**Predict.** What?", metadata={"tags": ["predict"]})
+    nbformat.write(notebook, path)
+    monkeypatch.setattr(tool, "execute", None)
+    tool.main([])
+    tool.main([])
+    assert capsys.readouterr().out == "01_one: cleaned, not executed\n01_one: unchanged\n"
+    assert nbformat.read(path, as_version=4).cells[1].metadata.jupyter.outputs_hidden
 
 
 def test_names_choose_notebooks_and_all_chooses_each(course, monkeypatch):
