@@ -86,3 +86,9 @@ def test_a_term_is_in_the_section_that_its_entry_names():
         holds = [place for place, text in texts.items() if re.search(rf"\b{re.escape(words_of(term))}", text)]
         if f"{number}, {NAMED.get(section, section)}" not in holds:
             pytest.fail(f"{term} is not in {number}, {section}; it is in {' · '.join(holds[:5]) or 'no section'}")
+
+
+def test_each_term_has_one_chinese_term_and_no_two_the_same():
+    chinese = [re.findall(r"(?<=, )[^,]*[\u4e00-\u9fff][^,]*", more) for _, more, *_ in entries()]
+    assert [entry[0] for entry, terms in zip(entries(), chinese, strict=True) if len(terms) != 1] == []
+    assert len({terms[0] for terms in chinese}) == len(chinese)
