@@ -61,7 +61,12 @@ def test_wrong_answer_is_rejected_with_the_words_that_fit(exercise, name):
     assert_tells_no_solution(exercise, result)
 
 
-@pytest.mark.parametrize("exercise", EXERCISES)
+MANY = [pytest.mark.slow]  # programs of lookup_decoding: each slip in three endings, two minutes of writing
+
+
+@pytest.mark.parametrize(
+    "exercise", [pytest.param(name, marks=MANY * (name == "lookup_decoding")) for name in EXERCISES]
+)
 def test_every_known_mistake_is_named(exercise):
     for hint, program in EXERCISES[exercise].mistakes:
         result = check_of(exercise)(program)
