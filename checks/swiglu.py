@@ -451,7 +451,10 @@ def _why_no_better(model, units, rise):
             "Much worse than chance: are these the units that do most? And a large negative value is not a small one."
         )
     if rise > 0.8:
-        return "This is what chance does. Do you look at the model handed over, and at what its units do on a text?"
+        return (
+            "This is what chance does. Do you look at the model handed over, and at what its units do on a text, "
+            "also at the few tokens where one is large? A median misses these."
+        )
     return (
         "Better than chance, not enough. How often is a unit large, on how much text, and how long is what it writes?"
     )

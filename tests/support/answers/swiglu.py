@@ -176,15 +176,15 @@ for words, slip, change in (  # change(the right answer, weights)
     )
 
 
-def _cut_by(size, windows=slice(None), largest=False):
-    """Cuts the units of which size(g, u, layer), (..., F), has the smallest mean on some held-out windows."""
+def _cut_by(size, windows=slice(None), largest=False, over=torch.mean):
+    """Cuts the units of which size(g, u, layer), (..., F), has the smallest mean (or `over`) on held-out windows."""
 
     def program(model, n):
         sizes = []
 
         def watch(layer, x):
             g, u = layer.gate_proj(x), layer.up_proj(x)
-            sizes.append(size(g, u, layer).flatten(0, -2).mean(0))
+            sizes.append(over(size(g, u, layer).flatten(0, -2), dim=0))
             return layer.down_proj(F.silu(g) * u)
 
         with replaced(SwiGLU, watch):
@@ -213,13 +213,19 @@ def _by_norm(*names):
 
 
 by_size = _cut_by(lambda g, u, layer: (F.silu(g) * u).abs() * _column(layer))
-RIGHT["cut_units"] = {"size_of_what_is_written": by_size, "rms": _cut_by(lambda g, u, layer: (F.silu(g) * u).pow(2))}
+RIGHT["cut_units"] = {
+    "size_of_what_is_written": by_size,
+    "rms": _cut_by(lambda g, u, layer: (F.silu(g) * u).pow(2)),
+    "largest_value": _cut_by(lambda g, u, layer: (F.silu(g) * u).abs(), over=torch.amax),
+}
 for words, slip, program in (
     ("Much worse than chance", "largest",
      _cut_by(lambda g, u, layer: (F.silu(g) * u).abs() * _column(layer), largest=True)),
     ("a large negative value", "with_sign", _cut_by(lambda g, u, layer: F.silu(g) * u)),
     ("Better than chance", "gates_alone", _cut_by(lambda g, u, layer: g.abs())),
     ("Better than chance", "ups_alone", _cut_by(lambda g, u, layer: u.abs())),
+    ("A median", "median",
+     _cut_by(lambda g, u, layer: (F.silu(g) * u).abs(), over=lambda sizes, dim: sizes.median(dim).values)),
     ("chance", "random", lambda model, n: torch.stack(
         [torch.randperm(model.config.hidden_dim, generator=torch.Generator().manual_seed(layer))[:n]
          for layer in range(len(model.layers))])),
