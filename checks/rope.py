@@ -567,7 +567,7 @@ def slow_hands(model):
     return found
 
 
-BAR, NOTICED = 2.25, 0.1  # nat/token; two hands at random lose 3.4 to 4.1, the best other two 3.3
+BAR, NOTICED = 2.25, 0.1  # nat/token; any other two hands lose 3.3 to 4.9
 NO_HAND = "Which hand do you slow? None is in your set."
 COORDINATES = "A hand is a pair of coordinates: the numbers go from 0 to 7."
 LINEAR = "All hands slowed is linear scaling: it also slows hands that had shown all their angles in training."
@@ -576,6 +576,7 @@ WRITTEN = "Are the numbers written down? Here the same hands stand in another or
 FINISHED = "Does your set hold a hand that finished a turn within 48 tokens? Training has shown all its angles."
 UNUSED = "Does the loss of short copies rise when one of these hands stops? What is not used cannot break."
 PART = "Is a hand missing? Those that matter and meet new angles break the text together."
+UNMEASURED = "Does your program run the model? Hands chosen without an experiment are known beforehand."
 TOO_MANY = "Which hand of your set can keep its speed? The smallest set is asked."
 
 
@@ -599,7 +600,14 @@ def _wrong_hands(hands, numbers):
 
 def _judged_by_effect(function):
     def probe(order):
-        answer = function(_renumbered(order))
+        model, runs = _renumbered(order), []
+
+        def _note_run(*_):
+            runs.append(1)
+
+        for part in model.modules():  # any of them counts: an answer may call the blocks, or copy the model
+            part.register_forward_pre_hook(_note_run)
+        answer = function(model)
         if answer is ...:
             raise NotImplementedError
         if not isinstance(answer, set | frozenset | list | tuple):
@@ -622,6 +630,8 @@ def _judged_by_effect(function):
             less = _loss_if(hands - {order[number].item()})
             if less <= BAR:
                 raise Wrong(f"{said}, under the bar of {BAR}; without hand {number} it is, too: {less:.2f}.", TOO_MANY)
+        if not runs and hands != numbers:
+            raise Wrong(f"{said}, under the bar of {BAR}, but the model did not run.", UNMEASURED)
         return 1
 
     return probe
@@ -663,6 +673,8 @@ SLOW_HANDS = Exercise(
         (COORDINATES, lambda model: {2, 3, 10, 11}),
         (KEPT, _where(lambda turns, cost: not (turns < 1 and cost > NOTICED))),
         (WRITTEN, lambda model: {2, 3}),
+        (UNMEASURED, lambda model: set(model.inv_freq.argsort(descending=True)[2:4].tolist())),
+        (UNMEASURED, lambda model: {i for i, speed in enumerate(model.inv_freq.tolist()) if 0.02 < speed < 0.2}),
         (FINISHED, _first_two(lambda turns, cost: -cost)),
         (KEPT, _first_two(lambda turns, cost: -turns)),
         (FINISHED, _where(lambda turns, cost: cost > NOTICED)),
@@ -673,7 +685,7 @@ SLOW_HANDS = Exercise(
         (TOO_MANY, _where(lambda turns, cost: turns < 1)),
         (TOO_MANY, _where(lambda turns, cost: turns < 4)),
     ],
-    allow=("rope_angles", "rope_inv_freq", "causal_visible"),
+    allow=("rope_angles", "rope_inv_freq", "causal_visible", "_note_run"),
     adapt=_judged_by_effect,
 )  # fmt: skip
 check_slow_hands = check_of(SLOW_HANDS, seconds=30.0)  # a search through all pairs of hands is a right answer, too

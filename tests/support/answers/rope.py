@@ -1,5 +1,6 @@
 """Right and wrong answers to the exercises of notebook 02, RoPE."""
 
+import copy
 import itertools
 import math
 
@@ -107,6 +108,12 @@ def slow_hands__one_after_the_other(model):
     while _second_copy(model, _slowed(speeds, found, 3), 72) > 2.25:
         found.add(min({*range(8)} - found, key=lambda i: _second_copy(model, _slowed(speeds, found | {i}, 3), 72)))
     return frozenset(found)
+
+
+@right
+def slow_hands__on_a_copy(model):
+    copied = copy.deepcopy(model)
+    return slow_hands__used_and_unfinished(copied)
 
 
 @wrong("another order")
