@@ -48,9 +48,9 @@ TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an an
 EXPLORER = re.compile(r"^(explore_\w+)\(\)", re.M)
 CARDS = {  # the cell whose picture the start page shows, and which part of it: left, top, right, bottom [%]
     "00_start_here": ("c05", (13, 35.5, 81.5, 81)),
-    "01_rmsnorm": ("c43", (12.6, 5.5, 83.2, 89.5)),
+    "01_rmsnorm": ("c64", (8, 11, 38.2, 78.5)),
     "02_rope": ("c22", (0, 6, 62, 50)),
-    "03_swiglu": ("c67", (5, 1, 53, 88.9)),
+    "03_swiglu": ("c67", (6.4, 6.6, 44.8, 78.8)),
     "04_gqa": ("c19", (38, 0, 98, 100)),
     "05_full_model": ("c75", (50.2, 7.7, 89.8, 86.8)),
     "06_train": ("paint-explorer", (0, 0, 57, 74)),
