@@ -73,7 +73,7 @@ def teacher():
     # not below /tmp, because every program has a /tmp of its own
     place = Path(tempfile.mkdtemp(dir="/var/tmp" if Path("/var/tmp").is_dir() else None)).resolve()
     course, folder, results = place / "course", place / "class" / "handed-in", place / "class" / "handed-in_graded"
-    left_out = shutil.ignore_patterns("__pycache__", "node_modules", ".hub")
+    left_out = shutil.ignore_patterns("__pycache__", "node_modules", ".hub", "tests")
     for name in ("helpers", "checks", "tools", "teaching", "notebooks", "docs"):
         shutil.copytree(ROOT / name, course / name, ignore=left_out)
     write(results / ".graded.json", '{"verdicts": {}, "written": {}}')

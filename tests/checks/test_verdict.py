@@ -60,7 +60,7 @@ def test_a_hostile_cell_costs_its_exercise_and_no_other(tmp_path, cells):
     names = dict(zip(NORM_RIGHT, cells, strict=False))
     made = {name: f"{above}\ndef {name}(*inputs):\n    {body}" for name, (above, body, _) in names.items()}
     write(tmp_path / "a.ipynb", solved(NORM_RIGHT | made))
-    found, said = verdict.judge(tmp_path / "a.ipynb", None, 3.0)
+    found, said = verdict.judge(tmp_path / "a.ipynb", None, 18.0)
     for number, (*_, words) in enumerate(cells, start=1):
         assert words in f"{said[number]['seen']} {said[number].get('hint')}"
     document = verdict.verdict("a.ipynb", found, said)
