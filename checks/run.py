@@ -207,6 +207,8 @@ def call(function, case, exercise, watch, borrowed):
     try:
         with calls if exercise.forbid else contextlib.nullcontext(), watch or contextlib.nullcontext():
             answer = function(*inputs)
+        if inspect.iscoroutine(answer):
+            answer.close()  # Python would warn of it, at any later moment
         if answer is ...:
             raise NotImplementedError
         if case.gradients and isinstance(answer, torch.Tensor):
