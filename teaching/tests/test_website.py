@@ -229,7 +229,7 @@ def test_a_term_opens_its_entry_after_the_section_that_teaches_it(build, open_pa
     page, taught = open_page("notebooks/02_rope.html"), {build.slug(term): place for term, _, _, *place, _ in entries()}
     assert all(taught[anchor] < ["02", section.split(" ")[0]] for anchor, section in page.evaluate("checks.terms()"))
     page.locator(".term").first.focus()
-    assert page.locator("#term-tip:popover-open").text_content().startswith("attention: The part that lets tokens read")
+    assert page.locator("#term-tip:popover-open").text_content().startswith("attention, 注意力: The part that lets")
     page.keyboard.press("Escape")
     assert page.locator("#term-tip:popover-open, :is(.predict, h1, h2, h3, summary, pre) .term").count() == 0
 
