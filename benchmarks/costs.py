@@ -36,7 +36,7 @@ def installation():
         run(sys.executable, "-m", "venv", folder)
         seconds, _ = run(f"{folder}/bin/python", "-m", "pip", "install", "--quiet", str(ROOT))
         size = sum(path.lstat().st_size for path in Path(folder).rglob("*"))
-        build = "import torch; print(f'CUDA {torch.version.cuda}' if torch.version.cuda else 'the processor alone')"
+        build = "import torch; print(torch.__version__, 'for CUDA' if torch.version.cuda else 'for the processor alone')"
         _, built_for = run(f"{folder}/bin/python", "-c", build)
     return seconds, size / 1e9, built_for.strip()
 
@@ -66,7 +66,7 @@ def report(quick):
     if not quick:
         seconds, size, built_for = installation()
         yield f"Installing into an empty environment: {seconds:.0f} s, {size:.1f} GB."
-        yield f"(PyTorch as the index gives it: for {built_for}.)"
+        yield f"(PyTorch as the index gives it: {built_for}.)"
         yield ""
         yield "| notebook | seconds | peak memory of its kernel [MB] |"
         yield "|---|---|---|"
