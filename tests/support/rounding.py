@@ -46,6 +46,10 @@ class LastBit(TorchDispatchMode):
         return torch.where(stays, result, torch.nextafter(result, towards))
 
 
+# An error's line is looked for outside of PyTorch: this frame must not be taken for the learner's.
+LastBit.__torch_dispatch__.__code__ = LastBit.__torch_dispatch__.__code__.replace(co_filename=torch.__file__)
+
+
 @functools.lru_cache(maxsize=64)
 def _steps(seed, shape):
     draw = torch.Generator().manual_seed(zlib.crc32(repr((seed, shape)).encode()))
