@@ -17,6 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 SUMS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "linear")
 
 
+def _as_in_torch(function):
+    # An error's line is looked for outside of PyTorch: this frame must not be taken for the learner's.
+    function.__code__ = function.__code__.replace(co_filename=torch.__file__)
+    return function
+
+
 class LastBit(TorchDispatchMode):
     """While it is on, each number of a product or of attention is moved by -1, 0 or 1 unit in its last place.
 
@@ -28,6 +34,7 @@ class LastBit(TorchDispatchMode):
         super().__init__()
         self.seed = seed
 
+    @_as_in_torch
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         """The result of any operation, with noise if it is a sum of products."""
         result, name = function(*args, **(kwargs or {})), function.overloadpacket.__name__
@@ -44,10 +51,6 @@ class LastBit(TorchDispatchMode):
         towards = torch.where(step > 0, torch.inf, -torch.inf).to(result.dtype)
         stays = (step == 0) | (result == 0) | ~result.isfinite()
         return torch.where(stays, result, torch.nextafter(result, towards))
-
-
-# An error's line is looked for outside of PyTorch: this frame must not be taken for the learner's.
-LastBit.__torch_dispatch__.__code__ = LastBit.__torch_dispatch__.__code__.replace(co_filename=torch.__file__)
 
 
 @functools.lru_cache(maxsize=64)
