@@ -315,27 +315,3 @@ def plot_llama_map(*, shapes=("(B, T)", "(B, T, D)", "(B, T, V)"), ax=None, titl
     ax.axis("off")
     return ax
 
-
-def plot_norm_sphere(points, *, ax=None, plane=False, title=None) -> Axes:
-    """Vectors of three coordinates with the sphere of radius √3, seen from the side.
-
-    Args:
-        points: (N, 3).
-        ax: a 3-D Axes, or None.
-        plane: also draw the plane on which the mean is zero.
-    """
-    ax = plt.figure(figsize=SQUARE).add_subplot(projection="3d") if ax is None else ax
-    u, v = np.mgrid[0 : 2 * np.pi : 25j, 0 : np.pi : 13j]
-    sphere = math.sqrt(3) * np.stack([np.cos(u) * np.sin(v), np.sin(u) * np.sin(v), np.cos(v)])
-    ax.plot_wireframe(*sphere, color=HIDDEN, lw=0.4)
-    if plane:
-        across = 2.1 * np.array([[1, -1, 0], [1, 1, -2]]) / np.sqrt([[2], [6]])
-        corners = [across[0] + across[1], across[0] - across[1], -across[0] - across[1], -across[0] + across[1]]
-        ax.plot_trisurf(*np.transpose(corners), triangles=[[0, 1, 2], [0, 2, 3]], color=HIDDEN, alpha=0.45, lw=0)
-    ax.scatter(*to_numpy(points).T, color=INK, s=14)
-    ax.set(xlim=(-2, 2), ylim=(-2, 2), zlim=(-2, 2), title=title)
-    ax.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1], zticks=[-1, 0, 1])
-    ax.set(xlabel="coordinate 0", ylabel="coordinate 1", zlabel="coordinate 2")
-    ax.set_box_aspect((1, 1, 1), zoom=0.85)
-    ax.view_init(elev=18, azim=-20)
-    return ax
