@@ -85,8 +85,8 @@ def _draws(shares):
 def _near(mine, right, n, both_drawn=False):
     """Whether shares of n draws are the right ones up to chance, or those of n other draws."""
     share = (mine + right) / 2 if both_drawn else right
-    room = SURE * ((1 + both_drawn) * share * (1 - share) / n).sqrt() + 4 / n
-    return bool(((mine - right).abs() <= torch.where(share > 0, room, 0.0)).all())
+    tolerance = SURE * ((1 + both_drawn) * share * (1 - share) / n).sqrt() + 4 / n
+    return bool(((mine - right).abs() <= torch.where(share > 0, tolerance, 0.0)).all())
 
 
 def _same_shares(got, theirs):

@@ -193,14 +193,14 @@ def _probed(function):
     def probe():
         x, weight, eps = _as_probe(function())
         want = rms_norm(x, weight, eps).double()
-        room = ROUNDING.get(x.dtype, 2e-5) * want.norm(dim=-1)
+        tolerance = ROUNDING.get(x.dtype, 2e-5) * want.norm(dim=-1)
 
         def passes(norm):  # the test that the inputs are for
             try:
                 gap = (norm(x, weight, eps).double() - want).norm(dim=-1)
             except IndexError:
                 return False  # an error is noticed too
-            return bool((gap <= room).all())  # false where it is nan
+            return bool((gap <= tolerance).all())  # false where it is nan
 
         if not want.any():
             raise Wrong("the right norm gives only zeros here, and so do most wrong ones.", ONLY_ZEROS)
@@ -330,14 +330,13 @@ def _backward(
     return program
 
 
-def _from_n_and_u(grad_x, one_token=False):
-    """The backward pass with another grad_x; with one_token, rms and mean run over all tokens."""
+def _from_n_and_u(grad_x):
+    """The backward pass with another grad_x."""
 
     def program(grad_y, x, weight, eps):
-        root = ((x.float().pow(2).mean() if one_token else _mean_square(x)) + eps).sqrt()
+        root = (_mean_square(x) + eps).sqrt()
         n, u = x / root, weight * grad_y
-        along = (n * u).mean() if one_token else (n * u).mean(-1, keepdim=True)
-        return grad_x(n, u, along) / root, (grad_y * n).reshape(-1, x.shape[-1]).sum(0)
+        return grad_x(n, u, (n * u).mean(-1, keepdim=True)) / root, (grad_y * n).reshape(-1, x.shape[-1]).sum(0)
 
     return program
 
@@ -423,8 +422,6 @@ RMS_NORM_BACKWARD = Exercise(
         *[("Is eps in the rms everywhere, inside the root: in n and in the factor 1/rms?", _backward(eps_in=place))
           for place in ("neither", "outside", "n", "last")],
         ("Has each token its own mean of n times u? Yours is over all tokens.", _backward(axis=None)),
-        ("Has each token its own rms and its own mean of n times u? Yours are over all tokens.",
-         _from_n_and_u(lambda n, u, along: u - n * along, one_token=True)),
         ("Is the mean of n times u multiplied by n, before it is subtracted?",
          _from_n_and_u(lambda n, u, along: u - along)),
         ("Do you subtract the mean of u? That is LayerNorm; RMSNorm does not.",
@@ -439,10 +436,6 @@ RMS_NORM_BACKWARD = Exercise(
         ("Is grad_weight summed over all dimensions but the last?", _backward(reduce="none")),
         ("Is grad_weight summed over all dimensions but the last?",
          lambda g, x, w, eps: (_backward()(g, x, w, eps)[0], (g * x / (_mean_square(x) + eps).sqrt()).sum(0))),
-        ("Is grad_weight summed over the tokens alone? It has one number per coordinate.",
-         lambda g, x, w, eps: (_backward()(g, x, w, eps)[0], (g * x / (_mean_square(x) + eps).sqrt()).sum())),
-        ("Is it the mean of n times u? The dot product divided by |n|² is the same only where eps is 0.",
-         _from_n_and_u(lambda n, u, along: u - n * along / n.pow(2).mean(-1, keepdim=True))),
         (FLOAT16, _without_float32),
         ("Is bfloat16 converted to float32 too? It holds large numbers, but only 8 bits of each.",
          _in_half("r", "n", "u", "along", dtypes=(torch.bfloat16,))),

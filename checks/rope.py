@@ -173,7 +173,7 @@ def _wide(x, cos, sin, turn, widen):
 def _rope_mistakes(layout, other, other_hint):
     (split, join, wide), (other_split, other_join, other_wide) = layout, other
 
-    def slip(form, join=join, split=split):
+    def slip(form):
         return lambda x, cos, sin: _rotated(x, cos, sin, split, join, form)
 
     def turn(split, join):
@@ -390,8 +390,6 @@ LLAMA3_SCALING = Exercise(
          _scaled(count=lambda f, length: 2 * math.pi / (length * f))),
         ("Does t count the turns within the trained length? The length is missing.",
          _scaled(count=lambda f, length: 2 * math.pi / f)),
-        ("Do you use both limits given? Yours takes the high one as 4 times the low one.",
-         lambda f, factor, low, high, length: _scaled()(f, factor, low, 4 * low, length)),
         ("Do you blend the speeds? You blend wavelengths.", _scaled(waves=True)),
         ("Is the blend kept between 0 and 1? Outside the limits it must not go on.", _scaled(clamp=False)),
         *[("Is the blend cut off at both ends? Yours goes on at one.",

@@ -59,17 +59,6 @@ def _by_inputs(x, gate, up, down, n):
     return torch.stack([(F.silu(part @ g.T) * (part @ u.T)) @ down.T for part, g, u in zip(*cut, strict=True)])
 
 
-def _shares_of(size_of):
-    """Every rank takes size_of(n_ranks) units in a row."""
-
-    def program(x, gate, up, down, n):
-        size = size_of(n)
-        mine = [slice(rank * size, rank * size + size) for rank in range(n)]
-        return torch.stack([_whole(x, gate[part], up[part], down[:, part]) for part in mine])
-
-    return program
-
-
 WHOLE_NUMBERS = (  # section 9.1's: x, w_gate, w_up, w_down
     torch.tensor([1.0, 2.0]),
     torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, -1.0]]),
@@ -78,12 +67,9 @@ WHOLE_NUMBERS = (  # section 9.1's: x, w_gate, w_up, w_down
 )
 
 
-def _ffn(n_units=6, dim=4, seed=0, scale=0.7):
-    return (
-        draw(n_units, dim, seed=seed + 1, scale=scale),
-        draw(n_units, dim, seed=seed + 2, scale=scale),
-        draw(dim, n_units, seed=seed + 3, scale=scale),
-    )
+def _ffn(n=6, seed=0):
+    shapes = (n, 4), (n, 4), (4, n)
+    return tuple(draw(*shape, seed=seed + place, scale=0.7) for place, shape in enumerate(shapes, start=1))
 
 
 SPLIT_FEED_FORWARD = Exercise(
@@ -114,7 +100,6 @@ SPLIT_FEED_FORWARD = Exercise(
              _whole(x, *piece) for piece in zip(g.split(n), u.split(n), d.split(n, 1), strict=True)])),
         ("Does each rank use its own units? You divide the finished sum by n_ranks.",
          lambda x, g, u, d, n: torch.stack([_whole(x, g, u, d) / n] * n)),
-        ("Has a rank F / n_ranks units? Yours has two, for all F and n_ranks.", _shares_of(lambda n: 2)),
         ("Is there a part for each rank? Yours has the first alone: is return inside the loop?",
          lambda x, g, u, d, n: _parts(x, g, u, d, n)[:1]),
         ("Are the units dealt out, and is down there? You return the hidden units of all ranks.",

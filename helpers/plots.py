@@ -139,18 +139,13 @@ def plot_clock_hands(angles, *, ax=None, labels=None, color=INK, title=None) -> 
     return ax
 
 
-def plot_turning(angles, *, ax=None, xlabel="layer", title=None, label=None, color=INK, style="-", first=0) -> Axes:
-    """By how much vectors are turned at each layer: the median, and the band that holds the middle 80 %.
-
-    Args:
-        angles: (n_layers, N) [degree], N vectors per layer.
-        first: number of the first layer on the axis.
-    """
+def plot_turning(angles, *, ax=None, xlabel="layer", title=None) -> Axes:
+    """By how much N vectors are turned at each layer, (n_layers, N) [degree]: the median, and the middle 80 %."""
     ax = _axes(ax, HALF)
     low, middle, high = np.quantile(to_numpy(angles), [0.1, 0.5, 0.9], axis=1)
-    layers = np.arange(first, first + len(middle))
-    ax.fill_between(layers, low, high, color=color, alpha=0.15, lw=0)
-    ax.plot(layers, middle, color=color, ls=style, marker="o", ms=4, label=label)
+    layers = np.arange(len(middle))
+    ax.fill_between(layers, low, high, color=INK, alpha=0.15, lw=0)
+    ax.plot(layers, middle, color=INK, marker="o", ms=4)
     ax.set(xlabel=xlabel, ylabel="angle [degree]", xticks=layers, title=title)
     ax.set_ylim(bottom=0)
     return ax
@@ -314,4 +309,3 @@ def plot_llama_map(*, shapes=("(B, T)", "(B, T, D)", "(B, T, V)"), ax=None, titl
     ax.set(xlim=(0, 8), ylim=(-0.1, 4.95), title=title)
     ax.axis("off")
     return ax
-
