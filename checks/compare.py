@@ -12,8 +12,8 @@ def _apart(got, want, tolerance, scale_of):
     """Where two tensors of one shape differ by more than rounding, which is relative to the largest entry."""
     finite = scale_of[scale_of.isfinite()]
     scale = finite.abs().max().item() if finite.numel() and finite.dtype != torch.bool else 0.0
-    room = max(ROUNDING.get(dtype, 2e-5) for dtype in (got.dtype, want.dtype)) * tolerance * scale
-    return ~torch.isclose(got.double(), want.double(), rtol=0.0, atol=room, equal_nan=True)
+    atol = max(ROUNDING.get(dtype, 2e-5) for dtype in (got.dtype, want.dtype)) * tolerance * scale
+    return ~torch.isclose(got.double(), want.double(), rtol=0.0, atol=atol, equal_nan=True)
 
 
 def _agree(got, want, tolerance, scale_of):

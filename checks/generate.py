@@ -85,8 +85,8 @@ def _draws(shares):
 def _near(mine, right, n, both_drawn=False):
     """Whether shares of n draws are the right ones up to chance, or those of n other draws."""
     share = (mine + right) / 2 if both_drawn else right
-    room = SURE * ((1 + both_drawn) * share * (1 - share) / n).sqrt() + 4 / n
-    return bool(((mine - right).abs() <= torch.where(share > 0, room, 0.0)).all())
+    tolerance = SURE * ((1 + both_drawn) * share * (1 - share) / n).sqrt() + 4 / n
+    return bool(((mine - right).abs() <= torch.where(share > 0, tolerance, 0.0)).all())
 
 
 def _same_shares(got, theirs):
@@ -211,10 +211,6 @@ def _only_row_0(z, t, k, p):
     return _shares(z, t, k, p)[:1].expand(len(z), -1)
 
 
-def _over_all_rows(q, k):
-    return q if k is None else torch.where(q >= q.max(), q, 0.0)  # there are many copies of the largest
-
-
 def _rest_to(place):
     """The last token, or the first, gets what a random number finds when the kept shares were not made 1 again."""
 
@@ -224,17 +220,6 @@ def _rest_to(place):
         return q
 
     return end
-
-
-def _rest_to_the_least_likely(z, t, k, p):
-    q = _shares(z, t, k, p, end=lambda q: q)
-    last = z.shape[-1] - 1 - z.flip(-1).argmin(-1)  # in the sorted order
-    return q + F.one_hot(last, z.shape[-1]) * (1 - q.sum(-1, keepdim=True))
-
-
-def _as_many_as_row_0(q, p):
-    n = 0 if p is None else TOP_P(q[:1], p).count_nonzero().item()
-    return TOP_K(q, n or None)
 
 
 TINY_VOCABULARY = torch.tensor([[0.05, 0.4, 0.11, 0.27, 0.17]]).log()
@@ -296,16 +281,10 @@ SAMPLE = Exercise(
         ("Is the softmax taken once? You do it twice.", _slip(soft=lambda z, t: _softmax(z, t).softmax(-1))),
         ("Is the softmax taken once? You do it again after the cuts: divide by the sum instead.",
          _slip(end=lambda q: q.softmax(-1))),
-        ("Is the softmax taken once? You do it again after the cuts: divide by the sum instead.",
-         _slip(end=lambda q: torch.where(q > 0, q, -math.inf).softmax(-1))),
-        *[("Is the softmax missing? You draw from the logits.", program) for program in (
-            _slip(soft=lambda z, t: _to_1((z / t).clamp(min=0))),
-            _unless_0(lambda z, t, k, p: (z / t).clamp(min=0)))],
+        ("Is the softmax missing? You draw from the logits.", _slip(soft=lambda z, t: _to_1((z / t).clamp(min=0)))),
         ("Is the logit of a token that is cut off -inf? With 0 it is still drawn.",
          _unless_0(lambda z, t, k, p: TOP_P((z / t * (TOP_K(_softmax(z, t), k) > 0)).softmax(-1), p))),
         ("Is the softmax over the vocabulary, dim=-1?", _slip(soft=lambda z, t: (z / t).softmax(0))),
-        ("Do the logits count? You draw all tokens alike.", _unless_0(lambda z, t, k, p: torch.ones_like(z))),
-        ("Do the kept tokens keep their ratios? You draw them all alike.", _slip(end=lambda q: (q > 0).double())),
         ("Is top_k used?", _slip(cut_k=lambda q, k: q)),
         ("Is top_p used?", _slip(cut_p=lambda q, p: q)),
         ("Are top_k and top_p used?", _slip(cut_k=lambda q, k: q, cut_p=lambda q, p: q)),
@@ -318,20 +297,13 @@ SAMPLE = Exercise(
          _slip(cut_k=lambda q, k: torch.where(torch.arange(q.shape[-1]) < (k or q.shape[-1]), q, 0.0))),
         ("Does top-k keep the likeliest? You keep the least likely.",
          _slip(cut_k=_keep(lambda place, q, total, k: place < k, descending=False))),
-        ("Does top-k cut off in each row by itself? You look for the largest of all rows.",
-         _slip(cut_k=_over_all_rows)),
-        *[(BACK, _slip(**steps)) for steps in (
-            {"end": lambda q: _to_1(q).sort(descending=True).values},
-            {"cut_k": _keep(lambda place, q, total, k: place < k, back=lambda q, order: q)},
-            {"cut_p": _keep(lambda place, q, total, p: total - q < p, back=lambda q, order: q)})],
-        *[("Do the shares return to their tokens? x[order] sorts once more; scatter, or order.argsort(), undoes it.",
-           _slip(**steps)) for steps in (
-            {"cut_p": _keep(lambda place, q, total, p: total - q < p, back=lambda q, order: q.gather(-1, order))},
-            {"cut_k": _keep(lambda place, q, total, k: place < k, back=lambda q, order: q.gather(-1, order))})],
-        *[("Your mask is in the sorted order: use it on the sorted shares, then put them back.",
-           _slip(**steps)) for steps in (
-            {"cut_p": lambda q, p: q if p is None else torch.where(
-                (lambda o: o.cumsum(-1) - o < p)(q.sort(descending=True).values), q, 0.0)},)],
+        (BACK, _slip(end=lambda q: _to_1(q).sort(descending=True).values)),
+        (BACK, _slip(cut_p=_keep(lambda place, q, total, p: total - q < p, back=lambda q, order: q))),
+        ("Do the shares return to their tokens? x[order] sorts once more; scatter, or order.argsort(), undoes it.",
+         _slip(cut_p=_keep(lambda place, q, total, p: total - q < p, back=lambda q, order: q.gather(-1, order)))),
+        ("Your mask is in the sorted order: use it on the sorted shares, then put them back.",
+         _slip(cut_p=lambda q, p: q if p is None else torch.where(
+             (lambda o: o.cumsum(-1) - o < p)(q.sort(descending=True).values), q, 0.0))),
         (CROSSES, _slip(cut_p=_keep(lambda place, q, total, p: (total <= p) | (place == 0)))),
         (ONE_MORE, _slip(cut_p=_keep(lambda place, q, total, p: place <= (total - q < p - TINY).sum(-1, True)))),
         ("Once top_p is reached exactly, that is enough: < top_p, not <= top_p.",
@@ -344,29 +316,17 @@ SAMPLE = Exercise(
          _slip(cut_p=_keep(lambda place, q, total, p: total - q < p, descending=False))),
         ("Is the cumulative sum along the vocabulary, dim=-1?",  # all copies but the first few keep one token
          _slip(cut_p=_keep(lambda place, s, total, p: place == 0))),
-        *[(ON_THE_SUM, _slip(cut_p=_keep(rule))) for rule in (
-            lambda place, q, total, p: (q >= p) | (place == 0), lambda place, q, total, p: (q >= 1 - p) | (place == 0),
-            lambda place, q, total, p: q <= p)],
+        (ON_THE_SUM, _slip(cut_p=_keep(lambda place, q, total, p: (q >= p) | (place == 0)))),
         ("Is top_p a limit on the sum, not a share of the largest? That is min_p.",
          _slip(cut_p=_keep(lambda place, q, total, p: q >= p * q[:, :1]))),
         ("Is top_p a limit on the sum, not a share of the vocabulary?",
          _slip(cut_p=_keep(lambda place, q, total, p: place < max(1, int(p * q.shape[-1]))))),
         ("Do you keep tokens until their sum is 1 - top_p? It is top_p.",
          _slip(cut_p=_keep(lambda place, q, total, p: (total - q < 1 - p) | (place == 0)))),
-        ("Do you keep the likely tokens, not the unlikely ones?",
-         _slip(cut_p=_keep(lambda place, q, total, p: (total > p) | (place == q.shape[-1] - 1)))),
         *[(REST, _slip(end=_rest_to(place))) for place in (-1, 0)],
-        (REST, _unless_0(_rest_to_the_least_likely)),
-        ("Is a random number below the first sum the first token? You count the sums above it, from the wrong end.",
-         _slip(end=lambda q: _to_1(q).flip(-1))),
-        ("Does each row keep as many tokens as it needs for top_p? You keep as many as row 0 needs.",
-         _slip(cut_p=_as_many_as_row_0)),
         (EACH_ROW, _unless_0(_only_row_0)),
-        (EACH_ROW, _unless_0(lambda *settings: _shares(*settings).mean(0, True).expand(len(settings[0]), -1))),
         ("At temperature 0 the likeliest token is certain: nothing is drawn.",
          _drawn(lambda z, t, k, p: _shares(z, t or 1.0, k, p))),
-        ("At temperature 0 it is the likeliest token. You take the least likely.",
-         _drawn(lambda z, t, k, p: _shares(z, t, k, p) if t else F.one_hot(z.argmin(-1), z.shape[-1]).double())),
         ("Is the likeliest token each row's own? Give argmax the dimension: argmax(-1).",
          _drawn(lambda z, t, k, p: _shares(z, t, k, p) if t else F.one_hot(
              (z.argmax() % z.shape[-1]).expand(len(z)), z.shape[-1]).double())),
@@ -466,27 +426,6 @@ def _over_positions(model, tokens, n_new):
     return text
 
 
-def _to_an_end(end, pads):
-    """The loop that takes a token for an end, as text that is written has one; pads fills up with it."""
-
-    def program(model, tokens, n_new):
-        cache, text, latest = model.new_cache(len(tokens)), tokens, tokens
-        for _ in range(n_new):
-            latest = model(latest, cache=cache)[:, -1].argmax(-1, keepdim=True)
-            text = torch.cat((text, latest), dim=1)
-            if (latest == end).any():
-                break
-        missing = tokens.shape[1] + n_new - text.shape[1]
-        return F.pad(text, (0, missing), value=end) if pads else text
-
-    return program
-
-
-def _first_again(model, tokens, n_new):
-    latest = model(tokens, cache=model.new_cache(len(tokens)))[:, -1].argmax(-1, keepdim=True)
-    return torch.cat((tokens, latest.repeat(1, n_new)), dim=1)
-
-
 def _read_once(function):
     """Hands over a model that counts the tokens it reads, and says so if they were read wrongly."""
 
@@ -554,22 +493,12 @@ GREEDY_WITH_CACHE = Exercise(
         ("Is the prompt's last token read twice? The first call already gives the logits of the next one.",
          _greedy(first=slice(-1, None))),
         ("Which position's logits choose the next token? The last one's.", _greedy(place=0)),
-        ("Does the model read each new token? You repeat the first one: the logits stay those of the prompt.",
-         _first_again),
         ("Is the first new token in the result? The first call, which reads the prompt, already chooses it.",
          _first_lost),
         ("New tokens come behind the text: torch.cat((text, latest), dim=1), in this order.", _in_front),
-        *[("No token ends the text here: n_new tokens are written, whatever they are.", _to_an_end(end, pads))
-          for end in (0, 1, 2) for pads in (False, True)],
-        ("Is the next token the one with the largest logit?",
-         _greedy(pick=lambda logits: logits.argmin(-1, keepdim=True))),
         ("Does each row take its own likeliest token? Give argmax the dimension: argmax(-1).",
          _greedy(pick=lambda logits: (logits.argmax() % logits.shape[-1]).expand(len(logits), 1))),
-        ("Is argmax over the vocabulary, dim=-1? You take it over the prompts.",
-         _greedy(pick=lambda logits: logits.argmax(0)[: len(logits), None])),
         ("Is argmax over the vocabulary, dim=-1? You take it over the positions.", _over_positions),
-        ("Is every row continued by its own tokens? You use those of the first prompt.",
-         _greedy(pick=lambda logits: logits[:1].argmax(-1, keepdim=True).expand(len(logits), 1))),
     ],
     allow=("KVCache", "LlamaConfig"),
     adapt=_read_once,
@@ -786,11 +715,6 @@ LOOKUP_SLIPS = [  # hint, what is done otherwise
     ("Is n_match used? You look for the last token alone.", dict(match=lambda n: 1)),
     ("Are n_match tokens compared? You compare one more.", dict(match=lambda n: n + 1)),
     ("Are n_match tokens compared? You compare one less.", dict(match=lambda n: max(1, n - 1))),
-    ("Is n_match used? You always compare two tokens.", dict(match=lambda n: 2)),
-    *[("Do the last n_match tokens come together, in their order?",
-       dict(find=lambda text, n, length, of=of: max(
-           (p for p in range(len(text) - n) if of(text[p : p + n]) == of(text[-n:])), default=None)))
-      for of in (sorted, set)],
     ("The start of the text is a place, too: number 0. You leave it out.",
      dict(find=lambda text, n, length: max(_places(text, n), default=None) or None)),
     ("Do n_draft tokens follow, counted from the draft's start? You count them from the place that was found.",
@@ -799,14 +723,10 @@ LOOKUP_SLIPS = [  # hint, what is done otherwise
     (FOLLOW, dict(follow=lambda text, p, n: [] if p is None else text[p + 1 :])),
     (FOLLOW, dict(follow=lambda text, p, n: [] if p is None else text[p + n + 1 :])),
     (FOLLOW, dict(follow=lambda text, p, n: [] if p is None else text[p + n - 1 :])),
-    ("How far goes a draft? Up to the end of the text; yours ends where its last n_match tokens begin.",
-     dict(follow=lambda text, p, n: [] if p is None else text[p + n : -n])),
     ("Without an earlier place the draft is empty. Yours is the start of the text.",
      dict(follow=lambda text, p, n: text if p is None else text[p + n :])),
     ("Are drafts of up to n_draft tokens used? Yours have one token.",
      dict(most=lambda d, n, n_match: d[:1])),
-    ("Are drafts of up to n_draft tokens used? Yours have one less.",
-     dict(most=lambda d, n, n_match: d[: n - 1])),
     ("Are drafts of up to n_draft tokens used? Yours have one more.",
      dict(most=lambda d, n, n_match: d[: n + 1])),
     (SHORT, dict(most=lambda d, n, n_match: d)),
@@ -815,34 +735,23 @@ LOOKUP_SLIPS = [  # hint, what is done otherwise
     ("Is the text that was written searched, too? You look in the prompt only.", dict(find=_in_the_prompt)),
     ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
      dict(accept=lambda draft, likeliest: len(draft), keep=lambda d, g, n: [*d[:n], g[n]])),
-    ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
-     dict(accept=lambda draft, likeliest: len(draft), keep=lambda d, g, n: d or g[:1])),
     ("Do tokens stay only up to the first that differs? You count all that agree.",
      dict(accept=lambda d, g: sum(a == b for a, b in zip(d, g, strict=False)))),
-    ("Do tokens stay only up to the first that differs? You keep those behind it as well.",
-     dict(accept=lambda d, g: len(d), keep=lambda d, g, n: g)),
     ("Does a part of the draft stay, too? You take all of it or nothing.",
      dict(accept=lambda d, g: len(d) if g[: len(d)] == d else 0)),
     (ALIGNED, dict(accept=lambda d, g: _agreeing(d, g[1:]))),
-    (ALIGNED, dict(accept=lambda d, g: _agreeing(d[1:], g))),
     (FREE + "You leave it out.",
      dict(keep=lambda d, g, n: g[: max(1, n)])),
     (FREE + "You leave it out if all are right.",
      dict(keep=lambda d, g, n: g[: n + 1] if n < len(d) or not d else d)),
-    (FREE + "You leave it out unless all are right.",
-     dict(keep=lambda d, g, n: g[: n + 1] if n == len(d) or n == 0 else g[:n])),
     ("Which token comes after the right ones? The model's, not the draft's.",
      dict(keep=lambda d, g, n: d[: n + 1] if n < len(d) else g[: n + 1])),
-    ("Which token comes after the right ones? The likeliest where the draft went wrong, not the last one.",
-     dict(keep=lambda d, g, n: [*g[:n], g[-1]])),
     *[("Does a call read the newest token once, then the draft?", dict(feed=feed)) for feed in (
         lambda newest, draft: draft or newest, lambda newest, draft: newest + newest + draft)],
     (NOT_CUT, dict(cut=lambda text, before, draft, n: before + 1 + len(draft))),
     (ONE_LESS, dict(cut=lambda text, before, draft, n: min(len(text), before + 1 + len(draft)))),
     (ONE_LESS, dict(cut=lambda text, before, draft, n: len(text))),
-    (ONE_LESS, dict(cut=lambda text, before, draft, n: len(text) - 2)),
     (ONE_LESS, dict(cut=lambda text, before, draft, n: before + n)),
-    (ONE_LESS, dict(cut=lambda text, before, draft, n: before + 1 + min(len(draft), n + 1))),
     ("Do the right tokens of the draft stay in the cache? You forget all of the draft.",
      dict(cut=lambda text, before, draft, n: before + 1)),
     ("Do the newest token and the right ones stay in the cache? You forget all that the call read.",
@@ -908,14 +817,12 @@ def _speed(
     join=max,
     answer=lambda seconds, b: b / seconds,
     size=lambda s: s,
-    cache_size=None,
 ):
     """tokens_per_second with one slip: in one of its parts."""
 
     def program(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
-        fixed = weights(read(config, n_weights), batch) + rows(config, batch)
-        moved = fixed * size(number_bytes)
-        moved += cache(config, n_cached, batch) * (cache_size or size)(number_bytes)
+        numbers = weights(read(config, n_weights), batch) + rows(config, batch) + cache(config, n_cached, batch)
+        moved = numbers * size(number_bytes)
         return answer(join(moved / bandwidth, work(worked(config, n_weights), batch) / operations), batch)
 
     return program
@@ -981,9 +888,8 @@ TOKENS_PER_SECOND = Exercise(
         ("Are attention's products with the cached keys and values left out? Yours count.", _attention_too),
         *[("Section 7.4 bounds one text with an empty cache, and counts every weight. What else is read, what less?",
            _speed(read=lambda c, n: n, worked=lambda c, n: n, rows=lambda c, b: 0, cache=lambda c, n, b: 0,
-                  weights=weights, work=work, answer=answer))
-          for weights in (lambda n, b: n * b, lambda n, b: n)
-          for work in (lambda n, b: 2 * n * b, lambda n, b: 2 * n, lambda n, b: 0)
+                  work=work, answer=answer))
+          for work in (lambda n, b: 2 * n * b, lambda n, b: 0)
           for answer in (lambda seconds, b: b / seconds, lambda seconds, b: 1 / seconds)],
         ("Are the cache and a row of the embedding table read, too? Yours reads the other weights only.",
          _speed(rows=lambda c, b: 0, cache=lambda c, n, b: 0)),
@@ -992,21 +898,11 @@ TOKENS_PER_SECOND = Exercise(
         (TABLE_WORKS, _speed(worked=lambda c, n: n)),
         ("Tied, the table is lm_head too, and read whole. You subtract it.",
          _speed(read=lambda c, n: n - c.vocab_size * c.dim)),
-        ("Tied, the table is lm_head too, and its weights compute. You leave their operations out.",
-         _speed(worked=lambda c, n: n - c.vocab_size * c.dim)),
-        ("Tied, the table counts once in n_weights. You add it a second time.",
-         _speed(read=lambda c, n: n + c.vocab_size * c.dim * (1 if c.tie_embeddings else -1))),
         ("Is it the untied table that is subtracted? Yours is the tied one.",
          _speed(read=lambda c, n: n - c.vocab_size * c.dim * c.tie_embeddings,
                 worked=lambda c, n: n - c.vocab_size * c.dim * c.tie_embeddings)),
         ("Is one row of the embedding table read for each text? Yours is none.", _speed(rows=lambda c, b: 0)),
-        ("Is one row of the embedding table read for each text? Yours is one for all.",
-         _speed(rows=lambda c, b: c.dim)),
-        ("Is one row read for each text even if the table is tied? Yours is for an untied one only.",
-         _speed(rows=lambda c, b: 0 if c.tie_embeddings else b * c.dim)),
-        ("How long is a row of the embedding table? dim numbers.", _speed(rows=lambda c, b: b)),
-        *[(OWN, _speed(rows=rows, cache=lambda c, n, b: _kept(c, n, 1)))
-          for rows in (lambda c, b: c.dim, lambda c, b: 0)],
+        (OWN, _speed(rows=lambda c, b: c.dim, cache=lambda c, n, b: _kept(c, n, 1))),
         (ONCE, _speed(weights=lambda n, b: n * b)),
         ("Is the cache read, too?", _speed(cache=lambda c, n, b: 0)),
         ("Are keys and values both read? A factor 2 is missing.", _speed(cache=lambda c, n, b: _kept(c, n, b) / 2)),
@@ -1016,50 +912,23 @@ TOKENS_PER_SECOND = Exercise(
          _speed(cache=lambda c, n, b: _kept(c, n, b) * c.n_heads // c.n_kv_heads)),
         ("Whose keys are kept? Those of n_kv_heads heads, fewer than the dim numbers of a token.",
          _speed(cache=lambda c, n, b: 2 * c.n_layers * c.dim * n * b)),
-        ("How many heads are kept? n_kv_heads, each of head_dim numbers.",
-         _speed(cache=lambda c, n, b: _kept(c, n, b) // c.n_kv_heads)),
         ("How wide is a head? config.head_dim, which need not be dim // n_heads.",
          _speed(cache=lambda c, n, b: _kept(c, n, b) // c.head_dim * (c.dim // c.n_heads))),
-        ("How many numbers has a key? head_dim, for each of n_kv_heads.",
-         _speed(cache=lambda c, n, b: _kept(c, n, b) // c.head_dim)),
-        ("Are the tokens of the cache counted? n_cached for each text.", _speed(cache=lambda c, n, b: _kept(c, 1, b))),
-        ("Is the cache read as n_cached tokens? Yours has one more.",
-         _speed(cache=lambda c, n, b: _kept(c, n + 1, b))),
-        ("Are the numbers of the cache turned into bytes, too?", _speed(cache_size=lambda s: 1)),
         ("Numbers or bytes? The bandwidth counts bytes.", _speed(size=lambda s: 1)),
         ("Is number_bytes used, not always 4?", _speed(size=lambda s: 4)),
-        ("Is number_bytes used, not always 2?", _speed(size=lambda s: 2)),
-        ("Is the bandwidth in bytes, not bits?", _speed(size=lambda s: 8 * s)),
         ("A multiplication and an addition for each weight: where is the factor 2?", _speed(work=lambda n, b: n * b)),
         ("Does every text need its own operations? Multiply by batch.", _speed(work=lambda n, b: 2 * n)),
-        ("Do the operations depend on number_bytes? Each weight takes two, whatever its bytes.",
-         lambda c, n, t, b, s, m, o: b / max(s * (_whole(c, n) + _row(c, b) + _kept(c, t, b)) / m,
-                                             2 * b * s * _whole(c, n) / o)),
         ("Does a row that is looked up take operations? The task says none.",
-         lambda c, n, t, b, s, m, o: b / max(s * (_whole(c, n) + _row(c, b) + _kept(c, t, b)) / m,
-                                             2 * b * (_whole(c, n) + c.dim) / o)),
-        ("Does a row that is looked up take operations? The task says none.",
-         lambda c, n, t, b, s, m, o: b / max(s * (_whole(c, n) + _row(c, b) + _kept(c, t, b)) / m,
-                                             2 * b * (_whole(c, n) + _row(c, b)) / o)),
+         _speed(worked=lambda c, n: _whole(c, n) + c.dim)),
         ("Do you count operations for the cache? The task leaves them out.",
          lambda c, n, t, b, s, m, o: b / max(s * (_whole(c, n) + _row(c, b) + _kept(c, t, b)) / m,
                                              2 * (b * _whole(c, n) + _kept(c, t, b)) / o)),
-        ("Is each amount divided by its own speed? Bytes by the bandwidth, operations by operations.",
-         lambda c, n, t, b, s, m, o: b / max(s * (_whole(c, n) + _row(c, b) + _kept(c, t, b)) / o,
-                                             2 * b * _whole(c, n) / m)),
         ("Where are the operations? The cores have a limit, too.", _speed(join=lambda reading, work: reading)),
         ("Where is the reading? The memory has a limit, too.", _speed(join=lambda reading, work: work)),
         (BOTH, _speed(join=lambda reading, work: reading + work)),
         (BOTH, _speed(join=min)),
         ("How many tokens does a step write? One for each text.", _speed(answer=lambda seconds, b: 1 / seconds)),
-        ("How many tokens does a step write? One for each text: batch, divided by the time of the step.",
-         _speed(answer=lambda seconds, b: 1 / seconds / b)),
         ("Is it tokens per second, not seconds?", _speed(answer=lambda seconds, b: seconds)),
-        ("Is it tokens per second, not seconds per token?", _speed(answer=lambda seconds, b: seconds / b)),
-        ("Is anything rounded? A part of a token per second counts.",
-         _speed(answer=lambda seconds, b: int(b / seconds))),
-        ("Is anything rounded? A part of a token per second counts.",
-         _speed(answer=lambda seconds, b: b // seconds)),
         ("Is anything rounded? A part of a token per second counts.",
          _speed(answer=lambda seconds, b: round(b / seconds))),
     ],

@@ -55,12 +55,8 @@ ROPE_ANGLES = Exercise(
          lambda p, h, theta: _angles()(torch.arange(p.shape[-1]).expand_as(p), h, theta)),
         ("Do the positions count from 0? Yours look shifted by one.", lambda p, h, theta: _angles()(p + 1, h, theta)),
         ("Do you use the theta given, not a fixed 10000?", _angles(base=10000.0)),
-        ("Do you use the theta given, not a fixed 500000?", _angles(base=500000.0)),
         (EXPONENT + " Yours looks like i / head_dim.", _angles(lambda i, h: -i / h)),
-        (EXPONENT + " Yours looks like 4 i / head_dim.", _angles(lambda i, h: -4 * i / h)),
         (EXPONENT + " Yours looks like 2 (i + 1) / head_dim.", _angles(lambda i, h: -2 * (i + 1) / h)),
-        (EXPONENT + " Yours looks like 2 (i - 1) / head_dim.", _angles(lambda i, h: -2 * (i - 1) / h)),
-        (EXPONENT + " Yours looks like (2 i + 1) / head_dim.", _angles(lambda i, h: -(2 * i + 1) / h)),
         ("Does the speed fall from pair to pair? Check the sign of the exponent.", _angles(lambda i, h: 2 * i / h)),
         ("Does the speed fall from pair to pair? Check the sign of the exponent.",  # as float32 rounds it
          lambda p, h, theta: p[..., None] * float(theta) ** (torch.arange(0, h, 2) / h)),
@@ -76,10 +72,6 @@ ROPE_ANGLES = Exercise(
          _angles(lambda i, h: -torch.linspace(0, 1, len(i)))),
         ("Is there one angle per pair? Count i from 0 to head_dim / 2 - 1.",
          lambda p, h, theta: p[..., None] * float(theta) ** (-2 * torch.arange(h) / h)),
-        ("Is there one angle per pair? Count i from 0 to head_dim / 2 - 1.",
-         lambda p, h, theta: p[..., None] * float(theta) ** (-torch.arange(h) / h)),
-        ("Is the base raised to the exponent, not multiplied by it?",
-         lambda p, h, theta: p[..., None] * (theta * 2 * torch.arange(h // 2) / h)),
         ("Is there one angle per pair? You return each twice.",
          lambda p, h, theta: torch.cat((_angles()(p, h, theta),) * 2, -1)),
         ("Is there one angle per pair? You return each twice.",
@@ -87,8 +79,6 @@ ROPE_ANGLES = Exercise(
         ("Are positions down and pairs across? Yours is transposed.", lambda p, h, theta: _angles()(p, h, theta).mT),
         ("Are the angles left unwrapped? No % (2 pi) here.",
          lambda p, h, theta: _angles()(p, h, theta) % (2 * math.pi)),
-        ("Are the angles left unwrapped? atan2 wraps them to -pi to pi.",
-         lambda p, h, theta: torch.atan2(_angles()(p, h, theta).sin(), _angles()(p, h, theta).cos())),
         *[("Do the speeds stay in float32? bfloat16 keeps 8 bits of them.", program) for program in (
             lambda p, h, theta: p[..., None] * _angles()(torch.ones(1), h, theta)[0].bfloat16().float(),
             lambda p, h, theta: (p[..., None] * _angles()(torch.ones(1), h, theta)[0].bfloat16()).float(),
@@ -106,8 +96,6 @@ ROPE_ANGLES = Exercise(
         ("Is it the angles themselves? You return their cosines and sines side by side.",
          lambda p, h, theta: torch.cat((_angles()(p, h, theta).cos(), _angles()(p, h, theta).sin()), -1)),
         ("Do you multiply by the position? These are the speeds.", lambda p, h, theta: _angles()(p * 0 + 1, h, theta)),
-        ("Is the angle a whole number here? Convert to float before multiplying.",
-         lambda p, h, theta: _angles()(p, h, theta).floor()),
     ],
     dtype_hint="The text asks for float32. Compute in float32 or finer, and convert at the end with .float().",
 )  # fmt: skip
@@ -149,17 +137,11 @@ def _rope_cases():
         Case("x of shape (2, 3, 5, 8)", _rope_inputs(2, 3, 5, 8, 1), BATCH),
         Case("as many heads as tokens", _rope_inputs(1, 4, 4, 6, 2), square),
         Case("head_dim 2", _rope_inputs(1, 2, 3, 2, 4)),
-        *[
-            Case(
-                f"x in {half}, cos and sin in float32",
-                (x.to(dtype), cos, sin),
-                f"Which dtype has {half} times float32?",
-            )
-            for half, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16))
-        ],
+        *[Case(f"x in {half}, cos and sin in float32", (x.to(getattr(torch, half)), cos, sin),
+               f"Which dtype has {half} times float32?") for half in ("bfloat16", "float16")],
         Case("x not contiguous", (not_contiguous(torch.cat((x, -x)), 1, 2), cos, sin), MEMORY),
         Case("gradients", _rope_inputs(1, 2, 3, 4, 7), gradients=1),  # of x: in a model cos and sin are tables
-    ]
+    ]  # fmt: skip
 
 
 def _rotated(x, cos, sin, split, join, form=lambda a, b, c, s: (a * c - b * s, b * c + a * s)):
@@ -183,14 +165,6 @@ def _join_neighbours(a, b):
     return torch.stack((a, b), dim=-1).flatten(-2)
 
 
-MIXED = "Does row t of cos and sin meet token t in every head? Yours mixes up heads and tokens."
-
-
-def _rows(table, heads, tokens, row):
-    """Rows of cos or sin for every head and token, (H, T, h/2), where `row` names the row for a head and a token."""
-    return table[row(torch.arange(heads)[:, None], torch.arange(tokens), heads, tokens)]
-
-
 def _wide(x, cos, sin, turn, widen):
     """x * cos + turn(x) * sin with cos and sin widened to h columns."""
     return x * widen(cos) + turn(x) * widen(sin)
@@ -199,95 +173,49 @@ def _wide(x, cos, sin, turn, widen):
 def _rope_mistakes(layout, other, other_hint):
     (split, join, wide), (other_split, other_join, other_wide) = layout, other
 
-    def slip(form, join=join, split=split):
+    def slip(form):
         return lambda x, cos, sin: _rotated(x, cos, sin, split, join, form)
 
-    def turn(split, join, sign=1):
-        return lambda x: join(*(lambda a, b: (-sign * b, sign * a))(*split(x)))
+    def turn(split, join):
+        return lambda x: join(*(lambda a, b: (-b, a))(*split(x)))
 
     return [
-        (other_hint, lambda x, cos, sin: _rotated(x, cos, sin, other_split, other_join)),
-        (
-            "Is the sign of the sine flipped? That turns backwards.",
-            slip(lambda a, b, c, s: (a * c + b * s, b * c - a * s)),
-        ),
+        (other_hint, lambda x, c, s: _rotated(x, c, s, other_split, other_join)),
+        ("Is the sign of the sine flipped? That turns backwards.",
+         slip(lambda a, b, c, s: (a * c + b * s, b * c - a * s))),
         ("Is one minus sign missing? This is not a rotation.", slip(lambda a, b, c, s: (a * c + b * s, b * c + a * s))),
-        (
-            "Is one minus sign too many? This is not a rotation.",
-            slip(lambda a, b, c, s: (a * c - b * s, b * c - a * s)),
-        ),
+        ("Is one minus sign too many? This is not a rotation.",
+         slip(lambda a, b, c, s: (a * c - b * s, b * c - a * s))),
         ("Are cos and sin swapped?", slip(lambda a, b, c, s: (a * s - b * c, b * s + a * c))),
-        *[
-            ("Is the second member b cos + a sin? Your first members are right.", slip(form))
-            for form in (
-                lambda a, b, c, s: (a * c - b * s, a * c + b * s),
-                lambda a, b, c, s: (a * c - b * s, a * s - b * c),
-            )
-        ],
-        (
-            "cos and sin are cosines and sines already. Do you take them once more?",
-            lambda x, c, s: _rotated(x, c.cos(), s.sin(), split, join),
-        ),
-        (
-            "Has the result as many dimensions as x? .flatten() without a number joins all of them.",
-            lambda x, c, s: _rotated(x, c, s, split, join).flatten(),
-        ),
+        ("Is the second member b cos + a sin? Your first members are right.",
+         slip(lambda a, b, c, s: (a * c - b * s, a * c + b * s))),
         ("Do you turn both members of a pair?", slip(lambda a, b, c, s: (a * c - b * s, b))),
         ("Do you turn both members of a pair?", slip(lambda a, b, c, s: (a, b * c + a * s))),
-        (
-            "Do you use the first member after it was changed? Keep the old value.",
-            slip(lambda a, b, c, s: (a * c - b * s, b * c + (a * c - b * s) * s)),
-        ),
+        ("Do you use the first member after it was changed? Keep the old value.",
+         slip(lambda a, b, c, s: (a * c - b * s, b * c + (a * c - b * s) * s))),
         ("Is the part with the sine missing?", slip(lambda a, b, c, s: (a * c, b * c))),
         ("Are the two members of a pair in the wrong order?", slip(lambda a, b, c, s: (b * c + a * s, a * c - b * s))),
         ("Do you put the pairs back where they came from?", lambda x, c, s: _rotated(x, c, s, split, other_join)),
-        (
-            "Do you take both members of a pair from the right places? Look at how you cut x.",
-            lambda x, c, s: _rotated(x, c, s, other_split, join),
-        ),
+        ("Do you take both members of a pair from the right places? Look at how you cut x.",
+         lambda x, c, s: _rotated(x, c, s, other_split, join)),
         (BATCH, lambda x, c, s: _rotated(x[:1], c, s, split, join)),
-        (BATCH, lambda x, c, s: _rotated(x[:1], c, s, split, join).expand_as(x)),
-        (
-            "torch.cat joins along the first dimension unless told dim=-1.",
-            lambda x, c, s: _rotated(x, c, s, split, lambda a, b: torch.cat((a, b))),
-        ),
-        *[
-            (
-                "torch.stack makes a dimension more than x has. Where do both members of a pair belong?",
-                lambda x, c, s, dim=dim: _rotated(x, c, s, split, lambda a, b: torch.stack((a, b), dim)),
-            )
-            for dim in (-1, -2, 0)
-        ],
-        (
-            "Does angle i belong to pair i? Your cos and sin are widened for the other layout.",
-            lambda x, cos, sin: _wide(x, cos, sin, turn(split, join), other_wide),
-        ),
-        (
-            "Do the pairs fit the widened cos and sin? They belong to the other layout.",
-            lambda x, cos, sin: _wide(x, cos, sin, turn(other_split, other_join), wide),
-        ),
+        ("torch.cat joins along the first dimension unless told dim=-1.",
+         lambda x, c, s: _rotated(x, c, s, split, lambda a, b: torch.cat((a, b)))),
+        *[("torch.stack makes a dimension more than x has. Where do both members of a pair belong?",
+           lambda x, c, s, dim=dim: _rotated(x, c, s, split, lambda a, b: torch.stack((a, b), dim)))
+          for dim in (-1, -2, 0)],
+        ("Does angle i belong to pair i? Your cos and sin are widened for the other layout.",
+         lambda x, c, s: _wide(x, c, s, turn(split, join), other_wide)),
+        ("Do the pairs fit the widened cos and sin? They belong to the other layout.",
+         lambda x, c, s: _wide(x, c, s, turn(other_split, other_join), wide)),
         ("Do you multiply cos and sin with the same x? Turn the second.", lambda x, c, s: x * wide(c) + x * wide(s)),
-        (
-            "Do the angles follow the tokens, not the heads?",
-            lambda x, c, s: _rotated(x, c[:, None], s[:, None], split, join),
-        ),
-        *[
-            (hint, lambda x, c, s, row=row: _rotated(x, *(_rows(t, *x.shape[1:3], row) for t in (c, s)), split, join))
-            for hint, row in (
-                ("Do the angles follow the tokens, not the heads?", lambda h, t, H, T: h % T + 0 * t),
-                (MIXED, lambda h, t, H, T: (t * H + h) % T),
-                (MIXED, lambda h, t, H, T: (h * T + t) // H),
-            )
-        ],
-        (
-            "Is the table cut by the number of heads? Dimension 2 of x counts the tokens.",
-            lambda x, c, s: _rotated(x, c[: x.shape[1]], s[: x.shape[1]], split, join),
-        ),
-        (
-            "Do you use every row of cos and sin? Only the first is used.",
-            lambda x, c, s: _rotated(x, c[:1], s[:1], split, join),
-        ),
-    ]
+        ("Do the angles follow the tokens, not the heads?",
+         lambda x, c, s: _rotated(x, c[:, None], s[:, None], split, join)),
+        ("Do you use every row of cos and sin? Only the first is used.",
+         lambda x, c, s: _rotated(x, c[:1], s[:1], split, join)),
+        ("Is the table cut by the number of heads? Dimension 2 of x counts the tokens.",
+         lambda x, c, s: _rotated(x, c[: x.shape[1]], s[: x.shape[1]], split, join)),
+    ]  # fmt: skip
 
 
 def _wide_halves(c):
@@ -350,7 +278,6 @@ ROPE_PERMUTATION = Exercise(
     ],
     [
         ("Where are the other heads? Your result holds the rows of one.", lambda w, h: w[_order(h)]),
-        ("Where are the other heads? Your result holds the rows of one.", lambda w, h: w[-h:][_order(h)]),
         ("Does each head take its own rows? Yours repeats those of the first.",
          lambda w, h: w[_order(h).repeat(len(w) // h)]),
         ("Is each head reordered? Yours is only the first head.", lambda w, h: torch.cat((w[_order(h)], w[h:]))),
@@ -361,10 +288,8 @@ ROPE_PERMUTATION = Exercise(
          lambda w, h: w.reshape(2, -1, w.shape[-1]).transpose(0, 1).reshape(w.shape)),
         ("Do you reorder rows, not columns?", lambda w, h: w[:, _order(w.shape[-1])]),
         ("Do the even rows come first, the odd ones after?", lambda w, h: _by_head(w, h, _order(h).roll(h // 2))),
-        ("Is the order reversed? Only even and odd rows are parted.", lambda w, h: _by_head(w, h, _order(h).flip(0))),
         *[("Does every row appear once? One half of yours is there twice.",
            lambda w, h, first=first: _by_head(w, h, torch.arange(first, h, 2).repeat(2))) for first in (0, 1)],
-        ("Does every row appear once? One half of yours is there twice.", lambda w, h: torch.cat((w[::2], w[::2]))),
         ("Is a reshape to (heads * h, D) missing at the end?",
          lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(1, 2)),
         *[("Does every row stay in its head? The dimension of the heads keeps its place.",
@@ -459,24 +384,13 @@ LLAMA3_SCALING = Exercise(
          _scaled(flip=True)),
         ("Is the blend the wrong way round? The faster a pair, the more of it is kept.",
          _scaled(share=lambda n, low, high: (high - n) / (high - low), branches=True)),
-        ("Does the share grow from 0 at low to 1 at high? Yours is a half everywhere between.",
-         _scaled(share=lambda n, low, high: 0 * n + 0.5, branches=True)),
         ("t is the length times the speed, over 2 pi. Is the 2 pi missing?", _scaled(turn=1.0)),
-        ("t is the length times the speed, over 2 pi. Is the 2 missing?", _scaled(turn=math.pi)),
         ("Do brackets hold 2 * pi together? x / 2 * pi multiplies by pi.", _scaled(turn=2 / math.pi)),
         ("Is t upside down? It counts turns, so the fastest pair has the largest t.",
          _scaled(count=lambda f, length: 2 * math.pi / (length * f))),
-        ("Is t upside down? It counts turns, so the fastest pair has the largest t.",
-         _scaled(count=lambda f, length: length / f / (2 * math.pi))),
         ("Does t count the turns within the trained length? The length is missing.",
          _scaled(count=lambda f, length: 2 * math.pi / f)),
-        ("Do you use both limits given? Yours takes the high one as 4 times the low one.",
-         lambda f, factor, low, high, length: _scaled()(f, factor, low, 4 * low, length)),
         ("Do you blend the speeds? You blend wavelengths.", _scaled(waves=True)),
-        ("Did a speed become negative? The blend is for the pairs between the limits alone.",
-         lambda f, factor, low, high, length: (lambda n, slow: (
-             (1 - _straight(n, low, high)) * slow / factor + _straight(n, low, high) * slow))(
-                 n := length * f / (2 * math.pi), torch.where(n < low, f / factor, f))),
         ("Is the blend kept between 0 and 1? Outside the limits it must not go on.", _scaled(clamp=False)),
         *[("Is the blend cut off at both ends? Yours goes on at one.",
            lambda f, factor, low, high, length, end=end: torch.lerp(
@@ -485,9 +399,7 @@ LLAMA3_SCALING = Exercise(
         ("t is the length times the speed, divided by 2 pi. Do you multiply by 2 pi?", _scaled(turn=1 / (2 * math.pi))),
         ("Are slow pairs divided by factor, not multiplied?", _scaled(slowed=torch.mul)),
         ("Do you use the factor given, not a fixed 8?", _scaled(fixed={"factor": 8.0})),
-        ("Do you use the factor given, not a fixed 32?", _scaled(fixed={"factor": 32.0})),
         ("Do you use the length given, not a fixed 8192?", _scaled(fixed={"length": 8192})),
-        ("Do you use the length given, not a fixed 131072?", _scaled(fixed={"length": 131072})),
         ("Do you use the limits given, not fixed 1 and 4?", _scaled(fixed={"low": 1.0, "high": 4.0})),
         *[("Is the share 0 at t = low and 1 at t = high? Try both in your formula.",
            _scaled(share=share, branches=branches)) for branches in (False, True)
@@ -495,17 +407,11 @@ LLAMA3_SCALING = Exercise(
                         lambda n, low, high: (n - low) / high, lambda n, low, high: n - low / (high - low))],
         ("Does the share grow in a straight line over t? Yours is straight over the wavelength.",
          _scaled(share=lambda n, low, high: (1 / low - 1 / n) / (1 / low - 1 / high))),
-        ("Does the share grow in a straight line over t? Yours is straight over its logarithm.",
-         _scaled(share=lambda n, low, high: torch.log(n / low) / math.log(high / low))),
-        ("Where is the slowed speed? Its share is the rest, 1 - s.",
-         _scaled(slowed=lambda f, factor: 0 * f)),
         ("Is a speed missing? The slowed speed is omega / f, not 1 / f.", _scaled(slowed=lambda f, factor: 1 / factor)),
         ("Which end is slow? You slow the fast pairs and keep the slow ones.",
          lambda f, factor, low, high, length: torch.where(
              length * f / (2 * math.pi) > high, f / factor,
              torch.where(length * f / (2 * math.pi) < low, f, _scaled()(f, factor, low, high, length)))),
-        ("Which end is slow? You slow the fast pairs and keep the slow ones.",
-         lambda f, factor, *rest: f * f / factor / _scaled()(f, factor, *rest)),
         ("Is it the speed, not the wavelength, that is asked?", lambda f, *rest: 2 * math.pi / _scaled()(f, *rest)),
     ],
 )  # fmt: skip

@@ -1,7 +1,5 @@
 """The exercises of notebook 09, scaling out: specification, cases, known mistakes with hints, check."""
 
-from fractions import Fraction
-
 import torch
 from torch.nn import functional as F
 
@@ -61,17 +59,6 @@ def _by_inputs(x, gate, up, down, n):
     return torch.stack([(F.silu(part @ g.T) * (part @ u.T)) @ down.T for part, g, u in zip(*cut, strict=True)])
 
 
-def _shares_of(size_of):
-    """Every rank takes size_of(n_ranks) units in a row."""
-
-    def program(x, gate, up, down, n):
-        size = size_of(n)
-        mine = [slice(rank * size, rank * size + size) for rank in range(n)]
-        return torch.stack([_whole(x, gate[part], up[part], down[:, part]) for part in mine])
-
-    return program
-
-
 WHOLE_NUMBERS = (  # section 9.1's: x, w_gate, w_up, w_down
     torch.tensor([1.0, 2.0]),
     torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, -1.0]]),
@@ -80,12 +67,9 @@ WHOLE_NUMBERS = (  # section 9.1's: x, w_gate, w_up, w_down
 )
 
 
-def _ffn(n_units=6, dim=4, seed=0, scale=0.7):
-    return (
-        draw(n_units, dim, seed=seed + 1, scale=scale),
-        draw(n_units, dim, seed=seed + 2, scale=scale),
-        draw(dim, n_units, seed=seed + 3, scale=scale),
-    )
+def _ffn(n=6, seed=0):
+    shapes = (n, 4), (n, 4), (4, n)
+    return tuple(draw(*shape, seed=seed + place, scale=0.7) for place, shape in enumerate(shapes, start=1))
 
 
 SPLIT_FEED_FORWARD = Exercise(
@@ -105,14 +89,10 @@ SPLIT_FEED_FORWARD = Exercise(
         ("Does each rank return its own part? You return the finished sum.",
          lambda x, g, u, d, n: torch.stack([_whole(x, g, u, d)] * n)),
         ("Does each rank return its own part? You return the finished sum.", lambda x, g, u, d, n: _whole(x, g, u, d)),
-        ("Does each rank return its own part? Yours is the finished sum on rank 0, and 0 on the others.",
-         lambda x, g, u, d, n: torch.stack([_whole(x, g, u, d), *[torch.zeros_like(x)] * (n - 1)])),
         ("Is there a new first axis for the ranks? torch.stack makes one; torch.cat uses an axis that is there.",
          lambda x, g, u, d, n: torch.cat([*_parts(x, g, u, d, n)])),
         ("Is there a new first axis for the ranks? torch.stack makes one; torch.cat uses an axis that is there.",
          lambda x, g, u, d, n: torch.cat([*_parts(x, g, u, d, n)], -1)),
-        ("Is the axis of the ranks the first? Yours is the last.",
-         lambda x, g, u, d, n: torch.stack([*_parts(x, g, u, d, n)], -1)),
         ("Is the axis of the ranks the first? Yours is the second.",
          lambda x, g, u, d, n: torch.stack([*_parts(x, g, u, d, n)], 1)),
         ("chunk(n) gives n pieces, split(n) gives pieces of n: which of them do you use?",
@@ -120,29 +100,13 @@ SPLIT_FEED_FORWARD = Exercise(
              _whole(x, *piece) for piece in zip(g.split(n), u.split(n), d.split(n, 1), strict=True)])),
         ("Does each rank use its own units? You divide the finished sum by n_ranks.",
          lambda x, g, u, d, n: torch.stack([_whole(x, g, u, d) / n] * n)),
-        ("Has a rank F / n_ranks units? Yours has two, for all F and n_ranks.", _shares_of(lambda n: 2)),
-        ("Has a rank F / n_ranks units? Yours has n_ranks of them.", _shares_of(lambda n: n)),
         ("Is there a part for each rank? Yours has the first alone: is return inside the loop?",
          lambda x, g, u, d, n: _parts(x, g, u, d, n)[:1]),
-        ("Is there a part for each rank? Yours has the first alone.", lambda x, g, u, d, n: _parts(x, g, u, d, n)[0]),
-        ("Does each rank return its own part? You return one result, their mean.",
-         lambda x, g, u, d, n: _whole(x, g, u, d) / n),
         ("Are the units dealt out, and is down there? You return the hidden units of all ranks.",
          lambda x, g, u, d, n: F.silu(x @ g.T) * (x @ u.T)),
         ("Does each rank use its own units? Yours all use the first share.",
          lambda x, g, u, d, n: torch.stack([_parts(x, g, u, d, n)[0]] * n)),
-        ("Does rank r begin at unit r * F / n_ranks? Yours begins at unit r.",
-         lambda x, g, u, d, n: torch.stack([
-             _whole(x, g[r : r + len(g) // n], u[r : r + len(g) // n], d[:, r : r + len(g) // n]) for r in range(n)])),
-        ("Does a rank's share end where the next begins? Yours goes on to the last unit.",
-         lambda x, g, u, d, n: torch.stack([
-             _whole(x, g[start:], u[start:], d[:, start:]) for start in range(0, len(g), len(g) // n)])),
         ("Is there a part for each rank? Yours has the last alone.", lambda x, g, u, d, n: _parts(x, g, u, d, n)[-1]),
-        ("Is a rank's share F / n_ranks units? Yours is D / n_ranks.",
-         lambda x, g, u, d, n: _shares_of(lambda n: x.shape[-1] // n)(x, g, u, d, n)),
-        ("Does gate belong to the same units as up? Yours takes the first share of gate for every rank.",
-         lambda x, g, u, d, n: torch.stack([
-             (F.silu(x @ g[: len(b)].T) * (x @ b.T)) @ c.T for b, c in zip(u.chunk(n), d.chunk(n, 1), strict=True)])),
         ("Does x keep its leading dimensions? Yours become one.",
          lambda x, g, u, d, n: _parts(x.reshape(-1, x.shape[-1]), g, u, d, n)),
         (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g) * (x @ u)) @ d)),
@@ -150,38 +114,23 @@ SPLIT_FEED_FORWARD = Exercise(
         ("Is down there? Yours returns the hidden units.", _slip(lambda x, g, u, d, r: F.silu(x @ g.T) * (x @ u.T))),
         ("Is it SwiGLU's part alone? Yours has the residual x in it.",
          lambda x, g, u, d, n: x + _parts(x, g, u, d, n)),
-        ("Is it SwiGLU's part alone? Rank 0's has the residual x in it.",
-         _slip(lambda x, g, u, d, r: _whole(x, g, u, d) + (r == 0) * x)),
-        ("Is it silu? Yours is gelu.", _slip(lambda x, g, u, d, r: (F.gelu(x @ g.T) * (x @ u.T)) @ d.T)),
         ("Are gate and up cut by their rows, the outputs? Yours are cut by columns, the inputs.", _by_inputs),
         ("The parts are summed, not averaged: do you divide by n_ranks?",
          lambda x, g, u, d, n: _parts(x, g, u, d, n) / n),
         ("Has rank r the r-th share in a row? You deal the units out in turn.",
          lambda x, g, u, d, n: _parts(x, g, u, d, n, lambda size, n: torch.arange(size).view(-1, n).T.flatten())),
-        ("Is rank 0 the first? Yours begins with the last share.", lambda x, g, u, d, n: _parts(x, g, u, d, n).flip(0)),
         ("Is it silu? Yours is relu.", _slip(lambda x, g, u, d, r: (F.relu(x @ g.T) * (x @ u.T)) @ d.T)),
         ("Is silu on gate alone? Yours comes after the product.",
          _slip(lambda x, g, u, d, r: F.silu((x @ g.T) * (x @ u.T)) @ d.T)),
-        ("Is silu on gate alone? Yours is on up too.",
-         _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) * F.silu(x @ u.T)) @ d.T)),
         ("Is up used? Yours has gate in its place.", _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) * (x @ g.T)) @ d.T)),
         ("Is silu there?", _slip(lambda x, g, u, d, r: ((x @ g.T) * (x @ u.T)) @ d.T)),
         ("Is silu on the gate branch, not on up?", _slip(lambda x, g, u, d, r: ((x @ g.T) * F.silu(x @ u.T)) @ d.T)),
-        ("Is it silu, z * sigmoid(z), not sigmoid alone?",
-         _slip(lambda x, g, u, d, r: (torch.sigmoid(x @ g.T) * (x @ u.T)) @ d.T)),
         ("Is up used? Yours has only the gate branch.", _slip(lambda x, g, u, d, r: F.silu(x @ g.T) @ d.T)),
         ("Is gate used? Yours has up in its place.", _slip(lambda x, g, u, d, r: (F.silu(x @ u.T) * (x @ u.T)) @ d.T)),
         ("Do the branches multiply? Yours are added.", _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) + x @ u.T) @ d.T)),
-        ("Does up belong to the same units as gate? Yours takes the first share of up for every rank.",
-         lambda x, g, u, d, n: torch.stack([
-             (F.silu(x @ a.T) * (x @ u[: len(a)].T)) @ c.T for a, c in zip(g.chunk(n), d.chunk(n, 1), strict=True)])),
         ("Which columns of down belong to this rank's units? Yours takes the first ones for every rank.",
          lambda x, g, u, d, n: torch.stack([
              (F.silu(x @ a.T) * (x @ b.T)) @ d[:, : len(a)].T for a, b in zip(g.chunk(n), u.chunk(n), strict=True)])),
-        ("Which columns of down belong to this rank's units? Yours come in reverse order.",
-         lambda x, g, u, d, n: torch.stack([
-             (F.silu(x @ a.T) * (x @ b.T)) @ c.T
-             for a, b, c in zip(g.chunk(n), u.chunk(n), d.chunk(n, 1)[::-1], strict=True)])),
         ("Is down cut by its columns (the units), not by its rows (the outputs)? Its parts then need a sum.",
          lambda x, g, u, d, n: torch.stack([
              F.pad(part, (r * part.shape[-1], x.shape[-1] - (r + 1) * part.shape[-1]))
@@ -307,26 +256,16 @@ MERGE_ATTENTION = Exercise(
          lambda o, s: _weighted(o, s.exp() / s.exp().sum(0))),
         ("Subtract the largest logsumexp of each query (dim=0), not the largest of all.",
          lambda o, s: _weighted(o, (s - s.max()).exp() / (s - s.max()).exp().sum(0))),
-        ("Subtract the largest logsumexp of each query (dim=0), not of each rank.",
-         lambda o, s: _weighted(o, (s - s.amax(1, keepdim=True)).exp() / (s - s.amax(1, keepdim=True)).exp().sum(0))),
         ("You subtract the largest logsumexp: do you divide by the sum of the weights, too?",
          lambda o, s: _weighted(o, (s - s.amax(0)).exp())),
         (RANKS,
          lambda o, s: _weighted(o, s.softmax(1))),
         ("A logsumexp is the logarithm of a denominator: exp comes first. Yours weighs by the logarithm itself.",
          lambda o, s: _weighted(o, s / s.sum(0))),
-        ("A logsumexp is the logarithm of a denominator: exp comes first. Yours weighs by the logarithm itself.",
-         lambda o, s: _weighted(o, s)),
         ("Has the larger denominator the larger weight? Yours has the smaller one.",
          lambda o, s: _weighted(o, (-s).softmax(0))),
         ("softmax takes exp itself: hand it the logsumexps, not their exp.",
          lambda o, s: _weighted(o, s.exp().softmax(0))),
-        ("Is exp there? A logarithm of weights is no weight.",
-         lambda o, s: _weighted(o, s.log_softmax(0))),
-        ("Are the logarithms natural ones? Yours are to base 2.",
-         lambda o, s: _weighted(o, (s * 0.6931471805599453).softmax(0))),
-        ("Do all ranks take part? Yours takes the one with the largest logsumexp.",
-         lambda o, s: _weighted(o, (s == s.amax(0)).float())),
         ("Do the weights add up to 1 already? Then sum, and do not take the mean.",
          lambda o, s: _weighted(o, s.softmax(0)) / len(o)),
         (HIDDEN, lambda o, s: (s.softmax(0)[..., None] * o).sum(0).to(o.dtype)),
@@ -335,15 +274,10 @@ MERGE_ATTENTION = Exercise(
         ("-inf stands for a denominator of 0: its weight is 0, not exp(0).",
          lambda o, s: _weighted(o.nan_to_num(), s.nan_to_num(neginf=0.0).softmax(0))),
         ("Do all ranks take part? Yours is the first one's output.", lambda o, s: o[0]),
-        ("Do all ranks take part? Yours is the last one's output.", lambda o, s: o[-1]),
-        ("Do all ranks take part? Yours takes the first two, also of four.",
-         lambda o, s: _weighted(o[:2], s[:2].softmax(0))),
         ("The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h.",
          lambda o, s: (s.softmax(0) * o).sum(0)),
         ("@ sums over an axis that both have: do you want weights[..., None] * outputs, summed over dim=0?",
          lambda o, s: s.softmax(0) @ o),
-        ("Is it the sum over the ranks that you divide by, for each query its own? Yours is over all queries.",
-         lambda o, s: _weighted(o, (s - s.max()).exp() / (s - s.max()).exp().sum())),
         ("Has rank r the weight of its own logsumexp? Yours are in reverse order.",
          lambda o, s: _weighted(o.nan_to_num(), s.flip(0).softmax(0))),
         ("Is the axis of the ranks gone? Sum over dim=0 without keepdim.",
@@ -352,19 +286,12 @@ MERGE_ATTENTION = Exercise(
          lambda o, s: torch.where(s[..., None] == -torch.inf, 0.0, s.softmax(0)[..., None] * o)),
         ("Is it summed over the ranks, dim=0? Yours is summed over the queries.",
          lambda o, s: (s.softmax(0)[..., None] * o.nan_to_num()).sum(1)),
-        ("Is the result (T, h)? Yours is (h, T).", lambda o, s: _weighted(o, s.softmax(0)).T),
         ("Has each query its own weights? Yours are one number for each rank.",
          lambda o, s: (s.mean(1).softmax(0)[:, None, None] * o).sum(0)),
-        ("Has each query its own weights? Yours are one number for each rank.",
-         lambda o, s: (s.logsumexp(1).softmax(0)[:, None, None] * o).sum(0)),
         ("Rank after rank, is the logsumexp so far torch.logaddexp of both? Yours is the larger one.",
          _one_by_one(torch.maximum)),
-        ("Rank after rank, is the logsumexp so far torch.logaddexp of both? Yours is that of the last rank alone.",
-         _one_by_one(lambda so_far, own: own)),
         ("Rank after rank, is the logsumexp so far torch.logaddexp of both? Yours stays that of the first rank.",
          _one_by_one(lambda so_far, own: so_far)),
-        ("Rank after rank, is the logsumexp so far torch.logaddexp of both? Logarithms are not added.",
-         _one_by_one(torch.add)),
     ],
     dtype_hint="The result has the dtype of outputs: .to(outputs.dtype) at the end.",
     adapt=_axis_for_h,
@@ -381,15 +308,6 @@ def bytes_sent_per_token(dim, n_layers, n_ranks, bytes_per_number):
         for _ in ("attention", "feed-forward"):
             sent += 2 * (n_ranks - 1) / n_ranks * dim * bytes_per_number
     return int(sent)
-
-
-def _count(hint, formula):
-    """A slip in two forms: divided last with //, or cut by int, which may lose one where / has rounded."""
-
-    def exact(dim, layers, n, number_bytes):
-        return int(formula(dim, layers, Fraction(n), number_bytes))
-
-    return [(hint, exact), (hint, lambda *sizes: int(formula(*sizes)))]
 
 
 def _no_float(function):
@@ -415,16 +333,14 @@ BYTES_SENT_PER_TOKEN = Exercise(
         Case("dim 45, 7 layers, 5 ranks, 2 bytes", (45, 7, 5, 2), CUT),
     ],
     [
-        ("Yours is one vector for each sum. Is it (n - 1) / n of it, twice? And do you divide last, with //?",
-         lambda d, layers, n, b: layers * 2 * d * b * (n > 1)),
         (CUT, lambda d, layers, n, b: int(layers * 4 * (n - 1) / n * d * b)),
-        *_count("Do you use bytes_per_number? Yours is 2 for all.",
-                lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * 2),
-        *_count(
-            "Are there two sums per block, and is each number sent twice, to be added and as a result? You count one.",
-            lambda d, layers, n, b: layers * 2 * (n - 1) / n * d * b),
-        *_count("Are there two sums per block, and is each number sent twice? A factor of 4 in all.",
-                lambda d, layers, n, b: layers * (n - 1) / n * d * b),
+        ("Do you use bytes_per_number? Yours is 2 for all.",
+         lambda d, layers, n, b: layers * 4 * (n - 1) * d * 2 // n),
+        *[("Are there two sums per block, and is each number sent twice, to be added and as a result? You count one.",
+           program) for program in (lambda d, layers, n, b: layers * 2 * (n - 1) * d * b // n,
+                                    lambda d, layers, n, b: int(layers * 2 * (n - 1) / n * d * b))],
+        ("Are there two sums per block, and is each number sent twice? A factor of 4 in all.",
+         lambda d, layers, n, b: layers * (n - 1) * d * b // n),
         ("Is it (n - 1) / n of the vector? A rank keeps its own share.",
          lambda d, layers, n, b: layers * 4 * d * b),
         ("Is all of the vector sent once per sum? A rank sends (n - 1) / n of it, twice.",
@@ -433,35 +349,23 @@ BYTES_SENT_PER_TOKEN = Exercise(
          lambda d, layers, n, b: layers * 4 * (n - 1) * d * b),
         ("Does a rank send all of its vector to each other rank? In a ring it sends (n - 1) / n of it, twice.",
          lambda d, layers, n, b: layers * 2 * (n - 1) * d * b),
-        *_count("Is it (n - 1) / n of the vector, not 1 / n?", lambda d, layers, n, b: layers * 4 * d * b / n),
-        *_count("Is it (n - 1) / n, not n / (n - 1)?",
-                lambda d, layers, n, b: layers * 4 * n / max(1, n - 1) * d * b),
+        ("Is it (n - 1) / n of the vector, not 1 / n?", lambda d, layers, n, b: layers * 4 * d * b // n),
         ("How many sums has a block, and what does a rank send for each? Yours is one vector per block.",
          lambda d, layers, n, b: layers * d * b),
         ("Are they the bytes that one rank sends? You count those that are added up, with the embedding's.",
          lambda d, layers, n, b: (layers * 2 + 1) * d * b),
-        *_count("Does every layer send? Multiply by n_layers.", lambda d, layers, n, b: 4 * (n - 1) / n * d * b),
-        *_count("Numbers or bytes? Multiply by bytes_per_number.",
-                lambda d, layers, n, b: layers * 4 * (n - 1) / n * d),
-        *_count("Do you use bytes_per_number? Yours is 4 for all.",
-                lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * 4),
-        *_count("Is it bytes, not bits?", lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * b * 8),
-        *_count("Is one vector of dim numbers sent? Yours has dim * dim.",
-                lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * d * b),
-        *_count("How many numbers has the vector? Multiply by dim.",
-                lambda d, layers, n, b: layers * 4 * (n - 1) / n * b),
-        *_count("Do you count the embedding's sum? The task leaves it out.",
-                lambda d, layers, n, b: (layers * 4 + 2) * (n - 1) / n * d * b),
-        *_count("Do you count the embedding and the logits? The task leaves them out.",
-                lambda d, layers, n, b: (layers * 4 + 4) * (n - 1) / n * d * b),
-        *_count("Attention has one sum and the feed-forward one: do you count three per block?",
-                lambda d, layers, n, b: layers * 6 * (n - 1) / n * d * b),
-        *_count("Is there a sum after each of the seven matrices? Only o_proj and down_proj end in one.",
-                lambda d, layers, n, b: layers * 14 * (n - 1) / n * d * b),
-        *_count("Do you count what a rank receives, too? Only what it sends is asked for.",
-                lambda d, layers, n, b: layers * 8 * (n - 1) / n * d * b),
+        ("Does every layer send? Multiply by n_layers.", lambda d, layers, n, b: 4 * (n - 1) * d * b // n),
+        ("Numbers or bytes? Multiply by bytes_per_number.",
+         lambda d, layers, n, b: layers * 4 * (n - 1) * d // n),
+        ("Do you count the embedding's sum? The task leaves it out.",
+         lambda d, layers, n, b: (layers * 4 + 2) * (n - 1) * d * b // n),
+        ("Do you count the embedding and the logits? The task leaves them out.",
+         lambda d, layers, n, b: (layers * 4 + 4) * (n - 1) * d * b // n),
+        ("Is there a sum after each of the seven matrices? Only o_proj and down_proj end in one.",
+         lambda d, layers, n, b: layers * 14 * (n - 1) * d * b // n),
+        ("Do you count what a rank receives, too? Only what it sends is asked for.",
+         lambda d, layers, n, b: layers * 8 * (n - 1) * d * b // n),
         (EARLY, lambda d, layers, n, b: layers * 4 * (n - 1) // n * d * b),
-        (EARLY, lambda d, layers, n, b: layers * (4 * (n - 1) // n) * d * b),
         ("Is n - 1 divided by n without rounding? // rounds down to 0.",
          lambda d, layers, n, b: layers * 4 * ((n - 1) // n) * d * b),
     ],

@@ -1,11 +1,10 @@
 """The exercises of notebook 03, SwiGLU: specification, cases, known mistakes with hints, check."""
 
 import copy
-import dis
 import functools
 import inspect
 import re
-from itertools import pairwise, permutations, product
+from itertools import permutations, product
 
 import torch
 from torch.nn import functional as F
@@ -53,24 +52,19 @@ SILU_DERIVATIVE = Exercise(
          lambda x: x.sigmoid() * (1 - x.sigmoid())),
         ("Is the second term of the product rule missing?", lambda x: x.sigmoid()),
         ("Is the first term of the product rule missing?", lambda x: x * x.sigmoid() * (1 - x.sigmoid())),
-        ("Does x multiply the second term? Yours multiplies the first.",
-         lambda x: x * x.sigmoid() + x.sigmoid() * (1 - x.sigmoid())),
         ("Is a sigmoid missing in the second term?", lambda x: x.sigmoid() + x * (1 - x.sigmoid())),
         ("Is an x missing in the second term?", lambda x: x.sigmoid() + x.sigmoid() * (1 - x.sigmoid())),
         ("Check a sign: is the second term added?", lambda x: x.sigmoid() * (1 - x * (1 - x.sigmoid()))),
         ("Is it 1 - sigmoid(x) inside, not 1 - x?", lambda x: x.sigmoid() * (1 + x * (1 - x))),
-        ("Is it 1 - sigmoid(x) inside, not 1 - silu(x)?", lambda x: x.sigmoid() * (1 + x * (1 - x * x.sigmoid()))),
         ("The second term is x times the slope of the sigmoid. Is yours that slope?",
          lambda x: x.sigmoid() * (1 + x * x.sigmoid())),
-        ("Is a square too much in the second term?", lambda x: x.sigmoid() + x * (1 - x.sigmoid()) ** 2),
-        ("Is a square too much in the second term?", lambda x: x.sigmoid() * (1 + x * (1 - x.sigmoid()) ** 2)),
         ("Is the 1 - missing in the second term?", lambda x: x.sigmoid() * (1 + x)),
         ("Is this SiLU itself? Its slope is asked.", silu),
         ("Is this the derivative of ReLU?", lambda x: (x > 0).to(x.dtype)),
         *[("Is the slope exact? Yours looks like a difference of two values.",
            lambda x, a=a, b=b, dtype=dtype: ((silu(x.to(dtype or x.dtype) + a) - silu(x.to(dtype or x.dtype) - b))
                                              / (a + b)).to(x.dtype))
-          for a, b in ((1, 1), (1, 0), (0.1, 0.1), (0.1, 0), (0.01, 0), (0.01, 0.01), (0.001, 0))
+          for a, b in ((1, 1), (1, 0), (0.1, 0.1), (0.01, 0.01), (0.001, 0))
           for dtype in (None, torch.float64)],
         (OVERFLOW, lambda x: x.exp() / (1 + x.exp()) + x * x.exp() / (1 + x.exp()) ** 2),
     ],
@@ -102,25 +96,17 @@ def _swiglu_inputs(*shape, hidden, seed=0):
 
 
 def _watched(function):
-    """The function, but a misfit of shapes, and a gradient that ends in a new nn.Parameter, get their cause."""
+    """The function, but a misfit of shapes gets its cause."""
     if inspect.isbuiltin(function):
         return function
 
     def watched(x, *weights):
         try:
-            y = function(x, *weights)
+            return function(x, *weights)
         except RuntimeError as error:
             if x.ndim == 1 or not MISFIT.search(str(error)):
                 raise
             raise Wrong(raised(error).message, ROWS, pair=None) from None
-        asked = any(value.requires_grad for value in (x, *weights))
-        steps = [y.grad_fn] if asked and isinstance(y, torch.Tensor) else []
-        for step in steps:
-            if isinstance(getattr(step, "variable", None), torch.nn.Parameter):
-                hint = "nn.Parameter(w) is a new tensor that does not know w: use w itself, as in F.linear(x, w)."
-                raise Wrong("the values are right, but a gradient ends in a new nn.Parameter.", hint)
-            steps += [before for before, _ in getattr(step, "next_functions", ()) if before not in (None, *steps)]
-        return y
 
     return watched
 
@@ -163,25 +149,17 @@ SWIGLU = Exercise(
         ("Is silu taken before the product, on the gate alone?", _glu(lambda g, u: F.silu(g * u))),
         ("Is it silu, not relu?", _glu(lambda g, u: g.relu() * u)),
         ("Is it silu, not gelu?", _glu(lambda g, u: F.gelu(g) * u)),
-        ("Is it silu, not gelu?", _glu(lambda g, u: F.gelu(g, approximate="tanh") * u)),
-        ("Is it silu, not tanh?", _glu(lambda g, u: g.tanh() * u)),
-        ("Is it silu, not softmax?", _glu(lambda g, u: g.softmax(-1) * u)),
         ("Is up (w_up) missing?", _glu(lambda g, u: F.silu(g))),
         ("Is w_gate used twice, where w_up belongs?", _glu(lambda g, u: F.silu(g) * g)),
         ("Is w_up used twice, where w_gate belongs?", _glu(lambda g, u: F.silu(u) * u)),
-        ("silu(g) already holds a factor g: do you multiply by g again?", _glu(lambda g, u: g * F.silu(g) * u)),
         ("Is silu on the gates, not on x?", lambda x, g, u, d: ((F.silu(x) @ g.T) * (x @ u.T)) @ d.T),
-        ("Is silu on the gates, not on x?",
-         lambda x, g, u, d: ((F.silu(x) @ g.T) * (F.silu(x) @ u.T)) @ d.T),
         ("Is the gate (w_gate) missing?", _glu(lambda g, u: F.silu(u))),
-        ("Is the gate (w_gate) missing?", _glu(lambda g, u: u)),
         ("Is silu taken before w_down, not after it?", lambda x, g, u, d: F.silu(((x @ g.T) * (x @ u.T)) @ d.T)),
         ("Is w_down missing at the end?", lambda x, g, u, d: F.silu(x @ g.T) * (x @ u.T)),
         ("Is there a residual? Only the feed-forward is asked, without + x.",
          lambda x, g, u, d: F.silu(x @ g.T).mul(x @ u.T) @ d.T + x),
         (ONE_EINSUM, lambda x, g, u, d: torch.einsum("...d,fd,fd,df->...d", x, g, u, d)),
         (ONE_EINSUM, lambda x, g, u, d: F.silu(torch.einsum("...d,fd,fd->...f", x, g, u)) @ d.T),
-        (ONE_EINSUM, lambda x, g, u, d: torch.einsum("...d,fd,fd->...f", x, g, u) @ d.T),
     ],
     adapt=_watched,
 )  # fmt: skip
@@ -308,7 +286,6 @@ def _judged_by_role(function):
         if answer is None:
             hint = "No order gave y. Does your layer pass exercise 3, and do you use torch.allclose(..., atol=1e-4)?"
             hint = "Here any of the three could be down: do you try all six orders?" if gate == down else hint
-            hint = TYPE_HINTS["NoneType"] if _never_returns(function) else hint
             raise Wrong(f"it returns None. {shapes}", hint)
         if not isinstance(answer, dict) or set(answer) != set(true):
             hint = 'Return {"gate": name, "up": name, "down": name}: roles are the keys, names the values.'
@@ -329,28 +306,14 @@ def _judged_by_role(function):
             hint = "Shapes tell nothing here: do you try all six orders?" if gate == down else hint
             raise Wrong(f"{answer['down']} is not down. {shapes}", hint)
         if answer != true and abs(_glu(lambda g, u: F.gelu(g) * u)(x, *matrices) - y).max() < off / 2:
-            raise Wrong(
-                "gate and up are swapped.", "With GELU this order comes closest. Is yours silu, and does it fit?"
-            )
+            hint = "With GELU this order comes closest. Is yours silu, and does it fit?"
+            raise Wrong("gate and up are swapped.", hint)
         if answer != true:
             hint = "Their shapes are equal: do you compute the layer both ways and compare with y?"
             raise Wrong("gate and up are swapped.", hint + " silu belongs to the gate.")
         return len(true)
 
     return probe
-
-
-def _never_returns(function):
-    """Whether every way out of the function is its end, or `return None`."""
-    function = inspect.unwrap(function)
-    steps = list(dis.get_instructions(function)) if inspect.isfunction(function) else []
-    ends = [(before, step) for before, step in pairwise(steps) if step.opname.startswith("RETURN_")]
-    values = [
-        step.argval if step.opname == "RETURN_CONST" else before.argval
-        for before, step in ends
-        if step.opname == "RETURN_CONST" or before.opname == "LOAD_CONST"
-    ]
-    return len(values) == len(ends) > 0 and not any(value is not None for value in values)
 
 
 MATRIX_ROLES = Exercise(

@@ -139,18 +139,13 @@ def plot_clock_hands(angles, *, ax=None, labels=None, color=INK, title=None) -> 
     return ax
 
 
-def plot_turning(angles, *, ax=None, xlabel="layer", title=None, label=None, color=INK, style="-", first=0) -> Axes:
-    """By how much vectors are turned at each layer: the median, and the band that holds the middle 80 %.
-
-    Args:
-        angles: (n_layers, N) [degree], N vectors per layer.
-        first: number of the first layer on the axis.
-    """
+def plot_turning(angles, *, ax=None, xlabel="layer", title=None) -> Axes:
+    """By how much N vectors are turned at each layer, (n_layers, N) [degree]: the median, and the middle 80 %."""
     ax = _axes(ax, HALF)
     low, middle, high = np.quantile(to_numpy(angles), [0.1, 0.5, 0.9], axis=1)
-    layers = np.arange(first, first + len(middle))
-    ax.fill_between(layers, low, high, color=color, alpha=0.15, lw=0)
-    ax.plot(layers, middle, color=color, ls=style, marker="o", ms=4, label=label)
+    layers = np.arange(len(middle))
+    ax.fill_between(layers, low, high, color=INK, alpha=0.15, lw=0)
+    ax.plot(layers, middle, color=INK, marker="o", ms=4)
     ax.set(xlabel=xlabel, ylabel="angle [degree]", xticks=layers, title=title)
     ax.set_ylim(bottom=0)
     return ax
@@ -313,29 +308,4 @@ def plot_llama_map(*, shapes=("(B, T)", "(B, T, D)", "(B, T, V)"), ax=None, titl
         box(x, y, text)
     ax.set(xlim=(0, 8), ylim=(-0.1, 4.95), title=title)
     ax.axis("off")
-    return ax
-
-
-def plot_norm_sphere(points, *, ax=None, plane=False, title=None) -> Axes:
-    """Vectors of three coordinates with the sphere of radius √3, seen from the side.
-
-    Args:
-        points: (N, 3).
-        ax: a 3-D Axes, or None.
-        plane: also draw the plane on which the mean is zero.
-    """
-    ax = plt.figure(figsize=SQUARE).add_subplot(projection="3d") if ax is None else ax
-    u, v = np.mgrid[0 : 2 * np.pi : 25j, 0 : np.pi : 13j]
-    sphere = math.sqrt(3) * np.stack([np.cos(u) * np.sin(v), np.sin(u) * np.sin(v), np.cos(v)])
-    ax.plot_wireframe(*sphere, color=HIDDEN, lw=0.4)
-    if plane:
-        across = 2.1 * np.array([[1, -1, 0], [1, 1, -2]]) / np.sqrt([[2], [6]])
-        corners = [across[0] + across[1], across[0] - across[1], -across[0] - across[1], -across[0] + across[1]]
-        ax.plot_trisurf(*np.transpose(corners), triangles=[[0, 1, 2], [0, 2, 3]], color=HIDDEN, alpha=0.45, lw=0)
-    ax.scatter(*to_numpy(points).T, color=INK, s=14)
-    ax.set(xlim=(-2, 2), ylim=(-2, 2), zlim=(-2, 2), title=title)
-    ax.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1], zticks=[-1, 0, 1])
-    ax.set(xlabel="coordinate 0", ylabel="coordinate 1", zlabel="coordinate 2")
-    ax.set_box_aspect((1, 1, 1), zoom=0.85)
-    ax.view_init(elev=18, azim=-20)
     return ax

@@ -100,18 +100,10 @@ TENSORS = st.builds(changed, st.lists(st.integers(0, 3), max_size=4), st.sampled
 THINGS = st.sampled_from([None, object(), len, torch.nn.Linear(2, 2), torch.float32, Exception("returned")])
 SINGLE = TENSORS | THINGS | st.booleans() | st.integers() | st.floats() | st.complex_numbers() | st.text()
 RESULTS = st.recursive(SINGLE, lambda one: st.lists(one) | st.tuples(one, one) | st.dictionaries(st.text(), one))
-JUDGED = (
-    "silu_derivative",
-    "rms_norm_backward",
-    "parameter_count",
-    "causal_visible",
-    "matrix_roles",
-    "cache_write",
-    "my_llama",
-)
+JUDGED = ["silu_derivative", "rms_norm_backward", "parameter_count", "causal_visible", "matrix_roles", "cache_write"]
 
 
-@given(RESULTS, st.sampled_from(JUDGED))
+@given(RESULTS, st.sampled_from([*JUDGED, "my_llama"]))
 def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
     verdict = getattr(checks, f"check_{exercise}")(lambda *inputs: result)
     assert verdict.status == "failed"
@@ -125,21 +117,13 @@ def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
         ("silu_derivative", torch.Tensor.to_sparse, "the result is a torch.sparse_coo tensor on the device cpu."),
         ("silu_derivative", torch.Tensor.double, "Hint: The values are right: .to(torch.float32) converts them."),
         ("silu_derivative", lambda y: (one for one in y), "Hint: A generator comes from yield"),
-        (
-            "silu_derivative",
-            lambda y: torch.nested.nested_tensor([y]),
-            "Hint: Return a plain result.",
-        ),  # it has no shape
+        ("silu_derivative", lambda y: torch.nested.nested_tensor([y]), "Hint: Return a plain result."),  # has no shape
         ("parameter_count", float, "the result has the type float, expected a whole number (int)."),
         ("rms_norm_backward", lambda pair: (2 * pair[0], pair[1]), "grad_x is off by up to"),
         ("rms_norm_backward", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
         ("rms_norm_backward", lambda pair: pair[0], "is one tensor, expected 2 tensors.\nHint: Return all of them"),
         ("rms_norm_backward", list, "the result is a list of 2, expected 2 tensors.\nHint: Return a tuple, not a list"),
-        (
-            "silu_derivative",
-            lambda y: (y, y),
-            "the result is a tuple of 2, expected a tensor.\nHint: Return one result",
-        ),
+        ("silu_derivative", lambda y: (y, y), "is a tuple of 2, expected a tensor.\nHint: Return one result"),
         ("rms_norm_backward", lambda pair: (pair[0], None), " has the type NoneType, expected a tensor."),
     ],
 )

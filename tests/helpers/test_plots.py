@@ -38,7 +38,6 @@ EXAMPLES = {
     "plot_head_wiring": lambda **to: plots.plot_head_wiring(8, 2, **to),
     "plot_layers": lambda **to: plots.plot_layers({"a": (torch.tensor([[1.0, 0.1], [0, 0]]), [None, 64])}, **to),
     "plot_llama_map": lambda **to: plots.plot_llama_map(**to),
-    "plot_norm_sphere": lambda **to: plots.plot_norm_sphere(torch.eye(3), plane=True, **to),
 }
 
 

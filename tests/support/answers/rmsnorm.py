@@ -110,13 +110,6 @@ def rms_norm_backward__autograd(grad_y, x, weight, eps):
     return torch.autograd.grad(rms_norm__torch(x, weight, eps), (x, weight), grad_y)
 
 
-@wrong("float32")
-def rms_norm_backward__no_upcast(grad_y, x, weight, eps):
-    rms = (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
-    n, u = x / rms, weight * grad_y
-    return (u - n * (n * u).mean(-1, keepdim=True)) / rms, (grad_y * n).reshape(-1, x.shape[-1]).sum(0)
-
-
 @wrong("all but the last")
 def rms_norm_backward__batch_and_tokens_only(grad_y, x, weight, eps):
     grad_x, _ = rms_norm_backward__formula(grad_y, x, weight, eps)

@@ -64,7 +64,7 @@ wrong("fixed number of dimensions", "swiglu__columns_for_two_axes")(
 wrong("Case D equal to F", "swiglu__transposed_if_square")(
     lambda x, *weights: swiglu__linear(x, *(w.T if w.shape == (5, 5) else w for w in weights))
 )
-wrong("nn.Parameter(w) is a new tensor", "swiglu__new_parameters")(
+wrong("nn.Parameter(...)", "swiglu__new_parameters")(
     lambda x, *weights: swiglu__linear(x, *map(torch.nn.Parameter, weights))
 )
 
@@ -154,7 +154,6 @@ wrong("tolerance 1e-4", "matrix_roles__loose")(lambda weights, x, y: matrix_role
 wrong("changed in place", "matrix_roles__pops")(
     lambda weights, x, y: [matrix_roles__all_orders(weights, x, y), weights.popitem()][0]
 )
-wrong("a clamp", "silu_derivative__where")(lambda x: torch.where(x < -60, 0, silu_derivative__product_rule(x)))
 wrong("rules out", "silu_derivative__backward_by_name")(lambda x: torch.ops.aten.silu_backward(torch.ones_like(x), x))
 
 

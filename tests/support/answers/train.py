@@ -29,7 +29,7 @@ def cross_entropy__torch(logits, targets):
     return F.cross_entropy(logits, targets)
 
 
-for least in (1e-6, 1e-7, 1e-8, 1e-10, 1e-12, 1e-15, 1e-20, 1e-38):
+for least in (1e-6, 1e-8, 1e-12, 1e-38):
     for how, kept in (("added", lambda share, least=least: share + least), ("clamp", partial(torch.clamp, min=least))):
         wrong("It hides the loss", f"cross_entropy__{least:g} {how}")(
             lambda z, t, kept=kept: -kept(z.softmax(-1)[torch.arange(len(t)), t]).log().mean()
