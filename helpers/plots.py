@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Arc, PathPatch, Rectangle
 from matplotlib.path import Path
 
-QUERY, KEY, VALUE, INK, HIDDEN = "#0072B2", "#D55E00", "#009988", "#222222", "#D0D0D0"
+QUERY, KEY, VALUE, INK, HIDDEN, HATCH = "#0072B2", "#D55E00", "#009988", "#222222", "#D0D0D0", "#909090"
 FULL, HALF, SQUARE = (8.0, 3.6), (4.4, 3.2), (4.4, 4.4)  # figure sizes [inch]
 
 
@@ -195,7 +195,7 @@ def _hatch_hidden(ax, visible):
     cells = np.argwhere(~visible)[:, None, ::-1] + corners  # (cells, 5, 2)
     if len(cells):  # all in one patch: a patch per cell takes ten times as long to draw
         path = Path.make_compound_path_from_polys(cells)
-        ax.add_patch(PathPatch(path, fc=HIDDEN, ec="#909090", hatch="///", lw=0, zorder=0.5))
+        ax.add_patch(PathPatch(path, fc=HIDDEN, ec=HATCH, hatch="///", lw=0, zorder=0.5))
 
 
 def _query_key_axes(ax, shape, title, query_labels, key_labels):
@@ -254,7 +254,7 @@ def plot_layers(lenses, *, title=None, n_tokens=2**17) -> Axes:
     fig, axes = plt.subplots(len(lenses), 2, figsize=size, sharex=True, squeeze=False)
     for (angle, mask), (name, (speeds, windows)) in zip(axes, lenses.items(), strict=True):
         speeds = np.ma.masked_equal(to_numpy(speeds).T, 0)
-        angle.patch.set(fc=HIDDEN, ec="#909090", hatch="///")  # shows through what is masked
+        angle.patch.set(fc=HIDDEN, ec=HATCH, hatch="///")  # shows through what is masked
         image = angle.imshow(speeds, cmap="cividis", norm=LogNorm(1e-6, 1), aspect="auto")
         mask.bar(range(len(windows)), [window or n_tokens for window in windows], color=INK)
         mask.set(yscale="log", ylim=(24, n_tokens))

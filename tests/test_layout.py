@@ -134,6 +134,11 @@ def test_every_room_of_helpers_has_its_bound():
     assert rooms == LINES.keys() - {"model.py"}
 
 
+def test_the_teaching_kit_stays_small():
+    files = [path for path in (ROOT / "teaching").rglob("*.*") if path.suffix in (".py", ".js", ".css")]
+    assert lines_of(files) <= 6900
+
+
 # ----------------------------------------------------------------------------------- what the notebooks import
 
 

@@ -8,8 +8,11 @@ alone: where no browser opens by itself, nothing has to be searched for in the l
 
 import os
 import sys
+from pathlib import Path
 
 from jupyterlab.labapp import LabApp
+
+ROOT = Path(__file__).resolve().parents[1]  # what JupyterLab shows: the notebooks link to ../docs/glossary.md
 
 QUIET = [
     "--KernelManager.transport_encryption=auto",  # otherwise ipykernel warns at the start of every kernel
@@ -23,7 +26,9 @@ def start(arguments: list[str]) -> None:
     if {"-h", "--help", "--help-all"} & set(arguments):
         LabApp.launch_instance(arguments)  # and ends there; initialize_server knows no help
     as_root = ["--allow-root"] if getattr(os, "geteuid", lambda: -1)() == 0 else []
-    server = LabApp.initialize_server(argv=[*QUIET, *as_root, *arguments])
+    ours = any(Path(one).resolve().is_relative_to(ROOT) for one in arguments if one.endswith(".ipynb"))
+    root = [f"--ServerApp.root_dir={ROOT}"] if ours else []
+    server = LabApp.initialize_server(argv=[*QUIET, *as_root, *root, *arguments])
     server.io_loop.call_later(1, print_address, server)  # after what the server itself says at its start
     server.start()
 
@@ -31,7 +36,8 @@ def start(arguments: list[str]) -> None:
 def print_address(server) -> None:
     """Print where the notebook can be opened, token included."""
     place, _, token = server.local_url.partition("?")
-    page = f"/tree/{os.path.basename(server.file_to_run)}" if server.file_to_run else ""
+    file = server.file_to_run and Path(os.path.relpath(server.file_to_run, server.root_dir)).as_posix()
+    page = f"/tree/{file}" if file else ""
     print(f"\nOpen this address in a browser (Ctrl+C here stops the course):\n{place}{page}?{token}", flush=True)
 
 

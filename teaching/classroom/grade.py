@@ -2,23 +2,23 @@
 
     python -m teaching.classroom.grade FOLDER --only 01 02 --jobs 2      # make grade FOLDER=... ARGS="--only 01 02"
 
-teaching/classroom/handed_in.py says how FOLDER may look; docs/teaching.md has the way through. Only notebooks that were
-asked for count: those that --only names (05.5 is exercise 5 of 05 alone), otherwise those that at least one student
-handed in. The results go to a folder of their own (teaching/classroom/report.py says what is in it). A second run takes
-over every verdict whose code and checks are as they were. Nothing in FOLDER is run in place or written to.
+teaching/classroom/find_submissions.py says how FOLDER may look; docs/teaching.md has the way through. Only notebooks
+that were asked for count: those that --only names (05.5 is exercise 5 of 05 alone), otherwise those that at least one
+student handed in. The results go to a folder of their own (teaching/classroom/report.py says what is in it). A second
+run takes over every verdict whose code and checks are as they were. Nothing in FOLDER is run in place or written to.
 
 What is run. Each exercise gets a fresh kernel, so that a broken one costs no other. The notebook is not run from top
 to bottom, which would take minutes and stop at the first broken cell, but cut, as checks/notebook.py says, which also
 lets `my_parts` use a learner's functions. Names that the learner's notebook does not bind are taken from the course's
 own, so that a deleted set-up cell costs nothing. Which check belongs to which function is read from the course's
-notebooks (teaching/classroom/submissions.py), and the grader appends it. Reading happens inside the walls as well.
+notebooks (teaching/classroom/submissions.py), and the grader appends it. Reading happens inside the sandbox as well.
 
 What can be trusted. Nothing that is printed counts, and a check or a module that was replaced in the ways that were
-tried does not (inside.py says how). But the function and the check live in one process, where a program written to
-deceive can read the expected answers, change torch, or answer in the check's place: "passed" is no proof.
+tried does not (sandbox_kernel.py says how). But the function and the check live in one process, where a program that is
+written to deceive can read the expected answers, change torch, or answer in the check's place: "passed" is no proof.
 An answer that reaches for the means, as reading.py knows them, is named under "To look at yourself".
 
-Isolation. Students' programs run inside bubblewrap (isolate.py says what that keeps from them). Where it does
+Isolation. Students' programs run inside bubblewrap (sandbox.py says what that keeps from them). Where it does
 not work, nothing is run unless you add --no-isolation.
 """
 
@@ -34,10 +34,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from teaching.classroom.handed_in import find_submissions
-from teaching.classroom.isolate import REMEDY, Died, TimeUp, Walls, find_walls, fresh_kernel, why_not_isolated
-from teaching.classroom.marks import OVERRIDES, Mark, Row, apply_overrides, mark_copies
+from teaching.classroom.find_submissions import find_submissions
+from teaching.classroom.points import OVERRIDES, Mark, Row, apply_overrides, look_at
 from teaching.classroom.report import Results, settle
+from teaching.classroom.sandbox import REMEDY, Died, Sandbox, TimeUp, find_sandbox, fresh_kernel, why_not_isolated
 from teaching.classroom.submissions import Answer, Assignment, judge_submission, read_course, which_notebook
 from teaching.classroom.worksheet import fill
 from tools.course import ROOT, notebooks_of, one_line
@@ -48,10 +48,10 @@ OF_CHECK = {"passed": "passed", "failed": "not yet", "todo": "not attempted"}
 # ------------------------------------------------------------------------------------------- running it
 
 
-def run_exercise(exercise: Assignment, code: str, seconds: float, walls: Walls | None):
+def run_exercise(exercise: Assignment, code: str, seconds: float, sandbox: Sandbox | None):
     """(status, seen, hint) of a learner's code in a fresh kernel, whatever it does; seconds count code and check."""
     try:
-        with fresh_kernel(walls) as ask:
+        with fresh_kernel(sandbox) as ask:
             end = time.monotonic() + seconds
             reply = ask({"code": code}, seconds)
             if reply["status"] != "ok":
@@ -86,7 +86,7 @@ def _verdict(reply):
 def version() -> str:
     """A hash of what judges: the checks, and what they and the grader stand on."""
     judges = [*(ROOT / "checks").rglob("*.py"), *(ROOT / "helpers").rglob("*.py"), Path(__file__)]
-    judges += [Path(__file__).with_name(name) for name in ("isolate.py", "inside.py", "reading.py")]
+    judges += [Path(__file__).with_name(name) for name in ("sandbox.py", "sandbox_kernel.py", "reading.py")]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(judges))).hexdigest()
 
 
@@ -97,13 +97,13 @@ def with_line(answer: Answer, seen: str) -> Answer:
     return replace(answer, line=lines.index(named) + 1) if named in lines else answer
 
 
-def run_all(work: list[tuple], seconds: float, walls: Walls | None, jobs: int, results: Results) -> None:
+def run_all(work: list[tuple], seconds: float, sandbox: Sandbox | None, jobs: int, results: Results) -> None:
     """Run what needs a kernel and settle its row; rows that are not reached stay "not graded"."""
 
     def run(one):
         key, row, exercise, code = one
         start = time.monotonic()
-        settle(row, *run_exercise(exercise, code, seconds, walls), time.monotonic() - start)
+        settle(row, *run_exercise(exercise, code, seconds, sandbox), time.monotonic() - start)
         row.answer = with_line(row.answer, row.seen if row.status == "does not run" else "")
         results.remember(key, row)
         print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.status}", flush=True)
@@ -115,7 +115,7 @@ def run_all(work: list[tuple], seconds: float, walls: Walls | None, jobs: int, r
         pool.shutdown(cancel_futures=True)  # on Ctrl+C: ends when those that run have ended
 
 
-def grade(arguments: argparse.Namespace, walls: Walls | None) -> None:
+def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
     """Grade a folder, and write the results whatever happens on the way."""
     folder, course = arguments.folder.resolve(), read_course(arguments.course, arguments.only)
     notebooks = [path.stem for path in notebooks_of(arguments.course)]
@@ -124,22 +124,22 @@ def grade(arguments: argparse.Namespace, walls: Walls | None) -> None:
         found = find_submissions(folder, notebooks, Path(scratch))
         known = {name: [one.function for one in course[name][0]] if name in course else [] for name in notebooks}
         for student in found.students.values():
-            student.tell_by_content(lambda path: which_notebook(path, known, walls))
+            student.tell_by_content(lambda path: which_notebook(path, known, sandbox))
         if not arguments.only:
             handed_in = {notebook for student in found.students.values() for notebook in student.files}
             course = {notebook: asked for notebook, asked in course.items() if notebook in handed_in}
         tell(found, list(course), arguments.only)
         marks, work, unchanged = {name: Mark([]) for name in found.students}, [], 0
-        settings = [version(), arguments.seconds, walls is not None]
+        settings = [version(), arguments.seconds, sandbox is not None]
         for name, student in found.students.items():
             for notebook, (exercises, cells) in course.items():
                 files = student.counting(notebook)
-                answers = judge_submission([file.path for file in files], exercises, cells, walls)
+                answers = judge_submission([file.path for file in files], exercises, cells, sandbox)
                 for exercise, answer in zip(exercises, answers, strict=True):
                     row = Row(
                         name, notebook, exercise.title, worth=exercise.points, asked=exercise.asked, answer=answer
                     )
-                    row.isolation = "bubblewrap" if walls else "none"
+                    row.isolation, row.look_at = "bubblewrap" if sandbox else "none", look_at(answer, exercise)
                     marks[name].rows.append(row)
                     if answer.status:
                         settle(row, answer.status, answer.seen, answer.hint)
@@ -151,7 +151,6 @@ def grade(arguments: argparse.Namespace, walls: Walls | None) -> None:
                     else:
                         work.append((key, row, exercise, answer.code))
     said = apply_overrides(arguments.to / OVERRIDES, marks, course)
-    mark_copies(marks, course)
 
     def took_part(name):
         return any(notebook in found.students[name].files for notebook in course)
@@ -168,7 +167,7 @@ def grade(arguments: argparse.Namespace, walls: Walls | None) -> None:
             print(f"{one_line(row.student)}, {row.notebook}: {row.seen}")
     worksheet = ""
     try:
-        run_all(work, arguments.seconds, walls, arguments.jobs, results)
+        run_all(work, arguments.seconds, sandbox, arguments.jobs, results)
         worksheet, more = filled()  # of a whole run only
         said += more
     finally:
@@ -241,7 +240,7 @@ def main(arguments: list[str] | None = None) -> None:
     print("NOT ISOLATED: programs run as you, with your network and your files." if chosen.no_isolation else
           "Isolated by bubblewrap: no network, and no file but the course's packages.", flush=True)  # fmt: skip
     try:
-        grade(chosen, None if chosen.no_isolation else find_walls())
+        grade(chosen, None if chosen.no_isolation else find_sandbox())
     except (OSError, ValueError) as error:
         sys.exit(f"grade: {one_line(error, 2000)}")
     except KeyboardInterrupt:

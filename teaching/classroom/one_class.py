@@ -111,10 +111,7 @@ def _stops(row):
 
 def write_slides(one: Class, folder: Path) -> None:
     """Write the deck of a class as `slides/class_3.html`, with all that it reads, into `folder`."""
-    import matplotlib  # what follows is needed here only, and takes seconds
-
-    from teaching.website.build import CODE, EXPLORER, LINK
-    from teaching.website.frames import make_frames
+    from teaching.website.build import CODE, LINK  # what follows is needed here only, and takes seconds
     from teaching.website.slides import make_slides
 
     def without_links(text, _path):  # the deck stands alone: of a link to another page its words are left
@@ -122,14 +119,10 @@ def write_slides(one: Class, folder: Path) -> None:
         parts[::2] = [LINK.sub(lambda link: link[0] if link[1] else link[2], part) for part in parts[::2]]
         return "".join(parts)
 
-    matplotlib.use("agg")
-    notebook = deck_of(one)
-    shown = {name for cell in notebook.cells if cell.cell_type == "code" for name in EXPLORER.findall(cell.source)}
-    frames = {name: make_frames(name, folder / "explorers") for name in sorted(shown)}
     with tempfile.TemporaryDirectory() as beside:
         path = Path(beside) / f"class_{one.number}.ipynb"
-        nbformat.write(notebook, path)
-        make_slides([path], folder / "slides", without_links, frames)
+        nbformat.write(deck_of(one), path)
+        make_slides([path], folder / "slides", without_links)
     (folder / "slides" / "index.html").unlink()  # it lists one deck
 
 
@@ -170,6 +163,7 @@ def _html(text):
 
 
 def _page(one):
+    from teaching.website import colors
     from teaching.website.slides import MATHJAX_SETTINGS, markdown
 
     plan = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", f"{one.about}\n\n{one.table}")
@@ -178,7 +172,7 @@ def _page(one):
     answers = f"## The answers\n\n| question | answer |\n|---|---|\n{answers}\n" if right else ""
     parts = {
         "name": html.escape(one.name), "number": one.number, "minutes": str(one.minutes), "plan": markdown.render(plan),
-        "answers": markdown.render(answers), "mathjax": json.dumps(MATHJAX_SETTINGS),
+        "answers": markdown.render(answers), "mathjax": json.dumps(MATHJAX_SETTINGS), "colors": colors.css(),
         "homework": _homework(one), "questions": _questions(one) if right else "",
     }  # fmt: skip
     return Template((PAGES / "class.html").read_text(encoding="utf-8")).substitute(parts)

@@ -143,8 +143,8 @@ def _cells(number):
     return nbformat.read(notebooks_of(ROOT / "notebooks", [number])[0], as_version=4).cells
 
 
-def _between(number, start, end):
-    # The cells from the one that matches `start` up to the next that matches `end`.
+def _between(what, number, start, end):
+    # The cells of notebook `number` from the one that matches `start` up to the next that matches `end`.
     found = []
     for cell in _cells(number):
         text = cell.source if cell.cell_type == "markdown" else ""
@@ -154,42 +154,22 @@ def _between(number, start, end):
             return found
         elif found:
             found.append(cell)
-    return found
+    raise ValueError(f"the plan names {what} of notebook {number}, which has none: correct docs/teaching.md.")
 
 
 def cells_of(name: str) -> list:
-    """The cells of section "1.3".
-
-    Raises:
-        ValueError: if there is none.
-    """
-    cells = _between(f"0{name[0]}", rf"## {re.escape(name)} ", "## ")
-    if not cells:
-        raise ValueError(f"the plan names section {name}, and notebook 0{name[0]} has none: correct docs/teaching.md.")
-    return cells
+    """The cells of section "1.3"."""
+    return _between(f"section {name}", f"0{name[0]}", rf"## {re.escape(name)} ", "## ")
 
 
 def exercise(name: str) -> list:
-    """The cells of an exercise, "01 2": its text, and what follows up to the next.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """The cells of an exercise, "01 2": its text, and what follows up to the next."""
     number, n = name.split()
-    cells = _between(number, rf"### Exercise {n}\b", "##")
-    if not cells:
-        raise ValueError(f"the plan names exercise {n} of notebook {number}, which has none: correct docs/teaching.md.")
-    return cells
+    return _between(f"exercise {n}", number, rf"### Exercise {n}\b", "##")
 
 
 def question(name: str) -> str:
-    """A question of *Check yourself*, "01 3", in Markdown.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """A question of *Check yourself*, "01 3", in Markdown."""
     number, n = name.split()
-    found = re.search(rf"^{n}\. (.*(?:\n+ +.*)*)", _between(number, "## Check yourself", "## ")[0].source, re.M)
-    if not found:
-        raise ValueError(f"the plan names question {n} of notebook {number}, which has none: correct docs/teaching.md.")
-    return found[1]
+    source = _between(f"question {n}", number, "## Check yourself", "## ")[0].source
+    return re.search(rf"^{n}\. (.*(?:\n+ +.*)*)", source, re.M)[1]

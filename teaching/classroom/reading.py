@@ -1,4 +1,4 @@
-"""What the grader reads of a notebook that was handed in; a program that runs inside the walls.
+"""What the grader reads of a notebook that was handed in; a program that runs inside the sandbox.
 
 A notebook may be made to keep a reader busy for ever, so nothing of it is taken apart in the grader's own process. The
 program needs one other file, checks/notebook.py, the one reader of notebooks, whose path is its only argument.
@@ -82,9 +82,8 @@ def _answer(notebook, cells, function, stub, lent):
     first = min([found.node.lineno, *(one.lineno for one in getattr(found.node, "decorator_list", ()))])
     lines = notebook.cells[found.cell - 1].split("\n")[first - above - 1 : found.node.end_lineno - above]
     code = "\n".join(map(ast.unparse, nodes))
-    uses, shape, size = shape_of(code)
     shown = _shown(lines, 0) | {"cell": _count(cells[found.cell - 1])}
-    return {"code": code, "uses": uses, "reaches": reaches(code), "shape": shape, "size": size, **shown}
+    return {"code": code, "reaches": reaches(code), **shown}
 
 
 USUAL = {"torch", "math", "numpy", "helpers", "checks", "transformers", "matplotlib", "functools", "itertools"}
@@ -154,34 +153,6 @@ def _was_run(cells, course):
             status = "not yet" if begun else "not attempted"
             return {"status": status, "seen": f"not run: the cell that begins with {first}"}
     return {"status": "passed", "seen": "ready: every cell ran, and none ended in an error"}
-
-
-def shape_of(code: str) -> tuple[list[str], str, int]:
-    """(what a program takes from helpers and checks, the program with its own names numbered, its statements)
-
-    Two programs have one shape if they differ in names that they bind, in docstrings, comments and annotations only.
-    """
-    tree, names, size, uses = ast.parse(code), {}, 0, set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("helpers", "checks"):
-            uses |= {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            uses |= {alias.name for alias in node.names if alias.name.split(".")[0] in ("helpers", "checks")}
-    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            node.name, node.returns = names.setdefault(node.name, f"n{len(names)}"), None
-            if ast.get_docstring(node, clean=False) is not None:
-                node.body = node.body[1:] or [ast.Pass()]
-        elif isinstance(node, ast.arg):
-            node.arg, node.annotation = names.setdefault(node.arg, f"n{len(names)}"), None
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.setdefault(node.id, f"n{len(names)}")
-    for node in ast.walk(tree):
-        size += isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef)
-        if isinstance(node, ast.Name):
-            node.id = names.get(node.id, node.id)
-    return sorted(uses), ast.dump(tree), size
 
 
 if __name__ == "__main__":

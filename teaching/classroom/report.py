@@ -25,7 +25,7 @@ from collections import defaultdict
 from pathlib import Path
 from urllib.parse import quote
 
-from teaching.classroom.marks import FIRST_LINE, OVERRIDES, Mark, Row, number
+from teaching.classroom.points import FIRST_LINE, OVERRIDES, Mark, Row, number
 from tools.course import new_file, one_line, write_beside
 
 STATUSES = {  # status: its sign, its colour, its meaning
@@ -54,7 +54,7 @@ PAGE = """<!DOCTYPE html>
 <title>{title}</title><style>
 :root {{ color-scheme: light dark; --good: light-dark(#1a7f37, #57c878); --bad: light-dark(#b3261e, #ff8a80);
   --odd: light-dark(#8a5a00, #f0b429); --none: light-dark(#6b6b6b, #a0a0a0); --line: light-dark(#ddd, #444);
-  --back: light-dark(#fff, #181818); --soft: light-dark(#f4f4f4, #262626) }}
+  --back: light-dark(white, #181818); --soft: light-dark(whitesmoke, #262626) }}
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: {width}; margin: 1.5rem auto; padding: 0 1rem;
   background: var(--back); overflow-wrap: anywhere }}
 h1 {{ font-size: 1.5rem }} h2 {{ font-size: 1.2rem; margin-top: 2rem }} h3 {{ font-size: 1rem; margin: 1.2rem 0 0 }}
@@ -124,7 +124,7 @@ class Results:
 
         Args:
             marks: {student: mark}.
-            found: what was handed in, as teaching.classroom.handed_in.find_submissions gives it.
+            found: what was handed in, as teaching.classroom.find_submissions.find_submissions gives it.
             worksheet: the platform's table, filled.
         """
         self._save()  # what is stopped from here on goes on in this folder
@@ -286,7 +286,7 @@ def _look_at(marks, found):
     rows = [(name, row) for name, mark in marks.items() for row in mark.rows if row.look_at]
     if rows:
         yield "<h2>To look at yourself</h2>"
-        yield "<p>Nothing follows from these by itself. Who worked together writes alike, too.</p><ul>"
+        yield "<p>Nothing follows from these by itself.</p><ul>"
         for name, row in rows:
             who = f'<a href="{_link(found, name)}">{plain(name)}</a>'
             yield f"<li>{who}, {plain(row.name)}: {plain(row.look_at)}</li>"

@@ -2,7 +2,7 @@
 
 The course's notebooks say what is asked: a cell tagged "exercise" defines a function and ends in its check; "points"
 in the cell's metadata is what the exercise is worth. A notebook without exercises asks for one thing, that it was run.
-What was handed in is read by teaching/classroom/reading.py, inside the walls and for a limited time: nothing of it is
+What was handed in is read by teaching/classroom/reading.py, inside the sandbox and for a limited time: nothing of it is
 taken apart in the grader's own process.
 """
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from teaching.classroom import reading
-from teaching.classroom.handed_in import LARGEST_FILE
-from teaching.classroom.isolate import Died, TimeUp, Walls, run_limited
+from teaching.classroom.find_submissions import LARGEST_FILE
+from teaching.classroom.sandbox import Died, Sandbox, TimeUp, run_limited
 from tools.course import ROOT, notebooks_of, one_line, without_solutions
 
 READING = 30.0  # seconds for one notebook
@@ -52,9 +52,7 @@ class Assignment:
     stub: str  # the definition that is handed out, as ast.dump writes it
     points: float
     asked: bool = True  # of everybody: named by the teacher, or worth points, or all are where none is
-    uses: tuple = ()  # what the published solution takes from helpers and checks
-    reaches: tuple = ()  # what it has for other reasons
-    shape: str = ""  # the published solution without its names
+    reaches: tuple = ()  # what the published solution has of that which reading.py names
 
 
 @dataclass(frozen=True)
@@ -68,10 +66,7 @@ class Answer:
     own: str = ""  # the function or the cell as the learner wrote it
     cell: str = ""  # the [n] beside its cell
     line: int = 0  # of `own`, from 1: where the mistake is; 0 if that is not known
-    uses: tuple = ()  # what the code takes from helpers and checks
     reaches: tuple = ()  # what a program that deceives its check has need of: reading.py
-    shape: str = ""  # the code without the names that it binds
-    size: int = 0  # its statements
 
 
 def read_course(folder: Path, only: list[str] | None = None) -> dict[str, tuple[list[Assignment], list[str]]]:
@@ -125,8 +120,8 @@ def _asked(path, exercises, named):
     published = reading.answers(reading.load(NOTEBOOK), data, solutions, []) or [{}]
     for number, one, found in zip(numbers, exercises, published, strict=True):
         if number in named or "" in named:
-            own = {name: found.get(name, "") for name in ("uses", "reaches", "shape")}
-            asked.append(replace(one, asked=number in named or bool(one.points) or not paid, **own))
+            wanted = number in named or bool(one.points) or not paid
+            asked.append(replace(one, asked=wanted, reaches=found.get("reaches", ())))
     return asked
 
 
@@ -158,16 +153,16 @@ def read_file(path: Path) -> bytes:
         raise Refused("broken notebook", seen, OPEN_IT) from error
 
 
-def which_notebook(path: Path, known: dict[str, list[str]], walls: Walls | None) -> tuple[str, str] | None:
-    """(notebook, what says so) of a file whose name does not tell, read inside the walls; None if nothing does."""
+def which_notebook(path: Path, known: dict[str, list[str]], sandbox: Sandbox | None) -> tuple[str, str] | None:
+    """(notebook, what says so) of a file whose name does not tell, read inside the sandbox; None if nothing does."""
     try:
-        return json.loads(run_limited(READER, json.dumps(known).encode() + b"\n" + read_file(path), READING, walls))
+        return json.loads(run_limited(READER, json.dumps(known).encode() + b"\n" + read_file(path), READING, sandbox))
     except (Refused, TimeUp, Died):
         return None
 
 
 def judge_submission(
-    files: list[Path], exercises: list[Assignment], course: list[str], walls: Walls | None
+    files: list[Path], exercises: list[Assignment], course: list[str], sandbox: Sandbox | None
 ) -> list[Answer]:
     """For each exercise of one notebook what the learner wrote.
 
@@ -178,7 +173,7 @@ def judge_submission(
     try:
         if not files:
             raise Refused("missing notebook", "", "Hand it in under the name that it has in the course.")
-        found = _ask_reader(read_file(files[-1]), exercises, course, walls)
+        found = _ask_reader(read_file(files[-1]), exercises, course, sandbox)
         return [_answer(exercise, **one) for exercise, one in zip(exercises, found, strict=True)]
     except Refused as verdict:
         return [Answer(*verdict.args)] * len(exercises)
@@ -191,10 +186,10 @@ def _answer(exercise, status="", seen="", **more):
     return Answer(status, one_line(seen), hint, **more)
 
 
-def _ask_reader(data, exercises, course, walls):
+def _ask_reader(data, exercises, course, sandbox):
     question = json.dumps([[(one.function, one.stub) for one in exercises], course]).encode() + b"\n"
     try:
-        return json.loads(run_limited(READER, question + data, READING, walls))
+        return json.loads(run_limited(READER, question + data, READING, sandbox))
     except TimeUp as error:
         seen = f"It could not be read in {READING:g} seconds."
         raise Refused("broken notebook", seen, "Delete cells that are not part of the homework.") from error

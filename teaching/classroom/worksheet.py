@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from teaching.classroom.marks import Mark, number, read_table, same
+from teaching.classroom.points import Mark, number, read_table, same
 from teaching.classroom.report import FORMULA
 from tools.course import one_line
 

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 import checks
-from teaching.classroom import grade, isolate, reading, report
+from teaching.classroom import grade, reading, report, sandbox
 from tests.support.submissions import COURSE, NORM, NORM_RIGHT, WRONG_HINT, WRONG_NORM, handed_out, solved, write
 from tools import hand_out
 
@@ -29,7 +29,7 @@ PAGE = (COURSE.parent / "docs" / "teaching.md").read_text(encoding="utf-8")
 
 
 def run_main(folder, *more):
-    """The rows of the table that the grader writes beside a folder, without walls."""
+    """The rows of the table that the grader writes beside a folder, without a sandbox."""
     grade.main([str(folder), "--no-isolation", *more])
     return rows_of(folder)
 
@@ -141,7 +141,7 @@ def graded(tmp_path_factory):
     hand_out.main(["student", *run["student"]])
     folder.mkdir()
     make_class(folder)
-    before, isolated = picture_of(folder), not isolate.why_not_isolated()
+    before, isolated = picture_of(folder), not sandbox.why_not_isolated()
     with contextlib.redirect_stdout(io.StringIO()) as said:
         grade.main([*run["grade"], "--seconds", str(SECONDS), *([] if isolated else ["--no-isolation"])])
     rows = rows_of(folder)
@@ -460,18 +460,3 @@ def test_notebook_00_says_who_is_ready(tmp_path):
     write(tmp_path / "in" / "carl" / "00_start_here.ipynb", book)
     rows = run_main(tmp_path / "in", "--only", "00")
     assert [(row["points"], row["seen"][:7]) for row in rows] == [("1", "ready: "), ("0", "not run"), ("0", "said: I")]
-
-
-def test_copies_and_the_courses_own_answer_are_told_to_the_teacher_alone(tmp_path, judge):
-    course = "from helpers.model import RMSNorm\n\n\ndef my_rms_norm(x, weight, eps):\n    return RMSNorm(4)(x)"
-    short = {"my_needed_gains": "def my_needed_gains(model):\n    return x"}  # equal by nature
-    renamed = {name: re.sub(r"\beps\b", "small", source) for name, source in NORM_RIGHT.items()}
-    books = {"anna": NORM_RIGHT, "ben": short, "carl": short, "dora": {"my_rms_norm": course}, "eva": renamed}
-    for name, answers in books.items():
-        write(tmp_path / "in" / name / f"{NORM}.ipynb", solved(answers))
-    said = {row["student"]: row["look_at"] for row in run_main(tmp_path / "in") if row["look_at"]}
-    assert list(said) == ["anna", "dora", "eva"]
-    assert said["anna"] == "all 4 answers of this notebook are the same as 1 other but for names (eva)"
-    assert said["dora"] == "takes helpers.model.RMSNorm from the course; the published solution does not"
-    pages = [(tmp_path / "in_graded" / name).read_text() for name in ("class.html", "feedback/anna.html")]
-    assert ["but for names" in page for page in pages] == [True, False]

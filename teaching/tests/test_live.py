@@ -1,8 +1,11 @@
 """The live page: its LLaMA is PyTorch's function, its ids are those of `tokenizers`, its controls answer."""
 
+import html
 import random
 import re
 import shutil
+from math import log
+from urllib.parse import unquote
 
 import pytest
 import torch
@@ -34,11 +37,10 @@ PIECES += ["\t", "\n\n", "   ", "\0", "\x7f", "don't", "we'LL", "'s", "<|end_of_
 
 @pytest.fixture(scope="module")
 def site(build, tmp_path_factory):
-    """A folder with the live page and the start page's small form alone, without the site's theme around them."""
+    """A folder with the live page, without the site's theme around it."""
     out = tmp_path_factory.mktemp("live")
-    for name, text in (("live", build.live_page()), ("start", (build.SITE / "index.md").read_text(encoding="utf-8"))):
-        blocks = re.findall(r"^```\{raw\} html\n(.*?)^```$", text, re.S | re.M)
-        (out / f"{name}.html").write_text("<!doctype html><meta charset=utf-8>" + "".join(blocks), encoding="utf-8")
+    blocks = re.findall(r"^```\{raw\} html\n(.*?)^```$", build.live_page(), re.S | re.M)
+    (out / "live.html").write_text("<!doctype html><meta charset=utf-8>" + "".join(blocks), encoding="utf-8")
     build.write_live(out / "_static" / "live")
     return out
 
@@ -112,10 +114,6 @@ def test_any_small_llama_gives_pytorchs_logits_and_its_greedy_text(open_page, sa
     assert [5, 7, 9, *page.evaluate(WRITE, [5, 7, 9])] == generate(model, torch.tensor([[5, 7, 9]]), 200)[0].tolist()
 
 
-def press(page, name):
-    page.get_by_role("button", name=name, exact=True).click()
-
-
 def finding(page, words):
     expect(page.locator("#live-finding")).to_have_text(re.compile(words), timeout=60_000)
 
@@ -185,81 +183,34 @@ def test_the_picture_answers_to_keys_and_reopens_as_it_was_left(open_page):
     page.reload()
     finding(page, "attention of 4 off: .* instead")
     expect(page.locator("#live-panel-title")).to_have_text("Block 2")
-    with page.expect_download(lambda download: download.suggested_filename == "llama-writes.png"):
-        press(page, "Save a picture")
     follow(page, "off=" + ",".join(f"head{n // 4}.{n % 4}" for n in range(24)))
     finding(page, "No head writes")
 
 
-WROTE = """change => { // as start.js says it, but without a cache, and the losses in one piece
+WROTE = """change => {
     const { model, tokenizer } = Live.open(liveData), ids = tokenizer.encode("A class is"), end = ids.length + 40;
     let seed = 182137, random = () => (seed = (seed * 16807) % 2147483647) / 2147483647;
     while (ids.length < end) ids.push(Live.choose(model.forward(ids, { change, lastOnly: true }), 0.4, 1, random));
     const losses = liveData.passages.map(text => Live.loss(model, tokenizer.encode(text), change).mean);
-    return [ids.slice(-40), tokenizer.decode(ids), losses.reduce((a, b) => a + b) / losses.length];
+    return [ids, tokenizer.decode(ids), losses.reduce((a, b) => a + b) / losses.length];
 }"""
 
 
-def rest(page, said=r"loss.*\d\.\d\d"):
-    """Wait until both texts of the start page are written and judged; they, and what is said of them."""
-    expect(page.locator("#live-again")).to_have_text("Again", timeout=60_000)
-    finding(page, said)
-    return [page.locator(f"#live-{name}").text_content() for name in ("left", "right", "finding")]
-
-
-@pytest.fixture
-def start(open_page, site):
-    """The start page's two models, after their first texts."""
-    page = open_page()
-    page.goto((site / "start.html").as_uri())
-    rest(page)
-    return page
-
-
-def test_the_start_page_comes_with_what_its_first_run_writes_and_waits_where_motion_is_unwanted(start, site):
-    source = (site / "start.html").read_text(encoding="utf-8")
-    for part in ("#live-left", "#live-right", "#live-finding", "#live-right-loss", "p:has(> #live-link)"):
-        assert f">{start.locator(part).inner_html()}<" in source, part
-    start.emulate_media(reduced_motion="reduce")
-    start.reload()
-    expect(start.locator("#live-again")).to_have_text("Write")
-
-
-def test_two_models_write_one_text_until_the_change_acts_and_the_sentence_is_true(start):
-    trained, text, was = start.evaluate(WROTE, {})
-    for name, off, change in (("no mask", "&off=mask", {"future": True}), ("gate off", "&off=gate", {"gate": False}),
-                              ("RoPE off", "&off=rope", {"still": True}), ("nothing", "", {})):  # fmt: skip
-        ids, changed, loss = start.evaluate(WROTE, change)
-        same = next((i for i in range(40) if ids[i] != trained[i]), 40)
-        where = f"after {same} equal token" if same else "from the first token on"
-        said = f"{name[1:]}: {where}.* is {loss:.2f} instead of {was:.2f}" + ", worse than a" * (loss > 6.93)
-        start.get_by_label(name, exact=True).check()
-        seen = rest(start, said if off else f"all 40 tokens are the same, and so is the loss, {was:.2f}\\.")
-        assert seen[:2] == [text, changed]
-        assert start.locator("#live-start mark").count() == 2 * bool(off)
-        link = start.evaluate("decodeURIComponent(document.getElementById('live-link').href)")
-        assert re.search(rf"live\.html#text={re.escape(changed)}(&ids=[\d,]+)?{off}$", link)
-
-
-def test_the_start_page_can_always_go_on_and_back(start):
-    first = rest(start)
-    press(start, "Again")
-    other = rest(start)
-    assert other[0] != first[0]  # other random numbers
-    press(start, "Again")
-    start.locator("#live-text").fill("")  # while it writes
-    press(start, "Write")
-    finding(start, "Type a few words first")
-    start.evaluate("""() => { const { prototype } = Live.Tokenizer, { encode } = prototype; window.most = 0;
-        prototype.encode = function (text) { most = Math.max(most, text.length); return encode.call(this, text); } }""")
-    start.locator("#live-text").fill("x" * 20000)  # its time grows with the square of its letters
-    start.locator("#live-text").press("Enter")
-    rest(start, "the first 24 tokens were read")
-    assert 0 < start.evaluate("most") < 4000
-    for before in (None, other, first):
-        press(start, "Undo")
-        assert before in (None, rest(start))
-    expect(start.locator("#live-undo")).to_be_disabled()
+def test_the_start_page_shows_what_the_two_models_write_and_opens_the_broken_one(open_page, build):
+    page, source = open_page(), html.unescape((build.SITE / "index.md").read_text(encoding="utf-8"))
+    link, losses = (
+        re.search(r'href="live\.html#(.*?)"', source)[1],
+        re.findall(r"--share: (.+?)\".*?>([\d.]+)<", source, re.S),
+    )
+    for at, (name, change) in enumerate({"left": {}, "right": {"still": True}}.items()):
+        ids, text, loss = page.evaluate(WROTE, change)
+        assert re.sub("<.*?>", "", re.search(rf'id="live-{name}">(.*?)</div>', source, re.S)[1]) == text
+        assert losses[at] == (f"{loss / log(1024):.3f}", f"{loss:.2f}")
+    assert (unquote(link), f"{losses[1][1]} instead of {losses[0][1]}" in source) == (
+        f"text={text}&ids={','.join(map(str, ids))}&off=rope", True)  # fmt: skip
+    follow(page, link)
+    expect(page.locator("#live-text")).to_have_value(text)
+    expect(page.locator("#live-link-said")).to_be_empty()
 
 
 def test_a_file_that_does_not_fit_gets_one_sentence_and_changes_nothing(open_page, saved):

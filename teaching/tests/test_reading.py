@@ -19,7 +19,7 @@ def test_the_grader_makes_of_a_messy_notebook_what_my_parts_makes_of_it(label):
 
 
 def grade(data):
-    """What the grader says, without its walls."""
+    """What the grader says, without its sandbox."""
     asked, names = [(one.function, one.stub) for one in EXERCISES], {"__name__": ""}
     said = reading.answers(notebook, data, asked, LENT)[0]
     try:

@@ -11,13 +11,14 @@ from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
+from playwright.sync_api import expect
 
-from tests.support.course import ROOT, entries
-from tests.support.lab import explorers_in, quiet_context
+from teaching.website import colors
+from tests.support.course import ROOT
+from tests.support.lab import quiet_context
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 TERMS = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.M)
-EXPLORERS = sorted({name for path in NOTEBOOKS for name in explorers_in(path)})
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 # The other pages have the same colours.
 IN_THE_DARK = ("index", "live", "notebooks/02_rope", "notebooks/03_swiglu", "docs/glossary", "slides/02_rope")
@@ -39,6 +40,14 @@ def test_a_page_names_the_repository_only_if_somebody_said_it(build, monkeypatch
     monkeypatch.setenv("COURSE_REPOSITORY", "https://github.com/someone/llama")
     with pytest.raises(ValueError, match="is no place on GitHub: write owner/name"):
         build.links_of("02_rope")
+
+
+def test_a_colour_stands_in_one_place():
+    values = {value.lower() for theme in (colors.LIGHT, colors.DARK) for value in theme.values()}
+    for path in (path for path in (ROOT / "teaching").rglob("*.*") if path.suffix in (".py", ".js", ".css", ".html")):
+        found = re.findall(r"#(?:[0-9a-f]{6}|[0-9a-f]{3})\b", path.read_text(encoding="utf-8").lower())
+        whole = {one if len(one) == 7 else "#" + "".join(2 * digit for digit in one[1:]) for one in found}
+        assert not whole & values or path == Path(colors.__file__), path
 
 
 class Page:
@@ -77,8 +86,6 @@ def test_every_page_can_be_reached_and_every_term_has_an_anchor(build, pages, si
     linked = {os.path.normpath(os.path.join(os.path.dirname(name), path)) for name, path in targets}
     wanted = {f"{part}/{path.stem}.html" for path in NOTEBOOKS for part in ("notebooks", "slides")}
     assert wanted | {"docs/teaching.html", "docs/classroom-server.html", "live.html", "slides/index.html"} <= linked
-    listed = set(re.findall(r"^- \[.*?\]\((.+?)\)", (site / "llms.txt").read_text(encoding="utf-8"), re.M))
-    assert {name for name in wanted if "slides" not in name} <= listed <= pages.keys()
     assert {build.slug(term) for term in TERMS} <= pages["docs/glossary.html"].ids
     cards = {name: re.findall('name="description"|"og:image"', page.text) for name, page in pages.items()}
     assert [name for name, card in cards.items() if len(card) != 2] == []
@@ -112,7 +119,7 @@ def test_every_picture_is_on_its_page_and_its_slide_and_described(pages):
             alt = told.get("image/png", {}).get("alt", "")
             assert all(any(own.startswith(alt) for own in part.alts) for part in (page, deck)), alt
         asked = sum("predict" in cell.metadata.get("tags", []) for cell in cells)
-        assert deck.text.count('<section class="predict ') == asked
+        assert deck.text.count('<section class="predict"') == asked
         assert bool(asked) == ('<pre class="fragment' in deck.text)  # what comes out is shown after the question
         for part, kind in (("outputs_hidden", "answer"), ("source_hidden", "drawing")):
             folded = sum(part in cell.metadata.get("jupyter", {}) for cell in cells)
@@ -201,57 +208,11 @@ def test_what_these_tests_look_for_is_noticed(browser, open_page):
 
 
 @pytest.mark.browser
-def test_explorers_answer_the_keyboard(open_page, pages, site):
-    """Home and the arrow keys move each control through all its values, and what is shown and said follows."""
-    for name in EXPLORERS:
-        files = list((site / "explorers").glob(f"{name}-*.png"))
-        assert len({file.read_bytes() for file in files}) > max(10, len(files)) / 2, f"{name}: few different pictures"
-        where = next(page for page, content in pages.items() if f'id="{name}"' in content.text)
-        controls = open_page(where).locator(f"#{name}").locator("input, select").all()
-        assert len(controls) >= 2, name
-        for control in controls:
-            size = control.evaluate("control => control.options?.length ?? Number(control.max) + 1")
-            key = "ArrowDown" if control.evaluate("control => control.matches('select')") else "ArrowRight"
-            control.focus()
-            control.press("Home")
-            assert control.evaluate("control => getComputedStyle(control).outlineStyle") != "none", "focus is not seen"
-            seen = [control.evaluate("control => checks.state(control)")]
-            for _ in range(size - 1):
-                control.press(key)
-                seen.append(control.evaluate("control => checks.state(control)"))
-            pictures, descriptions, captions, spoken = ({now[part] for now in seen} for part in range(4))
-            assert len(pictures) == len(captions) == len(spoken) == size, f"{name}: {seen[0][3]} does not move all"
-            assert len(descriptions) > size / 2, f"{name}: few descriptions"  # settings may look alike
-
-
-@pytest.mark.browser
-def test_a_term_opens_its_entry_after_the_section_that_teaches_it(build, open_page):
-    page, taught = open_page("notebooks/02_rope.html"), {build.slug(term): place for term, _, _, *place, _ in entries()}
-    assert all(taught[anchor] < ["02", section.split(" ")[0]] for anchor, section in page.evaluate("checks.terms()"))
-    page.locator(".term").first.focus()
-    assert page.locator("#term-tip:popover-open").text_content().startswith("attention, 注意力: The part that lets")
-    page.keyboard.press("Escape")
-    assert page.locator("#term-tip:popover-open, :is(.predict, h1, h2, h3, summary, pre) .term").count() == 0
-
-
-@pytest.mark.browser
-def test_search_finds_every_title_heading_and_term_and_shows_the_place(open_page, pages):
-    page = open_page("search.html?q=causal masks")
-    first = page.locator("#results li").first
-    assert {"causal", "mask"} <= {mark.lower() for mark in first.locator("mark").all_text_contents()}
+def test_search_finds_a_word_a_heading_and_a_term_without_a_network(open_page):
+    for words in ("causal mask", "grouped-query attention", "top-p", "Who sees whom", "safetensors", "logits"):
+        page = open_page(f"search.html?q={words}")
+        expect(page.locator("#search-results li a").first).to_be_visible(timeout=60_000)
     assert axe(page) == []
-    headings = [heading for page in pages.values() for heading in re.findall(r"<h\d.*?>(.*?)</h\d>", page.text, re.S)]
-    asked = {html.unescape(re.sub("<.*?>", " ", heading)) for heading in headings} | set(TERMS)
-    asked |= {"grouped-query attention", "pre-norm", "top-p", "1e-5", "C++ (a[0])", "top-"}
-    asked -= {"Contents", "Chapters", "More", ""}  # the live page fills one when a part is chosen
-    found = """asked => asked.filter(words => { field.value = words; field.dispatchEvent(new Event('input'));
-        return document.querySelector('#results li') !== null })"""
-    assert len(asked) > 400
-    assert asked - set(page.evaluate(found, sorted(asked))) == set()
-    sections = page.evaluate("sections")
-    assert [f"{file}#{anchor}" for file, anchor, *_ in sections if anchor not in pages[file].ids] == []
-    in_notebooks = [text for file, *_, text in sections if file.startswith("notebooks")]
-    assert [text for text in in_notebooks if "Verdict" in text or "_solved(" in text] == []  # they stand in folds
 
 
 @pytest.mark.browser
@@ -263,21 +224,3 @@ def test_slides_fit_the_screen(open_page):
             return [slide.scrollWidth, slide.scrollHeight, slide.textContent.trim().slice(0, 60)] })""")
         assert len(sizes) > 15
         assert [one for one in sizes if one[0] > 1280 or one[1] > 720] == [], path.stem
-
-
-@pytest.mark.browser
-def test_an_explorer_on_a_slide_shares_the_keys_with_the_deck(open_page):
-    page = open_page("slides/09_scaling_out.html")
-    page.evaluate("""() => { const { h, v } = Reveal.getIndices(document.querySelector('section.explorer'));
-        Reveal.slide(h, v) }""")
-    where = "Object.values(Reveal.getIndices()).join()"
-    at, finding, slider = page.evaluate(where), page.locator(".present .finding").last, page.locator("input:focus")
-    said, tries = finding.text_content(), 5
-    while not slider.count() and (tries := tries - 1):
-        page.keyboard.press("Tab")
-    page.keyboard.press("ArrowRight")
-    assert finding.text_content() != said
-    assert page.evaluate(where) == at
-    page.locator(":focus").evaluate("control => control.blur()")
-    page.keyboard.press("Space")
-    assert page.evaluate(where) != at

@@ -2,14 +2,6 @@
 "use strict";
 
 window.checks = {
-    // An explorer's picture, its description, its caption, and what a screen reader says of the control.
-    state: async control => {
-        const figure = control.closest('figure'), picture = figure.querySelector('img');
-        await picture.decode();
-        return [picture.src, picture.alt, figure.querySelector('figcaption').textContent,
-            control.getAttribute('aria-valuetext') ?? control.value];
-    },
-
     // Show all slides of a deck at once, one below the other, so that axe sees each; return how many stay unseen.
     showAllSlides: () => {
         Reveal.configure({ disableLayout: true }); // a late answer to a new width would make all small again
@@ -59,9 +51,6 @@ window.checks = {
             `${rule.id}: ${rule.nodes.slice(0, 3).map(node => node.html.slice(0, 150)).join(' | ')}`);
     },
 
-    // Of each term that opens its entry: the entry's anchor, and the heading above.
-    terms: () => [...document.querySelectorAll('.term')].map(term => [term.hash.slice(1),
-        [...document.querySelectorAll('h2')].findLast(h2 => h2.compareDocumentPosition(term) & 4)?.textContent ?? '']),
     // Formulas that are still TeX, or that MathJax could not read.
     notDrawn: () => [...document.querySelectorAll('.math, .slides section')].filter(part =>
         part.querySelector('[data-mml-node="merror"]') || /\\[([]/.test(part.textContent)

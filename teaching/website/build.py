@@ -1,7 +1,7 @@
 """Build the website and the slides from the committed notebooks, without running them: `make site`, `make slides`.
 
-The pages are prepared in a temporary folder that mirrors the repository: pictures get their descriptions, explorers
-become frames; solutions, the outputs that answer a question, and code that only draws are folded. Sphinx makes HTML of
+The pages are prepared in a temporary folder that mirrors the repository: pictures get their descriptions; solutions,
+the outputs that answer a question, and code that only draws are folded. Sphinx makes HTML of
 them with the settings in `conf.py`. `slides.py` makes the slides, which become the folder `slides` of the site. Nothing
 is fetched, and no page of the result fetches anything from elsewhere.
 """
@@ -19,19 +19,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-import matplotlib
 import nbformat
-import numpy as np
-from nbformat.v4 import new_markdown_cell, new_output
-from PIL import Image, ImageOps
+from nbformat.v4 import new_markdown_cell
+from PIL import Image
 
 from helpers.assets import ASSETS
 from helpers.model import count_parameters
 from helpers.text import TINY_LLAMA, load_tokenizer
 from helpers.train import TINY
 from teaching.website import preview
-from teaching.website.downloads import address, links_of, make_downloads
-from teaching.website.frames import check_settings, make_frames
+from teaching.website.downloads import links_of, make_downloads
 from teaching.website.slides import make_slides, picture_size, split_prediction
 from tools.course import notebooks_of
 from tools.notebooks import VEIL
@@ -45,7 +42,7 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^():#\s]+)(#[^()\s]*)?\
 CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
 ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</details>$", re.M)
 TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an anchor, so that a link can lead to it
-EXPLORER = re.compile(r"^(explore_\w+)\(\)", re.M)
+EXPLORER = re.compile(r"^explore_\w+\(", re.M)
 CARDS = {  # the cell whose picture the start page shows, and which part of it: left, top, right, bottom [%]
     "00_start_here": ("c05", (13, 35.5, 81.5, 81)),
     "01_rmsnorm": ("c64", (8, 11, 38.2, 78.5)),
@@ -123,8 +120,7 @@ def start_page(pictures: Path) -> str:
     """The start page: `index.md` with a card per notebook of the README's table; writes its pictures into a folder.
 
     Raises:
-        ValueError: a notebook without a row in the table, or without the picture that `CARDS` names; a CITATION.cff of
-            another version.
+        ValueError: a notebook without a row in the table, or without the picture that `CARDS` names.
     """
     readme, cards, minutes = (ROOT / "README.md").read_text(encoding="utf-8"), [], []
     pictures.mkdir(parents=True)
@@ -144,11 +140,12 @@ def start_page(pictures: Path) -> str:
         question, alt = row[2][0].upper() + row[2][1:], _plain(shown[0].metadata["image/png"]["alt"])
         cards.append(CARD.format(title=row[1], question=question, minutes=row[3], stem=path.stem, alt=alt))
         minutes.append((int(row[3]), int(row[4] or 0)))
-    _split_lenses(pictures)
+    shutil.copy(ROOT / "docs" / "lenses.png", pictures)
     reading, exercises = (round(sum(part) / 60) for part in zip(*minutes, strict=True))
     filled = {"cards": "\n".join(cards), "first_minutes": minutes[0][0], "hours": reading, "exercise_hours": exercises,
-              "bibtex": citation(), "millions": f"{count_parameters(TINY) / 1e6:.1f}",
-              "vocabulary": f"{TINY.vocab_size:,}", "guess": f"{math.log(TINY.vocab_size):.2f}"}  # fmt: skip
+              "millions": f"{count_parameters(TINY) / 1e6:.1f}", "vocabulary": f"{TINY.vocab_size:,}",
+              "guess": f"{math.log(TINY.vocab_size):.2f}",
+              "citation": (ROOT / "CITATION.cff").read_text(encoding="utf-8").strip()}  # fmt: skip
     return _fill((SITE / "index.md").read_text(encoding="utf-8"), filled)
 
 
@@ -158,61 +155,9 @@ def _fill(text, values):
     return text
 
 
-def citation() -> str:
-    """CITATION.cff as BibTeX.
-
-    Raises:
-        ValueError: it names another version than pyproject.toml.
-    """
-    file, project, licence = (
-        (ROOT / name).read_text("utf-8") for name in ("CITATION.cff", "pyproject.toml", "LICENSE")
-    )
-    has = dict(re.findall(r"^(?:  - )?(\w+): (.+)$", file, re.M))
-    version, year = re.search(r'^version = "(.+)"$', project, re.M)[1], re.search(r"\(c\) (\d{4})", licence)[1]
-    if has["version"] != version:
-        raise ValueError(f"CITATION.cff has version {has['version']}, pyproject.toml {version}: write it into both.")
-    fields = {"author": f"{{{has['name']}}}", "title": f"{{{has['title']}}}", "version": version, "year": year}
-    fields |= {"note": f"{has['license']} licence"} | ({"url": address()} if address() else {})
-    return (
-        "@software{llama_in_notebooks,\n"
-        + "".join(f"  {name} = {{{value}}},\n" for name, value in fields.items())
-        + "}"
-    )
-
-
-def _split_lenses(folder):
-    # The two panels become a picture each, so that a phone shows one below the other.
-    both = Image.open(ROOT / "docs" / "lenses.png").convert("RGB")
-    empty = np.flatnonzero((np.asarray(both.convert("L")) > 250).all(axis=0))
-    gaps = np.split(empty, np.flatnonzero(np.diff(empty) > 1) + 1)
-    cut = int(max(gaps[1:-1], key=len).mean())
-    for name, begin, end in (("angle", 0, cut), ("mask", cut, both.width)):
-        panel = both.crop((begin, 0, end, both.height))
-        panel = panel.crop(ImageOps.invert(panel.convert("L")).getbbox())
-        ImageOps.expand(panel, 12, "white").save(folder / f"{name}-lens.png")
-
-
 def _plain(text):
     # Markdown that shows the text as it is.
     return re.sub(r"([\\`*_$<>\[\]{}])", r"\\\1", text)
-
-
-def map_for_assistants() -> str:
-    """The site's pages as llms.txt wants them: a title, one line on each notebook from its first cell, other titles."""
-    firsts = {path: nbformat.read(path, as_version=4).cells[0].source for path in NOTEBOOKS}
-    lines = ["# LLaMA in notebooks", "", f"> {_second_paragraph(firsts[NOTEBOOKS[0]])}", "", "## Notebooks", ""]
-    for path, text in firsts.items():
-        title = text.partition("\n")[0].lstrip("# ")
-        lines.append(f"- [{title}](notebooks/{path.stem}.html): {_second_paragraph(text)}")
-    lines += ["", "## Other pages", "", "- [A LLaMA in this page](live.html)"]
-    for path in sorted(path for pattern in TEXTS[1:] for path in ROOT.glob(pattern)):
-        title = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-        lines.append(f"- [{title}]({path.relative_to(ROOT).with_suffix('.html').as_posix()})")
-    return "\n".join(lines) + "\n"
-
-
-def _second_paragraph(text):
-    return " ".join(text.split("\n\n")[1].split())
 
 
 # ------------------------------------------------------------------------------------------------- the live page
@@ -226,7 +171,7 @@ def live_page() -> str:
 
 
 def write_live(out: Path):
-    """Write the live page's scripts into `out`, and its model: weights, config, tokenizer, four passages; and the film.
+    """Write the live page's scripts into `out`, and its model: weights, config, tokenizer, and four passages.
 
     All of it is one classic script, because a page that was opened from a disk may not fetch files.
     """
@@ -235,7 +180,6 @@ def write_live(out: Path):
         shutil.copy(path, out)
     weights = (TINY_LLAMA / "model.safetensors").read_bytes()
     data = {name: json.loads((TINY_LLAMA / f"{name}.json").read_text("utf-8")) for name in ("config", "tokenizer")}
-    data |= {"film": json.loads((ASSETS / "film.json").read_text("utf-8"))}
     data |= {"passages": held_out_passages(), "weights": base64.b64encode(weights).decode()}
     script = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     (out / "data.js").write_text(f"window.liveData = {script};\n", encoding="utf-8")
@@ -253,13 +197,8 @@ def held_out_passages(count: int = 4) -> list[str]:
 # ------------------------------------------------------------------------------------------------- notebooks
 
 
-def notebook_page(path: Path, frames: dict):
-    """A notebook as its page needs it: described pictures, explorers as frames, folded answers and solutions.
-
-    Args:
-        path: of the notebook.
-        frames: HTML that shows an explorer's pictures, by the explorer's name.
-    """
+def notebook_page(path: Path):
+    """A notebook as its page needs it: described pictures, folded answers and solutions."""
     notebook, folded = nbformat.read(path, as_version=4), False
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
@@ -268,7 +207,7 @@ def notebook_page(path: Path, frames: dict):
                 cell.source += '\n\n<details class="solutions"><summary>Show the solutions</summary>\n\n'
                 folded = True
         else:
-            _prepare_outputs(cell, frames)
+            _prepare_outputs(cell)
     notebook.cells.insert(1, new_markdown_cell(links_of(path.stem), id="way-in"))
     if folded:
         notebook.cells.append(new_markdown_cell("</details>", id="end-of-solutions"))
@@ -283,25 +222,21 @@ def _prepare_text(cell, text):
     return text
 
 
-def _prepare_outputs(cell, frames):
+def _prepare_outputs(cell):
     tags, folds = cell.metadata.setdefault("tags", []), cell.metadata.get("jupyter", {})
     if folds.get("outputs_hidden"):  # they answer a question, and open with a click
         tags.append("hide-output")
     cell.outputs = [output for output in cell.outputs if output != VEIL]
-    explorer = EXPLORER.search(cell.source)
     if folds.get("source_hidden"):
         tags.append("hide-input")  # it draws; and below a question the figure's title would give the answer away
-    if explorer:
-        kept = [output for output in cell.outputs if "image/png" not in output.get("data", {})]
-        cell.outputs = [*kept, new_output("display_data", {"text/html": frames[explorer[1]]})]
-        return
     for output in cell.outputs:
         alt = output.get("metadata", {}).get("image/png", {}).get("alt")
         if alt:
             # A stored width [px] comes first, for the picture may hold more pixels than it is wide.
             width = int(output.metadata["image/png"].get("width") or picture_size(output)[0])
             image = {"alt": alt, "classes": "wide" if width > 600 else "narrow", "width": f"{width}px"}
-            cell.metadata["mystnb"] = {"image": image, "figure": {"caption": _plain(alt)}}
+            more = " In JupyterLab its controls move." if EXPLORER.search(cell.source) else ""
+            cell.metadata["mystnb"] = {"image": image, "figure": {"caption": _plain(alt) + more}}
             for stream in cell.outputs:
                 if stream.output_type == "stream":
                     stream.text = stream.text.replace(f"Figure: {alt}\n", "")  # the caption says it
@@ -317,13 +252,13 @@ def slides_page(index: Path) -> str:
     return f"# Slides\n\n```{{raw}} html\n{shown}\n```\n"
 
 
-def prepare(source: Path, frames: dict, slides: Path):
+def prepare(source: Path, slides: Path):
     """Write the pages into `source`, in the folders that they have in the repository; `slides` are there already."""
     texts = [path for pattern in TEXTS for path in ROOT.glob(pattern)]
     pages = {path: page_of(path) for path in texts}
     pages |= {ROOT / "index.md": start_page(source / "pictures"), ROOT / "live.md": live_page()}
     pages[ROOT / "slides" / "index.md"] = slides_page(slides / "index.html")
-    pages |= {path: nbformat.writes(notebook_page(path, frames)) for path in NOTEBOOKS}
+    pages |= {path: nbformat.writes(notebook_page(path)) for path in NOTEBOOKS}
     del pages[ROOT / "README.md"]
     for path, text in pages.items():
         page = source / path.relative_to(ROOT)
@@ -331,18 +266,17 @@ def prepare(source: Path, frames: dict, slides: Path):
         page.write_text(text, encoding="utf-8")
 
 
-def build_pages(out: Path, frames: dict) -> int:
+def build_pages(out: Path) -> int:
     """Prepare the pages and let Sphinx make them; return its exit status, which is not 0 after any warning."""
     from sphinx.cmd.build import build_main
 
     with tempfile.TemporaryDirectory() as work:
-        prepare(Path(work, "pages"), frames, out / "slides")
+        prepare(Path(work, "pages"), out / "slides")
         flags = ["-b", "html", "-c", SITE, "-d", Path(work, "doctrees"), "-W", "--keep-going", "-q"]
         status = build_main([str(word) for word in (*flags, Path(work, "pages"), out)])
-        preview.draw([Path(work, "pages", "pictures", f"{name}-lens.png") for name in ("angle", "mask")], out)
+    shutil.copy(ROOT / "docs" / "lenses.png", out / preview.PICTURE)
     write_live(out / "_static" / "live")
     make_downloads(NOTEBOOKS, out / "downloads")
-    (out / "llms.txt").write_text(map_for_assistants(), encoding="utf-8")
     (out / ".nojekyll").touch()  # GitHub Pages would otherwise leave out folders that begin with _
     return status
 
@@ -354,27 +288,17 @@ def main():
     parser.add_argument("--clean", action="store_true", help="remove that folder first")
     arguments = parser.parse_args()
     out, status = arguments.out.resolve(), 0
-    matplotlib.use("agg")
-    shown = {name for path in NOTEBOOKS for name in explorers_in(path)}
     try:
-        check_settings(shown)
         if arguments.clean:
             shutil.rmtree(out, ignore_errors=True)
-        frames = {name: make_frames(name, out / "explorers") for name in sorted(shown)}
-        make_slides(NOTEBOOKS, out / "slides", relink, frames)
+        make_slides(NOTEBOOKS, out / "slides", relink)
         if not arguments.slides:
-            status = build_pages(out, frames)
+            status = build_pages(out)
     except ValueError as error:
         sys.exit(f"The site was not built. {error}")
     if status == 0:
         print(f"Open {os.path.relpath(out / ('slides/index.html' if arguments.slides else 'index.html'))}")
     sys.exit(status)
-
-
-def explorers_in(path: Path) -> list[str]:
-    """Names of the explorers that a notebook shows."""
-    cells = nbformat.read(path, as_version=4).cells
-    return [name for cell in cells if cell.cell_type == "code" for name in EXPLORER.findall(cell.source)]
 
 
 if __name__ == "__main__":

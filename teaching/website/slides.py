@@ -9,17 +9,18 @@ The rules that choose what a slide shows are the same for every notebook:
   and no slide has shown it yet; below it the options of its questions, from the cell's metadata.
 - The code cells after a prediction up to the first that prints or draws, if they have at most 12 lines: the code, and
   its printed result one key later.
-- Every picture, alone and as large as the slide; its description is the alt text and stands in the notes.
-- Every explorer, with its slider.
+- Every picture, an explorer's too, alone and as large as the slide; its description is the alt text and stands in the
+  notes.
 - *What you saw*: its first paragraph, of at most 70 words; the rest goes into the notes.
 - *What you can now say* and what an exercise asks: whole. Everything else is left out: other texts and code, hints,
   *Check yourself*, *Where this lives*, solutions.
+
+slides.css says how large the letters are at most; templates/slides.html makes them smaller until a slide fits.
 """
 
 import base64
 import html
 import json
-import math
 import re
 import shutil
 from importlib import import_module
@@ -34,16 +35,9 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from teaching.website import preview
+from teaching.website import colors, preview
 
-LEAD_WORDS, ANSWER_WORDS, TASK_WORDS, CODE_LINES, OUTPUT_LINES = 45, 70, 110, 12, 12
-ROWS = {
-    "huge": (7, 6),
-    "large": (8.5, 7.5),
-    "normal": (10.5, 9.5),
-    "small": (12.5, 11),
-    "tiny": (16, 15),
-}  # words, rows
+LEAD_WORDS, ANSWER_WORDS, CODE_LINES, OUTPUT_LINES = 45, 70, 12, 12
 WIDE, HIGH = 1280, 656  # a picture's most [px]
 STATIC = Path(__file__).parent / "static"
 # Packages for their files alone: JupyterLab has MathJax only inside its bundle, nbconvert takes both from a network.
@@ -70,11 +64,10 @@ class Deck:
 
     Args:
         notebook: as nbformat reads it, with links that work from the slides.
-        frames: HTML that shows an explorer's pictures, by the explorer's name.
     """
 
-    def __init__(self, notebook, frames: dict):
-        self.columns, self.heading, self.frames = [], "", frames
+    def __init__(self, notebook):
+        self.columns, self.heading = [], ""
         asked = left_out = False
         for number, cell in enumerate(notebook.cells):
             if cell.cell_type == "markdown":
@@ -94,16 +87,16 @@ class Deck:
             else:
                 self._add_text(cell.source)
 
-    def _add(self, content, notes="", kind="", column=False):
+    def _add(self, content, notes="", kind="", column=False, style=""):
         # One more slide below the last one, or at the top of a new column.
         notes = f'<aside class="notes">{markdown.render(notes)}</aside>' if notes.strip() else ""
         if column or not self.columns:
             self.columns.append([])
-        self.columns[-1].append(f'<section class="{kind}">\n{content}\n{notes}</section>')
+        self.columns[-1].append(f'<section class="{kind}"{style}>\n{content}\n{notes}</section>')
 
-    def _add_below_heading(self, content, notes="", kind=""):
+    def _add_below_heading(self, content, notes="", kind="", style=""):
         # A slide without a heading of its own repeats the section's, in small letters.
-        self._add(f'<p class="above">{markdown.renderInline(self.heading)}</p>\n{content}', notes, kind)
+        self._add(f'<p class="above">{markdown.renderInline(self.heading)}</p>\n{content}', notes, kind, style=style)
 
     def _add_title(self, text):
         title, lead = re.match(r"# (.*?)\n+(.*?)\n\n", text, re.S).groups()
@@ -118,17 +111,14 @@ class Deck:
                 self.heading, part = heading[2], part[heading.end() :]
                 whole = self.heading == WHOLE or self.heading.startswith("Exercise ")
                 shown, notes = (FOLD.sub("", part), "") if whole else _split(part, LEAD_WORDS)
-                kind = "dense" if _count(shown) > LEAD_WORDS else _size(shown)
-                if self.heading.startswith("Exercise "):
-                    kind = "dense task long" if _count(shown) > TASK_WORDS else "dense task"
                 shown = markdown.render(f"## {self.heading}\n\n{shown}")
-                self._add(shown, notes, f"heading {kind}", column=len(heading[1]) == 2)
+                self._add(shown, notes, "dense" if whole else "heading", column=len(heading[1]) == 2)
             for summary, answer in FOLD.findall(part):
                 if summary.startswith("What you saw"):
                     shown, notes = _split(answer, ANSWER_WORDS)
                     shown, notes = (shown, notes) if shown else (answer, "")
                     content = f"<h3>{summary}</h3>\n{markdown.render(shown)}"
-                    self._add_below_heading(content, notes, f"answer {_size(shown)}")
+                    self._add_below_heading(content, notes, "answer")
 
     def _add_question(self, text, question, data):
         question = question.removeprefix("**Predict.**").strip()
@@ -138,18 +128,12 @@ class Deck:
         if _count(before) > LEAD_WORDS or before.startswith(("|", "```", "<")) or markdown.render(before) in shown:
             before = ""
         answers = [one["options"] for one in data if "options" in one and not one["ask"].startswith("Tutorials say")]
-        rows = len(answers[0]) if len(answers) == 1 else len(answers)
-        size = _fitting(f"{before}\n\n{question}", rows)
         before = f'<div class="before">{markdown.render(before)}</div>\n' if before else ""
         content = f"<h3>Predict</h3>\n{before}{markdown.render(question)}{_options(answers)}"
-        self._add_below_heading(content, kind=f"predict {size}")
+        self._add_below_heading(content, kind="predict")
 
     def _add_code(self, cell, asked):
         # Return whether the question is still to be answered by one of the next cells.
-        explorer = re.search(r"^(explore_\w+)\(\)", cell.source, re.M)
-        if explorer:
-            self._add(self.frames[explorer[1]], kind="explorer")
-            return False
         pictures = [output for output in cell.outputs if "image/png" in output.get("data", {})]
         for output in pictures:
             alt, (width, height) = output.metadata["image/png"]["alt"], picture_size(output)
@@ -162,11 +146,13 @@ class Deck:
         if asked and not pictures and code.count("\n") < CODE_LINES:
             if len(printed) > OUTPUT_LINES:
                 printed = [*printed[:OUTPUT_LINES], "…"]
-            size = f'style="font-size: {_code_size([*code.splitlines(), *printed])}px"'
+            # A letter is about 0.61 of its size wide; instead of letters below 22, a long line gets a second row.
+            size = max(22, min(32, int(1200 / 0.61 / max(map(len, [*code.splitlines(), *printed])))))
             colored = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
             result = html.escape("\n".join(printed))
-            result = f'<pre class="fragment result" {size}>{result}</pre>' if printed else ""
-            self._add_below_heading(f'<pre class="code" {size}><code>{colored}</code></pre>\n{result}', kind="run")
+            result = f'<pre class="fragment result">{result}</pre>' if printed else ""
+            content = f'<pre class="code"><code>{colored}</code></pre>\n{result}'
+            self._add_below_heading(content, kind="run", style=f' style="font-size: {size}px"')
         return asked and not pictures and not printed
 
     def html(self) -> str:
@@ -215,35 +201,6 @@ def _count(text):
     return len(re.sub(r"\$.*?\$", "x", text, flags=re.S).split())
 
 
-def _size(text):
-    # A class for the style sheet: the fewer words, the larger.
-    words = _count(text)
-    return "huge" if words <= 26 else "large" if words <= 48 else "normal"
-
-
-def _fitting(text, more):
-    # A class for a question with so many lines of answers below it.
-    sizes = ["huge", "large", "normal", "small", "tiny"]
-    for size in sizes[sizes.index(_size(text)) :]:
-        words, rows = ROWS[size]
-        if sum(math.ceil(_count(line) / words) for line in _lines(text)) + more <= rows:
-            break
-    return size
-
-
-def _lines(text):
-    # Paragraphs, and the items of lists.
-    return re.split(r"\n\s*\n|\n(?=\d+\. |[-*] )", text)
-
-
-def _code_size(lines):
-    # The largest letters [px] in which the lines fit the slide. A letter is about 0.61 of that wide; instead of letters
-    # below 22, a long line gets a second row.
-    size = max(22, min(32, 1200 / 0.61 / max(map(len, lines))))
-    rows = sum(max(1, math.ceil(0.61 * size * len(line) / 1200)) for line in lines)
-    return int(max(19, min(size, 540 / 1.4 / rows)))
-
-
 def picture_size(output) -> tuple[int, int]:
     """Width and height of an output's PNG [px]; they stand in its bytes 16 to 23."""
     header = base64.b64decode("".join(output.data["image/png"][:64].split()))
@@ -257,26 +214,24 @@ def _printed(output):
     return "" if {"image/png", "text/html", "text/markdown"} & data.keys() else data.get("text/plain", "")
 
 
-def make_slides(notebooks, folder: Path, relink, frames: dict):
+def make_slides(notebooks, folder: Path, relink):
     """Write one HTML file per notebook, a page that lists them, reveal.js and MathJax into `folder`.
 
     Args:
         notebooks: paths.
         folder: is made.
         relink: takes Markdown and the notebook's path, returns the Markdown with links between the site's sources.
-        frames: as in `Deck`.
     """
     for name in ("dist/reveal.js", "dist/reveal.css", "dist/reset.css", "plugin/notes/notes.js", "LICENSE"):
         (folder / "reveal" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REVEAL / name, folder / "reveal" / name)
-    for file in (MATHJAX, STATIC / "site.js", STATIC / "dark.js"):
-        shutil.copy(file, folder)
-    colors = [
-        HtmlFormatter(style=f"a11y-high-contrast-{theme}").get_style_defs(f"{where}pre.code")
-        for theme, where in (("light", ""), ("dark", "html.dark "))
-    ]
-    css = (STATIC / "slides.css").read_text(encoding="utf-8")
-    (folder / "slides.css").write_text("\n".join([css, *colors, ""]), encoding="utf-8")
+    shutil.copy(MATHJAX, folder)
+    light, dark = (
+        HtmlFormatter(style=f"a11y-high-contrast-{theme}").get_style_defs("pre.code") for theme in ("light", "dark")
+    )
+    css = colors.css() + (STATIC / "slides.css").read_text(encoding="utf-8")
+    css += f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
+    (folder / "slides.css").write_text(css, encoding="utf-8")
     entries, settings = [], json.dumps(MATHJAX_SETTINGS)
     for path in notebooks:
         notebook = nbformat.read(path, as_version=4)
@@ -286,7 +241,7 @@ def make_slides(notebooks, folder: Path, relink, frames: dict):
             ):  # a link to another notebook leads to its slides, one to a text to its page
                 text = re.sub(r"\]\(([^():#\s]+)\.ipynb(?:#[^()\s]*)?\)", r"](\1.html)", relink(cell.source, path))
                 cell.source = re.sub(r"\]\(([^():#\s]+)\.md\b", r"](\1.html", text)
-        title, deck = re.match(r"# (.*)", notebook.cells[0].source)[1], Deck(notebook, frames)
+        title, deck = re.match(r"# (.*)", notebook.cells[0].source)[1], Deck(notebook)
         about = " ".join(notebook.cells[0].source.split("\n\n")[1].split())
         tags = preview.tags(f"{title}: slides", about, f"slides/{path.stem}.html")
         parts = {"title": html.escape(title), "preview": tags, "slides": deck.html(), "mathjax": settings}

@@ -1,5 +1,5 @@
 // The live page: it reads the sentence with engine.js, draws with pictures.js, and reads again after every change. What is
-// seen stands in the address (link.js) and can be saved as a picture (share.js).
+// seen stands in the address (link.js).
 "use strict";
 
 (() => {
@@ -14,7 +14,7 @@
     run: null, // all that the model made of the sentence
     query: null, key: null, head: [0, 0], // null: the last token; the key that weighs most
     open: { kind: "attention", place: 0 }, first: null, // the box that is open; the head that is open at first, as in a link
-    own: false, size: "", loss: undefined, written: 0, // the visitor's model? its parameters in millions; on the passages; where what it wrote begins
+    own: false, // the visitor's model?
     writing: false,
   };
   let ids = []; // the sentence's tokens
@@ -28,7 +28,7 @@
 
   // ------------------------------------------------------------------------------------------------ read the sentence
 
-  /** What the model makes of the sentence with a change. A button asks when the pointer or the focus comes to it. */
+  /** What the model makes of the sentence with a change. */
   function runOf(change) {
     const name = JSON.stringify(change);
     return runs.get(name) ?? runs.set(name, read({ ...page, change }, ids)).get(name);
@@ -36,7 +36,6 @@
 
   function redraw() {
     page.run = runOf(page.change);
-    page.loss = undefined; // until it is known
     if (page.query !== null && page.query >= ids.length - 1) page.query = null;
     show();
     const mine = ++reading;
@@ -71,23 +70,19 @@
       ["shift", "Positions", [["0, 1, 2 …"], ...CHOICES.shift.map((by) => [`${by}, ${by + 1}, ${by + 2} …`, by])]],
       ["theta", "RoPE’s base", [[words(ropeTheta)], ...CHOICES.theta.filter((base) => base !== ropeTheta).map((base) => [words(base), base])]],
     ];
-    const ready = (element, other) => { // before the click
-      element.onpointerenter = element.onfocus = () => page.writing || !page.run || runOf(changed(other()));
-      return element;
-    };
     const switches = SWITCHES.map(([name, field, off]) => {
-      const button = toggle(), other = () => ({ [field]: same(page.change[field], off) ? undefined : off });
+      const button = toggle();
       button.prepend(`${name} `);
       button.show = () => flip(button, !same(page.change[field], off));
-      button.onclick = () => set(other());
-      return ready(button, other);
+      button.onclick = () => set({ [field]: same(page.change[field], off) ? undefined : off });
+      return button;
     });
     const groups = choices.map(([field, name, values]) => make("fieldset", { className: "choice" }, make("legend", { textContent: name }),
       ...values.map(([text, value]) => {
-        const radio = make("input", { type: "radio", name: `live-${field}` }), other = () => ({ [field]: value });
+        const radio = make("input", { type: "radio", name: `live-${field}` });
         radio.show = () => { radio.checked = same(page.change[field], value); };
-        radio.onchange = () => set(other());
-        return ready(make("label", {}, radio, make("span", { textContent: text })), other);
+        radio.onchange = () => set({ [field]: value });
+        return make("label", {}, radio, make("span", { textContent: text }));
       })));
     const reset = make("button", { type: "button", id: "live-trained", textContent: "As trained" });
     reset.onclick = () => set(Object.fromEntries(Object.keys(page.change).map((name) => [name, undefined])));
@@ -175,7 +170,6 @@
     const rows = [["passages, as trained", was], differs && ["passages, changed", is], own !== null && ["sentence, as trained", ownWas],
       own !== null && differs && ["sentence, changed", own], ["a guess among all tokens", guess]].filter(Boolean);
     const most = Math.max(...rows.map(([, loss]) => loss));
-    page.loss = is;
     $("losses").replaceChildren(...rows.map(([name, loss]) => make("li", { className: name.endsWith("changed") ? "changed" : "" },
       make("span", { textContent: name }), ...bar(loss / most, loss.toFixed(2)))));
     const why = (name) => REASONS[name].call?.(null, change[name]) ?? REASONS[name];
@@ -195,7 +189,6 @@
     ids = tokens;
     runs.clear();
     page.query = page.key = null;
-    page.written = text.length;
     redraw();
   }
 
@@ -211,7 +204,6 @@
     remember();
     const settings = page.change, start = performance.now(), first = ids.length, mine = ++reading, myTurn = ++turn, { cache } = page.run;
     page.writing = true;
-    page.written = $("text").value.length;
     page.query = page.key = null;
     ids = [...ids];
     runs.clear(); // the run grows with the text
@@ -254,8 +246,7 @@
     [judged, before] = [new Map(), []];
     $("undo").disabled = true;
     const matrices = new Set([model.embeddings, model.finalNorm, model.lmHead, ...model.layers.flatMap(Object.values)]);
-    page.size = ([...matrices].reduce((sum, { data }) => sum + data.length, 0) / 1e6).toFixed(1);
-    say("size", page.size);
+    say("size", ([...matrices].reduce((sum, { data }) => sum + data.length, 0) / 1e6).toFixed(1));
     let best = 0; // the head to begin with: the one that looks hardest at a token between the first and the last
     const sentence = tokenizer.encode(LiveLink.START.text), first = { run: read(page, sentence) };
     for (let layer = 0; first.run && layer < config.nLayers; layer++)
@@ -265,7 +256,6 @@
       }
     place.place = page.head[0];
     page.first = ["head", page.head.join(".")];
-    $("share").textContent = own ? "Save a picture of my model" : "Save a picture";
     offerChanges();
     put($("text").value);
   }
@@ -325,7 +315,7 @@
     });
     use({ model, tokenizer }, true);
     $("ours").hidden = false;
-    return `Your model runs: ${config.nLayers} blocks, ${config.nHeads} heads, ${number(config.vocabSize)} tokens. Nothing left this machine. Above you can save a picture of what it says.`;
+    return `Your model runs: ${config.nLayers} blocks, ${config.nHeads} heads, ${number(config.vocabSize)} tokens. Nothing left this machine.`;
   }
 
   function take(files) {
@@ -427,10 +417,6 @@
       else if (part && target.closest(".switch")) set({ [part]: other(page.change[part], Number(block)) });
       else if (part) open(part, Number(place));
     };
-    for (const kind of ["pointerover", "focusin"]) $("places").addEventListener(kind, ({ target }) => { // ready before the click
-      const { part, block } = target.closest(".switch")?.dataset ?? {};
-      if (part && page.run && !page.writing) runOf(changed({ [part]: other(page.change[part], Number(block)) }));
-    });
     const back = () => document.querySelector(`#live-places .open[data-part="${page.open.kind}"][data-place="${page.open.place}"]`).focus();
     $("back").onclick = back;
     $("panel").addEventListener("keydown", ({ key }) => { if (key === "Escape") back(); });
@@ -438,7 +424,6 @@
     $("repeat").onclick = () => operate((order, place) => { order.splice(place, 0, order[place]); return place + 1; });
     $("remove").onclick = () => operate((order, place) => { order.splice(place, 1); });
     $("link").onclick = copyTheLink;
-    $("share").onclick = () => LiveShare.save(page, $("text").value, Object.keys(page.change).map((name) => NAMES[name](page.change[name])));
     $("query").onchange = () => pick(Number($("query").value));
     $("key").onchange = () => pick(page.query ?? ids.length - 1, Number($("key").value));
     $("map").onclick = ({ offsetX, offsetY }) => {

@@ -1,5 +1,5 @@
 // The live page's pictures: the whole model, chips, bars, attention maps, clocks, each with a sentence that says what is to
-// be seen. `page` is what live.js and start.js keep: {model, tokenizer, run, change, query, key, head, open, writing,
+// be seen. `page` is what live.js keeps: {model, tokenizer, run, change, query, key, head, open, writing,
 // temperature, topP}. A head is [place, number]: a block's place in the order in which the blocks run, 0 first.
 "use strict";
 
@@ -195,7 +195,7 @@ const LivePictures = (() => {
     const start = Math.min(size / 4, 10 + Math.max(...words.map((word) => context.measureText(word).width)));
     const side = size - start, cell = side / n, at = (i) => start + i * cell, every = Math.ceil(13 / cell);
     canvas.places = { start, cell };
-    context.fillStyle = style("--live-hidden");
+    context.fillStyle = style("--hidden");
     context.fillRect(start, start, side, side);
     context.save();
     context.beginPath();
@@ -203,14 +203,14 @@ const LivePictures = (() => {
     context.clip();
     context.beginPath();
     for (let x = start - side; x < size; x += 7) { context.moveTo(x, size); context.lineTo(x + side, start); }
-    context.strokeStyle = style("--live-hatch");
+    context.strokeStyle = style("--hatch");
     context.stroke();
     context.restore();
     paint(page, small, head);
     context.imageSmoothingEnabled = false;
     context.drawImage(small, start, start, side, side);
     context.textBaseline = "middle";
-    const colours = [style("--live-query"), style("--live-key")], plain = style("--color-foreground-primary");
+    const colours = [style("--query"), style("--key-text")], plain = style("--color-foreground-primary");
     words.forEach((word, i) => [t, key].forEach((mine, across) => {
       if (i !== mine && (i % every || (every > 1 && Math.abs(i - mine) < every))) return; // no room for it
       context.save();
@@ -228,8 +228,8 @@ const LivePictures = (() => {
       context.setLineDash(dash);
       context.strokeRect(...where);
     };
-    for (const [colour, width] of [["#fff", 4], ["#0072B2", 2]]) box(colour, width, [], start, at(t), side - 1, Math.min(cell, size - at(t) - 1));
-    for (const [colour, width] of [["#fff", 4], ["#D55E00", 2]]) box(colour, width, width > 2 ? [] : [4, 3], at(key), at(t), cell - 1, cell - 1);
+    for (const [colour, width] of [["white", 4], [style("--query"), 2]]) box(colour, width, [], start, at(t), side - 1, Math.min(cell, size - at(t) - 1));
+    for (const [colour, width] of [["white", 4], [style("--key"), 2]]) box(colour, width, width > 2 ? [] : [4, 3], at(key), at(t), cell - 1, cell - 1);
 
     const block = orderOf(page)[head[0]], off = Boolean(page.change.heads?.includes(`${block}.${head[1]}`));
     const name = `Block ${block}, head ${head[1]}`;
@@ -411,7 +411,7 @@ const LivePictures = (() => {
 
   /** Everything, for the chosen query. */
   function draw(page) {
-    for (const name of ["write", "share"]) $(name).disabled = !page.run;
+    $("write").disabled = !page.run;
     for (const name of ["model", "panel"]) $(name).hidden = !page.run;
     if (!page.run) {
       for (const box of ["next", "tokens"].map($)) box.replaceChildren();
@@ -429,7 +429,7 @@ const LivePictures = (() => {
   }
 
   return {
-    MOST, placesOf, COLOURS, $, say, make, bar, mean, list, number, percent, quoted, shown, largest, read, extend, lossesOf, weightsOf, orderOf, flip, toggle,
-    numbersAt, drawNext, drawMap, drawClocks, drawModel, draw, whenTheLookChanges,
+    MOST, placesOf, $, say, make, bar, mean, list, number, read, extend, lossesOf, weightsOf, orderOf, flip, toggle,
+    drawNext, drawModel, draw, whenTheLookChanges,
   };
 })();

@@ -1,4 +1,4 @@
-"""What runs inside the walls: IPython, which answers the grader's questions through pipes, a line of JSON each.
+"""What runs inside the sandbox: IPython, which answers the grader's questions through pipes, a line of JSON each.
 
 A question is {"code"}, which is run as a cell, or {"function", "check", "seconds"}, which hands a function of those
 cells to a check. What the code prints goes nowhere; what it reads is empty.
@@ -19,7 +19,7 @@ from traitlets.config import Config
 
 import checks
 
-MEMORY = 2**32  # bytes of address space beside what is in use now; the walls watch the memory that is really used
+MEMORY = 2**32  # bytes of address space beside what is in use now; the sandbox watches the memory that is really used
 
 
 def limit_memory() -> None:

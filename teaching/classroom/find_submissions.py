@@ -11,9 +11,9 @@ A folder of submissions, or a zip of it, holds for each student
 
 and zips inside them. A zip among others is one person's, whatever names are in it: a zip of a class lies there alone.
 What is wrong with a zip costs the one who handed it in. A notebook's copies ("02_rope (1)", "02_rope-1", "02_rope -
-Copy", "Copy of 02_rope", "02_rope-Copy1") are that notebook, and so is a name that it had in an earlier version of the
-course. A notebook under any other name is known by its title or by what it defines, where no name claims that one. Of
-several, the one with the latest date counts. Nothing in the folder is written to or run.
+Copy", "Copy of 02_rope", "02_rope-Copy1") are that notebook. A notebook under any other name is known by its title or
+by what it defines, where no name claims that one. Of several, the one with the latest date counts. Nothing in the
+folder is written to or run.
 """
 
 import errno
@@ -38,10 +38,6 @@ LARGEST_LIST = 2**24  # bytes of the list of files at the end of a zip
 MOST_FILES = 100_000  # in the zips of one entry together
 MOST_UNNAMED = 10  # notebooks of a student that are opened since their names say nothing
 DEEPEST = 3  # zips inside zips
-OLD_NAMES = {  # notebooks that the course had before: where their exercises are now
-    "06_train_and_generate": ("06_train", "07_generate"),
-    "07_scaling_out": ("09_scaling_out",),
-}
 AGAIN = r"(?:[ _-]*(?:\(\d+\)|copy ?\d*|\d{1,3}))*+"  # " (1)", "-1", " - Copy (2)", "-Copy1"
 ENDING = r"\.ipynb(?:\.txt|\.json)?"  # mail and some browsers add one
 UNPACKED = re.compile(rf"(?:{ENDING}|\.zip)$", re.I)
@@ -61,7 +57,6 @@ class File:
     path: Path
     shown: str  # where it was found, from the folder of submissions on: "anna.zip/02_rope.ipynb"
     date: tuple  # when it was saved last [s], then the numbers in its name: of 02_rope and 02_rope (1), the second
-    old_name: bool  # of an earlier version of the course
     told_by: str = ""  # what says which notebook it is, if its name does not
 
 
@@ -95,8 +90,8 @@ class Student:
         self.unnamed = []
 
     def remarks(self, notebooks: list[str]) -> list[str]:
-        """Sentences on files that were handed in twice or belong to an older version of the course."""
-        said, old = [], {}
+        """Sentences on files that were handed in twice, under another name or late."""
+        said = []
         for notebook in notebooks:
             *others, last = [file.shown for file in self.counting(notebook)] or [""]
             if others:
@@ -105,13 +100,7 @@ class Student:
                 )
             if last and (told_by := self.counting(notebook)[-1].told_by):
                 said.append(f"{last} was taken for {notebook}, as {told_by} says: give it that name next time.")
-            if last and self.counting(notebook)[-1].old_name:
-                old.setdefault(last, []).append(notebook)
-        said += ["Canvas says: handed in late."] if self.late else []
-        return said + [
-            f"{name} is of an older version of the course: it counts for {' and '.join(new)}."
-            for name, new in old.items()
-        ]
+        return said + (["Canvas says: handed in late."] if self.late else [])
 
 
 def owner(name: str) -> tuple[str, str]:
@@ -125,7 +114,7 @@ def owner(name: str) -> tuple[str, str]:
 
 def name_pattern(notebooks: list[str]) -> re.Pattern:
     """What the name of a notebook's file looks like; group 1 is the notebook."""
-    known = "|".join(map(re.escape, [*notebooks, *OLD_NAMES]))
+    known = "|".join(map(re.escape, notebooks))
     return re.compile(rf"(?:copy of )*({known}){AGAIN}{ENDING}", re.I)
 
 
@@ -149,7 +138,7 @@ class Submissions:
 
     def __init__(self, notebooks: list[str], scratch: Path):
         self.students, self.nobodys = {}, []
-        self._notebooks, self._scratch, self._pages = notebooks, scratch, set()
+        self._scratch, self._pages = scratch, set()
         self._left, self._entry, self._written = defaultdict(lambda: [LARGEST_UNPACKED, MOST_FILES]), "", 0
         self._pattern = name_pattern(notebooks)
 
@@ -229,18 +218,15 @@ class Submissions:
         """Sort one file in; name is the one that the student gave it."""
         found = self._pattern.fullmatch(name)
         if found:
-            stem = found[1].lower()
             date = int(path.lstat().st_mtime), *map(int, re.findall(r"\d+", name))
-            for notebook in OLD_NAMES.get(stem, (stem,)):
-                if notebook in self._notebooks:
-                    student.files.setdefault(notebook, []).append(File(path, shown, date, stem in OLD_NAMES))
+            student.files.setdefault(found[1].lower(), []).append(File(path, shown, date))
         elif name.lower().endswith(".zip") and path.is_file() and shown.lower().count(".zip/") < DEEPEST:
             place, unread = self._unpack(path, shown)
             student.unread += unread
             self._read_folder(student, place, shown)
         elif re.search(rf"{ENDING}$", name, re.I):
             date = int(path.lstat().st_mtime), *map(int, re.findall(r"\d+", name))
-            student.unnamed.append(File(path, shown, date, old_name=False))
+            student.unnamed.append(File(path, shown, date))
         elif not hidden(name):
             student.unread.append(shown)
 

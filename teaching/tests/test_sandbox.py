@@ -1,4 +1,4 @@
-"""A student's program sees nothing of the machine, and cannot fill it; without walls the same attempts succeed."""
+"""A student's program sees nothing of the machine, and cannot fill it; without a sandbox the same attempts succeed."""
 
 import csv
 import os
@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from teaching.classroom import grade, isolate
-from teaching.classroom.isolate import Died, TimeUp, run_limited
+from teaching.classroom import grade, sandbox
+from teaching.classroom.sandbox import Died, TimeUp, run_limited
 from tests.support.course import ROOT
 from tests.support.submissions import NORM, NORM_RIGHT, solved, write
 
@@ -23,13 +23,13 @@ linux = pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads /proc;
 
 
 @pytest.fixture
-def walls():
-    if fault := isolate.why_not_isolated():
+def box():
+    if fault := sandbox.why_not_isolated():
         pytest.skip(f"{fault}; runs where bubblewrap works")
-    return isolate.find_walls()
+    return sandbox.find_sandbox()
 
 
-# ------------------------------------------------------------------------------------------------ ten secrets
+# ------------------------------------------------------------------------------------------------ eleven secrets
 
 LOOK = """
 import glob, json, os, re, socket, sys
@@ -69,7 +69,7 @@ WAYS = {  # four ways out, one for each exercise
 
 @pytest.fixture
 def teacher():
-    """A teacher's machine with ten secrets, and the submission of Eve, who knows where they lie."""
+    """A teacher's machine with eleven secrets, and the submission of Eve, who knows where they lie."""
     # not below /tmp, because every program has a /tmp of its own
     place = Path(tempfile.mkdtemp(dir="/var/tmp" if Path("/var/tmp").is_dir() else None)).resolve()
     course, folder, results = place / "course", place / "class" / "handed-in", place / "class" / "handed-in_graded"
@@ -142,7 +142,7 @@ def holding(teacher, words):
 
 @linux
 @pytest.mark.slow
-def test_none_of_ten_secrets_comes_out_and_nothing_is_written(teacher, walls):
+def test_none_of_eleven_secrets_comes_out_and_nothing_is_written(teacher, box):
     rows = graded(teacher)
     assert holding(teacher, {*teacher.all, "mark-of-eve"}) == {}
     eve = [row["status"] for row in rows if row["student"] == "eve"]
@@ -153,14 +153,14 @@ def test_none_of_ten_secrets_comes_out_and_nothing_is_written(teacher, walls):
 
 @linux
 @pytest.mark.slow
-def test_without_walls_all_of_them_come_out_by_every_way(teacher):
+def test_without_a_sandbox_all_of_them_come_out_by_every_way(teacher):
     rows = [row for row in graded(teacher, "--no-isolation") if row["student"] == "eve"]
     assert [sorted(word for word in teacher.all if word not in str(row)) for row in rows] == [[], [], [], []]
     assert len([name for name in holding(teacher, {"mark-of-eve"}) if name.endswith("/stolen")]) == 6
     assert (teacher.place / "stolen").exists()
 
 
-# ---------------------------------------------------------------------------------- what is inside the walls
+# ---------------------------------------------------------------------------------- what is inside the sandbox
 
 SEE = """
 import os, sys
@@ -179,10 +179,10 @@ print("capabilities", *{line.split()[1] for line in open("/proc/self/status") if
 """
 
 
-def test_only_the_interpreter_and_the_courses_two_packages_are_inside(walls):
+def test_only_the_interpreter_and_the_courses_two_packages_are_inside(box):
     named = ["/usr", "/proc", "/sys/devices/system/cpu", "/etc/alternatives", sys.prefix, os.path.realpath(sys.prefix)]
     named += [sys.base_prefix, str(ROOT / "helpers"), str(ROOT / "checks")]
-    said = run_limited(["-c", SEE, *named], b"", 60, walls).decode().splitlines()
+    said = run_limited(["-c", SEE, *named], b"", 60, box).decode().splitlines()
     devices = "sees /dev full null random urandom zero"
     assert said == [devices, "sees /etc ld.so.cache", "processes", "capabilities 0000000000000000"]
 
@@ -195,14 +195,14 @@ def test_only_the_interpreter_and_the_courses_two_packages_are_inside(walls):
         "os.setuid(0)",
     ],
 )
-def test_a_program_cannot_change_its_walls(walls, attempt):
+def test_a_program_cannot_change_its_sandbox(box, attempt):
     with pytest.raises(Died, match="failed"):
-        run_limited(["-c", f"import os, subprocess\n{attempt}"], b"", 60, walls)
+        run_limited(["-c", f"import os, subprocess\n{attempt}"], b"", 60, box)
 
 
 # ------------------------------------------------------------------------------------- limits for the whole
 
-TOO_MUCH = {  # bounded, so that a fault of the walls costs a test and not the machine
+TOO_MUCH = {  # bounded, so that a fault of the sandbox costs a test and not the machine
     "more than 2,000 files": "for name in range(4000): open(str(name), 'w').close()",
     "more than 60 processes": "others = [subprocess.Popen(['sleep', '30']) for _ in range(100)]",
     "more than 0.5 GiB": "others = [os.fork() for _ in range(2)]; filling = b'x' * 2**28",
@@ -212,20 +212,20 @@ TOO_MUCH = {  # bounded, so that a fault of the walls costs a test and not the m
 
 @linux
 @pytest.mark.parametrize(("said", "program"), TOO_MUCH.items())
-def test_whatever_a_program_takes_too_much_of_it_is_ended_with_all_that_it_started(walls, monkeypatch, said, program):
-    monkeypatch.setattr(isolate, "MEMORY", 2**29)
-    monkeypatch.setattr(isolate, "FILES", 2000)
-    monkeypatch.setattr(isolate, "PROCESSES", 60)
+def test_whatever_a_program_takes_too_much_of_it_is_ended_with_all_that_it_started(box, monkeypatch, said, program):
+    monkeypatch.setattr(sandbox, "MEMORY", 2**29)
+    monkeypatch.setattr(sandbox, "FILES", 2000)
+    monkeypatch.setattr(sandbox, "PROCESSES", 60)
     program = f"import os, subprocess, time\ntry:\n    {program}\nfinally:\n    time.sleep(30)"
     with pytest.raises(Died, match=said):
-        run_limited(["-c", program], b"", 20, walls)
+        run_limited(["-c", program], b"", 20, box)
 
 
 @linux
-def test_the_machines_own_disk_is_not_taken_for_the_programs_while_walls_rise(walls, monkeypatch):
-    monkeypatch.setattr(isolate, "LOOK", 0.001)
+def test_the_machines_own_disk_is_not_taken_for_the_programs_while_the_sandbox_is_made(box, monkeypatch):
+    monkeypatch.setattr(sandbox, "POLL_SECONDS", 0.001)
     for _ in range(20):
-        assert run_limited(["-c", "print(1)"], b"", 60, walls) == b"1\n"
+        assert run_limited(["-c", "print(1)"], b"", 60, box) == b"1\n"
 
 
 KEYRING = """
@@ -247,10 +247,10 @@ print(found.raw)
 
 
 @linux
-def test_the_keys_of_the_graders_session_are_not_inside(walls):
+def test_the_keys_of_the_graders_session_are_not_inside(box):
     """In a program of its own, which has a session of its own."""
-    read = "from teaching.classroom.isolate import find_walls, run_limited\n"
-    read += f"print(run_limited(['-c', {KEYRING + DIG!r}], b'', 60, find_walls()))"
+    read = "from teaching.classroom.sandbox import find_sandbox, run_limited\n"
+    read += f"print(run_limited(['-c', {KEYRING + DIG!r}], b'', 60, find_sandbox()))"
     done = subprocess.run(
         [sys.executable, "-c", KEYRING + PLANT + DIG + read], cwd=ROOT, capture_output=True, text=True
     )
@@ -262,34 +262,34 @@ def test_the_keys_of_the_graders_session_are_not_inside(walls):
     assert inside
 
 
-def test_the_disk_of_a_program_has_a_size(walls):
+def test_the_disk_of_a_program_has_a_size(box):
     fill = "for name in range(9): open(str(name), 'wb').write(bytes(2**25))"
     with pytest.raises(Died, match="failed"):
-        run_limited(["-c", fill], b"", 60, walls)
+        run_limited(["-c", fill], b"", 60, box)
 
 
 @linux
-def test_a_machine_without_memory_ends_the_program_and_not_the_grader(walls, monkeypatch):
-    monkeypatch.setattr(isolate, "SPARE", 2**60)
+def test_a_machine_without_memory_ends_the_program_and_not_the_grader(box, monkeypatch):
+    monkeypatch.setattr(sandbox, "RESERVED_MEMORY", 2**60)
     with pytest.raises(Died, match="no memory left"):
-        run_limited(["-c", "import time; time.sleep(30)"], b"", 20, walls)
+        run_limited(["-c", "import time; time.sleep(30)"], b"", 20, box)
     adjusted = "print(open('/proc/self/oom_score_adj').read())"
     monkeypatch.undo()
-    assert int(run_limited(["-c", adjusted], b"", 20, walls)) == 1000
+    assert int(run_limited(["-c", adjusted], b"", 20, box)) == 1000
 
 
 @linux
-def test_processor_time_counts_those_that_have_ended(walls):
+def test_processor_time_counts_those_that_have_ended(box):
     work = "import os, time\nif not os.fork():\n    while time.process_time() < 1: pass\n    os._exit(0)\nos.wait()"
-    with isolate._started(["-c", f"{work}\nprint('done', flush=True)\ntime.sleep(30)"], walls) as program:
+    with sandbox._started(["-c", f"{work}\nprint('done', flush=True)\ntime.sleep(30)"], box) as program:
         next(program.parts(20))
-        assert isolate._processor_seconds(isolate._family(program.process.pid)) >= 0.9
+        assert sandbox._processor_seconds(sandbox._family(program.process.pid)) >= 0.9
 
 
 @linux
 def test_processor_time_alone_ends_a_program(monkeypatch):
     taken = iter((0.0, 59.0, 61.0))
-    monkeypatch.setattr(isolate, "_processor_seconds", lambda family: next(taken))
+    monkeypatch.setattr(sandbox, "_processor_seconds", lambda family: next(taken))
     start = time.monotonic()
     with pytest.raises(TimeUp):
         run_limited(["-c", "import time; time.sleep(50)"], b"", 60, None)
@@ -298,7 +298,7 @@ def test_processor_time_alone_ends_a_program(monkeypatch):
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_limited_program_is_fed_and_read_and_ends(request, inside):
-    chosen = request.getfixturevalue("walls") if inside else None
+    chosen = request.getfixturevalue("box") if inside else None
     turn = "import sys; sys.stdout.write(sys.stdin.read()[::-1])"
     assert run_limited(["-c", turn], b"a" * 10**6 + b"b", 60, chosen) == b"b" + b"a" * 10**6
     with pytest.raises(Died, match="The program failed"):
@@ -311,22 +311,22 @@ def test_a_limited_program_is_fed_and_read_and_ends(request, inside):
 
 def test_the_limits_are_those_that_the_page_names():
     page = " ".join((ROOT / "docs" / "teaching.md").read_text(encoding="utf-8").split())
-    limits = f"{isolate.MEMORY // 2**30} GiB of memory, {isolate.DISK // 2**20} MiB and {isolate.FILES:,} files in a"
+    limits = f"{sandbox.MEMORY // 2**30} GiB of memory, {sandbox.DISK // 2**20} MiB and {sandbox.FILES:,} files in a"
     assert limits in page
-    assert f"of its own, {isolate.PROCESSES} processes and threads" in page
+    assert f"of its own, {sandbox.PROCESSES} processes and threads" in page
 
 
-# ------------------------------------------------------------------------------------------- where no walls are
+# ------------------------------------------------------------------------------------------- where there is no sandbox
 
 
 @pytest.mark.parametrize("why", ["is not installed", "setting up uid map: Permission denied"])
-def test_without_walls_nothing_is_run_and_the_remedy_is_said(tmp_path, monkeypatch, why):
+def test_without_a_sandbox_nothing_is_run_and_the_remedy_is_said(tmp_path, monkeypatch, why):
     write(tmp_path / "handed-in" / "anna" / f"{NORM}.ipynb", solved(NORM_RIGHT))
     if why != "is not installed":
         (tmp_path / "bwrap").write_text(f"#!/bin/sh\necho 'bwrap: {why}' >&2\nexit 1\n")
         (tmp_path / "bwrap").chmod(0o755)
         (tmp_path / "restricted").write_text("1\n")
-        monkeypatch.setattr(isolate, "RESTRICTED", tmp_path / "restricted")
+        monkeypatch.setattr(sandbox, "RESTRICTED", tmp_path / "restricted")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(grade, "run_exercise", None)  # it would fail
     with pytest.raises(SystemExit) as stopped:
@@ -341,4 +341,4 @@ def test_without_walls_nothing_is_run_and_the_remedy_is_said(tmp_path, monkeypat
 def test_a_python_whose_folder_holds_the_course_or_your_home_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "base_prefix", str(ROOT.parent))
     with pytest.raises(ValueError, match=f"the folder of Python, {ROOT.parent}, holds {ROOT} too"):
-        isolate._bwrap("bwrap")
+        sandbox._bwrap("bwrap")

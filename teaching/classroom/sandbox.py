@@ -1,12 +1,12 @@
-"""Run a student's program inside walls (Linux, bubblewrap), and within limits of memory, disk, processes and time.
+"""Run a student's program inside a sandbox (Linux, bubblewrap), and within limits of memory, disk, processes and time.
 
-Inside the walls there is nothing but what is named here: the interpreter and its packages, the system's libraries
+Inside the sandbox there is nothing but what is named here: the interpreter and its packages, the system's libraries
 (/usr, without /etc, /home, /run, /var), and the folders `helpers` and `checks` of the course, all of them read-only.
 /tmp is the only place to write to; it is small, it lies in memory, and it ends with the program. There is no network,
 no process of yours, no variable of your environment, and no way to become another user.
 
 Limits count for all processes of a program together: the grader looks at them several times a second, and ends them
-all at once. Without walls (macOS, Windows, --no-isolation) a program runs as you, with your files and your network; on
+all at once. Without one (macOS, Windows, --no-isolation) a program runs as you, with your files and your network; on
 Linux the limits of memory, processes and processor time still count for what it has started and not let go.
 """
 
@@ -43,12 +43,12 @@ MEMORY = 2**32  # bytes, of all processes together, and /tmp not counted
 DISK = 2**28  # bytes in /tmp, which is memory as well
 FILES = 20_000  # files and folders in /tmp
 PROCESSES = 256  # processes and threads
-SPARE = 2**28  # bytes of memory that the machine keeps, whoever takes them
+RESERVED_MEMORY = 2**28  # bytes of memory that the machine keeps, whoever takes them
 OUTPUT = 10**7  # bytes that a program may write to the grader
-LOOK = 0.1  # seconds between two looks at what a program uses
-# Runs before bwrap, and again inside, where a limit of processes counts those of the walls and not yours too.
+POLL_SECONDS = 0.1  # seconds between two looks at what a program uses
+# Runs before bwrap, and again inside, where a limit of processes counts those inside and not yours too.
 # Where memory ends all the same, the system ends programs with the number 1000 first. Your login may keep tickets and
-# passwords in the kernel's keyring of the session, which no walls hide: the program gets a new one.
+# passwords in the kernel's keyring of the session, which no sandbox hides: the program gets a new one.
 LIMIT = """
 import contextlib, ctypes, os, resource, sys
 most = {"NPROC": int(sys.argv[1])} if sys.argv[1] else {"FSIZE": 2**26, "NOFILE": 512, "CORE": 0}
@@ -73,12 +73,12 @@ class Died(Exception):
     """The program has ended, or was ended; the text says what it took too much of, if it did."""
 
 
-# ------------------------------------------------------------------------------------------------ the walls
+# ------------------------------------------------------------------------------------------------ the sandbox
 
 
 @dataclass(frozen=True)
-class Walls:
-    """The command that puts walls around the program whose command follows it."""
+class Sandbox:
+    """The command that makes a sandbox of the program whose command follows it."""
 
     command: tuple[str, ...]
 
@@ -113,8 +113,8 @@ def _interpreter() -> list[str]:
     return places
 
 
-def _bwrap(bwrap: str) -> Walls:
-    """The walls that bubblewrap builds. Nothing is inside but what stands here; later entries lie on earlier ones."""
+def _bwrap(bwrap: str) -> Sandbox:
+    """The sandbox that bubblewrap builds. Nothing is inside but what stands here; later entries lie on earlier ones."""
     command = [bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
     command += ["--cap-drop", "ALL", "--new-session", "--die-with-parent", "--proc", "/proc"]
     command += ["--ro-bind", "/usr", "/usr"]
@@ -131,23 +131,23 @@ def _bwrap(bwrap: str) -> Walls:
     for needed in (*_interpreter(), str(ROOT / "helpers"), str(ROOT / "checks")):
         if not os.path.realpath(needed).startswith("/usr/"):
             command += _binds(needed)
-    return Walls((*command, "--remount-ro", "/", "--remount-ro", "/proc", "--chdir", "/tmp", "--"))
+    return Sandbox((*command, "--remount-ro", "/", "--remount-ro", "/proc", "--chdir", "/tmp", "--"))
 
 
 @functools.cache
-def _try(bwrap: str | None) -> tuple[Walls | None, str]:
-    """The walls, or why there are none, in words."""
+def _try(bwrap: str | None) -> tuple[Sandbox | None, str]:
+    """The sandbox, or why there is none, in words."""
     if not bwrap:
         return None, "bubblewrap (the command bwrap) is not installed"
     try:
-        walls = _bwrap(bwrap)
-        command = [*walls.command, sys.executable, "-c", "import IPython, torch, helpers, checks"]
+        sandbox = _bwrap(bwrap)
+        command = [*sandbox.command, sys.executable, "-c", "import IPython, torch, helpers, checks"]
         env = _environment("/tmp", {})
         done = subprocess.run(command, capture_output=True, text=True, timeout=START, env=env, check=False)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return None, f"bwrap does not work here: {one_line(error)}"
     if done.returncode == 0:
-        return walls, ""
+        return sandbox, ""
     fault = f"bwrap does not work here: {one_line(done.stderr[-300:])}"
     if RESTRICTED.exists() and RESTRICTED.read_text().strip() == "1":
         fault += " (Ubuntu lets only named programs do what it needs; until the next start of the machine all may after"
@@ -155,8 +155,8 @@ def _try(bwrap: str | None) -> tuple[Walls | None, str]:
     return None, fault
 
 
-def find_walls() -> Walls | None:
-    """Walls that were tried on this machine, or None."""
+def find_sandbox() -> Sandbox | None:
+    """The sandbox that was tried on this machine, or None."""
     return _try(shutil.which("bwrap"))[0]
 
 
@@ -193,21 +193,21 @@ def _family(program: int) -> dict[int, list[bytes]]:
     return family
 
 
-def _too_much(family: dict[int, list[bytes]], walls: Walls | None) -> str:
+def _too_much(family: dict[int, list[bytes]], sandbox: Sandbox | None) -> str:
     """What a program takes too much of, in words; empty if all is well."""
     if sum(int(fields[17]) for fields in family.values()) > PROCESSES:
         return f"It started more than {PROCESSES} processes or threads."
     if sum(int(fields[21]) for fields in family.values()) * os.sysconf("SC_PAGE_SIZE") > MEMORY:
         return f"It needed more than {MEMORY / 2**30:g} GiB of memory."
-    if walls and len(family) > 1:
+    if sandbox and len(family) > 1:
         with contextlib.suppress(OSError):  # it may end at this moment
             disk = os.statvfs(os.path.join("/proc", str(list(family)[1]), "root", "tmp"))
-            ours = disk.f_blocks * disk.f_frsize == DISK  # until the walls stand it is the machine's
+            ours = disk.f_blocks * disk.f_frsize == DISK  # until the sandbox stands it is the machine's
             if ours and disk.f_files - disk.f_ffree > FILES:
                 return f"It made more than {FILES:,} files."
     with contextlib.suppress(OSError), open("/proc/meminfo") as file:
         left = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable")) * 1024
-        if left < SPARE:
+        if left < RESERVED_MEMORY:
             return "The machine has no memory left."
     return ""
 
@@ -218,10 +218,10 @@ def _processor_seconds(family: dict[int, list[bytes]]) -> float:
 
 
 class _Program:
-    """A program that runs, what it wrote, and the walls around it."""
+    """A program that runs, what it wrote, and the sandbox around it."""
 
-    def __init__(self, process: subprocess.Popen, walls: Walls | None):
-        self.process, self.walls, self.written = process, walls, queue.SimpleQueue()
+    def __init__(self, process: subprocess.Popen, sandbox: Sandbox | None):
+        self.process, self.sandbox, self.written = process, sandbox, queue.SimpleQueue()
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -255,11 +255,11 @@ class _Program:
         end, before, ended = time.monotonic() + seconds, None, None
         while (left := end - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
-                if not (part := self.written.get(timeout=min(left, LOOK))):
+                if not (part := self.written.get(timeout=min(left, POLL_SECONDS))):
                     return
                 yield part
             family = _family(self.process.pid)
-            if fault := _too_much(family, self.walls):
+            if fault := _too_much(family, self.sandbox):
                 raise Died(fault)
             before = _processor_seconds(family) if before is None else before
             if _processor_seconds(family) - before > seconds:
@@ -271,8 +271,8 @@ class _Program:
         raise TimeUp
 
     def end(self) -> None:
-        """End the program and all that it started: inside walls when their first process ends, else by its group."""
-        if self.walls:
+        """End the program and all that it started: in a sandbox when their first process ends, else by its group."""
+        if self.sandbox:
             for pid, fields in _table().items():
                 if int(fields[1]) == self.process.pid:
                     with contextlib.suppress(OSError):
@@ -285,7 +285,7 @@ class _Program:
         with contextlib.suppress(OSError):
             self.process.stdin.close()
         self.reader.join(5)
-        if not self.reader.is_alive():  # without walls, somebody who left the group may still hold the pipe
+        if not self.reader.is_alive():  # without a sandbox, somebody who left the group may still hold the pipe
             self.process.stdout.close()
 
 
@@ -297,42 +297,42 @@ def _environment(home: str, passed_on: dict[str, str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _started(arguments: list[str], walls: Walls | None):
+def _started(arguments: list[str], sandbox: Sandbox | None):
     """A Python program that runs, until the block ends."""
     with tempfile.TemporaryDirectory(prefix="grade-", ignore_cleanup_errors=True) as scratch:
-        if walls:
+        if sandbox:
             env = _environment("/tmp", {})
         else:
             names = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "COMSPEC")
             env = _environment(scratch, {name: os.environ[name] for name in names if name in os.environ})
         command = [sys.executable, *arguments]
         limit = [sys.executable, "-I", "-S", "-c", LIMIT]
-        if walls:
-            command = [*walls.command, *limit, str(2 * PROCESSES), *command]
+        if sandbox:
+            command = [*sandbox.command, *limit, str(2 * PROCESSES), *command]
         if os.name == "posix":
             command = [*limit, "", *command]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, cwd=scratch, env=env, start_new_session=True,
         )  # fmt: skip
-        program = _Program(process, walls)
+        program = _Program(process, sandbox)
         try:
             yield program
         finally:
             program.end()
 
 
-def run_limited(argv: list[str], given: bytes, seconds: float, walls: Walls | None) -> bytes:
+def run_limited(argv: list[str], given: bytes, seconds: float, sandbox: Sandbox | None) -> bytes:
     """What a Python program writes when it is given some bytes to read.
 
     Args:
-        argv: after the name of Python, such as ["-m", "checks.notebook"]; `tools` is not inside the walls.
+        argv: after the name of Python, such as ["-m", "checks.notebook"]; `tools` is not inside the sandbox.
 
     Raises:
         TimeUp: if it has not ended after so many seconds.
         Died: if it fails, writes more than 10 MB or takes too much of something.
     """
-    with _started(argv, walls) as program:
+    with _started(argv, sandbox) as program:
         program.give(given, last=True)
         written = b"".join(program.parts(seconds))
         if len(written) >= OUTPUT:
@@ -344,10 +344,10 @@ def run_limited(argv: list[str], given: bytes, seconds: float, walls: Walls | No
 
 
 @contextlib.contextmanager
-def fresh_kernel(walls: Walls | None):
-    """A function `ask(question, seconds) -> reply` of a new IPython, inside walls if there are any: see inside.py."""
-    code = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
-    with _started(["-c", code], walls) as program:
+def fresh_kernel(sandbox: Sandbox | None):
+    """A function `ask(question, seconds) -> reply` of a new IPython, in the sandbox: see sandbox_kernel.py."""
+    code = Path(__file__).with_name("sandbox_kernel.py").read_text(encoding="utf-8")
+    with _started(["-c", code], sandbox) as program:
         try:
             ask(program, {"code": ""}, START)
         except (TimeUp, Died) as error:

@@ -16,7 +16,6 @@ import io
 import math
 import re
 import unicodedata
-from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,8 +24,6 @@ from tools.course import one_line
 
 OVERRIDES = "overrides.csv"
 FIRST_LINE = "\ufeffstudent,exercise,points,reason\n"  # the mark tells Excel: UTF-8
-LONG = 6  # statements from which two answers of one shape are told to the teacher; shorter ones are naturally equal
-MANY, LONG_TOGETHER = 3, 8  # answers of a notebook that are compared together; their statements
 
 
 @dataclass
@@ -182,48 +179,8 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
 # ----------------------------------------------------------------------------------- for the teacher to look at
 
 
-def mark_copies(marks: dict[str, Mark], course: dict[str, tuple[list[Assignment], list[str]]]) -> None:
-    """Say of each row what the teacher may look at: what it takes from the course, means to deceive, and copies.
-
-    Two answers have one shape if they differ only in the names that they bind and in what Python does not run. Short
-    ones are naturally equal: an answer counts from LONG statements on, or MANY answers of a notebook together from
-    LONG_TOGETHER on; below that they count if they are the same word for word.
-    """
-    asked = {(notebook, one.title): one for notebook, (exercises, _) in course.items() for one in exercises}
-    alike = defaultdict(list)  # answers of one shape: whose they are, and their rows
-    for name, mark in marks.items():
-        for row in mark.rows:
-            exercise = asked[row.notebook, row.exercise]
-            taken = [
-                one for one in row.answer.uses if one not in exercise.uses and not one.rpartition(".")[2].isupper()
-            ]
-            row.look_at = f"takes {', '.join(taken)} from the course; the published solution does not" if taken else ""
-            if means := [one for one in row.answer.reaches if one not in exercise.reaches]:
-                said = f"reaches for {', '.join(means[:8])}: read it, since such code can change what its check says"
-                row.look_at = "; ".join(filter(None, [row.look_at, said]))
-        for notebook in course:
-            own = [row for row in mark.rows if row.notebook == notebook and row.answer.code]
-            is_long = sum(row.answer.size for row in own) >= LONG_TOGETHER
-            for rows in [*([row] for row in own if row.answer.size >= LONG), *([own] if len(own) >= MANY else [])]:
-                shapes = [row.answer.shape if len(rows) == 1 or is_long else row.answer.own for row in rows]
-                of_rows = ((row.notebook, row.exercise, shape) for row, shape in zip(rows, shapes, strict=True))
-                alike[tuple(of_rows)].append((name, rows))
-    told = set()
-    for shapes, those in sorted(alike.items(), key=lambda one: -len(one[0])):
-        published = all(asked[notebook, exercise].shape == shape for notebook, exercise, shape in shapes)
-        if len(those) == 1 and not published:
-            continue
-        for name, rows in those:
-            if not told.intersection(map(id, rows)):
-                told.update(map(id, rows))
-                others = [one for one, _ in those if one != name]
-                what = f"all {len(rows)} answers of this notebook are the " if len(rows) > 1 else ""
-                rows[0].look_at = "; ".join(filter(None, [rows[0].look_at, *_equal(what, published, others)]))
-
-
-def _equal(what, published, others):
-    if published:
-        yield f"{what}same as the published solution but for names"
-    if others:
-        named = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
-        yield f"{what}same as {len(others)} other{'s' * (len(others) > 1)} but for names ({named})"
+def look_at(answer: Answer, exercise: Assignment) -> str:
+    """What the teacher may look at: the means to deceive that an answer reaches for, beyond the published solution."""
+    means = [one for one in answer.reaches if one not in exercise.reaches]
+    said = f"reaches for {', '.join(means[:8])}: read it, since such code can change what its check says"
+    return said if means else ""
