@@ -30,7 +30,6 @@ SETTINGS = {
     "explore_swiglu": {
         "g": (-6.0, -2.0, -1.0, 1.0, 6.0), "u": (-2.0, 1.5, 5.0), "activation": ("SiLU", "sigmoid", "none"),
     },
-    "explore_mask": {"cached": (0, 2, 4, 6, 8), "rule": ALL},
     "explore_full_model": {"layer": ALL, "token": (0, 2, 4, 6, 8, 10)},
     "explore_context": {"length": (16, 64, 128, 192, 256, 384, 512), "scaling": ALL},
     "explore_sampling": {
