@@ -36,10 +36,8 @@ CAUSAL_VISIBLE = Exercise(
         (POLARITY, _visible(lambda q, k: k > q)),
         ("Is it <=, not >=? Yours sees the future and not the past.", _visible(lambda q, k: k >= q)),
         ("Is it <=, not >=? Yours sees the future and not the past.", lambda t, s: torch.ones(t, s).triu().bool()),
-        (TOP_LEFT + " Yours also sees only what is before.", lambda t, s: torch.ones(t, s).tril(-1).bool()),
         ("Is anything hidden? Every query sees every key.", lambda t, s: torch.ones(t, s).bool()),
         ("Does a query see the past too? Yours sees only itself.", _visible(lambda q, k: k == q)),
-        ("Is anything visible? Every entry is False.", lambda t, s: torch.zeros(t, s).bool()),
         ("Do you return only the rows of the queries? Yours has all n_key rows.",
          lambda t, s: torch.ones(s, s).tril().bool()),
         ("Do you return a column for every key? Yours has n_query columns.",
@@ -51,10 +49,6 @@ CAUSAL_VISIBLE = Exercise(
         ("Are the keys before all queries visible too? Yours hides them.",
          lambda t, s: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
         ("Is the offset n_key - n_query? Yours is always 1.", lambda t, s: torch.ones(t, s).tril(1).bool()),
-        ("Do several queries see the right keys, too? Yours is right for one query only.",
-         lambda t, s: torch.ones(t, s).bool() if t == 1 else torch.ones(t, s).tril().bool()),
-        ("Is the offset n_key - n_query? Yours is n_query.", lambda t, s: torch.ones(t, s).tril(t).bool()),
-        ("Is the offset n_key - n_query? Yours goes the other way.", lambda t, s: torch.ones(t, s).tril(t - s).bool()),
     ],
     dtype_hint=BOOLEAN,
 )  # fmt: skip
@@ -107,12 +101,13 @@ def _by_hand():
 OVER_KEYS = "Is the softmax over the keys, dim=-1?"
 OVERFLOW = "Does exp overflow? torch.softmax does not."
 MINUS_INF = "Put -inf before the softmax."
+GIVEN = "Do you use the mask given, not a causal one of your own?"
+ODD = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=torch.bool)
 SDPA = ("scaled_dot_product_attention",)
 
 
 def _attention_cases():
     q, k, v, visible = _attention_inputs(2, 3, 4, 6, 40)
-    odd = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=torch.bool)
     far_q, far_k = torch.tensor([[[20.0]]]), torch.tensor([[[-30.0], [-30.1], [30.0]]])  # scores -300, -301, 300
     far = F.pad(far_q, (0, 3)), F.pad(far_k, (0, 3)), draw(1, 3, 4, seed=90), torch.tensor([[True, True, False]])
     return [
@@ -122,7 +117,7 @@ def _attention_cases():
         Case("batch of 3, 4 queries, 4 keys", _attention_inputs(3, 4, 4, 6, 10), BATCH),
         Case("batch, tokens and width all 3", _attention_inputs(3, 3, 3, 3, 20), OVER_KEYS),
         Case("one query, 6 keys", _attention_inputs(2, 1, 6, 4, 30)),
-        Case("a mask that is not causal", (q, k, v, odd), "Do you use the mask given, not a causal one of your own?"),
+        Case("a mask that is not causal", (q, k, v, ODD), GIVEN),
         Case("large scores", _attention_inputs(1, 4, 4, 8, 50, scale=12.0), OVERFLOW),
         Case("hidden score 300, visible ones -300", far, "Is a key hidden however large its score is? " + MINUS_INF),
         Case("float16", each(torch.float16, q, k, v, visible)),
@@ -145,17 +140,10 @@ ATTENTION_HEAD = Exercise(
         ("Is it the root of h, once? You seem to divide by h.", _attend(lambda q, k: q.shape[-1])),
         ("Are the scores divided, not multiplied, by sqrt(h)?", _attend(lambda q, k: q.shape[-1] ** -0.5)),
         ("Is it the root of the width h, not of the number of keys?", _attend(lambda q, k: math.sqrt(k.shape[-2]))),
-        ("Is it the root of the width h, not of the number of queries?", _attend(lambda q, k: math.sqrt(q.shape[-2]))),
-        ("Which h do you take the root of? It is the width of q, not a number from another cell.",
-         _attend(lambda q, k: math.sqrt(1024))),
         ("Do you use the mask? Hidden keys are seen.", _attend(mask=lambda scores, visible: scores)),
         (POLARITY, _attend(mask=lambda scores, visible: hide(scores, ~visible))),
         ("Does the mask come before the softmax? Masked after it, a row no longer sums to 1.",
          _attend(mask=lambda scores, visible: scores, after=lambda weights, visible: weights * visible)),
-        ("Does the mask come before the softmax? Divided by the sum afterwards, a row whose large scores are hidden is "
-         "0 / 0.",
-         _attend(mask=lambda scores, visible: scores,
-                 after=lambda w, visible: w * visible / (w * visible).sum(-1, keepdim=True))),
         ("Is the mask added as 0 and 1? Hidden scores must become -inf.",
          _attend(mask=lambda scores, visible: scores + visible)),
         ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.",
@@ -165,8 +153,7 @@ ATTENTION_HEAD = Exercise(
           for fill in (-1.0, -10.0)],
         ("0 times -inf is nan: does torch.where or .masked_fill put -inf into the hidden places only?",
          _attend(mask=lambda scores, visible: scores + (~visible) * -math.inf)),
-        ("Do you use the mask given, not a causal one of your own?",
-         lambda q, k, v, visible: _attend()(q, k, v, causal_visible(q.shape[1], k.shape[1]))),
+        (GIVEN, lambda q, k, v, visible: _attend()(q, k, v, causal_visible(q.shape[1], k.shape[1]))),
         ("Are the last two dimensions of k swapped? .reshape keeps the order of the numbers: use .transpose(-2, -1).",
          lambda q, k, v, visible: _attend()(q, k.reshape(len(k), k.shape[2], -1).transpose(-2, -1), v, visible)),
         ("Are queries down and keys across? Your mask is transposed.",
@@ -174,21 +161,12 @@ ATTENTION_HEAD = Exercise(
         ("Is each row divided by its own sum, dim=-1, keepdim=True? Yours divides by the sum of everything.",
          _attend(softmax=lambda scores: scores.exp() / scores.exp().sum())),
         (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(-2).nan_to_num())),
-        (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(0))),
-        (SOFTMAX_AXIS, _attend(mask=lambda scores, visible: scores, softmax=lambda scores: scores.softmax(0))),
-        (SOFTMAX_AXIS, _attend(mask=lambda scores, visible: scores.masked_fill(~visible, -1e4),
-                               softmax=lambda scores: scores.softmax(0))),
         ("Does exp overflow? Subtract each row's largest score (.amax), or use torch.softmax.",
          _attend(softmax=_naive_softmax)),
-        ("Is the largest score of each row subtracted (.amax)? With one number for all rows, a row can become 0 / 0.",
-         _attend(softmax=lambda scores: _naive_softmax(scores - scores.max()))),
         ("Is the softmax missing?", _attend(softmax=lambda scores: scores)),
-        ("Is the softmax missing?",
-         _attend(softmax=lambda scores: scores, mask=lambda scores, visible: scores.masked_fill(~visible, 0.0))),
         ("Are the exponentials divided by their sum?", _attend(softmax=lambda scores: scores.exp())),
         ("Is it q times k? Your q and k are swapped.", lambda q, k, v, visible: _attend()(k, q, v, visible)),
         ("Are the weights multiplied with v, not with k?", lambda q, k, v, visible: _attend()(q, k, k, visible)),
-        ("Are the weights multiplied with v, not with q?", lambda q, k, v, visible: _attend()(q, k, q, visible)),
         ("Are the weights multiplied with v? These are the weights alone.",
          lambda q, k, v, visible: hide(q @ k.mT / math.sqrt(q.shape[-1]), visible).softmax(-1)),
         ("Are the scores divided before the softmax? You divide after it.",
@@ -262,11 +240,7 @@ def _heads_inputs(batch, n_heads, n_kv_heads, t, s, h, seed=0, scale=1.5):
     return q, *(draw(batch, n_kv_heads, s, h, seed=seed + i, scale=scale) for i in (1, 2)), causal_visible(t, s)
 
 
-def _with_mask(inputs, *more):
-    return *inputs[:3], torch.stack([inputs[3] & mask for mask in more])[:, None] if len(more) > 1 else more[0]
-
-
-PADDED = torch.arange(5) >= torch.tensor([2])
+PADDED = causal_visible(3, 5) & (torch.arange(5) >= torch.tensor([0, 2])[:, None, None, None])  # (2, 1, 3, 5)
 STARTS = "Row r * T + t of a group is token t: does the mask start again with each head? Yours goes on counting."
 COPIED = "Keys or values are copied for the query heads that share them: repeat, reshape of an expand, and @ where it "
 COPIED += "broadcasts do that. Make the queries rows."
@@ -280,11 +254,8 @@ ROWS = Exercise(
         Case("one query, 6 keys", _heads_inputs(3, 4, 2, 1, 6, 4, 30)),
         Case("as many key/value heads", _heads_inputs(1, 3, 3, 2, 4, 4, 40)),
         Case("batch, query heads, tokens and width all 4", _heads_inputs(4, 4, 2, 4, 4, 4, 50)),
-        Case("a mask that is not causal", _with_mask(_heads_inputs(2, 4, 2, 3, 4, 6, 60), torch.tensor(
-            [[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=torch.bool)),
-            "Do you use the mask given, not a causal one of your own?"),
-        Case("visible (B, 1, T, S): the second text is padded",
-             _with_mask(_heads_inputs(2, 4, 2, 3, 5, 4, 70), PADDED | True, PADDED),
+        Case("a mask that is not causal", (*_heads_inputs(2, 4, 2, 3, 4, 6, 60)[:3], ODD), GIVEN),
+        Case("visible (B, 1, T, S): the second text is padded", (*_heads_inputs(2, 4, 2, 3, 5, 4, 70)[:3], PADDED),
              "Does a mask of four dimensions work, too? Its queries are dimension -2."),
         Case("large scores", _heads_inputs(1, 4, 2, 3, 4, 8, 80, scale=12.0), OVERFLOW),
         Case("bfloat16", each(torch.bfloat16, *_heads_inputs(2, 4, 2, 3, 5, 4, 90))),
@@ -310,10 +281,6 @@ ROWS = Exercise(
          lambda q, k, v, visible: _as_rows()(q, k[:, :1], v[:, :1], visible)),
         ("Do you use the mask? Hidden keys are seen.", _as_rows(mask=lambda scores, visible: scores)),
         (POLARITY, _as_rows(mask=lambda scores, visible: hide(scores, ~visible))),
-        ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.",
-         _as_rows(mask=lambda scores, visible: scores * visible)),
-        ("Do you use the mask given, not a causal one of your own?",
-         lambda q, k, v, visible: _as_rows()(q, k, v, causal_visible(*visible.shape[-2:]))),
         ("Has each text its own mask? Yours takes the first text's for all.",
          lambda q, k, v, visible: _as_rows()(q, k, v, visible if visible.ndim == 2 else visible[0, 0])),
         ("Are the scores divided by sqrt(h)?", _as_rows(scale=lambda h: 1)),
@@ -330,8 +297,8 @@ def attention_in_blocks(q, k, v, visible, block):
 
 
 def _in_blocks(old_mixed=lambda mixed, factor: mixed * factor, old_total=lambda total, factor: total * factor,
-               largest=torch.maximum, begin=-1e30, factor=torch.exp, mask=hide, scale=math.sqrt,
-               cut=lambda y, block: y.split(block, dim=1), end=lambda mixed, total: mixed / total):  # fmt: skip
+               largest=torch.maximum, begin=-1e30, mask=hide, scale=math.sqrt,
+               cut=lambda y, block: y.split(block, dim=1)):  # fmt: skip
     """A running maximum, denominator and mixture, with one slip."""
 
     def program(q, k, v, visible, block):
@@ -340,10 +307,10 @@ def _in_blocks(old_mixed=lambda mixed, factor: mixed * factor, old_total=lambda 
         for keys, values, seen in zip(cut(k, block), cut(v, block), cut(visible, block), strict=True):
             scores = mask(q @ keys.mT / scale(q.shape[-1]), seen)
             before, top = top, largest(top, scores.amax(-1, keepdim=True))
-            shares, down = (scores - top).exp(), factor(before - top)
+            shares, down = (scores - top).exp(), (before - top).exp()
             total = old_total(total, down) + shares.sum(-1, keepdim=True)
             mixed = old_mixed(mixed, down) + shares @ values
-        return end(mixed, total)
+        return mixed / total
 
     return program
 
@@ -384,11 +351,7 @@ ATTENTION_IN_BLOCKS = Exercise(
         (KEPT + "Your mixture is not.", _in_blocks(old_mixed=lambda mixed, factor: mixed)),
         (KEPT + "Your denominator is not.", _in_blocks(old_total=lambda total, factor: total)),
         (KEPT + "Yours is not.", _in_blocks(lambda mixed, factor: mixed, lambda total, factor: total)),
-        ("Is the factor exp(old maximum - new one)? Yours is turned round.",
-         _in_blocks(factor=lambda difference: (-difference).exp().nan_to_num())),
         ("Have all blocks one denominator? Yours is the mean of what each block gives alone.", _mean_of_blocks),
-        ("Is the mixture divided by the sum of the exponentials at the end?",
-         _in_blocks(end=lambda mixed, total: mixed)),
         ("Are mixture and denominator sums over all blocks? Yours hold the last block's only.",
          _in_blocks(lambda mixed, factor: 0 * mixed, lambda total, factor: 0 * total)),
         ("Are keys left when S is no multiple of the block? Yours leaves the last, shorter block out.",
@@ -397,9 +360,6 @@ ATTENTION_IN_BLOCKS = Exercise(
          _in_blocks(cut=lambda y, block: [y[:, : len(one[0])] if y.dtype == torch.bool else one
                                           for one in y.split(block, dim=1)])),
         ("Do you use the mask? Hidden keys are seen.", _in_blocks(mask=lambda scores, seen: scores)),
-        (POLARITY, _in_blocks(mask=lambda scores, seen: hide(scores, ~seen))),
-        ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.",
-         _in_blocks(mask=lambda scores, seen: scores * seen)),
         ("Are the scores divided by sqrt(h)?", _in_blocks(scale=lambda h: 1)),
         (EMPTY, _in_blocks(begin=-math.inf)),
         ("Does the maximum begin below every score? Yours begins at 0.", _in_blocks(begin=0.0)),
@@ -483,35 +443,14 @@ def _told(positions=lambda p, end, n_slots: p, kept=lambda keys, end, n_slots: k
     return _write(shown=shown)
 
 
-def _modulo(size):
-    """A cache that divides positions by another number than that of its slots."""
-    return lambda cache, length, new: _write(lambda p, n_slots: p % size(cache, new))(cache, length, new)
-
-
-def _moves_all(cache, length, new):
-    """Keeps the keys in order of position: every key moves when the oldest goes."""
-    old, p = _in_use(cache, length)
-    everything = torch.cat((old[:, :, p.argsort()], new), dim=2)[:, :, -cache.shape[2] :]
-    cache[:, :, : everything.shape[2]] = everything
-    end = length + new.shape[2]
-    return everything, torch.arange(end - everything.shape[2], end)
-
-
 def _cut_off(cache, length, new):
     """Writes what fits between the next slot and the last."""
     room = cache.shape[2] - length % cache.shape[2]
     return _write(count=lambda new: min(room, new.shape[2]))(cache, length, new)
 
 
-def _start_again(cache, length, new):
-    """Writes from slot 0 on if the new keys go past the last slot."""
-    first = length % cache.shape[2]
-    return _write(lambda p, n: p - length + (0 if first + new.shape[2] > n else first))(cache, length, new)
-
-
 SLOT = "Which slot comes next? Positions and slots both count from 0."
 NEW = "Are all T new keys written? T is new.shape[2]; len(new) is the batch."
-MODULO = "Is it position % M? M is the number of slots, cache.shape[2]."
 ITSELF = "Is the cache itself changed? torch.cat and .clone() make a new tensor: write into the slots of `cache`."
 ROLLS = "Here the new keys go past the last slot: which slots come next?"
 AS_THEY_LIE = "Are the slots returned as they lie, slot 0 first? Yours are in order of position, which copies all."
@@ -561,20 +500,12 @@ CACHE_WRITE = Exercise(
         ("When all slots are full, which comes next, after the last? Yours goes on in the last one, on the newest key.",
          _write(start=lambda length, n: n - 1 if length and length % n == 0 else length)),
         ("Do you go on at slot 0 when the last slot is filled? Yours drops the keys that do not fit.", _cut_off),
-        ("When the new keys do not fit, do they still start at slot length % M? Yours start at slot 0.", _start_again),
-        (NEW, _write(count=lambda new: 1)),
         (NEW, _write(count=lambda new: min(len(new), new.shape[2]))),
         ("Do you go on where the last key was written? Yours starts at slot 0 again.",
          lambda cache, length, new: (_write()(cache, 0, new), _in_use(cache, length + new.shape[2]))[1]),
         ("Which key makes room when all slots are full? Yours overwrites the last slot again and again.",
          _write(lambda p, n: min(p, n - 1))),
-        ("Does every key keep its slot until it is the oldest? Yours move along.", _moves_all),
         (ITSELF, lambda cache, length, new: _write()(cache.clone(), length, new)),
-        *[(MODULO, _modulo(size)) for size in (lambda cache, new: new.shape[2], lambda cache, new: cache.shape[1])],
-        ("Is only what has been written returned? Yours returns free slots too.",
-         _write(shown=lambda c, length, new: (c, _in_use(c, max(length + new.shape[2], c.shape[2]))[1]))),
-        ("Are the earlier keys in the result? Yours returns only the new ones.",
-         _write(shown=lambda cache, length, new: (new, torch.arange(length, length + new.shape[2])))),
         ("Is anything written?", _write(count=lambda new: 0)),
     ],
     parts=("the keys", "the positions", "the cache afterwards"),
@@ -612,7 +543,6 @@ def _merge(mixed):
 
 def _layer(split=_split, turn=(True, True, False), share=(_share, _share), scale=lambda h, dim: math.sqrt(h),
            visible=causal_visible, merge=_merge,
-           weigh=lambda scores, visible: hide(scores, visible).softmax(-1),
            out=lambda merged, w_o, x: merged @ w_o.T):  # fmt: skip
     """The layer with one slip."""
 
@@ -622,7 +552,7 @@ def _layer(split=_split, turn=(True, True, False), share=(_share, _share), scale
             for y, turned in zip((split(x @ w.T, head_dim) for w in (w_q, w_k, w_v)), turn, strict=True)
         )
         k, v = (one(y, q.shape[1] // y.shape[1]) for one, y in zip(share, (k, v), strict=True))
-        weights = weigh(q @ k.transpose(-2, -1) / scale(head_dim, x.shape[-1]), visible(x.shape[1], x.shape[1]))
+        weights = hide(q @ k.mT / scale(head_dim, x.shape[-1]), visible(x.shape[1], x.shape[1])).softmax(-1)
         return out(merge(weights @ v), w_o, x)
 
     return program
@@ -695,12 +625,6 @@ GQA_LAYER = Exercise(
         ("Is it the root of head_dim, once? SDPA already divides.", _layer(scale=lambda h, dim: h)),
         ("Is it the root of head_dim? Yours is that of D.", _layer(scale=lambda h, dim: math.sqrt(dim))),
         ("Is it the root of head_dim? Yours is that of D / H: H * h need not be D.", _scaled_by_share),
-        ("Does the softmax run over the keys, the last dimension? Yours runs over the queries.",
-         _layer(weigh=lambda scores, visible: hide(scores, visible).softmax(-2))),
-        ("Does the mask act on the scores, before the softmax? Yours acts on the weights.",
-         _layer(weigh=lambda scores, visible: scores.softmax(-1) * visible)),
-        ("Does a hidden score end at minus infinity? A score of 0 still gets a weight.",
-         _layer(weigh=lambda scores, visible: (scores * visible).softmax(-1))),
         (BACK + " It is missing.", _layer(out=lambda merged, w_o, x: merged)),
         (BACK + " Yours takes w_o, not transposed.", _layer(out=lambda merged, w_o, x: merged @ w_o)),
         ("Is the input added at the end? The block does that, not the layer.",

@@ -50,8 +50,12 @@ def _cache_write(cache, length, new):
     n_slots, end = cache.shape[2], length + new.shape[2]
     kept = torch.arange(max(length, end - n_slots), end)  # of more new keys than slots, the last
     cache[:, :, kept % n_slots] = new[:, :, kept - length]
-    slots = torch.arange(min(n_slots, end))
-    return cache[:, :, : len(slots)], end - 1 - (end - 1 - slots) % n_slots
+    return cache[:, :, torch.arange(max(0, end - n_slots), end) % n_slots]
+
+
+def _kept(cache_write):
+    """A learner's cache_write without the positions: here no cache rolls, and they are 0, 1, 2 and so on."""
+    return lambda *inputs: cache_write(*inputs)[0]
 
 
 def _rows(q, k, v, visible):
@@ -227,7 +231,7 @@ class PartsModel:
 
         def remember(layer, k, v):
             kept = (cache.k[layer], k), (cache.v[layer], v)
-            return tuple(self.parts.cache_write(buffer, first, new)[0] for buffer, new in kept)  # nothing rolls
+            return tuple(self.parts.cache_write(buffer, first, new) for buffer, new in kept)
 
         first = cache.length
         logits = self.parts.llama(self.weights, self.stored, tokens, first, remember)
@@ -262,7 +266,7 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
             if function:
                 result = check(function)
                 if result:
-                    own[name] = function
+                    own[name] = _kept(function) if name == "cache_write" else function
                     break
                 why = f"its exercise in {file} does not pass. {result.message.splitlines()[0]}"
                 if "NameError" in why:

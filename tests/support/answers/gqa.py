@@ -72,11 +72,6 @@ def attention_in_blocks__not_in_blocks(q, k, v, visible, block):
     return attention_head__softmax(q, k, v, visible)
 
 
-@wrong("rules out")
-def attention_head__sdpa(q, k, v, visible):
-    return F.scaled_dot_product_attention(q, k, v, visible)
-
-
 @right
 def cache_write__index(cache, length, new):
     room, end = cache.shape[2], length + new.shape[2]
@@ -91,11 +86,6 @@ def cache_write__into_a_reshaped_copy(cache, length, new):
     flat, end = cache.reshape(batch * heads, room, width), length + new.shape[2]
     flat[:, torch.arange(length, end) % room] = new.reshape(batch * heads, -1, width)
     return flat[:, :end].reshape(batch, heads, -1, width), cache_write__index(cache.clone(), length, new)[1]
-
-
-@wrong("it returns None")
-def cache_write__returns_nothing(cache, length, new):
-    cache_write__index(cache, length, new)
 
 
 @wrong("it returns one result")
@@ -116,17 +106,6 @@ def gqa_layer__sdpa(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     return F.linear(mixed.transpose(1, 2).flatten(-2), w_o)
-
-
-@right
-def gqa_layer__rows_that_share_a_key(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
-    B, T, _ = x.shape
-    q, k, v = (F.linear(x, w).view(B, T, -1, head_dim).permute(0, 2, 1, 3) for w in (w_q, w_k, w_v))
-    q, k = apply_rope(q, cos, sin).reshape(B, k.shape[1], -1, head_dim), apply_rope(k, cos, sin)
-    scores = (q @ k.mT * head_dim**-0.5).view(B, -1, T, T)
-    weights = torch.where(causal_visible__tril(T, T), scores, -1e9).softmax(-1)
-    mixed = (weights.reshape(B, k.shape[1], -1, T) @ v).reshape(B, -1, T, head_dim)
-    return torch.einsum("bhtc,dhc->btd", mixed, w_o.unflatten(1, (-1, head_dim)))
 
 
 @wrong("it raises")
