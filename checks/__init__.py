@@ -29,10 +29,11 @@ from checks.generate import (
 )
 from checks.gqa import (
     check_attention_head,
+    check_attention_in_blocks,
     check_cache_write,
     check_causal_visible,
     check_gqa_layer,
-    check_repeat_kv,
+    check_rows,
 )
 from checks.judge import CheckResult
 from checks.my_llama import check_my_llama

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, each, not_contiguous
 from checks.judge import check_of
@@ -35,10 +36,8 @@ CAUSAL_VISIBLE = Exercise(
         (POLARITY, _visible(lambda q, k: k > q)),
         ("Is it <=, not >=? Yours sees the future and not the past.", _visible(lambda q, k: k >= q)),
         ("Is it <=, not >=? Yours sees the future and not the past.", lambda t, s: torch.ones(t, s).triu().bool()),
-        (TOP_LEFT + " Yours also sees only what is before.", lambda t, s: torch.ones(t, s).tril(-1).bool()),
         ("Is anything hidden? Every query sees every key.", lambda t, s: torch.ones(t, s).bool()),
         ("Does a query see the past too? Yours sees only itself.", _visible(lambda q, k: k == q)),
-        ("Is anything visible? Every entry is False.", lambda t, s: torch.zeros(t, s).bool()),
         ("Do you return only the rows of the queries? Yours has all n_key rows.",
          lambda t, s: torch.ones(s, s).tril().bool()),
         ("Do you return a column for every key? Yours has n_query columns.",
@@ -50,10 +49,6 @@ CAUSAL_VISIBLE = Exercise(
         ("Are the keys before all queries visible too? Yours hides them.",
          lambda t, s: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
         ("Is the offset n_key - n_query? Yours is always 1.", lambda t, s: torch.ones(t, s).tril(1).bool()),
-        ("Do several queries see the right keys, too? Yours is right for one query only.",
-         lambda t, s: torch.ones(t, s).bool() if t == 1 else torch.ones(t, s).tril().bool()),
-        ("Is the offset n_key - n_query? Yours is n_query.", lambda t, s: torch.ones(t, s).tril(t).bool()),
-        ("Is the offset n_key - n_query? Yours goes the other way.", lambda t, s: torch.ones(t, s).tril(t - s).bool()),
     ],
     dtype_hint=BOOLEAN,
 )  # fmt: skip
@@ -106,11 +101,13 @@ def _by_hand():
 OVER_KEYS = "Is the softmax over the keys, dim=-1?"
 OVERFLOW = "Does exp overflow? torch.softmax does not."
 MINUS_INF = "Put -inf before the softmax."
+GIVEN = "Do you use the mask given, not a causal one of your own?"
+ODD = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=torch.bool)
+SDPA = ("scaled_dot_product_attention",)
 
 
 def _attention_cases():
     q, k, v, visible = _attention_inputs(2, 3, 4, 6, 40)
-    odd = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=torch.bool)
     far_q, far_k = torch.tensor([[[20.0]]]), torch.tensor([[[-30.0], [-30.1], [30.0]]])  # scores -300, -301, 300
     far = F.pad(far_q, (0, 3)), F.pad(far_k, (0, 3)), draw(1, 3, 4, seed=90), torch.tensor([[True, True, False]])
     return [
@@ -120,7 +117,7 @@ def _attention_cases():
         Case("batch of 3, 4 queries, 4 keys", _attention_inputs(3, 4, 4, 6, 10), BATCH),
         Case("batch, tokens and width all 3", _attention_inputs(3, 3, 3, 3, 20), OVER_KEYS),
         Case("one query, 6 keys", _attention_inputs(2, 1, 6, 4, 30)),
-        Case("a mask that is not causal", (q, k, v, odd), "Do you use the mask given, not a causal one of your own?"),
+        Case("a mask that is not causal", (q, k, v, ODD), GIVEN),
         Case("large scores", _attention_inputs(1, 4, 4, 8, 50, scale=12.0), OVERFLOW),
         Case("hidden score 300, visible ones -300", far, "Is a key hidden however large its score is? " + MINUS_INF),
         Case("float16", each(torch.float16, q, k, v, visible)),
@@ -143,18 +140,10 @@ ATTENTION_HEAD = Exercise(
         ("Is it the root of h, once? You seem to divide by h.", _attend(lambda q, k: q.shape[-1])),
         ("Are the scores divided, not multiplied, by sqrt(h)?", _attend(lambda q, k: q.shape[-1] ** -0.5)),
         ("Is it the root of the width h, not of the number of keys?", _attend(lambda q, k: math.sqrt(k.shape[-2]))),
-        ("Is it the root of the width h, not of the number of queries?", _attend(lambda q, k: math.sqrt(q.shape[-2]))),
-        ("Which h do you take the root of? It is the width of q, not a number from another cell.",
-         _attend(lambda q, k: math.sqrt(1024))),
         ("Do you use the mask? Hidden keys are seen.", _attend(mask=lambda scores, visible: scores)),
         (POLARITY, _attend(mask=lambda scores, visible: hide(scores, ~visible))),
-        (POLARITY, lambda q, k, v, visible: F.scaled_dot_product_attention(q, k, v, ~visible)),  # 0 where all is hidden
         ("Does the mask come before the softmax? Masked after it, a row no longer sums to 1.",
          _attend(mask=lambda scores, visible: scores, after=lambda weights, visible: weights * visible)),
-        ("Does the mask come before the softmax? Divided by the sum afterwards, a row whose large scores are hidden is "
-         "0 / 0.",
-         _attend(mask=lambda scores, visible: scores,
-                 after=lambda w, visible: w * visible / (w * visible).sum(-1, keepdim=True))),
         ("Is the mask added as 0 and 1? Hidden scores must become -inf.",
          _attend(mask=lambda scores, visible: scores + visible)),
         ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.",
@@ -164,8 +153,7 @@ ATTENTION_HEAD = Exercise(
           for fill in (-1.0, -10.0)],
         ("0 times -inf is nan: does torch.where or .masked_fill put -inf into the hidden places only?",
          _attend(mask=lambda scores, visible: scores + (~visible) * -math.inf)),
-        ("Do you use the mask given, not a causal one of your own?",
-         lambda q, k, v, visible: _attend()(q, k, v, causal_visible(q.shape[1], k.shape[1]))),
+        (GIVEN, lambda q, k, v, visible: _attend()(q, k, v, causal_visible(q.shape[1], k.shape[1]))),
         ("Are the last two dimensions of k swapped? .reshape keeps the order of the numbers: use .transpose(-2, -1).",
          lambda q, k, v, visible: _attend()(q, k.reshape(len(k), k.shape[2], -1).transpose(-2, -1), v, visible)),
         ("Are queries down and keys across? Your mask is transposed.",
@@ -173,81 +161,224 @@ ATTENTION_HEAD = Exercise(
         ("Is each row divided by its own sum, dim=-1, keepdim=True? Yours divides by the sum of everything.",
          _attend(softmax=lambda scores: scores.exp() / scores.exp().sum())),
         (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(-2).nan_to_num())),
-        (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(0))),
-        (SOFTMAX_AXIS, _attend(mask=lambda scores, visible: scores, softmax=lambda scores: scores.softmax(0))),
-        (SOFTMAX_AXIS, _attend(mask=lambda scores, visible: scores.masked_fill(~visible, -1e4),
-                               softmax=lambda scores: scores.softmax(0))),
         ("Does exp overflow? Subtract each row's largest score (.amax), or use torch.softmax.",
          _attend(softmax=_naive_softmax)),
-        ("Is the largest score of each row subtracted (.amax)? With one number for all rows, a row can become 0 / 0.",
-         _attend(softmax=lambda scores: _naive_softmax(scores - scores.max()))),
         ("Is the softmax missing?", _attend(softmax=lambda scores: scores)),
-        ("Is the softmax missing?",
-         _attend(softmax=lambda scores: scores, mask=lambda scores, visible: scores.masked_fill(~visible, 0.0))),
         ("Are the exponentials divided by their sum?", _attend(softmax=lambda scores: scores.exp())),
         ("Is it q times k? Your q and k are swapped.", lambda q, k, v, visible: _attend()(k, q, v, visible)),
         ("Are the weights multiplied with v, not with k?", lambda q, k, v, visible: _attend()(q, k, k, visible)),
-        ("Are the weights multiplied with v, not with q?", lambda q, k, v, visible: _attend()(q, k, q, visible)),
         ("Are the weights multiplied with v? These are the weights alone.",
          lambda q, k, v, visible: hide(q @ k.mT / math.sqrt(q.shape[-1]), visible).softmax(-1)),
         ("Are the scores divided before the softmax? You divide after it.",
          lambda q, k, v, visible: _attend(lambda q, k: 1)(q, k, v, visible) / math.sqrt(q.shape[-1])),
     ],
+    forbid=SDPA,
 )  # fmt: skip
 check_attention_head = check_of(ATTENTION_HEAD)
 
 
-def repeat_kv(x, n_rep):
-    """Each key/value head of x (B, K, S, h) n_rep times in a row: (B, K * n_rep, S, h), heads 1 1 2 2."""
-    return torch.stack([x[:, head] for head in range(x.shape[1]) for _ in range(n_rep)], dim=1)
+class _Largest(TorchDispatchMode):
+    """While it is on: how many numbers the largest float tensor has that is made."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for one in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(one, torch.Tensor) and one.is_floating_point():
+                self.numbers = max(self.numbers, one.untyped_storage().nbytes() // one.element_size())
+        return made
 
 
-HEAD_AXIS = "Is the head dimension (dim 1) repeated?"
-REPEAT_KV = Exercise(
-    repeat_kv,
+def _within(room, hint):
+    """The `adapt` that refuses an answer which, from 32 keys on, makes a float tensor larger than room(inputs)."""
+
+    def adapt(function):
+        def probe(*inputs):
+            with _Largest() as made:
+                result = function(*inputs)
+            if inputs[1].shape[-2] >= 32 and made.numbers > room(*inputs):
+                message = f"it makes a float tensor of {made.numbers:,} numbers; {room(*inputs):,} are enough."
+                raise Wrong(message, hint)
+            return result
+
+        return probe
+
+    return adapt
+
+
+def rows(q, k, v, visible):
+    """All heads of q (B, H, T, h), k and v (B, K, S, h), visible (T, S) or (B, 1, T, S), without a copy of k or v."""
+    n_rep, texts = q.shape[1] // k.shape[1], []
+    for b, seen in enumerate(visible.expand(len(q), 1, -1, -1)[:, 0]):
+        heads = [(q[b, None, i], k[b, None, i // n_rep], v[b, None, i // n_rep]) for i in range(q.shape[1])]
+        texts.append(torch.cat([attention_head(*head, seen) for head in heads]))
+    return torch.stack(texts)
+
+
+def _as_rows(group=lambda q, K: q.unflatten(1, (K, -1)).flatten(2, 3),
+             again=lambda visible, R: torch.cat([visible] * R, dim=-2), mask=hide, scale=math.sqrt,
+             back=lambda mixed, T: mixed.unflatten(2, (-1, T)).flatten(1, 2)):  # fmt: skip
+    """Query heads that share a key/value head as rows of one product, with one slip."""
+
+    def program(q, k, v, visible):
+        scores = group(q, k.shape[1]) @ k.mT / scale(q.shape[-1])
+        weights = mask(scores, again(visible, q.shape[1] // k.shape[1])).softmax(-1)
+        return back(weights @ v, q.shape[2])
+
+    return program
+
+
+def _counted(offset):
+    """A causal mask that counts all R * T rows: offset(T, S, R) is the first one's position."""
+    return _as_rows(again=lambda visible, R: torch.ones(R * visible.shape[-2], visible.shape[-1])
+                    .tril(offset(*visible.shape[-2:], R)).bool())  # fmt: skip
+
+
+def _heads_inputs(batch, n_heads, n_kv_heads, t, s, h, seed=0, scale=1.5):
+    q = draw(batch, n_heads, t, h, seed=seed, scale=scale)
+    return q, *(draw(batch, n_kv_heads, s, h, seed=seed + i, scale=scale) for i in (1, 2)), causal_visible(t, s)
+
+
+PADDED = causal_visible(3, 5) & (torch.arange(5) >= torch.tensor([0, 2])[:, None, None, None])  # (2, 1, 3, 5)
+STARTS = "Row r * T + t of a group is token t: does the mask start again with each head? Yours goes on counting."
+COPIED = "Keys or values are copied for the query heads that share them: repeat, reshape of an expand, and @ where it "
+COPIED += "broadcasts do that. Make the queries rows."
+NEIGHBOURS = "Which query heads share? Neighbours: 0 0 1 1. "
+ROWS = Exercise(
+    rows,
     [
-        Case("two heads of one number, n_rep 2", (torch.tensor([[[[1.0]], [[2.0]]]]), 2)),
-        Case("x of shape (1, 2, 3, 4), n_rep 2", (draw(1, 2, 3, 4), 2)),
-        Case("x of shape (2, 3, 5, 4), n_rep 4", (draw(2, 3, 5, 4, seed=1), 4), BATCH),
-        Case("n_rep 1", (draw(2, 3, 2, 4, seed=2), 1)),
-        Case("one key/value head, n_rep 3", (draw(2, 1, 3, 2, seed=3), 3)),
-        Case("batch, heads, tokens and width all 2", (draw(2, 2, 2, 2, seed=4), 2)),
-        Case("bfloat16", (draw(1, 2, 3, 4, seed=5).bfloat16(), 3)),
-        Case("x not contiguous", (not_contiguous(draw(2, 2, 3, 4, seed=6), 1, 2), 2), MEMORY),
-        Case("gradients", (draw(1, 2, 2, 3, seed=7), 2), gradients=True),
+        Case("2 query heads, 1 key/value head, 2 tokens, h 2", _heads_inputs(1, 2, 1, 2, 2, 2)),
+        Case("6 query heads, 3 key/value heads, 3 queries, 5 keys", _heads_inputs(2, 6, 3, 3, 5, 4, 10)),
+        Case("6 query heads, 2 key/value heads, 4 queries, 4 keys", _heads_inputs(2, 6, 2, 4, 4, 4, 20)),
+        Case("one query, 6 keys", _heads_inputs(3, 4, 2, 1, 6, 4, 30)),
+        Case("as many key/value heads", _heads_inputs(1, 3, 3, 2, 4, 4, 40)),
+        Case("batch, query heads, tokens and width all 4", _heads_inputs(4, 4, 2, 4, 4, 4, 50)),
+        Case("a mask that is not causal", (*_heads_inputs(2, 4, 2, 3, 4, 6, 60)[:3], ODD), GIVEN),
+        Case("visible (B, 1, T, S): the second text is padded", (*_heads_inputs(2, 4, 2, 3, 5, 4, 70)[:3], PADDED),
+             "Does a mask of four dimensions work, too? Its queries are dimension -2."),
+        Case("large scores", _heads_inputs(1, 4, 2, 3, 4, 8, 80, scale=12.0), OVERFLOW),
+        Case("bfloat16", each(torch.bfloat16, *_heads_inputs(2, 4, 2, 3, 5, 4, 90))),
+        Case("q not contiguous",
+             (not_contiguous(draw(2, 4, 3, 4, seed=100), 1, 2), *_heads_inputs(2, 4, 2, 3, 5, 4)[1:]), MEMORY),
+        Case("one query, 40 keys, 8 query heads, 2 key/value heads", _heads_inputs(1, 8, 2, 1, 40, 8, 110)),
+        Case("gradients", _heads_inputs(1, 4, 2, 2, 3, 4, 120), gradients=3),
     ],
     [
-        ("Is the order 1 1 2 2? Yours is 1 2 1 2.", lambda x, n: x.repeat(1, n, 1, 1)),
-        ("Along which dimension? Without one, repeat_interleave makes a single row of numbers.",
-         lambda x, n: x.repeat_interleave(n)),
-        (HEAD_AXIS + " You repeat the tokens.", lambda x, n: x.repeat_interleave(n, 2)),
-        (HEAD_AXIS + " You repeat the tokens.", lambda x, n: x.repeat(1, 1, n, 1)),
-        (HEAD_AXIS + " You repeat the batch.", lambda x, n: x.repeat_interleave(n, 0)),
-        (HEAD_AXIS + " You repeat the batch.", lambda x, n: x.repeat(n, 1, 1, 1)),
-        (HEAD_AXIS + " You repeat the width.", lambda x, n: x.repeat_interleave(n, 3)),
-        (HEAD_AXIS + " You repeat the width.", lambda x, n: x.repeat(1, 1, 1, n)),
-        ("Do you use n_rep? The heads come out once.", lambda x, n: x),
-        ("Do you use the n_rep given, not a fixed 2?", lambda x, n: x.repeat_interleave(2, 1)),
-        ("Does the list depend on n_rep and on the heads of x? [0, 0, 1, 1] is for two heads and n_rep 2.",
-         lambda x, n: x[:, [0, 0, 1, 1]]),
-        ("Are the two head dimensions merged into one at the end?",
-         lambda x, n: x[:, :, None].expand(-1, -1, n, -1, -1)),
-        ("Is every head repeated? Yours is one head only.", lambda x, n: x[:, :1].repeat(1, n * x.shape[1], 1, 1)),
-        ("Is each head repeated n_rep times, not n_rep more?", lambda x, n: x.repeat_interleave(n + 1, 1)),
-        ("Do the tokens stay in place? Only heads are repeated.",
-         lambda x, n: x[:, :, :, None].expand(-1, -1, -1, n, -1).reshape(x.shape[0], -1, *x.shape[2:])),
+        *[(STARTS, _counted(at)) for at in (lambda t, s, R: s - t, lambda t, s, R: 0, lambda t, s, R: s - R * t)],
+        ("Are the mask's rows repeated as a whole, t = 0 1 2 0 1 2? Yours are 0 0 1 1 2 2.",
+         _as_rows(again=lambda visible, R: visible.repeat_interleave(R, -2))),
+        ("In which order are your rows? They go token by token, 0 0 1 1, the mask's go head by head, 0 1 0 1.",
+         _as_rows(lambda q, K: q.unflatten(1, (K, -1)).transpose(2, 3).flatten(2, 3),
+                  back=lambda mixed, T: mixed.unflatten(2, (T, -1)).transpose(2, 3).flatten(1, 2))),
+        (NEIGHBOURS + "Yours is 0 1 0 1.",
+         _as_rows(lambda q, K: q.unflatten(1, (-1, K)).transpose(1, 2).flatten(2, 3),
+                  back=lambda mixed, T: mixed.unflatten(2, (-1, T)).transpose(1, 2).flatten(1, 2))),
+        *[("Are a head's tokens kept together? A reshape after .transpose(1, 2) mixes them with other heads'.", slip)
+          for slip in (_as_rows(lambda q, K: q.transpose(1, 2).reshape(len(q), K, -1, q.shape[-1])),
+                       _as_rows(back=lambda y, T: y.reshape(len(y), T, -1, y.shape[-1]).transpose(1, 2)))],
+        ("Do you use all key/value heads? Yours reads the first one only.",
+         lambda q, k, v, visible: _as_rows()(q, k[:, :1], v[:, :1], visible)),
+        ("Do you use the mask? Hidden keys are seen.", _as_rows(mask=lambda scores, visible: scores)),
+        (POLARITY, _as_rows(mask=lambda scores, visible: hide(scores, ~visible))),
+        ("Has each text its own mask? Yours takes the first text's for all.",
+         lambda q, k, v, visible: _as_rows()(q, k, v, visible if visible.ndim == 2 else visible[0, 0])),
+        ("Are the scores divided by sqrt(h)?", _as_rows(scale=lambda h: 1)),
     ],
-    tolerance=0.0,
+    forbid=SDPA,
+    adapt=_within(lambda q, k, v, visible: k.numel(), COPIED),
 )  # fmt: skip
-check_repeat_kv = check_of(REPEAT_KV)
+check_rows = check_of(ROWS)
+
+
+def attention_in_blocks(q, k, v, visible, block):
+    """One head as attention_head, from `block` keys at a time: never a table of all scores."""
+    return attention_head(q, k, v, visible)
+
+
+def _in_blocks(old_mixed=lambda mixed, factor: mixed * factor, old_total=lambda total, factor: total * factor,
+               largest=torch.maximum, begin=-1e30, mask=hide, scale=math.sqrt,
+               cut=lambda y, block: y.split(block, dim=1)):  # fmt: skip
+    """A running maximum, denominator and mixture, with one slip."""
+
+    def program(q, k, v, visible, block):
+        top = torch.full_like(q[..., :1], begin)
+        total, mixed = torch.zeros_like(top), torch.zeros_like(q)
+        for keys, values, seen in zip(cut(k, block), cut(v, block), cut(visible, block), strict=True):
+            scores = mask(q @ keys.mT / scale(q.shape[-1]), seen)
+            before, top = top, largest(top, scores.amax(-1, keepdim=True))
+            shares, down = (scores - top).exp(), (before - top).exp()
+            total = old_total(total, down) + shares.sum(-1, keepdim=True)
+            mixed = old_mixed(mixed, down) + shares @ values
+        return mixed / total
+
+    return program
+
+
+def _mean_of_blocks(q, k, v, visible, block):
+    blocks = list(zip(*(y.split(block, dim=1) for y in (k, v, visible)), strict=True))
+    return sum(_attend()(q, *one) for one in blocks) / len(blocks)
+
+
+def _rising(batch, n, h, seed=0, slope=1.0, shift=0.0):
+    """Scores that rise from key to key, so that the maximum moves in each block; a slope of -1: never."""
+    q, k, v, visible = _attention_inputs(batch, n, n, h, seed)
+    q[..., 0], k[..., 0] = h**0.5, slope * torch.arange(n) + shift
+    return q, k, v, visible
+
+
+KEPT = "When a block brings a larger score, is what was summed before multiplied by exp(old maximum - new one)? "
+EMPTY = "A block that a query does not see at all: -inf - (-inf) is nan. Does the maximum begin at a large negative "
+EMPTY += "number, not at -inf?"
+TABLE = "Only the scores of `block` keys may be there at a time, never a table of all."
+ATTENTION_IN_BLOCKS = Exercise(
+    attention_in_blocks,
+    [
+        Case("two tokens, blocks of 1 key", (*_by_hand(), causal_visible(2, 2), 1)),
+        Case("12 tokens, rising scores, blocks of 4", (*_rising(1, 12, 4), 4)),
+        Case("12 tokens, falling scores, blocks of 4", (*_rising(2, 12, 4, 10, -1.0), 4)),
+        Case("3 queries, 7 keys, blocks of 3", (*_attention_inputs(2, 3, 7, 4, 20), 3)),
+        Case("one block for all", (*_attention_inputs(2, 4, 4, 6, 30), 8)),
+        Case("the first blocks are hidden from late queries",
+             (*_attention_inputs(1, 6, 6, 4, 40)[:3], torch.ones(6, 6).tril().triu(-1).bool(), 2), EMPTY),
+        Case("scores of -300", (*_rising(1, 6, 4, 50, shift=-300.0), 2),
+             "Does the maximum begin below every score? Yours may begin at 0."),
+        Case("large scores", (*_attention_inputs(1, 6, 6, 8, 60, scale=12.0), 2), OVERFLOW),
+        Case("32 tokens, blocks of 1 key", (*_attention_inputs(1, 32, 32, 2, 70), 1)),
+        Case("gradients", (*_rising(1, 4, 4, 80), 2), gradients=3),
+    ],
+    [
+        (KEPT + "Your mixture is not.", _in_blocks(old_mixed=lambda mixed, factor: mixed)),
+        (KEPT + "Your denominator is not.", _in_blocks(old_total=lambda total, factor: total)),
+        (KEPT + "Yours is not.", _in_blocks(lambda mixed, factor: mixed, lambda total, factor: total)),
+        ("Have all blocks one denominator? Yours is the mean of what each block gives alone.", _mean_of_blocks),
+        ("Are mixture and denominator sums over all blocks? Yours hold the last block's only.",
+         _in_blocks(lambda mixed, factor: 0 * mixed, lambda total, factor: 0 * total)),
+        ("Are keys left when S is no multiple of the block? Yours leaves the last, shorter block out.",
+         _in_blocks(cut=lambda y, block: y[:, : max(y.shape[1] - y.shape[1] % block, block)].split(block, dim=1))),
+        ("Does each block take its own columns of visible? Yours takes the first ones again.",
+         _in_blocks(cut=lambda y, block: [y[:, : len(one[0])] if y.dtype == torch.bool else one
+                                          for one in y.split(block, dim=1)])),
+        ("Do you use the mask? Hidden keys are seen.", _in_blocks(mask=lambda scores, seen: scores)),
+        ("Are the scores divided by sqrt(h)?", _in_blocks(scale=lambda h: 1)),
+        (EMPTY, _in_blocks(begin=-math.inf)),
+        ("Does the maximum begin below every score? Yours begins at 0.", _in_blocks(begin=0.0)),
+        ("Is the maximum that of all blocks so far? Yours is the block's.", _in_blocks(largest=lambda old, new: new)),
+        ("Does exp overflow? Subtract the largest score so far.", _in_blocks(largest=lambda before, new: 0 * before)),
+    ],
+    forbid=SDPA,
+    adapt=_within(lambda q, k, v, visible, block: max(3 * q.numel() // 2, len(q) * q.shape[1] * block), TABLE),
+)  # fmt: skip
+check_attention_in_blocks = check_of(ATTENTION_IN_BLOCKS)
 
 
 def cache_write(cache, length, new):
-    """Write new (B, K, T, h) into a rolling cache (B, K, M, h) of the M newest keys; return them, the oldest first."""
+    """Write new (B, K, T, h) into a ring of slots (B, K, M, h); return those in use as they lie, with positions."""
     n_slots, end = cache.shape[2], length + new.shape[2]
     for t in range(new.shape[2]):
         cache[:, :, (length + t) % n_slots] = new[:, :, t]
-    return torch.stack([cache[:, :, p % n_slots] for p in range(max(0, end - n_slots), end)], dim=2)
+    held = {p % n_slots: p for p in range(end)}  # later positions take the slots of earlier ones
+    return cache[:, :, : len(held)], torch.tensor([held[slot] for slot in range(len(held))])
 
 
 def _and_the_cache(function):
@@ -262,14 +393,12 @@ def _and_the_cache(function):
                 raise
             hint = "A slice ends at the last slot: it does not go on at 0."
             raise Wrong(f"the new keys go past the last slot: {error}", hint) from None
-        if result is None:
-            raise Wrong("it returns None.", "Return the newest keys, the oldest of them first.")
-        if isinstance(result, tuple):
-            hint = "Write into the cache that was handed over, and return only the newest keys."
-            raise Wrong(f"it returns {len(result)} results, expected one tensor.", hint)
-        if isinstance(result, torch.Tensor) and cache.isnan().all():
+        if not isinstance(result, tuple) or len(result) != 2:
+            found = {type(None): "None", tuple: "another number of results"}.get(type(result), "one result")
+            raise Wrong(f"it returns {found}.", "Return two: the keys of the slots in use, and their positions.")
+        if cache.isnan().all():
             raise Wrong("the cache was overwritten.", "Write only the T slots of the new keys.")
-        return (result, cache) if isinstance(result, torch.Tensor) else result
+        return *result, cache
 
     return probe
 
@@ -284,14 +413,14 @@ def _cache_inputs(batch, heads, n_slots, length, new, seed=0):
     return draw(batch, heads, n_slots, 3, seed=seed), length, draw(batch, heads, new, 3, seed=seed + 1)
 
 
-def _newest(cache, length, new):
-    """The right result, if the cache is right."""
-    n_slots, end = cache.shape[2], length + new.shape[2]
-    return cache[:, :, torch.arange(max(0, end - n_slots), end) % n_slots]
+def _in_use(cache, end):
+    """The slots in use and their positions, if `end` keys have been written."""
+    slots = torch.arange(min(cache.shape[2], end))
+    return cache[:, :, slots], end - 1 - (end - 1 - slots) % cache.shape[2]
 
 
-def _write(slot=lambda p, n_slots: p % n_slots, shown=_newest, count=lambda new: new.shape[2],
-           start=lambda length, n_slots: length):  # fmt: skip
+def _write(slot=lambda p, n_slots: p % n_slots, shown=lambda cache, length, new: _in_use(cache, length + new.shape[2]),
+           count=lambda new: new.shape[2], start=lambda length, n_slots: length):  # fmt: skip
     """A cache that puts position p into a slot of its own choice, and returns what it likes."""
 
     def program(cache, length, new):
@@ -302,33 +431,16 @@ def _write(slot=lambda p, n_slots: p % n_slots, shown=_newest, count=lambda new:
     return program
 
 
-def _ordered(cache, length, new):
-    """The keys before, as a new tensor, and the new ones after them, however many."""
-    return torch.cat((_newest(cache, length - new.shape[2], new), new), dim=2)
+def _told(positions=lambda p, end, n_slots: p, kept=lambda keys, end, n_slots: keys, cut=None):
+    """A cache that writes rightly, and returns other keys or positions; `cut` is a list or a slice of both."""
 
+    def shown(cache, length, new):
+        end = length + new.shape[2]
+        keys, p = _in_use(cache, end)
+        chosen = cut(p, end, cache.shape[2]) if cut else slice(None)
+        return kept(keys, end, cache.shape[2])[:, :, chosen], positions(p, end, cache.shape[2])[chosen]
 
-def _modulo(size, both):
-    """A cache that divides positions by another number than that of its slots, for writing or for both."""
-
-    def program(cache, length, new):
-        at, n_slots, end = size(cache, new), cache.shape[2], length + new.shape[2]
-        cache[:, :, torch.arange(length, end) % at] = new
-        return cache[:, :, torch.arange(max(0, end - n_slots), end) % (at if both else n_slots)]
-
-    return program
-
-
-def _shifts(cache, length, new):
-    """Takes the slots for the order of position."""
-    everything = torch.cat((cache[:, :, :length], new), dim=2)[:, :, -cache.shape[2] :]
-    cache[:, :, : everything.shape[2]] = everything
-    return everything
-
-
-def _slots_to_the_end(cache, length, new):
-    """The slots of all positions from the oldest key before to the newest: more than M."""
-    positions = torch.arange(max(0, length - cache.shape[2]), length + new.shape[2])
-    return cache[:, :, positions % cache.shape[2]]
+    return _write(shown=shown)
 
 
 def _cut_off(cache, length, new):
@@ -337,26 +449,12 @@ def _cut_off(cache, length, new):
     return _write(count=lambda new: min(room, new.shape[2]))(cache, length, new)
 
 
-def _start_again(cache, length, new):
-    """Writes from slot 0 on if the new keys go past the last slot."""
-    first = length % cache.shape[2]
-    return _write(lambda p, n: p - length + (0 if first + new.shape[2] > n else first))(cache, length, new)
-
-
-def _moves_all(cache, length, new):
-    everything = _ordered(cache, length, new)[:, :, -cache.shape[2] :]
-    cache[:, :, : everything.shape[2]] = everything
-    return everything
-
-
 SLOT = "Which slot comes next? Positions and slots both count from 0."
 NEW = "Are all T new keys written? T is new.shape[2]; len(new) is the batch."
-ORDER = "Are the keys in order of position, the oldest first? Yours are in order of slot."
-MOVES = "Does every key keep its slot until it is the oldest? Yours move along."
-TOO_MANY = "How many keys does the cache hold? At most M, the new ones among them; yours returns more."
-MODULO = "Is it position % M? M is the number of slots, cache.shape[2]."
-ITSELF = "Is the cache itself changed? torch.cat makes a new tensor: write into the slots of `cache`."
+ITSELF = "Is the cache itself changed? torch.cat and .clone() make a new tensor: write into the slots of `cache`."
 ROLLS = "Here the new keys go past the last slot: which slots come next?"
+AS_THEY_LIE = "Are the slots returned as they lie, slot 0 first? Yours are in order of position, which copies all."
+FULL = "How many keys have been written? length + T in all. "
 CACHE_WRITE = Exercise(
     cache_write,
     [
@@ -368,7 +466,7 @@ CACHE_WRITE = Exercise(
         Case("as many new keys as slots, after six", _cache_inputs(2, 2, 4, 6, 4, 30), ROLLS),
         *[Case(f"4 slots, {length} keys before, {'two' if new == 2 else 'one'} new",
                _cache_inputs(1, 1, 4, length, new, 80 + length), ROLLS if length >= 4 else "")
-          for length, new in ((2, 2), (4, 1), (6, 2), (8, 2))],
+          for length, new in ((2, 2), (4, 1), (6, 2), (8, 2), (3, 1), (4, 2))],
         Case("as many heads as slots", _cache_inputs(1, 4, 4, 1, 2, 40)),
         Case("float16", each(torch.float16, *_cache_inputs(1, 2, 5, 4, 2, 50)), ROLLS),
         Case("new not contiguous",
@@ -381,60 +479,36 @@ CACHE_WRITE = Exercise(
         (SLOT + " Yours overwrites the newest key.", _write(lambda p, n: (p - 1) % n)),
         ("Does the first new key go into slot length % M? Yours starts one slot too early.",
          _write(lambda p, n: max(0, p - 1) % n)),
-        ("Do you read the slots in the order of positions? Yours starts one slot too early when all are full.",
-         _write(shown=lambda cache, length, new:
-                _newest(cache, length, new).roll(int(length + new.shape[2] > cache.shape[2]), 2))),
-        ("Do you read the slots in the order of positions? Yours starts one slot too late when all are full.",
-         _write(shown=lambda cache, length, new:
-                _newest(cache, length, new).roll(-int(length + new.shape[2] > cache.shape[2]), 2))),
-        ("How many keys have been written? length + T in all: length % M forgets that the cache was full.",
-         _write(shown=lambda cache, length, new: _newest(cache, length % cache.shape[2], new))),
+        ("Is a slot's number its position? Only until the slots are full.",
+         _told(lambda p, end, n: torch.arange(len(p)))),
+        ("Is each position that of its slot? Yours are in order, and the slots are not.",
+         _told(lambda p, end, n: p.sort().values)),
+        (AS_THEY_LIE, _told(cut=lambda p, end, n: p.argsort())),
+        *[("In which round of the ring is a slot? Those not overwritten yet are in the one before.", _told(positions))
+          for positions in (lambda p, end, n: torch.arange(len(p)) + (end - 1) // n * n,
+                            lambda p, end, n: torch.arange(len(p)) + end // n * n)],
+        (FULL + "length % M forgets that the cache was full.",
+         _write(shown=lambda cache, length, new: _in_use(cache, length % cache.shape[2] + new.shape[2]))),
+        (FULL + "Yours ends at `length`.", _write(shown=lambda cache, length, new: _in_use(cache, length))),
         ("When length % M is 0, is the cache empty, or full? Yours takes it for empty.",
-         _write(shown=lambda cache, length, new: _newest(cache, length if length % cache.shape[2] else 0, new))),
-        ("Do you return all M when the last slot has just been filled? Yours leaves out the oldest.",
          _write(shown=lambda cache, length, new:
-                _newest(cache, length, new)[:, :, int(length + new.shape[2] == cache.shape[2]) :])),
-        ("When the newest key is in the last slot, is the oldest still returned? Yours leaves it out.",
-         _write(shown=lambda cache, length, new:
-                _newest(cache, length, new)[:, :, int((length + new.shape[2]) % cache.shape[2] == 0) :])),
+                _in_use(cache, (length if length % cache.shape[2] else 0) + new.shape[2]))),
+        ("How many slots are in use when all are full? All M: yours stops at (length + T) % M.",
+         _told(cut=lambda p, end, n: slice(0, end % n or n))),
+        *[("When the newest key is in the last slot, is the oldest still returned? Yours leaves it out.",
+           _told(cut=lambda p, end, n, rest=rest: slice(int(end == n or end % n == rest), None))) for rest in (0, -1)],
         ("When all slots are full, which comes next, after the last? Yours goes on in the last one, on the newest key.",
-         _write(lambda p, n: p % n, start=lambda length, n: n - 1 if length and length % n == 0 else length)),
+         _write(start=lambda length, n: n - 1 if length and length % n == 0 else length)),
         ("Do you go on at slot 0 when the last slot is filled? Yours drops the keys that do not fit.", _cut_off),
-        ("When the new keys do not fit, do they still start at slot length % M? Yours start at slot 0.", _start_again),
-        (NEW, _write(count=lambda new: 1)),
         (NEW, _write(count=lambda new: min(len(new), new.shape[2]))),
         ("Do you go on where the last key was written? Yours starts at slot 0 again.",
-         lambda cache, length, new: _write()(cache, 0, new) is None or _newest(cache, length, new)),
-        ("Do you go on where the last key was written? Yours starts at slot 0 again.",
-         lambda cache, length, new: _write()(cache, 0, new)),
+         lambda cache, length, new: (_write()(cache, 0, new), _in_use(cache, length + new.shape[2]))[1]),
         ("Which key makes room when all slots are full? Yours overwrites the last slot again and again.",
          _write(lambda p, n: min(p, n - 1))),
-        (MOVES, _moves_all),
-        (MOVES, _shifts),
-        (TOO_MANY, _write(shown=_slots_to_the_end)),
-        (TOO_MANY, lambda cache, length, new: (_ordered(cache, length, new), _write()(cache, length, new))[0]),
-        (ITSELF, lambda cache, length, new: _shifts(cache.clone(), length, new)),
-        ("Is the result taken after the new keys are written? An index of slots makes a copy.",
-         lambda cache, length, new: (_newest(cache, length, new), _write()(cache, length, new))[0]),
-        *[(MODULO, _modulo(lambda cache, new: new.shape[2], both)) for both in (True, False)],
-        *[(MODULO, _modulo(lambda cache, new: cache.shape[1], both)) for both in (True, False)],
-        (ORDER, _write(shown=lambda cache, length, new: cache[:, :, : length + new.shape[2]])),
-        ("How many keys are there before all slots are full? Yours returns M even then.",
-         _write(shown=lambda cache, length, new: cache.roll(-(length + new.shape[2]), 2))),
-        ("Is only what has been written returned? Yours returns free slots too.",
-         _write(shown=lambda cache, *_: cache)),
-        ("How many keys are returned when all slots are full? All M; yours leaves out the oldest.",
-         _write(shown=lambda cache, length, new:
-                _newest(cache, length, new)[:, :, int(length + new.shape[2] >= cache.shape[2]) :])),
-        ("Are the newest keys first? The oldest should be.", _write(shown=lambda *args: _newest(*args).flip(2))),
-        ("Are the earlier keys in the result? Yours returns only the new ones.", _write(shown=lambda c, n, new: new)),
-        ("Are the new keys in the result? Yours ends at `length`.",
-         _write(shown=lambda cache, length, new: _newest(cache, length - new.shape[2], new))),
-        ("Is the cache itself changed? The result is right, but the next call will not find the new keys.",
-         lambda cache, length, new: _write()(cache.clone(), length, new)),
+        (ITSELF, lambda cache, length, new: _write()(cache.clone(), length, new)),
         ("Is anything written?", _write(count=lambda new: 0)),
     ],
-    parts=("what you return", "the cache afterwards"),
+    parts=("the keys", "the positions", "the cache afterwards"),
     adapt=_and_the_cache,
 )  # fmt: skip
 check_cache_write = check_of(CACHE_WRITE)
@@ -469,7 +543,6 @@ def _merge(mixed):
 
 def _layer(split=_split, turn=(True, True, False), share=(_share, _share), scale=lambda h, dim: math.sqrt(h),
            visible=causal_visible, merge=_merge,
-           weigh=lambda scores, visible: hide(scores, visible).softmax(-1),
            out=lambda merged, w_o, x: merged @ w_o.T):  # fmt: skip
     """The layer with one slip."""
 
@@ -479,7 +552,7 @@ def _layer(split=_split, turn=(True, True, False), share=(_share, _share), scale
             for y, turned in zip((split(x @ w.T, head_dim) for w in (w_q, w_k, w_v)), turn, strict=True)
         )
         k, v = (one(y, q.shape[1] // y.shape[1]) for one, y in zip(share, (k, v), strict=True))
-        weights = weigh(q @ k.transpose(-2, -1) / scale(head_dim, x.shape[-1]), visible(x.shape[1], x.shape[1]))
+        weights = hide(q @ k.mT / scale(head_dim, x.shape[-1]), visible(x.shape[1], x.shape[1])).softmax(-1)
         return out(merge(weights @ v), w_o, x)
 
     return program
@@ -552,12 +625,6 @@ GQA_LAYER = Exercise(
         ("Is it the root of head_dim, once? SDPA already divides.", _layer(scale=lambda h, dim: h)),
         ("Is it the root of head_dim? Yours is that of D.", _layer(scale=lambda h, dim: math.sqrt(dim))),
         ("Is it the root of head_dim? Yours is that of D / H: H * h need not be D.", _scaled_by_share),
-        ("Does the softmax run over the keys, the last dimension? Yours runs over the queries.",
-         _layer(weigh=lambda scores, visible: hide(scores, visible).softmax(-2))),
-        ("Does the mask act on the scores, before the softmax? Yours acts on the weights.",
-         _layer(weigh=lambda scores, visible: scores.softmax(-1) * visible)),
-        ("Does a hidden score end at minus infinity? A score of 0 still gets a weight.",
-         _layer(weigh=lambda scores, visible: (scores * visible).softmax(-1))),
         (BACK + " It is missing.", _layer(out=lambda merged, w_o, x: merged)),
         (BACK + " Yours takes w_o, not transposed.", _layer(out=lambda merged, w_o, x: merged @ w_o)),
         ("Is the input added at the end? The block does that, not the layer.",

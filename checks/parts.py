@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from checks.gqa import check_attention_head, check_cache_write, check_causal_visible, check_repeat_kv
+from checks.gqa import check_attention_head, check_cache_write, check_causal_visible, check_rows
 from checks.notebook import Notebook, read_cells, read_notebook
 from checks.rmsnorm import check_rms_norm
 from checks.rope import check_apply_rope_halves, check_llama3_scaling, check_rope_angles, llama3_scaling
@@ -53,6 +53,15 @@ def _cache_write(cache, length, new):
     return cache[:, :, torch.arange(max(0, end - n_slots), end) % n_slots]
 
 
+def _kept(cache_write):
+    """A learner's cache_write without the positions: here no cache rolls, and they are 0, 1, 2 and so on."""
+    return lambda *inputs: cache_write(*inputs)[0]
+
+
+def _rows(q, k, v, visible):
+    return F.scaled_dot_product_attention(q, k, v, visible, enable_gqa=True)
+
+
 CHECKS = {  # the exercises that are parts, and the course's own functions for them
     check_rms_norm: _rms_norm,
     check_rope_angles: _rope_angles,
@@ -61,7 +70,7 @@ CHECKS = {  # the exercises that are parts, and the course's own functions for t
     check_swiglu: _swiglu,
     check_causal_visible: causal_visible,
     check_attention_head: _attention_head,
-    check_repeat_kv: repeat_kv,
+    check_rows: _rows,
     check_cache_write: _cache_write,
 }
 COURSE = {check.exercise.name: part for check, part in CHECKS.items()}
@@ -96,8 +105,8 @@ class Parts:
         )
         self.names = tuple(course)
         self.own = [name for name in course if name not in self.missing]
-        for name in course:
-            setattr(self, name, (own or {}).get(name, course[name]))
+        for name, part in {"repeat_kv": repeat_kv, **course}.items():  # no exercise asks for repeat_kv: it is lent
+            setattr(self, name, (own or {}).get(name, part))
 
     def __repr__(self):
         own = self.own
@@ -257,7 +266,7 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
             if function:
                 result = check(function)
                 if result:
-                    own[name] = function
+                    own[name] = _kept(function) if name == "cache_write" else function
                     break
                 why = f"its exercise in {file} does not pass. {result.message.splitlines()[0]}"
                 if "NameError" in why:

@@ -246,10 +246,6 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("relatives", FAMILIES["Gemma 3"], "a window of 4,096 tokens in 27 of 32 layers; base 10,000 in layers with"),
     ("sampling", {"top_p": 1.0, "top_k": 5}, "5 of 1,024 tokens can be drawn"),
     ("memory", {"model": "llama-3-8b", "sequences": 3, "context": 2}, "2.0 GB of weights and 0.1 GB of keys"),
-    ("mask", {"rule": "causal", "new": 2, "cached": 3}, "Visible: 9 of 10 pairs."),
-    ("mask", {"rule": "sliding window", "new": 2, "cached": 3, "size": 2}, "Visible: 4 of 10 pairs."),
-    ("mask", {"rule": "left padding", "new": 2, "cached": 3, "size": 2}, "Visible: 5 of 10 pairs."),
-    ("mask", {"rule": "prefix", "new": 2, "cached": 0, "size": 2}, "Visible: 4 of 4 pairs."),
 ]  # fmt: skip
 
 
@@ -258,11 +254,3 @@ def test_an_explorer_tells_the_right_numbers(name, values, words):
     explorer = EXPLORE[f"explore_{name}"]()
     put_back(explorer, values)
     assert words in explorer.finding
-
-
-def test_mask_explorer_hatches_what_the_rule_hides():
-    """Tokens 3 and 4, after 3 cached ones, in documents of 2: token 3 sees 2 and 3, token 4 itself."""
-    explorer = explorers.explore_mask()
-    put_back(explorer, {"rule": "packed documents", "new": 2, "cached": 3, "size": 2})
-    opaque = explorer.figure.axes[0].images[0].get_array()[:2, :5, 3] > 0
-    assert opaque.tolist() == [[False, False, True, True, False], [False, False, False, False, True]]

@@ -6,7 +6,7 @@ import nbformat
 import torch
 from torch.nn import functional as F
 
-from helpers.model import apply_rope, attention_weights, causal_visible, rope_angles, rope_inv_freq
+from helpers.model import apply_rope, attention_weights, causal_visible, repeat_kv, rope_angles, rope_inv_freq
 from tests.support.course import ROOT
 
 
@@ -22,11 +22,14 @@ def program(stem, name, cell_id="case-a-code"):
 def test_a_case_passes_where_nobody_noticed_and_fails_where_the_answer_says():
     q, k, v = torch.randn(3, 12, 16, generator=torch.Generator().manual_seed(0))
     attention = attention_weights(q, k, causal_visible(12, 12)) @ v
-    referee = program("04_gqa", "referee")
+    groups = program("04_gqa", "in_groups")
     attend, turn = program("04_gqa", "attend", "case-b-code"), program("07_generate", "turn")
     for first in (0, 5):
-        assert torch.allclose(referee(q[first:], k, v), attention[first:], atol=1e-5) == (first == 0)
         assert torch.allclose(attend(q, k, v, cache=[] if first else None), attention, atol=1e-5) == (first == 0)
+    for n_kv_heads, n_tokens in ((2, 5), (2, 1), (1, 1), (1, 5)):
+        x, y = q.view(1, 2, 6, 16)[:, :, :n_tokens], k.view(1, 2, 6, 16)[:, :n_kv_heads, :n_tokens]
+        right = attention_weights(x, repeat_kv(y, 2 // n_kv_heads), causal_visible(n_tokens, n_tokens)) @ y
+        assert torch.allclose(groups(x, y, y), right, atol=1e-5) == ((n_kv_heads, n_tokens) != (1, 5))
     for texts, n_tokens in ((1, 1), (2, 7), (2, 1)):
         x, angles = torch.randn(texts, 4, n_tokens, 16), rope_angles(torch.arange(5, 5 + n_tokens), rope_inv_freq(16))
         right = apply_rope(x, angles.cos(), angles.sin())

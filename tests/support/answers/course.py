@@ -29,7 +29,6 @@ COPIES = {  # exercise and what is named: the answer
     "apply_rope_interleaved__apply_rope": lambda x, c, s: model.apply_rope(x, c, s, "interleaved"),
     "rope_permutation__interleaved_to_halves": interleaved_to_halves,
     "causal_visible__causal_visible": lambda t, s: next(map(model.causal_visible, [t], [s])),
-    "repeat_kv__repeat_kv": lambda x, n: torch.vmap(lambda y: model.repeat_kv(y[None], n)[0])(x),
     "attention_head__attention_weights": lambda q, k, v, visible: (
         model.attention_weights(q[None], k[None], visible)[0] @ v
     ),
