@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import cache
 
 import torch
 from torch.nn import functional as F
@@ -295,34 +296,27 @@ SAMPLE = Exercise(
          _slip(cut_k=lambda q, k: q if k is None else torch.where(q >= q.topk(k).values[:, -1:], q, 0.0))),
         ("Does top-k keep the likeliest? You keep the first of the vocabulary.",
          _slip(cut_k=lambda q, k: torch.where(torch.arange(q.shape[-1]) < (k or q.shape[-1]), q, 0.0))),
-        ("Does top-k keep the likeliest? You keep the least likely.",
-         _slip(cut_k=_keep(lambda place, q, total, k: place < k, descending=False))),
-        (BACK, _slip(end=lambda q: _to_1(q).sort(descending=True).values)),
-        (BACK, _slip(cut_p=_keep(lambda place, q, total, p: total - q < p, back=lambda q, order: q))),
-        ("Do the shares return to their tokens? x[order] sorts once more; scatter, or order.argsort(), undoes it.",
-         _slip(cut_p=_keep(lambda place, q, total, p: total - q < p, back=lambda q, order: q.gather(-1, order)))),
-        ("Your mask is in the sorted order: use it on the sorted shares, then put them back.",
-         _slip(cut_p=lambda q, p: q if p is None else torch.where(
-             (lambda o: o.cumsum(-1) - o < p)(q.sort(descending=True).values), q, 0.0))),
+        *[(BACK, _slip(**steps)) for steps in (
+            {"end": lambda q: _to_1(q).sort(descending=True).values},
+            {"cut_k": _keep(lambda place, q, total, k: place < k, back=lambda q, order: q)},
+            {"cut_p": _keep(lambda place, q, total, p: total - q < p, back=lambda q, order: q)})],
+        *[("Do the shares return to their tokens? x[order] sorts once more; scatter, or order.argsort(), undoes it.",
+           _slip(**steps)) for steps in (
+            {"cut_p": _keep(lambda place, q, total, p: total - q < p, back=lambda q, order: q.gather(-1, order))},
+            {"cut_k": _keep(lambda place, q, total, k: place < k, back=lambda q, order: q.gather(-1, order))})],
         (CROSSES, _slip(cut_p=_keep(lambda place, q, total, p: (total <= p) | (place == 0)))),
         (ONE_MORE, _slip(cut_p=_keep(lambda place, q, total, p: place <= (total - q < p - TINY).sum(-1, True)))),
         ("Once top_p is reached exactly, that is enough: < top_p, not <= top_p.",
          _slip(cut_p=_keep(lambda place, q, total, p: total - q <= p + TINY))),
-        ("What is the sum before the first token? It is 0, but roll(1) puts the sum of all there.",
-         _slip(cut_p=_keep(lambda place, q, total, p: (total.roll(1, -1) < p) | (p == 1)))),
         ("Do you sort before the cumulative sum?",
          _slip(cut_p=lambda q, p: q if p is None else torch.where(q.cumsum(-1) - q < p, q, 0.0))),
         ("Do you start with the likeliest token? Sort in descending order.",
          _slip(cut_p=_keep(lambda place, q, total, p: total - q < p, descending=False))),
-        ("Is the cumulative sum along the vocabulary, dim=-1?",  # all copies but the first few keep one token
-         _slip(cut_p=_keep(lambda place, s, total, p: place == 0))),
-        (ON_THE_SUM, _slip(cut_p=_keep(lambda place, q, total, p: (q >= p) | (place == 0)))),
+        *[(ON_THE_SUM, _slip(cut_p=_keep(rule))) for rule in (
+            lambda place, q, total, p: (q >= p) | (place == 0), lambda place, q, total, p: (q >= 1 - p) | (place == 0),
+            lambda place, q, total, p: q <= p)],
         ("Is top_p a limit on the sum, not a share of the largest? That is min_p.",
          _slip(cut_p=_keep(lambda place, q, total, p: q >= p * q[:, :1]))),
-        ("Is top_p a limit on the sum, not a share of the vocabulary?",
-         _slip(cut_p=_keep(lambda place, q, total, p: place < max(1, int(p * q.shape[-1]))))),
-        ("Do you keep tokens until their sum is 1 - top_p? It is top_p.",
-         _slip(cut_p=_keep(lambda place, q, total, p: (total - q < 1 - p) | (place == 0)))),
         *[(REST, _slip(end=_rest_to(place))) for place in (-1, 0)],
         (EACH_ROW, _unless_0(_only_row_0)),
         ("At temperature 0 the likeliest token is certain: nothing is drawn.",
@@ -340,13 +334,21 @@ check_sample = check_of(SAMPLE)
 # ----------------------------------------------------------------------------------------- the cached loop
 
 
-def greedy_with_cache(model, tokens, n_new):
-    """Continue prompts (B, T) by n_new likeliest tokens, each token read once: the result is (B, T + n_new)."""
-    cache, latest, parts = model.new_cache(tokens.shape[0]), tokens, [tokens]
-    for _ in range(n_new):
-        latest = model(latest, cache=cache)[:, -1].argmax(-1, keepdim=True)
-        parts.append(latest)
-    return torch.cat(parts, dim=1)
+def greedy_with_cache(model, prompts, n_new, stop):
+    """Continue prompts of any lengths by n_new likeliest tokens each, or up to the mark `stop`: lists of tokens."""
+    texts, left, longest = [[*prompt] for prompt in prompts], list(range(len(prompts))), max(map(len, prompts))
+    cache, missing = model.new_cache(len(prompts)), [longest - len(prompt) for prompt in prompts]
+    read = [[0] * n + text for n, text in zip(missing, texts, strict=True)]
+    logits = model(torch.tensor(read), cache=cache, n_pad=torch.tensor(missing))
+    while left:
+        for row, token in zip(left, logits[:, -1].argmax(-1).tolist(), strict=True):
+            texts[row].append(token)
+        new = [texts[row][len(prompts[row]) :] for row in left]
+        keep = [i for i, tokens in enumerate(new) if tokens[-len(stop) :] != stop and len(tokens) < n_new]
+        left = [left[i] for i in keep]
+        cache.k, cache.v, cache.n_pad = cache.k[:, keep], cache.v[:, keep], cache.n_pad[keep]
+        logits = model(torch.tensor([texts[row][-1:] for row in left]), cache=cache) if left else None
+    return texts
 
 
 class _Small(int):
@@ -357,149 +359,192 @@ class _Small(int):
 
 
 class _Watched(Llama):
-    """A small model with large random weights. It notes for every call how many tokens came, and whether a cache."""
+    """A small model with large random weights. It notes for every call how many tokens came, and whether a cache.
 
-    def __init__(self, seed, vocab_size=40, n_layers=2, max_seq_len=48, std=0.6):
-        sizes = {
-            "vocab_size": vocab_size,
-            "dim": 16,
-            "n_layers": n_layers,
-            "n_heads": 4,
-            "n_kv_heads": 2,
-            "hidden_dim": 24,
-        }
+    In float64, where reading one token or several at a time rounds too little to change the likeliest.
+    """
+
+    def __init__(self, seed, max_seq_len=48, most_calls=200):
+        sizes = {"vocab_size": 12, "dim": 16, "n_layers": 1, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 24}
         constants = {"max_seq_len": max_seq_len, "norm_eps": 1e-5, "rope_theta": 100.0, "tie_embeddings": False}
         super().__init__(LlamaConfig(**sizes, **constants))
         generator, self.calls, self.n_caches = torch.Generator().manual_seed(seed), [], 0
+        self.most_calls = most_calls
         for weight in self.parameters():
             weight.requires_grad_(False)
             if weight.ndim == 2:
-                weight.normal_(std=std, generator=generator)
+                weight.normal_(std=0.5, generator=generator)
+        self.double()
 
     def new_cache(self, *sizes, **named):
         self.n_caches += 1
         return super().new_cache(*sizes, **named)
 
     def forward(self, tokens, cache=None, *rest, **named):
+        if len(self.calls) == self.most_calls:
+            hint = "Does each call add a token? Even if none of the draft is right, the model's own choice is."
+            raise Wrong(f"the model was called more than {self.most_calls} times.", hint)
         self.calls.append((tokens.numel(), cache is not None))
         return super().forward(tokens, cache, *rest, **named)
 
 
-LOST = "Your new tokens have lost a dimension: argmax(-1, keepdim=True) keeps (B, 1)."
-JOINING = {  # words of the errors that torch.cat and the model raise
-    "same number of dimensions": LOST,
-    "tokens have shape": LOST,
-    "except in dimension 0": "New tokens belong behind the text, in the same rows: join along dim=1, not dim=0.",
-}
+def _plain(model, prompt, n_new, stop=None, choose=lambda logits: logits.argmax().item()):
+    """The new tokens of one text, which is read whole at each step."""
+    new = []
+    while len(new) < n_new and (not new or new[-len(stop or ()) :] != stop):
+        new.append(choose(model(torch.tensor([[*prompt, *new]]))[0, -1]))
+    return new
 
 
-def _greedy(first=slice(None), place=-1, pick=lambda logits: logits.argmax(-1, keepdim=True)):
-    """The loop with a slip: it reads the prompt, then from `first` on again, and looks at the logits at `place`."""
+@cache
+def _alone(seed, prompt, n_new, stop):
+    return _plain(_Watched(seed), prompt, n_new, [*stop])
 
-    def program(model, tokens, n_new):
-        cache, text, latest = model.new_cache(len(tokens)), tokens, tokens
-        if first != slice(None):
-            model(tokens, cache=cache)
-            latest = tokens[:, first]
-        for _ in range(n_new):
-            latest = pick(model(latest, cache=cache)[:, place])
-            text = torch.cat((text, latest), dim=1)
-        return text
+
+def _rows(
+    padded=lambda n, text: [0] * n + text,
+    known=lambda missing: missing,
+    ended=lambda new, text, stop: new[-len(stop) :] == stop,
+    place=-1,
+    pick=lambda logits: logits.argmax(-1),
+    kept=lambda keep: keep,
+    together=False,
+    most=lambda n_new: n_new,
+    answer=lambda text, prompt, stop: text,
+):
+    """greedy_with_cache with a slip in one of its steps; together: one row that ends ends all."""
+
+    def program(model, prompts, n_new, stop):
+        texts, left, longest = [[*prompt] for prompt in prompts], list(range(len(prompts))), max(map(len, prompts))
+        cache, missing = model.new_cache(len(prompts)), [longest - len(prompt) for prompt in prompts]
+        read = torch.tensor([padded(n, text) for n, text in zip(missing, texts, strict=True)])
+        logits = model(read, cache=cache, n_pad=torch.tensor(known(missing)))
+        for step in range(most(n_new)):
+            for row, token in zip(left, pick(logits[:, place]).tolist(), strict=True):
+                texts[row].append(token)
+            keep = [i for i, row in enumerate(left) if not ended(texts[row][len(prompts[row]) :], texts[row], stop)]
+            if not keep or (together and len(keep) < len(left)) or step == most(n_new) - 1:
+                break
+            left, rows = [left[i] for i in keep], kept(keep)
+            cache.k, cache.v, cache.n_pad = cache.k[:, rows], cache.v[:, rows], cache.n_pad[rows]
+            logits = model(torch.tensor([texts[row][-1:] for row in left]), cache=cache)
+        return [answer(text, prompt, stop) for text, prompt in zip(texts, prompts, strict=True)]
 
     return program
 
 
-def _first_lost(model, tokens, n_new):
-    return torch.cat((tokens, _greedy()(model, tokens, n_new + 1)[:, tokens.shape[1] + 1 :]), dim=1)
+def _contains(text, stop):
+    return any(text[i : i + len(stop)] == stop for i in range(len(text)))
 
 
-def _in_front(model, tokens, n_new):
-    new = _greedy()(model, tokens, n_new)[:, tokens.shape[1] :]
-    return torch.cat((new.flip(1), tokens), dim=1)
-
-
-def _over_positions(model, tokens, n_new):
-    cache, text, latest = model.new_cache(len(tokens)), tokens, tokens
-    for _ in range(n_new):
-        latest = model(latest, cache=cache).argmax(1)[:, -1:]
-        text = torch.cat((text, latest), dim=1)
-    return text
+ROWS_ERRORS = {  # words of the errors that torch and the model raise
+    "n_pad came after": "The cache remembers the padding: n_pad comes with the first call only.",
+    "tokens have batch size": "Do the newest tokens and the cache have the same rows? Who leaves, leaves cache.k, too.",
+    "tokens have shape": "The newest tokens are one column, (rows, 1): a list of lists with one token each.",
+    "do not fit": "After the prompts, feed only the newest tokens: the cache holds the others.",
+    "must match": "Do cache.k, cache.v and cache.n_pad keep the same rows?",
+    "expanded size": "Do cache.k, cache.v and cache.n_pad keep the same rows?",
+}
+LEAVES = "Does a row that has ended leave? Take its part out of cache.k, cache.v and cache.n_pad: it is not read again."
 
 
 def _read_once(function):
     """Hands over a model that counts the tokens it reads, and says so if they were read wrongly."""
 
-    def probe(seed, tokens, n_new):
-        model, rows, length = _Watched(seed), *tokens.shape
-
-        def starts(answer):
-            return answer[:, :length].tolist() == tokens[:, :n_new].tolist()
-
-        def again():
-            message = f"the model read more than {rows * length} tokens of prompts and {rows * n_new} new ones."
-            if any(n == rows * model.config.vocab_size for n, _ in model.calls[1:]):
-                return Wrong(message, "Is argmax over the vocabulary, dim=-1? Yours is over the positions.")
-            return Wrong(message, "After the prompt, feed only the newest token: the cache holds the others.")
-
+    def probe(seed, prompts, n_new, stop):
+        model, lengths = _Watched(seed), list(map(len, prompts))
         try:
-            answer = function(model, tokens, n_new)
-        except (ValueError, RuntimeError) as error:  # the cache was full, or a dimension is lost or the wrong one
-            if isinstance(error, ValueError) and sum(n for n, _ in model.calls) > rows * (length + n_new):
-                raise again() from None
-            for words, hint in JOINING.items():
-                if words in str(error) and ", 0)" not in str(error):  # not where no token at all is read
-                    raise Wrong(f"it raises {type(error).__name__}: {str(error).rstrip('.')}.", hint) from None
+            answer = function(model, [[*prompt] for prompt in prompts], n_new, [*stop])
+        except (ValueError, RuntimeError) as error:
+            for words, hint in ROWS_ERRORS.items():
+                if words in str(error):
+                    said = str(error).partition(". ")[0].rstrip(".")
+                    raise Wrong(f"it raises {type(error).__name__}: {said}.", hint) from None
             raise
-        n_read, cached = sum(n for n, _ in model.calls), [with_cache for _, with_cache in model.calls]
+        if answer is ...:
+            return answer
+        texts = _texts(answer, prompts)
+        sizes, cached = [n for n, _ in model.calls], [with_cache for _, with_cache in model.calls]
         if not any(cached):
             raise Wrong("no call of the model got a cache.", "Is the cache handed over? model(latest, cache=cache)")
-        if not cached[0]:
-            hint = "Does the cache hold the prompt? Pass it to the first call."
-            raise Wrong("the first call of the model got no cache.", hint)
-        if model.n_caches > rows:
-            hint = "Make the cache once, before the loop: it remembers."
-            raise Wrong(f"{model.n_caches} caches were made, expected 1.", hint)
-        if model.calls[0][0] < rows * length and n_read < rows * (length + n_new - 1):
-            hint = "Where does the cache get the prompt from? Feed all of it in the first call."
-            raise Wrong(f"the first call read {model.calls[0][0]} of the {rows * length} tokens of the prompts.", hint)
-        if n_read > rows * (length + n_new):
-            raise again()
-        if isinstance(answer, torch.Tensor) and answer.shape == (rows, length + n_new + 1):
-            raise Wrong("one token too many came back.", "The first call gives a new token, too: n_new calls in all.")
-        if isinstance(answer, torch.Tensor) and answer.shape == (rows, length + n_new - 1):
-            raise Wrong("one new token is missing.", "The first call gives a new token, too: n_new calls in all.")
-        if isinstance(answer, torch.Tensor) and answer.shape == (rows, n_new) and not starts(answer):
-            raise Wrong("only new tokens came back.", "The prompt comes first: join both with torch.cat along dim=1.")
-        if isinstance(answer, torch.Tensor) and answer.shape == (rows * (n_new + 1), length) and length == 1:
-            raise Wrong(f"the result has the shape {tuple(answer.shape)}.", JOINING["except in dimension 0"])
-        return answer
+        if not cached[0] or (sizes[0] < len(prompts) * max(lengths) and len(sizes) > 1):
+            hint = "The first call reads all prompts, padded to one length, into one cache."
+            raise Wrong(f"the first call read {sizes[0]} tokens{'' if cached[0] else ', without a cache'}.", hint)
+        if large := [n for n in sizes[1:] if n > len(prompts)]:
+            hint = "After the prompts, feed only the newest tokens: the cache holds the others."
+            raise Wrong(f"a call after the first read {large[0]} tokens of {len(prompts)} rows.", hint)
+        right = [_alone(seed, tuple(prompt), n_new, tuple(stop)) for prompt in prompts]
+        if texts != [[*prompt, *new] for prompt, new in zip(prompts, right, strict=True)]:
+            return tuple(map(torch.tensor, texts))
+        longest = max(map(len, right))
+        expected = [len(prompts) * max(lengths)] + [sum(len(new) > s for new in right) for s in range(1, longest)]
+        if len(sizes) > longest:
+            hint = "The last tokens are chosen, and nothing more: their own logits are not needed."
+            raise Wrong(f"the model was called {len(sizes)} times, expected {longest}.", hint)
+        for number, (n, right_n) in enumerate(zip(sizes, expected, strict=False), 1):
+            if n != right_n:
+                raise Wrong(
+                    f"call {number} read {n} tokens, expected {right_n}, one for each row that goes on.", LEAVES
+                )
+        return tuple(map(torch.tensor, texts))
 
     return probe
+
+
+def _texts(answer, prompts):
+    """Lists of tokens of an answer, a list of lists or tensors; raises what is wrong with its form."""
+    hint = "Return a list with one list of tokens for each prompt, in the order of the prompts."
+    if not isinstance(answer, list | tuple) or len(answer) != len(prompts):
+        many = f" of {len(answer)}" if isinstance(answer, list | tuple) else ""
+        raise Wrong(f"the result is a {type(answer).__name__}{many}, expected a list of {len(prompts)} texts.", hint)
+    texts = [text.tolist() if isinstance(text, torch.Tensor) else text for text in answer]
+    for row, text in enumerate(texts):
+        if not isinstance(text, list | tuple) or not all(type(token) is int for token in text) or not text:
+            raise Wrong(f"text {row} is no list of tokens: {str(text)[:60]}.", hint)
+    if not any([*prompt] == [*text[: len(prompt)]] for prompt, text in zip(prompts, texts, strict=True)):
+        raise Wrong(f"no text begins with its prompt; text 0 begins with {texts[0][:5]}.",
+                    "The prompt comes first, without its padding, then what is new.")  # fmt: skip
+    return [[*text] for text in texts]
 
 
 GREEDY_WITH_CACHE = Exercise(
     greedy_with_cache,
     [
-        Case("prompt of 2, 3 new", (_Small(5), torch.tensor([[3, 1]]), 3)),
-        Case("prompt of 5, 8 new", (_Small(0), torch.tensor([[3, 1, 4, 1, 5]]), 8)),
-        Case("three prompts", (_Small(1), torch.tensor([[7, 2], [9, 9], [0, 39]]), 6),
-             "There are three prompts here: a cache for three rows, and a next token for each."),
-        Case("one new token", (_Small(2), torch.tensor([[8, 6, 7]]), 1), "How often does the loop run here? Once."),
-        Case("prompt of one token", (_Small(4), torch.tensor([[11]]), 10),
-             "The prompt has a single token here: does your first call read it?"),
-        Case("the tokens 0, 1 and 2 are written", (_Small(275), torch.tensor([[3, 1]]), 10)),
+        Case("one prompt, one new token", (_Small(3), [[2, 8]], 1, [6]), "The prompt's call gives the first token."),
+        Case("one prompt, a mark of three tokens", (_Small(3), [[2, 8]], 8, [8, 6, 6])),
+        Case("three prompts of one length, no mark comes", (_Small(5), [[7, 2], [9, 9], [0, 3]], 6, [1, 1, 1, 1])),
+        Case("three prompts of 2, 5 and 3", (_Small(32), [[1, 5], [9, 7, 1, 4, 3], [9, 8, 11]], 10, [2, 8])),
+        Case("four prompts, a mark of one token",
+             (_Small(72), [[8, 11, 0], [5, 9, 10, 8, 11, 11], [3], [2, 4, 6, 8]], 9, [8])),
+        Case("a prompt that ends as the mark begins", (_Small(132), [[4, 6, 9, 6], [2, 9]], 8, [9, 2])),
     ],
     [
-        ("Is the prompt's last token read twice? The first call already gives the logits of the next one.",
-         _greedy(first=slice(-1, None))),
-        ("Which position's logits choose the next token? The last one's.", _greedy(place=0)),
-        ("Is the first new token in the result? The first call, which reads the prompt, already chooses it.",
-         _first_lost),
-        ("New tokens come behind the text: torch.cat((text, latest), dim=1), in this order.", _in_front),
+        ("On which side is the padding? On the left: so all rows end together, and the last position is each row's.",
+         _rows(padded=lambda n, text: text + [0] * n)),
+        ("Does the model know which tokens are padding? Hand n_pad to the first call.",
+         _rows(known=lambda missing: [0] * len(missing))),
+        *[("The whole mark ends a row. You end it at one of its tokens.", _rows(ended=ended)) for ended in (
+            lambda new, text, stop: new[-1] == stop[-1], lambda new, text, stop: new[-1] == stop[0],
+            lambda new, text, stop: new[-1] in stop)],
+        *[("Do only new tokens count for the mark? The prompt's tokens are no end.", _rows(ended=ended)) for ended in (
+            lambda new, text, stop: text[-len(stop) :] == stop, lambda new, text, stop: _contains(text, stop))],
+        ("Is the mark looked for? You write n_new tokens for every prompt.", _rows(ended=lambda *_: False)),
+        ("Does each row end by itself? Yours all end with the first.", _rows(together=True)),
+        ("Which rows stay in the cache? Those that go on: cache.k[:, keep]. Yours are the first ones.",
+         _rows(kept=lambda keep: list(range(len(keep))))),
+        ("Is the mark in the text? You cut it off.",
+         _rows(answer=lambda t, p, stop: t[: -len(stop)] if t[len(p) :][-len(stop) :] == stop else t)),
+        ("Which position's logits choose the next token? The last one's.", _rows(place=0)),
+        ("Is the next token the one with the largest logit?", _rows(pick=lambda logits: logits.argmin(-1))),
         ("Does each row take its own likeliest token? Give argmax the dimension: argmax(-1).",
-         _greedy(pick=lambda logits: (logits.argmax() % logits.shape[-1]).expand(len(logits), 1))),
-        ("Is argmax over the vocabulary, dim=-1? You take it over the positions.", _over_positions),
+         _rows(pick=lambda logits: (logits.argmax() % logits.shape[-1]).expand(len(logits)))),
+        ("Is every row continued by its own tokens? You use those of the first prompt.",
+         _rows(pick=lambda logits: logits[:1].argmax(-1).expand(len(logits)))),
+        ("How many tokens are new at most? n_new: yours are one more.", _rows(most=lambda n: n + 1)),
+        ("How many tokens are new at most? n_new, the first of them from the prompt's own call: yours are one less.",
+         _rows(most=lambda n: n - 1)),
     ],
+    parts=("text 0", "text 1", "text 2", "text 3"),
     allow=("KVCache", "LlamaConfig"),
     adapt=_read_once,
 )  # fmt: skip
@@ -508,17 +553,19 @@ check_greedy_with_cache = check_of(GREEDY_WITH_CACHE)
 # --------------------------------------------------------------------------------- decoding with drafts from the text
 
 
-def lookup_decoding(model, prompt, n_new, n_draft, n_match):
-    """Greedy text after a prompt (T,), several tokens per call of the model: ((T + n_new,) int64, number of calls)."""
+def lookup_decoding(model, prompt, n_new, n_draft, n_match, choose):
+    """Text after a prompt (T,), several tokens per call of the model: ((T + n_new,) int64, number of calls)."""
     text, cache = prompt.tolist(), model.new_cache(1)
-    text.append(model(prompt[None], cache=cache)[0, -1].argmax().item())
+    text.append(choose(model(prompt[None], cache=cache)[0, -1]))
     n_calls = 1
     while len(text) < len(prompt) + n_new:
         draft = _after(text, _last_place(text, n_match), n_match)[:n_draft][: len(prompt) + n_new - len(text) - 1]
-        likeliest = model(torch.tensor([[text[-1], *draft]]), cache=cache)[0].argmax(-1).tolist()
+        logits = model(torch.tensor([[text[-1], *draft]]), cache=cache)[0]
         n_calls += 1
-        right = _agreeing(draft, likeliest)
-        text += likeliest[: right + 1]
+        for guess, row in zip([*draft, None], logits, strict=True):
+            text.append(choose(row))
+            if text[-1] != guess:
+                break
         cache.length = len(text) - 1  # all but the newest token are read
     return torch.tensor(text), n_calls
 
@@ -552,21 +599,24 @@ def _lookup(
     feed=lambda newest, draft: [*newest, *draft],
     at_first=False,
     end=lambda left: left - 1,
+    judge=None,
 ):
     """lookup_decoding with a slip in one of its steps.
 
-    at_first: a draft for the first call, too; end: most tokens of a draft with so many left to write.
+    at_first: a draft for the first call, too; end: most tokens of a draft with so many left to write; judge: who
+    chooses, in the place of `choose`.
     """
 
-    def program(model, prompt, n_new, n_draft, n_match):
+    def program(model, prompt, n_new, n_draft, n_match, choose):
         text, cache, whole, n_calls = prompt.tolist(), model.new_cache(1), len(prompt) + n_new, 0
         while len(text) < whole:
             unread, before, n = (text if n_calls == 0 else text[-1:]), cache.length, match(n_match)
             draft = most(follow(text, find(text, n, len(prompt)), n), n_draft, n_match)[: end(whole - len(text))]
             draft = draft if n_calls or at_first else []
             read = feed(unread, draft) if n_calls else [*unread, *draft]
-            likeliest = model(torch.tensor([read]), cache=cache)[0].argmax(-1).tolist()[-len(draft) - 1 :]
+            rows = model(torch.tensor([read]), cache=cache)[0][-len(draft) - 1 :]
             n_calls += 1
+            likeliest = [choose(row) for row in rows] if judge is None else judge(draft, rows, choose)
             right = accept(draft, likeliest)
             text = text + keep(draft, likeliest, right)
             if n_calls > 1 or draft:
@@ -576,36 +626,79 @@ def _lookup(
     return program
 
 
-def _in_the_prompt(text, n, length):
-    return max((place for place in _places(text, n) if place + n < length), default=None)
+def _unless(keeps):
+    """A judge that keeps a token of the draft where keeps(token, shares) says so, and asks `choose` elsewhere."""
+
+    def judge(draft, rows, choose):
+        given = []
+        for token, row in zip([*draft, None], rows, strict=True):
+            given.append(token if token is not None and keeps(token, row.softmax(-1)) else choose(row))
+            if given[-1] != token:
+                break
+        return given + [choose(row) for row in rows[len(given) :]]  # not used
+
+    return judge
 
 
-class _Repeats(_Small):
-    """The number of a small model whose greedy text repeats itself, which stands for it in a case."""
+def _asked_twice(draft, rows, choose):
+    return [choose(row) if first != token else first for token, row, first in zip(
+        [*draft, None], rows, [choose(row) for row in rows], strict=True)]  # fmt: skip
 
 
-class _Repeating(_Watched):
-    """In float64, where reading one token or several at a time rounds too little to change the likeliest."""
+class _Choose(float):
+    """What chooses, in a case: a draw at this temperature; at 0 the likeliest."""
 
-    def __init__(self, seed):
-        super().__init__(seed, vocab_size=12, n_layers=1, max_seq_len=160, std=0.5)
-        self.double()
+    def __repr__(self):
+        return f"draw at temperature {float(self):g}" if self else "argmax"
 
-    def forward(self, tokens, *rest, **named):
-        if len(self.calls) == self.most_calls:
-            hint = "Does each call add a token? Even if none of the draft is right, the model's own likeliest one is."
-            raise Wrong(f"the model was called more than {self.most_calls} times.", hint)
-        return super().forward(tokens, *rest, **named)
+    def made(self):
+        generator = torch.Generator().manual_seed(1)
+
+        def choose(logits):
+            if not isinstance(logits, torch.Tensor) or logits.shape != (12,):
+                got = f"the shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else f"{logits!r:.40}"
+                raise Wrong(f"choose got {got}, expected (V,), here (12,).", "It chooses at one place at a time.")
+            choose.asked += 1
+            return (
+                (logits / self).softmax(-1).multinomial(1, generator=generator).item() if self else _likeliest(logits)
+            )
+
+        choose.asked = 0
+        return choose
+
+
+def _likeliest(logits):
+    return logits.argmax().item()
+
+
+N_DRAWS = 300
+
+
+def _require_chance_kept(function, model, prompt, n_draft, choose):
+    """Raise unless the second new token, a draft's first, comes as often as the model says; n_match is 1."""
+    one, joint = choose.made(), torch.zeros(12, 12, dtype=torch.float64)
+    for _ in range(N_DRAWS):
+        model.calls.clear()
+        first, second = function(model, prompt, 3, n_draft, 1, one)[0][len(prompt) : len(prompt) + 2].tolist()
+        joint[first, second] += 1 / N_DRAWS
+    texts = torch.tensor([[*prompt.tolist(), first] for first in range(12)])
+    both = (Llama.forward(model, texts) / choose).softmax(-1)
+    right = both[0, -2][:, None] * both[:, -1]
+    drafted = [_after(text, _last_place(text, 1), 1)[0] for text in texts.tolist()]
+    mine, should = (table[range(12), drafted].sum() for table in (joint, right))
+    if not _near(mine, should, N_DRAWS) or not _near(joint, right, N_DRAWS):
+        raise Wrong(
+            f"of {N_DRAWS} draws {mine:.0%} took the draft's first token, expected about {should:.0%}.", DECIDES
+        )
 
 
 def _verified(function):
     """Hands over a model that counts its calls, and says so if it was called, or its answer given, in a wrong way."""
 
-    def probe(seed, prompt, n_new, n_draft, n_match):
-        model, length = _Repeating(seed), len(prompt)
-        model.most_calls = n_new * (n_draft + 2)
+    def probe(seed, prompt, n_new, n_draft, n_match, choose):
+        model, length, one = _Watched(seed, 160, n_new * (n_draft + 2)), len(prompt), choose.made()
         try:
-            answer = function(model, prompt, n_new, n_draft, n_match)
+            answer = function(model, prompt, n_new, n_draft, n_match, one)
         except ValueError as error:
             if "do not fit" not in str(error):
                 raise
@@ -636,6 +729,12 @@ def _verified(function):
             if n_calls == n_new:
                 hint = "Do you count calls of the model? These are as many as new tokens."
             raise Wrong(f"you return {n_calls} calls, the model was called {len(model.calls)} times.", hint)
+        plain = _plain(_Watched(seed, 160), prompt.tolist(), n_new, choose=choose.made())
+        if tokens[length:].tolist() != plain and one.asked < n_new:
+            raise Wrong(f"choose was asked {one.asked} times for {n_new} new tokens.", DECIDES)
+        if choose and tokens[length:].tolist() != plain:  # asked in another order, or wrong
+            _require_chance_kept(function, model, prompt, n_draft, choose)
+            return lookup_decoding(_Watched(seed, 160), prompt, n_new, n_draft, n_match, choose.made())
         return tokens, n_calls
 
     return probe
@@ -686,6 +785,11 @@ def _require_text(tokens, prompt, n_new):
 
 
 PROMPT = torch.tensor([3, 1, 4, 1, 5, 3, 1])
+ALL = torch.tensor([4, 9, 3, 11, 5, 6, 8, 10, 7, 2, 0, 1, 4])  # whatever is drawn first stood before
+DECIDES = (
+    "Does choose alone decide? A token of the draft stays if choose, asked once at its place, gives the same; if not, "
+    "what it gave comes."
+)
 NOT_CUT = (
     "Does the cache forget what was read and not kept? After each call set cache.length to the tokens that it read and "
     "that stay."
@@ -708,8 +812,6 @@ LOOKUP_SLIPS = [  # hint, what is done otherwise
     (IN_ONE, dict(follow=lambda text, p, n: [])),
     ("Which earlier place counts? The last one: you take the first.",
      dict(find=lambda text, n, length: min(_places(text, n), default=None))),
-    ("Which earlier place counts? The last one: you take the one before it.",
-     dict(find=lambda text, n, length: [None, *_places(text, n)[:-1]][-1])),
     ("May an earlier place overlap the last n_match tokens? It may: only the end itself does not count.",
      dict(find=lambda text, n, length: max((p for p in _places(text, n) if p + n <= len(text) - n), default=None))),
     ("Is n_match used? You look for the last token alone.", dict(match=lambda n: 1)),
@@ -717,8 +819,6 @@ LOOKUP_SLIPS = [  # hint, what is done otherwise
     ("Are n_match tokens compared? You compare one less.", dict(match=lambda n: max(1, n - 1))),
     ("The start of the text is a place, too: number 0. You leave it out.",
      dict(find=lambda text, n, length: max(_places(text, n), default=None) or None)),
-    ("Do n_draft tokens follow, counted from the draft's start? You count them from the place that was found.",
-     dict(most=lambda d, n, n_match: d[: max(0, n - n_match)])),
     (FOLLOW, dict(follow=lambda text, p, n: [] if p is None else text[p:])),
     (FOLLOW, dict(follow=lambda text, p, n: [] if p is None else text[p + 1 :])),
     (FOLLOW, dict(follow=lambda text, p, n: [] if p is None else text[p + n + 1 :])),
@@ -732,7 +832,6 @@ LOOKUP_SLIPS = [  # hint, what is done otherwise
     (SHORT, dict(most=lambda d, n, n_match: d)),
     ("Is a draft with fewer than n_draft tokens used, too? The text may end sooner: up to n_draft follow.",
      dict(most=lambda d, n, n_match: d[:n] if len(d) >= n else [])),
-    ("Is the text that was written searched, too? You look in the prompt only.", dict(find=_in_the_prompt)),
     ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
      dict(accept=lambda draft, likeliest: len(draft), keep=lambda d, g, n: [*d[:n], g[n]])),
     ("Do tokens stay only up to the first that differs? You count all that agree.",
@@ -757,6 +856,10 @@ LOOKUP_SLIPS = [  # hint, what is done otherwise
     ("Do the newest token and the right ones stay in the cache? You forget all that the call read.",
      dict(cut=lambda text, before, draft, n: before)),
     ("The first call reads the prompt alone: drafts come after it.", dict(at_first=True)),
+    *[(DECIDES, dict(judge=judge)) for judge in (
+        _unless(lambda token, shares: shares[token] == shares.max()),
+        _unless(lambda token, shares: shares[token] > 0.1),
+        _unless(lambda token, shares: shares[shares > shares[token]].sum() < 0.9), _asked_twice)],
 ]  # fmt: skip
 ENDS = (  # the three ways to write n_new tokens: the text is cut, or the draft, with or without the free token
     lambda left: None, lambda left: left, lambda left: left - 1,
@@ -764,13 +867,14 @@ ENDS = (  # the three ways to write n_new tokens: the text is cut, or the draft,
 LOOKUP_DECODING = Exercise(
     lookup_decoding,
     [
-        Case("12 new, drafts of 3, the last token", (_Repeats(30), PROMPT, 12, 3, 1)),
-        Case("18 new, drafts of 4, the last two", (_Repeats(15), PROMPT, 18, 4, 2)),
-        Case("prompt of one token, the last three", (_Repeats(10), torch.tensor([7]), 18, 4, 3)),
-        Case("12 new, drafts of 3, another model", (_Repeats(34), PROMPT, 12, 3, 1)),
-        Case("drafts longer than what is left", (_Repeats(10), torch.tensor([7]), 18, 30, 2)),
-        Case("six new, and the prompt repeats itself", (_Repeats(10), torch.tensor([7, 0, 7, 7, 0]), 6, 4, 2)),
-        Case("one new token", (_Repeats(15), PROMPT, 1, 4, 1), "One call is enough here: the first."),
+        Case("12 new, drafts of 3, the last token", (_Small(30), PROMPT, 12, 3, 1, _Choose())),
+        Case("18 new, drafts of 4, the last two", (_Small(15), PROMPT, 18, 4, 2, _Choose())),
+        Case("prompt of one token, the last three", (_Small(10), torch.tensor([7]), 18, 4, 3, _Choose())),
+        Case("12 new, drafts of 3, another model", (_Small(34), PROMPT, 12, 3, 1, _Choose())),
+        Case("drafts longer than what is left", (_Small(10), torch.tensor([7]), 18, 30, 2, _Choose())),
+        Case("six new, and the prompt repeats itself", (_Small(10), torch.tensor([7, 0, 7, 7, 0]), 6, 4, 2, _Choose())),
+        Case("one new token", (_Small(15), PROMPT, 1, 4, 1, _Choose()), "One call is enough here: the first."),
+        Case("drawn", (_Small(39), ALL, 24, 3, 1, _Choose(0.7))),
     ],
     [(hint, _lookup(end=end, **steps)) for hint, steps in LOOKUP_SLIPS for end in ENDS],
     parts=("the text", "the number of calls"),
@@ -783,16 +887,22 @@ check_lookup_decoding = check_of(LOOKUP_DECODING)
 
 
 def tokens_per_second(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
-    """Most tokens per second, of all texts together, that reading and computing allow; a number."""
-    read_whole = n_weights if config.tie_embeddings else n_weights - config.vocab_size * config.dim
-    numbers, work = read_whole, 0
+    """At most so many tokens per second, of all texts, and at least so many seconds to the first token; two numbers."""
+    head = config.vocab_size * config.dim
+    whole = n_weights if config.tie_embeddings else n_weights - head
+    numbers, work = whole, 0
     for _ in range(batch):
         numbers += config.dim  # the text's row of the embedding table
-        work += 2 * read_whole
+        work += 2 * whole
         for _ in range(config.n_layers):
             for _ in ("keys", "values"):
                 numbers += n_cached * config.n_kv_heads * config.head_dim
-    return batch / max(numbers * number_bytes / bandwidth, work / operations)
+    first_numbers, first_work = whole, 0
+    for _ in range(batch):
+        first_numbers += n_cached * config.dim
+        first_work += n_cached * 2 * (whole - head) + 2 * head  # lm_head works at the last place only
+    rate = batch / max(numbers * number_bytes / bandwidth, work / operations)
+    return rate, max(first_numbers * number_bytes / bandwidth, first_work / operations)
 
 
 def _whole(config, n):
@@ -821,28 +931,60 @@ def _speed(
     """tokens_per_second with one slip: in one of its parts."""
 
     def program(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
-        numbers = weights(read(config, n_weights), batch) + rows(config, batch) + cache(config, n_cached, batch)
-        moved = numbers * size(number_bytes)
+        fixed = weights(read(config, n_weights), batch) + rows(config, batch)
+        moved = fixed * size(number_bytes)
+        moved += cache(config, n_cached, batch) * size(number_bytes)
         return answer(join(moved / bandwidth, work(worked(config, n_weights), batch) / operations), batch)
 
     return program
 
 
-def _one_number(function):
-    """Turns a number of any kind into a tensor, so that it is compared up to rounding."""
+def _two_numbers(function):
+    """Turns numbers of any kind into tensors, so that they are compared up to rounding; the rate is judged first."""
 
     def probe(*sizes):
         answer = function(*sizes)
-        if isinstance(answer, torch.Tensor) and answer.numel() == 1:
-            answer = answer.item()
-        if answer is ... or isinstance(answer, torch.Tensor):
+        if answer is ...:
             return answer
-        if not isinstance(answer, int | float) or isinstance(answer, bool):
-            name = type(answer).__name__
-            raise Wrong(f"the result has the type {name}, expected a number.", TYPE_HINTS.get(name, ""))
-        return torch.tensor(float(answer))
+        if not isinstance(answer, tuple | list) or len(answer) != 2:
+            name, hint = type(answer).__name__, "Return both, with a comma: return tokens_per_second, seconds"
+            raise Wrong(f"the result is a {name}, expected two numbers.", TYPE_HINTS.get(name, hint))
+        numbers = [one.item() if isinstance(one, torch.Tensor) and one.numel() == 1 else one for one in answer]
+        for one in numbers:
+            if not isinstance(one, int | float) or isinstance(one, bool):
+                name = type(one).__name__
+                raise Wrong(f"a result has the type {name}, expected a number.", TYPE_HINTS.get(name, ""))
+        rate, first = tokens_per_second(*sizes)
+        if math.isclose(numbers[0], first, rel_tol=1e-5) and not math.isclose(first, rate, rel_tol=1e-5):
+            raise Wrong(
+                "the seconds came first.", "The tokens per second come first: return tokens_per_second, seconds"
+            )
+        if math.isclose(numbers[0], rate, rel_tol=2e-5):
+            first = numbers[1]  # a slip in the rate is likely in both: one after the other
+        return torch.tensor(float(numbers[0])), torch.tensor(float(first))
 
     return probe
+
+
+def _prompt(
+    read=lambda whole, head, dim, tokens, b: whole + tokens * dim,
+    work=lambda whole, head, tokens, b: 2 * ((whole - head) * tokens + head * b),
+    join=max,
+):
+    """tokens_per_second with a slip in the time to the first token."""
+
+    def program(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
+        whole, head, tokens = _whole(config, n_weights), config.vocab_size * config.dim, n_cached * batch
+        seconds = read(whole, head, config.dim, tokens, batch) * number_bytes / bandwidth
+        rate, _ = tokens_per_second(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations)
+        return rate, join(seconds, work(whole, head, tokens, batch) / operations)
+
+    return program
+
+
+def _and_first(program):
+    """A slip in the rate, with the right time to the first token."""
+    return lambda *sizes: (program(*sizes), tokens_per_second(*sizes)[1])
 
 
 def _tiny(tied, head_dim=2):
@@ -863,12 +1005,6 @@ OWN = "Has every text its own cache, its own row and its own operations? The tex
 BOTH = "Which takes longer, reading or computing? They go on at the same time: the longer one decides."
 
 
-def _attention_too(config, n_weights, n_cached, batch, *machine):
-    products = 4 * config.n_layers * config.n_heads * config.head_dim * n_cached
-    reading = 1 / tokens_per_second(config, n_weights, n_cached, batch, *machine[:2], math.inf)
-    return 1 / max(reading, (2 * _whole(config, n_weights) + products) / machine[2])
-
-
 TOKENS_PER_SECOND = Exercise(
     tokens_per_second,
     [
@@ -878,14 +1014,13 @@ TOKENS_PER_SECOND = Exercise(
              (_tiny(True, 4), 244, 5, 2, 4, 8000, 10**6)),
         Case("untied, 3 texts, slow cores", (_tiny(False), 236, 3, 3, 4, 10**6, 10**4)),
         Case("smollm2-135m, 500 cached tokens", _machine("smollm2-135m", 500, 1, 4, 20e9, 200e9)),
+        Case("a prompt of one token, fast cores", _machine("smollm2-135m", 1, 3, 4, 20e9, 10**14)),
         Case("smollm2-135m, 8 texts of 2,000", _machine("smollm2-135m", 2000, 8, 4, 20e9, 10**12)),
         Case("smollm2-135m, 8 texts of 100, slow cores", _machine("smollm2-135m", 100, 8, 4, 20e9, 10**10)),
         Case("llama-3-8b in 2 bytes, 16 texts of 4,096", _machine("llama-3-8b", 4096, 16, 2, 2e12, 10**15)),
         Case("llama-3-8b in 2 bytes, 512 short texts", _machine("llama-3-8b", 10, 512, 2, 2e12, 10**14)),
-        Case("nothing in the cache", _machine("llama-3-8b", 0, 4, 2, 10**12, 10**15)),
     ],
-    [
-        ("Are attention's products with the cached keys and values left out? Yours count.", _attention_too),
+    [(hint, _and_first(program)) for hint, program in [
         *[("Section 7.4 bounds one text with an empty cache, and counts every weight. What else is read, what less?",
            _speed(read=lambda c, n: n, worked=lambda c, n: n, rows=lambda c, b: 0, cache=lambda c, n, b: 0,
                   work=work, answer=answer))
@@ -898,11 +1033,11 @@ TOKENS_PER_SECOND = Exercise(
         (TABLE_WORKS, _speed(worked=lambda c, n: n)),
         ("Tied, the table is lm_head too, and read whole. You subtract it.",
          _speed(read=lambda c, n: n - c.vocab_size * c.dim)),
-        ("Is it the untied table that is subtracted? Yours is the tied one.",
-         _speed(read=lambda c, n: n - c.vocab_size * c.dim * c.tie_embeddings,
-                worked=lambda c, n: n - c.vocab_size * c.dim * c.tie_embeddings)),
         ("Is one row of the embedding table read for each text? Yours is none.", _speed(rows=lambda c, b: 0)),
-        (OWN, _speed(rows=lambda c, b: c.dim, cache=lambda c, n, b: _kept(c, n, 1))),
+        ("Is one row of the embedding table read for each text? Yours is one for all.",
+         _speed(rows=lambda c, b: c.dim)),
+        *[(OWN, _speed(rows=rows, cache=lambda c, n, b: _kept(c, n, 1)))
+          for rows in (lambda c, b: c.dim, lambda c, b: 0)],
         (ONCE, _speed(weights=lambda n, b: n * b)),
         ("Is the cache read, too?", _speed(cache=lambda c, n, b: 0)),
         ("Are keys and values both read? A factor 2 is missing.", _speed(cache=lambda c, n, b: _kept(c, n, b) / 2)),
@@ -910,29 +1045,44 @@ TOKENS_PER_SECOND = Exercise(
         ("Has every text its own cache? Multiply by batch.", _speed(cache=lambda c, n, b: _kept(c, n, 1))),
         ("Whose keys are kept: those of n_heads or of n_kv_heads?",
          _speed(cache=lambda c, n, b: _kept(c, n, b) * c.n_heads // c.n_kv_heads)),
-        ("Whose keys are kept? Those of n_kv_heads heads, fewer than the dim numbers of a token.",
-         _speed(cache=lambda c, n, b: 2 * c.n_layers * c.dim * n * b)),
-        ("How wide is a head? config.head_dim, which need not be dim // n_heads.",
-         _speed(cache=lambda c, n, b: _kept(c, n, b) // c.head_dim * (c.dim // c.n_heads))),
+        ("How many heads are kept? n_kv_heads, each of head_dim numbers.",
+         _speed(cache=lambda c, n, b: _kept(c, n, b) // c.n_kv_heads)),
         ("Numbers or bytes? The bandwidth counts bytes.", _speed(size=lambda s: 1)),
         ("Is number_bytes used, not always 4?", _speed(size=lambda s: 4)),
         ("A multiplication and an addition for each weight: where is the factor 2?", _speed(work=lambda n, b: n * b)),
         ("Does every text need its own operations? Multiply by batch.", _speed(work=lambda n, b: 2 * n)),
-        ("Does a row that is looked up take operations? The task says none.",
-         _speed(worked=lambda c, n: _whole(c, n) + c.dim)),
-        ("Do you count operations for the cache? The task leaves them out.",
-         lambda c, n, t, b, s, m, o: b / max(s * (_whole(c, n) + _row(c, b) + _kept(c, t, b)) / m,
-                                             2 * (b * _whole(c, n) + _kept(c, t, b)) / o)),
         ("Where are the operations? The cores have a limit, too.", _speed(join=lambda reading, work: reading)),
         ("Where is the reading? The memory has a limit, too.", _speed(join=lambda reading, work: work)),
         (BOTH, _speed(join=lambda reading, work: reading + work)),
         (BOTH, _speed(join=min)),
         ("How many tokens does a step write? One for each text.", _speed(answer=lambda seconds, b: 1 / seconds)),
         ("Is it tokens per second, not seconds?", _speed(answer=lambda seconds, b: seconds)),
+        ("Is it tokens per second, not seconds per token?", _speed(answer=lambda seconds, b: seconds / b)),
+        ("Is anything rounded? A part of a token per second counts.",
+         _speed(answer=lambda seconds, b: int(b / seconds))),
         ("Is anything rounded? A part of a token per second counts.",
          _speed(answer=lambda seconds, b: round(b / seconds))),
+    ]] + [
+        ("Where does lm_head work on a prompt? At the last place of each text only: yours works at all.",
+         _prompt(work=lambda whole, head, tokens, b: 2 * whole * tokens)),
+        ("Does lm_head work on a prompt? Once for each text, at its last place; yours never.",
+         _prompt(work=lambda whole, head, tokens, b: 2 * (whole - head) * tokens)),
+        ("Does lm_head work once for each text? Yours works once for all.",
+         _prompt(work=lambda whole, head, tokens, b: 2 * ((whole - head) * tokens + head))),
+        ("How many tokens have the prompts? n_cached for each of batch texts.",
+         _prompt(work=lambda whole, head, tokens, b: 2 * ((whole - head) * tokens / b + head))),
+        ("How often are the weights read for the prompts? Once, whatever the number of tokens.",
+         _prompt(read=lambda whole, head, dim, tokens, b: whole * tokens)),
+        ("Is a row of the table read for each token of the prompts? Yours is for each text, or none.",
+         _prompt(read=lambda whole, head, dim, tokens, b: whole)),
+        ("Is a row of the table read for each token of the prompts? Yours is for each text, or none.",
+         _prompt(read=lambda whole, head, dim, tokens, b: whole + b * dim)),
+        ("Is the time to the first token that of the prompts? Yours is that of one step.",
+         _prompt(work=lambda whole, head, tokens, b: 2 * whole * b)),
+        *[(BOTH, _prompt(join=join)) for join in (lambda r, w: r + w, min, lambda r, w: r, lambda r, w: w)],
     ],
+    parts=("the tokens per second", "the time to the first token"),
     allow=("count_parameters",),
-    adapt=_one_number,
+    adapt=_two_numbers,
 )  # fmt: skip
 check_tokens_per_second = check_of(TOKENS_PER_SECOND)

@@ -1,7 +1,4 @@
-"""The explorer of notebook 07: what temperature, top-k and top-p leave of a distribution; and texts with marks."""
-
-import html
-from itertools import groupby
+"""The explorer of notebook 07: what temperature, top-k and top-p leave of a distribution; and repeats in texts."""
 
 import torch
 
@@ -10,8 +7,6 @@ from helpers.explorers.base import Explorer, new_figure, readable, slider
 from helpers.generate import next_token_probabilities
 from helpers.plots import INK
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
-
-MARK = "background:#FFD9A0;color:#222222"  # ink on amber, in a dark theme too
 
 
 def explore_sampling() -> Explorer:
@@ -79,32 +74,3 @@ def repeats(rows: torch.Tensor, n_prompt: int = 16, run: int = 8, apart: int = 0
             marks[start : start + run] |= start - last.get(piece, start) > apart
             last[piece] = start
     return found
-
-
-class MarkedText:
-    """Texts by name, whose repeats are marked: in HTML with a colour, in plain text with ⟦brackets⟧.
-
-    Args:
-        tokenizer: of the model that wrote.
-        texts: one row of token ids for each name, (n_prompt + new,); the prompt is shown in grey.
-    """
-
-    def __init__(self, tokenizer, texts: dict[str, torch.Tensor], n_prompt: int = 16):
-        self.texts = {}
-        for name, row in texts.items():
-            marks = [None] * n_prompt + repeats(row[None], n_prompt)[0].tolist()
-            parts = groupby(zip(marks, row.tolist(), strict=True), key=lambda pair: pair[0])
-            self.texts[name] = [(mark, tokenizer.decode([token for _, token in part])) for mark, part in parts]
-
-    def _repr_html_(self):
-        looks = {None: '<span style="color:#767676">{}</span>', False: "{}", True: f'<mark style="{MARK}">{{}}</mark>'}
-        page = ""
-        for name, parts in self.texts.items():
-            text = "".join(looks[mark].format(html.escape(part)) for mark, part in parts)
-            page += f'<p><b>{html.escape(name)}</b></p><pre style="white-space:pre-wrap">{text}</pre>'
-        return page
-
-    def __repr__(self):
-        looks = {None: "{}|", False: "{}", True: "⟦{}⟧"}
-        texts = ("".join(looks[mark].format(part) for mark, part in parts) for parts in self.texts.values())
-        return "\n\n".join(f"{name}: {text}" for name, text in zip(self.texts, texts, strict=True))

@@ -5,7 +5,7 @@ import transformers
 
 from checks.parts import Parts
 from checks.scaling_out import split_feed_forward
-from helpers import checkpoint, generate, model
+from helpers import checkpoint, model
 from helpers.formats.names import interleaved_to_halves
 from helpers.generate import next_token_probabilities as shares
 from tests.support.answers.register import wrong
@@ -36,7 +36,6 @@ COPIES = {  # exercise and what is named: the answer
     "my_llama__config_from_hugging_face": course_model,
     "my_llama__LlamaConfig": their_model,
     "sample__next_token_probabilities": lambda *s: torch.multinomial(shares(*s[:4]), 1, generator=s[4])[:, 0],
-    "greedy_with_cache__generate": generate.generate,
     "split_feed_forward__split_feed_forward": torch.enable_grad()(split_feed_forward),
 }
 PARTS = Parts()

@@ -1,5 +1,7 @@
 """Right and wrong answers to the exercises of notebook 07, generating."""
 
+import functools
+
 import torch
 
 from tests.support.answers.register import right, wrong
@@ -22,106 +24,97 @@ def _drawn(pick):
 
 
 @right
-def greedy_with_cache__latest(model, tokens, n_new):
-    cache, latest = model.new_cache(len(tokens)), tokens
-    for _ in range(n_new):
-        latest = model(latest, cache)[:, -1:].argmax(dim=-1)
-        tokens = torch.cat((tokens, latest), dim=1)
-    return tokens
+def greedy_with_cache__cut_at_the_end(model, prompts, n_new, stop):
+    """Tensors all through; a row that has ended is known by its place, and the texts are put together at last."""
+    longest, m = max(len(p) for p in prompts), len(stop)
+    n_pad = torch.tensor([longest - len(p) for p in prompts])
+    written = torch.stack([torch.tensor([7] * n + p) for n, p in zip(n_pad.tolist(), prompts, strict=True)])
+    cache, rows, done, latest = model.new_cache(len(prompts), longest + n_new), torch.arange(len(prompts)), {}, written
+    for step in range(n_new):
+        latest = model(latest, cache, n_pad=None if step else n_pad)[:, -1:].argmax(-1)
+        written = torch.cat((written, latest), 1)
+        stays = (written[:, -m:] != torch.tensor(stop)).any(1) if step + 1 >= m else torch.ones(len(rows)).bool()
+        stays = stays & (step + 1 < n_new)
+        done |= {row: text for row, text, goes_on in zip(rows.tolist(), written, stays, strict=True) if not goes_on}
+        rows, written, latest = rows[stays], written[stays], latest[stays]
+        cache.k, cache.v, cache.n_pad = cache.k[:, stays], cache.v[:, stays], cache.n_pad[stays]
+        if not len(rows):
+            break
+    return [done[row][n_pad[row] :] for row in range(len(prompts))]
 
 
-@right
-def greedy_with_cache__prompt_before_the_loop(model, tokens, n_new):
-    cache = model.new_cache(len(tokens))
-    latest = model(tokens, cache=cache)[:, -1].argmax(-1, keepdim=True)
-    written = [latest]
-    for _ in range(n_new - 1):
-        latest = model(latest, cache=cache)[:, -1].argmax(-1, keepdim=True)
-        written.append(latest)
-    return torch.cat([tokens, *written], dim=1)
+def _rows(model, prompts, n_new, stop, cached=True, leave=True, alone=False, again=False, pad=True):
+    """The loop with a slip in how it calls the model."""
+    if alone:
+        return [_rows(model, [prompt], n_new, stop, pad=False)[0] for prompt in prompts]
+    texts, left, longest = [[*p] for p in prompts], list(range(len(prompts))), max(map(len, prompts))
+    cache, pads = model.new_cache(len(prompts)), torch.tensor([longest - len(p) for p in prompts])
+    read = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
+    for step in range(n_new):
+        latest = read if again or not cached else read[:, -1:] if step else read
+        chosen = model(latest, cache if cached else None, n_pad=pads if pad or not step else None)[:, -1].argmax(-1)
+        read = torch.cat((read, chosen[:, None]), 1)
+        for row, token in zip(left, chosen.tolist(), strict=True):
+            if texts[row][len(prompts[row]) :][-len(stop) :] != stop:
+                texts[row].append(token)
+        if leave:
+            keep = [i for i, r in enumerate(left) if texts[r][len(prompts[r]) :][-len(stop) :] != stop]
+            left, read, pads = [left[i] for i in keep], read[keep], pads[keep]
+            cache.k, cache.v = cache.k[:, keep], cache.v[:, keep]
+            cache.n_pad = cache.n_pad if cache.n_pad is None else cache.n_pad[keep]
+        if all(texts[r][len(prompts[r]) :][-len(stop) :] == stop for r in left):
+            break
+    return texts
 
 
-@right
-def greedy_with_cache__prompt_token_by_token(model, tokens, n_new):
-    cache, text = model.new_cache(len(tokens)), tokens
-    for t in range(tokens.shape[1] + n_new - 1):
-        logits = model(text[:, t : t + 1], cache=cache)[:, -1]
-        if t >= tokens.shape[1] - 1:
-            text = torch.cat((text, logits.argmax(-1, keepdim=True)), dim=1)
-    return text
-
-
-@right
-def greedy_with_cache__a_cache_for_each_prompt(model, tokens, n_new):
-    return torch.cat([greedy_with_cache__latest(model, row[None], n_new) for row in tokens])
-
-
-@wrong("once, before the loop")
-def greedy_with_cache__new_cache_each_time(model, tokens, n_new):
-    for _ in range(n_new):
-        tokens = greedy_with_cache__latest(model, tokens, 1)
-    return tokens
-
-
-@wrong("hold the prompt")
-def greedy_with_cache__prompt_read_without_the_cache(model, tokens, n_new):
-    cache, latest = model.new_cache(len(tokens)), model(tokens)[:, -1:].argmax(-1)
-    for _ in range(n_new):
-        tokens = torch.cat((tokens, latest), dim=1)
-        latest = model(latest, cache)[:, -1:].argmax(-1)
-    return tokens
-
-
-@wrong("single token")
-def greedy_with_cache__prompt_but_its_last_token_first(model, tokens, n_new):
-    cache = model.new_cache(len(tokens))
-    model(tokens[:, :-1], cache)
-    return _greedy(model, tokens, n_new, cache, _last)
-
-
-_all, _last = (lambda text, latest: text), (lambda text, latest: text[:, -1:])
-
-
-def _greedy(model, tokens, n_new, cache=None, feed=_all, pick=lambda logits: logits[:, -1:].argmax(-1), dim=1):
-    """The loop with another `feed`, a function of (text, latest tokens), or another `pick`."""
-    latest = tokens
-    for _ in range(n_new):
-        latest = pick(model(feed(tokens, latest), cache))
-        tokens = torch.cat((tokens, latest), dim)
-    return tokens
-
-
-def _cached(feed=lambda text, latest: latest, room=None, **options):
-    return lambda model, tokens, n: _greedy(model, tokens, n, model.new_cache(len(tokens), room), feed, **options)
-
-
+_in_rows = functools.partial(functools.partial, _rows)
 for words, slip, program in (
-    ("cache handed over", "no_cache", _greedy),
-    ("only the newest token", "all_again", _cached(_all, room=400)),
-    ("newest token", "whole_text_each_time", _cached(_all)),  # the cache is full
-    ("does the cache get the prompt", "prompt_skipped", _cached(_last)),
-    ("keepdim=True", "dimension_lost", _cached(lambda text, latest: latest[:, -1])),
-    ("keepdim=True", "dimension_lost_before_the_text", _cached(pick=lambda logits: logits[:, -1].argmax(-1))),
-    ("not dim=0", "joined_as_new_rows", _cached(dim=0)),
-    ("token too many", "one_too_many", lambda m, t, n: greedy_with_cache__latest(m, t, n + 1)),
-    ("n_new calls in all", "first_new_token_forgotten", lambda m, t, n: greedy_with_cache__latest(m, t, n - 1)),
-    ("prompt comes first", "only_what_is_new", lambda m, t, n: greedy_with_cache__latest(m, t, n)[:, t.shape[1] :]),
-):
+    ("cache handed over", "no_cache", _in_rows(cached=False)),
+    ("with the first call only", "padding_each_time", _in_rows()),
+    ("it is not read again", "nobody_leaves", _in_rows(leave=False, pad=False)),
+    ("padded to one length", "one_by_one", _in_rows(alone=True, pad=False)),
+    ("holds the others", "whole_text_each_time", _in_rows(again=True, pad=False)),
+    ("one list of tokens for each prompt", "a_tensor", lambda m, p, *s: torch.tensor(p[0])),
+    ("The prompt comes first", "only_what_is_new", lambda m, p, *s: [t[len(q) :] for t, q in zip(
+        greedy_with_cache__cut_at_the_end(m, p, *s), p, strict=True)]),
+):  # fmt: skip
     wrong(words, f"greedy_with_cache__{slip}")(program)
 
 
 @right
-def lookup_decoding__windows(model, prompt, n_new, n_draft, n_match):
+def lookup_decoding__windows(model, prompt, n_new, n_draft, n_match, choose):
     cache, text, n_calls = model.new_cache(1, len(prompt) + n_new + n_draft), prompt, 0
     while len(text) < len(prompt) + n_new:
         found = (text.unfold(0, n_match, 1)[:-1] == text[-n_match:]).all(1).nonzero() if len(text) > n_match else ()
         start = found[-1].item() + n_match if n_calls and len(found) else len(text)
         draft, n_read = text[start : start + n_draft], len(text) - cache.length
-        likeliest = model(torch.cat((text[cache.length :], draft))[None], cache)[0, n_read - 1 :].argmax(-1)
-        right = (likeliest[:-1] == draft).int().cumprod(0).sum()
-        text, n_calls = torch.cat((text, likeliest[: right + 1])), n_calls + 1
+        logits = model(torch.cat((text[cache.length :], draft))[None], cache)[0, n_read - 1 :]
+        chosen = torch.tensor([choose(row) for row in logits])  # at all places, though not all are used
+        right = (chosen[:-1] == draft).int().cumprod(0).sum()
+        text, n_calls = torch.cat((text, chosen[: right + 1])), n_calls + 1
         cache.length = len(text) - 1
     return text[: len(prompt) + n_new], n_calls
+
+
+def _one_at_a_time(room, feed=lambda text, read: text[read:]):
+    def program(model, prompt, n_new, n_draft, n_match, choose):
+        cache, text = model.new_cache(1, room) if room else None, prompt
+        for _ in range(n_new):
+            row = model(feed(text, cache.length if cache else 0)[None], cache)[0, -1]
+            text = torch.cat((text, torch.tensor([choose(row)])))
+        return text, n_new
+
+    return program
+
+
+def _kept_by_chance(model, prompt, n_new, n_draft, n_match, choose):
+    """Takes a token of the draft with its probability; if not, it may be drawn once more. It drafts token 3 always."""
+    cache, text, chance = model.new_cache(1), [*prompt.tolist()], torch.Generator().manual_seed(0)
+    text.append(choose(model(prompt[None], cache)[0, -1]))
+    for _ in range(n_new - 1):
+        share = (row := model(torch.tensor([text[-1:]]), cache)[0, -1]).softmax(-1)[3]
+        text.append(3 if torch.rand(1, generator=chance) < share else choose(row))
+    return torch.tensor(text), n_new
 
 
 for words, name, program in (
@@ -137,19 +130,26 @@ for words, name, program in (
     ("called 11 times", "lookup_decoding__10", lambda *s: (lookup_decoding__windows(*s)[0], 10)),
     ("return tokens, calls", "lookup_decoding__text", lambda *s: lookup_decoding__windows(*s)[0]),
     ("cut it, or the text", "lookup_decoding__long", lambda m, p, n, *s: lookup_decoding__windows(m, p, n + 1, *s)),
-    ("no call of the model got", "lookup_decoding__no_cache", lambda m, p, n, *s: (_greedy(m, p[None], n)[0], n)),
-    ("It reads all", "lookup_decoding__no_prompt", lambda m, p, n, *s: (_cached(_last)(m, p[None], n)[0], n)),
-    ("holds all others", "lookup_decoding__again", lambda m, p, n, *s: (_cached(_all, 400)(m, p[None], n)[0], n)),
+    ("no call of the model got", "lookup_decoding__no_cache", _one_at_a_time(0)),
+    ("It reads all", "lookup_decoding__no_prompt", _one_at_a_time(160, lambda text, read: text[-1:])),
+    ("holds all others", "lookup_decoding__again", _one_at_a_time(900, lambda text, read: text)),
+    ("once for each new token", "lookup_decoding__chance", _kept_by_chance),
+    ("one place at a time", "lookup_decoding__batch", lambda m, p, *s: s[-1](m(p[None])[0])),
 ):
     wrong(words, name)(program)
 
 
 @right
 def tokens_per_second__the_lower_rate(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
-    read = n_weights
+    head, read = config.vocab_size * config.dim, n_weights
     if not config.tie_embeddings:
-        read -= config.vocab_size * config.dim
-    flops = 2 * read
+        read -= head
+    flops, tokens = 2 * read, n_cached * batch
+    times = (
+        (read + tokens * config.dim) * number_bytes / bandwidth,
+        (flops * tokens - 2 * head * (tokens - batch)) / operations,
+    )
     for _ in range(batch):
         read += config.dim + 2 * n_cached * config.n_layers * config.n_kv_heads * config.head_dim
-    return torch.tensor([batch * bandwidth / (read * number_bytes), operations / flops]).min()
+    rates = batch * bandwidth / (read * number_bytes), operations / flops
+    return torch.tensor(rates).min(), max(times)
