@@ -20,7 +20,7 @@ verdict.py      what fails in a saved notebook, in JSON, for a learner's assista
 
 # ruff: noqa: F401  these names are here to be imported from here
 
-from checks.full_model import check_find_slips, check_parameter_count, check_properties, check_transformer_block
+from checks.full_model import check_budget, check_first_departure, check_properties, check_transformer_block
 from checks.generate import (
     check_greedy_with_cache,
     check_lookup_decoding,

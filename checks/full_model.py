@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, each, gain, not_contiguous
-from checks.judge import check_of, names_slips
+from checks.judge import check_of
 from helpers.config import PRESETS
 from helpers.model import GroupedQueryAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, apply_rope, rope_angles
 
@@ -193,24 +193,28 @@ TRANSFORMER_BLOCK = Exercise(
 check_transformer_block = check_of(TRANSFORMER_BLOCK)
 
 
-def parameter_count(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
-    """Number (int) of parameters of a LLaMA: embedding, blocks, norms, head; a tied matrix counts once."""
-    total = 0
+def budget(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings, batch, tokens):
+    """Two ints: a LLaMA's parameters, a tied matrix once, and the FLOPs of its matrix products for (batch, tokens)."""
+    block = [(n_heads * head_dim, dim), (n_kv_heads * head_dim, dim), (n_kv_heads * head_dim, dim)]  # q, k, v
+    block += [(dim, n_heads * head_dim), (hidden_dim, dim), (hidden_dim, dim), (dim, hidden_dim)]  # o, gate, up, down
+    count, flops = vocab_size * dim + dim, 0  # the embedding and the last norm
     for _ in range(n_layers):
-        total += dim * n_heads * head_dim  # q
-        total += dim * n_kv_heads * head_dim  # k
-        total += dim * n_kv_heads * head_dim  # v
-        total += n_heads * head_dim * dim  # o
-        total += 3 * dim * hidden_dim  # gate, up, down
-        total += 2 * dim  # two norms
-    total += dim  # the last norm
-    return total + vocab_size * dim * (1 if tie_embeddings else 2)
+        count += 2 * dim
+        for rows, columns in block:
+            count += rows * columns
+            flops += 2 * rows * columns * batch * tokens  # a product and a sum for each number of the matrix
+        for _ in range(batch * n_heads):
+            flops += 2 * tokens * tokens * head_dim  # every query with every key
+            flops += 2 * tokens * tokens * head_dim  # the shares of every key's value
+    flops += 2 * vocab_size * dim * batch * tokens  # the head: it multiplies, tied or not
+    return count + (0 if tie_embeddings else vocab_size * dim), flops
 
 
 def _count(q=None, kv=None, o=None, ffn=None, norms=2, last=1, tables=None, extra=None):
-    """The count with one slip; each part is a function of (V, D, L, H, K, h, F, tied)."""
+    """The count with one slip; each part is a function of (V, D, L, H, K, h, F, tied). The FLOPs are right."""
 
-    def program(*sizes):
+    def program(*given):
+        sizes = given[:8]
         _, dim, layers, heads, kv_heads, head_dim, hidden, _ = sizes
         wide = heads * head_dim
         block = q(*sizes) if q else dim * wide
@@ -218,13 +222,29 @@ def _count(q=None, kv=None, o=None, ffn=None, norms=2, last=1, tables=None, extr
         block += o(*sizes) if o else dim * wide
         block += (ffn(*sizes) if ffn else 3 * dim * hidden) + norms * dim
         table = tables(*sizes) if tables else sizes[0] * dim * (2 - sizes[-1])
-        return int(layers * block + last * dim + table + (extra(*sizes) if extra else 0))
+        return int(layers * block + last * dim + table + (extra(*sizes) if extra else 0)), budget(*given)[1]
+
+    return program
+
+
+def _other_count(count):
+    """The right FLOPs with another count: count(right count, *sizes)."""
+    return lambda *given: (count(budget(*given)[0], *given[:8]), budget(*given)[1])
+
+
+def _flops(each=2, head=1, square=4, heads=lambda H, K: H, rows=lambda B, T: B * T, extra=lambda *_: 0):
+    """The right count with other FLOPs."""
+
+    def program(V, D, L, H, K, h, F, tied, B, T):
+        matrices = L * (2 * D * h * (H + K) + 3 * D * F) + head * V * D
+        pairs = square * L * heads(H, K) * h * B * T * T
+        return budget(V, D, L, H, K, h, F, tied, B, T)[0], each * matrices * rows(B, T) + pairs + extra(V, D, L, B, T)
 
     return program
 
 
 def sizes_of(config):
-    """The arguments of parameter_count for a LlamaConfig."""
+    """The sizes that `budget` takes, of a LlamaConfig."""
     names = ("vocab_size", "dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim", "tie_embeddings")
     return tuple(getattr(config, name) for name in names)
 
@@ -236,23 +256,29 @@ def _by_arithmetic(function):
         message = "it builds a model and counts what PyTorch made."
         raise Wrong(message, "Multiply the numbers instead: what are the shapes of the matrices in one block?")
 
-    def probe(*sizes):
+    def probe(*given):
         with patch.object(nn.Module, "__init__", refuse):
-            return function(*sizes)
+            answer = function(*given)
+        if answer is ... or answer is None:
+            return answer
+        if not isinstance(answer, tuple) or [type(one) for one in answer] != [int, int]:
+            raise Wrong("two whole numbers are expected.", f"Return (count, flops). {WHOLE}")
+        count, flops = budget(*given)  # a matrix that is wrong in the count is wrong in the FLOPs, too: one at a time
+        return answer if answer[0] == count else (answer[0], flops)
 
     return probe
 
 
 WHOLE = "Do you divide? A quotient such as 1 / 49 is rounded, and int(...) cuts off: multiply whole numbers."
-PARAMETER_COUNT = Exercise(
-    parameter_count,
+BUDGET = Exercise(
+    budget,
     [
-        Case("a tiny one by hand: V 10, D 4, L 1, H 2, K 1, h 2, F 6, tied", (10, 4, 1, 2, 1, 2, 6, True)),
-        Case("the same, not tied, three layers", (10, 4, 3, 2, 1, 2, 6, False)),
-        Case("head_dim is not dim / n_heads", (11, 6, 2, 4, 2, 4, 7, False)),
-        *[Case(f"{n_heads} query heads on one", (9, dim, 1, n_heads, 1, head_dim, 4, False), WHOLE)
+        Case("by hand: V 10, D 4, L 1, H 2, K 1, h 2, F 6, tied; B 1, T 3", (10, 4, 1, 2, 1, 2, 6, True, 1, 3)),
+        Case("the same, not tied, three layers, B 2", (10, 4, 3, 2, 1, 2, 6, False, 2, 3)),
+        Case("head_dim is not dim / n_heads", (11, 6, 2, 4, 2, 4, 7, False, 3, 5)),
+        *[Case(f"{n_heads} query heads on one", (9, dim, 1, n_heads, 1, head_dim, 4, False, 1, 1), WHOLE)
           for n_heads, dim, head_dim in ((11, 7, 10), (49, 2, 8))],
-        *[Case(name, sizes_of(PRESETS[name])) for name in ("llama-2-7b", "llama-3-8b", "llama-3.2-1b", "smollm2-135m")],
+        *[Case(name, (*sizes_of(PRESETS[name]), 2, 1000)) for name in ("llama-2-7b", "llama-3.2-1b", "smollm2-135m")],
     ],
     [
         ("Does a tied matrix count once? Yours counts embedding and head always.",
@@ -268,7 +294,7 @@ PARAMETER_COUNT = Exercise(
          _count(*[lambda V, D, L, H, K, h, F, t: D * D, lambda V, D, L, H, K, h, F, t: 2 * D * K * (D // H),
                   lambda V, D, L, H, K, h, F, t: D * D])),
         ("Do the heads have head_dim numbers each? It need not be dim / n_heads.",
-         lambda V, D, L, H, K, h, F, t: parameter_count(V, D, L, H, K, D // H, F, t)),
+         _other_count(lambda n, V, D, L, H, K, h, F, t: budget(V, D, L, H, K, D // H, F, t, 1, 1)[0])),
         ("Are q and o n_heads * head_dim wide? It need not be dim.",
          _count(q=lambda V, D, *_: D * D, o=lambda V, D, *_: D * D)),
         ("Is one of q and o dim by dim in yours? Both are n_heads * head_dim wide.", _count(o=lambda V, D, *_: D * D)),
@@ -294,23 +320,43 @@ PARAMETER_COUNT = Exercise(
         ("Are there biases? LLaMA has none.", _count(extra=lambda V, D, L, H, K, h, F, t: L * (H * h + 2 * K * h + D))),
         ("Has the head a bias? LLaMA's has none.", _count(extra=lambda V, *_: V)),
         ("Does n_layers multiply every part of a block? In yours it multiplies attention only.",
-         lambda V, D, L, H, K, h, F, t: parameter_count(V, D, L, H, K, h, F, t) - (L - 1) * (3 * D * F + 2 * D)),
+         _other_count(lambda n, V, D, L, H, K, h, F, t: n - (L - 1) * (3 * D * F + 2 * D))),
         ("Does n_layers multiply every part of a block? In yours the feed-forward is there once.",
-         lambda V, D, L, H, K, h, F, t: parameter_count(V, D, L, H, K, h, F, t) - (L - 1) * 3 * D * F),
+         _other_count(lambda n, V, D, L, H, K, h, F, t: n - (L - 1) * 3 * D * F)),
         ("Does n_layers multiply every part of a block? In yours its two norms are there once.",
-         lambda V, D, L, H, K, h, F, t: parameter_count(V, D, L, H, K, h, F, t) - (L - 1) * 2 * D),
+         _other_count(lambda n, V, D, L, H, K, h, F, t: n - (L - 1) * 2 * D)),
         ("Are embedding and head outside the blocks? Yours counts them n_layers times.",
          _count(tables=lambda V, D, L, H, K, h, F, t: L * V * D * (2 - t))),
-        ("Do you multiply the blocks by n_layers?", lambda V, D, L, *rest: parameter_count(V, D, 1, *rest)),
+        ("Do you multiply the blocks by n_layers?",
+         _other_count(lambda n, V, D, L, *rest: budget(V, D, 1, *rest, 1, 1)[0])),
         ("Does RoPE have parameters? Its angles are computed.", _count(extra=lambda V, D, L, H, K, h, F, t: h // 2)),
         (WHOLE, _count(kv=lambda V, D, L, H, K, h, F, t: int(2 * D * H * h * (K / H)))),
         (WHOLE, _count(q=lambda *_: 0, kv=lambda V, D, L, H, K, h, F, t: 2 * D * H * h * (1 + K / H), o=lambda *_: 0)),
-        ("Is the total a number of bytes? Parameters are asked.", lambda *sizes: 4 * parameter_count(*sizes)),
-        ("Is the total a number of bytes? Parameters are asked.", lambda *sizes: 2 * parameter_count(*sizes)),
+        *[("Is the total a number of bytes? Parameters are asked.", _other_count(lambda n, *_, b=b: b * n))
+          for b in (4, 2)],
+        ("FLOPs: for each number of a matrix and each token there are a product and a sum.", _flops(each=1, square=2)),
+        ("FLOPs: for each number of a matrix and each token there are a product and a sum.", _flops(each=1)),
+        ("FLOPs: attention multiplies, too: each query with each key, and each share with a value.", _flops(square=0)),
+        ("FLOPs: attention has two products, each of every query with every key, hidden or not.", _flops(square=2)),
+        ("FLOPs: a pair of query and key has a product and a sum for each of head_dim numbers.", _flops(square=1)),
+        ("FLOPs: do all query heads meet keys? Sharing keys saves no product.", _flops(heads=lambda H, K: K)),
+        ("FLOPs: the head multiplies, tied or not.", _flops(head=0)),
+        ("FLOPs: looking up a row of the embedding multiplies nothing.",
+         _flops(extra=lambda V, D, L, B, T: 2 * V * D * B * T)),
+        ("FLOPs: a gain is no matrix. Only matrix products count.",
+         _flops(extra=lambda V, D, L, B, T: 2 * (2 * L + 1) * D * B * T)),
+        ("FLOPs: every row of the batch counts.",
+         lambda *given: (budget(*given)[0], budget(*given[:8], 1, given[9])[1])),
+        ("FLOPs: no row of the batch meets another's keys.",
+         lambda *given: (budget(*given)[0], budget(*given[:8], 1, given[8] * given[9])[1])),
+        ("FLOPs: each of the T tokens goes through every matrix.", _flops(rows=lambda B, T: B)),
+        ("FLOPs: three times as many are a training step. Asked is one pass forward.",
+         lambda *given: (budget(*given)[0], 3 * budget(*given)[1])),
     ],
+    parts=("count", "flops"),
     adapt=_by_arithmetic,
 )  # fmt: skip
-check_parameter_count = check_of(PARAMETER_COUNT)
+check_budget = check_of(BUDGET)
 
 
 # ------------------------------------------------------------------------------------- fourteen slips
@@ -321,7 +367,8 @@ def pair_with_slip(slip, weights):
 
     Args:
         slip: one of SLIPS or CALL_SLIPS, or None: then both are right.
-        weights: "new", as a fresh model has them (std 0.02, gains 1), or "large" (std 0.3, gains 0.5 to 1.5).
+        weights: "new", as a fresh model has them (std 0.02, gains 1), "new, gains" (0.02, gains from 0.5 to 1.5),
+            "large, gains 1" (0.3, gains 1) or "large" (0.3, gains from 0.5 to 1.5).
 
     Returns:
         right, slipped, with a vocabulary of 64 tokens.
@@ -333,13 +380,15 @@ def pair_with_slip(slip, weights):
 
 
 def small_llama(weights, norm_eps=1e-5, rope_theta=10_000.0):
-    """A LLaMA of two blocks with "new" or "large" random weights, see pair_with_slip."""
+    """A LLaMA of two blocks with random weights, see pair_with_slip."""
     sizes = {"vocab_size": 64, "dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 48}
     constants = {"max_seq_len": 64, "norm_eps": norm_eps, "rope_theta": rope_theta, "tie_embeddings": False}
     model = Llama(LlamaConfig(**sizes, **constants)).requires_grad_(False)
-    if weights == "large":
-        for weight in model.parameters():
-            weight.normal_(std=0.3) if weight.ndim == 2 else weight.uniform_(0.5, 1.5)
+    for weight in model.parameters():
+        if weight.ndim == 2 and "large" in weights:
+            weight.normal_(std=0.3)
+        elif weight.ndim == 1 and weights in ("large", "new, gains"):
+            weight.uniform_(0.5, 1.5)
     return model
 
 
@@ -426,6 +475,12 @@ def _chunk_sees(rows):
     return rotation_and_mask
 
 
+def _one_place_early(model, n_query, n_cached=0, n_pad=None, device=None):
+    cos, sin, visible = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
+    alone = n_query == 1 and n_cached and n_pad is None
+    return (*Llama.rotation_and_mask(model, 1, n_cached - 1)[:2], visible) if alone else (cos, sin, visible)
+
+
 def _padding_visible(model, n_query, n_cached=0, n_pad=None, device=None):
     cos, sin, _ = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
     return cos, sin, Llama.rotation_and_mask(model, n_query, n_cached, None, device)[2]
@@ -465,6 +520,7 @@ CALLS = {  # slips in how a model is called again, or with several rows; the sev
     "norm over the tokens": (RMSNorm, "forward", _norm_over(1, 2)),
     "padding counts as positions": (Llama, "rotation_and_mask", _padding_counted),
     "later tokens have one position in all rows": (Llama, "rotation_and_mask", _later(_padding_counted)),
+    "a single token stands one place too early": (Llama, "rotation_and_mask", _one_place_early),
     "padding is forgotten after the prompt": (Llama, "rotation_and_mask", _later(_padding_forgotten)),
 }  # fmt: skip
 CALL_SLIPS = tuple(CALLS)[:6]
@@ -502,6 +558,10 @@ FINDS = {  # each slip: the property that is to find it, and how; those before i
     "positions restart": (1, "Read the text in pieces, with one cache. Are the logits of all pieces compared?"),
     "mask without its offset": (1, "One token at a time is not enough: read pieces of several tokens, too."),
     "a chunk sees all of itself": (1, "One token at a time is not enough: read pieces of several tokens, too."),
+    "a single token stands one place too early": (
+        1,
+        "Pieces of several tokens are not enough: read token by token, too.",
+    ),
     "padding is seen": (2, "Put a shorter row, padded on its left, beside a longer one, and pass n_pad."),
     "norm over the rows": (2, "Does the row stand once alone and once beside another row?"),
     "later tokens have one position in all rows": (2, READ_ON),
@@ -563,58 +623,148 @@ def _finds_slips(function):
 
 PROPERTIES = Exercise(
     properties,
-    [Case("fourteen models", ("one of fourteen",))],
+    [Case("fifteen models", ("one of fifteen",))],
     [],
     allow=("Llama", "KVCache"),  # the model that is tested, and its cache
     adapt=_finds_slips,
 )
 check_properties = check_of(PROPERTIES)
 
-# ------------------------------------------------------------------------------------- find the slip
+# --------------------------------------------------------------------------------- the first departure
 
-LETTERS = {"A": "mask shows the next token", "B": "gate and up swapped", "C": "wrong base"}
-LEAK = "change only the last token. Do logits before it move?"
-ALONE = "give it a single token, with nothing to turn, to scale or to hide. Does it still differ?"
-AGREES = "it agrees on a single token. Would your slip show there?"
-TRY = {  # by letter and wrong answer: the experiment that speaks against it
-    "A": dict.fromkeys(SLIPS, LEAK),
-    "B": dict.fromkeys(SLIPS, ALONE)
-    | {
-        "gain ignored": "set every gain to 1 in copies of both models. Then an ignored gain is right: do they agree?",
-        "wrong eps": "set every norm's eps to 0 in copies of both models: ten times 0 is 0. Another slip still shows.",
-    },
-    "C": dict.fromkeys(SLIPS, AGREES)
-    | {
-        "mask shows the next token": LEAK,
-        "wrong scale": "set inv_freq to 0 in copies of both models: nothing turns. A wrong scale would still show.",
-        "positions in bfloat16": "it differs within 40 tokens. Which whole numbers does bfloat16 hold exactly?",
-        "neighbours paired": "set inv_freq to 1, any base to the power 0, in both copies. A wrong pairing still shows.",
-    },
-}
+LIMIT = 1e-5  # of the largest number that a part of the reference returns
 
 
-def find_slips():
-    """The slip of each of the three models, {"A": ..., "B": ..., "C": ...}, as named in SLIPS."""
-    return dict(LETTERS)
+def first_departure(model, reference, tokens, names=None):
+    """(name, position) of the first part at which a model departs from its reference, or None if it nowhere does.
 
+    A part is a module that has a `weight`; it returns (B, T, ...). The parts come in the order in which they run in
+    `model`. A part departs if a number is farther from the reference's than LIMIT times the largest number that the
+    reference's part returns, or is nan. The position is the smallest at which it does, in any row. Both models are left
+    as they were.
 
-def models_to_examine():
-    """A reference with large weights, and the models A, B, C, each the reference with one of the SLIPS.
-
-    Returns:
-        reference, {"A": model, "B": model, "C": model}; they share no memory.
+    Args:
+        model, reference: modules; model(tokens) runs every part once. Numbers are compared in float32.
+        tokens: (B, T) int64.
+        names: {part of model: part of reference} as in `named_modules()`; None: they have the same names.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        reference = small_llama("large")
-    return reference, {letter: _with_slip(reference, slip) for letter, slip in LETTERS.items()}
+    made, wanted = (_made_by(one, tokens) for one in (model, reference))
+    for name, output in made.items():
+        if (names or {name: name}).get(name) not in wanted:
+            raise ValueError(f"the reference has no part for {name!r}, but {list(wanted)[:3]} and so on: pass names.")
+        want = wanted[names[name] if names else name]
+        agrees = (output - want).abs() <= LIMIT * want.abs().max()  # nan is not <= anything
+        if not agrees.all():
+            return name, (~agrees).nonzero()[:, 1].min().item()
+    return None
 
 
-FIND_SLIPS = Exercise(
-    find_slips,
-    [Case("models A, B, C", ())],
+@torch.no_grad()
+def _made_by(model, tokens):
+    """What each part of a model returns, {name: (B, T, ...)}, in the order in which they run."""
+    made, hooks = {}, []
+    for name, part in model.named_modules():
+        if hasattr(part, "weight"):
+            keep = lambda _, given, output, name=name: made.update({name: output.float()})  # noqa: E731
+            hooks.append(part.register_forward_hook(keep))
+    try:
+        model(tokens)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return made
+
+
+ATTENTION, DOWN = "layers.{}.attention.o_proj", "layers.{}.feed_forward.down_proj"
+DEPARTS = {  # where each slip shows first, in 300 tokens
+    "gain ignored": ("layers.0.attention_norm", 0),
+    "wrong eps": ("layers.0.attention_norm", 0),
+    "wrong base": (ATTENTION.format(0), 1),
+    "wrong scale": (ATTENTION.format(0), 1),
+    "neighbours paired": (ATTENTION.format(0), 1),
+    "gate and up swapped": (DOWN.format(0), 0),
+    "mask shows the next token": (ATTENTION.format(0), 0),
+    "positions in bfloat16": (ATTENTION.format(0), 257),
+}
+TEXTS = torch.stack((torch.arange(300) % 60 + 4, torch.arange(300) * 7 % 64))  # token 3: in row 1 only, first at 37
+NAN = "nan is neither larger nor smaller than anything. Ask whether a number is within the room, not whether it is out."
+ROUNDS = "Two right calculations round differently. The room is 1e-5 of the largest number of the reference's part."
+RUNS = "Parts come in the order in which they run: named_modules() tells in which they were made."
+RENAMED = "Is each part compared with the part that names gives it?"
+FIRST = "Which part is the first to depart, not the one that departs most? Its name is that of a part with a weight."
+ROWS = "Do you look at all rows, and at the position, not at the place in (B, T, ...)?"
+AT = "Which position is the first, in any row? Not the one at which it departs most."
+
+
+def in_block_1(model, slip):
+    """A copy of a model in which only block 1 has one of the SLIPS of a part; also when other names lead to it."""
+    model = copy.deepcopy(model)
+    model.layers[1] = _with_slip(model.layers[1], slip)
+    return model
+
+
+def _departures():
+    """(what is wrong, model, reference, names, where it departs, a hint or "")."""
+    right = pair_with_slip(None, "large")[0]
+    for slip, where in DEPARTS.items():
+        yield slip, _with_slip(right, slip), right, None, where, ""
+    yield "nothing", copy.deepcopy(right), right, None, None, ROUNDS
+    yield "ten times the right eps, in block 1 alone", in_block_1(right, "wrong eps"), right, None, None, ROUNDS
+    yield (
+        "gate and up swapped in block 1",
+        in_block_1(right, "gate and up swapped"),
+        right,
+        None,
+        (DOWN.format(1), 0),
+        "",
+    )
+    other = copy.deepcopy(right)
+    other.tok_embeddings.weight[3] += 1.0
+    yield "another row of the embedding", other, right, None, ("tok_embeddings", 37), ROWS
+    other = copy.deepcopy(right)
+    other.layers[1].ffn_norm.weight[0] = math.nan
+    yield "nan in block 1", other, right, None, ("layers.1.ffn_norm", 0), NAN
+    other, names = in_block_1(right, "gain ignored"), {name: f"0.{name}" for name, _ in right.named_modules()}
+    for block in other.layers:
+        block.attention_norm = block._modules.pop(
+            "attention_norm"
+        )  # now the last that is listed, still the first to run
+    yield "gain ignored in block 1", other, right, None, ("layers.1.attention_norm", 0), RUNS
+    other = _with_slip(right, "wrong scale")
+    yield "a reference with other names", other, nn.Sequential(right), names, (ATTENTION.format(0), 1), RENAMED
+
+
+def _finds_departures(function):
+    """The function as a tool that is tested: on pairs of models that depart at a known place, or nowhere."""
+
+    def probe(*_):
+        for what, model, reference, names, where, hint in _departures():
+            answer = function(model, reference, TEXTS.clone(), names)
+            if answer is ...:
+                raise NotImplementedError
+            if any(part._forward_hooks for one in (model, reference) for part in one.modules()):
+                raise Wrong(
+                    "a hook is still on a model.",
+                    "Keep what register_forward_hook returns, and remove it after the run.",
+                )
+            if answer is not None and not (isinstance(answer, tuple) and [type(one) for one in answer] == [str, int]):
+                said = f"a name and an int, or None, is expected, not {str(answer)[:60]}."
+                raise Wrong(said, "Return (name, position): position.item() makes an int of a tensor.")
+            if answer != where:
+                if not hint and answer and answer[0] == where[0]:
+                    hint = AT
+                seen = f"departs at {answer[0]}, position {answer[1]}" if answer else "departs nowhere"
+                where = f"at {where[0]}, position {where[1]}" if where else "nowhere"
+                raise Wrong(f"slip “{what}”: yours says that it {seen}; it departs {where}.", hint or FIRST)
+        return len(DEPARTS)
+
+    return probe
+
+
+FIRST_DEPARTURE = Exercise(
+    first_departure,
+    [Case("fifteen pairs of models", ("one of fifteen", "its reference", "two texts", None))],
     [],
-    allow=("models_to_examine", "pair_with_slip", "Llama", "RMSNorm", "rope_inv_freq"),  # for experiments
-    adapt=names_slips(LETTERS, SLIPS, lambda letter, slip: TRY[letter][str(slip)], "model"),
+    adapt=_finds_departures,
 )
-check_find_slips = check_of(FIND_SLIPS)
+check_first_departure = check_of(FIRST_DEPARTURE)

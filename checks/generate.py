@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw
-from checks.full_model import parameter_count, sizes_of
+from checks.full_model import budget, sizes_of
 from checks.judge import check_of
 from helpers.config import PRESETS, LlamaConfig
 from helpers.model import Llama
@@ -995,7 +995,7 @@ def _tiny(tied, head_dim=2):
 
 def _machine(name, *rest):
     config = PRESETS[name]
-    return config, parameter_count(*sizes_of(config)), *rest
+    return config, budget(*sizes_of(config), 1, 1)[0], *rest
 
 
 OF_THE_TABLE = "Is all of the embedding table read in a step? Of an untied table, only one row for each text."

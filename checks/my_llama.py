@@ -599,3 +599,36 @@ def _in_pieces(llama, weights, config, tokens, sizes):
 
 def _close(got, want):
     return got.shape == want.shape and bool((got - want).abs().max() <= 1e-4 * want.abs().max())
+
+
+def rows_fault(llama, weights, config, tokens, lengths=(3, 7)):
+    """What is wrong when rows that stand at different positions are read on together; "" if nothing is.
+
+    Args:
+        tokens: (1, T) int64, more than the largest of `lengths`; each row is read alone up to there, then both by one.
+    """
+    shape = (config["num_hidden_layers"], 2, len(lengths), config["num_key_value_heads"], 16, config["head_dim"])
+    slots, first = torch.zeros(shape), torch.tensor(lengths)  # slot p of a row holds its token p
+
+    def remember(rows, at):
+        def write(layer, *new):
+            for old, one in zip(slots[layer], new, strict=True):
+                old[rows[:, None], :, at] = one.transpose(1, 2)
+            return slots[layer][:, rows]
+
+        return write
+
+    wanted = [Parts().llama(weights, config, tokens[:, : length + 1])[:, -1:] for length in lengths]
+    try:
+        for row, length in enumerate(lengths):
+            row, start = torch.tensor([row]), torch.tensor([0])
+            llama(weights, config, tokens[:, :length], start, remember(row, torch.arange(length)[None]))
+        got = llama(weights, config, tokens[0, first][:, None], first, remember(torch.arange(2), first[:, None]))
+    except Exception as error:
+        said = f"it raises {type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        return f"{said} With first (B,) positions are (B, T), cos and sin (B, 1, T, h/2), visible (B, T, S)."
+    if _close(got, torch.cat(wanted)):
+        return ""
+    if any(map(_close, got.split(1), wanted)):
+        return "one row is right, the other departs. Has each row its own positions, in the angles and in the mask?"
+    return "rows with their own first depart. A key is visible if its slot's number is at most the query's position."

@@ -35,7 +35,7 @@ def _rms_norm(x, weight, eps):
 
 
 def _rope_angles(positions, head_dim, theta):
-    return positions[:, None] * rope_inv_freq(head_dim, theta)
+    return positions[..., None] * rope_inv_freq(head_dim, theta)
 
 
 def _swiglu(x, w_gate, w_up, w_down):
@@ -131,14 +131,16 @@ class Parts:
         Args:
             weights, config: under Hugging Face's names; everything on the CPU.
             tokens: (B, T) int64.
-            first: position of the first token.
+            first: position of the first token, or of each row's, (B,); then `remember` returns a row's token p at p.
             remember: takes each block's number, its turned keys and its values, (B, K, T, h); returns those to attend
                 to, (B, K, S, h).
 
         Returns:
             logits, (B, T, V) float.
         """
-        cos, sin = self.turns(torch.arange(first, first + tokens.shape[1]), config)
+        positions = torch.as_tensor(first)[..., None] + torch.arange(tokens.shape[1])  # (T,) or (B, T)
+        cos, sin = self.turns(positions, config)
+        rows = (positions,) if positions.ndim > 1 else ()  # each with a mask of its own
         x = self.embed(weights, config, tokens)
         for layer in range(config["num_hidden_layers"]):
             block = self.block(weights, layer)
@@ -147,7 +149,7 @@ class Parts:
             q, k, v = self.project(normed, block, config, cos, sin)
             self.note(2, q, k, v)
             k, v = remember(layer, k, v)
-            x = self.add(x, normed, self.attend(q, k, v) @ block["self_attn.o_proj"].T)
+            x = self.add(x, normed, self.attend(q, k, v, *rows) @ block["self_attn.o_proj"].T)
             self.note(3, x)
             normed = self.norm(x, block, "post_attention_layernorm", config)
             x = self.add(x, normed, self.swiglu(normed, *(block[f"mlp.{n}_proj"] for n in ("gate", "up", "down"))))
@@ -162,7 +164,7 @@ class Parts:
         """Told what each stage makes; for those who want to know."""
 
     def turns(self, positions, config):
-        """cos and sin of all angles, (T, h/2)."""
+        """cos and sin of all angles, (T, h/2), or (B, 1, T, h/2) where rows differ."""
         rope, head_dim = config["rope_parameters"], config["head_dim"]
         angles = self.rope_angles(positions, head_dim, rope["rope_theta"])
         kind = rope.get("rope_type", "default")
@@ -171,7 +173,8 @@ class Parts:
         if kind == "llama3":
             speeds = self.rope_angles(torch.ones(1), head_dim, rope["rope_theta"])[0]
             wanted = {name: value for name, value in rope.items() if name not in ("rope_type", "rope_theta")}
-            angles = positions[:, None] * self.llama3_scaling(speeds, **wanted)
+            angles = positions[..., None] * self.llama3_scaling(speeds, **wanted)
+        angles = angles.unsqueeze(1) if positions.ndim > 1 else angles
         return angles.cos(), angles.sin()
 
     def embed(self, weights, config, tokens):
@@ -196,9 +199,17 @@ class Parts:
         q, k, v = (self.heads(normed @ block[f"self_attn.{name}_proj"].T, config) for name in "qkv")
         return self.apply_rope_halves(q, cos, sin), self.apply_rope_halves(k, cos, sin), v
 
-    def attend(self, q, k, v):
-        """What all heads return, side by side, (B, T, H * h)."""
-        visible = self.causal_visible(q.shape[2], k.shape[2])
+    def attend(self, q, k, v, positions=None):
+        """What all heads return, side by side, (B, T, H * h); positions, (B, T), where rows differ."""
+        if positions is not None and len(q) > 1:
+            return torch.cat(
+                [self.attend(*row) for row in zip(*(y.split(1) for y in (q, k, v, positions)), strict=True)]
+            )
+        visible = (
+            self.causal_visible(q.shape[2], k.shape[2])
+            if positions is None
+            else (torch.arange(k.shape[2]) <= positions[0, :, None])
+        )
         k, v = (self.repeat_kv(y, q.shape[1] // y.shape[1]) for y in (k, v))
         return torch.cat([self.attention_head(q[:, i], k[:, i], v[:, i], visible) for i in range(q.shape[1])], dim=-1)
 

@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from checks import Parts, check_my_llama
 from checks.base import Wrong
-from checks.my_llama import MY_LLAMA, cache_fault
+from checks.my_llama import MY_LLAMA, cache_fault, rows_fault
 
 # these depart elsewhere
 UNSEEN = (
@@ -87,8 +87,13 @@ class Repeated(Parts):
         return q, *(self.repeat_kv(y, q.shape[1] // y.shape[1]) for y in kv)
 
 
+class OneTurn(Parts):  # unsloth's slip: all rows turn as the longest
+    def turns(self, positions, config):
+        return super().turns(positions.amax(0, keepdim=True).expand_as(positions), config)
+
+
 class OneMask(Parts):
-    def attend(self, q, k, v):
+    def attend(self, q, k, v, *rows):
         visible = self.causal_visible(k.shape[2], k.shape[2])[: q.shape[2]]
         k, v = (self.repeat_kv(y, q.shape[1] // y.shape[1]) for y in (k, v))
         return torch.cat([self.attention_head(q[:, i], k[:, i], v[:, i], visible) for i in range(q.shape[1])], dim=-1)
@@ -111,6 +116,21 @@ class OneMask(Parts):
 def test_each_slip_with_the_cache_is_named(llama, words):
     weights, config, tokens = MY_LLAMA.cases[1].fresh_inputs()
     assert words in (fault := cache_fault(llama, weights, config, tokens))
+    assert bool(fault) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("llama", "words"),
+    [
+        (Parts().llama, ""),
+        (OneTurn().llama, "one row is right"),
+        (lambda w, c, t, first, re: Parts().llama(w, c, t, int(first.max()), re), "if its slot's number is at most"),
+        (lambda w, c, t, first, re: Parts().llama(w, c, t, range(first), re), "it raises"),
+    ],
+)
+def test_each_slip_with_rows_at_different_positions_is_named(llama, words):
+    weights, config, tokens = MY_LLAMA.cases[1].fresh_inputs()
+    assert words in (fault := rows_fault(llama, weights, config, tokens))
     assert bool(fault) == bool(words)
 
 

@@ -37,5 +37,8 @@ def test_a_case_passes_where_nobody_noticed_and_fails_where_the_answer_says():
     logits, labels = torch.randn(2, 5, 7), torch.randint(7, (2, 5))
     assert program("06_train", "shared_loss")(logits, labels) != F.cross_entropy(logits.flatten(0, 1), labels.flatten())
     assert torch.equal(*(program("09_scaling_out", "new_weights")(rank, n_ranks=2)[0] for rank in range(2)))
-    encoder = program("05_full_model", "layer")(q, torch.zeros(12, dtype=torch.bool), is_decoder=True)
-    assert not torch.allclose(encoder, attention_weights(q, q, causal_visible(12, 12)) @ q, atol=1e-3)
+    positions_of = program("05_full_model", "positions_of")
+    for n_pad, n_new in ((0, 6), (3, 6), (0, 1), (3, 1)):
+        real = (torch.arange(7) >= n_pad)[None, : 6 + (n_new == 1)]
+        right = (torch.arange(real.shape[1]) - n_pad).clamp(min=0)[None, -n_new:]
+        assert torch.equal(positions_of(real, n_new), right) == ((n_pad, n_new) != (3, 1))

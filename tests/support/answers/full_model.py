@@ -3,7 +3,6 @@
 import torch
 from torch.nn import functional as F
 
-from checks.full_model import LETTERS, TRY
 from helpers import model
 from tests.support.answers.register import RIGHT, right, wrong
 
@@ -27,13 +26,20 @@ def transformer_block__norm_in_half_precision(x, attention, feed_forward, attent
 
 
 @right
-def parameter_count__formula(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings):
-    block = 2 * dim * head_dim * (n_heads + n_kv_heads) + 3 * dim * hidden_dim + 2 * dim
-    return n_layers * block + dim + vocab_size * dim * (2 - tie_embeddings)
+def budget__formula(V, D, L, H, K, h, F, tied, B, T):
+    block = 2 * D * h * (H + K) + 3 * D * F
+    return L * (block + 2 * D) + D + V * D * (2 - tied), 2 * B * T * (L * block + V * D) + 4 * L * H * h * B * T**2
 
 
-wrong("Multiply the numbers instead", "parameter_count__builds_one")(
-    lambda *sizes: model.count_parameters(model.PRESETS["smollm2-135m"])
+wrong("Multiply the numbers instead", "budget__builds_one")(
+    lambda *given: (model.count_parameters(model.PRESETS["smollm2-135m"]), 0)
+)
+wrong("Return (count, flops)", "budget__divides")(
+    lambda *given: (budget__formula(*given)[0], budget__formula(*given)[1] / 1)
+)
+wrong("Return (count, flops)", "budget__count_alone")(lambda *given: budget__formula(*given)[0])
+wrong("k and v have n_kv_heads heads", "budget__one_slip_in_both")(
+    lambda *given: budget__formula(*given[:4], *given[3:4], *given[5:])
 )
 
 
@@ -75,6 +81,7 @@ for words, slip, program in (
     ("May a logit before it move", "first_logit_only", _properties(kept=slice(0, 1))),
     ("only the logits before", "all_logits", _properties(kept=slice(None))),
     ("pieces of several tokens", "one_by_one_only", _properties(sizes=(1,))),
+    *[("read token by token", f"pieces_of_{size}_only", _properties(sizes=(size,))) for size in (4, 5)],
     ("pass n_pad", "nothing_padded", _properties(n_pad=0)),
     ("once beside another row", "no_other_row", _properties(rows=1)),
     ("read the padded rows on", "rows_in_one_call", _properties(prompt=10)),
@@ -89,15 +96,47 @@ for words, slip, program in (
     wrong(words, f"properties__{slip}")(program)
 
 
-@right
-def find_slips__named():
-    return dict(LETTERS)
+def _departure(agrees=lambda a, b: (a - b).abs() <= 1e-5 * b.abs().max(), listed=False, rows=slice(None), at=None,
+               parts=lambda part: hasattr(part, "weight"), leave=False, best=None):  # fmt: skip
+    """A search for the first departure, in a form that can be spoiled."""
+
+    @torch.no_grad()
+    def run(one, tokens):
+        made, names = {}, {part: name for name, part in one.named_modules() if name and parts(part)}
+        hooks = [part.register_forward_hook(lambda part, _, y: made.__setitem__(names[part], y)) for part in names]
+        one(tokens)
+        [hook.remove() for hook in hooks if not leave]
+        return {name: made[name] for name in names.values()} if listed else made
+
+    def program(model, reference, tokens, names=None):
+        other, wrong = run(reference, tokens), {}
+        for name, y in run(model, tokens).items():
+            want = other[names[name] if names else name]
+            fine = agrees(y, want)[rows].flatten(2).all(-1)
+            if not fine.all():
+                wrong[name] = (y - want)[rows].abs(), (~fine).any(0).nonzero()[0].item()
+        if wrong:
+            name = best(wrong) if best else next(iter(wrong))
+            return name, at(wrong[name][0]) if at else wrong[name][1]
+
+    return program
 
 
-for letter, tries in TRY.items():
-    for slip, words in tries.items():
-        if slip != LETTERS[letter]:
-            answer = LETTERS | {letter: slip}
-            wrong(f"Model {letter}: {words}", f"find_slips__{letter} {slip}")(lambda answer=answer: answer)
-wrong("Choose from", "find_slips__numbers")(lambda: {"A": 7, "B": 6, "C": 3})
-wrong("Return {", "find_slips__one_left_out")(lambda: {"A": LETTERS["A"]})
+RIGHT["first_departure"] = {"all_at_the_end": _departure()}
+for words, slip, program in (
+    ("round differently", "to_the_last_bit", _departure(torch.eq)),
+    ("first to depart", "loose", _departure(lambda a, b: (a - b).abs() <= 0.05 * b.abs().max())),
+    ("nan is neither", "what_is_out", _departure(lambda a, b: ~((a - b).abs() > 1e-5 * b.abs().max()))),
+    ("in which they run", "as_listed", _departure(listed=True)),
+    ("all rows", "first_row", _departure(rows=slice(0, 1))),
+    ("Which position is the first", "worst_position", _departure(at=lambda gap: gap.amax((0, 2)).argmax().item())),
+    ("a hook is still", "hooks_left", _departure(leave=True)),
+    ("Its name is that of a part", "blocks", _departure(parts=lambda part: isinstance(part, model.TransformerBlock))),
+    ("first to depart", "worst", _departure(best=lambda wrong: max(wrong, key=lambda name: wrong[name][0].max()))),
+    ("first to depart", "last", _departure(best=lambda wrong: [*wrong][-1])),
+    ("part that names", "names_not_used", lambda m, r, t, n: None if n else _departure()(m, r, t)),
+    ("Return (name, position)", "name_alone", lambda *given: (_departure()(*given) or [None])[0]),
+    ("Return (name, position)", "tensor", lambda *given: (n := _departure()(*given)) and (n[0], torch.tensor(n[1]))),
+    ("a name and an int, or None", "false", lambda *given: _departure()(*given) or False),
+):
+    wrong(words, f"first_departure__{slip}")(program)
