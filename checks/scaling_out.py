@@ -1,7 +1,5 @@
 """The exercises of notebook 09, scaling out: specification, cases, known mistakes with hints, check."""
 
-from fractions import Fraction
-
 import torch
 from torch.nn import functional as F
 
@@ -371,100 +369,99 @@ MERGE_ATTENTION = Exercise(
 )  # fmt: skip
 check_merge_attention = check_of(MERGE_ATTENTION)
 
-# ------------------------------------------------------------------------------------------ what is sent
+# ------------------------------------------------------------------------------------------ the ring
 
 
-def bytes_sent_per_token(dim, n_layers, n_ranks, bytes_per_number):
-    """Bytes (int) that one rank sends per token in all blocks: for each sum, 2 (n - 1) / n of its vector."""
-    sent = 0
-    for _ in range(n_layers):
-        for _ in ("attention", "feed-forward"):
-            sent += 2 * (n_ranks - 1) / n_ranks * dim * bytes_per_number
-    return int(sent)
+def ring(tensors):
+    """Row r of (n, N) is rank r's -> what each has after a ring all-reduce (n, N), and the numbers that one sends."""
+    n, sums, sent = len(tensors), tensors.clone(), 0
+    size = tensors.shape[1] // n
+    for step in range(2 * (n - 1)):
+        for rank in range(n):
+            piece = (rank - step) % n  # piece p sets out from rank p; after n - 1 steps it is finished, and goes on
+            mine = slice(piece * size, piece * size + size)
+            added = sums[(rank + 1) % n, mine] if step < n - 1 else 0
+            sums[(rank + 1) % n, mine] = sums[rank, mine] + added
+        sent += size
+    return sums, sent
 
 
-def _count(hint, formula):
-    """A slip in two forms: divided last with //, or cut by int, which may lose one where / has rounded."""
+def _ring(first=0, way=1, adding=0, handing=0, join=torch.add, again=lambda old, new: new, count=lambda n, size: size):
+    """A ring with a slip: where piece 0 sets out and which way it goes, too few or too many steps, what they do."""
 
-    def exact(dim, layers, n, number_bytes):
-        return int(formula(dim, layers, Fraction(n), number_bytes))
+    def program(tensors):
+        n, sums, sent = len(tensors), tensors.clone(), 0
+        pieces = sums.view(n, n, -1)  # [rank, piece]
+        for step in range(max(0, 2 * (n - 1) + adding + handing)):
+            before, is_adding = pieces.clone(), step < n - 1 + adding
+            for rank in range(n):
+                piece, to = (rank - first - way * step) * way % n, (rank + way) % n
+                old, new = before[to, piece], before[rank, piece]
+                pieces[to, piece] = join(new, old) if is_adding else again(old, new)
+            sent += count(n, pieces.shape[-1])
+        return sums, sent
 
-    return [(hint, exact), (hint, lambda *sizes: int(formula(*sizes)))]
-
-
-def _no_float(function):
-    def probe(*sizes):
-        answer = function(*sizes)
-        if isinstance(answer, float):
-            hint = "/ gives a float, even where nothing is left over: divide last, with //."
-            raise Wrong("the result has the type float, expected a whole number (int).", hint)
-        return answer
-
-    return probe
+    return program
 
 
-SENT = [(4096, 32, 2, 2), (8192, 80, 8, 2), (16384, 126, 8, 2), (128, 6, 4, 4), (6, 1, 3, 4)]
-CUT = "Does int cut 2015.999...? Multiply first and divide last: ... // n_ranks."
-EARLY = "Is anything rounded down before the end? Multiply first and divide last."
-BYTES_SENT_PER_TOKEN = Exercise(
-    bytes_sent_per_token,
+def _counted(count):
+    """Right sums, and another count."""
+    return lambda t: (ring(t)[0], count(len(t), t.shape[1]))
+
+
+def _in_order(n_ranks, size=2):
+    """Sums of float32 whose last bits tell the order: 1e8 + 3 is 100000000."""
+    column = torch.tensor([1e8, 3.0, -1e8, 7.0, 20.0])[:n_ranks]
+    return column[:, None].expand(n_ranks, n_ranks * size).clone()
+
+
+ORDER = (
+    "The sums are right up to rounding, but rounding tells the order: piece p sets out from rank p, goes to p + 1, "
+    "and is added to at each rank."
+)
+ONLY_FIRST = "Are the finished pieces handed out? After n - 1 steps each rank has one finished piece alone."
+RING = Exercise(
+    ring,
     [
-        Case("by hand, dim 8, 2 layers, 2 ranks, 4 bytes", (8, 2, 2, 4)),
-        Case("one rank sends nothing", (4096, 32, 1, 2), "One rank has nobody to send to."),
-        *[Case(f"dim {d}, n_layers {n}, n_ranks {r}, bytes_per_number {b}", (d, n, r, b)) for d, n, r, b in SENT],
-        Case("dim 45, 7 layers, 5 ranks, 2 bytes", (45, 7, 5, 2), CUT),
+        Case("by hand, 2 ranks, 2 numbers each", (torch.tensor([[1.0, 2.0], [10.0, 20.0]]),)),
+        Case("3 ranks, 6 numbers", (draw(3, 6),)),
+        Case("4 ranks, 4 numbers: pieces of one", (draw(4, 4, seed=1),)),
+        Case("one rank: nobody to send to", (draw(1, 3, seed=2),), "One rank has its sum, and sends nothing."),
+        Case("5 ranks, 30 numbers", (draw(5, 30, seed=3),)),
+        Case("not contiguous", (not_contiguous(draw(4, 8, seed=4)),), MEMORY),
+        Case("4 ranks, numbers whose sum depends on the order", (_in_order(4),), ORDER),
+        Case("5 ranks, numbers whose sum depends on the order", (_in_order(5),), ORDER),
     ],
     [
-        ("Yours is one vector for each sum. Is it (n - 1) / n of it, twice? And do you divide last, with //?",
-         lambda d, layers, n, b: layers * 2 * d * b * (n > 1)),
-        (CUT, lambda d, layers, n, b: int(layers * 4 * (n - 1) / n * d * b)),
-        *_count("Do you use bytes_per_number? Yours is 2 for all.",
-                lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * 2),
-        *_count(
-            "Are there two sums per block, and is each number sent twice, to be added and as a result? You count one.",
-            lambda d, layers, n, b: layers * 2 * (n - 1) / n * d * b),
-        *_count("Are there two sums per block, and is each number sent twice? A factor of 4 in all.",
-                lambda d, layers, n, b: layers * (n - 1) / n * d * b),
-        ("Is it (n - 1) / n of the vector? A rank keeps its own share.",
-         lambda d, layers, n, b: layers * 4 * d * b),
-        ("Is all of the vector sent once per sum? A rank sends (n - 1) / n of it, twice.",
-         lambda d, layers, n, b: layers * 2 * d * b),
-        ("Is it what one rank sends, (n - 1) / n of the vector? n - 1 times is all ranks together.",
-         lambda d, layers, n, b: layers * 4 * (n - 1) * d * b),
-        ("Does a rank send all of its vector to each other rank? In a ring it sends (n - 1) / n of it, twice.",
-         lambda d, layers, n, b: layers * 2 * (n - 1) * d * b),
-        *_count("Is it (n - 1) / n of the vector, not 1 / n?", lambda d, layers, n, b: layers * 4 * d * b / n),
-        *_count("Is it (n - 1) / n, not n / (n - 1)?",
-                lambda d, layers, n, b: layers * 4 * n / max(1, n - 1) * d * b),
-        ("How many sums has a block, and what does a rank send for each? Yours is one vector per block.",
-         lambda d, layers, n, b: layers * d * b),
-        ("Are they the bytes that one rank sends? You count those that are added up, with the embedding's.",
-         lambda d, layers, n, b: (layers * 2 + 1) * d * b),
-        *_count("Does every layer send? Multiply by n_layers.", lambda d, layers, n, b: 4 * (n - 1) / n * d * b),
-        *_count("Numbers or bytes? Multiply by bytes_per_number.",
-                lambda d, layers, n, b: layers * 4 * (n - 1) / n * d),
-        *_count("Do you use bytes_per_number? Yours is 4 for all.",
-                lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * 4),
-        *_count("Is it bytes, not bits?", lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * b * 8),
-        *_count("Is one vector of dim numbers sent? Yours has dim * dim.",
-                lambda d, layers, n, b: layers * 4 * (n - 1) / n * d * d * b),
-        *_count("How many numbers has the vector? Multiply by dim.",
-                lambda d, layers, n, b: layers * 4 * (n - 1) / n * b),
-        *_count("Do you count the embedding's sum? The task leaves it out.",
-                lambda d, layers, n, b: (layers * 4 + 2) * (n - 1) / n * d * b),
-        *_count("Do you count the embedding and the logits? The task leaves them out.",
-                lambda d, layers, n, b: (layers * 4 + 4) * (n - 1) / n * d * b),
-        *_count("Attention has one sum and the feed-forward one: do you count three per block?",
-                lambda d, layers, n, b: layers * 6 * (n - 1) / n * d * b),
-        *_count("Is there a sum after each of the seven matrices? Only o_proj and down_proj end in one.",
-                lambda d, layers, n, b: layers * 14 * (n - 1) / n * d * b),
-        *_count("Do you count what a rank receives, too? Only what it sends is asked for.",
-                lambda d, layers, n, b: layers * 8 * (n - 1) / n * d * b),
-        (EARLY, lambda d, layers, n, b: layers * 4 * (n - 1) // n * d * b),
-        (EARLY, lambda d, layers, n, b: layers * (4 * (n - 1) // n) * d * b),
-        ("Is n - 1 divided by n without rounding? // rounds down to 0.",
-         lambda d, layers, n, b: layers * 4 * ((n - 1) // n) * d * b),
+        (ORDER, lambda t: (t.sum(0).expand_as(t).clone(), ring(t)[1])),
+        (ORDER, lambda t: (sum(t[1:], t[0]).expand_as(t).clone(), ring(t)[1])),
+        (ORDER, lambda t: (t.double().sum(0).float().expand_as(t).clone(), ring(t)[1])),
+        ("Does piece p set out from rank p? Yours sets out from rank p + 1.", _ring(first=1)),
+        ("Does rank r send to r + 1? Yours sends to r - 1.", _ring(way=-1)),
+        (ONLY_FIRST, _ring(handing=-9)),
+        (ONLY_FIRST, lambda t: (_ring(handing=-9)(t)[0], ring(t)[1])),
+        ("How many steps hand the pieces out? Yours are one too few: n - 1 ranks lack each.", _ring(handing=-1)),
+        ("How many steps add? Yours are one too few: n - 1 ranks have yet to add theirs.", _ring(adding=-1)),
+        ("How many steps add? Yours are one too many: a rank adds its piece to a sum that holds it.", _ring(adding=1)),
+        ("Is a finished piece put in place of the receiver's own? Yours is added again.",
+         _ring(again=lambda old, new: old + new)),
+        ("Does the receiver add? Yours replaces its own piece, so that nothing is summed.",
+         _ring(join=lambda new, old: new)),
+        ("It is a sum, not a mean.", lambda t: (ring(t)[0] / len(t), ring(t)[1])),
+        ("Does every rank have the sum? Yours has it once.", lambda t: (ring(t)[0][0], ring(t)[1])),
+        ("Does every rank have the sum? Yours has it on rank 0 alone.",
+         lambda t: (torch.cat([ring(t)[0][:1], t[1:]]), ring(t)[1])),
+        ("Is it what one rank sends? Yours is what all send together.", _counted(lambda n, size: 2 * (n - 1) * size)),
+        ("Numbers or pieces? A piece has N / n numbers.", _counted(lambda n, size: 2 * (n - 1))),
+        ("Is only a piece sent in a step? You count the whole tensor.",
+         _counted(lambda n, size: 2 * (n - 1) * size * n)),
+        ("Are the steps that hand out counted, too?", _counted(lambda n, size: (n - 1) * size // n)),
+        ("Numbers, not bytes.", _counted(lambda n, size: 8 * (n - 1) * size // n)),
+        ("A rank sends n - 1 pieces in each half, not all n.", _counted(lambda n, size: 2 * size)),
+        ("What goes out, or also what comes in? Only what is sent counts.",
+         _counted(lambda n, size: 4 * (n - 1) * size // n)),
+        ("Is the count of what was sent there? Yours is 0.", _counted(lambda n, size: 0)),
     ],
-    adapt=_no_float,
+    parts=("the sums", "the count"),
 )  # fmt: skip
-check_bytes_sent_per_token = check_of(BYTES_SENT_PER_TOKEN)
+check_ring = check_of(RING)
