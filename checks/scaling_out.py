@@ -1,10 +1,19 @@
 """The exercises of notebook 09, scaling out: specification, cases, known mistakes with hints, check."""
 
+from copy import deepcopy
+from dataclasses import replace
+from functools import cache
+
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, not_contiguous
 from checks.judge import check_of
+from checks.run import raised
+from helpers.checkpoint import load_checkpoint
+from helpers.model import Llama, LlamaConfig
+from helpers.text import TINY_LLAMA
 
 
 def split_feed_forward(x, w_gate, w_up, w_down, n_ranks):
@@ -465,3 +474,230 @@ RING = Exercise(
     parts=("the sums", "the count"),
 )  # fmt: skip
 check_ring = check_of(RING)
+
+# ------------------------------------------------------------------------------------------ a split that learns
+
+
+def mend_split(model, all_reduce):
+    """Add hooks to a rank's part, so that each gradient is the whole model's; all_reduce sums over ranks, in place."""
+
+    for norm in _norms(model):
+        norm.register_full_backward_pre_hook(lambda module, gradients: (_total(gradients[0], all_reduce),))
+
+
+def _norms(model):
+    return [norm for block in model.layers for norm in (block.attention_norm, block.ffn_norm)]
+
+
+def _total(gradient, all_reduce):
+    total = gradient.clone()
+    all_reduce(total)
+    return total
+
+
+class _Waits(BaseException):
+    """A rank has come to a sum whose other parts are not known yet."""
+
+
+def _on_ranks(whole, n, mend, run):
+    """What run(part) gives on each rank, without processes: all begin again at each sum, and know one more."""
+    sums = []
+    while True:
+        asked, found = [], []
+        for rank in range(n):
+            known = iter(sums)
+
+            def all_reduce(tensor, known=known):
+                total = next(known, None)
+                if total is None:
+                    raise _Waits(tensor.detach().clone())
+                tensor.data.copy_(total)
+
+            try:
+                part = _part(whole, rank, n, all_reduce)
+                mend(part, all_reduce)
+                found.append(run(part))
+            except _Waits as waits:
+                asked.append(waits.args[0])
+        if not asked:
+            return found
+        if found or len({tensor.shape for tensor in asked}) > 1:
+            raise Wrong("a rank waits for a sum that another one skips, or adds up another shape.")
+        sums.append(torch.stack(asked).sum(0))
+
+
+def _part(whole, rank, n, all_reduce):
+    """What section 9.3's split leaves to a rank."""
+    model = deepcopy(whole)
+    for block in model.layers:
+        a, f = block.attention, block.feed_forward
+        for reads in (a.q_proj, a.k_proj, a.v_proj, f.gate_proj, f.up_proj):
+            reads.weight = nn.Parameter(reads.weight.chunk(n)[rank].clone())
+        for writes in (a.o_proj, f.down_proj):
+            writes.weight = nn.Parameter(writes.weight.chunk(n, dim=1)[rank].clone())
+            writes.register_forward_hook(lambda module, inputs, output: all_reduce(output))
+    heads = {"n_heads": model.config.n_heads // n, "n_kv_heads": model.config.n_kv_heads // n}
+    model.config = replace(model.config, head_dim=model.config.head_dim, **heads)
+    return model
+
+
+@cache
+def _whole_model(name):
+    if name == "tiny-llama":
+        model = load_checkpoint(TINY_LLAMA)
+        model.layers = model.layers[:2]  # more would take long
+        return model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        sizes = {"vocab_size": 64, "dim": 16, "n_layers": 2, "n_heads": 4, "n_kv_heads": 4, "hidden_dim": 24}
+        model = Llama(LlamaConfig(**sizes, max_seq_len=32, norm_eps=1e-5, rope_theta=1e4, tie_embeddings=False))
+        for weight in model.parameters():  # large ones, and gains: a fault would hide in new weights
+            nn.init.uniform_(weight, 0.5, 1.5) if weight.ndim == 1 else nn.init.normal_(weight, std=0.3)
+    return model
+
+
+TOKENS = torch.arange(5, 5 + 2 * 12 * 7, 7).view(2, 12) % 64
+
+
+def _gradients_of(model):
+    """{name: gradient} of the loss on two rows of tokens."""
+    F.cross_entropy(model(TOKENS[:, :-1]).mT, TOKENS[:, 1:]).backward()
+    return {name: weight.grad for name, weight in model.named_parameters()}
+
+
+@cache
+def _effect(mend, name, n):
+    """The ranks' gradients, and what they should be: {name: (n, ...) each}."""
+    whole = _whole_model(name)
+    got, want = _on_ranks(whole, n, mend, _gradients_of), _gradients_of(deepcopy(whole))
+    pairs = {}
+    for weight, right in want.items():
+        mine = [torch.zeros(()) if found[weight] is None else found[weight] for found in got]
+        cut = next((dim for dim in range(right.ndim) if mine[0].ndim and mine[0].shape[dim] < right.shape[dim]), None)
+        pairs[weight] = torch.stack(mine), torch.stack([right] * n if cut is None else right.chunk(n, cut))
+    return pairs
+
+
+def _off(got, want):
+    return ((got - want).norm() / want.norm()).item()
+
+
+@torch.no_grad()
+def _logits(model):
+    return model(TOKENS)
+
+
+def _by_effect(mend):
+    """1 if the ranks' gradients are the whole model's, and the logits still are; else a Wrong that says how far off."""
+    if mend is mend_split:
+        return lambda name, n: 1  # what others are compared with
+
+    def judge(name, n):
+        try:
+            logits, effect = _on_ranks(_whole_model(name), n, mend, _logits)[0], _effect(mend, name, n)
+        except (Wrong, NotImplementedError):
+            raise
+        except Exception as error:
+            problem = raised(error)
+            problem.pair, problem.hint = (), NO_GRADIENT if "doesn't require grad" in str(error) else problem.hint
+            raise problem from None
+        if (gap := _off(logits, _logits(_whole_model(name)))) > 1e-4:
+            raise Wrong(f"the logits were right without your hooks, now they are off by {gap:.0%}.", FORWARD)
+        off = {weight: _off(*pair) for weight, pair in effect.items() if _off(*pair) > 1e-4}
+        if not off:
+            return 1
+        got, want = effect[first := list(off)[-1]]
+        times = (got * want).sum() / want.square().sum()
+        is_times = got.shape == want.shape and _off(got, times * want) < 1e-3
+        how = f"{times:.2g} times what it should be" if is_times else f"off by {off[first]:.0%}"
+        right = f"{len(effect) - len(off)} of {len(effect)} gradients are the whole model's"
+        hint = next((hint for hint, slip in MEND_SPLIT.mistakes if _same(effect, slip, name, n)), FROM_THE_LOSS)
+        raise Wrong(f"{right}. Seen from the loss, the first that is not: {first}, {how}.", hint)
+
+    return judge
+
+
+def _same(effect, slip, name, n):
+    """Whether a known mistake gives these gradients."""
+    theirs = _effect(slip, name, n)
+    return all(_off(got, theirs[weight][0]) < 1e-4 for weight, (got, _) in effect.items())
+
+
+def _hooked(places, change=lambda total, n: total, add_up=_total):
+    """A mend with a slip: which tensors' gradients are summed, or what else is done.
+
+    `places` lists methods that register a hook: of a module's output or input, or of a parameter.
+    """
+
+    def mend(model, all_reduce):
+        o_proj = model.layers[0].attention.o_proj
+        n = o_proj.in_features // o_proj.weight.shape[1]
+
+        def summed(gradient):
+            return change(add_up(gradient, all_reduce), n)
+
+        def hook(module, inputs, output=None):
+            tensor = inputs[0] if output is None else output
+            if tensor.requires_grad:
+                tensor.register_hook(summed)
+
+        for register in places(model):
+            register(summed if isinstance(register.__self__, torch.Tensor) else hook)
+
+    return mend
+
+
+def _behind(choose):
+    return lambda model: [module.register_forward_hook for module in choose(model)]
+
+
+def _of_parameters(choose):
+    return lambda model: [weight.register_hook for name, weight in model.named_parameters() if choose(name)]
+
+
+FORWARD = "The sums of the forward pass are there already: does a hook of yours change an output?"
+NO_GRADIENT = "While it writes, a model computes no gradients: do you ask for one of a tensor that has none?"
+FROM_THE_LOSS = "Go back from the loss: where do the ranks first have different gradients, and what is each a part of?"
+ONE_BRANCH = "A block has two places where the stream is read. Do you sum at both?"
+TWICE = "Do the ranks have parts there? Where all have the same gradient, a sum makes it n times as large."
+COPIES = (
+    "The copies agree now. But matrices below still get a part alone: sum where the gradient flows, not where it ends."
+)
+OTHERS = "Each rank has other heads and units: do their gradients belong into one sum?"
+MEND_SPLIT = Exercise(
+    mend_split,
+    [
+        Case("two layers of tiny-llama on 2 ranks", ("tiny-llama", 2)),
+        Case("a model with large weights on 4 ranks", ("large", 4)),
+    ],
+    [
+        ("Does your hook hand its sum back? The gradients are as without it.", lambda model, all_reduce: 0),
+        (ONE_BRANCH, _hooked(_behind(lambda model: _norms(model)[::2]))),
+        (ONE_BRANCH, _hooked(_behind(lambda model: _norms(model)[1::2]))),
+        ("Are all blocks mended? Yours is the last one alone.", _hooked(_behind(lambda model: _norms(model)[-2:]))),
+        ("Are all blocks mended? Yours is the first one alone.", _hooked(_behind(lambda model: _norms(model)[:2]))),
+        (TWICE, _hooked(_behind(lambda model: [*_norms(model), model.final_norm]))),
+        (TWICE, _hooked(_behind(lambda model: [m for b in model.layers for m in (
+            b.attention.o_proj, b.feed_forward.down_proj)]))),
+        (TWICE, _hooked(_behind(lambda model: model.layers))),
+        ("The stream's own gradient is whole, only the branch brings parts: do you add up both?",
+         _hooked(lambda model: [norm.register_forward_pre_hook for norm in _norms(model)])),
+        ("Is the norm's own gain below the sum, too? Yours sums what leaves the norm, so that its gain gets a part.",
+         lambda model, all_reduce: [norm.register_full_backward_hook(
+             lambda module, inputs, outputs: (_total(inputs[0], all_reduce),)) for norm in _norms(model)]),
+        ("Parts are added up: do you divide by the number of ranks?",
+         _hooked(_behind(_norms), lambda total, n: total / n)),
+        ("Are the parts of all ranks added up? Yours multiplies its own.",
+         _hooked(_behind(_norms), lambda own, n: own * n, lambda own, _: own)),
+        (COPIES, _hooked(_of_parameters(lambda name: "norm.weight" in name and "layers" in name))),
+        (COPIES, _hooked(_of_parameters(lambda name: "embed" in name or ("norm" in name and "layers" in name)))),
+        (OTHERS, _hooked(_of_parameters(lambda name: True))),
+        (OTHERS, _hooked(_behind(lambda model: [m for b in model.layers for m in (
+            b.attention.q_proj, b.attention.k_proj, b.attention.v_proj, b.feed_forward.gate_proj,
+            b.feed_forward.up_proj)]))),
+        (FORWARD, lambda model, all_reduce: [norm.register_forward_hook(
+            lambda module, inputs, output: all_reduce(output)) for norm in _norms(model)]),
+    ],
+    adapt=_by_effect,
+)  # fmt: skip
+check_mend_split = check_of(MEND_SPLIT, seconds=60.0)

@@ -267,7 +267,7 @@ def test_slides_fit_the_screen(open_page):
 
 @pytest.mark.browser
 def test_an_explorer_on_a_slide_shares_the_keys_with_the_deck(open_page):
-    page = open_page("slides/09_scaling_out.html")
+    page = open_page("slides/07_generate.html")
     page.evaluate("""() => { const { h, v } = Reveal.getIndices(document.querySelector('section.explorer'));
         Reveal.slide(h, v) }""")
     where = "Object.values(Reveal.getIndices()).join()"

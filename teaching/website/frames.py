@@ -40,9 +40,6 @@ SETTINGS = {
         "window": ("none", "all layers", "five of six"), "angles": ("all alike", "two bases"),
         "queries and keys": ("plain", "norm per head"), "norms": ("before", "around"), "context": (32_768.0, 131_072.0),
     },
-    "explore_memory": {
-        "model": ("llama-2-70b", "llama-3.1-405b"), "sequences": (1, 8, 64, 128), "context": (1, 4, 16, 128, 256),
-    },
 }  # fmt: skip
 
 

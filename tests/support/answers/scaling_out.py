@@ -58,3 +58,34 @@ wrong("the count has the type float", "ring__a_float")(lambda t: (ring__rolled(t
 wrong("the input tensors was changed in place", "ring__in_place")(
     lambda t: (t.copy_(ring__rolled(t)[0]), ring__rolled(t)[1])
 )
+
+
+class SumOfGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, all_reduce):
+        context.all_reduce = all_reduce
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        total = gradient.clone()
+        context.all_reduce(total)
+        return total, None
+
+
+@right
+def mend_split__function(model, all_reduce):
+    for block in model.layers:
+        for norm in (block.attention_norm, block.ffn_norm):
+            norm.register_forward_hook(lambda module, inputs, output: SumOfGradients.apply(output, all_reduce))
+
+
+@wrong("do you ask for one of a tensor that has none?")
+def mend_split__while_writing(model, all_reduce):
+    for block in model.layers:
+        block.ffn_norm.register_forward_hook(lambda module, inputs, output: output.register_hook(all_reduce) and None)
+
+
+wrong("a rank waits for a sum", "mend_split__sometimes")(
+    lambda model, all_reduce: model.layers[0].attention.q_proj.weight[0, 0] > 0 and all_reduce(torch.zeros(2))
+)
