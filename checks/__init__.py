@@ -48,7 +48,7 @@ from checks.rope import (
     check_rope_permutation,
     check_slow_hands,
 )
-from checks.scaling_out import check_bytes_sent_per_token, check_merge_attention, check_split_feed_forward
+from checks.scaling_out import check_mend_split, check_merge_attention, check_ring, check_split_feed_forward
 from checks.swiglu import check_cut_units, check_matrix_roles, check_product_layer, check_silu_derivative, check_swiglu
 from checks.train import check_bpe_step, check_cross_entropy, check_find_loop_slips, check_training_loop
 

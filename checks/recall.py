@@ -136,6 +136,14 @@ CARDS = {  # by the notebook that teaches it
         "You multiply W_k of a Qwen3 by 3. What changes?",
         ("all scores", "the angles", "nothing"), "C",
         "Each key is normed behind W_k, which takes the factor away."),
+    "09 learn": Card(
+        "A split model has the right logits. What shows that it may be trained?",
+        ("a loss that falls", "each gradient beside the whole model's", "the right loss"), "B",
+        "A sum in a hook is invisible to autograd: the loss is right and falls, and gradients are parts."),
+    "09 merge": Card(
+        "Two ranks have the softmax output over their own keys. What makes one output of them?",
+        ("their sum", "their mean", "a mean weighted by the denominators"), "C",
+        "A row of the whole softmax is divided by the sum of both denominators."),
 }  # fmt: skip
 
 EARLIER = {  # what a notebook begins with: of the one before, of some before that, and what it needs

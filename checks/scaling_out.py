@@ -1,10 +1,19 @@
 """The exercises of notebook 09, scaling out: specification, cases, known mistakes with hints, check."""
 
+from copy import deepcopy
+from dataclasses import replace
+from functools import cache
+
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, not_contiguous
 from checks.judge import check_of
+from checks.run import raised
+from helpers.checkpoint import load_checkpoint
+from helpers.model import Llama, LlamaConfig
+from helpers.text import TINY_LLAMA
 
 
 def split_feed_forward(x, w_gate, w_up, w_down, n_ranks):
@@ -298,77 +307,326 @@ MERGE_ATTENTION = Exercise(
 )  # fmt: skip
 check_merge_attention = check_of(MERGE_ATTENTION)
 
-# ------------------------------------------------------------------------------------------ what is sent
+# ------------------------------------------------------------------------------------------ the ring
 
 
-def bytes_sent_per_token(dim, n_layers, n_ranks, bytes_per_number):
-    """Bytes (int) that one rank sends per token in all blocks: for each sum, 2 (n - 1) / n of its vector."""
-    sent = 0
-    for _ in range(n_layers):
-        for _ in ("attention", "feed-forward"):
-            sent += 2 * (n_ranks - 1) / n_ranks * dim * bytes_per_number
-    return int(sent)
+def ring(tensors):
+    """Row r of (n, N) is rank r's -> what each has after a ring all-reduce (n, N), and the numbers that one sends."""
+    n, sums, sent = len(tensors), tensors.clone(), 0
+    size = tensors.shape[1] // n
+    for step in range(2 * (n - 1)):
+        for rank in range(n):
+            piece = (rank - step) % n  # piece p sets out from rank p; after n - 1 steps it is finished, and goes on
+            mine = slice(piece * size, piece * size + size)
+            added = sums[(rank + 1) % n, mine] if step < n - 1 else 0
+            sums[(rank + 1) % n, mine] = sums[rank, mine] + added
+        sent += size
+    return sums, sent
 
 
-def _no_float(function):
-    def probe(*sizes):
-        answer = function(*sizes)
-        if isinstance(answer, float):
-            hint = "/ gives a float, even where nothing is left over: divide last, with //."
-            raise Wrong("the result has the type float, expected a whole number (int).", hint)
-        return answer
+def _ring(first=0, way=1, adding=0, handing=0, join=torch.add, again=lambda old, new: new, count=lambda n, size: size):
+    """A ring with a slip: where piece 0 sets out and which way it goes, too few or too many steps, what they do."""
 
-    return probe
+    def program(tensors):
+        n, sums, sent = len(tensors), tensors.clone(), 0
+        pieces = sums.view(n, n, -1)  # [rank, piece]
+        for step in range(max(0, 2 * (n - 1) + adding + handing)):
+            before, is_adding = pieces.clone(), step < n - 1 + adding
+            for rank in range(n):
+                piece, to = (rank - first - way * step) * way % n, (rank + way) % n
+                old, new = before[to, piece], before[rank, piece]
+                pieces[to, piece] = join(new, old) if is_adding else again(old, new)
+            sent += count(n, pieces.shape[-1])
+        return sums, sent
+
+    return program
 
 
-SENT = [(4096, 32, 2, 2), (8192, 80, 8, 2), (16384, 126, 8, 2), (128, 6, 4, 4), (6, 1, 3, 4)]
-CUT = "Does int cut 2015.999...? Multiply first and divide last: ... // n_ranks."
-EARLY = "Is anything rounded down before the end? Multiply first and divide last."
-BYTES_SENT_PER_TOKEN = Exercise(
-    bytes_sent_per_token,
+def _counted(count):
+    """Right sums, and another count."""
+    return lambda t: (ring(t)[0], count(len(t), t.shape[1]))
+
+
+def _in_order(n_ranks, size=2):
+    """Sums of float32 whose last bits tell the order: 1e8 + 3 is 100000000."""
+    column = torch.tensor([1e8, 3.0, -1e8, 7.0, 20.0])[:n_ranks]
+    return column[:, None].expand(n_ranks, n_ranks * size).clone()
+
+
+ORDER = (
+    "The sums are right up to rounding, but rounding tells the order: piece p sets out from rank p, goes to p + 1, "
+    "and is added to at each rank."
+)
+ONLY_FIRST = "Are the finished pieces handed out? After n - 1 steps each rank has one finished piece alone."
+RING = Exercise(
+    ring,
     [
-        Case("by hand, dim 8, 2 layers, 2 ranks, 4 bytes", (8, 2, 2, 4)),
-        Case("one rank sends nothing", (4096, 32, 1, 2), "One rank has nobody to send to."),
-        *[Case(f"dim {d}, n_layers {n}, n_ranks {r}, bytes_per_number {b}", (d, n, r, b)) for d, n, r, b in SENT],
-        Case("dim 45, 7 layers, 5 ranks, 2 bytes", (45, 7, 5, 2), CUT),
+        Case("by hand, 2 ranks, 2 numbers each", (torch.tensor([[1.0, 2.0], [10.0, 20.0]]),)),
+        Case("3 ranks, 6 numbers", (draw(3, 6),)),
+        Case("4 ranks, 4 numbers: pieces of one", (draw(4, 4, seed=1),)),
+        Case("one rank: nobody to send to", (draw(1, 3, seed=2),), "One rank has its sum, and sends nothing."),
+        Case("5 ranks, 30 numbers", (draw(5, 30, seed=3),)),
+        Case("not contiguous", (not_contiguous(draw(4, 8, seed=4)),), MEMORY),
+        Case("4 ranks, numbers whose sum depends on the order", (_in_order(4),), ORDER),
+        Case("5 ranks, numbers whose sum depends on the order", (_in_order(5),), ORDER),
     ],
     [
-        (CUT, lambda d, layers, n, b: int(layers * 4 * (n - 1) / n * d * b)),
-        ("Do you use bytes_per_number? Yours is 2 for all.",
-         lambda d, layers, n, b: layers * 4 * (n - 1) * d * 2 // n),
-        *[("Are there two sums per block, and is each number sent twice, to be added and as a result? You count one.",
-           program) for program in (lambda d, layers, n, b: layers * 2 * (n - 1) * d * b // n,
-                                    lambda d, layers, n, b: int(layers * 2 * (n - 1) / n * d * b))],
-        ("Are there two sums per block, and is each number sent twice? A factor of 4 in all.",
-         lambda d, layers, n, b: layers * (n - 1) * d * b // n),
-        ("Is it (n - 1) / n of the vector? A rank keeps its own share.",
-         lambda d, layers, n, b: layers * 4 * d * b),
-        ("Is all of the vector sent once per sum? A rank sends (n - 1) / n of it, twice.",
-         lambda d, layers, n, b: layers * 2 * d * b),
-        ("Is it what one rank sends, (n - 1) / n of the vector? n - 1 times is all ranks together.",
-         lambda d, layers, n, b: layers * 4 * (n - 1) * d * b),
-        ("Does a rank send all of its vector to each other rank? In a ring it sends (n - 1) / n of it, twice.",
-         lambda d, layers, n, b: layers * 2 * (n - 1) * d * b),
-        ("Is it (n - 1) / n of the vector, not 1 / n?", lambda d, layers, n, b: layers * 4 * d * b // n),
-        ("How many sums has a block, and what does a rank send for each? Yours is one vector per block.",
-         lambda d, layers, n, b: layers * d * b),
-        ("Are they the bytes that one rank sends? You count those that are added up, with the embedding's.",
-         lambda d, layers, n, b: (layers * 2 + 1) * d * b),
-        ("Does every layer send? Multiply by n_layers.", lambda d, layers, n, b: 4 * (n - 1) * d * b // n),
-        ("Numbers or bytes? Multiply by bytes_per_number.",
-         lambda d, layers, n, b: layers * 4 * (n - 1) * d // n),
-        ("Do you count the embedding's sum? The task leaves it out.",
-         lambda d, layers, n, b: (layers * 4 + 2) * (n - 1) * d * b // n),
-        ("Do you count the embedding and the logits? The task leaves them out.",
-         lambda d, layers, n, b: (layers * 4 + 4) * (n - 1) * d * b // n),
-        ("Is there a sum after each of the seven matrices? Only o_proj and down_proj end in one.",
-         lambda d, layers, n, b: layers * 14 * (n - 1) * d * b // n),
-        ("Do you count what a rank receives, too? Only what it sends is asked for.",
-         lambda d, layers, n, b: layers * 8 * (n - 1) * d * b // n),
-        (EARLY, lambda d, layers, n, b: layers * 4 * (n - 1) // n * d * b),
-        ("Is n - 1 divided by n without rounding? // rounds down to 0.",
-         lambda d, layers, n, b: layers * 4 * ((n - 1) // n) * d * b),
+        (ORDER, lambda t: (t.sum(0).expand_as(t).clone(), ring(t)[1])),
+        (ORDER, lambda t: (sum(t[1:], t[0]).expand_as(t).clone(), ring(t)[1])),
+        (ORDER, lambda t: (t.double().sum(0).float().expand_as(t).clone(), ring(t)[1])),
+        ("Does piece p set out from rank p? Yours sets out from rank p + 1.", _ring(first=1)),
+        ("Does rank r send to r + 1? Yours sends to r - 1.", _ring(way=-1)),
+        (ONLY_FIRST, _ring(handing=-9)),
+        (ONLY_FIRST, lambda t: (_ring(handing=-9)(t)[0], ring(t)[1])),
+        ("How many steps hand the pieces out? Yours are one too few: n - 1 ranks lack each.", _ring(handing=-1)),
+        ("How many steps add? Yours are one too few: n - 1 ranks have yet to add theirs.", _ring(adding=-1)),
+        ("How many steps add? Yours are one too many: a rank adds its piece to a sum that holds it.", _ring(adding=1)),
+        ("Is a finished piece put in place of the receiver's own? Yours is added again.",
+         _ring(again=lambda old, new: old + new)),
+        ("Does the receiver add? Yours replaces its own piece, so that nothing is summed.",
+         _ring(join=lambda new, old: new)),
+        ("It is a sum, not a mean.", lambda t: (ring(t)[0] / len(t), ring(t)[1])),
+        ("Does every rank have the sum? Yours has it once.", lambda t: (ring(t)[0][0], ring(t)[1])),
+        ("Does every rank have the sum? Yours has it on rank 0 alone.",
+         lambda t: (torch.cat([ring(t)[0][:1], t[1:]]), ring(t)[1])),
+        ("Is it what one rank sends? Yours is what all send together.", _counted(lambda n, size: 2 * (n - 1) * size)),
+        ("Numbers or pieces? A piece has N / n numbers.", _counted(lambda n, size: 2 * (n - 1))),
+        ("Is only a piece sent in a step? You count the whole tensor.",
+         _counted(lambda n, size: 2 * (n - 1) * size * n)),
+        ("Are the steps that hand out counted, too?", _counted(lambda n, size: (n - 1) * size // n)),
+        ("Numbers, not bytes.", _counted(lambda n, size: 8 * (n - 1) * size // n)),
+        ("A rank sends n - 1 pieces in each half, not all n.", _counted(lambda n, size: 2 * size)),
+        ("What goes out, or also what comes in? Only what is sent counts.",
+         _counted(lambda n, size: 4 * (n - 1) * size // n)),
+        ("Is the count of what was sent there? Yours is 0.", _counted(lambda n, size: 0)),
     ],
-    adapt=_no_float,
+    parts=("the sums", "the count"),
 )  # fmt: skip
-check_bytes_sent_per_token = check_of(BYTES_SENT_PER_TOKEN)
+check_ring = check_of(RING)
+
+# ------------------------------------------------------------------------------------------ a split that learns
+
+
+def mend_split(model, all_reduce):
+    """Add hooks to a rank's part, so that each gradient is the whole model's; all_reduce sums over ranks, in place."""
+
+    for norm in _norms(model):
+        norm.register_full_backward_pre_hook(lambda module, gradients: (_total(gradients[0], all_reduce),))
+
+
+def _norms(model):
+    return [norm for block in model.layers for norm in (block.attention_norm, block.ffn_norm)]
+
+
+def _total(gradient, all_reduce):
+    total = gradient.clone()
+    all_reduce(total)
+    return total
+
+
+class _Waits(BaseException):
+    """A rank has come to a sum whose other parts are not known yet."""
+
+
+def _on_ranks(whole, n, mend, run):
+    """What run(part) gives on each rank, without processes: all begin again at each sum, and know one more."""
+    sums = []
+    while True:
+        asked, found = [], []
+        for rank in range(n):
+            known = iter(sums)
+
+            def all_reduce(tensor, known=known):
+                total = next(known, None)
+                if total is None:
+                    raise _Waits(tensor.detach().clone())
+                tensor.data.copy_(total)
+
+            try:
+                part = _part(whole, rank, n, all_reduce)
+                mend(part, all_reduce)
+                found.append(run(part))
+            except _Waits as waits:
+                asked.append(waits.args[0])
+        if not asked:
+            return found
+        if found or len({tensor.shape for tensor in asked}) > 1:
+            raise Wrong("a rank waits for a sum that another one skips, or adds up another shape.")
+        sums.append(torch.stack(asked).sum(0))
+
+
+def _part(whole, rank, n, all_reduce):
+    """What section 9.3's split leaves to a rank."""
+    model = deepcopy(whole)
+    for block in model.layers:
+        a, f = block.attention, block.feed_forward
+        for reads in (a.q_proj, a.k_proj, a.v_proj, f.gate_proj, f.up_proj):
+            reads.weight = nn.Parameter(reads.weight.chunk(n)[rank].clone())
+        for writes in (a.o_proj, f.down_proj):
+            writes.weight = nn.Parameter(writes.weight.chunk(n, dim=1)[rank].clone())
+            writes.register_forward_hook(lambda module, inputs, output: all_reduce(output))
+    heads = {"n_heads": model.config.n_heads // n, "n_kv_heads": model.config.n_kv_heads // n}
+    model.config = replace(model.config, head_dim=model.config.head_dim, **heads)
+    return model
+
+
+@cache
+def _whole_model(name):
+    if name == "tiny-llama":
+        model = load_checkpoint(TINY_LLAMA)
+        model.layers = model.layers[:2]  # more would take long
+        return model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        sizes = {"vocab_size": 64, "dim": 16, "n_layers": 2, "n_heads": 4, "n_kv_heads": 4, "hidden_dim": 24}
+        model = Llama(LlamaConfig(**sizes, max_seq_len=32, norm_eps=1e-5, rope_theta=1e4, tie_embeddings=False))
+        for weight in model.parameters():  # large ones, and gains: a fault would hide in new weights
+            nn.init.uniform_(weight, 0.5, 1.5) if weight.ndim == 1 else nn.init.normal_(weight, std=0.3)
+    return model
+
+
+TOKENS = torch.arange(5, 5 + 2 * 12 * 7, 7).view(2, 12) % 64
+
+
+def _gradients_of(model):
+    """{name: gradient} of the loss on two rows of tokens."""
+    F.cross_entropy(model(TOKENS[:, :-1]).mT, TOKENS[:, 1:]).backward()
+    return {name: weight.grad for name, weight in model.named_parameters()}
+
+
+@cache
+def _effect(mend, name, n):
+    """The ranks' gradients, and what they should be: {name: (n, ...) each}."""
+    whole = _whole_model(name)
+    got, want = _on_ranks(whole, n, mend, _gradients_of), _gradients_of(deepcopy(whole))
+    pairs = {}
+    for weight, right in want.items():
+        mine = [torch.zeros(()) if found[weight] is None else found[weight] for found in got]
+        cut = next((dim for dim in range(right.ndim) if mine[0].ndim and mine[0].shape[dim] < right.shape[dim]), None)
+        pairs[weight] = torch.stack(mine), torch.stack([right] * n if cut is None else right.chunk(n, cut))
+    return pairs
+
+
+def _off(got, want):
+    return ((got - want).norm() / want.norm()).item()
+
+
+@torch.no_grad()
+def _logits(model):
+    return model(TOKENS)
+
+
+def _by_effect(mend):
+    """1 if the ranks' gradients are the whole model's, and the logits still are; else a Wrong that says how far off."""
+    if mend is mend_split:
+        return lambda name, n: 1  # what others are compared with
+
+    def judge(name, n):
+        try:
+            logits, effect = _on_ranks(_whole_model(name), n, mend, _logits)[0], _effect(mend, name, n)
+        except (Wrong, NotImplementedError):
+            raise
+        except Exception as error:
+            problem = raised(error)
+            problem.pair, problem.hint = (), NO_GRADIENT if "doesn't require grad" in str(error) else problem.hint
+            raise problem from None
+        if (gap := _off(logits, _logits(_whole_model(name)))) > 1e-4:
+            raise Wrong(f"the logits were right without your hooks, now they are off by {gap:.0%}.", FORWARD)
+        off = {weight: _off(*pair) for weight, pair in effect.items() if _off(*pair) > 1e-4}
+        if not off:
+            return 1
+        got, want = effect[first := list(off)[-1]]
+        times = (got * want).sum() / want.square().sum()
+        is_times = got.shape == want.shape and _off(got, times * want) < 1e-3
+        how = f"{times:.2g} times what it should be" if is_times else f"off by {off[first]:.0%}"
+        right = f"{len(effect) - len(off)} of {len(effect)} gradients are the whole model's"
+        hint = next((hint for hint, slip in MEND_SPLIT.mistakes if _same(effect, slip, name, n)), FROM_THE_LOSS)
+        raise Wrong(f"{right}. Seen from the loss, the first that is not: {first}, {how}.", hint)
+
+    return judge
+
+
+def _same(effect, slip, name, n):
+    """Whether a known mistake gives these gradients."""
+    theirs = _effect(slip, name, n)
+    return all(_off(got, theirs[weight][0]) < 1e-4 for weight, (got, _) in effect.items())
+
+
+def _hooked(places, change=lambda total, n: total, add_up=_total):
+    """A mend with a slip: which tensors' gradients are summed, or what else is done.
+
+    `places` lists methods that register a hook: of a module's output or input, or of a parameter.
+    """
+
+    def mend(model, all_reduce):
+        o_proj = model.layers[0].attention.o_proj
+        n = o_proj.in_features // o_proj.weight.shape[1]
+
+        def summed(gradient):
+            return change(add_up(gradient, all_reduce), n)
+
+        def hook(module, inputs, output=None):
+            tensor = inputs[0] if output is None else output
+            if tensor.requires_grad:
+                tensor.register_hook(summed)
+
+        for register in places(model):
+            register(summed if isinstance(register.__self__, torch.Tensor) else hook)
+
+    return mend
+
+
+def _behind(choose):
+    return lambda model: [module.register_forward_hook for module in choose(model)]
+
+
+def _of_parameters(choose):
+    return lambda model: [weight.register_hook for name, weight in model.named_parameters() if choose(name)]
+
+
+FORWARD = "The sums of the forward pass are there already: does a hook of yours change an output?"
+NO_GRADIENT = "While it writes, a model computes no gradients: do you ask for one of a tensor that has none?"
+FROM_THE_LOSS = "Go back from the loss: where do the ranks first have different gradients, and what is each a part of?"
+ONE_BRANCH = "A block has two places where the stream is read. Do you sum at both?"
+TWICE = "Do the ranks have parts there? Where all have the same gradient, a sum makes it n times as large."
+COPIES = (
+    "The copies agree now. But matrices below still get a part alone: sum where the gradient flows, not where it ends."
+)
+OTHERS = "Each rank has other heads and units: do their gradients belong into one sum?"
+MEND_SPLIT = Exercise(
+    mend_split,
+    [
+        Case("two layers of tiny-llama on 2 ranks", ("tiny-llama", 2)),
+        Case("a model with large weights on 4 ranks", ("large", 4)),
+    ],
+    [
+        ("Does your hook hand its sum back? The gradients are as without it.", lambda model, all_reduce: 0),
+        (ONE_BRANCH, _hooked(_behind(lambda model: _norms(model)[::2]))),
+        (ONE_BRANCH, _hooked(_behind(lambda model: _norms(model)[1::2]))),
+        ("Are all blocks mended? Yours is the last one alone.", _hooked(_behind(lambda model: _norms(model)[-2:]))),
+        ("Are all blocks mended? Yours is the first one alone.", _hooked(_behind(lambda model: _norms(model)[:2]))),
+        (TWICE, _hooked(_behind(lambda model: [*_norms(model), model.final_norm]))),
+        (TWICE, _hooked(_behind(lambda model: [m for b in model.layers for m in (
+            b.attention.o_proj, b.feed_forward.down_proj)]))),
+        (TWICE, _hooked(_behind(lambda model: model.layers))),
+        ("The stream's own gradient is whole, only the branch brings parts: do you add up both?",
+         _hooked(lambda model: [norm.register_forward_pre_hook for norm in _norms(model)])),
+        ("Is the norm's own gain below the sum, too? Yours sums what leaves the norm, so that its gain gets a part.",
+         lambda model, all_reduce: [norm.register_full_backward_hook(
+             lambda module, inputs, outputs: (_total(inputs[0], all_reduce),)) for norm in _norms(model)]),
+        ("Parts are added up: do you divide by the number of ranks?",
+         _hooked(_behind(_norms), lambda total, n: total / n)),
+        ("Are the parts of all ranks added up? Yours multiplies its own.",
+         _hooked(_behind(_norms), lambda own, n: own * n, lambda own, _: own)),
+        (COPIES, _hooked(_of_parameters(lambda name: "norm.weight" in name and "layers" in name))),
+        (COPIES, _hooked(_of_parameters(lambda name: "embed" in name or ("norm" in name and "layers" in name)))),
+        (OTHERS, _hooked(_of_parameters(lambda name: True))),
+        (OTHERS, _hooked(_behind(lambda model: [m for b in model.layers for m in (
+            b.attention.q_proj, b.attention.k_proj, b.attention.v_proj, b.feed_forward.gate_proj,
+            b.feed_forward.up_proj)]))),
+        (FORWARD, lambda model, all_reduce: [norm.register_forward_hook(
+            lambda module, inputs, output: all_reduce(output)) for norm in _norms(model)]),
+    ],
+    adapt=_by_effect,
+)  # fmt: skip
+check_mend_split = check_of(MEND_SPLIT, seconds=60.0)

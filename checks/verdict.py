@@ -46,7 +46,7 @@ TAUGHT = {  # the section that teaches what an exercise asks for, by the name of
     "bpe_step": "6.1", "training_loop": "6.4", "cross_entropy": "6.2", "find_loop_slips": "6.4",
     "sample": "7.1", "greedy_with_cache": "7.3", "lookup_decoding": "7.7", "tokens_per_second": "7.4",
     "qk_norm": "8.5", "attention_with_sink": "8.7", "add_family": "8.2", "find_edits": "8.8",
-    "split_feed_forward": "9.1", "merge_attention": "9.7", "bytes_sent_per_token": "9.6",
+    "split_feed_forward": "9.1", "merge_attention": "9.7", "ring": "9.6", "mend_split": "9.5",
 }  # fmt: skip
 HELPS = ("Hint", "First step", "Fuller hint")  # what the folds below an exercise are called
 MOST = 119  # words of a verdict

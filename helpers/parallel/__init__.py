@@ -3,7 +3,7 @@
 split     how each matrix is cut
 load      each process reads its own part of a checkpoint
 start     starts the processes, and joins them
-compare   a command: is the split model the same function as the whole one, what does it send, how long does it take?
+compare   a command: is the split model the same function as the whole one, what does it send, does it learn?
 """
 
 from helpers.parallel.load import load_parallel

@@ -1,15 +1,13 @@
-"""Is a split model the same function as the whole one, what does a rank hold and send, and how long does a token take?
+"""Is a split model the same function as the whole one, what does a rank hold and send, and does it learn?
 
-Prints what each process found, one line of JSON each. A file with a function split(model, rank, n) is timed, too.
+Prints what each process found, one line of JSON each. A file with a function split(model, rank, n) is trained, too.
 Run: python -m torch.distributed.run --nproc-per-node 2 -m helpers.parallel.compare helpers/assets/tiny-llama [FILE]
 """
 
 import json
 import os
 import runpy
-import statistics
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -19,13 +17,15 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers.assets import ASSETS
 from helpers.checkpoint import load_checkpoint
 from helpers.generate import generate
 from helpers.parallel.load import load_parallel
 from helpers.parallel.split import bytes_of, split_model
 from helpers.parallel.start import start_ranks
+from helpers.text import encode, load_tokenizer
 
-NEW = 20  # tokens that are written to measure the time of one
+STEPS = 8  # of training a split by hand
 
 
 class SummedBytes(TorchDispatchMode):
@@ -92,30 +92,46 @@ def _exchanges(part, tokens):
 
 
 def by_hand(folder: str | Path, mesh: DeviceMesh, file: str) -> dict:
-    """What a file's split(model, rank, n) gives; and milliseconds for a token of each model."""
+    """What a file's split(model, rank, n) gives: the function, each gradient's gap, the losses of a short training."""
     rank, n_ranks, device = mesh.get_local_rank(), mesh.size(), mesh.device_type
     whole, mine = (load_checkpoint(folder, device=device) for _ in range(2))
     runpy.run_path(file)["split"](mine, rank, n_ranks)
-    part = load_parallel(folder, mesh)
-    prompt = torch.arange(8, device=device)[None]
-    milliseconds = {  # the whole model runs in one process, the others wait
-        "whole": _milliseconds(lambda: rank or generate(whole, prompt, NEW)),
-        "by hand": _milliseconds(lambda: generate(mine, prompt, NEW)),
-        "PyTorch": _milliseconds(lambda: generate(part, prompt, NEW)),
-    }
-    return {"by hand": _function(mine, whole), "ms": milliseconds}
+    found, tokens = _function(mine, whole), _text().to(device)
+    found["losses"] = [_loss(model, tokens).item() for model in (mine, whole)]
+    for model in (mine, whole):
+        _loss(model, tokens).backward()
+    found["gaps"] = {}
+    for (name, right), weight in zip(whole.named_parameters(), mine.parameters(), strict=True):
+        want = right.grad
+        for dim in range(want.ndim):
+            if weight.shape[dim] < want.shape[dim]:
+                want = want.chunk(n_ranks, dim)[rank]
+        found["gaps"][name] = ((weight.grad - want).norm() / want.norm()).item()
+    return {"by hand": found | _drift(mine, whole, tokens)}
 
 
-def _milliseconds(task):
-    # The median of five runs, after one that does not count.
-    seconds = []
-    for _ in range(6):
-        dist.barrier()
-        start = time.perf_counter()
-        task()
-        dist.barrier()
-        seconds.append(time.perf_counter() - start)
-    return 1000 * statistics.median(seconds[1:]) / NEW
+def _text():
+    return encode(load_tokenizer(), (ASSETS / "held_out.txt").read_text(encoding="utf-8"))[:516].view(4, 129)
+
+
+def _loss(model, tokens):
+    """Mean loss [nat/token] of the next tokens."""
+    return F.cross_entropy(model(tokens[:, :-1]).mT, tokens[:, 1:])
+
+
+def _drift(mine, whole, tokens):
+    # Both train on the same rows; then, what every rank has in full is compared with the other ranks'.
+    trained = []
+    for model in (mine, whole):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            (loss := _loss(model, tokens)).backward()
+            optimizer.step()
+        trained.append(loss.item())
+    copies = [torch.empty_like(mine.tok_embeddings.weight) for _ in range(dist.get_world_size())]
+    dist.all_gather(copies, mine.tok_embeddings.weight.detach())
+    return {"trained": trained, "copies": ((copies[0] - copies[-1]).norm() / copies[0].norm()).item()}
 
 
 if __name__ == "__main__":

@@ -245,7 +245,6 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("relatives", PLAIN | FAMILIES["OLMo 3"], "4.29 GB, 1.48 GB if a layer with a window keeps only its last 4,096 to"),
     ("relatives", FAMILIES["Gemma 3"], "a window of 4,096 tokens in 27 of 32 layers; base 10,000 in layers with"),
     ("sampling", {"top_p": 1.0, "top_k": 5}, "5 of 1,024 tokens can be drawn"),
-    ("memory", {"model": "llama-3-8b", "sequences": 3, "context": 2}, "2.0 GB of weights and 0.1 GB of keys"),
 ]  # fmt: skip
 
 

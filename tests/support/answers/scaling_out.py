@@ -33,19 +33,59 @@ def merge_attention__einsum(outputs, logsumexps):
 
 
 @right
-def bytes_sent_per_token__formula(dim, n_layers, n_ranks, bytes_per_number):
-    return int(4 * n_layers * dim * bytes_per_number * (n_ranks - 1) / n_ranks)
+def ring__piece_by_piece(tensors):
+    n, pieces, sent = len(tensors), [list(tensor.clone().chunk(len(tensors))) for tensor in tensors], [0] * len(tensors)
+    for piece in range(n):  # each goes all the way before the next one
+        for step in range(2 * (n - 1)):
+            rank, to = (piece + step) % n, (piece + step + 1) % n
+            pieces[to][piece] = pieces[rank][piece] + (pieces[to][piece] if step < n - 1 else 0)
+            sent[rank] += len(pieces[rank][piece])
+    return torch.stack([torch.cat(own) for own in pieces]), sent[0]
 
 
 @right
-def bytes_sent_per_token__loop(dim, n_layers, n_ranks, bytes_per_number):
-    total = 0.0
-    for _ in range(2 * n_layers):
-        for _ in ("reduce-scatter", "all-gather"):
-            total += (1 - 1 / n_ranks) * dim * bytes_per_number
-    return round(total)
+def ring__rolled(tensors):
+    n = len(tensors)
+    own = tensors.reshape(n, n, -1)
+    lanes = torch.stack([own[:, piece].roll(-piece, 0) for piece in range(n)])  # each piece's ranks in its order
+    total = lanes[:, 0]
+    for step in range(1, n):
+        total = total + lanes[:, step]
+    return total.reshape(1, -1).repeat(n, 1), 2 * (n - 1) * own.shape[-1]
 
 
-wrong("whole number", "bytes_sent_per_token__a_float")(
-    lambda dim, n_layers, n_ranks, size: 4 * n_layers * (n_ranks - 1) * dim * size / n_ranks
+wrong("the count has the type float", "ring__a_float")(lambda t: (ring__rolled(t)[0], ring__rolled(t)[1] / 1))
+wrong("the input tensors was changed in place", "ring__in_place")(
+    lambda t: (t.copy_(ring__rolled(t)[0]), ring__rolled(t)[1])
+)
+
+
+class SumOfGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, all_reduce):
+        context.all_reduce = all_reduce
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        total = gradient.clone()
+        context.all_reduce(total)
+        return total, None
+
+
+@right
+def mend_split__function(model, all_reduce):
+    for block in model.layers:
+        for norm in (block.attention_norm, block.ffn_norm):
+            norm.register_forward_hook(lambda module, inputs, output: SumOfGradients.apply(output, all_reduce))
+
+
+@wrong("do you ask for one of a tensor that has none?")
+def mend_split__while_writing(model, all_reduce):
+    for block in model.layers:
+        block.ffn_norm.register_forward_hook(lambda module, inputs, output: output.register_hook(all_reduce) and None)
+
+
+wrong("a rank waits for a sum", "mend_split__sometimes")(
+    lambda model, all_reduce: model.layers[0].attention.q_proj.weight[0, 0] > 0 and all_reduce(torch.zeros(2))
 )
