@@ -36,7 +36,7 @@ def installation():
         run(sys.executable, "-m", "venv", folder)
         seconds, _ = run(f"{folder}/bin/python", "-m", "pip", "install", "--quiet", str(ROOT))
         size = sum(path.lstat().st_size for path in Path(folder).rglob("*"))
-        build = "import torch; print(torch.__version__, 'for CUDA' if torch.version.cuda else 'for the processor alone')"
+        build = "import torch; print(torch.__version__, 'for', 'CUDA' if torch.version.cuda else 'the processor')"
         _, built_for = run(f"{folder}/bin/python", "-c", build)
     return seconds, size / 1e9, built_for.strip()
 
