@@ -32,7 +32,6 @@ SETTINGS = {
     },
     "explore_mask": {"cached": (0, 2, 4, 6, 8), "rule": ALL},
     "explore_full_model": {"layer": ALL, "token": (0, 2, 4, 6, 8, 10)},
-    "explore_context": {"length": (16, 64, 128, 192, 256, 384, 512), "scaling": ALL},
     "explore_sampling": {
         "temperature": (0.0, 0.2, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0), "top_p": (0.5, 0.9, 1.0), "top_k": (0, 6),
     },
