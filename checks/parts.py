@@ -78,7 +78,7 @@ LATER = {  # the exercises of later notebooks that are parts, too: {number: (fil
     4: ("gqa", ("gqa_layer",)),
     5: ("full_model", ("transformer_block",)),
     5.5: ("my_llama", ("my_llama",)),
-    6: ("train", ("bpe_step", "cross_entropy", "training_loop")),
+    6: ("train", ("bpe_step", "training_loop", "accumulated_step")),
     7: ("generate", ("sample", "greedy_with_cache", "lookup_decoding")),
 }
 

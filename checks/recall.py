@@ -112,10 +112,10 @@ CARDS = {  # by the notebook that teaches it
         "After 50 steps your loss is below that of lzma. What do you look at first?",
         ("mask and targets", "the learning rate", "the vocabulary"), "A",
         "A loss that is too good is a leak until shown otherwise."),
-    "06 pairs": Card(
-        "A model was trained on 64 tokens. Which pairs meet new angles at position 200?",
-        ("the fast ones", "the slow ones", "all"), "B",
-        "A fast pair has gone full circle within 64 tokens."),
+    "06 parts": Card(
+        "Two parts of a batch hold 300 and 20 questions. You add half of each part's mean. What happens to the gradient?",
+        ("it is turned", "only its length changes", "nothing"), "A",
+        "A question of the second part weighs 15 times as much: divide each sum by all 320."),
     "07 top-p": Card(
         "What does top-p with p = 1e-9 keep?",
         ("no token", "one token", "all tokens"), "B",

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from checks.base import MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, not_contiguous
+from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw
 from checks.explain import in_numbers, number
 from checks.judge import check_of, names_slips
 from helpers.model import Llama, LlamaConfig
@@ -192,85 +192,6 @@ BPE_STEP = Exercise(
 )  # fmt: skip
 check_bpe_step = check_of(BPE_STEP)
 
-# ------------------------------------------------------------------------------------- cross-entropy
-
-
-def cross_entropy(logits, targets):
-    """Mean over the rows of -log softmax(logits (N, V)) at the target (N,), in nats, shape ()."""
-    losses = []
-    for row, target in zip(logits.double(), targets, strict=True):
-        largest = max(row.tolist())
-        losses.append(largest + (row - largest).exp().sum().log() - row[target])
-    return (sum(losses) / len(losses)).to(logits.dtype)
-
-
-def _log_shares(logits, targets):
-    return logits.float().log_softmax(-1)[torch.arange(len(targets)), targets]
-
-
-def _naive_log_shares(logits, targets):
-    return (logits.exp() / logits.exp().sum(-1, keepdim=True))[torch.arange(len(targets)), targets].log()
-
-
-STABLE = "These logits are far from 0: exp gives inf or 0. Subtract each row's own largest logit first."
-LOG_OF_0 = (
-    "The probability of a far token is 0 in float32, and log 0 is -inf. Yet its loss is finite: which step loses it?"
-)
-OWN_MAXIMUM = "Is the largest logit each row's own, even if it is negative? Else exp gives 0 all along a row of -1000."
-SMALL_NUMBER = (
-    "Some probabilities are below 1e-45 here. Is each kept from 0 (a small number added, or clamp)? It hides the loss."
-)
-CROSS_ENTROPY = Exercise(
-    cross_entropy,
-    [
-        Case("logits ln 1, ln 2, ln 5", (torch.tensor([[1.0, 2.0, 5.0]]).log(), torch.tensor([1]))),
-        Case("two rows, V 3", (torch.tensor([[0.0, 1.0, 3.0], [2.0, 0.0, 0.0]]), torch.tensor([2, 1]))),
-        Case("one row, V 5", (draw(1, 5, scale=2.0), torch.tensor([3]))),
-        Case("four rows, V 6", (draw(4, 6, seed=1, scale=2.0), torch.tensor([5, 0, 2, 2]))),
-        Case("as many rows as tokens", (draw(4, 4, seed=2, scale=2.0), torch.tensor([3, 0, 0, 1]))),
-        Case("logits about 500", (draw(3, 5, seed=3, scale=500.0), torch.tensor([0, 1, 4])), SMALL_NUMBER),
-        Case("equal logits of 1000", (torch.full((2, 7), 1000.0), torch.tensor([0, 6])), STABLE),
-        Case("one row of logits about -1000",
-             (torch.tensor([[-1000.0, -1001.0, -1003.0], [0.0, 2.0, 1.0]]), torch.tensor([1, 0])), STABLE),
-        Case("float64, not contiguous", (not_contiguous(draw(3, 5, seed=4)).double(), torch.tensor([1, 2, 3])), MEMORY),
-        Case("gradients", (draw(3, 4, seed=5), torch.tensor([1, 3, 3])), gradients=True),
-    ],
-    [
-        ("Is it the mean over the rows, not the sum?", lambda z, t: -_log_shares(z, t).sum()),
-        ("Is the mean over the rows missing?", lambda z, t: -_log_shares(z, t)),
-        ("Is the minus sign missing?", lambda z, t: _log_shares(z, t).mean()),
-        ("Is it the natural logarithm, not base 2?", lambda z, t: -_log_shares(z, t).mean() / math.log(2)),
-        ("Is the softmax taken once? You do it twice.", lambda z, t: -_log_shares(z.softmax(-1), t).mean()),
-        ("Is the softmax over the vocabulary, dim=-1?", lambda z, t: -z.log_softmax(0)[torch.arange(len(t)), t].mean()),
-        ("Is the logarithm taken before the mean?", lambda z, t: -_log_shares(z, t).exp().mean().log()),
-        ("Is the logarithm missing?", lambda z, t: -_log_shares(z, t).exp().mean()),
-        ("Is the softmax missing?", lambda z, t: -z[torch.arange(len(t)), t].mean()),
-        ("Do you use the targets? This is the entropy.",
-         lambda z, t: -(z.softmax(-1) * z.log_softmax(-1)).sum(-1).mean()),
-        ("Do you take the target's column only? You take all.", lambda z, t: -z.log_softmax(-1).mean()),
-        ("Is each row paired with its own target? z[:, targets] takes all columns for all rows.",
-         lambda z, t: -z.log_softmax(-1)[:, t].mean()),
-        ("Is it the loss, not its exponential (perplexity)?", lambda z, t: (-_log_shares(z, t).mean()).exp()),
-        (STABLE, lambda z, t: -_naive_log_shares(z, t).mean()),
-        (LOG_OF_0, lambda z, t: -(z.softmax(-1)[torch.arange(len(t)), t]).log().mean()),
-        (LOG_OF_0, lambda z, t: -(F.one_hot(t, z.shape[-1]) * z.softmax(-1).log()).sum(-1).mean()),
-        (STABLE, lambda z, t: (z.exp().sum(-1).log() - z[torch.arange(len(t)), t]).mean()),
-        ("Is every row's loss kept? Yours is the last row's.", lambda z, t: -_log_shares(z[-1:], t[-1:]).mean()),
-        ("Do you divide by V? The mean is over the rows.", lambda z, t: -_log_shares(z, t).sum() / z.shape[-1]),
-        ("Is the sum over the vocabulary, dim=-1?",
-         lambda z, t: (z.logsumexp(0) - z[torch.arange(len(t)), t]).mean()),
-        ("Is it a difference? The target's logit is subtracted.",
-         lambda z, t: (z.logsumexp(-1) + z[torch.arange(len(t)), t]).mean()),
-        ("Is the target's logit shifted by the row's largest, too? Only the sum is.",
-         lambda z, t: ((z - z.amax(-1, True)).logsumexp(-1) - z[torch.arange(len(t)), t]).mean()),
-        *[("Are the logits limited (clamp)? Then larger ones count as equal: subtract each row's largest instead.",
-           lambda z, t, most=most: -_log_shares(z.clamp(-most, most), t).mean())
-          for most in (20, 30, 50, 80, 88, 100, 500)],
-        (OWN_MAXIMUM, lambda z, t: ((z - z.max()).exp().sum(-1).log() + z.max() - z[torch.arange(len(t)), t]).mean()),
-    ],
-)  # fmt: skip
-check_cross_entropy = check_of(CROSS_ENTROPY)
-
 # --------------------------------------------------------------------------------------- the training loop
 
 
@@ -398,10 +319,11 @@ class _SmallModel(Llama):
         sizes = {"vocab_size": 24, "dim": 16, "n_layers": 1, "n_heads": 2, "n_kv_heads": 1, "hidden_dim": 24}
         constants = {"max_seq_len": 16, "norm_eps": 1e-5, "rope_theta": 100.0, "tie_embeddings": tied}
         super().__init__(LlamaConfig(**sizes, **constants))
-        self.modes = set()
+        self.modes, self.most = set(), 0  # the most rows in one call
 
     def forward(self, tokens, *rest, **named):
         self.modes.add(self.training)
+        self.most = max(self.most, len(tokens))
         if _Watch.now:
             _Watch.now.note_inputs(self, tokens)
         return super().forward(tokens, *rest, **named)
@@ -413,11 +335,12 @@ def small_model(number):
     with torch.no_grad():
         for place, weight in enumerate(model.parameters()):
             weight.copy_(draw(*weight.shape, seed=100 * number + place, scale=0.2, shift=2.0 - weight.ndim))
+            weight.mul_(0.1 if number == SHORT and weight.ndim == 1 else 1.0)  # small gains, small gradients
             weight.grad = torch.full_like(weight, 0.1) if number == WITH_GRADIENTS else None
     return model.train(number != IN_EVAL)
 
 
-IN_EVAL, WITH_GRADIENTS = 4, 2  # models that are handed over in eval mode, and with gradients of before
+IN_EVAL, WITH_GRADIENTS, SHORT = 4, 2, 5  # models in eval mode, with gradients of before, with a short gradient
 EVAL_MODE = "Is the model in train mode? One that was loaded or judged is in eval mode, in which dropout is off."
 
 
@@ -660,6 +583,153 @@ TRAINING_LOOP = Exercise(
     stages=_Watch,
 )  # fmt: skip
 check_training_loop = check_of(TRAINING_LOOP)
+
+# ----------------------------------------------------------------------------------------- a step in parts
+
+
+def accumulated_step(model, optimizer, rows, lengths, micro):
+    """One step on padded rows (B, T + 1), row i of lengths[i] tokens, micro rows per call; the loss [nat/token]."""
+    questions, loss = (lengths - 1).sum(), 0.0
+    optimizer.zero_grad()
+    for row, length in zip(rows, lengths.tolist(), strict=True):  # each alone, without its padding
+        if length > 1:
+            shares = model(row[None, : length - 1])[0].log_softmax(dim=-1)
+            part = -shares[range(length - 1), row[1:length]].sum() / questions
+            part.backward()
+            loss += part.item()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss
+
+
+def _accumulated(
+    share=lambda nats, counts, every, parts: nats[counts].sum() / every, *, counts=lambda at, rows, n: at < n - 1,
+    clear="before", clip="once", clipped=_clip, step="once", cut=lambda order, micro: order.split(micro), tell=sum,
+):  # fmt: skip
+    """The step with one of its things replaced; `share` is the loss of a part, `every` counts all questions."""
+
+    def program(model, optimizer, rows, lengths, micro):
+        asked, losses = counts(torch.arange(rows.shape[1] - 1), rows, lengths[:, None]), []
+        parts = cut(torch.arange(len(rows)), micro)
+        if clear == "before":
+            optimizer.zero_grad()
+        for part in parts:
+            nats = F.cross_entropy(model(rows[part, :-1]).mT, rows[part, 1:], reduction="none")
+            loss = share(nats, asked[part], asked.sum(), len(parts))
+            if clear == "each":
+                optimizer.zero_grad()
+            loss.backward()
+            losses.append(loss.item())
+            if clip == "each":
+                clipped(list(model.parameters()))
+            if step == "each":
+                optimizer.step()
+        if clip == "once":
+            clipped(list(model.parameters()))
+        if step == "once":
+            optimizer.step()
+        return tell(losses)
+
+    return program
+
+
+def _mean_of_part(nats, counts, every, parts):
+    return nats[counts].mean() if counts.any() else nats.sum() * 0
+
+
+def _loss_and_gradient(function):
+    """A probe: the loss, and how long the gradient is and how far turned, read off plain gradient descent."""
+
+    def moved_by(program, number, *inputs):
+        model = small_model(number)
+        before = torch.cat([weight.detach().flatten() for weight in model.parameters()]).double()
+        loss = program(model, torch.optim.SGD(model.parameters(), lr=1.0), *inputs)
+        return loss, before - torch.cat([weight.detach().flatten() for weight in model.parameters()]), model.most
+
+    def probe(number, _, rows, lengths, micro):
+        loss, moved, most = moved_by(function, number, rows.clone(), lengths.clone(), micro)
+        if loss is ...:
+            raise NotImplementedError
+        if most > micro:
+            raise Wrong(f"the model is asked {most} rows at once, micro is {micro}.", "Call it once for each part.")
+        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+            raise Wrong("the loss keeps the graph of the step, and with it its memory.", "Add up part.item().")
+        if not isinstance(loss, int | float) and getattr(loss, "shape", None) != ():
+            raise Wrong(f"the loss is {_spoken(loss)}, expected a number.", TYPE_HINTS.get(type(loss).__name__, ""))
+        if not moved.any():
+            raise Wrong("the weights do not move.", UNMOVED)
+        right = moved_by(accumulated_step, number, rows, lengths, micro)[1]
+        half = (moved / moved.norm() - right / right.norm()).norm() / 2  # the sine of half the angle between them
+        return torch.tensor(float(loss)), moved.norm(), torch.rad2deg(2 * half.asin()).round(decimals=1)
+
+    return probe
+
+
+_ROWS = _TEXT[:45].view(5, 9).clone()
+
+
+def _padded(*lengths, fill=0):
+    rows = _ROWS[: len(lengths)].clone()
+    for row, length in zip(rows, lengths, strict=True):
+        row[length:] = fill
+    return rows[:, : max(lengths) + 2], torch.tensor(lengths)
+
+
+def _accumulates(number, padded, micro):
+    return _Number(number), "torch.optim.SGD(model.parameters(), lr=1.0)", *padded, micro
+
+
+UNEVEN = "A part may hold fewer rows, fewer questions, or none: what is its share of the whole?"
+BY_CONTENT = "Are questions counted by lengths? A token that fills the padding may also stand in the text."
+MEAN_OF_MEANS = "Does each question weigh the same? Yours has the mean of the parts' means, whatever their questions."
+ALL_PLACES_COUNT = "Does padding count? A position whose answer is padding asks nothing: leave it out of sum and count."
+ACCUMULATED_STEP = Exercise(
+    accumulated_step,
+    [
+        Case("2 rows of 3 and 7 tokens, one per part", _accumulates(1, _padded(3, 7), 1)),
+        Case("4 rows, two per part, padded with 5", _accumulates(SHORT, _padded(2, 7, 6, 6, fill=5), 2)),
+        Case("5 rows, two per part, with old gradients", _accumulates(2, _padded(7, 2, 5, 3, 4), 2)),
+        Case("3 rows in one part", _accumulates(SHORT, _padded(6, 3, 4), 8)),
+        Case("a part without a question", _accumulates(3, _padded(1, 1, 6, 4), 2), UNEVEN),
+    ],
+    [
+        (MEAN_OF_MEANS, _accumulated(lambda *of: _mean_of_part(*of) / of[3])),
+        ("Is it one mean over all questions? Yours adds up the parts' means.", _accumulated(_mean_of_part)),
+        ("Is the gradient that of one mean over all questions? Yours adds up those of the parts' means.",
+         _accumulated(_mean_of_part, tell=lambda losses: sum(losses) / len(losses))),
+        ("Does each question weigh the same? Yours has the mean of the rows' means, however many questions they ask.",
+         _accumulated(lambda nats, counts, every, parts: (
+             (nats * counts).sum(1) / counts.sum(1).clamp(min=1)).mean() / parts)),
+        (ALL_PLACES_COUNT, _accumulated(counts=lambda at, rows, n: at < n + len(at))),
+        ("Is the sum divided by the questions that count? You divide by all positions, padding too.",
+         _accumulated(lambda nats, counts, every, parts: (nats * counts).mean() / parts)),
+        ("Is the answer of the last question a token of the row? You count one question too many.",
+         _accumulated(counts=lambda at, rows, n: at < n)),
+        ("Is the last token of each row asked for? You leave it out.",
+         _accumulated(counts=lambda at, rows, n: at < n - 2)),
+        (BY_CONTENT, _accumulated(counts=lambda at, rows, n: rows[:, 1:] != 0)),
+        (BY_CONTENT, _accumulated(counts=lambda at, rows, n: rows[:, 1:] != rows[:, -1:])),
+        ("Is it a mean? Yours is the sum over all questions.",
+         _accumulated(lambda nats, counts, *_: nats[counts].sum())),
+        ("Is the old gradient cleared, once, before the first part?", _accumulated(clear="never")),
+        ("Do the parts' gradients add up? You clear them before each part.", _accumulated(clear="each")),
+        ("Is the gradient clipped once, when it is whole? You clip after each part.", _accumulated(clip="each")),
+        ("Is the gradient clipped? One longer than 1.0 is shortened to 1.0.", _accumulated(clip="never")),
+        (NEVER_SHORT, _accumulated(clipped=_always_one)),
+        ("Is the length of the whole gradient limited? You limit that of each matrix on its own.",
+         _accumulated(clipped=_each_alone)),
+        ("Is it one step? You make one after each part.", _accumulated(step="each")),
+        ("Is the last part used, even if it holds fewer rows?",
+         _accumulated(cut=lambda order, micro: order[: len(order) // micro * micro or None].split(micro))),
+        ("Is the loss that of all parts? You return the last one's.", _accumulated(tell=lambda losses: losses[-1])),
+        ("Is the loss that of all parts? They are shares already: add them up.",
+         _accumulated(tell=lambda losses: sum(losses) / len(losses))),
+    ],
+    parts=("the loss", "the length of the gradient", "the angle [degrees] between the gradient and the right one"),
+    adapt=_loss_and_gradient,
+    enough=2,
+)  # fmt: skip
+check_accumulated_step = check_of(ACCUMULATED_STEP)
 
 # ---------------------------------------------------------------------------------- find the broken loop
 

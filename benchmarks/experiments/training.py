@@ -37,6 +37,7 @@ SECONDS, BATCH, PEAK, WARM_UP = 50, 16, 3e-3, 30  # of every run, whatever its s
 NOTEBOOK = replace(TINY, vocab_size=512, n_layers=4, max_seq_len=64, rope_theta=10_000.0)
 SIZES = {dim: replace(NOTEBOOK, dim=dim, hidden_dim=3 * dim, head_dim=dim // 4) for dim in (64, 128, 224)}
 TEXTS = ("a quarter", "reference", "with docstrings")
+FEWER = "a quarter, fewer steps"  # the control of the first: the smallest makes as many as the largest
 
 
 def library_docstrings() -> str:
@@ -88,7 +89,7 @@ def measure(dim, kind, steps, seed):
     """One row: what a model of this width has reached after so many steps on this text."""
     text, held_out = texts()
     tokenizer = train_tokenizer(text, 512)  # the same for all
-    read = {"a quarter": text[: len(text) // 4], "reference": text}.get(kind) or text + "\n\n" + library_docstrings()
+    read = dict.fromkeys(("a quarter", FEWER), text[: len(text) // 4]).get(kind, text * (kind == "reference")) or text + "\n\n" + library_docstrings()
     tokens = encode(tokenizer, read)
     set_seed(seed)
     model, start = Llama(SIZES[dim]), time.process_time()
@@ -159,6 +160,9 @@ def main():
                 content["rows"].append(measure(dim, kind, content["steps"][str(dim)], seed))
                 print(content["rows"][-1], flush=True)
                 store(content, out)
+        smallest, largest = min(SIZES), max(SIZES)
+        if (count_parameters(SIZES[smallest]), FEWER, seed) not in done:
+            content["rows"].append(measure(smallest, FEWER, content["steps"][str(largest)], seed))
     store(content, out)
     print(as_table(content))
 

@@ -45,7 +45,7 @@ def _watched(model, copies):
 
 
 def learn_to_repeat(
-    steps: int, every: int, generator: torch.Generator, device: torch.device, silent: str | None = None
+    steps: int, every: int, generator: torch.Generator, device: torch.device, silent: tuple[int, str] | None = None
 ) -> tuple[dict[int, tuple[float, float, float]], torch.Tensor]:
     """Train a model of two blocks on rows that repeat, drawn anew at every step.
 
@@ -54,7 +54,7 @@ def learn_to_repeat(
         every: after how many of them the model is watched.
         generator: draws the rows.
         device: where the model computes.
-        silent: "attention" or "feed_forward", the part of block 0 that gives zeros from the first step on.
+        silent: block (0, 1) and part ("attention", "feed_forward") that gives zeros from the first step on.
 
     Returns:
         seen: by step, the loss in the second copy of a piece [nat/token], and the weights of the best heads: of block 0
@@ -64,7 +64,7 @@ def learn_to_repeat(
     model, seen = Llama(CONFIG).to(device), {}
     copies = repeated(64, LONGEST, 2 * LONGEST, generator).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    part = getattr(model.layers[0], silent) if silent else None
+    part = getattr(model.layers[silent[0]], silent[1]) if silent else None
     with replaced(part, lambda part, x, *rest: torch.zeros_like(x)) if silent else nullcontext():
         for step in range(steps + 1):
             if step % every == 0:

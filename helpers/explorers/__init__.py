@@ -13,4 +13,4 @@ from helpers.explorers.relatives import explore_relatives
 from helpers.explorers.rmsnorm import explore_rms_norm
 from helpers.explorers.rope import explore_rope
 from helpers.explorers.swiglu import explore_swiglu
-from helpers.explorers.train import explore_context, explore_losses
+from helpers.explorers.train import explore_losses

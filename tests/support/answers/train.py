@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
-from checks.train import COUNTER_TESTS, LOOPS, training_loop
+from checks.train import COUNTER_TESTS, LOOPS, accumulated_step, training_loop
 from helpers.train import learning_rate
 from tests.support.answers.register import right, wrong
 
@@ -25,15 +25,27 @@ wrong("It is two int", "bpe_step__pair_and_count")(lambda ids, new_id: (ids, Cou
 
 
 @right
-def cross_entropy__torch(logits, targets):
-    return F.cross_entropy(logits, targets)
+def accumulated_step__ignored(model, optimizer, rows, lengths, micro, told=float):
+    later = torch.arange(1, rows.shape[1]) >= lengths[:, None]
+    targets, every, loss = rows[:, 1:].masked_fill(later, -100), (lengths - 1).sum(), 0.0
+    optimizer.zero_grad(set_to_none=False)
+    for asked, wanted in zip(rows[:, :-1].split(micro), targets.split(micro), strict=True):
+        part = F.cross_entropy(model(asked).flatten(0, 1), wanted.flatten(), reduction="sum") / every
+        part.backward()
+        loss = loss + part
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return told(loss)
 
 
-for least in (1e-6, 1e-8, 1e-12, 1e-38):
-    for how, kept in (("added", lambda share, least=least: share + least), ("clamp", partial(torch.clamp, min=least))):
-        wrong("It hides the loss", f"cross_entropy__{least:g} {how}")(
-            lambda z, t, kept=kept: -kept(z.softmax(-1)[torch.arange(len(t)), t]).log().mean()
-        )
+for expected, name, wrong_step in (
+    ("Call it once for each part.", "at_once", lambda *all_but, **_: accumulated_step__ignored(*all_but[:-1], 99)),
+    ("Add up part.item().", "graph", partial(accumulated_step__ignored, told=lambda loss: loss)),
+    ("A function that ends without", "none", partial(accumulated_step__ignored, told=lambda loss: None)),
+    ("The weights do not move.", "nothing", lambda *_: 3.5),
+    ("it calls the course's accumulated_step", "course", torch.enable_grad()(accumulated_step)),
+):
+    wrong(expected, f"accumulated_step__{name}")(wrong_step)
 
 
 @right
