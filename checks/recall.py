@@ -113,7 +113,7 @@ CARDS = {  # by the notebook that teaches it
         ("mask and targets", "the learning rate", "the vocabulary"), "A",
         "A loss that is too good is a leak until shown otherwise."),
     "06 parts": Card(
-        "Two parts of a batch hold 300 and 20 questions. You add half of each part's mean. What happens to the gradient?",
+        "Two parts of a batch have 300 and 20 questions. You add half of each part's mean. What of the gradient?",
         ("it is turned", "only its length changes", "nothing"), "A",
         "A question of the second part weighs 15 times as much: divide each sum by all 320."),
     "07 top-p": Card(
