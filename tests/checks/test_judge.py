@@ -100,7 +100,7 @@ TENSORS = st.builds(changed, st.lists(st.integers(0, 3), max_size=4), st.sampled
 THINGS = st.sampled_from([None, object(), len, torch.nn.Linear(2, 2), torch.float32, Exception("returned")])
 SINGLE = TENSORS | THINGS | st.booleans() | st.integers() | st.floats() | st.complex_numbers() | st.text()
 RESULTS = st.recursive(SINGLE, lambda one: st.lists(one) | st.tuples(one, one) | st.dictionaries(st.text(), one))
-JUDGED = ["silu_derivative", "rms_norm_backward", "parameter_count", "causal_visible", "matrix_roles", "cache_write"]
+JUDGED = ["silu_derivative", "rms_norm_backward", "ring", "causal_visible", "matrix_roles", "cache_write"]
 
 
 @given(RESULTS, st.sampled_from([*JUDGED, "my_llama"]))
@@ -118,7 +118,7 @@ def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
         ("silu_derivative", torch.Tensor.double, "Hint: The values are right: .to(torch.float32) converts them."),
         ("silu_derivative", lambda y: (one for one in y), "Hint: A generator comes from yield"),
         ("silu_derivative", lambda y: torch.nested.nested_tensor([y]), "Hint: Return a plain result."),  # has no shape
-        ("parameter_count", float, "the result has the type float, expected a whole number (int)."),
+        ("ring", lambda pair: (pair[0], float(pair[1])), "the count has the type float, expected a whole number (int)."),
         ("rms_norm_backward", lambda pair: (2 * pair[0], pair[1]), "grad_x is off by up to"),
         ("rms_norm_backward", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
         ("rms_norm_backward", lambda pair: pair[0], "is one tensor, expected 2 tensors.\nHint: Return all of them"),
@@ -399,8 +399,8 @@ def test_of_the_failing_cases_the_smallest_is_shown():
 
 
 def test_whole_numbers_and_truths_are_never_off_by_a_decimal():
-    size = checks.check_parameter_count(lambda vocab_size, *sizes: 4 * vocab_size + 1)
-    assert re.search(r"the result is \d+, expected \d+\..*\n  vocab_size ", size.message)
+    size = checks.check_budget(lambda vocab_size, *sizes: (4 * vocab_size + 1, 7))
+    assert re.search(r" is \d+, expected \d+\..*\n  vocab_size ", size.message)
     mask = checks.check_causal_visible(lambda t, s: torch.zeros(t, s).bool().index_fill(1, torch.tensor([0]), True))
     assert re.search(r"row \d, column \d is (True, expected False|False, expected True)\.", mask.message)
 

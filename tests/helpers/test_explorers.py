@@ -236,11 +236,7 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("rope", {"pair": 7, "scaling": "ntk"}, "3 token × 3.95e-05 rad/token"),
     ("rope", {"pair": 7, "position": 2}, "Query at 2, key at 0: pair 7 differs by 2 token"),
     ("rope", {"pair": 4, "scaling": "llama3"}, "3 token × 0.00125 rad/token"),  # no full turn in 256 tokens: an eighth
-    # a pair that went full circle in 63 steps knows all 256 positions; one slowed by 4 knows 4 × 63 and the first
-    ("context", {"scaling": "as trained", "factor": 4}, "53% were met in training on 64."),
-    ("context", {"scaling": "linear", "factor": 4}, "99% were met in training on 64. The fastest pair is 4"),
     ("losses", {"step": 0}, "After step 0 a token costs 10.0"),  # log2 of 1,024 tokens is 10
-    ("context", {"scaling": "llama3", "factor": 4}, "the slowest is 4 times slower; 3 of 8 pairs keep the angle"),
     ("relatives", PLAIN | FAMILIES["Mixtral"], "39,461,060,608 more than LLaMA's; a token uses 13.67 billion"),
     ("relatives", PLAIN | FAMILIES["OLMo 3"], "4.29 GB, 1.48 GB if a layer with a window keeps only its last 4,096 to"),
     ("relatives", FAMILIES["Gemma 3"], "a window of 4,096 tokens in 27 of 32 layers; base 10,000 in layers with"),
