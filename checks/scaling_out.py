@@ -451,7 +451,8 @@ def _on_ranks(whole, n, mend, run):
         if not asked:
             return found
         if found or len({tensor.shape for tensor in asked}) > 1:
-            raise Wrong("a rank waits for a sum that another one skips, or adds up another shape.")
+            hint = "Do all ranks call all_reduce equally often, with the same shapes?"
+            raise Wrong("a rank waits for a sum that another one skips, or adds up another shape.", hint)
         sums.append(torch.stack(asked).sum(0))
 
 
