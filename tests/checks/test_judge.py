@@ -118,7 +118,11 @@ def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
         ("silu_derivative", torch.Tensor.double, "Hint: The values are right: .to(torch.float32) converts them."),
         ("silu_derivative", lambda y: (one for one in y), "Hint: A generator comes from yield"),
         ("silu_derivative", lambda y: torch.nested.nested_tensor([y]), "Hint: Return a plain result."),  # has no shape
-        ("ring", lambda pair: (pair[0], float(pair[1])), "the count has the type float, expected a whole number (int)."),
+        (
+            "ring",
+            lambda pair: (pair[0], float(pair[1])),
+            "the count has the type float, expected a whole number (int).",
+        ),
         ("rms_norm_backward", lambda pair: (2 * pair[0], pair[1]), "grad_x is off by up to"),
         ("rms_norm_backward", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
         ("rms_norm_backward", lambda pair: pair[0], "is one tensor, expected 2 tensors.\nHint: Return all of them"),
