@@ -344,7 +344,7 @@ ATTENTION_IN_BLOCKS = Exercise(
         Case("scores of -300", (*_rising(1, 6, 4, 50, shift=-300.0), 2),
              "Does the maximum begin below every score? Yours may begin at 0."),
         Case("large scores", (*_attention_inputs(1, 6, 6, 8, 60, scale=12.0), 2), OVERFLOW),
-        Case("32 tokens, blocks of 1 key", (*_attention_inputs(1, 32, 32, 2, 70), 1)),
+        Case("32 tokens of width 1, blocks of 1 key", (*_attention_inputs(1, 32, 32, 1, 70), 1)),
         Case("gradients", (*_rising(1, 4, 4, 80), 2), gradients=3),
     ],
     [
@@ -364,6 +364,7 @@ ATTENTION_IN_BLOCKS = Exercise(
         (EMPTY, _in_blocks(begin=-math.inf)),
         ("Does the maximum begin below every score? Yours begins at 0.", _in_blocks(begin=0.0)),
         ("Is the maximum that of all blocks so far? Yours is the block's.", _in_blocks(largest=lambda old, new: new)),
+        (TABLE, _in_blocks(cut=lambda y, block: y.split(2, dim=1))),
         ("Does exp overflow? Subtract the largest score so far.", _in_blocks(largest=lambda before, new: 0 * before)),
     ],
     forbid=SDPA,
