@@ -29,11 +29,10 @@ from checks.compare import ROUNDING
 from checks.explain import number
 from checks.judge import check_of
 from helpers import interventions
-from helpers.assets import ASSETS
 from helpers.checkpoint import load_checkpoint
-from helpers.interventions import held_out_loss, replaced
+from helpers.interventions import held_out_loss, held_out_tokens, replaced
 from helpers.model import RMSNorm
-from helpers.text import TINY_LLAMA, encode, load_tokenizer
+from helpers.text import TINY_LLAMA
 
 
 def rms_norm(x, weight, eps):
@@ -490,7 +489,7 @@ def needed_gains(model):
 @functools.cache
 def _unseen():
     """Windows (4, 257) of the held-out text, from between those of held_out_windows."""
-    tokens = encode(load_tokenizer(), (ASSETS / "held_out.txt").read_text(encoding="utf-8"))
+    tokens = held_out_tokens()
     return tokens[400:].unfold(0, 257, len(tokens) // 4)[:4]
 
 

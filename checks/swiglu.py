@@ -12,12 +12,11 @@ from torch.nn import functional as F
 from checks.base import AUTOGRAD, BATCH, LEADING, MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, each, not_contiguous
 from checks.judge import check_of
 from checks.run import raised
-from helpers.assets import ASSETS
 from helpers.checkpoint import load_checkpoint
 from helpers.config import LlamaConfig
-from helpers.interventions import held_out_windows, replaced
+from helpers.interventions import held_out_tokens, held_out_windows, replaced
 from helpers.model import Llama, SwiGLU
-from helpers.text import TINY_LLAMA, encode, load_tokenizer
+from helpers.text import TINY_LLAMA
 
 
 def silu(x):
@@ -370,7 +369,7 @@ def _models():
 @functools.cache
 def _unseen():
     """Six windows (6, 257) of held-out text, from between those of `held_out_windows`."""
-    tokens = encode(load_tokenizer(), (ASSETS / "held_out.txt").read_text(encoding="utf-8"))
+    tokens = held_out_tokens()
     return tokens[400:].unfold(0, 257, len(tokens) // 16)[::3][:6]
 
 

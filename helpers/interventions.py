@@ -17,9 +17,15 @@ from helpers.text import encode, load_tokenizer
 
 
 @functools.cache
+def held_out_tokens() -> torch.Tensor:
+    """Token ids, (N,) int64, of text that tiny-llama was not trained on."""
+    return encode(load_tokenizer(), (ASSETS / "held_out.txt").read_text(encoding="utf-8"))
+
+
+@functools.cache
 def held_out_windows() -> torch.Tensor:
-    """Token ids, (16, 257) int64, of text that tiny-llama was not trained on; the same on every machine."""
-    tokens = encode(load_tokenizer(), (ASSETS / "held_out.txt").read_text(encoding="utf-8"))
+    """Token ids of the held-out text, (16, 257) int64, the same on every machine."""
+    tokens = held_out_tokens()
     return tokens.unfold(0, 257, len(tokens) // 16)[:16]  # evenly spread
 
 

@@ -15,7 +15,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.patches import Arc, PathPatch, Rectangle
+from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
 QUERY, KEY, VALUE, INK, HIDDEN, HATCH = "#0072B2", "#D55E00", "#009988", "#222222", "#D0D0D0", "#909090"
@@ -103,14 +103,6 @@ def plot_vectors(vectors, *, labels=None, colors=INK, styles="-", ax=None, title
     if labels is not None:
         ax.legend(loc="best")
     return ax
-
-
-def draw_arc(ax: Axes, start: float, end: float, radius: float, text: str = ""):
-    """An arc around the origin from angle start to angle end [rad], with a text at its middle."""
-    low, high = sorted((start, end))
-    ax.add_patch(Arc((0, 0), 2 * radius, 2 * radius, theta1=math.degrees(low), theta2=math.degrees(high), color=INK))
-    middle = (low + high) / 2
-    ax.text(1.25 * radius * math.cos(middle), 1.25 * radius * math.sin(middle), text, ha="center", va="center")
 
 
 def plot_clock_hands(angles, *, ax=None, labels=None, color=INK, title=None) -> Axes:

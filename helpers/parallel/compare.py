@@ -17,15 +17,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.assets import ASSETS
 from helpers.checkpoint import load_checkpoint
 from helpers.generate import generate
+from helpers.interventions import held_out_tokens
 from helpers.parallel.load import load_parallel
 from helpers.parallel.split import bytes_of, split_model
 from helpers.parallel.start import start_ranks
-from helpers.text import encode, load_tokenizer
-
-STEPS = 8  # of training a split by hand
 
 
 class SummedBytes(TorchDispatchMode):
@@ -75,11 +72,15 @@ def _function(part, whole):
 def _training(part, whole, tokens):
     found = []
     for model in (part, whole):
-        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        loss = _loss(model, tokens)
         gradients = torch.autograd.grad(loss, tuple(model.parameters()))
         found.append([t.full_tensor() if isinstance(t, DTensor) else t for t in (loss, *gradients)])
     loss, *gradients = map(difference, *found)
     return {"loss": loss, "gradients": max(gradients)}
+
+
+def _loss(model, tokens):
+    return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
 
 def _exchanges(part, tokens):
@@ -96,35 +97,23 @@ def by_hand(folder: str | Path, mesh: DeviceMesh, file: str) -> dict:
     rank, n_ranks, device = mesh.get_local_rank(), mesh.size(), mesh.device_type
     whole, mine = (load_checkpoint(folder, device=device) for _ in range(2))
     runpy.run_path(file)["split"](mine, rank, n_ranks)
-    found, tokens = _function(mine, whole), _text().to(device)
-    found["losses"] = [_loss(model, tokens).item() for model in (mine, whole)]
-    for model in (mine, whole):
-        _loss(model, tokens).backward()
-    found["gaps"] = {}
+    found, tokens = _function(mine, whole), held_out_tokens()[:516].view(4, 129).to(device)
+    losses = [_loss(model, tokens) for model in (mine, whole)]
+    sum(losses).backward()
+    found |= {"losses": [loss.item() for loss in losses], "gaps": {}}
     for (name, right), weight in zip(whole.named_parameters(), mine.parameters(), strict=True):
-        want = right.grad
-        for dim in range(want.ndim):
-            if weight.shape[dim] < want.shape[dim]:
-                want = want.chunk(n_ranks, dim)[rank]
+        cut = [dim for dim in range(right.ndim) if weight.shape[dim] < right.shape[dim]]
+        want = right.grad.chunk(n_ranks, *cut)[rank] if cut else right.grad
         found["gaps"][name] = ((weight.grad - want).norm() / want.norm()).item()
     return {"by hand": found | _drift(mine, whole, tokens)}
 
 
-def _text():
-    return encode(load_tokenizer(), (ASSETS / "held_out.txt").read_text(encoding="utf-8"))[:516].view(4, 129)
-
-
-def _loss(model, tokens):
-    """Mean loss [nat/token] of the next tokens."""
-    return F.cross_entropy(model(tokens[:, :-1]).mT, tokens[:, 1:])
-
-
 def _drift(mine, whole, tokens):
-    # Both train on the same rows; then, what every rank has in full is compared with the other ranks'.
+    # Both train for 8 steps on the same rows; then, what every rank has in full is compared with the other ranks'.
     trained = []
     for model in (mine, whole):
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        for _ in range(STEPS):
+        for _ in range(8):
             optimizer.zero_grad()
             (loss := _loss(model, tokens)).backward()
             optimizer.step()
