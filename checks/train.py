@@ -640,11 +640,14 @@ def _mean_of_part(nats, counts, every, parts):
 def _loss_and_gradient(function):
     """A probe: the loss, and how long the gradient is and how far turned, read off plain gradient descent."""
 
+    def weights_of(model):
+        return torch.cat([weight.detach().flatten() for weight in model.parameters()]).double()
+
     def moved_by(program, number, *inputs):
         model = small_model(number)
-        before = torch.cat([weight.detach().flatten() for weight in model.parameters()]).double()
+        before = weights_of(model)
         loss = program(model, torch.optim.SGD(model.parameters(), lr=1.0), *inputs)
-        return loss, before - torch.cat([weight.detach().flatten() for weight in model.parameters()]), model.most
+        return loss, before - weights_of(model), model.most
 
     def probe(number, _, rows, lengths, micro):
         loss, moved, most = moved_by(function, number, rows.clone(), lengths.clone(), micro)

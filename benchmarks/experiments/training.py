@@ -89,8 +89,8 @@ def measure(dim, kind, steps, seed):
     """One row: what a model of this width has reached after so many steps on this text."""
     text, held_out = texts()
     tokenizer = train_tokenizer(text, 512)  # the same for all
-    quarter, more = text[: len(text) // 4], kind == "with docstrings" and library_docstrings()
-    read = f"{text}\n\n{more}" if more else text if kind == "reference" else quarter
+    shorter = {"reference": text, **dict.fromkeys(("a quarter", FEWER), text[: len(text) // 4])}
+    read = shorter.get(kind) or f"{text}\n\n{library_docstrings()}"
     tokens = encode(tokenizer, read)
     set_seed(seed)
     model, start = Llama(SIZES[dim]), time.process_time()

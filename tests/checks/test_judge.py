@@ -127,7 +127,11 @@ def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
         ("rms_norm_backward", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
         ("rms_norm_backward", lambda pair: pair[0], "is one tensor, expected 2 tensors.\nHint: Return all of them"),
         ("rms_norm_backward", list, "the result is a list of 2, expected 2 tensors.\nHint: Return a tuple, not a list"),
-        ("silu_derivative", lambda y: (y, y), "is a tuple of 2, expected a tensor.\nHint: Return one result"),
+        (
+            "silu_derivative",
+            lambda y: (y, y),
+            "the result is a tuple of 2, expected a tensor.\nHint: Return one result",
+        ),
         ("rms_norm_backward", lambda pair: (pair[0], None), " has the type NoneType, expected a tensor."),
     ],
 )
@@ -320,7 +324,7 @@ def test_settings_that_a_function_changes_are_put_back_also_after_the_stop_butto
     assert settings() == before
 
 
-@pytest.mark.parametrize("exercise", ["rms_norm", "attention_head", "accumulated_step", "rope_angles"])
+@pytest.mark.parametrize("exercise", ["rms_norm", "attention_head", "accumulated_step", "rope_angles", "budget"])
 def test_settings_of_the_learner_do_not_change_the_verdict(exercise):
     torch.set_default_dtype(torch.float64)  # put back after every test, by conftest.py
     with torch.inference_mode(), torch.device("meta"):
@@ -404,7 +408,7 @@ def test_of_the_failing_cases_the_smallest_is_shown():
 
 def test_whole_numbers_and_truths_are_never_off_by_a_decimal():
     size = checks.check_budget(lambda vocab_size, *sizes: (4 * vocab_size + 1, 7))
-    assert re.search(r" is \d+, expected \d+\..*\n  vocab_size ", size.message)
+    assert re.search(r"count is \d+, expected \d+\..*\n  vocab_size ", size.message)
     mask = checks.check_causal_visible(lambda t, s: torch.zeros(t, s).bool().index_fill(1, torch.tensor([0]), True))
     assert re.search(r"row \d, column \d is (True, expected False|False, expected True)\.", mask.message)
 
