@@ -23,6 +23,7 @@ import re
 import threading
 from collections import defaultdict
 from pathlib import Path
+from string import Template
 from urllib.parse import quote
 
 from teaching.classroom.points import FIRST_LINE, OVERRIDES, Mark, Row, number
@@ -48,35 +49,7 @@ TABLE = (  # of exercises.csv
     "reason", "look_at",
 )  # fmt: skip
 LONGEST = 8  # mistakes on the page of the class
-PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{title}</title><style>
-:root {{ color-scheme: light dark; --good: light-dark(#1a7f37, #57c878); --bad: light-dark(#b3261e, #ff8a80);
-  --odd: light-dark(#8a5a00, #f0b429); --none: light-dark(#6b6b6b, #a0a0a0); --line: light-dark(#ddd, #444);
-  --back: light-dark(white, #181818); --soft: light-dark(whitesmoke, #262626) }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: {width}; margin: 1.5rem auto; padding: 0 1rem;
-  background: var(--back); overflow-wrap: anywhere }}
-h1 {{ font-size: 1.5rem }} h2 {{ font-size: 1.2rem; margin-top: 2rem }} h3 {{ font-size: 1rem; margin: 1.2rem 0 0 }}
-p {{ margin: .3rem 0 }} li {{ margin: .6rem 0 }} a {{ color: inherit }}
-.good {{ color: var(--good) }} .bad {{ color: var(--bad) }} .odd {{ color: var(--odd) }} .none {{ color: var(--none) }}
-.own {{ font-family: ui-monospace, monospace }}
-.seen {{ white-space: pre-wrap; background: var(--soft); padding: .4rem .6rem; font-size: .9rem }}
-.table {{ overflow: auto; max-height: 85vh; max-width: max-content; border: 1px solid var(--line) }}
-table {{ border-collapse: separate; border-spacing: 0; overflow-wrap: normal }}
-th, td {{ padding: .15rem .5rem; text-align: center; border-bottom: 1px solid var(--line); white-space: nowrap }}
-thead th {{ position: sticky; top: 0; background: var(--soft); z-index: 1 }}
-thead tr + tr th {{ top: 1.85rem }}
-th:first-child {{ text-align: left }}
-tbody th, thead tr:first-child th:first-child {{ position: sticky; left: 0; background: var(--back); max-width: 16rem;
-  overflow: hidden; text-overflow: ellipsis; font-weight: normal }}
-thead tr:first-child th:first-child {{ z-index: 2; background: var(--soft) }}
-td a {{ text-decoration: none; display: block }} .first {{ border-left: 1px solid var(--line) }}
-@media (max-width: 30rem) {{ tbody th {{ max-width: 6rem }} th, td {{ padding: .15rem .35rem }} }}
-</style></head><body>
-{body}
-</body></html>
-"""
+PAGE = Template(Path(__file__).with_name("pages").joinpath("results.html").read_text(encoding="utf-8"))
 
 
 class Results:
@@ -243,7 +216,7 @@ def class_page(marks: dict[str, Mark], found) -> str:
     if unread:
         body.append(f"<h2>Not understood, not graded: {len(unread)}</h2><ul>")
         body += [f"<li>{plain(one)}</li>" for one in unread] + ["</ul>"]
-    return PAGE.format(title="The class", width="90rem", body="\n".join(body))
+    return PAGE.substitute(title="The class", width="90rem", body="\n".join(body))
 
 
 def _first(columns, place):
@@ -320,7 +293,7 @@ def feedback(name: str, mark: Mark, student) -> str:
     if student.unread:
         body += ["<h2>Files that were not graded</h2>", "<ul>"]
         body += [f"<li>{plain(Path(one).name)}</li>" for one in student.unread] + ["</ul>"]
-    return PAGE.format(title=f"{who}: notebook {numbers}", width="45rem", body="\n".join(body))
+    return PAGE.substitute(title=f"{who}: notebook {numbers}", width="45rem", body="\n".join(body))
 
 
 def _by_hand(mark):

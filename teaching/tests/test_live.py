@@ -1,11 +1,9 @@
 """The live page: its LLaMA is PyTorch's function, its ids are those of `tokenizers`, its controls answer."""
 
-import html
 import random
 import re
 import shutil
-from math import log
-from urllib.parse import unquote
+from itertools import product
 
 import pytest
 import torch
@@ -37,24 +35,27 @@ PIECES += ["\t", "\n\n", "   ", "\0", "\x7f", "don't", "we'LL", "'s", "<|end_of_
 
 @pytest.fixture(scope="module")
 def site(build, tmp_path_factory):
-    """A folder with the live page, without the site's theme around it."""
+    """A folder with the two pages on which the model runs, without the site's theme around them."""
     out = tmp_path_factory.mktemp("live")
-    blocks = re.findall(r"^```\{raw\} html\n(.*?)^```$", build.live_page(), re.S | re.M)
-    (out / "live.html").write_text("<!doctype html><meta charset=utf-8>" + "".join(blocks), encoding="utf-8")
+    for name in ("live", "broken"):
+        blocks = re.findall(r"^```\{raw\} html\n(.*?)^```$", build.live_page(name), re.S | re.M)
+        (out / f"{name}.html").write_text("<!doctype html><meta charset=utf-8>" + "".join(blocks), encoding="utf-8")
     build.write_live(out / "_static" / "live")
     return out
 
 
 @pytest.fixture
 def open_page(browser, site):
-    """A function that opens the live page."""
+    """A function that opens the live page, or the other, on a day."""
     with quiet_context(browser) as context:
 
-        def open_page():
+        def open_page(name="live.html", day=None):
             page = context.new_page()
             page.set_default_timeout(120_000)
-            page.goto((site / "live.html").as_uri(), wait_until="load")
-            page.evaluate("liveLlama.ready")
+            if day:
+                page.clock.set_fixed_time(day)
+            page.goto(f"{site.as_uri()}/{name}", wait_until="load")
+            page.evaluate("window.liveLlama?.ready")
             return page
 
         yield open_page
@@ -130,22 +131,43 @@ def swap(model, names, forward=lambda part, x: torch.zeros_like(x)):
 
 def see(model, visible):
     right = model.rotation_and_mask
-    model.rotation_and_mask = lambda *given, **named: (*right(*given, **named)[:2], visible)
+    model.rotation_and_mask = lambda n, *_: (*right(n)[:2], visible(torch.ones(n, n) > 0))
 
 
-IN_PYTORCH = {  # a link, and the same done to PyTorch's model
-    "": lambda model: None,
-    "order=2,3,4,5,0,1,2&": lambda model: setattr(model, "layers", model.layers[2:] + model.layers[:3]),
-    "off=block3&": lambda model: swap(model, "layers.3.(attention|feed_forward)"),
-    "off=attention2,feedforward0&": lambda model: swap(model, "layers.2.attention|layers.0.feed_forward"),
-    "off=head1.2&": lambda model: model.layers[1].attention.o_proj.weight[:, 64:96].zero_(),
-    "off=norms&": lambda model: swap(model, ".*_norm", lambda norm, x: x),
-    "off=gate&": lambda model: swap(model, ".*feed_forward", lambda part, x: part.down_proj(part.up_proj(x))),
-    "off=rope&": lambda model: model.inv_freq.zero_(),
-    "base=100&shift=100&": lambda model: setattr(model, "inv_freq", rope_inv_freq(32, 100.0)),
-    "off=mask&": lambda model: see(model, torch.ones(6, 6) > 0),
-    "window=2&": lambda model: see(model, torch.ones(6, 6).tril().triu(-1) > 0),
+def move(model, by):
+    right = model.rotation_and_mask
+    model.rotation_and_mask = lambda n, *_: (*(part[by:] for part in right(by + n)[:2]), None)
+
+
+FAULTS = {  # a link, the same done to PyTorch's model, and where, says reason, nothing changes: branch b, token t of n
+    "off=rope": (lambda model: model.inv_freq.zero_(), lambda b, t, n: t == 0),
+    "base=100": (lambda model: setattr(model, "inv_freq", rope_inv_freq(32, 100.0)), lambda b, t, n: t == 0),
+    "shift=100": (lambda model: move(model, 100), lambda b, t, n: True),
+    "window=4": (lambda model: see(model, lambda all: all.tril().triu(-3)), lambda b, t, n: t < 4),
+    "off=mask": (lambda model: see(model, lambda all: all), lambda b, t, n: b < 2 and t == n - 1),
+    "off=norms": (lambda model: swap(model, ".*_norm", lambda norm, x: x), lambda b, t, n: False),
+    "off=gate": (lambda m: swap(m, ".*feed_forward", lambda f, x: f.down_proj(f.up_proj(x))), lambda b, t, n: b < 1),
+    "off=block3": (lambda model: swap(model, "layers.3.(attention|feed_forward)"), lambda b, t, n: b < 6),
+    "off=attention1": (lambda model: swap(model, "layers.1.attention"), lambda b, t, n: b < 2),
+    "off=feedforward4": (lambda model: swap(model, "layers.4.feed_forward"), lambda b, t, n: b < 9),
+    "off=head2.1": (lambda model: model.layers[2].attention.o_proj.weight[:, 32:64].zero_(), lambda b, t, n: b < 4),
+    "order=0,1,2,3,5,4": (lambda m: m.layers.insert(4, m.layers.pop(5)), lambda b, t, n: b < 8),
 }  # fmt: skip
+IN_PYTORCH = {"": lambda model: None} | {link: change for link, (change, _) in FAULTS.items()}
+IN_PYTORCH["order=2,3,4,5,0,1,2"] = lambda model: setattr(model, "layers", model.layers[2:] + model.layers[:3])
+
+
+def streams(model, ids):
+    """The residual stream of a sentence, embedded and behind each branch, (1 + 2 n_layers, T, D)."""
+    rest, found = model.rotation_and_mask(ids.shape[1]), [model.tok_embeddings(ids)]
+    for block in model.layers:
+        found.append(found[-1] + block.attention(block.attention_norm(found[-1]), *rest))
+        found.append(found[-1] + block.feed_forward(block.ffn_norm(found[-1])))
+    return torch.cat(found)
+
+
+def degrees(a, b):
+    return torch.cosine_similarity(a.double(), b.double(), dim=-1).clamp(-1, 1).arccos().rad2deg()
 
 
 @torch.no_grad()
@@ -154,16 +176,13 @@ def test_each_switch_and_the_numbers_in_the_picture_are_pytorchs(open_page):
     page, ids = open_page(), torch.tensor([load_tokenizer().encode("The value of the expression is").ids])
     for link, change in IN_PYTORCH.items():
         change(model := load_checkpoint(TINY_LLAMA))
-        whole = f"{link}token=2&key=1&temp=0.3&topp=0.5&head=2.1"
+        whole = f"{link}&token=2&key=1&temp=0.3&topp=0.5&head=2.1".lstrip("&")
         follow(page, f"{whole}&off=block9&window=3")
         assert difference(page, model, ids.tolist()) < 1e-4, link
-        rest, x, numbers = model.rotation_and_mask(6), model.tok_embeddings(ids), []
-        for block in model.layers:
-            middle, after = x + block.attention(block.attention_norm(x), *rest), block(x, *rest)
-            cosines = [torch.cosine_similarity(*pair, dim=-1)[0, 2] for pair in ((x, middle), (middle, after))]
-            numbers += [f"{cosine.clamp(-1, 1).arccos().rad2deg():.0f}°" for cosine in cosines]
-            numbers.append(f"length {after[0, 2].norm():.1f}")
-            x = after
+        x, numbers = streams(model, ids)[:, 2], []
+        turns = [f"{turn:.0f}°" for turn in degrees(x[:-1], x[1:])]
+        for place, after in enumerate(x[2::2]):
+            numbers += [*turns[2 * place : 2 * place + 2], f"length {after.norm():.1f}"]
         shown = page.locator("#live-places :is(.turn, .length)").all_text_contents()
         assert [text.replace("off", "0°") for text in shown] == numbers, link
         page.wait_for_url(lambda url, whole=whole: url.endswith(f"#{whole}"))
@@ -172,45 +191,62 @@ def test_each_switch_and_the_numbers_in_the_picture_are_pytorchs(open_page):
 
 def test_the_picture_answers_to_keys_and_reopens_as_it_was_left(open_page):
     page = open_page()
-    page.get_by_role("button", name="block 2", exact=True).press("Enter")
+    page.get_by_role("button", name="attention of block 2", exact=True).press("Enter")
     expect(page.locator("#live-panel-title")).to_be_focused()
-    page.locator("#live-repeat").press("Enter")
     page.keyboard.press("Escape")
-    expect(page.get_by_role("button", name="block 2 again", exact=True)).to_be_focused()
+    expect(page.get_by_role("button", name="attention of block 2", exact=True)).to_be_focused()
     page.get_by_role("switch", name="attention of block 4", exact=True).press("Space")
     page.locator("#live-text").fill("if x:\n")
-    page.wait_for_url("**#text=if+x%3A%0A&off=attention4&order=0,1,2,2,3,4,5&blocks=3")
+    page.wait_for_url(lambda url: "#text=if+x%3A%0A&off=attention4&head=2." in url)
     page.reload()
-    finding(page, "attention of 4 off: .* instead")
-    expect(page.locator("#live-panel-title")).to_have_text("Block 2")
+    finding(page, "Attention of 4 off: .* instead")
+    expect(page.locator("#live-panel-title")).to_have_text("Attention of block 2")
     follow(page, "off=" + ",".join(f"head{n // 4}.{n % 4}" for n in range(24)))
     finding(page, "No head writes")
 
 
-WROTE = """change => {
-    const { model, tokenizer } = Live.open(liveData), ids = tokenizer.encode("A class is"), end = ids.length + 40;
-    let seed = 182137, random = () => (seed = (seed * 16807) % 2147483647) / 2147483647;
-    while (ids.length < end) ids.push(Live.choose(model.forward(ids, { change, lastOnly: true }), 0.4, 1, random));
-    const losses = liveData.passages.map(text => Live.loss(model, tokenizer.encode(text), change).mean);
-    return [ids, tokenizer.decode(ids), losses.reduce((a, b) => a + b) / losses.length];
-}"""
-
-
-def test_the_start_page_shows_what_the_two_models_write_and_opens_the_broken_one(open_page, build):
-    page, source = open_page(), html.unescape((build.SITE / "index.md").read_text(encoding="utf-8"))
-    link, losses = (
-        re.search(r'href="live\.html#(.*?)"', source)[1],
-        re.findall(r"--share: (.+?)\".*?>([\d.]+)<", source, re.S),
+@torch.no_grad()
+@pytest.mark.parametrize("game", [0, 1, 4])
+def test_each_fault_draws_pytorchs_angles_and_leaves_clean_what_it_cannot_reach(open_page, game):
+    page = open_page(f"broken.html#no={game}")
+    ids = torch.tensor([load_tokenizer().encode(page.evaluate("liveBroken.sentence()")).ids])
+    drawn = page.evaluate(
+        "Object.fromEntries(liveBroken.faults.map(x => [x.dataset.link, liveBroken.angles(liveBroken.changeOf(x))]))"
     )
-    for at, (name, change) in enumerate({"left": {}, "right": {"still": True}}.items()):
-        ids, text, loss = page.evaluate(WROTE, change)
-        assert re.sub("<.*?>", "", re.search(rf'id="live-{name}">(.*?)</div>', source, re.S)[1]) == text
-        assert losses[at] == (f"{loss / log(1024):.3f}", f"{loss:.2f}")
-    assert (unquote(link), f"{losses[1][1]} instead of {losses[0][1]}" in source) == (
-        f"text={text}&ids={','.join(map(str, ids))}&off=rope", True)  # fmt: skip
-    follow(page, link)
-    expect(page.locator("#live-text")).to_have_value(text)
-    expect(page.locator("#live-link-said")).to_be_empty()
+    trained, n = streams(load_checkpoint(TINY_LLAMA), ids)[1:], ids.shape[1]
+    assert list(drawn) == list(FAULTS)
+    for link, (change, clean) in FAULTS.items():
+        change(model := load_checkpoint(TINY_LLAMA))
+        found, angle = drawn[link], degrees(streams(model, ids)[1:], trained)
+        for b, t in product(range(12), range(n)):
+            assert (found[b][t] is None) == clean(b, t, n), (link, b, t)
+            assert abs((found[b][t] or 0) - angle[b, t]) < 0.02, (link, b, t)
+
+
+def test_what_is_broken_is_played_sent_on_and_new_every_day(open_page, build):
+    page, source = open_page("broken.html#no=45"), (build.SITE / "index.md").read_text(encoding="utf-8")
+    still = re.search(r'<a href="broken.html#no=45">', source) and re.search("<thead>.*</tbody>", source, re.S)[0]
+    assert page.locator("#live-fault").inner_html().endswith(still.replace("\n", ""))  # the start page's picture
+    page.get_by_role("button", name="no mask").press("Enter")
+    expect(page.locator("#live-verdict")).to_have_text(
+        re.compile("^Not this one. “no mask” would draw the second picture.")
+    )
+    expect(page.locator("#live-guessed caption")).to_contain_text("no mask. First change: attention 0, tokens 0 to 6.")
+    expect(page.locator("#live-open")).to_be_hidden()
+    page.get_by_role("button", name="a window of 4").press("Space")
+    expect(page.locator("#live-verdict")).to_contain_text("Found with 2 guesses: a window of 4. Tokens 0 to 3")
+    assert re.match(
+        r"What is broken\? Game 45: found with 2 guesses. file:.*broken.html#no=45$",
+        page.locator("#live-line").input_value(),
+    )
+    page.get_by_role("button", name="Copy").click()
+    expect(page.locator("#live-copied")).to_contain_text("It opens on this machine only")
+    page.get_by_role("link", name="Open the broken model").click()
+    finding(page, "A window of 4: .* instead")
+    titles = [
+        open_page("broken.html", f"2026-11-{day}T12:00").locator("#live-fault b").text_content() for day in (26, 27)
+    ]
+    assert titles == ["Game 329, today’s.", "Game 330, today’s."]
 
 
 def test_a_file_that_does_not_fit_gets_one_sentence_and_changes_nothing(open_page, saved):

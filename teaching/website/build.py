@@ -9,9 +9,7 @@ is fetched, and no page of the result fetches anything from elsewhere.
 import argparse
 import base64
 import functools
-import io
 import json
-import math
 import os
 import re
 import shutil
@@ -21,7 +19,6 @@ from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_markdown_cell
-from PIL import Image
 
 from helpers.assets import ASSETS
 from helpers.model import count_parameters
@@ -43,27 +40,7 @@ CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
 ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</details>$", re.M)
 TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an anchor, so that a link can lead to it
 EXPLORER = re.compile(r"^explore_\w+\(", re.M)
-CARDS = {  # the cell whose picture the start page shows, and which part of it: left, top, right, bottom [%]
-    "00_start_here": ("c05", (13, 35.5, 81.5, 81)),
-    "01_rmsnorm": ("c64", (8, 11, 38.2, 78.5)),
-    "02_rope": ("c22", (0, 6, 62, 50)),
-    "03_swiglu": ("c67", (6.4, 6.6, 44.8, 78.8)),
-    "04_gqa": ("c19", (38, 0, 98, 100)),
-    "05_full_model": ("c75", (50.2, 7.7, 89.8, 86.8)),
-    "06_train": ("paint-explorer", (0, 0, 57, 74)),
-    "07_generate": ("c05", (0, 4.9, 53.2, 95)),
-    "08_relatives": ("c68", (0, 6, 48, 84.6)),
-    "09_scaling_out": ("f01", (0, 6, 55, 100)),
-}
-CARD = """<li>
-
-{title} · {minutes} minutes
-
-[{question}](notebooks/{stem}.ipynb)
-
-![{alt}](pictures/{stem}.png)
-
-</li>"""
+CARD = "| {title} | [{question}](notebooks/{stem}.ipynb) | {minutes} |"
 
 
 # ------------------------------------------------------------------------------------------------- texts
@@ -116,41 +93,26 @@ def page_of(file: Path) -> str:
     return text
 
 
-def start_page(pictures: Path) -> str:
-    """The start page: `index.md` with a card per notebook of the README's table; writes its pictures into a folder.
+def start_page() -> str:
+    """The start page: `index.md` with a card per notebook of the README's table.
 
     Raises:
-        ValueError: a notebook without a row in the table, or without the picture that `CARDS` names.
+        ValueError: a notebook without a row in the table.
     """
     readme, cards, minutes = (ROOT / "README.md").read_text(encoding="utf-8"), [], []
-    pictures.mkdir(parents=True)
     for path in NOTEBOOKS:
-        named, part = CARDS.get(path.stem, ("", ()))
         row = re.search(rf"^\| \[(.+?)\]\(notebooks/{path.name}\) \| (.+?) \| (\d+) \| (\d*)", readme, re.M)
-        shown = [output for cell in nbformat.read(path, as_version=4).cells if cell.id == named
-                 for output in cell.outputs if "image/png" in output.get("data", {})]  # fmt: skip
-        if not row or not shown:
-            what = "picture: name its cell in CARDS of teaching/website/build.py" if row else "row in README.md's table"
-            raise ValueError(f"The start page's card of {path.name} has no {what}.")
-        picture = Image.open(io.BytesIO(base64.b64decode(shown[0].data["image/png"])))
-        box = [share * side / 100 for share, side in zip(part, picture.size * 2, strict=True)]
-        picture = picture.crop([round(side) for side in box])
-        picture.thumbnail((900, 900))
-        picture.save(pictures / f"{path.stem}.png")
-        question, alt = row[2][0].upper() + row[2][1:], _plain(shown[0].metadata["image/png"]["alt"])
-        cards.append(CARD.format(title=row[1], question=question, minutes=row[3], stem=path.stem, alt=alt))
+        if not row:
+            raise ValueError(f"The start page's card of {path.name} has no row in README.md's table.")
+        question = row[2][0].upper() + row[2][1:]
+        cards.append(CARD.format(title=row[1], question=question, minutes=row[3], stem=path.stem))
         minutes.append((int(row[3]), int(row[4] or 0)))
-    shutil.copy(ROOT / "docs" / "lenses.png", pictures)
     reading, exercises = (round(sum(part) / 60) for part in zip(*minutes, strict=True))
     filled = {"cards": "\n".join(cards), "first_minutes": minutes[0][0], "hours": reading, "exercise_hours": exercises,
-              "millions": f"{count_parameters(TINY) / 1e6:.1f}", "vocabulary": f"{TINY.vocab_size:,}",
-              "guess": f"{math.log(TINY.vocab_size):.2f}",
+              "millions": f"{count_parameters(TINY) / 1e6:.1f}",
               "citation": (ROOT / "CITATION.cff").read_text(encoding="utf-8").strip()}  # fmt: skip
-    return _fill((SITE / "index.md").read_text(encoding="utf-8"), filled)
-
-
-def _fill(text, values):
-    for name, value in values.items():
+    text = (SITE / "index.md").read_text(encoding="utf-8")
+    for name, value in filled.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
 
@@ -163,10 +125,10 @@ def _plain(text):
 # ------------------------------------------------------------------------------------------------- the live page
 
 
-def live_page() -> str:
-    """The page with the LLaMA that runs in it; its scripts and its model come from `write_live`."""
+def live_page(name: str = "live") -> str:
+    """A page with the LLaMA that runs in it, "live" or "broken"; its scripts and its model come from `write_live`."""
     lines = len((LIVE / "engine.js").read_text(encoding="utf-8").splitlines())
-    text = (LIVE / "live.md").read_text(encoding="utf-8")
+    text = (LIVE / f"{name}.md").read_text(encoding="utf-8")
     return text.replace("{millions}", f"{count_parameters(TINY) / 1e6:.1f}").replace("{lines}", str(lines))
 
 
@@ -256,7 +218,8 @@ def prepare(source: Path, slides: Path):
     """Write the pages into `source`, in the folders that they have in the repository; `slides` are there already."""
     texts = [path for pattern in TEXTS for path in ROOT.glob(pattern)]
     pages = {path: page_of(path) for path in texts}
-    pages |= {ROOT / "index.md": start_page(source / "pictures"), ROOT / "live.md": live_page()}
+    pages |= {ROOT / "index.md": start_page()}
+    pages |= {ROOT / f"{name}.md": live_page(name) for name in ("live", "broken")}
     pages[ROOT / "slides" / "index.md"] = slides_page(slides / "index.html")
     pages |= {path: nbformat.writes(notebook_page(path)) for path in NOTEBOOKS}
     del pages[ROOT / "README.md"]

@@ -11,6 +11,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from string import Template
 
 import tools.hand_out as hand_out
 
@@ -76,34 +77,15 @@ def links_of(stem: str) -> str:
 
 def _run_it(stem, own, name):
     # The fold that says how to run the notebook; in Colab an address replaces the two uploads.
-    the_zip = f'<a href="../downloads/{ZIP}" download>the whole course (zip)</a>'
-    colab = '<a href="https://colab.research.google.com">Colab</a>'
-    local = f"Take {the_zip} and unpack it. In that folder <code>make lab</code> sets up everything once and opens"
-    steps = [
-        f'Take <a href="{own}_to_do.ipynb" download>this notebook</a> and {the_zip}; leave the zip as it is.',
-        f"In {colab}, upload the notebook (<em>File</em>, <em>Upload notebook</em>), and the zip into <em>Files</em> "
-        "(the folder icon at the left).",
-        f"In a new first cell, run <code>%pip install --no-deps {ZIP}</code>. Then run the notebook from its top.",
-    ]
-    if name:
-        steps = [
-            f'<a href="https://colab.research.google.com/github/{name}/blob/HEAD/notebooks/{stem}.ipynb">Open it in '
-            "Colab</a>; it comes with outputs and solutions.",
-            f"In a new first cell, run <code>%pip install --no-deps git+https://github.com/{name}</code>. "
-            "Then run the notebook from its top.",
-        ]
-    number = stem[:2]
-    if number in hand_out.READERS:
-        steps.append(
-            f"This notebook can use what you wrote in 01 to {hand_out.READERS[number]:02}: upload those notebooks into "
-            "<em>Files</em> too."
-        )
-    items = "\n".join(f"<li>{step}</li>" for step in steps)
-    return f"""<details class="run"><summary>Run it: on your machine, or in Colab</summary>
-<p><strong>On your machine.</strong> {local} the first notebook (Python 3.11 or newer; the README in it tells it for
-Windows and without <code>make</code>).</p>
-<p><strong>In Colab</strong>, with nothing installed here:</p>
-<ol>
-{items}
-</ol>
-</details>"""
+    parts = {"own": own, "name": name, "stem": stem, "zip": ZIP, "mine": ""}
+    if stem[:2] in hand_out.READERS:
+        until = hand_out.READERS[stem[:2]]
+        said = f"This notebook can use what you wrote in 01 to {until:02}: upload those notebooks into"
+        parts["mine"] = f"<li>{said} <em>Files</em> too.</li>"
+    parts["steps"] = _filled("colab_github" if name else "colab", parts)
+    return _filled("run_it", parts)
+
+
+def _filled(template, parts):
+    text = Path(__file__).with_name("templates").joinpath(f"{template}.html").read_text(encoding="utf-8")
+    return Template(text).substitute(parts).strip()

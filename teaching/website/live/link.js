@@ -17,10 +17,9 @@ const LiveLink = (() => {
   }
 
   /** The text behind the # for what the page shows; "" for the page as it opens. */
-  function write(page, text, ids) {
-    const { change, query, key, head, open, first, tokenizer, temperature, topP } = page, has = new URLSearchParams(), off = offOf(change);
+  function write(page, text) {
+    const { change, query, key, head, first, temperature, topP } = page, has = new URLSearchParams(), off = offOf(change);
     if (text !== START.text) has.set("text", text);
-    if (text && String(tokenizer.encode(text).slice(0, ids.length)) !== String(ids)) has.set("ids", ids); // written in other pieces than it is read
     if (off.length) has.set("off", off);
     if (change.order) has.set("order", change.order);
     for (const [word, field] of Object.entries(WORDS)) if (change[field]) has.set(word, change[field]);
@@ -28,18 +27,17 @@ const LiveLink = (() => {
     if (key !== null) has.set("key", key);
     if (temperature !== START.temp) has.set("temp", temperature);
     if (topP !== START.topp) has.set("topp", topP);
-    const shown = open.kind === "attention" ? ["head", head.join(".")] : [open.kind.toLowerCase(), open.place];
-    if ([...has].length || String(shown) !== String(first)) has.set(...shown);
+    if ([...has].length || head.join(".") !== first) has.set("head", head.join("."));
     return String(has).replaceAll("%2C", ","); // a comma may stand as it is
   }
 
   /**
    * What the text behind the # asks for. Parts that are unknown, or do not fit this model, are left out and named.
-   * Returns {text, ids (null: as the tokenizer cuts the text), change, query, key, open (null: as it opens), head, temperature, topP, unknown}.
+   * Returns {text, change, query, key, head (null: as it opens), temperature, topP, unknown}.
    */
   function read(hash, { model: { config }, tokenizer }, most, places) {
-    const state = { text: START.text, ids: null, change: {}, query: null, key: null, open: null, head: null, temperature: START.temp, topP: START.topp, unknown: [] };
-    const whole = (value, below) => /^\d{1,9}$/.test(value) && Number(value) < below, numbers = (list) => list.split(",").map(Number);
+    const state = { text: START.text, change: {}, query: null, key: null, head: null, temperature: START.temp, topP: START.topp, unknown: [] };
+    const whole = (value, below) => /^\d{1,9}$/.test(value) && Number(value) < below;
     const number = (value, from, to) => /^\d+(\.\d+)?$/.test(value) && value >= from && value <= to;
     const { change } = state, has = new URLSearchParams(hash);
     const order = (has.get("order") ?? "").split(","), ordered = order.length <= places && order.every((block) => whole(block, config.nLayers));
@@ -60,15 +58,8 @@ const LiveLink = (() => {
       if (field !== "theta" || Number(value) !== config.ropeTheta) change[field] = Number(value);
       return true;
     };
-    const opens = (kind) => (value) => whole(value, count) && Boolean(state.open = { kind, place: Number(value) });
     let length = 0; // of the sentence, in tokens
     const parts = {
-      text: (value) => { state.text = value; return true; },
-      ids: (value) => {
-        const ids = value.split(",");
-        if (ids.length > most || !ids.every((id) => whole(id, config.vocabSize)) || tokenizer.decode(numbers(value)) !== state.text) return false;
-        return Boolean(state.ids = numbers(value));
-      },
       off: (value) => {
         const wrong = value.split(",").filter((word) => !without(word));
         if (wrong.length) state.unknown.push(`off=${wrong.join(",")}`);
@@ -79,19 +70,17 @@ const LiveLink = (() => {
       head: (value) => {
         const [place, head, more] = value.split(".");
         if (more !== undefined || !whole(place, count) || !whole(head ?? "", config.nHeads)) return false;
-        state.open = { kind: "attention", place: Number(place) };
         return Boolean(state.head = [Number(place), Number(head)]);
       },
-      feedforward: opens("feedForward"), blocks: opens("blocks"),
       token: (value) => whole(value, length) && ((state.query = Number(value)), true),
       key: (value) => whole(value, length) && ((state.key = Number(value)), true),
       temp: (value) => number(value, 0, 2) && ((state.temperature = Number(value)), true),
       topp: (value) => number(value, 0.1, 1) && ((state.topP = Number(value)), true),
     };
-    for (const name of ["text", "ids"]) if (has.has(name) && !parts[name](has.get(name))) state.unknown.push(name);
-    length = (state.ids ?? tokenizer.encode(state.text.slice(0, 64 * most)).slice(0, most)).length;
+    state.text = has.get("text") ?? START.text;
+    length = tokenizer.encode(state.text.slice(0, 64 * most)).slice(0, most).length;
     for (const [name, value] of has) {
-      if (name === "text" || name === "ids") continue;
+      if (name === "text") continue;
       if (!Object.hasOwn(parts, name) || !parts[name](value)) state.unknown.push((value ? `${name}=${value}` : name).slice(0, 60));
     }
     return state;

@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { MOST, placesOf, $, say, make, bar, mean, list, number, read, extend, lossesOf, weightsOf, orderOf, flip, toggle, draw, drawModel, drawNext, whenTheLookChanges } = LivePictures;
+  const { MOST, placesOf, $, say, make, bar, mean, list, number, read, extend, lossesOf, weightsOf, orderOf, flip, toggle, draw, drawNext, whenTheLookChanges } = LivePictures;
   const PACE = 70; // tokens written per second, so that the eye can follow
   const EXAMPLES = ["If a name is", "A class has", "A function"];
 
@@ -13,7 +13,7 @@
     temperature: 0, topP: 1,
     run: null, // all that the model made of the sentence
     query: null, key: null, head: [0, 0], // null: the last token; the key that weighs most
-    open: { kind: "attention", place: 0 }, first: null, // the box that is open; the head that is open at first, as in a link
+    first: null, // the head that is open at first, as in a link
     own: false, // the visitor's model?
     writing: false,
   };
@@ -50,7 +50,7 @@
   }
 
   function keep() {
-    const hash = LiveLink.write(page, $("text").value.slice(0, 64 * MOST), ids);
+    const hash = LiveLink.write(page, $("text").value.slice(0, 64 * MOST));
     $("copied").hidden = true; // it showed another link
     try {
       if (hash || location.hash.includes("=")) history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
@@ -100,9 +100,7 @@
 
   function set(what) {
     page.change = changed(what);
-    const last = orderOf(page).length - 1;
-    page.head[0] = Math.min(page.head[0], last);
-    page.open.place = Math.min(page.open.place, last);
+    page.head[0] = Math.min(page.head[0], orderOf(page).length - 1);
     showChanges();
     redraw();
   }
@@ -113,17 +111,9 @@
     return rest.length ? rest.sort() : undefined;
   }
 
-  /** Swap, repeat or remove the block that is open. */
-  function operate(edit) {
-    const order = [...orderOf(page)], { place } = page.open;
-    page.open = { kind: "blocks", place: edit(order, place) ?? place };
-    set({ order: same(order, [...page.model.layers.keys()]) ? undefined : order });
-  }
-
-  /** Open what stands behind a box of the picture. */
-  function open(kind, place, head = page.head[1]) {
-    page.open = { kind, place };
-    if (kind === "attention") [page.head, page.key] = [[place, head], null];
+  /** Open the attention of a block. */
+  function open(place, head = page.head[1]) {
+    [page.head, page.key] = [[place, head], null];
     show();
     const wide = $("panel").getBoundingClientRect().left > $("places").getBoundingClientRect().right;
     $("panel-title").focus({ preventScroll: wide });
@@ -240,8 +230,8 @@
   // ------------------------------------------------------------------------------------------------------------- models
 
   function use({ model, tokenizer }, own) {
-    const { config } = model, place = { kind: "attention", place: 0 };
-    Object.assign(page, { model, tokenizer, own, change: {}, query: null, key: null, head: [0, 0], open: place, writing: false });
+    const { config } = model;
+    Object.assign(page, { model, tokenizer, own, change: {}, query: null, key: null, head: [0, 0], writing: false });
     passages = window.liveData.passages.map((text) => tokenizer.encode(text).slice(0, MOST));
     [judged, before] = [new Map(), []];
     $("undo").disabled = true;
@@ -254,8 +244,7 @@
         const weight = Math.max(0, ...weightsOf(first, [layer, h], sentence.length - 1).slice(1, -1));
         if (weight > best) [best, page.head] = [weight, [layer, h]];
       }
-    place.place = page.head[0];
-    page.first = ["head", page.head.join(".")];
+    page.first = page.head.join(".");
     offerChanges();
     put($("text").value);
   }
@@ -264,19 +253,17 @@
   function follow() {
     const hash = location.hash.slice(1);
     if (!hash || document.getElementById(hash)) return; // a section of the page
-    const { text, ids: tokens, change, query, key, open, head, temperature, topP, unknown } = LiveLink.read(hash, page, MOST, placesOf(page));
+    const { text, change, query, key, head, temperature, topP, unknown } = LiveLink.read(hash, page, MOST, placesOf(page));
     page.writing = false;
-    const [, first] = page.first;
-    page.head = head ?? first.split(".").map(Number);
+    page.head = head ?? page.first.split(".").map(Number);
     page.head[0] = Math.min(page.head[0], (change.order ?? page.model.layers).length - 1);
-    page.open = open ?? { kind: "attention", place: page.head[0] };
     page.change = change;
     for (const [id, value] of [["temperature", temperature], ["topp", topP]]) {
       $(id).value = value;
       $(id).dispatchEvent(new Event("input"));
     }
     showChanges();
-    put(text, tokens ?? undefined);
+    put(text);
     [page.query, page.key] = [query, key];
     if (page.run) show();
     say("link-said", unknown.length ? `This part of the link was not understood, and left out: ${unknown.join("; ")}.` : "");
@@ -361,7 +348,7 @@
   async function copyTheLink() {
     clearTimeout(keeping);
     keep();
-    const hash = LiveLink.write(page, $("text").value.slice(0, 64 * MOST), ids), link = location.href.split("#")[0] + (hash && `#${hash}`);
+    const hash = LiveLink.write(page, $("text").value.slice(0, 64 * MOST)), link = location.href.split("#")[0] + (hash && `#${hash}`);
     const more = [page.own ? "It holds the sentence and the changes, not your model." : "", location.protocol === "file:" ? "It opens on this machine only: this page is a file." : ""];
     try {
       await navigator.clipboard.writeText(link);
@@ -401,11 +388,6 @@
       tell();
     }
     radios($("tokens"), () => 1, () => page.query ?? ids.length - 1, (t) => pick(t));
-    const followed = (event) => [...$("tokens").children].indexOf(event.target.closest("#live-tokens > button"));
-    $("tokens").addEventListener("pointerover", (event) => { // the picture follows the token under the pointer
-      if (page.run && !page.writing && followed(event) >= 0) drawModel(page, followed(event));
-    });
-    $("tokens").addEventListener("pointerleave", () => { if (page.run && !page.writing) drawModel(page, page.query ?? ids.length - 1); });
     radios($("heads"), () => 1, () => page.head[1], (h) => {
       [page.head, page.key] = [[page.head[0], h], null];
       show();
@@ -413,16 +395,13 @@
     $("head-off").onclick = () => set({ heads: other(page.change.heads, `${orderOf(page)[page.head[0]]}.${page.head[1]}`) });
     $("places").onclick = ({ target }) => {
       const { part, place, block, head } = (target.closest("button") ?? target).dataset;
-      if (head !== undefined) open("attention", Number(place), Number(head)); // a small map; by keyboard, the box opens all of them
+      if (head !== undefined) open(Number(place), Number(head)); // a small map; by keyboard, the box opens all of them
       else if (part && target.closest(".switch")) set({ [part]: other(page.change[part], Number(block)) });
-      else if (part) open(part, Number(place));
+      else if (part) open(Number(place));
     };
-    const back = () => document.querySelector(`#live-places .open[data-part="${page.open.kind}"][data-place="${page.open.place}"]`).focus();
+    const back = () => document.querySelector(`#live-places .open[data-place="${page.head[0]}"]`).focus();
     $("back").onclick = back;
     $("panel").addEventListener("keydown", ({ key }) => { if (key === "Escape") back(); });
-    $("swap").onclick = () => operate((order, place) => { order.splice(place, 2, order[place + 1], order[place]); return place + 1; });
-    $("repeat").onclick = () => operate((order, place) => { order.splice(place, 0, order[place]); return place + 1; });
-    $("remove").onclick = () => operate((order, place) => { order.splice(place, 1); });
     $("link").onclick = copyTheLink;
     $("query").onchange = () => pick(Number($("query").value));
     $("key").onchange = () => pick(page.query ?? ids.length - 1, Number($("key").value));

@@ -1,5 +1,5 @@
 // The live page's pictures: the whole model, chips, bars, attention maps, clocks, each with a sentence that says what is to
-// be seen. `page` is what live.js keeps: {model, tokenizer, run, change, query, key, head, open, writing,
+// be seen. `page` is what live.js keeps: {model, tokenizer, run, change, query, key, head, writing,
 // temperature, topP}. A head is [place, number]: a block's place in the order in which the blocks run, 0 first.
 "use strict";
 
@@ -123,7 +123,7 @@ const LivePictures = (() => {
 
   function drawTokens(page, t) {
     const { ids } = page.run, each = lossesOf(page.run), box = $("tokens");
-    const looks = page.open.kind === "attention" && weightsOf(page, page.head, t), key = looks ? keyFor(page, t) : null;
+    const looks = weightsOf(page, page.head, t), key = looks ? keyFor(page, t) : null;
     const create = () => make("button", { type: "button", role: "radio" }, make("span"), make("small"));
     children(box, ids.length, create).forEach((chip, i) => {
       const loss = i ? each[i - 1] : null;
@@ -286,7 +286,7 @@ const LivePictures = (() => {
     const logits = model.read(joined, change);
     return streams.map((_, i) => {
       const shares = Live.softmax(logits.subarray(i * vocabSize, (i + 1) * vocabSize)), token = largest(shares);
-      return { token, share: shares[token], shares };
+      return { token, share: shares[token] };
     });
   }
 
@@ -311,7 +311,8 @@ const LivePictures = (() => {
   }
 
   function createPlace() {
-    const box = (part) => [make("button", { type: "button", className: "open", "aria-controls": "live-panel" }), toggle()];
+    const box = (part) => [part === "attention" ? make("button", { type: "button", className: "open", "aria-controls": "live-panel" })
+      : make("span", { className: "open" }), toggle()];
     const branch = (part) => make("div", { className: `branch ${part}` }, make("span", { className: "norm", textContent: "norm" }),
       make("span", { className: "box" }, ...box(part)), make("span", { className: "thumbs", "aria-hidden": "true" }), make("span", { className: "turn" }));
     return make("li", {}, branch("attention"), branch("feedForward"),
@@ -320,7 +321,7 @@ const LivePictures = (() => {
 
   /** The picture of the whole model, with the numbers of the token at position t. */
   function drawModel(page, t) {
-    const { run, change, open } = page, { lengths, says, turns } = numbersAt(page, t), order = orderOf(page), { nHeads } = page.model.config;
+    const { run, change } = page, { lengths, says, turns } = numbersAt(page, t), order = orderOf(page), { nHeads } = page.model.config;
     const told = (i) => `${quoted(page, says[i].token)} ${percent(says[i].share)}`, long = (i) => `length ${lengths[i].toFixed(1)}`;
     say("model-token", `${quoted(page, run.ids[t])}, position ${t}`);
     say("model-start", long(0));
@@ -331,10 +332,10 @@ const LivePictures = (() => {
       const block = order[place], name = `block ${block}${order.indexOf(block) < place ? " again" : ""}`;
       item.classList.toggle("off", isOff(page, "blocks", block));
       Object.keys(PARTS).forEach((part, i) => {
-        const box = item.children[i], [opens, switches] = box.querySelectorAll("button"), on = !isOff(page, part, block);
+        const box = item.children[i], opens = box.querySelector(".open"), switches = box.querySelector(".switch"), on = !isOff(page, part, block);
         opens.textContent = i < 2 ? PARTS[part] : name.replace(/block (\d+ again)/, "$1");
-        opens.setAttribute("aria-label", i < 2 ? `${PARTS[part]} of ${name}` : name);
-        opens.setAttribute("aria-expanded", open.kind === part && open.place === place);
+        if (!i) opens.setAttribute("aria-label", `attention of ${name}`);
+        if (!i) opens.setAttribute("aria-expanded", page.head[0] === place);
         for (const button of [opens, switches]) Object.assign(button.dataset, { part, place, block });
         flip(switches, !change[part]?.includes(block), i < 2 ? `${PARTS[part]} of ${name}` : name);
         if (i === 2) return;
@@ -357,36 +358,7 @@ const LivePictures = (() => {
       `The answer ${quoted(page, answer)} stands first from ${since ? names[since - 1] : "the embedding"} on.`);
   }
 
-  // -------------------------------------------------------------------------------------------------- what a box opens
-
-  /** Rows of a table: a name, the stream's length, the token it would say next, a bar of its probability. */
-  function fill(id, rows) {
-    $(id).tBodies[0].replaceChildren(...rows.map((cells) => make("tr", {}, make("th", { scope: "row", textContent: cells[0] }),
-      ...cells.slice(1).map((cell) => make("td", {}, ...[cell].flat())))));
-  }
-
-  function drawFeedForward(page, t) {
-    const { run, change, open: { place } } = page, block = orderOf(page)[place], before = run.middle[place][t], after = run.stream[place + 1][t];
-    const says = saysNext(page, [before, after]);
-    fill("written", [["before it", before], ["after it", after]].map(([name, x], i) => [name, length(x).toFixed(1),
-      make("code", { textContent: shown(page, says[i].token) }), bar(says[i].share, percent(says[i].share))]));
-    const off = isOff(page, "feedForward", block), added = length(after.map((x, i) => x - before[i]));
-    say("written-finding", off ? `It is switched off: the stream passes unchanged.`
-      : `For ${quoted(page, run.ids[t])} it adds a vector of length ${added.toFixed(1)}, which turns the stream by ${degrees(angle(before, after))}. ` +
-        (change.gate === false ? "Its gate is off: whatever goes up comes down." : "Its gate decides what of each position's own vector goes through. It reads no other position."));
-  }
-
-  function drawBlock(page, t) {
-    const { run, open: { place } } = page, order = orderOf(page), [{ shares }] = saysNext(page, [run.stream[place + 1][t]]);
-    const best = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]).slice(0, 5);
-    fill("first", best.map((id, i) => [`${i + 1}`, make("code", { textContent: shown(page, id) }), bar(shares[id], percent(shares[id]))]));
-    say("block-finding", `If the model stopped here, it would say one of these after ${quoted(page, run.ids[t])}, at temperature 1. ` +
-      `The stream was turned by ${degrees(angle(run.stream[place][t], run.stream[place + 1][t]))} on its way through the block.`);
-    $("swap").disabled = place + 1 >= order.length;
-    $("repeat").disabled = order.length >= placesOf(page);
-    $("remove").disabled = order.length < 2;
-    say("order", `The blocks run in this order: ${order.join(", ")}.${order.length >= placesOf(page) ? ` ${placesOf(page)} are the most that this page runs.` : ""}`);
-  }
+  // ----------------------------------------------------------------------------------------------- what a box opens
 
   /** What is chosen: the head, its switch, the pair. */
   function drawChoice(page, t) {
@@ -402,11 +374,8 @@ const LivePictures = (() => {
   }
 
   function drawPanel(page, t) {
-    const { kind, place } = page.open, block = orderOf(page)[place];
-    say("panel-title", { attention: `Attention of block ${block}`, feedForward: `Feed-forward of block ${block}`, blocks: `Block ${block}` }[kind]);
-    for (const name of Object.keys(PARTS)) $(`panel-${name}`).hidden = name !== kind;
-    const pictures = { attention: [drawHeads, drawChoice, drawMap, drawClocks], feedForward: [drawFeedForward], blocks: [drawBlock] };
-    for (const picture of pictures[kind]) picture(page, t);
+    say("panel-title", `Attention of block ${orderOf(page)[page.head[0]]}`);
+    for (const picture of [drawHeads, drawChoice, drawMap, drawClocks]) picture(page, t);
   }
 
   /** Everything, for the chosen query. */
@@ -429,7 +398,7 @@ const LivePictures = (() => {
   }
 
   return {
-    MOST, placesOf, $, say, make, bar, mean, list, number, read, extend, lossesOf, weightsOf, orderOf, flip, toggle,
-    drawNext, drawModel, draw, whenTheLookChanges,
+    MOST, placesOf, $, say, make, bar, mean, list, number, angle, length, shown, read, extend, lossesOf, weightsOf, orderOf, flip, toggle,
+    drawNext, draw, whenTheLookChanges,
   };
 })();
