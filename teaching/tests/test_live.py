@@ -176,7 +176,7 @@ def test_each_switch_and_the_numbers_in_the_picture_are_pytorchs(open_page):
     page, ids = open_page(), torch.tensor([load_tokenizer().encode("The value of the expression is").ids])
     for link, change in IN_PYTORCH.items():
         change(model := load_checkpoint(TINY_LLAMA))
-        whole = f"{link}&token=2&key=1&temp=0.3&topp=0.5&head=2.1".lstrip("&")
+        whole = f"{link}&token=2&key=1&head=2.1".lstrip("&")
         follow(page, f"{whole}&off=block9&window=3")
         assert difference(page, model, ids.tolist()) < 1e-4, link
         x, numbers = streams(model, ids)[:, 2], []
@@ -200,9 +200,14 @@ def test_the_picture_answers_to_keys_and_reopens_as_it_was_left(open_page):
     page.wait_for_url(lambda url: "#text=if+x%3A%0A&off=attention4&head=2." in url)
     page.reload()
     finding(page, "Attention of 4 off: .* instead")
+    expect(page.locator("#live-effect")).to_have_text(re.compile("^Next: .* · loss: 4.15 → 4.[2-9]"))
     expect(page.locator("#live-panel-title")).to_have_text("Attention of block 2")
     follow(page, "off=" + ",".join(f"head{n // 4}.{n % 4}" for n in range(24)))
     finding(page, "No head writes")
+    for _ in range(4):
+        page.locator("#live-write").click()  # it says Stop until it is done
+        expect(page.locator("#live-write")).to_have_text("Write", timeout=60_000)
+    expect(page.locator("#live-said")).to_have_text(re.compile("^40 tokens .*keeps its last 128"))
 
 
 @torch.no_grad()

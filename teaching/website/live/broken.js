@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { $, say, make, angle, length, shown } = LivePictures;
+  const { $, say, make, angle, length, shown, copy } = LivePictures;
   const SENTENCES = ["The name of the class is the value", "A class has a name and a method", "The value of a name is an object",
     "The function returns a list of names", "A list is an object that has a value"];
   const LIMITS = [2, 5, 10, 20, 40]; // between the colours [degrees]
@@ -96,15 +96,8 @@
     if (!hit) draw($("guessed"), `${name}.`, angles(changeOf(fault)));
   }
 
-  async function copy() {
-    const only = location.protocol === "file:" ? " It opens on this machine only: this page is a file." : "";
-    $("line").select();
-    await navigator.clipboard.writeText($("line").value).then(() => say("copied", `Copied.${only}`),
-      () => say("copied", `The line is selected: press Ctrl+C (on a Mac ⌘C).${only}`));
-  }
-
   for (const fault of faults) fault.onclick = () => guess(fault);
-  $("copy").onclick = copy;
+  $("copy").onclick = async () => say("copied", await copy($("line")));
   $("another").onclick = () => { location.hash = `no=${Math.floor(1e5 * Math.random())}`; };
   addEventListener("hashchange", begin);
   begin();

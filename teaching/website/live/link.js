@@ -1,9 +1,9 @@
 // The live page's address: what is seen, as text behind the #, and back. Words that a person can read and type:
-// #text=If+a+name&off=mask,block3,head2.1&order=0,1,1,2&window=4&head=4.2&token=5&temp=0.7&topp=0.9
+// #text=If+a+name&off=mask,block3,head2.1&order=0,1,1,2&window=4&head=4.2&token=5
 "use strict";
 
 const LiveLink = (() => {
-  const START = { text: "The value of the expression is", temp: 0.7, topp: 0.9 };
+  const START = "The value of the expression is";
   const CHOICES = { window: [32, 8, 4, 2, 1], theta: [10000, 500000, 100], shift: [100] }; // what may be chosen, beside as trained
   const FLAGS = { mask: ["future", true], rope: ["still", true], norms: ["norm", false], gate: ["gate", false] };
   const LISTS = { block: "blocks", attention: "attention", feedforward: "feedForward" };
@@ -18,28 +18,25 @@ const LiveLink = (() => {
 
   /** The text behind the # for what the page shows; "" for the page as it opens. */
   function write(page, text) {
-    const { change, query, key, head, first, temperature, topP } = page, has = new URLSearchParams(), off = offOf(change);
-    if (text !== START.text) has.set("text", text);
+    const { change, query, key, head, first } = page, has = new URLSearchParams(), off = offOf(change);
+    if (text !== START) has.set("text", text);
     if (off.length) has.set("off", off);
     if (change.order) has.set("order", change.order);
     for (const [word, field] of Object.entries(WORDS)) if (change[field]) has.set(word, change[field]);
     if (query !== null) has.set("token", query);
     if (key !== null) has.set("key", key);
-    if (temperature !== START.temp) has.set("temp", temperature);
-    if (topP !== START.topp) has.set("topp", topP);
     if ([...has].length || head.join(".") !== first) has.set("head", head.join("."));
     return String(has).replaceAll("%2C", ","); // a comma may stand as it is
   }
 
   /**
    * What the text behind the # asks for. Parts that are unknown, or do not fit this model, are left out and named.
-   * Returns {text, change, query, key, head (null: as it opens), temperature, topP, unknown}.
+   * Returns {text, change, query, key, head (null: as it opens), unknown}.
    */
   function read(hash, { model: { config }, tokenizer }, most, places) {
-    const state = { text: START.text, change: {}, query: null, key: null, head: null, temperature: START.temp, topP: START.topp, unknown: [] };
+    const has = new URLSearchParams(hash), text = has.get("text") ?? START, length = tokenizer.encode(text.slice(0, 64 * most)).slice(0, most).length;
+    const state = { text, change: {}, query: null, key: null, head: null, unknown: [] }, { change } = state;
     const whole = (value, below) => /^\d{1,9}$/.test(value) && Number(value) < below;
-    const number = (value, from, to) => /^\d+(\.\d+)?$/.test(value) && value >= from && value <= to;
-    const { change } = state, has = new URLSearchParams(hash);
     const order = (has.get("order") ?? "").split(","), ordered = order.length <= places && order.every((block) => whole(block, config.nLayers));
     const count = ordered ? order.length : config.nLayers; // blocks that run
     if (ordered && String(order.map(Number)) !== String([...Array(config.nLayers).keys()])) change.order = order.map(Number);
@@ -58,8 +55,8 @@ const LiveLink = (() => {
       if (field !== "theta" || Number(value) !== config.ropeTheta) change[field] = Number(value);
       return true;
     };
-    let length = 0; // of the sentence, in tokens
     const parts = {
+      text: () => true,
       off: (value) => {
         const wrong = value.split(",").filter((word) => !without(word));
         if (wrong.length) state.unknown.push(`off=${wrong.join(",")}`);
@@ -74,17 +71,11 @@ const LiveLink = (() => {
       },
       token: (value) => whole(value, length) && ((state.query = Number(value)), true),
       key: (value) => whole(value, length) && ((state.key = Number(value)), true),
-      temp: (value) => number(value, 0, 2) && ((state.temperature = Number(value)), true),
-      topp: (value) => number(value, 0.1, 1) && ((state.topP = Number(value)), true),
     };
-    state.text = has.get("text") ?? START.text;
-    length = tokenizer.encode(state.text.slice(0, 64 * most)).slice(0, most).length;
-    for (const [name, value] of has) {
-      if (name === "text") continue;
+    for (const [name, value] of has)
       if (!Object.hasOwn(parts, name) || !parts[name](value)) state.unknown.push((value ? `${name}=${value}` : name).slice(0, 60));
-    }
     return state;
   }
 
-  return { START, CHOICES, write, read };
+  return { CHOICES, write, read };
 })();

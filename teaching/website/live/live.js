@@ -3,8 +3,8 @@
 "use strict";
 
 (() => {
-  const { MOST, placesOf, $, say, make, bar, mean, list, number, read, extend, lossesOf, weightsOf, orderOf, flip, toggle, draw, drawNext, whenTheLookChanges } = LivePictures;
-  const PACE = 70; // tokens written per second, so that the eye can follow
+  const { MOST, placesOf, $, say, make, bar, mean, list, number, largest, quoted, read, extend, orderOf, flip, toggle, draw, drawNext, whenTheLookChanges, copy } = LivePictures;
+  const PACE = 70, PRESS = 40; // tokens written per second, so that the eye can follow, and at a press
   const EXAMPLES = ["If a name is", "A class has", "A function"];
 
   const page = {
@@ -112,8 +112,8 @@
   }
 
   /** Open the attention of a block. */
-  function open(place, head = page.head[1]) {
-    [page.head, page.key] = [[place, head], null];
+  function open(place) {
+    [page.head, page.key] = [[place, page.head[1]], null];
     show();
     const wide = $("panel").getBoundingClientRect().left > $("places").getBoundingClientRect().right;
     $("panel-title").focus({ preventScroll: wide });
@@ -155,14 +155,14 @@
     };
     const was = await average({}), is = await average(change);
     if (stale()) return;
-    const own = ids.length > 1 ? mean(lossesOf(page.run)) : null, guess = Math.log(model.config.vocabSize);
-    const ownWas = own !== null && differs ? mean(lossesOf(runOf({}))) : own;
-    const rows = [["passages, as trained", was], differs && ["passages, changed", is], own !== null && ["sentence, as trained", ownWas],
-      own !== null && differs && ["sentence, changed", own], ["a guess among all tokens", guess]].filter(Boolean);
+    const guess = Math.log(model.config.vocabSize);
+    const rows = [["as trained", was], differs && ["changed", is], ["a blind guess", guess]].filter(Boolean);
     const most = Math.max(...rows.map(([, loss]) => loss));
     $("losses").replaceChildren(...rows.map(([name, loss]) => make("li", { className: name.endsWith("changed") ? "changed" : "" },
       make("span", { textContent: name }), ...bar(loss / most, loss.toFixed(2)))));
     const why = (name) => REASONS[name].call?.(null, change[name]) ?? REASONS[name];
+    const next = (run) => quoted(page, largest(run.logits[ids.length - 1])), pair = (a, b) => (a === b ? a : `${a} → ${b}`);
+    say("effect", ids.length ? `Next: ${pair(next(runOf({})), next(page.run))} · loss: ${pair(was.toFixed(2), is.toFixed(2))}` : "");
     const title = list(names.map((name) => NAMES[name](change[name]))).replace(/^./, (letter) => letter.toUpperCase());
     const result = !differs ? `As trained: ${was.toFixed(2)} nat per token on the passages.`
       : Math.abs(is - was) < 0.005 ? `${title}: still ${is.toFixed(2)} nat per token on the passages.`
@@ -190,16 +190,16 @@
   const frame = () => new Promise((done) => requestAnimationFrame(done));
 
   async function write() {
-    if (ids.length >= MOST) return say("said", `The text has ${MOST} tokens, the most that this page draws. Shorten it, or press Undo.`);
     remember();
+    ids = ids.slice(Math.max(0, ids.length + PRESS - MOST)); // a text that is too long forgets its oldest tokens
+    runs.clear();
+    page.run = read(page, ids); // it grows with the text
     const settings = page.change, start = performance.now(), first = ids.length, mine = ++reading, myTurn = ++turn, { cache } = page.run;
     page.writing = true;
     page.query = page.key = null;
-    ids = [...ids];
-    runs.clear(); // the run grows with the text
     $("write").textContent = "Stop";
     say("said", "Writing …");
-    const more = () => page.writing && ids.length < MOST && mine === reading && settings === page.change;
+    const more = () => page.writing && ids.length < first + PRESS && mine === reading && settings === page.change;
     while (more()) {
       await frame();
       const due = Math.ceil(((performance.now() - start) * PACE) / 1000); // a slow frame is made up for
@@ -217,12 +217,10 @@
     if (myTurn !== turn) return; // stopped, and begun again
     page.writing = false;
     $("write").textContent = "Write";
-    const speed = Math.round(((ids.length - first) * 1000) / (performance.now() - start)), words = [];
     if (mine !== reading) return say("said", "Stopped.");
-    words.push(`${ids.length - first} tokens written, ${speed} per second.`);
-    if (!cache) words.push("There was no cache to use: without a mask every token changes all before it.");
-    if (ids.length >= MOST) words.push(`${MOST} tokens are the most that this page draws.`);
-    say("said", words.join(" "));
+    say("said", [`${ids.length - first} tokens written, ${Math.round(((ids.length - first) * 1000) / (performance.now() - start))} per second.`,
+      cache ? "" : "There was no cache to use: without a mask every token changes all before it.",
+      first + PRESS === MOST ? `The text keeps its last ${MOST} tokens.` : ""].filter(Boolean).join(" "));
     show();
     judge(mine);
   }
@@ -237,13 +235,7 @@
     $("undo").disabled = true;
     const matrices = new Set([model.embeddings, model.finalNorm, model.lmHead, ...model.layers.flatMap(Object.values)]);
     say("size", ([...matrices].reduce((sum, { data }) => sum + data.length, 0) / 1e6).toFixed(1));
-    let best = 0; // the head to begin with: the one that looks hardest at a token between the first and the last
-    const sentence = tokenizer.encode(LiveLink.START.text), first = { run: read(page, sentence) };
-    for (let layer = 0; first.run && layer < config.nLayers; layer++)
-      for (let h = 0; h < config.nHeads; h++) {
-        const weight = Math.max(0, ...weightsOf(first, [layer, h], sentence.length - 1).slice(1, -1));
-        if (weight > best) [best, page.head] = [weight, [layer, h]];
-      }
+    page.head = [config.nLayers, config.nHeads].map((count) => Math.min(2, count - 1)); // in ours it looks far back
     page.first = page.head.join(".");
     offerChanges();
     put($("text").value);
@@ -253,15 +245,11 @@
   function follow() {
     const hash = location.hash.slice(1);
     if (!hash || document.getElementById(hash)) return; // a section of the page
-    const { text, change, query, key, head, temperature, topP, unknown } = LiveLink.read(hash, page, MOST, placesOf(page));
+    const { text, change, query, key, head, unknown } = LiveLink.read(hash, page, MOST, placesOf(page));
     page.writing = false;
     page.head = head ?? page.first.split(".").map(Number);
     page.head[0] = Math.min(page.head[0], (change.order ?? page.model.layers).length - 1);
     page.change = change;
-    for (const [id, value] of [["temperature", temperature], ["topp", topP]]) {
-      $(id).value = value;
-      $(id).dispatchEvent(new Event("input"));
-    }
     showChanges();
     put(text);
     [page.query, page.key] = [query, key];
@@ -312,26 +300,17 @@
     liveLlama.ready.catch(() => {}); // was said
   }
 
-  /** The files that were dropped, those inside a dropped folder too. */
-  async function dropped({ items, files }) {
-    const found = [...files], entries = [...items].map((item) => item.webkitGetAsEntry?.()).filter((entry) => entry?.isDirectory);
-    for (const entry of entries)
-      for (const inside of await new Promise((done, fail) => entry.createReader().readEntries(done, fail)))
-        if (inside.isFile) found.push(await new Promise((done, fail) => inside.file(done, fail)));
-    return found;
-  }
-
   // ----------------------------------------------------------------------------------------------------------- controls
 
   /** Arrow keys, Home and End move through a group of radio buttons; Tab enters and leaves it. */
-  function radios(box, columns, chosen, choose) {
+  function radios(box, chosen, choose) {
     box.addEventListener("click", ({ target }) => {
       const radio = target.closest("[role=radio]");
       if (radio) choose([...box.children].indexOf(radio));
     });
     box.addEventListener("keydown", (event) => {
-      const last = box.children.length - 1, down = columns();
-      const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -down, ArrowDown: down, Home: -last, End: last };
+      const last = box.children.length - 1;
+      const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1, Home: -last, End: last };
       if (!(event.key in steps) || event.ctrlKey || event.altKey || event.metaKey) return;
       event.preventDefault();
       choose(Math.min(last, Math.max(0, chosen() + steps[event.key])));
@@ -348,17 +327,11 @@
   async function copyTheLink() {
     clearTimeout(keeping);
     keep();
-    const hash = LiveLink.write(page, $("text").value.slice(0, 64 * MOST)), link = location.href.split("#")[0] + (hash && `#${hash}`);
-    const more = [page.own ? "It holds the sentence and the changes, not your model." : "", location.protocol === "file:" ? "It opens on this machine only: this page is a file." : ""];
-    try {
-      await navigator.clipboard.writeText(link);
-      say("said", ["The link is copied.", ...more].filter(Boolean).join(" "));
-    } catch {
-      $("copied").hidden = false;
-      $("address").value = link;
-      $("address").select();
-      say("said", ["The browser did not let this page copy. The link is selected below.", ...more].filter(Boolean).join(" "));
-    }
+    const hash = LiveLink.write(page, $("text").value.slice(0, 64 * MOST));
+    $("copied").hidden = false;
+    $("address").value = location.href.split("#")[0] + (hash && `#${hash}`);
+    const copied = await copy($("address"));
+    say("said", `${copied}${page.own ? " It holds the sentence and the changes, not your model." : ""}`);
   }
 
   function listen() {
@@ -378,25 +351,19 @@
       $("undo").disabled = !before.length;
     };
     for (const [id, name, digits] of [["temperature", "temperature", 1], ["topp", "topP", 2]]) {
-      const tell = () => { $(id).nextElementSibling.value = (page[name] = Number($(id).value)).toFixed(digits); };
-      $(id).addEventListener("input", () => {
-        tell();
-        if (page.run) drawNext(page);
-        clearTimeout(keeping);
-        keeping = setTimeout(keep, 400);
-      });
+      const tell = () => { $(id).nextElementSibling.value = (page[name] = Number($(id).value)).toFixed(digits); if (page.run) drawNext(page); };
+      $(id).addEventListener("input", tell);
       tell();
     }
-    radios($("tokens"), () => 1, () => page.query ?? ids.length - 1, (t) => pick(t));
-    radios($("heads"), () => 1, () => page.head[1], (h) => {
+    radios($("tokens"), () => page.query ?? ids.length - 1, (t) => pick(t));
+    radios($("heads"), () => page.head[1], (h) => {
       [page.head, page.key] = [[page.head[0], h], null];
       show();
     });
     $("head-off").onclick = () => set({ heads: other(page.change.heads, `${orderOf(page)[page.head[0]]}.${page.head[1]}`) });
     $("places").onclick = ({ target }) => {
-      const { part, place, block, head } = (target.closest("button") ?? target).dataset;
-      if (head !== undefined) open(Number(place), Number(head)); // a small map; by keyboard, the box opens all of them
-      else if (part && target.closest(".switch")) set({ [part]: other(page.change[part], Number(block)) });
+      const { part, place, block } = target.closest("button")?.dataset ?? {};
+      if (part && target.closest(".switch")) set({ [part]: other(page.change[part], Number(block)) });
       else if (part) open(Number(place));
     };
     const back = () => document.querySelector(`#live-places .open[data-place="${page.head[0]}"]`).focus();
@@ -416,11 +383,11 @@
     $("ours").onclick = () => { ours(); say("own", "The course's model runs again."); };
     const carries = ({ dataTransfer }) => [...dataTransfer.types].includes("Files"); // a dragged word goes where it is dropped
     addEventListener("dragover", (event) => { if (carries(event)) event.preventDefault(); }); // it would open the file
-    addEventListener("drop", async (event) => {
+    addEventListener("drop", (event) => {
       if (!carries(event)) return;
       event.preventDefault();
       $("drop").scrollIntoView({ block: "nearest" });
-      take(await dropped(event.dataTransfer));
+      take(event.dataTransfer.files);
     });
     addEventListener("hashchange", follow);
     whenTheLookChanges(() => { if (page.run && !page.writing) draw(page); });

@@ -279,15 +279,12 @@ const LivePictures = (() => {
 
   // --------------------------------------------------------------------------------------------------- the whole model
 
-  /** The most likely next token and its probability if each of the streams were the last, one row per stream. */
+  /** The most likely next token if each of the streams were the last. */
   function saysNext({ model, change }, streams) {
     const { dim, vocabSize } = model.config, joined = new Float32Array(streams.length * dim);
     streams.forEach((x, i) => joined.set(x, i * dim));
     const logits = model.read(joined, change);
-    return streams.map((_, i) => {
-      const shares = Live.softmax(logits.subarray(i * vocabSize, (i + 1) * vocabSize)), token = largest(shares);
-      return { token, share: shares[token] };
-    });
+    return streams.map((_, i) => largest(logits.subarray(i * vocabSize, (i + 1) * vocabSize)));
   }
 
   /** At position t: the stream's length and what it would say, from the embedding on; by place, how far each branch turned it [rad]. */
@@ -314,15 +311,15 @@ const LivePictures = (() => {
     const box = (part) => [part === "attention" ? make("button", { type: "button", className: "open", "aria-controls": "live-panel" })
       : make("span", { className: "open" }), toggle()];
     const branch = (part) => make("div", { className: `branch ${part}` }, make("span", { className: "norm", textContent: "norm" }),
-      make("span", { className: "box" }, ...box(part)), make("span", { className: "thumbs", "aria-hidden": "true" }), make("span", { className: "turn" }));
+      make("span", { className: "box" }, ...box(part)), make("span", { className: "turn" }));
     return make("li", {}, branch("attention"), branch("feedForward"),
       make("div", { className: "after" }, make("span", { className: "box" }, ...box("blocks")), make("span", { className: "length" }), make("span", { className: "says" })));
   }
 
   /** The picture of the whole model, with the numbers of the token at position t. */
   function drawModel(page, t) {
-    const { run, change } = page, { lengths, says, turns } = numbersAt(page, t), order = orderOf(page), { nHeads } = page.model.config;
-    const told = (i) => `${quoted(page, says[i].token)} ${percent(says[i].share)}`, long = (i) => `length ${lengths[i].toFixed(1)}`;
+    const { run, change } = page, { lengths, says, turns } = numbersAt(page, t), order = orderOf(page);
+    const told = (i) => quoted(page, says[i]), long = (i) => `length ${lengths[i].toFixed(1)}`;
     say("model-token", `${quoted(page, run.ids[t])}, position ${t}`);
     say("model-start", long(0));
     say("model-first", told(0));
@@ -343,17 +340,12 @@ const LivePictures = (() => {
         box.lastChild.textContent = on ? degrees(turns[place][i]) : "off";
         box.style.setProperty("--turn", on ? Math.min(1, turns[place][i] / (Math.PI / 2)) : 0);
       });
-      children(item.querySelector(".thumbs"), nHeads, () => make("canvas")).forEach((canvas, h) => {
-        Object.assign(canvas.dataset, { place, head: h });
-        canvas.classList.toggle("off", Boolean(change.heads?.includes(`${block}.${h}`)));
-        paint(page, canvas, [place, h]);
-      });
       item.querySelector(".length").textContent = long(place + 1);
       item.querySelector(".says").textContent = told(place + 1);
     });
-    const names = order.map((block) => `block ${block}`), all = turns.flat(), most = largest(all), answer = says[order.length].token;
+    const names = order.map((block) => `block ${block}`), all = turns.flat(), most = largest(all), answer = says[order.length];
     let since = order.length;
-    while (since > 0 && says[since - 1].token === answer) since--;
+    while (since > 0 && says[since - 1] === answer) since--;
     say("model-finding", `${all[most] ? `The ${most % 2 ? "feed-forward" : "attention"} of ${names[most >> 1]} turns the stream most, by ${degrees(all[most])}.` : "Nothing turns the stream."} ` +
       `The answer ${quoted(page, answer)} stands first from ${since ? names[since - 1] : "the embedding"} on.`);
   }
@@ -397,8 +389,16 @@ const LivePictures = (() => {
     new MutationObserver(again).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
   }
 
+  /** Copy what a box holds, or select it; what to say of that. */
+  async function copy(box) {
+    const only = location.protocol === "file:" ? " It opens on this machine only: this page is a file." : "";
+    box.select();
+    const copied = await navigator.clipboard?.writeText(box.value).then(() => true, () => false);
+    return `${copied ? "Copied." : "It is selected: press Ctrl+C (on a Mac ⌘C)."}${only}`;
+  }
+
   return {
-    MOST, placesOf, $, say, make, bar, mean, list, number, angle, length, shown, read, extend, lossesOf, weightsOf, orderOf, flip, toggle,
-    drawNext, draw, whenTheLookChanges,
+    MOST, placesOf, $, say, make, bar, mean, list, number, angle, length, largest, quoted, shown, read, extend, orderOf, flip, toggle,
+    drawNext, draw, whenTheLookChanges, copy,
   };
 })();
