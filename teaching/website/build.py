@@ -39,8 +39,10 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^():#\s]+)(#[^()\s]*)?\
 CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
 ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</details>$", re.M)
 TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an anchor, so that a link can lead to it
+TAUGHT = re.compile(
+    r"^- \*\*([^*]+)\*\*.*?(?:Also: ([^.]+)\. )?\[(\d\d), ([^\]]+)\]\(", re.M
+)  # term, other names, where
 EXPLORER = re.compile(r"^explore_\w+\(", re.M)
-CARD = "| {title} | [{question}](notebooks/{stem}.ipynb) | {minutes} |"
 
 
 # ------------------------------------------------------------------------------------------------- texts
@@ -105,7 +107,7 @@ def start_page() -> str:
         if not row:
             raise ValueError(f"The start page's card of {path.name} has no row in README.md's table.")
         question = row[2][0].upper() + row[2][1:]
-        cards.append(CARD.format(title=row[1], question=question, minutes=row[3], stem=path.stem))
+        cards.append(f"| {row[1]} | [{question}](notebooks/{path.stem}.ipynb) | {row[3]} |")
         minutes.append((int(row[3]), int(row[4] or 0)))
     reading, exercises = (round(sum(part) / 60) for part in zip(*minutes, strict=True))
     filled = {"cards": "\n".join(cards), "first_minutes": minutes[0][0], "hours": reading, "exercise_hours": exercises,
@@ -127,9 +129,8 @@ def _plain(text):
 
 def live_page(name: str = "live") -> str:
     """A page with the LLaMA that runs in it, "live" or "broken"; its scripts and its model come from `write_live`."""
-    lines = len((LIVE / "engine.js").read_text(encoding="utf-8").splitlines())
     text = (LIVE / f"{name}.md").read_text(encoding="utf-8")
-    return text.replace("{millions}", f"{count_parameters(TINY) / 1e6:.1f}").replace("{lines}", str(lines))
+    return text.replace("{millions}", f"{count_parameters(TINY) / 1e6:.1f}")
 
 
 def write_live(out: Path):
@@ -161,10 +162,13 @@ def held_out_passages(count: int = 4) -> list[str]:
 
 def notebook_page(path: Path):
     """A notebook as its page needs it: described pictures, folded answers and solutions."""
-    notebook, folded = nbformat.read(path, as_version=4), False
+    notebook, folded, taught = nbformat.read(path, as_version=4), False, terms_of(path.stem[:2])
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
+            place = (re.findall(r"^##? (\d\.\d+|Exercises|\d\d)", cell.source, re.M) or [""])[0].lower()
             cell.source = _prepare_text(cell, relink(cell.source, path))
+            for name in taught.pop(place, []):
+                cell.source = f"```{{index}} single: {name}\n```\n\n{cell.source}"
             if cell.metadata.get("jp-MarkdownHeadingCollapsed"):
                 cell.source += '\n\n<details class="solutions"><summary>Show the solutions</summary>\n\n'
                 folded = True
@@ -174,6 +178,17 @@ def notebook_page(path: Path):
     if folded:
         notebook.cells.append(new_markdown_cell("</details>", id="end-of-solutions"))
     return notebook
+
+
+def terms_of(number: str) -> dict[str, list[str]]:
+    """By section, "7.2": the terms that a notebook teaches, with their other names, for the search."""
+    glossary = re.sub(r"\n {2}", " ", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"))
+    taught = {}
+    for term, others, notebook, section in TAUGHT.findall(glossary):
+        if notebook == number:
+            section = number if section == "start" else section
+            taught.setdefault(section, []).extend([term, *filter(None, others.split(", "))])
+    return taught
 
 
 def _prepare_text(cell, text):
