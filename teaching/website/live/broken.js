@@ -102,5 +102,6 @@
   addEventListener("hashchange", begin);
   begin();
   $("game").hidden = false;
+  $("loading").remove();
   window.liveBroken = { angles, changeOf, faults, sentence: () => tokenizer.decode(ids) }; // for tests and for the curious
 })();
