@@ -13,7 +13,7 @@ NBVAL = --nbval
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	$(NBVAL) --nbval-current-env --nbval-cell-timeout=1800
 
-.PHONY: help lab setup test test-teaching test-all test-rounding test-oldest constraints notebooks student class reset grade tiny-llama recall site slides coverage style bench
+.PHONY: help lab setup test test-teaching test-all test-rounding test-oldest constraints notebooks student class reset update grade tiny-llama recall site slides coverage style bench
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -65,6 +65,9 @@ class: $(KIT) ## write one class's slides, homework folder, questions and cards 
 reset: $(LEARN) ## a fresh copy of a notebook; yours is kept (NOTEBOOK=notebooks/02_rope.ipynb)
 	@test -n "$(NOTEBOOK)" || { echo "Say which: make reset NOTEBOOK=notebooks/02_rope.ipynb"; exit 2; }
 	$(BIN)/python -m tools.hand_out reset "$(NOTEBOOK)"
+
+update: $(LEARN) ## the newer version, with your answers in it; what you changed is kept (FROM=../old: of an older folder)
+	$(BIN)/python -m tools.update $(FROM:%=--from "%")
 
 grade: $(LEARN) ## grade a folder of submissions (FOLDER=../handed-in ARGS="--only 01 --jobs 2")
 	@test -n "$(FOLDER)" || { echo "Say which: make grade FOLDER=../handed-in"; exit 2; }

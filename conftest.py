@@ -29,7 +29,7 @@ def pytest_configure(config):
         runpy.run_path(str(ROUNDING))["start"](int(seed))
 
 
-LONGEST = ("06_train.ipynb", "07_generate.ipynb")  # of make test; in make test-all these and what opens a browser
+LONGEST = ("06_train.ipynb", "07_generate.ipynb", "test_answers.py")  # in make test-all also what opens a browser
 
 
 def pytest_collection_modifyitems(config, items):

@@ -1,21 +1,6 @@
 """What judges an answer: `from checks import check_rms_norm`, then `check_rms_norm(my_rms_norm)`.
 
-base.py         what an exercise is made of: specification, cases, known mistakes
-judge.py        how an answer is judged: run.py runs it, compare.py compares, explain.py shows the smallest failing case
-rmsnorm.py      notebook 01, and so on: the exercises of one notebook, each with its hints and its check
-rope.py         notebook 02
-swiglu.py       notebook 03
-gqa.py          notebook 04
-full_model.py   notebook 05
-train.py        notebook 06
-generate.py     notebook 07
-relatives.py    notebook 08
-scaling_out.py  notebook 09
-my_llama.py     the last exercise of notebook 05: a whole model, judged in stages
-notebook.py     the one reader of notebooks: a learner's function, and what it needs
-parts.py        the learner's own functions, and how those of notebooks 01 to 04 make a model
-recall.py       questions from earlier notebooks, kept on the learner's machine and asked again
-verdict.py      what fails in a saved notebook, in JSON, for a learner's assistant
+A file for each notebook holds its exercises, with their known mistakes; README, *What is where*, names the others.
 """
 
 # ruff: noqa: F401  these names are here to be imported from here

@@ -134,9 +134,9 @@ def test_every_room_of_helpers_has_its_bound():
     assert rooms == LINES.keys() - {"model.py"}
 
 
-def test_the_teaching_kit_stays_small():
-    files = [path for path in (ROOT / "teaching").rglob("*.*") if path.suffix in (".py", ".js", ".css")]
-    assert lines_of(files) <= 6900
+@pytest.mark.parametrize(("room", "most"), {"checks": 9444, "tools": 1010, "teaching": 6900, "tests": 8137}.items())
+def test_the_other_rooms_stay_small(room, most):
+    assert lines_of(path for path in (ROOT / room).rglob("*.*") if path.suffix in (".py", ".js", ".css")) <= most
 
 
 # ----------------------------------------------------------------------------------- what the notebooks import
@@ -269,10 +269,15 @@ exec(what) if how == "-c" else os.makedirs(rest[0] + "/bin") # -m venv FOLDER
 def test_what_the_readmes_tree_shows_is_there():
     """Each line is `path  one sentence`, or a path of a folder, indented by two spaces."""
     folder, tree = "", re.search(r"^```\n(README\.md .*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)[1]
+    shown = set()
     for line in tree.splitlines():
         indent, name = re.fullmatch(r"( {2}|)(\S+) +\S.*", line).groups()
         folder = folder if indent else name
         assert (ROOT / (folder + name if indent else name)).exists(), line
+        shown.add(folder + name)
+    for room in ("helpers", "checks", "tools"):
+        there = {f"{room}/{path.name}" for path in (ROOT / room).glob("[a-z]*.py")}
+        assert there <= shown, f"README, What is where, does not name {there - shown}"
 
 
 def test_every_verb_that_a_page_names_exists_and_explains_itself():

@@ -19,7 +19,7 @@ from tools.course import ROOT, committed, new_file, notebooks_of, without_soluti
 
 COPIED = (  # what the notebooks need to run, and the page that they link to
     "helpers", "checks", "pyproject.toml", "constraints.txt", "environment.yml", "LICENSE", "docs/glossary.md",
-    "tools/lab.py",
+    "tools/lab.py", "tools/course.py", "tools/update.py",
 )  # fmt: skip
 HANDOUT = Path(__file__).parent / "handout"  # README, Makefile and a guide for assistants, for that folder only
 READERS = {"05": 4, "07": 6}  # `my_parts` of these reads what a learner wrote in 01 up to that one

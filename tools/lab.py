@@ -29,8 +29,14 @@ def start(arguments: list[str]) -> None:
     ours = any(Path(one).resolve().is_relative_to(ROOT) for one in arguments if one.endswith(".ipynb"))
     root = [f"--ServerApp.root_dir={ROOT}"] if ours else []
     server = LabApp.initialize_server(argv=[*QUIET, *as_root, *root, *arguments])
+    server.web_app.settings["page_config_hook"] = without_news
     server.io_loop.call_later(1, print_address, server)  # after what the server itself says at its start
     server.start()
+
+
+def without_news(handler, page: dict) -> dict:
+    """JupyterLab's page without its question, over the first cell, whether it may fetch news."""
+    return page | {"disabledExtensions": [*page["disabledExtensions"], "@jupyterlab/apputils-extension:announcements"]}
 
 
 def print_address(server) -> None:

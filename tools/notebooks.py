@@ -43,7 +43,9 @@ NOTEBOOKS = ROOT / "notebooks"
 KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "claim", "points", "questions"}
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 INVISIBLE = 8  # of 255: how far a colour of a picture may move
-VEIL = new_output("display_data")  # JupyterLab shows a folded output's first line; that of this empty one is empty
+EMPTY_OUTPUT = new_output(
+    "display_data"
+)  # JupyterLab shows a folded output's first line; that of this empty one is empty
 
 
 class FalseClaim(Exception):
@@ -146,13 +148,13 @@ def clean(notebook) -> None:
         if cell.cell_type == "markdown":
             asked = "predict" in _tags(cell)
             continue
-        cell.outputs = [output for output in cell.outputs if output != VEIL]
+        cell.outputs = [output for output in cell.outputs if output != EMPTY_OUTPUT]
         if "explore_" not in cell.source:
             folds = {"source_hidden": "figure" in _tags(cell), "outputs_hidden": asked and bool(cell.outputs)}
             if folded := {part: True for part, hidden in folds.items() if hidden}:
                 cell.metadata["jupyter"] = folded
             if "outputs_hidden" in folded:
-                cell.outputs.insert(0, VEIL)
+                cell.outputs.insert(0, EMPTY_OUTPUT)
         for output in cell.outputs:
             if "image/png" in output.get("data", {}):
                 output.data.pop(WIDGET_VIEW, None)

@@ -28,7 +28,7 @@ from teaching.website import preview
 from teaching.website.downloads import links_of, make_downloads
 from teaching.website.slides import make_slides, picture_size, split_prediction
 from tools.course import notebooks_of
-from tools.notebooks import VEIL
+from tools.notebooks import EMPTY_OUTPUT
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(__file__).parent
@@ -203,7 +203,7 @@ def _prepare_outputs(cell):
     tags, folds = cell.metadata.setdefault("tags", []), cell.metadata.get("jupyter", {})
     if folds.get("outputs_hidden"):  # they answer a question, and open with a click
         tags.append("hide-output")
-    cell.outputs = [output for output in cell.outputs if output != VEIL]
+    cell.outputs = [output for output in cell.outputs if output != EMPTY_OUTPUT]
     if folds.get("source_hidden"):
         tags.append("hide-input")  # it draws; and below a question the figure's title would give the answer away
     for output in cell.outputs:

@@ -61,11 +61,11 @@ def test_wrong_answer_is_rejected_with_the_words_that_fit(exercise, name):
     assert_tells_no_solution(exercise, result)
 
 
-MANY = [pytest.mark.slow]  # programs of lookup_decoding: each slip in three endings, two minutes of writing
+LONG = "lookup_decoding", "mend_split", "add_family", "training_loop", "my_llama"  # each writes, trains or opens models
 
 
 @pytest.mark.parametrize(
-    "exercise", [pytest.param(name, marks=MANY * (name == "lookup_decoding")) for name in EXERCISES]
+    "exercise", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in EXERCISES]
 )
 def test_every_known_mistake_is_named(exercise):
     for hint, program in EXERCISES[exercise].mistakes:

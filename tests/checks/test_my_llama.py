@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from checks import Parts, check_my_llama
 from checks.base import Wrong
 from checks.my_llama import MY_LLAMA, cache_fault, rows_fault
+from tests.support.models import assert_agree
 
 # these depart elsewhere
 UNSEEN = (
@@ -42,7 +43,8 @@ def test_specification_is_the_model_of_transformers_also_token_by_token(case, sc
     theirs.load_state_dict(weights, strict=not config["tie_word_embeddings"])
     with torch.no_grad():
         expected = theirs(tokens).logits
-    torch.testing.assert_close(MY_LLAMA.specification(weights, config, tokens), expected)
+    # up to six blocks: with the last bit of each product as noise they differ by up to 3e-6 of the largest logit
+    assert_agree(MY_LLAMA.specification(weights, config, tokens), expected, 3e-5)
     kept = defaultdict(list)
 
     def remember(layer, *new):
@@ -50,7 +52,7 @@ def test_specification_is_the_model_of_transformers_also_token_by_token(case, sc
         return [torch.cat(parts, dim=2) for parts in zip(*kept[layer], strict=True)]
 
     steps = [Parts().llama(weights, config, tokens[:, [at]], at, remember) for at in range(tokens.shape[1])]
-    torch.testing.assert_close(torch.cat(steps, dim=1), expected)
+    assert_agree(torch.cat(steps, dim=1), expected, 3e-5)
 
 
 @pytest.mark.parametrize("stage", range(1, 6))

@@ -19,6 +19,7 @@ def asked(*command, cwd):
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_guides_commands_run_as_written_in_the_handed_out_folder(tmp_path):
     hand_out.student(folder := tmp_path / "out", only=["02"])
     wrong = {"my_apply_rope_halves": "def my_apply_rope_halves(x, cos, sin):\n    return x"}

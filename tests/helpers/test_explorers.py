@@ -192,6 +192,7 @@ def show():
 ALIVE = "(gc.collect(), [n for n, of in enumerate(made) if figures[n]() or of.box.comm or of.box.layout.comm])[1]"
 
 
+@pytest.mark.slow
 def test_a_cell_run_again_closes_its_former_explorer_and_no_other():
     """Of 4.3 MB a run, 0.1 stay. Two cells, or two lines of one, may show the same explorer beside each other."""
     manager, kernel = start_new_kernel()

@@ -307,6 +307,7 @@ COUNTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_model_has_its_published_number_of_parameters(name):
     with torch.device("meta"):

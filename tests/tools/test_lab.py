@@ -1,5 +1,6 @@
 """`make lab` starts for whoever calls it, says last where to go, and lets nobody else in."""
 
+import re
 import subprocess
 import sys
 import urllib.error
@@ -12,11 +13,12 @@ from tests.support.course import ROOT
 from tests.support.lab import jupyter_lab
 
 
-def status(address):
+def got(address):
     try:
-        return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address, timeout=60).status
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address, timeout=60) as reply:
+            return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
-        return error.code
+        return error.code, ""
 
 
 @pytest.mark.slow
@@ -25,10 +27,10 @@ def test_the_last_line_is_the_address_of_the_notebook_and_only_this_machine_with
     with jupyter_lab(tmp_path, tmp_path / "00_start_here.ipynb") as (server, said, log):
         address, _, token = said.partition("?token=")
         assert address.endswith("/lab/tree/00_start_here.ipynb")
-        assert status(said) == 200
+        assert re.search(r'"disabledExtensions": \[[^]]*:announcements"', got(said)[1])  # no question about news
         assert len(token) >= 32
         contents = address.replace("/lab/tree/", "/api/contents/")
-        gave = {given: status(contents + given) for given in ("", "?token=wrong", f"?token={token}")}
+        gave = {given: got(contents + given)[0] for given in ("", "?token=wrong", f"?token={token}")}
         assert list(gave.values()) == [403, 403, 200], gave
         ports = psutil.Process(server.pid).net_connections()
         listens = {port.laddr.ip for port in ports if port.status == psutil.CONN_LISTEN}
