@@ -23,7 +23,7 @@ from checks.gqa import (
 from checks.judge import CheckResult
 from checks.my_llama import check_my_llama
 from checks.parts import Parts, my_parts
-from checks.relatives import check_add_family, check_attention_with_sink, check_find_edits, check_qk_norm
+from checks.relatives import check_add_family, check_attention_with_sink, check_qk_norm, check_where_they_part
 from checks.rmsnorm import check_needed_gains, check_norm_probe, check_rms_norm, check_rms_norm_backward
 from checks.rope import (
     check_apply_rope_halves,

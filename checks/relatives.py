@@ -35,17 +35,17 @@ from checks.base import (
 from checks.gqa import causal_visible, hide
 from checks.judge import CheckResult, check_of
 from checks.rmsnorm import FACTOR_IN_HALF, RMS_NORM, WAY_IN_BFLOAT16, WRONG_AXIS, rms_norm
-from helpers.config import LlamaConfig
 from helpers.families import (
     Family,
-    Relative,
     config_from_hugging_face,
     edits,
+    load_checkpoint,
     make_relative,
     model_from_weights,
     our_weights,
     register_family,
 )
+from helpers.families.referee import TOKENS, part_names, save_random
 from helpers.model import GroupedQueryAttention, apply_rope
 
 # -------------------------------------------------------------------------------------------- two QK-norms
@@ -372,12 +372,12 @@ class _Model:
             biting.pop("layer_types", None)
         config = AutoConfig.for_model(model_type, **SMALL | biting | settings)
         theirs = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
-        generator = torch.Generator().manual_seed(0)
+        generator, std = torch.Generator().manual_seed(0), 15 * getattr(config, "initializer_range", 0.02)
         for name, weight in theirs.requires_grad_(False).named_parameters():
             if "norm" in name:
                 weight.uniform_(0.5, 1.5, generator=generator)
             else:
-                weight.normal_(std=1.0 if "bias" in name or "sinks" in name else 0.3, generator=generator)
+                weight.normal_(std=1.0 if "bias" in name or "sinks" in name else std, generator=generator)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             theirs.save_pretrained(folder)
             self.content = json.loads(Path(folder, "config.json").read_text())
@@ -442,37 +442,38 @@ def _part_names(title, kinds):
 def add_family():
     """The row of a family, a `helpers.families.Family`, whose edits make our LLaMA give transformers' logits.
 
-    The family is EXAONE 4. It norms what a branch writes, and queries and keys of each head before the turn. Layers of
-    type "full_attention" do not turn, unless no layer has a window.
+    The family is Hunyuan (dense, v1). It norms queries and keys of each head behind the turn; biases are an option.
     """
-
-    def full_stands_still(model, content):
-        for layer, window in enumerate(model.windows):
-            if window is None and content["sliding_window"] is not None:
-                model.layer_inv_freq[layer] = 0
-
-    return Family((edits.post_norm, edits.qk_norm, edits.window, full_stands_still), EXAONE, EXAONE_NORMS)
+    return Family((edits.biases, _norms_behind()), HUNYUAN, HUNYUAN_NAMES)
 
 
-EXAONE = {"sliding_window": 4096, "sliding_window_pattern": 4, "layer_types": None, "rms_norm_eps": 1e-5}
-EXAONE_NORMS = {".post_attention_layernorm.": ".attention_norm.", ".post_feedforward_layernorm.": ".ffn_norm."}
+HUNYUAN = {"rms_norm_eps": 1e-5, "attention_bias": False}
+HUNYUAN_NAMES = {".query_layernorm.": ".q_norm.", ".key_layernorm.": ".k_norm."}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}  # fmt: skip
-EXAONE_MODELS = {  # what they show, and their settings beside small sizes
-    "windows of 6 in layers 0 and 2 of 4": {"sliding_window": 6, "layer_types": [SLIDE, FULL] * 2, "head_dim": 16,
-                                            "num_hidden_layers": 4},
-    "a window of 9 in layers 1 and 2 of 3": {"sliding_window": 9, "layer_types": [FULL, SLIDE, SLIDE],
-                                             "rope_parameters": LLAMA3},
-    "no windows, as in the model of 1.2B": {"sliding_window": None, "layer_types": [FULL] * 3,
-                                            "tie_word_embeddings": True},
-    "sliding_window 6, and no layer that slides": {"sliding_window": 6, "layer_types": [FULL] * 2,
-                                                   "num_hidden_layers": 2},
-    "the family's own values": {"sliding_window": 4096, "layer_types": [SLIDE] * 3 + [FULL, SLIDE],
-                                "num_hidden_layers": 5},
+HUNYUAN_MODELS = {  # what they show, and their settings beside small sizes
+    "heads of 8 numbers": {},
+    "heads of 16, a key head each": {"head_dim": 16, "num_key_value_heads": 4, "rope_parameters": LLAMA3},
+    "biases": {"attention_bias": True},
+    "eps 0.1, tied": {"rms_norm_eps": 0.1, "tie_word_embeddings": True},
+    "the family's own values": {"num_hidden_layers": 2, "initializer_range": 0.002},  # small: eps is felt
 }  # fmt: skip
-LEFT_OUT = [  # keys without which config.json says the same of the last model
-    ("rms_norm_eps",), ("sliding_window",), ("layer_types",), ("layer_types", "sliding_window_pattern"),
-]  # fmt: skip
+LEFT_OUT = [("rms_norm_eps",), ("attention_bias",)]  # keys without which config.json says the same of the last model
+
+
+def _norms_behind(turned=lambda n, q, k, v: (n.q_norm(q), n.k_norm(k), v), width=lambda h: h, **names):
+    """The edit, or one with a slip: turned(attention, turned q, k, and v); width: of both norms, from h."""
+
+    class Behind(edits.Edit):
+        def rotated_qkv(self, x, cos, sin):
+            return turned(self, *super().rotated_qkv(x, cos, sin))
+
+    def edit(model, content):
+        sizes = {name: width(model.config.head_dim) for name in names or ("q_norm", "k_norm")}
+        for block in model.layers:
+            edits.patch(Behind, block.attention, **edits.norms(model.config, **sizes))
+
+    return edit
 
 
 @dataclass
@@ -551,50 +552,23 @@ def _opening(models, left_out=()):
 
 
 STRICT_SHARE = 1e-4  # of the largest number: so far may a right port be off
-DEFAULTS = "Has `settings` the value that counts where a file leaves the key out? See configuration_exaone4.py."
+DEFAULTS = "Has `settings` the value that counts where a file leaves the key out? See the family's configuration file."
 ONE_EDIT = "One edit needs its comma: Family((my_edit,), ...). It is the function itself, without calling it."
 TWO_ARGUMENTS = "An edit takes two arguments: (model, content)."
 
 
-def _row(*made, weight_names=EXAONE_NORMS, settings=EXAONE):
-    return lambda: Family(made, settings, weight_names)
+def _row(*made, weight_names=HUNYUAN_NAMES, settings=HUNYUAN):
+    return lambda: Family((edits.biases, *made), settings, weight_names)
 
 
-def _still(chosen, pairs=slice(None)):
-    """An edit: layers for which chosen(layer, type, window of the config) stand still."""
-
-    def edit(model, content):
-        for layer, kind in enumerate(edits.layer_types(content, model.config.n_layers)):
-            if chosen(layer, kind, content["sliding_window"]):
-                model.layer_inv_freq[layer, pairs] = 0
-
-    return edit
-
-
-def _any_window(model, content):
-    for layer, window in enumerate(model.windows):
-        if window is None and any(model.windows):
-            model.layer_inv_freq[layer] = 0
-
-
-def _listed(model, content):
-    for layer, kind in enumerate(content["layer_types"]):
-        if kind == FULL and content["sliding_window"]:
-            model.layer_inv_freq[layer] = 0
-
-
-def _windows(width=lambda size: size, slides=SLIDE):
-    def edit(model, content):
-        kinds, size = edits.layer_types(content, model.config.n_layers), content["sliding_window"]
-        model.windows = [width(size) if size and kind in slides else None for kind in kinds]
-
-    return edit
+RIGHT = _norms_behind()
 
 
 def _in_front(of, **methods):
-    """An edit: these methods come first, in the part of each block that `of` gives."""
+    """An edit: these methods come first, in the part of each block that `of` gives; the norms are there."""
 
     def edit(model, content):
+        RIGHT(model, content)
         for block in model.layers:
             edits.patch(type("Slip", (edits.Edit,), methods), of(block))
 
@@ -605,148 +579,106 @@ def _attention(block):
     return block.attention
 
 
-def _turned_then_normed(attention, x, cos, sin):
-    q, k, v = GroupedQueryAttention.rotated_qkv(attention, x, cos, sin)
+def _not_turned(attention, x, cos, sin):
+    q, k, v = GroupedQueryAttention.heads(attention, x)
     return attention.q_norm(q), attention.k_norm(k), v
 
 
-def _norms_of_heads(turned):
-    """qk_norm, and the heads by turned(attention, q, k, v, normed q, normed k)."""
-
-    def heads(attention, x):
-        q, k, v = GroupedQueryAttention.heads(attention, x)
-        return turned(q, k, v, attention.q_norm(q), attention.k_norm(k))
-
-    return heads
+def _normed_twice(attention, x, cos, sin):
+    q, k, v = _not_turned(attention, x, cos, sin)
+    return attention.q_norm(apply_rope(q, cos, sin)), attention.k_norm(apply_rope(k, cos, sin)), v
 
 
-def _norm_of_the_sum(block, x, *shared):
-    x = block.attention_norm(x + block.attention(x, *shared))
-    return block.ffn_norm(x + block.feed_forward(x))
+def _other_layers(model, content):
+    RIGHT(model, content)
+    attention = model.layers[-1].attention
+    attention.rotated_qkv = functools.partial(GroupedQueryAttention.rotated_qkv, attention)
 
 
-EXCHANGED_NORMS = dict(zip(EXAONE_NORMS, [*EXAONE_NORMS.values()][::-1], strict=True))
-NORMED = edits.post_norm, edits.qk_norm
-
-
-def _is_still(layer, kind, size):
-    """Which layers of EXAONE 4 stand still, by type and window."""
-    return kind == FULL and size
-
-
-RIGHT_STILL = _still(_is_still)
-EXAONE_SLIPS = [  # hint, row
-    ("Do all layers turn in yours? Read the `if` before `apply_rotary_pos_emb`, and write into model.layer_inv_freq.",
-     _row(*NORMED, edits.window)),
-    ("Does any layer turn in yours? Those with a window do.",
-     _row(*NORMED, edits.window, _still(lambda layer, kind, size: size))),
-    ("No layer turns in yours, not even without windows. Read the `if` before `apply_rotary_pos_emb`.",
-     _row(*NORMED, edits.window, _still(lambda *_: True))),
-    ("Which layers stand still? In yours those with a window do, in the file the others.",
-     _row(*NORMED, edits.window, _still(lambda layer, kind, size: kind == SLIDE))),
-    ("Is it config.json's sliding_window that lets full layers stand still? Yours asks whether any layer slides.",
-     _row(*NORMED, edits.window, _any_window)),
-    ("Without any window all layers turn: `self.sliding_window is None or ...`. Yours stand still.",
-     _row(*NORMED, edits.window, _still(lambda layer, kind, size: kind == FULL))),
-    *[("Do you read layer_types? Which layers are full is not the same in every model.",
-       _row(*NORMED, edits.window, _still(lambda layer, kind, size, chosen=chosen: size and chosen(layer))))
-      for chosen in (lambda layer: layer == 3, lambda layer: layer % 2, lambda layer: layer == 1)],
-    ("Do all pairs of a full layer stand still? In yours only a part of them does.",
-     _row(*NORMED, edits.window, _still(_is_still, pairs=slice(2, None)))),
-    ("Has a full layer no window? Yours has one in every layer.",
-     _row(*NORMED, _windows(slides=(SLIDE, FULL)), RIGHT_STILL)),
-    ("Which layers have the window? Yours are the full ones.", _row(*NORMED, _windows(slides=(FULL,)), RIGHT_STILL)),
-    ("Is there a window at all? All your layers see everything.", _row(*NORMED, RIGHT_STILL)),
-    ("Does a token see sliding_window tokens, itself included? Yours sees one more.",
-     _row(*NORMED, _windows(lambda size: size + 1), RIGHT_STILL)),
-    ("Does a token see sliding_window tokens, itself included? Yours sees one less.",
-     _row(*NORMED, _windows(lambda size: size - 1), RIGHT_STILL)),
-    ("Where does the norm stand: before the branch, or behind it? Read Exaone4DecoderLayer.forward.",
-     _row(edits.qk_norm, edits.window, RIGHT_STILL)),
-    ("What does the norm take: what the branch writes, or the sum? Yours norms the sum.",
-     _row(edits.qk_norm, edits.window, RIGHT_STILL, _in_front(lambda block: block, forward=_norm_of_the_sum))),
-    ("Which norm belongs to which branch? Yours are exchanged: look at `weight_names`.",
-     _row(*NORMED, edits.window, RIGHT_STILL, weight_names=EXCHANGED_NORMS)),
-    ("Are q and k normed before they turn? Yours after.",
-     _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, rotated_qkv=_turned_then_normed))),
-    *[(f"Is {name} normed, too?",
-       _row(*NORMED, edits.window, RIGHT_STILL, _in_front(_attention, heads=_norms_of_heads(turned))))
-      for name, turned in (("k", lambda q, k, v, *n: (n[0], k, v)), ("q", lambda q, k, v, *n: (q, n[1], v)))],
-    ("Is the gain the weight itself? Yours is 1 + weight, as in Gemma.",
-     _row(*NORMED, edits.window, RIGHT_STILL, edits.zero_centred_gain)),
+HUNYUAN_SLIPS = [  # hint, row
+    ("Are q and k normed before they turn, or behind? Read Attention.forward again. Yours are normed before.",
+     _row(edits.qk_norm)),
+    ("Do q and k still turn? super().rotated_qkv turns them, self.heads does not.",
+     _row(_in_front(_attention, rotated_qkv=_not_turned))),
+    ("Are q and k normed once? Yours are before the turn, too.",
+     _row(_in_front(_attention, rotated_qkv=_normed_twice))),
+    *[(f"Is {name} normed, too?", _row(_norms_behind(turned))) for name, turned in (
+        ("k", lambda n, q, k, v: (n.q_norm(q), k, v)), ("q", lambda n, q, k, v: (q, n.k_norm(k), v)))],
+    ("Are the norms used? A class that nobody calls changes nothing.", _row(_norms_behind(lambda n, *qkv: qkv))),
+    ("v is not normed.", _row(_norms_behind(lambda n, q, k, v: (n.q_norm(q), n.k_norm(k), n.k_norm(v))))),
+    ("Is every layer patched? Yours leaves the last one out.", _row(_other_layers)),
+    ("Is the gain the weight itself? Yours is 1 + weight, as in Gemma.", _row(RIGHT, edits.zero_centred_gain)),
 ]  # fmt: skip
 
-WRITTEN = (*NORMED, edits.window, RIGHT_STILL)
 
-
-def _doubled(model, content):
+def _forward_of_two(model, content):
     for block in model.layers:
         edits.patch(type("Slip", (edits.Edit,), {"forward": lambda block, x: x}), block)
 
 
 REFUSALS = [  # words of an error, what they mean for a row, and a row
-    (r"^KeyError", "Has config.json this key? If not, the row's `settings` can give it.",
-     _row(*WRITTEN, edits.no_rope)),
+    (r"^KeyError", "Has config.json this key? If not, the row's `settings` can give it.", _row(RIGHT, edits.no_rope)),
     (r"has no setter", "Write into it: model.layer_inv_freq[layer] = ...",
-     _row(*WRITTEN, lambda model, content: setattr(model, "layer_inv_freq", 0))),
+     _row(RIGHT, lambda model, content: setattr(model, "layer_inv_freq", 0))),
     (r"forward>?.. takes .* but 7|lambda>.. takes 2 .* but 7",
-     "A block's forward takes more: forward(self, x, *shared). Attention needs *shared.", _row(_doubled, *WRITTEN[1:])),
+     "A block's forward takes more: forward(self, x, *shared). Attention needs *shared.",
+     _row(RIGHT, _forward_of_two)),
     (r"is no part of", "Does the row's `settings` name every key of config.json that an edit reads, with a default?",
-     _row(*WRITTEN, settings={})),
+     lambda: Family((RIGHT,), {"rms_norm_eps": 1e-5}, HUNYUAN_NAMES)),
+    (r"missing: \S*_proj\.bias", "Does `settings` name attention_bias, with its default? Else biases are always added.",
+     _row(RIGHT, settings={"rms_norm_eps": 1e-5})),
     (r"missing: \S*_out_norm", "This edit adds norms that the file does not have: how many has a block there?",
-     _row(edits.sandwich_norm, *WRITTEN[1:])),
-    (r"left over: \S+[qk]_norm", "q_norm and k_norm are left over: which edit norms each head's query and key?",
-     _row(edits.post_norm, edits.window, RIGHT_STILL)),
+     _row(RIGHT, edits.sandwich_norm)),
+    (r"left over: \S*(q_norm|k_norm|query_layernorm|key_layernorm)",
+     "The norms of queries and keys are left over: does your edit give attention q_norm and k_norm, and "
+     "`weight_names` the file's names for them?", _row(RIGHT, weight_names={})),
     (r"shape: \S*[qk]_norm", "Does one norm serve one head, h numbers, or all heads of a token at once?",
-     _row(edits.post_norm, edits.qk_norm_whole, edits.window, RIGHT_STILL)),
-    (r"(missing|left over): \S*norm\S*weight",
+     _row(edits.qk_norm_whole)),
+    (r"(missing|left over): \S*(attention|ffn|input_layer|layer)_?norm\S*weight",
      "What does the file call our attention_norm and ffn_norm? If it has neither, they have no gain.",
-     _row(*WRITTEN, weight_names={})),
-    (r"two weights become", "Two names become one: what does WEIGHT_NAMES make of .post_attention_layernorm.?",
-     _row(*WRITTEN, weight_names=dict.fromkeys(EXAONE_NORMS, ".ffn_norm."))),
+     _row(RIGHT, weight_names=HUNYUAN_NAMES | {".input_layernorm.": ".first_norm."})),
+    (r"two weights become", "Two names become one: what does `weight_names` make of both norms?",
+     _row(RIGHT, weight_names=dict.fromkeys(HUNYUAN_NAMES, ".q_norm."))),
     (r"missing|left over", "Which weights has the file, and which your model? An edit adds, `weight_names` renames.",
-     _row(*WRITTEN, edits.biases)),
+     lambda: Family((RIGHT,), HUNYUAN, HUNYUAN_NAMES)),
 ]  # fmt: skip
 FORMS = [  # of answers that are no row, or whose edits are none
-    (ONE_EDIT, lambda: Family(edits.window, EXAONE)),
-    (ONE_EDIT, lambda: Family((edits.window, None), EXAONE)),
-    (TWO_ARGUMENTS, _row(*WRITTEN, lambda model: None)),
+    (ONE_EDIT, lambda: Family(RIGHT, HUNYUAN)),
+    (ONE_EDIT, lambda: Family((RIGHT, None), HUNYUAN)),
+    (TWO_ARGUMENTS, _row(RIGHT, lambda model: None)),
     (TYPE_HINTS["NoneType"], lambda: print(end="")),
-    ("Return Family((first_edit, second_edit), ...).", lambda: WRITTEN),
-    ("It needs a list with an entry for each of 4 layers.", _row(lambda model, content: setattr(model, "windows", 6))),
-    ("A whole number, or None: the layer sees all.", _row(lambda model, _: setattr(model, "windows", [6, 0, 6, 0]))),
-]
-
-
-MISREAD = [  # rows that need a file with all keys
-    (DEFAULTS, _row(*NORMED, edits.window, _listed)),
-    (DEFAULTS, _row(*WRITTEN, settings=EXAONE | {"rms_norm_eps": 1e-6})),
+    ("Return Family((first_edit, second_edit), ...).", lambda: (RIGHT,)),
+    ("It needs a list with an entry for each of 3 layers.", _row(lambda model, content: setattr(model, "windows", 6))),
+    ("A whole number, or None: the layer sees all.", _row(lambda model, _: setattr(model, "windows", [6, 0, 6]))),
+    (DEFAULTS, _row(RIGHT, settings=HUNYUAN | {"rms_norm_eps": 1e-6})),
+    (DEFAULTS, _row(RIGHT, settings=HUNYUAN | {"attention_bias": True})),
 ]
 
 
 @functools.cache
-def _exaone_models():
-    return tuple(_Model("exaone4", title, settings) for title, settings in EXAONE_MODELS.items())
+def _hunyuan_models():
+    return tuple(_Model("hunyuan_v1_dense", title, settings) for title, settings in HUNYUAN_MODELS.items())
 
 
 ADD_FAMILY = _AddFamily(
     add_family,
-    [Case("EXAONE 4", ())],
-    [*EXAONE_SLIPS, *((hint, program) for _, hint, program in REFUSALS), *FORMS, *MISREAD],
+    [Case("Hunyuan", ())],
+    [*HUNYUAN_SLIPS, *((hint, program) for _, hint, program in REFUSALS), *FORMS],
     tolerance=5.0,  # differences up to STRICT_SHARE of the largest number pass
-    parts=[name for title, settings in EXAONE_MODELS.items() for name in _part_names(title, settings["layer_types"])],
+    parts=[name for title, settings in HUNYUAN_MODELS.items()
+           for name in _part_names(title, [""] * settings.get("num_hidden_layers", 3))],
     allow=("Family", "register_family"),
-    adapt=_opening(_exaone_models, LEFT_OUT),
-    models=_exaone_models,
-)
+    adapt=_opening(_hunyuan_models, LEFT_OUT),
+    models=_hunyuan_models,
+)  # fmt: skip
 
 
-def check_add_family(function, model_type="exaone4", seconds=10.0, **settings):
+def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **settings):
     """Check the row that your `add_family()` returns, against transformers' own class of the family.
 
     Args:
         function: () -> a `helpers.families.Family`, whose edits take (model, content).
-        model_type: any family of transformers; known mistakes are only those of EXAONE 4.
+        model_type: any family of transformers; known mistakes are only those of Hunyuan.
         seconds: its time on the processor.
         settings: by the names of config.json, what the random model has beside small sizes.
     """
@@ -755,7 +687,7 @@ def check_add_family(function, model_type="exaone4", seconds=10.0, **settings):
     if model_type not in CONFIG_MAPPING or model_type == "llama":
         message = f"transformers {__version__} has no relative {model_type!r} of LLaMA: choose another family."
         return CheckResult("add_family", "failed", message)
-    if model_type == "exaone4" and not settings:
+    if model_type == "hunyuan_v1_dense" and not settings:
         return check_of(ADD_FAMILY)(function, seconds)
     title = ", ".join(f"{name} {value}" for name, value in settings.items())
     try:
@@ -776,217 +708,6 @@ def check_add_family(function, model_type="exaone4", seconds=10.0, **settings):
 
 check_add_family.exercise = ADD_FAMILY
 
-
-# ---------------------------------------------------------------------------------- the unknown relative
-
-EDITS = ("biases", "post_norm", "qk_norm", "qk_norm_whole", "window", "no_rope")  # in the order in which they are made
-SETTINGS = {"sliding_window": 6, "layer_types": [SLIDE, FULL, SLIDE], "no_rope_layers": [1, 0, 1]}
-BOTH = {"qk_norm", "qk_norm_whole"}  # exclude one another
-SUBSETS = [tuple(itertools.compress(EDITS, chosen)) for chosen in itertools.product((0, 1), repeat=len(EDITS))]
-CHOICES = [names for names in SUBSETS if not set(names) >= BOTH]
-SIZES = {"vocab_size": 64, "dim": 32, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 48, "max_seq_len": 64}
-CONFIG = LlamaConfig(**SIZES, norm_eps=1e-5, rope_theta=10_000.0, tie_embeddings=False)
-
-
-def with_edits(config, names):
-    """A fresh LLaMA of three layers with these edits; its weights ask for no gradients.
-
-    The window is 6 tokens, in layers 0 and 2. With no_rope, layer 1 does not turn.
-
-    Args:
-        config: the model's sizes.
-        names: of EDITS, in any order; not both QK-norms.
-    """
-    if set(names) - set(EDITS) or set(names) >= BOTH:
-        raise ValueError(f"names={names!r}: use at most one of the two QK-norms, and names of {', '.join(EDITS)}")
-    model = Relative(config, "unknown")
-    for name in EDITS:
-        if name in names:
-            getattr(edits, name)(model, SETTINGS)
-    return model.requires_grad_(False)
-
-
-def unknown(n_tokens, names=("post_norm", "qk_norm_whole", "window"), seed=0, std=0.3, logits_times=1.0, changed=0.0):
-    """A model with random weights, whose edits are to be found: (config, weights, tokens, logits).
-
-    Args:
-        n_tokens: length of the prompt, at most 28.
-        names: its edits.
-        seed, std: of the weights; gains are between 0.5 and 1.5.
-        logits_times: factor on lm_head.
-        changed: added to one logit of position 2, as a share of the largest logit.
-    """
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        model, generator = with_edits(CONFIG, names), torch.Generator().manual_seed(seed)
-    for name, weight in model.named_parameters():
-        if "norm" in name:
-            weight.uniform_(0.5, 1.5, generator=generator)
-        else:
-            weight.normal_(std=1.0 if "bias" in name else std, generator=generator)
-    model.lm_head.weight *= logits_times
-    tokens = torch.randint(64, (1, 28), generator=generator)[:, :n_tokens]
-    if n_tokens == 1:
-        model.lm_head.weight *= -model(tokens)[0].sign().T  # all logits are negative
-    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
-    logits = model.double()(tokens).float()  # float32 rounds differently
-    logits[0, 2 % n_tokens, 5] += changed * logits.abs().max()
-    return CONFIG, weights, tokens, logits
-
-
-class _Unknown(Case):
-    """A case whose model is made when it is first asked for."""
-
-    def __init__(self, label, *recipe, hint="", **settings):
-        self.label, self.hint, self.gradients = label, hint, False
-        self._make = functools.partial(unknown, *recipe, **settings)
-
-    @functools.cached_property
-    def inputs(self):
-        return self._make()
-
-
-def find_edits(config, weights, tokens, logits):
-    """The set of all choices of edits, each a tuple of names, with which `weights` give `logits` for `tokens`.
-
-    weights is a state dict, tokens (1, T), logits (1, T, V). Logits are the same if the largest difference is below
-    1e-4 of the largest logit, both without their signs.
-    """
-    fitting = set()
-    for names in CHOICES:
-        model = with_edits(config, names)
-        try:
-            model.load_state_dict(weights)
-        except RuntimeError:  # other names or other shapes
-            continue
-        if (model(tokens) - logits).abs().max() < 1e-4 * logits.abs().max():
-            fitting.add(names)
-    return fitting
-
-
-class _Choices(int):
-    """A set of choices as a whole number, a bit for each; it shows itself as a set."""
-
-    def __repr__(self):
-        names = [str(choice) for place, choice in enumerate(CHOICES) if self >> place & 1]
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        return f"{{{', '.join(names[:3])}}}{more}" if names else "set()"
-
-
-def _as_choices(function):
-    """The answer as a whole number, or what is wrong with its form."""
-
-    def probe(*inputs):
-        answer, found = function(*inputs), 0
-        if answer is ...:
-            return answer
-        if isinstance(answer, tuple) and all(isinstance(one, str) for one in answer):
-            hint = "Return a set, also if it holds one choice."
-            raise Wrong(f"{answer} is one choice, expected a set of choices.", hint)
-        if not isinstance(answer, set | frozenset):
-            kind = type(answer).__name__
-            hint = A_SET
-            raise Wrong(
-                f"the result has the type {kind}, expected a set.", TYPE_HINTS["NoneType"] if answer is None else hint
-            )
-        for one in answer:
-            known = isinstance(one, tuple) and tuple(name for name in EDITS if name in one)
-            if known not in CHOICES or len(known) != len(one):
-                raise Wrong(f"{str(one)[:60]!r} is no choice.", COMMA)
-            found |= 1 << CHOICES.index(known)
-        return _Choices(found)
-
-    return probe
-
-
-SCANS = {}
-
-
-def _scan(config, weights, tokens, logits):
-    """Of each choice whose shapes fit: (whether the names do, its logits); weights that are missing stay fresh."""
-    key = tuple(tokens.flatten().tolist()), logits.sum().item()
-    if key not in SCANS:
-        SCANS[key], out, has_norms = {}, [], any("q_norm" in name for name in weights)
-        for names in CHOICES:
-            named = set(names) & {"biases", *BOTH}  # the edits that bring weights
-            if named not in out and (has_norms or not named & BOTH):  # fresh QK-norms do not fit
-                model = with_edits(config, names)
-                try:
-                    SCANS[key][names] = not any(model.load_state_dict(weights, strict=False)), model(tokens)
-                except RuntimeError:  # other shapes
-                    out.append(named)
-    return SCANS[key]
-
-
-def _within(share):
-    return lambda got, want: (got - want).abs().max() < share * want.abs().max()
-
-
-RULE = _within(1e-4)
-
-
-def _fit(fits=RULE, strict=True, of=lambda found: found, tried=lambda names: True):
-    """The choices that load and fit, by fits(theirs, logits); of: what is kept of them, in order."""
-
-    def program(config, weights, tokens, logits):
-        scan = _scan(config, weights, tokens, logits).items()
-        loaded = [(names, got) for names, (exact, got) in scan if tried(names) and (exact or not strict)]
-        return set(of([names for names, got in loaded if fits(got, logits)]))
-
-    return program
-
-
-ALL = "Is it a set of all choices that fit? Yours holds one alone: does the loop go on after it?"
-STRICT = "Are the weights loaded, and is rounding let through? It is up to 1e-5 of the largest logit, everywhere."
-LOOSE = "Is the largest difference compared with 1e-4 of the largest logit? Yours lets more through."
-ABSOLUTE = "Is the difference compared with 1e-4 of the largest logit? Yours has no regard to how large logits are."
-SIGNS = "Are both taken without signs? .abs() comes before .max()."
-NO_FIT = "Here no choice fits, because one logit was changed: are all of them compared?"
-GOES_ON = "Are edits combined, and do you go on after a choice that does not load? `continue` does, `break` does not."
-A_SET = "Return a set of tuples: set() is an empty one, and its .add(...) puts a tuple in."
-COMMA = 'A choice is a tuple: () or ("window",): one name needs its comma. .add takes a choice, .update its names.'
-TOKENS = "Are the logits compared? Yours are the tokens that they choose."
-FIND_EDITS = Exercise(
-    find_edits,
-    [
-        _Unknown("28 tokens, weights with q_norm", 28),
-        _Unknown("the first 6 of these tokens", 6),
-        _Unknown("28 tokens, weights without more names", 28, (), 1),
-        _Unknown("7 tokens, biases, tiny logits", 7, ("biases", "window"), 2, logits_times=1e-7),
-        _Unknown("one token, all logits negative", 1, ("biases", "post_norm", "qk_norm"), 1),
-        _Unknown("one logit of position 2 raised", 4, (), 3, changed=0.3, hint=NO_FIT),
-        _Unknown("one logit of position 2 lowered", 4, (), 3, changed=-0.3, hint=NO_FIT),
-        _Unknown("weights of std 0.01, 8 tokens", 8, ("no_rope",), 4, std=0.01),
-    ],
-    [
-        (STRICT, _fit(torch.equal)),
-        (STRICT, _fit(torch.allclose)),
-        (ALL, _fit(of=lambda found: found[:1])),
-        (ALL, _fit(of=lambda found: found[-1:])),
-        *[(LOOSE, _fit(_within(share))) for share in (1e-3, 1e-1)],
-        (ABSOLUTE, _fit(lambda got, want: (got - want).abs().max() < 1e-5)),
-        ("Are the logits compared? Yours holds every choice that loads.", _fit(lambda got, want: True)),
-        ("Do you load strictly? With strict=False, biases that the weights do not have stay 0, and fit.",
-         _fit(strict=False)),
-        *[(f"Are all positions compared, or the {word} alone?",
-           _fit(lambda got, want, place=place: RULE(got[:, place], want[:, place])))
-          for place, word in ((0, "first"), (-1, "last"))],
-        *[(SIGNS, _fit(lambda got, want, sign=sign: (sign * (got - want)).max() < 1e-4 * want.abs().max()))
-          for sign in (1, -1)],
-        (SIGNS, _fit(lambda got, want: (got - want).abs().max() < 1e-4 * want.max())),
-        (TOKENS, _fit(lambda got, want: torch.equal(got.argmax(-1), want.argmax(-1)))),
-        (A_SET, lambda *inputs: [()]),
-        (COMMA, lambda *inputs: {"post_norm", "window"}),
-        ("Is the empty choice () tried? It is plain LLaMA.", _fit(tried=len)),
-        (GOES_ON, _fit(tried=lambda names: len(names) <= 1)),
-        ("Are three edits tried together?", _fit(tried=lambda names: len(names) <= 2)),
-        *[(hint, _fit(tried=lambda names, without=without: not without & set(names))) for hint, without in (
-            ("Are window and no_rope tried? They leave no trace in the names of the weights.", {"window", "no_rope"}),
-            ("Are the QK-norms tried? Only both together are out.", BOTH))],
-    ],
-    allow=("with_edits", "Llama", "LlamaConfig"),
-    adapt=_as_choices,
-)  # fmt: skip
-check_find_edits = check_of(FIND_EDITS, seconds=30.0)  # 384 models
 
 # ------------------------------------------------------------------------------- slips of the lesson
 
@@ -1033,3 +754,150 @@ SLIPS = {  # name: the family, and what is done to a model of it, with windows o
     "the other layers local": ("gpt_oss", lambda model: setattr(model, "windows", [None, 6, None])),
     "clamp forgotten": ("gpt_oss", _no_clamp),
 }
+
+# ------------------------------------------------------------------------------- where a port parts from its reference
+
+ROOM = 1e-5  # of the largest number that a part of the reference returns
+
+
+def where_they_part(ours, theirs, tokens, names):
+    """(part, position, cached) of the first part of ours that departs from transformers' model, or None if none does.
+
+    First all tokens at once: cached is False. Only if no part departs, ours reads them one by one with a cache, and its
+    outputs, put one behind the other, are compared with the same ones of theirs: cached is True. A part may return a
+    tuple: the first counts. Parts come in the order in which they end. A part departs if a number is farther from
+    theirs than ROOM times the largest number of their part; the position is the smallest at which it does, in any row.
+
+    Args:
+        ours, theirs: a Relative, a model of transformers.
+        tokens: (B, T) int64.
+        names: {part of ours: part of theirs}, as in `named_modules()`, in any order.
+    """
+    wanted = _returned(theirs, names.values(), (tokens,))
+    for cached in (False, True):
+        cache = (ours.new_cache(len(tokens)),) if cached else ()
+        for name, made in _returned(ours, names, tokens.split(1, dim=1) if cached else (tokens,), *cache).items():
+            want = wanted[names[name]]
+            departs = ~((made - want).abs() <= ROOM * want.abs().max())
+            if departs.any():
+                return name, departs.nonzero()[:, 1].min().item(), cached
+    return None
+
+
+@torch.no_grad()
+def _returned(model, names, pieces, *cache):
+    """{part: (B, T, ...)} of a model that reads these pieces of a text, in the order in which its parts end."""
+    made, hooks = {}, []
+    for name in names:
+        keep = lambda _, given, output, name=name: made.setdefault(name, []).append(_first(output))  # noqa: E731
+        hooks.append(model.get_submodule(name).register_forward_hook(keep))
+    for piece in pieces:
+        model(piece, *cache)
+    for hook in hooks:
+        hook.remove()
+    return {name: torch.cat(outputs, dim=1) for name, outputs in made.items()}
+
+
+def _step_early(model):
+    right = model.rotation_and_mask
+    model.rotation_and_mask = lambda n, cached=0, *more: (
+        *right(n, max(cached - 1, 0), *more)[:2], right(n, cached, *more)[2])  # fmt: skip
+
+
+def _another_row(model):
+    model.tok_embeddings.weight.data[TOKENS[0, -4]] += 1.0
+
+
+def _one_norm_less(model):
+    model.layers[1].ffn_out_norm.forward = lambda x: x
+
+
+def _two_slips(model):
+    _window_lost(model)
+    model.windows = [6, 7, 6]
+
+
+ATTENTION, FEED_FORWARD = "layers.{}.attention", "layers.{}.feed_forward"
+ROUNDS = "A right port rounds otherwise. The room is 1e-5 of the largest number that their part returns."
+JOINED = "One token at a time: is one cache kept for all steps, and are a part's outputs put one behind the other?"
+ENDS = "Which part departs first, in the order in which parts end? A layer ends after its attention and feed_forward."
+CACHE = "Where all tokens at once agree, let ours read them one by one, with ours.new_cache(...)."
+AT_ONCE = "Does it show with all tokens at once, too? Then the third is False: ask that first."
+AT = "Which position is the first, in any row? Not the place at which it departs most."
+PORTS = {  # what is wrong: family, settings, change, where it departs
+    "nothing": ("gpt_oss", {}, lambda model: None, None),
+    "nothing, in Gemma": ("gemma3_text", {}, lambda model: None, None),
+    "a window of 9 is 10": ("mistral", {"sliding_window": 9}, lambda model: setattr(model, "windows", [10] * 3),
+                            (ATTENTION.format(0), 9, False)),
+    "a window in layer 2 alone": ("mistral", {}, lambda model: setattr(model, "windows", [6, 6, 7]),
+                                  (ATTENTION.format(2), 6, False)),
+    "a row of the embedding": ("qwen2", {}, _another_row, ("tok_embeddings", 3, False)),
+    "a norm behind a branch": ("gemma3_text", {}, _one_norm_less, ("layers.1", 0, False)),
+    "a step stands one place early": ("smollm3", {}, _step_early, (ATTENTION.format(0), 1, True)),
+    "two slips": ("mistral", {}, _two_slips, (ATTENTION.format(1), 6, False)),
+}  # fmt: skip
+PARTS = {  # where the slips of the lesson depart
+    "window one too wide": (ATTENTION.format(0), 6, False), "window lost when T = 1": (ATTENTION.format(0), 6, True),
+    "every layer turns": (ATTENTION.format(1), 1, False), "bias after the turn": (ATTENTION.format(0), 1, False),
+    "norm after the turn": (ATTENTION.format(0), 1, False), "all layers local": (ATTENTION.format(2), 6, False),
+    "GELU by erf": (FEED_FORWARD.format(0), 0, False), "the other layers local": (ATTENTION.format(0), 6, False),
+    "clamp forgotten": (FEED_FORWARD.format(0), 0, False),
+}  # fmt: skip
+TWO_ROWS = torch.cat((TOKENS, TOKENS.flip(1)))
+
+
+@functools.cache
+@_silent()
+def ports():
+    """(what is wrong, our model, transformers', where they part) of eight ports, and of those with a slip of SLIPS."""
+    made, lesson = [], {slip: (family, {}, change, PARTS[slip]) for slip, (family, change) in SLIPS.items()}
+    with torch.device("cpu"):
+        for wrong, (family, settings, change, where) in (PORTS | lesson).items():
+            theirs, folder = save_random(family, **settings)
+            ours = load_checkpoint(folder)
+            change(ours)
+            made.append((wrong, ours, theirs.cpu(), where))
+    return made
+
+
+def _finds_partings(function):
+    """The function as a tool that is tested: on ports that depart at a known place, or nowhere."""
+
+    def probe(*_):
+        for wrong, ours, theirs, where in ports():
+            answer = function(ours, theirs, TWO_ROWS.clone(), part_names(len(ours.layers)))
+            if answer is ...:
+                raise NotImplementedError
+            if any(part._forward_hooks for one in (ours, theirs) for part in one.modules()):
+                for part in (part for one in (ours, theirs) for part in one.modules()):
+                    part._forward_hooks.clear()
+                raise Wrong("a hook is still on a model.", "Keep what register_forward_hook returns, and .remove() it.")
+            if answer is not None and [type(one) for one in (*answer,)] != [str, int, bool]:
+                said = f"a name, an int and a bool, or None, is expected, not {str(answer)[:60]}."
+                raise Wrong(said, "Return (part, position, cached): position.item() makes an int of a tensor.")
+            if answer != where:
+                raise Wrong(f"port “{wrong}”: yours is {answer}, expected {where}.", _why(answer, where))
+        return len(ports())
+
+    return probe
+
+
+def _why(answer, where):
+    """The hint that fits an answer which is not where a port departs."""
+    if where is None:
+        return JOINED if answer[2] else ROUNDS
+    if answer is None:
+        return CACHE if where[2] else ROUNDS
+    if answer[2] != where[2]:
+        return JOINED if where[2] else AT_ONCE
+    return ENDS if answer[0] != where[0] else AT
+
+
+WHERE_THEY_PART = Exercise(
+    where_they_part,
+    [Case("seventeen ports", ("a port", "its reference", "two texts", "names"))],
+    [],
+    allow=("Relative", "KVCache"),
+    adapt=_finds_partings,
+)
+check_where_they_part = check_of(WHERE_THEY_PART, seconds=30.0)

@@ -6,7 +6,6 @@
     checkpoint           load_checkpoint for all families
     published            the sizes of ten published models
     referee              small random models of transformers, to compare with
-    transformers_survey  what the installed transformers knows
 
 Whoever adds a family begins with its row; `register_family` makes it known.
 """

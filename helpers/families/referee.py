@@ -67,3 +67,12 @@ def one_by_one(model: nn.Module) -> Callable:
         return torch.cat([model(token, cache) for token in tokens.split(1, dim=1)], dim=1)
 
     return run
+
+
+def part_names(n_layers: int) -> dict[str, str]:
+    """{part of our model: part of transformers'}: the embedding, each layer with its two branches, and the head."""
+    names = {"tok_embeddings": "model.embed_tokens", "lm_head": "lm_head"}
+    for layer in (f"layers.{number}" for number in range(n_layers)):
+        names |= {layer: f"model.{layer}", f"{layer}.attention": f"model.{layer}.self_attn"}
+        names |= {f"{layer}.feed_forward": f"model.{layer}.mlp"}
+    return names

@@ -20,7 +20,6 @@ from helpers.checkpoint import load_checkpoint
 from helpers.experiments.circuit import attention_by_layer
 from helpers.explorers import Explorer, slider
 from helpers.explorers.full_model import _look_inside
-from helpers.explorers.relatives import FAMILIES, PLAIN
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
 from tests.support.course import ROOT
 
@@ -238,9 +237,6 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("rope", {"pair": 7, "position": 2}, "Query at 2, key at 0: pair 7 differs by 2 token"),
     ("rope", {"pair": 4, "scaling": "llama3"}, "3 token × 0.00125 rad/token"),  # no full turn in 256 tokens: an eighth
     ("losses", {"step": 0}, "After step 0 a token costs 10.0"),  # log2 of 1,024 tokens is 10
-    ("relatives", PLAIN | FAMILIES["Mixtral"], "39,461,060,608 more than LLaMA's; a token uses 13.67 billion"),
-    ("relatives", PLAIN | FAMILIES["OLMo 3"], "4.29 GB, 1.48 GB if a layer with a window keeps only its last 4,096 to"),
-    ("relatives", FAMILIES["Gemma 3"], "a window of 4,096 tokens in 27 of 32 layers; base 10,000 in layers with"),
     ("sampling", {"top_p": 1.0, "top_k": 5}, "5 of 1,024 tokens can be drawn"),
 ]  # fmt: skip
 

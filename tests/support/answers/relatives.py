@@ -1,13 +1,10 @@
 """Right and wrong answers to the exercises of notebook 08, relatives."""
 
-import itertools
-
 import torch
 from torch.nn import functional as F
 
-from checks.relatives import EDITS, with_edits
-from helpers.families import FAMILIES, Family, edits
-from tests.support.answers.register import right, wrong
+from helpers.families import Family, edits
+from tests.support.answers.register import RIGHT, right, wrong
 
 
 @right
@@ -28,33 +25,20 @@ wrong("no gradient reaches q and k", "qk_norm__new_leaves")(
 )
 
 
-def _full_stand_still(model, content):
-    if content["sliding_window"]:
-        model.inv_freq[torch.tensor([window is None for window in model.windows])] = 0
+class _Behind(edits.Edit):
+    def attend(self, q, k, v, visible):
+        return super().attend(self.query_layernorm(q), self.key_layernorm(k), v, visible)
 
 
-def _full_are_not_turned(model, content):
-    class Still(edits.Edit):
-        def rotated_qkv(self, x, cos, sin):
-            return self.heads(x)
-
-    for block, kind in zip(model.layers, edits.layer_types(content, len(model.layers)), strict=True):
-        if content["sliding_window"] and kind == "full_attention":
-            edits.patch(Still, block.attention)
-
-
-OLMO, BEFORE = FAMILIES["olmo3"], (edits.window, edits.post_norm, edits.qk_norm)
+def _behind(model, content):
+    for block in model.layers:
+        norms = edits.norms(model.config, **dict.fromkeys(("query_layernorm", "key_layernorm"), model.config.head_dim))
+        edits.patch(_Behind, block.attention, **norms)
 
 
 @right
-def add_family__as_olmo():
-    return Family((*BEFORE, _full_stand_still), OLMO.settings, OLMO.weight_names)
-
-
-@right
-def add_family__parts():
-    settings = {"sliding_window": 5000, "layer_types": None, "sliding_window_pattern": 4, "rms_norm_eps": 1e-5}
-    return Family([*BEFORE, _full_are_not_turned], settings, OLMO.weight_names)
+def add_family__in_attend():  # the cache holds keys that are not normed yet
+    return Family([_behind, edits.biases], {"rms_norm_eps": 1e-5, "attention_bias": False})
 
 
 @right
@@ -74,17 +58,50 @@ def attention_with_sink__largest_of_the_scores(scores, visible, sinks, v):
     return (terms / (terms.sum(-1, keepdim=True) + of_sink) @ v.float()).to(v.dtype)
 
 
-@right
-def find_edits__combinations(config, weights, tokens, logits):
-    found, shapes = set(), {name: weight.shape for name, weight in weights.items()}
-    for names in itertools.chain(*(itertools.combinations(EDITS, number) for number in range(len(EDITS)))):
-        if "qk_norm" not in names or "qk_norm_whole" not in names:
-            model = with_edits(config, names)
-            if {name: weight.shape for name, weight in model.state_dict().items()} == shapes:
-                model.load_state_dict(weights)
-                found |= {names} if (model(tokens) - logits).abs().max() < 1e-4 * logits.abs().max() else set()
-    return found
+def _parting(agrees=lambda a, b: (a - b).abs() <= 1e-5 * b.abs().max(), rows=slice(None), listed=False, leave=False,
+             at=None, ways=(False, True), join=torch.cat, cache=True, say=lambda answer: answer):  # fmt: skip
+    """A search for the part where a port departs, in a form that can be spoiled."""
+
+    @torch.no_grad()
+    def run(model, names, pieces, *memory):
+        made, hooks = {}, []
+        for name in names:
+            keep = lambda _, given, y, name=name: made.setdefault(name, []).append(y[0] if type(y) is tuple else y)  # noqa: E731
+            hooks.append(model.get_submodule(name).register_forward_hook(keep))
+        for piece in pieces:
+            model(piece, *(memory if cache else [model.new_cache(2)] if memory else []))
+        [hook.remove() for hook in hooks if not leave]
+        return {name: join(made[name], dim=1) for name in (names if listed else made)}
+
+    def program(ours, theirs, tokens, names):
+        wanted = run(theirs, names.values(), [tokens])
+        for cached in ways:
+            pieces, memory = (tokens.split(1, dim=1), [ours.new_cache(2)]) if cached else ([tokens], [])
+            for name, y in run(ours, names, pieces, *memory).items():
+                want = wanted[names[name]]
+                fine = agrees(y, want)[rows].flatten(2).all(-1)
+                if not fine.all():
+                    gap = (y - want).abs().amax((0, 2))
+                    return say((name, at(gap) if at else (~fine).any(0).nonzero()[0].item(), cached))
+        return None
+
+    return program
 
 
-wrong("at most one of the two QK-norms", "find_edits__all")(lambda config, *inputs: with_edits(config, EDITS))
-wrong("is one choice, expected a set", "find_edits__one_choice")(lambda *inputs: ("post_norm", "window"))
+RIGHT["where_they_part"] = {"hooks": _parting()}
+for words, slip, program in (
+    ("rounds otherwise", "to_the_last_bit", _parting(torch.eq)),
+    ("rounds otherwise", "loose", _parting(lambda a, b: (a - b).abs() <= 1e-3 * b.abs().max())),
+    ("order in which parts end", "as_listed", _parting(listed=True)),
+    ("Which position is the first", "first_row", _parting(rows=slice(0, 1))),
+    ("Which position is the first", "worst_position", _parting(at=lambda gap: gap.argmax().item())),
+    ("let ours read them one by one", "at_once_alone", _parting(ways=(False,))),
+    ("ask that first", "one_by_one_alone", _parting(ways=(True,))),
+    ("put one behind the other", "last_step", _parting(join=lambda made, dim: made[-1])),
+    ("one cache kept", "new_caches", _parting(cache=False)),
+    ("a hook is still", "hooks_left", _parting(leave=True)),
+    ("Return (part, position, cached)", "of_notebook_05", _parting(say=lambda answer: answer[:2])),
+    ("Return (part, position, cached)", "tensor", _parting(say=lambda one: (one[0], torch.tensor(one[1]), one[2]))),
+    ("a name, an int and a bool, or None", "false", lambda *given: _parting()(*given) or "nowhere"),
+):
+    wrong(words, f"where_they_part__{slip}")(program)
