@@ -131,18 +131,6 @@ def plot_clock_hands(angles, *, ax=None, labels=None, color=INK, title=None) -> 
     return ax
 
 
-def plot_turning(angles, *, ax=None, xlabel="layer", title=None) -> Axes:
-    """By how much N vectors are turned at each layer, (n_layers, N) [degree]: the median, and the middle 80 %."""
-    ax = _axes(ax, HALF)
-    low, middle, high = np.quantile(to_numpy(angles), [0.1, 0.5, 0.9], axis=1)
-    layers = np.arange(len(middle))
-    ax.fill_between(layers, low, high, color=INK, alpha=0.15, lw=0)
-    ax.plot(layers, middle, color=INK, marker="o", ms=4)
-    ax.set(xlabel=xlabel, ylabel="angle [degree]", xticks=layers, title=title)
-    ax.set_ylim(bottom=0)
-    return ax
-
-
 # --------------------------------------------------------------------------------------------- mask lens
 
 

@@ -32,7 +32,6 @@ ARROWS = {"labels": ["q", "k"], "colors": [plots.QUERY, plots.KEY], "styles": ["
 EXAMPLES = {
     "plot_vectors": lambda **to: plots.plot_vectors([[1.0, 2], [0, -1]], **ARROWS, **to),
     "plot_clock_hands": lambda **to: plots.plot_clock_hands(torch.arange(6.0), **to),
-    "plot_turning": lambda **to: plots.plot_turning(torch.rand(3, 20) * 90, **to),
     "plot_visible": lambda **to: plots.plot_visible(VISIBLE, **to),
     "plot_attention": lambda **to: plots.plot_attention(SCORES.softmax(-1), visible=VISIBLE, **to),
     "plot_head_wiring": lambda **to: plots.plot_head_wiring(8, 2, **to),
