@@ -67,7 +67,7 @@ reset: $(LEARN) ## a fresh copy of a notebook; yours is kept (NOTEBOOK=notebooks
 	$(BIN)/python -m tools.hand_out reset "$(NOTEBOOK)"
 
 update: $(LEARN) ## the newer version, with your answers in it; what you changed is kept (FROM=../old: of an older folder)
-	$(BIN)/python -m tools.update $(FROM:%=--from "%")
+	$(BIN)/python -m tools.update $(if $(FROM),--from "$(FROM)")
 
 grade: $(LEARN) ## grade a folder of submissions (FOLDER=../handed-in ARGS="--only 01 --jobs 2")
 	@test -n "$(FOLDER)" || { echo "Say which: make grade FOLDER=../handed-in"; exit 2; }

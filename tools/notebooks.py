@@ -43,9 +43,8 @@ NOTEBOOKS = ROOT / "notebooks"
 KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "claim", "points", "questions"}
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 INVISIBLE = 8  # of 255: how far a colour of a picture may move
-EMPTY_OUTPUT = new_output(
-    "display_data"
-)  # JupyterLab shows a folded output's first line; that of this empty one is empty
+# JupyterLab shows a folded output's first line; that of this empty one is empty
+EMPTY_OUTPUT = new_output("display_data")
 
 
 class FalseClaim(Exception):

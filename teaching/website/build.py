@@ -39,9 +39,8 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^():#\s]+)(#[^()\s]*)?\
 CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
 ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</details>$", re.M)
 TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an anchor, so that a link can lead to it
-TAUGHT = re.compile(
-    r"^- \*\*([^*]+)\*\*.*?(?:Also: ([^.]+)\. )?\[(\d\d), ([^\]]+)\]\(", re.M
-)  # term, other names, where
+# of the glossary: a term, its other names, where it is taught
+TAUGHT = re.compile(r"^- \*\*([^*]+)\*\*.*?(?:Also: ([^.]+)\. )?\[(\d\d), ([^\]]+)\]\(", re.M)
 EXPLORER = re.compile(r"^explore_\w+\(", re.M)
 
 
@@ -96,7 +95,7 @@ def page_of(file: Path) -> str:
 
 
 def start_page() -> str:
-    """The start page: `index.md` with a card per notebook of the README's table.
+    """The start page: `index.md` with a row per notebook of the README's table.
 
     Raises:
         ValueError: a notebook without a row in the table.
