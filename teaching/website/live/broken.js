@@ -8,7 +8,7 @@
     "The function returns a list of names", "A list is an object that has a value"];
   const LIMITS = [2, 5, 10, 20, 40]; // between the colours [degrees]
   const { model, tokenizer } = Live.open(window.liveData), faults = [...$("faults").children], wrong = new Set();
-  let no, ids, right, found;
+  let no, ids, trained, right, found;
 
   /** The residual stream behind each branch, two per block, each (T, D). */
   function streams(change) {
@@ -19,7 +19,7 @@
 
   /** By branch and token: the angle between the streams of the two models [degrees]; null where nothing has changed. */
   function angles(change) {
-    const trained = streams({}), { dim } = model.config;
+    const { dim } = model.config;
     return streams(change).map((x, branch) => ids.map((_, t) => {
       const [a, b] = [trained[branch], x].map((stream) => stream.subarray(t * dim, (t + 1) * dim));
       return length(a.map((value, i) => value - b[i])) < 1e-4 * length(a) ? null : (angle(a, b) * 180) / Math.PI;
@@ -62,6 +62,7 @@
     const named = location.hash.match(/^#no=(\d{1,6})$/);
     no = named ? Number(named[1]) : today();
     ids = tokenizer.encode(SENTENCES[no % SENTENCES.length]);
+    trained = streams({});
     right = faults[(7 * no) % faults.length];
     found = false;
     wrong.clear();
