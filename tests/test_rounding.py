@@ -21,12 +21,13 @@ def test_a_product_moves_by_one_unit_and_the_same_call_gives_the_same_bits():
         assert not torch.equal(LEFT @ RIGHT, once)
 
 
-def test_attention_and_what_is_zero_or_infinite():
+def test_attention_and_what_is_zero_infinite_or_whole():
     q = LEFT.view(1, 1, 64, 64)
     exact = torch.nn.functional.scaled_dot_product_attention(q, q, q)
     with LastBit(1):
         assert not torch.equal(torch.nn.functional.scaled_dot_product_attention(q, q, q), exact)
         assert not (torch.zeros(64, 64) @ LEFT).any()
+        assert torch.equal(torch.ones(8, 8) @ torch.eye(8), torch.ones(8, 8))  # whole numbers: exact everywhere
         assert (torch.full((1, 1), torch.inf) @ torch.ones(1, 1)).isinf().all()
 
 

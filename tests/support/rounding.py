@@ -27,7 +27,7 @@ class LastBit(TorchDispatchMode):
     """While it is on, each number of a product or of attention is moved by -1, 0 or 1 unit in its last place.
 
     The seed and the shape of a result decide the noise: the same call gives the same bits, as on one processor. What is
-    0 or not finite stays.
+    0 or not finite stays, and so does a product of few whole numbers: every processor has it exactly.
     """
 
     def __init__(self, seed: int):
@@ -38,7 +38,7 @@ class LastBit(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         """The result of any operation, with noise if it is a sum of products."""
         result, name = function(*args, **(kwargs or {})), function.overloadpacket.__name__
-        if name not in SUMS and "attention" not in name:
+        if name not in SUMS and "attention" not in name or all(map(_is_whole, args[:2])):
             return result
         if isinstance(result, torch.Tensor):
             return self._moved(result)
@@ -51,6 +51,10 @@ class LastBit(TorchDispatchMode):
         towards = torch.where(step > 0, torch.inf, -torch.inf).to(result.dtype)
         stays = (step == 0) | (result == 0) | ~result.isfinite()
         return torch.where(stays, result, torch.nextafter(result, towards))
+
+
+def _is_whole(factor):
+    return isinstance(factor, torch.Tensor) and factor.numel() < 100 and torch.equal(factor, factor.round())
 
 
 @functools.lru_cache(maxsize=64)
