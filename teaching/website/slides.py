@@ -146,8 +146,8 @@ class Deck:
         if asked and not pictures and code.count("\n") < CODE_LINES:
             if len(printed) > OUTPUT_LINES:
                 printed = [*printed[:OUTPUT_LINES], "…"]
-            # A letter is about 0.61 of its size wide; instead of letters below 22, a long line gets a second row.
-            size = max(22, min(32, int(1200 / 0.61 / max(map(len, [*code.splitlines(), *printed])))))
+            # A letter is about 0.61 of its size wide; instead of letters below 28, a long line gets a second row.
+            size = max(28, min(32, int(1200 / 0.61 / max(map(len, [*code.splitlines(), *printed])))))
             colored = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
             result = html.escape("\n".join(printed))
             result = f'<pre class="fragment result">{result}</pre>' if printed else ""
