@@ -130,6 +130,7 @@ def test_every_picture_is_on_its_page_and_its_slide_and_described(pages):
         folded = sum(bool(cell.metadata.get("jp-MarkdownHeadingCollapsed")) for cell in cells)
         assert page.text.count('<details class="solutions">') == folded
         assert "Solutions" not in deck.text
+        assert "not attempted" not in page.text and page.text.count("The answer</summary>") in (0, 3)  # nothing to run
         assert "<details open" not in page.text
 
 
@@ -224,6 +225,17 @@ def test_search_leads_what_a_learner_types_to_the_chapter_that_teaches_it(open_p
     ]
     assert (wrong, len(terms) >= 60) == ([], True)
     assert axe(page) == []
+
+
+@pytest.mark.browser
+def test_printed_answers_stand_at_the_end(open_page):
+    page = open_page("notebooks/02_rope.html")
+    before = page.locator("article").inner_html()
+    early = page.evaluate("""() => { dispatchEvent(new Event("beforeprint"));
+        return document.querySelectorAll("section[id]:not(#exercises) > :not(.solutions) details.answer").length }""")
+    assert (early, page.locator("article > section:last-child > details").count() > 20) == (0, True)
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("article").inner_html() == before
 
 
 @pytest.mark.browser

@@ -20,6 +20,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_markdown_cell
 
+from checks.recall import CARDS, EARLIER
 from helpers.assets import ASSETS
 from helpers.model import count_parameters
 from helpers.text import TINY_LLAMA, load_tokenizer
@@ -42,6 +43,7 @@ TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an an
 # of the glossary: a term, its other names, where it is taught
 TAUGHT = re.compile(r"^- \*\*([^*]+)\*\*.*?(?:Also: ([^.]+)\. )?\[(\d\d), ([^\]]+)\]\(", re.M)
 EXPLORER = re.compile(r"^explore_\w+\(", re.M)
+ONLY_RUN = ("shift-enter", "earlier-ask", "earlier-by-hand", "earlier-write")  # cells that say nothing where nothing runs
 
 
 # ------------------------------------------------------------------------------------------------- texts
@@ -160,9 +162,12 @@ def held_out_passages(count: int = 4) -> list[str]:
 
 
 def notebook_page(path: Path):
-    """A notebook as its page needs it: described pictures, folded answers and solutions."""
+    """A notebook as its page needs it: described pictures, folded answers and solutions, nothing that only runs."""
     notebook, folded, taught = nbformat.read(path, as_version=4), False, terms_of(path.stem[:2])
+    notebook.cells = [cell for cell in notebook.cells if cell.id not in ONLY_RUN]
     for cell in notebook.cells:
+        if cell.id == "earlier":
+            cell.source = from_earlier(path.stem[:2])
         if cell.cell_type == "markdown":
             place = (re.findall(r"^##? (\d\.\d+|Exercises|\d\d)", cell.source, re.M) or [""])[0].lower()
             cell.source = _prepare_text(cell, relink(cell.source, path))
@@ -177,6 +182,16 @@ def notebook_page(path: Path):
     if folded:
         notebook.cells.append(new_markdown_cell("</details>", id="end-of-solutions"))
     return notebook
+
+
+def from_earlier(number: str) -> str:
+    """The questions at a notebook's top for somebody who reads: a click opens the answer."""
+    text = "## From earlier\n\nThree questions, from memory. Choose before you open."
+    for place, card in enumerate((CARDS[name] for name in EARLIER[number]), start=1):
+        choices = "\n".join(f"- {letter}. {choice}" for letter, choice in zip("ABC", card.choices, strict=True))
+        text += f"\n\n**{place}.** {card.question}\n\n{choices}\n\n<details><summary>The answer</summary>\n\n"
+        text += f"{card.right}. {card.why}\n\n</details>"
+    return text
 
 
 def terms_of(number: str) -> dict[str, list[str]]:
@@ -202,7 +217,9 @@ def _prepare_outputs(cell):
     tags, folds = cell.metadata.setdefault("tags", []), cell.metadata.get("jupyter", {})
     if folds.get("outputs_hidden"):  # they answer a question, and open with a click
         tags.append("hide-output")
-    cell.outputs = [output for output in cell.outputs if output != EMPTY_OUTPUT]
+    cell.outputs = [one for one in cell.outputs if one != EMPTY_OUTPUT and ": not attempted yet" not in str(one)]
+    if "plots.use_course_style()" in cell.source:
+        tags.append("hide-input")  # the imports
     if folds.get("source_hidden"):
         tags.append("hide-input")  # it draws; and below a question the figure's title would give the answer away
     for output in cell.outputs:
@@ -211,7 +228,7 @@ def _prepare_outputs(cell):
             # A stored width [px] comes first, for the picture may hold more pixels than it is wide.
             width = int(output.metadata["image/png"].get("width") or picture_size(output)[0])
             image = {"alt": alt, "classes": "wide" if width > 600 else "narrow", "width": f"{width}px"}
-            more = " In JupyterLab its controls move." if EXPLORER.search(cell.source) else ""
+            more = " A picture here; in JupyterLab its controls move." if EXPLORER.search(cell.source) else ""
             cell.metadata["mystnb"] = {"image": image, "figure": {"caption": _plain(alt) + more}}
             for stream in cell.outputs:
                 if stream.output_type == "stream":

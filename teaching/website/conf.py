@@ -73,6 +73,8 @@ def _open_fold(self, node):
     kind, words = "answer", "Show the figure" if node.next_node(nodes.image) else "Show what it prints"
     if "above-input" in node["classes"]:
         kind, words = "drawing", "Show the code of this figure"
+        if "plots.use_course_style()" in node.astext():
+            kind, words = "imports", "Show the imports"
     self.body.append(f'<details class="{kind}"><summary>{words}</summary>\n')
 
 

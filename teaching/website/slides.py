@@ -49,6 +49,7 @@ MATHJAX_SETTINGS = {"options": {"enableMenu": False}, "svg": {"scale": 0.85}}
 LEFT_OUT = ("Check yourself", "Where this lives", "Solutions")
 WHOLE = "What you can now say"
 LIST = re.compile(r"^(?:\d+\.|[-*]) ", re.M)
+NUMBERS = re.compile(r"numbers above|(these|those)( two)? (numbers|rows|lines)")  # of the output before a question
 FOLD = re.compile(r"<details><summary>(.*?)</summary>(.*?)</details>", re.S)
 
 
@@ -67,7 +68,7 @@ class Deck:
     """
 
     def __init__(self, notebook):
-        self.columns, self.heading = [], ""
+        self.columns, self.heading, self.printed = [], "", []
         asked = left_out = False
         for number, cell in enumerate(notebook.cells):
             if cell.cell_type == "markdown":
@@ -129,6 +130,9 @@ class Deck:
             before = ""
         answers = [one["options"] for one in data if "options" in one and not one["ask"].startswith("Tutorials say")]
         before = f'<div class="before">{markdown.render(before)}</div>\n' if before else ""
+        if NUMBERS.search(question):
+            printed = html.escape("\n".join(self.printed[:OUTPUT_LINES]))
+            before += f'<pre class="before">{printed}</pre>\n'
         content = f"<h3>Predict</h3>\n{before}{markdown.render(question)}{_options(answers)}"
         self._add_below_heading(content, kind="predict")
 
@@ -143,11 +147,12 @@ class Deck:
             self._add_below_heading(f'<img {shape} src="data:image/png;base64,{png}">', alt, "figure")
         code = cell.source.strip()
         printed = "\n".join(_printed(output) for output in cell.outputs).strip("\n").splitlines()
+        self.printed = printed or self.printed
         if asked and not pictures and code.count("\n") < CODE_LINES:
             if len(printed) > OUTPUT_LINES:
                 printed = [*printed[:OUTPUT_LINES], "…"]
-            # A letter is about 0.61 of its size wide; instead of letters below 22, a long line gets a second row.
-            size = max(22, min(32, int(1200 / 0.61 / max(map(len, [*code.splitlines(), *printed])))))
+            # A letter is about 0.61 of its size wide; instead of letters below 28, a long line gets a second row.
+            size = max(28, min(32, int(1200 / 0.61 / max(map(len, [*code.splitlines(), *printed])))))
             colored = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
             result = html.escape("\n".join(printed))
             result = f'<pre class="fragment result">{result}</pre>' if printed else ""
