@@ -132,7 +132,7 @@ for words, slip, program in (
     ("smallest, in any row", "row_0", _departure(rows=slice(0, 1))),
     ("smallest, in any row", "first_of_the_first_row", _departure(first=lambda wrong: wrong.nonzero()[0, 1].item())),
     ("that of the reference's", "own_largest", _departure(lambda a, b: (a - b).abs() <= 1e-5 * a.abs().max())),
-    ("first to depart", "smallest_position", _departure(best=lambda wrong: min(wrong, key=lambda name: wrong[name][1]))),
+    ("first to depart", "earliest", _departure(best=lambda wrong: min(wrong, key=lambda name: wrong[name][1]))),
     ("which it departs most", "worst_position", _departure(at=lambda gap: gap.amax((0, 2)).argmax().item())),
     ("a hook is still", "hooks_left", _departure(leave=True)),
     ("Its name is that of a part", "blocks", _departure(parts=lambda part: isinstance(part, model.TransformerBlock))),
