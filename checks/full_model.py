@@ -686,14 +686,13 @@ DEPARTS = {  # where each slip shows first, in 300 tokens
     "mask shows the next token": (ATTENTION.format(0), 0),
     "positions in bfloat16": (ATTENTION.format(0), 257),
 }
-TEXTS = torch.stack((torch.arange(300) % 60 + 4, torch.arange(300) * 7 % 64))  # token 3: in row 1 only, first at 37
-NAN = "nan is neither larger nor smaller than anything. Ask whether a number is within the room, not whether it is out."
+TEXTS = torch.stack((torch.arange(300) % 63, torch.arange(300) * 7 % 64))  # token 40: in row 0 at 40, in row 1 at 24
+NAN = "nan is neither larger nor smaller than anything: is a number within the room, that of the reference's part?"
 ROUNDS = "Two right calculations round differently. The room is 1e-5 of the largest number of the reference's part."
 RUNS = "Parts come in the order in which they run: named_modules() tells in which they were made."
 RENAMED = "Is each part compared with the part that names gives it?"
 FIRST = "Which part is the first to depart, not the one that departs most? Its name is that of a part with a weight."
-ROWS = "Do you look at all rows, and at the position, not at the place in (B, T, ...)?"
-AT = "Which position is the first, in any row? Not the one at which it departs most."
+AT = "Which position is the smallest, in any row? Not the first of row 0, nor the one at which it departs most."
 
 
 def in_block_1(model, slip):
@@ -710,25 +709,17 @@ def _departures():
         yield slip, _with_slip(right, slip), right, None, where, ""
     yield "nothing", copy.deepcopy(right), right, None, None, ROUNDS
     yield "ten times the right eps, in block 1 alone", in_block_1(right, "wrong eps"), right, None, None, ROUNDS
-    yield (
-        "gate and up swapped in block 1",
-        in_block_1(right, "gate and up swapped"),
-        right,
-        None,
-        (DOWN.format(1), 0),
-        "",
-    )
+    other = in_block_1(right, "gate and up swapped")
+    yield "gate and up swapped in block 1", other, right, None, (DOWN.format(1), 0), ""
+    other = in_block_1(right, "gain ignored")  # a second fault: a later part, at an earlier position
+    other.tok_embeddings.weight[40] += 1.0
+    yield "another row of the embedding", other, right, None, ("tok_embeddings", 24), ""
     other = copy.deepcopy(right)
-    other.tok_embeddings.weight[3] += 1.0
-    yield "another row of the embedding", other, right, None, ("tok_embeddings", 37), ROWS
-    other = copy.deepcopy(right)
-    other.layers[1].ffn_norm.weight[0] = math.nan
-    yield "nan in block 1", other, right, None, ("layers.1.ffn_norm", 0), NAN
+    other.tok_embeddings.weight[40, 0] = math.nan
+    yield "nan in the embedding", other, right, None, ("tok_embeddings", 24), NAN
     other, names = in_block_1(right, "gain ignored"), {name: f"0.{name}" for name, _ in right.named_modules()}
-    for block in other.layers:
-        block.attention_norm = block._modules.pop(
-            "attention_norm"
-        )  # now the last that is listed, still the first to run
+    for block in other.layers:  # their first norm is now the last that is listed, still the first to run
+        block.attention_norm = block._modules.pop("attention_norm")
     yield "gain ignored in block 1", other, right, None, ("layers.1.attention_norm", 0), RUNS
     other = _with_slip(right, "wrong scale")
     yield "a reference with other names", other, nn.Sequential(right), names, (ATTENTION.format(0), 1), RENAMED
@@ -743,10 +734,7 @@ def _finds_departures(function):
             if answer is ...:
                 raise NotImplementedError
             if any(part._forward_hooks for one in (model, reference) for part in one.modules()):
-                raise Wrong(
-                    "a hook is still on a model.",
-                    "Keep what register_forward_hook returns, and remove it after the run.",
-                )
+                raise Wrong("a hook is still on a model.", "Remove what register_forward_hook returned, after the run.")
             if answer is not None and not (isinstance(answer, tuple) and [type(one) for one in answer] == [str, int]):
                 said = f"a name and an int, or None, is expected, not {str(answer)[:60]}."
                 raise Wrong(said, "Return (name, position): position.item() makes an int of a tensor.")

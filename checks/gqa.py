@@ -99,7 +99,7 @@ def _by_hand():
 
 
 OVER_KEYS = "Is the softmax over the keys, dim=-1?"
-OVERFLOW = "Does exp overflow? torch.softmax does not."
+OVERFLOW = "Has each row its own largest score, subtracted before exp? Otherwise exp overflows, or all of a row is 0."
 MINUS_INF = "Put -inf before the softmax."
 GIVEN = "Do you use the mask given, not a causal one of your own?"
 ODD = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=torch.bool)
@@ -298,15 +298,16 @@ def attention_in_blocks(q, k, v, visible, block):
 
 def _in_blocks(old_mixed=lambda mixed, factor: mixed * factor, old_total=lambda total, factor: total * factor,
                largest=torch.maximum, begin=-1e30, mask=hide, scale=math.sqrt,
-               cut=lambda y, block: y.split(block, dim=1)):  # fmt: skip
+               cut=lambda y, block: y.split(block, dim=1), over_all=False):  # fmt: skip
     """A running maximum, denominator and mixture, with one slip."""
 
     def program(q, k, v, visible, block):
         top = torch.full_like(q[..., :1], begin)
         total, mixed = torch.zeros_like(top), torch.zeros_like(q)
         for keys, values, seen in zip(cut(k, block), cut(v, block), cut(visible, block), strict=True):
-            scores = mask(q @ keys.mT / scale(q.shape[-1]), seen)
-            before, top = top, largest(top, scores.amax(-1, keepdim=True))
+            raw = q @ keys.mT / scale(q.shape[-1])
+            scores = mask(raw, seen)
+            before, top = top, largest(top, (raw if over_all else scores).amax(-1, keepdim=True))
             shares, down = (scores - top).exp(), (before - top).exp()
             total = old_total(total, down) + shares.sum(-1, keepdim=True)
             mixed = old_mixed(mixed, down) + shares @ values
@@ -330,6 +331,8 @@ def _rising(batch, n, h, seed=0, slope=1.0, shift=0.0):
 KEPT = "When a block brings a larger score, is what was summed before multiplied by exp(old maximum - new one)? "
 EMPTY = "A block that a query does not see at all: -inf - (-inf) is nan. Does the maximum begin at a large negative "
 EMPTY += "number, not at -inf?"
+BELOW = "Does the maximum begin below every score, also below -300?"
+HIDE_FIRST = "Is the maximum that of the visible keys? Hide before .amax."
 TABLE = "Only the scores of `block` keys may be there at a time, never a table of all."
 ATTENTION_IN_BLOCKS = Exercise(
     attention_in_blocks,
@@ -341,8 +344,8 @@ ATTENTION_IN_BLOCKS = Exercise(
         Case("one block for all", (*_attention_inputs(2, 4, 4, 6, 30), 8)),
         Case("the first blocks are hidden from late queries",
              (*_attention_inputs(1, 6, 6, 4, 40)[:3], torch.ones(6, 6).tril().triu(-1).bool(), 2), EMPTY),
-        Case("scores of -300", (*_rising(1, 6, 4, 50, shift=-300.0), 2),
-             "Does the maximum begin below every score? Yours may begin at 0."),
+        Case("scores of -300", (*_rising(1, 6, 4, 50, shift=-300.0), 2), BELOW),
+        Case("hidden scores 200 above the visible ones", (*_rising(1, 4, 4, 90, 200.0, -300.0), 2), HIDE_FIRST),
         Case("large scores", (*_attention_inputs(1, 6, 6, 8, 60, scale=12.0), 2), OVERFLOW),
         Case("32 tokens of width 1, blocks of 1 key", (*_attention_inputs(1, 32, 32, 1, 70), 1)),
         Case("gradients", (*_rising(1, 4, 4, 80), 2), gradients=3),
@@ -362,7 +365,8 @@ ATTENTION_IN_BLOCKS = Exercise(
         ("Do you use the mask? Hidden keys are seen.", _in_blocks(mask=lambda scores, seen: scores)),
         ("Are the scores divided by sqrt(h)?", _in_blocks(scale=lambda h: 1)),
         (EMPTY, _in_blocks(begin=-math.inf)),
-        ("Does the maximum begin below every score? Yours begins at 0.", _in_blocks(begin=0.0)),
+        (BELOW, _in_blocks(begin=0.0)),
+        (HIDE_FIRST, _in_blocks(over_all=True)),
         ("Is the maximum that of all blocks so far? Yours is the block's.", _in_blocks(largest=lambda old, new: new)),
         (TABLE, _in_blocks(cut=lambda y, block: y.split(2, dim=1))),
         ("Does exp overflow? Subtract the largest score so far.", _in_blocks(largest=lambda before, new: 0 * before)),

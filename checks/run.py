@@ -46,8 +46,9 @@ class _Printed(io.StringIO):
 @contextlib.contextmanager
 def undisturbed():
     """Start from torch's defaults, keep what is printed for the end, and put back what anybody has set."""
-    dtype, state, printed = torch.get_default_dtype(), random.getstate(), _Printed()
+    dtype, state, printed, threads = torch.get_default_dtype(), random.getstate(), _Printed(), torch.get_num_threads()
     torch.set_default_dtype(torch.float32)
+    torch.set_num_threads(1)  # several wait for each other on a busy machine, and the wait counts as work
     try:
         with (
             torch.random.fork_rng(devices=[]),
@@ -60,6 +61,7 @@ def undisturbed():
             yield
     finally:
         torch.set_default_dtype(dtype)
+        torch.set_num_threads(threads)
         random.setstate(state)
         print(printed.getvalue(), end="")
 

@@ -299,13 +299,14 @@ def test_checks_work_outside_the_main_thread_and_leave_a_profiler_alone():
 def settings():
     return [
         torch.get_default_dtype(), torch.is_grad_enabled(), torch.is_inference_mode_enabled(), random.getstate(),
-        torch.get_rng_state().tolist(), torch.get_default_device(),
+        torch.get_rng_state().tolist(), torch.get_default_device(), torch.get_num_threads(),
     ]  # fmt: skip
 
 
 def changes_settings(x):
     torch.set_default_dtype(torch.float64)
     torch.set_grad_enabled(False)
+    torch.set_num_threads(2)
     torch.manual_seed(123)
     random.seed(123)
     return x

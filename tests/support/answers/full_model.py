@@ -96,8 +96,8 @@ for words, slip, program in (
     wrong(words, f"properties__{slip}")(program)
 
 
-def _departure(agrees=lambda a, b: (a - b).abs() <= 1e-5 * b.abs().max(), listed=False, rows=slice(None), at=None,
-               parts=lambda part: hasattr(part, "weight"), leave=False, best=None):  # fmt: skip
+def _departure(agrees=lambda a, b: (a - b).abs() <= 1e-5 * b.abs().max(), listed=False, at=None, best=None, leave=False,
+               parts=lambda p: hasattr(p, "weight"), first=lambda w: w.any(0).nonzero()[0].item()):  # fmt: skip
     """A search for the first departure, in a form that can be spoiled."""
 
     @torch.no_grad()
@@ -112,9 +112,9 @@ def _departure(agrees=lambda a, b: (a - b).abs() <= 1e-5 * b.abs().max(), listed
         other, wrong = run(reference, tokens), {}
         for name, y in run(model, tokens).items():
             want = other[names[name] if names else name]
-            fine = agrees(y, want)[rows].flatten(2).all(-1)
+            fine = agrees(y, want).flatten(2).all(-1)
             if not fine.all():
-                wrong[name] = (y - want)[rows].abs(), (~fine).any(0).nonzero()[0].item()
+                wrong[name] = (y - want).abs(), first(~fine)
         if wrong:
             name = best(wrong) if best else next(iter(wrong))
             return name, at(wrong[name][0]) if at else wrong[name][1]
@@ -128,12 +128,13 @@ for words, slip, program in (
     ("first to depart", "loose", _departure(lambda a, b: (a - b).abs() <= 0.05 * b.abs().max())),
     ("nan is neither", "what_is_out", _departure(lambda a, b: ~((a - b).abs() > 1e-5 * b.abs().max()))),
     ("in which they run", "as_listed", _departure(listed=True)),
-    ("all rows", "first_row", _departure(rows=slice(0, 1))),
-    ("Which position is the first", "worst_position", _departure(at=lambda gap: gap.amax((0, 2)).argmax().item())),
+    ("smallest, in any row", "first_of_the_first_row", _departure(first=lambda w: w.nonzero()[0, 1].item())),
+    ("that of the reference's", "own_largest", _departure(lambda a, b: (a - b).abs() <= 1e-5 * a.abs().max())),
+    ("first to depart", "earliest", _departure(best=lambda wrong: min(wrong, key=lambda name: wrong[name][1]))),
+    ("which it departs most", "worst_position", _departure(at=lambda gap: gap.amax((0, 2)).argmax().item())),
     ("a hook is still", "hooks_left", _departure(leave=True)),
     ("Its name is that of a part", "blocks", _departure(parts=lambda part: isinstance(part, model.TransformerBlock))),
     ("first to depart", "worst", _departure(best=lambda wrong: max(wrong, key=lambda name: wrong[name][0].max()))),
-    ("first to depart", "last", _departure(best=lambda wrong: [*wrong][-1])),
     ("part that names", "names_not_used", lambda m, r, t, n: None if n else _departure()(m, r, t)),
     ("Return (name, position)", "name_alone", lambda *given: (_departure()(*given) or [None])[0]),
     ("Return (name, position)", "tensor", lambda *given: (n := _departure()(*given)) and (n[0], torch.tensor(n[1]))),

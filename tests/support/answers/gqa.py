@@ -67,9 +67,7 @@ def attention_in_blocks__key_by_key(q, k, v, visible, block):
     return mixed / total[..., None]
 
 
-@wrong("never a table of all")
-def attention_in_blocks__not_in_blocks(q, k, v, visible, block):
-    return attention_head__softmax(q, k, v, visible)
+wrong("never a table", "attention_in_blocks__not_in_blocks")(lambda *given: attention_head__softmax(*given[:4]))
 
 
 @right
