@@ -335,12 +335,12 @@ def small_model(number):
     with torch.no_grad():
         for place, weight in enumerate(model.parameters()):
             weight.copy_(draw(*weight.shape, seed=100 * number + place, scale=0.2, shift=2.0 - weight.ndim))
-            weight.mul_(0.1 if number == SHORT and weight.ndim == 1 else 1.0)  # small gains, small gradients
+            weight.mul_({SHORT: 0.1, SURE: 50.0}.get(number, 1.0) if weight.ndim == 1 else 1.0)  # the gains
             weight.grad = torch.full_like(weight, 0.1) if number == WITH_GRADIENTS else None
     return model.train(number != IN_EVAL)
 
 
-IN_EVAL, WITH_GRADIENTS, SHORT = 4, 2, 5  # models in eval mode, with gradients of before, with a short gradient
+IN_EVAL, WITH_GRADIENTS, SHORT, SURE = 4, 2, 5, 7  # in eval mode, old gradients, a short gradient, logits far apart
 EVAL_MODE = "Is the model in train mode? One that was loaded or judged is in eval mode, in which dropout is off."
 
 
@@ -650,7 +650,7 @@ def _loss_and_gradient(function):
         return loss, before - weights_of(model), model.most
 
     def probe(number, _, rows, lengths, micro):
-        loss, moved, most = moved_by(function, number, rows.clone(), lengths.clone(), micro)
+        loss, moved, most = moved_by(function, number, rows, lengths, micro)
         if loss is ...:
             raise NotImplementedError
         if most > micro:
@@ -683,6 +683,9 @@ def _accumulates(number, padded, micro):
 
 
 UNEVEN = "A part may hold fewer rows, fewer questions, or none: what is its share of the whole?"
+UNDERFLOWS = (
+    "The logarithm of a softmax is -inf where it rounds to 0; F.cross_entropy needs no softmax, and nothing added."
+)
 BY_CONTENT = "Are questions counted by lengths? A token that fills the padding may also stand in the text."
 MEAN_OF_MEANS = "Does each question weigh the same? Yours has the mean of the parts' means, whatever their questions."
 ALL_PLACES_COUNT = "Does padding count? A position whose answer is padding asks nothing: leave it out of sum and count."
@@ -693,6 +696,7 @@ ACCUMULATED_STEP = Exercise(
         Case("4 rows, two per part, padded with 5", _accumulates(SHORT, _padded(2, 7, 6, 6, fill=5), 2)),
         Case("5 rows, two per part, with old gradients", _accumulates(2, _padded(7, 2, 5, 3, 4), 2)),
         Case("3 rows in one part", _accumulates(SHORT, _padded(6, 3, 4), 8)),
+        Case("tokens that the model holds impossible", _accumulates(SURE, _padded(6, 3, 4), 2), UNDERFLOWS),
         Case("a part without a question", _accumulates(3, _padded(1, 1, 6, 4), 2), UNEVEN),
     ],
     [
@@ -714,6 +718,7 @@ ACCUMULATED_STEP = Exercise(
         (BY_CONTENT, _accumulated(counts=lambda at, rows, n: rows[:, 1:] != rows[:, -1:])),
         ("Is it a mean? Yours is the sum over all questions.",
          _accumulated(lambda nats, counts, *_: nats[counts].sum())),
+        (UNDERFLOWS, _accumulated(lambda nats, counts, n, _: -(nats.neg().exp() + 1e-9).log()[counts].sum() / n)),
         ("Is the old gradient cleared, once, before the first part?", _accumulated(clear="never")),
         ("Do the parts' gradients add up? You clear them before each part.", _accumulated(clear="each")),
         ("Is the gradient clipped once, when it is whole? You clip after each part.", _accumulated(clip="each")),

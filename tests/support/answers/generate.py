@@ -74,6 +74,7 @@ for words, slip, program in (
     ("it is not read again", "nobody_leaves", _in_rows(leave=False, pad=False)),
     ("padded to one length", "one_by_one", _in_rows(alone=True, pad=False)),
     ("holds the others", "whole_text_each_time", _in_rows(again=True, pad=False)),
+    ("Work on copies", "in_place", lambda m, p, *s: [t.append(0) for t in p]),
     ("one list of tokens for each prompt", "a_tensor", lambda m, p, *s: torch.tensor(p[0])),
     ("The prompt comes first", "only_what_is_new", lambda m, p, *s: [t[len(q) :] for t, q in zip(
         greedy_with_cache__cut_at_the_end(m, p, *s), p, strict=True)]),
@@ -127,6 +128,7 @@ for words, name, program in (
     ("sum to 1 before", "sample__no_token", _drawn(lambda q, g: 3 + q.multinomial(1, generator=g)[:, 0])),
     ("does not.", "sample__in_place", lambda z, t, k, p, g: z.div_(2).argmax(-1)),
     ("divides by zero", "sample__no_zero", lambda z, t, *s: sample__largest_after_noise(z / torch.tensor(t), 1, *s)),
+    ("still draws", "sample__near_zero", lambda z, t, *s: sample__largest_after_noise(z, max(t, 1e-6), *s)),
     ("called 11 times", "lookup_decoding__10", lambda *s: (lookup_decoding__windows(*s)[0], 10)),
     ("return tokens, calls", "lookup_decoding__text", lambda *s: lookup_decoding__windows(*s)[0]),
     ("cut it, or the text", "lookup_decoding__long", lambda m, p, n, *s: lookup_decoding__windows(m, p, n + 1, *s)),

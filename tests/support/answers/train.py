@@ -42,6 +42,7 @@ for expected, name, wrong_step in (
     ("Call it once for each part.", "at_once", lambda *all_but, **_: accumulated_step__ignored(*all_but[:-1], 99)),
     ("Add up part.item().", "graph", partial(accumulated_step__ignored, told=lambda loss: loss)),
     ("A function that ends without", "none", partial(accumulated_step__ignored, told=lambda loss: None)),
+    ("rows was changed", "in_place", lambda m, o, r, *s: (accumulated_step__ignored(m, o, r, *s), r[:, -1].zero_())[0]),
     ("The weights do not move.", "nothing", lambda *_: 3.5),
     ("it calls the course's accumulated_step", "course", torch.enable_grad()(accumulated_step)),
 ):
