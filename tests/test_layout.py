@@ -134,7 +134,7 @@ def test_every_room_of_helpers_has_its_bound():
     assert rooms == LINES.keys() - {"model.py"}
 
 
-@pytest.mark.parametrize(("room", "most"), {"checks": 9297, "tools": 1010, "teaching": 6900, "tests": 8150}.items())
+@pytest.mark.parametrize(("room", "most"), {"checks": 9297, "tools": 1010, "teaching": 6953, "tests": 8130}.items())
 def test_the_other_rooms_stay_small(room, most):
     assert lines_of(path for path in (ROOT / room).rglob("*.*") if path.suffix in (".py", ".js", ".css")) <= most
 

@@ -143,15 +143,11 @@ for words, name, program in (
 
 @right
 def tokens_per_second__the_lower_rate(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
-    head, read = config.vocab_size * config.dim, n_weights
-    if not config.tie_embeddings:
-        read -= head
+    head = config.vocab_size * config.dim
+    read = n_weights - head * (not config.tie_embeddings)
     flops, tokens = 2 * read, n_cached * batch
-    times = (
-        (read + tokens * config.dim) * number_bytes / bandwidth,
-        (flops * tokens - 2 * head * (tokens - batch)) / operations,
-    )
-    for _ in range(batch):
-        read += config.dim + 2 * n_cached * config.n_layers * config.n_kv_heads * config.head_dim
+    reading = (read + tokens * config.dim) * number_bytes / bandwidth
+    times = reading, (flops * tokens - 2 * head * (tokens - batch)) / operations
+    read += batch * (config.dim + 2 * n_cached * config.n_layers * config.n_kv_heads * config.head_dim)
     rates = batch * bandwidth / (read * number_bytes), operations / flops
     return torch.tensor(rates).min(), max(times)
