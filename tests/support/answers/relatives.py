@@ -88,13 +88,21 @@ def _parting(agrees=lambda a, b: (a - b).abs() <= 1e-5 * b.abs().max(), rows=sli
     return program
 
 
+def _of_all_parts(ours, theirs, tokens, names):
+    found, parts = _parting()(ours, theirs, tokens, names), [{name: names[name]} for name in names]
+    alone = [_parting()(ours, theirs, tokens, part) for part in parts] if found else []
+    return found and (found[0], min(one[1] for one in alone if one and one[2] == found[2]), found[2])
+
+
 RIGHT["where_they_part"] = {"hooks": _parting()}
 for words, slip, program in (
     ("rounds otherwise", "to_the_last_bit", _parting(torch.eq)),
     ("rounds otherwise", "loose", _parting(lambda a, b: (a - b).abs() <= 1e-3 * b.abs().max())),
+    ("rounds otherwise", "absolute", _parting(lambda a, b: (a - b).abs() <= 1e-4)),
     ("order in which parts end", "as_listed", _parting(listed=True)),
-    ("Which position is the first", "first_row", _parting(rows=slice(0, 1))),
-    ("Which position is the first", "worst_position", _parting(at=lambda gap: gap.argmax().item())),
+    ("Which position of this part", "first_row", _parting(rows=slice(0, 1))),
+    ("Which position of this part", "worst_position", _parting(at=lambda gap: gap.argmax().item())),
+    ("and of no other part", "of_all_parts", _of_all_parts),
     ("let ours read them one by one", "at_once_alone", _parting(ways=(False,))),
     ("ask that first", "one_by_one_alone", _parting(ways=(True,))),
     ("put one behind the other", "last_step", _parting(join=lambda made, dim: made[-1])),
