@@ -808,10 +808,6 @@ def _another_row(model):
     model.tok_embeddings.weight.data[TOKENS[0, -4]] += 5e-5  # of 1.2: more than ROOM, and less than 1e-4
 
 
-def _one_norm_less(model):
-    model.layers[1].ffn_out_norm.forward = lambda x: x
-
-
 def _three_slips(model):
     _window_lost(model)
     model.windows = [6, 7, 6]
@@ -833,7 +829,8 @@ PORTS = {  # what is wrong: family, settings, change, where it departs
     "a window in layer 2 alone": ("mistral", {}, lambda model: setattr(model, "windows", [6, 6, 7]),
                                   (ATTENTION.format(2), 6, False)),
     "a row of the embedding": ("qwen2", {}, _another_row, ("tok_embeddings", 3, False)),
-    "a norm behind a branch": ("gemma3_text", {}, _one_norm_less, ("layers.1", 0, False)),
+    "a norm behind a branch": ("gemma3_text", {}, lambda model: setattr(
+        model.layers[1].ffn_out_norm, "forward", lambda x: x), ("layers.1", 0, False)),
     "a step stands one place early": ("smollm3", {}, _step_early, (ATTENTION.format(0), 1, True)),
     "three slips": ("mistral", {}, _three_slips, (ATTENTION.format(1), 6, False)),
 }  # fmt: skip
