@@ -805,16 +805,13 @@ def _step_early(model):
 
 
 def _another_row(model):
-    model.tok_embeddings.weight.data[TOKENS[0, -4]] += 1.0
+    model.tok_embeddings.weight.data[TOKENS[0, -4]] += 5e-5  # of 1.2: more than ROOM, and less than 1e-4
 
 
-def _one_norm_less(model):
-    model.layers[1].ffn_out_norm.forward = lambda x: x
-
-
-def _two_slips(model):
+def _three_slips(model):
     _window_lost(model)
     model.windows = [6, 7, 6]
+    model.lm_head.weight.data *= 2  # departs at position 0, but later
 
 
 ATTENTION, FEED_FORWARD = "layers.{}.attention", "layers.{}.feed_forward"
@@ -823,7 +820,7 @@ JOINED = "One token at a time: is one cache kept for all steps, and are a part's
 ENDS = "Which part departs first, in the order in which parts end? A layer ends after its attention and feed_forward."
 CACHE = "Where all tokens at once agree, let ours read them one by one, with ours.new_cache(...)."
 AT_ONCE = "Does it show with all tokens at once, too? Then the third is False: ask that first."
-AT = "Which position is the first, in any row? Not the place at which it departs most."
+AT = "Which position of this part is the first, in any row? Not where it departs most, and of no other part."
 PORTS = {  # what is wrong: family, settings, change, where it departs
     "nothing": ("gpt_oss", {}, lambda model: None, None),
     "nothing, in Gemma": ("gemma3_text", {}, lambda model: None, None),
@@ -832,9 +829,10 @@ PORTS = {  # what is wrong: family, settings, change, where it departs
     "a window in layer 2 alone": ("mistral", {}, lambda model: setattr(model, "windows", [6, 6, 7]),
                                   (ATTENTION.format(2), 6, False)),
     "a row of the embedding": ("qwen2", {}, _another_row, ("tok_embeddings", 3, False)),
-    "a norm behind a branch": ("gemma3_text", {}, _one_norm_less, ("layers.1", 0, False)),
+    "a norm behind a branch": ("gemma3_text", {}, lambda model: setattr(
+        model.layers[1].ffn_out_norm, "forward", lambda x: x), ("layers.1", 0, False)),
     "a step stands one place early": ("smollm3", {}, _step_early, (ATTENTION.format(0), 1, True)),
-    "two slips": ("mistral", {}, _two_slips, (ATTENTION.format(1), 6, False)),
+    "three slips": ("mistral", {}, _three_slips, (ATTENTION.format(1), 6, False)),
 }  # fmt: skip
 PARTS = {  # where the slips of the lesson depart
     "window one too wide": (ATTENTION.format(0), 6, False), "window lost when T = 1": (ATTENTION.format(0), 6, True),
@@ -890,7 +888,7 @@ def _why(answer, where):
         return CACHE if where[2] else ROUNDS
     if answer[2] != where[2]:
         return JOINED if where[2] else AT_ONCE
-    return ENDS if answer[0] != where[0] else AT
+    return AT if answer[0] == where[0] else ROUNDS if where[0] == "tok_embeddings" else ENDS
 
 
 WHERE_THEY_PART = Exercise(

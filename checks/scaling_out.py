@@ -347,9 +347,9 @@ def _counted(count):
     return lambda t: (ring(t)[0], count(len(t), t.shape[1]))
 
 
-def _in_order(n_ranks, size=2):
-    """Sums of float32 whose last bits tell the order: 1e8 + 3 is 100000000."""
-    column = torch.tensor([1e8, 3.0, -1e8, 7.0, 20.0])[:n_ranks]
+def _in_order(n_ranks, size=2, large=1e8):
+    """Sums of float32 whose last bits tell the order: 1e8 + 3 is 100000000. (Of float16: large is 8192.)"""
+    column = torch.tensor([large, 3.0, -large, 7.0, 20.0])[:n_ranks]
     return column[:, None].expand(n_ranks, n_ranks * size).clone()
 
 
@@ -357,6 +357,7 @@ ORDER = (
     "The sums are right up to rounding, but rounding tells the order: piece p sets out from rank p, goes to p + 1, "
     "and is added to at each rank."
 )
+IN_ITS_DTYPE = "Do you add in the dtype of `tensors`? Each rank rounds its sum before it sends it on."
 ONLY_FIRST = "Are the finished pieces handed out? After n - 1 steps each rank has one finished piece alone."
 RING = Exercise(
     ring,
@@ -369,11 +370,12 @@ RING = Exercise(
         Case("not contiguous", (not_contiguous(draw(4, 8, seed=4)),), MEMORY),
         Case("4 ranks, numbers whose sum depends on the order", (_in_order(4),), ORDER),
         Case("5 ranks, numbers whose sum depends on the order", (_in_order(5),), ORDER),
+        Case("4 ranks, float16", (_in_order(4, large=8192.0).half(),), IN_ITS_DTYPE),
     ],
     [
-        (ORDER, lambda t: (t.sum(0).expand_as(t).clone(), ring(t)[1])),
-        (ORDER, lambda t: (sum(t[1:], t[0]).expand_as(t).clone(), ring(t)[1])),
-        (ORDER, lambda t: (t.double().sum(0).float().expand_as(t).clone(), ring(t)[1])),
+        *[(ORDER, lambda t, total=total: (total(t).expand_as(t).clone(), ring(t)[1]))
+          for total in (lambda t: t.sum(0), lambda t: sum(t[1:], t[0]), lambda t: t.double().sum(0).float())],
+        (IN_ITS_DTYPE, lambda t: (ring(t.float())[0].to(t.dtype), ring(t)[1])),
         ("Does piece p set out from rank p? Yours sets out from rank p + 1.", _ring(first=1)),
         ("Does rank r send to r + 1? Yours sends to r - 1.", _ring(way=-1)),
         (ONLY_FIRST, _ring(handing=-9)),
@@ -391,13 +393,11 @@ RING = Exercise(
          lambda t: (torch.cat([ring(t)[0][:1], t[1:]]), ring(t)[1])),
         ("Is it what one rank sends? Yours is what all send together.", _counted(lambda n, size: 2 * (n - 1) * size)),
         ("Numbers or pieces? A piece has N / n numbers.", _counted(lambda n, size: 2 * (n - 1))),
-        ("Is only a piece sent in a step? You count the whole tensor.",
-         _counted(lambda n, size: 2 * (n - 1) * size * n)),
+        ("Is only a piece sent in a step? You count it all.", _counted(lambda n, size: 2 * (n - 1) * size * n)),
         ("Are the steps that hand out counted, too?", _counted(lambda n, size: (n - 1) * size // n)),
         ("Numbers, not bytes.", _counted(lambda n, size: 8 * (n - 1) * size // n)),
         ("A rank sends n - 1 pieces in each half, not all n.", _counted(lambda n, size: 2 * size)),
-        ("What goes out, or also what comes in? Only what is sent counts.",
-         _counted(lambda n, size: 4 * (n - 1) * size // n)),
+        ("Only what goes out counts. You count what comes in, too.", _counted(lambda n, size: 4 * (n - 1) * size // n)),
         ("Is the count of what was sent there? Yours is 0.", _counted(lambda n, size: 0)),
     ],
     parts=("the sums", "the count"),

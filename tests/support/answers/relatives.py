@@ -17,9 +17,7 @@ def qk_norm__torch(q, k, weight_q, weight_k, eps, whole):
     return normed(q, weight_q), normed(k, weight_k)
 
 
-wrong("no gradient passes through the result q", "qk_norm__detached")(
-    lambda *inputs: tuple(result.detach() for result in qk_norm__torch(*inputs))
-)
+wrong("through the result q", "qk_norm__detached")(lambda *given: tuple(y.detach() for y in qk_norm__torch(*given)))
 wrong("no gradient reaches q and k", "qk_norm__new_leaves")(
     lambda *inputs: qk_norm__torch(*(value.detach().requires_grad_() for value in inputs[:2]), *inputs[2:])
 )
@@ -59,7 +57,7 @@ def attention_with_sink__largest_of_the_scores(scores, visible, sinks, v):
 
 
 def _parting(agrees=lambda a, b: (a - b).abs() <= 1e-5 * b.abs().max(), rows=slice(None), listed=False, leave=False,
-             at=None, ways=(False, True), join=torch.cat, cache=True, say=lambda answer: answer):  # fmt: skip
+             at=None, ways=(False, True), join=torch.cat, cache=True, say=lambda found: found[0]):  # fmt: skip
     """A search for the part where a port departs, in a form that can be spoiled."""
 
     @torch.no_grad()
@@ -77,12 +75,12 @@ def _parting(agrees=lambda a, b: (a - b).abs() <= 1e-5 * b.abs().max(), rows=sli
         wanted = run(theirs, names.values(), [tokens])
         for cached in ways:
             pieces, memory = (tokens.split(1, dim=1), [ours.new_cache(2)]) if cached else ([tokens], [])
-            for name, y in run(ours, names, pieces, *memory).items():
-                want = wanted[names[name]]
-                fine = agrees(y, want)[rows].flatten(2).all(-1)
-                if not fine.all():
-                    gap = (y - want).abs().amax((0, 2))
-                    return say((name, at(gap) if at else (~fine).any(0).nonzero()[0].item(), cached))
+            pairs = [(name, y, wanted[names[name]]) for name, y in run(ours, names, pieces, *memory).items()]
+            off = {name: ~agrees(y, want)[rows].flatten(2).all(-1).all(0) for name, y, want in pairs}
+            found = [(name, (at((y - want).abs().amax((0, 2))) if at else off[name].nonzero()[0].item()), cached)
+                     for name, y, want in pairs if off[name].any()]  # fmt: skip
+            if found:
+                return say(found)
         return None
 
     return program
@@ -92,16 +90,18 @@ RIGHT["where_they_part"] = {"hooks": _parting()}
 for words, slip, program in (
     ("rounds otherwise", "to_the_last_bit", _parting(torch.eq)),
     ("rounds otherwise", "loose", _parting(lambda a, b: (a - b).abs() <= 1e-3 * b.abs().max())),
+    ("rounds otherwise", "absolute", _parting(lambda a, b: (a - b).abs() <= 1e-4)),
     ("order in which parts end", "as_listed", _parting(listed=True)),
-    ("Which position is the first", "first_row", _parting(rows=slice(0, 1))),
-    ("Which position is the first", "worst_position", _parting(at=lambda gap: gap.argmax().item())),
+    ("Which position of this part", "first_row", _parting(rows=slice(0, 1))),
+    ("Which position of this part", "worst_position", _parting(at=lambda gap: gap.argmax().item())),
+    ("of no other part", "of_all_parts", _parting(say=lambda of: (of[0][0], min(one[1] for one in of), of[0][2]))),
     ("let ours read them one by one", "at_once_alone", _parting(ways=(False,))),
     ("ask that first", "one_by_one_alone", _parting(ways=(True,))),
     ("put one behind the other", "last_step", _parting(join=lambda made, dim: made[-1])),
     ("one cache kept", "new_caches", _parting(cache=False)),
     ("a hook is still", "hooks_left", _parting(leave=True)),
-    ("Return (part, position, cached)", "of_notebook_05", _parting(say=lambda answer: answer[:2])),
-    ("Return (part, position, cached)", "tensor", _parting(say=lambda one: (one[0], torch.tensor(one[1]), one[2]))),
+    ("Return (part, position, cached)", "of_notebook_05", _parting(say=lambda found: found[0][:2])),
+    (".item() makes an int", "tensor", _parting(say=lambda found: (found[0][0], torch.tensor(found[0][1]), False))),
     ("a name, an int and a bool, or None", "false", lambda *given: _parting()(*given) or "nowhere"),
 ):
     wrong(words, f"where_they_part__{slip}")(program)
