@@ -43,7 +43,7 @@ TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an an
 # of the glossary: a term, its other names, where it is taught
 TAUGHT = re.compile(r"^- \*\*([^*]+)\*\*.*?(?:Also: ([^.]+)\. )?\[(\d\d), ([^\]]+)\]\(", re.M)
 EXPLORER = re.compile(r"^explore_\w+\(", re.M)
-ONLY_RUN = ("shift-enter", "earlier-ask", "earlier-by-hand", "earlier-write")  # cells that say nothing where nothing runs
+ONLY_RUN = ("shift-enter", "earlier-ask", "earlier-by-hand", "earlier-write")  # cells that tell a reader nothing
 
 
 # ------------------------------------------------------------------------------------------------- texts

@@ -22,33 +22,21 @@ def rms_norm__length_over_root_of_width(x, weight, eps):
     return (wide * D**0.5 / length * weight.float()).to(x.dtype)
 
 
-@wrong("calls torch's rms_norm, which this exercise rules out")
-def rms_norm__torch(x, weight, eps):
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+def _twice(x):
+    return torch.cat([x, -x], -1)
 
 
-@wrong("calls torch's rms_norm, which this exercise rules out")
-def rms_norm__layer_of_torch(x, weight, eps):
-    norm = nn.RMSNorm(x.shape[-1], eps).to(x.dtype)
-    return norm(x) * weight
-
-
-@wrong("calls torch's layer_norm, which this exercise rules out")
-def rms_norm__layer_norm_of_x_and_minus_x(x, weight, eps):
-    D = x.shape[-1]
-    return F.layer_norm(torch.cat([x, -x], -1), (2 * D,), eps=eps)[..., :D] * weight
-
-
-@wrong("calls torch's native_layer_norm, which this exercise rules out")
-def rms_norm__layer_norm_by_another_name(x, weight, eps):
-    D = x.shape[-1]
-    return torch.native_layer_norm(torch.cat([x, -x], -1), (2 * D,), None, None, eps)[0][..., :D] * weight
-
-
-@wrong("calls torch's group_norm, which this exercise rules out")
-def rms_norm__group_norm_of_x_and_minus_x(x, weight, eps):
-    both = torch.cat([x, -x], -1).reshape(-1, 2 * x.shape[-1], 1)
-    return F.group_norm(both, 1, eps=eps)[:, : x.shape[-1], 0].reshape(x.shape) * weight
+for name, slip, program in (
+    ("rms_norm", "torch", lambda x, weight, eps: F.rms_norm(x, x.shape[-1:], weight, eps)),
+    ("rms_norm", "layer_of_torch", lambda x, weight, eps: nn.RMSNorm(x.shape[-1], eps).to(x.dtype)(x) * weight),
+    ("layer_norm", "layer_norm_of_x_and_minus_x", lambda x, weight, eps:
+     F.layer_norm(_twice(x), (2 * x.shape[-1],), eps=eps)[..., : x.shape[-1]] * weight),
+    ("native_layer_norm", "layer_norm_by_another_name", lambda x, weight, eps:
+     torch.native_layer_norm(_twice(x), (2 * x.shape[-1],), None, None, eps)[0][..., : x.shape[-1]] * weight),
+    ("group_norm", "group_norm_of_x_and_minus_x", lambda x, weight, eps: F.group_norm(
+        _twice(x).reshape(-1, 2 * x.shape[-1], 1), 1, eps=eps)[:, : x.shape[-1], 0].reshape(x.shape) * weight),
+):  # fmt: skip
+    wrong(f"calls torch's {name}, which this exercise rules out", f"rms_norm__{slip}")(program)
 
 
 @wrong("graph cut")
@@ -107,7 +95,7 @@ def rms_norm_backward__formula(grad_y, x, weight, eps):
 @wrong("rules out")
 def rms_norm_backward__autograd(grad_y, x, weight, eps):
     x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
-    return torch.autograd.grad(rms_norm__torch(x, weight, eps), (x, weight), grad_y)
+    return torch.autograd.grad(F.rms_norm(x, x.shape[-1:], weight, eps), (x, weight), grad_y)
 
 
 @wrong("all but the last")
@@ -173,14 +161,8 @@ def needed_gains__makes_all_gains_useless(model):
     return set()
 
 
-@wrong("has no norm 'attention_norm'")
-def needed_gains__short_names(model):
-    return {"attention_norm", "final_norm"}
-
-
-@wrong("expected a set of names")
-def needed_gains__one_name(model):
-    return "final_norm"
+wrong("has no norm 'attention_norm'", "needed_gains__short_names")(lambda model: {"attention_norm", "final_norm"})
+wrong("expected a set of names", "needed_gains__one_name")(lambda model: "final_norm")
 
 
 @wrong("The bar is 3.95; three draws of as many give")

@@ -20,15 +20,16 @@ def silu_derivative__product_rule(x):
     return s * (1 + x * (1 - s))
 
 
-wrong("stay in torch", "silu_derivative__numpy")(
-    lambda x: torch.from_numpy((lambda s: s * (1 + x.numpy() * (1 - s)))(1 / (1 + np.exp(-x.numpy()))))
-)
-wrong("math.exp", "silu_derivative__math_exp")(lambda x: 1 / (1 + math.exp(-x)))
-wrong("torch.where", "silu_derivative__if_on_a_tensor")(lambda x: x.sigmoid() if x > -100 else 0 * x)
-wrong("One number has no axes", "silu_derivative__one_dimension")(
-    lambda x: torch.stack([silu_derivative__product_rule(one) for one in x])
-)
-wrong("rules out", "silu_derivative__forward")(lambda x: torch.func.jvp(F.silu, (x,), (torch.ones_like(x),))[1])
+for words, slip, program in (
+    ("stay in torch", "numpy", lambda x: torch.from_numpy(
+        (lambda s: s * (1 + x.numpy() * (1 - s)))(1 / (1 + np.exp(-x.numpy()))))),
+    ("math.exp", "math_exp", lambda x: 1 / (1 + math.exp(-x))),
+    ("torch.where", "if_on_a_tensor", lambda x: x.sigmoid() if x > -100 else 0 * x),
+    ("One number has no axes", "one_dimension", lambda x: torch.stack([*map(silu_derivative__product_rule, x)])),
+    ("rules out", "forward", lambda x: torch.func.jvp(F.silu, (x,), (torch.ones_like(x),))[1]),
+    ("rules out", "backward_by_name", lambda x: torch.ops.aten.silu_backward(torch.ones_like(x), x)),
+):  # fmt: skip
+    wrong(words, f"silu_derivative__{slip}")(program)
 
 
 @right
@@ -42,14 +43,6 @@ def swiglu__fused(x, w_gate, w_up, w_down):
     return (F.silu(gate) * up) @ w_down.t()
 
 
-wrong("overflow in your silu", "swiglu__silu_by_division")(
-    lambda x, g, u, d: (x @ g.T / (1 + torch.exp(-x @ g.T)) * (x @ u.T)) @ d.T
-)
-wrong(".reshape works where .view does not", "swiglu__view")(
-    lambda x, *weights: swiglu__linear(x.view(-1, x.shape[-1]), *weights).view_as(x)
-)
-
-
 @wrong("many such rows")
 def swiglu__one_token(x, w_gate, w_up, w_down):
     y = torch.zeros_like(x)
@@ -58,15 +51,16 @@ def swiglu__one_token(x, w_gate, w_up, w_down):
     return y
 
 
-wrong("fixed number of dimensions", "swiglu__columns_for_two_axes")(
-    lambda x, g, u, d: (d @ (F.silu(g @ x.T) * (u @ x.T))).T
-)
-wrong("Case D equal to F", "swiglu__transposed_if_square")(
-    lambda x, *weights: swiglu__linear(x, *(w.T if w.shape == (5, 5) else w for w in weights))
-)
-wrong("nn.Parameter(...)", "swiglu__new_parameters")(
-    lambda x, *weights: swiglu__linear(x, *map(torch.nn.Parameter, weights))
-)
+for words, slip, program in (
+    ("overflow in your silu", "silu_by_division",
+     lambda x, g, u, d: (x @ g.T / (1 + torch.exp(-x @ g.T)) * (x @ u.T)) @ d.T),
+    (".reshape works", "view", lambda x, *w: swiglu__linear(x.view(-1, x.shape[-1]), *w).view_as(x)),
+    ("fixed number of dimensions", "columns_for_two_axes", lambda x, g, u, d: (d @ (F.silu(g @ x.T) * (u @ x.T))).T),
+    ("Case D equal to F", "transposed_if_square",
+     lambda x, *weights: swiglu__linear(x, *(w.T if w.shape == (5, 5) else w for w in weights))),
+    ("nn.Parameter(...)", "new_parameters", lambda x, *w: swiglu__linear(x, *map(torch.nn.Parameter, w))),
+):  # fmt: skip
+    wrong(words, f"swiglu__{slip}")(program)
 
 
 def _layer(gate, up, down):
@@ -123,11 +117,6 @@ def matrix_roles__misfits_not_skipped(weights, x, y):
             return dict(zip(("gate", "up", "down"), order, strict=True))
 
 
-wrong("names from weights", "matrix_roles__names_as_in_the_example")(
-    lambda weights, *vectors: matrix_roles__all_orders({name: weights[name] for name in "abc"}, *vectors)
-)
-
-
 def _best_fit(activation):
     """The order whose output is nearest to y."""
 
@@ -143,18 +132,16 @@ def _best_fit(activation):
 
 
 RIGHT["matrix_roles"]["best_fit"] = _best_fit(F.silu)
-wrong("Is yours silu", "matrix_roles__best_fit_with_gelu")(_best_fit(F.gelu))
-wrong("allclose", "matrix_roles__default_tolerance")(
-    lambda weights, x, y: matrix_roles__all_orders(weights, x, y, atol=1e-8)
-)
-wrong("gate and up are swapped", "matrix_roles__first_token")(
-    lambda weights, x, y: matrix_roles__all_orders(weights, x[:1], y[:1])
-)
-wrong("tolerance 1e-4", "matrix_roles__loose")(lambda weights, x, y: matrix_roles__all_orders(weights, x, y, atol=0.01))
-wrong("changed in place", "matrix_roles__pops")(
-    lambda weights, x, y: [matrix_roles__all_orders(weights, x, y), weights.popitem()][0]
-)
-wrong("rules out", "silu_derivative__backward_by_name")(lambda x: torch.ops.aten.silu_backward(torch.ones_like(x), x))
+for words, slip, program in (
+    ("Is yours silu", "best_fit_with_gelu", _best_fit(F.gelu)),
+    ("names from weights", "names_as_in_the_example",
+     lambda weights, *vectors: matrix_roles__all_orders({name: weights[name] for name in "abc"}, *vectors)),
+    ("allclose", "default_tolerance", lambda weights, x, y: matrix_roles__all_orders(weights, x, y, atol=1e-8)),
+    ("gate and up are swapped", "first_token", lambda weights, x, y: matrix_roles__all_orders(weights, x[:1], y[:1])),
+    ("tolerance 1e-4", "loose", lambda weights, x, y: matrix_roles__all_orders(weights, x, y, atol=0.01)),
+    ("changed in place", "pops", lambda weights, x, y: [matrix_roles__all_orders(weights, x, y), weights.popitem()][0]),
+):  # fmt: skip
+    wrong(words, f"matrix_roles__{slip}")(program)
 
 
 def _as_listed(roles, weights):
@@ -199,16 +186,15 @@ def _column(layer):
 
 def _by_norm(*names):
     """Cuts the units whose rows or columns have the smallest product of lengths."""
-    return lambda model, n: (
-        torch.stack(
-            [
-                math.prod(getattr(block.feed_forward, name).weight.norm(dim=int(name != "down_proj")) for name in names)
-                for block in model.layers
-            ]
-        )
-        .topk(n, largest=False)
-        .indices
-    )
+
+    def length(block, name):
+        return getattr(block.feed_forward, name).weight.norm(dim=int(name != "down_proj"))
+
+    def program(model, n):
+        products = [math.prod(length(block, name) for name in names) for block in model.layers]
+        return torch.stack(products).topk(n, largest=False).indices
+
+    return program
 
 
 by_size = _cut_by(lambda g, u, layer: (F.silu(g) * u).abs() * _column(layer))
