@@ -31,16 +31,13 @@ def budget__formula(V, D, L, H, K, h, F, tied, B, T):
     return L * (block + 2 * D) + D + V * D * (2 - tied), 2 * B * T * (L * block + V * D) + 4 * L * H * h * B * T**2
 
 
-wrong("Multiply the numbers instead", "budget__builds_one")(
-    lambda *given: (model.count_parameters(model.PRESETS["smollm2-135m"]), 0)
-)
-wrong("Return (count, flops)", "budget__divides")(
-    lambda *given: (budget__formula(*given)[0], budget__formula(*given)[1] / 1)
-)
-wrong("Return (count, flops)", "budget__count_alone")(lambda *given: budget__formula(*given)[0])
-wrong("k and v have n_kv_heads heads", "budget__one_slip_in_both")(
-    lambda *given: budget__formula(*given[:4], *given[3:4], *given[5:])
-)
+for words, slip, program in (
+    ("Multiply the numbers", "builds_one", lambda *g: (model.count_parameters(model.PRESETS["smollm2-135m"]), 0)),
+    ("Return (count, flops)", "divides", lambda *g: (budget__formula(*g)[0], budget__formula(*g)[1] / 1)),
+    ("Return (count, flops)", "count_alone", lambda *g: budget__formula(*g)[0]),
+    ("k and v have n_kv_heads heads", "one_slip_in_both", lambda *g: budget__formula(*g[:4], *g[3:4], *g[5:])),
+):
+    wrong(words, f"budget__{slip}")(program)
 
 
 def _close(one, other):

@@ -116,21 +116,11 @@ def slow_hands__on_a_copy(model):
     return slow_hands__used_and_unfinished(copied)
 
 
-@wrong("another order")
-def slow_hands__third_and_fourth(model):
-    return {2, 3}
-
-
-@wrong("expected a set")
-def slow_hands__returns_speeds(model):
-    return _slowed(model.inv_freq, {2, 3}, 3)
-
-
-@wrong("without hand 4 it is, too")
-def slow_hands__all_unfinished(model):
-    return {i for i in range(8) if 48 * model.inv_freq[i] < 2 * math.pi}
-
-
-@wrong("whole numbers")
-def slow_hands__floats(model):
-    return {2.0, 3.0}
+for words, slip, program in (
+    ("another order", "third_and_fourth", lambda model: {2, 3}),
+    ("expected a set", "returns_speeds", lambda model: _slowed(model.inv_freq, {2, 3}, 3)),
+    ("without hand 4 it is, too", "all_unfinished",
+     lambda model: {i for i in range(8) if 48 * model.inv_freq[i] < 2 * math.pi}),
+    ("whole numbers", "floats", lambda model: {2.0, 3.0}),
+):  # fmt: skip
+    wrong(words, f"slow_hands__{slip}")(program)

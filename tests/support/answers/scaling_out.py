@@ -13,9 +13,7 @@ def split_feed_forward__einsum(x, w_gate, w_up, w_down, n_ranks):
     return torch.einsum("...rf,drf->r...d", hidden, w_down.unflatten(-1, (n_ranks, -1)))
 
 
-wrong("no gradient reaches x", "split_feed_forward__detached")(
-    lambda *inputs: split_feed_forward__einsum(*inputs).detach()
-)
+wrong("no gradient reaches x", "split_feed_forward__detached")(lambda *x: split_feed_forward__einsum(*x).detach())
 wrong("no gradient reaches w_gate and w_up", "split_feed_forward__detached_weights")(
     lambda x, w_gate, w_up, *rest: split_feed_forward__einsum(x, w_gate.detach(), w_up.detach(), *rest)
 )
@@ -55,9 +53,7 @@ def ring__rolled(tensors):
 
 
 wrong("the count has the type float", "ring__a_float")(lambda t: (ring__rolled(t)[0], ring__rolled(t)[1] / 1))
-wrong("the input tensors was changed in place", "ring__in_place")(
-    lambda t: (t.copy_(ring__rolled(t)[0]), ring__rolled(t)[1])
-)
+wrong("was changed in place", "ring__in_place")(lambda t: (t.copy_(ring__rolled(t)[0]), ring__rolled(t)[1]))
 
 
 class SumOfGradients(torch.autograd.Function):
