@@ -67,7 +67,7 @@ def attention_in_blocks__key_by_key(q, k, v, visible, block):
     return mixed / total[..., None]
 
 
-wrong("never a table", "attention_in_blocks__not_in_blocks")(lambda *given: attention_head__softmax(*given[:4]))
+wrong("never a table of all", "attention_in_blocks__not_in_blocks")(lambda *given: attention_head__softmax(*given[:4]))
 
 
 @right

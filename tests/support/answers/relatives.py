@@ -17,7 +17,9 @@ def qk_norm__torch(q, k, weight_q, weight_k, eps, whole):
     return normed(q, weight_q), normed(k, weight_k)
 
 
-wrong("through the result q", "qk_norm__detached")(lambda *given: tuple(y.detach() for y in qk_norm__torch(*given)))
+wrong("no gradient passes through the result q", "qk_norm__detached")(
+    lambda *inputs: tuple(result.detach() for result in qk_norm__torch(*inputs))
+)
 wrong("no gradient reaches q and k", "qk_norm__new_leaves")(
     lambda *inputs: qk_norm__torch(*(value.detach().requires_grad_() for value in inputs[:2]), *inputs[2:])
 )

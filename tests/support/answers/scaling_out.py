@@ -53,7 +53,7 @@ def ring__rolled(tensors):
 
 
 wrong("the count has the type float", "ring__a_float")(lambda t: (ring__rolled(t)[0], ring__rolled(t)[1] / 1))
-wrong("was changed in place", "ring__in_place")(lambda t: (t.copy_(ring__rolled(t)[0]), ring__rolled(t)[1]))
+wrong("the input tensors was changed in place", "ring__in_place")(lambda t: (t.copy_((y := ring__rolled(t))[0]), y[1]))
 
 
 class SumOfGradients(torch.autograd.Function):

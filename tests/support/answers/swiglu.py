@@ -54,7 +54,8 @@ def swiglu__one_token(x, w_gate, w_up, w_down):
 for words, slip, program in (
     ("overflow in your silu", "silu_by_division",
      lambda x, g, u, d: (x @ g.T / (1 + torch.exp(-x @ g.T)) * (x @ u.T)) @ d.T),
-    (".reshape works", "view", lambda x, *w: swiglu__linear(x.view(-1, x.shape[-1]), *w).view_as(x)),
+    (".reshape works where .view does not", "view",
+     lambda x, *w: swiglu__linear(x.view(-1, x.shape[-1]), *w).view_as(x)),
     ("fixed number of dimensions", "columns_for_two_axes", lambda x, g, u, d: (d @ (F.silu(g @ x.T) * (u @ x.T))).T),
     ("Case D equal to F", "transposed_if_square",
      lambda x, *weights: swiglu__linear(x, *(w.T if w.shape == (5, 5) else w for w in weights))),
