@@ -247,13 +247,12 @@ def slides_page(index: Path) -> str:
 
 def prepare(source: Path, slides: Path):
     """Write the pages into `source`, in the folders that they have in the repository; `slides` are there already."""
-    texts = [path for pattern in TEXTS for path in ROOT.glob(pattern)]
+    texts = [path for pattern in TEXTS for path in ROOT.glob(pattern) if path != ROOT / "README.md"]
     pages = {path: page_of(path) for path in texts}
     pages |= {ROOT / "index.md": start_page()}
     pages |= {ROOT / f"{name}.md": live_page(name) for name in ("live", "broken")}
     pages[ROOT / "slides" / "index.md"] = slides_page(slides / "index.html")
     pages |= {path: nbformat.writes(notebook_page(path)) for path in NOTEBOOKS}
-    del pages[ROOT / "README.md"]
     for path, text in pages.items():
         page = source / path.relative_to(ROOT)
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -268,7 +267,10 @@ def build_pages(out: Path) -> int:
         prepare(Path(work, "pages"), out / "slides")
         flags = ["-b", "html", "-c", SITE, "-d", Path(work, "doctrees"), "-W", "--keep-going", "-q"]
         status = build_main([str(word) for word in (*flags, Path(work, "pages"), out)])
-    shutil.copy(ROOT / "docs" / "lenses.png", out / preview.PICTURE)
+    shutil.copy(ROOT / "docs" / "lenses.png", out / preview.LENSES[0])
+    three_faults = next(cell for cell in nbformat.read(NOTEBOOKS[5], 4).cells if cell.id == "c64r")
+    figure = next(output for output in three_faults.outputs if "image/png" in output.get("data", {}))
+    (out / preview.FAULTS[0]).write_bytes(base64.b64decode(figure.data["image/png"]))
     write_live(out / "_static" / "live")
     make_downloads(NOTEBOOKS, out / "downloads")
     (out / ".nojekyll").touch()  # GitHub Pages would otherwise leave out folders that begin with _

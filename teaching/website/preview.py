@@ -5,24 +5,20 @@ import textwrap
 
 from teaching.website.downloads import address
 
-PICTURE, SIZE = "_static/preview.png", (1280, 656)  # docs/lenses.png, whose shape is that of preview cards [px]
-ALT = "Arrows that RoPE turned by 29 degrees each, and the attention weights of one head."
+LENSES = "_static/preview.png", (1280, 656), "Arrows that RoPE turned, and the attention weights of one head."
+FAULTS = "_static/faults.png", (1760, 704), "Angles of one sentence's streams under three faults; hatched: unchanged."
 
 
 def tags(title: str, description: str, page: str) -> str:
-    """HTML for the head of a page.
+    """HTML for the head of a page, such as "notebooks/02_rope.html"; its title and description are plain text.
 
     The picture's address is whole if COURSE_SITE says where the site will stand: most programs show it only then.
-
-    Args:
-        title: of the page, plain text.
-        description: plain text; of a long one, the first 200 characters are taken.
-        page: its path in the site, such as "notebooks/02_rope.html".
     """
     site, words = address(), textwrap.shorten(description, 200, placeholder=" …")
     properties = {"title": title, "description": words, "type": "website", "site_name": "LLaMA in notebooks"}
-    properties["image"] = f"{site}/{PICTURE}" if site else "../" * page.count("/") + PICTURE
-    properties |= {"image:width": SIZE[0], "image:height": SIZE[1], "image:alt": ALT}
+    picture, (width, height), alt = FAULTS if page in ("index.html", "broken.html") else LENSES
+    properties["image"] = f"{site}/{picture}" if site else "../" * page.count("/") + picture
+    properties |= {"image:width": width, "image:height": height, "image:alt": alt}
     properties |= {"url": f"{site}/{page}"} if site else {}
     named = {"description": words, "twitter:card": "summary_large_image"}
     lines = [f'<meta name="{name}" content="{html.escape(str(value))}">' for name, value in named.items()]

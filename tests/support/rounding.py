@@ -38,7 +38,7 @@ class LastBit(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         """The result of any operation, with noise if it is a sum of products."""
         result, name = function(*args, **(kwargs or {})), function.overloadpacket.__name__
-        if name not in SUMS and "attention" not in name or all(map(_is_whole, args[:2])):
+        if (name not in SUMS and "attention" not in name) or all(map(_is_whole, args[:2])):
             return result
         if isinstance(result, torch.Tensor):
             return self._moved(result)
