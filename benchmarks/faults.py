@@ -1,10 +1,10 @@
 """Do the tests notice? Faults planted at random lines of the code, one at a time, in a copy of the tree.
 
 A line is drawn first, then a fault on it: a comparison turned round, + for -, a number one larger, True for False, an
-argument left out, a statement left out. The tests run in the order in which an author would try them, up to the first
-that fails: the test file of the same name, the tests of the room, the notebooks (for helpers and checks).
+argument left out, a statement left out. One run of all quick tests with a probe on each drawn line says which tests
+reach it; then each fault is planted alone, and they run up to the first that fails.
 
-Run: python benchmarks/faults.py --count 40 --seed 1      (minutes a fault; prints the rows of benchmarks/faults.md)
+Run: python benchmarks/faults.py --count 40 --seed 1      (about an hour; prints the rows of benchmarks/faults.md)
 """
 
 import argparse
@@ -77,26 +77,65 @@ def planted(text, node, wrong):
     return (text.encode()[:start] + new.encode() + text.encode()[end:]).decode()
 
 
-def noticed_by(copied, file):
-    """What failed first: the test file of the same name, the tests of its room, the notebooks; or None."""
-    room = file.parts[0]
-    names = {file.stem, *file.parts[1:-1]}
-    nearest = [str(path.relative_to(copied)) for path in sorted((copied / ROOMS[room]).rglob("test_*.py"))
-               if path.stem.removeprefix("test_") in names]  # fmt: skip
-    steps = [nearest, [ROOMS[room]], ["--nbval", "--nbval-current-env", "notebooks"] * (room in ("helpers", "checks"))]
-    env = os.environ | {"PYTHONPATH": str(copied), "OMP_NUM_THREADS": "1"}
-    for step in filter(None, steps):
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *step]
-        try:
-            done = subprocess.run(command, cwd=copied, env=env, capture_output=True, text=True, timeout=1800)
-        except subprocess.TimeoutExpired:
-            return "a test that does not end"
-        if done.returncode == 1:
-            failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-            return failed[0].split(" - ")[0] if failed else "a test"
-        if done.returncode not in (0, 5):
-            return "nothing could be collected"
-    return None
+PROBE = """
+import os
+seen = set()
+
+def at(number):
+    test = os.environ.get("PYTEST_CURRENT_TEST", "import").rsplit(" (", 1)[0]
+    if (number, test) not in seen:
+        seen.add((number, test))
+        with open(os.environ["REACHED"], "a") as file:
+            file.write(f"{number}\\t{test}\\n")
+"""
+
+
+def run(copied, *asked):
+    """The quick tests in the copy, and what pytest said."""
+    env = os.environ | {"PYTHONPATH": str(copied), "OMP_NUM_THREADS": "1", "REACHED": str(copied / "reached.tsv")}
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--nbval",
+               "--nbval-current-env", *asked]  # fmt: skip
+    return subprocess.run(command, cwd=copied, env=env, capture_output=True, text=True, timeout=3600)
+
+
+def reached_by(copied, drawn):
+    """{number of a fault: the tests that run its line}, in the order in which they ran; notebooks whole, at the end."""
+    files, tests = {}, {number: {} for number in range(len(drawn))}
+    for number, (path, _, node, _) in enumerate(drawn):
+        files.setdefault(path, []).append((number, node))
+    for path, nodes in files.items():
+        text = path.read_text(encoding="utf-8")
+        rows, new, added = text.splitlines(keepends=True), text.encode(), []
+        for number, node in nodes:
+            start, end = (sum(len(row.encode()) for row in rows[: line - 1]) + column for line, column in
+                          ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)))  # fmt: skip
+            added += [(start, f"(__import__('reached').at({number}), (".encode()), (end, b"))[1]")]
+        for position, probe in sorted(added, reverse=True):
+            new = new[:position] + probe + new[position:]
+        (copied / path.relative_to(ROOT)).write_bytes(new)
+    (copied / "reached.py").write_text(PROBE, encoding="utf-8")
+    run(copied, "-n", "2", "--dist", "loadfile", "notebooks", "tests", "teaching/tests")
+    for path in files:
+        shutil.copy(path, copied / path.relative_to(ROOT))
+    for row in (copied / "reached.tsv").read_text(encoding="utf-8").splitlines():
+        number, test = row.split("\t")
+        tests[int(number)][test.split("::")[0] if ".ipynb" in test else test] = True
+    return {number: sorted(found, key=lambda test: ".ipynb" in test) for number, found in tests.items()}
+
+
+def noticed_by(copied, room, tests):
+    """What failed first of the tests that reach the line; of a line that runs at import, of all in its room."""
+    if tests == ["import"]:
+        tests = [ROOMS[room], *["notebooks"] * (room in ("helpers", "checks"))]
+    tests = [test for test in tests if test != "import"]
+    if not tests:
+        return None
+    try:
+        done = run(copied, "-x", *tests)
+    except subprocess.TimeoutExpired:
+        return "a test that does not end"
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0].split(" - ")[0] if failed else None if done.returncode == 0 else "nothing could be collected"
 
 
 def main():
@@ -113,13 +152,15 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder, "tree")
         shutil.copytree(ROOT, copied, ignore=shutil.ignore_patterns(".venv*", ".git", "build", "runs", "__pycache__"))
-        for number, (path, line, node, wrong) in enumerate(drawn[asked.skip :], asked.skip + 1):
+        reached = reached_by(copied, drawn)
+        for number, (path, line, node, wrong) in list(enumerate(drawn))[asked.skip :]:
             file, text = path.relative_to(ROOT), path.read_text(encoding="utf-8")
             (copied / file).write_text(planted(text, node, wrong), encoding="utf-8")
-            by = noticed_by(copied, file)
+            by = noticed_by(copied, file.parts[0], reached[number])
             (copied / file).write_text(text, encoding="utf-8")
             change = f"`{ast.unparse(node)[:60]}` → `{ast.unparse(wrong)[:60]}`".replace("\n", " ").replace("|", "\\|")
-            print(f"| {number} | {file}:{line} | {change} | {by or '**not noticed**'} |", flush=True)
+            by = by or f"**not noticed** by the {len(reached[number])} that reach it"
+            print(f"| {number + 1} | {file}:{line} | {change} | {by} |", flush=True)
 
 
 if __name__ == "__main__":
