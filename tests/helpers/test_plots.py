@@ -49,10 +49,12 @@ PLOTS = [name for name, _ in inspect.getmembers(plots, inspect.isfunction) if na
 
 
 @pytest.mark.parametrize("name", PLOTS)  # a new one needs its example above
-def test_one_figure_is_made_with_title_and_a_label_on_every_axis_with_numbers(name):
+def test_one_figure_is_made_with_title_and_a_label_on_every_axis_with_numbers(name, monkeypatch):
+    monkeypatch.setitem(plt.rcParams, "figure.figsize", (3, 2))
     ax = EXAMPLES[name](title="finding")
     ax.figure.canvas.draw()
     assert plt.get_fignums() == [ax.figure.number]
+    assert ax.figure.get_figwidth() > 4  # inches, the plot's own
     assert "finding" in {text.get_text() for text in ax.figure.findobj(Text)}
     for axis in (axis for ax in ax.figure.axes if ax.axison for axis in (ax.xaxis, ax.yaxis)):
         names = [text.get_text() for text in axis.get_ticklabels()]
