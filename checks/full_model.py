@@ -150,7 +150,6 @@ TRANSFORMER_BLOCK = Exercise(
          _slip(lambda x, a, f, n, m: (h := x + n(f(x))) + m(a(h)))),
         ("Is there a norm too many at the end? The stream leaves the block as it is.",
          _slip(lambda x, a, f, n, m: m((h := x + n(a(x))) + m(f(h))))),
-        (ONCE.format("attention"), _slip(lambda x, a, f, n, m: x + n(a(x)) + m(f(x + n(a(x)))))),
         (ONCE.format("feed_forward"), _slip(lambda x, a, f, n, m: (h := x + n(f(x))) + m(f(h)))),
         ("Does the second step start from x plus what the first adds? In yours it gets the addition alone.",
          _slip(lambda x, a, f, n, m: x + m(f(n(a(x)))))),
@@ -459,6 +458,7 @@ def _alike(one, other):
 
 
 SMALL = "Its logits are nearly right. Do you compare all numbers, not only the likeliest token?"
+ONE_BY_ONE = "Pieces of several tokens are not enough: read token by token, too."
 READ_ON = "Do you read the padded rows on, with a cache? n_pad comes with the first tokens only."
 FINDS = {  # each slip: the property that is to find it, and how; those before it are kept
     "mask shows the next token": (0, "Change the last token. May a logit before it move?"),
@@ -466,10 +466,7 @@ FINDS = {  # each slip: the property that is to find it, and how; those before i
     "positions restart": (1, "Read the text in pieces, with one cache. Are the logits of all pieces compared?"),
     "mask without its offset": (1, "One token at a time is not enough: read pieces of several tokens, too."),
     "a chunk sees all of itself": (1, "One token at a time is not enough: read pieces of several tokens, too."),
-    "a single token stands one place too early": (
-        1,
-        "Pieces of several tokens are not enough: read token by token, too.",
-    ),
+    "a single token stands one place too early": (1, ONE_BY_ONE),
     "padding is seen": (2, "Put a shorter row, padded on its left, beside a longer one, and pass n_pad."),
     "norm over the rows": (2, "Does the row stand once alone and once beside another row?"),
     "later tokens have one position in all rows": (2, READ_ON),

@@ -522,7 +522,7 @@ def gqa_layer(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
 
 
 def _layer(split=lambda y, h: y.unflatten(-1, (-1, h)).transpose(1, 2), turn=(True, True, False), rope=apply_rope,
-           tiled=(False, False), scale=lambda h, dim, n_heads: math.sqrt(h), visible=causal_visible,
+           tiled=(False, False), scale=lambda h, *_: math.sqrt(h), visible=lambda t, *_: causal_visible(t, t),
            merge=lambda mixed: mixed.transpose(1, 2).flatten(-2),
            out=lambda merged, w_o, x: merged @ w_o.T):  # fmt: skip
     """The layer with one slip."""
@@ -536,7 +536,7 @@ def _layer(split=lambda y, h: y.unflatten(-1, (-1, h)).transpose(1, 2), turn=(Tr
             for y, tile in zip((k, v), tiled, strict=True)
         )
         scores = q @ k.mT / scale(head_dim, x.shape[-1], q.shape[1])
-        return out(merge(hide(scores, visible(x.shape[1], x.shape[1])).softmax(-1) @ v), w_o, x)
+        return out(merge(hide(scores, visible(x.shape[1], q.shape[1], n_rep)).softmax(-1) @ v), w_o, x)
 
     return program
 
@@ -585,9 +585,11 @@ GQA_LAYER = Exercise(
         (ROPE + " Your keys are not turned.", _layer(turn=(True, False, False))),
         (ROPE + " Your queries are not turned.", _layer(turn=(False, True, False))),
         (ROPE + " Yours turns values instead of keys.", _layer(turn=(True, False, True))),
-        ("Is there a mask? Every token sees the future.", _layer(visible=lambda t, s: torch.ones(t, s).bool())),
-        (POLARITY, _layer(visible=lambda t, s: torch.ones(t, s).triu().bool())),
-        ("Does a query see what is before it, too?", _layer(visible=lambda t, s: torch.eye(t).bool())),
+        ("Is there a mask? Every token sees the future.", _layer(visible=lambda t, *_: torch.ones(t, t).bool())),
+        (POLARITY, _layer(visible=lambda t, *_: torch.ones(t, t).triu().bool())),
+        ("Does a query see what is before it, too?", _layer(visible=lambda t, *_: torch.eye(t).bool())),
+        (STARTS,
+         _layer(visible=lambda t, H, R: torch.stack([torch.ones(t, t).tril(i % R * t) for i in range(H)]).bool())),
         ("Are the scores divided by sqrt(head_dim)?", _layer(scale=lambda *_: 1)),
         ("Is it the root of head_dim, once? SDPA already divides.", _layer(scale=lambda h, *_: h)),
         ("Is it the root of head_dim? Yours is that of D.", _layer(scale=lambda h, dim, _: math.sqrt(dim))),
