@@ -388,10 +388,6 @@ def _copied(weights, one, other):
     return weights | {n.replace(one, other): w for n, w in weights.items() if one in n}
 
 
-def _one_hidden_less(n_query, n_key):
-    return torch.ones(n_query, n_key).tril(n_key - n_query + 1).bool()
-
-
 EPS = "Stage 1: eps is config['rms_norm_eps'], added to the mean of the squares, inside the root."
 
 MY_LLAMA = Exercise(
@@ -454,7 +450,7 @@ MY_LLAMA = Exercise(
         ("Stage 3: nothing is hidden: every token sees the future.",
          _slip({"causal_visible": lambda n_query, n_key: torch.ones(n_query, n_key).bool()})),
         ("Stage 3: a token sees itself and what came before. Yours sees the next one, too.",
-         _slip({"causal_visible": _one_hidden_less})),
+         _slip({"causal_visible": lambda t, s: torch.ones(t, s).tril(s - t + 1).bool()})),
         ("Stage 3: the mask is turned round: every token sees itself and the future.",
          _slip({"causal_visible": lambda n_query, n_key: torch.ones(n_query, n_key).triu().bool()})),
         ("Stage 3: hide before the softmax. Yours hides after it, and the rest sums to less than 1.",
@@ -558,9 +554,7 @@ def cache_fault(llama, weights, config, tokens, sizes=(5, 4, 1, 1)):
     dropped, _ = _in_pieces(lambda *inputs: Parts().llama(*inputs[:4]), weights, config, tokens, sizes)
     if _close(got, dropped):
         return "what remember returns is not used: k, v = remember(layer, k, v)."
-    return (
-        "the logits depart. Is visible causal_visible(T, k.shape[2]): a row for each new token, a column for each key?"
-    )
+    return "the logits depart. Is visible causal_visible(T, k.shape[2]), with a column for each key?"
 
 
 POSITIONS = "the positions of a later piece begin at first: torch.arange(first, first + T)."
