@@ -48,21 +48,6 @@ def _block_inputs(batch, tokens, dim, seed=0, scale=1.0, eps=1e-5):
     return draw(batch, tokens, dim, seed=seed, scale=scale), *parts, gain(dim), gain(dim).flip(0) + 0.2, eps
 
 
-def _block_inputs_not_contiguous():
-    x, *rest = _block_inputs(3, 2, 4, 60)
-    return not_contiguous(x), *rest
-
-
-def _swap(x):
-    """Stands in for attention in the case by hand: the two numbers change places."""
-    return x.flip(-1)
-
-
-def _square(x):
-    """Stands in for the feed-forward in the case by hand."""
-    return x * x
-
-
 def _slip(wire):
     """A block that is wired in another way: wire(x, attention, feed_forward, norm 1, norm 2)."""
 
@@ -89,7 +74,8 @@ def _other_root(root):
 
 
 TOO_SMALL = "In float16 the square of 1e-4 is 0: does the norm compute in float32?"
-BY_HAND = (torch.tensor([[[1.0, 7.0]]]), _swap, _square, torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0]), 1e-5)
+GAINS = torch.tensor([[1.0, 2.0], [3.0, 1.0]])
+BY_HAND = (torch.tensor([[[1.0, 7.0]]]), lambda x: x.flip(-1), lambda x: x * x, *GAINS, 1e-5)
 ON_THE_SUM = "The norm is on the road: yours also norms what x holds. Norm only what the branch adds."
 BRANCH_ALONE = "Each norm works on what the branch returns. Yours works on that plus x."
 AT_THE_END = "Here attention and feed_forward read x as it is. Their norm comes after them."
@@ -122,7 +108,7 @@ TRANSFORMER_BLOCK = Exercise(
         Case("eps 0.5", _block_inputs(1, 3, 6, 40, scale=0.5, eps=0.5)),
         Case("bfloat16", each(torch.bfloat16, *_block_inputs(1, 3, 8, 50))),
         Case("x about 1e-4 in float16", each(torch.float16, *_block_inputs(1, 3, 8, 80, 1e-4, 1e-9)), TOO_SMALL),
-        Case("x not contiguous", _block_inputs_not_contiguous(), MEMORY),
+        Case("x not contiguous", (not_contiguous(draw(3, 2, 4, seed=60)), *_block_inputs(3, 2, 4, 60)[1:]), MEMORY),
         Case("gradients", _block_inputs(1, 3, 4, 70), gradients=True),
     ],
     [
@@ -164,7 +150,6 @@ TRANSFORMER_BLOCK = Exercise(
          _slip(lambda x, a, f, n, m: (h := x + n(f(x))) + m(a(h)))),
         ("Is there a norm too many at the end? The stream leaves the block as it is.",
          _slip(lambda x, a, f, n, m: m((h := x + n(a(x))) + m(f(h))))),
-        (ONCE.format("attention"), _slip(lambda x, a, f, n, m: x + n(a(x)) + m(f(x + n(a(x)))))),
         (ONCE.format("feed_forward"), _slip(lambda x, a, f, n, m: (h := x + n(f(x))) + m(f(h)))),
         ("Does the second step start from x plus what the first adds? In yours it gets the addition alone.",
          _slip(lambda x, a, f, n, m: x + m(f(n(a(x)))))),
@@ -210,26 +195,16 @@ def budget(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim,
     return count + (0 if tie_embeddings else vocab_size * dim), flops
 
 
-def _count(q=None, kv=None, o=None, ffn=None, norms=2, last=1, tables=None, extra=None):
-    """The count with one slip; each part is a function of (V, D, L, H, K, h, F, tied). The FLOPs are right."""
+def _count(q="D * H * h", kv="2 * D * K * h", o="D * H * h", ffn="3 * D * F", norms=2, last=1,
+           tables="V * D * (2 - tied)", extra="0", each=1):  # fmt: skip
+    """The count with one slip, each part a formula of the sizes. The FLOPs are right."""
 
     def program(*given):
-        sizes = given[:8]
-        _, dim, layers, heads, kv_heads, head_dim, hidden, _ = sizes
-        wide = heads * head_dim
-        block = q(*sizes) if q else dim * wide
-        block += kv(*sizes) if kv else 2 * dim * kv_heads * head_dim
-        block += o(*sizes) if o else dim * wide
-        block += (ffn(*sizes) if ffn else 3 * dim * hidden) + norms * dim
-        table = tables(*sizes) if tables else sizes[0] * dim * (2 - sizes[-1])
-        return int(layers * block + last * dim + table + (extra(*sizes) if extra else 0)), budget(*given)[1]
+        total = f"{each} * int(L * ({q} + {kv} + {o} + {ffn} + {norms} * D) + {last} * D + {tables} + {extra})"
+        sizes = dict(zip(("V", "D", "L", "H", "K", "h", "F", "tied"), given[:8], strict=True))
+        return eval(total, sizes), budget(*given)[1]
 
     return program
-
-
-def _other_count(count):
-    """The right FLOPs with another count: count(right count, *sizes)."""
-    return lambda *given: (count(budget(*given)[0], *given[:8]), budget(*given)[1])
 
 
 def _flops(each=2, head=1, square=4, heads=lambda H, K: H, rows=lambda B, T: B * T, extra=lambda *_: 0):
@@ -281,59 +256,45 @@ BUDGET = Exercise(
         *[Case(name, (*sizes_of(PRESETS[name]), 2, 1000)) for name in ("llama-2-7b", "llama-3.2-1b", "smollm2-135m")],
     ],
     [
-        ("Does a tied matrix count once? Yours counts embedding and head always.",
-         _count(tables=lambda V, D, *_: 2 * V * D)),
-        ("Do embedding and head both count when they are not tied?", _count(tables=lambda V, D, *_: V * D)),
-        ("Is tie_embeddings the other way round? Tied means one matrix.",
-         _count(tables=lambda V, D, *rest: V * D * (1 + rest[-1]))),
-        ("Are the embedding and the head counted?", _count(tables=lambda *_: 0)),
-        ("Do k and v have n_kv_heads heads? Yours have n_heads.",
-         _count(kv=lambda V, D, L, H, K, h, F, t: 2 * D * H * h)),
-        ("Are there both k and v?", _count(kv=lambda V, D, L, H, K, h, F, t: D * K * h)),
-        ("Do the heads have head_dim numbers each? It need not be dim / n_heads.",
-         _count(*[lambda V, D, L, H, K, h, F, t: D * D, lambda V, D, L, H, K, h, F, t: 2 * D * K * (D // H),
-                  lambda V, D, L, H, K, h, F, t: D * D])),
-        ("Do the heads have head_dim numbers each? It need not be dim / n_heads.",
-         _other_count(lambda n, V, D, L, H, K, h, F, t: budget(V, D, L, H, K, D // H, F, t, 1, 1)[0])),
-        ("Are q and o n_heads * head_dim wide? It need not be dim.",
-         _count(q=lambda V, D, *_: D * D, o=lambda V, D, *_: D * D)),
-        ("Is one of q and o dim by dim in yours? Both are n_heads * head_dim wide.", _count(o=lambda V, D, *_: D * D)),
+        ("Does a tied matrix count once? Yours counts embedding and head always.", _count(tables="2 * V * D")),
+        ("Do embedding and head both count when they are not tied?", _count(tables="V * D")),
+        ("Is tie_embeddings the other way round? Tied means one matrix.", _count(tables="V * D * (1 + tied)")),
+        ("Are the embedding and the head counted?", _count(tables="0")),
+        ("Do k and v have n_kv_heads heads? Yours have n_heads.", _count(kv="2 * D * H * h")),
+        ("Are there both k and v?", _count(kv="D * K * h")),
+        *[("Do the heads have head_dim numbers each? It need not be dim / n_heads.",
+           _count(q=wide, kv="2 * D * K * (D // H)", o=wide)) for wide in ("D * D", "D * H * (D // H)")],
+        ("Are q and o n_heads * head_dim wide? It need not be dim.", _count(q="D * D", o="D * D")),
+        ("Is one of q and o dim by dim in yours? Both are n_heads * head_dim wide.", _count(o="D * D")),
         ("Are all four attention matrices dim by dim? Their other side is a number of heads times head_dim.",
-         _count(*[lambda V, D, *_: D * D, lambda V, D, *_: 2 * D * D, lambda V, D, *_: D * D])),
-        ("Are k and v n_kv_heads * head_dim wide? Yours are n_kv_heads wide.",
-         _count(kv=lambda V, D, L, H, K, h, F, t: 2 * D * K)),
-        ("Have q_proj and o_proj both n_heads heads? One of yours has n_kv_heads.",
-         _count(o=lambda V, D, L, H, K, h, F, t: D * K * h)),
-        ("Have q_proj and o_proj n_heads heads? Yours have n_kv_heads.",
-         _count(*[lambda V, D, L, H, K, h, F, t: D * K * h, None, lambda V, D, L, H, K, h, F, t: D * K * h])),
-        ("Are q_proj and o_proj both counted? One matrix of that size is missing.", _count(o=lambda *_: 0)),
-        ("Has the feed-forward three matrices? Yours has two.", _count(ffn=lambda V, D, L, H, K, h, F, t: 2 * D * F)),
-        ("Is hidden_dim the feed-forward's width? Yours uses 4 * dim.", _count(ffn=lambda V, D, *_: 12 * D * D)),
+         _count("D * D", "2 * D * D", "D * D")),
+        ("Are k and v n_kv_heads * head_dim wide? Yours are n_kv_heads wide.", _count(kv="2 * D * K")),
+        ("Have q_proj and o_proj both n_heads heads? One of yours has n_kv_heads.", _count(o="D * K * h")),
+        ("Have q_proj and o_proj n_heads heads? Yours have n_kv_heads.", _count(q="D * K * h", o="D * K * h")),
+        ("Are q_proj and o_proj both counted? One matrix of that size is missing.", _count(o="0")),
+        ("Has the feed-forward three matrices? Yours has two.", _count(ffn="2 * D * F")),
+        ("Is hidden_dim the feed-forward's width? Yours uses 4 * dim.", _count(ffn="12 * D * D")),
         ("Is the last norm, before the head, counted?", _count(last=0)),
         ("Is the last norm there once? Yours counts it in each block.", _count(norms=3, last=0)),
         ("Are there two norms in each block? Yours has one.", _count(norms=1)),
         ("Are there two norms in each block? Yours has none.", _count(norms=0)),
         ("Are the norms counted, two in each block and one at the end?", _count(norms=0, last=0)),
         ("Has a norm only a gain? RMSNorm has no bias.", _count(norms=4, last=2)),
-        ("Are there biases? LLaMA has none.",
-         _count(extra=lambda V, D, L, H, K, h, F, t: L * (H * h + 2 * K * h + D + 2 * F + D))),
-        ("Are there biases? LLaMA has none.", _count(extra=lambda V, D, L, H, K, h, F, t: L * (H * h + 2 * K * h + D))),
-        ("Has the head a bias? LLaMA's has none.", _count(extra=lambda V, *_: V)),
-        ("Does n_layers multiply every part of a block? In yours it multiplies attention only.",
-         _other_count(lambda n, V, D, L, H, K, h, F, t: n - (L - 1) * (3 * D * F + 2 * D))),
-        ("Does n_layers multiply every part of a block? In yours the feed-forward is there once.",
-         _other_count(lambda n, V, D, L, H, K, h, F, t: n - (L - 1) * 3 * D * F)),
-        ("Does n_layers multiply every part of a block? In yours its two norms are there once.",
-         _other_count(lambda n, V, D, L, H, K, h, F, t: n - (L - 1) * 2 * D)),
+        *[("Are there biases? LLaMA has none.", _count(extra=f"L * (H * h + 2 * K * h + D + {ffn})"))
+          for ffn in ("2 * F + D", "0")],
+        ("Has the head a bias? LLaMA's has none.", _count(extra="V")),
+        *[(f"Does n_layers multiply every part of a block? In yours {what}", _count(extra=f"(1 - L) * ({part})"))
+          for what, part in (("it multiplies attention only.", "3 * D * F + 2 * D"),
+                             ("the feed-forward is there once.", "3 * D * F"),
+                             ("its two norms are there once.", "2 * D"))],
         ("Are embedding and head outside the blocks? Yours counts them n_layers times.",
-         _count(tables=lambda V, D, L, H, K, h, F, t: L * V * D * (2 - t))),
+         _count(tables="L * V * D * (2 - tied)")),
         ("Do you multiply the blocks by n_layers?",
-         _other_count(lambda n, V, D, L, *rest: budget(V, D, 1, *rest, 1, 1)[0])),
-        ("Does RoPE have parameters? Its angles are computed.", _count(extra=lambda V, D, L, H, K, h, F, t: h // 2)),
-        (WHOLE, _count(kv=lambda V, D, L, H, K, h, F, t: int(2 * D * H * h * (K / H)))),
-        (WHOLE, _count(q=lambda *_: 0, kv=lambda V, D, L, H, K, h, F, t: 2 * D * H * h * (1 + K / H), o=lambda *_: 0)),
-        *[("Is the total a number of bytes? Parameters are asked.", _other_count(lambda n, *_, b=b: b * n))
-          for b in (4, 2)],
+         _count(extra="(1 - L) * (2 * D * h * (H + K) + 3 * D * F + 2 * D)")),
+        ("Does RoPE have parameters? Its angles are computed.", _count(extra="h // 2")),
+        (WHOLE, _count(kv="int(2 * D * H * h * (K / H))")),
+        (WHOLE, _count(q="0", kv="2 * D * H * h * (1 + K / H)", o="0")),
+        *[("Is the total a number of bytes? Parameters are asked.", _count(each=size)) for size in (4, 2)],
         ("FLOPs: for each number of a matrix and each token there are a product and a sum.", _flops(each=1, square=2)),
         ("FLOPs: for each number of a matrix and each token there are a product and a sum.", _flops(each=1)),
         ("FLOPs: attention multiplies, too: each query with each key, and each share with a value.", _flops(square=0)),
@@ -402,22 +363,6 @@ def _with_slip(model, slip):
     return model
 
 
-def _no_gain(norm, x):
-    return F.rms_norm(x, x.shape[-1:], None, norm.eps)
-
-
-def _eps_times_ten(norm, x):
-    return F.rms_norm(x, x.shape[-1:], norm.weight, 10 * norm.eps)
-
-
-def _base_over_ten(model, n_query, n_cached=0, n_pad=None, device=None):
-    *_, visible = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
-    theta = model.config.rope_theta
-    inv_freq = model.inv_freq ** (math.log(theta / 10) / math.log(theta))
-    angles = rope_angles(torch.arange(n_cached, n_cached + n_query, device=device), inv_freq)
-    return angles.cos(), angles.sin(), visible
-
-
 def _scaled_by_dim(attention, x, cos, sin):
     q, k, v = GroupedQueryAttention.rotated_qkv(attention, x, cos, sin)
     return q * math.sqrt(attention.head_dim / x.shape[-1]), k, v
@@ -428,81 +373,39 @@ def _neighbours_paired(attention, x, cos, sin):
     return apply_rope(q, cos, sin, "interleaved"), apply_rope(k, cos, sin, "interleaved"), v
 
 
-def _swapped(layer, x):
-    return layer.down_proj(layer.gate_proj(x) * F.silu(layer.up_proj(x)))
+def _turned(positions, inv_freq):
+    angles = rope_angles(positions, inv_freq)
+    return angles.cos(), angles.sin()
 
 
-def _one_ahead(model, n_query, n_cached=0, n_pad=None, device=None):
-    cos, sin, _ = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
-    keys = torch.arange(n_cached + n_query, device=device)
-    return cos, sin, keys <= torch.arange(n_cached, n_cached + n_query, device=device)[:, None] + 1
+RIGHT = Llama.rotation_and_mask
 
 
-def _bfloat16_positions(model, n_query, n_cached=0, n_pad=None, device=None):
-    *_, visible = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
-    positions = torch.arange(n_cached, n_cached + n_query, device=device).bfloat16().float()
-    angles = rope_angles(positions, model.inv_freq)
-    return angles.cos(), angles.sin(), visible
+def _shared(change):
+    """Another rotation_and_mask: change(model, (cos, sin, visible), T, tokens in the cache, n_pad)."""
+
+    def rotation_and_mask(model, n_query, n_cached=0, n_pad=None, device=None):
+        return change(model, RIGHT(model, n_query, n_cached, n_pad, device), n_query, n_cached, n_pad)
+
+    return Llama, "rotation_and_mask", rotation_and_mask
 
 
 METHODS = {  # the slips, and the method that each replaces
-    "gain ignored": (RMSNorm, "forward", _no_gain),
-    "wrong eps": (RMSNorm, "forward", _eps_times_ten),
-    "wrong base": (Llama, "rotation_and_mask", _base_over_ten),
+    "gain ignored": (RMSNorm, "forward", lambda norm, x: F.rms_norm(x, x.shape[-1:], None, norm.eps)),
+    "wrong eps": (RMSNorm, "forward", lambda norm, x: F.rms_norm(x, x.shape[-1:], norm.weight, 10 * norm.eps)),
+    "wrong base": _shared(lambda model, right, T, past, pad: (
+        *_turned(torch.arange(past, past + T), model.inv_freq ** math.log(model.config.rope_theta / 10,
+                                                                         model.config.rope_theta)), right[2])),
     "wrong scale": (GroupedQueryAttention, "rotated_qkv", _scaled_by_dim),
     "neighbours paired": (GroupedQueryAttention, "rotated_qkv", _neighbours_paired),
-    "gate and up swapped": (SwiGLU, "forward", _swapped),
-    "mask shows the next token": (Llama, "rotation_and_mask", _one_ahead),
-    "positions in bfloat16": (Llama, "rotation_and_mask", _bfloat16_positions),
-}
+    "gate and up swapped": (
+        SwiGLU, "forward", lambda layer, x: layer.down_proj(layer.gate_proj(x) * F.silu(layer.up_proj(x)))),
+    "mask shows the next token": _shared(lambda model, right, T, past, pad: (
+        *right[:2], torch.arange(past + T) <= torch.arange(past, past + T)[:, None] + 1)),
+    "positions in bfloat16": _shared(lambda model, right, T, past, pad: (
+        *_turned(torch.arange(past, past + T).bfloat16().float(), model.inv_freq), right[2])),
+}  # fmt: skip
 SLIPS = tuple(METHODS)
-
-
-def _restarts(model, n_query, n_cached=0, n_pad=None, device=None):
-    cos, sin, visible = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
-    return (cos, sin, visible) if n_pad is not None else (*Llama.rotation_and_mask(model, n_query)[:2], visible)
-
-
-def _chunk_sees(rows):
-    """Who may see whom in a chunk after a cache is rows(keys, queries counted from the chunk's start, n_cached)."""
-
-    def rotation_and_mask(model, n_query, n_cached=0, n_pad=None, device=None):
-        cos, sin, visible = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
-        if n_cached and n_query > 1:
-            visible = rows(torch.arange(n_cached + n_query), torch.arange(n_query)[:, None], n_cached)
-        return cos, sin, visible
-
-    return rotation_and_mask
-
-
-def _one_place_early(model, n_query, n_cached=0, n_pad=None, device=None):
-    cos, sin, visible = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
-    alone = n_query == 1 and n_cached and n_pad is None
-    return (*Llama.rotation_and_mask(model, 1, n_cached - 1)[:2], visible) if alone else (cos, sin, visible)
-
-
-def _padding_visible(model, n_query, n_cached=0, n_pad=None, device=None):
-    cos, sin, _ = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
-    return cos, sin, Llama.rotation_and_mask(model, n_query, n_cached, None, device)[2]
-
-
-def _padding_counted(model, n_query, n_cached=0, n_pad=None, device=None):
-    *_, visible = Llama.rotation_and_mask(model, n_query, n_cached, n_pad, device)
-    return *Llama.rotation_and_mask(model, n_query, n_cached, None, device)[:2], visible
-
-
-def _later(method):
-    """Another cos, sin and mask for the tokens after a padded prompt only: method's, called as Llama's own."""
-
-    def rotation_and_mask(model, n_query, n_cached=0, n_pad=None, device=None):
-        later = n_cached and n_pad is not None
-        return (method if later else Llama.rotation_and_mask)(model, n_query, n_cached, n_pad, device)
-
-    return rotation_and_mask
-
-
-def _padding_forgotten(model, n_query, n_cached, n_pad, device):
-    return Llama.rotation_and_mask(model, n_query, n_cached, None, device)
 
 
 def _norm_over(*dims):
@@ -510,18 +413,22 @@ def _norm_over(*dims):
 
 
 CALLS = {  # slips in how a model is called again, or with several rows; the seventh is none: only distances count
-    "positions restart": (Llama, "rotation_and_mask", _restarts),
-    "mask without its offset": (Llama, "rotation_and_mask", _chunk_sees(lambda keys, queries, _: keys <= queries)),
-    "a chunk sees all of itself": (
-        Llama, "rotation_and_mask", _chunk_sees(lambda keys, queries, _: (keys >= 0).expand(len(queries), -1)),
-    ),
-    "padding is seen": (Llama, "rotation_and_mask", _padding_visible),
+    "positions restart": _shared(lambda model, right, T, past, pad:
+                                 (*RIGHT(model, T)[:2], right[2]) if pad is None else right),
+    "mask without its offset": _shared(lambda model, right, T, past, pad: (
+        *right[:2], torch.ones(T, past + T).tril().bool() if past and T > 1 else right[2])),
+    "a chunk sees all of itself": _shared(lambda model, right, T, past, pad: (
+        *right[:2], torch.ones(T, past + T).bool() if past and T > 1 else right[2])),
+    "padding is seen": _shared(lambda model, right, T, past, pad: (*right[:2], RIGHT(model, T, past)[2])),
     "norm over the rows": (RMSNorm, "forward", _norm_over(0, 2)),
     "norm over the tokens": (RMSNorm, "forward", _norm_over(1, 2)),
-    "padding counts as positions": (Llama, "rotation_and_mask", _padding_counted),
-    "later tokens have one position in all rows": (Llama, "rotation_and_mask", _later(_padding_counted)),
-    "a single token stands one place too early": (Llama, "rotation_and_mask", _one_place_early),
-    "padding is forgotten after the prompt": (Llama, "rotation_and_mask", _later(_padding_forgotten)),
+    "padding counts as positions": _shared(lambda model, right, T, past, pad: (*RIGHT(model, T, past)[:2], right[2])),
+    "later tokens have one position in all rows": _shared(lambda model, right, T, past, pad: (
+        *RIGHT(model, T, past)[:2], right[2]) if past and pad is not None else right),
+    "a single token stands one place too early": _shared(lambda model, right, T, past, pad: (
+        *RIGHT(model, T, past - 1)[:2], right[2]) if T == 1 and past and pad is None else right),
+    "padding is forgotten after the prompt": _shared(lambda model, right, T, past, pad:
+                                                     RIGHT(model, T, past) if past and pad is not None else right),
 }  # fmt: skip
 CALL_SLIPS = tuple(CALLS)[:6]
 
@@ -551,6 +458,7 @@ def _alike(one, other):
 
 
 SMALL = "Its logits are nearly right. Do you compare all numbers, not only the likeliest token?"
+ONE_BY_ONE = "Pieces of several tokens are not enough: read token by token, too."
 READ_ON = "Do you read the padded rows on, with a cache? n_pad comes with the first tokens only."
 FINDS = {  # each slip: the property that is to find it, and how; those before it are kept
     "mask shows the next token": (0, "Change the last token. May a logit before it move?"),
@@ -558,10 +466,7 @@ FINDS = {  # each slip: the property that is to find it, and how; those before i
     "positions restart": (1, "Read the text in pieces, with one cache. Are the logits of all pieces compared?"),
     "mask without its offset": (1, "One token at a time is not enough: read pieces of several tokens, too."),
     "a chunk sees all of itself": (1, "One token at a time is not enough: read pieces of several tokens, too."),
-    "a single token stands one place too early": (
-        1,
-        "Pieces of several tokens are not enough: read token by token, too.",
-    ),
+    "a single token stands one place too early": (1, ONE_BY_ONE),
     "padding is seen": (2, "Put a shorter row, padded on its left, beside a longer one, and pass n_pad."),
     "norm over the rows": (2, "Does the row stand once alone and once beside another row?"),
     "later tokens have one position in all rows": (2, READ_ON),

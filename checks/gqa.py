@@ -127,10 +127,6 @@ def _attention_cases():
     ]
 
 
-def _naive_softmax(scores):
-    return scores.exp() / scores.exp().sum(-1, keepdim=True)
-
-
 SOFTMAX_AXIS = OVER_KEYS + " Each query's weights sum to 1."
 ATTENTION_HEAD = Exercise(
     attention_head,
@@ -162,7 +158,7 @@ ATTENTION_HEAD = Exercise(
          _attend(softmax=lambda scores: scores.exp() / scores.exp().sum())),
         (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(-2).nan_to_num())),
         ("Does exp overflow? Subtract each row's largest score (.amax), or use torch.softmax.",
-         _attend(softmax=_naive_softmax)),
+         _attend(softmax=lambda scores: scores.exp() / scores.exp().sum(-1, keepdim=True))),
         ("Is the softmax missing?", _attend(softmax=lambda scores: scores)),
         ("Are the exponentials divided by their sum?", _attend(softmax=lambda scores: scores.exp())),
         ("Is it q times k? Your q and k are swapped.", lambda q, k, v, visible: _attend()(k, q, v, visible)),
@@ -425,11 +421,11 @@ def _in_use(cache, end):
 
 
 def _write(slot=lambda p, n_slots: p % n_slots, shown=lambda cache, length, new: _in_use(cache, length + new.shape[2]),
-           count=lambda new: new.shape[2], start=lambda length, n_slots: length):  # fmt: skip
+           count=lambda room, new: new.shape[2], start=lambda length, n_slots: length):  # fmt: skip
     """A cache that puts position p into a slot of its own choice, and returns what it likes."""
 
     def program(cache, length, new):
-        for t in range(count(new)):
+        for t in range(count(cache.shape[2] - length % cache.shape[2], new)):  # room: up to the last slot
             cache[:, :, slot(start(length, cache.shape[2]) + t, cache.shape[2])] = new[:, :, t]
         return shown(cache, length, new)
 
@@ -446,12 +442,6 @@ def _told(positions=lambda p, end, n_slots: p, kept=lambda keys, end, n_slots: k
         return kept(keys, end, cache.shape[2])[:, :, chosen], positions(p, end, cache.shape[2])[chosen]
 
     return _write(shown=shown)
-
-
-def _cut_off(cache, length, new):
-    """Writes what fits between the next slot and the last."""
-    room = cache.shape[2] - length % cache.shape[2]
-    return _write(count=lambda new: min(room, new.shape[2]))(cache, length, new)
 
 
 SLOT = "Which slot comes next? Positions and slots both count from 0."
@@ -504,14 +494,15 @@ CACHE_WRITE = Exercise(
            _told(cut=lambda p, end, n, rest=rest: slice(int(end == n or end % n == rest), None))) for rest in (0, -1)],
         ("When all slots are full, which comes next, after the last? Yours goes on in the last one, on the newest key.",
          _write(start=lambda length, n: n - 1 if length and length % n == 0 else length)),
-        ("Do you go on at slot 0 when the last slot is filled? Yours drops the keys that do not fit.", _cut_off),
-        (NEW, _write(count=lambda new: min(len(new), new.shape[2]))),
+        ("Do you go on at slot 0 when the last slot is filled? Yours drops the keys that do not fit.",
+         _write(count=lambda room, new: min(room, new.shape[2]))),
+        (NEW, _write(count=lambda room, new: min(len(new), new.shape[2]))),
         ("Do you go on where the last key was written? Yours starts at slot 0 again.",
          lambda cache, length, new: (_write()(cache, 0, new), _in_use(cache, length + new.shape[2]))[1]),
         ("Which key makes room when all slots are full? Yours overwrites the last slot again and again.",
          _write(lambda p, n: min(p, n - 1))),
         (ITSELF, lambda cache, length, new: _write()(cache.clone(), length, new)),
-        ("Is anything written?", _write(count=lambda new: 0)),
+        ("Is anything written?", _write(count=lambda room, new: 0)),
     ],
     parts=("the keys", "the positions", "the cache afterwards"),
     adapt=_and_the_cache,
@@ -530,50 +521,24 @@ def gqa_layer(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     return y.to(w_o.dtype)
 
 
-def _split(y, h):
-    return y.unflatten(-1, (-1, h)).transpose(1, 2)
-
-
-def _share(y, n_rep):
-    return y.repeat_interleave(n_rep, 1)
-
-
-def _tile(y, n_rep):
-    return y.repeat(1, n_rep, 1, 1)
-
-
-def _merge(mixed):
-    return mixed.transpose(1, 2).flatten(-2)
-
-
-def _layer(split=_split, turn=(True, True, False), share=(_share, _share), scale=lambda h, dim: math.sqrt(h),
-           visible=causal_visible, merge=_merge,
+def _layer(split=lambda y, h: y.unflatten(-1, (-1, h)).transpose(1, 2), turn=(True, True, False), rope=apply_rope,
+           tiled=(False, False), scale=lambda h, *_: math.sqrt(h), visible=lambda t, *_: causal_visible(t, t),
+           merge=lambda mixed: mixed.transpose(1, 2).flatten(-2),
            out=lambda merged, w_o, x: merged @ w_o.T):  # fmt: skip
     """The layer with one slip."""
 
     def program(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
-        q, k, v = (
-            apply_rope(y, cos, sin) if turned else y
-            for y, turned in zip((split(x @ w.T, head_dim) for w in (w_q, w_k, w_v)), turn, strict=True)
+        q, k, v = (split(x @ w.T, head_dim) for w in (w_q, w_k, w_v))
+        q, k, v = (rope(y, cos, sin) if turned else y for y, turned in zip((q, k, v), turn, strict=True))
+        n_rep = q.shape[1] // k.shape[1]
+        k, v = (
+            y.repeat(1, n_rep, 1, 1) if tile else y.repeat_interleave(n_rep, 1)
+            for y, tile in zip((k, v), tiled, strict=True)
         )
-        k, v = (one(y, q.shape[1] // y.shape[1]) for one, y in zip(share, (k, v), strict=True))
-        weights = hide(q @ k.mT / scale(head_dim, x.shape[-1]), visible(x.shape[1], x.shape[1])).softmax(-1)
-        return out(merge(weights @ v), w_o, x)
+        scores = q @ k.mT / scale(head_dim, x.shape[-1], q.shape[1])
+        return out(merge(hide(scores, visible(x.shape[1], q.shape[1], n_rep)).softmax(-1) @ v), w_o, x)
 
     return program
-
-
-def _turned_before_the_heads_move(x, *rest):
-    w_q, w_k, w_v, w_o, h, cos, sin = rest
-    q, k, v = ((x @ w.T).unflatten(-1, (-1, h)) for w in (w_q, w_k, w_v))
-    q, k, v = (y.transpose(1, 2) for y in (apply_rope(q, cos, sin), apply_rope(k, cos, sin), v))
-    weights = hide(q @ k.mT / math.sqrt(h), causal_visible(len(x[0]), len(x[0]))).softmax(-1)
-    return _merge(weights @ v) @ w_o.T
-
-
-def _scaled_by_share(x, w_q, *rest):
-    n_heads = len(w_q) // rest[3]
-    return _layer(scale=lambda h, dim: math.sqrt(dim / n_heads))(x, w_q, *rest)
 
 
 def _layer_inputs(batch, t, dim, n_heads, n_kv_heads, h, seed=0):
@@ -584,9 +549,7 @@ def _layer_inputs(batch, t, dim, n_heads, n_kv_heads, h, seed=0):
 
 
 SPLIT = "Split: is the last dimension cut into heads first, and are the heads then moved to the front?"
-MERGE = (
-    "Merge: are the heads moved behind the tokens first? Otherwise a row holds other tokens' results, later ones too."
-)
+MERGE = "Merge: are the heads moved behind the tokens first? Else a row holds other tokens' results, later ones too."
 ROPE = "Does RoPE turn queries and keys, and not values?"
 BACK = "Is the merged row multiplied by w_o.T at the end?"
 GQA_LAYER = Exercise(
@@ -611,25 +574,27 @@ GQA_LAYER = Exercise(
          _layer(split=lambda y, h: y.reshape(len(y), -1, y.shape[1], h))),
         ("Split: are a head's numbers neighbours, (heads, head_dim) in this order?",
          _layer(split=lambda y, h: y.unflatten(-1, (h, -1)).movedim(-1, 1))),
-        *[(f"Which query heads share? Neighbours: 0 0 1 1. {what} 0 1 0 1.", _layer(share=share))
-          for what, share in (("Yours is", (_tile, _tile)), ("In yours the keys are", (_tile, _share)),
-                              ("In yours the values are", (_share, _tile)))],
+        *[(f"{NEIGHBOURS}{what} 0 1 0 1.", _layer(tiled=tiled))
+          for what, *tiled in (("Yours is", 1, 1), ("In yours the keys are", 1, 0), ("In yours the values are", 0, 1))],
         ("Do you use all key/value heads? Yours reads the first one only.",
-         _layer(share=2 * [lambda y, n: y[:, :1].expand(-1, n * y.shape[1], -1, -1)])),
+         lambda x, w_q, w_k, w_v, w_o, h, *turns: _layer()(x, w_q, w_k[:h], w_v[:h], w_o, h, *turns)),
         ("RoPE turns (B, heads, T, h), by position. Yours turns (B, T, heads, h), by the number of the head.",
-         _turned_before_the_heads_move),  # looks like no turn at all where it does not crash
+         _layer(rope=lambda y, cos, sin: apply_rope(y.transpose(1, 2), cos, sin).transpose(1, 2))),
         (ROPE + " Yours turns nothing.", _layer(turn=(False, False, False))),
         (ROPE + " Yours turns the values, too.", _layer(turn=(True, True, True))),
         (ROPE + " Your keys are not turned.", _layer(turn=(True, False, False))),
         (ROPE + " Your queries are not turned.", _layer(turn=(False, True, False))),
         (ROPE + " Yours turns values instead of keys.", _layer(turn=(True, False, True))),
-        ("Is there a mask? Every token sees the future.", _layer(visible=lambda t, s: torch.ones(t, s).bool())),
-        (POLARITY, _layer(visible=lambda t, s: torch.ones(t, s).triu().bool())),
-        ("Does a query see what is before it, too?", _layer(visible=lambda t, s: torch.eye(t).bool())),
-        ("Are the scores divided by sqrt(head_dim)?", _layer(scale=lambda h, dim: 1)),
-        ("Is it the root of head_dim, once? SDPA already divides.", _layer(scale=lambda h, dim: h)),
-        ("Is it the root of head_dim? Yours is that of D.", _layer(scale=lambda h, dim: math.sqrt(dim))),
-        ("Is it the root of head_dim? Yours is that of D / H: H * h need not be D.", _scaled_by_share),
+        ("Is there a mask? Every token sees the future.", _layer(visible=lambda t, *_: torch.ones(t, t).bool())),
+        (POLARITY, _layer(visible=lambda t, *_: torch.ones(t, t).triu().bool())),
+        ("Does a query see what is before it, too?", _layer(visible=lambda t, *_: torch.eye(t).bool())),
+        (STARTS,
+         _layer(visible=lambda t, H, R: torch.stack([torch.ones(t, t).tril(i % R * t) for i in range(H)]).bool())),
+        ("Are the scores divided by sqrt(head_dim)?", _layer(scale=lambda *_: 1)),
+        ("Is it the root of head_dim, once? SDPA already divides.", _layer(scale=lambda h, *_: h)),
+        ("Is it the root of head_dim? Yours is that of D.", _layer(scale=lambda h, dim, _: math.sqrt(dim))),
+        ("Is it the root of head_dim? Yours is that of D / H: H * h need not be D.",
+         _layer(scale=lambda h, dim, n_heads: math.sqrt(dim / n_heads))),
         (BACK + " It is missing.", _layer(out=lambda merged, w_o, x: merged)),
         (BACK + " Yours takes w_o, not transposed.", _layer(out=lambda merged, w_o, x: merged @ w_o)),
         ("Is the input added at the end? The block does that, not the layer.",

@@ -238,19 +238,11 @@ def _random_llama(n_heads, n_kv_heads, head_dim, dim, n_layers, vocab_size, tied
         matrix = draw(*shape, seed=seed + place, scale=0.4)
         weights[f"{name}.weight"] = matrix if len(shape) == 2 else 1 + matrix
     config = {
-        "vocab_size": vocab_size,
-        "hidden_size": dim,
-        "intermediate_size": hidden_dim,
-        "num_hidden_layers": n_layers,
-        "num_attention_heads": n_heads,
-        "num_key_value_heads": n_kv_heads,
-        "head_dim": head_dim,
-        "rms_norm_eps": eps,
-        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
-        "tie_word_embeddings": tied,
-        "max_position_embeddings": 512,
-        "hidden_act": "silu",
-    }
+        "vocab_size": vocab_size, "hidden_size": dim, "intermediate_size": hidden_dim, "num_hidden_layers": n_layers,
+        "num_attention_heads": n_heads, "num_key_value_heads": n_kv_heads, "head_dim": head_dim, "rms_norm_eps": eps,
+        "rope_parameters": {"rope_type": "default", "rope_theta": theta}, "tie_word_embeddings": tied,
+        "max_position_embeddings": 512, "hidden_act": "silu",
+    }  # fmt: skip
     return weights, config
 
 
@@ -334,16 +326,9 @@ def _rope(change):
     return _slip(turns=lambda self, positions, config: change(*Parts.turns(self, positions, config)))
 
 
-def _angles(parts, positions, config):
-    return parts.rope_angles(positions, config["head_dim"], config["rope_parameters"]["rope_theta"])
-
-
-def _unscaled(self, positions, config):
-    angles = _angles(self, positions, config)
-    return angles.cos(), angles.sin()
-
-
 def _base(theta, power=1.0):
+    """Another base, and no scaling."""
+
     def turns(self, positions, config):
         base = (theta or config["rope_parameters"]["rope_theta"]) ** power
         return Parts.turns(self, positions, config | {"rope_parameters": {"rope_theta": base}})
@@ -403,10 +388,6 @@ def _copied(weights, one, other):
     return weights | {n.replace(one, other): w for n, w in weights.items() if one in n}
 
 
-def _one_hidden_less(n_query, n_key):
-    return torch.ones(n_query, n_key).tril(n_key - n_query + 1).bool()
-
-
 EPS = "Stage 1: eps is config['rms_norm_eps'], added to the mean of the squares, inside the root."
 
 MY_LLAMA = Exercise(
@@ -445,13 +426,14 @@ MY_LLAMA = Exercise(
         ("Stage 2: q and k turn the other way. Is the minus sign right, and are cos and sin in their places?",
          _rope(lambda cos, sin: (sin, cos))),
         ("Stage 2: apply_rope_halves wants cos and sin of the angles. Yours gets the angles themselves.",
-         _slip(turns=lambda self, positions, config: 2 * (_angles(self, positions, config),))),
+         _slip(turns=lambda self, positions, config:
+               2 * (self.rope_angles(positions, config["head_dim"], config["rope_parameters"]["rope_theta"]),))),
         *[("Stage 2: RoPE's base is config['rope_parameters']['rope_theta'].", _base(base)) for base in (1e4, 5e5)],
         ("Stage 2: are the speeds theta ** (-2 i / head_dim)? The 2 is missing.", _base(None, 0.5)),
         ("Stage 2: bfloat16 and float16 do not hold every whole number: are the positions int64 or float32?",
          _slip(turns=lambda self, positions, config: Parts.turns(self, positions.bfloat16().float(), config))),
         ("Stage 2: rope_type is llama3 here. Scale the speeds with parts.llama3_scaling, or raise an error.",
-         _slip(turns=_unscaled)),
+         _base(None)),
         ("Stage 2: the rows of q_proj come head after head: view(B, T, H, h), then .transpose(1, 2).",
          _slip(heads=lambda self, x, c: x.reshape(x.shape[0], -1, x.shape[1], c["head_dim"]))),
         ("Stage 2: the rows of q_proj come head after head. Yours deals them out, one to each head in turn.",
@@ -468,7 +450,7 @@ MY_LLAMA = Exercise(
         ("Stage 3: nothing is hidden: every token sees the future.",
          _slip({"causal_visible": lambda n_query, n_key: torch.ones(n_query, n_key).bool()})),
         ("Stage 3: a token sees itself and what came before. Yours sees the next one, too.",
-         _slip({"causal_visible": _one_hidden_less})),
+         _slip({"causal_visible": lambda t, s: torch.ones(t, s).tril(s - t + 1).bool()})),
         ("Stage 3: the mask is turned round: every token sees itself and the future.",
          _slip({"causal_visible": lambda n_query, n_key: torch.ones(n_query, n_key).triu().bool()})),
         ("Stage 3: hide before the softmax. Yours hides after it, and the rest sums to less than 1.",
@@ -572,9 +554,7 @@ def cache_fault(llama, weights, config, tokens, sizes=(5, 4, 1, 1)):
     dropped, _ = _in_pieces(lambda *inputs: Parts().llama(*inputs[:4]), weights, config, tokens, sizes)
     if _close(got, dropped):
         return "what remember returns is not used: k, v = remember(layer, k, v)."
-    return (
-        "the logits depart. Is visible causal_visible(T, k.shape[2]): a row for each new token, a column for each key?"
-    )
+    return "the logits depart. Is visible causal_visible(T, k.shape[2]), with a column for each key?"
 
 
 POSITIONS = "the positions of a later piece begin at first: torch.arange(first, first + T)."

@@ -99,10 +99,8 @@ class Parts:
     """
 
     def __init__(self, own: dict | None = None, missing: dict | None = None, later: tuple = ()):
-        self.missing, course = (
-            missing or {},
-            COURSE | {check.exercise.name: check.exercise.specification for check in later},
-        )
+        self.missing, course = missing or {}, {**COURSE}
+        course |= {check.exercise.name: check.exercise.specification for check in later}
         self.names = tuple(course)
         self.own = [name for name in course if name not in self.missing]
         for name, part in {"repeat_kv": repeat_kv, **course}.items():  # no exercise asks for repeat_kv: it is lent
@@ -202,14 +200,10 @@ class Parts:
     def attend(self, q, k, v, positions=None):
         """What all heads return, side by side, (B, T, H * h); positions, (B, T), where rows differ."""
         if positions is not None and len(q) > 1:
-            return torch.cat(
-                [self.attend(*row) for row in zip(*(y.split(1) for y in (q, k, v, positions)), strict=True)]
-            )
-        visible = (
-            self.causal_visible(q.shape[2], k.shape[2])
-            if positions is None
-            else (torch.arange(k.shape[2]) <= positions[0, :, None])
-        )
+            rows = zip(*(y.split(1) for y in (q, k, v, positions)), strict=True)
+            return torch.cat([self.attend(*row) for row in rows])
+        visible = None if positions is None else torch.arange(k.shape[2]) <= positions[0, :, None]
+        visible = self.causal_visible(q.shape[2], k.shape[2]) if visible is None else visible
         k, v = (self.repeat_kv(y, q.shape[1] // y.shape[1]) for y in (k, v))
         return torch.cat([self.attention_head(q[:, i], k[:, i], v[:, i], visible) for i in range(q.shape[1])], dim=-1)
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from helpers.assets import ASSETS
-from helpers.model import Llama
+from helpers.model import Llama, attention_weights, causal_visible, repeat_kv
 from helpers.text import encode, load_tokenizer
 
 
@@ -37,6 +37,19 @@ def held_out_loss(model: nn.Module) -> float:
     if logits.shape[-1] != 1024:
         raise ValueError(f"the model has {logits.shape[-1]} tokens: pass one of tiny-llama's tokenizer, with 1,024.")
     return F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten()).item()
+
+
+@torch.no_grad()
+def attention_by_layer(model: Llama, tokens: torch.Tensor) -> torch.Tensor:
+    """Attention weights, mean over the rows of tokens (B, T): (n_layers, H, T, T)."""
+    cos, sin, _ = model.rotation_and_mask(tokens.shape[1], device=tokens.device)
+    visible = causal_visible(tokens.shape[1], tokens.shape[1], tokens.device)
+    x, weights = model.tok_embeddings(tokens), []
+    for block in model.layers:
+        q, k, _ = block.attention.rotated_qkv(block.attention_norm(x), cos, sin)
+        weights.append(attention_weights(q, repeat_kv(k, block.attention.n_rep), visible).mean(dim=0).cpu())
+        x = block(x, cos, sin)
+    return torch.stack(weights)
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from contextlib import nullcontext
 import torch
 from torch.nn import functional as F
 
-from helpers.interventions import replaced
-from helpers.model import Llama, LlamaConfig, attention_weights, causal_visible, repeat_kv
+from helpers.interventions import attention_by_layer, replaced
+from helpers.model import Llama, LlamaConfig
 from helpers.train import training_step
 
 CONFIG = LlamaConfig(
@@ -21,19 +21,6 @@ def repeated(n_rows: int, shortest: int, length: int, generator: torch.Generator
     periods = torch.randint(shortest, LONGEST + 1, (n_rows, 1), generator=generator)
     pieces = torch.randint(CONFIG.vocab_size, (n_rows, LONGEST), generator=generator)
     return pieces.gather(1, torch.arange(length) % periods)
-
-
-@torch.no_grad()
-def attention_by_layer(model: Llama, tokens: torch.Tensor) -> torch.Tensor:
-    """Attention weights, mean over the rows of tokens (B, T): (n_layers, H, T, T)."""
-    cos, sin, _ = model.rotation_and_mask(tokens.shape[1], device=tokens.device)
-    visible = causal_visible(tokens.shape[1], tokens.shape[1], tokens.device)
-    x, weights = model.tok_embeddings(tokens), []
-    for block in model.layers:
-        q, k, _ = block.attention.rotated_qkv(block.attention_norm(x), cos, sin)
-        weights.append(attention_weights(q, repeat_kv(k, block.attention.n_rep), visible).mean(dim=0).cpu())
-        x = block(x, cos, sin)
-    return torch.stack(weights)
 
 
 @torch.no_grad()

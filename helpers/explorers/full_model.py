@@ -41,7 +41,7 @@ def explore_full_model() -> Explorer:
         tokens, probabilities = best[layer][token]
         for bar, label, text, probability in zip(odds, labels, tokens, probabilities, strict=True):
             bar.set_width(probability)
-            label.set(x=min(probability, 0.6) + 0.03, text=text)  # moved too: what moves is drawn above what stays
+            label.set(x=min(probability, 0.6) + 0.03, text=f"{text}  {probability:.2f}")  # above what stays
         strongest, turn = row.argmax().item(), f"{angles[layer, token]:.0f}°"
         looks.set_title(f"Block {layer}, head {head}: where “{words[token]}” looks")
         turns.set_title(f"Block {layer} turns it {turn}")
@@ -55,7 +55,7 @@ def explore_full_model() -> Explorer:
     # Which controls.
     controls = {
         "token": slider("position of the token", 8, 0, n_tokens - 1),
-        "layer": slider("block", 1, 0, n_layers - 1),
+        "layer": slider("block", 4, 0, n_layers - 1),
         "head": slider("query head", 0, 0, n_heads - 1),
     }
     alt = "Left: bars, attention of the chosen token to each word. Middle: the angle by which each block turns it. "

@@ -17,9 +17,9 @@ from matplotlib.image import imread
 
 from helpers import explorers
 from helpers.checkpoint import load_checkpoint
-from helpers.experiments.circuit import attention_by_layer
 from helpers.explorers import Explorer, slider
 from helpers.explorers.full_model import _look_inside
+from helpers.interventions import attention_by_layer
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
 from tests.support.course import ROOT
 

@@ -104,7 +104,8 @@ def gqa_layer__sdpa(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     return F.linear(mixed.transpose(1, 2).flatten(-2), w_o)
 
 
-@wrong("it raises")
-def gqa_layer__turned_before_the_split(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
-    q = apply_rope(x @ w_q.T, cos, sin)
-    return q @ w_o.T
+@wrong("does the mask start again with each head?")
+def gqa_layer__rows_with_is_causal(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
+    q, k, v = ((x @ w.T).unflatten(-1, (-1, head_dim)).transpose(1, 2) for w in (w_q, w_k, w_v))
+    mixed = rows__sdpa_with_is_causal(apply_rope(q, cos, sin), apply_rope(k, cos, sin), v, None)
+    return F.linear(mixed.transpose(1, 2).flatten(-2), w_o)
