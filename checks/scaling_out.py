@@ -1,5 +1,6 @@
 """The exercises of notebook 09, scaling out: specification, cases, known mistakes with hints, check."""
 
+import re
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -11,9 +12,8 @@ from torch.nn import functional as F
 from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, not_contiguous
 from checks.judge import check_of
 from checks.run import raised
-from helpers.checkpoint import load_checkpoint
+from checks.swiglu import SWIGLU, TRANSPOSE
 from helpers.model import Llama, LlamaConfig
-from helpers.text import TINY_LLAMA
 
 
 def split_feed_forward(x, w_gate, w_up, w_down, n_ranks):
@@ -46,16 +46,21 @@ TURNED = (
 )
 
 
-def _product_that_fits(function):
-    def probe(x, w_gate, w_up, w_down, n_ranks):
-        try:
-            return function(x, w_gate, w_up, w_down, n_ranks)
-        except RuntimeError as error:
-            if "multipl" in str(error) or "size mismatch" in str(error):
-                raise Wrong(f"a product does not fit: {error}", TURNED) from None
-            raise
+def _naming(words, what, hint):
+    """The `adapt` that says what an error of PyTorch with these words means."""
 
-    return probe
+    def adapt(function):
+        def probe(*inputs):
+            try:
+                return function(*inputs)
+            except RuntimeError as error:
+                if re.search(words, str(error)):
+                    raise Wrong(f"{what}: {error}", hint) from None
+                raise
+
+        return probe
+
+    return adapt
 
 
 def _whole(x, gate, up, down):
@@ -120,23 +125,13 @@ SPLIT_FEED_FORWARD = Exercise(
          lambda x, g, u, d, n: _parts(x.reshape(-1, x.shape[-1]), g, u, d, n)),
         (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g) * (x @ u)) @ d)),
         (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) * (x @ u.T)) @ d)),
-        ("Is down there? Yours returns the hidden units.", _slip(lambda x, g, u, d, r: F.silu(x @ g.T) * (x @ u.T))),
-        ("Is it SwiGLU's part alone? Yours has the residual x in it.",
-         lambda x, g, u, d, n: x + _parts(x, g, u, d, n)),
+        *[(hint, _slip(lambda x, g, u, d, r, slip=slip: slip(x, g, u, d)))
+          for hint, slip in SWIGLU.mistakes if hint != TRANSPOSE],
         ("Are gate and up cut by their rows, the outputs? Yours are cut by columns, the inputs.", _by_inputs),
         ("The parts are summed, not averaged: do you divide by n_ranks?",
          lambda x, g, u, d, n: _parts(x, g, u, d, n) / n),
         ("Has rank r the r-th share in a row? You deal the units out in turn.",
          lambda x, g, u, d, n: _parts(x, g, u, d, n, lambda size, n: torch.arange(size).view(-1, n).T.flatten())),
-        ("Is it silu? Yours is relu.", _slip(lambda x, g, u, d, r: (F.relu(x @ g.T) * (x @ u.T)) @ d.T)),
-        ("Is silu on gate alone? Yours comes after the product.",
-         _slip(lambda x, g, u, d, r: F.silu((x @ g.T) * (x @ u.T)) @ d.T)),
-        ("Is up used? Yours has gate in its place.", _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) * (x @ g.T)) @ d.T)),
-        ("Is silu there?", _slip(lambda x, g, u, d, r: ((x @ g.T) * (x @ u.T)) @ d.T)),
-        ("Is silu on the gate branch, not on up?", _slip(lambda x, g, u, d, r: ((x @ g.T) * F.silu(x @ u.T)) @ d.T)),
-        ("Is up used? Yours has only the gate branch.", _slip(lambda x, g, u, d, r: F.silu(x @ g.T) @ d.T)),
-        ("Is gate used? Yours has up in its place.", _slip(lambda x, g, u, d, r: (F.silu(x @ u.T) * (x @ u.T)) @ d.T)),
-        ("Do the branches multiply? Yours are added.", _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) + x @ u.T) @ d.T)),
         ("Which columns of down belong to this rank's units? Yours takes the first ones for every rank.",
          lambda x, g, u, d, n: torch.stack([
              (F.silu(x @ a.T) * (x @ b.T)) @ d[:, : len(a)].T for a, b in zip(g.chunk(n), u.chunk(n), strict=True)])),
@@ -147,7 +142,7 @@ SPLIT_FEED_FORWARD = Exercise(
         ("Is it this rank's part alone? Yours adds up the parts so far.",
          lambda x, g, u, d, n: _parts(x, g, u, d, n).cumsum(0)),
     ],
-    adapt=_product_that_fits,
+    adapt=_naming("multipl|size mismatch", "a product does not fit", TURNED),
 )  # fmt: skip
 check_split_feed_forward = check_of(SPLIT_FEED_FORWARD)
 
@@ -194,6 +189,7 @@ BY_HAND = torch.tensor([[[1.0, 0.0]], [[5.0, 4.0]]]), torch.tensor([[0.0], [3.0]
 HIDDEN = (
     "A rank without a visible key has -inf, so its weight is 0. But 0 times nan or inf is nan: leave its output out."
 )
+VISIBLE = "A fault of a rank that sees keys must show: leave out only what has the weight 0."
 LARGE = "exp of 300 is inf in float32, and exp of -300 is 0. But a query's weights depend on differences alone."
 ROUNDED = "Do the logsumexps stay in float32? Near 300 bfloat16 knows only every second whole number."
 ONE_BEHIND = [[True, False, True], [True, True, False]]
@@ -219,19 +215,7 @@ def _one_by_one(join):
     return program
 
 
-def _axis_for_h(function):
-    def probe(outputs, logsumexps):
-        try:
-            return function(outputs, logsumexps)
-        except RuntimeError as error:
-            if "must match" in str(error):
-                hint = "The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h."
-                raise Wrong(f"the sizes do not fit: {error}", hint) from None
-            raise
-
-    return probe
-
-
+AXIS_FOR_H = "The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h."
 RANKS = "Do the weights of the ranks add up to 1 for each query? Take softmax over the ranks, dim=0."
 MERGE_ATTENTION = Exercise(
     merge_attention,
@@ -251,6 +235,7 @@ MERGE_ATTENTION = Exercise(
              _blind(_dealt_out(3, 8, 2, seed=110), ONE_BEHIND, torch.inf), HIDDEN),
         Case("only the last of 3 ranks sees a key of query 0",
              _blind(_dealt_out(2, 9, 3, seed=80), [[False, True], [False, False], [True, True]], torch.nan), HIDDEN),
+        Case("a rank that sees keys has nan", (torch.tensor([[[1.0]], [[torch.nan]]]), torch.zeros(2, 1)), VISIBLE),
         Case("not contiguous", tuple(map(not_contiguous, _dealt_out(3, 16, 2, seed=90))), MEMORY),
         Case("outputs in bfloat16, logsumexps in float32, near 300",
              _in_bfloat16(_dealt_out(3, 16, 2, seed=100)), ROUNDED),
@@ -279,12 +264,12 @@ MERGE_ATTENTION = Exercise(
          lambda o, s: _weighted(o, s.softmax(0)) / len(o)),
         (HIDDEN, lambda o, s: (s.softmax(0)[..., None] * o).sum(0).to(o.dtype)),
         (HIDDEN, lambda o, s: (s.softmax(0)[..., None] * torch.where(o.isnan(), 0.0, o)).sum(0).to(o.dtype)),
+        (VISIBLE, lambda o, s: _weighted(o.nan_to_num(), s.softmax(0))),
         (ROUNDED, lambda o, s: _weighted(o, s.to(o.dtype).softmax(0))),
         ("-inf stands for a denominator of 0: its weight is 0, not exp(0).",
          lambda o, s: _weighted(o.nan_to_num(), s.nan_to_num(neginf=0.0).softmax(0))),
         ("Do all ranks take part? Yours is the first one's output.", lambda o, s: o[0]),
-        ("The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h.",
-         lambda o, s: (s.softmax(0) * o).sum(0)),
+        (AXIS_FOR_H, lambda o, s: (s.softmax(0) * o).sum(0)),
         ("@ sums over an axis that both have: do you want weights[..., None] * outputs, summed over dim=0?",
          lambda o, s: s.softmax(0) @ o),
         ("Has rank r the weight of its own logsumexp? Yours are in reverse order.",
@@ -303,7 +288,7 @@ MERGE_ATTENTION = Exercise(
          _one_by_one(lambda so_far, own: so_far)),
     ],
     dtype_hint="The result has the dtype of outputs: .to(outputs.dtype) at the end.",
-    adapt=_axis_for_h,
+    adapt=_naming("must match", "the sizes do not fit", AXIS_FOR_H),
 )  # fmt: skip
 check_merge_attention = check_of(MERGE_ATTENTION)
 
@@ -472,11 +457,7 @@ def _part(whole, rank, n, all_reduce):
 
 
 @cache
-def _whole_model(name):
-    if name == "tiny-llama":
-        model = load_checkpoint(TINY_LLAMA)
-        model.layers = model.layers[:2]  # more would take long
-        return model
+def _whole_model():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         sizes = {"vocab_size": 64, "dim": 16, "n_layers": 2, "n_heads": 4, "n_kv_heads": 4, "hidden_dim": 24}
@@ -496,9 +477,9 @@ def _gradients_of(model):
 
 
 @cache
-def _effect(mend, name, n):
+def _effect(mend, n):
     """The ranks' gradients, and what they should be: {name: (n, ...) each}."""
-    whole = _whole_model(name)
+    whole = _whole_model()
     got, want = _on_ranks(whole, n, mend, _gradients_of), _gradients_of(deepcopy(whole))
     pairs = {}
     for weight, right in want.items():
@@ -520,18 +501,18 @@ def _logits(model):
 def _by_effect(mend):
     """1 if the ranks' gradients are the whole model's, and the logits still are; else a Wrong that says how far off."""
     if mend is mend_split:
-        return lambda name, n: 1  # what others are compared with
+        return lambda model, n: 1  # what others are compared with
 
-    def judge(name, n):
+    def judge(model, n):
         try:
-            logits, effect = _on_ranks(_whole_model(name), n, mend, _logits)[0], _effect(mend, name, n)
+            logits, effect = _on_ranks(_whole_model(), n, mend, _logits)[0], _effect(mend, n)
         except (Wrong, NotImplementedError):
             raise
         except Exception as error:
             problem = raised(error)
             problem.pair, problem.hint = (), NO_GRADIENT if "doesn't require grad" in str(error) else problem.hint
             raise problem from None
-        if (gap := _off(logits, _logits(_whole_model(name)))) > 1e-4:
+        if (gap := _off(logits, _logits(_whole_model()))) > 1e-4:
             raise Wrong(f"the logits were right without your hooks, now they are off by {gap:.0%}.", FORWARD)
         off = {weight: _off(*pair) for weight, pair in effect.items() if _off(*pair) > 1e-4}
         if not off:
@@ -541,15 +522,15 @@ def _by_effect(mend):
         is_times = got.shape == want.shape and _off(got, times * want) < 1e-3
         how = f"{times:.2g} times what it should be" if is_times else f"off by {off[first]:.0%}"
         right = f"{len(effect) - len(off)} of {len(effect)} gradients are the whole model's"
-        hint = next((hint for hint, slip in MEND_SPLIT.mistakes if _same(effect, slip, name, n)), FROM_THE_LOSS)
+        hint = next((hint for hint, slip in MEND_SPLIT.mistakes if _same(effect, slip, n)), FROM_THE_LOSS)
         raise Wrong(f"{right}. Seen from the loss, the first that is not: {first}, {how}.", hint)
 
     return judge
 
 
-def _same(effect, slip, name, n):
+def _same(effect, slip, n):
     """Whether a known mistake gives these gradients."""
-    theirs = _effect(slip, name, n)
+    theirs = _effect(slip, n)
     return all(_off(got, theirs[weight][0]) < 1e-4 for weight, (got, _) in effect.items())
 
 
@@ -597,8 +578,7 @@ OTHERS = "Each rank has other heads and units: do their gradients belong into on
 MEND_SPLIT = Exercise(
     mend_split,
     [
-        Case("two layers of tiny-llama on 2 ranks", ("tiny-llama", 2)),
-        Case("a model with large weights on 4 ranks", ("large", 4)),
+        *[Case(f"{n} ranks", ("two layers, large weights", n)) for n in (2, 4)],
     ],
     [
         ("Does your hook hand its sum back? The gradients are as without it.", lambda model, all_reduce: 0),

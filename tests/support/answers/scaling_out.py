@@ -20,11 +20,6 @@ wrong("no gradient reaches w_gate and w_up", "split_feed_forward__detached_weigh
 
 
 @right
-def merge_attention__softmax(outputs, logsumexps):
-    return (logsumexps.softmax(0).unsqueeze(-1) * outputs.nan_to_num()).sum(0).to(outputs.dtype)
-
-
-@right
 def merge_attention__einsum(outputs, logsumexps):
     weights = (logsumexps - logsumexps.logsumexp(dim=0)).exp()
     return torch.einsum("rt,rth->th", weights, outputs.float().masked_fill(weights[..., None] == 0, 0)).to(outputs)
