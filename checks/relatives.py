@@ -14,19 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from checks.base import (
-    BATCH,
-    FLOAT16,
-    MEMORY,
-    TYPE_HINTS,
-    Case,
-    Exercise,
-    Wrong,
-    draw,
-    each,
-    gain,
-    not_contiguous,
-)
+from checks.base import BATCH, FLOAT16, MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, each, gain, not_contiguous
 from checks.gqa import causal_visible, hide
 from checks.judge import CheckResult, check_of
 from checks.rmsnorm import FACTOR_IN_HALF, RMS_NORM, WAY_IN_BFLOAT16, WRONG_AXIS, rms_norm
@@ -321,10 +309,7 @@ def _silent():
 class _Model:
     """A random model of transformers: its config.json, its weights, and the numbers that it makes of 28 tokens.
 
-    Args:
-        model_type: its family.
-        title: what it shows, in words.
-        settings: what differs from small sizes and transformers' own values, by the names of config.json.
+    Its settings, by the names of config.json, differ from small sizes and transformers' own values; the title says how.
     """
 
     @_silent()
@@ -389,12 +374,10 @@ def _first(values):
 
 
 def _part_names(title, kinds):
-    streams = [f"the stream after layer {n}" + (f" ({kind})" if kind else "") for n, kind in enumerate(kinds)]
-    streams = ["the stream before layer 0", *streams] if streams else []
-    return [
-        f"{title}: {name}".removeprefix(": ")
-        for name in (*streams, "the answer (logits)", "the answer (logits), one by one,")
-    ]
+    streams = [f"the stream after layer {n}" + f" ({kind})" * bool(kind) for n, kind in enumerate(kinds)]
+    names = ["the stream before layer 0", *streams] if streams else []
+    names += ["the answer (logits)", "the answer (logits), one by one,"]
+    return [f"{title}: {name}".removeprefix(": ") for name in names]
 
 
 def add_family():
@@ -416,7 +399,7 @@ HUNYUAN_MODELS = {  # what they show, and their settings beside small sizes
     "eps 0.1, tied": {"rms_norm_eps": 0.1, "tie_word_embeddings": True},
     "the family's own values": {"num_hidden_layers": 2, "initializer_range": 0.03},  # small: eps is felt
 }  # fmt: skip
-LEFT_OUT = [("rms_norm_eps",), ("attention_bias",)]  # keys without which config.json says the same of the last model
+LEFT_OUT = "rms_norm_eps", "attention_bias"  # keys without which config.json says the same of the last model
 
 
 def _norms_behind(turned=lambda n, turn, q, k, v: (n.q_norm(turn(q)), n.k_norm(turn(k)), v)):
@@ -434,27 +417,24 @@ def _norms_behind(turned=lambda n, turn, q, k, v: (n.q_norm(turn(q)), n.k_norm(t
     return edit
 
 
-def _require_defaults(row, model, keys):
-    """Raise what is wrong with the row's settings, if the model's config.json may leave these keys out."""
+def _require_defaults(row, model, key):
+    """Raise what is wrong with the row's settings, if the model's config.json may leave this key out."""
     shorter, want = copy.copy(model), model.wanted[-2]
-    shorter.content = {name: value for name, value in model.content.items() if name not in keys}
+    shorter.content = {name: value for name, value in model.content.items() if name != key}
     try:
         off = (shorter.opened(row)[-2] - want).abs().max().item() / want.abs().max().item()
         seen = f"the answer (logits) is off by {off:.1g} of its largest number." if off > STRICT_SHARE else ""
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         seen = f"it raises {type(error).__name__}: {str(error).splitlines()[0][:120]}"
     if seen:
-        raise Wrong(f"all models are right, but if config.json leaves {' and '.join(keys)} out, {seen}", DEFAULTS)
+        raise Wrong(f"all models are right, but if config.json leaves {key} out, {seen}", DEFAULTS)
 
 
 def _opening(models, left_out=()):
     """The `adapt` of the exercise: the numbers of all models, opened with the row that the learner's function returns.
 
-    What speaks against a row before there are numbers, or after they are right, is said with a hint.
-
-    Args:
-        models: () -> models of one family.
-        left_out: tuples of keys that the config.json of the last model may leave out.
+    What speaks against a row before there are numbers is said with a hint; and, after they are right, whether the last
+    model's config.json may leave the keys out that it may.
     """
 
     def adapt(function):
@@ -489,8 +469,8 @@ def _opening(models, left_out=()):
                 raise Wrong(f"it raises {text}", hint) from None
             wanted = (numbers for model in models() for numbers in model.wanted)
             if all((x - y).abs().max() < STRICT_SHARE * y.abs().max() for x, y in zip(found, wanted, strict=True)):
-                for keys in left_out:
-                    _require_defaults(row, models()[-1], keys)
+                for key in left_out:
+                    _require_defaults(row, models()[-1], key)
             return found
 
         return probe
@@ -537,18 +517,14 @@ HUNYUAN_SLIPS = [  # hint, row
 ]  # fmt: skip
 
 
-def _forward_of_two(model, content):
-    for block in model.layers:
-        edits.patch(type("Slip", (edits.Edit,), {"forward": lambda block, x: x}), block)
-
-
 REFUSALS = [  # words of an error, what they mean for a row, and a row
     (r"^KeyError", "Has config.json this key? If not, the row's `settings` can give it.", _row(RIGHT, edits.no_rope)),
     (r"has no setter", "Write into it: model.layer_inv_freq[layer] = ...",
      _row(RIGHT, lambda model, content: setattr(model, "layer_inv_freq", 0))),
     (r"forward>?.. takes .* but 7|lambda>.. takes 2 .* but 7",
      "A block's forward takes more: forward(self, x, *shared). Attention needs *shared.",
-     _row(RIGHT, _forward_of_two)),
+     _row(RIGHT, lambda model, content: [edits.patch(
+         type("Slip", (edits.Edit,), {"forward": lambda block, x: x}), block) for block in model.layers])),
     (r"is no part of", "Does the row's `settings` name every key of config.json that an edit reads, with a default?",
      lambda: Family((RIGHT,), {"rms_norm_eps": 1e-5}, HUNYUAN_NAMES)),
     (r"missing: \S*_proj\.bias", "Does `settings` name attention_bias, with its default? Else biases are always added.",
@@ -574,13 +550,10 @@ FORMS = [  # of answers that are no row, or whose edits are none
     (TWO_ARGUMENTS, _row(RIGHT, lambda model: None)),
     (TYPE_HINTS["NoneType"], lambda: print(end="")),
     ("Return Family((first_edit, second_edit), ...).", lambda: (RIGHT,)),
-    *[
-        (WINDOWS, _row(lambda model, _, windows=windows: setattr(model, "windows", windows)))
-        for windows in (6, [6, 6], [6, 0, 6])
-    ],
-    (DEFAULTS, _row(RIGHT, settings=HUNYUAN | {"rms_norm_eps": 1e-6})),
-    (DEFAULTS, _row(RIGHT, settings=HUNYUAN | {"attention_bias": True})),
-]
+    *[(WINDOWS, _row(lambda model, _, windows=windows: setattr(model, "windows", windows)))
+      for windows in (6, [6, 6], [6, 0, 6])],
+    *[(DEFAULTS, _row(RIGHT, settings=HUNYUAN | one)) for one in ({"rms_norm_eps": 1e-6}, {"attention_bias": True})],
+]  # fmt: skip
 
 
 @functools.cache
@@ -620,9 +593,7 @@ def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **se
     try:
         models = (_Model(model_type, title, settings),)
     except Exception as error:  # whatever transformers raises
-        message = (
-            f"transformers makes no small random {model_type!r} ({type(error).__name__}): pass settings that it needs."
-        )
+        message = f"transformers makes no small random {model_type!r} ({type(error).__name__}): pass what it needs."
         return CheckResult("add_family", "failed", message)
     other = replace(ADD_FAMILY, cases=[Case(model_type, ())], mistakes=[], parts=models[0].parts)
     other.adapt = _opening(lambda: models)

@@ -124,7 +124,6 @@ SPLIT_FEED_FORWARD = Exercise(
         ("Does x keep its leading dimensions? Yours become one.",
          lambda x, g, u, d, n: _parts(x.reshape(-1, x.shape[-1]), g, u, d, n)),
         (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g) * (x @ u)) @ d)),
-        (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) * (x @ u.T)) @ d)),
         *[(hint, _slip(lambda x, g, u, d, r, slip=slip: slip(x, g, u, d)))
           for hint, slip in SWIGLU.mistakes if hint != TRANSPOSE],
         ("Are gate and up cut by their rows, the outputs? Yours are cut by columns, the inputs.", _by_inputs),
@@ -171,11 +170,6 @@ def _dealt_out(n_queries, n_keys, n_ranks, head_dim=4, seed=0, shift=0.0):
         outputs.append(scores.softmax(-1) @ values)
         logsumexps.append(scores.logsumexp(-1) + shift)
     return torch.stack(outputs), torch.stack(logsumexps)
-
-
-def _in_bfloat16(case):
-    outputs, logsumexps = case
-    return outputs.bfloat16(), logsumexps + 300.0
 
 
 def _blind(case, seen_by, output):
@@ -238,7 +232,8 @@ MERGE_ATTENTION = Exercise(
         Case("a rank that sees keys has nan", (torch.tensor([[[1.0]], [[torch.nan]]]), torch.zeros(2, 1)), VISIBLE),
         Case("not contiguous", tuple(map(not_contiguous, _dealt_out(3, 16, 2, seed=90))), MEMORY),
         Case("outputs in bfloat16, logsumexps in float32, near 300",
-             _in_bfloat16(_dealt_out(3, 16, 2, seed=100)), ROUNDED),
+             tuple(map(torch.Tensor.to, _dealt_out(3, 16, 2, seed=100, shift=300.0), (torch.bfloat16, torch.float32))),
+             ROUNDED),
     ],
     [
         ("Do all ranks weigh the same? Yours is the mean; a rank with the larger denominator counts for more.",
@@ -262,7 +257,6 @@ MERGE_ATTENTION = Exercise(
          lambda o, s: _weighted(o, s.exp().softmax(0))),
         ("Do the weights add up to 1 already? Then sum, and do not take the mean.",
          lambda o, s: _weighted(o, s.softmax(0)) / len(o)),
-        (HIDDEN, lambda o, s: (s.softmax(0)[..., None] * o).sum(0).to(o.dtype)),
         (HIDDEN, lambda o, s: (s.softmax(0)[..., None] * torch.where(o.isnan(), 0.0, o)).sum(0).to(o.dtype)),
         (VISIBLE, lambda o, s: _weighted(o.nan_to_num(), s.softmax(0))),
         (ROUNDED, lambda o, s: _weighted(o, s.to(o.dtype).softmax(0))),
@@ -309,7 +303,7 @@ def ring(tensors):
     return sums, sent
 
 
-def _ring(first=0, way=1, adding=0, handing=0, join=torch.add, again=lambda old, new: new, count=lambda n, size: size):
+def _ring(first=0, way=1, adding=0, handing=0, join=torch.add, again=lambda old, new: new):
     """A ring with a slip: where piece 0 sets out and which way it goes, too few or too many steps, what they do."""
 
     def program(tensors):
@@ -321,7 +315,7 @@ def _ring(first=0, way=1, adding=0, handing=0, join=torch.add, again=lambda old,
                 piece, to = (rank - first - way * step) * way % n, (rank + way) % n
                 old, new = before[to, piece], before[rank, piece]
                 pieces[to, piece] = join(new, old) if is_adding else again(old, new)
-            sent += count(n, pieces.shape[-1])
+            sent += pieces.shape[-1]
         return sums, sent
 
     return program
@@ -534,11 +528,8 @@ def _same(effect, slip, n):
     return all(_off(got, theirs[weight][0]) < 1e-4 for weight, (got, _) in effect.items())
 
 
-def _hooked(places, change=lambda total, n: total, add_up=_total):
-    """A mend with a slip: which tensors' gradients are summed, or what else is done.
-
-    `places` lists methods that register a hook: of a module's output or input, or of a parameter.
-    """
+def _hooked(names, change=lambda total, n: total, add_up=_total):
+    """A mend with a slip: of which modules' outputs, or parameters, gradients are summed, or what else is done."""
 
     def mend(model, all_reduce):
         o_proj = model.layers[0].attention.o_proj
@@ -547,23 +538,15 @@ def _hooked(places, change=lambda total, n: total, add_up=_total):
         def summed(gradient):
             return change(add_up(gradient, all_reduce), n)
 
-        def hook(module, inputs, output=None):
-            tensor = inputs[0] if output is None else output
-            if tensor.requires_grad:
-                tensor.register_hook(summed)
+        def hook(module, inputs, output):
+            if output.requires_grad:
+                output.register_hook(summed)
 
-        for register in places(model):
-            register(summed if isinstance(register.__self__, torch.Tensor) else hook)
+        for name, place in (*model.named_modules(), *model.named_parameters()):
+            if re.fullmatch(names, name):
+                place.register_hook(summed) if torch.is_tensor(place) else place.register_forward_hook(hook)
 
     return mend
-
-
-def _behind(choose):
-    return lambda model: [module.register_forward_hook for module in choose(model)]
-
-
-def _of_parameters(choose):
-    return lambda model: [weight.register_hook for name, weight in model.named_parameters() if choose(name)]
 
 
 FORWARD = "The sums of the forward pass are there already: does a hook of yours change an output?"
@@ -577,34 +560,26 @@ COPIES = (
 OTHERS = "Each rank has other heads and units: do their gradients belong into one sum?"
 MEND_SPLIT = Exercise(
     mend_split,
-    [
-        *[Case(f"{n} ranks", ("two layers, large weights", n)) for n in (2, 4)],
-    ],
+    [Case(f"{n} ranks", ("two layers, large weights", n)) for n in (2, 4)],
     [
         ("Does your hook hand its sum back? The gradients are as without it.", lambda model, all_reduce: 0),
-        (ONE_BRANCH, _hooked(_behind(lambda model: _norms(model)[::2]))),
-        (ONE_BRANCH, _hooked(_behind(lambda model: _norms(model)[1::2]))),
-        ("Are all blocks mended? Yours is the last one alone.", _hooked(_behind(lambda model: _norms(model)[-2:]))),
-        ("Are all blocks mended? Yours is the first one alone.", _hooked(_behind(lambda model: _norms(model)[:2]))),
-        (TWICE, _hooked(_behind(lambda model: [*_norms(model), model.final_norm]))),
-        (TWICE, _hooked(_behind(lambda model: [m for b in model.layers for m in (
-            b.attention.o_proj, b.feed_forward.down_proj)]))),
-        (TWICE, _hooked(_behind(lambda model: model.layers))),
+        *[(ONE_BRANCH, _hooked(f".*{branch}_norm")) for branch in ("attention", "ffn")],
+        *[(f"Are all blocks mended? Yours is the {one} one alone.", _hooked(f"layers.{number}.*_norm"))
+          for number, one in enumerate(("first", "last"))],
+        *[(TWICE, _hooked(names)) for names in (".*_norm", ".*(o|down)_proj", r"layers\.\d")],
         ("The stream's own gradient is whole, only the branch brings parts: do you add up both?",
-         _hooked(lambda model: [norm.register_forward_pre_hook for norm in _norms(model)])),
+         lambda model, all_reduce: [norm.register_forward_pre_hook(lambda module, inputs:
+             inputs[0].register_hook(lambda own: _total(own, all_reduce)) and None if inputs[0].requires_grad else None)
+             for norm in _norms(model)]),
         ("Is the norm's own gain below the sum, too? Yours sums what leaves the norm, so that its gain gets a part.",
          lambda model, all_reduce: [norm.register_full_backward_hook(
              lambda module, inputs, outputs: (_total(inputs[0], all_reduce),)) for norm in _norms(model)]),
         ("Parts are added up: do you divide by the number of ranks?",
-         _hooked(_behind(_norms), lambda total, n: total / n)),
+         _hooked("layers.*_norm", lambda total, n: total / n)),
         ("Are the parts of all ranks added up? Yours multiplies its own.",
-         _hooked(_behind(_norms), lambda own, n: own * n, lambda own, _: own)),
-        (COPIES, _hooked(_of_parameters(lambda name: "norm.weight" in name and "layers" in name))),
-        (COPIES, _hooked(_of_parameters(lambda name: "embed" in name or ("norm" in name and "layers" in name)))),
-        (OTHERS, _hooked(_of_parameters(lambda name: True))),
-        (OTHERS, _hooked(_behind(lambda model: [m for b in model.layers for m in (
-            b.attention.q_proj, b.attention.k_proj, b.attention.v_proj, b.feed_forward.gate_proj,
-            b.feed_forward.up_proj)]))),
+         _hooked("layers.*_norm", lambda own, n: own * n, lambda own, _: own)),
+        *[(COPIES, _hooked(names)) for names in (r"layers.*norm\.weight", r"(tok|layers.*norm).*weight")],
+        *[(OTHERS, _hooked(names)) for names in (".*weight", ".*([qkv]|gate|up)_proj")],
         (FORWARD, lambda model, all_reduce: [norm.register_forward_hook(
             lambda module, inputs, output: all_reduce(output)) for norm in _norms(model)]),
     ],
