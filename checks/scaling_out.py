@@ -180,9 +180,7 @@ def _blind(case, seen_by, output):
 
 
 BY_HAND = torch.tensor([[[1.0, 0.0]], [[5.0, 4.0]]]), torch.tensor([[0.0], [3.0]]).log1p()  # denominators 1 and 4
-HIDDEN = (
-    "A rank without a visible key has -inf, so its weight is 0. But 0 times nan or inf is nan: leave its output out."
-)
+HIDDEN = "A rank without a visible key has -inf and the weight 0. But 0 times nan or inf is nan: leave its output out."
 VISIBLE = "A fault of a rank that sees keys must show: leave out only what has the weight 0."
 LARGE = "exp of 300 is inf in float32, and exp of -300 is 0. But a query's weights depend on differences alone."
 ROUNDED = "Do the logsumexps stay in float32? Near 300 bfloat16 knows only every second whole number."
@@ -462,6 +460,7 @@ def _whole_model():
 
 
 TOKENS = torch.arange(5, 5 + 2 * 12 * 7, 7).view(2, 12) % 64
+_logits = torch.no_grad()(lambda model: model(TOKENS))
 
 
 def _gradients_of(model):
@@ -485,11 +484,6 @@ def _effect(mend, n):
 
 def _off(got, want):
     return ((got - want).norm() / want.norm()).item()
-
-
-@torch.no_grad()
-def _logits(model):
-    return model(TOKENS)
 
 
 def _by_effect(mend):
@@ -554,9 +548,7 @@ NO_GRADIENT = "While it writes, a model computes no gradients: do you ask for on
 FROM_THE_LOSS = "Go back from the loss: where do the ranks first have different gradients, and what is each a part of?"
 ONE_BRANCH = "A block has two places where the stream is read. Do you sum at both?"
 TWICE = "Do the ranks have parts there? Where all have the same gradient, a sum makes it n times as large."
-COPIES = (
-    "The copies agree now. But matrices below still get a part alone: sum where the gradient flows, not where it ends."
-)
+COPIES = "The copies agree now. But matrices below get a part alone: sum where the gradient flows, not where it ends."
 OTHERS = "Each rank has other heads and units: do their gradients belong into one sum?"
 MEND_SPLIT = Exercise(
     mend_split,

@@ -17,13 +17,9 @@ def qk_norm__torch(q, k, weight_q, weight_k, eps, whole):
     return normed(q, weight_q), normed(k, weight_k)
 
 
-@wrong("Is the root cut from the graph")
-def qk_norm__root_without_gradient(q, k, weight_q, weight_k, eps, whole):
-    with torch.no_grad():
-        roots = [x / y for x, y in zip((q, k), qk_norm__torch(q, k, weight_q, weight_k, eps, whole), strict=True)]
-    return tuple((x / root).to(x.dtype) for x, root in zip((q, k), roots, strict=True))
-
-
+wrong("Is the root cut from the graph", "qk_norm__root_cut")(
+    lambda q, k, *rest: tuple(x * (y / x).detach() for x, y in zip((q, k), qk_norm__torch(q, k, *rest), strict=True))
+)
 wrong("no gradient reaches q and k", "qk_norm__new_leaves")(
     lambda *inputs: qk_norm__torch(*(value.detach().requires_grad_() for value in inputs[:2]), *inputs[2:])
 )
