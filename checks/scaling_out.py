@@ -1,5 +1,6 @@
 """The exercises of notebook 09, scaling out: specification, cases, known mistakes with hints, check."""
 
+import re
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -11,9 +12,8 @@ from torch.nn import functional as F
 from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, not_contiguous
 from checks.judge import check_of
 from checks.run import raised
-from helpers.checkpoint import load_checkpoint
+from checks.swiglu import SWIGLU, TRANSPOSE
 from helpers.model import Llama, LlamaConfig
-from helpers.text import TINY_LLAMA
 
 
 def split_feed_forward(x, w_gate, w_up, w_down, n_ranks):
@@ -46,16 +46,21 @@ TURNED = (
 )
 
 
-def _product_that_fits(function):
-    def probe(x, w_gate, w_up, w_down, n_ranks):
-        try:
-            return function(x, w_gate, w_up, w_down, n_ranks)
-        except RuntimeError as error:
-            if "multipl" in str(error) or "size mismatch" in str(error):
-                raise Wrong(f"a product does not fit: {error}", TURNED) from None
-            raise
+def _naming(words, what, hint):
+    """The `adapt` that says what an error of PyTorch with these words means."""
 
-    return probe
+    def adapt(function):
+        def probe(*inputs):
+            try:
+                return function(*inputs)
+            except RuntimeError as error:
+                if re.search(words, str(error)):
+                    raise Wrong(f"{what}: {error}", hint) from None
+                raise
+
+        return probe
+
+    return adapt
 
 
 def _whole(x, gate, up, down):
@@ -119,24 +124,13 @@ SPLIT_FEED_FORWARD = Exercise(
         ("Does x keep its leading dimensions? Yours become one.",
          lambda x, g, u, d, n: _parts(x.reshape(-1, x.shape[-1]), g, u, d, n)),
         (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g) * (x @ u)) @ d)),
-        (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) * (x @ u.T)) @ d)),
-        ("Is down there? Yours returns the hidden units.", _slip(lambda x, g, u, d, r: F.silu(x @ g.T) * (x @ u.T))),
-        ("Is it SwiGLU's part alone? Yours has the residual x in it.",
-         lambda x, g, u, d, n: x + _parts(x, g, u, d, n)),
+        *[(hint, _slip(lambda x, g, u, d, r, slip=slip: slip(x, g, u, d)))
+          for hint, slip in SWIGLU.mistakes if hint != TRANSPOSE],
         ("Are gate and up cut by their rows, the outputs? Yours are cut by columns, the inputs.", _by_inputs),
         ("The parts are summed, not averaged: do you divide by n_ranks?",
          lambda x, g, u, d, n: _parts(x, g, u, d, n) / n),
         ("Has rank r the r-th share in a row? You deal the units out in turn.",
          lambda x, g, u, d, n: _parts(x, g, u, d, n, lambda size, n: torch.arange(size).view(-1, n).T.flatten())),
-        ("Is it silu? Yours is relu.", _slip(lambda x, g, u, d, r: (F.relu(x @ g.T) * (x @ u.T)) @ d.T)),
-        ("Is silu on gate alone? Yours comes after the product.",
-         _slip(lambda x, g, u, d, r: F.silu((x @ g.T) * (x @ u.T)) @ d.T)),
-        ("Is up used? Yours has gate in its place.", _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) * (x @ g.T)) @ d.T)),
-        ("Is silu there?", _slip(lambda x, g, u, d, r: ((x @ g.T) * (x @ u.T)) @ d.T)),
-        ("Is silu on the gate branch, not on up?", _slip(lambda x, g, u, d, r: ((x @ g.T) * F.silu(x @ u.T)) @ d.T)),
-        ("Is up used? Yours has only the gate branch.", _slip(lambda x, g, u, d, r: F.silu(x @ g.T) @ d.T)),
-        ("Is gate used? Yours has up in its place.", _slip(lambda x, g, u, d, r: (F.silu(x @ u.T) * (x @ u.T)) @ d.T)),
-        ("Do the branches multiply? Yours are added.", _slip(lambda x, g, u, d, r: (F.silu(x @ g.T) + x @ u.T) @ d.T)),
         ("Which columns of down belong to this rank's units? Yours takes the first ones for every rank.",
          lambda x, g, u, d, n: torch.stack([
              (F.silu(x @ a.T) * (x @ b.T)) @ d[:, : len(a)].T for a, b in zip(g.chunk(n), u.chunk(n), strict=True)])),
@@ -147,7 +141,7 @@ SPLIT_FEED_FORWARD = Exercise(
         ("Is it this rank's part alone? Yours adds up the parts so far.",
          lambda x, g, u, d, n: _parts(x, g, u, d, n).cumsum(0)),
     ],
-    adapt=_product_that_fits,
+    adapt=_naming("multipl|size mismatch", "a product does not fit", TURNED),
 )  # fmt: skip
 check_split_feed_forward = check_of(SPLIT_FEED_FORWARD)
 
@@ -178,11 +172,6 @@ def _dealt_out(n_queries, n_keys, n_ranks, head_dim=4, seed=0, shift=0.0):
     return torch.stack(outputs), torch.stack(logsumexps)
 
 
-def _in_bfloat16(case):
-    outputs, logsumexps = case
-    return outputs.bfloat16(), logsumexps + 300.0
-
-
 def _blind(case, seen_by, output):
     """The same, but rank r sees no key of the queries for which seen_by has False: -inf, and this output."""
     outputs, logsumexps = case
@@ -191,9 +180,8 @@ def _blind(case, seen_by, output):
 
 
 BY_HAND = torch.tensor([[[1.0, 0.0]], [[5.0, 4.0]]]), torch.tensor([[0.0], [3.0]]).log1p()  # denominators 1 and 4
-HIDDEN = (
-    "A rank without a visible key has -inf, so its weight is 0. But 0 times nan or inf is nan: leave its output out."
-)
+HIDDEN = "A rank without a visible key has -inf and the weight 0. But 0 times nan or inf is nan: leave its output out."
+VISIBLE = "A fault of a rank that sees keys must show: leave out only what has the weight 0."
 LARGE = "exp of 300 is inf in float32, and exp of -300 is 0. But a query's weights depend on differences alone."
 ROUNDED = "Do the logsumexps stay in float32? Near 300 bfloat16 knows only every second whole number."
 ONE_BEHIND = [[True, False, True], [True, True, False]]
@@ -219,19 +207,7 @@ def _one_by_one(join):
     return program
 
 
-def _axis_for_h(function):
-    def probe(outputs, logsumexps):
-        try:
-            return function(outputs, logsumexps)
-        except RuntimeError as error:
-            if "must match" in str(error):
-                hint = "The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h."
-                raise Wrong(f"the sizes do not fit: {error}", hint) from None
-            raise
-
-    return probe
-
-
+AXIS_FOR_H = "The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h."
 RANKS = "Do the weights of the ranks add up to 1 for each query? Take softmax over the ranks, dim=0."
 MERGE_ATTENTION = Exercise(
     merge_attention,
@@ -251,9 +227,11 @@ MERGE_ATTENTION = Exercise(
              _blind(_dealt_out(3, 8, 2, seed=110), ONE_BEHIND, torch.inf), HIDDEN),
         Case("only the last of 3 ranks sees a key of query 0",
              _blind(_dealt_out(2, 9, 3, seed=80), [[False, True], [False, False], [True, True]], torch.nan), HIDDEN),
+        Case("a rank that sees keys has nan", (torch.tensor([[[1.0]], [[torch.nan]]]), torch.zeros(2, 1)), VISIBLE),
         Case("not contiguous", tuple(map(not_contiguous, _dealt_out(3, 16, 2, seed=90))), MEMORY),
         Case("outputs in bfloat16, logsumexps in float32, near 300",
-             _in_bfloat16(_dealt_out(3, 16, 2, seed=100)), ROUNDED),
+             tuple(map(torch.Tensor.to, _dealt_out(3, 16, 2, seed=100, shift=300.0), (torch.bfloat16, torch.float32))),
+             ROUNDED),
     ],
     [
         ("Do all ranks weigh the same? Yours is the mean; a rank with the larger denominator counts for more.",
@@ -277,14 +255,13 @@ MERGE_ATTENTION = Exercise(
          lambda o, s: _weighted(o, s.exp().softmax(0))),
         ("Do the weights add up to 1 already? Then sum, and do not take the mean.",
          lambda o, s: _weighted(o, s.softmax(0)) / len(o)),
-        (HIDDEN, lambda o, s: (s.softmax(0)[..., None] * o).sum(0).to(o.dtype)),
         (HIDDEN, lambda o, s: (s.softmax(0)[..., None] * torch.where(o.isnan(), 0.0, o)).sum(0).to(o.dtype)),
+        (VISIBLE, lambda o, s: _weighted(o.nan_to_num(), s.softmax(0))),
         (ROUNDED, lambda o, s: _weighted(o, s.to(o.dtype).softmax(0))),
         ("-inf stands for a denominator of 0: its weight is 0, not exp(0).",
          lambda o, s: _weighted(o.nan_to_num(), s.nan_to_num(neginf=0.0).softmax(0))),
         ("Do all ranks take part? Yours is the first one's output.", lambda o, s: o[0]),
-        ("The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h.",
-         lambda o, s: (s.softmax(0) * o).sum(0)),
+        (AXIS_FOR_H, lambda o, s: (s.softmax(0) * o).sum(0)),
         ("@ sums over an axis that both have: do you want weights[..., None] * outputs, summed over dim=0?",
          lambda o, s: s.softmax(0) @ o),
         ("Has rank r the weight of its own logsumexp? Yours are in reverse order.",
@@ -303,7 +280,7 @@ MERGE_ATTENTION = Exercise(
          _one_by_one(lambda so_far, own: so_far)),
     ],
     dtype_hint="The result has the dtype of outputs: .to(outputs.dtype) at the end.",
-    adapt=_axis_for_h,
+    adapt=_naming("must match", "the sizes do not fit", AXIS_FOR_H),
 )  # fmt: skip
 check_merge_attention = check_of(MERGE_ATTENTION)
 
@@ -324,7 +301,7 @@ def ring(tensors):
     return sums, sent
 
 
-def _ring(first=0, way=1, adding=0, handing=0, join=torch.add, again=lambda old, new: new, count=lambda n, size: size):
+def _ring(first=0, way=1, adding=0, handing=0, join=torch.add, again=lambda old, new: new):
     """A ring with a slip: where piece 0 sets out and which way it goes, too few or too many steps, what they do."""
 
     def program(tensors):
@@ -336,7 +313,7 @@ def _ring(first=0, way=1, adding=0, handing=0, join=torch.add, again=lambda old,
                 piece, to = (rank - first - way * step) * way % n, (rank + way) % n
                 old, new = before[to, piece], before[rank, piece]
                 pieces[to, piece] = join(new, old) if is_adding else again(old, new)
-            sent += count(n, pieces.shape[-1])
+            sent += pieces.shape[-1]
         return sums, sent
 
     return program
@@ -472,11 +449,7 @@ def _part(whole, rank, n, all_reduce):
 
 
 @cache
-def _whole_model(name):
-    if name == "tiny-llama":
-        model = load_checkpoint(TINY_LLAMA)
-        model.layers = model.layers[:2]  # more would take long
-        return model
+def _whole_model():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         sizes = {"vocab_size": 64, "dim": 16, "n_layers": 2, "n_heads": 4, "n_kv_heads": 4, "hidden_dim": 24}
@@ -487,6 +460,7 @@ def _whole_model(name):
 
 
 TOKENS = torch.arange(5, 5 + 2 * 12 * 7, 7).view(2, 12) % 64
+_logits = torch.no_grad()(lambda model: model(TOKENS))
 
 
 def _gradients_of(model):
@@ -496,9 +470,9 @@ def _gradients_of(model):
 
 
 @cache
-def _effect(mend, name, n):
+def _effect(mend, n):
     """The ranks' gradients, and what they should be: {name: (n, ...) each}."""
-    whole = _whole_model(name)
+    whole = _whole_model()
     got, want = _on_ranks(whole, n, mend, _gradients_of), _gradients_of(deepcopy(whole))
     pairs = {}
     for weight, right in want.items():
@@ -512,26 +486,21 @@ def _off(got, want):
     return ((got - want).norm() / want.norm()).item()
 
 
-@torch.no_grad()
-def _logits(model):
-    return model(TOKENS)
-
-
 def _by_effect(mend):
     """1 if the ranks' gradients are the whole model's, and the logits still are; else a Wrong that says how far off."""
     if mend is mend_split:
-        return lambda name, n: 1  # what others are compared with
+        return lambda model, n: 1  # what others are compared with
 
-    def judge(name, n):
+    def judge(model, n):
         try:
-            logits, effect = _on_ranks(_whole_model(name), n, mend, _logits)[0], _effect(mend, name, n)
+            logits, effect = _on_ranks(_whole_model(), n, mend, _logits)[0], _effect(mend, n)
         except (Wrong, NotImplementedError):
             raise
         except Exception as error:
             problem = raised(error)
             problem.pair, problem.hint = (), NO_GRADIENT if "doesn't require grad" in str(error) else problem.hint
             raise problem from None
-        if (gap := _off(logits, _logits(_whole_model(name)))) > 1e-4:
+        if (gap := _off(logits, _logits(_whole_model()))) > 1e-4:
             raise Wrong(f"the logits were right without your hooks, now they are off by {gap:.0%}.", FORWARD)
         off = {weight: _off(*pair) for weight, pair in effect.items() if _off(*pair) > 1e-4}
         if not off:
@@ -541,23 +510,20 @@ def _by_effect(mend):
         is_times = got.shape == want.shape and _off(got, times * want) < 1e-3
         how = f"{times:.2g} times what it should be" if is_times else f"off by {off[first]:.0%}"
         right = f"{len(effect) - len(off)} of {len(effect)} gradients are the whole model's"
-        hint = next((hint for hint, slip in MEND_SPLIT.mistakes if _same(effect, slip, name, n)), FROM_THE_LOSS)
+        hint = next((hint for hint, slip in MEND_SPLIT.mistakes if _same(effect, slip, n)), FROM_THE_LOSS)
         raise Wrong(f"{right}. Seen from the loss, the first that is not: {first}, {how}.", hint)
 
     return judge
 
 
-def _same(effect, slip, name, n):
+def _same(effect, slip, n):
     """Whether a known mistake gives these gradients."""
-    theirs = _effect(slip, name, n)
+    theirs = _effect(slip, n)
     return all(_off(got, theirs[weight][0]) < 1e-4 for weight, (got, _) in effect.items())
 
 
-def _hooked(places, change=lambda total, n: total, add_up=_total):
-    """A mend with a slip: which tensors' gradients are summed, or what else is done.
-
-    `places` lists methods that register a hook: of a module's output or input, or of a parameter.
-    """
+def _hooked(names, change=lambda total, n: total, add_up=_total):
+    """A mend with a slip: of which modules' outputs, or parameters, gradients are summed, or what else is done."""
 
     def mend(model, all_reduce):
         o_proj = model.layers[0].attention.o_proj
@@ -566,23 +532,15 @@ def _hooked(places, change=lambda total, n: total, add_up=_total):
         def summed(gradient):
             return change(add_up(gradient, all_reduce), n)
 
-        def hook(module, inputs, output=None):
-            tensor = inputs[0] if output is None else output
-            if tensor.requires_grad:
-                tensor.register_hook(summed)
+        def hook(module, inputs, output):
+            if output.requires_grad:
+                output.register_hook(summed)
 
-        for register in places(model):
-            register(summed if isinstance(register.__self__, torch.Tensor) else hook)
+        for name, place in (*model.named_modules(), *model.named_parameters()):
+            if re.fullmatch(names, name):
+                place.register_hook(summed) if torch.is_tensor(place) else place.register_forward_hook(hook)
 
     return mend
-
-
-def _behind(choose):
-    return lambda model: [module.register_forward_hook for module in choose(model)]
-
-
-def _of_parameters(choose):
-    return lambda model: [weight.register_hook for name, weight in model.named_parameters() if choose(name)]
 
 
 FORWARD = "The sums of the forward pass are there already: does a hook of yours change an output?"
@@ -590,41 +548,30 @@ NO_GRADIENT = "While it writes, a model computes no gradients: do you ask for on
 FROM_THE_LOSS = "Go back from the loss: where do the ranks first have different gradients, and what is each a part of?"
 ONE_BRANCH = "A block has two places where the stream is read. Do you sum at both?"
 TWICE = "Do the ranks have parts there? Where all have the same gradient, a sum makes it n times as large."
-COPIES = (
-    "The copies agree now. But matrices below still get a part alone: sum where the gradient flows, not where it ends."
-)
+COPIES = "The copies agree now. But matrices below get a part alone: sum where the gradient flows, not where it ends."
 OTHERS = "Each rank has other heads and units: do their gradients belong into one sum?"
 MEND_SPLIT = Exercise(
     mend_split,
-    [
-        Case("two layers of tiny-llama on 2 ranks", ("tiny-llama", 2)),
-        Case("a model with large weights on 4 ranks", ("large", 4)),
-    ],
+    [Case(f"{n} ranks", ("two layers, large weights", n)) for n in (2, 4)],
     [
         ("Does your hook hand its sum back? The gradients are as without it.", lambda model, all_reduce: 0),
-        (ONE_BRANCH, _hooked(_behind(lambda model: _norms(model)[::2]))),
-        (ONE_BRANCH, _hooked(_behind(lambda model: _norms(model)[1::2]))),
-        ("Are all blocks mended? Yours is the last one alone.", _hooked(_behind(lambda model: _norms(model)[-2:]))),
-        ("Are all blocks mended? Yours is the first one alone.", _hooked(_behind(lambda model: _norms(model)[:2]))),
-        (TWICE, _hooked(_behind(lambda model: [*_norms(model), model.final_norm]))),
-        (TWICE, _hooked(_behind(lambda model: [m for b in model.layers for m in (
-            b.attention.o_proj, b.feed_forward.down_proj)]))),
-        (TWICE, _hooked(_behind(lambda model: model.layers))),
+        *[(ONE_BRANCH, _hooked(f".*{branch}_norm")) for branch in ("attention", "ffn")],
+        *[(f"Are all blocks mended? Yours is the {one} one alone.", _hooked(f"layers.{number}.*_norm"))
+          for number, one in enumerate(("first", "last"))],
+        *[(TWICE, _hooked(names)) for names in (".*_norm", ".*(o|down)_proj", r"layers\.\d")],
         ("The stream's own gradient is whole, only the branch brings parts: do you add up both?",
-         _hooked(lambda model: [norm.register_forward_pre_hook for norm in _norms(model)])),
+         lambda model, all_reduce: [norm.register_forward_pre_hook(lambda module, inputs:
+             inputs[0].register_hook(lambda own: _total(own, all_reduce)) and None if inputs[0].requires_grad else None)
+             for norm in _norms(model)]),
         ("Is the norm's own gain below the sum, too? Yours sums what leaves the norm, so that its gain gets a part.",
          lambda model, all_reduce: [norm.register_full_backward_hook(
              lambda module, inputs, outputs: (_total(inputs[0], all_reduce),)) for norm in _norms(model)]),
         ("Parts are added up: do you divide by the number of ranks?",
-         _hooked(_behind(_norms), lambda total, n: total / n)),
+         _hooked("layers.*_norm", lambda total, n: total / n)),
         ("Are the parts of all ranks added up? Yours multiplies its own.",
-         _hooked(_behind(_norms), lambda own, n: own * n, lambda own, _: own)),
-        (COPIES, _hooked(_of_parameters(lambda name: "norm.weight" in name and "layers" in name))),
-        (COPIES, _hooked(_of_parameters(lambda name: "embed" in name or ("norm" in name and "layers" in name)))),
-        (OTHERS, _hooked(_of_parameters(lambda name: True))),
-        (OTHERS, _hooked(_behind(lambda model: [m for b in model.layers for m in (
-            b.attention.q_proj, b.attention.k_proj, b.attention.v_proj, b.feed_forward.gate_proj,
-            b.feed_forward.up_proj)]))),
+         _hooked("layers.*_norm", lambda own, n: own * n, lambda own, _: own)),
+        *[(COPIES, _hooked(names)) for names in (r"layers.*norm\.weight", r"(tok|layers.*norm).*weight")],
+        *[(OTHERS, _hooked(names)) for names in (".*weight", ".*([qkv]|gate|up)_proj")],
         (FORWARD, lambda model, all_reduce: [norm.register_forward_hook(
             lambda module, inputs, output: all_reduce(output)) for norm in _norms(model)]),
     ],

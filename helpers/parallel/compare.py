@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.checkpoint import load_checkpoint
 from helpers.generate import generate
@@ -23,20 +22,6 @@ from helpers.interventions import held_out_tokens
 from helpers.parallel.load import load_parallel
 from helpers.parallel.split import bytes_of, split_model
 from helpers.parallel.start import start_ranks
-
-
-class SummedBytes(TorchDispatchMode):
-    """Counts the bytes of the tensors that are handed to all-reduce."""
-
-    n_bytes = 0
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        """Look at one operation; a split tensor passes, and comes again as the plain tensors and sums it stands for."""
-        if DTensor in types:
-            return NotImplemented
-        if "all_reduce" in str(operation):
-            self.n_bytes += args[0].nbytes
-        return operation(*args, **(kwargs or {}))
 
 
 def difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
@@ -86,10 +71,9 @@ def _loss(model, tokens):
 def _exchanges(part, tokens):
     from torch.distributed.tensor.debug import CommDebugMode  # here, for it takes long to import
 
-    with CommDebugMode() as sent, SummedBytes() as summed, torch.no_grad():
+    with CommDebugMode() as sent, torch.no_grad():
         part(tokens)
-    counts = {str(what).split(".")[-1]: n for what, n in sent.get_comm_counts().items()}
-    return {"sent": counts, "tokens": tokens.numel(), "bytes summed": summed.n_bytes}
+    return {"sent": {str(what).split(".")[-1]: n for what, n in sent.get_comm_counts().items()}}
 
 
 def by_hand(folder: str | Path, mesh: DeviceMesh, file: str) -> dict:

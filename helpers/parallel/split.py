@@ -22,13 +22,10 @@ def parallel_plan(config: LlamaConfig) -> dict[str, ParallelStyle]:
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate()),  # a rank has some tokens' rows; one sum
         "lm_head": ColwiseParallel(output_layouts=Replicate()),  # a rank scores some tokens; the scores are gathered
     }
+    reads = "attention.q_proj", "attention.k_proj", "attention.v_proj", "feed_forward.gate_proj", "feed_forward.up_proj"
     for layer in range(config.n_layers):
-        for name in ("attention.q_proj", "attention.k_proj", "attention.v_proj"):
-            plan[f"layers.{layer}.{name}"] = ColwiseParallel()
-        for name in ("feed_forward.gate_proj", "feed_forward.up_proj"):
-            plan[f"layers.{layer}.{name}"] = ColwiseParallel()
-        for name in ("attention.o_proj", "feed_forward.down_proj"):
-            plan[f"layers.{layer}.{name}"] = RowwiseParallel()
+        plan |= {f"layers.{layer}.{name}": ColwiseParallel() for name in reads}
+        plan |= {f"layers.{layer}.{name}": RowwiseParallel() for name in ("attention.o_proj", "feed_forward.down_proj")}
     return plan
 
 

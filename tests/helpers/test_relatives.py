@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from checks.relatives import SLIPS, check_add_family
 from helpers.checkpoint import save_checkpoint
 from helpers.families import FAMILIES, PUBLISHED, Family, edits, load_checkpoint, make_relative, our_weights
+from helpers.families.referee import SIZES
 from helpers.fast_decode import prepare_for_decoding
 from helpers.model import count_parameters
 from helpers.parallel import split_model
@@ -26,11 +27,6 @@ from tests.support.models import TOLERANCE, assert_agree, enlarge, in_chunks, ma
 pytestmark = pytest.mark.parity
 
 N_TOKENS = 28
-SIZES = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": None, "bos_token_id": None,
-    "eos_token_id": None, "rms_norm_eps": 1e-5,
-}  # fmt: skip
 BASE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
 SLIDING, FULL = "sliding_attention", "full_attention"
 MIXED = {"sliding_window": 6, "layer_types": [SLIDING, FULL, SLIDING]}
@@ -68,7 +64,7 @@ def build(family, seed=0, fresh=False, **changes):
     if family in ("olmo3", "gpt_oss") and Version(transformers.__version__) < Version("5.19"):
         pytest.skip(f"transformers {transformers.__version__} does not read every setting of {family}; 5.19 does")
     torch.manual_seed(seed)
-    config = transformers.AutoConfig.for_model(family, **SIZES | CONFIGS[family] | changes)
+    config = transformers.AutoConfig.for_model(family, **SIZES | {"rms_norm_eps": 1e-5} | CONFIGS[family] | changes)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     model.generation_config = transformers.GenerationConfig()
     n_tokens = 6 if fresh else N_TOKENS

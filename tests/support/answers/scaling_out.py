@@ -20,11 +20,6 @@ wrong("no gradient reaches w_gate and w_up", "split_feed_forward__detached_weigh
 
 
 @right
-def merge_attention__softmax(outputs, logsumexps):
-    return (logsumexps.softmax(0).unsqueeze(-1) * outputs.nan_to_num()).sum(0).to(outputs.dtype)
-
-
-@right
 def merge_attention__einsum(outputs, logsumexps):
     weights = (logsumexps - logsumexps.logsumexp(dim=0)).exp()
     return torch.einsum("rt,rth->th", weights, outputs.float().masked_fill(weights[..., None] == 0, 0)).to(outputs)
@@ -41,19 +36,12 @@ def ring__piece_by_piece(tensors):
     return torch.stack([torch.cat(own) for own in pieces]), sent[0]
 
 
-@right
-def ring__rolled(tensors):
-    n = len(tensors)
-    own = tensors.reshape(n, n, -1)
-    lanes = torch.stack([own[:, piece].roll(-piece, 0) for piece in range(n)])  # each piece's ranks in its order
-    total = lanes[:, 0]
-    for step in range(1, n):
-        total = total + lanes[:, step]
-    return total.reshape(1, -1).repeat(n, 1), 2 * (n - 1) * own.shape[-1]
-
-
-wrong("the count has the type float", "ring__a_float")(lambda t: (ring__rolled(t)[0], ring__rolled(t)[1] / 1))
-wrong("the input tensors was changed in place", "ring__in_place")(lambda t: (t.copy_((y := ring__rolled(t))[0]), y[1]))
+wrong("the count has the type float", "ring__a_float")(
+    lambda t: (ring__piece_by_piece(t)[0], ring__piece_by_piece(t)[1] / 1)
+)
+wrong("the input tensors was changed in place", "ring__in_place")(
+    lambda t: (t.copy_((y := ring__piece_by_piece(t))[0]), y[1])
+)
 
 
 class SumOfGradients(torch.autograd.Function):
