@@ -93,7 +93,7 @@ for words, slip, program in (
     ("rounds otherwise", "strict", _parting(lambda a, b: (a - b).abs() <= 5e-6 * b.abs().max())),
     ("rounds otherwise", "loose", _parting(lambda a, b: (a - b).abs() <= 2e-5 * b.abs().max())),
     ("rounds otherwise", "by_position", _parting(lambda a, b: (a - b).abs() <= 1e-5 * b.abs().amax(-1, True))),
-    ("rounds otherwise", "absolute", _parting(lambda a, b: (a - b).abs() <= 1e-4)),
+    ("rounds otherwise", "absolute", _parting(lambda a, b: (a - b).abs() <= 1e-5)),
     ("order in which parts end", "as_listed", _parting(listed=True)),
     ("Which position of this part", "first_row", _parting(rows=slice(0, 1))),
     ("Which position of this part", "worst_position", _parting(at=lambda gap: gap.argmax().item())),
