@@ -543,7 +543,19 @@ check_greedy_with_cache = check_of(GREEDY_WITH_CACHE)
 
 def lookup_decoding(model, prompt, n_new, n_draft, n_match, choose):
     """Text after a prompt (T,), several tokens per call of the model: ((T + n_new,) int64, number of calls)."""
-    return _lookup()(model, prompt, n_new, n_draft, n_match, choose)
+    text, cache = prompt.tolist(), model.new_cache(1)
+    text.append(choose(model(prompt[None], cache=cache)[0, -1]))
+    n_calls = 1
+    while len(text) < len(prompt) + n_new:
+        draft = _after(text, _last_place(text, n_match), n_match)[:n_draft][: len(prompt) + n_new - len(text) - 1]
+        logits = model(torch.tensor([[text[-1], *draft]]), cache=cache)[0]
+        n_calls += 1
+        for guess, row in zip([*draft, None], logits, strict=True):
+            text.append(choose(row))  # row by row, and none behind the first that differs: draws are used up
+            if text[-1] != guess:
+                break
+        cache.length = len(text) - 1  # all but the newest token are read
+    return torch.tensor(text), n_calls
 
 
 def _places(text, n_match):
@@ -577,7 +589,7 @@ def _lookup(
     end=lambda left: left - 1,
     judge=None,
 ):
-    """lookup_decoding, or with a slip in one of its steps.
+    """lookup_decoding with a slip in one of its steps; it asks at all places.
 
     at_first: a draft for the first call, too; end: most tokens of a draft with so many left to write; judge: who
     chooses, in the place of `choose`.
