@@ -35,6 +35,7 @@ class Case:
     inputs: tuple
     hint: str = ""  # what is special here: shown if all cases with this hint fail, and no others
     gradients: bool | int = False  # True: of all tensors; a number: of that many inputs, counted from the left
+    drawn: bool = False  # many draws are counted: not run if a case before it fails, nor for known mistakes
 
     def fresh_inputs(self):
         """Copies, with the same layout in memory."""
@@ -98,7 +99,7 @@ class Exercise:
         """A program's answer to a case; None if it has none."""
         case = self.cases[place]
         try:
-            return None if case.gradients else self.adapt(program)(*case.fresh_inputs())
+            return None if case.gradients or case.drawn else self.adapt(program)(*case.fresh_inputs())
         except (RuntimeError, IndexError, TypeError, ValueError, ZeroDivisionError, Wrong):
             return None  # this mistake cannot be made here
 
@@ -128,6 +129,15 @@ BATCH = "Does your code assume a batch of one?"
 LEADING = "Does your code assume a fixed number of dimensions? Count from the end: dim=-1."
 FLOAT16 = "float16 holds 6e-8 to 65504: do you compute in float32 and convert back at the end?"
 MEMORY = "The input need not be contiguous: does .reshape work where .view does not?"
+
+
+def two_things(answer, what, example):
+    """An answer that is to be two things; raises what it is instead."""
+    if isinstance(answer, tuple | list) and len(answer) == 2:
+        return tuple(answer)
+    found = f"{type(answer).__name__}{f' of {len(answer)}' if isinstance(answer, tuple | list) else ''}"
+    hint = TYPE_HINTS["NoneType"] if answer is None else f"Return both, with a comma: {example}"
+    raise Wrong(f"the result is a {found}, expected two things: {what}.", hint)
 
 
 def draw(*shape, seed=0, scale=1.0, shift=0.0):

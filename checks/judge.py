@@ -88,6 +88,8 @@ def _judge(function, exercise, seconds):
 
     def run_all():
         for case, want, watch in zip(cases, wanted, watches, strict=True):
+            if case.drawn and any(outcome.problem for outcome in outcomes):
+                return
             outcomes.append(_outcome(function, exercise, case, want, watch, borrowed))
             if sum(outcome.problem is not None for outcome in outcomes) == exercise.enough:
                 return

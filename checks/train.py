@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw
+from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw, two_things
 from checks.explain import in_numbers, number
 from checks.judge import check_of, names_slips
 from helpers.model import Llama, LlamaConfig
@@ -27,12 +27,12 @@ def bpe_step(ids, new_id):
     return _merged(ids, pair, new_id), pair
 
 
-def _merged(ids, pair, new_id, skip=2, most=None, left_out=0):
+def _merged(ids, pair, new_id, most=None, left_out=0):
     merged, place = [], 0
     while place < len(ids) - left_out:
         found = tuple(ids[place : place + 2]) == pair and most != 0
         merged.append(new_id if found else ids[place])
-        place += skip if found else 1
+        place += 2 if found else 1
         most = most - 1 if found and most else most
     return merged
 
@@ -60,10 +60,6 @@ def _most(ids):
     return _commonest(_pairs(ids))
 
 
-def _backwards(ids, pair, new_id):
-    return _merged(ids[::-1], pair[::-1], new_id)[::-1]
-
-
 def _each_place(ids, pair, new_id):
     return [new_id if found == pair else found[0] for found in pairwise(ids)]
 
@@ -74,18 +70,9 @@ def _overlapping(ids, pair, new_id):
     return [new_id if here else one for one, here, last in zip(ids, found, behind, strict=False) if here or not last]
 
 
-def _apart(ids):
-    """Pairs counted as they are merged: those that overlap count once."""
-    return Counter({pair: _merged(ids, pair, -1).count(-1) for pair in _pairs(ids)})
-
-
 def _either_order(ids):
     counts = Counter(tuple(sorted(pair)) for pair in pairwise(ids))
     return max(_pairs(ids), key=lambda pair: counts[tuple(sorted(pair))])
-
-
-def _sorted_pair(ids):
-    return _commonest(Counter(tuple(sorted(pair)) for pair in pairwise(ids)))
 
 
 def _as_text(ids, pair, new_id):
@@ -108,11 +95,7 @@ def _as_tensors(function):
             raise NotImplementedError
         if given != ids.tolist():
             raise Wrong("the input ids was changed in place.", "Work on a copy: list(ids).")
-        kind = type(answer).__name__
-        if not isinstance(answer, tuple | list) or len(answer) != 2:
-            hint = TYPE_HINTS["NoneType"] if answer is None else "Return both, with a comma: return new_ids, pair"
-            found = f"{kind} of {len(answer)}" if isinstance(answer, tuple | list) else kind
-            raise Wrong(f"the result is a {found}, expected two things: a list of ids and a pair.", hint)
+        answer = two_things(answer, "a list of ids and a pair", "return new_ids, pair")
         hints = {"ids": "Return a plain list of int, like the one that comes in.", "pair": "It is two int: (1, 2)."}
         for (what, hint), part in zip(hints.items(), answer, strict=True):
             if not isinstance(part, tuple | list) or not all(type(one) is int for one in part):
@@ -158,7 +141,8 @@ BPE_STEP = Exercise(
         ("Is the last token lost? It begins no pair, but it stays unless it ends one.",
          _with_pair(_most, lambda *most: _merged(*most, left_out=1))),
         ("Is every place replaced, or only the first?", _with_pair(_most, lambda *most: _merged(*most, most=1))),
-        ("Do you go from left to right? In 4 4 4 the first two are the pair.", _with_pair(_most, _backwards)),
+        ("Do you go from left to right? In 4 4 4 the first two are the pair.", _with_pair(
+            _most, lambda ids, pair, new: _merged(ids[::-1], pair[::-1], new)[::-1])),
         (FIRST_OF_TIES, _with_pair(lambda ids: _commonest(_pairs(ids), first=False))),
         (FIRST_OF_TIES, _with_pair(lambda ids: max([*pairwise(ids)][::-1], key=_pairs(ids).get))),
         (FIRST_OF_TIES, _with_pair(lambda ids: max(set(pairwise(ids)), key=_pairs(ids).get))),
@@ -167,16 +151,15 @@ BPE_STEP = Exercise(
         ("Of pairs with the same count, you take the one with the smallest numbers. Which comes first in the text?",
          _with_pair(lambda ids: max(sorted(_pairs(ids)), key=_pairs(ids).get))),
         (ONE_ORDER, _with_pair(_either_order)),
-        (ONE_ORDER, _with_pair(_sorted_pair)),
+        (ONE_ORDER, _with_pair(lambda ids: _commonest(Counter(tuple(sorted(pair)) for pair in pairwise(ids))))),
         ("How often does 7 7 7 hold the pair (7, 7)? Pairs that overlap count, too.",
-         _with_pair(lambda ids: _commonest(_apart(ids)))),
+         _with_pair(lambda ids: max(_pairs(ids), key=lambda pair: _merged(ids, pair, -1).count(-1)))),
         ("Is the last pair counted, too? Of n tokens, n - 1 begin a pair.",
          _with_pair(lambda ids: _commonest(Counter(pairwise(ids[:-1])) or _pairs(ids)))),
         ("Do you count the pairs at places 0 and 1, 2 and 3, …? Each place but the last begins a pair.",
          _with_pair(lambda ids: _commonest(Counter(zip(ids[::2], ids[1::2], strict=False))))),
         ("Do you count at all? You take the first pair.", _with_pair(lambda ids: tuple(ids[:2]))),
-        ("Do you compare numbers? In a text, the pair 1 2 is also found inside 11 2 and 1 23.",
-         _with_pair(_most, _as_text)),
+        ("Do you compare numbers? In a text, 1 2 is also found inside 11 2 and 1 23.", _with_pair(_most, _as_text)),
         ("Do you replace each of the two tokens wherever it is? Only where they are neighbours, in this order.",
          _with_pair(_most, lambda ids, pair, new: [new if one in pair else one for one in ids])),
         ("Is it one step? You go on until no pair is left that occurs twice.", _until_none_repeats),
@@ -299,6 +282,10 @@ def _each_alone(weights):
         _clip([weight])
 
 
+def _each_number(weights):
+    torch.nn.utils.clip_grad_value_(weights, 1.0)
+
+
 def _always_one(weights):
     length = torch.nn.utils.get_total_norm([weight.grad for weight in weights])
     for weight in weights:
@@ -337,6 +324,7 @@ def small_model(number):
             weight.copy_(draw(*weight.shape, seed=100 * number + place, scale=0.2, shift=2.0 - weight.ndim))
             weight.mul_({SHORT: 0.1, SURE: 50.0}.get(number, 1.0) if weight.ndim == 1 else 1.0)  # the gains
             weight.grad = torch.full_like(weight, 0.1) if number == WITH_GRADIENTS else None
+            weight.requires_grad_(number != IN_EVAL or place != 1)  # one matrix is frozen
     return model.train(number != IN_EVAL)
 
 
@@ -344,15 +332,22 @@ IN_EVAL, WITH_GRADIENTS, SHORT, SURE = 4, 2, 5, 7  # in eval mode, old gradients
 EVAL_MODE = "Is the model in train mode? One that was loaded or judged is in eval mode, in which dropout is off."
 
 
+def _trained(function, model, *inputs):
+    """The answer of a training; raises if it drew random numbers, or asked the model in eval mode."""
+    state, answer = torch.get_rng_state(), function(model, *inputs)
+    if answer is ...:
+        raise NotImplementedError
+    if not torch.equal(state, torch.get_rng_state()):
+        raise Wrong("torch's random numbers go on from another state.", "Nothing is drawn here: no manual_seed either.")
+    if False in model.modes:
+        raise Wrong("the model is in eval mode while it is trained.", EVAL_MODE)
+    return answer
+
+
 def _losses_and_state(function):
     def probe(number, tokens, starts, *rest):
         model = small_model(number)
-        answer = function(model, tokens, starts, *rest)
-        if answer is ...:
-            raise NotImplementedError
-        losses = _as_losses(answer)
-        if False in model.modes:
-            raise Wrong("the model is in eval mode while it is trained.", EVAL_MODE)
+        losses = _as_losses(_trained(function, model, tokens, starts, *rest))
         with torch.no_grad():
             left = _mean_loss(model(_windows(tokens, starts[0], 5)), _windows(tokens, starts[0], 5, 1))
         return losses, left
@@ -365,12 +360,15 @@ def _as_losses(answer):
     if not isinstance(answer, list | tuple) and getattr(answer, "ndim", 0) != 1:
         hint = TYPE_HINTS.get(type(answer).__name__, "Append each step's loss to a list, and return the list.")
         raise Wrong(f"the result is {_spoken(answer)}, expected a list with a number for each step.", hint)
-    for loss in answer:
-        if isinstance(loss, torch.Tensor) and loss.requires_grad:
-            raise Wrong("the losses keep the graph of their step, and with it its memory.", "Append loss.item().")
-        if not isinstance(loss, int | float) and getattr(loss, "shape", None) != ():
-            raise Wrong(f"a loss is {_spoken(loss)}, expected a number.", "One number for each step: loss.item().")
-    return torch.tensor([float(loss) for loss in answer])
+    return torch.tensor([_as_number(loss, "Append loss.item().") for loss in answer])
+
+
+def _as_number(loss, hint):
+    if isinstance(loss, torch.Tensor) and loss.requires_grad:
+        raise Wrong("a loss keeps the graph of its step, and with it its memory.", hint)
+    if not isinstance(loss, int | float) and getattr(loss, "shape", None) != ():
+        raise Wrong(f"a loss is {_spoken(loss)}, expected a number.", TYPE_HINTS.get(type(loss).__name__, hint))
+    return float(loss)
 
 
 def _spoken(value):
@@ -471,7 +469,7 @@ def _starts(steps, rows, seed):
 
 
 CLIPPED = (
-    "AdamW gets a gradient longer than 1.0. Clip it after backward() and before step(): elsewhere it changes nothing."
+    "The step gets a gradient longer than 1.0. Clip it between backward() and step(): elsewhere it changes nothing."
 )
 UNMOVED = (
     "The weights do not move. Does step() follow backward(), with no zero_grad() between, on this model's weights?"
@@ -483,6 +481,8 @@ ALL_PLACES = "Does every position of a window count? Your loss is that of one of
 NEVER_SHORT = (
     "Where the gradient is shorter than 1.0, yours is longer. Is it that of a mean, and does clipping leave it short?"
 )
+EACH_ALONE = "Is the length of the whole gradient limited? You limit that of each matrix on its own."
+EACH_NUMBER = "Is the length of the whole gradient limited? You limit each number of it (clip_grad_value_)."
 LATE_RATE = "Is the rate set before the step it is meant for? Yours is used one step later."
 TRAINING_LOOP = Exercise(
     training_loop,
@@ -530,26 +530,21 @@ TRAINING_LOOP = Exercise(
          _looped(ask=lambda z, t: F.cross_entropy(z.reshape(len(z), z.shape[2], -1), t))),
         ("Is the loss returned the one that the step began with? You measure it again after the step.",
          _looped(tell=lambda loss, again: again().item())),
-        ("Is it the loss itself, not its exponential (perplexity)?",
-         _looped(tell=lambda loss, again: loss.exp().item())),
+        ("Is it the loss, not its exponential (perplexity)?", _looped(tell=lambda loss, again: loss.exp().item())),
         ("Does the loop go on after its first step? The return stands behind it.",
          lambda model, tokens, starts, *rest: _looped()(model, tokens, starts[:1], *rest)),
         (CLIPPED, _looped(clip=lambda weights: None)),
-        ("Is the length of the whole gradient limited? You limit each number of it (clip_grad_value_).",
-         _looped(clip=lambda weights: torch.nn.utils.clip_grad_value_(weights, 1.0))),
-        ("Is the length of the whole gradient limited? You limit that of each matrix on its own.",
-         _looped(clip=_each_alone)),
+        (EACH_NUMBER, _looped(clip=_each_number)),
+        (EACH_ALONE, _looped(clip=_each_alone)),
         (NEVER_SHORT, _looped(clip=_always_one)),
         *[("Is the gradient shortened to the length 1.0?", _looped(clip=partial(_clip, most=most)))
           for most in (0.1, 0.5, 2.0, 5.0)],
         ("Do the gains decay, too? Their weight decay is 0.", _looped(decays=(0.1, 0.1))),
         ("Is there a weight decay? The matrices have 0.1.", _looped(decays=(0.0, 0.0))),
-        ("The weight decay is 0.1 for matrices and 0 for gains. Yours is AdamW's default, 0.01.",
-         _looped(decays=(0.01, 0.01))),
+        ("The weight decay of matrices is 0.1, of gains 0. Yours is the default, 0.01.", _looped(decays=(0.01, 0.01))),
         ("Is it AdamW? Adam adds the weight decay to the gradient.", _looped(make=torch.optim.Adam)),
         ("Are the betas 0.9 and 0.95? Yours are AdamW's default, 0.9 and 0.999.", _looped(betas=(0.9, 0.999))),
-        ("Is the optimizer made once, before the loop? A new one has forgotten its running means.",
-         _looped(renew=True)),
+        ("Is the optimizer made once, before the loop? A new one has no running means.", _looped(renew=True)),
         ("Is the rate set in each step? Yours stays at the peak.", _looped(rated=lambda step: False)),
         ("Is the rate set in each step? Yours stays at that of the first one.", _looped(rated=lambda step: step == 0)),
         ("Is there a warm-up? Your rate begins at the peak.",
@@ -574,6 +569,7 @@ TRAINING_LOOP = Exercise(
              (step + 1) / warm_up if step < warm_up else _half_cosine((step - warm_up) / steps)))),
         ("Is the model itself trained? You train a copy.", _looped(on=copy.deepcopy)),
         (EVAL_MODE, _looped(on=lambda model: model)),
+        ("Does a frozen weight stay, one with requires_grad False?", _looped(on=lambda m: m.train().requires_grad_())),
         ("Append loss.item().", _looped(tell=lambda loss, again: loss)),
     ],
     parts=("the list of losses", "the loss that the model has afterwards"),
@@ -604,7 +600,7 @@ def accumulated_step(model, optimizer, rows, lengths, micro):
 
 def _accumulated(
     share=lambda nats, counts, every, parts: nats[counts].sum() / every, *, counts=lambda at, rows, n: at < n - 1,
-    clear="before", clip="once", clipped=_clip, step="once", cut=lambda order, micro: order.split(micro), tell=sum,
+    clear="before", clip="once", clipped=_clip, cut=lambda order, micro: order.split(micro), tell=sum,
 ):  # fmt: skip
     """The step with one of its things replaced; `share` is the loss of a part, `every` counts all questions."""
 
@@ -622,12 +618,9 @@ def _accumulated(
             losses.append(loss.item())
             if clip == "each":
                 clipped(list(model.parameters()))
-            if step == "each":
-                optimizer.step()
         if clip == "once":
             clipped(list(model.parameters()))
-        if step == "once":
-            optimizer.step()
+        optimizer.step()
         return tell(losses)
 
     return program
@@ -645,25 +638,34 @@ def _loss_and_gradient(function):
 
     def moved_by(program, number, *inputs):
         model = small_model(number)
-        before = weights_of(model)
-        loss = program(model, torch.optim.SGD(model.parameters(), lr=1.0), *inputs)
-        return loss, before - weights_of(model), model.most
+        before, optimizer, steps = weights_of(model), torch.optim.SGD(model.parameters(), lr=1.0), []
+
+        def note(*_):
+            steps.append([{**group, "params": 0} for group in optimizer.param_groups])
+
+        note()
+        optimizer.register_step_pre_hook(note)
+        loss, moved = _trained(program, model, optimizer, *inputs), before - weights_of(model)
+        if moved.any() and len(steps) != 2:
+            hint = f"Call optimizer.step() once, when the gradient is whole. Yours are {len(steps) - 1} steps."
+            raise Wrong("the weights do not move by one step of the optimizer.", hint)
+        if steps[-1] != steps[0]:
+            raise Wrong("the optimizer has other settings in the step.", "Leave its settings as they are.")
+        left = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        if left and moved.norm() > 1.001 >= torch.nn.utils.get_total_norm(left):
+            raise Wrong("the gradient was longer than 1.0 in the step, and is not behind it.", CLIPPED)
+        return loss, moved, model.most
 
     def probe(number, _, rows, lengths, micro):
         loss, moved, most = moved_by(function, number, rows, lengths, micro)
-        if loss is ...:
-            raise NotImplementedError
         if most > micro:
             raise Wrong(f"the model is asked {most} rows at once, micro is {micro}.", "Call it once for each part.")
-        if isinstance(loss, torch.Tensor) and loss.requires_grad:
-            raise Wrong("the loss keeps the graph of the step, and with it its memory.", "Add up part.item().")
-        if not isinstance(loss, int | float) and getattr(loss, "shape", None) != ():
-            raise Wrong(f"the loss is {_spoken(loss)}, expected a number.", TYPE_HINTS.get(type(loss).__name__, ""))
+        loss = _as_number(loss, "Add up part.item().")
         if not moved.any():
             raise Wrong("the weights do not move.", UNMOVED)
         right = moved_by(accumulated_step, number, rows, lengths, micro)[1]
         half = (moved / moved.norm() - right / right.norm()).norm() / 2  # the sine of half the angle between them
-        return torch.tensor(float(loss)), moved.norm(), torch.rad2deg(2 * half.asin()).round(decimals=1)
+        return torch.tensor(loss), moved.norm(), torch.rad2deg(2 * half.asin()).round(decimals=1)
 
     return probe
 
@@ -693,10 +695,10 @@ ACCUMULATED_STEP = Exercise(
     accumulated_step,
     [
         Case("2 rows of 3 and 7 tokens, one per part", _accumulates(1, _padded(3, 7), 1)),
+        Case("tokens that the model holds impossible", _accumulates(SURE, _padded(6, 3, 4), 2), UNDERFLOWS),
         Case("4 rows, two per part, padded with 5", _accumulates(SHORT, _padded(2, 7, 6, 6, fill=5), 2)),
         Case("5 rows, two per part, with old gradients", _accumulates(2, _padded(7, 2, 5, 3, 4), 2)),
         Case("3 rows in one part", _accumulates(SHORT, _padded(6, 3, 4), 8)),
-        Case("tokens that the model holds impossible", _accumulates(SURE, _padded(6, 3, 4), 2), UNDERFLOWS),
         Case("a part without a question", _accumulates(3, _padded(1, 1, 6, 4), 2), UNEVEN),
     ],
     [
@@ -712,21 +714,18 @@ ACCUMULATED_STEP = Exercise(
          _accumulated(lambda nats, counts, every, parts: (nats * counts).mean() / parts)),
         ("Is the answer of the last question a token of the row? You count one question too many.",
          _accumulated(counts=lambda at, rows, n: at < n)),
-        ("Is the last token of each row asked for? You leave it out.",
-         _accumulated(counts=lambda at, rows, n: at < n - 2)),
+        ("Is the last token of each row asked for? Yours is not.", _accumulated(counts=lambda at, rows, n: at < n - 2)),
         (BY_CONTENT, _accumulated(counts=lambda at, rows, n: rows[:, 1:] != 0)),
         (BY_CONTENT, _accumulated(counts=lambda at, rows, n: rows[:, 1:] != rows[:, -1:])),
-        ("Is it a mean? Yours is the sum over all questions.",
-         _accumulated(lambda nats, counts, *_: nats[counts].sum())),
+        ("Is it a mean? Yours is a sum over all questions.", _accumulated(lambda nats, counts, *_: nats[counts].sum())),
         (UNDERFLOWS, _accumulated(lambda nats, counts, n, _: -(nats.neg().exp() + 1e-9).log()[counts].sum() / n)),
         ("Is the old gradient cleared, once, before the first part?", _accumulated(clear="never")),
         ("Do the parts' gradients add up? You clear them before each part.", _accumulated(clear="each")),
         ("Is the gradient clipped once, when it is whole? You clip after each part.", _accumulated(clip="each")),
         ("Is the gradient clipped? One longer than 1.0 is shortened to 1.0.", _accumulated(clip="never")),
         (NEVER_SHORT, _accumulated(clipped=_always_one)),
-        ("Is the length of the whole gradient limited? You limit that of each matrix on its own.",
-         _accumulated(clipped=_each_alone)),
-        ("Is it one step? You make one after each part.", _accumulated(step="each")),
+        (EACH_NUMBER, _accumulated(clipped=_each_number)),
+        (EACH_ALONE, _accumulated(clipped=_each_alone)),
         ("Is the last part used, even if it holds fewer rows?",
          _accumulated(cut=lambda order, micro: order[: len(order) // micro * micro or None].split(micro))),
         ("Is the loss that of all parts? You return the last one's.", _accumulated(tell=lambda losses: losses[-1])),
@@ -735,7 +734,8 @@ ACCUMULATED_STEP = Exercise(
     ],
     parts=("the loss", "the length of the gradient", "the angle [degrees] between the gradient and the right one"),
     adapt=_loss_and_gradient,
-    enough=2,
+    allow=("note",),
+    enough=3,
 )  # fmt: skip
 check_accumulated_step = check_of(ACCUMULATED_STEP)
 

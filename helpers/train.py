@@ -1,11 +1,8 @@
 """The small training loop; `tools/tiny_llama.py` made assets/tiny-llama with it."""
 
 import math
-import os
-import zlib
 from collections.abc import Callable
 from itertools import islice
-from pathlib import Path
 
 import torch
 from torch.nn import functional as F
@@ -13,7 +10,6 @@ from torch.nn import functional as F
 from helpers.config import LlamaConfig
 from helpers.corpus import batches
 from helpers.device import explain_out_of_memory
-from helpers.formats.pth import open_pth
 from helpers.model import Llama
 from helpers.validate import require_number, require_positive_int, require_seed
 
@@ -31,50 +27,35 @@ def learning_rate(step: int, steps: int, peak: float, warm_up: int = 100) -> flo
 
 def train(
     model: Llama, read: Callable[[], torch.Tensor], *, steps: int, batch_size: int = 8, seed: int = 0,
-    peak: float = 3e-3, warm_up: int = 100, weight_decay: float = 0.3, keep: Path | None = None, every: int = 100,
+    peak: float = 3e-3, warm_up: int = 100, weight_decay: float = 0.3,
     report: Callable[[int, float], None] = lambda step, loss: None,
 ) -> list[float]:  # fmt: skip
     """Train in place with AdamW on random windows of max_seq_len tokens.
 
     Args:
         read: returns the training text as token ids, (N,) int64; it is called again for each pass over the text.
-        keep: a file that holds the run so far, written after every `every` steps. If it exists, the run goes on from
-            it. All random draws are repeated from the start, so `read` must begin in the same state as the first time.
+        report: called after each step with its number and its loss.
 
     Returns:
-        loss of each step [nat/token], including the steps before a stop.
+        loss of each step [nat/token].
 
     Raises:
-        ValueError: if a setting is out of range, or if `keep` holds another run or is damaged (it is not changed).
+        ValueError: if a setting is out of range.
         torch.OutOfMemoryError: if a step does not fit into memory; the text says which setting to change.
     """
-    _require_settings(steps, batch_size, every, seed, peak, warm_up, weight_decay)
-    keep = None if keep is None else Path(keep)
-    if keep is not None:
-        keep.parent.mkdir(parents=True, exist_ok=True)
+    _require_settings(steps, batch_size, seed, peak, warm_up, weight_decay)
     device = model.tok_embeddings.weight.device
     decays = {2: weight_decay, 1: 0.0}  # matrices and gains
     groups = [{"params": [w for w in model.parameters() if w.ndim == n], "weight_decay": decays[n]} for n in decays]
     optimizer, losses = torch.optim.AdamW(groups, betas=(0.9, 0.95)), []
-    settings = (model.config, steps, batch_size, seed, peak, warm_up, weight_decay)
     windows = _windows(read, batch_size, model.config.max_seq_len, torch.Generator().manual_seed(seed))
     model.train()
     for step in range(steps):
-        tokens, inputs, targets = next(windows)
-        if step == 0:
-            run = f"{settings}, text {zlib.crc32(tokens.cpu().numpy().tobytes())}"
-            losses = _continue(run, keep, model, optimizer) if keep is not None and keep.exists() else []
-        if step < len(losses):
-            continue  # this step was done before the stop: only its draws are repeated
+        inputs, targets = next(windows)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, peak, warm_up)
         with explain_out_of_memory(TOO_MUCH.format(batch_size, model.config.max_seq_len)):
             losses.append(training_step(model, optimizer, inputs.to(device), targets.to(device)))
-        if keep is not None and len(losses) % every == 0:
-            state = {"run": run, "losses": losses, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            part = keep.with_name(f".{keep.name}.part")  # written beside and renamed: never half a file
-            torch.save(state, part)
-            os.replace(part, keep)
         report(len(losses), losses[-1])
     model.eval()
     return losses
@@ -96,12 +77,12 @@ TOO_MUCH = (
 )
 
 
-def _require_settings(steps, batch_size, every, seed, peak, warm_up, weight_decay):
-    for name, value in {"steps": steps, "batch_size": batch_size, "every": every}.items():
+def _require_settings(steps, batch_size, seed, peak, warm_up, weight_decay):
+    for name, value in {"steps": steps, "batch_size": batch_size}.items():
         require_positive_int(name, value)
     require_seed(seed)
     if seed is None:
-        raise ValueError("seed=None must be a whole number: a run that goes on after a stop repeats its draws.")
+        raise ValueError("seed=None must be a whole number: the same seed draws the same windows.")
     require_number("peak", peak, lambda peak: 0 < peak <= 1000, "> 0 and <= 1000, for example 3e-3")
     require_number("weight_decay", weight_decay, lambda decay: 0 <= decay <= 1000, ">= 0 and <= 1000, for example 0.1")
     if warm_up != 0:
@@ -112,19 +93,4 @@ def _windows(read, batch_size, seq_len, generator):
     while True:
         tokens = read()
         per_pass = max(1, math.ceil(len(tokens) / (batch_size * seq_len)))  # 1: `batches` refuses an empty text
-        for pair in islice(batches(tokens, batch_size, seq_len, generator), per_pass):
-            yield tokens, *pair
-
-
-def _continue(run, keep, model, optimizer):
-    try:
-        state = open_pth(keep)
-        kept, losses = state["run"], list(state["losses"])
-        if kept == run:
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-    except Exception as error:  # torch raises several kinds here
-        raise ValueError(f"{keep} is damaged or no kept run ({type(error).__name__}): move it away.") from error
-    if kept != run:
-        raise ValueError(f"{keep} holds another run:\n  {kept}\nThis one is:\n  {run}\nGive it another name.")
-    return losses
+        yield from islice(batches(tokens, batch_size, seq_len, generator), per_pass)

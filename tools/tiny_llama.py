@@ -47,7 +47,7 @@ def main():
     if out.exists():
         parser.error(f"{out} exists and is kept: choose another name.")
     out.parent.mkdir(parents=True, exist_ok=True)
-    keep, start = out.with_name(f"{out.name}.unfinished"), time.perf_counter()
+    start = time.perf_counter()
     text, held_out = train_val_split(load_text(own))
     tokenizer = train_tokenizer(text, TINY.vocab_size)
     generator = set_seed(seed)
@@ -59,7 +59,7 @@ def main():
     def read() -> torch.Tensor:
         return encode(without_some_merges(tokenizer, 0.05, generator), text)
 
-    train(model, read, steps=steps, seed=seed, keep=keep, report=report)
+    train(model, read, steps=steps, seed=seed, report=report)
     print()
     command = f"python -m tools.tiny_llama --out {out} {f'--text {own} ' if own else ''}--steps {steps} --seed {seed}"
     card = CARD.read_text(encoding="utf-8").format(
@@ -69,7 +69,6 @@ def main():
         held_out=bits_per_byte(model, tokenizer, held_out), trained=bits_per_byte(model, tokenizer, text),
     )  # fmt: skip
     save_checkpoint(model.cpu().half(), out, tokenizer, card)  # 16 bits: half the bytes, the same text
-    keep.unlink(missing_ok=True)
     print(card)
 
 

@@ -1,4 +1,4 @@
-"""Two blocks that learn to repeat what they have read once, and are watched meanwhile (notebook 06, section 6.10)."""
+"""Two blocks that learn to repeat what they have read once, and are watched meanwhile (notebook 06, section 6.9)."""
 
 from contextlib import nullcontext
 

@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers import train
 from helpers.checkpoint import load_checkpoint
 from helpers.formats.files import LARGEST_JSON
-from helpers.model import Llama
 from tests.support.files import OURS, meta_weights, write_meta
 from tests.support.fuzz import at_most, time_limit
-from tests.support.models import TINY
 
 pytestmark = pytest.mark.slow
 NOT_OPENED = r"consolidated.00.pth is damaged or holds something other than tensors, and was not opened"
@@ -69,16 +66,6 @@ def test_code_in_a_pth_is_not_run(pth, program):
     pth.write_bytes(program)
     with pytest.raises(ValueError, match=NOT_OPENED):
         load_checkpoint(pth.parent)
-
-
-def test_code_in_the_file_of_a_run_is_not_run(tmp_path, program):
-    keep = tmp_path / "kept"
-    torch.save({"run": ""}, keep)
-    replace_pickle(keep, program)
-    before = keep.read_bytes()
-    with pytest.raises(ValueError, match=r"kept is damaged or no kept run .*: move it away"):
-        train.train(Llama(TINY), lambda: torch.arange(64).repeat(3), steps=1, keep=keep)
-    assert keep.read_bytes() == before
 
 
 def test_a_pickle_is_not_opened_beside_safetensors_nor_under_their_name(saved, program):

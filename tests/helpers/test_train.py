@@ -1,4 +1,4 @@
-"""Training: the loss falls, a stopped run goes on as if it had not stopped, nothing that exists is overwritten."""
+"""Training: the rate rises and falls, matrices decay, the loss falls, and each token is judged once."""
 
 import math
 
@@ -12,23 +12,6 @@ from helpers.model import Llama
 from helpers.text import encode, excerpt
 from helpers.train import learning_rate
 from tests.support.models import SMALL
-from tools.tiny_llama import without_some_merges
-
-
-@pytest.fixture
-def run(tokenizer):
-    """run(steps, ...) trains a fresh small model whose text is cut anew at each pass; returns losses and weights."""
-
-    def run(content=None, **settings):
-        def read():
-            return encode(without_some_merges(tokenizer, 0.1, draw), content or excerpt())
-
-        torch.manual_seed(0)
-        model, draw = Llama(SMALL), torch.Generator().manual_seed(1)
-        settings = {"steps": 25, "batch_size": 4, "warm_up": 5, "every": 4} | settings
-        return train.train(model, read, **settings), model.state_dict()
-
-    return run
 
 
 def test_learning_rate_rises_to_its_peak_and_falls_to_a_tenth():
@@ -50,36 +33,10 @@ def test_matrices_decay_and_gains_do_not():
         assert torch.equal(weight, before[name]) == (weight.ndim == 1), name
 
 
-def test_training_improves(run):
-    losses, _ = run(steps=60)
+def test_training_improves(tokenizer):
+    torch.manual_seed(0)
+    losses = train.train(Llama(SMALL), lambda: encode(tokenizer, excerpt()), steps=60, batch_size=4, warm_up=5)
     assert sum(losses[-5:]) / 5 < losses[0] - 0.5
-
-
-@pytest.mark.parametrize("last", [4, 6, 24])
-def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(run, tmp_path, last):
-    def stop(step, loss):
-        if step == last:
-            raise KeyboardInterrupt
-
-    losses, weights = run()
-    keep = tmp_path / "a new folder" / "run.unfinished"
-    with pytest.raises(KeyboardInterrupt):
-        run(keep=keep, report=stop)
-    steps = []
-    again, weights_again = run(keep=keep, report=lambda step, loss: steps.append(step))
-    assert steps == list(range(last // 4 * 4 + 1, 26))  # kept after every 4 steps; no step is done twice
-    assert again == losses
-    assert all(torch.equal(weights[name], weights_again[name]) for name in weights)
-
-
-def test_another_run_is_refused_and_kept(run, tmp_path):
-    keep = tmp_path / "kept"
-    run(keep=keep)
-    before = keep.read_bytes()
-    for other in ({"steps": 26}, {"seed": 1}, {"batch_size": 2}, {"peak": 1e-3}, {"content": excerpt() + "!"}):
-        with pytest.raises(ValueError, match="kept holds another run"):
-            run(keep=keep, **other)
-        assert keep.read_bytes() == before
 
 
 @pytest.mark.parametrize("most", [1, 3 * 16 * 300, 2**22])  # windows at a time: 1, 3, all

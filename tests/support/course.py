@@ -33,7 +33,6 @@ SHORTER = {  # in notebook 06: each cell is to run, not to learn
     "for part in (text[: len(held_out)], held_out)": "for part in (text[:1000], held_out[:1000])",
     '"batch_size": 32': '"batch_size": 4',
     "steps=100": "steps=3",
-    "range(25)": "range(2)",
 }
 
 

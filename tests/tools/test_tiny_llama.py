@@ -1,10 +1,8 @@
-"""The command that trains a small model: it writes a whole folder, goes on after a stop, and overwrites nothing."""
+"""The command that trains a small model: it writes a whole folder, and overwrites nothing."""
 
 import sys
-from unittest import mock
 
 import pytest
-import torch
 
 from helpers import corpus
 from helpers.checkpoint import load_checkpoint
@@ -41,16 +39,3 @@ def test_the_command_writes_a_model_from_your_own_text_and_overwrites_none(comma
     with pytest.raises(SystemExit):
         command("--out", out, "--text", command.own, "--steps", 3)
     assert "exists and is kept: choose another name" in capsys.readouterr().err
-
-
-def test_the_command_goes_on_after_a_stop(command, tmp_path, monkeypatch):
-    with monkeypatch.context() as stopped:
-        stopped.setattr(tiny_llama, "save_checkpoint", mock.Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            command("--out", tmp_path / "mine", "--text", command.own, "--steps", 102)
-    assert (tmp_path / "mine.unfinished").exists()
-    for name in ("whole", "mine"):
-        command("--out", tmp_path / name, "--text", command.own, "--steps", 102)
-    whole, mine = (load_checkpoint(tmp_path / name).state_dict() for name in ("whole", "mine"))
-    assert all(torch.equal(whole[name], mine[name]) for name in whole)
-    assert not (tmp_path / "mine.unfinished").exists()

@@ -1,7 +1,5 @@
 """Right and wrong answers to the exercises of notebook 07, generating."""
 
-import functools
-
 import torch
 
 from tests.support.answers.register import right, wrong
@@ -43,37 +41,42 @@ def greedy_with_cache__cut_at_the_end(model, prompts, n_new, stop):
     return [done[row][n_pad[row] :] for row in range(len(prompts))]
 
 
-def _rows(model, prompts, n_new, stop, cached=True, leave=True, alone=False, again=False, pad=True):
-    """The loop with a slip in how it calls the model."""
-    if alone:
-        return [_rows(model, [prompt], n_new, stop, pad=False)[0] for prompt in prompts]
-    texts, left, longest = [[*p] for p in prompts], list(range(len(prompts))), max(map(len, prompts))
-    cache, pads = model.new_cache(len(prompts)), torch.tensor([longest - len(p) for p in prompts])
-    read = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
+def _called(call):
+    """The right loop with a model that is called as call(model, tokens, cache, n_pad, the first call's two) says."""
+
+    def program(model, *given):
+        def called(tokens, cache, n_pad=None):
+            first.append((tokens, n_pad))
+            return call(model, tokens, cache, n_pad, *first[0])
+
+        first, called.new_cache = [], model.new_cache
+        return greedy_with_cache__cut_at_the_end(called, *given)
+
+    return program
+
+
+def _nobody_leaves(model, prompts, n_new, stop):
+    texts, cache, longest = [[*p] for p in prompts], model.new_cache(len(prompts)), max(map(len, prompts))
+    n_pad = [longest - len(p) for p in prompts]
+    read = torch.tensor([[0] * n + p for n, p in zip(n_pad, prompts, strict=True)])
     for step in range(n_new):
-        latest = read if again or not cached else read[:, -1:] if step else read
-        chosen = model(latest, cache if cached else None, n_pad=pads if pad or not step else None)[:, -1].argmax(-1)
-        read = torch.cat((read, chosen[:, None]), 1)
-        for row, token in zip(left, chosen.tolist(), strict=True):
-            if texts[row][len(prompts[row]) :][-len(stop) :] != stop:
-                texts[row].append(token)
-        if leave:
-            keep = [i for i, r in enumerate(left) if texts[r][len(prompts[r]) :][-len(stop) :] != stop]
-            left, read, pads = [left[i] for i in keep], read[keep], pads[keep]
-            cache.k, cache.v = cache.k[:, keep], cache.v[:, keep]
-            cache.n_pad = cache.n_pad if cache.n_pad is None else cache.n_pad[keep]
-        if all(texts[r][len(prompts[r]) :][-len(stop) :] == stop for r in left):
+        read = model(read, cache, n_pad=None if step else torch.tensor(n_pad))[:, -1:].argmax(-1)
+        for text, prompt, token in zip(texts, prompts, read[:, 0].tolist(), strict=True):
+            text += [token] * (text[len(prompt) :][-len(stop) :] != stop)
+        if all(text[len(prompt) :][-len(stop) :] == stop for text, prompt in zip(texts, prompts, strict=True)):
             break
     return texts
 
 
-_in_rows = functools.partial(functools.partial, _rows)
 for words, slip, program in (
-    ("cache handed over", "no_cache", _in_rows(cached=False)),
-    ("with the first call only", "padding_each_time", _in_rows()),
-    ("it is not read again", "nobody_leaves", _in_rows(leave=False, pad=False)),
-    ("padded to one length", "one_by_one", _in_rows(alone=True, pad=False)),
-    ("holds the others", "whole_text_each_time", _in_rows(again=True, pad=False)),
+    ("got no cache", "no_cache", _called(lambda m, t, cache, pad, *_: (m(t, cache, n_pad=pad), m(t))[1])),
+    ("with the first call only", "padding_each_time", _called(lambda m, t, cache, _, __, pad: m(t, cache, n_pad=pad))),
+    ("holds the others", "whole_text_each_time", _called(lambda m, tokens, cache, pad, first, _: m(
+        tokens if pad is not None else torch.cat((first[: len(tokens)], tokens), 1), cache, n_pad=pad))),
+    ("it is not read again", "nobody_leaves", _nobody_leaves),
+    ("padded to one length", "one_by_one", lambda m, prompts, *s: [
+        greedy_with_cache__cut_at_the_end(m, [p], *s)[0] for p in prompts]),
+    ("in the order of prompts", "by_length", lambda *given: sorted(greedy_with_cache__cut_at_the_end(*given), key=len)),
     ("Work on copies", "in_place", lambda m, p, *s: [t.append(0) for t in p]),
     ("one list of tokens for each prompt", "a_tensor", lambda m, p, *s: torch.tensor(p[0])),
     ("The prompt comes first", "only_what_is_new", lambda m, p, *s: [t[len(q) :] for t, q in zip(
@@ -132,8 +135,8 @@ for words, name, program in (
     ("called 11 times", "lookup_decoding__10", lambda *s: (lookup_decoding__windows(*s)[0], 10)),
     ("return tokens, calls", "lookup_decoding__text", lambda *s: lookup_decoding__windows(*s)[0]),
     ("cut it, or the text", "lookup_decoding__long", lambda m, p, n, *s: lookup_decoding__windows(m, p, n + 1, *s)),
-    ("no call of the model got", "lookup_decoding__no_cache", _one_at_a_time(0)),
-    ("It reads all", "lookup_decoding__no_prompt", _one_at_a_time(160, lambda text, read: text[-1:])),
+    ("calls of the model got no cache", "lookup_decoding__no_cache", _one_at_a_time(0)),
+    ("reads all of a prompt", "lookup_decoding__no_prompt", _one_at_a_time(160, lambda text, read: text[-1:])),
     ("holds all others", "lookup_decoding__again", _one_at_a_time(900, lambda text, read: text)),
     ("once for each new token", "lookup_decoding__chance", _kept_by_chance),
     ("one place at a time", "lookup_decoding__batch", lambda m, p, *s: s[-1](m(p[None])[0])),

@@ -25,7 +25,9 @@ wrong("It is two int", "bpe_step__pair_and_count")(lambda ids, new_id: (ids, Cou
 
 
 @right
-def accumulated_step__ignored(model, optimizer, rows, lengths, micro, told=float):
+def accumulated_step__ignored(
+    model, optimizer, rows, lengths, micro, told=float, most=1.0, stepped=lambda _, optimizer: optimizer.step()
+):
     later = torch.arange(1, rows.shape[1]) >= lengths[:, None]
     targets, every, loss = rows[:, 1:].masked_fill(later, -100), (lengths - 1).sum(), 0.0
     optimizer.zero_grad(set_to_none=False)
@@ -33,19 +35,27 @@ def accumulated_step__ignored(model, optimizer, rows, lengths, micro, told=float
         part = F.cross_entropy(model(asked).flatten(0, 1), wanted.flatten(), reduction="sum") / every
         part.backward()
         loss = loss + part
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), most)
+    stepped(model, optimizer)
     return told(loss)
 
 
+_step = partial(partial, accumulated_step__ignored)
 for expected, name, wrong_step in (
     ("Call it once for each part.", "at_once", lambda *all_but, **_: accumulated_step__ignored(*all_but[:-1], 99)),
-    ("Add up part.item().", "graph", partial(accumulated_step__ignored, told=lambda loss: loss)),
-    ("A function that ends without", "none", partial(accumulated_step__ignored, told=lambda loss: None)),
+    ("Add up part.item().", "graph", _step(told=lambda loss: loss)),
+    ("A function that ends without", "none", _step(told=lambda loss: None)),
     ("rows was changed", "in_place", lambda m, o, r, *s: (accumulated_step__ignored(m, o, r, *s), r[:, -1].zero_())[0]),
     ("The weights do not move.", "nothing", lambda *_: 3.5),
+    ("Yours are 2 steps.", "twice", _step(stepped=lambda m, o: (o.step(), o.step()))),
+    ("Yours are 0 steps.", "by_hand", _step(stepped=lambda m, o: [w.data.sub_(w.grad) for w in m.parameters()])),
+    ("settings as they are", "rate", _step(stepped=lambda m, o: (o.param_groups[0].update(lr=0.9), o.step()))),
+    ("between backward() and step()", "clipped_late", _step(
+        most=1e9, stepped=lambda m, o: (o.step(), torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)))),
+    ("no manual_seed", "seeded", _step(stepped=lambda m, o: (o.step(), torch.manual_seed(5)))),
+    ("eval mode", "eval", lambda m, *s: accumulated_step__ignored(m.eval(), *s)),
     ("it calls the course's accumulated_step", "course", torch.enable_grad()(accumulated_step)),
-):
+):  # fmt: skip
     wrong(expected, f"accumulated_step__{name}")(wrong_step)
 
 
