@@ -111,6 +111,10 @@ def test_the_attention_watched_in_06_is_that_which_the_explorer_of_05_shows():
     text, model = "The name of a local variable", load_checkpoint(TINY_LLAMA)
     rows = encode(load_tokenizer(), text).repeat(2, 1)
     torch.testing.assert_close(attention_by_layer(model, rows), _look_inside(text)[1])
+    explorer = EXPLORE["explore_full_model"]()
+    put_back(explorer, {"token": 3, "layer": 2})
+    line, ring = explorer.figure.axes[1].lines
+    assert line.get_ydata()[2] == ring.get_ydata()[0]  # the angles, too, are those of the chosen token
 
 
 def test_a_sliders_number_shows_what_a_step_changes():

@@ -32,7 +32,7 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 MIXED = {"sliding_window": 6, "layer_types": [SLIDING, FULL, SLIDING]}
 BASES = {FULL: {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
          SLIDING: {"rope_type": "default", "rope_theta": 100.0}}  # fmt: skip
-YARN = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 4.0, "original_max_position_embeddings": 32,
+YARN = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 4.0, "original_max_position_embeddings": 128,
         "rope_theta": 1000.0}  # fmt: skip
 GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24, **MIXED}
 CONFIGS = {  # each makes every edit of its family bite
