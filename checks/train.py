@@ -647,7 +647,7 @@ def _loss_and_gradient(function):
         optimizer.register_step_pre_hook(note)
         loss, moved = _trained(program, model, optimizer, *inputs), before - weights_of(model)
         if moved.any() and len(steps) != 2:
-            hint = f"Call optimizer.step() once, when the gradient is whole. Yours are {len(steps) - 1} steps."
+            hint = f"Take one step of the optimizer, when the gradient is whole. Yours are {len(steps) - 1} steps."
             raise Wrong("the weights do not move by one step of the optimizer.", hint)
         if steps[-1] != steps[0]:
             raise Wrong("the optimizer has other settings in the step.", "Leave its settings as they are.")
