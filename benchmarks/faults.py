@@ -66,11 +66,16 @@ def candidates(path):
     return lines
 
 
+def span(text, node):
+    """Where a node of the program begins and ends in its file, in bytes."""
+    rows = text.encode().splitlines(keepends=True)
+    places = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+    return [sum(map(len, rows[: line - 1])) + column for line, column in places]
+
+
 def planted(text, node, wrong):
     """The text of a file with one node replaced; all else stays as it is written."""
-    lines = text.splitlines(keepends=True)
-    start = sum(len(line.encode()) for line in lines[: node.lineno - 1]) + node.col_offset
-    end = sum(len(line.encode()) for line in lines[: node.end_lineno - 1]) + node.end_col_offset
+    start, end = span(text, node)
     new = ast.unparse(ast.fix_missing_locations(wrong))
     if not isinstance(wrong, ast.Pass):
         new = f"({new})"
@@ -105,10 +110,9 @@ def reached_by(copied, drawn):
         files.setdefault(path, []).append((number, node))
     for path, nodes in files.items():
         text = path.read_text(encoding="utf-8")
-        rows, new, added = text.splitlines(keepends=True), text.encode(), []
+        new, added = text.encode(), []
         for number, node in nodes:
-            start, end = (sum(len(row.encode()) for row in rows[: line - 1]) + column for line, column in
-                          ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)))  # fmt: skip
+            start, end = span(text, node)
             added += [(start, f"(__import__('reached').at({number}), (".encode()), (end, b"))[1]")]
         for position, probe in sorted(added, reverse=True):
             new = new[:position] + probe + new[position:]
