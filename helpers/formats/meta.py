@@ -28,7 +28,7 @@ def read_meta(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
     shards = []
     for path in files:
         try:
-            shards.append(open_pth(path, mmap=True))
+            shards.append(open_pth(path))
             require_honest_tensors(shards[-1], path.stat().st_size)
         except Exception as error:  # torch raises several kinds here; none of them may run code
             why = error if type(error) is ValueError else type(error).__name__  # torch's own text advises to unpickle

@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 
 
-def open_pth(path: Path, mmap: bool = False) -> dict:
+def open_pth(path: Path) -> dict:
     """What torch.save wrote, if it is plain data and tensors, and no larger than the file."""
     _require_honest_zip(path)
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 def _require_honest_zip(path: Path):
