@@ -1,8 +1,10 @@
 """Do the tests notice? Faults planted at random lines of the code, one at a time, in a copy of the tree.
 
 A line is drawn first, then a fault on it: a comparison turned round, + for -, a number one larger, True for False, an
-argument left out, a statement left out. One run of all quick tests with a probe on each drawn line says which tests
-reach it; then each fault is planted alone, and they run up to the first that fails.
+argument left out, a statement left out. An exercise's cases and the programs that are wrong on purpose are not drawn
+from, nor what only they use: another case or another wrong program is a fault for nobody. One run of all quick tests
+with a probe on each drawn line says which tests reach it; then each fault is planted alone, and they run up to the
+first that fails; if none does, all quick tests of its room run.
 
 Run: python benchmarks/faults.py --count 40 --seed 1      (about an hour; prints the rows of benchmarks/faults.md)
 """
@@ -26,7 +28,7 @@ SWAPPED = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div,
     ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
-HARMLESS = ("strict", "encoding")  # left out, they change nothing where the code is right, and on Linux
+HARMLESS = ("strict", "encoding", "frozen")  # they change nothing where the code is right, and on Linux
 
 
 def faulty(node):
@@ -51,13 +53,32 @@ def faulty(node):
         yield wrong
 
 
+def only_in_lists(tree):
+    """Parts of a file of exercises: each one's cases and known mistakes, and the private names that only they use."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [call for call in calls if getattr(call.func, "id", "") == "Exercise"]
+    lists = [part for call in calls for part in call.args[1:]]
+    left_out = {id(node) for part in lists for node in ast.walk(part)}
+    named = {}  # {a private name: the statement at the top of the file that defines it}
+    for statement in tree.body:
+        targets = [target.id for target in getattr(statement, "targets", ()) if isinstance(target, ast.Name)]
+        names = [getattr(statement, "name", ""), *targets]
+        named |= {name: statement for name in names if name.startswith("_") and name[1] != "_"}
+    used = [statement for statement in tree.body if statement not in named.values()]
+    for statement in used:  # grows: what a used statement names is used, too
+        names = {getattr(node, "id", "") for node in ast.walk(statement) if id(node) not in left_out}
+        used += [named[name] for name in names & named.keys() if named[name] not in used]
+    return lists + [statement for statement in named.values() if statement not in used]
+
+
 def candidates(path):
     """All faults of a file by line: {line: [(node, wrong node)]}; what stands within f-strings is left out."""
     tree, lines = ast.parse(path.read_text(encoding="utf-8")), {}
-    parts = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
-    for node in ast.walk(tree):  # nor types, nor the help of a command
+    parts = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)] + only_in_lists(tree)
+    for node in ast.walk(tree):  # nor types, the help of a command, what is harmless
         parts += filter(None, (getattr(node, "annotation", None), getattr(node, "returns", None)))
         parts += [node] * (isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument")
+        parts += [node] * (isinstance(node, ast.keyword) and node.arg in HARMLESS)
     left_out = {id(part) for node in parts for part in ast.walk(node)}
     for node in ast.walk(tree):
         if id(node) not in left_out:
@@ -128,14 +149,21 @@ def reached_by(copied, drawn):
 
 
 def noticed_by(copied, room, tests):
-    """What failed first of the tests that reach the line; of a line that runs at import, or in slow tests, all."""
-    tests = [test for test in tests if test != "import"] or ["-m", "", ROOMS[room]]
-    try:
-        done = run(copied, "-x", *tests)
-    except subprocess.TimeoutExpired:
-        return "a test that does not end"
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return failed[0].split(" - ")[0] if failed else None if done.returncode == 0 else "nothing could be collected"
+    """What failed first of the tests that reach the line, then of its room's quick ones; if none reaches it, of all.
+
+    The probe cannot see all: what tests share (a fixture, a cached model) or what runs at import counts for the first.
+    """
+    tests = [test for test in tests if test != "import"]
+    both = "-n", "2", "--dist", "loadfile", ROOMS[room]
+    for asked in (tests, both) if tests else (("-m", "", *both),):
+        try:
+            done = run(copied, "-x", *asked)
+        except subprocess.TimeoutExpired:
+            return "a test that does not end"
+        if done.returncode:
+            failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+            return failed[0].split(" - ")[0] if failed else "nothing could be collected"
+    return None
 
 
 def main():

@@ -212,6 +212,13 @@ OLDER = {  # as on the Hub
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_config_leaves_out_is_what_transformers_takes(family):
+    theirs = transformers.AutoConfig.for_model(family)
+    for name, value in FAMILIES[family].settings.items():
+        assert value is None or getattr(theirs, name, value) in (value, None), name
+
+
 @pytest.mark.parametrize("name", OLDER)
 def test_older_configs_are_read_as_transformers_reads_them(tmp_path, name):
     theirs, tokens = build(name.split(",")[0])
