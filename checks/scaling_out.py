@@ -156,7 +156,7 @@ def merge_attention(outputs, logsumexps):
         own = logsumexps[:, query].double()
         weights = (own - own.max()).exp()
         for rank in range(n_ranks):
-            if weights[rank] > 0:  # else the rank has no visible key, and its output says nothing
+            if weights[rank] != 0:  # else the rank has no visible key, and its output says nothing
                 merged[query] += weights[rank] / weights.sum() * outputs[rank, query].double()
     return merged.to(outputs.dtype)
 

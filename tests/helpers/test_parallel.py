@@ -46,7 +46,7 @@ def test_the_files_that_a_learner_writes_in_notebook_09_write_the_whole_models_t
             (folder / name).write_text(text, encoding="utf-8")
     tokens = encode(load_tokenizer(), "The value of a name is")[None]
     whole = load_tokenizer().decode(generate(load_checkpoint(TINY_LLAMA), tokens, 25)[0].tolist())
-    assert launch(str(folder / "write.py")) == [f"rank {rank}, 722,560 numbers read: {whole!r}" for rank in (0, 1)]
+    assert launch(str(folder / "write.py")) == [f"rank {rank}, 722,560 numbers: {whole!r}" for rank in (0, 1)]
     with pytest.raises(RuntimeError, match=r"(?s)write.py -1 failed in a process.*temperature=-1"):
         launch(str(folder / "write.py"), "-1")
     with pytest.raises(RuntimeError, match="not done after 3 seconds"):
