@@ -72,6 +72,7 @@ GATE, UP, DOWN = [[1, 0], [-1, 0]], [[0, 1], [0, 1]], [[1, -1], [0, 0]]
 for manner, matrices in (
     ("gate_first", (GATE, UP, DOWN)),
     ("gate_second", ([[0, 2], [0, -2]], [[1, 0], [-1, 0]], [[0.5, 0.5], [0, 0]])),
+    ("second_rounded", (GATE, UP, [[1, -1], [1e-8, -1e-8]])),
     ("one_unit_near_0", ([[1e-8, 0], [0, 0]], UP, [[2e8, 0], [0, 0]])),  # SiLU(z) is z / 2 there
 ):
     RIGHT.setdefault("product_layer", {})[manner] = _layer(*matrices)
