@@ -1,9 +1,10 @@
-"""A model that is trained with a wrong merge: the stored numbers of notebook 04, section 4.3.
+"""Models that are trained with a slip: the stored numbers of notebooks 04, section 4.3, and 05, section 5.6.
 
-Two blocks of tiny-llama's width learn its text for 700 steps, with the merge of the heads as it should be, and without
-its transpose: the same seed, so the same first weights and windows. Stored for each seed and merge: the loss on
-held-out text, and at how many of the 63 earlier positions a logit moves when the last of 64 tokens is changed.
-Run: OMP_NUM_THREADS=1 python -m benchmarks.experiments.merge helpers/assets/merge.json (ten minutes).
+Two blocks of tiny-llama's width learn its text for 700 steps: rightly, with the merge of the heads without its
+transpose, and with blocks that add to the normalised stream. The same seed means the same first weights and windows.
+Stored for each seed and slip: the loss on held-out text, and at how many of the 63 earlier positions a logit moves when
+the last of 64 tokens is changed.
+Run: OMP_NUM_THREADS=1 python -m benchmarks.experiments.merge helpers/assets/merge.json (a quarter of an hour).
 """
 
 import argparse
@@ -17,27 +18,42 @@ from torch.nn import functional as F
 from helpers.corpus import load_text, train_val_split
 from helpers.device import set_seed
 from helpers.interventions import held_out_loss, held_out_windows, replaced
-from helpers.model import GroupedQueryAttention, Llama, repeat_kv
+from helpers.model import GroupedQueryAttention, Llama, TransformerBlock, repeat_kv
 from helpers.text import encode, load_tokenizer
 from helpers.train import TINY, learning_rate, training_step
 
 STEPS, BATCH_SIZE, LENGTH, PEAK, SEEDS = 700, 8, 128, 2e-3, (0, 1)
-MERGES = {
-    "right": lambda mixed: mixed.transpose(1, 2).flatten(-2),
-    "wrong": lambda mixed: mixed.reshape(len(mixed), mixed.shape[2], -1),
-}
 
 
-def measured(seed, merge, tokens):
-    """Held-out loss of a model trained with this merge, and how many earlier positions notice the last token."""
+def attention_with(merge):
+    """The forward of an attention layer that puts its heads side by side in this way."""
 
     def forward(layer, x, cos, sin, *_):
         q, k, v = layer.rotated_qkv(x, cos, sin)
         return layer.o_proj(merge(F.scaled_dot_product_attention(q, repeat_kv(k, 2), repeat_kv(v, 2), is_causal=True)))
 
+    return forward
+
+
+def normalised_stream(block, x, cos, sin, *_):
+    """The residual is taken from the normalised stream."""
+    x = block.attention_norm(x)
+    x = block.ffn_norm(x + block.attention(x, cos, sin))
+    return x + block.feed_forward(x)
+
+
+SLIPS = {
+    "right": (GroupedQueryAttention, attention_with(lambda mixed: mixed.transpose(1, 2).flatten(-2))),
+    "wrong": (GroupedQueryAttention, attention_with(lambda mixed: mixed.reshape(len(mixed), mixed.shape[2], -1))),
+    "normalised stream": (TransformerBlock, normalised_stream),
+}
+
+
+def measured(seed, slip, tokens):
+    """Held-out loss of a model trained with this slip, and how many earlier positions notice the last token."""
     generator, model = set_seed(seed), Llama(replace(TINY, n_layers=2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, weight_decay=0.1)
-    with replaced(GroupedQueryAttention, forward):
+    with replaced(*slip):
         for step in range(STEPS):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, STEPS, PEAK)
@@ -53,12 +69,14 @@ def measured(seed, merge, tokens):
 
 
 def main():
-    """Train four models, and store what was measured."""
+    """Train six models, and store what was measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, help="the JSON file that is written")
     file, tokens = parser.parse_args().file, encode(load_tokenizer(), train_val_split(load_text())[0])
-    seeds = {seed: {name: measured(seed, merge, tokens) for name, merge in MERGES.items()} for seed in SEEDS}
-    file.write_text(json.dumps({"steps": STEPS, "seeds": seeds}) + "\n", encoding="utf-8")
+    seeds = {seed: {name: measured(seed, slip, tokens) for name, slip in SLIPS.items()} for seed in SEEDS}
+    residual = {seed: runs.pop("normalised stream") for seed, runs in seeds.items()}
+    stored = {"steps": STEPS, "seeds": seeds, "residual": residual}
+    file.write_text(json.dumps(stored) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
