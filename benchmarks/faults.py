@@ -21,7 +21,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-ROOMS = {"helpers": "tests/helpers", "checks": "tests/checks", "tools": "tests/tools", "teaching": "teaching/tests"}
+ROOMS = {  # each with its quick tests; a docstring's example is one, too
+    "helpers": ("tests/helpers", "helpers"), "checks": ("tests/checks", "checks"), "tools": ("tests/tools",),
+    "teaching": ("teaching/tests",),
+}  # fmt: skip
 SWAPPED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
@@ -139,7 +142,7 @@ def reached_by(copied, drawn):
             new = new[:position] + probe + new[position:]
         (copied / path.relative_to(ROOT)).write_bytes(new)
     (copied / "reached.py").write_text(PROBE, encoding="utf-8")
-    run(copied, "-n", "2", "--dist", "loadfile", "notebooks", "tests", "teaching/tests")
+    run(copied, "-n", "2", "--dist", "loadfile", "notebooks", "tests", "helpers", "checks", "teaching/tests")
     for path in files:
         shutil.copy(path, copied / path.relative_to(ROOT))
     for row in (copied / "reached.tsv").read_text(encoding="utf-8").splitlines():
@@ -149,13 +152,19 @@ def reached_by(copied, drawn):
 
 
 def noticed_by(copied, room, tests):
-    """What failed first of the tests that reach the line, then of its room's quick ones; if none reaches it, of all.
+    """What failed first: of the room's tests that reach the line, of all others that do, of the room's quick ones.
 
     The probe cannot see all: what tests share (a fixture, a cached model) or what runs at import counts for the first.
+    If nothing reaches the line, all tests of the room run, slow ones too.
     """
     tests = [test for test in tests if test != "import"]
-    both = "-n", "2", "--dist", "loadfile", ROOMS[room]
-    for asked in (tests, both) if tests else (("-m", "", *both),):
+    near = [test for test in tests if test.startswith(ROOMS[room])]
+    rest = [test for test in tests if test not in near]
+    both = "-n", "2", "--dist", "loadfile"
+    steps = [near, [*both, *rest] if rest else [], [*both, *ROOMS[room]]]
+    if not tests:
+        steps = [["-m", "", *both, *ROOMS[room]]]
+    for asked in filter(None, steps):
         try:
             done = run(copied, "-x", *asked)
         except subprocess.TimeoutExpired:

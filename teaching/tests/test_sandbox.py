@@ -297,15 +297,16 @@ def test_processor_time_alone_ends_a_program(monkeypatch):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_a_limited_program_is_fed_and_read_and_ends(request, inside):
+def test_a_limited_program_is_fed_and_read_and_ends_with_all_that_it_started(request, inside):
     chosen = request.getfixturevalue("box") if inside else None
     turn = "import sys; sys.stdout.write(sys.stdin.read()[::-1])"
     assert run_limited(["-c", turn], b"a" * 10**6 + b"b", 60, chosen) == b"b" + b"a" * 10**6
     with pytest.raises(Died, match="The program failed"):
         run_limited(["-c", "import sys; sys.exit(1)"], b"", 60, chosen)
-    start = time.monotonic()
-    with pytest.raises(TimeUp):
-        run_limited(["-c", "import time; time.sleep(60)"], b"", 1, chosen)
+    start, forks = time.monotonic(), "import os, time; os.fork(); time.sleep(60)"
+    with pytest.raises(TimeUp), sandbox._started(["-c", forks], chosen) as program:
+        list(program.parts(2))
+    assert not program.reader.is_alive(), "what it started outlives it, and holds its output"
     assert time.monotonic() - start < 30
 
 
