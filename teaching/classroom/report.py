@@ -66,8 +66,6 @@ class Results:
     @staticmethod
     def why_not(folder: Path) -> str:
         """What speaks against writing results there; empty if nothing does."""
-        if not folder.absolute().parent.is_dir():
-            return "lies in a folder that is not there"
         if folder.exists() and not folder.is_dir():
             return "is there already, and no folder"
         others = [path for path in folder.iterdir() if path.suffix != ".part"] if folder.exists() else []  # of a kill

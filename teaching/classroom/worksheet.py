@@ -8,7 +8,6 @@ import csv
 import html
 import io
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from teaching.classroom.points import Mark, number, read_table, same
@@ -20,9 +19,7 @@ CANVAS = ("Student", "ID", "Section")
 ASSIGNMENT = re.compile(r".+ \(\d+\)")  # a column of Canvas: "Homework 1 (12345)"
 
 
-def fill(
-    path: Path, marks: dict[str, Mark], took_part: Callable[[str], bool], column: str = ""
-) -> tuple[str, list[str]]:
+def fill(path: Path, marks: dict[str, Mark], column: str) -> tuple[str, list[str]]:
     """The filled table as text for a file, and sentences on what has no partner.
 
     Moodle's number of a participant stands behind the name of the student's folder, Canvas's number of a person behind
@@ -30,8 +27,7 @@ def fill(
 
     Args:
         path: the file as the platform gave it, with commas, semicolons or tabs.
-        marks: {student: mark}.
-        took_part: whether a student handed in something that counts; others' lines stay as they are.
+        marks: {student: mark}; the line of one who handed in nothing that counts stays as it is.
         column: of Canvas, how the assignment's column begins; needed where there are several.
 
     Raises:
@@ -63,11 +59,8 @@ def fill(
             said.append(f"{student}: the line in {path.name} is another's who handed in, too; see to it by hand.")
             continue
         filled.add(id(line))
-        if not took_part(student) and mark.by_hand is None and all(row.by_hand is None for row in mark.rows):
+        if mark.by_hand is None and all(row.status == "missing notebook" and row.by_hand is None for row in mark.rows):
             said.append(f"{student}: nothing that counts was handed in; the line in {path.name} stays as it is.")
-            continue
-        if "Grade can be changed" in head and line[head.index("Grade can be changed")] == "No":
-            said.append(f"{student}: the platform says that this grade cannot be changed; the line stays as it is.")
             continue
         top = most(line)
         earned = mark.points if top is None else mark.points * top / possible
