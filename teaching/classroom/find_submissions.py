@@ -118,15 +118,32 @@ class ZipFile(io.FileIO):
 
 
 class Submissions:
-    """The students of a folder of submissions, and the files that are nobody's."""
+    """The students of a folder of submissions, or of a zip of it, and the files that are nobody's.
 
-    def __init__(self, notebooks: list[str], scratch: Path):
+    Links are not followed; zips are unpacked below `scratch`. `notebooks` are the course's, without ending.
+
+    Raises:
+        ValueError: if nobody handed in anything.
+    """
+
+    def __init__(self, folder: Path, notebooks: list[str], scratch: Path):
         self.students, self.nobodys = {}, []
         self._scratch, self._pages = scratch, set()
         self._left, self._entry, self._written = defaultdict(lambda: [LARGEST_UNPACKED, MOST_FILES]), "", 0
         self._pattern = re.compile(rf"(?:copy of )*({'|'.join(notebooks)}){AGAIN}{ENDING}", re.I)
+        if folder.is_dir():
+            self._read(folder)
+        else:
+            self._read_zip_of_class(folder)
+        if not self.students:
+            seen = f" (found: {', '.join(map(one_line, self.nobodys[:5]))})" if self.nobodys else ""
+            raise ValueError(
+                f"{folder} holds neither folders of students nor files like anna__{notebooks[0]}.ipynb{seen}: give the "
+                "folder that holds them."
+            )
+        self.students = dict(sorted(self.students.items(), key=lambda one: one[0].casefold()))
 
-    def read(self, folder: Path, shown: str = "") -> None:
+    def _read(self, folder, shown=""):
         """Sort the entries of a class's folder in."""
         entries = [entry for entry in sorted(folder.iterdir()) if not hidden(entry.name)]
         whose = [one for one in entries if one.is_dir() or one.suffix.lower() == ".zip" or owner(one.name)[0]]
@@ -145,12 +162,12 @@ class Submissions:
             else:
                 self.nobodys.append(name)
 
-    def read_zip_of_class(self, path: Path) -> None:
+    def _read_zip_of_class(self, path):
         """Sort the entries of a class's zip in, or of the one folder in it that has its name."""
         place, self.nobodys = self._unpack(path, path.name, of_class=True)
         inside = place / path.stem
         alone = [entry for entry in place.iterdir() if not hidden(entry.name)] == [inside]
-        self.read(inside if alone and inside.is_dir() else place, f"{path.name}/")
+        self._read(inside if alone and inside.is_dir() else place, f"{path.name}/")
 
     def _read_zip(self, path, shown, of_class):
         """A zip that does not say whose it is: of a class, if the names in it do; else of the one it is named after.
@@ -160,7 +177,7 @@ class Submissions:
         place, unread = self._unpack(path, shown, of_class)
         if of_class and any(owner(entry.name)[0] for entry in place.iterdir()):
             self.nobodys += unread
-            self.read(place, f"{shown}/")
+            self._read(place, f"{shown}/")
         else:
             student = self._student(re.sub(r" ?\(\d+\)$", "", path.stem), path.name)
             student.unread += unread
@@ -276,28 +293,3 @@ def _why(error):
 def _handed_out(inside):
     """Whether a file lies in a folder that was handed out, or is one that was."""
     return bool(NOT_THEIRS & set(inside.parts)) or any(map(hidden, inside.parts))
-
-
-def find_submissions(folder: Path, notebooks: list[str], scratch: Path) -> Submissions:
-    """Who handed in what. Links are not followed; zips are unpacked below `scratch`.
-
-    Args:
-        folder: of the class, or a zip of it.
-        notebooks: names of the course's notebooks, without ending.
-
-    Raises:
-        ValueError: if nobody handed in anything.
-    """
-    found = Submissions(notebooks, scratch)
-    if folder.is_dir():
-        found.read(folder)
-    else:
-        found.read_zip_of_class(folder)
-    if not found.students:
-        seen = f" (found: {', '.join(map(one_line, found.nobodys[:5]))})" if found.nobodys else ""
-        raise ValueError(
-            f"{folder} holds neither folders of students nor files like anna__{notebooks[0]}.ipynb{seen}: give the "
-            "folder that holds them."
-        )
-    found.students = dict(sorted(found.students.items(), key=lambda one: one[0].casefold()))
-    return found

@@ -29,8 +29,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from teaching.classroom.find_submissions import find_submissions
-from teaching.classroom.points import OVERRIDES, Mark, Row, apply_overrides, look_at
+from teaching.classroom.find_submissions import Submissions
+from teaching.classroom.points import OVERRIDES, Mark, Row, apply_overrides
 from teaching.classroom.report import Results, settle
 from teaching.classroom.sandbox import REMEDY, Died, Sandbox, TimeUp, find_sandbox, fresh_kernel
 from teaching.classroom.submissions import COURSE, Answer, Assignment, judge_submission, read_course, which_notebook
@@ -38,9 +38,6 @@ from teaching.classroom.worksheet import fill
 from tools.course import ROOT, notebooks_of, one_line
 
 OF_CHECK = {"passed": "passed", "failed": "not yet", "todo": "not attempted"}
-
-
-# ------------------------------------------------------------------------------------------- running it
 
 
 def run_exercise(exercise: Assignment, code: str, seconds: float, sandbox: Sandbox | None):
@@ -73,9 +70,6 @@ def _verdict(reply):
             seen = re.sub(r"\n\s*", " | ", seen)  # numbers that a check shows in lines of their own
             return status, one_line(seen, 800), one_line(hint, 500)
     return "not graded", f"The check gave no verdict ({one_line(reply.get('ename', ''))}).", "Look at this one by hand."
-
-
-# ---------------------------------------------------------------------------------------------- the whole class
 
 
 def version() -> str:
@@ -115,7 +109,7 @@ def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
     course, results = read_course(arguments.only), Results(arguments.results)
     notebooks = [path.stem for path in notebooks_of(COURSE)]
     with tempfile.TemporaryDirectory(prefix="grade-") as scratch:
-        found = find_submissions(arguments.folder.resolve(), notebooks, Path(scratch))
+        found = Submissions(arguments.folder.resolve(), notebooks, Path(scratch))
         known = {name: [one.function for one in course[name][0]] if name in course else [] for name in notebooks}
         for student in found.students.values():
             student.tell_by_content(lambda path: which_notebook(path, known, sandbox))
@@ -130,10 +124,7 @@ def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
                 files = student.counting(notebook)
                 answers = judge_submission([file.path for file in files], exercises, cells, sandbox)
                 for exercise, answer in zip(exercises, answers, strict=True):
-                    row = Row(
-                        name, notebook, exercise.title, worth=exercise.points, asked=exercise.asked, answer=answer
-                    )
-                    row.isolation, row.look_at = "bubblewrap" if sandbox else "none", look_at(answer, exercise)
+                    row = Row(name, exercise, answer, "bubblewrap" if sandbox else "none")
                     marks[name].rows.append(row)
                     if answer.status:
                         settle(row, answer.status, answer.seen, answer.hint)
@@ -177,9 +168,7 @@ def tell(found, notebooks: list[str], only: list[str] | None) -> None:
     unread += [f"nobody's: {one_line(one)}" for one in found.nobodys]
     if unread:
         print(f"Not understood, and not graded: {len(unread)}. Give notebooks the names that they have in the course,")
-        print("in a folder for each student, or as student__02_rope.ipynb.", *unread[:30], sep="\n  ")
-        if len(unread) > 30:
-            print(f"  and {len(unread) - 30} more: class.html has them all")
+        print("in a folder for each student, or as student__02_rope.ipynb.", *unread, sep="\n  ")
     for name, student in found.students.items():
         for said in student.remarks(notebooks):
             print(f"{one_line(name)}: {one_line(said, 500)}")
@@ -211,8 +200,6 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error(f"--seconds {chosen.seconds:g} and --jobs {chosen.jobs} must be above 0.")
     if chosen.worksheet and chosen.worksheet.resolve() == chosen.results / "worksheet.csv":
         parser.error(f"{chosen.worksheet} is the filled copy: give the file that the platform gave.")
-    if fault := Results.why_not(chosen.results):
-        parser.error(f"{chosen.results} {fault}: the results go there, so move it away.")
     return chosen
 
 

@@ -5,7 +5,7 @@ import io
 import math
 import re
 import unicodedata
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from teaching.classroom.submissions import Answer, Assignment
@@ -20,19 +20,22 @@ class Row:
     """The verdict on one exercise of one student."""
 
     student: str
-    notebook: str
-    exercise: str
+    assignment: Assignment
+    answer: Answer
+    isolation: str
     status: str = "not graded"
     seen: str = "The run was stopped before this exercise."
     hint: str = ""
     seconds: float = 0.0
-    isolation: str = "none"
-    worth: float = 0  # points, if it passes
-    asked: bool = True  # of everybody
     by_hand: float | None = None  # points that the teacher gave
     reason: str = ""  # and why
-    look_at: str = ""  # what the teacher may look at; nothing follows from it
-    answer: Answer = field(default_factory=Answer)
+
+    def __post_init__(self):
+        asked = self.assignment
+        self.notebook, self.exercise, self.worth, self.asked = asked.notebook, asked.title, asked.points, asked.asked
+        means = [one for one in self.answer.reaches if one not in asked.reaches]  # beyond the published solution
+        said = f"reaches for {', '.join(means[:8])}: read it, since such code can change what its check says"
+        self.look_at = said if means else ""  # what the teacher may look at; nothing follows from it
 
     @property
     def number(self) -> tuple[str, str]:
@@ -79,9 +82,6 @@ def number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-# ----------------------------------------------------------------------------------------- tables of others
-
-
 def read_table(path: Path) -> tuple[list[list[str]], str]:
     """(the lines of a CSV file, the mark between its cells), as Moodle, Canvas and Excel write it.
 
@@ -109,9 +109,6 @@ def read_table(path: Path) -> tuple[list[list[str]], str]:
 def same(name: str) -> str:
     """A name as it is compared: no capitals, no double spaces, letters and their accents in one."""
     return " ".join(unicodedata.normalize("NFC", name).casefold().split())
-
-
-# ------------------------------------------------------------------------------------------- marks by hand
 
 
 def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[str]:
@@ -159,13 +156,3 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
             f"{path}: {'; '.join(map(one_line, mistakes[:5]))} ({len(mistakes)} to mend). Nothing was graded.{known}"
         )
     return said
-
-
-# ----------------------------------------------------------------------------------- for the teacher to look at
-
-
-def look_at(answer: Answer, exercise: Assignment) -> str:
-    """What the teacher may look at: the means to deceive that an answer reaches for, beyond the published solution."""
-    means = [one for one in answer.reaches if one not in exercise.reaches]
-    said = f"reaches for {', '.join(means[:8])}: read it, since such code can change what its check says"
-    return said if means else ""

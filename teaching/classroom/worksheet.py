@@ -35,6 +35,7 @@ def fill(path: Path, marks: dict[str, Mark], column: str) -> tuple[str, list[str
     """
     lines, delimiter = read_table(path)
     head = [cell.strip() for cell in lines[0]]
+    lines = [line + [""] * (len(head) - len(line)) for line in lines]
     possible = next(iter(marks.values())).possible
     if not possible:
         raise ValueError(f"{path} cannot be filled: nothing that was graded gives points.")
@@ -82,8 +83,6 @@ def fill(path: Path, marks: dict[str, Mark], column: str) -> tuple[str, list[str
 
 def _moodle(lines, head):
     """(lines of people, columns of number, name and grade, what a line says is the most)"""
-    for line in lines[1:]:
-        line += [""] * (len(head) - len(line))
     who, top = head.index("Identifier"), head.index("Maximum Grade")
     name = head.index("Full name") if "Full name" in head else who  # names may be hidden
     return lines[1:], who, name, head.index("Grade"), lambda line: _most(line[top])
@@ -98,8 +97,6 @@ def _canvas(path, lines, head, column):
             f"{path}: one {what} must be chosen, with --column and how it begins; there: "
             f"{one_line(', '.join(there)) or 'none'}."
         )
-    for line in lines[1:]:
-        line += [""] * (len(head) - len(line))
     grade, student = head.index(chosen[0]), head.index("Student")
     above = next((at for at, line in enumerate(lines) if line[student].strip() == "Points Possible"), 0)
     top = _most(lines[above][grade]) if above else None
@@ -122,11 +119,13 @@ def _line_of(student, people, who, name):
         for line in people:
             if (there := re.search(r"(\d+)\s*$", line[who])) and there[1] == own:
                 return line
-    wanted = (same(student), same(" ".join(reversed(student.split(", ", 1)))))
-    named = [
-        line for line in people if {same(line[name]), same(" ".join(reversed(line[name].split(", ", 1))))} & {*wanted}
-    ]
+    named = [line for line in people if _names(line[name]) & _names(student)]
     return named[0] if len(named) == 1 else None
+
+
+def _names(name):
+    """A name as it is compared, and "Li, Kim" turned round."""
+    return {same(name), same(" ".join(reversed(name.split(", ", 1))))}
 
 
 def comment(mark: Mark) -> str:

@@ -109,7 +109,7 @@ def found_in(folder, names=()):
             archive.writestr(inner, "{}")
     scratch = folder.parent / "scratch"
     scratch.mkdir(exist_ok=True)
-    return find_submissions.find_submissions(folder, NOTEBOOKS, scratch)
+    return find_submissions.Submissions(folder, NOTEBOOKS, scratch)
 
 
 def test_names_as_people_browsers_mail_and_platforms_leave_them_are_understood(tmp_path):
