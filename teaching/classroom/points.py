@@ -112,11 +112,7 @@ def same(name: str) -> str:
 
 
 def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[str]:
-    """Put the teacher's own marks in; what is not about this run is said.
-
-    Args:
-        marks: {student: mark}.
-        course: {notebook: ...} that are graded.
+    """Put the teacher's own marks in; what is not about the notebooks of this run is said.
 
     Raises:
         ValueError: for a line that cannot be meant: an unknown student or exercise, points that are no number.

@@ -73,9 +73,6 @@ class Died(Exception):
     """The program has ended, or was ended; the text says what it took too much of, if it did."""
 
 
-# ------------------------------------------------------------------------------------------------ the sandbox
-
-
 Sandbox = tuple[str, ...]  # the command that makes a sandbox of the program whose command follows it
 
 
@@ -144,9 +141,6 @@ def find_sandbox() -> tuple[Sandbox | None, str]:
     if done.returncode == 0:
         return sandbox, ""
     return None, f"bwrap does not work here: {one_line(done.stderr[-300:])}"
-
-
-# ------------------------------------------------------------------------------------------------ the limits
 
 
 def _table() -> dict[int, list[bytes]]:

@@ -39,8 +39,6 @@ def rows_of(folder, name="exercises.csv"):
         return list(csv.DictReader(file))
 
 
-# ----------------------------------------------------------------------- a class, with the page's commands alone
-
 POISON = """
 import sys, types, torch
 import checks
@@ -185,9 +183,6 @@ def test_students_get_pages_the_teacher_the_commonest_mistakes_and_nothing_else_
     assert sys.modules["checks"] is checks
     left = [one for one in psutil.process_iter(["cmdline"]) if "time.sleep(314.159)" in str(one.info["cmdline"])]
     assert psutil.wait_procs(left, timeout=60)[1] == []
-
-
-# ----------------------------------------------------------------- refusals, stops, and what is remembered
 
 
 def handed_in(place, answers):
@@ -366,8 +361,6 @@ def test_only_what_somebody_handed_in_counts_and_a_gradebook_has_a_line_for_each
     with pytest.raises(SystemExit, match="no notebook of the course with exercises was handed in"):
         run_main(folder)
 
-
-# ------------------------------------------------------------------ the platform's file, and the teacher's own marks
 
 PEOPLE = {"Zo\u00eb O'Brien": 11, 'Jo "J" M\u00fcller': 12, "Kim Li": 13, "Gone Away": 14}  # two hand in nothing
 GIVEN = {  # by platform: lines above those of people, a line of one, the column of grades, the columns that are filled

@@ -30,8 +30,6 @@ def box():
     return found
 
 
-# ------------------------------------------------------------------------------------------------ eleven secrets
-
 LOOK = """
 import glob, json, os, re, socket, sys
 
@@ -161,8 +159,6 @@ def test_without_a_sandbox_all_of_them_come_out_by_every_way(teacher):
     assert (teacher.place / "stolen").exists()
 
 
-# ---------------------------------------------------------------------------------- what is inside the sandbox
-
 SEE = """
 import os, sys
 
@@ -201,8 +197,6 @@ def test_a_program_cannot_change_its_sandbox_or_fill_its_disk(box, attempt):
     with pytest.raises(Died, match="failed"):
         run_limited(["-c", f"import os, subprocess\n{attempt}"], b"", 60, box)
 
-
-# ------------------------------------------------------------------------------------- limits for the whole
 
 TOO_MUCH = {  # bounded, so that a fault of the sandbox costs a test and not the machine
     "more than 2,000 files": "for name in range(4000): open(str(name), 'w').close()",
@@ -310,9 +304,6 @@ def test_the_limits_are_those_that_the_page_names():
     limits = f"{sandbox.MEMORY // 2**30} GiB of memory, {sandbox.DISK // 2**20} MiB and {sandbox.FILES:,} files in a"
     assert limits in page
     assert f"of its own, {sandbox.PROCESSES} processes and threads" in page
-
-
-# ------------------------------------------------------------------------------------------- where there is no sandbox
 
 
 @pytest.mark.parametrize("why", ["is not installed", "setting up uid map: Permission denied"])

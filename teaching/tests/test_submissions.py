@@ -69,8 +69,6 @@ def test_a_function_gets_the_statements_it_needs_and_no_others():
     assert cut("F = 2", "def f():\n    return F", course=["import F"]) == "F = 2\ndef f():\n    return F"
 
 
-# ---------------------------------------------------------------------------------------------- who handed in what
-
 MOODLE = "Anna Smith_1234567_assignsubmission_file"
 COPIES = (  # names that browsers, Windows, Drive, Jupyter, macOS and mail give
     "02_rope-1.ipynb", "02_rope(2)-1.ipynb", "02_rope - Copy (2).ipynb", "Copy of Copy of 02_rope.ipynb",
