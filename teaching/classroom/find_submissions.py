@@ -1,18 +1,8 @@
 """What was handed in: whose file is which notebook, under the names that browsers, mail and platforms leave.
 
-A folder of submissions, or a zip of it, holds for each student
-
-    anna/02_rope.ipynb                                              a folder, notebooks at any depth
-    anna.zip                                                        a zip of such a folder
-    anna__02_rope.ipynb, anna__homework.zip                         files with the name before two underscores
-    Anna Smith_1234567_assignsubmission_file_/02_rope.ipynb         a download from Moodle (older ones end in "_",
-    Anna Smith_1234567_assignsubmission_file_02_rope.ipynb          and have no folders if the teacher wanted none)
-    smithanna_LATE_12345_67890_02_rope-1.ipynb                      a download from Canvas
-
-and zips inside them. A zip among others is one person's, whatever names are in it: a zip of a class lies there alone.
-What is wrong with a zip costs the one who handed it in. A notebook's copies ("02_rope (1)", "02_rope-1", "02_rope -
-Copy", "Copy of 02_rope", "02_rope-Copy1") are that notebook. A notebook under any other name is known by its title or
-by what it defines, where no name claims that one. Of several, the one with the latest date counts. Nothing in the
+docs/teaching.md (2. Collect) says how a folder of submissions, or a zip of it, may look; LAYOUTS in
+teaching/tests/test_submissions.py has every kind of name. What is wrong with a zip costs the one who handed it in. A
+notebook under another name is known by its title or by what it defines, where no name claims that one. Nothing in the
 folder is written to or run.
 """
 
@@ -68,7 +58,6 @@ class Student:
     files: dict = field(default_factory=dict)  # notebook: its files
     unnamed: list = field(default_factory=list)  # files that are notebooks, whose names do not say which
     unread: list = field(default_factory=list)  # what was not understood, and why
-    late: bool = False  # as Canvas says, in the name of a file
 
     def counting(self, notebook: str) -> list[File]:
         """The files of a notebook, oldest first: the last one counts."""
@@ -90,17 +79,18 @@ class Student:
         self.unnamed = []
 
     def remarks(self, notebooks: list[str]) -> list[str]:
-        """Sentences on files that were handed in twice, under another name or late."""
+        """Sentences on files that were handed in twice or under another name."""
         said = []
-        for notebook in notebooks:
-            *others, last = [file.shown for file in self.counting(notebook)] or [""]
+        for notebook in filter(self.files.get, notebooks):
+            *others, last = self.counting(notebook)
             if others:
+                not_those = ", ".join(file.shown for file in others)
+                said.append(f"{notebook} was handed in {len(others) + 1} times: {last.shown} counts, not {not_those}.")
+            if last.told_by:
                 said.append(
-                    f"{notebook} was handed in {len(others) + 1} times: {last} counts, not {', '.join(others)}."
+                    f"{last.shown} was taken for {notebook}, as {last.told_by} says: give it that name next time."
                 )
-            if last and (told_by := self.counting(notebook)[-1].told_by):
-                said.append(f"{last} was taken for {notebook}, as {told_by} says: give it that name next time.")
-        return said + (["Canvas says: handed in late."] if self.late else [])
+        return said
 
 
 def owner(name: str) -> tuple[str, str]:
@@ -110,12 +100,6 @@ def owner(name: str) -> tuple[str, str]:
             *who, own = found.groups()
             return "".join(who), own
     return "", name
-
-
-def name_pattern(notebooks: list[str]) -> re.Pattern:
-    """What the name of a notebook's file looks like; group 1 is the notebook."""
-    known = "|".join(map(re.escape, notebooks))
-    return re.compile(rf"(?:copy of )*({known}){AGAIN}{ENDING}", re.I)
 
 
 def hidden(name: str) -> bool:
@@ -134,21 +118,35 @@ class ZipFile(io.FileIO):
 
 
 class Submissions:
-    """The students of a folder of submissions, and the files that are nobody's."""
+    """The students of a folder of submissions, or of a zip of it, and the files that are nobody's.
 
-    def __init__(self, notebooks: list[str], scratch: Path):
+    Links are not followed; zips are unpacked below `scratch`. `notebooks` are the course's, without ending.
+
+    Raises:
+        ValueError: if nobody handed in anything.
+    """
+
+    def __init__(self, folder: Path, notebooks: list[str], scratch: Path):
         self.students, self.nobodys = {}, []
         self._scratch, self._pages = scratch, set()
         self._left, self._entry, self._written = defaultdict(lambda: [LARGEST_UNPACKED, MOST_FILES]), "", 0
-        self._pattern = name_pattern(notebooks)
+        self._pattern = re.compile(rf"(?:copy of )*({'|'.join(notebooks)}){AGAIN}{ENDING}", re.I)
+        if folder.is_dir():
+            self._read(folder)
+        else:
+            self._read_zip_of_class(folder)
+        if not self.students:
+            seen = f" (found: {', '.join(map(one_line, self.nobodys[:5]))})" if self.nobodys else ""
+            raise ValueError(
+                f"{folder} holds neither folders of students nor files like anna__{notebooks[0]}.ipynb{seen}: give the "
+                "folder that holds them."
+            )
+        self.students = dict(sorted(self.students.items(), key=lambda one: one[0].casefold()))
 
-    def read(self, folder: Path, shown: str = "") -> None:
+    def _read(self, folder, shown=""):
         """Sort the entries of a class's folder in."""
         entries = [entry for entry in sorted(folder.iterdir()) if not hidden(entry.name)]
-        of_class = (
-            sum(entry.is_dir() or entry.suffix.lower() == ".zip" or owner(entry.name)[0] != "" for entry in entries)
-            == 1
-        )
+        whose = [one for one in entries if one.is_dir() or one.suffix.lower() == ".zip" or owner(one.name)[0]]
         for entry in entries:
             who, own = owner(entry.name)
             self._entry = name = shown + entry.name
@@ -160,16 +158,16 @@ class Submissions:
             elif who:
                 self._read_file(self._student(who, entry.name), entry, own, name)
             elif entry.suffix.lower() == ".zip":
-                self._read_zip(entry, name, of_class)
+                self._read_zip(entry, name, of_class=len(whose) == 1)
             else:
                 self.nobodys.append(name)
 
-    def read_zip_of_class(self, path: Path) -> None:
+    def _read_zip_of_class(self, path):
         """Sort the entries of a class's zip in, or of the one folder in it that has its name."""
         place, self.nobodys = self._unpack(path, path.name, of_class=True)
         inside = place / path.stem
         alone = [entry for entry in place.iterdir() if not hidden(entry.name)] == [inside]
-        self.read(inside if alone and inside.is_dir() else place, f"{path.name}/")
+        self._read(inside if alone and inside.is_dir() else place, f"{path.name}/")
 
     def _read_zip(self, path, shown, of_class):
         """A zip that does not say whose it is: of a class, if the names in it do; else of the one it is named after.
@@ -179,7 +177,7 @@ class Submissions:
         place, unread = self._unpack(path, shown, of_class)
         if of_class and any(owner(entry.name)[0] for entry in place.iterdir()):
             self.nobodys += unread
-            self.read(place, f"{shown}/")
+            self._read(place, f"{shown}/")
         else:
             student = self._student(re.sub(r" ?\(\d+\)$", "", path.stem), path.name)
             student.unread += unread
@@ -189,7 +187,6 @@ class Submissions:
         if who not in self.students:
             page = f"{who}_assignsubmission_file_feedback" if "_assignsubmission_" in name else who  # as Moodle wants
             self.students[who] = Student(self._new_page(page))
-        self.students[who].late |= bool(re.match(r"LATE_anon_|.+?_LATE_\d+_\d+_", name))
         return self.students[who]
 
     def _new_page(self, name):
@@ -216,17 +213,15 @@ class Submissions:
 
     def _read_file(self, student, path, name, shown):
         """Sort one file in; name is the one that the student gave it."""
-        found = self._pattern.fullmatch(name)
-        if found:
-            date = int(path.lstat().st_mtime), *map(int, re.findall(r"\d+", name))
-            student.files.setdefault(found[1].lower(), []).append(File(path, shown, date))
+        file = File(path, shown, (int(path.lstat().st_mtime), *map(int, re.findall(r"\d+", name))))
+        if found := self._pattern.fullmatch(name):
+            student.files.setdefault(found[1].lower(), []).append(file)
         elif name.lower().endswith(".zip") and path.is_file() and shown.lower().count(".zip/") < DEEPEST:
             place, unread = self._unpack(path, shown)
             student.unread += unread
             self._read_folder(student, place, shown)
         elif re.search(rf"{ENDING}$", name, re.I):
-            date = int(path.lstat().st_mtime), *map(int, re.findall(r"\d+", name))
-            student.unnamed.append(File(path, shown, date))
+            student.unnamed.append(file)
         elif not hidden(name):
             student.unread.append(shown)
 
@@ -298,28 +293,3 @@ def _why(error):
 def _handed_out(inside):
     """Whether a file lies in a folder that was handed out, or is one that was."""
     return bool(NOT_THEIRS & set(inside.parts)) or any(map(hidden, inside.parts))
-
-
-def find_submissions(folder: Path, notebooks: list[str], scratch: Path) -> Submissions:
-    """Who handed in what. Links are not followed; zips are unpacked below `scratch`.
-
-    Args:
-        folder: of the class, or a zip of it.
-        notebooks: names of the course's notebooks, without ending.
-
-    Raises:
-        ValueError: if nobody handed in anything.
-    """
-    found = Submissions(notebooks, scratch)
-    if folder.is_dir():
-        found.read(folder)
-    else:
-        found.read_zip_of_class(folder)
-    if not found.students:
-        seen = f" (found: {', '.join(map(one_line, found.nobodys[:5]))})" if found.nobodys else ""
-        raise ValueError(
-            f"{folder} holds neither folders of students nor files like anna__{notebooks[0]}.ipynb{seen}: give the "
-            "folder that holds them."
-        )
-    found.students = dict(sorted(found.students.items(), key=lambda one: one[0].casefold()))
-    return found

@@ -2,24 +2,19 @@
 
     python -m teaching.classroom.grade FOLDER --only 01 02 --jobs 2      # make grade FOLDER=... ARGS="--only 01 02"
 
-teaching/classroom/find_submissions.py says how FOLDER may look; docs/teaching.md has the way through. Only notebooks
-that were asked for count: those that --only names (05.5 is exercise 5 of 05 alone), otherwise those that at least one
-student handed in. The results go to a folder of their own (teaching/classroom/report.py says what is in it). A second
-run takes over every verdict whose code and checks are as they were. Nothing in FOLDER is run in place or written to.
+docs/teaching.md has the way through. The results go to FOLDER_graded (report.py says what is in it); nothing in FOLDER
+is run in place or written to.
 
 What is run. Each exercise gets a fresh kernel, so that a broken one costs no other. The notebook is not run from top
 to bottom, which would take minutes and stop at the first broken cell, but cut, as checks/notebook.py says, which also
 lets `my_parts` use a learner's functions. Names that the learner's notebook does not bind are taken from the course's
 own, so that a deleted set-up cell costs nothing. Which check belongs to which function is read from the course's
-notebooks (teaching/classroom/submissions.py), and the grader appends it. Reading happens inside the sandbox as well.
+notebooks (submissions.py). Reading happens inside the sandbox as well.
 
 What can be trusted. Nothing that is printed counts, and a check or a module that was replaced in the ways that were
 tried does not (sandbox_kernel.py says how). But the function and the check live in one process, where a program that is
 written to deceive can read the expected answers, change torch, or answer in the check's place: "passed" is no proof.
 An answer that reaches for the means, as reading.py knows them, is named under "To look at yourself".
-
-Isolation. Students' programs run inside bubblewrap (sandbox.py says what that keeps from them). Where it does
-not work, nothing is run unless you add --no-isolation.
 """
 
 import argparse
@@ -34,18 +29,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from teaching.classroom.find_submissions import find_submissions
-from teaching.classroom.points import OVERRIDES, Mark, Row, apply_overrides, look_at
+from teaching.classroom.find_submissions import Submissions
+from teaching.classroom.points import OVERRIDES, Mark, Row, apply_overrides
 from teaching.classroom.report import Results, settle
-from teaching.classroom.sandbox import REMEDY, Died, Sandbox, TimeUp, find_sandbox, fresh_kernel, why_not_isolated
-from teaching.classroom.submissions import Answer, Assignment, judge_submission, read_course, which_notebook
+from teaching.classroom.sandbox import REMEDY, Died, Sandbox, TimeUp, find_sandbox, fresh_kernel
+from teaching.classroom.submissions import COURSE, Answer, Assignment, judge_submission, read_course, which_notebook
 from teaching.classroom.worksheet import fill
 from tools.course import ROOT, notebooks_of, one_line
 
 OF_CHECK = {"passed": "passed", "failed": "not yet", "todo": "not attempted"}
-
-
-# ------------------------------------------------------------------------------------------- running it
 
 
 def run_exercise(exercise: Assignment, code: str, seconds: float, sandbox: Sandbox | None):
@@ -78,9 +70,6 @@ def _verdict(reply):
             seen = re.sub(r"\n\s*", " | ", seen)  # numbers that a check shows in lines of their own
             return status, one_line(seen, 800), one_line(hint, 500)
     return "not graded", f"The check gave no verdict ({one_line(reply.get('ename', ''))}).", "Look at this one by hand."
-
-
-# ---------------------------------------------------------------------------------------------- the whole class
 
 
 def version() -> str:
@@ -117,11 +106,10 @@ def run_all(work: list[tuple], seconds: float, sandbox: Sandbox | None, jobs: in
 
 def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
     """Grade a folder, and write the results whatever happens on the way."""
-    folder, course = arguments.folder.resolve(), read_course(arguments.course, arguments.only)
-    notebooks = [path.stem for path in notebooks_of(arguments.course)]
-    results = Results(arguments.to)
+    course, results = read_course(arguments.only), Results(arguments.results)
+    notebooks = [path.stem for path in notebooks_of(COURSE)]
     with tempfile.TemporaryDirectory(prefix="grade-") as scratch:
-        found = find_submissions(folder, notebooks, Path(scratch))
+        found = Submissions(arguments.folder.resolve(), notebooks, Path(scratch))
         known = {name: [one.function for one in course[name][0]] if name in course else [] for name in notebooks}
         for student in found.students.values():
             student.tell_by_content(lambda path: which_notebook(path, known, sandbox))
@@ -136,10 +124,7 @@ def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
                 files = student.counting(notebook)
                 answers = judge_submission([file.path for file in files], exercises, cells, sandbox)
                 for exercise, answer in zip(exercises, answers, strict=True):
-                    row = Row(
-                        name, notebook, exercise.title, worth=exercise.points, asked=exercise.asked, answer=answer
-                    )
-                    row.isolation, row.look_at = "bubblewrap" if sandbox else "none", look_at(answer, exercise)
+                    row = Row(name, exercise, answer, "bubblewrap" if sandbox else "none")
                     marks[name].rows.append(row)
                     if answer.status:
                         settle(row, answer.status, answer.seen, answer.hint)
@@ -150,13 +135,10 @@ def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
                         unchanged += 1
                     else:
                         work.append((key, row, exercise, answer.code))
-    said = apply_overrides(arguments.to / OVERRIDES, marks, course)
-
-    def took_part(name):
-        return any(notebook in found.students[name].files for notebook in course)
+    said = apply_overrides(arguments.results / OVERRIDES, marks, course)
 
     def filled():
-        return fill(arguments.worksheet, marks, took_part, arguments.column) if arguments.worksheet else ("", [])
+        return fill(arguments.worksheet, marks, arguments.column) if arguments.worksheet else ("", [])
 
     filled()  # a file that cannot be filled stops here, before anything runs
     rows = [row for mark in marks.values() for row in mark.rows]
@@ -186,9 +168,7 @@ def tell(found, notebooks: list[str], only: list[str] | None) -> None:
     unread += [f"nobody's: {one_line(one)}" for one in found.nobodys]
     if unread:
         print(f"Not understood, and not graded: {len(unread)}. Give notebooks the names that they have in the course,")
-        print("in a folder for each student, or as student__02_rope.ipynb.", *unread[:30], sep="\n  ")
-        if len(unread) > 30:
-            print(f"  and {len(unread) - 30} more: class.html has them all")
+        print("in a folder for each student, or as student__02_rope.ipynb.", *unread, sep="\n  ")
     for name, student in found.students.items():
         for said in student.remarks(notebooks):
             print(f"{one_line(name)}: {one_line(said, 500)}")
@@ -205,27 +185,21 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """The command's arguments, checked before anything runs."""
     parser = argparse.ArgumentParser(prog="python -m teaching.classroom.grade", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the submissions: a folder, or a zip of it")
-    parser.add_argument("--to", type=Path, help="folder of the results (default: FOLDER_graded, beside FOLDER)")
     parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", help="such as 01 05.5 (default: those handed in)")
     parser.add_argument("--worksheet", type=Path, help="of Moodle, or Canvas's gradebook: a filled copy is written")
     parser.add_argument("--column", default="", help="of Canvas's gradebook: how the assignment's column begins")
     parser.add_argument("--jobs", type=int, default=1, help="exercises at the same time (default: 1)")
     parser.add_argument("--seconds", type=float, default=60.0, help="limit for each exercise (default: 60)")
-    parser.add_argument("--course", type=Path, default=ROOT / "notebooks", help="the course's own notebooks")
     parser.add_argument("--no-isolation", action="store_true", help="run students' programs as you, unprotected")
     chosen = parser.parse_args(arguments)
     folder = chosen.folder.resolve()
-    chosen.to = chosen.to or folder.with_name(f"{folder.stem if folder.is_file() else folder.name}_graded")
+    chosen.results = folder.with_name(f"{folder.stem if folder.is_file() else folder.name}_graded")
     if not (folder.is_dir() or zipfile.is_zipfile(folder)):
         parser.error(f"{chosen.folder} is neither a folder nor a zip.")
     if not (chosen.seconds > 0 and chosen.jobs > 0):
         parser.error(f"--seconds {chosen.seconds:g} and --jobs {chosen.jobs} must be above 0.")
-    if chosen.worksheet and chosen.worksheet.resolve() == (chosen.to / "worksheet.csv").resolve():
+    if chosen.worksheet and chosen.worksheet.resolve() == chosen.results / "worksheet.csv":
         parser.error(f"{chosen.worksheet} is the filled copy: give the file that the platform gave.")
-    if chosen.to.resolve().is_relative_to(folder):
-        parser.error(f"{chosen.to} lies in {chosen.folder}, where nothing is written: choose another place.")
-    if fault := Results.why_not(chosen.to):
-        parser.error(f"{chosen.to} {fault}: choose another place, with --to.")
     return chosen
 
 
@@ -234,19 +208,19 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = read_arguments(arguments)
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show stops nothing
-    fault = "" if chosen.no_isolation else why_not_isolated()
+    sandbox, fault = (None, "") if chosen.no_isolation else find_sandbox()
     if fault:
         sys.exit(f"Students' programs cannot be isolated: {fault}. Nothing was run.\n{REMEDY}")
     print("NOT ISOLATED: programs run as you, with your network and your files." if chosen.no_isolation else
           "Isolated by bubblewrap: no network, and no file but the course's packages.", flush=True)  # fmt: skip
     try:
-        grade(chosen, None if chosen.no_isolation else find_sandbox())
+        grade(chosen, sandbox)
     except (OSError, ValueError) as error:
         sys.exit(f"grade: {one_line(error, 2000)}")
     except KeyboardInterrupt:
-        sys.exit(f"grade: stopped. {chosen.to} holds what was graded until then; the same command goes on from there.")
+        sys.exit(f"grade: stopped. {chosen.results} holds what was graded; the same command goes on from there.")
     table = "worksheet.csv, " if chosen.worksheet else ""
-    print(f"{chosen.to}: class.html, grades.csv, exercises.csv, {table}and in feedback/ a page for each student.")
+    print(f"{chosen.results}: class.html, grades.csv, exercises.csv, {table}and in feedback/ a page for each student.")
 
 
 if __name__ == "__main__":

@@ -2,15 +2,8 @@
 
     python -m teaching.classroom.one_class 3 --folder ../class_3       # make class CLASS=3 FOLDER=../class_3
 
-The folder gets
-
-- `index.html`: the plan of the class, and links to the rest;
-- `slides/`: one deck, of the sections, questions, cells and exercises at which the class stops;
-- `homework/`: the notebooks of the class, to hand out, as `hand_out.student` writes them;
-- `votes/`: the questions of the class for Moodle, in GIFT, for Moodle and others;
-- `cards.html`: A to E, to print.
-
-It is complete before it gets its name. Needs the packages of the website (`pip install -e '.[teaching]'`).
+The folder gets `index.html`, `slides/`, `homework/`, `votes/` (GIFT) and `cards.html`. It is complete before it gets
+its name. Needs the packages of the website (`pip install -e '.[teaching]'`).
 """
 
 import argparse
@@ -59,11 +52,9 @@ def one_class(number: str, folder: Path) -> Class:
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
         made = Path(beside) / "folder"
         made.mkdir()
-        questions = [(row.section, asked) for row in one.rows for asked in row.ask]
-        if questions:
-            write_questions(one, questions, made / "votes")
-        if one.notebooks:
-            student(made / "homework", only=one.notebooks)
+        (made / "votes").mkdir()
+        (made / "votes" / f"class_{number}.gift.txt").write_text(_gift_file(one), encoding="utf-8")
+        student(made / "homework", only=one.notebooks)
         write_slides(one, made)
         (made / "index.html").write_text(_page(one), encoding="utf-8")
         (made / "cards.html").write_text((PAGES / "cards.html").read_text(encoding="utf-8"), encoding="utf-8")
@@ -74,12 +65,8 @@ def one_class(number: str, folder: Path) -> Class:
 
 
 def grade_line(one: Class) -> str:
-    """The command that grades the homework of a class; "" if it has none."""
-    only = " ".join(one.homework)
-    return f'make grade FOLDER=../handed-in ARGS="--only {only}"' if only else ""
-
-
-# ------------------------------------------------------------------------------------------------ the slides
+    """The command that grades the homework of a class."""
+    return f'make grade FOLDER=../handed-in ARGS="--only {" ".join(one.homework)}"'
 
 
 def deck_of(one: Class):
@@ -126,15 +113,12 @@ def write_slides(one: Class, folder: Path) -> None:
     (folder / "slides" / "index.html").unlink()  # it lists one deck
 
 
-# ------------------------------------------------------------------------------------------------ the questions
-
-
-def write_questions(one: Class, questions: list[tuple[str, Question]], folder: Path) -> None:
-    """Write the questions of a class, each with its section, in GIFT: `class_3.gift.txt` in `folder`, which is made."""
-    folder.mkdir()
+def _gift_file(one):
+    """The questions of a class, each with its section."""
     gift = [f"$CATEGORY: $course$/top/LLaMA in notebooks/{one.name}\n"]
-    gift += [gift_of(f"{one.number}.{n} (section {section})", asked) for n, (section, asked) in enumerate(questions, 1)]
-    (folder / f"class_{one.number}.gift.txt").write_text("\n".join(gift), encoding="utf-8")
+    for n, (section, asked) in enumerate(((row.section, asked) for row in one.rows for asked in row.ask), 1):
+        gift.append(gift_of(f"{one.number}.{n} (section {section})", asked))
+    return "\n".join(gift)
 
 
 def gift_of(name: str, asked: Question) -> str:
@@ -159,44 +143,25 @@ def _html(text):
     return markdown.renderInline(text)
 
 
-# ------------------------------------------------------------------------------------------------ the page
-
-
 def _page(one):
     from teaching.website import colors
     from teaching.website.slides import MATHJAX_SETTINGS, markdown
 
     plan = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", f"{one.about}\n\n{one.table}")
-    right = [(asked.text, asked.right) for row in one.rows for asked in row.ask]
-    answers = "\n".join(f"| {text} | {answer} |" for text, answer in right)
-    answers = f"## The answers\n\n| question | answer |\n|---|---|\n{answers}\n" if right else ""
+    answers = "\n".join(f"| {asked.text} | {asked.right} |" for row in one.rows for asked in row.ask)
+    answers = f"## The answers\n\n| question | answer |\n|---|---|\n{answers}\n"
+    line = f"<li>To grade it, in the course's folder: <code>{html.escape(grade_line(one))}</code></li>"
     parts = {
         "name": html.escape(one.name), "number": one.number, "minutes": str(one.minutes), "plan": markdown.render(plan),
         "answers": markdown.render(answers), "mathjax": json.dumps(MATHJAX_SETTINGS), "colors": colors.css(),
-        "homework": _homework(one), "questions": _questions(one) if right else "",
+        "notebooks": " and ".join(one.notebooks), "beside": html.escape(what_they_read(one.notebooks)),
+        "grade": line if one.homework else "",
     }  # fmt: skip
     return Template((PAGES / "class.html").read_text(encoding="utf-8")).substitute(parts)
 
 
-def _homework(one):
-    lines = []
-    if one.notebooks:
-        text = (
-            f"<code>homework/</code>: notebook {' and '.join(one.notebooks)} without solutions, to zip and hand out. "
-        )
-        lines.append(text + html.escape(what_they_read(one.notebooks)))
-    if line := grade_line(one):
-        lines.append(f"To grade it, in the course's folder: <code>{html.escape(line)}</code>")
-    return "".join(f"<li>{line}</li>\n" for line in lines)
-
-
-def _questions(one):
-    link = f'<a href="votes/class_{one.number}.gift.txt">GIFT</a>'
-    return f"<li>The questions for phones: {link}. In Moodle: <em>Question bank → Import</em>.</li>"
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Write the folder, and say what is in it and how its homework is graded."""
+    """Write the folder, and say how its homework is graded."""
     parser = argparse.ArgumentParser(prog="python -m teaching.classroom.one_class", description=__doc__.splitlines()[0])
     parser.add_argument("number", help="of the class, 0 to 9")
     parser.add_argument("--folder", type=Path, help="to write; must not exist, or be empty (default: ../class_NUMBER)")
@@ -209,12 +174,8 @@ def main(arguments: list[str] | None = None) -> None:
     except ImportError as error:
         sys.exit(f"class: {error}. It needs the website's packages: pip install -e '.[teaching]'")
     print(f"{one.name}, {one.minutes} minutes. Open {os.path.join(folder, 'index.html')}")
-    if one.notebooks:
-        print(f"Hand out {os.path.join(folder, 'homework')}: notebook {' and '.join(one.notebooks)}.")
-        if said := what_they_read(one.notebooks):
-            print(said)
-    if line := grade_line(one):
-        print(f"Grade its homework with\n    {line}")
+    if one.homework:
+        print(f"Grade its homework with\n    {grade_line(one)}")
 
 
 if __name__ == "__main__":

@@ -135,9 +135,6 @@ def question_of(source: str) -> list[str]:
     return [" ".join(part.split()) for part in re.split(r"^\d+\. ", text, flags=re.M)]
 
 
-# ------------------------------------------------------------------------------ what the notebooks have
-
-
 @functools.cache
 def _cells(number):
     return nbformat.read(notebooks_of(ROOT / "notebooks", [number])[0], as_version=4).cells

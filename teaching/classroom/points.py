@@ -1,22 +1,11 @@
-"""What an exercise earned: points, what the teacher sets by hand, and what the teacher may look at.
-
-`overrides.csv`, in the folder of the results, holds the teacher's own marks: a line each of
-
-    student,exercise,points,reason
-    Anna Smith_1234567,01 exercise 2,1,"right idea, a slip of the keyboard"
-    Ben Li_12,total,0,talked it over
-
-with the names of grades.csv, or as much of one as says who is meant. The file is made once, with its first line, and
-never written to again.
-"""
+"""What an exercise earned: points, what the teacher sets by hand in `overrides.csv` (docs/teaching.md, 4. Look)."""
 
 import csv
-import difflib
 import io
 import math
 import re
 import unicodedata
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from teaching.classroom.submissions import Answer, Assignment
@@ -31,19 +20,22 @@ class Row:
     """The verdict on one exercise of one student."""
 
     student: str
-    notebook: str
-    exercise: str
+    assignment: Assignment
+    answer: Answer
+    isolation: str
     status: str = "not graded"
     seen: str = "The run was stopped before this exercise."
     hint: str = ""
     seconds: float = 0.0
-    isolation: str = "none"
-    worth: float = 0  # points, if it passes
-    asked: bool = True  # of everybody
     by_hand: float | None = None  # points that the teacher gave
     reason: str = ""  # and why
-    look_at: str = ""  # what the teacher may look at; nothing follows from it
-    answer: Answer = field(default_factory=Answer)
+
+    def __post_init__(self):
+        asked = self.assignment
+        self.notebook, self.exercise, self.worth, self.asked = asked.notebook, asked.title, asked.points, asked.asked
+        means = [one for one in self.answer.reaches if one not in asked.reaches]  # beyond the published solution
+        said = f"reaches for {', '.join(means[:8])}: read it, since such code can change what its check says"
+        self.look_at = said if means else ""  # what the teacher may look at; nothing follows from it
 
     @property
     def number(self) -> tuple[str, str]:
@@ -90,9 +82,6 @@ def number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-# ----------------------------------------------------------------------------------------- tables of others
-
-
 def read_table(path: Path) -> tuple[list[list[str]], str]:
     """(the lines of a CSV file, the mark between its cells), as Moodle, Canvas and Excel write it.
 
@@ -122,15 +111,8 @@ def same(name: str) -> str:
     return " ".join(unicodedata.normalize("NFC", name).casefold().split())
 
 
-# ------------------------------------------------------------------------------------------- marks by hand
-
-
 def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[str]:
-    """Put the teacher's own marks in; what is not about this run is said.
-
-    Args:
-        marks: {student: mark}.
-        course: {notebook: ...} that are graded.
+    """Put the teacher's own marks in; what is not about the notebooks of this run is said.
 
     Raises:
         ValueError: for a line that cannot be meant: an unknown student or exercise, points that are no number.
@@ -144,43 +126,29 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
         begins = [one for one in students if who and one.startswith(same(who))]
         name = students.get(same(who)) or (students[begins[0]] if len(begins) == 1 else None)
         try:
-            points = float(points.replace(",", "."))
+            given = float(points.replace(",", "."))
         except ValueError:
-            mistakes.append(f"{who}, {what}: points are {points!r}, a number is expected, such as 1 or 0.5")
-            continue
+            given = math.nan
         found = re.fullmatch(r"(\d\d)\w*\W*(?:exercise)?\W*(\d+)", what)
         if not name:
             unknown = True
-            plain = {re.sub(r"_\d+$", "", one): students[one] for one in students}  # numbers make all names alike
-            near = begins or difflib.get_close_matches(re.sub(r"_\d+$", "", same(who)), plain, 1, 0.7)
-            advice = " or ".join(repr(plain.get(one) or students[one]) for one in near[:3])
-            advice = f"is {advice} meant?" if near else "who handed in nothing needs an empty folder of that name"
-            mistakes.append(f"{who}, {what}: nobody here is called {who!r}; {advice}")
-        elif not (math.isfinite(points) and points >= 0):
-            mistakes.append(f"{who}, {what}: points are {points:g}; 0 or more is expected")
+            mistakes.append(f"{who}, {what}: {len(begins)} students have a name that begins with {who!r}")
+        elif not 0 <= given < math.inf:
+            mistakes.append(f"{who}, {what}: points are {points!r}; 0 or more is expected, such as 1 or 0.5")
         elif what.casefold() == "total":
-            marks[name].by_hand, marks[name].reason = points, reason
+            marks[name].by_hand, marks[name].reason = given, reason
         elif not found:
             mistakes.append(f"{who}, {what}: {what!r} is neither 'total' nor like '01 exercise 2'")
         elif not any(notebook.startswith(found[1]) for notebook in course):
             said.append(f"{OVERRIDES}, {who}: {what} is not graded this time, and does not count.")
         elif row := next((row for row in marks[name].rows if row.number == found.groups()), None):
-            row.by_hand, row.reason = points, reason
+            row.by_hand, row.reason = given, reason
         else:
             mistakes.append(f"{who}, {what}: there is no {what} here")
     if mistakes:
-        listed = f" Known here: {', '.join(one_line(name, 60) for name in marks)}." if unknown else ""
+        known = f" Known here: {', '.join(one_line(name, 60) for name in marks)}." if unknown else ""
+        known += " Who handed in nothing needs an empty folder of that name." if unknown else ""
         raise ValueError(
-            f"{path}: {'; '.join(map(one_line, mistakes[:5]))} ({len(mistakes)} to mend). Nothing was graded.{listed}"
+            f"{path}: {'; '.join(map(one_line, mistakes[:5]))} ({len(mistakes)} to mend). Nothing was graded.{known}"
         )
     return said
-
-
-# ----------------------------------------------------------------------------------- for the teacher to look at
-
-
-def look_at(answer: Answer, exercise: Assignment) -> str:
-    """What the teacher may look at: the means to deceive that an answer reaches for, beyond the published solution."""
-    means = [one for one in answer.reaches if one not in exercise.reaches]
-    said = f"reaches for {', '.join(means[:8])}: read it, since such code can change what its check says"
-    return said if means else ""

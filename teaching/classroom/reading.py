@@ -157,6 +157,5 @@ def _was_run(cells, course):
 
 if __name__ == "__main__":
     question, _, stored = sys.stdin.buffer.read().partition(b"\n")
-    asked = json.loads(question)
-    of_it = which(load(sys.argv[1]), stored, asked) if isinstance(asked, dict) else None
-    print(json.dumps(of_it if isinstance(asked, dict) else answers(load(sys.argv[1]), stored, *asked)))
+    reader, asked = load(sys.argv[1]), json.loads(question)
+    print(json.dumps(which(reader, stored, asked) if isinstance(asked, dict) else answers(reader, stored, *asked)))

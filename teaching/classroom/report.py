@@ -22,6 +22,7 @@ import os
 import re
 import threading
 from collections import defaultdict
+from itertools import groupby
 from pathlib import Path
 from string import Template
 from urllib.parse import quote
@@ -53,31 +54,24 @@ PAGE = Template(Path(__file__).with_name("pages").joinpath("results.html").read_
 
 
 class Results:
-    """The folder of the results."""
+    """The folder of the results.
+
+    Raises:
+        OSError: if it is no folder.
+        ValueError: if it holds other things than results, or damaged ones.
+    """
 
     def __init__(self, folder: Path):
         self.folder, self.verdicts, self._written = folder, {}, {}
-        self._one_writes = threading.Lock()
-        marker = folder / MARKER
-        if marker.exists():
-            kept = json.loads(marker.read_text(encoding="utf-8"))
-            self.verdicts, self._written = kept["verdicts"], kept["written"]
-
-    @staticmethod
-    def why_not(folder: Path) -> str:
-        """What speaks against writing results there; empty if nothing does."""
-        if not folder.absolute().parent.is_dir():
-            return "lies in a folder that is not there"
-        if folder.exists() and not folder.is_dir():
-            return "is there already, and no folder"
-        others = [path for path in folder.iterdir() if path.suffix != ".part"] if folder.exists() else []  # of a kill
-        if others and not (folder / MARKER).is_file():
-            return "holds other things than results"
-        try:
-            Results(folder)
-        except (OSError, ValueError, KeyError, TypeError):
-            return f"has a damaged {MARKER}"
-        return ""
+        self._one_writes, marker = threading.Lock(), folder / MARKER
+        if marker.is_file():
+            try:
+                kept = json.loads(marker.read_text(encoding="utf-8"))
+                self.verdicts, self._written = kept["verdicts"], kept["written"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{folder} has a damaged {MARKER}: the results go there, so move it away.") from error
+        elif folder.exists() and any(path.suffix != ".part" for path in folder.iterdir()):  # that is of a kill
+            raise ValueError(f"{folder} holds other things than results: the results go there, so move it away.")
 
     def recall(self, key: str, row: Row) -> bool:
         """Settle a row as in an earlier run, if there was one."""
@@ -93,13 +87,7 @@ class Results:
                 self._save()
 
     def write(self, marks: dict[str, Mark], found, worksheet: str = "") -> None:
-        """Write all pages and tables.
-
-        Args:
-            marks: {student: mark}.
-            found: what was handed in, as teaching.classroom.find_submissions.find_submissions gives it.
-            worksheet: the platform's table, filled.
-        """
+        """Write all pages and tables, of these marks {student: mark} and these Submissions."""
         self._save()  # what is stopped from here on goes on in this folder
         (self.folder / "feedback").mkdir(exist_ok=True)
         if not (self.folder / OVERRIDES).exists():
@@ -143,9 +131,6 @@ def _digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-# ------------------------------------------------------------------------------------------------ tables
-
-
 def table(lines: list) -> str:
     """Lines as CSV; no text is taken for a formula, by spreadsheets that cut at ; either."""
     text = io.StringIO("\ufeff")  # tells Excel: UTF-8
@@ -166,9 +151,6 @@ def gradebook(marks: dict[str, Mark]) -> str:
     return table(lines)
 
 
-# ------------------------------------------------------------------------------------------------- pages
-
-
 def plain(text) -> str:
     """Text of unknown origin for a page."""
     return html.escape(one_line(text, 900))
@@ -177,34 +159,30 @@ def plain(text) -> str:
 def class_page(marks: dict[str, Mark], found) -> str:
     """The page for the teacher."""
     first = next(iter(marks.values()))
-    columns, notebooks = first.rows, list(dict.fromkeys(row.notebook for row in first.rows))
-    numbers = ", ".join(plain(notebook[:2]) for notebook in notebooks)
+    columns, numbers = first.rows, ", ".join(dict.fromkeys(row.number[0] for row in first.rows))
     body = [f"<h1>{numbers}: {len(marks)} students</h1>"]
-    body += [f"<p>Graded {how(columns[0])} on {datetime.date.today()}.</p>", "<h2>To talk about next lesson</h2>"]
+    how = "without isolation from the machine" if columns[0].isolation == "none" else "in isolation (bubblewrap)"
+    body += [f"<p>Graded {how} on {datetime.date.today()}.</p>", "<h2>To talk about next lesson</h2>"]
     body += _mistakes(marks, found)
     body += _look_at(marks, found)
     body += ["<h2>Everybody, every exercise</h2>", '<div class="table"><table><thead><tr><th>student</th>']
-    body += ["<th>points</th><th>passed</th>"]
-    for notebook in notebooks:
-        span = sum(row.notebook == notebook for row in columns)
-        body.append(f'<th class="first" colspan="{span}" title="{plain(notebook)}">{plain(notebook[:2])}</th>')
-    body.append(f"</tr><tr><th></th><th>of {number(first.possible)}</th><th>of {len(columns)}</th>")
-    for place, row in enumerate(columns):
-        sign = row.number[1] + ("*" if row.worth else "")
-        body.append(f'<th{_first(columns, place)} title="{plain(row.exercise)}">{sign}</th>')
+    body.append(f"<th>points<br>of {number(first.possible)}</th><th>passed<br>of {len(columns)}</th>")
+    for row in columns:
+        sign = "<br>".join(row.number) + ("*" if row.worth else "")
+        body.append(f'<th title="{plain(row.notebook)}, {plain(row.exercise)}">{sign}</th>')
     body.append('</tr></thead><tbody><tr><th scope="row">passed by</th><td></td><td></td>')
     for place in range(len(columns)):
         passed = sum(mark.rows[place].status == "passed" for mark in marks.values())
-        body.append(f"<td{_first(columns, place)}>{passed}</td>")
+        body.append(f"<td>{passed}</td>")
     for name, mark in marks.items():
-        page, hand = _link(found, name), " ✎" if mark.by_hand is not None else ""
-        body.append(f'</tr><tr><th scope="row" title="{plain(name)}"><a href="{page}">{plain(name)}</a></th>')
+        page, hand = _page(found, name), " ✎" if mark.by_hand is not None else ""
+        body.append(f'</tr><tr><th scope="row" title="{plain(name)}">{_link(found, name)}</th>')
         body.append(f"<td>{number(mark.points)}{hand}</td><td>{mark.passed()[0]}</td>")
-        for place, row in enumerate(mark.rows):
+        for row in mark.rows:
             sign, colour, _ = STATUSES[row.status]
             sign += " ✎" if row.by_hand is not None else ""
             link = f'<a class="{colour}" href="{page}#e{"-".join(row.number)}" title="{row.status}">{sign}</a>'
-            body.append(f"<td{_first(columns, place)}>{link}</td>")
+            body.append(f"<td>{link}</td>")
     body.append("</tr></tbody></table></div>")
     rows = [row for mark in marks.values() for row in mark.rows]
     shown = {row.status for row in rows}
@@ -217,17 +195,6 @@ def class_page(marks: dict[str, Mark], found) -> str:
         body.append(f"<h2>Not understood, not graded: {len(unread)}</h2><ul>")
         body += [f"<li>{plain(one)}</li>" for one in unread] + ["</ul>"]
     return PAGE.substitute(title="The class", width="90rem", body="\n".join(body))
-
-
-def _first(columns, place):
-    """The mark of the first exercise of a notebook."""
-    is_first = place == 0 or columns[place].notebook != columns[place - 1].notebook
-    return ' class="first"' if is_first else ""
-
-
-def how(row: Row) -> str:
-    """How students' programs ran."""
-    return "without isolation from the machine" if row.isolation == "none" else "in isolation (bubblewrap)"
 
 
 def _mistakes(marks, found):
@@ -245,7 +212,7 @@ def _mistakes(marks, found):
         return
     yield "<ol>"
     for (notebook, exercise, status, said), names in several[:LONGEST]:
-        links = ", ".join(f'<a href="{_link(found, name)}">{plain(name)}</a>' for name in names)
+        links = ", ".join(_link(found, name) for name in names)
         yield f"<li><b>{len(names)} of {len(marks)}</b>, {notebook} exercise {plain(exercise)}, {status}: "
         yield f"<q>{plain(said)}</q>"
         yield f"<br>{links}</li>" if len(names) <= 10 else f"<details><summary>who</summary>{links}</details></li>"
@@ -256,19 +223,21 @@ def _mistakes(marks, found):
 
 def _look_at(marks, found):
     """What the teacher may look at."""
-    rows = [(name, row) for name, mark in marks.items() for row in mark.rows if row.look_at]
-    if rows:
+    if rows := [row for mark in marks.values() for row in mark.rows if row.look_at]:
         yield "<h2>To look at yourself</h2>"
         yield "<p>Nothing follows from these by itself.</p><ul>"
-        for name, row in rows:
-            who = f'<a href="{_link(found, name)}">{plain(name)}</a>'
-            yield f"<li>{who}, {plain(row.name)}: {plain(row.look_at)}</li>"
+        for row in rows:
+            yield f"<li>{_link(found, row.student)}, {plain(row.name)}: {plain(row.look_at)}</li>"
         yield "</ul>"
 
 
-def _link(found, name):
+def _page(found, name):
     """Where a student's page is, from the page of the class."""
     return quote(f"feedback/{found.students[name].page}", errors="surrogateescape")
+
+
+def _link(found, name):
+    return f'<a href="{_page(found, name)}">{plain(name)}</a>'
 
 
 def feedback(name: str, mark: Mark, student) -> str:
@@ -285,9 +254,8 @@ def feedback(name: str, mark: Mark, student) -> str:
     if mark.by_hand is not None:
         body.append(f"<p>The points were {_by_hand(mark)}</p>")
     body += [f"<p>{plain(said)}</p>" for said in student.remarks(notebooks)]
-    for notebook in notebooks:
+    for notebook, own in groupby(rows, lambda row: row.notebook):
         body.append(f"<h2>{plain(notebook)}</h2>")
-        own = [row for row in rows if row.notebook == notebook]
         for row in own:
             body += _exercise(row)
     if student.unread:

@@ -25,13 +25,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from tools.course import ROOT, one_line
 
-RESTRICTED = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")  # Ubuntu 24.04 and later
 REMEDY = """
+Ubuntu 24.04 or later, and "Permission denied"? Until the next start of the machine every program may do it after
+    sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0
 Grade on Linux, for example on a machine that holds nothing else, such as a Codespace: open the course there, upload the
 folder, and run in its terminal
     sudo apt-get update && sudo apt-get install -y bubblewrap
@@ -73,14 +73,7 @@ class Died(Exception):
     """The program has ended, or was ended; the text says what it took too much of, if it did."""
 
 
-# ------------------------------------------------------------------------------------------------ the sandbox
-
-
-@dataclass(frozen=True)
-class Sandbox:
-    """The command that makes a sandbox of the program whose command follows it."""
-
-    command: tuple[str, ...]
+Sandbox = tuple[str, ...]  # the command that makes a sandbox of the program whose command follows it
 
 
 def _binds(path: str) -> list[str]:
@@ -131,41 +124,23 @@ def _bwrap(bwrap: str) -> Sandbox:
     for needed in (*_interpreter(), str(ROOT / "helpers"), str(ROOT / "checks")):
         if not os.path.realpath(needed).startswith("/usr/"):
             command += _binds(needed)
-    return Sandbox((*command, "--remount-ro", "/", "--remount-ro", "/proc", "--chdir", "/tmp", "--"))
+    return (*command, "--remount-ro", "/", "--remount-ro", "/proc", "--chdir", "/tmp", "--")
 
 
-@functools.cache
-def _try(bwrap: str | None) -> tuple[Sandbox | None, str]:
-    """The sandbox, or why there is none, in words."""
-    if not bwrap:
+def find_sandbox() -> tuple[Sandbox | None, str]:
+    """(the sandbox, tried on this machine, or None; why students' programs cannot be isolated, in words)"""
+    if not (bwrap := shutil.which("bwrap")):
         return None, "bubblewrap (the command bwrap) is not installed"
     try:
         sandbox = _bwrap(bwrap)
-        command = [*sandbox.command, sys.executable, "-c", "import IPython, torch, helpers, checks"]
+        command = [*sandbox, sys.executable, "-c", "import IPython, torch, helpers, checks"]
         env = _environment("/tmp", {})
         done = subprocess.run(command, capture_output=True, text=True, timeout=START, env=env, check=False)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return None, f"bwrap does not work here: {one_line(error)}"
     if done.returncode == 0:
         return sandbox, ""
-    fault = f"bwrap does not work here: {one_line(done.stderr[-300:])}"
-    if RESTRICTED.exists() and RESTRICTED.read_text().strip() == "1":
-        fault += " (Ubuntu lets only named programs do what it needs; until the next start of the machine all may after"
-        fault += " sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0)"
-    return None, fault
-
-
-def find_sandbox() -> Sandbox | None:
-    """The sandbox that was tried on this machine, or None."""
-    return _try(shutil.which("bwrap"))[0]
-
-
-def why_not_isolated() -> str:
-    """Why students' programs cannot be isolated on this machine, in words; empty if they can."""
-    return _try(shutil.which("bwrap"))[1]
-
-
-# ------------------------------------------------------------------------------------------------ the limits
+    return None, f"bwrap does not work here: {one_line(done.stderr[-300:])}"
 
 
 def _table() -> dict[int, list[bytes]]:
@@ -308,7 +283,7 @@ def _started(arguments: list[str], sandbox: Sandbox | None):
         command = [sys.executable, *arguments]
         limit = [sys.executable, "-I", "-S", "-c", LIMIT]
         if sandbox:
-            command = [*sandbox.command, *limit, str(2 * PROCESSES), *command]
+            command = [*sandbox, *limit, str(2 * PROCESSES), *command]
         if os.name == "posix":
             command = [*limit, "", *command]
         process = subprocess.Popen(

@@ -8,7 +8,6 @@ import csv
 import html
 import io
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from teaching.classroom.points import Mark, number, read_table, same
@@ -20,9 +19,7 @@ CANVAS = ("Student", "ID", "Section")
 ASSIGNMENT = re.compile(r".+ \(\d+\)")  # a column of Canvas: "Homework 1 (12345)"
 
 
-def fill(
-    path: Path, marks: dict[str, Mark], took_part: Callable[[str], bool], column: str = ""
-) -> tuple[str, list[str]]:
+def fill(path: Path, marks: dict[str, Mark], column: str) -> tuple[str, list[str]]:
     """The filled table as text for a file, and sentences on what has no partner.
 
     Moodle's number of a participant stands behind the name of the student's folder, Canvas's number of a person behind
@@ -30,8 +27,7 @@ def fill(
 
     Args:
         path: the file as the platform gave it, with commas, semicolons or tabs.
-        marks: {student: mark}.
-        took_part: whether a student handed in something that counts; others' lines stay as they are.
+        marks: {student: mark}; the line of one who handed in nothing that counts stays as it is.
         column: of Canvas, how the assignment's column begins; needed where there are several.
 
     Raises:
@@ -39,6 +35,7 @@ def fill(
     """
     lines, delimiter = read_table(path)
     head = [cell.strip() for cell in lines[0]]
+    lines = [line + [""] * (len(head) - len(line)) for line in lines]
     possible = next(iter(marks.values())).possible
     if not possible:
         raise ValueError(f"{path} cannot be filled: nothing that was graded gives points.")
@@ -63,11 +60,8 @@ def fill(
             said.append(f"{student}: the line in {path.name} is another's who handed in, too; see to it by hand.")
             continue
         filled.add(id(line))
-        if not took_part(student) and mark.by_hand is None and all(row.by_hand is None for row in mark.rows):
+        if mark.by_hand is None and all(row.status == "missing notebook" and row.by_hand is None for row in mark.rows):
             said.append(f"{student}: nothing that counts was handed in; the line in {path.name} stays as it is.")
-            continue
-        if "Grade can be changed" in head and line[head.index("Grade can be changed")] == "No":
-            said.append(f"{student}: the platform says that this grade cannot be changed; the line stays as it is.")
             continue
         top = most(line)
         earned = mark.points if top is None else mark.points * top / possible
@@ -89,8 +83,6 @@ def fill(
 
 def _moodle(lines, head):
     """(lines of people, columns of number, name and grade, what a line says is the most)"""
-    for line in lines[1:]:
-        line += [""] * (len(head) - len(line))
     who, top = head.index("Identifier"), head.index("Maximum Grade")
     name = head.index("Full name") if "Full name" in head else who  # names may be hidden
     return lines[1:], who, name, head.index("Grade"), lambda line: _most(line[top])
@@ -105,8 +97,6 @@ def _canvas(path, lines, head, column):
             f"{path}: one {what} must be chosen, with --column and how it begins; there: "
             f"{one_line(', '.join(there)) or 'none'}."
         )
-    for line in lines[1:]:
-        line += [""] * (len(head) - len(line))
     grade, student = head.index(chosen[0]), head.index("Student")
     above = next((at for at, line in enumerate(lines) if line[student].strip() == "Points Possible"), 0)
     top = _most(lines[above][grade]) if above else None
@@ -129,11 +119,13 @@ def _line_of(student, people, who, name):
         for line in people:
             if (there := re.search(r"(\d+)\s*$", line[who])) and there[1] == own:
                 return line
-    wanted = (same(student), same(" ".join(reversed(student.split(", ", 1)))))
-    named = [
-        line for line in people if {same(line[name]), same(" ".join(reversed(line[name].split(", ", 1))))} & {*wanted}
-    ]
+    named = [line for line in people if _names(line[name]) & _names(student)]
     return named[0] if len(named) == 1 else None
+
+
+def _names(name):
+    """A name as it is compared, and "Li, Kim" turned round."""
+    return {same(name), same(" ".join(reversed(name.split(", ", 1))))}
 
 
 def comment(mark: Mark) -> str:

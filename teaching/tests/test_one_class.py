@@ -26,6 +26,7 @@ def test_the_folder_of_a_class_has_its_stops_only_and_nothing_is_written_over(tm
     one_class.main(["5", "--folder", str(tmp_path)])
     assert 'ARGS="--only 05.4"' in capsys.readouterr().out
     assert (tmp_path / "slides" / "class_5.html").read_text(encoding="utf-8").count('class="predict') == 6  # of 10
+    assert (tmp_path / "votes" / "class_5.gift.txt").read_text(encoding="utf-8").count("\n::5.") == 5
     assert [path.stem for path in (tmp_path / "homework" / "notebooks").iterdir()] == ["05_full_model"]
     with pytest.raises(SystemExit, match="is there already and not an empty folder"):
         one_class.main(["5", "--folder", str(tmp_path)])

@@ -33,7 +33,7 @@ def test_every_section_exercise_and_question_that_the_plan_names_exists():
 
 
 def test_points_of_the_notebooks_are_the_homework_and_what_the_plan_asks_for():
-    asked = [one for exercises, _ in read_course(ROOT / "notebooks").values() for one in exercises]
+    asked = [one for exercises, _ in read_course().values() for one in exercises]
     paid = [f"{one.notebook[:2]} {one.title[0]}" for one in asked if one.points and one.check]
     assessment = TEACHING[TEACHING.index("## Assessment") :]
     assert sorted(name for one in PLAN for name in one.exercises if " " in name) == paid

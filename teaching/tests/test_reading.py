@@ -7,9 +7,9 @@ from teaching.classroom import reading
 from teaching.classroom.grade import OF_CHECK
 from teaching.classroom.submissions import read_course
 from tests.support.messy import FILES
-from tests.support.submissions import COURSE, NORM
+from tests.support.submissions import NORM
 
-EXERCISES, LENT = read_course(COURSE, [NORM])[NORM]
+EXERCISES, LENT = read_course([NORM])[NORM]
 
 
 @pytest.mark.parametrize("label", FILES)

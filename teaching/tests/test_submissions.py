@@ -17,14 +17,14 @@ from tools.course import notebooks_of
 
 
 def test_the_assignments_are_the_exercises_of_the_course():
-    asked = [one for assignments, _ in submissions.read_course(COURSE).values() for one in assignments]
+    asked = [one for assignments, _ in submissions.read_course().values() for one in assignments]
     assert len(asked) == sum(path.read_text(encoding="utf-8").count('"exercise"') for path in notebooks_of(COURSE))
     assert len({one.title for one in asked}) == len(asked)
     assert all(callable(getattr(checks, one.check)) for one in asked)
 
 
 def test_every_exercise_that_is_handed_out_is_not_attempted_and_needs_no_kernel(tmp_path):
-    for stem, (exercises, cells) in submissions.read_course(COURSE).items():
+    for stem, (exercises, cells) in submissions.read_course().items():
         path = tmp_path / f"{stem}.ipynb"
         write(path, handed_out(stem))
         verdicts = submissions.judge_submission([path], exercises, cells, None)
@@ -34,7 +34,7 @@ def test_every_exercise_that_is_handed_out_is_not_attempted_and_needs_no_kernel(
 def judge(tmp_path, *cells):
     """What is to be run for the first exercise of notebook 01, or the verdict."""
     write(tmp_path / "a.ipynb", {"cells": [code_cell(source) for source in cells]})
-    found = submissions.judge_submission([tmp_path / "a.ipynb"], *submissions.read_course(COURSE, [NORM])[NORM], None)
+    found = submissions.judge_submission([tmp_path / "a.ipynb"], *submissions.read_course([NORM])[NORM], None)
     return found[0].code or (found[0].status, found[0].seen)
 
 
@@ -52,7 +52,7 @@ def test_a_submission_is_read_inside_the_sandbox_only(tmp_path, monkeypatch):
     monkeypatch.setattr(notebook.ast, "parse", None)  # in this process nothing can be read
     exercise = submissions.Assignment(NORM, "1", "my_rms_norm", "check_rms_norm", "", 0)
     write(tmp_path / "a.ipynb", {"cells": [code_cell("my_rms_norm = 1")]})
-    found = submissions.judge_submission([tmp_path / "a.ipynb"], [exercise], [], sandbox.find_sandbox())
+    found = submissions.judge_submission([tmp_path / "a.ipynb"], [exercise], [], sandbox.find_sandbox()[0])
     assert [one.code for one in found] == ["my_rms_norm = 1"]
 
 
@@ -68,8 +68,6 @@ def test_a_function_gets_the_statements_it_needs_and_no_others():
     assert cut("while True:\n    pass", "a = 1\nprint(a)", "f = lambda: a") == "a = 1\nf = lambda: a"
     assert cut("F = 2", "def f():\n    return F", course=["import F"]) == "F = 2\ndef f():\n    return F"
 
-
-# ---------------------------------------------------------------------------------------------- who handed in what
 
 MOODLE = "Anna Smith_1234567_assignsubmission_file"
 COPIES = (  # names that browsers, Windows, Drive, Jupyter, macOS and mail give
@@ -109,7 +107,7 @@ def found_in(folder, names=()):
             archive.writestr(inner, "{}")
     scratch = folder.parent / "scratch"
     scratch.mkdir(exist_ok=True)
-    return find_submissions.find_submissions(folder, NOTEBOOKS, scratch)
+    return find_submissions.Submissions(folder, NOTEBOOKS, scratch)
 
 
 def test_names_as_people_browsers_mail_and_platforms_leave_them_are_understood(tmp_path):
