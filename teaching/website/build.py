@@ -8,7 +8,6 @@ is fetched, and no page of the result fetches anything from elsewhere.
 
 import argparse
 import base64
-import functools
 import json
 import os
 import re
@@ -25,7 +24,6 @@ from helpers.assets import ASSETS
 from helpers.model import count_parameters
 from helpers.text import TINY_LLAMA, load_tokenizer
 from helpers.train import TINY
-from teaching.website import preview
 from teaching.website.downloads import links_of, make_downloads
 from teaching.website.slides import make_slides, picture_size, split_prediction
 from tools.course import notebooks_of
@@ -39,7 +37,6 @@ TEXTS = ("*.md", "docs/*.md", "benchmarks/*.md")  # get a page each
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^():#\s]+)(#[^()\s]*)?\)")  # to a file of the repository
 CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
 ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</details>$", re.M)
-TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an anchor, so that a link can lead to it
 # of the glossary: a term, its other names, where it is taught
 TAUGHT = re.compile(r"^- \*\*([^*]+)\*\*.*?(?:Also: ([^.]+)\. )?\[(\d\d), ([^\]]+)\]\(", re.M)
 EXPLORER = re.compile(r"^explore_\w+\(", re.M)
@@ -68,32 +65,17 @@ def relink(text: str, file: Path) -> str:
             return f"[{words}]({os.path.relpath(ROOT / 'index.md', file.parent)})"
         section = re.search(r", (\d\.\d+)$", words)  # the glossary's "06, 6.4" leads to that section
         if path.suffix == ".ipynb" and section and not anchor:
-            return f"[{words}]({target}{_anchor(path, section[1])})"
+            return f"[{words}]({target}#{slug(section[1])})"
         return match[0] if picture or path.suffix in (".md", ".ipynb") else words
 
     codes = iter(CODE.findall(text))  # in code nothing is a link, but a link's words may hold code
     return re.sub("\x00", lambda _: next(codes), LINK.sub(replace, CODE.sub("\x00", text)))
 
 
-@functools.cache
-def _anchor(path, number):
-    # Of the section with that number; none where its heading holds a formula, whose anchor is not its text.
-    cells = nbformat.read(path, as_version=4).cells
-    headings = re.findall(r"^## (.*)$", "\n".join(cell.source for cell in cells if cell.cell_type == "markdown"), re.M)
-    return next((f"#{slug(h)}" for h in headings if h.startswith(f"{number} ") and "$" not in h), "")
-
-
 def slug(heading: str) -> str:
-    """The anchor that the site gives to a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
-
-
-def page_of(file: Path) -> str:
-    """A Markdown file as its page needs it."""
-    text = relink(file.read_text(encoding="utf-8"), file)
-    if file.name == "glossary.md":
-        text = TERM.sub(lambda term: f'- <span id="{slug(term[1])}"></span>{term[0][2:]}', text)
-    return text
+    """What a link calls a heading: its number, or as on GitHub its words (`myst_heading_slug_func` in `conf.py`)."""
+    number = re.match(r"\d\.\d+", heading)
+    return number[0] if number else re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
 def start_page() -> str:
@@ -118,11 +100,6 @@ def start_page() -> str:
     for name, value in filled.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
-
-
-def _plain(text):
-    # Markdown that shows the text as it is.
-    return re.sub(r"([\\`*_$<>\[\]{}])", r"\\\1", text)
 
 
 # ------------------------------------------------------------------------------------------------- the live page
@@ -229,7 +206,8 @@ def _prepare_outputs(cell):
             width = int(output.metadata["image/png"].get("width") or picture_size(output)[0])
             image = {"alt": alt, "classes": "wide" if width > 600 else "narrow", "width": f"{width}px"}
             more = " A picture here; in JupyterLab its controls move." if EXPLORER.search(cell.source) else ""
-            cell.metadata["mystnb"] = {"image": image, "figure": {"caption": _plain(alt) + more}}
+            plain = re.sub(r"([\\`*_$<>\[\]{}])", r"\\\1", alt)  # Markdown that shows it as it is
+            cell.metadata["mystnb"] = {"image": image, "figure": {"caption": plain + more}}
             for stream in cell.outputs:
                 if stream.output_type == "stream":
                     stream.text = stream.text.replace(f"Figure: {alt}\n", "")  # the caption says it
@@ -248,7 +226,7 @@ def slides_page(index: Path) -> str:
 def prepare(source: Path, slides: Path):
     """Write the pages into `source`, in the folders that they have in the repository; `slides` are there already."""
     texts = [path for pattern in TEXTS for path in ROOT.glob(pattern) if path != ROOT / "README.md"]
-    pages = {path: page_of(path) for path in texts}
+    pages = {path: relink(path.read_text(encoding="utf-8"), path) for path in texts}
     pages |= {ROOT / "index.md": start_page()}
     pages |= {ROOT / f"{name}.md": live_page(name) for name in ("live", "broken")}
     pages[ROOT / "slides" / "index.md"] = slides_page(slides / "index.html")
@@ -267,10 +245,6 @@ def build_pages(out: Path) -> int:
         prepare(Path(work, "pages"), out / "slides")
         flags = ["-b", "html", "-c", SITE, "-d", Path(work, "doctrees"), "-W", "--keep-going", "-q"]
         status = build_main([str(word) for word in (*flags, Path(work, "pages"), out)])
-    shutil.copy(ROOT / "docs" / "lenses.png", out / preview.LENSES[0])
-    three_faults = next(cell for cell in nbformat.read(NOTEBOOKS[5], 4).cells if cell.id == "c64r")
-    figure = next(output for output in three_faults.outputs if "image/png" in output.get("data", {}))
-    (out / preview.FAULTS[0]).write_bytes(base64.b64decode(figure.data["image/png"]))
     write_live(out / "_static" / "live")
     make_downloads(NOTEBOOKS, out / "downloads")
     (out / ".nojekyll").touch()  # GitHub Pages would otherwise leave out folders that begin with _
@@ -281,12 +255,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", nargs="?", type=Path, default=ROOT / "build" / "site", help="folder for the site")
     parser.add_argument("--slides", action="store_true", help="only the slides")
-    parser.add_argument("--clean", action="store_true", help="remove that folder first")
     arguments = parser.parse_args()
     out, status = arguments.out.resolve(), 0
     try:
-        if arguments.clean:
-            shutil.rmtree(out, ignore_errors=True)
         make_slides(NOTEBOOKS, out / "slides", relink)
         if not arguments.slides:
             status = build_pages(out)
