@@ -196,6 +196,12 @@ def test_the_picture_answers_to_keys_and_reopens_as_it_was_left(open_page):
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="attention of block 2", exact=True)).to_be_focused()
     page.get_by_role("switch", name="attention of block 4", exact=True).press("Space")
+    gate = page.get_by_role("switch", name="gate", exact=True)
+    for on in (False, True):
+        gate.press("Space")
+        expect(gate).to_be_checked(checked=on)
+    page.get_by_role("radio", name=re.compile("^3: ")).press("ArrowRight")
+    page.wait_for_url(lambda url: "off=attention4&token=4&head=2." in url)
     page.locator("#live-text").fill("if x:\n")
     page.wait_for_url(lambda url: "#text=if+x%3A%0A&off=attention4&head=2." in url)
     page.reload()
