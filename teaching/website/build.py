@@ -32,6 +32,7 @@ from tools.notebooks import EMPTY_OUTPUT
 ROOT = Path(__file__).parents[2]
 SITE = Path(__file__).parent
 LIVE = SITE / "live"
+MILLIONS = f"{count_parameters(TINY) / 1e6:.1f}"  # parameters of tiny-llama
 NOTEBOOKS = notebooks_of(ROOT / "notebooks")
 TEXTS = ("*.md", "docs/*.md", "benchmarks/*.md")  # get a page each
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^():#\s]+)(#[^()\s]*)?\)")  # to a file of the repository
@@ -93,22 +94,15 @@ def start_page() -> str:
         cards.append(f"| {row[1]} | [{question}](notebooks/{path.stem}.ipynb) | {row[3]} |")
         minutes.append((int(row[3]), int(row[4] or 0)))
     reading, exercises = (round(sum(part) / 60) for part in zip(*minutes, strict=True))
+    text, cited = (path.read_text(encoding="utf-8") for path in (SITE / "index.md", ROOT / "CITATION.cff"))
     filled = {"cards": "\n".join(cards), "first_minutes": minutes[0][0], "hours": reading, "exercise_hours": exercises,
-              "millions": f"{count_parameters(TINY) / 1e6:.1f}",
-              "citation": (ROOT / "CITATION.cff").read_text(encoding="utf-8").strip()}  # fmt: skip
-    text = (SITE / "index.md").read_text(encoding="utf-8")
+              "millions": MILLIONS, "citation": cited.strip()}  # fmt: skip
     for name, value in filled.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
 
 
 # ------------------------------------------------------------------------------------------------- the live page
-
-
-def live_page(name: str = "live") -> str:
-    """A page with the LLaMA that runs in it, "live" or "broken"; its scripts and its model come from `write_live`."""
-    text = (LIVE / f"{name}.md").read_text(encoding="utf-8")
-    return text.replace("{millions}", f"{count_parameters(TINY) / 1e6:.1f}")
 
 
 def write_live(out: Path):
@@ -140,24 +134,27 @@ def held_out_passages(count: int = 4) -> list[str]:
 
 def notebook_page(path: Path):
     """A notebook as its page needs it: described pictures, folded answers and solutions, nothing that only runs."""
-    notebook, folded, taught = nbformat.read(path, as_version=4), False, terms_of(path.stem[:2])
+    notebook, taught = nbformat.read(path, as_version=4), terms_of(path.stem[:2])
     notebook.cells = [cell for cell in notebook.cells if cell.id not in ONLY_RUN]
     for cell in notebook.cells:
         if cell.id == "earlier":
             cell.source = from_earlier(path.stem[:2])
         if cell.cell_type == "markdown":
             place = (re.findall(r"^##? (\d\.\d+|Exercises|\d\d)", cell.source, re.M) or [""])[0].lower()
-            cell.source = _prepare_text(cell, relink(cell.source, path))
+            cell.source = relink(cell.source, path)
+            cell.source = ONE_LINE_ANSWER.sub(r"<details><summary>\1</summary>\n\n\2\n\n</details>", cell.source)
+            if "predict" in cell.metadata.get("tags", []):
+                before, question = split_prediction(cell.source)
+                cell.source = f'{before}<div class="predict">\n\n{question}\n\n</div>'
             for name in taught.pop(place, []):
                 cell.source = f"```{{index}} single: {name}\n```\n\n{cell.source}"
             if cell.metadata.get("jp-MarkdownHeadingCollapsed"):
                 cell.source += '\n\n<details class="solutions"><summary>Show the solutions</summary>\n\n'
-                folded = True
         else:
             _prepare_outputs(cell)
-    notebook.cells.insert(1, new_markdown_cell(links_of(path.stem), id="way-in"))
-    if folded:
+    if any(cell.metadata.get("jp-MarkdownHeadingCollapsed") for cell in notebook.cells):
         notebook.cells.append(new_markdown_cell("</details>", id="end-of-solutions"))
+    notebook.cells.insert(1, new_markdown_cell(links_of(path.stem), id="way-in"))
     return notebook
 
 
@@ -180,14 +177,6 @@ def terms_of(number: str) -> dict[str, list[str]]:
             section = number if section == "start" else section
             taught.setdefault(section, []).extend([term, *filter(None, others.split(", "))])
     return taught
-
-
-def _prepare_text(cell, text):
-    text = ONE_LINE_ANSWER.sub(r"<details><summary>\1</summary>\n\n\2\n\n</details>", text)
-    if "predict" in cell.metadata.get("tags", []):
-        before, question = split_prediction(text)
-        text = f'{before}<div class="predict">\n\n{question}\n\n</div>'
-    return text
 
 
 def _prepare_outputs(cell):
@@ -228,7 +217,7 @@ def prepare(source: Path, slides: Path):
     texts = [path for pattern in TEXTS for path in ROOT.glob(pattern) if path != ROOT / "README.md"]
     pages = {path: relink(path.read_text(encoding="utf-8"), path) for path in texts}
     pages |= {ROOT / "index.md": start_page()}
-    pages |= {ROOT / f"{name}.md": live_page(name) for name in ("live", "broken")}
+    pages |= {ROOT / path.name: path.read_text("utf-8").replace("{millions}", MILLIONS) for path in LIVE.glob("*.md")}
     pages[ROOT / "slides" / "index.md"] = slides_page(slides / "index.html")
     pages |= {path: nbformat.writes(notebook_page(path)) for path in NOTEBOOKS}
     for path, text in pages.items():
