@@ -59,11 +59,11 @@
 
   /** What is offered for all blocks: switches, and choices of which one holds. */
   function offerChanges() {
-    const { ropeTheta } = page.model.config, words = (value) => value.toLocaleString("en-US"), { CHOICES, FLAGS } = LiveLink;
+    const { ropeTheta } = page.model.config, { CHOICES, FLAGS } = LiveLink;
     const choices = [
       ["window", "Window", [["all"], ...CHOICES.window.map((size) => [`${size}`, size])]],
       ["shift", "Positions", [["0, 1, 2 …"], ...CHOICES.shift.map((by) => [`${by}, ${by + 1}, ${by + 2} …`, by])]],
-      ["theta", "RoPE’s base", [[words(ropeTheta)], ...CHOICES.theta.filter((base) => base !== ropeTheta).map((base) => [words(base), base])]],
+      ["theta", "RoPE’s base", [[number(ropeTheta)], ...CHOICES.theta.filter((base) => base !== ropeTheta).map((base) => [number(base), base])]],
     ];
     const switches = Object.entries(FLAGS).map(([name, [field, off]]) => {
       const input = toggle();
@@ -107,12 +107,11 @@
   function open(place) {
     [page.head, page.key] = [[place, page.head[1]], null];
     show();
-    const wide = $("panel").getBoundingClientRect().left > $("places").getBoundingClientRect().right;
-    $("panel-title").focus({ preventScroll: wide });
+    $("panel-title").focus();
   }
 
   const NAMES = {
-    still: () => "RoPE off", shift: (by) => `positions + ${by}`, theta: (base) => `base ${base.toLocaleString("en-US")}`,
+    still: () => "RoPE off", shift: (by) => `positions + ${by}`, theta: (base) => `base ${number(base)}`,
     window: (size) => `a window of ${size}`, future: () => "no mask", norm: () => "norms off", gate: () => "gate off",
     blocks: (blocks) => `block${blocks.length > 1 ? "s" : ""} ${list(blocks)} off`, heads: (names) => `head${names.length > 1 ? "s" : ""} ${list(names)} off`,
     attention: (blocks) => `attention of ${list(blocks)} off`, feedForward: (blocks) => `feed-forward of ${list(blocks)} off`,
@@ -160,7 +159,7 @@
       : Math.abs(is - was) < 0.005 ? `${title}: still ${is.toFixed(2)} nat per token on the passages.`
         : `${title}: ${is.toFixed(2)} instead of ${was.toFixed(2)} nat per token on the passages.`;
     say("finding", [result, names.length === 1 ? why(names[0]) : "",
-      `A guess among ${model.config.vocabSize.toLocaleString("en-US")} tokens has ${guess.toFixed(2)}.`].filter(Boolean).join(" "));
+      `A guess among ${number(model.config.vocabSize)} tokens has ${guess.toFixed(2)}.`].filter(Boolean).join(" "));
   }
 
   // -------------------------------------------------------------------------------------------------------- type, write
@@ -280,10 +279,7 @@
   }
 
   function take(files) {
-    const loaded = load([...files]);
-    liveLlama.ready = loaded.then(() => {});
-    loaded.then((text) => say("own", text), (error) => say("own", `Not loaded. ${error.message}`));
-    liveLlama.ready.catch(() => {}); // was said
+    liveLlama.ready = load([...files]).catch((error) => `Not loaded. ${error.message}`).then((text) => say("own", text));
   }
 
   // ----------------------------------------------------------------------------------------------------------- controls
@@ -327,7 +323,6 @@
     const back = () => document.querySelector(`#live-places .open[data-place="${page.head[0]}"]`).focus();
     $("back").onclick = back;
     $("panel").addEventListener("keydown", ({ key }) => { if (key === "Escape") back(); });
-    $("query").onchange = () => pick(Number($("query").value));
     $("key").onchange = () => pick(page.query ?? ids.length - 1, Number($("key").value));
     $("map").onclick = ({ offsetX, offsetY }) => {
       const { start, cell } = $("map").places ?? {}, [s, t] = [offsetX, offsetY].map((x) => Math.floor((x - start) / cell));
