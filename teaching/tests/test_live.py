@@ -14,7 +14,6 @@ from helpers.corpus import train_tokenizer
 from helpers.generate import generate
 from helpers.model import Llama, LlamaConfig, rope_inv_freq
 from helpers.text import TINY_LLAMA, load_tokenizer
-from tests.support.lab import quiet_context
 
 pytestmark = pytest.mark.browser
 LOGITS, WRITE = "x => liveLlama.logits(x)", "x => liveLlama.generate(x, 200)"
@@ -31,34 +30,6 @@ CONFIGS = {
 }
 PIECES = ["naïve ", "日本語", "🙂", "👩‍👧", "e\u0301", "٣٤", "Ⅷ", "ก็", "\u0085", "\ufeff", "\u2028", "\u00a0"]
 PIECES += ["\t", "\n\n", "   ", "\0", "\x7f", "don't", "we'LL", "'s", "<|end_of_text|>", "<|", "|>", "__init__", "0x1F"]
-
-
-@pytest.fixture(scope="module")
-def site(build, tmp_path_factory):
-    """A folder with the two pages on which the model runs, without the site's theme around them."""
-    out = tmp_path_factory.mktemp("live")
-    for name in ("live", "broken"):
-        blocks = re.findall(r"^```\{raw\} html\n(.*?)^```$", build.live_page(name), re.S | re.M)
-        (out / f"{name}.html").write_text("<!doctype html><meta charset=utf-8>" + "".join(blocks), encoding="utf-8")
-    build.write_live(out / "_static" / "live")
-    return out
-
-
-@pytest.fixture
-def open_page(browser, site):
-    """A function that opens the live page, or the other, on a day."""
-    with quiet_context(browser) as context:
-
-        def open_page(name="live.html", day=None):
-            page = context.new_page()
-            page.set_default_timeout(120_000)
-            if day:
-                page.clock.set_fixed_time(day)
-            page.goto(f"{site.as_uri()}/{name}", wait_until="load")
-            page.evaluate("window.liveLlama?.ready")
-            return page
-
-        yield open_page
 
 
 @pytest.fixture
@@ -196,6 +167,12 @@ def test_the_picture_answers_to_keys_and_reopens_as_it_was_left(open_page):
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="attention of block 2", exact=True)).to_be_focused()
     page.get_by_role("switch", name="attention of block 4", exact=True).press("Space")
+    gate = page.get_by_role("switch", name="gate", exact=True)
+    for on in (False, True):
+        gate.press("Space")
+        expect(gate).to_be_checked(checked=on)
+    page.get_by_role("radio", name=re.compile("^3: ")).press("ArrowRight")
+    page.wait_for_url(lambda url: "off=attention4&token=4&head=2." in url)
     page.locator("#live-text").fill("if x:\n")
     page.wait_for_url(lambda url: "#text=if+x%3A%0A&off=attention4&head=2." in url)
     page.reload()
@@ -249,7 +226,7 @@ def test_what_is_broken_is_played_sent_on_and_new_every_day(open_page, build):
     page.get_by_role("link", name="Open the broken model").click()
     finding(page, "A window of 4: .* instead")
     titles = [
-        open_page("broken.html", f"2026-11-{day}T12:00").locator("#live-fault b").text_content() for day in (26, 27)
+        open_page("broken.html", day=f"2026-11-{day}T12:00").locator("#live-fault b").text_content() for day in (26, 27)
     ]
     assert titles == ["Game 329, today’s.", "Game 330, today’s."]
 

@@ -8,7 +8,6 @@ is fetched, and no page of the result fetches anything from elsewhere.
 
 import argparse
 import base64
-import functools
 import json
 import os
 import re
@@ -25,7 +24,6 @@ from helpers.assets import ASSETS
 from helpers.model import count_parameters
 from helpers.text import TINY_LLAMA, load_tokenizer
 from helpers.train import TINY
-from teaching.website import preview
 from teaching.website.downloads import links_of, make_downloads
 from teaching.website.slides import make_slides, picture_size, split_prediction
 from tools.course import notebooks_of
@@ -34,12 +32,12 @@ from tools.notebooks import EMPTY_OUTPUT
 ROOT = Path(__file__).parents[2]
 SITE = Path(__file__).parent
 LIVE = SITE / "live"
+MILLIONS = f"{count_parameters(TINY) / 1e6:.1f}"  # parameters of tiny-llama
 NOTEBOOKS = notebooks_of(ROOT / "notebooks")
 TEXTS = ("*.md", "docs/*.md", "benchmarks/*.md")  # get a page each
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^():#\s]+)(#[^()\s]*)?\)")  # to a file of the repository
 CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
 ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</details>$", re.M)
-TERM = re.compile(r"^- \*\*(.+?)\*\*", re.M)  # of the glossary; each gets an anchor, so that a link can lead to it
 # of the glossary: a term, its other names, where it is taught
 TAUGHT = re.compile(r"^- \*\*([^*]+)\*\*.*?(?:Also: ([^.]+)\. )?\[(\d\d), ([^\]]+)\]\(", re.M)
 EXPLORER = re.compile(r"^explore_\w+\(", re.M)
@@ -68,32 +66,17 @@ def relink(text: str, file: Path) -> str:
             return f"[{words}]({os.path.relpath(ROOT / 'index.md', file.parent)})"
         section = re.search(r", (\d\.\d+)$", words)  # the glossary's "06, 6.4" leads to that section
         if path.suffix == ".ipynb" and section and not anchor:
-            return f"[{words}]({target}{_anchor(path, section[1])})"
+            return f"[{words}]({target}#{slug(section[1])})"
         return match[0] if picture or path.suffix in (".md", ".ipynb") else words
 
     codes = iter(CODE.findall(text))  # in code nothing is a link, but a link's words may hold code
     return re.sub("\x00", lambda _: next(codes), LINK.sub(replace, CODE.sub("\x00", text)))
 
 
-@functools.cache
-def _anchor(path, number):
-    # Of the section with that number; none where its heading holds a formula, whose anchor is not its text.
-    cells = nbformat.read(path, as_version=4).cells
-    headings = re.findall(r"^## (.*)$", "\n".join(cell.source for cell in cells if cell.cell_type == "markdown"), re.M)
-    return next((f"#{slug(h)}" for h in headings if h.startswith(f"{number} ") and "$" not in h), "")
-
-
 def slug(heading: str) -> str:
-    """The anchor that the site gives to a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
-
-
-def page_of(file: Path) -> str:
-    """A Markdown file as its page needs it."""
-    text = relink(file.read_text(encoding="utf-8"), file)
-    if file.name == "glossary.md":
-        text = TERM.sub(lambda term: f'- <span id="{slug(term[1])}"></span>{term[0][2:]}', text)
-    return text
+    """What a link calls a heading: its number, or as on GitHub its words (`myst_heading_slug_func` in `conf.py`)."""
+    number = re.match(r"\d\.\d+", heading)
+    return number[0] if number else re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
 def start_page() -> str:
@@ -111,27 +94,15 @@ def start_page() -> str:
         cards.append(f"| {row[1]} | [{question}](notebooks/{path.stem}.ipynb) | {row[3]} |")
         minutes.append((int(row[3]), int(row[4] or 0)))
     reading, exercises = (round(sum(part) / 60) for part in zip(*minutes, strict=True))
+    text, cited = (path.read_text(encoding="utf-8") for path in (SITE / "index.md", ROOT / "CITATION.cff"))
     filled = {"cards": "\n".join(cards), "first_minutes": minutes[0][0], "hours": reading, "exercise_hours": exercises,
-              "millions": f"{count_parameters(TINY) / 1e6:.1f}",
-              "citation": (ROOT / "CITATION.cff").read_text(encoding="utf-8").strip()}  # fmt: skip
-    text = (SITE / "index.md").read_text(encoding="utf-8")
+              "millions": MILLIONS, "citation": cited.strip()}  # fmt: skip
     for name, value in filled.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
 
 
-def _plain(text):
-    # Markdown that shows the text as it is.
-    return re.sub(r"([\\`*_$<>\[\]{}])", r"\\\1", text)
-
-
 # ------------------------------------------------------------------------------------------------- the live page
-
-
-def live_page(name: str = "live") -> str:
-    """A page with the LLaMA that runs in it, "live" or "broken"; its scripts and its model come from `write_live`."""
-    text = (LIVE / f"{name}.md").read_text(encoding="utf-8")
-    return text.replace("{millions}", f"{count_parameters(TINY) / 1e6:.1f}")
 
 
 def write_live(out: Path):
@@ -163,24 +134,27 @@ def held_out_passages(count: int = 4) -> list[str]:
 
 def notebook_page(path: Path):
     """A notebook as its page needs it: described pictures, folded answers and solutions, nothing that only runs."""
-    notebook, folded, taught = nbformat.read(path, as_version=4), False, terms_of(path.stem[:2])
+    notebook, taught = nbformat.read(path, as_version=4), terms_of(path.stem[:2])
     notebook.cells = [cell for cell in notebook.cells if cell.id not in ONLY_RUN]
     for cell in notebook.cells:
         if cell.id == "earlier":
             cell.source = from_earlier(path.stem[:2])
         if cell.cell_type == "markdown":
             place = (re.findall(r"^##? (\d\.\d+|Exercises|\d\d)", cell.source, re.M) or [""])[0].lower()
-            cell.source = _prepare_text(cell, relink(cell.source, path))
+            cell.source = relink(cell.source, path)
+            cell.source = ONE_LINE_ANSWER.sub(r"<details><summary>\1</summary>\n\n\2\n\n</details>", cell.source)
+            if "predict" in cell.metadata.get("tags", []):
+                before, question = split_prediction(cell.source)
+                cell.source = f'{before}<div class="predict">\n\n{question}\n\n</div>'
             for name in taught.pop(place, []):
                 cell.source = f"```{{index}} single: {name}\n```\n\n{cell.source}"
             if cell.metadata.get("jp-MarkdownHeadingCollapsed"):
                 cell.source += '\n\n<details class="solutions"><summary>Show the solutions</summary>\n\n'
-                folded = True
         else:
             _prepare_outputs(cell)
-    notebook.cells.insert(1, new_markdown_cell(links_of(path.stem), id="way-in"))
-    if folded:
+    if any(cell.metadata.get("jp-MarkdownHeadingCollapsed") for cell in notebook.cells):
         notebook.cells.append(new_markdown_cell("</details>", id="end-of-solutions"))
+    notebook.cells.insert(1, new_markdown_cell(links_of(path.stem), id="way-in"))
     return notebook
 
 
@@ -205,14 +179,6 @@ def terms_of(number: str) -> dict[str, list[str]]:
     return taught
 
 
-def _prepare_text(cell, text):
-    text = ONE_LINE_ANSWER.sub(r"<details><summary>\1</summary>\n\n\2\n\n</details>", text)
-    if "predict" in cell.metadata.get("tags", []):
-        before, question = split_prediction(text)
-        text = f'{before}<div class="predict">\n\n{question}\n\n</div>'
-    return text
-
-
 def _prepare_outputs(cell):
     tags, folds = cell.metadata.setdefault("tags", []), cell.metadata.get("jupyter", {})
     if folds.get("outputs_hidden"):  # they answer a question, and open with a click
@@ -229,7 +195,8 @@ def _prepare_outputs(cell):
             width = int(output.metadata["image/png"].get("width") or picture_size(output)[0])
             image = {"alt": alt, "classes": "wide" if width > 600 else "narrow", "width": f"{width}px"}
             more = " A picture here; in JupyterLab its controls move." if EXPLORER.search(cell.source) else ""
-            cell.metadata["mystnb"] = {"image": image, "figure": {"caption": _plain(alt) + more}}
+            plain = re.sub(r"([\\`*_$<>\[\]{}])", r"\\\1", alt)  # Markdown that shows it as it is
+            cell.metadata["mystnb"] = {"image": image, "figure": {"caption": plain + more}}
             for stream in cell.outputs:
                 if stream.output_type == "stream":
                     stream.text = stream.text.replace(f"Figure: {alt}\n", "")  # the caption says it
@@ -248,9 +215,9 @@ def slides_page(index: Path) -> str:
 def prepare(source: Path, slides: Path):
     """Write the pages into `source`, in the folders that they have in the repository; `slides` are there already."""
     texts = [path for pattern in TEXTS for path in ROOT.glob(pattern) if path != ROOT / "README.md"]
-    pages = {path: page_of(path) for path in texts}
+    pages = {path: relink(path.read_text(encoding="utf-8"), path) for path in texts}
     pages |= {ROOT / "index.md": start_page()}
-    pages |= {ROOT / f"{name}.md": live_page(name) for name in ("live", "broken")}
+    pages |= {ROOT / path.name: path.read_text("utf-8").replace("{millions}", MILLIONS) for path in LIVE.glob("*.md")}
     pages[ROOT / "slides" / "index.md"] = slides_page(slides / "index.html")
     pages |= {path: nbformat.writes(notebook_page(path)) for path in NOTEBOOKS}
     for path, text in pages.items():
@@ -267,10 +234,6 @@ def build_pages(out: Path) -> int:
         prepare(Path(work, "pages"), out / "slides")
         flags = ["-b", "html", "-c", SITE, "-d", Path(work, "doctrees"), "-W", "--keep-going", "-q"]
         status = build_main([str(word) for word in (*flags, Path(work, "pages"), out)])
-    shutil.copy(ROOT / "docs" / "lenses.png", out / preview.LENSES[0])
-    three_faults = next(cell for cell in nbformat.read(NOTEBOOKS[5], 4).cells if cell.id == "c64r")
-    figure = next(output for output in three_faults.outputs if "image/png" in output.get("data", {}))
-    (out / preview.FAULTS[0]).write_bytes(base64.b64decode(figure.data["image/png"]))
     write_live(out / "_static" / "live")
     make_downloads(NOTEBOOKS, out / "downloads")
     (out / ".nojekyll").touch()  # GitHub Pages would otherwise leave out folders that begin with _
@@ -281,12 +244,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", nargs="?", type=Path, default=ROOT / "build" / "site", help="folder for the site")
     parser.add_argument("--slides", action="store_true", help="only the slides")
-    parser.add_argument("--clean", action="store_true", help="remove that folder first")
     arguments = parser.parse_args()
     out, status = arguments.out.resolve(), 0
     try:
-        if arguments.clean:
-            shutil.rmtree(out, ignore_errors=True)
         make_slides(NOTEBOOKS, out / "slides", relink)
         if not arguments.slides:
             status = build_pages(out)

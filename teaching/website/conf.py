@@ -2,12 +2,14 @@
 
 import html
 import re
+import textwrap
 
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
 
-from teaching.website import colors, preview
-from teaching.website.downloads import address
+from teaching.website import colors
+from teaching.website.build import ROOT
+from teaching.website.downloads import told
 from teaching.website.slides import MATHJAX, MATHJAX_SETTINGS
 
 project = "LLaMA in notebooks"
@@ -25,11 +27,12 @@ nb_ipywidgets_js = {}  # explorers are pictures here; the widgets' scripts would
 nb_mime_priority_overrides = [("html", "text/html", 0), ("html", "image/png", 1), ("html", "text/markdown", 2)]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
+myst_heading_slug_func = "teaching.website.build.slug"
 
 html_theme = "furo"
 html_title = "LLaMA in notebooks"
-html_baseurl = f"{address()}/" if address() else ""
-html_static_path = ["static", str(MATHJAX)]
+html_baseurl = f"{told('COURSE_SITE')}/".lstrip("/")
+html_static_path = ["static", str(MATHJAX), str(ROOT / "docs" / "lenses.png")]
 html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
 mathjax_path = MATHJAX.name
@@ -60,12 +63,20 @@ def _give_captions_a_level(app, pagename, templatename, context, doctree):
 
 
 def _add_preview(app, pagename, templatename, context, doctree):
-    # The description is the first paragraph; the start page has the name of the whole.
+    # What other programs show when somebody shares a page's address; most want the picture's whole address. The
+    # description is the first paragraph; the start page has the name of the whole.
     first = doctree.next_node(nodes.paragraph) if doctree else None
-    words = first.astext() if first else html_title
+    words = textwrap.shorten(first.astext() if first else html_title, 200, placeholder=" …")
     title = html_title if pagename == "index" else re.sub("<.*?>", "", context.get("title") or pagename.capitalize())
-    tags = preview.tags(html.unescape(title), " ".join(words.split()), f"{pagename}.html")
-    context["metatags"] = f"{context.get('metatags') or ''}\n{tags}\n"
+    said = {
+        "description": words, "twitter:card": "summary_large_image", "og:title": html.unescape(title),
+        "og:description": words, "og:image": f"{html_baseurl or '../' * pagename.count('/')}_static/lenses.png",
+        "og:image:alt": "Arrows that RoPE turned, and the attention weights of one head.",
+    }  # fmt: skip
+    context.setdefault("metatags", "")
+    for name, value in said.items():
+        kind = "property" if name.startswith("og:") else "name"
+        context["metatags"] += f'<meta {kind}="{name}" content="{html.escape(value)}">\n'
 
 
 def _open_fold(self, node):

@@ -16,6 +16,10 @@ from string import Template
 import tools.hand_out as hand_out
 
 ZIP = "llama-notebooks.zip"
+FORMS = {
+    "COURSE_REPOSITORY": (r"[\w.-]+/[\w.-]+", "no place on GitHub: write owner/name."),
+    "COURSE_SITE": (r"https?://[^\s\"'<>?#]+", "no address: write it as https://…"),
+}
 
 
 def make_downloads(notebooks: list[Path], folder: Path) -> None:
@@ -31,38 +35,25 @@ def make_downloads(notebooks: list[Path], folder: Path) -> None:
         shutil.make_archive(folder / Path(ZIP).stem, "zip", Path(work, "site"))
 
 
-def repository() -> str:
-    """The course's place on GitHub, "owner/name", or "" if nobody said it.
+def told(name: str) -> str:
+    """An environment variable of FORMS without a slash at its end, or "" if nobody set it.
 
     Raises:
-        ValueError: if COURSE_REPOSITORY is not of that form.
+        ValueError: if it is not of its form.
     """
-    name = os.environ.get("COURSE_REPOSITORY", "")
-    if name and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise ValueError(f"COURSE_REPOSITORY={name!r} is no place on GitHub: write owner/name.")
-    return name
-
-
-def address() -> str:
-    """Where the site will stand, without a slash at its end, or "" if nobody said it.
-
-    Raises:
-        ValueError: if COURSE_SITE is no address.
-    """
-    site = os.environ.get("COURSE_SITE", "").rstrip("/")
-    if site and not re.fullmatch(r"https?://[^\s\"'<>?#]+", site):
-        raise ValueError(f"COURSE_SITE={site!r} is no address: write it as https://…")
-    return site
+    value, (form, remedy) = os.environ.get(name, "").rstrip("/"), FORMS[name]
+    if value and not re.fullmatch(form, value):
+        raise ValueError(f"{name}={value!r} is {remedy}")
+    return value
 
 
 def links_of(stem: str) -> str:
     """HTML with the ways from a notebook's page into the course: take it along, its slides, how to run it."""
-    own, name = f"../downloads/{stem}", repository()
+    own, name = f"../downloads/{stem}", told("COURSE_REPOSITORY")
     ways = [
         f'<a class="button" href="{own}_to_do.ipynb" download>Download this notebook</a>',
         f'<a href="{own}.ipynb" download>with outputs and solutions</a>',
         f'<a href="../slides/{stem}.html">Slides</a>',
-        '<button type="button" class="print">Print or PDF</button>',
     ]
     if name:
         place = f"{name}/blob/HEAD/notebooks/{stem}.ipynb"
@@ -82,10 +73,11 @@ def _run_it(stem, own, name):
         until = hand_out.READERS[stem[:2]]
         said = f"This notebook can use what you wrote in 01 to {until:02}: upload those notebooks into"
         parts["mine"] = f"<li>{said} <em>Files</em> too.</li>"
-    parts["steps"] = _filled("colab_github" if name else "colab", parts)
-    return _filled("run_it", parts)
+    parts["steps"] = filled("colab_github" if name else "colab", parts)
+    return filled("run_it", parts)
 
 
-def _filled(template, parts):
+def filled(template: str, parts: dict) -> str:
+    """HTML of one of the templates with its parts filled in."""
     text = Path(__file__).with_name("templates").joinpath(f"{template}.html").read_text(encoding="utf-8")
     return Template(text).substitute(parts).strip()

@@ -25,7 +25,6 @@ import re
 import shutil
 from importlib import import_module
 from pathlib import Path
-from string import Template
 
 import nbformat
 import sphinx_revealjs
@@ -35,7 +34,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from teaching.website import colors, preview
+from teaching.website import colors
+from teaching.website.downloads import filled
 
 LEAD_WORDS, ANSWER_WORDS, CODE_LINES, OUTPUT_LINES = 45, 70, 12, 12
 WIDE, HIGH = 1280, 656  # a picture's most [px]
@@ -88,16 +88,16 @@ class Deck:
             else:
                 self._add_text(cell.source)
 
-    def _add(self, content, notes="", kind="", column=False, style=""):
+    def _add(self, content, notes="", kind="", column=False):
         # One more slide below the last one, or at the top of a new column.
         notes = f'<aside class="notes">{markdown.render(notes)}</aside>' if notes.strip() else ""
         if column or not self.columns:
             self.columns.append([])
-        self.columns[-1].append(f'<section class="{kind}"{style}>\n{content}\n{notes}</section>')
+        self.columns[-1].append(f'<section class="{kind}">\n{content}\n{notes}</section>')
 
-    def _add_below_heading(self, content, notes="", kind="", style=""):
+    def _add_below_heading(self, content, notes="", kind=""):
         # A slide without a heading of its own repeats the section's, in small letters.
-        self._add(f'<p class="above">{markdown.renderInline(self.heading)}</p>\n{content}', notes, kind, style=style)
+        self._add(f'<p class="above">{markdown.renderInline(self.heading)}</p>\n{content}', notes, kind)
 
     def _add_title(self, text):
         title, lead = re.match(r"# (.*?)\n+(.*?)\n\n", text, re.S).groups()
@@ -151,13 +151,10 @@ class Deck:
         if asked and not pictures and code.count("\n") < CODE_LINES:
             if len(printed) > OUTPUT_LINES:
                 printed = [*printed[:OUTPUT_LINES], "…"]
-            # A letter is about 0.61 of its size wide; instead of letters below 28, a long line gets a second row.
-            size = max(28, min(32, int(1200 / 0.61 / max(map(len, [*code.splitlines(), *printed])))))
             colored = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
             result = html.escape("\n".join(printed))
             result = f'<pre class="fragment result">{result}</pre>' if printed else ""
-            content = f'<pre class="code"><code>{colored}</code></pre>\n{result}'
-            self._add_below_heading(content, kind="run", style=f' style="font-size: {size}px"')
+            self._add_below_heading(f'<pre class="code"><code>{colored}</code></pre>\n{result}', kind="run")
         return asked and not pictures and not printed
 
     def html(self) -> str:
@@ -241,22 +238,12 @@ def make_slides(notebooks, folder: Path, relink):
     for path in notebooks:
         notebook = nbformat.read(path, as_version=4)
         for cell in notebook.cells:
-            if (
-                cell.cell_type == "markdown"
-            ):  # a link to another notebook leads to its slides, one to a text to its page
+            if cell.cell_type == "markdown":  # a notebook's link leads to its slides, a text's to its page
                 text = re.sub(r"\]\(([^():#\s]+)\.ipynb(?:#[^()\s]*)?\)", r"](\1.html)", relink(cell.source, path))
                 cell.source = re.sub(r"\]\(([^():#\s]+)\.md\b", r"](\1.html", text)
         title, deck = re.match(r"# (.*)", notebook.cells[0].source)[1], Deck(notebook)
-        about = " ".join(notebook.cells[0].source.split("\n\n")[1].split())
-        tags = preview.tags(f"{title}: slides", about, f"slides/{path.stem}.html")
-        parts = {"title": html.escape(title), "preview": tags, "slides": deck.html(), "mathjax": settings}
-        _fill("slides.html", folder / f"{path.stem}.html", **parts)
+        parts = {"title": html.escape(title), "slides": deck.html(), "mathjax": settings}
+        (folder / f"{path.stem}.html").write_text(filled("slides", parts), encoding="utf-8")
         count = sum(map(len, deck.columns))
         entries.append(f'<li><a href="{path.stem}.html">{html.escape(title)}</a>, {count} slides</li>')
-    tags = preview.tags("Slides: LLaMA in notebooks", "One deck per notebook, for a class.", "slides/index.html")
-    _fill("slides_index.html", folder / "index.html", preview=tags, entries="\n".join(entries))
-
-
-def _fill(template, file, **parts):
-    page = Template((STATIC.parent / "templates" / template).read_text(encoding="utf-8")).substitute(parts)
-    file.write_text(page, encoding="utf-8")
+    (folder / "index.html").write_text(filled("slides_index", {"entries": "\n".join(entries)}), encoding="utf-8")

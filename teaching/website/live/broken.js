@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { $, say, make, angle, length, shown, copy } = LivePictures;
+  const { $, say, make, angle, length, shown } = LivePictures;
   const SENTENCES = ["The name of the class is the value", "A class has a name and a method", "The value of a name is an object",
     "The function returns a list of names", "A list is an object that has a value"];
   const LIMITS = [2, 5, 10, 20, 40]; // between the colours [degrees]
@@ -97,8 +97,16 @@
     if (!hit) draw($("guessed"), `${name}.`, angles(changeOf(fault)));
   }
 
+  /** Copy the line, or select it; and say so. */
+  async function copy() {
+    const only = location.protocol === "file:" ? " It opens on this machine only: this page is a file." : "";
+    $("line").select();
+    const copied = await navigator.clipboard?.writeText($("line").value).then(() => true, () => false);
+    say("copied", `${copied ? "Copied." : "It is selected: press Ctrl+C (on a Mac ⌘C)."}${only}`);
+  }
+
   for (const fault of faults) fault.onclick = () => guess(fault);
-  $("copy").onclick = async () => say("copied", await copy($("line")));
+  $("copy").onclick = copy;
   $("another").onclick = () => { location.hash = `no=${Math.floor(1e5 * Math.random())}`; };
   addEventListener("hashchange", begin);
   begin();

@@ -5,7 +5,7 @@
 const LiveLink = (() => {
   const START = "The value of the expression is";
   const CHOICES = { window: [32, 8, 4, 2, 1], theta: [10000, 500000, 100], shift: [100] }; // what may be chosen, beside as trained
-  const FLAGS = { mask: ["future", true], rope: ["still", true], norms: ["norm", false], gate: ["gate", false] };
+  const FLAGS = { rope: ["still", true], mask: ["future", true], norms: ["norm", false], gate: ["gate", false] };
   const LISTS = { block: "blocks", attention: "attention", feedforward: "feedForward" };
   const WORDS = { window: "window", base: "theta", shift: "shift" };
 
@@ -77,5 +77,5 @@ const LiveLink = (() => {
     return state;
   }
 
-  return { CHOICES, write, read };
+  return { CHOICES, FLAGS, write, read };
 })();

@@ -3,8 +3,8 @@
 "use strict";
 
 (() => {
-  const { MOST, placesOf, $, say, make, bar, mean, list, number, largest, quoted, read, extend, orderOf, flip, toggle, draw, drawNext, whenTheLookChanges, copy } = LivePictures;
-  const PACE = 70, PRESS = 40; // tokens written per second, so that the eye can follow, and at a press
+  const { MOST, placesOf, $, say, make, bar, mean, list, number, largest, quoted, read, extend, orderOf, radio, toggle, draw, drawNext } = LivePictures;
+  const PRESS = 40; // tokens written at a press
   const EXAMPLES = ["If a name is", "A class has", "A function"];
 
   const page = {
@@ -14,7 +14,6 @@
     run: null, // all that the model made of the sentence
     query: null, key: null, head: [0, 0], // null: the last token; the key that weighs most
     first: null, // the head that is open at first, as in a link
-    own: false, // the visitor's model?
     writing: false,
   };
   let ids = []; // the sentence's tokens
@@ -51,38 +50,33 @@
 
   function keep() {
     const hash = LiveLink.write(page, $("text").value.slice(0, 64 * MOST));
-    $("copied").hidden = true; // it showed another link
     try {
       if (hash || location.hash.includes("=")) history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
-    } catch { /* a browser that takes no more for now: the button still knows the link */ }
+    } catch { /* a browser that takes no more for now */ }
   }
 
   // ---------------------------------------------------------------------------------------------------------- change it
 
-  const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
-  const SWITCHES = [["RoPE", "still", true], ["mask", "future", true], ["norms", "norm", false], ["gate", "gate", false]];
-
   /** What is offered for all blocks: switches, and choices of which one holds. */
   function offerChanges() {
-    const { ropeTheta } = page.model.config, words = (value) => value.toLocaleString("en-US"), { CHOICES } = LiveLink;
+    const { ropeTheta } = page.model.config, { CHOICES, FLAGS } = LiveLink;
     const choices = [
       ["window", "Window", [["all"], ...CHOICES.window.map((size) => [`${size}`, size])]],
       ["shift", "Positions", [["0, 1, 2 …"], ...CHOICES.shift.map((by) => [`${by}, ${by + 1}, ${by + 2} …`, by])]],
-      ["theta", "RoPE’s base", [[words(ropeTheta)], ...CHOICES.theta.filter((base) => base !== ropeTheta).map((base) => [words(base), base])]],
+      ["theta", "RoPE’s base", [[number(ropeTheta)], ...CHOICES.theta.filter((base) => base !== ropeTheta).map((base) => [number(base), base])]],
     ];
-    const switches = SWITCHES.map(([name, field, off]) => {
-      const button = toggle();
-      button.prepend(`${name} `);
-      button.show = () => flip(button, !same(page.change[field], off));
-      button.onclick = () => set({ [field]: same(page.change[field], off) ? undefined : off });
-      return button;
+    const switches = Object.entries(FLAGS).map(([name, [field, off]]) => {
+      const input = toggle();
+      input.show = () => { input.checked = page.change[field] !== off; };
+      input.onchange = () => set({ [field]: input.checked ? undefined : off });
+      return make("label", {}, name.replace("rope", "RoPE"), input);
     });
     const groups = choices.map(([field, name, values]) => make("fieldset", { className: "choice" }, make("legend", { textContent: name }),
       ...values.map(([text, value]) => {
-        const radio = make("input", { type: "radio", name: `live-${field}` });
-        radio.show = () => { radio.checked = same(page.change[field], value); };
-        radio.onchange = () => set({ [field]: value });
-        return make("label", {}, radio, make("span", { textContent: text }));
+        const label = radio(field, make("span", { textContent: text })), input = label.firstChild;
+        input.show = () => { input.checked = page.change[field] === value; };
+        input.onchange = () => set({ [field]: value });
+        return label;
       })));
     const reset = make("button", { type: "button", id: "live-trained", textContent: "As trained" });
     reset.onclick = () => set(Object.fromEntries(Object.keys(page.change).map((name) => [name, undefined])));
@@ -92,14 +86,12 @@
   }
 
   function showChanges() {
-    for (const control of $("changes").querySelectorAll("button, input")) control.show?.();
+    for (const control of $("changes").querySelectorAll("input")) control.show();
     $("trained").setAttribute("aria-disabled", !Object.keys(page.change).length); // it keeps the focus
   }
 
-  const changed = (what) => Object.fromEntries(Object.entries({ ...page.change, ...what }).filter(([, value]) => value !== undefined));
-
   function set(what) {
-    page.change = changed(what);
+    page.change = Object.fromEntries(Object.entries({ ...page.change, ...what }).filter(([, value]) => value !== undefined));
     page.head[0] = Math.min(page.head[0], orderOf(page).length - 1);
     showChanges();
     redraw();
@@ -115,12 +107,11 @@
   function open(place) {
     [page.head, page.key] = [[place, page.head[1]], null];
     show();
-    const wide = $("panel").getBoundingClientRect().left > $("places").getBoundingClientRect().right;
-    $("panel-title").focus({ preventScroll: wide });
+    $("panel-title").focus();
   }
 
   const NAMES = {
-    still: () => "RoPE off", shift: (by) => `positions + ${by}`, theta: (base) => `base ${base.toLocaleString("en-US")}`,
+    still: () => "RoPE off", shift: (by) => `positions + ${by}`, theta: (base) => `base ${number(base)}`,
     window: (size) => `a window of ${size}`, future: () => "no mask", norm: () => "norms off", gate: () => "gate off",
     blocks: (blocks) => `block${blocks.length > 1 ? "s" : ""} ${list(blocks)} off`, heads: (names) => `head${names.length > 1 ? "s" : ""} ${list(names)} off`,
     attention: (blocks) => `attention of ${list(blocks)} off`, feedForward: (blocks) => `feed-forward of ${list(blocks)} off`,
@@ -168,7 +159,7 @@
       : Math.abs(is - was) < 0.005 ? `${title}: still ${is.toFixed(2)} nat per token on the passages.`
         : `${title}: ${is.toFixed(2)} instead of ${was.toFixed(2)} nat per token on the passages.`;
     say("finding", [result, names.length === 1 ? why(names[0]) : "",
-      `A guess among ${model.config.vocabSize.toLocaleString("en-US")} tokens has ${guess.toFixed(2)}.`].filter(Boolean).join(" "));
+      `A guess among ${number(model.config.vocabSize)} tokens has ${guess.toFixed(2)}.`].filter(Boolean).join(" "));
   }
 
   // -------------------------------------------------------------------------------------------------------- type, write
@@ -187,8 +178,6 @@
     $("undo").disabled = false;
   }
 
-  const frame = () => new Promise((done) => requestAnimationFrame(done));
-
   async function write() {
     remember();
     ids = ids.slice(Math.max(0, ids.length + PRESS - MOST)); // a text that is too long forgets its oldest tokens
@@ -201,18 +190,14 @@
     say("said", "Writing …");
     const more = () => page.writing && ids.length < first + PRESS && mine === reading && settings === page.change;
     while (more()) {
-      await frame();
-      const due = Math.ceil(((performance.now() - start) * PACE) / 1000); // a slow frame is made up for
-      while (more() && ids.length - first < due) {
-        const token = Live.choose(page.run.logits[ids.length - 1], page.temperature, page.topP);
-        ids.push(token);
-        page.run = cache ? extend(page, page.run, [token]) : read(page, ids);
-        if (page.tokenizer.special.has(page.tokenizer.words[token])) page.writing = false;
-      }
-      if (mine !== reading) break;
+      const token = Live.choose(page.run.logits[ids.length - 1], page.temperature, page.topP);
+      ids.push(token);
+      page.run = cache ? extend(page, page.run, [token]) : read(page, ids);
+      if (page.tokenizer.special.has(page.tokenizer.words[token])) page.writing = false;
       $("text").value = page.tokenizer.decode(ids);
       $("text").scrollTop = $("text").scrollHeight;
       draw(page);
+      await new Promise((done) => requestAnimationFrame(done)); // so that the eye can follow
     }
     if (myTurn !== turn) return; // stopped, and begun again
     page.writing = false;
@@ -227,9 +212,9 @@
 
   // ------------------------------------------------------------------------------------------------------------- models
 
-  function use({ model, tokenizer }, own) {
+  function use({ model, tokenizer }) {
     const { config } = model;
-    Object.assign(page, { model, tokenizer, own, change: {}, query: null, key: null, head: [0, 0], writing: false });
+    Object.assign(page, { model, tokenizer, change: {}, query: null, key: null, head: [0, 0], writing: false });
     passages = window.liveData.passages.map((text) => tokenizer.encode(text).slice(0, MOST));
     [judged, before] = [new Map(), []];
     $("undo").disabled = true;
@@ -258,7 +243,7 @@
   }
 
   async function ours() {
-    use(Live.open(window.liveData), false);
+    use(Live.open(window.liveData));
     $("ours").hidden = true;
   }
 
@@ -288,50 +273,21 @@
       if (words.words.length > vocabSize) throw new Error(`it has ${words.words.length} tokens, the model ${vocabSize}: take both from one folder.`);
       return words;
     });
-    use({ model, tokenizer }, true);
+    use({ model, tokenizer });
     $("ours").hidden = false;
     return `Your model runs: ${config.nLayers} blocks, ${config.nHeads} heads, ${number(config.vocabSize)} tokens. Nothing left this machine.`;
   }
 
   function take(files) {
-    const loaded = load([...files]);
-    liveLlama.ready = loaded.then(() => {});
-    loaded.then((text) => say("own", text), (error) => say("own", `Not loaded. ${error.message}`));
-    liveLlama.ready.catch(() => {}); // was said
+    liveLlama.ready = load([...files]).catch((error) => `Not loaded. ${error.message}`).then((text) => say("own", text));
   }
 
   // ----------------------------------------------------------------------------------------------------------- controls
-
-  /** Arrow keys, Home and End move through a group of radio buttons; Tab enters and leaves it. */
-  function radios(box, chosen, choose) {
-    box.addEventListener("click", ({ target }) => {
-      const radio = target.closest("[role=radio]");
-      if (radio) choose([...box.children].indexOf(radio));
-    });
-    box.addEventListener("keydown", (event) => {
-      const last = box.children.length - 1;
-      const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1, Home: -last, End: last };
-      if (!(event.key in steps) || event.ctrlKey || event.altKey || event.metaKey) return;
-      event.preventDefault();
-      choose(Math.min(last, Math.max(0, chosen() + steps[event.key])));
-      box.children[chosen()].focus();
-    });
-  }
 
   function pick(query, key = null) {
     page.query = query === ids.length - 1 ? null : query; // the last one stays the last one
     page.key = key;
     show();
-  }
-
-  async function copyTheLink() {
-    clearTimeout(keeping);
-    keep();
-    const hash = LiveLink.write(page, $("text").value.slice(0, 64 * MOST));
-    $("copied").hidden = false;
-    $("address").value = location.href.split("#")[0] + (hash && `#${hash}`);
-    const copied = await copy($("address"));
-    say("said", `${copied}${page.own ? " It holds the sentence and the changes, not your model." : ""}`);
   }
 
   function listen() {
@@ -355,22 +311,18 @@
       $(id).addEventListener("input", tell);
       tell();
     }
-    radios($("tokens"), () => page.query ?? ids.length - 1, (t) => pick(t));
-    radios($("heads"), () => page.head[1], (h) => {
-      [page.head, page.key] = [[page.head[0], h], null];
+    const placeOf = ({ target: { parentElement: label } }) => [...label.parentElement.children].indexOf(label);
+    $("tokens").onchange = (event) => pick(placeOf(event));
+    $("heads").onchange = (event) => {
+      [page.head, page.key] = [[page.head[0], placeOf(event)], null];
       show();
-    });
-    $("head-off").onclick = () => set({ heads: other(page.change.heads, `${orderOf(page)[page.head[0]]}.${page.head[1]}`) });
-    $("places").onclick = ({ target }) => {
-      const { part, place, block } = target.closest("button")?.dataset ?? {};
-      if (part && target.closest(".switch")) set({ [part]: other(page.change[part], Number(block)) });
-      else if (part) open(Number(place));
     };
+    $("head-off").onchange = () => set({ heads: other(page.change.heads, `${orderOf(page)[page.head[0]]}.${page.head[1]}`) });
+    $("places").onchange = ({ target: { dataset: { part, block } } }) => set({ [part]: other(page.change[part], Number(block)) });
+    $("places").onclick = ({ target }) => { if (target.matches("button")) open(Number(target.dataset.place)); };
     const back = () => document.querySelector(`#live-places .open[data-place="${page.head[0]}"]`).focus();
     $("back").onclick = back;
     $("panel").addEventListener("keydown", ({ key }) => { if (key === "Escape") back(); });
-    $("link").onclick = copyTheLink;
-    $("query").onchange = () => pick(Number($("query").value));
     $("key").onchange = () => pick(page.query ?? ids.length - 1, Number($("key").value));
     $("map").onclick = ({ offsetX, offsetY }) => {
       const { start, cell } = $("map").places ?? {}, [s, t] = [offsetX, offsetY].map((x) => Math.floor((x - start) / cell));
@@ -390,7 +342,10 @@
       take(event.dataTransfer.files);
     });
     addEventListener("hashchange", follow);
-    whenTheLookChanges(() => { if (page.run && !page.writing) draw(page); });
+    const again = () => { if (page.run && !page.writing) draw(page); };
+    addEventListener("resize", again);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+    new MutationObserver(again).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
   }
 
   /** For tests and for the curious: what runs in this page now, changes included. */

@@ -32,7 +32,7 @@ const LivePictures = (() => {
   /** Exactly `count` children of a box; those that are there already are kept, so that the focus stays. */
   function children(box, count, create) {
     while (box.children.length > count) box.lastChild.remove();
-    while (box.children.length < count) box.append(create(box.children.length));
+    while (box.children.length < count) box.append(create());
     return [...box.children];
   }
 
@@ -42,10 +42,8 @@ const LivePictures = (() => {
     return [line, make("span", { className: "number", textContent: label })];
   }
 
-  function mark(radio, on) {
-    radio.setAttribute("aria-checked", on);
-    radio.tabIndex = on ? 0 : -1;
-  }
+  const toggle = () => make("input", { type: "checkbox", role: "switch" });
+  const radio = (name, ...shown) => make("label", {}, make("input", { type: "radio", name: `live-${name}` }), ...shown);
 
   /** A token in words: spaces and line breaks are shown, bytes that are no character alone stand as numbers. */
   function shown({ tokenizer }, id) {
@@ -124,15 +122,14 @@ const LivePictures = (() => {
   function drawTokens(page, t) {
     const { ids } = page.run, each = lossesOf(page.run), box = $("tokens");
     const looks = weightsOf(page, page.head, t), key = looks ? keyFor(page, t) : null;
-    const create = () => make("button", { type: "button", role: "radio" }, make("span"), make("small"));
-    children(box, ids.length, create).forEach((chip, i) => {
-      const loss = i ? each[i - 1] : null;
-      chip.firstChild.textContent = shown(page, ids[i]);
-      chip.lastChild.textContent = loss === null ? "–" : loss.toFixed(1);
+    children(box, ids.length, () => radio("token", make("span"), make("small"))).forEach((chip, i) => {
+      const loss = i ? each[i - 1] : null, [input, word, number] = chip.children;
+      input.checked = i === t;
+      word.textContent = shown(page, ids[i]);
+      number.textContent = loss === null ? "–" : loss.toFixed(1);
       chip.classList.toggle("key", i === key && i !== t);
       chip.style.setProperty("--loss", loss === null ? 0 : Math.min(1, loss / 8));
-      chip.setAttribute("aria-label", `${i}: ${shown(page, ids[i])}${loss === null ? "" : `, loss ${loss.toFixed(1)}`}`);
-      mark(chip, i === t);
+      input.setAttribute("aria-label", `${i}: ${shown(page, ids[i])}${loss === null ? "" : `, loss ${loss.toFixed(1)}`}`);
     });
     if (page.writing) box.scrollTop = box.scrollHeight;
     const worst = largest(each), words = [`${ids.length} token${ids.length > 1 ? "s" : ""}.`];
@@ -169,16 +166,17 @@ const LivePictures = (() => {
   /** The heads of the block that is open. */
   function drawHeads(page, t) {
     const { nHeads } = page.model.config, { ids } = page.run, [place, chosen] = page.head, block = orderOf(page)[place];
+    say("panel-title", `Attention of block ${block}`);
     $("heads").style.setProperty("--heads", nHeads);
-    const create = () => make("button", { type: "button", role: "radio" }, make("canvas", { "aria-hidden": "true" }), make("span"));
-    const said = children($("heads"), nHeads, create).map((button, h) => {
-      const row = weightsOf(page, [place, h], t), best = row ? largest(row) : 0;
+    const create = () => radio("head", make("canvas", { "aria-hidden": "true" }), make("span"));
+    const said = children($("heads"), nHeads, create).map((label, h) => {
+      const [input, canvas, name] = label.children, row = weightsOf(page, [place, h], t), best = row ? largest(row) : 0;
       const says = row ? `mostly ${best === t ? "itself" : quoted(page, ids[best])}, ${percent(row[best])}` : "off";
-      button.lastChild.textContent = `head ${h}`;
-      button.setAttribute("aria-label", `head ${h} of block ${block}: ${says}`);
-      button.classList.toggle("off", !row || Boolean(page.change.heads?.includes(`${block}.${h}`)));
-      mark(button, h === chosen);
-      paint(page, button.firstChild, [place, h]);
+      name.textContent = `head ${h}`;
+      input.checked = h === chosen;
+      input.setAttribute("aria-label", `head ${h} of block ${block}: ${says}`);
+      label.classList.toggle("off", !row || Boolean(page.change.heads?.includes(`${block}.${h}`)));
+      paint(page, canvas, [place, h]);
       return `${best === t ? "itself" : quoted(page, ids[best])} (head ${h})`;
     });
     say("heads-finding", page.run.heads[place] ? `${quoted(page, ids[t])}, position ${t}, reads most from ${list(said)}.` : "");
@@ -187,7 +185,7 @@ const LivePictures = (() => {
   function drawMap(page, t) {
     const { head, run: { ids } } = page, canvas = $("map"), context = canvas.getContext("2d"), n = ids.length;
     const row = weightsOf(page, head, t), key = keyFor(page, t), size = canvas.clientWidth || 300, sharp = devicePixelRatio || 1;
-    const style = (name) => getComputedStyle(canvas).getPropertyValue(name).trim(), small = make("canvas");
+    const style = (name) => getComputedStyle(canvas).getPropertyValue(name).trim();
     canvas.width = canvas.height = size * sharp;
     context.scale(sharp, sharp);
     context.font = "12px monospace";
@@ -195,20 +193,9 @@ const LivePictures = (() => {
     const start = Math.min(size / 4, 10 + Math.max(...words.map((word) => context.measureText(word).width)));
     const side = size - start, cell = side / n, at = (i) => start + i * cell, every = Math.ceil(13 / cell);
     canvas.places = { start, cell };
-    context.fillStyle = style("--hidden");
-    context.fillRect(start, start, side, side);
-    context.save();
-    context.beginPath();
-    context.rect(start, start, side, side);
-    context.clip();
-    context.beginPath();
-    for (let x = start - side; x < size; x += 7) { context.moveTo(x, size); context.lineTo(x + side, start); }
-    context.strokeStyle = style("--hatch");
-    context.stroke();
-    context.restore();
-    paint(page, small, head);
+    canvas.style.backgroundPosition = `${start}px ${start}px`; // what is hidden lets the hatched background through
     context.imageSmoothingEnabled = false;
-    context.drawImage(small, start, start, side, side);
+    context.drawImage($("heads").querySelectorAll("canvas")[head[1]], start, start, side, side);
     context.textBaseline = "middle";
     const colours = [style("--query"), style("--key-text")], plain = style("--color-foreground-primary");
     words.forEach((word, i) => [t, key].forEach((mine, across) => {
@@ -232,7 +219,6 @@ const LivePictures = (() => {
     for (const [colour, width] of [["white", 4], [style("--key"), 2]]) box(colour, width, width > 2 ? [] : [4, 3], at(key), at(t), cell - 1, cell - 1);
 
     const block = orderOf(page)[head[0]], off = Boolean(page.change.heads?.includes(`${block}.${head[1]}`));
-    const name = `Block ${block}, head ${head[1]}`;
     let finding = `Attention of block ${block} is switched off, so this head computes nothing.`;
     if (row) {
       const order = Array.from(row.keys()).filter((k) => sees(page, t, k)).sort((a, b) => row[b] - row[a]);
@@ -242,7 +228,7 @@ const LivePictures = (() => {
         (off ? " The head is switched off: it looks, but writes nothing." : "");
     }
     say("map-finding", finding);
-    canvas.setAttribute("aria-label", `Attention weights of ${name.toLowerCase()}. ${finding}`);
+    canvas.setAttribute("aria-label", `Attention weights of block ${block}, head ${head[1]}. ${finding}`);
   }
 
   // ----------------------------------------------------------------------------------------------------- clocks, blocks
@@ -256,14 +242,16 @@ const LivePictures = (() => {
     const clocks = children($("clocks"), row ? half : 0, () => make("div", { className: "clock", innerHTML: CLOCK }));
     if (!row) return say("clocks-finding", "Without attention there is no query and no key.");
     const q = run.heads[place][h].queries[t], k = run.heads[place][h].keys.subarray(s * 2 * half, (s + 1) * 2 * half);
-    const hand = (x, i) => Math.hypot(x[i], x[i + half]), longest = [q, k].map((x) => Math.max(...clocks.map((_, i) => hand(x, i))));
-    const parts = clocks.map((_, i) => (q[i] * k[i] + q[i + half] * k[i + half]) / Math.sqrt(2 * half));
-    const angles = clocks.map((_, i) => Math.acos(Math.min(1, Math.max(-1, (parts[i] * Math.sqrt(2 * half)) / (hand(q, i) * hand(k, i) || 1)))));
+    const hands = [q, k].map((x) => clocks.map((_, i) => [x[i], x[i + half]]));
+    const longest = hands.map((all) => Math.max(...all.map(length)));
+    const parts = clocks.map((_, i) => dot(hands[0][i], hands[1][i]) / Math.sqrt(2 * half));
+    const angles = clocks.map((_, i) => angle(hands[0][i], hands[1][i]));
     clocks.forEach((clock, i) => {
-      [q, k].forEach((x, which) => { // as long as the square root of its length, or the short ones would vanish
-        const scale = 46 * Math.sqrt(hand(x, i) / longest[which]) / (hand(x, i) || 1), line = clock.querySelectorAll("line")[which];
-        line.setAttribute("x2", 50 + scale * x[i]);
-        line.setAttribute("y2", 50 - scale * x[i + half]);
+      clock.querySelectorAll("line").forEach((line, which) => {
+        const hand = hands[which][i], long = length(hand);
+        const scale = 46 * Math.sqrt(long / longest[which]) / (long || 1); // its square root, or the short ones would vanish
+        line.setAttribute("x2", 50 + scale * hand[0]);
+        line.setAttribute("y2", 50 - scale * hand[1]);
       });
       clock.lastChild.textContent = degrees(angles[i]);
     });
@@ -287,30 +275,18 @@ const LivePictures = (() => {
     return streams.map((_, i) => largest(logits.subarray(i * vocabSize, (i + 1) * vocabSize)));
   }
 
-  /** At position t: the stream's length and what it would say, from the embedding on; by place, how far each branch turned it [rad]. */
-  function numbersAt(page, t) {
-    const streams = page.run.stream.map((rows) => rows[t]);
-    return {
-      lengths: streams.map(length), says: saysNext(page, streams),
-      turns: page.run.middle.map((rows, i) => [angle(streams[i], rows[t]), angle(rows[t], streams[i + 1])]),
-    };
-  }
-
   const PARTS = { attention: "attention", feedForward: "feed-forward", blocks: "block" };
 
-  const toggle = () => make("button", { type: "button", role: "switch", className: "switch" }, make("span", { className: "state", "aria-hidden": "true" }));
-
-  /** Show whether a switch is on; what it switches stands in its name. */
-  function flip(button, on, name) {
-    button.setAttribute("aria-checked", on);
-    if (name) button.setAttribute("aria-label", name);
-    button.querySelector(".state").textContent = on ? "on" : "off";
+  /** Show whether a switch is on; what it switches is its name. */
+  function flip(input, on, name) {
+    input.checked = on;
+    input.setAttribute("aria-label", name);
   }
 
   function createPlace() {
     const box = (part) => [part === "attention" ? make("button", { type: "button", className: "open", "aria-controls": "live-panel" })
       : make("span", { className: "open" }), toggle()];
-    const branch = (part) => make("div", { className: `branch ${part}` }, make("span", { className: "norm", textContent: "norm" }),
+    const branch = (part) => make("div", { className: "branch" }, make("span", { className: "norm", textContent: "norm" }),
       make("span", { className: "box" }, ...box(part)), make("span", { className: "turn" }));
     return make("li", {}, branch("attention"), branch("feedForward"),
       make("div", { className: "after" }, make("span", { className: "box" }, ...box("blocks")), make("span", { className: "length" }), make("span", { className: "says" })));
@@ -318,8 +294,9 @@ const LivePictures = (() => {
 
   /** The picture of the whole model, with the numbers of the token at position t. */
   function drawModel(page, t) {
-    const { run, change } = page, { lengths, says, turns } = numbersAt(page, t), order = orderOf(page);
-    const told = (i) => quoted(page, says[i]), long = (i) => `length ${lengths[i].toFixed(1)}`;
+    const { run, change } = page, order = orderOf(page), streams = run.stream.map((rows) => rows[t]), says = saysNext(page, streams);
+    const turns = run.middle.map((rows, i) => [angle(streams[i], rows[t]), angle(rows[t], streams[i + 1])]); // by branch
+    const told = (i) => quoted(page, says[i]), long = (i) => `length ${length(streams[i]).toFixed(1)}`;
     say("model-token", `${quoted(page, run.ids[t])}, position ${t}`);
     say("model-start", long(0));
     say("model-first", told(0));
@@ -327,13 +304,12 @@ const LivePictures = (() => {
     $("model").classList.toggle("bare", change.norm === false);
     children($("places"), order.length, createPlace).forEach((item, place) => {
       const block = order[place], name = `block ${block}${order.indexOf(block) < place ? " again" : ""}`;
-      item.classList.toggle("off", isOff(page, "blocks", block));
       Object.keys(PARTS).forEach((part, i) => {
-        const box = item.children[i], opens = box.querySelector(".open"), switches = box.querySelector(".switch"), on = !isOff(page, part, block);
+        const box = item.children[i], opens = box.querySelector(".open"), switches = box.querySelector("input"), on = !isOff(page, part, block);
         opens.textContent = i < 2 ? PARTS[part] : name.replace(/block (\d+ again)/, "$1");
         if (!i) opens.setAttribute("aria-label", `attention of ${name}`);
         if (!i) opens.setAttribute("aria-expanded", page.head[0] === place);
-        for (const button of [opens, switches]) Object.assign(button.dataset, { part, place, block });
+        for (const control of [opens, switches]) Object.assign(control.dataset, { part, place, block });
         flip(switches, !change[part]?.includes(block), i < 2 ? `${PARTS[part]} of ${name}` : name);
         if (i === 2) return;
         box.classList.toggle("off", !on);
@@ -352,22 +328,15 @@ const LivePictures = (() => {
 
   // ----------------------------------------------------------------------------------------------- what a box opens
 
-  /** What is chosen: the head, its switch, the pair. */
+  /** What is chosen: the head, its switch, the key. */
   function drawChoice(page, t) {
-    const { head, run, change } = page, options = run.ids.map((id, i) => [i, `${i} ${shown(page, id)}`]), block = orderOf(page)[head[0]];
+    const { head, run, change } = page, block = orderOf(page)[head[0]];
     say("head-label", `Head ${head[1]}`);
     flip($("head-off"), !change.heads?.includes(`${block}.${head[1]}`), `head ${head[1]} of block ${block}`);
     $("head-off").disabled = !run.heads[head[0]];
-    if (page.writing) return;
-    for (const [name, rows, value] of [["query", options, t], ["key", options.filter(([k]) => sees(page, t, k)), keyFor(page, t)]]) {
-      $(name).replaceChildren(...rows.map(([i, text]) => new Option(text, i)));
-      $(name).value = value;
-    }
-  }
-
-  function drawPanel(page, t) {
-    say("panel-title", `Attention of block ${orderOf(page)[page.head[0]]}`);
-    for (const picture of [drawHeads, drawChoice, drawMap, drawClocks]) picture(page, t);
+    const keys = [...run.ids.keys()].filter((k) => sees(page, t, k));
+    $("key").replaceChildren(...keys.map((k) => new Option(`${k} ${shown(page, run.ids[k])}`, k)));
+    $("key").value = keyFor(page, t);
   }
 
   /** Everything, for the chosen query. */
@@ -380,25 +349,11 @@ const LivePictures = (() => {
       return say("tokens-finding", "Type a sentence: there is nothing to read yet.");
     }
     const t = page.query ?? page.run.ids.length - 1;
-    for (const picture of [drawNext, drawTokens, drawModel, drawPanel]) picture(page, t);
-  }
-
-  function whenTheLookChanges(again) {
-    addEventListener("resize", again);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-    new MutationObserver(again).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
-  }
-
-  /** Copy what a box holds, or select it; what to say of that. */
-  async function copy(box) {
-    const only = location.protocol === "file:" ? " It opens on this machine only: this page is a file." : "";
-    box.select();
-    const copied = await navigator.clipboard?.writeText(box.value).then(() => true, () => false);
-    return `${copied ? "Copied." : "It is selected: press Ctrl+C (on a Mac ⌘C)."}${only}`;
+    for (const picture of [drawNext, drawTokens, drawModel, drawHeads, drawChoice, drawMap, drawClocks]) picture(page, t);
   }
 
   return {
-    MOST, placesOf, $, say, make, bar, mean, list, number, angle, length, largest, quoted, shown, read, extend, orderOf, flip, toggle,
-    drawNext, draw, whenTheLookChanges, copy,
+    MOST, placesOf, $, say, make, bar, mean, list, number, angle, length, largest, quoted, shown, read, extend, orderOf, radio, toggle,
+    drawNext, draw,
   };
 })();
