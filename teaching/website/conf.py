@@ -70,13 +70,15 @@ def _add_preview(app, pagename, templatename, context, doctree):
     title = html_title if pagename == "index" else re.sub("<.*?>", "", context.get("title") or pagename.capitalize())
     said = {
         "description": words, "twitter:card": "summary_large_image", "og:title": html.unescape(title),
-        "og:description": words, "og:image": f"{html_baseurl or '../' * pagename.count('/')}_static/lenses.png",
-        "og:image:alt": "Arrows that RoPE turned, and the attention weights of one head.",
+        "og:description": words, "og:type": "website", "og:site_name": html_title,
+        "og:image": f"{html_baseurl or '../' * pagename.count('/')}_static/lenses.png", "og:image:width": 1280,
+        "og:image:height": 656, "og:image:alt": "Arrows that RoPE turned, and the attention weights of one head.",
     }  # fmt: skip
+    said |= {"og:url": f"{html_baseurl}{pagename}.html"} if html_baseurl else {}
     context.setdefault("metatags", "")
     for name, value in said.items():
         kind = "property" if name.startswith("og:") else "name"
-        context["metatags"] += f'<meta {kind}="{name}" content="{html.escape(value)}">\n'
+        context["metatags"] += f'<meta {kind}="{name}" content="{html.escape(str(value))}">\n'
 
 
 def _open_fold(self, node):

@@ -73,11 +73,10 @@ def _run_it(stem, own, name):
         until = hand_out.READERS[stem[:2]]
         said = f"This notebook can use what you wrote in 01 to {until:02}: upload those notebooks into"
         parts["mine"] = f"<li>{said} <em>Files</em> too.</li>"
-    parts["steps"] = filled("colab_github" if name else "colab", parts)
-    return filled("run_it", parts)
+    parts["steps"] = _filled("colab_github" if name else "colab", parts)
+    return _filled("run_it", parts)
 
 
-def filled(template: str, parts: dict) -> str:
-    """HTML of one of the templates with its parts filled in."""
+def _filled(template, parts):
     text = Path(__file__).with_name("templates").joinpath(f"{template}.html").read_text(encoding="utf-8")
     return Template(text).substitute(parts).strip()

@@ -25,6 +25,7 @@ import re
 import shutil
 from importlib import import_module
 from pathlib import Path
+from string import Template
 
 import nbformat
 import sphinx_revealjs
@@ -35,7 +36,6 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from teaching.website import colors
-from teaching.website.downloads import filled
 
 LEAD_WORDS, ANSWER_WORDS, CODE_LINES, OUTPUT_LINES = 45, 70, 12, 12
 WIDE, HIGH = 1280, 656  # a picture's most [px]
@@ -243,7 +243,12 @@ def make_slides(notebooks, folder: Path, relink):
                 cell.source = re.sub(r"\]\(([^():#\s]+)\.md\b", r"](\1.html", text)
         title, deck = re.match(r"# (.*)", notebook.cells[0].source)[1], Deck(notebook)
         parts = {"title": html.escape(title), "slides": deck.html(), "mathjax": settings}
-        (folder / f"{path.stem}.html").write_text(filled("slides", parts), encoding="utf-8")
+        _fill("slides.html", folder / f"{path.stem}.html", **parts)
         count = sum(map(len, deck.columns))
         entries.append(f'<li><a href="{path.stem}.html">{html.escape(title)}</a>, {count} slides</li>')
-    (folder / "index.html").write_text(filled("slides_index", {"entries": "\n".join(entries)}), encoding="utf-8")
+    _fill("slides_index.html", folder / "index.html", entries="\n".join(entries))
+
+
+def _fill(template, file, **parts):
+    page = Template((STATIC.parent / "templates" / template).read_text(encoding="utf-8")).substitute(parts)
+    file.write_text(page, encoding="utf-8")

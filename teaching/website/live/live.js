@@ -59,11 +59,11 @@
 
   /** What is offered for all blocks: switches, and choices of which one holds. */
   function offerChanges() {
-    const { ropeTheta } = page.model.config, { CHOICES, FLAGS } = LiveLink;
+    const { ropeTheta } = page.model.config, words = (value) => value.toLocaleString("en-US"), { CHOICES, FLAGS } = LiveLink;
     const choices = [
       ["window", "Window", [["all"], ...CHOICES.window.map((size) => [`${size}`, size])]],
       ["shift", "Positions", [["0, 1, 2 …"], ...CHOICES.shift.map((by) => [`${by}, ${by + 1}, ${by + 2} …`, by])]],
-      ["theta", "RoPE’s base", [[number(ropeTheta)], ...CHOICES.theta.filter((base) => base !== ropeTheta).map((base) => [number(base), base])]],
+      ["theta", "RoPE’s base", [[words(ropeTheta)], ...CHOICES.theta.filter((base) => base !== ropeTheta).map((base) => [words(base), base])]],
     ];
     const switches = Object.entries(FLAGS).map(([name, [field, off]]) => {
       const input = toggle();
@@ -107,11 +107,12 @@
   function open(place) {
     [page.head, page.key] = [[place, page.head[1]], null];
     show();
-    $("panel-title").focus();
+    const wide = $("panel").getBoundingClientRect().left > $("places").getBoundingClientRect().right;
+    $("panel-title").focus({ preventScroll: wide });
   }
 
   const NAMES = {
-    still: () => "RoPE off", shift: (by) => `positions + ${by}`, theta: (base) => `base ${number(base)}`,
+    still: () => "RoPE off", shift: (by) => `positions + ${by}`, theta: (base) => `base ${base.toLocaleString("en-US")}`,
     window: (size) => `a window of ${size}`, future: () => "no mask", norm: () => "norms off", gate: () => "gate off",
     blocks: (blocks) => `block${blocks.length > 1 ? "s" : ""} ${list(blocks)} off`, heads: (names) => `head${names.length > 1 ? "s" : ""} ${list(names)} off`,
     attention: (blocks) => `attention of ${list(blocks)} off`, feedForward: (blocks) => `feed-forward of ${list(blocks)} off`,
@@ -159,7 +160,7 @@
       : Math.abs(is - was) < 0.005 ? `${title}: still ${is.toFixed(2)} nat per token on the passages.`
         : `${title}: ${is.toFixed(2)} instead of ${was.toFixed(2)} nat per token on the passages.`;
     say("finding", [result, names.length === 1 ? why(names[0]) : "",
-      `A guess among ${number(model.config.vocabSize)} tokens has ${guess.toFixed(2)}.`].filter(Boolean).join(" "));
+      `A guess among ${model.config.vocabSize.toLocaleString("en-US")} tokens has ${guess.toFixed(2)}.`].filter(Boolean).join(" "));
   }
 
   // -------------------------------------------------------------------------------------------------------- type, write
@@ -279,7 +280,10 @@
   }
 
   function take(files) {
-    liveLlama.ready = load([...files]).catch((error) => `Not loaded. ${error.message}`).then((text) => say("own", text));
+    const loaded = load([...files]);
+    liveLlama.ready = loaded.then(() => {});
+    loaded.then((text) => say("own", text), (error) => say("own", `Not loaded. ${error.message}`));
+    liveLlama.ready.catch(() => {}); // was said
   }
 
   // ----------------------------------------------------------------------------------------------------------- controls
@@ -323,6 +327,7 @@
     const back = () => document.querySelector(`#live-places .open[data-place="${page.head[0]}"]`).focus();
     $("back").onclick = back;
     $("panel").addEventListener("keydown", ({ key }) => { if (key === "Escape") back(); });
+    $("query").onchange = () => pick(Number($("query").value));
     $("key").onchange = () => pick(page.query ?? ids.length - 1, Number($("key").value));
     $("map").onclick = ({ offsetX, offsetY }) => {
       const { start, cell } = $("map").places ?? {}, [s, t] = [offsetX, offsetY].map((x) => Math.floor((x - start) / cell));

@@ -32,7 +32,7 @@ const LivePictures = (() => {
   /** Exactly `count` children of a box; those that are there already are kept, so that the focus stays. */
   function children(box, count, create) {
     while (box.children.length > count) box.lastChild.remove();
-    while (box.children.length < count) box.append(create());
+    while (box.children.length < count) box.append(create(box.children.length));
     return [...box.children];
   }
 
@@ -328,15 +328,17 @@ const LivePictures = (() => {
 
   // ----------------------------------------------------------------------------------------------- what a box opens
 
-  /** What is chosen: the head, its switch, the key. */
+  /** What is chosen: the head, its switch, the pair. */
   function drawChoice(page, t) {
-    const { head, run, change } = page, block = orderOf(page)[head[0]];
+    const { head, run, change } = page, options = run.ids.map((id, i) => [i, `${i} ${shown(page, id)}`]), block = orderOf(page)[head[0]];
     say("head-label", `Head ${head[1]}`);
     flip($("head-off"), !change.heads?.includes(`${block}.${head[1]}`), `head ${head[1]} of block ${block}`);
     $("head-off").disabled = !run.heads[head[0]];
-    const keys = [...run.ids.keys()].filter((k) => sees(page, t, k));
-    $("key").replaceChildren(...keys.map((k) => new Option(`${k} ${shown(page, run.ids[k])}`, k)));
-    $("key").value = keyFor(page, t);
+    if (page.writing) return;
+    for (const [name, rows, value] of [["query", options, t], ["key", options.filter(([k]) => sees(page, t, k)), keyFor(page, t)]]) {
+      $(name).replaceChildren(...rows.map(([i, text]) => new Option(text, i)));
+      $(name).value = value;
+    }
   }
 
   /** Everything, for the chosen query. */

@@ -16,9 +16,12 @@ const mark = () => {
   for (const box of document.querySelectorAll("article :is(pre, .table-wrapper, div.math, .wide-box)")) {
     fade(box);
     const scrolls = box.scrollWidth > box.clientWidth + 1;
-    box.tabIndex = scrolls ? 0 : -1;
-    box.ariaLabel = scrolls ? `${nameOf(box)}, wider than the page` : null;
-    box.role = scrolls ? "group" : null;
+    if (scrolls === box.hasAttribute("tabindex")) continue;
+    if (scrolls) {
+      box.tabIndex = 0;
+      box.ariaLabel = `${nameOf(box)}, wider than the page`;
+      box.role = "group";
+    } else for (const name of ["tabindex", "aria-label", "role"]) box.removeAttribute(name);
   }
 };
 mark();
