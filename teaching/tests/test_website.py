@@ -77,7 +77,8 @@ def test_every_page_can_be_reached_and_shared(pages, site):
     assert {name for name, card in cards.items() if len(card) != 2} == {
         f"slides/{path.stem}.html" for path in NOTEBOOKS
     }
-    assert (site / "_static" / "lenses.png").is_file()
+    assert [name for name, page in pages.items() if "/faults.png" in page.text] == ["broken.html", "index.html"]
+    assert all((site / "_static" / f"{name}.png").is_file() for name in ("lenses", "faults"))
 
 
 @pytest.mark.slow
@@ -187,6 +188,17 @@ def test_search_leads_what_a_learner_types_to_the_chapter_that_teaches_it(open_p
     )
     assert (wrong, len(terms) >= 60) == ([], True)
     assert axe(page) == []
+
+
+@pytest.mark.browser
+def test_printed_answers_stand_at_the_end(open_page):
+    page = open_page("notebooks/02_rope.html")
+    before = page.locator("article").inner_html()
+    early = page.evaluate("""() => { dispatchEvent(new Event("beforeprint"));
+        return document.querySelectorAll("section[id]:not(#exercises) > :not(.solutions) details.answer").length }""")
+    assert (early, page.locator("article > section:last-child > details").count() > 20) == (0, True)
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("article").inner_html() == before
 
 
 @pytest.mark.browser

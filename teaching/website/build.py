@@ -234,6 +234,9 @@ def build_pages(out: Path) -> int:
         prepare(Path(work, "pages"), out / "slides")
         flags = ["-b", "html", "-c", SITE, "-d", Path(work, "doctrees"), "-W", "--keep-going", "-q"]
         status = build_main([str(word) for word in (*flags, Path(work, "pages"), out)])
+    three_faults = next(cell for cell in nbformat.read(NOTEBOOKS[5], 4).cells if cell.id == "c64r")
+    figure = next(output for output in three_faults.outputs if "image/png" in output.get("data", {}))
+    (out / "_static" / "faults.png").write_bytes(base64.b64decode(figure.data["image/png"]))
     write_live(out / "_static" / "live")
     make_downloads(NOTEBOOKS, out / "downloads")
     (out / ".nojekyll").touch()  # GitHub Pages would otherwise leave out folders that begin with _

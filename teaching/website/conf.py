@@ -62,17 +62,25 @@ def _give_captions_a_level(app, pagename, templatename, context, doctree):
     context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
 
 
+PICTURES = {  # what a shared page shows: width, height [px], and its description
+    "lenses": (1280, 656, "Arrows that RoPE turned, and the attention weights of one head."),
+    "faults": (1760, 704, "Angles of one sentence's streams under three faults; hatched: unchanged."),
+}
+
+
 def _add_preview(app, pagename, templatename, context, doctree):
     # What other programs show when somebody shares a page's address; most want the picture's whole address. The
     # description is the first paragraph; the start page has the name of the whole.
     first = doctree.next_node(nodes.paragraph) if doctree else None
     words = textwrap.shorten(first.astext() if first else html_title, 200, placeholder=" …")
     title = html_title if pagename == "index" else re.sub("<.*?>", "", context.get("title") or pagename.capitalize())
+    picture = "faults" if pagename in ("index", "broken") else "lenses"
+    width, height, alt = PICTURES[picture]
     said = {
         "description": words, "twitter:card": "summary_large_image", "og:title": html.unescape(title),
         "og:description": words, "og:type": "website", "og:site_name": html_title,
-        "og:image": f"{html_baseurl or '../' * pagename.count('/')}_static/lenses.png", "og:image:width": 1280,
-        "og:image:height": 656, "og:image:alt": "Arrows that RoPE turned, and the attention weights of one head.",
+        "og:image": f"{html_baseurl or '../' * pagename.count('/')}_static/{picture}.png", "og:image:width": width,
+        "og:image:height": height, "og:image:alt": alt,
     }  # fmt: skip
     said |= {"og:url": f"{html_baseurl}{pagename}.html"} if html_baseurl else {}
     context.setdefault("metatags", "")
