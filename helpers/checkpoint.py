@@ -37,15 +37,8 @@ def load_checkpoint(
 
     Every weight must be present, of the right shape and finite; every problem is reported before a model is made.
     Links are followed, because the Hub's cache consists of them; what they point to is only read, as JSON or weights.
+    The model has weights of this dtype, whatever the file holds, and is in evaluation mode.
     `helpers.families.load_checkpoint` opens LLaMA's relatives as well.
-
-    Args:
-        folder: a local folder.
-        dtype: of the model's weights, whatever the file holds.
-        device: where the model goes.
-
-    Returns:
-        the model, in evaluation mode.
 
     Raises:
         FileNotFoundError: if the folder or one of its files is missing.
@@ -140,9 +133,7 @@ def fetch_checkpoint(name: str) -> Path:
     """Folder of a checkpoint on the Hugging Face Hub, downloaded once and kept in the Hub's cache on disk.
 
     Weights as safetensors, each once, configs and tokenizers are fetched: nothing that could run code.
-
-    Args:
-        name: "owner/model", for example "HuggingFaceTB/SmolLM2-135M" (about 270 MB).
+    A name is "owner/model", for example "HuggingFaceTB/SmolLM2-135M" (about 270 MB).
 
     Raises:
         ValueError: if the name is not of the form owner/model.
@@ -165,12 +156,7 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
 
     The folder is written beside its place and renamed: it appears whole or not at all. One that exists is kept.
     Only this course opens a model whose dim is no multiple of n_heads: transformers refuses it.
-
-    Args:
-        model: its weights are stored in their own dtype.
-        folder: must not exist yet.
-        tokenizer: stored as tokenizer.json, if given.
-        card: text of README.md, if given.
+    Weights are stored in their own dtype, the tokenizer as tokenizer.json, the card as README.md.
 
     Raises:
         FileExistsError: if the folder exists.

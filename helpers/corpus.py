@@ -43,9 +43,8 @@ SMALLEST = 20_000  # characters: the held-out tenth then fills a few windows of 
 def load_text(source: str | Path | None = None) -> str:
     """Your own text, or the Python reference.
 
-    Args:
-        source: None for the reference; a UTF-8 file; or a folder. Every file in a folder and in the folders below it
-            is read, in the order of their names; names that start with a dot are left out.
+    The source is None for the reference; a UTF-8 file; or a folder. Every file in a folder and in the folders below it
+    is read, in the order of their names; names that start with a dot are left out.
 
     Raises:
         FileNotFoundError: if nothing is there.
@@ -104,13 +103,7 @@ def train_tokenizer(text: str, vocab_size: int = 1024) -> Tokenizer:
 def batches(
     tokens: torch.Tensor, batch_size: int, seq_len: int, generator: torch.Generator
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Endless random windows (inputs, targets), each (batch_size, seq_len); the targets are one token further on.
-
-    Args:
-        tokens: a long text, (N,) int64.
-        batch_size: windows per batch.
-        seq_len: length of a window [token].
-        generator: seeded CPU generator that draws the starts.
+    """Endless random windows (inputs, targets) of tokens (N,), each (batch_size, seq_len); targets are one token later.
 
     Raises:
         ValueError: if the text is shorter than one window and its targets.

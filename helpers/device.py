@@ -57,10 +57,7 @@ def synchronize(device: torch.device):
 
 @contextlib.contextmanager
 def explain_out_of_memory(what_to_do: str):
-    """If memory runs out inside this block, say which setting to change; any other error passes unchanged.
-
-    Args:
-        what_to_do: a sentence that says what was asked for, with its values, and what to ask for instead.
+    """If memory runs out inside this block, say what was asked for and what to ask for instead; other errors pass.
 
     Raises:
         torch.OutOfMemoryError: what_to_do; PyTorch's own error is its cause.

@@ -118,7 +118,6 @@ def generate(
     """Continue each prompt by up to max_new_tokens tokens.
 
     Args:
-        model: the LLaMA.
         tokens: prompts of one length, (B, T) int64; or a list of token lists of different lengths, which are padded
             on the left so that all rows end together.
         temperature, top_k, top_p: as in `next_token_probabilities`; temperature 0 always takes the likeliest token.
@@ -134,21 +133,16 @@ def generate(
         ValueError: if a setting is out of range, or the prompt is empty or not of token ids.
         torch.OutOfMemoryError: if the prompts do not fit into memory; says what to change.
     """
+    settings = (max_new_tokens, temperature, top_k, top_p, stop, seed)
     if isinstance(tokens, torch.Tensor):
-        if tokens.ndim != 2 or tokens.numel() == 0:
-            raise ValueError(
-                f"tokens have shape {tuple(tokens.shape)}: pass (batch, tokens), neither empty, for one prompt "
-                "tokens[None]."
-            )
-        settings = (max_new_tokens, temperature, top_k, top_p, stop, seed)
-        return torch.stack([*tokens.cpu().unbind(1), *stream(model, tokens, *settings)], dim=1)
+        new = list(stream(model, tokens, *settings))
+        return torch.stack([*tokens.cpu().unbind(1), *new], dim=1)
     _require_prompts(tokens)
     stop = _stop_ids(stop, model.config.vocab_size)
     longest = max(map(len, tokens))
     n_pad = torch.tensor([longest - len(row) for row in tokens])
     padded = torch.tensor([[0] * (longest - len(row)) + list(row) for row in tokens])
-    settings = (max_new_tokens, temperature, top_k, top_p, stop, seed, n_pad)
-    new = [step.tolist() for step in stream(model, padded, *settings)]
+    new = [step.tolist() for step in stream(model, padded, *settings, n_pad)]
     rows = []
     for row, prompt in enumerate(tokens):
         rows.append(list(prompt))

@@ -46,9 +46,7 @@ def left_padding(query: torch.Tensor, key: torch.Tensor, n_pad: int) -> torch.Te
 def same_document(query: torch.Tensor, key: torch.Tensor, document: torch.Tensor) -> torch.Tensor:
     """Query and key belong to one text of several that are packed into the row.
 
-    Args:
-        query, key: positions, (T,) and (S,).
-        document: number of the text that each position of the row belongs to, (S,) or longer.
+    In document, (S,) or longer, stands the number of the text that each position of the row belongs to.
     """
     last = max(query.max().item(), key.max().item())
     _require(last < len(document), f"document has {len(document)} positions, but position {last} is asked for.")

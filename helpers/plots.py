@@ -41,10 +41,7 @@ def show(fig: Figure, alt: str):
     """Display a figure with its description as alt text and as a printed line, and close it.
 
     The line is printed because JupyterLab drops the alt text of images; it also lets nbval compare the description.
-
-    Args:
-        fig: the figure.
-        alt: what is drawn, the axes, and the one thing to see, in under 40 words.
+    It says what is drawn, the axes, and the one thing to see, in under 40 words.
     """
     from IPython.display import display
 
@@ -78,14 +75,7 @@ def _axes(ax: Axes | None, size=FULL) -> Axes:
 
 
 def plot_vectors(vectors, *, labels=None, colors=INK, styles="-", ax=None, title=None) -> Axes:
-    """Arrows from the origin.
-
-    Args:
-        vectors: (N, 2).
-        labels: N texts for the legend, or None.
-        colors: one colour, or N.
-        styles: one line style, or N, as the second cue beside the colour.
-    """
+    """Arrows from the origin to vectors (N, 2); one colour and line style for all, or N, as two cues."""
     ax = _axes(ax, SQUARE)
     vectors = to_numpy(vectors)
     colors = [colors] * len(vectors) if isinstance(colors, str) else colors
@@ -105,13 +95,10 @@ def plot_vectors(vectors, *, labels=None, colors=INK, styles="-", ax=None, title
     return ax
 
 
-def plot_clock_hands(angles, *, ax=None, labels=None, color=INK, title=None) -> Axes:
+def plot_clock_hands(angles, *, ax=None, title=None) -> Axes:
     """One clock per pair, in a row: the hand starts to the right and turns counter-clockwise by the pair's angle.
 
-    Args:
-        angles: (N,) [rad], or (M, N) for M rows of clocks.
-        labels: N texts below the clocks; default: the pair index.
-        color: of the hands: QUERY, KEY or INK.
+    Angles are (N,) [rad], or (M, N) for M rows of clocks.
     """
     rows = np.atleast_2d(to_numpy(angles))
     ax = _axes(ax, (8.0, 0.6 + 1.0 * len(rows)))
@@ -119,11 +106,10 @@ def plot_clock_hands(angles, *, ax=None, labels=None, color=INK, title=None) -> 
         for column, angle in enumerate(line):
             x, y = 2.5 * column, -2.5 * row
             ax.add_patch(plt.Circle((x, y), 1, fill=False, color=HIDDEN, lw=1.2))
-            ax.plot([x, x + math.cos(angle)], [y, y + math.sin(angle)], color=color, solid_capstyle="round")
-            ax.plot(x, y, "o", color=color, ms=2.5)
-    labels = range(rows.shape[1]) if labels is None else labels
+            ax.plot([x, x + math.cos(angle)], [y, y + math.sin(angle)], color=INK, solid_capstyle="round")
+            ax.plot(x, y, "o", color=INK, ms=2.5)
     ax.set(xlim=(-1.4, 2.5 * rows.shape[1] - 1.1), ylim=(-2.5 * len(rows) + 1.1, 1.4), aspect="equal", title=title)
-    ax.set_xticks(2.5 * np.arange(rows.shape[1]), labels)
+    ax.set_xticks(2.5 * np.arange(rows.shape[1]), range(rows.shape[1]))
     ax.set_xlabel("pair index")
     ax.set_yticks([])
     ax.spines[["left", "bottom"]].set_visible(False)
@@ -135,11 +121,9 @@ def plot_clock_hands(angles, *, ax=None, labels=None, color=INK, title=None) -> 
 
 
 def plot_visible(visible, *, ax=None, title=None, query_labels=None, key_labels=None) -> Axes:
-    """Which key each query may see: visible cells white, hidden cells grey and hatched.
+    """Which key each query may see, (T, S) bool: visible cells (True) white, hidden cells grey and hatched.
 
-    Args:
-        visible: (T, S) bool, True = may attend.
-        query_labels, key_labels: texts for the rows and columns; default: positions.
+    Rows and columns are named by their labels, or by their positions.
     """
     ax = _axes(ax, SQUARE)
     visible = to_numpy(visible).astype(bool)
@@ -152,13 +136,7 @@ def plot_visible(visible, *, ax=None, title=None, query_labels=None, key_labels=
 
 
 def plot_attention(weights, *, visible=None, ax=None, title=None, labels=None, colorbar=True, vmax=1.0) -> Axes:
-    """Attention weights as a heat map from 0 to vmax; hidden cells are hatched.
-
-    Args:
-        weights: (T, S), rows sum to 1.
-        visible: (T, S) bool, or None for no hatching.
-        labels: texts of the tokens, for rows and columns; default: positions.
-    """
+    """Attention weights (T, S) as a heat map from 0 to vmax; cells hidden by `visible`, (T, S) bool, are hatched."""
     ax, weights = _axes(ax, SQUARE), to_numpy(weights)
     if visible is not None:
         visible = to_numpy(visible).astype(bool)
@@ -199,12 +177,7 @@ def _integer_ticks(axis, size):
 
 
 def plot_head_wiring(n_heads: int, n_kv_heads: int, *, ax=None, title=None) -> Axes:
-    """Which query head reads which key/value head: query heads above, key/value heads below, joined by lines.
-
-    Args:
-        n_heads: query heads, a multiple of n_kv_heads.
-        n_kv_heads: key/value heads.
-    """
+    """Which query head reads which key/value head: query heads above, key/value heads below, joined by lines."""
     ax = _axes(ax, HALF)
     n_rep = n_heads // n_kv_heads
     middle = [(n_rep - 1) / 2 + n_rep * j for j in range(n_kv_heads)]
@@ -223,14 +196,13 @@ def plot_head_wiring(n_heads: int, n_kv_heads: int, *, ax=None, title=None) -> A
     return ax
 
 
-def plot_layers(lenses, *, title=None, n_tokens=2**17) -> Axes:
+def plot_layers(lenses, *, title=None) -> Axes:
     """Both lenses of several models, a row each: how fast each pair turns in each layer, and how far a layer sees.
 
-    Args:
-        lenses: {name: (speeds, windows)}; speeds (n_layers, h/2) [rad/token], pair 0 is drawn on top, hatched where
-            a pair stands still (speed 0); windows: tokens that each layer sees; None: all of n_tokens.
+    Lenses are {name: (speeds, windows)}; speeds (n_layers, h/2) [rad/token], hatched where a pair stands still (0);
+    windows: tokens that each layer sees; None: all of 2**17.
     """
-    size = (8.0, 0.52 * len(lenses) + 1.2)
+    n_tokens, size = 2**17, (8.0, 0.52 * len(lenses) + 1.2)
     fig, axes = plt.subplots(len(lenses), 2, figsize=size, sharex=True, squeeze=False)
     for (angle, mask), (name, (speeds, windows)) in zip(axes, lenses.items(), strict=True):
         speeds = np.ma.masked_equal(to_numpy(speeds).T, 0)

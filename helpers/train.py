@@ -11,7 +11,7 @@ from helpers.config import LlamaConfig
 from helpers.corpus import batches
 from helpers.device import explain_out_of_memory
 from helpers.model import Llama
-from helpers.validate import require_number, require_positive_int, require_seed
+from helpers.validate import require_number, require_positive_int
 
 TINY = LlamaConfig(
     vocab_size=1024, dim=128, n_layers=6, n_heads=4, n_kv_heads=2, hidden_dim=384,
@@ -43,18 +43,25 @@ def train(
         ValueError: if a setting is out of range.
         torch.OutOfMemoryError: if a step does not fit into memory; the text says which setting to change.
     """
-    _require_settings(steps, batch_size, seed, peak, warm_up, weight_decay)
-    device = model.tok_embeddings.weight.device
+    require_positive_int("steps", steps)
+    require_positive_int("batch_size", batch_size)
+    require_number("peak", peak, lambda peak: 0 < peak <= 1000, "> 0 and <= 1000, for example 3e-3")
+    require_number("weight_decay", weight_decay, lambda decay: 0 <= decay <= 1000, ">= 0 and <= 1000, for example 0.1")
+    if warm_up != 0:
+        require_positive_int("warm_up", warm_up)
+    device, seq_len = model.tok_embeddings.weight.device, model.config.max_seq_len
+    too_much = f"batch_size={batch_size} windows of max_seq_len={seq_len} tokens are too much to train on at once: "
+    too_much += "pass a smaller batch_size, or make a model of a smaller max_seq_len or dim."
     decays = {2: weight_decay, 1: 0.0}  # matrices and gains
     groups = [{"params": [w for w in model.parameters() if w.ndim == n], "weight_decay": decays[n]} for n in decays]
     optimizer, losses = torch.optim.AdamW(groups, betas=(0.9, 0.95)), []
-    windows = _windows(read, batch_size, model.config.max_seq_len, torch.Generator().manual_seed(seed))
+    windows = _windows(read, batch_size, seq_len, torch.Generator().manual_seed(seed))
     model.train()
     for step in range(steps):
         inputs, targets = next(windows)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, peak, warm_up)
-        with explain_out_of_memory(TOO_MUCH.format(batch_size, model.config.max_seq_len)):
+        with explain_out_of_memory(too_much):
             losses.append(training_step(model, optimizer, inputs.to(device), targets.to(device)))
         report(len(losses), losses[-1])
     model.eval()
@@ -69,24 +76,6 @@ def training_step(model: Llama, optimizer: torch.optim.Optimizer, inputs: torch.
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     return loss.item()
-
-
-TOO_MUCH = (
-    "batch_size={} windows of max_seq_len={} tokens are too much to train on at once: pass a smaller batch_size, or "
-    "make a model of a smaller max_seq_len or dim."
-)
-
-
-def _require_settings(steps, batch_size, seed, peak, warm_up, weight_decay):
-    for name, value in {"steps": steps, "batch_size": batch_size}.items():
-        require_positive_int(name, value)
-    require_seed(seed)
-    if seed is None:
-        raise ValueError("seed=None must be a whole number: the same seed draws the same windows.")
-    require_number("peak", peak, lambda peak: 0 < peak <= 1000, "> 0 and <= 1000, for example 3e-3")
-    require_number("weight_decay", weight_decay, lambda decay: 0 <= decay <= 1000, ">= 0 and <= 1000, for example 0.1")
-    if warm_up != 0:
-        require_positive_int("warm_up", warm_up)
 
 
 def _windows(read, batch_size, seq_len, generator):

@@ -32,7 +32,10 @@ def require_tokens(tokens: torch.Tensor, vocab_size: int, device: torch.device |
     if not isinstance(tokens, torch.Tensor):
         raise ValueError(f"tokens are a {type(tokens).__name__}: pass a tensor, torch.tensor([[1, 2]]) for one text.")
     if tokens.ndim != 2 or tokens.numel() == 0:
-        raise ValueError(f"tokens have shape {tuple(tokens.shape)}: pass (batch, tokens), neither empty.")
+        shape = tuple(tokens.shape)
+        raise ValueError(
+            f"tokens have shape {shape}: pass (batch, tokens), neither empty, for one prompt tokens[None]."
+        )
     if tokens.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"tokens are {tokens.dtype}: pass integer token ids, tokens.long().")
     if device is not None and tokens.device != device:

@@ -9,9 +9,6 @@ ASSETS = Path(__file__).parent
 def stored_result(name: str) -> dict:
     """The numbers of a run that takes too long for a notebook, as a script in benchmarks/experiments has written them.
 
-    Args:
-        name: "training", "feed_forward", "induction" or "merge".
-
     Raises:
         ValueError: if there is no such result; the text lists those there are.
     """

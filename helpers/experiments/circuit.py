@@ -34,14 +34,9 @@ def _watched(model, copies):
 def learn_to_repeat(
     steps: int, every: int, generator: torch.Generator, device: torch.device, silent: tuple[int, str] | None = None
 ) -> tuple[dict[int, tuple[float, float, float]], torch.Tensor]:
-    """Train a model of two blocks on rows that repeat, drawn anew at every step.
+    """Train a model of two blocks on rows that repeat, drawn anew at every step; watch it after `every` so many.
 
-    Args:
-        steps: how many, with AdamW at a rate of 0.001.
-        every: after how many of them the model is watched.
-        generator: draws the rows.
-        device: where the model computes.
-        silent: block (0, 1) and part ("attention", "feed_forward") that gives zeros from the first step on.
+    Silent is a block (0, 1) and part ("attention", "feed_forward") that gives zeros from the first step on.
 
     Returns:
         seen: by step, the loss in the second copy of a piece [nat/token], and the weights of the best heads: of block 0

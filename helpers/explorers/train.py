@@ -19,11 +19,8 @@ SHADES = LinearSegmentedColormap.from_list("bits", ["#FFFFFF", "#FDC38D", "#E870
 def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text="", before="") -> Explorer:
     """What each token of a text costs a model [bit], painted on the text, at several stages of its training.
 
-    Args:
-        stages: the model after so many steps; without them, the bundled model, and one of its shape without training.
-        tokenizer: of these models.
-        text: what is painted, a few hundred characters.
-        before: what stands before it; read, but not painted.
+    Stages hold the model after so many steps; without them, the bundled model, and one of its shape without training.
+    What stands `before` the few hundred characters of the text is read, but not painted.
     """
     if stages is None:
         trained = load_checkpoint(TINY_LLAMA)

@@ -30,12 +30,9 @@ def _place():
 
 
 def save_random(family: str, large: bool = True, **settings) -> tuple[nn.Module, Path]:
-    """transformers' random model of a family, and the folder that holds it.
+    """transformers' random model of a family, and the folder that holds it; settings as in config.json.
 
-    Args:
-        family: as config.json's model_type.
-        large: gains between 0.5 and 1.5, biases and sinks of size 1, matrices of 0.3, so that no part can hide.
-        settings: by the names of config.json, besides SIZES and BITING.
+    Large are gains between 0.5 and 1.5, biases and sinks of size 1, matrices of 0.3, so that no part can hide.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
