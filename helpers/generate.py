@@ -6,7 +6,7 @@ import torch
 
 from helpers.device import explain_out_of_memory
 from helpers.model import Llama
-from helpers.validate import require_number, require_seed, require_tokens
+from helpers.validate import require_number, require_tokens
 
 
 def next_token_probabilities(
@@ -79,7 +79,8 @@ def stream(
     """
     require_tokens(tokens, model.config.vocab_size)
     _require_settings(temperature, top_k, top_p)
-    require_seed(seed)
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or abs(seed) >= 2**63):
+        raise ValueError(f"seed={seed!r} must be a whole number below 2**63, or None for other draws each time.")
     split = hasattr(model.tok_embeddings.weight, "device_mesh")  # over processes, which inference_mode would slow down
     if seed is None and temperature > 0 and split:
         raise ValueError("seed=None: each process of a split model would draw tokens of its own: pass one seed to all.")

@@ -85,7 +85,7 @@ def plot_vectors(vectors, *, labels=None, colors=INK, styles="-", ax=None, title
         ax.annotate("", xy=(x, y), xytext=(0, 0), arrowprops=arrow)
         if labels is not None:
             ax.plot([], [], color=color, ls=style, label=labels[i])
-    limit = 1.15 * max(np.abs(vectors).max(), *(abs(side) for side in ax.dataLim.extents if math.isfinite(side)), 1e-9)
+    limit = 1.15 * np.abs(vectors).max()
     ax.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", title=title)
     ax.set(xlabel="coordinate 0", ylabel="coordinate 1")
     ax.axhline(0, color=HIDDEN, lw=0.8, zorder=0)
@@ -162,18 +162,13 @@ def _query_key_axes(ax, shape, title, query_labels, key_labels):
     ax.set(xlabel="key position [token]", ylabel="query position [token]")
     for axis, size, labels in ((ax.xaxis, n_key, key_labels), (ax.yaxis, n_query, query_labels)):
         if labels is None:
-            _integer_ticks(axis, size)
+            axis.set_ticks(range(0, size, 2 ** max(0, math.ceil(math.log2(size / 10)))))  # at most ten
         else:
             axis.set_ticks(range(size), [str(label) for label in labels])
     if key_labels is not None and max(len(str(label)) for label in key_labels) > 2:
         ax.tick_params(axis="x", rotation=90)
     ax.spines[["top", "right"]].set_visible(True)
     return ax
-
-
-def _integer_ticks(axis, size):
-    step = next(s for s in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if size / s <= 10 or s == 1024)
-    axis.set_ticks(range(0, size, step))
 
 
 def plot_head_wiring(n_heads: int, n_kv_heads: int, *, ax=None, title=None) -> Axes:

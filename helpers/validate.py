@@ -21,12 +21,6 @@ def require_number(name, value, in_range, range_text):
         raise ValueError(f"{name}={value!r} must be a finite number {range_text}.")
 
 
-def require_seed(seed):
-    """Raise ValueError unless seed is a whole number, or None for other draws each time."""
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or abs(seed) >= 2**63):
-        raise ValueError(f"seed={seed!r} must be a whole number below 2**63, or None for other draws each time.")
-
-
 def require_tokens(tokens: torch.Tensor, vocab_size: int, device: torch.device | None = None):
     """Raise ValueError unless tokens are (B, T) token ids of this vocabulary, on this device if one is given."""
     if not isinstance(tokens, torch.Tensor):
