@@ -115,17 +115,10 @@ _LLAMA_3_8B = replace(
     _LLAMA_2_7B, vocab_size=128_256, n_kv_heads=8, hidden_dim=14_336, max_seq_len=8192, rope_theta=500_000.0
 )
 _LLAMA_3_70B = replace(_LLAMA_3_8B, dim=8192, n_layers=80, n_heads=64, hidden_dim=28_672)
-_LLAMA_32_1B = replace(
-    _LLAMA_3_8B, dim=2048, n_layers=16, head_dim=64, hidden_dim=8192, max_seq_len=131_072, tie_embeddings=True,
-    rope_scaling={"type": "llama3", "factor": 32.0, **LLAMA3_SCALING},
-)  # fmt: skip
 
-# Published models, each written as its difference from another one (head_dim=None: it is computed anew).
+# Published models, each written as its difference from another one.
 PRESETS = {
     "llama-2-7b": _LLAMA_2_7B,
-    "llama-2-13b": replace(
-        _LLAMA_2_7B, dim=5120, n_layers=40, n_heads=40, n_kv_heads=40, hidden_dim=13_824, head_dim=None
-    ),
     "llama-2-70b": replace(_LLAMA_3_70B, vocab_size=32_000, max_seq_len=4096, rope_theta=10_000.0),
     "llama-3-8b": _LLAMA_3_8B,
     "llama-3-70b": _LLAMA_3_70B,
@@ -133,13 +126,12 @@ PRESETS = {
         _LLAMA_3_70B, dim=16_384, n_layers=126, n_heads=128, hidden_dim=53_248, max_seq_len=131_072,
         rope_scaling={"type": "llama3", "factor": 8.0, **LLAMA3_SCALING},
     ),
-    "llama-3.2-1b": _LLAMA_32_1B,
-    "llama-3.2-3b": replace(_LLAMA_32_1B, dim=3072, n_layers=28, n_heads=24, head_dim=128),
+    "llama-3.2-1b": replace(
+        _LLAMA_3_8B, dim=2048, n_layers=16, head_dim=64, hidden_dim=8192, max_seq_len=131_072, tie_embeddings=True,
+        rope_scaling={"type": "llama3", "factor": 32.0, **LLAMA3_SCALING},
+    ),
     "smollm2-135m": LlamaConfig(
         vocab_size=49_152, dim=576, n_layers=30, n_heads=9, n_kv_heads=3, hidden_dim=1536,
         max_seq_len=8192, norm_eps=1e-5, rope_theta=100_000.0, tie_embeddings=True,
-    ),
-    "tinyllama-1.1b": replace(
-        _LLAMA_2_7B, dim=2048, n_layers=22, n_kv_heads=4, hidden_dim=5632, max_seq_len=2048, head_dim=64
     ),
 }  # fmt: skip

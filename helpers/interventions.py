@@ -83,22 +83,16 @@ def replaced(part: nn.Module | type, forward: Callable) -> Iterator[None]:
 
 
 @contextmanager
-def without_heads(model: Llama, heads: Iterable[tuple[int, int]], by: str = "zero") -> Iterator[None]:
-    """Inside the `with`, these (layer, head) write zeros, or always their mean on the held-out windows: ablation."""
+def without_heads(model: Llama, heads: Iterable[tuple[int, int]]) -> Iterator[None]:
+    """Inside the `with`, these (layer, head) write zeros: ablation."""
     n_layers, n_heads, h = model.config.n_layers, model.config.n_heads, model.config.head_dim
     cut = torch.zeros(n_layers, n_heads, dtype=torch.bool)
     for layer, head in heads:
         if layer not in range(n_layers) or head not in range(n_heads):
             raise ValueError(f"no head {(layer, head)}: the model has {n_layers} layers of {n_heads} heads, from 0.")
         cut[layer, head] = True
-    if by not in ("zero", "mean"):
-        raise ValueError(f"by={by!r} is not known: use 'zero' or 'mean'.")
     columns = {f"layers.{i}.attention.o_proj": row.repeat_interleave(h) for i, row in enumerate(cut) if row.any()}
-    means = dict.fromkeys(columns, torch.zeros(()))
-    if by == "mean":
-        with _hooks(model, columns, lambda name, mixed: means.update({name: mixed.mean(dim=(0, 1))}), before=True):
-            held_out_loss(model)
-    with _hooks(model, columns, lambda name, mixed: torch.where(columns[name], means[name], mixed), before=True):
+    with _hooks(model, columns, lambda name, mixed: mixed.masked_fill(columns[name].to(mixed.device), 0), before=True):
         yield
 
 

@@ -83,8 +83,7 @@ def plot_vectors(vectors, *, labels=None, colors=INK, styles="-", ax=None, title
     Args:
         vectors: (N, 2).
         labels: N texts for the legend, or None.
-        colors: one colour, or N.
-        styles: one line style, or N, as the second cue beside the colour.
+        colors, styles: one colour or line style for all, or N of them, as two cues.
     """
     ax = _axes(ax, SQUARE)
     vectors = to_numpy(vectors)
@@ -105,13 +104,10 @@ def plot_vectors(vectors, *, labels=None, colors=INK, styles="-", ax=None, title
     return ax
 
 
-def plot_clock_hands(angles, *, ax=None, labels=None, color=INK, title=None) -> Axes:
+def plot_clock_hands(angles, *, ax=None, title=None) -> Axes:
     """One clock per pair, in a row: the hand starts to the right and turns counter-clockwise by the pair's angle.
 
-    Args:
-        angles: (N,) [rad], or (M, N) for M rows of clocks.
-        labels: N texts below the clocks; default: the pair index.
-        color: of the hands: QUERY, KEY or INK.
+    Angles are (N,) [rad], or (M, N) for M rows of clocks.
     """
     rows = np.atleast_2d(to_numpy(angles))
     ax = _axes(ax, (8.0, 0.6 + 1.0 * len(rows)))
@@ -119,11 +115,10 @@ def plot_clock_hands(angles, *, ax=None, labels=None, color=INK, title=None) -> 
         for column, angle in enumerate(line):
             x, y = 2.5 * column, -2.5 * row
             ax.add_patch(plt.Circle((x, y), 1, fill=False, color=HIDDEN, lw=1.2))
-            ax.plot([x, x + math.cos(angle)], [y, y + math.sin(angle)], color=color, solid_capstyle="round")
-            ax.plot(x, y, "o", color=color, ms=2.5)
-    labels = range(rows.shape[1]) if labels is None else labels
+            ax.plot([x, x + math.cos(angle)], [y, y + math.sin(angle)], color=INK, solid_capstyle="round")
+            ax.plot(x, y, "o", color=INK, ms=2.5)
     ax.set(xlim=(-1.4, 2.5 * rows.shape[1] - 1.1), ylim=(-2.5 * len(rows) + 1.1, 1.4), aspect="equal", title=title)
-    ax.set_xticks(2.5 * np.arange(rows.shape[1]), labels)
+    ax.set_xticks(2.5 * np.arange(rows.shape[1]), range(rows.shape[1]))
     ax.set_xlabel("pair index")
     ax.set_yticks([])
     ax.spines[["left", "bottom"]].set_visible(False)
@@ -184,7 +179,7 @@ def _query_key_axes(ax, shape, title, query_labels, key_labels):
     ax.set(xlabel="key position [token]", ylabel="query position [token]")
     for axis, size, labels in ((ax.xaxis, n_key, key_labels), (ax.yaxis, n_query, query_labels)):
         if labels is None:
-            _integer_ticks(axis, size)
+            axis.set_ticks(range(0, size, 2 ** max(0, math.ceil(math.log2(size / 10)))))  # at most ten
         else:
             axis.set_ticks(range(size), [str(label) for label in labels])
     if key_labels is not None and max(len(str(label)) for label in key_labels) > 2:
@@ -193,18 +188,8 @@ def _query_key_axes(ax, shape, title, query_labels, key_labels):
     return ax
 
 
-def _integer_ticks(axis, size):
-    step = next(s for s in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if size / s <= 10 or s == 1024)
-    axis.set_ticks(range(0, size, step))
-
-
 def plot_head_wiring(n_heads: int, n_kv_heads: int, *, ax=None, title=None) -> Axes:
-    """Which query head reads which key/value head: query heads above, key/value heads below, joined by lines.
-
-    Args:
-        n_heads: query heads, a multiple of n_kv_heads.
-        n_kv_heads: key/value heads.
-    """
+    """Which query head reads which key/value head: query heads above, key/value heads below, joined by lines."""
     ax = _axes(ax, HALF)
     n_rep = n_heads // n_kv_heads
     middle = [(n_rep - 1) / 2 + n_rep * j for j in range(n_kv_heads)]
@@ -223,14 +208,13 @@ def plot_head_wiring(n_heads: int, n_kv_heads: int, *, ax=None, title=None) -> A
     return ax
 
 
-def plot_layers(lenses, *, title=None, n_tokens=2**17) -> Axes:
+def plot_layers(lenses, *, title=None) -> Axes:
     """Both lenses of several models, a row each: how fast each pair turns in each layer, and how far a layer sees.
 
-    Args:
-        lenses: {name: (speeds, windows)}; speeds (n_layers, h/2) [rad/token], pair 0 is drawn on top, hatched where
-            a pair stands still (speed 0); windows: tokens that each layer sees; None: all of n_tokens.
+    Lenses are {name: (speeds, windows)}; speeds (n_layers, h/2) [rad/token], hatched where a pair stands still (0);
+    windows: tokens that each layer sees; None: all of 2**17.
     """
-    size = (8.0, 0.52 * len(lenses) + 1.2)
+    n_tokens, size = 2**17, (8.0, 0.52 * len(lenses) + 1.2)
     fig, axes = plt.subplots(len(lenses), 2, figsize=size, sharex=True, squeeze=False)
     for (angle, mask), (name, (speeds, windows)) in zip(axes, lenses.items(), strict=True):
         speeds = np.ma.masked_equal(to_numpy(speeds).T, 0)

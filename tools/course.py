@@ -1,6 +1,7 @@
 """What all tools share: where the course is, its notebooks, and writing that a stop cannot spoil."""
 
 import datetime
+import itertools
 import json
 import os
 import re
@@ -19,10 +20,7 @@ def one_line(text, most: int = 300) -> str:
 
 
 def notebooks_of(folder: Path, only: Sequence[str] = ()) -> list[Path]:
-    """The course's notebooks in a folder; no copies that JupyterLab or `reset` made.
-
-    Args:
-        only: names, or how names begin, such as "01"; empty for all.
+    """The notebooks in a folder, or only those whose names begin so ("01"); no copies of JupyterLab or `reset`.
 
     Raises:
         ValueError: if no notebook begins with one of them.
@@ -86,14 +84,13 @@ def write_beside(path: Path, text: str) -> None:
 def new_file(path):
     """An empty file beside `path` with a dated name that nothing had before, also twice in the same second."""
     when = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    for count in range(1, 1000):
+    for count in itertools.count(1):
         kept = path.with_name(f"{path.stem}_kept_{when}{f'_{count}' if count > 1 else ''}{path.suffix}")
         try:
             kept.touch(exist_ok=False)
             return kept
         except FileExistsError:
             continue
-    raise FileExistsError(f"{kept} and 998 more of that second are taken: wait a second.")
 
 
 def committed(path: Path) -> bytes:

@@ -34,13 +34,8 @@ def student(folder: Path, root: Path = ROOT, only: Sequence[str] = ()) -> list[P
     The checks are the course's own. They hold specifications, and `helpers/model.py` holds every part: the exercises
     ask for what a learner could look up, as in any course with a library.
 
-    Args:
-        folder: must not exist, or be empty.
-        root: the course.
-        only: notebooks, by their names or how these begin; empty for all.
-
     Returns:
-        the notebooks written.
+        the notebooks written: those whose names begin as `only` says; all if it is empty.
 
     Raises:
         FileExistsError: if something is in the folder; nothing is written then.
@@ -104,11 +99,8 @@ def reset(path: Path) -> Path | None:
     The fresh copy is written first, under another name; then the learner's is renamed; then the fresh one gets its
     name. At every moment the learner's text is in one of the two files. After a stop in the middle, do it again.
 
-    Args:
-        path: the notebook; it may be missing.
-
     Returns:
-        the file that holds the learner's text now, or None if there was nothing to keep.
+        the file that holds the learner's text now, or None if there was nothing to keep, or no notebook.
 
     Raises:
         ValueError: if the name is not a notebook's, or no fresh copy can be had; nothing is changed then.
@@ -153,7 +145,7 @@ def main(arguments: list[str] | None = None) -> None:
         kept = reset(chosen.notebook)
     except (OSError, ValueError) as error:
         sys.exit(f"{chosen.verb}: {error}")
-    print(f"{chosen.notebook} is fresh.", f"What you wrote is in {kept.name}, beside it." if kept else "", sep=" ")
+    print(f"{chosen.notebook} is fresh.", f"What you wrote is in {kept.name}, beside it." if kept else "")
     if kept:
         print("Is it open in JupyterLab? Close its tab without saving, then open it again.")
 

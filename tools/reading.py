@@ -49,11 +49,6 @@ def words_in(text: str) -> int:
     return len(re.findall(r"\S*\w\S*", re.sub(r"\]\([^)]*\)|</?\w[^>]*>", " ", text)))
 
 
-def stated_minutes(notebook) -> int:
-    """What its title cell says."""
-    return int(re.search(r"\*\*Minutes:\*\* (\d+)", notebook.cells[0].source)[1])
-
-
 # ------------------------------------------------------------------------------ answers that are seen too early
 
 
@@ -88,14 +83,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Print what a learner meets."""
     parser = argparse.ArgumentParser(prog="python -m tools.reading", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="such as 06_train (default: all)")
-    parser.add_argument("--open", action="store_true", help="as if no code were folded")
-    chosen = parser.parse_args(arguments)
-    for path in notebooks_of(ROOT / "notebooks", chosen.names):
+    for path in notebooks_of(ROOT / "notebooks", parser.parse_args(arguments).names):
         notebook = nbformat.read(path, as_version=4)
-        if chosen.open:
-            for cell in notebook.cells:
-                cell.metadata.pop("jupyter", None)
-        print(f"{path.stem}: {minutes(notebook):.0f} minutes by the rule, {stated_minutes(notebook)} are stated")
+        stated = re.search(r"\*\*Minutes:\*\* (\d+)", notebook.cells[0].source)[1]
+        print(f"{path.stem}: {minutes(notebook):.0f} minutes by the rule, {stated} are stated")
         for question, cell, told in answers_seen(notebook):
             print(f"  below {question}, cell {cell} tells: {', '.join(sorted(told))}")
 

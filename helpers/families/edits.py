@@ -374,9 +374,8 @@ def logit_softcapping(model: Relative, content: dict):
         def forward(self, x):
             return self.cap * torch.tanh(super().forward(x) / self.cap)
 
-    places = {"attn_logit_softcapping": [block.attention for block in model.layers]}
-    places["final_logit_softcapping"] = [model.lm_head]
-    for (name, parts), edit in zip(places.items(), (CappedScores, CappedLogits), strict=True):
+    scores = ("attn_logit_softcapping", CappedScores, [block.attention for block in model.layers])
+    for name, edit, parts in (scores, ("final_logit_softcapping", CappedLogits, [model.lm_head])):
         if content[name] is not None:
             require_number(name, content[name], lambda cap: cap > 0, "> 0, or null")
             for part in parts:
@@ -469,9 +468,8 @@ def split_merged(weights: dict, config: LlamaConfig) -> dict:
     for name, weight in weights.items():
         if name.endswith("qkv_proj.weight"):
             parts = weight.split([h * config.n_heads, h * config.n_kv_heads, h * config.n_kv_heads])
-            ours |= {
-                name.replace("qkv_proj", f"{letter}_proj"): part for letter, part in zip("qkv", parts, strict=True)
-            }
+            for letter, part in zip("qkv", parts, strict=True):
+                ours[name.replace("qkv_proj", f"{letter}_proj")] = part
         elif name.endswith("gate_up_proj.weight"):
             gate, up = weight.chunk(2)
             ours |= {name.replace("gate_up_proj", "gate_proj"): gate, name.replace("gate_up_proj", "up_proj"): up}
@@ -490,11 +488,6 @@ def turned_first(weights: dict, config: LlamaConfig) -> dict:
         name: weight.unflatten(0, (-1, h))[:, order].flatten(0, 1) if name.endswith(turns) else weight
         for name, weight in weights.items()
     }
-
-
-def split_phi3(weights: dict, config: LlamaConfig) -> dict:
-    """Both. `Phi3Attention`."""
-    return turned_first(split_merged(weights, config), config)
 
 
 def split_gpt_oss(weights: dict, config: LlamaConfig) -> dict:

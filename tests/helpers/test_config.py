@@ -10,15 +10,12 @@ from tests.support.models import TINY
 # name: parameters, width of a head, tied embeddings, base of the rotation, factor of its scaling
 PUBLISHED = {
     "llama-2-7b": (6_738_415_616, 128, False, 10_000.0, None),
-    "llama-2-13b": (13_015_864_320, 128, False, 10_000.0, None),
     "llama-2-70b": (68_976_648_192, 128, False, 10_000.0, None),
     "llama-3-8b": (8_030_261_248, 128, False, 500_000.0, None),
     "llama-3-70b": (70_553_706_496, 128, False, 500_000.0, None),
     "llama-3.1-405b": (405_853_388_800, 128, False, 500_000.0, 8.0),
     "llama-3.2-1b": (1_235_814_400, 64, True, 500_000.0, 32.0),
-    "llama-3.2-3b": (3_212_749_824, 128, True, 500_000.0, 32.0),
     "smollm2-135m": (134_515_008, 64, True, 100_000.0, None),
-    "tinyllama-1.1b": (1_100_048_384, 64, False, 10_000.0, None),
 }
 METAS_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 

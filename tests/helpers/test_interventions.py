@@ -23,7 +23,6 @@ KINDS = {
 WAYS = {
     "module": lambda model: replaced(model.layers[0].ffn_norm, lambda _, x: x),
     "zero": lambda model: without_heads(model, [(0, 1), (1, 0), (1, 3)]),
-    "mean": lambda model: without_heads(model, [(0, 1)], by="mean"),
     "patch": lambda model: patched(model, draw_tokens(2, 16).flip(0), [(LAST, slice(4, None)), (LAST, 2)]),
 }
 
@@ -63,7 +62,7 @@ def test_a_class_is_replaced_everywhere_or_refused(model, tokens):
 
 
 def test_a_head_is_cut_where_it_writes(model, tokens):
-    """Zero ablation equals zero columns of o_proj; the mean over positions is what mean ablation writes."""
+    """Zero ablation equals zero columns of o_proj."""
     layer, h, seen = model.layers[1].attention, TINY.head_dim, []
     with without_heads(model, [(1, 2)]):
         cut = model(tokens)
@@ -74,19 +73,6 @@ def test_a_head_is_cut_where_it_writes(model, tokens):
     with torch.no_grad():
         layer.o_proj.weight[:, 2 * h : 3 * h] = 0
     assert torch.equal(model(tokens), cut)
-
-
-def test_mean_ablation_writes_what_the_head_writes_on_average():
-    model, seen = load_checkpoint(TINY_LLAMA), []
-    own = slice(3 * model.config.head_dim, None)
-    for heads in ([], [(4, 3)]):
-        with torch.no_grad(), without_heads(model, heads, by="mean"):
-            hook = model.layers[4].attention.o_proj.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-            model(held_out_windows()[:, :-1])
-            hook.remove()
-    before, cut = seen
-    torch.testing.assert_close(cut[..., own], before[..., own].mean(dim=(0, 1)).expand_as(cut[..., own]))
-    assert torch.equal(cut[..., : own.start], before[..., : own.start])
 
 
 def test_patching_every_position_of_the_last_block_gives_the_clean_logits(model, tokens):
@@ -102,7 +88,6 @@ def test_patching_every_position_of_the_last_block_gives_the_clean_logits(model,
     ("use", "message"),
     [
         (lambda m: without_heads(m, [(0, 9)]), r"no head \(0, 9\): the model has 2 layers of 4 heads, from 0"),
-        (lambda m: without_heads(m, [(0, 0)], by="noise"), "by='noise' is not known: use 'zero' or 'mean'"),
         (lambda m: patched(m, draw_tokens(2, 16), [("layer.0", 1)]), "no module 'layer.0': take a name of model.named"),
         (lambda m: patched(m, draw_tokens(2, 8), [(LAST, 1)]), r"gives \(2, 16, 32\), for clean \(2, 8, 32\)"),
     ],
