@@ -2,12 +2,12 @@
 
 import math
 import random
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch.nn import functional as F
 
-from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw, two_things
+from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw, edited, two_things
 from checks.full_model import budget, sizes_of
 from checks.judge import check_of
 from helpers.config import PRESETS, LlamaConfig
@@ -831,40 +831,16 @@ def tokens_per_second(config, n_weights, n_cached, batch, number_bytes, bandwidt
     head = config.vocab_size * config.dim
     whole = n_weights if config.tie_embeddings else n_weights - head
     cached = n_cached * config.n_layers * 2 * config.n_kv_heads * config.head_dim  # keys and values of one text
-    numbers, work = whole + batch * (config.dim + cached), 2 * whole * batch
-    first_numbers = whole + batch * n_cached * config.dim
-    first_work = 2 * batch * (n_cached * (whole - head) + head)  # lm_head works at the last place only
-    rate = batch / max(numbers * number_bytes / bandwidth, work / operations)
-    return rate, max(first_numbers * number_bytes / bandwidth, first_work / operations)
+    read, work = whole + batch * (config.dim + cached), 2 * whole * batch
+    seconds = max(read * number_bytes / bandwidth, work / operations)
+    tokens = batch * n_cached
+    first_read = whole + tokens * config.dim
+    first_work = 2 * (tokens * (whole - head) + batch * head)  # lm_head works at the last place only
+    first = max(first_read * number_bytes / bandwidth, first_work / operations)
+    return batch / seconds, first
 
 
-def _whole(config, n):
-    return n if config.tie_embeddings else n - config.vocab_size * config.dim
-
-
-def _kept(config, n_cached, batch):
-    return 2 * config.n_layers * config.n_kv_heads * config.head_dim * n_cached * batch
-
-
-def _speed(
-    read=_whole,
-    weights=lambda n, b: n,
-    rows=lambda c, b: b * c.dim,
-    cache=_kept,
-    worked=_whole,
-    work=lambda n, b: 2 * n * b,
-    join=max,
-    answer=lambda seconds, b: b / seconds,
-    size=lambda s: s,
-):
-    """tokens_per_second with one slip: in one of its parts."""
-
-    def program(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
-        numbers = weights(read(config, n_weights), batch) + rows(config, batch) + cache(config, n_cached, batch)
-        reading = numbers * size(number_bytes) / bandwidth
-        return answer(join(reading, work(worked(config, n_weights), batch) / operations), batch)
-
-    return program
+_speed = partial(edited, tokens_per_second)
 
 
 def _two_numbers(function):
@@ -890,27 +866,6 @@ def _two_numbers(function):
     return probe
 
 
-def _prompt(
-    read=lambda whole, head, dim, tokens, b: whole + tokens * dim,
-    work=lambda whole, head, tokens, b: 2 * ((whole - head) * tokens + head * b),
-    join=max,
-):
-    """tokens_per_second with a slip in the time to the first token."""
-
-    def program(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
-        whole, head, tokens = _whole(config, n_weights), config.vocab_size * config.dim, n_cached * batch
-        seconds = read(whole, head, config.dim, tokens, batch) * number_bytes / bandwidth
-        rate, _ = tokens_per_second(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations)
-        return rate, join(seconds, work(whole, head, tokens, batch) / operations)
-
-    return program
-
-
-def _and_first(program):
-    """A slip in the rate, with the right time to the first token."""
-    return lambda *sizes: (program(*sizes), tokens_per_second(*sizes)[1])
-
-
 def _tiny(tied, head_dim=2):
     sizes = {"vocab_size": 10, "dim": 4, "n_layers": 1, "n_heads": 2, "n_kv_heads": 1, "hidden_dim": 8}
     constants = {"max_seq_len": 8, "norm_eps": 1e-5, "rope_theta": 10_000.0, "tie_embeddings": tied}
@@ -927,8 +882,7 @@ TABLE_WORKS = "Does the embedding table take operations? Looking a row up takes 
 ONCE = "One reading of the weights serves the whole batch, and a step writes one token for each text."
 OWN = "Has every text its own cache, its own row and its own operations? The texts share the weights only."
 BOTH = "Which takes longer, reading or computing? They go on at the same time: the longer one decides."
-
-
+READ, FIRST_WORK = "whole + batch * (config.dim + cached)", "tokens * (whole - head) + batch * head"
 TOKENS_PER_SECOND = Exercise(
     tokens_per_second,
     [
@@ -944,60 +898,58 @@ TOKENS_PER_SECOND = Exercise(
         Case("llama-3-8b in 2 bytes, 16 texts of 4,096", _machine("llama-3-8b", 4096, 16, 2, 2e12, 10**15)),
         Case("llama-3-8b in 2 bytes, 512 short texts", _machine("llama-3-8b", 10, 512, 2, 2e12, 10**14)),
     ],
-    [(hint, _and_first(program)) for hint, program in [
+    [
         *[("Section 7.4 bounds one text with an empty cache, and counts every weight. What else is read, what less?",
-           _speed(read=lambda c, n: n, worked=lambda c, n: n, rows=lambda c, b: 0, cache=lambda c, n, b: 0,
-                  work=work, answer=answer))
-          for work in (lambda n, b: 2 * n * b, lambda n, b: 0)
-          for answer in (lambda seconds, b: b / seconds, lambda seconds, b: 1 / seconds)],
+           _speed(READ, "n_weights", "2 * whole * batch", work, "batch / seconds", rate))
+          for work in ("2 * n_weights * batch", "0") for rate in ("batch / seconds", "1 / seconds")],
         ("Are the cache and a row of the embedding table read, too? Yours reads the other weights only.",
-         _speed(rows=lambda c, b: 0, cache=lambda c, n, b: 0)),
-        (OF_THE_TABLE, _speed(read=lambda c, n: n)),
-        (OF_THE_TABLE, _speed(read=lambda c, n: n, worked=lambda c, n: n, rows=lambda c, b: 0)),
-        (TABLE_WORKS, _speed(worked=lambda c, n: n)),
-        ("Tied, the table is lm_head too: you subtract it.", _speed(read=lambda c, n: n - c.vocab_size * c.dim)),
-        ("Is one row of the embedding table read for each text? Yours is none.", _speed(rows=lambda c, b: 0)),
-        ("Is one row of the table read for each text? Yours is one for all.", _speed(rows=lambda c, b: c.dim)),
-        *[(OWN, _speed(rows=rows, cache=lambda c, n, b: _kept(c, n, 1)))
-          for rows in (lambda c, b: c.dim, lambda c, b: 0)],
-        (ONCE, _speed(weights=lambda n, b: n * b)),
-        ("Is the cache read, too?", _speed(cache=lambda c, n, b: 0)),
-        ("Are keys and values both read? A factor 2 is missing.", _speed(cache=lambda c, n, b: _kept(c, n, b) / 2)),
-        ("Has every layer its own cache?", _speed(cache=lambda c, n, b: _kept(c, n, b) / c.n_layers)),
-        ("Has every text its own cache? Multiply by batch.", _speed(cache=lambda c, n, b: _kept(c, n, 1))),
-        ("Whose keys are kept: those of n_heads or of n_kv_heads?",
-         _speed(cache=lambda c, n, b: _kept(c, n, b) * c.n_heads // c.n_kv_heads)),
-        ("How many heads are kept? n_kv_heads, each of head_dim numbers.",
-         _speed(cache=lambda c, n, b: _kept(c, n, b) // c.n_kv_heads)),
-        ("Numbers or bytes? The bandwidth counts bytes.", _speed(size=lambda s: 1)),
-        ("Is number_bytes used, not always 4?", _speed(size=lambda s: 4)),
-        ("A multiplication and an addition for each weight: where is the factor 2?", _speed(work=lambda n, b: n * b)),
-        ("Does every text need its own operations? Multiply by batch.", _speed(work=lambda n, b: 2 * n)),
-        ("Where are the operations? The cores have a limit, too.", _speed(join=lambda reading, work: reading)),
-        ("Where is the reading? The memory has a limit, too.", _speed(join=lambda reading, work: work)),
-        (BOTH, _speed(join=lambda reading, work: reading + work)),
-        (BOTH, _speed(join=min)),
-        ("How many tokens does a step write? One for each text.", _speed(answer=lambda seconds, b: 1 / seconds)),
-        ("Is it tokens per second, not seconds?", _speed(answer=lambda seconds, b: seconds)),
-        ("Is it tokens per second, not seconds per token?", _speed(answer=lambda seconds, b: seconds / b)),
+         _speed(READ, "whole")),
+        (OF_THE_TABLE, _speed("whole + batch", "n_weights + batch")),
+        (OF_THE_TABLE, _speed(READ, "n_weights + batch * cached", "2 * whole", "2 * n_weights")),
+        (TABLE_WORKS, _speed("2 * whole", "2 * n_weights")),
+        ("Tied, the table is lm_head too: you subtract it.", _speed("whole + batch", "n_weights - head + batch")),
+        ("Is one row of the embedding table read for each text? Yours is none.",
+         _speed(READ, "whole + batch * cached")),
+        ("Is one row of the table read for each text? Yours is one for all.",
+         _speed(READ, "whole + config.dim + batch * cached")),
+        (OWN, _speed(READ, "whole + config.dim + cached")),
+        (OWN, _speed(READ, "whole + cached")),
+        (ONCE, _speed("whole + batch", "batch * whole + batch")),
+        ("Is the cache read, too?", _speed(READ, "whole + batch * config.dim")),
+        ("Are keys and values both read? A factor 2 is missing.", _speed("n_layers * 2", "n_layers")),
+        ("Has every layer its own cache?", _speed("config.n_layers * ", "")),
+        ("Has every text its own cache? Multiply by batch.", _speed(READ, "whole + batch * config.dim + cached")),
+        ("Whose keys are kept: those of n_heads or of n_kv_heads?", _speed("n_kv_heads", "n_heads")),
+        ("How many heads are kept? n_kv_heads, each of head_dim numbers.", _speed("config.n_kv_heads * ", "")),
+        ("Numbers or bytes? The bandwidth counts bytes.", _speed("max(read * number_bytes", "max(read")),
+        ("Is number_bytes used, not always 4?", _speed("max(read * number_bytes", "max(read * 4")),
+        ("A multiplication and an addition for each weight: where is the factor 2?", _speed("2 * whole", "whole")),
+        ("Does every text need its own operations? Multiply by batch.", _speed("2 * whole * batch", "2 * whole")),
+        ("Where are the operations? The cores have a limit, too.", _speed(", work / operations", ", 0")),
+        ("Where is the reading? The memory has a limit, too.", _speed("max(read * number_bytes / bandwidth", "max(0")),
+        (BOTH, _speed(", work / operations", " + work / operations, 0")),
+        (BOTH, _speed("seconds = max", "seconds = min")),
+        ("How many tokens does a step write? One for each text.", _speed("batch / seconds", "1 / seconds")),
+        ("Is it tokens per second, not seconds?", _speed("batch / seconds", "seconds")),
+        ("Is it tokens per second, not seconds per token?", _speed("batch / seconds", "seconds / batch")),
         *[("Is anything rounded? A part of a token per second counts.",
-           _speed(answer=lambda seconds, b, whole=whole: whole(b / seconds))) for whole in (int, round)],
-    ]] + [
+           _speed("batch / seconds", f"{whole}(batch / seconds)")) for whole in ("int", "round")],
         ("Where does lm_head work on a prompt? At the last place of each text only: yours works at all.",
-         _prompt(work=lambda whole, head, tokens, b: 2 * whole * tokens)),
+         _speed(FIRST_WORK, "tokens * whole")),
         ("Does lm_head work on a prompt? Once for each text, at its last place; yours never.",
-         _prompt(work=lambda whole, head, tokens, b: 2 * (whole - head) * tokens)),
-        ("Does lm_head work once for each text? Yours works once for all.",
-         _prompt(work=lambda whole, head, tokens, b: 2 * ((whole - head) * tokens + head))),
+         _speed(FIRST_WORK, "tokens * (whole - head)")),
+        ("Does lm_head work once for each text? Yours works once for all.", _speed("batch * head", "head")),
         ("How many tokens have the prompts? n_cached for each of batch texts.",
-         _prompt(work=lambda whole, head, tokens, b: 2 * ((whole - head) * tokens / b + head))),
+         _speed(FIRST_WORK, "n_cached * (whole - head) + head")),
         ("How often are the weights read for the prompts? Once, whatever the number of tokens.",
-         _prompt(read=lambda whole, head, dim, tokens, b: whole * tokens)),
+         _speed("whole + tokens * config.dim", "whole * tokens")),
         *[("Is a row of the table read for each token of the prompts? Yours is for each text, or none.",
-           _prompt(read=lambda whole, head, dim, tokens, b, n=n: whole + n * b * dim)) for n in (0, 1)],
+           _speed("tokens * config.dim", f"{rows} * config.dim")) for rows in ("0", "batch")],
         ("Is the time to the first token that of the prompts? Yours is that of one step.",
-         _prompt(work=lambda whole, head, tokens, b: 2 * whole * b)),
-        *[(BOTH, _prompt(join=join)) for join in (lambda r, w: r + w, min, lambda r, w: r, lambda r, w: w)],
+         _speed(FIRST_WORK, "whole * batch")),
+        *[(BOTH, _speed(old, new)) for old, new in (
+            ("first = max", "first = min"), (", first_work / operations", " + first_work / operations, 0"),
+            (", first_work / operations", ", 0"), ("max(first_read * number_bytes / bandwidth", "max(0"))],
     ],
     parts=("the tokens per second", "the time to the first token"),
     allow=("count_parameters",),
