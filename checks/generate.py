@@ -332,7 +332,23 @@ check_sample = check_of(SAMPLE)
 
 def greedy_with_cache(model, prompts, n_new, stop):
     """Continue prompts of any lengths by n_new likeliest tokens each, or up to the mark `stop`: lists of tokens."""
-    return _rows()(model, prompts, n_new, stop)
+    texts, left, longest = [[*prompt] for prompt in prompts], list(range(len(prompts))), max(map(len, prompts))
+    cache, n_pad = model.new_cache(len(prompts)), [longest - len(prompt) for prompt in prompts]
+    read = torch.tensor([[0] * n + text for n, text in zip(n_pad, texts, strict=True)])
+    logits = model(read, cache=cache, n_pad=torch.tensor(n_pad))
+    for step in range(n_new):
+        for row, token in zip(left, logits[:, -1].argmax(-1).tolist(), strict=True):
+            texts[row].append(token)
+        keep = [i for i, row in enumerate(left) if texts[row][len(prompts[row]) :][-len(stop) :] != stop]
+        if not keep or step == n_new - 1:
+            break
+        left = [left[i] for i in keep]
+        cache.k, cache.v, cache.n_pad = cache.k[:, keep], cache.v[:, keep], cache.n_pad[keep]
+        logits = model(torch.tensor([texts[row][-1:] for row in left]), cache=cache)
+    return texts
+
+
+_rows = partial(edited, greedy_with_cache)
 
 
 class _Small(int):
@@ -383,38 +399,6 @@ def _plain(model, prompt, n_new, stop=None, choose=lambda logits: logits.argmax(
 @cache
 def _alone(seed, prompt, n_new, stop):
     return _plain(_Watched(seed), prompt, n_new, [*stop])
-
-
-def _rows(
-    padded=lambda n, text: [0] * n + text,
-    known=lambda missing: missing,
-    ended=lambda new, text, stop: new[-len(stop) :] == stop,
-    place=-1,
-    pick=lambda logits: logits.argmax(-1),
-    kept=lambda keep: keep,
-    together=False,
-    most=lambda n_new: n_new,
-    answer=lambda text, prompt, stop: text,
-):
-    """greedy_with_cache, or with a slip in one of its steps; together: one row that ends ends all."""
-
-    def program(model, prompts, n_new, stop):
-        texts, left, longest = [[*prompt] for prompt in prompts], list(range(len(prompts))), max(map(len, prompts))
-        cache, missing = model.new_cache(len(prompts)), [longest - len(prompt) for prompt in prompts]
-        read = torch.tensor([padded(n, text) for n, text in zip(missing, texts, strict=True)])
-        logits = model(read, cache=cache, n_pad=torch.tensor(known(missing)))
-        for step in range(most(n_new)):
-            for row, token in zip(left, pick(logits[:, place]).tolist(), strict=True):
-                texts[row].append(token)
-            keep = [i for i, row in enumerate(left) if not ended(texts[row][len(prompts[row]) :], texts[row], stop)]
-            if not keep or (together and len(keep) < len(left)) or step == most(n_new) - 1:
-                break
-            left, rows = [left[i] for i in keep], kept(keep)
-            cache.k, cache.v, cache.n_pad = cache.k[:, rows], cache.v[:, rows], cache.n_pad[rows]
-            logits = model(torch.tensor([texts[row][-1:] for row in left]), cache=cache)
-        return [answer(text, prompt, stop) for text, prompt in zip(texts, prompts, strict=True)]
-
-    return program
 
 
 ROWS_ERRORS = {  # words of the errors that torch and the model raise
@@ -494,6 +478,7 @@ def _texts(answer, prompts):
     return [[*text] for text in texts]
 
 
+GOES_ON = "texts[row][len(prompts[row]) :][-len(stop) :] != stop"
 GREEDY_WITH_CACHE = Exercise(
     greedy_with_cache,
     [
@@ -507,30 +492,30 @@ GREEDY_WITH_CACHE = Exercise(
     ],
     [
         ("On which side is the padding? On the left: so all rows end together, and the last position is each row's.",
-         _rows(padded=lambda n, text: text + [0] * n)),
+         _rows("[0] * n + text", "text + [0] * n")),
         ("Does the model know which tokens are padding? Hand n_pad to the first call.",
-         _rows(known=lambda missing: [0] * len(missing))),
-        *[("The whole mark ends a row. You end it at one of its tokens.", _rows(ended=ended)) for ended in (
-            lambda new, text, stop: new[-1] == stop[-1], lambda new, text, stop: new[-1] == stop[0],
-            lambda new, text, stop: new[-1] in stop)],
-        *[("Do only new tokens count for the mark? The prompt's tokens are no end.", _rows(ended=ended)) for ended in (
-            lambda new, text, stop: text[-len(stop) :] == stop,
-            lambda new, text, stop: str(stop)[1:-1] in str(text))],
-        ("Is the mark looked for? You write n_new tokens for every prompt.", _rows(ended=lambda *_: False)),
-        ("Does each row end by itself? Yours all end with the first.", _rows(together=True)),
+         _rows("torch.tensor(n_pad)", "torch.tensor([0] * len(prompts))")),
+        *[("The whole mark ends a row. You end it at one of its tokens.", _rows(GOES_ON, f"texts[row][-1] {end}"))
+          for end in ("!= stop[-1]", "!= stop[0]", "not in stop")],
+        *[("Do only new tokens count for the mark? The prompt's tokens are no end.", _rows(GOES_ON, goes_on))
+          for goes_on in ("texts[row][-len(stop) :] != stop", "str(stop)[1:-1] not in str(texts[row])")],
+        ("Is the mark looked for? You write n_new tokens for every prompt.", _rows(GOES_ON, "True")),
+        ("Does each row end by itself? Yours all end with the first.", _rows("not keep", "len(keep) < len(left)")),
         ("Which rows stay in the cache? Those that go on: cache.k[:, keep]. Yours are the first ones.",
-         _rows(kept=lambda keep: list(range(len(keep))))),
+         _rows("left = [left[i] for i in keep]", "left, keep = [left[i] for i in keep], list(range(len(keep)))")),
         ("Is the mark in the text? You cut it off.",
-         _rows(answer=lambda t, p, stop: t[: -len(stop)] if t[len(p) :][-len(stop) :] == stop else t)),
-        ("Which position's logits choose the next token? The last one's.", _rows(place=0)),
-        ("Is the next token the one with the largest logit?", _rows(pick=lambda logits: logits.argmin(-1))),
+         _rows("return texts", "return [text[: -len(stop)] if text[len(prompt) :][-len(stop) :] == stop else text "
+                               "for text, prompt in zip(texts, prompts)]")),
+        ("Which position's logits choose the next token? The last one's.", _rows("logits[:, -1]", "logits[:, 0]")),
+        ("Is the next token the one with the largest logit?", _rows("argmax", "argmin")),
         ("Does each row take its own likeliest token? Give argmax the dimension: argmax(-1).",
-         _rows(pick=lambda logits: (logits.argmax() % logits.shape[-1]).expand(len(logits)))),
+         _rows("logits[:, -1].argmax(-1)", "(logits[:, -1].argmax() % 12).expand(len(logits))")),
         ("Is every row continued by its own tokens? You use those of the first prompt.",
-         _rows(pick=lambda logits: logits[:1].argmax(-1).expand(len(logits)))),
-        ("How many tokens are new at most? n_new: yours are one more.", _rows(most=lambda n: n + 1)),
+         _rows("logits[:, -1].argmax(-1)", "logits[:1, -1].argmax(-1).expand(len(logits))")),
+        ("How many tokens are new at most? n_new: yours are one more.",
+         _rows("range(n_new)", "range(n_new + 1)", "step == n_new - 1", "step == n_new")),
         ("How many tokens are new at most? n_new, the first of them from the prompt's own call: yours are one less.",
-         _rows(most=lambda n: n - 1)),
+         _rows("range(n_new)", "range(n_new - 1)", "step == n_new - 1", "step == n_new - 2")),
     ],
     parts=("text 0", "text 1", "text 2", "text 3"),
     allow=("KVCache", "LlamaConfig"),
