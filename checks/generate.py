@@ -2,12 +2,12 @@
 
 import math
 import random
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch.nn import functional as F
 
-from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw, two_things
+from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw, edited, two_things
 from checks.full_model import budget, sizes_of
 from checks.judge import check_of
 from helpers.config import PRESETS, LlamaConfig
@@ -332,7 +332,23 @@ check_sample = check_of(SAMPLE)
 
 def greedy_with_cache(model, prompts, n_new, stop):
     """Continue prompts of any lengths by n_new likeliest tokens each, or up to the mark `stop`: lists of tokens."""
-    return _rows()(model, prompts, n_new, stop)
+    texts, left, longest = [[*prompt] for prompt in prompts], list(range(len(prompts))), max(map(len, prompts))
+    cache, n_pad = model.new_cache(len(prompts)), [longest - len(prompt) for prompt in prompts]
+    read = torch.tensor([[0] * n + text for n, text in zip(n_pad, texts, strict=True)])
+    logits = model(read, cache=cache, n_pad=torch.tensor(n_pad))
+    for step in range(n_new):
+        for row, token in zip(left, logits[:, -1].argmax(-1).tolist(), strict=True):
+            texts[row].append(token)
+        keep = [i for i, row in enumerate(left) if texts[row][len(prompts[row]) :][-len(stop) :] != stop]
+        if not keep or step == n_new - 1:
+            break
+        left = [left[i] for i in keep]
+        cache.k, cache.v, cache.n_pad = cache.k[:, keep], cache.v[:, keep], cache.n_pad[keep]
+        logits = model(torch.tensor([texts[row][-1:] for row in left]), cache=cache)
+    return texts
+
+
+_rows = partial(edited, greedy_with_cache)
 
 
 class _Small(int):
@@ -383,38 +399,6 @@ def _plain(model, prompt, n_new, stop=None, choose=lambda logits: logits.argmax(
 @cache
 def _alone(seed, prompt, n_new, stop):
     return _plain(_Watched(seed), prompt, n_new, [*stop])
-
-
-def _rows(
-    padded=lambda n, text: [0] * n + text,
-    known=lambda missing: missing,
-    ended=lambda new, text, stop: new[-len(stop) :] == stop,
-    place=-1,
-    pick=lambda logits: logits.argmax(-1),
-    kept=lambda keep: keep,
-    together=False,
-    most=lambda n_new: n_new,
-    answer=lambda text, prompt, stop: text,
-):
-    """greedy_with_cache, or with a slip in one of its steps; together: one row that ends ends all."""
-
-    def program(model, prompts, n_new, stop):
-        texts, left, longest = [[*prompt] for prompt in prompts], list(range(len(prompts))), max(map(len, prompts))
-        cache, missing = model.new_cache(len(prompts)), [longest - len(prompt) for prompt in prompts]
-        read = torch.tensor([padded(n, text) for n, text in zip(missing, texts, strict=True)])
-        logits = model(read, cache=cache, n_pad=torch.tensor(known(missing)))
-        for step in range(most(n_new)):
-            for row, token in zip(left, pick(logits[:, place]).tolist(), strict=True):
-                texts[row].append(token)
-            keep = [i for i, row in enumerate(left) if not ended(texts[row][len(prompts[row]) :], texts[row], stop)]
-            if not keep or (together and len(keep) < len(left)) or step == most(n_new) - 1:
-                break
-            left, rows = [left[i] for i in keep], kept(keep)
-            cache.k, cache.v, cache.n_pad = cache.k[:, rows], cache.v[:, rows], cache.n_pad[rows]
-            logits = model(torch.tensor([texts[row][-1:] for row in left]), cache=cache)
-        return [answer(text, prompt, stop) for text, prompt in zip(texts, prompts, strict=True)]
-
-    return program
 
 
 ROWS_ERRORS = {  # words of the errors that torch and the model raise
@@ -494,6 +478,7 @@ def _texts(answer, prompts):
     return [[*text] for text in texts]
 
 
+GOES_ON = "texts[row][len(prompts[row]) :][-len(stop) :] != stop"
 GREEDY_WITH_CACHE = Exercise(
     greedy_with_cache,
     [
@@ -507,30 +492,30 @@ GREEDY_WITH_CACHE = Exercise(
     ],
     [
         ("On which side is the padding? On the left: so all rows end together, and the last position is each row's.",
-         _rows(padded=lambda n, text: text + [0] * n)),
+         _rows("[0] * n + text", "text + [0] * n")),
         ("Does the model know which tokens are padding? Hand n_pad to the first call.",
-         _rows(known=lambda missing: [0] * len(missing))),
-        *[("The whole mark ends a row. You end it at one of its tokens.", _rows(ended=ended)) for ended in (
-            lambda new, text, stop: new[-1] == stop[-1], lambda new, text, stop: new[-1] == stop[0],
-            lambda new, text, stop: new[-1] in stop)],
-        *[("Do only new tokens count for the mark? The prompt's tokens are no end.", _rows(ended=ended)) for ended in (
-            lambda new, text, stop: text[-len(stop) :] == stop,
-            lambda new, text, stop: str(stop)[1:-1] in str(text))],
-        ("Is the mark looked for? You write n_new tokens for every prompt.", _rows(ended=lambda *_: False)),
-        ("Does each row end by itself? Yours all end with the first.", _rows(together=True)),
+         _rows("torch.tensor(n_pad)", "torch.tensor([0] * len(prompts))")),
+        *[("The whole mark ends a row. You end it at one of its tokens.", _rows(GOES_ON, f"texts[row][-1] {end}"))
+          for end in ("!= stop[-1]", "!= stop[0]", "not in stop")],
+        *[("Do only new tokens count for the mark? The prompt's tokens are no end.", _rows(GOES_ON, goes_on))
+          for goes_on in ("texts[row][-len(stop) :] != stop", "str(stop)[1:-1] not in str(texts[row])")],
+        ("Is the mark looked for? You write n_new tokens for every prompt.", _rows(GOES_ON, "True")),
+        ("Does each row end by itself? Yours all end with the first.", _rows("not keep", "len(keep) < len(left)")),
         ("Which rows stay in the cache? Those that go on: cache.k[:, keep]. Yours are the first ones.",
-         _rows(kept=lambda keep: list(range(len(keep))))),
+         _rows("left = [left[i] for i in keep]", "left, keep = [left[i] for i in keep], list(range(len(keep)))")),
         ("Is the mark in the text? You cut it off.",
-         _rows(answer=lambda t, p, stop: t[: -len(stop)] if t[len(p) :][-len(stop) :] == stop else t)),
-        ("Which position's logits choose the next token? The last one's.", _rows(place=0)),
-        ("Is the next token the one with the largest logit?", _rows(pick=lambda logits: logits.argmin(-1))),
+         _rows("return texts", "return [text[: -len(stop)] if text[len(prompt) :][-len(stop) :] == stop else text "
+                               "for text, prompt in zip(texts, prompts)]")),
+        ("Which position's logits choose the next token? The last one's.", _rows("logits[:, -1]", "logits[:, 0]")),
+        ("Is the next token the one with the largest logit?", _rows("argmax", "argmin")),
         ("Does each row take its own likeliest token? Give argmax the dimension: argmax(-1).",
-         _rows(pick=lambda logits: (logits.argmax() % logits.shape[-1]).expand(len(logits)))),
+         _rows("logits[:, -1].argmax(-1)", "(logits[:, -1].argmax() % 12).expand(len(logits))")),
         ("Is every row continued by its own tokens? You use those of the first prompt.",
-         _rows(pick=lambda logits: logits[:1].argmax(-1).expand(len(logits)))),
-        ("How many tokens are new at most? n_new: yours are one more.", _rows(most=lambda n: n + 1)),
+         _rows("logits[:, -1].argmax(-1)", "logits[:1, -1].argmax(-1).expand(len(logits))")),
+        ("How many tokens are new at most? n_new: yours are one more.",
+         _rows("range(n_new)", "range(n_new + 1)", "step == n_new - 1", "step == n_new")),
         ("How many tokens are new at most? n_new, the first of them from the prompt's own call: yours are one less.",
-         _rows(most=lambda n: n - 1)),
+         _rows("range(n_new)", "range(n_new - 1)", "step == n_new - 1", "step == n_new - 2")),
     ],
     parts=("text 0", "text 1", "text 2", "text 3"),
     allow=("KVCache", "LlamaConfig"),
@@ -831,40 +816,16 @@ def tokens_per_second(config, n_weights, n_cached, batch, number_bytes, bandwidt
     head = config.vocab_size * config.dim
     whole = n_weights if config.tie_embeddings else n_weights - head
     cached = n_cached * config.n_layers * 2 * config.n_kv_heads * config.head_dim  # keys and values of one text
-    numbers, work = whole + batch * (config.dim + cached), 2 * whole * batch
-    first_numbers = whole + batch * n_cached * config.dim
-    first_work = 2 * batch * (n_cached * (whole - head) + head)  # lm_head works at the last place only
-    rate = batch / max(numbers * number_bytes / bandwidth, work / operations)
-    return rate, max(first_numbers * number_bytes / bandwidth, first_work / operations)
+    read, work = whole + batch * (config.dim + cached), 2 * whole * batch
+    seconds = max(read * number_bytes / bandwidth, work / operations)
+    tokens = batch * n_cached
+    first_read = whole + tokens * config.dim
+    first_work = 2 * (tokens * (whole - head) + batch * head)  # lm_head works at the last place only
+    first = max(first_read * number_bytes / bandwidth, first_work / operations)
+    return batch / seconds, first
 
 
-def _whole(config, n):
-    return n if config.tie_embeddings else n - config.vocab_size * config.dim
-
-
-def _kept(config, n_cached, batch):
-    return 2 * config.n_layers * config.n_kv_heads * config.head_dim * n_cached * batch
-
-
-def _speed(
-    read=_whole,
-    weights=lambda n, b: n,
-    rows=lambda c, b: b * c.dim,
-    cache=_kept,
-    worked=_whole,
-    work=lambda n, b: 2 * n * b,
-    join=max,
-    answer=lambda seconds, b: b / seconds,
-    size=lambda s: s,
-):
-    """tokens_per_second with one slip: in one of its parts."""
-
-    def program(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
-        numbers = weights(read(config, n_weights), batch) + rows(config, batch) + cache(config, n_cached, batch)
-        reading = numbers * size(number_bytes) / bandwidth
-        return answer(join(reading, work(worked(config, n_weights), batch) / operations), batch)
-
-    return program
+_speed = partial(edited, tokens_per_second)
 
 
 def _two_numbers(function):
@@ -890,27 +851,6 @@ def _two_numbers(function):
     return probe
 
 
-def _prompt(
-    read=lambda whole, head, dim, tokens, b: whole + tokens * dim,
-    work=lambda whole, head, tokens, b: 2 * ((whole - head) * tokens + head * b),
-    join=max,
-):
-    """tokens_per_second with a slip in the time to the first token."""
-
-    def program(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
-        whole, head, tokens = _whole(config, n_weights), config.vocab_size * config.dim, n_cached * batch
-        seconds = read(whole, head, config.dim, tokens, batch) * number_bytes / bandwidth
-        rate, _ = tokens_per_second(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations)
-        return rate, join(seconds, work(whole, head, tokens, batch) / operations)
-
-    return program
-
-
-def _and_first(program):
-    """A slip in the rate, with the right time to the first token."""
-    return lambda *sizes: (program(*sizes), tokens_per_second(*sizes)[1])
-
-
 def _tiny(tied, head_dim=2):
     sizes = {"vocab_size": 10, "dim": 4, "n_layers": 1, "n_heads": 2, "n_kv_heads": 1, "hidden_dim": 8}
     constants = {"max_seq_len": 8, "norm_eps": 1e-5, "rope_theta": 10_000.0, "tie_embeddings": tied}
@@ -927,8 +867,7 @@ TABLE_WORKS = "Does the embedding table take operations? Looking a row up takes 
 ONCE = "One reading of the weights serves the whole batch, and a step writes one token for each text."
 OWN = "Has every text its own cache, its own row and its own operations? The texts share the weights only."
 BOTH = "Which takes longer, reading or computing? They go on at the same time: the longer one decides."
-
-
+READ, FIRST_WORK = "whole + batch * (config.dim + cached)", "tokens * (whole - head) + batch * head"
 TOKENS_PER_SECOND = Exercise(
     tokens_per_second,
     [
@@ -944,60 +883,58 @@ TOKENS_PER_SECOND = Exercise(
         Case("llama-3-8b in 2 bytes, 16 texts of 4,096", _machine("llama-3-8b", 4096, 16, 2, 2e12, 10**15)),
         Case("llama-3-8b in 2 bytes, 512 short texts", _machine("llama-3-8b", 10, 512, 2, 2e12, 10**14)),
     ],
-    [(hint, _and_first(program)) for hint, program in [
+    [
         *[("Section 7.4 bounds one text with an empty cache, and counts every weight. What else is read, what less?",
-           _speed(read=lambda c, n: n, worked=lambda c, n: n, rows=lambda c, b: 0, cache=lambda c, n, b: 0,
-                  work=work, answer=answer))
-          for work in (lambda n, b: 2 * n * b, lambda n, b: 0)
-          for answer in (lambda seconds, b: b / seconds, lambda seconds, b: 1 / seconds)],
+           _speed(READ, "n_weights", "2 * whole * batch", work, "batch / seconds", rate))
+          for work in ("2 * n_weights * batch", "0") for rate in ("batch / seconds", "1 / seconds")],
         ("Are the cache and a row of the embedding table read, too? Yours reads the other weights only.",
-         _speed(rows=lambda c, b: 0, cache=lambda c, n, b: 0)),
-        (OF_THE_TABLE, _speed(read=lambda c, n: n)),
-        (OF_THE_TABLE, _speed(read=lambda c, n: n, worked=lambda c, n: n, rows=lambda c, b: 0)),
-        (TABLE_WORKS, _speed(worked=lambda c, n: n)),
-        ("Tied, the table is lm_head too: you subtract it.", _speed(read=lambda c, n: n - c.vocab_size * c.dim)),
-        ("Is one row of the embedding table read for each text? Yours is none.", _speed(rows=lambda c, b: 0)),
-        ("Is one row of the table read for each text? Yours is one for all.", _speed(rows=lambda c, b: c.dim)),
-        *[(OWN, _speed(rows=rows, cache=lambda c, n, b: _kept(c, n, 1)))
-          for rows in (lambda c, b: c.dim, lambda c, b: 0)],
-        (ONCE, _speed(weights=lambda n, b: n * b)),
-        ("Is the cache read, too?", _speed(cache=lambda c, n, b: 0)),
-        ("Are keys and values both read? A factor 2 is missing.", _speed(cache=lambda c, n, b: _kept(c, n, b) / 2)),
-        ("Has every layer its own cache?", _speed(cache=lambda c, n, b: _kept(c, n, b) / c.n_layers)),
-        ("Has every text its own cache? Multiply by batch.", _speed(cache=lambda c, n, b: _kept(c, n, 1))),
-        ("Whose keys are kept: those of n_heads or of n_kv_heads?",
-         _speed(cache=lambda c, n, b: _kept(c, n, b) * c.n_heads // c.n_kv_heads)),
-        ("How many heads are kept? n_kv_heads, each of head_dim numbers.",
-         _speed(cache=lambda c, n, b: _kept(c, n, b) // c.n_kv_heads)),
-        ("Numbers or bytes? The bandwidth counts bytes.", _speed(size=lambda s: 1)),
-        ("Is number_bytes used, not always 4?", _speed(size=lambda s: 4)),
-        ("A multiplication and an addition for each weight: where is the factor 2?", _speed(work=lambda n, b: n * b)),
-        ("Does every text need its own operations? Multiply by batch.", _speed(work=lambda n, b: 2 * n)),
-        ("Where are the operations? The cores have a limit, too.", _speed(join=lambda reading, work: reading)),
-        ("Where is the reading? The memory has a limit, too.", _speed(join=lambda reading, work: work)),
-        (BOTH, _speed(join=lambda reading, work: reading + work)),
-        (BOTH, _speed(join=min)),
-        ("How many tokens does a step write? One for each text.", _speed(answer=lambda seconds, b: 1 / seconds)),
-        ("Is it tokens per second, not seconds?", _speed(answer=lambda seconds, b: seconds)),
-        ("Is it tokens per second, not seconds per token?", _speed(answer=lambda seconds, b: seconds / b)),
+         _speed(READ, "whole")),
+        (OF_THE_TABLE, _speed("whole + batch", "n_weights + batch")),
+        (OF_THE_TABLE, _speed(READ, "n_weights + batch * cached", "2 * whole", "2 * n_weights")),
+        (TABLE_WORKS, _speed("2 * whole", "2 * n_weights")),
+        ("Tied, the table is lm_head too: you subtract it.", _speed("whole + batch", "n_weights - head + batch")),
+        ("Is one row of the embedding table read for each text? Yours is none.",
+         _speed(READ, "whole + batch * cached")),
+        ("Is one row of the table read for each text? Yours is one for all.",
+         _speed(READ, "whole + config.dim + batch * cached")),
+        (OWN, _speed(READ, "whole + config.dim + cached")),
+        (OWN, _speed(READ, "whole + cached")),
+        (ONCE, _speed("whole + batch", "batch * whole + batch")),
+        ("Is the cache read, too?", _speed(READ, "whole + batch * config.dim")),
+        ("Are keys and values both read? A factor 2 is missing.", _speed("n_layers * 2", "n_layers")),
+        ("Has every layer its own cache?", _speed("config.n_layers * ", "")),
+        ("Has every text its own cache? Multiply by batch.", _speed(READ, "whole + batch * config.dim + cached")),
+        ("Whose keys are kept: those of n_heads or of n_kv_heads?", _speed("n_kv_heads", "n_heads")),
+        ("How many heads are kept? n_kv_heads, each of head_dim numbers.", _speed("config.n_kv_heads * ", "")),
+        ("Numbers or bytes? The bandwidth counts bytes.", _speed("max(read * number_bytes", "max(read")),
+        ("Is number_bytes used, not always 4?", _speed("max(read * number_bytes", "max(read * 4")),
+        ("A multiplication and an addition for each weight: where is the factor 2?", _speed("2 * whole", "whole")),
+        ("Does every text need its own operations? Multiply by batch.", _speed("2 * whole * batch", "2 * whole")),
+        ("Where are the operations? The cores have a limit, too.", _speed(", work / operations", ", 0")),
+        ("Where is the reading? The memory has a limit, too.", _speed("max(read * number_bytes / bandwidth", "max(0")),
+        (BOTH, _speed(", work / operations", " + work / operations, 0")),
+        (BOTH, _speed("seconds = max", "seconds = min")),
+        ("How many tokens does a step write? One for each text.", _speed("batch / seconds", "1 / seconds")),
+        ("Is it tokens per second, not seconds?", _speed("batch / seconds", "seconds")),
+        ("Is it tokens per second, not seconds per token?", _speed("batch / seconds", "seconds / batch")),
         *[("Is anything rounded? A part of a token per second counts.",
-           _speed(answer=lambda seconds, b, whole=whole: whole(b / seconds))) for whole in (int, round)],
-    ]] + [
+           _speed("batch / seconds", f"{whole}(batch / seconds)")) for whole in ("int", "round")],
         ("Where does lm_head work on a prompt? At the last place of each text only: yours works at all.",
-         _prompt(work=lambda whole, head, tokens, b: 2 * whole * tokens)),
+         _speed(FIRST_WORK, "tokens * whole")),
         ("Does lm_head work on a prompt? Once for each text, at its last place; yours never.",
-         _prompt(work=lambda whole, head, tokens, b: 2 * (whole - head) * tokens)),
-        ("Does lm_head work once for each text? Yours works once for all.",
-         _prompt(work=lambda whole, head, tokens, b: 2 * ((whole - head) * tokens + head))),
+         _speed(FIRST_WORK, "tokens * (whole - head)")),
+        ("Does lm_head work once for each text? Yours works once for all.", _speed("batch * head", "head")),
         ("How many tokens have the prompts? n_cached for each of batch texts.",
-         _prompt(work=lambda whole, head, tokens, b: 2 * ((whole - head) * tokens / b + head))),
+         _speed(FIRST_WORK, "n_cached * (whole - head) + head")),
         ("How often are the weights read for the prompts? Once, whatever the number of tokens.",
-         _prompt(read=lambda whole, head, dim, tokens, b: whole * tokens)),
+         _speed("whole + tokens * config.dim", "whole * tokens")),
         *[("Is a row of the table read for each token of the prompts? Yours is for each text, or none.",
-           _prompt(read=lambda whole, head, dim, tokens, b, n=n: whole + n * b * dim)) for n in (0, 1)],
+           _speed("tokens * config.dim", f"{rows} * config.dim")) for rows in ("0", "batch")],
         ("Is the time to the first token that of the prompts? Yours is that of one step.",
-         _prompt(work=lambda whole, head, tokens, b: 2 * whole * b)),
-        *[(BOTH, _prompt(join=join)) for join in (lambda r, w: r + w, min, lambda r, w: r, lambda r, w: w)],
+         _speed(FIRST_WORK, "whole * batch")),
+        *[(BOTH, _speed(old, new)) for old, new in (
+            ("first = max", "first = min"), (", first_work / operations", " + first_work / operations, 0"),
+            (", first_work / operations", ", 0"), ("max(first_read * number_bytes / bandwidth", "max(0"))],
     ],
     parts=("the tokens per second", "the time to the first token"),
     allow=("count_parameters",),

@@ -3,13 +3,13 @@
 import re
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, not_contiguous
+from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, edited, not_contiguous
 from checks.judge import check_of
 from checks.run import raised
 from checks.swiglu import SWIGLU, TRANSPOSE
@@ -293,30 +293,14 @@ def ring(tensors):
     size = tensors.shape[1] // n
     for step in range(2 * (n - 1)):
         for rank in range(n):
-            piece = (rank - step) % n  # piece p sets out from rank p; after n - 1 steps it is finished, and goes on
-            mine = slice(piece * size, piece * size + size)
-            added = sums[(rank + 1) % n, mine] if step < n - 1 else 0
-            sums[(rank + 1) % n, mine] = sums[rank, mine] + added
+            piece, to = (rank - step) % n, (rank + 1) % n  # piece p sets out from rank p
+            mine = slice(piece * size, piece * size + size)  # after n - 1 steps it is finished, and goes on
+            sums[to, mine] = sums[rank, mine] + (sums[to, mine] if step < n - 1 else 0)
         sent += size
     return sums, sent
 
 
-def _ring(first=0, way=1, adding=0, handing=0, join=torch.add, again=lambda old, new: new):
-    """A ring with a slip: where piece 0 sets out and which way it goes, too few or too many steps, what they do."""
-
-    def program(tensors):
-        n, sums, sent = len(tensors), tensors.clone(), 0
-        pieces = sums.view(n, n, -1)  # [rank, piece]
-        for step in range(max(0, 2 * (n - 1) + adding + handing)):
-            before, is_adding = pieces.clone(), step < n - 1 + adding
-            for rank in range(n):
-                piece, to = (rank - first - way * step) * way % n, (rank + way) % n
-                old, new = before[to, piece], before[rank, piece]
-                pieces[to, piece] = join(new, old) if is_adding else again(old, new)
-            sent += pieces.shape[-1]
-        return sums, sent
-
-    return program
+_ring = partial(edited, ring)
 
 
 def _counted(count):
@@ -353,17 +337,21 @@ RING = Exercise(
         *[(ORDER, lambda t, total=total: (total(t).expand_as(t).clone(), ring(t)[1]))
           for total in (lambda t: t.sum(0), lambda t: sum(t[1:], t[0]), lambda t: t.double().sum(0).float())],
         (IN_ITS_DTYPE, lambda t: (ring(t.float())[0].to(t.dtype), ring(t)[1])),
-        ("Does piece p set out from rank p? Yours sets out from rank p + 1.", _ring(first=1)),
-        ("Does rank r send to r + 1? Yours sends to r - 1.", _ring(way=-1)),
-        (ONLY_FIRST, _ring(handing=-9)),
-        (ONLY_FIRST, lambda t: (_ring(handing=-9)(t)[0], ring(t)[1])),
-        ("How many steps hand the pieces out? Yours are one too few: n - 1 ranks lack each.", _ring(handing=-1)),
-        ("How many steps add? Yours are one too few: n - 1 ranks have yet to add theirs.", _ring(adding=-1)),
-        ("How many steps add? Yours are one too many: a rank adds its piece to a sum that holds it.", _ring(adding=1)),
+        ("Does piece p set out from rank p? Yours sets out from rank p + 1.", _ring("rank - step", "rank - 1 - step")),
+        ("Does rank r send to r + 1? Yours sends to r - 1.",
+         _ring("rank - step", "-rank - step", "rank + 1", "rank - 1")),
+        *[(ONLY_FIRST, _ring("2 * (n - 1)", "n - 1", "+= size", sent)) for sent in ("+= size", "+= 2 * size")],
+        *[(ONLY_FIRST, lambda t, sent=sent: (t, sent(t))) for sent in (lambda t: 0, lambda t: ring(t)[1])],
+        ("How many steps hand the pieces out? Yours are one too few: n - 1 ranks lack each.",
+         _ring("2 * (n - 1)", "2 * (n - 1) - 1")),
+        ("How many steps add? Yours are one too few: n - 1 ranks have yet to add theirs.",
+         _ring("2 * (n - 1)", "2 * (n - 1) - 1", "step < n - 1", "step < n - 2")),
+        ("How many steps add? Yours are one too many: a rank adds its piece to a sum that holds it.",
+         _ring("2 * (n - 1)", "2 * (n - 1) + 1", "step < n - 1", "step < n")),
         ("Is a finished piece put in place of the receiver's own? Yours is added again.",
-         _ring(again=lambda old, new: old + new)),
+         _ring("(sums[to, mine] if step < n - 1 else 0)", "sums[to, mine]")),
         ("Does the receiver add? Yours replaces its own piece, so that nothing is summed.",
-         _ring(join=lambda new, old: new)),
+         _ring(" + (sums[to, mine] if step < n - 1 else 0)", "")),
         ("It is a sum, not a mean.", lambda t: (ring(t)[0] / len(t), ring(t)[1])),
         ("Does every rank have the sum? Yours has it once.", lambda t: (ring(t)[0][0], ring(t)[1])),
         ("Does every rank have the sum? Yours has it on rank 0 alone.",

@@ -1,7 +1,5 @@
 """The exercises of notebook 06, training: specification, cases, known mistakes with hints, check."""
 
-import copy
-import math
 from collections import Counter
 from functools import partial
 from itertools import pairwise
@@ -11,7 +9,7 @@ import torch
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw, two_things
+from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw, edited, two_things
 from checks.explain import in_numbers, number
 from checks.judge import check_of, names_slips
 from helpers.model import Llama, LlamaConfig
@@ -22,46 +20,17 @@ from helpers.train import learning_rate
 
 def bpe_step(ids, new_id):
     """The most frequent pair of neighbours, the first of several, becomes new_id everywhere: (new ids, pair)."""
-    pairs = [(ids[place], ids[place + 1]) for place in range(len(ids) - 1)]
+    pairs = list(pairwise(ids))
     pair = max(pairs, key=pairs.count)  # max keeps the first of several
-    return _merged(ids, pair, new_id), pair
-
-
-def _merged(ids, pair, new_id, most=None, left_out=0):
     merged, place = [], 0
-    while place < len(ids) - left_out:
-        found = tuple(ids[place : place + 2]) == pair and most != 0
+    while place < len(ids):
+        found = tuple(ids[place : place + 2]) == pair
         merged.append(new_id if found else ids[place])
         place += 2 if found else 1
-        most = most - 1 if found and most else most
-    return merged
+    return merged, pair
 
 
-def _commonest(counts, first=True):
-    order = counts if first else list(counts)[::-1]
-    return max(order, key=lambda pair: counts[pair])
-
-
-def _pairs(ids):
-    return Counter(pairwise(ids))
-
-
-def _with_pair(choose, merge=_merged):
-    """A step that chooses its pair, or merges it, in a way of its own."""
-
-    def step(ids, new_id):
-        pair = choose(ids)
-        return merge(ids, pair, new_id), pair
-
-    return step
-
-
-def _most(ids):
-    return _commonest(_pairs(ids))
-
-
-def _each_place(ids, pair, new_id):
-    return [new_id if found == pair else found[0] for found in pairwise(ids)]
+_bpe = partial(edited, bpe_step)
 
 
 def _overlapping(ids, pair, new_id):
@@ -70,20 +39,10 @@ def _overlapping(ids, pair, new_id):
     return [new_id if here else one for one, here, last in zip(ids, found, behind, strict=False) if here or not last]
 
 
-def _either_order(ids):
-    counts = Counter(tuple(sorted(pair)) for pair in pairwise(ids))
-    return max(_pairs(ids), key=lambda pair: counts[tuple(sorted(pair))])
-
-
-def _as_text(ids, pair, new_id):
-    text = " ".join(map(str, ids)).replace(f"{pair[0]} {pair[1]}", str(new_id))
-    return [int(number) for number in text.split()]
-
-
 def _until_none_repeats(ids, new_id):
-    pair = _most(ids)
-    while len(ids) > 1 and max(_pairs(ids).values()) > 1:
-        ids, pair, new_id = _merged(ids, _most(ids), new_id), _most(ids), new_id + 1
+    pair = None
+    while pair is None or (len(ids) > 1 and max(Counter(pairwise(ids)).values()) > 1):
+        (ids, pair), new_id = bpe_step(ids, new_id), new_id + 1
     return ids, pair
 
 
@@ -113,6 +72,8 @@ SECOND_STAYS = "Does the second token of a match stay? It is a part of the new o
 OVERLAP = "Is each token used once? After a match, go on after both tokens of the pair."
 ONE_ORDER = "Is (1, 2) another pair than (2, 1)? You count them as one."
 FIRST_OF_TIES = "Of several pairs with the same count, which comes first in the text?"
+PAIRS, CHOSEN = "list(pairwise(ids))", "max(pairs, key=pairs.count)"
+IN_ORDER = "[tuple(sorted(one)) for one in pairwise(ids)]"
 BPE_STEP = Exercise(
     bpe_step,
     [
@@ -135,40 +96,43 @@ BPE_STEP = Exercise(
         Case("200 tokens of twelve kinds", (draw(200, seed=1).mul(3).long().add(6).clamp(0, 11), 500)),
     ],
     [
-        (SECOND_STAYS, _with_pair(_most, lambda ids, pair, new: [*_each_place(ids, pair, new), ids[-1]])),
-        (SECOND_STAYS, _with_pair(_most, _each_place)),
-        (OVERLAP, _with_pair(_most, _overlapping)),
+        (SECOND_STAYS, _bpe("2 if found else 1", "1")),
+        (SECOND_STAYS, _bpe("2 if found else 1", "1", "< len(ids)", "< len(ids) - 1")),
+        (OVERLAP, _bpe("return merged", "return _overlapping(ids, pair, new_id)")),
         ("Is the last token lost? It begins no pair, but it stays unless it ends one.",
-         _with_pair(_most, lambda *most: _merged(*most, left_out=1))),
-        ("Is every place replaced, or only the first?", _with_pair(_most, lambda *most: _merged(*most, most=1))),
-        ("Do you go from left to right? In 4 4 4 the first two are the pair.", _with_pair(
-            _most, lambda ids, pair, new: _merged(ids[::-1], pair[::-1], new)[::-1])),
-        (FIRST_OF_TIES, _with_pair(lambda ids: _commonest(_pairs(ids), first=False))),
-        (FIRST_OF_TIES, _with_pair(lambda ids: max([*pairwise(ids)][::-1], key=_pairs(ids).get))),
-        (FIRST_OF_TIES, _with_pair(lambda ids: max(set(pairwise(ids)), key=_pairs(ids).get))),
+         _bpe("< len(ids)", "< len(ids) - 1")),
+        ("Is every place replaced, or only the first?", _bpe("== pair", "== pair and new_id not in merged")),
+        ("Do you go from left to right? In 4 4 4 the first two are the pair.",
+         _bpe("place = [], 0", "place, ids, pair = [], 0, ids[::-1], pair[::-1]",
+              "return merged, pair", "return merged[::-1], pair[::-1]")),
+        *[(FIRST_OF_TIES, _bpe("max(pairs", f"max({pairs}"))
+          for pairs in ("[*dict.fromkeys(pairs)][::-1]", "pairs[::-1]", "set(pairs)")],
         ("Of pairs with the same count, you take the one with the largest numbers. Which comes first in the text?",
-         _with_pair(lambda ids: max(_pairs(ids).items(), key=lambda one: (one[1], one[0]))[0])),
+         _bpe("key=pairs.count", "key=lambda pair: (pairs.count(pair), pair)")),
         ("Of pairs with the same count, you take the one with the smallest numbers. Which comes first in the text?",
-         _with_pair(lambda ids: max(sorted(_pairs(ids)), key=_pairs(ids).get))),
-        (ONE_ORDER, _with_pair(_either_order)),
-        (ONE_ORDER, _with_pair(lambda ids: _commonest(Counter(tuple(sorted(pair)) for pair in pairwise(ids))))),
-        ("How often does 7 7 7 hold the pair (7, 7)? Pairs that overlap count, too.",
-         _with_pair(lambda ids: max(_pairs(ids), key=lambda pair: _merged(ids, pair, -1).count(-1)))),
+         _bpe("max(pairs", "max(sorted(pairs)")),
+        (ONE_ORDER, _bpe(PAIRS, IN_ORDER, CHOSEN,
+                         "max(pairwise(ids), key=lambda pair: pairs.count(tuple(sorted(pair))))")),
+        (ONE_ORDER, _bpe(PAIRS, IN_ORDER)),
+        ("How often does 7 7 7 hold the pair (7, 7)? Pairs that overlap count, too.",  # str.count leaves them out
+         _bpe("key=pairs.count", "key=lambda pair: ''.join(map(chr, ids)).count(''.join(map(chr, pair)))")),
         ("Is the last pair counted, too? Of n tokens, n - 1 begin a pair.",
-         _with_pair(lambda ids: _commonest(Counter(pairwise(ids[:-1])) or _pairs(ids)))),
+         _bpe(PAIRS, "list(pairwise(ids[:-1])) or [tuple(ids)]")),
         ("Do you count the pairs at places 0 and 1, 2 and 3, …? Each place but the last begins a pair.",
-         _with_pair(lambda ids: _commonest(Counter(zip(ids[::2], ids[1::2], strict=False))))),
-        ("Do you count at all? You take the first pair.", _with_pair(lambda ids: tuple(ids[:2]))),
-        ("Do you compare numbers? In a text, 1 2 is also found inside 11 2 and 1 23.", _with_pair(_most, _as_text)),
+         _bpe(PAIRS, "list(zip(ids[::2], ids[1::2]))")),
+        ("Do you count at all? You take the first pair.", _bpe(CHOSEN, "pairs[0]")),
+        ("Do you compare numbers? In a text, 1 2 is also found inside 11 2 and 1 23.",
+         _bpe("return merged", "text = ' '.join(map(str, ids)).replace(f'{pair[0]} {pair[1]}', str(new_id))\n"
+                               "    return [int(number) for number in text.split()]")),
         ("Do you replace each of the two tokens wherever it is? Only where they are neighbours, in this order.",
-         _with_pair(_most, lambda ids, pair, new: [new if one in pair else one for one in ids])),
+         _bpe("return merged", "return [new_id if one in pair else one for one in ids]")),
         ("Is it one step? You go on until no pair is left that occurs twice.", _until_none_repeats),
-        ("The pair is right. Are the ids changed, too?", _with_pair(_most, lambda ids, pair, new: ids)),
-        ("Which comes first? The new ids, then the pair.", lambda ids, new: bpe_step(ids, new)[::-1]),
+        ("The pair is right. Are the ids changed, too?", _bpe("return merged", "return ids")),
+        ("Which comes first? The new ids, then the pair.", _bpe("return merged, pair", "return pair, merged")),
         ("Is the last token written twice? It may be a part of the last match.",
-         _with_pair(_most, lambda ids, pair, new: [*_merged(ids, pair, new, left_out=1), ids[-1]])),
+         _bpe("< len(ids)", "< len(ids) - 1", "return merged", "return [*merged, ids[-1]]")),
         ("Is new_id the number to write? You write the largest id plus one.",
-         _with_pair(_most, lambda ids, pair, new: _merged(ids, pair, max(ids) + 1))),
+         _bpe("new_id if found", "max(ids) + 1 if found")),
     ],
     parts=("ids", "pair"),
     adapt=_as_tensors,
@@ -180,113 +144,30 @@ check_bpe_step = check_of(BPE_STEP)
 
 def training_loop(model, tokens, starts, seq_len, peak, warm_up):
     """Train the model in place, one step per row of starts (steps, B); the loss of each step [nat/token], a list."""
+    model.train()
     matrices = [weight for weight in model.parameters() if weight.ndim == 2]
     gains = [weight for weight in model.parameters() if weight.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": gains, "weight_decay": 0.0}]
-    optimizer, steps, losses = torch.optim.AdamW(groups, betas=(0.9, 0.95)), len(starts), []
-    model.train()
+    optimizer, steps, losses = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.95)), len(starts), []
     for step in range(steps):
-        inputs = torch.stack([tokens[start : start + seq_len] for start in starts[step]])
-        targets = torch.stack([tokens[start + 1 : start + seq_len + 1] for start in starts[step]])
-        loss = -model(inputs).log_softmax(dim=-1).gather(2, targets[..., None]).mean()
-        model.zero_grad()
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, steps, peak, warm_up)
+        at = starts[step][:, None] + torch.arange(seq_len)
+        inputs, targets = tokens[at], tokens[at + 1]
+        loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+        optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group in optimizer.param_groups:
-            if step < warm_up:
-                group["lr"] = peak * (step + 1) / warm_up
-            else:
-                half_turn = math.pi * (step - warm_up) / (steps - warm_up)
-                group["lr"] = peak * (0.1 + 0.45 * (1 + math.cos(half_turn)))
         optimizer.step()
         losses.append(loss.item())
     return losses
 
 
-def _windows(tokens, starts, seq_len, shift=0):
-    return tokens[starts[:, None] + torch.arange(seq_len) + shift]
+_loop = partial(edited, training_loop)
 
 
-def _cut(targets, inputs=lambda at, n: at(n), starts=lambda starts, step: starts[step]):
-    """A way to cut windows: targets(at, n) and inputs(at, n), where at(n, shift) are the windows of a step."""
-
-    def cut(tokens, all_starts, step, seq_len):
-        rows = starts(all_starts, step)
-        rows = torch.arange(all_starts.shape[1]).add(step * all_starts.shape[1]) * seq_len if rows is None else rows
-        at = partial(_windows, tokens, rows)
-        return inputs(at, seq_len), targets(at, seq_len)
-
-    return cut
-
-
-_RIGHT_CUT = _cut(lambda at, n: at(n, 1))
-
-
-def _mean_loss(logits, targets):
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def _clip(weights, most=1.0):
-    torch.nn.utils.clip_grad_norm_(weights, most)
-
-
-def _looped(
-    *, cut=_RIGHT_CUT, ask=_mean_loss, rate=learning_rate, decays=(0.1, 0.0), betas=(0.9, 0.95), clip=_clip,
-    make=torch.optim.AdamW, clear="first", tell=lambda loss, again: loss.item(), renew=False, rated=lambda step: True,
-    on=lambda model: model.train(),
-):  # fmt: skip
-    """The training loop with one of its parts replaced."""
-
-    def program(model, tokens, starts, seq_len, peak, warm_up):
-        trained, losses, optimizer, steps = on(model), [], None, len(starts)
-        weights = list(trained.parameters())
-        for step in range(steps):
-            if optimizer is None or renew:
-                own = [[w for w in weights if w.ndim == n] for n in (2, 1)]
-                groups = [{"params": p, "weight_decay": decay} for p, decay in zip(own, decays, strict=True)]
-                optimizer = make(groups, lr=peak, betas=betas)
-            for group in optimizer.param_groups if rated(step) else ():
-                group["lr"] = rate(step, steps, peak, warm_up)
-            inputs, targets = cut(tokens, starts, step, seq_len)
-            loss = ask(trained(inputs), targets)
-            if clear == "first":
-                optimizer.zero_grad()
-            loss.backward()
-            if clear.startswith("late"):
-                optimizer.zero_grad(set_to_none=clear == "late")
-            clip(weights)
-            optimizer.step()
-            if clear == "end":
-                optimizer.zero_grad()
-            losses.append(tell(loss, lambda inputs=inputs, targets=targets: ask(trained(inputs), targets)))
-        return losses
-
-    return program
-
-
-def _half_cosine(progress, least=0.1):
-    return least + (1 - least) / 2 * (1 + math.cos(math.pi * progress))
-
-
-def _rate(fall=_half_cosine, rise=lambda step, warm_up: (step + 1) / warm_up):
-    """A learning rate with a rise or a fall of its own: fall(share of the steps after the warm-up that are made)."""
-
-    def rate(step, steps, peak, warm_up):
-        return peak * (rise(step, warm_up) if step < warm_up else fall((step - warm_up) / (steps - warm_up)))
-
-    return rate
-
-
-def _each_alone(weights):
-    for weight in weights:
-        _clip([weight])
-
-
-def _each_number(weights):
-    torch.nn.utils.clip_grad_value_(weights, 1.0)
-
-
-def _always_one(weights):
+def _always_one(weights, _):
+    weights = list(weights)
     length = torch.nn.utils.get_total_norm([weight.grad for weight in weights])
     for weight in weights:
         weight.grad /= length
@@ -349,7 +230,8 @@ def _losses_and_state(function):
         model = small_model(number)
         losses = _as_losses(_trained(function, model, tokens, starts, *rest))
         with torch.no_grad():
-            left = _mean_loss(model(_windows(tokens, starts[0], 5)), _windows(tokens, starts[0], 5, 1))
+            at = starts[0][:, None] + torch.arange(5)
+            left = F.cross_entropy(model(tokens[at]).mT, tokens[at + 1])
         return losses, left
 
     return probe
@@ -484,6 +366,10 @@ NEVER_SHORT = (
 EACH_ALONE = "Is the length of the whole gradient limited? You limit that of each matrix on its own."
 EACH_NUMBER = "Is the length of the whole gradient limited? You limit each number of it (clip_grad_value_)."
 LATE_RATE = "Is the rate set before the step it is meant for? Yours is used one step later."
+ASKED, LOSS = "model(inputs).flatten(0, 1), targets", "F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())"
+CLIP, ALONE = (f"torch.nn.utils.clip_grad_norm_({weights}, 1.0)" for weights in ("model.parameters()", "weight"))
+ALONE = f"[{ALONE} for weight in model.parameters()]"
+RATE, RISES = "learning_rate(step, steps, peak, warm_up)", "peak * (step + 1) / warm_up if step < warm_up"
 TRAINING_LOOP = Exercise(
     training_loop,
     [
@@ -495,82 +381,81 @@ TRAINING_LOOP = Exercise(
     ],
     [
         ("Is the gradient of the step before still there? backward() adds to it: zero_grad() in each step.",
-         _looped(clear="never")),
+         _loop("optimizer.zero_grad()", "")),
         ("The model may come with old gradients: is zero_grad() called before backward(), in the first step, too?",
-         _looped(clear="end")),
-        (UNMOVED, _looped(clear="late")),
-        (CLEARED_LATE, _looped(clear="late zeros")),
+         _loop("optimizer.zero_grad()", "", "optimizer.step()", "optimizer.step(), optimizer.zero_grad()")),
+        (UNMOVED, _loop("loss.backward()", "loss.backward(), model.zero_grad()")),
+        (CLEARED_LATE, _loop("loss.backward()", "loss.backward(), model.zero_grad(set_to_none=False)")),
         ("Are the targets the inputs? Then each question holds its own answer, and the loss falls to 0.",
-         _looped(cut=_cut(lambda at, n: at(n)))),
-        ("Are the targets one token later, not one earlier?", _looped(cut=_cut(lambda at, n: at(n, -1)))),
-        ("Are the targets one token later, not two?", _looped(cut=_cut(lambda at, n: at(n, 2)))),
-        ("Are inputs and targets swapped?", _looped(cut=_cut(lambda at, n: at(n), lambda at, n: at(n, 1)))),
-        (LAST_TARGET, _looped(cut=_cut(lambda at, n: at(n).roll(-1, 1)))),
-        (LAST_TARGET, _looped(cut=_cut(lambda at, n: at(n)[:, [*range(1, n), n - 1]]))),
+         _loop("at + 1", "at")),
+        ("Are the targets one token later, not one earlier?", _loop("at + 1", "at - 1")),
+        ("Are the targets one token later, not two?", _loop("at + 1", "at + 2")),
+        ("Are inputs and targets swapped?", _loop("inputs, targets =", "targets, inputs =")),
+        (LAST_TARGET, _loop("tokens[at + 1]", "tokens[at].roll(-1, 1)")),
+        (LAST_TARGET, _loop("tokens[at + 1]", "tokens[at][:, [*range(1, seq_len), seq_len - 1]]")),
         ("Is the last question of each window there? For seq_len targets, seq_len + 1 tokens are cut out.",
-         _looped(cut=_cut(lambda at, n: at(n)[:, 1:], lambda at, n: at(n)[:, :-1]))),
+         _loop("tokens[at], tokens[at + 1]", "tokens[at][:, :-1], tokens[at][:, 1:]")),
         ("Is a window one token too long? seq_len counts the inputs, and as many targets.",
-         _looped(cut=_cut(lambda at, n: at(n + 1, 1), lambda at, n: at(n + 1)))),
+         _loop("arange(seq_len)", "arange(seq_len + 1)")),
         ("Do you use starts? Your windows follow one another in the text.",
-         _looped(cut=_cut(lambda at, n: at(n, 1), starts=lambda starts, step: None))),
+         _loop("starts[step]", "(torch.arange(starts[0].numel()) + step * starts[0].numel()).mul(seq_len)")),
         ("Does each step have its own row of starts? You train on the windows of the first one again and again.",
-         _looped(cut=_cut(lambda at, n: at(n, 1), starts=lambda starts, step: starts[0]))),
-        (ALL_WINDOWS, _looped(cut=_cut(lambda at, n: at(n, 1), starts=lambda starts, step: starts[step, :1]))),
-        (ALL_WINDOWS, _looped(ask=lambda z, t: _mean_loss(z[-1:], t[-1:]))),
-        (ALL_PLACES, _looped(ask=lambda z, t: _mean_loss(z[:, -1:], t[:, -1:]))),
+         _loop("starts[step]", "starts[0]")),
+        (ALL_WINDOWS, _loop("starts[step][:", "starts[step][:1")),
+        (ALL_WINDOWS, _loop(ASKED, "model(inputs)[-1], targets[-1]")),
+        (ALL_PLACES, _loop(ASKED, "model(inputs)[:, -1], targets[:, -1]")),
         ("Are the targets shifted twice? They are one token later already.",
-         _looped(ask=lambda z, t: _mean_loss(z[:, :-1], t[:, 1:]))),
+         _loop(ASKED, "model(inputs)[:, :-1].flatten(0, 1), targets[:, 1:]")),
         ("Is it the mean over all questions of a step, not the sum?",
-         _looped(ask=lambda z, t: F.cross_entropy(z.mT, t, reduction="sum"))),
+         _loop("targets.flatten()", "targets.flatten(), reduction='sum'")),
         ("Is the softmax taken once? cross_entropy does it: it takes the logits themselves.",
-         _looped(ask=lambda z, t: _mean_loss(z.softmax(-1), t))),
+         _loop("model(inputs)", "model(inputs).softmax(-1)")),
         ("Is the softmax over the vocabulary, not over the positions?",
-         _looped(ask=lambda z, t: -z.log_softmax(1).gather(2, t[..., None]).mean())),
+         _loop(LOSS, "-model(inputs).log_softmax(1).gather(2, targets[..., None]).mean()")),
         ("Does each question keep its own logits? reshape swaps no dimensions: .mT does, or flatten(0, 1).",
-         _looped(ask=lambda z, t: F.cross_entropy(z.reshape(len(z), z.shape[2], -1), t))),
+         _loop(LOSS, "F.cross_entropy(model(inputs).reshape(len(at), 24, -1), targets)")),
         ("Is the loss returned the one that the step began with? You measure it again after the step.",
-         _looped(tell=lambda loss, again: again().item())),
-        ("Is it the loss, not its exponential (perplexity)?", _looped(tell=lambda loss, again: loss.exp().item())),
+         _loop("loss.item()", f"{LOSS}.item()")),
+        ("Is it the loss, not its exponential (perplexity)?", _loop("loss.item()", "loss.exp().item()")),
         ("Does the loop go on after its first step? The return stands behind it.",
-         lambda model, tokens, starts, *rest: _looped()(model, tokens, starts[:1], *rest)),
-        (CLIPPED, _looped(clip=lambda weights: None)),
-        (EACH_NUMBER, _looped(clip=_each_number)),
-        (EACH_ALONE, _looped(clip=_each_alone)),
-        (NEVER_SHORT, _looped(clip=_always_one)),
-        *[("Is the gradient shortened to the length 1.0?", _looped(clip=partial(_clip, most=most)))
-          for most in (0.1, 0.5, 2.0, 5.0)],
-        ("Do the gains decay, too? Their weight decay is 0.", _looped(decays=(0.1, 0.1))),
-        ("Is there a weight decay? The matrices have 0.1.", _looped(decays=(0.0, 0.0))),
-        ("The weight decay of matrices is 0.1, of gains 0. Yours is the default, 0.01.", _looped(decays=(0.01, 0.01))),
-        ("Is it AdamW? Adam adds the weight decay to the gradient.", _looped(make=torch.optim.Adam)),
-        ("Are the betas 0.9 and 0.95? Yours are AdamW's default, 0.9 and 0.999.", _looped(betas=(0.9, 0.999))),
-        ("Is the optimizer made once, before the loop? A new one has no running means.", _looped(renew=True)),
-        ("Is the rate set in each step? Yours stays at the peak.", _looped(rated=lambda step: False)),
-        ("Is the rate set in each step? Yours stays at that of the first one.", _looped(rated=lambda step: step == 0)),
-        ("Is there a warm-up? Your rate begins at the peak.",
-         _looped(rate=lambda step, steps, peak, warm_up: learning_rate(step, steps, peak, 0))),
+         _loop("    return losses", "        return losses")),
+        (CLIPPED, _loop(CLIP, "")),
+        (EACH_NUMBER, _loop("clip_grad_norm_", "clip_grad_value_")),
+        (EACH_ALONE, _loop(CLIP, ALONE)),
+        (NEVER_SHORT, _loop("torch.nn.utils.clip_grad_norm_", "_always_one")),
+        *[("Is the gradient shortened to the length 1.0?", _loop("1.0", length))
+          for length in ("0.1", "0.5", "2.0", "5.0")],
+        ("Do the gains decay, too? Their weight decay is 0.", _loop('_decay": 0.0', '_decay": 0.1')),
+        ("Is there a weight decay? The matrices have 0.1.", _loop('_decay": 0.1', '_decay": 0.0')),
+        ("The weight decay of matrices is 0.1, of gains 0. Yours is the default, 0.01.",
+         _loop('_decay": 0.0', '_decay": 0.01', '_decay": 0.1', '_decay": 0.01')),
+        ("Is it AdamW? Adam adds the weight decay to the gradient.", _loop("AdamW", "Adam")),
+        ("Are the betas 0.9 and 0.95? Yours are AdamW's default, 0.9 and 0.999.", _loop("0.95", "0.999")),
+        ("Is the optimizer made once, before the loop? A new one has no running means.",
+         _loop("at = ", "optimizer.state.clear()\n        at = ")),
+        ("Is the rate set in each step? Yours stays at the peak.", _loop(RATE, "peak")),
+        ("Is the rate set in each step? Yours stays at that of the first one.", _loop("rate(step", "rate(0")),
+        ("Is there a warm-up? Your rate begins at the peak.", _loop("steps, peak, warm_up", "steps, peak, 0")),
         ("Does the warm-up count from 1? The first step has peak / warm_up; yours has the rate 0.",
-         _looped(rate=_rate(rise=lambda step, warm_up: step / warm_up))),
+         _loop(RATE, f"peak * step / warm_up if step < warm_up else {RATE}")),
         ("Is the warm-up warm_up steps long? learning_rate has its own default of 100.",
-         _looped(rate=lambda step, steps, peak, warm_up: learning_rate(step, steps, peak))),
-        (LATE_RATE, _looped(rate=lambda step, *rest: learning_rate(max(0, step - 1), *rest))),
-        (LATE_RATE, _looped(rate=lambda step, steps, peak, warm_up: (
-            learning_rate(step - 1, steps, peak, warm_up) if step else peak))),
+         _loop("steps, peak, warm_up", "steps, peak")),
+        (LATE_RATE, _loop("rate(step", "rate(max(0, step - 1)")),
+        (LATE_RATE, _loop(RATE, "learning_rate(step - 1, steps, peak, warm_up) if step else peak")),
         ("Do the steps count from 0? Your rate is that of one step later. (A scheduler moves after the optimizer.)",
-         _looped(rate=lambda step, *rest: learning_rate(step + 1, *rest))),
+         _loop("rate(step", "rate(step + 1")),
         ("Does the cosine end at a tenth of the peak? Yours ends at 0.",
-         _looped(rate=_rate(lambda progress: _half_cosine(progress, 0.0)))),
-        ("Does the rate fall after the warm-up? Yours stays at the peak.", _looped(rate=_rate(lambda progress: 1.0))),
+         _loop(RATE, f"{RISES} else (learning_rate(step, steps, peak, warm_up) - 0.1 * peak) / 0.9")),
+        ("Does the rate fall after the warm-up? Yours stays at the peak.", _loop(RATE, f"{RISES} else peak")),
         ("Does the cosine count the steps after the warm-up only? Yours has begun in step 0.",
-         _looped(rate=lambda step, steps, peak, warm_up: peak * (
-             (step + 1) / warm_up if step < warm_up else _half_cosine(step / steps)))),
+         _loop(RATE, f"{RISES} else learning_rate(step, steps, peak, 0)")),
         ("Does the cosine last for the steps after the warm-up, steps - warm_up? Yours is spread over all.",
-         _looped(rate=lambda step, steps, peak, warm_up: peak * (
-             (step + 1) / warm_up if step < warm_up else _half_cosine((step - warm_up) / steps)))),
-        ("Is the model itself trained? You train a copy.", _looped(on=copy.deepcopy)),
-        (EVAL_MODE, _looped(on=lambda model: model)),
-        ("Does a frozen weight stay, one with requires_grad False?", _looped(on=lambda m: m.train().requires_grad_())),
-        ("Append loss.item().", _looped(tell=lambda loss, again: loss)),
+         _loop(RATE, f"{RISES} else learning_rate(step - warm_up, steps, peak, 0)")),
+        ("Is the model itself trained? You train a copy.",
+         _loop("model.train()", "import copy; model = copy.deepcopy(model)")),
+        ("Does a frozen weight stay, one with requires_grad False?",
+         _loop("model.train()", "model.train().requires_grad_()")),
+        ("Append loss.item().", _loop("loss.item()", "loss")),
     ],
     parts=("the list of losses", "the loss that the model has afterwards"),
     allow=("learning_rate", "_Watch"),
@@ -585,49 +470,21 @@ check_training_loop = check_of(TRAINING_LOOP)
 
 def accumulated_step(model, optimizer, rows, lengths, micro):
     """One step on padded rows (B, T + 1), row i of lengths[i] tokens, micro rows per call; the loss [nat/token]."""
+    parts = list(zip(rows.split(micro), lengths.split(micro), strict=True))
     questions, loss = (lengths - 1).sum(), 0.0
     optimizer.zero_grad()
-    for row, length in zip(rows, lengths.tolist(), strict=True):  # each alone, without its padding
-        if length > 1:
-            shares = model(row[None, : length - 1])[0].log_softmax(dim=-1)
-            part = -shares[range(length - 1), row[1:length]].sum() / questions
-            part.backward()
-            loss += part.item()
+    for part, length in parts:
+        asked = torch.arange(rows.shape[1] - 1) < length[:, None] - 1
+        nats = F.cross_entropy(model(part[:, :-1]).mT, part[:, 1:], reduction="none")
+        share = nats[asked].sum() / questions
+        share.backward()
+        loss += share.item()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     return loss
 
 
-def _accumulated(
-    share=lambda nats, counts, every, parts: nats[counts].sum() / every, *, counts=lambda at, rows, n: at < n - 1,
-    clear="before", clip="once", clipped=_clip, cut=lambda order, micro: order.split(micro), tell=sum,
-):  # fmt: skip
-    """The step with one of its things replaced; `share` is the loss of a part, `every` counts all questions."""
-
-    def program(model, optimizer, rows, lengths, micro):
-        asked, losses = counts(torch.arange(rows.shape[1] - 1), rows, lengths[:, None]), []
-        parts = cut(torch.arange(len(rows)), micro)
-        if clear == "before":
-            optimizer.zero_grad()
-        for part in parts:
-            nats = F.cross_entropy(model(rows[part, :-1]).mT, rows[part, 1:], reduction="none")
-            loss = share(nats, asked[part], asked.sum(), len(parts))
-            if clear == "each":
-                optimizer.zero_grad()
-            loss.backward()
-            losses.append(loss.item())
-            if clip == "each":
-                clipped(list(model.parameters()))
-        if clip == "once":
-            clipped(list(model.parameters()))
-        optimizer.step()
-        return tell(losses)
-
-    return program
-
-
-def _mean_of_part(nats, counts, every, parts):
-    return nats[counts].mean() if counts.any() else nats.sum() * 0
+_step = partial(edited, accumulated_step)
 
 
 def _loss_and_gradient(function):
@@ -691,6 +548,7 @@ UNDERFLOWS = (
 BY_CONTENT = "Are questions counted by lengths? A token that fills the padding may also stand in the text."
 MEAN_OF_MEANS = "Does each question weigh the same? Yours has the mean of the parts' means, whatever their questions."
 ALL_PLACES_COUNT = "Does padding count? A position whose answer is padding asks nothing: leave it out of sum and count."
+SHARE, QUESTIONS, IS_ASKED = "nats[asked].sum() / questions", "(lengths - 1).sum()", "length[:, None] - 1"
 ACCUMULATED_STEP = Exercise(
     accumulated_step,
     [
@@ -702,35 +560,38 @@ ACCUMULATED_STEP = Exercise(
         Case("a part without a question", _accumulates(3, _padded(1, 1, 6, 4), 2), UNEVEN),
     ],
     [
-        (MEAN_OF_MEANS, _accumulated(lambda *of: _mean_of_part(*of) / of[3])),
-        ("Is it one mean over all questions? Yours adds up the parts' means.", _accumulated(_mean_of_part)),
+        (MEAN_OF_MEANS, _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),
+        ("Is it one mean over all questions? Yours adds up the parts' means.",
+         _step(SHARE, "nats[asked].mean().nan_to_num()")),
         ("Is the gradient that of one mean over all questions? Yours adds up those of the parts' means.",
-         _accumulated(_mean_of_part, tell=lambda losses: sum(losses) / len(losses))),
+         _step(SHARE, "nats[asked].mean().nan_to_num()", "return loss", "return loss / len(parts)")),
         ("Does each question weigh the same? Yours has the mean of the rows' means, however many questions they ask.",
-         _accumulated(lambda nats, counts, every, parts: (
-             (nats * counts).sum(1) / counts.sum(1).clamp(min=1)).mean() / parts)),
-        (ALL_PLACES_COUNT, _accumulated(counts=lambda at, rows, n: at < n + len(at))),
+         _step(SHARE, "((nats * asked).sum(1) / asked.sum(1).clamp(min=1)).mean() / len(parts)")),
+        (ALL_PLACES_COUNT, _step(SHARE, "nats.sum() / rows[:, 1:].numel()")),
         ("Is the sum divided by the questions that count? You divide by all positions, padding too.",
-         _accumulated(lambda nats, counts, every, parts: (nats * counts).mean() / parts)),
+         _step(SHARE, "(nats * asked).mean() / len(parts)")),
         ("Is the answer of the last question a token of the row? You count one question too many.",
-         _accumulated(counts=lambda at, rows, n: at < n)),
-        ("Is the last token of each row asked for? Yours is not.", _accumulated(counts=lambda at, rows, n: at < n - 2)),
-        (BY_CONTENT, _accumulated(counts=lambda at, rows, n: rows[:, 1:] != 0)),
-        (BY_CONTENT, _accumulated(counts=lambda at, rows, n: rows[:, 1:] != rows[:, -1:])),
-        ("Is it a mean? Yours is a sum over all questions.", _accumulated(lambda nats, counts, *_: nats[counts].sum())),
-        (UNDERFLOWS, _accumulated(lambda nats, counts, n, _: -(nats.neg().exp() + 1e-9).log()[counts].sum() / n)),
-        ("Is the old gradient cleared, once, before the first part?", _accumulated(clear="never")),
-        ("Do the parts' gradients add up? You clear them before each part.", _accumulated(clear="each")),
-        ("Is the gradient clipped once, when it is whole? You clip after each part.", _accumulated(clip="each")),
-        ("Is the gradient clipped? One longer than 1.0 is shortened to 1.0.", _accumulated(clip="never")),
-        (NEVER_SHORT, _accumulated(clipped=_always_one)),
-        (EACH_NUMBER, _accumulated(clipped=_each_number)),
-        (EACH_ALONE, _accumulated(clipped=_each_alone)),
+         _step(IS_ASKED, "length[:, None]", QUESTIONS, "lengths.sum()")),
+        ("Is the last token of each row asked for? Yours is not.",
+         _step(IS_ASKED, "length[:, None] - 2", QUESTIONS, "(lengths - 2).clamp(min=0).sum()")),
+        *[(BY_CONTENT, _step("nats[asked].sum() / questions", f"nats[part[:, 1:] != {fill.format('part')}].sum() / "
+                             f"(rows[:, 1:] != {fill.format('rows')}).sum()")) for fill in ("0", "{}[:, -1:]")],
+        ("Is it a mean? Yours is a sum over all questions.", _step(SHARE, "nats[asked].sum()")),
+        (UNDERFLOWS, _step(SHARE, "-(nats.neg().exp() + 1e-9).log()[asked].sum() / questions")),
+        ("Is the old gradient cleared, once, before the first part?", _step("optimizer.zero_grad()", "")),
+        ("Do the parts' gradients add up? You clear them before each part.",
+         _step("share.backward()", "model.zero_grad(), share.backward()")),
+        ("Is the gradient clipped once, when it is whole? You clip after each part.",
+         _step(CLIP, "", "share.backward()", f"share.backward(), {CLIP}")),
+        ("Is the gradient clipped? One longer than 1.0 is shortened to 1.0.", _step(CLIP, "")),
+        (NEVER_SHORT, _step("torch.nn.utils.clip_grad_norm_", "_always_one")),
+        (EACH_NUMBER, _step("clip_grad_norm_", "clip_grad_value_")),
+        (EACH_ALONE, _step(CLIP, ALONE)),
         ("Is the last part used, even if it holds fewer rows?",
-         _accumulated(cut=lambda order, micro: order[: len(order) // micro * micro or None].split(micro))),
-        ("Is the loss that of all parts? You return the last one's.", _accumulated(tell=lambda losses: losses[-1])),
+         _step("in parts:", "in parts[: len(rows) // micro or None]:")),
+        ("Is the loss that of all parts? You return the last one's.", _step("loss += share", "loss = share")),
         ("Is the loss that of all parts? They are shares already: add them up.",
-         _accumulated(tell=lambda losses: sum(losses) / len(losses))),
+         _step("return loss", "return loss / len(parts)")),
     ],
     parts=("the loss", "the length of the gradient", "the angle [degrees] between the gradient and the right one"),
     adapt=_loss_and_gradient,
