@@ -214,8 +214,6 @@ def _judged_as_layer(function):
 
     def probe():
         weights = function()
-        if weights is ...:
-            raise NotImplementedError
         found = weights if isinstance(weights, tuple | list) else [weights]
         if len(found) != 3 or not all(isinstance(weight, torch.Tensor) for weight in found):
             hint = TYPE_HINTS["NoneType"] if weights is None else "Return w_gate, w_up, w_down: three tensors."
@@ -435,8 +433,6 @@ def _judged_by_effect(function):
     def probe(name, n):
         model = copy.deepcopy(_models()[name])
         units = function(model, n)
-        if units is ...:
-            raise NotImplementedError
         shape, hidden = (model.config.n_layers, n), model.config.hidden_dim
         if not isinstance(units, torch.Tensor):
             hint = TYPE_HINTS.get(type(units).__name__, "Rows of one length: torch.stack joins them.")
