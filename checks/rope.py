@@ -474,34 +474,25 @@ def slow_hands(model):
 
 
 BAR, NOTICED = 2.25, 0.1  # nat/token; any other two hands lose 3.3 to 4.9
-NO_HAND = "Which hand do you slow? None is in your set."
 COORDINATES = "A hand is a pair of coordinates: the numbers go from 0 to 7."
-LINEAR = "All hands slowed is linear scaling: it also slows hands that had shown all their angles in training."
-KEPT = "Are these the hands to keep? Return those to slow."
-WRITTEN = "Are the numbers written down? Here the same hands stand in another order: measure this model."
-FINISHED = "Does your set hold a hand that finished a turn within 48 tokens? Training has shown all its angles."
-UNUSED = "Does the loss of short copies rise when one of these hands stops? What is not used cannot break."
-PART = "Is a hand missing? Those that matter and meet new angles break the text together."
-UNMEASURED = "Does your program run the model? Hands chosen without an experiment are known beforehand."
-TOO_MANY = "Which hand of your set can keep its speed? The smallest set is asked."
 
 
 def _wrong_hands(hands, numbers):
     """The hint for a set that misses the bar, as hands of the stored model and as the numbers that were returned."""
     every, turns = frozenset(range(8)), 48 * _copying_model().inv_freq / (2 * math.pi)
     if not hands:
-        return NO_HAND
+        return "Which hand do you slow? None is in your set."
     if hands == every:
-        return LINEAR
+        return "All hands slowed is linear scaling: it also slows hands that had shown all their angles in training."
     if hands != numbers and _loss_if(numbers) <= BAR:
-        return WRITTEN
+        return "Are the numbers written down? Here the same hands stand in another order: measure this model."
     if _loss_if(every - hands) <= BAR:
-        return KEPT
+        return "Are these the hands to keep? Return those to slow."
     if any(turns[hand] >= 1 for hand in hands):
-        return FINISHED
+        return "Does your set hold a hand that finished a turn within 48 tokens? Training has shown all its angles."
     if all(_loss_if(frozenset({hand}), math.inf, 24) - _loss_if(frozenset(), period=24) < NOTICED for hand in hands):
-        return UNUSED
-    return PART
+        return "Does the loss of short copies rise when one of these hands stops? What is not used cannot break."
+    return "Is a hand missing? Those that matter and meet new angles break the text together."
 
 
 def _judged_by_effect(function):
@@ -514,8 +505,6 @@ def _judged_by_effect(function):
         for part in model.modules():  # any of them counts: an answer may call the blocks, or copy the model
             part.register_forward_pre_hook(_note_run)
         answer = function(model)
-        if answer is ...:
-            raise NotImplementedError
         if not isinstance(answer, set | frozenset | list | tuple):
             hint = TYPE_HINTS["NoneType"] if answer is None else "Return a set of pair numbers, such as {0, 7}."
             raise Wrong(f"the result has the type {type(answer).__name__}, expected a set.", hint)
@@ -535,9 +524,11 @@ def _judged_by_effect(function):
         for number in sorted(numbers):
             less = _loss_if(hands - {order[number].item()})
             if less <= BAR:
-                raise Wrong(f"{said}, under the bar of {BAR}; without hand {number} it is, too: {less:.2f}.", TOO_MANY)
+                hint = "Which hand of your set can keep its speed? The smallest set is asked."
+                raise Wrong(f"{said}, under the bar of {BAR}; without hand {number} it is, too: {less:.2f}.", hint)
         if not runs and hands != numbers:
-            raise Wrong(f"{said}, under the bar of {BAR}, but the model did not run.", UNMEASURED)
+            hint = "Does your program run the model? Hands chosen without an experiment are known beforehand."
+            raise Wrong(f"{said}, under the bar of {BAR}, but the model did not run.", hint)
         return 1
 
     return probe
@@ -549,48 +540,11 @@ def _at_random(size):
     return {frozenset(draw.sample(range(8), size)) for draw in draws for _ in range(4)}
 
 
-def _hands_by(rule):
-    """A program that chooses hands by what a rule says of (turns in 48 tokens, cost of stopping) of each."""
-
-    def program(model):
-        speeds, zero = model.inv_freq, torch.tensor(0.0)
-        plain = _loss_on_second_copy(model, speeds, 24)
-        costs = [_loss_on_second_copy(model, torch.where(one, zero, speeds), 24) - plain for one in torch.eye(8).bool()]
-        return rule((48 * speeds / (2 * math.pi)).tolist(), costs)
-
-    return program
-
-
-def _where(test):
-    return _hands_by(lambda turns, costs: {i for i in range(8) if test(turns[i], costs[i])})
-
-
-def _first_two(order):
-    return _hands_by(lambda turns, costs: set(sorted(range(8), key=lambda i: order(turns[i], costs[i]))[:2]))
-
-
 SLOW_HANDS = Exercise(
     slow_hands,
     [Case("the model as it is stored", (torch.arange(8),)),
      Case("the same model, its hands in another order", (torch.tensor([5, 2, 7, 0, 4, 6, 3, 1]),))],
-    [
-        (NO_HAND, lambda model: set()),
-        (LINEAR, lambda model: set(range(8))),
-        (COORDINATES, lambda model: {2, 3, 10, 11}),
-        (KEPT, _where(lambda turns, cost: not (turns < 1 and cost > NOTICED))),
-        (WRITTEN, lambda model: {2, 3}),
-        (UNMEASURED, lambda model: set(model.inv_freq.argsort(descending=True)[2:4].tolist())),
-        (UNMEASURED, lambda model: {i for i, speed in enumerate(model.inv_freq.tolist()) if 0.02 < speed < 0.2}),
-        (FINISHED, _first_two(lambda turns, cost: -cost)),
-        (KEPT, _first_two(lambda turns, cost: -turns)),
-        (FINISHED, _where(lambda turns, cost: cost > NOTICED)),
-        (UNUSED, _first_two(lambda turns, cost: turns)),
-        (UNUSED, _where(lambda turns, cost: cost < NOTICED)),
-        (PART, _where(lambda turns, cost: turns < 0.5 and cost > NOTICED)),
-        (PART, _where(lambda turns, cost: turns < 1 and cost > 1.5)),
-        (TOO_MANY, _where(lambda turns, cost: turns < 1)),
-        (TOO_MANY, _where(lambda turns, cost: turns < 4)),
-    ],
+    [],
     allow=("rope_angles", "rope_inv_freq", "causal_visible", "_note_run"),
     adapt=_judged_by_effect,
 )  # fmt: skip
