@@ -32,7 +32,6 @@ def _angles(exponent=lambda i, h: -2 * i / h, base=None):
 
 
 EXPONENT = "Is the exponent -2 i / head_dim, with i counted from 0 to head_dim / 2 - 1?"
-BRACKETS = "Do brackets hold the exponent together? ** binds before * and /."
 WHOLE = "Does // round the exponent to a whole number? Use /."
 ROWS = "Here each row of a batch has its own positions. Does every position get a dimension for the speeds at the end?"
 TABLE = "This position is past the end of many tables of fixed length. Compute the angle instead."
@@ -60,7 +59,7 @@ ROPE_ANGLES = Exercise(
         ("Does the speed fall from pair to pair? Check the sign of the exponent.", _angles(lambda i, h: 2 * i / h)),
         ("Does the speed fall from pair to pair? Check the sign of the exponent.",  # as float32 rounds it
          lambda p, h, theta: p[..., None] * float(theta) ** (torch.arange(0, h, 2) / h)),
-        *[(BRACKETS, program) for program in (
+        *[("Do brackets hold the exponent together? ** binds before * and /.", program) for program in (
             lambda p, h, theta: p[..., None] * theta**-2 * torch.arange(h // 2) / h,
             lambda p, h, theta: p[..., None] * float(theta) ** -torch.arange(0, h, 2) / h,
             lambda p, h, theta: p[..., None] * float(theta) ** -torch.arange(h // 2) / h,
@@ -149,27 +148,6 @@ def _rotated(x, cos, sin, split, join, form=lambda a, b, c, s: (a * c - b * s, b
     return join(*form(a, b, cos.to(x.dtype), sin.to(x.dtype))).to(x.dtype)
 
 
-def _split_halves(x):
-    return x.chunk(2, dim=-1)
-
-
-def _split_neighbours(x):
-    return x[..., 0::2], x[..., 1::2]
-
-
-def _join_halves(a, b):
-    return torch.cat((a, b), dim=-1)
-
-
-def _join_neighbours(a, b):
-    return torch.stack((a, b), dim=-1).flatten(-2)
-
-
-def _wide(x, cos, sin, turn, widen):
-    """x * cos + turn(x) * sin with cos and sin widened to h columns."""
-    return x * widen(cos) + turn(x) * widen(sin)
-
-
 def _rope_mistakes(layout, other, other_hint):
     (split, join, wide), (other_split, other_join, other_wide) = layout, other
 
@@ -205,9 +183,9 @@ def _rope_mistakes(layout, other, other_hint):
            lambda x, c, s, dim=dim: _rotated(x, c, s, split, lambda a, b: torch.stack((a, b), dim)))
           for dim in (-1, -2, 0)],
         ("Does angle i belong to pair i? Your cos and sin are widened for the other layout.",
-         lambda x, c, s: _wide(x, c, s, turn(split, join), other_wide)),
+         lambda x, c, s: x * other_wide(c) + turn(split, join)(x) * other_wide(s)),
         ("Do the pairs fit the widened cos and sin? They belong to the other layout.",
-         lambda x, c, s: _wide(x, c, s, turn(other_split, other_join), wide)),
+         lambda x, c, s: x * wide(c) + turn(other_split, other_join)(x) * wide(s)),
         ("Do you multiply cos and sin with the same x? Turn the second.", lambda x, c, s: x * wide(c) + x * wide(s)),
         ("Do the angles follow the tokens, not the heads?",
          lambda x, c, s: _rotated(x, c[:, None], s[:, None], split, join)),
@@ -218,17 +196,17 @@ def _rope_mistakes(layout, other, other_hint):
     ]  # fmt: skip
 
 
-def _wide_halves(c):
-    return torch.cat((c, c), dim=-1)
-
-
-def _wide_neighbours(c):
-    return c.repeat_interleave(2, dim=-1)
-
-
 OWN_DTYPE = "The text asks for the dtype of x, whichever it is: .to(x.dtype) at the end."
-HALVES = _split_halves, _join_halves, _wide_halves
-NEIGHBOURS = _split_neighbours, _join_neighbours, _wide_neighbours
+HALVES = (  # how pairs are split and joined, and how cos and sin are widened to h columns
+    lambda x: x.chunk(2, dim=-1),
+    lambda a, b: torch.cat((a, b), dim=-1),
+    lambda c: torch.cat((c, c), dim=-1),
+)
+NEIGHBOURS = (
+    lambda x: (x[..., 0::2], x[..., 1::2]),
+    lambda a, b: torch.stack((a, b), dim=-1).flatten(-2),
+    lambda c: c.repeat_interleave(2, dim=-1),
+)
 APPLY_ROPE_HALVES = Exercise(
     apply_rope_halves,
     _rope_cases(),
