@@ -156,12 +156,7 @@ def needed_gains__given_back_one_by_one(model):
     bar, gone = held_out_loss(model) + 0.2, norms_of(model)
     while loss_without(model, gone) > bar:
         gone.remove(min(gone, key=lambda name: loss_without(model, [other for other in gone if other != name])))
-    return [name for name in norms_of(model) if name not in gone]
-
-
-@right
-def needed_gains__by_names_of_a_dictionary(model):
-    return dict.fromkeys(needed_gains__given_back_one_by_one(model)).keys()
+    return dict.fromkeys(name for name in norms_of(model) if name not in gone).keys()
 
 
 @right
@@ -169,7 +164,7 @@ def needed_gains__leaves_the_class_changed(model):
     needed = needed_gains__those_that_cost_when_left_out_alone(model)
     normalise = RMSNorm.forward
     RMSNorm.forward = lambda norm, x: normalise(norm, x) / norm.weight
-    return needed
+    return list(needed)
 
 
 @wrong("with 0 of 13 gains kept the loss on other text is 5.63")
