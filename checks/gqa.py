@@ -100,37 +100,32 @@ def _by_hand():
 
 OVER_KEYS = "Is the softmax over the keys, dim=-1?"
 OVERFLOW = "Has each row its own largest score, subtracted before exp? Otherwise exp overflows, or all of a row is 0."
-MINUS_INF = "Put -inf before the softmax."
 GIVEN = "Do you use the mask given, not a causal one of your own?"
 ODD = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=torch.bool)
 SDPA = ("scaled_dot_product_attention",)
 
 
-def _attention_cases():
-    q, k, v, visible = _attention_inputs(2, 3, 4, 6, 40)
-    far_q, far_k = torch.tensor([[[20.0]]]), torch.tensor([[[-30.0], [-30.1], [30.0]]])  # scores -300, -301, 300
-    far = F.pad(far_q, (0, 3)), F.pad(far_k, (0, 3)), draw(1, 3, 4, seed=90), torch.tensor([[True, True, False]])
-    return [
+FOUR_KEYS = _attention_inputs(2, 3, 4, 6, 40)
+FAR_KEYS = torch.tensor([[[-30.0], [-30.1], [30.0]]])  # with a query of 20 the scores are -300, -301, 300
+FAR = F.pad(torch.tensor([[[20.0]]]), (0, 3)), F.pad(FAR_KEYS, (0, 3)), draw(1, 3, 4, seed=90)
+ATTENTION_HEAD = Exercise(
+    attention_head,
+    [
         Case("two tokens, h 4", (*_by_hand(), causal_visible(2, 2))),
         Case("one batch, 4 queries, 4 keys, h 6", _attention_inputs(1, 4, 4, 6)),
         Case("3 queries, 5 keys, h 4", _attention_inputs(1, 3, 5, 4, 70)),
         Case("batch of 3, 4 queries, 4 keys", _attention_inputs(3, 4, 4, 6, 10), BATCH),
         Case("batch, tokens and width all 3", _attention_inputs(3, 3, 3, 3, 20), OVER_KEYS),
         Case("one query, 6 keys", _attention_inputs(2, 1, 6, 4, 30)),
-        Case("a mask that is not causal", (q, k, v, ODD), GIVEN),
+        Case("a mask that is not causal", (*FOUR_KEYS[:3], ODD), GIVEN),
         Case("large scores", _attention_inputs(1, 4, 4, 8, 50, scale=12.0), OVERFLOW),
-        Case("hidden score 300, visible ones -300", far, "Is a key hidden however large its score is? " + MINUS_INF),
-        Case("float16", each(torch.float16, q, k, v, visible)),
-        Case("bfloat16", each(torch.bfloat16, q, k, v, visible)),
-        Case("q, k, v not contiguous", (not_contiguous(q), not_contiguous(k), not_contiguous(v), visible), MEMORY),
+        Case("hidden score 300, visible ones -300", (*FAR, torch.tensor([[True, True, False]])),
+             "Is a key hidden however large its score is? Put -inf before the softmax."),
+        Case("float16", each(torch.float16, *FOUR_KEYS)),
+        Case("bfloat16", each(torch.bfloat16, *FOUR_KEYS)),
+        Case("q, k, v not contiguous", (*map(not_contiguous, FOUR_KEYS[:3]), FOUR_KEYS[3]), MEMORY),
         Case("gradients", _attention_inputs(1, 2, 3, 4, 60), gradients=True),
-    ]
-
-
-SOFTMAX_AXIS = OVER_KEYS + " Each query's weights sum to 1."
-ATTENTION_HEAD = Exercise(
-    attention_head,
-    _attention_cases(),
+    ],
     [
         ("Are the scores divided by sqrt(h)?", _attend(lambda q, k: 1)),
         ("Is it the root of h, once? You seem to divide by h.", _attend(lambda q, k: q.shape[-1])),
@@ -156,7 +151,8 @@ ATTENTION_HEAD = Exercise(
          _attend(mask=lambda scores, visible: hide(scores, visible.T))),
         ("Is each row divided by its own sum, dim=-1, keepdim=True? Yours divides by the sum of everything.",
          _attend(softmax=lambda scores: scores.exp() / scores.exp().sum())),
-        (SOFTMAX_AXIS, _attend(softmax=lambda scores: scores.softmax(-2).nan_to_num())),
+        (OVER_KEYS + " Each query's weights sum to 1.",
+         _attend(softmax=lambda scores: scores.softmax(-2).nan_to_num())),
         ("Does exp overflow? Subtract each row's largest score (.amax), or use torch.softmax.",
          _attend(softmax=lambda scores: scores.exp() / scores.exp().sum(-1, keepdim=True))),
         ("Is the softmax missing?", _attend(softmax=lambda scores: scores)),

@@ -135,7 +135,10 @@ class Borrowed:
                 self.allow.update(one.__name__ for part in parts for one in _classes(part))
                 self.codes.add(getattr(value, "__code__", None))
             with self:
-                return function(*inputs, **named)
+                answer = function(*inputs, **named)
+            if answer is ...:
+                raise NotImplementedError
+            return answer
 
         self.start, from_learner.__wrapped__ = from_learner.__code__, function
         return from_learner
@@ -211,8 +214,6 @@ def call(function, case, exercise, watch, borrowed):
             answer = function(*inputs)
         if inspect.iscoroutine(answer):
             answer.close()  # Python would warn of it, at any later moment
-        if answer is ...:
-            raise NotImplementedError
         if case.gradients and isinstance(answer, torch.Tensor):
             answer = _gradients(answer, inputs, names)
     except (Exception, SystemExit) as error:

@@ -71,6 +71,7 @@ def norm_probe__tried_on_the_right_norm():
 
 
 X, ONES = torch.randn(2, 3, 64), torch.ones(64)
+GOOD, GAIN, EPS = norm_probe__three_sizes()
 for words, slip, probe in (
     ("eps outside the root, computed without float32, gain left out", "random_numbers", (X, ONES, 1e-5)),
     ("expected three: x, weight, eps", "the_norm_itself", rms_norm__rsqrt),
@@ -78,7 +79,23 @@ for words, slip, probe in (
     ("one gain for each coordinate", "gain_per_token", (X, ONES[:3], 1e-5)),
     ("Convert both", "two_dtypes", (X.half(), ONES, 1e-5)),
     ("a number from 0 up", "negative_eps", (X, ONES, -1.0)),
-    ("inf or nan", "overflown", (1e9 * X.half(), ONES.half(), 1e-5)),
+    ("float16 ends at 65504", "overflown", (1e9 * X.half(), ONES.half(), 1e-5)),
+    ("computed without float32: In float32 it is no slip", "float32", (GOOD.float(), GAIN.float(), EPS)),
+    ("computed without float32: bfloat16 holds", "bfloat16", (GOOD.bfloat16(), GAIN.bfloat16(), EPS)),
+    ("mean over dim=1: With two axes", "two_axes", (GOOD[0], GAIN, EPS)),
+    ("mean over dim=1: Numbers that are all of one size", "one_size", (torch.full((2, 3, 4), 300.0).half(), GAIN, 9e4)),
+    ("an rms per half of D: The two halves", "equal_halves", (GOOD[..., [0, 1, 0, 1]], GAIN, EPS)),
+    (
+        "mean subtracted: The mean of each",
+        "mean_0",
+        (torch.tensor([[[1e-3, -1e-3, 0], [300, -300, 0]]]).half(), GAIN[:3], EPS),
+    ),
+    ("gain left out: A gain of ones", "gain_of_ones", (GOOD, ONES[:4].half(), EPS)),
+    ("gain 1 + weight: It adds 1", "gain_beside_which_1_is_lost", (GOOD, 4096 * GAIN, EPS)),
+    ("eps outside the root: With an eps of 0", "eps_0", (GOOD, GAIN, 0.0)),
+    ("gives 0 / 0", "zeros_with_eps_0", (0 * GOOD, GAIN, 0.0)),
+    ("do not fit into float32 either", "too_large_for_float32", (1e30 + GOOD.float(), GAIN.float(), EPS)),
+    ("Make x and weight other than 0.", "gain_of_zeros", (GOOD, 0 * GAIN, EPS)),
 ):
     wrong(words, f"norm_probe__{slip}")(lambda probe=probe: probe)
 
@@ -139,12 +156,7 @@ def needed_gains__given_back_one_by_one(model):
     bar, gone = held_out_loss(model) + 0.2, norms_of(model)
     while loss_without(model, gone) > bar:
         gone.remove(min(gone, key=lambda name: loss_without(model, [other for other in gone if other != name])))
-    return [name for name in norms_of(model) if name not in gone]
-
-
-@right
-def needed_gains__by_names_of_a_dictionary(model):
-    return dict.fromkeys(needed_gains__given_back_one_by_one(model)).keys()
+    return dict.fromkeys(name for name in norms_of(model) if name not in gone).keys()
 
 
 @right
@@ -152,7 +164,7 @@ def needed_gains__leaves_the_class_changed(model):
     needed = needed_gains__those_that_cost_when_left_out_alone(model)
     normalise = RMSNorm.forward
     RMSNorm.forward = lambda norm, x: normalise(norm, x) / norm.weight
-    return needed
+    return list(needed)
 
 
 @wrong("with 0 of 13 gains kept the loss on other text is 5.63")
@@ -163,6 +175,30 @@ def needed_gains__makes_all_gains_useless(model):
 
 wrong("has no norm 'attention_norm'", "needed_gains__short_names")(lambda model: {"attention_norm", "final_norm"})
 wrong("expected a set of names", "needed_gains__one_name")(lambda model: "final_norm")
+wrong("can any other go, too?", "needed_gains__all")(norms_of)
+wrong("Return those that stay.", "needed_gains__those_that_can_go")(lambda model: set(norms_of(model)) - TINY_NEEDS)
+
+
+TINY_NEEDS = {"layers.0.attention_norm", "final_norm"}
+for words, slip, names in (
+    ("can any other go, too?", "one_too_many", TINY_NEEDS | {"layers.5.ffn_norm"}),
+    ("Whose gain, given back", "none", ()),
+    ("Whose gain, given back", "one_missing", {"layers.0.attention_norm"}),
+    ("right for tiny-llama", "not_measured", TINY_NEEDS),
+    ("distance from 1", "three_farthest_of_tiny_llama", TINY_NEEDS | {"layers.1.attention_norm"}),
+    ("how much their entries differ", "most_spread", {"layers.0.attention_norm", "layers.3.ffn_norm"}),
+):
+    wrong(words, f"needed_gains__{slip}")(lambda model, names=names: names)
+
+
+for slip, distance in (
+    ("log_of_the_mean", lambda gain: gain.mean().log().abs()),
+    ("mean", lambda gain: (gain - 1).abs().mean()),
+):
+
+    @wrong("distance from 1", f"needed_gains__farthest_by_{slip}")
+    def farthest(model, distance=distance):
+        return sorted(norms_of(model), key=lambda name: -distance(model.get_submodule(name).weight))[:2]
 
 
 @wrong("The bar is 3.95; three draws of as many give")

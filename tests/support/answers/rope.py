@@ -116,11 +116,21 @@ def slow_hands__on_a_copy(model):
     return slow_hands__used_and_unfinished(copied)
 
 
-for words, slip, program in (
-    ("another order", "third_and_fourth", lambda model: {2, 3}),
-    ("expected a set", "returns_speeds", lambda model: _slowed(model.inv_freq, {2, 3}, 3)),
-    ("without hand 4 it is, too", "all_unfinished",
-     lambda model: {i for i in range(8) if 48 * model.inv_freq[i] < 2 * math.pi}),
-    ("whole numbers", "floats", lambda model: {2.0, 3.0}),
-):  # fmt: skip
-    wrong(words, f"slow_hands__{slip}")(program)
+wrong("the model did not run", "slow_hands__not_measured")(
+    lambda model: set(model.inv_freq.argsort(descending=True)[2:4].tolist())
+)
+wrong("expected a set", "slow_hands__returns_speeds")(lambda model: _slowed(model.inv_freq, {2, 3}, 3))
+for words, slip, hands in (  # by their numbers in the model as it is stored
+    ("Which hand do you slow?", "none", set()),
+    ("All hands slowed is linear scaling", "all", set(range(8))),
+    ("the numbers go from 0 to 7", "coordinates", {2, 3, 10, 11}),
+    ("whole numbers", "floats", {2.0, 3.0}),
+    ("Are these the hands to keep?", "all_others", {0, 1, 4, 5, 6, 7}),
+    ("another order", "third_and_fourth", {2, 3}),
+    ("a hand that finished a turn", "used_most", {0, 2}),
+    ("What is not used", "slowest", {6, 7}),
+    ("Is a hand missing?", "third", {2}),
+    ("Is a hand missing?", "fourth", {3}),
+    ("without hand 4 it is, too", "all_unfinished", set(range(2, 8))),
+):
+    wrong(words, f"slow_hands__{slip}")(lambda model, hands=hands: hands)

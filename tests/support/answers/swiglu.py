@@ -164,7 +164,7 @@ for words, slip, change in (  # change(the right answer, weights)
     )
 
 
-def _cut_by(size, windows=slice(None), largest=False, over=torch.mean):
+def _cut_by(size, largest=False, over=torch.mean):
     """Cuts the units of which size(g, u, layer), (..., F), has the smallest mean (or `over`) on held-out windows."""
 
     def program(model, n):
@@ -176,7 +176,7 @@ def _cut_by(size, windows=slice(None), largest=False, over=torch.mean):
             return layer.down_proj(F.silu(g) * u)
 
         with replaced(SwiGLU, watch):
-            model(held_out_windows()[windows, :-1])
+            model(held_out_windows()[:, :-1])
         return torch.stack(sizes).topk(n, largest=largest).indices
 
     return program
@@ -186,17 +186,10 @@ def _column(layer):
     return layer.down_proj.weight.norm(dim=0)
 
 
-def _by_norm(*names):
-    """Cuts the units whose rows or columns have the smallest product of lengths."""
-
-    def length(block, name):
-        return getattr(block.feed_forward, name).weight.norm(dim=int(name != "down_proj"))
-
-    def program(model, n):
-        products = [math.prod(length(block, name) for name in names) for block in model.layers]
-        return torch.stack(products).topk(n, largest=False).indices
-
-    return program
+def _smallest_weights(model, n):
+    layers = [block.feed_forward for block in model.layers]
+    rows = [layer.gate_proj.weight.norm(dim=1) * layer.up_proj.weight.norm(dim=1) for layer in layers]
+    return (torch.stack(rows) * torch.stack([*map(_column, layers)])).topk(n, largest=False).indices
 
 
 by_size = _cut_by(lambda g, u, layer: (F.silu(g) * u).abs() * _column(layer))
@@ -210,15 +203,12 @@ for words, slip, program in (
      _cut_by(lambda g, u, layer: (F.silu(g) * u).abs() * _column(layer), largest=True)),
     ("a large negative value", "with_sign", _cut_by(lambda g, u, layer: F.silu(g) * u)),
     ("Better than chance", "gates_alone", _cut_by(lambda g, u, layer: g.abs())),
-    ("Better than chance", "ups_alone", _cut_by(lambda g, u, layer: u.abs())),
     ("A median", "median",
      _cut_by(lambda g, u, layer: (F.silu(g) * u).abs(), over=lambda sizes, dim: sizes.median(dim).values)),
     ("chance", "random", lambda model, n: torch.stack(
         [torch.randperm(model.config.hidden_dim, generator=torch.Generator().manual_seed(layer))[:n]
          for layer in range(len(model.layers))])),
-    ("the same numbers in each block", "the_first", lambda model, n: torch.arange(n).repeat(model.config.n_layers, 1)),
-    ("Small weights", "small_columns", _by_norm("down_proj")),
-    ("Small weights", "small_weights", _by_norm("gate_proj", "up_proj", "down_proj")),
+    ("Small weights", "small_weights", _smallest_weights),
     ("the same numbers in each block", "one_block_for_all",
      lambda model, n: by_size(model, n)[:1].repeat(model.config.n_layers, 1)),
     ("argument `model`", "of_another_model",
