@@ -177,8 +177,11 @@ class NoVerdict(Exception):
     """Why no verdict can be given, in a sentence."""
 
 
-def judge(path: Path, wanted: int | None, seconds: float) -> list[tuple[dict, dict]]:
+def judge(path: Path, wanted: int | None = None, seconds: float = 60.0) -> list[tuple[dict, dict]]:
     """Exercises of a notebook, all or the one that is wanted, each with what its check says.
+
+    Args:
+        seconds: for each definition, and each check.
 
     Raises:
         NoVerdict: if the file cannot be read, or has no such exercise.
@@ -192,7 +195,7 @@ def judge(path: Path, wanted: int | None, seconds: float) -> list[tuple[dict, di
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise NoVerdict(f"{path.name} is no notebook ({type(error).__name__}: {plain(error, 15)}).") from error
     there = [one["number"] for one in found]
-    if not found or (wanted and wanted not in there):
+    if not found or wanted not in (None, *there):
         what = f"exercise {wanted}" if found else "exercise of the course"
         seen = f" It has {', '.join(map(str, there))}." if there else ""
         raise NoVerdict(f"{path.name} has no {what}: was its function renamed or deleted?{seen}")
@@ -222,59 +225,54 @@ ENDED = "Python ended, or had not answered after {:g} seconds. Does it exit, run
 
 
 def verdict(file: str, judged: list[tuple[dict, dict]], helps_opened: int = 0, step: int = 1) -> dict:
-    """The document: every exercise that was judged, and one explained, the first that was tried and does not pass."""
-    document = {"notebook": plain(file, 5), "passed": False, "exercises": []}
-    explained = None
-    for one, answer in judged:
-        entry = {"exercise": one["title"], "status": answer["status"]}
-        if answer["status"] in ("passed", "not passed"):
-            entry["cases"] = answer["cases"]
-        document["exercises"].append(entry)
-        if answer["status"] in ("not passed", "does not run") and not explained:
-            explained = entry
-            entry |= _explained(one, answer, helps_opened, step)
-        elif answer["status"] == "not attempted" and len(judged) == 1:
-            entry["read_again"] = one["taught"]
-    tried = [entry["status"] for entry in document["exercises"] if entry["status"] != "not attempted"]
-    document["passed"] = bool(tried) and set(tried) == {"passed"}
-    for _ in _shorter(document, explained or {}):
+    """The document: every exercise that was judged, and one explained, the first that was tried and does not pass.
+
+    It is made shorter until it has no more than MOST words: first what the notebook says anyway goes, then what was
+    seen.
+    """
+    for shorter in range(7):
+        document = _document(file, judged, helps_opened, step, shorter)
         if words_of(document) <= MOST:
             break
     return document
 
 
-def _explained(one, answer, helps_opened, step):
+def _document(file, judged, helps_opened, step, shorter):
+    entries, explained = [], False
+    for one, answer in judged:
+        entry = {"exercise": one["title"], "status": answer["status"]}
+        entries.append(entry)
+        if answer["status"] in ("passed", "not passed"):
+            entry["cases"] = answer["cases"]
+        if answer["status"] in ("not passed", "does not run") and not explained:
+            explained = True
+            entry |= _explained(one, answer, helps_opened, step, shorter)
+            continue
+        if answer["status"] == "not attempted" and len(judged) == 1:
+            entry["read_again"] = one["taught"]
+        if shorter >= 3:
+            entry["exercise"] = one["title"].partition(" ")[0]  # its number
+    tried = {entry["status"] for entry in entries} - {"not attempted"}
+    return {"notebook": plain(file, 5), "passed": tried == {"passed"}, "exercises": entries}
+
+
+def _explained(one, answer, helps_opened, step, shorter):
+    most = {4: 40, 5: 20, 6: 20}.get(shorter, 80)
     seen, *numbers = answer["seen"].split("\n")
-    explained = {"seen": plain(seen, 80)}
-    if numbers:
-        explained["in_numbers"] = [_dense(line) for line in numbers[:12]]
+    explained = {"seen": plain(seen, most)}
+    if numbers and shorter < 6:
+        lines = [_dense(line) for line in numbers[:12]]
+        if shorter >= 2:
+            lines = [plain(line, 8) for line in lines[: min(5, len(lines) - 2)] + lines[-2:]]
+        explained["in_numbers"] = lines
     if step == 2 and answer.get("hint"):
-        explained["the_check_says"] = plain(answer["hint"])
+        explained["the_check_says"] = plain(answer["hint"], min(60, most))
     if helps_opened < len(one["helps"]):
         title, text = one["helps"][helps_opened]
         explained["next_help"] = {"fold": title, "number": f"{helps_opened + 1} of {len(one['helps'])}"}
-        if helps_opened == 0:
+        if helps_opened == 0 and shorter == 0:
             explained["next_help"]["text"] = text
     return explained | {"read_again": one["taught"]}
-
-
-def _shorter(document, explained):
-    """Leave out a little more at each step: what the notebook says anyway, then what was seen."""
-    yield
-    explained.get("next_help", {}).pop("text", None)
-    yield
-    lines = explained.get("in_numbers", [])
-    if lines:
-        explained["in_numbers"] = [plain(line, 8) for line in lines[: min(5, len(lines) - 2)] + lines[-2:]]
-    yield
-    for entry in document["exercises"]:
-        if entry is not explained:
-            entry["exercise"] = entry["exercise"].partition(" ")[0]  # its number
-    for most in (40, 20):
-        yield
-        explained |= {name: plain(explained[name], most) for name in ("seen", "the_check_says") if name in explained}
-    yield
-    explained.pop("in_numbers", None)
 
 
 class _Arguments(argparse.ArgumentParser):
@@ -289,13 +287,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--exercise", type=int, metavar="N", help="only this one (default: all)")
     parser.add_argument("--step", type=int, choices=(1, 2), default=1, help="2: also the mistake that the check names")
     parser.add_argument("--helps-opened", type=int, choices=range(4), default=0, help="folds already read (default: 0)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="for each definition, and each check (default: 60)")
     try:
         chosen = parser.parse_args(arguments)
-        if (chosen.exercise is not None and chosen.exercise < 1) or not 0 < chosen.seconds < 1e6:
-            raise NoVerdict("--exercise counts from 1, and --seconds must be above 0.")
         path = chosen.notebook.absolute()
-        judged = judge(path, chosen.exercise, chosen.seconds)
+        judged = judge(path, chosen.exercise)
         document = verdict(path.name, judged, chosen.helps_opened, chosen.step)
     except (NoVerdict, OSError) as error:
         document = {"error": plain(error)}

@@ -69,7 +69,7 @@ def test_a_hostile_cell_costs_its_exercise_and_no_other(tmp_path, cells):
     names = dict(zip(NORM_RIGHT, cells, strict=False))
     made = {name: f"{above}\ndef {name}(*inputs):\n    {body}" for name, (above, body, _) in names.items()}
     write(tmp_path / "a.ipynb", solved(NORM_RIGHT | made))
-    judged = verdict.judge(tmp_path / "a.ipynb", None, 18.0)
+    judged = verdict.judge(tmp_path / "a.ipynb", seconds=18.0)
     for (_, said), (*_, words) in zip(judged, cells, strict=False):
         assert words in f"{said['seen']} {said.get('hint')}"
     document = verdict.verdict("a.ipynb", judged)
