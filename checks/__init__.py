@@ -6,12 +6,7 @@ A file for each notebook holds its exercises, with their known mistakes; README,
 # ruff: noqa: F401  these names are here to be imported from here
 
 from checks.full_model import check_budget, check_first_departure, check_properties, check_transformer_block
-from checks.generate import (
-    check_greedy_with_cache,
-    check_lookup_decoding,
-    check_sample,
-    check_tokens_per_second,
-)
+from checks.generate import check_greedy_with_cache, check_lookup_decoding, check_sample, check_tokens_per_second
 from checks.gqa import (
     check_attention_head,
     check_attention_in_blocks,

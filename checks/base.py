@@ -46,11 +46,10 @@ class Case:
     def _fresh(self, value, asks):
         if isinstance(value, dict):
             return {name: self._fresh(one, asks) for name, one in value.items()}
-        return self._fresh_tensor(value, asks) if isinstance(value, torch.Tensor) else value
-
-    def _fresh_tensor(self, tensor, asks):
-        copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(tensor)
-        return copy.requires_grad_(asks and tensor.is_floating_point())
+        if not isinstance(value, torch.Tensor):
+            return value
+        copy = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="cpu").copy_(value)
+        return copy.requires_grad_(asks and value.is_floating_point())
 
 
 @dataclass

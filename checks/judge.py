@@ -15,13 +15,12 @@ lets through, and the grader has a time limit of its own.
 """
 
 import html
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from checks.base import TYPE_HINTS, Exercise, Wrong
+from checks.base import Exercise, Wrong
 from checks.compare import compare, name_mistake
 from checks.explain import in_numbers, size_of
-from checks.run import Borrowed, NewKernel, TimeUp, call, in_time, is_empty, undisturbed
+from checks.run import ForbiddenCalls, NewKernel, TimeUp, call, in_time, is_empty, undisturbed
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,14 +82,14 @@ WAITS = "Does it sleep, or wait for something that does not come, such as input?
 def _judge(function, exercise, seconds):
     """Run every case; if some fail, name the mistake in the first of them, or show the smallest in numbers."""
     cases, wanted, outcomes = exercise.cases, exercise.wanted, []  # the specification does not count against the time
-    borrowed = Borrowed(exercise.allow)
+    forbidden = ForbiddenCalls(exercise.allow)
     watches = [exercise.stages and exercise.stages() for _ in cases]
 
     def run_all():
         for case, want, watch in zip(cases, wanted, watches, strict=True):
             if case.drawn and any(outcome.problem for outcome in outcomes):
                 return
-            outcomes.append(_outcome(function, exercise, case, want, watch, borrowed))
+            outcomes.append(_outcome(function, exercise, case, want, watch, forbidden))
             if sum(outcome.problem is not None for outcome in outcomes) == exercise.enough:
                 return
 
@@ -105,15 +104,15 @@ def _judge(function, exercise, seconds):
         _, message, _ = Outcome(None, Wrong(str(up)), watch).in_stages(case)
         result = _failed(exercise, case, message, WAITS if up.waits else ENDLESS)
     else:
-        result = _verdict(function, exercise, outcomes, borrowed)
+        result = _verdict(function, exercise, outcomes, forbidden)
     return replace(result, right=sum(not outcome.problem for outcome in outcomes), cases=len(cases))
 
 
-def _verdict(function, exercise, outcomes, borrowed):
+def _verdict(function, exercise, outcomes, forbidden):
     """What the outcomes of all cases say."""
     cases, failing = exercise.cases, [place for place, outcome in enumerate(outcomes) if outcome.problem]
-    if not failing and borrowed.found:
-        message = f"The result is right, but it calls {borrowed.found}: write it yourself."
+    if not failing and forbidden.found:
+        message = f"The result is right, but it calls {forbidden.found}: write it yourself."
         return CheckResult(exercise.name, "failed", message)
     if not failing:
         several = f"{len(cases)} cases" if len(cases) > 1 else "the one case"
@@ -127,14 +126,14 @@ def _verdict(function, exercise, outcomes, borrowed):
     return _show_smallest(exercise, outcomes, failing)
 
 
-def _outcome(function, exercise, case, want, watch, borrowed):
+def _outcome(function, exercise, case, want, watch, forbidden):
     """What one case shows; a stub raises NotImplementedError in the first."""
     got, parts = None, exercise.parts
     if case.gradients:
         asked = zip(exercise.parameters, case.fresh_inputs(), strict=True)
         parts = [f"the gradient for {name}" for name, value in asked if getattr(value, "requires_grad", False)]
     try:
-        got, problem = call(function, case, exercise, watch, borrowed)
+        got, problem = call(function, case, exercise, watch, forbidden)
         compare(got, want, exercise, parts)
         return Outcome(got, problem)
     except NotImplementedError:
@@ -199,38 +198,3 @@ def check_of(exercise: Exercise, seconds: float = 10.0):
     check.__name__ = check.__qualname__ = f"check_{name}"
     check.__doc__ = f"Check your `{name}({', '.join(exercise.parameters)})`. {exercise.specification.__doc__}"
     return check
-
-
-def names_slips(right: dict, known: list | tuple, speaks_against: Callable, what: str):
-    """The `adapt` of an exercise whose answer names the slip of each of several models or loops.
-
-    Args:
-        right: {letter: its slip}.
-        known: the slips to choose from.
-        speaks_against: of a letter and a wrong slip, the experiment that speaks against it.
-        what: word for one of them, such as "model".
-    """
-    *letters, last = right
-    keys, example = f"{', '.join(letters)} and {last}", ", ".join(f'"{letter}": "..."' for letter in right)
-
-    def adapt(function):
-        def probe():
-            answer = function()
-            if answer is ...:
-                raise NotImplementedError
-            if not isinstance(answer, dict) or set(answer) != set(right):
-                hint = TYPE_HINTS["NoneType"] if answer is None else f"Return {{{example}}}."
-                raise Wrong(f"a dictionary with the keys {keys} is expected.", hint)
-            for letter, slip in answer.items():
-                if str(slip) not in known:
-                    hint = f"Choose from: {', '.join(known)}."
-                    raise Wrong(f"{what} {letter}: {str(slip)[:40]!r} is not in the list.", hint)
-            missed = [letter for letter in right if answer[letter] != right[letter]]
-            if missed:
-                hint = f"{what.capitalize()} {missed[0]}: {speaks_against(missed[0], answer[missed[0]])}"
-                raise Wrong(f"{len(right) - len(missed)} of {len(right)} are right.", hint)
-            return len(right)
-
-        return probe
-
-    return adapt

@@ -20,7 +20,8 @@ from checks.explain import number
 from checks.gqa import hide
 from checks.judge import check_of
 from checks.parts import COURSE, Parts
-from helpers.model import apply_rope
+from helpers.checkpoint import config_from_hugging_face, name_map
+from helpers.model import Llama, apply_rope
 from helpers.text import TINY_LLAMA
 
 STAGES = {  # its name, and what to return to have it checked
@@ -223,26 +224,18 @@ def _gap(wanted, made):
 
 def _random_llama(n_heads, n_kv_heads, head_dim, dim, n_layers, vocab_size, tied, theta, eps, seed):
     """Large weights and uneven gains, so that every slip shows; nothing in common with tiny-llama."""
-    hidden_dim, sizes = dim + 10, {"q": n_heads, "k": n_kv_heads, "v": n_kv_heads}
-    shapes = {"model.embed_tokens": (vocab_size, dim), "model.norm": (dim,)}
-    for layer in range(n_layers):
-        at = f"model.layers.{layer}."
-        shapes |= {f"{at}self_attn.{name}_proj": (heads * head_dim, dim) for name, heads in sizes.items()}
-        shapes |= {f"{at}self_attn.o_proj": (dim, n_heads * head_dim)}
-        shapes |= {f"{at}mlp.{name}_proj": (hidden_dim, dim) for name in ("gate", "up")}
-        shapes |= {f"{at}mlp.down_proj": (dim, hidden_dim)}
-        shapes |= {f"{at}{name}_layernorm": (dim,) for name in ("input", "post_attention")}
-    shapes |= {} if tied else {"lm_head": (vocab_size, dim)}
-    weights = {}
-    for place, (name, shape) in enumerate(shapes.items()):
-        matrix = draw(*shape, seed=seed + place, scale=0.4)
-        weights[f"{name}.weight"] = matrix if len(shape) == 2 else 1 + matrix
     config = {
-        "vocab_size": vocab_size, "hidden_size": dim, "intermediate_size": hidden_dim, "num_hidden_layers": n_layers,
+        "vocab_size": vocab_size, "hidden_size": dim, "intermediate_size": dim + 10, "num_hidden_layers": n_layers,
         "num_attention_heads": n_heads, "num_key_value_heads": n_kv_heads, "head_dim": head_dim, "rms_norm_eps": eps,
         "rope_parameters": {"rope_type": "default", "rope_theta": theta}, "tie_word_embeddings": tied,
         "max_position_embeddings": 512, "hidden_act": "silu",
     }  # fmt: skip
+    with torch.device("meta"):  # for its names and shapes
+        model = Llama(config_from_hugging_face({"model_type": "llama"} | config))
+    names, weights = name_map(n_layers), {}
+    for place, (name, parameter) in enumerate(model.named_parameters()):
+        numbers = draw(*parameter.shape, seed=seed + place, scale=0.4)
+        weights[names[name]] = numbers if parameter.ndim == 2 else 1 + numbers
     return weights, config
 
 
@@ -321,11 +314,6 @@ def _turn(turn):
     return _slip(project=project)
 
 
-def _rope(change):
-    """Other cos and sin: change(cos, sin)."""
-    return _slip(turns=lambda self, positions, config: change(*Parts.turns(self, positions, config)))
-
-
 def _base(theta, power=1.0):
     """Another base, and no scaling."""
 
@@ -383,11 +371,6 @@ def _swapped(weights, one, other):
     return {n: weights[names[n]] for n in weights}
 
 
-def _copied(weights, one, other):
-    """The weights, with those of one name also under the other."""
-    return weights | {n.replace(one, other): w for n, w in weights.items() if one in n}
-
-
 EPS = "Stage 1: eps is config['rms_norm_eps'], added to the mean of the squares, inside the root."
 
 MY_LLAMA = Exercise(
@@ -424,7 +407,7 @@ MY_LLAMA = Exercise(
         ("Stage 2: q turns one way and k the other.",
          _turn(lambda turn, q, k, v: (turn(q), turn(k.flip(2)).flip(2), v))),
         ("Stage 2: q and k turn the other way. Is the minus sign right, and are cos and sin in their places?",
-         _rope(lambda cos, sin: (sin, cos))),
+         _slip(turns=lambda self, positions, config: Parts.turns(self, positions, config)[::-1])),
         ("Stage 2: apply_rope_halves wants cos and sin of the angles. Yours gets the angles themselves.",
          _slip(turns=lambda self, positions, config:
                2 * (self.rope_angles(positions, config["head_dim"], config["rope_parameters"]["rope_theta"]),))),
@@ -474,7 +457,7 @@ MY_LLAMA = Exercise(
         ("Stage 4: the feed-forward reads the normed stream. Its norm is missing.",
          _no_norm("post_attention_layernorm")),
         ("Stage 4: the feed-forward's norm has its own gain, post_attention_layernorm.",
-         _with(lambda w, c: _copied(w, "input_layernorm", "post_attention_layernorm"))),
+         _slip(norm=lambda self, x, w, n, c: Parts.norm(self, x, w, n.replace("post_attention", "input"), c))),
         ("Stage 4: the feed-forward has a norm of its own, of the new x. Yours reads that of stage 1 again.",
          _slip(norm=_first_norm_again)),
         ("Stage 4: the feed-forward reads the stream after attention. Yours reads the one before it.",

@@ -32,10 +32,6 @@ class Statement:
     reads: frozenset  # names of the notebook, also inside functions
     touches: frozenset  # whose attribute or entry is set, or whose method is called
 
-    def is_import(self) -> bool:
-        """Whether it binds modules and their names, which are not followed further."""
-        return isinstance(self.node, ast.Import | ast.ImportFrom)
-
 
 @dataclass
 class Notebook:
@@ -74,7 +70,8 @@ class Notebook:
                 if name != "*" and first == 0 and any(name in one.binds for one in own):
                     continue  # the learner's own goes before the course's
                 found = [(first, place) for place, one in enumerate(pool) if name in one.binds]
-                if found and not any(pool[place].is_import() for _, place in found):
+                # modules and their names are not followed further
+                if found and not any(isinstance(pool[place].node, ast.Import | ast.ImportFrom) for _, place in found):
                     found += [(first, place) for place, one in enumerate(pool) if name in one.touches]
                 chosen.update(found)
                 todo |= {read for _, place in found for read in pool[place].reads} - seen

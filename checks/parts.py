@@ -10,7 +10,6 @@ exercises and what these need, nothing else. A function is the learner's part if
 """
 
 import ast
-import importlib
 import json
 import linecache
 from collections.abc import Callable
@@ -20,11 +19,9 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from checks.gqa import check_attention_head, check_cache_write, check_causal_visible, check_rows
+import checks
 from checks.notebook import Notebook, read_cells, read_notebook
-from checks.rmsnorm import check_rms_norm
-from checks.rope import check_apply_rope_halves, check_llama3_scaling, check_rope_angles, llama3_scaling
-from checks.swiglu import check_swiglu
+from checks.rope import llama3_scaling
 from helpers.cache import KVCache
 from helpers.checkpoint import config_from_hugging_face
 from helpers.model import apply_rope, attention_weights, causal_visible, repeat_kv, rope_inv_freq
@@ -62,31 +59,23 @@ def _rows(q, k, v, visible):
     return F.scaled_dot_product_attention(q, k, v, visible, enable_gqa=True)
 
 
-CHECKS = {  # the exercises that are parts, and the course's own functions for them
-    check_rms_norm: _rms_norm,
-    check_rope_angles: _rope_angles,
-    check_apply_rope_halves: apply_rope,
-    check_llama3_scaling: llama3_scaling,
-    check_swiglu: _swiglu,
-    check_causal_visible: causal_visible,
-    check_attention_head: _attention_head,
-    check_rows: _rows,
-    check_cache_write: _cache_write,
+COURSE = {  # the exercises that are parts, and the course's own functions for them
+    "rms_norm": _rms_norm,
+    "rope_angles": _rope_angles,
+    "apply_rope_halves": apply_rope,
+    "llama3_scaling": llama3_scaling,
+    "swiglu": _swiglu,
+    "causal_visible": causal_visible,
+    "attention_head": _attention_head,
+    "rows": _rows,
+    "cache_write": _cache_write,
 }
-COURSE = {check.exercise.name: part for check, part in CHECKS.items()}
-LATER = {  # the exercises of later notebooks that are parts, too: {number: (file of their checks, names)}
-    4: ("gqa", ("gqa_layer",)),
-    5: ("full_model", ("transformer_block",)),
-    5.5: ("my_llama", ("my_llama",)),
-    6: ("train", ("bpe_step", "training_loop", "accumulated_step")),
-    7: ("generate", ("sample", "greedy_with_cache", "lookup_decoding")),
-}
+LATER = ["gqa_layer", "transformer_block", "my_llama", "bpe_step", "training_loop", "accumulated_step"]  # parts, too
+LATER += ["sample", "greedy_with_cache", "lookup_decoding"]
 
 
-def _later(through):
-    """The checks of these parts, of notebooks up to a number above 4."""
-    files = [(importlib.import_module(f"checks.{file}"), names) for at, (file, names) in LATER.items() if at <= through]
-    return [getattr(file, f"check_{name}") for file, names in files for name in names] if through > 4 else []
+def _check_of(name):
+    return getattr(checks, f"check_{name}")
 
 
 class Parts:
@@ -98,9 +87,9 @@ class Parts:
         missing: {name: why the part is the course's}, one sentence each.
     """
 
-    def __init__(self, own: dict | None = None, missing: dict | None = None, later: tuple = ()):
-        self.missing, course = missing or {}, {**COURSE}
-        course |= {check.exercise.name: check.exercise.specification for check in later}
+    def __init__(self, own: dict | None = None, missing: dict | None = None, later: list | tuple = ()):
+        self.missing = missing or {}
+        course = COURSE | {name: _check_of(name).exercise.specification for name in later}
         self.names = tuple(course)
         self.own = [name for name in course if name not in self.missing]
         for name, part in {"repeat_kv": repeat_kv, **course}.items():  # no exercise asks for repeat_kv: it is lent
@@ -262,14 +251,13 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
     where = f" Put your notebooks 01 to {through:02} beside this one (in Colab upload them: folder icon at the left), "
     nowhere = f"{NOWHERE}{where}then run this cell again."
     nowhere += f" {' and '.join(broken)} cannot be read." if broken else ""
-    later = _later(through)
-    for check in (*CHECKS, *later):
-        name, reasons = check.exercise.name, []
-        one = f"my_{name.removeprefix('my_')}"
+    later = LATER if through > 4 else []
+    for name in (*COURSE, *later):
+        one, reasons = f"my_{name.removeprefix('my_')}", []
         for file in notebooks:
             function, why = define(notebooks[file], one, file)
             if function:
-                result = check(function)
+                result = _check_of(name)(function)
                 if result:
                     own[name] = _kept(function) if name == "cache_write" else function
                     break

@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import datetime
 import json
-import os
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -182,28 +181,25 @@ def from_earlier(notebook: str, *answers: str) -> None:
         print('Write all three, how sure first: "sure A", "fairly B" or "guess C". Then run the cell again.')
         return
     kept = _load()
-    is_new = kept.get(notebook) != given
     for place, (name, answer) in enumerate(zip(names, given, strict=True), start=1):
         print(f"{place}. {_told(name, answer)}")
-        if is_new:
+        if kept.get(notebook) != given:
             _keep(kept, name, answer)
     _save(kept | {notebook: given})
 
 
 def due(kept: dict, up_to: str, today: datetime.date) -> list[str]:
-    """Names of the cards to ask, at most MOST: those that wait the shortest time first, then two new ones or more.
+    """Names of the cards to ask, at most MOST: those whose day has come, the shortest wait first, then new ones.
 
     Args:
         kept: {name: [day to ask it, days that it waits]}, as in the file.
         up_to: number of the last notebook that was done; cards of later ones are left out.
-        today: cards whose day has not come are left out.
+        today: the day to ask on.
     """
     known = [name for name in CARDS if name[:2] <= up_to]
+    again = [name for name in known if name in kept and kept[name][0] <= str(today)]
     new = [name for name in known if name not in kept]
-    waiting = {name: kept[name] for name in known if name in kept}
-    again = sorted((days, name) for name, (day, days) in waiting.items() if day <= str(today))
-    asked = [name for _, name in again][: MOST - min(2, len(new))]
-    return asked + new[: MOST - len(asked)]
+    return (sorted(again, key=lambda name: kept[name][1]) + new)[:MOST]
 
 
 def _read(answer):
@@ -227,8 +223,8 @@ def _told(name, answer):
 def _keep(kept, name, answer):
     """Right twice in a row waits twice as long. Of several answers on one day the first counts: the others read why."""
     (sure, letter), today = answer, datetime.date.today()
-    day, days = kept.get(name, (str(today), 1))
-    if name not in kept or datetime.date.fromisoformat(day) - datetime.timedelta(days) < today:
+    day, days = kept.get(name, ("", 1))
+    if day < str(today + datetime.timedelta(days)):  # not asked today
         knew = letter == CARDS[name].right and sure != "guess"
         days = min(2 * days + 2, 365) if knew else 1 + SURE.index(sure)
         kept[name] = [str(today + datetime.timedelta(days)), days]
@@ -239,7 +235,7 @@ def _load():
     try:
         kept = dict(json.loads(KEPT.read_text(encoding="utf-8"))) if KEPT.exists() else {}
         due(kept, "99", datetime.date.max)  # reads every card
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError, LookupError) as error:
         raise ValueError(f"{KEPT} cannot be read ({error}): mend it, or move it away to begin anew.") from error
     return kept
 
@@ -248,7 +244,7 @@ def _save(kept):
     KEPT.parent.mkdir(parents=True, exist_ok=True)
     part = KEPT.with_name(f".{KEPT.name}.part")  # written beside and renamed: never half a file
     part.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, KEPT)
+    part.replace(KEPT)
 
 
 def main(arguments=None) -> None:

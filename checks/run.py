@@ -113,7 +113,7 @@ FREE = (__name__, "helpers.plots", "helpers.device", "transformers.utils.import_
 LOOKED_AT = 200_000  # events in a case: later ones are not looked at, so that it costs a tenth of a second at most
 
 
-class Borrowed:
+class ForbiddenCalls:
     """While it is on, it looks for a function of the course that is called from the learner's own code: `found`.
 
     It sees whatever way a function got there: imported, as an attribute, through map or a class of PyTorch. What the
@@ -154,12 +154,12 @@ class Borrowed:
 
     def _see(self, frame, event, _):  # pragma: no cover  coverage.py sees nothing in a profiler, nor in what it calls
         self.left -= 1
-        if event == "call" and _owner(frame) and self._is_borrowed(frame):
+        if event == "call" and _owner(frame) and self._is_forbidden(frame):
             self.found = f"{_owner(frame)} {_spoken(frame)}"
         if self.left < 0 or self.found:
             sys.setprofile(None)
 
-    def _is_borrowed(self, frame):  # pragma: no cover
+    def _is_forbidden(self, frame):  # pragma: no cover
         code = frame.f_code
         if code.co_name.startswith(("<module>", "__torch_")) or frame.f_globals["__name__"] in FREE:
             return False  # what watches, a picture, or an import
@@ -205,10 +205,10 @@ class _Calls(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def call(function, case, exercise, watch, borrowed):
+def call(function, case, exercise, watch, forbidden):
     """The function's answer to a case (or the gradients it lets through), and what else is wrong with it."""
     inputs, names, calls = case.fresh_inputs(), exercise.parameters, _Calls()
-    function = exercise.adapt(borrowed.handed(function))
+    function = exercise.adapt(forbidden.handed(function))
     try:
         with calls if exercise.forbid else contextlib.nullcontext(), watch or contextlib.nullcontext():
             answer = function(*inputs)

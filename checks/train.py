@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw, edited, two_things
 from checks.explain import in_numbers, number
-from checks.judge import check_of, names_slips
+from checks.judge import check_of
 from helpers.model import Llama, LlamaConfig
 from helpers.train import learning_rate
 
@@ -684,11 +684,35 @@ def find_loop_slips():
     return dict(LOOPS)
 
 
+def _names_slips(function):
+    """A slip that is not in the list is refused; a wrong one gets the experiment that speaks against it."""
+
+    def probe():
+        answer = function()
+        if answer is ...:
+            return answer
+        if not isinstance(answer, dict) or set(answer) != set(LOOPS):
+            example = ", ".join(f'"{letter}": "..."' for letter in LOOPS)
+            hint = TYPE_HINTS["NoneType"] if answer is None else f"Return {{{example}}}."
+            raise Wrong("a dictionary with the keys A, B, C and D is expected.", hint)
+        for letter, slip in answer.items():
+            if str(slip) not in LOOP_SLIPS:
+                hint = f"Choose from: {', '.join(LOOP_SLIPS)}."
+                raise Wrong(f"loop {letter}: {str(slip)[:40]!r} is not in the list.", hint)
+        missed = [letter for letter in LOOPS if answer[letter] != LOOPS[letter]]
+        if missed:
+            hint = f"Loop {missed[0]}: {COUNTER_TESTS[answer[missed[0]]]}"
+            raise Wrong(f"{len(LOOPS) - len(missed)} of {len(LOOPS)} are right.", hint)
+        return len(LOOPS)
+
+    return probe
+
+
 FIND_LOOP_SLIPS = Exercise(
     find_loop_slips,
     [Case("loops A, B, C, D", ())],
     [],
     allow=("loops_to_examine", "Loop", "Llama", "learning_rate"),  # for experiments
-    adapt=names_slips(LOOPS, LOOP_SLIPS, lambda _, slip: COUNTER_TESTS[slip], "loop"),
+    adapt=_names_slips,
 )
 check_find_loop_slips = check_of(FIND_LOOP_SLIPS)

@@ -20,26 +20,27 @@ Exit status: 0 if something was attempted and all of it passed, 1 if not, 2 if n
 
 import argparse
 import contextlib
-import faulthandler
 import json
+import multiprocessing
 import os
 import re
-import subprocess
 import sys
-import tempfile
-from collections import Counter
+from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import mode
+
+import torch
 
 import checks
 from checks.notebook import read_notebook, stored_cells
 from checks.parts import define
 from checks.run import PATIENCE, TimeUp, in_time
 
-TAUGHT = {  # the section that teaches what an exercise asks for, by the name of its check
+TAUGHT = {  # the section that teaches what an exercise asks for, by the name of its check, in the order of exercises
     "rms_norm": "1.1", "norm_probe": "1.3", "needed_gains": "1.9", "rms_norm_backward": "1.5",
-    "rope_angles": "2.2", "apply_rope_halves": "2.4", "rope_permutation": "2.4", "slow_hands": "2.6",
+    "rope_angles": "2.2", "apply_rope_halves": "2.4", "slow_hands": "2.6", "rope_permutation": "2.4",
     "llama3_scaling": "2.7",
-    "cut_units": "3.5", "silu_derivative": "3.1", "swiglu": "3.3", "product_layer": "3.3", "matrix_roles": "3.3",
+    "silu_derivative": "3.1", "swiglu": "3.3", "product_layer": "3.3", "matrix_roles": "3.3", "cut_units": "3.5",
     "causal_visible": "4.5", "attention_head": "4.2", "rows": "4.6", "cache_write": "4.5", "gqa_layer": "4.3",
     "attention_in_blocks": "4.2",
     "transformer_block": "5.1", "budget": "5.3", "properties": "5.7", "first_departure": "5.7", "my_llama": "5.2",
@@ -84,66 +85,54 @@ def outline(data: bytes) -> list[dict]:
     Raises:
         ValueError, KeyError, TypeError, AttributeError or RecursionError: if it is no notebook.
     """
-    notebook, found = read_notebook(data), []
-    above, helps, sections = _text_around(data)
-    for name, section in TAUGHT.items():
-        for function in dict.fromkeys(f"my_{name.removeprefix(start)}" for start in ("my_", "find_")):
-            fault = re.search(r"^Code cell (\d+)", notebook.fault_of(function))
-            cells = [one.cell for one in notebook.statements if function in one.binds]
-            cells += [int(fault[1])] if fault else []
-            if cells:
-                title = next((above[cell - 1] for cell in cells if above[cell - 1]), "")
-                one = {"name": name, "function": function, "title": title, "helps": helps.get(title, [])}
-                found.append(one | {"cell": min(cells), "taught": sections.get(section, f"section {section}")})
-                break
-    if found:
-        (most, _), *_ = Counter(TAUGHT[one["name"]][0] for one in found).most_common()
-        found = [one for one in found if TAUGHT[one["name"]][0] == most]
-    taken = set()
-    for place, one in enumerate(found, start=1):
-        number = int(one["title"].partition(".")[0] or place)
-        while number in taken:
-            number += 1
-        taken.add(number)
-        one |= {"number": number, "title": one["title"] or f"{number}. {one['function']}"}
-    return sorted(found, key=lambda one: one["number"])
+    notebook, (exercises, sections) = read_notebook(data), _text_of(data)
+    functions = {name: "my_" + re.sub("^(my|find)_", "", name) for name in TAUGHT}
+    there = [name for name, one in functions.items() if notebook.definition(one) or notebook.fault_of(one)]
+    lesson = mode(TAUGHT[name][0] for name in there) if there else ""
+    found = []
+    for number, name in enumerate((name for name in TAUGHT if TAUGHT[name][0] == lesson), start=1):
+        title, helps = exercises.get(number, (f"{number}. {functions[name]}", []))
+        taught = sections.get(TAUGHT[name], f"section {TAUGHT[name]}")
+        if name in there:
+            one = {"name": name, "number": number, "function": functions[name]}
+            found.append(one | {"title": title, "helps": helps, "taught": taught})
+    return found
 
 
-def _text_around(data):
-    """The exercise's heading above each code cell; {heading: its helps}; {number of a section: its heading}."""
-    heading, above, helps, sections = "", [], {}, {}
-    for cell in stored_cells(data):
-        if cell["cell_type"] == "code":
-            above.append(heading)
-            continue
-        text = "".join(cell.get("source", ""))[:50_000]
-        for line in re.findall(r"^##.*", text, re.M):
-            exercise = re.match(r"### Exercise (\d{1,2}\..*)", line)
-            heading = plain(exercise[1], 12) if exercise else "" if line.startswith("## ") else heading
-            if section := re.match(r"## ((\d\.\d+) .*)", line):
-                sections.setdefault(section[2], plain(section[1], 15))
-        for fold in text.split("<details><summary>")[1:] if heading else []:
-            title, _, inside = fold.partition("</details>")[0].partition("</summary>")
-            if title in HELPS:
-                helps.setdefault(heading, []).append((title, plain(inside, 1000)))
-    return above, helps, sections
+def _text_of(data):
+    """{number of an exercise: (its heading, its helps)}; {number of a section: its heading}."""
+    cells = [cell for cell in stored_cells(data) if cell["cell_type"] != "code"]
+    text = "\n".join("".join(cell.get("source", ""))[:50_000] for cell in cells)
+    exercises, sections = {}, {}
+    for part in re.split(r"^(?=## |### Exercise )", text, flags=re.M):
+        if section := re.match(r"## ((\d\.\d+) .*)", part):
+            sections.setdefault(section[2], plain(section[1], 15))
+        if exercise := re.match(r"### Exercise ((\d{1,2})\..*)", part):
+            _, helps = exercises.setdefault(int(exercise[2]), (plain(exercise[1], 12), []))
+            for fold in part.split("<details><summary>")[1:]:
+                title, _, inside = fold.partition("</details>")[0].partition("</summary>")
+                if title in HELPS:
+                    helps.append((title, plain(inside, 1000)))
+    return exercises, sections
 
 
 # --------------------------------------------------------------------------- in the process of the learner's code
 
 
-def inside(path: Path, numbers: list[int], seconds: float) -> None:
-    """Answer in lines of JSON what the check says of each of these exercises; end where one takes too long."""
-    answers, nothing = os.fdopen(os.dup(1), "w", encoding="utf-8"), open(os.devnull, "r+")  # noqa: SIM115  # to the end
+def inside(path: Path, exercises: list[dict], seconds: float, answers: Connection) -> None:
+    """Send null once the notebook is read, then in JSON what the check says of each of these exercises."""
+    nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
-        os.dup2(nothing.fileno(), stream)
-    _limit()
-    data = path.read_bytes()
-    notebook, found = read_notebook(data), {one["number"]: one for one in outline(data)}
+        os.dup2(nothing, stream)
+    os.environ |= {"MPLBACKEND": "agg", "COURSE_DEVICE": "cpu"}
+    os.chdir(path.parent)
     sys.path.insert(0, os.getcwd())  # for modules of the learner's own, beside the notebook
-    for number in numbers:
-        faulthandler.dump_traceback_later(2 * seconds + GRACE, exit=True, file=nothing)  # where no signal is heard, too
-        print(json.dumps(_judged(notebook, found[number], path.name, seconds)), file=answers, flush=True)
+    torch.set_num_threads(1)
+    _limit()
+    notebook = read_notebook(path.read_bytes())
+    answers.send_bytes(b"null")
+    for one in exercises:
+        answers.send_bytes(json.dumps(_judged(notebook, one, path.name, seconds)).encode())
 
 
 def _judged(notebook, one, file, seconds):
@@ -188,8 +177,11 @@ class NoVerdict(Exception):
     """Why no verdict can be given, in a sentence."""
 
 
-def judge(path: Path, wanted: int | None, seconds: float) -> tuple[list[dict], dict[int, dict]]:
-    """The exercises of a notebook, and what the checks say of each by its number.
+def judge(path: Path, wanted: int | None = None, seconds: float = 60.0) -> list[tuple[dict, dict]]:
+    """Exercises of a notebook, all or the one that is wanted, each with what its check says.
+
+    Args:
+        seconds: for each definition, and each check.
 
     Raises:
         NoVerdict: if the file cannot be read, or has no such exercise.
@@ -203,93 +195,84 @@ def judge(path: Path, wanted: int | None, seconds: float) -> tuple[list[dict], d
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise NoVerdict(f"{path.name} is no notebook ({type(error).__name__}: {plain(error, 15)}).") from error
     there = [one["number"] for one in found]
-    if not found or (wanted and wanted not in there):
+    if not found or wanted not in (None, *there):
         what = f"exercise {wanted}" if found else "exercise of the course"
         seen = f" It has {', '.join(map(str, there))}." if there else ""
         raise NoVerdict(f"{path.name} has no {what}: was its function renamed or deleted?{seen}")
-    said, todo = {}, [wanted] if wanted else there
-    while todo:
-        answers = _answers(path, todo, seconds)
-        said |= dict(zip(todo, answers, strict=False))
-        todo = todo[len(answers) :]
-        if todo:  # this one ended the process: go on with a new one
-            said[todo[0]], todo = {"status": "does not run", "seen": ENDED.format(2 * seconds)}, todo[1:]
-    return found, said
+    todo, answers = [one for one in found if wanted in (None, one["number"])], []
+    while len(answers) < len(todo):  # an exercise that ends its process costs no other: a new one goes on behind it
+        answers += _answers(path, todo[len(answers) :], seconds)
+        answers.append({"status": "does not run", "seen": ENDED.format(2 * seconds)})
+    return list(zip(todo, answers, strict=False))
 
 
-def _answers(path, numbers, seconds):
+def _answers(path, exercises, seconds):
     """What a new process says of these exercises, until it ends or is ended."""
-    command = [sys.executable, "-P", "-m", "checks.verdict", str(path), "--inside", *map(str, numbers)]
-    ways = [str(Path(checks.__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, ways)), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg",
-                        "COURSE_DEVICE": "cpu"}  # fmt: skip
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as said:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run([*command, "--seconds", str(seconds)], cwd=path.parent, env=env, stdin=subprocess.DEVNULL,
-                           stdout=said, stderr=subprocess.DEVNULL, check=False,
-                           timeout=START + len(numbers) * (2 * seconds + GRACE))  # fmt: skip
-        said.seek(0)
-        return [json.loads(line) for line in said if line.endswith("\n")]
+    spawn, said = multiprocessing.get_context("spawn"), []
+    answers, theirs = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=inside, args=(path, exercises, seconds, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    with contextlib.suppress(EOFError, OSError):  # it has ended
+        while answers.poll(2 * seconds + GRACE if said else START):
+            said.append(json.loads(answers.recv_bytes()))
+    process.kill()
+    process.join()
+    return said[1:]
 
 
 ENDED = "Python ended, or had not answered after {:g} seconds. Does it exit, run for ever, or fill the memory?"
 
 
-def verdict(file: str, found: list[dict], said: dict[int, dict], helps_opened: int = 0, step: int = 1) -> dict:
-    """The document: every exercise that was judged, and one explained, the first that was tried and does not pass."""
-    document = {"notebook": plain(file, 5), "passed": False, "exercises": []}
-    explained = None
-    for one in (one for one in found if one["number"] in said):
-        answer = said[one["number"]]
-        entry = {"exercise": one["title"], "status": answer["status"]}
-        if answer["status"] in ("passed", "not passed") and "cases" in answer:
-            entry["cases"] = answer["cases"]
-        document["exercises"].append(entry)
-        if answer["status"] in ("not passed", "does not run") and not explained:
-            explained = entry
-            entry |= _explained(one, answer, helps_opened, step)
-        elif answer["status"] == "not attempted" and len(said) == 1:
-            entry["read_again"] = one["taught"]
-    tried = [entry["status"] for entry in document["exercises"] if entry["status"] != "not attempted"]
-    document["passed"] = bool(tried) and set(tried) == {"passed"}
-    for _ in _shorter(document, explained or {}):
+def verdict(file: str, judged: list[tuple[dict, dict]], helps_opened: int = 0, step: int = 1) -> dict:
+    """The document: every exercise that was judged, and one explained, the first that was tried and does not pass.
+
+    It is made shorter until it has no more than MOST words: first what the notebook says anyway goes, then what was
+    seen.
+    """
+    for shorter in range(7):
+        document = _document(file, judged, helps_opened, step, shorter)
         if words_of(document) <= MOST:
             break
     return document
 
 
-def _explained(one, answer, helps_opened, step):
+def _document(file, judged, helps_opened, step, shorter):
+    entries, explained = [], False
+    for one, answer in judged:
+        entry = {"exercise": one["title"], "status": answer["status"]}
+        entries.append(entry)
+        if answer["status"] in ("passed", "not passed"):
+            entry["cases"] = answer["cases"]
+        if answer["status"] in ("not passed", "does not run") and not explained:
+            explained = True
+            entry |= _explained(one, answer, helps_opened, step, shorter)
+            continue
+        if answer["status"] == "not attempted" and len(judged) == 1:
+            entry["read_again"] = one["taught"]
+        if shorter >= 3:
+            entry["exercise"] = one["title"].partition(" ")[0]  # its number
+    tried = {entry["status"] for entry in entries} - {"not attempted"}
+    return {"notebook": plain(file, 5), "passed": tried == {"passed"}, "exercises": entries}
+
+
+def _explained(one, answer, helps_opened, step, shorter):
+    most = {4: 40, 5: 20, 6: 20}.get(shorter, 80)
     seen, *numbers = answer["seen"].split("\n")
-    explained = {"seen": plain(seen, 80)}
-    if numbers:
-        explained["in_numbers"] = [_dense(line) for line in numbers[:12]]
+    explained = {"seen": plain(seen, most)}
+    if numbers and shorter < 6:
+        lines = [_dense(line) for line in numbers[:12]]
+        if shorter >= 2:
+            lines = [plain(line, 8) for line in lines[: min(5, len(lines) - 2)] + lines[-2:]]
+        explained["in_numbers"] = lines
     if step == 2 and answer.get("hint"):
-        explained["the_check_says"] = plain(answer["hint"])
+        explained["the_check_says"] = plain(answer["hint"], min(60, most))
     if helps_opened < len(one["helps"]):
         title, text = one["helps"][helps_opened]
         explained["next_help"] = {"fold": title, "number": f"{helps_opened + 1} of {len(one['helps'])}"}
-        if helps_opened == 0:
+        if helps_opened == 0 and shorter == 0:
             explained["next_help"]["text"] = text
     return explained | {"read_again": one["taught"]}
-
-
-def _shorter(document, explained):
-    """Leave out a little more at each step: what the notebook says anyway, then what was seen."""
-    yield
-    explained.get("next_help", {}).pop("text", None)
-    yield
-    lines = explained.get("in_numbers", [])
-    if lines:
-        explained["in_numbers"] = [plain(line, 8) for line in lines[: min(5, len(lines) - 2)] + lines[-2:]]
-    yield
-    for entry in document["exercises"]:
-        if entry is not explained:
-            entry["exercise"] = entry["exercise"].partition(" ")[0]  # its number
-    for most in (40, 20):
-        yield
-        explained |= {name: plain(explained[name], most) for name in ("seen", "the_check_says") if name in explained}
-    yield
-    explained.pop("in_numbers", None)
 
 
 class _Arguments(argparse.ArgumentParser):
@@ -297,35 +280,18 @@ class _Arguments(argparse.ArgumentParser):
         raise NoVerdict(f"The command was not understood: {plain(message, 30)}.")
 
 
-def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """The command's arguments.
-
-    Raises:
-        NoVerdict: if they are not understood.
-    """
+def main(arguments: list[str] | None = None) -> int:
+    """Print the verdict; the exit status."""
     parser = _Arguments("python -m checks.verdict", description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("notebook", type=Path, help="as it was saved: notebooks/02_rope.ipynb")
     parser.add_argument("--exercise", type=int, metavar="N", help="only this one (default: all)")
     parser.add_argument("--step", type=int, choices=(1, 2), default=1, help="2: also the mistake that the check names")
     parser.add_argument("--helps-opened", type=int, choices=range(4), default=0, help="folds already read (default: 0)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="for each definition, and each check (default: 60)")
-    parser.add_argument("--inside", type=int, nargs="*", help=argparse.SUPPRESS)
-    chosen = parser.parse_args(arguments)
-    if (chosen.exercise is not None and chosen.exercise < 1) or not 0 < chosen.seconds < 1e6:
-        raise NoVerdict("--exercise counts from 1, and --seconds must be above 0.")
-    return chosen
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Print the verdict; the exit status."""
     try:
-        chosen = read_arguments(arguments)
-        if chosen.inside is not None:
-            inside(chosen.notebook, chosen.inside, chosen.seconds)
-            return 0
+        chosen = parser.parse_args(arguments)
         path = chosen.notebook.absolute()
-        found, said = judge(path, chosen.exercise, chosen.seconds)
-        document = verdict(path.name, found, said, chosen.helps_opened, chosen.step)
+        judged = judge(path, chosen.exercise)
+        document = verdict(path.name, judged, chosen.helps_opened, chosen.step)
     except (NoVerdict, OSError) as error:
         document = {"error": plain(error)}
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

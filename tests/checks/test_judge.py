@@ -74,9 +74,7 @@ class Silu:
         return x * x.sigmoid()
 
 
-@pytest.mark.parametrize(
-    "program", [torch.nn.SiLU(), Silu(), Silu().__call__, functools.partial(F.silu, inplace=False)]
-)
+@pytest.mark.parametrize("program", [torch.nn.SiLU(), Silu(), Silu().__call__, functools.partial(F.silu)])
 def test_right_answer_need_not_be_a_plain_function(program):
     result = check_silu(program)
     assert result, result
@@ -118,20 +116,12 @@ def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
         ("silu_derivative", torch.Tensor.double, "Hint: The values are right: .to(torch.float32) converts them."),
         ("silu_derivative", lambda y: (one for one in y), "Hint: A generator comes from yield"),
         ("silu_derivative", lambda y: torch.nested.nested_tensor([y]), "Hint: Return a plain result."),  # has no shape
-        (
-            "ring",
-            lambda pair: (pair[0], float(pair[1])),
-            "the count has the type float, expected a whole number (int).",
-        ),
+        ("ring", lambda pair: (pair[0], float(pair[1])), "the count has the type float, expected a whole number"),
         ("rms_norm_backward", lambda pair: (2 * pair[0], pair[1]), "grad_x is off by up to"),
         ("rms_norm_backward", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
         ("rms_norm_backward", lambda pair: pair[0], "is one tensor, expected 2 tensors.\nHint: Return all of them"),
         ("rms_norm_backward", list, "the result is a list of 2, expected 2 tensors.\nHint: Return a tuple, not a list"),
-        (
-            "silu_derivative",
-            lambda y: (y, y),
-            "the result is a tuple of 2, expected a tensor.\nHint: Return one result",
-        ),
+        ("silu_derivative", lambda y: (y, y), "is a tuple of 2, expected a tensor.\nHint: Return one result"),
         ("rms_norm_backward", lambda pair: (pair[0], None), " has the type NoneType, expected a tensor."),
     ],
 )

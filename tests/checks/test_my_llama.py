@@ -9,7 +9,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from checks import Parts, check_my_llama
 from checks.base import Wrong
-from checks.my_llama import MY_LLAMA, _scaled, cache_fault, rows_fault
+from checks.my_llama import MY_LLAMA, _scaled, _slip, _turn, cache_fault, rows_fault
+from helpers.model import causal_visible, repeat_kv
 from tests.support.models import assert_agree
 
 # these depart elsewhere
@@ -68,62 +69,43 @@ def test_a_stage_that_is_handed_over_wrong_departs():
     assert result.hint == "Stage 3: x plus what attention returns. Yours forgets x."
 
 
-class Unturned(Parts):
-    def project(self, normed, block, config, cos, sin):
-        q, k, v = (self.heads(normed @ block[f"self_attn.{name}_proj"].T, config) for name in "qkv")
-        return self.apply_rope_halves(q, cos, sin), k, v
+LLAMA = Parts().llama
+WITH_THE_CACHE = [
+    (LLAMA, ""),
+    (lambda w, c, t, first, remember: LLAMA(w, c, t, first), "never called"),
+    (lambda w, c, t, first, remember: LLAMA(w, c, t, 0, remember), "begin at first"),
+    (_turn(lambda turn, q, k, v: (turn(q), k, v)), "wants the turned k"),
+    (lambda w, c, t, first, remember: LLAMA(w, c, t, first, lambda n, k, v: remember(0, k, v)), "the block's number"),
+    (lambda w, c, t, first, remember: LLAMA(w, c, t, first, lambda *a: (remember(*a), a[1:])[1]), "is not used"),
+    (_slip({"causal_visible": lambda t, s: causal_visible(s, s)[:t]}), "a column for each key"),
+    (_turn(lambda turn, q, k, v: (turn(q), repeat_kv(turn(k), 3), repeat_kv(v, 3))), "before repeat_kv"),
+    (lambda *inputs: torch.zeros(2, 3) + torch.zeros(3, 2), "it raises RuntimeError"),
+]
 
 
-class Repeated(Parts):
-    def project(self, normed, block, config, cos, sin):
-        q, *kv = super().project(normed, block, config, cos, sin)
-        return q, *(self.repeat_kv(y, q.shape[1] // y.shape[1]) for y in kv)
+def as_the_longest(self, positions, config):
+    """unsloth's slip."""
+    return Parts.turns(self, positions.amax(0, keepdim=True).expand_as(positions), config)
 
 
-class OneTurn(Parts):  # unsloth's slip: all rows turn as the longest
-    def turns(self, positions, config):
-        return super().turns(positions.amax(0, keepdim=True).expand_as(positions), config)
-
-
-class OneMask(Parts):
-    def attend(self, q, k, v, *rows):
-        visible = self.causal_visible(k.shape[2], k.shape[2])[: q.shape[2]]
-        k, v = (self.repeat_kv(y, q.shape[1] // y.shape[1]) for y in (k, v))
-        return torch.cat([self.attention_head(q[:, i], k[:, i], v[:, i], visible) for i in range(q.shape[1])], dim=-1)
-
-
-@pytest.mark.parametrize(
-    ("llama", "words"),
-    [
-        (Parts().llama, ""),
-        (lambda w, c, t, first, remember: Parts().llama(w, c, t, first), "never called"),
-        (lambda w, c, t, first, remember: Parts().llama(w, c, t, 0, remember), "begin at first"),
-        (lambda w, c, t, *more: Unturned().llama(w, c, t, *more), "wants the turned k"),
-        (lambda w, c, t, first, re: Parts().llama(w, c, t, first, lambda n, k, v: re(0, k, v)), "the block's number"),
-        (lambda w, c, t, first, re: Parts().llama(w, c, t, first, lambda *a: (re(*a), a[1:])[1]), "is not used"),
-        (OneMask().llama, "a column for each key"),
-        (lambda w, c, t, *more: Repeated().llama(w, c, t, *more), "before repeat_kv"),
-        (lambda *inputs: torch.zeros(2, 3) + torch.zeros(3, 2), "it raises RuntimeError"),
-    ],
-)
-def test_each_slip_with_the_cache_is_named(llama, words):
-    weights, config, tokens = MY_LLAMA.cases[1].fresh_inputs()
-    assert words in (fault := cache_fault(llama, weights, config, tokens))
-    assert bool(fault) == bool(words)
+WITH_ROWS_AT_DIFFERENT_POSITIONS = [
+    (LLAMA, ""),
+    (_slip(turns=as_the_longest), "one row is right"),
+    (lambda w, c, t, first, remember: LLAMA(w, c, t, int(first.max()), remember), "if its slot's number is at most"),
+    (lambda w, c, t, first, remember: LLAMA(w, c, t, range(first), remember), "it raises"),
+]
 
 
 @pytest.mark.parametrize(
-    ("llama", "words"),
+    ("fault_of", "llama", "words"),
     [
-        (Parts().llama, ""),
-        (OneTurn().llama, "one row is right"),
-        (lambda w, c, t, first, re: Parts().llama(w, c, t, int(first.max()), re), "if its slot's number is at most"),
-        (lambda w, c, t, first, re: Parts().llama(w, c, t, range(first), re), "it raises"),
+        *[(cache_fault, *slip) for slip in WITH_THE_CACHE],
+        *[(rows_fault, *slip) for slip in WITH_ROWS_AT_DIFFERENT_POSITIONS],
     ],
 )
-def test_each_slip_with_rows_at_different_positions_is_named(llama, words):
+def test_each_slip_with_the_cache_and_with_rows_at_different_positions_is_named(fault_of, llama, words):
     weights, config, tokens = MY_LLAMA.cases[1].fresh_inputs()
-    assert words in (fault := rows_fault(llama, weights, config, tokens))
+    assert words in (fault := fault_of(llama, weights, config, tokens))
     assert bool(fault) == bool(words)
 
 

@@ -37,6 +37,14 @@ def test_the_guides_commands_run_as_written_in_the_handed_out_folder(tmp_path):
     assert not (ROOT / "AGENTS.md").exists()
 
 
+def test_exercises_are_numbered_as_their_headings_are():
+    for path in (ROOT / "notebooks").glob("0[1-9]*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        text = "\n".join("".join(cell["source"]) for cell in cells).partition("\n## Solutions")[0]
+        said = dict(re.findall(r"^### Exercise (\d+)\.(?:(?!### ).)*?^def (my_\w+)\(", text, re.M | re.S))
+        assert said == {str(one["number"]): one["function"] for one in verdict.outline(path.read_bytes())}
+
+
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, '{"cells": []}', '{"cells": [{"cell_type": "code"}]}'])
 def test_where_no_verdict_can_be_given_json_says_why(tmp_path, capsys, text):
     write(tmp_path / "a.ipynb", text)
@@ -61,9 +69,9 @@ def test_a_hostile_cell_costs_its_exercise_and_no_other(tmp_path, cells):
     names = dict(zip(NORM_RIGHT, cells, strict=False))
     made = {name: f"{above}\ndef {name}(*inputs):\n    {body}" for name, (above, body, _) in names.items()}
     write(tmp_path / "a.ipynb", solved(NORM_RIGHT | made))
-    found, said = verdict.judge(tmp_path / "a.ipynb", None, 18.0)
-    for number, (*_, words) in enumerate(cells, start=1):
-        assert words in f"{said[number]['seen']} {said[number].get('hint')}"
-    document = verdict.verdict("a.ipynb", found, said)
+    judged = verdict.judge(tmp_path / "a.ipynb", seconds=18.0)
+    for (_, said), (*_, words) in zip(judged, cells, strict=False):
+        assert words in f"{said['seen']} {said.get('hint')}"
+    document = verdict.verdict("a.ipynb", judged)
     assert [one["status"] == "passed" for one in document["exercises"]] == [False] * 3 + [True]
     assert verdict.words_of(document) < 120

@@ -29,7 +29,7 @@ def assert_tells_no_solution(exercise, result):
         return
     one, solution = lesson_of(exercise)
     for opened, step in itertools.product(range(4), (1, 2)):
-        document = verdict.verdict("02_rope.ipynb", [one], {one["number"]: verdict.told(result)}, opened, step)
+        document = verdict.verdict("02_rope.ipynb", [(one, verdict.told(result))], opened, step)
         text = json.dumps(document, indent=1, ensure_ascii=False)
         assert verdict.words_of(document) < 120, text
         assert [line for line in solution if json.dumps(line, ensure_ascii=False)[1:-1] in text] == []
