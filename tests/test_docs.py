@@ -1,49 +1,47 @@
 """The pages for people: links resolve, the glossary is in order and true."""
 
-import json
 import re
 from urllib.parse import unquote
 
 import pytest
 
 from checks.verdict import TAUGHT
-from tests.support.course import GLOSSARY, ROOT, entries, pages
+from tests.support.course import ROOT, notebooks, pages
 
 NOTEBOOKS = {path.name[:2]: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+GLOSSARY = re.sub(r"\n {2}", " ", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"))
+# term, what stands behind it, explanation, number of the notebook, section, its file
+ENTRIES = re.findall(r"^- \*\*(.+?)\*\*(.*?): (.+?) \[(0\d), ([^\]]+)\]\(\.\./notebooks/([^)]+)\)$", GLOSSARY, re.M)
 NAMED = {"start": "start", "exercises": "Exercises", "end": "Where this lives"}  # sections without a number
 
 
-def sections_of(path):
-    """The cells of a notebook by section: {"1.3" or a heading: [(kind, source), ...]}; "start" is before the first."""
+def sections_of(notebook):
+    """The cells of a notebook by section: {"1.3" or a heading: [cell, ...]}; "start" is before the first."""
     sections, current = {"start": []}, "start"
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        source = "".join(cell["source"])
-        heading = re.match(r"## (?:(\d\.\d+) |(.*))", source) if cell["cell_type"] == "markdown" else None
+    for cell in notebook.cells:
+        heading = re.match(r"## (?:(\d\.\d+) |(.*))", cell.source) if cell.cell_type == "markdown" else None
         if heading:
             current = heading[1] or heading[2].strip()
-        sections.setdefault(current, []).append((cell["cell_type"], source))
+        sections.setdefault(current, []).append(cell)
     return sections
 
 
-SECTIONS = {number: sections_of(path) for number, path in NOTEBOOKS.items()}
+SECTIONS = {stem[:2]: sections_of(notebook) for stem, notebook in notebooks().items()}
 NUMBERED = {name for sections in SECTIONS.values() for name in sections if re.match(r"\d\.", name)}
 
 
 def text_of(path):
     if path.suffix != ".ipynb":
         return path.read_text(encoding="utf-8")
-    return "\n".join(text for cells in SECTIONS[path.name[:2]].values() for kind, text in cells if kind == "markdown")
-
-
-def slug(heading):
-    """The anchor that GitHub and MyST give a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+    return "\n".join(cell.source for cell in notebooks()[path.stem].cells if cell.cell_type == "markdown")
 
 
 def anchors_of(path):
-    """Of a page as GitHub makes them, of a notebook as JupyterLab does: the heading with hyphens for spaces."""
-    headings = re.findall(r"^#+ (.*)$", text_of(path), re.M)
-    return {heading.strip().replace(" ", "-") if path.suffix == ".ipynb" else slug(heading) for heading in headings}
+    """Of a page as GitHub and MyST make them; JupyterLab keeps a heading's signs and capitals."""
+    headings = [heading.strip() for heading in re.findall(r"^#+ (.*)$", text_of(path), re.M)]
+    if path.suffix != ".ipynb":
+        headings = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return {heading.replace(" ", "-") for heading in headings}
 
 
 def links_of(path):
@@ -75,13 +73,13 @@ def words_of(text):
 
 
 def test_a_term_is_in_the_section_that_its_entry_names():
-    assert len(entries()) == GLOSSARY.read_text(encoding="utf-8").count("\n- ") > 120
+    assert len(ENTRIES) == GLOSSARY.count("\n- ") > 120
     texts = {
-        f"{number}, {name}": words_of(" ".join(source for _, source in cells))
+        f"{number}, {name}": words_of(" ".join(cell.source for cell in cells))
         for number, sections in SECTIONS.items()
         for name, cells in sections.items()
     }
-    for term, _, _, number, section, file in entries():
+    for term, _, _, number, section, file in ENTRIES:
         assert NOTEBOOKS[number].name == file, term
         holds = [place for place, text in texts.items() if re.search(rf"\b{re.escape(words_of(term))}", text)]
         if f"{number}, {NAMED.get(section, section)}" not in holds:
@@ -89,6 +87,6 @@ def test_a_term_is_in_the_section_that_its_entry_names():
 
 
 def test_each_term_has_one_chinese_term_and_no_two_the_same():
-    chinese = [re.findall(r"(?<=, )[^,]*[\u4e00-\u9fff][^,]*", more) for _, more, *_ in entries()]
-    assert [entry[0] for entry, terms in zip(entries(), chinese, strict=True) if len(terms) != 1] == []
+    chinese = [re.findall(r"(?<=, )[^,]*[\u4e00-\u9fff][^,]*", more) for _, more, *_ in ENTRIES]
+    assert [entry[0] for entry, terms in zip(ENTRIES, chinese, strict=True) if len(terms) != 1] == []
     assert len({terms[0] for terms in chinese}) == len(chinese)

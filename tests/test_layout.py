@@ -1,7 +1,6 @@
 """The house stays in order: who imports whom, one dependency list, a true README, nothing left lying about."""
 
 import ast
-import importlib
 import os
 import re
 import subprocess
@@ -11,14 +10,13 @@ from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 
-import nbformat
 import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from checks.notebook import without_magics
-from tests.support.course import ROOT, pages, targets
+from tests.support.course import ROOT, notebooks, pages
 
 ROOMS = ("helpers", "checks", "tools", "teaching", "tests", "benchmarks")
 ROOMS = {room: sorted((ROOT / room).rglob("*.py")) for room in ROOMS}
@@ -80,14 +78,11 @@ def helper(path):
 
 
 def test_helpers_import_along_the_arrows():
+    TopologicalSorter(ARROWS).prepare()  # raises CycleError, with the names of a circle
     for path in ROOMS["helpers"]:
         assert helper(path) in ARROWS, f"{path.name} is new: say in ARROWS (tests/test_layout.py) what it may import"
         used = {name.split(".")[1] for name in imports_of(path) if name.startswith("helpers.")} & ARROWS.keys()
         assert used - {helper(path)} <= ARROWS[helper(path)], path.name
-
-
-def test_arrows_have_no_circle():
-    TopologicalSorter(ARROWS).prepare()  # raises CycleError, with the names of the circle
 
 
 def test_rooms_import_downwards_only():
@@ -139,18 +134,6 @@ def test_the_other_rooms_stay_small(room, most):
     assert lines_of(path for path in (ROOT / room).rglob("*.*") if path.suffix in (".py", ".js", ".css")) <= most
 
 
-# ----------------------------------------------------------------------------------- what the notebooks import
-
-
-NOTEBOOKS = {path.stem: nbformat.read(path, 4) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
-
-
-@cache
-def nodes_of(stem):
-    sources = [cell.source for cell in NOTEBOOKS[stem].cells if cell.cell_type == "code"]
-    return [node for source in sources for node in ast.walk(ast.parse(without_magics(source)))]
-
-
 def file_of(module):
     path = ROOT / module.replace(".", "/")
     return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
@@ -158,8 +141,9 @@ def file_of(module):
 
 def test_what_00_to_05_load_stays_small():
     """Import by import, as Python does it; an import inside a function runs later, if at all."""
-    todo = [name for stem in NOTEBOOKS if stem < "06" for name in imports_in(nodes_of(stem), stem)]
-    loaded = set()
+    cells = [cell for stem, notebook in notebooks().items() if stem < "06" for cell in notebook.cells]
+    trees = [ast.parse(without_magics(cell.source)) for cell in cells if cell.cell_type == "code"]
+    todo, loaded = [name for tree in trees for name in imports_in(ast.walk(tree), "a notebook")], set()
     while todo:
         parts = todo.pop().split(".")
         if parts[0] == "helpers" and "explorers" not in parts:
@@ -168,25 +152,6 @@ def test_what_00_to_05_load_stays_small():
                 todo += imports_in(tree_of(file).body, file)
     assert {helper(file) for file in loaded} >= {"model", "checkpoint", "plots"}
     assert lines_of(loaded) <= LOADED
-
-
-@pytest.mark.parametrize("stem", NOTEBOOKS)
-def test_every_name_that_a_notebook_takes_from_the_course_is_there(stem):
-    """`from helpers.text import encode`, `from helpers import plots`, and then `plots.show`."""
-    wanted, modules, nodes = set(), {}, nodes_of(stem)
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("helpers", "checks"):
-            assert file_of(node.module), f"there is no {node.module}"
-            wanted |= {(node.module, alias.name) for alias in node.names}
-            modules |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    for node in nodes:
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            module = modules.get(node.value.id, "")
-            wanted |= {(module, node.attr)} if file_of(module) else set()
-    assert wanted
-    found = {module: importlib.import_module(module) for module, _ in wanted}
-    files = (f"{module}.{name}" for module, name in wanted if not hasattr(found[module], name))
-    assert not [name for name in files if file_of(name) is None]
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -214,10 +179,10 @@ def test_every_package_that_is_imported_is_declared():
     """Under its own name, not smuggled in by a package that may drop it."""
     files = [*(path for room in ROOMS.values() for path in room), ROOT / "conftest.py"]
     imports = {path: packages_of(path) for path in files}
-    for path in (ROOT / "notebooks").glob("*.ipynb"):
-        code = "\n".join(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code")
+    for stem, notebook in notebooks().items():
+        code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
         written = set(re.findall(r"^%%writefile .*?(\w+)\.py$", code, re.M))
-        imports[path] = set(re.findall(r"^ *(?:import|from) (\w+)", code, re.M)) - written
+        imports[ROOT / "notebooks" / stem] = set(re.findall(r"^ *(?:import|from) (\w+)", code, re.M)) - written
     ours = ROOMS.keys() | {"conftest"} | {path.stem for path in ROOMS["benchmarks"]} | sys.stdlib_module_names
     packages, missing = packages_distributions(), set()
     for path, names in imports.items():
@@ -267,7 +232,6 @@ exec(what) if how == "-c" else os.makedirs(rest[0] + "/bin") # -m venv FOLDER
 
 
 def test_what_the_readmes_tree_shows_is_there():
-    """Each line is `path  one sentence`, or a path of a folder, indented by two spaces."""
     folder, tree = "", re.search(r"^```\n(README\.md .*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)[1]
     shown = set()
     for line in tree.splitlines():
@@ -282,11 +246,12 @@ def test_what_the_readmes_tree_shows_is_there():
 
 def test_every_verb_that_a_page_names_exists_and_explains_itself():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert set(re.search(r"^\.PHONY: (.*)$", makefile, re.M)[1].split()) == targets()
-    assert set(re.findall(r"^([a-z-]+):.*## \S", makefile, re.M)) == targets()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.M))
+    assert set(re.search(r"^\.PHONY: (.*)$", makefile, re.M)[1].split()) == targets
+    assert set(re.findall(r"^([a-z-]+):.*## \S", makefile, re.M)) == targets
     for page in [*pages(), ROOT / ".ci" / "run"]:
         verbs = re.findall(r"(?:`(?:\w+=\w+ )?|^|\n *)make ([a-z][a-z-]*)\b", page.read_text(encoding="utf-8"))
-        assert set(verbs) <= targets(), page.name
+        assert set(verbs) <= targets, page.name
 
 
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|tmp/work|root|home)/|(?<![\w.~-])/(?:work|root)\b")

@@ -10,7 +10,6 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from helpers import explorers
 from tests.support.lab import OUTPUTS, chromium, explorers_in, jupyter_lab, visit
 
 pytestmark = pytest.mark.browser
@@ -46,12 +45,6 @@ def tried(lab, name, cells, **patience):
     return visit(*where, folder / name, **patience)
 
 
-def test_every_explorer_is_in_a_notebook():
-    names = {name for name in vars(explorers) if name.startswith("explore_")}
-    missing = {name for name in names if not any(f"{name}(" in path.read_text(encoding="utf-8") for path in PATHS)}
-    assert not missing, f"no notebook shows {missing}: call it in a cell of its notebook"
-
-
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_explorers_of_a_notebook_answer(lab, name):
     setup, *cells = (c for c in nbformat.read(NOTEBOOKS[name], as_version=4).cells if c.cell_type == "code")
@@ -60,7 +53,6 @@ def test_explorers_of_a_notebook_answer(lab, name):
 
 
 def test_no_answer_is_seen_before_its_cell_is_run(lab):
-    """After the run it is: `visit` looks."""
     browser, address, token, folder = lab
     for path in PATHS:
         shutil.copy(path, folder / f"stored_{path.name}")

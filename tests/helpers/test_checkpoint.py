@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from dataclasses import replace
-from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -17,18 +17,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers import LlamaConfig as TheirConfig
 
 import helpers.checkpoint
-from helpers.checkpoint import load_checkpoint, save_checkpoint
+from helpers.checkpoint import config_to_hugging_face, load_checkpoint, save_checkpoint
 from helpers.config import LLAMA3_SCALING
 from helpers.corpus import END_OF_TEXT, train_tokenizer
-from tests.support.files import OURS, cut_meta_weights, edit_json, write_meta
-from tests.support.models import BFLOAT16, TOLERANCE, assert_agree, enlarge, make_model
+from tests.support.files import OURS, edit_json, meta_shards, write_meta
+from tests.support.models import BFLOAT16, TINY, TINY_CONFIGS, TOLERANCE, assert_agree, enlarge, make_model
 
 OURS = replace(OURS, norm_eps=1e-5)
-SIZES = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 88, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "bos_token_id": None,
-    "eos_token_id": None, "pad_token_id": None,
-}  # fmt: skip
 # A trained length of 16 tokens, so that the scaling acts within the 16 tokens of these tests.
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
 ROPES = {
@@ -37,11 +32,12 @@ ROPES = {
     "llama3": {"rope_type": "llama3", **LLAMA3},
 }
 TOKENS = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(1))
-both = pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+SAVED = TINY_CONFIGS | {"ntk": replace(TINY, rope_scaling={"type": "ntk", "factor": 4.0})}
 
 
 def their_model(rope="default", theta=10_000.0, **changes):
-    config = TheirConfig(**SIZES | {"rope_parameters": ROPES[rope] | {"rope_theta": theta}} | changes)
+    settings = {"rope_parameters": ROPES[rope] | {"rope_theta": theta}} | changes
+    config = TheirConfig(**config_to_hugging_face(OURS) | settings)
     return enlarge(LlamaForCausalLM(config)).eval()
 
 
@@ -65,37 +61,16 @@ def edit_weights(folder, change):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-# ------------------------------------------------------------------------------------ from Hugging Face
-
-
 @pytest.mark.parity
 @pytest.mark.parametrize(("rope", "more"), [*((rope, {}) for rope in ROPES), ("default", {"head_dim": 12})], ids=str)
-@both
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def test_folder_of_transformers_gives_equal_logits(tmp_path, rope, more, tied):
     theirs = their_model(rope, tie_word_embeddings=tied, **more)
-    theirs.save_pretrained(tmp_path)
+    theirs.save_pretrained(tmp_path, max_shard_size="20KB" if tied else "1GB")  # several files, or one
     ours = load_checkpoint(tmp_path)
     assert (ours.lm_head.weight is ours.tok_embeddings.weight) == tied
     assert not ours.training
     assert_same_logits(ours, theirs)
-
-
-@pytest.mark.parity
-def test_several_files_give_the_logits_of_one_and_a_missing_one_is_named(tmp_path):
-    theirs = their_model()
-    theirs.save_pretrained(tmp_path, max_shard_size="20KB")
-    assert_same_logits(load_checkpoint(tmp_path), theirs)
-    second = next(tmp_path.glob("model-00002-*"))
-    second.unlink()
-    with pytest.raises(FileNotFoundError, match=f"{second.name} is missing"):
-        load_checkpoint(tmp_path)
-
-
-def move_rope_to_the_old_place(content, name_of_type):
-    rope = content.pop("rope_parameters")
-    content["rope_theta"] = rope.pop("rope_theta")
-    rope[name_of_type] = rope.pop("rope_type")
-    content["rope_scaling"] = None if rope[name_of_type] == "default" else rope
 
 
 @pytest.mark.parity
@@ -104,7 +79,9 @@ def move_rope_to_the_old_place(content, name_of_type):
 def test_rope_settings_are_found_in_the_old_place(tmp_path, rope, name_of_type):
     theirs = their_model(rope, theta=500.0)
     theirs.save_pretrained(tmp_path)
-    edit_json(tmp_path / "config.json", partial(move_rope_to_the_old_place, name_of_type=name_of_type))
+    scaling = {name_of_type if name == "rope_type" else name: value for name, value in ROPES[rope].items()}
+    old = {"rope_parameters": None, "rope_theta": 500.0, "rope_scaling": None if rope == "default" else scaling}
+    edit_json(tmp_path / "config.json", lambda content: content.update(old))
     assert_same_logits(load_checkpoint(tmp_path), theirs)
 
 
@@ -122,45 +99,27 @@ def test_weights_are_stored_in_their_own_dtype_and_loaded_in_the_one_asked_for(t
     torch.testing.assert_close(ours.lm_head.weight, theirs.lm_head.weight, rtol=0, atol=0)
 
 
-def test_a_loaded_model_does_not_depend_on_its_file(saved):
+def test_a_loaded_model_has_no_use_for_old_rotation_tables_and_does_not_depend_on_its_file(saved):
+    edit_weights(saved, lambda w: w.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
     model = load_checkpoint(saved)
     before = logits_of(model)
     (saved / "model.safetensors").write_bytes(bytes((saved / "model.safetensors").stat().st_size))
     torch.testing.assert_close(logits_of(model), before, rtol=0, atol=0)
 
 
-def test_old_rotation_tables_in_a_file_are_ignored(saved):
-    edit_weights(saved, lambda w: w.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
-    load_checkpoint(saved)
-
-
-# -------------------------------------------------------------------------------------- to Hugging Face
-
-SCALINGS = {
-    "none": None,
-    "linear": {"type": "linear", "factor": 4.0},
-    "ntk": {"type": "ntk", "factor": 4.0},
-    "llama3": {"type": "llama3", **LLAMA3},
-    "llama3 with Meta's constants": {"type": "llama3", "factor": 8.0},
-}
-
-
 @pytest.mark.parity
-@pytest.mark.parametrize("scaling", SCALINGS)
-@both
-def test_a_saved_folder_opens_unchanged_in_transformers_and_here(tmp_path, scaling, tied):
-    ours = our_model(rope_scaling=SCALINGS[scaling], tie_embeddings=tied)
+@pytest.mark.parametrize("name", SAVED)
+def test_a_saved_folder_opens_unchanged_in_transformers_and_here(tmp_path, name):
+    ours = make_model(SAVED[name]).eval()
     save_checkpoint(ours, tmp_path / "saved")
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", output_loading_info=True)
     assert not any(report.values()), report
     assert type(theirs) is LlamaForCausalLM
     assert_same_logits(ours, theirs)
     again = load_checkpoint(tmp_path / "saved")
-    assert again.state_dict().keys() == ours.state_dict().keys()
-    for name, weight in ours.state_dict().items():
-        torch.testing.assert_close(again.state_dict()[name], weight, rtol=0, atol=0)
+    torch.testing.assert_close(dict(again.state_dict()), dict(ours.state_dict()), rtol=0, atol=0)
     torch.testing.assert_close(again.inv_freq, ours.inv_freq)
-    assert (again.lm_head.weight is again.tok_embeddings.weight) == tied
+    assert (again.lm_head.weight is again.tok_embeddings.weight) == ours.config.tie_embeddings
 
 
 @pytest.mark.parity
@@ -193,27 +152,11 @@ def test_what_exists_is_kept(tmp_path):
             save_checkpoint(our_model(), path)
 
 
-# ------------------------------------------------------------------------------------------------ Meta
-
-
-def meta_folder(folder, model, n_shards=1, embeddings_cut=0, drop=(), **params):
-    """The model in a folder as Meta writes it."""
-    shards = [
-        {
-            name: (weight if cut is None else weight.chunk(n_shards, dim=cut)[shard]).clone()
-            for name, (weight, cut) in cut_meta_weights(model, embeddings_cut).items()
-            if name not in drop
-        }
-        for shard in range(n_shards)
-    ]
-    return write_meta(folder, shards, **params)
-
-
 @pytest.mark.parametrize("n_shards", [1, 2])
 @pytest.mark.parametrize("embeddings_cut", [0, 1], ids=["vocabulary cut (Llama 3)", "width cut (Llama 2)"])
 def test_meta_folder_gives_equal_logits(tmp_path, n_shards, embeddings_cut):
     model = our_model()
-    folder = meta_folder(tmp_path / "meta", model, n_shards, embeddings_cut)
+    folder = write_meta(tmp_path / "meta", meta_shards(model, n_shards, embeddings_cut))
     assert_same_logits(load_checkpoint(folder), model)
     (folder / f"consolidated.{n_shards - 1:02d}.pth").unlink()
     with pytest.raises((ValueError, FileNotFoundError), match=r"do not fit|no .*\.pth"):
@@ -243,18 +186,18 @@ def test_meta_params_reach_the_model(tmp_path, monkeypatch, params, ours):
     if "rope_scaling" in ours:
         ours = ours | {"rope_scaling": {"type": "llama3", **LLAMA3, **ours["rope_scaling"]}}
     model = our_model(**ours)
-    assert_same_logits(load_checkpoint(meta_folder(tmp_path / "meta", model, **params)), model)
+    assert_same_logits(load_checkpoint(write_meta(tmp_path / "meta", meta_shards(model), **params)), model)
 
 
-@pytest.mark.parametrize("drop", [(), ("output.weight",)], ids=["head given", "head absent"])
-def test_meta_folder_with_one_matrix_is_tied(tmp_path, drop):
+@pytest.mark.parametrize("head", ["given", "absent"])
+def test_meta_folder_with_one_matrix_is_tied(tmp_path, head):
     model = our_model(tie_embeddings=True)
-    loaded = load_checkpoint(meta_folder(tmp_path / "meta", model, drop=drop))
+    (weights,) = meta_shards(model)
+    if head == "absent":
+        del weights["output.weight"]
+    loaded = load_checkpoint(write_meta(tmp_path / "meta", [weights]))
     assert loaded.lm_head.weight is loaded.tok_embeddings.weight
     assert_same_logits(loaded, model)
-
-
-# ------------------------------------------------------------------------------------- what is not right
 
 
 OTHERS = [  # what the config.json of another model says
@@ -265,28 +208,21 @@ OTHERS = [  # what the config.json of another model says
 
 
 @pytest.mark.parametrize("change", OTHERS, ids=str)
-def test_a_model_of_another_kind_is_named(saved, change):
-    def edit(content):
-        content.pop("rope_parameters")
-        content |= change
-
-    edit_json(saved / "config.json", edit)
+def test_a_model_of_another_kind_is_named_and_another_family_sent_to_its_own_door(saved, change):
+    edit_json(saved / "config.json", lambda content: content.update({"rope_parameters": None} | change))
     (value,) = change.values()
-    value = value.get("rope_type", value) if isinstance(value, dict) else value
-    words = r"config.json (describes a |sets \w+=|sets RoPE type )"
-    with pytest.raises(ValueError, match=words + re.escape(repr(value))):
+    value = re.escape(repr(value.get("rope_type", value) if isinstance(value, dict) else value))
+    door = r"model, not 'llama': use helpers\.families\.load_checkpoint"
+    with pytest.raises(ValueError, match=rf"config.json (describes a {value} {door}|sets (\w+=|RoPE type ){value})"):
         load_checkpoint(saved)
 
 
-def test_another_family_is_sent_to_its_own_door(saved):
-    edit_json(saved / "config.json", lambda content: content.update(model_type="qwen3"))
-    with pytest.raises(ValueError, match=r"'qwen3' model, not 'llama': use helpers\.families\.load_checkpoint"):
-        load_checkpoint(saved)
-
-
-def test_two_weights_of_one_name_are_refused(saved):
+def test_two_weights_of_one_name_and_a_missing_file_are_refused(saved):
     edit_weights(saved, lambda weights: weights.update({"final_norm.weight": weights["model.norm.weight"] + 0}))
     with pytest.raises(ValueError, match="saved: two weights get one name"):
+        load_checkpoint(saved)
+    (saved / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors is missing"):
         load_checkpoint(saved)
 
 
@@ -320,9 +256,6 @@ def test_a_pth_that_holds_no_weights_by_name_is_refused(tmp_path, content):
         load_checkpoint(write_meta(tmp_path / "meta", [content]))
 
 
-# -------------------------------------------------------------------------------------------------- the Hub
-
-
 SHARDS = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
 NEEDED = {*SHARDS, "model.safetensors.index.json", "config.json", "tokenizer.json"}
 BESIDE = {  # what the Hub's folders hold besides
@@ -335,14 +268,9 @@ BESIDE = {  # what the Hub's folders hold besides
 
 
 @pytest.mark.parametrize("name", BESIDE)
-def test_each_weight_is_fetched_once_and_nothing_that_runs(name, tmp_path, monkeypatch):
-    fetched = set()
-
-    def snapshot_download(_, *, allow_patterns=None, ignore_patterns=None, **settings):
-        present = [*NEEDED, *BESIDE[name]]
-        fetched.update(filter_repo_objects(present, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns))
-        return str(tmp_path)
-
-    monkeypatch.setattr(helpers.checkpoint, "snapshot_download", snapshot_download)
-    assert helpers.checkpoint.fetch_checkpoint("owner/model-1.5b") == tmp_path
+def test_each_weight_is_fetched_once_and_nothing_that_runs(name, tmp_path):
+    with mock.patch.object(helpers.checkpoint, "snapshot_download", return_value=str(tmp_path)) as download:
+        assert helpers.checkpoint.fetch_checkpoint("owner/model-1.5b") == tmp_path
+    patterns = {one: download.call_args.kwargs.get(one) for one in ("allow_patterns", "ignore_patterns")}
+    fetched = set(filter_repo_objects([*NEEDED, *BESIDE[name]], **patterns))
     assert fetched - {"params.json"} == NEEDED  # params.json is small

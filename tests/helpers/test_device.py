@@ -16,7 +16,6 @@ from helpers.corpus import bits_per_byte
 from helpers.device import explain_out_of_memory, pick_device, set_seed
 from helpers.fast_decode import prepare_for_decoding
 from helpers.generate import generate
-from helpers.model import KVCache
 from helpers.plots import to_numpy
 from helpers.text import TINY_LLAMA, load_tokenizer
 from tests.support.models import TINY, draw_tokens, make_model
@@ -47,32 +46,21 @@ def test_the_whole_model_computes_where_its_weights_are():
     assert prepare_for_decoding(model) is model  # an accelerator needs no other layout
 
 
-class Away(torch.nn.Module):
-    """Stands for a model on an accelerator, which takes its tokens there and whose logits are always the same."""
+def test_tokens_and_targets_are_sent_to_the_model(monkeypatch):
+    """By writing, training and judging; what is written comes back to the CPU."""
+    away, sent = make_model().to("meta"), []
 
-    config = TINY
-
-    def __init__(self):
-        super().__init__()
-        self.tok_embeddings = torch.nn.Embedding(64, 1, device="meta")
-
-    def new_cache(self, batch_size, max_seq_len):
-        return KVCache(TINY, batch_size, max_seq_len, torch.float32, "meta")
-
-    def forward(self, tokens, cache=None, last_only=False, n_pad=None):
+    def forward(tokens, cache=None, last_only=False, n_pad=None):
         assert tokens.is_meta
         return torch.zeros(*tokens.shape, 64)
 
-
-def test_tokens_and_targets_are_sent_to_the_model(monkeypatch):
-    """By writing, training and judging; what is written comes back to the CPU."""
-    assert generate(Away(), draw_tokens(2, 5), 3, temperature=1.0, seed=0).device.type == "cpu"
-    assert len(generate(Away(), [[1], [2, 3]], 3)[0]) == 4
-    sent = []
+    away.forward = forward
+    assert generate(away, draw_tokens(2, 5), 3, temperature=1.0, seed=0).device.type == "cpu"
+    assert len(generate(away, [[1], [2, 3]], 3)[0]) == 4
     monkeypatch.setattr(F, "cross_entropy", lambda logits, targets, **_: sent.append(targets) or torch.zeros(()))
-    bits_per_byte(Away(), load_tokenizer(), "a text")
+    bits_per_byte(away, load_tokenizer(), "a text")
     with pytest.raises(RuntimeError, match="does not require grad"):
-        train.train(Away(), lambda: draw_tokens(1, 400)[0], steps=1)
+        train.train(away, lambda: draw_tokens(1, 400)[0], steps=1)
     assert [targets.device.type for targets in sent] == ["meta", "meta"]
 
 

@@ -17,6 +17,7 @@ from helpers.checkpoint import model_from_weights
 from helpers.device import pick_device
 from helpers.fast_decode import prepare_for_decoding
 from helpers.formats.files import read_json
+from helpers.interventions import held_out_loss, patched, without_heads
 from helpers.model import Llama, LlamaConfig, apply_rope, causal_visible
 from tests.support.files import OURS
 from tests.support.models import TINY, make_model
@@ -45,6 +46,11 @@ def run(**settings):
 def padded_late():
     cache = MODEL.new_cache(1)
     return [MODEL(TOKENS, cache, n_pad=n_pad) for n_pad in ([0], [1])]
+
+
+def inside(change):
+    with change:
+        MODEL(TOKENS)
 
 
 def full(place, call):
@@ -114,6 +120,11 @@ SAID = [
     (lambda: prepare_for_decoding(MODEL, layout="rowz"), "layout='rowz' … use one of ('rows', 'columns', "),
     (lambda: prepare_for_decoding(prepare_for_decoding(MODEL, layout="rows")), "prepared already: pass the one"),
     (lambda: parallel.require_divisible(TINY, 3), "n_heads=4 … 3 processes: start a number … that divides it"),
+    (lambda: inside(without_heads(MODEL, [(0, 9)])), "no head (0, 9): the model has 2 layers of 4 heads, from 0"),
+    (lambda: inside(without_heads(MODEL, [(0, 0)], by="noise")), "by='noise' is not known: use 'zero' or 'mean'"),
+    (lambda: inside(patched(MODEL, TOKENS, [("layer.0", 1)])), "no module 'layer.0': take a name of model.named"),
+    (lambda: inside(patched(MODEL, TOKENS[:, :2], [("final_norm", 1)])), "gives (1, 3, 32), for clean (1, 2, 32)"),
+    (lambda: held_out_loss(Llama(replace(TINY, vocab_size=2048))), "has 2048 tokens: pass one of tiny-llama's"),
     (lambda: run(steps=0), "steps=0 must be a whole number >= 1"),
     (lambda: run(peak=1e30), "peak=1e+30 … <= 1000, for example"),
     (lambda: train.train(MODEL, lambda: torch.arange(9), steps=1), "9 tokens … seq_len + 1 = 65: pass a longer"),

@@ -8,7 +8,6 @@ import re
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-import nbformat
 import pytest
 import torch
 from jupyter_client.manager import start_new_kernel
@@ -21,10 +20,10 @@ from helpers.explorers import Explorer, slider
 from helpers.explorers.full_model import _look_inside
 from helpers.interventions import attention_by_layer
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
-from tests.support.course import ROOT
+from tests.support.course import ROOT, notebooks
 
 EXPLORE = {name: make for name, make in vars(explorers).items() if name.startswith("explore_")}
-CELLS = [cell for path in (ROOT / "notebooks").glob("*.ipynb") for cell in nbformat.read(path, 4).cells]
+CELLS = [cell for notebook in notebooks().values() for cell in notebook.cells]
 SHOWN = [output.data for cell in CELLS if "explore_" in cell.source for output in cell.get("outputs", ())]
 
 pytestmark = pytest.mark.usefixtures("course_style")
@@ -40,7 +39,6 @@ def made(request, course_style):
 
 @pytest.fixture
 def explorer(made):
-    """Each explorer as it starts."""
     put_back(*made)
     return made[0]
 
@@ -61,7 +59,6 @@ def move(control):
 
 
 def ends(control):
-    """The first and the last value of a control."""
     if hasattr(control, "options"):
         return control.options[0], control.options[-1]
     return [control.base**end if hasattr(control, "base") else end for end in (control.min, control.max)]

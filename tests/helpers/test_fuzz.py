@@ -44,9 +44,6 @@ def outcome(call, *kinds, names=""):
     return error
 
 
-# ------------------------------------------------------------------------------------------- checkpoints
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """A checkpoint of each kind: {name: (folder, bytes of each file)}; a test writes the files that it spoils."""
@@ -148,9 +145,6 @@ def test_any_weight_in_a_pth_file_loads_or_is_refused(folders, kind, name):
     weights[name] = SPOILT_WEIGHTS[kind](weights.pop(name, torch.ones(4, 4)))
     torch.save(weights, folder / "spoilt")
     load(folder, files, **{"consolidated.00.pth": (folder / "spoilt").read_bytes()})
-
-
-# ------------------------------------------------------------------------------------------------------ cache
 
 
 BAD_CALLS = {

@@ -14,16 +14,8 @@ from tests.support.models import TINY, assert_agree, draw_tokens, make_model
 PROMPTS = [[5, 9, 2, 40, 7], [11], [3, 3, 60]]
 
 
-def draw_logits(seed=0, rows=3, size=3.0):
-    return size * torch.randn(rows, 64, generator=torch.Generator().manual_seed(seed))
-
-
-def without_cache(model, prompt, max_new_tokens):
-    """Greedy continuation the slow way: read everything again for each token."""
-    tokens = list(prompt)
-    for _ in range(max_new_tokens):
-        tokens.append(model(torch.tensor([tokens]))[0, -1].argmax().item())
-    return tokens
+def draw_logits(seed=0):
+    return 3 * torch.randn(3, 64, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parity
@@ -112,10 +104,13 @@ def test_ragged_prompts_are_cut_after_their_own_stop_token(model):
         assert cut == prompt + (new[: new.index(stop) + 1] if stop in new else new)
 
 
-def test_ragged_prompts_equal_one_by_one_without_a_cache(model):
-    prompts = [list(prompt) for prompt in PROMPTS]
-    assert generate(model, prompts, 8) == [without_cache(model, prompt, 8) for prompt in PROMPTS]
-    assert prompts == PROMPTS  # they are left as they were
+def test_ragged_prompts_equal_one_by_one_without_a_cache_also_past_max_seq_len(model):
+    prompts = [*PROMPTS, draw_tokens(1, TINY.max_seq_len - 2)[0].tolist()]
+    expected = [list(prompt) for prompt in prompts]
+    for row in expected * 8:
+        row.append(model(torch.tensor([row]))[0, -1].argmax().item())
+    assert generate(model, prompts, 8) == expected
+    assert [len(prompt) for prompt in prompts] == [5, 1, 3, 62]  # they are left as they were
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.2, "top_k": 10, "top_p": 0.9, "seed": 2}])
@@ -139,9 +134,3 @@ def test_what_was_written_can_be_trained_on(model, tokens):
         model(written).sum().backward()
     next(stream(model, tokens, 3))
     assert not torch.is_inference_mode_enabled()
-
-
-def test_generation_goes_on_past_max_seq_len(model):
-    """The cache is made for what was asked; RoPE has no table that could run out."""
-    prompt = draw_tokens(1, TINY.max_seq_len - 2)
-    assert generate(model, prompt, 6)[0].tolist() == without_cache(model, prompt[0].tolist(), 6)

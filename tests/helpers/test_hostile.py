@@ -22,44 +22,25 @@ LITTLE = 30_000  # kilobytes
 
 @pytest.fixture
 def pth(tmp_path):
-    """The weights of a folder as Meta writes it."""
     return write_meta(tmp_path / "meta", [meta_weights(OURS)]) / "consolidated.00.pth"
-
-
-# ------------------------------------------------------------------------------------- pickles that run code
-
-
-class Touch:
-    """Unpickling this creates a file."""
-
-    def __init__(self, file):
-        self.file = file
-
-    def __reduce__(self):
-        return Path.touch, (Path(self.file),)
 
 
 @pytest.fixture
 def program(tmp_path):
     """A pickle that creates the file tmp_path/it-ran; the test fails if it is there at the end."""
-    content = pickle.dumps(Touch(tmp_path / "it-ran"))
+    content = pickle.dumps(type("Touch", (), {"__reduce__": lambda self: (Path.touch, (tmp_path / "it-ran",))})())
     pickle.loads(content)
     (tmp_path / "it-ran").unlink()  # so it works
     yield content
     assert not (tmp_path / "it-ran").exists()
 
 
-def replace_pickle(path, content):
-    """Write the zip again with another pickle."""
-    with zipfile.ZipFile(path) as old:
-        parts = {part.filename: old.read(part) for part in old.infolist()}
-    with zipfile.ZipFile(path, "w") as new:
-        for part, kept in parts.items():
-            new.writestr(part, content if part.endswith("/data.pkl") else kept)
-
-
 def test_code_in_a_pth_is_not_run(pth, program):
-    replace_pickle(pth, program)
+    with zipfile.ZipFile(pth) as old:
+        parts = {part.filename: old.read(part) for part in old.infolist()}
+    with zipfile.ZipFile(pth, "w") as new:
+        for part, kept in parts.items():
+            new.writestr(part, program if part.endswith("/data.pkl") else kept)
     with pytest.raises(ValueError, match=NOT_OPENED) as caught:
         load_checkpoint(pth.parent)
     assert "weights_only" not in str(caught.value)  # torch's own text advises to switch the protection off
@@ -75,9 +56,6 @@ def test_a_pickle_is_not_opened_beside_safetensors_nor_under_their_name(saved, p
     (saved / "model.safetensors").write_bytes(program)
     with pytest.raises(ValueError, match=r"model.safetensors is damaged or cut short"):
         load_checkpoint(saved)
-
-
-# ------------------------------------------------------------------------------------------ zips and tensors
 
 
 @pytest.mark.parametrize("part", ["data.pkl", "data/0"])
@@ -100,9 +78,6 @@ def test_one_storage_shown_as_all_weights_is_refused(pth):
     torch.save(weights | {f"extra.{number}": one for number in range(30)}, pth)
     with pytest.raises(ValueError, match=NOT_OPENED + r" \(its tensors claim [\d,]+ bytes, but the file has [\d,]+\)"):
         load_checkpoint(pth.parent)
-
-
-# ----------------------------------------------------------------------------------------- sizes, index, JSON
 
 
 def test_an_index_cannot_name_what_is_no_file_of_its_folder(saved):
@@ -132,9 +107,6 @@ def test_json_of_any_depth_is_refused(saved):
             (saved / "config.json").write_text(words)
             with pytest.raises(ValueError, match=r"config.json"):
                 load_checkpoint(saved)
-
-
-# ------------------------------------------------------------------------------------------------------ links
 
 
 def test_links_are_followed_as_the_hubs_cache_needs(saved, tmp_path):

@@ -5,7 +5,6 @@ import re
 import sys
 from dataclasses import replace
 
-import nbformat
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,7 +15,7 @@ from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.generate import generate
 from helpers.parallel import launch, load_parallel
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
-from tests.support.course import ROOT
+from tests.support.course import notebooks
 from tests.support.files import OURS, meta_weights, write_meta
 from tests.support.models import TINY, TOLERANCE, assert_agree, make_model
 
@@ -41,7 +40,7 @@ def test_two_processes_equal_one(name, tmp_path):
 @pytest.mark.slow
 def test_the_files_that_a_learner_writes_in_notebook_09_write_the_whole_models_text(tmp_path):
     (folder := tmp_path / "a folder").mkdir()
-    for cell in nbformat.read(ROOT / "notebooks" / "09_scaling_out.ipynb", as_version=4).cells:
+    for cell in notebooks()["09_scaling_out"].cells:
         for name, text in re.findall(r"%%writefile \.\./runs/(\S+)\n(.*)", cell.source, re.S):
             (folder / name).write_text(text, encoding="utf-8")
     tokens = encode(load_tokenizer(), "The value of a name is")[None]
@@ -84,9 +83,6 @@ generate(model, [[1, 2, 3]], 20, temperature=1.0)
 def test_a_rank_reads_its_own_part_only_and_draws_as_the_others_or_says_that_it_needs_a_seed():
     with pytest.raises(RuntimeError, match="seed=None: each process of a split model would draw tokens of its own"):
         launch("--no-python", sys.executable, "-c", EACH_RANK)
-
-
-# ------------------------------------------------------------------- what load_checkpoint refuses, load_parallel does
 
 
 @pytest.fixture

@@ -12,10 +12,6 @@ from helpers.corpus import batches, load_text, reference_text, train_val_split
 from helpers.text import encode
 
 
-def draw(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def paragraphs(text):
     return [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
 
@@ -48,7 +44,6 @@ PAGE = "Ein Absatz mit Umlauten: äöü, und 日本.\n\n" * 600
 
 
 def test_a_file_of_your_own_is_read_as_it_is(tmp_path):
-    """Whatever marks the editor leaves at the start of the file and at the ends of lines."""
     (tmp_path / "a.txt").write_text(PAGE.replace("\n", "\r\n"), encoding="utf-8-sig", newline="")
     assert load_text(tmp_path / "a.txt") == load_text(str(tmp_path / "a.txt")) == PAGE.strip()
 
@@ -76,7 +71,7 @@ def test_every_text_comes_back_from_its_tokens(tokenizer, text):
 def test_targets_are_one_token_further(n_tokens, seq_len, batch_size):
     tokens = torch.arange(n_tokens) * 7
     seq_len = min(seq_len, n_tokens - 1)
-    inputs, targets = next(batches(tokens, batch_size, seq_len, draw()))
+    inputs, targets = next(batches(tokens, batch_size, seq_len, torch.Generator()))
     assert inputs.shape == (batch_size, seq_len)
     torch.testing.assert_close(targets, inputs + 7)
     inputs.fill_(-1)
@@ -85,5 +80,5 @@ def test_targets_are_one_token_further(n_tokens, seq_len, batch_size):
 
 def test_every_window_is_drawn_the_last_one_too():
     tokens = torch.arange(8)
-    starts = torch.cat([inputs[:, 0] for inputs, _ in islice(batches(tokens, 4, 3, draw()), 50)])
+    starts = torch.cat([inputs[:, 0] for inputs, _ in islice(batches(tokens, 4, 3, torch.Generator()), 50)])
     assert set(starts.tolist()) == {0, 1, 2, 3, 4}  # 4: inputs 4 5 6, targets 5 6 7

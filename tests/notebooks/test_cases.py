@@ -2,17 +2,15 @@
 
 import ast
 
-import nbformat
 import torch
 from torch.nn import functional as F
 
 from helpers.model import apply_rope, attention_weights, causal_visible, repeat_kv, rope_angles, rope_inv_freq
-from tests.support.course import ROOT
+from tests.support.course import notebooks
 
 
 def program(stem, name, cell_id="case-a-code"):
-    cells = nbformat.read(ROOT / "notebooks" / f"{stem}.ipynb", as_version=4).cells
-    (source,) = (cell.source for cell in cells if cell.id == cell_id)
+    (source,) = (cell.source for cell in notebooks()[stem].cells if cell.id == cell_id)
     (node,) = (node for node in ast.parse(source).body if getattr(node, "name", "") == name)
     names = {"torch": torch, "F": F, "causal_visible": causal_visible, "apply_rope": apply_rope}
     exec(compile(ast.Module([node], []), stem, "exec"), names)

@@ -6,12 +6,11 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.support.course import ROOT
+from tests.support.course import ROOT, notebooks
 
-NOTEBOOKS = {path.name[:2]: path for path in sorted((ROOT / "notebooks").glob("0*.ipynb"))}
 TABLE = re.findall(
     r"^\| (0\d) \| (\d\.\d.*?) \| (`my_.*?) \| \d+ \|$",
-    "\n".join(cell.source for cell in nbformat.read(NOTEBOOKS["00"], as_version=4).cells),
+    "\n".join(cell.source for cell in notebooks()["00_start_here"].cells),
     re.M,
 )
 
@@ -30,7 +29,8 @@ def test_the_table_names_five_notebooks():
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "sections", "exercises"), TABLE, ids=[row[0] for row in TABLE])
 def test_the_core_path_runs_from_a_new_kernel(number, sections, exercises):
-    notebook, section, kept = nbformat.read(NOTEBOOKS[number], as_version=4), "start", []
+    (path,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
+    notebook, section, kept = nbformat.read(path, as_version=4), "start", []
     functions = re.findall(r"my_\w+", exercises)
     for cell in notebook.cells:
         if heading := re.match(r"## (\d\.\d+)?", cell.source if cell.cell_type == "markdown" else ""):

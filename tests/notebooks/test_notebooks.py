@@ -4,17 +4,15 @@ import ast
 import itertools
 import re
 import statistics
-from pathlib import Path
 
 import nbformat
 import pytest
 
+from tests.support.course import ROOT, notebooks
 from tools import notebooks as make_notebooks
 from tools import reading
 
-ROOT = Path(__file__).parents[2]
-PATHS = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
-NOTEBOOKS = {stem: nbformat.read(path, as_version=4) for stem, path in PATHS.items()}
+NOTEBOOKS = notebooks()
 LESSONS = [stem for stem in NOTEBOOKS if stem != "00_start_here"]
 
 
@@ -40,7 +38,8 @@ def pictures_of(cell):
 
 @pytest.mark.parametrize("stem", NOTEBOOKS)
 def test_a_notebook_is_as_the_tool_leaves_it(stem):
-    text, notebook = PATHS[stem].read_text(encoding="utf-8"), nbformat.read(PATHS[stem], as_version=4)
+    text = (ROOT / "notebooks" / f"{stem}.ipynb").read_text(encoding="utf-8")
+    notebook = nbformat.reads(text, as_version=4)
     assert make_notebooks.what_changed(notebook) in ("", "helpers changed"), "run `make notebooks`"
     make_notebooks.clean(notebook)
     assert text == nbformat.writes(notebook) + "\n", "run `make notebooks`: cleaning would change this file"

@@ -22,25 +22,26 @@ META_LAYER = {  # Meta's name: ours, and the dimension along which Meta's parall
 }
 
 
-def cut_meta_weights(model, embeddings_cut=0):
-    """The model's weights as Meta stores them, {name: (weight, dimension of the cut or None)}."""
-    own, weights = model.state_dict(), {}
-    weights["tok_embeddings.weight"] = (own["tok_embeddings.weight"], embeddings_cut)
-    weights["norm.weight"] = (own["final_norm.weight"], None)
-    weights["output.weight"] = (own["lm_head.weight"], 0)
-    weights["rope.freqs"] = (torch.ones(4), None)  # Llama 2 files carry this table
+def meta_shards(model, n_shards=1, embeddings_cut=0):
+    """The model's weights in so many files, as Meta stores them: [{name: weight}, ...]."""
+    own, shards = model.state_dict(), [{} for _ in range(n_shards)]
+    names = {"tok_embeddings.weight": ("tok_embeddings.weight", embeddings_cut),
+             "norm.weight": ("final_norm.weight", None), "output.weight": ("lm_head.weight", 0)}  # fmt: skip
     for layer in range(model.config.n_layers):
-        for theirs, (ours, cut) in META_LAYER.items():
-            weight = own[f"layers.{layer}.{ours}"]
-            if theirs in ("attention.wq.weight", "attention.wk.weight"):  # halves (i, i + 4) -> neighbours (2i, 2i + 1)
-                weight = torch.cat([head[[0, 4, 1, 5, 2, 6, 3, 7]] for head in weight.split(8)])
-            weights[f"layers.{layer}.{theirs}"] = (weight, cut)
-    return weights
+        names |= {f"layers.{layer}.{name}": (f"layers.{layer}.{ours}", cut) for name, (ours, cut) in META_LAYER.items()}
+    for name, (ours, cut) in names.items():
+        weight = own[ours]
+        if "wq" in name or "wk" in name:  # halves (i, i + 4) -> neighbours (2i, 2i + 1)
+            weight = torch.cat([head[[0, 4, 1, 5, 2, 6, 3, 7]] for head in weight.split(8)])
+        parts = [weight] * n_shards if cut is None else weight.chunk(n_shards, dim=cut)
+        for shard, part in zip(shards, parts, strict=True):
+            shard[name] = part.clone()
+    return [shard | {"rope.freqs": torch.ones(4)} for shard in shards]  # Llama 2 files carry this table
 
 
 def meta_weights(config):
     """Weights that hide nothing, in one file as Meta writes it."""
-    return {name: weight for name, (weight, _) in cut_meta_weights(make_model(config)).items()}
+    return meta_shards(make_model(config))[0]
 
 
 def write_meta(folder, shards, **params):

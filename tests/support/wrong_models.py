@@ -1,12 +1,10 @@
 """Wrong LLaMAs, each one slip away from the right one: test_parity.py must reject every one of them.
 
 Most of these slips were found in published courses and ports. Each is a change of one place in the text of
-helpers/model.py, in force inside `with wrong_model(name):`.
+helpers/model.py; `wrong_llama(name)` is the class that makes it.
 """
 
-from contextlib import contextmanager
 from pathlib import Path
-from types import FunctionType
 
 from helpers import model as right
 
@@ -46,30 +44,23 @@ WRONG_MODELS = {
     "scores not scaled": ("gqa", KERNEL, f"{KERNEL}, scale=1.0"),
     "key heads in turn, 1 2 1 2": ("gqa", GROUPED, f"k, v = k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1); {GROUPED}"),
     "key heads in turn for a new token": (
-        "gqa, cached one by one", "unflatten(1, (k.shape[1], -1))", "unflatten(1, (-1, k.shape[1])).transpose(1, 2)",
-    ),
+        "gqa, cached one by one", "unflatten(1, (k.shape[1], -1))", "unflatten(1, (-1, k.shape[1])).transpose(1, 2)"),
     "no mask": ("gqa", "is_causal=visible is None", "is_causal=False"),
     "mask off by one: sees the next token": (
-        "gqa", MASK, "visible = torch.arange(n_key) <= positions[:, None] + 1",
-    ),
+        "gqa", MASK, "visible = torch.arange(n_key) <= positions[:, None] + 1"),
     "mask off by one: does not see itself": (
-        "gqa", MASK, "visible = torch.arange(n_key) < positions[:, None].clamp(min=1)",  # the first token has no other
-    ),
+        "gqa", MASK, "visible = torch.arange(n_key) < positions[:, None].clamp(min=1)"),  # the first token has no other
     "square mask on a cached chunk": (  # query 0 of the chunk sees key 0 only
-        "gqa, cached 5+4+7", MASK, "visible = torch.arange(n_key) <= torch.arange(n_query)[:, None]",
-    ),
+        "gqa, cached 5+4+7", MASK, "visible = torch.arange(n_key) <= torch.arange(n_query)[:, None]"),
     "no mask inside a cached chunk": (  # right for one token at a time
-        "gqa, cached 5+4+7", MASK, "visible = torch.ones(n_query, n_key, dtype=torch.bool) if n_cached else None",
-    ),
+        "gqa, cached 5+4+7", MASK, "visible = torch.ones(n_query, n_key, dtype=torch.bool) if n_cached else None"),
     "positions not offset by the cache": (
-        "gqa, cached one by one", "positions = torch.arange(n_cached, n_key", "positions = torch.arange(n_query",
-    ),
+        "gqa, cached one by one", "positions = torch.arange(n_cached, n_key", "positions = torch.arange(n_query"),
     "padding seen": ("left-padded", "keys >= n_pad", "keys >= 0 * n_pad"),
     "padding seen from the cache": ("left-padded, cached 5+4+7", "keys >= n_pad", "keys >= n_pad * (n_cached == 0)"),
     "every row padded like the first": ("left-padded", "n_pad = n_pad.to(", "n_pad = n_pad[:1].expand_as(n_pad).to("),
     "gate and up swapped": (
-        "gqa", "F.silu(self.gate_proj(x)) * self.up_proj(x)", "self.gate_proj(x) * F.silu(self.up_proj(x))",
-    ),
+        "gqa", "F.silu(self.gate_proj(x)) * self.up_proj(x)", "self.gate_proj(x) * F.silu(self.up_proj(x))"),
     "GELU for SiLU": ("gqa", "F.silu(self", "F.gelu(self"),
     "no gate": ("gqa", "F.silu(self.gate_proj(x))", "self.gate_proj(x)"),
     "post-norm instead of pre-norm": ("gqa", BLOCK, """
@@ -79,35 +70,15 @@ WRONG_MODELS = {
     "no final norm": ("gqa", "self.lm_head(self.final_norm(", "self.lm_head(("),
     "tied by copy": (  # equal values, so that only the gradient tells
         "tied", "lm_head.weight = self.tok_embeddings.weight",
-        "lm_head.weight = nn.Parameter(self.tok_embeddings.weight.detach())",
-    ),
+        "lm_head.weight = nn.Parameter(self.tok_embeddings.weight.detach())"),
 }  # fmt: skip
 
 
-def functions(names):
-    """The functions and methods that helpers/model.py defines, by name."""
-    found = {}
-    for thing in names.values():
-        if getattr(thing, "__module__", None) == right.__name__:
-            parts = vars(thing).values() if isinstance(thing, type) else [thing]
-            found |= {part.__qualname__: part for part in parts if isinstance(part, FunctionType)}
-    return found
-
-
-@contextmanager
-def wrong_model(name: str):
-    """Inside this block `helpers.model` makes the named mistake."""
+def wrong_llama(name: str):
+    """The class `Llama` of a helpers/model.py that makes the named mistake."""
     _, said, instead = WRONG_MODELS[name]
     text = Path(right.__file__).read_text(encoding="utf-8")
     assert text.count(said) == 1, f"helpers/model.py does not say {said!r} once: change the slip {name!r} with it"
     wrong = {"__name__": right.__name__}
     exec(text.replace(said, instead), wrong)
-    changed, own = functions(wrong), functions(vars(right))
-    codes = {name: own[name].__code__ for name in changed}  # torch.compile may have left functions of its own there
-    try:
-        for name in changed:
-            own[name].__code__ = changed[name].__code__
-        yield
-    finally:
-        for name in changed:
-            own[name].__code__ = codes[name]
+    return wrong["Llama"]

@@ -17,12 +17,8 @@ from tools import course, hand_out
 
 
 def run(*command, cwd, **more):
-    """What a command prints."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")} | more
     return subprocess.run(command, cwd=cwd, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
-
-
-# --------------------------------------------------------------------------------------- a folder to hand out
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +101,6 @@ def test_a_course_that_would_hand_out_an_answer_is_refused_and_copies_are_not_th
     with pytest.raises(ValueError, match=words):
         hand_out.student(tmp_path / "out", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notebooks"]
-
-
-# ---------------------------------------------------------------------------------------------- a fresh copy
 
 
 @pytest.fixture

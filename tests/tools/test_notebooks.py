@@ -92,15 +92,21 @@ def test_the_files_that_a_notebook_imports_are_followed_and_no_others(course, so
 
 
 WAITS = "a cell of it takes minutes, so name it to run it again"
+QUESTION = nbformat.v4.new_markdown_cell("**Predict.** What?", id="text", metadata={"tags": ["predict"]})
 SITUATIONS = {  # what happened after the tool made the notebook, what is said, and the tag of its cell
-    "nothing": (lambda cell, helper: None, "unchanged", "slow"),
-    "source": (lambda cell, helper: cell.update(source=HELPERS + "\n"), "code changed; 7 s", "slow"),
-    "tags": (lambda cell, helper: cell.metadata.update(tags=["figure"]), "code changed; 7 s", ""),
-    "claim": (lambda cell, helper: cell.metadata.update(claim="1 < 2"), "code changed; 7 s", ""),
-    "helpers": (lambda cell, helper: helper.write_text("x = 1"), "helpers changed; 7 s", ""),
-    "slow": (lambda cell, helper: helper.write_text("x = 1"), f"helpers changed; {WAITS}", "slow"),
-    "saved": (lambda cell, helper: cell.metadata.update(editable=True, jupyter={}), "cleaned, not executed", "figure"),
-    "run": (lambda cell, helper: cell.update(execution_count=5), "another program stored its outputs; 7 s", ""),
+    "nothing": (lambda cells, helper: None, "unchanged", "slow"),
+    "source": (lambda cells, helper: cells[0].update(source=HELPERS + "\n"), "code changed; 7 s", "slow"),
+    "tags": (lambda cells, helper: cells[0].metadata.update(tags=["figure"]), "code changed; 7 s", ""),
+    "claim": (lambda cells, helper: cells[0].metadata.update(claim="1 < 2"), "code changed; 7 s", ""),
+    "helpers": (lambda cells, helper: helper.write_text("x = 1"), "helpers changed; 7 s", ""),
+    "slow": (lambda cells, helper: helper.write_text("x = 1"), f"helpers changed; {WAITS}", "slow"),
+    "saved": (
+        lambda cells, helper: cells[0].metadata.update(editable=True, jupyter={}),
+        "cleaned, not executed",
+        "figure",
+    ),
+    "run": (lambda cells, helper: cells[0].update(execution_count=5), "another program stored its outputs; 7 s", ""),
+    "question": (lambda cells, helper: cells.insert(0, QUESTION), "cleaned, not executed", ""),
 }
 
 
@@ -110,27 +116,15 @@ def test_a_notebook_is_executed_when_its_outputs_may_be_wrong(course, monkeypatc
     path, executed = course / "01_one.ipynb", []
     notebook = made(path, new_notebook(HELPERS, outputs=["hello\n"], tags=[tag]))
     before = path.read_bytes()
-    change(notebook.cells[0], course.parent / "helpers" / "model.py")
+    change(notebook.cells, course.parent / "helpers" / "model.py")
     nbformat.write(notebook, path)
     monkeypatch.setattr(tool, "execute", lambda path, fresh: executed.append(path.stem) or 7.0)
     tool.main([])
     assert capsys.readouterr().out == f"01_one: {said}\n"
     assert executed == ["01_one"] * said.endswith("7 s")
     assert (path.read_bytes() == before) == (what in ("nothing", "helpers", "slow", "saved"))
-
-
-def test_a_new_question_folds_its_answer_and_nothing_runs(course, monkeypatch, capsys):
-    path, text = course / "01_one.ipynb", nbformat.v4.new_markdown_cell("Run.", id="text")
-    notebook = new_notebook(HELPERS, outputs=["hello\n"])
-    notebook.cells.insert(0, text)
-    made(path, notebook)
-    text.update(source="**Predict.** What?", metadata={"tags": ["predict"]})
-    nbformat.write(notebook, path)
-    monkeypatch.setattr(tool, "execute", None)
-    tool.main([])
-    tool.main([])
-    assert capsys.readouterr().out == "01_one: cleaned, not executed\n01_one: unchanged\n"
-    assert nbformat.read(path, as_version=4).cells[1].metadata.jupyter.outputs_hidden
+    folded = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.metadata.get("jupyter")]
+    assert folded == [HELPERS] * (what in ("saved", "question"))
 
 
 def test_names_choose_notebooks_and_all_chooses_each(course, monkeypatch):
@@ -156,22 +150,6 @@ def test_clean_drops_what_differs_and_keeps_what_was_written():
     assert notebook.metadata.kernelspec.name == "python3"
     assert cell.metadata == {"tags": ["figure"], "claim": "1 < 2", "jupyter": {"source_hidden": True}}
     assert [list(output.data) for output in cell.outputs] == [["image/png"], [tool.WIDGET_VIEW]]
-
-
-def test_what_answers_a_prediction_is_folded_up_to_the_next_text():
-    sources, tags = ("first", "silent", "second", "explore_angles()", "third"), ("", "", "", "figure")
-    notebook = new_notebook(*sources, outputs=("1", "", "2", "3", "4"), tags=tags)
-    asks, text = (nbformat.v4.new_markdown_cell("A text.", metadata={"tags": tags}) for tags in (["predict"], []))
-    notebook.cells = [asks, *notebook.cells[:4], text, notebook.cells[4]]
-    for _ in range(2):  # cleaning what is clean changes nothing
-        tool.clean(notebook)
-        folded = {cell.source: len(cell.outputs) for cell in notebook.cells if "jupyter" in cell.metadata}
-        assert folded == {"first": 2, "second": 2}
-        assert notebook.cells[1].metadata == {"jupyter": {"outputs_hidden": True}}
-        assert notebook.cells[1].outputs[0].data == {}, "its first line would be shown beside the fold's dots"
-    asks.metadata["tags"] = []
-    tool.clean(notebook)
-    assert [len(cell.get("outputs", ())) for cell in notebook.cells] == [0, 1, 0, 1, 1, 0, 1]
 
 
 def test_an_answer_in_open_code_is_found():
