@@ -443,8 +443,6 @@ def _opening(models, left_out=()):
 
         def probe():
             row = function()
-            if row is ...:
-                return row
             if type(row).__name__ != "Family":  # the grader imports the class twice
                 hint = TYPE_HINTS["NoneType"] if row is None else "Return Family((first_edit, second_edit), ...)."
                 raise Wrong(f"a Family is expected, not {type(row).__name__}.", hint)
@@ -761,8 +759,6 @@ def _finds_partings(function):
     def probe(*_):
         for wrong, ours, theirs, where in ports():
             answer = function(ours, theirs, TWO_ROWS.clone(), part_names(len(ours.layers)))
-            if answer is ...:
-                raise NotImplementedError
             hooked = [part for one in (ours, theirs) for part in one.modules() if part._forward_hooks]
             for part in hooked:
                 part._forward_hooks.clear()

@@ -175,9 +175,13 @@ POINTS = torch.tensor([[3, 4], [-7, 6], [0.5, -0.25], [-1, -2], [100, -20]], dty
 WANTED = torch.stack([POINTS.prod(dim=1), torch.zeros(len(POINTS), dtype=torch.float64)], dim=1)
 
 
+def _near(y, wanted):
+    return torch.allclose(y, wanted, rtol=1e-4, atol=1e-4)
+
+
 def _multiplies(gate, up, down, numbers=(0, 1)):
     """Whether the layer's output, or one of its numbers, is (x[0] * x[1], 0) at all points."""
-    return torch.allclose(swiglu(POINTS, gate, up, down)[:, numbers], WANTED[:, numbers], rtol=1e-4, atol=1e-4)
+    return _near(swiglu(POINTS, gate, up, down)[:, numbers], WANTED[:, numbers])
 
 
 def _why_no_product(gate, up, down):
@@ -223,7 +227,7 @@ def _judged_as_layer(function):
         weights = [weight.detach().cpu().double() for weight in found]
         made = swiglu(POINTS, *weights)
         for x, y, want in zip(POINTS, made, WANTED, strict=True):
-            if not torch.allclose(y, want, rtol=1e-4, atol=1e-4):
+            if not _near(y, want):
                 given, yours = (", ".join(f"{value:g}" for value in pair.tolist()) for pair in (x, y))
                 said = f"at x = ({given}) your layer gives ({yours}), expected ({want[0]:g}, 0)."
                 raise Wrong(said, _why_no_product(*weights))
@@ -398,7 +402,7 @@ def _why_no_better(model, units, rise):
         torch.stack([getattr(layer, name).weight.norm(dim=dim) for layer in layers])
         for name, dim in (("gate_proj", 1), ("up_proj", 1), ("down_proj", 0))
     )
-    for sizes in (gate, up, down, gate * up, gate * up * down, gate + up + down):
+    for sizes in (gate, up, down, gate * up, gate * up * down):
         small = sizes.topk(n, largest=False).indices
         if torch.isin(_flat(units), _flat(small)).float().mean() > 0.9:
             return "Small weights are no sign that a unit does little. What does it make of a text?"

@@ -323,6 +323,13 @@ def test_without_a_sandbox_nothing_is_run_and_the_remedy_is_said(tmp_path, monke
     assert not (tmp_path / "handed-in_graded").exists()
 
 
+def test_every_link_on_the_way_to_the_interpreter_is_inside(tmp_path, monkeypatch):
+    link = tmp_path / "python"
+    link.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(link))
+    assert str(link) in sandbox._interpreter()
+
+
 def test_a_python_whose_folder_holds_the_course_or_your_home_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "base_prefix", str(ROOT.parent))
     with pytest.raises(ValueError, match=f"the folder of Python, {ROOT.parent}, holds {ROOT} too"):

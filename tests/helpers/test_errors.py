@@ -121,7 +121,6 @@ SAID = [
     (lambda: prepare_for_decoding(prepare_for_decoding(MODEL, layout="rows")), "prepared already: pass the one"),
     (lambda: parallel.require_divisible(TINY, 3), "n_heads=4 … 3 processes: start a number … that divides it"),
     (lambda: inside(without_heads(MODEL, [(0, 9)])), "no head (0, 9): the model has 2 layers of 4 heads, from 0"),
-    (lambda: inside(without_heads(MODEL, [(0, 0)], by="noise")), "by='noise' is not known: use 'zero' or 'mean'"),
     (lambda: inside(patched(MODEL, TOKENS, [("layer.0", 1)])), "no module 'layer.0': take a name of model.named"),
     (lambda: inside(patched(MODEL, TOKENS[:, :2], [("final_norm", 1)])), "gives (1, 3, 32), for clean (1, 2, 32)"),
     (lambda: held_out_loss(Llama(replace(TINY, vocab_size=2048))), "has 2048 tokens: pass one of tiny-llama's"),

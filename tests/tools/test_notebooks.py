@@ -152,14 +152,20 @@ def test_clean_drops_what_differs_and_keeps_what_was_written():
     assert [list(output.data) for output in cell.outputs] == [["image/png"], [tool.WIDGET_VIEW]]
 
 
-def test_an_answer_in_open_code_is_found():
+def test_an_answer_in_open_code_is_found(tmp_path, monkeypatch, capsys):
     asks = "**Predict.** Where are 53 high: in a row, or along a diagonal?"
     saw = "<details><summary>What you saw</summary>\n\nA diagonal, turned by 53.1. The query sees 17 keys.</details>"
     asks, saw = (nbformat.v4.new_markdown_cell(text, metadata={"tags": ["predict"]}) for text in (asks, saw))
     told = ("fig.suptitle('All turn by 53.1')", "draw()  # 17 keys")
     cells = new_notebook("x = 53  # degrees", "print(f'{x:17.2f} degrees', 53.1, 17)", *told).cells
-    found = reading.answers_seen(nbformat.v4.new_notebook(cells=[asks, *cells, saw]))
-    assert [words for _, _, words in found] == [{"53.1"}, {"17"}]
+    title = nbformat.v4.new_markdown_cell("# One\n\n**Minutes:** 20")
+    (tmp_path / "notebooks").mkdir()
+    nbformat.write(nbformat.v4.new_notebook(cells=[title, asks, *cells, saw]), tmp_path / "notebooks" / "01_one.ipynb")
+    monkeypatch.setattr(reading, "ROOT", tmp_path)
+    reading.main(["01"])
+    stated, *found = capsys.readouterr().out.splitlines()
+    assert stated.endswith(", 20 are stated")
+    assert [line.split(" tells: ")[1] for line in found] == ["53.1", "17"]
 
 
 def png(picture):

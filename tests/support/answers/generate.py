@@ -134,6 +134,11 @@ for words, name, program in (
     ("still draws", "sample__near_zero", lambda z, t, *s: sample__largest_after_noise(z, max(t, 1e-6), *s)),
     ("called 11 times", "lookup_decoding__10", lambda *s: (lookup_decoding__windows(*s)[0], 10)),
     ("return tokens, calls", "lookup_decoding__text", lambda *s: lookup_decoding__windows(*s)[0]),
+    (
+        "The prompt comes first",
+        "lookup_decoding__new_only",
+        lambda m, p, *s: (lookup_decoding__windows(m, p, *s)[0][len(p) :], 9),
+    ),
     ("cut it, or the text", "lookup_decoding__long", lambda m, p, n, *s: lookup_decoding__windows(m, p, n + 1, *s)),
     ("calls of the model got no cache", "lookup_decoding__no_cache", _one_at_a_time(0)),
     ("reads all of a prompt", "lookup_decoding__no_prompt", _one_at_a_time(160, lambda text, read: text[-1:])),
