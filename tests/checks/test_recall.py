@@ -3,6 +3,7 @@
 import datetime
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -34,7 +35,7 @@ def test_a_notebook_asks_about_earlier_ones_and_tells_nothing_before_all_is_answ
     (path,) = (ROOT / "notebooks").glob(f"{notebook}_*.ipynb")
     assert f'from_earlier(\\"{notebook}\\", \\"?\\", \\"?\\", \\"?\\")' in path.read_text(encoding="utf-8")
     from_earlier(notebook, *(f"sure {right}" for right in rights(notebook)))
-    assert capsys.readouterr().out.count("Right.") == 3
+    assert re.findall(r"^\d\. Right\.", capsys.readouterr().out, re.M) == ["1. Right.", "2. Right.", "3. Right."]
     asked_on = kept.read_text()
     from_earlier(notebook, *(f"guess {'B' if right == 'A' else 'A'}" for right in rights(notebook)))
     assert capsys.readouterr().out.count("No, ") == 3

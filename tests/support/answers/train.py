@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
+from checks.base import edited
 from checks.train import COUNTER_TESTS, LOOPS, accumulated_step, training_loop
 from helpers.train import learning_rate
 from tests.support.answers.register import right, wrong
@@ -52,6 +53,7 @@ for expected, name, wrong_step in (
     ("settings as they are", "rate", _step(stepped=lambda m, o: (o.param_groups[0].update(lr=0.9), o.step()))),
     ("between backward() and step()", "clipped_late", _step(
         most=1e9, stepped=lambda m, o: (o.step(), torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)))),
+    ("the right one is 180, expected 0", "uphill", edited(accumulated_step, "share.b", "(-share).b")),
     ("no manual_seed", "seeded", _step(stepped=lambda m, o: (o.step(), torch.manual_seed(5)))),
     ("eval mode", "eval", lambda m, *s: accumulated_step__ignored(m.eval(), *s)),
     ("it calls the course's accumulated_step", "course", torch.enable_grad()(accumulated_step)),
