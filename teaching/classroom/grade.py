@@ -168,7 +168,8 @@ def tell(found, notebooks: list[str], only: list[str] | None) -> None:
     unread += [f"nobody's: {one_line(one)}" for one in found.nobodys]
     if unread:
         print(f"Not understood, and not graded: {len(unread)}. Give notebooks the names that they have in the course,")
-        print("in a folder for each student, or as student__02_rope.ipynb.", *unread, sep="\n  ")
+        print("in a folder for each student, or as student__02_rope.ipynb. class.html has all of these:")
+        print(*(f"  {one}" for one in unread[:30]), sep="\n")
     for name, student in found.students.items():
         for said in student.remarks(notebooks):
             print(f"{one_line(name)}: {one_line(said, 500)}")

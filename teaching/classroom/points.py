@@ -30,12 +30,17 @@ class Row:
     by_hand: float | None = None  # points that the teacher gave
     reason: str = ""  # and why
 
-    def __post_init__(self):
-        asked = self.assignment
-        self.notebook, self.exercise, self.worth, self.asked = asked.notebook, asked.title, asked.points, asked.asked
-        means = [one for one in self.answer.reaches if one not in asked.reaches]  # beyond the published solution
+    notebook = property(lambda self: self.assignment.notebook)
+    exercise = property(lambda self: self.assignment.title)
+    worth = property(lambda self: self.assignment.points)
+    asked = property(lambda self: self.assignment.asked)
+
+    @property
+    def look_at(self) -> str:
+        """What the teacher may look at: means to deceive, beyond the published solution's. Nothing follows from it."""
+        means = [one for one in self.answer.reaches if one not in self.assignment.reaches]
         said = f"reaches for {', '.join(means[:8])}: read it, since such code can change what its check says"
-        self.look_at = said if means else ""  # what the teacher may look at; nothing follows from it
+        return said if means else ""
 
     @property
     def number(self) -> tuple[str, str]:
@@ -146,8 +151,8 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
         else:
             mistakes.append(f"{who}, {what}: there is no {what} here")
     if mistakes:
-        known = f" Known here: {', '.join(one_line(name, 60) for name in marks)}." if unknown else ""
-        known += " Who handed in nothing needs an empty folder of that name." if unknown else ""
+        known = " Who handed in nothing needs an empty folder of that name." if unknown else ""
+        known += f" Known here: {', '.join(one_line(name, 60) for name in marks)}." if unknown else ""
         raise ValueError(
             f"{path}: {'; '.join(map(one_line, mistakes[:5]))} ({len(mistakes)} to mend). Nothing was graded.{known}"
         )

@@ -57,8 +57,7 @@ class Results:
     """The folder of the results.
 
     Raises:
-        OSError: if it is no folder.
-        ValueError: if it holds other things than results, or damaged ones.
+        ValueError: if it is no folder, or holds other things than results, or damaged ones.
     """
 
     def __init__(self, folder: Path):
@@ -69,8 +68,10 @@ class Results:
                 kept = json.loads(marker.read_text(encoding="utf-8"))
                 self.verdicts, self._written = kept["verdicts"], kept["written"]
             except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{folder} has a damaged {MARKER}: the results go there, so move it away.") from error
-        elif folder.exists() and any(path.suffix != ".part" for path in folder.iterdir()):  # that is of a kill
+                raise ValueError(
+                    f"{folder} has a damaged {MARKER}: move that folder away, and copy {OVERRIDES} back into a new one."
+                ) from error
+        elif folder.exists() and not (folder.is_dir() and all(map(_may_stay, folder.iterdir()))):
             raise ValueError(f"{folder} holds other things than results: the results go there, so move it away.")
 
     def recall(self, key: str, row: Row) -> bool:
@@ -125,6 +126,11 @@ class Results:
 def settle(row: Row, status: str, seen: str, hint: str, seconds: float = 0.0) -> None:
     """Write a verdict down."""
     row.status, row.seen, row.hint, row.seconds = status, seen or STATUSES[status][2], hint, round(seconds, 1)
+
+
+def _may_stay(path):
+    """Whether a file may lie in a folder without results: what a kill left, and marks that somebody copied there."""
+    return path.suffix == ".part" or path.name == OVERRIDES
 
 
 def _digest(path):

@@ -30,13 +30,13 @@ from pathlib import Path
 from tools.course import ROOT, one_line
 
 REMEDY = """
-Ubuntu 24.04 or later, and "Permission denied"? Until the next start of the machine every program may do it after
-    sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0
 Grade on Linux, for example on a machine that holds nothing else, such as a Codespace: open the course there, upload the
 folder, and run in its terminal
     sudo apt-get update && sudo apt-get install -y bubblewrap
     python -m pip install .
     python -m teaching.classroom.grade FOLDER
+Ubuntu 24.04 or later, and "Permission denied"? This lets every program make a sandbox until the machine's next start:
+    sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0
 With --no-isolation programs run as you, with your files and your network: only where there is nothing to lose."""
 START = 120  # seconds for a program to start and import torch, which is not the learner's time
 MEMORY = 2**32  # bytes, of all processes together, and /tmp not counted

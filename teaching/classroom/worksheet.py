@@ -63,6 +63,9 @@ def fill(path: Path, marks: dict[str, Mark], column: str) -> tuple[str, list[str
         if mark.by_hand is None and all(row.status == "missing notebook" and row.by_hand is None for row in mark.rows):
             said.append(f"{student}: nothing that counts was handed in; the line in {path.name} stays as it is.")
             continue
+        if "Grade can be changed" in head and line[head.index("Grade can be changed")] == "No":
+            said.append(f"{student}: the platform says that this grade cannot be changed; the line stays as it is.")
+            continue
         top = most(line)
         earned = mark.points if top is None else mark.points * top / possible
         if top is not None and earned > top:

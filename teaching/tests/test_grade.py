@@ -202,8 +202,8 @@ def test_a_fault_of_the_grader_is_not_the_students_and_no_isolation_is_said_befo
     [
         ("sheet.csv", ["--seconds", "0"], "must be above 0"),
         ("handed in_graded/mine.txt", [], "holds other things than results"),
-        (f"handed in_graded/{report.MARKER}", [], "has a damaged .graded.json: the results go there, so move it away"),
-        ("handed in_graded", [], "Not a directory"),
+        (f"handed in_graded/{report.MARKER}", [], "has a damaged .graded.json: move that folder away, and copy overr"),
+        ("handed in_graded", [], "holds other things than results"),
         ("sheet.csv", ["--only", "98"], "no notebook of the course begins with 98"),
         ("sheet.csv", ["--only", "01.9"], "01_rmsnorm has no exercise 9; it has 1, 2, 3, 4"),
         ("sheet.csv", ["--worksheet", "sheet.csv"], "is no table: its first line is '{'"),
@@ -421,7 +421,8 @@ def test_a_mark_by_hand_that_cannot_be_meant_stops_before_anything_runs(tmp_path
         "Anna,total,9,\npia,total,1,\nan,total,1,\nanna,01 exercise 9,1,\nanna,01.2,much,\nanna,all,1,\nanna,09.1,-1,"
     )
     (tmp_path / "handed in_graded" / "overrides.csv").write_text(f"a,b,c,d\n{lines}")
-    said = "an, total: 2 students .*exercise 9.*'much'.*all: .*'-1';.*5 to mend.*Known here: anna, annette, Pia Pdf"
+    said = "an, total: 2 students .*exercise 9.*'much'.*all: .*'-1';.*5 to mend.*"
+    said += "empty folder of that name.*Known here: anna, annette, Pia Pdf"
     with pytest.raises(SystemExit, match=said):
         run_main(folder)
 

@@ -31,7 +31,7 @@ myst_heading_slug_func = "teaching.website.build.slug"
 
 html_theme = "furo"
 html_title = "LLaMA in notebooks"
-html_baseurl = f"{told('COURSE_SITE')}/".lstrip("/")
+html_baseurl = f"{site}/" if (site := told("COURSE_SITE")) else ""
 html_static_path = ["static", str(MATHJAX), str(ROOT / "docs" / "lenses.png")]
 html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]

@@ -107,8 +107,9 @@ def test_ragged_prompts_are_cut_after_their_own_stop_token(model):
 def test_ragged_prompts_equal_one_by_one_without_a_cache_also_past_max_seq_len(model):
     prompts = [*PROMPTS, draw_tokens(1, TINY.max_seq_len - 2)[0].tolist()]
     expected = [list(prompt) for prompt in prompts]
-    for row in expected * 8:
-        row.append(model(torch.tensor([row]))[0, -1].argmax().item())
+    for row in expected:
+        for _ in range(8):
+            row.append(model(torch.tensor([row]))[0, -1].argmax().item())
     assert generate(model, prompts, 8) == expected
     assert [len(prompt) for prompt in prompts] == [5, 1, 3, 62]  # they are left as they were
 

@@ -198,7 +198,7 @@
       $("text").value = page.tokenizer.decode(ids);
       $("text").scrollTop = $("text").scrollHeight;
       draw(page);
-      await new Promise((done) => requestAnimationFrame(done)); // so that the eye can follow
+      await new Promise((done) => setTimeout(requestAnimationFrame, 8, done)); // at most 125 a second, so that the eye can follow
     }
     if (myTurn !== turn) return; // stopped, and begun again
     page.writing = false;
@@ -317,6 +317,7 @@
     }
     const placeOf = ({ target: { parentElement: label } }) => [...label.parentElement.children].indexOf(label);
     $("tokens").onchange = (event) => pick(placeOf(event));
+    $("tokens").onclick = (event) => { if (event.target.matches(":checked") && page.key !== null) pick(placeOf(event)); };
     $("heads").onchange = (event) => {
       [page.head, page.key] = [[page.head[0], placeOf(event)], null];
       show();

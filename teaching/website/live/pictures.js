@@ -123,10 +123,10 @@ const LivePictures = (() => {
     const { ids } = page.run, each = lossesOf(page.run), box = $("tokens");
     const looks = weightsOf(page, page.head, t), key = looks ? keyFor(page, t) : null;
     children(box, ids.length, () => radio("token", make("span"), make("small"))).forEach((chip, i) => {
-      const loss = i ? each[i - 1] : null, [input, word, number] = chip.children;
+      const loss = i ? each[i - 1] : null, [input, word, small] = chip.children;
       input.checked = i === t;
       word.textContent = shown(page, ids[i]);
-      number.textContent = loss === null ? "–" : loss.toFixed(1);
+      small.textContent = loss === null ? "–" : loss.toFixed(1);
       chip.classList.toggle("key", i === key && i !== t);
       chip.style.setProperty("--loss", loss === null ? 0 : Math.min(1, loss / 8));
       input.setAttribute("aria-label", `${i}: ${shown(page, ids[i])}${loss === null ? "" : `, loss ${loss.toFixed(1)}`}`);
