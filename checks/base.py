@@ -1,8 +1,9 @@
 """What an exercise is made of: a specification, the inputs it is compared on, and the known mistakes.
 
-The specification is written to be obviously right, not fast: loops and float64. The inputs are chosen so that mistakes
-show: gains other than 1, sizes of 1e-3 and 300, float16 and bfloat16, transposed memory, positions that do not start at
-0. The mistakes are programs too: if one of them gives the learner's answers, its hint names the mistake.
+The specification is written to be obviously right, not fast: loops and float64, unless the mistakes are changes of its
+own text. The inputs are chosen so that mistakes show: gains other than 1, sizes of 1e-3 and 300, float16 and bfloat16,
+transposed memory, positions that do not start at 0. The mistakes are programs too: if one of them
+gives the learner's answers, its hint names the mistake.
 """
 
 import inspect
@@ -116,8 +117,8 @@ def edited(program, *changes):
         if source.count(said) != 1:
             raise ValueError(f"{program.__name__} does not say {said!r} once: change the slip with it.")
         source = source.replace(said, instead)
-    made = {}
-    exec(compile(source, inspect.getfile(program), "exec"), program.__globals__, made)
+    made, above = {}, "\n" * (program.__code__.co_firstlineno - 1)  # so that a traceback shows the place
+    exec(compile(above + source, inspect.getfile(program), "exec"), program.__globals__, made)
     return made[program.__name__]
 
 

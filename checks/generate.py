@@ -505,7 +505,7 @@ GREEDY_WITH_CACHE = Exercise(
         ("Which position's logits choose the next token? The last one's.", _rows("logits[:, -1]", "logits[:, 0]")),
         ("Is the next token the one with the largest logit?", _rows("argmax", "argmin")),
         ("Does each row take its own likeliest token? Give argmax the dimension: argmax(-1).",
-         _rows("logits[:, -1].argmax(-1)", "(logits[:, -1].argmax() % 12).expand(len(logits))")),
+         _rows("logits[:, -1].argmax(-1)", "(logits[:, -1].argmax() % logits.shape[-1]).expand(len(logits))")),
         ("Is every row continued by its own tokens? You use those of the first prompt.",
          _rows("logits[:, -1].argmax(-1)", "logits[:1, -1].argmax(-1).expand(len(logits))")),
         ("How many tokens are new at most? n_new: yours are one more.",

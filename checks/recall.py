@@ -189,17 +189,19 @@ def from_earlier(notebook: str, *answers: str) -> None:
 
 
 def due(kept: dict, up_to: str, today: datetime.date) -> list[str]:
-    """Names of the cards to ask, at most MOST: those whose day has come, the shortest wait first, then new ones.
+    """Names of the cards to ask, at most MOST: those that wait the shortest time first, then two new ones or more.
 
     Args:
         kept: {name: [day to ask it, days that it waits]}, as in the file.
         up_to: number of the last notebook that was done; cards of later ones are left out.
-        today: the day to ask on.
+        today: cards whose day has not come are left out.
     """
     known = [name for name in CARDS if name[:2] <= up_to]
-    again = [name for name in known if name in kept and kept[name][0] <= str(today)]
     new = [name for name in known if name not in kept]
-    return (sorted(again, key=lambda name: kept[name][1]) + new)[:MOST]
+    waiting = {name: kept[name] for name in known if name in kept}
+    again = sorted((days, name) for name, (day, days) in waiting.items() if day <= str(today))
+    asked = [name for _, name in again][: MOST - min(2, len(new))]
+    return asked + new[: MOST - len(asked)]
 
 
 def _read(answer):

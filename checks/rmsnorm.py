@@ -286,13 +286,18 @@ def _in_half(*parts, dtypes=(torch.float16, torch.bfloat16)):
         def rounded(part, value):
             return value.to(grad_y.dtype) if part in parts and grad_y.dtype in dtypes else value
 
-        square = rounded("square", x.float() ** 2).mean(-1, keepdim=True)
-        root = rounded("r", (square + eps).sqrt())
+        root = rounded("r", (_mean_square(x) + eps).sqrt())
         n, u = rounded("n", x.float() / root), rounded("u", weight.float() * grad_y.float())
         grad_weight = sum(rounded("rows", grad_y.float() * n).reshape(-1, x.shape[-1]))  # rounded after each row
         return ((u - rounded("along", _project(u, n))) / root).to(grad_y.dtype), grad_weight.to(grad_y.dtype)
 
     return program
+
+
+def _without_float32(grad_y, x, weight, eps):
+    root = (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+    n, u = x / root, weight * grad_y
+    return (u - _project(u, n)) / root, (grad_y * n).reshape(-1, x.shape[-1]).sum(0)
 
 
 def _along(rows, dim, dtype, seed):
@@ -363,7 +368,7 @@ RMS_NORM_BACKWARD = Exercise(
          _backward(total=lambda rows: rows.reshape(-1, rows.shape[-1]).mean(0))),
         *[("Is grad_weight summed over all dimensions but the last?", _backward(total=total))
           for total in (lambda rows: rows, lambda rows: rows.sum(0))],
-        (FLOAT16, _in_half("square", "r", "n", "u", "along", "rows")),
+        (FLOAT16, _without_float32),
         ("Is bfloat16 converted to float32 too? It holds large numbers, but only 8 bits of each.",
          _in_half("r", "n", "u", "along", dtypes=(torch.bfloat16,))),
         ("Is r alone in float32? Two numbers that were rounded to half precision are subtracted then.",

@@ -409,7 +409,7 @@ TRAINING_LOOP = Exercise(
         ("Is the softmax over the vocabulary, not over the positions?",
          _loop(LOSS, "-model(inputs).log_softmax(1).gather(2, targets[..., None]).mean()")),
         ("Does each question keep its own logits? reshape swaps no dimensions: .mT does, or flatten(0, 1).",
-         _loop(LOSS, "F.cross_entropy(model(inputs).reshape(len(at), 24, -1), targets)")),
+         _loop(LOSS, "F.cross_entropy(model(inputs).reshape(len(at), model.config.vocab_size, -1), targets)")),
         ("Is the loss returned the one that the step began with? You measure it again after the step.",
          _loop("loss.item()", f"{LOSS}.item()")),
         ("Is it the loss, not its exponential (perplexity)?", _loop("loss.item()", "loss.exp().item()")),

@@ -20,6 +20,7 @@ Exit status: 0 if something was attempted and all of it passed, 1 if not, 2 if n
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -80,7 +81,8 @@ def _dense(line):
 def outline(data: bytes) -> list[dict]:
     """The exercises of a notebook, in order, with what its text says about each: title, section and helps.
 
-    An exercise is found by its function. Without its heading it has no title, without the folds no helps.
+    An exercise is found by its function; its number is its place in TAUGHT, whatever its heading says. Without its
+    heading it has no title, without the folds no helps.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError or RecursionError: if it is no notebook.
@@ -132,6 +134,7 @@ def inside(path: Path, exercises: list[dict], seconds: float, answers: Connectio
     notebook = read_notebook(path.read_bytes())
     answers.send_bytes(b"null")
     for one in exercises:
+        faulthandler.dump_traceback_later(2 * seconds + GRACE, exit=True)  # if nobody waits any more, too
         answers.send_bytes(json.dumps(_judged(notebook, one, path.name, seconds)).encode())
 
 
@@ -214,7 +217,7 @@ def _answers(path, exercises, seconds):
     process.start()
     theirs.close()
     with contextlib.suppress(EOFError, OSError):  # it has ended
-        while answers.poll(2 * seconds + GRACE if said else START):
+        while len(said) <= len(exercises) and answers.poll(2 * seconds + GRACE if said else START):
             said.append(json.loads(answers.recv_bytes()))
     process.kill()
     process.join()

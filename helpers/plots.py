@@ -211,8 +211,8 @@ def plot_head_wiring(n_heads: int, n_kv_heads: int, *, ax=None, title=None) -> A
 def plot_layers(lenses, *, title=None) -> Axes:
     """Both lenses of several models, a row each: how fast each pair turns in each layer, and how far a layer sees.
 
-    Lenses are {name: (speeds, windows)}; speeds (n_layers, h/2) [rad/token], hatched where a pair stands still (0);
-    windows: tokens that each layer sees; None: all of 2**17.
+    Lenses are {name: (speeds, windows)}; speeds (n_layers, h/2) [rad/token], pair 0 on top, hatched where
+    a pair stands still (0); windows: tokens that each layer sees; None: all of 2**17.
     """
     n_tokens, size = 2**17, (8.0, 0.52 * len(lenses) + 1.2)
     fig, axes = plt.subplots(len(lenses), 2, figsize=size, sharex=True, squeeze=False)

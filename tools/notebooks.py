@@ -224,6 +224,8 @@ async def check_claim(client, cell, number: int) -> None:
 def execute(path: Path, fresh: bool = False) -> float:
     """Run one notebook on the CPU and replace it by its executed, cleaned form; return the seconds it took.
 
+    With `fresh`, new outputs are stored also where nbval does not compare them.
+
     Raises:
         FalseClaim: if new outputs contradict the text; nothing is written then.
         CellExecutionError: if a cell raises that does not say so with a tag; nothing is written then.

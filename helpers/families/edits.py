@@ -490,6 +490,11 @@ def turned_first(weights: dict, config: LlamaConfig) -> dict:
     }
 
 
+def split_phi3(weights: dict, config: LlamaConfig) -> dict:
+    """Both. `Phi3Attention`."""
+    return turned_first(split_merged(weights, config), config)
+
+
 def split_gpt_oss(weights: dict, config: LlamaConfig) -> dict:
     """All experts stand in one tensor, transposed, gate and up in turn. `GptOssExperts`."""
     ours = {}

@@ -72,7 +72,7 @@ FAMILIES = {
     ),
     "phi3": Family(
         (edits.angles, edits.window), WINDOW | {"rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0, "rope_theta": 1e4},
-        unpack_weights=lambda weights, config: edits.turned_first(edits.split_merged(weights, config), config),
+        unpack_weights=edits.split_phi3,
     ),
     "glm4": Family(
         (edits.biases, edits.sandwich_norm, edits.interleaved, edits.partial_rotation),

@@ -94,9 +94,12 @@ def test_wrong_and_sure_comes_back_first_and_right_ever_later(on):
     assert {name[:2] for name in due(kept, "02", day)} == {"00", "01", "02"}
 
 
-def test_what_is_due_comes_before_what_is_new():
+def test_of_twelve_cards_two_are_new_while_there_are_any():
     day, names = datetime.date(2026, 11, 1), list(CARDS)
-    assert due({name: [str(day), 1] for name in names[5:9]}, "09", day) == [*names[5:9], *names[:5], *names[9:12]]
+    kept = {name: [str(day), 1] for name in names[:20]}
+    assert due(kept, "09", day) == [*sorted(names[:20])[:10], *names[20:22]]
+    assert due({}, "09", day) == names[:12]
+    assert due({name: [str(day), 1] for name in names}, "09", day) == sorted(names)[:12]
 
 
 def test_the_command_asks_what_is_due_stops_at_an_empty_line_and_changes_no_damaged_file(monkeypatch, capsys, kept):

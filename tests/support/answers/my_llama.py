@@ -124,6 +124,7 @@ for words, slip, program in (
     ("0, departs", "windows_of_four", lambda w, c, t: torch.cat([heads(w, c, part) for part in t.split(4, 1)], 1)),
     ("attention, departs", "joined_number_by_number", _joined_number_by_number),
     ("the result departs", "of_the_token_before", lambda w, c, t: cached(w, c, t).roll(1, dims=1)),
+    ("still empty", "hole", lambda w, c, t: plain(w, c, t) if c["rope_parameters"]["rope_type"] == "default" else ...),
     ("which it does not know", "computes_what_it_does_not_know", _knows_no_type),
     ("changed in place", "used_up", lambda w, c, t: plain({name: w.pop(name) for name in list(w)}, c, t)),
 ):
