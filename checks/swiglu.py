@@ -402,7 +402,7 @@ def _why_no_better(model, units, rise):
         torch.stack([getattr(layer, name).weight.norm(dim=dim) for layer in layers])
         for name, dim in (("gate_proj", 1), ("up_proj", 1), ("down_proj", 0))
     )
-    for sizes in (gate, up, down, gate * up, gate * up * down, gate + up + down):
+    for sizes in (gate, up, down, gate * up, gate * up * down):
         small = sizes.topk(n, largest=False).indices
         if torch.isin(_flat(units), _flat(small)).float().mean() > 0.9:
             return "Small weights are no sign that a unit does little. What does it make of a text?"

@@ -186,10 +186,16 @@ def _column(layer):
     return layer.down_proj.weight.norm(dim=0)
 
 
-def _smallest_weights(model, n):
-    layers = [block.feed_forward for block in model.layers]
-    rows = [layer.gate_proj.weight.norm(dim=1) * layer.up_proj.weight.norm(dim=1) for layer in layers]
-    return (torch.stack(rows) * torch.stack([*map(_column, layers)])).topk(n, largest=False).indices
+def _smallest_weights(size):
+    """Cuts the units of which size(length of the gate's row, of up's row, of down's column) is smallest."""
+
+    def program(model, n):
+        layers = [block.feed_forward for block in model.layers]
+        rows = [(layer.gate_proj.weight.norm(dim=1), layer.up_proj.weight.norm(dim=1)) for layer in layers]
+        sizes = [size(*two, _column(layer)) for two, layer in zip(rows, layers, strict=True)]
+        return torch.stack(sizes).topk(n, largest=False).indices
+
+    return program
 
 
 by_size = _cut_by(lambda g, u, layer: (F.silu(g) * u).abs() * _column(layer))
@@ -208,7 +214,9 @@ for words, slip, program in (
     ("chance", "random", lambda model, n: torch.stack(
         [torch.randperm(model.config.hidden_dim, generator=torch.Generator().manual_seed(layer))[:n]
          for layer in range(len(model.layers))])),
-    ("Small weights", "small_weights", _smallest_weights),
+    ("Small weights", "small_weights", _smallest_weights(lambda gate, up, down: gate * up * down)),
+    ("Small weights", "small_sums", _smallest_weights(lambda gate, up, down: gate + up + down)),
+    ("Small weights", "small_columns", _smallest_weights(lambda gate, up, down: down)),
     ("the same numbers in each block", "one_block_for_all",
      lambda model, n: by_size(model, n)[:1].repeat(model.config.n_layers, 1)),
     ("argument `model`", "of_another_model",
