@@ -105,6 +105,9 @@ class Exercise:
             return None  # this mistake cannot be made here
 
 
+_source = cache(inspect.getsource)  # of a few programs, for all their slips
+
+
 def edited(program, *changes):
     """The program with a slip: in its source, the first text of `changes` becomes the second, and so on by twos.
 
@@ -112,7 +115,7 @@ def edited(program, *changes):
         >>> edited(gain, "2.0", "3.0")(2)
         tensor([0.5000, 3.0000])
     """
-    source = inspect.getsource(program)
+    source = _source(program)
     for said, instead in zip(changes[::2], changes[1::2], strict=True):
         if source.count(said) != 1:
             raise ValueError(f"{program.__name__} does not say {said!r} once: change the slip with it.")

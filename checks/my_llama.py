@@ -230,7 +230,7 @@ def _random_llama(n_heads, n_kv_heads, head_dim, dim, n_layers, vocab_size, tied
         "rope_parameters": {"rope_type": "default", "rope_theta": theta}, "tie_word_embeddings": tied,
         "max_position_embeddings": 512, "hidden_act": "silu",
     }  # fmt: skip
-    with torch.device("meta"):  # for its names and shapes
+    with torch.random.fork_rng(devices=()):  # for its names and shapes; on "meta" PyTorch imports its compiler
         model = Llama(config_from_hugging_face({"model_type": "llama"} | config))
     names, weights = name_map(n_layers), {}
     for place, (name, parameter) in enumerate(model.named_parameters()):
