@@ -237,7 +237,7 @@ def _load():
     try:
         kept = dict(json.loads(KEPT.read_text(encoding="utf-8"))) if KEPT.exists() else {}
         due(kept, "99", datetime.date.max)  # reads every card
-    except (OSError, TypeError, ValueError, LookupError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise ValueError(f"{KEPT} cannot be read ({error}): mend it, or move it away to begin anew.") from error
     return kept
 
