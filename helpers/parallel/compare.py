@@ -1,6 +1,7 @@
 """Is a split model the same function as the whole one, what does a rank hold and send, and does it learn?
 
-Prints what each process found, one line of JSON each. A file with a function split(model, rank, n) is trained, too.
+Prints what each process found, one line of JSON each; with a file that has a function split(model, rank, n), about this
+split instead of PyTorch's.
 Run: python -m torch.distributed.run --nproc-per-node 2 -m helpers.parallel.compare helpers/assets/tiny-llama [FILE]
 """
 
@@ -89,7 +90,7 @@ def by_hand(folder: str | Path, mesh: DeviceMesh, file: str) -> dict:
         cut = [dim for dim in range(right.ndim) if weight.shape[dim] < right.shape[dim]]
         want = right.grad.chunk(n_ranks, *cut)[rank] if cut else right.grad
         found["gaps"][name] = ((weight.grad - want).norm() / want.norm()).item()
-    return {"by hand": found | _drift(mine, whole, tokens)}
+    return found | _drift(mine, whole, tokens)
 
 
 def _drift(mine, whole, tokens):
@@ -109,9 +110,8 @@ def _drift(mine, whole, tokens):
 
 if __name__ == "__main__":
     mesh = start_ranks()
-    found = compare(sys.argv[1], mesh)
-    if len(sys.argv) > 2:
-        found |= by_hand(sys.argv[1], mesh, sys.argv[2])
+    folder, *file = sys.argv[1:]
+    found = by_hand(folder, mesh, *file) if file else compare(folder, mesh)
     everything = [None] * mesh.size()
     dist.all_gather_object(everything, found)
     if dist.get_rank() == 0:

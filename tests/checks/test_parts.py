@@ -140,7 +140,8 @@ WHY = {  # a cell, and why its function is not used
 
 
 @pytest.mark.parametrize("source", WHY)
-def test_what_is_not_right_is_the_courses_and_said_in_one_sentence(source, tmp_path):
+def test_what_is_not_right_is_the_courses_and_said_in_one_sentence(source, tmp_path, monkeypatch):
+    monkeypatch.setattr("checks.run.PATIENCE", 0.1)  # so that the endless loop ends after a second
     write(tmp_path / "lesson.ipynb", notebook(source))
     parts = my_parts(tmp_path)
     assert WHY[source] in parts.missing["rms_norm"]
