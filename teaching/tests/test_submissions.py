@@ -197,6 +197,10 @@ def test_of_two_files_the_one_saved_last_counts_and_both_are_named(tmp_path):
         anna = found_in(tmp_path / "in").students["anna"]
         assert anna.remarks(NOTEBOOKS) == [f"02_rope was handed in 2 times: anna/{last} counts, not anna/{other}."]
         assert anna.counting("02_rope")[-1].path.name == last
+    with zipfile.ZipFile(tmp_path / "in" / "ben.zip", "w") as archive:
+        for name, day in zip(names, (2, 1), strict=True):
+            archive.writestr(zipfile.ZipInfo(name, (2026, 11, day, 12, 0, 0)), "{}")
+    assert found_in(tmp_path / "in").students["ben"].counting("02_rope")[-1].path.name == names[0]
 
 
 @pytest.mark.parametrize(("limit", "value", "words"), [
