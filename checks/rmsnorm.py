@@ -1,11 +1,11 @@
 """The exercises of notebook 01, RMSNorm: specification, cases, known mistakes with hints, check."""
 
 import contextlib
-import functools
 import math
 import numbers
 import random
 from collections.abc import Set
+from functools import cache, partial
 
 import torch
 from torch.nn import functional as F
@@ -22,6 +22,7 @@ from checks.base import (
     Wrong,
     draw,
     each,
+    edited,
     gain,
     not_contiguous,
 )
@@ -254,50 +255,19 @@ def rms_norm_backward(grad_y, x, weight, eps):
     return grad_x.to(grad_y.dtype), grad_weight.to(grad_y.dtype)
 
 
-def _project(u, n):
-    """The part of u along n, row by row."""
-    return n * (n * u).mean(-1, keepdim=True)
-
-
-def _backward(
-    grad_x=lambda grad_y, n, u, root: (u - _project(u, n)) / root,
-    row=lambda grad_y, n, u, root: grad_y * n,
-    total=lambda rows: rows.reshape(-1, rows.shape[-1]).sum(0),
-    roots=lambda square, eps: ((square + eps).sqrt(),) * 2,
-):
-    """The backward pass with one slip; the two roots stand in n, and in the factor before the bracket."""
-
-    def program(grad_y, x, weight, eps):
-        inner, outer = roots(_mean_square(x), eps)
-        n, u = x / inner, weight * grad_y
-        return grad_x(grad_y, n, u, outer), total(row(grad_y, n, u, outer))
-
-    return program
-
-
-def _without_gain(grad_y, x, weight, eps):
-    return _backward()(grad_y, x, torch.ones_like(weight), eps)
-
-
-def _in_half(*parts, dtypes=(torch.float16, torch.bfloat16)):
-    """The right backward pass, but these parts are rounded to the dtype of grad_y, if it is one of dtypes."""
-
-    def program(grad_y, x, weight, eps):
-        def rounded(part, value):
-            return value.to(grad_y.dtype) if part in parts and grad_y.dtype in dtypes else value
-
-        root = rounded("r", (_mean_square(x) + eps).sqrt())
-        n, u = rounded("n", x.float() / root), rounded("u", weight.float() * grad_y.float())
-        grad_weight = sum(rounded("rows", grad_y.float() * n).reshape(-1, x.shape[-1]))  # rounded after each row
-        return ((u - rounded("along", _project(u, n))) / root).to(grad_y.dtype), grad_weight.to(grad_y.dtype)
-
-    return program
-
-
-def _without_float32(grad_y, x, weight, eps):
-    root = (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+def _by_hand(grad_y, x, weight, eps):
+    """The same by the formula of section 1.5, in float32."""
+    dtype = grad_y.dtype
+    grad_y, x, weight = grad_y.float(), x.float(), weight.float()
+    square = (x * x).mean(-1, keepdim=True)
+    root = (square + eps).sqrt()
     n, u = x / root, weight * grad_y
-    return (u - _project(u, n)) / root, (grad_y * n).reshape(-1, x.shape[-1]).sum(0)
+    along = n * (n * u).mean(-1, keepdim=True)
+    rows = (grad_y * n).reshape(-1, x.shape[-1])
+    return ((u - along) / root).to(dtype), rows.sum(0).to(dtype)
+
+
+_backward = partial(edited, _by_hand)
 
 
 def _along(rows, dim, dtype, seed):
@@ -307,8 +277,9 @@ def _along(rows, dim, dtype, seed):
     return each(dtype, (n + 0.02 * draw(rows, dim, seed=seed + 1)) / gain(dim), x, gain(dim), 1e-5)
 
 
+N_AND_U_IN_HALF = "x / root, weight * grad_y", "(x / root).to(dtype), (weight * grad_y).to(dtype)"
 GAIN_INSIDE = "Is the gain (weight) inside the mean of n times u? There u is the gain times grad_y."
-
+_all_in_half = _backward("sqrt()", "sqrt().to(dtype)", *N_AND_U_IN_HALF)
 RMS_NORM_BACKWARD = Exercise(
     rms_norm_backward,
     [
@@ -335,49 +306,42 @@ RMS_NORM_BACKWARD = Exercise(
              each(torch.bfloat16, draw(1024, 4, seed=1).abs(), draw(1024, 4, seed=2).abs(), gain(4), 1e-5)),
     ],
     [
-        ("Does the root depend on x too? A term along x is missing.", _backward(lambda y, n, u, r: u / r)),
-        ("Is it the mean over the width, not the sum, in the term along x?",
-         _backward(lambda y, n, u, r: (u - n.shape[-1] * _project(u, n)) / r)),
+        ("Does the root depend on x too? A term along x is missing.", _backward("u - along", "u")),
+        ("Is it the mean over the width, not the sum, in the term along x?", _backward("(n * u).mean", "(n * u).sum")),
         *[("Is the term along x divided by r three times: once in each n, and once by the factor 1/r?",
-           _backward(grad_x)) for grad_x in (lambda y, n, u, r: u / r - _project(u, n),
-                                             lambda y, n, u, r: u / r - r * _project(u, n))],
+           _backward("(u - along) / root", f"u / root - {term}")) for term in ("along", "root * along")],
         *[("Is grad_x as a whole divided by r? In section 1.5 the factor before the bracket is 1/r.",
-           _backward(grad_x)) for grad_x in (lambda y, n, u, r: u - _project(u, n),
-                                             lambda y, n, u, r: r * (u - _project(u, n)))],
-        ("Is the gain (weight) applied to grad_y before it reaches x?", _without_gain),
-        (GAIN_INSIDE, _backward(lambda y, n, u, r: (u - _project(y, n)) / r)),
-        (GAIN_INSIDE, lambda g, x, w, eps: (w * _without_gain(g, x, w, eps)[0], _without_gain(g, x, w, eps)[1])),
-        ("Is the term along x subtracted? Check the sign.", _backward(lambda y, n, u, r: (u + _project(u, n)) / r)),
-        *[("Is eps in the rms everywhere, inside the root: in n and in the factor 1/rms?", _backward(roots=roots))
-          for roots in (lambda square, eps: (square.sqrt(), square.sqrt()),
-                        lambda square, eps: (square.sqrt() + eps, square.sqrt() + eps),
-                        lambda square, eps: ((square + eps).sqrt(), square.sqrt()),
-                        lambda square, eps: (square.sqrt(), (square + eps).sqrt()))],
+           _backward("(u - along) / root", grad_x)) for grad_x in ("u - along", "root * (u - along)")],
+        ("Is the gain (weight) applied to grad_y before it reaches x?", _backward("weight * grad_y", "grad_y")),
+        (GAIN_INSIDE, _backward("(n * u)", "(n * grad_y)")),
+        (GAIN_INSIDE, _backward("weight * grad_y", "grad_y", "(u - along)", "weight * (u - along)")),
+        ("Is the term along x subtracted? Check the sign.", _backward("u - along", "u + along")),
+        *[("Is eps in the rms everywhere, inside the root: in n and in the factor 1/rms?", _backward(*change))
+          for change in (("(square + eps).sqrt()", "square.sqrt()"), ("(square + eps).sqrt()", "square.sqrt() + eps"),
+                         ("along) / root", "along) / square.sqrt()"), ("x / root", "x / square.sqrt()"))],
         ("Has each token its own mean of n times u? Yours is over all tokens.",
-         _backward(lambda y, n, u, r: (u - n * (n * u).mean()) / r)),
-        ("Is the mean of n times u multiplied by n, before it is subtracted?",
-         _backward(lambda y, n, u, r: (u - (n * u).mean(-1, keepdim=True)) / r)),
+         _backward("(n * u).mean(-1, keepdim=True)", "(n * u).mean()")),
+        ("Is the mean of n times u multiplied by n, before it is subtracted?", _backward("n * (n * u)", "(n * u)")),
         ("Do you subtract the mean of u? That is LayerNorm; RMSNorm does not.",
-         _backward(lambda y, n, u, r: (u - u.mean(-1, keepdim=True) - _project(u, n)) / r)),
-        ("Does grad_weight use the normalised x?", _backward(row=lambda y, n, u, r: y * n * r)),
-        *[("Is it grad_y times n that you add up for grad_weight?", _backward(row=row))
-          for row in (lambda y, n, u, r: y, lambda y, n, u, r: n)],
-        ("Is the gain itself in grad_weight? The derivative of g n by g is n.",
-         _backward(row=lambda y, n, u, r: u * n)),
-        ("Is grad_weight summed over all tokens, not averaged?",
-         _backward(total=lambda rows: rows.reshape(-1, rows.shape[-1]).mean(0))),
-        *[("Is grad_weight summed over all dimensions but the last?", _backward(total=total))
-          for total in (lambda rows: rows, lambda rows: rows.sum(0))],
-        (FLOAT16, _without_float32),
+         _backward("u - along", "u - u.mean(-1, keepdim=True) - along")),
+        ("Does grad_weight use the normalised x?", _backward("grad_y * n", "grad_y * x")),
+        *[("Is it grad_y times n that you add up for grad_weight?", _backward("(grad_y * n)", row))
+          for row in ("grad_y", "n")],
+        ("Is the gain itself in grad_weight? The derivative of g n by g is n.", _backward("(grad_y * n)", "(u * n)")),
+        ("Is grad_weight summed over all tokens, not averaged?", _backward("rows.sum(0)", "rows.mean(0)")),
+        *[("Is grad_weight summed over all dimensions but the last?", _backward("rows.sum(0)", total))
+          for total in ("rows.reshape(x.shape)", "rows.reshape(x.shape).sum(0)")],
+        (FLOAT16, _backward("grad_y.float(), x.float(), weight.float()", "grad_y, x, weight")),
         ("Is bfloat16 converted to float32 too? It holds large numbers, but only 8 bits of each.",
-         _in_half("r", "n", "u", "along", dtypes=(torch.bfloat16,))),
+         lambda grad_y, *rest: (_all_in_half if grad_y.dtype == torch.bfloat16 else _by_hand)(grad_y, *rest)),
         ("Is r alone in float32? Two numbers that were rounded to half precision are subtracted then.",
-         _in_half("n", "u", "along")),
-        ("Is r rounded to half precision before you divide by it?", _in_half("r")),
-        ("Is the gain times grad_y rounded to half precision? Convert before you multiply.", _in_half("u")),
+         _backward(*N_AND_U_IN_HALF)),
+        ("Is r rounded to half precision before you divide by it?", _backward("sqrt()", "sqrt().to(dtype)")),
+        ("Is the gain times grad_y rounded to half precision? Convert before you multiply.",
+         _backward("weight * grad_y", "(weight * grad_y).to(dtype)")),
         ("Are the rows of grad_weight added up in half precision? In bfloat16 a sum of ones ends at 256.",
-         _in_half("rows")),
-        ("Is grad_x first and grad_weight second?", lambda g, x, w, eps: _backward()(g, x, w, eps)[::-1]),
+         _backward("rows.sum(0)", "sum(rows.to(dtype))")),
+        ("Is grad_x first and grad_weight second?", lambda *inputs: _by_hand(*inputs)[::-1]),
     ],
     parts=("grad_x", "grad_weight"),
     forbid=AUTOGRAD,
@@ -418,7 +382,7 @@ def needed_gains(model):
     return needed
 
 
-@functools.cache
+@cache
 def _unseen():
     """Windows (4, 257) of the held-out text, from between those of held_out_windows."""
     tokens = held_out_tokens()
@@ -459,6 +423,11 @@ def _shorter():
         interventions.held_out_windows, RMSNorm.forward = before, forward
 
 
+FROM_ONE = "Are they chosen by their distance from 1? The matrix behind a gain may undo it: measure what each costs."
+UNEVEN = "Are they chosen by how much their entries differ? Measure what each costs."
+ONLY_TINY_LLAMA = (
+    "That is right for tiny-llama. Measure the model that comes in: here factors moved between gain and matrix."
+)
 NAMES_OF_NORMS = "Return a set of names, as model.named_modules() gives them: {'layers.3.ffn_norm', ...}."
 
 
@@ -505,23 +474,15 @@ def _judged(function):
 def _way(model, kept, which):
     """The hint of a known way to the wrong gains; "" if none leads to these."""
     if which != "tiny-llama" and kept == {"layers.0.attention_norm", "final_norm"}:
-        return (
-            "That is right for tiny-llama. Measure the model that comes in: here factors moved between gain and matrix."
-        )
+        return ONLY_TINY_LLAMA
     gains = {name: norm.weight for name, norm in _norms(model).items()}
-    farthest = (
-        "Are they chosen by their distance from 1? The matrix behind a gain may undo it: measure what each costs."
-    )
-    ways = (
-        (farthest, lambda name: gains[name].mean().log().abs()),
-        (farthest, lambda name: (gains[name] - 1).abs().mean()),
-        (
-            "Are they chosen by how much their entries differ? Measure what each costs.",
-            lambda name: gains[name].std() / gains[name].mean(),
-        ),
-    )
-    for hint, by in ways:
-        if 1 < len(kept) < len(gains) and kept == set(sorted(gains, key=by, reverse=True)[: len(kept)]):
+    for hint, size in (
+        (FROM_ONE, lambda gain: gain.mean().log().abs()),
+        (FROM_ONE, lambda gain: (gain - 1).abs().mean()),
+        (UNEVEN, lambda gain: gain.std() / gain.mean()),
+    ):
+        largest = sorted(gains, key=lambda name: size(gains[name]), reverse=True)
+        if 1 < len(kept) < len(gains) and kept == set(largest[: len(kept)]):
             return hint
     return ""
 

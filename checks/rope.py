@@ -1,15 +1,15 @@
 """The exercises of notebook 02, RoPE: specification, cases, known mistakes with hints, check."""
 
 import copy
-import functools
 import math
 import operator
 import random
+from functools import cache, partial
 
 import torch
 from torch.nn import functional as F
 
-from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, not_contiguous
+from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, edited, not_contiguous
 from checks.judge import check_of
 from helpers.assets import ASSETS
 from helpers.checkpoint import load_checkpoint
@@ -17,19 +17,12 @@ from helpers.checkpoint import load_checkpoint
 
 def rope_angles(positions, head_dim, theta):
     """Angle in radians (..., T, h/2) of pair i at each position: position * theta ** (-2 i / head_dim), not wrapped."""
-    rows = [[int(p) * theta ** (-2 * i / head_dim) for i in range(head_dim // 2)] for p in positions.flatten()]
-    return torch.tensor(rows, dtype=torch.float64).float().reshape(*positions.shape, -1)
+    i = torch.arange(head_dim // 2, dtype=torch.float64)
+    speeds = theta ** (-2 * i / head_dim)
+    return (positions.double()[..., None] * speeds).float()
 
 
-def _angles(exponent=lambda i, h: -2 * i / h, base=None):
-    """The table of angles with another exponent or a fixed base."""
-
-    def program(positions, head_dim, theta):
-        pair = torch.arange(head_dim // 2, dtype=torch.float64)
-        return (positions.double()[..., None] * float(base or theta) ** exponent(pair, head_dim)).float()
-
-    return program
-
+_angles = partial(edited, rope_angles)
 
 EXPONENT = "Is the exponent -2 i / head_dim, with i counted from 0 to head_dim / 2 - 1?"
 WHOLE = "Does // round the exponent to a whole number? Use /."
@@ -51,74 +44,72 @@ ROPE_ANGLES = Exercise(
     ],
     [
         ("Do you use the positions given? These angles are of 0, 1, 2, ...",
-         lambda p, h, theta: _angles()(torch.arange(p.shape[-1]).expand_as(p), h, theta)),
-        ("Do the positions count from 0? Yours look shifted by one.", lambda p, h, theta: _angles()(p + 1, h, theta)),
-        ("Do you use the theta given, not a fixed 10000?", _angles(base=10000.0)),
-        (EXPONENT + " Yours looks like i / head_dim.", _angles(lambda i, h: -i / h)),
-        (EXPONENT + " Yours looks like 2 (i + 1) / head_dim.", _angles(lambda i, h: -2 * (i + 1) / h)),
-        ("Does the speed fall from pair to pair? Check the sign of the exponent.", _angles(lambda i, h: 2 * i / h)),
-        ("Does the speed fall from pair to pair? Check the sign of the exponent.",  # as float32 rounds it
-         lambda p, h, theta: p[..., None] * float(theta) ** (torch.arange(0, h, 2) / h)),
-        *[("Do brackets hold the exponent together? ** binds before * and /.", program) for program in (
-            lambda p, h, theta: p[..., None] * theta**-2 * torch.arange(h // 2) / h,
-            lambda p, h, theta: p[..., None] * float(theta) ** -torch.arange(0, h, 2) / h,
-            lambda p, h, theta: p[..., None] * float(theta) ** -torch.arange(h // 2) / h,
-            lambda p, h, theta: p[..., None] / (float(theta) ** torch.arange(0, h, 2) / h),
-            lambda p, h, theta: p[..., None] / (float(theta) ** torch.arange(h // 2) / h),
+         _angles("positions.double()", "torch.arange(positions.shape[-1]).expand_as(positions)")),
+        ("Do the positions count from 0? Yours look shifted by one.", _angles("double()", "double().add(1)")),
+        ("Do you use the theta given, not a fixed 10000?", _angles("= theta", "= 10000.0")),
+        (EXPONENT + " Yours looks like i / head_dim.", _angles("-2 * i", "-i")),
+        (EXPONENT + " Yours looks like 2 (i + 1) / head_dim.", _angles("-2 * i", "-2 * (i + 1)")),
+        *[("Does the speed fall from pair to pair? Check the sign of the exponent.",
+           _angles("-2 * i", "2 * i", "float64", dtype)) for dtype in ("float64", "float32")],
+        *[("Do brackets hold the exponent together? ** binds before * and /.",
+           _angles("theta ** (-2 * i / head_dim)", speeds)) for speeds in (
+            "theta ** -2 * i / head_dim", "theta ** -(2 * i) / head_dim", "theta ** -i / head_dim",
+            "1 / (theta ** (2 * i) / head_dim)", "1 / (theta**i / head_dim)",
         )],
-        *[(WHOLE, _angles(exponent)) for exponent in (lambda i, h: -2 * i // h, lambda i, h: -(2 * i // h))],
+        (WHOLE, _angles("-2 * i / head_dim", "-2 * i // head_dim")),
+        (WHOLE, _angles("-2 * i / head_dim", "-(2 * i // head_dim)")),
         ("Does the last exponent reach -1? It ends at -(head_dim - 2) / head_dim.",
-         _angles(lambda i, h: -torch.linspace(0, 1, len(i)))),
-        ("Is there one angle per pair? Count i from 0 to head_dim / 2 - 1.",
-         lambda p, h, theta: p[..., None] * float(theta) ** (-2 * torch.arange(h) / h)),
-        ("Is there one angle per pair? You return each twice.",
-         lambda p, h, theta: torch.cat((_angles()(p, h, theta),) * 2, -1)),
-        ("Is there one angle per pair? You return each twice.",
-         lambda p, h, theta: _angles()(p, h, theta).repeat_interleave(2, -1)),
-        ("Are positions down and pairs across? Yours is transposed.", lambda p, h, theta: _angles()(p, h, theta).mT),
-        ("Are the angles left unwrapped? No % (2 pi) here.",
-         lambda p, h, theta: _angles()(p, h, theta) % (2 * math.pi)),
-        *[("Do the speeds stay in float32? bfloat16 keeps 8 bits of them.", program) for program in (
-            lambda p, h, theta: p[..., None] * _angles()(torch.ones(1), h, theta)[0].bfloat16().float(),
-            lambda p, h, theta: (p[..., None] * _angles()(torch.ones(1), h, theta)[0].bfloat16()).float(),
-        )],
+         _angles("-2 * i / head_dim", "-torch.linspace(0, 1, len(i))")),
+        ("Is there one angle per pair? Count i from 0 to head_dim / 2 - 1.", _angles("head_dim // 2", "head_dim")),
+        *[("Is there one angle per pair? You return each twice.",
+           _angles("* speeds", f"* speeds.{twice}(2)")) for twice in ("repeat", "repeat_interleave")],
+        ("Are positions down and pairs across? Yours is transposed.", _angles("float()", "float().mT")),
+        ("Are the angles left unwrapped? No % (2 pi) here.", _angles("float()", "float() % (2 * torch.pi)")),
+        *[("Do the speeds stay in float32? bfloat16 keeps 8 bits of them.",
+           _angles(".double()[..., None] * speeds", f"[..., None] * {speeds}"))
+          for speeds in ("speeds.bfloat16().float()", "speeds.bfloat16()")],
         *[("Do the positions stay in float32? Half precision does not tell 8001 from 8000.",
-           lambda p, h, theta, half=half: _angles()(p.to(half), h, theta)) for half in (torch.bfloat16, torch.float16)],
+           _angles("double()", half)) for half in ("bfloat16()", "half()")],
         *[("Is there a 2 pi too many? The angle in radians is the position times the speed.",
-           lambda p, h, theta, factor=factor: _angles()(p, h, theta) * factor)
-          for factor in (2 * math.pi, 1 / (2 * math.pi))],
+           _angles("* speeds", f"* speeds {change}")) for change in ("* 2 * torch.pi", "/ (2 * torch.pi)")],
         ("Do you multiply by the wavelength? The angle is the position times the speed.",
-         lambda p, h, theta: p[..., None] * 2 * math.pi / float(theta) ** (-torch.arange(0, h, 2) / h)),
-        ("Is the angle in radians, not in degrees?", lambda p, h, theta: _angles()(p, h, theta).rad2deg()),
-        ("Is it the angle itself, not its cosine?", lambda p, h, theta: _angles()(p, h, theta).cos()),
-        ("Is it the angle itself, not its sine?", lambda p, h, theta: _angles()(p, h, theta).sin()),
+         _angles("float64", "float32", ".double()[..., None] * speeds", "[..., None] * 2 * torch.pi / speeds")),
+        ("Is the angle in radians, not in degrees?", _angles("float()", "float().rad2deg()")),
+        ("Is it the angle itself, not its cosine?", _angles("float()", "float().cos()")),
+        ("Is it the angle itself, not its sine?", _angles("float()", "float().sin()")),
         ("Is it the angles themselves? You return their cosines and sines side by side.",
-         lambda p, h, theta: torch.cat((_angles()(p, h, theta).cos(), _angles()(p, h, theta).sin()), -1)),
-        ("Do you multiply by the position? These are the speeds.", lambda p, h, theta: _angles()(p * 0 + 1, h, theta)),
+         lambda *inputs: torch.cat((rope_angles(*inputs).cos(), rope_angles(*inputs).sin()), -1)),
+        ("Do you multiply by the position? These are the speeds.", _angles("double()", "double().fill_(1)")),
     ],
     dtype_hint="The text asks for float32. Compute in float32 or finer, and convert at the end with .float().",
 )  # fmt: skip
 check_rope_angles = check_of(ROPE_ANGLES)
 
 
-def _apply_rope_specification(pairs, x, cos, sin):
-    columns = [None] * x.shape[-1]
-    for i, (first, second) in enumerate(pairs):
-        a, b, c, s = x[..., first].double(), x[..., second].double(), cos[..., i].double(), sin[..., i].double()
-        columns[first] = a * c - b * s
-        columns[second] = b * c + a * s
-    return torch.stack(columns, dim=-1).to(x.dtype)
+HALVES = (  # how the pairs are cut out of x, and how they are put back
+    lambda x: x.chunk(2, dim=-1),
+    lambda a, b: torch.cat((a, b), dim=-1),
+)
+NEIGHBOURS = (
+    lambda x: (x[..., 0::2], x[..., 1::2]),
+    lambda a, b: torch.stack((a, b), dim=-1).flatten(-2),
+)
+
+
+def _turned(x, cos, sin, split, join):
+    """The pairs (a, b) that split cuts out of x, turned, and put back by join."""
+    a, b = split(x.double())
+    return join(a * cos - b * sin, b * cos + a * sin).to(x.dtype)
 
 
 def apply_rope_halves(x, cos, sin):
     """Turn pair (i, i + h/2) of x (B, H, T, h) by the angle i of each position; cos and sin (T, h/2)."""
-    half = x.shape[-1] // 2
-    return _apply_rope_specification([(i, i + half) for i in range(half)], x, cos, sin)
+    return _turned(x, cos, sin, *HALVES)
 
 
 def apply_rope_interleaved(x, cos, sin):
     """Turn pair (2 i, 2 i + 1) of x (B, H, T, h) by the angle i of each position; cos and sin (T, h/2)."""
-    return _apply_rope_specification([(2 * i, 2 * i + 1) for i in range(x.shape[-1] // 2)], x, cos, sin)
+    return _turned(x, cos, sin, *NEIGHBOURS)
 
 
 def _rope_inputs(batch, heads, tokens, head_dim, seed=0):
@@ -143,70 +134,53 @@ def _rope_cases():
     ]  # fmt: skip
 
 
-def _rotated(x, cos, sin, split, join, form=lambda a, b, c, s: (a * c - b * s, b * c + a * s)):
+def _widened(x, cos, sin, split, join, widen):
+    """The same another way: x cos + (-b, a) sin, with cos and sin as wide as x."""
     a, b = split(x)
-    return join(*form(a, b, cos.to(x.dtype), sin.to(x.dtype))).to(x.dtype)
+    return x * widen(cos, cos) + join(-b, a) * widen(sin, sin)
 
 
 def _rope_mistakes(layout, other, other_hint):
-    (split, join, wide), (other_split, other_join, other_wide) = layout, other
+    (split, join), (other_split, other_join) = layout, other
 
-    def slip(form):
-        return lambda x, cos, sin: _rotated(x, cos, sin, split, join, form)
-
-    def turn(split, join):
-        return lambda x: join(*(lambda a, b: (-b, a))(*split(x)))
+    def slip(*changes, split=split, join=join):
+        return partial(edited(_turned, *changes), split=split, join=join)
 
     return [
-        (other_hint, lambda x, c, s: _rotated(x, c, s, other_split, other_join)),
-        ("Is the sign of the sine flipped? That turns backwards.",
-         slip(lambda a, b, c, s: (a * c + b * s, b * c - a * s))),
-        ("Is one minus sign missing? This is not a rotation.", slip(lambda a, b, c, s: (a * c + b * s, b * c + a * s))),
-        ("Is one minus sign too many? This is not a rotation.",
-         slip(lambda a, b, c, s: (a * c - b * s, b * c - a * s))),
-        ("Are cos and sin swapped?", slip(lambda a, b, c, s: (a * s - b * c, b * s + a * c))),
+        (other_hint, slip(split=other_split, join=other_join)),
+        ("Is the sign of the sine flipped? That turns backwards.", slip("- b", "+ b", "+ a", "- a")),
+        ("Is one minus sign missing? This is not a rotation.", slip("- b", "+ b")),
+        ("Is one minus sign too many? This is not a rotation.", slip("+ a", "- a")),
+        ("Are cos and sin swapped?", slip("x, cos, sin", "x, sin, cos")),
         ("Is the second member b cos + a sin? Your first members are right.",
-         slip(lambda a, b, c, s: (a * c - b * s, a * c + b * s))),
-        ("Do you turn both members of a pair?", slip(lambda a, b, c, s: (a * c - b * s, b))),
-        ("Do you turn both members of a pair?", slip(lambda a, b, c, s: (a, b * c + a * s))),
+         slip("b * cos + a * sin", "a * cos + b * sin")),
+        ("Do you turn both members of a pair?", slip("b * cos + a * sin", "b")),
+        ("Do you turn both members of a pair?", slip("a * cos - b * sin", "a")),
         ("Do you use the first member after it was changed? Keep the old value.",
-         slip(lambda a, b, c, s: (a * c - b * s, b * c + (a * c - b * s) * s))),
-        ("Is the part with the sine missing?", slip(lambda a, b, c, s: (a * c, b * c))),
-        ("Are the two members of a pair in the wrong order?", slip(lambda a, b, c, s: (b * c + a * s, a * c - b * s))),
-        ("Do you put the pairs back where they came from?", lambda x, c, s: _rotated(x, c, s, split, other_join)),
-        ("Do you take both members of a pair from the right places? Look at how you cut x.",
-         lambda x, c, s: _rotated(x, c, s, other_split, join)),
-        (BATCH, lambda x, c, s: _rotated(x[:1], c, s, split, join)),
-        ("torch.cat joins along the first dimension unless told dim=-1.",
-         lambda x, c, s: _rotated(x, c, s, split, lambda a, b: torch.cat((a, b)))),
+         slip("+ a * sin", "+ (a * cos - b * sin) * sin")),
+        ("Is the part with the sine missing?", slip(" - b * sin", "", " + a * sin", "")),
+        ("Are the two members of a pair in the wrong order?", slip(join=lambda a, b: join(b, a))),
+        ("Do you put the pairs back where they came from?", slip(join=other_join)),
+        ("Do you take both members of a pair from the right places? Look at how you cut x.", slip(split=other_split)),
+        (BATCH, slip("x.double()", "x[:1].double()")),
+        ("torch.cat joins along the first dimension unless told dim=-1.", slip(join=lambda a, b: torch.cat((a, b)))),
         *[("torch.stack makes a dimension more than x has. Where do both members of a pair belong?",
-           lambda x, c, s, dim=dim: _rotated(x, c, s, split, lambda a, b: torch.stack((a, b), dim)))
-          for dim in (-1, -2, 0)],
+           slip(join=lambda a, b, dim=dim: torch.stack((a, b), dim))) for dim in (-1, -2, 0)],
         ("Does angle i belong to pair i? Your cos and sin are widened for the other layout.",
-         lambda x, c, s: x * other_wide(c) + turn(split, join)(x) * other_wide(s)),
+         partial(_widened, split=split, join=join, widen=other_join)),
         ("Do the pairs fit the widened cos and sin? They belong to the other layout.",
-         lambda x, c, s: x * wide(c) + turn(other_split, other_join)(x) * wide(s)),
-        ("Do you multiply cos and sin with the same x? Turn the second.", lambda x, c, s: x * wide(c) + x * wide(s)),
+         partial(_widened, split=other_split, join=other_join, widen=join)),
+        ("Do you multiply cos and sin with the same x? Turn the second.", lambda x, c, s: x * join(c + s, c + s)),
         ("Do the angles follow the tokens, not the heads?",
-         lambda x, c, s: _rotated(x, c[:, None], s[:, None], split, join)),
+         lambda x, c, s: _turned(x, c[:, None], s[:, None], split, join)),
         ("Do you use every row of cos and sin? Only the first is used.",
-         lambda x, c, s: _rotated(x, c[:1], s[:1], split, join)),
+         lambda x, c, s: _turned(x, c[:1], s[:1], split, join)),
         ("Is the table cut by the number of heads? Dimension 2 of x counts the tokens.",
-         lambda x, c, s: _rotated(x, c[: x.shape[1]], s[: x.shape[1]], split, join)),
+         lambda x, c, s: _turned(x, c[: x.shape[1]], s[: x.shape[1]], split, join)),
     ]  # fmt: skip
 
 
 OWN_DTYPE = "The text asks for the dtype of x, whichever it is: .to(x.dtype) at the end."
-HALVES = (  # how pairs are split and joined, and how cos and sin are widened to h columns
-    lambda x: x.chunk(2, dim=-1),
-    lambda a, b: torch.cat((a, b), dim=-1),
-    lambda c: torch.cat((c, c), dim=-1),
-)
-NEIGHBOURS = (
-    lambda x: (x[..., 0::2], x[..., 1::2]),
-    lambda a, b: torch.stack((a, b), dim=-1).flatten(-2),
-    lambda c: c.repeat_interleave(2, dim=-1),
-)
 APPLY_ROPE_HALVES = Exercise(
     apply_rope_halves,
     _rope_cases(),
@@ -289,51 +263,15 @@ check_rope_permutation = check_of(ROPE_PERMUTATION)
 
 def llama3_scaling(inv_freq, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
     """Llama 3.1's turning speeds (h/2,) from inv_freq (h/2,): fast ones stay, slow ones are divided by factor."""
-    speeds = []
-    for speed in inv_freq.double():
-        turns = original_max_position_embeddings / (2 * math.pi / speed)
-        if turns > high_freq_factor:
-            speeds.append(speed)
-        elif turns < low_freq_factor:
-            speeds.append(speed / factor)
-        else:
-            keep = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
-            speeds.append(keep * speed + (1 - keep) * speed / factor)
-    return torch.stack(speeds).to(inv_freq.dtype)
+    low, high, length = low_freq_factor, high_freq_factor, original_max_position_embeddings
+    speed = inv_freq.double()
+    turns = length * speed / (2 * math.pi)
+    keep = (turns - low) / (high - low)
+    keep = torch.where(turns > high, 1.0, torch.where(turns < low, 0.0, keep))
+    return (keep * speed + (1 - keep) * speed / factor).to(inv_freq.dtype)
 
 
-def _straight(n, low, high):
-    return (n - low) / (high - low)
-
-
-def _scaled(
-    turn=2 * math.pi,
-    clamp=True,
-    hard=False,
-    flip=False,
-    waves=False,
-    fixed=None,
-    count=None,
-    share=_straight,
-    slowed=torch.div,
-    branches=False,
-):
-    """The scaling with one slip."""
-
-    def program(inv_freq, factor, low, high, length):
-        factor, low, high, length = (fixed or {}).get("factor", factor), low, high, (fixed or {}).get("length", length)
-        low, high = ((fixed or {}).get("low", low), (fixed or {}).get("high", high))
-        n = count(inv_freq, length) if count else length * inv_freq / turn
-        keep = share(n, low, high)
-        keep = (keep > 0.5).float() if hard == "middle" else (keep > 0).float() if hard == "low" else keep
-        keep = (keep >= 1).float() if hard == "high" else keep
-        keep = keep.clamp(0, 1) if clamp and not branches else keep
-        keep = torch.where(n > high, 1.0, torch.where(n < low, 0.0, keep)) if branches else keep
-        keep = 1 - keep if flip else keep
-        slow = slowed(inv_freq, factor)
-        return 1 / (keep / inv_freq + (1 - keep) / slow) if waves else keep * inv_freq + (1 - keep) * slow
-
-    return program
+_scaled = partial(edited, llama3_scaling)
 
 
 def _speeds(head_dim, theta):
@@ -342,6 +280,7 @@ def _speeds(head_dim, theta):
 
 SLOW_ONLY = "Are only the slow pairs divided? Fast ones (many turns within the trained length) stay."
 BLEND = "Does a pair between the two limits reach a blend? Yours jumps from one speed to the other."
+CUT_OFF = "torch.where(turns > high, 1.0, torch.where(turns < low, 0.0, keep))"
 LLAMA3_SCALING = Exercise(
     llama3_scaling,
     [
@@ -357,40 +296,38 @@ LLAMA3_SCALING = Exercise(
     [
         ("Is anything scaled? These are the speeds you were given.", lambda f, *rest: f),
         (SLOW_ONLY + " Yours are all divided (that is linear scaling).", lambda f, factor, *rest: f / factor),
-        *[(BLEND, _scaled(hard=hard)) for hard in ("middle", "low", "high")],
+        *[(BLEND, _scaled("0.0, keep", f"0.0, {jump}")) for jump in ("keep > 0.5", "1.0", "0.0")],
         ("Is the blend the wrong way round, or are the two limits swapped? The faster a pair, the more of it is kept.",
-         _scaled(flip=True)),
+         _scaled("keep * speed + (1 - keep)", "(1 - keep) * speed + keep")),
         ("Is the blend the wrong way round? The faster a pair, the more of it is kept.",
-         _scaled(share=lambda n, low, high: (high - n) / (high - low), branches=True)),
-        ("t is the length times the speed, over 2 pi. Is the 2 pi missing?", _scaled(turn=1.0)),
-        ("Do brackets hold 2 * pi together? x / 2 * pi multiplies by pi.", _scaled(turn=2 / math.pi)),
+         _scaled("turns - low", "high - turns")),
+        ("t is the length times the speed, over 2 pi. Is the 2 pi missing?", _scaled(" / (2 * math.pi)", "")),
+        ("Do brackets hold 2 * pi together? x / 2 * pi multiplies by pi.", _scaled("(2 * math.pi)", "2 * math.pi")),
         ("Is t upside down? It counts turns, so the fastest pair has the largest t.",
-         _scaled(count=lambda f, length: 2 * math.pi / (length * f))),
+         _scaled("length * speed / (2 * math.pi)", "2 * math.pi / (length * speed)")),
         ("Does t count the turns within the trained length? The length is missing.",
-         _scaled(count=lambda f, length: 2 * math.pi / f)),
-        ("Do you blend the speeds? You blend wavelengths.", _scaled(waves=True)),
-        ("Is the blend kept between 0 and 1? Outside the limits it must not go on.", _scaled(clamp=False)),
-        *[("Is the blend cut off at both ends? Yours goes on at one.",
-           lambda f, factor, low, high, length, end=end: torch.lerp(
-               f / factor, f, _straight(length * f / (2 * math.pi), low, high).clamp(**end)))
-          for end in ({"min": 0}, {"max": 1})],
-        ("t is the length times the speed, divided by 2 pi. Do you multiply by 2 pi?", _scaled(turn=1 / (2 * math.pi))),
-        ("Are slow pairs divided by factor, not multiplied?", _scaled(slowed=torch.mul)),
-        ("Do you use the factor given, not a fixed 8?", _scaled(fixed={"factor": 8.0})),
-        ("Do you use the length given, not a fixed 8192?", _scaled(fixed={"length": 8192})),
-        ("Do you use the limits given, not fixed 1 and 4?", _scaled(fixed={"low": 1.0, "high": 4.0})),
+         _scaled("length * speed / (2 * math.pi)", "2 * math.pi / speed")),
+        ("Do you blend the speeds? You blend wavelengths.",
+         _scaled("keep * speed + (1 - keep) * speed / factor", "1 / (keep / speed + (1 - keep) * factor / speed)")),
+        ("Is the blend kept between 0 and 1? Outside the limits it must not go on.", _scaled(CUT_OFF, "keep")),
+        *[("Is the blend cut off at both ends? Yours goes on at one.", _scaled(CUT_OFF, f"keep.clamp({end})"))
+          for end in ("min=0", "max=1")],
+        ("t is the length times the speed, divided by 2 pi. Do you multiply by 2 pi?", _scaled("/ (2 *", "* (2 *")),
+        ("Are slow pairs divided by factor, not multiplied?", _scaled("/ factor", "* factor")),
+        ("Do you use the factor given, not a fixed 8?", _scaled("/ factor", "/ 8")),
+        ("Do you use the length given, not a fixed 8192?", _scaled("length *", "8192 *")),
+        ("Do you use the limits given, not fixed 1 and 4?",
+         _scaled("= low_freq_factor, high_freq_factor", "= 1.0, 4.0")),
         *[("Is the share 0 at t = low and 1 at t = high? Try both in your formula.",
-           _scaled(share=share, branches=branches)) for branches in (False, True)
-          for share in (lambda n, low, high: n / high, lambda n, low, high: n / (high - low),
-                        lambda n, low, high: (n - low) / high, lambda n, low, high: n - low / (high - low))],
+           _scaled("(turns - low) / (high - low)", share, CUT_OFF, cut)) for cut in ("keep.clamp(0, 1)", CUT_OFF)
+          for share in ("turns / high", "turns / (high - low)", "(turns - low) / high", "turns - low / (high - low)")],
         ("Does the share grow in a straight line over t? Yours is straight over the wavelength.",
-         _scaled(share=lambda n, low, high: (1 / low - 1 / n) / (1 / low - 1 / high))),
-        ("Is a speed missing? The slowed speed is omega / f, not 1 / f.", _scaled(slowed=lambda f, factor: 1 / factor)),
+         _scaled("(turns - low) / (high - low)", "(1 / low - 1 / turns) / (1 / low - 1 / high)")),
+        ("Is a speed missing? The slowed speed is omega / f, not 1 / f.", _scaled("speed / factor", "1 / factor")),
         ("Which end is slow? You slow the fast pairs and keep the slow ones.",
-         lambda f, factor, low, high, length: torch.where(
-             length * f / (2 * math.pi) > high, f / factor,
-             torch.where(length * f / (2 * math.pi) < low, f, _scaled()(f, factor, low, high, length)))),
-        ("Is it the speed, not the wavelength, that is asked?", lambda f, *rest: 2 * math.pi / _scaled()(f, *rest)),
+         _scaled("1.0, torch.where(turns < low, 0.0", "0.0, torch.where(turns < low, 1.0")),
+        ("Is it the speed, not the wavelength, that is asked?",
+         _scaled("inv_freq.double()", "inv_freq", "return (", "return 2 * math.pi / (")),
     ],
 )  # fmt: skip
 check_llama3_scaling = check_of(LLAMA3_SCALING)
@@ -399,7 +336,7 @@ check_llama3_scaling = check_of(LLAMA3_SCALING)
 # --------------------------------------------------------------- which hands break a model beyond its trained length
 
 
-@functools.cache
+@cache
 def _copying_model():
     """The second model of notebook 02: eight pairs, trained on 48 tokens in which a piece of at most 24 comes again."""
     return load_checkpoint(ASSETS / "induction", device="cpu")
@@ -427,7 +364,7 @@ def _loss_on_second_copy(model, speeds, period):
     return F.cross_entropy(logits[:, period:].flatten(0, 1), tokens[:, period + 1 :].flatten()).item()
 
 
-@functools.cache
+@cache
 def _loss_if(hands, by=3.0, period=72):
     """That loss for the model as it is stored, these pairs' speeds divided."""
     model = _copying_model()
