@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 from types import MethodType
 from unittest.mock import patch
 
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, each, gain, not_contiguous
+from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, each, edited, gain, not_contiguous
 from checks.judge import check_of
 from helpers.config import PRESETS
 from helpers.model import GroupedQueryAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, apply_rope, rope_angles
@@ -48,30 +49,20 @@ def _block_inputs(batch, tokens, dim, seed=0, scale=1.0, eps=1e-5):
     return draw(batch, tokens, dim, seed=seed, scale=scale), *parts, gain(dim), gain(dim).flip(0) + 0.2, eps
 
 
-def _slip(first, second):
+def _slip(first, second, norm=_norm):
     """A block wired in another way: h = first, then second; a, f are attention and feed_forward, n, m their norms."""
 
     def block(x, attention, feed_forward, attention_gain, ffn_gain, eps):
         names = {"x": x, "a": attention, "f": feed_forward}
-        names |= {"n": lambda y: _norm(y, attention_gain, eps), "m": lambda y: _norm(y, ffn_gain, eps)}
+        names |= {"n": lambda y: norm(y, attention_gain, eps), "m": lambda y: norm(y, ffn_gain, eps)}
         return eval(second, names | {"h": eval(first, names)})
 
     return block
 
 
-def _other_norm(norm):
-    """The right block with another norm: norm(y, gain, eps), all in float32."""
-
-    def block(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-        x = x + norm(attention(x).float(), attention_gain.float(), eps).to(x.dtype)
-        return x + norm(feed_forward(x).float(), ffn_gain.float(), eps).to(x.dtype)
-
-    return block
-
-
-def _other_root(root):
-    """The right block with another root in its norms: root(y squared, eps)."""
-    return _other_norm(lambda y, gain, eps: y / root(y * y, eps) * gain)
+def _norm_slip(*changes):
+    """The right block with a change of its norms' text."""
+    return _slip("x + n(a(x))", "h + m(f(h))", edited(_norm, *changes))
 
 
 TOO_SMALL = "In float16 the square of 1e-4 is 0: does the norm compute in float32?"
@@ -151,23 +142,19 @@ TRANSFORMER_BLOCK = Exercise(
         ("Does the second step start from x plus what the first adds? In yours it gets the addition alone.",
          _slip("n(a(x))", "x + m(f(h))")),
         ("Is x added twice?", _slip("x + n(a(x))", "x + h + m(f(h))")),
-        ("Are the gains applied? Yours norms without them.",
-         lambda x, a, f, g, k, eps: transformer_block(x, a, f, torch.ones_like(g), torch.ones_like(k), eps)),
+        ("Are the gains applied? Yours norms without them.", _norm_slip(" * weight.float()", "")),
         ("RMSNorm subtracts no mean. Yours is LayerNorm.",
-         _other_norm(lambda y, gain, eps: F.layer_norm(y, gain.shape, gain, None, eps))),
+         _norm_slip("wide = x.float()", "wide = x.float() - x.float().mean(-1, keepdim=True)")),
         ("Each token has its own rms, over the last dimension. Yours is over the whole tensor.",
-         _other_root(lambda squares, eps: (squares.mean() + eps).sqrt())),
+         _norm_slip("mean(-1, keepdim=True)", "mean()")),
         ("Each token has its own rms, over the last dimension. Yours is over each text.",
-         _other_root(lambda squares, eps: (squares.mean((1, 2), keepdim=True) + eps).sqrt())),
+         _norm_slip("mean(-1", "mean((1, 2)")),
         ("Each token has its own rms, over the last dimension. Yours is over the tokens.",
-         _other_root(lambda squares, eps: (squares.mean(1, keepdim=True) + eps).sqrt())),
-        ("Is the mean of the squares in the root? Yours has their sum.",
-         _other_root(lambda squares, eps: (squares.sum(-1, keepdim=True) + eps).sqrt())),
-        ("Is eps inside the root? Yours is added to the root.",
-         _other_root(lambda squares, eps: squares.mean(-1, keepdim=True).sqrt() + eps)),
-        ("Is eps the one that is given? Yours is 1e-5 always.",
-         lambda x, a, f, g, k, eps: transformer_block(x, a, f, g, k, 1e-5)),
-        ("Is eps there? Yours works without it.", lambda x, a, f, g, k, eps: transformer_block(x, a, f, g, k, 0.0)),
+         _norm_slip("mean(-1", "mean(1")),
+        ("Is the mean of the squares in the root? Yours has their sum.", _norm_slip("mean(-1", "sum(-1")),
+        ("Is eps inside the root? Yours is added to the root.", _norm_slip(" + eps).sqrt()", ".sqrt() + eps)")),
+        ("Is eps the one that is given? Yours is 1e-5 always.", _norm_slip("+ eps", "+ 1e-5")),
+        ("Is eps there? Yours works without it.", _norm_slip(" + eps", "")),
     ],
     allow=("RMSNorm",),
     adapt=_each_called_once,
@@ -186,8 +173,7 @@ def budget(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim,
             count += rows * columns
             flops += 2 * rows * columns * batch * tokens  # a product and a sum for each number of the matrix
         for _ in range(batch * n_heads):
-            flops += 2 * tokens * tokens * head_dim  # every query with every key
-            flops += 2 * tokens * tokens * head_dim  # the shares of every key's value
+            flops += 2 * 2 * tokens * tokens * head_dim  # every query with every key, every share with a value
     flops += 2 * vocab_size * dim * batch * tokens  # the head: it multiplies, tied or not
     return count + (0 if tie_embeddings else vocab_size * dim), flops
 
@@ -204,15 +190,7 @@ def _count(q="D * H * h", kv="2 * D * K * h", o="D * H * h", ffn="3 * D * F", no
     return program
 
 
-def _flops(each=2, head=1, square=4, heads=lambda H, K: H, rows=lambda B, T: B * T, extra=lambda *_: 0):
-    """The right count with other FLOPs."""
-
-    def program(V, D, L, H, K, h, F, tied, B, T):
-        matrices = L * (2 * D * h * (H + K) + 3 * D * F) + head * V * D
-        pairs = square * L * heads(H, K) * h * B * T * T
-        return budget(V, D, L, H, K, h, F, tied, B, T)[0], each * matrices * rows(B, T) + pairs + extra(V, D, L, B, T)
-
-    return program
+_flops = partial(edited, budget)
 
 
 def sizes_of(config):
@@ -292,22 +270,28 @@ BUDGET = Exercise(
         (WHOLE, _count(kv="int(2 * D * H * h * (K / H))")),
         (WHOLE, _count(q="0", kv="2 * D * H * h * (1 + K / H)", o="0")),
         *[("Is the total a number of bytes? Parameters are asked.", _count(each=size)) for size in (4, 2)],
-        ("FLOPs: for each number of a matrix and each token there are a product and a sum.", _flops(each=1, square=2)),
-        ("FLOPs: for each number of a matrix and each token there are a product and a sum.", _flops(each=1)),
-        ("FLOPs: attention multiplies, too: each query with each key, and each share with a value.", _flops(square=0)),
-        ("FLOPs: attention has two products, each of every query with every key, hidden or not.", _flops(square=2)),
-        ("FLOPs: a pair of query and key has a product and a sum for each of head_dim numbers.", _flops(square=1)),
-        ("FLOPs: do all query heads meet keys? Sharing keys saves no product.", _flops(heads=lambda H, K: K)),
-        ("FLOPs: the head multiplies, tied or not.", _flops(head=0)),
-        ("FLOPs: looking up a row of the embedding multiplies nothing.",
-         _flops(extra=lambda V, D, L, B, T: 2 * V * D * B * T)),
+        ("FLOPs: for each number of a matrix and each token there are a product and a sum.",
+         lambda *given: (budget(*given)[0], budget(*given)[1] // 2)),
+        ("FLOPs: for each number of a matrix and each token there are a product and a sum.",
+         _flops("2 * rows", "rows", "2 * vocab_size", "vocab_size")),
+        ("FLOPs: attention multiplies, too: each query with each key, and each share with a value.",
+         _flops("2 * 2 * tokens", "0 * tokens")),
+        ("FLOPs: attention has two products, each of every query with every key, hidden or not.",
+         _flops("2 * 2 * tokens", "2 * tokens")),
+        ("FLOPs: a pair of query and key has a product and a sum for each of head_dim numbers.",
+         _flops("2 * 2 * tokens", "tokens")),
+        ("FLOPs: do all query heads meet keys? Sharing keys saves no product.",
+         _flops("batch * n_heads", "batch * n_kv_heads")),
+        ("FLOPs: the head multiplies, tied or not.", _flops("2 * vocab_size", "0 * vocab_size")),
+        ("FLOPs: looking up a row of the embedding multiplies nothing.", _flops("2 * vocab_size", "4 * vocab_size")),
         ("FLOPs: a gain is no matrix. Only matrix products count.",
-         _flops(extra=lambda V, D, L, B, T: 2 * (2 * L + 1) * D * B * T)),
+         _flops("2 * vocab_size", "2 * (vocab_size + 2 * n_layers + 1)")),
         ("FLOPs: every row of the batch counts.",
          lambda *given: (budget(*given)[0], budget(*given[:8], 1, given[9])[1])),
         ("FLOPs: no row of the batch meets another's keys.",
          lambda *given: (budget(*given)[0], budget(*given[:8], 1, given[8] * given[9])[1])),
-        ("FLOPs: each of the T tokens goes through every matrix.", _flops(rows=lambda B, T: B)),
+        ("FLOPs: each of the T tokens goes through every matrix.",
+         _flops("columns * batch * tokens", "columns * batch", "dim * batch * tokens", "dim * batch")),
         ("FLOPs: three times as many are a training step. Asked is one pass forward.",
          lambda *given: (budget(*given)[0], 3 * budget(*given)[1])),
     ],

@@ -1,12 +1,13 @@
 """The exercises of notebook 04, GQA: specification, cases, known mistakes with hints, check."""
 
 import math
+from functools import partial
 
 import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, each, not_contiguous
+from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, each, edited, not_contiguous
 from checks.judge import check_of
 from helpers.model import apply_rope
 
@@ -17,11 +18,7 @@ def causal_visible(n_query, n_key):
     return torch.tensor(rows, dtype=torch.bool)
 
 
-def _visible(rule):
-    """A mask from a rule on (query position, key position), both with the offset of the cache."""
-    return lambda t, s, *rest: rule(torch.arange(s - t, s)[:, None], torch.arange(s), *rest)
-
-
+_visible = partial(edited, causal_visible)
 TOP_LEFT = "The queries are the last positions: is the triangle aligned at the bottom right, not at the top left?"
 POLARITY = "Is the mask inverted? True means: may attend."
 BOOLEAN = "Is the result boolean? Compare positions with <=, or end with .bool()."
@@ -31,21 +28,22 @@ CAUSAL_VISIBLE = Exercise(
     [Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES],
     [
         (TOP_LEFT, lambda t, s: torch.ones(t, s).tril().bool()),
-        ("Does a query see itself? Yours sees only what is before.", _visible(lambda q, k: k < q)),
-        ("Does a query see one key too many, its successor?", _visible(lambda q, k: k <= q + 1)),
-        (POLARITY, _visible(lambda q, k: k > q)),
-        ("Is it <=, not >=? Yours sees the future and not the past.", _visible(lambda q, k: k >= q)),
+        ("Does a query see itself? Yours sees only what is before.", _visible("<=", "<")),
+        ("Does a query see one key too many, its successor?", _visible("<= query", "<= query + 1")),
+        (POLARITY, _visible("<=", ">")),
+        ("Is it <=, not >=? Yours sees the future and not the past.", _visible("<=", ">=")),
         ("Is it <=, not >=? Yours sees the future and not the past.", lambda t, s: torch.ones(t, s).triu().bool()),
         ("Is anything hidden? Every query sees every key.", lambda t, s: torch.ones(t, s).bool()),
-        ("Does a query see the past too? Yours sees only itself.", _visible(lambda q, k: k == q)),
+        ("Does a query see the past too? Yours sees only itself.", _visible("<=", "==")),
         ("Do you return only the rows of the queries? Yours has all n_key rows.",
-         lambda t, s: torch.ones(s, s).tril().bool()),
+         _visible("range(n_key - n_query, n_key)", "range(n_key)")),
         ("Do you return a column for every key? Yours has n_query columns.",
          lambda t, s: torch.ones(t, t).tril().bool()),
         ("Are queries down and keys across? Yours is transposed.", lambda t, s: causal_visible(t, s).T),
         ("Are queries down and keys across? In yours the roles are swapped.",
          lambda t, s: torch.arange(s - t, s) <= torch.arange(s)[:, None]),
-        (BOOLEAN + " The -inf belongs into the scores.", _visible(lambda q, k: torch.where(k > q, -math.inf, 0.0))),
+        (BOOLEAN + " The -inf belongs into the scores.",
+         _visible("key <= query", "0.0 if key <= query else -math.inf", ", dtype=torch.bool", "")),
         ("Are the keys before all queries visible too? Yours hides them.",
          lambda t, s: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
         ("Is the offset n_key - n_query? Yours is always 1.", lambda t, s: torch.ones(t, s).tril(1).bool()),
@@ -57,16 +55,10 @@ check_causal_visible = check_of(CAUSAL_VISIBLE)
 
 def attention_head(q, k, v, visible):
     """One head: (B, T, h) from q (B, T, h), k and v (B, S, h), visible (T, S) bool; scores divided by sqrt(h)."""
-    batches = []
-    for b in range(q.shape[0]):
-        rows = []
-        for t in range(q.shape[1]):
-            seen = [s for s in range(k.shape[1]) if visible[t, s]]
-            scores = torch.stack([(q[b, t].double() * k[b, s].double()).sum() / math.sqrt(q.shape[-1]) for s in seen])
-            shares = (scores - scores.max()).exp()
-            rows.append(sum(share * v[b, s].double() for share, s in zip(shares, seen, strict=True)) / shares.sum())
-        batches.append(torch.stack(rows))
-    return torch.stack(batches).to(q.dtype)
+    scores = q.double() @ k.double().mT / math.sqrt(q.shape[-1])
+    scores = hide(scores, visible)
+    weights = scores.softmax(-1)
+    return (weights @ v.double()).to(q.dtype)
 
 
 def hide(scores, visible):
@@ -74,17 +66,7 @@ def hide(scores, visible):
     return scores.masked_fill(~visible, -math.inf)
 
 
-def _attend(
-    scale=lambda q, k: math.sqrt(q.shape[-1]), mask=hide, softmax=lambda scores: scores.softmax(-1), after=None
-):
-    """Attention with one slip."""
-
-    def program(q, k, v, visible):
-        q, k, v = q.float(), k.float(), v.float()
-        weights = softmax(mask(q @ k.transpose(-2, -1) / scale(q, k), visible))
-        return (after(weights, visible) if after else weights) @ v
-
-    return program
+_head = partial(edited, attention_head)
 
 
 def _attention_inputs(batch, t, s, h, seed=0, scale=1.5):
@@ -103,7 +85,7 @@ OVERFLOW = "Has each row its own largest score, subtracted before exp? Otherwise
 GIVEN = "Do you use the mask given, not a causal one of your own?"
 ODD = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=torch.bool)
 SDPA = ("scaled_dot_product_attention",)
-
+BY_ROOT, HIDDEN = " / math.sqrt(q.shape[-1])", "hide(scores, visible)"
 
 FOUR_KEYS = _attention_inputs(2, 3, 4, 6, 40)
 FAR_KEYS = torch.tensor([[[-30.0], [-30.1], [30.0]]])  # with a query of 20 the scores are -300, -301, 300
@@ -127,42 +109,37 @@ ATTENTION_HEAD = Exercise(
         Case("gradients", _attention_inputs(1, 2, 3, 4, 60), gradients=True),
     ],
     [
-        ("Are the scores divided by sqrt(h)?", _attend(lambda q, k: 1)),
-        ("Is it the root of h, once? You seem to divide by h.", _attend(lambda q, k: q.shape[-1])),
-        ("Are the scores divided, not multiplied, by sqrt(h)?", _attend(lambda q, k: q.shape[-1] ** -0.5)),
-        ("Is it the root of the width h, not of the number of keys?", _attend(lambda q, k: math.sqrt(k.shape[-2]))),
-        ("Do you use the mask? Hidden keys are seen.", _attend(mask=lambda scores, visible: scores)),
-        (POLARITY, _attend(mask=lambda scores, visible: hide(scores, ~visible))),
+        ("Are the scores divided by sqrt(h)?", _head(BY_ROOT, "")),
+        ("Is it the root of h, once? You seem to divide by h.", _head(BY_ROOT, " / q.shape[-1]")),
+        ("Are the scores divided, not multiplied, by sqrt(h)?", _head(BY_ROOT, " * math.sqrt(q.shape[-1])")),
+        ("Is it the root of the width h, not of the number of keys?", _head(BY_ROOT, " / math.sqrt(k.shape[-2])")),
+        ("Do you use the mask? Hidden keys are seen.", _head(HIDDEN, "scores")),
+        (POLARITY, _head(HIDDEN, "hide(scores, ~visible)")),
         ("Does the mask come before the softmax? Masked after it, a row no longer sums to 1.",
-         _attend(mask=lambda scores, visible: scores, after=lambda weights, visible: weights * visible)),
-        ("Is the mask added as 0 and 1? Hidden scores must become -inf.",
-         _attend(mask=lambda scores, visible: scores + visible)),
-        ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.",
-         _attend(mask=lambda scores, visible: scores * visible)),
+         _head(HIDDEN, "scores", "scores.softmax(-1)", "scores.softmax(-1) * visible")),
+        ("Is the mask added as 0 and 1? Hidden scores must become -inf.", _head(HIDDEN, "scores + visible")),
+        ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.", _head(HIDDEN, "scores * visible")),
         *[("Do hidden scores become -inf? A small number is still seen a little.",
-           _attend(mask=lambda scores, visible, fill=fill: scores.masked_fill(~visible, fill)))
-          for fill in (-1.0, -10.0)],
+           _head(HIDDEN, f"scores.masked_fill(~visible, {fill})")) for fill in (-1.0, -10.0)],
         ("0 times -inf is nan: does torch.where or .masked_fill put -inf into the hidden places only?",
-         _attend(mask=lambda scores, visible: scores + (~visible) * -math.inf)),
-        (GIVEN, lambda q, k, v, visible: _attend()(q, k, v, causal_visible(q.shape[1], k.shape[1]))),
+         _head(HIDDEN, "scores + ~visible * -math.inf")),
+        (GIVEN, _head(HIDDEN, "hide(scores, causal_visible(*scores.shape[-2:]))")),
         ("Are the last two dimensions of k swapped? .reshape keeps the order of the numbers: use .transpose(-2, -1).",
-         lambda q, k, v, visible: _attend()(q, k.reshape(len(k), k.shape[2], -1).transpose(-2, -1), v, visible)),
-        ("Are queries down and keys across? Your mask is transposed.",
-         _attend(mask=lambda scores, visible: hide(scores, visible.T))),
+         _head(".mT", ".reshape(len(k), k.shape[-1], -1)")),
+        ("Are queries down and keys across? Your mask is transposed.", _head(HIDDEN, "hide(scores, visible.T)")),
         ("Is each row divided by its own sum, dim=-1, keepdim=True? Yours divides by the sum of everything.",
-         _attend(softmax=lambda scores: scores.exp() / scores.exp().sum())),
-        (OVER_KEYS + " Each query's weights sum to 1.",
-         _attend(softmax=lambda scores: scores.softmax(-2).nan_to_num())),
+         _head("softmax(-1)", "exp()", "weights @", "weights / weights.sum() @")),
+        (OVER_KEYS + " Each query's weights sum to 1.", _head("softmax(-1)", "softmax(-2).nan_to_num()")),
         ("Does exp overflow? Subtract each row's largest score (.amax), or use torch.softmax.",
-         _attend(softmax=lambda scores: scores.exp() / scores.exp().sum(-1, keepdim=True))),
-        ("Is the softmax missing?", _attend(softmax=lambda scores: scores)),
-        ("Are the exponentials divided by their sum?", _attend(softmax=lambda scores: scores.exp())),
-        ("Is it q times k? Your q and k are swapped.", lambda q, k, v, visible: _attend()(k, q, v, visible)),
-        ("Are the weights multiplied with v, not with k?", lambda q, k, v, visible: _attend()(q, k, k, visible)),
-        ("Are the weights multiplied with v? These are the weights alone.",
-         lambda q, k, v, visible: hide(q @ k.mT / math.sqrt(q.shape[-1]), visible).softmax(-1)),
+         _head("softmax(-1)", "float().exp().double()", "weights @", "weights / weights.sum(-1, keepdim=True) @")),
+        ("Is the softmax missing?", _head("scores.softmax(-1)", "scores")),
+        ("Are the exponentials divided by their sum?",  # in float32: so large that rounding shows
+         lambda q, k, v, visible: hide(q.float() @ k.float().mT / math.sqrt(q.shape[-1]), visible).exp() @ v.float()),
+        ("Is it q times k? Your q and k are swapped.", lambda q, k, v, visible: attention_head(k, q, v, visible)),
+        ("Are the weights multiplied with v, not with k?", _head("v.double()", "k.double()")),
+        ("Are the weights multiplied with v? These are the weights alone.", _head(" @ v.double()", "")),
         ("Are the scores divided before the softmax? You divide after it.",
-         lambda q, k, v, visible: _attend(lambda q, k: 1)(q, k, v, visible) / math.sqrt(q.shape[-1])),
+         _head(BY_ROOT, "", "weights @", "weights / math.sqrt(q.shape[-1]) @")),
     ],
     forbid=SDPA,
 )  # fmt: skip
@@ -201,30 +178,21 @@ def _within(room, hint):
 
 def rows(q, k, v, visible):
     """All heads of q (B, H, T, h), k and v (B, K, S, h), visible (T, S) or (B, 1, T, S), without a copy of k or v."""
-    n_rep, texts = q.shape[1] // k.shape[1], []
-    for b, seen in enumerate(visible.expand(len(q), 1, -1, -1)[:, 0]):
-        heads = [(q[b, None, i], k[b, None, i // n_rep], v[b, None, i // n_rep]) for i in range(q.shape[1])]
-        texts.append(torch.cat([attention_head(*head, seen) for head in heads]))
-    return torch.stack(texts)
+    n_rep, seen = q.shape[1] // k.shape[1], visible.expand(len(q), 1, -1, -1)[:, 0]
+    heads = [attention_head(q[:, i], k[:, i // n_rep], v[:, i // n_rep], seen) for i in range(q.shape[1])]
+    return torch.stack(heads, dim=1)
 
 
-def _as_rows(group=lambda q, K: q.unflatten(1, (K, -1)).flatten(2, 3),
-             again=lambda visible, R: torch.cat([visible] * R, dim=-2), mask=hide, scale=math.sqrt,
-             back=lambda mixed, T: mixed.unflatten(2, (-1, T)).flatten(1, 2)):  # fmt: skip
-    """Query heads that share a key/value head as rows of one product, with one slip."""
-
-    def program(q, k, v, visible):
-        scores = group(q, k.shape[1]) @ k.mT / scale(q.shape[-1])
-        weights = mask(scores, again(visible, q.shape[1] // k.shape[1])).softmax(-1)
-        return back(weights @ v, q.shape[2])
-
-    return program
+def _as_rows(q, k, v, visible):
+    """The same with the query heads that share a key/value head as rows of one product, for the slips."""
+    T, K, R = q.shape[2], k.shape[1], q.shape[1] // k.shape[1]
+    stacked = q.unflatten(1, (K, R)).flatten(2, 3)
+    seen = torch.cat([visible] * R, dim=-2)
+    mixed = attention_head(stacked, k, v, seen)
+    return mixed.unflatten(2, (R, T)).flatten(1, 2)
 
 
-def _counted(offset):
-    """A causal mask that counts all R * T rows: offset(T, S, R) is the first one's position."""
-    return _as_rows(again=lambda visible, R: torch.ones(R * visible.shape[-2], visible.shape[-1])
-                    .tril(offset(*visible.shape[-2:], R)).bool())  # fmt: skip
+_rows = partial(edited, _as_rows)
 
 
 def _heads_inputs(batch, n_heads, n_kv_heads, t, s, h, seed=0, scale=1.5):
@@ -236,6 +204,7 @@ PADDED = causal_visible(3, 5) & (torch.arange(5) >= torch.tensor([0, 2])[:, None
 STARTS = "Row r * T + t of a group is token t: does the mask start again with each head? Yours goes on counting."
 COPIED = "Keys or values are copied for the query heads that share them: repeat, reshape of an expand, and @ where it "
 COPIED += "broadcasts do that. Make the queries rows."
+REPEATED = "torch.cat([visible] * R, dim=-2)"
 NEIGHBOURS = "Which query heads share? Neighbours: 0 0 1 1. "
 ROWS = Exercise(
     rows,
@@ -257,25 +226,24 @@ ROWS = Exercise(
         Case("gradients", _heads_inputs(1, 4, 2, 2, 3, 4, 120), gradients=3),
     ],
     [
-        *[(STARTS, _counted(at)) for at in (lambda t, s, R: s - t, lambda t, s, R: 0, lambda t, s, R: s - R * t)],
+        *[(STARTS, _rows(REPEATED, f"torch.ones(R * T, k.shape[2]).tril({first}).bool()"))
+          for first in ("k.shape[2] - T", "0", "k.shape[2] - R * T")],
         ("Are the mask's rows repeated as a whole, t = 0 1 2 0 1 2? Yours are 0 0 1 1 2 2.",
-         _as_rows(again=lambda visible, R: visible.repeat_interleave(R, -2))),
+         _rows(REPEATED, "visible.repeat_interleave(R, -2)")),
         ("In which order are your rows? They go token by token, 0 0 1 1, the mask's go head by head, 0 1 0 1.",
-         _as_rows(lambda q, K: q.unflatten(1, (K, -1)).transpose(2, 3).flatten(2, 3),
-                  back=lambda mixed, T: mixed.unflatten(2, (T, -1)).transpose(2, 3).flatten(1, 2))),
+         _rows("(K, R))", "(K, R)).transpose(2, 3)", "(R, T))", "(T, R)).transpose(2, 3)")),
         (NEIGHBOURS + "Yours is 0 1 0 1.",
-         _as_rows(lambda q, K: q.unflatten(1, (-1, K)).transpose(1, 2).flatten(2, 3),
-                  back=lambda mixed, T: mixed.unflatten(2, (-1, T)).transpose(1, 2).flatten(1, 2))),
+         _rows("(K, R))", "(R, K)).transpose(1, 2)", "(R, T))", "(R, T)).transpose(1, 2)")),
         *[("Are a head's tokens kept together? A reshape after .transpose(1, 2) mixes them with other heads'.", slip)
-          for slip in (_as_rows(lambda q, K: q.transpose(1, 2).reshape(len(q), K, -1, q.shape[-1])),
-                       _as_rows(back=lambda y, T: y.reshape(len(y), T, -1, y.shape[-1]).transpose(1, 2)))],
+          for slip in (_rows("unflatten(1, (K, R)).flatten(2, 3)", "transpose(1, 2).reshape(len(q), K, R * T, -1)"),
+                       _rows("unflatten(2, (R, T)).flatten(1, 2)", "reshape(len(q), T, K * R, -1).transpose(1, 2)"))],
         ("Do you use all key/value heads? Yours reads the first one only.",
-         lambda q, k, v, visible: _as_rows()(q, k[:, :1], v[:, :1], visible)),
-        ("Do you use the mask? Hidden keys are seen.", _as_rows(mask=lambda scores, visible: scores)),
-        (POLARITY, _as_rows(mask=lambda scores, visible: hide(scores, ~visible))),
+         lambda q, k, v, visible: rows(q, k[:, :1], v[:, :1], visible)),
+        ("Do you use the mask? Hidden keys are seen.", _rows("v, seen", "v, torch.ones_like(seen)")),
+        (POLARITY, _rows("v, seen", "v, ~seen")),
         ("Has each text its own mask? Yours takes the first text's for all.",
-         lambda q, k, v, visible: _as_rows()(q, k, v, visible if visible.ndim == 2 else visible[0, 0])),
-        ("Are the scores divided by sqrt(h)?", _as_rows(scale=lambda h: 1)),
+         _rows("[visible]", "[visible if visible.ndim == 2 else visible[0, 0]]")),
+        ("Are the scores divided by sqrt(h)?", _rows("stacked, k", "stacked * math.sqrt(q.shape[-1]), k")),
     ],
     forbid=SDPA,
     adapt=_within(lambda q, k, v, visible: k.numel(), COPIED),
@@ -285,32 +253,30 @@ check_rows = check_of(ROWS)
 
 def attention_in_blocks(q, k, v, visible, block):
     """One head as attention_head, from `block` keys at a time: never a table of all scores."""
-    return attention_head(q, k, v, visible)
+    queries = zip(q.split(1, dim=1), visible.split(1), strict=True)  # one at a time: no table either
+    return torch.cat([attention_head(query, k, v, seen) for query, seen in queries], dim=1)
 
 
-def _in_blocks(old_mixed=lambda mixed, factor: mixed * factor, old_total=lambda total, factor: total * factor,
-               largest=torch.maximum, begin=-1e30, mask=hide, scale=math.sqrt,
-               cut=lambda y, block: y.split(block, dim=1), over_all=False):  # fmt: skip
-    """A running maximum, denominator and mixture, with one slip."""
+def _in_blocks(q, k, v, visible, block):
+    """The same with a running maximum, denominator and mixture, for the slips."""
+    top = torch.full_like(q[..., :1], -1e30)
+    total, mixed = torch.zeros_like(top), torch.zeros_like(q)
+    for keys, values, seen in zip(*(y.split(block, dim=1) for y in (k, v, visible)), strict=True):
+        scores = q @ keys.mT / math.sqrt(q.shape[-1])
+        scores = hide(scores, seen)
+        before, top = top, torch.maximum(top, scores.amax(-1, keepdim=True))
+        shares, down = (scores - top).exp(), (before - top).exp()
+        total = total * down + shares.sum(-1, keepdim=True)
+        mixed = mixed * down + shares @ values
+    return mixed / total
 
-    def program(q, k, v, visible, block):
-        top = torch.full_like(q[..., :1], begin)
-        total, mixed = torch.zeros_like(top), torch.zeros_like(q)
-        for keys, values, seen in zip(cut(k, block), cut(v, block), cut(visible, block), strict=True):
-            raw = q @ keys.mT / scale(q.shape[-1])
-            scores = mask(raw, seen)
-            before, top = top, largest(top, (raw if over_all else scores).amax(-1, keepdim=True))
-            shares, down = (scores - top).exp(), (before - top).exp()
-            total = old_total(total, down) + shares.sum(-1, keepdim=True)
-            mixed = old_mixed(mixed, down) + shares @ values
-        return mixed / total
 
-    return program
+_blocks = partial(edited, _in_blocks)
 
 
 def _mean_of_blocks(q, k, v, visible, block):
     blocks = list(zip(*(y.split(block, dim=1) for y in (k, v, visible)), strict=True))
-    return sum(_attend()(q, *one) for one in blocks) / len(blocks)
+    return sum(attention_head(q, *one) for one in blocks) / len(blocks)
 
 
 def _rising(batch, n, h, seed=0, slope=1.0, shift=0.0):
@@ -343,25 +309,26 @@ ATTENTION_IN_BLOCKS = Exercise(
         Case("gradients", (*_rising(1, 4, 4, 80), 2), gradients=3),
     ],
     [
-        (KEPT + "Your mixture is not.", _in_blocks(old_mixed=lambda mixed, factor: mixed)),
-        (KEPT + "Your denominator is not.", _in_blocks(old_total=lambda total, factor: total)),
-        (KEPT + "Yours is not.", _in_blocks(lambda mixed, factor: mixed, lambda total, factor: total)),
+        (KEPT + "Your mixture is not.", _blocks("mixed * down", "mixed")),
+        (KEPT + "Your denominator is not.", _blocks("total * down", "total")),
+        (KEPT + "Yours is not.", _blocks("mixed * down", "mixed", "total * down", "total")),
         ("Have all blocks one denominator? Yours is the mean of what each block gives alone.", _mean_of_blocks),
         ("Are mixture and denominator sums over all blocks? Yours hold the last block's only.",
-         _in_blocks(lambda mixed, factor: 0 * mixed, lambda total, factor: 0 * total)),
+         _blocks("mixed * down +", "", "total * down +", "")),
         ("Are keys left when S is no multiple of the block? Yours leaves the last, shorter block out.",
-         _in_blocks(cut=lambda y, block: y[:, : max(y.shape[1] - y.shape[1] % block, block)].split(block, dim=1))),
+         _blocks("y.split", "y[:, : max(y.shape[1] // block * block, block)].split")),
         ("Does each block take its own columns of visible? Yours takes the first ones again.",
-         _in_blocks(cut=lambda y, block: [y[:, : len(one[0])] if y.dtype == torch.bool else one
-                                          for one in y.split(block, dim=1)])),
-        ("Do you use the mask? Hidden keys are seen.", _in_blocks(mask=lambda scores, seen: scores)),
-        ("Are the scores divided by sqrt(h)?", _in_blocks(scale=lambda h: 1)),
-        (EMPTY, _in_blocks(begin=-math.inf)),
-        (BELOW, _in_blocks(begin=0.0)),
-        (HIDE_FIRST, _in_blocks(over_all=True)),
-        ("Is the maximum that of all blocks so far? Yours is the block's.", _in_blocks(largest=lambda old, new: new)),
-        (TABLE, _in_blocks(cut=lambda y, block: y.split(2, dim=1))),
-        ("Does exp overflow? Subtract the largest score so far.", _in_blocks(largest=lambda before, new: 0 * before)),
+         _blocks("scores, seen", "scores, visible[:, : keys.shape[1]]")),
+        ("Do you use the mask? Hidden keys are seen.", _blocks("hide(scores, seen)", "scores")),
+        ("Are the scores divided by sqrt(h)?", _blocks(BY_ROOT, "")),
+        (EMPTY, _blocks("-1e30", "-math.inf")),
+        (BELOW, _blocks("-1e30", "0.0")),
+        (HIDE_FIRST, _blocks("hide(scores, seen)", "scores", "(scores - top)", "(hide(scores, seen) - top)")),
+        ("Is the maximum that of all blocks so far? Yours is the block's.",
+         _blocks("torch.maximum(top, scores.amax(-1, keepdim=True))", "scores.amax(-1, keepdim=True)")),
+        (TABLE, _blocks("y.split(block", "y.split(2")),
+        ("Does exp overflow? Subtract the largest score so far.",
+         _blocks("torch.maximum(top, scores.amax(-1, keepdim=True))", "0 * top")),
     ],
     forbid=SDPA,
     adapt=_within(lambda q, k, v, visible, block: max(3 * q.numel() // 2, len(q) * q.shape[1] * block), TABLE),
@@ -375,7 +342,11 @@ def cache_write(cache, length, new):
     for t in range(new.shape[2]):
         cache[:, :, (length + t) % n_slots] = new[:, :, t]
     held = {p % n_slots: p for p in range(end)}  # later positions take the slots of earlier ones
-    return cache[:, :, : len(held)], torch.tensor([held[slot] for slot in range(len(held))])
+    slots = sorted(held)
+    return cache[:, :, slots], torch.tensor([held[slot] for slot in slots])
+
+
+_write = partial(edited, cache_write)
 
 
 def _and_the_cache(function):
@@ -410,36 +381,6 @@ def _cache_inputs(batch, heads, n_slots, length, new, seed=0):
     return draw(batch, heads, n_slots, 3, seed=seed), length, draw(batch, heads, new, 3, seed=seed + 1)
 
 
-def _in_use(cache, end):
-    """The slots in use and their positions, if `end` keys have been written."""
-    slots = torch.arange(min(cache.shape[2], end))
-    return cache[:, :, slots], end - 1 - (end - 1 - slots) % cache.shape[2]
-
-
-def _write(slot=lambda p, n_slots: p % n_slots, shown=lambda cache, length, new: _in_use(cache, length + new.shape[2]),
-           count=lambda room, new: new.shape[2], start=lambda length, n_slots: length):  # fmt: skip
-    """A cache that puts position p into a slot of its own choice, and returns what it likes."""
-
-    def program(cache, length, new):
-        for t in range(count(cache.shape[2] - length % cache.shape[2], new)):  # room: up to the last slot
-            cache[:, :, slot(start(length, cache.shape[2]) + t, cache.shape[2])] = new[:, :, t]
-        return shown(cache, length, new)
-
-    return program
-
-
-def _told(positions=lambda p, end, n_slots: p, kept=lambda keys, end, n_slots: keys, cut=None):
-    """A cache that writes rightly, and returns other keys or positions; `cut` is a list or a slice of both."""
-
-    def shown(cache, length, new):
-        end = length + new.shape[2]
-        keys, p = _in_use(cache, end)
-        chosen = cut(p, end, cache.shape[2]) if cut else slice(None)
-        return kept(keys, end, cache.shape[2])[:, :, chosen], positions(p, end, cache.shape[2])[chosen]
-
-    return _write(shown=shown)
-
-
 SLOT = "Which slot comes next? Positions and slots both count from 0."
 NEW = "Are all T new keys written? T is new.shape[2]; len(new) is the batch."
 ITSELF = "Is the cache itself changed? torch.cat and .clone() make a new tensor: write into the slots of `cache`."
@@ -466,39 +407,36 @@ CACHE_WRITE = Exercise(
              "Do you write into the cache itself? Of such a cache .reshape makes a copy: index cache[:, :, slots]."),
     ],
     [
-        (SLOT + " Yours leaves one free.", _write(lambda p, n: (p + 1) % n)),
-        (SLOT + " Yours overwrites the newest key.", _write(lambda p, n: (p - 1) % n)),
+        (SLOT + " Yours leaves one free.", _write("length + t)", "length + t + 1)")),
+        (SLOT + " Yours overwrites the newest key.", _write("length + t)", "length + t - 1)")),
         ("Does the first new key go into slot length % M? Yours starts one slot too early.",
-         _write(lambda p, n: max(0, p - 1) % n)),
-        ("Is a slot's number its position? Only until the slots are full.",
-         _told(lambda p, end, n: torch.arange(len(p)))),
+         _write("(length + t)", "max(0, length + t - 1)")),
+        ("Is a slot's number its position? Only until the slots are full.", _write("held[slot]", "slot")),
         ("Is each position that of its slot? Yours are in order, and the slots are not.",
-         _told(lambda p, end, n: p.sort().values)),
-        (AS_THEY_LIE, _told(cut=lambda p, end, n: p.argsort())),
-        *[("In which round of the ring is a slot? Those not overwritten yet are in the one before.", _told(positions))
-          for positions in (lambda p, end, n: torch.arange(len(p)) + (end - 1) // n * n,
-                            lambda p, end, n: torch.arange(len(p)) + end // n * n)],
+         _write("[held[slot] for slot in slots]", "sorted(held.values())")),
+        (AS_THEY_LIE, _write("sorted(held)", "sorted(held, key=held.get)")),
+        *[("In which round of the ring is a slot? Those not overwritten yet are in the one before.",
+           _write("held[slot]", f"slot + {written} // n_slots * n_slots")) for written in ("(end - 1)", "end")],
         (FULL + "length % M forgets that the cache was full.",
-         _write(shown=lambda cache, length, new: _in_use(cache, length % cache.shape[2] + new.shape[2]))),
-        (FULL + "Yours ends at `length`.", _write(shown=lambda cache, length, new: _in_use(cache, length))),
+         _write("range(end)", "range(length % n_slots + new.shape[2])")),
+        (FULL + "Yours ends at `length`.", _write("range(end)", "range(length)")),
         ("When length % M is 0, is the cache empty, or full? Yours takes it for empty.",
-         _write(shown=lambda cache, length, new:
-                _in_use(cache, (length if length % cache.shape[2] else 0) + new.shape[2]))),
+         _write("range(end)", "range(end if length % n_slots else new.shape[2])")),
         ("How many slots are in use when all are full? All M: yours stops at (length + T) % M.",
-         _told(cut=lambda p, end, n: slice(0, end % n or n))),
+         _write("sorted(held)", "sorted(held)[: end % n_slots or n_slots]")),
         *[("When the newest key is in the last slot, is the oldest still returned? Yours leaves it out.",
-           _told(cut=lambda p, end, n, rest=rest: slice(int(end == n or end % n == rest), None))) for rest in (0, -1)],
+           _write("sorted(held)", f"sorted(held)[1 if {when} else 0 :]"))
+          for when in ("end % n_slots == 0", "end == n_slots")],
         ("When all slots are full, which comes next, after the last? Yours goes on in the last one, on the newest key.",
-         _write(start=lambda length, n: n - 1 if length and length % n == 0 else length)),
+         _write("length + t)", "t + (n_slots - 1 if length and length % n_slots == 0 else length))")),
         ("Do you go on at slot 0 when the last slot is filled? Yours drops the keys that do not fit.",
-         _write(count=lambda room, new: min(room, new.shape[2]))),
-        (NEW, _write(count=lambda room, new: min(len(new), new.shape[2]))),
-        ("Do you go on where the last key was written? Yours starts at slot 0 again.",
-         lambda cache, length, new: (_write()(cache, 0, new), _in_use(cache, length + new.shape[2]))[1]),
+         _write("in range(new.shape[2])", "in range(min(new.shape[2], n_slots - length % n_slots))")),
+        (NEW, _write("in range(new.shape[2])", "in range(min(new.shape[2], len(new)))")),
+        ("Do you go on where the last key was written? Yours starts at slot 0 again.", _write("(length + t)", "t")),
         ("Which key makes room when all slots are full? Yours overwrites the last slot again and again.",
-         _write(lambda p, n: min(p, n - 1))),
-        (ITSELF, lambda cache, length, new: _write()(cache.clone(), length, new)),
-        ("Is anything written?", _write(count=lambda room, new: 0)),
+         _write("(length + t) % n_slots", "min(length + t, n_slots - 1)")),
+        (ITSELF, lambda cache, length, new: cache_write(cache.clone(), length, new)),
+        ("Is anything written?", _write("in range(new.shape[2])", "in range(0)")),
     ],
     parts=("the keys", "the positions", "the cache afterwards"),
     adapt=_and_the_cache,
@@ -517,24 +455,17 @@ def gqa_layer(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     return y.to(w_o.dtype)
 
 
-def _layer(split=lambda y, h: y.unflatten(-1, (-1, h)).transpose(1, 2), turn=(True, True, False), rope=apply_rope,
-           tiled=(False, False), scale=lambda h, *_: math.sqrt(h), visible=lambda t, *_: causal_visible(t, t),
-           merge=lambda mixed: mixed.transpose(1, 2).flatten(-2),
-           out=lambda merged, w_o, x: merged @ w_o.T):  # fmt: skip
-    """The layer with one slip."""
+def _all_heads(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
+    """The same with all heads in one tensor, for the slips."""
+    q, k, v = ((x @ w.T).unflatten(-1, (-1, head_dim)).transpose(1, 2) for w in (w_q, w_k, w_v))
+    q, k = (apply_rope(y, cos, sin) for y in (q, k))
+    T, R = x.shape[1], q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(R, 1), v.repeat_interleave(R, 1)
+    mixed = attention_head(q, k, v, torch.ones(T, T).tril().bool())
+    return mixed.transpose(1, 2).flatten(-2) @ w_o.T
 
-    def program(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
-        q, k, v = (split(x @ w.T, head_dim) for w in (w_q, w_k, w_v))
-        q, k, v = (rope(y, cos, sin) if turned else y for y, turned in zip((q, k, v), turn, strict=True))
-        n_rep = q.shape[1] // k.shape[1]
-        k, v = (
-            y.repeat(1, n_rep, 1, 1) if tile else y.repeat_interleave(n_rep, 1)
-            for y, tile in zip((k, v), tiled, strict=True)
-        )
-        scores = q @ k.mT / scale(head_dim, x.shape[-1], q.shape[1])
-        return out(merge(hide(scores, visible(x.shape[1], q.shape[1], n_rep)).softmax(-1) @ v), w_o, x)
 
-    return program
+_layer = partial(edited, _all_heads)
 
 
 def _layer_inputs(batch, t, dim, n_heads, n_kv_heads, h, seed=0):
@@ -547,6 +478,8 @@ def _layer_inputs(batch, t, dim, n_heads, n_kv_heads, h, seed=0):
 SPLIT = "Split: is the last dimension cut into heads first, and are the heads then moved to the front?"
 MERGE = "Merge: are the heads moved behind the tokens first? Else a row holds other tokens' results, later ones too."
 ROPE = "Does RoPE turn queries and keys, and not values?"
+TILED_KEYS = "k.repeat_interleave(R, 1)", "k.repeat(1, R, 1, 1)"
+TILED_VALUES = "v.repeat_interleave(R, 1)", "v.repeat(1, R, 1, 1)"
 BACK = "Is the merged row multiplied by w_o.T at the end?"
 GQA_LAYER = Exercise(
     gqa_layer,
@@ -563,40 +496,41 @@ GQA_LAYER = Exercise(
         Case("gradients", _layer_inputs(1, 3, 4, 2, 1, 2, 70), gradients=5),
     ],
     [
-        (MERGE, _layer(merge=lambda mixed: mixed.reshape(len(mixed), mixed.shape[2], -1))),
+        (MERGE, _layer(".transpose(1, 2).flatten(-2)", ".reshape(len(x), T, -1)")),
         ("Merge: is each head's row kept together? Yours puts the first number of every head first.",
-         _layer(merge=lambda mixed: mixed.permute(0, 2, 3, 1).flatten(-2))),
+         _layer(".transpose(1, 2).flatten(-2)", ".permute(0, 2, 3, 1).flatten(-2)")),
         (SPLIT + " Yours takes a head's numbers from several tokens.",
-         _layer(split=lambda y, h: y.reshape(len(y), -1, y.shape[1], h))),
+         _layer("unflatten(-1, (-1, head_dim)).transpose(1, 2)", "reshape(len(x), -1, x.shape[1], head_dim)")),
         ("Split: are a head's numbers neighbours, (heads, head_dim) in this order?",
-         _layer(split=lambda y, h: y.unflatten(-1, (h, -1)).movedim(-1, 1))),
-        *[(f"{NEIGHBOURS}{what} 0 1 0 1.", _layer(tiled=tiled))
-          for what, *tiled in (("Yours is", 1, 1), ("In yours the keys are", 1, 0), ("In yours the values are", 0, 1))],
+         _layer("(-1, head_dim)).transpose(1, 2)", "(head_dim, -1)).movedim(-1, 1)")),
+        (NEIGHBOURS + "Yours is 0 1 0 1.", _layer(*TILED_KEYS, *TILED_VALUES)),
+        (NEIGHBOURS + "In yours the keys are 0 1 0 1.", _layer(*TILED_KEYS)),
+        (NEIGHBOURS + "In yours the values are 0 1 0 1.", _layer(*TILED_VALUES)),
         ("Do you use all key/value heads? Yours reads the first one only.",
-         lambda x, w_q, w_k, w_v, w_o, h, *turns: _layer()(x, w_q, w_k[:h], w_v[:h], w_o, h, *turns)),
+         lambda x, w_q, w_k, w_v, w_o, h, *turns: gqa_layer(x, w_q, w_k[:h], w_v[:h], w_o, h, *turns)),
         ("RoPE turns (B, heads, T, h), by position. Yours turns (B, T, heads, h), by the number of the head.",
-         _layer(rope=lambda y, cos, sin: apply_rope(y.transpose(1, 2), cos, sin).transpose(1, 2))),
-        (ROPE + " Yours turns nothing.", _layer(turn=(False, False, False))),
-        (ROPE + " Yours turns the values, too.", _layer(turn=(True, True, True))),
-        (ROPE + " Your keys are not turned.", _layer(turn=(True, False, False))),
-        (ROPE + " Your queries are not turned.", _layer(turn=(False, True, False))),
-        (ROPE + " Yours turns values instead of keys.", _layer(turn=(True, False, True))),
-        ("Is there a mask? Every token sees the future.", _layer(visible=lambda t, *_: torch.ones(t, t).bool())),
-        (POLARITY, _layer(visible=lambda t, *_: torch.ones(t, t).triu().bool())),
-        ("Does a query see what is before it, too?", _layer(visible=lambda t, *_: torch.eye(t).bool())),
-        (STARTS,
-         _layer(visible=lambda t, H, R: torch.stack([torch.ones(t, t).tril(i % R * t) for i in range(H)]).bool())),
-        ("Are the scores divided by sqrt(head_dim)?", _layer(scale=lambda *_: 1)),
-        ("Is it the root of head_dim, once? SDPA already divides.", _layer(scale=lambda h, *_: h)),
-        ("Is it the root of head_dim? Yours is that of D.", _layer(scale=lambda h, dim, _: math.sqrt(dim))),
+         _layer("apply_rope(y, cos, sin)", "apply_rope(y.transpose(1, 2), cos, sin).transpose(1, 2)")),
+        (ROPE + " Yours turns nothing.", _layer("apply_rope(y, cos, sin)", "y")),
+        *[(f"{ROPE} {what}", _layer("q, k = (", f"{turned} = (", "in (q, k)", f"in ({turned})"))
+          for turned, what in (("q, k, v", "Yours turns the values, too."),
+                               ("q,", "Your keys are not turned."), ("k,", "Your queries are not turned."),
+                               ("q, v", "Yours turns values instead of keys."))],
+        ("Is there a mask? Every token sees the future.", _layer(".tril()", "")),
+        (POLARITY, _layer("tril()", "triu()")),
+        ("Does a query see what is before it, too?", _layer("torch.ones(T, T).tril()", "torch.eye(T)")),
+        (STARTS, _layer("torch.ones(T, T).tril()",
+                        "torch.stack([torch.ones(T, T).tril(i % R * T) for i in range(q.shape[1])])")),
+        ("Are the scores divided by sqrt(head_dim)?", _layer("head(q", "head(q * math.sqrt(head_dim)")),
+        ("Is it the root of head_dim, once? SDPA already divides.", _layer("head(q", "head(q / math.sqrt(head_dim)")),
+        ("Is it the root of head_dim? Yours is that of D.",
+         _layer("head(q", "head(q * math.sqrt(head_dim / x.shape[-1])")),
         ("Is it the root of head_dim? Yours is that of D / H: H * h need not be D.",
-         _layer(scale=lambda h, dim, n_heads: math.sqrt(dim / n_heads))),
-        (BACK + " It is missing.", _layer(out=lambda merged, w_o, x: merged)),
-        (BACK + " Yours takes w_o, not transposed.", _layer(out=lambda merged, w_o, x: merged @ w_o)),
+         _layer("head(q", "head(q * math.sqrt(head_dim / x.shape[-1] * q.shape[1])")),
+        (BACK + " It is missing.", _layer(" @ w_o.T", "")),
+        (BACK + " Yours takes w_o, not transposed.", _layer("w_o.T", "w_o")),
         ("Is the input added at the end? The block does that, not the layer.",
-         _layer(out=lambda merged, w_o, x: x + merged @ w_o.T)),
-        ("Are keys and values mixed up?",
-         lambda x, w_q, w_k, w_v, *rest: _layer()(x, w_q, w_v, w_k, *rest)),
+         _layer("return mixed", "return x + mixed")),
+        ("Are keys and values mixed up?", lambda x, w_q, w_k, w_v, *rest: gqa_layer(x, w_q, w_v, w_k, *rest)),
     ],
     allow=("apply_rope",),
 )  # fmt: skip
