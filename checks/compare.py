@@ -9,11 +9,15 @@ ROUNDING = {torch.float16: 5e-3, torch.bfloat16: 3e-2}  # relative to the larges
 
 
 def _apart(got, want, tolerance, scale_of):
-    """Where two tensors of one shape differ by more than rounding, which is relative to the largest entry."""
+    """Where two tensors of one shape differ by more than rounding, which is relative to the largest entry.
+
+    A mistake's answer may be far larger than the right one, by whose scale it is measured: there each entry counts.
+    """
     finite = scale_of[scale_of.isfinite()]
     scale = finite.abs().max().item() if finite.numel() and finite.dtype != torch.bool else 0.0
-    atol = max(ROUNDING.get(dtype, 2e-5) for dtype in (got.dtype, want.dtype)) * tolerance * scale
-    return ~torch.isclose(got.double(), want.double(), rtol=0.0, atol=atol, equal_nan=True)
+    rounding = max(ROUNDING.get(dtype, 2e-5) for dtype in (got.dtype, want.dtype)) * tolerance
+    rtol = 0.0 if scale_of is want else rounding
+    return ~torch.isclose(got.double(), want.double(), rtol=rtol, atol=rounding * scale, equal_nan=True)
 
 
 def _agree(got, want, tolerance, scale_of):

@@ -133,8 +133,7 @@ ATTENTION_HEAD = Exercise(
         ("Does exp overflow? Subtract each row's largest score (.amax), or use torch.softmax.",
          _head("softmax(-1)", "float().exp().double()", "weights @", "weights / weights.sum(-1, keepdim=True) @")),
         ("Is the softmax missing?", _head("scores.softmax(-1)", "scores")),
-        ("Are the exponentials divided by their sum?",  # in float32: so large that rounding shows
-         lambda q, k, v, visible: hide(q.float() @ k.float().mT / math.sqrt(q.shape[-1]), visible).exp() @ v.float()),
+        ("Are the exponentials divided by their sum?", _head("softmax(-1)", "exp()")),
         ("Is it q times k? Your q and k are swapped.", lambda q, k, v, visible: attention_head(k, q, v, visible)),
         ("Are the weights multiplied with v, not with k?", _head("v.double()", "k.double()")),
         ("Are the weights multiplied with v? These are the weights alone.", _head(" @ v.double()", "")),

@@ -73,7 +73,7 @@ ROPE_ANGLES = Exercise(
         *[("Is there a 2 pi too many? The angle in radians is the position times the speed.",
            _angles("* speeds", f"* speeds {change}")) for change in ("* 2 * torch.pi", "/ (2 * torch.pi)")],
         ("Do you multiply by the wavelength? The angle is the position times the speed.",
-         _angles("float64", "float32", ".double()[..., None] * speeds", "[..., None] * 2 * torch.pi / speeds")),
+         _angles("* speeds", "* 2 * torch.pi / speeds")),
         ("Is the angle in radians, not in degrees?", _angles("float()", "float().rad2deg()")),
         ("Is it the angle itself, not its cosine?", _angles("float()", "float().cos()")),
         ("Is it the angle itself, not its sine?", _angles("float()", "float().sin()")),
@@ -326,8 +326,7 @@ LLAMA3_SCALING = Exercise(
         ("Is a speed missing? The slowed speed is omega / f, not 1 / f.", _scaled("speed / factor", "1 / factor")),
         ("Which end is slow? You slow the fast pairs and keep the slow ones.",
          _scaled("1.0, torch.where(turns < low, 0.0", "0.0, torch.where(turns < low, 1.0")),
-        ("Is it the speed, not the wavelength, that is asked?",
-         _scaled("inv_freq.double()", "inv_freq", "return (", "return 2 * math.pi / (")),
+        ("Is it the speed, not the wavelength, that is asked?", _scaled("return (", "return 2 * math.pi / (")),
     ],
 )  # fmt: skip
 check_llama3_scaling = check_of(LLAMA3_SCALING)

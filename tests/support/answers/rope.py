@@ -33,6 +33,11 @@ def rope_angles__table_of_8192(positions, head_dim, theta):
     return torch.outer(torch.arange(8192).float(), speeds)[positions]
 
 
+@wrong("multiply by the wavelength")  # its numbers are far larger than the right ones
+def rope_angles__times_wavelength(positions, head_dim, theta):
+    return positions[..., None] * 2 * math.pi * theta ** (torch.arange(0, head_dim, 2).float() / head_dim)
+
+
 @right
 def apply_rope_halves__cat(x, cos, sin):
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
