@@ -82,3 +82,5 @@ def test_every_window_is_drawn_the_last_one_too():
     tokens = torch.arange(8)
     starts = torch.cat([inputs[:, 0] for inputs, _ in islice(batches(tokens, 4, 3, torch.Generator()), 50)])
     assert set(starts.tolist()) == {0, 1, 2, 3, 4}  # 4: inputs 4 5 6, targets 5 6 7
+    with pytest.raises(ValueError, match=r"8 tokens are fewer than seq_len \+ 1 = 9"):
+        next(batches(tokens, 4, 8, torch.Generator()))
