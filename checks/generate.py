@@ -23,37 +23,30 @@ def sample(logits, temperature, top_k, top_p, generator):
     return torch.multinomial(_shares(logits, temperature, top_k, top_p), 1, generator=generator)[:, 0]
 
 
-def _softmax(logits, temperature):
-    if temperature == 0:
-        return F.one_hot(logits.argmax(-1), logits.shape[-1]).double()
-    return (logits.double() / temperature).softmax(-1)
-
-
-def _keep(rule, back=True, descending=True):
-    """A step that cuts off; rule gets the sorted tokens' places, shares and their sums, and the setting."""
-
-    def step(shares, setting):
-        if setting is None:
-            return shares
-        ordered, order = shares.sort(dim=-1, descending=descending, stable=True)
-        places = torch.arange(shares.shape[-1]).expand_as(shares)
-        ordered = torch.where(rule(places, ordered, ordered.cumsum(-1), setting), ordered, 0.0)
-        return torch.zeros_like(ordered).scatter(-1, order, ordered) if back is True else back(ordered, order)
-
-    return step
-
-
 def _to_1(shares):
     return shares / shares.sum(-1, keepdim=True)
 
 
+def _back(q, order):
+    """Shares that were sorted, each at its token again."""
+    return torch.zeros_like(q).scatter(-1, order, q)
+
+
 TINY = 1e-9  # of a sum in float64
-TOP_K, TOP_P = _keep(lambda place, q, total, k: place < k), _keep(lambda place, q, total, p: total - q < p - TINY)
 
 
-def _shares(logits, temperature, top_k, top_p, soft=_softmax, cut_k=TOP_K, cut_p=TOP_P, end=_to_1):
-    """The share of the draws that each token of each row should get, (B, V) float64; or gets by a step with a slip."""
-    return end(cut_p(_to_1(cut_k(soft(logits, temperature), top_k)), top_p))
+def _shares(logits, temperature, top_k, top_p):
+    """The share of the draws that each token of each row should get, (B, V) float64."""
+    if temperature == 0:
+        return F.one_hot(logits.argmax(-1), logits.shape[-1]).double()
+    q, order = (logits.double() / temperature).softmax(-1).sort(descending=True, stable=True)
+    place = torch.arange(q.shape[-1])
+    if top_k is not None:
+        q = torch.where(place < top_k, q, 0.0)
+    q = _to_1(q)
+    if top_p is not None:
+        q = torch.where(q.cumsum(-1) - q < top_p - TINY, q, 0.0)
+    return _to_1(_back(q, order))
 
 
 sample.shares = _shares
@@ -69,13 +62,9 @@ def _drawn(shares):
     return program
 
 
-def _unless_0(shares):
-    """The sampler with these shares; at temperature 0 the right ones."""
-    return _drawn(lambda z, t, k, p: _shares(z, t, k, p) if t == 0 else _to_1(shares(z.double(), t, k, p)))
-
-
-def _slip(**step):
-    return _unless_0(lambda *settings: _shares(*settings, **step))
+def _slip(*changes):
+    """The sampler with a change in the text of _shares; most leave temperature 0 as it is."""
+    return _drawn(edited(_shares, *changes))
 
 
 def _draws(shares):
@@ -206,15 +195,10 @@ def _require_chance(tokens, logits, drawn, seed, is_cut):
         raise Wrong(f"{when} gave the same tokens again.", FROM_IT if is_left else NOT_SEEDED)
 
 
-def _rest_to(place):
+def _rest_to(place, q):
     """The last token, or the first, gets what a random number finds when the kept shares were not made 1 again."""
-
-    def end(q):
-        q = q.clone()
-        q[:, place] += 1 - q.sum(-1)
-        return q
-
-    return end
+    q[:, place] += 1 - q.sum(-1)
+    return q
 
 
 ALL_BUT_EQUAL = torch.tensor([[0.5, 2.0, 2.0000005, 1.9]])
@@ -230,6 +214,8 @@ ONE_MORE = "Do you keep one token too many? A token stays while the sum before i
 ON_THE_SUM = "Is top_p a limit on the sum of the kept shares, not on each share?"
 REST = "Do the kept shares sum to 1 before you look up a random number? One above their sum finds an end of the list."
 EACH_ROW = "Is each row drawn from its own shares?"
+CUT_K, CUT_P = "q = torch.where(place < top_k", "q = torch.where(q.cumsum(-1)"
+BELOW_P, BACK_AGAIN = "q.cumsum(-1) - q < top_p - TINY", "_back(q, order)"
 SAMPLE = Exercise(
     sample,
     [
@@ -266,58 +252,54 @@ SAMPLE = Exercise(
         Case("float64", (draw(2, 5, seed=4).double(), 1.5, 4, 0.9, _Seed(19)), "The logits are float64 here."),
     ],
     [
-        (ORDER, _unless_0(lambda z, t, k, p: TOP_K(TOP_P(_softmax(z, t), p), k))),
+        (ORDER, _slip("q = _to_1(q)", "")),
         ("Does the temperature come before top-p? It decides how many tokens reach top_p.",
-         _unless_0(lambda z, t, k, p: _shares(z, 1.0, k, p) ** (1 / t))),
+         _slip(" / temperature", "", BACK_AGAIN, f"{BACK_AGAIN} ** (1 / temperature)")),
         ("Does the temperature change anything? It divides the logits, before the softmax.",
-         _slip(soft=lambda z, t: _softmax(z, 1.0))),
-        ("Are the logits divided by the temperature? You multiply.", _slip(soft=lambda z, t: _softmax(z, 1 / t))),
-        ("Are the logits divided by the temperature? You do it twice.", _slip(soft=lambda z, t: _softmax(z, t * t))),
-        ("Is the softmax taken once? You do it twice.", _slip(soft=lambda z, t: _softmax(z, t).softmax(-1))),
+         _slip(" / temperature", "")),
+        ("Are the logits divided by the temperature? You multiply.", _slip("/ temperature", "* temperature")),
+        ("Are the logits divided by the temperature? You do it twice.", _slip("/ temperature", "/ temperature**2")),
+        ("Is the softmax taken once? You do it twice.", _slip(".softmax(-1)", ".softmax(-1).softmax(-1)")),
         ("Is the softmax taken once? You do it again after the cuts: divide by the sum instead.",
-         _slip(end=lambda q: q.softmax(-1))),
-        ("Is the softmax missing? You draw from the logits.", _slip(soft=lambda z, t: _to_1((z / t).clamp(min=0)))),
+         _slip(BACK_AGAIN, f"{BACK_AGAIN}.softmax(-1)")),
+        ("Is the softmax missing? You draw from the logits.", _slip(".softmax(-1)", ".clamp(min=0)")),
         ("Is the logit of a token that is cut off -inf? With 0 it is still drawn.",
-         _unless_0(lambda z, t, k, p: TOP_P((z / t * (TOP_K(_softmax(z, t), k) > 0)).softmax(-1), p))),
-        ("Is the softmax over the vocabulary, dim=-1?", _slip(soft=lambda z, t: (z / t).softmax(0))),
-        ("Is top_k used?", _slip(cut_k=lambda q, k: q)),
-        ("Is top_p used?", _slip(cut_p=lambda q, p: q)),
-        ("Are top_k and top_p used?", _slip(cut_k=lambda q, k: q, cut_p=lambda q, p: q)),
+         _drawn(lambda z, t, k, p: _shares(z * (_shares(z, t, k, None) > 0), t, None, p))),
+        ("Is the softmax over the vocabulary, dim=-1?", _slip(".softmax(-1)", ".softmax(0)")),
+        ("Is top_k used?", _slip("top_k is not None", "False")),
+        ("Is top_p used?", _slip("top_p is not None", "False")),
+        ("Are top_k and top_p used?", _slip("top_k is not None", "False", "top_p is not None", "False")),
         ("Does the k-th token stay? You keep one less than top_k.",
-         _slip(cut_k=_keep(lambda place, q, total, k: (place < k - 1) | (place == 0)))),
-        ("Do you keep one token more than top_k?", _slip(cut_k=_keep(lambda place, q, total, k: place <= k))),
+         _slip("place < top_k", "(place < top_k - 1) | (place == 0)")),
+        ("Do you keep one token more than top_k?", _slip("place < top_k", "place <= top_k")),
         ("Exactly top_k tokens stay. You keep all that are as likely as the last of them: take the first by place.",
-         _slip(cut_k=lambda q, k: q if k is None else torch.where(q >= q.topk(k).values[:, -1:], q, 0.0))),
+         _slip("place < top_k", "q >= q[:, top_k - 1 : top_k]")),
         ("Does top-k keep the likeliest? You keep the first of the vocabulary.",
-         _slip(cut_k=lambda q, k: torch.where(torch.arange(q.shape[-1]) < (k or q.shape[-1]), q, 0.0))),
-        *[(BACK, _slip(**steps)) for steps in (
-            {"end": lambda q: _to_1(q).sort(descending=True).values},
-            {"cut_k": _keep(lambda place, q, total, k: place < k, back=lambda q, order: q)},
-            {"cut_p": _keep(lambda place, q, total, p: total - q < p, back=lambda q, order: q)})],
+         _slip("place < top_k", "order < top_k")),
+        *[(BACK, _slip(*slip)) for slip in (
+            (BACK_AGAIN, "q"), (CUT_K, f"order = place.expand_as(order)\n        {CUT_K}"),
+            (CUT_P, f"order = place.expand_as(order)\n        {CUT_P}"))],
         *[("Do the shares return to their tokens? x[order] sorts once more; scatter, or order.argsort(), undoes it.",
-           _slip(**steps)) for steps in (
-            {"cut_p": _keep(lambda place, q, total, p: total - q < p, back=lambda q, order: q.gather(-1, order))},
-            {"cut_k": _keep(lambda place, q, total, k: place < k, back=lambda q, order: q.gather(-1, order))})],
-        (CROSSES, _slip(cut_p=_keep(lambda place, q, total, p: (total <= p) | (place == 0)))),
-        (ONE_MORE, _slip(cut_p=_keep(lambda place, q, total, p: place <= (total - q < p - TINY).sum(-1, True)))),
+           _slip(cut, f"order = {BACK_AGAIN}.argsort(descending=True, stable=True).argsort()\n        {cut}"))
+          for cut in (CUT_P, CUT_K)],
+        (CROSSES, _slip(BELOW_P, "(q.cumsum(-1) <= top_p) | (place == 0)")),
+        (ONE_MORE, _slip(BELOW_P, f"place <= ({BELOW_P}).sum(-1, True)")),
         ("Once top_p is reached exactly, that is enough: < top_p, not <= top_p.",
-         _slip(cut_p=_keep(lambda place, q, total, p: total - q <= p + TINY))),
+         _slip("< top_p - TINY", "<= top_p + TINY")),
         ("Do you sort before the cumulative sum?",
-         _slip(cut_p=lambda q, p: q if p is None else torch.where(q.cumsum(-1) - q < p, q, 0.0))),
+         _slip("q.cumsum(-1) - q", f"({BACK_AGAIN}.cumsum(-1) - {BACK_AGAIN}).gather(-1, order)")),
         ("Do you start with the likeliest token? Sort in descending order.",
-         _slip(cut_p=_keep(lambda place, q, total, p: total - q < p, descending=False))),
-        *[(ON_THE_SUM, _slip(cut_p=_keep(rule))) for rule in (
-            lambda place, q, total, p: (q >= p) | (place == 0), lambda place, q, total, p: (q >= 1 - p) | (place == 0),
-            lambda place, q, total, p: q <= p)],
+         _slip("q.cumsum(-1) - q", "q.flip(-1).cumsum(-1).flip(-1) - q")),
+        *[(ON_THE_SUM, _slip(BELOW_P, rule))
+          for rule in ("(q >= top_p) | (place == 0)", "(q >= 1 - top_p) | (place == 0)", "q <= top_p")],
         ("Is top_p a limit on the sum, not a share of the largest? That is min_p.",
-         _slip(cut_p=_keep(lambda place, q, total, p: q >= p * q[:, :1]))),
-        *[(REST, _slip(end=_rest_to(place))) for place in (-1, 0)],
-        (EACH_ROW, _unless_0(lambda z, *settings: _shares(z, *settings)[:1].expand(len(z), -1))),
+         _slip(BELOW_P, "q >= top_p * q[:, :1]")),
+        *[(REST, _slip("return _to_1(", f"return _rest_to({place}, ")) for place in (-1, 0)],
+        (EACH_ROW, _slip("return _to_1(_back(q, order))", "return _to_1(_back(q, order))[:1].expand(len(logits), -1)")),
         ("At temperature 0 the likeliest token is certain: nothing is drawn.",
          _drawn(lambda z, t, k, p: _shares(z, t or 1.0, k, p))),
         ("Is the likeliest token each row's own? Give argmax the dimension: argmax(-1).",
-         _drawn(lambda z, t, k, p: _shares(z, t, k, p) if t else F.one_hot(
-             (z.argmax() % z.shape[-1]).expand(len(z)), z.shape[-1]).double())),
+         _slip("logits.argmax(-1)", "(logits.argmax() % logits.shape[-1]).expand(len(logits))")),
     ],
     parts=("each token's share of the draws",),
     adapt=_counted,
@@ -524,17 +506,21 @@ check_greedy_with_cache = check_of(GREEDY_WITH_CACHE)
 
 def lookup_decoding(model, prompt, n_new, n_draft, n_match, choose):
     """Text after a prompt (T,), several tokens per call of the model: ((T + n_new,) int64, number of calls)."""
-    text, cache = prompt.tolist(), model.new_cache(1)
+    text, cache, whole = prompt.tolist(), model.new_cache(1), len(prompt) + n_new
     text.append(choose(model(prompt[None], cache=cache)[0, -1]))
     n_calls = 1
-    while len(text) < len(prompt) + n_new:
-        draft = _after(text, _last_place(text, n_match), n_match)[:n_draft][: len(prompt) + n_new - len(text) - 1]
+    while len(text) < whole:
+        places = _places(text, n_match)
+        draft = text[places[-1] + n_match :] if places else []
+        draft = draft[:n_draft][: whole - len(text) - 1]
         logits = model(torch.tensor([[text[-1], *draft]]), cache=cache)[0]
         n_calls += 1
+        chosen = []
         for guess, row in zip([*draft, None], logits, strict=True):
-            text.append(choose(row))  # row by row, and none behind the first that differs: draws are used up
-            if text[-1] != guess:
+            chosen.append(choose(row))  # row by row, and none behind the first that differs: draws are used up
+            if chosen[-1] != guess:
                 break
+        text += chosen
         cache.length = len(text) - 1  # all but the newest token are read
     return torch.tensor(text), n_calls
 
@@ -542,76 +528,6 @@ def lookup_decoding(model, prompt, n_new, n_draft, n_match, choose):
 def _places(text, n_match):
     """Where the last n_match tokens stand earlier in the text, as seen from its start."""
     return [place for place in range(len(text) - n_match) if text[place : place + n_match] == text[-n_match:]]
-
-
-def _last_place(text, n_match):
-    return max(_places(text, n_match), default=None)
-
-
-def _after(text, place, n_match):
-    return [] if place is None else text[place + n_match :]
-
-
-def _agreeing(draft, likeliest):
-    pairs = enumerate(zip(draft, likeliest, strict=False))
-    return next((n for n, (mine, its) in pairs if mine != its), len(draft))
-
-
-def _lookup(
-    find=_last_place,
-    follow=_after,
-    most=lambda draft, n_draft: draft[:n_draft],
-    accept=_agreeing,
-    keep=lambda draft, likeliest, right: likeliest[: right + 1],
-    cut=lambda text, before, draft, right: len(text) - 1,
-    match=lambda n: n,
-    feed=lambda newest, draft: [*newest, *draft],
-    at_first=False,
-    end=lambda left: left - 1,
-    judge=None,
-):
-    """lookup_decoding with a slip in one of its steps; it asks at all places.
-
-    at_first: a draft for the first call, too; end: most tokens of a draft with so many left to write; judge: who
-    chooses, in the place of `choose`.
-    """
-
-    def program(model, prompt, n_new, n_draft, n_match, choose):
-        text, cache, whole, n_calls = prompt.tolist(), model.new_cache(1), len(prompt) + n_new, 0
-        while len(text) < whole:
-            unread, before, n = (text if n_calls == 0 else text[-1:]), cache.length, match(n_match)
-            draft = most(follow(text, find(text, n), n), n_draft)[: end(whole - len(text))]
-            draft = draft if n_calls or at_first else []
-            read = feed(unread, draft) if n_calls else [*unread, *draft]
-            rows = model(torch.tensor([read]), cache=cache)[0][-len(draft) - 1 :]
-            n_calls += 1
-            likeliest = [choose(row) for row in rows] if judge is None else judge(draft, rows, choose)
-            right = accept(draft, likeliest)
-            text = text + keep(draft, likeliest, right)
-            if n_calls > 1 or draft:
-                cache.length = cut(text, before, draft, right)
-        return torch.tensor(text[:whole]), n_calls
-
-    return program
-
-
-def _unless(keeps):
-    """A judge that keeps a token of the draft where keeps(token, shares) says so, and asks `choose` elsewhere."""
-
-    def judge(draft, rows, choose):
-        given = []
-        for token, row in zip([*draft, None], rows, strict=True):
-            given.append(token if token is not None and keeps(token, row.softmax(-1)) else choose(row))
-            if given[-1] != token:
-                break
-        return given + [choose(row) for row in rows[len(given) :]]  # not used
-
-    return judge
-
-
-def _asked_twice(draft, rows, choose):
-    return [choose(row) if first != token else first for token, row, first in zip(
-        [*draft, None], rows, [choose(row) for row in rows], strict=True)]  # fmt: skip
 
 
 class _Choose(float):
@@ -648,7 +564,7 @@ def _require_chance_kept(function, model, prompt, n_draft, choose):
     texts = torch.tensor([[*prompt.tolist(), first] for first in range(12)])
     both = (Llama.forward(model, texts) / choose).softmax(-1)
     right = both[0, -2][:, None] * both[:, -1]
-    drafted = [_after(text, _last_place(text, 1), 1)[0] for text in texts.tolist()]
+    drafted = [text[_places(text, 1)[-1] + 1] for text in texts.tolist()]
     mine, should = (table[range(12), drafted].sum() for table in (joint, right))
     if not _near(mine, should, N_DRAWS) or not _near(joint, right, N_DRAWS):
         raise Wrong(f"of {N_DRAWS} draws {mine:.0%} took the draft's first token, expected {should:.0%}.", DECIDES)
@@ -733,55 +649,58 @@ SHORT = "After the prompt, feed the newest token and a draft of up to n_draft to
 FOLLOW = "Is the draft what follows the place that was found? Its first token stands n_match behind the place."
 ALIGNED = "Which position guesses which token? The newest token's logits are compared with the draft's first token."
 FREE = "Is the token free that the model chose after the draft's last right one? "
-LOOKUP_SLIPS = [  # hint, what is done otherwise
-    (IN_ONE, dict(follow=lambda text, p, n: [])),
-    ("Which earlier place counts? The last one: you take the first.",
-     dict(find=lambda text, n: min(_places(text, n), default=None))),
+PLACE, LIMIT, READ, STAY = "places[-1] + n_match", "[:n_draft]", "[text[-1], *draft]", "text += chosen"
+ASK, KEPT, PLACES = "chosen.append(choose(row))", "cache.length = len(text) - 1", "_places(text, n_match)"
+FIRST = "text.append(choose(model(prompt[None], cache=cache)[0, -1]))\n    n_calls = 1"
+LOOKUP_SLIPS = [  # hint, changes of the specification's text
+    (IN_ONE, f"text[{PLACE} :]", "[]"),
+    ("Which earlier place counts? The last one: you take the first.", "places[-1]", "places[0]"),
     ("May an earlier place overlap the last n_match tokens? It may: only the end itself does not count.",
-     dict(find=lambda text, n: max((p for p in _places(text, n) if p + n <= len(text) - n), default=None))),
-    ("Is n_match used? You look for the last token alone.", dict(match=lambda n: 1)),
-    ("Are n_match tokens compared? You compare one more.", dict(match=lambda n: n + 1)),
-    ("Are n_match tokens compared? You compare one less.", dict(match=lambda n: max(1, n - 1))),
-    ("The start of the text is a place, too: number 0. You leave it out.",
-     dict(find=lambda text, n: max(_places(text, n), default=None) or None)),
-    *[(FOLLOW, dict(follow=lambda text, p, n, a=a, b=b: [] if p is None else text[p + a * n + b :])) for a, b in (
-        (0, 0), (0, 1), (1, 1), (1, -1))],
-    ("Without an earlier place the draft is empty. Yours is the start of the text.",
-     dict(follow=lambda text, p, n: text if p is None else text[p + n :])),
-    ("Are drafts of up to n_draft tokens used? Yours have one token.", dict(most=lambda d, n: d[:1])),
-    ("Are drafts of up to n_draft tokens used? Yours have one more.", dict(most=lambda d, n: d[: n + 1])),
-    (SHORT, dict(most=lambda d, n: d)),
+     PLACES, f"[place for place in {PLACES} if place + n_match <= len(text) - n_match]"),
+    ("Is n_match used? You look for the last token alone.", "n_calls = 1", "n_calls, n_match = 1, 1"),
+    ("Are n_match tokens compared? You compare one more.", "n_calls = 1", "n_calls, n_match = 1, n_match + 1"),
+    ("Are n_match tokens compared? You compare one less.", "n_calls = 1", "n_calls, n_match = 1, max(1, n_match - 1)"),
+    ("The start of the text is a place, too: number 0. You leave it out.", "if places", "if any(places)"),
+    *[(FOLLOW, PLACE, f"places[-1]{and_more}") for and_more in ("", " + 1", " + n_match + 1", " + n_match - 1")],
+    ("Without an earlier place the draft is empty. Yours is the start of the text.", "else []", "else text"),
+    ("Are drafts of up to n_draft tokens used? Yours have one token.", LIMIT, "[:1]"),
+    ("Are drafts of up to n_draft tokens used? Yours have one more.", LIMIT, "[: n_draft + 1]"),
+    (SHORT, LIMIT, ""),
     ("Is a draft with fewer than n_draft tokens used, too? The text may end sooner: up to n_draft follow.",
-     dict(most=lambda d, n: d[:n] if len(d) >= n else [])),
+     LIMIT, "[: n_draft if len(draft) >= n_draft else 0]"),
     ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
-     dict(accept=lambda draft, likeliest: len(draft), keep=lambda d, g, n: [*d[:n], g[n]])),
+     "break", "pass", STAY, "text += [*draft, chosen[-1]]"),
     ("Do tokens stay only up to the first that differs? You count all that agree.",
-     dict(accept=lambda d, g: sum(a == b for a, b in zip(d, g, strict=False)))),
+     "break", "pass", STAY, "text += chosen[: 1 + sum(map(int.__eq__, chosen, draft))]"),
     ("Does a part of the draft stay, too? You take all of it or nothing.",
-     dict(accept=lambda d, g: len(d) if g[: len(d)] == d else 0)),
-    (ALIGNED, dict(accept=lambda d, g: _agreeing(d, g[1:]))),
-    (FREE + "You leave it out.", dict(keep=lambda d, g, n: g[: max(1, n)])),
-    (FREE + "You leave it out if all are right.", dict(keep=lambda d, g, n: g[: n + 1] if n < len(d) or not d else d)),
+     STAY, "text += chosen if len(chosen) > len(draft) else chosen[:1]"),
+    (ALIGNED, "break", "pass",
+     STAY, "text += chosen[: 1 + torch.tensor(chosen[1:]).eq(torch.tensor(draft)).int().cumprod(0).sum()]"),
+    (FREE + "You leave it out.", STAY, "text += chosen[:-1] or chosen"),
+    (FREE + "You leave it out if all are right.", STAY, "text += chosen[: len(draft) or 1]"),
     ("Which token comes after the right ones? The model's, not the draft's.",
-     dict(keep=lambda d, g, n: d[: n + 1] if n < len(d) else g[: n + 1])),
-    *[("Does a call read the newest token once, then the draft?", dict(feed=feed)) for feed in (
-        lambda newest, draft: draft or newest, lambda newest, draft: newest + newest + draft)],
-    (NOT_CUT, dict(cut=lambda text, before, draft, n: before + 1 + len(draft))),
-    (ONE_LESS, dict(cut=lambda text, before, draft, n: min(len(text), before + 1 + len(draft)))),
-    (ONE_LESS, dict(cut=lambda text, before, draft, n: len(text))),
-    (ONE_LESS, dict(cut=lambda text, before, draft, n: before + n)),
+     STAY, "text += [*draft, chosen[-1]][: len(chosen)]"),
+    ("Does a call read the newest token once, then the draft?",
+     READ, "draft or text[-1:]", "strict=True", "strict=False"),
+    ("Does a call read the newest token once, then the draft?",
+     READ, "[text[-1], text[-1], *draft]", "cache=cache)[0]", "cache=cache)[0, 1:]"),
+    (NOT_CUT, KEPT, ""),
+    (ONE_LESS, KEPT, "cache.length = min(len(text), cache.length)"),
+    (ONE_LESS, KEPT, "cache.length = len(text)"),
+    (ONE_LESS, KEPT, "cache.length += len(chosen) - 2 - len(draft)"),
     ("Do the right tokens of the draft stay in the cache? You forget all of the draft.",
-     dict(cut=lambda text, before, draft, n: before + 1)),
+     KEPT, "cache.length -= len(draft)"),
     ("Do the newest token and the right ones stay in the cache? You forget all that the call read.",
-     dict(cut=lambda text, before, draft, n: before)),
-    ("The first call reads the prompt alone: drafts come after it.", dict(at_first=True)),
-    *[(DECIDES, dict(judge=judge)) for judge in (
-        _unless(lambda token, shares: shares[token] == shares.max()),
-        _unless(lambda token, shares: shares[token] > 0.1),
-        _unless(lambda token, shares: shares[shares > shares[token]].sum() < 0.9), _asked_twice)],
+     KEPT, "cache.length -= 1 + len(draft)"),
+    ("The first call reads the prompt alone: drafts come after it.", FIRST, "n_calls = 0",
+     READ, "[*(text[-1:] if n_calls else text), *draft]", "cache=cache)[0]", "cache=cache)[0, -len(draft) - 1 :]"),
+    *[(DECIDES, ASK, f"{ASK}; chosen[-1] = guess if guess is not None and {keeps} else chosen[-1]") for keeps in (
+        "guess == row.argmax()", "row.softmax(-1)[guess] > 0.1",
+        "(q := row.softmax(-1))[q > q[guess]].sum() < 0.9", "guess == choose(row)")],
 ]  # fmt: skip
+LEFT, UP_TO = "[: whole - len(text) - 1]", ("tensor(text)", "tensor(text[:whole])")
 ENDS = (  # the three ways to write n_new tokens: the text is cut, or the draft, with or without the free token
-    lambda left: None, lambda left: left, lambda left: left - 1,
+    (LEFT, "", *UP_TO), (LEFT, "[: whole - len(text)]", *UP_TO), (),
 )  # fmt: skip
 LOOKUP_DECODING = Exercise(
     lookup_decoding,
@@ -795,7 +714,7 @@ LOOKUP_DECODING = Exercise(
         Case("one new token", (_Small(15), PROMPT, 1, 4, 1, _Choose()), "One call is enough here: the first."),
         Case("drawn", (_Small(39), ALL, 24, 3, 1, _Choose(0.7)), drawn=True),
     ],
-    [(hint, _lookup(end=end, **steps)) for hint, steps in LOOKUP_SLIPS for end in ENDS],
+    [(hint, edited(lookup_decoding, *changes, *end)) for hint, *changes in LOOKUP_SLIPS for end in ENDS],
     parts=("the text", "the number of calls"),
     adapt=_verified,
     allow=("KVCache", "LlamaConfig", "causal_visible"),

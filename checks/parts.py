@@ -70,8 +70,8 @@ COURSE = {  # the exercises that are parts, and the course's own functions for t
     "rows": _rows,
     "cache_write": _cache_write,
 }
-LATER = ["gqa_layer", "transformer_block", "my_llama", "bpe_step", "training_loop", "accumulated_step"]  # parts, too
-LATER += ["sample", "greedy_with_cache", "lookup_decoding"]
+LATER = ("gqa_layer", "transformer_block", "my_llama", "bpe_step", "training_loop", "accumulated_step")  # parts, too
+LATER += ("sample", "greedy_with_cache", "lookup_decoding")
 
 
 def _check_of(name):
@@ -87,7 +87,7 @@ class Parts:
         missing: {name: why the part is the course's}, one sentence each.
     """
 
-    def __init__(self, own: dict | None = None, missing: dict | None = None, later: list | tuple = ()):
+    def __init__(self, own: dict | None = None, missing: dict | None = None, later: tuple = ()):
         self.missing = missing or {}
         course = COURSE | {name: _check_of(name).exercise.specification for name in later}
         self.names = tuple(course)
@@ -251,7 +251,7 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
     where = f" Put your notebooks 01 to {through:02} beside this one (in Colab upload them: folder icon at the left), "
     nowhere = f"{NOWHERE}{where}then run this cell again."
     nowhere += f" {' and '.join(broken)} cannot be read." if broken else ""
-    later = LATER if through > 4 else []
+    later = LATER if through > 4 else ()
     for name in (*COURSE, *later):
         one, reasons = f"my_{name.removeprefix('my_')}", []
         for file in notebooks:

@@ -4,7 +4,6 @@ import contextlib
 import copy
 import functools
 import inspect
-import itertools
 import json
 import math
 import re
@@ -14,8 +13,21 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from checks.base import BATCH, FLOAT16, MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, each, gain, not_contiguous
-from checks.gqa import causal_visible, hide
+from checks.base import (
+    BATCH,
+    FLOAT16,
+    MEMORY,
+    TYPE_HINTS,
+    Case,
+    Exercise,
+    Wrong,
+    draw,
+    each,
+    edited,
+    gain,
+    not_contiguous,
+)
+from checks.gqa import causal_visible
 from checks.judge import CheckResult, check_of
 from checks.rmsnorm import FACTOR_IN_HALF, RMS_NORM, WAY_IN_BFLOAT16, WRONG_AXIS, rms_norm
 from helpers.families import (
@@ -62,14 +74,7 @@ def _joined(function):
     return probe
 
 
-def _by_dims(head=3, whole=(1, 3), gains=lambda w, x: w.unflatten(0, (x.shape[1], 1, -1))):
-    """Both norms; head and whole: the dimensions of (B, H, T, h) that share one root; gains: (H * h,) -> (H, 1, h)."""
-
-    def one(x, w, eps, is_whole):
-        root = (x.float().pow(2).mean(whole if is_whole else head, keepdim=True) + eps).sqrt()
-        return (x / root * (gains(w, x) if is_whole else w)).to(x.dtype)
-
-    return lambda q, k, w_q, w_k, *rest: (one(q, w_q, *rest), one(k, w_k, *rest))
+_norms = functools.partial(edited, qk_norm)
 
 
 def _by_vectors(
@@ -124,6 +129,8 @@ OTHER_TOKENS = "Is each token normed on its own? Your mean runs over other token
 TRANSPOSE = "Do the heads of one token stand side by side before they are joined? .transpose(1, 2) comes first."
 SHAPE = "Are the results shaped like q and k, heads before tokens?"
 GAIN_OF_HEAD = "Which gains has a head when whole is True? Head 1 has numbers h to 2h - 1 of the weight."
+DIMS, GAINS = "(1, 3) if whole else 3", "weight.reshape(x.shape[1], 1, x.shape[3])"
+OF_K = "normed(k, weight_k)"
 QK_NORM = Exercise(
     qk_norm,
     [
@@ -133,25 +140,26 @@ QK_NORM = Exercise(
         *_qk_cases(True),
     ],
     [
-        (TOGETHER + " Yours are normed head by head.", _by_dims(whole=3)),
-        (APART + " Yours is over all heads.", _by_dims(head=(1, 3))),
-        (APART + " Yours is over the heads.", _by_dims(head=1)),
-        (TOGETHER + " Yours is over the heads alone.", _by_dims(whole=1)),
-        *[(OTHER_TOKENS, _by_dims(head, whole)) for head, whole in ((2, 2), (3, (1, 2, 3)), ((2, 3), (1, 3)))],
+        (TOGETHER + " Yours are normed head by head.", _norms(DIMS, "3")),
+        (APART + " Yours is over all heads.", _norms(DIMS, "(1, 3)")),
+        (APART + " Yours is over the heads.", _norms(DIMS, "(1, 3) if whole else 1")),
+        (TOGETHER + " Yours is over the heads alone.", _norms(DIMS, "1 if whole else 3")),
+        *[(OTHER_TOKENS, _norms(DIMS, dims))
+          for dims in ("2", "(1, 2, 3) if whole else 3", "(1, 3) if whole else (2, 3)")],
         *[(TRANSPOSE, _by_vectors(there=lambda x: x.reshape(x.shape[0], x.shape[2], -1), **back))
           for back in ({}, {"back": lambda y, x: y.reshape(x.shape)})],
         ("Is the way back .unflatten, then .transpose(1, 2)? .reshape alone mixes heads and tokens.",
          _by_vectors(back=lambda y, x: y.reshape(x.shape))),
         (SHAPE, _by_vectors(back=lambda y, x: y)),
-        (GAIN_OF_HEAD, _by_dims(gains=lambda w, x: w.view(x.shape[3], x.shape[1]).T[:, None])),
-        (GAIN_OF_HEAD, _by_dims(gains=lambda w, x: w[: x.shape[3]])),
+        (GAIN_OF_HEAD, _norms(GAINS, "weight.reshape(x.shape[3], x.shape[1]).T[:, None]")),
+        (GAIN_OF_HEAD, _norms(GAINS, "weight[: x.shape[3]]")),
         ("Do the gains fit q as (H, 1, h)? Without the 1, they meet the tokens, not the heads.",
-         _by_dims(gains=lambda w, x: w.view(x.shape[1], x.shape[3]))),
-        ("Is k normed too?", lambda q, k, *rest: (qk_norm(q, k, *rest)[0], k)),
-        ("Is the second result made from k? Both of yours are q's.", lambda *inputs: qk_norm(*inputs)[:1] * 2),
-        ("Has k gains of its own? Yours are q's.", lambda q, k, w, w_k, *rest: qk_norm(q, k, w, w[: len(w_k)], *rest)),
+         _norms(GAINS, "weight.reshape(x.shape[1], x.shape[3])")),
+        ("Is k normed too?", _norms(OF_K, "k")),
+        ("Is the second result made from k? Both of yours are q's.", _norms(OF_K, "normed(q, weight_q)")),
+        ("Has k gains of its own? Yours are q's.", _norms(OF_K, "normed(k, weight_q[: len(weight_k)])")),
         ("Has q weight_q, and k weight_k? Yours are exchanged.",
-         lambda q, k, w_q, w_k, *rest: qk_norm(q, k, w_k, w_q, *rest)),
+         _norms("return normed(q, weight_q)", "return normed(q, weight_k)", OF_K, "normed(k, weight_q)")),
         *[(hint, _by_vectors(norm)) for hint, norm in RMS_NORM.mistakes
           if "axis" not in hint and hint not in (WRONG_AXIS, FACTOR_IN_HALF, WAY_IN_BFLOAT16)],
     ],
@@ -170,42 +178,19 @@ def attention_with_sink(scores, visible, sinks, v):
 
     A query's softmax runs over the scores it sees and its head's sink, sinks (H,); the sink's share has no value.
     """
-    batch, n_heads, n_query, n_key = scores.shape
-    mixed = []
-    for b, head, t in itertools.product(range(batch), range(n_heads), range(n_query)):
-        seen = [s for s in range(n_key) if visible[t, s]]
-        row = torch.stack([*(scores[b, head, t, s].double() for s in seen), sinks[head].double()])
-        shares = (row - row.max()).exp()
-        shares = shares / shares.sum()
-        mixed.append(sum(shares[i] * v[b, head, s].double() for i, s in enumerate(seen)) + torch.zeros(v.shape[-1]))
-    return torch.stack(mixed).reshape(batch, n_heads, n_query, -1).to(v.dtype)
+    x = scores.float().masked_fill(~visible, -math.inf)
+    sink = sinks.float()[:, None, None].expand(*x.shape[:-1], 1)  # a column behind the keys'
+    shares = torch.cat((x, sink), -1).softmax(-1)
+    return (shares[..., :-1] @ v.float()).to(v.dtype)
 
 
-def _sink(
-    hide=hide,
-    column=lambda s: s[:, None, None],
-    softmax=lambda row: row.softmax(-1),
-    mix=lambda w, v, m: w[..., :-1] @ v,
-):
-    """Attention with a sink and one slip; column(sinks) fits (H, T, 1); mix(shares with the sink's, v, visible)."""
-
-    def program(scores, visible, sinks, v):
-        x = hide(scores.float(), visible)
-        shares = softmax(torch.cat((x, column(sinks.float()).expand(*x.shape[:-1], 1)), -1))
-        return mix(shares, v.float(), visible).to(v.dtype)
-
-    return program
+_sink = functools.partial(edited, attention_with_sink)
 
 
-def _exp(top=lambda x, s: x.amax(-1, keepdim=True), of_sink=lambda s, top: (s - top).exp()):
-    """The softmax written out; top is taken from the scores, of_sink is the sink's term in the sum."""
-
-    def program(scores, visible, sinks, v):
-        x, s = hide(scores.float(), visible), sinks.float()[:, None, None]
-        terms = (x - top(x, s)).exp()
-        return (terms / (terms.sum(-1, keepdim=True) + of_sink(s, top(x, s))) @ v.float()).to(v.dtype)
-
-    return program
+def _by_hand(top, of_sink):
+    """The softmax written out: `top` is taken from the scores, `of_sink` is the sink's term in the sum."""
+    terms = f"(x - {top}).exp()"
+    return _sink(SOFTMAX, f"{terms} / ({terms}.sum(-1, True) + {of_sink})", KEYS, "shares")
 
 
 def _sink_inputs(batch, n_heads, n_query, n_key, head_dim, seed=0, scale=1.0):
@@ -246,39 +231,41 @@ NO_SHARE = "Does the sink take a share? Yours has none, or it is given back: the
 PER_HEAD = "Has each head its own sink, the same for all its queries?"
 COLUMN = "Which column do you drop? Yours keeps the sink's and drops a key's."
 HIDDEN = "Do hidden scores become -inf before the softmax? exp of any other number is more than 0."
+KEYS, HIDE, SOFTMAX = "shares[..., :-1]", ".masked_fill(~visible, -math.inf)", "torch.cat((x, sink), -1).softmax(-1)"
+LARGEST = "x.amax(-1, keepdim=True)"
 ATTENTION_WITH_SINK = Exercise(
     attention_with_sink,
     _sink_cases(),
     [
-        (NO_SHARE, _sink(column=lambda s: s[:1] - math.inf, mix=lambda w, v, m: w[..., :-1].nan_to_num() @ v)),
-        ("Is the sink the learned score? Yours adds 1 to the sum: a score of 0.", _sink(column=lambda s: 0 * s[:1])),
-        (PER_HEAD + " Yours has one for each query.", _sink(column=lambda s: s[:, None])),
-        (PER_HEAD + " Yours is the first head's for all.", _sink(column=lambda s: s[0, None])),
+        (NO_SHARE, _sink("None, None]", "None, None].sub(math.inf)", KEYS, f"{KEYS}.nan_to_num()")),
+        ("Is the sink the learned score? Yours adds 1 to the sum: a score of 0.",
+         _sink("sinks.float()", "0 * sinks.float()")),
+        (PER_HEAD + " Yours has one for each query.", _sink("[:, None, None]", "[:, None]")),
+        (PER_HEAD + " Yours is the first head's for all.", _sink("[:, None, None]", "[:1]")),
         ("The sink is a score: the softmax takes its exp. Yours takes it twice.",
-         _sink(column=lambda s: s.exp()[:, None, None])),
-        *[("Is exp taken of the sink, too? Yours is added to the sum as it is.", _exp(*top, of_sink=lambda s, top: s))
-          for top in ((), (lambda x, s: 0.0,))],
+         _sink("sinks.float()", "sinks.float().exp()")),
+        *[("Is exp taken of the sink, too? Yours is added to the sum as it is.", _by_hand(top, "sink"))
+          for top in (LARGEST, "0.0")],
         ("Is the same number taken from the scores and from the sink, before exp?",
-         _exp(lambda x, s: x.amax(-1, keepdim=True).nan_to_num(neginf=0.0), lambda s, top: s.exp())),
-        ("Does exp overflow? torch.softmax over scores and sink together does not.", _exp(top=lambda x, s: 0.0)),
-        ("Does a row without keys give nan? Its largest score is -inf: take the sink into the maximum.", _exp()),
-        (COLUMN, _sink(mix=lambda w, v, m: w[..., 1:] @ v)),
-        ("Are the shares multiplied with v? These are the shares alone.", _sink(mix=lambda w, v, m: w[..., :-1])),
-        ("Is the mask used? Hidden keys are seen.", _sink(hide=lambda x, m: x)),
-        ("Is the mask inverted? True means: may attend.", _sink(hide=lambda x, m: hide(x, ~m))),
-        *[(HIDDEN, _sink(hide=lambda x, m, fill=fill: x.masked_fill(~m, fill)))
-          for fill in (0.0, -1.0, -10.0, -100.0)],
-        ("Is the mask added as 0 and 1? Hidden scores must become -inf.", _sink(hide=lambda x, m: x + m)),
-        ("0 times -inf is nan: .masked_fill does not multiply.", _sink(hide=lambda x, m: x + (~m) * -math.inf)),
+         _by_hand(f"{LARGEST}.nan_to_num(neginf=0.0)", "sink.exp()")),
+        ("Does exp overflow? torch.softmax over scores and sink together does not.", _by_hand("0.0", "sink.exp()")),
+        ("Does a row without keys give nan? Its largest score is -inf: take the sink into the maximum.",
+         _by_hand(LARGEST, f"(sink - {LARGEST}).exp()")),
+        (COLUMN, _sink(KEYS, "shares[..., 1:]")),
+        ("Are the shares multiplied with v? These are the shares alone.", _sink(" @ v.float()", "")),
+        ("Is the mask used? Hidden keys are seen.", _sink(HIDE, "")),
+        ("Is the mask inverted? True means: may attend.", _sink("~visible", "visible")),
+        *[(HIDDEN, _sink("-math.inf", fill)) for fill in ("0.0", "-1.0", "-10.0", "-100.0")],
+        ("Is the mask added as 0 and 1? Hidden scores must become -inf.", _sink(HIDE, " + visible")),
+        ("0 times -inf is nan: .masked_fill does not multiply.", _sink(HIDE, " + ~visible * -math.inf")),
         ("Does the mask come before the softmax? After it, hidden keys have taken their share.",
-         _sink(hide=lambda x, m: x, mix=lambda w, v, m: w[..., :-1] * m @ v)),
-        *[("Do you use the mask given, not a causal one of your own?",
-           _sink(hide=lambda x, m, mask=mask: hide(x, mask(*x.shape[-2:]))))
-          for mask in (causal_visible, lambda t, s: torch.ones(t, s).tril() > 0)],
-        *[("Is the softmax over the keys and the sink, dim=-1?", _sink(softmax=lambda row, dim=dim: row.softmax(dim)))
+         _sink(HIDE, "", KEYS, f"{KEYS} * visible")),
+        *[("Do you use the mask given, not a causal one of your own?", _sink("~visible", f"~{mask}"))
+          for mask in ("causal_visible(*scores.shape[-2:])", "torch.ones(scores.shape[-2:]).tril().bool()")],
+        *[("Is the softmax over the keys and the sink, dim=-1?", _sink(".softmax(-1)", f".softmax({dim})"))
           for dim in (-2, 1)],
         ("Are the scores divided again? They are divided by the root of h already.",
-         lambda scores, visible, sinks, v: _sink()(scores / math.sqrt(v.shape[-1]), visible, sinks, v)),
+         _sink("scores.float()", "(scores / math.sqrt(v.shape[-1])).float()")),
     ],
     dtype_hint="The result needs v's dtype. After v = v.float(), v.dtype is float32.",
 )  # fmt: skip

@@ -205,8 +205,9 @@ def judge(path: Path, wanted: int | None = None, seconds: float = 60.0) -> list[
     todo, answers = [one for one in found if wanted in (None, one["number"])], []
     while len(answers) < len(todo):  # an exercise that ends its process costs no other: a new one goes on behind it
         answers += _answers(path, todo[len(answers) :], seconds)
-        answers.append({"status": "does not run", "seen": ENDED.format(2 * seconds)})
-    return list(zip(todo, answers, strict=False))
+        if len(answers) < len(todo):
+            answers.append({"status": "does not run", "seen": ENDED.format(2 * seconds)})
+    return list(zip(todo, answers, strict=True))
 
 
 def _answers(path, exercises, seconds):
