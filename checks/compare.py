@@ -1,5 +1,7 @@
 """How an answer is compared: up to rounding with the right one, and with the answers of the known mistakes."""
 
+from functools import partial
+
 import torch
 
 from checks.base import TYPE_HINTS, Wrong
@@ -11,13 +13,13 @@ ROUNDING = {torch.float16: 5e-3, torch.bfloat16: 3e-2}  # relative to the larges
 def _apart(got, want, tolerance, scale_of):
     """Where two tensors of one shape differ by more than rounding, which is relative to the largest entry.
 
-    A mistake's answer may be far larger than the right one, by whose scale it is measured: there each entry counts.
+    A mistake's answer may be far larger than the right one, whose scale is meant: there it is relative to each entry.
     """
     finite = scale_of[scale_of.isfinite()]
     scale = finite.abs().max().item() if finite.numel() and finite.dtype != torch.bool else 0.0
     rounding = max(ROUNDING.get(dtype, 2e-5) for dtype in (got.dtype, want.dtype)) * tolerance
-    rtol = 0.0 if scale_of is want else rounding
-    return ~torch.isclose(got.double(), want.double(), rtol=rtol, atol=rounding * scale, equal_nan=True)
+    near = partial(torch.isclose, got.double(), want.double(), equal_nan=True)
+    return ~(near(rtol=0.0, atol=rounding * scale) | near(rtol=rounding, atol=0.0))
 
 
 def _agree(got, want, tolerance, scale_of):

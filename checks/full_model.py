@@ -309,7 +309,7 @@ def pair_with_slip(slip, weights):
 
     Args:
         slip: one of SLIPS or CALL_SLIPS, or None: then both are right.
-        weights: "new", as a fresh model has them (std 0.02, gains 1), "new, gains" (0.02, gains from 0.5 to 1.5),
+        weights: "new", as a fresh model has them (gains 1), "new, gains" (these, with gains from 0.5 to 1.5),
             "large, gains 1" (0.3, gains 1) or "large" (0.3, gains from 0.5 to 1.5).
 
     Returns:

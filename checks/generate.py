@@ -196,7 +196,7 @@ def _require_chance(tokens, logits, drawn, seed, is_cut):
 
 
 def _rest_to(place, q):
-    """The last token, or the first, gets what a random number finds when the kept shares were not made 1 again."""
+    """For slips: the last token, or the first, gets what a draw finds when the kept shares were not made 1 again."""
     q[:, place] += 1 - q.sum(-1)
     return q
 
@@ -264,7 +264,7 @@ SAMPLE = Exercise(
          _slip(BACK_AGAIN, f"{BACK_AGAIN}.softmax(-1)")),
         ("Is the softmax missing? You draw from the logits.", _slip(".softmax(-1)", ".clamp(min=0)")),
         ("Is the logit of a token that is cut off -inf? With 0 it is still drawn.",
-         _drawn(lambda z, t, k, p: _shares(z * (_shares(z, t, k, None) > 0), t, None, p))),
+         _drawn(lambda z, t, k, p: _shares(z.where(_shares(z, t, k, None) > 0, 0.0), t, None, p))),
         ("Is the softmax over the vocabulary, dim=-1?", _slip(".softmax(-1)", ".softmax(0)")),
         ("Is top_k used?", _slip("top_k is not None", "False")),
         ("Is top_p used?", _slip("top_p is not None", "False")),
@@ -649,7 +649,7 @@ SHORT = "After the prompt, feed the newest token and a draft of up to n_draft to
 FOLLOW = "Is the draft what follows the place that was found? Its first token stands n_match behind the place."
 ALIGNED = "Which position guesses which token? The newest token's logits are compared with the draft's first token."
 FREE = "Is the token free that the model chose after the draft's last right one? "
-PLACE, LIMIT, READ, STAY = "places[-1] + n_match", "[:n_draft]", "[text[-1], *draft]", "text += chosen"
+PLACE, LIMIT, FED, STAY = "places[-1] + n_match", "[:n_draft]", "[text[-1], *draft]", "text += chosen"
 ASK, KEPT, PLACES = "chosen.append(choose(row))", "cache.length = len(text) - 1", "_places(text, n_match)"
 FIRST = "text.append(choose(model(prompt[None], cache=cache)[0, -1]))\n    n_calls = 1"
 LOOKUP_SLIPS = [  # hint, changes of the specification's text
@@ -681,9 +681,9 @@ LOOKUP_SLIPS = [  # hint, changes of the specification's text
     ("Which token comes after the right ones? The model's, not the draft's.",
      STAY, "text += [*draft, chosen[-1]][: len(chosen)]"),
     ("Does a call read the newest token once, then the draft?",
-     READ, "draft or text[-1:]", "strict=True", "strict=False"),
+     FED, "draft or text[-1:]", "strict=True", "strict=False"),
     ("Does a call read the newest token once, then the draft?",
-     READ, "[text[-1], text[-1], *draft]", "cache=cache)[0]", "cache=cache)[0, 1:]"),
+     FED, "[text[-1], text[-1], *draft]", "cache=cache)[0]", "cache=cache)[0, 1:]"),
     (NOT_CUT, KEPT, ""),
     (ONE_LESS, KEPT, "cache.length = min(len(text), cache.length)"),
     (ONE_LESS, KEPT, "cache.length = len(text)"),
@@ -693,7 +693,7 @@ LOOKUP_SLIPS = [  # hint, changes of the specification's text
     ("Do the newest token and the right ones stay in the cache? You forget all that the call read.",
      KEPT, "cache.length -= 1 + len(draft)"),
     ("The first call reads the prompt alone: drafts come after it.", FIRST, "n_calls = 0",
-     READ, "[*(text[-1:] if n_calls else text), *draft]", "cache=cache)[0]", "cache=cache)[0, -len(draft) - 1 :]"),
+     FED, "[*(text[-1:] if n_calls else text), *draft]", "cache=cache)[0]", "cache=cache)[0, -len(draft) - 1 :]"),
     *[(DECIDES, ASK, f"{ASK}; chosen[-1] = guess if guess is not None and {keeps} else chosen[-1]") for keeps in (
         "guess == row.argmax()", "row.softmax(-1)[guess] > 0.1",
         "(q := row.softmax(-1))[q > q[guess]].sum() < 0.9", "guess == choose(row)")],

@@ -187,7 +187,7 @@ def attention_with_sink(scores, visible, sinks, v):
 _sink = functools.partial(edited, attention_with_sink)
 
 
-def _by_hand(top, of_sink):
+def _written_out(top, of_sink):
     """The softmax written out: `top` is taken from the scores, `of_sink` is the sink's term in the sum."""
     terms = f"(x - {top}).exp()"
     return _sink(SOFTMAX, f"{terms} / ({terms}.sum(-1, True) + {of_sink})", KEYS, "shares")
@@ -244,13 +244,13 @@ ATTENTION_WITH_SINK = Exercise(
         (PER_HEAD + " Yours is the first head's for all.", _sink("[:, None, None]", "[:1]")),
         ("The sink is a score: the softmax takes its exp. Yours takes it twice.",
          _sink("sinks.float()", "sinks.float().exp()")),
-        *[("Is exp taken of the sink, too? Yours is added to the sum as it is.", _by_hand(top, "sink"))
+        *[("Is exp taken of the sink, too? Yours is added to the sum as it is.", _written_out(top, "sink"))
           for top in (LARGEST, "0.0")],
         ("Is the same number taken from the scores and from the sink, before exp?",
-         _by_hand(f"{LARGEST}.nan_to_num(neginf=0.0)", "sink.exp()")),
-        ("Does exp overflow? torch.softmax over scores and sink together does not.", _by_hand("0.0", "sink.exp()")),
+         _written_out(f"{LARGEST}.nan_to_num(neginf=0.0)", "sink.exp()")),
+        ("Does exp overflow? torch.softmax over scores and sink together does not.", _written_out("0.0", "sink.exp()")),
         ("Does a row without keys give nan? Its largest score is -inf: take the sink into the maximum.",
-         _by_hand(LARGEST, f"(sink - {LARGEST}).exp()")),
+         _written_out(LARGEST, f"(sink - {LARGEST}).exp()")),
         (COLUMN, _sink(KEYS, "shares[..., 1:]")),
         ("Are the shares multiplied with v? These are the shares alone.", _sink(" @ v.float()", "")),
         ("Is the mask used? Hidden keys are seen.", _sink(HIDE, "")),
@@ -345,14 +345,12 @@ def _require_windows(model):
 
 def _numbers(model, layers, *tokens, **named):
     """The stream before the first layer and after each, and the logits."""
-    streams, hooks = [], [layer.register_forward_hook(lambda *of: streams.append(_first(of[2]))) for layer in layers]
-    hooks += [layer.register_forward_pre_hook(lambda *of: streams.append(_first((*of[1], *of[2].values()))),
-                                              with_kwargs=True) for layer in layers[:1]]  # fmt: skip
-    try:
-        logits = model(*tokens, **named)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    streams = []
+    for layer in layers[:1]:
+        layer.register_forward_pre_hook(lambda *of: streams.append(_first((*of[1], *of[2].values()))), with_kwargs=True)
+    for layer in layers:
+        layer.register_forward_hook(lambda *of: streams.append(_first(of[2])))
+    logits = model(*tokens, **named)
     return *streams, getattr(logits, "logits", logits).float()
 
 

@@ -255,7 +255,7 @@ def rms_norm_backward(grad_y, x, weight, eps):
     return grad_x.to(grad_y.dtype), grad_weight.to(grad_y.dtype)
 
 
-def _by_hand(grad_y, x, weight, eps):
+def _by_formula(grad_y, x, weight, eps):
     """The same by the formula of section 1.5, in float32."""
     dtype = grad_y.dtype
     grad_y, x, weight = grad_y.float(), x.float(), weight.float()
@@ -267,7 +267,7 @@ def _by_hand(grad_y, x, weight, eps):
     return ((u - along) / root).to(dtype), rows.sum(0).to(dtype)
 
 
-_backward = partial(edited, _by_hand)
+_backward = partial(edited, _by_formula)
 
 
 def _along(rows, dim, dtype, seed):
@@ -333,7 +333,7 @@ RMS_NORM_BACKWARD = Exercise(
           for total in ("rows.reshape(x.shape)", "rows.reshape(x.shape).sum(0)")],
         (FLOAT16, _backward("grad_y.float(), x.float(), weight.float()", "grad_y, x, weight")),
         ("Is bfloat16 converted to float32 too? It holds large numbers, but only 8 bits of each.",
-         lambda grad_y, *rest: (_all_in_half if grad_y.dtype == torch.bfloat16 else _by_hand)(grad_y, *rest)),
+         lambda grad_y, *rest: (_all_in_half if grad_y.dtype == torch.bfloat16 else _by_formula)(grad_y, *rest)),
         ("Is r alone in float32? Two numbers that were rounded to half precision are subtracted then.",
          _backward(*N_AND_U_IN_HALF)),
         ("Is r rounded to half precision before you divide by it?", _backward("sqrt()", "sqrt().to(dtype)")),
@@ -341,7 +341,7 @@ RMS_NORM_BACKWARD = Exercise(
          _backward("weight * grad_y", "(weight * grad_y).to(dtype)")),
         ("Are the rows of grad_weight added up in half precision? In bfloat16 a sum of ones ends at 256.",
          _backward("rows.sum(0)", "sum(rows.to(dtype))")),
-        ("Is grad_x first and grad_weight second?", lambda *inputs: _by_hand(*inputs)[::-1]),
+        ("Is grad_x first and grad_weight second?", lambda *inputs: _by_formula(*inputs)[::-1]),
     ],
     parts=("grad_x", "grad_weight"),
     forbid=AUTOGRAD,
@@ -477,9 +477,9 @@ def _way(model, kept, which):
         return ONLY_TINY_LLAMA
     gains = {name: norm.weight for name, norm in _norms(model).items()}
     for hint, size in (
-        (FROM_ONE, lambda gain: gain.mean().log().abs()),
-        (FROM_ONE, lambda gain: (gain - 1).abs().mean()),
-        (UNEVEN, lambda gain: gain.std() / gain.mean()),
+        (FROM_ONE, lambda weight: weight.mean().log().abs()),
+        (FROM_ONE, lambda weight: (weight - 1).abs().mean()),
+        (UNEVEN, lambda weight: weight.std() / weight.mean()),
     ):
         largest = sorted(gains, key=lambda name: size(gains[name]), reverse=True)
         if 1 < len(kept) < len(gains) and kept == set(largest[: len(kept)]):

@@ -49,8 +49,7 @@ ROPE_ANGLES = Exercise(
         ("Do you use the theta given, not a fixed 10000?", _angles("= theta", "= 10000.0")),
         (EXPONENT + " Yours looks like i / head_dim.", _angles("-2 * i", "-i")),
         (EXPONENT + " Yours looks like 2 (i + 1) / head_dim.", _angles("-2 * i", "-2 * (i + 1)")),
-        *[("Does the speed fall from pair to pair? Check the sign of the exponent.",
-           _angles("-2 * i", "2 * i", "float64", dtype)) for dtype in ("float64", "float32")],
+        ("Does the speed fall from pair to pair? Check the sign of the exponent.", _angles("-2 * i", "2 * i")),
         *[("Do brackets hold the exponent together? ** binds before * and /.",
            _angles("theta ** (-2 * i / head_dim)", speeds)) for speeds in (
             "theta ** -2 * i / head_dim", "theta ** -(2 * i) / head_dim", "theta ** -i / head_dim",

@@ -425,6 +425,9 @@ def test_a_mark_by_hand_that_cannot_be_meant_stops_before_anything_runs(tmp_path
     said += "empty folder of that name.*Known here: anna, annette, Pia Pdf"
     with pytest.raises(SystemExit, match=said):
         run_main(folder)
+    (tmp_path / "handed in_graded" / "overrides.csv").write_text("a,b,c,d\nanna,01.2,much,")
+    with pytest.raises(SystemExit, match=r"1 to mend\)\. Nothing was graded\.$"):  # names are known: none is listed
+        run_main(folder)
 
 
 def test_a_notebook_under_another_name_is_known_by_its_content_and_that_is_said(tmp_path, judge, capsys):

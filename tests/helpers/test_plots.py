@@ -85,6 +85,8 @@ def test_weights_have_a_fixed_scale():
     weights = plots.plot_attention(torch.full((2, 2), 0.25), ax=new_axes())
     assert (weights.images[0].norm.vmin, weights.images[0].norm.vmax) == (0, 1)
     assert hatched_cells(weights) == set()  # without a mask
+    many = plots.plot_visible(torch.ones(3, 12) > 0, ax=new_axes())
+    assert (many.get_xticks().tolist(), many.get_yticks().tolist()) == ([0, 2, 4, 6, 8, 10], [0, 1, 2])
 
 
 def test_hands_arrows_and_wires_end_where_the_numbers_say():
@@ -126,4 +128,5 @@ def test_show_stores_the_description_prints_it_and_closes_the_figure(monkeypatch
     assert capsys.readouterr() == (f"Figure: {alt}\n" * 2, "")
     assert plt.get_fignums() == []
     picture = imread(io.BytesIO(base64.b64decode(data["image/png"])))
+    assert picture.shape[1] == 2 * settings["metadata"]["image/png"]["width"]
     assert picture[0, 0].tolist() == [1, 1, 1, 1]  # white, not transparent: ink must show in a dark theme
