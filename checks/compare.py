@@ -11,10 +11,7 @@ ROUNDING = {torch.float16: 5e-3, torch.bfloat16: 3e-2}  # relative to the larges
 
 
 def _apart(got, want, tolerance, scale_of):
-    """Where two tensors of one shape differ by more than rounding, which is relative to the largest entry.
-
-    A mistake's answer may be far larger than the right one, whose scale is meant: there it is relative to each entry.
-    """
+    """Where two tensors differ by more than rounding, relative to scale_of's largest entry or to each entry."""
     finite = scale_of[scale_of.isfinite()]
     scale = finite.abs().max().item() if finite.numel() and finite.dtype != torch.bool else 0.0
     rounding = max(ROUNDING.get(dtype, 2e-5) for dtype in (got.dtype, want.dtype)) * tolerance

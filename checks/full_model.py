@@ -592,7 +592,9 @@ def _departures():
     for slip, where in DEPARTS.items():
         yield slip, _with_slip(right, slip), right, None, where, ""
     yield "nothing", copy.deepcopy(right), right, None, None, ROUNDS
-    yield "ten times the right eps, in block 1 alone", in_block_1(right, "wrong eps"), right, None, None, ROUNDS
+    other = copy.deepcopy(right)
+    other.layers[1].attention_norm.eps *= 5
+    yield "five times the right eps, in one norm", other, right, None, None, ROUNDS
     other = in_block_1(right, "gate and up swapped")
     yield "gate and up swapped in block 1", other, right, None, (DOWN.format(1), 0), ""
     other = in_block_1(right, "gain ignored")  # a second fault: a later part, at an earlier position

@@ -59,7 +59,7 @@ def test_where_a_model_departs_is_far_from_the_limit_and_hangs_on_no_rounding():
             want = wanted[(names or {}).get(name, name)]
             gaps = (output - want).abs().amax((0, 2)) / want.abs().max()
             before = where[1] if where and where[0] == name else None
-            assert not (gaps[:before] > LIMIT / 2).any(), what  # the wrong eps: up to 3.7e-6 with noise in the last bit
+            assert not (gaps[:before] > LIMIT / 3).any(), what
             if before is not None:
                 assert not gaps[before] <= 3 * LIMIT, what
                 break
