@@ -66,7 +66,7 @@ def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor |
     if (folder / "config.json").is_file():
         config = config_from_hugging_face(read_json(folder / "config.json"), str(folder / "config.json"))
         try:
-            return config, under_our_names(dict(open_weights(folder)), config.n_layers)
+            return config, under_our_names(open_weights(folder), config.n_layers)
         except ValueError as error:
             raise ValueError(f"{folder}: {error}.") from error
     if (folder / "params.json").is_file():
