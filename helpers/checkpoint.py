@@ -19,15 +19,9 @@ from helpers.device import explain_out_of_memory
 from helpers.formats.files import read_json
 from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, refuse
 from helpers.formats.hugging_face import StoredWeight, config_from_hugging_face, config_to_hugging_face, open_weights
-from helpers.formats.names import interleaved_to_halves, name_map, under_our_names
+from helpers.formats.names import interleaved_to_halves, name_map, under_our_names  # noqa: F401  imported from here
 from helpers.model import Llama
 from helpers.validate import require_plain
-
-__all__ = [
-    "blank_model", "config_from_hugging_face", "config_to_hugging_face", "fetch_checkpoint", "interleaved_to_halves",
-    "load_checkpoint", "model_from_weights", "name_map", "read_checkpoint", "save_checkpoint",
-    "weights_to_hugging_face",
-]  # fmt: skip
 
 
 def load_checkpoint(
@@ -66,7 +60,7 @@ def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor |
     if (folder / "config.json").is_file():
         config = config_from_hugging_face(read_json(folder / "config.json"), str(folder / "config.json"))
         try:
-            return config, under_our_names(dict(open_weights(folder)), config.n_layers)
+            return config, under_our_names(open_weights(folder), config.n_layers)
         except ValueError as error:
             raise ValueError(f"{folder}: {error}.") from error
     if (folder / "params.json").is_file():

@@ -136,7 +136,7 @@ def bits_per_byte(model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> fl
     device = model.tok_embeddings.weight.device
     tokens = encode(tokenizer, text)
     half = min(model.config.max_seq_len // 2, math.ceil((len(tokens) - 1) / 2))  # a short text is read without padding
-    if half == 0 or len(tokens) < 2:
+    if half == 0:
         raise ValueError(
             f"max_seq_len={model.config.max_seq_len} and a text of {len(tokens)} tokens: each must be at least 2. "
             "Pass a longer text, or a model that reads more than one token."

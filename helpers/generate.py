@@ -134,21 +134,20 @@ def generate(
         ValueError: if a setting is out of range, or the prompt is empty or not of token ids.
         torch.OutOfMemoryError: if the prompts do not fit into memory; says what to change.
     """
+    stop = _stop_ids(stop, model.config.vocab_size)
+    settings = (max_new_tokens, temperature, top_k, top_p, stop, seed)
     if isinstance(tokens, torch.Tensor):
         if tokens.ndim != 2 or tokens.numel() == 0:
             raise ValueError(
                 f"tokens have shape {tuple(tokens.shape)}: pass (batch, tokens), neither empty, for one prompt "
                 "tokens[None]."
             )
-        settings = (max_new_tokens, temperature, top_k, top_p, stop, seed)
         return torch.stack([*tokens.cpu().unbind(1), *stream(model, tokens, *settings)], dim=1)
     _require_prompts(tokens)
-    stop = _stop_ids(stop, model.config.vocab_size)
     longest = max(map(len, tokens))
     n_pad = torch.tensor([longest - len(row) for row in tokens])
     padded = torch.tensor([[0] * (longest - len(row)) + list(row) for row in tokens])
-    settings = (max_new_tokens, temperature, top_k, top_p, stop, seed, n_pad)
-    new = [step.tolist() for step in stream(model, padded, *settings)]
+    new = [step.tolist() for step in stream(model, padded, *settings, n_pad)]
     rows = []
     for row, prompt in enumerate(tokens):
         rows.append(list(prompt))

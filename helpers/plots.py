@@ -77,30 +77,24 @@ def _axes(ax: Axes | None, size=FULL) -> Axes:
 # -------------------------------------------------------------------------------------------- angle lens
 
 
-def plot_vectors(vectors, *, labels=None, colors=INK, styles="-", ax=None, title=None) -> Axes:
-    """Arrows from the origin.
+def plot_vectors(vectors, *, labels, colors, styles, ax=None, title=None) -> Axes:
+    """Arrows from the origin, with a legend.
 
     Args:
         vectors: (N, 2).
-        labels: N texts for the legend, or None.
-        colors, styles: one colour or line style for all, or N of them, as two cues.
+        labels, colors, styles: of each arrow; its colour and its line style are two cues.
     """
-    ax = _axes(ax, SQUARE)
-    vectors = to_numpy(vectors)
-    colors = [colors] * len(vectors) if isinstance(colors, str) else colors
-    styles = [styles] * len(vectors) if isinstance(styles, str) else styles
-    for i, ((x, y), color, style) in enumerate(zip(vectors, colors, styles, strict=True)):
+    ax, vectors = _axes(ax, SQUARE), to_numpy(vectors)
+    for (x, y), label, color, style in zip(vectors, labels, colors, styles, strict=True):
         arrow = {"arrowstyle": "-|>", "color": color, "lw": 1.8, "shrinkA": 0, "shrinkB": 0, "ls": style}
         ax.annotate("", xy=(x, y), xytext=(0, 0), arrowprops=arrow)
-        if labels is not None:
-            ax.plot([], [], color=color, ls=style, label=labels[i])
-    limit = 1.15 * max(np.abs(vectors).max(), *(abs(side) for side in ax.dataLim.extents if math.isfinite(side)), 1e-9)
+        ax.plot([], [], color=color, ls=style, label=label)
+    limit = 1.15 * np.abs(vectors).max()
     ax.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", title=title)
     ax.set(xlabel="coordinate 0", ylabel="coordinate 1")
     ax.axhline(0, color=HIDDEN, lw=0.8, zorder=0)
     ax.axvline(0, color=HIDDEN, lw=0.8, zorder=0)
-    if labels is not None:
-        ax.legend(loc="best")
+    ax.legend(loc="best")
     return ax
 
 

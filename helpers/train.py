@@ -49,12 +49,16 @@ def train(
     groups = [{"params": [w for w in model.parameters() if w.ndim == n], "weight_decay": decays[n]} for n in decays]
     optimizer, losses = torch.optim.AdamW(groups, betas=(0.9, 0.95)), []
     windows = _windows(read, batch_size, model.config.max_seq_len, torch.Generator().manual_seed(seed))
+    too_much = (
+        f"batch_size={batch_size} windows of max_seq_len={model.config.max_seq_len} tokens are too much to train on at "
+        "once: pass a smaller batch_size, or make a model of a smaller max_seq_len or dim."
+    )
     model.train()
     for step in range(steps):
         inputs, targets = next(windows)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, peak, warm_up)
-        with explain_out_of_memory(TOO_MUCH.format(batch_size, model.config.max_seq_len)):
+        with explain_out_of_memory(too_much):
             losses.append(training_step(model, optimizer, inputs.to(device), targets.to(device)))
         report(len(losses), losses[-1])
     model.eval()
@@ -69,12 +73,6 @@ def training_step(model: Llama, optimizer: torch.optim.Optimizer, inputs: torch.
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     return loss.item()
-
-
-TOO_MUCH = (
-    "batch_size={} windows of max_seq_len={} tokens are too much to train on at once: pass a smaller batch_size, or "
-    "make a model of a smaller max_seq_len or dim."
-)
 
 
 def _require_settings(steps, batch_size, seed, peak, warm_up, weight_decay):

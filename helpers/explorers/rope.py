@@ -31,10 +31,10 @@ def explore_rope() -> Explorer:
     waves = [clocks.text(x, y - 1.65, "", ha="center", va="top", fontsize=9) for x, y in centres]
     wedge = large.add_patch(Polygon([(0, 0)], fc=HIDDEN, ec=INK, lw=1, alpha=0.6))
     sign = large.text(0, 0, "", ha="center", va="center")
-    hands, tips = {}, {}
+    hands = []
     for name, (color, marker, style) in looks.items():
-        hands[name] = [ax.plot([], [], color=color, ls=style, lw=1.8)[0] for ax in (clocks, large)]
-        tips[name] = [ax.plot([], [], marker, color=color, ms=4 if ax is clocks else 8)[0] for ax in (clocks, large)]
+        look = {"color": color, "ls": style, "marker": marker, "markevery": (1, 3)}  # a hand's end is its second point
+        hands.append([ax.plot([], [], lw=1.8, ms=size, **look)[0] for ax, size in ((clocks, 4), (large, 8))])
         large.plot([], [], color=color, ls=style, marker=marker, label=name)
     large.legend(loc="lower center", ncols=2, fontsize=9)
 
@@ -46,12 +46,10 @@ def explore_rope() -> Explorer:
             kind["original_max_position_embeddings"] = 256  # as the model of the notebook was trained
         speeds = rope_inv_freq(head_dim, base, kind)
         angles = rope_angles(positions, speeds).numpy()
-        for name, row in zip(looks, angles, strict=True):
+        for (small, enlarged), row in zip(hands, angles, strict=True):
             ends = np.stack((np.cos(row), np.sin(row)), axis=-1)
-            hands[name][0].set_data(np.stack((centres, centres + ends, np.nan * ends), axis=1).reshape(-1, 2).T)
-            tips[name][0].set_data((centres + ends).T)
-            hands[name][1].set_data(*np.stack(((0, 0), ends[pair])).T)
-            tips[name][1].set_data(ends[[pair]].T)
+            small.set_data(np.stack((centres, centres + ends, np.nan * ends), axis=1).reshape(-1, 2).T)
+            enlarged.set_data(*np.stack(((0, 0), ends[pair])).T)
         chosen.center = centres[pair]
         for text, wavelength in zip(waves, (2 * math.pi / speeds).tolist(), strict=True):
             text.set_text(f"{wavelength:,.1f}" if wavelength < 100 else f"{wavelength:,.0f}")

@@ -32,7 +32,7 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
             stages = {0: Llama(trained.config), 1400: trained}
         tokenizer, text, before = load_tokenizer(), excerpt()[200:600], excerpt()[:200]
     known, shown = encode(tokenizer, before), encode(tokenizer, text)
-    bits, guesses = zip(*(_costs(model, known, shown) for model in stages.values()), strict=True)
+    judged = {step: _costs(model, known, shown) for step, model in stages.items()}
     words, boxes, column, row = [tokenizer.decode([token]) for token in shown.tolist()], [], 0, 0
     words = [
         "".join("↵" if one == "\n" else one if ord(one) < 0x530 or 0x2000 < ord(one) < 0x2200 else "□" for one in word)
@@ -57,8 +57,7 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
     frame = page.add_patch(Rectangle((0, 0), 1, 1, fill=False, ec=INK, lw=2, zorder=2))
 
     def draw(step, token):
-        stage = list(stages).index(step)
-        costs, (likeliest, shares) = bits[stage], guesses[stage]
+        costs, (likeliest, shares) = judged[step]
         patches.set_facecolors(SHADES(costs.numpy() / MOST_BITS))
         for label in labels:
             label.set_color(INK)  # touched in every drawing: what moves is drawn above what stays
@@ -75,7 +74,7 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
 
     # Which controls.
     controls = {"step": choice("after step", sorted(stages, reverse=True))}
-    controls["token"] = slider("framed token", int(bits[-1].argmax()), 0, len(words) - 1)
+    controls["token"] = slider("framed token", int(judged[max(stages)][0].argmax()), 0, len(words) - 1)
     alt = "A passage of text, token by token in boxes, each shaded by its cost in bits: white for nothing, "
     return Explorer(figure, draw, controls, alt + "dark orange for 12 and more. One token is framed.")
 

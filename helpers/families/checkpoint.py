@@ -16,13 +16,11 @@ def load_checkpoint(
     folder: str | Path, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
 ) -> Llama:
     """Open a folder of a family of FAMILIES, or of LLaMA: arguments and errors as in helpers.checkpoint."""
-    folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        return checkpoint.load_checkpoint(folder, dtype, device)
-    config = config_from_hugging_face(read_json(folder / "config.json"), str(folder / "config.json"))
+    folder, file = Path(folder), Path(folder, "config.json")
+    config = config_from_hugging_face(read_json(file), str(file)) if file.is_file() else None
     if not isinstance(config, FamilyConfig):
         return checkpoint.load_checkpoint(folder, dtype, device)
-    stored = dict(open_weights(folder))
+    stored = open_weights(folder)
     try:
         weights = our_weights(stored, config)
     except DAMAGE as error:

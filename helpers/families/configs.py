@@ -7,7 +7,7 @@ import torch
 
 from helpers.config import LlamaConfig
 from helpers.families.edits import Relative, angles
-from helpers.families.registry import FAMILIES, WEIGHT_NAMES, Family
+from helpers.families.registry import FAMILIES, WEIGHT_NAMES
 from helpers.formats import hugging_face
 from helpers.formats.fit import DAMAGE
 from helpers.validate import require_positive_int
@@ -128,13 +128,13 @@ def make_relative(config: FamilyConfig) -> Relative:
     return model
 
 
-def our_weights(weights: dict, config: LlamaConfig) -> dict:
+def our_weights(weights: dict, config: FamilyConfig) -> dict:
     """Weights of Hugging Face under our names, and cut as ours are; a name that is not known stays as it is.
 
     Raises:
         ValueError: if two weights get one name.
     """
-    family = FAMILIES[config.family] if isinstance(config, FamilyConfig) else Family(edits=())
+    family = FAMILIES[config.family]
     renames = family.weight_names | {old: new for old, new in WEIGHT_NAMES.items() if old not in family.weight_names}
     ours = {}
     for theirs, weight in weights.items():

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -15,11 +14,7 @@ IGNORED = "rotary_emb.inv_freq"  # a table that older files carry; computed here
 
 
 class StoredWeight:
-    """A weight in a file, not read yet: as of a tensor, [...] is all of it and [:4] are its first rows.
-
-    Attributes:
-        shape: of the whole weight.
-    """
+    """A weight in a file, not read yet: as of a tensor, .shape is its shape, [...] all of it, [:4] its first rows."""
 
     def __init__(self, path: Path, stored):
         self._path, self._stored = path, stored
@@ -30,13 +25,14 @@ class StoredWeight:
             return self._stored[part]
 
 
-def open_weights(folder: Path) -> Iterator[tuple[str, StoredWeight]]:
+def open_weights(folder: Path) -> dict[str, StoredWeight]:
     """Every weight of a folder, by Hugging Face's name.
 
     Raises:
         FileNotFoundError: if a file is missing.
         ValueError: if a file is damaged, or the index names one that is not in the folder itself.
     """
+    weights = {}
     for path in _files(folder):
         if not os.path.isfile(path):  # path.is_file() raises for a name that is too long
             raise FileNotFoundError(
@@ -44,9 +40,9 @@ def open_weights(folder: Path) -> Iterator[tuple[str, StoredWeight]]:
             )
         with _naming(path):
             file = safe_open(path, framework="pt")
-            names = [name for name in sorted(file.keys()) if not name.endswith(IGNORED)]
-            stored = [StoredWeight(path, file.get_slice(name)) for name in names]
-        yield from zip(names, stored, strict=True)
+            names = (name for name in sorted(file.keys()) if not name.endswith(IGNORED))
+            weights |= {name: StoredWeight(path, file.get_slice(name)) for name in names}
+    return weights
 
 
 def _files(folder):

@@ -1,5 +1,6 @@
-"""A folder of Meta: params.json and .pth, in one file or several."""
+"""A folder of Meta: params.json and .pth, in one file or several. Nothing is unpickled."""
 
+import zipfile
 from pathlib import Path
 
 import torch
@@ -7,7 +8,6 @@ import torch
 from helpers.config import LLAMA3_SCALING, LlamaConfig
 from helpers.formats.files import read_json
 from helpers.formats.names import interleaved_to_halves, under_our_names
-from helpers.formats.pth import open_pth, require_honest_tensors
 from helpers.model import swiglu_hidden_dim
 
 SPLIT_BY_COLUMNS = ("wo.weight", "w2.weight")  # Meta's row-parallel layers: each shard holds some input columns
@@ -28,8 +28,7 @@ def read_meta(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
     shards = []
     for path in files:
         try:
-            shards.append(open_pth(path))
-            require_honest_tensors(shards[-1], path.stat().st_size)
+            shards.append(_open_pth(path))
         except Exception as error:  # torch raises several kinds here; none of them may run code
             why = error if type(error) is ValueError else type(error).__name__  # torch's own text advises to unpickle
             raise ValueError(
@@ -53,6 +52,23 @@ def read_meta(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
     except (AttributeError, TypeError, ValueError, IndexError, ArithmeticError, RuntimeError) as error:
         raise ValueError(f"{folder}: params.json and the shards make no LLaMA ({error}): fetch all again.") from error
     return config, weights
+
+
+def _open_pth(path):
+    """The tensors that torch.save wrote, if they are ordinary and no larger than the file."""
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as parts:
+        unpacked = sum(part.file_size for part in parts.infolist())
+    if unpacked > size:  # torch.save does not compress: such a file was made to fill the memory of whoever opens it
+        raise ValueError(f"{path} has {size:,} bytes, but unpacks to {unpacked:,}")
+    tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise ValueError(f"{name} is no ordinary tensor")
+    claimed = sum(tensor.nbytes for tensor in tensors.values())  # strides of 0 show one number as a matrix
+    if claimed > 2 * size:  # tied embeddings show one matrix twice
+        raise ValueError(f"its tensors claim {claimed:,} bytes, but the file has {size:,}")
+    return tensors
 
 
 def _join(parts, name, dim):

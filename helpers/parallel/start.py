@@ -22,12 +22,11 @@ def launch(*program: str, n: int = 2, seconds: int = 180) -> list[str]:
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as started:
         try:
             printed, errors = started.communicate(timeout=seconds)
-        except BaseException as why:  # also the stop button: the launcher ends its processes, if it is asked to
-            started.terminate()
-            if isinstance(why, subprocess.TimeoutExpired):
-                waits = "does a rank wait for a sum that another one skips?"
-                raise RuntimeError(f"{' '.join(program)} is not done after {seconds} seconds: {waits}") from None
-            raise
+        except subprocess.TimeoutExpired:
+            waits = "does a rank wait for a sum that another one skips?"
+            raise RuntimeError(f"{' '.join(program)} is not done after {seconds} seconds: {waits}") from None
+        finally:
+            started.terminate()  # after the stop button, too: the launcher ends its processes, if it is asked to
     if started.returncode:
         raise RuntimeError(f"{' '.join(program)} failed in a process:\n{_traceback(errors)[-2000:]}")
     return sorted(filter(None, printed.splitlines()))
@@ -36,9 +35,7 @@ def launch(*program: str, n: int = 2, seconds: int = 180) -> list[str]:
 def _traceback(stderr):
     # Of the first rank that tells one, without the launcher's own; before it has joined it has no name.
     if named := re.search(r"^\[rank\d+\]: ", stderr, re.M):
-        return "\n".join(
-            line[named.end() - named.start() :] for line in stderr.splitlines() if line.startswith(named[0])
-        )
+        return "\n".join(re.findall(rf"^{re.escape(named[0])}(.*)", stderr, re.M))
     return re.split(r"^[WE]\d{4} ", stderr, flags=re.M)[0] or stderr
 
 

@@ -94,7 +94,7 @@ def test_hands_arrows_and_wires_end_where_the_numbers_say():
     hands = [line.get_xydata() for line in plots.plot_clock_hands(angles, ax=new_axes()).lines]
     ends = [hand[1] - hand[0] for hand in hands if len(hand) == 2]
     np.testing.assert_allclose([np.arctan2(y, x) for x, y in ends], angles, atol=1e-12)
-    arrows = plots.plot_vectors([[3.0, 4], [-5, 0]], ax=new_axes())
+    arrows = plots.plot_vectors([[3.0, 4], [-5, 0]], **ARROWS, ax=new_axes())
     assert [text.xy for text in arrows.texts] == [(3.0, 4.0), (-5.0, 0.0)]
     assert arrows.get_xlim()[0] < -5 < 4 < arrows.get_ylim()[1]
     wires = plots.plot_head_wiring(4, 2, ax=new_axes()).lines
