@@ -54,8 +54,8 @@ def which(reader, data: bytes, known: dict[str, list[str]]) -> list[str] | None:
     """
     try:
         notebook, cells = reader.read_notebook(data), reader.stored_cells(data)
-        texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
-        if title := next(filter(None, (re.search(r"^# *(\d\d)\b", text, re.M) for text in texts)), None):
+        text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        if title := re.search(r"^# *(\d\d)\b", text, re.M):
             found = [name for name in known if name.startswith(title[1])]
             return [found[0], "its title"] if found else None
         found = [name for name, asked in known.items() if any(map(notebook.definition, asked))]

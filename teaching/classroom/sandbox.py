@@ -79,10 +79,8 @@ Sandbox = tuple[str, ...]  # the command that makes a sandbox of the program who
 def _binds(path: str) -> list[str]:
     """Options that show a file or folder, read-only, under the name that is asked for and under its real one."""
     real = os.path.realpath(path)
-    options = []
-    for name in dict.fromkeys((real, os.path.abspath(path))):
-        options += ["--ro-bind", real, name]
-    return options
+    names = dict.fromkeys((real, os.path.abspath(path)))
+    return [option for name in names for option in ("--ro-bind", real, name)]
 
 
 def _interpreter() -> list[str]:
@@ -275,15 +273,14 @@ def _environment(home: str, passed_on: dict[str, str]) -> dict[str, str]:
 def _started(arguments: list[str], sandbox: Sandbox | None):
     """A Python program that runs, until the block ends."""
     with tempfile.TemporaryDirectory(prefix="grade-", ignore_cleanup_errors=True) as scratch:
-        if sandbox:
-            env = _environment("/tmp", {})
-        else:
-            names = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "COMSPEC")
-            env = _environment(scratch, {name: os.environ[name] for name in names if name in os.environ})
         command = [sys.executable, *arguments]
         limit = [sys.executable, "-I", "-S", "-c", LIMIT]
         if sandbox:
+            env = _environment("/tmp", {})
             command = [*sandbox, *limit, str(2 * PROCESSES), *command]
+        else:
+            names = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "COMSPEC")
+            env = _environment(scratch, {name: os.environ[name] for name in names if name in os.environ})
         if os.name == "posix":
             command = [*limit, "", *command]
         process = subprocess.Popen(
