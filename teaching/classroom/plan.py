@@ -93,7 +93,7 @@ def _row(minutes, section, stops, words):
     start, end = map(int, minutes.split("–"))
     asked = re.findall(r"(\*\*Vote:\*\* )?“(.+?)”", words) if section else []
     exercise = "".join(exercises_named(stops))
-    question = ".".join(re.search(r"(0\d) question (\d)|$", stops).groups(default="")).strip(".")
+    question = next(map(".".join, re.findall(r"(0\d) question (\d)", stops)), "")
     stops = [a or b for a, b in re.findall(r"`(.+?)`|“(.+?)”", stops)]
     asked = [_asked(section, text, bool(vote)) for vote, text in asked]
     return Row(end - start, section, stops, asked, exercise, question)

@@ -78,9 +78,8 @@ def _answer(notebook, cells, function, stub, lent):
             return {"status": "not attempted"}
         return {"status": "no such function", "seen": f"No cell defines {function}."}
     nodes = notebook.needs(function, lent)
-    above = sum(cell.count("\n") + 1 for cell in notebook.cells[: found.cell - 1])
     first = min([found.node.lineno, *(one.lineno for one in getattr(found.node, "decorator_list", ()))])
-    lines = notebook.cells[found.cell - 1].split("\n")[first - above - 1 : found.node.end_lineno - above]
+    lines = "\n".join(notebook.cells).split("\n")[first - 1 : found.node.end_lineno]  # counted through all cells
     code = "\n".join(map(ast.unparse, nodes))
     shown = _shown(lines, 0) | {"cell": _count(cells[found.cell - 1])}
     return {"code": code, "reaches": reaches(code), **shown}

@@ -76,13 +76,6 @@ class Died(Exception):
 Sandbox = tuple[str, ...]  # the command that makes a sandbox of the program whose command follows it
 
 
-def _binds(path: str) -> list[str]:
-    """Options that show a file or folder, read-only, under the name that is asked for and under its real one."""
-    real = os.path.realpath(path)
-    names = dict.fromkeys((real, os.path.abspath(path)))
-    return [option for name in names for option in ("--ro-bind", real, name)]
-
-
 def _interpreter() -> list[str]:
     """Folders of this Python and its packages, and each link on the way from its name to its file.
 
@@ -120,8 +113,10 @@ def _bwrap(bwrap: str) -> Sandbox:
         command += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     command += ["--size", str(DISK), "--tmpfs", "/tmp", "--symlink", "/tmp", "/dev/shm"]
     for needed in (*_interpreter(), str(ROOT / "helpers"), str(ROOT / "checks")):
-        if not os.path.realpath(needed).startswith("/usr/"):
-            command += _binds(needed)
+        real = os.path.realpath(needed)
+        if not real.startswith("/usr/"):
+            for name in dict.fromkeys((real, os.path.abspath(needed))):  # its real name, and that which is asked for
+                command += ["--ro-bind", real, name]
     return (*command, "--remount-ro", "/", "--remount-ro", "/proc", "--chdir", "/tmp", "--")
 
 
