@@ -151,10 +151,7 @@ class Submissions:
             who, own = owner(entry.name)
             self._entry = name = shown + entry.name
             if entry.is_dir():
-                student = self._student(who or entry.name, entry.name)
-                if entry.is_symlink():
-                    student.unread.append(f"{name} (a link)")
-                self._read_folder(student, entry, name)
+                self._read_folder(self._student(who or entry.name, entry.name), entry, name)
             elif who:
                 self._read_file(self._student(who, entry.name), entry, own, name)
             elif entry.suffix.lower() == ".zip":
@@ -203,6 +200,7 @@ class Submissions:
             student.unread.append(f"{shown} ({error.strerror}: {Path(error.filename).name})")
 
         if folder.is_symlink():
+            student.unread.append(f"{shown} (a link)")
             return
         for place, folders, names in os.walk(folder, onerror=unreadable):
             folders[:] = sorted(one for one in folders if not hidden(one))

@@ -142,11 +142,10 @@ def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
 
     filled()  # a file that cannot be filled stops here, before anything runs
     rows = [row for mark in marks.values() for row in mark.rows]
-    for row in {(row.student, row.notebook): row for row in rows if row.status == "broken notebook"}.values():
+    # what concerns a whole notebook: it is broken, or has no exercises, and says who is ready
+    whole = [row for row in rows if row.status == "broken notebook" or not row.assignment.function]
+    for row in {(row.student, row.notebook): row for row in whole}.values():
         print(f"{one_line(row.student)}, {row.notebook}: {row.seen}")
-    for row in rows:
-        if not course[row.notebook][0][0].function:  # a notebook without exercises: who is ready?
-            print(f"{one_line(row.student)}, {row.notebook}: {row.seen}")
     worksheet = ""
     try:
         run_all(work, arguments.seconds, sandbox, arguments.jobs, results)

@@ -11,6 +11,7 @@ import html
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -27,18 +28,11 @@ SPECIAL = re.compile(r"([\\~=#{}:])")  # GIFT reads these; a backslash before on
 
 
 def one_class(number: str, folder: Path) -> Class:
-    """Write the folder of a class.
-
-    Args:
-        number: "0" to "9".
-        folder: must not exist, or be empty.
-
-    Returns:
-        the class.
+    """Write the folder of class "0" to "9", and return the class. If this fails, nothing is written.
 
     Raises:
-        FileExistsError: if something is in the folder; nothing is written then.
-        ValueError: if there is no such class, or the plan and the notebooks do not agree; nothing is written then.
+        FileExistsError: if something is in the folder.
+        ValueError: if there is no such class, or the plan and the notebooks do not agree.
     """
     classes, folder = {one.number: one for one in read_plan()}, Path(folder).absolute()
     if number not in classes:
@@ -51,13 +45,12 @@ def one_class(number: str, folder: Path) -> Class:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
         made = Path(beside) / "folder"
-        made.mkdir()
-        (made / "votes").mkdir()
+        (made / "votes").mkdir(parents=True)
         (made / "votes" / f"class_{number}.gift.txt").write_text(_gift_file(one), encoding="utf-8")
         student(made / "homework", only=one.notebooks)
         write_slides(one, made)
         (made / "index.html").write_text(_page(one), encoding="utf-8")
-        (made / "cards.html").write_text((PAGES / "cards.html").read_text(encoding="utf-8"), encoding="utf-8")
+        shutil.copy(PAGES / "cards.html", made)
         if folder.exists():
             folder.rmdir()  # it is empty; if it is not any more, this fails and nothing is lost
         made.rename(folder)
@@ -78,7 +71,7 @@ def deck_of(one: Class):
             cells += _stops(row)
         if row.exercise:
             title = rf"## Exercise \1 of notebook {row.exercise[:2]}: "
-            cells.append(new_markdown_cell(re.sub(r"^#+ Exercise (\d+)[.:] ", title, exercise(row.exercise)[0].source)))
+            cells.append(new_markdown_cell(re.sub(r"^#+ Exercise (\d+)[.:] ", title, exercise(row.exercise))))
         if row.question:
             cells.append(new_markdown_cell(f"## On paper\n\n{question(row.question)}"))
     return new_notebook(cells=cells)

@@ -42,7 +42,7 @@ class Row:
     section: str  # "1.3", or ""
     stops: list[str]  # first words of cells, titles of figures
     ask: list[Question]
-    exercise: str  # "01 1": notebook 01, exercise 1; or ""
+    exercise: str  # "01.1": notebook 01, exercise 1; or ""
     question: str  # the same, of *Check yourself*
 
 
@@ -55,7 +55,7 @@ class Class:
     about: str
     table: str  # its two tables as the page has them
     rows: list[Row]
-    exercises: list[str]  # homework: "01 2", or a whole notebook, "00"
+    homework: list[str]  # as `make grade` has it behind --only: "01.2" is exercise 2 of notebook 01, "00" all of it
 
     @property
     def minutes(self) -> int:
@@ -66,11 +66,6 @@ class Class:
     def notebooks(self) -> list[str]:
         """Numbers of the notebooks that it opens, in order: what is handed out for it."""
         return sorted({f"0{row.section[0]}" for row in self.rows if row.section})
-
-    @property
-    def homework(self) -> list[str]:
-        """What `make grade` needs behind --only: "01.2" is exercise 2 of notebook 01, "00" the whole notebook."""
-        return [name.replace(" ", ".") for name in self.exercises]
 
 
 def read_plan() -> list[Class]:
@@ -98,19 +93,18 @@ def _row(minutes, section, stops, words):
     start, end = map(int, minutes.split("–"))
     asked = re.findall(r"(\*\*Vote:\*\* )?“(.+?)”", words) if section else []
     exercise = "".join(exercises_named(stops))
-    question = " ".join(re.search(r"(0\d) question (\d)|$", stops).groups(default="")).strip()
+    question = next(map(".".join, re.findall(r"(0\d) question (\d)", stops)), "")
     stops = [a or b for a, b in re.findall(r"`(.+?)`|“(.+?)”", stops)]
-    return Row(
-        end - start, section, stops, [_asked(section, text, bool(vote)) for vote, text in asked], exercise, question
-    )
+    asked = [_asked(section, text, bool(vote)) for vote, text in asked]
+    return Row(end - start, section, stops, asked, exercise, question)
 
 
 def exercises_named(text: str) -> list[str]:
-    """ "01 2" and "01 3" for "01 exercises 2 and 3"; "00" for "00, run to its last cell"."""
+    """ "01.2" and "01.3" for "01 exercises 2 and 3"; "00" for "00, run to its last cell"."""
     found = re.findall(r"\b(0\d), run to its last cell", text)
     for number, rest in re.findall(r"\b(0\d)(?: \|)? exercises? (\d(?:(?:, | and | to )\d\b)*)(?! begun)", text):
         named = [int(n) for n in re.findall(r"\d", rest)]
-        found += [f"{number} {n}" for n in (range(named[0], named[-1] + 1) if " to " in rest else named)]
+        found += [f"{number}.{n}" for n in (range(named[0], named[-1] + 1) if " to " in rest else named)]
     return found
 
 
@@ -145,13 +139,13 @@ def _between(what, number, start, end):
     found = []
     for cell in _cells(number):
         text = cell.source if cell.cell_type == "markdown" else ""
-        if re.match(start, text):
-            found = [cell]
-        elif found and re.match(end, text):
-            return found
-        elif found:
+        if found and re.match(end, text):
+            break
+        if found or re.match(start, text):
             found.append(cell)
-    raise ValueError(f"the plan names {what} of notebook {number}, which has none: correct docs/teaching.md.")
+    if not found:
+        raise ValueError(f"the plan names {what} of notebook {number}, which has none: correct docs/teaching.md.")
+    return found
 
 
 def cells_of(name: str) -> list:
@@ -159,14 +153,14 @@ def cells_of(name: str) -> list:
     return _between(f"section {name}", f"0{name[0]}", rf"## {re.escape(name)} ", "## ")
 
 
-def exercise(name: str) -> list:
-    """The cells of an exercise, "01 2": its text, and what follows up to the next."""
-    number, n = name.split()
-    return _between(f"exercise {n}", number, rf"### Exercise {n}\b", "##")
+def exercise(name: str) -> str:
+    """The text of an exercise, "01.2", in Markdown."""
+    number, n = name.split(".")
+    return _between(f"exercise {n}", number, rf"### Exercise {n}\b", "##")[0].source
 
 
 def question(name: str) -> str:
-    """A question of *Check yourself*, "01 3", in Markdown."""
-    number, n = name.split()
+    """A question of *Check yourself*, "01.3", in Markdown."""
+    number, n = name.split(".")
     source = _between(f"question {n}", number, "## Check yourself", "## ")[0].source
     return re.search(rf"^{n}\. (.*(?:\n+ +.*)*)", source, re.M)[1]

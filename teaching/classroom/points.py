@@ -111,6 +111,13 @@ def read_table(path: Path) -> tuple[list[list[str]], str]:
     return lines, delimiter
 
 
+def table_text(lines, delimiter: str = ",", end: str = "\n") -> str:
+    """Lines as a CSV file; the mark at its beginning tells Excel: UTF-8."""
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, lineterminator=end).writerows(lines)
+    return "\ufeff" + text.getvalue()
+
+
 def same(name: str) -> str:
     """A name as it is compared: no capitals, no double spaces, letters and their accents in one."""
     return " ".join(unicodedata.normalize("NFC", name).casefold().split())
@@ -124,7 +131,7 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
     """
     if not path.exists():
         return []
-    students, said, mistakes, unknown = {same(name): name for name in marks}, [], [], False
+    students, said, mistakes, known = {same(name): name for name in marks}, [], [], ""
     (_, *lines), _ = read_table(path)
     for cells in lines:
         who, what, points, reason = [cell.strip() for cell in [*cells, "", "", "", ""][:4]]
@@ -136,7 +143,8 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
             given = math.nan
         found = re.fullmatch(r"(\d\d)\w*\W*(?:exercise)?\W*(\d+)", what)
         if not name:
-            unknown = True
+            known = " Who handed in nothing needs an empty folder of that name. Known here: "
+            known += f"{', '.join(one_line(name, 60) for name in marks)}."
             mistakes.append(f"{who}, {what}: {len(begins)} students have a name that begins with {who!r}")
         elif not 0 <= given < math.inf:
             mistakes.append(f"{who}, {what}: points are {points!r}; 0 or more is expected, such as 1 or 0.5")
@@ -151,8 +159,6 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
         else:
             mistakes.append(f"{who}, {what}: there is no {what} here")
     if mistakes:
-        known = " Who handed in nothing needs an empty folder of that name." if unknown else ""
-        known += f" Known here: {', '.join(one_line(name, 60) for name in marks)}." if unknown else ""
         raise ValueError(
             f"{path}: {'; '.join(map(one_line, mistakes[:5]))} ({len(mistakes)} to mend). Nothing was graded.{known}"
         )

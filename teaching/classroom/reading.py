@@ -54,8 +54,8 @@ def which(reader, data: bytes, known: dict[str, list[str]]) -> list[str] | None:
     """
     try:
         notebook, cells = reader.read_notebook(data), reader.stored_cells(data)
-        texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
-        if title := next(filter(None, (re.search(r"^# *(\d\d)\b", text, re.M) for text in texts)), None):
+        text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        if title := re.search(r"^# *(\d\d)\b", text, re.M):
             found = [name for name in known if name.startswith(title[1])]
             return [found[0], "its title"] if found else None
         found = [name for name, asked in known.items() if any(map(notebook.definition, asked))]
@@ -78,9 +78,8 @@ def _answer(notebook, cells, function, stub, lent):
             return {"status": "not attempted"}
         return {"status": "no such function", "seen": f"No cell defines {function}."}
     nodes = notebook.needs(function, lent)
-    above = sum(cell.count("\n") + 1 for cell in notebook.cells[: found.cell - 1])
     first = min([found.node.lineno, *(one.lineno for one in getattr(found.node, "decorator_list", ()))])
-    lines = notebook.cells[found.cell - 1].split("\n")[first - above - 1 : found.node.end_lineno - above]
+    lines = "\n".join(notebook.cells).split("\n")[first - 1 : found.node.end_lineno]  # counted through all cells
     code = "\n".join(map(ast.unparse, nodes))
     shown = _shown(lines, 0) | {"cell": _count(cells[found.cell - 1])}
     return {"code": code, "reaches": reaches(code), **shown}

@@ -12,11 +12,9 @@ A file of these that somebody has changed since is kept under a dated name; the 
 or of an earlier run. All text of students is escaped: no page runs anything, no cell of a table is a formula.
 """
 
-import csv
 import datetime
 import hashlib
 import html
-import io
 import json
 import os
 import re
@@ -27,7 +25,7 @@ from pathlib import Path
 from string import Template
 from urllib.parse import quote
 
-from teaching.classroom.points import FIRST_LINE, OVERRIDES, Mark, Row, number
+from teaching.classroom.points import FIRST_LINE, OVERRIDES, Mark, Row, number, table_text
 from tools.course import new_file, one_line, write_beside
 
 STATUSES = {  # status: its sign, its colour, its meaning
@@ -139,12 +137,8 @@ def _digest(path):
 
 def table(lines: list) -> str:
     """Lines as CSV; no text is taken for a formula, by spreadsheets that cut at ; either."""
-    text = io.StringIO("\ufeff")  # tells Excel: UTF-8
-    text.seek(1)
-    writer = csv.writer(text, lineterminator="\n")
     written = ([number(cell) if isinstance(cell, float) else str(cell) for cell in line] for line in lines)
-    writer.writerows([FORMULA.sub(r"\1'", cell) for cell in line] for line in written)
-    return text.getvalue()
+    return table_text([FORMULA.sub(r"\1'", cell) for cell in line] for line in written)
 
 
 def gradebook(marks: dict[str, Mark]) -> str:
@@ -177,9 +171,8 @@ def class_page(marks: dict[str, Mark], found) -> str:
         sign = "<br>".join(row.number) + ("*" if row.worth else "")
         body.append(f'<th title="{plain(row.notebook)}, {plain(row.exercise)}">{sign}</th>')
     body.append('</tr></thead><tbody><tr><th scope="row">passed by</th><td></td><td></td>')
-    for place in range(len(columns)):
-        passed = sum(mark.rows[place].status == "passed" for mark in marks.values())
-        body.append(f"<td>{passed}</td>")
+    for column in zip(*(mark.rows for mark in marks.values()), strict=True):
+        body.append(f"<td>{sum(row.status == 'passed' for row in column)}</td>")
     for name, mark in marks.items():
         page, hand = _page(found, name), " ✎" if mark.by_hand is not None else ""
         body.append(f'</tr><tr><th scope="row" title="{plain(name)}">{_link(found, name)}</th>')

@@ -76,15 +76,6 @@ class Died(Exception):
 Sandbox = tuple[str, ...]  # the command that makes a sandbox of the program whose command follows it
 
 
-def _binds(path: str) -> list[str]:
-    """Options that show a file or folder, read-only, under the name that is asked for and under its real one."""
-    real = os.path.realpath(path)
-    options = []
-    for name in dict.fromkeys((real, os.path.abspath(path))):
-        options += ["--ro-bind", real, name]
-    return options
-
-
 def _interpreter() -> list[str]:
     """Folders of this Python and its packages, and each link on the way from its name to its file.
 
@@ -122,8 +113,10 @@ def _bwrap(bwrap: str) -> Sandbox:
         command += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     command += ["--size", str(DISK), "--tmpfs", "/tmp", "--symlink", "/tmp", "/dev/shm"]
     for needed in (*_interpreter(), str(ROOT / "helpers"), str(ROOT / "checks")):
-        if not os.path.realpath(needed).startswith("/usr/"):
-            command += _binds(needed)
+        real = os.path.realpath(needed)
+        if not real.startswith("/usr/"):
+            for name in dict.fromkeys((real, os.path.abspath(needed))):  # its real name, and that which is asked for
+                command += ["--ro-bind", real, name]
     return (*command, "--remount-ro", "/", "--remount-ro", "/proc", "--chdir", "/tmp", "--")
 
 
@@ -275,15 +268,14 @@ def _environment(home: str, passed_on: dict[str, str]) -> dict[str, str]:
 def _started(arguments: list[str], sandbox: Sandbox | None):
     """A Python program that runs, until the block ends."""
     with tempfile.TemporaryDirectory(prefix="grade-", ignore_cleanup_errors=True) as scratch:
-        if sandbox:
-            env = _environment("/tmp", {})
-        else:
-            names = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "COMSPEC")
-            env = _environment(scratch, {name: os.environ[name] for name in names if name in os.environ})
         command = [sys.executable, *arguments]
         limit = [sys.executable, "-I", "-S", "-c", LIMIT]
         if sandbox:
+            env = _environment("/tmp", {})
             command = [*sandbox, *limit, str(2 * PROCESSES), *command]
+        else:
+            names = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "COMSPEC")
+            env = _environment(scratch, {name: os.environ[name] for name in names if name in os.environ})
         if os.name == "posix":
             command = [*limit, "", *command]
         process = subprocess.Popen(

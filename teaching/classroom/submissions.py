@@ -25,15 +25,13 @@ NOTEBOOK = str(ROOT / "checks" / "notebook.py")
 READER = ["-I", "-c", Path(reading.__file__).read_text(encoding="utf-8"), NOTEBOOK]
 RUN_IT = "Kernel → Restart Kernel and Run All Cells, then save the notebook."
 OPEN_IT = "Open it in JupyterLab, clear its outputs, save it, hand it in again."
-HINTS = {  # beside what the reader saw
+HINTS = {  # beside what the reader saw, if there is one
     "broken notebook": OPEN_IT,
     "does not run": "Mend the line and run the cell: a notebook that is handed in should run from top to bottom.",
     "no such function": (
         "The grader looks for {}. Was the cell deleted or the function renamed, or is the notebook of another course, "
         "or of an older version of this one?"
     ),
-    "not attempted": "",
-    "passed": "",
     "not yet": RUN_IT,
 }
 
@@ -106,7 +104,7 @@ def _asked(path, exercises, named):
     if unknown := sorted(named - {"", *numbers}):
         raise ValueError(f"{path.stem} has no exercise {unknown[0]}; it has {', '.join(numbers)}: name it as in 02.3.")
     paid = any(one.points for one in exercises)
-    data, asked = path.read_text(encoding="utf-8").encode(), []
+    data, asked = path.read_bytes(), []
     code = "\n".join("".join(cell["source"]) for cell in json.loads(data)["cells"] if cell["cell_type"] == "code")
     solutions = [(re.findall(rf"\b{one.check}\((\w+)", code)[-1], "") for one in exercises if one.check]
     published = reading.answers(reading.load(NOTEBOOK), data, solutions, []) or [{}]
@@ -148,8 +146,8 @@ def read_file(path: Path) -> bytes:
 def which_notebook(path: Path, known: dict[str, list[str]], sandbox: Sandbox | None) -> tuple[str, str] | None:
     """(notebook, what says so) of a file whose name does not tell, read inside the sandbox; None if nothing does."""
     try:
-        return json.loads(run_limited(READER, json.dumps(known).encode() + b"\n" + read_file(path), READING, sandbox))
-    except (Refused, TimeUp, Died):
+        return _ask_reader(known, path, sandbox)
+    except Refused:
         return None
 
 
@@ -165,23 +163,24 @@ def judge_submission(
     try:
         if not files:
             raise Refused("missing notebook", "", "Hand it in under the name that it has in the course.")
-        found = _ask_reader(read_file(files[-1]), exercises, course, sandbox)
+        asked = [(one.function, one.stub) for one in exercises]
+        found = _ask_reader([asked, course], files[-1], sandbox)
         return [_answer(exercise, **one) for exercise, one in zip(exercises, found, strict=True)]
     except Refused as verdict:
         return [Answer(*verdict.args)] * len(exercises)
 
 
 def _answer(exercise, status="", seen="", **more):
-    hint = HINTS[status].format(exercise.function) if status else ""
-    if not exercise.function and status in ("not attempted", "not yet"):
+    hint = HINTS.get(status, "").format(exercise.function)
+    if not exercise.function and status == "not attempted":
         hint = RUN_IT
     return Answer(status, one_line(seen), hint, **more)
 
 
-def _ask_reader(data, exercises, course, sandbox):
-    question = json.dumps([[(one.function, one.stub) for one in exercises], course]).encode() + b"\n"
+def _ask_reader(question, path, sandbox):
+    given = json.dumps(question).encode() + b"\n" + read_file(path)
     try:
-        return json.loads(run_limited(READER, question + data, READING, sandbox))
+        return json.loads(run_limited(READER, given, READING, sandbox))
     except TimeUp as error:
         seen = f"It could not be read in {READING:g} seconds."
         raise Refused("broken notebook", seen, "Delete cells that are not part of the homework.") from error

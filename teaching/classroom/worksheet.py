@@ -4,13 +4,11 @@ The given file is read only. All of its cells stay as they are but the grades, a
 those who handed in. Numbers are scaled to the most that the platform has for the assignment.
 """
 
-import csv
 import html
-import io
 import re
 from pathlib import Path
 
-from teaching.classroom.points import Mark, number, read_table, same
+from teaching.classroom.points import Mark, number, read_table, same, table_text
 from teaching.classroom.report import FORMULA
 from tools.course import one_line
 
@@ -79,9 +77,7 @@ def fill(path: Path, marks: dict[str, Mark], column: str) -> tuple[str, list[str
     without = [line[name] or line[who] for line in people if id(line) not in filled]
     if without:
         said.append(f"In {path.name}, but nothing handed in; as they were: {', '.join(without)}.")
-    text = io.StringIO()
-    csv.writer(text, delimiter=delimiter, lineterminator="\r\n").writerows(lines)
-    return "\ufeff" + text.getvalue(), said  # the mark tells Excel: UTF-8
+    return table_text(lines, delimiter, "\r\n"), said
 
 
 def _moodle(lines, head):

@@ -449,11 +449,15 @@ def test_a_notebook_under_another_name_is_known_by_its_content_and_that_is_said(
     assert "was taken for" in page
 
 
-def test_notebook_00_says_who_is_ready(tmp_path):
+def test_notebook_00_says_who_is_ready(tmp_path, capsys):
     book = json.loads((COURSE / "00_start_here.ipynb").read_text(encoding="utf-8"))
     write(tmp_path / "in" / "anna" / "00_start_here.ipynb", book)
     write(tmp_path / "in" / "ben" / "00_start_here.ipynb", handed_out("00_start_here"))
     book["cells"][2]["outputs"] = [{"output_type": "error", "ename": "ImportError", "evalue": "torch"}]
     write(tmp_path / "in" / "carl" / "00_start_here.ipynb", book)
+    write(tmp_path / "in" / "dora" / "00_start_here.ipynb", "{")
     rows = run_main(tmp_path / "in", "--only", "00")
-    assert [(row["points"], row["seen"][:7]) for row in rows] == [("1", "ready: "), ("0", "not run"), ("0", "said: I")]
+    assert [(row["points"], row["seen"][:7]) for row in rows] == [
+        ("1", "ready: "), ("0", "not run"), ("0", "said: I"), ("0", "It is n"),
+    ]  # fmt: skip
+    assert capsys.readouterr().out.count(f"dora, 00_start_here: {rows[3]['seen']}\n") == 1

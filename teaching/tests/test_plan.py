@@ -20,23 +20,22 @@ def minutes_of(section):
 
 
 def exercise_minutes(name):
-    return int(re.search(r"^\*\*(\d+)", plan.exercise(name)[0].source, re.M)[1])
+    return int(re.search(r"^\*\*(\d+)", plan.exercise(name), re.M)[1])
 
 
 def test_every_section_exercise_and_question_that_the_plan_names_exists():
     named = set(re.findall(r"\b\d\.\d+\b", re.sub(r"`[^`]+`|“[^”]+”|\b3\.1[123]\b", "", TEACHING)))  # 3.1x: Python
     assert len([plan.cells_of(name) for name in named]) > 10  # raises where there is none
     questions = re.findall(r"\b(0\d)(?: \|[^|]*\|)? question (\d)", TEACHING)
-    assert len({plan.question(" ".join(name)) for name in questions}) > 10
-    exercises = [name for name in plan.exercises_named(TEACHING) if " " in name]
-    assert len({plan.exercise(name)[0].source for name in exercises}) > 20
+    assert len({plan.question(".".join(name)) for name in questions}) > 10
+    assert len({plan.exercise(name) for name in plan.exercises_named(TEACHING) if "." in name}) > 20
 
 
 def test_points_of_the_notebooks_are_the_homework_and_what_the_plan_asks_for():
     asked = [one for exercises, _ in read_course().values() for one in exercises]
-    paid = [f"{one.notebook[:2]} {one.title[0]}" for one in asked if one.points and one.check]
+    paid = [f"{one.notebook[:2]}.{one.title[0]}" for one in asked if one.points and one.check]
     assessment = TEACHING[TEACHING.index("## Assessment") :]
-    assert sorted(name for one in PLAN for name in one.exercises if " " in name) == paid
+    assert sorted(name for one in PLAN for name in one.homework if "." in name) == paid
     assert sorted(plan.exercises_named(assessment.partition("\n- ")[0])) == paid
     assert f"{sum(one.points for one in asked) + assessment.count('| question ')} points;" in assessment
 
@@ -64,7 +63,7 @@ def test_the_table_of_all_classes_says_what_the_tables_of_each_say():
         assert found, one.name
         for cell, taken, names in (
             (found[1], minutes_of, re.findall(r"\d\.\d+", found[1])),
-            (found[2], exercise_minutes, one.exercises),
+            (found[2], exercise_minutes, one.homework),
         ):
             if said := re.search(r"\((\d+) min\)", cell):
                 assert one.number == "0" or abs(int(said[1]) - sum(map(taken, names))) <= 3, cell

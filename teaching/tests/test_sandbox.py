@@ -139,7 +139,6 @@ def holding(teacher, words):
     return found
 
 
-@linux
 @pytest.mark.slow
 def test_none_of_eleven_secrets_comes_out_and_nothing_is_written(teacher, box):
     rows = graded(teacher)
@@ -206,7 +205,6 @@ TOO_MUCH = {  # bounded, so that a fault of the sandbox costs a test and not the
 }
 
 
-@linux
 @pytest.mark.parametrize(("said", "program"), TOO_MUCH.items())
 def test_whatever_a_program_takes_too_much_of_it_is_ended_with_all_that_it_started(box, monkeypatch, said, program):
     monkeypatch.setattr(sandbox, "MEMORY", 2**29)
@@ -217,7 +215,6 @@ def test_whatever_a_program_takes_too_much_of_it_is_ended_with_all_that_it_start
         run_limited(["-c", program], b"", 20, box)
 
 
-@linux
 def test_the_machines_own_disk_is_not_taken_for_the_programs_while_the_sandbox_is_made(box, monkeypatch):
     monkeypatch.setattr(sandbox, "POLL_SECONDS", 0.001)
     for _ in range(20):
@@ -242,7 +239,6 @@ print(found.raw)
 """
 
 
-@linux
 def test_the_keys_of_the_graders_session_are_not_inside(box):
     """In a program of its own, which has a session of its own."""
     read = "from teaching.classroom.sandbox import find_sandbox, run_limited\n"
@@ -258,7 +254,6 @@ def test_the_keys_of_the_graders_session_are_not_inside(box):
     assert inside
 
 
-@linux
 def test_a_machine_without_memory_ends_the_program_and_not_the_grader(box, monkeypatch):
     monkeypatch.setattr(sandbox, "RESERVED_MEMORY", 2**60)
     with pytest.raises(Died, match="no memory left"):
@@ -268,7 +263,6 @@ def test_a_machine_without_memory_ends_the_program_and_not_the_grader(box, monke
     assert int(run_limited(["-c", adjusted], b"", 20, box)) == 1000
 
 
-@linux
 def test_processor_time_counts_those_that_have_ended(box):
     work = "import os, time\nif not os.fork():\n    while time.process_time() < 1: pass\n    os._exit(0)\nos.wait()"
     with sandbox._started(["-c", f"{work}\nprint('done', flush=True)\ntime.sleep(30)"], box) as program:

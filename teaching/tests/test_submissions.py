@@ -31,21 +31,21 @@ def test_every_exercise_that_is_handed_out_is_not_attempted_and_needs_no_kernel(
         assert [verdict.status for verdict in verdicts] == ["not attempted"] * len(exercises), stem
 
 
-def judge(tmp_path, *cells):
-    """What is to be run for the first exercise of notebook 01, or the verdict."""
-    write(tmp_path / "a.ipynb", {"cells": [code_cell(source) for source in cells]})
-    found = submissions.judge_submission([tmp_path / "a.ipynb"], *submissions.read_course([NORM])[NORM], None)
-    return found[0].code or (found[0].status, found[0].seen)
-
-
 def test_what_cannot_be_read_in_time_or_opened_ends_in_a_sentence(tmp_path, monkeypatch):
+    write(tmp_path / "a.ipynb", handed_out())
+    exercises, cells = submissions.read_course([NORM])[NORM]
+
+    def judged():
+        verdict = submissions.judge_submission([tmp_path / "a.ipynb"], exercises, cells, None)[0]
+        return verdict.status, verdict.seen
+
     monkeypatch.setattr(submissions, "READER", ["-c", "while True: pass"])
     monkeypatch.setattr(submissions, "READING", 0.5)
-    assert judge(tmp_path) == ("broken notebook", "It could not be read in 0.5 seconds.")
+    assert judged() == ("broken notebook", "It could not be read in 0.5 seconds.")
     monkeypatch.setattr(submissions, "READER", ["-c", "import os; os._exit(1)"])
-    assert judge(tmp_path) == ("broken notebook", "It could not be read. The program failed.")
+    assert judged() == ("broken notebook", "It could not be read. The program failed.")
     monkeypatch.setattr(type(tmp_path), "read_bytes", Mock(side_effect=PermissionError(13, "Permission denied")))
-    assert judge(tmp_path)[1] == "It cannot be opened (PermissionError: Permission denied)."
+    assert judged()[1] == "It cannot be opened (PermissionError: Permission denied)."
 
 
 def test_a_submission_is_read_inside_the_sandbox_only(tmp_path, monkeypatch):
@@ -98,12 +98,11 @@ def found_in(folder, names=()):
     """Write these files, the last ones into zips; what is understood of the folder."""
     for name in names:
         outer, mark, inner = name.partition(".zip/")
-        path = folder / (outer + ".zip" if mark else outer)
-        path.parent.mkdir(parents=True, exist_ok=True)
         if not mark:
-            path.write_text("{}")
+            write(folder / outer, "{}")
             continue
-        with zipfile.ZipFile(path, "a") as archive:
+        folder.joinpath(outer).parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(folder / f"{outer}.zip", "a") as archive:
             archive.writestr(inner, "{}")
     scratch = folder.parent / "scratch"
     scratch.mkdir(exist_ok=True)
