@@ -22,6 +22,7 @@
   let judged = new Map(); // the passages' losses by change
   const runs = new Map(); // what the model made of the sentence, by change
   let keeping; // the timer that waits before the address is written
+  let kept = location.hash; // what stood in the address when it was read or written last
   let reading = 0; // counts what was read, so that a late result is dropped
   let turn = 0; // counts what was begun to write
 
@@ -49,9 +50,11 @@
   }
 
   function keep() {
+    if (location.hash !== kept) return; // somebody has just opened a link, which follow will read
     const hash = LiveLink.write(page, $("text").value.slice(0, 64 * MOST));
     try {
       if (hash || location.hash.includes("=")) history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
+      kept = location.hash;
     } catch { /* a browser that takes no more for now */ }
   }
 
@@ -228,7 +231,7 @@
 
   /** Show what the link asks for, and say what of it was not understood. */
   function follow() {
-    const hash = location.hash.slice(1);
+    const hash = (kept = location.hash).slice(1);
     if (!hash || document.getElementById(hash)) return; // a section of the page
     const { text, change, query, key, head, unknown } = LiveLink.read(hash, page, MOST, placesOf(page));
     page.writing = false;
