@@ -9,6 +9,7 @@ import pytest
 import torch
 from playwright.sync_api import expect
 
+from helpers.assets import ASSETS
 from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.corpus import train_tokenizer
 from helpers.generate import generate
@@ -77,6 +78,12 @@ def test_ids_are_those_of_the_tokenizers_library(open_page, saved):
         assert ids == [tokenizer.encode(text).ids for text in texts]
 
 
+def test_a_hundred_held_out_sentences_get_pytorchs_logits(open_page):
+    sentences = (ASSETS / "held_out.txt").read_text(encoding="utf-8").replace("\n", " ").split(". ")[:100]
+    texts = [sentence.ids[:64] for sentence in load_tokenizer().encode_batch(sentences)]
+    assert difference(open_page(), load_checkpoint(TINY_LLAMA), texts) < 1e-4
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_any_small_llama_gives_pytorchs_logits_and_its_greedy_text(open_page, saved, name):
     page, (model, _, folder) = open_page(), saved(name)
@@ -86,8 +93,8 @@ def test_any_small_llama_gives_pytorchs_logits_and_its_greedy_text(open_page, sa
     assert [5, 7, 9, *page.evaluate(WRITE, [5, 7, 9])] == generate(model, torch.tensor([[5, 7, 9]]), 200)[0].tolist()
 
 
-def finding(page, words):
-    expect(page.locator("#live-finding")).to_have_text(re.compile(words), timeout=60_000)
+def says(page, part, words):
+    expect(page.locator(f"#live-{part}")).to_have_text(re.compile(words), timeout=60_000)
 
 
 def follow(page, link):
@@ -157,7 +164,7 @@ def test_each_switch_and_the_numbers_in_the_picture_are_pytorchs(open_page):
         shown = page.locator("#live-places :is(.turn, .length)")  # drawn a moment after the model has answered
         expect(shown, link).to_have_text([re.compile("^(off|0°)$") if text == "0°" else text for text in numbers])
         page.wait_for_url(lambda url, whole=whole: url.endswith(f"#{whole}"))
-    expect(page.locator("#live-link-said")).to_have_text(re.compile("not understood, .*: off=block9; window=3.$"))
+    says(page, "link-said", "not understood, .*: off=block9; window=3.$")
 
 
 def test_the_picture_answers_to_keys_and_reopens_as_it_was_left(open_page):
@@ -176,15 +183,25 @@ def test_the_picture_answers_to_keys_and_reopens_as_it_was_left(open_page):
     page.locator("#live-text").fill("if x:\n")
     page.wait_for_url(lambda url: "#text=if+x%3A%0A&off=attention4&head=2." in url)
     page.reload()
-    finding(page, "Attention of 4 off: .* instead")
-    expect(page.locator("#live-effect")).to_have_text(re.compile("^Next: .* · loss: 4.15 → 4.[2-9]"))
-    expect(page.locator("#live-panel-title")).to_have_text("Attention of block 2")
+    says(page, "finding", "Attention of 4 off: .* instead")
+    says(page, "effect", "^Next: .* · loss: 4.15 → 4.[2-9]")
+    says(page, "panel-title", "^Attention of block 2$")
     follow(page, "off=" + ",".join(f"head{n // 4}.{n % 4}" for n in range(24)))
-    finding(page, "No head writes")
+    says(page, "finding", "No head writes")
     for _ in range(4):
         page.locator("#live-write").click()  # it says Stop until it is done
-        expect(page.locator("#live-write")).to_have_text("Write", timeout=60_000)
-    expect(page.locator("#live-said")).to_have_text(re.compile("^40 tokens .*keeps its last 128"))
+        says(page, "write", "^Write$")
+    says(page, "said", "^40 tokens .*keeps its last 128")
+
+
+def test_a_link_is_followed_though_the_page_was_about_to_write_its_address(open_page):
+    page = open_page()
+    page.evaluate("""() => {
+        document.querySelector('#live-heads input').click(); // 400 ms later the page writes its address
+        setTimeout(() => { location.hash = 'token=2'; }, 300);
+        for (const start = performance.now(); performance.now() < start + 600;);
+    }""")
+    says(page, "model-token", "position 2$")
 
 
 @torch.no_grad()
@@ -210,25 +227,19 @@ def test_what_is_broken_is_played_sent_on_and_new_every_day(open_page, build):
     still = re.search(r'<a href="broken.html#no=45">', source) and re.search("<thead>.*</tbody>", source, re.S)[0]
     assert page.locator("#live-fault").inner_html().endswith(still.replace("\n", ""))  # the start page's picture
     page.get_by_role("button", name="no mask").press("Enter")
-    expect(page.locator("#live-verdict")).to_have_text(
-        re.compile("^Not this one. “no mask” would draw the second picture.")
-    )
-    expect(page.locator("#live-guessed caption")).to_contain_text("no mask. First change: attention 0, tokens 0 to 6.")
+    says(page, "verdict", "^Not this one. “no mask” would draw the second picture.")
+    says(page, "guessed caption", "no mask. First change: attention 0, tokens 0 to 6.")
     expect(page.locator("#live-open")).to_be_hidden()
     page.get_by_role("button", name="a window of 4").press("Space")
-    expect(page.locator("#live-verdict")).to_contain_text("Found with 2 guesses: a window of 4. Tokens 0 to 3")
-    assert re.match(
-        r"What is broken\? Game 45: found with 2 guesses. file:.*broken.html#no=45$",
-        page.locator("#live-line").input_value(),
-    )
+    says(page, "verdict", "Found with 2 guesses: a window of 4. Tokens 0 to 3")
+    line = page.locator("#live-line").input_value()
+    assert re.match(r"What is broken\? Game 45: found with 2 guesses. file:.*broken.html#no=45$", line)
     page.get_by_role("button", name="Copy").click()
-    expect(page.locator("#live-copied")).to_contain_text("It opens on this machine only")
+    says(page, "copied", "It opens on this machine only")
     page.get_by_role("link", name="Open the broken model").click()
-    finding(page, "A window of 4: .* instead")
-    titles = [
-        open_page("broken.html", day=f"2026-11-{day}T12:00").locator("#live-fault b").text_content() for day in (26, 27)
-    ]
-    assert titles == ["Game 329, today’s.", "Game 330, today’s."]
+    says(page, "finding", "A window of 4: .* instead")
+    for day, game in ((26, 329), (27, 330)):
+        says(open_page("broken.html", day=f"2026-11-{day}T12:00"), "fault b", f"^Game {game}, today’s.$")
 
 
 def test_a_file_that_does_not_fit_gets_one_sentence_and_changes_nothing(open_page, saved):
@@ -237,6 +248,8 @@ def test_a_file_that_does_not_fit_gets_one_sentence_and_changes_nothing(open_pag
     for words, damage in {
         "config.json: it sets num_hidden_layers to 1.5": lambda: (folder / "config.json").write_text(
             config.replace('"num_hidden_layers": 2', '"num_hidden_layers": 1.5')),
+        "config.json: it sets RoPE of type yarn; this page knows": lambda: (folder / "config.json").write_text(
+            config.replace('"rope_type": "default"', '"rope_type": "yarn"')),
         "tokenizer.json is missing": lambda: (folder / "tokenizer.json").unlink(),
         "tokenizer.json: it has 1024 tokens": lambda: shutil.copy(TINY_LLAMA / "tokenizer.json", folder),
         "model.safetensors: .* is 80 × 32, but": lambda: shutil.copy(other / "model.safetensors", folder),
@@ -249,4 +262,4 @@ def test_a_file_that_does_not_fit_gets_one_sentence_and_changes_nothing(open_pag
         (folder / "config.json").write_text(config)
     photo = "() => { const data = new DataTransfer(); data.items.add(new File([], 'photo.png')); return data; }"
     page.dispatch_event("#live-text", "drop", {"dataTransfer": page.evaluate_handle(photo)})
-    expect(page.locator("#live-own")).to_contain_text("“photo.png” is no part of a model")
+    says(page, "own", "“photo.png” is no part of a model")

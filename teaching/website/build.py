@@ -120,13 +120,13 @@ def write_live(out: Path):
     (out / "data.js").write_text(f"window.liveData = {script};\n", encoding="utf-8")
 
 
-def held_out_passages(count: int = 4) -> list[str]:
-    """Paragraphs of 40 to 60 tokens from the part of the reference that tiny-llama has not read, evenly spread."""
+def held_out_passages() -> list[str]:
+    """Four paragraphs of 40 to 60 tokens from the part of the reference that tiny-llama has not read, evenly spread."""
     tokenizer = load_tokenizer()
     held_out = (ASSETS / "held_out.txt").read_text(encoding="utf-8")
     paragraphs = [paragraph.strip() for paragraph in held_out.split("\n\n")]
     fitting = [text for text in paragraphs if 40 <= len(tokenizer.encode(text).ids) <= 60]
-    return fitting[len(fitting) // count // 2 :: len(fitting) // count][:count]
+    return fitting[len(fitting) // 8 :: len(fitting) // 4][:4]
 
 
 # ------------------------------------------------------------------------------------------------- notebooks
@@ -184,10 +184,9 @@ def _prepare_outputs(cell):
     if folds.get("outputs_hidden"):  # they answer a question, and open with a click
         tags.append("hide-output")
     cell.outputs = [one for one in cell.outputs if one != EMPTY_OUTPUT and ": not attempted yet" not in str(one)]
-    if "plots.use_course_style()" in cell.source:
-        tags.append("hide-input")  # the imports
-    if folds.get("source_hidden"):
-        tags.append("hide-input")  # it draws; and below a question the figure's title would give the answer away
+    # What draws: below a question the figure's title would give the answer away. And the imports.
+    if folds.get("source_hidden") or "plots.use_course_style()" in cell.source:
+        tags.append("hide-input")
     for output in cell.outputs:
         alt = output.get("metadata", {}).get("image/png", {}).get("alt")
         if alt:

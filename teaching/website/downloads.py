@@ -11,9 +11,9 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from string import Template
 
 import tools.hand_out as hand_out
+from teaching.website.slides import filled
 
 ZIP = "llama-notebooks.zip"
 FORMS = {
@@ -73,10 +73,5 @@ def _run_it(stem, own, name):
         until = hand_out.READERS[stem[:2]]
         said = f"This notebook can use what you wrote in 01 to {until:02}: upload those notebooks into"
         parts["mine"] = f"<li>{said} <em>Files</em> too.</li>"
-    parts["steps"] = _filled("colab_github" if name else "colab", parts)
-    return _filled("run_it", parts)
-
-
-def _filled(template, parts):
-    text = Path(__file__).with_name("templates").joinpath(f"{template}.html").read_text(encoding="utf-8")
-    return Template(text).substitute(parts).strip()
+    parts["steps"] = filled("colab_github" if name else "colab", **parts)
+    return filled("run_it", **parts)

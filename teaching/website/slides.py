@@ -39,7 +39,7 @@ from teaching.website import colors
 
 LEAD_WORDS, ANSWER_WORDS, CODE_LINES, OUTPUT_LINES = 45, 70, 12, 12
 WIDE, HIGH = 1280, 656  # a picture's most [px]
-STATIC = Path(__file__).parent / "static"
+FILES = Path(__file__).parent
 # Packages for their files alone: JupyterLab has MathJax only inside its bundle, nbconvert takes both from a network.
 REVEAL = Path(sphinx_revealjs.__file__).parent / "_static" / "revealjs"
 # MathJax, which draws the formulas of the slides and of the site, in one file.
@@ -91,7 +91,7 @@ class Deck:
     def _add(self, content, notes="", kind="", column=False):
         # One more slide below the last one, or at the top of a new column.
         notes = f'<aside class="notes">{markdown.render(notes)}</aside>' if notes.strip() else ""
-        if column or not self.columns:
+        if column:
             self.columns.append([])
         self.columns[-1].append(f'<section class="{kind}">\n{content}\n{notes}</section>')
 
@@ -224,15 +224,14 @@ def make_slides(notebooks, folder: Path, relink):
         folder: is made.
         relink: takes Markdown and the notebook's path, returns the Markdown with links between the site's sources.
     """
-    for name in ("dist/reveal.js", "dist/reveal.css", "dist/reset.css", "plugin/notes/notes.js", "LICENSE"):
+    for name in ("dist/reveal.js", "dist/reveal.css", "plugin/notes/notes.js", "LICENSE"):
         (folder / "reveal" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REVEAL / name, folder / "reveal" / name)
     shutil.copy(MATHJAX, folder)
-    light, dark = (
-        HtmlFormatter(style=f"a11y-high-contrast-{theme}").get_style_defs("pre.code") for theme in ("light", "dark")
-    )
-    css = colors.css() + (STATIC / "slides.css").read_text(encoding="utf-8")
-    css += f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
+    css = colors.css() + (FILES / "static" / "slides.css").read_text(encoding="utf-8")
+    for scheme in ("light", "dark"):
+        code = HtmlFormatter(style=f"a11y-high-contrast-{scheme}").get_style_defs("pre.code")
+        css += f"@media (prefers-color-scheme: {scheme}) {{\n{code}\n}}\n"
     (folder / "slides.css").write_text(css, encoding="utf-8")
     entries, settings = [], json.dumps(MATHJAX_SETTINGS)
     for path in notebooks:
@@ -242,13 +241,13 @@ def make_slides(notebooks, folder: Path, relink):
                 text = re.sub(r"\]\(([^():#\s]+)\.ipynb(?:#[^()\s]*)?\)", r"](\1.html)", relink(cell.source, path))
                 cell.source = re.sub(r"\]\(([^():#\s]+)\.md\b", r"](\1.html", text)
         title, deck = re.match(r"# (.*)", notebook.cells[0].source)[1], Deck(notebook)
-        parts = {"title": html.escape(title), "slides": deck.html(), "mathjax": settings}
-        _fill("slides.html", folder / f"{path.stem}.html", **parts)
+        page = filled("slides", title=html.escape(title), slides=deck.html(), mathjax=settings)
+        (folder / f"{path.stem}.html").write_text(page, encoding="utf-8")
         count = sum(map(len, deck.columns))
         entries.append(f'<li><a href="{path.stem}.html">{html.escape(title)}</a>, {count} slides</li>')
-    _fill("slides_index.html", folder / "index.html", entries="\n".join(entries))
+    (folder / "index.html").write_text(filled("slides_index", entries="\n".join(entries)), encoding="utf-8")
 
 
-def _fill(template, file, **parts):
-    page = Template((STATIC.parent / "templates" / template).read_text(encoding="utf-8")).substitute(parts)
-    file.write_text(page, encoding="utf-8")
+def filled(template: str, **parts) -> str:
+    """One of the templates, with its parts put in."""
+    return Template((FILES / "templates" / f"{template}.html").read_text(encoding="utf-8")).substitute(parts)

@@ -10,17 +10,16 @@
 const Live = (() => {
   // ------------------------------------------------------------------------------------------------ weights, config
 
-  let FLOAT_OF_HALF = null; // all 65,536 of them
+  const FLOAT_OF_HALF = Float32Array.from({ length: 65536 }, (_, half) => halfToFloat(half)); // looked up, for speed
 
   const FLOATS = {
-    F32: (bytes) => new Float32Array(bytes.slice().buffer),
+    F32: (bytes) => new Float32Array(bytes),
     F16: (bytes) => {
-      const halves = new Uint16Array(bytes.slice().buffer), floats = new Float32Array(halves.length);
-      FLOAT_OF_HALF ??= Float32Array.from({ length: 65536 }, (_, half) => halfToFloat(half));
+      const halves = new Uint16Array(bytes), floats = new Float32Array(halves.length);
       for (let i = 0; i < halves.length; i++) floats[i] = FLOAT_OF_HALF[halves[i]];
       return floats;
     },
-    BF16: (bytes) => new Float32Array(Uint32Array.from(new Uint16Array(bytes.slice().buffer), (x) => x << 16).buffer),
+    BF16: (bytes) => new Float32Array(new Uint32Array(new Uint16Array(bytes)).map((x) => x << 16).buffer),
   };
 
   function halfToFloat(x) {
@@ -35,7 +34,7 @@ const Live = (() => {
     const { __metadata__, ...header } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
     for (const [name, { dtype, shape, data_offsets: [from, to] }] of Object.entries(header)) {
       if (!FLOATS[dtype]) throw new Error(`${name} is stored as ${dtype}; this page reads F32, F16 and BF16. Save the model again as one of them.`);
-      weights[name] = { shape, data: FLOATS[dtype](new Uint8Array(buffer, 8 + length + from, to - from)) };
+      weights[name] = { shape, data: FLOATS[dtype](buffer.slice(8 + length + from, 8 + length + to)) };
     }
     return weights;
   }
@@ -51,12 +50,14 @@ const Live = (() => {
     for (const name of [...sizes, "num_key_value_heads", "head_dim"])
       if (!(Number.isInteger(json[name] ?? 1) && (json[name] ?? 1) > 0))
         throw new Error(`it sets ${name} to ${json[name]}, which is no whole number above 0.`);
+    const kind = rope.rope_type ?? rope.type ?? "default";
+    if (!["default", "linear", "llama3"].includes(kind)) throw new Error(`it sets RoPE of type ${kind}; this page knows default, linear and llama3.`);
     return {
       vocabSize: json.vocab_size, dim: json.hidden_size, nLayers: json.num_hidden_layers,
       nHeads: json.num_attention_heads, nKvHeads: json.num_key_value_heads ?? json.num_attention_heads,
       headDim: json.head_dim ?? json.hidden_size / json.num_attention_heads, hiddenDim: json.intermediate_size,
       maxSeqLen: json.max_position_embeddings ?? 2048, normEps: json.rms_norm_eps ?? 1e-6,
-      ropeTheta: rope.rope_theta ?? json.rope_theta ?? 10000, scaling: rope, tied: json.tie_word_embeddings ?? false,
+      ropeTheta: rope.rope_theta ?? json.rope_theta ?? 10000, scaling: { ...rope, kind }, tied: json.tie_word_embeddings ?? false,
     };
   }
 
@@ -89,25 +90,20 @@ const Live = (() => {
   }
 
   function oneRow(x, w, y, row, out, into) {
-    const start = row * into;
-    let o = 0;
-    for (; o + 3 < out; o += 4) {
-      let a = 0, b = 0, c = 0, d = 0, i = o * into, j = i + into, k = j + into, l = k + into;
+    const start = row * into, y0 = row * out, last = out - 1;
+    for (let o = 0; o < out; o += 4) {
+      const o1 = Math.min(o + 1, last), o2 = Math.min(o + 2, last), o3 = Math.min(o + 3, last);
+      let a = 0, b = 0, c = 0, d = 0, i = o * into, j = o1 * into, k = o2 * into, l = o3 * into;
       for (let s = start; s < start + into; s++) {
         const value = x[s];
         a += value * w[i++]; b += value * w[j++]; c += value * w[k++]; d += value * w[l++];
       }
-      y[row * out + o] = a; y[row * out + o + 1] = b; y[row * out + o + 2] = c; y[row * out + o + 3] = d;
-    }
-    for (; o < out; o++) {
-      let sum = 0;
-      for (let s = 0, i = o * into; s < into; s++) sum += x[start + s] * w[i++];
-      y[row * out + o] = sum;
+      y[y0 + o] = a; y[y0 + o1] = b; y[y0 + o2] = c; y[y0 + o3] = d;
     }
   }
 
   /** x (n, D), each row divided by its root mean square, times the gain (notebook 01). */
-  function rmsNorm(x, { data: gain }, eps, change = {}) {
+  function rmsNorm(x, { data: gain }, eps, change) {
     if (change.norm === false) return x;
     const dim = gain.length, y = new Float32Array(x.length);
     for (let start = 0; start < x.length; start += dim) {
@@ -120,20 +116,16 @@ const Live = (() => {
   }
 
   /** Turning speed of each pair, (h/2) [rad/token] (notebook 02); float32, as PyTorch rounds. */
-  function ropeInvFreq(headDim, theta, scaling = {}) {
+  function ropeInvFreq(headDim, theta, scaling) {
+    const { kind, factor, low_freq_factor: low, high_freq_factor: high } = scaling;
     const speeds = Float32Array.from({ length: headDim / 2 }, (_, i) => theta ** ((-2 * i) / headDim));
-    const kind = scaling.rope_type ?? scaling.type ?? "default";
-    if (kind === "linear") return speeds.map((speed) => speed / scaling.factor);
-    if (kind === "llama3") {
-      const { factor, low_freq_factor: low, high_freq_factor: high } = scaling;
-      return speeds.map((speed) => {
-        const turns = (scaling.original_max_position_embeddings * speed) / (2 * Math.PI);
-        const keep = Math.min(1, Math.max(0, (turns - low) / (high - low)));
-        return speed * (keep + (1 - keep) / factor);
-      });
-    }
-    if (kind !== "default") throw new Error(`it sets RoPE of type ${kind}; this page knows default, linear and llama3.`);
-    return speeds;
+    if (kind === "default") return speeds;
+    if (kind === "linear") return speeds.map((speed) => speed / factor);
+    return speeds.map((speed) => { // llama3
+      const turns = (scaling.original_max_position_embeddings * speed) / (2 * Math.PI);
+      const keep = Math.min(1, Math.max(0, (turns - low) / (high - low)));
+      return speed * (keep + (1 - keep) / factor);
+    });
   }
 
   /** Turn every head of x (T, heads * h) in place: pair (i, i + h/2) by position times speed. */
@@ -188,11 +180,7 @@ const Live = (() => {
     return linear(up, block["mlp.down_proj"]);
   }
 
-  function add(x, y) {
-    const sum = new Float32Array(x.length);
-    for (let i = 0; i < x.length; i++) sum[i] = x[i] + y[i];
-    return sum;
-  }
+  const add = (x, y) => x.map((value, i) => value + y[i]);
 
   // ---------------------------------------------------------------------------------------------------------- model
 
@@ -279,7 +267,7 @@ const Live = (() => {
     }
 
     /** Logits of a residual stream (n, D): what the model would say if it stopped here. */
-    read(x, change = {}) {
+    read(x, change) {
       return linear(rmsNorm(x, this.finalNorm, this.config.normEps, change), this.lmHead);
     }
   }
@@ -293,46 +281,44 @@ const Live = (() => {
 
   /** The model and the tokenizer that data.js carries. */
   function open({ weights, config: json, tokenizer }) {
-    const letters = atob(weights), bytes = new Uint8Array(letters.length), config = readConfig(json);
+    const letters = atob(weights), bytes = new Uint8Array(letters.length);
     for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
-    return { model: new Llama(config, readSafetensors(bytes.buffer)), tokenizer: new Tokenizer(tokenizer) };
+    return { model: new Llama(readConfig(json), readSafetensors(bytes.buffer)), tokenizer: new Tokenizer(tokenizer) };
   }
 
   // -------------------------------------------------------------------------------------------------------- writing
 
+  /** Where the largest of the values stands. */
+  const largest = (values) => values.reduce((best, value, i) => (value > values[best] ? i : best), 0);
+
   function softmax(logits, temperature = 1) {
-    const largest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
-    const shares = Float64Array.from(logits, (x) => Math.exp((x - largest) / temperature));
+    const most = logits[largest(logits)], shares = Float64Array.from(logits, (x) => Math.exp((x - most) / temperature));
     const total = shares.reduce((a, b) => a + b, 0);
     return shares.map((x) => x / total);
   }
 
   /** The next token: the likeliest at temperature 0, else drawn among the likeliest that together hold top-p. */
-  function choose(logits, temperature = 0, topP = 1, random = Math.random) {
-    let best = 0;
-    for (let i = 1; i < logits.length; i++) if (logits[i] > logits[best]) best = i;
-    if (!temperature) return best;
+  function choose(logits, temperature = 0, topP = 1) {
+    if (!temperature) return largest(logits);
     const shares = softmax(logits, temperature), order = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]);
     let kept = 0, count = 0;
     while (count < order.length && (count === 0 || kept < topP)) kept += shares[order[count++]];
-    let left = random() * kept;
+    let left = Math.random() * kept;
     for (const token of order.slice(0, count)) if ((left -= shares[token]) < 0) return token;
     return order[count - 1];
   }
 
   /** Loss of one token [nat]: minus the log of its probability. */
   function surprise(logits, token) {
-    let largest = -Infinity, total = 0;
-    for (const x of logits) if (x > largest) largest = x;
-    for (const x of logits) total += Math.exp(x - largest);
-    return Math.log(total) + largest - logits[token];
+    const most = logits[largest(logits)], total = logits.reduce((sum, x) => sum + Math.exp(x - most), 0);
+    return Math.log(total) + most - logits[token];
   }
 
-  /** Mean loss of a text [nat/token], and the loss of each of its tokens but the first. */
-  function loss(model, tokens, change = {}) {
+  /** Mean loss of a text [nat/token]; its first token has none. */
+  function loss(model, tokens, change) {
     const { vocabSize } = model.config, logits = model.forward(tokens.slice(0, -1), { change });
     const each = tokens.slice(1).map((token, t) => surprise(logits.subarray(t * vocabSize, (t + 1) * vocabSize), token));
-    return { mean: each.reduce((a, b) => a + b, 0) / each.length, each };
+    return each.reduce((a, b) => a + b, 0) / each.length;
   }
 
   // ------------------------------------------------------------------------------------------------------ tokenizer
@@ -351,11 +337,9 @@ const Live = (() => {
       this.ranks = new Map(model.merges.map((pair, rank) => [typeof pair === "string" ? pair : pair.join(" "), rank]));
       this.special = new Map(added.map(({ id, content }) => [content, id]));
       // Bytes as printable characters: those that are printable stand for themselves, the others follow from 256 on.
-      const own = [[33, 126], [161, 172], [174, 255]].flatMap(([a, b]) => Array.from({ length: b - a + 1 }, (_, i) => a + i));
-      const rest = Array.from({ length: 256 }, (_, byte) => byte).filter((byte) => !own.includes(byte));
-      this.letters = [];
-      for (const byte of own) this.letters[byte] = String.fromCharCode(byte);
-      rest.forEach((byte, i) => (this.letters[byte] = String.fromCharCode(256 + i)));
+      const own = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
+      let next = 256;
+      this.letters = Array.from({ length: 256 }, (_, byte) => String.fromCharCode(own(byte) ? byte : next++));
       this.bytes = new Map(this.letters.map((letter, byte) => [letter, byte]));
       this.known = new Map(); // pieces that were met before
     }
@@ -394,5 +378,5 @@ const Live = (() => {
     }
   }
 
-  return { open, readSafetensors, readConfig, Llama, Tokenizer, softmax, choose, surprise, loss, ropeInvFreq, visible };
+  return { open, readSafetensors, readConfig, Llama, Tokenizer, largest, softmax, choose, surprise, loss, visible };
 })();

@@ -6,19 +6,14 @@ const LiveLink = (() => {
   const START = "The value of the expression is";
   const CHOICES = { window: [32, 8, 4, 2, 1], theta: [10000, 500000, 100], shift: [100] }; // what may be chosen, beside as trained
   const FLAGS = { rope: ["still", true], mask: ["future", true], norms: ["norm", false], gate: ["gate", false] };
-  const LISTS = { block: "blocks", attention: "attention", feedforward: "feedForward" };
+  const LISTS = { block: "blocks", attention: "attention", feedforward: "feedForward", head: "heads" };
   const WORDS = { window: "window", base: "theta", shift: "shift" };
-
-  /** What is off, in words. */
-  function offOf(change) {
-    const flags = Object.keys(FLAGS).filter((word) => change[FLAGS[word][0]] === FLAGS[word][1]);
-    const lists = Object.entries(LISTS).flatMap(([word, field]) => (change[field] ?? []).map((block) => word + block));
-    return [...flags, ...lists, ...(change.heads ?? []).map((name) => `head${name}`)];
-  }
 
   /** The text behind the # for what the page shows; "" for the page as it opens. */
   function write(page, text) {
-    const { change, query, key, head, first } = page, has = new URLSearchParams(), off = offOf(change);
+    const { change, query, key, head, first } = page, has = new URLSearchParams();
+    const off = Object.keys(FLAGS).filter((word) => change[FLAGS[word][0]] === FLAGS[word][1]);
+    for (const [word, field] of Object.entries(LISTS)) off.push(...(change[field] ?? []).map((name) => word + name));
     if (text !== START) has.set("text", text);
     if (off.length) has.set("off", off);
     if (change.order) has.set("order", change.order);
@@ -46,7 +41,7 @@ const LiveLink = (() => {
       if (word in FLAGS) change[FLAGS[word][0]] = FLAGS[word][1];
       else if (!part || !whole(block, config.nLayers) || (part === "head") !== (head !== undefined)) return false;
       else if (part !== "head") put(LISTS[part], Number(block));
-      else if (whole(head, config.nHeads)) put("heads", `${Number(block)}.${Number(head)}`);
+      else if (whole(head, config.nHeads)) put(LISTS[part], `${Number(block)}.${Number(head)}`);
       else return false;
       return true;
     };

@@ -22,6 +22,7 @@
   let judged = new Map(); // the passages' losses by change
   const runs = new Map(); // what the model made of the sentence, by change
   let keeping; // the timer that waits before the address is written
+  let kept = location.hash; // what stood in the address when it was read or written last
   let reading = 0; // counts what was read, so that a late result is dropped
   let turn = 0; // counts what was begun to write
 
@@ -49,9 +50,11 @@
   }
 
   function keep() {
+    if (location.hash !== kept) return; // somebody has just opened a link, which follow will read
     const hash = LiveLink.write(page, $("text").value.slice(0, 64 * MOST));
     try {
       if (hash || location.hash.includes("=")) history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
+      kept = location.hash;
     } catch { /* a browser that takes no more for now */ }
   }
 
@@ -140,7 +143,7 @@
     const average = async (change) => {
       const name = JSON.stringify(change), each = judged.get(name) ?? judged.set(name, []).get(name);
       while (each.length < passages.length && !stale()) {
-        each.push(Live.loss(model, passages[each.length], change).mean);
+        each.push(Live.loss(model, passages[each.length], change));
         await new Promise((done) => setTimeout(done, 0));
       }
       return mean(each);
@@ -184,12 +187,12 @@
     ids = ids.slice(Math.max(0, ids.length + PRESS - MOST)); // a text that is too long forgets its oldest tokens
     runs.clear();
     page.run = read(page, ids); // it grows with the text
-    const settings = page.change, start = performance.now(), first = ids.length, mine = ++reading, myTurn = ++turn, { cache } = page.run;
+    const start = performance.now(), first = ids.length, mine = ++reading, myTurn = ++turn, { cache } = page.run;
     page.writing = true;
     page.query = page.key = null;
     $("write").textContent = "Stop";
     say("said", "Writing …");
-    const more = () => page.writing && ids.length < first + PRESS && mine === reading && settings === page.change;
+    const more = () => page.writing && ids.length < first + PRESS && mine === reading;
     while (more()) {
       const token = Live.choose(page.run.logits[ids.length - 1], page.temperature, page.topP);
       ids.push(token);
@@ -215,21 +218,20 @@
 
   function use({ model, tokenizer }) {
     const { config } = model;
-    Object.assign(page, { model, tokenizer, change: {}, query: null, key: null, head: [0, 0], writing: false });
+    const head = [config.nLayers, config.nHeads].map((count) => Math.min(2, count - 1)); // in ours it looks far back
+    Object.assign(page, { model, tokenizer, change: {}, head, first: head.join("."), writing: false });
     passages = window.liveData.passages.map((text) => tokenizer.encode(text).slice(0, MOST));
     [judged, before] = [new Map(), []];
     $("undo").disabled = true;
     const matrices = new Set([model.embeddings, model.finalNorm, model.lmHead, ...model.layers.flatMap(Object.values)]);
     say("size", ([...matrices].reduce((sum, { data }) => sum + data.length, 0) / 1e6).toFixed(1));
-    page.head = [config.nLayers, config.nHeads].map((count) => Math.min(2, count - 1)); // in ours it looks far back
-    page.first = page.head.join(".");
     offerChanges();
     put($("text").value);
   }
 
   /** Show what the link asks for, and say what of it was not understood. */
   function follow() {
-    const hash = location.hash.slice(1);
+    const hash = (kept = location.hash).slice(1);
     if (!hash || document.getElementById(hash)) return; // a section of the page
     const { text, change, query, key, head, unknown } = LiveLink.read(hash, page, MOST, placesOf(page));
     page.writing = false;
@@ -243,7 +245,7 @@
     say("link-said", unknown.length ? `This part of the link was not understood, and left out: ${unknown.join("; ")}.` : "");
   }
 
-  async function ours() {
+  function ours() {
     use(Live.open(window.liveData));
     $("ours").hidden = true;
   }
@@ -263,11 +265,7 @@
         throw new Error(`${name}: ${error.constructor === Error ? error.message : "it cannot be read; save the model again and choose the new file."}`);
       }
     };
-    const config = await part("config.json", (json) => {
-      const config = Live.readConfig(json);
-      Live.ropeInvFreq(config.headDim, config.ropeTheta, config.scaling); // its scaling is known
-      return config;
-    });
+    const config = await part("config.json", Live.readConfig);
     const model = await part("model.safetensors", (bytes) => new Live.Llama(config, Live.readSafetensors(bytes)));
     const tokenizer = await part("tokenizer.json", (json) => {
       const words = new Live.Tokenizer(json), { vocabSize } = config;
@@ -280,10 +278,7 @@
   }
 
   function take(files) {
-    const loaded = load([...files]);
-    liveLlama.ready = loaded.then(() => {});
-    loaded.then((text) => say("own", text), (error) => say("own", `Not loaded. ${error.message}`));
-    liveLlama.ready.catch(() => {}); // was said
+    liveLlama.ready = load([...files]).catch((error) => `Not loaded. ${error.message}`).then((text) => say("own", text));
   }
 
   // ----------------------------------------------------------------------------------------------------------- controls
@@ -356,7 +351,7 @@
 
   /** For tests and for the curious: what runs in this page now, changes included. */
   window.liveLlama = {
-    ready: null,
+    ready: null, // a promise while a model is loaded
     encode: (text) => page.tokenizer.encode(text),
     logits: (tokens) => Array.from(page.model.forward(tokens, { change: page.change, lastOnly: true })),
     generate(tokens, n) {
@@ -369,5 +364,6 @@
     },
   };
   listen();
-  liveLlama.ready = ours().then(follow);
+  ours();
+  follow();
 })();

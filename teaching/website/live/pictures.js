@@ -4,7 +4,7 @@
 "use strict";
 
 const LivePictures = (() => {
-  const MOST = 128; // tokens that are read and drawn
+  const { largest } = Live, MOST = 128; // tokens that are read and drawn
   const placesOf = ({ model }) => Math.max(12, model.layers.length); // blocks that are run and drawn, at most
 
   // --------------------------------------------------------------------------------------------------- small helpers
@@ -16,7 +16,6 @@ const LivePictures = (() => {
   const length = (x) => Math.sqrt(dot(x, x));
   const angle = (a, b) => Math.acos(Math.min(1, Math.max(-1, dot(a, b) / (length(a) * length(b) || 1))));
   const number = (value) => value.toLocaleString("en-US", { maximumFractionDigits: 1 });
-  const largest = (values) => values.reduce((best, value, i) => (value > values[best] ? i : best), 0);
   const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
   const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
   const list = (parts) => (parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}`);
@@ -32,7 +31,7 @@ const LivePictures = (() => {
   /** Exactly `count` children of a box; those that are there already are kept, so that the focus stays. */
   function children(box, count, create) {
     while (box.children.length > count) box.lastChild.remove();
-    while (box.children.length < count) box.append(create(box.children.length));
+    while (box.children.length < count) box.append(create());
     return [...box.children];
   }
 
