@@ -1,5 +1,6 @@
 """What all tools share: where the course is, its notebooks, and writing that a stop cannot spoil."""
 
+import contextlib
 import datetime
 import itertools
 import json
@@ -7,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -79,6 +81,22 @@ def write_beside(path: Path, text: str) -> None:
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path):
+    """A folder to write into; it gets its name at the end of the `with`. FileExistsError if something is in it."""
+    folder = Path(folder).absolute()
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise FileExistsError(f"{folder} is there already and not an empty folder: move it away, or give another name.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+        made = Path(beside) / "folder"
+        made.mkdir()
+        yield made
+        if folder.exists():
+            folder.rmdir()  # it is empty; if it is not any more, this fails and nothing is lost
+        made.rename(folder)
 
 
 def new_file(path):

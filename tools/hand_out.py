@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.course import ROOT, committed, new_file, notebooks_of, without_solutions
+from tools.course import ROOT, committed, new_file, notebooks_of, whole_folder, without_solutions
 
 COPIED = (  # what the notebooks need to run, and the page that they link to
     "helpers", "checks", "pyproject.toml", "constraints.txt", "environment.yml", "LICENSE", "docs/glossary.md",
@@ -42,13 +42,9 @@ def student(folder: Path, root: Path = ROOT, only: Sequence[str] = ()) -> list[P
         ValueError: if a notebook or its solutions cannot be found, or an exercise was solved in its own cell; nothing
             is written then.
     """
-    folder, notebooks = Path(folder).absolute(), notebooks_of(root / "notebooks", only)
-    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-        raise FileExistsError(f"{folder} is there already and not an empty folder: give another name.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
-        made = Path(beside) / "folder"
-        (made / "notebooks").mkdir(parents=True)
+    notebooks = notebooks_of(root / "notebooks", only)
+    with whole_folder(folder) as made:
+        (made / "notebooks").mkdir()
         for path in notebooks:
             notebook = without_solutions(json.loads(path.read_text(encoding="utf-8")))
             _refuse_solved(path, notebook)
@@ -62,9 +58,6 @@ def student(folder: Path, root: Path = ROOT, only: Sequence[str] = ()) -> list[P
                 (made / name).parent.mkdir(exist_ok=True)
                 shutil.copy(source, made / name)
         shutil.copytree(HANDOUT, made, dirs_exist_ok=True)
-        if folder.exists():
-            folder.rmdir()  # it is empty; if it is not any more, this fails and nothing is lost
-        made.rename(folder)
     return sorted((folder / "notebooks").glob("*.ipynb"))
 
 

@@ -21,6 +21,7 @@ import nbformat
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 from teaching.classroom.plan import Class, Question, cells_of, exercise, question, read_plan
+from tools.course import whole_folder
 from tools.hand_out import student, what_they_read
 
 PAGES = Path(__file__).parent / "pages"
@@ -34,26 +35,17 @@ def one_class(number: str, folder: Path) -> Class:
         FileExistsError: if something is in the folder.
         ValueError: if there is no such class, or the plan and the notebooks do not agree.
     """
-    classes, folder = {one.number: one for one in read_plan()}, Path(folder).absolute()
+    classes = {one.number: one for one in read_plan()}
     if number not in classes:
         raise ValueError(f"there is no class {number}; CLASS is one of {', '.join(classes)}.")
     one = classes[number]
-    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-        raise FileExistsError(
-            f"{folder} is there already and not an empty folder: move it away, or say FOLDER=another."
-        )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
-        made = Path(beside) / "folder"
-        (made / "votes").mkdir(parents=True)
+    with whole_folder(folder) as made:
+        (made / "votes").mkdir()
         (made / "votes" / f"class_{number}.gift.txt").write_text(_gift_file(one), encoding="utf-8")
         student(made / "homework", only=one.notebooks)
         write_slides(one, made)
         (made / "index.html").write_text(_page(one), encoding="utf-8")
         shutil.copy(PAGES / "cards.html", made)
-        if folder.exists():
-            folder.rmdir()  # it is empty; if it is not any more, this fails and nothing is lost
-        made.rename(folder)
     return one
 
 
