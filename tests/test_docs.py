@@ -81,8 +81,9 @@ def test_a_term_is_in_the_section_that_its_entry_names():
     }
     for term, _, _, number, section, file in ENTRIES:
         assert NOTEBOOKS[number].name == file, term
-        holds = [place for place, text in texts.items() if re.search(rf"\b{re.escape(words_of(term))}", text)]
-        if f"{number}, {NAMED.get(section, section)}" not in holds:
+        is_in = re.compile(rf"\b{re.escape(words_of(term))}").search
+        if not is_in(texts.get(f"{number}, {NAMED.get(section, section)}", "")):
+            holds = [place for place, text in texts.items() if is_in(text)]
             pytest.fail(f"{term} is not in {number}, {section}; it is in {' · '.join(holds[:5]) or 'no section'}")
 
 

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import nbformat
 import pytest
@@ -12,11 +11,9 @@ import torch
 from helpers.checkpoint import load_checkpoint, save_checkpoint
 from helpers.model import Llama
 from tests.support.course import ROOT
-from tests.support.models import TINY
+from tests.support.models import SMALL
 from tools import notebooks
 from tools.course import write_beside
-
-SMALL = replace(TINY, dim=16, n_layers=1, hidden_dim=32, head_dim=4, max_seq_len=16)
 
 
 def save_into(folder):

@@ -5,6 +5,8 @@ import html
 import io
 import json
 import re
+from functools import cache
+from unittest import mock
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -19,7 +21,7 @@ from helpers.checkpoint import load_checkpoint
 from helpers.explorers import Explorer, slider
 from helpers.explorers.full_model import _look_inside
 from helpers.interventions import attention_by_layer
-from helpers.text import TINY_LLAMA, encode, load_tokenizer
+from helpers.text import TINY_LLAMA, encode, excerpt, load_tokenizer
 from tests.support.course import ROOT, notebooks
 
 EXPLORE = {name: make for name, make in vars(explorers).items() if name.startswith("explore_")}
@@ -29,18 +31,23 @@ SHOWN = [output.data for cell in CELLS if "explore_" in cell.source for output i
 pytestmark = pytest.mark.usefixtures("course_style")
 
 
-@pytest.fixture(scope="module", params=EXPLORE)
-def made(request, course_style):
-    """Each explorer, made once, and the values that its controls start with."""
-    explorer = EXPLORE[request.param]()
-    yield explorer, explorer.values
-    explorer.close()
+@cache
+def made(name):
+    """An explorer, made once, and the values that its controls start with."""
+    half = excerpt()[:400]  # each token that explore_losses paints is a forward pass
+    with mock.patch("helpers.explorers.train.excerpt", return_value=half):
+        explorer = EXPLORE[name]()
+    return explorer, explorer.values
 
 
-@pytest.fixture
-def explorer(made):
-    put_back(*made)
-    return made[0]
+@pytest.fixture(params=EXPLORE)
+def explorer(request):
+    return as_at_first(request.param)
+
+
+def as_at_first(name):
+    put_back(*made(name))
+    return made(name)[0]
 
 
 def put_back(explorer, values):
@@ -108,7 +115,7 @@ def test_the_attention_watched_in_06_is_that_which_the_explorer_of_05_shows():
     text, model = "The name of a local variable", load_checkpoint(TINY_LLAMA)
     rows = encode(load_tokenizer(), text).repeat(2, 1)
     torch.testing.assert_close(attention_by_layer(model, rows), _look_inside(text)[1])
-    explorer = EXPLORE["explore_full_model"]()
+    explorer = as_at_first("explore_full_model")
     put_back(explorer, {"token": 3, "layer": 2})
     line, ring = explorer.figure.axes[1].lines
     assert line.get_ydata()[2] == ring.get_ydata()[0]  # the angles, too, are those of the chosen token
@@ -119,8 +126,8 @@ def test_a_sliders_number_shows_what_a_step_changes():
     assert [slider("", *numbers).readout_format for numbers in given] == ["d", ".1f", ",.0f", ".1e"]
 
 
-def test_every_control_changes_the_picture_and_the_caption(made):
-    explorer, start = made
+def test_every_control_changes_the_picture_and_the_caption(explorer):
+    start = explorer.values
     for control in explorer.controls.values():
         put_back(explorer, start)
         if control.disabled:
@@ -176,6 +183,8 @@ def test_an_error_is_raised_at_first_and_later_said_in_the_widget_until_it_goes_
     assert 'role="alert"' not in explorer.picture.value
     assert "The level is 2." in explorer.picture.value
     assert explorer.png != picture
+    explorer.close()
+    assert explorer.picture.value == ""
 
 
 SHOW = """
@@ -244,6 +253,6 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
 
 @pytest.mark.parametrize(("name", "values", "words"), FOUND)
 def test_an_explorer_tells_the_right_numbers(name, values, words):
-    explorer = EXPLORE[f"explore_{name}"]()
+    explorer = as_at_first(f"explore_{name}")
     put_back(explorer, values)
     assert words in explorer.finding

@@ -11,7 +11,7 @@ OTHER = "made for another version of the course: `make reset NOTEBOOK=…`"
 LINES = {  # and words of what IPython shows of it, as a notebook does
     "import helpers.relatives": ("helpers.relatives", OTHER),
     "from helpers import checks": ("checks", OTHER),
-    "from helpers.text import held_out_split": ("held_out_split", OTHER),
+    "from helpers.assets import held_out_split": ("held_out_split", OTHER),
     "import helpers, nothing_at_all": ("Traceback", "No module named 'nothing_at_all'"),
 }
 

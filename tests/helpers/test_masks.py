@@ -2,6 +2,7 @@
 
 import inspect
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,13 +20,11 @@ RULES = {  # name: may this query see this key? size stands for the rule's own n
 }
 
 
-def test_every_rule_is_compared():
-    """A new rule of helpers/masks.py needs a line in RULES, above."""
-    own = {name for name, rule in inspect.getmembers(masks, inspect.isfunction) if not name.startswith("_")}
-    assert own == RULES.keys()
+OWN = [name for name, _ in inspect.getmembers(masks, inspect.isfunction) if not name.startswith("_")]
 
 
-@given(st.sampled_from(sorted(RULES)), st.integers(1, 6), st.integers(0, 6), st.integers(1, 7))
+@pytest.mark.parametrize("name", OWN)  # a new one needs its line above
+@given(st.integers(1, 6), st.integers(0, 6), st.integers(1, 7))
 def test_each_rule_equals_two_loops(name, n_query, n_cached, size):
     key = torch.arange(n_cached + n_query)
     query, rule = key[n_cached:], getattr(masks, name)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.model import Llama, attention_weights, causal_visible, count_parameters, repeat_kv, swiglu_hidden_dim
+from helpers.model import Llama, count_parameters
 from tests.support.models import TINY, TINY_CONFIGS, assert_agree, draw_tokens, make_model
 
 
@@ -17,17 +17,6 @@ def test_bfloat16_model_keeps_float32_angles():
     for expected, actual in zip(wide.rotation_and_mask(600), narrow.rotation_and_mask(600), strict=True):
         assert actual is expected is None or torch.equal(actual, expected)
     assert narrow(draw_tokens(2, 5)).dtype == torch.float32  # logits are widened for the softmax that follows
-
-
-def test_hidden_dim_rule_gives_the_published_widths():
-    published = {  # dim, multiple_of, multiplier: hidden_dim
-        (4096,): 11_008,  # Llama 2 7B; rounded up to a multiple of 256 unless told otherwise
-        (5120, 256, None): 13_824,  # Llama 2 13B
-        (8192, 4096, 1.3): 28_672,  # Llama 2 70B and Llama 3 70B
-        (4096, 1024, 1.3): 14_336,  # Llama 3 8B
-        (2048, 256, 1.5): 8192,  # Llama 3.2 1B
-    }
-    assert {rule: swiglu_hidden_dim(*rule) for rule in published} == published
 
 
 def test_positions_of_a_padded_row_count_from_its_first_real_token(model):
@@ -47,12 +36,6 @@ def test_projections_that_write_to_the_residual_stream_start_smaller():
             writes = "o_proj" in name or "down_proj" in name
             assert weight.std().item() == pytest.approx(0.02 / 4 if writes else 0.02, rel=0.05), name
             assert abs(weight.mean().item()) < 0.001, name
-
-
-def test_heads_that_share_a_key_give_what_repeated_keys_give(model):
-    q, (k, v) = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 2, 9, 8)
-    expected = attention_weights(q, repeat_kv(k, 2), causal_visible(9, 9)) @ repeat_kv(v, 2)
-    assert_agree(model.layers[0].attention.attend(q, k, v, None), expected)
 
 
 @pytest.mark.parametrize("name", ["llama3 short", "tied"])

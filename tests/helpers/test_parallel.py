@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file, save_file
 from torch.distributed.device_mesh import DeviceMesh
 
 from helpers.checkpoint import load_checkpoint, save_checkpoint
@@ -16,7 +15,7 @@ from helpers.generate import generate
 from helpers.parallel import launch, load_parallel
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
 from tests.support.course import notebooks
-from tests.support.files import OURS, meta_weights, write_meta
+from tests.support.files import OURS, edit_weights, meta_weights, write_meta
 from tests.support.models import TINY, TOLERANCE, assert_agree, make_model
 
 CONFIGS = {"gqa": TINY, "mha, tied, wide heads": replace(TINY, tie_embeddings=True, n_kv_heads=4, head_dim=12)}
@@ -95,21 +94,11 @@ def mesh(monkeypatch):
     dist.destroy_process_group()
 
 
-SPOILT = {  # a weight that is put into the file, and what both loaders say; how files are read is one code for both
-    "another shape": (torch.ones(3), "shape: final_norm"),
-    "whole numbers": (torch.ones(32).int(), "torch.int32"),
-}
-
-
-@pytest.mark.parametrize("spoilt", SPOILT)
-def test_both_loaders_refuse_the_same(mesh, tmp_path, spoilt):
-    folder, (weight, words) = tmp_path / "model", SPOILT[spoilt]
-    save_checkpoint(make_model(TINY), folder)
-    path = folder / "model.safetensors"
-    save_file(load_file(path) | {"model.norm.weight": weight}, path)
-    for load in (load_checkpoint, lambda folder: load_parallel(folder, mesh)):
+def test_weights_that_do_not_fit_are_refused(mesh, saved):
+    for weight, words in ((torch.ones(3), "shape: final_norm"), (torch.ones(32).int(), "torch.int32")):
+        edit_weights(saved, lambda weights, weight=weight: weights.update({"model.norm.weight": weight}))
         with pytest.raises(ValueError, match=words):
-            load(folder)
+            load_parallel(saved, mesh)
 
 
 def test_a_folder_of_meta_opens_as_well(mesh, tmp_path, tokens):

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.support.models import TINY, make_model
 
@@ -59,3 +60,10 @@ def edit_json(path, change):
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
+
+
+def edit_weights(folder, change):
+    """Apply change(weights) to the safetensors file of a folder."""
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

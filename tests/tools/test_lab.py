@@ -1,16 +1,14 @@
 """`make lab` starts for whoever calls it, says last where to go, and lets nobody else in."""
 
 import re
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 
 import psutil
 import pytest
 
-from tests.support.course import ROOT
 from tests.support.lab import jupyter_lab
+from tools import lab
 
 
 def got(address):
@@ -38,6 +36,7 @@ def test_the_last_line_is_the_address_of_the_notebook_and_only_this_machine_with
     assert "http" not in log.read_text().partition(said)[2]  # nothing to open comes after it
 
 
-def test_help_says_what_jupyter_lab_takes():
-    command = [sys.executable, "-m", "tools.lab", "--help"]
-    assert "--core-mode" in subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+def test_help_says_what_jupyter_lab_takes(capsys):
+    with pytest.raises(SystemExit):
+        lab.start(["--help"])
+    assert "--core-mode" in capsys.readouterr().out
