@@ -461,3 +461,13 @@ def test_notebook_00_says_who_is_ready(tmp_path, capsys):
         ("1", "ready: "), ("0", "not run"), ("0", "said: I"), ("0", "It is n"),
     ]  # fmt: skip
     assert capsys.readouterr().out.count(f"dora, 00_start_here: {rows[3]['seen']}\n") == 1
+
+
+def test_the_same_error_on_two_lines_is_one_mistake_of_the_class(tmp_path, monkeypatch):
+    folder, lines = handed_in(tmp_path, NORM_RIGHT), iter(range(9))
+    write(folder / "ben" / f"{NORM}.ipynb", solved({name: f"{text}\n" for name, text in NORM_RIGHT.items()}))
+    seen = "NameError: q (line {}) | q + 1"
+    monkeypatch.setattr(grade, "run_exercise", lambda *_: ("does not run", seen.format(next(lines)), "Mend the line."))
+    run_main(folder)
+    page = (tmp_path / "handed in_graded" / "class.html").read_text(encoding="utf-8")
+    assert page.count("<q>NameError: q</q>") == page.count("<b>2 of 2</b>") == 4

@@ -245,7 +245,7 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("rope", {"pair": 7}, "3 token × 0.000316 rad/token = 0.000949 rad (0.1°). It turns once in 19,869 tokens."),
     ("rope", {"pair": 7, "scaling": "ntk"}, "3 token × 3.95e-05 rad/token"),
     ("rope", {"pair": 7, "position": 2}, "Query at 2, key at 0: pair 7 differs by 2 token"),
-    ("rope", {"pair": 4, "scaling": "llama3"}, "3 token × 0.00125 rad/token"),  # no full turn in 256 tokens: an eighth
+    ("rope", {"pair": 3, "scaling": "llama3"}, "3 token × 0.00661 rad/token"),  # between 64 and 256 tokens
     ("losses", {"step": 0}, "After step 0 a token costs 10.0"),  # log2 of 1,024 tokens is 10
     ("sampling", {"top_p": 1.0, "top_k": 5}, "5 of 1,024 tokens can be drawn"),
 ]  # fmt: skip

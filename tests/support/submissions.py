@@ -37,20 +37,15 @@ def handed_out(stem=NORM):
     return without_solutions(json.loads((COURSE / f"{stem}.ipynb").read_text(encoding="utf-8")))
 
 
-def solved(answers, stem=NORM, extra=(), keep_setup=True):
-    """The notebook that is handed out, with these answers: {function: source of the cell, or None to delete it}.
-
-    The cells of `extra` come first. Without keep_setup the first code cell, which imports, is left out.
-    """
+def solved(answers, stem=NORM, extra=()):
+    """The notebook handed out, after the cells of `extra`, with answers: {function: its source, or None: no cell}."""
     notebook = handed_out(stem)
-    setup = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
     cells = [code_cell(source) for source in extra]
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         name = next((name for name in answers if re.search(rf"^def {name}\b", source, re.M)), None)
-        if (name and answers[name] is None) or (cell is setup and not keep_setup):
-            continue
-        cells.append(cell | {"source": answers[name] if name else cell["source"]})
+        if not name or answers[name] is not None:
+            cells.append(cell | {"source": answers[name] if name else cell["source"]})
     return notebook | {"cells": cells}
 
 
