@@ -29,7 +29,7 @@ class Wrong(Exception):
         self.message, self.hint, self.look_up, self.pair, self.place = message, hint, look_up, pair, place
 
 
-@dataclass
+@dataclass(eq=False)  # so that what belongs to a case can be kept
 class Case:
     """One set of inputs. With `gradients`, the gradients through the function are compared instead of its values."""
 

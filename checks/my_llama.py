@@ -6,6 +6,7 @@ its numbers are among them, in whatever order and shape, so that loops, einsum a
 the function passes depends on its logits alone.
 """
 
+import functools
 import itertools
 import json
 import math
@@ -70,6 +71,11 @@ MOST = 20_000  # tensors that are kept: an endless loop makes more
 
 class _Watch(TorchDispatchMode):
     """Keeps a copy of what PyTorch computes while it is on."""
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        """PyTorch asks; yes would import its compiler, five seconds, and slow each operation."""
+        return False
 
     def __init__(self):
         super().__init__()
@@ -137,6 +143,7 @@ class _Watch(TorchDispatchMode):
         return reached, f"{problem.message} {said}", "" if are_tensors else problem.hint
 
 
+@functools.cache
 def _stages_of(program, case):
     """What each stage makes in a LLaMA that checks.parts wires, {stage: tensors}, in block 0 if each block has it."""
     stages, note = {}, Parts.note

@@ -1,6 +1,7 @@
 """The exercises of notebook 01, RMSNorm: specification, cases, known mistakes with hints, check."""
 
 import contextlib
+import copy
 import math
 import numbers
 import random
@@ -395,8 +396,15 @@ def _loss(model):
     return F.cross_entropy(logits.flatten(0, 1), _unseen()[:, 1:].flatten()).item()
 
 
+@cache
+def _loss_with(which, kept):
+    """The loss of one of MODELS, on the text that judges, with the gains of these norms, a frozenset, alone."""
+    return _left_out(_model(which), kept, _loss)
+
+
+@cache
 def _model(name):
-    """One of MODELS: the mean of each gain that it names is moved to the number there."""
+    """One of MODELS, not to be changed: the mean of each gain that it names is moved to the number there."""
     model = load_checkpoint(TINY_LLAMA).requires_grad_(False)
     for place, mean in MODELS[name].items():
         factor = mean / _norms(model)[place].weight.mean()
@@ -441,41 +449,41 @@ def _judged(function):
 
     def judge(which):
         with _shorter():
-            answer = function(_model(which))
-        model = _model(which)  # whatever the function did to its own
+            answer = function(copy.deepcopy(_model(which)))
+        norms = list(_norms(_model(which)))
         if not isinstance(answer, Set | list | tuple):
             hint = TYPE_HINTS["NoneType"] if answer is None else NAMES_OF_NORMS
             raise Wrong(f"the result has the type {type(answer).__name__}, expected a set of names.", hint)
-        if unknown := [name for name in answer if name not in _norms(model)]:
+        if unknown := [name for name in answer if name not in norms]:
             raise Wrong(f"the model has no norm {str(unknown[0])[:40]!r}.", NAMES_OF_NORMS)
-        kept, own = set(answer), _loss(model)
-        loss, bar = _left_out(model, kept, _loss), own + NEAR
-        said = f"with {len(kept)} of {len(_norms(model))} gains kept the loss on other text is {loss:.2f}"
+        kept = frozenset(answer)
+        loss, bar = _loss_with(which, kept), _loss_with(which, frozenset(norms)) + NEAR
+        said = f"with {len(kept)} of {len(norms)} gains kept the loss on other text is {loss:.2f}"
         if loss >= bar:
-            draws = [random.Random(seed).sample(list(_norms(model)), len(kept)) for seed in range(3)]
-            losses = [_left_out(model, draw, _loss) for draw in draws]
+            draws = [random.Random(seed).sample(norms, len(kept)) for seed in range(3)]
+            losses = [_loss_with(which, frozenset(draw)) for draw in draws]
             chance = f"three draws of as many give {min(losses):.2f} to {max(losses):.2f}"
-            hint, many = _way(model, kept, which), len(kept) > len(_norms(model)) / 2
-            if not hint and many and _left_out(model, set(_norms(model)) - kept, _loss) < bar:
+            hint, many = _way(kept, which), len(kept) > len(norms) / 2
+            if not hint and many and _loss_with(which, frozenset(norms) - kept) < bar:
                 hint = "Are these the gains that can go? Return those that stay."
             hint = hint or "Whose gain, given back, lowers the loss most? Try each beside those that you keep."
             raise Wrong(f"{said}. The bar is {bar:.2f}; {chance}.", hint)
-        for name in filter(kept.__contains__, _norms(model)):  # in the model's order
-            without = _left_out(model, kept - {name}, _loss)
+        for name in filter(kept.__contains__, norms):  # in the model's order
+            without = _loss_with(which, kept - {name})
             if without < bar:
                 shown = f"without {name} it is {without:.2f}, still under the bar, {bar:.2f}"
                 hint = "Take one of them away, and measure again: can any other go, too?"
-                raise Wrong(f"{said}, but {shown}.", _way(model, kept, which) or hint)
+                raise Wrong(f"{said}, but {shown}.", _way(kept, which) or hint)
         return 1
 
     return judge
 
 
-def _way(model, kept, which):
+def _way(kept, which):
     """The hint of a known way to the wrong gains; "" if none leads to these."""
     if which != "tiny-llama" and kept == {"layers.0.attention_norm", "final_norm"}:
         return ONLY_TINY_LLAMA
-    gains = {name: norm.weight for name, norm in _norms(model).items()}
+    gains = {name: norm.weight for name, norm in _norms(_model(which)).items()}
     for hint, size in (
         (FROM_ONE, lambda weight: weight.mean().log().abs()),
         (FROM_ONE, lambda weight: (weight - 1).abs().mean()),

@@ -47,6 +47,8 @@ class _Printed(io.StringIO):
 def undisturbed():
     """Start from torch's defaults, keep what is printed for the end, and put back what anybody has set."""
     dtype, state, printed, threads = torch.get_default_dtype(), random.getstate(), _Printed(), torch.get_num_threads()
+    device = torch.get_default_device()
+    here = torch.device("cpu") if device.type != "cpu" else contextlib.nullcontext()  # the first slows each call
     torch.set_default_dtype(torch.float32)
     torch.set_num_threads(1)  # several wait for each other on a busy machine, and the wait counts as work
     try:
@@ -54,13 +56,15 @@ def undisturbed():
             torch.random.fork_rng(devices=[]),
             torch.inference_mode(False),
             torch.enable_grad(),
-            torch.device("cpu"),
+            here,
             warnings.catch_warnings(action="ignore"),
             contextlib.redirect_stdout(printed),
         ):
             yield
     finally:
         torch.set_default_dtype(dtype)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
         torch.set_num_threads(threads)
         random.setstate(state)
         print(printed.getvalue(), end="")
@@ -140,12 +144,13 @@ class ForbiddenCalls:
                 raise NotImplementedError(...)  # a hole, no refusal
             return answer
 
+        self.left = LOOKED_AT
         self.start, from_learner.__wrapped__ = from_learner.__code__, function
         return from_learner
 
     def __enter__(self):
-        self.former, self.left = sys.getprofile(), LOOKED_AT
-        if self.former is None and not self.found:  # never in place of another's profiler
+        self.former = sys.getprofile()
+        if self.former is None and self.left > 0 and not self.found:  # never in place of another's profiler
             sys.setprofile(self._see)
 
     def __exit__(self, *_):
@@ -163,7 +168,10 @@ class ForbiddenCalls:
         code = frame.f_code
         if code.co_name.startswith(("<module>", "__torch_")) or frame.f_globals["__name__"] in FREE:
             return False  # what watches, a picture, or an import
-        if code in self.codes or self.allow & {code.co_name, *(one.__name__ for one in _classes(_self_of(frame)))}:
+        if code in self.codes:
+            return False
+        if self.allow & {code.co_name, *(one.__name__ for one in _classes(_self_of(frame)))}:
+            self.codes.add(code)
             return False
         caller = frame.f_back
         while caller and caller.f_code is not self.start and not _owner(caller):
