@@ -114,7 +114,7 @@ def in_time(task, seconds):
 OWNERS = {"helpers": "the course's", "checks": "the course's", "transformers": "transformers'"}  # by package
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 FREE = (__name__, "helpers.plots", "helpers.device", "transformers.utils.import_utils")
-LOOKED_AT = 200_000  # events in a case: later ones are not looked at, so that it costs a tenth of a second at most
+LOOKED_AT = 200_000  # events in a call: later ones are not looked at, so that it costs a tenth of a second at most
 
 
 class ForbiddenCalls:
@@ -144,13 +144,12 @@ class ForbiddenCalls:
                 raise NotImplementedError(...)  # a hole, no refusal
             return answer
 
-        self.left = LOOKED_AT
         self.start, from_learner.__wrapped__ = from_learner.__code__, function
         return from_learner
 
     def __enter__(self):
-        self.former = sys.getprofile()
-        if self.former is None and self.left > 0 and not self.found:  # never in place of another's profiler
+        self.former, self.left = sys.getprofile(), LOOKED_AT
+        if self.former is None and not self.found:  # never in place of another's profiler
             sys.setprofile(self._see)
 
     def __exit__(self, *_):
@@ -168,10 +167,7 @@ class ForbiddenCalls:
         code = frame.f_code
         if code.co_name.startswith(("<module>", "__torch_")) or frame.f_globals["__name__"] in FREE:
             return False  # what watches, a picture, or an import
-        if code in self.codes:
-            return False
-        if self.allow & {code.co_name, *(one.__name__ for one in _classes(_self_of(frame)))}:
-            self.codes.add(code)
+        if code in self.codes or self.allow & {code.co_name, *(one.__name__ for one in _classes(_self_of(frame)))}:
             return False
         caller = frame.f_back
         while caller and caller.f_code is not self.start and not _owner(caller):
