@@ -176,10 +176,10 @@ def _start_new_kernel(*args, stderr, attempts=3, start=nbval.kernel.start_new_ke
 nbval.kernel.start_new_kernel = _start_new_kernel
 
 
-# nbval kills its kernels: under coverage.py (make coverage) ask them to end, so that they write down what they ran.
+# nbval kills its kernels: under coverage.py ask them to end, so that they write down what they ran.
 def _stop(self):
     self.kc.stop_channels()
-    self.km.shutdown_kernel(now="COVERAGE_PROCESS_CONFIG" not in os.environ)
+    self.km.shutdown_kernel(now=not any(name.startswith("COVERAGE_PROCESS") for name in os.environ))
     del self.km
 
 

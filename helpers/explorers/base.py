@@ -42,8 +42,6 @@ class Explorer:
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
         self._artists = figure.findobj(lambda artist: not artist.get_children())
-        for artist in self._artists:
-            artist.stale = False
         self._take_picture()
         self.picture = ipywidgets.HTML(self._page())
         row = ipywidgets.Layout(display="flex", flex_flow="row wrap")
@@ -82,6 +80,8 @@ class Explorer:
         self._artists, self._moving, self.png, self.picture.value = [], set(), "", ""
 
     def _take_picture(self):
+        for artist in self._artists:  # somebody else, such as savefig, may have touched them all
+            artist.stale = False
         finding = self.draw(**self.values)
         touched = {artist for artist in self._artists if artist.stale}
         if self._background is None or not touched <= self._moving:  # what `draw` leaves alone is drawn only once
@@ -94,7 +94,6 @@ class Explorer:
         for artist in sorted(self._artists, key=lambda artist: artist.zorder):
             if artist in self._moving:
                 artist.draw(self._canvas.get_renderer())
-            artist.stale = False
         file = io.BytesIO()
         Image.fromarray(np.asarray(self._canvas.buffer_rgba())).convert("RGB").save(file, "PNG", compress_level=3)
         self.finding, self.png = finding, base64.b64encode(file.getvalue()).decode()

@@ -82,10 +82,11 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
 @torch.no_grad()
 def _costs(model, known, shown):
     # Of each shown token the bits, (T,); of each place the 3 likeliest tokens and their probabilities, lists of lists.
-    device, n = model.tok_embeddings.weight.device, model.config.max_seq_len
-    known = known[-n:] if len(known) else shown[:1]  # a first token is not judged: it stands for itself
-    tokens = torch.cat([known, shown])
-    rows = [model(tokens[max(0, at - n) : at][None].to(device))[0, -1] for at in range(len(known), len(tokens))]
-    shares = torch.stack(rows).float().softmax(dim=-1).cpu()
+    known = known[-model.config.max_seq_len :] if len(known) else shown[:1]  # a first token stands for itself
+    tokens = torch.cat([known, shown])[:-1]
+    n = min(model.config.max_seq_len, len(tokens))
+    windows = tokens.unfold(0, n, 1).to(model.tok_embeddings.weight.device)  # one ends at each place from n on
+    logits = torch.cat([model(windows[:1])[0, :-1], model(windows, last_only=True)[:, -1]])[len(known) - 1 :]
+    shares = logits.float().softmax(dim=-1).cpu()
     best = shares.topk(3)
     return -shares[range(len(shown)), shown].log2(), (best.indices.tolist(), best.values.tolist())
