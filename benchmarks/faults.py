@@ -3,10 +3,10 @@
 A line is drawn first, then a fault on it: a comparison turned round, + for -, a number one larger, True for False, an
 argument left out, a statement left out. An exercise's cases and the programs that are wrong on purpose are not drawn
 from, nor what only they use: another case or another wrong program is a fault for nobody. One run of all quick tests
-with a probe on each drawn line says which tests reach it; then each fault is planted alone, and they run up to the
-first that fails; if none does, all quick tests of its room run.
+under coverage.py says which tests reach which line; then each fault is planted alone, and those that reach it run up
+to the first that fails; if none does, all quick tests of its room run.
 
-Run: python benchmarks/faults.py --count 40 --seed 3      (about an hour; prints the rows of benchmarks/faults.md)
+Run: python benchmarks/faults.py --count 40 --seed 3      (prints the rows of benchmarks/faults.md)
 """
 
 import argparse
@@ -14,11 +14,16 @@ import ast
 import copy
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+
+import coverage
 
 ROOT = Path(__file__).parent.parent
 ROOMS = {  # each with its quick tests; a docstring's example is one, too
@@ -106,69 +111,66 @@ def planted(text, node, wrong):
     return (text.encode()[:start] + new.encode() + text.encode()[end:]).decode()
 
 
-PROBE = """
-import os
-seen = set()
+SETTINGS = """[run]
+parallel = true
+patch = _exit
+source_pkgs = helpers, checks, tools, teaching
+data_file = {folder}/data
+context = ${{PYTEST_CURRENT_TEST-import}}
+disable_warnings = no-data-collected, module-not-imported, module-not-measured
+"""  # the context is for processes that a test starts, such as a notebook's kernel; in pytest's own, PLUGIN says it
+PLUGIN = """
+import coverage
 
-def at(number):
-    test = os.environ.get("PYTEST_CURRENT_TEST", "import").rsplit(" (", 1)[0]
-    if (number, test) not in seen:
-        seen.add((number, test))
-        with open(os.environ["REACHED"], "a") as file:
-            file.write(f"{number}\\t{test}\\n")
+def pytest_runtest_logstart(nodeid, location):
+    coverage.Coverage.current().switch_context(nodeid)
 """
 
 
-def run(copied, *asked):
-    """The quick tests in the copy, and what pytest said."""
-    env = os.environ | {"PYTHONPATH": str(copied), "OMP_NUM_THREADS": "1", "REACHED": str(copied / "reached.tsv")}
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--nbval",
+def run(tree, *asked, under=(), **env):
+    """The quick tests in a copy of the tree, and what pytest said."""
+    env = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"} | env
+    command = [sys.executable, *under, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--nbval",
                "--nbval-current-env", *asked]  # fmt: skip
-    return subprocess.run(command, cwd=copied, env=env, capture_output=True, text=True, timeout=3600)
+    return subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=3600)
 
 
-def reached_by(copied, drawn):
-    """{number of a fault: the tests that run its line}, in the order in which they ran; notebooks whole, at the end."""
-    files, tests = {}, {number: {} for number in range(len(drawn))}
-    for number, (path, _, node, _) in enumerate(drawn):
-        files.setdefault(path, []).append((number, node))
-    for path, nodes in files.items():
-        text = path.read_text(encoding="utf-8")
-        new, added = text.encode(), []
-        for number, node in nodes:
-            start, end = span(text, node)
-            added += [(start, f"(__import__('reached').at({number}), (".encode()), (end, b"))[1]")]
-        for position, probe in sorted(added, reverse=True):
-            new = new[:position] + probe + new[position:]
-        (copied / path.relative_to(ROOT)).write_bytes(new)
-    (copied / "reached.py").write_text(PROBE, encoding="utf-8")
-    run(copied, "-n", "2", "--dist", "loadfile", "notebooks", "tests", "helpers", "checks", "teaching/tests")
-    for path in files:
-        shutil.copy(path, copied / path.relative_to(ROOT))
-    for row in (copied / "reached.tsv").read_text(encoding="utf-8").splitlines():
-        number, test = row.split("\t")
-        tests[int(number)][test.split("::")[0] if ".ipynb" in test else test] = True
-    return {number: sorted(found, key=lambda test: ".ipynb" in test) for number, found in tests.items()}
+def reached_by(tree):
+    """{(file, line): the tests that run it}, of all quick tests; a notebook counts as one."""
+    (tree / "reached.ini").write_text(SETTINGS.format(folder=tree), encoding="utf-8")
+    (tree / "reached.py").write_text(PLUGIN, encoding="utf-8")
+    settings, found = str(tree / "reached.ini"), {}
+    everything = "-n", "2", "--dist", "loadfile", "notebooks", "tests", "helpers", "checks", "teaching/tests"
+    under = "-m", "coverage", "run", f"--rcfile={settings}"
+    done = run(tree, "-p", "reached", *everything, under=under, COVERAGE_PROCESS_START=settings)
+    assert done.returncode == 0, f"without a fault, too, a test fails:\n{done.stdout[-2000:]}"
+    for file in tree.glob("data.*"):
+        data = coverage.CoverageData(file)
+        data.read()
+        for path in data.measured_files():
+            for line, contexts in data.contexts_by_lineno(path).items():
+                for context in contexts:
+                    test = context.partition("|")[2] or re.sub(r" \(\w+\)$", "", context)
+                    test = test.split("::")[0] if ".ipynb" in test else test
+                    found.setdefault((str(Path(path).relative_to(tree)), line), set()).add(test)
+    return found
 
 
-def noticed_by(copied, room, tests):
+def noticed_by(tree, room, tests):
     """What failed first: of the room's tests that reach the line, of all others that do, of the room's quick ones.
 
-    The probe cannot see all: what tests share (a fixture, a cached model) or what runs at import counts for the first.
-    If nothing reaches the line, all tests of the room run, slow ones too.
+    What tests share (a fixture, a cached model) counts for the first of them, and what is imported for none: therefore
+    the last step. If nothing reaches the line, all tests of the room run, slow ones too.
     """
-    tests = [test for test in tests if test != "import"]
+    tests = sorted(tests - {"import"}, key=lambda test: (".ipynb" in test, test))
     near = [test for test in tests if test.startswith(ROOMS[room])]
     rest = [test for test in tests if test not in near]
-    both = "-n", "2", "--dist", "loadfile"
-    steps = [near, [*both, *rest] if rest else [], [*both, *ROOMS[room]]]
-    if not tests:
-        steps = [["-m", "", *both, *ROOMS[room]]]
-    for asked in filter(None, steps):
+    for asked in filter(None, (near, rest, [*ROOMS[room]] if tests else ["-m", "", *ROOMS[room]])):
         try:
-            done = run(copied, "-x", *asked)
+            done = run(tree, "-x", *asked)
         except subprocess.TimeoutExpired:
             return "a test that does not end"
+        assert done.returncode in (0, 1, 2), done.stdout + done.stderr
         if done.returncode:
             failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
             return failed[0].split(" - ")[0] if failed else "nothing could be collected"
@@ -180,24 +182,31 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--skip", type=int, default=0, help="faults at the start that an earlier run has tried")
     asked = parser.parse_args()
     draw = random.Random(asked.seed)
     files = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")) if "tests" not in path.parts]
     lines = [(path, line, found) for path in files for line, found in sorted(candidates(path).items())]
-    drawn = [(path, line, *draw.choice(found)) for path, line, found in draw.sample(lines, asked.count)]
-    with tempfile.TemporaryDirectory() as folder:
-        copied = Path(folder, "tree")
-        shutil.copytree(ROOT, copied, ignore=shutil.ignore_patterns(".venv*", ".git", "build", "runs", "__pycache__"))
-        reached = reached_by(copied, drawn)
-        for number, (path, line, node, wrong) in list(enumerate(drawn))[asked.skip :]:
-            file, text = path.relative_to(ROOT), path.read_text(encoding="utf-8")
-            (copied / file).write_text(planted(text, node, wrong), encoding="utf-8")
-            by = noticed_by(copied, file.parts[0], reached[number])
-            (copied / file).write_text(text, encoding="utf-8")
+    drawn = [(path, *draw.choice(found)) for path, line, found in draw.sample(lines, asked.count)]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+        trees = SimpleQueue()
+        for name in "ab":
+            left_out = shutil.ignore_patterns(".venv*", ".git", "build", "runs", "__pycache__")
+            trees.put(Path(shutil.copytree(ROOT, Path(folder, name), ignore=left_out)))
+        reached = reached_by(Path(folder, "a"))
+
+        def row(path, node, wrong):
+            file, tree = str(path.relative_to(ROOT)), trees.get()
+            tests = set().union(*(reached.get((file, line), ()) for line in range(node.lineno, node.end_lineno + 1)))
+            text = (tree / file).read_text(encoding="utf-8")
+            (tree / file).write_text(planted(text, node, wrong), encoding="utf-8")
+            by = noticed_by(tree, file.split("/")[0], tests) or f"**not noticed** by the {len(tests)} that reach it"
+            (tree / file).write_text(text, encoding="utf-8")
+            trees.put(tree)
             change = f"`{ast.unparse(node)[:60]}` → `{ast.unparse(wrong)[:60]}`".replace("\n", " ").replace("|", "\\|")
-            by = by or f"**not noticed** by the {len(reached[number])} that reach it"
-            print(f"| {number + 1} | {file}:{line} | {change} | {by} |", flush=True)
+            return f"| {file}:{node.lineno} | {change} | {by} |"
+
+        for number, said in enumerate(pool.map(row, *zip(*drawn, strict=True)), start=1):
+            print(f"| {number} {said}", flush=True)
 
 
 if __name__ == "__main__":
