@@ -457,8 +457,8 @@ def test_notebook_00_says_who_is_ready(tmp_path, capsys):
     write(tmp_path / "in" / "carl" / "00_start_here.ipynb", book)
     write(tmp_path / "in" / "dora" / "00_start_here.ipynb", "{")
     rows = run_main(tmp_path / "in", "--only", "00")
-    assert [(row["points"], row["seen"][:7]) for row in rows] == [
-        ("1", "ready: "), ("0", "not run"), ("0", "said: I"), ("0", "It is n"),
+    assert [(row["points"], row["seconds"], row["seen"][:7]) for row in rows] == [
+        ("1", "0", "ready: "), ("0", "0", "not run"), ("0", "0", "said: I"), ("0", "0", "It is n"),
     ]  # fmt: skip
     assert capsys.readouterr().out.count(f"dora, 00_start_here: {rows[3]['seen']}\n") == 1
 

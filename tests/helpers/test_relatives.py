@@ -177,8 +177,8 @@ ELSEWHERE = {  # families that the course does not have; without its first edit,
 def test_a_family_from_elsewhere_opens_with_a_row(family):
     row = ELSEWHERE[family]
     assert check_add_family(lambda: row, family, seconds=120)
-    assert not check_add_family(lambda: replace(row, edits=row.edits[1:]), family, seconds=120)
-    assert family not in FAMILIES
+    failed = check_add_family(lambda: replace(row, edits=row.edits[1:]), family, seconds=120)
+    assert (failed.status, "config.json lacks" in failed.hint) == ("failed", family == "stablelm")
 
 
 OLD = {"rope_parameters": None, "layer_types": None, "rope_theta": 500_000.0}  # None: not in the file

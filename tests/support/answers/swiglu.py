@@ -83,6 +83,7 @@ for words, slip, matrices in (
     ("second number", "other_row", (GATE, UP, [[0, 0], [1, -1]])),
     ("opposite sign", "minus", (GATE, UP, [[-1, 1], [0, 0]])),
     ("signs in w_down", "added", (GATE, UP, [[1, 1], [0, 0]])),
+    ("signs in w_down", "added_and_minus", (GATE, UP, [[-1, -1], [0, 0]])),
     ("one unit", "one_unit", (GATE, UP, [[1, 0], [0, 0]])),
     ("a square", "square", (GATE, [[1, 0], [1, 0]], DOWN)),
     ("the same gate", "equal_units", ([[1, 0], [1, 0]], UP, DOWN)),
