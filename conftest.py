@@ -1,16 +1,21 @@
 """pytest settings of the whole project: the same start for every test, no network, and repairs of nbval 0.11."""
 
+import base64
+import io
 import os
 import runpy
 import tempfile
 from pathlib import Path
 from queue import Empty
 
+import matplotlib
 import nbval.kernel
+import numpy as np
 import pytest
 import torch
 from nbval.kernel import RunningKernel
 from nbval.plugin import IPyNbCell, IPyNbFile
+from PIL import Image
 
 from helpers.device import pick_device
 
@@ -113,6 +118,28 @@ def _cells_from_1(self, collect=IPyNbFile.collect):
 
 
 IPyNbFile.collect = _cells_from_1
+
+
+# nbval compares no pictures: what is drawn must be what is stored, up to some points that another processor rounds.
+def _compare_pictures_too(self, test, ref, skip_compare=None, compare=IPyNbCell.compare_outputs):
+    same = compare(self, test, ref, skip_compare)
+    drawn, stored = (
+        [_pixels(out.data["image/png"]) for out in outputs if "image/png" in out.get("data", ())]
+        for outputs in (test, ref)
+    )
+    for one, other in zip(drawn, stored, strict=True) if same and PINNED else ():
+        if one.shape != other.shape or (abs(one - other).max(axis=-1) > 25).sum() > 100:
+            self.comparison_traceback = ["The picture is not the stored one. If this is on purpose: make notebooks"]
+            same = False
+    return same
+
+
+def _pixels(png):
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")).astype(int)
+
+
+PINNED = f"matplotlib=={matplotlib.__version__}\n" in (Path(__file__).parent / "constraints.txt").read_text("utf-8")
+IPyNbCell.compare_outputs = _compare_pictures_too
 
 
 # nbval goes on after a cell that raised, so one fault shows as twenty: skip the rest of that notebook.

@@ -81,8 +81,7 @@ def _answer(notebook, cells, function, stub, lent):
     first = min([found.node.lineno, *(one.lineno for one in getattr(found.node, "decorator_list", ()))])
     lines = "\n".join(notebook.cells).split("\n")[first - 1 : found.node.end_lineno]  # counted through all cells
     code = "\n".join(map(ast.unparse, nodes))
-    shown = _shown(lines, 0) | {"cell": _count(cells[found.cell - 1])}
-    return {"code": code, "reaches": reaches(code), **shown}
+    return {"code": code, "reaches": reaches(code), **_shown(lines, 0), "cell": _count(cells[found.cell - 1])}
 
 
 USUAL = {"torch", "math", "numpy", "helpers", "checks", "transformers", "matplotlib", "functools", "itertools"}

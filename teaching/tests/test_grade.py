@@ -457,9 +457,8 @@ def test_notebook_00_says_who_is_ready(tmp_path, capsys):
     write(tmp_path / "in" / "carl" / "00_start_here.ipynb", book)
     write(tmp_path / "in" / "dora" / "00_start_here.ipynb", "{")
     rows = run_main(tmp_path / "in", "--only", "00")
-    assert [(row["points"], row["seconds"], row["seen"][:7]) for row in rows] == [
-        ("1", "0", "ready: "), ("0", "0", "not run"), ("0", "0", "said: I"), ("0", "0", "It is n"),
-    ]  # fmt: skip
+    said = [f"{row['points']} in {row['seconds']}: {row['seen'][:7]}" for row in rows]
+    assert said == ["1 in 0: ready: ", "0 in 0: not run", "0 in 0: said: I", "0 in 0: It is n"]
     assert capsys.readouterr().out.count(f"dora, 00_start_here: {rows[3]['seen']}\n") == 1
 
 
@@ -471,3 +470,4 @@ def test_the_same_error_on_two_lines_is_one_mistake_of_the_class(tmp_path, monke
     run_main(folder)
     page = (tmp_path / "handed in_graded" / "class.html").read_text(encoding="utf-8")
     assert page.count("<q>NameError: q</q>") == page.count("<b>2 of 2</b>") == 4
+    assert [grade.with_line(grade.Answer(own="f\ng"), f"no g{line}").line for line in ("", " (line: g)")] == [0, 2]

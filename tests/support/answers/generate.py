@@ -73,8 +73,8 @@ for words, slip, program in (
     ("with the first call only", "padding_each_time", _called(lambda m, t, cache, _, __, pad: m(t, cache, n_pad=pad))),
     ("holds the others", "whole_text_each_time", _called(lambda m, tokens, cache, pad, first, _: m(
         tokens if pad is not None else torch.cat((first[: len(tokens)], tokens), 1), cache, n_pad=pad))),
-    ("call 5 read 3 tokens, expected 2, one per row", "nobody_leaves", _nobody_leaves),
-    ("padded to one length", "one_by_one", lambda m, prompts, *s: [
+    ("call 5 read 3 tokens, expected 2 … it is not read again", "nobody_leaves", _nobody_leaves),
+    ("the first call read 2 tokens, expected 6 … padded to one length", "one_by_one", lambda m, prompts, *s: [
         greedy_with_cache__cut_at_the_end(m, [p], *s)[0] for p in prompts]),
     ("in the order of prompts", "by_length", lambda *given: sorted(greedy_with_cache__cut_at_the_end(*given), key=len)),
     ("Work on copies", "in_place", lambda m, p, *s: [t.append(0) for t in p]),

@@ -11,7 +11,7 @@ def right(program):
 
 
 def wrong(words, name=""):
-    """Register `exercise__slip` under its exercise, with words that the check must show; a lambda needs the name."""
+    """Register `exercise__slip` with words that the check must show ("some … others"); a lambda needs the name."""
 
     def register(program):
         exercise, slip = (name or program.__name__).split("__")

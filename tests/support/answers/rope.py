@@ -128,7 +128,7 @@ wrong("expected a set", "slow_hands__returns_speeds")(lambda model: _slowed(mode
 for words, slip, hands in (  # by their numbers in the model as it is stored
     ("Which hand do you slow?", "none", set()),
     ("All hands slowed is linear scaling", "all", set(range(8))),
-    ("the numbers go from 0 to 7", "coordinates", {2, 3, 10, 11}),
+    ("there is no hand 11 … the numbers go from 0 to 7", "coordinates", {2, 3, 10, 11}),
     ("whole numbers", "floats", {2.0, 3.0}),
     ("Are these the hands to keep?", "all_others", {0, 1, 4, 5, 6, 7}),
     ("another order", "third_and_fourth", {2, 3}),

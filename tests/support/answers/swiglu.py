@@ -85,7 +85,7 @@ for words, slip, matrices in (
     ("signs in w_down", "added", (GATE, UP, [[1, 1], [0, 0]])),
     ("signs in w_down", "added_and_minus", (GATE, UP, [[-1, -1], [0, 0]])),
     ("one unit", "one_unit", (GATE, UP, [[1, 0], [0, 0]])),
-    ("a square", "square", (GATE, [[1, 0], [1, 0]], DOWN)),
+    ("at x = (3, 4) your layer gives (9, 0), expected (12, 0) … a square", "square", (GATE, [[1, 0], [1, 0]], DOWN)),
     ("the same gate", "equal_units", ([[1, 0], [1, 0]], UP, DOWN)),
     ("which other gate", "crossed", ([[1, 0], [0, 1]], [[0, 1], [1, 0]], [[1, 1], [0, 0]])),
     ("a multiple of the product", "half", (GATE, UP, [[0.5, -0.5], [0, 0]])),
@@ -105,7 +105,7 @@ def matrix_roles__all_orders(weights, x, y, atol=1e-4):
             return {"gate": gate, "up": up, "down": down}
 
 
-@wrong("any of the three could be down")
+@wrong("it returns None. Here gate and up are (5, 5), down is (5, 5) … any of the three could be down")
 def matrix_roles__first_with_d_rows(weights, x, y):
     down = next(name for name, weight in weights.items() if len(weight) == x.shape[1])
     for gate, up in itertools.permutations(name for name in weights if name != down):
@@ -153,8 +153,8 @@ def _as_listed(roles, weights):
 
 for words, slip, change in (  # change(the right answer, weights)
     ("compute the layer both ways", "swapped", lambda roles, weights: roles | dict(gate=roles["up"], up=roles["gate"])),
-    ("do you compare with it", "as_listed", _as_listed),
-    ("all six orders", "by_shape_alone",
+    ("c is not down. Here gate and up are (3, 2), down is (2, 3) … do you compare with it", "as_listed", _as_listed),
+    ("c is not down. Here gate and up are (5, 5), down is (5, 5) … all six orders", "by_shape_alone",
      lambda roles, weights: _as_listed(roles, weights) if len({w.shape for w in weights.values()}) == 1 else roles),
     ("names the values", "inverted", lambda roles, weights: {name: role for role, name in roles.items()}),
     ("allclose", "no_order_found", lambda roles, weights: None),
@@ -224,9 +224,9 @@ for words, slip, program in (
      lambda model, n: by_size(load_checkpoint(TINY_LLAMA) if len(model.layers) == 6 else model, n)),
     ("stands twice", "repeated", lambda model, n: by_size(model, n)[:, :1].repeat(1, n)),
     ("the .indices of topk", "float", lambda model, n: by_size(model, n).float()),
-    ("One row per block", "mask",
+    ("the shape is (3, 40), expected (3, 5) … One row per block", "mask",
      lambda model, n: torch.zeros(len(model.layers), model.config.hidden_dim).scatter(1, by_size(model, n), 1).bool()),
-    ("Count within each block", "numbers_of_the_whole_model",
+    ("expected 0 to 39 … Count within each block", "numbers_of_the_whole_model",
      lambda model, n: by_size(model, n) + model.config.hidden_dim * torch.arange(len(model.layers))[:, None]),
     ("torch.stack", "list", lambda model, n: by_size(model, n).tolist()),
 ):  # fmt: skip
