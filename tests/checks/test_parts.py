@@ -51,6 +51,7 @@ def test_parts_make_a_model_that_decodes_with_a_cache():
     cache, expected = ours.new_cache(2), theirs(tokens.view(2, 9)).detach()
     pieces = [ours(piece, cache=cache) for piece in tokens.view(2, 9).split(5, dim=1)]
     torch.testing.assert_close(torch.cat(pieces, dim=1), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(ours(tokens.view(2, 9), last_only=True), expected[:, -1:], rtol=0, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
