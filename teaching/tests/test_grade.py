@@ -457,8 +457,8 @@ def test_notebook_00_says_who_is_ready(tmp_path, capsys):
     write(tmp_path / "in" / "carl" / "00_start_here.ipynb", book)
     write(tmp_path / "in" / "dora" / "00_start_here.ipynb", "{")
     rows = run_main(tmp_path / "in", "--only", "00")
-    said = [f"{row['points']} in {row['seconds']}: {row['seen'][:7]}" for row in rows]
-    assert said == ["1 in 0: ready: ", "0 in 0: not run", "0 in 0: said: I", "0 in 0: It is n"]
+    said = [f"{row['points']}: {row['seen'][:7]}" for row in rows]
+    assert said == ["1: ready: ", "0: not run", "0: said: I", "0: It is n"]
     assert capsys.readouterr().out.count(f"dora, 00_start_here: {rows[3]['seen']}\n") == 1
 
 
