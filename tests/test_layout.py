@@ -129,7 +129,7 @@ def test_every_room_of_helpers_has_its_bound():
     assert rooms == LINES.keys() - {"model.py"}
 
 
-@pytest.mark.parametrize(("room", "most"), {"checks": 8199, "tools": 997, "teaching": 6529, "tests": 7634}.items())
+@pytest.mark.parametrize(("room", "most"), {"checks": 8199, "tools": 997, "teaching": 6529, "tests": 7635}.items())
 def test_the_other_rooms_stay_small(room, most):
     assert lines_of(path for path in (ROOT / room).rglob("*.*") if path.suffix in (".py", ".js", ".css")) <= most
 

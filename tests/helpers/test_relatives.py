@@ -179,6 +179,7 @@ def test_a_family_from_elsewhere_opens_with_a_row(family):
     assert check_add_family(lambda: row, family, seconds=120)
     failed = check_add_family(lambda: replace(row, edits=row.edits[1:]), family, seconds=120)
     assert (failed.status, "config.json lacks" in failed.hint) == ("failed", family == "stablelm")
+    assert family not in FAMILIES
 
 
 OLD = {"rope_parameters": None, "layer_types": None, "rope_theta": 500_000.0}  # None: not in the file
