@@ -31,7 +31,8 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import ValidationError
 from nbformat.v4 import new_output
 from PIL import Image, ImageChops
 from traitlets.config import Config
@@ -42,6 +43,7 @@ from tools.course import ROOT, committed, notebooks_of, write_beside
 NOTEBOOKS = ROOT / "notebooks"
 KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "claim", "points", "questions"}
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+CELL_SECONDS = 600  # that a cell may take
 INVISIBLE = 8  # of 255: how far a colour of a picture may move
 # JupyterLab shows a folded output's first line; that of this empty one is empty
 EMPTY_OUTPUT = new_output("display_data")
@@ -49,6 +51,13 @@ EMPTY_OUTPUT = new_output("display_data")
 
 class FalseClaim(Exception):
     """A cell's claim does not hold."""
+
+
+class Stopped(Exception):
+    """A cell did not come to its end."""
+
+
+FAILURES = (FalseClaim, Stopped, CellExecutionError, ValidationError, OSError, RuntimeError, ValueError, SyntaxError)
 
 
 # ------------------------------------------------------------------------------- what outputs were made from
@@ -94,7 +103,7 @@ def helpers_hash(notebook) -> str:
                 for path in filter(None, (_file_of(above + alias.name) for alias in node.names)):
                     if path not in texts:
                         texts[path] = path.read_text(encoding="utf-8")
-                        todo.append(ast.parse(texts[path]))
+                        todo.append(ast.parse(texts[path], path))
     return _hash(sorted((path.relative_to(ROOT).as_posix(), text) for path, text in texts.items()))
 
 
@@ -227,15 +236,22 @@ def execute(path: Path, fresh: bool = False) -> float:
     With `fresh`, new outputs are stored also where nbval does not compare them.
 
     Raises:
-        FalseClaim: if new outputs contradict the text; nothing is written then.
-        CellExecutionError: if a cell raises that does not say so with a tag; nothing is written then.
+        FalseClaim: if new outputs contradict the text; nothing is written then, nor in the other cases.
+        CellExecutionError: if a cell raises that does not say so with a tag.
+        Stopped: if a cell ends its kernel, or takes longer than CELL_SECONDS.
     """
     notebook = nbformat.read(path, as_version=4)
     kept = {} if fresh else outputs_to_keep(path, notebook)
     os.environ["COURSE_DEVICE"] = "cpu"
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in `make lab`
     start = time.perf_counter()
-    settings = {"timeout": 600, "kernel_name": "python3", "record_timing": False, "coalesce_streams": True}
+    settings = {"timeout": CELL_SECONDS, "kernel_name": "python3", "record_timing": False, "coalesce_streams": True}
+
+    running = 0
+
+    def before(cell, cell_index):
+        nonlocal running
+        running = cell_index + 1
 
     async def after(cell, cell_index, execute_reply):
         if "claim" in cell.metadata and cell_index not in kept and execute_reply["content"]["status"] == "ok":
@@ -248,8 +264,14 @@ def execute(path: Path, fresh: bool = False) -> float:
         client = NotebookClient(
             notebook, resources={"metadata": {"path": path.parent}}, config=Config(KernelManager=manager), **settings
         )
-        client.on_cell_executed = after
-        client.execute()
+        client.on_cell_start, client.on_cell_executed = before, after
+        try:
+            client.execute()
+        except DeadKernelError as error:
+            what = "ended its kernel: did it call exit, or was memory full?"
+            raise Stopped(f"cell {running} {what} Nothing was written.") from error
+        except CellTimeoutError as error:
+            raise Stopped(f"cell {running} takes longer than {CELL_SECONDS} s. Nothing was written.") from error
     seconds = time.perf_counter() - start
     for index, outputs in kept.items():
         notebook.cells[index].outputs = outputs
@@ -266,37 +288,49 @@ def execute(path: Path, fresh: bool = False) -> float:
     return seconds
 
 
+def bring_up_to_date(path: Path, must: bool, fresh: bool) -> None:
+    """Execute or clean one notebook, and say so; executed it is if it changed, or `must`."""
+    text = path.read_text(encoding="utf-8")
+    notebook = nbformat.reads(text, as_version=4)
+    changed = what_changed(notebook)
+    if must or changed == "code changed" or (changed and not _is_slow(notebook)):
+        print(f"{changed or 'nothing changed'}; ", end="", flush=True)
+        print(f"{execute(path, fresh):.0f} s")
+    elif changed:
+        print(f"{changed}; a cell of it takes minutes, so name it to run it again")
+    else:
+        clean(notebook)
+        notebook.metadata[outputs_hash.__name__] = outputs_hash(notebook)  # a new question folds what answers it
+        cleaned = nbformat.writes(notebook) + "\n"
+        if cleaned != text:
+            write_beside(path, cleaned)
+        print("unchanged" if cleaned == text else "cleaned, not executed")
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Execute or clean the notebooks that were named, or those that changed."""
+    """Execute or clean the notebooks that were named, or those that changed; one that fails does not stop the others.
+
+    A line begins before its notebook does, so that it names what runs.
+    """
     parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="run these, changed or not, such as 06_train (default: what changed)")
+    parser.add_argument("names", nargs="*", help="run these, changed or not: 06_train, or 06 (default: what changed)")
     parser.add_argument("--all", action="store_true", help="run all of them, changed or not")
     parser.add_argument("--fresh", action="store_true", help="store new outputs also where nbval does not compare them")
     chosen = parser.parse_args(arguments)
-    there = {path.stem: path for path in notebooks_of(NOTEBOOKS)}
-    named = [Path(name).stem for name in chosen.names]
-    if unknown := [name for name in named if name not in there]:
-        parser.error(f"there is no notebook {unknown[0]}; there are: {', '.join(there)}.")
-    for stem in named or there:
-        path = there[stem]
-        text = path.read_text(encoding="utf-8")
-        notebook = nbformat.reads(text, as_version=4)
-        changed = what_changed(notebook)
-        waits = changed != "code changed" and _is_slow(notebook)
-        if named or chosen.all or (changed and not waits):
-            try:
-                print(f"{stem}: {changed or 'nothing changed'}; {execute(path, chosen.fresh):.0f} s", flush=True)
-            except (FalseClaim, CellExecutionError) as error:
-                sys.exit(f"{stem}: {error}")
-        elif changed:
-            print(f"{stem}: {changed}; a cell of it takes minutes, so name it to run it again")
-        else:
-            clean(notebook)
-            notebook.metadata[outputs_hash.__name__] = outputs_hash(notebook)  # a new question folds what answers it
-            cleaned = nbformat.writes(notebook) + "\n"
-            print(f"{stem}: {'unchanged' if cleaned == text else 'cleaned, not executed'}")
-            if cleaned != text:
-                write_beside(path, cleaned)
+    try:
+        paths = notebooks_of(NOTEBOOKS, [Path(name).stem for name in chosen.names])
+    except ValueError as error:
+        parser.error(str(error))
+    failed = []
+    for path in paths:
+        print(f"{path.stem}: ", end="", flush=True)
+        try:
+            bring_up_to_date(path, bool(chosen.names or chosen.all), chosen.fresh)
+        except FAILURES as error:
+            print(f"failed. {error}", flush=True)
+            failed.append(path.stem)
+    if failed:
+        sys.exit(f"Left as they were: {', '.join(failed)}.")
 
 
 if __name__ == "__main__":

@@ -83,7 +83,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Print what a learner meets."""
     parser = argparse.ArgumentParser(prog="python -m tools.reading", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="such as 06_train (default: all)")
-    for path in notebooks_of(ROOT / "notebooks", parser.parse_args(arguments).names):
+    try:
+        paths = notebooks_of(ROOT / "notebooks", parser.parse_args(arguments).names)
+    except ValueError as error:
+        parser.error(str(error))
+    for path in paths:
         notebook = nbformat.read(path, as_version=4)
         stated = re.search(r"\*\*Minutes:\*\* (\d+)", notebook.cells[0].source)[1]
         print(f"{path.stem}: {minutes(notebook):.0f} minutes by the rule, {stated} are stated")

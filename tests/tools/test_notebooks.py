@@ -135,8 +135,44 @@ def test_names_choose_notebooks_and_all_chooses_each(course, monkeypatch):
     tool.main(["notebooks/02_two.ipynb", "--fresh"])
     tool.main(["--all"])
     assert executed == [("02_two", True), ("01_one", False), ("02_two", False)]
+    tool.main(["02"])
+    assert executed.pop() == ("02_two", False)
     with pytest.raises(SystemExit):
         tool.main(["03_three"])
+
+
+ENDS = "import os; os._exit(3)"
+
+
+@pytest.mark.slow
+def test_a_notebook_that_fails_is_named_kept_and_does_not_stop_the_others(course, monkeypatch, capsys):
+    """A kernel that dies, a cell that takes too long or raises, a file that is no notebook, a helper with a slip."""
+    sources = {"01_ends": ENDS, "02_waits": "import time; time.sleep(60)", "03_raises": "1 / 0", "06_good": "print(1)"}
+    for stem, source in sources.items():
+        nbformat.write(new_notebook("a = 1", source), course / f"{stem}.ipynb")
+    (course / "04_broken.ipynb").write_text("<html>")
+    made(course / "05_slip.ipynb", new_notebook(HELPERS))
+    (course.parent / "helpers" / "model.py").write_text("def f(:")
+    monkeypatch.setattr(tool, "CELL_SECONDS", 2)
+    before = {path.stem: path.read_bytes() for path in course.iterdir()}
+    with pytest.raises(SystemExit, match=r"^Left as they were: 01_ends, 02_waits, 03_raises, 04_broken, 05_slip\.$"):
+        tool.main(["--all"])
+    said = capsys.readouterr().out
+    for words in (
+        "01_ends: code changed; failed. cell 2 ended its kernel", "02_waits: code changed; failed. cell 2 takes longer",
+        "03_raises: code changed; failed. An error", "04_broken: failed. Notebook does not",
+        "05_slip: failed. invalid syntax (model.py, line 1)",
+    ):  # fmt: skip
+        assert words in said
+    assert {path.stem for path in course.iterdir() if path.read_bytes() != before[path.stem]} == {"06_good"}
+
+
+def test_a_notebook_is_named_before_it_runs(course, monkeypatch, capsys):
+    nbformat.write(new_notebook("a = 1"), course / "01_one.ipynb")
+    seen = []
+    monkeypatch.setattr(tool, "execute", lambda path, fresh: seen.append(capsys.readouterr().out) or 7.0)
+    tool.main([])
+    assert (seen, capsys.readouterr().out) == (["01_one: code changed; "], "7 s\n")
 
 
 def test_clean_drops_what_differs_and_keeps_what_was_written():
