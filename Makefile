@@ -1,20 +1,20 @@
 # Each verb sets up what it needs. Settings: VENV=folder of the environment, PYTHON=interpreter that makes it,
 # ARGS=more arguments for the tool behind the verb, PIP_ARGS=more arguments for pip, CONSTRAINTS=file with the versions
 # to install (CONSTRAINTS= for none: what an environment already has stays, and what it lacks comes as the newest).
-VENV ?= .venv
-PYTHON ?= python3
-CONSTRAINTS ?= constraints.txt
-BIN = $(VENV)/bin
-LEARN = $(VENV)/.llama-notebooks-learn
+include tools/handout/setup.mk
 DEV = $(VENV)/.llama-notebooks-dev
 KIT = $(VENV)/.llama-notebooks-teaching
-INSTALL = $(BIN)/python -m pip install --quiet $(CONSTRAINTS:%=--constraint %) $(PIP_ARGS)
 NBVAL = --nbval
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	$(NBVAL) --nbval-current-env --nbval-cell-timeout=1800
 
 .PHONY: help lab setup test test-teaching test-all test-rounding test-oldest constraints notebooks student class reset update grade tiny-llama recall site slides coverage style bench
 .DEFAULT_GOAL := help
+$(call ask,class,CLASS,3)
+$(call ask,student,FOLDER,../handout)
+$(call ask,grade,FOLDER,../handed-in)
+$(call ask,reset,NOTEBOOK,notebooks/02_rope.ipynb)
+$(call ask,tiny-llama,FOLDER,runs/mine)
 
 help: ## list the verbs
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -55,26 +55,21 @@ notebooks: $(DEV) ## execute again the notebooks that changed (ARGS="04_gqa": th
 	$(BIN)/python -m tools.notebooks $(ARGS)
 
 student: $(LEARN) ## write a folder to hand out, without solutions (FOLDER=../handout ARGS="--only 01 02")
-	@test -n "$(FOLDER)" || { echo "Say where: make student FOLDER=../handout"; exit 2; }
 	$(BIN)/python -m tools.hand_out student "$(FOLDER)" $(ARGS)
 
 class: $(KIT) ## write one class's slides, homework folder, questions and cards (CLASS=3 FOLDER=../class_3)
-	@test -n "$(CLASS)" || { echo "Say which: make class CLASS=3"; exit 2; }
 	OMP_NUM_THREADS=1 $(BIN)/python -m teaching.classroom.one_class "$(CLASS)" $(if $(FOLDER),--folder "$(FOLDER)") $(ARGS)
 
 reset: $(LEARN) ## a fresh copy of a notebook; yours is kept (NOTEBOOK=notebooks/02_rope.ipynb)
-	@test -n "$(NOTEBOOK)" || { echo "Say which: make reset NOTEBOOK=notebooks/02_rope.ipynb"; exit 2; }
 	$(BIN)/python -m tools.hand_out reset "$(NOTEBOOK)"
 
 update: $(LEARN) ## the newer version, with your answers in it; what you changed is kept (FROM=../old: of an older folder)
 	$(BIN)/python -m tools.update $(if $(FROM),--from "$(FROM)")
 
 grade: $(LEARN) ## grade a folder of submissions (FOLDER=../handed-in ARGS="--only 01 --jobs 2")
-	@test -n "$(FOLDER)" || { echo "Say which: make grade FOLDER=../handed-in"; exit 2; }
 	$(BIN)/python -m teaching.classroom.grade "$(FOLDER)" $(ARGS)
 
 tiny-llama: $(LEARN) ## train a small LLaMA on the reference or your text (FOLDER=runs/mine ARGS="--text notes.txt")
-	@test -n "$(FOLDER)" || { echo "Say where: make tiny-llama FOLDER=runs/mine"; exit 2; }
 	$(BIN)/python -m tools.tiny_llama --out "$(FOLDER)" $(ARGS)
 
 recall: $(LEARN) ## ten minutes of questions from the notebooks so far, those that are due (ARGS="--up-to 05")
@@ -100,21 +95,10 @@ style: $(DEV) ## format and lint Python files and notebooks
 bench: $(DEV) ## measure speed against transformers, half an hour with nothing else running (ARGS=--quick: two minutes)
 	PYTHONPATH=. $(BIN)/python benchmarks/speed.py $(ARGS)
 
-$(BIN)/python:
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
-	  v < (3, 11) and sys.exit("Python %d.%d found, 3.11 or newer needed: make PYTHON=python3.12 ..." % v); \
-	  v > (3, 13) and print("Python %d.%d is newer than those tested, 3.11 to 3.13. If the installation fails:" % v, \
-	    "make PYTHON=python3.13 ..., or make CONSTRAINTS= ... for the newest packages")'
-	$(PYTHON) -m venv $(VENV) || { rm -f $@; exit 1; }
-
-$(LEARN): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
-	$(INSTALL) -e .
-	@touch $@
-
 $(KIT): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	$(INSTALL) -e '.[teaching]'
-	@touch $@
+	$(INSTALLED)
 
 $(DEV): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	$(INSTALL) -e '.[dev]'
-	@touch $@ $(LEARN)
+	$(INSTALLED) $(LEARN)

@@ -223,7 +223,8 @@ exec(what) if how == "-c" else os.makedirs(rest[0] + "/bin") # -m venv FOLDER
 """)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path}/as_another.py" "$@"\n')  # paths may have spaces
     python.chmod(0o755)
-    command = ["make", "-s", "-f", ROOT / makefile, f"PYTHON={python}", f"VENV={venv}", f"{venv}/bin/python"]
+    found = [f"-I{ROOT}", f"-I{ROOT}/tools/handout", "-f", ROOT / makefile]
+    command = ["make", "-s", *found, f"PYTHON={python}", f"VENV={venv}", f"{venv}/bin/python"]
     alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True)
     assert venv.exists() == made, done.stdout + done.stderr

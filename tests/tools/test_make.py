@@ -1,0 +1,93 @@
+"""`make` says what is wrong before it installs, installs once, and works in a folder whose name has a space."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support.course import ROOT
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="for Windows the README has a way without make")
+# A Python that makes an environment of itself and writes down what it is to run.
+PYTHON = """#!/bin/sh
+echo "$@" | head -n 1 >> calls
+case "$1 $2" in "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;; "-m pip") test ! -e "no pip" ;; esac
+"""
+
+
+WHOLE, HANDOUT = "Makefile", "tools/handout/Makefile"
+
+
+@pytest.fixture(params=[WHOLE, HANDOUT])
+def course(request, tmp_path):
+    """A folder with what make reads, of the whole course or of what is handed out; its Python only notes its calls."""
+    folder = tmp_path / "a folder (é)"
+    (folder / "tools" / "handout").mkdir(parents=True)
+    shutil.copy(ROOT / request.param, folder)
+    for place in ("tools/handout", "."):
+        shutil.copy(ROOT / "tools" / "handout" / "setup.mk", folder / place)
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, folder)
+    (folder / "python").write_text(PYTHON)
+    (folder / "python").chmod(0o755)
+    return folder
+
+
+def make(folder, *words):
+    """What `make` said and its exit status, and the calls of Python that it made."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "PYTHON=./python", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    calls = folder / "calls"
+    noted = calls.read_text().splitlines() if calls.exists() else []
+    calls.unlink(missing_ok=True)
+    return done.stdout + done.stderr, done.returncode, [call for call in noted if call[:2] == "-m"]
+
+
+WRONG = {
+    "class": "make class CLASS=3", "student": "make student FOLDER=../handout", "tiny-llama": "FOLDER=runs/mine",
+    "grade/FOLDER=": "make grade FOLDER=../handed-in", "reset": "NOTEBOOK=notebooks/02_rope.ipynb",
+    "update": "make update FROM=../old", "lab/VENV=a b": 'VENV="a b"', "lab/CONSTRAINTS=a b": "for the space",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("course", "words"),
+    [
+        (file, words)
+        for words in WRONG
+        for file in (WHOLE, HANDOUT)
+        if "lab" in words or (file == WHOLE) == ("up" not in words)
+    ],
+    indirect=["course"],
+)
+def test_what_is_missing_is_said_before_anything_is_installed(course, words):
+    said, status, calls = make(course, "-j2", *words.split("/"))
+    assert WRONG[words] in said
+    assert (status, calls, (course / ".venv").exists()) == (2, [], False)
+
+
+def test_it_says_what_it_installs_and_installs_once_even_if_a_file_is_dated_ahead(course):
+    os.utime(course / "pyproject.toml", (time.time() + 9 * 3600,) * 2)
+    said, status, calls = make(course, "lab", "ARGS=--port 9000")
+    assert (status, calls[:3]) == (
+        0,
+        ["-m venv .venv", "-m pip --version", "-m pip install --constraint constraints.txt -e ."],
+    )
+    assert "1.5 GB" in said
+    assert calls[3].startswith("-m tools.lab")
+    said, status, again = make(course, "lab", "ARGS=--port 9000")
+    assert (status, again) == (0, calls[3:])
+    assert "GB" not in said
+    (course / "pyproject.toml").write_text("changed")
+    assert len(make(course, "lab")[2]) == 3
+
+
+def test_an_environment_without_pip_is_explained(course):
+    (course / "no pip").touch()
+    said, status, calls = make(course, "lab")
+    assert "has no pip. Is another make setting it up?" in said
+    assert (status, calls) == (2, ["-m venv .venv", "-m pip --version"])
