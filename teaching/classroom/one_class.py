@@ -42,6 +42,7 @@ def one_class(number: str, folder: Path) -> Class:
     with whole_folder(folder) as made:
         (made / "votes").mkdir()
         (made / "votes" / f"class_{number}.gift.txt").write_text(_gift_file(one), encoding="utf-8")
+        print(f"Homework: {', '.join(one.notebooks)}", flush=True)
         student(made / "homework", only=one.notebooks)
         write_slides(one, made)
         (made / "index.html").write_text(_page(one), encoding="utf-8")

@@ -26,7 +26,7 @@ def build():
 def site(build, tmp_path_factory):
     """The folder of a site that was built from nothing."""
     out = tmp_path_factory.mktemp("site") / "site"
-    command = [sys.executable, "-m", "teaching.website.build", out]
+    command = [sys.executable, "-m", "teaching.website.build", "--out", out]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, f"the site was not built:\n{built.stdout[-2000:]}\n{built.stderr[-4000:]}"
     return out

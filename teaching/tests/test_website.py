@@ -3,6 +3,7 @@
 import html
 import os
 import re
+import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -36,6 +37,63 @@ def test_a_page_names_the_repository_only_if_somebody_said_it(build, monkeypatch
     monkeypatch.setenv("COURSE_REPOSITORY", "https://github.com/someone/llama")
     with pytest.raises(ValueError, match="is no place on GitHub: write owner/name"):
         build.links_of("02_rope")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(OSError(28, "No space left"), "No space left"), (ValueError("a link"), "a link"), (KeyboardInterrupt(), None)],
+)
+@pytest.mark.parametrize("only", [[], ["--slides"]])
+def test_what_fails_leaves_the_last_site_whole(build, monkeypatch, tmp_path, error, words, only):
+    monkeypatch.setattr(build, "make_slides", lambda notebooks, folder, relink: (folder / "half").mkdir(parents=True))
+    monkeypatch.setattr(build, "prepare", lambda *folders: (_ for _ in ()).throw(error))
+    if only:
+        monkeypatch.setattr(build, "make_slides", build.prepare)
+    place = tmp_path / "site" / only[0].strip("-") if only else tmp_path / "site"
+    place.mkdir(parents=True)
+    last = {place / "page.html", place / ("slides.css" if only else ".nojekyll")}
+    for path in last:
+        path.write_text("the last one")
+    with pytest.raises(SystemExit if words else KeyboardInterrupt, match=words):
+        build.main(["--out", str(tmp_path / "site"), *only])
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == last
+    assert {path.read_text() for path in last} == {"the last one"}
+
+
+def test_slides_take_the_place_of_the_last_ones_and_say_what_they_do(build, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(build, "NOTEBOOKS", build.NOTEBOOKS[1:2])
+    (tmp_path / "slides").mkdir()
+    for name in ("slides.css", "99_gone.html"):
+        (tmp_path / "slides" / name).touch()
+    build.main(["--slides", "--out", str(tmp_path)])
+    assert capsys.readouterr().out.startswith("Slides of 01_rmsnorm\nOpen ")
+    there = {path.name for path in (tmp_path / "slides").iterdir()}
+    assert {"01_rmsnorm.html", "index.html"} < there
+    assert "99_gone.html" not in there
+    assert [path.name for path in tmp_path.iterdir()] == ["slides"]
+
+
+def test_no_folder_but_a_site_is_replaced_and_none_is_made_of_a_notebooks_number(build, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter").touch()
+    for words in (["03"], ["--slides", "03"]):
+        with pytest.raises(SystemExit):
+            build.main(words)
+        assert "every notebook gets its page and its slides, so none is named; --out" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="mine holds something else, which would be lost"):
+        build.main(["--out", "mine"])
+    monkeypatch.setattr(build, "NEEDED", 2**60)
+    with pytest.raises(SystemExit, match=r"has \d+ MB left; \d+ are needed"):
+        build.main(["--out", "site"])
+    assert [path.as_posix() for path in tmp_path.rglob("*")] == [f"{tmp_path}/mine", f"{tmp_path}/mine/letter"]
+
+
+def test_the_zip_has_the_same_bytes_whenever_it_is_made(build, tmp_path):
+    build.make_downloads(build.NOTEBOOKS[:1], tmp_path / "now")
+    time.sleep(2.1)  # a zip counts in steps of two seconds
+    build.make_downloads(build.NOTEBOOKS[:1], tmp_path / "later")
+    assert len({(tmp_path / when / "llama-notebooks.zip").read_bytes() for when in ("now", "later")}) == 1
 
 
 def test_a_colour_stands_in_one_place():

@@ -3,11 +3,13 @@
 The pages are prepared in a temporary folder that mirrors the repository: pictures get their descriptions; solutions,
 the outputs that answer a question, and code that only draws are folded. Sphinx makes HTML of
 them with the settings in `conf.py`. `slides.py` makes the slides, which become the folder `slides` of the site. Nothing
-is fetched, and no page of the result fetches anything from elsewhere.
+is fetched, and no page of the result fetches anything from elsewhere. What is built takes the place of the last one
+when it is whole.
 """
 
 import argparse
 import base64
+import contextlib
 import json
 import os
 import re
@@ -34,6 +36,7 @@ SITE = Path(__file__).parent
 LIVE = SITE / "live"
 MILLIONS = f"{count_parameters(TINY) / 1e6:.1f}"  # parameters of tiny-llama
 NOTEBOOKS = notebooks_of(ROOT / "notebooks")
+NEEDED = 10**8  # bytes of disk for a site beside the last one, 20 MB each, and Sphinx's own files
 TEXTS = ("*.md", "docs/*.md", "benchmarks/*.md")  # get a page each
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^():#\s]+)(#[^()\s]*)?\)")  # to a file of the repository
 CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
@@ -225,38 +228,77 @@ def prepare(source: Path, slides: Path):
         page.write_text(text, encoding="utf-8")
 
 
-def build_pages(out: Path) -> int:
-    """Prepare the pages and let Sphinx make them; return its exit status, which is not 0 after any warning."""
+def build_site(out: Path):
+    """Write the whole site into `out`.
+
+    Raises:
+        ValueError: if a link or a setting is wrong, or Sphinx warns, which says why itself.
+    """
     from sphinx.cmd.build import build_main
 
+    make_slides(NOTEBOOKS, out / "slides", relink)
+    print("The pages: this takes longest", flush=True)
     with tempfile.TemporaryDirectory() as work:
         prepare(Path(work, "pages"), out / "slides")
         flags = ["-b", "html", "-c", SITE, "-d", Path(work, "doctrees"), "-W", "--keep-going", "-q"]
-        status = build_main([str(word) for word in (*flags, Path(work, "pages"), out)])
+        if build_main([str(word) for word in (*flags, Path(work, "pages"), out)]):
+            raise ValueError("Sphinx says above what is wrong.")
+    print("The live page and the downloads", flush=True)
     three_faults = next(cell for cell in nbformat.read(NOTEBOOKS[5], 4).cells if cell.id == "c64r")
     figure = next(output for output in three_faults.outputs if "image/png" in output.get("data", {}))
     (out / "_static" / "faults.png").write_bytes(base64.b64decode(figure.data["image/png"]))
     write_live(out / "_static" / "live")
     make_downloads(NOTEBOOKS, out / "downloads")
     (out / ".nojekyll").touch()  # GitHub Pages would otherwise leave out folders that begin with _
-    return status
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", nargs="?", type=Path, default=ROOT / "build" / "site", help="folder for the site")
-    parser.add_argument("--slides", action="store_true", help="only the slides")
-    arguments = parser.parse_args()
-    out, status = arguments.out.resolve(), 0
+@contextlib.contextmanager
+def replaced(folder: Path, mark: str):
+    """A folder to write into; at the end of the `with` it takes the place of `folder`, which an error leaves as it was.
+
+    Raises:
+        ValueError: if the disk is nearly full, or `folder` has content and no file `mark`: we did not write it.
+    """
+    if folder.exists() and any(folder.iterdir()) and not (folder / mark).is_file():
+        raise ValueError(f"{folder} holds something else, which would be lost: give another folder.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(folder.parent).free) < NEEDED:
+        raise ValueError(f"The disk of {folder.parent} has {free / 1e6:.0f} MB left; {NEEDED / 1e6:.0f} are needed.")
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+        new, old = Path(beside, "new"), Path(beside, "old")
+        new.mkdir()
+        yield new
+        try:
+            if folder.exists():
+                folder.rename(old)
+            new.rename(folder)
+        except BaseException:
+            if old.exists():
+                old.rename(folder)
+            raise
+
+
+def main(arguments: list[str] | None = None):
+    """Build the site, or its slides, and say where they are."""
+    parser = argparse.ArgumentParser(prog="python -m teaching.website.build", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", help="folder of the site; is replaced")
+    parser.add_argument("--slides", action="store_true", help="only the slides, the site's folder slides")
+    chosen = parser.parse_args(arguments)
+    if chosen.names:
+        parser.error(
+            f"{chosen.names[0]}: every notebook gets its page and its slides, so none is named; --out names a folder."
+        )
+    out = chosen.out.resolve() / ("slides" if chosen.slides else "")
     try:
-        make_slides(NOTEBOOKS, out / "slides", relink)
-        if not arguments.slides:
-            status = build_pages(out)
-    except ValueError as error:
-        sys.exit(f"The site was not built. {error}")
-    if status == 0:
-        print(f"Open {os.path.relpath(out / ('slides/index.html' if arguments.slides else 'index.html'))}")
-    sys.exit(status)
+        with replaced(out, "slides.css" if chosen.slides else ".nojekyll") as new:
+            if chosen.slides:
+                make_slides(NOTEBOOKS, new, relink)
+            else:
+                build_site(new)
+    except (OSError, ValueError) as error:
+        sys.exit(f"Not built; what was there is as it was. {error}")
+    print(f"Open {os.path.relpath(out / 'index.html')}")
 
 
 if __name__ == "__main__":

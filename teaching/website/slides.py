@@ -235,6 +235,7 @@ def make_slides(notebooks, folder: Path, relink):
     (folder / "slides.css").write_text(css, encoding="utf-8")
     entries, settings = [], json.dumps(MATHJAX_SETTINGS)
     for path in notebooks:
+        print(f"Slides of {path.stem}", flush=True)
         notebook = nbformat.read(path, as_version=4)
         for cell in notebook.cells:
             if cell.cell_type == "markdown":  # a notebook's link leads to its slides, a text's to its page
