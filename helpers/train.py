@@ -5,6 +5,8 @@ from collections.abc import Callable
 from itertools import islice
 
 import torch
+import torch.distributed as dist
+from torch import nn
 from torch.nn import functional as F
 
 from helpers.config import LlamaConfig
@@ -67,12 +69,41 @@ def train(
 
 def training_step(model: Llama, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, targets: torch.Tensor) -> float:
     """One step at the optimizer's present rate; the loss before it [nat/token]."""
+    torch.clear_autocast_cache()  # a block of autocast around many steps keeps 16-bit matrices, also those without grad
     loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    clip_gradients(model, 1.0)
     optimizer.step()
+    torch.clear_autocast_cache()  # they were of before this step
     return loss.item()
+
+
+@torch.no_grad()
+def clip_gradients(model: nn.Module, longest: float):
+    """Shorten all gradients by one factor, in place, if together they are longer than `longest`.
+
+    Of a model that is split over processes each rank sees parts: their squares are summed over the ranks, those of a
+    weight that every rank holds whole are counted once. So all ranks shorten by the same factor, and copies stay equal.
+    Parts are DTensors, and matrices that are smaller than their nn.Linear says (in_features, out_features).
+    """
+    weights, device = list(model.parameters()), next(model.parameters()).device
+    parts = {w for w in weights if any(place.is_shard() for place in getattr(w, "placements", ()))}
+    if dist.is_available() and dist.is_initialized():
+        linears = [part for part in model.modules() if isinstance(part, nn.Linear)]
+        parts |= {part.weight for part in linears if part.weight.shape != (part.out_features, part.in_features)}
+    if not parts:
+        nn.utils.clip_grad_norm_(weights, longest)
+        return
+    gradients = [(w in parts, getattr(w.grad, "to_local", lambda w=w: w.grad)()) for w in weights if w.grad is not None]
+    of_whole, of_parts = (
+        sum((g.float().square().sum() for is_part, g in gradients if is_part == kind), torch.zeros((), device=device))
+        for kind in (False, True)
+    )
+    dist.all_reduce(of_parts)
+    factor = (longest / ((of_whole + of_parts).sqrt() + 1e-6)).clamp(max=1)  # as clip_grad_norm_ does
+    for _, gradient in gradients:
+        gradient.mul_(factor.to(gradient.dtype))
 
 
 def _require_settings(steps, batch_size, seed, peak, warm_up, weight_decay):

@@ -84,6 +84,44 @@ def test_a_rank_reads_its_own_part_only_and_draws_as_the_others_or_says_that_it_
         launch("--no-python", sys.executable, "-c", EACH_RANK)
 
 
+EIGHT_STEPS = """
+import sys
+import torch, torch.distributed as dist
+sys.path.insert(0, sys.argv[1])
+from split_learns import split
+from helpers.checkpoint import load_checkpoint
+from helpers.interventions import held_out_tokens
+from helpers.parallel import load_parallel, start_ranks
+from helpers.text import TINY_LLAMA
+from helpers.train import training_step
+mesh, tokens = start_ranks(), held_out_tokens()[:516].view(4, 129)
+whole, by_hand, by_pytorch = load_checkpoint(TINY_LLAMA), load_checkpoint(TINY_LLAMA), load_parallel(TINY_LLAMA, mesh)
+split(by_hand, dist.get_rank(), 2)
+losses = {}
+for name, model in (("whole", whole), ("by hand", by_hand), ("by PyTorch", by_pytorch)):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses[name] = [training_step(model, optimizer, tokens[:, :-1], tokens[:, 1:]) for _ in range(8)]
+    assert max(abs(own - right) for own, right in zip(losses[name], losses["whole"])) < 1e-5, losses
+copies = [torch.empty_like(whole.tok_embeddings.weight) for _ in range(2)]
+dist.all_gather(copies, by_hand.tok_embeddings.weight.detach())
+assert torch.equal(*copies) and losses["whole"][0] > 3, losses  # the first gradients are longer than 1
+dist.barrier()
+__import__("os")._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_a_split_model_is_clipped_as_the_whole_one_and_its_copies_stay_equal(tmp_path):
+    """The gradient's length is that of all parts together: each rank alone sees another, and shortens otherwise."""
+    cells = [cell.source for cell in notebooks()["09_scaling_out"].cells]
+    split, mend = (next(c for c in cells if words in c) for words in ("runs/split.py\n", "def mend_split_solved"))
+    both = "cut = split\n\n\ndef split(*a):\n    cut(*a)\n    mend_split_solved(a[0], dist.all_reduce)\n"
+    parts = split.partition("\n")[2], mend[: mend.index("\ncheck_")], both
+    (tmp_path / "split_learns.py").write_text("\n\n".join(parts), encoding="utf-8")
+    (tmp_path / "train.py").write_text(EIGHT_STEPS, encoding="utf-8")
+    launch(str(tmp_path / "train.py"), str(tmp_path))
+
+
 @pytest.fixture
 def mesh(monkeypatch):
     """This process as the only rank of one."""
