@@ -33,6 +33,20 @@ def test_matrices_decay_and_gains_do_not():
         assert torch.equal(weight, before[name]) == (weight.ndim == 1), name
 
 
+def test_a_block_of_autocast_around_the_training_computes_with_the_weights_of_each_step(tokenizer):
+    """Its cache keeps 16-bit matrices: those of the first step, and, after a look without gradients, untrained ones."""
+    found = []
+    for cached in (False, True):
+        torch.manual_seed(0)
+        model = Llama(SMALL)
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
+            look = lambda *_, model=model: bits_per_byte(model, tokenizer, excerpt()[:300])  # noqa: E731
+            losses = train.train(model, lambda: torch.arange(99), steps=12, warm_up=0, report=look)
+            found.append((losses, look()))
+    assert found[0] == found[1]
+    assert losses[-1] < losses[0] - 0.1
+
+
 def test_every_token_is_judged_once_as_if_windows_were_read_one_by_one(tokenizer, monkeypatch):
     model, half = Llama(SMALL), SMALL.max_seq_len // 2
     for weight in model.parameters():
