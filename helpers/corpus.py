@@ -5,14 +5,15 @@ printed examples use the small fixed `helpers.text.excerpt()`. `bits_per_byte` s
 """
 
 import math
+import re
+import warnings
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn import functional as F
-
-from helpers.text import encode
 
 END_OF_TEXT = "<|end_of_text|>"
 SKIP = -100  # a target that cross_entropy leaves out
@@ -20,36 +21,41 @@ MOST_LOGITS = 2**21  # computed at a time (8 MB of float32); more at once are no
 
 
 def reference_text() -> str:
-    """The Python language reference, topic by topic in alphabetical order, without paragraphs that stood before.
-
-    Long topics repeat short ones. With the copies a held-out part would be no test: much of it would have been read in
-    training.
-    """
+    """The Python language reference, topic by topic in alphabetical order, without paragraphs that stood before."""
     from pydoc_data.topics import topics
 
+    return without_copies("\n\n".join(topics[name].strip() for name in sorted(topics)))[0]
+
+
+def without_copies(text: str) -> tuple[str, int]:
+    """A text without the paragraphs that stood before (but for blanks), and how many these are.
+
+    With the copies a held-out part would be no test: much of it would have been read in training.
+    """
     seen, kept = set(), []
-    for name in sorted(topics):
-        for paragraph in topics[name].strip().split("\n\n"):
-            words = " ".join(paragraph.split())
-            if words not in seen:
-                seen.add(words)
-                kept.append(paragraph.rstrip())
-    return "\n\n".join(kept)
+    for paragraph in (paragraphs := text.split("\n\n")):
+        words = " ".join(paragraph.split())
+        if not words or words not in seen:
+            seen.add(words)
+            kept.append(paragraph.rstrip())
+    return "\n\n".join(kept), len(paragraphs) - len(kept)
 
 
 SMALLEST = 20_000  # characters: the held-out tenth then fills a few windows of 256 tokens
+LARGEST = 10_000_000  # characters: encoded at once they take about a gigabyte
 
 
 def load_text(source: str | Path | None = None) -> str:
-    """Your own text, or the Python reference.
+    """Your own text, or the Python reference; paragraphs that stood before are left out, and a warning says how many.
 
     Args:
         source: None for the reference; a UTF-8 file; or a folder. Every file in a folder and in the folders below it
-            is read, in the order of their names; names that start with a dot are left out.
+            is read, in the order of their names; names that start with a dot are left out, and so is, with a warning
+            that names it, what is not UTF-8 text.
 
     Raises:
         FileNotFoundError: if nothing is there.
-        ValueError: if a file is not UTF-8 text, or if all of them together hold fewer than SMALLEST characters.
+        ValueError: if the file is not UTF-8 text, or if all files together hold fewer than SMALLEST characters.
     """
     if source is None:
         return reference_text()
@@ -58,32 +64,62 @@ def load_text(source: str | Path | None = None) -> str:
         raise FileNotFoundError(f"{source.absolute()} is not there: pass a text file, or a folder of text files.")
     inside = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
     shown = [path for path in inside if not any(part.startswith(".") for part in path.relative_to(source).parts)]
-    texts = []
+    texts, left_out = [], []
     for path in shown:
         try:
-            texts.append(path.read_text(encoding="utf-8-sig").strip())  # -sig: some editors mark the start of a file
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8, or leave it out.") from error
-        if "\0" in texts[-1]:
-            raise ValueError(f"{path} holds zero bytes, so it is not text: leave it out.")
-    text = "\n\n".join(filter(None, texts))
+            texts.append(_read(path))
+        except ValueError:
+            if path == source:
+                raise
+            left_out.append(str(path.relative_to(source)))
+    text, n_copies = without_copies("\n\n".join(filter(None, texts)))
+    notes = []
+    if left_out:
+        some = f"{', '.join(left_out[:5])}{', …' * (len(left_out) > 5)}"
+        notes.append(f"{len(left_out)} file(s) are left out, which are not UTF-8 text: {some}.")
+    if n_copies:
+        notes.append(f"{n_copies:,} paragraph(s) are left out, which stood before: with copies nothing is held out.")
+    if len(text) > LARGEST:
+        notes.append(f"{len(text):,} characters take gigabytes and minutes: pass a part of {LARGEST:,} or fewer.")
     if len(text) < SMALLEST:
         raise ValueError(
-            f"{source} holds {len(text):,} characters in {len(shown)} file(s), too few to learn from and to judge by: "
-            f"pass at least {SMALLEST:,}; the Python reference has about {len(reference_text()):,}."
+            f"{source} holds {len(text):,} characters in {len(texts)} file(s), too few to learn from and to judge by: "
+            f"pass at least {SMALLEST:,}; the Python reference has about {len(reference_text()):,}. {' '.join(notes)}"
         )
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return text
+
+
+def _read(path):
+    if path.suffix == ".ipynb":
+        raise ValueError(f"{path} is a notebook, whose file is no plain text: export it as a script, or leave it out.")
+    try:
+        text = path.read_text(encoding="utf-8-sig").strip()  # -sig: some editors mark the start of a file
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8, or leave it out.") from error
+    if "\0" in text:
+        raise ValueError(f"{path} holds zero bytes, so it is not text: leave it out.")
     return text
 
 
 def train_val_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
-    """The text to train on, and the last `fraction` to judge by; cut between paragraphs, or lines, words, letters."""
+    """The text to train on, and the last `fraction` to judge by; cut between paragraphs, or lines, words, letters.
+
+    Warns if more than half of the long lines to judge by stand in the other part, too.
+    """
     if not 0 < fraction < 1:
         raise ValueError(f"fraction={fraction} must lie between 0 and 1, both excluded, for example 0.1.")
     start = int(len(text) * (1 - fraction))
     for place in ("\n\n", "\n", " ", ""):  # some scripts put no spaces
         cut = text.find(place, start)
         if cut > 0 and len(text) - cut > (len(text) - start) * 3 / 4:
-            return text[:cut], text[cut:]
+            training, held_out = text[:cut], text[cut:]
+            known, lines = set(training.splitlines()), [line for line in held_out.splitlines() if len(line) >= 40]
+            if (n_known := sum(line in known for line in lines)) > len(lines) / 2:
+                again = f"{n_known:,} of the {len(lines):,} long lines to judge by stand in the training part, too"
+                warnings.warn(f"{again}: this held-out part is no test. Is there a copy in the text?", stacklevel=2)
+            return training, held_out
     raise ValueError(f"a text of {len(text)} characters cannot be cut in two: pass a longer text.")
 
 
@@ -97,7 +133,9 @@ def train_tokenizer(text: str, vocab_size: int = 1024) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     known = {"special_tokens": [END_OF_TEXT], "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
-    tokenizer.train_from_iterator([text], trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, **known))
+    cuts = (0, *(word.end() for word in re.finditer(r"\S{1000}", text)), len(text))  # one long word would take minutes
+    pieces = (text[start:end] for start, end in pairwise(cuts))
+    tokenizer.train_from_iterator(pieces, trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, **known))
     return tokenizer
 
 
@@ -130,11 +168,13 @@ def batches(
 def bits_per_byte(model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> float:
     """Bits the model needs per byte of a text: comparable across tokenizers.
 
-    The text is read in windows of max_seq_len tokens that overlap by half. Except in the first window, only the second
-    half is counted, so that each token is judged with at least half a window before it.
+    What the tokenizer puts around a text (a BOS, for example) is read and not judged. The text is read in windows of
+    max_seq_len tokens that overlap by half. Except in the first window, only the second half is counted, so that each
+    token is judged with at least half a window before it.
     """
     device = model.tok_embeddings.weight.device
-    tokens = encode(tokenizer, text)
+    encoded = tokenizer.encode(text)
+    tokens, added = torch.tensor(encoded.ids, dtype=torch.int64), torch.tensor(encoded.special_tokens_mask).bool()
     half = min(model.config.max_seq_len // 2, math.ceil((len(tokens) - 1) / 2))  # a short text is read without padding
     if half == 0:
         raise ValueError(
@@ -142,11 +182,15 @@ def bits_per_byte(model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> fl
             "Pass a longer text, or a model that reads more than one token."
         )
     n_halves = max(2, math.ceil((len(tokens) - 1) / half))
-    windows = F.pad(tokens, (0, n_halves * half + 1 - len(tokens)), value=SKIP).unfold(0, 2 * half + 1, half)
-    targets = windows[:, 1:].clone()
+    windows, targets = (
+        F.pad(ids, (0, n_halves * half + 1 - len(ids)), value=SKIP).unfold(0, 2 * half + 1, half)
+        for ids in (tokens, tokens.masked_fill(added, SKIP))
+    )
+    targets = targets[:, 1:].clone()
     targets[1:, :half] = SKIP  # the window before has judged them
     n_rows = max(1, MOST_LOGITS // (2 * half * model.config.vocab_size))
-    nats = math.log(model.config.vocab_size)  # nothing stands before the first token: all are equally likely
+    # Where nothing stands before the text's first token, all are equally likely.
+    nats = 0.0 if added[0] else math.log(model.config.vocab_size)
     for inputs, judged in zip(windows[:, :-1].clamp(min=0).split(n_rows), targets.split(n_rows), strict=True):
         logits = model(inputs.to(device))  # the padding of the last window comes after every token that is judged
         nats += F.cross_entropy(logits.flatten(0, 1), judged.flatten().to(device), reduction="sum").item()

@@ -1,5 +1,6 @@
 """Text without a download: nothing repeats, nothing is lost in the tokenizer, every window can be drawn."""
 
+import warnings
 from itertools import islice
 from pydoc_data.topics import topics
 
@@ -7,9 +8,11 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
-from helpers.corpus import batches, load_text, reference_text, train_val_split
-from helpers.text import encode
+from helpers import corpus
+from helpers.corpus import batches, load_text, reference_text, train_tokenizer, train_val_split
+from helpers.text import encode, excerpt
 
 
 def paragraphs(text):
@@ -40,7 +43,7 @@ def test_a_last_long_paragraph_does_not_leave_the_held_out_part_short(end):
     assert len(train_val_split(text)[1]) == pytest.approx(len(text) / 10, abs=6)
 
 
-PAGE = "Ein Absatz mit Umlauten: äöü, und 日本.\n\n" * 600
+PAGE = "".join(f"Ein Absatz mit Umlauten, Nummer {number}: äöü, und 日本.\n\n" for number in range(600))
 
 
 def test_a_file_of_your_own_is_read_as_it_is(tmp_path):
@@ -54,6 +57,58 @@ def test_a_folder_is_read_file_by_file_in_order_without_hidden_ones(tmp_path):
     for name, text in {"b.txt": "second", "a.md": PAGE, "sub/c.py": "third", ".git/x": "\0", "empty.txt": " "}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     assert load_text(tmp_path) == PAGE.strip() + "\n\nsecond\n\nthird"
+
+
+def test_a_copy_of_a_file_is_left_out_and_nothing_held_out_was_trained_on(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(PAGE + f"Das Ende von {name}.", encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"600 paragraph\(s\) are left out, which stood before"):
+        text = load_text(tmp_path)
+    training, held_out = map(paragraphs, train_val_split(text))
+    assert set(paragraphs(PAGE)) <= {*training, *held_out}
+    assert not {*training} & {*held_out} - {""}
+
+
+def test_copies_that_are_no_whole_paragraphs_are_told_when_the_text_is_cut():
+    log = [f"2026-11-28 01:04:{number} this line of a log has its own number" for number in range(1000)]
+    with pytest.warns(UserWarning, match=r"149 of the 149 long lines to judge by stand in the training part, too"):
+        train_val_split("\n".join(log + log[:500]))
+    with warnings.catch_warnings(action="error"):
+        train_val_split("\n".join(log))
+        train_val_split(reference_text())
+
+
+OTHERS = {"a.gif": b"GIF89a\xff\xfe\0", "b.txt": "ä".encode("latin-1"), "c.ipynb": b'{"cells": []}', "d.bin": b"\0\0"}
+
+
+def test_what_is_not_text_in_a_folder_is_left_out_and_named(tmp_path):
+    for name, content in OTHERS.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=r"leave it out\.$"):
+            load_text(tmp_path / name)
+    with pytest.raises(ValueError, match=r"0 characters in 0 file\(s\).*4 file\(s\) are left out"):
+        load_text(tmp_path)
+    (tmp_path / "mine.txt").write_text(PAGE, encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"4 file\(s\) are left out, .*: a\.gif, b\.txt, c\.ipynb, d\.bin\.$"):
+        assert load_text(tmp_path) == PAGE.strip()
+
+
+def test_a_very_large_text_is_read_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "LARGEST", len(PAGE) - 3)
+    (tmp_path / "mine.txt").write_text(PAGE, encoding="utf-8")
+    with pytest.warns(UserWarning, match="characters take gigabytes"):
+        assert load_text(tmp_path) == PAGE.strip()
+
+
+def test_a_long_word_is_handed_to_the_tokenizers_training_in_pieces(monkeypatch):
+    """One word of 200,000 letters takes it minutes; short words are handed over in one piece, as they are."""
+    handed = []
+    monkeypatch.setattr(Tokenizer, "train_from_iterator", lambda self, pieces, _: handed.append(list(pieces)))
+    for text in ("ACGT" * 50_000, excerpt()):
+        train_tokenizer(text)
+    assert {*map(len, handed[0])} <= {1000, 0}
+    assert "".join(handed[0]) == "ACGT" * 50_000
+    assert handed[1] == [excerpt()]
 
 
 @given(st.text())

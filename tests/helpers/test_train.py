@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 from torch.nn import functional as F
 
 from helpers import corpus, train
@@ -62,3 +64,24 @@ def test_every_token_is_judged_once_as_if_windows_were_read_one_by_one(tokenizer
         for most in (1, 3 * 16 * 300, 2**22):  # windows at a time: 1, 3, all
             monkeypatch.setattr(corpus, "MOST_LOGITS", most)
             assert bits_per_byte(model, tokenizer, some) == pytest.approx(bits / len(some.encode()))
+
+
+@pytest.mark.parametrize(
+    ("template", "n_free"), [("$A", 0), ("<|end_of_text|> $A", 1), ("<|end_of_text|> $A <|end_of_text|>", 1)]
+)
+def test_what_the_tokenizer_puts_around_a_text_is_read_and_not_judged(template, n_free, tokenizer):
+    """A uniform model needs the same bits for each token of the text's own, whether a BOS stands in front or not."""
+    own = Tokenizer.from_str(tokenizer.to_str())
+    own.post_processor = TemplateProcessing(single=template, special_tokens=[("<|end_of_text|>", 0)])
+    model, text = Llama(SMALL), excerpt()[:400]
+    for some in ("a", text[:9], text):  # one window or many
+        n = len(tokenizer.encode(some).ids)
+        model.lm_head.weight = torch.nn.Parameter(torch.zeros(300, 16))
+        if n + n_free > 1:
+            assert bits_per_byte(model, own, some) == pytest.approx(n * math.log2(300) / len(some.encode()))
+    torch.nn.init.normal_(model.lm_head.weight)
+    tokens = torch.tensor(own.encode(text[:9]).ids)
+    judged = tokens[1 : 1 + len(tokenizer.encode(text[:9]).ids)]  # with a BOS all of the text's own, each after it
+    if n_free:
+        nats = F.cross_entropy(model(tokens[None])[0, : len(judged)], judged, reduction="sum").item()
+        assert bits_per_byte(model, own, text[:9]) == pytest.approx(nats / math.log(2) / 9)
