@@ -1,10 +1,12 @@
 """Writing: choose the next token from the logits, append it, repeat; the cache keeps what was read."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import torch
 
 from helpers.device import explain_out_of_memory
+from helpers.formats.files import read_json
 from helpers.model import Llama
 from helpers.validate import require_number, require_seed, require_tokens
 
@@ -24,7 +26,7 @@ def next_token_probabilities(
         probabilities, (B, V), rows sum to 1.
 
     Raises:
-        ValueError: if a setting is out of range.
+        ValueError: if a setting is out of range, the logits are not (B, V), or a row has NaN, +inf or nothing but -inf.
 
     Source:
         top_p: nucleus sampling, arXiv 1904.09751.
@@ -34,6 +36,7 @@ def next_token_probabilities(
         tensor([[1., 0., 0.]])
     """
     _require_settings(temperature, top_k, top_p)
+    _require_logits(logits)
     if temperature == 0:
         return torch.zeros_like(logits).scatter_(-1, logits.argmax(dim=-1, keepdim=True), 1.0)
     logits = logits - logits.amax(dim=-1, keepdim=True)  # a tiny temperature must neither overflow nor round to 0
@@ -51,6 +54,18 @@ def next_token_probabilities(
     return torch.zeros_like(ordered).scatter_(-1, order, ordered)
 
 
+def _require_logits(logits):
+    if logits.ndim != 2:
+        raise ValueError(
+            f"logits have shape {tuple(logits.shape)}: pass (batch, vocabulary), for one row logits[None]."
+        )
+    if not (largest := logits.amax(dim=-1)).isfinite().all():
+        raise ValueError(
+            f"the largest logit of each row is {largest.tolist()[:5]}, from which no token can be chosen: is a weight "
+            "NaN, is everything masked, or does float16 overflow? Then use bfloat16 or float32."
+        )
+
+
 def _require_settings(temperature, top_k, top_p):
     require_number("temperature", temperature, lambda t: t >= 0, ">= 0: 0 is greedy, 1 leaves the model as it is")
     if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1):
@@ -64,7 +79,9 @@ def _stop_ids(stop, vocab_size):
     stop = stop.flatten().tolist() if isinstance(stop, torch.Tensor) else stop
     ids = [] if stop is None else list(stop) if isinstance(stop, Iterable) else [stop]
     if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocab_size for token in ids):
-        raise ValueError(f"stop={stop!r} must be a token id from 0 to {vocab_size - 1}, several of them, or None.")
+        raise ValueError(
+            f"stop={str(stop)[:60]} must be a token id from 0 to {vocab_size - 1}, several of them, or None."
+        )
     return ids
 
 
@@ -96,6 +113,7 @@ def stream(
             with torch.no_grad() if split else torch.inference_mode():  # not around the yield: it is the caller's time
                 logits = model(step_input, cache, last_only=True, n_pad=n_pad)[:, -1].cpu()
             previous, n_pad = chosen, None
+            _require_logits(logits)
             if temperature == 0:
                 chosen = logits.argmax(dim=-1)
             else:
@@ -107,6 +125,21 @@ def stream(
             if done.all():
                 return
             step_input = chosen[:, None].to(cache.k.device)
+
+
+def end_tokens(folder: str | Path) -> int | list[int] | None:
+    """The ids that end a text, for `generate(..., stop=end_tokens(folder))`, from where transformers reads them.
+
+    That is generation_config.json; config.json counts only where there is no such file. None: the folder names none.
+
+    Raises:
+        FileNotFoundError: if the folder has neither file.
+        ValueError: if the file is damaged.
+    """
+    paths = [Path(folder) / name for name in ("generation_config.json", "config.json")]
+    if not (found := [path for path in paths if path.is_file()]):
+        raise FileNotFoundError(f"{paths[0]} and config.json are missing: pass a checkpoint's folder that has one.")
+    return read_json(found[0]).get("eos_token_id")
 
 
 @torch.no_grad()
@@ -122,7 +155,8 @@ def generate(
         tokens: prompts of one length, (B, T) int64; or a list of token lists of different lengths, which are padded
             on the left so that all rows end together.
         temperature, top_k, top_p: as in `next_token_probabilities`; temperature 0 always takes the likeliest token.
-        stop: a token id, or several: a row that has produced one of them is finished.
+        stop: a token id, or several: a row that has produced one of them is finished. None: it writes on, whatever the
+            checkpoint's folder says; `end_tokens(folder)` reads what it says.
         seed: of the random draws, which are made on the CPU, so that every device draws the same numbers. A model that
             is split over processes needs one, the same in each.
 
@@ -142,7 +176,7 @@ def generate(
                 f"tokens have shape {tuple(tokens.shape)}: pass (batch, tokens), neither empty, for one prompt "
                 "tokens[None]."
             )
-        return torch.stack([*tokens.cpu().unbind(1), *stream(model, tokens, *settings)], dim=1)
+        return torch.stack([*tokens.cpu().long().unbind(1), *stream(model, tokens, *settings)], dim=1)
     _require_prompts(tokens)
     longest = max(map(len, tokens))
     n_pad = torch.tensor([longest - len(row) for row in tokens])

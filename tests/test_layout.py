@@ -32,7 +32,7 @@ ARROWS = {
     "formats": LEAVES | {"model"},
     "checkpoint": LEAVES | {"model", "device", "formats"},  # LLaMA's door; the door for all families stands above it
     "families": LEAVES | {"model", "masks", "formats", "device", "checkpoint"},
-    "generate": LEAVES | {"model", "device"},
+    "generate": LEAVES | {"model", "device", "formats"},
     "fast_decode": LEAVES | {"model", "device"},
     "train": LEAVES | {"model", "formats", "corpus", "device"},
     "parallel": LEAVES | {"model", "formats", "checkpoint", "generate", "text", "interventions"},

@@ -6,9 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from helpers.generate import generate, next_token_probabilities, stream
+from helpers.checkpoint import load_checkpoint
+from helpers.generate import end_tokens, generate, next_token_probabilities, stream
+from tests.support.files import edit_json
 from tests.support.models import TINY, assert_agree, draw_tokens, make_model
 
 PROMPTS = [[5, 9, 2, 40, 7], [11], [3, 3, 60]]
@@ -94,6 +97,49 @@ def test_the_first_and_the_last_id_can_stop_and_come_in_any_form(stop, tokens):
     model.lm_head.bias.data = torch.nn.functional.one_hot(torch.tensor(stop), 64).float()
     for form in (stop, [7, stop], (stop,), {stop}, iter([stop]), torch.tensor(stop), torch.tensor([[stop]])):
         assert generate(model, tokens, 3, stop=form)[:, 16:].tolist() == [[stop], [stop]]
+
+
+ABSENT = object()
+ENDS = [  # eos_token_id of config.json and of generation_config.json, of tokens 0 to 11 of the free text
+    (None, 2), (3, [5, 1]), (3, None), ([4, 6], ABSENT), (4, []), (2, "no file"), ([4, 6], "no file"),
+    (None, "no file"), (ABSENT, "no file"),
+]  # fmt: skip
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(("config", "generation"), ENDS)
+def test_the_ends_that_a_folder_names_stop_a_text_as_in_transformers(config, generation, saved):
+    prompt = torch.tensor([[1, 2, 3]])
+    free = generate(load_checkpoint(saved), prompt, 12)[0, 3:].tolist()
+
+    def ids(of):
+        return [free[at] for at in of] if isinstance(of, list) else free[of] if isinstance(of, int) else of
+
+    edit_json(saved / "config.json", lambda content: content.pop("eos_token_id"))
+    (saved / "generation_config.json").write_text("{}")
+    for name, end in (("config.json", config), ("generation_config.json", generation)):
+        if end == "no file":
+            (saved / name).unlink()
+        elif end is not ABSENT:
+            edit_json(saved / name, lambda content, end=end: content.update(eos_token_id=ids(end)))
+    theirs = AutoModelForCausalLM.from_pretrained(saved)
+    expected = theirs.generate(prompt, max_new_tokens=12, do_sample=False, pad_token_id=0)
+    assert generate(load_checkpoint(saved), prompt, 12, stop=end_tokens(saved)).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_logits_that_choose_no_token_are_refused(value, model, tokens):
+    """NaN wins every argmax, and would be written without a word."""
+    model.lm_head.weight.data.fill_(value)
+    for temperature in (0.0, 1.0):
+        with pytest.raises(ValueError, match="no token can be chosen"):
+            generate(model, tokens, 2, temperature=temperature)
+    masked = torch.tensor([[0.0, float("-inf")]])
+    assert next_token_probabilities(masked).tolist() == [[1, 0]]
+
+
+def test_nothing_new_is_int64_too(model, tokens):
+    assert {generate(model, tokens.int(), n).dtype for n in (0, 1)} == {torch.int64}
 
 
 def test_ragged_prompts_are_cut_after_their_own_stop_token(model):
