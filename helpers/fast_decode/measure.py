@@ -69,8 +69,10 @@ def seconds_by_threads(prepared):
         for block in prepared.layers[:4]:
             block(x, cos, sin)
 
-    seconds = _race({n: partial(blocks, n) for n in (1, every)})
-    torch.set_num_threads(every)
+    try:
+        seconds = _race({n: partial(blocks, n) for n in (1, every)})
+    finally:  # also after Ctrl+C
+        torch.set_num_threads(every)
     return {n: statistics.median(taken) for n, taken in seconds.items()}
 
 

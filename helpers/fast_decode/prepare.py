@@ -70,27 +70,34 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: boo
 
         prepared = lay_out(model, linear)
         seconds = {} if layout or compiled else seconds_by_threads(prepared)
-    on_one = bool(seconds) and min(seconds, key=seconds.get) == 1
-    step = whole = prepared.forward
-    if compiled:
-        prepared.check_call = torch.compiler.disable(prepared.check_call)
-        once = {"realize_opcount_threshold": 2, "realize_reads_threshold": 1}  # a product's input: not for every row
-        step = torch.compile(whole, dynamic=True, options=once)
+    prepared.__class__ = _compiled_class() if compiled else _PreparedLlama  # no closure: a deep copy runs on its own
+    prepared.on_one = bool(seconds) and min(seconds, key=seconds.get) == 1
+    prepared.report = _report(groups, times, seconds, dtype, first.dtype)  # kept: groups hold the model's matrices
+    return prepared
 
-    def forward(tokens, *more, **named):
-        if tokens.shape[1] > 1:
-            return whole(tokens, *more, **named)
+
+class _PreparedLlama(Llama):
+    def forward(self, tokens, *more, **named):
+        if getattr(tokens, "shape", ())[1:] != (1,):  # many tokens, or nothing that a model takes
+            return super().forward(tokens, *more, **named)
         before = torch.get_num_threads()
-        torch.set_num_threads(1 if on_one and tokens.numel() == 1 else before)
+        torch.set_num_threads(1 if self.on_one and tokens.numel() == 1 else before)
         try:
-            return step(tokens, *more, **named)
+            return self.step(tokens, *more, **named)
         finally:
             torch.set_num_threads(before)
 
-    prepared.forward = forward
-    report = _report(groups, times, seconds, dtype, first.dtype)  # now: groups would keep the model's matrices alive
-    prepared.extra_repr = lambda: report
-    return prepared
+    def step(self, *given, **named):
+        return super().forward(*given, **named)
+
+    def extra_repr(self):
+        return self.report
+
+
+def _compiled_class():
+    once = {"realize_opcount_threshold": 2, "realize_reads_threshold": 1}  # a product's input: not for every row
+    step = torch.compile(Llama.forward, dynamic=True, options=once)
+    return type("Compiled", (_PreparedLlama,), {"check_call": torch.compiler.disable(Llama.check_call), "step": step})
 
 
 def _report(groups, times, seconds, dtype, original):

@@ -1,6 +1,8 @@
 """The layout for one-token steps: the same function, or with fewer bytes per weight nearly the same."""
 
+import copy
 import json
+import re
 import shutil
 
 import pytest
@@ -71,6 +73,40 @@ def race_won_by(winner, monkeypatch):
 
     monkeypatch.setattr(measure, "_race", race)
     return races
+
+
+@pytest.mark.parametrize("wrong", [[[1, 2]], torch.tensor([1, 2]), torch.tensor([[[1]]]), torch.tensor([[1.0]])])
+def test_what_no_model_takes_is_explained_as_by_the_plain_model(wrong, model):
+    with pytest.raises(ValueError, match="pass ") as plain:
+        model(wrong)
+    with pytest.raises(ValueError, match=re.escape(str(plain.value))):
+        prepare_for_decoding(model, layout="rows")(wrong)
+
+
+@pytest.mark.parametrize("n_tokens", [1, 3])
+def test_a_deep_copy_runs_on_its_own_matrices(n_tokens, model, tokens):
+    prepared = prepare_for_decoding(model)
+    before, copied = prepared(tokens[:, :n_tokens]), copy.deepcopy(prepared)
+    assert torch.equal(copied(tokens[:, :n_tokens]), before)
+    for matrix in (*copied.buffers(), *copied.parameters()):
+        matrix.data.zero_()
+    assert not copied(tokens[:, :n_tokens]).any()
+    assert torch.equal(prepared(tokens[:, :n_tokens]), before)
+
+
+def test_a_stop_while_threads_are_timed_leaves_their_number_as_it_was(model, monkeypatch):
+    def stopped(runners):
+        runners[1]()
+        raise KeyboardInterrupt
+
+    prepared = prepare_for_decoding(model, layout="rows")
+    monkeypatch.setattr(measure, "_race", stopped)
+    torch.set_num_threads(2)
+    with pytest.raises(KeyboardInterrupt):
+        measure.seconds_by_threads(prepared)
+    found = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert found == 2
 
 
 @pytest.mark.parametrize("winner", LAYOUTS[torch.float32])
