@@ -37,7 +37,7 @@ def require_tokens(tokens: torch.Tensor, vocab_size: int, device: torch.device |
         raise ValueError(f"tokens are {tokens.dtype}: pass integer token ids, tokens.long().")
     if device is not None and tokens.device != device:
         raise ValueError(f"tokens are on {tokens.device}, the model on {device}: pass tokens.to({str(device)!r}).")
-    if tokens.is_meta:
+    if tokens.is_meta or torch.compiler.is_compiling():  # .item() would cut a compiled graph in two, or end an export
         return
     low, high = tokens.min().item(), tokens.max().item()
     if low < 0 or high >= vocab_size:
@@ -58,6 +58,8 @@ def require_padding(n_pad, tokens: torch.Tensor, longest: int) -> torch.Tensor:
             f"n_pad has shape {tuple(n_pad.shape)} and dtype {n_pad.dtype}, the tokens {tuple(tokens.shape)}: "
             "pass one whole number per row."
         )
+    if torch.compiler.is_compiling():
+        return n_pad.long()
     low, high = n_pad.min().item(), n_pad.max().item()
     if low < 0 or high >= longest:
         raise ValueError(

@@ -18,7 +18,7 @@ from helpers.fast_decode import prepare_for_decoding
 from helpers.generate import generate
 from helpers.plots import to_numpy
 from helpers.text import TINY_LLAMA, load_tokenizer
-from tests.support.models import TINY, draw_tokens, make_model
+from tests.support.models import TINY, assert_agree, draw_tokens, make_model
 
 PICKED = [  # COURSE_DEVICE, the accelerators that are there, and what is picked
     ("", [], "cpu"), ("", ["cuda"], "cuda"), (" ", ["cuda", "mps"], "cuda"), ("", ["mps"], "mps"),
@@ -44,6 +44,26 @@ def test_the_whole_model_computes_where_its_weights_are():
     chunks = [model(chunk, cache) for chunk in tokens.split([9, 6, 1], dim=1)]
     assert all(result.is_meta for result in (*padded, cache.k, *chunks, *(w.grad for w in model.parameters())))
     assert prepare_for_decoding(model) is model  # an accelerator needs no other layout
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("n_pad", [None, torch.tensor([0, 3])])
+def test_the_model_is_compiled_as_one_graph_and_exported_for_any_length(n_pad):
+    """The check of the tokens' range would read numbers in the middle of the graph: it is made outside a compiler."""
+    model, longer = make_model(), draw_tokens(2, 21)
+    compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=True)
+    exported = torch.export.export(
+        model,
+        (draw_tokens(2, 16),),
+        {"n_pad": n_pad},
+        dynamic_shapes={"tokens": {1: torch.export.Dim("T")}, "n_pad": None},
+    ).module()
+    for tokens in (draw_tokens(2, 16), longer):
+        for called in (compiled, exported):
+            assert_agree(called(tokens, n_pad=n_pad), model(tokens, n_pad=n_pad))
+    with pytest.raises(ValueError, match="vocab_size=64"):
+        model(longer + 64)
 
 
 def test_tokens_and_targets_are_sent_to_the_model(monkeypatch):
