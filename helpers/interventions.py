@@ -108,6 +108,10 @@ def patched(model: nn.Module, clean: torch.Tensor, places: Iterable[tuple[str, i
 
     with _hooks(model, dict(places), kept.__setitem__), torch.no_grad():
         model(clean)
+    for name, position in places:
+        n = kept[name].shape[1]
+        if position not in range(-n, n) if isinstance(position, int) else not len(torch.arange(n)[position]):
+            raise ValueError(f"{name} has no position {position}: clean has {n} tokens, numbered from 0.")
     with _hooks(model, dict(places), swap):
         yield
 

@@ -42,10 +42,18 @@ def train(
         loss of each step [nat/token].
 
     Raises:
-        ValueError: if a setting is out of range.
+        ValueError: if a setting is out of range, the weights are float16, or the model is prepared for decoding.
         torch.OutOfMemoryError: if a step does not fit into memory; the text says which setting to change.
     """
     _require_settings(steps, batch_size, seed, peak, warm_up, weight_decay)
+    if not isinstance(model.lm_head.weight, nn.Parameter):
+        raise ValueError(
+            "the matrices are no parameters, as after prepare_for_decoding: train the model it is made from."
+        )
+    if model.lm_head.weight.dtype == torch.float16:
+        raise ValueError(
+            "the weights are float16, in which AdamW's eps rounds to 0, and losses to NaN: pass model.float()."
+        )
     device = model.tok_embeddings.weight.device
     decays = {2: weight_decay, 1: 0.0}  # matrices and gains
     groups = [{"params": [w for w in model.parameters() if w.ndim == n], "weight_decay": decays[n]} for n in decays]
