@@ -80,7 +80,7 @@ def load_text(source: str | Path | None = None) -> str:
     if n_copies:
         notes.append(f"{n_copies:,} paragraph(s) are left out, which stood before: with copies nothing is held out.")
     if len(text) > LARGEST:
-        notes.append(f"{len(text):,} characters take gigabytes and minutes: pass a part of {LARGEST:,} or fewer.")
+        notes.append(f"{len(text):,} characters are many: encoded at once they take gigabytes; {LARGEST:,} do.")
     if len(text) < SMALLEST:
         raise ValueError(
             f"{source} holds {len(text):,} characters in {len(texts)} file(s), too few to learn from and to judge by: "

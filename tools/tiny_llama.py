@@ -4,8 +4,12 @@ python -m tools.tiny_llama --out runs/mine --text notes.txt      # make tiny-lla
 """
 
 import argparse
+import copy
 import json
+import shutil
 import time
+import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -18,9 +22,11 @@ from helpers.device import pick_device, set_seed
 from helpers.model import Llama, count_parameters
 from helpers.text import encode
 from helpers.train import TINY, train
+from helpers.validate import require_positive_int, require_seed
 
 CARD = ASSETS / "card.md"
 REFERENCE = "the Python language reference (`pydoc_data.topics`, PSF License), paragraphs that repeat left out"
+SAMPLE = 500_000  # characters: of a longer text, so much is read at a time, and judged by
 
 
 def without_some_merges(tokenizer: Tokenizer, share: float, generator: torch.Generator) -> Tokenizer:
@@ -36,6 +42,90 @@ def without_some_merges(tokenizer: Tokenizer, share: float, generator: torch.Gen
     return Tokenizer.from_str(json.dumps(spec))
 
 
+def sample(text: str, pieces: int = 20) -> str:
+    """The text; of one that is longer than SAMPLE, pieces that are spread evenly over it."""
+    if len(text) <= SAMPLE:
+        return text
+    starts = range(0, len(text), len(text) // pieces)
+    return "\n\n".join(text[start : start + SAMPLE // pieces] for start in starts[:pieces])
+
+
+def make(out: Path, own: Path | None, steps: int, seed: int):
+    """Train on the reference, or on one's own text, and write the folder `out`; Ctrl+C keeps what is learned so far.
+
+    Every tenth step the model is kept beside `out`, for the first time before it is trained: a folder that cannot be
+    written is found at once.
+
+    Raises:
+        ValueError, OSError: if a setting, the text or the folder does not do; the text says what to change.
+    """
+    require_positive_int("steps", steps)
+    require_seed(seed)
+    new, unfinished = (out.parent / f"{out.name}.{word}" for word in ("new", "unfinished"))
+    for folder in (out, new, unfinished):
+        if folder.exists():
+            raise FileExistsError(f"{folder} exists and is kept: choose another name, or move it away.")
+    print("Reading the text …", flush=True)
+    start, losses = time.perf_counter(), []
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", UserWarning)
+        text, held_out = train_val_split(load_text(own))
+    print(*(note.message for note in notes), f"{len(text):,} characters to train on. Making a tokenizer …", sep="\n")
+    if len(text) > SAMPLE:
+        print(f"A step reads one of the pieces of {SAMPLE:,} characters; a sample as long is judged.")
+    tokenizer = train_tokenizer(sample(text), TINY.vocab_size)
+    generator = set_seed(seed)
+    model = Llama(TINY).to(pick_device())
+
+    def keep(card: str | None = None):
+        try:
+            shutil.rmtree(new, ignore_errors=True)
+            save_checkpoint(copy.deepcopy(model).cpu().half(), new, tokenizer, card)  # half the bytes, the same text
+            shutil.rmtree(unfinished, ignore_errors=True)
+            new.rename(unfinished)
+        except Exception as error:  # of tokenizers and safetensors, which have no OSError
+            told = f"{out.parent} takes no model ({error}): is the disk full, or the folder read-only?"
+            raise OSError(told) from error
+
+    def report(step: int, loss: float):
+        losses.append(loss)
+        minutes = (time.perf_counter() - began) / step * (steps - step) / 60
+        left = f", about {minutes:.0f} minutes left " if step >= 20 else ""
+        print(f"\rstep {step} of {steps}, loss {loss:5.2f}{left}", end="", flush=True)
+        if step % 10 == 0:
+            with suppress(OSError):  # the last one stays
+                keep()
+
+    def read() -> torch.Tensor:
+        first = int(torch.randint(len(text) - SAMPLE, (1,), generator=generator)) if len(text) > SAMPLE else 0
+        return encode(without_some_merges(tokenizer, 0.05, generator), text[first : first + SAMPLE])
+
+    keep()
+    began = time.perf_counter()
+    data = f"`{own.name}`" if own else REFERENCE
+    try:
+        train(model, read, steps=steps, seed=seed, report=report)
+    except BaseException as error:
+        if not losses:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        if not losses or not isinstance(error, KeyboardInterrupt):
+            raise
+        model.eval()
+        data += f" (stopped at step {len(losses)})"
+        keep()
+    print("\nJudging …", flush=True)
+    command = f"python -m tools.tiny_llama --out {out} {f'--text {own} ' if own else ''}--steps {steps} --seed {seed}"
+    judged = {"held_out": sample(held_out), "trained": sample(text)}
+    card = CARD.read_text(encoding="utf-8").format(
+        name=out.name, parameters=count_parameters(TINY), config=TINY, data=data, command=command,
+        minutes=(time.perf_counter() - start) / 60, licence="yours to choose" if own else "MIT, as the course",
+        **{part: bits_per_byte(model, tokenizer, some) for part, some in judged.items()},
+    )  # fmt: skip
+    keep(card)
+    unfinished.rename(out)
+    print(card)
+
+
 def main():
     """Train a tiny LLaMA on the Python reference, or on your own text, and save it as a folder."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -43,33 +133,10 @@ def main():
     parser.add_argument("--text", type=Path, help="your own text: a UTF-8 file, or a folder of them")
     parser.add_argument("--steps", type=int, default=1400)
     parser.add_argument("--seed", type=int, default=0)
-    out, own, steps, seed = vars(parser.parse_args()).values()
-    if out.exists():
-        parser.error(f"{out} exists and is kept: choose another name.")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    start = time.perf_counter()
-    text, held_out = train_val_split(load_text(own))
-    tokenizer = train_tokenizer(text, TINY.vocab_size)
-    generator = set_seed(seed)
-    model = Llama(TINY).to(pick_device())
-
-    def report(step: int, loss: float) -> None:
-        print(f"\rstep {step} of {steps}, loss {loss:5.2f}", end="", flush=True)
-
-    def read() -> torch.Tensor:
-        return encode(without_some_merges(tokenizer, 0.05, generator), text)
-
-    train(model, read, steps=steps, seed=seed, report=report)
-    print()
-    command = f"python -m tools.tiny_llama --out {out} {f'--text {own} ' if own else ''}--steps {steps} --seed {seed}"
-    card = CARD.read_text(encoding="utf-8").format(
-        name=out.name, parameters=count_parameters(TINY), config=TINY, data=f"`{own.name}`" if own else REFERENCE,
-        command=command, minutes=(time.perf_counter() - start) / 60,
-        licence="yours to choose" if own else "MIT, as the course",
-        held_out=bits_per_byte(model, tokenizer, held_out), trained=bits_per_byte(model, tokenizer, text),
-    )  # fmt: skip
-    save_checkpoint(model.cpu().half(), out, tokenizer, card)  # 16 bits: half the bytes, the same text
-    print(card)
+    try:
+        make(*vars(parser.parse_args()).values())
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -1,23 +1,106 @@
 """The command that trains a small model: it writes a whole folder, and overwrites nothing."""
 
+import re
 import sys
+from contextlib import nullcontext
+from itertools import count
 
 import pytest
+from safetensors import SafetensorError
 
-from helpers import corpus
+from helpers import checkpoint, corpus, train
 from helpers.checkpoint import load_checkpoint
 from helpers.corpus import bits_per_byte, train_val_split
-from helpers.text import excerpt, load_tokenizer
+from helpers.model import RMSNorm
+from helpers.text import encode, excerpt, load_tokenizer
 from tests.support.models import SMALL
 from tools import tiny_llama
 
 
-def test_the_command_writes_a_model_from_your_own_text_and_overwrites_none(monkeypatch, tmp_path, capsys):
-    own, out = tmp_path / "own.txt", tmp_path / "models" / "mine"
-    own.write_text("\n\n".join(f"{number} lines. " + excerpt() for number in range(40)), encoding="utf-8")
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    """Run the command on a text of one's own, (folder, text, steps) -> None; the folder is not there yet."""
+    own = tmp_path / "own.txt"
+    own.write_text("".join(excerpt().replace("\n", f"\n{number} ") for number in range(40)), encoding="utf-8")
+    (tmp_path / "only pictures").mkdir()
+    (tmp_path / "only pictures" / "a.gif").write_bytes(b"GIF89a\xff")
     monkeypatch.setattr(tiny_llama, "TINY", SMALL)
-    monkeypatch.setattr(sys, "argv", ["tiny_llama", "--out", str(out), "--text", str(own), "--steps", "3"])
-    tiny_llama.main()
+
+    def run(out, text=own, steps=3):
+        given = ["--out", str(out), "--text", str(tmp_path / text), "--steps", str(steps)]
+        monkeypatch.setattr(sys, "argv", ["tiny_llama", *given])
+        tiny_llama.main()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "left", "said"),
+    [(KeyboardInterrupt, "mine", "(stopped at step 13)"), (KeyError, "mine.unfinished", "")],
+)
+def test_a_stop_keeps_what_is_learned_and_an_error_what_the_tenth_step_left(
+    error, left, said, command, monkeypatch, tmp_path, capsys
+):
+    numbers, real = count(1), train.training_step
+
+    def step(*given):
+        if next(numbers) == 14:
+            raise error
+        return real(*given)
+
+    monkeypatch.setattr(train, "training_step", step)
+    with pytest.raises(KeyError) if error is KeyError else nullcontext():
+        command(tmp_path / "mine", steps=30)
+    norms = [part.weight for part in load_checkpoint(tmp_path / left).modules() if isinstance(part, RMSNorm)]
+    assert all((norm != 1).any() for norm in norms)  # it is trained
+    assert said in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == [left, "only pictures", "own.txt"]
+
+
+WRONG = [  # what is asked for, and what the sentence says
+    ({"text": "no.txt"}, "no.txt is not there"), ({"text": __file__}, "too few to learn from"),
+    ({"steps": 0}, "steps=0 must be"), ({"text": "only pictures"}, r"0 characters .* are left out.* a\.gif"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "words"), WRONG)
+def test_a_wrong_request_is_a_sentence(given, words, command, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        command(tmp_path / "mine", **given)
+    assert re.search(f"error: .*{words}", capsys.readouterr().err)
+
+
+def test_a_disk_that_takes_no_model_is_found_before_the_training(command, tmp_path, monkeypatch, capsys):
+    def full(*_, **__):
+        raise SafetensorError("No space left on device (os error 28)")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(train, "training_step", lambda *_: pytest.fail("it was trained"))
+    with pytest.raises(SystemExit):
+        command(tmp_path / "runs" / "mine")
+    assert "takes no model (No space left on device (os error 28)): is the disk full" in capsys.readouterr().err
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_of_a_long_text_pieces_are_read_and_a_sample_is_judged(command, monkeypatch, tmp_path, capsys):
+    read, whole = [], (tmp_path / "own.txt").read_text(encoding="utf-8").strip()
+    monkeypatch.setattr(tiny_llama, "SAMPLE", 3000)
+    monkeypatch.setattr(tiny_llama, "encode", lambda tokenizer, text: read.append(text) or encode(tokenizer, text))
+    judge = lambda model, tokenizer, text: read.append(text) or 1.0  # noqa: E731
+    monkeypatch.setattr(tiny_llama, "bits_per_byte", judge)
+    command(tmp_path / "mine", steps=25)
+    *passes, held_out, trained = read
+    assert {*map(len, passes)} == {3000}
+    assert len({*passes}) > 1
+    assert all(text in whole for text in passes)
+    assert len(held_out) < 3000 < len(trained) < 3100
+    assert trained.startswith(whole[:150])
+    assert re.search(r"step 20 of 25, loss .*, about 0 minutes left", capsys.readouterr().out)
+
+
+def test_the_command_writes_a_model_from_your_own_text_and_overwrites_none(command, tmp_path, capsys):
+    own, out = tmp_path / "own.txt", tmp_path / "models" / "mine"
+    command(out)
     model, tokenizer = load_checkpoint(out), load_tokenizer(out)
     card = (out / "README.md").read_text(encoding="utf-8")
     _, held_out = train_val_split(corpus.load_text(own))
@@ -25,5 +108,5 @@ def test_the_command_writes_a_model_from_your_own_text_and_overwrites_none(monke
     assert f"--text {own} --steps 3 --seed 0" in card
     assert sorted(path.name for path in out.parent.iterdir()) == ["mine"]
     with pytest.raises(SystemExit):
-        tiny_llama.main()
+        command(out)
     assert "exists and is kept: choose another name" in capsys.readouterr().err
