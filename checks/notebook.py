@@ -91,9 +91,11 @@ def read_notebook(data: bytes) -> Notebook:
 
 
 def stored_cells(data: bytes) -> list[dict]:
-    """The cells of a notebook as they are stored; for errors see `read_notebook`."""
+    """The cells of a notebook as they are stored, of the format that it names; for errors see `read_notebook`."""
     stored = json.loads(data.decode("utf-8-sig"))
-    return stored["worksheets"][0]["cells"] if "worksheets" in stored else stored["cells"]  # before format 4
+    if "worksheets" in stored and (stored.get("nbformat", 4) < 4 or "cells" not in stored):
+        return [cell for sheet in stored["worksheets"] for cell in sheet["cells"]]
+    return stored["cells"]
 
 
 def read_cells(cells: list[str]) -> Notebook:

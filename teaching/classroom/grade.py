@@ -146,6 +146,9 @@ def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
     whole = [row for row in rows if row.status == "broken notebook" or not row.assignment.function]
     for row in {(row.student, row.notebook): row for row in whole}.values():
         print(f"{one_line(row.student)}, {row.notebook}: {row.seen}")
+    for row in rows:  # what is run has its line then
+        if row.answer.status in ("does not run", "no such function"):
+            print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.answer.status}")
     worksheet = ""
     try:
         run_all(work, arguments.seconds, sandbox, arguments.jobs, results)

@@ -38,7 +38,7 @@ def answers(reader, data: bytes, asked: list[tuple[str, str]], course: list[str]
         stubs = {function for function, _ in asked}
         lent = [one for one in reader.read_cells(course).statements if not one.binds & stubs]
         return [
-            _answer(notebook, cells, function, stub, lent) if function else _was_run(cells, course)
+            _answer(notebook, cells, function, stub, lent) if function else _was_run(reader, cells, course)
             for function, stub in asked
         ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -134,23 +134,38 @@ def _count(cell):
     return f"[{count}]" if isinstance(count, int) else "[ ]"
 
 
-def _was_run(cells, course):
-    """Whether every code cell of the course's notebook was run, and none ended in an error, as the notebook says."""
-    there = {"".join(cell["source"]).strip(): cell for cell in cells if "source" in cell}
+def _was_run(reader, cells, course):
+    """Whether every code cell of the course's notebook was run, and none ended in an error, as the notebook says.
+
+    Colab and others save outputs without counts. Then outputs say what was run; and of a cell that shows nothing, the
+    outputs below it.
+    """
+    there, counts = {}, [isinstance(cell.get("execution_count", cell.get("prompt_number")), int) for cell in cells]
+    shows = [place for place, cell in enumerate(cells) if cell.get("outputs")]
+    uncounted = any(not counts[place] for place in shows)
+    for place, cell in enumerate(cells):
+        ran = counts[place] or (uncounted and place <= shows[-1])
+        source = _program(reader, "".join(cell["source"] if "source" in cell else cell["input"]))
+        there[source] = max((ran, cell), there.get(source, (False, cell)), key=lambda one: one[0])
     for source in course:
-        cell = there.get(source.strip())
+        ran, cell = there.get(_program(reader, source), (False, None))
         first = source.strip().partition("\n")[0]
         if cell is None:
             return {"status": "not yet", "seen": f"not found: the cell that begins with {first}"}
         for output in cell.get("outputs", ()):
-            if output.get("output_type") == "error":
+            if output.get("output_type") in ("error", "pyerr"):
                 said = f"{output.get('ename')}: {output.get('evalue')}"
                 return {"status": "not yet", "seen": f"said: {said[:300]}", "own": first, "cell": _count(cell)}
-        if not isinstance(cell.get("execution_count"), int):
-            begun = any(isinstance(cell.get("execution_count"), int) for cell in cells)
-            status = "not yet" if begun else "not attempted"
+        if not ran:
+            status = "not yet" if uncounted or any(counts) else "not attempted"
             return {"status": status, "seen": f"not run: the cell that begins with {first}"}
     return {"status": "passed", "seen": "ready: every cell ran, and none ended in an error"}
+
+
+def _program(reader, source):
+    """A cell as `ast.dump` writes it, since a formatter changes no program; its text if it is not Python."""
+    read = reader.read_cells([source])
+    return source.strip() if read.faults else "\n".join(ast.dump(one.node) for one in read.statements)
 
 
 if __name__ == "__main__":

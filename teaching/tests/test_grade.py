@@ -156,6 +156,8 @@ def test_each_fault_is_named_and_costs_its_exercise_and_no_other(graded):
             assert word in f"{row['seen']} {row['hint']}", (name, row)
     slow = [float(row["seconds"]) for row in graded.rows if row["status"] == "timed out"]
     assert all(SECONDS / 2 <= seconds < SECONDS + 100 for seconds in slow)  # with the start of a kernel
+    for number, status in {"3": "does not run", "4": "no such function", "2": "timed out"}.items():  # run or not
+        assert re.search(rf"^wrong, {NORM}, {number}\. .*: {status}$", graded.said, re.M)
 
 
 @pytest.mark.slow
