@@ -28,8 +28,10 @@ LARGEST_LIST = 2**24  # bytes of the list of files at the end of a zip
 MOST_FILES = 100_000  # in the zips of one entry together
 MOST_UNNAMED = 10  # notebooks of a student that are opened since their names say nothing
 DEEPEST = 3  # zips inside zips
-AGAIN = r"(?:[ _-]*(?:\(\d+\)|copy ?\d*|\d{1,3}))*+"  # " (1)", "-1", " - Copy (2)", "-Copy1"
-ENDING = r"\.ipynb(?:\.txt|\.json)?"  # mail and some browsers add one
+COPY = r"(?:copy|kopie|copie|c[oó]pia|kopia|kopi|копия|副本|コピー)"  # as systems say it in other languages
+COPY_OF = rf"(?:{COPY}[ _]\w{{2,3}}[ _])*"  # "Copy of ", "Kopie von ", Colab's "Copy_of_"
+AGAIN = rf"(?:[ _–-]*(?:\(\d+\)|{COPY} ?\d*|\d{{1,3}}))*+"  # " (1)", "-1", " - Copy (2)", "-Copy1"
+ENDING = r"(?:\.ipynb)+(?:\.txt|\.json)?"  # mail and some browsers add one; where endings are hidden, people do
 UNPACKED = re.compile(rf"(?:{ENDING}|\.zip)$", re.I)
 OWNERS = (  # who, and the name that the file had
     r"(.+)_assignsubmission_(?:file|onlinetext)_?(.*)",  # Moodle
@@ -130,7 +132,7 @@ class Submissions:
         self.students, self.nobodys = {}, []
         self._scratch, self._pages = scratch, set()
         self._left, self._entry, self._written = defaultdict(lambda: [LARGEST_UNPACKED, MOST_FILES]), "", 0
-        self._pattern = re.compile(rf"(?:copy of )*({'|'.join(notebooks)}){AGAIN}{ENDING}", re.I)
+        self._pattern = re.compile(rf"{COPY_OF}({'|'.join(notebooks)}){AGAIN}{ENDING}", re.I)
         if folder.is_dir():
             self._read(folder)
         else:
@@ -206,13 +208,13 @@ class Submissions:
             folders[:] = sorted(one for one in folders if not hidden(one))
             for one in sorted([*names, *(one for one in folders if one.endswith(".ipynb"))]):
                 inside = Path(place, one).relative_to(folder)
-                if not _handed_out(inside) or self._pattern.fullmatch(one):
+                if not _handed_out(inside) or self._pattern.fullmatch(unicodedata.normalize("NFC", one)):
                     self._read_file(student, folder / inside, one, f"{shown}/{inside}")
 
     def _read_file(self, student, path, name, shown):
         """Sort one file in; name is the one that the student gave it."""
         file = File(path, shown, (int(path.lstat().st_mtime), *map(int, re.findall(r"\d+", name))))
-        if found := self._pattern.fullmatch(name):
+        if found := self._pattern.fullmatch(unicodedata.normalize("NFC", name)):
             student.files.setdefault(found[1].lower(), []).append(file)
         elif name.lower().endswith(".zip") and path.is_file() and shown.lower().count(".zip/") < DEEPEST:
             place, unread = self._unpack(path, shown)
@@ -230,13 +232,15 @@ class Submissions:
         or file has an allowance of its own.
         """
         place, unread, entries = Path(tempfile.mkdtemp(dir=self._scratch)), [], defaultdict(list)
-        if path.is_symlink():
-            return place, [f"{shown} (a link)"]
+        if path.is_symlink() or not path.is_file():  # a pipe would be waited for
+            return place, [f"{shown} ({'a link' if path.is_symlink() else 'not a file'})"]
         try:
             with ZipFile(path) as file, zipfile.ZipFile(file) as archive:
                 for info in archive.infolist():
-                    parts = Path(info.filename).parts
-                    if not info.is_dir() and not any(map(hidden, parts)):
+                    parts = [part for part in re.split(r"[/\\]", info.filename) if part not in ("", ".", "..")]
+                    folder = info.filename.endswith(("/", "\\"))  # Windows' own mark, which some programs write
+                    if parts and not folder and not any(map(hidden, parts)):
+                        info.filename = "/".join(parts)  # below `place`, as zipfile itself would see to
                         top = "/".join((shown, *(parts[:-1][:2] or parts))) if of_class else self._entry
                         entries[top].append((info, Path(info.filename)))
                 for top, files in entries.items():

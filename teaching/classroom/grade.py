@@ -197,7 +197,7 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     chosen = parser.parse_args(arguments)
     folder = chosen.folder.resolve()
     chosen.results = folder.with_name(f"{folder.stem if folder.is_file() else folder.name}_graded")
-    if not (folder.is_dir() or zipfile.is_zipfile(folder)):
+    if not (folder.is_dir() or (folder.is_file() and zipfile.is_zipfile(folder))):  # a pipe would be waited for
         parser.error(f"{chosen.folder} is neither a folder nor a zip.")
     if not (chosen.seconds > 0 and chosen.jobs > 0):
         parser.error(f"--seconds {chosen.seconds:g} and --jobs {chosen.jobs} must be above 0.")

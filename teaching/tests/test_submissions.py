@@ -3,6 +3,8 @@
 import ast
 import os
 import shutil
+import subprocess
+import sys
 import unicodedata
 import zipfile
 from unittest.mock import Mock
@@ -12,6 +14,7 @@ import pytest
 import checks
 from checks import notebook
 from teaching.classroom import find_submissions, sandbox, submissions
+from tests.support.course import ROOT
 from tests.support.submissions import COURSE, NORM, code_cell, handed_out, write
 from tools.course import notebooks_of
 
@@ -72,7 +75,8 @@ def test_a_function_gets_the_statements_it_needs_and_no_others():
 MOODLE = "Anna Smith_1234567_assignsubmission_file"
 COPIES = (  # names that browsers, Windows, Drive, Jupyter, macOS and mail give
     "02_rope-1.ipynb", "02_rope(2)-1.ipynb", "02_rope - Copy (2).ipynb", "Copy of Copy of 02_rope.ipynb",
-    "02_rope-Copy1.ipynb", "02_rope copy 2.ipynb", "02_Rope.ipynb.txt",
+    "02_rope-Copy1.ipynb", "02_rope copy 2.ipynb", "02_Rope.ipynb.txt", "Copy_of_02_rope.ipynb", "02_rope.ipynb.ipynb",
+    "Kopie von 02_rope.ipynb", "02_rope – Kopie (2).ipynb", "Co\u0301pia de 02_rope.ipynb", "02_rope - 副本.ipynb",
 )  # fmt: skip
 LAYOUTS = {  # a file in the folder of submissions (of a zip: also a file in it): whose it is, and which notebook
     "ben/handout/notebooks/02_rope.ipynb": ("ben", "02_rope"),
@@ -81,6 +85,9 @@ LAYOUTS = {  # a file in the folder of submissions (of a zip: also a file in it)
     "zip.zip/deep/02_rope.ipynb": ("zip", "02_rope"),
     "twice (1).zip/02_rope.ipynb": ("twice", "02_rope"),
     "mine/homework.zip/02_rope.ipynb": ("mine", "02_rope"),
+    "above.zip/../02_rope.ipynb": ("above", "02_rope"),  # as `zip above.zip ../02_rope.ipynb` makes it
+    "root.zip//home/me/.././02_rope.ipynb": ("root", "02_rope"),
+    "windows.zip/deep\\02_rope.ipynb": ("windows", "02_rope"),
     f"{MOODLE}_/02_rope.ipynb": ("Anna Smith_1234567", "02_rope"),
     "Ben Li_12_assignsubmission_file/02_rope.ipynb": ("Ben Li_12", "02_rope"),  # from Moodle 4.1 on
     "Eve Li_13_assignsubmission_file_02_rope.ipynb": ("Eve Li_13", "02_rope"),
@@ -129,6 +136,47 @@ def test_a_zip_of_the_whole_class_is_as_good_as_a_folder(tmp_path, inside):
         assert [list(one.files) for one in found.students.values()] == [[], ["02_rope"]]  # a row for everybody
         assert [one.unread for one in found.students.values()] == [[f"all.zip/{essay.removeprefix('all/')}"], []]
         assert [name[:3] for name in found.students] in (["ada", "ann"], ["Ada", "Ann"])
+
+
+@pytest.mark.parametrize("inside", ["../anna/02_rope.ipynb", "anna\\02_rope.ipynb", "/anna/../anna/02_rope.ipynb"])
+def test_names_in_the_zip_of_a_class_cannot_leave_its_folder_and_are_graded_all_the_same(tmp_path, inside):
+    found_in(tmp_path / "in", [f"all.zip/{inside}", "all.zip/anna\\", "all.zip/../../.."])
+    found = found_in(tmp_path / "in" / "all.zip")
+    assert {name: list(one.files) for name, one in found.students.items()} == {"anna": ["02_rope"]}
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"all.zip", "02_rope.ipynb"}
+    assert all(file.path.is_relative_to(tmp_path / "in") for file in found.students["anna"].files["02_rope"])
+
+
+PIPES = ["x.zip", "anna__02_rope.ipynb", "anna__x.zip", "ben/02_rope.ipynb", "ben/x.zip", "carl/my.ipynb", "notes.txt"]
+READ = """
+import sys
+from pathlib import Path
+from teaching.classroom import find_submissions, submissions
+
+found = find_submissions.Submissions(Path(sys.argv[1]), ["02_rope"], Path(sys.argv[2]))
+for name, student in found.students.items():
+    student.tell_by_content(lambda path: submissions.which_notebook(path, {}, None))
+    files = [file.path for own in student.files.values() for file in own]
+    exercise = submissions.Assignment("02_rope", "1", "f", "check_f", "", 0)
+    print(name, student.unread, *(one.seen for one in submissions.judge_submission(files, [exercise], [], None)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders here; runs on Linux and macOS")
+def test_a_pipe_is_not_waited_for(tmp_path):
+    for name in PIPES:
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(tmp_path / "in" / name)
+    command = [sys.executable, "-c", READ, str(tmp_path / "in"), str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    device = "It is a link, a folder or a device, not a file."
+    assert done.stdout.splitlines() == [
+        f"anna ['anna__x.zip'] {device}", f"ben ['ben/x.zip'] {device}", "carl ['carl/my.ipynb'] ",
+        "x ['x.zip (not a file)'] ",
+    ]  # fmt: skip
+    command = [sys.executable, "-m", "teaching.classroom.grade", str(tmp_path / "in" / "x.zip"), "--no-isolation"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "is neither a folder nor a zip" in done.stderr
 
 
 def test_a_zip_among_zips_is_one_persons_whatever_names_are_in_it(tmp_path):
