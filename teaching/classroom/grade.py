@@ -87,12 +87,19 @@ def with_line(answer: Answer, seen: str) -> Answer:
 
 
 def run_all(work: list[tuple], seconds: float, sandbox: Sandbox | None, jobs: int, results: Results) -> None:
-    """Run what needs a kernel and settle its row; rows that are not reached stay "not graded"."""
+    """Run what needs a kernel and settle its row; rows that are not reached stay "not graded".
 
-    def run(one):
+    What ends early beside others may have been ended by what they took: it is run again, alone.
+    """
+    again = []
+
+    def run(one, alone=jobs == 1):
         key, row, exercise, code = one
         start = time.monotonic()
         settle(row, *run_exercise(exercise, code, seconds, sandbox), time.monotonic() - start)
+        if not alone and row.status in ("crashed", "not graded"):
+            again.append(one)
+            return
         row.answer = with_line(row.answer, row.seen if row.status == "does not run" else "")
         results.remember(key, row)
         print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.status}", flush=True)
@@ -102,6 +109,8 @@ def run_all(work: list[tuple], seconds: float, sandbox: Sandbox | None, jobs: in
         list(pool.map(run, work))
     finally:
         pool.shutdown(cancel_futures=True)  # on Ctrl+C: ends when those that run have ended
+    for one in again:
+        run(one, alone=True)
 
 
 def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:

@@ -13,6 +13,7 @@ Linux the limits of memory, processes and processor time still count for what it
 import contextlib
 import functools
 import json
+import math
 import os
 import queue
 import secrets
@@ -26,6 +27,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from tools.course import ROOT, one_line
 
@@ -165,7 +167,7 @@ def _too_much(family: dict[int, list[bytes]], sandbox: Sandbox | None) -> str:
     """What a program takes too much of, in words; empty if all is well."""
     if sum(int(fields[17]) for fields in family.values()) > PROCESSES:
         return f"It started more than {PROCESSES} processes or threads."
-    if sum(int(fields[21]) for fields in family.values()) * os.sysconf("SC_PAGE_SIZE") > MEMORY:
+    if _memory(family) > MEMORY:
         return f"It needed more than {MEMORY / 2**30:g} GiB of memory."
     if sandbox and len(family) > 1:
         with contextlib.suppress(OSError):  # it may end at this moment
@@ -173,11 +175,19 @@ def _too_much(family: dict[int, list[bytes]], sandbox: Sandbox | None) -> str:
             ours = disk.f_blocks * disk.f_frsize == DISK  # until the sandbox stands it is the machine's
             if ours and disk.f_files - disk.f_ffree > FILES:
                 return f"It made more than {FILES:,} files."
-    with contextlib.suppress(OSError), open("/proc/meminfo") as file:
-        left = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable")) * 1024
-        if left < RESERVED_MEMORY:
-            return "The machine has no memory left."
     return ""
+
+
+def _memory(family: dict[int, list[bytes]]) -> int:
+    """Bytes of memory that processes use."""
+    return sum(int(fields[21]) for fields in family.values()) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _memory_left() -> float:
+    """Bytes of memory that the machine has left; inf where it does not say."""
+    with contextlib.suppress(OSError), open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("MemAvailable")) * 1024
+    return math.inf
 
 
 def _processor_seconds(family: dict[int, list[bytes]]) -> float:
@@ -188,8 +198,11 @@ def _processor_seconds(family: dict[int, list[bytes]]) -> float:
 class _Program:
     """A program that runs, what it wrote, and the sandbox around it."""
 
+    running: ClassVar[set] = set()  # all of them; those that are being ended too, whose memory is not free yet
+
     def __init__(self, process: subprocess.Popen, sandbox: Sandbox | None):
-        self.process, self.sandbox, self.written = process, sandbox, queue.SimpleQueue()
+        self.process, self.sandbox, self.written, self.ended = process, sandbox, queue.SimpleQueue(), False
+        self.running.add(self)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -229,6 +242,8 @@ class _Program:
             family = _family(self.process.pid)
             if fault := _too_much(family, self.sandbox):
                 raise Died(fault)
+            if _memory_left() < RESERVED_MEMORY and self._has_most(family):
+                raise Died("The machine has no memory left.")
             before = _processor_seconds(family) if before is None else before
             if _processor_seconds(family) - before > seconds:
                 break
@@ -238,8 +253,14 @@ class _Program:
                     return
         raise TimeUp
 
+    def _has_most(self, family):
+        """Whether no other that runs has more memory, and none is being ended."""
+        others = [one for one in [*self.running] if one is not self]
+        return not any(one.ended or _memory(_family(one.process.pid)) > _memory(family) for one in others)
+
     def end(self) -> None:
         """End the program and all that it started: in a sandbox when their first process ends, else by its group."""
+        self.ended = True
         if self.sandbox:
             for pid, fields in _table().items():
                 if int(fields[1]) == self.process.pid:
@@ -255,6 +276,7 @@ class _Program:
         self.reader.join(5)
         if not self.reader.is_alive():  # without a sandbox, somebody who left the group may still hold the pipe
             self.process.stdout.close()
+        self.running.discard(self)
 
 
 def _environment(home: str, passed_on: dict[str, str]) -> dict[str, str]:

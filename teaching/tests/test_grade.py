@@ -339,6 +339,20 @@ def test_a_stopped_run_goes_on_and_remembers_only_what_a_check_said(tmp_path, ju
     assert judge == list(NORM_RIGHT)[1:]
 
 
+@pytest.mark.parametrize(("jobs", "wanted"), [("2", ["passed", "not yet"]), ("1", ["crashed", "not graded"])])
+def test_what_others_took_the_memory_from_is_graded_again_alone(tmp_path, monkeypatch, jobs, wanted):
+    first = {"my_rms_norm": "crashed", "my_norm_probe": "not graded"}
+    then = {"my_rms_norm": "passed", "my_norm_probe": "not yet"}
+
+    def run(exercise, *_):
+        status = first.pop(exercise.function, None) or then[exercise.function]
+        return status, "The machine has no memory left." if status in ("crashed", "not graded") else "", ""
+
+    monkeypatch.setattr(grade, "run_exercise", run)
+    folder = handed_in(tmp_path, {name: NORM_RIGHT[name] for name in then})
+    assert [row["status"] for row in run_main(folder, "--jobs", jobs)][:2] == wanted
+
+
 def test_only_what_somebody_handed_in_counts_and_a_gradebook_has_a_line_for_each_student(tmp_path, judge, capsys):
     folder = handed_in(tmp_path, {name: NORM_RIGHT[name] for name in ("my_rms_norm", "my_norm_probe")})
     write(folder / "ben" / "essay.ipynb", "{}")
