@@ -1,13 +1,16 @@
 """The live page: its LLaMA is PyTorch's function, its ids are those of `tokenizers`, its controls answer."""
 
+import json
 import random
 import re
 import shutil
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 from playwright.sync_api import expect
+from tokenizers import Tokenizer
 
 from helpers.assets import ASSETS
 from helpers.checkpoint import load_checkpoint, save_checkpoint
@@ -15,6 +18,7 @@ from helpers.corpus import train_tokenizer
 from helpers.generate import generate
 from helpers.model import Llama, LlamaConfig, rope_inv_freq
 from helpers.text import TINY_LLAMA, load_tokenizer
+from tests.support.files import edit_json, edit_weights
 
 pytestmark = pytest.mark.browser
 LOGITS, WRITE = "x => liveLlama.logits(x)", "x => liveLlama.generate(x, 200)"
@@ -29,6 +33,18 @@ CONFIGS = {
     "linear": {"rope_scaling": {"type": "linear", "factor": 4.0}, "n_layers": 1},
     "wide heads": {"head_dim": 20},
 }
+END = "<|end_of_text|>"
+AFTER = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": END, "type_id": 0}},
+         {"Sequence": {"id": "A", "type_id": 0}}], "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+         "special_tokens": {END: {"id": END, "ids": [0], "tokens": [END]}}}  # fmt: skip
+TOKENIZERS = [  # what tokenizer.json may say besides
+    lambda content: content.update({"post_processor": AFTER}),
+    lambda content: content["model"].update({"ignore_merges": True}),
+    lambda content: content["added_tokens"][0].update({"lstrip": True}),
+    lambda content: content.update({"normalizer": {"type": "Lowercase"}}),
+    lambda content: content["pre_tokenizer"].update({"add_prefix_space": True}),
+    lambda content: content.update({"post_processor": None}),
+]
 PIECES = ["naïve ", "日本語", "🙂", "👩‍👧", "e\u0301", "٣٤", "Ⅷ", "ก็", "\u0085", "\ufeff", "\u2028", "\u00a0"]
 PIECES += ["\t", "\n\n", "   ", "\0", "\x7f", "don't", "we'LL", "'s", "<|end_of_text|>", "<|", "|>", "__init__", "0x1F"]
 
@@ -76,6 +92,19 @@ def test_ids_are_those_of_the_tokenizers_library(open_page, saved):
         assert folder is None or "Your model runs: 2 blocks" in load(page, folder)
         ids = page.evaluate("texts => texts.map(liveLlama.encode)", texts)
         assert ids == [tokenizer.encode(text).ids for text in texts]
+
+
+def test_a_tokenizer_is_refused_or_gives_the_librarys_ids(open_page, saved):
+    page, folder, runs = open_page(), saved("MHA")[2], 0
+    path, text = folder / "tokenizer.json", "The value of  <|end_of_text|> the name"
+    before = path.read_text()
+    for change in TOKENIZERS:
+        path.write_text(before)
+        edit_json(path, change)
+        if not (said := load(page, folder)).startswith("Not loaded. tokenizer.json: it is of another kind"):
+            assert page.evaluate("liveLlama.encode", text) == Tokenizer.from_file(str(path)).encode(text).ids, said
+            runs += 1
+    assert runs == 1
 
 
 def test_a_hundred_held_out_sentences_get_pytorchs_logits(open_page):
@@ -253,7 +282,7 @@ def test_a_file_that_does_not_fit_gets_one_sentence_and_changes_nothing(open_pag
         "tokenizer.json is missing": lambda: (folder / "tokenizer.json").unlink(),
         "tokenizer.json: it has 1024 tokens": lambda: shutil.copy(TINY_LLAMA / "tokenizer.json", folder),
         "model.safetensors: .* is 80 × 32, but": lambda: shutil.copy(other / "model.safetensors", folder),
-        "model.safetensors: it cannot be read": lambda: (folder / "model.safetensors").write_bytes(b"cut short"),
+        "model.safetensors: it is damaged or": lambda: (folder / "model.safetensors").write_bytes(b"cut short"),
         "config.json: it describes a gpt2 model": lambda: (folder / "config.json").write_text('{"model_type": "gpt2"}'),
     }.items():  # fmt: skip
         damage()
@@ -263,3 +292,135 @@ def test_a_file_that_does_not_fit_gets_one_sentence_and_changes_nothing(open_pag
     photo = "() => { const data = new DataTransfer(); data.items.add(new File([], 'photo.png')); return data; }"
     page.dispatch_event("#live-text", "drop", {"dataTransfer": page.evaluate_handle(photo)})
     says(page, "own", "“photo.png” is no part of a model")
+
+
+DEFAULT, LINEAR = {"rope_type": "default", "rope_theta": 10_000.0}, {"rope_type": "linear", "factor": 4.0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+TRAINED = "original_max_position_embeddings"
+ROPES = [  # what config.json says of RoPE, in two places and at the top
+    {"rope_parameters": DEFAULT, "rope_scaling": None, "rope_theta": 10_000.0},
+    {"rope_parameters": LINEAR | {"rope_theta": 500.0}, "rope_scaling": LINEAR, "rope_theta": 500.0},
+    {"rope_parameters": LLAMA3 | {TRAINED: 32}, "rope_scaling": LLAMA3 | {TRAINED: 32, "type": "llama3"}},
+    {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 500.0},
+    {"rope_parameters": {}}, {"rope_parameters": DEFAULT | {"rope_type": "linear", "factor": 1}},
+    {"rope_parameters": LLAMA3}, {"rope_parameters": LLAMA3, TRAINED: 64},
+    {"rope_parameters": LLAMA3 | {TRAINED: 32}, TRAINED: 64},
+    {"rope_parameters": DEFAULT, "rope_scaling": LINEAR}, {"rope_parameters": DEFAULT, "rope_scaling": LLAMA3},
+    {"rope_parameters": LINEAR | {"rope_theta": 500.0}, "rope_scaling": LINEAR},
+    *({"rope_parameters": DEFAULT | {"rope_theta": theta}} for theta in ("a", -5, 0, 1, None, 1e19, True, [])),
+    *({"rope_parameters": LINEAR | {"factor": factor}} for factor in (0, "4", None, 0.5, 1e19)),
+    {"rope_parameters": {"rope_type": "linear"}}, {"rope_parameters": {"rope_type": "llama3"}},
+    *({"rope_parameters": LLAMA3 | {TRAINED: n}} for n in (0, "a", 1.5)),
+    *({"rope_parameters": LLAMA3 | {"low_freq_factor": low}} for low in (0, 4.0, 5, "a")),
+    {"rope_parameters": DEFAULT | {"rope_type": None}}, {"rope_parameters": DEFAULT | {"rope_type": "yarn"}},
+    {"rope_parameters": DEFAULT | {"partial_rotary_factor": 0.5}}, {"partial_rotary_factor": 0.5},
+    {"rope_parameters": 5}, {"rope_parameters": [1]}, {"rope_scaling": "linear"},
+]  # fmt: skip
+SETTINGS = [
+    *({"rms_norm_eps": eps} for eps in ("a", -1, [], None, 0, 1)),
+    *({"tie_word_embeddings": tied} for tied in ("no", 1, None, True, [0])),
+    {"quantization_config": {"bits": 4}}, {"quantization_config": {"bits": [4] * 10**5}}, {"quantization_config": None},
+    {"is_causal": False}, {"is_causal": True}, {"attention_bias": True}, {"attention_bias": None}, {"mlp_bias": True},
+    {"hidden_act": "gelu"}, {"hidden_act": "g" * 10**5}, {"hidden_act": None}, {"hidden_act": "swish"},
+    {"head_dim": None}, {"head_dim": 7}, {"head_dim": 0}, {"num_key_value_heads": None}, {"num_key_value_heads": 3},
+    {"max_position_embeddings": 0}, {"max_position_embeddings": None}, {"vocab_size": "300"}, {"hidden_size": None},
+    {"num_hidden_layers": 10**9}, {"num_hidden_layers": 1}, {"vocab_size": 10**15}, {"unknown": 1},
+]  # fmt: skip
+
+
+def in_header(change):
+    """Change the header of a safetensors file, and leave its numbers as they are."""
+
+    def damage(data):
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + length])
+        change(header)
+        written = json.dumps(header).encode()
+        return len(written).to_bytes(8, "little") + written + data[8 + length :]
+
+    return damage
+
+
+def one(**more):
+    return in_header(lambda header: header["model.norm.weight"].update(more))
+
+
+def swapped(header):
+    norm, other = header["model.norm.weight"], header["model.layers.0.input_layernorm.weight"]
+    norm["data_offsets"], other["data_offsets"] = other["data_offsets"], norm["data_offsets"]  # of one size: no damage
+
+
+def shared(header):
+    header["model.norm.weight"]["data_offsets"] = header["model.layers.0.input_layernorm.weight"]["data_offsets"]
+
+
+BYTES = {  # what became of model.safetensors
+    "short by 2": lambda data: data[:-2], "2 more": lambda data: data + b"ab", "empty": lambda data: b"",
+    "60 %": lambda data: data[: len(data) * 6 // 10], "7 bytes": lambda data: data[:7],
+    "header only": lambda data: data[: 8 + int.from_bytes(data[:8], "little")],
+    "half a header": lambda data: data[: 8 + int.from_bytes(data[:8], "little") // 2],
+    "a page of the web": lambda data: b"<!DOCTYPE html><html>" + b" " * 2000,
+    "negative": one(data_offsets=[-8, -4]), "nothing": one(data_offsets=[0, 0]), "backwards": one(data_offsets=[8, 4]),
+    "shared": in_header(shared), "swapped": in_header(swapped), "half a number": one(data_offsets=[0, 127]),
+    "a shape too long": one(shape=[33]), "two dimensions": one(shape=[4, 8]), "no shape": one(shape=None),
+    "whole numbers": one(dtype="I32"), "a kind of number": one(dtype="F32x"),
+    "a mark before": lambda data: (int.from_bytes(data[:8], "little") + 3).to_bytes(8, "little")
+    + b"\xef\xbb\xbf" + data[8:],
+}  # fmt: skip
+NORM, HEAD, FIRST = "model.norm.weight", "lm_head.weight", "model.embed_tokens.weight"
+WEIGHTS = {  # what became of the weights themselves
+    "NaN": lambda w: w[NORM].fill_(float("nan")), "infinite": lambda w: w[HEAD][0].fill_(float("inf")),
+    "missing": lambda w: w.pop(HEAD), "left over": lambda w: w.update({"model.norm.bias": torch.zeros(32)}),
+    "named at length": lambda w: w.update({"b" * 10**5: torch.zeros(1)}),
+    "older": lambda w: w.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)}),
+    "another block": lambda w: w.update({"model.layers.2.mlp.up_proj.weight": torch.zeros(2)}),
+    "float64": lambda w: w.update({name: weight.double() for name, weight in w.items()}),
+    "bfloat16": lambda w: w.update({name: weight.bfloat16() for name, weight in w.items()}),
+}  # fmt: skip
+WEIGHTS["without model."] = lambda w: [w.update({name.removeprefix("model."): w.pop(name)}) for name in [*w]]
+TIED = {"tied, stored as lm_head": lambda w: w.update({HEAD: w.pop(FIRST)}),
+        "tied, and stored twice": lambda w: w.update({HEAD: w[FIRST].clone()}),
+        "tied, and trained apart": lambda w: w.update({HEAD: w[FIRST] + 1})}  # fmt: skip
+
+
+def damaged(saved):
+    """(a label, a folder that is damaged in one way, or written in one way that is odd)"""
+    folders = {name: saved(name)[2] for name in ("MHA", "tied")}
+
+    def fresh(label, name="MHA"):
+        folder = folders[name].parent.parent / "one"
+        shutil.rmtree(folder, ignore_errors=True)
+        return label, Path(shutil.copytree(folders[name], folder))
+
+    for change in [*ROPES, *SETTINGS]:
+        label, folder = fresh(str(change)[:300])
+        edit_json(folder / "config.json", lambda content, change=change: content.update(change))
+        yield label, folder
+    for label, change in BYTES.items():
+        label, folder = fresh(label)
+        path = folder / "model.safetensors"
+        path.write_bytes(change(path.read_bytes()))
+        yield label, folder
+    for label, change in (WEIGHTS | TIED).items():
+        label, folder = fresh(label, "tied" if label in TIED else "MHA")
+        edit_weights(folder, change)
+        yield label, folder
+
+
+@torch.no_grad()
+def test_the_page_refuses_what_load_checkpoint_refuses_and_opens_the_rest_as_it_does(open_page, saved):
+    page, wrong, opened = open_page(), {}, 0
+    for label, folder in damaged(saved):
+        try:
+            model, why = load_checkpoint(folder), ""
+        except ValueError as error:
+            model, why = None, str(error)[:200]
+        said = load(page, folder)
+        if (model is not None) != said.startswith("Your model runs") or len(said) > 400:
+            wrong[label] = (why or "opens", said[:400])
+        elif model:
+            opened += 1
+            if (apart := difference(page, model, [[5, 7, 9, 200, 31, *range(40)]])) > 1e-4:
+                wrong[label] = f"other logits: {apart}"
+    assert not wrong, "\n".join(f"{label}: {what}" for label, what in wrong.items())
+    assert opened > 20
