@@ -16,15 +16,15 @@ from helpers.checkpoint import load_checkpoint
 
 
 def rope_angles(positions, head_dim, theta):
-    """Angle in radians (..., T, h/2) of pair i at each position: position * theta ** (-2 i / head_dim), not wrapped."""
+    """Angle in radians (..., T, h/2) of pair i at each position: position / theta ** (2 i / head_dim), not wrapped."""
     i = torch.arange(head_dim // 2, dtype=torch.float64)
-    speeds = theta ** (-2 * i / head_dim)
+    speeds = 1 / theta ** (2 * i / head_dim)
     return (positions.double()[..., None] * speeds).float()
 
 
 _angles = partial(edited, rope_angles)
 
-EXPONENT = "Is the exponent -2 i / head_dim, with i counted from 0 to head_dim / 2 - 1?"
+EXPONENT = "Is the exponent 2 i / head_dim, with i counted from 0 to head_dim / 2 - 1?"
 WHOLE = "Does // round the exponent to a whole number? Use /."
 ROWS = "Here each row of a batch has its own positions. Does every position get a dimension for the speeds at the end?"
 TABLE = "This position is past the end of many tables of fixed length. Compute the angle instead."
@@ -46,19 +46,19 @@ ROPE_ANGLES = Exercise(
         ("Do you use the positions given? These angles are of 0, 1, 2, ...",
          _angles("positions.double()", "torch.arange(positions.shape[-1]).expand_as(positions)")),
         ("Do the positions count from 0? Yours look shifted by one.", _angles("double()", "double().add(1)")),
-        ("Do you use the theta given, not a fixed 10000?", _angles("= theta", "= 10000.0")),
-        (EXPONENT + " Yours looks like i / head_dim.", _angles("-2 * i", "-i")),
-        (EXPONENT + " Yours looks like 2 (i + 1) / head_dim.", _angles("-2 * i", "-2 * (i + 1)")),
-        ("Does the speed fall from pair to pair? Check the sign of the exponent.", _angles("-2 * i", "2 * i")),
+        ("Do you use the theta given, not a fixed 10000?", _angles("1 / theta", "1 / 10000.0")),
+        (EXPONENT + " Yours looks like i / head_dim.", _angles("2 * i", "i")),
+        (EXPONENT + " Yours looks like 2 (i + 1) / head_dim.", _angles("2 * i", "2 * (i + 1)")),
+        ("Does the speed fall from pair to pair? Check the sign of the exponent.", _angles("1 / theta", "theta")),
         *[("Do brackets hold the exponent together? ** binds before * and /.",
-           _angles("theta ** (-2 * i / head_dim)", speeds)) for speeds in (
+           _angles("1 / theta ** (2 * i / head_dim)", speeds)) for speeds in (
             "theta ** -2 * i / head_dim", "theta ** -(2 * i) / head_dim", "theta ** -i / head_dim",
             "1 / (theta ** (2 * i) / head_dim)", "1 / (theta**i / head_dim)",
         )],
-        (WHOLE, _angles("-2 * i / head_dim", "-2 * i // head_dim")),
-        (WHOLE, _angles("-2 * i / head_dim", "-(2 * i // head_dim)")),
-        ("Does the last exponent reach -1? It ends at -(head_dim - 2) / head_dim.",
-         _angles("-2 * i / head_dim", "-torch.linspace(0, 1, len(i))")),
+        (WHOLE, _angles("2 * i / head_dim", "-(-2 * i // head_dim)")),
+        (WHOLE, _angles("2 * i / head_dim", "2 * i // head_dim")),
+        ("Does the last exponent reach 1? It ends at (head_dim - 2) / head_dim.",
+         _angles("2 * i / head_dim", "torch.linspace(0, 1, len(i))")),
         ("Is there one angle per pair? Count i from 0 to head_dim / 2 - 1.", _angles("head_dim // 2", "head_dim")),
         *[("Is there one angle per pair? You return each twice.",
            _angles("* speeds", f"* speeds.{twice}(2)")) for twice in ("repeat", "repeat_interleave")],
@@ -118,7 +118,7 @@ def _rope_inputs(batch, heads, tokens, head_dim, seed=0):
 
 def _rope_cases():
     small = torch.tensor([3.0, 5.0, 1.0, 2.0]).view(1, 1, 1, 4), torch.tensor([[0.6, 0.8]]), torch.tensor([[0.8, 0.6]])
-    x, cos, sin = _rope_inputs(1, 3, 4, 6, 6)
+    x, cos, sin = _rope_inputs(2, 3, 8, 8, 6)
     square = "Here are as many heads as tokens: the angles follow the tokens, not the heads."
     return [
         Case("x = 3, 5, 1, 2 at one position", small),
@@ -126,8 +126,10 @@ def _rope_cases():
         Case("x of shape (2, 3, 5, 8)", _rope_inputs(2, 3, 5, 8, 1), BATCH),
         Case("as many heads as tokens", _rope_inputs(1, 4, 4, 6, 2), square),
         Case("head_dim 2", _rope_inputs(1, 2, 3, 2, 4)),
-        *[Case(f"x in {half}, cos and sin in float32", (x.to(getattr(torch, half)), cos, sin),
-               f"Which dtype has {half} times float32?") for half in ("bfloat16", "float16")],
+        Case("x in bfloat16, cos and sin in float32", (x.bfloat16(), cos, sin),
+             "Which dtype has bfloat16 times float32?"),
+        Case("x in float16, cos and sin in float32", (x.half(), cos, sin),
+             "Which dtype has float16 times float32? (bfloat16 on the way keeps 8 bits of a number, float16 11.)"),
         Case("x not contiguous", (not_contiguous(torch.cat((x, -x)), 1, 2), cos, sin), MEMORY),
         Case("gradients", _rope_inputs(1, 2, 3, 4, 7), gradients=1),  # of x: in a model cos and sin are tables
     ]  # fmt: skip
@@ -185,6 +187,7 @@ APPLY_ROPE_HALVES = Exercise(
     _rope_cases(),
     _rope_mistakes(HALVES, NEIGHBOURS, "Do you pair neighbours (2i, 2i + 1)? Here i is paired with i + h/2."),
     dtype_hint=OWN_DTYPE,
+    tolerance=0.4,  # float16: 2e-3, where cos and sin in float16 are off by 7e-4 and a way through bfloat16 by 4e-3
 )
 check_apply_rope_halves = check_of(APPLY_ROPE_HALVES)
 APPLY_ROPE_INTERLEAVED = Exercise(
@@ -192,6 +195,7 @@ APPLY_ROPE_INTERLEAVED = Exercise(
     _rope_cases(),
     _rope_mistakes(NEIGHBOURS, HALVES, "Do you pair the halves (i, i + h/2)? Here 2i is paired with 2i + 1."),
     dtype_hint=OWN_DTYPE,
+    tolerance=0.4,  # float16: 2e-3, where cos and sin in float16 are off by 7e-4 and a way through bfloat16 by 4e-3
 )
 check_apply_rope_interleaved = check_of(APPLY_ROPE_INTERLEAVED)
 
@@ -403,8 +407,8 @@ def _wrong_hands(hands, numbers):
         return "Are these the hands to keep? Return those to slow."
     if any(turns[hand] >= 1 for hand in hands):
         return "Does your set hold a hand that finished a turn within 48 tokens? Training has shown all its angles."
-    if all(_loss_if(frozenset({hand}), math.inf, 24) - _loss_if(frozenset(), period=24) < NOTICED for hand in hands):
-        return "Does the loss of short copies rise when one of these hands stops? What is not used cannot break."
+    if any(_loss_if(frozenset({hand}), math.inf, 24) - _loss_if(frozenset(), period=24) < NOTICED for hand in hands):
+        return "Does the loss of short copies rise when each of these hands stops? What is not used cannot break."
     return "Is a hand missing? Those that matter and meet new angles break the text together."
 
 

@@ -4,8 +4,11 @@ import functools
 import importlib
 from pathlib import Path
 
+import nbformat
 import pytest
 import torch
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 import checks
 from checks.base import MEMORY, Exercise
@@ -59,6 +62,17 @@ def test_wrong_answer_is_rejected_with_the_words_that_fit(exercise, name):
     assert all(part in str(result) for part in words.split(" … ")), result
     assert helps(result), result
     assert_tells_no_solution(exercise, result)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_the_speeds_of_the_angles_solution_are_those_of_transformers_bit_by_bit(head_dim):
+    cells = nbformat.read(Path(checks.__file__).parents[1] / "notebooks" / "02_rope.ipynb", 4).cells
+    (solution,) = (cell.source for cell in cells if cell.source.startswith("def solution_rope_angles"))
+    exec(solution, bound := {"torch": torch, "check_rope_angles": callable})
+    scale = {"rope_type": "default", "rope_theta": 500_000.0}
+    config = LlamaConfig(hidden_size=2 * head_dim, num_attention_heads=2, rope_parameters=scale)
+    speeds = bound["solution_rope_angles"](torch.ones(1, dtype=torch.int64), head_dim, 500_000.0)[0]
+    assert torch.equal(speeds, LlamaRotaryEmbedding(config).inv_freq)
 
 
 LONG = "lookup_decoding", "mend_split", "add_family", "training_loop", "my_llama"  # each writes, trains or opens models

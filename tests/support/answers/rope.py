@@ -7,7 +7,7 @@ import math
 import torch
 from torch.nn import functional as F
 
-from tests.support.answers.register import right, wrong
+from tests.support.answers.register import RIGHT, right, wrong
 
 
 @right
@@ -20,6 +20,30 @@ def rope_angles__outer(positions, head_dim, theta):
 def rope_angles__einsum_in_float64(positions, head_dim, theta):
     speeds = torch.exp(-math.log(theta) * torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
     return torch.einsum("...,i->...i", positions.double(), speeds).float()
+
+
+for manner, program in (
+    ("linspace", lambda p, h, theta: p[..., None] * float(theta) ** -torch.linspace(0, 1, h // 2 + 1)[:-1]),
+    ("logspace", lambda p, h, theta: (p[..., None] * torch.logspace(0, 2 / h - 1, h // 2, theta).double()).float()),
+    ("pair_by_pair", lambda p, h, theta: torch.stack([p * theta ** (-2 * i / h) for i in range(h // 2)], -1).float()),
+    ("matrix_product", lambda p, h, theta: (
+        p.reshape(-1, 1).float() @ (1.0 / (theta ** (torch.arange(0, h, 2).float() / h)))[None]
+    ).reshape(*p.shape, -1)),
+):  # fmt: skip
+    RIGHT["rope_angles"][manner] = program
+for words, slip, exponents, change in (  # exponents(2 i, h), change(positions)
+    ("0.09283 at [2, 1], expected 0.2", "by_h_less_one", lambda two_i, h: two_i / (h - 1 if h > 2 else 1), None),
+    ("0.2 at [2, 0], expected 2", "slowest_first", lambda two_i, h: two_i.flip(0) / h, None),
+    ("0.02 at [2, 1], expected 0.2", "doubled_twice", lambda two_i, h: 2 * two_i / h, None),
+    ("expected 3", "sorted_positions", lambda two_i, h: two_i / h, lambda p: p.sort(-1).values),
+    ("0 at [0, 0], expected 1000", "from_the_first", lambda two_i, h: two_i / h, lambda p: p - p.flatten()[0]),
+    ("float()", "float64", lambda two_i, h: two_i / h, lambda p: p.double()),
+):
+
+    @wrong(words, f"rope_angles__{slip}")
+    def other_angles(positions, head_dim, theta, exponents=exponents, change=change):
+        positions = change(positions) if change else positions
+        return positions[..., None] / theta ** exponents(torch.arange(0, head_dim, 2), head_dim)
 
 
 @wrong("each row of a batch")
@@ -45,6 +69,57 @@ def apply_rope_halves__cat(x, cos, sin):
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
+def _half_turned(x):
+    a, b = x.chunk(2, -1)
+    return torch.cat((-b, a), -1)
+
+
+def _as_in_transformers(x, cos, sin):
+    cos, sin = (torch.cat((y, y), -1).to(x.dtype) for y in (cos, sin))
+    return x * cos + _half_turned(x) * sin
+
+
+def _matrices(x, cos, sin):
+    turns = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)
+    return torch.einsum("tiab,nktbi->nktai", turns, x.float().unflatten(-1, (2, -1))).flatten(-2).to(x.dtype)
+
+
+def _pair_by_pair(x, cos, sin):
+    y, n = x.float().clone(), x.shape[-1] // 2
+    for i in range(n):
+        a, b = x[..., i].float(), x[..., i + n].float()
+        y[..., i], y[..., i + n] = a * cos[:, i] - b * sin[:, i], b * cos[:, i] + a * sin[:, i]
+    return y.to(x.dtype)
+
+
+def _complex(x, cos, sin):
+    turned = torch.complex(*x.float().chunk(2, -1)) * torch.complex(cos, sin)
+    return torch.cat((turned.real, turned.imag), -1).to(x.dtype)
+
+
+def _by_length_and_angle(x, cos, sin):
+    a, b = x.float().chunk(2, -1)
+    angle = torch.atan2(b, a) + torch.atan2(sin, cos)
+    return torch.cat((angle.cos(), angle.sin()), -1).mul(torch.hypot(a, b).repeat(1, 1, 1, 2)).to(x.dtype)
+
+
+for program in (_as_in_transformers, _matrices, _pair_by_pair, _complex, _by_length_and_angle):
+    RIGHT["apply_rope_halves"][program.__name__[1:]] = program
+for words, slip, program in (
+    ("bfloat16 on the way", "float16_through_bfloat16", lambda x, c, s: apply_rope_halves__cat(
+        x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype)),
+    ("expected 4.6", "cos_and_sin_in_bfloat16", lambda x, c, s: _complex(
+        x, c.bfloat16().float(), s.bfloat16().float())),
+    ("-0.52 at [0, 0, 0, 1], expected 2.8", "twice", lambda x, c, s: _complex(_complex(x, c, s), c, s)),
+    ("expected 4.6", "by_the_root_of_h", lambda x, c, s: (_complex(x, c, s) / x.shape[-1] ** 0.5).to(x.dtype)),
+    ("expected 4.6", "normalised", lambda x, c, s: F.normalize(_complex(x, c, s).float(), dim=-1).to(x.dtype)),
+    ("Failing cases: 8 of 9", "tokens_from_the_end", lambda x, c, s: _complex(x, c.flip(0), s.flip(0))),
+    ("no gradient reaches x", "detached", lambda x, c, s: _complex(x.detach(), c, s)),
+    ("changed in place", "in_place", lambda x, c, s: x.copy_(_complex(x.clone(), c, s)) if not x.requires_grad else x),
+):  # fmt: skip
+    wrong(words, f"apply_rope_halves__{slip}")(program)
+
+
 @wrong("tokens, not the heads")
 def apply_rope_halves__angles_by_head(x, cos, sin):
     T = x.shape[2]
@@ -64,6 +139,9 @@ def apply_rope_interleaved__complex(x, cos, sin):
     return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2).to(x.dtype)
 
 
+wrong("bfloat16 on the way", "apply_rope_interleaved__float16_through_bfloat16")(
+    lambda x, c, s: apply_rope_interleaved__stack(x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype)
+)
 wrong("contiguous", "apply_rope_interleaved__view")(
     lambda x, cos, sin: apply_rope_interleaved__stack(x.view(-1, *x.shape[2:]), cos, sin).view(x.shape)
 )
@@ -72,6 +150,34 @@ wrong("contiguous", "apply_rope_interleaved__view")(
 @right
 def rope_permutation__reshape(weight, head_dim):
     return weight.reshape(-1, head_dim // 2, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+
+
+def _rows(weight, head_dim):
+    return [
+        weight[place + first : place + head_dim : 2] for place in range(0, len(weight), head_dim) for first in (0, 1)
+    ]
+
+
+for manner, program in (
+    ("slices", lambda w, h: torch.cat(_rows(w, h))),
+    ("indices", lambda w, h: w[torch.cat(_rows(torch.arange(len(w)), h))]),
+    ("matrix_of_a_permutation", lambda w, h: (torch.eye(len(w))[torch.cat(_rows(torch.arange(len(w)), h))]
+                                              @ w.float()).to(w.dtype)),
+    ("even_and_odd", lambda w, h: torch.stack(
+        [w[i::2].reshape(-1, h // 2, w.shape[1]) for i in (0, 1)], 1).flatten(0, 2)),
+    ("movedim", lambda w, h: w.unflatten(0, (-1, h // 2, 2)).movedim(2, 1).flatten(0, 2)),
+):  # fmt: skip
+    RIGHT["rope_permutation"][manner] = program
+for words, slip, order in (  # of the rows of a head, from 0, 1, ..., h - 1
+    ("5 at [3, 0], expected 1", "second_members_backwards", lambda n: torch.cat((n[::2], n[1::2].flip(0)))),
+    ("0 at [1, 0], expected 2", "neighbours_exchanged", lambda n: n.reshape(-1, 2).flip(1).flatten()),
+    ("3 at [0, 0], expected 0", "halves_exchanged", lambda n: n.roll(len(n) // 2)),
+    ("5 at [0, 0], expected 0", "backwards", lambda n: n.flip(0)),
+):
+    wrong(words, f"rope_permutation__{slip}")(lambda w, h, order=order: w.unflatten(0, (-1, h))[:, order(
+        torch.arange(h))].flatten(0, 1))  # fmt: skip
+wrong(".to(torch.float16) converts", "rope_permutation__float32")(lambda w, h: torch.cat(_rows(w.float(), h)))
+wrong("changed in place", "rope_permutation__in_place")(lambda w, h: w.copy_(torch.cat(_rows(w, h))))
 
 
 @right
@@ -134,6 +240,7 @@ for words, slip, hands in (  # by their numbers in the model as it is stored
     ("another order", "third_and_fourth", {2, 3}),
     ("a hand that finished a turn", "used_most", {0, 2}),
     ("What is not used", "slowest", {6, 7}),
+    ("What is not used", "fourth_and_fifth", {3, 4}),
     ("Is a hand missing?", "third", {2}),
     ("Is a hand missing?", "fourth", {3}),
     ("without hand 4 it is, too", "all_unfinished", set(range(2, 8))),
