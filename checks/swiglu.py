@@ -47,6 +47,8 @@ SILU_DERIVATIVE = Exercise(
     ],
     [
         (CANCELS, lambda x: (lambda s: s * (1 + x * (1 - s)))(1 - (-x).sigmoid())),
+        *[(CANCELS, lambda x, eps=eps: (lambda s: s * (1 + x * (1 - s)))(x.sigmoid().clamp(eps, 1 - eps)))
+          for eps in (1e-6, 1e-7)],
         ("Is this the derivative of the sigmoid alone? Use the product rule.",
          lambda x: x.sigmoid() * (1 - x.sigmoid())),
         ("Is the second term of the product rule missing?", lambda x: x.sigmoid()),
@@ -197,9 +199,9 @@ def _why_no_product(gate, up, down):
     if _multiplies(gate, up, down.flip(0)):
         return "The product stands in the second number: the first row of w_down makes the first."
     if _multiplies(gate, up, -down):
-        return "This is the product with the opposite sign: turn the signs in w_down."
+        return "This is the product with the opposite sign: turn the signs in w_down, or in w_up."
     if _multiplies(gate, up, second) or _multiplies(gate, up, -second):
-        return "Is one unit subtracted from the other? Look at the signs in w_down."
+        return "Is one unit subtracted from the other? Look at the signs in w_up and w_down."
     if any(torch.allclose(first, column) for column in one.T):
         return "This is one unit, SiLU(g) * u. What does the second need, so that the rest of SiLU cancels?"
     if any(torch.allclose(first, square) for square in (a * a, b * b)):
@@ -224,6 +226,8 @@ def _judged_as_layer(function):
         for name, weight in zip(("w_gate", "w_up", "w_down"), found, strict=True):
             if weight.shape != (2, 2):
                 raise Wrong(f"{name} has the shape {tuple(weight.shape)}, expected (2, 2).", "D and F are 2.")
+            if not weight.is_floating_point():
+                raise Wrong(f"{name} is {weight.dtype}, expected a float tensor.", "torch.tensor([[1.0, 0.0], ...])")
         weights = [weight.detach().cpu().double() for weight in found]
         made = swiglu(POINTS, *weights)
         for x, y, want in zip(POINTS, made, WANTED, strict=True):
@@ -268,6 +272,23 @@ def _decoy_case(label, order, dim, hidden, seed):
     return Case(label, ({name: named[name] for name in sorted(named)}, x, swiglu(x, *(named[name] for name in order))))
 
 
+def _mirrored_case(label, order, dim, hidden, seed):
+    """Gate and up change places when the halves of x do, and the tokens are their own mirror image or come in pairs.
+
+    So gate and up swapped give the same rows in another order, most of them right, and each row still has the mean 0.
+    """
+    x, even, odd, down = _swiglu_inputs(10, dim, hidden=hidden, seed=seed)
+
+    def mirrored(y):
+        return y.roll(dim // 2, -1)
+
+    x[:3], x[7:] = (x[:3] + mirrored(x[:3])) / 2, (x[7:] + mirrored(x[7:])) / 2
+    x[5:7] = mirrored(x[3:5])
+    even, odd, down = even + mirrored(even), (odd - mirrored(odd)) / 40, down - down.mean(0)
+    named = dict(zip(order, (even + odd, even - odd, down), strict=True))
+    return Case(label, ({name: named[name] for name in sorted(named)}, x, swiglu(x, *(named[name] for name in order))))
+
+
 def _judged_by_role(function):
     """Compares the names that the function finds with the true ones, and says which are wrong."""
 
@@ -283,7 +304,7 @@ def _judged_by_role(function):
             hint = "Four of the six orders do not fit by shape: compare the shapes, and skip these orders."
             raise Wrong(f"it raises RuntimeError: {error}. {shapes}", hint) from None
         if answer is None:
-            hint = "No order gave y. Does your layer pass exercise 3, and do you use torch.allclose(..., atol=1e-4)?"
+            hint = "No order gave y. Does your layer pass exercise 2, and do you use torch.allclose(..., atol=1e-4)?"
             hint = "Here any of the three could be down: do you try all six orders?" if gate == down else hint
             raise Wrong(f"it returns None. {shapes}", hint)
         if not isinstance(answer, dict) or set(answer) != set(true):
@@ -298,7 +319,7 @@ def _judged_by_role(function):
         matrices = [weights[answer[role]] for role in ("gate", "up", "down")]
         off = abs(swiglu(x, *matrices) - y).max().item() if gate == down or answer["down"] == true["down"] else 1.0
         if answer != true and off < 0.1:
-            hint = f"With this order the layer is off by up to {off:.0e}: is your tolerance 1e-4?"
+            hint = f"Here the layer is off by up to {off:.0e}. Do you compare each number, with the tolerance 1e-4?"
             raise Wrong("this order comes close, but another one gives y.", hint)
         if answer["down"] != true["down"]:
             hint = "down is (D, F), gate and up are (F, D), and D is the width of x: do you compare with it?"
@@ -326,6 +347,7 @@ MATRIX_ROLES = Exercise(
         _roles_case("small numbers", "bac", 4, 6, 360, small=1e-3),
         _roles_case("small numbers, D equal to F", "bca", 5, 5, 370, small=1e-3),
         _decoy_case("300 tokens, up about 0.6 gate", "cba", 4, 6, 380),
+        _mirrored_case("gate and up swapped give the same rows in another order", "cba", 4, 6, 390),
         _roles_case("other names", ("w10", "w2", "w"), 4, 6, 350,
                     "The matrices have other names here: do you take the names from weights?"),
     ],

@@ -23,6 +23,7 @@ def silu_derivative__product_rule(x):
 for words, slip, program in (
     ("stay in torch", "numpy", lambda x: torch.from_numpy(
         (lambda s: s * (1 + x.numpy() * (1 - s)))(1 / (1 + np.exp(-x.numpy()))))),
+    ("a clamp changes them", "clamped", lambda x: (lambda s: s * (1 + x * (1 - s)))(x.sigmoid().clamp(1e-6, 1 - 1e-6))),
     ("math.exp", "math_exp", lambda x: 1 / (1 + math.exp(-x))),
     ("torch.where", "if_on_a_tensor", lambda x: x.sigmoid() if x > -100 else 0 * x),
     ("One number has no axes", "one_dimension", lambda x: torch.stack([*map(silu_derivative__product_rule, x)])),
@@ -41,6 +42,39 @@ def swiglu__linear(x, w_gate, w_up, w_down):
 def swiglu__fused(x, w_gate, w_up, w_down):
     gate, up = (x @ torch.cat((w_gate, w_up)).T).chunk(2, dim=-1)
     return (F.silu(gate) * up) @ w_down.t()
+
+
+def _of_both(combine):  # combine(gates, ups) before w_down
+    return lambda x, w_gate, w_up, w_down: F.linear(combine(F.linear(x, w_gate), F.linear(x, w_up)), w_down)
+
+
+RIGHT["swiglu"] |= {
+    "token_by_token": lambda x, g, u, d: torch.stack(
+        [d @ (F.silu(g @ row) * (u @ row)) for row in x.reshape(-1, x.shape[-1])]
+    ).reshape(x.shape),
+    "unit_by_unit": lambda x, g, u, d: sum(
+        (F.silu((x * g[i]).sum(-1)) * (x * u[i]).sum(-1))[..., None] * d[:, i] for i in range(len(g))
+    ),
+    "einsum": lambda x, g, u, d: torch.einsum(
+        "...f,df->...d", F.silu(torch.einsum("...d,fd->...f", x, g)) * torch.einsum("...d,fd->...f", x, u), d
+    ),
+    "glu_of_torch": _of_both(lambda g, u: g * F.glu(torch.cat((u, g), -1), -1)),
+    "in_place": _of_both(lambda g, u: F.silu(g).mul_(u)),
+}
+for slip, combine in (  # each gives another first number in the case of one token, D 2, F 2
+    (
+        "rows_of_both_in_turn",
+        lambda g, u: (lambda both: F.silu(both[..., ::2]) * both[..., 1::2])(torch.cat((g, u), -1)),
+    ),
+    ("tanh", lambda g, u: g.tanh() * u),
+    ("gelu_by_tanh", lambda g, u: F.gelu(g, approximate="tanh") * u),
+    ("gelu_by_sigmoid", lambda g, u: g * torch.sigmoid(1.702 * g) * u),
+    ("up_plus_one", lambda g, u: F.silu(g) * (1 + u)),
+    ("softmax", lambda g, u: g.softmax(-1) * u),
+    ("relu_squared", lambda g, u: g.relu() ** 2 * u),
+    ("silu_in_float16", lambda g, u: F.silu(g.half()).to(g.dtype) * u),
+):
+    wrong("Case one token, D 2, F 2: the result is off", f"swiglu__{slip}")(_of_both(combine))
 
 
 @wrong("many such rows")
@@ -82,8 +116,10 @@ for words, slip, matrices in (
     ("second row", "two_numbers", (GATE, UP, [[1, -1], [1, -1]])),
     ("second number", "other_row", (GATE, UP, [[0, 0], [1, -1]])),
     ("opposite sign", "minus", (GATE, UP, [[-1, 1], [0, 0]])),
-    ("signs in w_down", "added", (GATE, UP, [[1, 1], [0, 0]])),
-    ("signs in w_down", "added_and_minus", (GATE, UP, [[-1, -1], [0, 0]])),
+    ("w_up and w_down", "one_up_negated", (GATE, [[0, 1], [0, -1]], DOWN)),
+    ("or in w_up", "both_ups_negated", (GATE, [[0, -1], [0, -1]], DOWN)),
+    ("w_up and w_down", "added", (GATE, UP, [[1, 1], [0, 0]])),
+    ("w_up and w_down", "added_and_minus", (GATE, UP, [[-1, -1], [0, 0]])),
     ("one unit", "one_unit", (GATE, UP, [[1, 0], [0, 0]])),
     ("at x = (3, 4) your layer gives (9, 0), expected (12, 0) … a square", "square", (GATE, [[1, 0], [1, 0]], DOWN)),
     ("the same gate", "equal_units", ([[1, 0], [1, 0]], UP, DOWN)),
@@ -95,6 +131,9 @@ for words, slip, matrices in (
 ):
     wrong(words, f"product_layer__{slip}")(_layer(*matrices))
 wrong("without", "product_layer__printed")(lambda: print(GATE))
+wrong("w_gate is torch.int64, expected a float tensor", "product_layer__whole_numbers")(
+    lambda: (torch.tensor(GATE), torch.tensor(UP), torch.tensor(DOWN))
+)
 
 
 @right
@@ -117,6 +156,54 @@ def matrix_roles__first_with_d_rows(weights, x, y):
 def matrix_roles__misfits_not_skipped(weights, x, y):
     for order in itertools.permutations(weights):
         if torch.allclose(swiglu__linear(x, *(weights[name] for name in order)), y, atol=1e-4):
+            return dict(zip(("gate", "up", "down"), order, strict=True))
+
+
+def _first_that(fits):
+    """The first order of which fits(its output, y) is true."""
+
+    def program(weights, x, y):
+        for order in itertools.permutations(weights):
+            a, b, c = (weights[name] for name in order)
+            if a.shape == b.shape == c.T.shape and a.shape[1] == x.shape[1] and fits(swiglu__linear(x, a, b, c), y):
+                return dict(zip(("gate", "up", "down"), order, strict=True))
+
+    return program
+
+
+for slip, fits in (
+    ("mean", lambda z, y: (z - y).mean().abs() < 1e-4),
+    ("sum", lambda z, y: (z.sum() - y.sum()).abs() < 1e-3),
+    ("mean_of_each_row", lambda z, y: (z.mean(1) - y.mean(1)).abs().max() < 1e-4),
+    ("mean_of_each_column", lambda z, y: (z.mean(0) - y.mean(0)).abs().max() < 1e-4),
+    ("median", lambda z, y: (z - y).abs().median() < 1e-4),
+    ("length", lambda z, y: abs(z.norm() - y.norm()) < 1e-4),
+    ("angle", lambda z, y: F.cosine_similarity(z.flatten(), y.flatten(), dim=0) > 0.999),
+    ("sorted", lambda z, y: torch.allclose(z.sort(0).values, y.sort(0).values, atol=1e-4)),
+    ("last_token", lambda z, y: torch.allclose(z[-1], y[-1], atol=1e-4)),
+    ("any_number", lambda z, y: torch.isclose(z, y, atol=1e-4).any()),
+    ("mean_square", lambda z, y: F.mse_loss(z, y) < 1e-4),
+):
+    wrong("Do you compare each number", f"matrix_roles__{slip}")(_first_that(fits))
+RIGHT["matrix_roles"] |= {
+    "largest_difference": _first_that(lambda z, y: (z - y).abs().max() < 1e-4),
+    "length_of_the_difference": _first_that(lambda z, y: (z - y).norm() < 1e-3),
+    "in_float64": lambda weights, x, y: _first_that(lambda z, y: (z - y).abs().amax() < 1e-4)(
+        {name: weight.double() for name, weight in weights.items()}, x.double(), y.double()
+    ),
+}
+
+
+@right
+def matrix_roles__into_the_module(weights, x, y):
+    keys = "gate_proj.weight", "up_proj.weight", "down_proj.weight"
+    for order in itertools.permutations(weights):
+        layer = SwiGLU(x.shape[1], len(weights[order[0]]))
+        try:
+            layer.load_state_dict({key: weights[name] for key, name in zip(keys, order, strict=True)})
+        except RuntimeError:
+            continue
+        if torch.allclose(layer(x), y, atol=1e-4):
             return dict(zip(("gate", "up", "down"), order, strict=True))
 
 
