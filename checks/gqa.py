@@ -233,6 +233,7 @@ ROWS = Exercise(
          _rows("(K, R))", "(K, R)).transpose(2, 3)", "(R, T))", "(T, R)).transpose(2, 3)")),
         (NEIGHBOURS + "Yours is 0 1 0 1.",
          _rows("(K, R))", "(R, K)).transpose(1, 2)", "(R, T))", "(R, T)).transpose(1, 2)")),
+        (NEIGHBOURS + "Yours are grouped 0 1 0 1, and not put back.", _rows("(K, R))", "(R, K)).transpose(1, 2)")),
         *[("Are a head's tokens kept together? A reshape after .transpose(1, 2) mixes them with other heads'.", slip)
           for slip in (_rows("unflatten(1, (K, R)).flatten(2, 3)", "transpose(1, 2).reshape(len(q), K, R * T, -1)"),
                        _rows("unflatten(2, (R, T)).flatten(1, 2)", "reshape(len(q), T, K * R, -1).transpose(1, 2)"))],
@@ -240,9 +241,14 @@ ROWS = Exercise(
          lambda q, k, v, visible: rows(q, k[:, :1], v[:, :1], visible)),
         ("Do you use the mask? Hidden keys are seen.", _rows("v, seen", "v, torch.ones_like(seen)")),
         (POLARITY, _rows("v, seen", "v, ~seen")),
+        ("Does the mask hold for each head of a group? Yours hides keys from the first only.",
+         _rows(REPEATED, "torch.cat([visible] + [torch.ones_like(visible)] * (R - 1), dim=-2)")),
         ("Has each text its own mask? Yours takes the first text's for all.",
          _rows("[visible]", "[visible if visible.ndim == 2 else visible[0, 0]]")),
         ("Are the scores divided by sqrt(h)?", _rows("stacked, k", "stacked * math.sqrt(q.shape[-1]), k")),
+        *[("Is it the root of the width h, once? You divide by another number.",
+           _rows("stacked, k", f"stacked * math.sqrt({ratio}), k"))
+          for ratio in ("q.shape[-1] / T", "q.shape[-1] / k.shape[2]", "1 / q.shape[-1]")],
     ],
     forbid=SDPA,
     adapt=_within(lambda q, k, v, visible: k.numel(), COPIED),
@@ -509,6 +515,8 @@ GQA_LAYER = Exercise(
          lambda x, w_q, w_k, w_v, w_o, h, *turns: gqa_layer(x, w_q, w_k[:h], w_v[:h], w_o, h, *turns)),
         ("RoPE turns (B, heads, T, h), by position. Yours turns (B, T, heads, h), by the number of the head.",
          _layer("apply_rope(y, cos, sin)", "apply_rope(y.transpose(1, 2), cos, sin).transpose(1, 2)")),
+        ("Is the turn backwards? apply_rope takes cos, then sin, as they come in.",
+         _layer("apply_rope(y, cos, sin)", "apply_rope(y, cos, -sin)")),
         (ROPE + " Yours turns nothing.", _layer("apply_rope(y, cos, sin)", "y")),
         *[(f"{ROPE} {what}", _layer("q, k = (", f"{turned} = (", "in (q, k)", f"in ({turned})"))
           for turned, what in (("q, k, v", "Yours turns the values, too."),
