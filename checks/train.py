@@ -202,12 +202,13 @@ def small_model(number):
         for place, weight in enumerate(model.parameters()):
             weight.copy_(draw(*weight.shape, seed=100 * number + place, scale=0.2, shift=2.0 - weight.ndim))
             weight.mul_({SHORT: 0.1, SURE: 50.0}.get(number, 1.0) if weight.ndim == 1 else 1.0)  # the gains
-            weight.grad = torch.full_like(weight, 0.1) if number == WITH_GRADIENTS else None
-            weight.requires_grad_(number != IN_EVAL or place != 1)  # one matrix is frozen
+            weight.grad = torch.full_like(weight, 0.1) if number in (WITH_GRADIENTS, IN_EVAL, FROZEN) else None
+            weight.requires_grad_(number not in (IN_EVAL, FROZEN) or place != 2)  # one matrix is frozen
     return model.train(number != IN_EVAL)
 
 
-IN_EVAL, WITH_GRADIENTS, SHORT, SURE = 4, 2, 5, 7  # in eval mode, old gradients, a short gradient, logits far apart
+IN_EVAL, WITH_GRADIENTS, FROZEN = 4, 2, 6  # they bring old gradients; the first is in eval mode, with a frozen matrix
+SHORT, SURE = 5, 7  # a short gradient, logits far apart
 EVAL_MODE = "Is the model in train mode? One that was loaded or judged is in eval mode, in which dropout is off."
 
 
@@ -362,17 +363,21 @@ NEVER_SHORT = (
 EACH_ALONE = "Is the length of the whole gradient limited? You limit that of each matrix on its own."
 EACH_NUMBER = "Is the length of the whole gradient limited? You limit each number of it (clip_grad_value_)."
 LATE_RATE = "Is the rate set before the step it is meant for? Yours is used one step later."
+APART = "Is the length that of the whole gradient? Yours is that of the matrices, without the gains."
+FROZEN_DECAYS = "Does a frozen weight stay? Where its gradient is 0, not None, AdamW still decays it."
+OLD_COUNT = "Clipping counts the old gradient of a weight that the optimizer does not hold. Who clears it?"
 ASKED, LOSS = "model(inputs).flatten(0, 1), targets", "F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())"
 CLIP, ALONE = (f"torch.nn.utils.clip_grad_norm_({weights}, 1.0)" for weights in ("model.parameters()", "weight"))
 ALONE = f"[{ALONE} for weight in model.parameters()]"
+TWICE = "[torch.nn.utils.clip_grad_norm_([w for w in model.parameters() if w.ndim == n], 1.0) for n in (1, 2)]"
 RATE, RISES = "learning_rate(step, steps, peak, warm_up)", "peak * (step + 1) / warm_up if step < warm_up"
 TRAINING_LOOP = Exercise(
     training_loop,
     [
         Case("3 steps, one window of 4 tokens each", (_Number(1), _FIRST, torch.tensor([[2], [7], [0]]), 4, 0.05, 2)),
         Case("12 steps, three windows, tied, old gradients", (_Number(2), _TEXT, _starts(12, 3, 0), 6, 0.1, 4)),
-        Case("3 steps, one of warm-up, with a model in eval mode",
-             (_Number(IN_EVAL), _FIRST, torch.tensor([[1], [5], [6]]), 5, 0.05, 1), EVAL_MODE),
+        Case("3 steps, one of warm-up, with a model in eval mode, a frozen matrix and old gradients",
+             (_Number(IN_EVAL), _FIRST, torch.tensor([[1], [5], [6]]), 5, 0.05, 1)),
         Case("60 steps, four windows each", (_Number(3), _TEXT, _starts(60, 4, 1), 8, 0.03, 10)),
     ],
     [
@@ -380,6 +385,8 @@ TRAINING_LOOP = Exercise(
          _loop("optimizer.zero_grad()", "")),
         ("The model may come with old gradients: is zero_grad() called before backward(), in the first step, too?",
          _loop("optimizer.zero_grad()", "", "optimizer.step()", "optimizer.step(), optimizer.zero_grad()")),
+        (FROZEN_DECAYS, _loop("optimizer.zero_grad()", "model.zero_grad(set_to_none=False)")),
+        (OLD_COUNT, _loop("ndim == 2]", "ndim == 2 and weight.requires_grad]")),
         (UNMOVED, _loop("loss.backward()", "loss.backward(), model.zero_grad()")),
         (CLEARED_LATE, _loop("loss.backward()", "loss.backward(), model.zero_grad(set_to_none=False)")),
         ("Are the targets the inputs? Then each question holds its own answer, and the loss falls to 0.",
@@ -418,6 +425,7 @@ TRAINING_LOOP = Exercise(
         (CLIPPED, _loop(CLIP, "")),
         (EACH_NUMBER, _loop("clip_grad_norm_", "clip_grad_value_")),
         (EACH_ALONE, _loop(CLIP, ALONE)),
+        (APART, _loop(CLIP, TWICE)),
         (NEVER_SHORT, _loop("torch.nn.utils.clip_grad_norm_", "_always_one")),
         *[("Is the gradient shortened to the length 1.0?", _loop("1.0", length))
           for length in ("0.1", "0.5", "2.0", "5.0")],
@@ -468,7 +476,7 @@ def accumulated_step(model, optimizer, rows, lengths, micro):
     """One step on padded rows (B, T + 1), row i of lengths[i] tokens, micro rows per call; the loss [nat/token]."""
     parts = list(zip(rows.split(micro), lengths.split(micro), strict=True))
     questions, loss = (lengths - 1).sum(), 0.0
-    optimizer.zero_grad()
+    model.zero_grad()
     for part, length in parts:
         asked = torch.arange(rows.shape[1] - 1) < length[:, None] - 1
         nats = F.cross_entropy(model(part[:, :-1]).mT, part[:, 1:], reduction="none")
@@ -491,7 +499,8 @@ def _loss_and_gradient(function):
 
     def moved_by(program, number, *inputs):
         model = small_model(number)
-        before, optimizer, steps = weights_of(model), torch.optim.SGD(model.parameters(), lr=1.0), []
+        before, steps = weights_of(model), []
+        optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=1.0)
 
         def note(*_):
             steps.append([{**group, "params": 0} for group in optimizer.param_groups])
@@ -534,7 +543,7 @@ def _padded(*lengths, fill=0):
 
 
 def _accumulates(number, padded, micro):
-    return _Number(number), "torch.optim.SGD(model.parameters(), lr=1.0)", *padded, micro
+    return _Number(number), "torch.optim.SGD(what is not frozen, lr=1.0)", *padded, micro
 
 
 UNEVEN = "A part may hold fewer rows, fewer questions, or none: what is its share of the whole?"
@@ -552,6 +561,7 @@ ACCUMULATED_STEP = Exercise(
         Case("tokens that the model holds impossible", _accumulates(SURE, _padded(6, 3, 4), 2), UNDERFLOWS),
         Case("4 rows, two per part, padded with 5", _accumulates(SHORT, _padded(2, 7, 6, 6, fill=5), 2)),
         Case("5 rows, two per part, with old gradients", _accumulates(2, _padded(7, 2, 5, 3, 4), 2)),
+        Case("3 rows, two per part, one matrix frozen, old gradients", _accumulates(FROZEN, _padded(6, 3, 4), 2)),
         Case("3 rows in one part", _accumulates(SHORT, _padded(6, 3, 4), 8)),
         Case("a part without a question", _accumulates(3, _padded(1, 1, 6, 4), 2), UNEVEN),
     ],
@@ -566,6 +576,9 @@ ACCUMULATED_STEP = Exercise(
         (ALL_PLACES_COUNT, _step(SHARE, "nats.sum() / rows[:, 1:].numel()")),
         ("Is the sum divided by the questions that count? You divide by all positions, padding too.",
          _step(SHARE, "(nats * asked).mean() / len(parts)")),
+        ("How many questions has a row of n tokens? You divide by the number of tokens.",
+         _step(QUESTIONS, "lengths.sum()")),
+        ("Is the sum divided by the number of questions? You divide by that of rows.", _step(QUESTIONS, "len(rows)")),
         ("Is the answer of the last question a token of the row? You count one question too many.",
          _step(IS_ASKED, "length[:, None]", QUESTIONS, "lengths.sum()")),
         ("Is the last token of each row asked for? Yours is not.",
@@ -574,7 +587,8 @@ ACCUMULATED_STEP = Exercise(
                              f"(rows[:, 1:] != {fill.format('rows')}).sum()")) for fill in ("0", "{}[:, -1:]")],
         ("Is it a mean? Yours is a sum over all questions.", _step(SHARE, "nats[asked].sum()")),
         (UNDERFLOWS, _step(SHARE, "-(nats.neg().exp() + 1e-9).log()[asked].sum() / questions")),
-        ("Is the old gradient cleared, once, before the first part?", _step("optimizer.zero_grad()", "")),
+        ("Is the old gradient cleared, once, before the first part?", _step("    model.zero_grad()\n", "")),
+        (OLD_COUNT, _step("    model.zero_grad()\n", "    optimizer.zero_grad()\n")),
         ("Do the parts' gradients add up? You clear them before each part.",
          _step("share.backward()", "model.zero_grad(), share.backward()")),
         ("Is the gradient clipped once, when it is whole? You clip after each part.",
@@ -583,6 +597,7 @@ ACCUMULATED_STEP = Exercise(
         (NEVER_SHORT, _step("torch.nn.utils.clip_grad_norm_", "_always_one")),
         (EACH_NUMBER, _step("clip_grad_norm_", "clip_grad_value_")),
         (EACH_ALONE, _step(CLIP, ALONE)),
+        (APART, _step(CLIP, TWICE)),
         ("Is the last part used, even if it holds fewer rows?",
          _step("in parts:", "in parts[: len(rows) // micro or None]:")),
         ("Is the loss that of all parts? You return the last one's.", _step("loss += share", "loss = share")),

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from checks.base import edited
 from checks.train import COUNTER_TESTS, LOOPS, accumulated_step, training_loop
 from helpers.train import learning_rate
-from tests.support.answers.register import right, wrong
+from tests.support.answers.register import RIGHT, right, wrong
 
 
 @right
@@ -27,18 +27,78 @@ wrong("It is two int", "bpe_step__pair_and_count")(lambda ids, new_id: (ids, Cou
 
 @right
 def accumulated_step__ignored(
-    model, optimizer, rows, lengths, micro, told=float, most=1.0, stepped=lambda _, optimizer: optimizer.step()
-):
+    model, optimizer, rows, lengths, micro, told=float, most=1.0, stepped=lambda _, optimizer: optimizer.step(),
+    clear=lambda model, _: model.zero_grad(set_to_none=False), clip=torch.nn.utils.clip_grad_norm_, by=lambda n, *_: n,
+):  # fmt: skip
     later = torch.arange(1, rows.shape[1]) >= lengths[:, None]
-    targets, every, loss = rows[:, 1:].masked_fill(later, -100), (lengths - 1).sum(), 0.0
-    optimizer.zero_grad(set_to_none=False)
+    targets, every, loss = rows[:, 1:].masked_fill(later, -100), by((lengths - 1).sum(), rows, lengths), 0.0
+    clear(model, optimizer)
     for asked, wanted in zip(rows[:, :-1].split(micro), targets.split(micro), strict=True):
         part = F.cross_entropy(model(asked).flatten(0, 1), wanted.flatten(), reduction="sum") / every
         part.backward()
         loss = loss + part
-    torch.nn.utils.clip_grad_norm_(model.parameters(), most)
+    clip([*model.parameters()], most)
     stepped(model, optimizer)
     return told(loss)
+
+
+def _held(optimizer):
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
+
+
+def _apart(weights, most):
+    for n in (1, 2):
+        torch.nn.utils.clip_grad_norm_([weight for weight in weights if weight.ndim == n], most)
+
+
+def _parts(rows, lengths, micro):
+    """(rows, which of their questions count) of each part."""
+    return zip(rows.split(micro), (torch.arange(rows.shape[1] - 1) < lengths[:, None] - 1).split(micro), strict=True)
+
+
+@right
+def accumulated_step__divided_at_the_end(model, optimizer, rows, lengths, micro):
+    model.zero_grad()
+    total, questions = 0.0, 0
+    for part, counts in _parts(rows, lengths, micro):
+        nats = F.cross_entropy(model(part[:, :-1]).mT, part[:, 1:], reduction="none")[counts].sum()
+        nats.backward()
+        total, questions = total + nats.item(), questions + counts.sum().item()
+    for weight in _held(optimizer):
+        weight.grad /= questions
+    torch.nn.utils.clip_grad_norm_(_held(optimizer), 1.0)
+    optimizer.step()
+    return total / questions
+
+
+@right
+def accumulated_step__chosen_logits(model, optimizer, rows, lengths, micro):
+    optimizer.zero_grad()
+    shares = []
+    for part, counts in _parts(rows, lengths, micro):
+        share = F.cross_entropy(model(part[:, :-1])[counts], part[:, 1:][counts], reduction="sum") / (lengths - 1).sum()
+        share.backward()
+        shares.append(share.detach())
+    torch.nn.utils.clip_grad_norm_(_held(optimizer), 1.0)  # only these: what is frozen has no new gradient
+    optimizer.step()
+    return torch.stack(shares).sum()
+
+
+@right
+def accumulated_step__by_autograd(model, optimizer, rows, lengths, micro):
+    weights, loss = _held(optimizer), 0.0
+    gradients = [torch.zeros_like(weight) for weight in weights]
+    for part, counts in _parts(rows, lengths, micro):
+        logs = model(part[:, :-1]).log_softmax(-1).gather(2, part[:, 1:, None])[..., 0]
+        share = -(logs * counts).sum() / (lengths - 1).sum()
+        for whole, new in zip(gradients, torch.autograd.grad(share, weights), strict=True):
+            whole += new
+        loss += share.item()
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient
+    torch.nn.utils.clip_grad_norm_(weights, 1.0)
+    optimizer.step()
+    return loss
 
 
 _step = partial(partial, accumulated_step__ignored)
@@ -55,6 +115,14 @@ for expected, name, wrong_step in (
         most=1e9, stepped=lambda m, o: (o.step(), torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)))),
     ("the right one is 180, expected 0", "uphill", edited(accumulated_step, "share.b", "(-share).b")),
     ("no manual_seed", "seeded", _step(stepped=lambda m, o: (o.step(), torch.manual_seed(5)))),
+    ("Who clears it?", "cleared_by_the_optimizer", _step(clear=lambda _, optimizer: optimizer.zero_grad())),
+    ("Who clears it?", "filled_by_the_optimizer", _step(clear=lambda _, o: o.zero_grad(set_to_none=False))),
+    ("without the gains", "clipped_apart", _step(clip=_apart)),
+    ("length of the gradient is 0.5, expected 1", "shorter", _step(most=0.5)),
+    ("by the number of tokens", "by_tokens", _step(by=lambda n, rows, lengths: lengths.sum())),
+    ("by that of rows", "by_rows", _step(by=lambda n, rows, lengths: len(rows))),
+    ("1.765, expected 3.53", "by_all_places", _step(by=lambda n, rows, lengths: rows[:, 1:].numel())),
+    ("2.354, expected 3.53", "by_the_longest", _step(by=lambda n, rows, lengths: len(rows) * (lengths.max() - 1))),
     ("eval mode", "eval", lambda m, *s: accumulated_step__ignored(m.eval(), *s)),
     ("it calls the course's accumulated_step", "course", torch.enable_grad()(accumulated_step)),
 ):  # fmt: skip
@@ -62,18 +130,91 @@ for expected, name, wrong_step in (
 
 
 @right
-def training_loop__scheduler(model, tokens, starts, seq_len, peak, warm_up, beta=0.95, decay=0.0):
+def training_loop__scheduler(
+    model, tokens, starts, seq_len, peak, warm_up, beta=0.95, decay=0.0, of=F.cross_entropy,
+    clear=lambda model, _: model.zero_grad(), clip=torch.nn.utils.clip_grad_norm_, kind=torch.optim.AdamW, **more,
+):  # fmt: skip
     weights, decays = list(model.train().parameters()), {1: decay, 2: 0.1}
     groups = [{"params": [w for w in weights if w.ndim == n], "weight_decay": decays[n]} for n in decays]
-    optimizer, losses = torch.optim.AdamW(groups, peak, (0.9, beta), foreach=False), []
+    optimizer, losses = kind(groups, peak, (0.9, beta), foreach=False, **more), []
     scheduler = LambdaLR(optimizer, lambda step: learning_rate(step, len(starts), 1.0, warm_up))
     for windows in tokens.unfold(0, seq_len + 1, 1)[starts]:
-        losses.append(F.cross_entropy(model(windows[:, :-1]).mT, windows[:, 1:]))
-        model.zero_grad(set_to_none=False)
+        losses.append(of(model(windows[:, :-1]).mT, windows[:, 1:]))
+        clear(model, optimizer)
         losses[-1].backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        clip([*model.parameters()], 1.0)
         [one.step() for one in (optimizer, scheduler)]
     return torch.stack(losses).detach()
+
+
+def _clip_by_hand(weights, most):
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    length = sum((gradient**2).sum() for gradient in gradients).sqrt().item()
+    for gradient in gradients:
+        gradient *= min(1.0, most / length)
+
+
+def _set_none(model, _):
+    for weight in model.parameters():
+        weight.grad = None
+
+
+def _log_softmax(logits, targets):
+    return -logits.log_softmax(1).gather(1, targets[:, None]).mean()
+
+
+RIGHT["training_loop"] |= {
+    "clipped_by_hand": partial(training_loop__scheduler, clip=_clip_by_hand),
+    "gradients_set_to_none": partial(training_loop__scheduler, clear=_set_none),
+    "loss_by_hand": partial(training_loop__scheduler, of=_log_softmax),
+    "fused": partial(training_loop__scheduler, eps=1e-8, weight_decay=0.3),  # each group has its own decay
+}
+
+
+@right
+def training_loop__adamw_by_hand(model, tokens, starts, seq_len, peak, warm_up):
+    weights, losses, n = [weight for weight in model.train().parameters() if weight.requires_grad], [], len(starts)
+    means, squares = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
+    for step in range(n):
+        at = starts[step][:, None] + torch.arange(seq_len)
+        loss = F.cross_entropy(model(tokens[at]).mT, tokens[at + 1])
+        gradients = torch.autograd.grad(loss, weights)
+        short = min(1.0, 1 / torch.nn.utils.get_total_norm(gradients).item())
+        rate = learning_rate(step, n, peak, warm_up)
+        with torch.no_grad():
+            for weight, gradient, mean, square in zip(weights, gradients, means, squares, strict=True):
+                mean.lerp_(short * gradient, 0.1)
+                square.lerp_((short * gradient) ** 2, 0.05)
+                move = mean / (1 - 0.9 ** (step + 1)) / ((square / (1 - 0.95 ** (step + 1))).sqrt() + 1e-8)
+                weight -= rate * (move + (0.1 if weight.ndim == 2 else 0.0) * weight)
+        losses.append(loss.item())
+    return losses
+
+
+for words, slip, change in (
+    ("Does a frozen weight stay?", "old_gradients_become_0", dict(clear=lambda _, o: o.zero_grad(set_to_none=False))),
+    ("Does a frozen weight stay?", "old_gradients_filled", dict(
+        clear=lambda m, _: [weight.grad.zero_() for weight in m.parameters() if weight.grad is not None])),
+    ("without the gains", "clipped_apart", dict(clip=_apart)),
+    ("without the gains", "matrices_clipped", dict(clip=lambda weights, most: torch.nn.utils.clip_grad_norm_(
+        [weight for weight in weights if weight.ndim == 2], most))),
+    ("the length of the gradient", "largest_number_clipped", dict(
+        clip=lambda weights, most: torch.nn.utils.clip_grad_norm_(weights, most, torch.inf))),
+    ("its eps: 1e-05, expected 1e-08", "eps", dict(eps=1e-5)),
+    ("the list of losses is off", "amsgrad", dict(amsgrad=True)),
+    ("gradient has another direction", "smoothed_labels", dict(of=partial(F.cross_entropy, label_smoothing=0.1))),
+    ("the optimizer: NAdam", "nadam", dict(kind=torch.optim.NAdam)),
+):  # fmt: skip
+    wrong(words, f"training_loop__{slip}")(partial(training_loop__scheduler, **change))
+
+
+@wrong("Who clears it?")
+def training_loop__only_what_moves_in_the_optimizer(model, tokens, starts, seq_len, peak, warm_up):
+    kept = [weight for weight in model.parameters() if weight.requires_grad]
+    groups = [{"params": [w for w in kept if w.ndim == n], "weight_decay": 0.1 * (n - 1)} for n in (1, 2)]
+    return training_loop__scheduler(
+        model, tokens, starts, seq_len, peak, warm_up, kind=lambda _, *settings, **more: torch.optim.AdamW(
+            groups, *settings, **more), clear=lambda _, optimizer: optimizer.zero_grad())  # fmt: skip
 
 
 wrong("s = 0, its betas: 0.9, 0.999, expected", "training_loop__two")(
