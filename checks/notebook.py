@@ -20,6 +20,9 @@ from dataclasses import dataclass, field
 
 LARGEST_CELL = 200_000  # characters of a cell that is read
 RUN_THEIR_CELL = ("time", "capture", "prun")  # magics of a cell that is run as it stands; %%timeit keeps no names
+DEFINES = (
+    r"(?:(?:async\s+)?def\s+{0}\b|{0}\s*(?::[^=\n]*)?=(?!=))"  # text that makes a function, where it is not Python
+)
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,9 @@ class Notebook:
 
     def fault_of(self, function: str) -> str:
         """Why a cell that defines a function cannot be read, in words; empty if there is none."""
+        defines = re.compile(rf"^[ \t]*+(?:(?:>>>|\.\.\.|%\w++)[ \t]*+)?{DEFINES.format(function)}", re.M)
         for cell, fault in self.faults.items():
-            if re.search(rf"^[ \t]*(?:(?:async )?def {function}\b|{function}\s*=)", self.cells[cell - 1], re.M):
+            if defines.search(self.cells[cell - 1]):
                 return f"Code cell {cell} is not Python: {fault}."
         return ""
 
@@ -58,6 +62,11 @@ class Notebook:
         Args:
             course: statements for names that the notebook does not bind.
         """
+        found = self.parts(function, course)
+        return found and [one.node for one in found]
+
+    def parts(self, function: str, course: list[Statement]) -> list[Statement] | None:
+        """What `needs` returns, with the cell of each."""
         home = self.definition(function)
         if not home:
             return None
@@ -75,8 +84,8 @@ class Notebook:
                     found += [(first, place) for place, one in enumerate(pool) if name in one.touches]
                 chosen.update(found)
                 todo |= {read for _, place in found for read in pool[place].reads} - seen
-        nodes = [(course, own)[first][place].node for first, place in sorted(chosen)]
-        return sorted(nodes, key=lambda node: getattr(node, "module", "") != "__future__")  # these must stand first
+        found = [(course, own)[first][place] for first, place in sorted(chosen)]
+        return sorted(found, key=lambda one: getattr(one.node, "module", "") != "__future__")  # these must stand first
 
 
 def read_notebook(data: bytes) -> Notebook:
@@ -93,7 +102,7 @@ def read_notebook(data: bytes) -> Notebook:
 def stored_cells(data: bytes) -> list[dict]:
     """The cells of a notebook as they are stored, of the format that it names; for errors see `read_notebook`."""
     stored = json.loads(data.decode("utf-8-sig"))
-    if "worksheets" in stored and (stored.get("nbformat", 4) < 4 or "cells" not in stored):
+    if "worksheets" in stored and (stored.get("nbformat", 4) < 4 or "cells" not in stored):  # as Jupyter shows it
         return [cell for sheet in stored["worksheets"] for cell in sheet["cells"]]
     return stored["cells"]
 
@@ -118,9 +127,33 @@ def _statements(cell, source, first):
         warnings.simplefilter("ignore")  # such as an invalid escape: not the reader's business
         try:
             body = ast.parse(source).body
-        except SyntaxError:  # perhaps a magic
-            body = ast.parse(without_magics(source)).body
+        except SyntaxError as error:
+            body = _body(source, error)
         return [_statement(cell, node, first) for node in body]
+
+
+def _body(source, error):
+    """What a cell that is not plain Python is for IPython: with magics, or pasted with the prompts of a session."""
+    for text in dict.fromkeys((source, without_prompts(source))):
+        try:
+            return ast.parse(without_magics(text)).body
+        except SyntaxError as one:
+            error = one if text is source else error
+    raise error
+
+
+def is_stub(node: ast.stmt) -> bool:
+    """Whether this is a function as it is handed out: one `raise NotImplementedError`, and perhaps a docstring."""
+    match node:
+        case ast.FunctionDef(body=[ast.Expr(ast.Constant(str())), last] | [last], decorator_list=[]):
+            match last:
+                case ast.Raise(
+                    ast.Name("NotImplementedError") | ast.Call(ast.Name("NotImplementedError"), [], []), None
+                ):
+                    return True
+                case ast.Raise(ast.Call(ast.Name("NotImplementedError"), [ast.Constant()], []), None):
+                    return True
+    return False
 
 
 def _statement(cell, node, first):
@@ -161,9 +194,17 @@ PIECE = re.compile(  # of Python: a text, a comment, a bracket, the end of a lin
     r"""|\#[^\n]*|\\\n|[\[({]|[\])}]|\n|[^'"\#\\\[({\])}\n]+|.""",
     re.S,
 )
-MAGIC = re.compile(  # a line: "%time f()", "!ls", "?f", "f?" or "x = !ls"
-    r"([ \t]*)(?:(\w[\w., \t]*=[ \t]*)(?=[%!]\w)|(?=[%!?]|[\w.%]+\?\??[ \t]*(?:\n|\Z)))(?:[^\n]*\\\n)*[^\n]*"
+MAGIC = re.compile(  # a line: "%time f()", "!ls", "?f", ",f x", "y = f?" or "x = !ls"
+    r"""([ \t]*)(?:(\w(?:\['\w*'\]|\["\w*"\]|[^\n='"\#])*+=[ \t]*)(?=%\w|!)"""
+    r"""|(?=[%!?,;/]|[^\n?'"\#]*[\w*\]]\?\??[ \t]*(?:\n|\Z)))(?:[^\n]*\\\n)*[^\n]*"""
 )
+KEEPS_NAMES = re.compile(r"%(?:time|prun)[ \t]+(.*)", re.S)  # a line that runs the rest of it, if that is Python
+PROMPT = re.compile(r"^[ \t]*+(?:In \[\d++\]:|\.{3,}+:|>>>|\.\.\.)[ \t]?", re.M)
+
+
+def without_prompts(source: str) -> str:
+    """A cell without the prompts of a Python or IPython session that was pasted, line for line, as IPython runs it."""
+    return PROMPT.sub("", source) if re.search(r"^[ \t]*+(?:>>>|In \[)", source, re.M) else source
 
 
 def without_magics(source: str) -> str:
@@ -172,8 +213,8 @@ def without_magics(source: str) -> str:
     It reads every letter once. IPython's own way reads the cell again for each magic.
     """
     if whole := re.match(r"\s*%%(\w+)[^\n]*", source):
-        if whole[1] not in RUN_THEIR_CELL:
-            return ""  # of another language, or run elsewhere
+        if whole[1] not in RUN_THEIR_CELL:  # of another language, or run elsewhere
+            raise SyntaxError(f"it begins with %%{whole[1][:20]}, which does not run it here")
         source = "\n" * whole[0].count("\n") + source[whole.end() :]
     if indent := re.match(r"(?:[ \t]*\n)*([ \t]+)\S", source):  # of the whole cell
         source = re.sub(rf"^{indent[1]}", "", source, flags=re.M)
@@ -185,10 +226,21 @@ def _plain_lines(source) -> Iterator[str]:
     while place < len(source):
         magic = MAGIC.match(source, place) if starts and not depth else None
         if magic:
-            yield magic[1] + (f"{magic[2]}None" if magic[2] else "pass") + "\n" * magic[0].count("\n")
+            runs = KEEPS_NAMES.match(magic[0])
+            if runs and _is_python(runs[1]):
+                yield runs[1]
+            else:
+                yield magic[1] + (f"{magic[2]}None" if magic[2] else "pass") + "\n" * magic[0].count("\n")
             place, starts = magic.end(), False
             continue
         piece = PIECE.match(source, place)[0]
         depth = max(0, depth + (piece in "([{") - (piece in ")]}"))
         place, starts = place + len(piece), piece == "\n"
         yield piece
+
+
+def _is_python(text):
+    try:
+        return bool(ast.parse(text))
+    except Exception:  # whatever it does to ast
+        return False

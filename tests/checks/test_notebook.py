@@ -4,9 +4,11 @@ import io
 import subprocess
 import sys
 import time
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from checks import my_parts, notebook
 from tests.support.messy import FILES
@@ -23,10 +25,53 @@ def test_my_parts_takes_what_a_messy_notebook_holds(label, tmp_path):
         assert wanted in repr(my_parts(tmp_path))
 
 
-@pytest.mark.parametrize("cell", [MAGICS, "'''\\" + "(" * 190_000, "%a \\\n" * 60_000, "a. " * 60_000, "((" * 90_000])
+DEF = "def f(x):\n    return x"
+CELLS = [  # which IPython runs, or does not
+    ">>> def f(x):\n...     return x\n... \n>>> f(1)\n1", f">>> {DEF}", "    >>> def f(x):\n    ...     return x",
+    f"import math\n>>> {DEF}", "... def f(x):\n...     return x", "%%time\n>>> f = lambda x: x",
+    "In [1]: def f(x):\n   ...:     return x\n   ...: ", "In [12]: import math\nIn [13]: f = abs",
+    f'%time 1\n{DEF}\nclass Dots:\n    """\n    >>> 1\n    """\n    ...', "a = f = abs\nf = %time 1",
+    "%time f = lambda x: x", "%prun f = abs", "%time def f(x): return x", f"%time {DEF}", "%timeit -n1 -r1 f = abs",
+    "%%timeit -n1 -r1\nf = abs", "%%capture out\nf = abs", "%%writefile /dev/null\nf = abs",
+    f"{DEF}\ny = f?", f"a = [abs]\n{DEF}\na[0]?", f"{DEF}\nlen(f.__name__)?", f"{DEF}\nf*?", f"{DEF}\n,f a", f"{DEF}\n;f a",
+    f"{DEF}\n/f 1", f"a = {{}}\na['k'] = !true\n{DEF}", f"y = ! true\n{DEF}", f"!true\nz = 1\nw = f'{{z=!r}}'\n{DEF}",
+    f"def g():\n    %time y = 1\n{DEF}", f"\ufeff{DEF}", f"\x0c{DEF}", f"{DEF}\n# a\u2028%b\n%time 1",
+    "import asyncio\nf = await asyncio.sleep(0, abs)", f"{DEF}\nls", "def f(x):\n\u00a0   return x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_cell_defines_what_ipython_defines(cell):
+    shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        shell.run_cell(cell, store_history=False, silent=True)
+    assert (notebook.read_cells([cell]).definition("f") is not None) == ("f" in shell.user_ns)
+
+
+@pytest.mark.parametrize("cell", ["%%writefile f.py\n" + DEF, f">>> {DEF})", "async def  f(x)", "f: int = ("])
+def test_a_function_in_a_cell_that_is_not_python_is_told_as_such(cell):
+    found = notebook.read_cells([cell])
+    assert not found.definition("f")
+    assert found.fault_of("f").startswith("Code cell 1 is not Python: ")
+    assert not found.fault_of("g")
+
+
+BUSY = [
+    MAGICS,
+    "'''\\" + "(" * 190_000,
+    "%a \\\n" * 60_000,
+    "a. " * 60_000,
+    "((" * 90_000,
+    " " * 190_000 + "?",
+    ";a\n" * 30_000,
+]
+BUSY += ["%time ((((((\n" * 15_000, "a['b']" * 33_000 + "!", "." * 190_000, ">>> (\n" * 30_000, "(\n" + "f\n" * 90_000]
+
+
+@pytest.mark.parametrize("cell", BUSY)
 def test_a_cell_made_to_keep_a_reader_busy_does_not(cell):
     start = time.process_time()
-    notebook.read_cells([cell] * 3)
+    notebook.read_cells([cell] * 3).fault_of("f")
     assert time.process_time() - start < 5
 
 

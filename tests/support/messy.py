@@ -13,6 +13,7 @@ HELPER = "def widen(x):\n    return x.float()"
 HELPED = RIGHT.replace("x.float()", "widen(x)")
 WITH_ZERO = RIGHT.replace("+ eps", "+ eps + ZERO")
 COUNTED = RIGHT.replace(HEAD, f"{HEAD}    global CALLS\n    CALLS += 1\n")
+PROMPTED = ">>> " + RIGHT.replace("\n", "\n... ")
 CLASS = f"class Norm:\n    def __call__(self, x, weight, eps):\n        y = x.float()\n        return {LINE}"
 PASSES, WRONG, STOPS, BROKEN, NOTHING, NOT_DONE, NO_FILE = (
     # what the grader says, and words of what my_parts says
@@ -59,6 +60,8 @@ MESSY = {  # code cells, and what both readers make of them
     "half of it in another cell": ([SET_UP, RIGHT + CHECK, "def my_rms_norm(x, weight"], PASSES),
     "deleted, but named": ([SET_UP, "# def my_rms_norm(x): ...\nprint('hello'"], NOTHING),
     "a line that stops": ([SET_UP, "ZERO = nobody", WITH_ZERO + CHECK], STOPS),
+    "the prompts of a session": ([">>> import torch", PROMPTED + CHECK.replace("\n\n\n", "\n>>> ")], PASSES),
+    "timed in its line": ([SET_UP, "%time ZERO = 0.0\n" + WITH_ZERO + CHECK], PASSES),
     "removed again": ([SET_UP, RIGHT + CHECK + "\ndel my_rms_norm"], PASSES),
 }  # fmt: skip
 
@@ -76,6 +79,10 @@ def files():
     old = [{"cell_type": "code", "input": [line + "\n" for line in RIGHT.split("\n")], "language": "python"}]
     yield "byte order mark", (b"\xef\xbb\xbf" + json.dumps(right).encode(), PASSES)
     yield "no metadata, and a raw cell", (json.dumps({"cells": bare}).encode(), PASSES)
+    both = {"cells": bare, "worksheets": [{"cells": [code_cell(STUB)]}], "nbformat": 4}
+    yield "two formats, of which Jupyter shows this", (json.dumps(both).encode(), PASSES)
+    two = [{"cells": []}, {"cells": old}]
+    yield "two worksheets", (json.dumps({"worksheets": two, "nbformat": 3}).encode(), PASSES)
     yield "format 3", (json.dumps({"worksheets": [{"cells": old}], "nbformat": 3}).encode(), PASSES)
     for text in (b"", b"{", b"[1]", b"{}", b'{"cells": [1]}', b'{"cells": 2}', b"\xff\xfe", b"[" * 100_000):
         yield f"no notebook: {text[:20]}", (text, NO_FILE)
