@@ -34,6 +34,11 @@ def notebooks_of(folder: Path, only: Sequence[str] = ()) -> list[Path]:
     return [path for path in there if path.stem.startswith(tuple(only) or "")]
 
 
+def asks_for(source: str) -> str:
+    """The function that a code cell hands to a check, if it is an exercise; else empty."""
+    return (re.findall(r"^[ \t]*check_\w+\(\s*(\w+)", source, re.M) or [""])[-1]
+
+
 def without_solutions(notebook: dict) -> dict:
     """A copy of a notebook (as JSON) without its section "Solutions", outputs, counts and answers in metadata.
 

@@ -85,21 +85,63 @@ def test_some_notebooks_are_handed_out_and_what_they_read_of_others_is_said(tmp_
     assert not (tmp_path / "more").exists()
 
 
-@pytest.mark.parametrize(
-    ("body", "heading", "words"),
-    [("return x", "## Solutions", "is solved here. Get a fresh copy first: make reset"),
-     ("raise NotImplementedError", "## Answers", 'no heading "## Solutions": put it before')],
-)  # fmt: skip
-def test_a_course_that_would_hand_out_an_answer_is_refused_and_copies_are_not_the_course(
-    tmp_path, body, heading, words
-):
-    (tmp_path / "notebooks").mkdir()
-    exercise = {"cell_type": "code", "metadata": {"tags": ["exercise"]}, "source": f"def f(x): {body}\ncheck_silu(f)"}
-    cells = [exercise, {"cell_type": "markdown", "metadata": {}, "source": heading}]
-    (tmp_path / "notebooks" / "01_norm.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}}))
+STUB = "def my_f(x):\n    raise NotImplementedError"
+SOLVED = {  # cells in which a solution would be handed out; {0} is the heading of the function, {1} its check
+    "a comment that looks like the stub": "{0}\n    # raise NotImplementedError\n    return x{1}",
+    "a text that looks like the stub": "{0}\n    why = 'raise NotImplementedError'\n    return x{1}",
+    "the stub behind the answer": "{0}\n    return x\n    raise NotImplementedError{1}",
+    "a case that is left out": "{0}\n    if x is None:\n        raise NotImplementedError\n    return x{1}",
+    "a function inside": "{0}\n    def g():\n        raise NotImplementedError\n    return x{1}",
+    "lambda": "my_f = lambda x: x  # raise NotImplementedError{1}",
+    "another name": "def g(x):\n    return x\n\nmy_f = g  # raise NotImplementedError{1}",
+    "in an if": "if True:\n    def my_f(x):\n        return x  # raise NotImplementedError{1}",
+    "decorated": "@lambda f: lambda x: x\n{0}\n    raise NotImplementedError{1}",
+    "asynchronous": "async {0}\n    return x  # raise NotImplementedError{1}",
+    "a method": "class F:\n    def my_f(self, x):\n        return x  # raise NotImplementedError\n\nmy_f = F().my_f{1}",
+    "in the check": STUB + "\n\ncheck_f(lambda x: x)\n{1}",
+    "kept in a comment": "{0}\n    # return x\n    raise NotImplementedError{1}",
+    "kept in a text": "{0}\n    'of x'\n    'return x'\n    raise NotImplementedError{1}",
+    "kept in the docstring": '{0}\n    """of x\n    return x"""\n    raise NotImplementedError{1}',
+    "kept in the error": "{0}\n    raise NotImplementedError(x + 1){1}",
+    "not Python": "%time 1\n" + STUB + "{1}",
+    "a cell above": ["{0}\n    return x", STUB + "{1}"],
+    "a cell below": [STUB + "{1}", "my_f = max"],
+    "a cell below, not Python": [STUB + "{1}", ">>> {0}\n...     return x"],
+    "a cell below, commented out": [STUB + "{1}", "# {0}\n#     return x"],
+    "a cell below, in a text": [STUB + "{1}", "exec('{0} return x')"],
+    "a fence": [STUB + "{1}", "text: I tried\n```\n{0}\n    return x\n```"],
+    "with a check of its own": [STUB + "{1}", "def other(x):\n    return x{1}".replace("my_f", "other")],
+    "from earlier, without a tag": ["def again_f(x):\n    return x\n\n\ncheck_f(again_f)"],
+}  # fmt: skip
+
+
+def a_course(folder, *sources, heading="## Solutions"):
+    """A course of one notebook, whose exercises are tagged where they define `my_f`."""
+    (folder / "notebooks").mkdir()
+    parts = "def my_f(x):", "\n\n\ncheck_f(my_f)"
+    cells = []
+    for source in (one.replace("{0}", parts[0]).replace("{1}", parts[1]) for one in sources):
+        tags = {"tags": ["exercise"]} if "check_f(my_f)" in source else {}
+        kind = "markdown" if source.startswith("text: ") else "code"
+        cells.append({"cell_type": kind, "metadata": tags, "source": source})
+    cells.append({"cell_type": "markdown", "metadata": {}, "source": heading})
+    (folder / "notebooks" / "01_norm.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}}))
+
+
+@pytest.mark.parametrize("form", SOLVED)
+def test_an_exercise_that_is_solved_in_any_form_and_cell_is_not_handed_out(form, tmp_path):
+    sources = SOLVED[form] if isinstance(SOLVED[form], list) else [SOLVED[form]]
+    a_course(tmp_path, *sources)
+    with pytest.raises(ValueError, match=r"01_norm.*: the exercise \w+ is solved here, or may be: .*make reset"):
+        hand_out.student(tmp_path / "out", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notebooks"]
+
+
+def test_a_course_whose_solutions_cannot_be_found_is_refused_and_copies_are_not_the_course(tmp_path):
+    a_course(tmp_path, STUB + "{1}", heading="## Answers")
     for copy in ("01_a-Copy1", "01_a_kept_2026-01-02_03-04-05"):  # no part of the course: they could not be read
         (tmp_path / "notebooks" / f"{copy}.ipynb").touch()
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match='no heading "## Solutions": put it before'):
         hand_out.student(tmp_path / "out", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notebooks"]
 
