@@ -11,9 +11,11 @@ its walls, since a notebook may be made to keep a reader busy for ever: it needs
 """
 
 import ast
+import io
 import json
 import re
 import symtable
+import tokenize
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -187,6 +189,21 @@ def _touched(node):
                 yield inside.id
 
 
+def more_than_a_stub(source: str) -> str:
+    """What an exercise's cell holds that is no stub, import or check, such as a comment; empty if there is nothing."""
+    try:
+        nodes, tokens = ast.parse(source).body, list(tokenize.generate_tokens(io.StringIO(source).readline))
+    except (SyntaxError, tokenize.TokenError):
+        return source
+    for node in nodes:
+        match node:
+            case ast.Import() | ast.ImportFrom() | ast.Expr(ast.Call(ast.Name(), [ast.Name()], [])):
+                continue
+        if not is_stub(node) or re.search(r"^\s*return\b", ast.get_docstring(node) or "", re.M):
+            return ast.unparse(node)
+    return next((token.string for token in tokens if token.type == tokenize.COMMENT), "")
+
+
 # ------------------------------------------------------------------------------------------------ IPython's magics
 
 PIECE = re.compile(  # of Python: a text, a comment, a bracket, the end of a line; every place fits one of them
@@ -216,9 +233,13 @@ def without_magics(source: str) -> str:
         if whole[1] not in RUN_THEIR_CELL:  # of another language, or run elsewhere
             raise SyntaxError(f"it begins with %%{whole[1][:20]}, which does not run it here")
         source = "\n" * whole[0].count("\n") + source[whole.end() :]
-    if indent := re.match(r"(?:[ \t]*\n)*([ \t]+)\S", source):  # of the whole cell
-        source = re.sub(rf"^{indent[1]}", "", source, flags=re.M)
-    return "".join(_plain_lines(source))
+    return "".join(_plain_lines(without_indent(source)))
+
+
+def without_indent(source: str) -> str:
+    """A cell without the indent of its first line."""
+    indent = re.match(r"(?:[ \t]*\n)*([ \t]+)\S", source)
+    return re.sub(rf"^{indent[1]}", "", source, flags=re.M) if indent else source
 
 
 def _plain_lines(source) -> Iterator[str]:

@@ -116,15 +116,25 @@ def new_file(path):
             continue
 
 
-def committed(path: Path) -> bytes:
-    """A file as git has it in the last commit.
+def copy_beside(path: Path, target: Path) -> None:
+    """Copy a file so that a stop at any moment leaves the target as it was, or whole."""
+    beside = target.with_name(f".{os.getpid()}.part")
+    try:
+        shutil.copy2(path, beside)
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def committed(path: Path, commit: str = "HEAD") -> bytes:
+    """A file as git has it in the last commit, or another.
 
     Raises:
-        ValueError: if git is missing, the file is not in a checkout, or the last commit has no such file.
+        ValueError: if git is missing, the file is not in a checkout, or the commit has no such file.
     """
     advice = "Copy it from where you got the course."
     try:
-        command = ["git", "cat-file", "blob", f"HEAD:./{path.name}"]
+        command = ["git", "cat-file", "blob", f"{commit}:./{path.name}"]
         done = subprocess.run(command, cwd=path.parent, capture_output=True, check=False)
     except FileNotFoundError as error:
         what = "git is not installed" if path.parent.is_dir() else f"there is no folder {path.parent}"

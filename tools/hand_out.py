@@ -7,19 +7,15 @@ Both leave the old state or the new one wherever they are stopped: what is writt
 """
 
 import argparse
-import ast
-import io
 import json
 import os
 import re
 import shutil
 import sys
 import tempfile
-import tokenize
 from collections.abc import Sequence
 from pathlib import Path
 
-from checks.notebook import DEFINES, is_stub, read_cells
 from tools.course import ROOT, asks_for, committed, new_file, notebooks_of, one_line, whole_folder, without_solutions
 
 COPIED = (  # what the notebooks need to run, and the page that they link to
@@ -85,39 +81,25 @@ def _refuse_solved(path, notebook):
 
     A comment or a second text counts, too: an answer is often kept in one. So does an answer in a text cell.
     """
+    from checks import notebook as reader  # here, since the grader reads COPIED, and has no need of torch
+
+    def makes(source, name):
+        bound = any(name in one.binds for one in reader.read_cells([source]).statements)
+        text = rf"^[ \t>#%.]*{reader.DEFINES.format(name)}|\bdef\s+{name}\b[^\n]*:"  # also in a comment or a fence
+        return bound or re.search(text, source, re.M)
+
     cells = [("".join(cell["source"]), cell) for cell in notebook["cells"]]
     asked = {source: asks_for(source) for source, cell in cells if cell["cell_type"] == "code"}
     for source, cell in cells:
         if asked.get(source) or "exercise" in cell["metadata"].get("tags", []):
-            names, line = [asked.get(source) or "of a cell"], _more_than_a_stub(source)
+            names, line = [asked.get(source) or "of a cell"], reader.more_than_a_stub(source)
         else:
-            names, line = [name for name in asked.values() if name and _made_in(source, name)], source.strip()
+            names, line = [name for name in asked.values() if name and makes(source, name)], source.strip()
         if names and line:
             raise ValueError(
                 f"{path.name}: the exercise {names[0]} is solved here, or may be: {one_line(line, 60)} ... Make it a "
                 f"stub again, or get a fresh copy first: make reset NOTEBOOK=notebooks/{path.name}"
             )
-
-
-def _more_than_a_stub(source):
-    """What an exercise's cell holds that is no stub, import or check; empty if there is nothing."""
-    try:
-        nodes, tokens = ast.parse(source).body, list(tokenize.generate_tokens(io.StringIO(source).readline))
-    except (SyntaxError, tokenize.TokenError):
-        return source
-    for node in nodes:
-        match node:
-            case ast.Import() | ast.ImportFrom() | ast.Expr(ast.Call(ast.Name(), [ast.Name()], [])):
-                continue
-        if not is_stub(node) or re.search(r"^\s*return\b", ast.get_docstring(node) or "", re.M):
-            return ast.unparse(node)
-    return next((token.string for token in tokens if token.type == tokenize.COMMENT), "")
-
-
-def _made_in(source, name):
-    """Whether a cell of any kind, perhaps in a comment or fence, has text that makes a function."""
-    bound = any(name in one.binds for one in read_cells([source]).statements)
-    return bound or re.search(rf"^[ \t>#%.]*{DEFINES.format(name)}|\bdef\s+{name}\b[^\n]*:", source, re.M)
 
 
 # ---------------------------------------------------------------------------------------- a fresh copy

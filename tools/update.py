@@ -4,22 +4,64 @@
     python -m tools.update --from ../old         # make update FROM=../old: from an older folder, or a kept notebook
 
 What a learner changed is first copied beside itself, under a name with date and time, and stays there. After a stop at
-any moment the work is in the notebook or in that copy; `make update FROM=` the copy then puts the answers back.
+any moment the work is in the notebook or in that copy, and the next run says so; `make update FROM=` the copy then puts
+the answers back. They are read as `my_parts` and the grader read them (checks/notebook.py): an answer that they find
+before is found after, with what it needs from other cells.
+
+Exit status: 0 if everything is in the notebooks, 1 if something is not; it is named.
 """
 
 import argparse
 import ast
+import contextlib
 import json
+import os
 import re
-import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from checks.notebook import read_cells, stored_cells
-from tools.course import ROOT, new_file, notebooks_of, write_beside
+from checks.notebook import (
+    Notebook,
+    Statement,
+    is_stub,
+    more_than_a_stub,
+    read_cells,
+    read_notebook,
+    stored_cells,
+    without_indent,
+    without_prompts,
+)
+from tools.course import ROOT, asks_for, committed, copy_beside, new_file, notebooks_of, one_line, write_beside
 
-UNANSWERED = "raise NotImplementedError"
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+# ------------------------------------------------------------------------------------------ what is new
+
+
+@contextlib.contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """While one update runs, no other does. The system lets go of the lock when its process ends, however it ends.
+
+    Raises:
+        ValueError: if another runs.
+    """
+    with open(root / ".update.lock", "a") as file:
+        try:
+            if os.name == "nt":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            raise ValueError("another update of this folder is running: wait until it has ended.") from error
+        yield
 
 
 def git(root: Path, *words: str) -> str:
@@ -29,15 +71,17 @@ def git(root: Path, *words: str) -> str:
         ValueError: with git's last line, if it refuses or is missing.
     """
     try:
-        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
+        env = {**os.environ, "LC_ALL": "C"}
+        done = subprocess.run(["git", *words], cwd=root, env=env, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise ValueError(
             "git is not installed. Get the newer folder, and in it: make update FROM=this folder"
         ) from error
     if done.returncode:
-        raise ValueError(
-            f"git {words[0]}: {(done.stderr.strip().splitlines() or ['it gives no reason'])[-1]}. Nothing was changed."
-        )
+        said = (done.stderr.strip().splitlines() or ["it gives no reason"])[-1]
+        if lock := re.search(r"'([^'\n]+\.lock)': File exists", done.stderr):
+            said = f"{os.path.relpath(lock[1], root)} is there: another git is at work, or was stopped. Then delete it"
+        raise ValueError(f"git {words[0]}: {said}. Nothing was changed.")
     return done.stdout
 
 
@@ -45,105 +89,321 @@ def fetch(root: Path) -> list[Path]:
     """Bring a clone to the newest version.
 
     Returns:
-        the copies of the files that the learner had changed.
+        the copies of the files that the learner had changed, or that had a new file's name.
 
     Raises:
         ValueError: if nothing can be fetched or merged; every file is then as it was.
     """
+
+    def names(*words):
+        return git(root, "diff", "--name-only", "--no-renames", "--relative", "-z", *words).split("\0")[:-1]
+
     git(root, "fetch", "--quiet")
     newest = git(root, "rev-parse", "@{upstream}").strip()
     if git(root, "merge-base", "HEAD", newest).strip() != git(root, "rev-parse", "HEAD").strip():
         raise ValueError("this clone has commits of its own: merge them yourself (git pull); nothing was changed.")
-    if git(root, "rev-list", f"HEAD..{newest}") == "":
+    came = git(root, "rev-list", "--count", f"HEAD..{newest}").strip()
+    if came == "0":
         return []
-    changed = git(root, "diff", "--name-only", "--no-renames", "--relative", "-z", "HEAD").split("\0")[:-1]
-    kept = {path: new_file(path) for path in (root / name for name in changed) if path.is_file()}
+    changed = names("HEAD")
+    in_the_way = [root / name for name in names("--diff-filter=A", "HEAD", newest) if name not in changed]
+    in_the_way = [path for path in in_the_way if path.is_file()]  # also what a stopped merge wrote
+    kept = {path: _kept(path, newest) for path in [*(root / name for name in changed), *in_the_way] if path.is_file()}
+    kept = {path: copy for path, copy in kept.items() if copy}
     for path, copy in kept.items():
-        shutil.copy2(path, copy)
         print(f"{path.relative_to(root)}: yours is kept in {copy.relative_to(root)}", flush=True)
     try:
         if changed:
             git(root, "checkout", "--quiet", "HEAD", "--", *changed)
+        for path in in_the_way:
+            path.unlink()
         git(root, "merge", "--quiet", "--ff-only", newest)
     except (ValueError, KeyboardInterrupt):
         for path, copy in kept.items():
-            copy.replace(path)
+            copy_beside(copy, path)
         raise
+    print(f"{came} change{'s' * (came != '1')} came; what is new: CHANGELOG.md", flush=True)
     return list(kept.values())
 
 
-def answers(path: Path) -> dict[str, str]:
-    """The cells in which a learner's notebook defines `my_` functions, solutions apart: the last of each, by name."""
-    found, solutions = {}, False
-    for cell in stored_cells(path.read_bytes()):
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "markdown" and re.match("##? ", source):
-            solutions = source.startswith("## Solutions")
-        elif cell["cell_type"] == "code" and not solutions:
-            found |= dict.fromkeys(re.findall(r"^def (my_\w+)", source, re.M), source)
+def _kept(path, newest):
+    """A copy of a learner's file beside it, the one that is there already if there is one; None if it is no learner's.
+
+    A stopped merge may have written the newest version of a file.
+    """
+    data = path.read_bytes()
+    with contextlib.suppress(ValueError):
+        if committed(path, newest) == data:
+            return None
+    for copy in path.parent.glob("*_kept_*"):
+        if copy.name.startswith(f"{path.stem}_kept_") and copy.read_bytes() == data:
+            return copy
+    copy = new_file(path)
+    copy_beside(path, copy)
+    return copy
+
+
+# ------------------------------------------------------------------------------------------ answers
+
+
+@dataclass
+class Old:
+    """An older notebook of a learner, and what became of its answers."""
+
+    path: Path
+    notebook: Notebook
+    cells: list[tuple[bool, str]]  # whether it is code, and its text
+    of: Path | None  # the notebook of the course that it is, if that can be told
+    came: dict[str, set[int]] = field(default_factory=dict)  # functions, and the numbers of the code cells they took
+    left: list[str] = field(default_factory=list)  # functions that did not, each with the reason
+
+    def answer(self, name: str) -> Statement | None:
+        """The statement that defines a function, if it is no stub."""
+        found = self.notebook.definition(name)
+        return found if found and not is_stub(found.node) else None
+
+
+def _cells(data):
+    """Of each cell whether it is code, and its text."""
+    return [(c["cell_type"] == "code", "".join(c.get("source", c.get("input", "")))) for c in stored_cells(data)]
+
+
+def read_old(files: list[Path], exercises: dict[Path, list[str]]) -> tuple[list[Old], list[str]]:
+    """Older notebooks, those that were saved last first; and what is wrong with files that cannot be read.
+
+    Args:
+        exercises: the functions that each notebook of the course asks for. They tell what a file is, if its name does
+            not.
+    """
+    old, broken = [], []
+    for path in sorted(files, key=lambda path: (int(path.lstat().st_mtime), path.stem), reverse=True):
+        try:
+            notebook, cells = read_notebook(path.read_bytes()), _cells(path.read_bytes())
+        except UNREADABLE as error:
+            broken.append(f"{path}: cannot be read: {one_line(error, 80)}. Nothing of it is put back.")
+            continue
+        named = [fresh for fresh in exercises if fresh.stem in path.name.lower()]
+        define = [fresh for fresh in exercises if any(map(notebook.definition, exercises[fresh]))]
+        old.append(Old(path, notebook, cells, [*named, *define, None][0]))
+    return old, broken
+
+
+def place(fresh: Path, old: list[Old]) -> None:
+    """Put the answers of older notebooks into the exercises of a fresh one that are not answered yet.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError, AttributeError or RecursionError: if it is no notebook or cannot be
+            written; it is then as it was.
+    """
+    stored, came = json.loads(fresh.read_text(encoding="utf-8-sig")), []
+    code = [cell for cell in stored["cells"] if cell["cell_type"] == "code"]
+    sources = ["".join(cell["source"]) for cell in code]
+    here = {name: number for number, name in enumerate(map(asks_for, sources)) if name}
+    now = read_cells(sources)
+    for name, number in here.items():
+        there = [one for one in sorted(old, key=lambda one: one.of != fresh) if one.answer(name)]  # its own files first
+        for one in old if not there else ():
+            if one.of == fresh and (fault := one.notebook.fault_of(name)):
+                one.left.append(f"{name} ({one_line(fault, 80).rstrip('.')})")
+        if there and _is_empty(now, name, sources[number]):
+            first, why = there[0], f"that of {there[0].path.name} was taken, the file that was saved last"
+            taken = _sense(first.notebook.parts(name, []))
+            if text := _text(first.notebook, name, sources, number, here):
+                sources[number], code[number]["source"] = text, text.splitlines(keepends=True)
+                code[number]["outputs"], code[number]["execution_count"] = [], None
+                came.append((first, name))
+            else:
+                first.left.append(f"{name} (what it needs does not fit in)")
+        else:
+            taken, why = _sense(now.parts(name, []) or []), "its cell here is not empty any more"
+            there = [one for one in there if one.of == fresh]
+        differ = [one for one in there if _sense(one.notebook.parts(name, [])) != taken]
+        for one in differ:
+            one.left.append(f"{name} ({why})")
+    if came:
+        write_beside(fresh, json.dumps(stored, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+    for one, name in came:
+        one.came[name] = {part.cell for part in one.notebook.parts(name, [])}
+
+
+def _is_empty(notebook, name, source):
+    """Whether an exercise is as it was handed out: nobody has written into its cell, or answered in another."""
+    found = notebook.definition(name)
+    return found is not None and is_stub(found.node) and not more_than_a_stub(source)
+
+
+def _text(old, name, sources, number, asked):
+    """An exercise's cell with an old answer, and in front of it what it needs from other cells; None if that fails.
+
+    The learner's own text is taken, if with it the reader finds in the new notebook what it found in the old one.
+    """
+    parts, home, stub = old.parts(name, []), old.definition(name).cell, sources[number]
+    (wanted, imports), own = _sense(parts), old.cells[home - 1]
+    if any(other in one.binds for one in old.statements if one.cell == home for other in asked if other != name):
+        own = ""  # a cell with two exercises: each goes into its own
+
+    def sense(text):
+        new = read_cells([*sources[:number], text, *sources[number + 1 :]])
+        found = new.definition(name)
+        return _sense(new.parts(name, [])) if found and found.cell == number + 1 else ([], set())
+
+    for text in dict.fromkeys((own, without_indent(without_prompts(own)), "")):
+        others = [part for part in parts if part.cell != home or not text]
+        there, lent = sense(_joined(text, stub, []))
+        missing = [part for part in others if _imports(part) or ast.dump(part.node) not in there]
+        for carried in (missing, others):
+            made = _joined(text, stub, [_source_of(old, part, imports - lent) for part in carried])
+            new, found = sense(made)
+            if imports <= found and (new == wanted or (carried is others and new[-len(wanted) :] == wanted)):
+                return made
+    return None
+
+
+def _sense(parts):
+    """What an answer needs: its statements, in order, and what each of the names stands for that it imports."""
+    read = {"*", "annotations"}.union(*(part.reads for part in parts))
+    imports = {one for part in parts for name, one in _imports(part) if name in read}
+    return [ast.dump(part.node) for part in parts if not _imports(part)], imports
+
+
+def _imports(part):
+    """(name, what it stands for) of each name of an import. The course may move its own: of those the name will do."""
+    if not isinstance(part.node, ast.Import | ast.ImportFrom):
+        return []
+    module, found = getattr(part.node, "module", "") or "", []
+    for alias in part.node.names:
+        name = alias.asname or alias.name.partition(".")[0]
+        ours = re.match(r"(helpers|checks)\b", module or alias.name)
+        found.append((name, name if ours else f"{name} = {module}:{alias.name}"))
     return found
 
 
-def place(old: Path, fresh: Path) -> str:
-    """Put the answers of an old notebook into the exercises of a fresh one that are not answered yet.
+def _joined(answer, stub, carried):
+    """A learner's cell with what it needs, and with the imports and the check of the fresh one."""
+    lines = [line for line in answer.split("\n") if not re.match(r"check_\w+\(.*\)\s*$", line)]
+    future = [number for number, line in enumerate(lines, 1) if line.startswith("from __future__ ")]
+    below = [number for number, line in enumerate(lines) if line.strip() and not line.startswith("%%")]
+    top = max(future) if future else [*below, len(lines)][0]
+    imports = [one for one in carried if re.match("from |import ", one)]
+    helpers = [f"\n\n{one}\n\n" for one in carried if one and one not in imports]
+    imports += [line for line in stub.split("\n") if re.match("from |import ", line) and line not in answer]
+    imports.sort(key=lambda line: not line.startswith("from __future__ "))
+    check = stub.rstrip().split("\n")[-1]
+    return "\n".join([*lines[:top], *imports, *helpers, *lines[top:]]).rstrip() + f"\n\n\n{check}"
+
+
+def _source_of(notebook, part, imports):
+    """A statement as the learner wrote it; of an import only these names."""
+    node = part.node
+    if names := _imports(part):
+        aliases = [alias for alias, (_, one) in zip(node.names, names, strict=True) if one in imports]
+        return ast.unparse(type(node)(**{**vars(node), "names": aliases})) if aliases else ""
+    first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+    text = "\n".join("\n".join(notebook.cells).split("\n")[first - 1 : node.end_lineno])
+    alone = [ast.dump(one.node) for one in read_cells([text]).statements] == [ast.dump(node)]
+    return text if alone else ast.unparse(node)
+
+
+# ------------------------------------------------------------------------------------------ what is said
+
+
+def _report(one, here, asked):
+    """Print what of an older notebook came, and what is there alone; whether all answers came.
+
+    Args:
+        here: texts and statements of the notebook of the course that it is, as it is now.
+        asked: the functions that the course asks for.
+    """
+    came, version = set().union(*one.came.values()), _version(one)
+    (texts, statements), number, kept = here, 0, []
+    for is_code, text in one.cells:
+        number += is_code
+        said = [part.node for part in one.notebook.statements if part.cell == number]
+        said = [ast.dump(node) for node in said if not ast.unparse(node).startswith("check_")]
+        if text.strip() and text not in texts | version and not (is_code and number in came and statements >= {*said}):
+            kept.append(number if is_code else 0)
+    for part in one.notebook.statements:
+        name = getattr(part.node, "name", "")
+        if name.startswith("my_") and part.cell in kept and name not in asked and one.answer(name):
+            one.left.append(f"{name} (no exercise here asks for it)")
+    words = [f"{', '.join(one.came) or 'nothing'} put back"]
+    words += [f"not put back: {', '.join(one.left)}"] if one.left else []
+    counts = [
+        f"{n} {word}{'s' * (n > 1)}" for n, word in ((kept.count(0), "note"), (len(kept) - kept.count(0), "cell")) if n
+    ]
+    words += [f"only there{'' if version else ' or changed since'}: {' and '.join(counts)}"] if counts else []
+    print(f"{one.of.name if one.of else one.path.name}: {'; '.join(words)}. All that you wrote: {one.path}")
+    return not one.left
+
+
+def _version(one):
+    """The texts of the version of the course that a learner's notebook came from, if git has it."""
+    for path, commit in (one.path, "HEAD"), (one.path.with_name(one.of.name if one.of else "-"), "ORIG_HEAD"):
+        with contextlib.suppress(*UNREADABLE):
+            return {text for _, text in _cells(committed(path, commit))}
+    return set()
+
+
+def _name_kept(root, exercises, known):
+    """Print which answers are in no notebook but in a copy that was kept, after a stop or a reset; whether none is."""
+    files = [path for path in root.glob("notebooks/*_kept_*.ipynb") if path.stat().st_size and path not in known]
+    old, only = read_old(files, exercises)[0], {}
+    for fresh, names in exercises.items():
+        sources = [text for is_code, text in _cells(fresh.read_bytes()) if is_code] if names else []
+        now = read_cells(sources)
+        for name in names:
+            there = [one.path for one in old if one.of == fresh and one.answer(name)]
+            if there and _is_empty(now, name, next(text for text in sources if asks_for(text) == name)):
+                only.setdefault(there[0], []).append(name)
+    for path, names in only.items():
+        place = path.relative_to(root)
+        print(f"{', '.join(names)}: only in {place}. Put back: make update FROM={place}. Not wanted: delete it.")
+    return not only
+
+
+def update(root: Path, source: Path | None) -> bool:
+    """Bring what is new, or take a folder or notebook, and put its answers into the notebooks here.
 
     Returns:
-        what was put back and what was not, in words.
-    """
-    theirs, notebook = answers(old), json.loads(fresh.read_text(encoding="utf-8"))
-    placed, left = [], []
-    for cell in notebook["cells"]:
-        if "exercise" not in cell["metadata"].get("tags", []):
-            continue
-        stub = "".join(cell["source"])
-        name = re.findall(r"^def (my_\w+)", stub, re.M)[-1]
-        answer = theirs.pop(name, stub)
-        if UNANSWERED in answer or read_cells([answer]).faults:
-            left += [f"{name} (not finished)"] * (_steps(answer) != _steps(stub))
-        elif UNANSWERED not in stub:
-            left += [f"{name} (there is an answer already)"] * (answer != stub)
-        else:
-            cell["source"] = _with_check(answer, stub).splitlines(keepends=True)
-            cell["outputs"], cell["execution_count"] = [], None
-            placed.append(name)
-    left += [f"{name} (no exercise any more)" for name, answer in theirs.items() if UNANSWERED not in answer]
-    if placed:
-        write_beside(fresh, json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
-    not_placed = f"; not put back: {', '.join(left)}" if left else ""
-    return f"{fresh.name}: {', '.join(placed) or 'nothing'} put back{not_placed}. All that you wrote: {old}"
-
-
-def _steps(source):
-    """The lines of a cell without comments, docstrings and imports; they differ where somebody has begun."""
-    try:
-        bodies = [node.body for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    except SyntaxError:
-        return source
-    return [ast.unparse(node) for body in bodies for node in body if not isinstance(node, ast.Expr)]
-
-
-def _with_check(answer, stub):
-    """A learner's cell with the imports and the check of the fresh one."""
-    imports = [line for line in stub.splitlines() if re.match("from |import ", line) and line not in answer]
-    lines = [line for line in answer.splitlines() if not re.match(r"check_\w+\(.*\)\s*$", line)]
-    return "\n".join([*imports, *lines]).rstrip() + "\n\n\n" + stub.splitlines()[-1]
-
-
-def update(root: Path, source: Path | None) -> None:
-    """Bring what is new, or take a folder or notebook, and put its answers into the notebooks here.
+        whether all that was answered is in them now.
 
     Raises:
         ValueError: if nothing new can be had, or there is no notebook of the course to take answers from.
     """
-    folder = source / "notebooks" if source and (source / "notebooks").is_dir() else source
-    old = fetch(root) if not source else sorted(folder.glob("*.ipynb")) if folder.is_dir() else [folder]
-    here = {path.stem: path for path in notebooks_of(root / "notebooks")}
-    pairs = [(path, here[name]) for path in old for name in here if re.fullmatch(rf"{name}(_kept_.*)?", path.stem)
-             and path.resolve() != here[name].resolve()]  # fmt: skip
-    if source and not pairs:
-        raise ValueError(f"{source}: neither a folder with notebooks of the course nor one of them.")
-    for path, fresh in pairs:
-        print(place(path, fresh))
+    with alone(root):
+        if source:
+            folder = source / "notebooks" if (source / "notebooks").is_dir() else source
+            files = sorted(folder.glob("*.ipynb")) if folder.is_dir() else [folder] * (".ipynb" in folder.name)
+        else:
+            files = [path for path in fetch(root) if path.suffix == ".ipynb"]
+        exercises = {}
+        for fresh in notebooks_of(root / "notebooks"):
+            try:
+                exercises[fresh] = list(
+                    filter(None, (asks_for(text) for is_code, text in _cells(fresh.read_bytes()) if is_code))
+                )
+            except UNREADABLE:
+                exercises[fresh] = []
+        ours = {fresh.resolve() for fresh in exercises}
+        old, broken = read_old([path for path in files if path.resolve() not in ours], exercises)
+        if source and not broken and not any(one.of for one in old):
+            raise ValueError(f"{source}: neither a folder with notebooks of the course nor one of them.")
+        here = {None: (set(), set())}
+        for fresh in exercises if old else ():
+            here[fresh] = set(), set()
+            try:
+                place(fresh, old)
+                data = fresh.read_bytes()
+                here[fresh] = (
+                    {text for _, text in _cells(data)},
+                    {ast.dump(one.node) for one in read_notebook(data).statements},
+                )
+            except UNREADABLE as error:
+                broken.append(f"{fresh}: cannot be read or written: {one_line(error, 80)}. Nothing is put into it.")
+        print(*broken, sep="\n", end="\n" * bool(broken))
+        asked = {name for names in exercises.values() for name in names}
+        whole = [_report(one, here[one.of], asked) for one in old if one.of]
+        return all([not broken, *whole, bool(source) or _name_kept(root, exercises, files)])
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -151,10 +411,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.update", description=__doc__.splitlines()[0])
     parser.add_argument("--from", dest="source", type=Path, help="an older folder, or a notebook that was kept")
     try:
-        update(ROOT, parser.parse_args(arguments).source)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        whole = update(ROOT, parser.parse_args(arguments).source)
+    except UNREADABLE as error:
         sys.exit(f"update: {error}")
-    print("Up to date. Is a notebook open in JupyterLab? Close its tab without saving, then open it again.")
+    except KeyboardInterrupt:
+        sys.exit("update: stopped. Do it again: what you wrote is in the notebooks or in the copies named here.")
+    print("Is a notebook open in JupyterLab? Close its tab without saving, then open it again.")
+    if not whole:
+        sys.exit("Not everything that you wrote is in the notebooks: see above.")
+    print("Up to date.")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,23 @@
 """A newer version comes under a learner's work: answers are put back, and no word is lost, wherever it is stopped."""
 
+import io
 import json
+import os
 import shutil
 import subprocess
+import sys
+import time
+from contextlib import redirect_stdout
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
-from tests.support.submissions import write
+from checks import my_parts
+from tests.support.course import ROOT
+from tests.support.messy import CHECK, FILES, HEAD, LINE, PASSES, RIGHT, SET_UP, stored
+from tests.support.messy import STUB as NORM_STUB
+from tests.support.submissions import NORM, code_cell, handed_out, write
 from tools import update
 
 WHO = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
@@ -19,7 +30,7 @@ def notebook(*cells, solved=("a",)):
     exercise = {"tags": ["exercise"]}
     made = [{"cell_type": "code", "source": one, "metadata": exercise if "check_" in one else {}} for one in cells]
     made.append({"cell_type": "markdown", "source": "## Solutions", "metadata": {}})
-    made += [{"cell_type": "code", "source": ANSWER.format(f"{name}"), "metadata": {}} for name in solved]
+    made += [{"cell_type": "code", "source": f"def {name}_solved(x):\n    return x", "metadata": {}} for name in solved]
     return json.dumps({"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
 
 
@@ -30,17 +41,20 @@ def clone(tmp_path):
         pytest.skip("git is not installed; runs where it is")
     origin, mine = tmp_path / "origin", tmp_path / "mine"
     path = origin / "notebooks" / "02_rope.ipynb"
-    write(path, notebook(*map(STUB.format, "abcd")))
+    write(path, notebook("old text", *map(STUB.format, "abcd")))
+    write(origin / "notebooks" / "04_gqa.ipynb", notebook(STUB.format("e")))
     write(origin / "helpers.py", "old")
     for words in (["init", "--quiet"], ["add", "."], [*WHO, "commit", "--quiet", "-m", "x"]):
         update.git(origin, *words)
     update.git(tmp_path, "clone", "--quiet", "origin", "mine")
     begun = STUB.format("c").replace("    raise", "    y = x + 1\n    raise")
-    write(mine / path.relative_to(origin), notebook(*map(ANSWER.format, "ab"), begun, STUB.format("d"), "my notes = ("))
+    cells = "old text", *map(ANSWER.format, "ab"), begun, STUB.format("d"), "my notes = ("
+    write(mine / path.relative_to(origin), notebook(*cells))
     (mine / "helpers.py").write_text("tried")
     write(path, notebook("new text", *(STUB.replace("import", "import pi,").format(name) for name in "acd")))
     (origin / "helpers.py").write_text("new")
-    write(origin / "notebooks" / "03_new.ipynb", "{}")
+    write(origin / "notebooks" / "03_new.ipynb", notebook(STUB.format("f")))
+    write(origin / "notebooks" / "04_gqa.ipynb", notebook("new text", STUB.format("e")))
     for words in (["add", "."], [*WHO, "commit", "--quiet", "-m", "newer"]):
         update.git(origin, *words)
     return mine
@@ -50,27 +64,40 @@ def texts(folder):
     return {path.name: path.read_text() for path in [*folder.glob("*.py"), *folder.glob("notebooks/*")]}
 
 
+def sources(path):
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+
+
 def test_an_update_puts_answers_into_the_fresh_notebook_and_names_what_it_could_not_place(clone, capsys):
     before = texts(clone)
-    update.update(clone, None)
+    assert not update.update(clone, None)
     after = texts(clone)
     kept = next(name for name in after if name.startswith("02_rope_kept_"))
-    assert set(before.values()) <= set(after.values())  # every file that was changed is there, as it was
+    assert set(before.values()) - {before["04_gqa.ipynb"]} <= set(
+        after.values()
+    )  # what was changed is there, as it was
     assert after["helpers.py"] == "new"
-    cells = ["".join(cell["source"]) for cell in json.loads(after["02_rope.ipynb"])["cells"]]
+    cells = sources(clone / "notebooks" / "02_rope.ipynb")
     answer = ANSWER.format("a").replace("\ncheck_a(my_a, seconds=9)", "\n\n\ncheck_a(my_a)")
     assert cells[:2] == ["new text", "from checks import pi, check_a\n" + answer]
-    assert [cell.replace("import pi,", "import") for cell in cells[2:4]] == [STUB.format("c"), STUB.format("d")]
+    assert "y = x + 1" in cells[2]  # what was begun, too
+    assert cells[3].replace("import pi,", "import") == STUB.format("d")
     said = capsys.readouterr().out
-    assert "my_a put back; not put back: my_c (not finished), my_b (no exercise any more). All that you wrote:" in said
-    update.update(clone, None)  # nothing new: nothing happens
-    update.update(clone, clone / "notebooks" / kept)  # the answer that is there stays
+    assert "1 change came; what is new: CHANGELOG.md" in said
+    assert "my_a, my_c put back; not put back: my_b (no exercise here asks for it); only there: 2 cells." in said
+    assert update.update(clone, None)  # nothing new: nothing happens
     assert texts(clone) == after
-    assert "nothing put back; not put back: my_a (there is an answer already)" in capsys.readouterr().out
+    assert capsys.readouterr().out == ""
+    path = clone / "notebooks" / "02_rope.ipynb"
+    path.write_text(path.read_text().replace("mine: a", "other").replace("return x  #", "return -x  #"))
+    after = texts(clone)
+    assert not update.update(clone, clone / "notebooks" / kept)  # the answer that is there stays
+    assert texts(clone) == after
+    assert "nothing put back; not put back: my_a (its cell here is not empty any more)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("step", range(13))
-def test_stopped_at_any_step_nothing_is_lost_and_the_copy_gives_the_answers_back(clone, monkeypatch, step):
+@pytest.mark.parametrize("step", range(16))
+def test_stopped_at_any_step_nothing_is_lost_and_the_next_run_says_where_it_is(clone, monkeypatch, capsys, step):
     before, steps = texts(clone), iter(range(99))
 
     def stops(function):
@@ -81,17 +108,18 @@ def test_stopped_at_any_step_nothing_is_lost_and_the_copy_gives_the_answers_back
 
         return one
 
-    for name in ("git", "write_beside", "new_file"):
+    for name in ("git", "write_beside", "new_file", "copy_beside"):
         monkeypatch.setattr(update, name, stops(getattr(update, name)))
     monkeypatch.setattr(shutil, "copy2", stops(shutil.copy2))
     with pytest.raises(KeyboardInterrupt):
         update.update(clone, None)
-    assert set(before.values()) <= set(texts(clone).values())
+    assert {before["02_rope.ipynb"], before["helpers.py"]} <= set(texts(clone).values())
     monkeypatch.undo()
+    capsys.readouterr()
     update.update(clone, None)
-    for kept in clone.glob("notebooks/*_kept_*"):
-        if kept.stat().st_size:
-            update.update(clone, kept)
+    if "mine: a" not in texts(clone)["02_rope.ipynb"]:  # it was stopped behind git
+        place = capsys.readouterr().out.split("FROM=")[1].split(". Not")[0]
+        assert not update.update(clone, clone / place)  # one of its answers has no exercise any more
     assert "mine: a" in texts(clone)["02_rope.ipynb"]
 
 
@@ -100,20 +128,197 @@ def test_stopped_at_any_step_nothing_is_lost_and_the_copy_gives_the_answers_back
     [(["git", "remote", "set-url", "origin", "/nowhere"], "git fetch: .*. Nothing was changed"),
      (["git", "branch", "--unset-upstream"], "git rev-parse: .*upstream"),
      (["git", *WHO, "commit", "-qam", "mine"], "commits of its own"),
-     (["cp", "helpers.py", "notebooks/03_new.ipynb"], "git merge: .* Nothing was changed")],  # of a new one's name
+     (["touch", ".git/index.lock"], r"git checkout: \.git/index\.lock is there: .* Then delete it. Nothing was changed"),
+     (["mkdir", "-p", "notebooks/03_new.ipynb/mine"], "git merge: .* Nothing was changed")],
 )  # fmt: skip
 def test_a_clone_that_cannot_be_updated_is_left_as_it_was(clone, spoil, words):
-    subprocess.run(spoil, cwd=clone, check=True)
     before = texts(clone)
-    with pytest.raises(ValueError, match=words):
-        update.update(clone, None)
-    assert texts(clone) == before
+    subprocess.run(spoil, cwd=clone, check=True)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=words):
+            update.update(clone, None)
+    now = {
+        path.name: path.read_text() for path in clone.rglob("*[.ip]*") if path.is_file() and ".git" not in path.parts
+    }
+    assert before.items() <= now.items()
+    assert len([name for name in now if "_kept_" in name]) in (0, 2)  # of two files, kept once
 
 
-def test_a_handed_out_folder_takes_the_answers_of_an_older_one(clone, monkeypatch, tmp_path):
+def test_what_a_stopped_merge_wrote_is_not_the_learners_and_half_a_notebook_costs_no_other(clone, capsys):
+    for name in ("notebooks/03_new.ipynb", "notebooks/04_gqa.ipynb", "helpers.py"):
+        shutil.copy(clone.parent / "origin" / name, clone / name)
+    (clone / "notebooks" / "04_gqa.ipynb").write_text(texts(clone)["04_gqa.ipynb"][:90])
+    assert not update.update(clone, None)
+    assert "mine: a" in texts(clone)["02_rope.ipynb"]
+    assert {name.partition("_kept_")[0] for name in texts(clone) if "_kept_" in name} == {"02_rope", "04_gqa"}
+    said = capsys.readouterr().out
+    assert "04_gqa_kept_" in said
+    assert "cannot be read: Unterminated string" in said
+
+
+def test_a_learners_file_of_a_new_ones_name_is_kept(clone):
+    (clone / "notebooks" / "03_new.ipynb").write_text("mine")
+    update.update(clone, None)
+    now = texts(clone)
+    assert now["03_new.ipynb"] != "mine"
+    assert now[next(name for name in now if name.startswith("03_new_kept_"))] == "mine"
+
+
+HOLDS = "import sys, time; from pathlib import Path; from tools import update\nwith update.alone(Path(sys.argv[1])): "
+
+
+def test_two_updates_at_once_are_one_and_a_killed_one_blocks_no_other(clone):
+    running = subprocess.Popen([sys.executable, "-c", f"{HOLDS}print(1, flush=True); time.sleep(99)", clone], cwd=ROOT,
+                               stdout=subprocess.PIPE)  # fmt: skip
+    try:
+        running.stdout.readline()
+        before = texts(clone)
+        with pytest.raises(ValueError, match="another update of this folder is running"):
+            update.update(clone, None)
+        assert texts(clone) == before
+    finally:
+        running.kill()
+        running.communicate()
+    update.update(clone, None)
+    assert "mine: a" in texts(clone)["02_rope.ipynb"]
+
+
+# ------------------------------------------------------------------------------------------ from an older folder
+
+HELP = "SCALE = 1.0\n\n\ndef scaled(y, m):\n    # why float32?\n    return SCALE * y * torch.rsqrt(m)"
+BY_HELP = f"{HEAD}    y = x.float()\n    m = y.pow(2).mean(-1, keepdim=True) + eps\n    return (scaled(y, m) * weight.float()).to(x.dtype)"
+INDENTED = RIGHT.replace("\n", "\n    ")
+FORMS = {  # of a right answer, as cells
+    "a comment that looks like the stub": [RIGHT.replace("\n    y", "\n    # raise NotImplementedError\n    y") + CHECK],
+    "a guard": [RIGHT.replace("\n    y", "\n    if eps < 0:\n        raise NotImplementedError\n    y") + CHECK],
+    "lambda": [f"my_rms_norm = lambda x, weight, eps: (lambda y: {LINE})(x.float())" + CHECK],
+    "two blanks": [RIGHT.replace("def ", "def  ") + CHECK],
+    "in an if": [f"if True:\n    {INDENTED}" + CHECK],
+    "in a try": [f"try:\n    {INDENTED}\nexcept ValueError:\n    pass" + CHECK],
+    "separators of lines": [RIGHT.replace("\n    y", "\n    # a\u2028b\x0cc\x85d\u2029e\n    w = 'a\u2028b'\n    y") + CHECK],
+    "indented": ["    " + INDENTED],
+    "timed, without its import": [f"%%time\n{RIGHT}" + CHECK],
+    "timed, from the future": [f"%%time\nfrom __future__ import annotations\n{RIGHT.replace('x,', 'x: A,')}"],
+    "the future above": ["from __future__ import annotations", RIGHT.replace("x,", "x: A,") + CHECK],
+    "a helper and its constant above": [HELP, BY_HELP + CHECK],
+    "a helper above that another cell changes": [HELP, "SCALE = SCALE / 2", "SCALE *= 2", BY_HELP + CHECK],
+    "helpers on one line": ["import torch as t; SCALE = 1; scaled = lambda y, m: y * SCALE * t.rsqrt(m)", BY_HELP],
+    "a helper with prompts": [">>> " + HELP.replace("\n", "\n... "), ">>> " + BY_HELP.replace("\n", "\n... ")],
+    "a decorated helper": ["import functools\n\n\n@functools.cache\ndef one():\n    return 1.0", HELP, "SCALE = one()", BY_HELP],
+    "two exercises in a cell": [RIGHT + "\n\ndef my_norm_probe():\n    return 1"],
+    "in another cell than the stub": [NORM_STUB, "mine = 1", RIGHT],
+    "a name for both": [RIGHT.replace("my_", "our_") + "\n\nmy_rms_norm = rms = our_rms_norm"],
+}  # fmt: skip
+RIGHTS = {label: (json.dumps(stored([SET_UP, *cells])).encode(), PASSES) for label, cells in FORMS.items()} | FILES
+RIGHTS = {label: data for label, (data, wanted) in RIGHTS.items() if wanted == PASSES}
+
+
+def credited(folder):
+    with redirect_stdout(io.StringIO()):
+        return my_parts(folder).own
+
+
+@pytest.fixture
+def new(tmp_path):
+    """A handed-out folder as it is new."""
+    write(tmp_path / "new" / "notebooks" / f"{NORM}.ipynb", handed_out())
+    return tmp_path / "new"
+
+
+@pytest.mark.parametrize("label", RIGHTS)
+def test_an_answer_that_was_right_before_is_right_after_and_runs_in_jupyter(label, new, tmp_path):
+    old = tmp_path / "old" / f"{NORM}.ipynb"
+    old.parent.mkdir()
+    old.write_bytes(RIGHTS[label])
+    assert credited(old.parent) == ["rms_norm"]
+    update.update(new, old)
+    assert credited(new / "notebooks") == ["rms_norm"]
+    assert old.read_bytes() == RIGHTS[label]
+    code = [one for one in sources(new / "notebooks" / f"{NORM}.ipynb") if "import torch" in one or "= rms = " in one]
+    answer = [
+        one for one in sources(new / "notebooks" / f"{NORM}.ipynb") if one.endswith("check_rms_norm(my_rms_norm)")
+    ]
+    shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
+    with redirect_stdout(io.StringIO()):
+        runs = [shell.run_cell(one, silent=True) for one in (code[0], *answer)]
+    assert [one.success for one in runs] == [True, label != "removed again"]
+
+
+def test_an_answer_and_what_it_needs_come_as_they_were_written_and_two_exercises_each_into_its_own(new, tmp_path):
+    old = tmp_path / f"{NORM}.ipynb"
+    write(old, stored([SET_UP, HELP, BY_HELP + "\n\n\ndef my_norm_probe():\n    # thought\n    return 1"]))
+    update.update(new, old)
+    first, second = (
+        one for one in sources(new / "notebooks" / f"{NORM}.ipynb") if "def my_" in one and "raise" not in one
+    )
+    assert "SCALE = 1.0\n\n\n\n\ndef scaled(y, m):\n    # why float32?" in first
+    assert "my_norm_probe" not in first
+    assert "# thought" in second
+    assert "my_rms_norm" not in second
+
+
+NAMES = [f"{NORM} (1)", f"{NORM}-Copy1", f"Copy of {NORM}", f"Kopie von {NORM}", f"{NORM}_kept_2026-01-02_03-04-05",
+         "homework"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_is_found_whatever_it_is_called_alone_and_in_a_folder(name, new, tmp_path):
+    write(tmp_path / "old" / f"{name}.ipynb", stored([RIGHT + CHECK]))
+    write(tmp_path / "old" / "empty.ipynb", "")
+    write(tmp_path / "old" / "other.ipynb", stored(["print(1)"]))
+    for source in (tmp_path / "old" / f"{name}.ipynb", tmp_path / "old"):
+        write(new / "notebooks" / f"{NORM}.ipynb", handed_out())
+        assert update.update(new, source) == (source != tmp_path / "old")
+        assert credited(new / "notebooks") == ["rms_norm"]
+
+
+def test_of_two_answers_that_of_the_file_saved_last_is_taken_and_the_other_named(new, tmp_path, capsys):
+    for age, (name, body) in enumerate({f"{NORM} (1)": "x", NORM: "-x", "again": "+x"}.items()):
+        path = tmp_path / "old" / f"{name}.ipynb"
+        write(path, stored([f"{HEAD}    return {body}", "def my_norm_probe():\n    return 1"]))
+        os.utime(path, (time.time() - 1000 * age,) * 2)
+    assert not update.update(new, tmp_path / "old")
+    assert f"{HEAD}    return x\n" in "".join(sources(new / "notebooks" / f"{NORM}.ipynb"))
+    said = capsys.readouterr().out
+    assert said.count(f"my_rms_norm (that of {NORM} (1).ipynb was taken, the file that was saved last)") == 2
+    assert "my_norm_probe (" not in said  # equal answers are one
+
+
+def test_one_broken_notebook_costs_only_itself_in_both_folders_and_is_named(new, tmp_path, monkeypatch, capsys):
+    for number, name in enumerate("abc", 2):
+        write(new / "notebooks" / f"0{number}_x.ipynb", notebook(STUB.format(name)))
+        write(tmp_path / "old" / f"0{number}_x.ipynb", notebook(ANSWER.format(name)))
+    write(new / "notebooks" / "02_x.ipynb", "<<<<<<< HEAD")
+    write(tmp_path / "old" / "03_x.ipynb", "")
+    monkeypatch.setattr(update, "ROOT", new)
+    with pytest.raises(SystemExit, match="Not everything that you wrote is in the notebooks"):
+        update.main(["--from", str(tmp_path / "old")])
+    said = capsys.readouterr().out
+    assert "mine: c" in texts(new)["04_x.ipynb"]
+    assert (texts(new)["02_x.ipynb"], texts(new)["03_x.ipynb"]) == ("<<<<<<< HEAD", notebook(STUB.format("b")))
+    for words in ("old/03_x.ipynb: cannot be read: ", "new/notebooks/02_x.ipynb: cannot be read or written: "):
+        assert words in said
+    assert "Up to date" not in said
+
+
+def test_an_answer_that_is_not_python_and_notes_are_named_and_what_is_here_stays(new, tmp_path, capsys):
+    old = tmp_path / f"{NORM}.ipynb"
+    note, own = {"cell_type": "markdown", "metadata": {}, "source": "My note"}, code_cell("print('mine')")
+    cells = [*handed_out()["cells"], note, own, code_cell(f"{HEAD}    return (x")]
+    write(old, handed_out() | {"cells": [one for one in cells if one["source"] != NORM_STUB]})
+    assert not update.update(new, old)
+    said = capsys.readouterr().out
+    assert "my_rms_norm (Code cell" in said
+    assert "is not Python" in said
+    assert "only there or changed since: 1 note and 2 cells." in said
+
+
+def test_a_handed_out_folder_takes_the_answers_of_an_older_one(clone, monkeypatch, tmp_path, capsys):
     write(tmp_path / "new" / "notebooks" / "02_rope.ipynb", notebook(STUB.format("a"), solved=()))
     monkeypatch.setattr(update, "ROOT", tmp_path / "new")
-    update.main(["--from", str(clone)])
+    with pytest.raises(SystemExit, match="Not everything"):
+        update.main(["--from", str(clone)])
     assert "mine: a" in texts(tmp_path / "new")["02_rope.ipynb"]
     with pytest.raises(SystemExit, match=r"origin/helpers\.py: neither a folder with notebooks of the course nor one"):
         update.main(["--from", str(clone.parent / "origin" / "helpers.py")])
+    assert "Up to date" not in capsys.readouterr().out
