@@ -263,7 +263,7 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
                     break
                 why = f"its exercise in {file} does not pass. {result.message.splitlines()[0]}"
                 if "NameError" in why:
-                    why += " Functions of other cells are not read: move what is missing into the exercise's cell."
+                    why += " Only its cell and those above it are read: move what is missing there."
                 if result.status == "todo":
                     why = _fault(notebooks[file], one, file) or f"its exercise in {file} {NOT_DONE}"
             if why:
@@ -285,7 +285,12 @@ def define(notebook: Notebook, name: str, file: str) -> tuple[Callable | None, s
         return None, _fault(notebook, name, file)
     where = f"<{name} in {file}>"
     text = "\n".join(notebook.cells)
-    linecache.cache[where] = len(text), None, text.splitlines(keepends=True), where  # so that errors show the line
+    linecache.cache[where] = (
+        len(text),
+        None,
+        [f"{line}\n" for line in text.split("\n")],
+        where,
+    )  # so that errors show the line
     names = {"__name__": "__main__"}
     try:
         exec(compile(ast.Module(nodes, []), where, "exec"), names)

@@ -81,8 +81,8 @@ def _dense(line):
 def outline(data: bytes) -> list[dict]:
     """The exercises of a notebook, in order, with what its text says about each: title, section and helps.
 
-    An exercise is found by its function; its number is its place in TAUGHT, whatever its heading says. Without its
-    heading it has no title, without the folds no helps.
+    An exercise is found by its function, or else by its heading; its number is its place in TAUGHT, whatever its
+    heading says. Without its heading it has no title, without the folds no helps.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError or RecursionError: if it is no notebook.
@@ -90,12 +90,12 @@ def outline(data: bytes) -> list[dict]:
     notebook, (exercises, sections) = read_notebook(data), _text_of(data)
     functions = {name: "my_" + re.sub("^(my|find)_", "", name) for name in TAUGHT}
     there = [name for name, one in functions.items() if notebook.definition(one) or notebook.fault_of(one)]
-    lesson = mode(TAUGHT[name][0] for name in there) if there else ""
+    lesson = mode([TAUGHT[name][0] for name in there] or [section[0] for section in sections] or [""])
     found = []
     for number, name in enumerate((name for name in TAUGHT if TAUGHT[name][0] == lesson), start=1):
         title, helps = exercises.get(number, (f"{number}. {functions[name]}", []))
         taught = sections.get(TAUGHT[name], f"section {TAUGHT[name]}")
-        if name in there:
+        if name in there or number in exercises:
             one = {"name": name, "number": number, "function": functions[name]}
             found.append(one | {"title": title, "helps": helps, "taught": taught})
     return found
@@ -104,7 +104,8 @@ def outline(data: bytes) -> list[dict]:
 def _text_of(data):
     """{number of an exercise: (its heading, its helps)}; {number of a section: its heading}."""
     cells = [cell for cell in stored_cells(data) if cell["cell_type"] != "code"]
-    text = "\n".join("".join(cell.get("source", ""))[:50_000] for cell in cells)
+    marks = ["#" * cell["level"] + " " if "level" in cell else "" for cell in cells]  # headings, before format 4
+    text = "\n".join(mark + "".join(cell.get("source", ""))[:50_000] for mark, cell in zip(marks, cells, strict=True))
     exercises, sections = {}, {}
     for part in re.split(r"^(?=## |### Exercise )", text, flags=re.M):
         if section := re.match(r"## ((\d\.\d+) .*)", part):
@@ -145,7 +146,8 @@ def _judged(notebook, one, file, seconds):
         function, why = in_time(lambda: define(notebook, one["function"], file), seconds)
     except TimeUp as up:
         function, why = None, f"its cell in {file} does not end: {up}"
-    if why:
+    if not function:
+        why = why or f"no cell of {file} makes {one['function']}: was it renamed or deleted, or is its cell not Python?"
         return {"status": "does not run", "seen": why[0].upper() + why[1:]}
     return told(getattr(checks, f"check_{one['name']}")(function, seconds=most))
 

@@ -158,7 +158,7 @@ def test_a_folder_without_the_notebooks_is_told_the_remedy_once(tmp_path):
 
 
 def test_a_part_may_use_another_exercise_and_an_error_shows_its_line(tmp_path):
-    helper = "import math\n\n\ndef half(x):\n    return x / 2"
+    helper = "import math  # a\u2028b\n\n\ndef half(x):\n    return x / 2"
     swiglu = "def my_swiglu(x, a, b, c):\n    return (torch.nn.functional.silu(2 * half(x @ a.T)) * (x @ b.T)) @ c.T\n"
     write(tmp_path / "lesson.ipynb", notebook(helper, swiglu, f"\n\n{NORM}return x @ weight[0]"))
     parts = my_parts(tmp_path)

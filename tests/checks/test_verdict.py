@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from checks import verdict
+from checks.notebook import read_notebook
 from tests.support.course import ROOT
 from tests.support.submissions import NORM_RIGHT, solved, write
 from tools import hand_out
@@ -43,6 +44,27 @@ def test_exercises_are_numbered_as_their_headings_are():
         text = "\n".join("".join(cell["source"]) for cell in cells).partition("\n## Solutions")[0]
         said = dict(re.findall(r"^### Exercise (\d+)\.(?:(?!### ).)*?^def (my_\w+)\(", text, re.M | re.S))
         assert said == {str(one["number"]): one["function"] for one in verdict.outline(path.read_bytes())}
+
+
+LOST = {  # what stands in the cell of an exercise, and what is said of it
+    "not Python": ("def my_rms_norm(x, weight, eps)\n    return x", " is not Python: "),
+    "a file": ("%%writefile my.py\ndef my_rms_norm(x, weight, eps):\n    return x", "begins with %%writefile"),
+    "prompts, not Python": (">>> def my_rms_norm(x)\n...     return x", " is not Python: "),
+    "renamed": ("def my_norm(x, weight, eps):\n    return x", "No cell of a.ipynb makes my_rms_norm: was it renamed"),
+    "shell": ("!echo def my_rms_norm", "No cell of a.ipynb makes my_rms_norm: was it renamed"),
+}
+
+
+@pytest.mark.parametrize("form", LOST)
+def test_an_exercise_whose_function_cannot_be_read_stays_in_the_list(form, tmp_path):
+    source, words = LOST[form]
+    write(tmp_path / "a.ipynb", solved({"my_rms_norm": source}, extra=["import torch"]))
+    data = (tmp_path / "a.ipynb").read_bytes()
+    exercises = verdict.outline(data)
+    assert [one["number"] for one in exercises] == [1, 2, 3, 4]
+    said = verdict._judged(read_notebook(data), exercises[0], "a.ipynb", 60.0)
+    assert said["status"] == "does not run"
+    assert words in said["seen"]
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, '{"cells": []}', '{"cells": [{"cell_type": "code"}]}'])
