@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from helpers.config import LlamaConfig
 from helpers.device import explain_out_of_memory
 from helpers.formats.files import read_json
-from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, refuse
+from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, refuse, require_tie
 from helpers.formats.hugging_face import StoredWeight, config_from_hugging_face, config_to_hugging_face, open_weights
 from helpers.formats.names import interleaved_to_halves, name_map, under_our_names  # noqa: F401  imported from here
 from helpers.model import Llama
@@ -168,8 +168,14 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
 
     Raises:
         FileExistsError: if the folder exists.
+        ValueError: if the model is not what its config says, so that the folder would open as another one.
     """
     folder = Path(folder)
+    while not isinstance(model, Llama) and (inner := getattr(model, "_orig_mod", getattr(model, "module", None))):
+        model = inner  # of torch.compile; of DistributedDataParallel and AveragedModel
+    if not isinstance(model, Llama):
+        raise ValueError(f"save_checkpoint takes a Llama, not a {type(model).__name__}: pass the Llama inside, of peft "
+                         "what merge_and_unload() returns.")  # fmt: skip
     if folder.exists() or folder.is_symlink():
         raise FileExistsError(f"{folder} exists and is kept: choose another name, or move it away first.")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -194,13 +200,24 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
 def weights_to_hugging_face(model: Llama) -> dict[str, torch.Tensor]:
     """The model's weights under Hugging Face's names; a tied matrix is stored once, as there."""
     require_plain(model, "save_checkpoint", "keep it with torch.save(model.state_dict(), …) and its config.json")
+    own = {name.replace("_orig_mod.", ""): weight for name, weight in model.state_dict().items()}  # torch.compile's
+    with torch.device("meta"):
+        blank = Llama(model.config)
+    refuse(misfits(blank, own), "save_checkpoint", "Nothing was saved: pass the model that prepare_for_decoding got, "
+           "merge what was added (peft: merge_and_unload()), or correct model.config.")  # fmt: skip
+    require_tie(model, "save_checkpoint")
+    if not torch.equal(model.inv_freq.cpu(), blank.inv_freq):
+        raise ValueError("save_checkpoint: model.inv_freq was changed, and config.json cannot say how: make a Llama of "
+                         "the config that you want, and load_state_dict.")  # fmt: skip
     names = name_map(model.config.n_layers)
     if model.config.tie_embeddings:
         del names["lm_head.weight"]
-    own = model.state_dict()
-    if absent := [name for name in names if name not in own]:
-        raise ValueError(f"the model has no {absent[0]}, as after prepare_for_decoding: pass the one it was made from.")
-    return {theirs: own[ours].detach().cpu().contiguous() for ours, theirs in names.items()}
+    weights, places = {}, set()
+    for ours, theirs in names.items():
+        weight = own[ours].detach().cpu().contiguous()
+        weights[theirs] = weight.clone() if weight.data_ptr() in places else weight  # a file holds each by itself
+        places.add(weight.data_ptr())
+    return weights
 
 
 def _write_json(path, content):

@@ -35,12 +35,23 @@ def damage(weights: dict[str, torch.Tensor]) -> dict[str, str]:
     return problems
 
 
-def refuse(problems: dict[str, str], source: str):
-    """Raise ValueError if there are problems; the text lists the first twenty."""
+def refuse(problems: dict[str, str], source: str, so="Nothing was loaded: fetch config and weights of one model."):
+    """Raise ValueError if there are problems; the text lists the first twenty, each cut to a line."""
     if not problems:
         return
-    listed = ["fetch config and weights of one model.", *sorted(problems.values())[:20]]
+    listed = [so, *(text if len(text) < 200 else f"{text[:200]}…" for text in sorted(problems.values())[:20])]
     if len(problems) > 20:
         listed.append(f"… and {len(problems) - 20} more")
     shown = "\n  ".join(listed)
-    raise ValueError(f"{source}: {len(problems)} weights do not fit. Nothing was loaded: {shown}")
+    raise ValueError(f"{source}: {len(problems)} weights do not fit. {shown}")
+
+
+def require_tie(model: nn.Module, doing: str):
+    """Raise ValueError if the config ties two matrices whose numbers differ: `doing` would drop one of them."""
+    embedding, head = model.tok_embeddings.weight, model.lm_head.weight
+    if model.config.tie_embeddings and head is not embedding and not torch.equal(head, embedding):
+        raise ValueError(
+            f"{doing}: the config ties embeddings, but lm_head {tuple(head.shape)} is another matrix than "
+            f"tok_embeddings {tuple(embedding.shape)}. Keep both: model.config = dataclasses.replace(model.config, "
+            "tie_embeddings=False). Or share one: model.lm_head.weight = model.tok_embeddings.weight."
+        )

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from helpers.config import LlamaConfig
+from helpers.formats.fit import require_tie
 from helpers.model import Llama
 from helpers.validate import require_plain
 
@@ -45,11 +46,13 @@ def split_model(model: Llama, mesh: DeviceMesh) -> Llama:
     `model.config` then holds this rank's numbers of heads, so that a cache has the size of this rank's part.
 
     Raises:
-        ValueError: if heads, hidden units or vocabulary cannot be dealt out evenly, or the model is a relative.
+        ValueError: if heads, hidden units or vocabulary cannot be dealt out evenly, the model is a relative, or its
+            config ties two matrices that differ.
     """
     require_plain(model, "split_model", "run it in one process")
     config, n_ranks = model.config, mesh.size()
     require_divisible(config, n_ranks)
+    require_tie(model, "split_model")
     parallelize_module(model, mesh, parallel_plan(config))
     if config.tie_embeddings:  # both are cut by tokens, so that the parts can be shared as the whole was
         model.lm_head.weight = model.tok_embeddings.weight

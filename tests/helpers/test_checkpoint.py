@@ -19,6 +19,8 @@ import helpers.checkpoint
 from helpers.checkpoint import config_to_hugging_face, load_checkpoint, save_checkpoint
 from helpers.config import LLAMA3_SCALING
 from helpers.corpus import END_OF_TEXT, train_tokenizer
+from helpers.fast_decode import prepare_for_decoding
+from helpers.parallel import split_model
 from tests.support.files import OURS, edit_json, edit_weights, meta_shards, write_meta
 from tests.support.models import BFLOAT16, TINY, TINY_CONFIGS, TOLERANCE, assert_agree, enlarge, make_model
 
@@ -135,6 +137,84 @@ def test_a_saved_folder_is_as_open_to_others_as_the_umask_says(tmp_path):
     assert (folder / "README.md").read_text(encoding="utf-8") == "# Card ä\n"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o644}
+
+
+def parted(model, how):
+    """The model, whose head follows its embedding no more, though its config says so."""
+    if how == "a Parameter of its own":
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    elif how == "load_state_dict(assign=True)":
+        model.load_state_dict({name: weight.clone() for name, weight in model.state_dict().items()}, assign=True)
+    else:
+        weights = model.state_dict()
+        model.to("meta").to_empty(device="cpu").load_state_dict(weights)
+    return model
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("how", ["a Parameter of its own", "load_state_dict(assign=True)", "to_empty()"])
+def test_a_tied_head_that_was_trained_apart_is_not_dropped(tmp_path, how):
+    model = parted(our_model(tie_embeddings=True), how)
+    save_checkpoint(model, tmp_path / "equal")  # two matrices, the same numbers: one is stored
+    assert_same_logits(model, AutoModelForCausalLM.from_pretrained(tmp_path / "equal"))
+    with torch.no_grad():
+        model.lm_head.weight += 1
+    for lose in (
+        lambda: save_checkpoint(model, tmp_path / "new"),
+        lambda: split_model(model, mock.Mock(size=lambda: 1)),
+    ):
+        with pytest.raises(ValueError, match=r"config ties .* model\.config = dataclasses\.replace\("):
+            lose()
+    model.config = replace(model.config, tie_embeddings=False)
+    save_checkpoint(model, tmp_path / "new")
+    assert_same_logits(model, AutoModelForCausalLM.from_pretrained(tmp_path / "new"))
+
+
+def change_embedding(model):
+    model.tok_embeddings = torch.nn.Embedding(80, model.config.dim)
+
+
+NOT_ITS_CONFIG = {  # what config.json cannot say, and words of the error
+    "shape: tok_embeddings.weight is (80, 32), the config asks for (64, 32)": change_embedding,
+    "left over: scale": lambda model: model.register_parameter("scale", torch.nn.Parameter(torch.ones(2))),
+    "model.inv_freq was changed": lambda model: model.inv_freq.mul_(0.5),
+    "missing: layers.0.attention.k_proj.weight": lambda model: prepare_for_decoding(model, layout="rows"),
+    "takes a Llama, not a Linear": lambda model: torch.nn.Linear(2, 2),
+}
+
+
+@pytest.mark.parametrize("words", NOT_ITS_CONFIG)
+def test_a_model_that_would_open_as_another_is_not_saved(tmp_path, words):
+    model = our_model(tie_embeddings=True)
+    changed = NOT_ITS_CONFIG[words](model)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        save_checkpoint(changed if isinstance(changed, torch.nn.Module) else model, tmp_path / "new")
+    assert not any(tmp_path.iterdir())
+
+
+def with_one_matrix(model):
+    model.lm_head.weight = model.tok_embeddings.weight
+    model.layers[1] = model.layers[0]
+    return model
+
+
+def with_a_compiled_block(model):
+    model.layers[0] = torch.compile(model.layers[0], backend="eager")
+    return model
+
+
+WRAPPED = {
+    "compiled": lambda model: torch.compile(model, backend="eager"), "a compiled block": with_a_compiled_block,
+    "averaged": torch.optim.swa_utils.AveragedModel, "one matrix": with_one_matrix,
+}  # fmt: skip
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("how", WRAPPED)
+def test_a_model_inside_another_and_shared_matrices_are_saved_as_they_are(tmp_path, how):
+    model = our_model()
+    save_checkpoint(WRAPPED[how](model), tmp_path / "new")
+    assert_same_logits(model, AutoModelForCausalLM.from_pretrained(tmp_path / "new"))
 
 
 def test_what_exists_is_kept(tmp_path):
