@@ -17,11 +17,13 @@ from tokenizers import Tokenizer
 from helpers.config import LlamaConfig
 from helpers.device import explain_out_of_memory
 from helpers.formats.files import read_json
-from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, refuse, require_tie
+from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, refuse, require_tie, tied_once
 from helpers.formats.hugging_face import StoredWeight, config_from_hugging_face, config_to_hugging_face, open_weights
 from helpers.formats.names import interleaved_to_halves, name_map, under_our_names  # noqa: F401  imported from here
 from helpers.model import Llama
 from helpers.validate import require_plain
+
+SMALLER = "pass dtype=torch.bfloat16, or open a smaller model."
 
 
 def load_checkpoint(
@@ -45,8 +47,9 @@ def load_checkpoint(
         FileNotFoundError: if the folder or one of its files is missing.
         ValueError: if a file is damaged, of another architecture, or its weights do not fit.
     """
-    config, weights = read_checkpoint(Path(folder))
-    return model_from_weights(config, weights, dtype=dtype, device=device, source=str(folder))
+    with explain_out_of_memory(f"{folder} as {dtype} does not fit on {device}: {SMALLER}"):
+        config, weights = read_checkpoint(Path(folder))
+        return model_from_weights(config, weights, dtype=dtype, device=device, source=str(folder))
 
 
 def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor | StoredWeight]]:
@@ -60,7 +63,7 @@ def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor |
     if (folder / "config.json").is_file():
         config = config_from_hugging_face(read_json(folder / "config.json"), str(folder / "config.json"))
         try:
-            return config, under_our_names(open_weights(folder), config.n_layers)
+            return config, tied_once(under_our_names(open_weights(folder), config.n_layers), config)
         except ValueError as error:
             raise ValueError(f"{folder}: {error}.") from error
     if (folder / "params.json").is_file():
@@ -89,12 +92,12 @@ def model_from_weights(
     """
     if dtype not in READ_DTYPES:
         raise ValueError(f"dtype={dtype!r} is none of {READ_DTYPES}: pass one of them, such as torch.bfloat16.")
-    model = blank_model(config, weights, source, make)
-    problems = misfits(model, weights)
-    own = {name: weights[name][...] for name, _ in model.named_parameters() if name not in problems}
-    refuse(problems | damage(own), source)
-    size = f"{sum(weight.numel() for weight in own.values()):,} weights as {dtype} do not fit on {device}"
-    with explain_out_of_memory(f"{source}: {size}: pass dtype=torch.bfloat16, or open a smaller model."):
+    size = f"{sum(math.prod(weight.shape) for weight in weights.values()):,} weights as {dtype}"
+    with explain_out_of_memory(f"{source}: {size} do not fit on {device}: {SMALLER}"):
+        model = blank_model(config, weights, source, make)
+        problems = misfits(model, weights)
+        own = {name: weights[name][...] for name, _ in model.named_parameters() if name not in problems}
+        refuse(problems | damage(own), source)
         # copied even if nothing changes: a file may be mapped memory, and a caller keeps its own tensors
         state = {name: weight.to(device=device, dtype=dtype, copy=True) for name, weight in own.items()}
     if config.tie_embeddings:
@@ -122,7 +125,8 @@ def blank_model(config: LlamaConfig, weights: dict[str, torch.Tensor | StoredWei
     if config.tie_embeddings and embedding is not None and head is not None:
         same = torch.equal(head[...], embedding[...])
         if not same and embedding[...].isfinite().all():  # NaN equals nothing, and is found later
-            raise ValueError(f"{source}: the config ties embeddings, lm_head differs from tok_embeddings: untie them.")
+            raise ValueError(f"{source}: the config ties embeddings, lm_head differs from tok_embeddings: untie them, "
+                             "by tie_word_embeddings false in config.json.")  # fmt: skip
     try:
         with torch.device("meta"):
             return make(config)

@@ -76,6 +76,7 @@ def explain_out_of_memory(what_to_do: str):
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether an error says that memory has run out; only CUDA has an exception of its own for it."""
-    says = r"out of memory|can't allocate memory|not enough memory|invalid buffer size"  # MPS, Linux, Windows, MPS
+    # MPS, Linux (also of a file that is mapped), Windows, MPS
+    says = r"out of memory|can(no|')t allocate memory|not enough memory|invalid buffer size"
     kinds = (torch.OutOfMemoryError, MemoryError)
     return isinstance(error, kinds) or (isinstance(error, RuntimeError) and bool(re.search(says, str(error), re.I)))

@@ -29,7 +29,7 @@ ARROWS = {
     "config": {"validate"},
     "cache": {"config", "device", "validate"},
     "model": LEAVES,
-    "formats": LEAVES | {"model"},
+    "formats": LEAVES | {"model", "device"},
     "checkpoint": LEAVES | {"model", "device", "formats"},  # LLaMA's door; the door for all families stands above it
     "families": LEAVES | {"model", "masks", "formats", "device", "checkpoint"},
     "generate": LEAVES | {"model", "device", "formats"},

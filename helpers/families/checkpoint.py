@@ -5,9 +5,10 @@ from pathlib import Path
 import torch
 
 from helpers import checkpoint
+from helpers.device import explain_out_of_memory, is_out_of_memory
 from helpers.families.configs import FamilyConfig, config_from_hugging_face, make_relative, our_weights
 from helpers.formats.files import read_json
-from helpers.formats.fit import DAMAGE
+from helpers.formats.fit import DAMAGE, tied_once
 from helpers.formats.hugging_face import open_weights
 from helpers.model import Llama
 
@@ -20,12 +21,15 @@ def load_checkpoint(
     config = config_from_hugging_face(read_json(file), str(file)) if file.is_file() else None
     if not isinstance(config, FamilyConfig):
         return checkpoint.load_checkpoint(folder, dtype, device)
-    stored = open_weights(folder)
-    try:
-        weights = our_weights(stored, config)
-    except DAMAGE as error:
-        raise ValueError(f"{folder}: weights and config.json do not fit ({error}): fetch them again.") from error
-    return model_from_weights(config, weights, str(folder), dtype=dtype, device=device)
+    with explain_out_of_memory(f"{folder} as {dtype} does not fit on {device}: {checkpoint.SMALLER}"):
+        stored = open_weights(folder)
+        try:
+            weights = tied_once(our_weights(stored, config), config)
+        except DAMAGE as error:
+            if is_out_of_memory(error):
+                raise
+            raise ValueError(f"{folder}: weights and config.json do not fit ({error}): fetch them again.") from error
+        return model_from_weights(config, weights, str(folder), dtype=dtype, device=device)
 
 
 def model_from_weights(config: FamilyConfig, weights: dict, source: str = "these weights", **to) -> Llama:

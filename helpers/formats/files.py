@@ -1,9 +1,24 @@
-"""JSON that others made, read within limits."""
+"""Files that others made: JSON, read within limits, and what a file is that cannot be read."""
 
 import json
 from pathlib import Path
 
 LARGEST_JSON = 10_000_000  # bytes; the index of 405 billion weights has about 100,000
+BEGIN = {  # how files begin that people have in place of the right one
+    b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: run git lfs pull in its folder.",
+    b"\x80\x02\x8a\nl\xfc\x9cF": "is in the format of torch.save before PyTorch 1.6. If you trust it, write it again: "
+    "torch.save(torch.load(path, weights_only=True), path).",
+    b"GGUF": "is in llama.cpp's format, GGUF: use the same model's safetensors.",
+    b"<": "is a web page, perhaps one that asks you to log in: fetch the file itself.",
+}
+
+
+def unreadable(path: Path, why: str) -> str:
+    """A sentence about a file that cannot be read, which is there: what it is, or why, and what to do."""
+    with path.open("rb") as file:
+        start = file.read(30)
+    known = (text for begin, text in BEGIN.items() if start.startswith(begin))
+    return f"{path} {next(known, f'{why[:300]}: fetch the file again.')}"
 
 
 def read_json(path: Path) -> dict:
@@ -17,7 +32,7 @@ def read_json(path: Path) -> dict:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # ValueError: not JSON, or not UTF-8
-        raise ValueError(f"{path} is not valid JSON ({error}): fetch the file again.") from error
+        raise ValueError(unreadable(path, f"is not valid JSON ({error})")) from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}, not an object: fetch the file again.")
     return content

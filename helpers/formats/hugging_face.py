@@ -2,15 +2,21 @@
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 
 from helpers.config import LLAMA3_SCALING, LlamaConfig
-from helpers.formats.files import read_json
+from helpers.device import is_out_of_memory
+from helpers.formats.files import read_json, unreadable
 
 IGNORED = "rotary_emb.inv_freq"  # a table that older files carry; computed here from the config
+# What stands beside matrices of a few bits: of MLX; of GPTQ and AWQ; bitsandbytes; compressed-tensors and FP8.
+QUANTISED = re.compile(
+    r"\.(scales|biases|qweight|qzeros|g_idx|absmax|SCB|weight_packed|weight_scale|weight_scale_inv)$"
+)
 
 
 class StoredWeight:
@@ -30,7 +36,8 @@ def open_weights(folder: Path) -> dict[str, StoredWeight]:
 
     Raises:
         FileNotFoundError: if a file is missing.
-        ValueError: if a file is damaged, or the index names one that is not in the folder itself.
+        ValueError: if a file is damaged, the index names one that is not in the folder itself, or the weights' names
+            are those of another format.
     """
     weights = {}
     for path in _files(folder):
@@ -42,21 +49,47 @@ def open_weights(folder: Path) -> dict[str, StoredWeight]:
             file = safe_open(path, framework="pt")
             names = (name for name in sorted(file.keys()) if not name.endswith(IGNORED))
             weights |= {name: StoredWeight(path, file.get_slice(name)) for name in names}
-    return weights
+    return _with_prefix(weights, folder)
 
 
 def _files(folder):
-    index = folder / "model.safetensors.index.json"
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if not index.is_file():
-        return [folder / "model.safetensors"]
+        return [whole]
     listed = read_json(index).get("weight_map")
     if not isinstance(listed, dict):
         raise ValueError(f"{index} has no weight_map that says which weight is in which file: fetch it again.")
     names = sorted(set(map(str, listed.values())))
     for name in names:
-        if (folder / name).parent != folder or not name.endswith(".safetensors"):
-            raise ValueError(f"{index} names {name!r}: only .safetensors files of the same folder are read.")
-    return [folder / name for name in names]
+        if (folder / name).parent != folder or not name.endswith(".safetensors") or len(name) > 255:
+            raise ValueError(f"{index} names {name[:80]!r}: only .safetensors files of the same folder are read.")
+    files = [folder / name for name in names]
+    if not os.path.isfile(whole) or files == [whole]:
+        return files
+    if files and all(map(os.path.isfile, files)):
+        raise ValueError(
+            f"{folder} holds two sets of weights, {whole.name} and the files that {index.name} names: transformers "
+            f"reads {whole.name}. Delete {index.name} to keep that one, or {whole.name} to keep the others."
+        )
+    return [whole]  # transformers leaves the index when it saves again into one file
+
+
+def _with_prefix(weights, folder):
+    """Weights as LlamaForCausalLM names them; those of LlamaModel lack "model."."""
+    if few := next(filter(QUANTISED.search, weights), None):
+        raise ValueError(f"{folder}: the weights are quantised ({few[:80]!r}), and this course reads 16 bits or more. "
+                         "Use a version of the model that is not quantised.")  # fmt: skip
+    found = {name.partition("layers.0.")[0] for name in weights if re.search(r"(^|\.)layers\.0\.", name)}
+    if not found or "model." in found:
+        return weights
+    if prefix := re.sub(r"(?<=\.)model\.$", "", min(found))[:80]:
+        raise ValueError(
+            f"{folder}: the names of its weights begin with {prefix!r}, as in a model of torch.compile ('_orig_mod.') "
+            "or inside another. Write each file again without it, by safetensors.torch: save_file("
+            f"{{name.removeprefix({prefix!r}): weight for name, weight in load_file(file).items()}}, file, "
+            "{'format': 'pt'})."
+        )
+    return {name if name.startswith("lm_head.") else f"model.{name}": weight for name, weight in weights.items()}
 
 
 @contextlib.contextmanager
@@ -64,8 +97,10 @@ def _naming(path):
     try:
         yield
     except Exception as error:  # safetensors' own; or PyTorch's, with its stack, for an impossible shape
+        if is_out_of_memory(error):
+            raise
         why = str(error).partition("\n")[0]
-        raise ValueError(f"{path} is damaged or cut short ({why}): fetch the file again.") from error
+        raise ValueError(unreadable(path, f"is damaged or cut short ({why})")) from error
 
 
 def config_to_hugging_face(config: LlamaConfig, dtype: torch.dtype = torch.float32) -> dict:

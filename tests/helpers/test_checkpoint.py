@@ -3,8 +3,10 @@
 Damage of any other kind is drawn in test_fuzz.py, and files that were made to do harm are in test_hostile.py.
 """
 
+import json
 import os
 import re
+import shutil
 import stat
 from dataclasses import replace
 from unittest import mock
@@ -12,16 +14,18 @@ from unittest import mock
 import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+from safetensors.torch import load_file, save_file, save_model
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers import LlamaConfig as TheirConfig
 
 import helpers.checkpoint
+from helpers import families
 from helpers.checkpoint import config_to_hugging_face, load_checkpoint, save_checkpoint
 from helpers.config import LLAMA3_SCALING
 from helpers.corpus import END_OF_TEXT, train_tokenizer
 from helpers.fast_decode import prepare_for_decoding
 from helpers.parallel import split_model
-from tests.support.files import OURS, edit_json, edit_weights, meta_shards, write_meta
+from tests.support.files import OURS, edit_json, edit_weights, meta_shards, meta_weights, write_meta
 from tests.support.models import BFLOAT16, TINY, TINY_CONFIGS, TOLERANCE, assert_agree, enlarge, make_model
 
 OURS = replace(OURS, norm_eps=1e-5)
@@ -92,6 +96,87 @@ def test_weights_are_stored_in_their_own_dtype_and_loaded_in_the_one_asked_for(t
     # bfloat16 keeps 8 bits; two implementations round at other places
     assert_same_logits(ours, theirs, TOLERANCE if asked == torch.float32 else BFLOAT16)
     torch.testing.assert_close(ours.lm_head.weight, theirs.lm_head.weight, rtol=0, atol=0)
+
+
+SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "intermediate_size": 48, "tie_word_embeddings": True}  # fmt: skip
+
+
+def by_save_model(theirs, folder):
+    theirs.config.save_pretrained(folder)
+    save_model(theirs, folder / "model.safetensors")  # holds lm_head, and not the embedding
+
+
+def twice(theirs, folder):
+    AutoModelForCausalLM.from_config(theirs.config).save_pretrained(folder, max_shard_size="20KB")
+    theirs.save_pretrained(folder)  # its index stays, the files that it names do not
+    assert (folder / "model.safetensors.index.json").exists()
+
+
+TOOLS = {"save_model": by_save_model, "the base model": lambda theirs, folder: theirs.model.save_pretrained(folder),
+         "saved twice": twice}  # fmt: skip
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_folders_of_other_tools_open_as_in_transformers(tmp_path, kind, tool):
+    theirs = enlarge(AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES)))
+    TOOLS[tool](theirs, tmp_path)
+    assert_same_logits(families.load_checkpoint(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path))
+    assert_same_logits(families.load_checkpoint(tmp_path), theirs)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "language_model.", "base_model.model."])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_a_prefix_of_all_names_is_named_and_the_line_that_removes_it_works(tmp_path, prefix, tied):
+    model, file = our_model(tie_embeddings=tied), tmp_path / "saved" / "model.safetensors"
+    save_checkpoint(model, file.parent)
+    save_file({prefix + name: weight for name, weight in load_file(file).items()}, file, {"format": "pt"})
+    assert AutoModelForCausalLM.from_pretrained(file.parent, output_loading_info=True)[1]["missing_keys"]
+    with pytest.raises(ValueError, match=rf"names of its weights begin with {prefix!r}") as raised:
+        load_checkpoint(file.parent)
+    exec(
+        re.search(r"save_file\(.*\)", str(raised.value))[0],
+        {"load_file": load_file, "save_file": save_file, "file": file},
+    )
+    assert_same_logits(load_checkpoint(file.parent), AutoModelForCausalLM.from_pretrained(file.parent))
+    assert_same_logits(load_checkpoint(file.parent), model)
+
+
+def quantised(name):
+    return lambda folder: edit_weights(folder, lambda weights: weights.update({name: torch.ones(2)}))
+
+
+def beside_shards(folder):
+    shutil.copy(folder / "model.safetensors", folder / "model-1.safetensors")
+    index = {"weight_map": {"lm_head.weight": "model-1.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def with_content(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123\n"
+KINDS = {  # words of the error, and what makes such a folder
+    "quantised ('model.layers.0.mlp.up_proj.scales')": quantised("model.layers.0.mlp.up_proj.scales"),  # MLX
+    "quantised ('model.layers.1.mlp.up_proj.qweight')": quantised("model.layers.1.mlp.up_proj.qweight"),  # GPTQ, AWQ
+    "two sets of weights, model.safetensors and the files that model.safetensors.index.json names": beside_shards,
+    "config.json is a pointer of Git LFS, not the file itself: run git lfs pull": with_content("config.json", POINTER),
+    "model.safetensors is a pointer of Git LFS": with_content("model.safetensors", POINTER),
+    "model.safetensors is a web page": with_content("model.safetensors", b"<!DOCTYPE html>"),
+    "model.safetensors is in llama.cpp's format": with_content("model.safetensors", b"GGUF" + bytes(60)),
+}
+
+
+@pytest.mark.parametrize("words", KINDS)
+def test_a_folder_of_another_kind_is_named(saved, words):
+    KINDS[words](saved)
+    for open_it in (load_checkpoint, families.load_checkpoint):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            open_it(saved)
 
 
 def test_a_loaded_model_has_no_use_for_old_rotation_tables_and_does_not_depend_on_its_file(saved):
@@ -236,6 +321,67 @@ def test_meta_folder_gives_equal_logits(tmp_path, n_shards, embeddings_cut):
         load_checkpoint(folder)
 
 
+def test_meta_shards_are_joined_by_their_numbers(tmp_path):
+    model = make_model(replace(OURS, n_heads=12, n_kv_heads=12, head_dim=8, hidden_dim=96, vocab_size=96)).eval()
+    shards = meta_shards(model, 12)
+    folder = write_meta(tmp_path, shards, n_heads=12, n_kv_heads=12, head_dim=8, hidden_dim=96)
+    for number in range(12):
+        (folder / f"consolidated.{number:02d}.pth").rename(folder / f"consolidated.{number}.pth")
+    assert_same_logits(load_checkpoint(folder), model)
+    (folder / "consolidated.11.pth").unlink()
+    with pytest.raises(ValueError, match=r"11 \.pth hold 88 of 96 rows of wq: some consolidated\.\*\.pth are missing"):
+        load_checkpoint(folder)
+
+
+META_KINDS = {  # words of the error, and what makes such a folder
+    "sets sliding_window=16, which this course does not know": {"sliding_window": 16},
+    "sets moe={'num_experts': 8}": {"moe": {"num_experts": 8}},
+    "is in the format of torch.save before PyTorch 1.6": lambda folder, path: torch.save(
+        meta_weights(OURS), path, _use_new_zipfile_serialization=False),
+    "consolidated.00.pth is a pointer of Git LFS": lambda folder, path: path.write_bytes(POINTER),
+    "is in Mistral's own format": lambda folder, path: path.rename(folder / "consolidated.safetensors"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", META_KINDS)
+def test_a_meta_folder_of_another_kind_is_named(tmp_path, words):
+    how = META_KINDS[words]
+    params = how if isinstance(how, dict) else {}
+    folder = write_meta(tmp_path, [meta_weights(OURS)], **params)
+    path = folder / "consolidated.00.pth"
+    if not params:
+        how(folder, path)
+    with pytest.raises(ValueError, match=re.escape(words)) as raised:
+        load_checkpoint(folder)
+    if "PyTorch 1.6" in words:
+        exec(re.search(r"torch\.save\(torch\.load.*\)", str(raised.value))[0], {"torch": torch, "path": path})
+        assert_same_logits(load_checkpoint(folder), make_model(OURS))
+
+
+def full(*_, **__):
+    raise RuntimeError("unable to mmap 400 bytes from file <x>: Cannot allocate memory (12)")
+
+
+FORMATS = "helpers.formats.hugging_face"
+STEPS = {  # at which memory may be full
+    "llama": [f"{FORMATS}.safe_open", f"{FORMATS}.StoredWeight.__getitem__", "torch.Tensor.isfinite"],
+    "phi3": [f"{FORMATS}.safe_open", f"{FORMATS}.StoredWeight.__getitem__", "torch.Tensor.isfinite"],
+    "meta": ["torch.load", "torch.cat", "torch.equal", "torch.Tensor.isfinite"],
+}
+
+
+@pytest.mark.parametrize(("kind", "step"), [(kind, step) for kind, steps in STEPS.items() for step in steps])
+def test_a_full_memory_is_not_called_a_damaged_file(tmp_path, monkeypatch, kind, step):
+    if kind == "meta":
+        write_meta(tmp_path, meta_shards(our_model(), 2))
+    else:
+        config = AutoConfig.for_model(kind, **SIZES, pad_token_id=None)
+        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    monkeypatch.setattr(step, full)
+    with pytest.raises(torch.OutOfMemoryError, match=rf"{tmp_path}.*: pass dtype=torch.bfloat16"):
+        families.load_checkpoint(tmp_path)
+
+
 SCALED = {"use_scaled_rope": True, "rope_theta": 500.0}
 
 
@@ -250,6 +396,8 @@ SCALED = {"use_scaled_rope": True, "rope_theta": 500.0}
         ({"ffn_dim_multiplier": 1.15}, {"hidden_dim": 104}),  # 97, rounded up to a multiple of 8
         ({"norm_eps": 0.1}, {"norm_eps": 0.1}),
         ({"n_kv_heads": None}, {"n_kv_heads": 4}),  # files of multi-head models do not say it
+        ({"hidden_dim": 104, "sliding_window": None}, {"hidden_dim": 104}),  # as Mistral's
+        ({"head_dim": 8, "max_batch_size": 4}, {}),
     ],
     ids=str,
 )

@@ -84,6 +84,7 @@ def test_an_index_cannot_name_what_is_no_file_of_its_folder(saved):
     (saved / "a").mkdir()
     for place in (saved.parent, saved / "a"):
         (place / "x.safetensors").write_bytes((saved / "model.safetensors").read_bytes())
+    (saved / "model.safetensors").unlink()
     names = ["../x.safetensors", "/etc/x.safetensors", "a/x.safetensors", "x.bin", 5, None, [], "sub/../../x"]
     for name in (*names, *(f"{stem}.safetensors" for stem in ("n" * 300, "..", "a\0b", "\udc80", "~", "*"))):
         (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
