@@ -6,6 +6,7 @@ import torch
 from tokenizers import Tokenizer
 
 from helpers.assets import ASSETS
+from helpers.formats.files import unreadable
 
 TINY_LLAMA = ASSETS / "tiny-llama"
 
@@ -26,11 +27,15 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: pass a folder that holds a tokenizer.json.")
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.no_truncation()  # a file may store both, of its training; in AutoTokenizer, too, a call asks for them
+        tokenizer.no_padding()
+        tokenizer.encode("a b")  # some damage shows no sooner
     except BaseException as error:  # tokenizers has no classes of its own, and its panic is no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise  # Ctrl+C
-        raise ValueError(f"{path} is damaged or no tokenizer ({error}): fetch the file again.") from error
+        raise ValueError(unreadable(path, f"is damaged or no tokenizer ({error})")) from error
+    return tokenizer
 
 
 def encode(tokenizer: Tokenizer, text: str) -> torch.Tensor:

@@ -25,6 +25,7 @@ from helpers.config import LLAMA3_SCALING
 from helpers.corpus import END_OF_TEXT, train_tokenizer
 from helpers.fast_decode import prepare_for_decoding
 from helpers.parallel import split_model
+from helpers.text import load_tokenizer
 from tests.support.files import OURS, edit_json, edit_weights, meta_shards, meta_weights, write_meta
 from tests.support.models import BFLOAT16, TINY, TINY_CONFIGS, TOLERANCE, assert_agree, enlarge, make_model
 
@@ -166,6 +167,7 @@ KINDS = {  # words of the error, and what makes such a folder
     "two sets of weights, model.safetensors and the files that model.safetensors.index.json names": beside_shards,
     "config.json is a pointer of Git LFS, not the file itself: run git lfs pull": with_content("config.json", POINTER),
     "model.safetensors is a pointer of Git LFS": with_content("model.safetensors", POINTER),
+    "tokenizer.json is a pointer of Git LFS": with_content("tokenizer.json", POINTER),
     "model.safetensors is a web page": with_content("model.safetensors", b"<!DOCTYPE html>"),
     "model.safetensors is in llama.cpp's format": with_content("model.safetensors", b"GGUF" + bytes(60)),
 }
@@ -174,7 +176,7 @@ KINDS = {  # words of the error, and what makes such a folder
 @pytest.mark.parametrize("words", KINDS)
 def test_a_folder_of_another_kind_is_named(saved, words):
     KINDS[words](saved)
-    for open_it in (load_checkpoint, families.load_checkpoint):
+    for open_it in (load_checkpoint, families.load_checkpoint, load_tokenizer)[2 * ("tokenizer" in words) :][:2]:
         with pytest.raises(ValueError, match=re.escape(words)):
             open_it(saved)
 
@@ -210,6 +212,17 @@ def test_transformers_reads_the_same_token_ids(tmp_path):
     for text in ("The cat's 2 hats.", "naïve  Ω\n\t日本", f"one{END_OF_TEXT}two", ""):
         assert theirs(text)["input_ids"] == ours.encode(text).ids
         assert theirs.decode(ours.encode(text).ids, skip_special_tokens=False) == text
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("stored", ["truncation", "padding"])
+def test_what_a_tokenizer_stores_of_its_training_does_not_act(tmp_path, stored):
+    tokenizer = train_tokenizer("The cat sat on the mat. " * 50, vocab_size=300)
+    tokenizer.enable_truncation(4) if stored == "truncation" else tokenizer.enable_padding(length=64)
+    save_checkpoint(our_model(vocab_size=300), tmp_path / "saved", tokenizer)
+    ids = AutoTokenizer.from_pretrained(tmp_path / "saved")("One cat, two hats.")["input_ids"]
+    assert load_tokenizer(tmp_path / "saved").encode("One cat, two hats.").ids == ids
+    assert 4 < len(ids) < 64
 
 
 def test_a_saved_folder_is_as_open_to_others_as_the_umask_says(tmp_path):
