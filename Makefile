@@ -4,6 +4,7 @@
 include tools/handout/setup.mk
 DEV = $(VENV)/.llama-notebooks-dev
 KIT = $(VENV)/.llama-notebooks-teaching
+FOUR = $(VENV)-transformers-4
 NBVAL = --nbval
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	$(NBVAL) --nbval-current-env --nbval-cell-timeout=1800
@@ -30,7 +31,7 @@ test: $(DEV) ## every notebook, and all tests that are quick (ARGS="tests/checks
 test-teaching: $(DEV) $(KIT) ## the tests of the teaching kit: grading in a sandbox, the website in a browser
 	$(PYTEST) -o testpaths=teaching/tests $(ARGS)
 
-test-all: $(DEV) $(KIT) ## both, and those too that open a browser, kill and fuzz
+test-all: $(DEV) $(KIT) $(FOUR)/.ready ## both, and those too that open a browser, kill and fuzz
 	$(PYTEST) -o testpaths="notebooks tests helpers checks teaching/tests" $(ARGS)
 
 SEEDS ?= 1 2 3
@@ -102,3 +103,12 @@ $(KIT): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 $(DEV): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	$(INSTALL) -e '.[dev]'
 	$(INSTALLED) $(LEARN)
+
+# For one test: the last transformers 4, which shares all other packages. A path in a .pth comes last.
+$(FOUR)/.ready: | $(DEV)
+	$(BIN)/python -m venv $(FOUR)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+		"$$(echo $(FOUR)/lib/python*/site-packages)/shared.pth"
+	$(FOUR)/bin/python -m pip install --quiet --no-deps $(PIP_ARGS) \
+		transformers==4.57.6 tokenizers==0.22.2 huggingface-hub==0.36.2
+	@touch $@

@@ -23,6 +23,7 @@ from helpers.formats.names import interleaved_to_halves, name_map, under_our_nam
 from helpers.model import Llama
 from helpers.validate import require_plain
 
+END_OF_TEXT = "<|end_of_text|>"  # as helpers.corpus trains it; other tools batch and score by it
 SMALLER = "pass dtype=torch.bfloat16, or open a smaller model."
 
 
@@ -192,7 +193,8 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
         _write_json(new / "config.json", config_to_hugging_face(model.config, next(model.parameters()).dtype))
         if tokenizer is not None:
             tokenizer.save(str(new / "tokenizer.json"))
-            _write_json(new / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+            end = {"eos_token": END_OF_TEXT} if tokenizer.token_to_id(END_OF_TEXT) is not None else {}
+            _write_json(new / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **end})
         if card is not None:
             (new / "README.md").write_text(card, encoding="utf-8")
         (new / "model.safetensors").chmod((new / "config.json").stat().st_mode)  # save_file, too

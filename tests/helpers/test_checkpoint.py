@@ -8,7 +8,10 @@ import os
 import re
 import shutil
 import stat
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -204,6 +207,41 @@ def test_a_saved_folder_opens_unchanged_in_transformers_and_here(tmp_path, name)
     assert (again.lm_head.weight is again.tok_embeddings.weight) == ours.config.tie_embeddings
 
 
+FOUR = Path(f"{sys.prefix}-transformers-4") / "bin" / "python"
+READ = """
+import sys, torch, transformers
+from transformers import AutoModelForCausalLM
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+tokens, *folders = sys.argv[1:]
+read = {folder: AutoModelForCausalLM.from_pretrained(folder)(torch.load(tokens)).logits for folder in folders}
+torch.save({folder: logits.detach() for folder, logits in read.items()}, f"{tokens}.logits")
+print(transformers.__version__)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_what_is_saved_opens_in_the_last_transformers_4_with_the_same_logits(tmp_path):
+    if not FOUR.exists():
+        missing = pytest.fail if os.environ.get("CI") else pytest.skip
+        missing(f"{FOUR} is not there: make test-all makes it, with transformers 4.57.6")
+    expected = {}
+    for name, config in SAVED.items():
+        for tied in (False, True):
+            model = make_model(replace(config, tie_embeddings=tied)).eval()
+            save_checkpoint(model, folder := tmp_path / f"{name} {tied}")
+            expected[str(folder)] = logits_of(model)
+    torch.save(TOKENS, tokens := tmp_path / "tokens")
+    done = subprocess.run([FOUR, "-c", READ, tokens, *expected], capture_output=True, text=True, check=False)
+    assert done.stdout.split()[-1:] == ["4.57.6"], done.stderr
+    read = torch.load(tmp_path / "tokens.logits")
+    assert read.keys() == expected.keys()
+    for folder, logits in expected.items():
+        print(folder)  # pytest shows the last one if it fails
+        assert_agree(read[folder], logits)
+
+
 @pytest.mark.parity
 def test_transformers_reads_the_same_token_ids(tmp_path):
     ours = train_tokenizer("The cat sat on the mat. " * 50, vocab_size=300)
@@ -212,6 +250,7 @@ def test_transformers_reads_the_same_token_ids(tmp_path):
     for text in ("The cat's 2 hats.", "naïve  Ω\n\t日本", f"one{END_OF_TEXT}two", ""):
         assert theirs(text)["input_ids"] == ours.encode(text).ids
         assert theirs.decode(ours.encode(text).ids, skip_special_tokens=False) == text
+    assert theirs.eos_token_id == ours.token_to_id(END_OF_TEXT)  # without it, a batch finds nothing to pad with
 
 
 @pytest.mark.parity
