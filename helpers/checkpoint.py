@@ -20,7 +20,7 @@ from helpers.formats.files import read_json
 from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, refuse, require_tie, tied_once
 from helpers.formats.hugging_face import StoredWeight, config_from_hugging_face, config_to_hugging_face, open_weights
 from helpers.formats.names import interleaved_to_halves, name_map, under_our_names  # noqa: F401  imported from here
-from helpers.model import Llama
+from helpers.model import Llama, rope_inv_freq
 from helpers.validate import require_plain
 
 END_OF_TEXT = "<|end_of_text|>"  # as helpers.corpus trains it; other tools batch and score by it
@@ -188,9 +188,13 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
     new = beside / "new"  # inside, because what mkdtemp makes only the owner can read
     try:
         new.mkdir()
-        weights = weights_to_hugging_face(model)
+        weights, config = weights_to_hugging_face(model), model.config
+        inv_freq = rope_inv_freq(config.head_dim, config.rope_theta, config.rope_scaling)
+        if not torch.equal(model.inv_freq.cpu(), inv_freq):
+            raise ValueError("save_checkpoint: model.inv_freq is not that of model.config, which alone is saved: make a "
+                             "Llama of the config that you want, and load_state_dict.")  # fmt: skip
         save_file(weights, new / "model.safetensors", metadata={"format": "pt"})
-        _write_json(new / "config.json", config_to_hugging_face(model.config, next(model.parameters()).dtype))
+        _write_json(new / "config.json", config_to_hugging_face(config, next(model.parameters()).dtype))
         if tokenizer is not None:
             tokenizer.save(str(new / "tokenizer.json"))
             end = {"eos_token": END_OF_TEXT} if tokenizer.token_to_id(END_OF_TEXT) is not None else {}
@@ -212,9 +216,6 @@ def weights_to_hugging_face(model: Llama) -> dict[str, torch.Tensor]:
     refuse(misfits(blank, own), "save_checkpoint", "Nothing was saved: pass the model that prepare_for_decoding got, "
            "merge what was added (peft: merge_and_unload()), or correct model.config.")  # fmt: skip
     require_tie(model, "save_checkpoint")
-    if not torch.equal(model.inv_freq.cpu(), blank.inv_freq):
-        raise ValueError("save_checkpoint: model.inv_freq was changed, and config.json cannot say how: make a Llama of "
-                         "the config that you want, and load_state_dict.")  # fmt: skip
     names = name_map(model.config.n_layers)
     if model.config.tie_embeddings:
         del names["lm_head.weight"]

@@ -314,7 +314,7 @@ def change_embedding(model):
 NOT_ITS_CONFIG = {  # what config.json cannot say, and words of the error
     "shape: tok_embeddings.weight is (80, 32), the config asks for (64, 32)": change_embedding,
     "left over: scale": lambda model: model.register_parameter("scale", torch.nn.Parameter(torch.ones(2))),
-    "model.inv_freq was changed": lambda model: model.inv_freq.mul_(0.5),
+    "model.inv_freq is not that of model.config": lambda model: model.inv_freq.mul_(0.5),
     "missing: layers.0.attention.k_proj.weight": lambda model: prepare_for_decoding(model, layout="rows"),
     "takes a Llama, not a Linear": lambda model: torch.nn.Linear(2, 2),
 }
