@@ -63,8 +63,9 @@ def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor |
         raise FileNotFoundError(f"{folder} is not a folder: pass one that holds config.json or params.json.")
     if (folder / "config.json").is_file():
         config = config_from_hugging_face(read_json(folder / "config.json"), str(folder / "config.json"))
+        stored = open_weights(folder)
         try:
-            return config, tied_once(under_our_names(open_weights(folder), config.n_layers), config)
+            return config, tied_once(under_our_names(stored, config.n_layers), config)
         except ValueError as error:
             raise ValueError(f"{folder}: {error}.") from error
     if (folder / "params.json").is_file():
@@ -160,7 +161,7 @@ def fetch_checkpoint(name: str) -> Path:
 
 
 def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | None = None, card: str | None = None):
-    """Write a folder that transformers' AutoModelForCausalLM and AutoTokenizer open unchanged.
+    """Write a folder that transformers' AutoModelForCausalLM and AutoTokenizer, of 4 and of 5, open unchanged.
 
     The folder is written beside its place and renamed: it appears whole or not at all. One that exists is kept.
     Only this course opens a model whose dim is no multiple of n_heads: transformers refuses it.
@@ -191,8 +192,8 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
         weights, config = weights_to_hugging_face(model), model.config
         inv_freq = rope_inv_freq(config.head_dim, config.rope_theta, config.rope_scaling)
         if not torch.equal(model.inv_freq.cpu(), inv_freq):
-            raise ValueError("save_checkpoint: model.inv_freq is not that of model.config, which alone is saved: make a "
-                             "Llama of the config that you want, and load_state_dict.")  # fmt: skip
+            raise ValueError("save_checkpoint: model.inv_freq is not that of model.config, which alone is saved: make "
+                             "a Llama of the config that you want, and load_state_dict.")  # fmt: skip
         save_file(weights, new / "model.safetensors", metadata={"format": "pt"})
         _write_json(new / "config.json", config_to_hugging_face(config, next(model.parameters()).dtype))
         if tokenizer is not None:

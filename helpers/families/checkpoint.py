@@ -28,7 +28,8 @@ def load_checkpoint(
         except DAMAGE as error:
             if is_out_of_memory(error):
                 raise
-            raise ValueError(f"{folder}: weights and config.json do not fit ({error}): fetch them again.") from error
+            why = str(error)[:300]
+            raise ValueError(f"{folder}: weights and config.json do not fit ({why}): fetch them again.") from error
         return model_from_weights(config, weights, str(folder), dtype=dtype, device=device)
 
 

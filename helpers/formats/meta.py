@@ -67,12 +67,15 @@ def read_meta(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
                 weights[name] = interleaved_to_halves(weights[name], config.head_dim)
     except KeyError as error:
         raise ValueError(
-            f"{folder}: {error} is missing from params.json or a shard: it is not a whole LLaMA. Fetch all files again."
+            f"{folder}: {str(error)[:80]} is missing from params.json or a shard: it is not a whole LLaMA. "
+            "Fetch all files again."
         ) from error
     except (AttributeError, TypeError, ValueError, IndexError, ArithmeticError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise
-        raise ValueError(f"{folder}: params.json and the shards make no LLaMA ({error}): fetch all again.") from error
+        raise ValueError(
+            f"{folder}: params.json and the shards make no LLaMA ({str(error)[:300]}): fetch all again."
+        ) from error
     return config, weights
 
 

@@ -529,6 +529,35 @@ def test_a_pth_that_holds_no_weights_by_name_is_refused(tmp_path, content):
         load_checkpoint(write_meta(tmp_path / "meta", [content]))
 
 
+LONG = "a" * 10**6
+
+
+def test_an_error_is_short_whatever_a_file_holds(saved, tmp_path):
+    said = []
+    for doubled in (
+        {LONG: torch.ones(1)},
+        {f"model.{LONG}.norm.weight": torch.ones(1), f"{LONG}.scales": torch.ones(1)},
+    ):
+        edit_weights(saved, lambda weights, doubled=doubled: weights.update(doubled))
+        said += [refused(saved)]
+    (saved / "model.safetensors").unlink()
+    for name in (LONG, f"{LONG}.safetensors"):
+        (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+        said += [refused(saved)]
+    weights = meta_weights(OURS)
+    for number, more in enumerate(({LONG: 1}, {LONG: torch.ones(1)}, {LONG: torch.ones(1).to_sparse()})):
+        said += [refused(write_meta(tmp_path / f"{number}", [weights | more]))]
+    said += [refused(write_meta(tmp_path / "2 shards", [weights | {LONG: torch.ones(1)}, weights]))]
+    said += [refused(write_meta(tmp_path / "params", [weights], **{LONG: LONG}))]
+    assert max(map(len, said)) < 1000
+
+
+def refused(folder):
+    with pytest.raises((ValueError, FileNotFoundError)) as raised:
+        load_checkpoint(folder)
+    return str(raised.value)
+
+
 SHARDS = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
 NEEDED = {*SHARDS, "model.safetensors.index.json", "config.json", "tokenizer.json"}
 BESIDE = {  # what the Hub's folders hold besides
