@@ -214,7 +214,7 @@ def weights_to_hugging_face(model: Llama) -> dict[str, torch.Tensor]:
     own = {name.replace("_orig_mod.", ""): weight for name, weight in model.state_dict().items()}  # torch.compile's
     with torch.device("meta"):
         blank = Llama(model.config)
-    refuse(misfits(blank, own), "save_checkpoint", "Nothing was saved: pass the model that prepare_for_decoding got, "
+    refuse(misfits(blank, own), "save_checkpoint", "Nothing was saved: pass the model that was prepared for decoding, "
            "merge what was added (peft: merge_and_unload()), or correct model.config.")  # fmt: skip
     require_tie(model, "save_checkpoint")
     names = name_map(model.config.n_layers)

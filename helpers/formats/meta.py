@@ -28,7 +28,7 @@ def read_meta(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
         ValueError: if a file is damaged, or the files do not fit together.
     """
     params = read_json(folder / "params.json")
-    for name in params.keys() - KNOWN:
+    for name in sorted(params.keys() - KNOWN):
         if params[name] not in (None, False):
             raise ValueError(
                 f"{folder / 'params.json'} sets {name[:80]}={str(params[name])[:80]}, which this course does not know. "
