@@ -28,7 +28,7 @@ from helpers.config import LLAMA3_SCALING
 from helpers.corpus import END_OF_TEXT, train_tokenizer
 from helpers.fast_decode import prepare_for_decoding
 from helpers.parallel import split_model
-from helpers.text import load_tokenizer
+from helpers.text import TINY_LLAMA, load_tokenizer
 from tests.support.files import OURS, edit_json, edit_weights, meta_shards, meta_weights, write_meta
 from tests.support.models import BFLOAT16, TINY, TINY_CONFIGS, TOLERANCE, assert_agree, enlarge, make_model
 
@@ -262,6 +262,12 @@ def test_what_a_tokenizer_stores_of_its_training_does_not_act(tmp_path, stored):
     ids = AutoTokenizer.from_pretrained(tmp_path / "saved")("One cat, two hats.")["input_ids"]
     assert load_tokenizer(tmp_path / "saved").encode("One cat, two hats.").ids == ids
     assert 4 < len(ids) < 64
+
+
+def test_the_bundled_folder_is_what_is_saved_today(tmp_path):
+    save_checkpoint(load_checkpoint(TINY_LLAMA, torch.float16), tmp_path / "saved", load_tokenizer())
+    for name in ("config.json", "tokenizer_config.json", "tokenizer.json"):
+        assert (tmp_path / "saved" / name).read_text("utf-8") == (TINY_LLAMA / name).read_text("utf-8"), name
 
 
 def test_a_saved_folder_is_as_open_to_others_as_the_umask_says(tmp_path):
