@@ -42,9 +42,9 @@ def open_weights(folder: Path) -> dict[str, StoredWeight]:
     weights = {}
     for path in _files(folder):
         if not os.path.isfile(path):  # path.is_file() raises for a name that is too long
-            raise FileNotFoundError(
-                f"{path} is missing: this course reads safetensors only; fetch or convert the weights."
-            )
+            whole = path.name == "model.safetensors"
+            why = "this course reads safetensors only; fetch or convert the weights." if whole else "fetch it as well."
+            raise FileNotFoundError(f"{path} is missing: {why}")
         with _naming(path):
             file = safe_open(path, framework="pt")
             names = (name for name in sorted(file.keys()) if not name.endswith(IGNORED))

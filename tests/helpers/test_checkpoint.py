@@ -501,7 +501,10 @@ def test_two_weights_of_one_name_and_a_missing_file_are_refused(saved):
     with pytest.raises(ValueError, match="saved: two weights get one name"):
         load_checkpoint(saved)
     (saved / "model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"model\.safetensors is missing"):
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors is missing: this course reads safetensors only"):
+        load_checkpoint(saved)
+    (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
+    with pytest.raises(FileNotFoundError, match=r"model-1\.safetensors is missing: fetch it as well"):
         load_checkpoint(saved)
 
 
