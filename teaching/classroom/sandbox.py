@@ -32,9 +32,10 @@ from typing import ClassVar
 from tools.course import ROOT, one_line
 
 REMEDY = """
-Grade on Linux, for example on a machine that holds nothing else, such as a Codespace: open the course there, upload the
-folder, and run in its terminal
+On Linux, install it (or the program of the same name in your distribution), and grade again:
     sudo apt-get update && sudo apt-get install -y bubblewrap
+Elsewhere, grade on a Linux machine that holds nothing else, such as a Codespace: open the course there, upload the
+folder, and run in its terminal the line above, and
     python -m pip install .
     python -m teaching.classroom.grade FOLDER
 Ubuntu 24.04 or later, and "Permission denied"? This lets every program make a sandbox until the machine's next start:

@@ -180,7 +180,7 @@ def degrees(a, b):
 @torch.no_grad()
 def test_each_switch_and_the_numbers_in_the_picture_are_pytorchs(open_page):
     """And a link holds what is seen: the page reads it, leaves out what it does not know, and writes it again."""
-    page, ids = open_page(), torch.tensor([load_tokenizer().encode("The value of the expression is").ids])
+    page, ids = open_page(), torch.tensor([load_tokenizer().encode("A class definition is an").ids])
     for link, change in IN_PYTORCH.items():
         change(model := load_checkpoint(TINY_LLAMA))
         whole = f"{link}&token=2&key=1&head=2.1".lstrip("&")
@@ -207,8 +207,8 @@ def test_the_picture_answers_to_keys_and_reopens_as_it_was_left(open_page):
     for on in (False, True):
         gate.press("Space")
         expect(gate).to_be_checked(checked=on)
-    page.get_by_role("radio", name=re.compile("^3: ")).press("ArrowRight")
-    page.wait_for_url(lambda url: "off=attention4&token=4&head=2." in url)
+    page.get_by_role("radio", name=re.compile("^2: ")).press("ArrowRight")
+    page.wait_for_url(lambda url: "off=attention4&token=3&head=2." in url)
     page.locator("#live-text").fill("if x:\n")
     page.wait_for_url(lambda url: "#text=if+x%3A%0A&off=attention4&head=2." in url)
     page.reload()
@@ -221,6 +221,28 @@ def test_the_picture_answers_to_keys_and_reopens_as_it_was_left(open_page):
         page.locator("#live-write").click()  # it says Stop until it is done
         says(page, "write", "^Write$")
     says(page, "said", "^40 tokens .*keeps its last 128")
+
+
+def test_the_page_opens_on_a_sentence_whose_next_word_is_a_word(open_page):
+    page = open_page()
+    says(page, "effect", r"^Next: “.[a-z]{2,}” · loss: ")
+    tokens = page.evaluate("liveLlama.encode(document.querySelector('#live-text').value)")
+    assert torch.tensor(page.evaluate(LOGITS, tokens)).softmax(0).max() > 0.3
+    page.wait_for_timeout(600)  # when it would have written its address
+    assert "#" not in page.url
+
+
+@pytest.mark.parametrize("game", [0, 330])
+def test_the_game_fits_a_phone_and_its_colours_tell_the_numbers_apart(open_page, game):
+    page = open_page(f"broken.html#no={game}", width=390)
+    widest = page.evaluate(
+        "Math.max(...[...document.querySelectorAll('.scale, .scale b')].map(x => x.getBoundingClientRect().right))"
+    )
+    assert widest <= 390
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    colours = page.locator("#live-fault tbody td:not(.same)").evaluate_all("all => all.map(x => x.className)")
+    assert len({*colours}) > 1
+    assert max(map(colours.count, colours)) < 0.7 * len(colours)
 
 
 def test_a_link_is_followed_though_the_page_was_about_to_write_its_address(open_page):

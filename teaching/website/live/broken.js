@@ -6,7 +6,7 @@
   const { $, say, make, angle, length, shown } = LivePictures;
   const SENTENCES = ["The name of the class is the value", "A class has a name and a method", "The value of a name is an object",
     "The function returns a list of names", "A list is an object that has a value"];
-  const LIMITS = [2, 5, 10, 20, 40]; // between the colours [degrees]
+  const LIMITS = [3, 10, 20, 40, 60]; // between the colours [degrees]
   const { model, tokenizer } = Live.open(window.liveData), faults = [...$("faults").children], wrong = new Set();
   let no, ids, trained, right, found;
 

@@ -3,7 +3,7 @@
 "use strict";
 
 const LiveLink = (() => {
-  const START = "The value of the expression is";
+  const START = "A class definition is an";
   const CHOICES = { window: [32, 8, 4, 2, 1], theta: [10000, 500000, 100], shift: [100] }; // what may be chosen, beside as trained
   const FLAGS = { rope: ["still", true], mask: ["future", true], norms: ["norm", false], gate: ["gate", false] };
   const LISTS = { block: "blocks", attention: "attention", feedforward: "feedForward", head: "heads" };
