@@ -234,7 +234,7 @@ SAMPLE = Exercise(
         Case("temperature 0, two rows, top-k 2, top-p 0.9",
              (torch.cat((ALL_BUT_EQUAL, ALL_BUT_EQUAL.flip(1))), 0.0, 2, 0.9, _Seed(11)), NO_DRAW),
         Case("three rows, top-k 4, top-p 0.8",
-             (torch.cat((TINY_VOCABULARY, TINY_VOCABULARY.flip(1), 4 * TINY_VOCABULARY.roll(1))), 1.0, 4, 0.8,
+             (torch.cat((4 * TINY_VOCABULARY.roll(1), TINY_VOCABULARY, TINY_VOCABULARY.flip(1))), 1.0, 4, 0.8,
               _Seed(12)), "There are three rows here, each with an order and a draw of its own."),
         Case("logits about 100, temperature 0.05",
              (torch.tensor([[100.0, 99.95, 20.0, 99.98]]), 0.05, None, None, _Seed(13)),
@@ -283,6 +283,7 @@ SAMPLE = Exercise(
            _slip(cut, f"order = {BACK_AGAIN}.argsort(descending=True, stable=True).argsort()\n        {cut}"))
           for cut in (CUT_P, CUT_K)],
         (CROSSES, _slip(BELOW_P, "(q.cumsum(-1) <= top_p) | (place == 0)")),
+        (CROSSES, _slip(BELOW_P, "(q.cumsum(-1) < top_p) | (place == (q[:, :1] < top_p))")),  # fairseq, issue 882
         (ONE_MORE, _slip(BELOW_P, f"place <= ({BELOW_P}).sum(-1, True)")),
         ("Once top_p is reached exactly, that is enough: < top_p, not <= top_p.",
          _slip("< top_p - TINY", "<= top_p + TINY")),
@@ -295,6 +296,7 @@ SAMPLE = Exercise(
         ("Is top_p a limit on the sum, not a share of the largest? That is min_p.",
          _slip(BELOW_P, "q >= top_p * q[:, :1]")),
         *[(REST, _slip("return _to_1(", f"return _rest_to({place}, ")) for place in (-1, 0)],
+        (REST, _slip("_to_1(_back(q, order))", "_back(_rest_to(-1, q), order)")),
         (EACH_ROW, _slip("return _to_1(_back(q, order))", "return _to_1(_back(q, order))[:1].expand(len(logits), -1)")),
         ("At temperature 0 the likeliest token is certain: nothing is drawn.",
          _drawn(lambda z, t, k, p: _shares(z, t or 1.0, k, p))),
@@ -386,6 +388,7 @@ ROWS_ERRORS = {  # words of the errors that torch and the model raise
     "tokens have batch size": "Do the newest tokens and the cache have the same rows? Who leaves, leaves cache.k, too.",
     "tokens have shape": "The newest tokens are one column, (rows, 1): a list of lists with one token each.",
     "do not fit": "After the prompts, feed only the newest tokens: the cache holds the others.",
+    "out of bounds": "A row's number is not its place in the cache: that changes when another row leaves.",
     "must match": "Do cache.k, cache.v and cache.n_pad keep the same rows?",
     "expanded size": "Do cache.k, cache.v and cache.n_pad keep the same rows?",
 }
@@ -399,7 +402,7 @@ def _read_once(function):
         model, lengths, given = _Watched(seed), list(map(len, prompts)), [[*prompt] for prompt in prompts]
         try:
             answer = function(model, given, n_new, [*stop])
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, RuntimeError, IndexError) as error:
             for words, hint in ROWS_ERRORS.items():
                 if words in str(error):
                     said = str(error).partition(". ")[0].rstrip(".")
@@ -466,6 +469,8 @@ GREEDY_WITH_CACHE = Exercise(
         Case("three prompts of 2, 5 and 3", (_Small(32), [[1, 5], [9, 7, 1, 4, 3], [9, 8, 11]], 10, [2, 8])),
         Case("four prompts, a mark of one token",
              (_Small(72), [[2, 4, 6, 8], [3], [5, 9, 10, 8, 11, 11], [8, 11, 0]], 9, [8])),
+        Case("a mark of 0 and 4, where 10 and 4 come first", (_Small(202), [[6], [3, 7]], 10, [0, 4]),
+             "Do you compare numbers? In a text, 0 4 is also found inside 10 4."),
         Case("a prompt that ends as the mark begins", (_Small(132), [[4, 6, 9, 6], [2, 9]], 8, [9, 2])),
     ],
     [
@@ -688,6 +693,8 @@ LOOKUP_SLIPS = [  # hint, changes of the specification's text
     (ONE_LESS, KEPT, "cache.length = min(len(text), cache.length)"),
     (ONE_LESS, KEPT, "cache.length = len(text)"),
     (ONE_LESS, KEPT, "cache.length += len(chosen) - 2 - len(draft)"),
+    ("Which tokens has the model read that stay? All but the newest one: you forget one more.",
+     KEPT, "cache.length = len(text) - 2"),
     ("Do the right tokens of the draft stay in the cache? You forget all of the draft.",
      KEPT, "cache.length -= len(draft)"),
     ("Do the newest token and the right ones stay in the cache? You forget all that the call read.",

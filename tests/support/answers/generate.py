@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.support.answers.register import right, wrong
+from tests.support.answers.register import RIGHT, right, wrong
 
 
 @right
@@ -19,6 +19,84 @@ def sample__largest_after_noise(logits, temperature, top_k, top_p, generator):
 
 def _drawn(pick):
     return lambda z, t, k, p, g: pick((z / max(t, 1e-6)).softmax(-1), g)
+
+
+def _nucleus(keep):  # keep(sums of the sorted shares, the sorted shares, top_p) says which stay
+    def program(logits, temperature, top_k, top_p, generator):
+        if temperature == 0:
+            return logits.max(-1).indices
+        shares, order = (logits.double() / temperature).softmax(-1).sort(descending=True)
+        shares[:, top_k or shares.shape[1] :] = 0
+        shares /= shares.sum(-1, keepdim=True)
+        if top_p is not None:
+            shares = shares.where(keep(shares.cumsum(-1), shares, top_p), 0.0)
+        return order.gather(1, shares.multinomial(1, generator=generator))[:, 0]
+
+    return program
+
+
+def _up_to(sums, shares, top_p):
+    return sums - shares < top_p - 1e-9
+
+
+def _marked_from_below(sums, shares, top_p):  # as in transformers: what stands above a sum of 1 - top_p
+    above = shares.flip(-1).cumsum(-1).flip(-1) > 1 - top_p + 1e-9
+    above[:, 0] = True
+    return above
+
+
+def _one_behind(last):  # as in fairseq: all below top_p, and one more
+    def keep(sums, shares, top_p):
+        below = sums < top_p - 1e-9
+        return below.scatter(1, below.cumsum(-1)[:, last].clamp(max=shares.shape[1] - 1), True)
+
+    return keep
+
+
+def _looked_up(make_1):
+    def program(logits, temperature, top_k, top_p, generator):
+        if temperature == 0:
+            return logits.argmax(-1)
+        shares, order = (logits.double() / temperature).softmax(-1).sort(descending=True)
+        shares[:, top_k or shares.shape[1] :] = 0
+        shares /= shares.sum(-1, keepdim=True)
+        sums = shares.where(_up_to(shares.cumsum(-1), shares, top_p or 2), 0.0).cumsum(-1)
+        drawn = torch.rand(len(logits), 1, generator=generator, dtype=torch.float64) * (sums[:, -1:] if make_1 else 1)
+        return order.gather(1, torch.searchsorted(sums, drawn, right=True).clamp(max=shares.shape[1] - 1))[:, 0]
+
+    return program
+
+
+def _row_by_row(logits, temperature, top_k, top_p, generator):
+    tokens = []
+    for row in logits.double():
+        kept = row.argsort(descending=True)[: 1 if temperature == 0 else top_k]
+        shares = (row[kept] / (temperature or 1)).softmax(0)
+        n = next((n for n in range(1, len(kept)) if shares[:n].sum() >= (top_p or 2) - 1e-9), len(kept))
+        tokens.append(kept[shares[:n].multinomial(1, generator=generator).item() if n > 1 else 0])
+    return torch.stack(tokens)
+
+
+RIGHT["sample"] |= {
+    "sorted": _nucleus(_up_to),
+    "marked_from_below": _nucleus(_marked_from_below),
+    "one_behind": _nucleus(_one_behind(slice(-1, None))),
+    "looked_up": _looked_up(True),
+    "row_by_row": _row_by_row,
+}
+wrong("Is the token that crosses top_p kept, too?", "sample__one_behind_the_first")(_nucleus(_one_behind(slice(1))))
+wrong("Do the kept shares sum to 1", "sample__looked_up_in_an_old_sum")(_looked_up(False))
+wrong("each with an order and a draw of its own", "sample__one_cut_for_all_rows")(
+    _nucleus(lambda sums, shares, top_p: _up_to(sums, shares, top_p).any(0, keepdim=True).expand_as(sums))
+)
+wrong("each with an order and a draw of its own", "sample__kept_in_the_first_row_too")(
+    _nucleus(lambda sums, shares, top_p: _up_to(sums, shares, top_p) & _up_to(sums, shares, top_p)[:1])
+)
+wrong("one for all", "sample__one_noise_for_all_rows")(
+    lambda z, t, k, p, g: (z / (t or 1) - torch.empty(1, z.shape[1]).exponential_(generator=g).log() * (t > 0)).argmax(
+        -1
+    )
+)
 
 
 @right
@@ -39,6 +117,60 @@ def greedy_with_cache__cut_at_the_end(model, prompts, n_new, stop):
         if not len(rows):
             break
     return [done[row][n_pad[row] :] for row in range(len(prompts))]
+
+
+def _ended_by(ends, place=lambda number, row: number, pad=0, said=list):
+    """A loop in which ends(new tokens, mark) says that a row ends, and place what stays in the cache."""
+
+    def program(model, prompts, n_new, stop):
+        texts, new, longest = [[*p] for p in prompts], [[] for _ in prompts], max(map(len, prompts))
+        n_pad, left, cache = [longest - len(p) for p in prompts], [*range(len(prompts))], model.new_cache(len(prompts))
+        read = torch.tensor([[pad] * n + text for n, text in zip(n_pad, texts, strict=True)])
+        chosen = model(read, cache=cache, n_pad=torch.tensor(said(n_pad)))[:, -1].argmax(-1)
+        while True:
+            for row, token in zip(left, chosen.tolist(), strict=True):
+                new[row].append(token)
+            keep = [(number, row) for number, row in enumerate(left) if not ends(new[row], stop)]
+            if not keep or len(new[keep[0][1]]) == n_new:
+                return [text + more for text, more in zip(texts, new, strict=True)]
+            places, left = [place(*one) for one in keep], [row for _, row in keep]
+            cache.k, cache.v, cache.n_pad = cache.k[:, places], cache.v[:, places], cache.n_pad[places]
+            chosen = model(torch.tensor([[new[row][-1]] for row in left]), cache=cache)[:, -1].argmax(-1)
+
+    return program
+
+
+def _ends_so(new, stop):
+    return new[-len(stop) :] == stop
+
+
+def _spelt(numbers):
+    return " ".join(map(str, numbers))
+
+
+RIGHT["greedy_with_cache"] |= {
+    "lists": _ended_by(_ends_so),
+    "another_padding": _ended_by(_ends_so, pad=7),
+    "number_by_number": _ended_by(lambda new, stop: len(new) >= len(stop) and all(
+        a == b for a, b in zip(reversed(new), reversed(stop), strict=False))),
+    "tensors": _ended_by(lambda new, stop: torch.equal(torch.tensor(new[-len(stop) :]), torch.tensor(stop))),
+    "spelt_with_a_blank_before": _ended_by(lambda new, stop: f" {_spelt(new)}".endswith(f" {_spelt(stop)}")),
+}  # fmt: skip
+for words, slip, program in (
+    ("In a text, 0 4 is also found", "joined", _ended_by(lambda new, stop: _spelt(new).endswith(_spelt(stop)))),
+    ("In a text, 0 4 is also found", "joined_in_the_text", _ended_by(lambda new, stop: _spelt(stop) in _spelt(new))),
+    ("In a text, 0 4 is also found", "as_lists_are_spelt", _ended_by(
+        lambda new, stop: str(new)[1:-1].endswith(str(stop)[1:-1]))),
+    ("6 entries, expected 9", "in_any_order", _ended_by(lambda new, stop: sorted(new[-len(stop) :]) == sorted(stop))),
+    ("6 entries, expected 9", "same_set", _ended_by(lambda new, stop: {*new[-len(stop) :]} == {*stop})),
+    ("10 entries, expected 9", "at_the_start", _ended_by(lambda new, stop: new[: len(stop)] == stop)),
+    ("4 entries, expected 8", "last_two", _ended_by(lambda new, stop: new[-2:] == stop[-2:])),
+    ("9 entries, expected 7", "not_alone", _ended_by(lambda new, stop: len(new) > len(stop) and _ends_so(new, stop))),
+    ("A row's number is not its place", "row_as_place", _ended_by(_ends_so, place=lambda number, row: row)),
+    ("12 entries, expected 7", "most_padding", _ended_by(_ends_so, said=lambda n_pad: [max(n_pad)] * len(n_pad))),
+    ("10 entries, expected 9", "one_padding_more", _ended_by(_ends_so, said=lambda n_pad: [n + 1 for n in n_pad])),
+):  # fmt: skip
+    wrong(words, f"greedy_with_cache__{slip}")(program)
 
 
 def _called(call):
@@ -98,6 +230,53 @@ def lookup_decoding__windows(model, prompt, n_new, n_draft, n_match, choose):
         text, n_calls = torch.cat((text, chosen[: right + 1])), n_calls + 1
         cache.length = len(text) - 1
     return text[: len(prompt) + n_new], n_calls
+
+
+def _looked_up_in(places, kept=lambda text: len(text) - 1, first=1, more=0, choice=lambda found: found[-1]):
+    """Drafts as asked, but for where they are found, what the cache keeps and what is counted."""
+
+    def program(model, prompt, n_new, n_draft, n_match, choose):
+        text, cache, whole = prompt.tolist(), model.new_cache(1), len(prompt) + n_new
+        text.append(choose(model(prompt[None], cache)[0, -1]))
+        n_calls = first
+        while len(text) < whole:
+            found = places(text, n_match)
+            draft = text[choice(found) + n_match + more :][: min(n_draft, whole - len(text) - 1)] if found else []
+            n_calls += 1
+            for guess, row in zip([*draft, None], model(torch.tensor([[text[-1], *draft]]), cache)[0], strict=True):
+                text.append(choose(row))
+                if text[-1] != guess:
+                    break
+            cache.length = kept(text)
+        return torch.tensor(text), n_calls
+
+    return program
+
+
+def _earlier(text, n):
+    return [place for place in range(len(text) - n) if text[place : place + n] == text[-n:]]
+
+
+RIGHT["lookup_decoding"] |= {
+    "lists": _looked_up_in(_earlier),
+    "first_that_fits_from_behind": _looked_up_in(lambda text, n: [next(
+        (place for place in reversed(range(len(text) - n)) if text[place : place + n] == text[-n:]), -1)],
+        choice=lambda found: found[0] if found[0] >= 0 else 10**6),
+    "by_a_table": _looked_up_in(lambda text, n: [
+        {tuple(text[i : i + n]): i for i in range(len(text) - n)}.get(tuple(text[-n:]), 10**6)]),
+    "by_words": _looked_up_in(lambda text, n: [
+        place for place in range(len(text) - n) if str(text[place : place + n]) == str(text[-n:])]),
+}  # fmt: skip
+for words, slip, program in (
+    ("you forget one more", "one_too_short", _looked_up_in(_earlier, kept=lambda text: len(text) - 2)),
+    ("expected 7", "two_too_short", _looked_up_in(_earlier, kept=lambda text: len(text) - 3)),
+    ("All but the newest one", "all_kept", _looked_up_in(_earlier, kept=len)),
+    ("number of calls is", "a_middle_place", _looked_up_in(_earlier, choice=lambda found: found[len(found) // 2])),
+    ("number of calls is", "last_but_one", _looked_up_in(_earlier, choice=lambda found: found[max(0, len(found) - 2)])),
+    ("counted once", "first_call_not_counted", _looked_up_in(_earlier, first=0)),
+    ("what follows the place", "one_place_on", _looked_up_in(_earlier, more=1)),
+):
+    wrong(words, f"lookup_decoding__{slip}")(program)
 
 
 def _one_at_a_time(room, feed=lambda text, read: text[read:]):
