@@ -7,6 +7,7 @@ the function passes depends on its logits alone.
 """
 
 import functools
+import inspect
 import itertools
 import json
 import math
@@ -40,27 +41,46 @@ def my_llama(weights, config, tokens):
     return Parts().llama(weights, config, tokens)
 
 
+def _may_refuse(config, tokens):
+    return config["rope_parameters"]["rope_type"] != "default" or tokens.shape[1] > config["max_position_embeddings"]
+
+
 def _or_refuses(function):
-    """An answer may raise for a rope_type other than "default", and must for one that nobody knows."""
+    """An answer may raise for llama3 and for a longer text than was trained on, and must for any other rope_type."""
 
     def probe(weights, config, tokens):
         kind = config["rope_parameters"]["rope_type"]
         try:
             answer = function(weights, config, tokens)
         except Exception as error:
-            if kind == "default" or error.args == (...,):
+            if error.args == (...,) or not _may_refuse(config, tokens):
                 raise
-            return None if kind == UNKNOWN else my_llama(weights, config, tokens)
-        if kind == UNKNOWN:
-            raise Wrong(f"it computes logits with the rope_type {kind!r}, which it does not know.")
+            return None if kind in OTHER_TYPES else my_llama(weights, config, tokens)
+        if kind in OTHER_TYPES:
+            raise Wrong(f"it computes logits with the rope_type {kind!r}, for which an error is asked.")
         return answer
 
     return probe
 
 
-UNKNOWN = "unheard of"
+def _refusing(program):
+    """A known mistake that refuses what it may: so it speaks against no answer that does, or does not."""
+
+    @functools.wraps(program)
+    def refuses(weights, config, tokens):
+        if _may_refuse(config, tokens):
+            raise ValueError("this may be refused")
+        return program(weights, config, tokens)
+
+    return refuses
+
+
+OTHER_TYPES = "linear", "dynamic", "yarn", "unheard of"
 LONG = "Only this text has more than 256 tokens. Is each of your positions a whole number, and another than the rest?"
 OTHERS = "Stage 2: does it raise an error for every rope_type that it does not compute? Nothing else would show it."
+LLAMA3 = "Stage 2: rope_type is llama3 here. Scale by parts.llama3_scaling with its four numbers, or raise an error."
+FACTORS = "Stage 2: are all four numbers of llama3 taken from config['rope_parameters']? Llama 3.1 has 8, Llama 3.2 32."
+BEYOND = "Only this text is longer than max_position_embeddings: read all of it, or raise an error. Do you drop tokens?"
 
 
 # ------------------------------------------------------------------------------- which stages are right
@@ -158,7 +178,7 @@ def _stages_of(program, case):
 def _known(answers, case):
     """The hint of the known mistake that makes this in one of its stages, or ""."""
     for hint, program in MY_LLAMA.mistakes:
-        if any(_alike(answers, made) for made in _stages_of(program, case).values()):
+        if any(_alike(answers, made) for made in _stages_of(inspect.unwrap(program), case).values()):
             return hint
     return ""
 
@@ -261,14 +281,24 @@ def _cases():
         Case("3 query heads on 1 key head, tied", (*single, _tokens(1, 11, 17, 2))),
         Case("tiny-llama", (bundled, config, _tokens(1, 16, 1024, 3))),
         Case("300 tokens", (*single_block, _tokens(1, 300, 17, 4)), LONG),
+        Case("11 tokens, max_position_embeddings 8",
+             (single[0], single[1] | {"max_position_embeddings": 8}, _tokens(1, 11, 17, 2)), BEYOND),
         Case("rope_type llama3", (shared[0], _scaled(shared[1], "llama3"), _tokens(2, 7, 30, 5))),
-        Case("a rope_type that nobody knows", (shared[0], _scaled(shared[1], UNKNOWN), _tokens(2, 7, 30, 5)), OTHERS),
-    ]
+        Case("rope_type llama3, other factors",
+             (shared[0], _scaled(shared[1], "llama3", 32.0, 2.0, 5.0, 64), _tokens(2, 7, 30, 5)), FACTORS),
+        *[Case(f"rope_type {kind}", (shared[0], _scaled(shared[1], kind), _tokens(2, 7, 30, 5)), OTHERS)
+          for kind in OTHER_TYPES],
+    ]  # fmt: skip
 
 
-def _scaled(config, kind):
-    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
-    return config | {"rope_parameters": config["rope_parameters"] | {"rope_type": kind} | scaling}
+def _scaled(config, kind, factor=8.0, low=1.0, high=4.0, original=16):
+    """The config with another rope_type, and the keys that this type has."""
+    rope = {"rope_type": kind, "factor": factor}
+    if kind not in ("linear", "dynamic"):
+        rope["original_max_position_embeddings"] = original
+    if kind in ("llama3", "unheard of"):
+        rope |= {"low_freq_factor": low, "high_freq_factor": high}
+    return config | {"rope_parameters": config["rope_parameters"] | rope}
 
 
 # --------------------------------------------------------------------------------- the known mistakes
@@ -380,140 +410,140 @@ def _swapped(weights, one, other):
 
 EPS = "Stage 1: eps is config['rms_norm_eps'], added to the mean of the squares, inside the root."
 
+MISTAKES = [
+    ("Stage 1: the rows of the embedding go in as they are. Yours are multiplied by sqrt(D), as in Gemma.",
+     _slip(embed=lambda self, w, c, t: Parts.embed(self, w, c, t) * math.sqrt(c["hidden_size"]))),
+    ("Stage 1: the norm's gain is missing.", _norm(lambda x, weight, eps: x / _root(x, eps))),
+    ("Stage 1: the gain is the weight itself. Yours is 1 + weight, as in Gemma.",
+     _norm(lambda x, weight, eps: x / _root(x, eps) * (1 + weight))),
+    (EPS, _norm(lambda x, weight, eps: x / (_root(x, 0) + eps) * weight)),
+    (EPS, _norm(lambda x, weight, eps: x / _root(x, 0) * weight)),
+    *[(EPS, _norm(lambda x, weight, eps, e=e: x / _root(x, e) * weight)) for e in (1e-5, 1e-6, 1e-8)],
+    ("Stage 1: RMSNorm subtracts no mean. Yours is LayerNorm.",
+     _norm(lambda x, weight, eps: F.layer_norm(x, weight.shape, weight, None, eps))),
+    ("Stage 1: is the mean of the squares in the root? Yours has their sum.",
+     _norm(lambda x, weight, eps: x / (x.pow(2).sum(-1, keepdim=True) + eps).sqrt() * weight)),
+    ("Stage 1: each token has its own rms, over the last dimension. Yours is over the tokens.",
+     _norm(lambda x, weight, eps: x / (x.pow(2).mean(1, keepdim=True) + eps).sqrt() * weight)),
+    ("Stage 1: the root of the mean square is missing.",
+     _norm(lambda x, weight, eps: x / (x.pow(2).mean(-1, keepdim=True) + eps) * weight)),
+    ("Stage 1: q, k and v read the normed stream. Yours read x itself.", _no_norm("input_layernorm")),
+    ("Stage 1: the norm before attention has the gain input_layernorm, the other post_attention_layernorm.",
+     _with(lambda w, c: _swapped(w, "input_layernorm", "post_attention_layernorm"))),
+
+    ("Stage 2: q and k are not turned.", _turn(lambda turn, q, k, v: (q, k, v))),
+    ("Stage 2: k is not turned.", _turn(lambda turn, q, k, v: (turn(q), k, v))),
+    ("Stage 2: q is not turned.", _turn(lambda turn, q, k, v: (q, turn(k), v))),
+    ("Stage 2: v is turned, too. Only q and k are.", _turn(lambda turn, q, k, v: (turn(q), turn(k), turn(v)))),
+    ("Stage 2: q and k are turned twice.", _turn(lambda turn, q, k, v: (turn(turn(q)), turn(turn(k)), v))),
+    ("Stage 2: Hugging Face's rows belong to pairs (i, i + h/2). Yours turns neighbours.",
+     _slip({"apply_rope_halves": lambda x, cos, sin: apply_rope(x, cos, sin, "interleaved")})),
+    ("Stage 2: q turns one way and k the other.",
+     _turn(lambda turn, q, k, v: (turn(q), turn(k.flip(2)).flip(2), v))),
+    ("Stage 2: q and k turn the other way. Is the minus sign right, and are cos and sin in their places?",
+     _slip(turns=lambda self, positions, config: Parts.turns(self, positions, config)[::-1])),
+    ("Stage 2: apply_rope_halves wants cos and sin of the angles. Yours gets the angles themselves.",
+     _slip(turns=lambda self, positions, config:
+           2 * (self.rope_angles(positions, config["head_dim"], config["rope_parameters"]["rope_theta"]),))),
+    *[("Stage 2: RoPE's base is config['rope_parameters']['rope_theta'].", _base(base)) for base in (1e4, 5e5)],
+    ("Stage 2: are the speeds theta ** (-2 i / head_dim)? The 2 is missing.", _base(None, 0.5)),
+    ("Stage 2: bfloat16 and float16 do not hold every whole number: are the positions int64 or float32?",
+     _slip(turns=lambda self, positions, config: Parts.turns(self, positions.bfloat16().float(), config))),
+    (LLAMA3, _base(None)),
+    ("Stage 2: the rows of q_proj come head after head: view(B, T, H, h), then .transpose(1, 2).",
+     _slip(heads=lambda self, x, c: x.reshape(x.shape[0], -1, x.shape[1], c["head_dim"]))),
+    ("Stage 2: the rows of q_proj come head after head. Yours deals them out, one to each head in turn.",
+     _slip(heads=lambda self, x, c: x.unflatten(-1, (c["head_dim"], -1)).permute(0, 3, 1, 2))),
+    ("Stage 2: k_proj and v_proj are swapped.", _with(lambda w, c: _swapped(w, "k_proj", "v_proj"))),
+
+    ("Stage 3: the scores are not divided by sqrt(head_dim).", _scores(lambda h, n: math.sqrt(h))),
+    ("Stage 3: the scores are divided by sqrt(head_dim). Yours are multiplied by it.", _scores(lambda h, n: h)),
+    ("Stage 3: the scores are divided by sqrt(head_dim) twice.", _scores(lambda h, n: 1 / math.sqrt(h))),
+    ("Stage 3: the scores are divided by the root of hidden_size. It is sqrt(head_dim).",
+     _slip(embed=_keeps_the_width, attend=lambda self, q, k, v: Parts.attend(self, q * self.shrink, k, v))),
+    ("Stage 3: the scores are divided by the root of all heads' width. It is sqrt(head_dim).",
+     _scores(lambda h, n: 1 / math.sqrt(n))),
+    ("Stage 3: nothing is hidden: every token sees the future.",
+     _slip({"causal_visible": lambda n_query, n_key: torch.ones(n_query, n_key).bool()})),
+    ("Stage 3: a token sees itself and what came before. Yours sees the next one, too.",
+     _slip({"causal_visible": lambda t, s: torch.ones(t, s).tril(s - t + 1).bool()})),
+    ("Stage 3: the mask is turned round: every token sees itself and the future.",
+     _slip({"causal_visible": lambda n_query, n_key: torch.ones(n_query, n_key).triu().bool()})),
+    ("Stage 3: hide before the softmax. Yours hides after it, and the rest sums to less than 1.",
+     _head(lambda scores, visible: scores.softmax(-1) * visible)),
+    ("Stage 3: a score of 0 hides nothing. Before the softmax, what is hidden becomes -inf.",
+     _head(lambda scores, visible: (scores * visible).softmax(-1))),
+    ("Stage 3: the softmax runs over the keys, dim=-1. Yours runs over the queries.",
+     _head(lambda scores, visible: hide(scores, visible).softmax(-2))),
+    ("Stage 3: the softmax is missing.", _head(lambda scores, visible: scores * visible)),
+    ("Stage 3: neighbouring query heads share a key head: 0, 0, 1, 1. Yours are 0, 1, 0, 1.",
+     _slip({"repeat_kv": lambda x, n_rep: x.repeat(1, n_rep, 1, 1)})),
+    ("Stage 3: all query heads use the first key head.",
+     _slip({"repeat_kv": lambda x, n_rep: x[:, :1].expand(-1, n_rep * x.shape[1], -1, -1)})),
+    ("Stage 3: join the heads with .transpose(1, 2) before the reshape. Else tokens and heads are mixed.",
+     _slip(attend=lambda self, q, k, v: Parts.attend(self, q, k, v).unflatten(-1, (-1, q.shape[-1])).transpose(1, 2)
+           .reshape(q.shape[0], q.shape[2], -1))),
+    ("Stage 3: x plus what attention returns. Yours forgets x.", _add(first=lambda x, normed, what: what)),
+    ("Stage 3: it is added to x itself. Yours adds it to the normed x.",
+     _add(first=lambda x, normed, what: normed + what)),
+
+    ("Stage 4: the feed-forward reads the normed stream. Its norm is missing.",
+     _no_norm("post_attention_layernorm")),
+    ("Stage 4: the feed-forward's norm has its own gain, post_attention_layernorm.",
+     _slip(norm=lambda self, x, w, n, c: Parts.norm(self, x, w, n.replace("post_attention", "input"), c))),
+    ("Stage 4: the feed-forward has a norm of its own, of the new x. Yours reads that of stage 1 again.",
+     _slip(norm=_first_norm_again)),
+    ("Stage 4: the feed-forward reads the stream after attention. Yours reads the one before it.",
+     _slip(norm=_of_the_stream_before)),
+    ("Stage 4: SiLU is on the gate alone. Yours is on the product.",
+     _feed_forward(lambda g, u, d: F.silu(g * u) @ d)),
+    ("Stage 4: x plus what the feed-forward returns. Yours forgets x.", _add(second=lambda x, normed, what: what)),
+    ("Stage 4: it is added to x itself. Yours adds it to the normed x.",
+     _add(second=lambda x, normed, what: normed + what)),
+    ("Stage 4: SiLU is on the gate's branch. Yours is on up's.",
+     _feed_forward(lambda g, u, d: (g * F.silu(u)) @ d)),
+    ("Stage 4: the gate's function is SiLU. Yours is GELU.", _feed_forward(lambda g, u, d: (F.gelu(g) * u) @ d)),
+    ("Stage 4: the gate's function is SiLU. Yours is ReLU.", _feed_forward(lambda g, u, d: (F.relu(g) * u) @ d)),
+    ("Stage 4: SiLU is x * sigmoid(x). Yours is the sigmoid alone.",
+     _feed_forward(lambda g, u, d: (g.sigmoid() * u) @ d)),
+    ("Stage 4: SiLU on the gate is missing.", _feed_forward(lambda g, u, d: (g * u) @ d)),
+    ("Stage 4: the gate multiplies up. Yours adds the two.", _feed_forward(lambda g, u, d: (F.silu(g) + u) @ d)),
+    ("Stage 4: up_proj is missing.", _feed_forward(lambda g, u, d: F.silu(g) @ d)),
+
+    ("Stage 5: every block has its own weights. Yours uses those of block 0 in all.", _blocks(lambda n: [0] * n)),
+    ("Stage 5: it ends as if only the last block had run. Does each block read what the one before it returned?",
+     _blocks(lambda n: [n - 1])),
+    ("Stage 5: the last block is missing.", _blocks(lambda n: range(n - 1))),
+    ("Stage 5: only block 0 runs. Does return stand inside the loop?", _blocks(lambda n: [0])),
+    ("Stage 5: the first block is missing.", _blocks(lambda n: range(1, n))),
+    ("Stage 5: the blocks run backwards.", _blocks(lambda n: range(n - 1, -1, -1))),
+    ("Stage 5: block 0 runs twice.", _blocks(lambda n: [0, *range(n)])),
+
+    ("Stage 6: the last norm is missing.", _no_norm("model.norm.weight")),
+    ("Stage 6: the last norm's gain is model.norm.weight. Yours is that of block 0.",
+     _with(lambda w, c: w | {"model.norm.weight": w["model.layers.0.input_layernorm.weight"]})),
+    ("Stage 6: the last norm's gain, model.norm.weight, is missing.",
+     _with(lambda w, c: w | {"model.norm.weight": torch.ones(c["hidden_size"])})),
+    ("Stage 6: if the file has lm_head.weight, it is the head. Yours is the embedding always.",
+     _with(lambda w, c: {name: weight for name, weight in w.items() if name != "lm_head.weight"})),
+    ("Stage 6: logits are the dot products themselves. Yours are probabilities.",
+     _with(logits=lambda z: z.softmax(-1))),
+    ("Stage 6: logits are the dot products themselves. Yours are their logarithms of probabilities.",
+     _with(logits=lambda z: z.log_softmax(-1))),
+    ("Stage 6: every position has its logits. Yours are the last position's only.",
+     _with(logits=lambda z: z[:, -1:])),
+    ("Stage 6: every position has its logits. Yours are the last position's only.",
+     _with(logits=lambda z: z[:, -1])),
+]  # fmt: skip
 MY_LLAMA = Exercise(
     my_llama,
     _cases(),
-    [
-        ("Stage 1: the rows of the embedding go in as they are. Yours are multiplied by sqrt(D), as in Gemma.",
-         _slip(embed=lambda self, w, c, t: Parts.embed(self, w, c, t) * math.sqrt(c["hidden_size"]))),
-        ("Stage 1: the norm's gain is missing.", _norm(lambda x, weight, eps: x / _root(x, eps))),
-        ("Stage 1: the gain is the weight itself. Yours is 1 + weight, as in Gemma.",
-         _norm(lambda x, weight, eps: x / _root(x, eps) * (1 + weight))),
-        (EPS, _norm(lambda x, weight, eps: x / (_root(x, 0) + eps) * weight)),
-        (EPS, _norm(lambda x, weight, eps: x / _root(x, 0) * weight)),
-        *[(EPS, _norm(lambda x, weight, eps, e=e: x / _root(x, e) * weight)) for e in (1e-5, 1e-6, 1e-8)],
-        ("Stage 1: RMSNorm subtracts no mean. Yours is LayerNorm.",
-         _norm(lambda x, weight, eps: F.layer_norm(x, weight.shape, weight, None, eps))),
-        ("Stage 1: is the mean of the squares in the root? Yours has their sum.",
-         _norm(lambda x, weight, eps: x / (x.pow(2).sum(-1, keepdim=True) + eps).sqrt() * weight)),
-        ("Stage 1: each token has its own rms, over the last dimension. Yours is over the tokens.",
-         _norm(lambda x, weight, eps: x / (x.pow(2).mean(1, keepdim=True) + eps).sqrt() * weight)),
-        ("Stage 1: the root of the mean square is missing.",
-         _norm(lambda x, weight, eps: x / (x.pow(2).mean(-1, keepdim=True) + eps) * weight)),
-        ("Stage 1: q, k and v read the normed stream. Yours read x itself.", _no_norm("input_layernorm")),
-        ("Stage 1: the norm before attention has the gain input_layernorm, the other post_attention_layernorm.",
-         _with(lambda w, c: _swapped(w, "input_layernorm", "post_attention_layernorm"))),
-
-        ("Stage 2: q and k are not turned.", _turn(lambda turn, q, k, v: (q, k, v))),
-        ("Stage 2: k is not turned.", _turn(lambda turn, q, k, v: (turn(q), k, v))),
-        ("Stage 2: q is not turned.", _turn(lambda turn, q, k, v: (q, turn(k), v))),
-        ("Stage 2: v is turned, too. Only q and k are.", _turn(lambda turn, q, k, v: (turn(q), turn(k), turn(v)))),
-        ("Stage 2: q and k are turned twice.", _turn(lambda turn, q, k, v: (turn(turn(q)), turn(turn(k)), v))),
-        ("Stage 2: Hugging Face's rows belong to pairs (i, i + h/2). Yours turns neighbours.",
-         _slip({"apply_rope_halves": lambda x, cos, sin: apply_rope(x, cos, sin, "interleaved")})),
-        ("Stage 2: q turns one way and k the other.",
-         _turn(lambda turn, q, k, v: (turn(q), turn(k.flip(2)).flip(2), v))),
-        ("Stage 2: q and k turn the other way. Is the minus sign right, and are cos and sin in their places?",
-         _slip(turns=lambda self, positions, config: Parts.turns(self, positions, config)[::-1])),
-        ("Stage 2: apply_rope_halves wants cos and sin of the angles. Yours gets the angles themselves.",
-         _slip(turns=lambda self, positions, config:
-               2 * (self.rope_angles(positions, config["head_dim"], config["rope_parameters"]["rope_theta"]),))),
-        *[("Stage 2: RoPE's base is config['rope_parameters']['rope_theta'].", _base(base)) for base in (1e4, 5e5)],
-        ("Stage 2: are the speeds theta ** (-2 i / head_dim)? The 2 is missing.", _base(None, 0.5)),
-        ("Stage 2: bfloat16 and float16 do not hold every whole number: are the positions int64 or float32?",
-         _slip(turns=lambda self, positions, config: Parts.turns(self, positions.bfloat16().float(), config))),
-        ("Stage 2: rope_type is llama3 here. Scale the speeds with parts.llama3_scaling, or raise an error.",
-         _base(None)),
-        ("Stage 2: the rows of q_proj come head after head: view(B, T, H, h), then .transpose(1, 2).",
-         _slip(heads=lambda self, x, c: x.reshape(x.shape[0], -1, x.shape[1], c["head_dim"]))),
-        ("Stage 2: the rows of q_proj come head after head. Yours deals them out, one to each head in turn.",
-         _slip(heads=lambda self, x, c: x.unflatten(-1, (c["head_dim"], -1)).permute(0, 3, 1, 2))),
-        ("Stage 2: k_proj and v_proj are swapped.", _with(lambda w, c: _swapped(w, "k_proj", "v_proj"))),
-
-        ("Stage 3: the scores are not divided by sqrt(head_dim).", _scores(lambda h, n: math.sqrt(h))),
-        ("Stage 3: the scores are divided by sqrt(head_dim). Yours are multiplied by it.", _scores(lambda h, n: h)),
-        ("Stage 3: the scores are divided by sqrt(head_dim) twice.", _scores(lambda h, n: 1 / math.sqrt(h))),
-        ("Stage 3: the scores are divided by the root of hidden_size. It is sqrt(head_dim).",
-         _slip(embed=_keeps_the_width, attend=lambda self, q, k, v: Parts.attend(self, q * self.shrink, k, v))),
-        ("Stage 3: the scores are divided by the root of all heads' width. It is sqrt(head_dim).",
-         _scores(lambda h, n: 1 / math.sqrt(n))),
-        ("Stage 3: nothing is hidden: every token sees the future.",
-         _slip({"causal_visible": lambda n_query, n_key: torch.ones(n_query, n_key).bool()})),
-        ("Stage 3: a token sees itself and what came before. Yours sees the next one, too.",
-         _slip({"causal_visible": lambda t, s: torch.ones(t, s).tril(s - t + 1).bool()})),
-        ("Stage 3: the mask is turned round: every token sees itself and the future.",
-         _slip({"causal_visible": lambda n_query, n_key: torch.ones(n_query, n_key).triu().bool()})),
-        ("Stage 3: hide before the softmax. Yours hides after it, and the rest sums to less than 1.",
-         _head(lambda scores, visible: scores.softmax(-1) * visible)),
-        ("Stage 3: a score of 0 hides nothing. Before the softmax, what is hidden becomes -inf.",
-         _head(lambda scores, visible: (scores * visible).softmax(-1))),
-        ("Stage 3: the softmax runs over the keys, dim=-1. Yours runs over the queries.",
-         _head(lambda scores, visible: hide(scores, visible).softmax(-2))),
-        ("Stage 3: the softmax is missing.", _head(lambda scores, visible: scores * visible)),
-        ("Stage 3: neighbouring query heads share a key head: 0, 0, 1, 1. Yours are 0, 1, 0, 1.",
-         _slip({"repeat_kv": lambda x, n_rep: x.repeat(1, n_rep, 1, 1)})),
-        ("Stage 3: all query heads use the first key head.",
-         _slip({"repeat_kv": lambda x, n_rep: x[:, :1].expand(-1, n_rep * x.shape[1], -1, -1)})),
-        ("Stage 3: join the heads with .transpose(1, 2) before the reshape. Else tokens and heads are mixed.",
-         _slip(attend=lambda self, q, k, v: Parts.attend(self, q, k, v).unflatten(-1, (-1, q.shape[-1])).transpose(1, 2)
-               .reshape(q.shape[0], q.shape[2], -1))),
-        ("Stage 3: x plus what attention returns. Yours forgets x.", _add(first=lambda x, normed, what: what)),
-        ("Stage 3: it is added to x itself. Yours adds it to the normed x.",
-         _add(first=lambda x, normed, what: normed + what)),
-
-        ("Stage 4: the feed-forward reads the normed stream. Its norm is missing.",
-         _no_norm("post_attention_layernorm")),
-        ("Stage 4: the feed-forward's norm has its own gain, post_attention_layernorm.",
-         _slip(norm=lambda self, x, w, n, c: Parts.norm(self, x, w, n.replace("post_attention", "input"), c))),
-        ("Stage 4: the feed-forward has a norm of its own, of the new x. Yours reads that of stage 1 again.",
-         _slip(norm=_first_norm_again)),
-        ("Stage 4: the feed-forward reads the stream after attention. Yours reads the one before it.",
-         _slip(norm=_of_the_stream_before)),
-        ("Stage 4: SiLU is on the gate alone. Yours is on the product.",
-         _feed_forward(lambda g, u, d: F.silu(g * u) @ d)),
-        ("Stage 4: x plus what the feed-forward returns. Yours forgets x.", _add(second=lambda x, normed, what: what)),
-        ("Stage 4: it is added to x itself. Yours adds it to the normed x.",
-         _add(second=lambda x, normed, what: normed + what)),
-        ("Stage 4: SiLU is on the gate's branch. Yours is on up's.",
-         _feed_forward(lambda g, u, d: (g * F.silu(u)) @ d)),
-        ("Stage 4: the gate's function is SiLU. Yours is GELU.", _feed_forward(lambda g, u, d: (F.gelu(g) * u) @ d)),
-        ("Stage 4: the gate's function is SiLU. Yours is ReLU.", _feed_forward(lambda g, u, d: (F.relu(g) * u) @ d)),
-        ("Stage 4: SiLU is x * sigmoid(x). Yours is the sigmoid alone.",
-         _feed_forward(lambda g, u, d: (g.sigmoid() * u) @ d)),
-        ("Stage 4: SiLU on the gate is missing.", _feed_forward(lambda g, u, d: (g * u) @ d)),
-        ("Stage 4: the gate multiplies up. Yours adds the two.", _feed_forward(lambda g, u, d: (F.silu(g) + u) @ d)),
-        ("Stage 4: up_proj is missing.", _feed_forward(lambda g, u, d: F.silu(g) @ d)),
-
-        ("Stage 5: every block has its own weights. Yours uses those of block 0 in all.", _blocks(lambda n: [0] * n)),
-        ("Stage 5: it ends as if only the last block had run. Does each block read what the one before it returned?",
-         _blocks(lambda n: [n - 1])),
-        ("Stage 5: the last block is missing.", _blocks(lambda n: range(n - 1))),
-        ("Stage 5: only block 0 runs. Does return stand inside the loop?", _blocks(lambda n: [0])),
-        ("Stage 5: the first block is missing.", _blocks(lambda n: range(1, n))),
-        ("Stage 5: the blocks run backwards.", _blocks(lambda n: range(n - 1, -1, -1))),
-        ("Stage 5: block 0 runs twice.", _blocks(lambda n: [0, *range(n)])),
-
-        ("Stage 6: the last norm is missing.", _no_norm("model.norm.weight")),
-        ("Stage 6: the last norm's gain is model.norm.weight. Yours is that of block 0.",
-         _with(lambda w, c: w | {"model.norm.weight": w["model.layers.0.input_layernorm.weight"]})),
-        ("Stage 6: the last norm's gain, model.norm.weight, is missing.",
-         _with(lambda w, c: w | {"model.norm.weight": torch.ones(c["hidden_size"])})),
-        ("Stage 6: if the file has lm_head.weight, it is the head. Yours is the embedding always.",
-         _with(lambda w, c: {name: weight for name, weight in w.items() if name != "lm_head.weight"})),
-        ("Stage 6: logits are the dot products themselves. Yours are probabilities.",
-         _with(logits=lambda z: z.softmax(-1))),
-        ("Stage 6: logits are the dot products themselves. Yours are their logarithms of probabilities.",
-         _with(logits=lambda z: z.log_softmax(-1))),
-        ("Stage 6: every position has its logits. Yours are the last position's only.",
-         _with(logits=lambda z: z[:, -1:])),
-        ("Stage 6: every position has its logits. Yours are the last position's only.",
-         _with(logits=lambda z: z[:, -1])),
-    ],
+    [(hint, program if hint == LLAMA3 else _refusing(program)) for hint, program in MISTAKES],
     tolerance=2.5,
     allow=("repeat_kv", *(part.__name__ for part in COURSE.values())),  # the parts of notebooks 01 to 04
     adapt=_or_refuses,
     stages=_Watch,
-)  # fmt: skip
+)
 check_my_llama = check_of(MY_LLAMA)
 
 # --------------------------------------------------------------------------------- with a cache, in pieces

@@ -101,13 +101,34 @@ def my_llama__token_by_token_with_cache(weights, config, tokens):
     return logits
 
 
-def _knows_no_type(w, c, t):
-    rope = c["rope_parameters"]
-    return plain(w, c | {"rope_parameters": rope | {"rope_type": min(rope["rope_type"], "llama3")}}, t)
+LLAMA_31 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+
+
+def _roped(**written):
+    """Other values of rope_parameters, written down where a config has the key; a function is given what it says."""
+
+    def program(w, c, t):
+        rope = {key: written.get(key, value) for key, value in c["rope_parameters"].items()}
+        rope = {key: value(rope[key]) if callable(value) else value for key, value in rope.items()}
+        return plain(w, c | {"rope_parameters": rope}, t)
+
+    return program
+
+
+def _unscaled(kind):
+    """Runs this type as if it were the default one."""
+
+    def program(w, c, t):
+        rope = c["rope_parameters"]
+        same = rope if rope["rope_type"] != kind else {"rope_type": "default", "rope_theta": rope["rope_theta"]}
+        return plain(w, c | {"rope_parameters": same}, t)
+
+    return program
 
 
 plain, heads, cached = RIGHT["my_llama"].values()
 RIGHT["my_llama"] |= {
+    "refuses_long_texts": lambda w, c, t: plain(w, c, t) if t.shape[1] <= c["max_position_embeddings"] else 1 / 0,
     "vmap": lambda w, c, t: torch.vmap(lambda row: plain(w, c, row[None])[0])(t),
 }
 
@@ -125,7 +146,19 @@ for words, slip, program in (
     ("attention, departs", "joined_number_by_number", _joined_number_by_number),
     ("the result departs", "of_the_token_before", lambda w, c, t: cached(w, c, t).roll(1, dims=1)),
     ("still empty", "hole", lambda w, c, t: plain(w, c, t) if c["rope_parameters"]["rope_type"] == "default" else ...),
-    ("which it does not know", "computes_what_it_does_not_know", _knows_no_type),
+    ("an error is asked", "computes_what_it_does_not_know", _roped(rope_type=lambda kind: min(kind, "llama3"))),
+    *[("an error is asked", f"{kind}_unscaled", _unscaled(kind)) for kind in ("linear", "dynamic", "yarn")],
+    *[("all four numbers", key, _roped(**{key: value})) for key, value in LLAMA_31.items()],
+    ("right for tiny-llama", "factor_32", _roped(factor=32.0)),
+    ("its four numbers, or raise", "original_8192", _roped(original_max_position_embeddings=8192)),
+    ("Do you drop tokens", "text_cut", lambda w, c, t: plain(w, c, t[:, : c["max_position_embeddings"]])),
+    ("base is config", "base_written_and_llama3_scaled", _roped(rope_theta=500_000.0)),
+    ("eps is config", "eps_written_and_llama3_refused", lambda w, c, t: heads(w, c | {"rms_norm_eps": 1e-5}, t)),
+    ("the embedding always", "always_tied", lambda w, c, t: cached(w, c | {"tie_word_embeddings": True}, t)),
+    ("right for tiny-llama", "head_dim_from_dim", lambda w, c, t: plain(
+        w, c | {"head_dim": c["hidden_size"] // c["num_attention_heads"]}, t)),
+    ("right for tiny-llama", "two_rows_to_a_key_head", lambda w, c, t: heads(
+        w, c | {"num_key_value_heads": c["num_attention_heads"] // 2}, t)),
     ("changed in place", "used_up", lambda w, c, t: plain({name: w.pop(name) for name in list(w)}, c, t)),
-):
+):  # fmt: skip
     wrong(words, f"my_llama__{slip}")(program)
