@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from checks.base import Exercise, Wrong
 from checks.compare import compare, name_mistake
 from checks.explain import in_numbers, size_of
-from checks.run import ForbiddenCalls, NewKernel, TimeUp, call, in_time, is_empty, undisturbed
+from checks.run import NewKernel, TimeUp, borrowed, call, in_time, is_empty, undisturbed
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,14 +83,13 @@ WAITS = "Does it sleep, or wait for something that does not come, such as input?
 def _judge(function, exercise, seconds):
     """Run every case; if some fail, name the mistake in the first of them, or show the smallest in numbers."""
     cases, wanted, outcomes = exercise.cases, exercise.wanted, []  # the specification does not count against the time
-    forbidden = ForbiddenCalls(exercise.allow)
     watches = [exercise.stages and exercise.stages() for _ in cases]
 
     def run_all():
         for case, want, watch in zip(cases, wanted, watches, strict=True):
             if case.drawn and any(outcome.problem for outcome in outcomes):
                 return
-            outcomes.append(_outcome(function, exercise, case, want, watch, forbidden))
+            outcomes.append(_outcome(function, exercise, case, want, watch))
             if sum(outcome.problem is not None for outcome in outcomes) == exercise.enough:
                 return
 
@@ -105,15 +104,15 @@ def _judge(function, exercise, seconds):
         _, message, _ = Outcome(None, Wrong(str(up)), watch).in_stages(case)
         result = _failed(exercise, case, message, WAITS if up.waits else ENDLESS)
     else:
-        result = _verdict(function, exercise, outcomes, forbidden)
+        result = _verdict(function, exercise, outcomes)
     return replace(result, right=sum(not outcome.problem for outcome in outcomes), cases=len(cases))
 
 
-def _verdict(function, exercise, outcomes, forbidden):
+def _verdict(function, exercise, outcomes):
     """What the outcomes of all cases say."""
     cases, failing = exercise.cases, [place for place, outcome in enumerate(outcomes) if outcome.problem]
-    if not failing and forbidden.found:
-        message = f"The result is right, but it calls {forbidden.found}: write it yourself."
+    if not failing and (theirs := borrowed(function, exercise.allow)):
+        message = f"The result is right, but it calls {theirs}: write it yourself."
         return CheckResult(exercise.name, "failed", message)
     if not failing:
         several = f"{len(cases)} cases" if len(cases) > 1 else "the one case"
@@ -127,14 +126,14 @@ def _verdict(function, exercise, outcomes, forbidden):
     return _show_smallest(exercise, outcomes, failing)
 
 
-def _outcome(function, exercise, case, want, watch, forbidden):
+def _outcome(function, exercise, case, want, watch):
     """What one case shows; a stub raises NotImplementedError in the first."""
     got, parts = None, exercise.parts
     if case.gradients:
         asked = zip(exercise.parameters, case.fresh_inputs(), strict=True)
         parts = [f"the gradient for {name}" for name, value in asked if getattr(value, "requires_grad", False)]
     try:
-        got, problem = call(function, case, exercise, watch, forbidden)
+        got, problem = call(function, case, exercise, watch)
         compare(got, want, exercise, parts)
         return Outcome(got, problem)
     except NotImplementedError:

@@ -113,92 +113,75 @@ def in_time(task, seconds):
 
 OWNERS = {"helpers": "the course's", "checks": "the course's", "transformers": "transformers'"}  # by package
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-FREE = (__name__, "helpers.plots", "helpers.device", "transformers.utils.import_utils")
-LOOKED_AT = 200_000  # events in a call: later ones are not looked at, so that it costs a tenth of a second at most
+FREE = ("helpers.plots", "helpers.device", "transformers.utils.import_utils")  # a picture, or an import
 
 
-class ForbiddenCalls:
-    """While it is on, it looks for a function of the course that is called from the learner's own code: `found`.
+def borrowed(function, allow):
+    """What the learner's code names of the course's or of transformers' functions and classes, in words, or "".
 
-    It sees whatever way a function got there: imported, as an attribute, through map or a class of PyTorch. What the
-    exercise allows does not count, nor what it hands over: a function, or a model with its methods.
+    A reminder, no wall: it reads the names in the function, and in the learner's functions and classes that it leads
+    to. It does not see what is handed over, nor what is found in another way, such as by getattr.
 
     Args:
-        allow: names of functions, or of classes with all their methods.
+        allow: names of functions, or of classes with their methods; or of a package, with a dot: all in it.
     """
-
-    def __init__(self, allow):
-        self.allow, self.codes, self.found = set(allow), set(), ""
-
-    def handed(self, function):
-        """The function; its arguments are from now on allowed, and its own frame is the learner's."""
-
-        def from_learner(*inputs, **named):
-            for value in (*inputs, *named.values()):
-                parts = value.modules() if isinstance(value, torch.nn.Module) else (value,)
-                self.allow.update(one.__name__ for part in parts for one in _classes(part))
-                self.codes.add(getattr(value, "__code__", None))
-            with self:
-                answer = function(*inputs, **named)
-            if answer is ...:
-                raise NotImplementedError(...)  # a hole, no refusal
-            return answer
-
-        self.start, from_learner.__wrapped__ = from_learner.__code__, function
-        return from_learner
-
-    def __enter__(self):
-        self.former, self.left = sys.getprofile(), LOOKED_AT
-        if self.former is None and not self.found:  # never in place of another's profiler
-            sys.setprofile(self._see)
-
-    def __exit__(self, *_):
-        if self.former is None:
-            sys.setprofile(None)
-
-    def _see(self, frame, event, _):  # pragma: no cover  coverage.py sees nothing in a profiler, nor in what it calls
-        self.left -= 1
-        if event == "call" and _owner(frame) and self._is_forbidden(frame):
-            self.found = f"{_owner(frame)} {_spoken(frame)}"
-        if self.left < 0 or self.found:
-            sys.setprofile(None)
-
-    def _is_forbidden(self, frame):  # pragma: no cover
-        code = frame.f_code
-        if code.co_name.startswith(("<module>", "__torch_")) or frame.f_globals["__name__"] in FREE:
-            return False  # what watches, a picture, or an import
-        if code in self.codes or self.allow & {code.co_name, *(one.__name__ for one in _classes(_self_of(frame)))}:
-            return False
-        caller = frame.f_back
-        while caller and caller.f_code is not self.start and not _owner(caller):
-            if not caller.f_code.co_filename.startswith((*LIBRARIES, "<frozen")):
-                return True
-            caller = caller.f_back
-        return caller is not None and caller.f_code is self.start
+    waiting, seen = [function], []
+    for value in waiting:  # grows
+        value = inspect.unwrap(getattr(value, "__func__", getattr(value, "func", value)))  # a method, a partial
+        kind = value if isinstance(value, type) or inspect.isroutine(value) else type(value)
+        if any(kind is one for one in seen):
+            continue
+        seen.append(kind)
+        for one in kind.__mro__ if isinstance(kind, type) else (kind,):
+            module, words = one.__module__ or "", one.__qualname__.rpartition("<locals>.")[2].split(".")
+            owner = OWNERS.get(module.partition(".")[0])
+            if (
+                owner
+                and module not in FREE
+                and not any(name in words or f"{module}.".startswith(name) for name in allow)
+            ):
+                return f"{owner} {words[0] if words[-1] in ('forward', '__call__') else '.'.join(words)}"
+            if (
+                not owner
+                and inspect.isfunction(one)
+                and not one.__code__.co_filename.startswith((*LIBRARIES, "<frozen"))
+            ):
+                waiting += _named_by(one)
+            elif not owner and isinstance(one, type):
+                parts = filter(inspect.isfunction, vars(one).values())
+                waiting += [part for part in parts if part.__module__ == module]  # transformers patches torch's
+    return ""
 
 
-def _owner(frame):  # pragma: no cover
-    return OWNERS.get((frame.f_globals.get("__name__") or "").partition(".")[0])
+def _named_by(function):
+    """The functions, classes and callable objects that the code of a function names, also inside of it."""
+    codes, found = [function.__code__], [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    names = function.__globals__ | inspect.getclosurevars(function).nonlocals
+    for code in codes:  # grows
+        codes += [inner for inner in code.co_consts if inspect.iscode(inner)]
+        value = None
+        for step in dis.get_instructions(code):
+            if step.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):  # of what was named before
+                look_up = getattr if inspect.ismodule(value) else inspect.getattr_static
+                value = look_up(value, step.argval, None)
+                continue
+            found.append(value)
+            value = names.get(step.argval) if step.opname in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME") else None
+            value = sys.modules.get(step.argval) if step.opname == "IMPORT_NAME" else value
+        found.append(value)
+    return [value for value in found if callable(value) or hasattr(value, "__func__")]
 
 
-def _self_of(frame):  # pragma: no cover
-    """The object, or the class, to which the method of a frame belongs; None in a plain function."""
-    code = frame.f_code
-    return frame.f_locals[code.co_varnames[0]] if code.co_argcount and "." in code.co_qualname else None
+def _without_holes(function):
+    """The function; the answer ... is a hole, and no refusal."""
 
+    def from_learner(*inputs, **named):
+        answer = function(*inputs, **named)
+        if answer is ...:
+            raise NotImplementedError(...)
+        return answer
 
-def _classes(value):
-    """A value's classes, or those of a class, that are of the course or of another owner."""
-    classes = value.__mro__ if isinstance(value, type) else type(value).__mro__
-    return [one for one in classes if one.__module__.partition(".")[0] in OWNERS]
-
-
-def _spoken(frame):  # pragma: no cover
-    """How a learner names the function that a frame runs."""
-    name, classes = frame.f_code.co_name, _classes(_self_of(frame))
-    if classes:
-        return classes[0].__name__ if name.startswith("__") or name == "forward" else f"{classes[0].__name__}.{name}"
-    return name if name.isidentifier() else frame.f_globals["__name__"]
+    return from_learner
 
 
 class _Calls(TorchFunctionMode):
@@ -209,10 +192,10 @@ class _Calls(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def call(function, case, exercise, watch, forbidden):
+def call(function, case, exercise, watch):
     """The function's answer to a case (or the gradients it lets through), and what else is wrong with it."""
     inputs, names, calls = case.fresh_inputs(), exercise.parameters, _Calls()
-    function = exercise.adapt(forbidden.handed(function))
+    function = exercise.adapt(_without_holes(function))
     try:
         with calls if exercise.forbid else contextlib.nullcontext(), watch or contextlib.nullcontext():
             answer = function(*inputs)

@@ -6,7 +6,6 @@ import math
 import random
 import re
 import signal
-import sys
 import threading
 import time
 
@@ -19,6 +18,7 @@ from torch.nn import functional as F
 import checks
 from checks import judge
 from checks.base import AUTOGRAD, GRAPH_CUT, Case, Exercise
+from checks.full_model import small_llama
 from checks.run import PRINTED, in_time
 from checks.swiglu import SILU_DERIVATIVE, silu
 from tests.support.answers import right_answer_to
@@ -273,17 +273,69 @@ def test_seconds_count_on_the_processor_and_what_sleeps_ends_all_the_same():
     assert "sleep" in asleep.hint
 
 
-def test_checks_work_outside_the_main_thread_and_leave_a_profiler_alone():
+def test_checks_work_outside_the_main_thread():
     results = []
-    thread = threading.Thread(target=lambda: results.extend(map(check_silu, (F.silu, silu))))
+    thread = threading.Thread(target=lambda: results.extend(map(check_silu, (F.silu, lambda x: x))))
     thread.start()
     thread.join()
-    assert results[0]
-    assert results[1].message == "The result is right, but it calls the course's silu: write it yourself."
-    sys.setprofile(spy := lambda *_: None)
-    assert check_silu(silu), "with a profiler of the learner's nobody looks"
-    assert sys.getprofile() is spy
-    sys.setprofile(None)
+    assert [result.status for result in results] == ["passed", "failed"]
+
+
+# ------------------------------------------------------------------------------- an answer that calls the course
+
+
+def helper(x):
+    return silu(x)
+
+
+class Layer(torch.nn.Module):
+    def forward(self, x):
+        return helper(x)
+
+
+def after_many_calls(x):
+    for _ in range(210_000):
+        abs(1)
+    return silu(x)
+
+
+def in_a_thread(x):
+    made = []
+    thread = threading.Thread(target=lambda: made.append(silu(x)))
+    thread.start()
+    thread.join()
+    return made[0]
+
+
+def imported_inside(x):
+    from checks.swiglu import silu as own
+
+    return own(x)
+
+
+BORROWING = [silu, helper, Layer(), Layer().forward, after_many_calls, in_a_thread, imported_inside]
+BORROWING += [functools.partial(helper), torch.no_grad()(lambda x: silu(x)), lambda x, own=silu: own(x)]
+BORROWING += [lambda x: next(map(checks.swiglu.silu, [x])), type("Own", (), {"__call__": lambda self, x: silu(x)})()]
+
+
+@pytest.mark.parametrize("program", BORROWING)
+def test_an_answer_that_names_the_courses_function_is_refused_in_whatever_way_it_calls_it(program):
+    check = judge.check_of(Exercise(silu, SILU_DERIVATIVE.cases, []))
+    said = "silu: not yet. The result is right, but it calls the course's silu: write it yourself."
+    assert repr(check(program)) == said
+    assert judge.check_of(Exercise(silu, SILU_DERIVATIVE.cases, [], allow=("silu",)))(program)
+    assert judge.check_of(Exercise(silu, SILU_DERIVATIVE.cases, [], allow=("checks.swiglu.",)))(program)
+
+
+def test_what_only_has_such_a_name_is_not_refused():
+    sizes = small_llama("new").config  # a value of the course's, no function
+
+    def silu(x: checks.CheckResult) -> Layer:
+        """As checks.swiglu.silu does."""
+        return x * x.sigmoid() * (sizes.n_layers > 1)
+
+    assert check_silu(silu)
+    assert check_silu(lambda x: torch.nn.SiLU()(silu(x)) * 0 + silu(x))
 
 
 # --------------------------------------------------------------------------------------------- what is left behind

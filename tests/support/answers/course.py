@@ -11,20 +11,27 @@ from helpers.generate import next_token_probabilities as shares
 from tests.support.answers.register import wrong
 
 
+def refuses(kind):
+    if kind not in ("default", "llama3"):
+        raise ValueError(kind)
+
+
 def course_model(w, c, t):
+    refuses(c["rope_parameters"]["rope_type"])
     config = checkpoint.config_from_hugging_face({"model_type": "llama", **c})
     names = checkpoint.name_map(c["num_hidden_layers"])
     return checkpoint.model_from_weights(config, {own: w[name] for own, name in names.items() if name in w})(t)
 
 
 def their_model(w, c, t):
+    refuses(c["rope_parameters"]["rope_type"])
     llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**c)).eval()
     return (llama.load_state_dict(w, strict=False), llama(t).logits)[1]
 
 
 COPIES = {  # exercise and what is named: the answer
     "rms_norm__RMSNorm": lambda x, w, e: torch.func.functional_call(model.RMSNorm(len(w), e), {"weight": w}, x),
-    "rope_angles__rope_inv_freq": lambda p, h, theta: model.rope_angles(p, model.rope_inv_freq(h, theta)),
+    "rope_angles__rope_angles": lambda p, h, theta: model.rope_angles(p, model.rope_inv_freq(h, theta)),
     "apply_rope_halves__apply_rope": model.apply_rope,
     "apply_rope_interleaved__apply_rope": lambda x, c, s: model.apply_rope(x, c, s, "interleaved"),
     "rope_permutation__interleaved_to_halves": interleaved_to_halves,
