@@ -355,7 +355,7 @@ def _numbers(model, layers, *tokens, **named):
 
 
 def _first(values):
-    return values[0] if isinstance(values, tuple) else values
+    return values if isinstance(values, torch.Tensor) else values[0]
 
 
 def _part_names(title, kinds):
@@ -639,30 +639,40 @@ SLIPS = {  # name: the family, and what is done to a model of it, with windows o
 # ------------------------------------------------------------------------------- where a port parts from its reference
 
 ROOM = 1e-5  # of the largest number that a part of the reference returns
+SAME = 1e-4  # of the largest logit: so far may a right port be off
 
 
 def where_they_part(ours, theirs, tokens, names):
     """(part, position, cached) of the first part of ours that departs from transformers' model, or None if none does.
 
-    First all tokens at once: cached is False. Only if no part departs, ours reads them one by one with a cache, and its
-    outputs, put one behind the other, are compared with the same ones of theirs: cached is True. A part may return a
-    tuple: the first counts. Parts come in the order in which they end. A part departs if a number is farther from
-    theirs than ROOM times the largest number of their part; the position is the smallest at which it does, in any row.
+    First all tokens at once: cached is False. Only if the logits agree, to SAME of the largest, ours reads them one by
+    one with a cache, and its outputs, put one behind the other, are compared with the same ones of theirs: cached is
+    True. A part may return a tuple: the first counts. Parts come in the order in which they end. A part departs if a
+    number is farther from theirs than ROOM times the largest number of their part; the position is the smallest at
+    which it does, in any row. If the logits depart and no part does, it is "logits". Where they agree, a part that
+    departs is only cut elsewhere: Granite's scales are inside ours and behind theirs.
 
     Args:
         ours, theirs: a Relative, a model of transformers.
         tokens: (B, T) int64.
         names: {part of ours: part of theirs}, as in `named_modules()`, in any order.
     """
+    names = names | {"": ""}  # the model itself: it ends last
     wanted = _returned(theirs, names.values(), (tokens,))
     for cached in (False, True):
         cache = (ours.new_cache(len(tokens)),) if cached else ()
-        for name, made in _returned(ours, names, tokens.split(1, dim=1) if cached else (tokens,), *cache).items():
-            want = wanted[names[name]]
-            departs = ~((made - want).abs() <= ROOM * want.abs().max())
+        made = _returned(ours, names, tokens.split(1, dim=1) if cached else (tokens,), *cache)
+        if not _departs(made[""], wanted[""], SAME).any():
+            continue
+        for name, part in made.items():
+            departs = _departs(part, wanted[names[name]], ROOM)
             if departs.any():
-                return name, departs.nonzero()[:, 1].min().item(), cached
+                return name or "logits", departs.nonzero()[:, 1].min().item(), cached
     return None
+
+
+def _departs(made, want, room):
+    return ~((made - want).abs() <= room * want.abs().max())  # nan is not <= anything
 
 
 @torch.no_grad()
@@ -693,9 +703,22 @@ def _another_row(model):
     weight[TOKENS[0, -4]] += 1.5 * ROOM * weight.abs().max()  # less than 1e-4
 
 
-def _within_the_room(model):
-    head, off = model.lm_head, 0.7 * ROOM * model(TWO_ROWS).abs().max()  # at each position, also with small numbers
-    head.forward = lambda x: F.linear(x, head.weight) + off
+def _almost_right(model):
+    head, off = model.lm_head, 0.4 * SAME * model(TWO_ROWS).abs().max()
+    head.forward = lambda x, right=head.forward: right(x) + off
+
+
+def _uncapped(model):  # and within the room, felt nowhere: where a row's largest number is half of the other's
+    head, part, norm = model.lm_head, model.layers[2].feed_forward, model.layers[2].ffn_out_norm
+    (made,) = _returned(model, ["layers.2.feed_forward"], [TWO_ROWS]).values()
+    off = 0.7 * ROOM * made.abs().max()
+    part.forward = lambda x, right=part.forward: right(x) + off
+    norm.forward = lambda x, right=norm.forward: right(x - off)
+    head.forward = lambda x: F.linear(x, head.weight)
+
+
+def _nan(model):
+    model.tok_embeddings.weight.data[TOKENS[0, 3], 5] = math.nan  # in row 0 at 3, in row 1 at 24
 
 
 def _three_slips(model):
@@ -710,9 +733,20 @@ ENDS = "Which part departs first, in the order in which parts end? A layer ends 
 CACHE = "Where all tokens at once agree, let ours read them one by one, with ours.new_cache(...)."
 AT_ONCE = "Does it show with all tokens at once, too? Then the third is False: ask that first."
 AT = "Which position of this part is the first, in any row? Not where it departs most, and of no other part."
+ELSEWHERE = "Here the logits agree to 1e-4 of the largest: then a part that departs is only cut elsewhere."
+NOT_A_NUMBER = "nan is neither larger nor smaller than anything: is a number within the room, that of their part?"
+SMALL_SCALES = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.5,
+    "logits_scaling": 2.0,
+}
+CAPS = {"head_dim": 8, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0}  # felt, and nothing saturates
 PORTS = {  # what is wrong: family, settings, change
     "nothing": ("gpt_oss", {}, lambda model: None),
-    "less than the room": ("gemma3_text", {}, _within_the_room),
+    "nothing; Granite's scales are cut elsewhere": ("granite", SMALL_SCALES, lambda model: None),
+    "nothing; Gemma's caps are cut elsewhere": ("gemma2", CAPS, _almost_right),
+    "no cap behind the head": ("gemma2", CAPS, _uncapped),
     "a window of 9 is 10": ("mistral", {"sliding_window": 9}, lambda model: setattr(model, "windows", [10] * 3)),
     "a window in layer 2 alone": ("mistral", {}, lambda model: setattr(model, "windows", [6, 6, 7])),
     "a row of the embedding": ("qwen2", {}, _another_row),
@@ -720,13 +754,14 @@ PORTS = {  # what is wrong: family, settings, change
         model.layers[1].ffn_out_norm, "forward", lambda x: x)),
     "a step stands one place early": ("smollm3", {}, _step_early),
     "three slips": ("mistral", {}, _three_slips),
+    "nan in the embedding": ("qwen2", {}, _nan),
 }  # fmt: skip
 
 
 @functools.cache
 @_silent()
 def ports():
-    """(what is wrong, our model, transformers', where they part) of eight ports, and of those with a slip of SLIPS."""
+    """(what is wrong, our model, transformers', where they part) of the PORTS, and of those with a slip of SLIPS."""
     made, lesson = [], {slip: (family, {}, change) for slip, (family, change) in SLIPS.items()}
     with torch.device("cpu"):
         for wrong, (family, settings, change) in (PORTS | lesson).items():
@@ -743,36 +778,43 @@ def _finds_partings(function):
 
     def probe(*_):
         for wrong, ours, theirs, where in ports():
-            answer = function(ours, theirs, TWO_ROWS.clone(), part_names(len(ours.layers)))
-            hooked = [part for one in (ours, theirs) for part in one.modules() if part._forward_hooks]
-            for part in hooked:
-                part._forward_hooks.clear()
-            if hooked:
+            parts = [*ours.modules(), *theirs.modules()]
+            try:
+                answer = function(ours, theirs, TWO_ROWS.clone(), part_names(len(ours.layers)))
+                is_hooked = any(part._forward_hooks for part in parts)
+            finally:  # the next answer is tried on the same models
+                for part in parts:
+                    part._forward_hooks.clear()
+            if is_hooked:
                 raise Wrong("a hook is still on a model.", "Keep what register_forward_hook returns, and .remove() it.")
             if answer is not None and [type(one) for one in (*answer,)] != [str, int, bool]:
                 said = f"a name, an int and a bool, or None, is expected, not {str(answer)[:60]}."
                 raise Wrong(said, "Return (part, position, cached): position.item() makes an int of a tensor.")
             if answer != where:
-                raise Wrong(f"port “{wrong}”: yours is {answer}, expected {where}.", _why(answer, where))
+                raise Wrong(f"port “{wrong}”: yours is {answer}, expected {where}.", _why(wrong, answer, where))
         return len(ports())
 
     return probe
 
 
-def _why(answer, where):
+def _why(wrong, answer, where):
     """The hint that fits an answer which is not where a port departs."""
+    if "elsewhere" in wrong:
+        return ELSEWHERE
     if where is None:
-        return JOINED if answer[2] else ROUNDS
+        return f"{ROUNDS} {JOINED}" if answer[2] else ROUNDS
+    if "nan" in wrong and not (answer and answer[0] == where[0] and answer[1] > where[1]):
+        return NOT_A_NUMBER
     if answer is None:
         return CACHE if where[2] else ROUNDS
     if answer[2] != where[2]:
         return JOINED if where[2] else AT_ONCE
-    return AT if answer[0] == where[0] else ROUNDS if where[0] == "tok_embeddings" else ENDS
+    return AT if answer[0] == where[0] else ROUNDS if where[0] in ("tok_embeddings", "logits") else ENDS
 
 
 WHERE_THEY_PART = Exercise(
     where_they_part,
-    [Case("seventeen ports", ("a port", "its reference", "two texts", "names"))],
+    [Case(f"{len(PORTS) + len(SLIPS)} ports", ("a port", "its reference", "two texts", "names"))],
     [],
     allow=("Relative", "KVCache"),
     adapt=_finds_partings,
