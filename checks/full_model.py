@@ -393,6 +393,23 @@ def _norm_over(*dims):
     return lambda norm, x: x * (x.pow(2).mean(dims, keepdim=True) + norm.eps).rsqrt() * norm.weight
 
 
+def _in_the_last_block(change):
+    """Another mask in the last block: change(visible, T, tokens in the cache), where T > 1."""
+
+    def forward(attention, x, cos, sin, visible=None, cache=None, layer=0):
+        if layer == 1 and x.shape[1] > 1:
+            visible = change(visible, x.shape[1], cache.length if cache else 0)
+        return GroupedQueryAttention.forward(attention, x, cos, sin, visible, cache, layer)
+
+    return GroupedQueryAttention, "forward", forward
+
+
+def _third_sees_all(visible, n_query, n_cached):
+    mask = torch.ones(n_query, n_query).tril().bool()
+    mask[3:4] = True
+    return visible if n_cached else mask
+
+
 CALLS = {  # slips in how a model is called again, or with several rows; the seventh is none: only distances count
     "positions restart": _shared(lambda model, right, T, past, pad:
                                  (*RIGHT(model, T)[:2], right[2]) if pad is None else right),
@@ -410,6 +427,9 @@ CALLS = {  # slips in how a model is called again, or with several rows; the sev
         *RIGHT(model, T, past - 1)[:2], right[2]) if T == 1 and past and pad is None else right),
     "padding is forgotten after the prompt": _shared(lambda model, right, T, past, pad:
                                                      RIGHT(model, T, past) if past and pad is not None else right),
+    "one position in the middle sees all": _in_the_last_block(_third_sees_all),
+    "a later chunk sees all of itself, in the last block": _in_the_last_block(
+        lambda visible, n_query, n_cached: torch.ones_like(visible) if n_cached else visible),
 }  # fmt: skip
 CALL_SLIPS = tuple(CALLS)[:6]
 
@@ -439,14 +459,21 @@ def _alike(one, other):
 
 
 SMALL = "Its logits are nearly right. Do you compare all numbers, not only the likeliest token?"
+LARGEST = "Few of its logits move, and little. Is it the largest gap that is small, not the mean?"
 ONE_BY_ONE = "Pieces of several tokens are not enough: read token by token, too."
 READ_ON = "Do you read the padded rows on, with a cache? n_pad comes with the first tokens only."
 FINDS = {  # each slip: the property that is to find it, and how; those before it are kept
     "mask shows the next token": (0, "Change the last token. May a logit before it move?"),
     "norm over the tokens": (0, "Do you compare all logits before the changed token, not only the first?"),
+    "one position in the middle sees all": (0, "Do you compare the logits at all positions before the changed token?"),
+    "one position in the middle sees all, with weak attention": (0, LARGEST),
     "positions restart": (1, "Read the text in pieces, with one cache. Are the logits of all pieces compared?"),
     "mask without its offset": (1, "One token at a time is not enough: read pieces of several tokens, too."),
     "a chunk sees all of itself": (1, "One token at a time is not enough: read pieces of several tokens, too."),
+    "a later chunk sees all of itself, in the last block": (
+        1,
+        "Do you compare all logits of each piece, not the last alone?",
+    ),
     "a single token stands one place too early": (1, ONE_BY_ONE),
     "padding is seen": (2, "Put a shorter row, padded on its left, beside a longer one, and pass n_pad."),
     "norm over the rows": (2, "Does the row stand once alone and once beside another row?"),
@@ -456,20 +483,25 @@ FINDS = {  # each slip: the property that is to find it, and how; those before i
     "positions restart, with new weights": (1, SMALL),
 }
 TOO_LOOSE = "And is the room for rounding small enough, say 1e-4 of the largest logit?"
-TOO_STRICT = "And is there room for rounding, say 1e-4 of the largest logit?"
+TOO_STRICT = "And is there room for rounding, 1e-4 of the largest logit, not 1e-4 itself?"
 ALARMS = (  # what to ask who fails a right model, by property
     "Do you compare only the logits before the changed token?",
     "Has each way of cutting a new cache? Are the pieces joined in their order?",
     "Is n_pad passed? Is the row compared without its padding, and with itself alone, not padded?",
 )
 OWN = "Has each of (future, pieces, rows) its own comparison? future has no cache, and pieces have no padding."
+RIGHTS = 5
 COUNTED = "padding counts as positions"
 NAMES = ("future", "pieces", "rows")
 
 
 def _models_to_test():
-    """(name, model) of three right models, and of one for each slip in FINDS."""
+    """(name, model) of RIGHTS right models, and of one for each slip in FINDS."""
     right = {weights: pair_with_slip(None, weights.split()[0])[0] for weights in ("large weights", "new weights")}
+    loud, weak = (copy.deepcopy(model) for model in right.values())
+    loud.lm_head.weight *= 1000
+    weak.layers[1].attention.o_proj.weight *= 0.05
+    right |= {"logits 1000 times as large": loud, "weak attention": weak}
     yield from right.items()
     for name in (COUNTED, *FINDS):
         slip, _, weights = name.partition(", with ")
@@ -507,7 +539,7 @@ def _finds_slips(function):
 
 PROPERTIES = Exercise(
     properties,
-    [Case("fifteen models", ("one of fifteen",))],
+    [Case(f"{len(FINDS) + RIGHTS} models", ("one of them",))],
     [],
     allow=("Llama", "KVCache"),  # the model that is tested, and its cache
     adapt=_finds_slips,
@@ -575,6 +607,7 @@ NAN = "nan is neither larger nor smaller than anything: is a number within the r
 ROUNDS = "Two right calculations round differently. The room is 1e-5 of the largest number of the reference's part."
 RUNS = "Parts come in the order in which they run: named_modules() tells in which they were made."
 RENAMED = "Is each part compared with the part that names gives it?"
+ONE_NAME = "Did every hook note under the same name? A function made in a loop keeps its own by name=name."
 FIRST = "Which part is the first to depart, not the one that departs most? Its name is that of a part with a weight."
 AT = "Which position is the smallest, in any row? Not the first of row 0, nor the one at which it departs most."
 
@@ -591,7 +624,11 @@ def _departures():
     right = pair_with_slip(None, "large")[0]
     for slip, where in DEPARTS.items():
         yield slip, _with_slip(right, slip), right, None, where, ""
-    yield "nothing", copy.deepcopy(right), right, None, None, ROUNDS
+    other, off = copy.deepcopy(right), 0.3 * LIMIT * _made_by(right, TEXTS)[DOWN.format(1)].abs().max()
+    layer = other.layers[1].feed_forward  # at some positions its numbers are small; what is too large is taken away
+    layer.down_proj.forward = lambda x, right=layer.down_proj.forward: right(x) + off
+    layer.forward = lambda x, right=layer.forward: right(x) - off
+    yield "less than the room", other, right, None, None, ROUNDS
     other = copy.deepcopy(right)
     other.layers[1].attention_norm.eps *= 5
     yield "five times the right eps, in one norm", other, right, None, None, ROUNDS
@@ -626,6 +663,8 @@ def _finds_departures(function):
                 if not hint and answer and answer[0] == where[0]:
                     hint = AT
                 seen = f"departs at {answer[0]}, position {answer[1]}" if answer else "departs nowhere"
+                if not hint and answer and answer[0] == "lm_head":  # the last that is noted
+                    hint = f"{ONE_NAME} {FIRST}"
                 where = f"at {where[0]}, position {where[1]}" if where else "nowhere"
                 raise Wrong(f"slip “{what}”: yours says that it {seen}; it departs {where}.", hint or FIRST)
         return len(DEPARTS)

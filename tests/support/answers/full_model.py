@@ -50,7 +50,8 @@ def _read_in(model, tokens, size):
     return torch.cat([model(piece, cache=cache) for piece in tokens.split(size, dim=1)], dim=1)
 
 
-def _properties(same=_close, changed=-1, kept=slice(0, -1), sizes=(1, 4, 7), n_pad=2, rows=2, prompt=6):
+def _properties(same=_close, changed=-1, kept=slice(0, -1), sizes=(1, 4, 7), n_pad=2, rows=2, prompt=6,
+                joined=lambda logits: logits):  # fmt: skip
     """Three properties of a model, each in a form that can be spoiled."""
 
     def program(model):
@@ -62,7 +63,7 @@ def _properties(same=_close, changed=-1, kept=slice(0, -1), sizes=(1, 4, 7), n_p
         cache, (first, *later) = model.new_cache(rows), beside.split([prompt, *[1] * (10 - prompt)], dim=1)
         padded = [model(first, cache, n_pad=torch.tensor([n_pad, 0][:rows])), *(model(one, cache) for one in later)]
         padded = torch.cat(padded, dim=1)[:1, n_pad:]
-        pieces = all(same(_read_in(model, tokens, size), whole) for size in sizes)
+        pieces = all(same(joined(_read_in(model, tokens, size)), joined(whole)) for size in sizes)
         return same(model(other)[:, kept], whole[:, kept]), pieces, same(padded, model(row))
 
     return program
@@ -75,6 +76,10 @@ RIGHT["properties"] = {
 }
 for words, slip, program in (
     ("there room for rounding", "to_the_last_bit", _properties(torch.equal)),
+    ("not 1e-4 itself", "absolute", _properties(lambda one, other: (one - other).abs().max().item() < 1e-4)),
+    ("not the mean", "mean", _properties(lambda a, b: ((a - b).abs().mean() <= 1e-4 * b.abs().max()).item())),
+    ("at all positions before", "next_to_last_only", _properties(kept=slice(-2, -1))),
+    ("not the last alone", "last_logit_of_pieces", _properties(joined=lambda logits: logits[:, -1:])),
     ("May a logit before it move", "loose", _properties(lambda one, other: (one - other).abs().max().item() < 100)),
     ("May a logit before it move", "first_logit_only", _properties(kept=slice(0, 1))),
     ("only the logits before", "all_logits", _properties(kept=slice(None))),
@@ -95,13 +100,18 @@ for words, slip, program in (
 
 
 def _departure(agrees=lambda a, b: (a - b).abs() <= 1e-5 * b.abs().max(), listed=False, at=None, best=None, leave=False,
-               parts=lambda p: hasattr(p, "weight"), first=lambda w: w.any(0).nonzero()[0].item()):  # fmt: skip
+               parts=lambda p: hasattr(p, "weight"), first=lambda w: w.any(0).nonzero()[0].item(), 
+               noted=None):  # fmt: skip
     """A search for the first departure, in a form that can be spoiled."""
 
     @torch.no_grad()
     def run(one, tokens):
         made, names = {}, {part: name for name, part in one.named_modules() if name and parts(part)}
-        hooks = [part.register_forward_hook(lambda part, _, y: made.__setitem__(names[part], y)) for part in names]
+
+        def note(part, _, y):
+            made[noted(names) if noted else names[part]] = y
+
+        hooks = [part.register_forward_hook(note) for part in names]
         one(tokens)
         [hook.remove() for hook in hooks if not leave]
         return {name: made[name] for name in names.values()} if listed else made
@@ -123,6 +133,8 @@ def _departure(agrees=lambda a, b: (a - b).abs() <= 1e-5 * b.abs().max(), listed
 RIGHT["first_departure"] = {"all_at_the_end": _departure()}
 for words, slip, program in (
     ("round differently", "to_the_last_bit", _departure(torch.eq)),
+    ("round differently", "by_position", _departure(lambda a, b: (a - b).abs() <= 1e-5 * b.abs().amax((0, 2), True))),
+    ("name=name", "one_name_for_all", _departure(noted=lambda names: list(names.values())[-1])),
     ("first to depart", "loose", _departure(lambda a, b: (a - b).abs() <= 0.05 * b.abs().max())),
     ("nan is neither", "what_is_out", _departure(lambda a, b: ~((a - b).abs() > 1e-5 * b.abs().max()))),
     ("in which they run", "as_listed", _departure(listed=True)),
