@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from helpers.validate import require_number, require_positive_int
+from helpers.validate import require_number, require_positive_int, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class LlamaConfig:
         require_number("norm_eps", self.norm_eps, lambda eps: eps >= 0, ">= 0, for example 1e-5")
         require_rope(self.head_dim, self.rope_theta, self.rope_scaling)
         if not isinstance(self.tie_embeddings, bool):
-            raise ValueError(f"tie_embeddings={self.tie_embeddings!r} must be True or False.")
+            raise ValueError(f"tie_embeddings={shown(self.tie_embeddings)} must be True or False.")
 
     @property
     def n_rep(self) -> int:
@@ -74,19 +74,20 @@ def require_rope(head_dim, theta, scaling):
         return
     if not isinstance(scaling, dict):
         raise ValueError(
-            f"rope_scaling={scaling!r} must be None or a dict such as {{'type': 'linear', 'factor': 2.0}}."
+            f"rope_scaling={shown(scaling)} must be None or a dict such as {{'type': 'linear', 'factor': 2.0}}."
         )
     known = {"linear": set(), "ntk": set(), "llama3": set(LLAMA3_SCALING)}
     kind, factor = scaling.get("type"), scaling.get("factor")
     if not isinstance(kind, str) or kind not in known:
         raise ValueError(
-            f"rope_scaling type {kind!r} is not known: use one of {sorted(known)}, or None (notebook 02, section 2.7)."
+            f"rope_scaling type {shown(kind)} is not known: use one of {sorted(known)}, or None "
+            "(notebook 02, section 2.7)."
         )
     extra = set(scaling) - {"type", "factor"} - known[kind]
     if extra:
         takes = sorted({"type", "factor"} | known[kind])
         raise ValueError(
-            f"rope_scaling of type {kind!r} does not take {sorted(map(str, extra))}, only {takes}: remove them."
+            f"rope_scaling of type {kind!r} does not take {shown(sorted(map(str, extra)))}, only {takes}: remove them."
         )
     wanted = ">= 1 and <= 1e18: new length / trained length"
     require_number("rope_scaling factor", factor, lambda factor: 1 <= factor <= 1e18, wanted)

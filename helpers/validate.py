@@ -5,12 +5,18 @@ import sys
 import torch
 
 
+def shown(value) -> str:
+    """repr(value) for an error; of a long one, which a file can hold, the beginning and the length."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:100]} … ({len(text):,} characters)"
+
+
 def require_positive_int(name, value):
     """Raise ValueError unless value is a whole number >= 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}={value!r} must be a whole number >= 1.")
+        raise ValueError(f"{name}={shown(value)} must be a whole number >= 1.")
     if value >= 2**63:
-        raise ValueError(f"{name}={value!r} must be below 2**63: no tensor is larger.")
+        raise ValueError(f"{name}={shown(value)} must be below 2**63: no tensor is larger.")
 
 
 def require_number(name, value, in_range, range_text):
@@ -18,7 +24,7 @@ def require_number(name, value, in_range, range_text):
     largest = 2**63 - 1 if isinstance(value, int) else sys.float_info.max  # PyTorch takes no larger number
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= largest
     if not is_number or not in_range(value):
-        raise ValueError(f"{name}={value!r} must be a finite number {range_text}.")
+        raise ValueError(f"{name}={shown(value)} must be a finite number {range_text}.")
 
 
 def require_seed(seed):
