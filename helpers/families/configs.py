@@ -10,7 +10,7 @@ from helpers.families.edits import Relative, angles
 from helpers.families.registry import FAMILIES, WEIGHT_NAMES
 from helpers.formats import hugging_face
 from helpers.formats.fit import DAMAGE
-from helpers.validate import require_positive_int
+from helpers.validate import require_positive_int, shown
 
 PARTS = {"attention_bias", "hidden_act", "partial_rotary_factor"}  # not in plain LLaMA; read by a family's edits
 
@@ -21,10 +21,12 @@ UNKNOWN = {
 SIZES = {
     "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
     "intermediate_size", "head_dim", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings", "rope_theta",
-    "rope_scaling", "rope_parameters",
+    "rope_scaling", "rope_parameters", "is_causal", "per_layer_config",
 }  # fmt: skip
+PLACES = "rope_parameters", "rope_scaling"
 NEUTRAL = {  # settings that change the function, with the value that does not
     "attention_bias": False, "mlp_bias": False, "use_bidirectional_attention": False, "use_sliding_window": False,
+    "use_bias": True, "bias": False, "qkv_bias": False, "clip_qkv": None,
     "embedding_multiplier": 1, "attention_multiplier": None, "residual_multiplier": 1, "logits_scaling": 1,
     "partial_rotary_factor": 1, "hidden_act": "silu", "attention_chunk_size": None,
     **dict.fromkeys(("sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar",
@@ -37,7 +39,11 @@ class FamilyConfig(LlamaConfig):
     """The sizes of a LLaMA, and what the edits of a family read."""
 
     family: str  # a row of FAMILIES
-    settings: dict  # by the names of config.json; complete
+    settings: dict  # by the names of config.json; complete, rope_parameters with an entry for each kind of layer
+
+    def make(self) -> Relative:
+        """A fresh model."""
+        return make_relative(self)
 
 
 def config_from_hugging_face(content: dict, source: str = "config.json") -> LlamaConfig:
@@ -50,8 +56,8 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
     if not isinstance(kind, str) or kind not in {"llama", *FAMILIES}:
         why = f"{UNKNOWN[kind]}. " if isinstance(kind, str) and kind in UNKNOWN else ""
         raise ValueError(
-            f"{source} describes a {kind!r} model, not 'llama': {why}This course reads LLaMA, such as SmolLM2-135M, "
-            f"and its relatives {', '.join(FAMILIES)}."
+            f"{source} describes a {shown(kind)} model, not 'llama': {why}This course reads LLaMA, such as "
+            f"SmolLM2-135M, and its relatives {', '.join(FAMILIES)}."
         )
     if kind == "llama":
         return hugging_face.config_from_hugging_face(content, source)
@@ -60,9 +66,8 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
         content = _complete(content)
         read = PARTS | (FAMILIES[kind].settings.keys() - SIZES)  # by the edits
         plain = {name: value for name, value in content.items() if name not in read}
-        if angles in FAMILIES[kind].edits:
-            full = content["rope_parameters"]["full_attention"]
-            plain |= {"rope_parameters": None, "rope_scaling": None, "rope_theta": full["rope_theta"]}
+        theta = content["rope_parameters"]["full_attention"]["rope_theta"]
+        plain |= {"rope_parameters": None, "rope_scaling": None, "rope_theta": theta}
     except DAMAGE as error:
         raise ValueError(f"{source}: {error}") from error
     sizes = hugging_face.config_from_hugging_face(plain | as_llama, source)
@@ -73,45 +78,52 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
 def _complete(content):
     """What config.json says, under the newest names, with what it leaves out and without what no edit reads."""
     kind = content["model_type"]
-    known, keys = FAMILIES[kind].settings, FAMILIES[kind].keys
-    content = known | {keys.get(name, name): value for name, value in content.items()}
+    row = FAMILIES[kind]
+    known = row.settings | row.fixed
+    given = {row.keys.get(name, name): value for name, value in content.items() if name not in row.keys.values()}
+    content = row.settings | given | row.fixed
     if "num_local_experts" in content:  # an older name
         content["num_experts"] = content["num_local_experts"]
     if "num_experts" in known:
         require_positive_int("num_experts", content["num_experts"])
     if "use_sliding_window" in known and not content["use_sliding_window"]:
         content |= {"sliding_window": None, "layer_types": None}
-    ropes = [content.get("rope_parameters"), content.get("rope_scaling")]
-    if all(ropes):
-        raise ValueError("rope_parameters and rope_scaling are both set: remove one of them, the older rope_scaling.")
-    for rope in (rope for place in ropes if place for rope in (place, *place.values()) if isinstance(rope, dict)):
-        if rope.get("partial_rotary_factor", 1) != 1:
-            content["partial_rotary_factor"] = rope["partial_rotary_factor"]
-    if "sliding_window" not in known and set(content.get("layer_types") or ()) == {"full_attention"}:
+    types = content.get("layer_types")
+    if "sliding_window" not in known and isinstance(types, list) and all(one == "full_attention" for one in types):
         content["layer_types"] = None
+    if content.get("hidden_act") == "swish":  # two names of one function
+        content["hidden_act"] = "silu"
+    content["rope_parameters"] = ropes = _ropes(content)
+    if (turns := ropes["full_attention"]["rope_type"]) not in content.get("rope_types", (turns,)):
+        raise ValueError(f"RoPE of type {turns!r} is no part of {kind!r}: use another one.")
+    shares = [rope["partial_rotary_factor"] for rope in ropes.values()]
+    content["partial_rotary_factor"] = next((share for share in shares if share != 1), 1.0)
     for name in sorted(content.keys() - known.keys() - SIZES):
         value = content.pop(name)  # so that no edit reads what transformers would not read
         if name in NEUTRAL and value not in (NEUTRAL[name], None):
-            raise ValueError(f"{name}={value!r} is no part of {kind!r} here, only {NEUTRAL[name]!r}: use another one.")
-    if angles in FAMILIES[kind].edits:
-        content |= {"rope_parameters": _rope_by_layer_type(content), "rope_scaling": None}
+            raise ValueError(
+                f"{name}={shown(value)} is no part of {kind!r} here, only {NEUTRAL[name]!r}: use another one."
+            )
     return content
 
 
-def _rope_by_layer_type(content):
-    """rope_parameters with an entry for each kind of layer, as in the newest files."""
-    given = content.get("rope_parameters") or {}
-    flat = {name: value for name, value in given.items() if not isinstance(value, dict)}
-    flat |= content.get("rope_scaling") or ({} if given else content.get("rope_default", {}))
-    if "type" in flat:
-        flat["rope_type"] = flat.pop("type")
-    start = {name: content[name] for name in ("rope_theta", "partial_rotary_factor") if name in content}
-    full = start | flat | (given.get("full_attention") or {})
-    sliding = full
-    if "rope_local_base_freq" in content:  # scaled are only the layers that see everything
-        local = {"rope_theta": content["rope_local_base_freq"] or content["rope_theta"]}
-        sliding = local | (given.get("sliding_attention") or {})
-    return {"full_attention": full, "sliding_attention": sliding}
+def _ropes(content):
+    """rope_parameters with an entry for each kind of layer, complete, as transformers makes it of every spelling."""
+    given, scaling = (hugging_face.require_object(name, content.get(name)) for name in PLACES)
+    bases = content.get("rope_bases")
+    if not bases:
+        rope = hugging_face.rope_from_hugging_face(content, content.get("rope_default") if given is None else None)
+        return {"full_attention": rope, "sliding_attention": rope}
+    if scaling is not None and given is not None and given.get("full_attention") is None:
+        raise ValueError("rope_scaling needs rope_parameters with an entry full_attention beside it, or none at all.")
+    top, ropes = {name: value for name, value in content.items() if name != hugging_face.TRAINED}, {}
+    for kind, (name, base) in bases.items():  # what stands in no entry is not read
+        own = hugging_face.require_object(kind, (given or {}).get(kind))
+        both = (own or {"rope_type": "default"}) | scaling if scaling and kind == "full_attention" else None
+        said = {"rope_theta": content.get(name, base), "rope_parameters": own, "rope_scaling": both}
+        ropes[kind] = hugging_face.rope_from_hugging_face(top | said)
+        ropes[kind].pop("truncate", None)  # transformers looks for it outside of the entries
+    return ropes
 
 
 def make_relative(config: FamilyConfig) -> Relative:
@@ -120,8 +132,8 @@ def make_relative(config: FamilyConfig) -> Relative:
     Raises:
         ValueError: if a setting does not fit.
     """
-    model = Relative(config, config.family)
-    for edit in FAMILIES[config.family].edits:
+    model, edits = Relative(config, config.family), FAMILIES[config.family].edits
+    for edit in edits if angles in edits else (angles, *edits):
         # one from elsewhere may compute with numbers, which the device "meta" has not
         with nullcontext() if edit.__module__ == Relative.__module__ else torch.device("cpu"):
             edit(model, config.settings)

@@ -14,9 +14,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from helpers.config import LlamaConfig
+from helpers.formats.hugging_face import ROPE_KEYS
 from helpers.masks import sliding_window
 from helpers.model import Llama, RMSNorm, SwiGLU, apply_rope, causal_visible, repeat_kv, rope_inv_freq
-from helpers.validate import require_number, require_positive_int
+from helpers.validate import require_number, require_positive_int, shown
 
 
 class Relative(Llama):
@@ -53,7 +54,8 @@ class Relative(Llama):
             if window is not None and window < len(key):
                 seen = causal_visible(n_query, len(key), device) if visible is None else visible
                 masks[window] = seen & sliding_window(key[n_cached:], key, window)
-        scaling = torch.tensor(self.attention_scaling, device=cos.device)[:, None, None]
+        scaling = torch.tensor(self.attention_scaling)[:, None, None]  # of what turns
+        scaling = torch.where(self.inv_freq == 0, 1.0, scaling).to(cos.device)
         return cos * scaling, sin * scaling, [masks[window] for window in self.windows]
 
 
@@ -92,10 +94,11 @@ def layer_types(content: dict, n_layers: int) -> list[str]:
         if not pattern and content.get("sliding_window") is None:
             slides = [False] * n_layers
         types = ["sliding_attention" if slide else "full_attention" for slide in slides]
+    kinds = "sliding_attention", "full_attention"
+    if not isinstance(types, list) or len(types) != n_layers or not all(one in kinds for one in types):
+        raise ValueError(f"layer_types={shown(types)}: {n_layers} of {kinds[0]!r} or {kinds[1]!r} are needed.")
     if "sliding_attention" in types:
         require_positive_int("sliding_window", content.get("sliding_window"))
-    if len(types) != n_layers or not set(types) <= {"sliding_attention", "full_attention"}:
-        raise ValueError(f"layer_types={types!r}: {n_layers} of 'sliding_attention' or 'full_attention' are needed.")
     return types
 
 
@@ -110,8 +113,8 @@ def layers_that_turn(content: dict, n_layers: int) -> list[int]:
     turns = content["no_rope_layers"]
     if turns is None:
         turns = [int((layer + 1) % content["no_rope_layer_interval"] != 0) for layer in range(n_layers)]
-    if len(turns) != n_layers or not set(turns) <= {0, 1}:
-        raise ValueError(f"no_rope_layers={turns!r}: {n_layers} of 0 (stands still) or 1 (turns) are needed.")
+    if not isinstance(turns, list) or len(turns) != n_layers or not all(one in (0, 1) for one in turns):
+        raise ValueError(f"no_rope_layers={shown(turns)}: {n_layers} of 0 (stands still) or 1 (turns) are needed.")
     return turns
 
 
@@ -123,9 +126,10 @@ def no_rope(model: Relative, content: dict):
 
 def partial_rotation(model: Relative, content: dict):
     """Only the first pairs of a head turn, as a whole smaller head would. `GlmRotaryEmbedding`."""
-    h, share = model.config.head_dim, content["partial_rotary_factor"]
-    inv_freq, _ = rope_init({"rope_theta": model.config.rope_theta, "partial_rotary_factor": share}, h)
+    share = content["partial_rotary_factor"]
+    inv_freq, scaling = rope_init(content["rope_parameters"]["full_attention"], model.config.head_dim, share)
     model.layer_inv_freq[:] = inv_freq  # 0 from pair h * share / 2 on
+    model.attention_scaling = [scaling] * model.config.n_layers
 
 
 def interleaved(model: Relative, content: dict):
@@ -141,49 +145,54 @@ def interleaved(model: Relative, content: dict):
 
 
 def angles(model: Relative, content: dict):
-    """Layers that slide may turn by another rule: two bases, YaRN, or a part of the head. `Gemma3RotaryEmbedding`."""
+    """Each layer turns as rope_parameters says for its kind: two bases, or YaRN. `Gemma3RotaryEmbedding`."""
     for layer, kind in enumerate(layer_types(content, model.config.n_layers)):
         inv_freq, scaling = rope_init(content["rope_parameters"][kind], model.config.head_dim)
         model.layer_inv_freq[layer], model.attention_scaling[layer] = inv_freq, scaling
 
 
-def rope_init(rope: dict, head_dim: int) -> tuple[torch.Tensor, float]:
-    """Inverse frequencies (h/2,) [rad/token] and attention scaling of an entry of rope_parameters.
+def rope_init(rope: dict, head_dim: int, share: float = 1.0) -> tuple[torch.Tensor, float]:
+    """Inverse frequencies (h/2,) [rad/token] and attention scaling of a complete entry of rope_parameters.
 
-    If only a part of the head turns, its pairs come first, and 0 stands for the others.
+    If only a share of the head turns, its pairs come first, and 0 stands for the others.
     """
-    rope = {"rope_type": "default", "partial_rotary_factor": 1.0} | rope
-    theta, share, kind = rope.pop("rope_theta"), rope.pop("partial_rotary_factor"), rope.pop("rope_type")
     require_number("partial_rotary_factor", share, lambda share: 0 < share <= 1, "> 0 and <= 1")
-    if kind not in ("default", "linear", "llama3", "yarn") or (kind == "yarn" and share != 1):
-        whose = " (Phi-3.5's, with a factor for each pair)" if kind == "longrope" else ""
-        raise ValueError(
-            f"RoPE type {kind!r}{whose} is not known here, only 'default', 'linear', 'llama3', 'yarn': use another."
-        )
+    turned, theta, kind = int(head_dim * share), rope["rope_theta"], rope["rope_type"]
     if kind == "yarn":
-        return yarn(head_dim, theta, **rope)
-    scaling = None if kind == "default" else {"type": kind, **rope}
-    inv_freq = rope_inv_freq(int(head_dim * share), theta, scaling)
-    return F.pad(inv_freq, (0, head_dim // 2 - len(inv_freq))), 1.0
+        inv_freq, scaling = yarn(turned, theta, **{name: rope[name] for name in ROPE_KEYS[kind] if name in rope})
+    else:
+        numbers = {"type": kind, **{name: rope[name] for name in ROPE_KEYS[kind]}}
+        inv_freq, scaling = rope_inv_freq(turned, theta, None if kind == "default" else numbers), 1.0
+    return F.pad(inv_freq, (0, head_dim // 2 - len(inv_freq))), scaling
 
 
-def yarn(head_dim, theta, *, factor, original_max_position_embeddings, beta_fast=32.0, beta_slow=1.0, truncate=True,
-         attention_factor=None):  # fmt: skip
+def yarn(head_dim, theta, *, factor, original_max_position_embeddings, beta_fast=None, beta_slow=None, truncate=True,
+         attention_factor=None, mscale=None, mscale_all_dim=None):  # fmt: skip
     """RoPE stretched by `factor`: pairs with few turns within the trained length are slowed, pairs with many are not.
 
     arXiv 2309.00071; `_compute_yarn_parameters`. Returns as rope_init does.
     """
+    require_positive_int("original_max_position_embeddings", original_max_position_embeddings)
+    require_number("rope_scaling factor", factor, lambda factor: 1 <= factor <= 1e18, ">= 1 and <= 1e18")
+    numbers = {"beta_fast": beta_fast or 32.0, "beta_slow": beta_slow or 1.0}
+    for name, value in numbers.items():
+        require_number(name, value, lambda turns: turns > 0, "> 0: turns within the trained length")
+    for name, value in (("mscale", mscale), ("mscale_all_dim", mscale_all_dim), ("attention_factor", attention_factor)):
+        require_number(name, value or 0.0, lambda scale: scale >= 0, ">= 0, or null")
     inv_freq = rope_inv_freq(head_dim, theta)
-    low, high = (  # the numbers of the pairs that finish beta_fast and beta_slow turns
+    low, high = (  # the numbers of the pairs that finish so many turns
         head_dim * math.log(original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(theta))
-        for turns in (beta_fast, beta_slow)
+        for turns in numbers.values()
     )
     if truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
     slowed = (torch.arange(head_dim // 2, device="cpu") - low) / (high - low or 0.001)
     inv_freq = torch.lerp(inv_freq, inv_freq / factor, slowed.clamp(0, 1))
-    return inv_freq, attention_factor or 0.1 * math.log(max(factor, 1.0)) + 1.0
+    if attention_factor is None:
+        above, below = (mscale, mscale_all_dim) if mscale and mscale_all_dim else (1.0, 0.0)
+        attention_factor = (0.1 * above * math.log(factor) + 1.0) / (0.1 * below * math.log(factor) + 1.0)
+    return inv_freq, attention_factor
 
 
 # ------------------------------------------------------------------------------------------------ edits of the parts
@@ -308,7 +317,7 @@ def ungated(model: Relative, content: dict):
 
     activation = ACTIVATIONS.get(content["hidden_act"])
     if activation is None:
-        raise ValueError(f"hidden_act={content['hidden_act']!r} is not known here, only {', '.join(ACTIVATIONS)}.")
+        raise ValueError(f"hidden_act={shown(content['hidden_act'])} is not known here, only {', '.join(ACTIVATIONS)}.")
     for feed_forward in (block.feed_forward for block in model.layers):
         del feed_forward.gate_proj
         patch(Ungated, feed_forward, activation=activation)
@@ -323,7 +332,7 @@ def gelu_gate(model: Relative, content: dict):
 
     for name in ("hidden_act", "hidden_activation"):
         if content[name] not in ("gelu_pytorch_tanh", None):
-            raise ValueError(f"{name}={content[name]!r}: only 'gelu_pytorch_tanh' is known here. Use another one.")
+            raise ValueError(f"{name}={shown(content[name])}: only 'gelu_pytorch_tanh' is known here. Use another one.")
     for block in model.layers:
         patch(GeluGate, block.feed_forward)
 
@@ -451,7 +460,7 @@ def clamped_gate(model: Relative, content: dict):
 
     limit, alpha = content["swiglu_limit"], content["swiglu_alpha"]
     for name in ("swiglu_limit", "swiglu_alpha"):
-        require_number(name, content[name], lambda value: value > 0, "> 0")
+        require_number(name, content[name], lambda value: 0 < value < 65504, "> 0 and within float16")
     for block in model.layers:
         for linear in (part for part in block.feed_forward.modules() if isinstance(part, nn.Linear)):
             add_bias(linear)

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from helpers.config import LLAMA3_SCALING, LlamaConfig
 from helpers.device import is_out_of_memory
 from helpers.formats.files import read_json, unreadable
+from helpers.validate import shown
 
 IGNORED = "rotary_emb.inv_freq"  # a table that older files carry; computed here from the config
 # What stands beside matrices of a few bits: of MLX; of GPTQ and AWQ; bitsandbytes; compressed-tensors and FP8.
@@ -130,6 +131,19 @@ def config_to_hugging_face(config: LlamaConfig, dtype: torch.dtype = torch.float
     }  # fmt: skip
 
 
+TRAINED = "original_max_position_embeddings"
+NEEDED = "factor", "low_freq_factor", "high_freq_factor"
+ROPE_KEYS = {  # what transformers reads of each type of RoPE; only those of NEEDED must be there
+    "default": (), "linear": ("factor",), "llama3": (*NEEDED, TRAINED),
+    "yarn": ("factor", TRAINED, "beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),
+}  # fmt: skip
+# The families that helpers.families opens; a row there and a name here belong together.
+RELATIVES = (
+    "mistral", "qwen2", "qwen3", "olmo2", "olmo3", "smollm3", "gemma3_text", "gemma2", "mixtral", "qwen3_moe", "phi3",
+    "glm4", "starcoder2", "granite", "gpt_oss", "internlm3", "iquestcoder",
+)  # fmt: skip
+
+
 def config_from_hugging_face(content: dict, source: str = "config.json") -> LlamaConfig:
     """The LlamaConfig of a LLaMA's config.json, with the RoPE settings in the old place or the new.
 
@@ -137,53 +151,99 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
         ValueError: if the file is not complete, or describes another model, or a LLaMA with a part that this one does
             not have.
     """
-    if content.get("model_type") != "llama":
+    kind = content.get("model_type")
+    if kind != "llama":
+        door = "helpers.families.load_checkpoint opens it"
+        use = "this course does not open it: use a LLaMA, such as SmolLM2-135M, or a relative of helpers.families"
         raise ValueError(
-            f"{source} describes a {content.get('model_type')!r} model, not 'llama': use helpers.families."
-            "load_checkpoint, which opens LLaMA's relatives, or a LLaMA, such as SmolLM2-135M."
+            f"{source} describes a {shown(kind)} model, not 'llama': {door if kind in RELATIVES else use}."
         )
     if content.get("quantization_config") is not None:
         raise ValueError(
-            f"{source} sets quantization_config={content['quantization_config']!r}: the weights are stored in a few "
-            "bits each, as gpt-oss' are in MXFP4, and this course reads 16 bits or more. Use a version of the model "
-            "that is not quantised."
+            f"{source} sets quantization_config={shown(content['quantization_config'])}: the weights are stored in a "
+            "few bits each, as gpt-oss' are in MXFP4, and this course reads 16 bits or more. Use a version of the "
+            "model that is not quantised."
         )
-    unknown = {"attention_bias": (False, None), "mlp_bias": (False, None), "hidden_act": ("silu", None)}
-    unknown |= {"pretraining_tp": (1, None), "partial_rotary_factor": (1.0, None)}
-    for name, known in unknown.items():
-        if content.get(name) not in known:
-            raise ValueError(
-                f"{source} sets {name}={content[name]!r}, which this model does not have (only {known[0]}): "
-                "use another checkpoint."
-            )
-    theta, rope = _rope_from_hugging_face(content, source)
     try:
+        rope = _counting(rope_from_hugging_face(content))
+        said = {name: rope.pop(name) for name in ("rope_type", "rope_theta", "partial_rotary_factor")}
+        unknown = {"attention_bias": (False, None), "mlp_bias": (False, None), "hidden_act": ("silu", "swish", None)}
+        unknown |= {"partial_rotary_factor": (1.0, None), "is_causal": (True,), "per_layer_config": (None,)}
+        unknown |= {"rope_type": ("default", "linear", "llama3")}
+        for name, known in unknown.items():
+            value = (content | said).get(name, known[0])
+            if value not in known:
+                raise ValueError(
+                    f"it sets {name}={shown(value)}, which this model does not have "
+                    f"(only {', '.join(str(one) for one in known if one is not None)}): use another checkpoint."
+                )
         n_heads = content["num_attention_heads"]
         return LlamaConfig(
             vocab_size=content["vocab_size"], dim=content["hidden_size"], n_layers=content["num_hidden_layers"],
             n_heads=n_heads, n_kv_heads=content.get("num_key_value_heads") or n_heads,
             hidden_dim=content["intermediate_size"], head_dim=content.get("head_dim"),
             max_seq_len=content.get("max_position_embeddings", 2048), norm_eps=content.get("rms_norm_eps", 1e-6),
-            rope_theta=theta, rope_scaling=rope, tie_embeddings=content.get("tie_word_embeddings") or False,
+            rope_theta=said["rope_theta"], rope_scaling={"type": said["rope_type"]} | rope if rope else None,
+            tie_embeddings=content.get("tie_word_embeddings") or False,
         )  # fmt: skip
     except KeyError as error:
-        raise ValueError(f"{source} has no {error}: it is not a complete LLaMA config. Fetch it again.") from None
+        raise ValueError(
+            f"{source} has no {error}, and this course does not know what counts in its place: add it, as the model's "
+            "authors give it."
+        ) from None
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{source}: {error}") from error
 
 
-def _rope_from_hugging_face(content, source):
-    """rope_theta and our rope_scaling, from the old place (rope_theta, rope_scaling) or the new (rope_parameters)."""
-    rope = {}
-    for place in ("rope_scaling", "rope_parameters"):
-        if not isinstance(content.get(place), dict | None):
-            raise ValueError(f"{source} sets {place}={content[place]!r}: an object or null is needed. Fetch it again.")
-        rope |= content.get(place) or {}
-    theta = rope.pop("rope_theta", content.get("rope_theta", 10_000.0))
-    old_name = rope.pop("type", "default")
-    rope = {"type": rope.pop("rope_type", old_name)} | rope
-    if rope["type"] not in ("default", "linear", "llama3"):
+def rope_from_hugging_face(content: dict, otherwise: dict | None = None) -> dict:
+    """What config.json says of RoPE, in the old place or the new, as transformers 5.23 completes it.
+
+    Args:
+        content: of config.json.
+        otherwise: what counts if it says nothing.
+
+    Returns:
+        an entry of rope_parameters, with rope_type, rope_theta, partial_rotary_factor, and all numbers of its type.
+
+    Raises:
+        ValueError: if the two places contradict each other, or one names no known type, or lacks a number.
+    """
+    said = []
+    for place in ("rope_scaling", "rope_parameters"):  # transformers lets the first win as a whole
+        if require_object(place, content.get(place)):
+            said.append(_complete_rope(content[place], content))
+    counting = [_counting(rope) for rope in said]
+    if len(said) == 2 and counting[0] != counting[1]:
         raise ValueError(
-            f"{source} sets RoPE type {rope['type']!r}: this course reads 'default', 'linear', 'llama3'. Use another."
+            f"rope_scaling says {shown(counting[0])}, rope_parameters says {shown(counting[1])}: remove the wrong one "
+            "(beside rope_scaling the base stands at the top, as rope_theta, and is 10,000 without it)."
         )
-    return theta, None if rope["type"] == "default" else rope
+    return said[0] if said else _complete_rope(otherwise or {}, content)
+
+
+def require_object(name, value) -> dict | None:
+    """The value; ValueError unless it is an object of JSON, or null."""
+    if not isinstance(value, dict | None):
+        raise ValueError(f"{name}={shown(value)} must be an object or null.")
+    return value
+
+
+def _complete_rope(rope, content):
+    top = {name: content[name] for name in ("rope_theta", "partial_rotary_factor") if name in content}
+    rope = {"rope_theta": 10_000.0, "partial_rotary_factor": 1.0} | top | rope
+    if layers := [name for name, value in rope.items() if isinstance(value, dict)]:
+        raise ValueError(f"RoPE has entries {shown(layers)}, but all layers of this model turn alike: write one entry.")
+    kind = rope.setdefault("rope_type", rope.get("type", "default"))
+    if not isinstance(kind, str) or kind not in ROPE_KEYS:
+        whose = " (Phi-3.5's, with a factor for each pair)" if kind == "longrope" else ""
+        raise ValueError(f"RoPE type {shown(kind)}{whose} is not known here: use another checkpoint.")
+    if missing := [name for name in NEEDED if name in ROPE_KEYS[kind] and name not in rope]:
+        raise ValueError(f"RoPE of type {kind!r} needs {' and '.join(missing)}: add what the model was trained with.")
+    if TRAINED in ROPE_KEYS[kind]:
+        rope[TRAINED] = content.get(TRAINED, rope.get(TRAINED, content.get("max_position_embeddings", 2048)))
+    return rope
+
+
+def _counting(rope):
+    names = "rope_type", "rope_theta", "partial_rotary_factor", *ROPE_KEYS[rope["rope_type"]]
+    return {name: rope[name] for name in names if name in rope}
