@@ -442,5 +442,5 @@ def count_parameters(model: nn.Module | LlamaConfig) -> int:
     """
     if isinstance(model, LlamaConfig):
         with torch.device("meta"):
-            model = Llama(model)
+            model = model.make() if hasattr(model, "make") else Llama(model)
     return sum(weight.numel() for weight in model.parameters())
