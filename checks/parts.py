@@ -10,21 +10,20 @@ exercises and what these need, nothing else. A function is the learner's part if
 """
 
 import ast
-import json
 import linecache
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch.nn import functional as F
 
 import checks
 from checks.notebook import Notebook, read_cells, read_notebook
 from checks.rope import llama3_scaling
 from helpers.cache import KVCache
-from helpers.checkpoint import config_from_hugging_face
+from helpers.checkpoint import config_to_hugging_face, load_checkpoint, weights_to_hugging_face
 from helpers.model import apply_rope, attention_weights, causal_visible, repeat_kv, rope_inv_freq
+from helpers.validate import require_tokens
 
 
 def _rms_norm(x, weight, eps):
@@ -204,15 +203,14 @@ class Parts:
 class PartsModel:
     """A checkpoint computed by parts: logits (B, T, V) of tokens (B, T), on the CPU, without a gradient.
 
-    The keys and values are kept by `cache_write`; to forget the last tokens, set the cache's `length`.
+    The keys and values are kept by `cache_write`; to forget the last tokens, set the cache's `length`. A folder or a
+    call that `load_checkpoint` or Llama refuses is refused here, in the same words.
     """
 
     def __init__(self, parts: Parts, folder: str | Path):
-        folder, self.parts = Path(folder), parts
-        self.stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        self.config = config_from_hugging_face(self.stored)
-        weights = [load_file(path) for path in sorted(folder.glob("*.safetensors"))]
-        self.weights = {name: tensor.float() for file in weights for name, tensor in file.items()}
+        model, self.parts = load_checkpoint(folder), parts
+        self.config, self.weights = model.config, weights_to_hugging_face(model)
+        self.stored = config_to_hugging_face(model.config)  # complete, and under the newest names
 
     def new_cache(self, batch_size: int, max_seq_len: int = 2048) -> KVCache:
         """An empty cache for so many texts and tokens."""
@@ -221,7 +219,9 @@ class PartsModel:
     @torch.no_grad()
     def __call__(self, tokens: torch.Tensor, cache: KVCache | None = None, last_only: bool = False) -> torch.Tensor:
         """Logits of the token that follows each position, or the last; a cache is extended by the tokens."""
+        require_tokens(tokens, self.config.vocab_size, torch.device("cpu"))
         cache = cache or self.new_cache(*tokens.shape)
+        cache.require_room(tokens, self.config, torch.float32, torch.device("cpu"))
 
         def remember(layer, k, v):
             kept = (cache.k[layer], k), (cache.v[layer], v)

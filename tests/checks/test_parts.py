@@ -15,6 +15,7 @@ from checks.parts import COURSE
 from helpers.checkpoint import load_checkpoint
 from helpers.text import TINY_LLAMA
 from tests.support.course import ROOT
+from tests.support.files import edit_json
 from tests.support.submissions import NORM_RIGHT, code_cell, write
 
 LESSONS = ("01_rmsnorm", "02_rope", "03_swiglu", "04_gqa", "05_full_model")
@@ -60,6 +61,38 @@ def own(tmp_path_factory):
     for stem in LESSONS[:4]:
         write(folder / f"my copy of {stem} (1).ipynb", done(stem))
     return my_parts(folder)
+
+
+OLD = {"rope_parameters": None, "rope_theta": 500.0}
+FOLDERS = {  # older config.json, and what it would refuse
+    "a base at the top": OLD, "no head_dim": OLD | {"head_dim": None}, "no eps": {"rms_norm_eps": None},
+    "llama3, as Meta": OLD | {"rope_scaling": {"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                                               "high_freq_factor": 4.0}},
+    "said twice": {"rope_scaling": {"type": "linear", "factor": 4.0}}, "biases": {"attention_bias": True},
+    "an encoder": {"is_causal": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_parts_open_the_folders_that_the_course_opens_and_refuse_the_others(saved, name):
+    def change(content):
+        content |= FOLDERS[name]
+        for key in [key for key, value in content.items() if value is None]:
+            del content[key]
+
+    edit_json(saved / "config.json", change)
+    parts, tokens = my_parts(ROOT / "tests"), torch.arange(18)[None]
+    try:
+        theirs = load_checkpoint(saved)
+    except ValueError as error:
+        with pytest.raises(ValueError, match=re.escape(str(error))):
+            parts.model(saved)
+        return
+    ours, expected = parts.model(saved), LlamaForCausalLM.from_pretrained(saved)(tokens).logits
+    assert (ours(tokens) - expected).abs().max() < 1e-4 * expected.abs().max()
+    for model in (ours, theirs):
+        with pytest.raises(ValueError, match="18 tokens do not fit: the cache holds 0 of at most 4"):
+            model(tokens, model.new_cache(1, 4))
 
 
 def test_solved_exercises_are_the_learners_parts_whatever_the_notebooks_are_called(own):
