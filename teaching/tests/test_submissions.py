@@ -86,7 +86,7 @@ LAYOUTS = {  # a file in the folder of submissions (of a zip: also a file in it)
     "twice (1).zip/02_rope.ipynb": ("twice", "02_rope"),
     "mine/homework.zip/02_rope.ipynb": ("mine", "02_rope"),
     "above.zip/../02_rope.ipynb": ("above", "02_rope"),  # as `zip above.zip ../02_rope.ipynb` makes it
-    "root.zip//home/me/.././02_rope.ipynb": ("root", "02_rope"),
+    "root.zip//Users/me/.././02_rope.ipynb": ("root", "02_rope"),
     "windows.zip/deep\\02_rope.ipynb": ("windows", "02_rope"),
     f"{MOODLE}_/02_rope.ipynb": ("Anna Smith_1234567", "02_rope"),
     "Ben Li_12_assignsubmission_file/02_rope.ipynb": ("Ben Li_12", "02_rope"),  # from Moodle 4.1 on
