@@ -118,7 +118,7 @@ def fetch(root: Path) -> list[Path]:
         for path in in_the_way:
             path.unlink()
         git(root, "merge", "--quiet", "--ff-only", newest)
-    except (ValueError, KeyboardInterrupt):
+    except BaseException:
         for path, copy in kept.items():
             copy_beside(copy, path)
         raise
@@ -168,12 +168,12 @@ def _cells(data):
     return [(c["cell_type"] == "code", "".join(c.get("source", c.get("input", "")))) for c in stored_cells(data)]
 
 
-def read_old(files: list[Path], exercises: dict[Path, list[str]]) -> tuple[list[Old], list[str]]:
+def read_old(files: list[Path], exercises: dict[Path, dict[str, str]]) -> tuple[list[Old], list[str]]:
     """Older notebooks, those that were saved last first; and what is wrong with files that cannot be read.
 
     Args:
-        exercises: the functions that each notebook of the course asks for. They tell what a file is, if its name does
-            not.
+        exercises: the functions that each notebook of the course asks for, with their cells. They tell what a file is,
+            if its name does not.
     """
     old, broken = [], []
     for path in sorted(files, key=lambda path: (int(path.lstat().st_mtime), path.stem), reverse=True):
@@ -328,9 +328,8 @@ def _report(one, here, asked):
             one.left.append(f"{name} (no exercise here asks for it)")
     words = [f"{', '.join(one.came) or 'nothing'} put back"]
     words += [f"not put back: {', '.join(one.left)}"] if one.left else []
-    counts = [
-        f"{n} {word}{'s' * (n > 1)}" for n, word in ((kept.count(0), "note"), (len(kept) - kept.count(0), "cell")) if n
-    ]
+    notes = kept.count(0)
+    counts = [f"{n} {word}{'s' * (n > 1)}" for n, word in ((notes, "note"), (len(kept) - notes, "cell")) if n]
     words += [f"only there{'' if version else ' or changed since'}: {' and '.join(counts)}"] if counts else []
     print(f"{one.of.name if one.of else one.path.name}: {'; '.join(words)}. All that you wrote: {one.path}")
     return not one.left
@@ -349,11 +348,10 @@ def _name_kept(root, exercises, known):
     files = [path for path in root.glob("notebooks/*_kept_*.ipynb") if path.stat().st_size and path not in known]
     old, only = read_old(files, exercises)[0], {}
     for fresh, names in exercises.items():
-        sources = [text for is_code, text in _cells(fresh.read_bytes()) if is_code] if names else []
-        now = read_cells(sources)
-        for name in names:
+        now = read_notebook(fresh.read_bytes()) if names else None
+        for name, source in names.items():
             there = [one.path for one in old if one.of == fresh and one.answer(name)]
-            if there and _is_empty(now, name, next(text for text in sources if asks_for(text) == name)):
+            if there and _is_empty(now, name, source):
                 only.setdefault(there[0], []).append(name)
     for path, names in only.items():
         place = path.relative_to(root)
@@ -379,11 +377,10 @@ def update(root: Path, source: Path | None) -> bool:
         exercises = {}
         for fresh in notebooks_of(root / "notebooks"):
             try:
-                exercises[fresh] = list(
-                    filter(None, (asks_for(text) for is_code, text in _cells(fresh.read_bytes()) if is_code))
-                )
+                code = [text for is_code, text in _cells(fresh.read_bytes()) if is_code]
+                exercises[fresh] = {asks_for(text): text for text in code if asks_for(text)}
             except UNREADABLE:
-                exercises[fresh] = []
+                exercises[fresh] = {}
         ours = {fresh.resolve() for fresh in exercises}
         old, broken = read_old([path for path in files if path.resolve() not in ours], exercises)
         if source and not broken and not any(one.of for one in old):
@@ -394,10 +391,8 @@ def update(root: Path, source: Path | None) -> bool:
             try:
                 place(fresh, old)
                 data = fresh.read_bytes()
-                here[fresh] = (
-                    {text for _, text in _cells(data)},
-                    {ast.dump(one.node) for one in read_notebook(data).statements},
-                )
+                statements = {ast.dump(one.node) for one in read_notebook(data).statements}
+                here[fresh] = {text for _, text in _cells(data)}, statements
             except UNREADABLE as error:
                 broken.append(f"{fresh}: cannot be read or written: {one_line(error, 80)}. Nothing is put into it.")
         print(*broken, sep="\n", end="\n" * bool(broken))
