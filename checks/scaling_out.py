@@ -489,14 +489,14 @@ def _by_effect(mend):
             problem.pair, problem.hint = (), NO_GRADIENT if "doesn't require grad" in str(error) else problem.hint
             raise problem from None
         if (gap := _off(logits, _logits(_whole_model()))) > 1e-4:
-            raise Wrong(f"the logits were right without your hooks, now they are off by {gap:.0%}.", FORWARD)
+            raise Wrong(f"the logits were right without your hooks, now {gap:.2g} of their length is wrong.", FORWARD)
         off = {weight: _off(*pair) for weight, pair in effect.items() if _off(*pair) > 1e-4}
         if not off:
             return 1
         got, want = effect[first := list(off)[-1]]
         times = (got * want).sum() / want.square().sum()
-        is_times = got.shape == want.shape and _off(got, times * want) < 1e-3
-        how = f"{times:.2g} times what it should be" if is_times else f"off by {off[first]:.0%}"
+        is_times = got.shape == want.shape and abs(times - 1) > 0.01 and _off(got, times * want) < 1e-3
+        how = f"{times:.2g} times what it should be" if is_times else f"off by {off[first]:.2g} of its length"
         right = f"{len(effect) - len(off)} of {len(effect)} gradients are the whole model's"
         hint = next((hint for hint, slip in MEND_SPLIT.mistakes if _same(effect, slip, n)), FROM_THE_LOSS)
         raise Wrong(f"{right}. Seen from the loss, the first that is not: {first}, {how}.", hint)
