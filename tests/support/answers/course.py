@@ -41,7 +41,7 @@ COPIES = {  # exercise and what is named: the answer
     ),
     "my_llama__Parts.llama": lambda w, c, t: Parts.llama(PARTS, w, c, t),
     "my_llama__config_from_hugging_face": course_model,
-    "my_llama__LlamaConfig": their_model,
+    "my_llama__LlamaForCausalLM": their_model,
     "sample__next_token_probabilities": lambda *s: torch.multinomial(shares(*s[:4]), 1, generator=s[4])[:, 0],
     "split_feed_forward__split_feed_forward": torch.enable_grad()(split_feed_forward),
 }
