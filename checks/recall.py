@@ -255,14 +255,16 @@ def main(arguments=None) -> None:
     parser.add_argument("--up-to", choices=[f"{n:02}" for n in range(10)], help="the last notebook that you have done")
     kept, wanted = _load(), parser.parse_args(arguments).up_to
     begun = max((number for number in EARLIER if number in kept), default="01")
-    up_to = wanted or f"{int(begun) - 1:02}"
+    up_to = wanted or (begun if begun == max(EARLIER) else f"{int(begun) - 1:02}")  # no notebook comes after the last
     names = due(kept, up_to, datetime.date.today())
-    print(f"{len(names)} questions are due from notebooks 00 to {up_to}. An empty line stops. Answers: {KEPT}\n")
+    are = "question is" if len(names) == 1 else "questions are"
+    print(f"{len(names)} {are} due from notebooks 00 to {up_to}. An empty line stops. Answers: {KEPT}\n")
     for place, name in enumerate(names, start=1):
         print(f"{place}. {_asked(CARDS[name])}")
         if not (answer := _answered()):
             return
         print(f"   {_told(name, answer)}\n")
+        kept = _load()  # a notebook may have kept answers meanwhile
         _keep(kept, name, answer)
         _save(kept)
 

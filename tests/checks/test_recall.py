@@ -113,10 +113,26 @@ def test_the_command_asks_what_is_due_stops_at_an_empty_line_and_changes_no_dama
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     recall.main([])
     assert "notebooks 00 to 03." in capsys.readouterr().out
+    from_earlier("09", "sure A", "sure A", "sure A")
+    recall.main([])
+    assert "notebooks 00 to 09." in capsys.readouterr().out  # the last one's own cards, too
     kept.write_text('{"01 scale": 3}')
     with pytest.raises(ValueError, match="mend it, or move it away"):
         recall.main([])
     assert kept.read_text() == '{"01 scale": 3}'
+
+
+def test_what_a_notebook_keeps_while_the_command_waits_stays(monkeypatch, kept):
+    lines = iter(["sure A", ""])
+
+    def answer(_):
+        if (line := next(lines)) == "sure A":
+            from_earlier("02", "sure A", "sure A", "sure A")
+        return line
+
+    monkeypatch.setattr("builtins.input", answer)
+    recall.main([])
+    assert {name[:2] for name in json.loads(kept.read_text())} > {"00", "02"}
 
 
 def test_the_command_starts_without_a_warning():
