@@ -310,6 +310,8 @@ class _Model:
         biting |= dict.fromkeys(scales, 1.5) | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
         if not {SLIDE} <= set(getattr(usual, "layer_types", None) or ()) <= {SLIDE, FULL}:
             biting.pop("layer_types", None)
+        if "original_max_position_embeddings" in (rope := getattr(usual, "rope_parameters", None) or {}):
+            biting["rope_parameters"] = rope | {"original_max_position_embeddings": 8}  # fewer than the tokens
         with torch.random.fork_rng(devices=[]):
             theirs, folder = save_random(model_type, "initializer_range" not in settings, **biting | settings)
         theirs, self.tokens = theirs.float().cpu().requires_grad_(False), TOKENS
@@ -583,7 +585,8 @@ def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **se
     result = check_of(other)(function, seconds)
     if result.status == "failed" and not result.hint and models[0].unread:
         keys = ", ".join(sorted(models[0].unread))
-        result = replace(result, hint=f"LLaMA's config.json lacks {keys}. Which of them change the model?")
+        hint = f"LLaMA's config.json lacks {keys}: which of them change the model? Which pairs turn, no file says."
+        result = replace(result, hint=hint)
     return result
 
 
