@@ -125,7 +125,13 @@ def borrowed(function, allow):
     Args:
         allow: names of functions, or of classes with their methods; or of a package, with a dot: all in it.
     """
-    waiting, seen = [function], []
+    with contextlib.suppress(Exception):  # of an object that cannot be looked at nothing is said
+        return _first_borrowed([function], allow)
+    return ""
+
+
+def _first_borrowed(waiting, allow):
+    seen = []
     for value in waiting:  # grows
         value = inspect.unwrap(getattr(value, "__func__", getattr(value, "func", value)))  # a method, a partial
         kind = value if isinstance(value, type) or inspect.isroutine(value) else type(value)
@@ -133,30 +139,24 @@ def borrowed(function, allow):
             continue
         seen.append(kind)
         for one in kind.__mro__ if isinstance(kind, type) else (kind,):
-            module, words = one.__module__ or "", one.__qualname__.rpartition("<locals>.")[2].split(".")
-            owner = OWNERS.get(module.partition(".")[0])
-            if (
-                owner
-                and module not in FREE
-                and not any(name in words or f"{module}.".startswith(name) for name in allow)
-            ):
-                return f"{owner} {words[0] if words[-1] in ('forward', '__call__') else '.'.join(words)}"
-            if (
-                not owner
-                and inspect.isfunction(one)
-                and not one.__code__.co_filename.startswith((*LIBRARIES, "<frozen"))
-            ):
-                waiting += _named_by(one)
-            elif not owner and isinstance(one, type):
+            module, name = getattr(one, "__module__", None) or "", getattr(one, "__qualname__", "")
+            words = name.rpartition("<locals>.")[2].split(".")
+            if owner := OWNERS.get(module.partition(".")[0]):
+                allowed = module in FREE or any(name in words or f"{module}.".startswith(name) for name in allow)
+                if not allowed:
+                    return f"{owner} {words[0] if words[-1] in ('forward', '__call__') else '.'.join(words)}"
+            elif isinstance(one, type):
                 parts = filter(inspect.isfunction, vars(one).values())
                 waiting += [part for part in parts if part.__module__ == module]  # transformers patches torch's
+            elif inspect.isfunction(one) and not one.__code__.co_filename.startswith((*LIBRARIES, "<frozen")):
+                waiting += _named_by(one)
     return ""
 
 
 def _named_by(function):
     """The functions, classes and callable objects that the code of a function names, also inside of it."""
     codes, found = [function.__code__], [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    names = function.__globals__ | inspect.getclosurevars(function).nonlocals
+    around = inspect.getclosurevars(function).nonlocals
     for code in codes:  # grows
         codes += [inner for inner in code.co_consts if inspect.iscode(inner)]
         value = None
@@ -166,8 +166,13 @@ def _named_by(function):
                 value = look_up(value, step.argval, None)
                 continue
             found.append(value)
-            value = names.get(step.argval) if step.opname in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME") else None
-            value = sys.modules.get(step.argval) if step.opname == "IMPORT_NAME" else value
+            value = None
+            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):  # a name of the function's own is no global one
+                value = function.__globals__.get(step.argval)
+            elif step.opname == "LOAD_DEREF":
+                value = around.get(step.argval)
+            elif step.opname == "IMPORT_NAME":
+                value = sys.modules.get(step.argval)
         found.append(value)
     return [value for value in found if callable(value) or hasattr(value, "__func__")]
 

@@ -338,6 +338,19 @@ def test_what_only_has_such_a_name_is_not_refused():
     assert check_silu(lambda x: torch.nn.SiLU()(silu(x)) * 0 + silu(x))
 
 
+block = small_llama("new").layers[0]  # as a notebook's names: a block, a method without a module
+double = torch.Tensor.double
+
+
+def test_a_name_of_the_answers_own_is_not_the_notebooks_name():
+    def answer(x):
+        block = double(x).to(x.dtype)
+        return torch.stack([row * block.reshape(-1)[n].sigmoid() for n, row in enumerate(block.reshape(-1))]).view_as(x)
+
+    assert "calls the course's TransformerBlock" in repr(check_silu(lambda x: x * x.sigmoid() if block else x))
+    assert check_silu(answer)
+
+
 # --------------------------------------------------------------------------------------------- what is left behind
 
 
