@@ -498,7 +498,8 @@ def _by_effect(mend):
         is_times = got.shape == want.shape and abs(times - 1) > 0.01 and _off(got, times * want) < 1e-3
         how = f"{times:.2g} times what it should be" if is_times else f"off by {off[first]:.2g} of its length"
         right = f"{len(effect) - len(off)} of {len(effect)} gradients are the whole model's"
-        hint = next((hint for hint, slip in MEND_SPLIT.mistakes if _same(effect, slip, n)), FROM_THE_LOSS)
+        hint = next((hint for hint, slip in MEND_SPLIT.mistakes if _same(effect, slip, n)), "")
+        hint = hint or (ROUNDS if max(off.values()) < 0.01 else FROM_THE_LOSS)
         raise Wrong(f"{right}. Seen from the loss, the first that is not: {first}, {how}.", hint)
 
     return judge
@@ -534,6 +535,7 @@ def _hooked(names, change=lambda total, n: total, add_up=_total):
 FORWARD = "The sums of the forward pass are there already: does a hook of yours change an output?"
 NO_GRADIENT = "While it writes, a model computes no gradients: do you ask for one of a tensor that has none?"
 FROM_THE_LOSS = "Go back from the loss: where do the ranks first have different gradients, and what is each a part of?"
+ROUNDS = "So small a gap is rounding: do you add up in the gradient's own dtype, float32?"
 ONE_BRANCH = "A block has two places where the stream is read. Do you sum at both?"
 TWICE = "Do the ranks have parts there? Where all have the same gradient, a sum makes it n times as large."
 COPIES = "The copies agree now. But matrices below get a part alone: sum where the gradient flows, not where it ends."

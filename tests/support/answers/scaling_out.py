@@ -64,6 +64,19 @@ def mend_split__function(model, all_reduce):
             norm.register_forward_hook(lambda module, inputs, output: SumOfGradients.apply(output, all_reduce))
 
 
+for dtype in (torch.float16, torch.bfloat16):
+
+    @wrong("of its length. … the gradient's own dtype", f"mend_split__sums_in_{dtype}")
+    def sums_in_half(model, all_reduce, dtype=dtype):
+        def add_up(module, gradients):
+            all_reduce(total := gradients[0].to(dtype).clone())
+            return (total.float(),)
+
+        for block in model.layers:
+            block.attention_norm.register_full_backward_pre_hook(add_up)
+            block.ffn_norm.register_full_backward_pre_hook(add_up)
+
+
 @wrong("do you ask for one of a tensor that has none?")
 def mend_split__while_writing(model, all_reduce):
     for block in model.layers:
