@@ -202,11 +202,12 @@ def _sink_cases():
     scores, causal, sinks, v = _sink_inputs(2, 3, 3, 4, 6, 40)
     odd = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]]) > 0
     empty = torch.tensor([[0, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 1]]) > 0
-    by_hand = torch.zeros(1, 1, 1, 2), torch.ones(1, 2) > 0, torch.tensor([2.0]).log(), torch.tensor([[[[4.0], [8.0]]]])
-    far = torch.tensor([[[[-300.0, -300.1, 300.0]]]]), torch.tensor([[1, 1, 0]]) > 0, torch.tensor([-300.0])
+    by_hand = torch.zeros(1, 1, 1, 2), torch.ones(1, 2) > 0, torch.tensor([2.0]).log()
+    values = torch.tensor([[[[4.0, 8.0, 0.0, 4.0], [8.0, 4.0, 4.0, 0.0]]]])
+    far = torch.tensor([[[[-6e4, -60001.0, 300.0]]]]), torch.tensor([[1, 1, 0]]) > 0, torch.tensor([-6e4])
     below = scores[:1] - torch.tensor([300.0, 0.0, 0.0])[:, None, None], causal, torch.tensor([0.0, 1.0, 2.0])
     return [
-        Case("two keys with score 0, a sink of ln 2", by_hand),
+        Case("two keys with score 0, a sink of ln 2, h 4", (*by_hand, values)),
         Case("as many heads as queries, keys and numbers", _sink_inputs(1, 4, 4, 4, 4, 30),
              "Is the sink one number per head, and the softmax over the keys?"),
         Case("one batch, 2 heads, 3 queries, 3 keys", _sink_inputs(1, 2, 3, 3, 2)),
@@ -216,7 +217,7 @@ def _sink_cases():
         Case("a mask that is not causal", (scores, odd, sinks, v), "Do you use the mask given?"),
         Case("a query that sees no key", (scores, empty, sinks, v), "Without a key, the sink takes all: 0, not nan."),
         Case("large scores", _sink_inputs(1, 2, 4, 4, 3, 60, scale=300.0), "Does exp overflow? softmax does not."),
-        Case("hidden score 300, sink and visible scores -300", (*far, draw(1, 1, 3, 4)),
+        Case("hidden score 300, sink and visible scores -60000", (*far, draw(1, 1, 3, 4)),
              "Is a key hidden however large its score is? Put -inf before the softmax."),
         Case("float16", each(torch.float16, scores, causal, sinks, v)),
         Case("scores and sinks in float32, v in bfloat16", (scores, causal, sinks, v.bfloat16())),
@@ -255,7 +256,7 @@ ATTENTION_WITH_SINK = Exercise(
         ("Are the shares multiplied with v? These are the shares alone.", _sink(" @ v.float()", "")),
         ("Is the mask used? Hidden keys are seen.", _sink(HIDE, "")),
         ("Is the mask inverted? True means: may attend.", _sink("~visible", "visible")),
-        *[(HIDDEN, _sink("-math.inf", fill)) for fill in ("0.0", "-1.0", "-10.0", "-100.0")],
+        *[(HIDDEN, _sink("-math.inf", fill)) for fill in ("0.0", "-1.0", "-10.0", "-100.0", "-5e4")],
         ("Is the mask added as 0 and 1? Hidden scores must become -inf.", _sink(HIDE, " + visible")),
         ("0 times -inf is nan: .masked_fill does not multiply.", _sink(HIDE, " + ~visible * -math.inf")),
         ("Does the mask come before the softmax? After it, hidden keys have taken their share.",
@@ -264,6 +265,8 @@ ATTENTION_WITH_SINK = Exercise(
           for mask in ("causal_visible(*scores.shape[-2:])", "torch.ones(scores.shape[-2:]).tril().bool()")],
         *[("Is the softmax over the keys and the sink, dim=-1?", _sink(".softmax(-1)", f".softmax({dim})"))
           for dim in (-2, 1)],
+        ("Is the sink a score as it is? Yours is divided by the root of h.",
+         _sink("sinks.float()", "(sinks / math.sqrt(v.shape[-1])).float()")),
         ("Are the scores divided again? They are divided by the root of h already.",
          _sink("scores.float()", "(scores / math.sqrt(v.shape[-1])).float()")),
     ],
@@ -491,6 +494,8 @@ HUNYUAN_SLIPS = [  # hint, row
          lambda n, turn, q, k, v: (n.q_norm(q), n.k_norm(k), v)),
         ("Are q and k normed once? Yours are before the turn, too.",
          lambda n, turn, q, k, v: (n.q_norm(turn(n.q_norm(q))), n.k_norm(turn(n.k_norm(k))), v)),
+        ("Has k gains of its own? Yours are q's.",
+         lambda n, turn, q, k, v: (n.q_norm(turn(q)), n.q_norm(turn(k)), v)),
         ("Is k normed, too?", lambda n, turn, q, k, v: (n.q_norm(turn(q)), turn(k), v)),
         ("Is q normed, too?", lambda n, turn, q, k, v: (turn(q), n.k_norm(turn(k)), v)),
         ("Are the norms used? A class that nobody calls changes nothing.",
@@ -512,6 +517,9 @@ REFUSALS = [  # words of an error, what they mean for a row, and a row
          type("Slip", (edits.Edit,), {"forward": lambda block, x: x}), block) for block in model.layers])),
     (r"is no part of", "Does the row's `settings` name every key of config.json that an edit reads, with a default?",
      lambda: Family((RIGHT,), {"rms_norm_eps": 1e-5}, HUNYUAN_NAMES)),
+    (r"missing: \S*feed_forward\S*\.bias",
+     "Are the biases in attention alone? This edit adds them in the feed-forward, too.",
+     lambda: Family((edits.biases_everywhere, RIGHT), HUNYUAN, HUNYUAN_NAMES)),
     (r"missing: \S*_proj\.bias", "Does `settings` name attention_bias, with its default? Else biases are always added.",
      _row(RIGHT, settings={"rms_norm_eps": 1e-5})),
     (r"missing: \S*_out_norm", "This edit adds norms that the file does not have: how many has a block there?",
@@ -578,7 +586,8 @@ def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **se
     try:
         models = (_Model(model_type, title, settings),)
     except Exception as error:  # whatever transformers raises
-        message = f"transformers makes no small random {model_type!r} ({type(error).__name__}): pass what it needs."
+        words = f"{type(error).__name__}: {' '.join(str(error).split()).partition('. ')[0][:120]}"
+        message = f"This check makes no small random {model_type!r} by the settings that it tries ({words})."
         return CheckResult("add_family", "failed", message)
     other = replace(ADD_FAMILY, cases=[Case(model_type, ())], mistakes=[], parts=models[0].parts)
     other.adapt = _opening(lambda: models)

@@ -525,6 +525,12 @@ def test_a_forbidden_function_is_seen_and_neither_ones_own_of_that_name_nor_the_
     assert looked_at(lambda x, gain, power: silu(x) * gain, SMALL, GRADIENTS, forbid=("silu", *AUTOGRAD))
 
 
+def test_a_family_that_no_small_model_is_made_of_is_told_with_the_reason():
+    said = checks.check_add_family(lambda: None, "gemma4_text").message
+    assert said.startswith("This check makes no small random 'gemma4_text'")
+    assert "'head_dim' is a per-layer attribute" in said
+
+
 # ---------------------------------------------------------------------------------------------- what is shown
 
 

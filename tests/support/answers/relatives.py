@@ -50,6 +50,11 @@ def attention_with_sink__logsumexp(scores, visible, sinks, v):
     return torch.einsum("bhts,bhsd->bhtd", shares, v.float()).to(v.dtype)
 
 
+wrong("sink of ln 2, h 4", "attention_with_sink__sink_times_the_root_of_h")(
+    lambda scores, visible, sinks, v: attention_with_sink__logsumexp(scores, visible, sinks * v.shape[-1] ** 0.5, v)
+)
+
+
 @wrong("Does exp of the sink overflow")
 def attention_with_sink__largest_of_the_scores(scores, visible, sinks, v):
     scores, sink = scores.float().masked_fill(~visible, -torch.inf), sinks.float()[:, None, None]
