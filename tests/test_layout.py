@@ -129,7 +129,7 @@ def test_every_room_of_helpers_has_its_bound():
     assert rooms == LINES.keys() - {"model.py"}
 
 
-@pytest.mark.parametrize(("room", "most"), {"checks": 8500, "tools": 1430, "teaching": 7100, "tests": 9950}.items())
+@pytest.mark.parametrize(("room", "most"), {"checks": 8500, "tools": 1430, "teaching": 7100, "tests": 10100}.items())
 def test_the_other_rooms_stay_small(room, most):
     assert lines_of(path for path in (ROOT / room).rglob("*.*") if path.suffix in (".py", ".js", ".css")) <= most
 
