@@ -6,7 +6,8 @@ import torch
 from tokenizers import Tokenizer
 
 from helpers.assets import ASSETS
-from helpers.formats.files import unreadable
+from helpers.formats.files import read_json, unreadable
+from helpers.validate import shown
 
 TINY_LLAMA = ASSETS / "tiny-llama"
 
@@ -19,9 +20,12 @@ def excerpt() -> str:
 def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
     """The tokenizer of a checkpoint folder: `.encode(text).ids` and `.decode(ids)`.
 
+    It is what tokenizer.json says. Some classes of transformers 5 (LlamaTokenizer, GemmaTokenizer, Qwen2Tokenizer) put
+    parts of their own in place of the file's; AutoTokenizer then gives other ids, for example for leading spaces.
+
     Raises:
         FileNotFoundError: if the folder has no tokenizer.json.
-        ValueError: if it is damaged.
+        ValueError: if it is damaged, or another file of the folder adds tokens that it does not have.
     """
     path = Path(folder) / "tokenizer.json"
     if not path.is_file():
@@ -35,7 +39,21 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise  # Ctrl+C
         raise ValueError(unreadable(path, f"is damaged or no tokenizer ({error})")) from error
+    if missing := sorted(_added_beside(path.parent) - tokenizer.get_vocab().keys()):
+        raise ValueError(
+            f"{path} lacks the tokens {shown(missing)}, which other files of the folder add. transformers writes them "
+            "into it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
+        )
     return tokenizer
+
+
+def _added_beside(folder):
+    """The tokens that added_tokens.json and tokenizer_config.json add."""
+    files = [folder / name for name in ("added_tokens.json", "tokenizer_config.json")]
+    alone, config = (read_json(path) if path.is_file() else {} for path in files)
+    listed = config.get("added_tokens_decoder")
+    listed = listed.values() if isinstance(listed, dict) else ()
+    return alone.keys() | {str(one.get("content")) for one in listed if isinstance(one, dict)}
 
 
 def encode(tokenizer: Tokenizer, text: str) -> torch.Tensor:

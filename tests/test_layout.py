@@ -39,7 +39,7 @@ ARROWS = {
     "explorers": LEAVES | {"model", "plots", "checkpoint", "generate", "masks", "text"},
     "interventions": {"model", "text", "assets"},
     "experiments": {"model", "train", "interventions"},
-    "text": {"assets", "formats"},
+    "text": {"assets", "formats", "validate"},
     "corpus": {"text"},
     "masks": set(),
     "plots": set(),

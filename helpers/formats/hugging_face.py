@@ -164,6 +164,11 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
             "few bits each, as gpt-oss' are in MXFP4, and this course reads 16 bits or more. Use a version of the "
             "model that is not quantised."
         )
+    if content.get("transformers_weights") is not None:
+        raise ValueError(
+            f"{source} sets transformers_weights={shown(content['transformers_weights'])}, and this course reads "
+            "model.safetensors: give that file this name, and remove the key."
+        )
     try:
         rope = _counting(rope_from_hugging_face(content))
         said = {name: rope.pop(name) for name in ("rope_type", "rope_theta", "partial_rotary_factor")}
@@ -175,7 +180,7 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
             if value not in known:
                 raise ValueError(
                     f"it sets {name}={shown(value)}, which this model does not have "
-                    f"(only {', '.join(str(one) for one in known if one is not None)}): use another checkpoint."
+                    f"(only {', '.join(str(one) for one in known if one is not None) or None}): use another checkpoint."
                 )
         n_heads = content["num_attention_heads"]
         return LlamaConfig(

@@ -265,6 +265,21 @@ def test_what_a_tokenizer_stores_of_its_training_does_not_act(tmp_path, stored):
     assert 4 < len(ids) < 64
 
 
+@pytest.mark.parity
+def test_a_token_that_another_file_adds_is_not_cut_up_and_the_remedy_works(tmp_path):
+    folder, text = tmp_path / "saved", "The<mask>cat"
+    save_checkpoint(our_model(vocab_size=300), folder, train_tokenizer("The cat sat. " * 50, vocab_size=299))
+    size = load_tokenizer(folder).get_vocab_size()
+    (folder / "added_tokens.json").write_text(json.dumps({"<mask>": size}))
+    theirs = AutoTokenizer.from_pretrained(folder)
+    wanted = theirs(text)["input_ids"]
+    assert size in wanted
+    with pytest.raises(ValueError, match=r"lacks the tokens \['<mask>'\]"):
+        load_tokenizer(folder)
+    theirs.save_pretrained(folder)
+    assert load_tokenizer(folder).encode(text).ids == wanted
+
+
 def test_the_bundled_folder_is_what_is_saved_today(tmp_path):
     save_checkpoint(load_checkpoint(TINY_LLAMA, torch.float16), tmp_path / "saved", load_tokenizer())
     for name in ("config.json", "tokenizer_config.json", "tokenizer.json"):
@@ -483,6 +498,7 @@ def test_meta_folder_with_one_matrix_is_tied(tmp_path, head):
 OTHERS = [  # what the config.json of another model says
     {"model_type": "gpt_neox"}, {"model_type": None}, {"attention_bias": True}, {"mlp_bias": True},
     {"quantization_config": {"bits": 4}}, {"partial_rotary_factor": 0.5}, {"is_causal": False}, {"is_causal": None},
+    {"transformers_weights": "other.safetensors"},
     {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, {"rope_scaling": {"rope_type": "dynamic"}},
     {"model_type": "gemma3_text"},
 ]  # fmt: skip
