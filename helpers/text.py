@@ -39,21 +39,26 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise  # Ctrl+C
         raise ValueError(unreadable(path, f"is damaged or no tokenizer ({error})")) from error
-    if missing := sorted(_added_beside(path.parent) - tokenizer.get_vocab().keys()):
+    own = {one.content for one in tokenizer.get_added_tokens_decoder().values()}
+    if missing := sorted(_added_beside(path.parent) - own):
         raise ValueError(
-            f"{path} lacks the tokens {shown(missing)}, which other files of the folder add. transformers writes them "
-            "into it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
+            f"{path} does not add the tokens {shown(missing)}, which other files of the folder add. transformers "
+            "writes them into it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
         )
     return tokenizer
 
 
 def _added_beside(folder):
-    """The tokens that added_tokens.json and tokenizer_config.json add."""
-    files = [folder / name for name in ("added_tokens.json", "tokenizer_config.json")]
-    alone, config = (read_json(path) if path.is_file() else {} for path in files)
-    listed = config.get("added_tokens_decoder")
-    listed = listed.values() if isinstance(listed, dict) else ()
-    return alone.keys() | {str(one.get("content")) for one in listed if isinstance(one, dict)}
+    """The tokens that other files of a folder add."""
+    names = "added_tokens.json", "tokenizer_config.json", "special_tokens_map.json"
+    files = (folder / name for name in names)
+    alone, config, special = (read_json(path) if path.is_file() else {} for path in files)
+    lists = [config.get("added_tokens_decoder")]
+    lists += [
+        file.get(name) for file in (config, special) for name in ("additional_special_tokens", "extra_special_tokens")
+    ]
+    tokens = [one for some in lists if some for one in (some.values() if isinstance(some, dict) else some)]
+    return alone.keys() | {str(one.get("content")) if isinstance(one, dict) else str(one) for one in tokens}
 
 
 def encode(tokenizer: Tokenizer, text: str) -> torch.Tensor:

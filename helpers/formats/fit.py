@@ -43,7 +43,13 @@ def damage(weights: dict[str, torch.Tensor]) -> dict[str, str]:
     return problems
 
 
-def refuse(problems: dict[str, str], source: str, so="Nothing was loaded: fetch config and weights of one model."):
+ANOTHER = (
+    "Nothing was loaded: fetch config and weights of one model. If transformers opens the folder, what it saves opens "
+    "here: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(another)."
+)
+
+
+def refuse(problems: dict[str, str], source: str, so: str = ANOTHER):
     """Raise ValueError if there are problems; the text lists the first twenty, each cut to a line."""
     if not problems:
         return

@@ -266,15 +266,17 @@ def test_what_a_tokenizer_stores_of_its_training_does_not_act(tmp_path, stored):
 
 
 @pytest.mark.parity
-def test_a_token_that_another_file_adds_is_not_cut_up_and_the_remedy_works(tmp_path):
+@pytest.mark.parametrize("file", ["added_tokens.json", "tokenizer_config.json", "special_tokens_map.json"])
+def test_a_token_that_another_file_adds_is_not_cut_up_and_the_remedy_works(tmp_path, file):
     folder, text = tmp_path / "saved", "The<mask>cat"
     save_checkpoint(our_model(vocab_size=300), folder, train_tokenizer("The cat sat. " * 50, vocab_size=299))
-    size = load_tokenizer(folder).get_vocab_size()
-    (folder / "added_tokens.json").write_text(json.dumps({"<mask>": size}))
+    size, path = load_tokenizer(folder).get_vocab_size(), folder / file
+    more = {"<mask>": size} if file == "added_tokens.json" else {"additional_special_tokens": ["<mask>"]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | more if path.exists() else more))
     theirs = AutoTokenizer.from_pretrained(folder)
     wanted = theirs(text)["input_ids"]
     assert size in wanted
-    with pytest.raises(ValueError, match=r"lacks the tokens \['<mask>'\]"):
+    with pytest.raises(ValueError, match=r"does not add the tokens \['<mask>'\]"):
         load_tokenizer(folder)
     theirs.save_pretrained(folder)
     assert load_tokenizer(folder).encode(text).ids == wanted
