@@ -176,16 +176,29 @@ def _statement(cell, node, first):
 
 
 def _touched(node):
-    """Names in `name.x = ...`, `name[i] = ...`, `del name[i]` and `name.method(...)` as a statement of its own."""
+    """Names that a statement changes in place.
+
+    In `name.x = ...`, `name[i] = ...`, `del name[i]`, `name.method(...)` as a statement of its own; and, wherever they
+    are called, in `name.method_(...)`, `method_(name, ...)`, `setattr(name, ...)` and `function(..., out=name)`.
+    """
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return  # touches when it is called
-    for one in (one for one in ast.walk(node) if isinstance(one, ast.stmt)):  # also inside for, if, with
-        parts = getattr(one, "targets", None) or [getattr(one, "target", None) or getattr(one, "value", None)]
-        for part in parts:
+    for one in ast.walk(node):  # also inside for, if, with
+        parts, given = [], []
+        if isinstance(one, ast.stmt):
+            parts = [*getattr(one, "targets", [getattr(one, "target", None) or getattr(one, "value", None)])]
+        elif isinstance(one, ast.Call):
+            given = [word.value for word in one.keywords if word.arg == "out"]
+            called = getattr(one.func, "attr", getattr(one.func, "id", ""))
+            if called == "setattr" or re.search("[^_]_$", called):
+                parts, given = [one.func], given + one.args[:1]
+        for part in parts:  # grows
+            parts += part.elts if isinstance(part, ast.Tuple | ast.List) else ()
+        for part in parts + given:
             inside = part
             while isinstance(inside, ast.Attribute | ast.Subscript | ast.Call):
                 inside = inside.func if isinstance(inside, ast.Call) else inside.value
-            if isinstance(inside, ast.Name) and inside is not part:
+            if isinstance(inside, ast.Name) and (inside is not part or part in given):
                 yield inside.id
 
 

@@ -198,7 +198,7 @@ def place(fresh: Path, old: list[Old]) -> None:
     stored, came = json.loads(fresh.read_text(encoding="utf-8-sig")), []
     code = [cell for cell in stored["cells"] if cell["cell_type"] == "code"]
     sources = ["".join(cell["source"]) for cell in code]
-    here = {name: number for number, name in enumerate(map(asks_for, sources)) if name}
+    here = {name: n for n, name in enumerate(map(asks_for, sources)) if name and not name.endswith("_solved")}
     now = read_cells(sources)
     for name, number in here.items():
         there = [one for one in sorted(old, key=lambda one: one.of != fresh) if one.answer(name)]  # its own files first
@@ -286,7 +286,7 @@ def _joined(answer, stub, carried):
     top = max(future) if future else [*below, len(lines)][0]
     imports = [one for one in carried if re.match("from |import ", one)]
     helpers = [f"\n\n{one}\n\n" for one in carried if one and one not in imports]
-    imports += [line for line in stub.split("\n") if re.match("from |import ", line) and line not in answer]
+    imports += [line for line in stub.split("\n") if re.match("from |import ", line) and line not in lines]
     imports.sort(key=lambda line: not line.startswith("from __future__ "))
     check = stub.rstrip().split("\n")[-1]
     return "\n".join([*lines[:top], *imports, *helpers, *lines[top:]]).rstrip() + f"\n\n\n{check}"

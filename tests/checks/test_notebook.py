@@ -49,6 +49,20 @@ def test_a_cell_defines_what_ipython_defines(cell):
     assert (notebook.read_cells([cell]).definition("f") is not None) == ("f" in shell.user_ns)
 
 
+CHANGES = [  # of a table in place, in a cell above the function that reads it
+    "t[0], t[1] = (1.0, 2.0)", "torch.nn.init.constant_(t[:2], 1.0)", "_ = t[0].copy_(torch.tensor(2.0))", "t.add_(1)",
+    "torch.add(t, 1, out=t)", "setattr(t, 'note', 1)", "if True:\n    t[0] = 1", "del t.note", "_ = print(t.fill_(3))",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_in_place_comes_with_the_table_that_it_changes(change):
+    cells = ["import torch\nt = torch.zeros(3)", f"{change}\nprint(t)", "def f(x):\n    return x + t"]
+    needs = [notebook.ast.unparse(node) for node in notebook.read_cells(cells).needs("f", [])]
+    assert change.replace("\n    ", "") in [text.replace("\n    ", "") for text in needs]
+    assert len(needs) == 4  # and no print
+
+
 @pytest.mark.parametrize("cell", ["%%writefile f.py\n" + DEF, f">>> {DEF})", "async def  f(x)", "f: int = ("])
 def test_a_function_in_a_cell_that_is_not_python_is_told_as_such(cell):
     found = notebook.read_cells([cell])

@@ -209,6 +209,7 @@ FORMS = {  # of a right answer, as cells
     "a decorated helper": [CACHED, HELP, "SCALE = one()", BY_HELP],
     "two exercises in a cell": [RIGHT + "\n\ndef my_norm_probe():\n    return 1"],
     "in another cell than the stub": [NORM_STUB, "mine = 1", RIGHT],
+    "an import in a comment": ["# from checks import check_rms_norm\n" + RIGHT + CHECK],
     "a name for both": [RIGHT.replace("my_", "our_") + "\n\nmy_rms_norm = rms = our_rms_norm"],
 }  # fmt: skip
 RIGHTS = {label: (json.dumps(stored([SET_UP, *cells])).encode(), PASSES) for label, cells in FORMS.items()} | FILES
