@@ -285,12 +285,8 @@ def define(notebook: Notebook, name: str, file: str) -> tuple[Callable | None, s
         return None, _fault(notebook, name, file)
     where = f"<{name} in {file}>"
     text = "\n".join(notebook.cells)
-    linecache.cache[where] = (
-        len(text),
-        None,
-        [f"{line}\n" for line in text.split("\n")],
-        where,
-    )  # so that errors show the line
+    lines = [f"{line}\n" for line in text.split("\n")]
+    linecache.cache[where] = len(text), None, lines, where  # so that errors show the line
     names = {"__name__": "__main__"}
     try:
         exec(compile(ast.Module(nodes, []), where, "exec"), names)

@@ -139,8 +139,8 @@ def _first_borrowed(waiting, allow):
             continue
         seen.append(kind)
         for one in kind.__mro__ if isinstance(kind, type) else (kind,):
-            module, name = getattr(one, "__module__", None) or "", getattr(one, "__qualname__", "")
-            words = name.rpartition("<locals>.")[2].split(".")
+            module = getattr(one, "__module__", None) or ""
+            words = getattr(one, "__qualname__", "").rpartition("<locals>.")[2].split(".")
             if owner := OWNERS.get(module.partition(".")[0]):
                 allowed = module in FREE or any(name in words or f"{module}.".startswith(name) for name in allow)
                 if not allowed:

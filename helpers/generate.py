@@ -113,8 +113,8 @@ def stream(
             with torch.no_grad() if split else torch.inference_mode():  # not around the yield: it is the caller's time
                 logits = model(step_input, cache, last_only=True, n_pad=n_pad)[:, -1].cpu()
             previous, n_pad = chosen, None
-            _require_logits(logits)
             if temperature == 0:
+                _require_logits(logits)  # below, next_token_probabilities does
                 chosen = logits.argmax(dim=-1)
             else:
                 probabilities = next_token_probabilities(logits, temperature, top_k, top_p)
