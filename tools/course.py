@@ -73,19 +73,32 @@ def without_solutions(notebook: dict) -> dict:
 # ------------------------------------------------------------------------------------------------ files
 
 
-def write_beside(path: Path, text: str) -> None:
-    """Write a text file so that a stop at any moment leaves the old file or the new one, never half of one."""
+@contextlib.contextmanager
+def _beside(path):
+    """A file to write beside `path`, whose place it takes at the end of the `with`; an error or stop leaves `path`."""
     beside = path.with_name(f".{os.getpid()}.part")
     try:
+        yield beside
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_beside(path: Path, text: str) -> None:
+    """Write a text file so that a stop at any moment leaves the old file or the new one, never half of one."""
+    with _beside(path) as beside:
         with open(beside, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         if path.exists():
             shutil.copymode(path, beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+
+
+def copy_beside(path: Path, target: Path) -> None:
+    """Copy a file so that a stop at any moment leaves the target as it was, or whole."""
+    with _beside(target) as beside:
+        shutil.copy2(path, beside)
 
 
 @contextlib.contextmanager
@@ -114,16 +127,6 @@ def new_file(path):
             return kept
         except FileExistsError:
             continue
-
-
-def copy_beside(path: Path, target: Path) -> None:
-    """Copy a file so that a stop at any moment leaves the target as it was, or whole."""
-    beside = target.with_name(f".{os.getpid()}.part")
-    try:
-        shutil.copy2(path, beside)
-        os.replace(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def committed(path: Path, commit: str = "HEAD") -> bytes:
