@@ -203,14 +203,20 @@ def _touched(node):
 
 
 def more_than_a_stub(source: str) -> str:
-    """What an exercise's cell holds that is no stub, import or check, such as a comment; empty if there is nothing."""
+    """What an exercise's cell holds that is no stub, import or check, such as a comment; empty if there is nothing.
+
+    An import under a stub's name makes the function, and counts.
+    """
     try:
         nodes, tokens = ast.parse(source).body, list(tokenize.generate_tokens(io.StringIO(source).readline))
     except (SyntaxError, tokenize.TokenError):
         return source
+    stubs = {node.name for node in nodes if is_stub(node)}
     for node in nodes:
         match node:
-            case ast.Import() | ast.ImportFrom() | ast.Expr(ast.Call(ast.Name(), [ast.Name()], [])):
+            case ast.Import() | ast.ImportFrom() if not stubs & {one.asname or one.name for one in node.names}:
+                continue
+            case ast.Expr(ast.Call(ast.Name(), [ast.Name()], [])):
                 continue
         if not is_stub(node) or re.search(r"^\s*return\b", ast.get_docstring(node) or "", re.M):
             return ast.unparse(node)

@@ -105,6 +105,7 @@ SOLVED = {  # cells in which a solution would be handed out; {0} is the heading 
     "kept in the error": "{0}\n    raise NotImplementedError(x + 1){1}",
     "not Python": "%time 1\n" + STUB + "{1}",
     "imported under its name": "from course import f as my_f\n" + STUB + "{1}",
+    "imported over lines": "from course import (\n    g,\n    f as my_f,\n)\n" + STUB + "{1}",
     "a cell above": ["{0}\n    return x", STUB + "{1}"],
     "a cell below": [STUB + "{1}", "my_f = max"],
     "a cell below, not Python": [STUB + "{1}", ">>> {0}\n...     return x"],
