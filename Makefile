@@ -9,7 +9,7 @@ NBVAL = --nbval
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	$(NBVAL) --nbval-current-env --nbval-cell-timeout=1800
 
-.PHONY: help lab setup test test-teaching test-all test-rounding test-oldest constraints notebooks student class reset update grade tiny-llama recall site slides coverage style bench
+.PHONY: help lab setup test test-teaching test-all test-rounding test-oldest constraints notebooks student class reset update grade tiny-llama site slides coverage style bench
 .DEFAULT_GOAL := help
 $(call ask,class,CLASS,3)
 $(call ask,student,FOLDER,../handout)
@@ -72,9 +72,6 @@ grade: $(LEARN) ## grade a folder of submissions (FOLDER=../handed-in ARGS="--on
 
 tiny-llama: $(LEARN) ## train a small LLaMA on the reference or your text (FOLDER=runs/mine ARGS="--text notes.txt")
 	$(BIN)/python -m tools.tiny_llama --out "$(FOLDER)" $(ARGS)
-
-recall: $(LEARN) ## ten minutes of questions from the notebooks so far, those that are due (ARGS="--up-to 05")
-	$(BIN)/python -m checks.recall $(ARGS)
 
 site: $(KIT) ## build the website, slides included, into build/site
 	OMP_NUM_THREADS=1 $(BIN)/python -m teaching.website.build $(ARGS)

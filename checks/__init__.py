@@ -31,12 +31,3 @@ from checks.rope import (
 from checks.scaling_out import check_mend_split, check_merge_attention, check_ring, check_split_feed_forward
 from checks.swiglu import check_cut_units, check_matrix_roles, check_product_layer, check_silu_derivative, check_swiglu
 from checks.train import check_accumulated_step, check_bpe_step, check_find_loop_slips, check_training_loop
-
-
-def __getattr__(name):
-    """`from_earlier` when it is asked for: `python -m checks.recall` runs a module that nobody has imported."""
-    if name == "from_earlier":
-        from checks.recall import from_earlier
-
-        return from_earlier
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,7 +21,6 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_markdown_cell
 
-from checks.recall import CARDS, EARLIER
 from helpers.assets import ASSETS
 from helpers.model import count_parameters
 from helpers.text import TINY_LLAMA, load_tokenizer
@@ -44,7 +43,7 @@ ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</deta
 # of the glossary: a term, its other names, where it is taught
 TAUGHT = re.compile(r"^- \*\*([^*]+)\*\*.*?(?:Also: ([^.]+)\. )?\[(\d\d), ([^\]]+)\]\(", re.M)
 EXPLORER = re.compile(r"^explore_\w+\(", re.M)
-ONLY_RUN = ("shift-enter", "earlier-ask", "earlier-by-hand", "earlier-write")  # cells that tell a reader nothing
+ONLY_RUN = ("shift-enter", "earlier-by-hand", "earlier-write")  # cells that tell a reader nothing
 
 
 # ------------------------------------------------------------------------------------------------- texts
@@ -140,8 +139,6 @@ def notebook_page(path: Path):
     notebook, taught = nbformat.read(path, as_version=4), terms_of(path.stem[:2])
     notebook.cells = [cell for cell in notebook.cells if cell.id not in ONLY_RUN]
     for cell in notebook.cells:
-        if cell.id == "earlier":
-            cell.source = from_earlier(path.stem[:2])
         if cell.cell_type == "markdown":
             place = (re.findall(r"^##? (\d\.\d+|Exercises|\d\d)", cell.source, re.M) or [""])[0].lower()
             cell.source = relink(cell.source, path)
@@ -159,16 +156,6 @@ def notebook_page(path: Path):
         notebook.cells.append(new_markdown_cell("</details>", id="end-of-solutions"))
     notebook.cells.insert(1, new_markdown_cell(links_of(path.stem), id="way-in"))
     return notebook
-
-
-def from_earlier(number: str) -> str:
-    """The questions at a notebook's top for somebody who reads: a click opens the answer."""
-    text = "## From earlier\n\nThree questions, from memory. Choose before you open."
-    for place, card in enumerate((CARDS[name] for name in EARLIER[number]), start=1):
-        choices = "\n".join(f"- {letter}. {choice}" for letter, choice in zip("ABC", card.choices, strict=True))
-        text += f"\n\n**{place}.** {card.question}\n\n{choices}\n\n<details><summary>The answer</summary>\n\n"
-        text += f"{card.right}. {card.why}\n\n</details>"
-    return text
 
 
 def terms_of(number: str) -> dict[str, list[str]]:

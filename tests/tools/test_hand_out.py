@@ -59,7 +59,7 @@ def test_the_folder_works_on_its_own(handed):
 
 def test_its_verbs_work_without_the_rest_of_the_course(handed):
     verbs = [line.split()[0] for line in run("make", "-s", "help", cwd=handed).splitlines()]
-    assert verbs == ["help", "lab", "recall", "update"]
+    assert verbs == ["help", "lab", "update"]
     texts = [path.read_text(encoding="utf-8") for name in ("*.py", "Makefile", "*.md") for path in handed.rglob(name)]
     assert not any(re.search(r"\bteaching\b[./]", text) for text in texts)  # no line of the teaching kit
     module, notebook = re.search(r"python -m (tools\.\S+) (\S+)", run("make", "-n", "lab", cwd=handed)).groups()
