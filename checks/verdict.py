@@ -9,7 +9,7 @@ mistake that it names only with --step 2, so that a learner thinks about the cas
 exercise that fails is explained, so that a learner mends one thing at a time. Nothing here knows a solution; a line of
 code comes out only if it is the learner's own, where it raised an error. The notebook has three helps folded below each
 exercise. A file does not say which of them were opened: unless --helps-opened does, the first is next. Its text is
-given; the others hold code, so they are named, for the learner to open. A whole verdict has fewer than 120 words.
+given; the others hold code, so they are named, for the learner to open.
 
 Learners' functions run in a process of their own, in the notebook's folder, with limits of time and memory; they may
 start or end no other program. This keeps a slip from hanging the command or spoiling its JSON. It is no wall against
@@ -51,7 +51,6 @@ TAUGHT = {  # the section that teaches what an exercise asks for, by the name of
     "split_feed_forward": "9.1", "merge_attention": "9.7", "ring": "9.6", "mend_split": "9.5",
 }  # fmt: skip
 HELPS = ("Hint", "First step", "Fuller hint")  # what the folds below an exercise are called
-MOST = 119  # words of a verdict
 LARGEST = 50_000_000  # bytes of a notebook
 START, GRACE = 120.0, 30.0  # seconds to import torch and read the notebook; to answer after both limits
 MEMORY = 2**32  # bytes beside what the checks themselves use
@@ -59,20 +58,10 @@ STATUS = {"passed": "passed", "failed": "not passed", "todo": "not attempted"}
 REFUSED = re.compile(r"os\.(fork|forkpty|kill|killpg|system|exec|spawn|posix_spawn|startfile)|subprocess|pty|signal\.")
 
 
-def plain(text: str, most: int = 60) -> str:
+def clip_words(text: str, most: int = 60) -> str:
     """A text of unknown origin as one line of so many words at most."""
     words = "".join(letter if letter.isprintable() else " " for letter in str(text)[:4000]).split()
     return " ".join(word[:400] for word in words[:most]) + (" …" if len(words) > most else "")
-
-
-def words_of(document: dict) -> int:
-    """How many words a verdict has as it is printed: keys, numbers and brackets count, too."""
-    return len(json.dumps(document, indent=1, ensure_ascii=False).split())
-
-
-def _dense(line):
-    """A line of numbers with the spaces inside brackets left out, so that a list counts as one word."""
-    return plain(re.sub(r"(?<=[\d\])]), (?=[-\d\[(])", ",", line), 30)
 
 
 # ------------------------------------------------------------------------------------------ reading the notebook
@@ -109,13 +98,13 @@ def _text_of(data):
     exercises, sections = {}, {}
     for part in re.split(r"^(?=## |### Exercise )", text, flags=re.M):
         if section := re.match(r"## ((\d\.\d+) .*)", part):
-            sections.setdefault(section[2], plain(section[1], 15))
+            sections.setdefault(section[2], clip_words(section[1], 15))
         if exercise := re.match(r"### Exercise ((\d{1,2})\..*)", part):
-            _, helps = exercises.setdefault(int(exercise[2]), (plain(exercise[1], 12), []))
+            _, helps = exercises.setdefault(int(exercise[2]), (clip_words(exercise[1], 12), []))
             for fold in part.split("<details><summary>")[1:]:
                 title, _, inside = fold.partition("</details>")[0].partition("</summary>")
                 if title in HELPS:
-                    helps.append((title, plain(inside, 1000)))
+                    helps.append((title, clip_words(inside, 1000)))
     return exercises, sections
 
 
@@ -149,10 +138,10 @@ def _judged(notebook, one, file, seconds):
     if not function:
         why = why or f"no cell of {file} makes {one['function']}: was it renamed or deleted, or is its cell not Python?"
         return {"status": "does not run", "seen": why[0].upper() + why[1:]}
-    return told(getattr(checks, f"check_{one['name']}")(function, seconds=most))
+    return to_dict(getattr(checks, f"check_{one['name']}")(function, seconds=most))
 
 
-def told(result: checks.CheckResult) -> dict:
+def to_dict(result: checks.CheckResult) -> dict:
     """What a check found, for `verdict`."""
     cases = f"{result.right} of {result.cases} passed"
     return {"status": STATUS[result.status], "seen": result.message, "hint": result.hint, "cases": cases}
@@ -198,7 +187,7 @@ def judge(path: Path, wanted: int | None = None, seconds: float = 60.0) -> list[
     try:
         found = outline(path.read_bytes())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise NoVerdict(f"{path.name} is no notebook ({type(error).__name__}: {plain(error, 15)}).") from error
+        raise NoVerdict(f"{path.name} is no notebook ({type(error).__name__}: {clip_words(error, 15)}).") from error
     there = [one["number"] for one in found]
     if not found or wanted not in (None, *there):
         what = f"exercise {wanted}" if found else "exercise of the course"
@@ -231,59 +220,40 @@ ENDED = "Python ended, or had not answered after {:g} seconds. Does it exit, run
 
 
 def verdict(file: str, judged: list[tuple[dict, dict]], helps_opened: int = 0, step: int = 1) -> dict:
-    """The document: every exercise that was judged, and one explained, the first that was tried and does not pass.
-
-    It is made shorter until it has no more than MOST words: first what the notebook says anyway goes, then what was
-    seen.
-    """
-    for shorter in range(7):
-        document = _document(file, judged, helps_opened, step, shorter)
-        if words_of(document) <= MOST:
-            break
-    return document
-
-
-def _document(file, judged, helps_opened, step, shorter):
+    """The document: every exercise that was judged, and one explained, the first that was tried and does not pass."""
     entries, explained = [], False
     for one, answer in judged:
         entry = {"exercise": one["title"], "status": answer["status"]}
-        entries.append(entry)
         if answer["status"] in ("passed", "not passed"):
             entry["cases"] = answer["cases"]
         if answer["status"] in ("not passed", "does not run") and not explained:
             explained = True
-            entry |= _explained(one, answer, helps_opened, step, shorter)
-            continue
-        if answer["status"] == "not attempted" and len(judged) == 1:
+            entry |= _explained(one, answer, helps_opened, step)
+        elif answer["status"] == "not attempted" and len(judged) == 1:
             entry["read_again"] = one["taught"]
-        if shorter >= 3:
-            entry["exercise"] = one["title"].partition(" ")[0]  # its number
+        entries.append(entry)
     tried = {entry["status"] for entry in entries} - {"not attempted"}
-    return {"notebook": plain(file, 5), "passed": tried == {"passed"}, "exercises": entries}
+    return {"notebook": clip_words(file, 5), "passed": tried == {"passed"}, "exercises": entries}
 
 
-def _explained(one, answer, helps_opened, step, shorter):
-    most = {4: 40, 5: 20, 6: 20}.get(shorter, 80)
+def _explained(one, answer, helps_opened, step):
     seen, *numbers = answer["seen"].split("\n")
-    explained = {"seen": plain(seen, most)}
-    if numbers and shorter < 6:
-        lines = [_dense(line) for line in numbers[:12]]
-        if shorter >= 2:
-            lines = [plain(line, 8) for line in lines[: min(5, len(lines) - 2)] + lines[-2:]]
-        explained["in_numbers"] = lines
+    explained = {"seen": clip_words(seen)}
+    if numbers:
+        explained["in_numbers"] = [clip_words(line) for line in numbers[:12]]
     if step == 2 and answer.get("hint"):
-        explained["the_check_says"] = plain(answer["hint"], min(60, most))
+        explained["the_check_says"] = clip_words(answer["hint"])
     if helps_opened < len(one["helps"]):
         title, text = one["helps"][helps_opened]
         explained["next_help"] = {"fold": title, "number": f"{helps_opened + 1} of {len(one['helps'])}"}
-        if helps_opened == 0 and shorter == 0:
+        if helps_opened == 0:
             explained["next_help"]["text"] = text
     return explained | {"read_again": one["taught"]}
 
 
 class _Arguments(argparse.ArgumentParser):
     def error(self, message):
-        raise NoVerdict(f"The command was not understood: {plain(message, 30)}.")
+        raise NoVerdict(f"The command was not understood: {clip_words(message, 30)}.")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -299,7 +269,7 @@ def main(arguments: list[str] | None = None) -> int:
         judged = judge(path, chosen.exercise)
         document = verdict(path.name, judged, chosen.helps_opened, chosen.step)
     except (NoVerdict, OSError) as error:
-        document = {"error": plain(error)}
+        document = {"error": clip_words(error)}
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     print(json.dumps(document, indent=1, ensure_ascii=not utf8))
     return 2 if "error" in document else 0 if document["passed"] else 1
