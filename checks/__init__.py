@@ -18,7 +18,7 @@ from checks.gqa import (
 from checks.judge import CheckResult
 from checks.my_llama import check_my_llama
 from checks.parts import Parts, my_parts
-from checks.relatives import check_add_family, check_attention_with_sink, check_qk_norm, check_where_they_part
+from checks.relatives import check_add_family, check_attention_with_sink, check_where_they_part
 from checks.rmsnorm import check_needed_gains, check_norm_probe, check_rms_norm, check_rms_norm_backward
 from checks.rope import (
     check_apply_rope_halves,
@@ -28,6 +28,6 @@ from checks.rope import (
     check_rope_permutation,
     check_slow_hands,
 )
-from checks.scaling_out import check_mend_split, check_merge_attention, check_ring, check_split_feed_forward
+from checks.scaling_out import check_mend_split, check_merge_attention, check_split_feed_forward
 from checks.swiglu import check_cut_units, check_matrix_roles, check_product_layer, check_silu_derivative, check_swiglu
 from checks.train import check_accumulated_step, check_bpe_step, check_find_loop_slips, check_training_loop

@@ -13,23 +13,9 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from checks.base import (
-    BATCH,
-    FLOAT16,
-    MEMORY,
-    TYPE_HINTS,
-    Case,
-    Exercise,
-    Wrong,
-    draw,
-    each,
-    edited,
-    gain,
-    not_contiguous,
-)
+from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, each, edited, not_contiguous
 from checks.gqa import causal_visible
 from checks.judge import CheckResult, check_of
-from checks.rmsnorm import FACTOR_IN_HALF, RMS_NORM, WAY_IN_BFLOAT16, WRONG_AXIS, rms_norm
 from helpers.families import (
     Family,
     config_from_hugging_face,
@@ -42,133 +28,6 @@ from helpers.families import (
 )
 from helpers.families.referee import TOKENS, part_names, save_random
 from helpers.model import GroupedQueryAttention, apply_rope
-
-# -------------------------------------------------------------------------------------------- two QK-norms
-
-
-def qk_norm(q, k, weight_q, weight_k, eps, whole):
-    """The normed (q, k), shaped like q (B, H, T, h) and k (B, K, T, h).
-
-    A vector is divided by the root of its mean square plus eps, and multiplied by its gains. If whole is False, the
-    vector is one head of a token; weight_q and weight_k, both (h,), serve all heads. If whole is True, it is all heads
-    of a token, one after the other, with weight_q (H * h,) and weight_k (K * h,).
-    """
-
-    def normed(x, weight):
-        mean_square = (x.double() ** 2).mean(dim=(1, 3) if whole else 3, keepdim=True)
-        gains = weight.reshape(x.shape[1], 1, x.shape[3]) if whole else weight  # a row for each head
-        return (x / (mean_square + eps).sqrt() * gains.double()).to(x.dtype)
-
-    return normed(q, weight_q), normed(k, weight_k)
-
-
-def _joined(function):
-    """The function; where gradients are asked for, its two results become one tensor."""
-
-    def probe(q, *rest):
-        answer = function(q, *rest)
-        if not q.requires_grad or not isinstance(answer, tuple) or not all(map(torch.is_tensor, answer)):
-            return answer
-        return torch.cat([part.flatten() for part in answer])
-
-    return probe
-
-
-_norms = functools.partial(edited, qk_norm)
-
-
-def _by_vectors(
-    norm=rms_norm,
-    there=lambda x: x.transpose(1, 2).flatten(-2),
-    back=lambda y, x: y.unflatten(-1, (-1, x.shape[-1])).transpose(1, 2),
-):
-    """Both norms by norm(x, w, eps); with whole True, x goes there, to (B, T, H * h), and comes back by back(y, x)."""
-
-    def one(x, w, eps, whole):
-        return (back(norm(there(x), w, eps), x) if whole else norm(x, w, eps)).to(x.dtype)
-
-    return lambda q, k, w_q, w_k, *rest: (one(q, w_q, *rest), one(k, w_k, *rest))
-
-
-def _qk(whole, batch=2, n_heads=4, n_kv_heads=2, n_tokens=3, head_dim=4, seed=0, scale=1.5, eps=0.1):
-    q, k = (draw(batch, n, n_tokens, head_dim, seed=seed + n) * scale for n in (n_heads, n_kv_heads))
-    widths = (n_heads * head_dim, n_kv_heads * head_dim) if whole else (head_dim, head_dim)
-    return q, k, gain(widths[0]), gain(widths[1]).flip(0), eps, whole
-
-
-def _qk_by_hand(whole):
-    """The roots are 2 and 4 for the heads of q, or 4 for both together, and 4 for k."""
-    q = [[[1.0, -1.0]], [[7.0, 1.0] if whole else [5.0, 1.0]]]
-    gains = [1.0, 2.0, 3.0, 4.0] if whole else [1.0, 2.0]
-    return *map(torch.tensor, ([q], [[[[1.0, 5.0]]]], gains, [2.0, 4.0])), 3.0, whole
-
-
-ROOT_CUT = "Is the root cut from the graph, by .detach() or torch.no_grad()? It depends on x, too."
-
-
-def _qk_cases(whole):
-    q, k, *rest = _qk(whole, seed=10)
-    return [
-        Case(f"whole {whole}, one batch", _qk(whole, 1, seed=2)),
-        Case(f"whole {whole}, batch of 3", _qk(whole, 3, seed=4), BATCH),
-        Case(f"whole {whole}, as many heads as tokens and numbers", _qk(whole, 2, 4, 4, 4, 4, seed=6)),
-        Case(
-            f"whole {whole}, q and k about 0.001, eps 1e-6",
-            _qk(whole, scale=1e-3, eps=1e-6, seed=8),
-            "At a size of 0.001 eps decides the result: is it the one passed in, inside the root?",
-        ),
-        Case(f"whole {whole}, not contiguous", (not_contiguous(q, 1, 2), not_contiguous(k, 1, 2), *rest), MEMORY),
-        Case(f"whole {whole}, about 300 in float16", each(torch.float16, *_qk(whole, scale=300.0, eps=1e-5)), FLOAT16),
-        Case(f"whole {whole}, gradients", _qk(whole, 1, seed=12), ROOT_CUT, gradients=2),
-    ]
-
-
-APART = "Is each head normed on its own when whole is False? The mean runs over its h numbers."
-TOGETHER = "Do all heads of a token share one root mean square when whole is True?"
-OTHER_TOKENS = "Is each token normed on its own? Your mean runs over other tokens too."
-TRANSPOSE = "Do the heads of one token stand side by side before they are joined? .transpose(1, 2) comes first."
-SHAPE = "Are the results shaped like q and k, heads before tokens?"
-GAIN_OF_HEAD = "Which gains has a head when whole is True? Head 1 has numbers h to 2h - 1 of the weight."
-DIMS, GAINS = "(1, 3) if whole else 3", "weight.reshape(x.shape[1], 1, x.shape[3])"
-OF_K = "normed(k, weight_k)"
-QK_NORM = Exercise(
-    qk_norm,
-    [
-        Case("whole False, two heads and one, h 2, eps 3", _qk_by_hand(False)),
-        Case("whole True, two heads and one, h 2, eps 3", _qk_by_hand(True)),
-        *_qk_cases(False),
-        *_qk_cases(True),
-    ],
-    [
-        (TOGETHER + " Yours are normed head by head.", _norms(DIMS, "3")),
-        (APART + " Yours is over all heads.", _norms(DIMS, "(1, 3)")),
-        (APART + " Yours is over the heads.", _norms(DIMS, "(1, 3) if whole else 1")),
-        (TOGETHER + " Yours is over the heads alone.", _norms(DIMS, "1 if whole else 3")),
-        *[(OTHER_TOKENS, _norms(DIMS, dims))
-          for dims in ("2", "(1, 2, 3) if whole else 3", "(1, 3) if whole else (2, 3)")],
-        *[(TRANSPOSE, _by_vectors(there=lambda x: x.reshape(x.shape[0], x.shape[2], -1), **back))
-          for back in ({}, {"back": lambda y, x: y.reshape(x.shape)})],
-        ("Is the way back .unflatten, then .transpose(1, 2)? .reshape alone mixes heads and tokens.",
-         _by_vectors(back=lambda y, x: y.reshape(x.shape))),
-        (SHAPE, _by_vectors(back=lambda y, x: y)),
-        (GAIN_OF_HEAD, _norms(GAINS, "weight.reshape(x.shape[3], x.shape[1]).T[:, None]")),
-        (GAIN_OF_HEAD, _norms(GAINS, "weight[: x.shape[3]]")),
-        ("Do the gains fit q as (H, 1, h)? Without the 1, they meet the tokens, not the heads.",
-         _norms(GAINS, "weight.reshape(x.shape[1], x.shape[3])")),
-        ("Is k normed too?", _norms(OF_K, "k")),
-        ("Is the second result made from k? Both of yours are q's.", _norms(OF_K, "normed(q, weight_q)")),
-        ("Has k gains of its own? Yours are q's.", _norms(OF_K, "normed(k, weight_q[: len(weight_k)])")),
-        ("Has q weight_q, and k weight_k? Yours are exchanged.",
-         _norms("return normed(q, weight_q)", "return normed(q, weight_k)", OF_K, "normed(k, weight_q)")),
-        *[(hint, _by_vectors(norm)) for hint, norm in RMS_NORM.mistakes
-          if "axis" not in hint and hint not in (WRONG_AXIS, FACTOR_IN_HALF, WAY_IN_BFLOAT16)],
-    ],
-    parts=("q", "k"),
-    allow=("RMSNorm",),  # of notebook 01
-    adapt=_joined,
-    dtype_hint="The results need the dtype that q and k came in with. After q = q.float(), q.dtype is float32.",
-)  # fmt: skip
-check_qk_norm = check_of(QK_NORM)
 
 # ------------------------------------------------------------------------------------------------- sinks
 

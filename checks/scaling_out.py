@@ -3,13 +3,13 @@
 import re
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, edited, not_contiguous
+from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, not_contiguous
 from checks.judge import check_of
 from checks.run import raised
 from checks.swiglu import SWIGLU, TRANSPOSE
@@ -283,91 +283,6 @@ MERGE_ATTENTION = Exercise(
     adapt=_naming("must match", "the sizes do not fit", AXIS_FOR_H),
 )  # fmt: skip
 check_merge_attention = check_of(MERGE_ATTENTION)
-
-# ------------------------------------------------------------------------------------------ the ring
-
-
-def ring(tensors):
-    """Row r of (n, N) is rank r's -> what each has after a ring all-reduce (n, N), and the numbers that one sends."""
-    n, sums, sent = len(tensors), tensors.clone(), 0
-    size = tensors.shape[1] // n
-    for step in range(2 * (n - 1)):
-        for rank in range(n):
-            piece, to = (rank - step) % n, (rank + 1) % n  # piece p sets out from rank p
-            mine = slice(piece * size, piece * size + size)  # after n - 1 steps it is finished, and goes on
-            sums[to, mine] = sums[rank, mine] + (sums[to, mine] if step < n - 1 else 0)
-        sent += size
-    return sums, sent
-
-
-_ring = partial(edited, ring)
-
-
-def _counted(count):
-    """Right sums, and another count."""
-    return lambda t: (ring(t)[0], count(len(t), t.shape[1]))
-
-
-def _in_order(n_ranks, size=2, large=1e8):
-    """Sums of float32 whose last bits tell the order: 1e8 + 3 is 100000000. (Of float16: large is 8192.)"""
-    column = torch.tensor([large, 3.0, -large, 7.0, 20.0])[:n_ranks]
-    return column[:, None].expand(n_ranks, n_ranks * size).clone()
-
-
-ORDER = (
-    "The sums are right up to rounding, but rounding tells the order: piece p sets out from rank p, goes to p + 1, "
-    "and is added to at each rank."
-)
-IN_ITS_DTYPE = "Do you add in the dtype of `tensors`? Each rank rounds its sum before it sends it on."
-ONLY_FIRST = "Are the finished pieces handed out? After n - 1 steps each rank has one finished piece alone."
-RING = Exercise(
-    ring,
-    [
-        Case("by hand, 2 ranks, 2 numbers each", (torch.tensor([[1.0, 2.0], [10.0, 20.0]]),)),
-        Case("3 ranks, 6 numbers", (draw(3, 6),)),
-        Case("4 ranks, 4 numbers: pieces of one", (draw(4, 4, seed=1),)),
-        Case("one rank: nobody to send to", (draw(1, 3, seed=2),), "One rank has its sum, and sends nothing."),
-        Case("5 ranks, 30 numbers", (draw(5, 30, seed=3),)),
-        Case("not contiguous", (not_contiguous(draw(4, 8, seed=4)),), MEMORY),
-        Case("4 ranks, numbers whose sum depends on the order", (_in_order(4),), ORDER),
-        Case("5 ranks, numbers whose sum depends on the order", (_in_order(5),), ORDER),
-        Case("4 ranks, float16", (_in_order(4, large=8192.0).half(),), IN_ITS_DTYPE),
-    ],
-    [
-        *[(ORDER, lambda t, total=total: (total(t).expand_as(t).clone(), ring(t)[1]))
-          for total in (lambda t: t.sum(0), lambda t: sum(t[1:], t[0]), lambda t: t.double().sum(0).float())],
-        (IN_ITS_DTYPE, lambda t: (ring(t.float())[0].to(t.dtype), ring(t)[1])),
-        ("Does piece p set out from rank p? Yours sets out from rank p + 1.", _ring("rank - step", "rank - 1 - step")),
-        ("Does rank r send to r + 1? Yours sends to r - 1.",
-         _ring("rank - step", "-rank - step", "rank + 1", "rank - 1")),
-        *[(ONLY_FIRST, _ring("2 * (n - 1)", "n - 1", "+= size", sent)) for sent in ("+= size", "+= 2 * size")],
-        *[(ONLY_FIRST, lambda t, sent=sent: (t, sent(t))) for sent in (lambda t: 0, lambda t: ring(t)[1])],
-        ("How many steps hand the pieces out? Yours are one too few: n - 1 ranks lack each.",
-         _ring("2 * (n - 1)", "2 * (n - 1) - 1")),
-        ("How many steps add? Yours are one too few: n - 1 ranks have yet to add theirs.",
-         _ring("2 * (n - 1)", "2 * (n - 1) - 1", "step < n - 1", "step < n - 2")),
-        ("How many steps add? Yours are one too many: a rank adds its piece to a sum that holds it.",
-         _ring("2 * (n - 1)", "2 * (n - 1) + 1", "step < n - 1", "step < n")),
-        ("Is a finished piece put in place of the receiver's own? Yours is added again.",
-         _ring("(sums[to, mine] if step < n - 1 else 0)", "sums[to, mine]")),
-        ("Does the receiver add? Yours replaces its own piece, so that nothing is summed.",
-         _ring(" + (sums[to, mine] if step < n - 1 else 0)", "")),
-        ("It is a sum, not a mean.", lambda t: (ring(t)[0] / len(t), ring(t)[1])),
-        ("Does every rank have the sum? Yours has it once.", lambda t: (ring(t)[0][0], ring(t)[1])),
-        ("Does every rank have the sum? Yours has it on rank 0 alone.",
-         lambda t: (torch.cat([ring(t)[0][:1], t[1:]]), ring(t)[1])),
-        ("Is it what one rank sends? Yours is what all send together.", _counted(lambda n, size: 2 * (n - 1) * size)),
-        ("Numbers or pieces? A piece has N / n numbers.", _counted(lambda n, size: 2 * (n - 1))),
-        ("Is only a piece sent in a step? You count it all.", _counted(lambda n, size: 2 * (n - 1) * size * n)),
-        ("Are the steps that hand out counted, too?", _counted(lambda n, size: (n - 1) * size // n)),
-        ("Numbers, not bytes.", _counted(lambda n, size: 8 * (n - 1) * size // n)),
-        ("A rank sends n - 1 pieces in each half, not all n.", _counted(lambda n, size: 2 * size)),
-        ("Only what goes out counts. You count what comes in, too.", _counted(lambda n, size: 4 * (n - 1) * size // n)),
-        ("Is the count of what was sent there? Yours is 0.", _counted(lambda n, size: 0)),
-    ],
-    parts=("the sums", "the count"),
-)  # fmt: skip
-check_ring = check_of(RING)
 
 # ------------------------------------------------------------------------------------------ a split that learns
 

@@ -47,8 +47,8 @@ TAUGHT = {  # the section that teaches what an exercise asks for, by the name of
     "transformer_block": "5.1", "budget": "5.3", "properties": "5.7", "first_departure": "5.7", "my_llama": "5.2",
     "bpe_step": "6.1", "training_loop": "6.4", "accumulated_step": "6.8", "find_loop_slips": "6.4",
     "sample": "7.1", "greedy_with_cache": "7.3", "lookup_decoding": "7.7", "tokens_per_second": "7.4",
-    "qk_norm": "8.5", "attention_with_sink": "8.7", "add_family": "8.2", "where_they_part": "8.10",
-    "split_feed_forward": "9.1", "merge_attention": "9.7", "ring": "9.6", "mend_split": "9.5",
+    "attention_with_sink": "8.7", "add_family": "8.2", "where_they_part": "8.10",
+    "split_feed_forward": "9.1", "merge_attention": "9.7", "mend_split": "9.5",
 }  # fmt: skip
 HELPS = ("Hint", "First step", "Fuller hint")  # what the folds below an exercise are called
 LARGEST = 50_000_000  # bytes of a notebook

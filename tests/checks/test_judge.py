@@ -97,7 +97,7 @@ TENSORS = st.builds(changed, st.lists(st.integers(0, 3), max_size=4), st.sampled
 THINGS = st.sampled_from([None, object(), len, torch.nn.Linear(2, 2), torch.float32, Exception("returned")])
 SINGLE = TENSORS | THINGS | st.booleans() | st.integers() | st.floats() | st.complex_numbers() | st.text()
 RESULTS = st.recursive(SINGLE, lambda one: st.lists(one) | st.tuples(one, one) | st.dictionaries(st.text(), one))
-JUDGED = ["silu_derivative", "rms_norm_backward", "ring", "causal_visible", "matrix_roles", "cache_write"]
+JUDGED = ["silu_derivative", "rms_norm_backward", "causal_visible", "matrix_roles", "cache_write"]
 
 
 @given(RESULTS, st.sampled_from([*JUDGED, "my_llama"]))
@@ -115,7 +115,6 @@ def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
         ("silu_derivative", torch.Tensor.double, "Hint: The values are right: .to(torch.float32) converts them."),
         ("silu_derivative", lambda y: (one for one in y), "Hint: A generator comes from yield"),
         ("silu_derivative", lambda y: torch.nested.nested_tensor([y]), "Hint: Return a plain result."),  # has no shape
-        ("ring", lambda pair: (pair[0], float(pair[1])), "the count has the type float, expected a whole number"),
         ("rms_norm_backward", lambda pair: (2 * pair[0], pair[1]), "grad_x is off by up to"),
         ("rms_norm_backward", lambda pair: (*pair, pair[0]), "the result is a tuple of 3, expected 2 tensors."),
         ("rms_norm_backward", lambda pair: pair[0], "is one tensor, expected 2 tensors.\nHint: Return all of them"),
@@ -128,6 +127,16 @@ def test_a_result_of_another_kind_is_named(exercise, change, words):
     right = right_answer_to(exercise)
     result = getattr(checks, f"check_{exercise}")(lambda *inputs: change(right(*inputs)))
     assert words in str(result)
+
+
+def test_a_float_in_the_place_of_a_whole_number_is_named():
+    def counted(x):
+        return x, len(x)
+
+    exercise = Exercise(counted, [Case("two numbers", (torch.ones(2),))], [], parts=("the numbers", "the count"))
+    result = judge.check_of(exercise)(lambda x: (x, 2.0))
+    assert "the count has the type float, expected a whole number" in result.message
+    assert "// divides into whole numbers" in result.hint
 
 
 def test_a_tenth_too_much_is_wrong_in_bfloat16_too():

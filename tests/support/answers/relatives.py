@@ -1,28 +1,9 @@
 """Right and wrong answers to the exercises of notebook 08, relatives."""
 
 import torch
-from torch.nn import functional as F
 
 from helpers.families import Family, edits
 from tests.support.answers.register import RIGHT, right, wrong
-
-
-@right
-def qk_norm__torch(q, k, weight_q, weight_k, eps, whole):
-    def normed(x, weight):
-        y = x.transpose(1, 2).flatten(-2) if whole else x
-        y = F.rms_norm(y.float(), weight.shape, weight.float(), eps)
-        return (y.unflatten(-1, (-1, x.shape[-1])).transpose(1, 2) if whole else y).to(x.dtype)
-
-    return normed(q, weight_q), normed(k, weight_k)
-
-
-wrong("Is the root cut from the graph", "qk_norm__root_cut")(
-    lambda q, k, *rest: tuple(x * (y / x).detach() for x, y in zip((q, k), qk_norm__torch(q, k, *rest), strict=True))
-)
-wrong("no gradient reaches q and k", "qk_norm__new_leaves")(
-    lambda *inputs: qk_norm__torch(*(value.detach().requires_grad_() for value in inputs[:2]), *inputs[2:])
-)
 
 
 class _Behind(edits.Edit):

@@ -25,25 +25,6 @@ def merge_attention__einsum(outputs, logsumexps):
     return torch.einsum("rt,rth->th", weights, outputs.float().masked_fill(weights[..., None] == 0, 0)).to(outputs)
 
 
-@right
-def ring__piece_by_piece(tensors):
-    n, pieces, sent = len(tensors), [list(tensor.clone().chunk(len(tensors))) for tensor in tensors], [0] * len(tensors)
-    for piece in range(n):  # each goes all the way before the next one
-        for step in range(2 * (n - 1)):
-            rank, to = (piece + step) % n, (piece + step + 1) % n
-            pieces[to][piece] = pieces[rank][piece] + (pieces[to][piece] if step < n - 1 else 0)
-            sent[rank] += len(pieces[rank][piece])
-    return torch.stack([torch.cat(own) for own in pieces]), sent[0]
-
-
-wrong("the count has the type float", "ring__a_float")(
-    lambda t: (ring__piece_by_piece(t)[0], ring__piece_by_piece(t)[1] / 1)
-)
-wrong("the input tensors was changed in place", "ring__in_place")(
-    lambda t: (t.copy_((y := ring__piece_by_piece(t))[0]), y[1])
-)
-
-
 class SumOfGradients(torch.autograd.Function):
     @staticmethod
     def forward(context, x, all_reduce):
