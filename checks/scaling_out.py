@@ -1,5 +1,6 @@
 """The exercises of notebook 09, scaling out: specification, cases, known mistakes with hints, check."""
 
+import math
 import re
 from copy import deepcopy
 from dataclasses import replace
@@ -12,7 +13,6 @@ from torch.nn import functional as F
 from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, not_contiguous
 from checks.judge import check_of
 from checks.run import raised
-from checks.swiglu import SWIGLU, TRANSPOSE
 from helpers.model import Llama, LlamaConfig
 
 
@@ -29,15 +29,28 @@ def split_feed_forward(x, w_gate, w_up, w_down, n_ranks):
     return torch.stack(parts)
 
 
-def _parts(x, gate, up, down, n, order=None, make=None):
-    """The parts with one slip: another order of the units, or another rule for one part."""
-    units = torch.arange(len(gate)) if order is None else order(len(gate), n)
-    make = make or (lambda x, g, u, d, rank: (F.silu(x @ g.T) * (x @ u.T)) @ d.T)
-    return torch.stack([make(x, gate[mine], up[mine], down[:, mine], rank) for rank, mine in enumerate(units.chunk(n))])
+def _swiglu(x, gate, up, down):
+    return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
 
 
-def _slip(make):
-    return lambda x, g, u, d, n: _parts(x, g, u, d, n, make=make)
+def _dealt(gate, up, down, n):
+    """Right shares of the units: (gate, up, down) for each rank."""
+    return zip(gate.chunk(n), up.chunk(n), down.chunk(n, 1), strict=True)
+
+
+def _slip(part=_swiglu, shares=_dealt, join=torch.stack):
+    """The parts with one slip: in a rank's part, in how the units are dealt out, or in how the parts are joined."""
+    return lambda x, g, u, d, n: join([part(x, *share) for share in shares(g, u, d, n)])
+
+
+def _in_turn(gate, up, down, n):
+    return ((gate[rank::n], up[rank::n], down[:, rank::n]) for rank in range(n))
+
+
+def _cut_as_one(gate, up, down, n):
+    """Gate and up in one matrix, gate's rows above up's: its first share has rows of gate alone."""
+    pieces = torch.cat([gate, up]).chunk(n)
+    return ((*piece.chunk(2), own) for piece, own in zip(pieces, down.chunk(n, 1), strict=True))
 
 
 TURNED = (
@@ -63,14 +76,10 @@ def _naming(words, what, hint):
     return adapt
 
 
-def _whole(x, gate, up, down):
-    return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
-
-
 def _by_inputs(x, gate, up, down, n):
     """Gate and up cut by columns: silu comes before the sum."""
     cut = [tensor.unflatten(-1, (n, -1)).unbind(-2) for tensor in (x, gate, up)]
-    return torch.stack([(F.silu(part @ g.T) * (part @ u.T)) @ down.T for part, g, u in zip(*cut, strict=True)])
+    return torch.stack([_swiglu(part, g, u, down) for part, g, u in zip(*cut, strict=True)])
 
 
 WHOLE_NUMBERS = (  # section 9.1's: x, w_gate, w_up, w_down
@@ -101,45 +110,25 @@ SPLIT_FEED_FORWARD = Exercise(
     ],
     [
         ("Does each rank return its own part? You return the finished sum.",
-         lambda x, g, u, d, n: torch.stack([_whole(x, g, u, d)] * n)),
-        ("Does each rank return its own part? You return the finished sum.", lambda x, g, u, d, n: _whole(x, g, u, d)),
+         lambda x, g, u, d, n: torch.stack([_swiglu(x, g, u, d)] * n)),
         ("Is there a new first axis for the ranks? torch.stack makes one; torch.cat uses an axis that is there.",
-         lambda x, g, u, d, n: torch.cat([*_parts(x, g, u, d, n)])),
-        ("Is there a new first axis for the ranks? torch.stack makes one; torch.cat uses an axis that is there.",
-         lambda x, g, u, d, n: torch.cat([*_parts(x, g, u, d, n)], -1)),
-        ("Is the axis of the ranks the first? Yours is the second.",
-         lambda x, g, u, d, n: torch.stack([*_parts(x, g, u, d, n)], 1)),
-        ("chunk(n) gives n pieces, split(n) gives pieces of n: which of them do you use?",
-         lambda x, g, u, d, n: torch.stack([
-             _whole(x, *piece) for piece in zip(g.split(n), u.split(n), d.split(n, 1), strict=True)])),
-        ("Does each rank use its own units? You divide the finished sum by n_ranks.",
-         lambda x, g, u, d, n: torch.stack([_whole(x, g, u, d) / n] * n)),
-        ("Is there a part for each rank? Yours has the first alone: is return inside the loop?",
-         lambda x, g, u, d, n: _parts(x, g, u, d, n)[:1]),
-        ("Are the units dealt out, and is down there? You return the hidden units of all ranks.",
-         lambda x, g, u, d, n: F.silu(x @ g.T) * (x @ u.T)),
-        ("Does each rank use its own units? Yours all use the first share.",
-         lambda x, g, u, d, n: torch.stack([_parts(x, g, u, d, n)[0]] * n)),
-        ("Is there a part for each rank? Yours has the last alone.", lambda x, g, u, d, n: _parts(x, g, u, d, n)[-1]),
-        ("Does x keep its leading dimensions? Yours become one.",
-         lambda x, g, u, d, n: _parts(x.reshape(-1, x.shape[-1]), g, u, d, n)),
-        (TURNED, _slip(lambda x, g, u, d, r: (F.silu(x @ g) * (x @ u)) @ d)),
-        *[(hint, _slip(lambda x, g, u, d, r, slip=slip: slip(x, g, u, d)))
-          for hint, slip in SWIGLU.mistakes if hint != TRANSPOSE],
+         _slip(join=torch.cat)),
+        ("Are gate and up cut apart? Yours are cut as one matrix, so that the first share has rows of gate alone.",
+         _slip(shares=_cut_as_one)),
         ("Are gate and up cut by their rows, the outputs? Yours are cut by columns, the inputs.", _by_inputs),
         ("The parts are summed, not averaged: do you divide by n_ranks?",
-         lambda x, g, u, d, n: _parts(x, g, u, d, n) / n),
-        ("Has rank r the r-th share in a row? You deal the units out in turn.",
-         lambda x, g, u, d, n: _parts(x, g, u, d, n, lambda size, n: torch.arange(size).view(-1, n).T.flatten())),
+         _slip(join=lambda parts: torch.stack(parts) / len(parts))),
+        ("chunk(n) gives n pieces, split(n) gives pieces of n: which of them do you use?",
+         _slip(shares=lambda g, u, d, n: zip(g.split(n), u.split(n), d.split(n, 1), strict=True))),
+        ("Has rank r the r-th share in a row? You deal the units out in turn.", _slip(shares=_in_turn)),
+        (TURNED, _slip(lambda x, g, u, d: (F.silu(x @ g) * (x @ u)) @ d)),
+        ("Is silu on the gate (w_gate), not on up?", _slip(lambda x, g, u, d: _swiglu(x, u, g, d))),
+        ("Does each rank use its own units? Yours all use the first share.",
+         _slip(shares=lambda *weights: [next(_dealt(*weights))] * weights[-1])),
         ("Which columns of down belong to this rank's units? Yours takes the first ones for every rank.",
-         lambda x, g, u, d, n: torch.stack([
-             (F.silu(x @ a.T) * (x @ b.T)) @ d[:, : len(a)].T for a, b in zip(g.chunk(n), u.chunk(n), strict=True)])),
-        ("Is down cut by its columns (the units), not by its rows (the outputs)? Its parts then need a sum.",
-         lambda x, g, u, d, n: torch.stack([
-             F.pad(part, (r * part.shape[-1], x.shape[-1] - (r + 1) * part.shape[-1]))
-             for r, part in enumerate(_whole(x, g, u, d).chunk(n, -1))])),
+         _slip(shares=lambda g, u, d, n: ((*own, d.chunk(n, 1)[0]) for *own, _ in _dealt(g, u, d, n)))),
         ("Is it this rank's part alone? Yours adds up the parts so far.",
-         lambda x, g, u, d, n: _parts(x, g, u, d, n).cumsum(0)),
+         _slip(join=lambda parts: torch.stack(parts).cumsum(0))),
     ],
     adapt=_naming("multipl|size mismatch", "a product does not fit", TURNED),
 )  # fmt: skip
@@ -208,7 +197,7 @@ def _one_by_one(join):
 
 
 AXIS_FOR_H = "The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h."
-RANKS = "Do the weights of the ranks add up to 1 for each query? Take softmax over the ranks, dim=0."
+LN2 = math.log(2)
 MERGE_ATTENTION = Exercise(
     merge_attention,
     [
@@ -236,44 +225,20 @@ MERGE_ATTENTION = Exercise(
     [
         ("Do all ranks weigh the same? Yours is the mean; a rank with the larger denominator counts for more.",
          lambda o, s: o.nan_to_num().mean(0)),
-        ("Is it a mixture, with weights that add up to 1? Yours adds the outputs.", lambda o, s: o.nan_to_num().sum(0)),
-        ("Do you divide by the sum of the weights? Yours are exp(logsumexp) alone.",
+        ("Do the weights of a query add up to 1? Yours are not divided by their sum.",
          lambda o, s: _weighted(o, s.exp())),
-        (LARGE,
-         lambda o, s: _weighted(o, s.exp() / s.exp().sum(0))),
+        (LARGE, lambda o, s: _weighted(o, s.exp() / s.exp().sum(0))),
         ("Subtract the largest logsumexp of each query (dim=0), not the largest of all.",
          lambda o, s: _weighted(o, (s - s.max()).exp() / (s - s.max()).exp().sum(0))),
-        ("You subtract the largest logsumexp: do you divide by the sum of the weights, too?",
-         lambda o, s: _weighted(o, (s - s.amax(0)).exp())),
-        (RANKS,
+        ("Do the weights of the ranks add up to 1 for each query? Yours add up to 1 over the queries.",
          lambda o, s: _weighted(o, s.softmax(1))),
-        ("A logsumexp is the logarithm of a denominator: exp comes first. Yours weighs by the logarithm itself.",
-         lambda o, s: _weighted(o, s / s.sum(0))),
-        ("Has the larger denominator the larger weight? Yours has the smaller one.",
-         lambda o, s: _weighted(o, (-s).softmax(0))),
+        *[("Is the base e all the way? The logarithms are natural: no exp2, no log2.", slip) for slip in (
+            lambda o, s: _weighted(o, (s * LN2).softmax(0)),
+            lambda o, s: _weighted(o, (s - s.logsumexp(0) / LN2).exp()),
+            lambda o, s: _weighted(o, (s - s.logsumexp(0)).exp2()))],
         ("softmax takes exp itself: hand it the logsumexps, not their exp.",
          lambda o, s: _weighted(o, s.exp().softmax(0))),
-        ("Do the weights add up to 1 already? Then sum, and do not take the mean.",
-         lambda o, s: _weighted(o, s.softmax(0)) / len(o)),
-        (HIDDEN, lambda o, s: (s.softmax(0)[..., None] * torch.where(o.isnan(), 0.0, o)).sum(0).to(o.dtype)),
-        (VISIBLE, lambda o, s: _weighted(o.nan_to_num(), s.softmax(0))),
-        (ROUNDED, lambda o, s: _weighted(o, s.to(o.dtype).softmax(0))),
-        ("-inf stands for a denominator of 0: its weight is 0, not exp(0).",
-         lambda o, s: _weighted(o.nan_to_num(), s.nan_to_num(neginf=0.0).softmax(0))),
-        ("Do all ranks take part? Yours is the first one's output.", lambda o, s: o[0]),
         (AXIS_FOR_H, lambda o, s: (s.softmax(0) * o).sum(0)),
-        ("@ sums over an axis that both have: do you want weights[..., None] * outputs, summed over dim=0?",
-         lambda o, s: s.softmax(0) @ o),
-        ("Has rank r the weight of its own logsumexp? Yours are in reverse order.",
-         lambda o, s: _weighted(o.nan_to_num(), s.flip(0).softmax(0))),
-        ("Is the axis of the ranks gone? Sum over dim=0 without keepdim.",
-         lambda o, s: _weighted(o, s.softmax(0))[None]),
-        ("Is it summed over the ranks, dim=0? Yours still has their axis.",
-         lambda o, s: torch.where(s[..., None] == -torch.inf, 0.0, s.softmax(0)[..., None] * o)),
-        ("Is it summed over the ranks, dim=0? Yours is summed over the queries.",
-         lambda o, s: (s.softmax(0)[..., None] * o.nan_to_num()).sum(1)),
-        ("Has each query its own weights? Yours are one number for each rank.",
-         lambda o, s: (s.mean(1).softmax(0)[:, None, None] * o).sum(0)),
         ("Rank after rank, is the logsumexp so far torch.logaddexp of both? Yours is the larger one.",
          _one_by_one(torch.maximum)),
         ("Rank after rank, is the logsumexp so far torch.logaddexp of both? Yours stays that of the first rank.",
@@ -426,7 +391,7 @@ def _same(effect, slip, n):
     return all(_off(got, theirs[weight][0]) < 1e-4 for weight, (got, _) in effect.items())
 
 
-def _hooked(names, change=lambda total, n: total, add_up=_total):
+def _hooked(names, change=lambda total, n: total):
     """A mend with a slip: of which modules' outputs, or parameters, gradients are summed, or what else is done."""
 
     def mend(model, all_reduce):
@@ -434,7 +399,7 @@ def _hooked(names, change=lambda total, n: total, add_up=_total):
         n = o_proj.in_features // o_proj.weight.shape[1]
 
         def summed(gradient):
-            return change(add_up(gradient, all_reduce), n)
+            return change(_total(gradient, all_reduce), n)
 
         def hook(module, inputs, output):
             if output.requires_grad:
@@ -453,17 +418,14 @@ FROM_THE_LOSS = "Go back from the loss: where do the ranks first have different 
 ROUNDS = "So small a gap is rounding: do you add up in the gradient's own dtype, float32?"
 ONE_BRANCH = "A block has two places where the stream is read. Do you sum at both?"
 TWICE = "Do the ranks have parts there? Where all have the same gradient, a sum makes it n times as large."
-COPIES = "The copies agree now. But matrices below get a part alone: sum where the gradient flows, not where it ends."
-OTHERS = "Each rank has other heads and units: do their gradients belong into one sum?"
 MEND_SPLIT = Exercise(
     mend_split,
     [Case(f"{n} ranks", ("two layers, large weights", n)) for n in (2, 4)],
     [
         ("Does your hook hand its sum back? The gradients are as without it.", lambda model, all_reduce: 0),
         *[(ONE_BRANCH, _hooked(f".*{branch}_norm")) for branch in ("attention", "ffn")],
-        *[(f"Are all blocks mended? Yours is the {one} one alone.", _hooked(f"layers.{number}.*_norm"))
-          for number, one in enumerate(("first", "last"))],
-        *[(TWICE, _hooked(names)) for names in (".*_norm", ".*(o|down)_proj", r"layers\.\d")],
+        ("Are all blocks mended? Yours is the first one alone.", _hooked("layers.0.*_norm")),
+        *[(TWICE, _hooked(names)) for names in (".*_norm", ".*(o|down)_proj")],
         ("The stream's own gradient is whole, only the branch brings parts: do you add up both?",
          lambda model, all_reduce: [norm.register_forward_pre_hook(lambda module, inputs:
              inputs[0].register_hook(lambda own: _total(own, all_reduce)) and None if inputs[0].requires_grad else None)
@@ -473,10 +435,9 @@ MEND_SPLIT = Exercise(
              lambda module, inputs, outputs: (_total(inputs[0], all_reduce),)) for norm in _norms(model)]),
         ("Parts are added up: do you divide by the number of ranks?",
          _hooked("layers.*_norm", lambda total, n: total / n)),
-        ("Are the parts of all ranks added up? Yours multiplies its own.",
-         _hooked("layers.*_norm", lambda own, n: own * n, lambda own, _: own)),
-        *[(COPIES, _hooked(names)) for names in (r"layers.*norm\.weight", r"(tok|layers.*norm).*weight")],
-        *[(OTHERS, _hooked(names)) for names in (".*weight", ".*([qkv]|gate|up)_proj")],
+        ("The copies agree now. But matrices below get a part alone: sum where the gradient flows, not where it ends.",
+         _hooked(r"(tok|layers.*norm).*weight")),
+        ("Each rank has other heads and units: do their gradients belong into one sum?", _hooked(".*weight")),
         (FORWARD, lambda model, all_reduce: [norm.register_forward_hook(
             lambda module, inputs, output: all_reduce(output)) for norm in _norms(model)]),
     ],

@@ -19,10 +19,27 @@ wrong("no gradient reaches w_gate and w_up", "split_feed_forward__detached_weigh
 )
 
 
+@wrong("gate alone")
+def split_feed_forward__gate_and_up_as_one_matrix(x, w_gate, w_up, w_down, n_ranks):
+    size, parts = 2 * len(w_gate) // n_ranks, []
+    for rank, down in enumerate(w_down.chunk(n_ranks, dim=1)):
+        both = x @ torch.cat([w_gate, w_up])[rank * size : rank * size + size].T
+        parts.append((F.silu(both[..., : size // 2]) * both[..., size // 2 :]) @ down.T)
+    return torch.stack(parts)
+
+
 @right
 def merge_attention__einsum(outputs, logsumexps):
     weights = (logsumexps - logsumexps.logsumexp(dim=0)).exp()
     return torch.einsum("rt,rth->th", weights, outputs.float().masked_fill(weights[..., None] == 0, 0)).to(outputs)
+
+
+for words, slip, weights_of in (  # as one writes it who thinks of no nan
+    ("no exp2", "powers_of_two", lambda s: s.exp2() / s.exp2().sum(0)),
+    ("no exp2", "two_and_e", lambda s: (s - s.logsumexp(0)).exp2()),
+    ("over the queries", "over_the_queries", lambda s: s.softmax(-1)),
+):
+    wrong(words, f"merge_attention__{slip}")(lambda o, s, of=weights_of: (of(s)[..., None] * o).sum(0).to(o.dtype))
 
 
 class SumOfGradients(torch.autograd.Function):
