@@ -2,6 +2,7 @@
 
 import torch
 
+from checks.base import edited
 from helpers.families import Family, edits
 from tests.support.answers.register import RIGHT, right, wrong
 
@@ -20,6 +21,23 @@ def _behind(model, content):
 @right
 def add_family__in_attend():  # the cache holds keys that are not normed yet
     return Family([_behind, edits.biases], {"rms_norm_eps": 1e-5, "attention_bias": False})
+
+
+def _hunyuan(*made, settings=None):
+    return lambda: Family(made, {"rms_norm_eps": 1e-5, "attention_bias": False} | (settings or {}))
+
+
+for words, slip, program in (
+    ("needs its comma", "no_tuple", lambda: Family(_behind, {})),
+    ("takes two arguments", "of_one_argument", _hunyuan(lambda model: None)),
+    ("printing shows a value", "printed", lambda: print(end="")),
+    ("Return Family(", "edits_alone", lambda: (_behind,)),
+    ("an entry in a list", "one_window", _hunyuan(lambda model, content: setattr(model, "windows", 6))),
+    ("an entry in a list", "window_0", _hunyuan(lambda model, content: setattr(model, "windows", [6, 0, 6]))),
+    ("leaves rms_norm_eps out", "another_eps", _hunyuan(_behind, edits.biases, settings={"rms_norm_eps": 1e-6})),
+    ("leaves attention_bias out", "biases", _hunyuan(_behind, edits.biases, settings={"attention_bias": True})),
+):
+    wrong(words, f"add_family__{slip}")(program)
 
 
 @right
@@ -44,97 +62,61 @@ def attention_with_sink__largest_of_the_scores(scores, visible, sinks, v):
     return (terms / (terms.sum(-1, keepdim=True) + of_sink) @ v.float()).to(v.dtype)
 
 
-def _parting(agrees=lambda a, b: (a - b).abs() <= 1e-5 * b.abs().max(), rows=slice(None), listed=False, leave=False,
-             at=None, ways=(False, True), join=torch.cat, cache=True, say=lambda found: found[0], same=1e-4,
-             whole="logits"):  # fmt: skip
-    """A search for the part where a port departs, in a form that can be spoiled."""
-
+def where_they_part__hooks(ours, theirs, tokens, names):
     @torch.no_grad()
-    def run(model, names, pieces, *memory):
+    def run(model, pieces, names, *cache):
         made, hooks, logits = {}, [], []
         for name in names:
             keep = lambda _, given, y, name=name: made.setdefault(name, []).append(y[0] if type(y) is tuple else y)  # noqa: E731
             hooks.append(model.get_submodule(name).register_forward_hook(keep))
         for piece in pieces:
-            y = model(piece, *(memory if cache else [model.new_cache(2)] if memory else []))
+            y = model(piece, *cache)
             logits.append(getattr(y, "logits", y))
-        [hook.remove() for hook in hooks if not leave]
-        joined = {name: join(made[name], dim=1) for name in (names if listed else made)}
-        return joined | {whole: join(logits, dim=1)} if whole else joined
+        [hook.remove() for hook in hooks]
+        return {name: torch.cat(made[name], dim=1) for name in made} | {"logits": torch.cat(logits, dim=1)}
 
-    def program(ours, theirs, tokens, names):
-        wanted = run(theirs, names.values(), [tokens])
-        for cached in ways:
-            pieces, memory = (tokens.split(1, dim=1), [ours.new_cache(2)]) if cached else ([tokens], [])
-            pairs = [(name, y, wanted[names.get(name, name)]) for name, y in run(ours, names, pieces, *memory).items()]
-            if whole and (pairs[-1][1] - pairs[-1][2]).abs().max() <= same * pairs[-1][2].abs().max():
-                continue
-            off = {name: ~agrees(y, want)[rows].flatten(2).all(-1).all(0) for name, y, want in pairs}
-            found = [(name, (at((y - want).abs().amax((0, 2))) if at else off[name].nonzero()[0].item()), cached)
-                     for name, y, want in pairs if off[name].any()]  # fmt: skip
-            if found:
-                return say(found)
-        return None
-
-    return program
-
-
-def _by_modules(ours, theirs, tokens, names):  # the model itself is a part, the last that ends
-    kept = {}
-
-    def note(key):
-        return lambda part, given, output: kept.setdefault(key, []).append(output)
-
-    with torch.no_grad():
-        answers = []
-        for model, theirs_too, pieces in (
-            (theirs, 1, [tokens]),
-            (ours, 0, [tokens]),
-            (ours, 0, [*tokens.mT[..., None]]),
-        ):
-            kept.clear()
-            hooks = [model.get_submodule(pair[theirs_too]).register_forward_hook(note(pair[0]))
-                     for pair in (*names.items(), ("", ""))]  # fmt: skip
-            cache = [ours.new_cache(tokens.shape[0])] if len(pieces) > 1 else []
-            [model(piece, *cache) for piece in pieces]
-            [hook.remove() for hook in hooks]
-            answers.append({key: torch.cat([y if torch.is_tensor(y) else y[0] for y in kept[key]], 1) for key in kept})
-    want, *found = answers
-    for cached, made in zip((False, True), found, strict=True):
-        gaps = {key: ((made[key] - want[key]) / want[key].abs().max()).abs().flatten(2).amax((0, 2)) for key in made}
-        if not gaps[""].max() <= 1e-4:
-            key, gap = next((key, gap) for key, gap in gaps.items() if not gap.max() <= 1e-5)
-            return key or "logits", (gap <= 1e-5).tolist().index(False), cached
+    wanted = run(theirs, [tokens], names.values())
+    for cached in (False, True):
+        cache = [ours.new_cache(2)] * cached
+        made = run(ours, tokens.split(1, dim=1) if cached else [tokens], names, *cache)
+        if (made["logits"] - wanted["logits"]).abs().max() <= 1e-4 * wanted["logits"].abs().max():
+            continue
+        for name, y in made.items():
+            want = wanted[names.get(name, name)]
+            off = ~((y - want).abs() <= 1e-5 * want.abs().max())
+            if off.any():
+                at = off.flatten(2).any(2).any(0).nonzero()[0].item()
+                return name, at, cached
     return None
 
 
-RIGHT["where_they_part"] = {"hooks": _parting(), "modules": _by_modules}
-for words, slip, program in (
-    ("it raises Zero", "raises_with_hooks_on", lambda ours, *rest: (ours.register_forward_hook(len), 1 / 0)),
-    ("rounds otherwise", "strict", _parting(lambda a, b: (a - b).abs() <= 5e-6 * b.abs().max())),
-    ("rounds otherwise", "loose", _parting(lambda a, b: (a - b).abs() <= 2e-5 * b.abs().max())),
-    ("rounds otherwise", "by_position", _parting(lambda a, b: (a - b).abs() <= 1e-5 * b.abs().amax(-1, True))),
-    ("rounds otherwise", "by_row", _parting(lambda a, b: (a - b).abs() <= 1e-5 * b.abs().amax((1, 2), True))),
-    ("rounds otherwise", "absolute", _parting(lambda a, b: (a - b).abs() <= 1e-5)),
-    ("rounds otherwise", "isclose", _parting(lambda a, b: torch.isclose(a, b, rtol=1e-5, atol=1e-5))),
-    ("nan is neither", "what_is_out", _parting(lambda a, b: ~((a - b).abs() > 1e-5 * b.abs().max()))),
-    ("nan is neither", "room_of_ours", _parting(lambda a, b: (a - b).abs() <= 1e-5 * a.abs().max())),
-    ("Which position of this part", "last_row", _parting(rows=slice(-1, None))),
-    ("only cut elsewhere", "no_logits", _parting(whole="")),
-    ("only cut elsewhere", "strict_logits", _parting(same=1e-5)),
-    ("rounds otherwise", "loose_logits", _parting(same=1e-3)),
-    ("expected ('logits', 0, False)", "other_name", _parting(whole="lm_head.")),
-    ("order in which parts end", "as_listed", _parting(listed=True)),
-    ("Which position of this part", "first_row", _parting(rows=slice(0, 1))),
-    ("Which position of this part", "worst_position", _parting(at=lambda gap: gap.argmax().item())),
-    ("of no other part", "of_all_parts", _parting(say=lambda of: (of[0][0], min(one[1] for one in of), of[0][2]))),
-    ("let ours read them one by one", "at_once_alone", _parting(ways=(False,))),
-    ("ask that first", "one_by_one_alone", _parting(ways=(True,))),
-    ("put one behind the other", "last_step", _parting(join=lambda made, dim: made[-1])),
-    ("one cache kept", "new_caches", _parting(cache=False)),
-    ("a hook is still", "hooks_left", _parting(leave=True)),
-    ("Return (part, position, cached)", "of_notebook_05", _parting(say=lambda found: found[0][:2])),
-    (".item() makes an int", "tensor", _parting(say=lambda found: (found[0][0], torch.tensor(found[0][1]), False))),
-    ("a name, an int and a bool, or None", "false", lambda *given: _parting()(*given) or "nowhere"),
-):
-    wrong(words, f"where_they_part__{slip}")(program)
+RIGHT["where_they_part"] = {"hooks": where_they_part__hooks}
+FINE, AT = "(y - want).abs() <= 1e-5 * want.abs().max()", "off.flatten(2).any(2).any(0).nonzero()[0].item()"
+for words, slip, *changes in (
+    ("rounds otherwise", "strict", "1e-5 *", "5e-6 *"),
+    ("rounds otherwise", "loose", "1e-5 *", "2e-5 *"),
+    ("rounds otherwise", "by_row", FINE, "(y - want).abs() <= 1e-5 * want.abs().amax((1, 2), True)"),
+    ("rounds otherwise", "isclose", FINE, "torch.isclose(y, want, rtol=1e-5, atol=1e-5)"),
+    ("rounds otherwise", "loose_logits", "<= 1e-4", "<= 1e-3"),
+    ("only cut elsewhere", "strict_logits", "<= 1e-4", "<= 1e-5"),
+    ("only cut elsewhere", "no_logits", "<= 1e-4", "< 0"),
+    ("expected ('logits', 0, False)", "other_name", "return name, at", "return names.get(name, 'lm_head'), at"),
+    ("nan is neither", "what_is_out", FINE, "~((y - want).abs() > 1e-5 * want.abs().max())"),
+    ("nan is neither", "room_of_ours", "1e-5 * want", "1e-5 * y"),
+    ("order in which parts end", "as_listed", "for name in made}", "for name in names}"),
+    ("Which position of this part", "first_row", ".any(2).any(0)", ".any(2)[0]"),
+    ("Which position of this part", "last_row", ".any(2).any(0)", ".any(2)[-1]"),
+    ("Which position of this part", "worst", AT, "(y - want).abs().flatten(2).amax((0, 2)).argmax().item()"),
+    ("let ours read them one by one", "at_once_alone", "(False, True)", "(False,)"),
+    ("ask that first", "one_by_one_alone", "(False, True)", "(True,)"),
+    ("put one behind the other", "last_step", "torch.cat(made[name], dim=1)", "made[name][-1]",
+     "torch.cat(logits, dim=1)", "logits[-1]"),
+    ("one cache kept", "new_caches", "model(piece, *cache)", "model(piece, *(model.new_cache(2) for _ in cache))"),
+    ("a hook is still", "hooks_left", "[hook.remove() for hook in hooks]", "pass"),
+    ("Return (part, position, cached)", "of_notebook_05", "at, cached", "at"),
+    (".item() makes an int", "tensor", ".nonzero()[0].item()", ".nonzero()[0, 0]"),
+):  # fmt: skip
+    wrong(words, f"where_they_part__{slip}")(edited(where_they_part__hooks, *changes))
+wrong("it raises Zero", "where_they_part__raises_with_hooks_on")(
+    lambda ours, *rest: (ours.register_forward_hook(len), 1 / 0)
+)
