@@ -368,9 +368,9 @@ def _by_effect(mend):
             problem = raised(error)
             problem.pair, problem.hint = (), NO_GRADIENT if "doesn't require grad" in str(error) else problem.hint
             raise problem from None
-        if (gap := _off(logits, _logits(_whole_model()))) > 1e-4:
+        if not (gap := _off(logits, _logits(_whole_model()))) <= 1e-4:  # nan is not <= anything
             raise Wrong(f"the logits were right without your hooks, now {gap:.2g} of their length is wrong.", FORWARD)
-        off = {weight: _off(*pair) for weight, pair in effect.items() if _off(*pair) > 1e-4}
+        off = {weight: _off(*pair) for weight, pair in effect.items() if not _off(*pair) <= 1e-4}
         if not off:
             return 1
         got, want = effect[first := list(off)[-1]]
@@ -391,15 +391,15 @@ def _same(effect, slip, n):
     return all(_off(got, theirs[weight][0]) < 1e-4 for weight, (got, _) in effect.items())
 
 
-def _hooked(names, change=lambda total, n: total):
-    """A mend with a slip: of which modules' outputs, or parameters, gradients are summed, or what else is done."""
+def _hooked(names, mean=False):
+    """A mend with a slip: of which modules' outputs, or parameters, gradients are summed, or averaged."""
 
     def mend(model, all_reduce):
         o_proj = model.layers[0].attention.o_proj
-        n = o_proj.in_features // o_proj.weight.shape[1]
+        n = o_proj.in_features // o_proj.weight.shape[1] if mean else 1
 
         def summed(gradient):
-            return change(_total(gradient, all_reduce), n)
+            return _total(gradient, all_reduce) / n
 
         def hook(module, inputs, output):
             if output.requires_grad:
@@ -433,8 +433,7 @@ MEND_SPLIT = Exercise(
         ("Is the norm's own gain below the sum, too? Yours sums what leaves the norm, so that its gain gets a part.",
          lambda model, all_reduce: [norm.register_full_backward_hook(
              lambda module, inputs, outputs: (_total(inputs[0], all_reduce),)) for norm in _norms(model)]),
-        ("Parts are added up: do you divide by the number of ranks?",
-         _hooked("layers.*_norm", lambda total, n: total / n)),
+        ("Parts are added up: do you divide by the number of ranks?", _hooked("layers.*_norm", mean=True)),
         ("The copies agree now. But matrices below get a part alone: sum where the gradient flows, not where it ends.",
          _hooked(r"(tok|layers.*norm).*weight")),
         ("Each rank has other heads and units: do their gradients belong into one sum?", _hooked(".*weight")),

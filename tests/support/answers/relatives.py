@@ -23,6 +23,11 @@ def add_family__in_attend():  # the cache holds keys that are not normed yet
     return Family([_behind, edits.biases], {"rms_norm_eps": 1e-5, "attention_bias": False})
 
 
+def _nan_without_a_key(model, content):
+    if content["attention_bias"] is None:
+        model.layer_inv_freq.fill_(torch.nan)
+
+
 def _hunyuan(*made, settings=None):
     return lambda: Family(made, {"rms_norm_eps": 1e-5, "attention_bias": False} | (settings or {}))
 
@@ -36,7 +41,9 @@ for words, slip, program in (
     ("an entry in a list", "window_0", _hunyuan(lambda model, content: setattr(model, "windows", [6, 0, 6]))),
     ("leaves rms_norm_eps out", "another_eps", _hunyuan(_behind, edits.biases, settings={"rms_norm_eps": 1e-6})),
     ("leaves attention_bias out", "biases", _hunyuan(_behind, edits.biases, settings={"attention_bias": True})),
-):
+    ("leaves attention_bias out", "nan_without_a_key",
+     _hunyuan(_behind, edits.biases, _nan_without_a_key, settings={"attention_bias": None})),
+):  # fmt: skip
     wrong(words, f"add_family__{slip}")(program)
 
 

@@ -62,13 +62,16 @@ def mend_split__function(model, all_reduce):
             norm.register_forward_hook(lambda module, inputs, output: SumOfGradients.apply(output, all_reduce))
 
 
-for dtype in (torch.float16, torch.bfloat16):
+for words, slip, dtype, factor in (
+    ("of its length. … the gradient's own dtype", "sums_in_bfloat16", torch.bfloat16, 1.0),
+    ("off by nan of its length", "nan", torch.float32, torch.nan),
+):
 
-    @wrong("of its length. … the gradient's own dtype", f"mend_split__sums_in_{dtype}")
-    def sums_in_half(model, all_reduce, dtype=dtype):
+    @wrong(words, f"mend_split__{slip}")
+    def adds_up(model, all_reduce, dtype=dtype, factor=factor):
         def add_up(module, gradients):
             all_reduce(total := gradients[0].to(dtype).clone())
-            return (total.float(),)
+            return (total.float() * factor,)
 
         for block in model.layers:
             block.attention_norm.register_full_backward_pre_hook(add_up)
