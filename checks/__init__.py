@@ -7,14 +7,7 @@ A file for each notebook holds its exercises, with their known mistakes; README,
 
 from checks.full_model import check_budget, check_first_departure, check_properties, check_transformer_block
 from checks.generate import check_greedy_with_cache, check_lookup_decoding, check_sample, check_tokens_per_second
-from checks.gqa import (
-    check_attention_head,
-    check_attention_in_blocks,
-    check_cache_write,
-    check_causal_visible,
-    check_gqa_layer,
-    check_rows,
-)
+from checks.gqa import check_causal_visible, check_gqa_layer, check_rows
 from checks.judge import CheckResult
 from checks.my_llama import check_my_llama
 from checks.parts import Parts, my_parts
@@ -29,5 +22,5 @@ from checks.rope import (
     check_slow_hands,
 )
 from checks.scaling_out import check_mend_split, check_merge_attention, check_split_feed_forward
-from checks.swiglu import check_cut_units, check_matrix_roles, check_product_layer, check_silu_derivative, check_swiglu
+from checks.swiglu import check_cut_units, check_matrix_roles, check_swiglu
 from checks.train import check_accumulated_step, check_bpe_step, check_find_loop_slips, check_training_loop

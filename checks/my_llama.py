@@ -21,7 +21,7 @@ from checks.base import Case, Exercise, Wrong, draw
 from checks.explain import number
 from checks.gqa import hide
 from checks.judge import check_of
-from checks.parts import COURSE, Parts
+from checks.parts import COURSE, NO_EXERCISE, Parts
 from helpers.checkpoint import config_from_hugging_face, name_map
 from helpers.model import Llama, apply_rope
 from helpers.text import TINY_LLAMA
@@ -540,7 +540,7 @@ MY_LLAMA = Exercise(
     _cases(),
     [(hint, program if hint == LLAMA3 else _refusing(program)) for hint, program in MISTAKES],
     tolerance=2.5,
-    allow=("repeat_kv", *(part.__name__ for part in COURSE.values())),  # the parts of notebooks 01 to 04
+    allow=tuple(part.__name__ for part in (NO_EXERCISE | COURSE).values()),  # the parts of notebooks 01 to 04
     adapt=_or_refuses,
     stages=_Watch,
 )

@@ -43,15 +43,9 @@ def _attention_head(q, k, v, visible):
 
 
 def _cache_write(cache, length, new):
-    n_slots, end = cache.shape[2], length + new.shape[2]
-    kept = torch.arange(max(length, end - n_slots), end)  # of more new keys than slots, the last
-    cache[:, :, kept % n_slots] = new[:, :, kept - length]
-    return cache[:, :, torch.arange(max(0, end - n_slots), end) % n_slots]
-
-
-def _kept(cache_write):
-    """A learner's cache_write without the positions: here no cache rolls, and they are 0, 1, 2 and so on."""
-    return lambda *inputs: cache_write(*inputs)[0]
+    end = length + new.shape[2]
+    cache[:, :, length:end] = new
+    return cache[:, :, :end]
 
 
 def _rows(q, k, v, visible):
@@ -65,8 +59,11 @@ COURSE = {  # the exercises that are parts, and the course's own functions for t
     "llama3_scaling": llama3_scaling,
     "swiglu": _swiglu,
     "causal_visible": causal_visible,
-    "attention_head": _attention_head,
     "rows": _rows,
+}
+NO_EXERCISE = {  # parts that no exercise asks for: the course lends them
+    "repeat_kv": repeat_kv,
+    "attention_head": _attention_head,
     "cache_write": _cache_write,
 }
 LATER = ("gqa_layer", "transformer_block", "my_llama", "bpe_step", "training_loop", "accumulated_step")  # parts, too
@@ -78,10 +75,10 @@ def _check_of(name):
 
 
 class Parts:
-    """Nine functions of notebooks 01 to 04, and `llama`, which wires them; shows whose they are.
+    """Functions of notebooks 01 to 04, and `llama`, which wires them; shows whose they are.
 
     Attributes:
-        names: of all parts; with those of later notebooks, if `my_parts` was asked for them.
+        names: of the parts that exercises ask for; of later notebooks, too, if `my_parts` was asked for them.
         own: names of the learner's own parts.
         missing: {name: why the part is the course's}, one sentence each.
     """
@@ -91,7 +88,7 @@ class Parts:
         course = COURSE | {name: _check_of(name).exercise.specification for name in later}
         self.names = tuple(course)
         self.own = [name for name in course if name not in self.missing]
-        for name, part in {"repeat_kv": repeat_kv, **course}.items():  # no exercise asks for repeat_kv: it is lent
+        for name, part in (NO_EXERCISE | course).items():
             setattr(self, name, (own or {}).get(name, part))
 
     def __repr__(self):
@@ -240,7 +237,7 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
 
     Args:
         folder: of the notebooks.
-        through: 4 asks for the nine parts of a model; 7 for what notebooks 05 to 07 ask to write, too.
+        through: 4 asks for the parts of a model; 7 for what notebooks 05 to 07 ask to write, too.
     """
     own, missing, notebooks, broken = {}, {}, {}, []
     for path in sorted(Path(folder).glob("*.ipynb")):
@@ -259,7 +256,7 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
             if function:
                 result = _check_of(name)(function)
                 if result:
-                    own[name] = _kept(function) if name == "cache_write" else function
+                    own[name] = function
                     break
                 why = f"its exercise in {file} does not pass. {result.message.splitlines()[0]}"
                 if "NameError" in why:

@@ -105,7 +105,7 @@ PLAIN = [name for name, exercise in EXERCISES.items() if exercise.adapt(len) is 
 TENSOR_IN = [name for name in PLAIN if isinstance(next(iter(EXERCISES[name].cases[0].inputs), 0), torch.Tensor)]
 TENSOR_OUT = [name for name in PLAIN if isinstance(EXERCISES[name].wanted[0], torch.Tensor)]
 IN_AND_OUT = [name for name in TENSOR_OUT if name in TENSOR_IN]
-BATCHED = ["rms_norm", "apply_rope_halves", "apply_rope_interleaved", "attention_head", "rows", "swiglu"]
+BATCHED = ["rms_norm", "apply_rope_halves", "apply_rope_interleaved", "rows", "swiglu"]
 
 
 def habit(change):

@@ -10,6 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from checks import Parts, check_my_llama
 from checks.base import Wrong
 from checks.my_llama import MY_LLAMA, OTHER_TYPES, _scaled, _slip, _turn, cache_fault, rows_fault
+from checks.parts import COURSE, NO_EXERCISE
+from checks.run import borrowed
 from helpers.model import causal_visible, repeat_kv
 from tests.support.models import assert_agree
 
@@ -25,6 +27,11 @@ def made_by(weights, config, tokens):
     parts.note = lambda stage, *values: stages.setdefault(stage, values if len(values) > 1 else values[0])
     WIRED(parts, weights, config, tokens)
     return stages
+
+
+@pytest.mark.parametrize("name", NO_EXERCISE | COURSE)
+def test_an_answer_may_call_each_part_that_the_course_lends(name):
+    assert borrowed(getattr(Parts(), name), MY_LLAMA.allow) == ""
 
 
 ALL_COMPUTED = [case for case in MY_LLAMA.cases if case.inputs[1]["rope_parameters"]["rope_type"] not in OTHER_TYPES]

@@ -2,6 +2,7 @@
 
 import json
 
+from checks.parts import COURSE
 from tests.support.submissions import NORM, code_cell, handed_out
 
 SET_UP = "import torch\nfrom torch.nn import functional as F"
@@ -17,7 +18,7 @@ PROMPTED = ">>> " + RIGHT.replace("\n", "\n... ")
 CLASS = f"class Norm:\n    def __call__(self, x, weight, eps):\n        y = x.float()\n        return {LINE}"
 PASSES, WRONG, STOPS, BROKEN, NOTHING, NOT_DONE, NO_FILE = (
     # what the grader says, and words of what my_parts says
-    ("passed", "1 of 9 parts are yours: rms_norm"),
+    ("passed", f"1 of {len(COURSE)} parts are yours: rms_norm"),
     ("not yet", f"its exercise in {NORM}.ipynb does not pass."),
     ("stops", f"its cell in {NORM}.ipynb does not run (NameError"),
     ("does not run", f"its cell in {NORM}.ipynb does not run. Code cell 2 is not Python: "),

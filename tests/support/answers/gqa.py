@@ -33,24 +33,16 @@ for words, slip, program in (
     wrong(words, f"causal_visible__{slip}")(program)
 
 
-@right
-def attention_head__softmax(q, k, v, visible):
+def _one_head(q, k, v, visible):
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     return scores.masked_fill(~visible, float("-inf")).softmax(-1) @ v
-
-
-@right
-def attention_head__einsum_and_where(q, k, v, visible):
-    scores = torch.einsum("bth,bsh->bts", q.float(), k.float()) * q.shape[-1] ** -0.5
-    weights = torch.where(visible, scores, -1e9).softmax(-1)
-    return torch.einsum("bts,bsh->bth", weights, v.float()).to(q.dtype)
 
 
 @right
 def rows__one_head_of_more_rows(q, k, v, visible):
     (B, H, T, h), K = q.shape, k.shape[1]
     seen = visible.expand(B, 1, T, -1).repeat(1, K, H // K, 1).flatten(0, 1)
-    mixed = attention_head__softmax(q.reshape(B * K, -1, h), k.flatten(0, 1), v.flatten(0, 1), seen)
+    mixed = _one_head(q.reshape(B * K, -1, h), k.flatten(0, 1), v.flatten(0, 1), seen)
     return mixed.reshape(B, H, T, h)
 
 
@@ -65,7 +57,7 @@ def rows__einsum(q, k, v, visible):
 @right
 def rows__head_by_head(q, k, v, visible):
     R, seen = q.shape[1] // k.shape[1], visible if visible.ndim == 2 else visible[:, 0]
-    heads = [attention_head__softmax(q[:, i], k[:, i // R], v[:, i // R], seen) for i in range(q.shape[1])]
+    heads = [_one_head(q[:, i], k[:, i // R], v[:, i // R], seen) for i in range(q.shape[1])]
     return torch.stack(heads, 1)
 
 
@@ -122,46 +114,6 @@ def rows__sdpa_with_is_causal(q, k, v, visible):
 
 
 @right
-def attention_in_blocks__key_by_key(q, k, v, visible, block):
-    top, total, mixed = q.new_tensor(-1e9), torch.zeros_like(q[..., 0]), torch.zeros_like(q)
-    for s in range(k.shape[1]):
-        score = ((q * k[:, s, None]).sum(-1) * q.shape[-1] ** -0.5).masked_fill(~visible[:, s], -torch.inf)
-        new = torch.maximum(top, score)
-        down, share = torch.exp(top - new), torch.exp(score - new)
-        total, mixed, top = total * down + share, mixed * down[..., None] + share[..., None] * v[:, s, None], new
-    return mixed / total[..., None]
-
-
-wrong("never a table of all", "attention_in_blocks__not_in_blocks")(lambda *given: attention_head__softmax(*given[:4]))
-
-
-@right
-def cache_write__index(cache, length, new):
-    room, end = cache.shape[2], length + new.shape[2]
-    cache[:, :, torch.arange(length, end) % room] = new
-    slots = torch.arange(min(room, end))
-    return cache[:, :, : len(slots)], slots + (end - 1 - slots) // room * room
-
-
-@wrong("cache itself")
-def cache_write__into_a_reshaped_copy(cache, length, new):
-    batch, heads, room, width = cache.shape
-    flat, end = cache.reshape(batch * heads, room, width), length + new.shape[2]
-    flat[:, torch.arange(length, end) % room] = new.reshape(batch * heads, -1, width)
-    return flat[:, :end].reshape(batch, heads, -1, width), cache_write__index(cache.clone(), length, new)[1]
-
-
-wrong("it returns one result", "cache_write__forgets_the_positions")(lambda *given: cache_write__index(*given)[0])
-
-
-@wrong("A slice ends at the last slot")
-def cache_write__a_slice_that_does_not_roll(cache, length, new):
-    room, end = cache.shape[2], length + new.shape[2]
-    cache[:, :, length % room : length % room + new.shape[2]] = new
-    return cache[:, :, :end], torch.arange(min(end, room))
-
-
-@right
 def gqa_layer__sdpa(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     q, k, v = ((x @ w.T).unflatten(-1, (-1, head_dim)).transpose(1, 2) for w in (w_q, w_k, w_v))
     q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
@@ -175,7 +127,7 @@ def gqa_layer__head_by_head(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     for i, columns in enumerate(w_o.split(head_dim, 1)):
         q, k, v = (x @ part[i * len(part) // len(heads[0])].T for part in heads)
         q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
-        y = y + attention_head__softmax(q, k, v, causal_visible__tril(T, T)) @ columns.T
+        y = y + _one_head(q, k, v, causal_visible__tril(T, T)) @ columns.T
     return y
 
 

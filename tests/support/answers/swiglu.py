@@ -3,7 +3,6 @@
 import itertools
 import math
 
-import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -12,25 +11,6 @@ from helpers.interventions import held_out_windows, replaced
 from helpers.model import SwiGLU
 from helpers.text import TINY_LLAMA
 from tests.support.answers.register import RIGHT, right, wrong
-
-
-@right
-def silu_derivative__product_rule(x):
-    s = x.sigmoid()
-    return s * (1 + x * (1 - s))
-
-
-for words, slip, program in (
-    ("stay in torch", "numpy", lambda x: torch.from_numpy(
-        (lambda s: s * (1 + x.numpy() * (1 - s)))(1 / (1 + np.exp(-x.numpy()))))),
-    ("a clamp changes them", "clamped", lambda x: (lambda s: s * (1 + x * (1 - s)))(x.sigmoid().clamp(1e-6, 1 - 1e-6))),
-    ("math.exp", "math_exp", lambda x: 1 / (1 + math.exp(-x))),
-    ("torch.where", "if_on_a_tensor", lambda x: x.sigmoid() if x > -100 else 0 * x),
-    ("One number has no axes", "one_dimension", lambda x: torch.stack([*map(silu_derivative__product_rule, x)])),
-    ("rules out", "forward", lambda x: torch.func.jvp(F.silu, (x,), (torch.ones_like(x),))[1]),
-    ("rules out", "backward_by_name", lambda x: torch.ops.aten.silu_backward(torch.ones_like(x), x)),
-):  # fmt: skip
-    wrong(words, f"silu_derivative__{slip}")(program)
 
 
 @right
@@ -62,16 +42,9 @@ RIGHT["swiglu"] |= {
     "in_place": _of_both(lambda g, u: F.silu(g).mul_(u)),
 }
 for slip, combine in (  # each gives another first number in the case of one token, D 2, F 2
-    (
-        "rows_of_both_in_turn",
-        lambda g, u: (lambda both: F.silu(both[..., ::2]) * both[..., 1::2])(torch.cat((g, u), -1)),
-    ),
-    ("tanh", lambda g, u: g.tanh() * u),
+    ("rows_in_turn", lambda g, u: (lambda both: F.silu(both[..., ::2]) * both[..., 1::2])(torch.cat((g, u), -1))),
     ("gelu_by_tanh", lambda g, u: F.gelu(g, approximate="tanh") * u),
-    ("gelu_by_sigmoid", lambda g, u: g * torch.sigmoid(1.702 * g) * u),
     ("up_plus_one", lambda g, u: F.silu(g) * (1 + u)),
-    ("softmax", lambda g, u: g.softmax(-1) * u),
-    ("relu_squared", lambda g, u: g.relu() ** 2 * u),
     ("silu_in_float16", lambda g, u: F.silu(g.half()).to(g.dtype) * u),
 ):
     wrong("Case one token, D 2, F 2: the result is off", f"swiglu__{slip}")(_of_both(combine))
@@ -96,44 +69,6 @@ for words, slip, program in (
     ("nn.Parameter(...)", "new_parameters", lambda x, *w: swiglu__linear(x, *map(torch.nn.Parameter, w))),
 ):  # fmt: skip
     wrong(words, f"swiglu__{slip}")(program)
-
-
-def _layer(gate, up, down):
-    return lambda: tuple(torch.tensor(rows, dtype=torch.float32) for rows in (gate, up, down))
-
-
-GATE, UP, DOWN = [[1, 0], [-1, 0]], [[0, 1], [0, 1]], [[1, -1], [0, 0]]
-for manner, matrices in (
-    ("gate_first", (GATE, UP, DOWN)),
-    ("gate_second", ([[0, 2], [0, -2]], [[1, 0], [-1, 0]], [[0.5, 0.5], [0, 0]])),
-    ("second_rounded", (GATE, UP, [[1, -1], [1e-8, -1e-8]])),
-    ("one_unit_near_0", ([[1e-8, 0], [0, 0]], UP, [[2e8, 0], [0, 0]])),  # SiLU(z) is z / 2 there
-):
-    RIGHT.setdefault("product_layer", {})[manner] = _layer(*matrices)
-for words, slip, matrices in (
-    ("another order", "down_first", (DOWN, UP, GATE)),
-    ("transposed", "out_last", (GATE, UP, [[1, 0], [-1, 0]])),
-    ("second row", "two_numbers", (GATE, UP, [[1, -1], [1, -1]])),
-    ("second number", "other_row", (GATE, UP, [[0, 0], [1, -1]])),
-    ("opposite sign", "minus", (GATE, UP, [[-1, 1], [0, 0]])),
-    ("w_up and w_down", "one_up_negated", (GATE, [[0, 1], [0, -1]], DOWN)),
-    ("or in w_up", "both_ups_negated", (GATE, [[0, -1], [0, -1]], DOWN)),
-    ("w_up and w_down", "added", (GATE, UP, [[1, 1], [0, 0]])),
-    ("w_up and w_down", "added_and_minus", (GATE, UP, [[-1, -1], [0, 0]])),
-    ("one unit", "one_unit", (GATE, UP, [[1, 0], [0, 0]])),
-    ("at x = (3, 4) your layer gives (9, 0), expected (12, 0) … a square", "square", (GATE, [[1, 0], [1, 0]], DOWN)),
-    ("the same gate", "equal_units", ([[1, 0], [1, 0]], UP, DOWN)),
-    ("which other gate", "crossed", ([[1, 0], [0, 1]], [[0, 1], [1, 0]], [[1, 1], [0, 0]])),
-    ("a multiple of the product", "half", (GATE, UP, [[0.5, -0.5], [0, 0]])),
-    ("expected (2, 2)", "long", (GATE, UP, [[1, -1]])),
-    ("expected (12, 0)", "identities", 3 * [[[1, 0], [0, 1]]]),
-    ("gives (nan, nan)", "nan", (GATE, [[0, float("nan")], [0, 1]], [[1, -1], [0, 0]])),
-):
-    wrong(words, f"product_layer__{slip}")(_layer(*matrices))
-wrong("without", "product_layer__printed")(lambda: print(GATE))
-wrong("w_gate is torch.int64, expected a float tensor", "product_layer__whole_numbers")(
-    lambda: (torch.tensor(GATE), torch.tensor(UP), torch.tensor(DOWN))
-)
 
 
 @right
@@ -172,16 +107,10 @@ def _first_that(fits):
 
 
 for slip, fits in (
-    ("mean", lambda z, y: (z - y).mean().abs() < 1e-4),
-    ("sum", lambda z, y: (z.sum() - y.sum()).abs() < 1e-3),
     ("mean_of_each_row", lambda z, y: (z.mean(1) - y.mean(1)).abs().max() < 1e-4),
-    ("mean_of_each_column", lambda z, y: (z.mean(0) - y.mean(0)).abs().max() < 1e-4),
     ("median", lambda z, y: (z - y).abs().median() < 1e-4),
-    ("length", lambda z, y: abs(z.norm() - y.norm()) < 1e-4),
-    ("angle", lambda z, y: F.cosine_similarity(z.flatten(), y.flatten(), dim=0) > 0.999),
     ("sorted", lambda z, y: torch.allclose(z.sort(0).values, y.sort(0).values, atol=1e-4)),
     ("last_token", lambda z, y: torch.allclose(z[-1], y[-1], atol=1e-4)),
-    ("any_number", lambda z, y: torch.isclose(z, y, atol=1e-4).any()),
     ("mean_square", lambda z, y: F.mse_loss(z, y) < 1e-4),
 ):
     wrong("Do you compare each number", f"matrix_roles__{slip}")(_first_that(fits))
@@ -303,7 +232,6 @@ for words, slip, program in (
         [torch.randperm(model.config.hidden_dim, generator=torch.Generator().manual_seed(layer))[:n]
          for layer in range(len(model.layers))])),
     ("Small weights", "small_weights", _smallest_weights(lambda gate, up, down: gate * up * down)),
-    ("Small weights", "small_sums", _smallest_weights(lambda gate, up, down: gate + up + down)),
     ("Small weights", "small_columns", _smallest_weights(lambda gate, up, down: down)),
     ("the same numbers in each block", "one_block_for_all",
      lambda model, n: by_size(model, n)[:1].repeat(model.config.n_layers, 1)),
