@@ -66,17 +66,16 @@ class Outcome:
     problem: Wrong | None
     watch: object = None
 
-    def in_stages(self, case):
+    def in_stages(self, case, right=()):
         """(How many stages are right, what is wrong in words, hint)."""
         if self.watch is None:
             return 0, self.problem.message, self.problem.hint
-        return self.watch.explain(case, self.got, self.problem)
+        return self.watch.explain(case, self.got, self.problem, right)
 
 
 TODO = "Replace the body of the function, then run this cell again."
 ENDLESS = "Is there a loop that never ends, or far too long?"
 RUN_ABOVE = "Click this cell, Run → Run All Above Selected Cell, then run it again."
-WRITTEN_DOWN = "It is right for tiny-llama. Which size or number is not taken from config, weights and tokens?"
 WAITS = "Does it sleep, or wait for something that does not come, such as input?"
 
 
@@ -146,10 +145,10 @@ def _outcome(function, exercise, case, want, watch):
 
 def _show_stages(exercise, outcomes, failing):
     """What is wrong in the case in which the fewest stages are right."""
-    found = [(*outcomes[place].in_stages(exercise.cases[place]), place) for place in failing]
-    _, message, hint, place = min(found, key=lambda one: one[0])
     right = {case.label for case, outcome in zip(exercise.cases, outcomes, strict=False) if not outcome.problem}
-    return _failed(exercise, exercise.cases[place], message, hint or (WRITTEN_DOWN if "tiny-llama" in right else ""))
+    found = [(*outcomes[place].in_stages(exercise.cases[place], right), place) for place in failing]
+    _, message, hint, place = min(found, key=lambda one: one[0])
+    return _failed(exercise, exercise.cases[place], message, hint)
 
 
 def _show_smallest(exercise, outcomes, failing):

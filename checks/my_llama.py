@@ -80,6 +80,7 @@ LONG = "Only this text has more than 256 tokens. Is each of your positions a who
 OTHERS = "Stage 2: does it raise an error for every rope_type that it does not compute? Nothing else would show it."
 LLAMA3 = "Stage 2: rope_type is llama3 here. Scale by parts.llama3_scaling with its four numbers, or raise an error."
 FACTORS = "Stage 2: are all four numbers of llama3 taken from config['rope_parameters']? Llama 3.1 has 8, Llama 3.2 32."
+WRITTEN_DOWN = "It is right for tiny-llama. Which size or number is not taken from config, weights and tokens?"
 BEYOND = "Only this text is longer than max_position_embeddings: read all of it, or raise an error. Do you drop tokens?"
 
 
@@ -114,8 +115,13 @@ class _Watch(TorchDispatchMode):
                     self.tensors.append(value.detach().to(torch.float64, copy=True))
         return result
 
-    def explain(self, case, answer, problem):
-        """(How many stages are right, what is wrong in words, hint); what is next if the answer is a right stage."""
+    def explain(self, case, answer, problem, right):
+        """(How many stages are right, what is wrong in words, hint); `right` are the labels of the cases that are."""
+        reached, message, hint = self._explain(case, answer, problem)
+        return reached, message, hint or (WRITTEN_DOWN if "tiny-llama" in right else "")
+
+    def _explain(self, case, answer, problem):
+        """What `explain` returns, but for WRITTEN_DOWN; it says what is next if the answer is a right stage."""
         if case.hint:  # only what is special in it can fail where the others do not
             return len(STAGES), problem.message, case.hint
         stages = _stages_of(my_llama, case)

@@ -283,7 +283,7 @@ class _Watch:
                 self.steps[-1]["moved"].append((self.places.get(weight, -1), kind, dict(group), gradient))
         self.steps[-1]["moved"].sort(key=lambda one: one[0])
 
-    def explain(self, case, _, problem):
+    def explain(self, case, _answer, problem, _right):
         """(0, what is wrong in words, hint); with the first step that departs if no mistake is known."""
         message = problem.message
         if problem.look_up:

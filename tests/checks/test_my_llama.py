@@ -126,7 +126,7 @@ def test_a_slip_that_is_not_known_departs_in_the_same_stage():
         watch, case = MY_LLAMA.stages(), LLAMA3 if "llama3" in hint else MY_LLAMA.cases[0]
         with watch:
             answer = program(*case.fresh_inputs())
-        reached, message, _ = watch.explain(case, answer, Wrong("It is wrong."))
+        reached, message, _ = watch.explain(case, answer, Wrong("It is wrong."), ())
         stage = min(reached + 1, 6)  # in stage 6 the right logits may be made, and then changed
         assert hint.startswith(f"Stage {stage}: ") or any(words in hint for words in UNSEEN), (hint, message)
 
