@@ -427,6 +427,8 @@ CALLS = {  # slips in how a model is called again, or with several rows; the sev
         *RIGHT(model, T, past - 1)[:2], right[2]) if T == 1 and past and pad is None else right),
     "padding is forgotten after the prompt": _shared(lambda model, right, T, past, pad:
                                                      RIGHT(model, T, past) if past and pad is not None else right),
+    "padding is forgotten by a later piece of several": _shared(lambda model, right, T, past, pad: (
+        RIGHT(model, T, past) if past and pad is not None and T > 1 else right)),
     "one position in the middle sees all": _in_the_last_block(_third_sees_all),
     "a later chunk sees all of itself, in the last block": _in_the_last_block(
         lambda visible, n_query, n_cached: torch.ones_like(visible) if n_cached else visible),
@@ -479,6 +481,7 @@ FINDS = {  # each slip: the property that is to find it, and how; those before i
     "norm over the rows": (2, "Does the row stand once alone and once beside another row?"),
     "later tokens have one position in all rows": (2, READ_ON),
     "padding is forgotten after the prompt": (2, READ_ON),
+    "padding is forgotten by a later piece of several": (2, f"{READ_ON} In a piece of several tokens, too?"),
     "mask shows the next token, with new weights": (0, SMALL),
     "positions restart, with new weights": (1, SMALL),
 }

@@ -51,7 +51,7 @@ def _read_in(model, tokens, size):
 
 
 def _properties(same=_close, changed=-1, kept=slice(0, -1), sizes=(1, 4, 7), n_pad=2, rows=2, prompt=6,
-                joined=lambda logits: logits):  # fmt: skip
+                joined=lambda logits: logits, more=4):  # fmt: skip
     """Three properties of a model, each in a form that can be spoiled."""
 
     def program(model):
@@ -60,7 +60,7 @@ def _properties(same=_close, changed=-1, kept=slice(0, -1), sizes=(1, 4, 7), n_p
         other[:, changed] = 50
         row = tokens[:1, n_pad:]
         beside = torch.cat([F.pad(row, (n_pad, 0)), tokens[1:]])[:rows]
-        cache, (first, *later) = model.new_cache(rows), beside.split([prompt, *[1] * (10 - prompt)], dim=1)
+        cache, (first, *later) = model.new_cache(rows), beside.split([prompt, *[more] * ((10 - prompt) // more)], dim=1)
         padded = [model(first, cache, n_pad=torch.tensor([n_pad, 0][:rows])), *(model(one, cache) for one in later)]
         padded = torch.cat(padded, dim=1)[:1, n_pad:]
         pieces = all(same(joined(_read_in(model, tokens, size)), joined(whole)) for size in sizes)
@@ -88,6 +88,7 @@ for words, slip, program in (
     ("pass n_pad", "nothing_padded", _properties(n_pad=0)),
     ("once beside another row", "no_other_row", _properties(rows=1)),
     ("read the padded rows on", "rows_in_one_call", _properties(prompt=10)),
+    ("In a piece of several tokens, too?", "rows_read_on_singly", _properties(more=1)),
     ("its own comparison", "one_answer_for_all", lambda model: 3 * (all(_properties()(model)),)),
     ("which it keeps", "in_another_order", lambda model: [_properties()(model)[n] for n in (1, 0, 2)]),
     ("room for rounding small enough", "likeliest", _properties(lambda a, b: torch.equal(a.argmax(-1), b.argmax(-1)))),
