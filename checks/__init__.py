@@ -5,8 +5,8 @@ A file for each notebook holds its exercises, with their known mistakes; README,
 
 # ruff: noqa: F401  these names are here to be imported from here
 
-from checks.full_model import check_budget, check_first_departure, check_properties, check_transformer_block
-from checks.generate import check_greedy_with_cache, check_lookup_decoding, check_sample, check_tokens_per_second
+from checks.full_model import check_budget, check_first_departure, check_properties
+from checks.generate import check_greedy_with_cache, check_lookup_decoding, check_sample
 from checks.gqa import check_causal_visible, check_gqa_layer, check_rows
 from checks.judge import CheckResult
 from checks.my_llama import check_my_llama
@@ -23,4 +23,4 @@ from checks.rope import (
 )
 from checks.scaling_out import check_mend_split, check_merge_attention, check_split_feed_forward
 from checks.swiglu import check_cut_units, check_matrix_roles, check_swiglu
-from checks.train import check_accumulated_step, check_bpe_step, check_find_loop_slips, check_training_loop
+from checks.train import check_accumulated_step, check_find_loop_slips, check_training_loop

@@ -10,156 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, each, edited, gain, not_contiguous
+from checks.base import TYPE_HINTS, Case, Exercise, Wrong, edited
 from checks.judge import check_of
 from helpers.config import PRESETS
 from helpers.model import GroupedQueryAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, apply_rope, rope_angles
-
-
-def _norm(x, weight, eps):
-    wide = x.float()
-    return (wide / (wide.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight.float()).to(x.dtype)
-
-
-def transformer_block(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    """OLMo 2's block: x (B, T, D) plus the norm of its attention, then that plus the norm of its feed_forward."""
-    middle = x.double() + _norm(attention(x), attention_gain, eps).double()
-    return (middle + _norm(feed_forward(middle.to(x.dtype)), ffn_gain, eps).double()).to(x.dtype)
-
-
-def _mixer(dim, seed):
-    """Stands in for attention: each token becomes a matrix times the mean of the tokens up to itself."""
-    weight = draw(dim, dim, seed=seed, scale=0.5)
-
-    def attention(x):
-        count = torch.arange(1, x.shape[1] + 1)[:, None]
-        return ((x.float().cumsum(1) / count) @ weight).to(x.dtype)
-
-    return attention
-
-
-def _layer(dim, seed):
-    """Stands in for the feed-forward: it works on each token on its own, and is not linear."""
-    weight = draw(dim, dim, seed=seed, scale=0.5)
-    return lambda x: F.silu(x.float() @ weight).to(x.dtype)
-
-
-def _block_inputs(batch, tokens, dim, seed=0, scale=1.0, eps=1e-5):
-    parts = _mixer(dim, seed), _layer(dim, seed + 1)
-    return draw(batch, tokens, dim, seed=seed, scale=scale), *parts, gain(dim), gain(dim).flip(0) + 0.2, eps
-
-
-def _slip(first, second, norm=_norm):
-    """A block wired in another way: h = first, then second; a, f are attention and feed_forward, n, m their norms."""
-
-    def block(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-        names = {"x": x, "a": attention, "f": feed_forward}
-        names |= {"n": lambda y: norm(y, attention_gain, eps), "m": lambda y: norm(y, ffn_gain, eps)}
-        return eval(second, names | {"h": eval(first, names)})
-
-    return block
-
-
-def _norm_slip(*changes):
-    """The right block with a change of its norms' text."""
-    return _slip("x + n(a(x))", "h + m(f(h))", edited(_norm, *changes))
-
-
-TOO_SMALL = "In float16 the square of 1e-4 is 0: does the norm compute in float32?"
-GAINS = torch.tensor([[1.0, 2.0], [3.0, 1.0]])
-BY_HAND = (torch.tensor([[[1.0, 7.0]]]), lambda x: x.flip(-1), lambda x: x * x, *GAINS, 1e-5)
-ON_THE_SUM = "The norm is on the road: yours also norms what x holds. Norm only what the branch adds."
-BRANCH_ALONE = "Each norm works on what the branch returns. Yours works on that plus x."
-AT_THE_END = "Here attention and feed_forward read x as it is. Their norm comes after them."
-
-
-def _each_called_once(function):
-    """Refuses a block that runs attention or feed_forward twice: a second call costs as much, and writes a cache."""
-
-    def probe(x, attention, feed_forward, *rest):
-        ran = []
-        noted = lambda name, step: lambda y: (ran.append(name), step(y))[1]  # noqa: E731
-        answer = function(x, noted("attention", attention), noted("feed_forward", feed_forward), *rest)
-        twice = next((name for name in ran if ran.count(name) > 1), "")
-        if twice:
-            raise Wrong(f"{twice} is called {ran.count(twice)} times.", ONCE.format(twice))
-        return answer
-
-    return probe
-
-
-ONCE = "Attention runs once, feed_forward once. Yours runs {} twice."
-TRANSFORMER_BLOCK = Exercise(
-    transformer_block,
-    [
-        Case("by hand: attention exchanges the two numbers, feed_forward squares", BY_HAND),
-        Case("x of shape (1, 4, 6)", _block_inputs(1, 4, 6)),
-        Case("x of shape (2, 3, 5)", _block_inputs(2, 3, 5, 10), BATCH),
-        Case("one token", _block_inputs(2, 1, 4, 20)),
-        Case("x about 30", _block_inputs(1, 3, 6, 30, scale=30.0)),
-        Case("eps 0.5", _block_inputs(1, 3, 6, 40, scale=0.5, eps=0.5)),
-        Case("bfloat16", each(torch.bfloat16, *_block_inputs(1, 3, 8, 50))),
-        Case("x about 1e-4 in float16", each(torch.float16, *_block_inputs(1, 3, 8, 80, 1e-4, 1e-9)), TOO_SMALL),
-        Case("x not contiguous", (not_contiguous(draw(3, 2, 4, seed=60)), *_block_inputs(3, 2, 4, 60)[1:]), MEMORY),
-        Case("gradients", _block_inputs(1, 3, 4, 70), gradients=True),
-    ],
-    [
-        ("This is LLaMA's block. Here the norm works on what attention returns, not on what it reads.",
-         _slip("x + a(n(x))", "h + f(m(h))")),
-        (AT_THE_END, _slip("x + n(a(x))", "h + f(m(h))")),
-        (AT_THE_END, _slip("x + a(n(x))", "h + m(f(h))")),
-        ("Each branch has one norm here, at its end. Yours has one before it as well.",
-         _slip("x + n(a(n(x)))", "h + m(f(m(h)))")),
-        ("The second branch has a norm before it as well. Only its end has one here.",
-         _slip("x + n(a(x))", "h + m(f(m(h)))")),
-        ("Does the second step start from the result of the first? You feed it x again.",
-         _slip("x + n(a(x))", "h + m(f(x))")),
-        (ON_THE_SUM, _slip("n(x + a(x))", "m(h + f(h))")),
-        (ON_THE_SUM, _slip("n(x + a(x))", "h + m(f(h))")),
-        (ON_THE_SUM, _slip("x + n(a(x))", "m(h + f(h))")),
-        ("Is the first residual missing? Add x to the norm of what attention returns.",
-         _slip("n(a(x))", "h + m(f(h))")),
-        ("Is the second residual missing? Add what came in to the norm of what feed_forward returns.",
-         _slip("x + n(a(x))", "m(f(h))")),
-        ("Are both residuals missing?", _slip("n(a(x))", "m(f(h))")),
-        ("Are both residuals missing?", _slip("n(a(x))", "h + m(f(x))")),
-        (BRANCH_ALONE, _slip("x + n(x + a(x))", "h + m(h + f(h))")),
-        (BRANCH_ALONE, _slip("x + n(a(x))", "h + m(h + f(h))")),
-        (BRANCH_ALONE, _slip("x + n(x + a(x))", "h + m(f(h))")),
-        ("The second step adds to what came into it. Does yours add to the x that came into the block?",
-         _slip("x + n(a(x))", "x + m(f(h))")),
-        ("Is there a norm after feed_forward?", _slip("x + n(a(x))", "h + f(h)")),
-        ("Is there a norm after attention?", _slip("x + a(x)", "h + m(f(h))")),
-        ("Are the norms there at all?", _slip("x + a(x)", "h + f(h)")),
-        ("Has each step its own gain? Yours uses attention_gain twice.", _slip("x + n(a(x))", "h + n(f(h))")),
-        ("Has each step its own gain? Yours uses ffn_gain twice.", _slip("x + m(a(x))", "h + m(f(h))")),
-        ("Are the two gains swapped?", _slip("x + m(a(x))", "h + n(f(h))")),
-        ("Does attention come first, feed_forward second?", _slip("x + m(f(x))", "h + n(a(h))")),
-        ("Does attention come first, feed_forward second?", _slip("x + n(f(x))", "h + m(a(h))")),
-        ("Is there a norm too many at the end? The stream leaves the block as it is.",
-         _slip("x + n(a(x))", "m(h + m(f(h)))")),
-        (ONCE.format("feed_forward"), _slip("x + n(f(x))", "h + m(f(h))")),
-        ("Does the second step start from x plus what the first adds? In yours it gets the addition alone.",
-         _slip("n(a(x))", "x + m(f(h))")),
-        ("Is x added twice?", _slip("x + n(a(x))", "x + h + m(f(h))")),
-        ("Are the gains applied? Yours norms without them.", _norm_slip(" * weight.float()", "")),
-        ("RMSNorm subtracts no mean. Yours is LayerNorm.",
-         _norm_slip("wide = x.float()", "wide = x.float() - x.float().mean(-1, keepdim=True)")),
-        ("Each token has its own rms, over the last dimension. Yours is over the whole tensor.",
-         _norm_slip("mean(-1, keepdim=True)", "mean()")),
-        ("Each token has its own rms, over the last dimension. Yours is over each text.",
-         _norm_slip("mean(-1", "mean((1, 2)")),
-        ("Each token has its own rms, over the last dimension. Yours is over the tokens.",
-         _norm_slip("mean(-1", "mean(1")),
-        ("Is the mean of the squares in the root? Yours has their sum.", _norm_slip("mean(-1", "sum(-1")),
-        ("Is eps inside the root? Yours is added to the root.", _norm_slip(" + eps).sqrt()", ".sqrt() + eps)")),
-        ("Is eps the one that is given? Yours is 1e-5 always.", _norm_slip("+ eps", "+ 1e-5")),
-        ("Is eps there? Yours works without it.", _norm_slip(" + eps", "")),
-    ],
-    allow=("RMSNorm",),
-    adapt=_each_called_once,
-)  # fmt: skip
-check_transformer_block = check_of(TRANSFORMER_BLOCK)
 
 
 def budget(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings, batch, tokens):
@@ -178,19 +32,7 @@ def budget(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim,
     return count + (0 if tie_embeddings else vocab_size * dim), flops
 
 
-def _count(q="D * H * h", kv="2 * D * K * h", o="D * H * h", ffn="3 * D * F", norms=2, last=1,
-           tables="V * D * (2 - tied)", extra="0", each=1):  # fmt: skip
-    """The count with one slip, each part a formula of the sizes. The FLOPs are right."""
-
-    def program(*given):
-        total = f"{each} * int(L * ({q} + {kv} + {o} + {ffn} + {norms} * D) + {last} * D + {tables} + {extra})"
-        sizes = dict(zip(("V", "D", "L", "H", "K", "h", "F", "tied"), given[:8], strict=True))
-        return eval(total, sizes), budget(*given)[1]
-
-    return program
-
-
-_flops = partial(edited, budget)
+_budget = partial(edited, budget)
 
 
 def sizes_of(config):
@@ -220,6 +62,7 @@ def _by_arithmetic(function):
 
 
 WHOLE = "Do you divide? A quotient such as 1 / 49 is rounded, and int(...) cuts off: multiply whole numbers."
+HEAD, Q, KV = "0 if tie_embeddings else vocab_size * dim", "(n_heads * head_dim, dim)", "(n_kv_heads * head_dim, dim)"
 BUDGET = Exercise(
     budget,
     [
@@ -231,69 +74,23 @@ BUDGET = Exercise(
         *[Case(name, (*sizes_of(PRESETS[name]), 2, 1000)) for name in ("llama-2-7b", "llama-3.2-1b", "smollm2-135m")],
     ],
     [
-        ("Does a tied matrix count once? Yours counts embedding and head always.", _count(tables="2 * V * D")),
-        ("Do embedding and head both count when they are not tied?", _count(tables="V * D")),
-        ("Is tie_embeddings the other way round? Tied means one matrix.", _count(tables="V * D * (1 + tied)")),
-        ("Are the embedding and the head counted?", _count(tables="0")),
-        ("Do k and v have n_kv_heads heads? Yours have n_heads.", _count(kv="2 * D * H * h")),
-        ("Are there both k and v?", _count(kv="D * K * h")),
-        *[("Do the heads have head_dim numbers each? It need not be dim / n_heads.",
-           _count(q=wide, kv="2 * D * K * (D // H)", o=wide)) for wide in ("D * D", "D * H * (D // H)")],
-        ("Are q and o n_heads * head_dim wide? It need not be dim.", _count(q="D * D", o="D * D")),
-        ("Is one of q and o dim by dim in yours? Both are n_heads * head_dim wide.", _count(o="D * D")),
-        ("Are all four attention matrices dim by dim? Their other side is a number of heads times head_dim.",
-         _count("D * D", "2 * D * D", "D * D")),
-        ("Are k and v n_kv_heads * head_dim wide? Yours are n_kv_heads wide.", _count(kv="2 * D * K")),
-        ("Have q_proj and o_proj both n_heads heads? One of yours has n_kv_heads.", _count(o="D * K * h")),
-        ("Have q_proj and o_proj n_heads heads? Yours have n_kv_heads.", _count(q="D * K * h", o="D * K * h")),
-        ("Are q_proj and o_proj both counted? One matrix of that size is missing.", _count(o="0")),
-        ("Has the feed-forward three matrices? Yours has two.", _count(ffn="2 * D * F")),
-        ("Is hidden_dim the feed-forward's width? Yours uses 4 * dim.", _count(ffn="12 * D * D")),
-        ("Is the last norm, before the head, counted?", _count(last=0)),
-        ("Is the last norm there once? Yours counts it in each block.", _count(norms=3, last=0)),
-        ("Are there two norms in each block? Yours has one.", _count(norms=1)),
-        ("Are there two norms in each block? Yours has none.", _count(norms=0)),
-        ("Are the norms counted, two in each block and one at the end?", _count(norms=0, last=0)),
-        ("Has a norm only a gain? RMSNorm has no bias.", _count(norms=4, last=2)),
-        *[("Are there biases? LLaMA has none.", _count(extra=f"L * (H * h + 2 * K * h + D + {ffn})"))
-          for ffn in ("2 * F + D", "0")],
-        ("Has the head a bias? LLaMA's has none.", _count(extra="V")),
-        *[(f"Does n_layers multiply every part of a block? In yours {what}", _count(extra=f"(1 - L) * ({part})"))
-          for what, part in (("it multiplies attention only.", "3 * D * F + 2 * D"),
-                             ("the feed-forward is there once.", "3 * D * F"),
-                             ("its two norms are there once.", "2 * D"))],
-        ("Are embedding and head outside the blocks? Yours counts them n_layers times.",
-         _count(tables="L * V * D * (2 - tied)")),
-        ("Do you multiply the blocks by n_layers?",
-         _count(extra="(1 - L) * (2 * D * h * (H + K) + 3 * D * F + 2 * D)")),
-        ("Does RoPE have parameters? Its angles are computed.", _count(extra="h // 2")),
-        (WHOLE, _count(kv="int(2 * D * H * h * (K / H))")),
-        (WHOLE, _count(q="0", kv="2 * D * H * h * (1 + K / H)", o="0")),
-        *[("Is the total a number of bytes? Parameters are asked.", _count(each=size)) for size in (4, 2)],
+        ("Does a tied matrix count once? Yours counts embedding and head.", _budget(HEAD, "vocab_size * dim")),
+        ("Do embedding and head both count when they are not tied?", _budget(HEAD, "0")),
+        ("Do k and v have n_kv_heads heads? Yours have n_heads.", _budget(f"{KV}, {KV}", f"{Q}, {Q}")),
+        ("Are q and o n_heads * head_dim wide? It need not be dim.",
+         _budget(f"[{Q}", "[(dim, dim)", "[(dim, n_heads * head_dim)", "[(dim, dim)")),
+        ("Has the feed-forward three matrices? Yours has two.", _budget("(hidden_dim, dim), (", "(")),
+        ("Is the last norm, before the head, counted?", _budget("* dim + dim, 0", "* dim, 0")),
+        ("Are the norms counted, two in each block and one at the end?",
+         _budget("* dim + dim, 0", "* dim, 0", "+= 2 * dim", "+= 0")),
+        ("Do you multiply the blocks by n_layers?", _budget("range(n_layers)", "range(1)")),
         ("FLOPs: for each number of a matrix and each token there are a product and a sum.",
          lambda *given: (budget(*given)[0], budget(*given)[1] // 2)),
-        ("FLOPs: for each number of a matrix and each token there are a product and a sum.",
-         _flops("2 * rows", "rows", "2 * vocab_size", "vocab_size")),
         ("FLOPs: attention multiplies, too: each query with each key, and each share with a value.",
-         _flops("2 * 2 * tokens", "0 * tokens")),
+         _budget("2 * 2 * tokens", "0 * tokens")),
         ("FLOPs: attention has two products, each of every query with every key, hidden or not.",
-         _flops("2 * 2 * tokens", "2 * tokens")),
-        ("FLOPs: a pair of query and key has a product and a sum for each of head_dim numbers.",
-         _flops("2 * 2 * tokens", "tokens")),
-        ("FLOPs: do all query heads meet keys? Sharing keys saves no product.",
-         _flops("batch * n_heads", "batch * n_kv_heads")),
-        ("FLOPs: the head multiplies, tied or not.", _flops("2 * vocab_size", "0 * vocab_size")),
-        ("FLOPs: looking up a row of the embedding multiplies nothing.", _flops("2 * vocab_size", "4 * vocab_size")),
-        ("FLOPs: a gain is no matrix. Only matrix products count.",
-         _flops("2 * vocab_size", "2 * (vocab_size + 2 * n_layers + 1)")),
-        ("FLOPs: every row of the batch counts.",
-         lambda *given: (budget(*given)[0], budget(*given[:8], 1, given[9])[1])),
-        ("FLOPs: no row of the batch meets another's keys.",
-         lambda *given: (budget(*given)[0], budget(*given[:8], 1, given[8] * given[9])[1])),
-        ("FLOPs: each of the T tokens goes through every matrix.",
-         _flops("columns * batch * tokens", "columns * batch", "dim * batch * tokens", "dim * batch")),
-        ("FLOPs: three times as many are a training step. Asked is one pass forward.",
-         lambda *given: (budget(*given)[0], 3 * budget(*given)[1])),
+         _budget("2 * 2 * tokens", "2 * tokens")),
+        ("FLOPs: the head multiplies, tied or not.", _budget("2 * vocab_size", "0 * vocab_size")),
     ],
     parts=("count", "flops"),
     adapt=_by_arithmetic,
@@ -439,7 +236,7 @@ CALL_SLIPS = tuple(CALLS)[:6]
 
 
 def properties(model):
-    """Whether a model keeps three properties: (future, pieces, rows), three bools; see notebook 05, exercise 3."""
+    """Whether a model keeps three properties: (future, pieces, rows), three bools; see notebook 05, exercise 2."""
     tokens = torch.arange(24).mul(7).remainder(64).view(2, 12)
     at_once, other_end = model(tokens), tokens.clone()
     other_end[:, -1] += 1

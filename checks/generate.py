@@ -8,9 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw, edited, two_things
-from checks.full_model import budget, sizes_of
 from checks.judge import check_of
-from helpers.config import PRESETS, LlamaConfig
+from helpers.config import LlamaConfig
 from helpers.model import Llama
 
 # --------------------------------------------------------------------------------------------- the sampler
@@ -195,27 +194,18 @@ def _require_chance(tokens, logits, drawn, seed, is_cut):
         raise Wrong(f"{when} gave the same tokens again.", FROM_IT if is_left else NOT_SEEDED)
 
 
-def _rest_to(place, q):
-    """For slips: the last token, or the first, gets what a draw finds when the kept shares were not made 1 again."""
-    q[:, place] += 1 - q.sum(-1)
+def _last_gets_the_rest(q):
+    """For a slip: what a draw finds when the kept shares were not made 1 again."""
+    q[:, -1] += 1 - q.sum(-1)
     return q
 
 
 ALL_BUT_EQUAL = torch.tensor([[0.5, 2.0, 2.0000005, 1.9]])
 NO_DRAW = "Temperature 0 divides by zero, and one near 0 still draws: take the likeliest token instead."
 TINY_VOCABULARY = torch.tensor([[0.05, 0.4, 0.11, 0.27, 0.17]]).log()
-ORDER = (
-    "Does top-p see shares that sum to 1 again after top-k? Yours adds up those before top-k: either top-p comes "
-    "first, or the division by the sum is missing between the two."
-)
-BACK = "A place in the sorted order is no token: order[place] is (with a batch, order.gather(-1, place))."
 CROSSES = "Is the token that crosses top_p kept, too?"
-ONE_MORE = "Do you keep one token too many? A token stays while the sum before it is below top_p."
-ON_THE_SUM = "Is top_p a limit on the sum of the kept shares, not on each share?"
-REST = "Do the kept shares sum to 1 before you look up a random number? One above their sum finds an end of the list."
-EACH_ROW = "Is each row drawn from its own shares?"
-CUT_K, CUT_P = "q = torch.where(place < top_k", "q = torch.where(q.cumsum(-1)"
-BELOW_P, BACK_AGAIN = "q.cumsum(-1) - q < top_p - TINY", "_back(q, order)"
+CUT_P, BELOW_P = "q = torch.where(q.cumsum(-1)", "q.cumsum(-1) - q < top_p - TINY"
+BACK_AGAIN = "_back(q, order)"
 SAMPLE = Exercise(
     sample,
     [
@@ -252,56 +242,28 @@ SAMPLE = Exercise(
         Case("float64", (draw(2, 5, seed=4).double(), 1.5, 4, 0.9, _Seed(19)), "The logits are float64 here."),
     ],
     [
-        (ORDER, _slip("q = _to_1(q)", "")),
+        ("Does top-p see shares that sum to 1 again after top-k? Yours adds up those before top-k: either top-p comes "
+         "first, or the division by the sum is missing between the two.", _slip("q = _to_1(q)", "")),
         ("Does the temperature come before top-p? It decides how many tokens reach top_p.",
          _slip(" / temperature", "", BACK_AGAIN, f"{BACK_AGAIN} ** (1 / temperature)")),
-        ("Does the temperature change anything? It divides the logits, before the softmax.",
-         _slip(" / temperature", "")),
-        ("Are the logits divided by the temperature? You multiply.", _slip("/ temperature", "* temperature")),
-        ("Are the logits divided by the temperature? You do it twice.", _slip("/ temperature", "/ temperature**2")),
-        ("Is the softmax taken once? You do it twice.", _slip(".softmax(-1)", ".softmax(-1).softmax(-1)")),
-        ("Is the softmax taken once? You do it again after the cuts: divide by the sum instead.",
-         _slip(BACK_AGAIN, f"{BACK_AGAIN}.softmax(-1)")),
-        ("Is the softmax missing? You draw from the logits.", _slip(".softmax(-1)", ".clamp(min=0)")),
         ("Is the logit of a token that is cut off -inf? With 0 it is still drawn.",
          _drawn(lambda z, t, k, p: _shares(z.where(_shares(z, t, k, None) > 0, 0.0), t, None, p))),
-        ("Is the softmax over the vocabulary, dim=-1?", _slip(".softmax(-1)", ".softmax(0)")),
-        ("Is top_k used?", _slip("top_k is not None", "False")),
-        ("Is top_p used?", _slip("top_p is not None", "False")),
-        ("Are top_k and top_p used?", _slip("top_k is not None", "False", "top_p is not None", "False")),
-        ("Does the k-th token stay? You keep one less than top_k.",
-         _slip("place < top_k", "(place < top_k - 1) | (place == 0)")),
-        ("Do you keep one token more than top_k?", _slip("place < top_k", "place <= top_k")),
         ("Exactly top_k tokens stay. You keep all that are as likely as the last of them: take the first by place.",
          _slip("place < top_k", "q >= q[:, top_k - 1 : top_k]")),
-        ("Does top-k keep the likeliest? You keep the first of the vocabulary.",
-         _slip("place < top_k", "order < top_k")),
-        *[(BACK, _slip(*slip)) for slip in (
-            (BACK_AGAIN, "q"), (CUT_K, f"order = place.expand_as(order)\n        {CUT_K}"),
-            (CUT_P, f"order = place.expand_as(order)\n        {CUT_P}"))],
-        *[("Do the shares return to their tokens? x[order] sorts once more; scatter, or order.argsort(), undoes it.",
-           _slip(cut, f"order = {BACK_AGAIN}.argsort(descending=True, stable=True).argsort()\n        {cut}"))
-          for cut in (CUT_P, CUT_K)],
+        ("A place in the sorted order is no token: order[place] is (with a batch, order.gather(-1, place)).",
+         _slip(BACK_AGAIN, "q")),
+        ("Do the shares return to their tokens? x[order] sorts once more; scatter, or order.argsort(), undoes it.",
+         _slip(CUT_P, f"order = {BACK_AGAIN}.argsort(descending=True, stable=True).argsort()\n        {CUT_P}")),
         (CROSSES, _slip(BELOW_P, "(q.cumsum(-1) <= top_p) | (place == 0)")),
         (CROSSES, _slip(BELOW_P, "(q.cumsum(-1) < top_p) | (place == (q[:, :1] < top_p))")),  # fairseq, issue 882
-        (ONE_MORE, _slip(BELOW_P, f"place <= ({BELOW_P}).sum(-1, True)")),
-        ("Once top_p is reached exactly, that is enough: < top_p, not <= top_p.",
-         _slip("< top_p - TINY", "<= top_p + TINY")),
+        ("Do you keep one token too many? A token stays while the sum before it is below top_p.",
+         _slip(BELOW_P, f"place <= ({BELOW_P}).sum(-1, True)")),
         ("Do you sort before the cumulative sum?",
          _slip("q.cumsum(-1) - q", f"({BACK_AGAIN}.cumsum(-1) - {BACK_AGAIN}).gather(-1, order)")),
-        ("Do you start with the likeliest token? Sort in descending order.",
-         _slip("q.cumsum(-1) - q", "q.flip(-1).cumsum(-1).flip(-1) - q")),
-        *[(ON_THE_SUM, _slip(BELOW_P, rule))
-          for rule in ("(q >= top_p) | (place == 0)", "(q >= 1 - top_p) | (place == 0)", "q <= top_p")],
-        ("Is top_p a limit on the sum, not a share of the largest? That is min_p.",
-         _slip(BELOW_P, "q >= top_p * q[:, :1]")),
-        *[(REST, _slip("return _to_1(", f"return _rest_to({place}, ")) for place in (-1, 0)],
-        (REST, _slip("_to_1(_back(q, order))", "_back(_rest_to(-1, q), order)")),
-        (EACH_ROW, _slip("return _to_1(_back(q, order))", "return _to_1(_back(q, order))[:1].expand(len(logits), -1)")),
+        ("Do the kept shares sum to 1 before you look up a random number? One above their sum finds none.",
+         _slip("_to_1(_back(q, order))", "_back(_last_gets_the_rest(q), order)")),
         ("At temperature 0 the likeliest token is certain: nothing is drawn.",
          _drawn(lambda z, t, k, p: _shares(z, t or 1.0, k, p))),
-        ("Is the likeliest token each row's own? Give argmax the dimension: argmax(-1).",
-         _slip("logits.argmax(-1)", "(logits.argmax() % logits.shape[-1]).expand(len(logits))")),
     ],
     parts=("each token's share of the draws",),
     adapt=_counted,
@@ -478,10 +440,9 @@ GREEDY_WITH_CACHE = Exercise(
          _rows("[0] * n + text", "text + [0] * n")),
         ("Does the model know which tokens are padding? Hand n_pad to the first call.",
          _rows("torch.tensor(n_pad)", "torch.tensor([0] * len(prompts))")),
-        *[("The whole mark ends a row. You end it at one of its tokens.", _rows(GOES_ON, f"texts[row][-1] {end}"))
-          for end in ("!= stop[-1]", "!= stop[0]", "not in stop")],
-        *[("Do only new tokens count for the mark? The prompt's tokens are no end.", _rows(GOES_ON, goes_on))
-          for goes_on in ("texts[row][-len(stop) :] != stop", "str(stop)[1:-1] not in str(texts[row])")],
+        ("The whole mark ends a row. You end it at one of its tokens.", _rows(GOES_ON, "texts[row][-1] != stop[-1]")),
+        ("Do only new tokens count for the mark? The prompt's tokens are no end.",
+         _rows(GOES_ON, "texts[row][-len(stop) :] != stop")),
         ("Is the mark looked for? You write n_new tokens for every prompt.", _rows(GOES_ON, "True")),
         ("Does each row end by itself? Yours all end with the first.", _rows("not keep", "len(keep) < len(left)")),
         ("Which rows stay in the cache? Those that go on: cache.k[:, keep]. Yours are the first ones.",
@@ -490,11 +451,8 @@ GREEDY_WITH_CACHE = Exercise(
          _rows("return texts", "return [text[: -len(stop)] if text[len(prompt) :][-len(stop) :] == stop else text "
                                "for text, prompt in zip(texts, prompts)]")),
         ("Which position's logits choose the next token? The last one's.", _rows("logits[:, -1]", "logits[:, 0]")),
-        ("Is the next token the one with the largest logit?", _rows("argmax", "argmin")),
         ("Does each row take its own likeliest token? Give argmax the dimension: argmax(-1).",
          _rows("logits[:, -1].argmax(-1)", "(logits[:, -1].argmax() % logits.shape[-1]).expand(len(logits))")),
-        ("Is every row continued by its own tokens? You use those of the first prompt.",
-         _rows("logits[:, -1].argmax(-1)", "logits[:1, -1].argmax(-1).expand(len(logits))")),
         ("How many tokens are new at most? n_new: yours are one more.",
          _rows("range(n_new)", "range(n_new + 1)", "step == n_new - 1", "step == n_new")),
         ("How many tokens are new at most? n_new, the first of them from the prompt's own call: yours are one less.",
@@ -641,7 +599,6 @@ NOT_CUT = (
     "that stay."
 )
 END_FITS = "Near the end a draft may be longer than what is left to write: cut it, or make the cache longer by n_draft."
-ONE_LESS = "Which tokens has the model read that stay? All but the newest one: it is read by the next call."
 IN_ONE = (
     "You call once for each new token. Is the whole draft verified in one call? And is the place that was found an "
     "earlier one? The last n_match tokens stand at the end, too, and nothing follows there."
@@ -651,59 +608,29 @@ TOO_MANY = (
     "give a new token?"
 )
 SHORT = "After the prompt, feed the newest token and a draft of up to n_draft tokens: the cache holds all others."
-FOLLOW = "Is the draft what follows the place that was found? Its first token stands n_match behind the place."
-ALIGNED = "Which position guesses which token? The newest token's logits are compared with the draft's first token."
-FREE = "Is the token free that the model chose after the draft's last right one? "
-PLACE, LIMIT, FED, STAY = "places[-1] + n_match", "[:n_draft]", "[text[-1], *draft]", "text += chosen"
-ASK, KEPT, PLACES = "chosen.append(choose(row))", "cache.length = len(text) - 1", "_places(text, n_match)"
-FIRST = "text.append(choose(model(prompt[None], cache=cache)[0, -1]))\n    n_calls = 1"
+PLACE, STAY = "places[-1] + n_match", "text += chosen"
+ASK, KEPT = "chosen.append(choose(row))", "cache.length = len(text) - 1"
 LOOKUP_SLIPS = [  # hint, changes of the specification's text
     (IN_ONE, f"text[{PLACE} :]", "[]"),
     ("Which earlier place counts? The last one: you take the first.", "places[-1]", "places[0]"),
-    ("May an earlier place overlap the last n_match tokens? It may: only the end itself does not count.",
-     PLACES, f"[place for place in {PLACES} if place + n_match <= len(text) - n_match]"),
-    ("Is n_match used? You look for the last token alone.", "n_calls = 1", "n_calls, n_match = 1, 1"),
-    ("Are n_match tokens compared? You compare one more.", "n_calls = 1", "n_calls, n_match = 1, n_match + 1"),
-    ("Are n_match tokens compared? You compare one less.", "n_calls = 1", "n_calls, n_match = 1, max(1, n_match - 1)"),
-    ("The start of the text is a place, too: number 0. You leave it out.", "if places", "if any(places)"),
-    *[(FOLLOW, PLACE, f"places[-1]{and_more}") for and_more in ("", " + 1", " + n_match + 1", " + n_match - 1")],
-    ("Without an earlier place the draft is empty. Yours is the start of the text.", "else []", "else text"),
-    ("Are drafts of up to n_draft tokens used? Yours have one token.", LIMIT, "[:1]"),
-    ("Are drafts of up to n_draft tokens used? Yours have one more.", LIMIT, "[: n_draft + 1]"),
-    (SHORT, LIMIT, ""),
-    ("Is a draft with fewer than n_draft tokens used, too? The text may end sooner: up to n_draft follow.",
-     LIMIT, "[: n_draft if len(draft) >= n_draft else 0]"),
+    ("Is the draft what follows the place that was found? Its first token stands n_match behind the place.",
+     PLACE, "places[-1]"),
     ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
      "break", "pass", STAY, "text += [*draft, chosen[-1]]"),
     ("Do tokens stay only up to the first that differs? You count all that agree.",
      "break", "pass", STAY, "text += chosen[: 1 + sum(map(int.__eq__, chosen, draft))]"),
     ("Does a part of the draft stay, too? You take all of it or nothing.",
      STAY, "text += chosen if len(chosen) > len(draft) else chosen[:1]"),
-    (ALIGNED, "break", "pass",
-     STAY, "text += chosen[: 1 + torch.tensor(chosen[1:]).eq(torch.tensor(draft)).int().cumprod(0).sum()]"),
-    (FREE + "You leave it out.", STAY, "text += chosen[:-1] or chosen"),
-    (FREE + "You leave it out if all are right.", STAY, "text += chosen[: len(draft) or 1]"),
+    ("Is the token free that the model chose after the draft's last right one? You leave it out if all are right.",
+     STAY, "text += chosen[: len(draft) or 1]"),
     ("Which token comes after the right ones? The model's, not the draft's.",
      STAY, "text += [*draft, chosen[-1]][: len(chosen)]"),
-    ("Does a call read the newest token once, then the draft?",
-     FED, "draft or text[-1:]", "strict=True", "strict=False"),
-    ("Does a call read the newest token once, then the draft?",
-     FED, "[text[-1], text[-1], *draft]", "cache=cache)[0]", "cache=cache)[0, 1:]"),
     (NOT_CUT, KEPT, ""),
-    (ONE_LESS, KEPT, "cache.length = min(len(text), cache.length)"),
-    (ONE_LESS, KEPT, "cache.length = len(text)"),
-    (ONE_LESS, KEPT, "cache.length += len(chosen) - 2 - len(draft)"),
+    ("Which tokens has the model read that stay? All but the newest one: it is read by the next call.",
+     KEPT, "cache.length = len(text)"),
     ("Which tokens has the model read that stay? All but the newest one: you forget one more.",
      KEPT, "cache.length = len(text) - 2"),
-    ("Do the right tokens of the draft stay in the cache? You forget all of the draft.",
-     KEPT, "cache.length -= len(draft)"),
-    ("Do the newest token and the right ones stay in the cache? You forget all that the call read.",
-     KEPT, "cache.length -= 1 + len(draft)"),
-    ("The first call reads the prompt alone: drafts come after it.", FIRST, "n_calls = 0",
-     FED, "[*(text[-1:] if n_calls else text), *draft]", "cache=cache)[0]", "cache=cache)[0, -len(draft) - 1 :]"),
-    *[(DECIDES, ASK, f"{ASK}; chosen[-1] = guess if guess is not None and {keeps} else chosen[-1]") for keeps in (
-        "guess == row.argmax()", "row.softmax(-1)[guess] > 0.1",
-        "(q := row.softmax(-1))[q > q[guess]].sum() < 0.9", "guess == choose(row)")],
+    (DECIDES, ASK, f"{ASK}; chosen[-1] = guess if guess is not None and guess == row.argmax() else chosen[-1]"),
 ]  # fmt: skip
 LEFT, UP_TO = "[: whole - len(text) - 1]", ("tensor(text)", "tensor(text[:whole])")
 ENDS = (  # the three ways to write n_new tokens: the text is cut, or the draft, with or without the free token
@@ -727,135 +654,3 @@ LOOKUP_DECODING = Exercise(
     allow=("KVCache", "LlamaConfig", "causal_visible"),
 )  # fmt: skip
 check_lookup_decoding = check_of(LOOKUP_DECODING)
-
-# --------------------------------------------------------------------------------------------- speed
-
-
-def tokens_per_second(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
-    """At most so many tokens per second, of all texts, and at least so many seconds to the first token; two numbers."""
-    head = config.vocab_size * config.dim
-    whole = n_weights if config.tie_embeddings else n_weights - head
-    cached = n_cached * config.n_layers * 2 * config.n_kv_heads * config.head_dim  # keys and values of one text
-    read, work = whole + batch * (config.dim + cached), 2 * whole * batch
-    seconds = max(read * number_bytes / bandwidth, work / operations)
-    tokens = batch * n_cached
-    first_read = whole + tokens * config.dim
-    first_work = 2 * (tokens * (whole - head) + batch * head)  # lm_head works at the last place only
-    first = max(first_read * number_bytes / bandwidth, first_work / operations)
-    return batch / seconds, first
-
-
-_speed = partial(edited, tokens_per_second)
-
-
-def _two_numbers(function):
-    """Turns numbers of any kind into tensors, so that they are compared up to rounding; the rate is judged first."""
-
-    def probe(*sizes):
-        answer = function(*sizes)
-        answer = two_things(answer, "two numbers", "return tokens_per_second, seconds")
-        numbers = [one.item() if isinstance(one, torch.Tensor) and one.numel() == 1 else one for one in answer]
-        for one in numbers:
-            if not isinstance(one, int | float) or isinstance(one, bool):
-                name = type(one).__name__
-                raise Wrong(f"a result has the type {name}, expected a number.", TYPE_HINTS.get(name, ""))
-        rate, first = tokens_per_second(*sizes)
-        if math.isclose(numbers[0], first, rel_tol=1e-5) and not math.isclose(first, rate, rel_tol=1e-5):
-            raise Wrong("the seconds came first.", "Swap them: return tokens_per_second, seconds")
-        if math.isclose(numbers[0], rate, rel_tol=2e-5):
-            first = numbers[1]  # a slip in the rate is likely in both: one after the other
-        return torch.tensor(float(numbers[0])), torch.tensor(float(first))
-
-    return probe
-
-
-def _tiny(tied, head_dim=2):
-    sizes = {"vocab_size": 10, "dim": 4, "n_layers": 1, "n_heads": 2, "n_kv_heads": 1, "hidden_dim": 8}
-    constants = {"max_seq_len": 8, "norm_eps": 1e-5, "rope_theta": 10_000.0, "tie_embeddings": tied}
-    return LlamaConfig(**sizes, head_dim=head_dim, **constants)
-
-
-def _machine(name, *rest):
-    config = PRESETS[name]
-    return config, budget(*sizes_of(config), 1, 1)[0], *rest
-
-
-OF_THE_TABLE = "Is all of the embedding table read in a step? Of an untied table, only one row for each text."
-TABLE_WORKS = "Does the embedding table take operations? Looking a row up takes none; subtract an untied table."
-ONCE = "One reading of the weights serves the whole batch, and a step writes one token for each text."
-OWN = "Has every text its own cache, its own row and its own operations? The texts share the weights only."
-BOTH = "Which takes longer, reading or computing? They go on at the same time: the longer one decides."
-READ, FIRST_WORK = "whole + batch * (config.dim + cached)", "tokens * (whole - head) + batch * head"
-TOKENS_PER_SECOND = Exercise(
-    tokens_per_second,
-    [
-        Case("untied, V 10, dim 4, 1 layer, 1 KV head of 2: 236 weights, 3 cached tokens",
-             (_tiny(False), 236, 3, 1, 1, 2120, 39_200)),
-        Case("tied, 1 KV head of 4: 244 weights, 5 cached tokens, 2 texts, 4 bytes",
-             (_tiny(True, 4), 244, 5, 2, 4, 8000, 10**6)),
-        Case("untied, 3 texts, slow cores", (_tiny(False), 236, 3, 3, 4, 10**6, 10**4)),
-        Case("smollm2-135m, 500 cached tokens", _machine("smollm2-135m", 500, 1, 4, 20e9, 200e9)),
-        Case("a prompt of one token, fast cores", _machine("smollm2-135m", 1, 3, 4, 20e9, 10**14)),
-        Case("smollm2-135m, 8 texts of 2,000", _machine("smollm2-135m", 2000, 8, 4, 20e9, 10**12)),
-        Case("smollm2-135m, 8 texts of 100, slow cores", _machine("smollm2-135m", 100, 8, 4, 20e9, 10**10)),
-        Case("llama-3-8b in 2 bytes, 16 texts of 4,096", _machine("llama-3-8b", 4096, 16, 2, 2e12, 10**15)),
-        Case("llama-3-8b in 2 bytes, 512 short texts", _machine("llama-3-8b", 10, 512, 2, 2e12, 10**14)),
-    ],
-    [
-        *[("Section 7.4 bounds one text with an empty cache, and counts every weight. What else is read, what less?",
-           _speed(READ, "n_weights", "2 * whole * batch", work, "batch / seconds", rate))
-          for work in ("2 * n_weights * batch", "0") for rate in ("batch / seconds", "1 / seconds")],
-        ("Are the cache and a row of the embedding table read, too? Yours reads the other weights only.",
-         _speed(READ, "whole")),
-        (OF_THE_TABLE, _speed("whole + batch", "n_weights + batch")),
-        (OF_THE_TABLE, _speed(READ, "n_weights + batch * cached", "2 * whole", "2 * n_weights")),
-        (TABLE_WORKS, _speed("2 * whole", "2 * n_weights")),
-        ("Tied, the table is lm_head too: you subtract it.", _speed("whole + batch", "n_weights - head + batch")),
-        ("Is one row of the embedding table read for each text? Yours is none.",
-         _speed(READ, "whole + batch * cached")),
-        ("Is one row of the table read for each text? Yours is one for all.",
-         _speed(READ, "whole + config.dim + batch * cached")),
-        (OWN, _speed(READ, "whole + config.dim + cached")),
-        (OWN, _speed(READ, "whole + cached")),
-        (ONCE, _speed("whole + batch", "batch * whole + batch")),
-        ("Is the cache read, too?", _speed(READ, "whole + batch * config.dim")),
-        ("Are keys and values both read? A factor 2 is missing.", _speed("n_layers * 2", "n_layers")),
-        ("Has every layer its own cache?", _speed("config.n_layers * ", "")),
-        ("Has every text its own cache? Multiply by batch.", _speed(READ, "whole + batch * config.dim + cached")),
-        ("Whose keys are kept: those of n_heads or of n_kv_heads?", _speed("n_kv_heads", "n_heads")),
-        ("How many heads are kept? n_kv_heads, each of head_dim numbers.", _speed("config.n_kv_heads * ", "")),
-        ("Numbers or bytes? The bandwidth counts bytes.", _speed("max(read * number_bytes", "max(read")),
-        ("Is number_bytes used, not always 4?", _speed("max(read * number_bytes", "max(read * 4")),
-        ("A multiplication and an addition for each weight: where is the factor 2?", _speed("2 * whole", "whole")),
-        ("Does every text need its own operations? Multiply by batch.", _speed("2 * whole * batch", "2 * whole")),
-        ("Where are the operations? The cores have a limit, too.", _speed(", work / operations", ", 0")),
-        ("Where is the reading? The memory has a limit, too.", _speed("max(read * number_bytes / bandwidth", "max(0")),
-        (BOTH, _speed(", work / operations", " + work / operations, 0")),
-        (BOTH, _speed("seconds = max", "seconds = min")),
-        ("How many tokens does a step write? One for each text.", _speed("batch / seconds", "1 / seconds")),
-        ("Is it tokens per second, not seconds?", _speed("batch / seconds", "seconds")),
-        ("Is it tokens per second, not seconds per token?", _speed("batch / seconds", "seconds / batch")),
-        *[("Is anything rounded? A part of a token per second counts.",
-           _speed("batch / seconds", f"{whole}(batch / seconds)")) for whole in ("int", "round")],
-        ("Where does lm_head work on a prompt? At the last place of each text only: yours works at all.",
-         _speed(FIRST_WORK, "tokens * whole")),
-        ("Does lm_head work on a prompt? Once for each text, at its last place; yours never.",
-         _speed(FIRST_WORK, "tokens * (whole - head)")),
-        ("Does lm_head work once for each text? Yours works once for all.", _speed("batch * head", "head")),
-        ("How many tokens have the prompts? n_cached for each of batch texts.",
-         _speed(FIRST_WORK, "n_cached * (whole - head) + head")),
-        ("How often are the weights read for the prompts? Once, whatever the number of tokens.",
-         _speed("whole + tokens * config.dim", "whole * tokens")),
-        *[("Is a row of the table read for each token of the prompts? Yours is for each text, or none.",
-           _speed("tokens * config.dim", f"{rows} * config.dim")) for rows in ("0", "batch")],
-        ("Is the time to the first token that of the prompts? Yours is that of one step.",
-         _speed(FIRST_WORK, "whole * batch")),
-        *[(BOTH, _speed(old, new)) for old, new in (
-            ("first = max", "first = min"), (", first_work / operations", " + first_work / operations, 0"),
-            (", first_work / operations", ", 0"), ("max(first_read * number_bytes / bandwidth", "max(0"))],
-    ],
-    parts=("the tokens per second", "the time to the first token"),
-    allow=("count_parameters",),
-    adapt=_two_numbers,
-)  # fmt: skip
-check_tokens_per_second = check_of(TOKENS_PER_SECOND)

@@ -66,7 +66,7 @@ NO_EXERCISE = {  # parts that no exercise asks for: the course lends them
     "attention_head": _attention_head,
     "cache_write": _cache_write,
 }
-LATER = ("gqa_layer", "transformer_block", "my_llama", "bpe_step", "training_loop", "accumulated_step")  # parts, too
+LATER = ("gqa_layer", "my_llama", "training_loop", "accumulated_step")  # parts, too
 LATER += ("sample", "greedy_with_cache", "lookup_decoding")
 
 

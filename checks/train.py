@@ -1,141 +1,17 @@
 """The exercises of notebook 06, training: specification, cases, known mistakes with hints, check."""
 
-from collections import Counter
 from functools import partial
-from itertools import pairwise
 from types import MethodType
 
 import torch
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw, edited, two_things
+from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw, edited
 from checks.explain import in_numbers, number
 from checks.judge import check_of
 from helpers.model import Llama, LlamaConfig
 from helpers.train import learning_rate
-
-# ----------------------------------------------------------------------------- one step of byte-pair encoding
-
-
-def bpe_step(ids, new_id):
-    """The most frequent pair of neighbours, the first of several, becomes new_id everywhere: (new ids, pair)."""
-    pairs = list(pairwise(ids))
-    pair = max(pairs, key=pairs.count)  # max keeps the first of several
-    merged, place = [], 0
-    while place < len(ids):
-        found = tuple(ids[place : place + 2]) == pair
-        merged.append(new_id if found else ids[place])
-        place += 2 if found else 1
-    return merged, pair
-
-
-_bpe = partial(edited, bpe_step)
-
-
-def _overlapping(ids, pair, new_id):
-    found = [*(both == pair for both in pairwise(ids)), False]
-    behind = [False, *found]
-    return [new_id if here else one for one, here, last in zip(ids, found, behind, strict=False) if here or not last]
-
-
-def _until_none_repeats(ids, new_id):
-    pair = None
-    while pair is None or (len(ids) > 1 and max(Counter(pairwise(ids)).values()) > 1):
-        (ids, pair), new_id = bpe_step(ids, new_id), new_id + 1
-    return ids, pair
-
-
-def _as_tensors(function):
-    def probe(ids, new_id):
-        given = ids.tolist()
-        answer = function(given, new_id)
-        if given != ids.tolist():
-            raise Wrong("the input ids was changed in place.", "Work on a copy: list(ids).")
-        answer = two_things(answer, "a list of ids and a pair", "return new_ids, pair")
-        hints = {"ids": "Return a plain list of int, like the one that comes in.", "pair": "It is two int: (1, 2)."}
-        for (what, hint), part in zip(hints.items(), answer, strict=True):
-            if not isinstance(part, tuple | list) or not all(type(one) is int for one in part):
-                raise Wrong(f"{what} is no list or tuple of whole numbers, but {str(part)[:60]}.", hint)
-        return tuple(torch.tensor(part, dtype=torch.int64) for part in answer)
-
-    return probe
-
-
-def _ids(*ids):
-    return torch.tensor(ids)
-
-
-SECOND_STAYS = "Does the second token of a match stay? It is a part of the new one."
-OVERLAP = "Is each token used once? After a match, go on after both tokens of the pair."
-ONE_ORDER = "Is (1, 2) another pair than (2, 1)? You count them as one."
-FIRST_OF_TIES = "Of several pairs with the same count, which comes first in the text?"
-PAIRS, CHOSEN = "list(pairwise(ids))", "max(pairs, key=pairs.count)"
-IN_ORDER = "[tuple(sorted(one)) for one in pairwise(ids)]"
-BPE_STEP = Exercise(
-    bpe_step,
-    [
-        Case("1 2 3 1 2", (_ids(1, 2, 3, 1, 2), 9)),
-        Case("1 1 2 before the second match", (_ids(1, 1, 2, 3, 1, 2), 9)),
-        Case("five equal tokens", (_ids(4, 4, 4, 4, 4), 9)),
-        Case("two pairs twice each", (_ids(3, 4, 1, 2, 1, 2, 3, 4), 9), FIRST_OF_TIES),
-        Case("two pairs twice each, the other way", (_ids(1, 2, 3, 4, 3, 4, 1, 2), 9), FIRST_OF_TIES),
-        Case("two pairs twice each, of which the later begins with an earlier token",
-             (_ids(5, 7, 1, 2, 1, 2, 5, 6, 5, 6), 9), FIRST_OF_TIES),
-        Case("a token three times in a row", (_ids(5, 6, 7, 7, 7, 8, 5, 6), 9)),
-        Case("both orders", (_ids(2, 1, 4, 1, 2, 3, 2, 1, 5, 1, 2, 6, 1, 2, 3, 4, 5, 4, 3, 6, 4, 3, 4, 5), 9)),
-        Case("ids of one, two and three digits", (_ids(11, 2, 1, 2, 111, 23, 1, 2, 21, 2), 300)),
-        Case("two tokens", (_ids(7, 7), 8)),
-        Case("no pair twice", (_ids(3, 1, 2), 9)),
-        Case("no pair twice, the last token before the first", (_ids(2, 5, 1, 2, 6, 1), 9)),
-        Case("the last pair decides", (_ids(5, 1, 2, 3, 1, 2), 9)),
-        Case("a pair at odd places", (_ids(6, 1, 2, 5, 5, 1, 2), 9)),
-        Case("40 tokens of four kinds", (draw(40).abs().mul(2).long().clamp(max=3), 4)),
-        Case("200 tokens of twelve kinds", (draw(200, seed=1).mul(3).long().add(6).clamp(0, 11), 500)),
-    ],
-    [
-        (SECOND_STAYS, _bpe("2 if found else 1", "1")),
-        (SECOND_STAYS, _bpe("2 if found else 1", "1", "< len(ids)", "< len(ids) - 1")),
-        (OVERLAP, _bpe("return merged", "return _overlapping(ids, pair, new_id)")),
-        ("Is the last token lost? It begins no pair, but it stays unless it ends one.",
-         _bpe("< len(ids)", "< len(ids) - 1")),
-        ("Is every place replaced, or only the first?", _bpe("== pair", "== pair and new_id not in merged")),
-        ("Do you go from left to right? In 4 4 4 the first two are the pair.",
-         _bpe("place = [], 0", "place, ids, pair = [], 0, ids[::-1], pair[::-1]",
-              "return merged, pair", "return merged[::-1], pair[::-1]")),
-        *[(FIRST_OF_TIES, _bpe("max(pairs", f"max({pairs}"))
-          for pairs in ("[*dict.fromkeys(pairs)][::-1]", "pairs[::-1]", "set(pairs)")],
-        ("Of pairs with the same count, you take the one with the largest numbers. Which comes first in the text?",
-         _bpe("key=pairs.count", "key=lambda pair: (pairs.count(pair), pair)")),
-        ("Of pairs with the same count, you take the one with the smallest numbers. Which comes first in the text?",
-         _bpe("max(pairs", "max(sorted(pairs)")),
-        (ONE_ORDER, _bpe(PAIRS, IN_ORDER, CHOSEN,
-                         "max(pairwise(ids), key=lambda pair: pairs.count(tuple(sorted(pair))))")),
-        (ONE_ORDER, _bpe(PAIRS, IN_ORDER)),
-        ("How often does 7 7 7 hold the pair (7, 7)? Pairs that overlap count, too.",  # str.count leaves them out
-         _bpe("key=pairs.count", "key=lambda pair: ''.join(map(chr, ids)).count(''.join(map(chr, pair)))")),
-        ("Is the last pair counted, too? Of n tokens, n - 1 begin a pair.",
-         _bpe(PAIRS, "list(pairwise(ids[:-1])) or [tuple(ids)]")),
-        ("Do you count the pairs at places 0 and 1, 2 and 3, …? Each place but the last begins a pair.",
-         _bpe(PAIRS, "list(zip(ids[::2], ids[1::2]))")),
-        ("Do you count at all? You take the first pair.", _bpe(CHOSEN, "pairs[0]")),
-        ("Do you compare numbers? In a text, 1 2 is also found inside 11 2 and 1 23.",
-         _bpe("return merged", "text = ' '.join(map(str, ids)).replace(f'{pair[0]} {pair[1]}', str(new_id))\n"
-                               "    return [int(number) for number in text.split()]")),
-        ("Do you replace each of the two tokens wherever it is? Only where they are neighbours, in this order.",
-         _bpe("return merged", "return [new_id if one in pair else one for one in ids]")),
-        ("Is it one step? You go on until no pair is left that occurs twice.", _until_none_repeats),
-        ("The pair is right. Are the ids changed, too?", _bpe("return merged", "return ids")),
-        ("Which comes first? The new ids, then the pair.", _bpe("return merged, pair", "return pair, merged")),
-        ("Is the last token written twice? It may be a part of the last match.",
-         _bpe("< len(ids)", "< len(ids) - 1", "return merged", "return [*merged, ids[-1]]")),
-        ("Is new_id the number to write? You write the largest id plus one.",
-         _bpe("new_id if found", "max(ids) + 1 if found")),
-    ],
-    parts=("ids", "pair"),
-    adapt=_as_tensors,
-)  # fmt: skip
-check_bpe_step = check_of(BPE_STEP)
 
 # --------------------------------------------------------------------------------------- the training loop
 
@@ -162,13 +38,6 @@ def training_loop(model, tokens, starts, seq_len, peak, warm_up):
 
 
 _loop = partial(edited, training_loop)
-
-
-def _always_one(weights, _):
-    weights = list(weights)
-    length = torch.nn.utils.get_total_norm([weight.grad for weight in weights])
-    for weight in weights:
-        weight.grad /= length
 
 
 class _Number(int):
@@ -353,24 +222,11 @@ CLIPPED = (
 UNMOVED = (
     "The weights do not move. Does step() follow backward(), with no zero_grad() between, on this model's weights?"
 )
-CLEARED_LATE = "Is the new gradient cleared before AdamW uses it? zero_grad() comes before backward(), or after step()."
-LAST_TARGET = "What is the last target of a window? The token that follows the window in the text."
-ALL_WINDOWS = "Is every window of the step used? Your loss is that of one of them."
-ALL_PLACES = "Does every position of a window count? Your loss is that of one of them."
-NEVER_SHORT = (
-    "Where the gradient is shorter than 1.0, yours is longer. Is it that of a mean, and does clipping leave it short?"
-)
-EACH_ALONE = "Is the length of the whole gradient limited? You limit that of each matrix on its own."
-EACH_NUMBER = "Is the length of the whole gradient limited? You limit each number of it (clip_grad_value_)."
-LATE_RATE = "Is the rate set before the step it is meant for? Yours is used one step later."
-APART = "Is the length that of the whole gradient? Yours is that of the matrices, without the gains."
 FROZEN_DECAYS = "Does a frozen weight stay? Where its gradient is 0, not None, AdamW still decays it."
 OLD_COUNT = "Clipping counts the old gradient of a weight that the optimizer does not hold. Who clears it?"
-ASKED, LOSS = "model(inputs).flatten(0, 1), targets", "F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())"
-CLIP, ALONE = (f"torch.nn.utils.clip_grad_norm_({weights}, 1.0)" for weights in ("model.parameters()", "weight"))
-ALONE = f"[{ALONE} for weight in model.parameters()]"
+ASKED = "model(inputs).flatten(0, 1), targets"
+CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
 TWICE = "[torch.nn.utils.clip_grad_norm_([w for w in model.parameters() if w.ndim == n], 1.0) for n in (1, 2)]"
-RATE, RISES = "learning_rate(step, steps, peak, warm_up)", "peak * (step + 1) / warm_up if step < warm_up"
 TRAINING_LOOP = Exercise(
     training_loop,
     [
@@ -388,78 +244,19 @@ TRAINING_LOOP = Exercise(
         (FROZEN_DECAYS, _loop("optimizer.zero_grad()", "model.zero_grad(set_to_none=False)")),
         (OLD_COUNT, _loop("ndim == 2]", "ndim == 2 and weight.requires_grad]")),
         (UNMOVED, _loop("loss.backward()", "loss.backward(), model.zero_grad()")),
-        (CLEARED_LATE, _loop("loss.backward()", "loss.backward(), model.zero_grad(set_to_none=False)")),
         ("Are the targets the inputs? Then each question holds its own answer, and the loss falls to 0.",
          _loop("at + 1", "at")),
-        ("Are the targets one token later, not one earlier?", _loop("at + 1", "at - 1")),
-        ("Are the targets one token later, not two?", _loop("at + 1", "at + 2")),
-        ("Are inputs and targets swapped?", _loop("inputs, targets =", "targets, inputs =")),
-        (LAST_TARGET, _loop("tokens[at + 1]", "tokens[at].roll(-1, 1)")),
-        (LAST_TARGET, _loop("tokens[at + 1]", "tokens[at][:, [*range(1, seq_len), seq_len - 1]]")),
-        ("Is the last question of each window there? For seq_len targets, seq_len + 1 tokens are cut out.",
-         _loop("tokens[at], tokens[at + 1]", "tokens[at][:, :-1], tokens[at][:, 1:]")),
-        ("Is a window one token too long? seq_len counts the inputs, and as many targets.",
-         _loop("arange(seq_len)", "arange(seq_len + 1)")),
-        ("Do you use starts? Your windows follow one another in the text.",
-         _loop("starts[step]", "(torch.arange(starts[0].numel()) + step * starts[0].numel()).mul(seq_len)")),
-        ("Does each step have its own row of starts? You train on the windows of the first one again and again.",
-         _loop("starts[step]", "starts[0]")),
-        (ALL_WINDOWS, _loop("starts[step][:", "starts[step][:1")),
-        (ALL_WINDOWS, _loop(ASKED, "model(inputs)[-1], targets[-1]")),
-        (ALL_PLACES, _loop(ASKED, "model(inputs)[:, -1], targets[:, -1]")),
+        ("What is the last target of a window? The token that follows the window in the text.",
+         _loop("tokens[at + 1]", "tokens[at].roll(-1, 1)")),
         ("Are the targets shifted twice? They are one token later already.",
          _loop(ASKED, "model(inputs)[:, :-1].flatten(0, 1), targets[:, 1:]")),
-        ("Is it the mean over all questions of a step, not the sum?",
-         _loop("targets.flatten()", "targets.flatten(), reduction='sum'")),
         ("Is the softmax taken once? cross_entropy does it: it takes the logits themselves.",
          _loop("model(inputs)", "model(inputs).softmax(-1)")),
-        ("Is the softmax over the vocabulary, not over the positions?",
-         _loop(LOSS, "-model(inputs).log_softmax(1).gather(2, targets[..., None]).mean()")),
-        ("Does each question keep its own logits? reshape swaps no dimensions: .mT does, or flatten(0, 1).",
-         _loop(LOSS, "F.cross_entropy(model(inputs).reshape(len(at), model.config.vocab_size, -1), targets)")),
-        ("Is the loss returned the one that the step began with? You measure it again after the step.",
-         _loop("loss.item()", f"{LOSS}.item()")),
-        ("Is it the loss, not its exponential (perplexity)?", _loop("loss.item()", "loss.exp().item()")),
-        ("Does the loop go on after its first step? The return stands behind it.",
-         _loop("    return losses", "        return losses")),
         (CLIPPED, _loop(CLIP, "")),
-        (EACH_NUMBER, _loop("clip_grad_norm_", "clip_grad_value_")),
-        (EACH_ALONE, _loop(CLIP, ALONE)),
-        (APART, _loop(CLIP, TWICE)),
-        (NEVER_SHORT, _loop("torch.nn.utils.clip_grad_norm_", "_always_one")),
-        *[("Is the gradient shortened to the length 1.0?", _loop("1.0", length))
-          for length in ("0.1", "0.5", "2.0", "5.0")],
-        ("Do the gains decay, too? Their weight decay is 0.", _loop('_decay": 0.0', '_decay": 0.1')),
-        ("Is there a weight decay? The matrices have 0.1.", _loop('_decay": 0.1', '_decay": 0.0')),
-        ("The weight decay of matrices is 0.1, of gains 0. Yours is the default, 0.01.",
-         _loop('_decay": 0.0', '_decay": 0.01', '_decay": 0.1', '_decay": 0.01')),
-        ("Is it AdamW? Adam adds the weight decay to the gradient.", _loop("AdamW", "Adam")),
-        ("Are the betas 0.9 and 0.95? Yours are AdamW's default, 0.9 and 0.999.", _loop("0.95", "0.999")),
+        ("Is the length that of the whole gradient? Yours is that of the matrices, without the gains.",
+         _loop(CLIP, TWICE)),
         ("Is the optimizer made once, before the loop? A new one has no running means.",
          _loop("at = ", "optimizer.state.clear()\n        at = ")),
-        ("Is the rate set in each step? Yours stays at the peak.", _loop(RATE, "peak")),
-        ("Is the rate set in each step? Yours stays at that of the first one.", _loop("rate(step", "rate(0")),
-        ("Is there a warm-up? Your rate begins at the peak.", _loop("steps, peak, warm_up", "steps, peak, 0")),
-        ("Does the warm-up count from 1? The first step has peak / warm_up; yours has the rate 0.",
-         _loop(RATE, f"peak * step / warm_up if step < warm_up else {RATE}")),
-        ("Is the warm-up warm_up steps long? learning_rate has its own default of 100.",
-         _loop("steps, peak, warm_up", "steps, peak")),
-        (LATE_RATE, _loop("rate(step", "rate(max(0, step - 1)")),
-        (LATE_RATE, _loop(RATE, "learning_rate(step - 1, steps, peak, warm_up) if step else peak")),
-        ("Do the steps count from 0? Your rate is that of one step later. (A scheduler moves after the optimizer.)",
-         _loop("rate(step", "rate(step + 1")),
-        ("Does the cosine end at a tenth of the peak? Yours ends at 0.",
-         _loop(RATE, f"{RISES} else (learning_rate(step, steps, peak, warm_up) - 0.1 * peak) / 0.9")),
-        ("Does the rate fall after the warm-up? Yours stays at the peak.", _loop(RATE, f"{RISES} else peak")),
-        ("Does the cosine count the steps after the warm-up only? Yours has begun in step 0.",
-         _loop(RATE, f"{RISES} else learning_rate(step, steps, peak, 0)")),
-        ("Does the cosine last for the steps after the warm-up, steps - warm_up? Yours is spread over all.",
-         _loop(RATE, f"{RISES} else learning_rate(step - warm_up, steps, peak, 0)")),
-        ("Is the model itself trained? You train a copy.",
-         _loop("model.train()", "import copy; model = copy.deepcopy(model)")),
-        ("Does a frozen weight stay, one with requires_grad False?",
-         _loop("model.train()", "model.train().requires_grad_()")),
-        ("Append loss.item().", _loop("loss.item()", "loss")),
     ],
     parts=("the list of losses", "the loss that the model has afterwards"),
     allow=("learning_rate", "_Watch"),
@@ -550,10 +347,7 @@ UNEVEN = "A part may hold fewer rows, fewer questions, or none: what is its shar
 UNDERFLOWS = (
     "The logarithm of a softmax is -inf where it rounds to 0; F.cross_entropy needs no softmax, and nothing added."
 )
-BY_CONTENT = "Are questions counted by lengths? A token that fills the padding may also stand in the text."
-MEAN_OF_MEANS = "Does each question weigh the same? Yours has the mean of the parts' means, whatever their questions."
-ALL_PLACES_COUNT = "Does padding count? A position whose answer is padding asks nothing: leave it out of sum and count."
-SHARE, QUESTIONS, IS_ASKED = "nats[asked].sum() / questions", "(lengths - 1).sum()", "length[:, None] - 1"
+SHARE, QUESTIONS = "nats[asked].sum() / questions", "(lengths - 1).sum()"
 ACCUMULATED_STEP = Exercise(
     accumulated_step,
     [
@@ -566,27 +360,17 @@ ACCUMULATED_STEP = Exercise(
         Case("a part without a question", _accumulates(3, _padded(1, 1, 6, 4), 2), UNEVEN),
     ],
     [
-        (MEAN_OF_MEANS, _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),
+        ("Does each question weigh the same? Yours has the mean of the parts' means, whatever their questions.",
+         _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),
         ("Is it one mean over all questions? Yours adds up the parts' means.",
          _step(SHARE, "nats[asked].mean().nan_to_num()")),
-        ("Is the gradient that of one mean over all questions? Yours adds up those of the parts' means.",
-         _step(SHARE, "nats[asked].mean().nan_to_num()", "return loss", "return loss / len(parts)")),
-        ("Does each question weigh the same? Yours has the mean of the rows' means, however many questions they ask.",
-         _step(SHARE, "((nats * asked).sum(1) / asked.sum(1).clamp(min=1)).mean() / len(parts)")),
-        (ALL_PLACES_COUNT, _step(SHARE, "nats.sum() / rows[:, 1:].numel()")),
-        ("Is the sum divided by the questions that count? You divide by all positions, padding too.",
-         _step(SHARE, "(nats * asked).mean() / len(parts)")),
+        ("Does padding count? A position whose answer is padding asks nothing: leave it out of sum and count.",
+         _step(SHARE, "nats.sum() / rows[:, 1:].numel()")),
         ("How many questions has a row of n tokens? You divide by the number of tokens.",
          _step(QUESTIONS, "lengths.sum()")),
         ("Is the sum divided by the number of questions? You divide by that of rows.", _step(QUESTIONS, "len(rows)")),
-        ("Is the answer of the last question a token of the row? You count one question too many.",
-         _step(IS_ASKED, "length[:, None]", QUESTIONS, "lengths.sum()")),
-        ("Is the last token of each row asked for? Yours is not.",
-         _step(IS_ASKED, "length[:, None] - 2", QUESTIONS, "(lengths - 2).clamp(min=0).sum()")),
-        *[(BY_CONTENT, _step("nats[asked].sum() / questions", f"nats[part[:, 1:] != {fill.format('part')}].sum() / "
-                             f"(rows[:, 1:] != {fill.format('rows')}).sum()")) for fill in ("0", "{}[:, -1:]")],
-        ("Is it a mean? Yours is a sum over all questions.", _step(SHARE, "nats[asked].sum()")),
-        (UNDERFLOWS, _step(SHARE, "-(nats.neg().exp() + 1e-9).log()[asked].sum() / questions")),
+        ("Are questions counted by lengths? A token that fills the padding may also stand in the text.",
+         _step(SHARE, "nats[part[:, 1:] != 0].sum() / (rows[:, 1:] != 0).sum()")),
         ("Is the old gradient cleared, once, before the first part?", _step("    model.zero_grad()\n", "")),
         (OLD_COUNT, _step("    model.zero_grad()\n", "    optimizer.zero_grad()\n")),
         ("Do the parts' gradients add up? You clear them before each part.",
@@ -594,15 +378,8 @@ ACCUMULATED_STEP = Exercise(
         ("Is the gradient clipped once, when it is whole? You clip after each part.",
          _step(CLIP, "", "share.backward()", f"share.backward(), {CLIP}")),
         ("Is the gradient clipped? One longer than 1.0 is shortened to 1.0.", _step(CLIP, "")),
-        (NEVER_SHORT, _step("torch.nn.utils.clip_grad_norm_", "_always_one")),
-        (EACH_NUMBER, _step("clip_grad_norm_", "clip_grad_value_")),
-        (EACH_ALONE, _step(CLIP, ALONE)),
-        (APART, _step(CLIP, TWICE)),
-        ("Is the last part used, even if it holds fewer rows?",
-         _step("in parts:", "in parts[: len(rows) // micro or None]:")),
-        ("Is the loss that of all parts? You return the last one's.", _step("loss += share", "loss = share")),
-        ("Is the loss that of all parts? They are shares already: add them up.",
-         _step("return loss", "return loss / len(parts)")),
+        ("Is the length of the whole gradient limited? You limit each number of it (clip_grad_value_).",
+         _step("clip_grad_norm_", "clip_grad_value_")),
     ],
     parts=("the loss", "the length of the gradient", "the angle [degrees] between the gradient and the right one"),
     adapt=_loss_and_gradient,

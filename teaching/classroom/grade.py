@@ -197,7 +197,7 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """The command's arguments, checked before anything runs."""
     parser = argparse.ArgumentParser(prog="python -m teaching.classroom.grade", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the submissions: a folder, or a zip of it")
-    parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", help="such as 01 05.5 (default: those handed in)")
+    parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", help="such as 01 05.4 (default: those handed in)")
     parser.add_argument("--worksheet", type=Path, help="of Moodle, or Canvas's gradebook: a filled copy is written")
     parser.add_argument("--column", default="", help="of Canvas's gradebook: how the assignment's column begins")
     parser.add_argument("--jobs", type=int, default=1, help="exercises at the same time (default: 1)")

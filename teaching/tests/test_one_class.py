@@ -24,7 +24,7 @@ def test_a_quiz_gets_the_questions_as_they_are(options, answer, lines):
 
 def test_the_folder_of_a_class_has_its_stops_only_and_nothing_is_written_over(tmp_path, build, capsys):
     one_class.main(["5", "--folder", str(tmp_path)])
-    assert 'ARGS="--only 05.4"' in capsys.readouterr().out
+    assert 'ARGS="--only 05.3"' in capsys.readouterr().out
     slides = (tmp_path / "slides" / "class_5.html").read_text(encoding="utf-8")
     assert (slides.count('class="predict'), slides.count('class="title"')) == (6, 1)  # of 10 questions
     assert (tmp_path / "votes" / "class_5.gift.txt").read_text(encoding="utf-8").count("\n::5.") == 5

@@ -1,4 +1,4 @@
-"""The slips of notebook 06's exercise 4: each experiment that a hint names shows its own slip, and no other."""
+"""The slips of notebook 06's exercise 3: each experiment that a hint names shows its own slip, and no other."""
 
 import copy
 import functools
@@ -71,7 +71,7 @@ def test_no_attribute_of_a_loop_tells_its_slip_and_a_copy_is_a_loop_of_its_own()
     assert all(torch.equal(*pair) for pair in zip(before, loop.model.parameters(), strict=True))
 
 
-def test_the_loop_of_exercise_2_is_the_one_of_the_course():
+def test_the_loop_of_exercise_1_is_the_one_of_the_course():
     tokens, draws = DRAWS.flatten() % 24, torch.Generator().manual_seed(0)
     starts = torch.cat([torch.randint(len(tokens) - 16, (2, 1), generator=draws).T for _ in range(9)])
     known = train(small_model(3), lambda: tokens, steps=9, batch_size=2, peak=0.03, warm_up=3, weight_decay=0.1)

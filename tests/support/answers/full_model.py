@@ -7,24 +7,6 @@ from helpers import model
 from tests.support.answers.register import RIGHT, right, wrong
 
 
-def _rms(x, weight, eps):
-    return F.rms_norm(x.float(), (x.shape[-1],), weight.float(), eps).to(x.dtype)
-
-
-@right
-def transformer_block__two_lines(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    x = x + _rms(attention(x), attention_gain, eps)
-    return x + _rms(feed_forward(x), ffn_gain, eps)
-
-
-@wrong("square of 1e-4 is 0")
-def transformer_block__norm_in_half_precision(x, attention, feed_forward, attention_gain, ffn_gain, eps):
-    for step, gain in ((attention, attention_gain), (feed_forward, ffn_gain)):
-        branch = step(x)
-        x = x + branch / (branch.pow(2).mean(-1, keepdim=True) + eps).sqrt() * gain
-    return x
-
-
 @right
 def budget__formula(V, D, L, H, K, h, F, tied, B, T):
     block = 2 * D * h * (H + K) + 3 * D * F

@@ -274,7 +274,7 @@ for words, slip, program in (
     ("number of calls is", "a_middle_place", _looked_up_in(_earlier, choice=lambda found: found[len(found) // 2])),
     ("number of calls is", "last_but_one", _looked_up_in(_earlier, choice=lambda found: found[max(0, len(found) - 2)])),
     ("counted once", "first_call_not_counted", _looked_up_in(_earlier, first=0)),
-    ("what follows the place", "one_place_on", _looked_up_in(_earlier, more=1)),
+    ("number of calls is", "one_place_on", _looked_up_in(_earlier, more=1)),
 ):
     wrong(words, f"lookup_decoding__{slip}")(program)
 
@@ -326,15 +326,3 @@ for words, name, program in (
     ("one place at a time", "lookup_decoding__batch", lambda m, p, *s: s[-1](m(p[None])[0])),
 ):
     wrong(words, name)(program)
-
-
-@right
-def tokens_per_second__the_lower_rate(config, n_weights, n_cached, batch, number_bytes, bandwidth, operations):
-    head = config.vocab_size * config.dim
-    read = n_weights - head * (not config.tie_embeddings)
-    flops, tokens = 2 * read, n_cached * batch
-    reading = (read + tokens * config.dim) * number_bytes / bandwidth
-    times = reading, (flops * tokens - 2 * head * (tokens - batch)) / operations
-    read += batch * (config.dim + 2 * n_cached * config.n_layers * config.n_kv_heads * config.head_dim)
-    rates = batch * bandwidth / (read * number_bytes), operations / flops
-    return torch.tensor(rates).min(), max(times)
