@@ -102,14 +102,10 @@ for expected, name, wrong_step in (
         most=1e9, stepped=lambda m, o: (o.step(), torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)))),
     ("the right one is 180, expected 0", "uphill", edited(accumulated_step, "share.b", "(-share).b")),
     ("no manual_seed", "seeded", _step(stepped=lambda m, o: (o.step(), torch.manual_seed(5)))),
-    ("Who clears it?", "cleared_by_the_optimizer", _step(clear=lambda _, optimizer: optimizer.zero_grad())),
     ("Who clears it?", "filled_by_the_optimizer", _step(clear=lambda _, o: o.zero_grad(set_to_none=False))),
     ("length of the gradient is 1.115, expected 1", "clipped_apart", _step(clip=_apart)),
     ("length of the gradient is 0.5, expected 1", "shorter", _step(most=0.5)),
-    ("by the number of tokens", "by_tokens", _step(by=lambda n, rows, lengths: lengths.sum())),
-    ("by that of rows", "by_rows", _step(by=lambda n, rows, lengths: len(rows))),
     ("1.765, expected 3.53", "by_all_places", _step(by=lambda n, rows, lengths: rows[:, 1:].numel())),
-    ("2.354, expected 3.53", "by_the_longest", _step(by=lambda n, rows, lengths: len(rows) * (lengths.max() - 1))),
     ("eval mode", "eval", lambda m, *s: accumulated_step__ignored(m.eval(), *s)),
     ("it calls the course's accumulated_step", "course", torch.enable_grad()(accumulated_step)),
 ):  # fmt: skip
@@ -180,9 +176,6 @@ def training_loop__adamw_by_hand(model, tokens, starts, seq_len, peak, warm_up):
 
 for words, slip, change in (
     ("Does a frozen weight stay?", "old_gradients_become_0", dict(clear=lambda _, o: o.zero_grad(set_to_none=False))),
-    ("Does a frozen weight stay?", "old_gradients_filled", dict(
-        clear=lambda m, _: [weight.grad.zero_() for weight in m.parameters() if weight.grad is not None])),
-    ("without the gains", "clipped_apart", dict(clip=_apart)),
     ("without the gains", "matrices_clipped", dict(clip=lambda weights, most: torch.nn.utils.clip_grad_norm_(
         [weight for weight in weights if weight.ndim == 2], most))),
     ("the length of the gradient", "largest_number_clipped", dict(
@@ -193,15 +186,6 @@ for words, slip, change in (
     ("the optimizer: NAdam", "nadam", dict(kind=torch.optim.NAdam)),
 ):  # fmt: skip
     wrong(words, f"training_loop__{slip}")(partial(training_loop__scheduler, **change))
-
-
-@wrong("Who clears it?")
-def training_loop__only_what_moves_in_the_optimizer(model, tokens, starts, seq_len, peak, warm_up):
-    kept = [weight for weight in model.parameters() if weight.requires_grad]
-    groups = [{"params": [w for w in kept if w.ndim == n], "weight_decay": 0.1 * (n - 1)} for n in (1, 2)]
-    return training_loop__scheduler(
-        model, tokens, starts, seq_len, peak, warm_up, kind=lambda _, *settings, **more: torch.optim.AdamW(
-            groups, *settings, **more), clear=lambda _, optimizer: optimizer.zero_grad())  # fmt: skip
 
 
 wrong("s = 0, its betas: 0.9, 0.999, expected", "training_loop__two")(
