@@ -10,7 +10,8 @@ from checks.generate import check_greedy_with_cache, check_lookup_decoding, chec
 from checks.gqa import check_causal_visible, check_gqa_layer, check_rows
 from checks.judge import CheckResult
 from checks.my_llama import check_my_llama
-from checks.parts import Parts, my_parts
+from checks.own import my_parts
+from checks.parts import Parts
 from checks.relatives import check_add_family, check_attention_with_sink, check_where_they_part
 from checks.rmsnorm import check_needed_gains, check_norm_probe, check_rms_norm, check_rms_norm_backward
 from checks.rope import (

@@ -4,21 +4,13 @@
     parts.rms_norm(x, weight, eps)                   # the learner's, or the course's
     parts.llama(weights, config, tokens)             # the course's wiring of these parts
     parts.model(folder)                              # of a checkpoint, with a cache: model(tokens, cache=cache)
-
-`my_parts` reads the notebooks as files, as the grader does (checks/notebook.py): of each it runs the functions of its
-exercises and what these need, nothing else. A function is the learner's part if its check passes.
 """
 
-import ast
-import linecache
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch.nn import functional as F
 
-import checks
-from checks.notebook import Notebook, read_cells, read_notebook
 from checks.rope import llama3_scaling
 from helpers.cache import KVCache
 from helpers.checkpoint import config_to_hugging_face, load_checkpoint, weights_to_hugging_face
@@ -66,12 +58,7 @@ NO_EXERCISE = {  # parts that no exercise asks for: the course lends them
     "attention_head": _attention_head,
     "cache_write": _cache_write,
 }
-LATER = ("gqa_layer", "my_llama", "training_loop", "accumulated_step")  # parts, too
-LATER += ("sample", "greedy_with_cache", "lookup_decoding")
-
-
-def _check_of(name):
-    return getattr(checks, f"check_{name}")
+NOWHERE = "no notebook in this folder has the exercise."
 
 
 class Parts:
@@ -83,9 +70,9 @@ class Parts:
         missing: {name: why the part is the course's}, one sentence each.
     """
 
-    def __init__(self, own: dict | None = None, missing: dict | None = None, later: tuple = ()):
+    def __init__(self, own: dict | None = None, missing: dict | None = None, later: dict | None = None):
         self.missing = missing or {}
-        course = COURSE | {name: _check_of(name).exercise.specification for name in later}
+        course = COURSE | (later or {})
         self.names = tuple(course)
         self.own = [name for name in course if name not in self.missing]
         for name, part in (NO_EXERCISE | course).items():
@@ -228,71 +215,3 @@ class PartsModel:
         logits = self.parts.llama(self.weights, self.stored, tokens, first, remember)
         cache.length = first + tokens.shape[1]
         return logits[:, -1:] if last_only else logits
-
-
-def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
-    """The learner's own parts, from the notebooks in a folder; the course's for those that are not there or not right.
-
-    A notebook may have any name. One that cannot be read costs its own parts only, and is named.
-
-    Args:
-        folder: of the notebooks.
-        through: 4 asks for the parts of a model; 7 for what notebooks 05 to 07 ask to write, too.
-    """
-    own, missing, notebooks, broken = {}, {}, {}, []
-    for path in sorted(Path(folder).glob("*.ipynb")):
-        try:
-            notebooks[path.name] = read_notebook(path.read_bytes())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            broken.append(path.name)
-    where = f" Put your notebooks 01 to {through:02} beside this one (in Colab upload them: folder icon at the left), "
-    nowhere = f"{NOWHERE}{where}then run this cell again."
-    nowhere += f" {' and '.join(broken)} cannot be read." if broken else ""
-    later = LATER if through > 4 else ()
-    for name in (*COURSE, *later):
-        one, reasons = f"my_{name.removeprefix('my_')}", []
-        for file in notebooks:
-            function, why = define(notebooks[file], one, file)
-            if function:
-                result = _check_of(name)(function)
-                if result:
-                    own[name] = function
-                    break
-                why = f"its exercise in {file} does not pass. {result.message.splitlines()[0]}"
-                if "NameError" in why:
-                    why += " Only its cell and those above it are read: move what is missing there."
-                if result.status == "todo":
-                    why = _fault(notebooks[file], one, file) or f"its exercise in {file} {NOT_DONE}"
-            if why:
-                reasons.append(why)
-        else:
-            missing[name] = min(reasons or [nowhere], key=lambda why: why.endswith(NOT_DONE))  # better one that tried
-    return Parts(own, missing, later)
-
-
-NOT_DONE = "is not done yet."
-NOWHERE = "no notebook in this folder has the exercise."
-LENT = read_cells(["import math\nimport torch\nfrom torch import nn\nfrom torch.nn import functional as F"]).statements
-
-
-def define(notebook: Notebook, name: str, file: str) -> tuple[Callable | None, str]:
-    """The function of a notebook that has this name, or why it cannot be used; neither if it is not there."""
-    nodes = notebook.needs(name, LENT)
-    if not nodes:
-        return None, _fault(notebook, name, file)
-    where = f"<{name} in {file}>"
-    text = "\n".join(notebook.cells)
-    lines = [f"{line}\n" for line in text.split("\n")]
-    linecache.cache[where] = len(text), None, lines, where  # so that errors show the line
-    names = {"__name__": "__main__"}
-    try:
-        exec(compile(ast.Module(nodes, []), where, "exec"), names)
-        return names[name], ""
-    except (Exception, SystemExit) as error:
-        return None, f"its cell in {file} does not run ({type(error).__name__}: {str(error)[:80]})."
-
-
-def _fault(notebook, name, file):
-    """A sentence if a cell that defines the function is not Python."""
-    fault = notebook.fault_of(name)
-    return f"its cell in {file} does not run. {fault}" if fault else ""

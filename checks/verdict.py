@@ -34,7 +34,7 @@ import torch
 
 import checks
 from checks.notebook import read_notebook, stored_cells
-from checks.parts import define
+from checks.own import define
 from checks.run import PATIENCE, TimeUp, in_time
 
 TAUGHT = {  # the section that teaches what an exercise asks for, by the name of its check, in the order of exercises

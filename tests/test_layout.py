@@ -69,7 +69,16 @@ def imports_in(nodes, path):
 
 
 def packages_of(path):
-    return {name.split(".")[0] for name in imports_of(path)}
+    return {room_of(name) for name in imports_of(path)}
+
+
+def room_of(module):
+    return module.split(".")[0]
+
+
+def file_of(module):
+    path = ROOT / module.replace(".", "/")
+    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
 
 
 def helper(path):
@@ -99,6 +108,12 @@ def test_rooms_import_downwards_only():
     asks = "relatives.py", "referee.py"
     for path in [*ROOMS["helpers"], *ROOMS["checks"], *ROOMS["tools"], *ROOMS["teaching"]]:
         assert "transformers" not in packages_of(path) or path.name in asks, path
+
+
+def test_the_files_of_checks_stand_one_above_the_other():
+    """No circle: also none that an import inside a function, or a name that the package passes on, would hide."""
+    used = {path: {file_of(name) for name in imports_of(path) if room_of(name) == "checks"} for path in ROOMS["checks"]}
+    TopologicalSorter({path.stem: {file.stem for file in files - {None}} for path, files in used.items()}).prepare()
 
 
 def test_only_explorers_import_widgets_and_the_model_needs_torch_alone():
@@ -132,11 +147,6 @@ def test_every_room_of_helpers_has_its_bound():
 @pytest.mark.parametrize(("room", "most"), {"checks": 8500, "tools": 1430, "teaching": 7100, "tests": 10100}.items())
 def test_the_other_rooms_stay_small(room, most):
     assert lines_of(path for path in (ROOT / room).rglob("*.*") if path.suffix in (".py", ".js", ".css")) <= most
-
-
-def file_of(module):
-    path = ROOT / module.replace(".", "/")
-    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
 
 
 def test_what_00_to_05_load_stays_small():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from checks.notebook import read_notebook
-from checks.parts import define
+from checks.own import define
 from checks.scaling_out import MERGE_ATTENTION, merge_attention
 from tests.support.answers import right_answer_to
 from tests.support.course import ROOT
