@@ -4,6 +4,8 @@
     parts.rms_norm(x, weight, eps)                   # the learner's, or the course's
     parts.llama(weights, config, tokens)             # the course's wiring of these parts
     parts.model(folder)                              # of a checkpoint, with a cache: model(tokens, cache=cache)
+
+Where `my_parts` finds the learner's stands in own.py.
 """
 
 from pathlib import Path

@@ -37,6 +37,7 @@ from nbformat.v4 import new_output
 from PIL import Image, ImageChops
 from traitlets.config import Config
 
+from checks import FILE_OF
 from checks.notebook import read_cells
 from tools.course import ROOT, committed, notebooks_of, write_beside
 
@@ -113,7 +114,8 @@ def _file_of(name: str) -> Path | None:
     A name that a package only passes on belongs to the file that defines it, so that a change in one file of checks/
     concerns the notebooks that use this file.
     """
-    place = ROOT.joinpath(*name.split("."))
+    room, _, last = name.rpartition(".")
+    place = ROOT.joinpath(*room.split("."), FILE_OF.get(last, last) if room == "checks" else last)
     init = place.parent / "__init__.py"
     if name.split(".")[0] not in ("helpers", "checks"):
         return None

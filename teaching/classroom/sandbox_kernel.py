@@ -19,6 +19,7 @@ from traitlets.config import Config
 
 import checks
 
+CHECKS = [getattr(checks, name) for name in checks.FILE_OF]  # each is loaded now, not when it is asked for
 MEMORY = 2**32  # bytes of address space beside what is in use now; the sandbox watches the memory that is really used
 
 

@@ -6,6 +6,7 @@ import math
 import random
 import re
 import signal
+import sys
 import threading
 import time
 
@@ -421,6 +422,16 @@ def test_settings_of_the_learner_do_not_change_the_verdict(exercise):
     seen = []
     check_silu(lambda x: seen.append(torch.ones(()).dtype))
     assert set(seen) == {torch.float32}
+
+
+def test_cases_are_made_under_torchs_defaults_whenever_they_are_loaded(monkeypatch):
+    monkeypatch.delitem(sys.modules, "checks.rmsnorm")
+    for name in ("rmsnorm", "check_rms_norm"):  # which loading binds
+        monkeypatch.setattr(checks, name, getattr(checks, name))
+    torch.set_default_dtype(torch.float64)
+    loaded = checks.__getattr__("check_rms_norm").exercise
+    assert {case.inputs[0].dtype for case in loaded.cases} == {torch.float32, torch.float16, torch.bfloat16}
+    assert torch.get_default_dtype() == torch.float64
 
 
 # ------------------------------------------------------------------------- the smallest failing case, in numbers
