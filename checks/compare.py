@@ -95,22 +95,24 @@ def _difference(got, want, place, what):
     return f"{what} is off by up to {gap}: {yours} at {list(place)}, expected {right}."
 
 
-def name_mistake(exercise, answers, failing):
-    """The hint of the known mistake that explains the most wrong answers, the first among them; or ""."""
+def name_mistake(exercise, outcomes, failing):
+    """The hint of the known mistake that explains the most wrong answers, the first among them; and which these are."""
+    if not outcomes[failing[0]].problem.look_up:
+        return "", failing
     # nan, inf and half precision (unless nothing else fails) contradict none: they may have another cause
+    answers, best = [outcome.got for outcome in outcomes], ("", [])
     half = [is_half(*pair) for pair in zip(exercise.cases, exercise.wanted, strict=True)]
     only_half = all(half[place] for place in failing)
     clear = [place for place, answer in enumerate(answers) if _is_finite(answer) and (only_half or not half[place])]
-    best, most = "", 0
     for hint, theirs in exercise.mistaken:
         explained = _explained(exercise, answers, theirs, failing, clear)
-        if explained > most:
-            best, most = hint, explained
-    return best
+        if len(explained) > len(best[1]):
+            best = hint, explained
+    return best if best[1] else ("", failing)
 
 
 def _explained(exercise, answers, theirs, failing, clear):
-    """How many of the wrong answers a mistake gives; 0 if not the first, or if a clear answer speaks against it."""
+    """Which wrong answers a mistake gives; none if not the first, or if a clear answer speaks against it."""
 
     def is_yours(place):
         if exercise.alike:
@@ -122,10 +124,10 @@ def _explained(exercise, answers, theirs, failing, clear):
         return theirs(place) is None or _agree(theirs(place), want, exercise.tolerance, want)
 
     if not is_yours(failing[0]) or is_right(failing[0]):
-        return 0
+        return []
     if not all(is_yours(place) or is_right(place) for place in clear):
-        return 0
-    return sum(is_yours(place) and not is_right(place) for place in failing)
+        return []
+    return [place for place in failing if is_yours(place) and not is_right(place)]
 
 
 def _is_finite(answer):

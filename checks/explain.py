@@ -50,6 +50,39 @@ def digits_for(pair, place=None):
     return 4
 
 
+def show(exercise, outcomes, failing, hint):
+    """What is wrong in one of these failing cases, in words and numbers; and the hint that is given, or its own."""
+    if exercise.stages and not hint:
+        return _in_stages(exercise, outcomes, failing)
+    place = failing[0]
+    if outcomes[place].problem.look_up:
+        wrong = [place for place in failing if outcomes[place].problem.look_up]
+        place = min(wrong, key=lambda place: size_of(exercise.cases[place], exercise.wanted[place]))
+    case, problem = exercise.cases[place], outcomes[place].problem
+    message, hint = f"Case {case.label}: {problem.message}", hint or problem.hint
+    if not hint and problem.pair != ():
+        if len(outcomes) > 1:
+            message += f" Failing cases: {len(failing)} of {len(outcomes)}."
+        message += in_numbers(exercise, case, problem)
+        special = [place for place, other in enumerate(exercise.cases) if other.hint == case.hint]
+        hint = case.hint if failing == special and len(special) < len(outcomes) else ""
+    return message, hint
+
+
+def _in_stages(exercise, outcomes, failing):
+    """What `show` returns of the case in which the fewest stages are right."""
+    right = {case.label for case, outcome in zip(exercise.cases, outcomes, strict=False) if not outcome.problem}
+    found = []
+    for place in failing:
+        case, outcome = exercise.cases[place], outcomes[place]
+        said = 0, outcome.problem.message, outcome.problem.hint
+        if outcome.watch:
+            said = outcome.watch.explain(case, outcome.got, outcome.problem, right)
+        found.append((*said, case))
+    _, message, hint, case = min(found, key=lambda one: one[0])
+    return f"Case {case.label}: {message}", hint
+
+
 def in_numbers(exercise, case, problem):
     """Lines that show the arguments of a case, the answer and what is expected."""
     place, pair = problem.place, problem.pair or ()

@@ -123,7 +123,7 @@ class _Watch(TorchDispatchMode):
     def _explain(self, case, answer, problem):
         """What `explain` returns, but for WRITTEN_DOWN; it says what is next if the answer is a right stage."""
         if case.hint:  # only what is special in it can fail where the others do not
-            return len(STAGES), problem.message, case.hint
+            return len(STAGES), problem.message, problem.hint or case.hint
         stages = _stages_of(my_llama, case)
         answers = tuple(answer) if isinstance(answer, tuple | list) else (answer,)
         weights, _, tokens = case.inputs

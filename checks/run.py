@@ -1,4 +1,4 @@
-"""How a learner's function is run: within its time, with what it prints caught and every setting put back."""
+"""How a learner's function is run on all cases: within its time, with its printing caught and all settings put back."""
 
 import contextlib
 import dis
@@ -14,11 +14,13 @@ import threading
 import time
 import traceback
 import warnings
+from dataclasses import dataclass
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from checks.base import GRAPH_CUT, NUMPY, Wrong, gradients_through
+from checks.compare import compare
 from checks.explain import shape_of
 
 PRINTED = 2000  # characters of the function's own printing that are shown
@@ -106,6 +108,71 @@ def in_time(task, seconds):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
+# ------------------------------------------------------------------------------- all cases
+
+
+TODO = "Replace the body of the function, then run this cell again."
+ENDLESS = "Is there a loop that never ends, or far too long?"
+RUN_ABOVE = "Click this cell, Run → Run All Above Selected Cell, then run it again."
+WAITS = "Does it sleep, or wait for something that does not come, such as input?"
+
+
+@dataclass
+class Outcome:
+    """What one case showed: the answer, what is wrong with it, and what watched the stages of a whole model."""
+
+    got: object = None
+    problem: Wrong | None = None
+    watch: object = None
+
+
+def run_cases(function, exercise, seconds):
+    """The outcome of every case; and what is to be said at once, (status, message, hint), or None."""
+    if is_empty(function):
+        return [], ("todo", TODO)
+    wanted, outcomes = exercise.wanted, []  # the specification does not count against the time
+
+    def run_all():
+        for case, want in zip(exercise.cases, wanted, strict=True):
+            wrong = sum(outcome.problem is not None for outcome in outcomes)
+            if wrong == exercise.enough or (wrong and case.drawn):
+                return
+            outcomes.append(Outcome())
+            _run(function, exercise, case, want, outcomes[-1])
+
+    try:
+        in_time(run_all, seconds)
+    except NotImplementedError:
+        return [], ("todo", TODO)
+    except NewKernel as new:
+        return [], ("failed", str(new), RUN_ABOVE)
+    except TimeUp as up:
+        outcomes[-1].problem = Wrong(str(up), WAITS if up.waits else ENDLESS)
+    if not any(outcome.problem for outcome in outcomes) and (theirs := borrowed(function, exercise.allow)):
+        return outcomes, ("failed", f"The result is right, but it calls {theirs}: write it yourself.")
+    return outcomes, None
+
+
+def _run(function, exercise, case, want, outcome):
+    """Find out what one case shows; a stub raises NotImplementedError in the first."""
+    parts = exercise.parts
+    if case.gradients:
+        asked = zip(exercise.parameters, case.fresh_inputs(), strict=True)
+        parts = [f"the gradient for {name}" for name, value in asked if getattr(value, "requires_grad", False)]
+    watch = exercise.stages and exercise.stages()
+    try:
+        outcome.watch = watch
+        outcome.got, problem = call(function, case, exercise, watch)
+        compare(outcome.got, want, exercise, parts)
+        outcome.problem, outcome.watch = problem, None
+    except NotImplementedError:
+        if case is exercise.cases[0]:
+            raise
+        outcome.problem, outcome.watch = Wrong("it raises NotImplementedError.", "Is a branch still empty?"), None
+    except Wrong as problem:
+        outcome.problem = problem
 
 
 # ------------------------------------------------------------------------------- what the function calls
