@@ -51,7 +51,7 @@ def digits_for(pair, place=None):
 
 
 def show(exercise, outcomes, failing, hint):
-    """What is wrong in one of these failing cases, in words and numbers; and the hint that is given, or its own."""
+    """What is wrong in the smallest of these failing cases, in words and numbers; and the given hint, or its own."""
     if exercise.stages and not hint:
         return _in_stages(exercise, outcomes, failing)
     place = failing[0]
@@ -60,13 +60,13 @@ def show(exercise, outcomes, failing, hint):
         place = min(wrong, key=lambda place: size_of(exercise.cases[place], exercise.wanted[place]))
     case, problem = exercise.cases[place], outcomes[place].problem
     message, hint = f"Case {case.label}: {problem.message}", hint or problem.hint
-    if not hint and problem.pair != ():
-        if len(outcomes) > 1:
-            message += f" Failing cases: {len(failing)} of {len(outcomes)}."
-        message += in_numbers(exercise, case, problem)
+    if problem.pair == ():
+        return message, hint
+    if not hint:
+        message += f" Failing cases: {len(failing)} of {len(outcomes)}." if len(outcomes) > 1 else ""
         special = [place for place, other in enumerate(exercise.cases) if other.hint == case.hint]
         hint = case.hint if failing == special and len(special) < len(outcomes) else ""
-    return message, hint
+    return message + in_numbers(exercise, case, problem), hint
 
 
 def _in_stages(exercise, outcomes, failing):

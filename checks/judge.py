@@ -44,15 +44,16 @@ class CheckResult:
         return self.status == "passed"
 
     def __repr__(self):
-        hint = f"\nHint: {self.hint}" if self.hint else ""
-        return f"{self.name}: {self._in_words()}. {self.message}{hint}"
+        seen, *numbers = self.message.split("\n")
+        hint = [f"Hint: {self.hint}"] if self.hint else []
+        return "\n".join([f"{self.name}: {self._in_words()}. {seen}", *hint, *numbers])
 
     def _repr_html_(self):
         hint = f"<br><em>Hint:</em> {html.escape(self.hint)}" if self.hint else ""
         head = f"<strong>{html.escape(self.name)}: {self._in_words()}.</strong>"
         seen, _, numbers = self.message.partition("\n")
         numbers = f"<pre>{html.escape(numbers)}</pre>" if numbers else ""
-        return f"<div>{head} {html.escape(seen)}{numbers}{hint}</div>"
+        return f"<div>{head} {html.escape(seen)}{hint}{numbers}</div>"
 
     def _in_words(self):
         return {"todo": "not attempted yet", "passed": "passed", "failed": "not yet"}[self.status]

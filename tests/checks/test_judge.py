@@ -532,6 +532,24 @@ def test_the_hint_of_special_cases_is_shown_only_if_exactly_they_fail():
     assert looked_at(lambda x, gain, power: x + gain + 1, SMALL, special).hint == ""
 
 
+def test_a_mistake_that_is_named_is_shown_in_numbers_all_the_same_in_the_smallest_case_that_it_explains():
+    known = [("Is it times, not plus?", lambda x, gain, power: x + gain)]
+    shown = ["  x         [1, -2]", "  gain      3", "  power     1", "  yours     [4, 1]", "  expected  [3, -6]"]
+    smaller = Case("another fault", (torch.tensor([2.0]), 2, 1))  # where the known mistake is right
+    result = looked_at(lambda x, gain, power: x + gain * (gain > 2), LARGE, HALF, smaller, SMALL, known=known)
+    assert str(result).split("\n") == [
+        "scaled: not yet. Case small: the result is off by up to 7: 1 at [1], expected -6.",
+        "Hint: Is it times, not plus?",
+        *shown,
+    ]
+    typed = looked_at(lambda x, gain, power: print(end=""), SMALL)
+    assert "return" in typed.hint
+    assert typed.message.split("\n")[-2:] == ["  yours     None", shown[-1]]
+    raised = looked_at(lambda x, gain, power: x.numpy(force=1).item(), SMALL)
+    assert raised.hint
+    assert raised.message.split("\n")[1:] == ["  x      [1, -2]", "  gain   3", "  power  1"]
+
+
 def test_a_known_mistake_is_named_only_if_no_answer_contradicts_it():
     known = [("Is it times, not plus?", lambda x, gain, power: x + gain)]
     both = SMALL, Case("gain 5", (X, 5, 1))
@@ -593,4 +611,4 @@ def test_success_takes_its_name_from_the_function_and_the_exercise():
 
 def test_html_is_escaped_and_says_the_same_words():
     shown = checks.CheckResult("silu", "failed", "it raises <b>\n  x  <1>\n  y  2", "a < b?")._repr_html_()
-    assert "</strong> it raises &lt;b&gt;<pre>  x  &lt;1&gt;\n  y  2</pre><br><em>Hint:</em> a &lt; b?</div>" in shown
+    assert "</strong> it raises &lt;b&gt;<br><em>Hint:</em> a &lt; b?<pre>  x  &lt;1&gt;\n  y  2</pre></div>" in shown
