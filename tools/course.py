@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import hashlib
 import itertools
 import json
 import os
@@ -14,6 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SAID = "; solutions are at the end"  # in the notebooks' text, and not true of the folder that is handed out
+KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "claim", "points", "questions"}
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # a file that is no notebook
 
 
 def one_line(text, most: int = 300) -> str:
@@ -39,35 +42,72 @@ def asks_for(source: str) -> str:
     return (re.findall(r"^[ \t]*check_\w+\(\s*(\w+)", source, re.M) or [""])[-1]
 
 
+def in_solutions(cells: list[tuple[str, str]]) -> list[bool]:
+    """Of each cell, as (type, text), whether it stands in the section "Solutions", which is the course's."""
+    inside, found = False, []
+    for kind, text in cells:
+        if kind == "markdown" and (heading := re.match(r"##? +(.*)", text)):
+            inside = heading[1].strip() == "Solutions"
+        found.append(inside)
+    return found
+
+
 def without_solutions(notebook: dict) -> dict:
-    """A copy of a notebook (as JSON) without its section "Solutions", outputs, counts and answers in metadata.
+    """A copy of a notebook (as JSON) without its section "Solutions", outputs, counts, answers and foreign metadata.
 
     Raises:
         ValueError: if there are exercises but no heading "## Solutions", so that nothing is handed out by mistake.
     """
-    notebook, kept, inside, found = json.loads(json.dumps(notebook)), [], False, False
-    for cell in notebook["cells"]:
-        source = "".join(cell["source"])
-        heading = re.match(r"##? +(.*)", source) if cell["cell_type"] == "markdown" else None
-        if heading:
-            inside = heading[1].strip() == "Solutions"
-            found = found or inside
+    notebook = json.loads(json.dumps(notebook))
+    solutions = in_solutions([(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]])
+    kept = [cell for cell, inside in zip(notebook["cells"], solutions, strict=True) if not inside]
+    for cell in kept:
+        folds = cell["metadata"].get("jupyter", {})
+        cell["metadata"] = {name: cell["metadata"][name] for name in KEPT_CELL_METADATA & cell["metadata"].keys()}
         if cell["cell_type"] == "code":
             cell["outputs"], cell["execution_count"] = [], None
-            if cell["metadata"].pop("jupyter", {}).get("source_hidden"):
+            if folds.get("source_hidden"):
                 cell["metadata"]["jupyter"] = {"source_hidden": True}  # no output is left to fold
         for question in cell["metadata"].get("questions", []):
             question.pop("answer", None)
-        if SAID in source:
+        if SAID in (source := "".join(cell["source"])):
             cell["source"] = source.replace(SAID, "").splitlines(keepends=True)
-        if not inside:
-            kept.append(cell)
-    if not found and any("exercise" in cell["metadata"].get("tags", []) for cell in kept):
+    if not any(solutions) and any("exercise" in cell["metadata"].get("tags", []) for cell in kept):
         raise ValueError('a notebook has exercises but no heading "## Solutions": put it before the first solution.')
-    notebook["cells"] = kept
-    for name in ("source_hash", "helpers_hash", "outputs_hash"):  # of the notebook with solutions and outputs
-        notebook["metadata"].pop(name, None)
-    return notebook
+    names = notebook["metadata"].keys() & {"kernelspec", "language_info"}  # the fingerprints are of what is not here
+    return notebook | {"cells": kept, "metadata": {name: notebook["metadata"][name] for name in names}}
+
+
+def hash_of(parts) -> str:
+    """A short fingerprint."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _written(cell):
+    claim = [cell["metadata"]["claim"]] if "claim" in cell["metadata"] else []
+    return (cell["cell_type"], "".join(cell["source"]), cell["metadata"].get("tags", []), *claim)
+
+
+def source_hash(notebook: dict) -> str:
+    """Fingerprint of what an author writes of the code cells, in order: sources, tags and claims."""
+    return hash_of([_written(cell) for cell in notebook["cells"] if cell["cell_type"] == "code"])
+
+
+def text_hash(notebook: dict) -> str:
+    """Fingerprint of the rest that an author writes: the other cells, and the points and questions of all."""
+    metadata = [cell["metadata"] for cell in notebook["cells"]]
+    asked = [one[name] for one in metadata for name in ("points", "questions") if name in one]
+    others = [cell for cell in notebook["cells"] if cell["cell_type"] != "code"]
+    return hash_of(json.dumps([asked, [[*_written(cell), cell.get("attachments")] for cell in others]], sort_keys=True))
+
+
+def changed_since_stored(notebook: bytes) -> str:
+    """What is not as `make notebooks` left it: "code", "text", "code and text"; empty if nothing is."""
+    try:
+        stored, made = json.loads(notebook), {"code": source_hash, "text": text_hash}
+        return " and ".join(what for what in made if stored["metadata"].get(made[what].__name__) != made[what](stored))
+    except UNREADABLE:
+        return "code and text"
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -84,11 +124,11 @@ def _beside(path):
         beside.unlink(missing_ok=True)
 
 
-def write_beside(path: Path, text: str) -> None:
-    """Write a text file so that a stop at any moment leaves the old file or the new one, never half of one."""
+def write_beside(path: Path, data: str | bytes) -> None:
+    """Write a file so that a stop at any moment leaves the old file or the new one, never half of one."""
     with _beside(path) as beside:
-        with open(beside, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            file.write(text)
+        with open(beside, "wb") as file:
+            file.write(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
         if path.exists():
@@ -122,27 +162,47 @@ def new_file(path):
     when = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     for count in itertools.count(1):
         kept = path.with_name(f"{path.stem}_kept_{when}{f'_{count}' if count > 1 else ''}{path.suffix}")
-        try:
+        with contextlib.suppress(FileExistsError):
             kept.touch(exist_ok=False)
             return kept
-        except FileExistsError:
-            continue
+
+
+# ------------------------------------------------------------------------------------------------ git
+
+
+def git(folder: Path, *words: str) -> bytes:
+    """What git prints; ValueError with its last line if it refuses, or if git is missing."""
+    try:
+        env = {**os.environ, "LC_ALL": "C"}
+        done = subprocess.run(["git", *words], cwd=folder, env=env, capture_output=True, check=False)
+    except FileNotFoundError as error:
+        what = "git is not installed" if folder.is_dir() else f"there is no folder {folder}"
+        raise ValueError(f"{what}. Nothing was changed.") from error
+    if done.returncode:
+        reason = done.stderr.decode("utf-8", "replace").strip() or "it gives no reason"
+        said = reason.splitlines()[-1]
+        if lock := re.search(r"'([^'\n]+\.lock)': File exists", reason):
+            said = (
+                f"{os.path.relpath(lock[1], folder)} is there: another git is at work, or was stopped. Then delete it"
+            )
+        raise ValueError(f"git {words[0]}: {said}. Nothing was changed.")
+    return done.stdout
 
 
 def committed(path: Path, commit: str = "HEAD") -> bytes:
-    """A file as git has it in the last commit, or another.
+    """A file as git has it in the last commit, or another. ValueError if git has no such file."""
+    return git(path.parent, "cat-file", "blob", f"{commit}:./{path.name}")
 
-    Raises:
-        ValueError: if git is missing, the file is not in a checkout, or the commit has no such file.
+
+def course_version(path: Path) -> bytes:
+    """A file as the newest version of the course has it that a clone holds, without commits of the learner's own.
+
+    Where no upstream branch tells them apart, that of the last commit; ValueError if git has no such file.
     """
-    advice = "Copy it from where you got the course."
+    commit = "HEAD"
+    with contextlib.suppress(ValueError):
+        commit = git(path.parent, "merge-base", "HEAD", "@{upstream}").decode().strip()
     try:
-        command = ["git", "cat-file", "blob", f"{commit}:./{path.name}"]
-        done = subprocess.run(command, cwd=path.parent, capture_output=True, check=False)
-    except FileNotFoundError as error:
-        what = "git is not installed" if path.parent.is_dir() else f"there is no folder {path.parent}"
-        raise ValueError(f"{what}: no fresh copy of {path.name} can be had. {advice}") from error
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise ValueError(f"git has no fresh copy of {path}: {said[-1] if said else 'it gives no reason'}. {advice}")
-    return done.stdout
+        return committed(path, commit)
+    except ValueError as error:
+        raise ValueError(f"no fresh copy of {path}: {error} Copy it from where you got the course.") from error

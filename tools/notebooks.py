@@ -2,7 +2,8 @@
 
 A notebook is executed again when its code changed, when a file of helpers/ or checks/ that it imports changed, or
 when another program stored outputs in it. If a text changed, or JupyterLab only saved it, it is cleaned and not
-executed. A notebook with a cell tagged "slow" does not run because helpers changed: name it, and it runs.
+executed; --text executes none. A notebook with a cell tagged "slow" does not run because helpers changed: name it, and
+it runs. What its code and text were is stamped (tools/course.py): `make student` names a notebook that has others.
 
 Cells tagged nbval-ignore-output keep the outputs of the last commit while their own source stays the same (in a slow
 notebook: while all code and helpers do), so that an edit of a text gives a small diff; --fresh stores what came out.
@@ -20,7 +21,6 @@ import argparse
 import ast
 import base64
 import builtins
-import hashlib
 import io
 import json
 import os
@@ -39,10 +39,18 @@ from traitlets.config import Config
 
 from checks import FILE_OF
 from checks.notebook import read_cells
-from tools.course import ROOT, committed, notebooks_of, write_beside
+from tools.course import (
+    KEPT_CELL_METADATA,
+    ROOT,
+    committed,
+    hash_of,
+    notebooks_of,
+    source_hash,
+    text_hash,
+    write_beside,
+)
 
 NOTEBOOKS = ROOT / "notebooks"
-KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "claim", "points", "questions"}
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 CELL_SECONDS = 600  # that a cell may take
 INVISIBLE = 8  # of 255: how far a colour of a picture may move
@@ -64,10 +72,6 @@ FAILURES = (FalseClaim, Stopped, CellExecutionError, ValidationError, OSError, R
 # ------------------------------------------------------------------------------- what outputs were made from
 
 
-def _hash(parts) -> str:
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-
-
 def _tags(cell) -> list:
     return cell.metadata.get("tags", [])
 
@@ -76,21 +80,10 @@ def _is_slow(notebook) -> bool:
     return any("slow" in _tags(cell) for cell in notebook.cells)
 
 
-def _written(cell) -> tuple:
-    """What an author writes of a cell."""
-    claim = [cell.metadata["claim"]] if "claim" in cell.metadata else []
-    return (cell.cell_type, cell.source, _tags(cell), *claim)
-
-
-def source_hash(notebook) -> str:
-    """Fingerprint of what an author writes of the code cells, in order: sources, tags and claims."""
-    return _hash([_written(cell) for cell in notebook.cells if cell.cell_type == "code"])
-
-
 def outputs_hash(notebook) -> str:
     """Fingerprint of the stored outputs and execution counts."""
     stored = [(cell.execution_count, cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
-    return _hash(json.dumps(stored, sort_keys=True))
+    return hash_of(json.dumps(stored, sort_keys=True))
 
 
 def helpers_hash(notebook) -> str:
@@ -105,7 +98,7 @@ def helpers_hash(notebook) -> str:
                     if path not in texts:
                         texts[path] = path.read_text(encoding="utf-8")
                         todo.append(ast.parse(texts[path], path))
-    return _hash(sorted((path.relative_to(ROOT).as_posix(), text) for path, text in texts.items()))
+    return hash_of(sorted((path.relative_to(ROOT).as_posix(), text) for path, text in texts.items()))
 
 
 def _file_of(name: str) -> Path | None:
@@ -131,7 +124,7 @@ def _file_of(name: str) -> Path | None:
     return init
 
 
-FINGERPRINTS = (source_hash, helpers_hash, outputs_hash)
+FINGERPRINTS = (source_hash, helpers_hash, outputs_hash, text_hash)
 
 
 def what_changed(notebook) -> str:
@@ -204,7 +197,9 @@ def outputs_to_keep(path: Path, notebook) -> dict:
     return {
         index: same[cell.id].outputs
         for index, cell in enumerate(notebook.cells)
-        if "nbval-ignore-output" in _tags(cell) and cell.id in same and _written(cell) == _written(same[cell.id])
+        if "nbval-ignore-output" in _tags(cell)
+        and cell.id in same
+        and source_hash({"cells": [cell]}) == source_hash({"cells": [same[cell.id]]})
     }
 
 
@@ -290,23 +285,24 @@ def execute(path: Path, fresh: bool = False) -> float:
     return seconds
 
 
-def bring_up_to_date(path: Path, must: bool, fresh: bool) -> None:
-    """Execute or clean one notebook, and say so; executed it is if it changed, or `must`."""
+def bring_up_to_date(path: Path, must: bool, fresh: bool, only_text: bool = False) -> None:
+    """Execute or clean one notebook, and say so; executed it is if it changed, or `must`, and not `only_text`."""
     text = path.read_text(encoding="utf-8")
     notebook = nbformat.reads(text, as_version=4)
     changed = what_changed(notebook)
-    if must or changed == "code changed" or (changed and not _is_slow(notebook)):
+    if not only_text and (must or changed == "code changed" or (changed and not _is_slow(notebook))):
         print(f"{changed or 'nothing changed'}; ", end="", flush=True)
         print(f"{execute(path, fresh):.0f} s")
-    elif changed:
-        print(f"{changed}; a cell of it takes minutes, so name it to run it again")
-    else:
+        return
+    said = "text stamped, not executed" if only_text else "a cell of it takes minutes, so name it to run it again"
+    if not changed:
         clean(notebook)
         notebook.metadata[outputs_hash.__name__] = outputs_hash(notebook)  # a new question folds what answers it
-        cleaned = nbformat.writes(notebook) + "\n"
-        if cleaned != text:
-            write_beside(path, cleaned)
-        print("unchanged" if cleaned == text else "cleaned, not executed")
+    notebook.metadata[text_hash.__name__] = text_hash(notebook)
+    cleaned = nbformat.writes(notebook) + "\n"
+    if cleaned != text:
+        write_beside(path, cleaned)
+    print(f"{changed}; {said}" if changed else "unchanged" if cleaned == text else "cleaned, not executed")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -318,6 +314,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", help="run these, changed or not: 06_train, or 06 (default: what changed)")
     parser.add_argument("--all", action="store_true", help="run all of them, changed or not")
     parser.add_argument("--fresh", action="store_true", help="store new outputs also where nbval does not compare them")
+    parser.add_argument("--text", action="store_true", help="execute none: only stamp what was written in text cells")
     chosen = parser.parse_args(arguments)
     try:
         paths = notebooks_of(NOTEBOOKS, [Path(name).stem for name in chosen.names])
@@ -327,7 +324,7 @@ def main(arguments: list[str] | None = None) -> None:
     for path in paths:
         print(f"{path.stem}: ", end="", flush=True)
         try:
-            bring_up_to_date(path, bool(chosen.names or chosen.all), chosen.fresh)
+            bring_up_to_date(path, bool(chosen.names or chosen.all), chosen.fresh, chosen.text)
         except FAILURES as error:
             print(f"failed. {error}", flush=True)
             failed.append(path.stem)

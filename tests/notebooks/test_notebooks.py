@@ -40,6 +40,8 @@ def pictures_of(cell):
 def test_a_notebook_is_as_the_tool_leaves_it(stem, monkeypatch):
     text = (ROOT / "notebooks" / f"{stem}.ipynb").read_text(encoding="utf-8")
     notebook = nbformat.reads(text, as_version=4)
+    stamp = notebook.metadata.get("text_hash")
+    assert stamp == make_notebooks.text_hash(notebook), "a text changed: `make notebooks ARGS=--text` executes nothing"
     monkeypatch.setattr(make_notebooks, "helpers_hash", lambda notebook: notebook.metadata.helpers_hash)  # may be older
     assert make_notebooks.what_changed(notebook) == "", "run `make notebooks`"
     make_notebooks.clean(notebook)

@@ -38,7 +38,7 @@ def new_notebook(*sources, outputs=(), tags=(), claims=()):
 def made(path, notebook):
     """Write a notebook as if the tool had just executed it."""
     tool.clean(notebook)
-    for name in ("source_hash", "helpers_hash", "outputs_hash"):
+    for name in ("source_hash", "helpers_hash", "outputs_hash", "text_hash"):
         notebook.metadata[name] = getattr(tool, name)(notebook)
     path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
     return notebook
@@ -126,6 +126,20 @@ def test_a_notebook_is_executed_when_its_outputs_may_be_wrong(course, monkeypatc
     assert (path.read_bytes() == before) == (what in ("nothing", "helpers", "slow", "saved"))
     folded = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.metadata.get("jupyter")]
     assert folded == [HELPERS] * (what in ("saved", "question"))
+
+
+def test_a_change_of_text_is_stamped_without_a_run(course, monkeypatch, capsys):
+    monkeypatch.setattr(tool, "execute", lambda path, fresh: pytest.fail("it was executed"))
+    notebook = made(course / "01_one.ipynb", new_notebook(HELPERS, outputs=["hello\n"]))
+    for change in (lambda: notebook.cells.append(QUESTION), lambda: notebook.cells[0].update(source="a = 1")):
+        change()
+        nbformat.write(notebook, course / "01_one.ipynb")
+        tool.main(["--text"])
+        stored = nbformat.read(course / "01_one.ipynb", as_version=4)
+        assert stored.metadata.text_hash == tool.text_hash(notebook) != notebook.metadata.text_hash
+    assert capsys.readouterr().out.split(": ", 2)[1:] == [
+        "cleaned, not executed\n01_one", "code changed; text stamped, not executed\n"
+    ]  # fmt: skip
 
 
 def test_names_choose_notebooks_and_all_chooses_each(course, monkeypatch):
