@@ -8,15 +8,13 @@ Both leave the old state or the new one wherever they are stopped: what is writt
 
 import argparse
 import json
-import os
-import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.course import ROOT, asks_for, committed, new_file, notebooks_of, one_line, whole_folder, without_solutions
+from tools import course
+from tools.course import ROOT, notebooks_of, one_line
 
 COPIED = (  # what the notebooks need to run, and the page that they link to
     "helpers", "checks", "pyproject.toml", "constraints.txt", "environment.yml", "LICENSE", "docs/glossary.md",
@@ -24,9 +22,6 @@ COPIED = (  # what the notebooks need to run, and the page that they link to
 )  # fmt: skip
 HANDOUT = Path(__file__).parent / "handout"  # README, Makefile and a guide for assistants, for that folder only
 READERS = {"05": 4, "07": 6}  # `my_parts` of these reads what a learner wrote in 01 up to that one
-
-
-# --------------------------------------------------------------------------------------- a folder to hand out
 
 
 def student(folder: Path, root: Path = ROOT, only: Sequence[str] = ()) -> list[Path]:
@@ -40,15 +35,16 @@ def student(folder: Path, root: Path = ROOT, only: Sequence[str] = ()) -> list[P
 
     Raises:
         FileExistsError: if something is in the folder; nothing is written then.
-        ValueError: if a notebook or its solutions cannot be found, or an exercise is or may be solved; nothing is
-            written then.
+        ValueError: if a notebook or its solutions cannot be found, or an exercise may be solved; nothing is written.
     """
     notebooks = notebooks_of(root / "notebooks", only)
-    with whole_folder(folder) as made:
+    made_of = {path: course.without_solutions(json.loads(path.read_text(encoding="utf-8"))) for path in notebooks}
+    code = [cell for notebook in made_of.values() for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    asked = {course.asks_for("".join(cell["source"])) for cell in code}
+    with course.whole_folder(folder) as made:
         (made / "notebooks").mkdir()
-        for path in notebooks:
-            notebook = without_solutions(json.loads(path.read_text(encoding="utf-8")))
-            _refuse_solved(path, notebook)
+        for path, notebook in made_of.items():
+            _refuse_solved(path, notebook, asked)
             text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
             (made / "notebooks" / path.name).write_text(text, encoding="utf-8")
         for name in COPIED:
@@ -59,6 +55,9 @@ def student(folder: Path, root: Path = ROOT, only: Sequence[str] = ()) -> list[P
                 (made / name).parent.mkdir(exist_ok=True)
                 shutil.copy(source, made / name)
         shutil.copytree(HANDOUT, made, dirs_exist_ok=True)
+    for path in notebooks:
+        if what := course.changed_since_stored(path.read_bytes()):
+            print(f"{path.name}: its {what} changed since the course stored it: read it before you hand it out.")
     return sorted((folder / "notebooks").glob("*.ipynb"))
 
 
@@ -76,25 +75,20 @@ def what_they_read(notebooks: list[str]) -> str:
     )
 
 
-def _refuse_solved(path, notebook):
+def _refuse_solved(path, notebook, asked):
     """Refuse an exercise whose cell holds more than stubs, imports and the check, or whose function another cell makes.
 
-    A comment or a second text counts, too: an answer is often kept in one. So does an answer in a text cell.
+    An answer that this does not know is in a notebook that is not as the course stored it, which is said.
     """
     from checks import notebook as reader  # here, since the grader reads COPIED, and has no need of torch
 
-    def makes(source, name):
-        bound = any(name in one.binds for one in reader.read_cells([source]).statements)
-        text = rf"^[ \t>#%.]*{reader.DEFINES.format(name)}|\bdef\s+{name}\b[^\n]*:"  # also in a comment or a fence
-        return bound or re.search(text, source, re.M)
-
-    cells = [("".join(cell["source"]), cell) for cell in notebook["cells"]]
-    asked = {source: asks_for(source) for source, cell in cells if cell["cell_type"] == "code"}
-    for source, cell in cells:
-        if asked.get(source) or "exercise" in cell["metadata"].get("tags", []):
-            names, line = [asked.get(source) or "of a cell"], reader.more_than_a_stub(source)
+    for cell in (cell for cell in notebook["cells"] if cell["cell_type"] == "code"):
+        source = "".join(cell["source"])
+        if course.asks_for(source) or "exercise" in cell["metadata"].get("tags", []):
+            names, line = [course.asks_for(source) or "of a cell"], reader.more_than_a_stub(source)
         else:
-            names, line = [name for name in asked.values() if name and makes(source, name)], source.strip()
+            binds = [name for one in reader.read_cells([source]).statements for name in one.binds]
+            names, line = [name for name in binds if name in asked], source.strip()
         if names and line:
             raise ValueError(
                 f"{path.name}: the exercise {names[0]} is solved here, or may be: {one_line(line, 60)} ... Make it a "
@@ -102,17 +96,13 @@ def _refuse_solved(path, notebook):
             )
 
 
-# ---------------------------------------------------------------------------------------- a fresh copy
-
-
 def reset(path: Path) -> Path | None:
-    """Replace a notebook by a fresh copy and keep the learner's beside it, under a name with date and time.
+    """Replace a notebook by the course's own (`course_version`) and keep the learner's beside it, under a dated name.
 
-    The fresh copy is written first, under another name; then the learner's is renamed; then the fresh one gets its
-    name. At every moment the learner's text is in one of the two files. After a stop in the middle, do it again.
+    At every moment the learner's text is in one of the two files. After a stop in the middle, do it again.
 
     Returns:
-        the file that holds the learner's text now, or None if there was nothing to keep, or no notebook.
+        the file that holds the learner's text now, or None if there was nothing to keep.
 
     Raises:
         ValueError: if the name is not a notebook's, or no fresh copy can be had; nothing is changed then.
@@ -120,21 +110,12 @@ def reset(path: Path) -> Path | None:
     path, kept = Path(path).absolute(), None
     if path.suffix != ".ipynb":
         raise ValueError(f"{path.name} is no notebook: a name that ends in .ipynb is expected, such as 02_rope.ipynb.")
-    fresh = committed(path)
+    fresh = course.course_version(path)
     if path.is_file() and path.read_bytes() == fresh:
         return None
-    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(fresh)
-            os.fsync(file.fileno())
-        os.chmod(beside, 0o644)
-        if os.path.lexists(path):
-            kept = new_file(path)
-            os.replace(path, kept)
-        os.replace(beside, path)
-    finally:
-        Path(beside).unlink(missing_ok=True)
+    if path.exists():
+        course.copy_beside(path, kept := course.new_file(path))
+    course.write_beside(path, fresh)
     return kept
 
 
@@ -157,7 +138,12 @@ def main(arguments: list[str] | None = None) -> None:
         kept = reset(chosen.notebook)
     except (OSError, ValueError) as error:
         sys.exit(f"{chosen.verb}: {error}")
-    print(f"{chosen.notebook} is fresh.", f"What you wrote is in {kept.name}, beside it." if kept else "")
+    print(f"What you wrote is in {kept.name}, beside it." if kept else "There was nothing to keep.")
+    if what := course.changed_since_stored(chosen.notebook.read_bytes()):
+        print(f"{chosen.notebook} is as git has it; its {what} changed since the course stored it. Is an answer in it?")
+        print(f"git log --oneline {chosen.notebook} lists older ones; git checkout COMMIT {chosen.notebook} takes one.")
+    else:
+        print(f"{chosen.notebook} is fresh.")
     if kept:
         print("Is it open in JupyterLab? Close its tab without saving, then open it again.")
 

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import nbformat
 import pytest
 
-from tests.support.submissions import COURSE, write
+from tests.support.submissions import COURSE
 from tools import course, hand_out
 
 
@@ -109,17 +109,28 @@ SOLVED = {  # cells in which a solution would be handed out; {0} is the heading 
     "a cell above": ["{0}\n    return x", STUB + "{1}"],
     "a cell below": [STUB + "{1}", "my_f = max"],
     "a cell below, not Python": [STUB + "{1}", ">>> {0}\n...     return x"],
-    "a cell below, commented out": [STUB + "{1}", "# {0}\n#     return x"],
-    "a cell below, in a text": [STUB + "{1}", "exec('{0} return x')"],
-    "a fence": [STUB + "{1}", "text: I tried\n```\n{0}\n    return x\n```"],
     "with a check of its own": [STUB + "{1}", "def other(x):\n    return x{1}".replace("my_f", "other")],
     "from earlier, without a tag": ["def again_f(x):\n    return x\n\n\ncheck_f(again_f)"],
 }  # fmt: skip
 
 
-def a_course(folder, *sources, heading="## Solutions"):
-    """A course of one notebook, whose exercises are tagged where they define `my_f`."""
-    (folder / "notebooks").mkdir()
+NAMED = {  # answers that are not looked for: a notebook with one is not as the course stored it
+    "a cell below, commented out": ["code", STUB + "{1}", "# {0}\n#     return x"],
+    "a cell below, in a text": ["code", STUB + "{1}", "exec('{0} return x')"],
+    "through globals": ["code", STUB + "{1}", "globals()['my_f'] = lambda x: x"],
+    "a helper": ["code", STUB + "{1}", "def how(x):\n    return x"],
+    "a docstring alone": ["code", '{0}\n    """It is x."""\n    raise NotImplementedError{1}'],
+    "the words of the error": ["code", "{0}\n    raise NotImplementedError('return x'){1}"],
+    "a fence": ["text", STUB + "{1}", "text: I tried\n```\n{0}\n    return x\n```"],
+    "a fence without def": ["text", STUB + "{1}", "text: ```\nreturn x\n```"],
+    "over several lines": ["text", STUB + "{1}", "text: def my_f(\n    x,\n):\n    return x"],
+    "a heading of one's own": ["code and text", STUB + "{1}", "text: ### Solutions", "x"],
+}
+
+
+def a_course(folder, *sources, heading="## Solutions", stored=()):
+    """A course of one notebook, its exercises tagged where they define `my_f`; stamped as it is, or as `stored`."""
+    (folder / "notebooks").mkdir(parents=True, exist_ok=True)
     parts = "def my_f(x):", "\n\n\ncheck_f(my_f)"
     cells = []
     for source in (one.replace("{0}", parts[0]).replace("{1}", parts[1]) for one in sources):
@@ -127,7 +138,14 @@ def a_course(folder, *sources, heading="## Solutions"):
         kind = "markdown" if source.startswith("text: ") else "code"
         cells.append({"cell_type": kind, "metadata": tags, "source": source})
     cells.append({"cell_type": "markdown", "metadata": {}, "source": heading})
-    (folder / "notebooks" / "01_norm.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}}))
+    notebook = {"cells": cells, "metadata": {}}
+    path = folder / "notebooks" / "01_norm.ipynb"
+    if stored:
+        notebook["metadata"] = json.loads(a_course(folder, *stored).read_text())["metadata"]
+    else:
+        notebook["metadata"] = {one.__name__: one(notebook) for one in (course.source_hash, course.text_hash)}
+    path.write_text(json.dumps(notebook))
+    return path
 
 
 @pytest.mark.parametrize("form", SOLVED)
@@ -139,6 +157,48 @@ def test_an_exercise_that_is_solved_in_any_form_and_cell_is_not_handed_out(form,
     assert [path.name for path in tmp_path.iterdir()] == ["notebooks"]
 
 
+@pytest.mark.parametrize("form", NAMED)
+def test_what_is_not_as_the_course_stored_it_is_named(form, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(hand_out, "COPIED", ())
+    what, *sources = NAMED[form]
+    a_course(tmp_path, *sources, stored=[STUB + "{1}"])
+    hand_out.student(tmp_path / "out", tmp_path)
+    said = f"01_norm.ipynb: its {what} changed since the course stored it: read it before you hand it out.\n"
+    assert capsys.readouterr().out == said
+
+
+def test_the_courses_own_notebook_is_not_named_whatever_a_run_and_jupyterlab_left_and_that_is_dropped(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(hand_out, "COPIED", ())
+    path = a_course(tmp_path, STUB + "{1}", "text: Read")
+    notebook = json.loads(path.read_text())
+    notebook["cells"][0] |= {
+        "outputs": [{"output_type": "stream", "name": "stdout", "text": "x"}],
+        "execution_count": 3,
+    }
+    for cell in notebook["cells"]:
+        cell["metadata"] |= {"mine": "return x", "jp-MarkdownHeadingCollapsed": True}
+        cell["source"] = cell["source"].splitlines(keepends=True)
+    notebook["metadata"]["mine"] = "return x"
+    path.write_text(json.dumps(notebook))
+    (written,) = hand_out.student(tmp_path / "out", tmp_path)
+    assert capsys.readouterr().out == ""
+    assert "return x" not in written.read_text()
+    for change in ({"points": 2}, {"questions": [{"ask": "x?"}]}):
+        changed = json.loads(path.read_text())
+        changed["cells"][0]["metadata"] |= change
+        path.write_text(json.dumps(changed))
+        assert course.changed_since_stored(path.read_bytes()) == "text"
+
+
+def test_an_answer_in_another_notebook_is_not_handed_out(tmp_path):
+    a_course(tmp_path, "my_f = max").rename(tmp_path / "notebooks" / "02_rope.ipynb")
+    a_course(tmp_path, STUB + "{1}")
+    with pytest.raises(ValueError, match=r"02_rope.*: the exercise my_f is solved here"):
+        hand_out.student(tmp_path / "out", tmp_path)
+
+
 def test_a_course_whose_solutions_cannot_be_found_is_refused_and_copies_are_not_the_course(tmp_path):
     a_course(tmp_path, STUB + "{1}", heading="## Answers")
     for copy in ("01_a-Copy1", "01_a_kept_2026-01-02_03-04-05"):  # no part of the course: they could not be read
@@ -148,41 +208,59 @@ def test_a_course_whose_solutions_cannot_be_found_is_refused_and_copies_are_not_
     assert [path.name for path in tmp_path.iterdir()] == ["notebooks"]
 
 
+WHO = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
+
+
 @pytest.fixture
 def learner(tmp_path):
-    """A checkout whose notebook the learner has changed."""
+    """A clone whose notebook the learner has changed."""
     if not shutil.which("git"):
         pytest.skip("git is not installed; runs where it is")
-    path = tmp_path / "notebooks" / "02_rope.ipynb"
-    write(path, "fresh")
-    who = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
+    path = a_course(tmp_path / "origin", "fresh")
     for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "x"]):
-        run("git", *who, *words, cwd=tmp_path)
-    path.write_text("my work")
+        run("git", *WHO, *words, cwd=tmp_path / "origin")
+    run("git", "clone", "--quiet", "origin", "mine", cwd=tmp_path)
+    path = tmp_path / "mine" / "notebooks" / path.name
+    path.write_text(path.read_text().replace("fresh", "my work"))
     return path
+
+
+def test_reset_takes_the_courses_version_also_after_a_commit_of_the_learner_or_says_that_it_cannot(learner, capsys):
+    run("git", *WHO, "commit", "--quiet", "-am", "my work", cwd=learner.parent)
+    hand_out.main(["reset", str(learner)])
+    assert "my work" not in learner.read_text()
+    assert "01_norm.ipynb is fresh." in capsys.readouterr().out
+    run("git", "branch", "--unset-upstream", cwd=learner.parent)
+    for _ in range(2):
+        hand_out.main(["reset", str(learner)])
+        said = capsys.readouterr().out
+        assert "is fresh" not in said
+        assert "is as git has it; its code changed since the course stored it. Is an answer in it?\ngit log" in said
 
 
 def test_reset_gives_a_fresh_copy_and_resets_within_a_second_lose_nothing(learner, monkeypatch, capsys):
     stopped = Mock(**{"datetime.now.return_value.strftime.return_value": "2026-01-02_03-04-05"})
     monkeypatch.setattr(course, "datetime", stopped)
+    fresh = course.committed(learner).decode()
     for work in ("first", "second", "third"):
         learner.write_text(work)
         hand_out.main(["reset", str(learner)])
-        assert learner.read_text() == "fresh"
-        assert "02_rope_kept_2026-01-02_03-04-05" in capsys.readouterr().out
+        assert learner.read_text() == fresh
+        assert "01_norm_kept_2026-01-02_03-04-05" in capsys.readouterr().out
     assert hand_out.reset(learner) is None  # it is fresh: nothing to keep
     learner.unlink()  # a missing notebook comes back
     assert hand_out.reset(learner) is None
     texts = [path.read_text() for path in learner.parent.iterdir()]
-    assert sorted(texts) == ["first", "fresh", "second", "third"]
+    assert sorted(texts) == sorted(["first", fresh, "second", "third"])
 
 
 def test_reset_without_a_fresh_copy_changes_nothing(learner):
     mine = learner.with_name("mine.ipynb")
     mine.write_text("mine")
-    with pytest.raises(SystemExit, match=r"git has no fresh copy of .*mine\.ipynb: .*Copy it from where"):
+    with pytest.raises(SystemExit, match=r"no fresh copy of .*mine\.ipynb: .*Copy it from where"):
         hand_out.main(["reset", str(mine)])
-    assert sorted(path.read_text() for path in learner.parent.iterdir()) == ["mine", "my work"]
+    assert [path.name for path in sorted(learner.parent.iterdir())] == [learner.name, "mine.ipynb"]
+    assert ("my work" in learner.read_text(), mine.read_text()) == (True, "mine")
 
 
 @pytest.mark.parametrize("step", [1, 2])
@@ -197,4 +275,4 @@ def test_a_reset_that_is_stopped_at_a_step_keeps_the_learners_text(learner, monk
     monkeypatch.setattr(os, "replace", stop_at_step)
     with pytest.raises(KeyboardInterrupt):
         hand_out.reset(learner)
-    assert "my work" in [path.read_text() for path in learner.parent.iterdir()]
+    assert any("my work" in path.read_text() for path in learner.parent.iterdir())
