@@ -3,10 +3,9 @@
     python -m tools.update                       # make update: in a clone; fetches what is new
     python -m tools.update --from ../old         # make update FROM=../old: from an older folder, or a kept notebook
 
-What a learner changed is first copied beside itself, under a name with date and time, and stays there. After a stop at
-any moment the work is in the notebook or in that copy, and the next run says so; `make update FROM=` the copy then puts
-the answers back. They are read as `my_parts` and the grader read them (checks/notebook.py): an answer that they find
-before is found after, with what it needs from other cells.
+What a learner changed is first copied beside itself, under a dated name, and stays there. After a stop at any moment
+the work is in the notebook or in that copy, and the next run says so. Answers are read as the grader reads them
+(checks/notebook.py): what it finds before it finds after, with what it needs from other cells.
 
 Exit status: 0 if everything is in the notebooks, 1 if something is not; it is named.
 """
@@ -17,7 +16,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,21 +32,15 @@ from checks.notebook import (
     without_indent,
     without_prompts,
 )
-from tools.course import ROOT, asks_for, committed, copy_beside, new_file, notebooks_of, one_line, write_beside
-
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-
+from tools import course
+from tools.course import ROOT, UNREADABLE, notebooks_of, one_line
 
 # ------------------------------------------------------------------------------------------ what is new
 
 
 @contextlib.contextmanager
 def alone(root: Path) -> Iterator[None]:
-    """While one update runs, no other does. The system lets go of the lock when its process ends, however it ends.
-
-    Raises:
-        ValueError: if another runs.
-    """
+    """While one update runs, another raises ValueError. The lock goes when its process ends, however it ends."""
     with open(root / ".update.lock", "a") as file:
         try:
             if os.name == "nt":
@@ -64,82 +56,54 @@ def alone(root: Path) -> Iterator[None]:
         yield
 
 
-def git(root: Path, *words: str) -> str:
-    """What git prints.
-
-    Raises:
-        ValueError: with git's last line, if it refuses or is missing.
-    """
-    try:
-        env = {**os.environ, "LC_ALL": "C"}
-        done = subprocess.run(["git", *words], cwd=root, env=env, capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise ValueError(
-            "git is not installed. Get the newer folder, and in it: make update FROM=this folder"
-        ) from error
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["it gives no reason"])[-1]
-        if lock := re.search(r"'([^'\n]+\.lock)': File exists", done.stderr):
-            said = f"{os.path.relpath(lock[1], root)} is there: another git is at work, or was stopped. Then delete it"
-        raise ValueError(f"git {words[0]}: {said}. Nothing was changed.")
-    return done.stdout
-
-
 def fetch(root: Path) -> list[Path]:
-    """Bring a clone to the newest version.
-
-    Returns:
-        the copies of the files that the learner had changed, or that had a new file's name.
+    """Bring a clone to the newest version; the copies of files that the learner changed, or that had a new one's name.
 
     Raises:
         ValueError: if nothing can be fetched or merged; every file is then as it was.
     """
 
     def names(*words):
-        return git(root, "diff", "--name-only", "--no-renames", "--relative", "-z", *words).split("\0")[:-1]
+        found = course.git(root, "diff", "--name-only", "--no-renames", "--relative", "-z", *words)
+        return [root / name for name in os.fsdecode(found).split("\0")[:-1]]
 
-    git(root, "fetch", "--quiet")
-    newest = git(root, "rev-parse", "@{upstream}").strip()
-    if git(root, "merge-base", "HEAD", newest).strip() != git(root, "rev-parse", "HEAD").strip():
+    course.git(root, "fetch", "--quiet")
+    newest = course.git(root, "rev-parse", "@{upstream}").decode().strip()
+    own, came = course.git(root, "rev-list", "--left-right", "--count", f"HEAD...{newest}").decode().split()
+    if own != "0":
         raise ValueError("this clone has commits of its own: merge them yourself (git pull); nothing was changed.")
-    came = git(root, "rev-list", "--count", f"HEAD..{newest}").strip()
     if came == "0":
         return []
     changed = names("HEAD")
-    in_the_way = [root / name for name in names("--diff-filter=A", "HEAD", newest) if name not in changed]
-    in_the_way = [path for path in in_the_way if path.is_file()]  # also what a stopped merge wrote
-    kept = {path: _kept(path, newest) for path in [*(root / name for name in changed), *in_the_way] if path.is_file()}
-    kept = {path: copy for path, copy in kept.items() if copy}
+    in_the_way = [path for path in names("--diff-filter=A", "HEAD", newest) if path not in changed and path.is_file()]
+    files = [*filter(Path.is_file, changed), *in_the_way]  # also what a stopped merge wrote
+    kept = {path: copy for path in files if (copy := _kept(path, newest))}
     for path, copy in kept.items():
         print(f"{path.relative_to(root)}: yours is kept in {copy.relative_to(root)}", flush=True)
     try:
         if changed:
-            git(root, "checkout", "--quiet", "HEAD", "--", *changed)
+            course.git(root, "checkout", "--quiet", "HEAD", "--", *(str(path.relative_to(root)) for path in changed))
         for path in in_the_way:
             path.unlink()
-        git(root, "merge", "--quiet", "--ff-only", newest)
+        course.git(root, "merge", "--quiet", "--ff-only", newest)
     except BaseException:
         for path, copy in kept.items():
-            copy_beside(copy, path)
+            course.copy_beside(copy, path)
         raise
     print(f"{came} change{'s' * (came != '1')} came; what is new: CHANGELOG.md", flush=True)
     return list(kept.values())
 
 
 def _kept(path, newest):
-    """A copy of a learner's file beside it, the one that is there already if there is one; None if it is no learner's.
-
-    A stopped merge may have written the newest version of a file.
-    """
+    """A copy of a learner's file beside it, made now or before; None if the file is as the newest version has it."""
     data = path.read_bytes()
     with contextlib.suppress(ValueError):
-        if committed(path, newest) == data:
+        if course.committed(path, newest) == data:
             return None
     for copy in path.parent.glob("*_kept_*"):
         if copy.name.startswith(f"{path.stem}_kept_") and copy.read_bytes() == data:
             return copy
-    copy = new_file(path)
-    copy_beside(path, copy)
+    course.copy_beside(path, copy := course.new_file(path))
     return copy
 
 
@@ -152,7 +116,7 @@ class Old:
 
     path: Path
     notebook: Notebook
-    cells: list[tuple[bool, str]]  # whether it is code, and its text
+    cells: list[tuple[str, str]]  # type and text of each
     of: Path | None  # the notebook of the course that it is, if that can be told
     came: dict[str, set[int]] = field(default_factory=dict)  # functions, and the numbers of the code cells they took
     left: list[str] = field(default_factory=list)  # functions that did not, each with the reason
@@ -164,23 +128,28 @@ class Old:
 
 
 def _cells(data):
-    """Of each cell whether it is code, and its text."""
-    return [(c["cell_type"] == "code", "".join(c.get("source", c.get("input", "")))) for c in stored_cells(data)]
+    """Type and text of each cell."""
+    return [(cell["cell_type"], "".join(cell.get("source", cell.get("input", "")))) for cell in stored_cells(data)]
+
+
+def _exercises(cells):
+    """The functions that exercises ask for, each with the place of its cell among the code cells, and its text."""
+    both = zip(cells, course.in_solutions(cells), strict=True)
+    code = [(text, "" if inside else course.asks_for(text)) for (kind, text), inside in both if kind == "code"]
+    return {name: (number, text) for number, (text, name) in enumerate(code) if name}
 
 
 def read_old(files: list[Path], exercises: dict[Path, dict[str, str]]) -> tuple[list[Old], list[str]]:
     """Older notebooks, those that were saved last first; and what is wrong with files that cannot be read.
 
-    Args:
-        exercises: the functions that each notebook of the course asks for, with their cells. They tell what a file is,
-            if its name does not.
+    Where its name does not tell what a file is, the `exercises` of each notebook of the course do.
     """
     old, broken = [], []
     for path in sorted(files, key=lambda path: (int(path.lstat().st_mtime), path.stem), reverse=True):
         try:
             notebook, cells = read_notebook(path.read_bytes()), _cells(path.read_bytes())
         except UNREADABLE as error:
-            broken.append(f"{path}: cannot be read: {one_line(error, 80)}. Nothing of it is put back.")
+            broken.append(f"{path}: cannot be read: {one_line(error, 80)}. Nothing is put back: mend it, or delete it.")
             continue
         named = [fresh for fresh in exercises if fresh.stem in path.name.lower()]
         define = [fresh for fresh in exercises if any(map(notebook.definition, exercises[fresh]))]
@@ -189,18 +158,12 @@ def read_old(files: list[Path], exercises: dict[Path, dict[str, str]]) -> tuple[
 
 
 def place(fresh: Path, old: list[Old]) -> None:
-    """Put the answers of older notebooks into the exercises of a fresh one that are not answered yet.
-
-    Raises:
-        OSError, ValueError, KeyError, TypeError, AttributeError or RecursionError: if it is no notebook or cannot be
-            written; it is then as it was.
-    """
-    stored, came = json.loads(fresh.read_text(encoding="utf-8-sig")), []
+    """Put answers of older notebooks into the open exercises of a fresh one; an UNREADABLE one stays as it was."""
+    data, came = fresh.read_bytes(), []
+    stored, here, now = json.loads(data.decode("utf-8-sig")), _exercises(_cells(data)), read_notebook(data)
     code = [cell for cell in stored["cells"] if cell["cell_type"] == "code"]
     sources = ["".join(cell["source"]) for cell in code]
-    here = {name: n for n, name in enumerate(map(asks_for, sources)) if name and not name.endswith("_solved")}
-    now = read_cells(sources)
-    for name, number in here.items():
+    for name, (number, _) in here.items():
         there = [one for one in sorted(old, key=lambda one: one.of != fresh) if one.answer(name)]  # its own files first
         for one in old if not there else ():
             if one.of == fresh and (fault := one.notebook.fault_of(name)):
@@ -217,11 +180,11 @@ def place(fresh: Path, old: list[Old]) -> None:
         else:
             taken, why = _sense(now.parts(name, []) or []), "its cell here is not empty any more"
             there = [one for one in there if one.of == fresh]
-        differ = [one for one in there if _sense(one.notebook.parts(name, [])) != taken]
-        for one in differ:
-            one.left.append(f"{name} ({why})")
+        for one in there:
+            if _sense(one.notebook.parts(name, [])) != taken:
+                one.left.append(f"{name} ({why})")
     if came:
-        write_beside(fresh, json.dumps(stored, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+        course.write_beside(fresh, json.dumps(stored, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
     for one, name in came:
         one.came[name] = {part.cell for part in one.notebook.parts(name, [])}
 
@@ -307,30 +270,30 @@ def _source_of(notebook, part, imports):
 # ------------------------------------------------------------------------------------------ what is said
 
 
-def _report(one, here, asked):
+def _report(one, asked):
     """Print what of an older notebook came, and what is there alone; whether all answers came.
 
-    Args:
-        here: texts and statements of the notebook of the course that it is, as it is now.
-        asked: the functions that the course asks for.
+    `asked` are the functions that the course asks for.
     """
-    came, version = set().union(*one.came.values()), _version(one)
-    (texts, statements), number, kept = here, 0, []
-    for is_code, text in one.cells:
-        number += is_code
-        said = [part.node for part in one.notebook.statements if part.cell == number]
-        said = [ast.dump(node) for node in said if not ast.unparse(node).startswith("check_")]
-        if text.strip() and text not in texts | version and not (is_code and number in came and statements >= {*said}):
-            kept.append(number if is_code else 0)
-    for part in one.notebook.statements:
-        name = getattr(part.node, "name", "")
-        if name.startswith("my_") and part.cell in kept and name not in asked and one.answer(name):
-            one.left.append(f"{name} (no exercise here asks for it)")
+    texts, statements, number, kept = set(), set(), 0, 0
+    with contextlib.suppress(*UNREADABLE):  # also if there is none
+        texts = {text for _, text in _cells(one.of.read_bytes())}
+        statements = {ast.dump(part.node) for part in read_notebook(one.of.read_bytes()).statements}
+    came, version, asks = set().union(*one.came.values()), _version(one), _exercises(one.cells).keys()
+    for kind, text in one.cells:
+        number += kind == "code"
+        parts = [part for part in one.notebook.statements if kind == "code" and part.cell == number]
+        said = {ast.dump(part.node) for part in parts if not ast.unparse(part.node).startswith("check_")}
+        if not text.strip() or text in texts | version or (parts and number in came and said <= statements):
+            continue
+        kept += 1
+        for part in parts:
+            for name in sorted((part.binds & asks | {getattr(part.node, "name", "")}) - asked):
+                if name.startswith("my_") and one.answer(name) == part:
+                    one.left.append(f"{name} (no exercise here asks for it: it is only in {one.path.name})")
     words = [f"{', '.join(one.came) or 'nothing'} put back"]
     words += [f"not put back: {', '.join(one.left)}"] if one.left else []
-    notes = kept.count(0)
-    counts = [f"{n} {word}{'s' * (n > 1)}" for n, word in ((notes, "note"), (len(kept) - notes, "cell")) if n]
-    words += [f"only there{'' if version else ' or changed since'}: {' and '.join(counts)}"] if counts else []
+    words += [f"only there{'' if version else ' or changed since'}: {kept} cell{'s' * (kept > 1)}"] if kept else []
     print(f"{one.of.name if one.of else one.path.name}: {'; '.join(words)}. All that you wrote: {one.path}")
     return not one.left
 
@@ -339,31 +302,28 @@ def _version(one):
     """The texts of the version of the course that a learner's notebook came from, if git has it."""
     for path, commit in (one.path, "HEAD"), (one.path.with_name(one.of.name if one.of else "-"), "ORIG_HEAD"):
         with contextlib.suppress(*UNREADABLE):
-            return {text for _, text in _cells(committed(path, commit))}
+            return {text for _, text in _cells(course.committed(path, commit))}
     return set()
 
 
 def _name_kept(root, exercises, known):
-    """Print which answers are in no notebook but in a copy that was kept, after a stop or a reset; whether none is."""
+    """Print what is only in a copy that was kept, after a stop or a reset, or may be in one; whether nothing is."""
     files = [path for path in root.glob("notebooks/*_kept_*.ipynb") if path.stat().st_size and path not in known]
-    old, only = read_old(files, exercises)[0], {}
+    (old, broken), only = read_old(files, exercises), {}
     for fresh, names in exercises.items():
         now = read_notebook(fresh.read_bytes()) if names else None
-        for name, source in names.items():
-            there = [one.path for one in old if one.of == fresh and one.answer(name)]
+        for name, (_, source) in names.items():
+            there = [one.path.relative_to(root) for one in old if one.of == fresh and one.answer(name)]
             if there and _is_empty(now, name, source):
                 only.setdefault(there[0], []).append(name)
-    for path, names in only.items():
-        place = path.relative_to(root)
-        print(f"{', '.join(names)}: only in {place}. Put back: make update FROM={place}. Not wanted: delete it.")
-    return not only
+    for copy, names in only.items():
+        print(f"{', '.join(names)}: only in {copy}. Put back: make update FROM={copy}. Not wanted: delete it.")
+    print(*broken, sep="\n", end="\n" * bool(broken))
+    return not only and not broken
 
 
 def update(root: Path, source: Path | None) -> bool:
-    """Bring what is new, or take a folder or notebook, and put its answers into the notebooks here.
-
-    Returns:
-        whether all that was answered is in them now.
+    """Bring what is new, or take a folder or notebook, and put its answers into the notebooks here; whether all are in.
 
     Raises:
         ValueError: if nothing new can be had, or there is no notebook of the course to take answers from.
@@ -376,28 +336,21 @@ def update(root: Path, source: Path | None) -> bool:
             files = [path for path in fetch(root) if path.suffix == ".ipynb"]
         exercises = {}
         for fresh in notebooks_of(root / "notebooks"):
-            try:
-                code = [text for is_code, text in _cells(fresh.read_bytes()) if is_code]
-                exercises[fresh] = {asks_for(text): text for text in code if asks_for(text)}
-            except UNREADABLE:
-                exercises[fresh] = {}
+            exercises[fresh] = {}
+            with contextlib.suppress(*UNREADABLE):
+                exercises[fresh] = _exercises(_cells(fresh.read_bytes()))
         ours = {fresh.resolve() for fresh in exercises}
         old, broken = read_old([path for path in files if path.resolve() not in ours], exercises)
         if source and not broken and not any(one.of for one in old):
             raise ValueError(f"{source}: neither a folder with notebooks of the course nor one of them.")
-        here = {None: (set(), set())}
         for fresh in exercises if old else ():
-            here[fresh] = set(), set()
             try:
                 place(fresh, old)
-                data = fresh.read_bytes()
-                statements = {ast.dump(one.node) for one in read_notebook(data).statements}
-                here[fresh] = {text for _, text in _cells(data)}, statements
             except UNREADABLE as error:
                 broken.append(f"{fresh}: cannot be read or written: {one_line(error, 80)}. Nothing is put into it.")
         print(*broken, sep="\n", end="\n" * bool(broken))
         asked = {name for names in exercises.values() for name in names}
-        whole = [_report(one, here[one.of], asked) for one in old if one.of]
+        whole = [_report(one, asked) for one in old if one.of or not source]
         return all([not broken, *whole, bool(source) or _name_kept(root, exercises, files)])
 
 

@@ -18,7 +18,7 @@ from tests.support.course import ROOT
 from tests.support.messy import CHECK, FILES, HEAD, LINE, PASSES, RIGHT, SET_UP, stored
 from tests.support.messy import STUB as NORM_STUB
 from tests.support.submissions import NORM, code_cell, handed_out, write
-from tools import update
+from tools import course, update
 
 WHO = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
 STUB = "from checks import check_{0}\n\n\ndef my_{0}(x):\n    raise NotImplementedError\n\n\ncheck_{0}(my_{0})"
@@ -45,8 +45,8 @@ def clone(tmp_path):
     write(origin / "notebooks" / "04_gqa.ipynb", notebook(STUB.format("e")))
     write(origin / "helpers.py", "old")
     for words in (["init", "--quiet"], ["add", "."], [*WHO, "commit", "--quiet", "-m", "x"]):
-        update.git(origin, *words)
-    update.git(tmp_path, "clone", "--quiet", "origin", "mine")
+        course.git(origin, *words)
+    course.git(tmp_path, "clone", "--quiet", "origin", "mine")
     begun = STUB.format("c").replace("    raise", "    y = x + 1\n    raise")
     cells = "old text", *map(ANSWER.format, "ab"), begun, STUB.format("d"), "my notes = ("
     write(mine / path.relative_to(origin), notebook(*cells))
@@ -56,7 +56,7 @@ def clone(tmp_path):
     write(origin / "notebooks" / "03_new.ipynb", notebook(STUB.format("f")))
     write(origin / "notebooks" / "04_gqa.ipynb", notebook("new text", STUB.format("e")))
     for words in (["add", "."], [*WHO, "commit", "--quiet", "-m", "newer"]):
-        update.git(origin, *words)
+        course.git(origin, *words)
     return mine
 
 
@@ -84,7 +84,7 @@ def test_an_update_puts_answers_into_the_fresh_notebook_and_names_what_it_could_
     assert cells[3].replace("import pi,", "import") == STUB.format("d")
     said = capsys.readouterr().out
     assert "1 change came; what is new: CHANGELOG.md" in said
-    assert "my_a, my_c put back; not put back: my_b (no exercise here asks for it); only there: 2 cells." in said
+    assert f"my_a, my_c put back; not put back: my_b (no exercise here asks for it: it is only in {kept}); only" in said
     assert update.update(clone, None)  # nothing new: nothing happens
     assert texts(clone) == after
     assert capsys.readouterr().out == ""
@@ -96,7 +96,7 @@ def test_an_update_puts_answers_into_the_fresh_notebook_and_names_what_it_could_
     assert "nothing put back; not put back: my_a (its cell here is not empty any more)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("step", range(16))
+@pytest.mark.parametrize("step", range(18))
 def test_stopped_at_any_step_nothing_is_lost_and_the_next_run_says_where_it_is(clone, monkeypatch, capsys, step):
     before, steps = texts(clone), iter(range(99))
 
@@ -109,7 +109,7 @@ def test_stopped_at_any_step_nothing_is_lost_and_the_next_run_says_where_it_is(c
         return one
 
     for name in ("git", "write_beside", "new_file", "copy_beside"):
-        monkeypatch.setattr(update, name, stops(getattr(update, name)))
+        monkeypatch.setattr(course, name, stops(getattr(course, name)))
     monkeypatch.setattr(shutil, "copy2", stops(shutil.copy2))
     with pytest.raises(KeyboardInterrupt):
         update.update(clone, None)
@@ -154,6 +154,46 @@ def test_what_a_stopped_merge_wrote_is_not_the_learners_and_half_a_notebook_cost
     said = capsys.readouterr().out
     assert "04_gqa_kept_" in said
     assert "cannot be read: Unterminated string" in said
+
+
+def test_a_kept_copy_that_cannot_be_read_is_named_until_it_is_gone(clone, capsys):
+    (clone / "notebooks" / "02_rope.ipynb").write_text("<<<<<<< HEAD\n" + ANSWER.format("a"))
+    for _ in range(2):
+        assert not update.update(clone, None)
+        (copy,) = (clone / "notebooks").glob("02_rope_kept_*")
+        assert f"{copy}: cannot be read: " in capsys.readouterr().out
+    copy.unlink()
+    assert update.update(clone, None)
+
+
+def test_answers_to_exercises_that_left_are_named_and_those_with_another_number_come(tmp_path, capsys):
+    """What stands below "Solutions" is the course's, whatever its functions are called."""
+    solved = "def solution_{0}(x):\n    return {1}\n\n\ncheck_{0}(solution_{0})"
+    answers = [ANSWER.format(name) for name in "abc"]
+    lambdas = "my_d = lambda x: x\ncheck_d(my_d)\n", "my_e = lambda x: x\ncheck_e(my_e)\n"
+    for place, cells, solution in ("old", [*answers, *lambdas], "x"), ("new", map(STUB.format, "ace"), "x + 0"):
+        made = json.loads(notebook(*cells))
+        made["cells"][-1]["source"] = solved.format("a", solution)
+        headings = [{"cell_type": "markdown", "source": f"### Exercise {n}", "metadata": {}} for n in range(1, 7)]
+        exercises, rest = made["cells"][:-2], made["cells"][-2:]
+        made["cells"] = [cell for pair in zip(headings, exercises, strict=False) for cell in pair] + rest
+        write(tmp_path / place / "notebooks" / "02_rope.ipynb", made)
+    assert not update.update(tmp_path / "new", tmp_path / "old")
+    said, now = capsys.readouterr().out, sources(tmp_path / "new" / "notebooks" / "02_rope.ipynb")
+    assert [now[0], now[2], now[4]] == [f"### Exercise {n}" for n in (1, 2, 3)]
+    for cell, mine in zip(now[1:6:2], ("mine: a", "mine: c", "my_e = lambda"), strict=True):
+        assert mine in cell
+    left = "; ".join(f"my_{name} (no exercise here asks for it: it is only in 02_rope.ipynb)" for name in "bd")
+    assert f"my_a, my_c, my_e put back; not put back: {left.replace('; ', ', ')}; only there" in said
+
+
+def test_a_notebook_that_left_the_course_is_named_with_its_answers(clone, capsys):
+    origin = clone.parent / "origin"
+    for words in (["rm", "--quiet", "notebooks/02_rope.ipynb"], [*WHO, "commit", "--quiet", "-m", "gone"]):
+        course.git(origin, *words)
+    assert not update.update(clone, None)
+    said = capsys.readouterr().out
+    assert all(f"my_{name} (no exercise here asks for it: it is only in 02_rope_kept_" in said for name in "abc")
 
 
 def test_a_learners_file_of_a_new_ones_name_is_kept(clone):
@@ -313,7 +353,7 @@ def test_an_answer_that_is_not_python_and_notes_are_named_and_what_is_here_stays
     said = capsys.readouterr().out
     assert "my_rms_norm (Code cell" in said
     assert "is not Python" in said
-    assert "only there or changed since: 1 note and 2 cells." in said
+    assert "only there or changed since: 3 cells." in said
 
 
 def test_a_handed_out_folder_takes_the_answers_of_an_older_one(clone, monkeypatch, tmp_path, capsys):
