@@ -1,5 +1,7 @@
 """The tokenizer of the bundled model, and a short text; what a model is trained on stands in `helpers.corpus`."""
 
+import json
+import warnings
 from pathlib import Path
 
 import torch
@@ -20,45 +22,66 @@ def excerpt() -> str:
 def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
     """The tokenizer of a checkpoint folder: `.encode(text).ids` and `.decode(ids)`.
 
-    It is what tokenizer.json says. Some classes of transformers 5 (LlamaTokenizer, GemmaTokenizer, Qwen2Tokenizer) put
-    parts of their own in place of the file's; AutoTokenizer then gives other ids, for example for leading spaces.
+    It is what tokenizer.json says. Some classes of transformers 5 put parts of their own in its place: if AutoTokenizer
+    then gives other ids for plain words, the folder is refused; if for odd spaces and signs only, a warning says so.
 
     Raises:
         FileNotFoundError: if the folder has no tokenizer.json.
-        ValueError: if it is damaged, or another file of the folder adds tokens that it does not have.
+        ValueError: if it is damaged, or AutoTokenizer would use other tokens than it has.
     """
     path = Path(folder) / "tokenizer.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: pass a folder that holds a tokenizer.json.")
+    names = "added_tokens.json", "special_tokens_map.json", "tokenizer_config.json", "config.json"
+    alone, special, config, model = (read_json(p) if (p := path.with_name(name)).is_file() else {} for name in names)
     try:
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.no_truncation()  # a file may store both, of its training; in AutoTokenizer, too, a call asks for them
         tokenizer.no_padding()
+        tokenizer.encode_special_tokens = bool(config.get("split_special_tokens"))
         tokenizer.encode("a b")  # some damage shows no sooner
     except BaseException as error:  # tokenizers has no classes of its own, and its panic is no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise  # Ctrl+C
         raise ValueError(unreadable(path, f"is damaged or no tokenizer ({error})")) from error
-    own = {one.content for one in tokenizer.get_added_tokens_decoder().values()}
-    if missing := sorted(_added_beside(path.parent) - own):
-        raise ValueError(
-            f"{path} does not add the tokens {shown(missing)}, which other files of the folder add. transformers "
-            "writes them into it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
-        )
+    said = [*config.items(), *special.items()]
+    added = [value for name, value in said if name.endswith("_token") and isinstance(value, str | dict)]  # as eos_token
+    lists = [value for name, value in said if name.endswith(("special_tokens", "tokens_decoder"))]
+    for some in (value for value in lists if isinstance(value, list | dict)):
+        added += some.values() if isinstance(some, dict) else some
+    added = alone.keys() | {str(one.get("content")) if isinstance(one, dict) else str(one) for one in added}
+    if missing := sorted(added - {one.content for one in tokenizer.get_added_tokens_decoder().values()}):
+        raise ValueError(f"{path} does not add the tokens {shown(missing)}, but other files of the folder do. Have "
+                         "it written anew: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).")  # fmt: skip
+    _compare_with_class(tokenizer, path, config, model)
     return tokenizer
 
 
-def _added_beside(folder):
-    """The tokens that other files of a folder add."""
-    names = "added_tokens.json", "tokenizer_config.json", "special_tokens_map.json"
-    files = (folder / name for name in names)
-    alone, config, special = (read_json(path) if path.is_file() else {} for path in files)
-    lists = [config.get("added_tokens_decoder")]
-    lists += [
-        file.get(name) for file in (config, special) for name in ("additional_special_tokens", "extra_special_tokens")
-    ]
-    tokens = [one for some in lists if some for one in (some.values() if isinstance(some, dict) else some)]
-    return alone.keys() | {str(one.get("content")) if isinstance(one, dict) else str(one) for one in tokens}
+def _compare_with_class(tokenizer, path, config, model):
+    """ValueError or a warning if AutoTokenizer gives other ids, by a class that does not take all of the file."""
+    table, kind = read_json(ASSETS / "tokenizers" / "classes.json"), str(model.get("model_type"))
+    named, name = config.get("tokenizer_class") or model.get("tokenizer_class"), table["model_types"].get(kind)
+    if named and kind != "qwen2" and name != "TokenizersBackend":  # these two win over what the folder names
+        name = str(named).removesuffix("Fast")
+    stored = path.read_text(encoding="utf-8") if name in table["classes"] else "{}"
+    if not (model := json.loads(stored).get("model")) or (name == "LlamaTokenizer" and '"ByteLevel"' in stored):
+        return
+    prefix, how = config.get("add_prefix_space"), "always" if config.get("legacy") else "first"
+    parts = json.dumps(table["classes"][name]).replace('"first"', '"never"' if prefix is False else f'"{how}"')
+    parts = json.loads(parts.replace('space": false', f'space": {json.dumps(bool(prefix))}'))
+    tokens, parts["model"] = parts.pop("tokens"), model | parts["model"]
+    twin = Tokenizer.from_str(json.dumps(json.loads(stored) | parts | {"truncation": None, "padding": None}))
+    twin.add_special_tokens([token for name, token in tokens.items() if name not in config])
+    twin.encode_special_tokens = tokenizer.encode_special_tokens
+    for words in [*table["texts"], " ".join(tokens.values())]:
+        ours, theirs = (one.encode(words).ids for one in (tokenizer, twin))
+        said = f"{path}: transformers 5 opens it as {name}, with parts of that class in place of the file's: {words!r} "
+        said += f"becomes {theirs}, by the file {ours}. To use what transformers does, open what it saves: "
+        said += "AutoTokenizer.from_pretrained(folder).save_pretrained(another)."
+        if ours != theirs and words == table["texts"][0]:
+            raise ValueError(said)
+        if ours != theirs:
+            return warnings.warn(said, stacklevel=3)
 
 
 def encode(tokenizer: Tokenizer, text: str) -> torch.Tensor:

@@ -1,0 +1,76 @@
+"""A folder's tokenizer gives the ids of AutoTokenizer, or a refusal or a warning says not, with a remedy that works."""
+
+import json
+import warnings
+
+import pytest
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from tokenizers.models import BPE
+from tokenizers.trainers import BpeTrainer
+from transformers import AutoTokenizer, GemmaTokenizer, GPT2Tokenizer, LlamaTokenizer, Qwen2Tokenizer
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+
+from helpers.assets import ASSETS
+from helpers.families import FAMILIES
+from helpers.text import load_tokenizer
+
+pytestmark = pytest.mark.parity
+
+TABLE = json.loads((ASSETS / "tokenizers" / "classes.json").read_text(encoding="utf-8"))
+SPACES, IN_BYTES = normalizers.Replace(" ", "▁"), pre_tokenizers.ByteLevel(False)
+FILES = {  # as published: normaliser, words
+    "Llama 2": (normalizers.Sequence([normalizers.Prepend("▁"), SPACES]), None), "Yi": (SPACES, None),
+    "GPT-2": (None, IN_BYTES), "SmolLM2": (None, pre_tokenizers.Sequence([pre_tokenizers.Digits(True), IN_BYTES])),
+}  # fmt: skip
+OPENS, WARNS, REFUSES = None, UserWarning, ValueError
+
+
+def of(name, **more):
+    return {"tokenizer_config": {"tokenizer_class": name} | more}
+
+
+BASE, LLAMA, GPT2 = of("PreTrainedTokenizerFast"), "LlamaTokenizer", "GPT2Tokenizer"
+MASK = {"__type": "AddedToken", "content": "<mask>"}
+CASES = [  # file, model_type, other files
+    ("Llama 2", "llama", BASE, OPENS), ("Llama 2", "mistral", of(LLAMA), OPENS),
+    ("Llama 2", "llama", of("LlamaTokenizerFast"), WARNS), ("Yi", "llama", of(LLAMA), REFUSES),
+    ("Yi", "llama", of(LLAMA, add_prefix_space=False), OPENS), ("Yi", "gemma2", {}, WARNS),
+    ("Llama 2", "gemma2", {}, REFUSES), ("SmolLM2", "llama", of(GPT2), WARNS),
+    ("SmolLM2", "granite", of(GPT2), OPENS), ("GPT-2", "llama", of(GPT2, split_special_tokens=True), OPENS),
+    ("GPT-2", "llama", of(LLAMA), OPENS), ("GPT-2", "qwen3", BASE, OPENS), ("GPT-2", "qwen2", BASE, WARNS),
+    ("GPT-2", "llama", BASE | {"added_tokens": {"<mask>": 999}}, REFUSES),  # a token that tokenizer.json does not add
+    ("GPT-2", "llama", BASE | {"special_tokens_map": {"additional_special_tokens": ["<mask>"]}}, REFUSES),
+    ("GPT-2", "llama", of("TokenizersBackend", extra_special_tokens=["<mask>"], add_bos_token=True), REFUSES),
+    ("GPT-2", "llama", of(GPT2, pad_token=MASK), REFUSES), ("GPT-2", "llama", of(GPT2, pad_token=None), OPENS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "kind", "beside", "outcome"), CASES)
+def test_ids_are_those_of_transformers_or_a_word_is_said(tmp_path, file, kind, beside, outcome):
+    in_bytes = file in ("GPT-2", "SmolLM2")
+    tokenizer = Tokenizer(BPE(byte_fallback=not in_bytes, fuse_unk=not in_bytes))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = FILES[file]
+    signs = pre_tokenizers.ByteLevel.alphabet() if in_bytes else [f"<0x{byte:02X}>" for byte in range(256)]
+    added = ["<s>", "</s>", "<unk>", "<|endoftext|>"]
+    trainer = BpeTrainer(vocab_size=600, special_tokens=added + signs, show_progress=False)
+    tokenizer.train_from_iterator(["The cat's 2 hats sat on the mat in 1999, hello world.  x  1"] * 9, trainer)
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = content["added_tokens"][: len(added)]
+    for name, what in {"tokenizer": content, "config": {"model_type": kind}, **beside}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(what))
+    (theirs := AutoTokenizer.from_pretrained(tmp_path)).save_pretrained(tmp_path / "new")  # the remedy
+    with warnings.catch_warnings(action="error"):
+        try:
+            ours, said = load_tokenizer(tmp_path), None
+        except (ValueError, UserWarning) as error:
+            ours, said = load_tokenizer(tmp_path / "new"), type(error)
+    assert said is outcome
+    assert all(ours.encode(text).ids == theirs(text)["input_ids"] for text in [*TABLE["texts"], "a<mask><eos> b"])
+
+
+def test_the_table_is_what_transformers_does():
+    for one in (LlamaTokenizer, GemmaTokenizer, Qwen2Tokenizer, GPT2Tokenizer):
+        theirs, ours = json.loads(one()._tokenizer.to_str()), dict(TABLE["classes"][one.__name__])
+        assert ours.pop("tokens") == one().special_tokens_map
+        assert theirs | ours | {"model": theirs["model"] | ours["model"]} == theirs
+    assert TABLE["model_types"] == {one: name for one in FAMILIES if (name := TOKENIZER_MAPPING_NAMES.get(one))}
