@@ -32,6 +32,14 @@ NEUTRAL = {  # settings that change the function, with the value that does not
     **dict.fromkeys(("sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar",
                      "num_experts", "no_rope_layers", "layer_types", "swiglu_limit", "hidden_activation")),
 }  # fmt: skip
+READ_BY = {  # by which of our families transformers 5.23 reads such a setting, besides those whose rows name it
+    **dict.fromkeys(NEUTRAL.keys() - {"hidden_act", "partial_rotary_factor"}, ()),  # these two: by all
+    "attention_bias": {*hugging_face.RELATIVES} - {"mistral", "qwen2", "mixtral", "phi3", "starcoder2"},
+    "mlp_bias": ("smollm3", "granite", "internlm3", "iquestcoder"), "use_bias": ("starcoder2",),
+    "bias": ("internlm3",), "qkv_bias": ("internlm3",), "clip_qkv": ("iquestcoder",), "sliding_window": ("smollm3",),
+    "use_sliding_window": ("smollm3", "iquestcoder"), "layer_types": ("mistral", "smollm3"),
+    "use_bidirectional_attention": ("gemma3_text",), "final_logit_softcapping": ("gemma3_text",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +96,7 @@ def _complete(content):
     if "num_experts" in known:
         require_positive_int("num_experts", content["num_experts"])
     if "use_sliding_window" in known and not content["use_sliding_window"]:
-        content |= {"sliding_window": None, "layer_types": None}
+        content["sliding_window"] = None
     types = content.get("layer_types")
     if "sliding_window" not in known and isinstance(types, list) and all(one == "full_attention" for one in types):
         content["layer_types"] = None
@@ -101,7 +109,8 @@ def _complete(content):
     content["partial_rotary_factor"] = next((share for share in shares if share != 1), 1.0)
     for name in sorted(content.keys() - known.keys() - SIZES):
         value = content.pop(name)  # so that no edit reads what transformers would not read
-        if name in NEUTRAL and value not in (NEUTRAL[name], None):
+        read = kind not in hugging_face.RELATIVES or kind in READ_BY.get(name, (kind,))
+        if name in NEUTRAL and read and value not in (NEUTRAL[name], None):
             raise ValueError(
                 f"{name}={shown(value)} is no part of {kind!r} here, only {NEUTRAL[name]!r}: use another one."
             )

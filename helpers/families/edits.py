@@ -330,9 +330,8 @@ def gelu_gate(model: Relative, content: dict):
         def forward(self, x):
             return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
 
-    for name in ("hidden_act", "hidden_activation"):
-        if content[name] not in ("gelu_pytorch_tanh", None):
-            raise ValueError(f"{name}={shown(content[name])}: only 'gelu_pytorch_tanh' is known here. Use another one.")
+    if (name := content["hidden_activation"]) not in ("gelu_pytorch_tanh", None):  # hidden_act is not read
+        raise ValueError(f"hidden_activation={shown(name)}: only 'gelu_pytorch_tanh' is known here. Use another one.")
     for block in model.layers:
         patch(GeluGate, block.feed_forward)
 
@@ -504,18 +503,20 @@ def split_phi3(weights: dict, config: LlamaConfig) -> dict:
     return turned_first(split_merged(weights, config), config)
 
 
-def split_gpt_oss(weights: dict, config: LlamaConfig) -> dict:
-    """All experts stand in one tensor, transposed, gate and up in turn. `GptOssExperts`."""
-    ours = {}
+def split_experts(weights: dict, config: LlamaConfig) -> dict:
+    """All experts stand in one tensor, gate on up; gpt-oss': transposed, gate and up in turn. `MixtralExperts`."""
+    ours, in_turn = {}, config.family == "gpt_oss"
     for name, weight in weights.items():
         place, _, part = name.partition(".experts.")
+        if not part or part[0].isdigit():  # of one expert, as in most files
+            ours[name] = weight
+            continue
         what = {"_bias": "bias"}.get(part[-5:], "weight")
-        for number, own in enumerate(weight if part else ()):
-            own, start = own.T if what == "weight" else own, f"{place}.experts.{number}"
+        for number, own in enumerate(weight):
+            own, start = own.T if in_turn and what == "weight" else own, f"{place}.experts.{number}"
             if part.startswith("gate_up_proj"):
-                ours |= {f"{start}.gate_proj.{what}": own[::2], f"{start}.up_proj.{what}": own[1::2]}
+                gate, up = (own[::2], own[1::2]) if in_turn else own.chunk(2)
+                ours |= {f"{start}.gate_proj.{what}": gate, f"{start}.up_proj.{what}": up}
             else:
                 ours[f"{start}.down_proj.{what}"] = own
-        if not part:
-            ours[name] = weight
     return ours

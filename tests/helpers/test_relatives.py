@@ -79,7 +79,7 @@ def build(family, seed=0, fresh=False, **changes):
 def pair(tmp_path_factory):
     """A function: (theirs, tokens, folder, ours) of a family and a seed, the first three made once.
 
-    With seed 2 there are several files, and embeddings are tied where they else are not.
+    With seed 2 there are several files, all experts in one tensor, and embeddings tied where they else are not.
     """
 
     @cache
@@ -87,7 +87,8 @@ def pair(tmp_path_factory):
         folder = tmp_path_factory.mktemp(family)
         tied = CONFIGS[family].get("tie_word_embeddings", "gemma" in family) != (seed == 2)
         theirs, tokens = build(family, seed, fresh, tie_word_embeddings=tied)
-        theirs.save_pretrained(folder, max_shard_size="20KB" if seed == 2 else "1GB")
+        size = "20KB" if seed == 2 else "1GB"
+        theirs.save_pretrained(folder, max_shard_size=size, save_original_format=seed != 2)
         return theirs, tokens, folder
 
     return lambda *wanted: (*pair(*wanted), load_checkpoint(pair(*wanted)[2]))
@@ -164,12 +165,32 @@ def test_a_slip_passes_the_loose_test_and_fails_the_strict_one(pair, slip):
     assert max(*worst(theirs, tokens, folder, ours), cached) > 5 * TOLERANCE
 
 
+def growing_queries(model, content):
+    """Queries of far positions are longer, in steps; `get_llama_4_attn_scale` of ministral3."""
+    rope, whole = content["rope_parameters"]["full_attention"], model.rotation_and_mask
+
+    class Growing(edits.Edit):
+        def rotated_qkv(self, x, cos, sin):
+            q, k, v = super().rotated_qkv(x, cos, sin)
+            return q * model.lengths, k, v
+
+    def rotation_and_mask(n_query, n_cached=0, n_pad=None, device=None):
+        steps = torch.arange(n_cached, n_cached + n_query) // rope["original_max_position_embeddings"]
+        model.lengths = (1 + rope["llama_4_scaling_beta"] * (1 + steps).log())[:, None]
+        return whole(n_query, n_cached, n_pad, device)
+
+    model.rotation_and_mask = rotation_and_mask
+    for block in model.layers:
+        edits.patch(Growing, block.attention)
+
+
 ELSEWHERE = {  # families that the course does not have; without its first edit, a row is wrong
     "cwm": Family((edits.window,), {"sliding_window": 4096, "layer_types": None}),
     "arcee": Family((edits.ungated,), {"hidden_act": "relu2"}),
     "seed_oss": Family((edits.biases,), {"attention_bias": True, "attention_out_bias": False}),
     "stablelm": Family((edits.partial_rotation, edits.layer_norm), {"partial_rotary_factor": 0.25}, {},
                        edits.turned_first, {"layer_norm_eps": "rms_norm_eps"}),
+    "ministral3": Family((growing_queries, edits.angles, edits.window), {"sliding_window": None}),
     "ernie4_5": Family((edits.interleaved,), {"use_bias": False}),
 }  # fmt: skip
 
@@ -199,6 +220,10 @@ OLDER = {  # as on the Hub
     "qwen3_moe": OLD | {"sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 2},
     "phi3": OLD | {"partial_rotary_factor": 0.5},
     "gpt_oss": OLD | {"rope_scaling": OLD_YARN},
+    # keys of other families, which transformers does not read
+    **{f"{one}, biases": {"attention_bias": True} for one in ("mistral", "qwen2", "mixtral", "phi3", "starcoder2")},
+    "mistral, more": {"num_experts": 4, "logits_scaling": 2.0, "use_sliding_window": True, "clip_qkv": 1.0},
+    "olmo2, windows": MIXED, "gemma2, gelu": {"hidden_act": "gelu"},
 }  # fmt: skip
 
 
@@ -233,6 +258,7 @@ REFUSED = {
     "a window that is none": ("olmo3", {"sliding_window": None}, "sliding_window=None must be a whole number"),
     "LongRoPE": ("phi3", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "long_factor": [1.0]}},
                  "'longrope' .Phi-3.5's, with a factor for each pair. is not known here"),
+    "windows switched off": ("qwen3", MIXED | {"use_sliding_window": False}, "sliding_window=None must be a whole"),
     "a damaged YaRN": ("qwen3", {"rope_parameters": YARN | {"beta_fast": -1}}, "beta_fast=-1 must be a finite number"),
     "quantised": ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4"}}, "a few bits each, as .* in MXFP4"),
     "LLaMA 4": ("mistral", {"model_type": "llama4_text"}, "it reads in chunks. This course reads .* mistral, qwen2"),
