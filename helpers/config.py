@@ -1,6 +1,6 @@
 """The sizes of a LLaMA: one frozen config, checked when made, and the published models."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from helpers.validate import require_number, require_positive_int, shown
 
@@ -22,11 +22,11 @@ class LlamaConfig:
     n_heads: int  # query heads
     n_kv_heads: int  # key/value heads; n_heads must be a multiple of it
     hidden_dim: int  # final inner width of the feed-forward (swiglu_hidden_dim computes it)
-    head_dim: int | None = None  # width of one head; None becomes dim // n_heads
+    head_dim: int | None = None  # width of one head; None becomes dim // n_heads, which dataclasses.replace keeps
     max_seq_len: int  # longest sequence a cache holds by default [token]
     norm_eps: float  # added to the mean square before the root
     rope_theta: float  # base of the rotation frequencies
-    rope_scaling: dict | None = None  # None, or {"type": "linear" | "ntk" | "llama3", "factor": ...}
+    rope_scaling: dict | None = field(default=None, hash=False)  # {"type": "linear" | "ntk" | "llama3", "factor": …}
     tie_embeddings: bool  # one matrix for tok_embeddings and lm_head
 
     def __post_init__(self):
@@ -34,24 +34,21 @@ class LlamaConfig:
             require_positive_int(name, getattr(self, name))
         if self.head_dim is None:
             if self.dim % self.n_heads:
-                raise ValueError(
-                    f"dim={self.dim} is not a multiple of n_heads={self.n_heads}: change one of them, or pass head_dim."
-                )
+                raise ValueError(f"dim={self.dim} is not a multiple of n_heads={self.n_heads}: change one of them, or "
+                                 "pass head_dim.")  # fmt: skip
             object.__setattr__(self, "head_dim", self.dim // self.n_heads)
         require_positive_int("head_dim", self.head_dim)
         if self.head_dim % 2:
-            raise ValueError(
-                f"head_dim={self.head_dim} is odd (dim={self.dim}, n_heads={self.n_heads}), but RoPE turns pairs: "
-                "pass an even head_dim, or choose n_heads so that dim / n_heads is even (notebook 02, section 2.2)."
-            )
+            raise ValueError(f"head_dim={self.head_dim} is odd (dim={self.dim}, n_heads={self.n_heads}), but RoPE "
+                             "turns pairs: pass an even head_dim, or choose n_heads so that dim / n_heads is even "
+                             "(notebook 02, section 2.2).")  # fmt: skip
         if self.n_heads % self.n_kv_heads:
-            raise ValueError(
-                f"n_heads={self.n_heads} is not a multiple of n_kv_heads={self.n_kv_heads}: each key/value head serves "
-                "the same number of query heads. Choose n_kv_heads among the divisors of n_heads "
-                "(notebook 04, section 4.3)."
-            )
+            raise ValueError(f"n_heads={self.n_heads} is not a multiple of n_kv_heads={self.n_kv_heads}: each "
+                             "key/value head serves the same number of query heads. Choose n_kv_heads among the "
+                             "divisors of n_heads (notebook 04, section 4.3).")  # fmt: skip
         require_number("norm_eps", self.norm_eps, lambda eps: eps >= 0, ">= 0, for example 1e-5")
         require_rope(self.head_dim, self.rope_theta, self.rope_scaling)
+        object.__setattr__(self, "rope_scaling", self.rope_scaling and dict(self.rope_scaling))
         if not isinstance(self.tie_embeddings, bool):
             raise ValueError(f"tie_embeddings={shown(self.tie_embeddings)} must be True or False.")
 
@@ -73,22 +70,18 @@ def require_rope(head_dim, theta, scaling):
     if scaling is None:
         return
     if not isinstance(scaling, dict):
-        raise ValueError(
-            f"rope_scaling={shown(scaling)} must be None or a dict such as {{'type': 'linear', 'factor': 2.0}}."
-        )
+        raise ValueError(f"rope_scaling={shown(scaling)} must be None or a dict such as "
+                         f"{{'type': 'linear', 'factor': 2.0}}.")  # fmt: skip
     known = {"linear": set(), "ntk": set(), "llama3": set(LLAMA3_SCALING)}
     kind, factor = scaling.get("type"), scaling.get("factor")
     if not isinstance(kind, str) or kind not in known:
-        raise ValueError(
-            f"rope_scaling type {shown(kind)} is not known: use one of {sorted(known)}, or None "
-            "(notebook 02, section 2.7)."
-        )
+        raise ValueError(f"rope_scaling type {shown(kind)} is not known: use one of {sorted(known)}, or None "
+                         "(notebook 02, section 2.7).")  # fmt: skip
     extra = set(scaling) - {"type", "factor"} - known[kind]
     if extra:
         takes = sorted({"type", "factor"} | known[kind])
-        raise ValueError(
-            f"rope_scaling of type {kind!r} does not take {shown(sorted(map(str, extra)))}, only {takes}: remove them."
-        )
+        raise ValueError(f"rope_scaling of type {kind!r} does not take {shown(sorted(map(str, extra)))}, only {takes}: "
+                         "remove them.")  # fmt: skip
     wanted = ">= 1 and <= 1e18: new length / trained length"
     require_number("rope_scaling factor", factor, lambda factor: 1 <= factor <= 1e18, wanted)
     if kind == "ntk":
@@ -102,10 +95,8 @@ def require_rope(head_dim, theta, scaling):
         for name in ("low_freq_factor", "high_freq_factor"):
             require_number(f"rope_scaling {name}", s[name], lambda end: end > 0, "> 0: Meta uses 1 and 4")
         if s["low_freq_factor"] >= s["high_freq_factor"]:
-            raise ValueError(
-                f"rope_scaling needs 0 < low_freq_factor < high_freq_factor, got {s['low_freq_factor']} and "
-                f"{s['high_freq_factor']}: Meta uses 1 and 4."
-            )
+            raise ValueError(f"rope_scaling needs 0 < low_freq_factor < high_freq_factor, got {s['low_freq_factor']} "
+                             f"and {s['high_freq_factor']}: Meta uses 1 and 4.")  # fmt: skip
 
 
 _LLAMA_2_7B = LlamaConfig(

@@ -42,3 +42,9 @@ def test_settings_at_the_edge_are_taken():
     replace(TINY, norm_eps=0.0, rope_theta=1.5, n_kv_heads=4, head_dim=2)
     replace(TINY, dim=30, head_dim=12)  # where the width of a head is given, dim need not be a multiple of n_heads
     replace(TINY, head_dim=4, rope_scaling={"type": "ntk", "factor": 1})
+
+
+def test_a_config_keeps_its_own_rope_scaling_and_can_be_a_key():
+    scaling = {"type": "linear", "factor": 2.0}
+    config, scaling["factor"] = replace(TINY, rope_scaling=scaling), -1
+    assert {config} == {replace(TINY, rope_scaling={"type": "linear", "factor": 2.0})}
