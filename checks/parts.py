@@ -197,6 +197,7 @@ class PartsModel:
         model, self.parts = load_checkpoint(folder), parts
         self.config, self.weights = model.config, weights_to_hugging_face(model)
         self.stored = config_to_hugging_face(model.config)  # complete, and under the newest names
+        parts.turns(torch.arange(1), self.stored)  # refuses a type of RoPE that no exercise asks for
 
     def new_cache(self, batch_size: int, max_seq_len: int = 2048) -> KVCache:
         """An empty cache for so many texts and tokens."""

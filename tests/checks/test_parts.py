@@ -97,6 +97,12 @@ def test_parts_open_the_folders_that_the_course_opens_and_refuse_the_others(save
             model(tokens, model.new_cache(1, 4))
 
 
+def test_a_rope_type_that_no_exercise_asks_for_is_refused_at_once(saved):
+    edit_json(saved / "config.json", lambda content: content.update(OLD | FOLDERS["said twice"]))
+    with pytest.raises(ValueError, match="rope_type 'linear' is not known: it is 'default' or 'llama3'"):
+        my_parts(ROOT / "tests").model(saved)
+
+
 def test_solved_exercises_are_the_learners_parts_whatever_the_notebooks_are_called(own):
     assert repr(own).startswith(f"{len(COURSE)} of {len(COURSE)} parts are yours: rms_norm, rope_angles, ")
     assert not any(getattr(own, name) is COURSE[name] for name in COURSE)
