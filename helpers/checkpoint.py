@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from helpers.config import LlamaConfig
 from helpers.device import explain_out_of_memory
-from helpers.formats.files import read_json
+from helpers.formats.files import read_json, what_instead
 from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, refuse, require_tie, tied_once
 from helpers.formats.hugging_face import StoredWeight, config_from_hugging_face, config_to_hugging_face, open_weights
 from helpers.formats.names import interleaved_to_halves, name_map, under_our_names  # noqa: F401  imported from here
@@ -73,10 +73,8 @@ def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor |
 
         return read_meta(folder)
     found = sorted(path.name for path in folder.iterdir())[:5] or "nothing"
-    raise FileNotFoundError(
-        f"{folder} holds neither config.json (Hugging Face) nor params.json (Meta), but {found}: "
-        "pass the folder that holds one of them."
-    )
+    so = what_instead(folder) if (folder / "adapter_config.json").is_file() else "pass the folder that holds one."
+    raise FileNotFoundError(f"{folder} holds neither config.json nor params.json (Meta's), but {found}: {so}")
 
 
 def model_from_weights(
@@ -119,16 +117,13 @@ def blank_model(config: LlamaConfig, weights: dict[str, torch.Tensor | StoredWei
     most = 100 * max((math.prod(weight.shape) for weight in weights.values()), default=1)
     rows = max(config.vocab_size, config.hidden_dim, config.n_heads * config.head_dim)
     if config.n_layers > 100 + len(weights) or rows * config.dim > most:  # before such a loop or table is made
-        raise ValueError(
-            f"{source}: {config} needs far more than the {len(weights)} weights found: "
-            "the config belongs to another model, or is damaged: fetch it again."
-        )
+        raise ValueError(f"{source}: {config} needs far more than the {len(weights)} weights found: "
+                         "the config belongs to another model, or is damaged: fetch it again.")  # fmt: skip
     embedding, head = weights.get("tok_embeddings.weight"), weights.get("lm_head.weight")
-    if config.tie_embeddings and embedding is not None and head is not None:
-        same = torch.equal(head[...], embedding[...])
-        if not same and embedding[...].isfinite().all():  # NaN equals nothing, and is found later
-            raise ValueError(f"{source}: the config ties embeddings, lm_head differs from tok_embeddings: untie them, "
-                             "by tie_word_embeddings false in config.json.")  # fmt: skip
+    both = config.tie_embeddings and embedding is not None and head is not None and head.shape == embedding.shape
+    if both and not torch.equal(head[...], embedding[...]) and embedding[...].isfinite().all():  # NaN is found later
+        raise ValueError(f"{source}: the config ties embeddings, lm_head differs from tok_embeddings: untie them, by "
+                         "tie_word_embeddings false in config.json.")  # fmt: skip
     try:
         with torch.device("meta"):
             return make(config)
@@ -154,10 +149,8 @@ def fetch_checkpoint(name: str) -> Path:
     try:
         return Path(snapshot_download(name, **wanted, etag_timeout=5))
     except (OSError, HTTPError) as problem:  # no network, or the Hub or a proxy refuses
-        raise ConnectionError(
-            f"{name} could not be fetched ({type(problem).__name__}): check name, network and, for a model behind a "
-            "licence, that you are logged in."
-        ) from None
+        raise ConnectionError(f"{name} could not be fetched ({type(problem).__name__}): check name, network and, for a "
+                              "model behind a licence, that you are logged in.") from None  # fmt: skip
 
 
 def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | None = None, card: str | None = None):
@@ -195,11 +188,13 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
             raise ValueError("save_checkpoint: model.inv_freq is not that of model.config, which alone is saved: make "
                              "a Llama of the config that you want, and load_state_dict.")  # fmt: skip
         save_file(weights, new / "model.safetensors", metadata={"format": "pt"})
-        _write_json(new / "config.json", config_to_hugging_face(config, next(model.parameters()).dtype))
+        files = {"config.json": config_to_hugging_face(config, next(model.parameters()).dtype)}
         if tokenizer is not None:
             tokenizer.save(str(new / "tokenizer.json"))
             end = {"eos_token": END_OF_TEXT} if tokenizer.token_to_id(END_OF_TEXT) is not None else {}
-            _write_json(new / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **end})
+            files["tokenizer_config.json"] = {"tokenizer_class": "PreTrainedTokenizerFast", **end}
+        for name, content in files.items():
+            (new / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         if card is not None:
             (new / "README.md").write_text(card, encoding="utf-8")
         (new / "model.safetensors").chmod((new / "config.json").stat().st_mode)  # save_file, too
@@ -226,7 +221,3 @@ def weights_to_hugging_face(model: Llama) -> dict[str, torch.Tensor]:
         weights[theirs] = weight.clone() if weight.data_ptr() in places else weight  # a file holds each by itself
         places.add(weight.data_ptr())
     return weights
-
-
-def _write_json(path, content):
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Files that others made: JSON, read within limits, and what a file is that cannot be read."""
+"""Files that others made: JSON, read within limits, and what is there that cannot be read."""
 
 import json
 from pathlib import Path
@@ -11,6 +11,16 @@ BEGIN = {  # how files begin that people have in place of the right one
     b"GGUF": "is in llama.cpp's format, GGUF: use the same model's safetensors.",
     b"<": "is a web page, perhaps one that asks you to log in: fetch the file itself.",
 }
+INSTEAD = {  # what may be there in place of model.safetensors, in this order, and what to do
+    "model.safetensors.index.*.json": "is a variant's index: rename it to model.safetensors.index.json.",
+    "model*-of-*.safetensors": "is one of several: fetch model.safetensors.index.json as well, which names them all.",
+    "model.*.safetensors": "is a variant, which is asked for by name: rename it to model.safetensors.",
+    "adapter_*": "belongs to an adapter (peft), which changes another model: open what both make together, "
+    "AutoPeftModelForCausalLM.from_pretrained(folder).merge_and_unload().save_pretrained(another).",
+    "pytorch_model*": "is pickled: open what transformers makes of it, by "
+    "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(another).",
+    "config.json": "is here, but no weights as safetensors: fetch or convert them.",
+}
 
 
 def unreadable(path: Path, why: str) -> str:
@@ -19,6 +29,11 @@ def unreadable(path: Path, why: str) -> str:
         start = file.read(30)
     known = (text for begin, text in BEGIN.items() if start.startswith(begin))
     return f"{path} {next(known, f'{why[:300]}: fetch the file again.')}"
+
+
+def what_instead(folder: Path) -> str:
+    """What a folder without model.safetensors has in its place, and what to do."""
+    return next(f"{min(found).name} {so}" for name, so in INSTEAD.items() if (found := [*folder.glob(name)]))
 
 
 def read_json(path: Path) -> dict:

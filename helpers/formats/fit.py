@@ -18,6 +18,8 @@ def misfits(model: nn.Module, weights: dict[str, torch.Tensor | StoredWeight]) -
     for name in weights.keys() - wanted.keys():
         if name != "lm_head.weight" or not model.config.tie_embeddings:
             problems[name] = f"left over: {name}"
+        elif (have := tuple(weights[name].shape)) != (own := wanted["tok_embeddings.weight"]):
+            problems[name] = f"shape: {name} is {have}, tied by the config to tok_embeddings.weight {own}"
     for name in wanted.keys() & weights.keys():
         have = tuple(weights[name].shape)
         if have != wanted[name]:

@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from helpers.config import LLAMA3_SCALING, LlamaConfig
 from helpers.device import is_out_of_memory
-from helpers.formats.files import read_json, unreadable
+from helpers.formats.files import read_json, unreadable, what_instead
 from helpers.validate import shown
 
 IGNORED = "rotary_emb.inv_freq"  # a table that older files carry; computed here from the config
@@ -43,9 +43,8 @@ def open_weights(folder: Path) -> dict[str, StoredWeight]:
     weights = {}
     for path in _files(folder):
         if not os.path.isfile(path):  # path.is_file() raises for a name that is too long
-            whole = path.name == "model.safetensors"
-            why = "this course reads safetensors only; fetch or convert the weights." if whole else "fetch it as well."
-            raise FileNotFoundError(f"{path} is missing: {why}")
+            so = what_instead(folder) if path.name == "model.safetensors" else "fetch it as well."
+            raise FileNotFoundError(f"{path} is missing: {so}")
         with _naming(path):
             file = safe_open(path, framework="pt")
             names = (name for name in sorted(file.keys()) if not name.endswith(IGNORED))
@@ -68,10 +67,9 @@ def _files(folder):
     if not os.path.isfile(whole) or files == [whole]:
         return files
     if files and all(map(os.path.isfile, files)):
-        raise ValueError(
-            f"{folder} holds two sets of weights, {whole.name} and the files that {index.name} names: transformers "
-            f"reads {whole.name}. Delete {index.name} to keep that one, or {whole.name} to keep the others."
-        )
+        raise ValueError(f"{folder} holds two sets of weights, {whole.name} and the files that {index.name} names: "
+                         f"transformers reads {whole.name}. Delete {index.name} to keep that one, or {whole.name} to "
+                         "keep the others.")  # fmt: skip
     return [whole]  # transformers leaves the index when it saves again into one file
 
 
@@ -84,12 +82,11 @@ def _with_prefix(weights, folder):
     if not found or "model." in found:
         return weights
     if prefix := re.sub(r"(?<=\.)model\.$", "", min(found))[:80]:
-        raise ValueError(
-            f"{folder}: the names of its weights begin with {prefix!r}, as in a model of torch.compile ('_orig_mod.') "
-            "or inside another. Write each file again without it, by safetensors.torch: save_file("
-            f"{{name.removeprefix({prefix!r}): weight for name, weight in load_file(file).items()}}, file, "
-            "{'format': 'pt'})."
-        )
+        raise ValueError(f"{folder}: the names of its weights begin with {prefix!r}, as in a model of torch.compile "
+                         "('_orig_mod.') or inside another. Write each file again without it, by safetensors.torch: "
+                         "save_file("
+                         f"{{name.removeprefix({prefix!r}): weight for name, weight in load_file(file).items()}}, "
+                         "file, {'format': 'pt'}).")  # fmt: skip
     return {name if name.startswith("lm_head.") else f"model.{name}": weight for name, weight in weights.items()}
 
 
@@ -137,6 +134,11 @@ ROPE_KEYS = {  # what transformers reads of each type of RoPE; only those of NEE
     "default": (), "linear": ("factor",), "llama3": (*NEEDED, TRAINED),
     "yarn": ("factor", TRAINED, "beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),
 }  # fmt: skip
+WEIGHTS = {  # settings about the weights, which are refused
+    "quantization_config": "the weights are stored in a few bits each, as gpt-oss' are in MXFP4, and this course reads "
+    "16 bits or more. Use a version of the model that is not quantised.",
+    "transformers_weights": "this course reads model.safetensors: give that file this name, and remove the key.",
+}
 # The families that helpers.families opens; a row there and a name here belong together.
 RELATIVES = (
     "mistral", "qwen2", "qwen3", "olmo2", "olmo3", "smollm3", "gemma3_text", "gemma2", "mixtral", "qwen3_moe", "phi3",
@@ -153,22 +155,12 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
     """
     kind = content.get("model_type")
     if kind != "llama":
-        door = "helpers.families.load_checkpoint opens it"
         use = "this course does not open it: use a LLaMA, such as SmolLM2-135M, or a relative of helpers.families"
-        raise ValueError(
-            f"{source} describes a {shown(kind)} model, not 'llama': {door if kind in RELATIVES else use}."
-        )
-    if content.get("quantization_config") is not None:
-        raise ValueError(
-            f"{source} sets quantization_config={shown(content['quantization_config'])}: the weights are stored in a "
-            "few bits each, as gpt-oss' are in MXFP4, and this course reads 16 bits or more. Use a version of the "
-            "model that is not quantised."
-        )
-    if content.get("transformers_weights") is not None:
-        raise ValueError(
-            f"{source} sets transformers_weights={shown(content['transformers_weights'])}, and this course reads "
-            "model.safetensors: give that file this name, and remove the key."
-        )
+        use = "helpers.families.load_checkpoint opens it" if kind in RELATIVES else use
+        raise ValueError(f"{source} describes a {shown(kind)} model, not 'llama': {use}.")
+    for name in WEIGHTS.keys() & content.keys():
+        if content[name] is not None:
+            raise ValueError(f"{source} sets {name}={shown(content[name])}: {WEIGHTS[name]}")
     try:
         rope = _counting(rope_from_hugging_face(content))
         said = {name: rope.pop(name) for name in ("rope_type", "rope_theta", "partial_rotary_factor")}
@@ -178,10 +170,9 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
         for name, known in unknown.items():
             value = (content | said).get(name, known[0])
             if value not in known:
-                raise ValueError(
-                    f"it sets {name}={shown(value)}, which this model does not have "
-                    f"(only {', '.join(str(one) for one in known if one is not None) or None}): use another checkpoint."
-                )
+                raise ValueError(f"it sets {name}={shown(value)}, which this model does not have (only "
+                                 f"{', '.join(str(one) for one in known if one is not None) or None}): use another "
+                                 "checkpoint.")  # fmt: skip
         n_heads = content["num_attention_heads"]
         return LlamaConfig(
             vocab_size=content["vocab_size"], dim=content["hidden_size"], n_layers=content["num_hidden_layers"],
@@ -192,10 +183,8 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
             tie_embeddings=content.get("tie_word_embeddings") or False,
         )  # fmt: skip
     except KeyError as error:
-        raise ValueError(
-            f"{source} has no {error}, and this course does not know what counts in its place: add it, as the model's "
-            "authors give it."
-        ) from None
+        raise ValueError(f"{source} has no {error}, and this course does not know what counts in its place: add it, as "
+                         "the model's authors give it.") from None  # fmt: skip
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{source}: {error}") from error
 
@@ -219,10 +208,9 @@ def rope_from_hugging_face(content: dict, otherwise: dict | None = None) -> dict
             said.append(_complete_rope(content[place], content))
     counting = [_counting(rope) for rope in said]
     if len(said) == 2 and counting[0] != counting[1]:
-        raise ValueError(
-            f"rope_scaling says {shown(counting[0])}, rope_parameters says {shown(counting[1])}: remove the wrong one "
-            "(beside rope_scaling the base stands at the top, as rope_theta, and is 10,000 without it)."
-        )
+        raise ValueError(f"rope_scaling says {shown(counting[0])}, rope_parameters says {shown(counting[1])}: remove "
+                         "the wrong one (beside rope_scaling the base stands at the top, as rope_theta, and is 10,000 "
+                         "without it).")  # fmt: skip
     return said[0] if said else _complete_rope(otherwise or {}, content)
 
 
@@ -242,7 +230,7 @@ def _complete_rope(rope, content):
     if not isinstance(kind, str) or kind not in ROPE_KEYS:
         whose = " (Phi-3.5's, with a factor for each pair)" if kind == "longrope" else ""
         raise ValueError(f"RoPE type {shown(kind)}{whose} is not known here: use another checkpoint.")
-    if missing := [name for name in NEEDED if name in ROPE_KEYS[kind] and name not in rope]:
+    if missing := [name for name in ROPE_KEYS[kind] if name in NEEDED and name not in rope]:
         raise ValueError(f"RoPE of type {kind!r} needs {' and '.join(missing)}: add what the model was trained with.")
     if TRAINED in ROPE_KEYS[kind]:
         rope[TRAINED] = content.get(TRAINED, rope.get(TRAINED, content.get("max_position_embeddings", 2048)))

@@ -30,10 +30,9 @@ def read_meta(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
     params = read_json(folder / "params.json")
     for name in sorted(params.keys() - KNOWN):
         if params[name] not in (None, False):
-            raise ValueError(
-                f"{folder / 'params.json'} sets {name[:80]}={str(params[name])[:80]}, which this course does not know. "
-                "If it does not change what the model computes, remove it; else use another model."
-            )
+            raise ValueError(f"{folder / 'params.json'} sets {name[:80]}={str(params[name])[:80]}, which this course "
+                             "does not know. If it does not change what the model computes, remove it; else use "
+                             "another model.")  # fmt: skip
     files = [path for path in folder.glob("consolidated.*.pth") if path.is_file()]
     files.sort(key=lambda path: (len(path.name), path.name))  # by number, written with zeros in front or without
     if not files and (folder / "consolidated.safetensors").is_file():
@@ -59,23 +58,19 @@ def read_meta(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
         config = _config_from_meta(params, theirs["tok_embeddings.weight"].shape[0], tied)
         rows, all_rows = weights["layers.0.attention.q_proj.weight"].shape[0], config.n_heads * config.head_dim
         if rows < all_rows:
-            raise ValueError(
-                f"{len(files)} .pth hold {rows} of {all_rows} rows of wq: some consolidated.*.pth are missing"
-            )
+            raise ValueError(f"{len(files)} .pth hold {rows} of {all_rows} rows of wq: some consolidated.*.pth are "
+                             "missing")  # fmt: skip
         for name in weights:
             if name.endswith(("q_proj.weight", "k_proj.weight")):
                 weights[name] = interleaved_to_halves(weights[name], config.head_dim)
     except KeyError as error:
-        raise ValueError(
-            f"{folder}: {str(error)[:80]} is missing from params.json or a shard: it is not a whole LLaMA. "
-            "Fetch all files again."
-        ) from error
+        raise ValueError(f"{folder}: {str(error)[:80]} is missing from params.json or a shard: it is not a whole "
+                         "LLaMA. Fetch all files again.") from error  # fmt: skip
     except (AttributeError, TypeError, ValueError, IndexError, ArithmeticError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise
-        raise ValueError(
-            f"{folder}: params.json and the shards make no LLaMA ({str(error)[:300]}): fetch all again."
-        ) from error
+        raise ValueError(f"{folder}: params.json and the shards make no LLaMA ({str(error)[:300]}): fetch all "
+                         "again.") from error  # fmt: skip
     return config, weights
 
 
