@@ -14,9 +14,8 @@ FILES = {  # what is imported from here, by the file that is loaded when it is a
     "own": "my_parts",
     "parts": "Parts",
     "relatives": "check_add_family check_attention_with_sink check_where_they_part",
-    "rmsnorm": "check_needed_gains check_norm_probe check_rms_norm check_rms_norm_backward",
-    "rope": "check_apply_rope_halves check_apply_rope_interleaved check_llama3_scaling check_rope_angles "
-    "check_rope_permutation check_slow_hands",
+    "rmsnorm": "check_norm_probe check_rms_norm check_rms_norm_backward",
+    "rope": "check_apply_rope_halves check_apply_rope_interleaved check_rope_angles check_rope_permutation",
     "scaling_out": "check_mend_split check_merge_attention check_split_feed_forward",
     "swiglu": "check_cut_units check_matrix_roles check_swiglu",
     "train": "check_accumulated_step check_find_loop_slips check_training_loop",

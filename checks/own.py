@@ -13,11 +13,10 @@ from checks.gqa import check_causal_visible, check_rows
 from checks.notebook import Notebook, read_cells, read_notebook
 from checks.parts import NOWHERE, Parts
 from checks.rmsnorm import check_rms_norm
-from checks.rope import check_apply_rope_halves, check_llama3_scaling, check_rope_angles
+from checks.rope import check_apply_rope_halves, check_rope_angles
 from checks.swiglu import check_swiglu
 
-CHECKS = (check_rms_norm, check_rope_angles, check_apply_rope_halves, check_llama3_scaling, check_swiglu)
-CHECKS += (check_causal_visible, check_rows)
+CHECKS = (check_rms_norm, check_rope_angles, check_apply_rope_halves, check_swiglu, check_causal_visible, check_rows)
 
 
 def _later():

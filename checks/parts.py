@@ -13,10 +13,9 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from checks.rope import llama3_scaling
 from helpers.cache import KVCache
 from helpers.checkpoint import config_to_hugging_face, load_checkpoint, weights_to_hugging_face
-from helpers.model import apply_rope, attention_weights, causal_visible, repeat_kv, rope_inv_freq
+from helpers.model import apply_rope, attention_weights, causal_visible, llama3_scaling, repeat_kv, rope_inv_freq
 from helpers.validate import require_tokens
 
 
@@ -50,13 +49,13 @@ COURSE = {  # the exercises that are parts, and the course's own functions for t
     "rms_norm": _rms_norm,
     "rope_angles": _rope_angles,
     "apply_rope_halves": apply_rope,
-    "llama3_scaling": llama3_scaling,
     "swiglu": _swiglu,
     "causal_visible": causal_visible,
     "rows": _rows,
 }
 NO_EXERCISE = {  # parts that no exercise asks for: the course lends them
     "repeat_kv": repeat_kv,
+    "llama3_scaling": llama3_scaling,
     "attention_head": _attention_head,
     "cache_write": _cache_write,
 }

@@ -1,12 +1,8 @@
 """The exercises of notebook 01, RMSNorm: specification, cases, known mistakes with hints, check."""
 
-import contextlib
-import copy
 import math
 import numbers
-import random
-from collections.abc import Set
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch.nn import functional as F
@@ -30,11 +26,6 @@ from checks.base import (
 from checks.compare import ROUNDING
 from checks.explain import number
 from checks.judge import check_of
-from helpers import interventions
-from helpers.checkpoint import load_checkpoint
-from helpers.interventions import held_out_loss, held_out_tokens, replaced
-from helpers.model import RMSNorm
-from helpers.text import TINY_LLAMA
 
 
 def rms_norm(x, weight, eps):
@@ -362,166 +353,3 @@ RMS_NORM_BACKWARD = Exercise(
     dtype_hint="Both results need the dtype that grad_y came in with. After grad_y = grad_y.float(), it is float32.",
 )  # fmt: skip
 check_rms_norm_backward = check_of(RMS_NORM_BACKWARD)
-
-
-NEAR = 0.2  # [nat/token]: so far above the model's own loss is the bar
-EVEN = {f"layers.{layer}.{part}_norm": 1.0 for layer in range(6) for part in ("attention", "ffn")}
-MODELS = {  # a model that is tiny-llama, but for factors that moved from gains into the matrices behind them
-    "tiny-llama": {},
-    "its twin": EVEN | {
-        "layers.0.attention_norm": 3.0,
-        "layers.0.ffn_norm": 2.5,
-        "layers.1.attention_norm": 3.0,
-        "layers.2.ffn_norm": 3.0,  # this one and the next cost 0.1 alone, and 0.4 together
-        "layers.3.ffn_norm": 3.0,
-        "layers.3.attention_norm": 0.33,
-    },
-}  # fmt: skip
-
-
-def _norms(model):
-    return {name: part for name, part in model.named_modules() if isinstance(part, RMSNorm)}
-
-
-def _left_out(model, kept, loss):
-    """The loss of the model with the gains of all norms but those in `kept` left out."""
-    stay, normalise = [_norms(model)[name] for name in kept], RMSNorm.forward
-    with replaced(RMSNorm, lambda norm, x: normalise(norm, x) / (1 if norm in stay else norm.weight)):
-        return loss(model)
-
-
-def needed_gains(model):
-    """Names of the norms that keep their gain: as few as hold the loss under a bar, all other gains being left out."""
-    bar, needed = held_out_loss(model) + NEAR, set(_norms(model))
-    for name in _norms(model):
-        if _left_out(model, needed - {name}, held_out_loss) < bar:
-            needed.remove(name)
-    return needed
-
-
-@cache
-def _unseen():
-    """Windows (4, 257) of the held-out text, from between those of held_out_windows."""
-    tokens = held_out_tokens()
-    return tokens[400:].unfold(0, 257, len(tokens) // 4)[:4]
-
-
-@torch.no_grad()
-def _loss(model):
-    logits = model(_unseen()[:, :-1])
-    return F.cross_entropy(logits.flatten(0, 1), _unseen()[:, 1:].flatten()).item()
-
-
-@cache
-def _loss_with(which, kept):
-    """The loss of one of MODELS, on the text that judges, with the gains of these norms, a frozenset, alone."""
-    return _left_out(_model(which), kept, _loss)
-
-
-@cache
-def _model(name):
-    """One of MODELS, not to be changed: the mean of each gain that it names is moved to the number there."""
-    model = load_checkpoint(TINY_LLAMA).requires_grad_(False)
-    for place, mean in MODELS[name].items():
-        factor = mean / _norms(model)[place].weight.mean()
-        _norms(model)[place].weight *= factor
-        block = model.layers[int(place.split(".")[1])]
-        attention, feed_forward = block.attention, block.feed_forward
-        readers = attention.q_proj, attention.k_proj, attention.v_proj
-        for matrix in readers if "attention" in place else (feed_forward.gate_proj, feed_forward.up_proj):
-            matrix.weight /= factor
-    return model
-
-
-@contextlib.contextmanager
-def _shorter():
-    """Inside the `with`, held_out_loss reads the beginnings of 4 of its 16 windows, so that a search ends in time.
-
-    Afterwards RMSNorm is as it was: who sets its forward without `replaced` would also change what judges.
-    """
-    before, forward = interventions.held_out_windows, RMSNorm.forward
-    interventions.held_out_windows = lambda: before()[::4, :65]
-    try:
-        yield
-    finally:
-        interventions.held_out_windows, RMSNorm.forward = before, forward
-
-
-FROM_ONE = "Are they chosen by their distance from 1? The matrix behind a gain may undo it: measure what each costs."
-UNEVEN = "Are they chosen by how much their entries differ? Measure what each costs."
-ONLY_TINY_LLAMA = (
-    "That is right for tiny-llama. Measure the model that comes in: here factors moved between gain and matrix."
-)
-ALONE = "Each gain that you leave out costs little alone. What do they cost together?"
-ALL_STAY = "All gains stay. Is your bar 0.2 above what held_out_loss gives here, with all of them, not a number of 1.9?"
-NAMES_OF_NORMS = "Return a set of names, as model.named_modules() gives them: {'layers.3.ffn_norm', ...}."
-
-
-def _judged(function):
-    """1 if the gains that a function names are needed and enough, by their effect; else a Wrong that says how far off.
-
-    The text that judges is not the text of `held_out_loss`.
-    """
-    if function is needed_gains:
-        return lambda model: 1  # what others are compared with: it need not be measured again
-
-    def judge(which):
-        with _shorter():
-            answer = function(copy.deepcopy(_model(which)))
-        norms = list(_norms(_model(which)))
-        if not isinstance(answer, Set | list | tuple):
-            hint = TYPE_HINTS["NoneType"] if answer is None else NAMES_OF_NORMS
-            raise Wrong(f"the result has the type {type(answer).__name__}, expected a set of names.", hint)
-        if unknown := [name for name in answer if name not in norms]:
-            raise Wrong(f"the model has no norm {str(unknown[0])[:40]!r}.", NAMES_OF_NORMS)
-        kept = frozenset(answer)
-        loss, bar = _loss_with(which, kept), _loss_with(which, frozenset(norms)) + NEAR
-        said = f"with {len(kept)} of {len(norms)} gains kept the loss on other text is {loss:.2f}"
-        if loss >= bar:
-            draws = [random.Random(seed).sample(norms, len(kept)) for seed in range(3)]
-            losses = [_loss_with(which, frozenset(draw)) for draw in draws]
-            chance = f"three draws of as many give {min(losses):.2f} to {max(losses):.2f}"
-            hint, many = _way(kept, which), len(kept) > len(norms) / 2
-            if not hint and many and _loss_with(which, frozenset(norms) - kept) < bar:
-                hint = "Are these the gains that can go? Return those that stay."
-            hint = hint or "Whose gain, given back, lowers the loss most? Try each beside those that you keep."
-            raise Wrong(f"{said}. The bar is {bar:.2f}; {chance}.", hint)
-        for name in filter(kept.__contains__, norms):  # in the model's order
-            without = _loss_with(which, kept - {name})
-            if without < bar:
-                shown = f"without {name} it is {without:.2f}, still under the bar, {bar:.2f}"
-                hint = "Take one of them away, and measure again: can any other go, too?"
-                raise Wrong(f"{said}, but {shown}.", _way(kept, which) or hint)
-        return 1
-
-    return judge
-
-
-def _way(kept, which):
-    """The hint of a known way to the wrong gains; "" if none leads to these."""
-    if which != "tiny-llama" and kept == {"layers.0.attention_norm", "final_norm"}:
-        return ONLY_TINY_LLAMA
-    if kept == {"layers.0.ffn_norm", "layers.3.attention_norm", "final_norm"}:
-        return ALONE
-    if len(kept) == len(_norms(_model(which))):
-        return ALL_STAY
-    gains = {name: norm.weight for name, norm in _norms(_model(which)).items()}
-    for hint, size in (
-        (FROM_ONE, lambda weight: weight.mean().log().abs()),
-        (FROM_ONE, lambda weight: (weight - 1).abs().mean()),
-        (UNEVEN, lambda weight: weight.std() / weight.mean()),
-    ):
-        largest = sorted(gains, key=lambda name: size(gains[name]), reverse=True)
-        if 1 < len(kept) < len(gains) and kept == set(largest[: len(kept)]):
-            return hint
-    return ""
-
-
-NEEDED_GAINS = Exercise(
-    needed_gains,
-    [Case(name, (name,)) for name in MODELS],
-    [],
-    adapt=_judged,
-    allow=("held_out_loss", "held_out_windows", "replaced", "RMSNorm"),
-)
-check_needed_gains = check_of(NEEDED_GAINS, seconds=30.0)

@@ -38,9 +38,8 @@ from checks.own import define
 from checks.run import PATIENCE, TimeUp, in_time
 
 TAUGHT = {  # the section that teaches what an exercise asks for, by the name of its check, in the order of exercises
-    "rms_norm": "1.1", "norm_probe": "1.3", "needed_gains": "1.9", "rms_norm_backward": "1.5",
-    "rope_angles": "2.2", "apply_rope_halves": "2.4", "slow_hands": "2.6", "rope_permutation": "2.4",
-    "llama3_scaling": "2.7",
+    "rms_norm": "1.1", "norm_probe": "1.3", "rms_norm_backward": "1.5",
+    "rope_angles": "2.2", "apply_rope_halves": "2.4", "rope_permutation": "2.4",
     "swiglu": "3.3", "matrix_roles": "3.3", "cut_units": "3.5",
     "causal_visible": "4.5", "rows": "4.6", "gqa_layer": "4.3",
     "budget": "5.3", "properties": "5.7", "first_departure": "5.7", "my_llama": "5.2",

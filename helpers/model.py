@@ -95,12 +95,12 @@ def rope_inv_freq(head_dim: int, theta: float = 10000.0, scaling: dict | None = 
     if kind == "linear":
         return inv_freq / factor
     if kind == "llama3":
-        return _llama3_scaled(inv_freq, **LLAMA3_SCALING | {k: v for k, v in scaling.items() if k != "type"})
+        return llama3_scaling(inv_freq, **LLAMA3_SCALING | {k: v for k, v in scaling.items() if k != "type"})
     return inv_freq
 
 
-def _llama3_scaled(inv_freq, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
-    """Keep pairs that turn often within the trained length, slow those that never finish a turn, blend between."""
+def llama3_scaling(inv_freq, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
+    """Llama 3.1's turning speeds, (h/2,) like inv_freq [rad/token]: pairs that turn often stay, slow ones slow down."""
     turns = original_max_position_embeddings / (2 * math.pi / inv_freq)  # finished within the trained length
     keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)  # 1: keep, 0: slow down
     return (1 - keep) * inv_freq / factor + keep * inv_freq

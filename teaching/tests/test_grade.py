@@ -61,46 +61,51 @@ BACKWARD = NORM_RIGHT["my_rms_norm_backward"]
 STUDENTS = {  # where the notebook lies, what is written into its exercises, their statuses, and words of each row
     "right": (
         "right.zip", {"my_rms_norm": NORM_RIGHT["my_rms_norm"], "my_rms_norm_backward": BACKWARD},
-        ["passed", "not attempted", "not attempted", "passed"], ["agrees", "handed out", "handed out", "agrees"],
+        ["passed", "not attempted", "passed"], ["agrees", "handed out", "agrees"],
     ),
     "wrong": (
         f"wrong__{NORM}.ipynb",
         {
             "my_rms_norm": WRONG_NORM,
             "my_norm_probe": "def my_norm_probe():\n    while True:\n        pass",
-            "my_needed_gains": "def my_needed_gains(model):\n    return set(model.mean(-1)\n",
             "my_rms_norm_backward": None,
         },
-        ["not yet", "timed out", "does not run", "no such function"],
-        [WRONG_HINT, "loop that never ends", "was never closed", "deleted or the function renamed"],
+        ["not yet", "timed out", "no such function"],
+        [WRONG_HINT, "loop that never ends", "deleted or the function renamed"],
     ),
-    "noise, poison, exit, dies": (
+    "noise, poison, dies": (
         "", {
             "my_rms_norm": NOISE + NORM_RIGHT["my_rms_norm"].replace("eps):", "eps, noise=NOISE):"),
             "my_norm_probe": POISON,
-            "my_needed_gains": "import sys\n\n\ndef my_needed_gains(model, way_out=sys.exit(0)):\n    return x",
             "my_rms_norm_backward": "import os\n\n\ndef my_rms_norm_backward(*a):\n    os._exit(0)",
         },
-        ["passed", "not yet", "does not run", "crashed"], ["agrees", "type CheckResult", "SystemExit", "the kernel"],
+        ["passed", "not yet", "crashed"], ["agrees", "type CheckResult", "the kernel"],
     ),
-    "never yields, quits, spawns, input": (
+    "never yields, quits, input": (
         "", {
             "my_rms_norm": "def my_rms_norm(x, weight, eps):\n    return x + sum(range(10**14))",
             "my_norm_probe": "def my_norm_probe():\n    raise SystemExit",
-            "my_needed_gains": SPAWN + NORM_RIGHT["my_needed_gains"].replace("(model):", "(model, child=child):"),
             "my_rms_norm_backward": "def my_rms_norm_backward(*a):\n    return input('eps? ')",
         },
-        ["timed out", "not yet", "passed", "not yet"],
-        [f"No answer after {SECONDS:g} seconds", "neither exit nor interrupt", "agrees", "it raises"],
+        ["timed out", "not yet", "not yet"],
+        [f"No answer after {SECONDS:g} seconds", "neither exit nor interrupt", "it raises"],
+    ),
+    "spawns, unclosed, exit": (
+        "", {
+            "my_rms_norm": SPAWN + NORM_RIGHT["my_rms_norm"].replace("eps):", "eps, child=child):"),
+            "my_norm_probe": "def my_norm_probe():\n    return set(model.mean(-1)\n",
+            "my_rms_norm_backward": "import sys\n\n\ndef my_rms_norm_backward(*a, way_out=sys.exit(0)):\n    return x",
+        },
+        ["passed", "does not run", "does not run"], ["agrees", "was never closed", "SystemExit"],
     ),
     "renamed": (
-        f"renamed/{NORM} (1).ipynb", {"my_rms_norm": WRONG_NORM}, ["not yet", *["not attempted"] * 3], [""] * 4,
+        f"renamed/{NORM} (1).ipynb", {"my_rms_norm": WRONG_NORM}, ["not yet", *["not attempted"] * 2], [""] * 3,
     ),
-    "not json": ("", "{", ["broken notebook"] * 4, ["It is no notebook"] * 4),
-    "link": (None, None, ["broken notebook"] * 4, ["a link"] * 4),
-    "folder": (None, None, ["broken notebook"] * 4, ["a folder"] * 4),
-    "empty": ("empty/my essay.ipynb", "{}", ["missing notebook"] * 4, ["under the name"] * 4),
-    "caf\\udce9": (None, None, ["missing notebook"] * 4, [""] * 4),
+    "not json": ("", "{", ["broken notebook"] * 3, ["It is no notebook"] * 3),
+    "link": (None, None, ["broken notebook"] * 3, ["a link"] * 3),
+    "folder": (None, None, ["broken notebook"] * 3, ["a folder"] * 3),
+    "empty": ("empty/my essay.ipynb", "{}", ["missing notebook"] * 3, ["under the name"] * 3),
+    "caf\\udce9": (None, None, ["missing notebook"] * 3, [""] * 3),
 }  # fmt: skip
 
 
@@ -156,8 +161,10 @@ def test_each_fault_is_named_and_costs_its_exercise_and_no_other(graded):
             assert word in f"{row['seen']} {row['hint']}", (name, row)
     slow = [float(row["seconds"]) for row in graded.rows if row["status"] == "timed out"]
     assert all(SECONDS / 2 <= seconds < SECONDS + 100 for seconds in slow)  # with the start of a kernel
-    for number, status in {"3": "does not run", "4": "no such function", "2": "timed out"}.items():  # run or not
-        assert re.search(rf"^wrong, {NORM}, {number}\. .*: {status}$", graded.said, re.M)
+    for who, number, status in (  # run or not
+        ("spawns, unclosed, exit", 2, "does not run"), ("wrong", 3, "no such function"), ("wrong", 2, "timed out"),
+    ):  # fmt: skip
+        assert re.search(rf"^{who}, {NORM}, {number}\. .*: {status}$", graded.said, re.M)
 
 
 @pytest.mark.slow
@@ -166,10 +173,10 @@ def test_students_get_pages_the_teacher_the_commonest_mistakes_and_nothing_else_
     pages = {path.name: path.read_text(encoding="utf-8") for path in (results / "feedback").iterdir()}
     assert len(pages) == n
     assert not any("isolat" in page for page in pages.values())
-    assert "0 of the 2 exercises that were asked for passed." in pages["right.html"]
-    assert "<b>→     return set(model.mean(-1)</b>" in pages["wrong.html"]  # what was never closed
+    assert "1 of the 2 exercises that were asked for passed." in pages["right.html"]
+    assert "<b>→     return set(model.mean(-1)</b>" in pages["spawns, unclosed, exit.html"]  # what was never closed
     assert "while True" in pages["wrong.html"]
-    assert "my_rms_norm_backward" not in pages["wrong.html"]  # nobody asked for it
+    assert "def my_rms_norm(" not in pages["wrong.html"]  # nobody asked for it
     assert "<li>my essay.ipynb" in pages["empty.html"]
     twice = f"renamed: {NORM} was handed in 2 times: renamed/{NORM} (1).ipynb counts, not renamed/{NORM}.ipynb."
     assert twice in graded.said
@@ -207,7 +214,7 @@ def test_a_fault_of_the_grader_is_not_the_students_and_no_isolation_is_said_befo
         (f"handed in_graded/{report.MARKER}", [], "has a damaged .graded.json: move that folder away, and copy overr"),
         ("handed in_graded", [], "holds other things than results"),
         ("sheet.csv", ["--only", "98"], "no notebook of the course begins with 98"),
-        ("sheet.csv", ["--only", "01.9"], "01_rmsnorm has no exercise 9; it has 1, 2, 3, 4"),
+        ("sheet.csv", ["--only", "01.9"], "01_rmsnorm has no exercise 9; it has 1, 2, 3"),
         ("sheet.csv", ["--worksheet", "sheet.csv"], "is no table: its first line is '{'"),
     ],
 )
@@ -333,7 +340,7 @@ def test_a_stopped_run_goes_on_and_remembers_only_what_a_check_said(tmp_path, ju
         first.setattr(grade, "run_exercise", run)
         with pytest.raises(SystemExit, match="stopped"):
             run_main(folder)
-    assert [row["status"] for row in rows_of(folder)] == ["passed", status, "not graded", "not graded"]
+    assert [row["status"] for row in rows_of(folder)] == ["passed", status, "not graded"]
     kept.with_name(".1234.part").touch()  # a kill while it writes leaves one
     assert {row["status"] for row in run_main(folder)} == {"passed"}
     assert judge == list(NORM_RIGHT)[1:]
@@ -358,11 +365,11 @@ def test_only_what_somebody_handed_in_counts_and_a_gradebook_has_a_line_for_each
     write(folder / "ben" / "essay.ipynb", "{}")
     (folder / "carl").mkdir()
     run_main(folder)
-    rows, nothing = rows_of(folder, "grades.csv"), ["0", "2", "0", "4", *["missing notebook"] * 4]
-    asked = [f"01 exercise {number}" for number in range(1, 5)]
+    rows, nothing = rows_of(folder, "grades.csv"), ["0", "2", "0", "3", *["missing notebook"] * 3]
+    asked = [f"01 exercise {number}" for number in range(1, 4)]
     assert list(rows[0]) == ["student", "points", "points possible", "passed", "exercises", *asked]
     assert [list(row.values()) for row in rows] == [
-        ["anna", "1", "2", "2", "4", "passed", "passed", "not attempted", "not attempted"],
+        ["anna", "1", "2", "2", "3", "passed", "passed", "not attempted"],
         ["ben", *nothing], ["carl", *nothing],
     ]  # fmt: skip
     for name in ("grades.csv", "exercises.csv"):  # Excel takes a file without this mark for one of another alphabet
@@ -485,5 +492,5 @@ def test_the_same_error_on_two_lines_is_one_mistake_of_the_class(tmp_path, monke
     monkeypatch.setattr(grade, "run_exercise", lambda *_: ("does not run", seen.format(next(lines)), "Mend the line."))
     run_main(folder)
     page = (tmp_path / "handed in_graded" / "class.html").read_text(encoding="utf-8")
-    assert page.count("<q>NameError: q</q>") == page.count("<b>2 of 2</b>") == 4
+    assert page.count("<q>NameError: q</q>") == page.count("<b>2 of 2</b>") == 3
     assert [grade.with_line(grade.Answer(own="f\ng"), f"no g{line}").line for line in ("", " (line: g)")] == [0, 2]

@@ -60,10 +60,9 @@ def look():
 
 
 """
-WAYS = {  # four ways out, one for each exercise
+WAYS = {  # three ways out, one for each exercise
     "my_rms_norm": "def my_rms_norm(x, weight, eps, look=look):\n    raise ValueError(look())",
-    "my_norm_probe": "def my_norm_probe(found=int(look())):\n    return found",
-    "my_needed_gains": "def my_needed_gains(model, found=sys.exit(look())):\n    return x",
+    "my_norm_probe": "def my_norm_probe(found=sys.exit(look())):\n    return found",
     "my_rms_norm_backward": "def my_rms_norm_backward(*given):\n    return type(look(), (), {})()",
 }
 
@@ -146,7 +145,7 @@ def test_none_of_eleven_secrets_comes_out_and_nothing_is_written(teacher, box):
     rows = graded(teacher)
     assert holding(teacher, {*teacher.all, "mark-of-eve"}) == {}
     eve = [row["status"] for row in rows if row["student"] == "eve"]
-    assert eve == ["not yet", "does not run", "does not run", "not yet"]  # each way out was tried
+    assert eve == ["not yet", "does not run", "not yet"]  # each way out was tried
     assert next(row["status"] for row in rows if row["student"] == "fred") == "passed"
     assert {row["isolation"] for row in rows} == {"bubblewrap"}
 
@@ -155,7 +154,7 @@ def test_none_of_eleven_secrets_comes_out_and_nothing_is_written(teacher, box):
 @pytest.mark.slow
 def test_without_a_sandbox_all_of_them_come_out_by_every_way(teacher):
     rows = [row for row in graded(teacher, "--no-isolation") if row["student"] == "eve"]
-    assert [sorted(word for word in teacher.all if word not in str(row)) for row in rows] == [[], [], [], []]
+    assert [sorted(word for word in teacher.all if word not in str(row)) for row in rows] == [[], [], []]
     assert len([name for name in holding(teacher, {"mark-of-eve"}) if name.endswith("/stolen")]) == 6
     assert (teacher.place / "stolen").exists()
 

@@ -18,6 +18,7 @@ from tests.support.course import ROOT
 from tests.support.files import edit_json
 from tests.support.submissions import NORM_RIGHT, code_cell, write
 
+N = len(COURSE)
 LESSONS = ("01_rmsnorm", "02_rope", "03_swiglu", "04_gqa", "05_full_model")
 
 

@@ -13,7 +13,6 @@ NORM = "01_rmsnorm"
 EXERCISES = {  # what the exercises of notebook 01 ask for, in their order: the name of each one's check
     "my_rms_norm": "rms_norm",
     "my_norm_probe": "norm_probe",
-    "my_needed_gains": "needed_gains",
     "my_rms_norm_backward": "rms_norm_backward",
 }
 

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from checks.rope import llama3_scaling
+from helpers.model import llama3_scaling
 from tests.support.answers.register import RIGHT, right, wrong
 
 PARTS = ["input_layernorm", *(f"self_attn.{name}_proj" for name in "qkvo")]
