@@ -5,7 +5,6 @@ import numbers
 from functools import partial
 
 import torch
-from torch.nn import functional as F
 
 from checks.base import (
     AUTOGRAD,
@@ -44,16 +43,12 @@ def _mean_square(x, dim=-1):
 
 EPS_PASSED = "Do you use the eps that is passed in, or a fixed number?"
 EPS_DECIDES = "At a size of 0.001 eps decides the result: is it the one passed in, inside the root?"
-EPS_ADDED = "Is eps added to the mean of the squares? Yours only keeps it from getting smaller than eps."
-FACTOR_IN_HALF = "At a size of 1e-5 the factor 1/rms is 100000: does it fit into float16?"
-WAY_IN_BFLOAT16 = "Do you compute in bfloat16 on the way? It keeps 8 bits of a number where float16 keeps 11."
-LENGTH = "Do you divide by the length? The rms is the length divided by the root of D."
 WRONG_AXIS = "Is the mean over the last dimension only? Each token is normalised on its own."
 
 RMS_NORM = Exercise(
     rms_norm,
     [
-        Case("one row, eps 7", (torch.tensor([[1.0, -1.0, 3.0, 5.0]]), torch.tensor([0.5, 1.0, 1.0, 2.0]), 7.0)),
+        Case("one row, eps 7", (torch.tensor([[-1.0, 1.0, -3.0, 5.0]]), torch.tensor([0.5, 1.0, 1.0, 2.0]), 7.0)),
         Case("three rows, eps 0.1", (draw(3, 6, scale=0.7), gain(6), 0.1), BATCH),
         Case("x of shape (2, 3, 5)", (draw(2, 3, 5, scale=2.0), gain(5), 1e-5), LEADING),
         Case("x of shape (7,)", (draw(7), gain(7), 1e-5), "Here x has one axis only. Count from the end: dim=-1."),
@@ -70,50 +65,22 @@ RMS_NORM = Exercise(
              "Only the gradients are wrong. Is the graph cut on the way, by .detach(), .item() or no_grad()?",
              gradients=True),
     ],
-    [
+    [  # sections 1.1, 1.3 and 1.6 lead to them; 1 + weight is Gemma's, 1e-6 the default of LlamaRMSNorm
         ("Is your eps inside the root?", lambda x, w, eps: x / (_mean_square(x).sqrt() + eps) * w),
         ("Is eps there at all? Without it a row of zeros gives nan.", lambda x, w, eps: x / _mean_square(x).sqrt() * w),
-        (EPS_ADDED, lambda x, w, eps: x / _mean_square(x).clamp(min=eps).sqrt() * w),
-        *[(EPS_PASSED, lambda x, w, eps, e=e: x / (_mean_square(x) + e).sqrt() * w) for e in (1e-4, 1e-5, 1e-6, 1e-8)],
-        ("Is the mean square converted back before the root? Stay in float32 until the end.",
-         lambda x, w, eps: x / (_mean_square(x).to(x.dtype) + eps).sqrt() * w),
+        *[(EPS_PASSED, lambda x, w, eps, e=e: x / (_mean_square(x) + e).sqrt() * w) for e in (1e-5, 1e-6)],
         ("Do you compute in float32 before squaring? In float16 the square of 300 overflows.",
          lambda x, w, eps: x / ((x * x).float().mean(-1, keepdim=True) + eps).sqrt() * w),
-        (FACTOR_IN_HALF, lambda x, w, eps: w * (x * torch.rsqrt(_mean_square(x) + eps).to(x.dtype))),
-        (WAY_IN_BFLOAT16,
-         lambda x, w, eps: _in_practice(*each(torch.bfloat16, x, w, eps)).to(x.dtype)
-         if x.dtype == torch.float16 else _in_practice(x, w, eps)),
-        *[("Do you convert to a fixed dtype? The way back leads to x.dtype: float32 must stay float32.",
-           lambda x, w, eps, d=d: w * (x / (_mean_square(x) + eps).sqrt()).to(d))
-          for d in (torch.float16, torch.bfloat16)],
         ("Is the gain (weight) applied?", lambda x, w, eps: x / (_mean_square(x) + eps).sqrt()),
-        ("Is the gain multiplied, not added?", lambda x, w, eps: x / (_mean_square(x) + eps).sqrt() + w),
         ("Is the gain weight itself, not 1 + weight?", lambda x, w, eps: x / (_mean_square(x) + eps).sqrt() * (1 + w)),
         ("Do you subtract the mean? That is LayerNorm; RMSNorm does not.",
          lambda x, w, eps: (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + eps).sqrt() * w),
-        *[("Is it the mean of the squares? A variance subtracts the mean first.",
-           lambda x, w, eps, c=c: x / (x.var(-1, keepdim=True, correction=c) + eps).sqrt() * w) for c in (0, 1)],
-        ("Do you square before taking the mean? The mean square is wanted, not the squared mean.",
-         lambda x, w, eps: x / (x.mean(-1, keepdim=True) ** 2 + eps).sqrt() * w),
-        ("Do you square before taking the mean? The mean square is wanted, not the mean.",
-         lambda x, w, eps: x / (x.mean(-1, keepdim=True) + eps).sqrt() * w),
-        (LENGTH, lambda x, w, eps: x / ((x.float() ** 2).sum(-1, keepdim=True) + eps).sqrt() * w),
-        (LENGTH, lambda x, w, eps: x / (x.float().norm(dim=-1, keepdim=True) + eps) * w),
-        (LENGTH, lambda x, w, eps: F.normalize(x.float(), dim=-1, eps=eps) * w),
-        (LENGTH, lambda x, w, eps: F.normalize(x.float(), dim=-1) * w),
-        ("Is eps added to the mean of the squares? Yours is added to their sum.",
-         lambda x, w, eps: x / (((x.float() ** 2).sum(-1, keepdim=True) + eps) / x.shape[-1]).sqrt() * w),
+        ("Do you divide by the length? The rms is the length divided by the root of D.",
+         lambda x, w, eps: x / ((x.float() ** 2).sum(-1, keepdim=True) + eps).sqrt() * w),
         ("Is the mean over axis 1? With three axes that is not the last one: dim=-1 always is.",
          lambda x, w, eps: x / (_mean_square(x, min(1, x.ndim - 1)) + eps).sqrt() * w),
-        ("Is eps added to the mean square of x itself? In yours x was made smaller first, and eps was not.",
-         lambda x, w, eps: (lambda y: y / (_mean_square(y) + eps).sqrt() * w)(
-             x / x.abs().amax(-1, keepdim=True).clamp(min=1e-9))),
-        (WRONG_AXIS, lambda x, w, eps: x / (_mean_square(x, 0) + eps).sqrt() * w),
-        (WRONG_AXIS, lambda x, w, eps: x / (_mean_square(x, -2) + eps).sqrt() * w),
         (WRONG_AXIS, lambda x, w, eps: x / ((x**2).mean() + eps).sqrt() * w),
-        (WRONG_AXIS, lambda x, w, eps: x / (_mean_square(x, (-2, -1) if x.ndim > 1 else -1) + eps).sqrt() * w),
         ("Is the root missing?", lambda x, w, eps: x / (_mean_square(x) + eps) * w),
-        ("Do you divide by the root, not multiply?", lambda x, w, eps: x * (_mean_square(x) + eps).sqrt() * w),
     ],
     dtype_hint="The result needs the dtype that x came in with. After x = x.float(), x.dtype is float32.",
     tolerance=0.4,  # float16: 2e-3, where right programs are off by 6e-4 and a way through bfloat16 by 2e-3 to 5e-3
@@ -279,9 +246,6 @@ def _cancelling(rows, dim, seed):
     return each(torch.bfloat16, torch.tensor([1.0, -1.0]).repeat(rows // 2)[:, None] / n, x, gain(dim), 1e-5)
 
 
-N_AND_U_IN_HALF = "x / root, weight * grad_y", "(x / root).to(dtype), (weight * grad_y).to(dtype)"
-GAIN_INSIDE = "Is the gain (weight) inside the mean of n times u? There u is the gain times grad_y."
-_all_in_half = _backward("sqrt()", "sqrt().to(dtype)", *N_AND_U_IN_HALF)
 RMS_NORM_BACKWARD = Exercise(
     rms_norm_backward,
     [
@@ -309,44 +273,24 @@ RMS_NORM_BACKWARD = Exercise(
         Case("1,024 rows in bfloat16",
              each(torch.bfloat16, draw(1024, 4, seed=1).abs(), draw(1024, 4, seed=2).abs(), gain(4), 1e-5)),
     ],
-    [
+    [  # slips in the two ways and the bracket of section 1.5, and in the four things that are new
         ("Does the root depend on x too? A term along x is missing.", _backward("u - along", "u")),
         ("Is it the mean over the width, not the sum, in the term along x?", _backward("(n * u).mean", "(n * u).sum")),
-        *[("Is the term along x divided by r three times: once in each n, and once by the factor 1/r?",
-           _backward("(u - along) / root", f"u / root - {term}")) for term in ("along", "root * along")],
-        *[("Is grad_x as a whole divided by r? In section 1.5 the factor before the bracket is 1/r.",
-           _backward("(u - along) / root", grad_x)) for grad_x in ("u - along", "root * (u - along)")],
+        ("Is grad_x as a whole divided by r? In section 1.5 the factor before the bracket is 1/r.",
+         _backward("(u - along) / root", "u - along")),
         ("Is the gain (weight) applied to grad_y before it reaches x?", _backward("weight * grad_y", "grad_y")),
-        (GAIN_INSIDE, _backward("(n * u)", "(n * grad_y)")),
-        (GAIN_INSIDE, _backward("weight * grad_y", "grad_y", "(u - along)", "weight * (u - along)")),
+        ("Is the gain (weight) inside the mean of n times u? There u is the gain times grad_y.",
+         _backward("(n * u)", "(n * grad_y)")),
         ("Is the term along x subtracted? Check the sign.", _backward("u - along", "u + along")),
-        *[("Is eps in the rms everywhere, inside the root: in n and in the factor 1/rms?", _backward(*change))
-          for change in (("(square + eps).sqrt()", "square.sqrt()"), ("(square + eps).sqrt()", "square.sqrt() + eps"),
-                         ("along) / root", "along) / square.sqrt()"), ("x / root", "x / square.sqrt()"),
-                         ("n * (n * u)", "x / square.sqrt() * (n * u)"), ("n * (n * u)", "x / square * (x * u)"))],
+        ("Is eps in the rms everywhere, inside the root: in n and in the factor 1/rms?",
+         _backward("(square + eps).sqrt()", "square.sqrt()")),
         ("Has each token its own mean of n times u? Yours is over all tokens.",
          _backward("(n * u).mean(-1, keepdim=True)", "(n * u).mean()")),
-        ("Is the mean of n times u multiplied by n, before it is subtracted?", _backward("n * (n * u)", "(n * u)")),
-        ("Do you subtract the mean of u? That is LayerNorm; RMSNorm does not.",
-         _backward("u - along", "u - u.mean(-1, keepdim=True) - along")),
         ("Does grad_weight use the normalised x?", _backward("grad_y * n", "grad_y * x")),
-        *[("Is it grad_y times n that you add up for grad_weight?", _backward("(grad_y * n)", row))
-          for row in ("grad_y", "n")],
         ("Is the gain itself in grad_weight? The derivative of g n by g is n.", _backward("(grad_y * n)", "(u * n)")),
-        ("Is grad_weight summed over all tokens, not averaged?", _backward("rows.sum(0)", "rows.mean(0)")),
-        *[("Is grad_weight summed over all dimensions but the last?", _backward("rows.sum(0)", total))
-          for total in ("rows.reshape(x.shape)", "rows.reshape(x.shape).sum(0)")],
+        ("Is grad_weight summed over all dimensions but the last?",
+         _backward("rows.sum(0)", "rows.reshape(x.shape).sum(0)")),
         (FLOAT16, _backward("grad_y.float(), x.float(), weight.float()", "grad_y, x, weight")),
-        ("Is bfloat16 converted to float32 too? It holds large numbers, but only 8 bits of each.",
-         lambda grad_y, *rest: (_all_in_half if grad_y.dtype == torch.bfloat16 else _by_formula)(grad_y, *rest)),
-        ("Is r alone in float32? Two numbers that were rounded to half precision are subtracted then.",
-         _backward(*N_AND_U_IN_HALF)),
-        ("Is r rounded to half precision before you divide by it?", _backward("sqrt()", "sqrt().to(dtype)")),
-        ("Is the gain times grad_y rounded to half precision? Convert before you multiply.",
-         _backward("weight * grad_y", "(weight * grad_y).to(dtype)")),
-        ("Are the rows of grad_weight added up in half precision? In bfloat16 a sum of ones ends at 256.",
-         _backward("rows.sum(0)", "sum(rows.to(dtype))")),
-        ("Is grad_x first and grad_weight second?", lambda *inputs: _by_formula(*inputs)[::-1]),
     ],
     parts=("grad_x", "grad_weight"),
     forbid=AUTOGRAD,

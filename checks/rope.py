@@ -18,7 +18,6 @@ def rope_angles(positions, head_dim, theta):
 _angles = partial(edited, rope_angles)
 
 EXPONENT = "Is the exponent 2 i / head_dim, with i counted from 0 to head_dim / 2 - 1?"
-WHOLE = "Does // round the exponent to a whole number? Use /."
 ROWS = "Here each row of a batch has its own positions. Does every position get a dimension for the speeds at the end?"
 TABLE = "This position is past the end of many tables of fixed length. Compute the angle instead."
 ROPE_ANGLES = Exercise(
@@ -38,40 +37,21 @@ ROPE_ANGLES = Exercise(
     [
         ("Do you use the positions given? These angles are of 0, 1, 2, ...",
          _angles("positions.double()", "torch.arange(positions.shape[-1]).expand_as(positions)")),
-        ("Do the positions count from 0? Yours look shifted by one.", _angles("double()", "double().add(1)")),
         ("Do you use the theta given, not a fixed 10000?", _angles("1 / theta", "1 / 10000.0")),
         (EXPONENT + " Yours looks like i / head_dim.", _angles("2 * i", "i")),
-        (EXPONENT + " Yours looks like 2 (i + 1) / head_dim.", _angles("2 * i", "2 * (i + 1)")),
         ("Does the speed fall from pair to pair? Check the sign of the exponent.", _angles("1 / theta", "theta")),
         *[("Do brackets hold the exponent together? ** binds before * and /.",
-           _angles("1 / theta ** (2 * i / head_dim)", speeds)) for speeds in (
-            "theta ** -2 * i / head_dim", "theta ** -(2 * i) / head_dim", "theta ** -i / head_dim",
-            "1 / (theta ** (2 * i) / head_dim)", "1 / (theta**i / head_dim)",
-        )],
-        (WHOLE, _angles("2 * i / head_dim", "-(-2 * i // head_dim)")),
-        (WHOLE, _angles("2 * i / head_dim", "2 * i // head_dim")),
+           _angles("1 / theta ** (2 * i / head_dim)", speeds))
+          for speeds in ("theta ** -2 * i / head_dim", "theta ** -(2 * i) / head_dim")],
+        ("Does // round the exponent to a whole number? Use /.", _angles("2 * i / head_dim", "2 * i // head_dim")),
         ("Does the last exponent reach 1? It ends at (head_dim - 2) / head_dim.",
          _angles("2 * i / head_dim", "torch.linspace(0, 1, len(i))")),
         ("Is there one angle per pair? Count i from 0 to head_dim / 2 - 1.", _angles("head_dim // 2", "head_dim")),
-        *[("Is there one angle per pair? You return each twice.",
-           _angles("* speeds", f"* speeds.{twice}(2)")) for twice in ("repeat", "repeat_interleave")],
-        ("Are positions down and pairs across? Yours is transposed.", _angles("float()", "float().mT")),
+        ("Is there one angle per pair? You return each twice.",  # as LlamaRotaryEmbedding does
+         _angles("* speeds", "* speeds.repeat(2)")),
         ("Are the angles left unwrapped? No % (2 pi) here.", _angles("float()", "float() % (2 * torch.pi)")),
-        *[("Do the speeds stay in float32? bfloat16 keeps 8 bits of them.",
-           _angles(".double()[..., None] * speeds", f"[..., None] * {speeds}"))
-          for speeds in ("speeds.bfloat16().float()", "speeds.bfloat16()")],
-        *[("Do the positions stay in float32? Half precision does not tell 8001 from 8000.",
-           _angles("double()", half)) for half in ("bfloat16()", "half()")],
-        *[("Is there a 2 pi too many? The angle in radians is the position times the speed.",
-           _angles("* speeds", f"* speeds {change}")) for change in ("* 2 * torch.pi", "/ (2 * torch.pi)")],
-        ("Do you multiply by the wavelength? The angle is the position times the speed.",
-         _angles("* speeds", "* 2 * torch.pi / speeds")),
-        ("Is the angle in radians, not in degrees?", _angles("float()", "float().rad2deg()")),
-        ("Is it the angle itself, not its cosine?", _angles("float()", "float().cos()")),
-        ("Is it the angle itself, not its sine?", _angles("float()", "float().sin()")),
-        ("Is it the angles themselves? You return their cosines and sines side by side.",
-         lambda *inputs: torch.cat((rope_angles(*inputs).cos(), rope_angles(*inputs).sin()), -1)),
-        ("Do you multiply by the position? These are the speeds.", _angles("double()", "double().fill_(1)")),
+        ("Do the positions stay in float32? Half precision does not tell 8001 from 8000.",
+         _angles("double()", "bfloat16()")),
     ],
     dtype_hint="The text asks for float32. Compute in float32 or finer, and convert at the end with .float().",
 )  # fmt: skip
@@ -144,33 +124,22 @@ def _rope_mistakes(layout, other, other_hint):
         (other_hint, slip(split=other_split, join=other_join)),
         ("Is the sign of the sine flipped? That turns backwards.", slip("- b", "+ b", "+ a", "- a")),
         ("Is one minus sign missing? This is not a rotation.", slip("- b", "+ b")),
-        ("Is one minus sign too many? This is not a rotation.", slip("+ a", "- a")),
-        ("Are cos and sin swapped?", slip("x, cos, sin", "x, sin, cos")),
         ("Is the second member b cos + a sin? Your first members are right.",
          slip("b * cos + a * sin", "a * cos + b * sin")),
-        ("Do you turn both members of a pair?", slip("b * cos + a * sin", "b")),
-        ("Do you turn both members of a pair?", slip("a * cos - b * sin", "a")),
         ("Do you use the first member after it was changed? Keep the old value.",
          slip("+ a * sin", "+ (a * cos - b * sin) * sin")),
-        ("Is the part with the sine missing?", slip(" - b * sin", "", " + a * sin", "")),
-        ("Are the two members of a pair in the wrong order?", slip(join=lambda a, b: join(b, a))),
         ("Do you put the pairs back where they came from?", slip(join=other_join)),
         ("Do you take both members of a pair from the right places? Look at how you cut x.", slip(split=other_split)),
-        (BATCH, slip("x.double()", "x[:1].double()")),
         ("torch.cat joins along the first dimension unless told dim=-1.", slip(join=lambda a, b: torch.cat((a, b)))),
-        *[("torch.stack makes a dimension more than x has. Where do both members of a pair belong?",
-           slip(join=lambda a, b, dim=dim: torch.stack((a, b), dim))) for dim in (-1, -2, 0)],
+        ("torch.stack makes a dimension more than x has. Where do both members of a pair belong?",
+         slip(join=lambda a, b: torch.stack((a, b), -1))),
+        # the two layouts mixed in transformers' form of the turn, x cos + rotate_half(x) sin
         ("Does angle i belong to pair i? Your cos and sin are widened for the other layout.",
          partial(_widened, split=split, join=join, widen=other_join)),
         ("Do the pairs fit the widened cos and sin? They belong to the other layout.",
          partial(_widened, split=other_split, join=other_join, widen=join)),
-        ("Do you multiply cos and sin with the same x? Turn the second.", lambda x, c, s: x * join(c + s, c + s)),
         ("Do the angles follow the tokens, not the heads?",
          lambda x, c, s: _turned(x, c[:, None], s[:, None], split, join)),
-        ("Do you use every row of cos and sin? Only the first is used.",
-         lambda x, c, s: _turned(x, c[:1], s[:1], split, join)),
-        ("Is the table cut by the number of heads? Dimension 2 of x counts the tokens.",
-         lambda x, c, s: _turned(x, c[: x.shape[1]], s[: x.shape[1]], split, join)),
     ]  # fmt: skip
 
 
@@ -226,32 +195,23 @@ ROPE_PERMUTATION = Exercise(
     ],
     [
         ("Where are the other heads? Your result holds the rows of one.", lambda w, h: w[_order(h)]),
-        ("Does each head take its own rows? Yours repeats those of the first.",
-         lambda w, h: w[_order(h).repeat(len(w) // h)]),
         ("Is each head reordered? Yours is only the first head.", lambda w, h: torch.cat((w[_order(h)], w[h:]))),
         ("Is this the way back, from halves to interleaved? The other direction is asked.",
          lambda w, h: _by_head(w, h, _order(h).argsort())),
         ("Is each head reordered on its own? You reorder all rows at once.", lambda w, h: w[_order(len(w))]),
-        ("Is each head reordered on its own? You reorder all rows at once.",
-         lambda w, h: w.reshape(2, -1, w.shape[-1]).transpose(0, 1).reshape(w.shape)),
         ("Do you reorder rows, not columns?", lambda w, h: w[:, _order(w.shape[-1])]),
         ("Do the even rows come first, the odd ones after?", lambda w, h: _by_head(w, h, _order(h).roll(h // 2))),
-        *[("Does every row appear once? One half of yours is there twice.",
-           lambda w, h, first=first: _by_head(w, h, torch.arange(first, h, 2).repeat(2))) for first in (0, 1)],
         ("Is a reshape to (heads * h, D) missing at the end?",
          lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(1, 2)),
-        *[("Does every row stay in its head? The dimension of the heads keeps its place.",
-           lambda w, h, dim=dim: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(0, dim).reshape(w.shape))
-          for dim in (1, 2)],
-        *[("Does every row stay whole? The last dimension keeps its place.",
-           lambda w, h, dim=dim: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(dim, 3).reshape(w.shape))
-          for dim in (1, 2)],
+        ("Does every row stay in its head? The dimension of the heads keeps its place.",
+         lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(0, 1).reshape(w.shape)),
+        ("Does every row stay whole? The last dimension keeps its place.",
+         lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(2, 3).reshape(w.shape)),
         ("Has the result a dimension more than weight? A last reshape to weight.shape, or torch.cat, joins the rows.",
          lambda w, h: w.reshape(-1, h, w.shape[-1])[:, _order(h)]),
+        # the conversion script of transformers counts heads in its `permute`
         ("How many rows has a head? Yours takes the number of heads for their width.",
          lambda w, h: torch.cat([torch.cat((part[::2], part[1::2])) for part in w.split(len(w) // h)])),
-        ("Is the result transposed?", lambda w, h: _by_head(w, h, _order(h)).T),
-        ("Do you only reshape? The rows are where they were: is a transpose missing?", lambda w, h: w),
     ],
 )  # fmt: skip
 check_rope_permutation = check_of(ROPE_PERMUTATION)

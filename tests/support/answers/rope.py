@@ -32,9 +32,9 @@ for manner, program in (
 for words, slip, exponents, change in (  # exponents(2 i, h), change(positions)
     ("0.09283 at [2, 1], expected 0.2", "by_h_less_one", lambda two_i, h: two_i / (h - 1 if h > 2 else 1), None),
     ("0.2 at [2, 0], expected 2", "slowest_first", lambda two_i, h: two_i.flip(0) / h, None),
-    ("0.02 at [2, 1], expected 0.2", "doubled_twice", lambda two_i, h: 2 * two_i / h, None),
     ("expected 3", "sorted_positions", lambda two_i, h: two_i / h, lambda p: p.sort(-1).values),
     ("0 at [0, 0], expected 1000", "from_the_first", lambda two_i, h: two_i / h, lambda p: p - p.flatten()[0]),
+    ("holds nan or inf", "positions_in_half", lambda two_i, h: two_i / h, lambda p: p.half()),
     ("float()", "float64", lambda two_i, h: two_i / h, lambda p: p.double()),
 ):
 
@@ -55,7 +55,7 @@ def rope_angles__table_of_8192(positions, head_dim, theta):
     return torch.outer(torch.arange(8192).float(), speeds)[positions]
 
 
-@wrong("multiply by the wavelength")  # its numbers are far larger than the right ones
+@wrong("125.7 at [2, 1], expected 0.2")
 def rope_angles__times_wavelength(positions, head_dim, theta):
     return positions[..., None] * 2 * math.pi * theta ** (torch.arange(0, head_dim, 2).float() / head_dim)
 
@@ -109,9 +109,10 @@ for words, slip, program in (
     ("expected 4.6", "cos_and_sin_in_bfloat16", lambda x, c, s: _complex(
         x, c.bfloat16().float(), s.bfloat16().float())),
     ("-0.52 at [0, 0, 0, 1], expected 2.8", "twice", lambda x, c, s: _complex(_complex(x, c, s), c, s)),
-    ("expected 4.6", "by_the_root_of_h", lambda x, c, s: (_complex(x, c, s) / x.shape[-1] ** 0.5).to(x.dtype)),
     ("expected 4.6", "normalised", lambda x, c, s: F.normalize(_complex(x, c, s).float(), dim=-1).to(x.dtype)),
     ("Failing cases: 8 of 9", "tokens_from_the_end", lambda x, c, s: _complex(x, c.flip(0), s.flip(0))),
+    ("expected -1.248", "first_row_of_the_table", lambda x, c, s: _complex(x, c[:1], s[:1])),
+    ("expected -1.154", "table_cut_by_heads", lambda x, c, s: _complex(x, c[: x.shape[1]], s[: x.shape[1]])),
     ("no gradient reaches x", "detached", lambda x, c, s: _complex(x.detach(), c, s)),
     ("changed in place", "in_place", lambda x, c, s: x.copy_(_complex(x.clone(), c, s)) if not x.requires_grad else x),
 ):  # fmt: skip
@@ -168,11 +169,12 @@ for manner, program in (
     RIGHT["rope_permutation"][manner] = program
 for words, slip, order in (  # of the rows of a head, from 0, 1, ..., h - 1
     ("5 at [3, 0], expected 1", "second_members_backwards", lambda n: torch.cat((n[::2], n[1::2].flip(0)))),
-    ("0 at [1, 0], expected 2", "neighbours_exchanged", lambda n: n.reshape(-1, 2).flip(1).flatten()),
     ("3 at [0, 0], expected 0", "halves_exchanged", lambda n: n.roll(len(n) // 2)),
-    ("5 at [0, 0], expected 0", "backwards", lambda n: n.flip(0)),
 ):
     wrong(words, f"rope_permutation__{slip}")(lambda w, h, order=order: w.unflatten(0, (-1, h))[:, order(
         torch.arange(h))].flatten(0, 1))  # fmt: skip
+wrong("expected -1.363", "rope_permutation__first_head_repeated")(
+    lambda w, h: torch.cat(_rows(w, h)[:2]).repeat(len(w) // h, 1)
+)
 wrong(".to(torch.float16) converts", "rope_permutation__float32")(lambda w, h: torch.cat(_rows(w.float(), h)))
 wrong("changed in place", "rope_permutation__in_place")(lambda w, h: w.copy_(torch.cat(_rows(w, h))))
