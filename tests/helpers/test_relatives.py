@@ -165,32 +165,12 @@ def test_a_slip_passes_the_loose_test_and_fails_the_strict_one(pair, slip):
     assert max(*worst(theirs, tokens, folder, ours), cached) > 5 * TOLERANCE
 
 
-def growing_queries(model, content):
-    """Queries of far positions are longer, in steps; `get_llama_4_attn_scale` of ministral3."""
-    rope, whole = content["rope_parameters"]["full_attention"], model.rotation_and_mask
-
-    class Growing(edits.Edit):
-        def rotated_qkv(self, x, cos, sin):
-            q, k, v = super().rotated_qkv(x, cos, sin)
-            return q * model.lengths, k, v
-
-    def rotation_and_mask(n_query, n_cached=0, n_pad=None, device=None):
-        steps = torch.arange(n_cached, n_cached + n_query) // rope["original_max_position_embeddings"]
-        model.lengths = (1 + rope["llama_4_scaling_beta"] * (1 + steps).log())[:, None]
-        return whole(n_query, n_cached, n_pad, device)
-
-    model.rotation_and_mask = rotation_and_mask
-    for block in model.layers:
-        edits.patch(Growing, block.attention)
-
-
 ELSEWHERE = {  # families that the course does not have; without its first edit, a row is wrong
     "cwm": Family((edits.window,), {"sliding_window": 4096, "layer_types": None}),
     "arcee": Family((edits.ungated,), {"hidden_act": "relu2"}),
     "seed_oss": Family((edits.biases,), {"attention_bias": True, "attention_out_bias": False}),
     "stablelm": Family((edits.partial_rotation, edits.layer_norm), {"partial_rotary_factor": 0.25}, {},
                        edits.turned_first, {"layer_norm_eps": "rms_norm_eps"}),
-    "ministral3": Family((growing_queries, edits.angles, edits.window), {"sliding_window": None}),
     "ernie4_5": Family((edits.interleaved,), {"use_bias": False}),
 }  # fmt: skip
 
