@@ -75,24 +75,23 @@ def test_where_no_verdict_can_be_given_json_says_why(tmp_path, capsys, text):
         assert list(json.loads(capsys.readouterr().out)) == ["error"]
 
 
-HOSTILE = [  # of three notebooks, for three exercises: what is above a function, its body, words of what is said
-    [("", "while True: pass", "no answer after"), ("", "return sum(range(10**14))", "had not answered"),
-     ("", "raise SystemExit", "neither exit nor interrupt")],
-    [("import os\nwhile True: ate = os.fork()", "return ate", "no other program"), ("", "os._exit(0)", "Python ended"),
-     ("", "return float(input('eps? '))", "EOFError")],
-    [("while True: ate = 1", "return ate", "does not end"), ("", "return torch.ones(10**12)", "it raises RuntimeError"),
+HOSTILE = [  # of four notebooks, for two exercises: what is above a function, its body, words of what is said
+    [("", "while True: pass", "no answer after"), ("", "return sum(range(10**14))", "had not answered")],
+    [("import os\nwhile True: ate = os.fork()", "return ate", "no other program"), ("", "os._exit(0)", "Python ended")],
+    [("", "return float(input('eps? '))", "EOFError"), ("", "return torch.ones(10**12)", "it raises RuntimeError")],
+    [("while True: ate = 1", "return ate", "does not end"),
      ("noise = print('{' * 10**8)", "return noise or print('{' * 10**7)", 'without "return"')],
 ]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cells", HOSTILE, ids=range(3))
+@pytest.mark.parametrize("cells", HOSTILE, ids=range(4))
 def test_a_hostile_cell_costs_its_exercise_and_no_other(tmp_path, cells):
-    names = dict(zip(NORM_RIGHT, cells, strict=True))
+    names = dict(zip(NORM_RIGHT, cells, strict=False))
     made = {name: f"{above}\ndef {name}(*inputs):\n    {body}" for name, (above, body, _) in names.items()}
     write(tmp_path / "a.ipynb", solved(NORM_RIGHT | made))
     judged = verdict.judge(tmp_path / "a.ipynb", seconds=18.0)
     for (_, said), (*_, words) in zip(judged, cells, strict=False):
         assert words in f"{said['seen']} {said.get('hint')}"
     document = verdict.verdict("a.ipynb", judged)
-    assert [one["status"] == "passed" for one in document["exercises"]] == [False] * 3 + [True]
+    assert [one["status"] == "passed" for one in document["exercises"]] == [False] * 2 + [True]
