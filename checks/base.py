@@ -13,6 +13,8 @@ from functools import cache, cached_property, partial
 
 import torch
 
+from checks.relations import of_arguments, of_result
+
 
 class Wrong(Exception):
     """What is wrong with an answer, and how to help.
@@ -93,15 +95,25 @@ class Exercise:
 
     @cached_property
     def mistaken(self):
-        """For every known mistake its hint, and a function from the number of a case to its answer, computed once."""
-        return [(hint, cache(partial(self._attempt, program))) for hint, program in self.mistakes + COMMON_MISTAKES]
+        """For every mistake its hint, and a function from the number of a case to its answer, computed once."""
+        programs = [*self.mistakes, ("Yours is the first argument, unchanged.", lambda *inputs: inputs[0])]
+        facts = [fact for fact, _ in of_result(self.wanted[0])]
+        if facts and self.adapt is Exercise.adapt:  # what a harness runs may take long
+            programs += of_arguments(self.specification, self.parameters)
+        made = [(hint, cache(partial(self._attempt, program))) for hint, program in programs]
+        return made + [(fact, partial(self._changed, fact)) for fact in facts]
+
+    def _changed(self, fact, place):
+        """The right answer to a case, changed as a fact says; None if it cannot be."""
+        case = self.cases[place]
+        return None if case.gradients or case.drawn else dict(of_result(self.wanted[place])).get(fact)
 
     def _attempt(self, program, place):
         """A program's answer to a case; None if it has none."""
         case = self.cases[place]
         try:
             return None if case.gradients or case.drawn else self.adapt(program)(*case.fresh_inputs())
-        except (RuntimeError, IndexError, TypeError, ValueError, ZeroDivisionError, Wrong):
+        except Exception:
             return None  # this mistake cannot be made here
 
 
@@ -133,10 +145,6 @@ def gradients_through(answer, inputs):
     return tuple(None if gradient is None else gradient.detach() for gradient in gradients)
 
 
-COMMON_MISTAKES = [
-    ("Yours is the first argument, unchanged.", lambda *inputs: inputs[0]),
-    ("Yours holds only zeros.", lambda *inputs: torch.zeros_like(inputs[0])),
-]
 GRAPH_CUT = "Is the graph cut by .detach(), .item(), torch.tensor(...), nn.Parameter(...) or torch.no_grad()?"
 NUMPY = "Do you stay in torch? numpy loses the gradient and knows no bfloat16."
 TYPE_HINTS = {  # by the type of an answer
