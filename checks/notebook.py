@@ -1,10 +1,12 @@
 """The one reader of notebooks: it takes a learner's function out of a notebook, with what the function needs.
 
 A notebook is read, not run, and not from top to bottom: of its code cells come the last definition of the function,
-and every statement up to the end of that cell that binds a name it reads, and so on: imports, helper functions,
-constants, in whatever cell they stand (`table["a"] = 1` counts as part of `table`). Names that the notebook does not
-bind may be taken from the course's own. All else is left out: other exercises, prints, experiments, magics, and the
-learner's checks, edited or not. A name that is bound by a magic, by `exec` or through `globals()` is not seen.
+and every statement up to the end of that cell that binds a name it reads, or changes what the name stands for, and so
+on: imports, helper functions, constants, in whatever cell they stand. `table["a"] = 1` changes `table`; so do `up =
+table; up[0] = 1`, `fill(table)` and `@term`, if a function `fill` or `term` of the notebook changes it. Names that the
+notebook does not bind may be taken from the course's own. All else is left out: other exercises, prints, experiments,
+magics, and the learner's checks, edited or not. A name that is bound by a magic, by `exec` or through `globals()` is
+not seen.
 
 `my_parts` reads the learner's notebooks with this file, `make notebooks` the course's. The grader loads the file inside
 its walls, since a notebook may be made to keep a reader busy for ever: it needs no other file of ours.
@@ -27,6 +29,11 @@ DEFINES = (
 )
 
 
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+SURELY_BINDS = FUNCTION | ast.ClassDef | ast.Assign | ast.With
+LOOPS = ast.For | ast.With
+
+
 @dataclass(frozen=True)
 class Statement:
     """One statement at the top of a cell, and the names it is about."""
@@ -35,7 +42,9 @@ class Statement:
     node: ast.stmt  # its line counts from the first line of the first code cell
     binds: frozenset  # "*" where it cannot be said
     reads: frozenset  # names of the notebook, also inside functions
-    touches: frozenset  # whose attribute or entry is set, or whose method is called
+    touches: frozenset  # whose attribute or entry is set, or whose method is called; of a function, when it is called
+    views: frozenset  # (b, a) for b = a and b = a.T, a[0] ...
+    calls: frozenset  # (function, what is handed to it, or "")
 
 
 @dataclass
@@ -73,6 +82,7 @@ class Notebook:
         if not home:
             return None
         own = [one for one in self.statements if one.cell <= home.cell]
+        functions = {one.node.name: one for one in self.statements if isinstance(one.node, FUNCTION)}
         chosen, seen, todo = set(), set(), {function, "*"}
         while todo:
             name = todo.pop()
@@ -81,9 +91,15 @@ class Notebook:
                 if name != "*" and first == 0 and any(name in one.binds for one in own):
                     continue  # the learner's own goes before the course's
                 found = [(first, place) for place, one in enumerate(pool) if name in one.binds]
+                sure = [place for _, place in found if isinstance(pool[place].node, SURELY_BINDS)]
+                loops = {(first, place) for place in range(max(sure, default=0)) if isinstance(pool[place].node, LOOPS)}
+                found = [place for place in found if place not in loops]  # whose name is bound anew below
                 # modules and their names are not followed further
                 if found and not any(isinstance(pool[place].node, ast.Import | ast.ImportFrom) for _, place in found):
-                    found += [(first, place) for place, one in enumerate(pool) if name in one.touches]
+                    names = {name}
+                    while more := {view for one in pool for view, of in one.views if of in names} - names:
+                        names |= more
+                    found += [(first, place) for place, one in enumerate(pool) if _changes(one, names, functions)]
                 chosen.update(found)
                 todo |= {read for _, place in found for read in pool[place].reads} - seen
         found = [(course, own)[first][place] for first, place in sorted(chosen)]
@@ -158,6 +174,18 @@ def is_stub(node: ast.stmt) -> bool:
     return False
 
 
+def _changes(one, names, functions):
+    """Whether a statement changes what one of these names stands for, itself or by calling a function."""
+    for called, given in one.calls:
+        if not called and given in names:
+            return True
+        if function := functions.get(called):
+            own = {argument.arg for argument in ast.walk(function.node.args) if isinstance(argument, ast.arg)}
+            if names & function.touches & function.reads or (given in names and own & function.touches):
+                return True
+    return bool(names & one.touches) and not isinstance(one.node, FUNCTION)
+
+
 def _statement(cell, node, first):
     table = symtable.symtable(ast.unparse(node), "cell", "exec")
     binds = {name.get_name() for name in table.get_symbols() if name.is_assigned() or name.is_imported()}
@@ -171,8 +199,49 @@ def _statement(cell, node, first):
         inner += table.get_children()
     if isinstance(node, ast.ImportFrom) and (node.module == "__future__" or node.names[0].name == "*"):
         binds = {"*"}
-    touches = frozenset(_touched(node))
-    return Statement(cell, ast.increment_lineno(node, first), frozenset(binds), frozenset(reads), touches)
+    if isinstance(node, ast.For):  # its own names are bound before they are read
+        reads -= _names(node.target) - _names(node.iter)
+    found = frozenset(_touched(node)), frozenset(_views(node)), frozenset(_calls(node))
+    return Statement(cell, ast.increment_lineno(node, first), frozenset(binds), frozenset(reads), *found)
+
+
+def _names(node):
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _root(node):
+    """The name `a`, of `a`, `a.b`, `a[0]` and `a.b()`."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return getattr(node, "id", "")
+
+
+def _views(node):
+    """Pairs (b, a) for `b = a`, `b = a.T`, `b = a[0]`, `b, c = a, a`, and for `for b in (a, a)`."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Assign | ast.AnnAssign | ast.For | ast.NamedExpr):
+            value = one.iter if isinstance(one, ast.For) else one.value
+            values = value.elts if isinstance(value, ast.Tuple | ast.List) else [value]
+            made = [target for target in (one.targets if isinstance(one, ast.Assign) else [one.target])]
+            for value in values:
+                if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name)):
+                    yield from ((name, _root(value)) for target in made for name in _names(target))
+
+
+def _calls(node):
+    """Pairs (function, a name that is handed to it, or "") of what runs with the statement; ("", a) for `@a.method`."""
+    todo = [node]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, FUNCTION | ast.ClassDef):
+            for decorator in one.decorator_list:
+                maker = decorator.func if isinstance(decorator, ast.Call) else decorator
+                yield ("", _root(maker)) if isinstance(maker, ast.Attribute) else (_root(maker), one.name)
+            continue
+        if isinstance(one, ast.Call) and isinstance(one.func, ast.Name):
+            given = [*one.args, *(word.value for word in one.keywords)]
+            yield from ((one.func.id, name) for name in {"", *map(_root, given)})
+        todo += ast.iter_child_nodes(one)
 
 
 def _touched(node):
@@ -181,7 +250,7 @@ def _touched(node):
     In `name.x = ...`, `name[i] = ...`, `del name[i]`, `name.method(...)` as a statement of its own; and, wherever they
     are called, in `name.method_(...)`, `method_(name, ...)`, `setattr(name, ...)` and `function(..., out=name)`.
     """
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    if isinstance(node, ast.ClassDef):
         return  # touches when it is called
     for one in ast.walk(node):  # also inside for, if, with
         parts, given = [], []
@@ -195,11 +264,8 @@ def _touched(node):
         for part in parts:  # grows
             parts += part.elts if isinstance(part, ast.Tuple | ast.List) else ()
         for part in parts + given:
-            inside = part
-            while isinstance(inside, ast.Attribute | ast.Subscript | ast.Call):
-                inside = inside.func if isinstance(inside, ast.Call) else inside.value
-            if isinstance(inside, ast.Name) and (inside is not part or part in given):
-                yield inside.id
+            if not isinstance(part, ast.Name) or part in given:
+                yield _root(part)
 
 
 def more_than_a_stub(source: str) -> str:
