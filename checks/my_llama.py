@@ -10,20 +10,17 @@ import functools
 import inspect
 import itertools
 import json
-import math
 
 import torch
 from safetensors.torch import load_file
-from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from checks.base import Case, Exercise, Wrong, draw
 from checks.explain import number
-from checks.gqa import hide
 from checks.judge import check_of
 from checks.parts import COURSE, NO_EXERCISE, Parts
 from helpers.checkpoint import config_from_hugging_face, name_map
-from helpers.model import Llama, apply_rope
+from helpers.model import Llama
 from helpers.text import TINY_LLAMA
 
 STAGES = {  # its name, and what to return to have it checked
@@ -256,7 +253,7 @@ def _gap(wanted, made):
 
 
 def _random_llama(n_heads, n_kv_heads, head_dim, dim, n_layers, vocab_size, tied, theta, eps, seed):
-    """Large weights and uneven gains, so that every slip shows; nothing in common with tiny-llama."""
+    """Large weights and uneven gains, so that every bug shows; nothing in common with tiny-llama."""
     config = {
         "vocab_size": vocab_size, "hidden_size": dim, "intermediate_size": dim + 10, "num_hidden_layers": n_layers,
         "num_attention_heads": n_heads, "num_key_value_heads": n_kv_heads, "head_dim": head_dim, "rms_norm_eps": eps,
@@ -289,7 +286,7 @@ def _cases():
         Case("300 tokens", (*single_block, _tokens(1, 300, 17, 4)), LONG),
         Case("11 tokens, max_position_embeddings 8",
              (single[0], single[1] | {"max_position_embeddings": 8}, _tokens(1, 11, 17, 2)), BEYOND),
-        Case("rope_type llama3", (shared[0], _scaled(shared[1], "llama3"), _tokens(2, 7, 30, 5))),
+        Case("rope_type llama3", (shared[0], _scaled(shared[1], "llama3"), _tokens(2, 7, 30, 5)), LLAMA3),
         Case("rope_type llama3, other factors",
              (shared[0], _scaled(shared[1], "llama3", 32.0, 2.0, 5.0, 64), _tokens(2, 7, 30, 5)), FACTORS),
         *[Case(f"rope_type {kind}", (shared[0], _scaled(shared[1], kind), _tokens(2, 7, 30, 5)), OTHERS)
@@ -310,71 +307,14 @@ def _scaled(config, kind, factor=8.0, low=1.0, high=4.0, original=16):
 # --------------------------------------------------------------------------------- the known mistakes
 
 
-def _slip(own=None, **methods):
-    """A LLaMA with one slip: other parts, or other methods of checks.parts.Parts."""
-    return type("Slip", (Parts,), methods)(own).llama
+def _bug(own=None, **methods):
+    """A LLaMA with one bug: other parts, or other methods of checks.parts.Parts."""
+    return type("Bug", (Parts,), methods)(own).llama
 
 
-def _root(x, eps):
-    return (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
-
-
-def _norm(formula):
-    return _slip({"rms_norm": formula})
-
-
-def _first_norm_again(self, x, weights, name, config):
-    if name != "post_attention_layernorm":
-        self.last = Parts.norm(self, x, weights, name, config)
-    return self.last
-
-
-def _of_the_stream_before(self, x, weights, name, config):
-    if name == "input_layernorm":
-        self.before = x
-    return Parts.norm(self, self.before if name == "post_attention_layernorm" else x, weights, name, config)
-
-
-def _keeps_the_width(self, weights, config, tokens):
-    self.shrink = math.sqrt(config["head_dim"] / config["hidden_size"])
-    return Parts.embed(self, weights, config, tokens)
-
-
-def _no_norm(without):
-    def norm(self, x, weights, name, config):
-        return x if name == without else Parts.norm(self, x, weights, name, config)
-
-    return _slip(norm=norm)
-
-
-def _turn(turn):
-    """Another turn of q, k, v: turn(halves, q, k, v), where halves turns one of them rightly."""
-
-    def project(self, normed, block, config, cos, sin):
-        q, k, v = (self.heads(normed @ block[f"self_attn.{name}_proj"].T, config) for name in "qkv")
-        return turn(lambda y: apply_rope(y, cos, sin), q, k, v)
-
-    return _slip(project=project)
-
-
-def _base(theta, power=1.0):
-    """Another base, and no scaling."""
-
-    def turns(self, positions, config):
-        base = (theta or config["rope_parameters"]["rope_theta"]) ** power
-        return Parts.turns(self, positions, config | {"rope_parameters": {"rope_theta": base}})
-
-    return _slip(turns=turns)
-
-
-def _scores(factor):
-    """Scores times factor(head_dim, n_heads)."""
-    return _slip(attend=lambda self, q, k, v: Parts.attend(self, q * factor(q.shape[-1], q.shape[1]), k, v))
-
-
-def _head(weights):
-    """Other attention weights in each head: weights(scores, visible)."""
-    return _slip({"attention_head": lambda q, k, v, seen: weights(q @ k.mT / math.sqrt(q.shape[-1]), seen) @ v})
+def _norm(change):
+    """Other norms: change(right, x, weights, name, config)."""
+    return _bug(norm=lambda self, *given: change(lambda *other: Parts.norm(self, *other), *given))
 
 
 def _add(first=lambda x, normed, what: x + what, second=lambda x, normed, what: x + what):
@@ -382,169 +322,44 @@ def _add(first=lambda x, normed, what: x + what, second=lambda x, normed, what: 
 
     def program(*inputs):
         turns = itertools.cycle((first, second))
-        return _slip(add=lambda self, *parts: next(turns)(*parts))(*inputs)
+        return _bug(add=lambda self, *parts: next(turns)(*parts))(*inputs)
 
     return program
 
 
-def _feed_forward(formula):
-    """Another formula of gate, up (B, T, F) and the matrix down."""
-    return _slip({"swiglu": lambda x, gate, up, down: formula(x @ gate.T, x @ up.T, down.T)})
+def _joined_wrongly(self, q, k, v):
+    heads = Parts.attend(self, q, k, v).unflatten(-1, (-1, q.shape[-1]))
+    return heads.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)
 
 
-def _with(weights=lambda weights, config: weights, logits=lambda logits: logits):
-    """The right model with other weights, or its logits changed."""
-    return lambda w, c, tokens: logits(Parts().llama(weights(w, c), c, tokens))
-
-
-def _blocks(order):
-    """Another order of the blocks: order(number of blocks) -> list."""
-
-    def program(weights, config, tokens):
-        chosen = order(config["num_hidden_layers"])
-        llama = _slip(block=lambda self, weights, layer: Parts.block(self, weights, chosen[layer]))
-        return llama(weights, config | {"num_hidden_layers": len(chosen)}, tokens)
-
-    return program
-
-
-def _swapped(weights, one, other):
-    """The weights with two names exchanged in every block."""
-    names = {n: n.replace(one, "?").replace(other, one).replace("?", other) for n in weights}
-    return {n: weights[names[n]] for n in weights}
-
-
-EPS = "Stage 1: eps is config['rms_norm_eps'], added to the mean of the squares, inside the root."
-
-MISTAKES = [
-    ("Stage 1: the rows of the embedding go in as they are. Yours are multiplied by sqrt(D), as in Gemma.",
-     _slip(embed=lambda self, w, c, t: Parts.embed(self, w, c, t) * math.sqrt(c["hidden_size"]))),
-    ("Stage 1: the norm's gain is missing.", _norm(lambda x, weight, eps: x / _root(x, eps))),
-    ("Stage 1: the gain is the weight itself. Yours is 1 + weight, as in Gemma.",
-     _norm(lambda x, weight, eps: x / _root(x, eps) * (1 + weight))),
-    (EPS, _norm(lambda x, weight, eps: x / (_root(x, 0) + eps) * weight)),
-    (EPS, _norm(lambda x, weight, eps: x / _root(x, 0) * weight)),
-    *[(EPS, _norm(lambda x, weight, eps, e=e: x / _root(x, e) * weight)) for e in (1e-5, 1e-6, 1e-8)],
-    ("Stage 1: RMSNorm subtracts no mean. Yours is LayerNorm.",
-     _norm(lambda x, weight, eps: F.layer_norm(x, weight.shape, weight, None, eps))),
-    ("Stage 1: is the mean of the squares in the root? Yours has their sum.",
-     _norm(lambda x, weight, eps: x / (x.pow(2).sum(-1, keepdim=True) + eps).sqrt() * weight)),
-    ("Stage 1: each token has its own rms, over the last dimension. Yours is over the tokens.",
-     _norm(lambda x, weight, eps: x / (x.pow(2).mean(1, keepdim=True) + eps).sqrt() * weight)),
-    ("Stage 1: the root of the mean square is missing.",
-     _norm(lambda x, weight, eps: x / (x.pow(2).mean(-1, keepdim=True) + eps) * weight)),
-    ("Stage 1: q, k and v read the normed stream. Yours read x itself.", _no_norm("input_layernorm")),
-    ("Stage 1: the norm before attention has the gain input_layernorm, the other post_attention_layernorm.",
-     _with(lambda w, c: _swapped(w, "input_layernorm", "post_attention_layernorm"))),
-
-    ("Stage 2: q and k are not turned.", _turn(lambda turn, q, k, v: (q, k, v))),
-    ("Stage 2: k is not turned.", _turn(lambda turn, q, k, v: (turn(q), k, v))),
-    ("Stage 2: q is not turned.", _turn(lambda turn, q, k, v: (q, turn(k), v))),
-    ("Stage 2: v is turned, too. Only q and k are.", _turn(lambda turn, q, k, v: (turn(q), turn(k), turn(v)))),
-    ("Stage 2: q and k are turned twice.", _turn(lambda turn, q, k, v: (turn(turn(q)), turn(turn(k)), v))),
-    ("Stage 2: Hugging Face's rows belong to pairs (i, i + h/2). Yours turns neighbours.",
-     _slip({"apply_rope_halves": lambda x, cos, sin: apply_rope(x, cos, sin, "interleaved")})),
-    ("Stage 2: q turns one way and k the other.",
-     _turn(lambda turn, q, k, v: (turn(q), turn(k.flip(2)).flip(2), v))),
-    ("Stage 2: q and k turn the other way. Is the minus sign right, and are cos and sin in their places?",
-     _slip(turns=lambda self, positions, config: Parts.turns(self, positions, config)[::-1])),
-    ("Stage 2: apply_rope_halves wants cos and sin of the angles. Yours gets the angles themselves.",
-     _slip(turns=lambda self, positions, config:
-           2 * (self.rope_angles(positions, config["head_dim"], config["rope_parameters"]["rope_theta"]),))),
-    *[("Stage 2: RoPE's base is config['rope_parameters']['rope_theta'].", _base(base)) for base in (1e4, 5e5)],
-    ("Stage 2: are the speeds theta ** (-2 i / head_dim)? The 2 is missing.", _base(None, 0.5)),
-    ("Stage 2: bfloat16 and float16 do not hold every whole number: are the positions int64 or float32?",
-     _slip(turns=lambda self, positions, config: Parts.turns(self, positions.bfloat16().float(), config))),
-    (LLAMA3, _base(None)),
+MISTAKES = [  # of the wiring; the parts have exercises of their own, and their bugs show in a stage
+    ("Stage 1: q, k and v read the normed stream. Yours read x itself.",
+     _norm(lambda right, x, w, name, c: x if name == "input_layernorm" else right(x, w, name, c))),
+    ("Stage 2: q and k are not turned.", _bug({"apply_rope_halves": lambda x, cos, sin: x})),
     ("Stage 2: the rows of q_proj come head after head: view(B, T, H, h), then .transpose(1, 2).",
-     _slip(heads=lambda self, x, c: x.reshape(x.shape[0], -1, x.shape[1], c["head_dim"]))),
-    ("Stage 2: the rows of q_proj come head after head. Yours deals them out, one to each head in turn.",
-     _slip(heads=lambda self, x, c: x.unflatten(-1, (c["head_dim"], -1)).permute(0, 3, 1, 2))),
-    ("Stage 2: k_proj and v_proj are swapped.", _with(lambda w, c: _swapped(w, "k_proj", "v_proj"))),
-
-    ("Stage 3: the scores are not divided by sqrt(head_dim).", _scores(lambda h, n: math.sqrt(h))),
-    ("Stage 3: the scores are divided by sqrt(head_dim). Yours are multiplied by it.", _scores(lambda h, n: h)),
-    ("Stage 3: the scores are divided by sqrt(head_dim) twice.", _scores(lambda h, n: 1 / math.sqrt(h))),
-    ("Stage 3: the scores are divided by the root of hidden_size. It is sqrt(head_dim).",
-     _slip(embed=_keeps_the_width, attend=lambda self, q, k, v: Parts.attend(self, q * self.shrink, k, v))),
-    ("Stage 3: the scores are divided by the root of all heads' width. It is sqrt(head_dim).",
-     _scores(lambda h, n: 1 / math.sqrt(n))),
-    ("Stage 3: nothing is hidden: every token sees the future.",
-     _slip({"causal_visible": lambda n_query, n_key: torch.ones(n_query, n_key).bool()})),
-    ("Stage 3: a token sees itself and what came before. Yours sees the next one, too.",
-     _slip({"causal_visible": lambda t, s: torch.ones(t, s).tril(s - t + 1).bool()})),
-    ("Stage 3: the mask is turned round: every token sees itself and the future.",
-     _slip({"causal_visible": lambda n_query, n_key: torch.ones(n_query, n_key).triu().bool()})),
-    ("Stage 3: hide before the softmax. Yours hides after it, and the rest sums to less than 1.",
-     _head(lambda scores, visible: scores.softmax(-1) * visible)),
-    ("Stage 3: a score of 0 hides nothing. Before the softmax, what is hidden becomes -inf.",
-     _head(lambda scores, visible: (scores * visible).softmax(-1))),
-    ("Stage 3: the softmax runs over the keys, dim=-1. Yours runs over the queries.",
-     _head(lambda scores, visible: hide(scores, visible).softmax(-2))),
-    ("Stage 3: the softmax is missing.", _head(lambda scores, visible: scores * visible)),
+     _bug(heads=lambda self, x, c: x.reshape(x.shape[0], -1, x.shape[1], c["head_dim"]))),
     ("Stage 3: neighbouring query heads share a key head: 0, 0, 1, 1. Yours are 0, 1, 0, 1.",
-     _slip({"repeat_kv": lambda x, n_rep: x.repeat(1, n_rep, 1, 1)})),
-    ("Stage 3: all query heads use the first key head.",
-     _slip({"repeat_kv": lambda x, n_rep: x[:, :1].expand(-1, n_rep * x.shape[1], -1, -1)})),
+     _bug({"repeat_kv": lambda x, n_rep: x.repeat(1, n_rep, 1, 1)})),
     ("Stage 3: join the heads with .transpose(1, 2) before the reshape. Else tokens and heads are mixed.",
-     _slip(attend=lambda self, q, k, v: Parts.attend(self, q, k, v).unflatten(-1, (-1, q.shape[-1])).transpose(1, 2)
-           .reshape(q.shape[0], q.shape[2], -1))),
+     _bug(attend=_joined_wrongly)),
     ("Stage 3: x plus what attention returns. Yours forgets x.", _add(first=lambda x, normed, what: what)),
     ("Stage 3: it is added to x itself. Yours adds it to the normed x.",
      _add(first=lambda x, normed, what: normed + what)),
-
     ("Stage 4: the feed-forward reads the normed stream. Its norm is missing.",
-     _no_norm("post_attention_layernorm")),
+     _norm(lambda right, x, w, name, c: x if name == "post_attention_layernorm" else right(x, w, name, c))),
     ("Stage 4: the feed-forward's norm has its own gain, post_attention_layernorm.",
-     _slip(norm=lambda self, x, w, n, c: Parts.norm(self, x, w, n.replace("post_attention", "input"), c))),
-    ("Stage 4: the feed-forward has a norm of its own, of the new x. Yours reads that of stage 1 again.",
-     _slip(norm=_first_norm_again)),
-    ("Stage 4: the feed-forward reads the stream after attention. Yours reads the one before it.",
-     _slip(norm=_of_the_stream_before)),
-    ("Stage 4: SiLU is on the gate alone. Yours is on the product.",
-     _feed_forward(lambda g, u, d: F.silu(g * u) @ d)),
-    ("Stage 4: x plus what the feed-forward returns. Yours forgets x.", _add(second=lambda x, normed, what: what)),
-    ("Stage 4: it is added to x itself. Yours adds it to the normed x.",
-     _add(second=lambda x, normed, what: normed + what)),
-    ("Stage 4: SiLU is on the gate's branch. Yours is on up's.",
-     _feed_forward(lambda g, u, d: (g * F.silu(u)) @ d)),
-    ("Stage 4: the gate's function is SiLU. Yours is GELU.", _feed_forward(lambda g, u, d: (F.gelu(g) * u) @ d)),
-    ("Stage 4: the gate's function is SiLU. Yours is ReLU.", _feed_forward(lambda g, u, d: (F.relu(g) * u) @ d)),
-    ("Stage 4: SiLU is x * sigmoid(x). Yours is the sigmoid alone.",
-     _feed_forward(lambda g, u, d: (g.sigmoid() * u) @ d)),
-    ("Stage 4: SiLU on the gate is missing.", _feed_forward(lambda g, u, d: (g * u) @ d)),
-    ("Stage 4: the gate multiplies up. Yours adds the two.", _feed_forward(lambda g, u, d: (F.silu(g) + u) @ d)),
-    ("Stage 4: up_proj is missing.", _feed_forward(lambda g, u, d: F.silu(g) @ d)),
-
-    ("Stage 5: every block has its own weights. Yours uses those of block 0 in all.", _blocks(lambda n: [0] * n)),
-    ("Stage 5: it ends as if only the last block had run. Does each block read what the one before it returned?",
-     _blocks(lambda n: [n - 1])),
-    ("Stage 5: the last block is missing.", _blocks(lambda n: range(n - 1))),
-    ("Stage 5: only block 0 runs. Does return stand inside the loop?", _blocks(lambda n: [0])),
-    ("Stage 5: the first block is missing.", _blocks(lambda n: range(1, n))),
-    ("Stage 5: the blocks run backwards.", _blocks(lambda n: range(n - 1, -1, -1))),
-    ("Stage 5: block 0 runs twice.", _blocks(lambda n: [0, *range(n)])),
-
-    ("Stage 6: the last norm is missing.", _no_norm("model.norm.weight")),
-    ("Stage 6: the last norm's gain is model.norm.weight. Yours is that of block 0.",
-     _with(lambda w, c: w | {"model.norm.weight": w["model.layers.0.input_layernorm.weight"]})),
-    ("Stage 6: the last norm's gain, model.norm.weight, is missing.",
-     _with(lambda w, c: w | {"model.norm.weight": torch.ones(c["hidden_size"])})),
+     _norm(lambda right, x, w, name, c: right(x, w, name.replace("post_attention", "input"), c))),
+    ("Stage 5: every block has its own weights. Yours uses those of block 0 in all.",
+     _bug(block=lambda self, weights, layer: Parts.block(self, weights, 0))),
+    ("Stage 6: the last norm is missing.",
+     _norm(lambda right, x, w, name, c: x if name == "model.norm.weight" else right(x, w, name, c))),
     ("Stage 6: if the file has lm_head.weight, it is the head. Yours is the embedding always.",
-     _with(lambda w, c: {name: weight for name, weight in w.items() if name != "lm_head.weight"})),
-    ("Stage 6: logits are the dot products themselves. Yours are probabilities.",
-     _with(logits=lambda z: z.softmax(-1))),
-    ("Stage 6: logits are the dot products themselves. Yours are their logarithms of probabilities.",
-     _with(logits=lambda z: z.log_softmax(-1))),
-    ("Stage 6: every position has its logits. Yours are the last position's only.",
-     _with(logits=lambda z: z[:, -1:])),
-    ("Stage 6: every position has its logits. Yours are the last position's only.",
-     _with(logits=lambda z: z[:, -1])),
+     lambda w, c, tokens: Parts().llama({n: x for n, x in w.items() if n != "lm_head.weight"}, c, tokens)),
 ]  # fmt: skip
 MY_LLAMA = Exercise(
     my_llama,
     _cases(),
-    [(hint, program if hint == LLAMA3 else _refusing(program)) for hint, program in MISTAKES],
+    [(hint, _refusing(program)) for hint, program in MISTAKES],
     tolerance=2.5,
     allow=tuple(part.__name__ for part in (NO_EXERCISE | COURSE).values()),  # the parts of notebooks 01 to 04
     adapt=_or_refuses,

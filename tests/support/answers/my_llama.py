@@ -138,7 +138,7 @@ def _joined_number_by_number(w, c, t):
     return plain(w | split, c, t)
 
 
-for words, slip, program in (
+for words, mistake, program in (
     ("norm, departs", "bfloat16", lambda w, c, t: heads({n: x.bfloat16().float() for n, x in w.items()}, c, t)),
     ("0, departs", "rows_one_after_another", lambda w, c, t: cached(w, c, t.view(1, -1)).view(*t.shape, -1)),
     ("0, departs", "rows_and_tokens_swapped", lambda w, c, t: heads(w, c, t.T).transpose(0, 1)),
@@ -149,11 +149,11 @@ for words, slip, program in (
     ("an error is asked", "computes_what_it_does_not_know", _roped(rope_type=lambda kind: min(kind, "llama3"))),
     *[("an error is asked", f"{kind}_unscaled", _unscaled(kind)) for kind in ("linear", "dynamic", "yarn")],
     *[("all four numbers", key, _roped(**{key: value})) for key, value in LLAMA_31.items()],
-    ("right for tiny-llama", "factor_32", _roped(factor=32.0)),
+    ("its four numbers, or raise", "factor_32", _roped(factor=32.0)),
     ("its four numbers, or raise", "original_8192", _roped(original_max_position_embeddings=8192)),
     ("Do you drop tokens", "text_cut", lambda w, c, t: plain(w, c, t[:, : c["max_position_embeddings"]])),
-    ("base is config", "base_written_and_llama3_scaled", _roped(rope_theta=500_000.0)),
-    ("eps is config", "eps_written_and_llama3_refused", lambda w, c, t: heads(w, c | {"rms_norm_eps": 1e-5}, t)),
+    ("Stage 2 of 6, q, k, v of block 0, departs", "base_written_and_llama3_scaled", _roped(rope_theta=500_000.0)),
+    ("right for tiny-llama", "eps_written_and_llama3_refused", lambda w, c, t: heads(w, c | {"rms_norm_eps": 1e-5}, t)),
     ("the embedding always", "always_tied", lambda w, c, t: cached(w, c | {"tie_word_embeddings": True}, t)),
     ("right for tiny-llama", "head_dim_from_dim", lambda w, c, t: plain(
         w, c | {"head_dim": c["hidden_size"] // c["num_attention_heads"]}, t)),
@@ -161,4 +161,4 @@ for words, slip, program in (
         w, c | {"num_key_value_heads": c["num_attention_heads"] // 2}, t)),
     ("changed in place", "used_up", lambda w, c, t: plain({name: w.pop(name) for name in list(w)}, c, t)),
 ):  # fmt: skip
-    wrong(words, f"my_llama__{slip}")(program)
+    wrong(words, f"my_llama__{mistake}")(program)
