@@ -23,7 +23,7 @@ from helpers.checkpoint import config_from_hugging_face, name_map
 from helpers.model import Llama
 from helpers.text import TINY_LLAMA
 
-STAGES = {  # its name, and what to return to have it checked
+STAGES = {  # its name, and what it makes
     1: ("embedding and first norm", "the normed vectors, (B, T, D)"),
     2: ("q, k, v of block 0", "q (B, H, T, h), k and v (B, K, T, h)"),
     3: ("block 0's attention", "x with what attention adds, (B, T, D)"),
@@ -113,27 +113,21 @@ class _Watch(TorchDispatchMode):
         return result
 
     def explain(self, case, answer, problem, right):
-        """(How many stages are right, what is wrong in words, hint); `right` are the labels of the cases that are."""
-        reached, message, hint = self._explain(case, answer, problem)
-        return reached, message, hint or (WRITTEN_DOWN if "tiny-llama" in right else "")
-
-    def _explain(self, case, answer, problem):
-        """What `explain` returns, but for WRITTEN_DOWN; it says what is next if the answer is a right stage."""
+        """(How many stages are right, what is wrong and which is next, hint); `right`: labels of the right cases."""
         if case.hint:  # only what is special in it can fail where the others do not
             return len(STAGES), problem.message, problem.hint or case.hint
         stages = _stages_of(my_llama, case)
         answers = tuple(answer) if isinstance(answer, tuple | list) else (answer,)
-        weights, _, tokens = case.inputs
-        if len(answers) == 1 and _same_numbers(answer, weights["model.embed_tokens.weight"][tokens]):
-            return 0, f"The embedding is right. Stage 1 of 6, {STAGES[1][0]}, needs its norm, too.", ""
-        handed_over = next((stage for stage in range(1, 6) if _alike(answers, stages[stage])), 0)
-        made = [] if handed_over else self._stages_made(stages)
-        if not handed_over and len(answers) < 3:  # a part of a stage, such as q alone
-            handed_over = next((stage for stage in made if stage < 6 and _is_part(answers, stages[stage])), 0)
-        if handed_over:
-            name, what = STAGES[handed_over + 1]
-            return handed_over, f"{_in_words(handed_over)} Next is stage {handed_over + 1}, {name}: return {what}.", ""
-        return self._explain_departure(case, stages, answer, problem, max(made, default=0))
+        if handed_over := next((stage for stage in range(1, 6) if _alike(answers, stages[stage])), 0):
+            return handed_over, _next(handed_over), ""
+        reached = max(self._stages_made(stages), default=0)
+        if reached == 6:
+            return 6, f"{problem.message} The right logits were computed, but are not what is returned.", problem.hint
+        hint = "" if all(isinstance(one, torch.Tensor) for one in answers) else problem.hint
+        if known := _known(answers, case):  # "Stage 3: ...": its numbers may be made, and left
+            reached, hint = min(reached, int(known[6]) - 1), known
+        said = f"{problem.message} {_next(reached)} {_gap(stages[reached + 1], self.tensors)}"
+        return reached, said, hint or (WRITTEN_DOWN if "tiny-llama" in right else "")
 
     def _stages_made(self, stages):
         """The stages of which every vector is among what was computed."""
@@ -141,29 +135,6 @@ class _Watch(TorchDispatchMode):
         seen = [torch.empty(0), *self.tensors]
         made = {length: torch.cat([_rows(tensor, length) for tensor in seen]) for length in lengths}
         return [stage for stage in STAGES if all(_was_made(want, made) for want in stages[stage])]
-
-    def _explain_departure(self, case, stages, answer, problem, reached):
-        """What `explain` returns for an answer that is no right stage, after `reached` stages were made."""
-        answers = tuple(answer) if isinstance(answer, tuple | list) else (answer,)
-        are_tensors = all(isinstance(one, torch.Tensor) for one in answers)
-        if are_tensors and len(answers) == 3:  # q, k, v are handed over
-            wrong = [n for n, got, want in zip("qkv", answers, stages[2], strict=True) if not _same_numbers(got, want)]
-            said = f"{_departs(min(reached, 1))} Not right: {', '.join(wrong)}."
-            return min(reached, 1), said, _known(answers, case)
-        if reached == 6:
-            end = "nothing is returned" if answer is None else "the result departs from them"
-            return 6, f"{problem.message} The right logits were computed, but {end}.", problem.hint
-        if answer is None and problem.message.startswith(("it raises", "no answer")):
-            said = f"It stops before stage {reached + 1} of 6, {STAGES[reached + 1][0]}, is done."
-            return reached, _sentences(problem.message, _in_words(reached), said), problem.hint
-        handed_over = isinstance(answer, torch.Tensor) and answer.shape == stages[1][0].shape
-        hint = _known(answers, case) if handed_over else ""
-        if hint:  # "Stage 3: ...": its numbers may be made, and left
-            reached = min(reached, int(hint[6]) - 1)
-        said = _sentences(_departs(reached), _gap(stages[reached + 1], self.tensors) if reached < 5 else "")
-        if handed_over:
-            return reached, said, hint
-        return reached, f"{problem.message} {said}", "" if are_tensors else problem.hint
 
 
 @functools.cache
@@ -213,26 +184,15 @@ def _same_numbers(got, want):
     return bool(((got - want).abs() <= 1e-4 * want.abs().max()).all())
 
 
-def _is_part(answers, stage):
-    return all(any(_same_numbers(one, value) for value in stage) for one in answers)
-
-
 def _alike(answers, stage):
     return len(answers) == len(stage) and all(map(_same_numbers, answers, stage))
 
 
-def _in_words(reached):
-    few = {0: "", 1: "Stage 1 of 6 is right.", 2: "Stages 1 and 2 of 6 are right."}
-    return few.get(reached, f"Stages 1 to {reached} of 6 are right.")
-
-
-def _departs(reached):
-    said = f"Stage {reached + 1} of 6, {STAGES[reached + 1][0]}, departs from the right numbers."
-    return _sentences(_in_words(reached), said)
-
-
-def _sentences(*sentences):
-    return " ".join(filter(None, sentences))
+def _next(reached):
+    """Which stages are right, and which is next, in words."""
+    few = {0: "", 1: "Stage 1 of 6 is right. ", 2: "Stages 1 and 2 of 6 are right. "}
+    name, what = STAGES[reached + 1]
+    return f"{few.get(reached, f'Stages 1 to {reached} of 6 are right. ')}Next is stage {reached + 1}, {name}: {what}."
 
 
 def _gap(wanted, made):
@@ -376,10 +336,9 @@ def cache_fault(llama, weights, config, tokens, sizes=(5, 4, 1, 1)):
     try:
         got, calls = _in_pieces(llama, weights, config, tokens, sizes)
     except Exception as error:
-        said = f"it raises {type(error).__name__}: {' '.join(str(error).split())[:120]}"
-        return f"{said} Is k turned before remember gets it, and visible causal_visible(T, k.shape[2])?"
+        return f"{_raised(error)} Is k turned before remember gets it, and visible causal_visible(T, k.shape[2])?"
     if not calls:
-        return "remember is never called. Once k is turned: k, v = remember(layer, k, v)."
+        return f"remember is never called. Once k is turned: {REMEMBER}."
     if any(k.shape[1] != config["num_key_value_heads"] for _, k, _ in calls):
         return "remember wants the K key heads, before repeat_kv: a cache of all H heads is H / K times as large."
     if [layer for layer, _, _ in calls] != [layer for layer, _, _ in right]:
@@ -392,12 +351,10 @@ def cache_fault(llama, weights, config, tokens, sizes=(5, 4, 1, 1)):
             return POSITIONS if late else "remember wants the turned k of the new tokens."
     if _close(got, want):
         return ""
-    dropped, _ = _in_pieces(lambda *inputs: Parts().llama(*inputs[:4]), weights, config, tokens, sizes)
-    if _close(got, dropped):
-        return "what remember returns is not used: k, v = remember(layer, k, v)."
-    return "the logits depart. Is visible causal_visible(T, k.shape[2]), with a column for each key?"
+    return f"the logits depart. Is what remember returns used, {REMEMBER}? Has causal_visible(T, k.shape[2]) all keys?"
 
 
+REMEMBER = "k, v = remember(layer, k, v)"
 POSITIONS = "the positions of a later piece begin at first: torch.arange(first, first + T)."
 
 
@@ -416,6 +373,10 @@ def _in_pieces(llama, weights, config, tokens, sizes):
         logits.append(llama(weights, config, tokens[:, read : read + size], read, remember))
         read += size
     return torch.cat(logits, dim=1), calls
+
+
+def _raised(error):
+    return f"it raises {type(error).__name__}: {' '.join(str(error).split())[:120]}"
 
 
 def _close(got, want):
@@ -446,8 +407,7 @@ def rows_fault(llama, weights, config, tokens, lengths=(3, 7)):
             llama(weights, config, tokens[:, :length], start, remember(row, torch.arange(length)[None]))
         got = llama(weights, config, tokens[0, first][:, None], first, remember(torch.arange(2), first[:, None]))
     except Exception as error:
-        said = f"it raises {type(error).__name__}: {' '.join(str(error).split())[:120]}"
-        return f"{said} With first (B,) positions are (B, T), cos and sin (B, 1, T, h/2), visible (B, T, S)."
+        return f"{_raised(error)} With first (B,) positions are (B, T), cos and sin (B, 1, T, h/2), visible (B, T, S)."
     if _close(got, torch.cat(wanted)):
         return ""
     if any(map(_close, got.split(1), wanted)):

@@ -25,7 +25,7 @@ def check_of(exercise):
 
 def helps(result):
     """Whether a result says more than "wrong": a hint, an error, a rule, a stage, or yours and what is expected."""
-    said = "it raises", "rules out", "departs", "expected ", "yourself"
+    said = "it raises", "rules out", "Next is", "departs", "expected ", "yourself"
     return result.hint or any(words in result.message for words in said)
 
 

@@ -133,30 +133,19 @@ RIGHT["my_llama"] |= {
 }
 
 
-def _joined_number_by_number(w, c, t):
-    split = {name: x.unflatten(1, (-1, c["head_dim"])).mT.flatten(1) for name, x in w.items() if "o_proj" in name}
-    return plain(w | split, c, t)
-
-
 for words, mistake, program in (
-    ("norm, departs", "bfloat16", lambda w, c, t: heads({n: x.bfloat16().float() for n, x in w.items()}, c, t)),
-    ("0, departs", "rows_one_after_another", lambda w, c, t: cached(w, c, t.view(1, -1)).view(*t.shape, -1)),
-    ("0, departs", "rows_and_tokens_swapped", lambda w, c, t: heads(w, c, t.T).transpose(0, 1)),
-    ("0, departs", "windows_of_four", lambda w, c, t: torch.cat([heads(w, c, part) for part in t.split(4, 1)], 1)),
-    ("attention, departs", "joined_number_by_number", _joined_number_by_number),
-    ("the result departs", "of_the_token_before", lambda w, c, t: cached(w, c, t).roll(1, dims=1)),
+    ("Next is stage 1, ", "bfloat16", lambda w, c, t: heads({n: x.bfloat16().float() for n, x in w.items()}, c, t)),
+    ("Next is stage 2, ", "rows_one_after_another", lambda w, c, t: cached(w, c, t.view(1, -1)).view(*t.shape, -1)),
+    ("Next is stage 2, ", "windows_of_four", lambda w, c, t: torch.cat([heads(w, c, p) for p in t.split(4, 1)], 1)),
+    ("not what is returned", "of_the_token_before", lambda w, c, t: cached(w, c, t).roll(1, dims=1)),
     ("still empty", "hole", lambda w, c, t: plain(w, c, t) if c["rope_parameters"]["rope_type"] == "default" else ...),
     ("an error is asked", "computes_what_it_does_not_know", _roped(rope_type=lambda kind: min(kind, "llama3"))),
     *[("an error is asked", f"{kind}_unscaled", _unscaled(kind)) for kind in ("linear", "dynamic", "yarn")],
     *[("all four numbers", key, _roped(**{key: value})) for key, value in LLAMA_31.items()],
     ("its four numbers, or raise", "factor_32", _roped(factor=32.0)),
-    ("its four numbers, or raise", "original_8192", _roped(original_max_position_embeddings=8192)),
     ("Do you drop tokens", "text_cut", lambda w, c, t: plain(w, c, t[:, : c["max_position_embeddings"]])),
-    ("Stage 2 of 6, q, k, v of block 0, departs", "base_written_and_llama3_scaled", _roped(rope_theta=500_000.0)),
     ("right for tiny-llama", "eps_written_and_llama3_refused", lambda w, c, t: heads(w, c | {"rms_norm_eps": 1e-5}, t)),
     ("the embedding always", "always_tied", lambda w, c, t: cached(w, c | {"tie_word_embeddings": True}, t)),
-    ("right for tiny-llama", "head_dim_from_dim", lambda w, c, t: plain(
-        w, c | {"head_dim": c["hidden_size"] // c["num_attention_heads"]}, t)),
     ("right for tiny-llama", "two_rows_to_a_key_head", lambda w, c, t: heads(
         w, c | {"num_key_value_heads": c["num_attention_heads"] // 2}, t)),
     ("changed in place", "used_up", lambda w, c, t: plain({name: w.pop(name) for name in list(w)}, c, t)),
