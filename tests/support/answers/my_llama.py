@@ -135,7 +135,6 @@ RIGHT["my_llama"] |= {
 
 for words, mistake, program in (
     ("Next is stage 1, ", "bfloat16", lambda w, c, t: heads({n: x.bfloat16().float() for n, x in w.items()}, c, t)),
-    ("Next is stage 2, ", "rows_one_after_another", lambda w, c, t: cached(w, c, t.view(1, -1)).view(*t.shape, -1)),
     ("Next is stage 2, ", "windows_of_four", lambda w, c, t: torch.cat([heads(w, c, p) for p in t.split(4, 1)], 1)),
     ("not what is returned", "of_the_token_before", lambda w, c, t: cached(w, c, t).roll(1, dims=1)),
     ("still empty", "hole", lambda w, c, t: plain(w, c, t) if c["rope_parameters"]["rope_type"] == "default" else ...),
