@@ -67,6 +67,7 @@ class Exercise:
     parts: tuple = ()  # names of the parts of an answer that is a tuple
     forbid: tuple = ()  # names of torch's functions that a right answer may not call: ("silu",) or AUTOGRAD
     allow: tuple = ()  # what of the course's an answer may name: functions, classes, or all of a package, ("helpers.",)
+    errors: tuple = ()  # (pattern, hint): what an error says here, before run.ERROR_HINTS
     enough: int = 1000  # after so many failing cases the next ones are not run: where a case takes long
     adapt: Callable = lambda function: function  # wraps the function where its answer is not compared as it is
     alike: Callable | None = None  # (answer, a known mistake's) -> whether they are one, where both are drawn

@@ -278,7 +278,7 @@ def call(function, case, exercise, watch):
     except (Exception, SystemExit) as error:
         if isinstance(error, Wrong) or _is_todo(error):
             raise
-        raise raised(error) from None
+        raise raised(error, exercise.errors) from None
     for name in exercise.forbid:
         if name in calls.names:
             name = SPOKEN.get(name, name)
@@ -339,7 +339,7 @@ def _is_todo(error):
     return dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS" and not code.co_filename.startswith(TORCH)
 
 
-def raised(error):
+def raised(error, own=()):
     """An exception of the function as a Wrong: its kind, its text, the line it comes from, and the tensors there."""
     steps = zip(traceback.walk_tb(error.__traceback__), traceback.extract_tb(error.__traceback__), strict=True)
     steps = [(frame, step.line or "") for (frame, _), step in steps if not step.filename.startswith(OURS)]
@@ -352,7 +352,7 @@ def raised(error):
     line = (f', in the line "{line.strip()[:100]}"' if line else "") + (f" with {there}" if there else "")
     words = " ".join(str(error).split()).partition(" Hint: ")[0]  # PyTorch's own hint looks like one of ours
     text = ": ".join(filter(None, (type(error).__name__, words[:200].rstrip("."))))
-    hint = next((hint for pattern, hint in ERROR_HINTS if re.search(pattern, text, re.IGNORECASE)), "")
+    hint = next((hint for pattern, hint in (*own, *ERROR_HINTS) if re.search(pattern, text, re.IGNORECASE)), "")
     return Wrong(f"it raises {text}{line}.", hint, pair=None)
 
 

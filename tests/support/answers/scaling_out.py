@@ -13,19 +13,9 @@ def split_feed_forward__einsum(x, w_gate, w_up, w_down, n_ranks):
     return torch.einsum("...rf,drf->r...d", hidden, w_down.unflatten(-1, (n_ranks, -1)))
 
 
-wrong("no gradient reaches x", "split_feed_forward__detached")(lambda *x: split_feed_forward__einsum(*x).detach())
 wrong("no gradient reaches w_gate and w_up", "split_feed_forward__detached_weights")(
     lambda x, w_gate, w_up, *rest: split_feed_forward__einsum(x, w_gate.detach(), w_up.detach(), *rest)
 )
-
-
-@wrong("gate alone")
-def split_feed_forward__gate_and_up_as_one_matrix(x, w_gate, w_up, w_down, n_ranks):
-    size, parts = 2 * len(w_gate) // n_ranks, []
-    for rank, down in enumerate(w_down.chunk(n_ranks, dim=1)):
-        both = x @ torch.cat([w_gate, w_up])[rank * size : rank * size + size].T
-        parts.append((F.silu(both[..., : size // 2]) * both[..., size // 2 :]) @ down.T)
-    return torch.stack(parts)
 
 
 @right
@@ -34,12 +24,9 @@ def merge_attention__einsum(outputs, logsumexps):
     return torch.einsum("rt,rth->th", weights, outputs.float().masked_fill(weights[..., None] == 0, 0)).to(outputs)
 
 
-for words, slip, weights_of in (  # as one writes it who thinks of no nan
-    ("no exp2", "powers_of_two", lambda s: s.exp2() / s.exp2().sum(0)),
-    ("no exp2", "two_and_e", lambda s: (s - s.logsumexp(0)).exp2()),
-    ("over the queries", "over_the_queries", lambda s: s.softmax(-1)),
-):
-    wrong(words, f"merge_attention__{slip}")(lambda o, s, of=weights_of: (of(s)[..., None] * o).sum(0).to(o.dtype))
+@wrong("no exp2", "merge_attention__powers_of_two")
+def merge_attention__powers(outputs, logsumexps):  # as one writes it who thinks of no nan
+    return ((logsumexps.exp2() / logsumexps.exp2().sum(0))[..., None] * outputs).sum(0).to(outputs.dtype)
 
 
 class SumOfGradients(torch.autograd.Function):
@@ -62,20 +49,15 @@ def mend_split__function(model, all_reduce):
             norm.register_forward_hook(lambda module, inputs, output: SumOfGradients.apply(output, all_reduce))
 
 
-for words, slip, dtype, factor in (
-    ("of its length. … the gradient's own dtype", "sums_in_bfloat16", torch.bfloat16, 1.0),
-    ("off by nan of its length", "nan", torch.float32, torch.nan),
-):
+@wrong("wrong gradient … is off by up to")
+def mend_split__sums_in_bfloat16(model, all_reduce):
+    def add_up(module, gradients):
+        all_reduce(total := gradients[0].bfloat16())
+        return (total.float(),)
 
-    @wrong(words, f"mend_split__{slip}")
-    def adds_up(model, all_reduce, dtype=dtype, factor=factor):
-        def add_up(module, gradients):
-            all_reduce(total := gradients[0].to(dtype).clone())
-            return (total.float() * factor,)
-
-        for block in model.layers:
-            block.attention_norm.register_full_backward_pre_hook(add_up)
-            block.ffn_norm.register_full_backward_pre_hook(add_up)
+    for block in model.layers:
+        block.attention_norm.register_full_backward_pre_hook(add_up)
+        block.ffn_norm.register_full_backward_pre_hook(add_up)
 
 
 @wrong("do you ask for one of a tensor that has none?")
