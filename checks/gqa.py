@@ -22,7 +22,7 @@ _visible = partial(edited, causal_visible)
 TOP_LEFT = "The queries are the last positions: is the triangle aligned at the bottom right, not at the top left?"
 POLARITY = "Is the mask inverted? True means: may attend."
 BOOLEAN = "Is the result boolean? Compare positions with <=, or end with .bool()."
-SIZES = ((2, 3), (4, 4), (1, 1), (3, 7), (1, 5), (6, 6), (2, 14))
+SIZES = ((2, 3), (4, 4), (1, 5), (3, 7))
 CAUSAL_VISIBLE = Exercise(
     causal_visible,
     [Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES],
@@ -48,12 +48,6 @@ CAUSAL_VISIBLE = Exercise(
     dtype_hint=BOOLEAN,
 )  # fmt: skip
 check_causal_visible = check_of(CAUSAL_VISIBLE)
-
-
-def attention_head(q, k, v, visible):
-    """One head: (B, T, h) from q (B, T, h), k and v (B, S, h), visible (T, S) bool; scores divided by sqrt(h)."""
-    scores = hide(q.double() @ k.double().mT / math.sqrt(q.shape[-1]), visible)
-    return (scores.softmax(-1) @ v.double()).to(q.dtype)
 
 
 def hide(scores, visible):
@@ -97,13 +91,6 @@ def _without_copies(function):
 
 def rows(q, k, v, visible):
     """All heads of q (B, H, T, h), k and v (B, K, S, h), visible (T, S) or (B, 1, T, S), without a copy of k or v."""
-    n_rep, seen = q.shape[1] // k.shape[1], visible.expand(len(q), 1, -1, -1)[:, 0]
-    heads = [attention_head(q[:, i], k[:, i // n_rep], v[:, i // n_rep], seen) for i in range(q.shape[1])]
-    return torch.stack(heads, dim=1)
-
-
-def _as_rows(q, k, v, visible):
-    """The same with the query heads that share a key/value head as rows of one product, for the slips."""
     T, K, R = q.shape[2], k.shape[1], q.shape[1] // k.shape[1]
     stacked = q.double().unflatten(1, (K, R)).flatten(2, 3)
     scores, seen = stacked @ k.double().mT / math.sqrt(q.shape[-1]), torch.cat([visible] * R, dim=-2)
@@ -112,7 +99,7 @@ def _as_rows(q, k, v, visible):
     return mixed.unflatten(2, (R, T)).flatten(1, 2).to(q.dtype)
 
 
-_rows = partial(edited, _as_rows)
+_rows = partial(edited, rows)
 
 
 def _heads_inputs(batch, n_heads, n_kv_heads, t, s, h, seed=0, scale=1.5):
@@ -131,10 +118,6 @@ ROWS = Exercise(
     [
         Case("2 query heads, 1 key/value head, 2 tokens, h 2", _heads_inputs(1, 2, 1, 2, 2, 2)),
         Case("6 query heads, 3 key/value heads, 3 queries, 5 keys", _heads_inputs(2, 6, 3, 3, 5, 4, 10)),
-        Case("6 query heads, 2 key/value heads, 4 queries, 4 keys", _heads_inputs(2, 6, 2, 4, 4, 4, 20)),
-        Case("one query, 6 keys", _heads_inputs(3, 4, 2, 1, 6, 4, 30)),
-        Case("as many key/value heads", _heads_inputs(1, 3, 3, 2, 4, 4, 40)),
-        Case("batch, query heads, tokens and width all 4", _heads_inputs(4, 4, 2, 4, 4, 4, 50)),
         Case("a mask that is not causal", (*_heads_inputs(2, 4, 2, 3, 4, 6, 60)[:3], ODD), GIVEN),
         Case("visible (B, 1, T, S): the second text is padded", (*_heads_inputs(2, 4, 2, 3, 5, 4, 70)[:3], PADDED),
              "Does a mask of four dimensions work, too? Its queries are dimension -2."),
@@ -176,26 +159,13 @@ check_rows = check_of(ROWS)
 
 def gqa_layer(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     """The whole layer, (B, T, D), of x (B, T, D): weights as in nn.Linear, RoPE for queries and keys, a causal mask."""
-    x = x.double()
-    q, k, v = ([x @ rows.double().T for rows in w.split(head_dim)] for w in (w_q, w_k, w_v))
-    q, k = ([apply_rope(head, cos, sin) for head in heads] for heads in (q, k))
-    visible, n_rep, y = causal_visible(x.shape[1], x.shape[1]), len(q) // len(k), 0.0
-    for i, columns in enumerate(w_o.double().split(head_dim, dim=1)):
-        y = y + attention_head(q[i], k[i // n_rep], v[i // n_rep], visible) @ columns.T
-    return y.to(w_o.dtype)
-
-
-def _all_heads(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
-    """The same with all heads in one tensor, for the slips."""
     q, k, v = ((x @ w.T).unflatten(-1, (-1, head_dim)).transpose(1, 2) for w in (w_q, w_k, w_v))
     q, k = (apply_rope(y, cos, sin) for y in (q, k))
-    T, R = x.shape[1], q.shape[1] // k.shape[1]
-    k, v = (y.repeat_interleave(R, 1) for y in (k, v))
-    mixed = attention_head(q, k, v, torch.ones(T, T).tril().bool())
+    mixed = rows(q, k, v, causal_visible(x.shape[1], x.shape[1]))
     return mixed.transpose(1, 2).flatten(-2) @ w_o.T
 
 
-_layer = partial(edited, _all_heads)
+_layer = partial(edited, gqa_layer)
 
 
 def _layer_inputs(batch, t, dim, n_heads, n_kv_heads, h, seed=0):
@@ -206,27 +176,24 @@ def _layer_inputs(batch, t, dim, n_heads, n_kv_heads, h, seed=0):
 
 
 SPLIT = "Split: is the last dimension cut into heads first, and are the heads then moved to the front?"
+CAUSAL = "causal_visible(x.shape[1], x.shape[1])"
 MERGE = "Merge: are the heads moved behind the tokens first? Else a row holds other tokens' results, later ones too."
 ROPE = "Does RoPE turn queries and keys, and not values?"
 GQA_LAYER = Exercise(
     gqa_layer,
     [
         Case("2 tokens, 2 heads each, h 2, D 4", _layer_inputs(1, 2, 4, 2, 2, 2, 80)),
-        Case("3 tokens, 2 query heads, 1 key/value head, h 2, D 4", _layer_inputs(1, 3, 4, 2, 1, 2)),
         Case("B 2, T 5, D 12, 4 query heads, 2 key/value heads, h 4", _layer_inputs(2, 5, 12, 4, 2, 4, 10)),
-        Case("as many key/value heads, B 2, T 3, D 8, H 4, h 2", _layer_inputs(2, 3, 8, 4, 4, 2, 20)),
-        Case("batch, tokens, query heads and width all 4", _layer_inputs(4, 4, 16, 4, 2, 4, 30)),
-        Case("6 query heads, 2 key/value heads", _layer_inputs(1, 7, 6, 6, 2, 2, 40)),
-        Case("one token", _layer_inputs(3, 1, 8, 4, 2, 2, 50)),
         Case("x not contiguous", (not_contiguous(draw(3, 5, 12, seed=60)), *_layer_inputs(1, 5, 12, 4, 2, 4, 10)[1:]),
              MEMORY),
         Case("gradients", _layer_inputs(1, 3, 4, 2, 1, 2, 70), gradients=5),
     ],
     [
-        (MERGE, _layer(".transpose(1, 2).flatten(-2)", ".reshape(len(x), T, -1)")),
+        (MERGE, _layer(".transpose(1, 2).flatten(-2)", ".reshape(*x.shape[:2], -1)")),
         (SPLIT + " Yours takes a head's numbers from several tokens.",
          _layer("unflatten(-1, (-1, head_dim)).transpose(1, 2)", "reshape(len(x), -1, x.shape[1], head_dim)")),
-        (NEIGHBOURS + "Yours is 0 1 0 1.", _layer("repeat_interleave(R, 1)", "repeat(1, R, 1, 1)")),
+        (NEIGHBOURS + "Yours is 0 1 0 1.",
+         _layer("k, v, c", "*(y.repeat(1, q.shape[1] // y.shape[1], 1, 1) for y in (k, v)), c")),
         ("RoPE turns (B, heads, T, h), by position. Yours turns (B, T, heads, h), by the number of the head.",
          _layer("apply_rope(y, cos, sin)", "apply_rope(y.transpose(1, 2), cos, sin).transpose(1, 2)")),
         ("Is the turn backwards? apply_rope takes cos, then sin, as they come in.",
@@ -234,10 +201,9 @@ GQA_LAYER = Exercise(
         (ROPE + " Yours turns nothing.", _layer("apply_rope(y, cos, sin)", "y")),
         *[(f"{ROPE} {what}", _layer("q, k = (", f"{turned} = (", "in (q, k)", f"in ({turned})"))
           for turned, what in (("q, k, v", "Yours turns the values, too."), ("q,", "Your keys are not turned."))],
-        ("Is there a mask? Every token sees the future.", _layer(".tril()", "")),
-        (STARTS, _layer("torch.ones(T, T).tril()",
-                        "torch.stack([torch.ones(T, T).tril(i % R * T) for i in range(q.shape[1])])")),
-        ("Are the scores divided by sqrt(head_dim)?", _layer("head(q", "head(q * math.sqrt(head_dim)")),
+        ("Is there a mask? Every token sees the future.", _layer(CAUSAL, f"{CAUSAL} | True")),
+        (STARTS, _layer("= rows(", "= ROWS.mistakes[0][1](")),
+        ("Are the scores divided by sqrt(head_dim)?", _layer("rows(q", "rows(q * math.sqrt(head_dim)")),
         ("Is the merged row multiplied by w_o.T at the end? It is missing.", _layer(" @ w_o.T", "")),
     ],
     allow=("apply_rope",),
