@@ -69,7 +69,7 @@ def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor |
         except ValueError as error:
             raise ValueError(f"{folder}: {error}.") from error
     if (folder / "params.json").is_file():
-        from helpers.formats.meta import read_meta  # a room that few enter
+        from helpers.formats.meta import read_meta  # imported lazily: rarely needed
 
         return read_meta(folder)
     found = sorted(path.name for path in folder.iterdir())[:5] or "nothing"

@@ -1,4 +1,4 @@
-"""Files that others made, read with care; `helpers.checkpoint` is their front door.
+"""Readers for third-party files; call `helpers.checkpoint`.
 
     names         our names of the weights, Hugging Face's and Meta's; both orders of the rows that RoPE turns
     files         JSON, within limits
