@@ -218,12 +218,8 @@ CALLS = {  # slips in how a model is called again, or with several rows; the sev
     "norm over the rows": (RMSNorm, "forward", _norm_over(0, 2)),
     "norm over the tokens": (RMSNorm, "forward", _norm_over(1, 2)),
     "padding counts as positions": _shared(lambda model, right, T, past, pad: (*RIGHT(model, T, past)[:2], right[2])),
-    "later tokens have one position in all rows": _shared(lambda model, right, T, past, pad: (
-        *RIGHT(model, T, past)[:2], right[2]) if past and pad is not None else right),
     "a single token stands one place too early": _shared(lambda model, right, T, past, pad: (
         *RIGHT(model, T, past - 1)[:2], right[2]) if T == 1 and past and pad is None else right),
-    "padding is forgotten after the prompt": _shared(lambda model, right, T, past, pad:
-                                                     RIGHT(model, T, past) if past and pad is not None else right),
     "padding is forgotten by a later piece of several": _shared(lambda model, right, T, past, pad: (
         RIGHT(model, T, past) if past and pad is not None and T > 1 else right)),
     "one position in the middle sees all": _in_the_last_block(_third_sees_all),
@@ -257,30 +253,21 @@ def _alike(one, other):
     return bool((one - other).abs().max() <= 1e-4 * other.abs().max())
 
 
-SMALL = "Its logits are nearly right. Do you compare all numbers, not only the likeliest token?"
-LARGEST = "Few of its logits move, and little. Is it the largest gap that is small, not the mean?"
-ONE_BY_ONE = "Pieces of several tokens are not enough: read token by token, too."
-READ_ON = "Do you read the padded rows on, with a cache? n_pad comes with the first tokens only."
+READ_ON = "Do you read the padded rows on, several tokens at once, with a cache? n_pad comes with the first only."
 FINDS = {  # each slip: the property that is to find it, and how; those before it are kept
     "mask shows the next token": (0, "Change the last token. May a logit before it move?"),
     "norm over the tokens": (0, "Do you compare all logits before the changed token, not only the first?"),
     "one position in the middle sees all": (0, "Do you compare the logits at all positions before the changed token?"),
-    "one position in the middle sees all, with weak attention": (0, LARGEST),
+    "one position in the middle sees all, with weak attention": (0, "Is the largest gap small, not the mean?"),
     "positions restart": (1, "Read the text in pieces, with one cache. Are the logits of all pieces compared?"),
     "mask without its offset": (1, "One token at a time is not enough: read pieces of several tokens, too."),
     "a chunk sees all of itself": (1, "One token at a time is not enough: read pieces of several tokens, too."),
-    "a later chunk sees all of itself, in the last block": (
-        1,
-        "Do you compare all logits of each piece, not the last alone?",
-    ),
-    "a single token stands one place too early": (1, ONE_BY_ONE),
+    "a later chunk sees all of itself, in the last block": (1, "Do you compare all of a piece, not the last alone?"),
+    "a single token stands one place too early": (1, "Longer pieces are not enough: read token by token, too."),
     "padding is seen": (2, "Put a shorter row, padded on its left, beside a longer one, and pass n_pad."),
     "norm over the rows": (2, "Does the row stand once alone and once beside another row?"),
-    "later tokens have one position in all rows": (2, READ_ON),
-    "padding is forgotten after the prompt": (2, READ_ON),
-    "padding is forgotten by a later piece of several": (2, f"{READ_ON} In a piece of several tokens, too?"),
-    "mask shows the next token, with new weights": (0, SMALL),
-    "positions restart, with new weights": (1, SMALL),
+    "padding is forgotten by a later piece of several": (2, READ_ON),
+    "mask shows the next token, with new weights": (0, "Do you compare all numbers, not the likeliest alone?"),
 }
 TOO_LOOSE = "And is the room for rounding small enough, say 1e-4 of the largest logit?"
 TOO_STRICT = "And is there room for rounding, 1e-4 of the largest logit, not 1e-4 itself?"
@@ -308,27 +295,26 @@ def _models_to_test():
         yield name, _with_slip(right[weights or "large weights"], slip)
 
 
-def _finds_slips(function):
+def _finds_bugs(function):
     """The function as a test that is tested: on models that are right, and on some that are not."""
 
     def probe(_):
         for name, model in _models_to_test():
             answer = function(model)
-            if not isinstance(answer, tuple | list) or len(answer) != 3:
+            is_form = isinstance(answer, tuple | list) and len(answer) == 3
+            if not is_form or not all(getattr(one, "dtype", type(one)) in (bool, torch.bool) for one in answer):
                 hint = TYPE_HINTS["NoneType"] if answer is None else "Return (future, pieces, rows)."
-                raise Wrong("three values are expected.", hint)
-            if not all(isinstance(one, bool) or getattr(one, "dtype", None) == torch.bool for one in answer):
-                raise Wrong("True or False is expected for each property.", "Compare: is the largest gap small?")
-            if name not in FINDS and not all(answer):
-                place = [bool(one) for one in answer].index(False)
-                hint = "Only distances between positions count in RoPE, so this model is right as well."
-                hint = hint if name == COUNTED else f"{ALARMS[place]} {TOO_STRICT}"
-                raise Wrong(f"a right model ({name}) fails your property {NAMES[place]}: a false alarm.", hint)
-            place, hint = FINDS.get(name, (0, ""))
-            for kept in range(place):
-                if not answer[kept]:
-                    said = f"a model with the slip “{name}” fails your property {NAMES[kept]}, which it keeps."
-                    raise Wrong(said, OWN)
+                raise Wrong("True or False is expected for each of three properties.", hint)
+            place, hint = FINDS.get(name, (3, ""))
+            if False in map(bool, answer[:place]):
+                kept = [bool(one) for one in answer].index(False)
+                said = f"a model with the slip “{name}” fails your property {NAMES[kept]}, which it keeps.", OWN
+                if name == COUNTED:
+                    hint = "Only distances between positions count in RoPE, so this model is right as well."
+                if name not in FINDS:
+                    said = f"a right model ({name}) fails your property {NAMES[kept]}: a false alarm.", hint
+                    said = said if hint else (said[0], f"{ALARMS[kept]} {TOO_STRICT}")
+                raise Wrong(*said)
             if name in FINDS and answer[place]:
                 said = f"a model with the slip “{name}” passes your property {NAMES[place]}."
                 raise Wrong(said, f"{hint} {TOO_LOOSE}")
@@ -342,7 +328,7 @@ PROPERTIES = Exercise(
     [Case(f"{len(FINDS) + RIGHTS} models", ("one of them",))],
     [],
     allow=("Llama", "KVCache"),  # the model that is tested, and its cache
-    adapt=_finds_slips,
+    adapt=_finds_bugs,
 )
 check_properties = check_of(PROPERTIES)
 
@@ -429,11 +415,6 @@ def _departures():
     layer.down_proj.forward = lambda x, right=layer.down_proj.forward: right(x) + off
     layer.forward = lambda x, right=layer.forward: right(x) - off
     yield "less than the room", other, right, None, None, ROUNDS
-    other = copy.deepcopy(right)
-    other.layers[1].attention_norm.eps *= 5
-    yield "five times the right eps, in one norm", other, right, None, None, ROUNDS
-    other = in_block_1(right, "gate and up swapped")
-    yield "gate and up swapped in block 1", other, right, None, (DOWN.format(1), 0), ""
     other = in_block_1(right, "gain ignored")  # a second fault: a later part, at an earlier position
     other.tok_embeddings.weight[40] += 1.0
     yield "another row of the embedding", other, right, None, ("tok_embeddings", 24), ""
@@ -474,7 +455,7 @@ def _finds_departures(function):
 
 FIRST_DEPARTURE = Exercise(
     first_departure,
-    [Case("fifteen pairs of models", ("one of fifteen", "its reference", "two texts", None))],
+    [Case("thirteen pairs of models", ("one of thirteen", "its reference", "two texts", None))],
     [],
     adapt=_finds_departures,
 )

@@ -165,7 +165,6 @@ SAMPLE = Exercise(
     sample,
     [
         _drawing("shares 0.2, 0.3, 0.5", torch.tensor([[1.0, 1.5, 2.5]]).log(), 1.0, None, None),
-        _drawing("temperature 2", TINY_VOCABULARY, 2.0, None, None),
         _drawing("top-k 2", TINY_VOCABULARY, 1.0, 2, None),
         _drawing("top-p 0.75", TINY_VOCABULARY, 1.0, None, 0.75),
         _drawing("top-p 0.2, below the likeliest two", TINY_VOCABULARY, 1.0, None, 0.2,
@@ -443,9 +442,7 @@ LOOKUP_DECODING = Exercise(
         Case("12 new, drafts of 3, the last token", (_small(30), PROMPT, 12, 3, 1, 0)),
         Case("18 new, drafts of 4, the last two", (_small(15), PROMPT, 18, 4, 2, 0)),
         Case("prompt of one token, the last three", (_small(10), torch.tensor([7]), 18, 4, 3, 0)),
-        Case("12 new, drafts of 3, another model", (_small(34), PROMPT, 12, 3, 1, 0)),
         Case("drafts longer than what is left", (_small(10), torch.tensor([7]), 18, 30, 2, 0)),
-        Case("six new, and the prompt repeats itself", (_small(10), torch.tensor([7, 0, 7, 7, 0]), 6, 4, 2, 0)),
         Case("one new token", (_small(15), PROMPT, 1, 4, 1, 0), "One call is enough here: the first."),
         Case("drawn", (_small(39), ALL, 24, 3, 1, 0.7), drawn=True),
     ],

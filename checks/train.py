@@ -179,7 +179,6 @@ TRAINING_LOOP = Exercise(
         Case("12 steps, three windows, tied, old gradients", (_number(2), _TEXT, _starts(12, 3, 0), 6, 0.1, 4)),
         Case("3 steps, one of warm-up, with a model in eval mode, a frozen matrix and old gradients",
              (_number(IN_EVAL), _FIRST, torch.tensor([[1], [5], [6]]), 5, 0.05, 1)),
-        Case("60 steps, four windows each", (_number(3), _TEXT, _starts(60, 4, 1), 8, 0.03, 10)),
     ],
     [
         ("Is the gradient of the step before still there? backward() adds to it: zero_grad() in each step.",

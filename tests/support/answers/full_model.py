@@ -68,7 +68,7 @@ for words, mistake, program in (
     ("pass n_pad", "nothing_padded", _properties(n_pad=0)),
     ("once beside another row", "no_other_row", _properties(rows=1)),
     ("read the padded rows on", "rows_in_one_call", _properties(prompt=10)),
-    ("In a piece of several tokens, too?", "rows_read_on_singly", _properties(more=1)),
+    ("several tokens at once", "rows_read_on_singly", _properties(more=1)),
     ("its own comparison", "one_answer_for_all", lambda model: 3 * (all(_properties()(model)),)),
     ("which it keeps", "in_another_order", lambda model: [_properties()(model)[n] for n in (1, 0, 2)]),
     ("room for rounding small enough", "likeliest", _properties(lambda a, b: torch.equal(a.argmax(-1), b.argmax(-1)))),
