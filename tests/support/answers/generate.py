@@ -198,25 +198,15 @@ def lookup_decoding__lists_and_a_table(model, prompt, n_new, n_draft, n_match, c
     return torch.tensor(text), n_calls
 
 
-def _one_at_a_time(room, feed=lambda text, read: text[read:]):
+def _one_at_a_time(room):
     def program(model, prompt, n_new, n_draft, n_match, choose):
         cache, text = model.new_cache(1, room) if room else None, prompt
         for _ in range(n_new):
-            row = model(feed(text, cache.length if cache else 0)[None], cache)[0, -1]
+            row = model(text[None], cache)[0, -1]
             text = torch.cat((text, torch.tensor([choose(row)])))
         return text, n_new
 
     return program
-
-
-def _kept_by_chance(model, prompt, n_new, n_draft, n_match, choose):
-    """Takes a token of the draft with its probability; if not, it may be drawn once more. It drafts token 3 always."""
-    cache, text, chance = model.new_cache(1), [*prompt.tolist()], torch.Generator().manual_seed(0)
-    text.append(choose(model(prompt[None], cache)[0, -1]))
-    for _ in range(n_new - 1):
-        share = (row := model(torch.tensor([text[-1:]]), cache)[0, -1]).softmax(-1)[3]
-        text.append(3 if torch.rand(1, generator=chance) < share else choose(row))
-    return torch.tensor(text), n_new
 
 
 for words, name, program in (
@@ -228,14 +218,11 @@ for words, name, program in (
     ("it raises RuntimeError", "sample__logs", _drawn(lambda q, g: q.log().multinomial(1, generator=g)[:, 0])),
     ("expected from 0 to 2", "sample__no_token", _drawn(lambda q, g: 3 + q.multinomial(1, generator=g)[:, 0])),
     ("does not.", "sample__in_place", lambda z, t, k, p, g: z.div_(2).argmax(-1)),
-    ("still draws", "sample__near_zero", lambda z, t, *s: sample__largest_after_noise(z, max(t, 1e-6), *s)),
     ("called 11 times", "lookup_decoding__10", lambda *s: (lookup_decoding__windows(*s)[0], 10)),
     ("return tokens, calls", "lookup_decoding__text", lambda *s: lookup_decoding__windows(*s)[0]),
     ("entries, expected 19", "lookup_decoding__long", lambda m, p, n, *s: lookup_decoding__windows(m, p, n + 1, *s)),
     ("calls of the model got no cache", "lookup_decoding__no_cache", _one_at_a_time(0)),
-    ("expected", "lookup_decoding__no_prompt", _one_at_a_time(160, lambda text, read: text[-1:])),
-    ("The cache holds it", "lookup_decoding__again", _one_at_a_time(900, lambda text, read: text)),
-    ("once for each new token", "lookup_decoding__chance", _kept_by_chance),
+    ("The cache holds it", "lookup_decoding__again", _one_at_a_time(900)),
     ("one place at a time", "lookup_decoding__batch", lambda m, p, *s: s[-1](m(p[None])[0])),
 ):
     wrong(words, name)(program)

@@ -108,20 +108,9 @@ def _roped(**written):
     """Other values of rope_parameters, written down where a config has the key; a function is given what it says."""
 
     def program(w, c, t):
-        rope = {key: written.get(key, value) for key, value in c["rope_parameters"].items()}
-        rope = {key: value(rope[key]) if callable(value) else value for key, value in rope.items()}
-        return plain(w, c | {"rope_parameters": rope}, t)
-
-    return program
-
-
-def _unscaled(kind):
-    """Runs this type as if it were the default one."""
-
-    def program(w, c, t):
         rope = c["rope_parameters"]
-        same = rope if rope["rope_type"] != kind else {"rope_type": "default", "rope_theta": rope["rope_theta"]}
-        return plain(w, c | {"rope_parameters": same}, t)
+        rope = {key: said(rope[key]) if callable(said := written.get(key, rope[key])) else said for key in rope}
+        return plain(w, c | {"rope_parameters": rope}, t)
 
     return program
 
@@ -139,7 +128,8 @@ for words, mistake, program in (
     ("not what is returned", "of_the_token_before", lambda w, c, t: cached(w, c, t).roll(1, dims=1)),
     ("still empty", "hole", lambda w, c, t: plain(w, c, t) if c["rope_parameters"]["rope_type"] == "default" else ...),
     ("an error is asked", "computes_what_it_does_not_know", _roped(rope_type=lambda kind: min(kind, "llama3"))),
-    *[("an error is asked", f"{kind}_unscaled", _unscaled(kind)) for kind in ("linear", "dynamic", "yarn")],
+    *[("an error is asked", f"{x}_unscaled", _roped(rope_type=lambda kind, x=x: "default" if kind == x else kind))
+      for x in ("linear", "dynamic", "yarn")],
     *[("all four numbers", key, _roped(**{key: value})) for key, value in LLAMA_31.items()],
     ("its four numbers, or raise", "factor_32", _roped(factor=32.0)),
     ("Do you drop tokens", "text_cut", lambda w, c, t: plain(w, c, t[:, : c["max_position_embeddings"]])),
