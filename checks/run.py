@@ -352,7 +352,8 @@ def raised(error, own=()):
     line = (f', in the line "{line.strip()[:100]}"' if line else "") + (f" with {there}" if there else "")
     words = " ".join(str(error).split()).partition(" Hint: ")[0]  # PyTorch's own hint looks like one of ours
     text = ": ".join(filter(None, (type(error).__name__, words[:200].rstrip("."))))
-    hint = next((hint for pattern, hint in (*own, *ERROR_HINTS) if re.search(pattern, text, re.IGNORECASE)), "")
+    whole = f"{type(error).__name__}: {words}"
+    hint = next((hint for pattern, hint in (*own, *ERROR_HINTS) if re.search(pattern, whole, re.IGNORECASE)), "")
     return Wrong(f"it raises {text}{line}.", hint, pair=None)
 
 

@@ -28,23 +28,25 @@ def _nan_without_a_key(model, content):
         model.layer_inv_freq.fill_(torch.nan)
 
 
+def _no_window(model, content):
+    model.windows = [6, 0, 6]
+
+
 def _hunyuan(*made, settings=None):
     return lambda: Family(made, {"rms_norm_eps": 1e-5, "attention_bias": False} | (settings or {}))
 
 
-for words, slip, program in (
+for words, bug, program in (
     ("needs its comma", "no_tuple", lambda: Family(_behind, {})),
-    ("takes two arguments", "of_one_argument", _hunyuan(lambda model: None)),
+    ("of two arguments", "of_one_argument", _hunyuan(lambda model: None)),
     ("printing shows a value", "printed", lambda: print(end="")),
-    ("Return Family(", "edits_alone", lambda: (_behind,)),
-    ("an entry in a list", "one_window", _hunyuan(lambda model, content: setattr(model, "windows", 6))),
-    ("an entry in a list", "window_0", _hunyuan(lambda model, content: setattr(model, "windows", [6, 0, 6]))),
+    ("window=0 must be at least 1", "window_0", _hunyuan(_behind, edits.biases, _no_window)),
     ("leaves rms_norm_eps out", "another_eps", _hunyuan(_behind, edits.biases, settings={"rms_norm_eps": 1e-6})),
-    ("leaves attention_bias out", "biases", _hunyuan(_behind, edits.biases, settings={"attention_bias": True})),
+    ("with its default", "biases", _hunyuan(_behind, edits.biases, settings={"attention_bias": True})),
     ("leaves attention_bias out", "nan_without_a_key",
      _hunyuan(_behind, edits.biases, _nan_without_a_key, settings={"attention_bias": None})),
 ):  # fmt: skip
-    wrong(words, f"add_family__{slip}")(program)
+    wrong(words, f"add_family__{bug}")(program)
 
 
 @right
@@ -54,11 +56,6 @@ def attention_with_sink__logsumexp(scores, visible, sinks, v):
     shares = (scores - top).exp()
     shares = shares / (shares.sum(-1, keepdim=True) + (sink - top).exp())
     return torch.einsum("bhts,bhsd->bhtd", shares, v.float()).to(v.dtype)
-
-
-wrong("sink of ln 2, h 4", "attention_with_sink__sink_times_the_root_of_h")(
-    lambda scores, visible, sinks, v: attention_with_sink__logsumexp(scores, visible, sinks * v.shape[-1] ** 0.5, v)
-)
 
 
 @wrong("Does exp of the sink overflow")
@@ -99,31 +96,23 @@ def where_they_part__hooks(ours, theirs, tokens, names):
 
 RIGHT["where_they_part"] = {"hooks": where_they_part__hooks}
 FINE, AT = "(y - want).abs() <= 1e-5 * want.abs().max()", "off.flatten(2).any(2).any(0).nonzero()[0].item()"
-for words, slip, *changes in (
+for words, bug, *changes in (
     ("rounds otherwise", "strict", "1e-5 *", "5e-6 *"),
-    ("rounds otherwise", "loose", "1e-5 *", "2e-5 *"),
-    ("rounds otherwise", "by_row", FINE, "(y - want).abs() <= 1e-5 * want.abs().amax((1, 2), True)"),
-    ("rounds otherwise", "isclose", FINE, "torch.isclose(y, want, rtol=1e-5, atol=1e-5)"),
     ("rounds otherwise", "loose_logits", "<= 1e-4", "<= 1e-3"),
-    ("only cut elsewhere", "strict_logits", "<= 1e-4", "<= 1e-5"),
     ("only cut elsewhere", "no_logits", "<= 1e-4", "< 0"),
     ("expected ('logits', 0, False)", "other_name", "return name, at", "return names.get(name, 'lm_head'), at"),
-    ("nan is neither", "what_is_out", FINE, "~((y - want).abs() > 1e-5 * want.abs().max())"),
     ("nan is neither", "room_of_ours", "1e-5 * want", "1e-5 * y"),
     ("order in which parts end", "as_listed", "for name in made}", "for name in names}"),
-    ("Which position of this part", "first_row", ".any(2).any(0)", ".any(2)[0]"),
     ("Which position of this part", "last_row", ".any(2).any(0)", ".any(2)[-1]"),
     ("Which position of this part", "worst", AT, "(y - want).abs().flatten(2).amax((0, 2)).argmax().item()"),
-    ("let ours read them one by one", "at_once_alone", "(False, True)", "(False,)"),
-    ("ask that first", "one_by_one_alone", "(False, True)", "(True,)"),
+    ("let ours read them", "at_once_alone", "(False, True)", "(False,)"),
+    ("cached False where", "one_by_one_alone", "(False, True)", "(True,)"),
     ("put one behind the other", "last_step", "torch.cat(made[name], dim=1)", "made[name][-1]",
      "torch.cat(logits, dim=1)", "logits[-1]"),
-    ("one cache kept", "new_caches", "model(piece, *cache)", "model(piece, *(model.new_cache(2) for _ in cache))"),
     ("a hook is still", "hooks_left", "[hook.remove() for hook in hooks]", "pass"),
-    ("Return (part, position, cached)", "of_notebook_05", "at, cached", "at"),
     (".item() makes an int", "tensor", ".nonzero()[0].item()", ".nonzero()[0, 0]"),
 ):  # fmt: skip
-    wrong(words, f"where_they_part__{slip}")(edited(where_they_part__hooks, *changes))
+    wrong(words, f"where_they_part__{bug}")(edited(where_they_part__hooks, *changes))
 wrong("it raises Zero", "where_they_part__raises_with_hooks_on")(
     lambda ours, *rest: (ours.register_forward_hook(len), 1 / 0)
 )
