@@ -25,12 +25,10 @@ ROPE_ANGLES = Exercise(
     [
         Case("positions 0, 1, 2 with head_dim 4 and theta 100", (torch.arange(3), 4, 100.0)),
         Case("positions 3, 0, 7, 11", (torch.tensor([3, 0, 7, 11]), 8, 100.0)),
-        Case("one position, 1000", (torch.tensor([1000]), 6, 10000.0)),
         Case("head_dim 2", (torch.arange(4, 9), 2, 10000.0), "With head_dim 2 there is one pair, and its speed is 1."),
         Case("theta 500000", (torch.tensor([1, 501, 8001]), 16, 500000.0)),
         Case("theta as an int", (torch.tensor([1, 2]), 4, 10000), "Here theta is an int, not a float."),
         Case("int32 positions, not contiguous", (torch.arange(12, dtype=torch.int32)[::3], 4, 50.0), MEMORY),
-        Case("positions of shape (2, 3)", (torch.tensor([[0, 1, 2], [5, 6, 7]]), 8, 100.0), ROWS),
         Case("positions of shape (2, 1, 4), head_dim 8", (torch.arange(3, 11).reshape(2, 1, 4), 8, 100.0), ROWS),
         Case("position 200000", (torch.tensor([200000]), 4, 500000.0), TABLE),
     ],
@@ -95,10 +93,8 @@ def _rope_cases():
     square = "Here are as many heads as tokens: the angles follow the tokens, not the heads."
     return [
         Case("x = 3, 5, 1, 2 at one position", small),
-        Case("x of shape (1, 1, 3, 8)", _rope_inputs(1, 1, 3, 8)),
-        Case("x of shape (2, 3, 5, 8)", _rope_inputs(2, 3, 5, 8, 1), BATCH),
         Case("as many heads as tokens", _rope_inputs(1, 4, 4, 6, 2), square),
-        Case("head_dim 2", _rope_inputs(1, 2, 3, 2, 4)),
+        Case("x of shape (2, 3, 5, 8)", _rope_inputs(2, 3, 5, 8, 1), BATCH),
         Case("x in bfloat16, cos and sin in float32", (x.bfloat16(), cos, sin),
              "Which dtype has bfloat16 times float32?"),
         Case("x in float16, cos and sin in float32", (x.half(), cos, sin),
@@ -117,22 +113,22 @@ def _widened(x, cos, sin, split, join, widen):
 def _rope_mistakes(layout, other, other_hint):
     (split, join), (other_split, other_join) = layout, other
 
-    def slip(*changes, split=split, join=join):
+    def bug(*changes, split=split, join=join):
         return partial(edited(_turned, *changes), split=split, join=join)
 
     return [
-        (other_hint, slip(split=other_split, join=other_join)),
-        ("Is the sign of the sine flipped? That turns backwards.", slip("- b", "+ b", "+ a", "- a")),
-        ("Is one minus sign missing? This is not a rotation.", slip("- b", "+ b")),
+        (other_hint, bug(split=other_split, join=other_join)),
+        ("Is the sign of the sine flipped? That turns backwards.", bug("- b", "+ b", "+ a", "- a")),
+        ("Is one minus sign missing? This is not a rotation.", bug("- b", "+ b")),
         ("Is the second member b cos + a sin? Your first members are right.",
-         slip("b * cos + a * sin", "a * cos + b * sin")),
+         bug("b * cos + a * sin", "a * cos + b * sin")),
         ("Do you use the first member after it was changed? Keep the old value.",
-         slip("+ a * sin", "+ (a * cos - b * sin) * sin")),
-        ("Do you put the pairs back where they came from?", slip(join=other_join)),
-        ("Do you take both members of a pair from the right places? Look at how you cut x.", slip(split=other_split)),
-        ("torch.cat joins along the first dimension unless told dim=-1.", slip(join=lambda a, b: torch.cat((a, b)))),
+         bug("+ a * sin", "+ (a * cos - b * sin) * sin")),
+        ("Do you put the pairs back where they came from?", bug(join=other_join)),
+        ("Do you take both members of a pair from the right places? Look at how you cut x.", bug(split=other_split)),
+        ("torch.cat joins along the first dimension unless told dim=-1.", bug(join=lambda a, b: torch.cat((a, b)))),
         ("torch.stack makes a dimension more than x has. Where do both members of a pair belong?",
-         slip(join=lambda a, b: torch.stack((a, b), -1))),
+         bug(join=lambda a, b: torch.stack((a, b), -1))),
         # the two layouts mixed in transformers' form of the turn, x cos + rotate_half(x) sin
         ("Does angle i belong to pair i? Your cos and sin are widened for the other layout.",
          partial(_widened, split=split, join=join, widen=other_join)),
@@ -143,21 +139,22 @@ def _rope_mistakes(layout, other, other_hint):
     ]  # fmt: skip
 
 
-OWN_DTYPE = "The text asks for the dtype of x, whichever it is: .to(x.dtype) at the end."
-APPLY_ROPE_HALVES = Exercise(
-    apply_rope_halves,
-    _rope_cases(),
-    _rope_mistakes(HALVES, NEIGHBOURS, "Do you pair neighbours (2i, 2i + 1)? Here i is paired with i + h/2."),
-    dtype_hint=OWN_DTYPE,
-    tolerance=0.4,  # float16: 2e-3, where cos and sin in float16 are off by 7e-4 and a way through bfloat16 by 4e-3
+def _rope_exercise(specification, layout, other, other_hint):
+    return Exercise(
+        specification,
+        _rope_cases(),
+        _rope_mistakes(layout, other, other_hint),
+        dtype_hint="The text asks for the dtype of x, whichever it is: .to(x.dtype) at the end.",
+        tolerance=0.4,  # float16: 2e-3, where cos and sin in float16 are off by 7e-4 and a way by bfloat16 by 4e-3
+    )
+
+
+APPLY_ROPE_HALVES = _rope_exercise(
+    apply_rope_halves, HALVES, NEIGHBOURS, "Do you pair neighbours (2i, 2i + 1)? Here i is paired with i + h/2."
 )
 check_apply_rope_halves = check_of(APPLY_ROPE_HALVES)
-APPLY_ROPE_INTERLEAVED = Exercise(
-    apply_rope_interleaved,
-    _rope_cases(),
-    _rope_mistakes(NEIGHBOURS, HALVES, "Do you pair the halves (i, i + h/2)? Here 2i is paired with 2i + 1."),
-    dtype_hint=OWN_DTYPE,
-    tolerance=0.4,  # float16: 2e-3, where cos and sin in float16 are off by 7e-4 and a way through bfloat16 by 4e-3
+APPLY_ROPE_INTERLEAVED = _rope_exercise(
+    apply_rope_interleaved, NEIGHBOURS, HALVES, "Do you pair the halves (i, i + h/2)? Here 2i is paired with 2i + 1."
 )
 check_apply_rope_interleaved = check_of(APPLY_ROPE_INTERLEAVED)
 
@@ -185,11 +182,7 @@ ROPE_PERMUTATION = Exercise(
     rope_permutation,
     [
         Case("rows 0 to 5, one head of 6", (torch.arange(6.0)[:, None], 6)),
-        Case("one head of 8, weight (8, 5)", (draw(8, 5), 8)),
         Case("three heads of 8, weight (24, 5)", (draw(24, 5, seed=1), 8), HEADS),
-        Case("square weight (12, 12), heads of 6", (draw(12, 12, seed=2), 6), HEADS),
-        Case("heads of 2: nothing moves", (draw(6, 3, seed=3), 2)),
-        Case("heads of 4, one column", (draw(8, 1, seed=4), 4), HEADS),
         Case("float16", (draw(8, 3, seed=5).half(), 8)),
         Case("weight not contiguous", (not_contiguous(draw(8, 3, seed=6)), 8), MEMORY),
     ],
