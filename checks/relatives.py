@@ -378,7 +378,7 @@ def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **se
 check_add_family.exercise = ADD_FAMILY
 
 
-# ------------------------------------------------------------------------------- slips of the lesson
+# ------------------------------------------------------------------------------- bugs of the lesson
 
 
 def _attentions(model, change):
@@ -506,8 +506,8 @@ PORTS = {  # what is wrong: family, settings, change
 @functools.cache
 @_silent()
 def ports():
-    """(what is wrong, our model, transformers', where they part) of the PORTS, and of those with a slip of SLIPS."""
-    made, lesson = [], {slip: (family, {}, change) for slip, (family, change) in SLIPS.items()}
+    """(what is wrong, our model, transformers', where they part) of the PORTS, and of those with a bug of SLIPS."""
+    made, lesson = [], {bug: (family, {}, change) for bug, (family, change) in SLIPS.items()}
     with torch.device("cpu"):
         for wrong, (family, settings, change) in (PORTS | lesson).items():
             theirs, folder = save_random(family, **settings)

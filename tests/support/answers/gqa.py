@@ -18,13 +18,13 @@ RIGHT["causal_visible"] |= {
     "minus_infinity": lambda t, s: torch.full((t, s), -torch.inf).triu(s - t + 1) == 0,
     "positions": lambda t, s: torch.arange(s)[None] <= torch.arange(s - t, s)[:, None],
 }
-for words, slip, program in (
+for words, bug, program in (
     ("row 0, column 0 is False", "keys_backwards", lambda t, s: torch.ones(t, s).tril(s - t).flip(1).bool()),
     ("row 1, column 0 is False", "window_of_two", lambda t, s: torch.ones(t, s).tril(s - t).triu(s - t - 1).bool()),
     ("(1, 2, 3), expected (2, 3)", "a_dimension_more", lambda t, s: torch.ones(1, t, s).tril(s - t).bool()),
     ("Is the result boolean?", "uint8", lambda t, s: torch.ones(t, s, dtype=torch.uint8).tril(s - t)),
 ):
-    wrong(words, f"causal_visible__{slip}")(program)
+    wrong(words, f"causal_visible__{bug}")(program)
 
 
 def _one_head(q, k, v, visible):
@@ -73,13 +73,13 @@ def _rows_but(seen=lambda mask, R: torch.cat([mask] * R, -2), shares=lambda s: s
     return program
 
 
-for words, slip, program in (
+for words, bug, program in (
     ("the result is off by", "mask_upside_down", _rows_but(seen=lambda mask, R: torch.cat([mask.flip(-2)] * R, -2))),
     ("the result is off by", "softmax_over_rows", _rows_but(shares=lambda s: s.softmax(-2).nan_to_num())),
     ("the result is off by", "groups_backwards", lambda q, k, v, seen: rows__einsum(q, k.flip(1), v.flip(1), seen)),
     ("no gradient reaches k", "keys_detached", lambda q, k, v, seen: rows__einsum(q, k.detach(), v, seen)),
 ):  # fmt: skip
-    wrong(words, f"rows__{slip}")(program)
+    wrong(words, f"rows__{bug}")(program)
 
 
 @wrong("it makes a float tensor of 2,560 numbers; 640 are enough … where it broadcasts")
@@ -130,14 +130,14 @@ def _layer_with(turn=apply_rope, seen=causal_visible__tril):
     return program
 
 
-for words, slip, program in (
+for words, bug, program in (
     ("backwards", "cos_and_sin_exchanged", _layer_with(lambda y, cos, sin: apply_rope(y, sin, cos))),
     ("Case B 2, T 5", "other_layout", _layer_with(lambda y, cos, sin: apply_rope(y, cos, sin, "interleaved"))),
     ("the result is off by", "turned_twice", _layer_with(lambda y, c, s: apply_rope(apply_rope(y, c, s), c, s))),
     ("Case B 2, T 5", "window_of_three", _layer_with(seen=lambda t, s: torch.ones(t, s).tril().triu(-2).bool())),
     ("expected torch.float32", "float16", lambda *given: _layer_with()(*given).half()),
 ):  # fmt: skip
-    wrong(words, f"gqa_layer__{slip}")(program)
+    wrong(words, f"gqa_layer__{bug}")(program)
 
 
 @wrong("does the mask start again with each head?")
