@@ -9,21 +9,20 @@
     .graded.json       what checks said, saved as soon as it is said: the next run grades only the rest
 
 A file of these that somebody has changed since is kept under a dated name; the folder is used only if it is new, empty
-or of an earlier run. All text of students is escaped: no page runs anything, no cell of a table is a formula.
+or of an earlier run. Templates escape all text of students: no page runs anything; no cell of a table is a formula.
 """
 
 import datetime
 import hashlib
-import html
 import json
 import os
 import re
 import threading
 from collections import defaultdict
-from itertools import groupby
 from pathlib import Path
-from string import Template
 from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader
 
 from teaching.classroom.points import FIRST_LINE, OVERRIDES, Mark, Row, number, table_text
 from tools.course import new_file, one_line, write_beside
@@ -48,7 +47,6 @@ TABLE = (  # of exercises.csv
     "reason", "look_at",
 )  # fmt: skip
 LONGEST = 8  # mistakes on the page of the class
-PAGE = Template(Path(__file__).with_name("pages").joinpath("results.html").read_text(encoding="utf-8"))
 
 
 class Results:
@@ -151,138 +149,55 @@ def gradebook(marks: dict[str, Mark]) -> str:
     return table(lines)
 
 
-def plain(text) -> str:
-    """Text of unknown origin for a page."""
-    return html.escape(one_line(text, 900))
+def _printable(value):
+    """Text of unknown origin in printable characters. What a template made itself is markup, and stays."""
+    return "".join(one if one.isprintable() else " " for one in value[:900]) if type(value) is str else value
+
+
+PAGES = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("pages")), autoescape=True, finalize=_printable, trim_blocks=True
+)
+
+
+def render(template: str, **parts) -> str:
+    """A page; all text in its parts comes out escaped."""
+    return PAGES.get_template(template).render(parts, statuses=STATUSES, number=number)
 
 
 def class_page(marks: dict[str, Mark], found) -> str:
     """The page for the teacher."""
-    first = next(iter(marks.values()))
-    columns, numbers = first.rows, ", ".join(dict.fromkeys(row.number[0] for row in first.rows))
-    body = [f"<h1>{numbers}: {len(marks)} students</h1>"]
-    how = "without isolation from the machine" if columns[0].isolation == "none" else "in isolation (bubblewrap)"
-    body += [f"<p>Graded {how} on {datetime.date.today()}.</p>", "<h2>To talk about next lesson</h2>"]
-    body += _mistakes(marks, found)
-    body += _look_at(marks, found)
-    body += ["<h2>Everybody, every exercise</h2>", '<div class="table"><table><thead><tr><th>student</th>']
-    body.append(f"<th>points<br>of {number(first.possible)}</th><th>passed<br>of {len(columns)}</th>")
-    for row in columns:
-        sign = "<br>".join(row.number) + ("*" if row.worth else "")
-        body.append(f'<th title="{plain(row.notebook)}, {plain(row.exercise)}">{sign}</th>')
-    body.append('</tr></thead><tbody><tr><th scope="row">passed by</th><td></td><td></td>')
-    for column in zip(*(mark.rows for mark in marks.values()), strict=True):
-        body.append(f"<td>{sum(row.status == 'passed' for row in column)}</td>")
-    for name, mark in marks.items():
-        page, hand = _page(found, name), " ✎" if mark.by_hand is not None else ""
-        body.append(f'</tr><tr><th scope="row" title="{plain(name)}">{_link(found, name)}</th>')
-        body.append(f"<td>{number(mark.points)}{hand}</td><td>{mark.passed()[0]}</td>")
-        for row in mark.rows:
-            sign, colour, _ = STATUSES[row.status]
-            sign += " ✎" if row.by_hand is not None else ""
-            link = f'<a class="{colour}" href="{page}#e{"-".join(row.number)}" title="{row.status}">{sign}</a>'
-            body.append(f"<td>{link}</td>")
-    body.append("</tr></tbody></table></div>")
-    rows = [row for mark in marks.values() for row in mark.rows]
-    shown = {row.status for row in rows}
-    legend = [f'<span class="{c}">{s}&nbsp;{name}</span>' for name, (s, c, _) in STATUSES.items() if name in shown]
-    if any(one.by_hand is not None for one in [*rows, *marks.values()]):
-        legend.append("✎&nbsp;points set by hand (overrides.csv)")
-    body.append(f"<p>{' &ensp; '.join(legend)} &ensp; * gives points (docs/teaching.md, Assessment)</p>")
+    columns, rows = next(iter(marks.values())).rows, [row for mark in marks.values() for row in mark.rows]
     unread = [f"{name}: {one}" for name, own in found.students.items() for one in own.unread] + found.nobodys
-    if unread:
-        body.append(f"<h2>Not understood, not graded: {len(unread)}</h2><ul>")
-        body += [f"<li>{plain(one)}</li>" for one in unread] + ["</ul>"]
-    return PAGE.substitute(title="The class", width="90rem", body="\n".join(body))
+    several, left = _mistakes(marks)
+    pages = {name: quote(f"feedback/{own.page}", errors="surrogateescape") for name, own in found.students.items()}
+    by_exercise = zip(*(mark.rows for mark in marks.values()), strict=True)
+    return render(
+        "results_class.html", marks=marks, columns=columns, rows=rows, unread=unread, pages=pages,
+        passed=[sum(row.status == "passed" for row in column) for column in by_exercise],
+        several=several, left=left, numbers=", ".join(dict.fromkeys(row.number[0] for row in columns)),
+        today=datetime.date.today(), by_hand=any(one.by_hand is not None for one in [*rows, *marks.values()]),
+    )  # fmt: skip
 
 
-def _mistakes(marks, found):
-    """What came up, most often first: the exercise, what the check says, and for whom."""
+def _mistakes(marks):
+    """[((exercise, status, what the check says), who)] of what came up twice or more; how many mistakes are left."""
     who = defaultdict(list)
     for name, mark in marks.items():
         for row in mark.rows:
             if STATUSES[row.status][1] == "bad":
                 said = row.hint if row.status != "does not run" else re.sub(r" \(line.*", "", row.seen)
                 said = said or row.seen.partition(" | ")[0]
-                who[row.notebook[:2], row.exercise, row.status, said].append(name)
-    several = sorted((one for one in who.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))
-    if not several:  # one student's mistake is not the class's
-        yield "<p>No mistake came up twice.</p>" if who else "<p>No exercise went wrong.</p>"
-        return
-    yield "<ol>"
-    for (notebook, exercise, status, said), names in several[:LONGEST]:
-        links = ", ".join(_link(found, name) for name in names)
-        yield f"<li><b>{len(names)} of {len(marks)}</b>, {notebook} exercise {plain(exercise)}, {status}: "
-        yield f"<q>{plain(said)}</q>"
-        yield f"<br>{links}</li>" if len(names) <= 10 else f"<details><summary>who</summary>{links}</details></li>"
-    yield "</ol>"
-    if left := len(who) - len(several[:LONGEST]):
-        yield f"<p>And {left} that came up less often: see exercises.csv.</p>"
-
-
-def _look_at(marks, found):
-    """What the teacher may look at."""
-    if rows := [row for mark in marks.values() for row in mark.rows if row.look_at]:
-        yield "<h2>To look at yourself</h2>"
-        yield "<p>Nothing follows from these by itself.</p><ul>"
-        for row in rows:
-            yield f"<li>{_link(found, row.student)}, {plain(row.name)}: {plain(row.look_at)}</li>"
-        yield "</ul>"
-
-
-def _page(found, name):
-    """Where a student's page is, from the page of the class."""
-    return quote(f"feedback/{found.students[name].page}", errors="surrogateescape")
-
-
-def _link(found, name):
-    return f'<a href="{_page(found, name)}">{plain(name)}</a>'
+                who[f"{row.notebook[:2]} exercise {row.exercise}", row.status, said].append(name)
+    several = sorted((one for one in who.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))[:LONGEST]
+    return several, len(who) - len(several)
 
 
 def feedback(name: str, mark: Mark, student) -> str:
     """A student's page: what was asked, what they wrote, what the check says to it."""
     rows = [row for row in mark.rows if row.asked or row.by_hand is not None]
-    passed, exercises = mark.passed(asked=True)
     notebooks = list(dict.fromkeys(row.notebook for row in rows))
-    who = plain(re.sub(r"_\d+$", "", name))
-    numbers = " and ".join(plain(notebook[:2]) for notebook in notebooks)
-    body = [f"<h1>{who}: notebook {numbers}</h1>"]
-    body.append(f"<p>{passed} of the {exercises} exercises that were asked for passed.</p>")
-    if mark.possible:
-        body.append(f"<p>{number(mark.points)} of {number(mark.possible)} points.</p>")
-    if mark.by_hand is not None:
-        body.append(f"<p>The points were {_by_hand(mark)}</p>")
-    body += [f"<p>{plain(said)}</p>" for said in student.remarks(notebooks)]
-    for notebook, own in groupby(rows, lambda row: row.notebook):
-        body.append(f"<h2>{plain(notebook)}</h2>")
-        for row in own:
-            body += _exercise(row)
-    if student.unread:
-        body += ["<h2>Files that were not graded</h2>", "<ul>"]
-        body += [f"<li>{plain(Path(one).name)}</li>" for one in student.unread] + ["</ul>"]
-    return PAGE.substitute(title=f"{who}: notebook {numbers}", width="45rem", body="\n".join(body))
-
-
-def _by_hand(mark):
-    return f"set by hand: {plain(mark.reason) or 'your teacher gave no reason here.'}"
-
-
-def _exercise(row):
-    sign, colour, _ = STATUSES[row.status]
-    yield f'<h3 id="e{"-".join(row.number)}">{plain(row.exercise)}</h3>'
-    yield f'<p class="{colour}">{sign} {row.status}</p>'
-    if row.by_hand is not None:
-        yield f"<p>{number(row.by_hand)} of {number(row.worth)} points, {_by_hand(row)}</p>"
-    lines = "\n".join(plain(line) for line in row.seen.split(" | "))  # numbers in lines of their own
-    yield f'<p class="seen">{lines}</p>'
-    if row.hint:
-        yield f"<p>Hint: {plain(row.hint)}</p>"
-    if row.answer.own:
-        where = "" if row.answer.cell == "[ ]" else f"the cell {plain(row.answer.cell)} of "
-        arrow = "; the arrow shows the line" if row.answer.line else ""
-        yield f"<p>You wrote, in {where}the notebook that you handed in{arrow}:</p>"
-        shown = [html.escape("".join(one if one.isprintable() else " " for one in line))
-                 for line in row.answer.own.expandtabs(4).split("\n")]  # fmt: skip
-        if row.answer.line:
-            shown[row.answer.line - 1] = f"<b>→ {shown[row.answer.line - 1]}</b>"
-        yield f'<p class="seen own">{chr(10).join(shown)}</p>'
+    return render(
+        "results_student.html", who=re.sub(r"_\d+$", "", name), mark=mark, rows=rows,
+        numbers=" and ".join(notebook[:2] for notebook in notebooks), remarks=student.remarks(notebooks),
+        unread=[Path(one).name for one in student.unread],
+    )  # fmt: skip
