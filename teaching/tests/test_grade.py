@@ -44,8 +44,8 @@ import sys, types, torch
 import checks
 fake = types.ModuleType("checks")
 fake.check_rms_norm = lambda function, seconds=0: types.SimpleNamespace(status="passed", message="", hint="")
-POISON = [sys.modules.__setitem__("checks", fake), setattr(checks, "check_rms_norm", fake.check_rms_norm)]
-POISON += [setattr(checks.CheckResult, "status", "passed"), setattr(checks, "_judge", lambda *a: None)]
+POISON = [setattr(checks.CheckResult, "status", "passed"), setattr(checks, "_judge", lambda *a: None)]
+POISON += [sys.modules.__setitem__("checks", fake), setattr(checks, "check_rms_norm", fake.check_rms_norm)]
 
 
 def my_norm_probe(poison=POISON):
