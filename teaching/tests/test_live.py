@@ -5,7 +5,6 @@ import random
 import re
 import shutil
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
@@ -101,8 +100,8 @@ def test_a_tokenizer_is_refused_or_gives_the_librarys_ids(open_page, saved):
     for change in TOKENIZERS:
         path.write_text(before)
         edit_json(path, change)
-        if not (said := load(page, folder)).startswith("Not loaded. tokenizer.json: it is of another kind"):
-            assert page.evaluate("liveLlama.encode", text) == Tokenizer.from_file(str(path)).encode(text).ids, said
+        if not load(page, folder).startswith("Not loaded. tokenizer.json: it is of another kind"):
+            assert page.evaluate("liveLlama.encode", text) == Tokenizer.from_file(str(path)).encode(text).ids
             runs += 1
     assert runs == 1
 
@@ -295,154 +294,113 @@ def test_what_is_broken_is_played_sent_on_and_new_every_day(open_page, build):
 
 def test_a_file_that_does_not_fit_gets_one_sentence_and_changes_nothing(open_page, saved):
     page, folder, other = open_page(), saved("MHA")[2], saved("wide heads")[2]
-    config = (folder / "config.json").read_text()
-    for words, damage in {
-        "config.json: it sets num_hidden_layers to 1.5": lambda: (folder / "config.json").write_text(
-            config.replace('"num_hidden_layers": 2', '"num_hidden_layers": 1.5')),
-        "config.json: it sets RoPE of type yarn; this page knows": lambda: (folder / "config.json").write_text(
-            config.replace('"rope_type": "default"', '"rope_type": "yarn"')),
-        "tokenizer.json is missing": lambda: (folder / "tokenizer.json").unlink(),
-        "tokenizer.json: it has 1024 tokens": lambda: shutil.copy(TINY_LLAMA / "tokenizer.json", folder),
-        "model.safetensors: .* is 80 × 32, but": lambda: shutil.copy(other / "model.safetensors", folder),
-        "model.safetensors: it is damaged or": lambda: (folder / "model.safetensors").write_bytes(b"cut short"),
-        "config.json: it describes a gpt2 model": lambda: (folder / "config.json").write_text('{"model_type": "gpt2"}'),
-    }.items():  # fmt: skip
-        damage()
-        assert re.match(f"Not loaded. {words}", said := load(page, folder)), said
+    for name, words, change in (
+        ("config.json", "it sets num_hidden_layers to 1.5", lambda text: text.replace(b": 2,", b": 1.5,", 1)),
+        ("tokenizer.json", "it has 1024 tokens", lambda _: (TINY_LLAMA / "tokenizer.json").read_bytes()),
+        (WEIGHTS, ".* is 80 × 32, but", lambda _: (other / WEIGHTS).read_bytes()),
+        (WEIGHTS, "it is damaged or", lambda data: data[:-2]),
+    ):
+        right = (folder / name).read_bytes()
+        (folder / name).write_bytes(change(right))
+        assert re.match(f"Not loaded. {name}: {words}", said := load(page, folder)), said
         assert len(page.evaluate(LOGITS, [1, 2])) == 1024  # the course's model still runs
-        (folder / "config.json").write_text(config)
+        (folder / name).write_bytes(right)
+    (folder / name).unlink()
+    assert load(page, folder).startswith(f"Not loaded. {name} is missing")
     photo = "() => { const data = new DataTransfer(); data.items.add(new File([], 'photo.png')); return data; }"
     page.dispatch_event("#live-text", "drop", {"dataTransfer": page.evaluate_handle(photo)})
     says(page, "own", "“photo.png” is no part of a model")
 
 
-DEFAULT, LINEAR = {"rope_type": "default", "rope_theta": 10_000.0}, {"rope_type": "linear", "factor": 4.0}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-TRAINED = "original_max_position_embeddings"
-ROPES = [  # what config.json says of RoPE, in two places and at the top
-    {"rope_parameters": DEFAULT, "rope_scaling": None, "rope_theta": 10_000.0},
-    {"rope_parameters": LINEAR | {"rope_theta": 500.0}, "rope_scaling": LINEAR, "rope_theta": 500.0},
-    {"rope_parameters": LLAMA3 | {TRAINED: 32}, "rope_scaling": LLAMA3 | {TRAINED: 32, "type": "llama3"}},
-    {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 500.0},
-    {"rope_parameters": {}}, {"rope_parameters": DEFAULT | {"rope_type": "linear", "factor": 1}},
-    {"rope_parameters": LLAMA3}, {"rope_parameters": LLAMA3, TRAINED: 64},
-    {"rope_parameters": LLAMA3 | {TRAINED: 32}, TRAINED: 64},
-    {"rope_parameters": DEFAULT, "rope_scaling": LINEAR}, {"rope_parameters": DEFAULT, "rope_scaling": LLAMA3},
-    {"rope_parameters": LINEAR | {"rope_theta": 500.0}, "rope_scaling": LINEAR},
-    *({"rope_parameters": DEFAULT | {"rope_theta": theta}} for theta in ("a", -5, 0, 1, None, 1e19, True, [])),
-    *({"rope_parameters": LINEAR | {"factor": factor}} for factor in (0, "4", None, 0.5, 1e19)),
-    {"rope_parameters": {"rope_type": "linear"}}, {"rope_parameters": {"rope_type": "llama3"}},
-    *({"rope_parameters": LLAMA3 | {TRAINED: n}} for n in (0, "a", 1.5)),
-    *({"rope_parameters": LLAMA3 | {"low_freq_factor": low}} for low in (0, 4.0, 5, "a")),
-    {"rope_parameters": DEFAULT | {"rope_type": None}}, {"rope_parameters": DEFAULT | {"rope_type": "yarn"}},
-    {"rope_parameters": DEFAULT | {"partial_rotary_factor": 0.5}}, {"partial_rotary_factor": 0.5},
-    {"rope_parameters": 5}, {"rope_parameters": [1]}, {"rope_scaling": "linear"},
-]  # fmt: skip
-SETTINGS = [
-    *({"rms_norm_eps": eps} for eps in ("a", -1, [], None, 0, 1)),
-    *({"tie_word_embeddings": tied} for tied in ("no", 1, None, True, [0])),
-    {"quantization_config": {"bits": 4}}, {"quantization_config": {"bits": [4] * 10**5}}, {"quantization_config": None},
-    {"is_causal": False}, {"is_causal": True}, {"attention_bias": True}, {"attention_bias": None}, {"mlp_bias": True},
-    {"hidden_act": "gelu"}, {"hidden_act": "g" * 10**5}, {"hidden_act": None}, {"hidden_act": "swish"},
-    {"head_dim": None}, {"head_dim": 7}, {"head_dim": 0}, {"num_key_value_heads": None}, {"num_key_value_heads": 3},
-    {"max_position_embeddings": 0}, {"max_position_embeddings": None}, {"vocab_size": "300"}, {"hidden_size": None},
-    {"num_hidden_layers": 10**9}, {"num_hidden_layers": 1}, {"vocab_size": 10**15}, {"unknown": 1},
-]  # fmt: skip
+def config(**more):
+    """What a damage is made of: a function that changes a folder. This one changes config.json."""
+    return lambda folder: edit_json(folder / "config.json", lambda content: content.update(more))
+
+
+def rope(**more):
+    return config(rope_parameters={"rope_type": "default", "rope_theta": 10_000.0} | more)
+
+
+def weights(change):
+    return lambda folder: edit_weights(folder, change)
+
+
+def in_bytes(change):
+    return lambda folder: (folder / WEIGHTS).write_bytes(change((folder / WEIGHTS).read_bytes()))
 
 
 def in_header(change):
-    """Change the header of a safetensors file, and leave its numbers as they are."""
+    """Change what the header of a safetensors file says of two tensors of one size."""
 
     def damage(data):
         length = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + length])
-        change(header)
+        change(header[NORM], header["model.layers.0.input_layernorm.weight"])
         written = json.dumps(header).encode()
         return len(written).to_bytes(8, "little") + written + data[8 + length :]
 
-    return damage
+    return in_bytes(damage)
 
 
 def one(**more):
-    return in_header(lambda header: header["model.norm.weight"].update(more))
+    return in_header(lambda norm, _: norm.update(more))
 
 
-def swapped(header):
-    norm, other = header["model.norm.weight"], header["model.layers.0.input_layernorm.weight"]
-    norm["data_offsets"], other["data_offsets"] = other["data_offsets"], norm["data_offsets"]  # of one size: no damage
-
-
-def shared(header):
-    header["model.norm.weight"]["data_offsets"] = header["model.layers.0.input_layernorm.weight"]["data_offsets"]
-
-
-BYTES = {  # what became of model.safetensors
-    "short by 2": lambda data: data[:-2], "2 more": lambda data: data + b"ab", "empty": lambda data: b"",
-    "60 %": lambda data: data[: len(data) * 6 // 10], "7 bytes": lambda data: data[:7],
-    "header only": lambda data: data[: 8 + int.from_bytes(data[:8], "little")],
-    "half a header": lambda data: data[: 8 + int.from_bytes(data[:8], "little") // 2],
-    "a page of the web": lambda data: b"<!DOCTYPE html><html>" + b" " * 2000,
-    "negative": one(data_offsets=[-8, -4]), "nothing": one(data_offsets=[0, 0]), "backwards": one(data_offsets=[8, 4]),
-    "shared": in_header(shared), "swapped": in_header(swapped), "half a number": one(data_offsets=[0, 127]),
-    "a shape too long": one(shape=[33]), "two dimensions": one(shape=[4, 8]), "no shape": one(shape=None),
-    "whole numbers": one(dtype="I32"), "a kind of number": one(dtype="F32x"),
-    "a mark before": lambda data: (int.from_bytes(data[:8], "little") + 3).to_bytes(8, "little")
-    + b"\xef\xbb\xbf" + data[8:],
-}  # fmt: skip
-NORM, HEAD, FIRST = "model.norm.weight", "lm_head.weight", "model.embed_tokens.weight"
-WEIGHTS = {  # what became of the weights themselves
-    "NaN": lambda w: w[NORM].fill_(float("nan")), "infinite": lambda w: w[HEAD][0].fill_(float("inf")),
-    "missing": lambda w: w.pop(HEAD), "left over": lambda w: w.update({"model.norm.bias": torch.zeros(32)}),
-    "named at length": lambda w: w.update({"b" * 10**5: torch.zeros(1)}),
-    "older": lambda w: w.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)}),
-    "another block": lambda w: w.update({"model.layers.2.mlp.up_proj.weight": torch.zeros(2)}),
-    "float64": lambda w: w.update({name: weight.double() for name, weight in w.items()}),
-    "bfloat16": lambda w: w.update({name: weight.bfloat16() for name, weight in w.items()}),
-}  # fmt: skip
-WEIGHTS["without model."] = lambda w: [w.update({name.removeprefix("model."): w.pop(name)}) for name in [*w]]
-TIED = {"tied, stored as lm_head": lambda w: w.update({HEAD: w.pop(FIRST)}),
-        "tied, and stored twice": lambda w: w.update({HEAD: w[FIRST].clone()}),
-        "tied, and trained apart": lambda w: w.update({HEAD: w[FIRST] + 1})}  # fmt: skip
-
-
-def damaged(saved):
-    """(a label, a folder that is damaged in one way, or written in one way that is odd)"""
-    folders = {name: saved(name)[2] for name in ("MHA", "tied")}
-
-    def fresh(label, name="MHA"):
-        folder = folders[name].parent.parent / "one"
-        shutil.rmtree(folder, ignore_errors=True)
-        return label, Path(shutil.copytree(folders[name], folder))
-
-    for change in [*ROPES, *SETTINGS]:
-        label, folder = fresh(str(change)[:300])
-        edit_json(folder / "config.json", lambda content, change=change: content.update(change))
-        yield label, folder
-    for label, change in BYTES.items():
-        label, folder = fresh(label)
-        path = folder / "model.safetensors"
-        path.write_bytes(change(path.read_bytes()))
-        yield label, folder
-    for label, change in (WEIGHTS | TIED).items():
-        label, folder = fresh(label, "tied" if label in TIED else "MHA")
-        edit_weights(folder, change)
-        yield label, folder
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+TRAINED = "original_max_position_embeddings"
+WEIGHTS, NORM, HEAD, FIRST = "model.safetensors", "model.norm.weight", "lm_head.weight", "model.embed_tokens.weight"
+DAMAGES = [  # what became of a folder, or an odd way to write one; RoPE stands in two places and at the top
+    config(rope_parameters=LINEAR | {"rope_theta": 500.0}, rope_scaling=LINEAR, rope_theta=500.0),
+    config(rope_parameters=LLAMA3 | {TRAINED: 32}, rope_scaling=LLAMA3 | {TRAINED: 32, "type": "llama3"}),
+    config(rope_parameters=None, rope_scaling={"type": "linear", "factor": 2.0}, rope_theta=500.0),
+    config(rope_parameters={}), config(rope_parameters=LLAMA3, **{TRAINED: 64}), config(rope_parameters=LLAMA3),
+    rope(rope_type="linear", factor=1), config(rope_scaling=LINEAR), config(rope_parameters=5),
+    config(rope_scaling="linear"), config(partial_rotary_factor=0.5), rope(partial_rotary_factor=0.5), rope(**LINEAR),
+    *(rope(rope_theta=theta) for theta in ("a", 0, None, 1e19)), *(rope(rope_type=kind) for kind in (None, "yarn")),
+    *(rope(**LINEAR | {"factor": factor}) for factor in (0, "4", None)),
+    *(rope(**LLAMA3, **{TRAINED: n}) for n in (0, "a")), *(rope(**LLAMA3 | {"low_freq_factor": n}) for n in (0, 4.0)),
+    *(config(rms_norm_eps=eps) for eps in ("a", -1, None, 0)), *(config(tie_word_embeddings=n) for n in ("no", None)),
+    config(quantization_config={"bits": 4}), config(quantization_config=None), config(unknown=1),
+    *(config(is_causal=causal) for causal in (False, True)), *(config(attention_bias=bias) for bias in (True, None)),
+    config(mlp_bias=True), *(config(hidden_act=name) for name in ("g" * 10**5, "swish")),
+    *(config(head_dim=width) for width in (None, 7, 0)), *(config(num_key_value_heads=n) for n in (None, 3)),
+    config(max_position_embeddings=0), config(vocab_size="300"), config(hidden_size=None), config(num_hidden_layers=1),
+    in_bytes(lambda data: data + b"ab"), in_bytes(lambda data: b""), in_bytes(lambda data: data[:-2]),
+    in_bytes(lambda data: data[:70]), in_bytes(lambda data: b"<!DOCTYPE html><html>" + b" " * 2000),
+    one(data_offsets=[-8, -4]), one(data_offsets=[0, 127]), one(shape=[33]), one(shape=[4, 8]), one(dtype="I32"),
+    in_header(lambda norm, other: norm.update(data_offsets=other["data_offsets"])),  # shared
+    in_header(lambda norm, other: (old := {**norm}, norm.update(other), other.update(old))),  # swapped: no damage
+    weights(lambda w: w[NORM].fill_(float("nan"))), weights(lambda w: w[HEAD][0].fill_(float("inf"))),
+    weights(lambda w: w.pop(HEAD)), weights(lambda w: w.update({"b" * 10**5: torch.zeros(1)})),
+    weights(lambda w: w.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)})),  # of older files
+    weights(lambda w: w.update({"model.layers.2.mlp.up_proj.weight": torch.zeros(2)})),
+    weights(lambda w: w.update({name: weight.double() for name, weight in w.items()})),
+    weights(lambda w: w.update({name: weight.bfloat16() for name, weight in w.items()})),
+    weights(lambda w: [w.update({name.removeprefix("model."): w.pop(name)}) for name in [*w]]),
+]  # fmt: skip
+TIED = [weights(lambda w: w.update({HEAD: w.pop(FIRST)})), weights(lambda w: w.update({HEAD: w[FIRST].clone()})),
+        weights(lambda w: w.update({HEAD: w[FIRST] + 1}))]  # fmt: skip
 
 
 @torch.no_grad()
-def test_the_page_refuses_what_load_checkpoint_refuses_and_opens_the_rest_as_it_does(open_page, saved):
-    page, wrong, opened = open_page(), {}, 0
-    for label, folder in damaged(saved):
-        try:
-            model, why = load_checkpoint(folder), ""
-        except ValueError as error:
-            model, why = None, str(error)[:200]
-        said = load(page, folder)
-        if (model is not None) != said.startswith("Your model runs") or len(said) > 400:
-            wrong[label] = (why or "opens", said[:400])
-        elif model:
-            opened += 1
-            if (apart := difference(page, model, [[5, 7, 9, 200, 31, *range(40)]])) > 1e-4:
-                wrong[label] = f"other logits: {apart}"
-    assert not wrong, "\n".join(f"{label}: {what}" for label, what in wrong.items())
+def test_the_page_refuses_what_load_checkpoint_refuses_and_opens_the_rest_as_it_does(open_page, saved, tmp_path):
+    page, wrong, opened, folder = open_page(), {}, 0, tmp_path / "one"
+    for name, damages in (("MHA", DAMAGES), ("tied", TIED)):
+        whole = saved(name)[2]
+        for number, damage in enumerate(damages):
+            shutil.rmtree(folder, ignore_errors=True)
+            damage(shutil.copytree(whole, folder))
+            try:
+                model, why = load_checkpoint(folder), ""
+            except ValueError as error:
+                model, why = None, str(error)[:200]
+            said = load(page, folder)
+            if (model is not None) != said.startswith("Your model runs") or len(said) > 400:
+                wrong[name, number] = (why or "opens", said[:400])
+            elif model:
+                opened += 1
+                if (apart := difference(page, model, [[5, 7, 9, 200, 31, *range(40)]])) > 1e-4:
+                    wrong[name, number] = f"other logits: {apart}"
+    assert not wrong
     assert opened > 20
