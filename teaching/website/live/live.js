@@ -114,27 +114,22 @@
     $("panel-title").focus({ preventScroll: wide });
   }
 
-  const NAMES = {
-    still: () => "RoPE off", shift: (by) => `positions + ${by}`, theta: (base) => `base ${base.toLocaleString("en-US")}`,
-    window: (size) => `a window of ${size}`, future: () => "no mask", norm: () => "norms off", gate: () => "gate off",
-    blocks: (blocks) => `block${blocks.length > 1 ? "s" : ""} ${list(blocks)} off`, heads: (names) => `head${names.length > 1 ? "s" : ""} ${list(names)} off`,
-    attention: (blocks) => `attention of ${list(blocks)} off`, feedForward: (blocks) => `feed-forward of ${list(blocks)} off`,
-    order: (order) => `blocks in the order ${order.join(", ")}`,
-  };
-  const REASONS = {
-    still: "Without RoPE a score says nothing of distance: heads look by content alone.",
-    shift: "RoPE turns query and key alike, so only their distance counts.",
-    theta: "The weights were trained with other turning speeds.",
-    window: (size) => (size > 1 ? `Each query sees itself and the ${size - 1} before it.` : "Each query sees only itself."),
-    future: "The future leaks: every query also sees the tokens that are still to be predicted. These weights never learned to use them.",
-    blocks: (blocks) => `The stream passes ${blocks.length > 1 ? "these blocks" : "this block"} unchanged.`,
-    attention: "There no token reads another.",
-    feedForward: "There only attention adds to the stream.",
-    order: "From the first change on, every part reads a stream that it never met in training.",
-    norm: "Without norms the parts read streams of lengths that they have never met.",
-    gate: "The feed-forward lets through what its gate would have held back.",
-    heads: (names) => names.length < page.model.config.nLayers * page.model.config.nHeads
-      ? "What is off is named block.head; the other heads still write." : "No head writes: only the feed-forwards do.",
+  const plural = (word, all) => `${word}${all.length > 1 ? "s" : ""}`;
+  // What is changed: its name, and why that counts.
+  const SAYS = {
+    still: () => ["RoPE off", "Without RoPE a score says nothing of distance: heads look by content alone."],
+    shift: (by) => [`positions + ${by}`, "RoPE turns query and key alike, so only their distance counts."],
+    theta: (base) => [`base ${base.toLocaleString("en-US")}`, "The weights were trained with other turning speeds."],
+    window: (size) => [`a window of ${size}`, size > 1 ? `Each query sees itself and the ${size - 1} before it.` : "Each query sees only itself."],
+    future: () => ["no mask", "The future leaks: every query also sees the tokens that are still to be predicted. These weights never learned to use them."],
+    norm: () => ["norms off", "Without norms the parts read streams of lengths that they have never met."],
+    gate: () => ["gate off", "The feed-forward lets through what its gate would have held back."],
+    blocks: (all) => [`${plural("block", all)} ${list(all)} off`, `The stream passes ${all.length > 1 ? "these blocks" : "this block"} unchanged.`],
+    attention: (blocks) => [`attention of ${list(blocks)} off`, "There no token reads another."],
+    feedForward: (blocks) => [`feed-forward of ${list(blocks)} off`, "There only attention adds to the stream."],
+    heads: (names) => [`${plural("head", names)} ${list(names)} off`, names.length < page.model.config.nLayers * page.model.config.nHeads
+      ? "What is off is named block.head; the other heads still write." : "No head writes: only the feed-forwards do."],
+    order: (order) => [`blocks in the order ${order.join(", ")}`, "From the first change on, every part reads a stream that it never met in training."],
   };
 
   /** The losses, one passage at a time, so that the page answers meanwhile. */
@@ -155,14 +150,13 @@
     const most = Math.max(...rows.map(([, loss]) => loss));
     $("losses").replaceChildren(...rows.map(([name, loss]) => make("li", { className: name.endsWith("changed") ? "changed" : "" },
       make("span", { textContent: name }), ...bar(loss / most, loss.toFixed(2)))));
-    const why = (name) => REASONS[name].call?.(null, change[name]) ?? REASONS[name];
     const next = (run) => quoted(page, largest(run.logits[ids.length - 1])), pair = (a, b) => (a === b ? a : `${a} → ${b}`);
     say("effect", ids.length ? `Next: ${pair(next(runOf({})), next(page.run))} · loss: ${pair(was.toFixed(2), is.toFixed(2))}` : "");
-    const title = list(names.map((name) => NAMES[name](change[name]))).replace(/^./, (letter) => letter.toUpperCase());
+    const said = names.map((name) => SAYS[name](change[name])), title = list(said.map(([name]) => name)).replace(/^./, (letter) => letter.toUpperCase());
     const result = !differs ? `As trained: ${was.toFixed(2)} nat per token on the passages.`
       : Math.abs(is - was) < 0.005 ? `${title}: still ${is.toFixed(2)} nat per token on the passages.`
         : `${title}: ${is.toFixed(2)} instead of ${was.toFixed(2)} nat per token on the passages.`;
-    say("finding", [result, names.length === 1 ? why(names[0]) : "",
+    say("finding", [result, said.length === 1 ? said[0][1] : "",
       `A guess among ${model.config.vocabSize.toLocaleString("en-US")} tokens has ${guess.toFixed(2)}.`].filter(Boolean).join(" "));
   }
 
