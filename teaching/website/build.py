@@ -35,7 +35,6 @@ SITE = Path(__file__).parent
 LIVE = SITE / "live"
 MILLIONS = f"{count_parameters(TINY) / 1e6:.1f}"  # parameters of tiny-llama
 NOTEBOOKS = notebooks_of(ROOT / "notebooks")
-NEEDED = 10**8  # bytes of disk for a site beside the last one, 20 MB each, and Sphinx's own files
 TEXTS = ("*.md", "docs/*.md", "benchmarks/*.md")  # get a page each
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^():#\s]+)(#[^()\s]*)?\)")  # to a file of the repository
 CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
@@ -244,20 +243,18 @@ def replaced(folder: Path, mark: str):
     """A folder to write into; at the end of the `with` it takes the place of `folder`, which an error leaves as it was.
 
     Raises:
-        ValueError: if the disk is nearly full, or `folder` has content and no file `mark`: we did not write it.
+        ValueError: if `folder` has content and no file `mark`: we did not write it.
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / mark).is_file():
         raise ValueError(f"{folder} holds something else, which would be lost: give another folder.")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if (free := shutil.disk_usage(folder.parent).free) < NEEDED:
-        raise ValueError(f"The disk of {folder.parent} has {free / 1e6:.0f} MB left; {NEEDED / 1e6:.0f} are needed.")
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
         new, old = Path(beside, "new"), Path(beside, "old")
         new.mkdir()
         yield new
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(old)
         try:
-            if folder.exists():
-                folder.rename(old)
             new.rename(folder)
         except BaseException:
             if old.exists():
@@ -268,14 +265,9 @@ def replaced(folder: Path, mark: str):
 def main(arguments: list[str] | None = None):
     """Build the site, or its slides, and say where they are."""
     parser = argparse.ArgumentParser(prog="python -m teaching.website.build", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", help="folder of the site; is replaced")
     parser.add_argument("--slides", action="store_true", help="only the slides, the site's folder slides")
     chosen = parser.parse_args(arguments)
-    if chosen.names:
-        parser.error(
-            f"{chosen.names[0]}: every notebook gets its page and its slides, so none is named; --out names a folder."
-        )
     out = chosen.out.resolve() / ("slides" if chosen.slides else "")
     try:
         with replaced(out, "slides.css" if chosen.slides else ".nojekyll") as new:

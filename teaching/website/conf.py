@@ -62,9 +62,9 @@ def _give_captions_a_level(app, pagename, templatename, context, doctree):
     context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
 
 
-PICTURES = {  # what a shared page shows: width, height [px], and its description
-    "lenses": (1280, 656, "Arrows that RoPE turned, and the attention weights of one head."),
-    "faults": (1760, 704, "Angles of one sentence's streams under three faults; hatched: unchanged."),
+PICTURES = {  # what a shared page shows, and its description
+    "lenses": "Arrows that RoPE turned, and the attention weights of one head.",
+    "faults": "Angles of one sentence's streams under three faults; hatched: unchanged.",
 }
 
 
@@ -75,18 +75,15 @@ def _add_preview(app, pagename, templatename, context, doctree):
     words = textwrap.shorten(first.astext() if first else html_title, 200, placeholder=" …")
     title = html_title if pagename == "index" else re.sub("<.*?>", "", context.get("title") or pagename.capitalize())
     picture = "faults" if pagename in ("index", "broken") else "lenses"
-    width, height, alt = PICTURES[picture]
+    image = f"{html_baseurl or '../' * pagename.count('/')}_static/{picture}.png"
     said = {
-        "description": words, "twitter:card": "summary_large_image", "og:title": html.unescape(title),
-        "og:description": words, "og:type": "website", "og:site_name": html_title,
-        "og:image": f"{html_baseurl or '../' * pagename.count('/')}_static/{picture}.png", "og:image:width": width,
-        "og:image:height": height, "og:image:alt": alt,
-    }  # fmt: skip
-    said |= {"og:url": f"{html_baseurl}{pagename}.html"} if html_baseurl else {}
-    context.setdefault("metatags", "")
-    for name, value in said.items():
-        kind = "property" if name.startswith("og:") else "name"
-        context["metatags"] += f'<meta {kind}="{name}" content="{html.escape(str(value))}">\n'
+        "og:title": html.unescape(title), "og:description": words, "og:type": "website", "og:site_name": html_title,
+        "og:image": image, "og:image:alt": PICTURES[picture],
+    } | ({"og:url": f"{html_baseurl}{pagename}.html"} if html_baseurl else {})  # fmt: skip
+    tags = [f'<meta name="description" content="{html.escape(words)}">']
+    tags += ['<meta name="twitter:card" content="summary_large_image">']
+    tags += [f'<meta property="{name}" content="{html.escape(value)}">' for name, value in said.items()]
+    context["metatags"] = context.get("metatags", "") + "\n".join(tags)
 
 
 def _open_fold(self, node):

@@ -1,4 +1,4 @@
-// Boxes that scroll by keyboard, printing, and the search.
+// Boxes that scroll by keyboard, and the search.
 "use strict";
 
 // A wide picture scrolls in a box of its own. A box that scrolls must be reachable by Tab, must say what it is, and fades
@@ -29,25 +29,6 @@ addEventListener("load", () => { mark(); window.MathJax?.startup.promise.then(ma
 addEventListener("resize", mark);
 document.addEventListener("scroll", event => event.target.matches?.("[tabindex]") && fade(event.target), true);
 document.addEventListener("toggle", mark, true); // an opened <details> shows new boxes
-
-// On paper, what answers the lesson's questions stands at the end, by section.
-const lesson = document.querySelector("article:has(.way-in)"), moved = [], end = document.createElement("section");
-addEventListener("beforeprint", () => {
-  end.innerHTML = "<h2>Answers</h2>";
-  for (const fold of lesson?.querySelectorAll("details:not(.run, .drawing, .imports, .solutions, .solutions *, #exercises *)") ?? []) {
-    const place = document.createComment(""), title = document.createElement("h4");
-    title.append(fold.closest("section").querySelector("h2, h3").firstChild.textContent);
-    if (title.textContent !== [...end.querySelectorAll("h4")].at(-1)?.textContent) end.append(title);
-    fold.replaceWith(place);
-    end.append(fold);
-    moved.push([place, fold]);
-  }
-  lesson?.append(end);
-});
-addEventListener("afterprint", () => {
-  for (const [place, fold] of moved.splice(0)) place.replaceWith(fold);
-  end.remove();
-});
 
 // On the search page: the terms of the glossary, with their other names, are entries of the index at the section that
 // teaches them. They come first, whatever the hyphens, and with a letter in five mistaken.
