@@ -14,7 +14,7 @@ notebooks (submissions.py). Reading happens inside the sandbox as well.
 What can be trusted. Nothing that is printed counts, and a check or a module that was replaced in the ways that were
 tried does not (sandbox_kernel.py says how). But the function and the check live in one process, where a program that is
 written to deceive can read the expected answers, change torch, or answer in the check's place: "passed" is no proof.
-An answer that reaches for the means, as reading.py knows them, is named under "To look at yourself".
+An answer that reaches for the means, as sandbox_reader.py knows them, is named under "To look at yourself".
 """
 
 import argparse
@@ -75,7 +75,7 @@ def _verdict(reply):
 def version() -> str:
     """A hash of what judges: the checks, and what they and the grader stand on."""
     judges = [*(ROOT / "checks").rglob("*.py"), *(ROOT / "helpers").rglob("*.py"), Path(__file__)]
-    judges += [Path(__file__).with_name(name) for name in ("sandbox.py", "sandbox_kernel.py", "reading.py")]
+    judges += [Path(__file__).with_name(name) for name in ("sandbox.py", "sandbox_kernel.py", "sandbox_reader.py")]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(judges))).hexdigest()
 
 

@@ -81,6 +81,18 @@ class Mark:
         rows = [row for row in self.rows if row.asked or not asked]
         return sum(row.status == "passed" for row in rows), len(rows)
 
+    def shown(self) -> list[Row]:
+        """What the student is told about: what was asked for, or has a mark by hand."""
+        return [row for row in self.rows if row.asked or row.by_hand is not None]
+
+
+def as_number(text: str) -> float:
+    """The number that a cell of a table holds; NaN, which no comparison holds for, if it holds none."""
+    try:
+        return float(text.replace(",", "."))
+    except ValueError:
+        return math.nan
+
 
 def number(value: float) -> str:
     """A number of points as short as it can be written."""
@@ -105,9 +117,7 @@ def read_table(path: Path) -> tuple[list[list[str]], str]:
     delimiter = max(",;\t", key=first.count)
     lines = [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if any(line)]
     if not lines or len(lines[0]) < 2:
-        raise ValueError(
-            f"{path} is no table: its first line is {one_line(first, 60)!r}. Give the CSV file as it came."
-        )
+        raise ValueError(f"{path} is no table: its first line is {one_line(first, 60)!r}. Give the file as it came.")
     return lines, delimiter
 
 
@@ -132,34 +142,28 @@ def apply_overrides(path: Path, marks: dict[str, Mark], course: dict) -> list[st
     if not path.exists():
         return []
     students, said, mistakes, known = {same(name): name for name in marks}, [], [], ""
-    (_, *lines), _ = read_table(path)
-    for cells in lines:
+    for cells in read_table(path)[0][1:]:
         who, what, points, reason = [cell.strip() for cell in [*cells, "", "", "", ""][:4]]
-        begins = [one for one in students if who and one.startswith(same(who))]
-        name = students.get(same(who)) or (students[begins[0]] if len(begins) == 1 else None)
-        try:
-            given = float(points.replace(",", "."))
-        except ValueError:
-            given = math.nan
-        found = re.fullmatch(r"(\d\d)\w*\W*(?:exercise)?\W*(\d+)", what)
-        if not name:
+        begins = [name for one, name in students.items() if who and one.startswith(same(who))]
+        begins = [students[same(who)]] if same(who) in students else begins
+        given, found = as_number(points), re.fullmatch(r"(\d\d)\w*\W*(?:exercise)?\W*(\d+)", what)
+        if len(begins) != 1:
             known = " Who handed in nothing needs an empty folder of that name. Known here: "
             known += f"{', '.join(one_line(name, 60) for name in marks)}."
             mistakes.append(f"{who}, {what}: {len(begins)} students have a name that begins with {who!r}")
         elif not 0 <= given < math.inf:
             mistakes.append(f"{who}, {what}: points are {points!r}; 0 or more is expected, such as 1 or 0.5")
         elif what.casefold() == "total":
-            marks[name].by_hand, marks[name].reason = given, reason
+            marks[begins[0]].by_hand, marks[begins[0]].reason = given, reason
         elif not found:
             mistakes.append(f"{who}, {what}: {what!r} is neither 'total' nor like '01 exercise 2'")
         elif not any(notebook.startswith(found[1]) for notebook in course):
             said.append(f"{OVERRIDES}, {who}: {what} is not graded this time, and does not count.")
-        elif row := next((row for row in marks[name].rows if row.number == found.groups()), None):
+        elif row := next((row for row in marks[begins[0]].rows if row.number == found.groups()), None):
             row.by_hand, row.reason = given, reason
         else:
             mistakes.append(f"{who}, {what}: there is no {what} here")
     if mistakes:
-        raise ValueError(
-            f"{path}: {'; '.join(map(one_line, mistakes[:5]))} ({len(mistakes)} to mend). Nothing was graded.{known}"
-        )
+        few = "; ".join(map(one_line, mistakes[:5]))
+        raise ValueError(f"{path}: {few} ({len(mistakes)} to mend). Nothing was graded.{known}")
     return said

@@ -194,10 +194,9 @@ def _mistakes(marks):
 
 def feedback(name: str, mark: Mark, student) -> str:
     """A student's page: what was asked, what they wrote, what the check says to it."""
-    rows = [row for row in mark.rows if row.asked or row.by_hand is not None]
-    notebooks = list(dict.fromkeys(row.notebook for row in rows))
+    notebooks = list(dict.fromkeys(row.notebook for row in mark.shown()))
     return render(
-        "results_student.html", who=re.sub(r"_\d+$", "", name), mark=mark, rows=rows,
+        "results_student.html", who=re.sub(r"_\d+$", "", name), mark=mark,
         numbers=" and ".join(notebook[:2] for notebook in notebooks), remarks=student.remarks(notebooks),
         unread=[Path(one).name for one in student.unread],
     )  # fmt: skip

@@ -13,7 +13,6 @@ Linux the limits of memory, processes and processor time still count for what it
 import contextlib
 import functools
 import json
-import math
 import os
 import queue
 import secrets
@@ -29,17 +28,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+import psutil
+
 from tools.course import ROOT, one_line
 
 REMEDY = """
 On Linux, install it (or the program of the same name in your distribution), and grade again:
     sudo apt-get update && sudo apt-get install -y bubblewrap
-Elsewhere, grade on a Linux machine that holds nothing else, such as a Codespace: open the course there, upload the
-folder, and run in its terminal the line above, and
-    python -m pip install .
-    python -m teaching.classroom.grade FOLDER
 Ubuntu 24.04 or later, and "Permission denied"? This lets every program make a sandbox until the machine's next start:
     sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0
+Elsewhere, grade on a Linux machine that holds nothing else, such as a Codespace: the line above, then in the course
+    python -m pip install .
+    python -m teaching.classroom.grade FOLDER
 With --no-isolation programs run as you, with your files and your network: only where there is nothing to lose."""
 START = 120  # seconds for a program to start and import torch, which is not the learner's time
 MEMORY = 2**32  # bytes, of all processes together, and /tmp not counted
@@ -139,61 +139,52 @@ def find_sandbox() -> tuple[Sandbox | None, str]:
     return None, f"bwrap does not work here: {one_line(done.stderr[-300:])}"
 
 
-def _table() -> dict[int, list[bytes]]:
-    """The fields of /proc/PID/stat of every process, from its state on; empty where there is no /proc."""
-    table = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
-        if name.isdecimal():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                if fields := file.read().rpartition(b")")[2].split():
-                    table[int(name)] = fields
-    return table
+def _family(program: int) -> list[psutil.Process]:
+    """A process and all below it."""
+    try:
+        first = psutil.Process(program)
+        return [first, *first.children(recursive=True)]
+    except psutil.Error:  # it has ended
+        return []
 
 
-def _family(program: int) -> dict[int, list[bytes]]:
-    """The part of that table that is a process and all below it."""
-    table, family, found = _table(), {}, [program]
-    below: dict[int, list[int]] = {}
-    for pid, fields in table.items():
-        below.setdefault(int(fields[1]), []).append(pid)
-    while found:
-        pid = found.pop()
-        if pid in table and pid not in family:
-            family[pid] = table[pid]
-            found += below.get(pid, [])
-    return family
+def _total(family: list[psutil.Process], of_one) -> float:
+    """A sum over processes, any of which may end at this moment."""
+    total = 0.0
+    for one in family:
+        with contextlib.suppress(psutil.Error):
+            total += of_one(one)
+    return total
 
 
-def _too_much(family: dict[int, list[bytes]], sandbox: Sandbox | None) -> str:
+def _too_much(family: list[psutil.Process], sandbox: Sandbox | None) -> str:
     """What a program takes too much of, in words; empty if all is well."""
-    if sum(int(fields[17]) for fields in family.values()) > PROCESSES:
+    if _total(family, psutil.Process.num_threads) > PROCESSES:
         return f"It started more than {PROCESSES} processes or threads."
     if _memory(family) > MEMORY:
         return f"It needed more than {MEMORY / 2**30:g} GiB of memory."
     if sandbox and len(family) > 1:
         with contextlib.suppress(OSError):  # it may end at this moment
-            disk = os.statvfs(os.path.join("/proc", str(list(family)[1]), "root", "tmp"))
+            disk = os.statvfs(f"/proc/{family[1].pid}/root/tmp")
             ours = disk.f_blocks * disk.f_frsize == DISK  # until the sandbox stands it is the machine's
             if ours and disk.f_files - disk.f_ffree > FILES:
                 return f"It made more than {FILES:,} files."
     return ""
 
 
-def _memory(family: dict[int, list[bytes]]) -> int:
+def _memory(family: list[psutil.Process]) -> float:
     """Bytes of memory that processes use."""
-    return sum(int(fields[21]) for fields in family.values()) * os.sysconf("SC_PAGE_SIZE")
+    return _total(family, lambda one: one.memory_info().rss)
 
 
-def _memory_left() -> float:
-    """Bytes of memory that the machine has left; inf where it does not say."""
-    with contextlib.suppress(OSError), open("/proc/meminfo") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("MemAvailable")) * 1024
-    return math.inf
+def _memory_left() -> int:
+    """Bytes of memory that the machine has left."""
+    return psutil.virtual_memory().available
 
 
-def _processor_seconds(family: dict[int, list[bytes]]) -> float:
+def _processor_seconds(family: list[psutil.Process]) -> float:
     """Time that processes took, and those that they have waited for."""
-    return sum(sum(map(int, fields[11:15])) for fields in family.values()) / os.sysconf("SC_CLK_TCK")
+    return _total(family, lambda one: sum(one.cpu_times()[:4]))
 
 
 class _Program:
@@ -263,10 +254,9 @@ class _Program:
         """End the program and all that it started: in a sandbox when their first process ends, else by its group."""
         self.ended = True
         if self.sandbox:
-            for pid, fields in _table().items():
-                if int(fields[1]) == self.process.pid:
-                    with contextlib.suppress(OSError):
-                        os.kill(pid, signal.SIGKILL)
+            for one in _family(self.process.pid)[1:]:
+                with contextlib.suppress(psutil.Error):
+                    one.kill()
         elif os.name == "posix":
             with contextlib.suppress(OSError):
                 os.killpg(self.process.pid, signal.SIGKILL)

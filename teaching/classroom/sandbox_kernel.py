@@ -6,7 +6,7 @@ cells to a check. What the code prints goes nowhere; what it reads is empty.
 The function and its check live in one process. So the checks are loaded before the learner's code, and kept from it as
 far as that goes; nothing that reads a question or writes an answer is looked up in a module once that code has run; and
 the number that an answer must bear is read when the answer is there. A program that goes through frames, the garbage
-collector, files or memory, or changes torch, gets past all of it: teaching/classroom/reading.py names such programs.
+collector, files or memory, or changes torch, gets past all of it: sandbox_reader.py names such programs.
 """
 
 import json

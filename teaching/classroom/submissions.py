@@ -2,8 +2,8 @@
 
 The course's notebooks say what is asked: a cell tagged "exercise" defines a function and ends in its check; "points"
 in the cell's metadata is what the exercise is worth. A notebook without exercises asks for one thing, that it was run.
-What was handed in is read by teaching/classroom/reading.py, inside the sandbox and for a limited time: nothing of it is
-taken apart in the grader's own process.
+What was handed in is read by sandbox_reader.py, inside the sandbox and for a limited time: nothing of it is taken apart
+in the grader's own process.
 """
 
 import ast
@@ -14,7 +14,7 @@ import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from teaching.classroom import reading
+from teaching.classroom import sandbox_reader
 from teaching.classroom.find_submissions import LARGEST_FILE
 from teaching.classroom.sandbox import Died, Sandbox, TimeUp, run_limited
 from tools.course import ROOT, notebooks_of, one_line, without_solutions
@@ -22,7 +22,7 @@ from tools.course import ROOT, notebooks_of, one_line, without_solutions
 READING = 30.0  # seconds for one notebook
 COURSE = ROOT / "notebooks"
 NOTEBOOK = str(ROOT / "checks" / "notebook.py")
-READER = ["-I", "-c", Path(reading.__file__).read_text(encoding="utf-8"), NOTEBOOK]
+READER = ["-I", "-c", Path(sandbox_reader.__file__).read_text(encoding="utf-8"), NOTEBOOK]
 RUN_IT = "Kernel → Restart Kernel and Run All Cells, then save the notebook."
 OPEN_IT = "Open it in JupyterLab, clear its outputs, save it, hand it in again."
 HINTS = {  # beside what the reader saw, if there is one
@@ -51,7 +51,7 @@ class Assignment:
     stub: str  # the definition that is handed out, as ast.dump writes it
     points: float
     asked: bool = True  # of everybody: named by the teacher, or worth points, or all are where none is
-    reaches: tuple = ()  # what the published solution has of that which reading.py names
+    reaches: tuple = ()  # what the published solution has of that which sandbox_reader.py names
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Answer:
     own: str = ""  # the function or the cell as the learner wrote it
     cell: str = ""  # the [n] beside its cell
     line: int = 0  # of `own`, from 1: where the mistake is; 0 if that is not known
-    reaches: tuple = ()  # what a program that deceives its check has need of: reading.py
+    reaches: tuple = ()  # what a program that deceives its check has need of: sandbox_reader.py
 
 
 def read_course(only: list[str] | None = None) -> dict[str, tuple[list[Assignment], list[str]]]:
@@ -107,7 +107,7 @@ def _asked(path, exercises, named):
     data, asked = path.read_bytes(), []
     code = "\n".join("".join(cell["source"]) for cell in json.loads(data)["cells"] if cell["cell_type"] == "code")
     solutions = [(re.findall(rf"\b{one.check}\((\w+)", code)[-1], "") for one in exercises if one.check]
-    published = reading.answers(reading.load(NOTEBOOK), data, solutions, []) or [{}]
+    published = sandbox_reader.answers(sandbox_reader.load(NOTEBOOK), data, solutions, []) or [{}]
     for number, one, found in zip(numbers, exercises, published, strict=True):
         if number in named or "" in named:
             wanted = number in named or bool(one.points) or not paid

@@ -8,7 +8,7 @@ import html
 import re
 from pathlib import Path
 
-from teaching.classroom.points import Mark, number, read_table, same, table_text
+from teaching.classroom.points import Mark, as_number, number, read_table, same, table_text
 from teaching.classroom.report import FORMULA
 from tools.course import one_line
 
@@ -44,36 +44,32 @@ def fill(path: Path, marks: dict[str, Mark], column: str) -> tuple[str, list[str
     else:
         missing = ", ".join(one for one in MOODLE if one not in head)
         raise ValueError(
-            f"{path} is no worksheet of Moodle (it lacks {missing}) and no export of Canvas's gradebook: its "
-            f"columns are {one_line(', '.join(head))}. Moodle names them in your language: "
-            "set it to English, and download the file again."
+            f"{path} is no worksheet of Moodle (it lacks {missing}) and no export of Canvas's gradebook: its columns "
+            f"are {one_line(', '.join(head))}. Moodle names them in your language: set it to English, and try again."
         )
     said, filled = [], set()
     for student, mark in marks.items():
         line = _line_of(student, people, who, name)
         if line is None:
             said.append(f"{student}: handed in, but has no line in {path.name}.")
-            continue
-        if id(line) in filled:
+        elif id(line) in filled:
             said.append(f"{student}: the line in {path.name} is another's who handed in, too; see to it by hand.")
-            continue
-        filled.add(id(line))
-        if mark.by_hand is None and all(row.status == "missing notebook" and row.by_hand is None for row in mark.rows):
+        elif mark.by_hand is None and all(
+            row.status == "missing notebook" and row.by_hand is None for row in mark.rows
+        ):
             said.append(f"{student}: nothing that counts was handed in; the line in {path.name} stays as it is.")
-            continue
-        if "Grade can be changed" in head and line[head.index("Grade can be changed")] == "No":
-            said.append(f"{student}: the platform says that this grade cannot be changed; the line stays as it is.")
-            continue
-        top = most(line)
-        earned = mark.points if top is None else mark.points * top / possible
-        if top is not None and earned > top:
-            said.append(
-                f"{student}: {number(earned)} is more than the most of {number(top)}, which is what stands there."
-            )
-            earned = top
-        line[grade] = number(earned)
-        if "Feedback comments" in head:
-            line[head.index("Feedback comments")] = comment(mark)
+        else:
+            top = most(line)
+            earned = mark.points if top is None else mark.points * top / possible
+            if top is not None and earned > top:
+                said.append(
+                    f"{student}: {number(earned)} is more than the most, {number(top)}, which stands there now."
+                )
+                earned = top
+            line[grade] = number(earned)
+            if "Feedback comments" in head:
+                line[head.index("Feedback comments")] = comment(mark)
+        filled.add(id(line))
     without = [line[name] or line[who] for line in people if id(line) not in filled]
     if without:
         said.append(f"In {path.name}, but nothing handed in; as they were: {', '.join(without)}.")
@@ -104,10 +100,8 @@ def _canvas(path, lines, head, column):
 
 
 def _most(cell):
-    try:
-        most = float(cell.replace(",", "."))
-    except ValueError:
-        return None  # no number: points stay as they are
+    """What a cell says is the most; None if it says nothing that points could be scaled to."""
+    most = as_number(cell)
     return most if most > 0 else None
 
 
@@ -132,11 +126,10 @@ def comment(mark: Mark) -> str:
     said = [f"{number(mark.points)} of {number(mark.possible)} points."]
     if mark.by_hand is not None:
         said.append(f"Set by hand: {mark.reason or 'by your teacher'}")
-    for row in mark.rows:
-        if row.asked or row.by_hand is not None:
-            said.append(f"Notebook {row.notebook[:2]}, exercise {row.exercise}: {row.status}")
-            if row.by_hand is not None:
-                said[-1] += f"; {number(row.by_hand)} set by hand: {row.reason or 'by your teacher'}"
-            elif row.status != "passed":
-                said[-1] += f". {row.seen.partition(' | ')[0]} {row.hint}"
+    for row in mark.shown():
+        said.append(f"Notebook {row.notebook[:2]}, exercise {row.exercise}: {row.status}")
+        if row.by_hand is not None:
+            said[-1] += f"; {number(row.by_hand)} set by hand: {row.reason or 'by your teacher'}"
+        elif row.status != "passed":
+            said[-1] += f". {row.seen.partition(' | ')[0]} {row.hint}"
     return FORMULA.sub(r"\1'", "<br>\n".join(html.escape(one_line(line, 900), quote=False) for line in said))

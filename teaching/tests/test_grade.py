@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 import checks
-from teaching.classroom import grade, reading, report, sandbox
+from teaching.classroom import grade, report, sandbox, sandbox_reader
 from tests.support.submissions import COURSE, NORM, NORM_RIGHT, WRONG_HINT, WRONG_NORM, handed_out, solved, write
 from tools import hand_out
 
@@ -308,7 +308,7 @@ def test_a_program_that_deceived_the_grader_once_fails_and_is_named(tmp_path, me
     ("import torch, math\nclass A:\n    def __init__(self):\n        super().__init__()\n        self.x = 1", []),
 ])  # fmt: skip
 def test_what_an_answer_reaches_for_is_named(code, named):
-    assert reading.reaches(code) == named
+    assert sandbox_reader.reaches(code) == named
 
 
 @pytest.fixture

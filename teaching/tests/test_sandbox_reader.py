@@ -3,11 +3,10 @@
 import ast
 import json
 
-import nbformat
 import pytest
 
 from checks import check_rms_norm, notebook
-from teaching.classroom import reading
+from teaching.classroom import sandbox_reader
 from teaching.classroom.grade import OF_CHECK
 from teaching.classroom.submissions import read_course
 from tests.support.messy import FILES
@@ -25,23 +24,12 @@ def test_the_grader_makes_of_a_messy_notebook_what_my_parts_makes_of_it(label):
 def grade(data):
     """What the grader says, without its sandbox."""
     asked, names = [(one.function, one.stub) for one in EXERCISES], {"__name__": ""}
-    said = reading.answers(notebook, data, asked, LENT)[0]
+    said = sandbox_reader.answers(notebook, data, asked, LENT)[0]
     try:
         exec(said.get("code", ""), names)
     except NameError:
         return "stops"
     return said.get("status") or OF_CHECK[check_rms_norm(names["my_rms_norm"]).status]
-
-
-SHEETS = [{"cells": [{"cell_type": "code", "input": text, "outputs": [], "language": "python"}]} for text in "ab"]
-NEW = [{"cell_type": "code", "source": "c", "metadata": {}, "outputs": [], "execution_count": None}]
-
-
-@pytest.mark.parametrize("number", [3, 4])
-def test_of_two_formats_in_one_file_that_one_is_read_which_jupyter_shows(number):
-    data = json.dumps({"nbformat": number, "nbformat_minor": 0, "metadata": {}, "worksheets": SHEETS, "cells": NEW})
-    shown = [cell.source for cell in nbformat.reads(data, as_version=4).cells]
-    assert notebook.read_notebook(data.encode()).cells == shown
 
 
 def change(**more):
@@ -83,5 +71,5 @@ def test_whether_notebook_00_was_run_is_told_however_it_was_saved(label):
     cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
     damage(cells)
     asked = read_course(["00"])["00_start_here"][1]
-    said = reading.answers(notebook, json.dumps({"cells": cells}).encode(), [("", "")], asked)[0]["seen"]
+    said = sandbox_reader.answers(notebook, json.dumps({"cells": cells}).encode(), [("", "")], asked)[0]["seen"]
     assert said.startswith(wanted), said
