@@ -3,6 +3,7 @@
 Damage of any other kind is drawn in test_fuzz.py, and files that were made to do harm are in test_hostile.py.
 """
 
+import copy
 import json
 import os
 import re
@@ -26,7 +27,6 @@ from helpers import families
 from helpers.checkpoint import config_to_hugging_face, load_checkpoint, save_checkpoint
 from helpers.config import LLAMA3_SCALING
 from helpers.corpus import END_OF_TEXT, train_tokenizer
-from helpers.families import FAMILIES
 from helpers.fast_decode import prepare_for_decoding
 from helpers.parallel import split_model
 from helpers.text import TINY_LLAMA, load_tokenizer
@@ -43,12 +43,6 @@ ROPES = {
 }
 TOKENS = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(1))
 SAVED = TINY_CONFIGS | {"ntk": replace(TINY, rope_scaling={"type": "ntk", "factor": 4.0})}
-
-
-def their_model(rope="default", theta=10_000.0, **changes):
-    settings = {"rope_parameters": ROPES[rope] | {"rope_theta": theta}} | changes
-    config = TheirConfig(**config_to_hugging_face(OURS) | settings)
-    return enlarge(LlamaForCausalLM(config)).eval()
 
 
 def our_model(**changes):
@@ -69,7 +63,8 @@ def assert_same_logits(ours, theirs, tolerance=TOLERANCE):
 @pytest.mark.parametrize(("rope", "more"), [*((rope, {}) for rope in ROPES), ("default", {"head_dim": 12})], ids=str)
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def test_folder_of_transformers_gives_equal_logits(tmp_path, rope, more, tied):
-    theirs = their_model(rope, tie_word_embeddings=tied, **more)
+    rope = {"rope_parameters": ROPES[rope] | {"rope_theta": 10_000.0}, "tie_word_embeddings": tied}
+    theirs = enlarge(LlamaForCausalLM(TheirConfig(**config_to_hugging_face(OURS) | rope | more))).eval()
     theirs.save_pretrained(tmp_path, max_shard_size="20KB" if tied else "1GB")  # several files, or one
     ours = load_checkpoint(tmp_path)
     assert (ours.lm_head.weight is ours.tok_embeddings.weight) == tied
@@ -138,14 +133,12 @@ def test_a_prefix_of_all_names_is_named_and_the_line_that_removes_it_works(tmp_p
     assert_same_logits(load_checkpoint(file.parent), model)
 
 
-def quantised(name):
-    return lambda folder: edit_weights(folder, lambda weights: weights.update({name: torch.ones(2)}))
+def adding(name, *size):
+    return lambda folder: edit_weights(folder, lambda weights: weights.update({name: torch.ones(size)}))
 
 
-def beside_shards(folder):
-    shutil.copy(folder / "model.safetensors", folder / "model-1.safetensors")
-    index = {"weight_map": {"lm_head.weight": "model-1.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+def saying(file="config.json", **settings):
+    return lambda folder: edit_json(folder / file, lambda content: content.update({"rope_parameters": None} | settings))
 
 
 def with_content(name, content):
@@ -156,16 +149,34 @@ def renamed(new, name="model.safetensors"):
     return lambda folder: (folder / name).rename(folder / new)
 
 
+def beside_shards(folder, shard="model-1.safetensors"):
+    shutil.copy(folder / "model.safetensors", folder / shard)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"lm_head.weight": shard}}))
+
+
+def without_a_shard(folder):
+    beside_shards(folder)
+    for path in folder.glob("*.safetensors"):
+        path.unlink()
+
+
 def tied_to_more_rows(folder):
-    edit_json(folder / "config.json", lambda content: content.update(tie_word_embeddings=True))
-    edit_weights(folder, lambda weights: weights.update({"lm_head.weight": torch.ones(70, 32)}))
+    saying(tie_word_embeddings=True)(folder)
+    adding("lm_head.weight", 70, 32)(folder)
+
+
+def as_pth(content, **how):
+    return lambda folder: torch.save(content, folder / "consolidated.00.pth", **how)
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123\n"
 KINDS = {  # words of the error, and what makes such a folder
-    "quantised ('model.layers.0.mlp.up_proj.scales')": quantised("model.layers.0.mlp.up_proj.scales"),  # MLX
-    "quantised ('model.layers.1.mlp.up_proj.qweight')": quantised("model.layers.1.mlp.up_proj.qweight"),  # GPTQ, AWQ
+    "quantised ('model.layers.0.mlp.up_proj.scales')": adding("model.layers.0.mlp.up_proj.scales"),  # MLX
+    "quantised ('model.layers.1.mlp.up_proj.qweight')": adding("model.layers.1.mlp.up_proj.qweight"),  # GPTQ, AWQ
+    "saved: two weights get one name": adding("final_norm.weight", 32),
     "two sets of weights, model.safetensors and the files that model.safetensors.index.json names": beside_shards,
+    "model-1.safetensors is missing: fetch it as well": without_a_shard,
+    "model.safetensors is missing: config.json is here, but no weights": renamed("weights"),
     "config.json is a pointer of Git LFS, not the file itself: run git lfs pull": with_content("config.json", POINTER),
     "model.safetensors is a pointer of Git LFS": with_content("model.safetensors", POINTER),
     "tokenizer.json is a pointer of Git LFS": with_content("tokenizer.json", POINTER),
@@ -178,15 +189,45 @@ KINDS = {  # words of the error, and what makes such a folder
     "adapter_config.json belongs to an adapter (peft)": renamed("adapter_config.json", "config.json"),
     "pytorch_model.bin is pickled: open what transformers makes of it": renamed("pytorch_model.bin"),
     "lm_head.weight is (70, 32), tied by the config to tok_embeddings.weight (64, 32)": tied_to_more_rows,
-}
+    "describes a 'gpt_neox' model, not 'llama': ": saying(model_type="gpt_neox"),
+    "describes a None model, not 'llama': ": saying(model_type=None),
+    "sets attention_bias=True": saying(attention_bias=True), "sets mlp_bias=True": saying(mlp_bias=True),
+    "sets quantization_config={'bits': 4}": saying(quantization_config={"bits": 4}),
+    "sets transformers_weights='other.safetensors'": saying(transformers_weights="other.safetensors"),
+    "sets partial_rotary_factor=0.5": saying(partial_rotary_factor=0.5),
+    "sets is_causal=False": saying(is_causal=False), "sets is_causal=None": saying(is_causal=None),
+    "sets rope_type='yarn'": saying(rope_parameters={"rope_type": "yarn", "factor": 2.0}),
+    "RoPE type 'dynamic' is not known": saying(rope_scaling={"rope_type": "dynamic"}),
+}  # fmt: skip
+METAS = {
+    "sets sliding_window=16, which this course does not know": saying("params.json", sliding_window=16),
+    "sets moe={'num_experts': 8}": saying("params.json", moe={"num_experts": 8}),
+    "is in the format of torch.save before PyTorch 1.6": as_pth(
+        meta_weights(OURS), _use_new_zipfile_serialization=False),
+    "consolidated.00.pth is a pointer of Git LFS": with_content("consolidated.00.pth", POINTER),
+    "is in Mistral's own format": renamed("consolidated.safetensors", "consolidated.00.pth"),
+    "was not opened (AttributeError)": as_pth([torch.ones(2)]),
+    "make no LLaMA ('int' object": as_pth({3: torch.ones(2)}), "'tok_embeddings.weight' is missing": as_pth({}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("words", KINDS)
-def test_a_folder_of_another_kind_is_named(saved, words):
-    KINDS[words](saved)
-    for open_it in (load_checkpoint, families.load_checkpoint, load_tokenizer)[2 * ("tokenizer" in words) :][:2]:
-        with pytest.raises((ValueError, FileNotFoundError), match=re.escape(words)):
-            open_it(saved)
+@pytest.mark.parametrize("words", KINDS | METAS)
+def test_a_folder_of_another_kind_is_named(saved, tmp_path, words):
+    folder = saved if words in KINDS else write_meta(tmp_path / "meta", [meta_weights(OURS)])
+    (KINDS | METAS)[words](folder)
+    for open_it in (load_tokenizer,) if "tokenizer" in words else (load_checkpoint, families.load_checkpoint):
+        with pytest.raises((ValueError, FileNotFoundError), match=re.escape(words)) as raised:
+            open_it(folder)
+    if "PyTorch 1.6" in words:
+        path = folder / "consolidated.00.pth"
+        exec(re.search(r"torch\.save\(torch\.load.*\)", str(raised.value))[0], {"torch": torch, "path": path})
+        assert_same_logits(load_checkpoint(folder), make_model(OURS))
+
+
+def test_a_relative_is_sent_to_its_own_door(saved):
+    saying(model_type="gemma3_text")(saved)
+    with pytest.raises(ValueError, match=r"'gemma3_text' .*: helpers\.families\.load_checkpoint opens it"):
+        load_checkpoint(saved)
 
 
 def test_a_loaded_model_has_no_use_for_old_rotation_tables_and_does_not_depend_on_its_file(saved):
@@ -287,22 +328,25 @@ def test_a_saved_folder_is_as_open_to_others_as_the_umask_says(tmp_path):
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o644}
 
 
-def parted(model, how):
-    """The model, whose head follows its embedding no more, though its config says so."""
-    if how == "a Parameter of its own":
-        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-    elif how == "load_state_dict(assign=True)":
-        model.load_state_dict({name: weight.clone() for name, weight in model.state_dict().items()}, assign=True)
-    else:
-        weights = model.state_dict()
-        model.to("meta").to_empty(device="cpu").load_state_dict(weights)
-    return model
+def with_a_head_of_its_own(model):
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+
+
+PARTED = {  # the head follows its embedding no more, though the config says so
+    "a Parameter of its own": with_a_head_of_its_own,
+    "load_state_dict(assign=True)": lambda model: model.load_state_dict(
+        {name: weight.clone() for name, weight in model.state_dict().items()}, assign=True),
+    "to_empty()": lambda model: model.to("meta").to_empty(device="cpu"),
+}  # fmt: skip
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("how", ["a Parameter of its own", "load_state_dict(assign=True)", "to_empty()"])
+@pytest.mark.parametrize("how", PARTED)
 def test_a_tied_head_that_was_trained_apart_is_not_dropped(tmp_path, how):
-    model = parted(our_model(tie_embeddings=True), how)
+    model = our_model(tie_embeddings=True)
+    weights = copy.deepcopy(model.state_dict())
+    PARTED[how](model)
+    model.load_state_dict(weights)
     save_checkpoint(model, tmp_path / "equal")  # two matrices, the same numbers: one is stored
     assert_same_logits(model, AutoModelForCausalLM.from_pretrained(tmp_path / "equal"))
     with torch.no_grad():
@@ -396,31 +440,6 @@ def test_meta_shards_are_joined_by_their_numbers(tmp_path):
         load_checkpoint(folder)
 
 
-META_KINDS = {  # words of the error, and what makes such a folder
-    "sets sliding_window=16, which this course does not know": {"sliding_window": 16},
-    "sets moe={'num_experts': 8}": {"moe": {"num_experts": 8}},
-    "is in the format of torch.save before PyTorch 1.6": lambda folder, path: torch.save(
-        meta_weights(OURS), path, _use_new_zipfile_serialization=False),
-    "consolidated.00.pth is a pointer of Git LFS": lambda folder, path: path.write_bytes(POINTER),
-    "is in Mistral's own format": lambda folder, path: path.rename(folder / "consolidated.safetensors"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("words", META_KINDS)
-def test_a_meta_folder_of_another_kind_is_named(tmp_path, words):
-    how = META_KINDS[words]
-    params = how if isinstance(how, dict) else {}
-    folder = write_meta(tmp_path, [meta_weights(OURS)], **params)
-    path = folder / "consolidated.00.pth"
-    if not params:
-        how(folder, path)
-    with pytest.raises(ValueError, match=re.escape(words)) as raised:
-        load_checkpoint(folder)
-    if "PyTorch 1.6" in words:
-        exec(re.search(r"torch\.save\(torch\.load.*\)", str(raised.value))[0], {"torch": torch, "path": path})
-        assert_same_logits(load_checkpoint(folder), make_model(OURS))
-
-
 def full(*_, **__):
     raise RuntimeError("unable to mmap 400 bytes from file <x>: Cannot allocate memory (12)")
 
@@ -473,48 +492,14 @@ def test_meta_params_reach_the_model(tmp_path, monkeypatch, params, ours):
     assert_same_logits(load_checkpoint(write_meta(tmp_path / "meta", meta_shards(model), **params)), model)
 
 
-@pytest.mark.parametrize("head", ["given", "absent"])
-def test_meta_folder_with_one_matrix_is_tied(tmp_path, head):
+def test_meta_folder_with_one_matrix_is_tied(tmp_path):
     model = our_model(tie_embeddings=True)
     (weights,) = meta_shards(model)
-    if head == "absent":
-        del weights["output.weight"]
-    loaded = load_checkpoint(write_meta(tmp_path / "meta", [weights]))
-    assert loaded.lm_head.weight is loaded.tok_embeddings.weight
-    assert_same_logits(loaded, model)
-
-
-OTHERS = [  # what the config.json of another model says
-    {"model_type": "gpt_neox"}, {"model_type": None}, {"attention_bias": True}, {"mlp_bias": True},
-    {"quantization_config": {"bits": 4}}, {"partial_rotary_factor": 0.5}, {"is_causal": False}, {"is_causal": None},
-    {"transformers_weights": "other.safetensors"},
-    {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, {"rope_scaling": {"rope_type": "dynamic"}},
-    {"model_type": "gemma3_text"},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("change", OTHERS, ids=str)
-def test_a_model_of_another_kind_is_named_and_another_family_sent_to_its_own_door(saved, change):
-    edit_json(saved / "config.json", lambda content: content.update({"rope_parameters": None} | change))
-    (value,) = change.values()
-    opens = isinstance(value, str) and value in FAMILIES
-    value = re.escape(repr(value.get("rope_type", value) if isinstance(value, dict) else value))
-    door = r"helpers\.families\.load_checkpoint opens it" if opens else "this course does not open it"
-    what = rf" describes a {value}.* model, not 'llama': {door}|.* sets \w+={value}|: RoPE type {value}"
-    with pytest.raises(ValueError, match=rf"config.json({what})"):
-        load_checkpoint(saved)
-
-
-def test_two_weights_of_one_name_and_a_missing_file_are_refused(saved):
-    edit_weights(saved, lambda weights: weights.update({"final_norm.weight": weights["model.norm.weight"] + 0}))
-    with pytest.raises(ValueError, match="saved: two weights get one name"):
-        load_checkpoint(saved)
-    (saved / "model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"model\.safetensors is missing: config.json is here, but no weights"):
-        load_checkpoint(saved)
-    (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
-    with pytest.raises(FileNotFoundError, match=r"model-1\.safetensors is missing: fetch it as well"):
-        load_checkpoint(saved)
+    for without in ((), ("output.weight",)):
+        kept = {name: weight for name, weight in weights.items() if name not in without}
+        loaded = load_checkpoint(write_meta(tmp_path, [kept]))
+        assert loaded.lm_head.weight is loaded.tok_embeddings.weight
+        assert_same_logits(loaded, model)
 
 
 def test_all_weights_that_do_not_fit_are_in_one_error(saved):
@@ -541,24 +526,14 @@ def test_all_weights_that_do_not_fit_are_in_one_error(saved):
         assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [[torch.ones(2)], torch.ones(2), {3: torch.ones(2)}, {}], ids=str)
-def test_a_pth_that_holds_no_weights_by_name_is_refused(tmp_path, content):
-    with pytest.raises(ValueError, match="meta"):
-        load_checkpoint(write_meta(tmp_path / "meta", [content]))
-
-
 LONG = "a" * 10**6
 
 
 def test_an_error_is_short_whatever_a_file_holds(saved, tmp_path):
     said = []
-    for doubled in (
-        {LONG: torch.ones(1)},
-        {f"model.{LONG}.norm.weight": torch.ones(1), f"{LONG}.scales": torch.ones(1)},
-    ):
-        edit_weights(saved, lambda weights, doubled=doubled: weights.update(doubled))
+    for name in (LONG, f"model.{LONG}.norm.weight", f"{LONG}.scales"):
+        adding(name, 1)(saved)
         said += [refused(saved)]
-    (saved / "model.safetensors").unlink()
     for name in (LONG, f"{LONG}.safetensors"):
         (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
         said += [refused(saved)]
