@@ -8,7 +8,7 @@ gives the learner's answers, its hint names the mistake.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 
 import torch
@@ -39,7 +39,7 @@ class Case:
     inputs: tuple
     hint: str = ""  # what is special here: shown if all cases with this hint fail, and no others
     gradients: bool | int = False  # True: of all tensors; a number: of that many inputs, counted from the left
-    drawn: bool = False  # many draws are counted: not run if a case before it fails, nor for known mistakes
+    stochastic: bool = False  # skipped once a case has failed, and when matching mistakes
 
     def fresh_inputs(self):
         """Copies, with the same layout in memory."""
@@ -56,22 +56,28 @@ class Case:
 
 
 @dataclass
+class Harness:
+    """How an answer is run, and compared, where it is no plain tensor."""
+
+    run: Callable = lambda function: function  # wraps the function: its answer is compared
+    parts: tuple = ()  # names of the parts of an answer that is a tuple
+    same_answer: Callable | None = None  # (answer, a known mistake's) -> whether they are one, where both are drawn
+    stages: Callable | None = None  # () -> a context around each call, whose .explain says which stages are right
+    max_failures: int = 1000  # after so many failing cases the next ones are not run: where a case takes long
+
+
+@dataclass
 class Exercise:
     """A specification with its cases and its known mistakes, (hint, program), the likeliest first."""
 
     specification: Callable
     cases: list[Case]
     mistakes: list[tuple[str, Callable]]
-    dtype_hint: str = ""
     tolerance: float = 1.0  # times the usual rounding
-    parts: tuple = ()  # names of the parts of an answer that is a tuple
     forbid: tuple = ()  # names of torch's functions that a right answer may not call: ("silu",) or AUTOGRAD
     allow: tuple = ()  # what of the course's an answer may name: functions, classes, or all of a package, ("helpers.",)
-    errors: tuple = ()  # (pattern, hint): what an error says here, before run.ERROR_HINTS
-    enough: int = 1000  # after so many failing cases the next ones are not run: where a case takes long
-    adapt: Callable = lambda function: function  # wraps the function where its answer is not compared as it is
-    alike: Callable | None = None  # (answer, a known mistake's) -> whether they are one, where both are drawn
-    stages: Callable | None = None  # () -> a context around each call, whose .explain says which stages are right
+    hints: dict = field(default_factory=dict)  # {"dtype": where that is wrong; words of an error: what they say here}
+    harness: Harness = field(default_factory=lambda: Harness())
 
     @property
     def name(self):
@@ -91,7 +97,7 @@ class Exercise:
 
     def _wanted(self, case):
         inputs = case.fresh_inputs()
-        answer = self.adapt(self.specification)(*inputs)
+        answer = self.harness.run(self.specification)(*inputs)
         return gradients_through(answer, inputs) if case.gradients else answer
 
     @cached_property
@@ -99,7 +105,7 @@ class Exercise:
         """For every mistake its hint, and a function from the number of a case to its answer, computed once."""
         programs = [*self.mistakes, ("Yours is the first argument, unchanged.", lambda *inputs: inputs[0])]
         facts = [fact for fact, _ in of_result(self.wanted[0])]
-        if facts and self.adapt is Exercise.adapt:  # what a harness runs may take long
+        if facts and self.harness.run is Harness.run:  # what a harness runs may take long
             programs += of_arguments(self.specification, self.parameters)
         made = [(hint, cache(partial(self._attempt, program))) for hint, program in programs]
         return made + [(fact, partial(self._changed, fact)) for fact in facts]
@@ -107,13 +113,13 @@ class Exercise:
     def _changed(self, fact, place):
         """The right answer to a case, changed as a fact says; None if it cannot be."""
         case = self.cases[place]
-        return None if case.gradients or case.drawn else dict(of_result(self.wanted[place])).get(fact)
+        return None if case.gradients or case.stochastic else dict(of_result(self.wanted[place])).get(fact)
 
     def _attempt(self, program, place):
         """A program's answer to a case; None if it has none."""
         case = self.cases[place]
         try:
-            return None if case.gradients or case.drawn else self.adapt(program)(*case.fresh_inputs())
+            return None if case.gradients or case.stochastic else self.harness.run(program)(*case.fresh_inputs())
         except Exception:
             return None  # this mistake cannot be made here
 

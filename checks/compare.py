@@ -68,7 +68,7 @@ def compare(got, want, exercise, parts, what="the result"):
         values = "" if apart.any() else f"The values are right: .to({want.dtype}) converts them."
         pair = () if values else (got, want)
         message = f"{what} has the dtype {got.dtype}, expected {want.dtype}."
-        raise Wrong(message, exercise.dtype_hint or values, not values, pair)
+        raise Wrong(message, exercise.hints.get("dtype") or values, not values, pair)
     if apart.any():
         place = _worst(got, want, apart)
         raise Wrong(_difference(got, want, place, what), "", True, (got, want), place)
@@ -115,8 +115,8 @@ def _explained(exercise, answers, theirs, failing, clear):
     """Which wrong answers a mistake gives; none if not the first, or if a clear answer speaks against it."""
 
     def is_yours(place):
-        if exercise.alike:
-            return exercise.alike(answers[place], theirs(place))
+        if exercise.harness.same_answer:
+            return exercise.harness.same_answer(answers[place], theirs(place))
         return _agree(answers[place], theirs(place), exercise.tolerance, exercise.wanted[place])
 
     def is_right(place):

@@ -52,7 +52,7 @@ def digits_for(pair, place=None):
 
 def show(exercise, outcomes, failing, hint):
     """What is wrong in the smallest of these failing cases, in words and numbers; and the given hint, or its own."""
-    if exercise.stages and not hint:
+    if exercise.harness.stages and not hint:
         return _in_stages(exercise, outcomes, failing)
     place = failing[0]
     if outcomes[place].problem.look_up:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from checks.base import TYPE_HINTS, Case, Exercise, Wrong, edited
+from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, edited
 from checks.judge import check_of
 from helpers.config import PRESETS
 from helpers.model import GroupedQueryAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, apply_rope, rope_angles
@@ -92,8 +92,7 @@ BUDGET = Exercise(
          _budget("2 * 2 * tokens", "2 * tokens")),
         ("FLOPs: the head multiplies, tied or not.", _budget("2 * vocab_size", "0 * vocab_size")),
     ],
-    parts=("count", "flops"),
-    adapt=_by_arithmetic,
+    harness=Harness(_by_arithmetic, ("count", "flops")),
 )  # fmt: skip
 check_budget = check_of(BUDGET)
 
@@ -328,7 +327,7 @@ PROPERTIES = Exercise(
     [Case(f"{len(FINDS) + RIGHTS} models", ("one of them",))],
     [],
     allow=("Llama", "KVCache"),  # the model that is tested, and its cache
-    adapt=_finds_bugs,
+    harness=Harness(_finds_bugs),
 )
 check_properties = check_of(PROPERTIES)
 
@@ -457,6 +456,6 @@ FIRST_DEPARTURE = Exercise(
     first_departure,
     [Case("thirteen pairs of models", ("one of thirteen", "its reference", "two texts", None))],
     [],
-    adapt=_finds_departures,
+    harness=Harness(_finds_departures),
 )
 check_first_departure = check_of(FIRST_DEPARTURE)

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 
-from checks.base import Case, Exercise, Wrong, draw, edited, two_things
+from checks.base import Case, Exercise, Harness, Wrong, draw, edited, two_things
 from checks.judge import check_of
 from checks.shared import Named, RecordedLlama, require_form
 from helpers.config import LlamaConfig
@@ -212,9 +212,7 @@ SAMPLE = Exercise(
         ("At temperature 0 the likeliest token is certain: nothing is drawn.",
          _drawn(lambda z, t, k, p: _shares(z, t or 1.0, k, p))),
     ],
-    parts=("each token's share of the draws",),
-    adapt=_counted,
-    alike=_same_shares,
+    harness=Harness(_counted, ("each token's share of the draws",), same_answer=_same_shares),
 )  # fmt: skip
 check_sample = check_of(SAMPLE)
 
@@ -329,8 +327,7 @@ GREEDY_WITH_CACHE = Exercise(
         ("How many tokens are new at most? n_new: yours are one more.",
          _rows("range(n_new)", "range(n_new + 1)", "step == n_new - 1", "step == n_new")),
     ],
-    parts=("text 0", "text 1", "text 2", "text 3", "how many tokens each call read"),
-    adapt=_read_once,
+    harness=Harness(_read_once, ("text 0", "text 1", "text 2", "text 3", "how many tokens each call read")),
     allow=("KVCache", "LlamaConfig"),
 )  # fmt: skip
 check_greedy_with_cache = check_of(GREEDY_WITH_CACHE)
@@ -444,7 +441,7 @@ LOOKUP_DECODING = Exercise(
         Case("prompt of one token, the last three", (_small(10), torch.tensor([7]), 18, 4, 3, 0)),
         Case("drafts longer than what is left", (_small(10), torch.tensor([7]), 18, 30, 2, 0)),
         Case("one new token", (_small(15), PROMPT, 1, 4, 1, 0), "One call is enough here: the first."),
-        Case("drawn", (_small(39), ALL, 24, 3, 1, 0.7), drawn=True),
+        Case("drawn", (_small(39), ALL, 24, 3, 1, 0.7), stochastic=True),
     ],
     [
         ("You call once for each new token. Is the whole draft verified in one call? And is the place that was found "
@@ -472,8 +469,7 @@ LOOKUP_DECODING = Exercise(
         (DECIDES, _lookup(ASK, f"{ASK}; chosen[-1] = guess if guess is not None and guess == row.argmax() else "
                                "chosen[-1]")),
     ],
-    parts=("the text", "the number of calls"),
-    adapt=_verified,
+    harness=Harness(_verified, ("the text", "the number of calls")),
     allow=("KVCache", "LlamaConfig", "causal_visible"),
 )  # fmt: skip
 check_lookup_decoding = check_of(LOOKUP_DECODING)

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from checks.base import MEMORY, Case, Exercise, Wrong, draw, each, edited, not_contiguous
+from checks.base import MEMORY, Case, Exercise, Harness, Wrong, draw, each, edited, not_contiguous
 from checks.judge import check_of
 from helpers.model import apply_rope
 
@@ -45,7 +45,7 @@ CAUSAL_VISIBLE = Exercise(
          lambda t, s: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
         ("Is the offset n_key - n_query? Yours is always 1.", lambda t, s: torch.ones(t, s).tril(1).bool()),
     ],
-    dtype_hint=BOOLEAN,
+    hints={"dtype": BOOLEAN},
 )  # fmt: skip
 check_causal_visible = check_of(CAUSAL_VISIBLE)
 
@@ -152,7 +152,7 @@ ROWS = Exercise(
         ("Are the scores divided by sqrt(h)?", _rows(" / math.sqrt(q.shape[-1])", "")),
     ],
     forbid=("scaled_dot_product_attention",),
-    adapt=_without_copies,
+    harness=Harness(_without_copies),
 )  # fmt: skip
 check_rows = check_of(ROWS)
 

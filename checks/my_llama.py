@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from checks.base import Case, Exercise, Wrong, draw
+from checks.base import Case, Exercise, Harness, Wrong, draw
 from checks.explain import number
 from checks.judge import check_of
 from checks.parts import COURSE, NO_EXERCISE, Parts
@@ -322,8 +322,7 @@ MY_LLAMA = Exercise(
     [(hint, _refusing(program)) for hint, program in MISTAKES],
     tolerance=2.5,
     allow=tuple(part.__name__ for part in (NO_EXERCISE | COURSE).values()),  # the parts of notebooks 01 to 04
-    adapt=_or_refuses,
-    stages=_Watch,
+    harness=Harness(_or_refuses, stages=_Watch),
 )
 check_my_llama = check_of(MY_LLAMA)
 

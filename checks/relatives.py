@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Wrong, draw, edited, not_contiguous
+from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, edited, not_contiguous
 from checks.judge import CheckResult, check_of
 from helpers.families import (
     Family,
@@ -109,7 +109,7 @@ ATTENTION_WITH_SINK = Exercise(
         ("Are the scores divided again? They are divided by the root of h already.",
          _sink("scores.float()", "(scores / math.sqrt(v.shape[-1])).float()")),
     ],
-    dtype_hint="The result needs v's dtype. After v = v.float(), v.dtype is float32.",
+    hints={"dtype": "The result needs v's dtype. After v = v.float(), v.dtype is float32."},
 )  # fmt: skip
 check_attention_with_sink = check_of(ATTENTION_WITH_SINK)
 
@@ -333,12 +333,14 @@ ADD_FAMILY = Exercise(
     [Case("Hunyuan", ())],
     [*WRONG_NORMS, *((hint, program) for _, hint, program in REFUSALS)],
     tolerance=5.0,  # differences up to SAME of the largest number pass
-    parts=[*(name for title, settings in HUNYUAN_MODELS.items()
-             for name in _part_names(title, [""] * settings.get("num_hidden_layers", 3))),
-           *(f"the answer (logits), if config.json leaves {key} out and `settings` counts," for key in MAY_LACK)],
-    errors=[(words, hint) for words, hint, _ in REFUSALS],
+    hints={words: hint for words, hint, _ in REFUSALS},
+    harness=Harness(
+        _opening(_hunyuan_models, MAY_LACK),
+        [*(name for title, settings in HUNYUAN_MODELS.items()
+           for name in _part_names(title, [""] * settings.get("num_hidden_layers", 3))),
+         *(f"the answer (logits), if config.json leaves {key} out and `settings` counts," for key in MAY_LACK)],
+    ),
     allow=("helpers.families.", "helpers.model."),  # an edit changes their parts
-    adapt=_opening(_hunyuan_models, MAY_LACK),
 )  # fmt: skip
 
 
@@ -365,8 +367,8 @@ def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **se
         words = f"{type(error).__name__}: {' '.join(str(error).split()).partition('. ')[0][:120]}"
         message = f"This check makes no small random {model_type!r} by the settings that it tries ({words})."
         return CheckResult("add_family", "failed", message)
-    other = replace(ADD_FAMILY, cases=[Case(model_type, ())], mistakes=[], parts=models[0].parts)
-    other.adapt = _opening(lambda: models)
+    harness = Harness(_opening(lambda: models), models[0].parts)
+    other = replace(ADD_FAMILY, cases=[Case(model_type, ())], mistakes=[], harness=harness)
     result = check_of(other)(function, seconds)
     if result.status == "failed" and not result.hint and models[0].unread:
         keys = ", ".join(sorted(models[0].unread))
@@ -558,6 +560,6 @@ WHERE_THEY_PART = Exercise(
     [Case(f"{len(PORTS) + len(SLIPS)} ports", ("a port", "its reference", "two texts", "names"))],
     [],
     allow=("Relative", "KVCache"),
-    adapt=_finds_partings,
+    harness=Harness(_finds_partings),
 )
 check_where_they_part = check_of(WHERE_THEY_PART, seconds=30.0)

@@ -15,6 +15,7 @@ from checks.base import (
     TYPE_HINTS,
     Case,
     Exercise,
+    Harness,
     Wrong,
     draw,
     each,
@@ -79,7 +80,7 @@ RMS_NORM = Exercise(
         (WRONG_AXIS, lambda x, w, eps: x / ((x**2).mean() + eps).sqrt() * w),
         ("Is the root missing?", lambda x, w, eps: x / (_mean_square(x) + eps) * w),
     ],
-    dtype_hint="The result needs the dtype that x came in with. After x = x.float(), x.dtype is float32.",
+    hints={"dtype": "The result needs the dtype that x came in with. After x = x.float(), x.dtype is float32."},
     tolerance=0.4,  # float16: 2e-3, where right programs are off by 6e-4 and a way through bfloat16 by 2e-3 to 5e-3
     forbid=("rms_norm", "_fused_rms_norm", "layer_norm", "native_layer_norm", "group_norm", "instance_norm",
             "batch_norm"),  # of x and -x together each of them gives RMSNorm
@@ -178,7 +179,13 @@ def _as_probe(answer):
     return x.detach(), weight.detach(), float(eps)
 
 
-NORM_PROBE = Exercise(norm_probe, [Case("your inputs", ())], [], allow=("RMSNorm",), adapt=_probed)  # for experiments
+NORM_PROBE = Exercise(
+    norm_probe,
+    [Case("your inputs", ())],
+    [],
+    allow=("RMSNorm",),
+    harness=Harness(_probed),
+)  # for experiments
 check_norm_probe = check_of(NORM_PROBE)
 
 
@@ -249,8 +256,8 @@ RMS_NORM_BACKWARD = Exercise(
          _backward("rows.sum(0)", "rows.reshape(x.shape).sum(0)")),
         (FLOAT16, _backward("grad_y.double(), x.double(), weight.double()", "grad_y, x, weight")),
     ],
-    parts=("grad_x", "grad_weight"),
+    harness=Harness(parts=("grad_x", "grad_weight")),
+    hints={"dtype": "Both results need grad_y's own dtype. After grad_y = grad_y.float(), it is float32."},
     forbid=AUTOGRAD,
-    dtype_hint="Both results need the dtype that grad_y came in with. After grad_y = grad_y.float(), it is float32.",
 )  # fmt: skip
 check_rms_norm_backward = check_of(RMS_NORM_BACKWARD)

@@ -51,7 +51,7 @@ ROPE_ANGLES = Exercise(
         ("Do the positions stay in float32? Half precision does not tell 8001 from 8000.",
          _angles("double()", "bfloat16()")),
     ],
-    dtype_hint="The text asks for float32. Compute in float32 or finer, and convert at the end with .float().",
+    hints={"dtype": "The text asks for float32. Compute in float32 or finer, and convert at the end with .float()."},
 )  # fmt: skip
 check_rope_angles = check_of(ROPE_ANGLES)
 
@@ -144,7 +144,7 @@ def _rope_exercise(specification, layout, other, other_hint):
         specification,
         _rope_cases(),
         _rope_mistakes(layout, other, other_hint),
-        dtype_hint="The text asks for the dtype of x, whichever it is: .to(x.dtype) at the end.",
+        hints={"dtype": "The text asks for the dtype of x, whichever it is: .to(x.dtype) at the end."},
         tolerance=0.4,  # float16: 2e-3, where cos and sin in float16 are off by 7e-4 and a way by bfloat16 by 4e-3
     )
 

@@ -137,7 +137,7 @@ def run_cases(function, exercise, seconds):
     def run_all():
         for case, want in zip(exercise.cases, wanted, strict=True):
             wrong = sum(outcome.problem is not None for outcome in outcomes)
-            if wrong == exercise.enough or (wrong and case.drawn):
+            if wrong == exercise.harness.max_failures or (wrong and case.stochastic):
                 return
             outcomes.append(Outcome())
             _run(function, exercise, case, want, outcomes[-1])
@@ -157,11 +157,11 @@ def run_cases(function, exercise, seconds):
 
 def _run(function, exercise, case, want, outcome):
     """Find out what one case shows; a stub raises NotImplementedError in the first."""
-    parts = exercise.parts
+    parts = exercise.harness.parts
     if case.gradients:
         asked = zip(exercise.parameters, case.fresh_inputs(), strict=True)
         parts = [f"the gradient for {name}" for name, value in asked if getattr(value, "requires_grad", False)]
-    watch = exercise.stages and exercise.stages()
+    watch = exercise.harness.stages and exercise.harness.stages()
     try:
         outcome.watch = watch
         outcome.got, problem = call(function, case, exercise, watch)
@@ -267,7 +267,7 @@ class _Calls(TorchFunctionMode):
 def call(function, case, exercise, watch):
     """The function's answer to a case (or the gradients it lets through), and what else is wrong with it."""
     inputs, names, calls = case.fresh_inputs(), exercise.parameters, _Calls()
-    function = exercise.adapt(_without_holes(function))
+    function = exercise.harness.run(_without_holes(function))
     try:
         with calls if exercise.forbid else contextlib.nullcontext(), watch or contextlib.nullcontext():
             answer = function(*inputs)
@@ -278,7 +278,7 @@ def call(function, case, exercise, watch):
     except (Exception, SystemExit) as error:
         if isinstance(error, Wrong) or _is_todo(error):
             raise
-        raise raised(error, exercise.errors) from None
+        raise raised(error, exercise.hints) from None
     for name in exercise.forbid:
         if name in calls.names:
             name = SPOKEN.get(name, name)
@@ -339,7 +339,7 @@ def _is_todo(error):
     return dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS" and not code.co_filename.startswith(TORCH)
 
 
-def raised(error, own=()):
+def raised(error, own):
     """An exception of the function as a Wrong: its kind, its text, the line it comes from, and the tensors there."""
     steps = zip(traceback.walk_tb(error.__traceback__), traceback.extract_tb(error.__traceback__), strict=True)
     steps = [(frame, step.line or "") for (frame, _), step in steps if not step.filename.startswith(OURS)]
@@ -353,7 +353,14 @@ def raised(error, own=()):
     words = " ".join(str(error).split()).partition(" Hint: ")[0]  # PyTorch's own hint looks like one of ours
     text = ": ".join(filter(None, (type(error).__name__, words[:200].rstrip("."))))
     whole = f"{type(error).__name__}: {words}"
-    hint = next((hint for pattern, hint in (*own, *ERROR_HINTS) if re.search(pattern, whole, re.IGNORECASE)), "")
+    hint = next(
+        (
+            hint
+            for pattern, hint in (*own.items(), *ERROR_HINTS)
+            if pattern != "dtype" and re.search(pattern, whole, re.IGNORECASE)
+        ),
+        "",
+    )
     return Wrong(f"it raises {text}{line}.", hint, pair=None)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from checks.base import BATCH, MEMORY, Case, Exercise, Wrong, draw, edited, not_contiguous
+from checks.base import BATCH, MEMORY, Case, Exercise, Harness, Wrong, draw, edited, not_contiguous
 from checks.judge import check_of
 from helpers.model import Llama, LlamaConfig
 
@@ -75,7 +75,7 @@ SPLIT_FEED_FORWARD = Exercise(
          _split(DOWNS, f"[{DOWNS}[0]] * n_ranks")),
         ("Is it this rank's part alone? Yours adds up the parts so far.", _split(STACKED, f"{STACKED}.cumsum(0)")),
     ],
-    errors=(("multipl|size mismatch", TURNED),),
+    hints={"multipl|size mismatch": TURNED},
 )  # fmt: skip
 check_split_feed_forward = check_of(SPLIT_FEED_FORWARD)
 
@@ -173,8 +173,7 @@ MERGE_ATTENTION = Exercise(
         ("Rank after rank, is the logsumexp so far torch.logaddexp of both? Yours stays that of the first rank.",
          _one_by_one(lambda so_far, own: so_far)),
     ],
-    dtype_hint="The result has the dtype of outputs: .to(outputs.dtype) at the end.",
-    errors=(("must match", AXIS_FOR_H),),
+    hints={"dtype": "The result has the dtype of outputs: .to(outputs.dtype) at the end.", "must match": AXIS_FOR_H},
 )  # fmt: skip
 check_merge_attention = check_of(MERGE_ATTENTION)
 
@@ -333,10 +332,9 @@ MEND_SPLIT = Exercise(
              lambda module, inputs, output: all_reduce(output)) for norm in _norms(model)]),
     ],
     tolerance=5.0,  # 1e-4 of the largest number
-    parts=("the logits, right without your hooks, now",
-           *(f"seen from the loss, the first wrong gradient, of {name}," for name in BACK)),
-    errors=(("doesn't require grad",
-             "While it writes, a model computes no gradients: do you ask for one of a tensor that has none?"),),
-    adapt=_effect,
+    hints={"doesn't require grad":
+           "While it writes, a model computes no gradients: do you ask for one of a tensor that has none?"},
+    harness=Harness(_effect, ("the logits, right without your hooks, now",
+                              *(f"seen from the loss, the first wrong gradient, of {name}," for name in BACK))),
 )  # fmt: skip
 check_mend_split = check_of(MEND_SPLIT, seconds=60.0)

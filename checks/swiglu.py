@@ -7,7 +7,7 @@ from itertools import permutations
 import torch
 from torch.nn import functional as F
 
-from checks.base import BATCH, LEADING, Case, Exercise, Wrong, draw, each, not_contiguous
+from checks.base import BATCH, LEADING, Case, Exercise, Harness, Wrong, draw, each, not_contiguous
 from checks.compare import compare
 from checks.judge import check_of
 from helpers.checkpoint import load_checkpoint
@@ -81,7 +81,7 @@ SWIGLU = Exercise(
         ("Is up (w_up) missing?", _glu(lambda g, u: F.silu(g))),
         (ONE_EINSUM, lambda x, g, u, d: F.silu(torch.einsum("...d,fd,fd->...f", x, g, u)) @ d.T),
     ],
-    errors=((MISFIT, ROWS),),
+    hints={MISFIT: ROWS},
 )  # fmt: skip
 check_swiglu = check_of(SWIGLU)
 
@@ -176,8 +176,8 @@ MATRIX_ROLES = Exercise(
     ],
     [],
     allow=("SwiGLU",),
-    errors=((MISFIT, "Four of the six orders do not fit by shape: compare the shapes, and skip these orders."),),
-    adapt=_judged_by_role,
+    harness=Harness(_judged_by_role),
+    hints={MISFIT: "Four of the six orders do not fit by shape: compare the shapes, and skip these orders."},
 )  # fmt: skip
 check_matrix_roles = check_of(MATRIX_ROLES)
 
@@ -301,7 +301,7 @@ CUT_UNITS = Exercise(
     [],
     allow=("replaced", "held_out_windows", "held_out_loss", "encode", "load_tokenizer", "excerpt", "reference_text",
            "load_checkpoint", "SwiGLU"),
-    adapt=_judged_by_effect,
-    dtype_hint="Numbers of units are asked, such as the .indices of topk, not their sizes.",
+    harness=Harness(_judged_by_effect),
+    hints={"dtype": "Numbers of units are asked, such as the .indices of topk, not their sizes."},
 )  # fmt: skip
 check_cut_units = check_of(CUT_UNITS)

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from checks.base import TYPE_HINTS, Case, Exercise, Wrong, draw, edited
+from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, edited
 from checks.explain import in_numbers, number
 from checks.judge import check_of
 from checks.shared import Named, RecordedLlama
@@ -117,7 +117,7 @@ class _Watch:
         message = problem.message
         if problem.look_up:
             with (right := _Watch()):
-                TRAINING_LOOP.adapt(training_loop)(*case.fresh_inputs())
+                TRAINING_LOOP.harness.run(training_loop)(*case.fresh_inputs())
             message += _departure(self.steps, right.steps)
         shows = not problem.hint and problem.pair != ()
         return 0, message + (in_numbers(TRAINING_LOOP, case, problem) if shows else ""), problem.hint
@@ -202,11 +202,9 @@ TRAINING_LOOP = Exercise(
         ("Is the optimizer made once, before the loop? A new one has no running means.",
          _loop("at = ", "optimizer.state.clear()\n        at = ")),
     ],
-    parts=("the list of losses", "the loss that the model has afterwards"),
+    harness=Harness(_losses_and_state, ("the list of losses", "the loss that the model has afterwards"),
+                    stages=_Watch, max_failures=2),
     allow=("learning_rate",),
-    enough=2,
-    adapt=_losses_and_state,
-    stages=_Watch,
 )  # fmt: skip
 check_training_loop = check_of(TRAINING_LOOP)
 
@@ -314,9 +312,11 @@ ACCUMULATED_STEP = Exercise(
         ("Is the length of the whole gradient limited? You limit each number of it (clip_grad_value_).",
          _step("clip_grad_norm_", "clip_grad_value_")),
     ],
-    parts=("the loss", "the length of the gradient", "the angle [degrees] between the gradient and the right one"),
-    adapt=_loss_and_gradient,
-    enough=3,
+    harness=Harness(
+        _loss_and_gradient,
+        ("the loss", "the length of the gradient", "the angle [degrees] between the gradient and the right one"),
+        max_failures=3,
+    ),
 )  # fmt: skip
 check_accumulated_step = check_of(ACCUMULATED_STEP)
 
@@ -428,6 +428,6 @@ FIND_LOOP_SLIPS = Exercise(
     [Case("loops A, B, C, D", ())],
     [],
     allow=("loops_to_examine", "Loop", "Llama", "learning_rate"),  # for experiments
-    adapt=_names_bugs,
+    harness=Harness(_names_bugs),
 )
 check_find_loop_slips = check_of(FIND_LOOP_SLIPS)

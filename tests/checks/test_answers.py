@@ -89,19 +89,19 @@ def test_every_known_mistake_is_named(exercise):
         assert_tells_no_solution(exercise, result)
 
 
-@pytest.mark.parametrize("exercise", [name for name in EXERCISES if EXERCISES[name].dtype_hint])
+@pytest.mark.parametrize("exercise", [name for name in EXERCISES if "dtype" in EXERCISES[name].hints])
 def test_an_exercise_with_a_hint_for_a_wrong_dtype_shows_it(exercise):
     def widened(y):
         return y.double() if isinstance(y, torch.Tensor) else tuple(map(widened, y)) if isinstance(y, tuple) else y
 
     result = check_of(exercise)(lambda *inputs: widened(right_answer_to(exercise)(*inputs)))
-    assert (result.status, result.hint) == ("failed", EXERCISES[exercise].dtype_hint)
+    assert (result.status, result.hint) == ("failed", EXERCISES[exercise].hints["dtype"])
 
 
 # ------------------------------------------------------- habits of tired students, applied to every right answer
 
 # exercises whose answer is compared as it is; `adapt` looks at it in another way first
-PLAIN = [name for name, exercise in EXERCISES.items() if exercise.adapt(len) is len]
+PLAIN = [name for name, exercise in EXERCISES.items() if exercise.harness.run(len) is len]
 TENSOR_IN = [name for name in PLAIN if isinstance(next(iter(EXERCISES[name].cases[0].inputs), 0), torch.Tensor)]
 TENSOR_OUT = [name for name in PLAIN if isinstance(EXERCISES[name].wanted[0], torch.Tensor)]
 IN_AND_OUT = [name for name in TENSOR_OUT if name in TENSOR_IN]

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 import checks
 from checks import judge
-from checks.base import AUTOGRAD, GRAPH_CUT, Case, Exercise, draw
+from checks.base import AUTOGRAD, GRAPH_CUT, Case, Exercise, Harness, draw
 from checks.full_model import small_llama
 from checks.run import PRINTED, in_time
 from checks.swiglu import silu
@@ -141,7 +141,12 @@ def test_a_float_in_the_place_of_a_whole_number_is_named():
     def counted(x):
         return x, len(x)
 
-    exercise = Exercise(counted, [Case("two numbers", (torch.ones(2),))], [], parts=("the numbers", "the count"))
+    exercise = Exercise(
+        counted,
+        [Case("two numbers", (torch.ones(2),))],
+        [],
+        harness=Harness(parts=("the numbers", "the count")),
+    )
     result = judge.check_of(exercise)(lambda x: (x, 2.0))
     assert "the count has the type float, expected a whole number" in result.message
     assert "// divides into whole numbers" in result.hint

@@ -134,7 +134,7 @@ def test_each_bug_with_the_cache_and_with_rows_at_different_positions_is_named(f
 
 def test_a_mistake_that_is_not_known_departs_in_the_same_stage():
     for hint, program in MY_LLAMA.mistakes:
-        watch, case = MY_LLAMA.stages(), MY_LLAMA.cases[0]
+        watch, case = MY_LLAMA.harness.stages(), MY_LLAMA.cases[0]
         with watch:
             answer = program(*case.fresh_inputs())
         reached, message, _ = watch.explain(case, answer, Wrong("It is wrong."), ())
