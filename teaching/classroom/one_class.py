@@ -7,24 +7,21 @@ its name. Needs the packages of the website (`pip install -e '.[teaching]'`).
 """
 
 import argparse
-import html
-import json
 import os
 import re
 import shutil
 import sys
 import tempfile
 from pathlib import Path
-from string import Template
 
 import nbformat
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 from teaching.classroom.plan import Class, Question, cells_of, exercise, question, read_plan
+from teaching.classroom.report import render
 from tools.course import whole_folder
 from tools.hand_out import student, what_they_read
 
-PAGES = Path(__file__).parent / "pages"
 SPECIAL = re.compile(r"([\\~=#{}:])")  # GIFT reads these; a backslash before one makes it a letter
 
 
@@ -46,7 +43,7 @@ def one_class(number: str, folder: Path) -> Class:
         student(made / "homework", only=one.notebooks)
         write_slides(one, made)
         (made / "index.html").write_text(_page(one), encoding="utf-8")
-        shutil.copy(PAGES / "cards.html", made)
+        shutil.copy(Path(__file__).with_name("pages") / "cards.html", made)
     return one
 
 
@@ -134,16 +131,11 @@ def _page(one):
     from teaching.website.slides import MATHJAX_SETTINGS, markdown
 
     plan = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", f"{one.about}\n\n{one.table}")
-    answers = "\n".join(f"| {asked.text} | {asked.right} |" for row in one.rows for asked in row.ask)
-    answers = f"## The answers\n\n| question | answer |\n|---|---|\n{answers}\n"
-    line = f"<li>To grade it, in the course's folder: <code>{html.escape(grade_line(one))}</code></li>"
-    parts = {
-        "name": html.escape(one.name), "number": one.number, "minutes": str(one.minutes), "plan": markdown.render(plan),
-        "answers": markdown.render(answers), "mathjax": json.dumps(MATHJAX_SETTINGS), "colors": colors.css(),
-        "notebooks": " and ".join(one.notebooks), "beside": html.escape(what_they_read(one.notebooks)),
-        "grade": line if one.homework else "",
-    }  # fmt: skip
-    return Template((PAGES / "class.html").read_text(encoding="utf-8")).substitute(parts)
+    return render(
+        "class.html", one=one, plan=markdown.render(plan), asked=[asked for row in one.rows for asked in row.ask],
+        inline=markdown.renderInline, mathjax=MATHJAX_SETTINGS, colors=colors.css(), grade=grade_line(one),
+        beside=what_they_read(one.notebooks),
+    )  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,7 +1,5 @@
 """Sphinx settings of the website. `build.py` prepares the pages and then calls Sphinx with these."""
 
-import html
-import re
 import textwrap
 
 from docutils import nodes
@@ -56,34 +54,11 @@ pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
 
 
-def _give_captions_a_level(app, pagename, templatename, context, doctree):
-    # The theme gives the navigation's captions the role of a heading; a screen reader needs its level, too.
-    tree = context.get("furo_navigation_tree", "")
-    context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
-
-
-PICTURES = {  # what a shared page shows, and its description
-    "lenses": "Arrows that RoPE turned, and the attention weights of one head.",
-    "faults": "Angles of one sentence's streams under three faults; hatched: unchanged.",
-}
-
-
-def _add_preview(app, pagename, templatename, context, doctree):
-    # What other programs show when somebody shares a page's address; most want the picture's whole address. The
-    # description is the first paragraph; the start page has the name of the whole.
+def _add_lead(app, pagename, templatename, context, doctree):
+    # Of templates/page.html: the first paragraph.
     first = doctree.next_node(nodes.paragraph) if doctree else None
-    words = textwrap.shorten(first.astext() if first else html_title, 200, placeholder=" …")
-    title = html_title if pagename == "index" else re.sub("<.*?>", "", context.get("title") or pagename.capitalize())
-    picture = "faults" if pagename in ("index", "broken") else "lenses"
-    image = f"{html_baseurl or '../' * pagename.count('/')}_static/{picture}.png"
-    said = {
-        "og:title": html.unescape(title), "og:description": words, "og:type": "website", "og:site_name": html_title,
-        "og:image": image, "og:image:alt": PICTURES[picture],
-    } | ({"og:url": f"{html_baseurl}{pagename}.html"} if html_baseurl else {})  # fmt: skip
-    tags = [f'<meta name="description" content="{html.escape(words)}">']
-    tags += ['<meta name="twitter:card" content="summary_large_image">']
-    tags += [f'<meta property="{name}" content="{html.escape(value)}">' for name, value in said.items()]
-    context["metatags"] = context.get("metatags", "") + "\n".join(tags)
+    lead = textwrap.shorten(first.astext() if first else html_title, 200, placeholder=" …")
+    context |= {"lead": lead, "html_baseurl": html_baseurl}
 
 
 def _open_fold(self, node):
@@ -103,5 +78,4 @@ def _close_fold(self, node):
 def setup(app):
     """Called by Sphinx."""
     app.add_node(HideCodeCellNode, override=True, html=(_open_fold, _close_fold))
-    app.connect("html-page-context", _add_preview)
-    app.connect("html-page-context", _give_captions_a_level, priority=900)  # after the theme, which makes the tree
+    app.connect("html-page-context", _add_lead)

@@ -56,29 +56,5 @@ def told(name: str) -> str:
 
 def links_of(stem: str) -> str:
     """HTML with the ways from a notebook's page into the course: take it along, its slides, how to run it."""
-    own, name = f"../downloads/{stem}", told("COURSE_REPOSITORY")
-    ways = [
-        f'<a class="button" href="{own}_to_do.ipynb" download>Download this notebook</a>',
-        f'<a href="{own}.ipynb" download>with outputs and solutions</a>',
-        f'<a href="../slides/{stem}.html">Slides</a>',
-    ]
-    if name:
-        place = f"{name}/blob/HEAD/notebooks/{stem}.ipynb"
-        ways += [
-            f'<a href="https://colab.research.google.com/github/{place}">Open in Colab</a>',
-            f'<a href="https://mybinder.org/v2/gh/{name}/HEAD?labpath=notebooks%2F{stem}.ipynb">Binder</a>',
-            f'<a href="https://github.com/{place}">Source</a>',
-            f'<a href="https://github.com/{name}/issues">Report a fault</a>',
-        ]
-    return f'<div class="way-in">\n{chr(10).join(ways)}\n</div>\n{_run_it(stem, own, name)}'
-
-
-def _run_it(stem, own, name):
-    # The fold that says how to run the notebook; in Colab an address replaces the two uploads.
-    parts = {"own": own, "name": name, "stem": stem, "zip": ZIP, "mine": ""}
-    if stem[:2] in hand_out.READERS:
-        until = hand_out.READERS[stem[:2]]
-        said = f"This notebook can use what you wrote in 01 to {until:02}: upload those notebooks into"
-        parts["mine"] = f"<li>{said} <em>Files</em> too.</li>"
-    parts["steps"] = filled("colab_github" if name else "colab", **parts)
-    return filled("run_it", **parts)
+    until, name = hand_out.READERS.get(stem[:2]), told("COURSE_REPOSITORY")
+    return filled("way_in", stem=stem, own=f"../downloads/{stem}", name=name, zip=ZIP, until=until)

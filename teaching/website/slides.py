@@ -20,15 +20,14 @@ slides.css says how large the letters are at most; templates/slides.html makes t
 
 import base64
 import html
-import json
 import re
 import shutil
 from importlib import import_module
 from pathlib import Path
-from string import Template
 
 import nbformat
 import sphinx_revealjs
+from jinja2 import Environment, FileSystemLoader
 from markdown_it import MarkdownIt
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from pygments import highlight
@@ -233,7 +232,7 @@ def make_slides(notebooks, folder: Path, relink):
         code = HtmlFormatter(style=f"a11y-high-contrast-{scheme}").get_style_defs("pre.code")
         css += f"@media (prefers-color-scheme: {scheme}) {{\n{code}\n}}\n"
     (folder / "slides.css").write_text(css, encoding="utf-8")
-    entries, settings = [], json.dumps(MATHJAX_SETTINGS)
+    entries = []
     for path in notebooks:
         print(f"Slides of {path.stem}", flush=True)
         notebook = nbformat.read(path, as_version=4)
@@ -242,13 +241,15 @@ def make_slides(notebooks, folder: Path, relink):
                 text = re.sub(r"\]\(([^():#\s]+)\.ipynb(?:#[^()\s]*)?\)", r"](\1.html)", relink(cell.source, path))
                 cell.source = re.sub(r"\]\(([^():#\s]+)\.md\b", r"](\1.html", text)
         title, deck = re.match(r"# (.*)", notebook.cells[0].source)[1], Deck(notebook)
-        page = filled("slides", title=html.escape(title), slides=deck.html(), mathjax=settings)
+        page = filled("slides", title=title, slides=deck.html(), mathjax=MATHJAX_SETTINGS)
         (folder / f"{path.stem}.html").write_text(page, encoding="utf-8")
-        count = sum(map(len, deck.columns))
-        entries.append(f'<li><a href="{path.stem}.html">{html.escape(title)}</a>, {count} slides</li>')
-    (folder / "index.html").write_text(filled("slides_index", entries="\n".join(entries)), encoding="utf-8")
+        entries.append((path.stem, title, sum(map(len, deck.columns))))
+    (folder / "index.html").write_text(filled("slides_index", entries=entries), encoding="utf-8")
+
+
+TEMPLATES = Environment(loader=FileSystemLoader(FILES / "templates"), autoescape=True, trim_blocks=True)
 
 
 def filled(template: str, **parts) -> str:
     """One of the templates, with its parts put in."""
-    return Template((FILES / "templates" / f"{template}.html").read_text(encoding="utf-8")).substitute(parts)
+    return TEMPLATES.get_template(f"{template}.html").render(parts)
