@@ -11,6 +11,7 @@ import re
 import sys
 
 MOST_LINES = 60  # of a learner's cell that are shown
+NO_NOTEBOOK = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what reading such a file raises
 NAMED = re.compile(r"line (\d+)\)?$")  # at the end of a SyntaxError's text
 
 
@@ -41,7 +42,7 @@ def answers(reader, data: bytes, asked: list[tuple[str, str]], course: list[str]
             _answer(notebook, cells, function, stub, lent) if function else _was_run(reader, cells, course)
             for function, stub in asked
         ]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except NO_NOTEBOOK as error:
         seen = f"It is no notebook ({type(error).__name__}: {str(error)[:150]})."
         return [{"status": "broken notebook", "seen": seen} for _ in asked]
 
@@ -60,27 +61,25 @@ def which(reader, data: bytes, known: dict[str, list[str]]) -> list[str] | None:
             return [found[0], "its title"] if found else None
         found = [name for name, asked in known.items() if any(map(notebook.definition, asked))]
         return [found[0], "what it defines"] if len(found) == 1 else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except NO_NOTEBOOK:
         return None
 
 
 def _answer(notebook, cells, function, stub, lent):
-    found = notebook.definition(function)
-    is_stub = found is not None and ast.dump(found.node) == stub
-    if not found or is_stub:
-        if fault := notebook.fault_of(function):
-            number, line = int(re.search(r"\d+", fault)[0]), NAMED.search(fault.rstrip("."))
-            seen = re.sub(r"^Code cell \d+", "The cell", fault).replace("<unknown>, ", "")
-            line = int(line[1]) if line else 0
-            shown = _shown(notebook.cells[number - 1].split("\n"), line)
-            return {"status": "does not run", "seen": seen, **shown, "cell": _count(cells[number - 1])}
-        if is_stub:
-            return {"status": "not attempted"}
+    found, fault = notebook.definition(function), notebook.fault_of(function)
+    attempted = found is not None and ast.dump(found.node) != stub
+    if fault and not attempted:
+        number, line = int(re.search(r"\d+", fault)[0]), NAMED.search(fault.rstrip("."))
+        seen = re.sub(r"^Code cell \d+", "The cell", fault).replace("<unknown>, ", "")
+        shown = _shown(notebook.cells[number - 1].split("\n"), int(line[1]) if line else 0)
+        return {"status": "does not run", "seen": seen, **shown, "cell": _count(cells[number - 1])}
+    if not found:
         return {"status": "no such function", "seen": f"No cell defines {function}."}
-    nodes = notebook.needs(function, lent)
+    if not attempted:
+        return {"status": "not attempted"}
+    code = "\n".join(map(ast.unparse, notebook.needs(function, lent)))
     first = min([found.node.lineno, *(one.lineno for one in getattr(found.node, "decorator_list", ()))])
     lines = "\n".join(notebook.cells).split("\n")[first - 1 : found.node.end_lineno]  # counted through all cells
-    code = "\n".join(map(ast.unparse, nodes))
     return {"code": code, "reaches": reaches(code), **_shown(lines, 0), "cell": _count(cells[found.cell - 1])}
 
 
@@ -121,11 +120,8 @@ def _shown(lines, named):
     """The lines of a cell that are shown, and which of them is the named one; all of a short cell."""
     start = max(0, named - MOST_LINES // 2) if len(lines) > MOST_LINES else 0
     left = len(lines) - start - MOST_LINES
-    shown = [line[:200] for line in lines[start : start + MOST_LINES]]
-    return {
-        "own": "\n".join([*shown, *([f"… {left} more lines"] if left > 0 else [])]),
-        "line": named and named - start,
-    }
+    shown = [line[:200] for line in lines[start : start + MOST_LINES]] + [f"… {left} more lines"] * (left > 0)
+    return {"own": "\n".join(shown), "line": named and named - start}
 
 
 def _count(cell):

@@ -7,6 +7,7 @@ in the grader's own process.
 """
 
 import ast
+import contextlib
 import json
 import os
 import re
@@ -28,16 +29,14 @@ OPEN_IT = "Open it in JupyterLab, clear its outputs, save it, hand it in again."
 HINTS = {  # beside what the reader saw, if there is one
     "broken notebook": OPEN_IT,
     "does not run": "Mend the line and run the cell: a notebook that is handed in should run from top to bottom.",
-    "no such function": (
-        "The grader looks for {}. Was the cell deleted or the function renamed, or is the notebook of another course, "
-        "or of an older version of this one?"
-    ),
+    "no such function": "The grader looks for {}. Was the cell deleted or the function renamed, or is the notebook of "
+    "another course, or of an older version of this one?",
     "not yet": RUN_IT,
 }
 
 
-class Refused(Exception):
-    """A verdict (status, seen, hint) that needs no kernel."""
+class Broken(Exception):
+    """Why a file cannot be read as a notebook, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -128,27 +127,24 @@ def read_file(path: Path) -> bytes:
     """What a student's file holds.
 
     Raises:
-        Refused: if it is a link, too large, or cannot be opened.
+        Broken: if it is a link, too large, or cannot be opened.
     """
     try:
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
-            raise Refused("broken notebook", "It is a link, a folder or a device, not a file.", OPEN_IT)
+            raise Broken("It is a link, a folder or a device, not a file.", OPEN_IT)
         if found.st_size > LARGEST_FILE:
-            seen = f"It has {found.st_size:,} bytes, more than {LARGEST_FILE:,}."
-            raise Refused("broken notebook", seen, OPEN_IT)
+            raise Broken(f"It has {found.st_size:,} bytes, more than {LARGEST_FILE:,}.", OPEN_IT)
         return path.read_bytes()
     except OSError as error:
-        seen = f"It cannot be opened ({type(error).__name__}: {one_line(error.strerror or error, 150)})."
-        raise Refused("broken notebook", seen, OPEN_IT) from error
+        why = f"{type(error).__name__}: {one_line(error.strerror or error, 150)}"
+        raise Broken(f"It cannot be opened ({why}).", OPEN_IT) from error
 
 
 def which_notebook(path: Path, known: dict[str, list[str]], sandbox: Sandbox | None) -> tuple[str, str] | None:
     """(notebook, what says so) of a file whose name does not tell, read inside the sandbox; None if nothing does."""
-    try:
+    with contextlib.suppress(Broken):
         return _ask_reader(known, path, sandbox)
-    except Refused:
-        return None
 
 
 def judge_submission(
@@ -160,21 +156,19 @@ def judge_submission(
         files: what was handed in for it, oldest first: the last one counts.
         course: code cells that the learner may build on.
     """
+    if not files:
+        hint = "Hand it in under the name that it has in the course."
+        return [Answer("missing notebook", hint=hint)] * len(exercises)
     try:
-        if not files:
-            raise Refused("missing notebook", "", "Hand it in under the name that it has in the course.")
-        asked = [(one.function, one.stub) for one in exercises]
-        found = _ask_reader([asked, course], files[-1], sandbox)
+        found = _ask_reader([[(one.function, one.stub) for one in exercises], course], files[-1], sandbox)
         return [_answer(exercise, **one) for exercise, one in zip(exercises, found, strict=True)]
-    except Refused as verdict:
-        return [Answer(*verdict.args)] * len(exercises)
+    except Broken as why:
+        return [Answer("broken notebook", *why.args)] * len(exercises)
 
 
 def _answer(exercise, status="", seen="", **more):
-    hint = HINTS.get(status, "").format(exercise.function)
-    if not exercise.function and status == "not attempted":
-        hint = RUN_IT
-    return Answer(status, one_line(seen), hint, **more)
+    hint = HINTS.get(status, "") if exercise.function or status != "not attempted" else RUN_IT
+    return Answer(status, one_line(seen), hint.format(exercise.function), **more)
 
 
 def _ask_reader(question, path, sandbox):
@@ -182,7 +176,7 @@ def _ask_reader(question, path, sandbox):
     try:
         return json.loads(run_limited(READER, given, READING, sandbox))
     except TimeUp as error:
-        seen = f"It could not be read in {READING:g} seconds."
-        raise Refused("broken notebook", seen, "Delete cells that are not part of the homework.") from error
+        hint = "Delete cells that are not part of the homework."
+        raise Broken(f"It could not be read in {READING:g} seconds.", hint) from error
     except Died as error:
-        raise Refused("broken notebook", f"It could not be read. {error}", OPEN_IT) from error
+        raise Broken(f"It could not be read. {error}", OPEN_IT) from error
