@@ -1,7 +1,6 @@
 """The house stays in order: who imports whom, one dependency list, a true README, nothing left lying about."""
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from checks import FILE_OF, FILES
 from checks.notebook import without_magics
-from tests.support.course import ROOT, notebooks, pages
+from tests.support.course import NO_MAKE, ROOT, notebooks, pages
 
 ROOMS = ("helpers", "checks", "tools", "teaching", "tests", "benchmarks")
 ROOMS = {room: sorted((ROOT / room).rglob("*.py")) for room in ROOMS}
@@ -240,8 +239,7 @@ exec(what) if how == "-c" else os.makedirs(rest[0] + "/bin") # -m venv FOLDER
     python.chmod(0o755)
     found = [f"-I{ROOT}", f"-I{ROOT}/tools/handout", "-f", ROOT / makefile]
     command = ["make", "-s", *found, f"PYTHON={python}", f"VENV={venv}", f"{venv}/bin/python"]
-    alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tmp_path, env=NO_MAKE, capture_output=True, text=True)
     assert venv.exists() == made, done.stdout + done.stderr
     assert said in done.stdout + done.stderr
     assert said or not done.stdout

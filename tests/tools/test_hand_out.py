@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from unittest.mock import Mock
@@ -12,13 +11,13 @@ from unittest.mock import Mock
 import nbformat
 import pytest
 
+from tests.support.course import NO_MAKE, commit_all
 from tests.support.submissions import COURSE
 from tools import course, hand_out
 
 
 def run(*command, cwd, **more):
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")} | more
-    return subprocess.run(command, cwd=cwd, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return subprocess.run(command, cwd=cwd, env=NO_MAKE | more, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 @pytest.fixture(scope="module")
@@ -208,29 +207,23 @@ def test_a_course_whose_solutions_cannot_be_found_is_refused_and_copies_are_not_
     assert [path.name for path in tmp_path.iterdir()] == ["notebooks"]
 
 
-WHO = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
-
-
 @pytest.fixture
 def learner(tmp_path):
     """A clone whose notebook the learner has changed."""
-    if not shutil.which("git"):
-        pytest.skip("git is not installed; runs where it is")
-    path = a_course(tmp_path / "origin", "fresh")
-    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "x"]):
-        run("git", *WHO, *words, cwd=tmp_path / "origin")
-    run("git", "clone", "--quiet", "origin", "mine", cwd=tmp_path)
-    path = tmp_path / "mine" / "notebooks" / path.name
+    name = a_course(tmp_path / "origin", "fresh").name
+    commit_all(tmp_path / "origin")
+    course.git(tmp_path, "clone", "--quiet", "origin", "mine")
+    path = tmp_path / "mine" / "notebooks" / name
     path.write_text(path.read_text().replace("fresh", "my work"))
     return path
 
 
 def test_reset_takes_the_courses_version_also_after_a_commit_of_the_learner_or_says_that_it_cannot(learner, capsys):
-    run("git", *WHO, "commit", "--quiet", "-am", "my work", cwd=learner.parent)
+    commit_all(learner.parents[1])
     hand_out.main(["reset", str(learner)])
     assert "my work" not in learner.read_text()
     assert "01_norm.ipynb is fresh." in capsys.readouterr().out
-    run("git", "branch", "--unset-upstream", cwd=learner.parent)
+    course.git(learner.parent, "branch", "--unset-upstream")
     for _ in range(2):
         hand_out.main(["reset", str(learner)])
         said = capsys.readouterr().out

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.support.course import ROOT
+from tests.support.course import NO_MAKE, ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="for Windows the README has a way without make")
 # A Python that makes an environment of itself and writes down what it is to run.
@@ -38,9 +38,7 @@ def course(request, tmp_path):
 
 def make(folder, *words):
     """What `make` said and its exit status, and the calls of Python that it made."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    command = ["make", "PYTHON=./python", *words]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(["make", "PYTHON=./python", *words], cwd=folder, env=NO_MAKE, capture_output=True, text=True)
     calls = folder / "calls"
     noted = calls.read_text().splitlines() if calls.exists() else []
     calls.unlink(missing_ok=True)
