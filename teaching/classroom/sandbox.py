@@ -165,7 +165,7 @@ def _too_much(family: list[psutil.Process], sandbox: Sandbox | None) -> str:
         return f"It needed more than {MEMORY / 2**30:g} GiB of memory."
     if sandbox and len(family) > 1:
         with contextlib.suppress(OSError):  # it may end at this moment
-            disk = os.statvfs(f"/proc/{family[1].pid}/root/tmp")
+            disk = os.statvfs(os.path.join("/proc", str(family[1].pid), "root", "tmp"))
             ours = disk.f_blocks * disk.f_frsize == DISK  # until the sandbox stands it is the machine's
             if ours and disk.f_files - disk.f_ffree > FILES:
                 return f"It made more than {FILES:,} files."
