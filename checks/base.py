@@ -101,7 +101,7 @@ class Exercise:
         return gradients_through(answer, inputs) if case.gradients else answer
 
     @cached_property
-    def mistaken(self):
+    def mistake_outputs(self):
         """For every mistake its hint, and a function from the number of a case to its answer, computed once."""
         programs = [*self.mistakes, ("Yours is the first argument, unchanged.", lambda *inputs: inputs[0])]
         facts = [fact for fact, _ in of_result(self.wanted[0])]
@@ -124,20 +124,20 @@ class Exercise:
             return None  # this mistake cannot be made here
 
 
-_source = cache(inspect.getsource)  # of a few programs, for all their slips
+_source = cache(inspect.getsource)  # of a few programs, for all their bugs
 
 
-def edited(program, *changes):
-    """The program with a slip: in its source, the first text of `changes` becomes the second, and so on by twos.
+def mutate(program, *changes):
+    """The program with a bug: in its source, the first text of `changes` becomes the second, and so on by twos.
 
     Example:
-        >>> edited(gain, "2.0", "3.0")(2)
+        >>> mutate(gain, "2.0", "3.0")(2)
         tensor([0.5000, 3.0000])
     """
     source = _source(program)
     for said, instead in zip(changes[::2], changes[1::2], strict=True):
         if source.count(said) != 1:
-            raise ValueError(f"{program.__name__} does not say {said!r} once: change the slip with it.")
+            raise ValueError(f"{program.__name__} does not say {said!r} once: change the bug with it.")
         source = source.replace(said, instead)
     made, above = {}, "\n" * (program.__code__.co_firstlineno - 1)  # so that a traceback shows the place
     exec(compile(above + source, inspect.getfile(program), "exec"), program.__globals__, made)
@@ -167,7 +167,7 @@ FLOAT16 = "float16 holds 6e-8 to 65504: do you compute in float32 and convert ba
 MEMORY = "The input need not be contiguous: does .reshape work where .view does not?"
 
 
-def two_things(answer, what, example):
+def require_pair(answer, what, example):
     """An answer that is to be two things; raises what it is instead."""
     if isinstance(answer, tuple | list) and len(answer) == 2:
         return tuple(answer)

@@ -104,7 +104,7 @@ def name_mistake(exercise, outcomes, failing):
     half = [is_half(*pair) for pair in zip(exercise.cases, exercise.wanted, strict=True)]
     only_half = all(half[place] for place in failing)
     clear = [place for place, answer in enumerate(answers) if _is_finite(answer) and (only_half or not half[place])]
-    for hint, theirs in exercise.mistaken:
+    for hint, theirs in exercise.mistake_outputs:
         explained = _explained(exercise, answers, theirs, failing, clear)
         if len(explained) > len(best[1]):
             best = hint, explained

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, edited
+from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, mutate
 from checks.judge import check_of
 from helpers.config import PRESETS
 from helpers.model import GroupedQueryAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, apply_rope, rope_angles
@@ -32,7 +32,7 @@ def budget(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim,
     return count + (0 if tie_embeddings else vocab_size * dim), flops
 
 
-_budget = partial(edited, budget)
+_budget = partial(mutate, budget)
 
 
 def sizes_of(config):
@@ -97,28 +97,28 @@ BUDGET = Exercise(
 check_budget = check_of(BUDGET)
 
 
-# ------------------------------------------------------------------------------------- fourteen slips
+# ------------------------------------------------------------------------------------- fourteen bugs
 
 
-def pair_with_slip(slip, weights):
-    """A small LLaMA with random weights, and the same model with one slip.
+def pair_with_bug(bug, weights):
+    """A small LLaMA with random weights, and the same model with one bug.
 
     Args:
-        slip: one of SLIPS or CALL_SLIPS, or None: then both are right.
+        bug: one of BUGS or CALL_BUGS, or None: then both are right.
         weights: "new", as a fresh model has them (gains 1), "new, gains" (these, with gains from 0.5 to 1.5),
             "large, gains 1" (0.3, gains 1) or "large" (0.3, gains from 0.5 to 1.5).
 
     Returns:
-        right, slipped, with a vocabulary of 64 tokens.
+        right, buggy, with a vocabulary of 64 tokens.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         right = small_llama(weights, norm_eps=1e-6, rope_theta=500_000.0)
-    return right, _with_slip(right, slip)
+    return right, _with_bug(right, bug)
 
 
 def small_llama(weights, norm_eps=1e-5, rope_theta=10_000.0):
-    """A LLaMA of two blocks with random weights, see pair_with_slip."""
+    """A LLaMA of two blocks with random weights, see pair_with_bug."""
     sizes = {"vocab_size": 64, "dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 48}
     constants = {"max_seq_len": 64, "norm_eps": norm_eps, "rope_theta": rope_theta, "tie_embeddings": False}
     model = Llama(LlamaConfig(**sizes, **constants)).requires_grad_(False)
@@ -130,10 +130,10 @@ def small_llama(weights, norm_eps=1e-5, rope_theta=10_000.0):
     return model
 
 
-def _with_slip(model, slip):
+def _with_bug(model, bug):
     # A copy of the model in which every module of one class has one method replaced; deepcopy copies it again.
     model = copy.deepcopy(model)
-    owner, name, method = (METHODS | CALLS).get(slip, (nn.Identity, "", None))
+    owner, name, method = (METHODS | CALLS).get(bug, (nn.Identity, "", None))
     for module in model.modules():
         if isinstance(module, owner):
             setattr(module, name, MethodType(method, module))
@@ -167,7 +167,7 @@ def _shared(change):
     return Llama, "rotation_and_mask", rotation_and_mask
 
 
-METHODS = {  # the slips, and the method that each replaces
+METHODS = {  # the bugs, and the method that each replaces
     "gain ignored": (RMSNorm, "forward", lambda norm, x: F.rms_norm(x, x.shape[-1:], None, norm.eps)),
     "wrong eps": (RMSNorm, "forward", lambda norm, x: F.rms_norm(x, x.shape[-1:], norm.weight, 10 * norm.eps)),
     "wrong base": _shared(lambda model, right, T, past, pad: (
@@ -182,7 +182,7 @@ METHODS = {  # the slips, and the method that each replaces
     "positions in bfloat16": _shared(lambda model, right, T, past, pad: (
         *_turned(torch.arange(past, past + T).bfloat16().float(), model.inv_freq), right[2])),
 }  # fmt: skip
-SLIPS = tuple(METHODS)
+BUGS = tuple(METHODS)
 
 
 def _norm_over(*dims):
@@ -206,7 +206,7 @@ def _third_sees_all(visible, n_query, n_cached):
     return visible if n_cached else mask
 
 
-CALLS = {  # slips in how a model is called again, or with several rows; the seventh is none: only distances count
+CALLS = {  # bugs in how a model is called again, or with several rows; the seventh is none: only distances count
     "positions restart": _shared(lambda model, right, T, past, pad:
                                  (*RIGHT(model, T)[:2], right[2]) if pad is None else right),
     "mask without its offset": _shared(lambda model, right, T, past, pad: (
@@ -225,9 +225,9 @@ CALLS = {  # slips in how a model is called again, or with several rows; the sev
     "a later chunk sees all of itself, in the last block": _in_the_last_block(
         lambda visible, n_query, n_cached: torch.ones_like(visible) if n_cached else visible),
 }  # fmt: skip
-CALL_SLIPS = tuple(CALLS)[:6]
+CALL_BUGS = tuple(CALLS)[:6]
 
-# ------------------------------------------------------------------------------ tests without a referee
+# ------------------------------------------------------------------------------ tests without a reference
 
 
 def properties(model):
@@ -253,7 +253,7 @@ def _alike(one, other):
 
 
 READ_ON = "Do you read the padded rows on, several tokens at once, with a cache? n_pad comes with the first only."
-FINDS = {  # each slip: the property that is to find it, and how; those before it are kept
+FINDS = {  # each bug: the property that is to find it, and how; those before it are kept
     "mask shows the next token": (0, "Change the last token. May a logit before it move?"),
     "norm over the tokens": (0, "Do you compare all logits before the changed token, not only the first?"),
     "one position in the middle sees all": (0, "Do you compare the logits at all positions before the changed token?"),
@@ -282,16 +282,16 @@ NAMES = ("future", "pieces", "rows")
 
 
 def _models_to_test():
-    """(name, model) of RIGHTS right models, and of one for each slip in FINDS."""
-    right = {weights: pair_with_slip(None, weights.split()[0])[0] for weights in ("large weights", "new weights")}
+    """(name, model) of RIGHTS right models, and of one for each bug in FINDS."""
+    right = {weights: pair_with_bug(None, weights.split()[0])[0] for weights in ("large weights", "new weights")}
     loud, weak = (copy.deepcopy(model) for model in right.values())
     loud.lm_head.weight *= 1000
     weak.layers[1].attention.o_proj.weight *= 0.05
     right |= {"logits 1000 times as large": loud, "weak attention": weak}
     yield from right.items()
     for name in (COUNTED, *FINDS):
-        slip, _, weights = name.partition(", with ")
-        yield name, _with_slip(right[weights or "large weights"], slip)
+        bug, _, weights = name.partition(", with ")
+        yield name, _with_bug(right[weights or "large weights"], bug)
 
 
 def _finds_bugs(function):
@@ -307,7 +307,7 @@ def _finds_bugs(function):
             place, hint = FINDS.get(name, (3, ""))
             if False in map(bool, answer[:place]):
                 kept = [bool(one) for one in answer].index(False)
-                said = f"a model with the slip “{name}” fails your property {NAMES[kept]}, which it keeps.", OWN
+                said = f"a model with the bug “{name}” fails your property {NAMES[kept]}, which it keeps.", OWN
                 if name == COUNTED:
                     hint = "Only distances between positions count in RoPE, so this model is right as well."
                 if name not in FINDS:
@@ -315,7 +315,7 @@ def _finds_bugs(function):
                     said = said if hint else (said[0], f"{ALARMS[kept]} {TOO_STRICT}")
                 raise Wrong(*said)
             if name in FINDS and answer[place]:
-                said = f"a model with the slip “{name}” passes your property {NAMES[place]}."
+                said = f"a model with the bug “{name}” passes your property {NAMES[place]}."
                 raise Wrong(said, f"{hint} {TOO_LOOSE}")
         return len(FINDS)
 
@@ -377,7 +377,7 @@ def _made_by(model, tokens):
 
 
 ATTENTION, DOWN = "layers.{}.attention.o_proj", "layers.{}.feed_forward.down_proj"
-DEPARTS = {  # where each slip shows first, in 300 tokens
+DEPARTS = {  # where each bug shows first, in 300 tokens
     "gain ignored": ("layers.0.attention_norm", 0),
     "wrong eps": ("layers.0.attention_norm", 0),
     "wrong base": (ATTENTION.format(0), 1),
@@ -397,18 +397,18 @@ FIRST = "Which part is the first to depart, not the one that departs most? Its n
 AT = "Which position is the smallest, in any row? Not the first of row 0, nor the one at which it departs most."
 
 
-def in_block_1(model, slip):
-    """A copy of a model in which only block 1 has one of the SLIPS of a part; also when other names lead to it."""
+def in_block_1(model, bug):
+    """A copy of a model in which only block 1 has one of the BUGS of a part; also when other names lead to it."""
     model = copy.deepcopy(model)
-    model.layers[1] = _with_slip(model.layers[1], slip)
+    model.layers[1] = _with_bug(model.layers[1], bug)
     return model
 
 
 def _departures():
     """(what is wrong, model, reference, names, where it departs, a hint or "")."""
-    right = pair_with_slip(None, "large")[0]
-    for slip, where in DEPARTS.items():
-        yield slip, _with_slip(right, slip), right, None, where, ""
+    right = pair_with_bug(None, "large")[0]
+    for bug, where in DEPARTS.items():
+        yield bug, _with_bug(right, bug), right, None, where, ""
     other, off = copy.deepcopy(right), 0.3 * LIMIT * _made_by(right, TEXTS)[DOWN.format(1)].abs().max()
     layer = other.layers[1].feed_forward  # at some positions its numbers are small; what is too large is taken away
     layer.down_proj.forward = lambda x, right=layer.down_proj.forward: right(x) + off
@@ -424,7 +424,7 @@ def _departures():
     for block in other.layers:  # their first norm is now the last that is listed, still the first to run
         block.attention_norm = block._modules.pop("attention_norm")
     yield "gain ignored in block 1", other, right, None, ("layers.1.attention_norm", 0), RUNS
-    other = _with_slip(right, "wrong scale")
+    other = _with_bug(right, "wrong scale")
     yield "a reference with other names", other, nn.Sequential(right), names, (ATTENTION.format(0), 1), RENAMED
 
 
@@ -446,7 +446,7 @@ def _finds_departures(function):
                 if not hint and answer and answer[0] == "lm_head":  # the last that is noted
                     hint = f"{ONE_NAME} {FIRST}"
                 where = f"at {where[0]}, position {where[1]}" if where else "nowhere"
-                raise Wrong(f"slip “{what}”: yours says that it {seen}; it departs {where}.", hint or FIRST)
+                raise Wrong(f"bug “{what}”: yours says that it {seen}; it departs {where}.", hint or FIRST)
         return len(DEPARTS)
 
     return probe

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 
-from checks.base import Case, Exercise, Harness, Wrong, draw, edited, two_things
+from checks.base import Case, Exercise, Harness, Wrong, draw, mutate, require_pair
 from checks.judge import check_of
 from checks.shared import Named, RecordedLlama, require_form
 from helpers.config import LlamaConfig
@@ -64,7 +64,7 @@ def _drawn(shares):
 
 def _bug(*changes):
     """The sampler with a change in the text of _shares; most leave temperature 0 as it is."""
-    return _drawn(edited(_shares, *changes))
+    return _drawn(mutate(_shares, *changes))
 
 
 def _draws(shares):
@@ -237,7 +237,7 @@ def greedy_with_cache(model, prompts, n_new, stop):
     return texts
 
 
-_rows = partial(edited, greedy_with_cache)
+_rows = partial(mutate, greedy_with_cache)
 
 
 def _small(seed):
@@ -402,7 +402,7 @@ def _verified(function):
     def probe(seed, prompt, n_new, n_draft, n_match, temperature):
         model, choose = _small_model(seed, 160), _chooser(temperature)
         answer = function(model, prompt, n_new, n_draft, n_match, choose)
-        text, n_calls = two_things(answer, "the tokens and the number of calls", "return tokens, calls")
+        text, n_calls = require_pair(answer, "the tokens and the number of calls", "return tokens, calls")
         _calls(model, n_draft + 3)
         if model.n_caches > 1:
             hint = "Make the cache once, before the loop; cache.length = ... makes it forget the last tokens."
@@ -432,7 +432,7 @@ DECIDES = (
 )
 PLACE, STAY = "places[-1] + n_match", "text += chosen"
 ASK, KEPT = "chosen.append(choose(row))", "cache.length = len(text) - 1"
-_lookup = partial(edited, lookup_decoding)
+_lookup = partial(mutate, lookup_decoding)
 LOOKUP_DECODING = Exercise(
     lookup_decoding,
     [

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from checks.base import MEMORY, Case, Exercise, Harness, Wrong, draw, each, edited, not_contiguous
+from checks.base import MEMORY, Case, Exercise, Harness, Wrong, draw, each, mutate, not_contiguous
 from checks.judge import check_of
 from helpers.model import apply_rope
 
@@ -18,7 +18,7 @@ def causal_visible(n_query, n_key):
     return torch.tensor(rows, dtype=torch.bool)
 
 
-_visible = partial(edited, causal_visible)
+_visible = partial(mutate, causal_visible)
 TOP_LEFT = "The queries are the last positions: is the triangle aligned at the bottom right, not at the top left?"
 POLARITY = "Is the mask inverted? True means: may attend."
 BOOLEAN = "Is the result boolean? Compare positions with <=, or end with .bool()."
@@ -99,7 +99,7 @@ def rows(q, k, v, visible):
     return mixed.unflatten(2, (R, T)).flatten(1, 2).to(q.dtype)
 
 
-_rows = partial(edited, rows)
+_rows = partial(mutate, rows)
 
 
 def _heads_inputs(batch, n_heads, n_kv_heads, t, s, h, seed=0, scale=1.5):
@@ -165,7 +165,7 @@ def gqa_layer(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     return mixed.transpose(1, 2).flatten(-2) @ w_o.T
 
 
-_layer = partial(edited, gqa_layer)
+_layer = partial(mutate, gqa_layer)
 
 
 def _layer_inputs(batch, t, dim, n_heads, n_kv_heads, h, seed=0):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from checks.gqa import check_causal_visible, check_rows
 from checks.notebook import Notebook, read_cells, read_notebook
-from checks.parts import NOWHERE, Parts
+from checks.parts import NOT_FOUND, Parts
 from checks.rmsnorm import check_rms_norm
 from checks.rope import check_apply_rope_halves, check_rope_angles
 from checks.swiglu import check_swiglu
@@ -46,7 +46,7 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             broken.append(path.name)
     where = f" Put your notebooks 01 to {through:02} beside this one (in Colab upload them: folder icon at the left), "
-    nowhere = f"{NOWHERE}{where}then run this cell again."
+    nowhere = f"{NOT_FOUND}{where}then run this cell again."
     nowhere += f" {' and '.join(broken)} cannot be read." if broken else ""
     later = _later() if through > 4 else ()
     for check in CHECKS + later:
@@ -72,12 +72,14 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
 
 
 NOT_DONE = "is not done yet."
-LENT = read_cells(["import math\nimport torch\nfrom torch import nn\nfrom torch.nn import functional as F"]).statements
+DEFAULT_IMPORTS = read_cells(
+    ["import math\nimport torch\nfrom torch import nn\nfrom torch.nn import functional as F"]
+).statements
 
 
 def define(notebook: Notebook, name: str, file: str) -> tuple[Callable | None, str]:
     """The function of a notebook that has this name, or why it cannot be used; neither if it is not there."""
-    nodes = notebook.needs(name, LENT)
+    nodes = notebook.needs(name, DEFAULT_IMPORTS)
     if not nodes:
         return None, _fault(notebook, name, file)
     where = f"<{name} in {file}>"

@@ -59,7 +59,7 @@ NO_EXERCISE = {  # parts that no exercise asks for: the course lends them
     "attention_head": _attention_head,
     "cache_write": _cache_write,
 }
-NOWHERE = "no notebook in this folder has the exercise."
+NOT_FOUND = "no notebook in this folder has the exercise."
 
 
 class Parts:
@@ -84,7 +84,7 @@ class Parts:
         lines = [f"{len(own)} of {len(self.names)} parts are yours" + (": " if own else ".") + ", ".join(own)]
         named = {}
         for name, why in self.missing.items():
-            named.setdefault(why if why.startswith(NOWHERE) else name, (why, []))[1].append(name)
+            named.setdefault(why if why.startswith(NOT_FOUND) else name, (why, []))[1].append(name)
         for why, names in named.values():
             are = f"{names[0]} is" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} are"
             lines.append(f"{are} the course's: {why}")
@@ -94,7 +94,7 @@ class Parts:
         """The LLaMA of a checkpoint folder, made of these parts; it is called and decodes as `helpers.model.Llama`."""
         return PartsModel(self, folder)
 
-    # The wiring. Each step is a method, so that the check of notebook 05 can replace one by a slip.
+    # The wiring. Each step is a method, so that the check of notebook 05 can replace one by a bug.
 
     def llama(self, weights, config, tokens, first=0, remember=lambda layer, k, v: (k, v)):
         """A LLaMA's logits.

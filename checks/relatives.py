@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, edited, not_contiguous
+from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, not_contiguous
 from checks.judge import CheckResult, check_of
 from helpers.families import (
     Family,
@@ -24,7 +24,7 @@ from helpers.families import (
     our_weights,
     register_family,
 )
-from helpers.families.referee import TOKENS, part_names, save_random
+from helpers.families.reference import TOKENS, part_names, save_random
 from helpers.model import GroupedQueryAttention, apply_rope, causal_visible
 
 # ------------------------------------------------------------------------------------------------- sinks
@@ -41,7 +41,7 @@ def attention_with_sink(scores, visible, sinks, v):
     return (shares[..., :-1] @ v.float()).to(v.dtype)
 
 
-_sink = functools.partial(edited, attention_with_sink)
+_sink = functools.partial(mutate, attention_with_sink)
 
 
 def _written_out(top, of_sink):
@@ -117,7 +117,12 @@ check_attention_with_sink = check_of(ATTENTION_WITH_SINK)
 
 SLIDE, FULL = "sliding_attention", "full_attention"
 ONE_BY_ONE = 12  # tokens that are given one at a time, with a cache
-BITING = {"sliding_window": 6, "use_sliding_window": True, "layer_types": [SLIDE, FULL, SLIDE], "head_dim": 8}
+NONTRIVIAL_CONFIG = {
+    "sliding_window": 6,
+    "use_sliding_window": True,
+    "layer_types": [SLIDE, FULL, SLIDE],
+    "head_dim": 8,
+}
 SAME = 1e-4  # of the largest number: so far may a right port be off
 
 
@@ -147,7 +152,7 @@ class _Model:
         from transformers import AutoConfig
 
         usual = AutoConfig.for_model(model_type)
-        biting = {name: value for name, value in BITING.items() if hasattr(usual, name)}
+        biting = {name: value for name, value in NONTRIVIAL_CONFIG.items() if hasattr(usual, name)}
         ones = {name for name, value in usual.to_dict().items() if value == 1 and type(value) is float}
         scales = [name for name in ones if re.search("multiplier|scal", name)]
         biting |= dict.fromkeys(scales, 1.5) | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -414,7 +419,7 @@ def _no_clamp(model):
         expert.limit = math.inf
 
 
-SLIPS = {  # name: the family, and what is done to a model of it, with windows of 6
+BUGS = {  # name: the family, and what is done to a model of it, with windows of 6
     "window one too wide": ("mistral", lambda model: setattr(model, "windows", [7, 7, 7])),
     "window lost when T = 1": ("mistral", _window_lost),
     "every layer turns": ("smollm3", lambda model: model.layer_inv_freq.copy_(model.layer_inv_freq[:1].clone())),
@@ -508,8 +513,8 @@ PORTS = {  # what is wrong: family, settings, change
 @functools.cache
 @_silent()
 def ports():
-    """(what is wrong, our model, transformers', where they part) of the PORTS, and of those with a bug of SLIPS."""
-    made, lesson = [], {bug: (family, {}, change) for bug, (family, change) in SLIPS.items()}
+    """(what is wrong, our model, transformers', where they part) of the PORTS, and of those with a bug of BUGS."""
+    made, lesson = [], {bug: (family, {}, change) for bug, (family, change) in BUGS.items()}
     with torch.device("cpu"):
         for wrong, (family, settings, change) in (PORTS | lesson).items():
             theirs, folder = save_random(family, **settings)
@@ -557,7 +562,7 @@ def _why(wrong, answer, where):
 
 WHERE_THEY_PART = Exercise(
     where_they_part,
-    [Case(f"{len(PORTS) + len(SLIPS)} ports", ("a port", "its reference", "two texts", "names"))],
+    [Case(f"{len(PORTS) + len(BUGS)} ports", ("a port", "its reference", "two texts", "names"))],
     [],
     allow=("Relative", "KVCache"),
     harness=Harness(_finds_partings),

@@ -19,8 +19,8 @@ from checks.base import (
     Wrong,
     draw,
     each,
-    edited,
     gain,
+    mutate,
     not_contiguous,
 )
 from checks.compare import ROUNDING
@@ -201,7 +201,7 @@ def rms_norm_backward(grad_y, x, weight, eps):
     return ((u - along) / root).to(dtype), rows.sum(0).to(dtype)
 
 
-_backward = partial(edited, rms_norm_backward)
+_backward = partial(mutate, rms_norm_backward)
 
 
 def _of_n(rows, dim, seed, grad_y):

@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from checks.base import BATCH, MEMORY, Case, Exercise, draw, edited, not_contiguous
+from checks.base import BATCH, MEMORY, Case, Exercise, draw, mutate, not_contiguous
 from checks.judge import check_of
 
 
@@ -15,7 +15,7 @@ def rope_angles(positions, head_dim, theta):
     return (positions.double()[..., None] * speeds).float()
 
 
-_angles = partial(edited, rope_angles)
+_angles = partial(mutate, rope_angles)
 
 EXPONENT = "Is the exponent 2 i / head_dim, with i counted from 0 to head_dim / 2 - 1?"
 ROWS = "Here each row of a batch has its own positions. Does every position get a dimension for the speeds at the end?"
@@ -114,7 +114,7 @@ def _rope_mistakes(layout, other, other_hint):
     (split, join), (other_split, other_join) = layout, other
 
     def bug(*changes, split=split, join=join):
-        return partial(edited(_turned, *changes), split=split, join=join)
+        return partial(mutate(_turned, *changes), split=split, join=join)
 
     return [
         (other_hint, bug(split=other_split, join=other_join)),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from checks.base import BATCH, MEMORY, Case, Exercise, Harness, Wrong, draw, edited, not_contiguous
+from checks.base import BATCH, MEMORY, Case, Exercise, Harness, Wrong, draw, mutate, not_contiguous
 from checks.judge import check_of
 from helpers.model import Llama, LlamaConfig
 
@@ -23,7 +23,7 @@ def split_feed_forward(x, w_gate, w_up, w_down, n_ranks):
     return torch.stack(parts)
 
 
-_split = partial(edited, split_feed_forward)
+_split = partial(mutate, split_feed_forward)
 GATES_UPS, DOWNS = "w_gate.chunk(n_ranks), w_up.chunk(n_ranks)", "w_down.chunk(n_ranks, dim=1)"
 ALL, STACKED = "zip(gates, ups, downs, strict=True)", "torch.stack(parts)"
 TURNED = (

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, edited
+from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate
 from checks.explain import in_numbers, number
 from checks.judge import check_of
 from checks.shared import Named, RecordedLlama
@@ -38,7 +38,7 @@ def training_loop(model, tokens, starts, seq_len, peak, warm_up):
     return losses
 
 
-_loop = partial(edited, training_loop)
+_loop = partial(mutate, training_loop)
 
 
 def small_model(number):
@@ -227,7 +227,7 @@ def accumulated_step(model, optimizer, rows, lengths, micro):
     return loss
 
 
-_step = partial(edited, accumulated_step)
+_step = partial(mutate, accumulated_step)
 
 
 def _loss_and_gradient(function):
@@ -376,12 +376,12 @@ def _step_with(bug):
 
 
 def loops_to_examine():
-    """A right loop, and the loops A, B, C, D, each with one of the LOOP_SLIPS; all begin with the same weights.
+    """A right loop, and the loops A, B, C, D, each with one of the LOOP_BUGS; all begin with the same weights.
 
     Returns:
         right, {"A": loop, "B": loop, "C": loop, "D": loop}; they share no memory. Another call gives new ones.
     """
-    return Loop(), {letter: Loop(slip) for letter, slip in LOOPS.items()}
+    return Loop(), {letter: Loop(bug) for letter, bug in LOOPS.items()}
 
 
 COUNTER_TESTS = {  # what a loop may do wrong, without a change of shape: an experiment that shows it, and no other
@@ -396,11 +396,11 @@ COUNTER_TESTS = {  # what a loop may do wrong, without a change of shape: an exp
     "rate never set": "print the learning rate after steps 1, 2 and 60. Does it stay the same?",
     "gains decay": "which weight_decay has each of optimizer.param_groups, and how many dimensions have its weights?",
 }
-LOOP_SLIPS = list(COUNTER_TESTS)
+LOOP_BUGS = list(COUNTER_TESTS)
 
 
 def find_loop_slips():
-    """The slip of each of the four loops, {"A": ..., "B": ..., "C": ..., "D": ...}, as named in LOOP_SLIPS."""
+    """The bug of each of the four loops, {"A": ..., "B": ..., "C": ..., "D": ...}, as named in LOOP_BUGS."""
     return dict(LOOPS)
 
 
@@ -410,9 +410,9 @@ def _names_bugs(function):
     def probe():
         answer = function()
         is_form = isinstance(answer, dict) and set(answer) == set(LOOPS)
-        if not is_form or not {*map(str, answer.values())} <= {*LOOP_SLIPS}:
+        if not is_form or not {*map(str, answer.values())} <= {*LOOP_BUGS}:
             example = ", ".join(f'"{letter}": "..."' for letter in LOOPS)
-            hint = TYPE_HINTS["NoneType"] if answer is None else f"Return {{{example}}}, each a name of LOOP_SLIPS."
+            hint = TYPE_HINTS["NoneType"] if answer is None else f"Return {{{example}}}, each a name of LOOP_BUGS."
             raise Wrong(f"a dictionary from A, B, C and D to names is expected, not {str(answer)[:60]}.", hint)
         missed = [letter for letter in LOOPS if answer[letter] != LOOPS[letter]]
         if missed:
@@ -423,11 +423,11 @@ def _names_bugs(function):
     return probe
 
 
-FIND_LOOP_SLIPS = Exercise(
+FIND_LOOP_BUGS = Exercise(
     find_loop_slips,
     [Case("loops A, B, C, D", ())],
     [],
     allow=("loops_to_examine", "Loop", "Llama", "learning_rate"),  # for experiments
     harness=Harness(_names_bugs),
 )
-check_find_loop_slips = check_of(FIND_LOOP_SLIPS)
+check_find_loop_slips = check_of(FIND_LOOP_BUGS)

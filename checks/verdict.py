@@ -12,7 +12,7 @@ exercise. A file does not say which of them were opened: unless --helps-opened d
 given; the others hold code, so they are named, for the learner to open.
 
 Learners' functions run in a process of their own, in the notebook's folder, with limits of time and memory; they may
-start or end no other program. This keeps a slip from hanging the command or spoiling its JSON. It is no wall against
+start or end no other program. This keeps a bug from hanging the command or spoiling its JSON. It is no wall against
 somebody who wants to deceive: for grades there is `make grade`.
 
 Exit status: 0 if something was attempted and all of it passed, 1 if not, 2 if no verdict can be given.
@@ -146,7 +146,7 @@ def to_dict(result: checks.CheckResult) -> dict:
 
 
 def _limit():
-    """Take from this process what a slip could do harm with."""
+    """Take from this process what a bug could do harm with."""
 
     def refuse(event, arguments):
         if REFUSED.match(event):

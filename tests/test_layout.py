@@ -18,11 +18,11 @@ from checks import FILE_OF, FILES
 from checks.notebook import without_magics
 from tests.support.course import NO_MAKE, ROOT, notebooks, pages
 
-ROOMS = ("helpers", "checks", "tools", "teaching", "tests", "benchmarks")
-ROOMS = {room: sorted((ROOT / room).rglob("*.py")) for room in ROOMS}
+PACKAGES = ("helpers", "checks", "tools", "teaching", "tests", "benchmarks")
+PACKAGES = {room: sorted((ROOT / room).rglob("*.py")) for room in PACKAGES}
 LEAVES = {"config", "cache", "validate"}  # below model
 # Which helper may import which. A new file says here what it stands on.
-ARROWS = {
+ALLOWED_IMPORTS = {
     "__init__": set(),
     "assets": set(),
     "validate": set(),
@@ -84,44 +84,48 @@ def file_of(module):
 
 
 def helper(path):
-    """A helper's name in ARROWS; a file in a folder counts as the folder."""
+    """A helper's name in ALLOWED_IMPORTS; a file in a folder counts as the folder."""
     return path.relative_to(ROOT / "helpers").parts[0].removesuffix(".py")
 
 
 def test_helpers_import_along_the_arrows():
-    TopologicalSorter(ARROWS).prepare()  # raises CycleError, with the names of a circle
-    for path in ROOMS["helpers"]:
-        assert helper(path) in ARROWS, f"{path.name} is new: say in ARROWS (tests/test_layout.py) what it may import"
-        used = {name.split(".")[1] for name in imports_of(path) if name.startswith("helpers.")} & ARROWS.keys()
-        assert used - {helper(path)} <= ARROWS[helper(path)], path.name
+    TopologicalSorter(ALLOWED_IMPORTS).prepare()  # raises CycleError, with the names of a circle
+    for path in PACKAGES["helpers"]:
+        assert helper(path) in ALLOWED_IMPORTS, (
+            f"{path.name} is new: say in ALLOWED_IMPORTS (tests/test_layout.py) what it may import"
+        )
+        used = {name.split(".")[1] for name in imports_of(path) if name.startswith("helpers.")} & ALLOWED_IMPORTS.keys()
+        assert used - {helper(path)} <= ALLOWED_IMPORTS[helper(path)], path.name
 
 
 def test_rooms_import_downwards_only():
-    """teaching -> tools -> checks -> helpers; only tests, benchmarks and notebook 08 ask the referee."""
+    """teaching -> tools -> checks -> helpers; only tests, benchmarks and notebook 08 ask the reference."""
     order = ["helpers", "checks", "tools", "teaching"]
     for room in order:
-        for path in ROOMS[room]:
+        for path in PACKAGES[room]:
             below = {*order[: order.index(room) + 1]} | ({"tests"} if "tests" in path.parts else set())
-            assert packages_of(path) & ROOMS.keys() <= below, path
-    for path in [*ROOMS["tests"], *ROOMS["teaching"]]:
-        assert path in ROOMS["teaching"] or "teaching" not in packages_of(path), f"{path}: the course needs no kit"
+            assert packages_of(path) & PACKAGES.keys() <= below, path
+    for path in [*PACKAGES["tests"], *PACKAGES["teaching"]]:
+        assert path in PACKAGES["teaching"] or "teaching" not in packages_of(path), f"{path}: the course needs no kit"
         borrowed = [name for name in imports_of(path) if re.match(r"(teaching\.)?tests\.(?!support)", name)]
         assert not borrowed, f"{path}: what tests share stands in tests/support"
-    asks = "relatives.py", "referee.py"
-    for path in [*ROOMS["helpers"], *ROOMS["checks"], *ROOMS["tools"], *ROOMS["teaching"]]:
+    asks = "relatives.py", "reference.py"
+    for path in [*PACKAGES["helpers"], *PACKAGES["checks"], *PACKAGES["tools"], *PACKAGES["teaching"]]:
         assert "transformers" not in packages_of(path) or path.name in asks, path
 
 
 def test_the_files_of_checks_stand_one_above_the_other():
     """No circle: also none that an import inside a function, or a name that the package passes on, would hide."""
-    used = {path: {file_of(name) for name in imports_of(path) if room_of(name) == "checks"} for path in ROOMS["checks"]}
+    used = {
+        path: {file_of(name) for name in imports_of(path) if room_of(name) == "checks"} for path in PACKAGES["checks"]
+    }
     above = {path.stem: {file.stem for file in files - {None}} for path, files in used.items()}
     above["__init__"].update(FILES)
     TopologicalSorter(above).prepare()
 
 
 def test_only_explorers_import_widgets_and_the_model_needs_torch_alone():
-    for path in ROOMS["helpers"]:
+    for path in PACKAGES["helpers"]:
         assert helper(path) == "explorers" or "ipywidgets" not in packages_of(path), path
         if helper(path) in LEAVES | {"model"}:
             assert packages_of(path) - sys.stdlib_module_names <= {"torch", "helpers"}, path
@@ -144,7 +148,7 @@ def test_helpers_stay_small_in_every_room(files):
 
 
 def test_every_room_of_helpers_has_its_bound():
-    rooms = {path.relative_to(ROOT / "helpers").parent.joinpath("*.py").as_posix() for path in ROOMS["helpers"]}
+    rooms = {path.relative_to(ROOT / "helpers").parent.joinpath("*.py").as_posix() for path in PACKAGES["helpers"]}
     assert rooms == LINES.keys() - {"model.py"}
 
 
@@ -191,13 +195,13 @@ def extras_for(path):
 
 def test_every_package_that_is_imported_is_declared():
     """Under its own name, not smuggled in by a package that may drop it."""
-    files = [*(path for room in ROOMS.values() for path in room), ROOT / "conftest.py"]
+    files = [*(path for room in PACKAGES.values() for path in room), ROOT / "conftest.py"]
     imports = {path: packages_of(path) for path in files}
     for stem, notebook in notebooks().items():
         code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
         written = set(re.findall(r"^%%writefile .*?(\w+)\.py$", code, re.M))
         imports[ROOT / "notebooks" / stem] = set(re.findall(r"^ *(?:import|from) (\w+)", code, re.M)) - written
-    ours = ROOMS.keys() | {"conftest"} | {path.stem for path in ROOMS["benchmarks"]} | sys.stdlib_module_names
+    ours = PACKAGES.keys() | {"conftest"} | {path.stem for path in PACKAGES["benchmarks"]} | sys.stdlib_module_names
     packages, missing = packages_distributions(), set()
     for path, names in imports.items():
         for name in names - ours:

@@ -1,8 +1,8 @@
-"""Models that are trained with a slip: the stored numbers of notebooks 04, section 4.3, and 05, section 5.6.
+"""Models that are trained with a bug: the stored numbers of notebooks 04, section 4.3, and 05, section 5.6.
 
 Two blocks of tiny-llama's width learn its text for 700 steps: rightly, with the merge of the heads without its
 transpose, and with blocks that add to the normalised stream. The same seed means the same first weights and windows.
-Stored for each seed and slip: the loss on held-out text, and at how many of the 63 earlier positions a logit moves when
+Stored for each seed and bug: the loss on held-out text, and at how many of the 63 earlier positions a logit moves when
 the last of 64 tokens is changed.
 Run: OMP_NUM_THREADS=1 python -m benchmarks.experiments.merge helpers/assets/merge.json (a quarter of an hour).
 """
@@ -42,18 +42,18 @@ def normalised_stream(block, x, cos, sin, *_):
     return x + block.feed_forward(x)
 
 
-SLIPS = {
+BUGS = {
     "right": (GroupedQueryAttention, attention_with(lambda mixed: mixed.transpose(1, 2).flatten(-2))),
     "wrong": (GroupedQueryAttention, attention_with(lambda mixed: mixed.reshape(len(mixed), mixed.shape[2], -1))),
     "normalised stream": (TransformerBlock, normalised_stream),
 }
 
 
-def measured(seed, slip, tokens):
-    """Held-out loss of a model trained with this slip, and how many earlier positions notice the last token."""
+def measured(seed, bug, tokens):
+    """Held-out loss of a model trained with this bug, and how many earlier positions notice the last token."""
     generator, model = set_seed(seed), Llama(replace(TINY, n_layers=2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, weight_decay=0.1)
-    with replaced(*slip):
+    with replaced(*bug):
         for step in range(STEPS):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, STEPS, PEAK)
@@ -73,7 +73,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, help="the JSON file that is written")
     file, tokens = parser.parse_args().file, encode(load_tokenizer(), train_val_split(load_text())[0])
-    seeds = {seed: {name: measured(seed, slip, tokens) for name, slip in SLIPS.items()} for seed in SEEDS}
+    seeds = {seed: {name: measured(seed, bug, tokens) for name, bug in BUGS.items()} for seed in SEEDS}
     residual = {seed: runs.pop("normalised stream") for seed, runs in seeds.items()}
     stored = {"steps": STEPS, "seeds": seeds, "residual": residual}
     file.write_text(json.dumps(stored) + "\n", encoding="utf-8")

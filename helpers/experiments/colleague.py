@@ -1,4 +1,4 @@
-"""A colleague's model for notebook 06. It has a slip that an experiment finds: do not look here before."""
+"""A colleague's model for notebook 06. It has a bug that an experiment finds: do not look here before."""
 
 import torch
 

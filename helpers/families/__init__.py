@@ -5,7 +5,7 @@
     configs              what a family's config.json says, read once
     checkpoint           load_checkpoint for all families
     published            the sizes of ten published models
-    referee              small random models of transformers, to compare with
+    reference              small random models of transformers, to compare with
 
 Whoever adds a family begins with its row; `register_family` makes it known.
 """
@@ -15,5 +15,5 @@ Whoever adds a family begins with its row; `register_family` makes it known.
 from helpers.families.checkpoint import load_checkpoint, model_from_weights
 from helpers.families.configs import FamilyConfig, config_from_hugging_face, make_relative, our_weights
 from helpers.families.edits import Relative, layer_types
-from helpers.families.published import PUBLISHED, lenses_of
+from helpers.families.published import PUBLISHED, rope_and_windows
 from helpers.families.registry import FAMILIES, Family, register_family

@@ -37,7 +37,7 @@ class Relative(Llama):
         self.attention_scaling = [1.0] * config.n_layers
         self.windows = [None] * config.n_layers
         for block in self.layers:
-            patch(OwnLenses, block.attention)
+            patch(PerLayerRope, block.attention)
 
     @property
     def layer_inv_freq(self) -> torch.Tensor:
@@ -59,7 +59,7 @@ class Relative(Llama):
         return cos * scaling, sin * scaling, [masks[window] for window in self.windows]
 
 
-class OwnLenses(nn.Module):
+class PerLayerRope(nn.Module):
     """In front of a layer's attention: it takes this layer's row of the angles, and its mask."""
 
     def forward(self, x, cos, sin, visible, cache=None, layer=0):

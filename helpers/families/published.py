@@ -41,7 +41,7 @@ PUBLISHED = {  # what neither function nor size needs is left out
 }  # fmt: skip
 
 
-def lenses_of(model: str | LlamaConfig, n_layers: int = 24) -> tuple[torch.Tensor, list[int | None]]:
+def rope_and_windows(model: str | LlamaConfig, n_layers: int = 24) -> tuple[torch.Tensor, list[int | None]]:
     """The first layers' turning speeds (n_layers, h/2) [rad/token] and windows, by a name of PUBLISHED or a config."""
     sizes = {"vocab_size": 8, "dim": 8, "hidden_dim": 8, "n_heads": 1, "n_kv_heads": 1}  # hardly any weights
     config = replace(PUBLISHED[model] if isinstance(model, str) else model, **sizes)

@@ -1,4 +1,4 @@
-"""Notebook 05: its slips, its tests without a referee, its search for the first departure, and its budget."""
+"""Notebook 05: its bugs, its tests without a reference, its search for the first departure, and its budget."""
 
 import pytest
 import torch
@@ -7,16 +7,16 @@ from transformers import LlamaConfig as TheirConfig
 from transformers import LlamaForCausalLM
 
 from checks.full_model import (
-    CALL_SLIPS,
+    BUGS,
+    CALL_BUGS,
     DEPARTS,
     LIMIT,
-    SLIPS,
     TEXTS,
     _departures,
     _made_by,
     budget,
     first_departure,
-    pair_with_slip,
+    pair_with_bug,
     properties,
     sizes_of,
     small_llama,
@@ -26,29 +26,29 @@ from helpers.model import Llama, count_parameters
 from tests.support.models import TINY_CONFIGS
 
 
-def relative_gap(slip, weights, n_tokens):
-    right, slipped = pair_with_slip(slip, weights)
+def relative_gap(bug, weights, n_tokens):
+    right, buggy = pair_with_bug(bug, weights)
     tokens = torch.arange(n_tokens)[None] % 64
-    return ((slipped(tokens) - right(tokens)).abs().max() / right(tokens).abs().max()).item()
+    return ((buggy(tokens) - right(tokens)).abs().max() / right(tokens).abs().max()).item()
 
 
-def test_gains_other_than_1_a_strict_limit_and_300_tokens_are_needed_to_show_all_eight_slips():
-    short = set(SLIPS) - {"positions in bfloat16"}
+def test_gains_other_than_1_a_strict_limit_and_300_tokens_are_needed_to_show_all_eight_bugs():
+    short = set(BUGS) - {"positions in bfloat16"}
     assert relative_gap(None, "large", 300) == 0
-    assert [slip for slip in SLIPS if relative_gap(slip, "new", 8) > 0.05] == ["mask shows the next token"]
-    assert {slip for slip in SLIPS if relative_gap(slip, "new", 8) > 1e-5} == short - {"gain ignored"}
-    assert [slip for slip in SLIPS if relative_gap(slip, "large", 300) <= 0.05] == ["wrong eps"]
-    assert {slip for slip in SLIPS if relative_gap(slip, "large", 256) > 1e-5} == short
+    assert [bug for bug in BUGS if relative_gap(bug, "new", 8) > 0.05] == ["mask shows the next token"]
+    assert {bug for bug in BUGS if relative_gap(bug, "new", 8) > 1e-5} == short - {"gain ignored"}
+    assert [bug for bug in BUGS if relative_gap(bug, "large", 300) <= 0.05] == ["wrong eps"]
+    assert {bug for bug in BUGS if relative_gap(bug, "large", 256) > 1e-5} == short
     for weights, missed in (("large", []), ("new, gains", []), ("large, gains 1", ["gain ignored"])):
-        assert [slip for slip in SLIPS if relative_gap(slip, weights, 300) <= 1e-5] == missed
+        assert [bug for bug in BUGS if relative_gap(bug, weights, 300) <= 1e-5] == missed
     assert small_llama("new").final_norm.weight.eq(1).all()
 
 
-def test_parity_and_properties_see_different_slips():
-    found = {slip: not all(properties(pair_with_slip(slip, "large")[1])) for slip in (*SLIPS, *CALL_SLIPS)}
-    assert [slip for slip in SLIPS if found[slip]] == ["mask shows the next token"]
-    assert all(found[slip] for slip in CALL_SLIPS)
-    assert [slip for slip in CALL_SLIPS if relative_gap(slip, "large", 300) > 1e-5] == ["norm over the tokens"]
+def test_parity_and_properties_see_different_bugs():
+    found = {bug: not all(properties(pair_with_bug(bug, "large")[1])) for bug in (*BUGS, *CALL_BUGS)}
+    assert [bug for bug in BUGS if found[bug]] == ["mask shows the next token"]
+    assert all(found[bug] for bug in CALL_BUGS)
+    assert [bug for bug in CALL_BUGS if relative_gap(bug, "large", 300) > 1e-5] == ["norm over the tokens"]
 
 
 def test_where_a_model_departs_is_far_from_the_limit_and_hangs_on_no_rounding():
@@ -66,16 +66,16 @@ def test_where_a_model_departs_is_far_from_the_limit_and_hangs_on_no_rounding():
     assert len(pairs) == 13  # as the exercise says
 
 
-@pytest.mark.parametrize("slip", [None, "wrong base", "gate and up swapped"])
-def test_the_first_departure_is_found_between_the_course_and_transformers_both_ways(slip):
-    right, ours = pair_with_slip(slip, "large")
+@pytest.mark.parametrize("bug", [None, "wrong base", "gate and up swapped"])
+def test_the_first_departure_is_found_between_the_course_and_transformers_both_ways(bug):
+    right, ours = pair_with_bug(bug, "large")
     theirs = LlamaForCausalLM(TheirConfig(**config_to_hugging_face(right.config))).eval()
     theirs.load_state_dict(weights_to_hugging_face(right))
     names = {one.removesuffix(".weight"): other.removesuffix(".weight") for one, other in name_map(2).items()}
     back = {other: one for one, other in names.items()}
-    name, position = DEPARTS.get(slip, (None, None))
-    assert first_departure(ours, theirs, TEXTS, names) == (slip and (name, position))
-    assert first_departure(theirs, ours, TEXTS, back) == (slip and (names[name], position))
+    name, position = DEPARTS.get(bug, (None, None))
+    assert first_departure(ours, theirs, TEXTS, names) == (bug and (name, position))
+    assert first_departure(theirs, ours, TEXTS, back) == (bug and (names[name], position))
     with pytest.raises(ValueError, match=r"no part for 'tok_embeddings', but .'model.embed_tokens'.*pass names"):
         first_departure(ours, theirs, TEXTS)
 

@@ -1,4 +1,4 @@
-"""The slips of notebook 06's exercise 3: each experiment that a hint names shows its own slip, and no other."""
+"""The bugs of notebook 06's exercise 3: each experiment that a hint names shows its own bug, and no other."""
 
 import copy
 import functools
@@ -7,16 +7,16 @@ import math
 import pytest
 import torch
 
-from checks.train import COUNTER_TESTS, LONGEST, LOOP_SLIPS, STEPS, Loop, small_model, training_loop
+from checks.train import COUNTER_TESTS, LONGEST, LOOP_BUGS, STEPS, Loop, small_model, training_loop
 from helpers.train import train
 
 DRAWS = torch.randint(512, (2, 2, 8, 32), generator=torch.Generator().manual_seed(0))
 
 
 @functools.cache
-def after(slip, steps, clear=False):
+def after(bug, steps, clear=False):
     """A loop after so many steps, to look at, and its losses."""
-    loop = Loop(slip)
+    loop = Loop(bug)
     losses = [loop.step(*DRAWS[0])]
     for step in range(1, steps):
         if clear:
@@ -29,9 +29,9 @@ def gradients(loop):
     return torch.cat([weight.grad.flatten() for weight in loop.model.parameters()])
 
 
-def rates(slip):
+def rates(bug):
     """The learning rate after steps 1, 2 and 60; what is trained on does not change it."""
-    loop, found = Loop(slip), []
+    loop, found = Loop(bug), []
     for loop._done in (0, 1, STEPS - 1):
         loop.step(*DRAWS[0, :, :1, :2])
         found.append(loop.optimizer.param_groups[0]["lr"])
@@ -39,31 +39,31 @@ def rates(slip):
 
 
 EXPERIMENTS = {
-    "inputs as targets": lambda slip: Loop(slip).step(*DRAWS[0]) == Loop(slip).step(DRAWS[0, 0], DRAWS[1, 1]),
-    "softmax over positions": lambda slip: abs(after(slip, 1)[1][0] - math.log(32)) < 0.3,
-    "gradients add up": lambda slip: not torch.equal(*(gradients(after(slip, 2, clear)[0]) for clear in (False, True))),
-    "gradient not clipped": lambda slip: gradients(after(slip, 1)[0]).norm() > 1.01 * LONGEST,
-    "clipped after the step": lambda slip: any(
+    "inputs as targets": lambda bug: Loop(bug).step(*DRAWS[0]) == Loop(bug).step(DRAWS[0, 0], DRAWS[1, 1]),
+    "softmax over positions": lambda bug: abs(after(bug, 1)[1][0] - math.log(32)) < 0.3,
+    "gradients add up": lambda bug: not torch.equal(*(gradients(after(bug, 2, clear)[0]) for clear in (False, True))),
+    "gradient not clipped": lambda bug: gradients(after(bug, 1)[0]).norm() > 1.01 * LONGEST,
+    "clipped after the step": lambda bug: any(
         not torch.allclose(loop.optimizer.state[weight]["exp_avg"], weight.grad / 10)
-        for loop in [after(slip, 1)[0]]
+        for loop in [after(bug, 1)[0]]
         for weight in loop.model.parameters()
     ),
-    "no warm-up": lambda slip: rates(slip)[0] > rates(slip)[2] + 1e-3,
-    "rate never set": lambda slip: len(set(rates(slip))) == 1,
-    "gains decay": lambda slip: any(
-        group["weight_decay"] for group in Loop(slip).optimizer.param_groups if group["params"][0].ndim == 1
+    "no warm-up": lambda bug: rates(bug)[0] > rates(bug)[2] + 1e-3,
+    "rate never set": lambda bug: len(set(rates(bug))) == 1,
+    "gains decay": lambda bug: any(
+        group["weight_decay"] for group in Loop(bug).optimizer.param_groups if group["params"][0].ndim == 1
     ),
 }
 
 
-@pytest.mark.parametrize("named", LOOP_SLIPS)
-def test_the_experiment_of_a_hint_shows_its_slip_alone(named):
-    assert set(EXPERIMENTS) == set(COUNTER_TESTS) == set(LOOP_SLIPS)
-    assert [slip for slip in ("", *LOOP_SLIPS) if EXPERIMENTS[named](slip)] == [named]
+@pytest.mark.parametrize("named", LOOP_BUGS)
+def test_the_experiment_of_a_hint_shows_its_bug_alone(named):
+    assert set(EXPERIMENTS) == set(COUNTER_TESTS) == set(LOOP_BUGS)
+    assert [bug for bug in ("", *LOOP_BUGS) if EXPERIMENTS[named](bug)] == [named]
 
 
-def test_no_attribute_of_a_loop_tells_its_slip_and_a_copy_is_a_loop_of_its_own():
-    assert not any(isinstance(value, str) for slip in LOOP_SLIPS for value in vars(Loop(slip)).values())
+def test_no_attribute_of_a_loop_tells_its_bug_and_a_copy_is_a_loop_of_its_own():
+    assert not any(isinstance(value, str) for bug in LOOP_BUGS for value in vars(Loop(bug)).values())
     loop = Loop()
     twin = copy.deepcopy(loop)
     before = [weight.clone() for weight in loop.model.parameters()]

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from helpers.families import FAMILIES, Family, load_checkpoint
 from helpers.families.configs import PARTS, SIZES
-from helpers.families.referee import TOKENS, save_random
+from helpers.families.reference import TOKENS, save_random
 
 pytestmark = pytest.mark.parity
 

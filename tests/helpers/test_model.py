@@ -27,7 +27,7 @@ def test_positions_of_a_padded_row_count_from_its_first_real_token(model):
 
 
 def test_projections_that_write_to_the_residual_stream_start_smaller():
-    """o_proj and down_proj by 1/√(2 · n_layers); a well-known slip scales up_proj instead of down_proj."""
+    """o_proj and down_proj by 1/√(2 · n_layers); a well-known bug scales up_proj instead of down_proj."""
     model = Llama(replace(TINY, dim=128, hidden_dim=256, n_layers=8, vocab_size=256, head_dim=None))
     for name, weight in model.named_parameters():
         if weight.ndim == 1:

@@ -27,10 +27,10 @@ def no_figure_left_open(course_style):
 
 VISIBLE = causal_visible(3, 5)
 SCORES = torch.tensor([[1.0, -2, 9, 0, 0], [0, 1, 2, -3, 0], [1, 1, 1, 1, 1]])
-ARROWS = {"labels": ["q", "k"], "colors": [plots.QUERY, plots.KEY], "styles": ["-", "--"]}
+ALLOWED_IMPORTS = {"labels": ["q", "k"], "colors": [plots.QUERY, plots.KEY], "styles": ["-", "--"]}
 
 EXAMPLES = {
-    "plot_vectors": lambda **to: plots.plot_vectors([[1.0, 2], [0, -1]], **ARROWS, **to),
+    "plot_vectors": lambda **to: plots.plot_vectors([[1.0, 2], [0, -1]], **ALLOWED_IMPORTS, **to),
     "plot_clock_hands": lambda **to: plots.plot_clock_hands(torch.arange(6.0), **to),
     "plot_visible": lambda **to: plots.plot_visible(VISIBLE, **to),
     "plot_attention": lambda **to: plots.plot_attention(SCORES.softmax(-1), visible=VISIBLE, **to),
@@ -94,7 +94,7 @@ def test_hands_arrows_and_wires_end_where_the_numbers_say():
     hands = [line.get_xydata() for line in plots.plot_clock_hands(angles, ax=new_axes()).lines]
     ends = [hand[1] - hand[0] for hand in hands if len(hand) == 2]
     np.testing.assert_allclose([np.arctan2(y, x) for x, y in ends], angles, atol=1e-12)
-    arrows = plots.plot_vectors([[3.0, 4], [-5, 0]], **ARROWS, ax=new_axes())
+    arrows = plots.plot_vectors([[3.0, 4], [-5, 0]], **ALLOWED_IMPORTS, ax=new_axes())
     assert [text.xy for text in arrows.texts] == [(3.0, 4.0), (-5.0, 0.0)]
     assert arrows.get_xlim()[0] < -5 < 4 < arrows.get_ylim()[1]
     wires = plots.plot_head_wiring(4, 2, ax=new_axes()).lines

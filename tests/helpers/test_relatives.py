@@ -1,7 +1,7 @@
 """LLaMA's relatives: folders that transformers saved, opened by their own door, give its logits and gradients.
 
 The strict comparison has large random weights and more tokens than any window; the loose one, which most ports are
-tested by, has fresh weights and six tokens. Every slip of notebook 08 passes the loose one and fails the strict one.
+tested by, has fresh weights and six tokens. Every bug of notebook 08 passes the loose one and fails the strict one.
 """
 
 import copy
@@ -15,10 +15,10 @@ import transformers
 from packaging.version import Version
 from safetensors.torch import load_file
 
-from checks.relatives import SLIPS, check_add_family
+from checks.relatives import BUGS, check_add_family
 from helpers.checkpoint import save_checkpoint
 from helpers.families import FAMILIES, PUBLISHED, Family, edits, load_checkpoint, make_relative, our_weights
-from helpers.families.referee import SIZES
+from helpers.families.reference import SIZES
 from helpers.fast_decode import prepare_for_decoding
 from helpers.formats.hugging_face import RELATIVES
 from helpers.model import count_parameters
@@ -151,9 +151,9 @@ def test_families_are_as_many_as_the_texts_say_and_the_door_for_llama_names_them
     assert tuple(FAMILIES) == RELATIVES
 
 
-@pytest.mark.parametrize("slip", SLIPS)
-def test_a_slip_passes_the_loose_test_and_fails_the_strict_one(pair, slip):
-    family, change = SLIPS[slip]
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_passes_the_loose_test_and_fails_the_strict_one(pair, bug):
+    family, change = BUGS[bug]
     theirs, tokens, folder, ours = pair(family)
     fresh, six_tokens, _, loose = pair(family, 0, True)
     with torch.no_grad():

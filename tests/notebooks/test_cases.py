@@ -1,4 +1,4 @@
-"""The case files: a program with the slip of its case is right where nobody noticed, wrong where the answer says."""
+"""The case files: a program with the bug of its case is right where nobody noticed, wrong where the answer says."""
 
 import ast
 

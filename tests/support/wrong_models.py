@@ -1,6 +1,6 @@
-"""Wrong LLaMAs, each one slip away from the right one: test_parity.py must reject every one of them.
+"""Wrong LLaMAs, each one bug away from the right one: test_parity.py must reject every one of them.
 
-Most of these slips were found in published courses and ports. Each is a change of one place in the text of
+Most of these bugs were found in published courses and ports. Each is a change of one place in the text of
 helpers/model.py; `wrong_llama(name)` is the class that makes it.
 """
 
@@ -78,7 +78,7 @@ def wrong_llama(name: str):
     """The class `Llama` of a helpers/model.py that makes the named mistake."""
     _, said, instead = WRONG_MODELS[name]
     text = Path(right.__file__).read_text(encoding="utf-8")
-    assert text.count(said) == 1, f"helpers/model.py does not say {said!r} once: change the slip {name!r} with it"
+    assert text.count(said) == 1, f"helpers/model.py does not say {said!r} once: change the bug {name!r} with it"
     wrong = {"__name__": right.__name__}
     exec(text.replace(said, instead), wrong)
     return wrong["Llama"]

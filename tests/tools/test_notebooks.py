@@ -159,26 +159,26 @@ def test_names_choose_notebooks_and_all_chooses_each(course, monkeypatch):
 
 @pytest.mark.slow
 def test_a_notebook_that_fails_is_named_kept_and_does_not_stop_the_others(course, monkeypatch, capsys):
-    """A kernel that dies, a cell that takes too long, raises or claims too much, no notebook, a helper with a slip."""
+    """A kernel that dies, a cell that takes too long, raises or claims too much, no notebook, a helper with a bug."""
     sources = {"01_ends": "import os; os._exit(3)", "02_waits": "import time; time.sleep(60)", "03_raises": "1 / 0",
                "06_good": "print(1)", "07_claims": "a, b = 2, [1]"}  # fmt: skip
     for stem, source in sources.items():
         claim = "all(a < c for c in b)" if stem == "07_claims" else ""
         nbformat.write(new_notebook("a = 1", source, claims=["", claim]), course / f"{stem}.ipynb")
     (course / "04_broken.ipynb").write_text("<html>")
-    made(course / "05_slip.ipynb", new_notebook(HELPERS))
+    made(course / "05_bug.ipynb", new_notebook(HELPERS))
     (course.parent / "helpers" / "model.py").write_text("def f(:")
     monkeypatch.setattr(tool, "CELL_SECONDS", 2)
     before = {path.stem: path.read_bytes() for path in course.iterdir()}
     with pytest.raises(
-        SystemExit, match=r"^Left as they were: 01_ends, 02_waits, 03_raises, 04_broken, 05_slip, 07_claims\.$"
+        SystemExit, match=r"^Left as they were: 01_ends, 02_waits, 03_raises, 04_broken, 05_bug, 07_claims\.$"
     ):
         tool.main(["--all"])
     said = capsys.readouterr().out
     for words in (
         "01_ends: code changed; failed. cell 2 ended its kernel", "02_waits: code changed; failed. cell 2 takes longer",
         "03_raises: code changed; failed. An error", "04_broken: failed. Notebook does not",
-        "05_slip: failed. invalid syntax (model.py, line 1)", "07_claims: code changed; failed. cell 2 claims all(",
+        "05_bug: failed. invalid syntax (model.py, line 1)", "07_claims: code changed; failed. cell 2 claims all(",
         "False, a = 2, b = [1]: the machine was busy, or the text is wrong: run it",
     ):  # fmt: skip
         assert words in said

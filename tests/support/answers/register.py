@@ -11,11 +11,11 @@ def right(program):
 
 
 def wrong(words, name=""):
-    """Register `exercise__slip` with words that the check must show ("some … others"); a lambda needs the name."""
+    """Register `exercise__bug` with words that the check must show ("some … others"); a lambda needs the name."""
 
     def register(program):
-        exercise, slip = (name or program.__name__).split("__")
-        WRONG.setdefault(exercise, {})[slip] = (program, words)
+        exercise, bug = (name or program.__name__).split("__")
+        WRONG.setdefault(exercise, {})[bug] = (program, words)
         return program
 
     return register

@@ -2,7 +2,7 @@
 
 import torch
 
-from checks.base import edited
+from checks.base import mutate
 from helpers.families import Family, edits
 from tests.support.answers.register import RIGHT, right, wrong
 
@@ -112,7 +112,7 @@ for words, bug, *changes in (
     ("a hook is still", "hooks_left", "[hook.remove() for hook in hooks]", "pass"),
     (".item() makes an int", "tensor", ".nonzero()[0].item()", ".nonzero()[0, 0]"),
 ):  # fmt: skip
-    wrong(words, f"where_they_part__{bug}")(edited(where_they_part__hooks, *changes))
+    wrong(words, f"where_they_part__{bug}")(mutate(where_they_part__hooks, *changes))
 wrong("it raises Zero", "where_they_part__raises_with_hooks_on")(
     lambda ours, *rest: (ours.register_forward_hook(len), 1 / 0)
 )

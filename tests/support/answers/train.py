@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
-from checks.base import edited
+from checks.base import mutate
 from checks.train import COUNTER_TESTS, LOOPS, accumulated_step, training_loop
 from helpers.train import learning_rate
 from tests.support.answers.register import RIGHT, right, wrong
@@ -82,7 +82,7 @@ for expected, name, wrong_step in (
     ("settings as they are", "rate", _step(stepped=lambda m, o: (o.param_groups[0].update(lr=0.9), o.step()))),
     ("the length of the gradient is", "clipped_late", _step(
         most=1e9, stepped=lambda m, o: (o.step(), torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)))),
-    ("the right one is 180, expected 0", "uphill", edited(accumulated_step, "share.b", "(-share).b")),
+    ("the right one is 180, expected 0", "uphill", mutate(accumulated_step, "share.b", "(-share).b")),
     ("no manual_seed", "seeded", _step(stepped=lambda m, o: (o.step(), torch.manual_seed(5)))),
     ("Who clears it?", "filled_by_the_optimizer", _step(clear=lambda _, o: o.zero_grad(set_to_none=False))),
     ("length of the gradient is 0.5, expected 1", "shorter", _step(most=0.5)),
@@ -168,7 +168,7 @@ def find_loop_slips__named():
 
 
 for letter, named in LOOPS.items():
-    for slip, words in COUNTER_TESTS.items():
-        if slip != named:
-            answer = LOOPS | {letter: slip}
-            wrong(f"Loop {letter}: {words}", f"find_loop_slips__{letter} {slip}")(lambda answer=answer: answer)
+    for bug, words in COUNTER_TESTS.items():
+        if bug != named:
+            answer = LOOPS | {letter: bug}
+            wrong(f"Loop {letter}: {words}", f"find_loop_slips__{letter} {bug}")(lambda answer=answer: answer)

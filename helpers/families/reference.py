@@ -1,4 +1,4 @@
-"""The referee of notebook 08: small random models of transformers, and how far ours is from them."""
+"""The reference of notebook 08: small random models of transformers, and how far ours is from them."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ SIZES = {
     "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": None, "bos_token_id": None,
     "eos_token_id": None,
 }  # fmt: skip
-BITING = {  # what else a small model needs, so that each edit of its family changes something
+NONTRIVIAL_CONFIG = {  # what else a small model needs, so that each edit of its family changes something
     "mistral": {"sliding_window": 6}, "smollm3": {"no_rope_layers": [1, 0, 1]},
     "gemma3_text": {"sliding_window": 6, "sliding_window_pattern": 3, "head_dim": 8},
     "gpt_oss": {"sliding_window": 6, "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 1.0,
@@ -35,12 +35,12 @@ def save_random(family: str, large: bool = True, **settings) -> tuple[nn.Module,
     Args:
         family: as config.json's model_type.
         large: gains between 0.5 and 1.5, biases and sinks of size 1, matrices of 0.3, so that no part can hide.
-        settings: by the names of config.json, besides SIZES and BITING.
+        settings: by the names of config.json, besides SIZES and NONTRIVIAL_CONFIG.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    config = AutoConfig.for_model(family, **SIZES | BITING.get(family, {}) | settings)
+    config = AutoConfig.for_model(family, **SIZES | NONTRIVIAL_CONFIG.get(family, {}) | settings)
     theirs = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()  # in plain steps, as ours
     for name, weight in theirs.named_parameters() if large else ():
         if "norm" in name:
