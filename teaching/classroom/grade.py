@@ -2,19 +2,15 @@
 
     python -m teaching.classroom.grade FOLDER --only 01 02 --jobs 2      # make grade FOLDER=... ARGS="--only 01 02"
 
-docs/teaching.md has the way through. The results go to FOLDER_graded (report.py says what is in it); nothing in FOLDER
-is run in place or written to.
+docs/teaching.md has the way through. Results go to FOLDER_graded (see report.py); FOLDER is never written to.
 
-What is run. Each exercise gets a fresh kernel, so that a broken one costs no other. The notebook is not run from top
-to bottom, which would take minutes and stop at the first broken cell, but cut, as checks/notebook.py says, which also
-lets `my_parts` use a learner's functions. Names that the learner's notebook does not bind are taken from the course's
-own, so that a deleted set-up cell costs nothing. Which check belongs to which function is read from the course's
-notebooks (submissions.py). Reading happens inside the sandbox as well.
+Each exercise gets a fresh kernel, so that a broken one costs no other. The notebook is not run from top to bottom, but
+cut, as checks/notebook.py says; names that it does not bind are taken from the course's own notebook. Reading happens
+inside the sandbox as well.
 
-What can be trusted. Nothing that is printed counts, and a check or a module that was replaced in the ways that were
-tried does not (sandbox_kernel.py says how). But the function and the check live in one process, where a program that is
-written to deceive can read the expected answers, change torch, or answer in the check's place: "passed" is no proof.
-An answer that reaches for the means, as sandbox_reader.py knows them, is named under "To look at yourself".
+Nothing that is printed counts, and a check or a module that was replaced in the ways that were tried does not
+(sandbox_kernel.py says how). But function and check live in one process: "passed" is no proof. An answer that reaches
+for the means to deceive, as sandbox_reader.py knows them, is named under "To look at yourself".
 """
 
 import argparse

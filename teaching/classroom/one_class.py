@@ -38,7 +38,10 @@ def one_class(number: str, folder: Path) -> Class:
     one = classes[number]
     with whole_folder(folder) as made:
         (made / "votes").mkdir()
-        (made / "votes" / f"class_{number}.gift.txt").write_text(_gift_file(one), encoding="utf-8")
+        gift = [f"$CATEGORY: $course$/top/LLaMA in notebooks/{one.name}\n"]
+        for n, (section, asked) in enumerate(((row.section, asked) for row in one.rows for asked in row.ask), 1):
+            gift.append(gift_of(f"{number}.{n} (section {section})", asked))
+        (made / "votes" / f"class_{number}.gift.txt").write_text("\n".join(gift), encoding="utf-8")
         print(f"Homework: {', '.join(one.notebooks)}", flush=True)
         student(made / "homework", only=one.notebooks)
         write_slides(one, made)
@@ -96,18 +99,9 @@ def write_slides(one: Class, folder: Path) -> None:
     (folder / "slides" / "index.html").unlink()  # it lists one deck
 
 
-def _gift_file(one):
-    """The questions of a class, each with its section."""
-    gift = [f"$CATEGORY: $course$/top/LLaMA in notebooks/{one.name}\n"]
-    for n, (section, asked) in enumerate(((row.section, asked) for row in one.rows for asked in row.ask), 1):
-        gift.append(gift_of(f"{one.number}.{n} (section {section})", asked))
-    return "\n".join(gift)
-
-
 def gift_of(name: str, asked: Question) -> str:
     """A question in GIFT: one of its options is right, or a number; else a text, which nobody grades."""
-    passage = " ".join(filter(None, (_html(asked.before), f"<b>{_html(asked.text)}</b>", _html(asked.after))))
-    name, text, right = _gift(name), _gift(passage), _gift(_html(asked.right))
+    name, text, right = _gift(name), _gift(_html(asked.passage)), _gift(_html(asked.right))
     if asked.options:
         options = map(_gift, map(_html, asked.options))
         lines = "".join(f"\n  {'=' if one == right else '~'}{one}" for one in options) + "\n"

@@ -23,8 +23,7 @@ class Question:
 
     text: str
     vote: bool = False
-    before: str = ""  # what the notebook says before it, and after it
-    after: str = ""
+    passage: str = ""  # the same in bold, with what the notebook says before and after it
     options: tuple[str, ...] = ()  # perhaps none
     answer: str | float = ""  # one of the options, or a number, or words
 
@@ -115,11 +114,10 @@ def _asked(section, text, vote):
             if data["ask"] == text:
                 lead, *items = question_of(cell.source)
                 (item,) = [item for item in items or [lead] if text in item] or [text]  # a claim stands further above
-                before, after = item.split(text)
-                before = f"{lead} {before}".strip() if items and item != text else before.strip()
+                passage = f"{lead} {item}" if items and item != text else item
                 options = tuple(data.get("options", ()))
                 answer = options[data["answer"] - 1] if options else data["answer"]
-                return Question(text, vote, before, after.strip(), options, answer)
+                return Question(text, vote, passage.replace(text, f"<b>{text}</b>"), options, answer)
     raise ValueError(f"section {section} has no question {text!r} in the metadata of its cells.")
 
 

@@ -42,6 +42,7 @@ STATUSES = {  # status: its sign, its colour, its meaning
 FORMULA = re.compile(r'((?:^|[;\t\r\n])[\s"]*)(?=[=+\-@＝＋－＠])')  # where a spreadsheet may see a cell begin
 KEPT = ("passed", "not yet", "not attempted")  # what a check says; all else may be the machine's fault, and runs again
 MARKER = ".graded.json"
+MAY_STAY = re.compile(rf"\.part$|^{OVERRIDES}$")  # without it: what a kill left, and marks that somebody copied there
 TABLE = (  # of exercises.csv
     "student", "notebook", "exercise", "status", "seen", "hint", "seconds", "isolation", "worth", "points", "asked",
     "reason", "look_at",
@@ -67,7 +68,7 @@ class Results:
                 raise ValueError(
                     f"{folder} has a damaged {MARKER}: move that folder away, and copy {OVERRIDES} back into a new one."
                 ) from error
-        elif folder.exists() and not (folder.is_dir() and all(map(_may_stay, folder.iterdir()))):
+        elif folder.exists() and not (folder.is_dir() and all(map(MAY_STAY.search, os.listdir(folder)))):
             raise ValueError(f"{folder} holds other things than results: the results go there, so move it away.")
 
     def recall(self, key: str, row: Row) -> bool:
@@ -122,11 +123,6 @@ class Results:
 def settle(row: Row, status: str, seen: str, hint: str, seconds: float = 0.0) -> None:
     """Write a verdict down."""
     row.status, row.seen, row.hint, row.seconds = status, seen or STATUSES[status][2], hint, round(seconds, 1)
-
-
-def _may_stay(path):
-    """Whether a file may lie in a folder without results: what a kill left, and marks that somebody copied there."""
-    return path.suffix == ".part" or path.name == OVERRIDES
 
 
 def _digest(path):

@@ -56,67 +56,47 @@ SPAWN = """
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(314.159)"])
 """
+STUB = "as it was handed out"
 NOISE = 'NOISE = [print("x" * 10**6) for _ in range(30)]\n\n\n'
-BACKWARD = NORM_RIGHT["my_rms_norm_backward"]
-STUDENTS = {  # where the notebook lies, what is written into its exercises, their statuses, and words of each row
-    "right": (
-        "right.zip", {"my_rms_norm": NORM_RIGHT["my_rms_norm"], "my_rms_norm_backward": BACKWARD},
-        ["passed", "not attempted", "passed"], ["agrees", "handed out", "agrees"],
-    ),
-    "wrong": (
-        f"wrong__{NORM}.ipynb",
-        {
-            "my_rms_norm": WRONG_NORM,
-            "my_norm_probe": "def my_norm_probe():\n    while True:\n        pass",
-            "my_rms_norm_backward": None,
-        },
-        ["not yet", "timed out", "no such function"],
-        [WRONG_HINT, "loop that never ends", "deleted or the function renamed"],
-    ),
+STUDENTS = {  # where the notebook lies; for each exercise what is written into it, the status, and words of the row
+    "right": ("right.zip", (NORM_RIGHT["my_rms_norm"], "passed", "agrees"), (STUB, "not attempted", "handed out"),
+              (NORM_RIGHT["my_rms_norm_backward"], "passed", "agrees")),
+    "wrong": (f"wrong__{NORM}.ipynb", (WRONG_NORM, "not yet", WRONG_HINT),
+              ("def my_norm_probe():\n    while True:\n        pass", "timed out", "loop that never ends"),
+              (None, "no such function", "deleted or the function renamed")),
     "noise, poison, dies": (
-        "", {
-            "my_rms_norm": NOISE + NORM_RIGHT["my_rms_norm"].replace("eps):", "eps, noise=NOISE):"),
-            "my_norm_probe": POISON,
-            "my_rms_norm_backward": "import os\n\n\ndef my_rms_norm_backward(*a):\n    os._exit(0)",
-        },
-        ["passed", "not yet", "crashed"], ["agrees", "type CheckResult", "the kernel"],
-    ),
+        "", (NOISE + NORM_RIGHT["my_rms_norm"].replace("eps):", "eps, noise=NOISE):"), "passed", "agrees"),
+        (POISON, "not yet", "type CheckResult"),
+        ("import os\n\n\ndef my_rms_norm_backward(*a):\n    os._exit(0)", "crashed", "the kernel")),
     "never yields, quits, input": (
-        "", {
-            "my_rms_norm": "def my_rms_norm(x, weight, eps):\n    return x + sum(range(10**14))",
-            "my_norm_probe": "def my_norm_probe():\n    raise SystemExit",
-            "my_rms_norm_backward": "def my_rms_norm_backward(*a):\n    return input('eps? ')",
-        },
-        ["timed out", "not yet", "not yet"],
-        [f"No answer after {SECONDS:g} seconds", "neither exit nor interrupt", "it raises"],
-    ),
+        "", ("def my_rms_norm(x, weight, eps):\n    return x + sum(range(10**14))", "timed out",
+             f"No answer after {SECONDS:g} seconds"),
+        ("def my_norm_probe():\n    raise SystemExit", "not yet", "neither exit nor interrupt"),
+        ("def my_rms_norm_backward(*a):\n    return input('eps? ')", "not yet", "it raises")),
     "spawns, unclosed, exit": (
-        "", {
-            "my_rms_norm": SPAWN + NORM_RIGHT["my_rms_norm"].replace("eps):", "eps, child=child):"),
-            "my_norm_probe": "def my_norm_probe():\n    return set(model.mean(-1)\n",
-            "my_rms_norm_backward": "import sys\n\n\ndef my_rms_norm_backward(*a, way_out=sys.exit(0)):\n    return x",
-        },
-        ["passed", "does not run", "does not run"], ["agrees", "was never closed", "SystemExit"],
-    ),
-    "renamed": (
-        f"renamed/{NORM} (1).ipynb", {"my_rms_norm": WRONG_NORM}, ["not yet", *["not attempted"] * 2], [""] * 3,
-    ),
-    "not json": ("", "{", ["broken notebook"] * 3, ["It is no notebook"] * 3),
-    "link": (None, None, ["broken notebook"] * 3, ["a link"] * 3),
-    "folder": (None, None, ["broken notebook"] * 3, ["a folder"] * 3),
-    "empty": ("empty/my essay.ipynb", "{}", ["missing notebook"] * 3, ["under the name"] * 3),
-    "caf\\udce9": (None, None, ["missing notebook"] * 3, [""] * 3),
+        "", (SPAWN + NORM_RIGHT["my_rms_norm"].replace("eps):", "eps, child=child):"), "passed", "agrees"),
+        ("def my_norm_probe():\n    return set(model.mean(-1)\n", "does not run", "was never closed"),
+        ("import sys\n\n\ndef my_rms_norm_backward(*a, out=sys.exit(0)):\n    return x", "does not run", "SystemExit")),
+    "renamed": (f"renamed/{NORM} (1).ipynb", (WRONG_NORM, "not yet", ""), *[(STUB, "not attempted", "")] * 2),
+    "not json": ("", *[("{", "broken notebook", "It is no notebook")] * 3),
+    "link": (None, *[(STUB, "broken notebook", "a link")] * 3),
+    "folder": (None, *[(STUB, "broken notebook", "a folder")] * 3),
+    "empty": ("empty/my essay.ipynb", *[("{}", "missing notebook", "under the name")] * 3),
+    "caf\\udce9": (None, *[(STUB, "missing notebook", "")] * 3),
 }  # fmt: skip
 
 
 def make_class(folder):
     """The submissions of STUDENTS to notebook 01."""
-    for name, (where, answers, *_) in STUDENTS.items():
-        notebook = solved(answers) if isinstance(answers, dict) else answers
-        if where is not None and not where.endswith(".zip"):
-            write(folder / (where or f"{name}/{NORM}.ipynb"), notebook)
-    with zipfile.ZipFile(folder / "right.zip", "w") as archive:
-        archive.writestr(f"handout/notebooks/{NORM}.ipynb", json.dumps(solved(STUDENTS["right"][1])))
+    for name, (where, *exercises) in STUDENTS.items():
+        answers = [answer for answer, *_ in exercises]
+        book = solved({own: text for own, text in zip(NORM_RIGHT, answers, strict=True) if text != STUB})
+        if where == "right.zip":
+            folder.mkdir(exist_ok=True)
+            with zipfile.ZipFile(folder / where, "w") as archive:
+                archive.writestr(f"handout/notebooks/{NORM}.ipynb", json.dumps(book))
+        elif where is not None:
+            write(folder / (where or f"{name}/{NORM}.ipynb"), answers[0] if answers[0] in ("{", "{}") else book)
     for name in ("link", f"folder/{NORM}.ipynb", os.fsdecode(b"caf\xe9")):
         (folder / name).mkdir(parents=True)
     (folder / "link" / f"{NORM}.ipynb").symlink_to(COURSE / f"{NORM}.ipynb")
@@ -142,7 +122,6 @@ def graded(tmp_path_factory):
     place = tmp_path_factory.mktemp("week")
     run, folder = commands(place), place / "handed-in"
     hand_out.main(["student", *run["student"]])
-    folder.mkdir()
     make_class(folder)
     before, isolated = picture_of(folder), sandbox.find_sandbox()[0] is not None
     with contextlib.redirect_stdout(io.StringIO()) as said:
@@ -155,10 +134,9 @@ def graded(tmp_path_factory):
 @pytest.mark.slow
 def test_each_fault_is_named_and_costs_its_exercise_and_no_other(graded):
     assert sum(map(len, graded.of.values())) == len(graded.rows)
-    for name, (*_, statuses, words) in STUDENTS.items():
-        assert [row["status"] for row in graded.of[name]] == statuses, name
-        for row, word in zip(graded.of[name], words, strict=True):
-            assert word in f"{row['seen']} {row['hint']}", (name, row)
+    for name, (_, *exercises) in STUDENTS.items():
+        for row, (_, status, words) in zip(graded.of[name], exercises, strict=True):
+            assert (row["status"], words in f"{row['seen']} {row['hint']}") == (status, True), (name, row)
     slow = [float(row["seconds"]) for row in graded.rows if row["status"] == "timed out"]
     assert all(SECONDS / 2 <= seconds < SECONDS + 100 for seconds in slow)  # with the start of a kernel
     for who, number, status in (  # run or not

@@ -15,7 +15,7 @@ NASTY = r"a ~ b = {c} # d: \(\frac{1}{2}\) & “é·”"
     [(("1", "2"), "2", "\n  ~1\n  =2\n"), ((), 3.0, "#3.0"), ((), 30, "#30"), ((), NASTY, "")],
 )
 def test_a_quiz_gets_the_questions_as_they_are(options, answer, lines):
-    gift = one_class.gift_of("5: a", Question(NASTY, options=options, answer=answer))
+    gift = one_class.gift_of("5: a", Question(NASTY, passage=f"<b>{NASTY}</b>", options=options, answer=answer))
     hidden = re.sub(r"\\(.)", lambda found: chr(0xE000 + ord(found[1])), gift)  # what is escaped means nothing
     said, name, text, rest = re.fullmatch(r"(//.*\n)?::(.*)::\[html\]<b>(.*)</b>\{([^}]*)\}\n", hidden).groups()
     shown = re.sub("[\ue000-\ue0ff]", lambda found: chr(ord(found[0]) - 0xE000), name + text)

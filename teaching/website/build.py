@@ -45,9 +45,6 @@ EXPLORER = re.compile(r"^explore_\w+\(", re.M)
 ONLY_RUN = ("shift-enter", "earlier-by-hand", "earlier-write")  # cells that tell a reader nothing
 
 
-# ------------------------------------------------------------------------------------------------- texts
-
-
 def relink(text: str, file: Path) -> str:
     """Markdown of one file with its links as the site needs them.
 
@@ -103,9 +100,6 @@ def start_page() -> str:
     return text
 
 
-# ------------------------------------------------------------------------------------------------- the live page
-
-
 def write_live(out: Path):
     """Write the live page's scripts into `out`, and its model: weights, config, tokenizer, and four passages.
 
@@ -116,21 +110,14 @@ def write_live(out: Path):
         shutil.copy(path, out)
     weights = (TINY_LLAMA / "model.safetensors").read_bytes()
     data = {name: json.loads((TINY_LLAMA / f"{name}.json").read_text("utf-8")) for name in ("config", "tokenizer")}
-    data |= {"passages": held_out_passages(), "weights": base64.b64encode(weights).decode()}
-    script = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    (out / "data.js").write_text(f"window.liveData = {script};\n", encoding="utf-8")
-
-
-def held_out_passages() -> list[str]:
-    """Four paragraphs of 40 to 60 tokens from the part of the reference that tiny-llama has not read, evenly spread."""
-    tokenizer = load_tokenizer()
-    held_out = (ASSETS / "held_out.txt").read_text(encoding="utf-8")
+    # Four paragraphs of 40 to 60 tokens from the part of the reference that tiny-llama has not read, evenly spread.
+    tokenizer, held_out = load_tokenizer(), (ASSETS / "held_out.txt").read_text(encoding="utf-8")
     paragraphs = [paragraph.strip() for paragraph in held_out.split("\n\n")]
     fitting = [text for text in paragraphs if 40 <= len(tokenizer.encode(text).ids) <= 60]
-    return fitting[len(fitting) // 8 :: len(fitting) // 4][:4]
-
-
-# ------------------------------------------------------------------------------------------------- notebooks
+    passages = fitting[len(fitting) // 8 :: len(fitting) // 4][:4]
+    data |= {"passages": passages, "weights": base64.b64encode(weights).decode()}
+    script = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    (out / "data.js").write_text(f"window.liveData = {script};\n", encoding="utf-8")
 
 
 def notebook_page(path: Path):
@@ -191,22 +178,14 @@ def _prepare_outputs(cell):
     cell.outputs = [output for output in cell.outputs if output.output_type != "stream" or output.text]
 
 
-# ------------------------------------------------------------------------------------------------- the whole
-
-
-def slides_page(index: Path) -> str:
-    """The list of the slides as a page of the site, which takes the place of the one that `make slides` leaves."""
-    shown = re.search(r"</h1>\n(.*)\n<p class=\"home\">", index.read_text(encoding="utf-8"), re.S)[1]
-    return f"# Slides\n\n```{{raw}} html\n{shown}\n```\n"
-
-
 def prepare(source: Path, slides: Path):
     """Write the pages into `source`, in the folders that they have in the repository; `slides` are there already."""
     texts = [path for pattern in TEXTS for path in ROOT.glob(pattern) if path != ROOT / "README.md"]
     pages = {path: relink(path.read_text(encoding="utf-8"), path) for path in texts}
     pages |= {ROOT / "index.md": start_page()}
     pages |= {ROOT / path.name: path.read_text("utf-8").replace("{millions}", MILLIONS) for path in LIVE.glob("*.md")}
-    pages[ROOT / "slides" / "index.md"] = slides_page(slides / "index.html")
+    shown = re.search(r"</h1>\n(.*)\n<p class=\"home\">", (slides / "index.html").read_text(encoding="utf-8"), re.S)[1]
+    pages[ROOT / "slides" / "index.md"] = f"# Slides\n\n```{{raw}} html\n{shown}\n```\n"
     pages |= {path: nbformat.writes(notebook_page(path)) for path in NOTEBOOKS}
     for path, text in pages.items():
         page = source / path.relative_to(ROOT)

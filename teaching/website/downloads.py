@@ -1,9 +1,7 @@
 """The way in: what a visitor of the site can take along, and where the course lives.
 
 Every notebook is there twice, as its page shows it and as it is handed out (no outputs, no solutions), and the whole
-folder that is handed out is a zip: it runs anywhere with `make lab`. If the environment variable COURSE_REPOSITORY
-names the course's place on GitHub ("owner/name"), the pages link to the source, Colab, Binder and the issues, too.
-COURSE_SITE is the address at which the site will stand ("https://…"): a shared link then shows a picture.
+folder that is handed out is a zip. docs/setup.md says what COURSE_REPOSITORY and COURSE_SITE add.
 """
 
 import os

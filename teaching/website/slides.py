@@ -1,19 +1,16 @@
 """Slides of each notebook, for a class: a deck for reveal.js, which reads everything from its own folder.
 
-The rules that choose what a slide shows are the same for every notebook:
+What a slide shows, by rules that are the same for every notebook:
 
-- The title cell: its title, its first sentence, its question.
-- Every heading of level 2 starts a column, every heading of level 3 a slide below: the heading and the text's first
-  paragraph, as many of its sentences as have 45 words. What follows goes into the speaker notes (key S).
-- A text cell with the tag `predict`: its question, and above it the paragraph before it, if it has at most 45 words
-  and no slide has shown it yet; below it the options of its questions, from the cell's metadata.
-- The code cells after a prediction up to the first that prints or draws, if they have at most 12 lines: the code, and
-  its printed result one key later.
-- Every picture, an explorer's too, alone and as large as the slide; its description is the alt text and stands in the
-  notes.
-- *What you saw*: its first paragraph, of at most 70 words; the rest goes into the notes.
-- *What you can now say* and what an exercise asks: whole. Everything else is left out: other texts and code, hints,
-  *Check yourself*, *Where this lives*, solutions.
+- The title cell: its title, its first sentence, its question. A heading of level 2 starts a column, one of level 3 a
+  slide below: the heading and the text's first paragraph, as many of its sentences as have 45 words. The rest goes
+  into the speaker notes (key S).
+- A text cell with the tag `predict`: its question, above it the short paragraph before it, if no slide has shown it
+  yet, below it the options from the cell's metadata. Then the code cells up to the first that prints or draws, if
+  they have at most 12 lines; what they print comes one key later. *What you saw*: its first paragraph, of at most 70
+  words.
+- Every picture, alone and as large as the slide; its description is the alt text and stands in the notes.
+- *What you can now say* and what an exercise asks: whole. Everything else is left out.
 
 slides.css says how large the letters are at most; templates/slides.html makes them smaller until a slide fits.
 """

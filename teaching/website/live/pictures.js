@@ -46,9 +46,6 @@ const LivePictures = (() => {
 
   /** A token in words: spaces and line breaks are shown, bytes that are no character alone stand as numbers. */
   function shown({ tokenizer }, id) {
-    return (tokenizer.shown ??= new Map()).get(id) ?? tokenizer.shown.set(id, spell(tokenizer, id)).get(id);
-  }
-  function spell(tokenizer, id) {
     if (!tokenizer.words[id]) return `#${id}`; // the model has more ids than the tokenizer words
     const text = tokenizer.decode([id]);
     if (!text.includes("\ufffd")) return text.replace(/ /g, "·").replace(/\n/g, "↵").replace(/\t/g, "⇥");
