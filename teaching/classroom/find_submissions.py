@@ -135,8 +135,11 @@ class Submissions:
         self._pattern = re.compile(rf"{COPY_OF}({'|'.join(notebooks)}){AGAIN}{ENDING}", re.I)
         if folder.is_dir():
             self._read(folder)
-        else:
-            self._read_zip_of_class(folder)
+        else:  # a zip, in which all may lie in one folder of its name
+            place, self.nobodys = self._unpack(folder, folder.name, of_class=True)
+            inside = place / folder.stem
+            alone = [entry for entry in place.iterdir() if not hidden(entry.name)] == [inside] and inside.is_dir()
+            self._read(inside if alone else place, f"{folder.name}/")
         if not self.students:
             seen = f" (found: {', '.join(map(one_line, self.nobodys[:5]))})" if self.nobodys else ""
             raise ValueError(
@@ -160,13 +163,6 @@ class Submissions:
                 self._read_zip(entry, name, of_class=len(whose) == 1)
             else:
                 self.nobodys.append(name)
-
-    def _read_zip_of_class(self, path):
-        """Sort the entries of a class's zip in, or of the one folder in it that has its name."""
-        place, self.nobodys = self._unpack(path, path.name, of_class=True)
-        inside = place / path.stem
-        alone = [entry for entry in place.iterdir() if not hidden(entry.name)] == [inside]
-        self._read(inside if alone and inside.is_dir() else place, f"{path.name}/")
 
     def _read_zip(self, path, shown, of_class):
         """A zip that does not say whose it is: of a class, if the names in it do; else of the one it is named after.

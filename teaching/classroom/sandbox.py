@@ -251,13 +251,12 @@ class _Program:
         return not any(one.ended or _memory(_family(one.process.pid)) > _memory(family) for one in others)
 
     def end(self) -> None:
-        """End the program and all that it started: in a sandbox when their first process ends, else by its group."""
+        """End the program and all that it started: what stands below it, and its group."""
         self.ended = True
-        if self.sandbox:
-            for one in _family(self.process.pid)[1:]:
-                with contextlib.suppress(psutil.Error):
-                    one.kill()
-        elif os.name == "posix":
+        for one in reversed(_family(self.process.pid)):
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+        if os.name == "posix":
             with contextlib.suppress(OSError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()

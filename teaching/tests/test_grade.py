@@ -386,7 +386,7 @@ def test_the_platforms_file_comes_back_filled_and_a_mark_by_hand_survives(tmp_pa
     (folder / gone).mkdir(parents=True)
     for name in (zoe, jo, "Not Listed"):
         write(folder / name / f"{NORM}.ipynb", solved(NORM_RIGHT))
-    hand = f"\nstudent;exercise;points;reason\n{jo[:-22]};01 exercise 2;0,5;bug\n"
+    hand = f"\nstudent;exercise;points;reason\n{jo[:-22]};01 exercise 2;0,5;half right\n"
     command = ["--only", "01", "--worksheet", str(sheet), "--column", "home"]
     run_main(folder, *command)
     (results / "overrides.csv").write_text(hand)
@@ -401,12 +401,12 @@ def test_the_platforms_file_comes_back_filled_and_a_mark_by_hand_survives(tmp_pa
     filled = (results / "worksheet.csv").read_bytes().decode("utf-8-sig")
     before, after = (list(csv.reader(io.StringIO(one), delimiter=mark)) for one in (text.getvalue(), filled))
     assert [line[grade_at] for line in after[len(head) :]] == ["5", "7.5", "", ""]  # of 2 points, scaled to 10
-    assert kind == "canvas" or "norm: passed; 0.5 set by hand: bug<br>\nNotebook 01, exercise 3." in after[2][5]
+    assert kind == "canvas" or "norm: passed; 0.5 set by hand: half right<br>\nNotebook 01, exercise 3." in after[2][5]
     for at in filled_at:
         for line, old in zip(after[:-2], before, strict=False):
             line[at] = old[at]
     assert after == before
-    assert "set by hand: bug" in (results / f"feedback/{jo}_feedback.html").read_text(encoding="utf-8")
+    assert "set by hand: half right" in (results / f"feedback/{jo}_feedback.html").read_text(encoding="utf-8")
     said = capsys.readouterr().out
     assert "Not Listed: handed in, but has no line in worksheet.csv.\n" in said
     assert "Gone Away_14: nothing that counts was handed in; the line in worksheet.csv stays as it is." in said

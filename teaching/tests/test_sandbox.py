@@ -4,7 +4,7 @@ import csv
 import math
 import os
 import shutil
-import socket
+import socketserver
 import subprocess
 import sys
 import tempfile
@@ -67,6 +67,11 @@ WAYS = {  # three ways out, one for each exercise
 }
 
 
+class TellsSecret10(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.sendall(b"secret-10")
+
+
 @pytest.fixture
 def teacher():
     """A teacher's machine with eleven secrets, and the submission of Eve, who knows where they lie."""
@@ -94,29 +99,20 @@ def teacher():
     (folder / "eve" / "link").symlink_to(place / "linked", target_is_directory=True)
     patterns = [str(path) for path in planted if path.parent.name != "linked"] + [f"{folder}/eve/link/*"]
     patterns += ["/proc/*/environ", "/proc/*/cmdline"]
-    server = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=tell, args=(server, b"secret-10"), daemon=True).start()
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), TellsSecret10)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     folders = (place, course, course / "helpers", folder, folder / "eve", results, place / "home")
-    look = LOOK.replace("PATTERNS", repr(patterns)).replace("PORT", str(server.getsockname()[1]))
+    look = LOOK.replace("PATTERNS", repr(patterns)).replace("PORT", str(server.server_address[1]))
     look = look.replace("FOLDERS", repr([*map(str, folders)]))
     answers = {name: look + way for name, way in WAYS.items()}
     write(folder / "eve" / f"{NORM}.ipynb", solved(answers))
     write(folder / "fred" / f"{NORM}.ipynb", solved({"my_rms_norm": NORM_RIGHT["my_rms_norm"]}))
     everything = {f"secret-{number:02}" for number in range(11)}
     yield SimpleNamespace(place=place, course=course, folder=folder, results=results, planted=planted, all=everything)
-    server.close()
+    server.shutdown()
+    server.server_close()
     shutil.rmtree(in_tmp)
     shutil.rmtree(place)
-
-
-def tell(server, secret):
-    """Tell a secret to everybody who connects, until the server is closed."""
-    try:
-        while True:
-            with server.accept()[0] as somebody:
-                somebody.sendall(secret)
-    except OSError:
-        pass
 
 
 def graded(teacher, *more):

@@ -224,7 +224,7 @@ def test_what_these_tests_look_for_is_noticed(browser, open_page):
 
 @pytest.mark.browser
 def test_search_leads_what_a_learner_types_to_the_chapter_that_teaches_it(open_page):
-    """By second names, with and without hyphens, with a bug of the keyboard; and finds words and headings as well."""
+    """By second names, with and without hyphens, with a letter mistaken; and finds words and headings as well."""
     lines = Path(__file__).with_name("search_terms.txt").read_text(encoding="utf-8").splitlines()
     page, terms = open_page("search.html?q=k-v cashe"), [line.split(" ", 1) for line in lines]
     expect(page.locator("#search-results li a").first).to_have_text("04 Grouped-query attention: kv cache")

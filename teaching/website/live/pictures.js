@@ -41,6 +41,7 @@ const LivePictures = (() => {
     return [line, make("span", { className: "number", textContent: label })];
   }
 
+  const copyOf = (template) => $(template).content.firstElementChild.cloneNode(true);
   const toggle = () => make("input", { type: "checkbox", role: "switch" });
   const radio = (name, ...shown) => make("label", {}, make("input", { type: "radio", name: `live-${name}` }), ...shown);
 
@@ -229,13 +230,10 @@ const LivePictures = (() => {
 
   // ----------------------------------------------------------------------------------------------------- clocks, blocks
 
-  const CLOCK = '<svg viewBox="0 0 100 100" aria-hidden="true"><circle cx="50" cy="50" r="48"/><line class="query" x1="50" y1="50"/>' +
-    '<line class="key" x1="50" y1="50"/></svg><small></small>';
-
   function drawClocks(page, t) {
     const { head: [place, h], run, change } = page, row = weightsOf(page, page.head, t), s = keyFor(page, t);
     const half = page.model.config.headDim / 2;
-    const clocks = children($("clocks"), row ? half : 0, () => make("div", { className: "clock", innerHTML: CLOCK }));
+    const clocks = children($("clocks"), row ? half : 0, () => copyOf("clock"));
     if (!row) return say("clocks-finding", "Without attention there is no query and no key.");
     const q = run.heads[place][h].queries[t], k = run.heads[place][h].keys.subarray(s * 2 * half, (s + 1) * 2 * half);
     const hands = [q, k].map((x) => clocks.map((_, i) => [x[i], x[i + half]]));
@@ -279,15 +277,6 @@ const LivePictures = (() => {
     input.setAttribute("aria-label", name);
   }
 
-  function createPlace() {
-    const box = (part) => [part === "attention" ? make("button", { type: "button", className: "open", "aria-controls": "live-panel" })
-      : make("span", { className: "open" }), toggle()];
-    const branch = (part) => make("div", { className: "branch" }, make("span", { className: "norm", textContent: "norm" }),
-      make("span", { className: "box" }, ...box(part)), make("span", { className: "turn" }));
-    return make("li", {}, branch("attention"), branch("feedForward"),
-      make("div", { className: "after" }, make("span", { className: "box" }, ...box("blocks")), make("span", { className: "length" }), make("span", { className: "says" })));
-  }
-
   /** The picture of the whole model, with the numbers of the token at position t. */
   function drawModel(page, t) {
     const { run, change } = page, order = orderOf(page), streams = run.stream.map((rows) => rows[t]), says = saysNext(page, streams);
@@ -298,7 +287,7 @@ const LivePictures = (() => {
     say("model-first", told(0));
     say("model-end", told(order.length));
     $("model").classList.toggle("bare", change.norm === false);
-    children($("places"), order.length, createPlace).forEach((item, place) => {
+    children($("places"), order.length, () => copyOf("place")).forEach((item, place) => {
       const block = order[place], name = `block ${block}${order.indexOf(block) < place ? " again" : ""}`;
       Object.keys(PARTS).forEach((part, i) => {
         const box = item.children[i], opens = box.querySelector(".open"), switches = box.querySelector("input"), on = !isOff(page, part, block);
