@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from helpers.families import FAMILIES, Family, load_checkpoint
 from helpers.families.configs import PARTS, SIZES
 from helpers.families.reference import TOKENS, save_random
+from tests.support.models import assert_agree
 
 pytestmark = pytest.mark.parity
 
@@ -84,13 +85,13 @@ SPELLINGS |= {  # Gemma 3 and OLMo 3 have an entry for each kind of layer
 def folder_of(kind):
     if kind not in transformers.CONFIG_MAPPING:
         pytest.skip(f"transformers {transformers.__version__} has no {kind}")
-    more = {"norm_epsilon": 1e-5} if kind == "starcoder2" else {"head_dim": 8} if kind in HEADS else {}
-    folder = save_random(kind, **more)[1]
+    folder = save_random(kind, **MORE.get(kind, {}))[1]
     return json.loads((folder / "config.json").read_text()), (folder / "model.safetensors").read_bytes()
 
 
 # of Mixtral without head_dim transformers 5.23 makes no YaRN: it raises a TypeError
-HEADS = "qwen3", "gemma2", "mixtral", "glm4", "internlm3", "iquestcoder"
+MORE = {kind: {"head_dim": 8} for kind in ("qwen3", "gemma2", "mixtral", "glm4", "internlm3", "iquestcoder")}
+MORE |= {"starcoder2": {"norm_epsilon": 1e-5}, "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2}}
 
 
 def changed(tmp_path, kind, change):
@@ -139,6 +140,73 @@ def test_a_folder_opens_as_in_transformers_or_is_refused(tmp_path, kind):
     assert not wrong
 
 
+OLD = {"rope_parameters": GONE, "layer_types": GONE, "rope_theta": 500_000.0}
+OLD_YARN, WINDOWS = (
+    {"rope_scaling": {"rope_type": "yarn", **YARN, **TRAINED}},
+    {"sliding_window": 6, "max_window_layers": 1},
+)
+MIXED = {"sliding_window": 6, "layer_types": [KINDS[1], KINDS[0], KINDS[1]]}
+OLDER = {  # as on the Hub
+    "mistral": OLD | {"head_dim": GONE}, "olmo2": OLD, "mixtral": OLD, "granite": OLD,
+    "qwen2": OLD | WINDOWS | {"use_sliding_window": False},
+    "qwen2, with windows": OLD | WINDOWS | {"use_sliding_window": True},
+    "qwen3": OLD | {"use_sliding_window": False, "sliding_window": GONE, "max_window_layers": 1},
+    "olmo3": OLD | OLD_YARN, "gpt_oss": OLD | OLD_YARN,
+    "smollm3": OLD | {"no_rope_layers": GONE, "no_rope_layer_interval": 2},
+    "gemma3_text": OLD | {"sliding_window_pattern": 2, "rope_local_base_freq": 100.0,
+                          "rope_scaling": {"rope_type": "linear", **LINEAR}},
+    "gemma2": OLD | {"hidden_act": "gelu_pytorch_tanh"},
+    "qwen3_moe": OLD | {"sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 2},
+    "phi3": OLD | {"partial_rotary_factor": 0.5},
+    # keys of other families, which transformers does not read
+    **{f"{one}, biases": {"attention_bias": True} for one in ("mistral", "qwen2", "mixtral", "phi3", "starcoder2")},
+    "mistral, more": {"num_experts": 4, "logits_scaling": 2.0, "use_sliding_window": True, "clip_qkv": 1.0},
+    "olmo2, windows": MIXED, "gemma2, gelu": {"hidden_act": "gelu"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_older_configs_are_read_as_transformers_reads_them(tmp_path, name):
+    folder = changed(tmp_path, name.split(",")[0], OLDER[name])
+    assert_agree(outcome(folder), logits_of_transformers(folder))
+
+
+NAMED = {  # what no edit covers: a family, what its config.json says, and words of the error
+    "biases on Qwen3": ("qwen3", {"attention_bias": True}, "attention_bias=True is no part of 'qwen3'"),
+    "another gate": ("mistral", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
+    "another GELU": ("gemma2", {"hidden_activation": "gelu"}, "only 'gelu_pytorch_tanh'"),
+    "another activation": ("starcoder2", {"hidden_act": "tanh"}, "hidden_act='tanh' is not known here, only gelu"),
+    "both ways": ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
+    "full layers of a Mistral": ("mistral", {"layer_types": [KINDS[0]] * 3}, "layer_types=.* no part"),
+    "RoPE said twice": ("qwen3", twice("linear", "type", factor=2.0), "rope_scaling says .*, rope_parameters says "),
+    "a part of a head": ("gemma3_text", {"rope_parameters": {kind: {"partial_rotary_factor": 0.5} for kind in KINDS}},
+                         "partial_rotary_factor=0.5 is no part of"),
+    "a window that is none": ("olmo3", {"sliding_window": None}, "sliding_window=None must be a whole number"),
+    "LongRoPE": ("phi3", new("longrope", long_factor=[1.0]),
+                 "'longrope' .Phi-3.5's, with a factor for each pair. is not known here"),
+    "windows switched off": ("qwen3", MIXED | {"use_sliding_window": False}, "sliding_window=None must be a whole"),
+    "a damaged YaRN": ("qwen3", new("yarn", **YARN | TRAINED | {"beta_fast": -1}), "beta_fast=-1 must be a finite"),
+    "quantised": ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4"}}, "a few bits each, as .* in MXFP4"),
+    "LLaMA 4": ("mistral", {"model_type": "llama4_text"}, "it reads in chunks. This course reads .* mistral, qwen2"),
+    "a part that sees": ("gemma3_text", {"model_type": "gemma3"}, "'gemma3_text'"),
+    "no family": ("mistral", {"model_type": ["mistral"]}, "its relatives mistral, qwen2"),
+    "a biased file": ("qwen2", {"model_type": "qwen3", "head_dim": 8}, "left over: .*0.attention.q_proj.bias"),
+    "a file without norms": ("mistral", {"model_type": "qwen3"}, "missing: layers.0.attention.q_norm.weight"),
+    "too many experts": ("mixtral", {"num_local_experts": 10**9}, "far more than"),
+    "one expert more": ("mixtral", {"num_local_experts": 9}, "missing: layers.0.feed_forward.experts.8"),
+    "a damaged size": ("phi3", {"num_key_value_heads": 4}, "do not fit"),
+    "no width": ("llama", {"hidden_size": GONE}, "has no 'hidden_size', and this course does not know what counts"),
+    "no width of a relative": ("gemma3_text", {"hidden_size": GONE}, "has no 'hidden_size', and this course does"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_is_not_known_here_is_refused_by_name(tmp_path, name):
+    kind, change, words = NAMED[name]
+    with pytest.raises(ValueError, match=words):
+        load_checkpoint(changed(tmp_path, kind, change))
+
+
 NO_SIZE = {"model_type", "rope_parameters", "rope_scaling", "is_causal", "per_layer_config"}
 ASKED_FOR = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}
 LLAMAS = {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "tie_word_embeddings": False, "hidden_act": "silu",
@@ -163,16 +231,6 @@ def test_what_config_json_leaves_out_is_what_transformers_takes_or_is_asked_for(
             assert value in (ours[name], None), name
         else:
             assert value is None or name in ASKED_FOR | row.settings.keys(), name
-
-
-@pytest.mark.parametrize("kind", ["llama", "gemma3_text"])
-def test_a_size_that_is_not_known_is_asked_for(tmp_path, kind):
-    folder = changed(tmp_path, kind, {"hidden_size": GONE})
-    with pytest.raises(ValueError, match="has no 'hidden_size', and this course does not know what counts"):
-        load_checkpoint(folder)
-
-
-LONG = "x" * 10**6
 
 
 REPEATED = {  # what files may hold much of

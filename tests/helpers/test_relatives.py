@@ -23,7 +23,6 @@ from helpers.fast_decode import prepare_for_decoding
 from helpers.formats.hugging_face import RELATIVES
 from helpers.model import count_parameters
 from helpers.parallel import split_model
-from tests.support.files import edit_json
 from tests.support.models import TOLERANCE, assert_agree, enlarge, in_chunks, make_model
 
 pytestmark = pytest.mark.parity
@@ -182,83 +181,6 @@ def test_a_family_from_elsewhere_opens_with_a_row(family):
     failed = check_add_family(lambda: replace(row, edits=row.edits[1:]), family, seconds=120)
     assert (failed.status, "config.json lacks" in failed.hint) == ("failed", family == "stablelm")
     assert family not in FAMILIES
-
-
-OLD = {"rope_parameters": None, "layer_types": None, "rope_theta": 500_000.0}  # None: not in the file
-OLD_YARN = {name: value for name, value in YARN.items() if name != "rope_theta"}
-OLDER = {  # as on the Hub
-    "mistral": OLD | {"head_dim": None},
-    "qwen2": OLD | {"use_sliding_window": False, "sliding_window": 6, "max_window_layers": 1},
-    "qwen2, with windows": OLD | {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
-    "qwen3": OLD | {"use_sliding_window": False, "sliding_window": None, "max_window_layers": 1},
-    "olmo2": OLD, "mixtral": OLD, "granite": OLD,
-    "olmo3": OLD | {"rope_scaling": OLD_YARN},
-    "smollm3": OLD | {"no_rope_layers": None, "no_rope_layer_interval": 2},
-    "gemma3_text": OLD | {"sliding_window_pattern": 2, "rope_local_base_freq": 100.0,
-                          "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
-    "gemma2": OLD | {"hidden_act": "gelu_pytorch_tanh"},
-    "qwen3_moe": OLD | {"sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 2},
-    "phi3": OLD | {"partial_rotary_factor": 0.5},
-    "gpt_oss": OLD | {"rope_scaling": OLD_YARN},
-    # keys of other families, which transformers does not read
-    **{f"{one}, biases": {"attention_bias": True} for one in ("mistral", "qwen2", "mixtral", "phi3", "starcoder2")},
-    "mistral, more": {"num_experts": 4, "logits_scaling": 2.0, "use_sliding_window": True, "clip_qkv": 1.0},
-    "olmo2, windows": MIXED, "gemma2, gelu": {"hidden_act": "gelu"},
-}  # fmt: skip
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name", OLDER)
-def test_older_configs_are_read_as_transformers_reads_them(tmp_path, name):
-    theirs, tokens = build(name.split(",")[0])
-    theirs.save_pretrained(tmp_path)
-
-    def change(content):
-        content.update(OLDER[name])
-        for key in [key for key in OLDER[name] if content[key] is None]:
-            del content[key]
-
-    edit_json(tmp_path / "config.json", change)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
-    expected = theirs(input_ids=tokens, use_cache=False).logits
-    assert_agree(load_checkpoint(tmp_path)(tokens), expected)
-
-
-REFUSED = {
-    "biases on Qwen3": ("qwen3", {"attention_bias": True}, "attention_bias=True is no part of 'qwen3'"),
-    "another gate": ("mistral", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
-    "another GELU": ("gemma2", {"hidden_activation": "gelu"}, "only 'gelu_pytorch_tanh'"),
-    "another activation": ("starcoder2", {"hidden_act": "tanh"}, "hidden_act='tanh' is not known here, only gelu"),
-    "both ways": ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
-    "full layers of a Mistral": ("mistral", {"layer_types": [FULL] * 3}, "layer_types=.* no part"),
-    "RoPE said twice": ("qwen3", {"rope_scaling": {"type": "linear", "factor": 2.0}},
-                        "rope_scaling says .*, rope_parameters says "),
-    "a part of a head": ("gemma3_text", {"rope_parameters": BASES | {SLIDING: {"partial_rotary_factor": 0.5}}},
-                         "partial_rotary_factor=0.5 is no part of"),
-    "a window that is none": ("olmo3", {"sliding_window": None}, "sliding_window=None must be a whole number"),
-    "LongRoPE": ("phi3", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "long_factor": [1.0]}},
-                 "'longrope' .Phi-3.5's, with a factor for each pair. is not known here"),
-    "windows switched off": ("qwen3", MIXED | {"use_sliding_window": False}, "sliding_window=None must be a whole"),
-    "a damaged YaRN": ("qwen3", {"rope_parameters": YARN | {"beta_fast": -1}}, "beta_fast=-1 must be a finite number"),
-    "quantised": ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4"}}, "a few bits each, as .* in MXFP4"),
-    "LLaMA 4": ("mistral", {"model_type": "llama4_text"}, "it reads in chunks. This course reads .* mistral, qwen2"),
-    "a part that sees": ("gemma3_text", {"model_type": "gemma3"}, "'gemma3_text'"),
-    "no family": ("mistral", {"model_type": ["mistral"]}, "its relatives mistral, qwen2"),
-    "a biased file": ("qwen2", {"model_type": "qwen3", "head_dim": 8}, "left over: .*0.attention.q_proj.bias"),
-    "a file without norms": ("mistral", {"model_type": "qwen3"}, "missing: layers.0.attention.q_norm.weight"),
-    "too many experts": ("mixtral", {"num_local_experts": 10**9}, "far more than"),
-    "one expert more": ("mixtral", {"num_local_experts": 5}, "missing: layers.0.feed_forward.experts.4"),
-    "a damaged size": ("phi3", {"num_key_value_heads": 4}, "do not fit"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_no_edit_covers_is_refused_by_name(tmp_path, name):
-    family, change, words = REFUSED[name]
-    build(family)[0].save_pretrained(tmp_path)
-    edit_json(tmp_path / "config.json", lambda content: content.update(change))
-    with pytest.raises(ValueError, match=words):
-        load_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "llama"])
