@@ -2,11 +2,11 @@
 
 A notebook is read, not run, and not from top to bottom: of its code cells come the last definition of the function,
 and every statement up to the end of that cell that binds a name it reads, or changes what the name stands for, and so
-on: imports, helper functions, constants, in whatever cell they stand. `table["a"] = 1` changes `table`; so do `up =
-table; up[0] = 1`, `fill(table)` and `@term`, if a function `fill` or `term` of the notebook changes it. Names that the
-notebook does not bind may be taken from the course's own. All else is left out: other exercises, prints, experiments,
-magics, and the learner's checks, edited or not. A name that is bound by a magic, by `exec` or through `globals()` is
-not seen.
+on: imports, helper functions, constants, in whatever cell they stand. Of what binds a name above, the last that surely
+does counts. `table["a"] = 1` changes `table`; so do `up = table; up += 1`, and `fill(table)` and `@term`, if a function
+of the notebook changes it. Names that the notebook does not bind may be taken from the course's own. All else is left
+out: other exercises, prints, experiments, magics, and the learner's checks, edited or not. What is bound by a magic, by
+`exec` or through `globals()` is not seen, nor what `map` or an object made of the table changes, such as an optimizer.
 
 `my_parts` reads the learner's notebooks with this file, `make notebooks` the course's. The grader loads the file inside
 its walls, since a notebook may be made to keep a reader busy for ever: it needs no other file of ours.
@@ -24,14 +24,12 @@ from dataclasses import dataclass, field
 
 LARGEST_CELL = 200_000  # characters of a cell that is read
 RUN_THEIR_CELL = ("time", "capture", "prun")  # magics of a cell that is run as it stands; %%timeit keeps no names
-DEFINES = (
-    r"(?:(?:async\s+)?def\s+{0}\b|{0}\s*(?::[^=\n]*)?=(?!=))"  # text that makes a function, where it is not Python
-)
-
-
-FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
-SURELY_BINDS = FUNCTION | ast.ClassDef | ast.Assign | ast.With
-LOOPS = ast.For | ast.With
+DEFINES = r"(?:(?:async\s+)?def\s+{0}\b|{0}\s*(?::[^=\n]*)?=(?!=))"  # text that makes a function, if not Python
+REPLACES = ast.Assign | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+BINDS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr | ast.For | ast.comprehension | ast.withitem
+# methods that change what they belong to, and functions that change the first of what they are given
+METHODS = r"(append|extend|register)\w*|add|insert|update|\w*pop\w*|remove|discard|clear|sort|setdefault|\w*[^_]_"
+FUNCTIONS = r"setattr|next|shuffle|heap\w+|insort\w*|\w*[^_]_"
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,8 @@ class Statement:
     cell: int  # counted from 1 among code cells
     node: ast.stmt  # its line counts from the first line of the first code cell
     binds: frozenset  # "*" where it cannot be said
-    reads: frozenset  # names of the notebook, also inside functions
-    touches: frozenset  # whose attribute or entry is set, or whose method is called; of a function, when it is called
-    views: frozenset  # (b, a) for b = a and b = a.T, a[0] ...
-    calls: frozenset  # (function, what is handed to it, or "")
+    reads: frozenset  # names of the notebook, also inside functions, but not what its own loops bind
+    changes: list  # what `_changes` yields, with "" where there is no third
 
 
 @dataclass
@@ -68,41 +64,45 @@ class Notebook:
         return ""
 
     def needs(self, function: str, course: list[Statement]) -> list[ast.stmt] | None:
-        """The statements that a function needs, in order; None if no cell defines it.
-
-        Args:
-            course: statements for names that the notebook does not bind.
-        """
+        """What `parts` returns, without the cells."""
         found = self.parts(function, course)
         return found and [one.node for one in found]
 
     def parts(self, function: str, course: list[Statement]) -> list[Statement] | None:
-        """What `needs` returns, with the cell of each."""
+        """The statements that a function needs, in order; None if no cell defines it.
+
+        Names that the notebook does not bind may come from the statements of the course.
+        """
         home = self.definition(function)
         if not home:
             return None
-        own = [one for one in self.statements if one.cell <= home.cell]
-        functions = {one.node.name: one for one in self.statements if isinstance(one.node, FUNCTION)}
-        chosen, seen, todo = set(), set(), {function, "*"}
+        pool = [*course, *(one for one in self.statements if one.cell <= home.cell)]
+        changers, chosen, seen, todo = {}, set(), set(), {(function, len(pool)), ("*", 0)}
+        for at, (who, what, by) in ((at, change) for at, one in enumerate(pool) for change in one.changes):
+            changers.setdefault(what, set()).add((who or at, by))
+
+        def reached(name, writers):
+            whose = [name]  # and what changes it: other names, places in the pool
+            for one in whose:  # grows
+                whose += {who for who, by in changers.get(one, ()) if not by or by in writers}.difference(whose)
+            return whose
+
+        places = [one for one in changers if isinstance(one, tuple) and one[0].endswith("()")]
+        writers = set()
+        while writers != (writers := {one for one in places if one[0] in reached(one, writers)}):
+            pass
         while todo:
-            name = todo.pop()
-            seen.add(name)
-            for first, pool in enumerate((course, own)):
-                if name != "*" and first == 0 and any(name in one.binds for one in own):
-                    continue  # the learner's own goes before the course's
-                found = [(first, place) for place, one in enumerate(pool) if name in one.binds]
-                sure = [place for _, place in found if isinstance(pool[place].node, SURELY_BINDS)]
-                loops = {(first, place) for place in range(max(sure, default=0)) if isinstance(pool[place].node, LOOPS)}
-                found = [place for place in found if place not in loops]  # whose name is bound anew below
-                # modules and their names are not followed further
-                if found and not any(isinstance(pool[place].node, ast.Import | ast.ImportFrom) for _, place in found):
-                    names = {name}
-                    while more := {view for one in pool for view, of in one.views if of in names} - names:
-                        names |= more
-                    found += [(first, place) for place, one in enumerate(pool) if _changes(one, names, functions)]
-                chosen.update(found)
-                todo |= {read for _, place in found for read in pool[place].reads} - seen
-        found = [(course, own)[first][place] for first, place in sorted(chosen)]
+            seen.add(asked := todo.pop())
+            name, place = asked  # the last statement above this place that surely binds the name, and all below it
+            found = [at for at, one in enumerate(pool) if name in one.binds]
+            start = len(course) if name != "*" and found and found[-1] >= len(course) else 0  # the learner's own
+            start = max([start, *(at for at in found if at < place and isinstance(pool[at].node, REPLACES))])
+            kinds = {type(pool[at].node) for at in found if at >= start}  # modules are not followed further
+            whose = reached(name, writers) if found and not kinds & {ast.Import, ast.ImportFrom} else []
+            found = {at for at in [*found, *whose] if isinstance(at, int) and at >= start}
+            chosen |= found
+            todo |= {(read, at) for at in found for read in pool[at].reads} - seen
+        found = [pool[at] for at in sorted(chosen)]
         return sorted(found, key=lambda one: getattr(one.node, "module", "") != "__future__")  # these must stand first
 
 
@@ -165,107 +165,116 @@ def is_stub(node: ast.stmt) -> bool:
     match node:
         case ast.FunctionDef(body=[ast.Expr(ast.Constant(str())), last] | [last], decorator_list=[]):
             match last:
-                case ast.Raise(
-                    ast.Name("NotImplementedError") | ast.Call(ast.Name("NotImplementedError"), [], []), None
-                ):
+                case ast.Raise(ast.Name("NotImplementedError"), None):
                     return True
-                case ast.Raise(ast.Call(ast.Name("NotImplementedError"), [ast.Constant()], []), None):
+                case ast.Raise(ast.Call(ast.Name("NotImplementedError"), [] | [ast.Constant()], []), None):
                     return True
     return False
-
-
-def _changes(one, names, functions):
-    """Whether a statement changes what one of these names stands for, itself or by calling a function."""
-    for called, given in one.calls:
-        if not called and given in names:
-            return True
-        if function := functions.get(called):
-            own = {argument.arg for argument in ast.walk(function.node.args) if isinstance(argument, ast.arg)}
-            if names & function.touches & function.reads or (given in names and own & function.touches):
-                return True
-    return bool(names & one.touches) and not isinstance(one.node, FUNCTION)
 
 
 def _statement(cell, node, first):
     table = symtable.symtable(ast.unparse(node), "cell", "exec")
     binds = {name.get_name() for name in table.get_symbols() if name.is_assigned() or name.is_imported()}
-    if isinstance(node, ast.Delete):
-        binds = set()
     reads = {name.get_name() for name in table.get_symbols() if name.is_referenced()}
     inner = table.get_children()
     while inner:
         table = inner.pop()
         reads |= {name.get_name() for name in table.get_symbols() if name.is_global()}
         inner += table.get_children()
+    known, changes = binds | reads | {""}, []
+    for change in _changes(node):  # a function's own names are no others'
+        change = [(x, node) if isinstance(x, str) and x.rstrip("().") not in known else x for x in change]
+        changes.append((*change, "")[:3])
+    reads |= {what for who, what, _ in changes if who == "" and what in binds}  # x += 1
+    if isinstance(node, ast.For | ast.With):
+        loops = [_binding(one) for one in ast.walk(node) if isinstance(one, ast.For | ast.withitem)]
+        bound = {name for targets, _ in loops for name in _names(*targets)}
+        reads -= bound - {name for _, value in loops for name in _names(value)}
+    binds = set() if isinstance(node, ast.Delete) else binds
     if isinstance(node, ast.ImportFrom) and (node.module == "__future__" or node.names[0].name == "*"):
         binds = {"*"}
-    if isinstance(node, ast.For):  # its own names are bound before they are read
-        reads -= _names(node.target) - _names(node.iter)
-    found = frozenset(_touched(node)), frozenset(_views(node)), frozenset(_calls(node))
-    return Statement(cell, ast.increment_lineno(node, first), frozenset(binds), frozenset(reads), *found)
+    return Statement(cell, ast.increment_lineno(node, first), frozenset(binds), frozenset(reads), changes)
 
 
-def _names(node):
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+def _changes(node):
+    """Pairs (a, b): what changes a may change b; with a third, ("f()", 0), if f changes the first that it is given.
+
+    "" is the statement, "f()" a call of f, and "f." one whose result is not used, of an object.
+    """
+    todo = [("", node)]
+    while todo:
+        here, one = todo.pop()
+        inside = here
+        match one:
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+                inside, around = here or f"{name}()", [*one.decorator_list, *getattr(one, "bases", ())]
+                todo += [(here, ast.Expr(ast.Call(part, [], []))) for part in around]
+                yield from [(who, _head(part)) for part in around for who in (here, name)]
+                functions = [] if here else one.body if isinstance(one, ast.ClassDef) else [one]
+                for args in (part.args.args for part in functions if isinstance(part, ast.FunctionDef)):
+                    own = [arg.arg for arg in args if arg.arg not in ("self", "cls")]
+                    yield from ((name, (inside, place)) for number, name in enumerate(own) for place in (number, name))
+            case ast.Global(names):
+                yield from ((here, name) for name in names)
+            case ast.Expr(ast.Call(func)) | ast.Assign([ast.Name("_")], ast.Call(func)):
+                yield here, f"{_head(func)}."
+            case ast.Call(func, given, words):
+                yield here, (called := f"{_head(func)}()")
+                marked = [*enumerate(given), *((word.arg, word.value) for word in words)]
+                yield from ((here, _head(part), (called, place)) for place, part in marked)
+                first = [0] * bool(re.fullmatch(FUNCTIONS, getattr(func, "attr", getattr(func, "id", ""))))
+                yield from ((here, _head(part)) for place, part in marked if place in [*first, "out"])
+            case ast.Attribute() | ast.Subscript():
+                if not isinstance(one.ctx, ast.Load) or re.fullmatch(METHODS, getattr(one, "attr", "")):
+                    yield here, _head(one)
+        targets, value = _binding(one)
+        pairs = [(target, value) for target in targets]
+        for target, value in pairs:  # grows
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs += zip(target.elts, value.elts, strict=False)
+                continue
+            for name in _names(target):
+                yield from [(name, value), (f"{name}.", name)] + [(here, name)] * isinstance(one, ast.AugAssign)
+                yield from [(value, name)] * (len(targets) > 1)  # a = b = []
+            yield from (pair for name in _held(value) for pair in ((value, name), (value, f"{name}()")))
+            yield from ((value, f"{_head(part)}()") for part in ast.walk(value) if isinstance(part, ast.Call))
+        todo += [(inside, child) for child in ast.iter_child_nodes(one)]
 
 
-def _root(node):
-    """The name `a`, of `a`, `a.b`, `a[0]` and `a.b()`."""
-    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+def _binding(node):
+    if not isinstance(node, BINDS):
+        return [], None
+    value = getattr(node, "value", getattr(node, "iter", getattr(node, "context_expr", None)))
+    targets = getattr(node, "targets", [getattr(node, "target", getattr(node, "optional_vars", None))])
+    return [target for target in targets if target and value], value
+
+
+def _names(*nodes):
+    return {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def _held(value):
+    """The names whose objects a value may be, or hold."""
+    todo = [value]
+    while todo:
+        match one := todo.pop():
+            case ast.Name(name):
+                yield name
+            case ast.Attribute() | ast.Subscript():
+                todo.append(one.value)
+            case ast.Call(ast.Name("zip" | "enumerate" | "iter" | "reversed" | "partial"), given):
+                todo += given
+            case ast.Call(ast.Attribute(value, name), given):
+                todo += given if name in ("partial", "Parameter", "from_numpy") else [value]
+            case ast.AST() if not isinstance(one, ast.Call | ast.BinOp | ast.Compare | ast.JoinedStr):
+                todo += ast.iter_child_nodes(one)
+
+
+def _head(node):
+    """`name`, of `name.x[i].method()`."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Starred | ast.NamedExpr):
         node = node.func if isinstance(node, ast.Call) else node.value
     return getattr(node, "id", "")
-
-
-def _views(node):
-    """Pairs (b, a) for `b = a`, `b = a.T`, `b = a[0]`, `b, c = a, a`, and for `for b in (a, a)`."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.Assign | ast.AnnAssign | ast.For | ast.NamedExpr):
-            value = one.iter if isinstance(one, ast.For) else one.value
-            values = value.elts if isinstance(value, ast.Tuple | ast.List) else [value]
-            made = [target for target in (one.targets if isinstance(one, ast.Assign) else [one.target])]
-            for value in values:
-                if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name)):
-                    yield from ((name, _root(value)) for target in made for name in _names(target))
-
-
-def _calls(node):
-    """Pairs (function, a name that is handed to it, or "") of what runs with the statement; ("", a) for `@a.method`."""
-    todo = [node]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, FUNCTION | ast.ClassDef):
-            for decorator in one.decorator_list:
-                maker = decorator.func if isinstance(decorator, ast.Call) else decorator
-                yield ("", _root(maker)) if isinstance(maker, ast.Attribute) else (_root(maker), one.name)
-            continue
-        if isinstance(one, ast.Call) and isinstance(one.func, ast.Name):
-            given = [*one.args, *(word.value for word in one.keywords)]
-            yield from ((one.func.id, name) for name in {"", *map(_root, given)})
-        todo += ast.iter_child_nodes(one)
-
-
-def _touched(node):
-    """Names that a statement changes in place.
-
-    In `name.x = ...`, `name[i] = ...`, `del name[i]`, `name.method(...)` as a statement of its own; and, wherever they
-    are called, in `name.method_(...)`, `method_(name, ...)`, `setattr(name, ...)` and `function(..., out=name)`.
-    """
-    if isinstance(node, ast.ClassDef):
-        return  # touches when it is called
-    for one in ast.walk(node):  # also inside for, if, with
-        parts, given = [], []
-        if isinstance(one, ast.stmt):
-            parts = [*getattr(one, "targets", [getattr(one, "target", None) or getattr(one, "value", None)])]
-        elif isinstance(one, ast.Call):
-            given = [word.value for word in one.keywords if word.arg == "out"]
-            called = getattr(one.func, "attr", getattr(one.func, "id", ""))
-            if called == "setattr" or re.search("[^_]_$", called):
-                parts, given = [one.func], given + one.args[:1]
-        for part in parts:  # grows
-            parts += part.elts if isinstance(part, ast.Tuple | ast.List) else ()
-        for part in parts + given:
-            if not isinstance(part, ast.Name) or part in given:
-                yield _root(part)
 
 
 def more_than_a_stub(source: str) -> str:

@@ -4,13 +4,14 @@ import io
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from checks import my_parts, notebook
+from tests.support.course import ROOT
 from tests.support.messy import FILES
 from tests.support.submissions import NORM
 
@@ -57,6 +58,10 @@ CHANGES = [  # of a table in place, in a cell above the function that reads it
     "def fill(table):\n    table[0] = 1\nfill(t)", "def fill():\n    t[0] = 1\nfill()",
     "def put(x):\n    x[0] = 5\n    return x\nn = put(t)",
     "def term(g):\n    t[2] = g()\n    return g\n@term\ndef three():\n    return 3.0",
+    "up = t\nup += 1", "for i, one in enumerate(t):\n    one += i", "(up := t)[0] = 1",
+    "def fill(table):\n    table[0] = 1\ndef both(table):\n    fill(table)\nfor i in range(2):\n    both(t)",
+    "def fill():\n    up = t\n    up[0] = 1\ngo = fill\ngo()", "def grow():\n    global t\n    t = t + 1\ngrow()",
+    "class Fill:\n    def run(self, table):\n        table[0] = 3\nn = Fill().run(t)",
 ]  # fmt: skip
 
 
@@ -69,6 +74,43 @@ def test_a_change_in_place_comes_with_the_table_that_it_changes(change):
     exec("\n".join(cells), all_of_it)
     assert some["f"](0).tolist() == all_of_it["f"](0).tolist()
     assert vars(some["t"]) == vars(all_of_it["t"])
+
+
+REGISTER = "class Register(list):\n    def __call__(self, g):\n        self.append(g)"
+TABLE = "table = {'a': [1], 'b': [2]}"
+OTHER = {  # cells above f, and what f returns
+    "a registry that is an object": ([f"{REGISTER}\nterms = Register()", "@terms\ndef g():\n    pass"], "len(terms)"),
+    "by subclass": (["class A:\n    pass", "class B(A):\n    pass", "class C(B):\n    pass"],
+                    "len(A.__subclasses__()[0].__subclasses__())"),
+    "by instance": (["a = []\nclass Rule:\n    def __init__(self):\n        a.append(self)", "Rule()"], "len(a)"),
+    "by type": (["import functools\n@functools.singledispatch\ndef d(x):\n    return 0",
+                 "_ = d.register(int, lambda x: 7)"], "d(1)"),
+    "in a comprehension": (["a = []", "[a.append(i) for i in range(3)]"], "a"),
+    "popped": ([TABLE, "last = table.pop('a')"], "table"),
+    "entries, in a loop": ([TABLE, "for name, row in table.items():\n    row += [name]"], "table"),
+    "a heap": (["import heapq\na = [5]", "heapq.heappush(a, 2)"], "a"),
+    "partial": (["from functools import partial\na = []\ndef put(to, v):\n    to.append(v)",
+                 "go = partial(put, a)\ngo(3)"], "a"),
+    "the name of a loop, used before it is bound anew": (["for k in (1, 2):\n    pass\ny = k\nk = 9"], "y"),
+    "bound again and again": (["k = 1\ndef g():\n    return k\ny = g()\nk = 2\nz = g()\nk = 7"], "(y, z, k)"),
+    "an experiment that fails": (["def g(x):\n    return x / 2", "g('a')"], "g(1)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("label", OTHER)
+def test_what_an_answer_reads_is_as_the_cells_leave_it(label):
+    cells, returned = OTHER[label]
+    needs, some, all_of_it = notebook.read_cells([*cells, f"def f():\n    return {returned}"]).needs("f", []), {}, {}
+    exec(compile(notebook.ast.Module(needs, []), "needs", "exec"), some)
+    for cell in cells:
+        with suppress(TypeError):
+            exec(cell, all_of_it)
+    assert some["f"]() == eval(returned, all_of_it)
+
+
+def test_an_answer_that_reads_an_object_of_the_course_takes_no_demonstration_along():
+    read = notebook.read_notebook((ROOT / "notebooks" / "05_full_model.ipynb").read_bytes())
+    assert len(read.parts("my_llama_solved", [])) < 10
 
 
 def test_the_name_of_a_loop_is_not_asked_for_elsewhere():

@@ -177,7 +177,7 @@ def test_parts_take_pairs_of_neighbours_positions_of_one_row_and_a_mask_to_add(o
 NORM = "def my_rms_norm(x, weight, eps):\n    "
 WHY = {  # a cell, and why its function is not used
     f"{NORM}while True: pass": "no answer after",
-    f"my_rms_norm = exit()\n{NORM}return x": "does not run (SystemExit",
+    f"ZERO = exit()\n{NORM}return x + ZERO": "does not run (SystemExit",
     "1 / 0\ncheck_swiglu(my_swiglu)": "no notebook in this folder has the exercise. Put your notebooks 01 to 04",
 }
 
