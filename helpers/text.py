@@ -59,29 +59,37 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
 
 def _compare_with_class(tokenizer, path, config, model):
     """ValueError or a warning if AutoTokenizer gives other ids, by a class that does not take all of the file."""
-    table, kind = read_json(ASSETS / "tokenizers" / "classes.json"), str(model.get("model_type"))
-    named, name = config.get("tokenizer_class") or model.get("tokenizer_class"), table["model_types"].get(kind)
+    table = read_json(ASSETS / "tokenizers" / "classes.json")
+    kind, named = str(model.get("model_type")), config.get("tokenizer_class") or model.get("tokenizer_class")
+    name = table["model_types"].get(kind)
     if named and kind != "qwen2" and name != "TokenizersBackend":  # these two win over what the folder names
         name = str(named).removesuffix("Fast")
-    stored = path.read_text(encoding="utf-8") if name in table["classes"] else "{}"
-    if not (model := json.loads(stored).get("model")) or (name == "LlamaTokenizer" and '"ByteLevel"' in stored):
+    if name not in table["classes"]:
         return
-    prefix, how = config.get("add_prefix_space"), "always" if config.get("legacy") else "first"
-    parts = json.dumps(table["classes"][name]).replace('"first"', '"never"' if prefix is False else f'"{how}"')
-    parts = json.loads(parts.replace('space": false', f'space": {json.dumps(bool(prefix))}'))
-    tokens, parts["model"] = parts.pop("tokens"), model | parts["model"]
-    twin = Tokenizer.from_str(json.dumps(json.loads(stored) | parts | {"truncation": None, "padding": None}))
-    twin.add_special_tokens([token for name, token in tokens.items() if name not in config])
+    text, parts = path.read_text(encoding="utf-8"), table["classes"][name]
+    stored, tokens, prefix = json.loads(text), parts.pop("tokens"), config.get("add_prefix_space")
+    if not stored.get("model") or (name == "LlamaTokenizer" and '"ByteLevel"' in text):
+        return
+    splitter = parts["pre_tokenizer"]
+    for step in splitter.get("pretokenizers", [splitter]):  # a space before the first word?
+        if step["type"] == "ByteLevel":
+            step["add_prefix_space"] = bool(prefix)
+        elif step["type"] == "Metaspace":
+            step["prepend_scheme"] = "never" if prefix is False else "always" if config.get("legacy") else "first"
+    parts["model"] = stored["model"] | parts["model"]
+    twin = Tokenizer.from_str(json.dumps(stored | parts | {"truncation": None, "padding": None}))
+    twin.add_special_tokens([token for role, token in tokens.items() if role not in config])
     twin.encode_special_tokens = tokenizer.encode_special_tokens
     for words in [*table["texts"], " ".join(tokens.values())]:
         ours, theirs = (one.encode(words).ids for one in (tokenizer, twin))
+        if ours == theirs:
+            continue
         said = f"{path}: transformers 5 opens it as {name}, with parts of that class in place of the file's: {words!r} "
         said += f"becomes {theirs}, by the file {ours}. To use what transformers does, open what it saves: "
         said += "AutoTokenizer.from_pretrained(folder).save_pretrained(another)."
-        if ours != theirs and words == table["texts"][0]:
+        if words == table["texts"][0]:
             raise ValueError(said)
-        if ours != theirs:
-            return warnings.warn(said, stacklevel=3)
+        return warnings.warn(said, stacklevel=3)
 
 
 def encode(tokenizer: Tokenizer, text: str) -> torch.Tensor:
