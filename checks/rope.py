@@ -28,7 +28,7 @@ ROPE_ANGLES = Exercise(
         Case("head_dim 2", (torch.arange(4, 9), 2, 10000.0), "With head_dim 2 there is one pair, and its speed is 1."),
         Case("theta 500000", (torch.tensor([1, 501, 8001]), 16, 500000.0)),
         Case("theta as an int", (torch.tensor([1, 2]), 4, 10000), "Here theta is an int, not a float."),
-        Case("int32 positions, not contiguous", (torch.arange(12, dtype=torch.int32)[::3], 4, 50.0), MEMORY),
+        Case("int32 positions, not contiguous", (torch.arange(12, dtype=torch.int32)[::3], 8, 100.0), MEMORY),
         Case("positions of shape (2, 1, 4), head_dim 8", (torch.arange(3, 11).reshape(2, 1, 4), 8, 100.0), ROWS),
         Case("position 200000", (torch.tensor([200000]), 4, 500000.0), TABLE),
     ],
@@ -183,7 +183,7 @@ ROPE_PERMUTATION = Exercise(
     [
         Case("rows 0 to 5, one head of 6", (torch.arange(6.0)[:, None], 6)),
         Case("three heads of 8, weight (24, 5)", (draw(24, 5, seed=1), 8), HEADS),
-        Case("float16", (draw(8, 3, seed=5).half(), 8)),
+        Case("float16, heads of 4", (draw(8, 3, seed=5).half(), 4)),
         Case("weight not contiguous", (not_contiguous(draw(8, 3, seed=6)), 8), MEMORY),
     ],
     [

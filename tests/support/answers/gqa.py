@@ -145,3 +145,14 @@ def gqa_layer__rows_with_is_causal(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     q, k, v = ((x @ w.T).unflatten(-1, (-1, head_dim)).transpose(1, 2) for w in (w_q, w_k, w_v))
     mixed = rows__sdpa_with_is_causal(apply_rope(q, cos, sin), apply_rope(k, cos, sin), v, None)
     return F.linear(mixed.transpose(1, 2).flatten(-2), w_o)
+
+
+KEPT = {}
+
+
+@wrong("expected (3, 7)")
+def causal_visible__kept_by_n_key(n_query, n_key):
+    """A mask that is made once for each n_key: the next step asks for fewer rows."""
+    if n_key not in KEPT:
+        KEPT[n_key] = torch.arange(n_key) <= torch.arange(n_key - n_query, n_key)[:, None]
+    return KEPT[n_key]

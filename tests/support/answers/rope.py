@@ -134,3 +134,16 @@ wrong("3 at [0, 0], expected 0", "rope_permutation__halves_exchanged")(
 )
 wrong(".to(torch.float16) converts", "rope_permutation__float32")(lambda w, h: torch.cat(_rows(w.float(), h)))
 wrong("changed in place", "rope_permutation__in_place")(lambda w, h: w.copy_(torch.cat(_rows(w, h))))
+
+
+KEPT = {}
+
+
+@wrong("at [0, 0], expected 0")
+def rope_angles__kept_by_shape(positions, head_dim, theta):
+    """Angles that are made once for each shape: in decoding every step would get the first one's."""
+    key = tuple(positions.shape), head_dim, theta
+    if key not in KEPT:
+        pairs = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+        KEPT[key] = (positions.double()[..., None] * float(theta) ** -pairs).float()
+    return KEPT[key]
