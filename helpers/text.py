@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from helpers.assets import ASSETS
 from helpers.formats.files import read_json, unreadable
@@ -50,9 +50,15 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
     for some in (value for value in lists if isinstance(value, list | dict)):
         added += some.values() if isinstance(some, dict) else some
     added = alone.keys() | {str(one.get("content")) if isinstance(one, dict) else str(one) for one in added}
-    if missing := sorted(added - {one.content for one in tokenizer.get_added_tokens_decoder().values()}):
+    if missing := sorted(added - {"", *(one.content for one in tokenizer.get_added_tokens_decoder().values())}):
         raise ValueError(f"{path} does not add the tokens {shown(missing)}, but other files of the folder do. Have "
                          "it written anew: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).")  # fmt: skip
+    known = {repr(one) for one in tokenizer.get_added_tokens_decoder().values()}
+    try:
+        said = [AddedToken(**one) for one in (config.get("added_tokens_decoder") or {}).values()]
+    except (AttributeError, TypeError) as error:
+        raise ValueError(unreadable(path.with_name(names[2]), f"is damaged ({error})")) from error
+    tokenizer.add_tokens([one for one in said if repr(one) not in known])  # these flags win, in AutoTokenizer, too
     _compare_with_class(tokenizer, path, config, model)
     return tokenizer
 

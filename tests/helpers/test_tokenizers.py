@@ -68,6 +68,19 @@ def test_ids_are_those_of_transformers_or_a_word_is_said(tmp_path, file, kind, b
     assert all(ours.encode(text).ids == theirs(text)["input_ids"] for text in [*TABLE["texts"], "a<mask><eos> b"])
 
 
+def test_the_flags_of_an_added_token_are_those_of_the_config(tmp_path):
+    """As after one of the two files was edited by hand; and a special token of no letters is none."""
+    tokenizer = Tokenizer(BPE(byte_fallback=True))
+    tokenizer.train_from_iterator(["hello world"], BpeTrainer(special_tokens=["<x>"], show_progress=False))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    flags = dict.fromkeys(("lstrip", "normalized", "single_word"), False) | {"rstrip": True, "special": True}
+    settings = BASE["tokenizer_config"] | {"added_tokens_decoder": {"0": {"content": "<x>", **flags}}, "pad_token": ""}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    text = "hello <x> world"
+    assert load_tokenizer(tmp_path).encode(text).ids == AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+
+
 def test_the_table_is_what_transformers_does():
     for one in (LlamaTokenizer, GemmaTokenizer, Qwen2Tokenizer, GPT2Tokenizer):
         theirs, ours = json.loads(one()._tokenizer.to_str()), dict(TABLE["classes"][one.__name__])
