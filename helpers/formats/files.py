@@ -13,11 +13,13 @@ BEGIN = {  # how files begin that people have in place of the right one
 }
 INSTEAD = {  # what may be there in place of model.safetensors, in this order, and what to do
     "model.safetensors.index.*.json": "is a variant's index: rename it to model.safetensors.index.json.",
-    "model*-of-*.safetensors": "is one of several: fetch model.safetensors.index.json as well, which names them all.",
+    "*-of-*.safetensors": "is one of several: fetch model.safetensors.index.json as well, which names them all.",
     "model.*.safetensors": "is a variant, which is asked for by name: rename it to model.safetensors.",
+    "consolidated*.safetensors": "has other names than config.json goes with: fetch model.safetensors.",
     "adapter_*": "belongs to an adapter (peft), which changes another model: open what both make together, "
     "AutoPeftModelForCausalLM.from_pretrained(folder).merge_and_unload().save_pretrained(another).",
-    "pytorch_model*": "is pickled: open what transformers makes of it, by "
+    "*.safetensors": "holds weights under another name: rename it to model.safetensors.",
+    "pytorch_model*.bin*": "is pickled: open what transformers makes of it, by "
     "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(another).",
     "config.json": "is here, but no weights as safetensors: fetch or convert them.",
 }

@@ -55,6 +55,8 @@ def refuse(problems: dict[str, str], source: str, so: str = ANOTHER):
     """Raise ValueError if there are problems; the text lists the first twenty, each cut to a line."""
     if not problems:
         return
+    if any(text.startswith("not finite") for text in problems.values()):
+        so = so.partition(" If transformers")[0]  # what it saves holds them, too
     listed = [so, *(text if len(text) < 200 else f"{text[:200]}…" for text in sorted(problems.values())[:20])]
     if len(problems) > 20:
         listed.append(f"… and {len(problems) - 20} more")
