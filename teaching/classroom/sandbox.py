@@ -253,10 +253,11 @@ class _Program:
     def end(self) -> None:
         """End the program and all that it started: what stands below it, and its group."""
         self.ended = True
-        for one in reversed(_family(self.process.pid)):
+        alive = self.process.poll() is None  # else its number may be another's by now
+        for one in reversed(_family(self.process.pid) if alive else []):
             with contextlib.suppress(psutil.Error):
                 one.kill()
-        if os.name == "posix":
+        if os.name == "posix" and (alive or not self.sandbox):  # a sandbox ends with its first process
             with contextlib.suppress(OSError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
