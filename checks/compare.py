@@ -104,7 +104,9 @@ def name_mistake(exercise, outcomes, failing):
     half = [is_half(*pair) for pair in zip(exercise.cases, exercise.wanted, strict=True)]
     only_half = all(half[place] for place in failing)
     clear = [place for place, answer in enumerate(answers) if _is_finite(answer) and (only_half or not half[place])]
-    for hint, theirs in exercise.mistake_outputs:
+    for place, (hint, theirs) in enumerate(exercise.mistake_outputs):
+        if best[1] and place >= len(exercise.mistakes):  # the rest are facts that hold for any exercise
+            break
         explained = _explained(exercise, answers, theirs, failing, clear)
         if len(explained) > len(best[1]):
             best = hint, explained

@@ -1,7 +1,7 @@
 """What a wrong answer is to the right one, whatever the exercise: facts about the numbers, which tell no solution.
 
 A fact is a change of the right result, or of the arguments that the specification gets. It is said where no known
-mistake of the exercise explains more.
+mistake of the exercise explains anything.
 """
 
 import math
@@ -26,9 +26,9 @@ FOR_BOOLEANS = (torch.logical_not, torch.ones_like)
 
 
 def of_result(want):
-    """(fact, the right result so changed): a result is a tensor, or a tuple of them; any other has no facts."""
+    """(fact, the right result so changed): a result is tensors, with more than one number; any other has no facts."""
     parts = want if isinstance(want, tuple) else (want,)
-    if not all(isinstance(part, torch.Tensor) for part in parts):
+    if not all(isinstance(part, torch.Tensor) for part in parts) or sum(part.numel() for part in parts) < 2:
         return
     if len(parts) == 2:
         yield "Yours has the two results exchanged.", (parts[1], parts[0])

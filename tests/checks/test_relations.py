@@ -39,6 +39,29 @@ def test_a_fact_is_said_where_it_explains_every_case(specification, program, fac
     assert "yours" in said.message or fact.startswith("Yours is the first")  # with the numbers below
 
 
+def test_an_exercises_own_mistake_comes_before_a_fact_that_explains_more():
+    def contrary(a, b):
+        if a[0] != 1:
+            raise ValueError("this mistake cannot be made here")
+        return -outer(a, b)
+
+    known = [("Is the sign right?", contrary)]
+    exercise = Exercise(outer, [Case("first", (A, B)), Case("second", (B, 3 * A))], known)
+    assert check_of(exercise)(lambda a, b: -outer(a, b)).hint == "Is the sign right?"
+
+
+def test_of_one_number_no_fact_is_said():
+    """6 is twice 3 in many ways."""
+
+    def scaled(x, gain):
+        return x * gain
+
+    said = check_of(Exercise(scaled, [Case("one number", (torch.tensor([1.0]), 3.0))], []))(
+        lambda x, gain: x + gain + 2
+    )
+    assert said.hint == ""
+
+
 def test_a_mask_is_told_that_it_is_inverted():
     def causal(n):
         return torch.ones(n, n, dtype=torch.bool).tril()
