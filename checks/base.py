@@ -104,16 +104,17 @@ class Exercise:
     def mistake_outputs(self):
         """For every mistake its hint, and a function from the number of a case to its answer, computed once."""
         programs = [*self.mistakes, ("Yours is the first argument, unchanged.", lambda *inputs: inputs[0])]
-        facts = [fact for fact, _ in of_result(self.wanted[0])]
+        facts = self._facts(0)
         if facts and self.harness.run is Harness.run:  # what a harness runs may take long
             programs += of_arguments(self.specification, self.parameters)
         made = [(hint, cache(partial(self._attempt, program))) for hint, program in programs]
-        return made + [(fact, partial(self._changed, fact)) for fact in facts]
+        facts_of = cache(self._facts)
+        return made + [(fact, lambda place, fact=fact: facts_of(place).get(fact)) for fact in facts]
 
-    def _changed(self, fact, place):
-        """The right answer to a case, changed as a fact says; None if it cannot be."""
+    def _facts(self, place):
+        """{fact: the right answer to a case, changed so}."""
         case = self.cases[place]
-        return None if case.gradients or case.stochastic else dict(of_result(self.wanted[place])).get(fact)
+        return {} if case.gradients or case.stochastic else dict(of_result(self.wanted[place]))
 
     def _attempt(self, program, place):
         """A program's answer to a case; None if it has none."""
