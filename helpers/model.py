@@ -241,7 +241,7 @@ class GroupedQueryAttention(nn.Module):
     def heads(self, x):
         """Queries (B, H, T, h), keys and values (B, K, T, h) of x (B, T, D), none of them turned."""
         projected = (proj(x) for proj in (self.q_proj, self.k_proj, self.v_proj))  # (B, T, heads * h) each
-        return tuple(y.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for y in projected)
+        return tuple(y.view(*y.shape[:2], -1, self.head_dim).transpose(1, 2) for y in projected)
 
     def rotated_qkv(self, x, cos, sin):
         """The heads of x, q and k turned, v not."""
