@@ -213,6 +213,7 @@ for words, name, program in (
     ("take generator=generator", "sample__global", _drawn(lambda q, g: torch.multinomial(q, 1)[:, 0])),
     ("neither seed it", "sample__seeded", _drawn(lambda q, g: q.multinomial(1, generator=g.manual_seed(0))[:, 0])),
     ("The likeliest, or one random", "sample__greedy", _drawn(lambda q, g: q.argmax(-1))),
+    ("temperature 0.01: all", "sample__cold", lambda z, t, *s: sample__largest_after_noise(z, t * (t > 0.04), *s)),
     ("or one random", "sample__shared", _drawn(lambda q, g: (q.cumsum(-1) < torch.rand(1, generator=g)).sum(-1) % 3)),
     ("and [:, 0] its column", "sample__column", _drawn(lambda q, g: q.multinomial(1, generator=g))),
     ("it raises RuntimeError", "sample__logs", _drawn(lambda q, g: q.log().multinomial(1, generator=g)[:, 0])),
