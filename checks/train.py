@@ -236,15 +236,21 @@ def _loss_and_gradient(function):
     def weights_of(model):
         return torch.cat([weight.detach().flatten() for weight in model.parameters()]).double()
 
+    def settings_of(optimizer):
+        return {name: optimizer.param_groups[0].get(name) for name in optimizer.defaults}
+
     def moved_by(program, number, *inputs):
         model = small_model(number)
-        before, steps = weights_of(model), []
         optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=1.0)
-        optimizer.register_step_pre_hook(lambda *_: steps.append(optimizer.param_groups[0]["lr"]))
+        before, was, steps = weights_of(model), settings_of(optimizer), []
+        optimizer.register_step_pre_hook(lambda *_: steps.append(settings_of(optimizer)))
         loss, moved = _trained(program, model, optimizer, *inputs), before - weights_of(model)
-        if moved.any() and steps != [1.0]:
+        found = [f"{len(steps)} steps of the optimizer, expected one"] * (len(steps) != 1)
+        for now in (*steps, settings_of(optimizer)):
+            found += [f"its {name} is {now[name]}, expected {was[name]}" for name in was if now[name] != was[name]]
+        if moved.any() and found:
             hint = "Take one step of the optimizer, with its settings as they are, when the gradient is whole."
-            raise Wrong(f"{len(steps)} steps of the optimizer, with the rates {steps}, expected one, with 1.0.", hint)
+            raise Wrong(f"{'; '.join(dict.fromkeys(found))}.", hint)
         return loss, moved, max((len(call.tokens) for call in model.calls), default=0)
 
     def probe(number, _, rows, lengths, micro):

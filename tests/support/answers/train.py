@@ -79,7 +79,11 @@ for expected, name, wrong_step in (
     ("The weights do not move.", "nothing", lambda *_: 3.5),
     ("2 steps of the optimizer", "twice", _step(stepped=lambda m, o: (o.step(), o.step()))),
     ("0 steps of the optimizer", "by_hand", _step(stepped=lambda m, o: [w.data.sub_(w.grad) for w in m.parameters()])),
-    ("settings as they are", "rate", _step(stepped=lambda m, o: (o.param_groups[0].update(lr=0.9), o.step()))),
+    ("its lr is 0.9, expected 1.0", "rate", _step(stepped=lambda m, o: (o.param_groups[0].update(lr=0.9), o.step()))),
+    ("its momentum is 0.9, expected 0", "momentum", _step(  # which no first step shows
+        stepped=lambda m, o: (o.param_groups[0].update(momentum=0.9), o.step()))),
+    ("its lr is 0.9, expected 1.0", "next_rate", _step(
+        stepped=lambda m, o: (o.step(), o.param_groups[0].update(lr=0.9)))),
     ("the length of the gradient is", "clipped_late", _step(
         most=1e9, stepped=lambda m, o: (o.step(), torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)))),
     ("the right one is 180, expected 0", "uphill", mutate(accumulated_step, "share.b", "(-share).b")),
