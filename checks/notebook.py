@@ -4,9 +4,11 @@ A notebook is read, not run, and not from top to bottom: of its code cells come 
 and every statement up to the end of that cell that binds a name it reads, or changes what the name stands for, and so
 on: imports, helper functions, constants, in whatever cell they stand. Of what binds a name above, the last that surely
 does counts. `table["a"] = 1` changes `table`; so do `up = table; up += 1`, and `fill(table)` and `@term`, if a function
-of the notebook changes it. Names that the notebook does not bind may be taken from the course's own. All else is left
-out: other exercises, prints, experiments, magics, and the learner's checks, edited or not. What is bound by a magic, by
-`exec` or through `globals()` is not seen, nor what `map` or an object made of the table changes, such as an optimizer.
+of the notebook changes it. A definition that fails when it is run leaves the one above it, as in a kernel. Names that
+the notebook does not bind may be taken from the course's own. All else is left out: other exercises, prints,
+experiments, magics, and the learner's checks, edited or not. What is bound by a magic, by `exec` or through `globals()`
+is not seen, nor what is changed by an object made of the table, such as an optimizer or `partial(fill, table)` called
+without a name, or by a function that is handed over, but to `map`, `filter` or `reduce`.
 
 `my_parts` reads the learner's notebooks with this file, `make notebooks` the course's. The grader loads the file inside
 its walls, since a notebook may be made to keep a reader busy for ever: it needs no other file of ours.
@@ -21,6 +23,7 @@ import tokenize
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 LARGEST_CELL = 200_000  # characters of a cell that is read
 RUN_THEIR_CELL = ("time", "capture", "prun")  # magics of a cell that is run as it stands; %%timeit keeps no names
@@ -64,9 +67,14 @@ class Notebook:
         return ""
 
     def needs(self, function: str, course: list[Statement]) -> list[ast.stmt] | None:
-        """What `parts` returns, without the cells."""
-        found = self.parts(function, course)
-        return found and [one.node for one in found]
+        """What `parts` returns, as code to run: what fails leaves the definition above it, as in a kernel."""
+        if not (found := self.parts(function, course)):
+            return None
+        nodes, ends = [one.node for one in found], [at for at, one in enumerate(found, 1) if function in one.binds]
+        goes_on = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
+        for above, end in reversed([*pairwise(ends)]):
+            nodes[above:end] = [ast.fix_missing_locations(ast.Try(nodes[above:end], [goes_on], [], []))]
+        return nodes
 
     def parts(self, function: str, course: list[Statement]) -> list[Statement] | None:
         """The statements that a function needs, in order; None if no cell defines it.
@@ -95,8 +103,10 @@ class Notebook:
             seen.add(asked := todo.pop())
             name, place = asked  # the last statement above this place that surely binds the name, and all below it
             found = [at for at, one in enumerate(pool) if name in one.binds]
+            if asked == (function, len(pool)):  # an exercise's stub is no answer
+                found = [at for at in found if pool[at] is home or not is_stub(pool[at].node)]
             start = len(course) if name != "*" and found and found[-1] >= len(course) else 0  # the learner's own
-            start = max([start, *(at for at in found if at < place and isinstance(pool[at].node, REPLACES))])
+            start = max([start, *(at for at in found if at < place and _replaces(pool[at].node, name == function))])
             kinds = {type(pool[at].node) for at in found if at >= start}  # modules are not followed further
             whose = reached(name, writers) if found and not kinds & {ast.Import, ast.ImportFrom} else []
             found = {at for at in [*found, *whose] if isinstance(at, int) and at >= start}
@@ -160,6 +170,14 @@ def _body(source, error):
     raise error
 
 
+def _replaces(node, surely):
+    """Whether a statement takes the place of what a name stood for; surely, if nothing in it can fail."""
+    match node:
+        case ast.FunctionDef(args=args, decorator_list=[]):
+            return not surely or all(isinstance(one, ast.Constant | None) for one in args.defaults + args.kw_defaults)
+    return isinstance(node, REPLACES) and (not surely or isinstance(getattr(node, "value", None), ast.Lambda))
+
+
 def is_stub(node: ast.stmt) -> bool:
     """Whether this is a function as it is handed out: one `raise NotImplementedError`, and perhaps a docstring."""
     match node:
@@ -199,17 +217,20 @@ def _statement(cell, node, first):
 def _changes(node):
     """Pairs (a, b): what changes a may change b; with a third, ("f()", 0), if f changes the first that it is given.
 
-    "" is the statement, "f()" a call of f, and "f." one whose result is not used, of an object.
+    "" is the statement, "x" what a name stands for, a node the value of an expression, "f()" a call of f, and "x." one
+    of a method whose result is not used. ("f()", 0) and ("f()", "name") are arguments.
     """
-    todo = [("", node)]
+    todo = [("", node)]  # who changes what stands in the node
     while todo:
         here, one = todo.pop()
         inside = here
         match one:
+            case ast.Assign([ast.Name(name)], ast.Lambda(args, body)):
+                todo.append((here, ast.FunctionDef(name, args, [ast.Expr(body)], [])))
             case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
                 inside, around = here or f"{name}()", [*one.decorator_list, *getattr(one, "bases", ())]
                 todo += [(here, ast.Expr(ast.Call(part, [], []))) for part in around]
-                yield from [(who, _head(part)) for part in around for who in (here, name)]
+                yield from [(who, _head(part)) for part in around for who in (here, name)]  # which may keep it
                 functions = [] if here else one.body if isinstance(one, ast.ClassDef) else [one]
                 for args in (part.args.args for part in functions if isinstance(part, ast.FunctionDef)):
                     own = [arg.arg for arg in args if arg.arg not in ("self", "cls")]
@@ -220,25 +241,31 @@ def _changes(node):
                 yield here, f"{_head(func)}."
             case ast.Call(func, given, words):
                 yield here, (called := f"{_head(func)}()")
+                name = getattr(func, "attr", getattr(func, "id", ""))
                 marked = [*enumerate(given), *((word.arg, word.value) for word in words)]
                 yield from ((here, _head(part), (called, place)) for place, part in marked)
-                first = [0] * bool(re.fullmatch(FUNCTIONS, getattr(func, "attr", getattr(func, "id", ""))))
+                first = [0] * bool(re.fullmatch(FUNCTIONS, name))
                 yield from ((here, _head(part)) for place, part in marked if place in [*first, "out"])
+                yield from ((here, f"{_head(part)}()") for part in given[:1] if name in ("map", "filter", "reduce"))
             case ast.Attribute() | ast.Subscript():
                 if not isinstance(one.ctx, ast.Load) or re.fullmatch(METHODS, getattr(one, "attr", "")):
                     yield here, _head(one)
-        targets, value = _binding(one)
-        pairs = [(target, value) for target in targets]
-        for target, value in pairs:  # grows
-            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                pairs += zip(target.elts, value.elts, strict=False)
-                continue
-            for name in _names(target):
-                yield from [(name, value), (f"{name}.", name)] + [(here, name)] * isinstance(one, ast.AugAssign)
-                yield from [(value, name)] * (len(targets) > 1)  # a = b = []
-            yield from (pair for name in _held(value) for pair in ((value, name), (value, f"{name}()")))
-            yield from ((value, f"{_head(part)}()") for part in ast.walk(value) if isinstance(part, ast.Call))
+        yield from _shared(here, isinstance(one, ast.AugAssign), *_binding(one))
         todo += [(inside, child) for child in ast.iter_child_nodes(one)]
+
+
+def _shared(here, changes, targets, value):
+    """Of `_changes` what a binding adds: a name's object is a value's, or is held by it; `changes` if it is x += 1."""
+    pairs = [(target, value) for target in targets]
+    for target, value in pairs:  # grows
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            pairs += zip(target.elts, value.elts, strict=False)
+            continue
+        for name in _names(target):
+            yield from [(name, value), (f"{name}.", name)] + [(here, name)] * changes
+            yield from [(value, name)] * (len(targets) > 1)  # a = b = []
+        yield from (pair for name in _held(value) for pair in ((value, name), (value, f"{name}()")))
+        yield from ((value, f"{_head(part)}()") for part in ast.walk(value) if isinstance(part, ast.Call))
 
 
 def _binding(node):

@@ -61,6 +61,7 @@ CHANGES = [  # of a table in place, in a cell above the function that reads it
     "up = t\nup += 1", "for i, one in enumerate(t):\n    one += i", "(up := t)[0] = 1",
     "def fill(table):\n    table[0] = 1\ndef both(table):\n    fill(table)\nfor i in range(2):\n    both(t)",
     "def fill():\n    up = t\n    up[0] = 1\ngo = fill\ngo()", "def grow():\n    global t\n    t = t + 1\ngrow()",
+    "def put(v):\n    t[0] = v\n_ = list(map(put, (1.0, 2.0)))", "put = lambda x, v: x.add_(v)\nput(t, 2)",
     "class Fill:\n    def run(self, table):\n        table[0] = 3\nn = Fill().run(t)",
 ]  # fmt: skip
 
@@ -106,6 +107,23 @@ def test_what_an_answer_reads_is_as_the_cells_leave_it(label):
         with suppress(TypeError):
             exec(cell, all_of_it)
     assert some["f"]() == eval(returned, all_of_it)
+
+
+LATER = {  # definitions below a right one, and what the kernel's f gives then
+    "f = undefined(3)": 1, "@undefined\ndef f(x):\n    return 2": 1, "def f(x, y=undefined):\n    return 2": 1,
+    "from nowhere import f": 1, "f = undefined(f)\nf = undefined(3)": 1, "K = undefined\nf = abs if K else 0": 1,
+    "g = f\nf = lambda x: g(x) + 1": 2, "f = abs": 0, "def f(x):\n    return 3": 3, "f = undefined(3)\nf = abs": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_a_definition_that_fails_leaves_the_one_above_it(later):
+    cells = ["def f(x):\n    raise NotImplementedError", "def f(x):\n    return x + 1", *later.split("\nf =", 1)]
+    cells[3:] = [f"f ={cell}" for cell in cells[3:]]
+    needs, names = notebook.read_cells(cells).needs("f", []), {}
+    exec(compile(notebook.ast.Module(needs, []), "needs", "exec"), names)
+    assert names["f"](0) == LATER[later]
+    assert "NotImplementedError" not in "".join(map(notebook.ast.unparse, needs))
 
 
 def test_an_answer_that_reads_an_object_of_the_course_takes_no_demonstration_along():
