@@ -312,6 +312,17 @@ def test_a_limited_program_is_fed_and_read_and_ends_with_all_that_it_started(req
     assert time.monotonic() - start < 30
 
 
+@linux
+def test_a_number_that_another_process_has_by_now_is_not_ended():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as other:
+        ended = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        ended.wait()
+        ended.pid = other.pid  # a system gives numbers out again
+        sandbox._Program(ended, ("bwrap",)).end()
+        other.communicate(b"\n")
+        assert other.returncode == 0
+
+
 def test_the_limits_are_those_that_the_page_names():
     page = " ".join((ROOT / "docs" / "teaching.md").read_text(encoding="utf-8").split())
     limits = f"{sandbox.MEMORY // 2**30} GiB of memory, {sandbox.DISK // 2**20} MiB and {sandbox.FILES:,} files in a"
