@@ -4,6 +4,7 @@ import base64
 import io
 import os
 import runpy
+import secrets
 import tempfile
 from pathlib import Path
 from queue import Empty
@@ -61,9 +62,9 @@ def _stay_offline(config):
     folders = [str(OFFLINE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
     if "COURSE_NETWORK_LOG" not in os.environ:
-        descriptor, os.environ["COURSE_NETWORK_LOG"] = tempfile.mkstemp(prefix="course-network-")
-        os.close(descriptor)
-        config.stash[LOG] = Path(os.environ["COURSE_NETWORK_LOG"])
+        # Made by the first line that is written: a run that is killed, or only prints its help, leaves no file.
+        config.stash[LOG] = Path(tempfile.gettempdir(), f"course-network-{secrets.token_hex(8)}")
+        os.environ["COURSE_NETWORK_LOG"] = str(config.stash[LOG])
     runpy.run_path(str(OFFLINE / "sitecustomize.py"))
 
 
@@ -73,12 +74,9 @@ LOG, TRIED = pytest.StashKey[Path](), pytest.StashKey[str]()
 def pytest_sessionfinish(session):
     """A test that tried to leave the machine fails the run, even where the code under test swallowed the error."""
     log = session.config.stash.get(LOG, None)
-    if log is None:
-        return  # a worker, or a pytest that a test has started: the one that made the file looks
-    tried = log.read_text(encoding="utf-8") if log.exists() else f"{log} is gone, and what it said.\n"
-    log.unlink(missing_ok=True)
-    if tried:
-        session.config.stash[TRIED] = tried
+    if log and log.exists():  # not in a worker, or a pytest that a test has started: the one that named the file looks
+        session.config.stash[TRIED] = log.read_text(encoding="utf-8")
+        log.unlink()
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -37,7 +37,13 @@ def test_each_test_starts_afresh_and_a_run_fails_if_a_worker_or_its_child_leaves
     (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "test_it.py").write_text(TESTS, encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name != "COURSE_NETWORK_LOG"}
+    (temporary := tmp_path / "temporary").mkdir()
+    environment |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "1", "test_it.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done, _ = (
+        subprocess.run(command + more, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        for more in ([], ["--markers"])
+    )
+    assert not list(temporary.glob("course-*"))
     assert (done.returncode, "4 passed" in done.stdout) == (1, True), done.stdout + done.stderr
     assert re.findall(r"^socket\.\w+ (.*) by ", done.stdout, re.M) == ["'192.0.2.1'", "'course.invalid'"]
