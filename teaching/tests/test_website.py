@@ -3,8 +3,10 @@
 import html
 import os
 import re
+import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import nbformat
@@ -76,6 +78,17 @@ def test_no_folder_but_a_site_is_replaced(build, tmp_path):
     with pytest.raises(SystemExit, match="holds something else, which would be lost"):
         build.main(["--out", str(tmp_path)])
     assert [path.name for path in tmp_path.rglob("*")] == ["letter"]
+
+
+@pytest.mark.parametrize("full", ["{out}", tempfile.gettempdir()])
+def test_a_full_disk_is_found_before_the_work(build, monkeypatch, tmp_path, full):
+    full = full.format(out=tmp_path)
+    free = {full: 5e6}
+    monkeypatch.setattr(build.shutil, "disk_usage", lambda place: SimpleNamespace(free=free.get(str(place), 9e12)))
+    monkeypatch.setattr(build, "make_slides", pytest.fail)
+    with pytest.raises(SystemExit, match=f"The disk of {full} has 5 MB left, 100 are needed: delete something there"):
+        build.main(["--out", str(tmp_path / "site")])
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_zip_has_the_same_bytes_whenever_it_is_made(build, tmp_path):
@@ -246,3 +259,14 @@ def test_slides_fit_the_screen(open_page):
             return [slide.scrollWidth, slide.scrollHeight, slide.textContent.trim().slice(0, 60)] })""")
         assert len(sizes) > 15
         assert [one for one in sizes if one[0] > 1280 or one[1] > 720] == [], path.stem
+
+
+@pytest.mark.browser
+def test_on_paper_folds_are_open_but_the_solutions_and_afterwards_as_they_were(open_page):
+    page, closed = open_page("notebooks/02_rope.html"), "details:not([open])"
+    page.locator("details.answer > summary").first.click()
+    before = page.locator(closed).count()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator(closed).count() == page.locator(f"{closed}.solutions").count() == 1
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator(closed).count() == before > 9

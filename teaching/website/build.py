@@ -42,6 +42,7 @@ ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</deta
 # of the glossary: a term, its other names, where it is taught
 TAUGHT = re.compile(r"^- \*\*([^*]+)\*\*.*?(?:Also: ([^.]+)\. )?\[(\d\d), ([^\]]+)\]\(", re.M)
 EXPLORER = re.compile(r"^explore_\w+\(", re.M)
+NEEDED = 10**8  # bytes of disk: a site beside the last one, 20 MB each, and Sphinx's own files
 ONLY_RUN = ("shift-enter", "earlier-by-hand", "earlier-write")  # cells that tell a reader nothing
 
 
@@ -222,11 +223,15 @@ def replaced(folder: Path, mark: str):
     """A folder to write into; at the end of the `with` it takes the place of `folder`, which an error leaves as it was.
 
     Raises:
-        ValueError: if `folder` has content and no file `mark`: we did not write it.
+        ValueError: if `folder` has content and no file `mark`, which we did not write; or if a disk is nearly full.
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / mark).is_file():
         raise ValueError(f"{folder} holds something else, which would be lost: give another folder.")
     folder.parent.mkdir(parents=True, exist_ok=True)
+    for place in (folder.parent, tempfile.gettempdir()):
+        if (free := shutil.disk_usage(place).free) < NEEDED:
+            left = f"The disk of {place} has {free / 1e6:.0f} MB left, {NEEDED / 1e6:.0f} are needed"
+            raise ValueError(f"{left}: delete something there, or choose another folder (--out; TMPDIR).")
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
         new, old = Path(beside, "new"), Path(beside, "old")
         new.mkdir()
