@@ -30,6 +30,14 @@ addEventListener("resize", mark);
 document.addEventListener("scroll", event => event.target.matches?.("[tabindex]") && fade(event.target), true);
 document.addEventListener("toggle", mark, true); // an opened <details> shows new boxes
 
+// On paper every fold is open, but the solutions; afterwards it is as it was.
+const folds = (which, open) => document.querySelectorAll(which).forEach(fold => {
+  fold.open = open;
+  fold.toggleAttribute("data-for-paper", open);
+});
+addEventListener("beforeprint", () => folds("details:not([open], .solutions)", true));
+addEventListener("afterprint", () => folds("[data-for-paper]", false));
+
 // On the search page: the terms of the glossary, with their other names, are entries of the index at the section that
 // teaches them. They come first, whatever the hyphens, and with a letter in five mistaken.
 if (typeof Search !== "undefined") {
