@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from helpers.assets import ASSETS
 from helpers.formats.files import read_json, unreadable
@@ -22,8 +23,8 @@ def excerpt() -> str:
 def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
     """The tokenizer of a checkpoint folder: `.encode(text).ids` and `.decode(ids)`.
 
-    It is what tokenizer.json says. Some classes of transformers 5 put parts of their own in its place: if AutoTokenizer
-    then gives other ids for plain words, the folder is refused; if for odd spaces and signs only, a warning says so.
+    It is what tokenizer.json says. Some classes of transformers 5 put parts of their own in its place: if plain words
+    get other ids there, the folder is refused; if only odd spaces and signs do, or may, a warning says so.
 
     Raises:
         FileNotFoundError: if the folder has no tokenizer.json.
@@ -49,53 +50,83 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
     lists = [value for name, value in said if name.endswith(("special_tokens", "tokens_decoder"))]
     for some in (value for value in lists if isinstance(value, list | dict)):
         added += some.values() if isinstance(some, dict) else some
-    added = alone.keys() | {str(one.get("content")) if isinstance(one, dict) else str(one) for one in added}
-    if missing := sorted(added - {"", *(one.content for one in tokenizer.get_added_tokens_decoder().values())}):
+    added = {*alone, *map(_content, added)} - {""}
+    if missing := sorted(added - {one.content for one in tokenizer.get_added_tokens_decoder().values()}):
         raise ValueError(f"{path} does not add the tokens {shown(missing)}, but other files of the folder do. Have "
                          "it written anew: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).")  # fmt: skip
-    known = {repr(one) for one in tokenizer.get_added_tokens_decoder().values()}
     try:
-        said = [AddedToken(**one) for one in (config.get("added_tokens_decoder") or {}).values()]
-    except (AttributeError, TypeError) as error:
+        flags = {int(n): AddedToken(**one) for n, one in config.get("added_tokens_decoder", {}).items()}
+    except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(unreadable(path.with_name(names[2]), f"is damaged ({error})")) from error
-    tokenizer.add_tokens([one for one in said if repr(one) not in known])  # these flags win, in AutoTokenizer, too
-    _compare_with_class(tokenizer, path, config, model)
+    if "added_tokens_decoder" not in config:  # which counts in place of the older files
+        config, flags = config | special, tokenizer.get_added_tokens_decoder()
+    flags, named = [flags[n] for n in sorted(flags)], {name: config[name] for name in config if name.endswith("_token")}
+    tokenizer.add_tokens(_special(flags, named))
+    _compare_with_class(tokenizer, path, config, model, flags, added)
     return tokenizer
 
 
-def _compare_with_class(tokenizer, path, config, model):
-    """ValueError or a warning if AutoTokenizer gives other ids, by a class that does not take all of the file."""
-    table = read_json(ASSETS / "tokenizers" / "classes.json")
-    kind, named = str(model.get("model_type")), config.get("tokenizer_class") or model.get("tokenizer_class")
-    name = table["model_types"].get(kind)
-    if named and kind != "qwen2" and name != "TokenizersBackend":  # these two win over what the folder names
+def _content(token):
+    return str(token.get("content")) if isinstance(token, dict) else str(token)
+
+
+def _special(flags, roles):
+    for one in flags:  # what is an eos_token, for example, is special
+        one.special |= one.content in map(_content, roles.values())
+    return flags
+
+
+def _compare_with_class(tokenizer, path, config, model, flags, added):
+    """ValueError or a warning if AutoTokenizer gives other ids, or may: some classes do not take all of the file."""
+    table, text = read_json(ASSETS / "tokenizers" / "classes.json"), path.read_text(encoding="utf-8")
+    kind, named = str(model.get("model_type") or "llama"), config.get("tokenizer_class") or model.get("tokenizer_class")
+    name, own_code = table["model_types"].get(kind, f"for a {kind!r}"), config.get("auto_map")
+    if named and (own_code or (kind not in table["model_types_that_win"] and name != "TokenizersBackend")):
         name = str(named).removesuffix("Fast")
-    if name not in table["classes"]:
+    if name in table["as_it_stands"] or (name == "LlamaTokenizer" and '"ByteLevel"' in text and not own_code):
         return
-    text, parts = path.read_text(encoding="utf-8"), table["classes"][name]
-    stored, tokens, prefix = json.loads(text), parts.pop("tokens"), config.get("add_prefix_space")
-    if not stored.get("model") or (name == "LlamaTokenizer" and '"ByteLevel"' in text):
-        return
-    splitter = parts["pre_tokenizer"]
-    for step in splitter.get("pretokenizers", [splitter]):  # a space before the first word?
-        if step["type"] == "ByteLevel":
-            step["add_prefix_space"] = bool(prefix)
-        elif step["type"] == "Metaspace":
-            step["prepend_scheme"] = "never" if prefix is False else "always" if config.get("legacy") else "first"
-    parts["model"] = stored["model"] | parts["model"]
-    twin = Tokenizer.from_str(json.dumps(stored | parts | {"truncation": None, "padding": None}))
-    twin.add_special_tokens([token for role, token in tokens.items() if role not in config])
+    said = f"{path}: transformers 5 opens it by {name}, with parts of that class in place of the file's"
+    stored = json.loads(text)
+    so = "To use what transformers does, open what it saves: AutoTokenizer.from_pretrained(folder).save_pretrained(new)"
+    if name not in table["classes"] or kind not in table["model_types"] or stored["model"].get("type", "BPE") != "BPE":
+        return warnings.warn(f"{said}, perhaps: not compared, ids may differ. {so}, where this stays.", stacklevel=3)
+    twin = _twin(table["classes"][name], name, stored, config, flags, added)
     twin.encode_special_tokens = tokenizer.encode_special_tokens
-    for words in [*table["texts"], " ".join(tokens.values())]:
-        ours, theirs = (one.encode(words).ids for one in (tokenizer, twin))
-        if ours == theirs:
-            continue
-        said = f"{path}: transformers 5 opens it as {name}, with parts of that class in place of the file's: {words!r} "
-        said += f"becomes {theirs}, by the file {ours}. To use what transformers does, open what it saves: "
-        said += "AutoTokenizer.from_pretrained(folder).save_pretrained(another)."
-        if words == table["texts"][0]:
-            raise ValueError(said)
-        return warnings.warn(said, stacklevel=3)
+    tokens = {one.content for some in (tokenizer, twin) for one in some.get_added_tokens_decoder().values()}
+    for words in [*table["texts"], *(joint.join(["", *sorted(tokens), ""]) for joint in (" x ", "x"))]:
+        results = []
+        for one in (tokenizer, twin):
+            try:
+                results.append([ids := one.encode(words).ids, one.decode(ids, skip_special_tokens=False)])
+            except Exception as error:  # tokenizers' own: a letter is unknown, and nothing stands for it
+                results.append([str(error), ""])
+        for ours, theirs in zip(*results, strict=True):
+            if ours != theirs:
+                said += f": {words!r} becomes {theirs!r}, by the file {ours!r}. {so}."
+                if words == table["texts"][0]:
+                    raise ValueError(said)
+                return warnings.warn(said, stacklevel=3)
+
+
+def _twin(parts, name, stored, config, flags, added):
+    """The tokenizer that a class of transformers makes of a file."""
+    prefix, roles = config.get("add_prefix_space"), parts.pop("tokens")
+    roles = {role: _content(token) for role in roles if (token := config.get(role, roles[role]))}
+    scheme = "never" if prefix is False else "always" if name == "LlamaTokenizer" and config.get("legacy") else "first"
+    first = {"ByteLevel": {"add_prefix_space": bool(prefix)}, "Metaspace": {"prepend_scheme": scheme}}
+    for step in parts["pre_tokenizer"].get("pretokenizers", [parts["pre_tokenizer"]]):
+        step |= first.get(step["type"], {})  # a space before the first word?
+    if name == "LlamaTokenizer" and prefix is False:
+        parts["decoder"]["decoders"].pop()  # which takes it away again
+    unknown = parts["model"]["unk_token"] and roles.get("unk_token")
+    parts["model"] = stored["model"] | parts["model"] | {"unk_token": unknown}
+    twin = Tokenizer.from_str(json.dumps(stored | parts | {"added_tokens": [], "truncation": None, "padding": None}))
+    twin.add_tokens(_special(flags, roles))
+    listed = {one.content for one in flags}
+    twin.add_special_tokens([token for token in (*roles.values(), *sorted(added)) if token not in listed])
+    if name == "CodeLlamaTokenizer" and (start := roles.get("bos_token")):
+        twin.post_processor = TemplateProcessing([start, "$A"], special_tokens=[(start, twin.token_to_id(start))])
+    return twin
 
 
 def encode(tokenizer: Tokenizer, text: str) -> torch.Tensor:
