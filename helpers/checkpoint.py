@@ -192,7 +192,8 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
         if tokenizer is not None:
             tokenizer.save(str(new / "tokenizer.json"))
             end = {"eos_token": END_OF_TEXT} if tokenizer.token_to_id(END_OF_TEXT) is not None else {}
-            files["tokenizer_config.json"] = {"tokenizer_class": "PreTrainedTokenizerFast", **end}
+            split = {"split_special_tokens": True} if tokenizer.encode_special_tokens else {}
+            files["tokenizer_config.json"] = {"tokenizer_class": "PreTrainedTokenizerFast", **end, **split}
         for name, content in files.items():
             (new / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         if card is not None:

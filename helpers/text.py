@@ -47,9 +47,8 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
         raise ValueError(unreadable(path, f"is damaged or no tokenizer ({error})")) from error
     said = [*config.items(), *special.items()]
     added = [value for name, value in said if name.endswith("_token") and isinstance(value, str | dict)]  # as eos_token
-    lists = [value for name, value in said if name.endswith(("special_tokens", "tokens_decoder"))]
-    for some in (value for value in lists if isinstance(value, list | dict)):
-        added += some.values() if isinstance(some, dict) else some
+    for some in (value for name, value in said if name.endswith(("special_tokens", "tokens_decoder"))):
+        added += some.values() if isinstance(some, dict) else some if isinstance(some, list) else []
     added = {*alone, *map(_content, added)} - {""}
     if missing := sorted(added - {one.content for one in tokenizer.get_added_tokens_decoder().values()}):
         raise ValueError(f"{path} does not add the tokens {shown(missing)}, but other files of the folder do. Have "

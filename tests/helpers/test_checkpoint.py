@@ -289,12 +289,14 @@ def test_what_is_saved_opens_in_the_last_transformers_4_with_the_same_logits(tmp
 
 
 @pytest.mark.parity
-def test_transformers_reads_the_same_token_ids(tmp_path):
+@pytest.mark.parametrize("split", [False, True])
+def test_transformers_reads_the_same_token_ids(tmp_path, split):
     ours = train_tokenizer("The cat sat on the mat. " * 50, vocab_size=300)
+    ours.encode_special_tokens = split
     save_checkpoint(our_model(vocab_size=300), tmp_path / "saved", tokenizer=ours)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
     for text in ("The cat's 2 hats.", "naïve  Ω\n\t日本", f"one{END_OF_TEXT}two", ""):
-        assert theirs(text)["input_ids"] == ours.encode(text).ids
+        assert theirs(text)["input_ids"] == ours.encode(text).ids == load_tokenizer(tmp_path / "saved").encode(text).ids
         assert theirs.decode(ours.encode(text).ids, skip_special_tokens=False) == text
     assert theirs.eos_token_id == ours.token_to_id(END_OF_TEXT)  # without it, a batch finds nothing to pad with
 
