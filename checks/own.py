@@ -9,14 +9,19 @@ import linecache
 from collections.abc import Callable
 from pathlib import Path
 
-from checks.gqa import check_causal_visible, check_rows
 from checks.notebook import Notebook, read_cells, read_notebook
 from checks.parts import NOT_FOUND, Parts
-from checks.rmsnorm import check_rms_norm
-from checks.rope import check_apply_rope_halves, check_rope_angles
-from checks.swiglu import check_swiglu
+from checks.run import undisturbed
 
-CHECKS = (check_rms_norm, check_rope_angles, check_apply_rope_halves, check_swiglu, check_causal_visible, check_rows)
+
+def _of_the_parts():
+    """The checks of a model's parts; loaded when somebody's notebooks are looked at."""
+    from checks.gqa import check_causal_visible, check_rows
+    from checks.rmsnorm import check_rms_norm
+    from checks.rope import check_apply_rope_halves, check_rope_angles
+    from checks.swiglu import check_swiglu
+
+    return check_rms_norm, check_rope_angles, check_apply_rope_halves, check_swiglu, check_causal_visible, check_rows
 
 
 def _later():
@@ -48,8 +53,9 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
     where = f" Put your notebooks 01 to {through:02} beside this one (in Colab upload them: folder icon at the left), "
     nowhere = f"{NOT_FOUND}{where}then run this cell again."
     nowhere += f" {' and '.join(broken)} cannot be read." if broken else ""
-    later = _later() if through > 4 else ()
-    for check in CHECKS + later:
+    with undisturbed():  # cases are made now
+        checks, later = _of_the_parts(), _later() if through > 4 else ()
+    for check in (*checks, *later):
         name = check.exercise.name
         one, reasons = f"my_{name.removeprefix('my_')}", []
         for file in notebooks:
