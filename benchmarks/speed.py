@@ -37,8 +37,9 @@ from transformers import LlamaConfig as TheirConfig
 from transformers import LlamaForCausalLM
 
 from helpers.checkpoint import config_to_hugging_face, weights_to_hugging_face
-from helpers.device import pick_device, processor, synchronize
+from helpers.device import pick_device, synchronize
 from helpers.fast_decode import prepare_for_decoding
+from helpers.fast_decode.measure import processor
 from helpers.generate import generate
 from helpers.model import PRESETS, Llama, count_parameters
 

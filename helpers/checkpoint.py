@@ -1,30 +1,31 @@
-"""Checkpoints: folders of Hugging Face (safetensors) and Meta (.pth) in, Hugging Face out. Nothing is unpickled."""
+"""Checkpoints: folders of Hugging Face (safetensors) and Meta (.pth) in; out is save.py's. Nothing is unpickled."""
 
-import json
 import math
 import re
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HTTPError
-from safetensors.torch import save_file
-from tokenizers import Tokenizer
 
 from helpers.config import LlamaConfig
 from helpers.device import explain_out_of_memory
 from helpers.formats.files import read_json, what_instead
-from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, refuse, require_tie, tied_once
-from helpers.formats.hugging_face import StoredWeight, config_from_hugging_face, config_to_hugging_face, open_weights
+from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, refuse, tied_once
+from helpers.formats.hugging_face import StoredWeight, config_from_hugging_face, open_weights
 from helpers.formats.names import interleaved_to_halves, name_map, under_our_names  # noqa: F401  imported from here
-from helpers.model import Llama, rope_inv_freq
-from helpers.validate import require_plain
+from helpers.model import Llama
 
-END_OF_TEXT = "<|end_of_text|>"  # as helpers.corpus trains it; other tools batch and score by it
 SMALLER = "pass dtype=torch.bfloat16, or open a smaller model."
+SAVE = "config_to_hugging_face", "save_checkpoint", "weights_to_hugging_face"  # imported from here, too
+
+
+def __getattr__(name):
+    """What saves is loaded when it is asked for: most only read."""
+    if name not in SAVE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from helpers import save
+
+    return getattr(save, name)
 
 
 def load_checkpoint(
@@ -145,80 +146,12 @@ def fetch_checkpoint(name: str) -> Path:
     """
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
         raise ValueError(f"{name!r} is not a name on the Hub: write owner/model, as in HuggingFaceTB/SmolLM2-135M.")
+    from huggingface_hub import snapshot_download  # takes a third of a second
+    from huggingface_hub.errors import HTTPError
+
     wanted = {"allow_patterns": ["model*.safetensors", "*.json"], "ignore_patterns": ["*/*"]}  # no copy of another kind
     try:
         return Path(snapshot_download(name, **wanted, etag_timeout=5))
     except (OSError, HTTPError) as problem:  # no network, or the Hub or a proxy refuses
         raise ConnectionError(f"{name} could not be fetched ({type(problem).__name__}): check name, network and, for a "
                               "model behind a licence, that you are logged in.") from None  # fmt: skip
-
-
-def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | None = None, card: str | None = None):
-    """Write a folder that transformers' AutoModelForCausalLM and AutoTokenizer, of 4 and of 5, open unchanged.
-
-    The folder is written beside its place and renamed: it appears whole or not at all. One that exists is kept.
-    Only this course opens a model whose dim is no multiple of n_heads: transformers refuses it.
-
-    Args:
-        model: its weights are stored in their own dtype.
-        folder: must not exist yet.
-        tokenizer: stored as tokenizer.json, if given.
-        card: text of README.md, if given.
-
-    Raises:
-        FileExistsError: if the folder exists.
-        ValueError: if the model is not what its config says, so that the folder would open as another one.
-    """
-    folder = Path(folder)
-    while not isinstance(model, Llama) and (inner := getattr(model, "_orig_mod", getattr(model, "module", None))):
-        model = inner  # of torch.compile; of DistributedDataParallel and AveragedModel
-    if not isinstance(model, Llama):
-        raise ValueError(f"save_checkpoint takes a Llama, not a {type(model).__name__}: pass the Llama inside, of peft "
-                         "what merge_and_unload() returns.")  # fmt: skip
-    if folder.exists() or folder.is_symlink():
-        raise FileExistsError(f"{folder} exists and is kept: choose another name, or move it away first.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    new = beside / "new"  # inside, because what mkdtemp makes only the owner can read
-    try:
-        new.mkdir()
-        weights, config = weights_to_hugging_face(model), model.config
-        inv_freq = rope_inv_freq(config.head_dim, config.rope_theta, config.rope_scaling)
-        if not torch.equal(model.inv_freq.cpu(), inv_freq):
-            raise ValueError("save_checkpoint: model.inv_freq is not that of model.config, which alone is saved: make "
-                             "a Llama of the config that you want, and load_state_dict.")  # fmt: skip
-        save_file(weights, new / "model.safetensors", metadata={"format": "pt"})
-        files = {"config.json": config_to_hugging_face(config, next(model.parameters()).dtype)}
-        if tokenizer is not None:
-            tokenizer.save(str(new / "tokenizer.json"))
-            end = {"eos_token": END_OF_TEXT} if tokenizer.token_to_id(END_OF_TEXT) is not None else {}
-            split = {"split_special_tokens": True} if tokenizer.encode_special_tokens else {}
-            files["tokenizer_config.json"] = {"tokenizer_class": "PreTrainedTokenizerFast", **end, **split}
-        for name, content in files.items():
-            (new / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        if card is not None:
-            (new / "README.md").write_text(card, encoding="utf-8")
-        (new / "model.safetensors").chmod((new / "config.json").stat().st_mode)  # save_file, too
-        new.rename(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-def weights_to_hugging_face(model: Llama) -> dict[str, torch.Tensor]:
-    """The model's weights under Hugging Face's names; a tied matrix is stored once, as there."""
-    require_plain(model, "save_checkpoint", "keep it with torch.save(model.state_dict(), …) and its config.json")
-    own = {name.replace("_orig_mod.", ""): weight for name, weight in model.state_dict().items()}  # torch.compile's
-    with torch.device("meta"):
-        blank = Llama(model.config)
-    refuse(misfits(blank, own), "save_checkpoint", "Nothing was saved: pass the model that was prepared for decoding, "
-           "merge what was added (peft: merge_and_unload()), or correct model.config.")  # fmt: skip
-    require_tie(model, "save_checkpoint")
-    names = name_map(model.config.n_layers)
-    if model.config.tie_embeddings:
-        del names["lm_head.weight"]
-    weights, places = {}, set()
-    for ours, theirs in names.items():
-        weight = own[ours].detach().cpu().contiguous()
-        weights[theirs] = weight.clone() if weight.data_ptr() in places else weight  # a file holds each by itself
-        places.add(weight.data_ptr())
-    return weights

@@ -2,11 +2,9 @@
 
 import contextlib
 import os
-import platform
 import random
 import re
 import traceback
-from pathlib import Path
 
 import torch
 
@@ -26,14 +24,6 @@ def pick_device() -> torch.device:
         problem = "is not present on this machine" if wanted in present else "is not known"
         raise ValueError(f"COURSE_DEVICE={wanted!r} {problem}: use one of {here}, or unset the variable.")
     return torch.device(wanted)
-
-
-def processor() -> str:
-    """The name of this machine's processor, as far as the system tells it."""
-    try:
-        return re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))[1]
-    except (OSError, TypeError):
-        return platform.processor() or platform.machine()
 
 
 def set_seed(seed: int = 0) -> torch.Generator:

@@ -45,7 +45,15 @@ def train(
         ValueError: if a setting is out of range, the weights are float16, or the model is prepared for decoding.
         torch.OutOfMemoryError: if a step does not fit into memory; the text says which setting to change.
     """
-    _require_settings(steps, batch_size, seed, peak, warm_up, weight_decay)
+    for name, value in {"steps": steps, "batch_size": batch_size}.items():
+        require_positive_int(name, value)
+    require_seed(seed)
+    if seed is None:
+        raise ValueError("seed=None must be a whole number: the same seed draws the same windows.")
+    require_number("peak", peak, lambda peak: 0 < peak <= 1000, "> 0 and <= 1000, for example 3e-3")
+    require_number("weight_decay", weight_decay, lambda decay: 0 <= decay <= 1000, ">= 0 and <= 1000, for example 0.1")
+    if warm_up != 0:
+        require_positive_int("warm_up", warm_up)
     if not isinstance(model.lm_head.weight, nn.Parameter):
         raise ValueError(
             "the matrices are no parameters, as after prepare_for_decoding: train the model it is made from."
@@ -112,18 +120,6 @@ def clip_gradients(model: nn.Module, longest: float):
     factor = (longest / ((of_whole + of_parts).sqrt() + 1e-6)).clamp(max=1)  # as clip_grad_norm_ does
     for _, gradient in gradients:
         gradient.mul_(factor.to(gradient.dtype))
-
-
-def _require_settings(steps, batch_size, seed, peak, warm_up, weight_decay):
-    for name, value in {"steps": steps, "batch_size": batch_size}.items():
-        require_positive_int(name, value)
-    require_seed(seed)
-    if seed is None:
-        raise ValueError("seed=None must be a whole number: the same seed draws the same windows.")
-    require_number("peak", peak, lambda peak: 0 < peak <= 1000, "> 0 and <= 1000, for example 3e-3")
-    require_number("weight_decay", weight_decay, lambda decay: 0 <= decay <= 1000, ">= 0 and <= 1000, for example 0.1")
-    if warm_up != 0:
-        require_positive_int("warm_up", warm_up)
 
 
 def _windows(read, batch_size, seq_len, generator):

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 from checks import FILE_OF, FILES
 from checks.notebook import without_magics
+from helpers.checkpoint import SAVE
 from tests.support.course import NO_MAKE, ROOT, notebooks, pages
 
 PACKAGES = ("helpers", "checks", "tools", "teaching", "tests", "benchmarks")
@@ -30,7 +31,9 @@ ALLOWED_IMPORTS = {
     "cache": {"config", "device", "validate"},
     "model": LEAVES,
     "formats": LEAVES | {"model", "device"},
-    "checkpoint": LEAVES | {"model", "device", "formats"},  # LLaMA's door; the door for all families stands above it
+    "save": LEAVES | {"model", "formats"},
+    # LLaMA's door; the door for all families stands above it
+    "checkpoint": LEAVES | {"model", "device", "formats", "save"},
     "families": LEAVES | {"model", "masks", "formats", "device", "checkpoint"},
     "generate": LEAVES | {"model", "device", "formats"},
     "fast_decode": LEAVES | {"model", "device"},
@@ -77,8 +80,10 @@ def room_of(module):
 
 
 def file_of(module):
-    """The file that a module, or a name that `checks` passes on, is loaded from; None for another name."""
+    """The file that a module, or a name that `checks` or a checkpoint passes on, is loaded from; None for another."""
     room, _, name = module.rpartition(".")
+    if room == "helpers.checkpoint" and name in SAVE:
+        return ROOT / "helpers" / "save.py"
     path = ROOT / room.replace(".", "/") / (FILE_OF.get(name, name) if room == "checks" else name)
     return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
 

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import platform
+import re
 import statistics
 import time
 from functools import partial
@@ -10,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from helpers.device import processor
 from helpers.fast_decode.layouts import LaidOutLinear, full_name
 
 SAMPLE, ROUNDS = 2**23, 5  # each layout is timed on so many bytes of matrices of a shape, and so often
@@ -19,6 +20,14 @@ SAMPLE, ROUNDS = 2**23, 5  # each layout is timed on so many bytes of matrices o
 def layouts_file() -> Path:
     """Where the times of layouts are kept between processes; it may be deleted at any time."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llama-notebooks" / "layouts.json"
+
+
+def processor() -> str:
+    """The name of this machine's processor, as far as the system tells it."""
+    try:
+        return re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))[1]
+    except (OSError, TypeError):
+        return platform.processor() or platform.machine()
 
 
 def times_of(groups, rivals):
@@ -46,17 +55,13 @@ def times_of(groups, rivals):
         sample = [torch.cat(group)[:rows] for group in alike[: max(1, rows // n_out)]]
         trials = {way: [LaidOutLinear([part], *ways[way]) for part in sample] for way in new}
         x, read = sample[0].new_ones(1, 1, width), sum(map(len, sample)) / n_out
-        seconds = _race({way: partial(_all, linears, x) for way, linears in trials.items()})
+        runners = {way: lambda x=x, every=linears: [linear(x) for linear in every] for way, linears in trials.items()}
+        seconds = _race(runners)
         own |= {way: round(1e6 * min(taken) / read, 1) for way, taken in seconds.items()}
     with contextlib.suppress(OSError):  # then they are measured again next time
         layouts_file().parent.mkdir(parents=True, exist_ok=True)
         layouts_file().write_text(json.dumps(kept | {machine: times}, indent=1), encoding="utf-8")
     return times
-
-
-def _all(linears, x):
-    for linear in linears:
-        linear(x)
 
 
 def seconds_by_threads(prepared):

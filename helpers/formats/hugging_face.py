@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from helpers.config import LLAMA3_SCALING, LlamaConfig
+from helpers.config import LlamaConfig
 from helpers.device import is_out_of_memory
 from helpers.formats.files import read_json, unreadable, what_instead
 from helpers.validate import shown
@@ -99,33 +99,6 @@ def _naming(path):
             raise
         why = str(error).partition("\n")[0]
         raise ValueError(unreadable(path, f"is damaged or cut short ({why})")) from error
-
-
-def config_to_hugging_face(config: LlamaConfig, dtype: torch.dtype = torch.float32) -> dict:
-    """The content of a config.json. Scaling "ntk" is only another base, and is written as such.
-
-    RoPE is said twice, in the words of transformers 5 and in the older ones: what reads only those (transformers 4,
-    mlx-lm) would take 10,000 and no scaling, without a word.
-    """
-    theta, scaling = config.rope_theta, dict(config.rope_scaling or {"type": "default"})
-    if scaling["type"] == "ntk":
-        theta, scaling = theta * scaling["factor"] ** (config.head_dim / (config.head_dim - 2)), {"type": "default"}
-    elif scaling["type"] == "llama3":
-        scaling = LLAMA3_SCALING | scaling
-    rope = {"rope_type": scaling.pop("type"), **scaling}
-    return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama",
-        "vocab_size": config.vocab_size, "hidden_size": config.dim, "intermediate_size": config.hidden_dim,
-        "num_hidden_layers": config.n_layers, "num_attention_heads": config.n_heads,
-        "num_key_value_heads": config.n_kv_heads, "head_dim": config.head_dim, "hidden_act": "silu",
-        "max_position_embeddings": config.max_seq_len, "rms_norm_eps": float(config.norm_eps),
-        "rope_parameters": rope | {"rope_theta": theta},
-        "rope_theta": theta, "rope_scaling": None if rope == {"rope_type": "default"} else rope,
-        "tie_word_embeddings": config.tie_embeddings,
-        **dict.fromkeys(("attention_bias", "mlp_bias"), False),
-        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
-        "dtype": str(dtype).removeprefix("torch."),
-    }  # fmt: skip
 
 
 TRAINED = "original_max_position_embeddings"

@@ -566,7 +566,7 @@ BESIDE = {  # what the Hub's folders hold besides
 
 @pytest.mark.parametrize("name", BESIDE)
 def test_each_weight_is_fetched_once_and_nothing_that_runs(name, tmp_path):
-    with mock.patch.object(helpers.checkpoint, "snapshot_download", return_value=str(tmp_path)) as download:
+    with mock.patch("huggingface_hub.snapshot_download", return_value=str(tmp_path)) as download:
         assert helpers.checkpoint.fetch_checkpoint("owner/model-1.5b") == tmp_path
     patterns = {one: download.call_args.kwargs.get(one) for one in ("allow_patterns", "ignore_patterns")}
     fetched = set(filter_repo_objects([*NEEDED, *BESIDE[name]], **patterns))

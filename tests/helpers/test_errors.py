@@ -59,7 +59,7 @@ def full(place, call):
 
 
 def offline(kind):
-    with mock.patch.object(checkpoint, "snapshot_download", side_effect=kind("no network")):
+    with mock.patch("huggingface_hub.snapshot_download", side_effect=kind("no network")):
         checkpoint.fetch_checkpoint("a/b")
 
 
