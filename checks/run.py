@@ -8,8 +8,6 @@ import os
 import random
 import re
 import signal
-import sys
-import sysconfig
 import threading
 import time
 import traceback
@@ -150,8 +148,11 @@ def run_cases(function, exercise, seconds):
         return [], ("failed", str(new), RUN_ABOVE)
     except TimeUp as up:
         outcomes[-1].problem = Wrong(str(up), WAITS if up.waits else ENDLESS)
-    if not any(outcome.problem for outcome in outcomes) and (theirs := borrowed(function, exercise.allow)):
-        return outcomes, ("failed", f"The result is right, but it calls {theirs}: write it yourself.")
+    if not any(outcome.problem for outcome in outcomes):
+        from checks.borrowed import borrowed  # only a right answer is read
+
+        if theirs := borrowed(function, exercise.allow):
+            return outcomes, ("failed", f"The result is right, but it calls {theirs}: write it yourself.")
     return outcomes, None
 
 
@@ -173,75 +174,6 @@ def _run(function, exercise, case, want, outcome):
         outcome.problem, outcome.watch = Wrong("it raises NotImplementedError.", "Is a branch still empty?"), None
     except Wrong as problem:
         outcome.problem = problem
-
-
-# ------------------------------------------------------------------------------- what the function calls
-
-
-OWNERS = {"helpers": "the course's", "checks": "the course's", "transformers": "transformers'"}  # by package
-LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-FREE = ("helpers.plots", "helpers.device", "transformers.utils.import_utils")  # a picture, or an import
-
-
-def borrowed(function, allow):
-    """What the learner's code names of the course's or of transformers' functions and classes, in words, or "".
-
-    A reminder, no wall: it reads the names in the function, and in the learner's functions and classes that it leads
-    to. It does not see what is handed over, nor what is found in another way, such as by getattr.
-
-    Args:
-        allow: names of functions, or of classes with their methods; or of a package, with a dot: all in it.
-    """
-    with contextlib.suppress(Exception):  # of an object that cannot be looked at nothing is said
-        return _first_borrowed([function], allow)
-    return ""
-
-
-def _first_borrowed(waiting, allow):
-    seen = []
-    for value in waiting:  # grows
-        value = inspect.unwrap(getattr(value, "__func__", getattr(value, "func", value)))  # a method, a partial
-        kind = value if isinstance(value, type) or inspect.isroutine(value) else type(value)
-        if any(kind is one for one in seen):
-            continue
-        seen.append(kind)
-        for one in kind.__mro__ if isinstance(kind, type) else (kind,):
-            module = getattr(one, "__module__", None) or ""
-            words = getattr(one, "__qualname__", "").rpartition("<locals>.")[2].split(".")
-            if owner := OWNERS.get(module.partition(".")[0]):
-                allowed = module in FREE or any(name in words or f"{module}.".startswith(name) for name in allow)
-                if not allowed:
-                    return f"{owner} {words[0] if words[-1] in ('forward', '__call__') else '.'.join(words)}"
-            elif isinstance(one, type):
-                parts = filter(inspect.isfunction, vars(one).values())
-                waiting += [part for part in parts if part.__module__ == module]  # transformers patches torch's
-            elif inspect.isfunction(one) and not one.__code__.co_filename.startswith((*LIBRARIES, "<frozen")):
-                waiting += _named_by(one)
-    return ""
-
-
-def _named_by(function):
-    """The functions, classes and callable objects that the code of a function names, also inside of it."""
-    codes, found = [function.__code__], [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    around = inspect.getclosurevars(function).nonlocals
-    for code in codes:  # grows
-        codes += [inner for inner in code.co_consts if inspect.iscode(inner)]
-        value = None
-        for step in dis.get_instructions(code):
-            if step.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):  # of what was named before
-                look_up = getattr if inspect.ismodule(value) else inspect.getattr_static
-                value = look_up(value, step.argval, None)
-                continue
-            found.append(value)
-            value = None
-            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):  # a name of the function's own is no global one
-                value = function.__globals__.get(step.argval)
-            elif step.opname == "LOAD_DEREF":
-                value = around.get(step.argval)
-            elif step.opname == "IMPORT_NAME":
-                value = sys.modules.get(step.argval)
-        found.append(value)
-    return [value for value in found if callable(value) or hasattr(value, "__func__")]
 
 
 def _without_holes(function):
@@ -353,15 +285,9 @@ def raised(error, own):
     words = " ".join(str(error).split()).partition(" Hint: ")[0]  # PyTorch's own hint looks like one of ours
     text = ": ".join(filter(None, (type(error).__name__, words[:200].rstrip("."))))
     whole = f"{type(error).__name__}: {words}"
-    hint = next(
-        (
-            hint
-            for pattern, hint in (*own.items(), *ERROR_HINTS)
-            if pattern != "dtype" and re.search(pattern, whole, re.IGNORECASE)
-        ),
-        "",
-    )
-    return Wrong(f"it raises {text}{line}.", hint, pair=None)
+    hints = [(pattern, hint) for pattern, hint in own.items() if pattern != "dtype"] + ERROR_HINTS
+    fitting = [hint for pattern, hint in hints if re.search(pattern, whole, re.IGNORECASE)]
+    return Wrong(f"it raises {text}{line}.", fitting[0] if fitting else "", pair=None)
 
 
 ERROR_HINTS = [  # facts that the error itself establishes

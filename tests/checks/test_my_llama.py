@@ -9,9 +9,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from checks import Parts, check_my_llama
 from checks.base import Wrong
+from checks.borrowed import borrowed
 from checks.my_llama import MY_LLAMA, OTHER_TYPES, _bug, _scaled, cache_fault, rows_fault
 from checks.parts import COURSE, NO_EXERCISE
-from checks.run import borrowed
 from helpers.model import apply_rope, causal_visible, repeat_kv
 from tests.support.models import assert_agree
 
