@@ -1,4 +1,4 @@
-"""One small base for all explorers: a persistent picture, sliders and menus around it, a caption with the values."""
+"""One small base for all explorers: a persistent picture, controls around it and on it, a caption with the values."""
 
 import base64
 import html
@@ -15,7 +15,13 @@ from PIL import Image
 
 from helpers.plots import FULL
 
-SIZE = {"style": {"description_width": "175px"}, "layout": {"width": "420px"}}  # of a control
+COUNTED = ("token", "step", "degree", "byte")  # units that take an s
+CELL = "1 / 1 / 2 / 2"  # of a grid: the picture's, and that of the buttons on it
+# A part that can be clicked is seen under the mouse, and when a key has reached it.
+CSS = """.course-explorer .course-part { outline-offset: -2px; cursor: pointer; box-shadow: none }
+.course-explorer .course-part:hover { outline: 1px solid #767676 }
+.course-explorer .course-part:focus-visible { outline: 3px solid #0072B2 }
+.course-explorer .widget-toggle-buttons .widget-label { margin-right: 8px }"""
 GREY = "#767676"  # what goes in, before anything is done to it
 _made = {}  # by cell of the notebook: its last run, and the explorers that this run made
 
@@ -31,12 +37,24 @@ class Explorer:
         figure: drawn once by the caller. Layout, axes and whatever `draw` leaves alone are fixed from then on.
         draw: takes the controls' values by name, moves artists (not limits or ticks), returns the finding in words.
             What it moves is drawn above what stays.
-        controls: by name, made with `slider` or `choice`.
+        controls: by name, made with `slider`, `span`, `choice`, `switch` or `toggle`.
         alt: what the picture shows, whatever the values, in under 40 words.
+        parts: what on the picture can be clicked, and reached by Tab, {what: where}. Where is (x0, y0, x1, y1) in
+            fractions of the figure, from its lower left corner, or a function giving it once the layout stands, such
+            as `within(ax, …)`. What is a name: draw gets that of the last part clicked as `clicked`, "" at first and
+            when the part is clicked again. Or it is (a control's name, a value): a click gives it this value.
+        several: clicks add and take away; `clicked` is then the tuple of all names, in the order of parts.
+
+    A screen reader hears the parts' names and all controls' labels, but of sliders: ipywidgets gives their handles
+    none, so the caption repeats the settings.
     """
 
-    def __init__(self, figure: Figure, draw, controls: dict, alt: str):
-        self.figure, self.draw, self.controls, self.alt = figure, draw, controls, alt
+    def __init__(self, figure: Figure, draw, controls: dict, alt: str, parts: dict | None = None, several=False):
+        self.figure, self.draw, self.controls, self.alt = figure, draw, dict(controls), alt
+        names = [(part, part) for part in parts or {} if isinstance(part, str)]
+        if names:  # a control that is never shown holds what was clicked
+            kind = ipywidgets.SelectMultiple if several else ipywidgets.Select
+            self.controls["clicked"] = _named(kind(options=names if several else [("nothing", ""), *names]), "clicked")
         self._canvas, self._moving, self._background = FigureCanvasAgg(figure), set(), None
         draw(**self.values)
         figure.draw_without_rendering()
@@ -44,10 +62,13 @@ class Explorer:
         self._artists = figure.findobj(lambda artist: not artist.get_children())
         self._take_picture()
         self.picture = ipywidgets.HTML(self._page())
-        row = ipywidgets.Layout(display="flex", flex_flow="row wrap")
-        self.box = ipywidgets.VBox([ipywidgets.Box(list(controls.values()), layout=row), self.picture])
+        self.buttons = [self._button(part, place) for part, place in (parts or {}).items()]
+        _align(controls.values())
+        row = ipywidgets.Box(list(controls.values()), layout={"flex_flow": "row wrap", "align_items": "center"})
+        style = ipywidgets.HTML(f"<style>{CSS}</style>", layout={"display": "none"})
+        self.box = ipywidgets.VBox([row, self._clickable() if self.buttons else self.picture, style])
         self.box.add_class("course-explorer")
-        for control in controls.values():
+        for control in self.controls.values():
             control.observe(self.redraw, names="value")
         _replace_former(self)
 
@@ -73,7 +94,7 @@ class Explorer:
         """Take the explorer off the page and free its memory; its words stay, for IPython's `Out` still names it."""
         for control in self.controls.values():
             control.unobserve_all()
-        for widget in (*self.controls.values(), *self.box.children, self.box):
+        for widget in (*self.controls.values(), *self.buttons, self.picture, *self.box.children, self.box):
             for part in (widget, widget.layout, getattr(widget, "style", widget)):
                 part.close()
         self.figure = self.draw = self._canvas = self._background = None
@@ -97,8 +118,37 @@ class Explorer:
         file = io.BytesIO()
         Image.fromarray(np.asarray(self._canvas.buffer_rgba())).convert("RGB").save(file, "PNG", compress_level=3)
         self.finding, self.png = finding, base64.b64encode(file.getvalue()).decode()
-        # The caption repeats the settings: a slider's handle has no name that a screen reader could say.
         self.settings = f"Settings: {', '.join(_as_words(control) for control in self.controls.values())}."
+
+    def _button(self, part, place):
+        # A clear button. Its place is in percent of the picture's width: that is how CSS measures margin and padding.
+        corners = np.reshape(place() if callable(place) else place, (2, 2))
+        (left, low), (right, high) = corners.min(0), corners.max(0)
+        left, top, width, height = 100 * np.array([left, 1 - high, right - left, high - low])
+        ratio = self.figure.bbox.height / self.figure.bbox.width
+        layout = {"grid_area": CELL, "width": f"{width:.3f}%", "height": "0", "padding": f"0 0 {ratio * height:.3f}%"}
+        layout["margin"] = f"{ratio * top:.3f}% 0 0 {left:.3f}%"
+        name = part if isinstance(part, str) else _as_words(self.controls[part[0]], part[1])
+        unseen = {"button_color": "transparent", "font_size": "0"}
+        button = ipywidgets.Button(description=name, tooltip=name, style=unseen, layout=layout)
+        button.add_class("course-part")
+        button.on_click(lambda _: self.press(part))
+        return button
+
+    def press(self, part):
+        """Do what a click on this part of the picture does."""
+        name, value = part if isinstance(part, tuple) else ("clicked", part)
+        control = self.controls[name]
+        if isinstance(control, ipywidgets.SelectMultiple):
+            control.value = tuple(one for one, _ in control.options if (one in control.value) != (one == part))
+        else:
+            control.value = "" if name == "clicked" and value == control.value else value
+
+    def _clickable(self):
+        self.picture.layout.grid_area, self.picture.layout.margin = CELL, "0"
+        grid = {"grid_template_columns": "minmax(0, 1fr)", "align_items": "flex-start", "justify_items": "flex-start"}
+        width = {"width": f"{int(self.figure.bbox.width)}px", "max_width": "100%"}
+        return ipywidgets.GridBox([self.picture, *self.buttons], layout={**grid, **width})
 
     def _page(self, problem=""):
         width, height = (int(side) for side in self.figure.bbox.size)
@@ -130,30 +180,92 @@ def _replace_former(explorer):
         _made[cell][1].append(explorer)
 
 
-def slider(label: str, value, low, high, step=1, unit="", log=False):
+def slider(label: str, value, low, high, step=1, unit="", log=False, says=""):
     """A slider "label [unit]" that answers while it moves; one arrow key is one step.
 
     With step 1 its values are integers; with log, low, high and step are exponents of ten. A remark for the reader may
     follow the label in parentheses.
+
+    Args:
+        says: what the caption says of it, such as "query at {}", where label, value and unit would be no sentence.
     """
     kind = ipywidgets.FloatLogSlider if log else ipywidgets.IntSlider if step == 1 else ipywidgets.FloatSlider
     form = "d" if step == 1 else ".1f" if not log else ".1e" if low < 0 else ",.0f"
     description = f"{label} [{unit}]" if unit else label
-    return kind(value, min=low, max=high, step=step, description=description, readout_format=form, **SIZE)
+    return _named(kind(value, min=low, max=high, step=step, readout_format=form), description, says)
 
 
-def choice(label: str, options):
-    """A labelled drop-down list; the first option is the default."""
-    return ipywidgets.Dropdown(options=list(options), description=label, **SIZE)
+def span(label: str, value: tuple, low: int, high: int, says=""):
+    """A slider with two handles: its value is the pair of integers (first, last), both included."""
+    return _named(ipywidgets.IntRangeSlider(value=value, min=low, max=high), label, says)
 
 
-def _as_words(control):
-    # "length [token]" at 8 becomes "length 8 token"; "top-k (0 keeps all)" at 5 becomes "top-k 5 (0 keeps all)".
-    value, (name, _, unit) = control.value, control.description.rstrip("]").partition(" [")
+def choice(label: str, options, says=""):
+    """A labelled drop-down list of labels, or of pairs (label, value); the first option is the default."""
+    return _named(ipywidgets.Dropdown(options=_pairs(options)), label, says)
+
+
+def switch(label: str, options, says=""):
+    """A row of buttons of which one is down, for two to four short options; they are those of `choice`."""
+    return _named(ipywidgets.ToggleButtons(options=_pairs(options), style={"button_width": "auto"}), label, says)
+
+
+def toggle(label: str, value=False):
+    """A box to tick; its value is True or False."""
+    return _named(ipywidgets.Checkbox(value, indent=False), label, f"{label}: {{}}")
+
+
+def within(ax, x0, y0, x1, y1):
+    """Where a part of an Explorer's picture is: this rectangle, in the data of the axes."""
+    return lambda: ax.figure.transFigure.inverted().transform(ax.transData.transform([(x0, y0), (x1, y1)]))
+
+
+def _named(control, label, says=""):
+    control.description = control.tooltip = label  # the tooltip of a control that has none is "null"
+    control.says = says
+    return control
+
+
+def _pairs(options):
+    return [option if isinstance(option, tuple) else (str(option), option) for option in options]
+
+
+def _align(controls):
+    # Labels in full, all as wide as the longest, so that the controls stand in columns; rows of buttons and boxes flow.
+    flowing = ipywidgets.ToggleButtons | ipywidgets.Checkbox
+    longest = max((len(control.description) for control in controls if not isinstance(control, flowing)), default=0)
+    width = f"{0.9 * longest:.0f}ch"  # few letters are as wide as a digit
+    aligned = {"width": f"calc({width} + 250px)", "max_width": "100%"}
+    row = {
+        "width": "auto",
+        "max_width": "100%",
+        "display": "flex",
+        "align_items": "center",
+        "margin": "2px 16px 2px 8px",
+    }
+    for control in controls:
+        for name, value in (row if isinstance(control, flowing) else aligned).items():
+            setattr(control.layout, name, value)
+        control.style.description_width = "max-content" if isinstance(control, flowing) else width
+
+
+def _as_words(control, value=None):
+    # "length [token]" at 8 becomes "length 8 tokens"; "top-k (0 keeps all)" at 5 becomes "top-k 5 (0 keeps all)".
+    value = control.value if value is None else value
+    if hasattr(control, "options"):
+        chosen = value if isinstance(control, ipywidgets.SelectMultiple) else [value]
+        words = ", ".join(label for label, option in control.options if option in chosen) or "nothing"
+    elif isinstance(value, tuple | bool):
+        words = f"{value[0]} to {value[1]}" if isinstance(value, tuple) else "yes" if value else "no"
+    elif isinstance(value, float):
+        words = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}".replace("e-0", "e-")
+    else:
+        words = str(value)
+    if control.says:
+        return control.says.replace("{}", words)
+    name, _, unit = control.description.rstrip("]").partition(" [")
     name, bracket, remark = name.partition(" (")
-    if isinstance(value, float):
-        value = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return f"{name} {value} {unit}".rstrip() + bracket + remark
+    return f"{name} {words} {unit}{'s' * (unit in COUNTED and value != 1)}".rstrip() + bracket + remark
 
 
 def new_figure(columns, **gridspec):

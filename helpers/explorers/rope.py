@@ -67,7 +67,7 @@ def explore_rope() -> Explorer:
 
     # Which controls.
     controls = {
-        "position": slider("position of the query", 20, 0, 512, unit="token"),
+        "position": slider("position of the query", 20, 0, 512, says="query at {}"),
         "distance": slider("distance to the key", 3, 0, 512, unit="token"),
         "base": slider("base", 10_000.0, 2, 6, 0.1, log=True),
         "pair": slider("pair index", 2, 0, n_pairs - 1),

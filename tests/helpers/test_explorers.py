@@ -7,7 +7,9 @@ import json
 import re
 from functools import cache
 
+import ipywidgets
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import torch
 from jupyter_client.manager import start_new_kernel
@@ -16,7 +18,7 @@ from matplotlib.image import imread
 
 from helpers import explorers
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers import Explorer, slider
+from helpers.explorers import Explorer, choice, slider, span, switch, toggle, within
 from helpers.explorers.full_model import _look_inside
 from helpers.interventions import attention_by_layer
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
@@ -52,16 +54,29 @@ def put_back(explorer, values):
 def move(control):
     """Give a control another value, as one key press or choice would."""
     if hasattr(control, "options"):
-        control.value = control.options[control.index - 1]
+        if isinstance(control.index, tuple):
+            control.index = () if control.index else (0,)
+        else:
+            control.index = (control.index or len(control.options)) - 1
     elif hasattr(control, "base"):
         control.value = control.value * control.base**control.step
+    elif isinstance(control.value, bool):
+        control.value = not control.value
+    elif isinstance(control.value, tuple):
+        control.value = (control.value[0], control.value[1] - control.step)
     else:
         control.value = control.value + control.step
 
 
 def ends(control):
+    """Two far values of a control."""
     if hasattr(control, "options"):
-        return control.options[0], control.options[-1]
+        first, *_, last = [value for _, value in control.options]
+        return ((), (first, last)) if isinstance(control.value, tuple) else (first, last)
+    if isinstance(control.value, bool):
+        return False, True
+    if isinstance(control.value, tuple):
+        return (control.min, control.min), (control.min, control.max)
     return [control.base**end if hasattr(control, "base") else end for end in (control.min, control.max)]
 
 
@@ -90,9 +105,8 @@ def test_default_state_is_drawn_and_described_with_and_without_a_kernel(explorer
     assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.box.model_id
     assert data["text/plain"] == f"{explorer.alt} {explorer.finding} {explorer.settings}"
     assert metadata["image/png"]["alt"] == explorer.alt
-    assert len({control.layout.width for control in explorer.controls.values()}) == 1  # one below the other
     for control in explorer.controls.values():
-        assert re.split(r" [\[(]", control.description)[0] in explorer.settings
+        assert (control.says.partition("{}")[0] or re.split(r" [\[(]", control.description)[0]) in explorer.settings
 
 
 def test_the_words_of_a_text_run_down_the_picture():
@@ -115,6 +129,93 @@ def test_the_attention_watched_in_06_is_that_which_the_explorer_of_05_shows():
 def test_a_sliders_number_shows_what_a_step_changes():
     given = (20, 1, 30), (2, 1, 3, 0.1), (20, 1, 3, 0.1, "", True), (1e-5, -6, 0, 0.1, "", True)
     assert [slider("", *numbers).readout_format for numbers in given] == ["d", ".1f", ",.0f", ".1e"]
+
+
+def of_all_kinds(several=False):
+    """An explorer with each kind of control, and what it drew last."""
+    figure, drawn = Figure(figsize=(4, 2), layout="constrained"), {}
+    left, right = figure.subplots(1, 2)
+    left.set(xlim=(0, 10), ylim=(2, 0))  # as a mask is drawn: downwards
+    bars = left.barh([0, 1], [0, 0])
+
+    def draw(**values):
+        drawn.update(values)
+        for bar, control in zip(bars, ("at", "hands"), strict=True):
+            bar.set_width(np.sum(values[control]))
+        left.set_title(" ".join(map(str, values.values())), fontsize=5)
+        return "drawn"
+
+    controls = {
+        "at": slider("position of the query", 3, 0, 10, unit="token", says="query at {}"),
+        "far": slider("distance [token]", 1, 0, 10),
+        "eps": slider("eps", 1e-5, -8, 0, 0.5, log=True),
+        "hands": span("hands", (1, 4), 0, 15),
+        "rule": choice("rule", [("causal", 0), ("a window of four tokens behind the query", 4)]),
+        "block": switch("block", [1, 2, 3]),
+        "mask": toggle("causal mask"),
+    }
+    parts = {"left half": (0, 0, 0.5, 1), "bar 1": within(left, 0, 0.5, 10, 1.5)}
+    parts |= {("at", 7): within(right, 0, 0, 1, 1), ("rule", 4): (0, 0, 1, 0.1)}
+    return Explorer(figure, draw, controls, "Two bars.", parts, several), drawn
+
+
+def test_the_caption_says_settings_as_a_person_does():
+    explorer, drawn = of_all_kinds()
+    said = (
+        "query at 3, distance 1 token, eps 1e-5, hands 1 to 4, rule causal, block 1, causal mask: no, clicked nothing"
+    )
+    assert explorer.settings == f"Settings: {said}."
+    assert drawn == explorer.values == {
+        "at": 3, "far": 1, "eps": 1e-5, "hands": (1, 4), "rule": 0, "block": 1, "mask": False, "clicked": ""
+    }  # fmt: skip
+    put_back(explorer, {"far": 2, "rule": 4, "mask": True, "block": 3, "clicked": "bar 1"})
+    said = "distance 2 tokens, eps 1e-5, hands 1 to 4, rule a window of four tokens behind the query, block 3, "
+    assert f"{said}causal mask: yes, clicked bar 1." in explorer.settings
+
+
+def test_labels_are_as_long_as_the_longest_and_no_tooltip_is_null():
+    explorer, _ = of_all_kinds()
+    for control in explorer.controls.values():
+        assert control.tooltip == control.description
+        if isinstance(control, ipywidgets.IntSlider | ipywidgets.Dropdown):
+            assert control.style.description_width == "26ch"  # 0.9 × 29 letters of "position of the query [token]"
+
+
+def test_a_click_on_a_part_is_drawn_like_a_controls_move():
+    explorer, drawn = of_all_kinds()
+    left, bar, query, rule = explorer.buttons
+    assert [button.tooltip for button in explorer.buttons] == [
+        "left half",
+        "bar 1",
+        "query at 7",
+        "rule a window of four tokens behind the query",
+    ]
+    assert left.layout.width == "50.000%"
+    assert (left.layout.margin, left.layout.padding) == ("0.000% 0 0 0.000%", "0 0 50.000%")  # of a width of 4, not 2
+    assert (rule.layout.margin, rule.layout.padding) == ("45.000% 0 0 0.000%", "0 0 5.000%")
+    picture = explorer.png
+    for button, clicked in ((left, "left half"), (bar, "bar 1"), (bar, "")):
+        button.click()
+        assert drawn["clicked"] == explorer.values["clicked"] == clicked
+    assert explorer.png == picture
+    query.click()
+    rule.click()
+    assert (drawn["at"], drawn["rule"], drawn["clicked"]) == (7, 4, "")
+    assert explorer.png != picture
+    widgets = [explorer.picture, *explorer.buttons, *explorer.box.children]
+    explorer.close()
+    assert not any(part.comm for widget in widgets for part in (widget, widget.layout))
+
+
+def test_several_parts_stay_clicked_until_they_are_clicked_again():
+    explorer, drawn = of_all_kinds(several=True)
+    left, bar, *_ = explorer.buttons
+    for button, clicked in ((bar, ("bar 1",)), (left, ("left half", "bar 1")), (bar, ("left half",))):
+        button.click()
+        assert drawn["clicked"] == clicked
+    assert explorer.settings.endswith("clicked left half.")
+    for control in explorer.controls.values():
+        assert_answers(explorer, control)
 
 
 def test_every_control_changes_the_picture_and_the_caption(explorer):
