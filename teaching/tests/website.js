@@ -2,11 +2,10 @@
 "use strict";
 
 window.checks = {
-    // Wait until formulas are drawn, slides are laid out and the live page has read its model.
+    // Wait until formulas are drawn, slides are laid out.
     drawn: async () => {
         await window.MathJax?.startup.promise;
         if ('Reveal' in window && !Reveal.isReady()) await new Promise(done => Reveal.on('ready', done));
-        await window.liveLlama?.ready;
     },
 
     // Show all slides of a deck at once, one below the other, so that axe sees each; return how many stay unseen.

@@ -12,108 +12,28 @@ const Live = (() => {
 
   const FLOAT_OF_HALF = Float32Array.from({ length: 65536 }, (_, half) => halfToFloat(half)); // looked up, for speed
 
-  const BYTES = { F64: 8, F32: 4, F16: 2, BF16: 2 }; // of a number
-  const FLOATS = {
-    F32: (bytes) => new Float32Array(bytes),
-    F16: (bytes) => {
-      const halves = new Uint16Array(bytes), floats = new Float32Array(halves.length);
-      for (let i = 0; i < halves.length; i++) floats[i] = FLOAT_OF_HALF[halves[i]];
-      return floats;
-    },
-    F64: (bytes) => Float32Array.from(new Float64Array(bytes)),
-    BF16: (bytes) => new Float32Array(new Uint32Array(new Uint16Array(bytes)).map((x) => x << 16).buffer),
-  };
-
   function halfToFloat(x) {
     const sign = x & 0x8000 ? -1 : 1, exponent = (x >> 10) & 31, fraction = x & 1023;
     if (exponent === 31) return fraction ? NaN : sign * Infinity;
     return exponent ? sign * (1 + fraction / 1024) * 2 ** (exponent - 15) : (sign * fraction) / 2 ** 24;
   }
 
-  /** A value of a file, in a sentence: of a long one the beginning. */
-  function shown(value) {
-    const text = typeof value === "string" ? value : String(JSON.stringify(value));
-    return text.length > 80 ? `${text.slice(0, 80)} …` : text;
-  }
-
-  /**
-   * {name: {shape, data}} of a .safetensors file: 8 bytes for the header's length, the header as JSON, the numbers. As in
-   * the library that wrote it, they lie one after the other, none are shared, and the file ends with the last one.
-   */
+  /** {name: {shape, data}} of a .safetensors file in float16: 8 bytes for the header's length, a header in JSON, numbers. */
   function readSafetensors(buffer) {
-    const cut = "it is damaged or cut short: save the model again, or fetch the file again.";
-    const start = 8 + (buffer.byteLength < 8 ? Infinity : Number(new DataView(buffer).getBigUint64(0, true)));
-    if (start > buffer.byteLength) throw new Error(cut);
-    const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(new Uint8Array(buffer, 8, start - 8));
-    const { __metadata__, ...header } = JSON.parse(text), weights = {};
-    let end = 0;
-    for (const [name, { dtype, shape, data_offsets: [from, to] }] of Object.entries(header).sort(([, a], [, b]) =>
-      a.data_offsets[0] - b.data_offsets[0] || a.data_offsets[1] - b.data_offsets[1])) {
-      if (!BYTES[dtype]) throw new Error(`${shown(name)} is stored as ${shown(dtype)}; this page reads F64, F32, F16 and BF16. Save the model again as one of them.`);
-      const size = shape.reduce((product, n) => product * (Number.isInteger(n) && n >= 0 ? n : NaN), BYTES[dtype]);
-      if (from !== end || to - from !== size || start + to > buffer.byteLength) throw new Error(cut);
-      end = to;
-      if (name.endsWith("rotary_emb.inv_freq")) continue; // a table that older files carry
-      const data = FLOATS[dtype](buffer.slice(start + from, start + to));
-      if (!data.every(Number.isFinite)) throw new Error(`${shown(name)} holds NaN or infinity: such a model is damaged.`);
-      weights[name] = { shape, data };
+    const start = 8 + Number(new DataView(buffer).getBigUint64(0, true)), weights = {};
+    const { __metadata__, ...header } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, start - 8)));
+    for (const [name, { shape, data_offsets: [from, to] }] of Object.entries(header)) {
+      const halves = new Uint16Array(buffer.slice(start + from, start + to));
+      weights[name] = { shape, data: Float32Array.from(halves, (half) => FLOAT_OF_HALF[half]) };
     }
-    if (start + end !== buffer.byteLength) throw new Error(cut);
     return weights;
   }
 
-  /** What the first of these objects that has a key says there. */
-  function get(name, otherwise, ...objects) {
-    const found = objects.find((object) => name in object);
-    return found ? found[name] : otherwise;
-  }
-
-  /** What config.json says of RoPE in one of two places, with what its type needs, as transformers completes it. */
-  function readRope(said, json) {
-    const kind = get("rope_type", get("type", "default", said), said), trained = "original_max_position_embeddings";
-    if (!["default", "linear", "llama3"].includes(kind)) throw new Error(`it sets RoPE of type ${shown(kind)}; this page knows default, linear and llama3.`);
-    const rope = { kind, theta: get("rope_theta", 10000, said, json), part: get("partial_rotary_factor", 1, said, json) };
-    if (kind !== "default") rope.factor = said.factor;
-    if (kind === "llama3") Object.assign(rope, { low: said.low_freq_factor, high: said.high_freq_factor,
-      trained: get(trained, get("max_position_embeddings", 2048, json), json, said) });
-    return rope;
-  }
-
-  /** config.json in the course's words; what helpers.checkpoint.load_checkpoint refuses is refused here too. */
+  /** config.json in the course's words. */
   function readConfig(json) {
-    if (json.model_type !== "llama") throw new Error(`it describes a ${shown(json.model_type)} model; this page runs LLaMA only.`);
-    const need = (name, value, fits, words) => { if (!fits(value)) throw new Error(`it sets ${name} to ${shown(value)}; ${words}.`); };
-    const whole = (n) => Number.isInteger(n) && n > 0 && n < 2 ** 63, number = (n, fits) => Number.isFinite(n) && fits(n);
-    if (json.quantization_config != null) throw new Error("its weights are quantised; this page reads 16 bits or more.");
-    const sizes = ["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"];
-    for (const name of sizes) if (json[name] == null) throw new Error(`it has no ${name}; is it complete?`);
-    const nHeads = json.num_attention_heads, nKvHeads = json.num_key_value_heads || nHeads;
-    const headDim = json.head_dim ?? json.hidden_size / nHeads, maxSeqLen = get("max_position_embeddings", 2048, json);
-    const normEps = get("rms_norm_eps", 1e-6, json), tied = json.tie_word_embeddings || false;
-    for (const [name, value] of [...sizes.map((name) => [name, json[name]]), ["num_key_value_heads", nKvHeads], ["head_dim", headDim], ["max_position_embeddings", maxSeqLen]])
-      need(name, value, whole, "a whole number above 0 is needed");
-    need("head_dim", headDim, (n) => n % 2 === 0, "RoPE turns pairs, so it must be even");
-    need("num_key_value_heads", nKvHeads, (n) => nHeads % n === 0, `it must divide the ${nHeads} query heads`);
-    const places = ["rope_scaling", "rope_parameters"].filter((name) => json[name] != null);
-    for (const name of places) need(name, json[name], (rope) => rope.constructor === Object, "an object or null is needed");
-    const [rope = readRope({}, json), other = rope] = places.map((name) => json[name]).filter((said) => Object.keys(said).length).map((said) => readRope(said, json));
-    if (JSON.stringify(rope) !== JSON.stringify(other))
-      throw new Error(`rope_scaling says ${shown(rope)}, rope_parameters ${shown(other)}: remove the wrong one.`);
-    for (const [name, value, ...known] of [["hidden_act", json.hidden_act, "silu", "swish", null], ["attention_bias", json.attention_bias, false, null],
-      ["mlp_bias", json.mlp_bias, false, null], ["is_causal", json.is_causal, true], ["partial_rotary_factor", rope.part, 1, null]])
-      need(name, value, (value) => value === undefined || known.includes(value), `this page knows only ${known[0]}`);
-    need("rms_norm_eps", normEps, (eps) => number(eps, () => eps >= 0), "a number from 0 on is needed");
-    need("rope_theta", rope.theta, (theta) => number(theta, () => theta > 1 && theta <= 1e18), "a number above 1 is needed");
-    if (rope.kind !== "default") need("the factor of RoPE", rope.factor, (by) => number(by, () => by >= 1 && by <= 1e18), "a number from 1 on is needed");
-    if (rope.kind === "llama3") {
-      need("original_max_position_embeddings", rope.trained, whole, "a whole number above 0 is needed");
-      need("low_freq_factor", rope.low, (low) => number(low, () => low > 0), "a number above 0 is needed");
-      need("high_freq_factor", rope.high, (high) => number(high, () => high > rope.low), `a number above low_freq_factor, ${rope.low}, is needed`);
-    }
-    need("tie_word_embeddings", tied, (tied) => typeof tied === "boolean", "true or false is needed");
     return {
-      vocabSize: json.vocab_size, dim: json.hidden_size, nLayers: json.num_hidden_layers, nHeads, nKvHeads, headDim,
-      hiddenDim: json.intermediate_size, maxSeqLen, normEps, ropeTheta: rope.theta, scaling: rope, tied,
+      vocabSize: json.vocab_size, dim: json.hidden_size, nLayers: json.num_hidden_layers, nHeads: json.num_attention_heads,
+      nKvHeads: json.num_key_value_heads, headDim: json.head_dim, normEps: json.rms_norm_eps, ropeTheta: json.rope_parameters.rope_theta,
     };
   }
 
@@ -150,16 +70,8 @@ const Live = (() => {
   }
 
   /** Turning speed of each pair, (h/2) [rad/token] (notebook 02); float32, as PyTorch rounds. */
-  function ropeInvFreq(headDim, theta, scaling) {
-    const { kind, factor, low, high, trained } = scaling;
-    const speeds = Float32Array.from({ length: headDim / 2 }, (_, i) => theta ** ((-2 * i) / headDim));
-    if (kind === "default") return speeds;
-    if (kind === "linear") return speeds.map((speed) => speed / factor);
-    return speeds.map((speed) => { // llama3
-      const turns = (trained * speed) / (2 * Math.PI);
-      const keep = Math.min(1, Math.max(0, (turns - low) / (high - low)));
-      return speed * (keep + (1 - keep) / factor);
-    });
+  function ropeInvFreq(headDim, theta) {
+    return Float32Array.from({ length: headDim / 2 }, (_, i) => theta ** ((-2 * i) / headDim));
   }
 
   /** Turn every head of x (T, heads * h) in place: pair (i, i + h/2) by position times speed. */
@@ -220,33 +132,13 @@ const Live = (() => {
 
   class Llama {
     constructor(config, weights) {
+      const parts = ["input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+        "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
       this.config = config;
-      const { vocabSize, dim, nHeads, nKvHeads, headDim, hiddenDim } = config, q = nHeads * headDim, k = nKvHeads * headDim;
-      const bare = weights["layers.0.input_layernorm.weight"]; // of LlamaModel, whose names lack "model."
-      const left = new Map(Object.entries(weights).map(([name, weight]) => [bare && !name.startsWith("lm_head") ? `model.${name}` : name, weight]));
-      const take = (name, ...shape) => {
-        const weight = left.get(name);
-        left.delete(name);
-        if (!weight) throw new Error(`it has no ${name}: take config.json and model.safetensors from one folder.`);
-        const has = weight.shape.join(" × "), wants = shape.join(" × ");
-        if (has !== wants) throw new Error(`${name} is ${has}, but config.json says ${wants}: take both from one folder.`);
-        return weight;
-      };
-      const parts = {
-        input_layernorm: [dim], post_attention_layernorm: [dim],
-        "self_attn.q_proj": [q, dim], "self_attn.k_proj": [k, dim], "self_attn.v_proj": [k, dim], "self_attn.o_proj": [dim, q],
-        "mlp.gate_proj": [hiddenDim, dim], "mlp.up_proj": [hiddenDim, dim], "mlp.down_proj": [dim, hiddenDim],
-      };
-      const head = left.has("lm_head.weight") || !config.tied ? take("lm_head.weight", vocabSize, dim) : null;
-      this.embeddings = (config.tied && !left.has("model.embed_tokens.weight") && head) || take("model.embed_tokens.weight", vocabSize, dim);
-      this.finalNorm = take("model.norm.weight", dim);
-      this.lmHead = config.tied ? this.embeddings : head;
-      if (head?.data.some((value, i) => config.tied && value !== this.embeddings.data[i]))
-        throw new Error("config.json ties lm_head and the embeddings, but they differ: take both files from one folder.");
+      this.embeddings = this.lmHead = weights["model.embed_tokens.weight"]; // tied
+      this.finalNorm = weights["model.norm.weight"];
       this.layers = Array.from({ length: config.nLayers }, (_, layer) =>
-        Object.fromEntries(Object.entries(parts).map(([part, shape]) =>
-          [part, take(`model.layers.${layer}.${part}.weight`, ...shape)])));
-      if (left.size) throw new Error(`it also has ${shown([...left.keys()][0])}, which no LLaMA of this config.json has.`);
+        Object.fromEntries(parts.map((part) => [part, weights[`model.layers.${layer}.${part}.weight`]])));
     }
 
     newCache() {
@@ -288,7 +180,7 @@ const Live = (() => {
     forward(tokens, { cache = null, change = {}, lastOnly = false, see = null } = {}) {
       const { dim, headDim, normEps } = this.config, off = (part, layer) => change[part]?.includes(layer);
       const first = cache ? cache.length : 0, positions = tokens.map((_, t) => first + t + (change.shift ?? 0));
-      const invFreq = ropeInvFreq(headDim, change.theta ?? this.config.ropeTheta, this.config.scaling);
+      const invFreq = ropeInvFreq(headDim, change.theta ?? this.config.ropeTheta);
       let x = new Float32Array(tokens.length * dim); // the residual stream (T, D)
       tokens.forEach((token, t) => x.set(this.embeddings.data.subarray(token * dim, (token + 1) * dim), t * dim));
       see?.({ layer: -1, x });
@@ -369,18 +261,12 @@ const Live = (() => {
 
   /** The byte-level BPE of a tokenizer.json, as in notebook 06. */
   class Tokenizer {
-    constructor({ model, added_tokens: added = [], pre_tokenizer: splits, normalizer, post_processor: after }) {
-      const plain = splits?.type === "ByteLevel" && splits.use_regex !== false && !splits.add_prefix_space;
-      const more = ["ignore_merges", "dropout", "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix"].some((name) => model[name]);
-      const trims = added.some(({ lstrip, rstrip, single_word: alone }) => lstrip || rstrip || alone);
-      if (model.type !== "BPE" || !plain || normalizer || (after && after.type !== "ByteLevel") || more || trims) throw new Error("it is of another kind than the one that notebook 06 trains, which is the only kind read here.");
-      if (![...Object.values(model.vocab), ...added.map(({ id }) => id)].every((id) => Number.isInteger(id) && id >= 0))
-        throw new Error("it holds an id that is no whole number from 0 on: fetch the file again.");
+    constructor({ model, added_tokens: added }) {
       this.vocab = model.vocab;
       this.words = [];
       for (const [word, id] of Object.entries(model.vocab)) this.words[id] = word;
       for (const { id, content } of added) this.words[id] = content;
-      this.ranks = new Map(model.merges.map((pair, rank) => [typeof pair === "string" ? pair : pair.join(" "), rank]));
+      this.ranks = new Map(model.merges.map((pair, rank) => [pair.join(" "), rank]));
       this.special = new Map(added.map(({ id, content }) => [content, id]));
       // Bytes as printable characters: those that are printable stand for themselves, the others follow from 256 on.
       const own = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
@@ -424,5 +310,5 @@ const Live = (() => {
     }
   }
 
-  return { open, readSafetensors, readConfig, Llama, Tokenizer, largest, softmax, choose, surprise, loss, visible };
+  return { open, largest, softmax, choose, surprise, loss, visible };
 })();

@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { MOST, placesOf, $, say, make, bar, mean, list, number, largest, quoted, read, extend, orderOf, radio, toggle, draw, drawNext } = LivePictures;
+  const { MOST, placesOf, $, say, make, bar, mean, list, largest, quoted, read, extend, orderOf, radio, toggle, draw, drawNext } = LivePictures;
   const PRESS = 40; // tokens written at a press
   const EXAMPLES = ["If a name is", "A class has", "A function"];
 
@@ -18,8 +18,8 @@
   };
   let ids = []; // the sentence's tokens
   let passages = []; // four texts that the model has not read, as token ids
-  let before = []; // sentences to return to
-  let judged = new Map(); // the passages' losses by change
+  const before = []; // sentences to return to
+  const judged = new Map(); // the passages' losses by change
   const runs = new Map(); // what the model made of the sentence, by change
   let keeping; // the timer that waits before the address is written
   let kept = location.hash; // what stood in the address when it was read or written last
@@ -208,17 +208,12 @@
     judge(mine);
   }
 
-  // ------------------------------------------------------------------------------------------------------------- models
+  // ---------------------------------------------------------------------------------------------------- start and links
 
-  function use({ model, tokenizer }) {
-    const { config } = model;
-    const head = [config.nLayers, config.nHeads].map((count) => Math.min(2, count - 1)); // in ours it looks far back
-    Object.assign(page, { model, tokenizer, change: {}, head, first: head.join("."), writing: false });
+  function begin() {
+    const { model, tokenizer } = Live.open(window.liveData), head = [2, 2]; // it looks far back
+    Object.assign(page, { model, tokenizer, head, first: head.join(".") });
     passages = window.liveData.passages.map((text) => tokenizer.encode(text).slice(0, MOST));
-    [judged, before] = [new Map(), []];
-    $("undo").disabled = true;
-    const matrices = new Set([model.embeddings, model.finalNorm, model.lmHead, ...model.layers.flatMap(Object.values)]);
-    say("size", ([...matrices].reduce((sum, { data }) => sum + data.length, 0) / 1e6).toFixed(1));
     offerChanges();
     put($("text").value);
   }
@@ -237,42 +232,6 @@
     [page.query, page.key] = [query, key];
     if (page.run) show();
     say("link-said", unknown.length ? `This part of the link was not understood, and left out: ${unknown.join("; ")}.` : "");
-  }
-
-  function ours() {
-    use(Live.open(window.liveData));
-    $("ours").hidden = true;
-  }
-
-  /** Run the visitor's model; an error says in one sentence which file does not fit, and what to do. */
-  async function load(files) {
-    const wanted = ["config.json", "model.safetensors", "tokenizer.json"];
-    if (!files.some(({ name }) => wanted.includes(name)))
-      throw new Error(`${files.length ? `“${files[0].name}” is no part of a model` : "No file was there"}: choose config.json, model.safetensors and tokenizer.json together.`);
-    const part = async (name, open) => {
-      const file = files.find((file) => file.name === name);
-      if (!file) throw new Error(`${name} is missing: choose config.json, model.safetensors and tokenizer.json together.`);
-      if (file.size > 2e8) throw new Error(`${name} has ${number(file.size / 1e6)} MB; this page takes up to 200: choose a smaller model.`);
-      try {
-        return open(name.endsWith("json") ? JSON.parse(await file.text()) : await file.arrayBuffer());
-      } catch (error) {
-        throw new Error(`${name}: ${error.constructor === Error ? error.message : "it cannot be read; save the model again and choose the new file."}`);
-      }
-    };
-    const config = await part("config.json", Live.readConfig);
-    const model = await part("model.safetensors", (bytes) => new Live.Llama(config, Live.readSafetensors(bytes)));
-    const tokenizer = await part("tokenizer.json", (json) => {
-      const words = new Live.Tokenizer(json), { vocabSize } = config;
-      if (words.words.length > vocabSize) throw new Error(`it has ${words.words.length} tokens, the model ${vocabSize}: take both from one folder.`);
-      return words;
-    });
-    use({ model, tokenizer });
-    $("ours").hidden = false;
-    return `Your model runs: ${config.nLayers} blocks, ${config.nHeads} heads, ${number(config.vocabSize)} tokens. Nothing left this machine.`;
-  }
-
-  function take(files) {
-    liveLlama.ready = load([...files]).catch((error) => `Not loaded. ${error.message}`).then((text) => say("own", text));
   }
 
   // ----------------------------------------------------------------------------------------------------------- controls
@@ -323,19 +282,6 @@
       const { start, cell } = $("map").places ?? {}, [s, t] = [offsetX, offsetY].map((x) => Math.floor((x - start) / cell));
       if (t >= 0 && t < ids.length) pick(t, s >= 0 && s < ids.length ? s : null);
     };
-    for (const name of ["files", "folder"]) $(name).onchange = () => {
-      take($(name).files);
-      $(name).value = ""; // the same names may be chosen again
-    };
-    $("ours").onclick = () => { ours(); say("own", "The course's model runs again."); };
-    const carries = ({ dataTransfer }) => [...dataTransfer.types].includes("Files"); // a dragged word goes where it is dropped
-    addEventListener("dragover", (event) => { if (carries(event)) event.preventDefault(); }); // it would open the file
-    addEventListener("drop", (event) => {
-      if (!carries(event)) return;
-      event.preventDefault();
-      $("drop").scrollIntoView({ block: "nearest" });
-      take(event.dataTransfer.files);
-    });
     addEventListener("hashchange", follow);
     const again = () => { if (page.run && !page.writing) draw(page); };
     addEventListener("resize", again);
@@ -345,7 +291,6 @@
 
   /** For tests and for the curious: what runs in this page now, changes included. */
   window.liveLlama = {
-    ready: null, // a promise while a model is loaded
     encode: (text) => page.tokenizer.encode(text),
     logits: (tokens) => Array.from(page.model.forward(tokens, { change: page.change, lastOnly: true })),
     generate(tokens, n) {
@@ -358,6 +303,6 @@
     },
   };
   listen();
-  ours();
+  begin();
   follow();
 })();

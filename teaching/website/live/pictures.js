@@ -340,7 +340,7 @@ const LivePictures = (() => {
   }
 
   return {
-    MOST, placesOf, $, say, make, bar, mean, list, number, angle, length, largest, quoted, shown, read, extend, orderOf, radio, toggle,
+    MOST, placesOf, $, say, make, bar, mean, list, angle, length, largest, quoted, shown, read, extend, orderOf, radio, toggle,
     drawNext, draw,
   };
 })();
