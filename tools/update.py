@@ -17,6 +17,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,24 @@ from tools import course
 from tools.course import ROOT, UNREADABLE, notebooks_of, one_line
 
 # ------------------------------------------------------------------------------------------ what is new
+
+
+@contextlib.contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """While one update runs, another raises ValueError. The lock goes when its process ends, however it ends."""
+    with open(root / ".update.lock", "a") as file:
+        try:
+            if os.name == "nt":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            raise ValueError("another update of this folder is running: wait until it has ended.") from error
+        yield
 
 
 def fetch(root: Path) -> list[Path]:
@@ -176,35 +195,58 @@ def _with_answer(cells, stub, old, name):
     return made if new.answer(name) and old.needs(name) <= new.needs(name) else None
 
 
+def _name_kept(root: Path, known: list[Path]) -> bool:
+    """Print which answers are only in a copy that was kept, after a stop or a reset; whether none is.
+
+    `known` are the copies that this run has dealt with.
+    """
+    (old, broken), only = read_old([one for one in root.glob("notebooks/*_kept_*.ipynb") if one not in known]), {}
+    for fresh in notebooks_of(root / "notebooks") if old else ():
+        try:
+            cells = stored_cells(fresh.read_bytes())
+        except UNREADABLE:
+            continue  # `update` has named it
+        now = Old(fresh, _read(cells), [])
+        for name in (name for _, name in _exercises(cells) if not now.answer(name)):
+            for copy in [one.path.relative_to(root) for one in old if one.answer(name)][:1]:
+                only.setdefault(copy, []).append(name)
+    for copy, names in only.items():
+        print(f"{', '.join(names)}: only in {copy}. Put back: make update FROM={copy}. Not wanted: delete it.")
+    print(*broken, sep="\n", end="\n" * bool(broken))
+    return not only and not broken
+
+
 def update(root: Path, source: Path | None) -> bool:
     """Bring what is new, or take a folder or notebook, and put its answers into the notebooks here; whether all are in.
 
     Raises:
         ValueError: if nothing new can be had, or there is no notebook of the course to take answers from.
     """
-    if source:
-        folder = source / "notebooks" if (source / "notebooks").is_dir() else source
-        files = sorted(folder.glob("*.ipynb")) if folder.is_dir() else [folder] * (".ipynb" in folder.name)
-    else:
-        files = [path for path in fetch(root) if path.suffix == ".ipynb"]
-    ours = notebooks_of(root / "notebooks")
-    old, broken = read_old([path for path in files if path.resolve() not in {fresh.resolve() for fresh in ours}])
-    asked = set()
-    for fresh in ours if old else ():
-        try:
-            asked.update(place(fresh, old))
-        except UNREADABLE as error:
-            broken.append(f"{fresh}: cannot be read or written: {one_line(error, 80)}. Nothing is put into it.")
-    print(*broken, sep="\n", end="\n" * bool(broken))
-    for one in old:
-        gone = [name for name in one.asked if name not in asked and one.answer(name)]
-        one.left += [f"{name} (no exercise here asks for it)" for name in gone]
-    if source and not broken and not any(one.asked or one.came or one.left for one in old):
-        raise ValueError(f"{source}: neither a folder with notebooks of the course nor one of them.")
-    for one in old:
-        left = f"; not put back: {', '.join(one.left)}" if one.left else ""
-        print(f"{', '.join(one.came) or 'nothing'} put back{left}. All that you wrote: {one.path}")
-    return not broken and not any(one.left for one in old)
+    with alone(root):
+        if source:
+            folder = source / "notebooks" if (source / "notebooks").is_dir() else source
+            files = sorted(folder.glob("*.ipynb")) if folder.is_dir() else [folder] * (".ipynb" in folder.name)
+        else:
+            files = [path for path in fetch(root) if path.suffix == ".ipynb"]
+        ours = notebooks_of(root / "notebooks")
+        old, broken = read_old([path for path in files if path.resolve() not in {fresh.resolve() for fresh in ours}])
+        asked = set()
+        for fresh in ours if old else ():
+            try:
+                asked.update(place(fresh, old))
+            except UNREADABLE as error:
+                broken.append(f"{fresh}: cannot be read or written: {one_line(error, 80)}. Nothing is put into it.")
+        print(*broken, sep="\n", end="\n" * bool(broken))
+        for one in old:
+            gone = [name for name in one.asked if name not in asked and one.answer(name)]
+            one.left += [f"{name} (no exercise here asks for it)" for name in gone]
+        if source and not broken and not any(one.asked or one.came or one.left for one in old):
+            raise ValueError(f"{source}: neither a folder with notebooks of the course nor one of them.")
+        for one in old:
+            left = f"; not put back: {', '.join(one.left)}" if one.left else ""
+            print(f"{', '.join(one.came) or 'nothing'} put back{left}. All that you wrote: {one.path}")
+        whole = not broken and not any(one.left for one in old)
+        return all([whole, bool(source) or _name_kept(root, files)])
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -216,7 +258,7 @@ def main(arguments: list[str] | None = None) -> None:
     except UNREADABLE as error:
         sys.exit(f"update: {error}")
     except KeyboardInterrupt:
-        sys.exit("update: stopped. Is a copy named here? make update FROM= its name puts its answers back.")
+        sys.exit("update: stopped. Do it again: what you wrote is in the notebooks or in the copies named here.")
     print("Is a notebook open in JupyterLab? Close its tab without saving, then open it again.")
     if not whole:
         sys.exit("Not every answer of yours is in the notebooks: see above.")

@@ -5,13 +5,14 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from contextlib import redirect_stdout
 
 import pytest
 
 from checks import my_parts
-from tests.support.course import WHO, commit_all
+from tests.support.course import ROOT, WHO, commit_all
 from tests.support.messy import CHECK, FILES, HEAD, LINE, PASSES, RIGHT, SET_UP, stored
 from tests.support.messy import STUB as NORM_STUB
 from tests.support.submissions import NORM, code_cell, handed_out, write
@@ -87,8 +88,8 @@ def test_an_update_puts_answers_into_the_fresh_notebook_and_names_what_it_could_
     assert "nothing put back; not put back: my_a (its cell here is not empty any more)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("step", range(0, 18, 3))
-def test_stopped_at_any_step_nothing_is_lost_and_a_named_copy_is_put_back(clone, monkeypatch, capsys, step):
+@pytest.mark.parametrize("step", range(16))
+def test_stopped_at_any_step_nothing_is_lost_and_the_next_run_says_where_it_is(clone, monkeypatch, capsys, step):
     before, steps = texts(clone), iter(range(99))
 
     def stops(function):
@@ -106,10 +107,11 @@ def test_stopped_at_any_step_nothing_is_lost_and_a_named_copy_is_put_back(clone,
         update.update(clone, None)
     assert {before["02_rope.ipynb"], before["helpers.py"]} <= set(texts(clone).values())
     monkeypatch.undo()
+    capsys.readouterr()
     update.update(clone, None)
     if "mine: a" not in texts(clone)["02_rope.ipynb"]:  # it was stopped behind git
-        place = capsys.readouterr().out.split("yours is kept in notebooks/")[1].split("\n")[0]
-        assert not update.update(clone, clone / "notebooks" / place)  # one of its answers has no exercise any more
+        place = capsys.readouterr().out.split("FROM=")[1].split(". Not")[0]
+        assert not update.update(clone, clone / place)  # one of its answers has no exercise any more
     assert "mine: a" in texts(clone)["02_rope.ipynb"]
 
 
@@ -146,6 +148,16 @@ def test_what_a_stopped_merge_wrote_is_not_the_learners_and_half_a_notebook_cost
     assert "cannot be read: Unterminated string" in said
 
 
+def test_a_kept_copy_that_cannot_be_read_is_named_until_it_is_gone(clone, capsys):
+    (clone / "notebooks" / "02_rope.ipynb").write_text("<<<<<<< HEAD\n" + ANSWER.format("a"))
+    for _ in range(2):
+        assert not update.update(clone, None)
+        (copy,) = (clone / "notebooks").glob("02_rope_kept_*")
+        assert f"{copy}: cannot be read: " in capsys.readouterr().out
+    copy.unlink()
+    assert update.update(clone, None)
+
+
 def test_answers_to_exercises_that_left_are_named_and_those_with_another_number_come(tmp_path, capsys):
     """What stands below "Solutions" is the course's, whatever its functions are called."""
     solved = "def solution_{0}(x):\n    return {1}\n\n\ncheck_{0}(solution_{0})"
@@ -167,6 +179,25 @@ def test_answers_to_exercises_that_left_are_named_and_those_with_another_number_
     assert f"my_a, my_c, my_e put back; not put back: {left}. All that you wrote" in said
 
 
+HOLDS = "import sys, time; from pathlib import Path; from tools import update\nwith update.alone(Path(sys.argv[1])): "
+
+
+def test_two_updates_at_once_are_one_and_a_killed_one_blocks_no_other(clone):
+    running = subprocess.Popen([sys.executable, "-c", f"{HOLDS}print(1, flush=True); time.sleep(99)", clone], cwd=ROOT,
+                               stdout=subprocess.PIPE)  # fmt: skip
+    try:
+        running.stdout.readline()
+        before = texts(clone)
+        with pytest.raises(ValueError, match="another update of this folder is running"):
+            update.update(clone, None)
+        assert texts(clone) == before
+    finally:
+        running.kill()
+        running.communicate()
+    update.update(clone, None)
+    assert "mine: a" in texts(clone)["02_rope.ipynb"]
+
+
 # ------------------------------------------------------------------------------------------ from an older folder
 
 HELP = "SCALE = 1.0\n\n\ndef scaled(y, m):\n    # why float32?\n    return SCALE * y * torch.rsqrt(m)"
@@ -178,6 +209,9 @@ FORMS = {  # of a right answer, as cells
     "a comment like the stub": [RIGHT.replace("\n    y", "\n    # raise NotImplementedError\n    y") + CHECK],
     "a guard": [RIGHT.replace("\n    y", "\n    if eps < 0:\n        raise NotImplementedError\n    y") + CHECK],
     "lambda": [f"my_rms_norm = lambda x, weight, eps: (lambda y: {LINE})(x.float())" + CHECK],
+    "two blanks": [RIGHT.replace("def ", "def  ") + CHECK],
+    "in an if": [f"if True:\n    {INDENTED}" + CHECK],
+    "in a try": [f"try:\n    {INDENTED}\nexcept ValueError:\n    pass" + CHECK],
     "separators of lines": [RIGHT.replace("\n    y", AROUND) + CHECK],
     "indented": ["    " + INDENTED],
     "timed, without its import": [f"%%time\n{RIGHT}" + CHECK],
@@ -190,6 +224,8 @@ FORMS = {  # of a right answer, as cells
     "a decorated helper": [CACHED, HELP, "SCALE = one()", BY_HELP],
     "two exercises in a cell": [RIGHT + "\n\ndef my_norm_probe():\n    return 1"],
     "in another cell than the stub": [NORM_STUB, "mine = 1", RIGHT],
+    "an import in a comment": ["# from checks import check_rms_norm\n" + RIGHT + CHECK],
+    "a name for both": [RIGHT.replace("my_", "our_") + "\n\nmy_rms_norm = rms = our_rms_norm"],
 }  # fmt: skip
 RIGHTS = {label: (json.dumps(stored([SET_UP, *cells])).encode(), PASSES) for label, cells in FORMS.items()} | FILES
 RIGHTS = {label: data for label, (data, wanted) in RIGHTS.items() if wanted == PASSES}
