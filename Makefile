@@ -9,7 +9,7 @@ NBVAL = --nbval
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	$(NBVAL) --nbval-current-env --nbval-cell-timeout=1800
 
-.PHONY: help lab setup test test-teaching test-all test-rounding test-oldest constraints notebooks student class reset update grade tiny-llama site slides coverage style bench
+.PHONY: help lab setup test test-teaching test-all test-rounding test-oldest constraints notebooks student class reset update grade tiny-llama site coverage style bench
 .DEFAULT_GOAL := help
 $(call ask,class,CLASS,3)
 $(call ask,student,FOLDER,../handout)
@@ -79,9 +79,6 @@ tiny-llama: $(LEARN) ## train a small LLaMA on the reference or your text (FOLDE
 
 site: $(KIT) ## build the website, slides included, into build/site
 	OMP_NUM_THREADS=1 $(BIN)/python -m teaching.website.build $(ARGS)
-
-slides: $(KIT) ## build only the slides, into build/site/slides
-	OMP_NUM_THREADS=1 $(BIN)/python -m teaching.website.build --slides $(ARGS)
 
 coverage: $(DEV) ## tests and notebooks under coverage.py; fails below 98 %
 	rm -rf build/coverage && mkdir -p build/coverage

@@ -11,7 +11,6 @@ from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
-from playwright.sync_api import expect
 
 from teaching.website import colors
 from tests.support.course import ROOT
@@ -42,35 +41,19 @@ def test_a_page_names_the_repository_only_if_somebody_said_it(build, monkeypatch
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), ValueError("a link"), KeyboardInterrupt()])
-@pytest.mark.parametrize("only", [[], ["--slides"]])
-def test_what_fails_leaves_the_last_site_whole(build, monkeypatch, tmp_path, error, only):
+def test_what_fails_leaves_the_last_site_whole(build, monkeypatch, tmp_path, error):
     def stops(notebooks, folder, relink):
         (folder / "half").mkdir(parents=True)
         raise error
 
     monkeypatch.setattr(build, "make_slides", stops)
-    place = tmp_path / ("slides" if only else "")
-    place.mkdir(exist_ok=True)
-    last = {place / "page.html", place / ("slides.css" if only else ".nojekyll")}
+    last = {tmp_path / "page.html", tmp_path / ".nojekyll"}
     for path in last:
         path.write_text("the last one")
     with pytest.raises((SystemExit, KeyboardInterrupt), match=str(error.args[-1]) if error.args else None):
-        build.main(["--out", str(tmp_path), *only])
+        build.main(["--out", str(tmp_path)])
     assert {path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == {"the last one"}
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == last
-
-
-def test_slides_take_the_place_of_the_last_ones_and_say_what_they_do(build, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(build, "NOTEBOOKS", build.NOTEBOOKS[1:2])
-    (tmp_path / "slides").mkdir()
-    for name in ("slides.css", "99_gone.html"):
-        (tmp_path / "slides" / name).touch()
-    build.main(["--slides", "--out", str(tmp_path)])
-    assert capsys.readouterr().out.startswith("Slides of 01_rmsnorm\nOpen ")
-    there = {path.name for path in (tmp_path / "slides").iterdir()}
-    assert {"01_rmsnorm.html", "index.html"} < there
-    assert "99_gone.html" not in there
-    assert [path.name for path in tmp_path.iterdir()] == ["slides"]
 
 
 def test_no_folder_but_a_site_is_replaced(build, tmp_path):
@@ -233,21 +216,6 @@ def test_what_these_tests_look_for_is_noticed(browser, open_page):
     assert page.evaluate("checks.notDrawn()") == ["x^2"]
     with pytest.raises(AssertionError, match=r"request: http://example\.invalid/"), quiet_context(browser) as context:
         context.new_page().set_content('<img src="http://example.invalid/picture.png" alt="not there">')
-
-
-@pytest.mark.browser
-def test_search_leads_what_a_learner_types_to_the_chapter_that_teaches_it(open_page):
-    """By second names, with and without hyphens, with a letter mistaken; and finds words and headings as well."""
-    lines = Path(__file__).with_name("search_terms.txt").read_text(encoding="utf-8").splitlines()
-    page, terms = open_page("search.html?q=k-v cashe"), [line.split(" ", 1) for line in lines]
-    expect(page.locator("#search-results li a").first).to_have_text("04 Grouped-query attention: kv cache")
-    wrong = page.evaluate(
-        """terms => terms.filter(([number, term]) =>
-        !Search._performSearch(...Search._parseQuery(term)).at(-1)?.[0].startsWith(`notebooks/${number}`))""",
-        terms,
-    )
-    assert (wrong, len(terms) >= 60) == ([], True)
-    assert axe(page) == []
 
 
 @pytest.mark.browser

@@ -1,4 +1,4 @@
-"""Build the website and the slides from the committed notebooks, without running them: `make site`, `make slides`.
+"""Build the website and the slides from the committed notebooks, without running them: `make site`.
 
 The pages are prepared in a temporary folder that mirrors the repository: pictures get their descriptions; solutions,
 the outputs that answer a question, and code that only draws are folded. Sphinx makes HTML of
@@ -39,8 +39,6 @@ TEXTS = ("*.md", "docs/*.md", "benchmarks/*.md")  # get a page each
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^():#\s]+)(#[^()\s]*)?\)")  # to a file of the repository
 CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
 ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</details>$", re.M)
-# of the glossary: a term, its other names, where it is taught
-TAUGHT = re.compile(r"^- \*\*([^*]+)\*\*.*?(?:Also: ([^.]+)\. )?\[(\d\d), ([^\]]+)\]\(", re.M)
 EXPLORER = re.compile(r"^explore_\w+\(", re.M)
 NEEDED = 10**8  # bytes of disk: a site beside the last one, 20 MB each, and Sphinx's own files
 ONLY_RUN = ("shift-enter", "earlier-by-hand", "earlier-write")  # cells that tell a reader nothing
@@ -123,18 +121,15 @@ def write_live(out: Path):
 
 def notebook_page(path: Path):
     """A notebook as its page needs it: described pictures, folded answers and solutions, nothing that only runs."""
-    notebook, taught = nbformat.read(path, as_version=4), terms_of(path.stem[:2])
+    notebook = nbformat.read(path, as_version=4)
     notebook.cells = [cell for cell in notebook.cells if cell.id not in ONLY_RUN]
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            place = (re.findall(r"^##? (\d\.\d+|Exercises|\d\d)", cell.source, re.M) or [""])[0].lower()
             cell.source = relink(cell.source, path)
             cell.source = ONE_LINE_ANSWER.sub(r"<details><summary>\1</summary>\n\n\2\n\n</details>", cell.source)
             if "predict" in cell.metadata.get("tags", []):
                 before, question = split_prediction(cell.source)
                 cell.source = f'{before}<div class="predict">\n\n{question}\n\n</div>'
-            for name in taught.pop(place, []):
-                cell.source = f"```{{index}} single: {name}\n```\n\n{cell.source}"
             if cell.metadata.get("jp-MarkdownHeadingCollapsed"):
                 cell.source += '\n\n<details class="solutions"><summary>Show the solutions</summary>\n\n'
         else:
@@ -143,17 +138,6 @@ def notebook_page(path: Path):
         notebook.cells.append(new_markdown_cell("</details>", id="end-of-solutions"))
     notebook.cells.insert(1, new_markdown_cell(links_of(path.stem), id="way-in"))
     return notebook
-
-
-def terms_of(number: str) -> dict[str, list[str]]:
-    """By section, "7.2": the terms that a notebook teaches, with their other names, for the search."""
-    glossary = re.sub(r"\n {2}", " ", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"))
-    taught = {}
-    for term, others, notebook, section in TAUGHT.findall(glossary):
-        if notebook == number:
-            section = number if section == "start" else section
-            taught.setdefault(section, []).extend([term, *filter(None, others.split(", "))])
-    return taught
 
 
 def _prepare_outputs(cell):
@@ -219,13 +203,13 @@ def build_site(out: Path):
 
 
 @contextlib.contextmanager
-def replaced(folder: Path, mark: str):
+def replaced(folder: Path):
     """A folder to write into; at the end of the `with` it takes the place of `folder`, which an error leaves as it was.
 
     Raises:
-        ValueError: if `folder` has content and no file `mark`, which we did not write; or if a disk is nearly full.
+        ValueError: if `folder` has content and is no site, which we did not write; or if a disk is nearly full.
     """
-    if folder.exists() and any(folder.iterdir()) and not (folder / mark).is_file():
+    if folder.exists() and any(folder.iterdir()) and not (folder / ".nojekyll").is_file():
         raise ValueError(f"{folder} holds something else, which would be lost: give another folder.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     for place in (folder.parent, tempfile.gettempdir()):
@@ -247,18 +231,13 @@ def replaced(folder: Path, mark: str):
 
 
 def main(arguments: list[str] | None = None):
-    """Build the site, or its slides, and say where they are."""
+    """Build the site, and say where it is."""
     parser = argparse.ArgumentParser(prog="python -m teaching.website.build", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", help="folder of the site; is replaced")
-    parser.add_argument("--slides", action="store_true", help="only the slides, the site's folder slides")
-    chosen = parser.parse_args(arguments)
-    out = chosen.out.resolve() / ("slides" if chosen.slides else "")
+    out = parser.parse_args(arguments).out.resolve()
     try:
-        with replaced(out, "slides.css" if chosen.slides else ".nojekyll") as new:
-            if chosen.slides:
-                make_slides(NOTEBOOKS, new, relink)
-            else:
-                build_site(new)
+        with replaced(out) as new:
+            build_site(new)
     except (OSError, ValueError) as error:
         sys.exit(f"Not built; what was there is as it was. {error}")
     print(f"Open {os.path.relpath(out / 'index.html')}")

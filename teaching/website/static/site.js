@@ -1,4 +1,4 @@
-// Boxes that scroll by keyboard, and the search.
+// Boxes that scroll by keyboard.
 "use strict";
 
 // A wide picture scrolls in a box of its own. A box that scrolls must be reachable by Tab, must say what it is, and fades
@@ -37,28 +37,3 @@ const folds = (which, open) => document.querySelectorAll(which).forEach(fold => 
 });
 addEventListener("beforeprint", () => folds("details:not([open], .solutions)", true));
 addEventListener("afterprint", () => folds("[data-for-paper]", false));
-
-// On the search page: the terms of the glossary, with their other names, are entries of the index at the section that
-// teaches them. They come first, whatever the hyphens, and with a letter in five mistaken.
-if (typeof Search !== "undefined") {
-  const plain = text => text.toLowerCase().replace(/[^\p{L}\p{N}]/gu, "");
-  const apart = (a, b) => { // letters to put in, take out or change
-    let row = [...Array(b.length + 1).keys()];
-    for (let i = 0; i < a.length; i++) {
-      const next = [i + 1];
-      for (let j = 0; j < b.length; j++) next.push(Math.min(next[j] + 1, row[j + 1] + 1, row[j] + (a[i] !== b[j])));
-      row = next;
-    }
-    return row[b.length];
-  };
-  const usual = Search._performSearch;
-  Search._performSearch = (query, ...words) => {
-    const { indexentries, docnames, filenames, titles } = Search._index, asked = plain(query);
-    const names = Object.entries(indexentries).map(([name, places]) => [apart(plain(name), asked), name, places]);
-    const least = Math.min(...names.map(([far]) => far)), found = names.filter(([far]) => far === least && 5 * far <= asked.length);
-    const first = found.flatMap(([, name, places]) => places.map(([file, id]) =>
-      [docnames[file], `${titles[file]}: ${name}`, `#${id}`, null, 1000, filenames[file], "index"]));
-    const others = found.length && least ? usual(...Search._parseQuery(found[0][1])) : usual(query, ...words);
-    return [...others.filter(([, , , , , , kind]) => kind !== "index"), ...first]; // the last one is shown first
-  };
-}
