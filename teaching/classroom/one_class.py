@@ -2,14 +2,13 @@
 
     python -m teaching.classroom.one_class 3 --folder ../class_3       # make class CLASS=3 FOLDER=../class_3
 
-The folder gets `index.html`, `slides/`, `homework/`, `votes/` (GIFT) and `cards.html`. It is complete before it gets
-its name. Needs the packages of the website (`pip install -e '.[teaching]'`).
+The folder gets `index.html`, `slides/` and `homework/`. It is complete before it gets its name. Needs the packages of
+the website (`pip install -e '.[teaching]'`).
 """
 
 import argparse
 import os
 import re
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -17,12 +16,10 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_markdown_cell, new_notebook
 
-from teaching.classroom.plan import Class, Question, cells_of, exercise, question, read_plan
+from teaching.classroom.plan import Class, cells_of, exercise, question, read_plan
 from teaching.classroom.report import render
 from tools.course import whole_folder
 from tools.hand_out import student, what_they_read
-
-SPECIAL = re.compile(r"([\\~=#{}:])")  # GIFT reads these; a backslash before one makes it a letter
 
 
 def one_class(number: str, folder: Path) -> Class:
@@ -37,16 +34,10 @@ def one_class(number: str, folder: Path) -> Class:
         raise ValueError(f"there is no class {number}; CLASS is one of {', '.join(classes)}.")
     one = classes[number]
     with whole_folder(folder) as made:
-        (made / "votes").mkdir()
-        gift = [f"$CATEGORY: $course$/top/LLaMA in notebooks/{one.name}\n"]
-        for n, (section, asked) in enumerate(((row.section, asked) for row in one.rows for asked in row.ask), 1):
-            gift.append(gift_of(f"{number}.{n} (section {section})", asked))
-        (made / "votes" / f"class_{number}.gift.txt").write_text("\n".join(gift), encoding="utf-8")
         print(f"Homework: {', '.join(one.notebooks)}", flush=True)
         student(made / "homework", only=one.notebooks)
         write_slides(one, made)
         (made / "index.html").write_text(_page(one), encoding="utf-8")
-        shutil.copy(Path(__file__).with_name("pages") / "cards.html", made)
     return one
 
 
@@ -97,27 +88,6 @@ def write_slides(one: Class, folder: Path) -> None:
         nbformat.write(deck_of(one), path)
         make_slides([path], folder / "slides", without_links)
     (folder / "slides" / "index.html").unlink()  # it lists one deck
-
-
-def gift_of(name: str, asked: Question) -> str:
-    """A question in GIFT: one of its options is right, or a number; else a text, which nobody grades."""
-    name, text, right = _gift(name), _gift(_html(asked.passage)), _gift(_html(asked.right))
-    if asked.options:
-        options = map(_gift, map(_html, asked.options))
-        lines = "".join(f"\n  {'=' if one == right else '~'}{one}" for one in options) + "\n"
-    else:
-        lines = f"#{asked.answer}" if not isinstance(asked.answer, str) else ""
-    return ("" if lines else f"// The answer: {right}\n") + f"::{name}::[html]{text}{{{lines}}}\n"
-
-
-def _gift(text):
-    return SPECIAL.sub(r"\\\1", " ".join(text.split()))
-
-
-def _html(text):
-    from teaching.website.slides import markdown
-
-    return markdown.renderInline(text)
 
 
 def _page(one):

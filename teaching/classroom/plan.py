@@ -23,8 +23,6 @@ class Question:
 
     text: str
     vote: bool = False
-    passage: str = ""  # the same in bold, with what the notebook says before and after it
-    options: tuple[str, ...] = ()  # perhaps none
     answer: str | float = ""  # one of the options, or a number, or words
 
     @property
@@ -108,23 +106,13 @@ def exercises_named(text: str) -> list[str]:
 
 
 def _asked(section, text, vote):
-    # A question with what the notebook says before and after it, and its data.
+    # A question with its answer.
     for cell in cells_of(section):
         for data in cell.metadata.get("questions", []):
             if data["ask"] == text:
-                lead, *items = question_of(cell.source)
-                (item,) = [item for item in items or [lead] if text in item] or [text]  # a claim stands further above
-                passage = f"{lead} {item}" if items and item != text else item
-                options = tuple(data.get("options", ()))
-                answer = options[data["answer"] - 1] if options else data["answer"]
-                return Question(text, vote, passage.replace(text, f"<b>{text}</b>"), options, answer)
+                answer = data["answer"]
+                return Question(text, vote, data["options"][answer - 1] if "options" in data else answer)
     raise ValueError(f"section {section} has no question {text!r} in the metadata of its cells.")
-
-
-def question_of(source: str) -> list[str]:
-    """What a cell asks, each part in one line: what leads to its numbered questions, and these."""
-    text = source[source.rfind("\n\n", 0, source.index("**Predict")) + 1 :].strip().removeprefix("**Predict.**")
-    return [" ".join(part.split()) for part in re.split(r"^\d+\. ", text, flags=re.M)]
 
 
 @functools.cache
