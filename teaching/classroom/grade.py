@@ -143,7 +143,7 @@ def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
     said = apply_overrides(arguments.results / OVERRIDES, marks, course)
 
     def filled():
-        return fill(arguments.worksheet, marks, arguments.column) if arguments.worksheet else ("", [])
+        return fill(arguments.worksheet, marks) if arguments.worksheet else ("", [])
 
     filled()  # a file that cannot be filled stops here, before anything runs
     rows = [row for mark in marks.values() for row in mark.rows]
@@ -194,8 +194,7 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m teaching.classroom.grade", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the submissions: a folder, or a zip of it")
     parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", help="such as 01 05.4 (default: those handed in)")
-    parser.add_argument("--worksheet", type=Path, help="of Moodle, or Canvas's gradebook: a filled copy is written")
-    parser.add_argument("--column", default="", help="of Canvas's gradebook: how the assignment's column begins")
+    parser.add_argument("--worksheet", type=Path, help="Moodle's grading worksheet: a filled copy is written")
     parser.add_argument("--jobs", type=int, default=1, help="exercises at the same time (default: 1)")
     parser.add_argument("--seconds", type=float, default=60.0, help="limit for each exercise (default: 60)")
     parser.add_argument("--no-isolation", action="store_true", help="run students' programs as you, unprotected")

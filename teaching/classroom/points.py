@@ -100,7 +100,7 @@ def number(value: float) -> str:
 
 
 def read_table(path: Path) -> tuple[list[list[str]], str]:
-    """(the lines of a CSV file, the mark between its cells), as Moodle, Canvas and Excel write it.
+    """(the lines of a CSV file, the mark between its cells), as Moodle and Excel write it.
 
     Raises:
         ValueError: if it cannot be read, is empty, or its first line has one cell only.

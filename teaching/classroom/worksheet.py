@@ -1,7 +1,7 @@
-"""Grades in the file that a platform gave: Moodle's grading worksheet, or the export of Canvas's gradebook.
+"""Grades in the file that Moodle gave: the grading worksheet of an assignment.
 
-The given file is read only. All of its cells stay as they are but the grades, and with Moodle the feedback comments, of
-those who handed in. Numbers are scaled to the most that the platform has for the assignment.
+The given file is read only. All of its cells stay as they are but the grades and the feedback comments of those who
+handed in. Numbers are scaled to the most that Moodle has for the assignment.
 """
 
 import html
@@ -13,23 +13,20 @@ from teaching.classroom.report import FORMULA
 from tools.course import one_line
 
 MOODLE = ("Identifier", "Grade", "Maximum Grade", "Feedback comments")
-CANVAS = ("Student", "ID", "Section")
-ASSIGNMENT = re.compile(r".+ \(\d+\)")  # a column of Canvas: "Homework 1 (12345)"
 
 
-def fill(path: Path, marks: dict[str, Mark], column: str) -> tuple[str, list[str]]:
+def fill(path: Path, marks: dict[str, Mark]) -> tuple[str, list[str]]:
     """The filled table as text for a file, and sentences on what has no partner.
 
-    Moodle's number of a participant stands behind the name of the student's folder, Canvas's number of a person behind
-    the name in the file's name. Without such a number the whole name must be the same, and only one person's.
+    Moodle's number of a participant stands behind the name of the student's folder. Without such a number the whole
+    name must be the same, and only one person's.
 
     Args:
-        path: the file as the platform gave it, with commas, semicolons or tabs.
+        path: the file as Moodle gave it, with commas, semicolons or tabs.
         marks: {student: mark}; the line of one who handed in nothing that counts stays as it is.
-        column: of Canvas, how the assignment's column begins; needed where there are several.
 
     Raises:
-        ValueError: if it is neither of the two files, or nothing that was graded gives points.
+        ValueError: if it is no such file, or nothing that was graded gives points.
     """
     lines, delimiter = read_table(path)
     head = [cell.strip() for cell in lines[0]]
@@ -37,16 +34,13 @@ def fill(path: Path, marks: dict[str, Mark], column: str) -> tuple[str, list[str
     possible = next(iter(marks.values())).possible
     if not possible:
         raise ValueError(f"{path} cannot be filled: nothing that was graded gives points.")
-    if set(MOODLE) <= set(head):
-        people, who, name, grade, most = _moodle(lines, head)
-    elif set(CANVAS) <= set(head):
-        people, who, name, grade, most = _canvas(path, lines, head, column)
-    else:
-        missing = ", ".join(one for one in MOODLE if one not in head)
+    if missing := ", ".join(one for one in MOODLE if one not in head):
         raise ValueError(
-            f"{path} is no worksheet of Moodle (it lacks {missing}) and no export of Canvas's gradebook: its columns "
-            f"are {one_line(', '.join(head))}. Moodle names them in your language: set it to English, and try again."
+            f"{path} is no grading worksheet of Moodle (it lacks {missing}): its columns are "
+            f"{one_line(', '.join(head))}. Moodle names them in your language: set it to English, and try again."
         )
+    people, (who, grade, most, feedback) = lines[1:], map(head.index, MOODLE)
+    name = head.index("Full name") if "Full name" in head else who  # names may be hidden
     said, filled = [], set()
     for student, mark in marks.items():
         line = _line_of(student, people, who, name)
@@ -59,50 +53,20 @@ def fill(path: Path, marks: dict[str, Mark], column: str) -> tuple[str, list[str
         ):
             said.append(f"{student}: nothing that counts was handed in; the line in {path.name} stays as it is.")
         else:
-            top = most(line)
-            earned = mark.points if top is None else mark.points * top / possible
-            if top is not None and earned > top:
+            top = as_number(line[most])
+            earned = mark.points * top / possible if top > 0 else mark.points  # a scale has no number
+            if earned > top > 0:
                 said.append(
                     f"{student}: {number(earned)} is more than the most, {number(top)}, which stands there now."
                 )
                 earned = top
             line[grade] = number(earned)
-            if "Feedback comments" in head:
-                line[head.index("Feedback comments")] = comment(mark)
+            line[feedback] = comment(mark)
         filled.add(id(line))
     without = [line[name] or line[who] for line in people if id(line) not in filled]
     if without:
         said.append(f"In {path.name}, but nothing handed in; as they were: {', '.join(without)}.")
     return table_text(lines, delimiter, "\r\n"), said
-
-
-def _moodle(lines, head):
-    """(lines of people, columns of number, name and grade, what a line says is the most)"""
-    who, top = head.index("Identifier"), head.index("Maximum Grade")
-    name = head.index("Full name") if "Full name" in head else who  # names may be hidden
-    return lines[1:], who, name, head.index("Grade"), lambda line: _most(line[top])
-
-
-def _canvas(path, lines, head, column):
-    there = [cell for cell in head if ASSIGNMENT.fullmatch(cell)]
-    chosen = [cell for cell in there if same(cell).startswith(same(column))]
-    if len(chosen) != 1:
-        what = f"of {len(chosen)} columns that begin with {column!r}" if column else f"of {len(chosen)} assignments"
-        raise ValueError(
-            f"{path}: one {what} must be chosen, with --column and how it begins; there: "
-            f"{one_line(', '.join(there)) or 'none'}."
-        )
-    grade, student = head.index(chosen[0]), head.index("Student")
-    above = next((at for at, line in enumerate(lines) if line[student].strip() == "Points Possible"), 0)
-    top = _most(lines[above][grade]) if above else None
-    people = [line for line in lines[above + 1 :] if line[student].strip() not in ("", "Student, Test")]
-    return people, head.index("ID"), student, grade, lambda line: top
-
-
-def _most(cell):
-    """What a cell says is the most; None if it says nothing that points could be scaled to."""
-    most = as_number(cell)
-    return most if most > 0 else None
 
 
 def _line_of(student, people, who, name):
@@ -112,13 +76,8 @@ def _line_of(student, people, who, name):
         for line in people:
             if (there := re.search(r"(\d+)\s*$", line[who])) and there[1] == own:
                 return line
-    named = [line for line in people if _names(line[name]) & _names(student)]
+    named = [line for line in people if same(line[name]) == same(student)]
     return named[0] if len(named) == 1 else None
-
-
-def _names(name):
-    """A name as it is compared, and "Li, Kim" turned round."""
-    return {same(name), same(" ".join(reversed(name.split(", ", 1))))}
 
 
 def comment(mark: Mark) -> str:
