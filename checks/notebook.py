@@ -23,7 +23,7 @@ import tokenize
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby
 
 LARGEST_CELL = 200_000  # characters of a cell that is read
 RUN_THEIR_CELL = ("time", "capture", "prun")  # magics of a cell that is run as it stands; %%timeit keeps no names
@@ -71,9 +71,13 @@ class Notebook:
         if not (found := self.parts(function, course)):
             return None
         nodes, ends = [one.node for one in found], [at for at, one in enumerate(found, 1) if function in one.binds]
-        goes_on = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
-        for above, end in reversed([*pairwise(ends)]):
-            nodes[above:end] = [ast.fix_missing_locations(ast.Try(nodes[above:end], [goes_on], [], []))]
+        if len(ends) > 1:
+            first = sum(getattr(node, "module", "") == "__future__" for node in nodes)
+            goes_on = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
+            cells = groupby(found[first : ends[-1]], key=lambda one: one.cell)
+            tried = [ast.Try([one.node for one in cell], [goes_on], [], []) for _, cell in cells]
+            tried.append(ast.Expr(ast.Name(function, ast.Load())))  # raises if all have failed
+            nodes[first : ends[-1]] = map(ast.fix_missing_locations, tried)
         return nodes
 
     def parts(self, function: str, course: list[Statement]) -> list[Statement] | None:
@@ -103,10 +107,11 @@ class Notebook:
             seen.add(asked := todo.pop())
             name, place = asked  # the last statement above this place that surely binds the name, and all below it
             found = [at for at, one in enumerate(pool) if name in one.binds]
-            if asked == (function, len(pool)):  # an exercise's stub is no answer
-                found = [at for at in found if pool[at] is home or not is_stub(pool[at].node)]
+            if asked == (function, len(pool)) and isinstance(home.node, REPLACES):
+                found = [at for at in found if pool[at] is home or _is_sure(pool[at].node)]
             start = len(course) if name != "*" and found and found[-1] >= len(course) else 0  # the learner's own
-            start = max([start, *(at for at in found if at < place and _replaces(pool[at].node, name == function))])
+            gone = [at for at in found if at < place and isinstance(pool[at].node, REPLACES)]
+            start = max([start, *(at for at in gone if pool[at] is not home or _is_sure(home.node))])
             kinds = {type(pool[at].node) for at in found if at >= start}  # modules are not followed further
             whose = reached(name, writers) if found and not kinds & {ast.Import, ast.ImportFrom} else []
             found = {at for at in [*found, *whose] if isinstance(at, int) and at >= start}
@@ -170,12 +175,13 @@ def _body(source, error):
     raise error
 
 
-def _replaces(node, surely):
-    """Whether a statement takes the place of what a name stood for; surely, if nothing in it can fail."""
+def _is_sure(node):
+    """Whether a statement makes a function, no exercise's stub, and nothing in it can fail."""
     match node:
         case ast.FunctionDef(args=args, decorator_list=[]):
-            return not surely or all(isinstance(one, ast.Constant | None) for one in args.defaults + args.kw_defaults)
-    return isinstance(node, REPLACES) and (not surely or isinstance(getattr(node, "value", None), ast.Lambda))
+            is_plain = all(isinstance(one, ast.Constant | None) for one in args.defaults + args.kw_defaults)
+            return is_plain and not is_stub(node)
+    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda)
 
 
 def is_stub(node: ast.stmt) -> bool:

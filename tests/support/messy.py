@@ -64,6 +64,7 @@ MESSY = {  # code cells, and what both readers make of them
     "the prompts of a session": ([">>> import torch", PROMPTED + CHECK.replace("\n\n\n", "\n>>> ")], PASSES),
     "timed in its line": ([SET_UP, "%time ZERO = 0.0\n" + WITH_ZERO + CHECK], PASSES),
     "removed again": ([SET_UP, RIGHT + CHECK + "\ndel my_rms_norm"], PASSES),
+    "a first definition that fails": ([SET_UP, "@nobody\n" + RIGHT, CLASS, "my_rms_norm = Norm()" + CHECK], PASSES),
     "a second definition that fails": ([SET_UP, RIGHT + CHECK, "my_rms_norm = nobody()"], PASSES),
 }  # fmt: skip
 
