@@ -61,7 +61,8 @@ def _sink_cases():
     empty = torch.tensor([[0, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 1]]) > 0
     by_hand = torch.zeros(1, 1, 1, 2), torch.ones(1, 2) > 0, torch.tensor([2.0]).log()
     values = torch.tensor([[[[4.0, 8.0, 0.0, 4.0], [8.0, 4.0, 4.0, 0.0]]]])
-    far = torch.tensor([[[[-6e4, -60001.0, 300.0]]]]), torch.tensor([[1, 1, 0]]) > 0, torch.tensor([-6e4])
+    # One share is nearly 1: of others float32 has three digits, if logsumexp is taken from such scores. That is right.
+    far = torch.tensor([[[[-6e4, -60030.0, 300.0]]]]), torch.tensor([[1, 1, 0]]) > 0, torch.tensor([-60050.0])
     below = scores[:1] - torch.tensor([300.0, 0.0, 0.0])[:, None, None], causal, torch.tensor([0.0, 1.0, 2.0])
     return [
         Case("two keys with score 0, a sink of ln 2, h 4", (*by_hand, values)),

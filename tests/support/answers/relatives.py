@@ -50,12 +50,19 @@ for words, bug, program in (
 
 
 @right
-def attention_with_sink__logsumexp(scores, visible, sinks, v):
+def attention_with_sink__written_out(scores, visible, sinks, v):
     scores, sink = torch.where(visible, scores.float(), -torch.inf), sinks.float()[:, None, None]
     top = torch.maximum(scores.amax(-1, keepdim=True), sink)
     shares = (scores - top).exp()
     shares = shares / (shares.sum(-1, keepdim=True) + (sink - top).exp())
     return torch.einsum("bhts,bhsd->bhtd", shares, v.float()).to(v.dtype)
+
+
+@right
+def attention_with_sink__minus_logsumexp(scores, visible, sinks, v):
+    scores = scores.float().masked_fill(~visible, -torch.inf)
+    whole = torch.logaddexp(scores.logsumexp(-1, keepdim=True), sinks.float()[:, None, None])
+    return ((scores - whole).exp() @ v.float()).to(v.dtype)
 
 
 @wrong("Does exp of the sink overflow")
