@@ -19,6 +19,9 @@ INSTEAD = {  # what may be there in place of model.safetensors, in this order, a
     "adapter_*": "belongs to an adapter (peft), which changes another model: open what both make together, "
     "AutoPeftModelForCausalLM.from_pretrained(folder).merge_and_unload().save_pretrained(another).",
     "*.safetensors": "holds weights under another name: rename it to model.safetensors.",
+    "pytorch_model_fsdp*.bin": "is pickled, and FSDP's: rename it to pytorch_model.bin, which transformers opens.",
+    "pytorch_model_fsdp*": "is FSDP's, a part of the weights for each process: join them, by accelerate's command "
+    "`accelerate merge-weights pytorch_model_fsdp_0 another`, and put config.json beside.",
     "pytorch_model*.bin*": "is pickled: open what transformers makes of it, by "
     "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(another).",
     "config.json": "is here, but no weights as safetensors: fetch or convert them.",

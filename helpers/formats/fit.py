@@ -46,8 +46,8 @@ def damage(weights: dict[str, torch.Tensor]) -> dict[str, str]:
 
 
 ANOTHER = (
-    "Nothing was loaded: fetch config and weights of one model. If transformers opens the folder, what it saves opens "
-    "here: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(another)."
+    "Nothing was loaded: fetch config and weights of one model. If transformers opens the folder and reports none as "
+    "MISSING, what it saves opens here: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(another)."
 )
 
 
@@ -55,13 +55,13 @@ def refuse(problems: dict[str, str], source: str, so: str = ANOTHER):
     """Raise ValueError if there are problems; the text lists the first twenty, each cut to a line."""
     if not problems:
         return
-    if any(text.startswith("not finite") for text in problems.values()):
-        so = so.partition(" If transformers")[0]  # what it saves holds them, too
-    listed = [so, *(text if len(text) < 200 else f"{text[:200]}…" for text in sorted(problems.values())[:20])]
-    if len(problems) > 20:
-        listed.append(f"… and {len(problems) - 20} more")
-    shown = "\n  ".join(listed)
-    raise ValueError(f"{source}: {len(problems)} weights do not fit. {shown}")
+    kinds = {text.partition(":")[0] for text in problems.values()}
+    if "not finite" in kinds or kinds == {"missing"}:
+        so = so.partition(" If transformers")[0]  # what it saves holds them, too; or it has made them up
+    listed = [f"{source}: {len(problems)} weights do not fit. {so}"]
+    listed += [text if len(text) < 200 else f"{text[:200]}…" for text in sorted(problems.values())[:20]]
+    listed += [f"… and {len(problems) - 20} more"] * (len(problems) > 20)
+    raise ValueError("\n  ".join(listed))
 
 
 def require_tie(model: nn.Module, doing: str):

@@ -107,6 +107,7 @@ ROPE_KEYS = {  # what transformers reads of each type of RoPE; only those of NEE
     "default": (), "linear": ("factor",), "llama3": (*NEEDED, TRAINED),
     "yarn": ("factor", TRAINED, "beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),
 }  # fmt: skip
+BITS = "load_in_4bit", "load_in_8bit"
 WEIGHTS = {  # settings about the weights, which are refused
     "quantization_config": "the weights are stored in a few bits each, as gpt-oss' are in MXFP4, and this course reads "
     "16 bits or more. Use a version of the model that is not quantised.",
@@ -128,12 +129,13 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
     """
     kind = content.get("model_type")
     if kind != "llama":
-        use = "this course does not open it: use a LLaMA, such as SmolLM2-135M, or a relative of helpers.families"
-        use = "helpers.families.load_checkpoint opens it" if kind in RELATIVES else use
+        use = "helpers.families.load_checkpoint opens it" if kind in RELATIVES else "use a LLaMA, such as SmolLM2-135M"
         raise ValueError(f"{source} describes a {shown(kind)} model, not 'llama': {use}.")
     for name in WEIGHTS.keys() & content.keys():
-        if content[name] is not None:
-            raise ValueError(f"{source} sets {name}={shown(content[name])}: {WEIGHTS[name]}")
+        value = content[name]  # of bitsandbytes, it may say that nothing is quantised
+        full = isinstance(value, dict) and value.get("quant_method") == "bitsandbytes" and not any(map(value.get, BITS))
+        if value is not None and not full:
+            raise ValueError(f"{source} sets {name}={shown(value)}: {WEIGHTS[name]}")
     try:
         rope = _counting(rope_from_hugging_face(content))
         said = {name: rope.pop(name) for name in ("rope_type", "rope_theta", "partial_rotary_factor")}

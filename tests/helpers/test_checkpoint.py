@@ -187,6 +187,8 @@ KINDS = {  # words of the error, and what makes such a folder
     "model.safetensors.index.fp16.json is a variant's index: rename it": renamed("model.safetensors.index.fp16.json"),
     "adapter_model.safetensors belongs to an adapter (peft)": renamed("adapter_model.safetensors"),
     "adapter_config.json belongs to an adapter (peft)": renamed("adapter_config.json", "config.json"),
+    "pytorch_model_fsdp.bin is pickled, and FSDP's: rename it": renamed("pytorch_model_fsdp.bin"),
+    "pytorch_model_fsdp_0 is FSDP's, a part of the weights": renamed("pytorch_model_fsdp_0"),
     "pytorch_model.bin is pickled: open what transformers makes of it": renamed("pytorch_model.bin"),
     "lm_head.weight is (70, 32), tied by the config to tok_embeddings.weight (64, 32)": tied_to_more_rows,
     "describes a 'gpt_neox' model, not 'llama': ": saying(model_type="gpt_neox"),
@@ -222,6 +224,26 @@ def test_a_folder_of_another_kind_is_named(saved, tmp_path, words):
         path = folder / "consolidated.00.pth"
         exec(re.search(r"torch\.save\(torch\.load.*\)", str(raised.value))[0], {"torch": torch, "path": path})
         assert_same_logits(load_checkpoint(folder), make_model(OURS))
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("door", [load_checkpoint, families.load_checkpoint])
+def test_a_config_of_bitsandbytes_that_quantises_nothing_is_opened(saved, door):
+    settings = {"quant_method": "bitsandbytes", "load_in_4bit": False, "load_in_8bit": False, "_load_in_8bit": False}
+    saying(quantization_config=settings)(saved)
+    assert_same_logits(door(saved), AutoModelForCausalLM.from_pretrained(saved))
+    saying(quantization_config=settings | {"load_in_8bit": True})(saved)
+    with pytest.raises(ValueError, match="a few bits each"):
+        door(saved)
+
+
+def test_where_weights_are_only_missing_what_transformers_makes_up_is_no_remedy(saved):
+    edit_weights(saved, lambda weights: weights.pop("model.norm.weight"))
+    with pytest.raises(ValueError, match=r"fetch config and weights of one model\.\n  missing: final_norm\.weight$"):
+        load_checkpoint(saved)
+    edit_weights(saved, lambda weights: weights.update(gain=torch.ones(2)))
+    with pytest.raises(ValueError, match="and reports none as MISSING, what it saves opens here"):
+        load_checkpoint(saved)
 
 
 def test_a_relative_is_sent_to_its_own_door(saved):
