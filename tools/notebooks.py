@@ -151,16 +151,15 @@ def clean(notebook) -> None:
         if cell.cell_type == "markdown":
             asked = "predict" in _tags(cell)
             continue
-        cell.outputs = [output for output in cell.outputs if output != EMPTY_OUTPUT]
+        for output in cell.outputs:
+            output.get("data", {}).pop(WIDGET_VIEW, None)  # whose widget is gone
+        cell.outputs = [output for output in cell.outputs if output.get("data") != {}]  # also not EMPTY_OUTPUT
         if "explore_" not in cell.source:
             folds = {"source_hidden": "figure" in _tags(cell), "outputs_hidden": asked and bool(cell.outputs)}
             if folded := {part: True for part, hidden in folds.items() if hidden}:
                 cell.metadata["jupyter"] = folded
             if "outputs_hidden" in folded:
                 cell.outputs.insert(0, EMPTY_OUTPUT)
-        for output in cell.outputs:
-            if "image/png" in output.get("data", {}):
-                output.data.pop(WIDGET_VIEW, None)
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

@@ -9,6 +9,7 @@ from pathlib import Path
 import ipywidgets
 import numpy as np
 from IPython import get_ipython
+from IPython.display import display
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
@@ -21,7 +22,15 @@ CELL = "1 / 1 / 2 / 2"  # of a grid: the picture's, and that of the buttons on i
 CSS = """.course-explorer .course-part { outline-offset: -2px; cursor: pointer; box-shadow: none }
 .course-explorer .course-part:hover { outline: 1px solid #767676 }
 .course-explorer .course-part:focus-visible { outline: 3px solid #0072B2 }
-.course-explorer .widget-toggle-buttons .widget-label { margin-right: 8px }"""
+.course-explorer .widget-toggle-buttons .widget-label { margin-right: 8px }
+"""
+# An explorer is three outputs: its picture, the controls, its words. Where the controls live, the other two are hidden;
+# where their kernel has gone, JupyterLab's "Error displaying widget" is. (Names of JupyterLab, notebook 6, VS Code.)
+for output in (".jp-OutputArea-child", ".output_area", ".output_container"):
+    CSS += f"""{output}:has(+ {output} .course-explorer):has(+ {output} + {output} .course-still),
+{output}:has(.course-explorer) + {output}:has(.course-still),
+{output}:has(+ {output} .course-still):not(:has(.course-explorer)) {{ display: none }}
+"""
 GREY = "#767676"  # what goes in, before anything is done to it
 _made = {}  # by cell of the notebook: its last run, and the explorers that this run made
 
@@ -29,9 +38,10 @@ _made = {}  # by cell of the notebook: its last run, and the explorers that this
 class Explorer:
     """Controls around one persistent picture; shows itself as the last line of a cell.
 
-    A cell's output also holds the picture as PNG and its description as text: they stand in wherever no kernel runs
-    (GitHub, a website, an untrusted notebook). An error in `draw` appears under the picture, in words; the first
-    drawing raises like any other code.
+    A cell's output also holds the first picture as PNG and its words: they stand wherever no kernel runs, also in a
+    notebook that was saved and is opened again. Seen in JupyterLab and in nbconvert's HTML; GitHub shows stored PNGs.
+    Not tried: VS Code, whose source names the outputs as below, and Colab: live controls may stand under the picture.
+    An error in `draw` appears under the picture, in words; the first drawing raises like any other code.
 
     Args:
         figure: drawn once by the caller. Layout, axes and whatever `draw` leaves alone are fixed from then on.
@@ -160,11 +170,14 @@ class Explorer:
             f"<small>{html.escape(self.settings)}</small></figcaption></figure>{warning}"
         )
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
+    def _ipython_display_(self):
+        words, settings, shown = html.escape(self.finding), html.escape(self.settings), {"image/png": {"alt": self.alt}}
         text = f"{self.alt} {self.finding} {self.settings}"
-        data = {"application/vnd.jupyter.widget-view+json": view, "image/png": self.png, "text/plain": text}
-        return data, {"image/png": {"alt": self.alt}}
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
+        still = f'<style>{CSS}</style><div class="course-still">{words}<br><small>{settings} Run this cell to move it.'
+        display({"image/png": self.png, "text/plain": text}, metadata=shown, raw=True)
+        display({"application/vnd.jupyter.widget-view+json": view}, raw=True)
+        display({"text/html": f"{still}</small></div>"}, raw=True)
 
 
 def _replace_former(explorer):

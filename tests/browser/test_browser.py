@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from tests.support.lab import OUTPUTS, chromium, explorers_in, jupyter_lab, visit
+from tests.support.lab import END_KERNELS, OUTPUTS, chromium, explorers_in, jupyter_lab, opened, run_all, visit
 
 pytestmark = pytest.mark.browser
 
@@ -70,6 +70,37 @@ def test_no_answer_is_seen_before_its_cell_is_run(lab):
         assert not any(cell["fold"] for cell in seen), path.name
         assert any(folded), path.name
         page.close()
+
+
+SEEN = """() => [...document.querySelectorAll('.jp-OutputArea-child')].filter(output => output.offsetHeight).map(
+    output => [output.querySelectorAll('img').length, output.textContent])"""
+
+
+def test_a_saved_explorer_is_a_picture_when_its_kernel_has_gone(lab):
+    """On the first day the controls alone are seen, on the second the picture and its words, and no error."""
+    *where, folder = lab
+    path = folder / "second_day.ipynb"
+    notebook = new_notebook(cells=[new_code_cell(FAULTY), new_code_cell("print('before')\n" + FAULTY)])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, path)
+    page = opened(*where, path)
+    run_all(page, 2)
+    page.locator(".course-explorer figure img").nth(1).wait_for()
+    first, printed, second = page.evaluate(SEEN)
+    assert [first[0], printed[0], second[0]] == [1, 0, 1]
+    assert all("level" in words for _, words in (first, second))
+    page.keyboard.press("Control+s")
+    page.locator(".lm-TabBar-tab.lm-mod-current.jp-mod-dirty").wait_for(state="detached")
+    page.evaluate(END_KERNELS, where[2])
+    page.close()
+    page = opened(*where, path)
+    page.locator(".course-still").nth(1).wait_for()
+    seen = page.evaluate(SEEN)
+    page.evaluate(END_KERNELS, where[2])
+    page.close()
+    assert [pictures for pictures, _ in seen] == [1, 0, 0, 1, 0]
+    assert not any("Error displaying widget" in words for _, words in seen)
+    assert seen[1][1].endswith("1.0Settings: level 0. Run this cell to move it.")
 
 
 def test_what_goes_wrong_is_noticed(lab):

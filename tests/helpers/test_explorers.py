@@ -15,15 +15,18 @@ import torch
 from jupyter_client.manager import start_new_kernel
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from nbconvert import HTMLExporter
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from helpers import explorers
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers import Explorer, choice, slider, span, switch, toggle, within
+from helpers.explorers import Explorer, base, choice, slider, span, switch, toggle, within
 from helpers.explorers.full_model import _look_inside
 from helpers.interventions import attention_by_layer
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
 from tests.support.course import ROOT
 
+VIEW = "application/vnd.jupyter.widget-view+json"
 EXPLORE = {name: make for name, make in vars(explorers).items() if name.startswith("explore_")}
 
 pytestmark = pytest.mark.usefixtures("course_style")
@@ -97,16 +100,42 @@ def assert_answers(explorer, control):
     assert 'role="alert"' not in explorer.picture.value
 
 
-def test_default_state_is_drawn_and_described_with_and_without_a_kernel(explorer):
+def outputs_of(explorer, monkeypatch):
+    """What a cell that shows the explorer stores."""
+    shown = []
+    monkeypatch.setattr(base, "display", lambda data, metadata=None, raw=False: shown.append((data, metadata or {})))
+    explorer._ipython_display_()
+    return [new_output("display_data", data, metadata=metadata) for data, metadata in shown]
+
+
+def test_default_state_is_drawn_and_described_with_and_without_a_kernel(explorer, monkeypatch):
     for words in (f'alt="{html.escape(explorer.alt)}"', html.escape(explorer.finding), html.escape(explorer.settings)):
         assert words in explorer.picture.value
-    data, metadata = explorer._repr_mimebundle_()
-    assert data["image/png"] == explorer.png
-    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.box.model_id
-    assert data["text/plain"] == f"{explorer.alt} {explorer.finding} {explorer.settings}"
-    assert metadata["image/png"]["alt"] == explorer.alt
+    picture, view, words = outputs_of(explorer, monkeypatch)
+    assert picture.data["image/png"] == explorer.png
+    assert picture.data["text/plain"] == f"{explorer.alt} {explorer.finding} {explorer.settings}"
+    assert picture.metadata["image/png"]["alt"] == explorer.alt
+    assert view.data == {VIEW: {"version_major": 2, "version_minor": 0, "model_id": explorer.box.model_id}}
+    assert html.escape(explorer.finding) in words.data["text/html"]
+    assert html.escape(explorer.settings) in words.data["text/html"]
     for control in explorer.controls.values():
         assert (control.says.partition("{}")[0] or re.split(r" [\[(]", control.description)[0]) in explorer.settings
+
+
+@pytest.mark.filterwarnings("ignore:Your element with mimetype:UserWarning")  # the controls, without their state
+@pytest.mark.parametrize("with_state", [False, True])
+def test_a_saved_notebook_as_html_shows_the_picture_and_its_words(monkeypatch, with_state):
+    explorer = as_at_first("explore_swiglu")
+    notebook = new_notebook(cells=[new_code_cell("show()", outputs=outputs_of(explorer, monkeypatch))])
+    if with_state:
+        notebook.metadata["widgets"] = {
+            "application/vnd.jupyter.widget-state+json": ipywidgets.Widget.get_manager_state()
+        }
+    page, _ = HTMLExporter().from_notebook_node(notebook)
+    page = page[page.index("jp-OutputArea-child") :]
+    assert f'src="data:image/png;base64,{explorer.png}"' in page.replace("\n", "")
+    assert html.escape(explorer.finding) in page.partition("course-still")[2]
+    assert (explorer.box.model_id in page) == with_state
 
 
 def test_the_words_of_a_text_run_down_the_picture():

@@ -108,25 +108,37 @@ def jupyter_lab(folder: Path, *arguments):
             server.kill()
 
 
+def opened(browser, address: str, token: str, notebook: Path):
+    """A page on which JupyterLab shows a notebook, its kernel idle."""
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page.set_default_timeout(120_000)
+    page.goto(f"{address}/lab/workspaces/{notebook.stem}/tree/{notebook.name}?token={token}")
+    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
+    page.locator("#jp-main-statusbar", has_text=re.compile(r"\| Idle")).wait_for()  # Run All before is lost
+    return page
+
+
+def run_all(page, size: int):
+    """Choose Run All, and wait until each of so many code cells has run, or one of them has raised."""
+    page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
+    page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
+    page.wait_for_function(HAS_RUN, arg=size, timeout=600_000)  # it stops at a cell that raises
+
+
 def visit(browser, address: str, token: str, notebook: Path, patience: float = 20) -> tuple[list[str], int]:
     """Open a notebook, choose Run All, move every control by key; what goes wrong, and how many explorers there are."""
     problems = []
     cells = [cell for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
-    page = browser.new_page(viewport={"width": 1400, "height": 1000})
-    page.set_default_timeout(120_000)
+    page = opened(browser, address, token, notebook)
     page.on("console", lambda said: said.type == "error" and problems.append(f"console: {said.text}"))
     page.on("pageerror", lambda error: problems.append(f"page: {error}"))
-    page.goto(f"{address}/lab/workspaces/{notebook.stem}/tree/{notebook.name}?token={token}")
-    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
-    page.locator("#jp-main-statusbar", has_text=re.compile(r"\| Idle")).wait_for()  # Run All before is lost
-    page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
-    page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
-    page.wait_for_function(HAS_RUN, arg=len(cells), timeout=600_000)  # it stops at a cell that raises
+    run_all(page, len(cells))
     page.evaluate(OPEN_FOLDS)  # code in a fold has no number
     explorers = page.locator(".course-explorer").all()
     for number, explorer in enumerate(explorers, start=1):
         explorer.scroll_into_view_if_needed()
-        controls = [*explorer.locator("select").all(), *explorer.locator(".noUi-handle").all()]  # menus enable sliders
+        kinds = ("select", ".noUi-handle", ".widget-toggle-button:not(.mod-active)", "[type=checkbox]", ".course-part")
+        controls = [one for kind in kinds for one in explorer.locator(kind).all()]  # menus first: they enable sliders
         for place, control in enumerate(controls, start=1):
             said = _move(page, explorer, control, patience)
             problems += [f"explorer {number}, control {place}: {words}" for words in said]
@@ -152,6 +164,9 @@ def _move(page, explorer, control, patience):
         control.focus()
         below = float(control.get_attribute("aria-valuenow")) < float(high)
         page.keyboard.press("ArrowRight" if below else "ArrowLeft")
+    elif control.evaluate("control => control.matches('button, [type=checkbox]')"):
+        control.focus()
+        page.keyboard.press("Space")
     else:
         size, index = control.locator("option").count(), control.evaluate("menu => menu.selectedIndex")
         control.select_option(index=(index + 1) % size)

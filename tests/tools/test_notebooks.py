@@ -195,7 +195,7 @@ def test_clean_drops_what_differs_and_keeps_what_was_written():
     assert notebook.metadata.keys() == {"kernelspec", "language_info", "source_hash"}
     assert notebook.metadata.kernelspec.name == "python3"
     assert cell.metadata == {"tags": ["figure"], "claim": "1 < 2", "jupyter": {"source_hidden": True}}
-    assert [list(output.data) for output in cell.outputs] == [["image/png"], [tool.WIDGET_VIEW]]
+    assert [list(output.data) for output in cell.outputs] == [["image/png"]]
 
 
 def test_an_answer_in_open_code_is_found(tmp_path, monkeypatch, capsys):
