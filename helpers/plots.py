@@ -8,6 +8,7 @@ import base64
 import inspect
 import io
 import math
+import textwrap
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -38,9 +39,9 @@ def use_course_style():
 
 
 def show(fig: Figure, alt: str):
-    """Display a figure with its description as alt text and as a printed line, and close it.
+    """Display a figure with its description as alt text and in print, and close it.
 
-    The line is printed because JupyterLab drops the alt text of images; it also lets nbval compare the description.
+    It is printed because JupyterLab drops the alt text of images; nbval then compares it, too.
 
     Args:
         fig: the figure.
@@ -55,7 +56,12 @@ def show(fig: Figure, alt: str):
     plt.close(fig)
     data = {"image/png": base64.b64encode(picture.getvalue()).decode(), "text/plain": "<figure>"}
     display(data, raw=True, metadata={"image/png": {"alt": alt, "width": width}})
-    print(f"Figure: {alt}")
+    print(printed(alt))
+
+
+def printed(alt: str) -> str:
+    """What `show` prints of a description: lines of at most 100 letters, for JupyterLab breaks longer ones anywhere."""
+    return textwrap.fill(f"Figure: {alt}", 100)
 
 
 def show_source(thing):

@@ -23,6 +23,7 @@ from nbformat.v4 import new_markdown_cell
 
 from helpers.assets import ASSETS
 from helpers.model import count_parameters
+from helpers.plots import printed
 from helpers.text import TINY_LLAMA, load_tokenizer
 from helpers.train import TINY
 from teaching.website.downloads import links_of, make_downloads
@@ -159,7 +160,7 @@ def _prepare_outputs(cell):
             cell.metadata["mystnb"] = {"image": image, "figure": {"caption": plain + more}}
             for stream in cell.outputs:
                 if stream.output_type == "stream":
-                    stream.text = stream.text.replace(f"Figure: {alt}\n", "")  # the caption says it
+                    stream.text = stream.text.replace(f"{printed(alt)}\n", "")  # the caption says it
     cell.outputs = [output for output in cell.outputs if output.output_type != "stream" or output.text]
 
 

@@ -115,7 +115,10 @@ def test_the_style_takes_back_what_was_set_before():
 
 
 def test_show_stores_the_description_prints_it_and_closes_the_figure(monkeypatch, capsys):
-    displayed, alt = [], "A line from 0 to 1. Axes: position and loss. It rises."
+    displayed, alt = (
+        [],
+        "A line from 0 to 1. Axes: position and loss. It rises. A printed line ends before these words.",
+    )
     monkeypatch.setattr("IPython.display.display", lambda thing, **settings: displayed.append((thing, settings)))
     for _ in range(2):
         fig, ax = plt.subplots()
@@ -125,7 +128,7 @@ def test_show_stores_the_description_prints_it_and_closes_the_figure(monkeypatch
     assert first == again  # the same bytes every time
     data, settings = first
     assert settings["metadata"]["image/png"]["alt"] == alt
-    assert capsys.readouterr() == (f"Figure: {alt}\n" * 2, "")
+    assert capsys.readouterr() == (f"Figure: {alt[:87]}\n{alt[88:]}\n" * 2, "")  # broken at a space
     assert plt.get_fignums() == []
     picture = imread(io.BytesIO(base64.b64decode(data["image/png"])))
     assert picture.shape[1] == 2 * settings["metadata"]["image/png"]["width"]
