@@ -54,9 +54,21 @@ def show(fig: Figure, alt: str):
     picture, width = io.BytesIO(), round(fig.get_figwidth() * fig.dpi)
     fig.savefig(picture, format="png", dpi=2 * fig.dpi, metadata={"Software": None})  # sharp on a fine screen too
     plt.close(fig)
-    data = {"image/png": base64.b64encode(picture.getvalue()).decode(), "text/plain": "<figure>"}
-    display(data, raw=True, metadata={"image/png": {"alt": alt, "width": width}})
+    display(_Shown(base64.b64encode(picture.getvalue()).decode(), {"alt": alt, "width": width}))
     print(printed(alt))
+
+
+class _Shown:
+    """A picture for a notebook; a terminal prints `<figure>`."""
+
+    def __init__(self, png, metadata):
+        self.png, self.metadata = png, metadata
+
+    def __repr__(self):
+        return "<figure>"
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"image/png": self.png}, {"image/png": self.metadata}
 
 
 def printed(alt: str) -> str:

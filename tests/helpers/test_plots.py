@@ -119,17 +119,22 @@ def test_show_stores_the_description_prints_it_and_closes_the_figure(monkeypatch
         [],
         "A line from 0 to 1. Axes: position and loss. It rises. A printed line ends before these words.",
     )
-    monkeypatch.setattr("IPython.display.display", lambda thing, **settings: displayed.append((thing, settings)))
+    monkeypatch.setattr("IPython.display.display", lambda thing: displayed.append(thing._repr_mimebundle_()))
     for _ in range(2):
         fig, ax = plt.subplots()
         ax.plot([0, 1])
         plots.show(fig, alt=alt)
     (first, again) = displayed
     assert first == again  # the same bytes every time
-    data, settings = first
-    assert settings["metadata"]["image/png"]["alt"] == alt
+    data, metadata = first
+    assert metadata["image/png"]["alt"] == alt
     assert capsys.readouterr() == (f"Figure: {alt[:87]}\n{alt[88:]}\n" * 2, "")  # broken at a space
     assert plt.get_fignums() == []
     picture = imread(io.BytesIO(base64.b64decode(data["image/png"])))
-    assert picture.shape[1] == 2 * settings["metadata"]["image/png"]["width"]
+    assert picture.shape[1] == 2 * metadata["image/png"]["width"]
     assert picture[0, 0].tolist() == [1, 1, 1, 1]  # white, not transparent: ink must show in a dark theme
+
+
+def test_show_prints_no_picture_where_no_notebook_is(capsys):
+    plots.show(plots.plot_vectors([[1.0, 2], [0, -1]], **ALLOWED_IMPORTS).figure, alt="Two arrows.")
+    assert capsys.readouterr() == ("<figure>\nFigure: Two arrows.\n", "")
