@@ -18,6 +18,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
+from PIL import Image, ImageDraw
 
 QUERY, KEY, VALUE, INK, HIDDEN, HATCH = "#0072B2", "#D55E00", "#009988", "#222222", "#D0D0D0", "#909090"
 FULL, HALF, SQUARE = (8.0, 3.6), (4.4, 3.2), (4.4, 4.4)  # figure sizes [inch]
@@ -51,11 +52,29 @@ def show(fig: Figure, alt: str):
 
     if not alt.strip() or len(alt.split()) >= 40:
         raise ValueError(f"alt has {len(alt.split())} words: describe the figure in 1 to 39 words.")
-    picture, width = io.BytesIO(), round(fig.get_figwidth() * fig.dpi)
-    fig.savefig(picture, format="png", dpi=2 * fig.dpi, metadata={"Software": None})  # sharp on a fine screen too
+    file = io.BytesIO()
+    fig.savefig(file, format="png", dpi=2 * fig.dpi)  # sharp on a fine screen too
     plt.close(fig)
-    display(_Shown(base64.b64encode(picture.getvalue()).decode(), {"alt": alt, "width": width}))
+    picture = on_card(Image.open(file), 16, 16)
+    display(_Shown(as_png(picture), {"alt": alt, "width": picture.width // 2}))
     print(printed(alt))
+
+
+def on_card(picture: Image.Image, margin: int, radius: int) -> Image.Image:
+    """The picture on a white card with round corners, sizes in pixels: it is seen on a dark page, too."""
+    card = Image.new("RGB", (picture.width + 2 * margin, picture.height + 2 * margin), "white")
+    card.paste(picture, (margin, margin))
+    corners = Image.new("1", card.size)
+    ImageDraw.Draw(corners).rounded_rectangle((0, 0, card.width - 1, card.height - 1), radius, fill=1)
+    card.putalpha(corners.convert("L"))
+    return card
+
+
+def as_png(picture: Image.Image) -> str:
+    """The picture as PNG, in base64."""
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
 
 
 class _Shown:

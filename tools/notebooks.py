@@ -170,13 +170,20 @@ def clean(notebook) -> None:
 
 def smaller(png: bytes) -> bytes:
     """A picture in 256 colours where nobody can see the difference, else in its own; never larger than it was."""
-    picture, file = Image.open(io.BytesIO(png)), io.BytesIO()
-    if picture.mode != "P" and picture.convert("RGBA").getchannel("A").getextrema()[0] == 255:
+    picture, file, clear = Image.open(io.BytesIO(png)), io.BytesIO(), {}
+    alpha = picture.convert("RGBA").getchannel("A")
+    levels = {level for _, level in alpha.getcolors()}
+    if picture.mode != "P" and levels <= {0, 255}:
         colours = picture.convert("RGB")
-        palette = colours.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        palette = colours.quantize(257 - len(levels), Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         moved = ImageChops.difference(colours, palette.convert("RGB")).getextrema()
-        picture = palette if max(most for _, most in moved) <= INVISIBLE else colours
-    picture.save(file, "PNG", optimize=True)
+        if max(most for _, most in moved) <= INVISIBLE:
+            picture = palette
+            if 0 in levels:  # round corners: they take the colour that is left, a second white
+                picture.putpalette((picture.getpalette() + [255] * 768)[:765] + [255] * 3)
+                picture.paste(255, mask=ImageChops.invert(alpha))
+                clear = {"transparency": 255}
+    picture.save(file, "PNG", optimize=True, **clear)
     return min(png, file.getvalue(), key=len)
 
 

@@ -12,14 +12,16 @@ from IPython import get_ipython
 from IPython.display import display
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
-from helpers.plots import FULL
+from helpers.plots import FULL, as_png, on_card
 
 COUNTED = ("token", "step", "degree", "byte")  # units that take an s
 CELL = "1 / 1 / 2 / 2"  # of a grid: the picture's, and that of the buttons on it
 # A part that can be clicked is seen under the mouse, and when a key has reached it.
-CSS = """.course-explorer .course-part { outline-offset: -2px; cursor: pointer; box-shadow: none }
+CSS = """.course-explorer img { border-radius: 8px }
+.course-explorer .course-part { outline-offset: -2px; cursor: pointer; box-shadow: none }
 .course-explorer .course-part:hover { outline: 1px solid #767676 }
 .course-explorer .course-part:focus-visible { outline: 3px solid #0072B2 }
 .course-explorer .widget-toggle-buttons .widget-label { margin-right: 8px }
@@ -174,10 +176,11 @@ class Explorer:
         words, settings, shown = html.escape(self.finding), html.escape(self.settings), {"image/png": {"alt": self.alt}}
         text = f"{self.alt} {self.finding} {self.settings}"
         view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
-        still = f'<style>{CSS}</style><div class="course-still">{words}<br><small>{settings} Run this cell to move it.'
-        display({"image/png": self.png, "text/plain": text}, metadata=shown, raw=True)
+        below = f'<style>{CSS}</style><div class="course-still">{words}<br><small>{settings} Run this cell to move it.'
+        still = as_png(on_card(Image.open(io.BytesIO(base64.b64decode(self.png))), 0, 8))
+        display({"image/png": still, "text/plain": text}, metadata=shown, raw=True)
         display({"application/vnd.jupyter.widget-view+json": view}, raw=True)
-        display({"text/html": f"{still}</small></div>"}, raw=True)
+        display({"text/html": f"{below}</small></div>"}, raw=True)
 
 
 def _replace_former(explorer):
@@ -248,7 +251,7 @@ def _align(controls):
     flowing = ipywidgets.ToggleButtons | ipywidgets.Checkbox
     longest = max((len(control.description) for control in controls if not isinstance(control, flowing)), default=0)
     width = f"{0.9 * longest:.0f}ch"  # few letters are as wide as a digit
-    aligned = {"width": f"calc({width} + 250px)", "max_width": "100%"}
+    aligned = {"width": f"calc({width} + 220px)", "max_width": "100%"}
     row = {
         "width": "auto",
         "max_width": "100%",
@@ -284,7 +287,8 @@ def _as_words(control, value=None):
 def new_figure(columns, **gridspec):
     """An empty figure of the course's size, and its axes side by side, that only an Explorer shows."""
     # A Figure of its own canvas: pyplot never hears of it, so nothing is shown twice or left open.
-    figure = Figure(figsize=FULL, dpi=110, layout="constrained", facecolor="white")
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)  # [inch]; the picture's corners are round
+    figure = Figure(figsize=FULL, dpi=110, layout=layout, facecolor="white")
     return figure, figure.subplots(1, columns, gridspec_kw=gridspec)
 
 
