@@ -14,7 +14,6 @@ import pytest
 
 from teaching.website import colors
 from tests.support.course import ROOT
-from tests.support.lab import quiet_context
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
@@ -200,22 +199,6 @@ def test_axe_finds_nothing_and_nothing_is_cut_on_a_phone_or_enlarged(site, open_
                 found += [f"{name} at {width} px: {cut}" for cut in cut_on(page)]
         found += [f"{name}: {violation}" for violation in axe(page, WCAG if scheme == "light" else ["color-contrast"])]
     assert found == []
-
-
-@pytest.mark.browser
-def test_what_these_tests_look_for_is_noticed(browser, open_page):
-    """A pale word, a picture without description, a box out of reach, a page that is cut, TeX, a request."""
-    box = '<div style="overflow: auto; height: 9px"><i style="display: block; height: 900px">far</i></div>'
-    faults = '<i style="color: #bbb">pale</i><img src="data:,"><b style="position: absolute; left: 350px">cut off</b>'
-    page = open_page("index.html", width=360)
-    page.locator("article p").first.evaluate("(place, faults) => { place.innerHTML = faults }", faults + box)
-    found = {violation.split(":")[0] for violation in axe(page)}
-    assert found == {"color-contrast", "image-alt", "scrollable-region-focusable"}
-    assert any("cut off" in cut for cut in page.evaluate("checks.cut()"))
-    page.locator("article p").first.evaluate("place => { place.innerHTML = '<i class=math>x^2</i>' }")
-    assert page.evaluate("checks.notDrawn()") == ["x^2"]
-    with pytest.raises(AssertionError, match=r"request: http://example\.invalid/"), quiet_context(browser) as context:
-        context.new_page().set_content('<img src="http://example.invalid/picture.png" alt="not there">')
 
 
 @pytest.mark.browser

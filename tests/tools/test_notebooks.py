@@ -7,14 +7,12 @@ import random
 import subprocess
 import sys
 from itertools import zip_longest
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import nbformat
 import pytest
 from PIL import Image
 
-import conftest
 from helpers.plots import on_card
 from tests.support.course import ROOT
 from tools import notebooks as tool
@@ -304,11 +302,3 @@ def test_nbval_counts_from_1_compares_and_stops_after_a_cell_that_raised(tmp_pat
     assert found == ["passed", "failure", "failure", "skipped"]
     for cell, words in ((cells[1], "Cell outputs differ"), (cells[2], "the kernel died while it ran this cell")):
         assert words in ElementTree.tostring(cell, encoding="unicode")
-
-
-@pytest.mark.parametrize(("device", "strict"), [("cpu", True), ("cuda", False)])
-def test_outputs_are_compared_on_the_cpu_only(monkeypatch, device, strict):
-    monkeypatch.setattr(conftest, "pick_device", lambda: SimpleNamespace(type=device))
-    config = SimpleNamespace(option=SimpleNamespace(nbval=True, nbval_lax=False))
-    conftest.pytest_configure(config)
-    assert (config.option.nbval, config.option.nbval_lax) == (strict, not strict)
