@@ -105,6 +105,7 @@ PLAIN = [name for name, exercise in EXERCISES.items() if exercise.harness.run(le
 TENSOR_IN = [name for name in PLAIN if isinstance(next(iter(EXERCISES[name].cases[0].inputs), 0), torch.Tensor)]
 TENSOR_OUT = [name for name in PLAIN if isinstance(EXERCISES[name].wanted[0], torch.Tensor)]
 IN_AND_OUT = [name for name in TENSOR_OUT if name in TENSOR_IN]
+GRADED = [name for name in TENSOR_OUT if any(case.gradients for case in EXERCISES[name].cases)]
 BATCHED = ["rms_norm", "apply_rope_halves", "apply_rope_interleaved", "rows", "swiglu"]
 
 
@@ -138,6 +139,7 @@ HABITS = {  # name: (wrap the right program, words of what is shown, exercises)
     "returns half precision": (habit(lambda y, x: y.half()), "", TENSOR_OUT),
     "returns float32 always": (habit(lambda y, x: y.float()), "dtype", [*BATCHED, "rope_permutation"]),
     "adds a dimension": (habit(lambda y, x: y[None]), "", TENSOR_OUT),
+    "cuts the graph": (habit(lambda y, x: y.detach()), "no gradient reaches ", GRADED),
     "returns nan": (habit(lambda y, x: y * float("nan")), "", TENSOR_OUT),
     "is off by a twentieth": (habit(lambda y, x: y * 1.05 + 0.01), "", IN_AND_OUT),
     "takes one batch only": (one_batch_only, "", BATCHED),

@@ -18,7 +18,6 @@ for words, mistake, program in (
      lambda *g: (model.count_parameters(model.PRESETS["smollm2-135m"]), 0)),
     ("Return (count, flops)", "divides", lambda *g: (budget__formula(*g)[0], budget__formula(*g)[1] / 1)),
     ("Return (count, flops)", "count_alone", lambda *g: budget__formula(*g)[0]),
-    ("k and v have n_kv_heads heads", "one_mistake_in_both", lambda *g: budget__formula(*g[:4], *g[3:4], *g[5:])),
 ):  # fmt: skip
     wrong(words, f"budget__{mistake}")(program)
 

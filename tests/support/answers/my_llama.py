@@ -134,7 +134,6 @@ for words, mistake, program in (
     ("its four numbers, or raise", "factor_32", _roped(factor=32.0)),
     ("Do you drop tokens", "text_cut", lambda w, c, t: plain(w, c, t[:, : c["max_position_embeddings"]])),
     ("right for tiny-llama", "eps_written_and_llama3_refused", lambda w, c, t: heads(w, c | {"rms_norm_eps": 1e-5}, t)),
-    ("the embedding always", "always_tied", lambda w, c, t: cached(w, c | {"tie_word_embeddings": True}, t)),
     ("right for tiny-llama", "two_rows_to_a_key_head", lambda w, c, t: heads(
         w, c | {"num_key_value_heads": c["num_attention_heads"] // 2}, t)),
     ("changed in place", "used_up", lambda w, c, t: plain({name: w.pop(name) for name in list(w)}, c, t)),

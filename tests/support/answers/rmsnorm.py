@@ -56,12 +56,6 @@ for words, bug, program in (  # each is wrong in few cases
     wrong(words, f"rms_norm__{bug}")(program)
 
 
-@wrong("graph cut")
-def rms_norm__rms_detached(x, weight, eps):
-    rms = (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt().detach()
-    return (x.float() / rms).to(x.dtype) * weight
-
-
 @wrong("Count from the end")
 def rms_norm__three_dimensions_only(x, weight, eps):
     B, T, D = x.shape if x.ndim > 2 else (1, *x.shape)

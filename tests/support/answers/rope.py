@@ -25,7 +25,6 @@ RIGHT["rope_angles"]["pair_by_pair"] = lambda p, h, theta: torch.stack(
 for words, bug, change in (
     ("expected 3", "sorted_positions", lambda p: p.sort(-1).values),
     ("0 at [0, 0], expected 1", "from_the_first", lambda p: p - p.flatten()[0]),
-    ("float()", "float64", lambda p: p.double()),
 ):
 
     @wrong(words, f"rope_angles__{bug}")
@@ -80,17 +79,8 @@ for words, bug, program in (
     ("bfloat16 on the way", "float16_through_bfloat16", lambda x, c, s: apply_rope_halves__cat(
         x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype)),
     ("-0.52 at [0, 0, 0, 1], expected 2.8", "twice", lambda x, c, s: _complex(_complex(x, c, s), c, s)),
-    ("no gradient reaches x", "detached", lambda x, c, s: _complex(x.detach(), c, s)),
-    ("changed in place", "in_place", lambda x, c, s: x.copy_(_complex(x.clone(), c, s)) if not x.requires_grad else x),
 ):  # fmt: skip
     wrong(words, f"apply_rope_halves__{bug}")(program)
-
-
-@wrong("tokens, not the heads")
-def apply_rope_halves__angles_by_head(x, cos, sin):
-    T = x.shape[2]
-    cos, sin = (c[:, None] if x.shape[1] == T else c for c in (cos, sin))
-    return apply_rope_halves__cat(x, cos, sin)
 
 
 @right
@@ -132,8 +122,6 @@ for manner, program in (
 wrong("3 at [0, 0], expected 0", "rope_permutation__halves_exchanged")(
     lambda w, h: w.unflatten(0, (-1, h)).roll(h // 2, 1).flatten(0, 1)
 )
-wrong(".to(torch.float16) converts", "rope_permutation__float32")(lambda w, h: torch.cat(_rows(w.float(), h)))
-wrong("changed in place", "rope_permutation__in_place")(lambda w, h: w.copy_(torch.cat(_rows(w, h))))
 
 
 KEPT = {}

@@ -13,20 +13,10 @@ def split_feed_forward__einsum(x, w_gate, w_up, w_down, n_ranks):
     return torch.einsum("...rf,drf->r...d", hidden, w_down.unflatten(-1, (n_ranks, -1)))
 
 
-wrong("no gradient reaches w_gate and w_up", "split_feed_forward__detached_weights")(
-    lambda x, w_gate, w_up, *rest: split_feed_forward__einsum(x, w_gate.detach(), w_up.detach(), *rest)
-)
-
-
 @right
 def merge_attention__einsum(outputs, logsumexps):
     weights = (logsumexps - logsumexps.logsumexp(dim=0)).exp()
     return torch.einsum("rt,rth->th", weights, outputs.float().masked_fill(weights[..., None] == 0, 0)).to(outputs)
-
-
-@wrong("no exp2", "merge_attention__powers_of_two")
-def merge_attention__powers(outputs, logsumexps):  # as one writes it who thinks of no nan
-    return ((logsumexps.exp2() / logsumexps.exp2().sum(0))[..., None] * outputs).sum(0).to(outputs.dtype)
 
 
 class SumOfGradients(torch.autograd.Function):

@@ -56,7 +56,6 @@ for words, bug, program in (
     ("fixed number of dimensions", "columns_for_two_axes", lambda x, g, u, d: (d @ (F.silu(g @ x.T) * (u @ x.T))).T),
     ("Case D equal to F", "transposed_if_square",
      lambda x, *weights: swiglu__linear(x, *(w.T if w.shape == (5, 5) else w for w in weights))),
-    ("nn.Parameter(...)", "new_parameters", lambda x, *w: swiglu__linear(x, *map(torch.nn.Parameter, w))),
 ):  # fmt: skip
     wrong(words, f"swiglu__{bug}")(program)
 
