@@ -5,11 +5,9 @@ import io
 import re
 from html.parser import HTMLParser
 
-import nbformat
 import pytest
 
 from teaching.classroom import grade
-from tests.support.course import ROOT
 from tests.support.submissions import EXERCISES, NORM, handed_out, solved, write
 
 pytestmark = pytest.mark.slow
@@ -68,21 +66,3 @@ def test_no_page_of_feedback_runs_anything_and_no_cell_of_the_table_is_a_formula
         assert {len(row) for row in csv.reader(io.StringIO(table))} in ({5 + len(EXERCISES)}, {13})
         assert formulas_of(table) == []
     assert "'=cmd|' /C calc'!A1;'=1+1: </td>" in (results / "exercises.csv").read_text(encoding="utf-8")
-
-
-KINDS = {"image/png", "text/plain", "text/html", "text/markdown", "application/vnd.jupyter.widget-view+json"}
-OURS = {(tag, "") for tag in ("details", "summary", "div", "strong", "em", "br", "p", "b", "pre", "span", "mark")}
-OURS |= {(tag, "style") for tag in ("pre", "span", "mark")}  # colours of a text that a model wrote
-
-
-def test_the_notebooks_of_the_course_hold_no_program_for_the_browser():
-    """The website is built from these files."""
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        cells = nbformat.read(path, as_version=4).cells
-        outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
-        assert {kind for data in outputs for kind in data} <= KINDS, path.name
-        pages = [cell.source for cell in cells if cell.cell_type != "code"]
-        pages += [data.get(kind, "") for data in outputs for kind in ("text/html", "text/markdown")]
-        for page in pages:
-            assert tags_of(page) <= OURS, page
-            assert not re.search(r"\b(?:javascript|data|vbscript):\S", page, re.I), page

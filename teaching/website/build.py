@@ -223,12 +223,7 @@ def replaced(folder: Path):
         yield new
         with contextlib.suppress(FileNotFoundError):
             folder.rename(old)
-        try:
-            new.rename(folder)
-        except BaseException:
-            if old.exists():
-                old.rename(folder)
-            raise
+        new.rename(folder)
 
 
 def main(arguments: list[str] | None = None):

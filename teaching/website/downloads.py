@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import tempfile
-import zipfile
 from pathlib import Path
 
 import tools.hand_out as hand_out
@@ -32,12 +31,7 @@ def make_downloads(notebooks: list[Path], folder: Path) -> None:
             shutil.copy(path, folder / f"{path.stem}_to_do.ipynb")
         for path in notebooks:
             shutil.copy(path, folder)
-        # One date for all, that of what changed last: the same course gives the same bytes.
-        when = max(path.stat().st_mtime for path in [*notebooks, hand_out.ROOT / "pyproject.toml"])
-        with zipfile.ZipFile(folder / ZIP, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path in sorted(one for one in site.rglob("*") if one.is_file()):
-                os.utime(path, (when, when))
-                archive.write(path, path.relative_to(site))
+        shutil.make_archive(str(folder / Path(ZIP).stem), "zip", site)
 
 
 def told(name: str) -> str:
