@@ -49,13 +49,15 @@ for words, bug, program in (
     wrong(words, f"add_family__{bug}")(program)
 
 
-@right
 def attention_with_sink__written_out(scores, visible, sinks, v):
     scores, sink = torch.where(visible, scores.float(), -torch.inf), sinks.float()[:, None, None]
     top = torch.maximum(scores.amax(-1, keepdim=True), sink)
     shares = (scores - top).exp()
     shares = shares / (shares.sum(-1, keepdim=True) + (sink - top).exp())
     return torch.einsum("bhts,bhsd->bhtd", shares, v.float()).to(v.dtype)
+
+
+right(attention_with_sink__written_out)
 
 
 @right
@@ -65,12 +67,11 @@ def attention_with_sink__minus_logsumexp(scores, visible, sinks, v):
     return ((scores - whole).exp() @ v.float()).to(v.dtype)
 
 
-@wrong("Does exp of the sink overflow")
-def attention_with_sink__largest_of_the_scores(scores, visible, sinks, v):
-    scores, sink = scores.float().masked_fill(~visible, -torch.inf), sinks.float()[:, None, None]
-    top = torch.where(visible.any(-1, keepdim=True), scores.amax(-1, keepdim=True), sink)
-    terms, of_sink = (scores - top).exp(), (sink - top).exp()
-    return (terms / (terms.sum(-1, keepdim=True) + of_sink) @ v.float()).to(v.dtype)
+LARGEST = "torch.maximum(scores.amax(-1, keepdim=True), sink)"
+wrong("Does exp of the sink overflow", "attention_with_sink__largest_of_the_scores")(mutate(
+    attention_with_sink__written_out, LARGEST,
+    "torch.where(visible.any(-1, keepdim=True), scores.amax(-1, keepdim=True), sink)",
+))  # fmt: skip
 
 
 def where_they_part__hooks(ours, theirs, tokens, names):

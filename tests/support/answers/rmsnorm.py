@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional as F
 
+from checks.base import mutate
 from tests.support.answers.register import RIGHT, right, wrong
 
 
@@ -97,13 +98,15 @@ for words, bug, probe in (
     wrong(words, f"norm_probe__{bug}")(lambda probe=probe: probe)
 
 
-@right
 def rms_norm_backward__formula(grad_y, x, weight, eps):
     scale = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
     normalised, g = x.float() * scale, grad_y.float() * weight.float()
     grad_x = scale * (g - normalised * (g * normalised).mean(-1, keepdim=True))
     grad_weight = (grad_y.float() * normalised).flatten(0, -2).sum(0) if x.ndim > 1 else grad_y.float() * normalised
     return grad_x.to(x.dtype), grad_weight.to(x.dtype)
+
+
+right(rms_norm_backward__formula)
 
 
 @right
@@ -126,33 +129,19 @@ def rms_norm_backward__row_by_row(grad_y, x, weight, eps):
     return torch.stack(rows).reshape(x.shape).to(x.dtype), total.to(x.dtype)
 
 
-for words, bug, total in (  # (rows (N, D) float32, dtype of the result) -> grad_weight
-    ("little is left here. Was each product rounded", "rows_rounded", lambda rows, half: rows.to(half).sum(0)),
-    ("1,024 rows in bfloat16", "rows_added_in_half_precision", lambda rows, half: sum(rows.to(half))),
-):
-
-    @wrong(words, f"rms_norm_backward__{bug}")
-    def rows_added(grad_y, x, weight, eps, total=total):
-        rows = (grad_y.float() * x.float() / (_square(x) + eps).sqrt()).reshape(-1, x.shape[-1])
-        return rms_norm_backward__formula(grad_y, x, weight, eps)[0], total(rows, x.dtype).to(x.dtype)
-
-
-@wrong("What is left of a difference")
-def rms_norm_backward__u_rounded(grad_y, x, weight, eps):
-    r = (_square(x) + eps).sqrt()
-    n, u = x.float() / r, (weight * grad_y).float()
-    grad_x = (u - n * (n * u).mean(-1, keepdim=True)) / r
-    return grad_x.to(x.dtype), (grad_y.float() * n).reshape(-1, x.shape[-1]).sum(0).to(x.dtype)
+ROWS = "(grad_y.float() * normalised).flatten(0, -2).sum(0)"
+for words, bug, *changes in (
+    ("little is left here. Was each product rounded", "rows_rounded", ROWS, ROWS.replace(".fl", ".to(x.dtype).fl")),
+    ("1,024 rows in bfloat16", "rows_added_in_half_precision",
+     ROWS, "sum((grad_y.float() * normalised).to(x.dtype).flatten(0, -2))"),
+    ("What is left of a difference", "u_rounded", "grad_y.float() * weight.float()", "(weight * grad_y).float()"),
+    ("all but the last", "batch_and_tokens_only",
+     ROWS, ROWS.replace("flatten(0, -2).sum(0)", "sum((0, 1)[: x.ndim - 1])"), "x.ndim > 1", "x.ndim in (2, 3)"),
+):  # fmt: skip
+    wrong(words, f"rms_norm_backward__{bug}")(mutate(rms_norm_backward__formula, *changes))
 
 
 @wrong("rules out")
 def rms_norm_backward__autograd(grad_y, x, weight, eps):
     x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
     return torch.autograd.grad(F.rms_norm(x, x.shape[-1:], weight, eps), (x, weight), grad_y)
-
-
-@wrong("all but the last")
-def rms_norm_backward__batch_and_tokens_only(grad_y, x, weight, eps):
-    grad_x, _ = rms_norm_backward__formula(grad_y, x, weight, eps)
-    rows = grad_y.float() * F.rms_norm(x.float(), x.shape[-1:], eps=eps)
-    return grad_x, rows.sum((0, 1)[: x.ndim - 1]).to(x.dtype) if x.ndim in (2, 3) else rows

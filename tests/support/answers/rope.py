@@ -4,13 +4,16 @@ import math
 
 import torch
 
+from checks.base import mutate
 from tests.support.answers.register import RIGHT, right, wrong
 
 
-@right
 def rope_angles__outer(positions, head_dim, theta):
     inv_freq = 1.0 / theta ** (torch.arange(0, head_dim, 2).float() / head_dim)
     return torch.outer(positions.float().flatten(), inv_freq).unflatten(0, positions.shape)
+
+
+right(rope_angles__outer)
 
 
 @right
@@ -22,25 +25,14 @@ def rope_angles__einsum_in_float64(positions, head_dim, theta):
 RIGHT["rope_angles"]["pair_by_pair"] = lambda p, h, theta: torch.stack(
     [p * theta ** (-2 * i / h) for i in range(h // 2)], -1
 ).float()
-for words, bug, change in (
-    ("expected 3", "sorted_positions", lambda p: p.sort(-1).values),
-    ("0 at [0, 0], expected 1", "from_the_first", lambda p: p - p.flatten()[0]),
+OUTER = "torch.outer(positions.float().flatten(), inv_freq).unflatten(0, positions.shape)"
+for words, bug, instead in (
+    ("expected 3", "sorted_positions", "positions.sort(-1).values[..., None] * inv_freq"),
+    ("0 at [0, 0], expected 1", "from_the_first", "(positions - positions.flatten()[0])[..., None] * inv_freq"),
+    ("each row of a batch", "one_row_of_positions", "positions[:, None] * inv_freq"),
+    ("past the end", "table_of_8192", "torch.outer(torch.arange(8192).float(), inv_freq)[positions]"),
 ):
-
-    @wrong(words, f"rope_angles__{bug}")
-    def other_angles(positions, head_dim, theta, change=change):
-        return change(positions)[..., None] / theta ** (torch.arange(0, head_dim, 2) / head_dim)
-
-
-@wrong("each row of a batch")
-def rope_angles__one_row_of_positions(positions, head_dim, theta):
-    return positions[:, None] * theta ** (-torch.arange(0, head_dim, 2) / head_dim)
-
-
-@wrong("past the end")
-def rope_angles__table_of_8192(positions, head_dim, theta):
-    speeds = theta ** (-torch.arange(0, head_dim, 2).float() / head_dim)
-    return torch.outer(torch.arange(8192).float(), speeds)[positions]
+    wrong(words, f"rope_angles__{bug}")(mutate(rope_angles__outer, OUTER, instead))
 
 
 @right
