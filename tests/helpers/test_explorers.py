@@ -372,6 +372,10 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("rope", {"pair": 3, "scaling": "llama3"}, "3 token × 0.00661 rad/token"),  # between 64 and 256 tokens
     ("losses", {"step": 0}, "After step 0 a token costs 10.0"),  # log2 of 1,024 tokens is 10
     ("sampling", {"top_p": 1.0, "top_k": 5}, "5 of 1,024 tokens can be drawn"),
+    ("start", {}, "“the” may read 9 of 10 words, reads mostly “function”, and is turned by 19°. Likeliest next: “func"),
+    ("start", {"work": "is skipped"}, "reads nothing, and is turned by 0°. Likeliest next: “(new line, indented)”"),
+    ("start", {"sentence": explorers.start.SENTENCES[1]}, "Likeliest next: “class”, probability 0.36."),
+    ("start", {"token": 0, "block": 0}, "may read 1 of 10 words, reads mostly itself"),
 ]  # fmt: skip
 
 
