@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, Explorer, arc, bare, choice, slider
+from helpers.explorers.base import GREY, Explorer, arc, bare, choice, slider, switch, within
 from helpers.model import attention_weights, causal_visible, repeat_kv
 from helpers.plots import FULL, HATCH, HIDDEN, INK, KEY, QUERY
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
@@ -66,8 +66,7 @@ def explore_start() -> Explorer:
     def draw(sentence, token, block, work):
         off = work == "is skipped"
         reads, turns, probabilities = run(sentence, block if off else None)
-        usual, said = run(sentence, None)[2][token], sentence.split()
-        weights = reads[block][token].tolist()
+        weights, usual, said = reads[block][token].tolist(), run(sentence, None)[2][token], sentence.split()
         for i, (word, share, line) in enumerate(zip(words, shares, arcs, strict=True)):
             weight = 0 if off else weights[i]
             color, weigh = (QUERY, "bold") if i == token else (INK if i < token else GREY, "normal")
@@ -97,13 +96,14 @@ def explore_start() -> Explorer:
         )
 
     controls = {
-        "sentence": choice("sentence", SENTENCES),
+        "sentence": choice("sentence", SENTENCES, says="sentence “{}”"),
         "token": slider("position", 8, 0, N - 1),
         "block": slider("block", 2, 0, model.config.n_layers - 1),
-        "work": choice("this block", ("works", "is skipped")),
+        "work": switch("this block", ("works", "is skipped")),
     }
+    parts = {("token", i): within(text, i - 0.5, -0.75, i + 0.5, 2.3) for i in range(N)}
     alt = "Ten words, arcs from one to those it reads, later ones behind a curtain; a dial with the block's turn; "
-    return Explorer(figure, draw, controls, alt + "bars with the five likeliest next words.")
+    return Explorer(figure, draw, controls, alt + "bars with the five likeliest next words.", parts)
 
 
 def _name(text):
