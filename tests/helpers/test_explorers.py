@@ -238,6 +238,13 @@ def test_a_click_on_a_part_is_drawn_like_a_controls_move():
     assert not any(part.comm for widget in widgets for part in (widget, widget.layout))
 
 
+def test_a_click_on_a_word_of_00_follows_this_word():
+    explorer = as_at_first("explore_start")
+    explorer.buttons[3].click()
+    assert explorer.values["token"] == 3
+    assert "“called” may read 4 of 10 words" in explorer.finding
+
+
 def test_several_parts_stay_clicked_until_they_are_clicked_again():
     explorer, drawn = of_all_kinds(several=True)
     left, bar, *_ = explorer.buttons
