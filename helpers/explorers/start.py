@@ -96,7 +96,7 @@ def explore_start() -> Explorer:
         )
 
     controls = {
-        "sentence": choice("sentence", SENTENCES, says="sentence “{}”"),
+        "sentence": choice("text", SENTENCES, says="text “{}”"),
         "token": slider("position", 8, 0, N - 1),
         "block": slider("block", 2, 0, model.config.n_layers - 1),
         "work": switch("this block", ("works", "is skipped")),
