@@ -49,7 +49,7 @@ def times(explorer, redraws):
 def report():
     """The lines of a table, one row per explorer."""
     plots.use_course_style()
-    yield f"| explorer | redraw, median of {REDRAWS} [ms] | slowest [ms] | median processor time [ms] | under {BOUND} ms |"
+    yield f"| explorer | median of {REDRAWS} redraws [ms] | slowest [ms] | processor, median [ms] | under {BOUND} ms |"
     yield "|---|---|---|---|---|"
     for name in sorted(name for name in vars(explorers) if name.startswith("explore_")):
         explorer = getattr(explorers, name)()
