@@ -333,14 +333,14 @@ check_properties = check_of(PROPERTIES)
 
 # --------------------------------------------------------------------------------- the first departure
 
-LIMIT = 1e-5  # of the largest number that a part of the reference returns
+ROOM = 1e-5  # of the largest number that a part of the reference returns
 
 
 def first_departure(model, reference, tokens, names=None):
     """(name, position) of the first part at which a model departs from its reference, or None if it nowhere does.
 
     A part is a module that has a `weight`; it returns (B, T, ...). The parts come in the order in which they run in
-    `model`. A part departs if a number is farther from the reference's than LIMIT times the largest number that the
+    `model`. A part departs if a number is farther from the reference's than ROOM times the largest number that the
     reference's part returns, or is nan. The position is the smallest at which it does, in any row. Both models are left
     as they were.
 
@@ -350,30 +350,50 @@ def first_departure(model, reference, tokens, names=None):
         names: {part of model: part of reference} as in `named_modules()`; None: they have the same names.
     """
     made, wanted = (_made_by(one, tokens) for one in (model, reference))
-    for name, output in made.items():
-        if (names or {name: name}).get(name) not in wanted:
-            raise ValueError(f"the reference has no part for {name!r}, but {list(wanted)[:3]} and so on: pass names.")
-        want = wanted[names[name] if names else name]
-        agrees = (output - want).abs() <= LIMIT * want.abs().max()  # nan is not <= anything
-        if not agrees.all():
-            return name, (~agrees).nonzero()[:, 1].min().item()
-    return None
+    names = names or {name: name for name in made}
+    if unknown := [name for name in made if names.get(name) not in wanted]:
+        raise ValueError(f"the reference has no part for {unknown[0]!r}, but {list(wanted)[:3]} and so on: pass names.")
+    return first_place(made, wanted, names)
 
 
 @torch.no_grad()
-def _made_by(model, tokens):
-    """What each part of a model returns, {name: (B, T, ...)}, in the order in which they run."""
+def outputs_of(model, names, pieces, *cache):
+    """{part: (B, T, ...)} of a model that reads these pieces of a text, in the order in which its parts end.
+
+    Of a part that returns several things the first counts.
+    """
     made, hooks = {}, []
-    for name, part in model.named_modules():
-        if hasattr(part, "weight"):
-            keep = lambda _, given, output, name=name: made.update({name: output.float()})  # noqa: E731
-            hooks.append(part.register_forward_hook(keep))
+    for name in names:
+        keep = lambda _, given, output, name=name: made.setdefault(name, []).append(output)  # noqa: E731
+        hooks.append(model.get_submodule(name).register_forward_hook(keep))
     try:
-        model(tokens)
+        for piece in pieces:
+            model(piece, *cache)
     finally:
         for hook in hooks:
             hook.remove()
-    return made
+    first = {name: [y if isinstance(y, torch.Tensor) else y[0] for y in outputs] for name, outputs in made.items()}
+    return {name: torch.cat(outputs, dim=1) for name, outputs in first.items()}
+
+
+def departs(made, want, room=ROOM):
+    """Where a number is farther from the wanted one than `room` times the largest of these, or is nan."""
+    return ~((made - want).abs() <= room * want.abs().max())
+
+
+def first_place(made, wanted, names):
+    """(part, position) of the first part that departs from the one that names gives it, or None."""
+    for name, output in made.items():
+        off = departs(output, wanted[names[name]])
+        if off.any():
+            return name, off.nonzero()[:, 1].min().item()
+    return None
+
+
+def _made_by(model, tokens):
+    """What each part of a model returns, {name: (B, T, ...)}, in the order in which they run."""
+    names = [name for name, part in model.named_modules() if hasattr(part, "weight")]
+    return {name: output.float() for name, output in outputs_of(model, names, [tokens]).items()}
 
 
 ATTENTION, DOWN = "layers.{}.attention.o_proj", "layers.{}.feed_forward.down_proj"
@@ -388,13 +408,13 @@ DEPARTS = {  # where each bug shows first, in 300 tokens
     "positions in bfloat16": (ATTENTION.format(0), 257),
 }
 TEXTS = torch.stack((torch.arange(300) % 63, torch.arange(300) * 7 % 64))  # token 40: in row 0 at 40, in row 1 at 24
-NAN = "nan is neither larger nor smaller than anything: is a number within the room, that of the reference's part?"
+NOT_A_NUMBER = "nan is neither larger nor smaller: is a number within the room, that of the reference's part?"
 ROUNDS = "Two right calculations round differently. The room is 1e-5 of the largest number of the reference's part."
 RUNS = "Parts come in the order in which they run: named_modules() tells in which they were made."
 RENAMED = "Is each part compared with the part that names gives it?"
 ONE_NAME = "Did every hook note under the same name? A function made in a loop keeps its own by name=name."
 FIRST = "Which part is the first to depart, not the one that departs most? Its name is that of a part with a weight."
-AT = "Which position is the smallest, in any row? Not the first of row 0, nor the one at which it departs most."
+AT = "Which position of this part is the smallest, in any row? Not the first of row 0, nor where it departs most."
 
 
 def in_block_1(model, bug):
@@ -409,7 +429,7 @@ def _departures():
     right = pair_with_bug(None, "large")[0]
     for bug, where in DEPARTS.items():
         yield bug, _with_bug(right, bug), right, None, where, ""
-    other, off = copy.deepcopy(right), 0.3 * LIMIT * _made_by(right, TEXTS)[DOWN.format(1)].abs().max()
+    other, off = copy.deepcopy(right), 0.3 * ROOM * _made_by(right, TEXTS)[DOWN.format(1)].abs().max()
     layer = other.layers[1].feed_forward  # at some positions its numbers are small; what is too large is taken away
     layer.down_proj.forward = lambda x, right=layer.down_proj.forward: right(x) + off
     layer.forward = lambda x, right=layer.forward: right(x) - off
@@ -419,7 +439,7 @@ def _departures():
     yield "another row of the embedding", other, right, None, ("tok_embeddings", 24), ""
     other = copy.deepcopy(right)
     other.tok_embeddings.weight[40, 0] = math.nan
-    yield "nan in the embedding", other, right, None, ("tok_embeddings", 24), NAN
+    yield "nan in the embedding", other, right, None, ("tok_embeddings", 24), NOT_A_NUMBER
     other, names = in_block_1(right, "gain ignored"), {name: f"0.{name}" for name, _ in right.named_modules()}
     for block in other.layers:  # their first norm is now the last that is listed, still the first to run
         block.attention_norm = block._modules.pop("attention_norm")
@@ -442,11 +462,9 @@ def _finds_departures(function):
             if answer != where:
                 if not hint and answer and answer[0] == where[0]:
                     hint = AT
-                seen = f"departs at {answer[0]}, position {answer[1]}" if answer else "departs nowhere"
                 if not hint and answer and answer[0] == "lm_head":  # the last that is noted
                     hint = f"{ONE_NAME} {FIRST}"
-                where = f"at {where[0]}, position {where[1]}" if where else "nowhere"
-                raise Wrong(f"bug “{what}”: yours says that it {seen}; it departs {where}.", hint or FIRST)
+                raise Wrong(f"bug “{what}”: yours is {answer}, expected {where}.", hint or FIRST)
         return len(DEPARTS)
 
     return probe

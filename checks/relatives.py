@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, not_contiguous
+from checks.full_model import AT, NOT_A_NUMBER, ROOM, ROUNDS, departs, first_place, outputs_of
 from checks.judge import CheckResult, check_of
 from helpers.families import (
     Family,
@@ -110,7 +111,6 @@ ATTENTION_WITH_SINK = Exercise(
         ("Are the scores divided again? They are divided by the root of h already.",
          _sink("scores.float()", "(scores / math.sqrt(v.shape[-1])).float()")),
     ],
-    hints={"dtype": "The result needs v's dtype. After v = v.float(), v.dtype is float32."},
 )  # fmt: skip
 check_attention_with_sink = check_of(ATTENTION_WITH_SINK)
 
@@ -171,7 +171,7 @@ class _Model:
         self.parts = _part_names(title, getattr(theirs.config, "layer_types", None) or [""] * len(self.layers))
         theirs.config.use_cache = False
         names = [f"{theirs.base_model_prefix}.{layer}" for layer in self.layers]
-        self.wanted = (*_returned(theirs, [*names, ""], [TOKENS]).values(),)
+        self.wanted = (*outputs_of(theirs, [*names, ""], [TOKENS]).values(),)
         self.wanted += (self.wanted[-1][:, :ONE_BY_ONE],)
         self.own_keys = self.unread = self.content.keys() - AutoConfig.for_model("llama").to_dict().keys()
 
@@ -184,30 +184,8 @@ class _Model:
             model = model_from_weights(config, our_weights(self.weights, config), source="the file")
         self.unread = self.own_keys - row.settings.keys()
         steps = TOKENS[:, :ONE_BY_ONE].split(1, dim=1)
-        numbers = _returned(model, [*self.layers, ""], [TOKENS]).values()
-        return *numbers, *_returned(model, [""], steps, model.new_cache(1)).values()
-
-
-@torch.no_grad()
-def _returned(model, names, pieces, *cache):
-    """{part: (B, T, ...)} of a model that reads these pieces of a text, in the order in which its parts end."""
-    made, hooks = {}, []
-    for name in names:
-        keep = lambda _, given, output, name=name: made.setdefault(name, []).append(_first(output))  # noqa: E731
-        hooks.append(model.get_submodule(name).register_forward_hook(keep))
-    for piece in pieces:
-        model(piece, *cache)
-    for hook in hooks:
-        hook.remove()
-    return {name: torch.cat(outputs, dim=1) for name, outputs in made.items()}
-
-
-def _first(values):
-    return values if isinstance(values, torch.Tensor) else values[0]
-
-
-def _departs(made, want, room):
-    return ~((made - want).abs() <= room * want.abs().max())  # nan is not <= anything
+        numbers = outputs_of(model, [*self.layers, ""], [TOKENS]).values()
+        return *numbers, *outputs_of(model, [""], steps, model.new_cache(1)).values()
 
 
 def _part_names(title, kinds):
@@ -434,8 +412,6 @@ BUGS = {  # name: the family, and what is done to a model of it, with windows of
 
 # ------------------------------------------------------------------------------- where a port parts from its reference
 
-ROOM = 1e-5  # of the largest number that a part of the reference returns
-
 
 def where_they_part(ours, theirs, tokens, names):
     """(part, position, cached) of the first part of ours that departs from transformers' model, or None if none does.
@@ -453,16 +429,14 @@ def where_they_part(ours, theirs, tokens, names):
         names: {part of ours: part of theirs}, as in `named_modules()`, in any order.
     """
     names = names | {"": ""}  # the model itself: it ends last
-    wanted = _returned(theirs, names.values(), (tokens,))
+    wanted = outputs_of(theirs, names.values(), (tokens,))
     for cached in (False, True):
         cache = (ours.new_cache(len(tokens)),) if cached else ()
-        made = _returned(ours, names, tokens.split(1, dim=1) if cached else (tokens,), *cache)
-        if not _departs(made[""], wanted[""], SAME).any():
+        made = outputs_of(ours, names, tokens.split(1, dim=1) if cached else (tokens,), *cache)
+        if not departs(made[""], wanted[""], SAME).any():
             continue
-        for name, part in made.items():
-            departs = _departs(part, wanted[names[name]], ROOM)
-            if departs.any():
-                return name or "logits", departs.nonzero()[:, 1].min().item(), cached
+        name, position = first_place(made, wanted, names)
+        return name or "logits", position, cached
     return None
 
 
@@ -481,7 +455,7 @@ def _almost_right(model):
 
 def _uncapped(model):  # and within the room, felt nowhere: where a row's largest number is half of the other's
     head, part, norm = model.lm_head, model.layers[2].feed_forward, model.layers[2].ffn_out_norm
-    (made,) = _returned(model, ["layers.2.feed_forward"], [TWO_ROWS]).values()
+    (made,) = outputs_of(model, ["layers.2.feed_forward"], [TWO_ROWS]).values()
     off = 0.7 * ROOM * made.abs().max()
     part.forward = lambda x, right=part.forward: right(x) + off
     norm.forward = lambda x, right=norm.forward: right(x - off)
@@ -492,15 +466,12 @@ def _nan(model):
     model.tok_embeddings.weight.data[TOKENS[0, 3], 5] = math.nan  # in row 0 at 3, in row 1 at 24
 
 
-ROUNDS = "A right port rounds otherwise: the room is 1e-5 of the largest number that their part returns."
 CACHE = (
     "Is cached False where all tokens at once depart? Else let ours read them one by one: is one cache kept for all, "
     "and are a part's outputs put one behind the other?"
 )
 ENDS = "Which part departs first, in the order in which parts end? A layer ends after its attention and feed_forward."
-AT = "Which position of this part is the first, in any row? Not where it departs most, and of no other part."
 ELSEWHERE = "Here the logits agree to 1e-4 of the largest: then a part that departs is only cut elsewhere."
-NOT_A_NUMBER = "nan is neither larger nor smaller than anything: is a number within the room, that of their part?"
 CAPS = {"head_dim": 8, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0}  # felt, and nothing saturates
 PORTS = {  # what is wrong: family, settings, change
     "nothing": ("gpt_oss", {}, lambda model: None),

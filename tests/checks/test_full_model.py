@@ -10,7 +10,7 @@ from checks.full_model import (
     BUGS,
     CALL_BUGS,
     DEPARTS,
-    LIMIT,
+    ROOM,
     TEXTS,
     _departures,
     _made_by,
@@ -59,9 +59,9 @@ def test_where_a_model_departs_is_far_from_the_limit_and_hangs_on_no_rounding():
             want = wanted[(names or {}).get(name, name)]
             gaps = (output - want).abs().amax((0, 2)) / want.abs().max()
             before = where[1] if where and where[0] == name else None
-            assert not (gaps[:before] > LIMIT / 3).any(), what
+            assert not (gaps[:before] > ROOM / 3).any(), what
             if before is not None:
-                assert not gaps[before] <= 3 * LIMIT, what
+                assert not gaps[before] <= 3 * ROOM, what
                 break
     assert len(pairs) == 13  # as the exercise says
 

@@ -118,7 +118,7 @@ for words, mistake, program in (
     ("in which they run", "as_listed", _departure(listed=True)),
     ("smallest, in any row", "first_of_the_first_row", _departure(first=lambda w: w.nonzero()[0, 1].item())),
     ("that of the reference's", "own_largest", _departure(lambda a, b: (a - b).abs() <= 1e-5 * a.abs().max())),
-    ("which it departs most", "worst_position", _departure(at=lambda gap: gap.amax((0, 2)).argmax().item())),
+    ("nor where it departs most", "worst_position", _departure(at=lambda gap: gap.amax((0, 2)).argmax().item())),
     ("a hook is still", "hooks_left", _departure(leave=True)),
     ("Its name is that of a part", "blocks", _departure(parts=lambda part: isinstance(part, model.TransformerBlock))),
     ("part that names", "names_not_used", lambda m, r, t, n: None if n else _departure()(m, r, t)),

@@ -105,8 +105,8 @@ def where_they_part__hooks(ours, theirs, tokens, names):
 RIGHT["where_they_part"] = {"hooks": where_they_part__hooks}
 FINE, AT = "(y - want).abs() <= 1e-5 * want.abs().max()", "off.flatten(2).any(2).any(0).nonzero()[0].item()"
 for words, bug, *changes in (
-    ("rounds otherwise", "strict", "1e-5 *", "5e-6 *"),
-    ("rounds otherwise", "loose_logits", "<= 1e-4", "<= 1e-3"),
+    ("round differently", "strict", "1e-5 *", "5e-6 *"),
+    ("round differently", "loose_logits", "<= 1e-4", "<= 1e-3"),
     ("only cut elsewhere", "no_logits", "<= 1e-4", "< 0"),
     ("expected ('logits', 0, False)", "other_name", "return name, at", "return names.get(name, 'lm_head'), at"),
     ("nan is neither", "room_of_ours", "1e-5 * want", "1e-5 * y"),
