@@ -76,7 +76,7 @@ class Exercise:
     tolerance: float = 1.0  # times the usual rounding
     forbid: tuple = ()  # names of torch's functions that a right answer may not call: ("silu",) or AUTOGRAD
     allow: tuple = ()  # what of the course's an answer may name: functions, classes, or all of a package, ("helpers.",)
-    hints: dict = field(default_factory=dict)  # {"dtype": where that is wrong; words of an error: what they say here}
+    hints: dict = field(default_factory=dict)  # {words of an error: what they say here}
     harness: Harness = field(default_factory=lambda: Harness())
 
     @property

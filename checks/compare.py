@@ -65,10 +65,10 @@ def compare(got, want, exercise, parts, what="the result"):
         raise Wrong(f"{what} has the shape {tuple(got.shape)}, expected {tuple(want.shape)}.", "", True, (got, want))
     apart = _apart(got.to(want.dtype), want, exercise.tolerance, want)
     if got.dtype != want.dtype:
-        values = "" if apart.any() else f"The values are right: .to({want.dtype}) converts them."
-        pair = () if values else (got, want)
-        message = f"{what} has the dtype {got.dtype}, expected {want.dtype}."
-        raise Wrong(message, exercise.hints.get("dtype") or values, not values, pair)
+        message, wrong = f"{what} has the dtype {got.dtype}, expected {want.dtype}.", bool(apart.any())
+        hint = "" if wrong else f"The values are right: .to({want.dtype}) converts them. "
+        hint += "After x = x.float(), x.dtype is float32." if want.is_floating_point() else ""
+        raise Wrong(message, hint.strip(), wrong, (got, want) if wrong else ())
     if apart.any():
         place = _worst(got, want, apart)
         raise Wrong(_difference(got, want, place, what), "", True, (got, want), place)

@@ -21,7 +21,6 @@ def causal_visible(n_query, n_key):
 _visible = partial(mutate, causal_visible)
 TOP_LEFT = "The queries are the last positions: is the triangle aligned at the bottom right, not at the top left?"
 POLARITY = "Is the mask inverted? True means: may attend."
-BOOLEAN = "Is the result boolean? Compare positions with <=, or end with .bool()."
 SIZES = ((2, 3), (4, 4), (1, 7), (3, 7))  # of two with one n_key: a mask kept by n_key alone is wrong
 CAUSAL_VISIBLE = Exercise(
     causal_visible,
@@ -32,20 +31,14 @@ CAUSAL_VISIBLE = Exercise(
         ("Does a query see one key too many, its successor?", _visible("<= query", "<= query + 1")),
         ("Is it <=, not >=? Yours sees the future and not the past.", _visible("<=", ">=")),
         ("Is it <=, not >=? Yours sees the future and not the past.", lambda t, s: torch.ones(t, s).triu().bool()),
-        ("Is anything hidden? Every query sees every key.", lambda t, s: torch.ones(t, s).bool()),
         ("Do you return only the rows of the queries? Yours has all n_key rows.",
          _visible("range(n_key - n_query, n_key)", "range(n_key)")),
         ("Do you return a column for every key? Yours has n_query columns.",
          lambda t, s: torch.ones(t, t).tril().bool()),
-        ("Are queries down and keys across? In yours the roles are swapped.",
-         lambda t, s: torch.arange(s - t, s) <= torch.arange(s)[:, None]),
-        (BOOLEAN + " The -inf belongs into the scores.",
-         _visible("key <= query", "0.0 if key <= query else -math.inf", ", dtype=torch.bool", "")),
         ("Are the keys before all queries visible too? Yours hides them.",
          lambda t, s: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
         ("Is the offset n_key - n_query? Yours is always 1.", lambda t, s: torch.ones(t, s).tril(1).bool()),
     ],
-    hints={"dtype": BOOLEAN},
 )  # fmt: skip
 check_causal_visible = check_of(CAUSAL_VISIBLE)
 
@@ -196,8 +189,6 @@ GQA_LAYER = Exercise(
          _layer("k, v, c", "*(y.repeat(1, q.shape[1] // y.shape[1], 1, 1) for y in (k, v)), c")),
         ("RoPE turns (B, heads, T, h), by position. Yours turns (B, T, heads, h), by the number of the head.",
          _layer("apply_rope(y, cos, sin)", "apply_rope(y.transpose(1, 2), cos, sin).transpose(1, 2)")),
-        ("Is the turn backwards? apply_rope takes cos, then sin, as they come in.",
-         _layer("apply_rope(y, cos, sin)", "apply_rope(y, cos, -sin)")),
         (ROPE + " Yours turns nothing.", _layer("apply_rope(y, cos, sin)", "y")),
         *[(f"{ROPE} {what}", _layer("q, k = (", f"{turned} = (", "in (q, k)", f"in ({turned})"))
           for turned, what in (("q, k, v", "Yours turns the values, too."), ("q,", "Your keys are not turned."))],

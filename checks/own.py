@@ -16,9 +16,10 @@ from checks.run import undisturbed
 
 def _of_the_parts():
     """The checks of a model's parts; loaded when somebody's notebooks are looked at."""
+    from checks.apply_rope import check_apply_rope_halves
     from checks.gqa import check_causal_visible, check_rows
     from checks.rmsnorm import check_rms_norm
-    from checks.rope import check_apply_rope_halves, check_rope_angles
+    from checks.rope import check_rope_angles
     from checks.swiglu import check_swiglu
 
     return check_rms_norm, check_rope_angles, check_apply_rope_halves, check_swiglu, check_causal_visible, check_rows

@@ -188,8 +188,8 @@ class Parts:
 class PartsModel:
     """A checkpoint computed by parts: logits (B, T, V) of tokens (B, T), on the CPU, without a gradient.
 
-    The keys and values are kept by `cache_write`; to forget the last tokens, set the cache's `length`. A folder or a
-    call that `load_checkpoint` or Llama refuses is refused here, in the same words.
+    To forget the last tokens, set the cache's `length`. A folder or a call that `load_checkpoint` or Llama refuses is
+    refused here, in the same words.
     """
 
     def __init__(self, parts: Parts, folder: str | Path):
@@ -208,12 +208,6 @@ class PartsModel:
         require_tokens(tokens, self.config.vocab_size, torch.device("cpu"))
         cache = cache or self.new_cache(*tokens.shape)
         cache.require_room(tokens, self.config, torch.float32, torch.device("cpu"))
-
-        def remember(layer, k, v):
-            kept = (cache.k[layer], k), (cache.v[layer], v)
-            return tuple(self.parts.cache_write(buffer, first, new) for buffer, new in kept)
-
-        first = cache.length
-        logits = self.parts.llama(self.weights, self.stored, tokens, first, remember)
-        cache.length = first + tokens.shape[1]
+        logits = self.parts.llama(self.weights, self.stored, tokens, cache.length, cache.update)
+        cache.length += tokens.shape[1]
         return logits[:, -1:] if last_only else logits

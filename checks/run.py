@@ -285,8 +285,7 @@ def raised(error, own):
     words = " ".join(str(error).split()).partition(" Hint: ")[0]  # PyTorch's own hint looks like one of ours
     text = ": ".join(filter(None, (type(error).__name__, words[:200].rstrip("."))))
     whole = f"{type(error).__name__}: {words}"
-    hints = [(pattern, hint) for pattern, hint in own.items() if pattern != "dtype"] + ERROR_HINTS
-    fitting = [hint for pattern, hint in hints if re.search(pattern, whole, re.IGNORECASE)]
+    fitting = [hint for words, hint in (*own.items(), *ERROR_HINTS) if re.search(words, whole, re.IGNORECASE)]
     return Wrong(f"it raises {text}{line}.", fitting[0] if fitting else "", pair=None)
 
 

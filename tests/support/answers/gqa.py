@@ -21,6 +21,8 @@ RIGHT["causal_visible"] |= {
 for words, bug, program in (
     ("row 0, column 0 is False", "keys_backwards", lambda t, s: torch.ones(t, s).tril(s - t).flip(1).bool()),
     ("row 1, column 0 is False", "window_of_two", lambda t, s: torch.ones(t, s).tril(s - t).triu(s - t - 1).bool()),
+    ("(1, 2, 3), expected (2, 3)", "a_dimension_more", lambda t, s: torch.ones(1, t, s).tril(s - t).bool()),
+    (".to(torch.bool) converts", "uint8", lambda t, s: torch.ones(t, s, dtype=torch.uint8).tril(s - t)),
 ):
     wrong(words, f"causal_visible__{bug}")(program)
 
@@ -122,6 +124,7 @@ def _layer_with(turn=apply_rope, seen=causal_visible__tril):
 
 
 for words, bug, program in (
+    ("cos and sin exchanged", "cos_and_sin_exchanged", _layer_with(lambda y, cos, sin: apply_rope(y, sin, cos))),
     ("Case B 2, T 5", "other_layout", _layer_with(lambda y, cos, sin: apply_rope(y, cos, sin, "interleaved"))),
     ("the result is off by", "turned_twice", _layer_with(lambda y, c, s: apply_rope(apply_rope(y, c, s), c, s))),
     ("Case B 2, T 5", "window_of_three", _layer_with(seen=lambda t, s: torch.ones(t, s).tril().triu(-2).bool())),

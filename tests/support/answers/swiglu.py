@@ -177,7 +177,7 @@ for words, bug, program in (
     ("argument `model`", "of_another_model",
      lambda model, n: by_size(load_checkpoint(TINY_LLAMA) if len(model.layers) == 6 else model, n)),
     ("A unit can be cut once", "repeated", lambda model, n: by_size(model, n)[:, :1].repeat(1, n)),
-    ("the .indices of topk", "float", lambda model, n: by_size(model, n).float()),
+    ("not their sizes", "float", lambda model, n: by_size(model, n).float()),
     ("the shape (3, 40), expected (3, 5)", "mask",
      lambda model, n: torch.zeros(len(model.layers), model.config.hidden_dim).scatter(1, by_size(model, n), 1).bool()),
     ("of 0 to 39 … Count within each block", "numbers_of_the_whole_model",
