@@ -26,7 +26,6 @@ CAUSAL_VISIBLE = Exercise(
     causal_visible,
     [Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES],
     [
-        (TOP_LEFT, lambda t, s: torch.ones(t, s).tril().bool()),
         ("Does a query see itself? Yours sees only what is before.", _visible("<=", "<")),
         ("Does a query see one key too many, its successor?", _visible("<= query", "<= query + 1")),
         ("Is it <=, not >=? Yours sees the future and not the past.", _visible("<=", ">=")),

@@ -15,10 +15,6 @@ def _in_practice(x, weight, eps):
     return weight * (x.float() * torch.rsqrt(mean_square(x) + eps)).to(x.dtype)
 
 
-def _in_halves(x, weight, eps):  # as on two devices that do not tell each other
-    return torch.cat([rms_norm(*half, eps) for half in zip(x.chunk(2, -1), weight.chunk(2), strict=True)], -1)
-
-
 PROBED = {  # the norms that a probe has to tell from the right one, and what hides each
     "eps outside the root": (
         lambda x, w, eps: (x.float() / (mean_square(x).sqrt() + eps)).to(x.dtype) * w,
@@ -29,7 +25,9 @@ PROBED = {  # the norms that a probe has to tell from the right one, and what hi
     "mean over dim=1": (
         lambda x, w, eps: (x.float() / (mean_square(x, 1) + eps).sqrt()).to(x.dtype) * w,
         "With two axes dim=1 is the last one, and right. Numbers all of one size have the same rms over any axis."),
-    "an rms per half of D": (_in_halves, "The two halves of each of your tokens have about one rms."),
+    "an rms per half of D": (  # as on two devices that do not tell each other
+        lambda x, w, e: torch.cat([rms_norm(*half, e) for half in zip(x.chunk(2, -1), w.chunk(2), strict=True)], -1),
+        "The two halves of each of your tokens have about one rms."),
     "mean subtracted": (
         lambda x, w, eps: rms_norm(x.double() - x.double().mean(-1, keepdim=True), w, eps).to(x.dtype),
         "The mean of each of your tokens is about 0, so that subtracting it changes nothing."),

@@ -112,7 +112,7 @@ class Parts:
         positions = torch.as_tensor(first)[..., None] + torch.arange(tokens.shape[1])  # (T,) or (B, T)
         cos, sin = self.turns(positions, config)
         rows = (positions,) if positions.ndim > 1 else ()  # each with a mask of its own
-        x = self.embed(weights, config, tokens)
+        x = weights["model.embed_tokens.weight"][tokens]
         for layer in range(config["num_hidden_layers"]):
             block = self.block(weights, layer)
             normed = self.norm(x, block, "input_layernorm", config)
@@ -147,10 +147,6 @@ class Parts:
             angles = positions[..., None] * self.llama3_scaling(speeds, **wanted)
         angles = angles.unsqueeze(1) if positions.ndim > 1 else angles
         return angles.cos(), angles.sin()
-
-    def embed(self, weights, config, tokens):
-        """The first stream, (B, T, D)."""
-        return weights["model.embed_tokens.weight"][tokens]
 
     def block(self, weights, layer):
         """The weights of one block, under short names."""
