@@ -13,8 +13,6 @@ from functools import cache, cached_property, partial
 
 import torch
 
-from checks.relations import of_arguments, of_result
-
 
 class Wrong(Exception):
     """What is wrong with an answer, and how to help.
@@ -103,6 +101,8 @@ class Exercise:
     @cached_property
     def mistake_outputs(self):
         """For every mistake its hint, and a function from the number of a case to its answer, computed once."""
+        from checks.relations import of_arguments  # only for a wrong answer
+
         programs = [*self.mistakes, ("Yours is the first argument, unchanged.", lambda *inputs: inputs[0])]
         facts = self._facts(0)
         if facts and self.harness.run is Harness.run:  # what a harness runs may take long
@@ -113,6 +113,8 @@ class Exercise:
 
     def _facts(self, place):
         """{fact: the right answer to a case, changed so}."""
+        from checks.relations import of_result
+
         case = self.cases[place]
         return {} if case.gradients or case.stochastic else dict(of_result(self.wanted[place]))
 

@@ -1,11 +1,11 @@
-"""How an answer is compared: up to rounding with the right one, and with the answers of the known mistakes."""
+"""How answers are compared: up to rounding. Which known mistake a wrong one is, mistakes.py finds."""
 
 from functools import partial
 
 import torch
 
 from checks.base import TYPE_HINTS, Wrong
-from checks.explain import digits_for, is_half, number
+from checks.explain import digits_for, number
 
 ROUNDING = {torch.float16: 5e-3, torch.bfloat16: 3e-2}  # relative to the largest entry; other floats 2e-5
 
@@ -19,10 +19,10 @@ def _apart(got, want, tolerance, scale_of):
     return ~(near(rtol=0.0, atol=rounding * scale) | near(rtol=rounding, atol=0.0))
 
 
-def _agree(got, want, tolerance, scale_of):
+def agree(got, want, tolerance, scale_of):
     """Whether two answers are the same up to rounding; dtype does not count here, shapes do."""
     if isinstance(got, tuple) and isinstance(want, tuple) and len(got) == len(want) == len(scale_of):
-        return all(_agree(g, w, tolerance, s) for g, w, s in zip(got, want, scale_of, strict=True))
+        return all(agree(g, w, tolerance, s) for g, w, s in zip(got, want, scale_of, strict=True))
     if not isinstance(got, torch.Tensor) or not isinstance(want, torch.Tensor):
         return isinstance(got, int | float) and type(got) is type(want) and got == want
     return got.shape == want.shape and got.device == want.device and not _apart(got, want, tolerance, scale_of).any()
@@ -93,45 +93,3 @@ def _difference(got, want, place, what):
     if want.numel() == 1:
         return f"{what} is {yours}, expected {right}."
     return f"{what} is off by up to {gap}: {yours} at {list(place)}, expected {right}."
-
-
-def name_mistake(exercise, outcomes, failing):
-    """The hint of the known mistake that explains the most wrong answers, the first among them; and which these are."""
-    if not outcomes[failing[0]].problem.look_up:
-        return "", failing
-    # nan, inf and half precision (unless nothing else fails) contradict none: they may have another cause
-    answers, best = [outcome.got for outcome in outcomes], ("", [])
-    half = [is_half(*pair) for pair in zip(exercise.cases, exercise.wanted, strict=True)]
-    only_half = all(half[place] for place in failing)
-    clear = [place for place, answer in enumerate(answers) if _is_finite(answer) and (only_half or not half[place])]
-    for place, (hint, theirs) in enumerate(exercise.mistake_outputs):
-        if best[1] and place >= len(exercise.mistakes):  # the rest are facts that hold for any exercise
-            break
-        explained = _explained(exercise, answers, theirs, failing, clear)
-        if len(explained) > len(best[1]):
-            best = hint, explained
-    return best if best[1] else ("", failing)
-
-
-def _explained(exercise, answers, theirs, failing, clear):
-    """Which wrong answers a mistake gives; none if not the first, or if a clear answer speaks against it."""
-
-    def is_yours(place):
-        if exercise.harness.same_answer:
-            return exercise.harness.same_answer(answers[place], theirs(place))
-        return _agree(answers[place], theirs(place), exercise.tolerance, exercise.wanted[place])
-
-    def is_right(place):
-        want = exercise.wanted[place]
-        return theirs(place) is None or _agree(theirs(place), want, exercise.tolerance, want)
-
-    if not is_yours(failing[0]) or is_right(failing[0]):
-        return []
-    if not all(is_yours(place) or is_right(place) for place in clear):
-        return []
-    return [place for place in failing if is_yours(place) and not is_right(place)]
-
-
-def _is_finite(answer):
-    parts = answer if isinstance(answer, tuple) else (answer,)
-    return all(isinstance(part, int) or (isinstance(part, torch.Tensor) and part.isfinite().all()) for part in parts)

@@ -3,9 +3,9 @@
     check_rms_norm(rms_norm)     # the function itself, without calling it
 
 Every check calls the function on inputs chosen so that mistakes show (run.py), compares its answers with those of a
-slow, obvious specification, and looks them up among the known mistakes (compare.py); both are in the file that is named
-after the notebook. The smallest failing case is shown in numbers (explain.py). Checks run on the CPU on fixed numbers,
-so that a verdict is the same on every machine, and need no other exercise to be solved.
+slow, obvious specification (compare.py), and looks up wrong ones among the known mistakes (mistakes.py); the file named
+after the notebook has all three. The smallest failing case is shown in numbers (explain.py). Checks run on the CPU on
+fixed numbers, so that a verdict is the same on every machine, and need no other exercise to be solved.
 
 A check raises nothing, whatever the function raises or returns, and puts back torch's and Python's seeds, the default
 dtype and the gradient mode. It ends an endless loop after `seconds` on the processor, and an answer that waits after
@@ -18,7 +18,6 @@ import html
 from dataclasses import dataclass
 
 from checks.base import Exercise
-from checks.compare import name_mistake
 from checks.explain import show
 from checks.run import run_cases, undisturbed
 
@@ -59,11 +58,6 @@ class CheckResult:
         return {"todo": "not attempted yet", "passed": "passed", "failed": "not yet"}[self.status]
 
 
-def _label(function):
-    name = getattr(function, "__name__", "")
-    return name if name.isidentifier() else "Your function"
-
-
 def check_of(exercise: Exercise, seconds: float = 10.0):
     """The public check of an exercise; it takes its name from the specification."""
     name, usual = exercise.name, seconds
@@ -77,6 +71,8 @@ def check_of(exercise: Exercise, seconds: float = 10.0):
                 outcomes, said = run_cases(function, exercise, seconds)
                 failing = [place for place, outcome in enumerate(outcomes) if outcome.problem]
                 if failing:
+                    from checks.mistakes import name_mistake  # only of a wrong answer
+
                     hint, explained = name_mistake(exercise, outcomes, failing)
                     said = ("failed", *show(exercise, outcomes, explained, hint))
         except Exception as error:  # an answer that cannot even be looked at, such as a nested tensor without a shape
@@ -84,7 +80,9 @@ def check_of(exercise: Exercise, seconds: float = 10.0):
             return CheckResult(name, "failed", message, "Return a plain result.")
         cases = len(exercise.cases) if outcomes else 0
         several = f"{cases} cases" if cases > 1 else "the one case"
-        said = said or ("passed", f"{_label(function)} agrees with the specification in {several}.")
+        own = getattr(function, "__name__", "")
+        whose = own if own.isidentifier() else "Your function"
+        said = said or ("passed", f"{whose} agrees with the specification in {several}.")
         return CheckResult(name, *said, right=len(outcomes) - len(failing), cases=cases)
 
     check.exercise = exercise
