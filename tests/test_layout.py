@@ -283,8 +283,6 @@ MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|tmp/work|root|home)/|(?<![\w.~-
 
 
 def test_no_file_names_a_machine_path_or_is_a_merge_leftover():
-    assert MACHINE_PATH.search("see /wo" + "rk/main")
-    assert not MACHINE_PATH.search("the framework/work and ../work")
     git = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if git.returncode or not git.stdout:
         pytest.skip("not a git checkout, so nobody knows which files belong to it; runs in a clone")

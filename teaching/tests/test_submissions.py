@@ -1,6 +1,5 @@
 """What is asked, who handed in what, and what of a notebook is run: read from files, without running anything."""
 
-import ast
 import os
 import shutil
 import unicodedata
@@ -55,19 +54,6 @@ def test_a_submission_is_read_inside_the_sandbox_only(tmp_path, monkeypatch):
     write(tmp_path / "a.ipynb", {"cells": [code_cell("my_rms_norm = 1")]})
     found = submissions.judge_submission([tmp_path / "a.ipynb"], [exercise], [], sandbox.find_sandbox()[0])
     assert [one.code for one in found] == ["my_rms_norm = 1"]
-
-
-def cut(*cells, course=()):
-    nodes = notebook.read_cells(list(cells)).needs("f", notebook.read_cells(list(course)).statements)
-    return "\n".join(map(ast.unparse, nodes))
-
-
-def test_a_function_gets_the_statements_it_needs_and_no_others():
-    assert cut("x = slow()", "def f(x):\n    return x") == "def f(x):\n    return x"  # not the notebook's x
-    assert cut("a = {}", "a['b'] = 1", "a.pop(2)", "f = lambda: a") == "a = {}\na['b'] = 1\na.pop(2)\nf = lambda: a"
-    assert cut("import m", "m.allclose = 1", "m.seed(0)", "f = lambda: m") == "import m\nf = lambda: m"
-    assert cut("while True:\n    pass", "a = 1\nprint(a)", "f = lambda: a") == "a = 1\nf = lambda: a"
-    assert cut("F = 2", "def f():\n    return F", course=["import F"]) == "F = 2\ndef f():\n    return F"
 
 
 MOODLE = "Anna Smith_1234567_assignsubmission_file"
