@@ -351,3 +351,12 @@ def test_a_python_whose_folder_holds_the_course_or_your_home_is_refused(monkeypa
     monkeypatch.setattr(sys, "base_prefix", str(ROOT.parent))
     with pytest.raises(ValueError, match=f"the folder of Python, {ROOT.parent}, holds {ROOT} too"):
         sandbox._bwrap("bwrap")
+
+
+def test_all_that_judges_is_loaded_before_a_students_code_is_run():
+    """Else it would be found with the student's own import machinery."""
+    before, _, _ = (ROOT / "teaching/classroom/sandbox_kernel.py").read_text(encoding="utf-8").partition("\ndef limit_")
+    code = f"{before}\nprint(*(file.stem for file in __import__('pathlib').Path('checks').glob('[a-z]*.py')"
+    code += " if 'checks.' + file.stem not in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
