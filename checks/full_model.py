@@ -111,22 +111,22 @@ def pair_with_bug(bug, weights):
     Returns:
         right, buggy, with a vocabulary of 64 tokens.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        right = small_llama(weights, norm_eps=1e-6, rope_theta=500_000.0)
+    right = small_llama(weights, norm_eps=1e-6, rope_theta=500_000.0)
     return right, _with_bug(right, bug)
 
 
-def small_llama(weights, norm_eps=1e-5, rope_theta=10_000.0):
-    """A LLaMA of two blocks with random weights, see pair_with_bug."""
+def small_llama(weights, **settings):
+    """A LLaMA of two blocks with random weights, see pair_with_bug; the same at each call."""
     sizes = {"vocab_size": 64, "dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 48}
-    constants = {"max_seq_len": 64, "norm_eps": norm_eps, "rope_theta": rope_theta, "tie_embeddings": False}
-    model = Llama(LlamaConfig(**sizes, **constants)).requires_grad_(False)
-    for weight in model.parameters():
-        if weight.ndim == 2 and "large" in weights:
-            weight.normal_(std=0.3)
-        elif weight.ndim == 1 and weights in ("large", "new, gains"):
-            weight.uniform_(0.5, 1.5)
+    constants = {"max_seq_len": 64, "norm_eps": 1e-5, "rope_theta": 1e4, "tie_embeddings": False}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Llama(LlamaConfig(**sizes | constants | settings)).requires_grad_(False)
+        for weight in model.parameters():
+            if weight.ndim == 2 and "large" in weights:
+                weight.normal_(std=0.3)
+            elif weight.ndim == 1 and weights in ("large", "new, gains"):
+                weight.uniform_(0.5, 1.5)
     return model
 
 

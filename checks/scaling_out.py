@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from checks.base import BATCH, MEMORY, Case, Exercise, Harness, Wrong, draw, mutate, not_contiguous
+from checks.full_model import small_llama
 from checks.judge import check_of
-from helpers.model import Llama, LlamaConfig
 
 
 def split_feed_forward(x, w_gate, w_up, w_down, n_ranks):
@@ -247,17 +247,7 @@ def _part(rank, n, all_reduce):
     return model
 
 
-def _whole_model():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        sizes = {"vocab_size": 64, "dim": 16, "n_layers": 2, "n_heads": 4, "n_kv_heads": 4, "hidden_dim": 24}
-        model = Llama(LlamaConfig(**sizes, max_seq_len=32, norm_eps=1e-5, rope_theta=1e4, tie_embeddings=False))
-        for weight in model.parameters():  # large ones, and gains: a fault would hide in new weights
-            nn.init.uniform_(weight, 0.5, 1.5) if weight.ndim == 1 else nn.init.normal_(weight, std=0.3)
-    return model
-
-
-WHOLE = _whole_model()
+WHOLE = small_llama("large", n_kv_heads=4).requires_grad_()  # in new weights a fault would hide
 TOKENS = torch.arange(5, 5 + 2 * 12 * 7, 7).view(2, 12) % 64
 BACK = [name for name, _ in WHOLE.named_parameters()][::-1]  # the weights, seen from the loss
 _logits = torch.no_grad()(lambda model: model(TOKENS))

@@ -57,5 +57,5 @@ def mend_split__while_writing(model, all_reduce):
 
 
 wrong("a rank waits for a sum", "mend_split__sometimes")(
-    lambda model, all_reduce: model.layers[0].attention.q_proj.weight[0, 1] > 0 and all_reduce(torch.zeros(2))
+    lambda model, all_reduce: model.layers[0].attention.q_proj.weight[0, 0] > 0 and all_reduce(torch.zeros(2))
 )
