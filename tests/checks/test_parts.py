@@ -7,7 +7,8 @@ import sys
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama import modeling_llama
 
 import checks
 from checks import my_parts
@@ -115,6 +116,71 @@ def test_a_rope_type_that_no_exercise_asks_for_is_refused_at_once(saved):
 def test_solved_exercises_are_the_learners_parts_whatever_the_notebooks_are_called(own):
     assert repr(own).startswith(f"{len(COURSE)} of {len(COURSE)} parts are yours: rms_norm, rope_angles, ")
     assert not any(getattr(own, name) is COURSE[name] for name in COURSE)
+
+
+def swapped_in(patch, parts):
+    """The parts in place of transformers' own, one after the other; each stays."""
+    norm, rope, mlp = (getattr(modeling_llama, f"Llama{name}") for name in ("RMSNorm", "RotaryEmbedding", "MLP"))
+    patch.setattr(norm, "forward", lambda self, x: parts.rms_norm(x, self.weight, self.variance_epsilon))
+    yield "rms_norm"
+    matrices = "gate_proj", "up_proj", "down_proj"
+    patch.setattr(mlp, "forward", lambda self, x: parts.swiglu(x, *(getattr(self, name).weight for name in matrices)))
+    yield "swiglu"
+
+    def angles(self, x, position_ids):  # (B, T): they count from each row's first real token
+        turn = parts.rope_angles(position_ids, self.config.head_dim, self.config.rope_parameters["rope_theta"])
+        return turn.cos()[:, None], turn.sin()[:, None]
+
+    patch.setattr(rope, "forward", angles)
+    turn_both = lambda q, k, cos, sin: tuple(parts.apply_rope_halves(x, cos, sin) for x in (q, k))  # noqa: E731
+    patch.setattr(modeling_llama, "apply_rotary_pos_emb", turn_both)
+    yield "rope"
+
+    def attention(module, q, k, v, mask, **_):  # mask: numbers to add, (B, 1, T, S), 0 where a key is visible
+        itself = torch.arange(k.shape[2]) == torch.arange(k.shape[2])[-q.shape[2] :, None]  # else padding sees nothing
+        visible = (mask[:, 0] == 0) | itself
+        k, v = (parts.repeat_kv(x, module.num_key_value_groups) for x in (k, v))
+        heads = [parts.attention_head(q[:, i], k[:, i], v[:, i], visible) for i in range(q.shape[1])]
+        return torch.stack(heads, dim=2), None
+
+    patch.setattr(modeling_llama, "eager_attention_forward", attention)
+    yield "attention"
+
+
+def test_each_part_works_inside_transformers_with_gradient_padding_and_cache(own, monkeypatch):
+    sizes = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "vocab_size": 60, "head_dim": 8}
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 2, "initializer_range": 0.2}
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads, attn_implementation="eager")).eval()
+    tokens, real = torch.randint(60, (3, 9)), torch.arange(9) >= torch.tensor([[0], [3], [7]])
+
+    def made():
+        model.zero_grad()
+        logits = model(tokens, attention_mask=real.long()).logits[real]
+        logits.square().mean().backward()
+        new = model.generate(tokens, attention_mask=real.long(), max_new_tokens=30, do_sample=False, pad_token_id=0)
+        return {"logits": logits.detach()} | {name: one.grad for name, one in model.named_parameters()}, new
+
+    expected, text = made()
+    for part in swapped_in(monkeypatch, own):
+        numbers, new = made()
+        assert torch.equal(new, text), part
+        for name, want in expected.items():
+            assert (numbers[name] - want).abs().max() <= 1e-4 * want.abs().max(), (part, name)
+
+
+def test_parts_take_pairs_of_neighbours_positions_of_one_row_and_a_mask_to_add(own):
+    """As another course hands them over: pairs (2i, 2i + 1), positions (1, T), and 0 or -inf for the scores."""
+    x, angles = torch.randn(2, 3, 5, 8), own.rope_angles(torch.arange(3, 8)[None], 8, 100.0)
+    assert torch.equal(angles, own.rope_angles(torch.arange(9), 8, 100.0)[3:8][None])
+    halves = x.unflatten(-1, (4, 2)).mT.flatten(-2)
+    turned = own.apply_rope_halves(halves, angles.cos()[:, None], angles.sin()[:, None])
+    pairs = torch.view_as_complex(x.unflatten(-1, (4, 2))) * torch.polar(torch.ones_like(angles), angles)
+    torch.testing.assert_close(turned.unflatten(-1, (2, 4)).mT, torch.view_as_real(pairs))
+    q, k, v = x[:, :, -2:], x[:, :1].flip(2), x[:, 1:2]
+    added = torch.full((2, 5), -torch.inf).triu(4)  # two queries, the last of five positions
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, added, enable_gqa=True)
+    torch.testing.assert_close(own.rows(q, k, v, added == 0), expected)
 
 
 NORM = "def my_rms_norm(x, weight, eps):\n    "

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 from safetensors import SafetensorError
 
-from helpers import checkpoint, corpus, train
+from helpers import corpus, save, train
 from helpers.checkpoint import load_checkpoint
 from helpers.corpus import bits_per_byte, train_val_split
 from helpers.model import RMSNorm
@@ -74,7 +74,7 @@ def test_a_disk_that_takes_no_model_is_found_before_the_training(command, tmp_pa
     def full(*_, **__):
         raise SafetensorError("No space left on device (os error 28)")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(save, "save_file", full)
     monkeypatch.setattr(train, "training_step", lambda *_: pytest.fail("it was trained"))
     with pytest.raises(SystemExit):
         command(tmp_path / "runs" / "mine")
