@@ -39,7 +39,7 @@ ALLOWED_IMPORTS = {
     "fast_decode": LEAVES | {"model", "device"},
     "train": LEAVES | {"model", "formats", "corpus", "device"},
     "parallel": LEAVES | {"model", "formats", "checkpoint", "generate", "text", "interventions"},
-    "explorers": LEAVES | {"model", "plots", "checkpoint", "generate", "masks", "text"},
+    "explorers": LEAVES | {"model", "plots", "checkpoint", "generate", "interventions", "masks", "text"},
     "interventions": {"model", "text", "assets"},
     "experiments": {"model", "train", "interventions"},
     "text": {"assets", "formats", "validate"},

@@ -10,7 +10,7 @@ from helpers.explorers.base import Explorer, choice, new_figure, slider, span, s
 from helpers.explorers.full_model import explore_full_model
 from helpers.explorers.generate import explore_sampling
 from helpers.explorers.rmsnorm import explore_rms_norm
-from helpers.explorers.rope import explore_rope
+from helpers.explorers.rope import explore_hands, explore_reach, explore_rope
 from helpers.explorers.start import explore_start
 from helpers.explorers.swiglu import explore_swiglu
 from helpers.explorers.train import explore_losses

@@ -373,10 +373,15 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("rms_norm", {"offset": 1.0, "eps": 1.0}, "RMSNorm turns it by 0.0° and gives length 1.15"),  # 2 / √(4/2 + 1)
     ("swiglu", {"g": -1.0, "u": -2.0}, "times u = −2.0 that is 0.538. Its slope in g is −0.14."),
     ("swiglu", {"g": -1.0, "u": -2.0, "activation": "GELU"}, "that is 0.317. Its slope in g is 0.17."),
-    ("rope", {"pair": 7}, "3 token × 0.000316 rad/token = 0.000949 rad (0.1°). It turns once in 19,869 tokens."),
-    ("rope", {"pair": 7, "scaling": "ntk"}, "3 token × 3.95e-05 rad/token"),
-    ("rope", {"pair": 7, "position": 2}, "Query at 2, key at 0: pair 7 differs by 2 token"),
-    ("rope", {"pair": 3, "scaling": "llama3"}, "3 token × 0.00661 rad/token"),  # between 64 and 256 tokens
+    ("rope", {"pair": 7}, "pair 7 differs by 3 × 0.000316 = 0.000949 rad (0.1°). It turns once in 19,869 tokens."),
+    ("rope", {"pair": 7, "position": 2}, "Query at 2, key at 0: pair 7 differs by 2 ×"),
+    ("hands", {}, "Head 4.0, 0 of 16 hands stand still: weight 0.40 on the token 1 back, 0.13 on 2, 0.032 on 7"),
+    ("hands", {"which": "alone turn", "clicked": ("hand 0",)}, "again at 7, 13, 20, 26, 32, 38, 45, 51, 57, 63 back"),
+    ("hands", {"which": "alone turn", "clicked": ("hand 1",), "head": "5.2"}, "again at 15, 30, 44, 58 back"),
+    ("hands", {"clicked": ("hand 5", "hand 6")}, "2 of 16 hands stand still: weight 0.18 on the token 1 back"),
+    ("reach", {}, "All hands as trained: 11 hands meet new angles (5 to 15). A token costs +0.00 nat up to 256, +1.10"),
+    ("reach", {"clicked": ("hand 5", "hand 6")}, "(7 to 15). A token costs +0.00 nat up to 256, +0.06 after."),
+    ("reach", {"window": "256"}, "no hand meets a new angle. A token costs +0.00 nat up to 256, -0.00 after."),
     ("losses", {"step": 0}, "After step 0 a token costs 10.0"),  # log2 of 1,024 tokens is 10
     ("sampling", {"top_p": 1.0, "top_k": 5}, "5 of 1,024 tokens can be drawn"),
     ("start", {}, "“the” may read 9 of 10 words, reads mostly “function”, and is turned by 19°. Likeliest next: “func"),
