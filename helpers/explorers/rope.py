@@ -222,7 +222,7 @@ def explore_reach() -> Explorer:
         white.set_xy([(0, 0), (length, length), (length - width, length), (0, width)])
         gaps = (losses(hands, changes[change], width) - alone).numpy()
         curve.set_ydata(smoothed(gaps))
-        before, after = (gaps[part].mean() for part in (slice(0, trained), slice(trained, None)))
+        before, after = (round(gaps[part].mean(), 2) + 0.0 for part in (slice(0, trained), slice(trained, None)))
         cost.set_title(f"After token 256: {after:+.2f} nat")
         new = [i for i in range(16) if asked[i] > 1.01 * limits[i]]
         met = f"{len(new)} hands meet new angles ({new[0]} to {new[-1]})" if new else "no hand meets a new angle"

@@ -381,7 +381,7 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("hands", {"clicked": ("hand 5", "hand 6")}, "2 of 16 hands stand still: weight 0.18 on the token 1 back"),
     ("reach", {}, "All hands as trained: 11 hands meet new angles (5 to 15). A token costs +0.00 nat up to 256, +1.10"),
     ("reach", {"clicked": ("hand 5", "hand 6")}, "(7 to 15). A token costs +0.00 nat up to 256, +0.06 after."),
-    ("reach", {"window": "256"}, "no hand meets a new angle. A token costs +0.00 nat up to 256, -0.00 after."),
+    ("reach", {"window": "256"}, "no hand meets a new angle. A token costs +0.00 nat up to 256, +0.00 after."),
     ("losses", {"step": 0}, "After step 0 a token costs 10.0"),  # log2 of 1,024 tokens is 10
     ("sampling", {"top_p": 1.0, "top_k": 5}, "5 of 1,024 tokens can be drawn"),
     ("start", {}, "“the” may read 9 of 10 words, reads mostly “function”, and is turned by 19°. Likeliest next: “func"),
