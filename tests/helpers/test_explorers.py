@@ -369,8 +369,12 @@ def test_the_explorer_of_contributing_answers_to_its_controls():
 
 
 FOUND = [  # explorer, its controls, words of what it tells; its numbers are those of the model's functions
-    ("rms_norm", {"offset": 1.0}, "RMSNorm turns it by 0.0° and gives length 1.41; LayerNorm turns it by 45.0°"),
-    ("rms_norm", {"offset": 1.0, "eps": 1.0}, "RMSNorm turns it by 0.0° and gives length 1.15"),  # 2 / √(4/2 + 1)
+    ("rms_norm", {"direction": 0}, "RMSNorm turns it by 0.0° and gives length 1.41; LayerNorm turns it by 45.0°"),
+    ("rms_norm", {"length": 1.0, "eps": 1.0}, "RMSNorm turns it by 0.0° and gives length 0.816"),  # 1 / √(1/2 + 1)
+    ("rms_norm", {"direction": 45}, "LayerNorm leaves nothing of it"),  # it is all mean
+    ("norms", {}, "All 13: normalise. Loss 3.57, as trained 3.57."),
+    ("norms", {"place": 2, "does": "pass on what arrives"}, "trained one at block 0, feed-forward: times 0.073."),
+    ("norms", {"place": 13, "does": "leave the gain out"}, "trained one at final: times 0.5"),  # its gains are near 2
     ("swiglu", {"g": -1.0, "u": -2.0}, "times u = −2.0 that is 0.538. Its slope in g is −0.14."),
     ("swiglu", {"g": -1.0, "u": -2.0, "activation": "GELU"}, "that is 0.317. Its slope in g is 0.17."),
     ("rope", {"pair": 7}, "pair 7 differs by 3 × 0.000316 = 0.000949 rad (0.1°). It turns once in 19,869 tokens."),
