@@ -105,7 +105,7 @@ class _Arrow:
         return abs(math.degrees(turned)), after
 
 
-TEXTS, LENGTH = [2, 8], 225  # stretches of held-out texts whose losses, under all these changes, are near those of all
+TEXTS, LENGTH = [2, 8], 225  # of the held-out texts; losses near those of all, but where one number runs away
 DOES = {  # what a norm makes of tokens: (its gain, x, the division by the rms, the usual rms there, a random direction)
     "normalise": lambda g, x, unit, usual, drawn: g * unit(x),
     "pass on what arrives": lambda g, x, unit, usual, drawn: x,
