@@ -27,6 +27,7 @@ from itertools import groupby
 
 LARGEST_CELL = 200_000  # characters of a cell that is read
 RUN_THEIR_CELL = ("time", "capture", "prun")  # magics of a cell that is run as it stands; %%timeit keeps no names
+IS_TEXT = "It is a text cell: Esc, then Y, makes it code."
 DEFINES = r"(?:(?:async\s+)?def\s+{0}\b|{0}\s*(?::[^=\n]*)?=(?!=))"  # text that makes a function, if not Python
 REPLACES = ast.Assign | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 BINDS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr | ast.For | ast.comprehension | ast.withitem
@@ -53,6 +54,7 @@ class Notebook:
     cells: list[str]
     statements: list[Statement] = field(default_factory=list)
     faults: dict[int, str] = field(default_factory=dict)  # what is wrong with a cell that is not Python
+    texts: str = ""  # its other cells
 
     def definition(self, function: str) -> Statement | None:
         """The last statement that binds a function."""
@@ -64,7 +66,7 @@ class Notebook:
         for cell, fault in self.faults.items():
             if defines.search(self.cells[cell - 1]):
                 return f"Code cell {cell} is not Python: {fault}."
-        return ""
+        return IS_TEXT if not self.definition(function) and defines.search(self.texts) else ""
 
     def needs(self, function: str, course: list[Statement]) -> list[ast.stmt] | None:
         """What `parts` returns, as code to run: what fails leaves the definition above it, as in a kernel."""
@@ -127,9 +129,12 @@ def read_notebook(data: bytes) -> Notebook:
     Raises:
         ValueError, KeyError, TypeError, AttributeError or RecursionError: if it is no notebook.
     """
-    cells = [cell for cell in stored_cells(data) if cell["cell_type"] == "code"]
+    stored = stored_cells(data)
+    cells = [cell for cell in stored if cell["cell_type"] == "code"]
     sources = [cell["source"] if "source" in cell else cell["input"] for cell in cells]
-    return read_cells(["".join(source) for source in sources])
+    notebook = read_cells(["".join(source) for source in sources])
+    notebook.texts = "\n".join("".join(cell.get("source") or "") for cell in stored if cell["cell_type"] != "code")
+    return notebook
 
 
 def stored_cells(data: bytes) -> list[dict]:

@@ -39,7 +39,7 @@ def answers(reader, data: bytes, asked: list[tuple[str, str]], course: list[str]
         stubs = {function for function, _ in asked}
         lent = [one for one in reader.read_cells(course).statements if not one.binds & stubs]
         return [
-            _answer(notebook, cells, function, stub, lent) if function else _was_run(reader, cells, course)
+            _answer(reader, notebook, cells, function, stub, lent) if function else _was_run(reader, cells, course)
             for function, stub in asked
         ]
     except NO_NOTEBOOK as error:
@@ -65,9 +65,11 @@ def which(reader, data: bytes, known: dict[str, list[str]]) -> list[str] | None:
         return None
 
 
-def _answer(notebook, cells, function, stub, lent):
+def _answer(reader, notebook, cells, function, stub, lent):
     found, fault = notebook.definition(function), notebook.fault_of(function)
     attempted = found is not None and ast.dump(found.node) != stub
+    if fault == reader.IS_TEXT:
+        return {"status": "does not run", "seen": fault}
     if fault and not attempted:
         number, line = int(re.search(r"\d+", fault)[0]), NAMED.search(fault.rstrip("."))
         seen = re.sub(r"^Code cell \d+", "The cell", fault).replace("<unknown>, ", "")

@@ -16,12 +16,13 @@ WITH_ZERO = RIGHT.replace("+ eps", "+ eps + ZERO")
 COUNTED = RIGHT.replace(HEAD, f"{HEAD}    global CALLS\n    CALLS += 1\n")
 PROMPTED = ">>> " + RIGHT.replace("\n", "\n... ")
 CLASS = f"class Norm:\n    def __call__(self, x, weight, eps):\n        y = x.float()\n        return {LINE}"
-PASSES, WRONG, STOPS, BROKEN, NOTHING, NOT_DONE, NO_FILE = (
+PASSES, WRONG, STOPS, BROKEN, TEXT, NOTHING, NOT_DONE, NO_FILE = (
     # what the grader says, and words of what my_parts says
     ("passed", f"1 of {len(COURSE)} parts are yours: rms_norm"),
     ("not yet", f"its exercise in {NORM}.ipynb does not pass."),
     ("stops", f"its cell in {NORM}.ipynb does not run (NameError"),
     ("does not run", f"its cell in {NORM}.ipynb does not run. Code cell 2 is not Python: "),
+    ("does not run", f"its cell in {NORM}.ipynb does not run. It is a text cell: Esc, then Y, makes it code."),
     ("no such function", "no notebook in this folder has the exercise."),
     ("not attempted", f"its exercise in {NORM}.ipynb is not done yet."),
     ("broken notebook", f"{NORM}.ipynb cannot be read."),
@@ -79,9 +80,12 @@ def files():
         yield label, (json.dumps(stored(cells)).encode(), wanted)
     right = stored([SET_UP, RIGHT + CHECK])
     bare = [{"cell_type": "code", "source": [RIGHT[:20], RIGHT[20:]]}, {"cell_type": "raw", "source": "def ("}]
+    text = [{"cell_type": "markdown", "source": (RIGHT + CHECK).splitlines(keepends=True)}]
     old = [{"cell_type": "code", "input": [line + "\n" for line in RIGHT.split("\n")], "language": "python"}]
     yield "byte order mark", (b"\xef\xbb\xbf" + json.dumps(right).encode(), PASSES)
     yield "no metadata, and a raw cell", (json.dumps({"cells": bare}).encode(), PASSES)
+    yield "turned into text by the key M", (json.dumps({"cells": text}).encode(), TEXT)
+    yield "in a text beside the stub", (json.dumps({"cells": [*text, code_cell(STUB)]}).encode(), NOT_DONE)
     both = {"cells": bare, "worksheets": [{"cells": [code_cell(STUB)]}], "nbformat": 4}
     yield "two formats, of which Jupyter shows this", (json.dumps(both).encode(), PASSES)
     two = [{"cells": []}, {"cells": old}]

@@ -301,6 +301,15 @@ def test_one_broken_notebook_costs_only_itself_in_both_folders_and_is_named(new,
     assert "Up to date" not in said
 
 
+def test_an_answer_in_a_text_cell_is_named(new, tmp_path, capsys):
+    old, notebook = tmp_path / f"{NORM}.ipynb", handed_out()
+    (cell,) = (cell for cell in notebook["cells"] if "".join(cell["source"]) == NORM_STUB)
+    cell.update(cell_type="markdown", source=RIGHT)
+    write(old, notebook)
+    assert not update.update(new, old)
+    assert "my_rms_norm (It is a text cell: Esc, then Y, makes it code)" in capsys.readouterr().out
+
+
 def test_an_answer_that_is_not_python_is_named(new, tmp_path, capsys):
     old = tmp_path / f"{NORM}.ipynb"
     cells = [*handed_out()["cells"], code_cell(f"{HEAD}    return (x")]
