@@ -3,6 +3,7 @@
 import json
 import shutil
 import tempfile
+from functools import reduce
 from pathlib import Path
 
 import torch
@@ -53,10 +54,14 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
             raise ValueError("save_checkpoint: model.inv_freq is not that of model.config, which alone is saved: make "
                              "a Llama of the config that you want, and load_state_dict.")  # fmt: skip
         save_file(weights, new / "model.safetensors", metadata={"format": "pt"})
-        files = {"config.json": config_to_hugging_face(config, next(model.parameters()).dtype)}
+        widest = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})  # transformers makes all so
+        files = {"config.json": config_to_hugging_face(config, widest)}
         if tokenizer is not None:
-            tokenizer.save(str(new / "tokenizer.json"))
-            end = {"eos_token": END_OF_TEXT} if tokenizer.token_to_id(END_OF_TEXT) is not None else {}
+            plain = Tokenizer.from_str(tokenizer.to_str())
+            plain.no_padding()  # whose token transformers would add
+            plain.save(str(new / "tokenizer.json"))
+            specials = [one.content for one in tokenizer.get_added_tokens_decoder().values() if one.special]
+            end = {"eos_token": END_OF_TEXT} if END_OF_TEXT in specials else {}  # it would become one
             split = {"split_special_tokens": True} if tokenizer.encode_special_tokens else {}
             files["tokenizer_config.json"] = {"tokenizer_class": "PreTrainedTokenizerFast", **end, **split}
         for name, content in files.items():

@@ -19,6 +19,7 @@ import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file, save_model
+from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers import LlamaConfig as TheirConfig
 
@@ -332,6 +333,32 @@ def test_what_a_tokenizer_stores_of_its_training_does_not_act(tmp_path, stored):
     ids = AutoTokenizer.from_pretrained(tmp_path / "saved")("One cat, two hats.")["input_ids"]
     assert load_tokenizer(tmp_path / "saved").encode("One cat, two hats.").ids == ids
     assert 4 < len(ids) < 64
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("how", ["padded", "a word", "not special"])
+def test_no_token_becomes_another_because_it_was_saved(tmp_path, how):
+    content = json.loads(train_tokenizer("The cat sat on the mat. " * 50, vocab_size=300).to_str())
+    if how != "padded":
+        content["added_tokens"][0]["special"] = False
+        content["added_tokens"] *= how == "not special"
+    tokenizer, text = Tokenizer.from_str(json.dumps(content)), f"one{END_OF_TEXT}two[PAD]"
+    expected = tokenizer.encode(text).ids
+    if how == "padded":
+        tokenizer.enable_padding()  # with [PAD], which is no token
+    save_checkpoint(our_model(vocab_size=300), tmp_path / "saved", tokenizer)
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert theirs(text)["input_ids"] == expected == load_tokenizer(tmp_path / "saved").encode(text).ids
+    assert theirs.decode(expected, skip_special_tokens=True) == tokenizer.decode(expected)
+    assert bool(tokenizer.padding) == (how == "padded")  # the caller's stays as it is
+
+
+@pytest.mark.parity
+def test_a_model_of_two_dtypes_is_opened_in_the_wider_one(tmp_path):
+    model = our_model()
+    model.tok_embeddings.to(torch.bfloat16)
+    save_checkpoint(model, tmp_path / "saved")
+    assert_same_logits(model.float(), AutoModelForCausalLM.from_pretrained(tmp_path / "saved"))
 
 
 def test_the_bundled_folder_is_what_is_saved_today(tmp_path):
