@@ -1,6 +1,7 @@
 """The tokenizer of the bundled model, and a short text; what a model is trained on stands in `helpers.corpus`."""
 
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -35,6 +36,12 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
         raise FileNotFoundError(f"{path} is missing: pass a folder that holds a tokenizer.json.")
     names = "added_tokens.json", "special_tokens_map.json", "tokenizer_config.json", "config.json"
     alone, special, config, model = (read_json(p) if (p := path.with_name(name)).is_file() else {} for name in names)
+    if "added_tokens_decoder" in config:  # which counts in place of the older files
+        alone = special = {}
+    if (listed := config.get("fast_tokenizer_files")) not in (None, [], [path.name]):
+        raise ValueError(f"{path.with_name(names[2])} sets fast_tokenizer_files={shown(listed)}, and transformers may "
+                         f"read another than {path.name}. Keep the one that counts, as {path.name}, and remove the "
+                         "key.")  # fmt: skip
     try:
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.no_truncation()  # a file may store both, of its training; in AutoTokenizer, too, a call asks for them
@@ -57,7 +64,7 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
         flags = {int(n): AddedToken(**one) for n, one in config.get("added_tokens_decoder", {}).items()}
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(unreadable(path.with_name(names[2]), f"is damaged ({error})")) from error
-    if "added_tokens_decoder" not in config:  # which counts in place of the older files
+    if "added_tokens_decoder" not in config:
         config, flags = config | special, tokenizer.get_added_tokens_decoder()
     flags, named = [flags[n] for n in sorted(flags)], {name: config[name] for name in config if name.endswith("_token")}
     tokenizer.add_tokens(_special(flags, named))
@@ -78,14 +85,26 @@ def _special(flags, roles):
 def _compare_with_class(tokenizer, path, config, model, flags, added):
     """ValueError or a warning if AutoTokenizer gives other ids, or may: some classes do not take all of the file."""
     table, text = read_json(ASSETS / "tokenizers" / "classes.json"), path.read_text(encoding="utf-8")
+    stored = json.loads(text)
     kind, named = str(model.get("model_type") or "llama"), config.get("tokenizer_class") or model.get("tokenizer_class")
     name, own_code = table["model_types"].get(kind, f"for a {kind!r}"), config.get("auto_map")
+    own_code = own_code.get("AutoTokenizer") if isinstance(own_code, dict) else own_code  # not a processor's
     if named and (own_code or (kind not in table["model_types_that_win"] and name != "TokenizersBackend")):
         name = str(named).removesuffix("Fast")
+    older = re.match(r"[0-4]\.|$", str(model.get("transformers_version") or ""))
+    cuts = older and config.get("fix_mistral_regex") and model.get("model_type") in table["mistrals"]
+    cuts = cuts and tokenizer.get_vocab_size() > 100_000 and tokenizer.pre_tokenizer
+    if cuts and json.dumps(table["mistral_split"]) not in text:
+        raise ValueError(f"{path.with_name('tokenizer_config.json')} sets fix_mistral_regex, and transformers then "
+                         f"cuts words in another way than {path.name}. Have it written anew: "
+                         "AutoTokenizer.from_pretrained(folder).save_pretrained(folder).")  # fmt: skip
+    takes = *table["as_it_stands"], "LlamaTokenizer", "CodeLlamaTokenizer"  # the token of a file's padding as their own
+    if name in takes and stored.get("padding") and "pad_token" not in config:
+        added.add(stored["padding"]["pad_token"])
+        tokenizer.add_special_tokens([stored["padding"]["pad_token"]])
     if name in table["as_it_stands"] or (name == "LlamaTokenizer" and '"ByteLevel"' in text and not own_code):
         return
     said = f"{path}: transformers 5 opens it by {name}, with parts of that class in place of the file's"
-    stored = json.loads(text)
     so = "To use what transformers does, open what it saves: AutoTokenizer.from_pretrained(folder).save_pretrained(new)"
     if name not in table["classes"] or kind not in table["model_types"] or stored["model"].get("type", "BPE") != "BPE":
         return warnings.warn(f"{said}, perhaps: not compared, ids may differ. {so}, where this stays.", stacklevel=3)

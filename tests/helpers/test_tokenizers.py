@@ -33,7 +33,8 @@ def of(name, **more):
     return {"tokenizer_config": {"tokenizer_class": name} | more}
 
 
-BASE, LLAMA, GPT2 = of("PreTrainedTokenizerFast"), "LlamaTokenizer", "GPT2Tokenizer"
+BACKEND, LLAMA, GPT2 = "PreTrainedTokenizerFast", "LlamaTokenizer", "GPT2Tokenizer"
+BASE = of(BACKEND)
 MASK = {"__type": "AddedToken", "content": "<mask>"}
 ADDED = ["<s>", "</s>", "<unk>", "<|endoftext|>"]
 PLAIN = {"content": "</s>", "special": False}
@@ -55,18 +56,32 @@ CASES = [  # file, model_type, other files
     ("GPT-2", "llama", of(GPT2, added_tokens_decoder=STRIPS), OPENS),
     ("GPT-2", "llama", of(GPT2, added_tokens_decoder={}), WARNS),  # the class has none of the file's then
     ("GPT-2", "llama", of("PreTrainedTokenizerFast", eos_token="</s>", added_tokens_decoder={"1": PLAIN}), OPENS),
+    ("GPT-2", "llama", of(BACKEND, added_tokens_decoder=STRIPS) | {"special_tokens_map": {"pad_token": "[A]"}}, OPENS),
+    ("GPT-2", "qwen2", of(BACKEND, auto_map={"AutoProcessor": "own.Own"}), WARNS),  # it is no tokenizer's
+    ("GPT-2", "llama", of(LLAMA, auto_map={"AutoProcessor": "own.Own"}), OPENS),
+    ("GPT-2, padded", "llama", BASE, OPENS), ("GPT-2, padded", "llama", of(GPT2), OPENS),
+    ("GPT-2, padded", "llama", of(BACKEND, pad_token=None), OPENS),
+    ("Yi, padded", "llama", of(LLAMA, add_prefix_space=False), OPENS),
+    ("GPT-2, large", "mistral", of(BACKEND, fix_mistral_regex=True), REFUSES),
+    ("GPT-2, large", "llama", of(BACKEND, fix_mistral_regex=True), OPENS),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("file", "kind", "beside", "outcome"), CASES)
 def test_ids_are_those_of_transformers_or_a_word_is_said(tmp_path, file, kind, beside, outcome):
+    file, _, more = file.partition(", ")
     in_bytes = file not in ("Llama 2", "Yi")
     tokenizer = Tokenizer(BPE(byte_fallback=not in_bytes, fuse_unk=not in_bytes))
     tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder = FILES[file]
     signs = pre_tokenizers.ByteLevel.alphabet() if in_bytes else [f"<0x{byte:02X}>" for byte in range(256)]
     trainer = BpeTrainer(vocab_size=600, special_tokens=ADDED + signs, show_progress=False)
     tokenizer.train_from_iterator(["The cat's 2 hats sat on the mat in 1999, hello world.  x  1"] * 9, trainer)
+    if more == "padded":
+        tokenizer.enable_padding()  # with [PAD], which is no token yet
     content = json.loads(tokenizer.to_str())
+    if more == "large":
+        vocab = content["model"]["vocab"]
+        vocab |= {f"word {n}": n for n in range(len(vocab), 100_001)}
     content["added_tokens"] = content["added_tokens"][: len(ADDED)]
     for name, what in {"tokenizer": content, "config": {"model_type": kind}, **beside}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(what))
@@ -77,9 +92,24 @@ def test_ids_are_those_of_transformers_or_a_word_is_said(tmp_path, file, kind, b
         except (ValueError, UserWarning) as error:
             ours, said = load_tokenizer(tmp_path / "new"), type(error)
     assert said is outcome
-    for ids in (ours.encode(text).ids for text in [*TABLE["texts"], "a<mask><eos> b"]):
+    for ids in (ours.encode(text).ids for text in [*TABLE["texts"], "a<mask>[PAD] 1999 <eos> b"]):
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
-    assert all(ours.encode(text).ids == theirs(text)["input_ids"] for text in [*TABLE["texts"], "a<mask><eos> b"])
+    assert all(
+        ours.encode(text).ids == theirs(text)["input_ids"] for text in [*TABLE["texts"], "a<mask>[PAD] 1999 <eos> b"]
+    )
+
+
+def test_a_file_for_a_version_of_transformers_is_not_overlooked(tmp_path):
+    for name, vocab in {"tokenizer.json": {"a": 0, "b": 1}, "tokenizer.4.0.json": {"a": 1, "b": 0}}.items():
+        Tokenizer(BPE(vocab, [])).save(str(tmp_path / name))
+    config, settings = tmp_path / "tokenizer_config.json", BASE["tokenizer_config"]
+    config.write_text(json.dumps(settings | {"fast_tokenizer_files": ["tokenizer.4.0.json", "tokenizer.json"]}))
+    theirs = AutoTokenizer.from_pretrained(tmp_path)("ab")["input_ids"]
+    with pytest.raises(ValueError, match=r"Keep the one that counts, as tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.4.0.json").replace(tmp_path / "tokenizer.json")
+    config.write_text(json.dumps(settings))
+    assert load_tokenizer(tmp_path).encode("ab").ids == theirs == [1, 0]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("llama", "RobertaTokenizer"), ("llama", "T5TokenizerFast"), ("mpt", None)])
