@@ -26,7 +26,7 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
     Only this course opens a model whose dim is no multiple of n_heads: transformers refuses it.
 
     Args:
-        model: its weights are stored in their own dtype.
+        model: its weights are stored in their own dtype; config.json names the widest, in which transformers opens all.
         folder: must not exist yet.
         tokenizer: stored as tokenizer.json, if given.
         card: text of README.md, if given.
@@ -54,7 +54,7 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
             raise ValueError("save_checkpoint: model.inv_freq is not that of model.config, which alone is saved: make "
                              "a Llama of the config that you want, and load_state_dict.")  # fmt: skip
         save_file(weights, new / "model.safetensors", metadata={"format": "pt"})
-        widest = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})  # transformers makes all so
+        widest = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
         files = {"config.json": config_to_hugging_face(config, widest)}
         if tokenizer is not None:
             plain = Tokenizer.from_str(tokenizer.to_str())
