@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
+ENDING = re.compile(r"\.ipynb(?:\.txt|\.json)?$", re.I)  # of a notebook's name: mail and some browsers add one
 LARGEST_CELL = 200_000  # characters of a cell that is read
 RUN_THEIR_CELL = ("time", "capture", "prun")  # magics of a cell that is run as it stands; %%timeit keeps no names
 IS_TEXT = "It is a text cell: Esc, then Y, makes it code."

@@ -9,7 +9,7 @@ import linecache
 from collections.abc import Callable
 from pathlib import Path
 
-from checks.notebook import Notebook, read_cells, read_notebook
+from checks.notebook import ENDING, Notebook, read_cells, read_notebook
 from checks.parts import NOT_FOUND, Parts
 from checks.run import undisturbed
 
@@ -46,7 +46,7 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
         through: 4 asks for the parts of a model; 7 for what notebooks 05 to 07 ask to write, too.
     """
     own, missing, notebooks, broken = {}, {}, {}, []
-    for path in sorted(Path(folder).glob("*.ipynb")):
+    for path in sorted(path for path in Path(folder).glob("*") if ENDING.search(path.name)):
         try:
             notebooks[path.name] = read_notebook(path.read_bytes())
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

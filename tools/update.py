@@ -23,7 +23,16 @@ from pathlib import Path
 
 from nbformat.v4 import new_code_cell
 
-from checks.notebook import Notebook, Statement, is_stub, more_than_a_stub, read_cells, read_notebook, stored_cells
+from checks.notebook import (
+    ENDING,
+    Notebook,
+    Statement,
+    is_stub,
+    more_than_a_stub,
+    read_cells,
+    read_notebook,
+    stored_cells,
+)
 from tools import course
 from tools.course import ROOT, UNREADABLE, notebooks_of, one_line
 
@@ -225,7 +234,9 @@ def update(root: Path, source: Path | None) -> bool:
     with alone(root):
         if source:
             folder = source / "notebooks" if (source / "notebooks").is_dir() else source
-            files = sorted(folder.glob("*.ipynb")) if folder.is_dir() else [folder] * (".ipynb" in folder.name)
+            files = [folder] * (".ipynb" in folder.name.lower())
+            if folder.is_dir():
+                files = sorted(path for path in folder.iterdir() if ENDING.search(path.name))
         else:
             files = [path for path in fetch(root) if path.suffix == ".ipynb"]
         ours = notebooks_of(root / "notebooks")

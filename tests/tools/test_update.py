@@ -263,12 +263,14 @@ def test_an_answer_and_what_it_needs_come_as_they_were_written_and_a_check_that_
     assert cells[place + 1 : place + 3] == [BY_HELP, f"from checks import check_rms_norm\n{CHECK.strip()}"]
 
 
+@pytest.mark.parametrize("name", ["homework.ipynb", "01_rmsnorm.ipynb.txt", "01_rmsnorm.ipynb.json", "NORM.IPYNB"])
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_file_is_found_whatever_it_is_called_alone_and_in_a_folder(alone, new, tmp_path):
-    write(tmp_path / "old" / "homework.ipynb", stored([RIGHT + CHECK]))
+def test_a_file_is_found_whatever_it_is_called_alone_and_in_a_folder(alone, name, new, tmp_path):
+    write(tmp_path / "old" / name, stored([RIGHT + CHECK]))
+    assert credited(tmp_path / "old") == ["rms_norm"]
     write(tmp_path / "old" / "empty.ipynb", "")
     write(tmp_path / "old" / "other.ipynb", stored(["print(1)"]))
-    assert update.update(new, tmp_path / "old" / ("homework.ipynb" * alone)) == alone
+    assert update.update(new, tmp_path / "old" / (name * alone)) == alone
     assert credited(new / "notebooks") == ["rms_norm"]
 
 
