@@ -8,6 +8,7 @@ Both leave the old state or the new one wherever they are stopped: what is writt
 
 import argparse
 import json
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -78,17 +79,23 @@ def what_they_read(notebooks: list[str]) -> str:
 def _refuse_solved(path, notebook, asked):
     """Refuse an exercise whose cell holds more than stubs, imports and the check, or whose function another cell makes.
 
+    A name that begins with my_ or again_ is such a function, also where no cell asks for it any more.
+
     An answer that this does not know is in a notebook that is not as the course stored it, which is said.
     """
-    from checks import notebook as reader  # here, since the grader reads COPIED, and has no need of torch
+    from checks import FILE_OF  # here, since the grader reads COPIED, and has no need of torch
+    from checks import notebook as reader
 
-    for cell in (cell for cell in notebook["cells"] if cell["cell_type"] == "code"):
-        source = "".join(cell["source"])
-        if course.asks_for(source) or "exercise" in cell["metadata"].get("tags", []):
+    for cell in notebook["cells"]:
+        source, tagged = "".join(cell["source"]), "exercise" in cell["metadata"].get("tags", [])
+        if not tagged and cell["cell_type"] != "code":
+            continue
+        if tagged or course.asks_for(source):
             names, line = [course.asks_for(source) or "of a cell"], reader.more_than_a_stub(source)
         else:
             binds = [name for one in reader.read_cells([source]).statements for name in one.binds]
-            names, line = [name for name in binds if name in asked], source.strip()
+            asked_for = [name for name in binds if name in asked or re.match("my_|again_", name)]
+            names, line = [name for name in asked_for if name not in FILE_OF], source.strip()
         if names and line:
             raise ValueError(
                 f"{path.name}: the exercise {names[0]} is solved here, or may be: {one_line(line, 60)} ... Make it a "

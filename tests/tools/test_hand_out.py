@@ -108,6 +108,8 @@ SOLVED = {  # cells in which a solution would be handed out; {0} is the heading 
     "a cell above": ["{0}\n    return x", STUB + "{1}"],
     "a cell below": [STUB + "{1}", "my_f = max"],
     "a cell below, not Python": [STUB + "{1}", ">>> {0}\n...     return x"],
+    "in the place of its cell": ["{0}\n    return x"],
+    "turned into text": ["exercise: {0}\n    return x{1}"],
     "with a check of its own": [STUB + "{1}", "def other(x):\n    return x{1}".replace("my_f", "other")],
     "from earlier, without a tag": ["def again_f(x):\n    return x\n\n\ncheck_f(again_f)"],
 }  # fmt: skip
@@ -134,7 +136,7 @@ def a_course(folder, *sources, heading="## Solutions", stored=()):
     cells = []
     for source in (one.replace("{0}", parts[0]).replace("{1}", parts[1]) for one in sources):
         tags = {"tags": ["exercise"]} if "check_f(my_f)" in source else {}
-        kind = "markdown" if source.startswith("text: ") else "code"
+        kind = "markdown" if source.startswith(("text: ", "exercise: ")) else "code"
         cells.append({"cell_type": kind, "metadata": tags, "source": source})
     cells.append({"cell_type": "markdown", "metadata": {}, "source": heading})
     notebook = {"cells": cells, "metadata": {}}
