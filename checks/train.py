@@ -161,6 +161,7 @@ def _starts(steps, rows, seed):
     return draw(steps, rows, seed=seed).mul(1e4).long().abs() % (len(_TEXT) - 9)
 
 
+STILL_THERE = "Is the gradient of the step before still there? backward() adds to it: zero_grad() in each step."
 CLIPPED = (
     "The step gets a gradient longer than 1.0. Clip it between backward() and step(): elsewhere it changes nothing."
 )
@@ -181,8 +182,8 @@ TRAINING_LOOP = Exercise(
              (_number(IN_EVAL), _FIRST, torch.tensor([[1], [5], [6]]), 5, 0.05, 1)),
     ],
     [
-        ("Is the gradient of the step before still there? backward() adds to it: zero_grad() in each step.",
-         _loop("optimizer.zero_grad()", "")),
+        (STILL_THERE, _loop("optimizer.zero_grad()", "")),
+        (STILL_THERE, _loop("optimizer.zero_grad()", "losses or optimizer.zero_grad()")),  # once, before the loop
         ("The model may come with old gradients: is zero_grad() called before backward(), in the first step, too?",
          _loop("optimizer.zero_grad()", "", "optimizer.step()", "optimizer.step(), optimizer.zero_grad()")),
         (FROZEN_DECAYS, _loop("optimizer.zero_grad()", "model.zero_grad(set_to_none=False)")),
