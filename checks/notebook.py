@@ -310,9 +310,15 @@ def _held(value):
 
 
 def _head(node):
-    """`name`, of `name.x[i].method()`."""
+    """`name`, of `name.x[i].method()` and of `vars(name)[i]`."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Starred | ast.NamedExpr):
-        node = node.func if isinstance(node, ast.Call) else node.value
+        match node:
+            case ast.Call(ast.Name("vars"), [of]):
+                node = of
+            case ast.Call():
+                node = node.func
+            case _:
+                node = node.value
     return getattr(node, "id", "")
 
 

@@ -52,7 +52,8 @@ def test_a_cell_defines_what_ipython_defines(cell):
 
 CHANGES = [  # of a table in place, in a cell above the function that reads it
     "t[0], t[1] = (1.0, 2.0)", "torch.nn.init.constant_(t[:2], 1.0)", "_ = t[0].copy_(torch.tensor(2.0))", "t.add_(1)",
-    "torch.add(t, 1, out=t)", "setattr(t, 'note', 1)", "if True:\n    t[0] = 1", "t.note = 1\ndel t.note",
+    "torch.add(t, 1, out=t)", "setattr(t, 'note', 1)", "vars(t).update(note=1)",
+    "vars(t)['note'] = 1", "if True:\n    t[0] = 1", "t.note = 1\ndel t.note",
     "_ = print(t.fill_(3))", "up = t\nup[1] = 1", "up = t[1:]\nup += 1\nup.add_(1)", "a, b = t, 0\na[0] = 2",
     "for one in (t, t):\n    one[0] += 1",
     "def fill(table):\n    table[0] = 1\nfill(t)", "def fill():\n    t[0] = 1\nfill()",
