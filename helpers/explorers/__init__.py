@@ -12,5 +12,5 @@ from helpers.explorers.generate import explore_sampling
 from helpers.explorers.rmsnorm import explore_norms, explore_rms_norm
 from helpers.explorers.rope import explore_hands, explore_reach, explore_rope
 from helpers.explorers.start import explore_start
-from helpers.explorers.swiglu import explore_swiglu
+from helpers.explorers.swiglu import explore_opening, explore_swiglu
 from helpers.explorers.train import explore_losses

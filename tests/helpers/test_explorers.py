@@ -375,6 +375,10 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("norms", {}, "All 13: normalise. Loss 3.57, as trained 3.57."),
     ("norms", {"place": 2, "does": "pass on what arrives"}, "trained one at block 0, feed-forward: times 0.073."),
     ("norms", {"place": 13, "does": "leave the gain out"}, "trained one at final: times 0.5"),  # its gains are near 2
+    ("opening", {}, "Bent are 100% of the gates, which write 100% of what the feed-forwards add. The loss goes from"),
+    ("opening", {"where": "gates beyond −1 and 1"}, "Bent are 16% of the gates, which write 81% of what"),
+    ("opening", {"where": "as many as beyond, at random"}, "Bent are 16% of the gates, which write 16% of what"),
+    ("opening", {"shape": "three steps: 0, ½, 1"}, "The loss goes from 3.48 to 3.53 (+0.05)"),
     ("swiglu", {"g": -1.0, "u": -2.0}, "times u = −2.0 that is 0.538. Its slope in g is −0.14."),
     ("swiglu", {"g": -1.0, "u": -2.0, "activation": "GELU"}, "that is 0.317. Its slope in g is 0.17."),
     ("rope", {"pair": 7}, "pair 7 differs by 3 × 0.000316 = 0.000949 rad (0.1°). It turns once in 19,869 tokens."),
