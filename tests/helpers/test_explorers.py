@@ -22,6 +22,7 @@ from helpers import explorers
 from helpers.checkpoint import load_checkpoint
 from helpers.explorers import Explorer, base, choice, slider, span, switch, toggle, within
 from helpers.explorers.full_model import _look_inside
+from helpers.explorers.gqa import WAYS
 from helpers.interventions import attention_by_layer
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
 from tests.support.course import ROOT
@@ -155,6 +156,20 @@ def test_the_attention_watched_in_06_is_that_which_the_explorer_of_05_shows():
     put_back(explorer, {"token": 3, "layer": 2})
     line, ring = explorer.figure.axes[1].lines
     assert line.get_ydata()[2] == ring.get_ydata()[0]  # the angles, too, are those of the chosen token
+
+
+def test_the_ways_to_hide_keys_that_the_explorer_of_04_calls_torchs_are_torchs():
+    q, k = torch.randn(2, 1, 1, 12, 8, generator=torch.Generator().manual_seed(0))
+    scores, v, at = q @ k.mT / 8**0.5, torch.eye(12)[None, None], torch.arange(12)
+    attend, seen = torch.nn.functional.scaled_dot_product_attention, at <= at[:, None]
+    for cached in (1, 7):
+        weights = WAYS["is_causal=True behind a cache"](scores, seen, cached)[:, :, cached:]
+        torch.testing.assert_close(weights, attend(q[:, :, cached:], k, v, is_causal=True))
+    for way, visible in {"scores → −∞, empty rows 0 (SDPA)": seen & (at > 1), "inverted: True = hidden": seen}.items():
+        mask = ~visible if "inverted" in way else visible
+        torch.testing.assert_close(WAYS[way](scores, visible, 0), attend(q, k, v, mask))
+    added = WAYS["1 and 0, added to the scores"](scores, seen, 0)
+    torch.testing.assert_close(added, attend(q, k, v, seen.float()))
 
 
 def test_a_sliders_number_shows_what_a_step_changes():
@@ -390,6 +405,13 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("reach", {}, "All hands as trained: 11 hands meet new angles (5 to 15). A token costs +0.00 nat up to 256, +1.10"),
     ("reach", {"clicked": ("hand 5", "hand 6")}, "(7 to 15). A token costs +0.00 nat up to 256, +0.06 after."),
     ("reach", {"window": "256"}, "no hand meets a new angle. A token costs +0.00 nat up to 256, +0.00 after."),
+    ("masks", {}, "Rows sum to 1.00 at least, hidden keys get 0.00 at most. After six blocks: 0 pairs leak, 0 "),
+    ("masks", {"window": 3}, "token 11 is moved from up to 11 back."),  # through six blocks of 2 each
+    ("masks", {"clicked": ("filler of 2",)}, "2 of 12 queries see no key: 0 / 0 is NaN. After six blocks all is NaN."),
+    ("masks", {"way": "weights × 0"}, "Rows sum to 0.04 at least, hidden keys get 0.00 at most. After six blocks: 66 "),
+    ("masks", {"cached": 7, "way": "is_causal=True behind a cache"}, "0 pairs leak, 30 are lost"),
+    ("masks", {"cached": 7, "way": "no mask while the cache is filled"}, "21 pairs leak, 0 are lost"),
+    ("masks", {"window": 4, "clicked": ("two texts", "prefix of 4")}, "token 11 is moved from up to 4 back."),
     ("losses", {"step": 0}, "After step 0 a token costs 10.0"),  # log2 of 1,024 tokens is 10
     ("sampling", {"top_p": 1.0, "top_k": 5}, "5 of 1,024 tokens can be drawn"),
     ("start", {}, "“the” may read 9 of 10 words, reads mostly “function”, and is turned by 19°. Likeliest next: “func"),

@@ -18,12 +18,9 @@ def program(stem, name, cell_id="case-a-code"):
 
 
 def test_a_case_passes_where_nobody_noticed_and_fails_where_the_answer_says():
-    q, k, v = torch.randn(3, 12, 16, generator=torch.Generator().manual_seed(0))
-    attention = attention_weights(q, k, causal_visible(12, 12)) @ v
+    q, k = torch.randn(2, 12, 16, generator=torch.Generator().manual_seed(0))
     groups = program("04_gqa", "in_groups")
-    attend, turn = program("04_gqa", "attend", "case-b-code"), program("07_generate", "turn")
-    for first in (0, 5):
-        assert torch.allclose(attend(q, k, v, cache=[] if first else None), attention, atol=1e-5) == (first == 0)
+    turn = program("07_generate", "turn")
     for n_kv_heads, n_tokens in ((2, 5), (2, 1), (1, 1), (1, 5)):
         x, y = q.view(1, 2, 6, 16)[:, :, :n_tokens], k.view(1, 2, 6, 16)[:, :n_kv_heads, :n_tokens]
         right = attention_weights(x, repeat_kv(y, 2 // n_kv_heads), causal_visible(n_tokens, n_tokens)) @ y
