@@ -79,7 +79,7 @@ def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook
             bar.set_segments([((a, t), (b, t)) for a, b, t in zip(start, end, AT, strict=True) if b > a])
         for nan, there in zip(nans, [*empty, empty.any()], strict=True):
             nan.set_text("NaN" if there else "")
-        after = f"{((moved > 0) & ~reach).sum()} pairs leak, {((moved == 0) & reach).sum()} are lost"
+        after = f"{((moved > 0) & ~reach).sum()} leak, {((moved == 0) & reach).sum()} lost"
         near.set_title(f"One head: {may.sum()} of 144 pairs visible")
         far.set_title(f"After six blocks: {'all is NaN' if empty.any() else after}")
         if empty.any():

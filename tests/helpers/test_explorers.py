@@ -405,12 +405,12 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("reach", {}, "All hands as trained: 11 hands meet new angles (5 to 15). A token costs +0.00 nat up to 256, +1.10"),
     ("reach", {"clicked": ("hand 5", "hand 6")}, "(7 to 15). A token costs +0.00 nat up to 256, +0.06 after."),
     ("reach", {"window": "256"}, "no hand meets a new angle. A token costs +0.00 nat up to 256, +0.00 after."),
-    ("masks", {}, "Rows sum to 1.00 at least, hidden keys get 0.00 at most. After six blocks: 0 pairs leak, 0 "),
+    ("masks", {}, "Rows sum to 1.00 at least, hidden keys get 0.00 at most. After six blocks: 0 leak, 0 lost"),
     ("masks", {"window": 3}, "token 11 is moved from up to 11 back."),  # through six blocks of 2 each
     ("masks", {"clicked": ("filler of 2",)}, "2 of 12 queries see no key: 0 / 0 is NaN. After six blocks all is NaN."),
     ("masks", {"way": "weights × 0"}, "Rows sum to 0.04 at least, hidden keys get 0.00 at most. After six blocks: 66 "),
-    ("masks", {"cached": 7, "way": "is_causal=True behind a cache"}, "0 pairs leak, 30 are lost"),
-    ("masks", {"cached": 7, "way": "no mask while the cache is filled"}, "21 pairs leak, 0 are lost"),
+    ("masks", {"cached": 7, "way": "is_causal=True behind a cache"}, "After six blocks: 0 leak, 30 lost"),
+    ("masks", {"cached": 7, "way": "no mask while the cache is filled"}, "After six blocks: 21 leak, 0 lost"),
     ("masks", {"window": 4, "clicked": ("two texts", "prefix of 4")}, "token 11 is moved from up to 4 back."),
     ("losses", {"step": 0}, "After step 0 a token costs 10.0"),  # log2 of 1,024 tokens is 10
     ("sampling", {"top_p": 1.0, "top_k": 5}, "5 of 1,024 tokens can be drawn"),
