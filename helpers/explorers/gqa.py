@@ -72,7 +72,7 @@ def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook
             image.set_data(_picture(sizes, allowed))
             outline.set_segments(_outline(allowed))
         for name, chip in chips.items():
-            chip.set_bbox({**box, "fc": "#CFE3F1" if name in clicked else "white"})
+            chip.set(bbox={**box, "fc": "#CFE3F1" if name in clicked else "white"}, color=INK)  # the colour: drawn anew
         border.set_ydata([cached - 0.5 if cached else np.nan] * 2)
         empty, (seen, leak) = weights.isnan().any(-1), ((weights * part).sum(-1).nan_to_num(0) for part in (may, ~may))
         for bar, start, end in zip(bars, (0 * seen, seen), (seen, seen + leak), strict=True):

@@ -172,6 +172,14 @@ def test_the_ways_to_hide_keys_that_the_explorer_of_04_calls_torchs_are_torchs()
     torch.testing.assert_close(added, attend(q, k, v, seen.float()))
 
 
+def test_a_rule_that_is_chosen_on_the_mask_of_04_is_seen_to_be():
+    explorer = as_at_first("explore_masks")
+    height = pixels(explorer.png).shape[0] // 10  # where the rules' names are
+    before = pixels(explorer.png)[:height]
+    put_back(explorer, {"clicked": ("prefix of 4",)})
+    assert (pixels(explorer.png)[:height] != before).any()
+
+
 def test_a_sliders_number_shows_what_a_step_changes():
     given = (20, 1, 30), (2, 1, 3, 0.1), (20, 1, 3, 0.1, "", True), (1e-5, -6, 0, 0.1, "", True)
     assert [slider("", *numbers).readout_format for numbers in given] == ["d", ".1f", ",.0f", ".1e"]
