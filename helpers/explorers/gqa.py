@@ -37,8 +37,7 @@ WAYS = {  # how a program hides keys: scores (..., T, S), visible (T, S), tokens
 
 def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook)") -> Explorer:
     """Left the weights of one trained head under a mask; right, after six blocks, which token moves whose logits."""
-    run, words = _model()
-    # What is fixed: two squares of pairs, a bar for each query, the names of three rules.
+    (run, words), look = _model(), {"color": AGAINST, "weight": "bold", "va": "center", "ha": "center"}
     figure, (near, sums, far) = new_figure(3, width_ratios=[1, 0.3, 1])
     figure.set_size_inches(8.0, 4.0)
     figure.get_layout_engine().set(rect=(0, 0, 1, 0.9))
@@ -51,14 +50,14 @@ def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook
     sums.axvline(1, color=INK, lw=1, ls=":")
     figure.text(0.02, 0.95, "causal, and …", va="center")
     box, middle = {"boxstyle": "round,pad=0.4", "ec": INK}, {"va": "center", "ha": "center"}
-    chips = {name: figure.text((x0 + x1) / 2, 0.95, name, **middle) for name, (x0, _, x1, _) in RULES.items()}
+    at = {"transform": figure.transFigure, "in_layout": False, "bbox": box, **middle}
+    chips = {name: near.text((x0 + x1) / 2, 0.95, name, **at) for name, (x0, _, x1, _) in RULES.items()}
 
     # What moves: cells, the outline of what the rule allows, bars, the border of the cache, NaN where there is one.
     cells = [ax.imshow(np.ones((2, 2, 3)), extent=(-0.5, N - 0.5, N - 0.5, -0.5)) for ax in (near, far)]
     outlines = [ax.add_collection(LineCollection([], colors=INK, lw=1.6, clip_on=False)) for ax in (near, far)]
     bars = [sums.add_collection(LineCollection([], colors=color, lw=11, capstyle="butt")) for color in (QUERY, AGAINST)]
     border = near.axhline(-0.5, color=KEY, lw=2.5, clip_on=False)
-    look = {"color": AGAINST, "weight": "bold", **middle}
     nans = [sums.text(0.3, t, "", fontsize=9, **look) for t in AT] + [far.text(5.5, 5.5, "", fontsize=20, **look)]
 
     def draw(window, cached, way, clicked):
@@ -72,7 +71,8 @@ def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook
             image.set_data(_picture(sizes, allowed))
             outline.set_segments(_outline(allowed))
         for name, chip in chips.items():
-            chip.set(bbox={**box, "fc": "#CFE3F1" if name in clicked else "white"}, color=INK)  # the colour: drawn anew
+            chip.set_color(INK)  # so that it is drawn anew
+            chip.get_bbox_patch().set_facecolor("#CFE3F1" if name in clicked else "white")
         border.set_ydata([cached - 0.5 if cached else np.nan] * 2)
         empty, (seen, leak) = weights.isnan().any(-1), ((weights * part).sum(-1).nan_to_num(0) for part in (may, ~may))
         for bar, start, end in zip(bars, (0 * seen, seen), (seen, seen + leak), strict=True):
