@@ -110,12 +110,11 @@ def explore_hands() -> Explorer:
     # What is fixed: sixteen clocks, and where hand 0 is back after one, two, three turns.
     figure, (clocks, ax) = new_figure(2, width_ratios=[1, 1.9])
     centres = sixteen(clocks)
-    for turn in range(11):
-        ax.axvline(1 + 2 * math.pi * turn, color=HIDDEN, lw=1, zorder=0)
-    ax.text(63.6, 0.3, "thin lines: hand 0 stands as at 1 back", ha="right", va="top", fontsize=9)
+    turns = [ax.axvline(1 + 2 * math.pi * turn, color=HIDDEN, lw=1, zorder=0) for turn in range(11)]
+    turns.append(ax.text(63.6, 0.3, "thin lines: hand 0 stands as at 1 back", ha="right", va="top", fontsize=9))
     ax.set(xlim=(0, farthest), ylim=(0.002, 0.6), yscale="log", xlabel="tokens back", ylabel="mean weight (log scale)")
     ax.set_yticks([0.01, 0.1, 0.5], ["0.01", "0.1", "0.5"])
-    ax.set_xticks([1, 7, 13, 20, 26, 32, 39, 45, 51, 58, 64])
+    ax.set_xticks(range(0, farthest + 1, 16))
     ax.minorticks_off()
 
     # What moves: hands at 1 back and at the chosen distance, grey over those that stand still, the curves, a dot.
@@ -134,6 +133,8 @@ def explore_hands() -> Explorer:
         still = tuple(np.flatnonzero(stands).tolist())
         weights, far = by_distance(head, still)
         moving = speeds.numpy() * ~stands
+        for artist in turns:  # they would answer the question before it is tried
+            artist.set_visible(which != "stand still" and bool(moving[0]))
         ones.set_data(*spokes(centres, moving))
         tips.set_data(*spokes(centres, moving * distance))
         marks.set_data(*centres[stands].T)
