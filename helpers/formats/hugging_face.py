@@ -109,8 +109,9 @@ ROPE_KEYS = {  # what transformers reads of each type of RoPE; only those of NEE
 }  # fmt: skip
 BITS = "load_in_4bit", "load_in_8bit"
 WEIGHTS = {  # settings about the weights, which are refused
-    "quantization_config": "the weights are stored in a few bits each, as gpt-oss' are in MXFP4, and this course reads "
-    "16 bits or more. Use a version of the model that is not quantised.",
+    "quantization_config": "it says that weights are stored in a few bits each, as gpt-oss' are in MXFP4; this course "
+    "reads 16 bits or more. Do the files hold 16 bits, as after a merge? Then remove the key. Else use a version that "
+    "is not quantised.",
     "transformers_weights": "this course reads model.safetensors: give that file this name, and remove the key.",
 }
 # The families that helpers.families opens; a row there and a name here belong together.
