@@ -24,10 +24,10 @@ def _hide(scores, seen):
 
 WAYS = {  # how a program hides keys: scores (..., T, S), visible (T, S), tokens in the cache -> weights
     "scores → −∞ (textbook)": lambda scores, seen, _: _hide(scores, seen),
-    "scores → −∞, empty rows 0 (SDPA)": lambda scores, seen, _: _hide(scores, seen).nan_to_num(0),
-    "scores → −∞, all see themselves": lambda scores, seen, _: _hide(scores, seen | torch.eye(N).bool()),
     "scores × 0": lambda scores, seen, _: (scores * seen).softmax(-1),
     "weights × 0": lambda scores, seen, _: scores.softmax(-1) * seen,
+    "scores → −∞, empty rows 0 (SDPA)": lambda scores, seen, _: _hide(scores, seen).nan_to_num(0),
+    "scores → −∞, all see themselves": lambda scores, seen, _: _hide(scores, seen | torch.eye(N).bool()),
     "is_causal=True behind a cache": lambda scores, seen, n: _hide(scores, seen & ((AT[:, None] - n) % N >= AT)),
     "no mask while the cache is filled": lambda scores, seen, n: _hide(scores, seen | (n > AT) & (AT[:, None] < n)),
     "1 and 0, added to the scores": lambda scores, seen, _: (scores + seen.float()).softmax(-1),
