@@ -34,6 +34,7 @@ for output in (".jp-OutputArea-child", ".output_area", ".output_container"):
 {output}:has(+ {output} .course-still):not(:has(.course-explorer)) {{ display: none }}
 """
 GREY = "#767676"  # what goes in, before anything is done to it
+PALE = "#B0B0B0"  # as trained, and whatever stands behind what moves
 _made = {}  # by cell of the notebook: its last run, and the explorers that this run made
 
 

@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 from torch.nn import functional as F
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, Explorer, arc, choice, new_figure, slider, within
+from helpers.explorers.base import GREY, PALE, Explorer, arc, choice, new_figure, slider, within
 from helpers.interventions import held_out_windows, replaced
 from helpers.model import RMSNorm
 from helpers.plots import HIDDEN, INK
@@ -28,11 +28,11 @@ def explore_rms_norm() -> Explorer:
     plane.text(-2.3, 1.35, "mean = 0", color=GREY, rotation=-45, fontsize=9)
     lengths.set(xscale="log", yscale="log", xlim=(1e-4, 10), ylim=(1e-4, 10), xlabel="length of x")
     lengths.set_ylabel("length after the norm")
-    lengths.plot(LENGTHS, LENGTHS, color="#B0B0B0", lw=1, zorder=1)
+    lengths.plot(LENGTHS, LENGTHS, color=PALE, lw=1, zorder=1)
     lengths.text(0.3, 0.06, "no norm", color=GREY, fontsize=9)
 
     # What moves: x, and its mean taken away; what each norm makes of it; the length at which eps takes over.
-    before = _Arrow("x", plane, lengths, color="#B0B0B0", tip="#B0B0B0", width=6)
+    before = _Arrow("x", plane, lengths, color=PALE, tip=PALE, width=6)
     (gone,) = plane.plot([], [], color=INK, lw=1.2, ls=":", label="mean taken away")
     by_rms = _Arrow("RMSNorm(x)", plane, lengths, color=INK, tip=INK, arc_radius=1.7)
     by_layer = _Arrow("LayerNorm(x)", plane, lengths, color=INK, tip="white", style="--", arc_radius=2.1)
@@ -143,7 +143,7 @@ def explore_norms() -> Explorer:
         scale.text(-0.1, loss, text, ha="right", va="center", fontsize=9, color=GREY)
 
     # What moves: bars from the 5th to the 95th percentile, dots at the median beside fixed rings, eps, the loss.
-    thick = {"color": "#B0B0B0", "lw": 9, "solid_capstyle": "butt", "zorder": 1.5}
+    thick = {"color": PALE, "lw": 9, "solid_capstyle": "butt", "zorder": 1.5}
     arrives = [ax.plot([i, i], [1, 1], label="" if i else "arrives (9 of 10 tokens)", **thick)[0] for i in at]
     ax.plot(at, spans[:, 1, 1], "o", mfc="white", mec=INK, ms=10, mew=1.2, label="leaves, as trained", zorder=2)
     (dots,) = ax.plot(at, at + 1, "o", color=INK, ms=5, label="leaves now", zorder=3)

@@ -9,13 +9,11 @@ from matplotlib.patches import Circle, Polygon
 from torch.nn import functional as F
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import Explorer, arc, bare, choice, new_figure, slider, switch, within
+from helpers.explorers.base import PALE, Explorer, arc, bare, choice, new_figure, slider, switch, within
 from helpers.interventions import held_out_tokens, held_out_windows, replaced
 from helpers.model import attention_weights, causal_visible, rope_angles, rope_inv_freq
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
 from helpers.text import TINY_LLAMA
-
-PALE = "#B0B0B0"  # as trained
 
 
 def explore_rope() -> Explorer:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, Explorer, arc, bare, choice, slider, switch, within
+from helpers.explorers.base import GREY, PALE, Explorer, arc, bare, choice, slider, switch, within
 from helpers.model import attention_weights, causal_visible, repeat_kv
 from helpers.plots import FULL, HATCH, HIDDEN, INK, KEY, QUERY
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
@@ -50,7 +50,7 @@ def explore_start() -> Explorer:
     for degree in range(0, 121, 30):
         (x, *_), (y, *_) = arc(math.radians(degree), 0, 1.17)
         dial.text(x, y, f"{degree}°", ha="center", va="center", fontsize=8, color=GREY)
-    dial.plot([0, 0.95], [0, 0], color="#B0B0B0", lw=5, solid_capstyle="butt")
+    dial.plot([0, 0.95], [0, 0], color=PALE, lw=5, solid_capstyle="butt")
     after.set(xlim=(0, 1), ylim=(SHOWN - 0.4, -0.6), yticks=[], xlabel="probability; grey: with all blocks")
 
     # What moves: words, arcs to what is read, a curtain over what is hidden; the needle; bars with their words.

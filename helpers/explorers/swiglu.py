@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, Explorer, choice, new_figure, slider, within
+from helpers.explorers.base import GREY, PALE, Explorer, choice, new_figure, slider, within
 from helpers.interventions import held_out_windows, replaced
 from helpers.model import SwiGLU
 from helpers.plots import HIDDEN, INK, VALUE
@@ -126,7 +126,7 @@ def explore_swiglu() -> Explorer:
         ax.axhline(0, color=HIDDEN, lw=1, zorder=0)
 
     # What moves: a grey line for each of four up values; the chosen one and its slope in black, with a dot.
-    lines = [fan.plot(gates, gates, color="#B0B0B0", lw=1.2)[0] for _ in others]
+    lines = [fan.plot(gates, gates, color=PALE, lw=1.2)[0] for _ in others]
     names = [
         fan.text(0, 0, f"u = {u}".replace("-", "−"), color=GREY, fontsize=9, ha="right", va=("bottom", "top")[u < 0])
         for u in others
