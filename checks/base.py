@@ -47,6 +47,8 @@ class Case:
     def _fresh(self, value, asks):
         if isinstance(value, dict):
             return {name: self._fresh(one, asks) for name, one in value.items()}
+        if isinstance(value, list):
+            return [self._fresh(one, asks) for one in value]
         if not isinstance(value, torch.Tensor):
             return value
         copy = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="cpu").copy_(value)

@@ -88,7 +88,7 @@ def in_numbers(exercise, case, problem):
     place, pair = problem.place, problem.pair or ()
     rows = pair[1].shape[:-1] if place else None  # an argument with the same rows shows the row of the place
     lines = []
-    for name, value in zip(exercise.parameters, case.inputs, strict=True):
+    for name, value in zip(exercise.parameters, case.inputs, strict=False):
         lines.append((name, shown(value, 4, place[:-1] if rows == getattr(value, "shape", ())[:-1] else None)))
     if case.gradients:
         lines.append(("of", "(y * torch.linspace(0.5, 1.5, y.numel()).reshape(y.shape)).sum(), y is the result"))

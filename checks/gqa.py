@@ -12,31 +12,74 @@ from checks.judge import check_of
 from helpers.model import apply_rope
 
 
-def causal_visible(n_query, n_key):
-    """Which keys each query may see, (n_query, n_key) bool: its own and those before; the queries come last."""
+def causal_visible(n_query, n_key, given=None, true_hides=False):
+    """Which keys each query may see, (n_query, n_key) bool: its own and those before; the queries come last.
+
+    With another program's mask `given`, (B, n_key) or (B, 1, n_query, n_key): what it hides, too, is hidden, (B, 1, …).
+    """
     rows = [[key <= query for key in range(n_key)] for query in range(n_key - n_query, n_key)]
-    return torch.tensor(rows, dtype=torch.bool)
+    visible = torch.tensor(rows, dtype=torch.bool)
+    if given is None:
+        return visible
+    seen = given == 0 if true_hides or given.is_floating_point() else given != 0
+    return visible & (seen if seen.ndim == 4 else seen[:, None, None, :])
 
 
 _visible = partial(mutate, causal_visible)
 TOP_LEFT = "The queries are the last positions: is the triangle aligned at the bottom right, not at the top left?"
 POLARITY = "Is the mask inverted? True means: may attend."
+ADDED = "Floats are added to the scores: 0 keeps a key, −inf or a dtype's lowest number hides it."
+TURNED = "Is `given` turned the right way? Without true_hides, True and 1 may attend; with it they are hidden."
+BITS = "~ turns each bit of an integer: ~1 is −2, and not 0. Make it bool first."
 SIZES = ((2, 3), (4, 4), (1, 7), (3, 7))  # of two with one n_key: a mask kept by n_key alone is wrong
+FILLER = torch.arange(5) >= torch.tensor([0, 2])[:, None]  # (2, 5): the second text begins with two fillers
+DOCUMENTS = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 1]])  # (2, 5)
+TOGETHER = (DOCUMENTS[:, 2:, None] == DOCUMENTS[:, None])[:, None]  # (2, 1, 3, 5)
+
+
+LOWEST = torch.finfo(torch.bfloat16).min
+
+
+def _added(seen, dtype=torch.float32, hides=-math.inf):
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, hides)
+
+
 CAUSAL_VISIBLE = Exercise(
     causal_visible,
-    [Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES],
+    [Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES]
+    + [
+        Case("True may attend, (B, n_key)", (3, 5, FILLER)),
+        Case("True is hidden, (B, n_key)", (3, 5, ~FILLER, True)),
+        Case("1 may attend", (3, 5, FILLER.long())),
+        Case("1 is hidden", (3, 5, 1 - FILLER.long(), True), BITS),
+        Case("as many texts as queries", (3, 5, torch.cat([FILLER, FILLER[:1]]).int())),
+        Case("two documents in a row, (B, 1, n_query, n_key)", (3, 5, TOGETHER)),
+        Case("documents, True is hidden", (3, 5, ~TOGETHER, True)),
+        Case("added, 0 or −inf", (3, 5, _added(TOGETHER)), ADDED),
+        Case("added, with true_hides", (3, 5, _added(FILLER), True), ADDED),
+        Case("added, bfloat16's lowest", (3, 5, _added(FILLER, torch.bfloat16, LOWEST)), ADDED),
+    ],
     [
         ("Does a query see itself? Yours sees only what is before.", _visible("<=", "<")),
         ("Does a query see one key too many, its successor?", _visible("<= query", "<= query + 1")),
         ("Is it <=, not >=? Yours sees the future and not the past.", _visible("<=", ">=")),
-        ("Is it <=, not >=? Yours sees the future and not the past.", lambda t, s: torch.ones(t, s).triu().bool()),
+        ("Is it <=, not >=? Yours sees the future and not the past.",
+         lambda t, s, *_: torch.ones(t, s).triu().bool()),
         ("Do you return only the rows of the queries? Yours has all n_key rows.",
          _visible("range(n_key - n_query, n_key)", "range(n_key)")),
         ("Do you return a column for every key? Yours has n_query columns.",
-         lambda t, s: torch.ones(t, t).tril().bool()),
+         lambda t, s, *_: torch.ones(t, t).tril().bool()),
         ("Are the keys before all queries visible too? Yours hides them.",
-         lambda t, s: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
-        ("Is the offset n_key - n_query? Yours is always 1.", lambda t, s: torch.ones(t, s).tril(1).bool()),
+         lambda t, s, *_: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
+        ("Is the offset n_key - n_query? Yours is always 1.", lambda t, s, *_: torch.ones(t, s).tril(1).bool()),
+        (TURNED, _visible("if true_hides or", "if not true_hides or")),
+        (TURNED, _visible("true_hides or given.is_floating_point()", "given.is_floating_point()")),
+        (BITS, lambda t, s, given=None, true_hides=False:
+            causal_visible(t, s, given if given is None else (~given if true_hides else given).bool())),
+        (ADDED, _visible("true_hides or given.is_floating_point()", "true_hides")),
+        ("Does `given` hide only? What it allows must still be causal.",
+         _visible("return visible & (", "return torch.ones_like(visible) & (")),
+        ("Is a key seen only if both masks say so? Yours sees it if one does.", _visible("visible & (", "visible | (")),
     ],
 )  # fmt: skip
 check_causal_visible = check_of(CAUSAL_VISIBLE)

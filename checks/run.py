@@ -160,7 +160,7 @@ def _run(function, exercise, case, want, outcome):
     """Find out what one case shows; a stub raises NotImplementedError in the first."""
     parts = exercise.harness.parts
     if case.gradients:
-        asked = zip(exercise.parameters, case.fresh_inputs(), strict=True)
+        asked = zip(exercise.parameters, case.fresh_inputs(), strict=False)
         parts = [f"the gradient for {name}" for name, value in asked if getattr(value, "requires_grad", False)]
     watch = exercise.harness.stages and exercise.harness.stages()
     try:
@@ -215,9 +215,10 @@ def call(function, case, exercise, watch):
         if name in calls.names:
             name = SPOKEN.get(name, name)
             return answer, Wrong(f"the result is right, but it calls torch's {name}, which this exercise rules out.")
-    for name, now, was in zip(names, inputs, case.inputs, strict=True):
+    for name, now, was in zip(names, inputs, case.inputs, strict=False):
         if _has_changed(now, was):
-            hint = f"Work on a copy: dict({name})." if isinstance(was, dict) else IN_PLACE.format(name)
+            kind = type(was).__name__
+            hint = f"Work on a copy: {kind}({name})." if isinstance(was, dict | list) else IN_PLACE.format(name)
             return answer, Wrong(f"the result is right, but the input {name} was changed in place.", hint)
     return answer, None
 
@@ -237,6 +238,8 @@ SPOKEN = {"_make_dual": "jvp (a derivative by autograd)"}  # names that no learn
 def _has_changed(now, was):
     if isinstance(was, dict):
         return now.keys() != was.keys() or any(_has_changed(now[name], was[name]) for name in was)
+    if isinstance(was, list):
+        return len(now) != len(was) or any(map(_has_changed, now, was))
     if not isinstance(was, torch.Tensor) or now.shape != was.shape:
         return isinstance(was, torch.Tensor)
     return bool(((now != was) & ((now == now) | (was == was))).any())  # nan is not equal to itself

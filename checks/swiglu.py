@@ -85,34 +85,59 @@ SWIGLU = Exercise(
 check_swiglu = check_of(SWIGLU)
 
 
+def _interleaved(both, size):
+    """Gate and up of a matrix whose rows come in turn: `size` of the one, `size` of the other."""
+    return [half.flatten(0, 1) for half in both.unflatten(0, (-1, 2, size)).unbind(1)]
+
+
+def _pairs(both):
+    """What a fused matrix (2F, D) may hold, by its layout."""
+    yield both.chunk(2)
+    yield _interleaved(both, 1)
+    if len(both) % 64 == 0:
+        yield _interleaved(both, 32)
+
+
+def _orders(weights):
+    """All (gate, up, down) that the matrices may be; some do not fit."""
+    for *rest, down in permutations(weights):
+        for pair in [rest] if len(rest) == 2 else _pairs(*rest) if len(rest[0]) % 2 == 0 else []:
+            yield *pair, down
+            yield *pair[::-1], down
+
+
 def matrix_roles(weights, x, y):
-    """{"gate": name, "up": name, "down": name} for the three matrices in weights, of the SwiGLU that made y from x."""
-    for gate, up, down in permutations(weights):
-        try:
-            attempt = swiglu(x, weights[gate], weights[up], weights[down])
-        except RuntimeError:  # these shapes do not fit
-            continue
-        if attempt.shape == y.shape and torch.allclose(attempt, y, atol=1e-4):
-            return {"gate": gate, "up": up, "down": down}
-    raise ValueError(f"no order of {', '.join(weights)} makes y from x: pass the y that they made.")
+    """(gate, up, down) of the SwiGLU that made y from x; weights: in any order, or gate and up fused, and down."""
+    for gate, up, down in _orders(weights):
+        fits = gate.shape == up.shape == down.mT.shape and gate.shape[1] == x.shape[1]
+        if fits and torch.allclose(swiglu(x, gate, up, down), y, atol=1e-4):
+            return gate, up, down
+    raise ValueError("no order of these matrices makes y from x: pass the y that they made.")
 
 
-def _named(order, x, *matrices):
-    """Inputs: gate, up and down under the names in `order`, listed alphabetically; x; and the y that they make."""
-    named = dict(zip(order, matrices, strict=True))
-    return {name: named[name] for name in sorted(named)}, x, swiglu(x, *matrices)
+def _mixed(order, x, *matrices):
+    """Inputs: gate, up and down (0, 1, 2) in another order; x; and the y that they make."""
+    return [matrices[role] for role in order], x, swiglu(x, *matrices)
 
 
 def _roles(order, dim, hidden, seed, small=1.0):
     x, gate, up, down = _swiglu_inputs(3, dim, hidden=hidden, seed=seed)
-    return _named(order, x, gate, up, small * down)
+    return _mixed(order, x, gate, up, small * down)
+
+
+def _fused(layout, dim, hidden, seed, up_first=False, down_first=False):
+    x, gate, up, down = _swiglu_inputs(3, dim, hidden=hidden, seed=seed)
+    size = {"halves": hidden, "rows": 1, "blocks": 32}[layout]
+    both = torch.stack([one.unflatten(0, (-1, size)) for one in ((up, gate) if up_first else (gate, up))], 1)
+    weights = [both.flatten(0, 2), down]
+    return weights[::-1] if down_first else weights, x, swiglu(x, gate, up, down)
 
 
 def _decoy():
     """Many tokens, the first 0. As Phi(0.6 g) is about sigmoid(g), GELU fits best with gate and up swapped."""
     x, gate, up, down = _swiglu_inputs(300, 4, hidden=6, seed=380)
     x[0] = 0
-    return _named("cba", x, gate, 0.6 * gate + 0.01 * up, down)
+    return _mixed((2, 1, 0), x, gate, 0.6 * gate + 0.01 * up, down)
 
 
 def _mirrored():
@@ -124,40 +149,32 @@ def _mirrored():
     x[:3], x[7:] = (x[:3] + x[:3].roll(2, -1)) / 2, (x[7:] + x[7:].roll(2, -1)) / 2
     x[5:7] = x[3:5].roll(2, -1)
     even, odd, down = even + even.roll(2, -1), (odd - odd.roll(2, -1)) / 40, down - down.mean(0)
-    return _named("cba", x, even + odd, even - odd, down)
+    return _mixed((2, 1, 0), x, even + odd, even - odd, down)
+
+
+ORDER = "Their shapes are equal: do you compute the layer both ways, with silu on the gate, and compare with y?"
 
 
 def _judged_by_role(function):
-    """Compares the names that the function finds with the true ones, and says which are wrong."""
+    """Says of matrices that are none of the right ones what kind of mistake they are."""
 
     def probe(weights, x, y):
-        true, given = matrix_roles(weights, x, y), dict(weights)
-        gate, down = (tuple(given[true[role]].shape) for role in ("gate", "down"))
-        shapes = f"Here gate and up are {gate}, down is {down}."
-        hint = "Shapes tell nothing here: do you try all six orders?"
-        answer = function(weights, x, y)
+        roles, answer = matrix_roles(weights, x, y), function(weights, x, y)
         if answer is None:
-            hint = (
-                hint if gate == down else "Does your layer pass exercise 1, and is it torch.allclose(..., atol=1e-4)?"
-            )
-            raise Wrong(f"it returns None: no order gave y. {shapes}", hint)
-        if not isinstance(answer, dict) or set(answer) != set(true) or set(map(str, answer.values())) != set(given):
-            hint = 'Return {"gate": name, "up": name, "down": name}, with the names, not the tensors, that weights has.'
-            raise Wrong(f"a dictionary of gate, up and down is expected, its values {', '.join(given)}.", hint)
-        if answer == true:
-            return len(true)
-        if gate == down or answer["down"] == true["down"]:
-            off = abs(swiglu(x, *(given[answer[role]] for role in ("gate", "up", "down"))) - y).max().item()
-            if off < 0.1:
+            shapes = ", ".join(str(tuple(one.shape)) for one in weights)
+            hint = "Does your layer pass exercise 1, is it torch.allclose(..., atol=1e-4), do you try all six orders?"
+            if len(weights) == 2:
+                hint = "One matrix holds gate and up. Do you try all three layouts, and in each both gate and up first?"
+            raise Wrong(f"it returns None: no order of {shapes} gave y.", hint)
+        answer = tuple(answer) if isinstance(answer, list) else answer
+        if isinstance(answer, tuple) and [getattr(one, "shape", 0) for one in answer] == [one.shape for one in roles]:
+            off = (swiglu(x, *answer) - y).abs().max().item()
+            if 1e-3 < off < 0.1:
                 hint = f"Here the layer is off by up to {off:.0e}. Do you compare each number, with the tolerance 1e-4?"
                 raise Wrong("this order comes close, but another one gives y.", hint)
-        if answer["down"] != true["down"]:
-            hint = (
-                hint if gate == down else "down is (D, F), gate and up are (F, D): do you compare with the width of x?"
-            )
-            raise Wrong(f"{answer['down']} is not down. {shapes}", hint)
-        hint = "Their shapes are equal: do you compute the layer both ways, with silu on the gate, and compare with y?"
-        raise Wrong("gate and up are swapped.", hint)
+            if all(map(torch.equal, answer, (roles[1], roles[0], roles[2]))):
+                raise Wrong("gate and up are swapped.", ORDER)
+        return answer
 
     return probe
 
@@ -165,18 +182,22 @@ def _judged_by_role(function):
 MATRIX_ROLES = Exercise(
     matrix_roles,
     [
-        Case("D 2, F 3, names a, b, c", _roles("bca", 2, 3, 300)),
-        Case("D equal to F", _roles("bac", 5, 5, 340)),
-        Case("small numbers", _roles("bac", 4, 6, 360, small=1e-3)),
+        Case("D 2, F 3", _roles((2, 0, 1), 2, 3, 300)),
+        Case("D equal to F", _roles((1, 0, 2), 5, 5, 340)),
+        Case("small numbers", _roles((1, 0, 2), 4, 6, 360, small=1e-3)),
         Case("300 tokens, up about 0.6 gate", _decoy()),
         Case("gate and up swapped give the same rows in another order", _mirrored()),
-        Case("other names", _roles(("w10", "w2", "w"), 4, 6, 350),
-             "The matrices have other names here: do you take the names from weights?"),
+        Case("fused, halves", _fused("halves", 2, 3, 310)),
+        Case("fused, halves, up first", _fused("halves", 4, 6, 320, up_first=True, down_first=True)),
+        Case("fused, rows in turn", _fused("rows", 4, 2, 330)),
+        Case("fused, rows in turn, up first", _fused("rows", 3, 5, 335, up_first=True)),
+        Case("fused, blocks of 32", _fused("blocks", 3, 64, 345, down_first=True)),
+        Case("fused, blocks of 32, up first", _fused("blocks", 2, 96, 350, up_first=True)),
     ],
     [],
     allow=("SwiGLU",),
-    harness=Harness(_judged_by_role),
-    hints={MISFIT: "Four of the six orders do not fit by shape: compare the shapes, and skip these orders."},
+    harness=Harness(_judged_by_role, parts=("gate", "up", "down")),
+    hints={MISFIT: "Orders that do not fit by shape: compare the shapes, and skip these orders."},
 )  # fmt: skip
 check_matrix_roles = check_of(MATRIX_ROLES)
 

@@ -187,6 +187,8 @@ def test_cells_are_short(stem):
     assert max(lines) <= 25
     assert statistics.quantiles(lines, n=10, method="inclusive")[8] <= 16
     assert statistics.median(lines) <= 8
+    wide = [place for place, cell in cells("code", stem) if max(map(len, cell.source.splitlines())) > 100]
+    assert wide == []  # a page of JupyterLab beside its file list
     texts = [(place, cell) for place, cell in cells("markdown", stem) if cell.id != "earlier"]  # three questions
     assert [place for place, cell in texts if reading.words_in(cell.source) > 150] == []
 

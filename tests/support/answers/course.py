@@ -8,6 +8,7 @@ from checks.scaling_out import split_feed_forward
 from helpers import checkpoint, model
 from helpers.formats.names import interleaved_to_halves
 from helpers.generate import next_token_probabilities as shares
+from tests.support.answers.gqa import with_given
 from tests.support.answers.register import wrong
 
 
@@ -35,7 +36,7 @@ COPIES = {  # exercise and what is named: the answer
     "apply_rope_halves__apply_rope": model.apply_rope,
     "apply_rope_interleaved__apply_rope": lambda x, c, s: model.apply_rope(x, c, s, "interleaved"),
     "rope_permutation__interleaved_to_halves": interleaved_to_halves,
-    "causal_visible__causal_visible": lambda t, s: next(map(model.causal_visible, [t], [s])),
+    "causal_visible__causal_visible": with_given(lambda t, s: next(map(model.causal_visible, [t], [s]))),
     "rows__attention_weights": lambda q, k, v, visible: (
         model.attention_weights(
             q.reshape(*k.shape[:2], -1, q.shape[-1]), k, torch.cat([visible] * (q.shape[1] // k.shape[1]), -2)

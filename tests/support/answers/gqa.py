@@ -9,14 +9,23 @@ from helpers.model import apply_rope
 from tests.support.answers.register import RIGHT, right, wrong
 
 
-@right
-def causal_visible__tril(n_query, n_key):
-    return torch.ones(n_query, n_key, dtype=torch.bool).tril(n_key - n_query)
+def _read(given, true_hides, s):
+    """Another program's mask, as it should be read: (B, 1, 1 or T, S) bool, True = may attend."""
+    given = given > -1 if given.is_floating_point() else given.bool() != true_hides
+    return given.reshape(len(given), 1, -1, s)
 
 
-RIGHT["causal_visible"] |= {
-    "minus_infinity": lambda t, s: torch.full((t, s), -torch.inf).triu(s - t + 1) == 0,
-    "positions": lambda t, s: torch.arange(s)[None] <= torch.arange(s - t, s)[:, None],
+def with_given(causal):
+    """A right answer, from one of two arguments."""
+    return lambda t, s, given=None, hides=False: (
+        causal(t, s) if given is None else causal(t, s) & _read(given, hides, s)
+    )
+
+
+RIGHT["causal_visible"] = {
+    "tril": with_given(lambda t, s: torch.ones(t, s, dtype=torch.bool).tril(s - t)),
+    "minus_infinity": with_given(lambda t, s: torch.full((t, s), -torch.inf).triu(s - t + 1) == 0),
+    "positions": with_given(lambda t, s: torch.arange(s)[None] <= torch.arange(s - t, s)[:, None]),
 }
 for words, bug, program in (
     ("row 0, column 0 is False", "keys_backwards", lambda t, s: torch.ones(t, s).tril(s - t).flip(1).bool()),
@@ -24,7 +33,33 @@ for words, bug, program in (
     ("(1, 2, 3), expected (2, 3)", "a_dimension_more", lambda t, s: torch.ones(1, t, s).tril(s - t).bool()),
     (".to(torch.bool) converts", "uint8", lambda t, s: torch.ones(t, s, dtype=torch.uint8).tril(s - t)),
 ):
-    wrong(words, f"causal_visible__{bug}")(program)
+    wrong(words, f"causal_visible__{bug}")(lambda t, s, *given, program=program: program(t, s))
+_right = RIGHT["causal_visible"]["positions"]
+for words, bug, seen in (
+    ("turned the right way", "inverted", lambda m, hides: m == 0 if m.is_floating_point() or not hides else m != 0),
+    ("turned the right way", "ignores_true_hides", lambda m, hides: m == 0 if m.is_floating_point() else m != 0),
+    ("turns each bit", "flips_bits", lambda m, hides: m == 0 if m.is_floating_point() else (~m if hides else m).bool()),
+    ("are added to the scores", "floats_are_flags", lambda m, hides: m == 0 if hides else m != 0),
+    ("bfloat16's lowest", "only_infinity",
+     lambda m, hides: m > -torch.inf if m.is_floating_point() else (m != 0) != hides),
+    ("at [1, 0, 0, 0] is True, expected False", "ignores_given", lambda m, hides: torch.ones_like(m).bool()),
+):  # fmt: skip
+    wrong(words, f"causal_visible__{bug}")(
+        lambda t, s, given=None, hides=False, seen=seen: _right(t, s, None if given is None else seen(given, hides))
+    )
+wrong("takes 2 positional arguments", "causal_visible__two_arguments")(
+    lambda t, s: torch.ones(t, s, dtype=torch.bool).tril(s - t)
+)
+wrong("still be causal", "causal_visible__not_causal")(
+    lambda t, s, given=None, hides=False: (
+        _right(t, s) if given is None else _read(given, hides, s).expand(-1, -1, t, -1)
+    )
+)
+wrong("as many texts as queries … the shape (3, 5), expected (3, 1, 3, 5)", "causal_visible__rows_by_size")(
+    lambda t, s, given=None, hides=False: (
+        _right(t, s) & given.bool() if given is not None and given.shape == (t, s) else _right(t, s, given, hides)
+    )
+)
 
 
 def _one_head(q, k, v, visible):
@@ -102,19 +137,19 @@ def gqa_layer__head_by_head(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     for i, columns in enumerate(w_o.split(head_dim, 1)):
         q, k, v = (x @ part[i * len(part) // len(heads[0])].T for part in heads)
         q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
-        y = y + _one_head(q, k, v, causal_visible__tril(T, T)) @ columns.T
+        y = y + _one_head(q, k, v, RIGHT["causal_visible"]["tril"](T, T)) @ columns.T
     return y
 
 
 @right
 def gqa_layer__einsum(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     q, k, v = (torch.einsum("btd,nhd->bnth", x, w.unflatten(0, (-1, head_dim))) for w in (w_q, w_k, w_v))
-    seen = causal_visible__tril(x.shape[1], x.shape[1])
+    seen = RIGHT["causal_visible"]["tril"](x.shape[1], x.shape[1])
     mixed = rows__einsum(apply_rope(q, cos, sin), apply_rope(k, cos, sin), v, seen)
     return torch.einsum("bnth,dnh->btd", mixed, w_o.unflatten(1, (-1, head_dim)))
 
 
-def _layer_with(turn=apply_rope, seen=causal_visible__tril):
+def _layer_with(turn=apply_rope, seen=RIGHT["causal_visible"]["tril"]):
     def program(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
         q, k, v = ((x @ w.T).unflatten(-1, (-1, head_dim)).transpose(1, 2) for w in (w_q, w_k, w_v))
         q, k = turn(q, cos, sin), turn(k, cos, sin)

@@ -1,7 +1,7 @@
 """Right and wrong answers to the exercises of notebook 03, SwiGLU."""
 
 import itertools
-import math
+from functools import partial
 
 import torch
 from torch.nn import functional as F
@@ -60,83 +60,86 @@ for words, bug, program in (
     wrong(words, f"swiglu__{bug}")(program)
 
 
-@right
-def matrix_roles__all_orders(weights, x, y, atol=1e-4):
-    for gate, up, down in itertools.permutations(weights):
-        a, b, c = weights[gate], weights[up], weights[down]
-        if a.shape == b.shape == c.T.shape and torch.allclose((F.silu(x @ a.T) * (x @ b.T)) @ c.T, y, atol=atol):
-            return {"gate": gate, "up": up, "down": down}
+def _layouts(both):
+    blocks = [both.split(32)[place::2] for place in (0, 1)] if len(both) % 64 == 0 else ()
+    return both.chunk(2), (both[::2], both[1::2]), tuple(map(torch.cat, blocks))
 
 
-def _first_that(fits, skips=True):
+def _orders(weights, layouts=_layouts, both_ways=True):
+    """(gate, up, down), in whatever order, of three matrices or of a fused one and down."""
+    for first, *rest in itertools.permutations(weights):
+        for pair in layouts(first) if len(rest) == 1 else [(first, rest[0])]:
+            if len(pair) == 2 and all(map(len, pair)):
+                yield *pair, rest[-1]
+                if both_ways:
+                    yield pair[1], pair[0], rest[-1]
+
+
+def _first_that(fits, skips=True, orders=_orders, activation=F.silu):
     """The first order of which fits(its output, y) is true."""
 
     def program(weights, x, y):
-        for order in itertools.permutations(weights):
-            a, b, c = (weights[name] for name in order)
+        for a, b, c in orders(weights):
             if skips and not (a.shape == b.shape == c.T.shape and a.shape[1] == x.shape[1]):
                 continue
-            if fits((F.silu(x @ a.T) * (x @ b.T)) @ c.T, y):
-                return dict(zip(("gate", "up", "down"), order, strict=True))
+            if fits((activation(x @ a.T) * (x @ b.T)) @ c.T, y):
+                return a, b, c
 
     return program
 
 
-def _near(z, y):
-    return (z - y).abs().max() < 1e-4
-
-
-wrong("skip these orders", "matrix_roles__misfits_not_skipped")(_first_that(_near, skips=False))
-wrong("Here gate and up are (5, 5), down is (5, 5) … do you try all six orders", "matrix_roles__by_shape")(
-    lambda weights, x, y: _first_that(_near)(weights, x, y)
-    if len({weight.shape for weight in weights.values()}) > 1 else None
-)  # fmt: skip
-wrong("Do you compare each number", "matrix_roles__mean_of_each_row")(
-    _first_that(lambda z, y: (z.mean(1) - y.mean(1)).abs().max() < 1e-4)
-)
-RIGHT["matrix_roles"] |= {
-    "length_of_the_difference": _first_that(lambda z, y: (z - y).norm() < 1e-3),
-    "in_float64": lambda weights, x, y: _first_that(_near)(
-        {name: weight.double() for name, weight in weights.items()}, x.double(), y.double()
-    ),
-}
+def _near(z, y, atol=1e-4):
+    return (z - y).abs().max() < atol
 
 
 def _best_fit(activation):
     """The order whose output is nearest to y."""
 
     def fit(weights, x, y):
-        def gap(order):
-            a, b, c = (weights[name] for name in order)
-            fits = a.shape == b.shape == c.T.shape and a.shape[1] == x.shape[1]
-            return abs(activation(x @ a.T) * (x @ b.T) @ c.T - y).max() if fits else math.inf
-
-        return dict(zip(("gate", "up", "down"), min(itertools.permutations(weights), key=gap), strict=True))
+        fitting = [
+            (a, b, c) for a, b, c in _orders(weights) if a.shape == b.shape == c.T.shape and a.shape[1] == x.shape[1]
+        ]
+        return min(fitting, key=lambda one: (activation(x @ one[0].T) * (x @ one[1].T) @ one[2].T - y).abs().max())
 
     return fit
 
 
-RIGHT["matrix_roles"]["best_fit"] = _best_fit(F.silu)
+RIGHT["matrix_roles"] = {
+    "all_orders": _first_that(_near),
+    "length_of_the_difference": _first_that(lambda z, y: (z - y).norm() < 1e-3),
+    "in_float64": lambda weights, x, y: tuple(
+        one.float() for one in _first_that(_near)([weight.double() for weight in weights], x.double(), y.double())
+    ),
+    "best_fit": _best_fit(F.silu),
+}
+_all_orders = RIGHT["matrix_roles"]["all_orders"]
+
+
+def _with_layouts(some):
+    return _first_that(_near, orders=partial(_orders, layouts=lambda both: _layouts(both)[some]))
+
+
 for words, bug, program in (
+    ("skip these orders", "misfits_not_skipped", _first_that(_near, skips=False)),
+    ("no order of (5, 5), (5, 5), (5, 5) gave y … do you try all six orders", "by_shape",
+     lambda weights, x, y: _all_orders(weights, x, y) if len({weight.shape for weight in weights}) > 1 else None),
+    ("Do you compare each number", "mean_of_each_row",
+     _first_that(lambda z, y: (z.mean(1) - y.mean(1)).abs().max() < 1e-4)),
     ("gate and up are swapped", "best_fit_with_gelu", _best_fit(F.gelu)),
-    ("names from weights", "names_as_in_the_example",
-     lambda weights, *vectors: matrix_roles__all_orders({name: weights[name] for name in "abc"}, *vectors)),
-    ("allclose", "default_tolerance", lambda weights, x, y: matrix_roles__all_orders(weights, x, y, atol=1e-8)),
-    ("gate and up are swapped", "first_token", lambda weights, x, y: matrix_roles__all_orders(weights, x[:1], y[:1])),
-    ("tolerance 1e-4", "loose", lambda weights, x, y: matrix_roles__all_orders(weights, x, y, atol=0.01)),
-    ("changed in place", "pops", lambda weights, x, y: [matrix_roles__all_orders(weights, x, y), weights.popitem()][0]),
+    ("allclose", "default_tolerance", _first_that(partial(_near, atol=1e-8))),
+    ("gate and up are swapped", "first_token", lambda weights, x, y: _all_orders(weights, x[:1], y[:1])),
+    ("tolerance 1e-4", "loose", _first_that(partial(_near, atol=0.01))),
+    ("changed in place", "pops", lambda weights, x, y: [_all_orders(weights, x, y), weights.pop()][0]),
+    ("gate has the shape", "as_listed", lambda weights, x, y: tuple(weights)),
+    ("expected 3 tensors", "names", lambda weights, x, y: {"gate": 0, "up": 1, "down": 2}),
+    ("it raises", "three_only", lambda weights, x, y: _all_orders([*weights[:2], weights[2]], x, y)),
+    ("fused, halves … all three layouts", "rows_and_blocks_only", _with_layouts(slice(1, None))),
+    ("fused, rows in turn … all three layouts", "halves_and_blocks_only", _with_layouts(slice(None, None, 2))),
+    ("fused, blocks of 32 … all three layouts", "halves_and_rows_only", _with_layouts(slice(2))),
+    ("up first … all three layouts", "gate_first_only",
+     lambda weights, x, y: _first_that(_near, orders=partial(_orders, both_ways=len(weights) == 3))(weights, x, y)),
 ):  # fmt: skip
     wrong(words, f"matrix_roles__{bug}")(program)
-
-
-@wrong("c is not down. Here gate and up are (3, 2), down is (2, 3) … do you compare with the width")
-def matrix_roles__as_listed(weights, x, y):
-    return dict(zip(("gate", "up", "down"), weights, strict=True))
-
-
-@wrong("not the tensors")
-def matrix_roles__inverted(weights, x, y):
-    return {name: role for role, name in matrix_roles__all_orders(weights, x, y).items()}
 
 
 def _cut_by(size, largest=False, over=torch.mean):
