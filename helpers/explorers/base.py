@@ -116,8 +116,10 @@ class Explorer:
     def _take_picture(self):
         for artist in self._artists:  # somebody else, such as savefig, may have touched them all
             artist.stale = False
+        arrays = {artist: artist.get_array() for artist in self._artists if hasattr(artist, "get_array")}
         finding = self.draw(**self.values)
         touched = {artist for artist in self._artists if artist.stale}
+        touched |= {artist for artist, old in arrays.items() if artist.get_array() is not old}  # set_array marks none
         if self._background is None or not touched <= self._moving:  # what `draw` leaves alone is drawn only once
             self._moving |= touched
             for artist in touched:

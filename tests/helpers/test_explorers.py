@@ -434,3 +434,18 @@ def test_an_explorer_tells_the_right_numbers(name, values, words):
     explorer = as_at_first(f"explore_{name}")
     put_back(explorer, values)
     assert words in explorer.finding
+
+
+@pytest.mark.parametrize("kind", ["pcolormesh", "scatter", "imshow"])
+def test_new_numbers_in_a_map_of_colours_are_drawn(kind):
+    figure, ax = base.new_figure(1)
+    numbers = np.zeros((3, 3))
+    made = ax.scatter([0, 1, 2], [0, 1, 2], c=numbers[0]) if kind == "scatter" else getattr(ax, kind)(numbers)
+    made.set_clim(0, 9)
+
+    def draw(size):
+        made.set_array(np.full_like(made.get_array(), size))
+        return f"All are {size}."
+
+    explorer = Explorer(figure, draw, {"size": slider("size", 0, 0, 9)}, "A map of colours.")
+    assert_answers(explorer, explorer.controls["size"])
