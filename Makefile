@@ -9,9 +9,8 @@ NBVAL = --nbval
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	$(NBVAL) --nbval-current-env --nbval-cell-timeout=1800
 
-.PHONY: help lab setup test test-teaching test-all test-rounding test-oldest constraints notebooks student class reset update grade tiny-llama site coverage style bench
+.PHONY: help lab setup test test-teaching test-all test-rounding test-oldest constraints notebooks student reset update grade tiny-llama site coverage style bench
 .DEFAULT_GOAL := help
-$(call ask,class,CLASS,3)
 $(call ask,student,FOLDER,../handout)
 $(call ask,grade,FOLDER,../handed-in)
 $(call ask,reset,NOTEBOOK,notebooks/02_rope.ipynb)
@@ -62,9 +61,6 @@ notebooks: $(DEV) ## execute again the notebooks that changed (ARGS="04_gqa": th
 student: $(LEARN) ## write a folder to hand out, without solutions (FOLDER=../handout ARGS="--only 01 02")
 	$(BIN)/python -m tools.hand_out student "$(FOLDER)" $(ARGS)
 
-class: $(KIT) ## write one class's slides, homework folder, questions and cards (CLASS=3 FOLDER=../class_3)
-	OMP_NUM_THREADS=1 $(BIN)/python -m teaching.classroom.one_class "$(CLASS)" $(if $(FOLDER),--folder "$(FOLDER)") $(ARGS)
-
 reset: $(LEARN) ## a fresh copy of a notebook; yours is kept (NOTEBOOK=notebooks/02_rope.ipynb)
 	$(BIN)/python -m tools.hand_out reset "$(NOTEBOOK)"
 
@@ -77,7 +73,7 @@ grade: $(LEARN) ## grade a folder of submissions (FOLDER=../handed-in ARGS="--on
 tiny-llama: $(LEARN) ## train a small LLaMA on the reference or your text (FOLDER=runs/mine ARGS="--text notes.txt")
 	$(BIN)/python -m tools.tiny_llama --out "$(FOLDER)" $(ARGS)
 
-site: $(KIT) ## build the website, slides included, into build/site
+site: $(KIT) ## build the website into build/site
 	OMP_NUM_THREADS=1 $(BIN)/python -m teaching.website.build $(ARGS)
 
 coverage: $(DEV) ## tests and notebooks under coverage.py; fails below 98 %

@@ -16,7 +16,7 @@ from tests.support.lab import quiet_context
 @pytest.fixture(scope="session")
 def build():
     """The module teaching.website.build."""
-    if not importlib.util.find_spec("sphinx_revealjs"):
+    if not importlib.util.find_spec("myst_nb"):
         what = "the site's programs are not installed: `pip install -e '.[teaching]'`"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(what)
     return importlib.import_module("teaching.website.build")
@@ -34,7 +34,7 @@ def site(build, tmp_path_factory):
 
 @pytest.fixture
 def open_page(browser, site):
-    """A function that opens a page of the site, on a day; its formulas are drawn, its slides and its model ready."""
+    """A function that opens a page of the site, on a day; its formulas are drawn, its model is ready."""
     with ExitStack() as contexts:
 
         def open_page(name="live.html", width=1280, height=800, day=None, **more):

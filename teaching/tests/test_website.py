@@ -1,4 +1,4 @@
-"""The website and the slides: links, descriptions, no request to elsewhere, axe-core, keyboard, phones, zoom."""
+"""The website: links, descriptions, no request to elsewhere, axe-core, keyboard, phones, zoom."""
 
 import html
 import os
@@ -16,7 +16,7 @@ from tests.support.course import ROOT
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 # The other pages have the same colours.
-IN_THE_DARK = ("index", "live", "broken", "notebooks/02_rope", "notebooks/03_swiglu", "docs/glossary", "slides/02_rope")
+IN_THE_DARK = ("index", "live", "broken", "notebooks/02_rope", "notebooks/03_swiglu", "docs/glossary")
 
 
 def test_links_lead_to_pages_of_the_site(build):
@@ -39,11 +39,11 @@ def test_a_page_names_the_repository_only_if_somebody_said_it(build, monkeypatch
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), ValueError("a link"), KeyboardInterrupt()])
 def test_what_fails_leaves_the_last_site_whole(build, monkeypatch, tmp_path, error):
-    def stops(notebooks, folder, relink):
+    def stops(folder):
         (folder / "half").mkdir(parents=True)
         raise error
 
-    monkeypatch.setattr(build, "make_slides", stops)
+    monkeypatch.setattr(build, "build_site", stops)
     last = {tmp_path / "page.html", tmp_path / ".nojekyll"}
     for path in last:
         path.write_text("the last one")
@@ -65,7 +65,7 @@ def test_a_full_disk_is_found_before_the_work(build, monkeypatch, tmp_path, full
     full = full.format(out=tmp_path)
     free = {full: 5e6}
     monkeypatch.setattr(build.shutil, "disk_usage", lambda place: SimpleNamespace(free=free.get(str(place), 9e12)))
-    monkeypatch.setattr(build, "make_slides", pytest.fail)
+    monkeypatch.setattr(build, "build_site", pytest.fail)
     with pytest.raises(SystemExit, match=f"The disk of {full} has 5 MB left, 100 are needed: delete something there"):
         build.main(["--out", str(tmp_path / "site")])
     assert not list(tmp_path.iterdir())
@@ -95,13 +95,10 @@ def pages(site):
 def test_every_page_can_be_reached_and_shared(pages, site):
     targets = [(name, urlsplit(target).path) for name, page in pages.items() for target, _ in page.targets]
     linked = {os.path.normpath(os.path.join(os.path.dirname(name), path)) for name, path in targets}
-    wanted = {f"{part}/{path.stem}.html" for path in NOTEBOOKS for part in ("notebooks", "slides")}
-    wanted |= {"docs/teaching.html", "docs/classroom-server.html", "live.html", "broken.html", "slides/index.html"}
+    wanted = {f"notebooks/{path.stem}.html" for path in NOTEBOOKS}
+    wanted |= {"docs/teaching.html", "docs/classroom-server.html", "live.html", "broken.html"}
     assert wanted <= linked
-    cards = {name: re.findall('name="description"|"og:image"', page.text) for name, page in pages.items()}
-    assert {name for name, card in cards.items() if len(card) != 2} == {
-        f"slides/{path.stem}.html" for path in NOTEBOOKS
-    }
+    assert all(len(re.findall('name="description"|"og:image"', page.text)) == 2 for page in pages.values())
     assert [name for name, page in pages.items() if "/faults.png" in page.text] == ["broken.html", "index.html"]
     assert all((site / "_static" / f"{name}.png").is_file() for name in ("lenses", "faults"))
 
@@ -125,23 +122,20 @@ def test_links_inside_resolve_and_nothing_is_loaded_from_elsewhere(site, pages):
 
 
 @pytest.mark.slow
-def test_every_picture_is_on_its_page_and_its_slide_and_described(pages):
+def test_every_picture_is_on_its_page_and_described_and_what_answers_is_folded(pages):
     assert [name for name, page in pages.items() if not all(map(str.strip, page.alts))] == []
     for path in NOTEBOOKS:
-        page, deck = (pages[f"{part}/{path.stem}.html"] for part in ("notebooks", "slides"))
-        cells = nbformat.read(path, as_version=4).cells
+        page, cells = pages[f"notebooks/{path.stem}.html"], nbformat.read(path, as_version=4).cells
         for told in (output.get("metadata", {}) for cell in cells for output in cell.get("outputs", [])):
             alt = told.get("image/png", {}).get("alt", "")
-            assert all(any(own.startswith(alt) for own in part.alts) for part in (page, deck)), alt
+            assert any(own.startswith(alt) for own in page.alts), alt
         asked = sum("predict" in cell.metadata.get("tags", []) for cell in cells)
-        assert deck.text.count('<section class="predict"') == asked
-        assert bool(asked) == ('<pre class="fragment' in deck.text)  # what comes out is shown after the question
+        assert page.text.count('<div class="predict">') == asked
         for part, kind in (("outputs_hidden", "answer"), ("source_hidden", "drawing")):
             folded = sum(part in cell.metadata.get("jupyter", {}) for cell in cells)
             assert page.text.count(f'<details class="{kind}">') == folded
         folded = sum(bool(cell.metadata.get("jp-MarkdownHeadingCollapsed")) for cell in cells)
         assert page.text.count('<details class="solutions">') == folded
-        assert "Solutions" not in deck.text
         assert "not attempted" not in page.text
         assert page.text.count("The answer</summary>") in (0, 3)
         assert "<details open" not in page.text
@@ -151,8 +145,6 @@ def axe(page, tags=WCAG):
     """What axe-core finds on the whole page."""
     import axe_playwright_python
 
-    if page.evaluate("'Reveal' in window"):
-        assert page.evaluate("checks.showAllSlides()") == 0, f"{page.url}: slides that axe would not see"
     page.evaluate((Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
     return page.evaluate("tags => checks.axe(tags)", tags)
 
@@ -182,17 +174,6 @@ def test_axe_finds_nothing_and_nothing_is_cut_on_a_phone_or_enlarged(site, open_
                 found += [f"{name} at {width} px: {cut}" for cut in cut_on(page)]
         found += [f"{name}: {violation}" for violation in axe(page, WCAG if scheme == "light" else ["color-contrast"])]
     assert found == []
-
-
-@pytest.mark.browser
-def test_slides_fit_the_screen(open_page):
-    for path in NOTEBOOKS:
-        page = open_page(f"slides/{path.stem}.html", height=720)
-        sizes = page.evaluate("""() => Reveal.getSlides().map(slide => {
-            const { h, v } = Reveal.getIndices(slide); Reveal.slide(h, v);
-            return [slide.scrollWidth, slide.scrollHeight, slide.textContent.trim().slice(0, 60)] })""")
-        assert len(sizes) > 15
-        assert [one for one in sizes if one[0] > 1280 or one[1] > 720] == [], path.stem
 
 
 @pytest.mark.browser

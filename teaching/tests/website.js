@@ -2,27 +2,8 @@
 "use strict";
 
 window.checks = {
-    // Wait until formulas are drawn, slides are laid out.
-    drawn: async () => {
-        await window.MathJax?.startup.promise;
-        if ('Reveal' in window && !Reveal.isReady()) await new Promise(done => Reveal.on('ready', done));
-    },
-
-    // Show all slides of a deck at once, one below the other, so that axe sees each; return how many stay unseen.
-    showAllSlides: () => {
-        Reveal.configure({ disableLayout: true }); // a late answer to a new width would make all small again
-        for (const slide of document.querySelectorAll('.slides section')) {
-            slide.classList.remove('past', 'present', 'future', 'stack');
-            for (const name of ['hidden', 'aria-hidden', 'inert']) slide.removeAttribute(name);
-            slide.style.cssText = 'display: block; position: static; visibility: visible; opacity: 1; transform: none; '
-                + 'height: auto; overflow: visible';
-        }
-        for (const part of document.querySelectorAll('.fragment')) part.style.cssText = 'opacity: 1; visibility: visible';
-        for (const part of document.querySelectorAll('.backgrounds, .controls, .progress')) part.remove();
-        for (const part of document.querySelectorAll('html, body, .reveal, .slides'))
-            part.style.cssText = 'position: static; overflow: visible; height: auto; width: auto; transform: none; zoom: 1';
-        return [...document.querySelectorAll('.slides section section')].filter(slide => slide.offsetHeight < 40).length;
-    },
+    // Wait until formulas are drawn.
+    drawn: () => window.MathJax?.startup.promise,
 
     // Words and pictures that are cut at the right edge of a narrow or enlarged page, where nothing scrolls them into
     // sight. (Boxes that scroll and cannot be reached with Tab: axe finds them.)
@@ -30,7 +11,7 @@ window.checks = {
         const page = document.documentElement;
         const scrolls = at => at !== document.body && (at.scrollWidth > at.clientWidth + 1
             && ['auto', 'scroll'].includes(getComputedStyle(at).overflowX) || scrolls(at.parentElement));
-        const found = [...document.querySelectorAll('article *, .list *')].filter(element =>
+        const found = [...document.querySelectorAll('article *')].filter(element =>
             element.getBoundingClientRect().right > page.clientWidth + 1 && !element.children.length
             && !element.closest('mjx-assistive-mml, script, .headerlink') && !scrolls(element));
         return [...found.map(element => element.outerHTML.slice(0, 120)),
@@ -58,7 +39,6 @@ window.checks = {
     },
 
     // Formulas that are still TeX, or that MathJax could not read.
-    notDrawn: () => [...document.querySelectorAll('.math, .slides section')].filter(part =>
-        part.querySelector('[data-mml-node="merror"]') || /\\[([]/.test(part.textContent)
-        || (part.matches('.math') && !part.querySelector('mjx-container'))).map(part => part.textContent.slice(0, 80)),
+    notDrawn: () => [...document.querySelectorAll('.math')].filter(part =>
+        part.querySelector('[data-mml-node="merror"]') || !part.querySelector('mjx-container')).map(part => part.textContent.slice(0, 80)),
 };

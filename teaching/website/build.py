@@ -1,10 +1,9 @@
-"""Build the website and the slides from the committed notebooks, without running them: `make site`.
+"""Build the website from the committed notebooks, without running them: `make site`.
 
 The pages are prepared in a temporary folder that mirrors the repository: pictures get their descriptions; solutions,
 the outputs that answer a question, and code that only draws are folded. Sphinx makes HTML of
-them with the settings in `conf.py`. `slides.py` makes the slides, which become the folder `slides` of the site. Nothing
-is fetched, and no page of the result fetches anything from elsewhere. What is built takes the place of the last one
-when it is whole.
+them with the settings in `conf.py`. Nothing is fetched, and no page of the result fetches anything from elsewhere. What
+is built takes the place of the last one when it is whole.
 """
 
 import argparse
@@ -27,7 +26,6 @@ from helpers.plots import printed
 from helpers.text import TINY_LLAMA, load_tokenizer
 from helpers.train import TINY
 from teaching.website.downloads import links_of, make_downloads
-from teaching.website.slides import make_slides, picture_size, split_prediction
 from tools.course import notebooks_of
 from tools.notebooks import EMPTY_OUTPUT
 
@@ -129,7 +127,7 @@ def notebook_page(path: Path):
             cell.source = relink(cell.source, path)
             cell.source = ONE_LINE_ANSWER.sub(r"<details><summary>\1</summary>\n\n\2\n\n</details>", cell.source)
             if "predict" in cell.metadata.get("tags", []):
-                before, question = split_prediction(cell.source)
+                before, question = _split_prediction(cell.source)
                 cell.source = f'{before}<div class="predict">\n\n{question}\n\n</div>'
             if cell.metadata.get("jp-MarkdownHeadingCollapsed"):
                 cell.source += '\n\n<details class="solutions"><summary>Show the solutions</summary>\n\n'
@@ -139,6 +137,20 @@ def notebook_page(path: Path):
         notebook.cells.append(new_markdown_cell("</details>", id="end-of-solutions"))
     notebook.cells.insert(1, new_markdown_cell(links_of(path.stem), id="way-in"))
     return notebook
+
+
+def _split_prediction(text):
+    # A text cell cut before the paragraph that asks for a prediction.
+    place = text.find("**Predict")
+    if place < 0:
+        raise ValueError(f"this cell has the tag predict and no **Predict.** in it: {text[:60]!r}")
+    start = text.rfind("\n\n", 0, place) + 2 if "\n\n" in text[:place] else 0
+    return text[:start], text[start:]
+
+
+def _picture_width(output):
+    # Of an output's PNG [px]; it stands in its bytes 16 to 19.
+    return int.from_bytes(base64.b64decode("".join(output.data["image/png"][:64].split()))[16:20])
 
 
 def _prepare_outputs(cell):
@@ -153,7 +165,7 @@ def _prepare_outputs(cell):
         alt = output.get("metadata", {}).get("image/png", {}).get("alt")
         if alt:
             # A stored width [px] comes first, for the picture may hold more pixels than it is wide.
-            width = int(output.metadata["image/png"].get("width") or picture_size(output)[0])
+            width = int(output.metadata["image/png"].get("width") or _picture_width(output))
             image = {"alt": alt, "classes": "wide" if width > 600 else "narrow", "width": f"{width}px"}
             more = " A picture here; in JupyterLab its controls move." if EXPLORER.search(cell.source) else ""
             plain = re.sub(r"([\\`*_$<>\[\]{}])", r"\\\1", alt)  # Markdown that shows it as it is
@@ -164,14 +176,12 @@ def _prepare_outputs(cell):
     cell.outputs = [output for output in cell.outputs if output.output_type != "stream" or output.text]
 
 
-def prepare(source: Path, slides: Path):
-    """Write the pages into `source`, in the folders that they have in the repository; `slides` are there already."""
+def prepare(source: Path):
+    """Write the pages into `source`, in the folders that they have in the repository."""
     texts = [path for pattern in TEXTS for path in ROOT.glob(pattern) if path != ROOT / "README.md"]
     pages = {path: relink(path.read_text(encoding="utf-8"), path) for path in texts}
     pages |= {ROOT / "index.md": start_page()}
     pages |= {ROOT / path.name: path.read_text("utf-8").replace("{millions}", MILLIONS) for path in LIVE.glob("*.md")}
-    shown = re.search(r"</h1>\n(.*)\n<p class=\"home\">", (slides / "index.html").read_text(encoding="utf-8"), re.S)[1]
-    pages[ROOT / "slides" / "index.md"] = f"# Slides\n\n```{{raw}} html\n{shown}\n```\n"
     pages |= {path: nbformat.writes(notebook_page(path)) for path in NOTEBOOKS}
     for path, text in pages.items():
         page = source / path.relative_to(ROOT)
@@ -187,10 +197,9 @@ def build_site(out: Path):
     """
     from sphinx.cmd.build import build_main
 
-    make_slides(NOTEBOOKS, out / "slides", relink)
     print("The pages: this takes longest", flush=True)
     with tempfile.TemporaryDirectory() as work:
-        prepare(Path(work, "pages"), out / "slides")
+        prepare(Path(work, "pages"))
         flags = ["-b", "html", "-c", SITE, "-d", Path(work, "doctrees"), "-W", "--keep-going", "-q"]
         if build_main([str(word) for word in (*flags, Path(work, "pages"), out)]):
             raise ValueError("Sphinx says above what is wrong.")

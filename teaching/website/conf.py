@@ -1,14 +1,26 @@
 """Sphinx settings of the website. `build.py` prepares the pages and then calls Sphinx with these."""
 
 import textwrap
+from importlib import import_module
+from pathlib import Path
 
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
 
-from teaching.website import colors
+from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
 from teaching.website.build import ROOT
 from teaching.website.downloads import told
-from teaching.website.slides import MATHJAX, MATHJAX_SETTINGS
+
+# The colours of the figures, and what goes with them: CSS names each by its key here, `var(--query)`.
+LIGHT = {
+    "query": QUERY, "key": KEY, "key-text": "#b34700", "hidden": HIDDEN, "hatch": HATCH, "ink": INK, "brand": "#00527f",
+}  # fmt: skip
+DARK = {  # where a page is dark; the rest stays
+    "query": "#56b4e9", "key": "#ff9d5c", "key-text": "#ff9d5c", "hidden": "#3a3a3a", "hatch": "#6a6a6a",
+    "ink": "#e0e0e0", "brand": "#7cc4f2",
+}  # fmt: skip
+# All of MathJax in one file: JupyterLab has it only inside its bundle, nbconvert takes it from a network.
+MATHJAX = Path(import_module("sphinx-mathjax-offline").__file__).parent / "static" / "mathjax" / "tex-svg.js"
 
 project = "LLaMA in notebooks"
 copyright = "the authors of the course; MIT licence"
@@ -34,7 +46,8 @@ html_static_path = ["static", str(MATHJAX), str(ROOT / "docs" / "lenses.png")]
 html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
 mathjax_path = MATHJAX.name
-mathjax3_config = MATHJAX_SETTINGS
+# A menu would make every formula a stop of the Tab key; the scale suits the letters of a sans serif around it.
+mathjax3_config = {"options": {"enableMenu": False}, "svg": {"scale": 0.85}}
 html_favicon = "static/icon.svg"
 html_copy_source = False
 html_use_index = False
@@ -48,7 +61,7 @@ html_theme_options = {  # a link is underlined, not only blue
         "color-link-underline--visited": "var(--color-link--visited)",
         **known,
     }
-    for theme, known in (("light", colors.LIGHT), ("dark", colors.DARK))
+    for theme, known in (("light", LIGHT), ("dark", DARK))
 }
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"

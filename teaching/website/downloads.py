@@ -10,9 +10,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import tools.hand_out as hand_out
-from teaching.website.slides import filled
+from jinja2 import Environment, FileSystemLoader
 
+import tools.hand_out as hand_out
+
+PAGES = FileSystemLoader(Path(__file__).with_name("templates"))
 ZIP = "llama-notebooks.zip"
 FORMS = {
     "COURSE_REPOSITORY": (r"[\w.-]+/[\w.-]+", "no place on GitHub: write owner/name."),
@@ -47,6 +49,7 @@ def told(name: str) -> str:
 
 
 def links_of(stem: str) -> str:
-    """HTML with the ways from a notebook's page into the course: take it along, its slides, how to run it."""
+    """HTML with the ways from a notebook's page into the course: take it along, how to run it."""
     until, name = hand_out.READERS.get(stem[:2]), told("COURSE_REPOSITORY")
-    return filled("way_in", stem=stem, own=f"../downloads/{stem}", name=name, zip=ZIP, until=until)
+    page = Environment(loader=PAGES, autoescape=True, trim_blocks=True).get_template("way_in.html")
+    return page.render(stem=stem, own=f"../downloads/{stem}", name=name, zip=ZIP, until=until)

@@ -46,7 +46,7 @@ def make(folder, *words):
 
 
 WRONG = {
-    "class": "make class CLASS=3", "student": "make student FOLDER=../handout", "tiny-llama": "FOLDER=runs/mine",
+    "student": "make student FOLDER=../handout", "tiny-llama": "FOLDER=runs/mine",
     "grade/FOLDER=": "make grade FOLDER=../handed-in", "reset": "NOTEBOOK=notebooks/02_rope.ipynb",
     "update": "make update FROM=../old", "lab/VENV=a b": 'VENV="a b"', "lab/CONSTRAINTS=a b": "for the space",
 }  # fmt: skip
