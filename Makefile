@@ -13,6 +13,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loa
 .DEFAULT_GOAL := help
 $(call ask,student,FOLDER,../handout)
 $(call ask,grade,FOLDER,../handed-in)
+$(call ask,update,FROM,../old)
 $(call ask,reset,NOTEBOOK,notebooks/02_rope.ipynb)
 $(call ask,tiny-llama,FOLDER,runs/mine)
 
@@ -64,8 +65,8 @@ student: $(LEARN) ## write a folder to hand out, without solutions (FOLDER=../ha
 reset: $(LEARN) ## a fresh copy of a notebook; yours is kept (NOTEBOOK=notebooks/02_rope.ipynb)
 	$(BIN)/python -m tools.hand_out reset "$(NOTEBOOK)"
 
-update: $(LEARN) ## the newer version, with your answers in it; what you changed is kept (FROM=../old: of an older folder)
-	$(BIN)/python -m tools.update $(if $(FROM),--from "$(FROM)")
+update: $(LEARN) ## put what you answered in an older folder into these notebooks (FROM=../old)
+	$(BIN)/python -m tools.update --from "$(FROM)"
 
 grade: $(LEARN) ## grade a folder of submissions (FOLDER=../handed-in ARGS="--only 01 --jobs 2")
 	$(BIN)/python -m teaching.classroom.grade "$(FOLDER)" $(ARGS)

@@ -180,12 +180,7 @@ def git(folder: Path, *words: str) -> bytes:
         raise ValueError(f"{what}. Nothing was changed.") from error
     if done.returncode:
         reason = done.stderr.decode("utf-8", "replace").strip() or "it gives no reason"
-        said = reason.splitlines()[-1]
-        if lock := re.search(r"'([^'\n]+\.lock)': File exists", reason):
-            said = (
-                f"{os.path.relpath(lock[1], folder)} is there: another git is at work, or was stopped. Then delete it"
-            )
-        raise ValueError(f"git {words[0]}: {said}. Nothing was changed.")
+        raise ValueError(f"git {words[0]}: {reason.splitlines()[-1]}. Nothing was changed.")
     return done.stdout
 
 

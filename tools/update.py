@@ -1,23 +1,19 @@
 """A newer version of the course under a learner's work: every answered function goes into the fresh notebook.
 
-    python -m tools.update                       # make update: in a clone; fetches what is new
-    python -m tools.update --from ../old         # make update FROM=../old: from an older folder, or a kept notebook
+    python -m tools.update --from ../old      # make update FROM=../old: an older folder, or a notebook that reset kept
 
-What a learner changed is first copied beside itself, under a dated name, and stays there. Answers are read as the
-grader reads them (checks/notebook.py). The cell of an answer comes as it is, and in front of it the learner's other
-cells that it needs; only into an exercise that is still as it was handed out.
+Run it in the newer folder; nothing in the older one is changed. Answers are read as the grader reads them
+(checks/notebook.py). The cell of an answer comes as it is, and in front of it the learner's other cells that it needs;
+only into an exercise that is still as it was handed out.
 
 Exit status: 0 if every answer is in the notebooks, 1 if one is not; it is named.
 """
 
 import argparse
 import ast
-import contextlib
 import json
-import os
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,80 +31,6 @@ from checks.notebook import (
 )
 from tools import course
 from tools.course import ROOT, UNREADABLE, notebooks_of, one_line
-
-# ------------------------------------------------------------------------------------------ what is new
-
-
-@contextlib.contextmanager
-def alone(root: Path) -> Iterator[None]:
-    """While one update runs, another raises ValueError. The lock goes when its process ends, however it ends."""
-    with open(root / ".update.lock", "a") as file:
-        try:
-            if os.name == "nt":
-                import msvcrt
-
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
-            raise ValueError("another update of this folder is running: wait until it has ended.") from error
-        yield
-
-
-def fetch(root: Path) -> list[Path]:
-    """Bring a clone to the newest version; the copies of files that the learner changed, or that had a new one's name.
-
-    Raises:
-        ValueError: if nothing can be fetched or merged; every file is then as it was.
-    """
-
-    def names(*words):
-        found = course.git(root, "diff", "--name-only", "--no-renames", "--relative", "-z", *words)
-        return [root / name for name in os.fsdecode(found).split("\0")[:-1]]
-
-    course.git(root, "fetch", "--quiet")
-    newest = course.git(root, "rev-parse", "@{upstream}").decode().strip()
-    own, came = course.git(root, "rev-list", "--left-right", "--count", f"HEAD...{newest}").decode().split()
-    if own != "0":
-        raise ValueError("this clone has commits of its own: merge them yourself (git pull); nothing was changed.")
-    if came == "0":
-        return []
-    changed = names("HEAD")
-    in_the_way = [path for path in names("--diff-filter=A", "HEAD", newest) if path not in changed and path.is_file()]
-    files = [*filter(Path.is_file, changed), *in_the_way]  # also what a stopped merge wrote
-    kept = {path: copy for path in files if (copy := _kept(path, newest))}
-    for path, copy in kept.items():
-        print(f"{path.relative_to(root)}: yours is kept in {copy.relative_to(root)}", flush=True)
-    try:
-        if changed:
-            course.git(root, "checkout", "--quiet", "HEAD", "--", *(str(path.relative_to(root)) for path in changed))
-        for path in in_the_way:
-            path.unlink()
-        course.git(root, "merge", "--quiet", "--ff-only", newest)
-    except BaseException:
-        for path, copy in kept.items():
-            course.copy_beside(copy, path)
-        raise
-    print(f"{came} change{'s' * (came != '1')} came; what is new: CHANGELOG.md", flush=True)
-    return list(kept.values())
-
-
-def _kept(path, newest):
-    """A copy of a learner's file beside it, made now or before; None if the file is as the newest version has it."""
-    data = path.read_bytes()
-    with contextlib.suppress(ValueError):
-        if course.committed(path, newest) == data:
-            return None
-    for copy in path.parent.glob("*_kept_*"):
-        if copy.name.startswith(f"{path.stem}_kept_") and copy.read_bytes() == data:
-            return copy
-    course.copy_beside(path, copy := course.new_file(path))
-    return copy
-
-
-# ------------------------------------------------------------------------------------------ answers
 
 
 @dataclass
@@ -204,72 +126,45 @@ def _with_answer(cells, stub, old, name):
     return made if new.answer(name) and old.needs(name) <= new.needs(name) else None
 
 
-def _name_kept(root: Path, known: list[Path]) -> bool:
-    """Print which answers are only in a copy that was kept, after a stop or a reset; whether none is.
-
-    `known` are the copies that this run has dealt with.
-    """
-    (old, broken), only = read_old([one for one in root.glob("notebooks/*_kept_*.ipynb") if one not in known]), {}
-    for fresh in notebooks_of(root / "notebooks") if old else ():
-        try:
-            cells = stored_cells(fresh.read_bytes())
-        except UNREADABLE:
-            continue  # `update` has named it
-        now = Old(fresh, _read(cells), [])
-        for name in (name for _, name in _exercises(cells) if not now.answer(name)):
-            for copy in [one.path.relative_to(root) for one in old if one.answer(name)][:1]:
-                only.setdefault(copy, []).append(name)
-    for copy, names in only.items():
-        print(f"{', '.join(names)}: only in {copy}. Put back: make update FROM={copy}. Not wanted: delete it.")
-    print(*broken, sep="\n", end="\n" * bool(broken))
-    return not only and not broken
-
-
-def update(root: Path, source: Path | None) -> bool:
-    """Bring what is new, or take a folder or notebook, and put its answers into the notebooks here; whether all are in.
+def update(root: Path, source: Path) -> bool:
+    """Put the answers of an older folder or notebook into the notebooks below `root`; whether all are in.
 
     Raises:
-        ValueError: if nothing new can be had, or there is no notebook of the course to take answers from.
+        ValueError: if there is no notebook of the course to take answers from.
     """
-    with alone(root):
-        if source:
-            folder = source / "notebooks" if (source / "notebooks").is_dir() else source
-            files = [folder] * (".ipynb" in folder.name.lower())
-            if folder.is_dir():
-                files = sorted(path for path in folder.iterdir() if ENDING.search(path.name))
-        else:
-            files = [path for path in fetch(root) if path.suffix == ".ipynb"]
-        ours = notebooks_of(root / "notebooks")
-        old, broken = read_old([path for path in files if path.resolve() not in {fresh.resolve() for fresh in ours}])
-        asked = set()
-        for fresh in ours if old else ():
-            try:
-                asked.update(place(fresh, old))
-            except UNREADABLE as error:
-                broken.append(f"{fresh}: cannot be read or written: {one_line(error, 80)}. Nothing is put into it.")
-        print(*broken, sep="\n", end="\n" * bool(broken))
-        for one in old:
-            gone = [name for name in one.asked if name not in asked and one.answer(name)]
-            one.left += [f"{name} (no exercise here asks for it)" for name in gone]
-        if source and not broken and not any(one.asked or one.came or one.left for one in old):
-            raise ValueError(f"{source}: neither a folder with notebooks of the course nor one of them.")
-        for one in old:
-            left = f"; not put back: {', '.join(one.left)}" if one.left else ""
-            print(f"{', '.join(one.came) or 'nothing'} put back{left}. All that you wrote: {one.path}")
-        whole = not broken and not any(one.left for one in old)
-        return all([whole, bool(source) or _name_kept(root, files)])
+    folder, ours = source / "notebooks" if (source / "notebooks").is_dir() else source, notebooks_of(root / "notebooks")
+    files = [folder] * (".ipynb" in folder.name.lower())
+    if folder.is_dir():
+        files = sorted(path for path in folder.iterdir() if ENDING.search(path.name))
+    old, broken = read_old([path for path in files if path.resolve() not in {fresh.resolve() for fresh in ours}])
+    asked = set()
+    for fresh in ours if old else ():
+        try:
+            asked.update(place(fresh, old))
+        except UNREADABLE as error:
+            broken.append(f"{fresh}: cannot be read or written: {one_line(error, 80)}. Nothing is put into it.")
+    print(*broken, sep="\n", end="\n" * bool(broken))
+    for one in old:
+        gone = [name for name in one.asked if name not in asked and one.answer(name)]
+        one.left += [f"{name} (no exercise here asks for it)" for name in gone]
+    if not broken and not any(one.asked or one.came or one.left for one in old):
+        raise ValueError(f"{source}: neither a folder with notebooks of the course nor one of them.")
+    for one in old:
+        left = f"; not put back: {', '.join(one.left)}" if one.left else ""
+        print(f"{', '.join(one.came) or 'nothing'} put back{left}. All that you wrote: {one.path}")
+    return not broken and not any(one.left for one in old)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Update, and say in a sentence what went wrong."""
     parser = argparse.ArgumentParser(prog="python -m tools.update", description=__doc__.splitlines()[0])
-    parser.add_argument("--from", dest="source", type=Path, help="an older folder, or a notebook that was kept")
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="an older folder, or a kept notebook")
     try:
         whole = update(ROOT, parser.parse_args(arguments).source)
     except UNREADABLE as error:
         sys.exit(f"update: {error}")
     except KeyboardInterrupt:
-        sys.exit("update: stopped. Do it again: what you wrote is in the notebooks or in the copies named here.")
+        sys.exit("update: stopped. Do it again: the older folder is as it was.")
     print("Is a notebook open in JupyterLab? Close its tab without saving, then open it again.")
     if not whole:
         sys.exit("Not every answer of yours is in the notebooks: see above.")

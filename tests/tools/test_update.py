@@ -1,167 +1,47 @@
-"""A newer version comes under a learner's work: answers are put back, and no word is lost, wherever it is stopped."""
+"""A newer version comes under a learner's work: answers are put back, and no word of the older folder is lost."""
 
 import io
 import json
 import os
-import shutil
-import subprocess
-import sys
 import time
 from contextlib import redirect_stdout
 
 import pytest
 
 from checks import my_parts
-from tests.support.course import ROOT, WHO, commit_all
 from tests.support.messy import CHECK, FILES, HEAD, LINE, PASSES, RIGHT, SET_UP, stored
 from tests.support.messy import STUB as NORM_STUB
 from tests.support.submissions import NORM, code_cell, handed_out, write
-from tools import course, update
+from tools import update
 
 STUB = "from checks import check_{0}\n\n\ndef my_{0}(x):\n    raise NotImplementedError\n\n\ncheck_{0}(my_{0})"
 ANSWER = "import math\n\n\ndef my_{0}(x):\n    return x  # mine: {0}\n\n\n%time my_{0}(1)\ncheck_{0}(my_{0}, seconds=9)"
 
 
-def notebook(*cells, solved=("a",)):
+def notebook(*cells):
     """Exercises or other cells, then the course's own solutions."""
     exercise = {"tags": ["exercise"]}
     made = [{"cell_type": "code", "source": one, "metadata": exercise if "check_" in one else {}} for one in cells]
     made.append({"cell_type": "markdown", "source": "## Solutions", "metadata": {}})
-    made += [{"cell_type": "code", "source": f"def {name}_solved(x):\n    return x", "metadata": {}} for name in solved]
+    made.append({"cell_type": "code", "source": "def a_solved(x):\n    return x", "metadata": {}})
     return json.dumps({"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
 
 
-@pytest.fixture
-def clone(tmp_path):
-    """A clone one version behind, whose notebook was answered in cells that the newer version changes, too."""
-    origin, mine = tmp_path / "origin", tmp_path / "mine"
-    path = origin / "notebooks" / "02_rope.ipynb"
-    write(path, notebook("old text", *map(STUB.format, "abcd")))
-    write(origin / "notebooks" / "04_gqa.ipynb", notebook(STUB.format("e")))
-    write(origin / "helpers.py", "old")
-    commit_all(origin)
-    course.git(tmp_path, "clone", "--quiet", "origin", "mine")
-    begun = STUB.format("c").replace("    raise", "    y = x + 1\n    raise")
-    cells = "old text", *map(ANSWER.format, "ab"), begun, STUB.format("d"), "my notes = ("
-    write(mine / path.relative_to(origin), notebook(*cells))
-    (mine / "helpers.py").write_text("tried")
-    write(path, notebook("new text", *(STUB.replace("import", "import pi,").format(name) for name in "acd")))
-    (origin / "helpers.py").write_text("new")
-    write(origin / "notebooks" / "03_new.ipynb", notebook(STUB.format("f")))
-    write(origin / "notebooks" / "04_gqa.ipynb", notebook("new text", STUB.format("e")))
-    commit_all(origin)
-    return mine
-
-
 def texts(folder):
-    return {path.name: path.read_text() for path in [*folder.glob("*.py"), *folder.glob("notebooks/*")]}
+    return {path.name: path.read_text() for path in folder.glob("notebooks/*")}
 
 
 def sources(path):
     return ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
 
 
-def test_an_update_puts_answers_into_the_fresh_notebook_and_names_what_it_could_not_place(clone, capsys):
-    write(clone / "notebooks" / "03_new.ipynb", notebook(solved="b"))  # of the same name as a new one
-    before = texts(clone)
-    assert not update.update(clone, None)
-    after = texts(clone)
-    kept = next(name for name in after if name.startswith("02_rope_kept_"))
-    del before["04_gqa.ipynb"]  # the only one that was not changed
-    assert {*before.values()} <= {*after.values()}
-    assert (after["helpers.py"], after["03_new.ipynb"]) == ("new", notebook(STUB.format("f")))
-    cells = sources(clone / "notebooks" / "02_rope.ipynb")
-    assert cells[:2] == ["new text", ANSWER.format("a")]
-    assert "y = x + 1" in cells[2]  # what was begun, too
-    assert cells[3].replace("import pi,", "import") == STUB.format("d")
-    said = capsys.readouterr().out
-    assert "1 change came; what is new: CHANGELOG.md" in said
-    assert "my_a, my_c put back; not put back: my_b (no exercise here asks for it). All" in said
-    assert update.update(clone, None)  # nothing new: nothing happens
-    assert texts(clone) == after
-    assert capsys.readouterr().out == ""
-    path = clone / "notebooks" / "02_rope.ipynb"
-    path.write_text(path.read_text().replace("mine: a", "other").replace("return x  #", "return -x  #"))
-    after = texts(clone)
-    assert not update.update(clone, clone / "notebooks" / kept)  # the answer that is there stays
-    assert texts(clone) == after
-    assert "nothing put back; not put back: my_a (its cell here is not empty any more)" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("step", range(16))
-def test_stopped_at_any_step_nothing_is_lost_and_the_next_run_says_where_it_is(clone, monkeypatch, capsys, step):
-    before, steps = texts(clone), iter(range(99))
-
-    def stops(function):
-        def one(*arguments, **named):
-            if next(steps) == step:
-                raise KeyboardInterrupt
-            return function(*arguments, **named)
-
-        return one
-
-    for name in ("git", "write_beside", "new_file", "copy_beside"):
-        monkeypatch.setattr(course, name, stops(getattr(course, name)))
-    monkeypatch.setattr(shutil, "copy2", stops(shutil.copy2))
-    with pytest.raises(KeyboardInterrupt):
-        update.update(clone, None)
-    assert {before["02_rope.ipynb"], before["helpers.py"]} <= set(texts(clone).values())
-    monkeypatch.undo()
-    capsys.readouterr()
-    update.update(clone, None)
-    if "mine: a" not in texts(clone)["02_rope.ipynb"]:  # it was stopped behind git
-        place = capsys.readouterr().out.split("FROM=")[1].split(". Not")[0]
-        assert not update.update(clone, clone / place)  # one of its answers has no exercise any more
-    assert "mine: a" in texts(clone)["02_rope.ipynb"]
-
-
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [(["git", "remote", "set-url", "origin", "/nowhere"], "git fetch: .*. Nothing was changed"),
-     (["git", "branch", "--unset-upstream"], "git rev-parse: .*upstream"),
-     (["git", *WHO, "commit", "-qam", "mine"], "commits of its own"),
-     (["touch", ".git/index.lock"], r"checkout: \.git/index\.lock is there: .* Then delete it. Nothing was"),
-     (["git", "init", "--quiet", "notebooks/03_new.ipynb"], "git merge: .* Nothing was changed")],
-)  # fmt: skip
-def test_a_clone_that_cannot_be_updated_is_left_as_it_was(clone, spoil, words):
-    before = texts(clone)
-    subprocess.run(spoil, cwd=clone, check=True)
-    for _ in range(2):
-        with pytest.raises(ValueError, match=words):
-            update.update(clone, None)
-    now = {
-        path.name: path.read_text() for path in clone.rglob("*[.ip]*") if path.is_file() and ".git" not in path.parts
-    }
-    assert before.items() <= now.items()
-    assert len([name for name in now if "_kept_" in name]) in (0, 2)  # of two files, kept once
-
-
-def test_what_a_stopped_merge_wrote_is_not_the_learners_and_half_a_notebook_costs_no_other(clone, capsys):
-    for name in ("notebooks/03_new.ipynb", "notebooks/04_gqa.ipynb", "helpers.py"):
-        shutil.copy(clone.parent / "origin" / name, clone / name)
-    (clone / "notebooks" / "04_gqa.ipynb").write_text(texts(clone)["04_gqa.ipynb"][:90])
-    assert not update.update(clone, None)
-    assert "mine: a" in texts(clone)["02_rope.ipynb"]
-    assert {name.partition("_kept_")[0] for name in texts(clone) if "_kept_" in name} == {"02_rope", "04_gqa"}
-    said = capsys.readouterr().out
-    assert "04_gqa_kept_" in said
-    assert "cannot be read: Unterminated string" in said
-
-
-def test_a_kept_copy_that_cannot_be_read_is_named_until_it_is_gone(clone, capsys):
-    (clone / "notebooks" / "02_rope.ipynb").write_text("<<<<<<< HEAD\n" + ANSWER.format("a"))
-    for _ in range(2):
-        assert not update.update(clone, None)
-        (copy,) = (clone / "notebooks").glob("02_rope_kept_*")
-        assert f"{copy}: cannot be read: " in capsys.readouterr().out
-    copy.unlink()
-    assert update.update(clone, None)
-
-
-def test_answers_to_exercises_that_left_are_named_and_those_with_another_number_come(tmp_path, capsys):
+def test_answers_to_exercises_that_left_are_named_those_with_another_number_come_and_what_is_there_stays(
+    tmp_path, capsys
+):
     """What stands below "Solutions" is the course's, whatever its functions are called."""
     solved = "def solution_{0}(x):\n    return {1}\n\n\ncheck_{0}(solution_{0})"
-    answers = [ANSWER.format(name) for name in "abc"]
+    begun = STUB.format("c").replace("    raise", "    y = x + 1  # mine: c\n    raise")
+    answers = [*map(ANSWER.format, "ab"), begun]
     lambdas = "my_d = lambda x: x\ncheck_d(my_d)\n", "my_e = lambda x: x\ncheck_e(my_e)\n"
     for place, cells, solution in ("old", [*answers, *lambdas], "x"), ("new", map(STUB.format, "ace"), "x + 0"):
         made = json.loads(notebook(*cells))
@@ -177,28 +57,12 @@ def test_answers_to_exercises_that_left_are_named_and_those_with_another_number_
         assert mine in cell
     left = ", ".join(f"my_{name} (no exercise here asks for it)" for name in "bd")
     assert f"my_a, my_c, my_e put back; not put back: {left}. All that you wrote" in said
+    path = tmp_path / "new" / "notebooks" / "02_rope.ipynb"
+    path.write_text(after := path.read_text().replace("return x  # mine", "return -x  # mine"))
+    assert not update.update(tmp_path / "new", tmp_path / "old")
+    assert path.read_text() == after
+    assert "nothing put back; not put back: my_a (its cell here is not empty any more)" in capsys.readouterr().out
 
-
-HOLDS = "import sys, time; from pathlib import Path; from tools import update\nwith update.alone(Path(sys.argv[1])): "
-
-
-def test_two_updates_at_once_are_one_and_a_killed_one_blocks_no_other(clone):
-    running = subprocess.Popen([sys.executable, "-c", f"{HOLDS}print(1, flush=True); time.sleep(99)", clone], cwd=ROOT,
-                               stdout=subprocess.PIPE)  # fmt: skip
-    try:
-        running.stdout.readline()
-        before = texts(clone)
-        with pytest.raises(ValueError, match="another update of this folder is running"):
-            update.update(clone, None)
-        assert texts(clone) == before
-    finally:
-        running.kill()
-        running.communicate()
-    update.update(clone, None)
-    assert "mine: a" in texts(clone)["02_rope.ipynb"]
-
-
-# ------------------------------------------------------------------------------------------ from an older folder
 
 HELP = "SCALE = 1.0\n\n\ndef scaled(y, m):\n    # why float32?\n    return SCALE * y * torch.rsqrt(m)"
 BY_HELP = RIGHT.replace("y * torch.rsqrt(", "scaled(y, ")
