@@ -1,9 +1,8 @@
 """What was handed in: whose file is which notebook, under the names that browsers, mail and platforms leave.
 
-docs/teaching.md (2. Collect) says how a folder of submissions, or a zip of it, may look; LAYOUTS in
-teaching/tests/test_submissions.py has every kind of name. What is wrong with a zip costs the one who handed it in. A
-notebook under another name is known by its title or by what it defines, where no name claims that one. Nothing in the
-folder is written to or run.
+docs/teaching.md (2. Collect) says how a folder of submissions may look; LAYOUTS in teaching/tests/test_submissions.py
+has every kind of name. What is wrong with a zip costs the one who handed it in. Nothing in the folder is written to or
+run.
 """
 
 import errno
@@ -14,8 +13,7 @@ import tempfile
 import time
 import unicodedata
 import zipfile
-from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools.course import one_line
@@ -26,7 +24,6 @@ LARGEST_UNPACKED = 2**29  # bytes that the zips of one entry of a class's folder
 LARGEST_CLASS = 2**33  # bytes that all of them may take on the disk: more stops the run
 LARGEST_LIST = 2**24  # bytes of the list of files at the end of a zip
 MOST_FILES = 100_000  # in the zips of one entry together
-MOST_UNNAMED = 10  # notebooks of a student that are opened since their names say nothing
 DEEPEST = 3  # zips inside zips
 COPY = r"(?:copy|kopie|copie|c[oó]pia|kopia|kopi|копия|副本|コピー)"  # as systems say it in other languages
 COPY_OF = rf"(?:{COPY}[ _]\w{{2,3}}[ _])*"  # "Copy of ", "Kopie von ", Colab's "Copy_of_"
@@ -49,7 +46,6 @@ class File:
     path: Path
     shown: str  # where it was found, from the folder of submissions on: "anna.zip/02_rope.ipynb"
     date: tuple  # when it was saved last [s], then the numbers in its name: of 02_rope and 02_rope (1), the second
-    told_by: str = ""  # what says which notebook it is, if its name does not
 
 
 @dataclass
@@ -58,40 +54,20 @@ class Student:
 
     page: str  # name of the page of feedback
     files: dict = field(default_factory=dict)  # notebook: its files
-    unnamed: list = field(default_factory=list)  # files that are notebooks, whose names do not say which
     unread: list = field(default_factory=list)  # what was not understood, and why
 
     def counting(self, notebook: str) -> list[File]:
         """The files of a notebook, oldest first: the last one counts."""
         return sorted(self.files.get(notebook, []), key=lambda file: file.date)
 
-    def tell_by_content(self, which) -> None:
-        """Take files that only their content tells, each for a notebook that no name claims; the rest is unread.
-
-        Args:
-            which: of a file's path, (notebook, what says so), or None.
-        """
-        named = set(self.files)
-        for place, file in enumerate(self.unnamed):
-            notebook, told_by = (which(file.path) if place < MOST_UNNAMED else None) or ("", "")
-            if notebook and notebook not in named:
-                self.files.setdefault(notebook, []).append(replace(file, told_by=told_by))
-            else:
-                self.unread.append(file.shown)
-        self.unnamed = []
-
     def remarks(self, notebooks: list[str]) -> list[str]:
-        """Sentences on files that were handed in twice or under another name."""
+        """Sentences on notebooks that were handed in more than once."""
         said = []
         for notebook in filter(self.files.get, notebooks):
             *others, last = self.counting(notebook)
             if others:
                 not_those = ", ".join(file.shown for file in others)
                 said.append(f"{notebook} was handed in {len(others) + 1} times: {last.shown} counts, not {not_those}.")
-            if last.told_by:
-                said.append(
-                    f"{last.shown} was taken for {notebook}, as {last.told_by} says: give it that name next time."
-                )
         return said
 
 
@@ -120,7 +96,7 @@ class ZipFile(io.FileIO):
 
 
 class Submissions:
-    """The students of a folder of submissions, or of a zip of it, and the files that are nobody's.
+    """The students of a folder of submissions, and the files that are nobody's.
 
     Links are not followed; zips are unpacked below `scratch`. `notebooks` are the course's, without ending.
 
@@ -130,16 +106,21 @@ class Submissions:
 
     def __init__(self, folder: Path, notebooks: list[str], scratch: Path):
         self.students, self.nobodys = {}, []
-        self._scratch, self._pages = scratch, set()
-        self._left, self._entry, self._written = defaultdict(lambda: [LARGEST_UNPACKED, MOST_FILES]), "", 0
+        self._scratch, self._pages, self._written = scratch, set(), 0
         self._pattern = re.compile(rf"{COPY_OF}({'|'.join(notebooks)}){AGAIN}{ENDING}", re.I)
-        if folder.is_dir():
-            self._read(folder)
-        else:  # a zip, in which all may lie in one folder of its name
-            place, self.nobodys = self._unpack(folder, folder.name, of_class=True)
-            inside = place / folder.stem
-            alone = [entry for entry in place.iterdir() if not hidden(entry.name)] == [inside] and inside.is_dir()
-            self._read(inside if alone else place, f"{folder.name}/")
+        for entry in sorted(folder.iterdir()):
+            (who, own), name = owner(entry.name), entry.name
+            self._left, self._files_left = LARGEST_UNPACKED, MOST_FILES  # of this entry's zips
+            if hidden(name):
+                continue
+            if entry.is_dir():
+                self._read_folder(self._student(who or name, name), entry, name)
+            elif who:
+                self._read_file(self._student(who, name), entry, own, name)
+            elif entry.suffix.lower() == ".zip":
+                self._read_file(self._student(re.sub(r" ?\(\d+\)$", "", entry.stem), name), entry, name, name)
+            else:
+                self.nobodys.append(name)
         if not self.students:
             seen = f" (found: {', '.join(map(one_line, self.nobodys[:5]))})" if self.nobodys else ""
             raise ValueError(
@@ -147,36 +128,6 @@ class Submissions:
                 "folder that holds them."
             )
         self.students = dict(sorted(self.students.items(), key=lambda one: one[0].casefold()))
-
-    def _read(self, folder, shown=""):
-        """Sort the entries of a class's folder in."""
-        entries = [entry for entry in sorted(folder.iterdir()) if not hidden(entry.name)]
-        whose = [one for one in entries if one.is_dir() or one.suffix.lower() == ".zip" or owner(one.name)[0]]
-        for entry in entries:
-            who, own = owner(entry.name)
-            self._entry = name = shown + entry.name
-            if entry.is_dir():
-                self._read_folder(self._student(who or entry.name, entry.name), entry, name)
-            elif who:
-                self._read_file(self._student(who, entry.name), entry, own, name)
-            elif entry.suffix.lower() == ".zip":
-                self._read_zip(entry, name, of_class=len(whose) == 1)
-            else:
-                self.nobodys.append(name)
-
-    def _read_zip(self, path, shown, of_class):
-        """A zip that does not say whose it is: of a class, if the names in it do; else of the one it is named after.
-
-        Among others it is one person's all the same: nobody hands in for somebody else.
-        """
-        place, unread = self._unpack(path, shown, of_class)
-        if of_class and any(owner(entry.name)[0] for entry in place.iterdir()):
-            self.nobodys += unread
-            self._read(place, f"{shown}/")
-        else:
-            student = self._student(re.sub(r" ?\(\d+\)$", "", path.stem), path.name)
-            student.unread += unread
-            self._read_folder(student, place, shown)
 
     def _student(self, who, name):
         if who not in self.students:
@@ -212,80 +163,68 @@ class Submissions:
         file = File(path, shown, (int(path.lstat().st_mtime), *map(int, re.findall(r"\d+", name))))
         if found := self._pattern.fullmatch(unicodedata.normalize("NFC", name)):
             student.files.setdefault(found[1].lower(), []).append(file)
-        elif name.lower().endswith(".zip") and path.is_file() and shown.lower().count(".zip/") < DEEPEST:
-            place, unread = self._unpack(path, shown)
-            student.unread += unread
-            self._read_folder(student, place, shown)
-        elif re.search(rf"{ENDING}$", name, re.I):
-            student.unnamed.append(file)
+        elif name.lower().endswith(".zip") and shown.lower().count(".zip/") < DEEPEST:
+            self._read_folder(student, self._unpack(student, path, shown), shown)
         elif not hidden(name):
             student.unread.append(shown)
 
-    def _unpack(self, path, shown, of_class=False):
-        """(folder with what is in a zip, with its dates, and why something is not there)
+    def _unpack(self, student, path, shown):
+        """A folder with what is in a zip, with its dates; why something is not there stands in the student's `unread`.
 
-        Notebooks and zips are unpacked; of all else there is an empty file. In the zip of a class each student's folder
-        or file has an allowance of its own.
+        Notebooks and zips are unpacked; of all else there is an empty file.
         """
-        place, unread, entries = Path(tempfile.mkdtemp(dir=self._scratch)), [], defaultdict(list)
+        place = Path(tempfile.mkdtemp(dir=self._scratch))
         if path.is_symlink() or not path.is_file():  # a pipe would be waited for
-            return place, [f"{shown} ({'a link' if path.is_symlink() else 'not a file'})"]
+            student.unread.append(f"{shown} ({'a link' if path.is_symlink() else 'not a file'})")
+            return place
         try:
             with ZipFile(path) as file, zipfile.ZipFile(file) as archive:
-                for info in archive.infolist():
-                    parts = [part for part in re.split(r"[/\\]", info.filename) if part not in ("", ".", "..")]
-                    folder = info.filename.endswith(("/", "\\"))  # Windows' own mark, which some programs write
-                    if parts and not folder and not any(map(hidden, parts)):
-                        info.filename = "/".join(parts)  # below `place`, as zipfile itself would see to
-                        top = "/".join((shown, *(parts[:-1][:2] or parts))) if of_class else self._entry
-                        entries[top].append((info, Path(info.filename)))
-                for top, files in entries.items():
-                    if fault := self._beyond(self._left[top], files):
-                        unread.append(f"{top if of_class else shown} ({fault})")
-                        _folder_of(archive, files[0][1], place)  # who handed it in has a row
-                        continue
-                    for info, inside in files:
-                        try:
-                            self._put(archive, info, inside, place, self._left[top])
-                        except Exception as error:  # one broken file costs no other
-                            unread.append(f"{shown}/{inside} ({_why(error)})")
+                files = list(_files_in(archive))
+                self._files_left -= len(files)
+                if self._files_left < 0:
+                    raise ValueError(f"the zips hold more than {MOST_FILES:,} files")
+                if sum(info.file_size for info, inside in files if UNPACKED.search(inside.name)) > self._left:
+                    raise ValueError(f"the zips unpack to more than {LARGEST_UNPACKED:,} bytes")
+                for info, inside in files:
+                    try:
+                        self._put(archive, info, inside, place)
+                    except Exception as error:  # one broken file costs no other
+                        student.unread.append(f"{shown}/{inside} ({_why(error)})")
         except Exception as error:  # whatever a broken, locked or hostile file does to zipfile
-            unread.append(f"{shown} ({_why(error)})")
+            student.unread.append(f"{shown} ({_why(error)})")
         if self._written > LARGEST_CLASS:
             raise ValueError(f"with {shown} the zips have unpacked to more than {LARGEST_CLASS:,} bytes: look at it")
-        return place, unread
+        return place
 
-    def _beyond(self, left, files):
-        """Why files are more than an allowance has left, in words; empty if they are not."""
-        left[1] -= len(files)
-        if left[1] < 0:
-            return f"the zips hold more than {MOST_FILES:,} files"
-        if sum(info.file_size for info, inside in files if UNPACKED.search(inside.name)) > left[0]:
-            return f"the zips unpack to more than {LARGEST_UNPACKED:,} bytes"
-        return ""
-
-    def _put(self, archive, info, inside, place, left):
+    def _put(self, archive, info, inside, place):
         """Unpack a file, or leave an empty one in its place."""
         if UNPACKED.search(inside.name):
             made = archive.extract(info, place)
             size = os.path.getsize(made)  # the zip says whatever its sender wants
-            left[0], self._written = left[0] - size, self._written + size
+            self._left, self._written = self._left - size, self._written + size
             saved = time.mktime((*info.date_time, 0, 0, -1))
             os.utime(made, (saved, saved))
         elif not _handed_out(inside):
-            Path(_folder_of(archive, inside, place), inside.name).touch()
+            folder = zipfile.ZipInfo(f"{inside.parent.as_posix()}/")
+            Path(archive.extract(folder, place), inside.name).touch()  # below `place`, and nowhere else
 
 
-def _folder_of(archive, inside, place):
-    """The folder of a file in a zip, made below `place` and nowhere else."""
-    return archive.extract(zipfile.ZipInfo(f"{inside.parent.as_posix()}/"), place)
+def _files_in(archive):
+    """(its entry, where it lies) of each file in a zip; the entry's name is a path that leaves no folder."""
+    for info in archive.infolist():
+        parts = [part for part in re.split(r"[/\\]", info.filename) if part not in ("", ".", "..")]
+        folder = info.filename.endswith(("/", "\\"))  # Windows' own mark, which some programs write
+        if parts and not folder and not any(map(hidden, parts)):
+            info.filename = "/".join(parts)
+            yield info, Path(info.filename)
 
 
 def _why(error):
     """Why something is not unpacked. A full disk is the machine's fault, and stops the run."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         raise error
-    return f"cannot be unpacked: {one_line(error, 100)}"
+    said = one_line(error, 100)
+    return said if said.startswith("the zips ") else f"cannot be unpacked: {said}"
 
 
 def _handed_out(inside):

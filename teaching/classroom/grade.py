@@ -20,7 +20,6 @@ import re
 import sys
 import tempfile
 import time
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from teaching.classroom.find_submissions import Submissions
 from teaching.classroom.points import OVERRIDES, Mark, Row, apply_overrides
 from teaching.classroom.report import Results, settle
 from teaching.classroom.sandbox import REMEDY, Died, Sandbox, TimeUp, find_sandbox, fresh_kernel
-from teaching.classroom.submissions import COURSE, Answer, Assignment, judge_submission, read_course, which_notebook
+from teaching.classroom.submissions import COURSE, Answer, Assignment, judge_submission, read_course
 from teaching.classroom.worksheet import fill
 from tools.course import ROOT, notebooks_of, one_line
 
@@ -115,9 +114,6 @@ def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
     notebooks = [path.stem for path in notebooks_of(COURSE)]
     with tempfile.TemporaryDirectory(prefix="grade-") as scratch:
         found = Submissions(arguments.folder.resolve(), notebooks, Path(scratch))
-        known = {name: [one.function for one in course[name][0]] if name in course else [] for name in notebooks}
-        for student in found.students.values():
-            student.tell_by_content(lambda path: which_notebook(path, known, sandbox))
         if not arguments.only:
             handed_in = {notebook for student in found.students.values() for notebook in student.files}
             course = {notebook: asked for notebook, asked in course.items() if notebook in handed_in}
@@ -192,7 +188,7 @@ def tell(found, notebooks: list[str], only: list[str] | None) -> None:
 def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """The command's arguments, checked before anything runs."""
     parser = argparse.ArgumentParser(prog="python -m teaching.classroom.grade", description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="the submissions: a folder, or a zip of it")
+    parser.add_argument("folder", type=Path, help="of the submissions; a zip of the class: unpack it first")
     parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", help="such as 01 05.4 (default: those handed in)")
     parser.add_argument("--worksheet", type=Path, help="Moodle's grading worksheet: a filled copy is written")
     parser.add_argument("--jobs", type=int, default=1, help="exercises at the same time (default: 1)")
@@ -200,9 +196,9 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-isolation", action="store_true", help="run students' programs as you, unprotected")
     chosen = parser.parse_args(arguments)
     folder = chosen.folder.resolve()
-    chosen.results = folder.with_name(f"{folder.stem if folder.is_file() else folder.name}_graded")
-    if not (folder.is_dir() or (folder.is_file() and zipfile.is_zipfile(folder))):  # a pipe would be waited for
-        parser.error(f"{chosen.folder} is neither a folder nor a zip.")
+    chosen.results = folder.with_name(f"{folder.name}_graded")
+    if not folder.is_dir():
+        parser.error(f"{chosen.folder} is no folder; is it a zip of the class? Then unpack it first.")
     if not (chosen.seconds > 0 and chosen.jobs > 0):
         parser.error(f"--seconds {chosen.seconds:g} and --jobs {chosen.jobs} must be above 0.")
     if chosen.worksheet and chosen.worksheet.resolve() == chosen.results / "worksheet.csv":

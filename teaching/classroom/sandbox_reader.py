@@ -47,24 +47,6 @@ def answers(reader, data: bytes, asked: list[tuple[str, str]], course: list[str]
         return [{"status": "broken notebook", "seen": seen} for _ in asked]
 
 
-def which(reader, data: bytes, known: dict[str, list[str]]) -> list[str] | None:
-    """[the notebook of the course that a file is, what says so], or None: by its title, or by what it defines.
-
-    Args:
-        known: the functions that each notebook asks for.
-    """
-    try:
-        notebook, cells = reader.read_notebook(data), reader.stored_cells(data)
-        text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-        if title := re.search(r"^# *(\d\d)\b", text, re.M):
-            found = [name for name in known if name.startswith(title[1])]
-            return [found[0], "its title"] if found else None
-        found = [name for name, asked in known.items() if any(map(notebook.definition, asked))]
-        return [found[0], "what it defines"] if len(found) == 1 else None
-    except NO_NOTEBOOK:
-        return None
-
-
 def _answer(reader, notebook, cells, function, stub, lent):
     found, fault = notebook.definition(function), notebook.fault_of(function)
     attempted = found is not None and ast.dump(found.node) != stub
@@ -168,5 +150,4 @@ def _program(reader, source):
 
 if __name__ == "__main__":
     question, _, stored = sys.stdin.buffer.read().partition(b"\n")
-    reader, asked = load(sys.argv[1]), json.loads(question)
-    print(json.dumps(which(reader, stored, asked) if isinstance(asked, dict) else answers(reader, stored, *asked)))
+    print(json.dumps(answers(load(sys.argv[1]), stored, *json.loads(question))))

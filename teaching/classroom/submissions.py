@@ -7,7 +7,6 @@ in the grader's own process.
 """
 
 import ast
-import contextlib
 import json
 import os
 import re
@@ -141,12 +140,6 @@ def read_file(path: Path) -> bytes:
         raise Broken(f"It cannot be opened ({why}).", OPEN_IT) from error
 
 
-def which_notebook(path: Path, known: dict[str, list[str]], sandbox: Sandbox | None) -> tuple[str, str] | None:
-    """(notebook, what says so) of a file whose name does not tell, read inside the sandbox; None if nothing does."""
-    with contextlib.suppress(Broken):
-        return _ask_reader(known, path, sandbox)
-
-
 def judge_submission(
     files: list[Path], exercises: list[Assignment], course: list[str], sandbox: Sandbox | None
 ) -> list[Answer]:
@@ -159,24 +152,20 @@ def judge_submission(
     if not files:
         hint = "Hand it in under the name that it has in the course."
         return [Answer("missing notebook", hint=hint)] * len(exercises)
+    asked = [[(one.function, one.stub) for one in exercises], course]
     try:
-        found = _ask_reader([[(one.function, one.stub) for one in exercises], course], files[-1], sandbox)
-        return [_answer(exercise, **one) for exercise, one in zip(exercises, found, strict=True)]
+        given = json.dumps(asked).encode() + b"\n" + read_file(files[-1])
+        found = json.loads(run_limited(READER, given, READING, sandbox))
     except Broken as why:
         return [Answer("broken notebook", *why.args)] * len(exercises)
+    except TimeUp:
+        hint = "Delete cells that are not part of the homework."
+        return [Answer("broken notebook", f"It could not be read in {READING:g} seconds.", hint)] * len(exercises)
+    except Died as error:
+        return [Answer("broken notebook", f"It could not be read. {error}", OPEN_IT)] * len(exercises)
+    return [_answer(exercise, **one) for exercise, one in zip(exercises, found, strict=True)]
 
 
 def _answer(exercise, status="", seen="", **more):
     hint = HINTS.get(status, "") if exercise.function or status != "not attempted" else RUN_IT
     return Answer(status, one_line(seen), hint.format(exercise.function), **more)
-
-
-def _ask_reader(question, path, sandbox):
-    given = json.dumps(question).encode() + b"\n" + read_file(path)
-    try:
-        return json.loads(run_limited(READER, given, READING, sandbox))
-    except TimeUp as error:
-        hint = "Delete cells that are not part of the homework."
-        raise Broken(f"It could not be read in {READING:g} seconds.", hint) from error
-    except Died as error:
-        raise Broken(f"It could not be read. {error}", OPEN_IT) from error

@@ -422,25 +422,6 @@ def test_a_mark_by_hand_that_cannot_be_meant_stops_before_anything_runs(tmp_path
         run_main(folder)
 
 
-def test_a_notebook_under_another_name_is_known_by_its_content_and_that_is_said(tmp_path, judge, capsys):
-    right, untitled = solved(NORM_RIGHT), solved(NORM_RIGHT)
-    untitled["cells"] = untitled["cells"][1:]
-    other = handed_out("02_rope") | {"cells": [*handed_out("02_rope")["cells"][:1], *untitled["cells"]]}
-    books = {"jo/Homework1_Jo_final.ipynb": right, "kim/mine.ipynb": untitled, "lea/other.ipynb": other,
-             f"max/{NORM}.ipynb": handed_out(), "max/old.ipynb": right}  # fmt: skip
-    for name, book in books.items():
-        write(tmp_path / "in" / name, book)
-    rows = run_main(tmp_path / "in", "--only", "01")
-    first = {row["student"]: row["status"] for row in reversed(rows)}
-    assert first == {"jo": "passed", "kim": "passed", "lea": "missing notebook", "max": "not attempted"}
-    said = capsys.readouterr().out
-    assert f"jo: jo/Homework1_Jo_final.ipynb was taken for {NORM}, as its title says" in said
-    assert f"kim: kim/mine.ipynb was taken for {NORM}, as what it defines says" in said
-    assert "max: max/old.ipynb" in said
-    page = (tmp_path / "in_graded" / "feedback" / "jo.html").read_text(encoding="utf-8")
-    assert "was taken for" in page
-
-
 def test_notebook_00_says_who_is_ready(tmp_path, capsys):
     book = json.loads((COURSE / "00_start_here.ipynb").read_text(encoding="utf-8"))
     write(tmp_path / "in" / "anna" / "00_start_here.ipynb", book)
