@@ -25,8 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from teaching.classroom.find_submissions import Submissions
-from teaching.classroom.points import OVERRIDES, Mark, Row, apply_overrides
-from teaching.classroom.report import Results, settle
+from teaching.classroom.report import Mark, Results, Row, settle
 from teaching.classroom.sandbox import REMEDY, Died, Sandbox, TimeUp, find_sandbox, fresh_kernel
 from teaching.classroom.submissions import COURSE, Answer, Assignment, judge_submission, read_course
 from teaching.classroom.worksheet import fill
@@ -136,7 +135,6 @@ def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
                         unchanged += 1
                     else:
                         work.append((key, row, exercise, answer.code))
-    said = apply_overrides(arguments.results / OVERRIDES, marks, course)
 
     def filled():
         return fill(arguments.worksheet, marks) if arguments.worksheet else ("", [])
@@ -150,11 +148,10 @@ def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
     for row in rows:  # what is run has its line then
         if row.answer.status in ("does not run", "no such function"):
             print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.answer.status}")
-    worksheet = ""
+    worksheet, said = "", []
     try:
         run_all(work, arguments.seconds, sandbox, arguments.jobs, results)
-        worksheet, more = filled()  # of a whole run only
-        said += more
+        worksheet, said = filled()  # of a whole run only
     finally:
         results.write(marks, found, worksheet)
     print(f"{unchanged} of {unchanged + len(work)} answers unchanged since the last run, {len(work)} graded.")

@@ -5,26 +5,28 @@
     exercises.csv      a line per student and exercise: what the check saw, its hint, what the teacher may look at
     worksheet.csv      with --worksheet: the platform's own file, filled
     feedback/          a page per student, to be given back
-    overrides.csv      the teacher's own marks: made once, never written to again
     .graded.json       what checks said, saved as soon as it is said: the next run grades only the rest
 
 A file of these that somebody has changed since is kept under a dated name; the folder is used only if it is new, empty
 or of an earlier run. Templates escape all text of students: no page runs anything; no cell of a table is a formula.
 """
 
+import csv
 import datetime
 import hashlib
+import io
 import json
 import os
 import re
 import threading
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader
 
-from teaching.classroom.points import FIRST_LINE, OVERRIDES, Mark, Row, number, table_text
+from teaching.classroom.submissions import Answer, Assignment
 from tools.course import new_file, one_line, write_beside
 
 STATUSES = {  # status: its sign, its colour, its meaning
@@ -42,12 +44,90 @@ STATUSES = {  # status: its sign, its colour, its meaning
 FORMULA = re.compile(r'((?:^|[;\t\r\n])[\s"]*)(?=[=+\-@＝＋－＠])')  # where a spreadsheet may see a cell begin
 KEPT = ("passed", "not yet", "not attempted")  # what a check says; all else may be the machine's fault, and runs again
 MARKER = ".graded.json"
-MAY_STAY = re.compile(rf"\.part$|^{OVERRIDES}$")  # without it: what a kill left, and marks that somebody copied there
 TABLE = (  # of exercises.csv
     "student", "notebook", "exercise", "status", "seen", "hint", "seconds", "isolation", "worth", "points", "asked",
-    "reason", "look_at",
+    "look_at",
 )  # fmt: skip
 LONGEST = 8  # mistakes on the page of the class
+
+
+@dataclass
+class Row:
+    """The verdict on one exercise of one student."""
+
+    student: str
+    assignment: Assignment
+    answer: Answer
+    isolation: str
+    status: str = "not graded"
+    seen: str = "The run was stopped before this exercise."
+    hint: str = ""
+    seconds: float = 0.0
+
+    notebook = property(lambda self: self.assignment.notebook)
+    exercise = property(lambda self: self.assignment.title)
+    worth = property(lambda self: self.assignment.points)
+    asked = property(lambda self: self.assignment.asked)
+
+    @property
+    def look_at(self) -> str:
+        """What the teacher may look at: means to deceive, beyond the published solution's. Nothing follows from it."""
+        means = [one for one in self.answer.reaches if one not in self.assignment.reaches]
+        said = f"reaches for {', '.join(means[:8])}: read it, since such code can change what its check says"
+        return said if means else ""
+
+    @property
+    def number(self) -> tuple[str, str]:
+        """("01", "3") for exercise 3 of notebook 01."""
+        return self.notebook[:2], self.exercise.split(".")[0]
+
+    @property
+    def name(self) -> str:
+        """ "01 exercise 3", as in the tables."""
+        return " exercise ".join(self.number)
+
+    @property
+    def points(self) -> float:
+        """What counts."""
+        return self.worth * (self.status == "passed")
+
+
+@dataclass
+class Mark:
+    """All rows of a student."""
+
+    rows: list[Row]
+
+    @property
+    def points(self) -> float:
+        """What counts."""
+        return round(sum(row.points for row in self.rows), 2)
+
+    @property
+    def possible(self) -> float:
+        """Points that can be had."""
+        return sum(row.worth for row in self.rows)
+
+    def passed(self, asked: bool = False) -> tuple[int, int]:
+        """(exercises that pass, exercises); of those that were asked for, or all."""
+        rows = [row for row in self.rows if row.asked or not asked]
+        return sum(row.status == "passed" for row in rows), len(rows)
+
+    def shown(self) -> list[Row]:
+        """What the student is told about: what was asked for."""
+        return [row for row in self.rows if row.asked]
+
+
+def number(value: float) -> str:
+    """A number of points as short as it can be written."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def table_text(lines, delimiter: str = ",", end: str = "\n") -> str:
+    """Lines as a CSV file; the mark at its beginning tells Excel: UTF-8."""
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, lineterminator=end).writerows(lines)
+    return "\ufeff" + text.getvalue()
 
 
 class Results:
@@ -65,10 +145,8 @@ class Results:
                 kept = json.loads(marker.read_text(encoding="utf-8"))
                 self.verdicts, self._written = kept["verdicts"], kept["written"]
             except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
-                    f"{folder} has a damaged {MARKER}: move that folder away, and copy {OVERRIDES} back into a new one."
-                ) from error
-        elif folder.exists() and not (folder.is_dir() and all(map(MAY_STAY.search, os.listdir(folder)))):
+                raise ValueError(f"{folder} has a damaged {MARKER}: move that folder away.") from error
+        elif folder.exists() and not (folder.is_dir() and all(name.endswith(".part") for name in os.listdir(folder))):
             raise ValueError(f"{folder} holds other things than results: the results go there, so move it away.")
 
     def recall(self, key: str, row: Row) -> bool:
@@ -88,8 +166,6 @@ class Results:
         """Write all pages and tables, of these marks {student: mark} and these Submissions."""
         self._save()  # what is stopped from here on goes on in this folder
         (self.folder / "feedback").mkdir(exist_ok=True)
-        if not (self.folder / OVERRIDES).exists():
-            write_beside(self.folder / OVERRIDES, FIRST_LINE)
         rows = [row for mark in marks.values() for row in mark.rows]
         self._write("class.html", class_page(marks, found))
         self._write("grades.csv", gradebook(marks))
@@ -171,7 +247,7 @@ def class_page(marks: dict[str, Mark], found) -> str:
         "results_class.html", marks=marks, columns=columns, rows=rows, unread=unread, pages=pages,
         passed=[sum(row.status == "passed" for row in column) for column in by_exercise],
         several=several, left=left, numbers=", ".join(dict.fromkeys(row.number[0] for row in columns)),
-        today=datetime.date.today(), by_hand=any(one.by_hand is not None for one in [*rows, *marks.values()]),
+        today=datetime.date.today(),
     )  # fmt: skip
 
 

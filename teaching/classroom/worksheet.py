@@ -4,12 +4,15 @@ The given file is read only. All of its cells stay as they are but the grades an
 handed in. Numbers are scaled to the most that Moodle has for the assignment.
 """
 
+import csv
 import html
+import io
+import math
 import re
+import unicodedata
 from pathlib import Path
 
-from teaching.classroom.points import Mark, as_number, number, read_table, same, table_text
-from teaching.classroom.report import FORMULA
+from teaching.classroom.report import FORMULA, Mark, number, table_text
 from tools.course import one_line
 
 MOODLE = ("Identifier", "Grade", "Maximum Grade", "Feedback comments")
@@ -48,18 +51,11 @@ def fill(path: Path, marks: dict[str, Mark]) -> tuple[str, list[str]]:
             said.append(f"{student}: handed in, but has no line in {path.name}.")
         elif id(line) in filled:
             said.append(f"{student}: the line in {path.name} is another's who handed in, too; see to it by hand.")
-        elif mark.by_hand is None and all(
-            row.status == "missing notebook" and row.by_hand is None for row in mark.rows
-        ):
+        elif all(row.status == "missing notebook" for row in mark.rows):
             said.append(f"{student}: nothing that counts was handed in; the line in {path.name} stays as it is.")
         else:
             top = as_number(line[most])
             earned = mark.points * top / possible if top > 0 else mark.points  # a scale has no number
-            if earned > top > 0:
-                said.append(
-                    f"{student}: {number(earned)} is more than the most, {number(top)}, which stands there now."
-                )
-                earned = top
             line[grade] = number(earned)
             line[feedback] = comment(mark)
         filled.add(id(line))
@@ -83,12 +79,37 @@ def _line_of(student, people, who, name):
 def comment(mark: Mark) -> str:
     """What a student reads beside the grade, as the HTML that Moodle stores."""
     said = [f"{number(mark.points)} of {number(mark.possible)} points."]
-    if mark.by_hand is not None:
-        said.append(f"Set by hand: {mark.reason or 'by your teacher'}")
     for row in mark.shown():
         said.append(f"Notebook {row.notebook[:2]}, exercise {row.exercise}: {row.status}")
-        if row.by_hand is not None:
-            said[-1] += f"; {number(row.by_hand)} set by hand: {row.reason or 'by your teacher'}"
-        elif row.status != "passed":
+        if row.status != "passed":
             said[-1] += f". {row.seen.partition(' | ')[0]} {row.hint}"
     return FORMULA.sub(r"\1'", "<br>\n".join(html.escape(one_line(line, 900), quote=False) for line in said))
+
+
+def as_number(text: str) -> float:
+    """The number that a cell of a table holds; NaN, which no comparison holds for, if it holds none."""
+    try:
+        return float(text.replace(",", "."))
+    except ValueError:
+        return math.nan
+
+
+def read_table(path: Path) -> tuple[list[list[str]], str]:
+    """(the lines of a CSV file, the mark between its cells), as Moodle writes it.
+
+    Raises:
+        ValueError: if it is not UTF-8, is empty, or its first line has one cell only.
+        OSError: if it cannot be opened.
+    """
+    text = path.read_bytes().decode("utf-8-sig")
+    first = text.strip().partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)
+    lines = [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if any(line)]
+    if not lines or len(lines[0]) < 2:
+        raise ValueError(f"{path} is no table: its first line is {one_line(first, 60)!r}. Give the file as it came.")
+    return lines, delimiter
+
+
+def same(name: str) -> str:
+    """A name as it is compared: no capitals, no double spaces, letters and their accents in one."""
+    return " ".join(unicodedata.normalize("NFC", name).casefold().split())
