@@ -141,9 +141,8 @@ def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
 
     filled()  # a file that cannot be filled stops here, before anything runs
     rows = [row for mark in marks.values() for row in mark.rows]
-    # what concerns a whole notebook: it is broken, or has no exercises, and says who is ready
-    whole = [row for row in rows if row.status == "broken notebook" or not row.assignment.function]
-    for row in {(row.student, row.notebook): row for row in whole}.values():
+    broken = {(row.student, row.notebook): row for row in rows if row.status == "broken notebook"}
+    for row in broken.values():
         print(f"{one_line(row.student)}, {row.notebook}: {row.seen}")
     for row in rows:  # what is run has its line then
         if row.answer.status in ("does not run", "no such function"):

@@ -30,7 +30,7 @@ def answers(reader, data: bytes, asked: list[tuple[str, str]], course: list[str]
     Args:
         reader: the module checks/notebook.py.
         data: the notebook.
-        asked: function of each exercise, and its stub as `ast.dump` writes it; no function: was the notebook run?
+        asked: function of each exercise, and its stub as `ast.dump` writes it.
         course: code cells that the learner may build on.
     """
     try:
@@ -38,10 +38,7 @@ def answers(reader, data: bytes, asked: list[tuple[str, str]], course: list[str]
         cells = [cell for cell in reader.stored_cells(data) if cell["cell_type"] == "code"]
         stubs = {function for function, _ in asked}
         lent = [one for one in reader.read_cells(course).statements if not one.binds & stubs]
-        return [
-            _answer(reader, notebook, cells, function, stub, lent) if function else _was_run(reader, cells, course)
-            for function, stub in asked
-        ]
+        return [_answer(reader, notebook, cells, function, stub, lent) for function, stub in asked]
     except NO_NOTEBOOK as error:
         seen = f"It is no notebook ({type(error).__name__}: {str(error)[:150]})."
         return [{"status": "broken notebook", "seen": seen} for _ in asked]
@@ -112,40 +109,6 @@ def _count(cell):
     """The [n] beside a cell as it was saved; [ ] if it was not run since."""
     count = cell.get("execution_count", cell.get("prompt_number"))
     return f"[{count}]" if isinstance(count, int) else "[ ]"
-
-
-def _was_run(reader, cells, course):
-    """Whether every code cell of the course's notebook was run, and none ended in an error, as the notebook says.
-
-    Colab and others save outputs without counts. Then outputs say what was run; and of a cell that shows nothing, the
-    outputs below it.
-    """
-    there, counts = {}, [isinstance(cell.get("execution_count", cell.get("prompt_number")), int) for cell in cells]
-    shows = [place for place, cell in enumerate(cells) if cell.get("outputs")]
-    uncounted = any(not counts[place] for place in shows)
-    for place, cell in enumerate(cells):
-        ran = counts[place] or (uncounted and place <= shows[-1])
-        source = _program(reader, "".join(cell["source"] if "source" in cell else cell["input"]))
-        there[source] = max((ran, cell), there.get(source, (False, cell)), key=lambda one: one[0])
-    for source in course:
-        ran, cell = there.get(_program(reader, source), (False, None))
-        first = source.strip().partition("\n")[0]
-        if cell is None:
-            return {"status": "not yet", "seen": f"not found: the cell that begins with {first}"}
-        for output in cell.get("outputs", ()):
-            if output.get("output_type") in ("error", "pyerr"):
-                said = f"{output.get('ename')}: {output.get('evalue')}"
-                return {"status": "not yet", "seen": f"said: {said[:300]}", "own": first, "cell": _count(cell)}
-        if not ran:
-            status = "not yet" if uncounted or any(counts) else "not attempted"
-            return {"status": status, "seen": f"not run: the cell that begins with {first}"}
-    return {"status": "passed", "seen": "ready: every cell ran, and none ended in an error"}
-
-
-def _program(reader, source):
-    """A cell as `ast.dump` writes it, since a formatter changes no program; its text if it is not Python."""
-    read = reader.read_cells([source])
-    return source.strip() if read.faults else "\n".join(ast.dump(one.node) for one in read.statements)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """What is asked, and what of a notebook that was handed in is run.
 
 The course's notebooks say what is asked: a cell tagged "exercise" defines a function and ends in its check; "points"
-in the cell's metadata is what the exercise is worth. A notebook without exercises asks for one thing, that it was run.
-What was handed in is read by sandbox_reader.py, inside the sandbox and for a limited time: nothing of it is taken apart
-in the grader's own process.
+in the cell's metadata is what the exercise is worth. What was handed in is read by sandbox_reader.py, inside the
+sandbox and for a limited time: nothing of it is taken apart in the grader's own process.
 """
 
 import ast
@@ -23,14 +22,12 @@ READING = 30.0  # seconds for one notebook
 COURSE = ROOT / "notebooks"
 NOTEBOOK = str(ROOT / "checks" / "notebook.py")
 READER = ["-I", "-c", Path(sandbox_reader.__file__).read_text(encoding="utf-8"), NOTEBOOK]
-RUN_IT = "Kernel → Restart Kernel and Run All Cells, then save the notebook."
 OPEN_IT = "Open it in JupyterLab, clear its outputs, save it, hand it in again."
 HINTS = {  # beside what the reader saw, if there is one
     "broken notebook": OPEN_IT,
     "does not run": "Mend the line and run the cell: a notebook that is handed in should run from top to bottom.",
     "no such function": "The grader looks for {}. Was the cell deleted or the function renamed, or is the notebook of "
     "another course, or of an older version of this one?",
-    "not yet": RUN_IT,
 }
 
 
@@ -70,8 +67,7 @@ def read_course(only: list[str] | None = None) -> dict[str, tuple[list[Assignmen
     """{notebook: (its exercises, the code cells a learner may build on)}, from the course's own notebooks.
 
     Args:
-        only: names of notebooks, or how they begin, such as "01"; with ".2" behind it this exercise alone. A notebook
-            without exercises is there only if it is named.
+        only: names of notebooks, or how they begin, such as "01"; with ".2" behind it this exercise alone.
 
     Raises:
         ValueError: if a cell tagged "exercise" does not end in `check_...(function)`, or there is no such notebook or
@@ -88,8 +84,6 @@ def read_course(only: list[str] | None = None) -> dict[str, tuple[list[Assignmen
                 points = cell["metadata"].get("points", 0)
                 exercises.append(_exercise(path.stem, title.replace(":", ".", 1), source, points))
         named = {number for name, number in wanted if path.stem.startswith(name)}
-        if not exercises and only:
-            exercises = [Assignment(path.stem, "1. Ready: every cell was run", "", "", "", 1)]
         if exercises:
             cells = [cell for cell in without_solutions(notebook)["cells"] if cell["cell_type"] == "code"]
             course[path.stem] = _asked(path, exercises, named), ["".join(cell["source"]) for cell in cells]
@@ -104,8 +98,8 @@ def _asked(path, exercises, named):
     paid = any(one.points for one in exercises)
     data, asked = path.read_bytes(), []
     code = "\n".join("".join(cell["source"]) for cell in json.loads(data)["cells"] if cell["cell_type"] == "code")
-    solutions = [(re.findall(rf"\b{one.check}\((\w+)", code)[-1], "") for one in exercises if one.check]
-    published = sandbox_reader.answers(sandbox_reader.load(NOTEBOOK), data, solutions, []) or [{}]
+    solutions = [(re.findall(rf"\b{one.check}\((\w+)", code)[-1], "") for one in exercises]
+    published = sandbox_reader.answers(sandbox_reader.load(NOTEBOOK), data, solutions, [])
     for number, one, found in zip(numbers, exercises, published, strict=True):
         if number in named or "" in named:
             wanted = number in named or bool(one.points) or not paid
@@ -167,5 +161,4 @@ def judge_submission(
 
 
 def _answer(exercise, status="", seen="", **more):
-    hint = HINTS.get(status, "") if exercise.function or status != "not attempted" else RUN_IT
-    return Answer(status, one_line(seen), hint.format(exercise.function), **more)
+    return Answer(status, one_line(seen), HINTS.get(status, "").format(exercise.function), **more)
