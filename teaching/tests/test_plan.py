@@ -102,7 +102,7 @@ def test_a_class_stops_at_what_is_there_and_fits_its_minutes_by_the_recipe(numbe
         for stop in (a or b for a, b in re.findall(r"`(.+?)`|“(.+?)”", stops)):
             assert any(" ".join(stop.split()) in source for source in code), stop
         for vote, asked in re.findall(r"(\*\*Vote:\*\* )?“(.+?)”", ask):
-            assert asked in " ".join(text), asked
+            assert asked.removesuffix("…") in " ".join(text), asked  # its first words
             votes, least = votes + bool(vote), least + (10 if vote else 3)
     assert (least <= sum(row[0] for row in rows) <= 90, votes) == (True, 1), least
 
