@@ -92,15 +92,12 @@ def pages(site):
 
 
 @pytest.mark.slow
-def test_every_page_can_be_reached_and_shared(pages, site):
+def test_every_page_can_be_reached(pages):
     targets = [(name, urlsplit(target).path) for name, page in pages.items() for target, _ in page.targets]
     linked = {os.path.normpath(os.path.join(os.path.dirname(name), path)) for name, path in targets}
     wanted = {f"notebooks/{path.stem}.html" for path in NOTEBOOKS}
     wanted |= {"docs/teaching.html", "docs/classroom-server.html", "live.html", "broken.html"}
     assert wanted <= linked
-    assert all(len(re.findall('name="description"|"og:image"', page.text)) == 2 for page in pages.values())
-    assert [name for name, page in pages.items() if "/faults.png" in page.text] == ["broken.html", "index.html"]
-    assert all((site / "_static" / f"{name}.png").is_file() for name in ("lenses", "faults"))
 
 
 @pytest.mark.slow

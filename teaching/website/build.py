@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 import nbformat
+from jinja2 import Environment, FileSystemLoader
 from nbformat.v4 import new_markdown_cell
 
 from helpers.assets import ASSETS
@@ -25,7 +26,7 @@ from helpers.model import count_parameters
 from helpers.plots import printed
 from helpers.text import TINY_LLAMA, load_tokenizer
 from helpers.train import TINY
-from teaching.website.downloads import links_of, make_downloads
+from tools import hand_out
 from tools.course import notebooks_of
 from tools.notebooks import EMPTY_OUTPUT
 
@@ -38,6 +39,7 @@ TEXTS = ("*.md", "docs/*.md", "benchmarks/*.md")  # get a page each
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^():#\s]+)(#[^()\s]*)?\)")  # to a file of the repository
 CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
 ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</details>$", re.M)
+ZIP = "llama-notebooks.zip"
 EXPLORER = re.compile(r"^explore_\w+\(", re.M)
 NEEDED = 10**8  # bytes of disk: a site beside the last one, 20 MB each, and Sphinx's own files
 ONLY_RUN = ("shift-enter", "earlier-by-hand", "earlier-write")  # cells that tell a reader nothing
@@ -116,6 +118,32 @@ def write_live(out: Path):
     data |= {"passages": passages, "weights": base64.b64encode(weights).decode()}
     script = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     (out / "data.js").write_text(f"window.liveData = {script};\n", encoding="utf-8")
+
+
+def make_downloads(folder: Path) -> None:
+    """Write every notebook into `folder`, as it is here and as it is handed out, and the hand-out as a zip."""
+    with tempfile.TemporaryDirectory() as work:
+        handed_out = hand_out.student(Path(work, "llama-notebooks"))
+        folder.mkdir(parents=True)
+        for path in handed_out:
+            shutil.copy(path, folder / f"{path.stem}_to_do.ipynb")
+        for path in NOTEBOOKS:
+            shutil.copy(path, folder)
+        shutil.make_archive(str(folder / Path(ZIP).stem), "zip", work)
+
+
+def links_of(stem: str) -> str:
+    """HTML with the ways from a notebook's page into the course: take it along, and how to run it.
+
+    Raises:
+        ValueError: if the environment variable COURSE_REPOSITORY, where the course lives on GitHub, is no owner/name.
+    """
+    name = os.environ.get("COURSE_REPOSITORY", "").rstrip("/")
+    if name and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise ValueError(f"COURSE_REPOSITORY={name!r} is no place on GitHub: write owner/name.")
+    pages = Environment(loader=FileSystemLoader(SITE / "templates"), autoescape=True, trim_blocks=True)
+    known = {"stem": stem, "own": f"../downloads/{stem}", "zip": ZIP, "until": hand_out.READERS.get(stem[:2])}
+    return pages.get_template("way_in.html").render(known, name=name)
 
 
 def notebook_page(path: Path):
@@ -204,11 +232,8 @@ def build_site(out: Path):
         if build_main([str(word) for word in (*flags, Path(work, "pages"), out)]):
             raise ValueError("Sphinx says above what is wrong.")
     print("The live page and the downloads", flush=True)
-    three_faults = next(cell for cell in nbformat.read(NOTEBOOKS[5], 4).cells if cell.id == "c64r")
-    figure = next(output for output in three_faults.outputs if "image/png" in output.get("data", {}))
-    (out / "_static" / "faults.png").write_bytes(base64.b64decode(figure.data["image/png"]))
     write_live(out / "_static" / "live")
-    make_downloads(NOTEBOOKS, out / "downloads")
+    make_downloads(out / "downloads")
     (out / ".nojekyll").touch()  # GitHub Pages would otherwise leave out folders that begin with _
 
 

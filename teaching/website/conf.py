@@ -1,6 +1,5 @@
 """Sphinx settings of the website. `build.py` prepares the pages and then calls Sphinx with these."""
 
-import textwrap
 from importlib import import_module
 from pathlib import Path
 
@@ -8,8 +7,6 @@ from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
 
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
-from teaching.website.build import ROOT
-from teaching.website.downloads import told
 
 # The colours of the figures, and what goes with them: CSS names each by its key here, `var(--query)`.
 LIGHT = {
@@ -41,8 +38,7 @@ myst_heading_slug_func = "teaching.website.build.slug"
 
 html_theme = "furo"
 html_title = "LLaMA in notebooks"
-html_baseurl = f"{site}/" if (site := told("COURSE_SITE")) else ""
-html_static_path = ["static", str(MATHJAX), str(ROOT / "docs" / "lenses.png")]
+html_static_path = ["static", str(MATHJAX)]
 html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
 mathjax_path = MATHJAX.name
@@ -67,13 +63,6 @@ pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
 
 
-def _add_lead(app, pagename, templatename, context, doctree):
-    # Of templates/page.html: the first paragraph.
-    first = doctree.next_node(nodes.paragraph) if doctree else None
-    lead = textwrap.shorten(first.astext() if first else html_title, 200, placeholder=" …")
-    context |= {"lead": lead, "html_baseurl": html_baseurl}
-
-
 def _open_fold(self, node):
     # The package's own summary has a label ("Toggle hidden content") in place of its words.
     kind, words = "answer", "Show the figure" if node.next_node(nodes.image) else "Show what it prints"
@@ -91,4 +80,3 @@ def _close_fold(self, node):
 def setup(app):
     """Called by Sphinx."""
     app.add_node(HideCodeCellNode, override=True, html=(_open_fold, _close_fold))
-    app.connect("html-page-context", _add_lead)
