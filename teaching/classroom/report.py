@@ -71,10 +71,9 @@ class Row:
 
     @property
     def look_at(self) -> str:
-        """What the teacher may look at: means to deceive, beyond the published solution's. Nothing follows from it."""
-        means = [one for one in self.answer.reaches if one not in self.assignment.reaches]
-        said = f"reaches for {', '.join(means[:8])}: read it, since such code can change what its check says"
-        return said if means else ""
+        """What the teacher may look at: means to deceive. Nothing follows from it."""
+        means = ", ".join(self.answer.reaches[:8])
+        return f"reaches for {means}: read it, since such code can change what its check says" if means else ""
 
     @property
     def number(self) -> tuple[str, str]:

@@ -46,7 +46,6 @@ class Assignment:
     stub: str  # the definition that is handed out, as ast.dump writes it
     points: float
     asked: bool = True  # of everybody: named by the teacher, or worth points, or all are where none is
-    reaches: tuple = ()  # what the published solution has of that which sandbox_reader.py names
 
 
 @dataclass(frozen=True)
@@ -91,20 +90,16 @@ def read_course(only: list[str] | None = None) -> dict[str, tuple[list[Assignmen
 
 
 def _asked(path, exercises, named):
-    """The exercises that are graded: those of the numbers that were named, or all; with the published solutions."""
+    """The exercises that are graded: those of the numbers that were named, or all."""
     numbers = [one.title.partition(".")[0] for one in exercises]
     if unknown := sorted(named - {"", *numbers}):
         raise ValueError(f"{path.stem} has no exercise {unknown[0]}; it has {', '.join(numbers)}: name it as in 02.3.")
-    paid = any(one.points for one in exercises)
-    data, asked = path.read_bytes(), []
-    code = "\n".join("".join(cell["source"]) for cell in json.loads(data)["cells"] if cell["cell_type"] == "code")
-    solutions = [(re.findall(rf"\b{one.check}\((\w+)", code)[-1], "") for one in exercises]
-    published = sandbox_reader.answers(sandbox_reader.load(NOTEBOOK), data, solutions, [])
-    for number, one, found in zip(numbers, exercises, published, strict=True):
-        if number in named or "" in named:
-            wanted = number in named or bool(one.points) or not paid
-            asked.append(replace(one, asked=wanted, reaches=found.get("reaches", ())))
-    return asked
+    paid, chosen = any(one.points for one in exercises), zip(numbers, exercises, strict=True)
+    return [
+        replace(one, asked=number in named or bool(one.points) or not paid)
+        for number, one in chosen
+        if number in named or "" in named
+    ]
 
 
 def _exercise(notebook, title, source, points):

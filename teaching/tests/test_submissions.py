@@ -1,6 +1,7 @@
 """What is asked, who handed in what, and what of a notebook is run: read from files, without running anything."""
 
 import os
+import re
 import shutil
 import unicodedata
 import zipfile
@@ -10,8 +11,9 @@ import pytest
 
 import checks
 from checks import notebook
-from teaching.classroom import find_submissions, grade, sandbox, submissions
+from teaching.classroom import find_submissions, grade, sandbox, sandbox_reader, submissions
 from tests.support.fuzz import time_limit
+from tests.support.messy import FILES
 from tests.support.submissions import COURSE, NORM, code_cell, handed_out, write
 from tools.course import notebooks_of
 
@@ -228,3 +230,31 @@ def test_names_that_differ_in_capitals_only_get_pages_that_are_two_files_everywh
     pages = {name: student.page for name, student in found.students.items()}
     assert pages["Anna"] == "Anna.html"
     assert len({unicodedata.normalize("NFC", page).casefold() for page in pages.values()}) == len(names)
+
+
+EXERCISES, LENT = submissions.read_course([NORM])[NORM]
+
+
+@pytest.mark.parametrize("label", FILES)
+def test_the_grader_makes_of_a_messy_notebook_what_my_parts_makes_of_it(label):
+    data, (wanted, _) = FILES[label]
+    assert status_of(data) == wanted
+
+
+def status_of(data):
+    """What the grader says, without its sandbox."""
+    asked, names = [(one.function, one.stub) for one in EXERCISES], {"__name__": ""}
+    said = sandbox_reader.answers(notebook, data, asked, LENT)[0]
+    try:
+        exec(said.get("code", ""), names)
+    except NameError:
+        return "stops"
+    return said.get("status") or grade.OF_CHECK[checks.check_rms_norm(names["my_rms_norm"]).status]
+
+
+def test_no_published_solution_reaches_for_what_a_teacher_is_shown():
+    for stem, (exercises, _) in submissions.read_course().items():
+        data = (COURSE / f"{stem}.ipynb").read_bytes()
+        code = "\n".join(notebook.read_notebook(data).cells)
+        solved = [(re.findall(rf"\b{one.check}\((\w+)", code)[-1], "") for one in exercises]
+        assert [one["reaches"] for one in sandbox_reader.answers(notebook, data, solved, [])] == [[]] * len(exercises)
