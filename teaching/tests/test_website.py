@@ -171,14 +171,3 @@ def test_axe_finds_nothing_and_nothing_is_cut_on_a_phone_or_enlarged(site, open_
                 found += [f"{name} at {width} px: {cut}" for cut in cut_on(page)]
         found += [f"{name}: {violation}" for violation in axe(page, WCAG if scheme == "light" else ["color-contrast"])]
     assert found == []
-
-
-@pytest.mark.browser
-def test_on_paper_folds_are_open_but_the_solutions_and_afterwards_as_they_were(open_page):
-    page, closed = open_page("notebooks/02_rope.html"), "details:not([open])"
-    page.locator("details.answer > summary").first.click()
-    before = page.locator(closed).count()
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.locator(closed).count() == page.locator(f"{closed}.solutions").count() == 1
-    page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert page.locator(closed).count() == before > 9

@@ -29,11 +29,3 @@ addEventListener("load", () => { mark(); window.MathJax?.startup.promise.then(ma
 addEventListener("resize", mark);
 document.addEventListener("scroll", event => event.target.matches?.("[tabindex]") && fade(event.target), true);
 document.addEventListener("toggle", mark, true); // an opened <details> shows new boxes
-
-// On paper every fold is open, but the solutions; afterwards it is as it was.
-const folds = (which, open) => document.querySelectorAll(which).forEach(fold => {
-  fold.open = open;
-  fold.toggleAttribute("data-for-paper", open);
-});
-addEventListener("beforeprint", () => folds("details:not([open], .solutions)", true));
-addEventListener("afterprint", () => folds("[data-for-paper]", false));
