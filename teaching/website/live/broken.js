@@ -54,7 +54,7 @@
       make("thead", {}, make("tr", {}, make("td"), ...tokens)), make("tbody", {}, ...rows));
   }
 
-  const changeOf = ({ dataset: { link } }) => LiveLink.read(link, { model, tokenizer }, ids.length, model.layers.length).change;
+  const changeOf = ({ dataset: { link } }) => LiveLink.read(link, { model, tokenizer }, ids.length).change;
   const today = (now = new Date()) => Math.max(0, (Date.UTC(now.getFullYear(), now.getMonth(), now.getDate()) - Date.UTC(2026, 0, 1)) / 864e5);
 
   /** A new game: that of the address, or today's. */

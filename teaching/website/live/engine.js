@@ -278,8 +278,7 @@ const Live = (() => {
 
     encode(text) {
       const marks = [...this.special.keys()].map((mark) => mark.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
-      const parts = marks.length ? text.split(new RegExp(`(${marks.join("|")})`)) : [text];
-      return parts.flatMap((part) => this.special.has(part) ? [this.special.get(part)]
+      return text.split(new RegExp(`(${marks.join("|")})`)).flatMap((part) => this.special.has(part) ? [this.special.get(part)]
         : (part.match(GPT2) ?? []).flatMap((piece) => this.merge(piece)));
     }
 

@@ -3,8 +3,9 @@
 "use strict";
 
 const LiveLink = (() => {
+  const PLACES = 12; // blocks that run, at most
   const START = "A class definition is an";
-  const CHOICES = { window: [32, 8, 4, 2, 1], theta: [10000, 500000, 100], shift: [100] }; // what may be chosen, beside as trained
+  const CHOICES = { window: [32, 8, 4, 2, 1], theta: [10000, 100], shift: [100] }; // what may be chosen, beside as trained
   const FLAGS = { rope: ["still", true], mask: ["future", true], norms: ["norm", false], gate: ["gate", false] };
   const LISTS = { block: "blocks", attention: "attention", feedforward: "feedForward", head: "heads" };
   const WORDS = { window: "window", base: "theta", shift: "shift" };
@@ -28,11 +29,11 @@ const LiveLink = (() => {
    * What the text behind the # asks for. Parts that are unknown, or do not fit this model, are left out and named.
    * Returns {text, change, query, key, head (null: as it opens), unknown}.
    */
-  function read(hash, { model: { config }, tokenizer }, most, places) {
+  function read(hash, { model: { config }, tokenizer }, most) {
     const has = new URLSearchParams(hash), text = has.get("text") ?? START, length = tokenizer.encode(text.slice(0, 64 * most)).slice(0, most).length;
     const state = { text, change: {}, query: null, key: null, head: null, unknown: [] }, { change } = state;
     const whole = (value, below) => /^\d{1,9}$/.test(value) && Number(value) < below;
-    const order = (has.get("order") ?? "").split(","), ordered = order.length <= places && order.every((block) => whole(block, config.nLayers));
+    const order = (has.get("order") ?? "").split(","), ordered = order.length <= PLACES && order.every((block) => whole(block, config.nLayers));
     const count = ordered ? order.length : config.nLayers; // blocks that run
     if (ordered && String(order.map(Number)) !== String([...Array(config.nLayers).keys()])) change.order = order.map(Number);
     const put = (field, value) => { if (!change[field]?.includes(value)) (change[field] ??= []).push(value); };
@@ -47,7 +48,7 @@ const LiveLink = (() => {
     };
     const choose = (field) => (value) => {
       if (!CHOICES[field].includes(Number(value))) return false;
-      if (field !== "theta" || Number(value) !== config.ropeTheta) change[field] = Number(value);
+      change[field] = Number(value);
       return true;
     };
     const parts = {

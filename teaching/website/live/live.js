@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { MOST, placesOf, $, say, make, bar, mean, list, largest, quoted, read, extend, orderOf, radio, toggle, draw, drawNext } = LivePictures;
+  const { MOST, $, say, make, bar, mean, list, largest, quoted, read, extend, orderOf, radio, toggle, draw, drawNext } = LivePictures;
   const PRESS = 40; // tokens written at a press
   const EXAMPLES = ["If a name is", "A class has", "A function"];
 
@@ -66,7 +66,7 @@
     const choices = [
       ["window", "Window", [["all"], ...CHOICES.window.map((size) => [`${size}`, size])]],
       ["shift", "Positions", [["0, 1, 2 …"], ...CHOICES.shift.map((by) => [`${by}, ${by + 1}, ${by + 2} …`, by])]],
-      ["theta", "RoPE’s base", [[words(ropeTheta)], ...CHOICES.theta.filter((base) => base !== ropeTheta).map((base) => [words(base), base])]],
+      ["theta", "RoPE’s base", [[words(ropeTheta)], ...CHOICES.theta.map((base) => [words(base), base])]],
     ];
     const switches = Object.entries(FLAGS).map(([name, [field, off]]) => {
       const input = toggle();
@@ -222,7 +222,7 @@
   function follow() {
     const hash = (kept = location.hash).slice(1);
     if (!hash || document.getElementById(hash)) return; // a section of the page
-    const { text, change, query, key, head, unknown } = LiveLink.read(hash, page, MOST, placesOf(page));
+    const { text, change, query, key, head, unknown } = LiveLink.read(hash, page, MOST);
     page.writing = false;
     page.head = head ?? page.first.split(".").map(Number);
     page.head[0] = Math.min(page.head[0], (change.order ?? page.model.layers).length - 1);

@@ -5,7 +5,6 @@
 
 const LivePictures = (() => {
   const { largest } = Live, MOST = 128; // tokens that are read and drawn
-  const placesOf = ({ model }) => Math.max(12, model.layers.length); // blocks that are run and drawn, at most
 
   // --------------------------------------------------------------------------------------------------- small helpers
 
@@ -47,7 +46,6 @@ const LivePictures = (() => {
 
   /** A token in words: spaces and line breaks are shown, bytes that are no character alone stand as numbers. */
   function shown({ tokenizer }, id) {
-    if (!tokenizer.words[id]) return `#${id}`; // the model has more ids than the tokenizer words
     const text = tokenizer.decode([id]);
     if (!text.includes("\ufffd")) return text.replace(/ /g, "·").replace(/\n/g, "↵").replace(/\t/g, "⇥");
     return [...tokenizer.words[id]].map((letter) => `\\x${tokenizer.bytes.get(letter).toString(16)}`).join("");
@@ -340,7 +338,7 @@ const LivePictures = (() => {
   }
 
   return {
-    MOST, placesOf, $, say, make, bar, mean, list, angle, length, largest, quoted, shown, read, extend, orderOf, radio, toggle,
+    MOST, $, say, make, bar, mean, list, angle, length, largest, quoted, shown, read, extend, orderOf, radio, toggle,
     drawNext, draw,
   };
 })();
