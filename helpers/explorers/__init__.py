@@ -8,7 +8,7 @@ second. The maths is that of `helpers.model`; colours and their meanings are tho
 
 from helpers.explorers.base import Explorer, choice, new_figure, slider, span, switch, toggle, within
 from helpers.explorers.full_model import explore_full_model
-from helpers.explorers.generate import explore_sampling
+from helpers.explorers.generate import explore_writing
 from helpers.explorers.gqa import explore_masks
 from helpers.explorers.rmsnorm import explore_norms, explore_rms_norm
 from helpers.explorers.rope import explore_hands, explore_reach, explore_rope

@@ -1,54 +1,178 @@
-"""The explorer of notebook 07: what temperature, top-k and top-p leave of a distribution; and repeats in texts."""
+"""The explorer of notebook 07: a model writes, token by token; and repeats in texts."""
+
+import functools
+import time
+from itertools import pairwise
 
 import torch
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Polygon
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import Explorer, new_figure, readable, slider
+from helpers.explorers.base import GREY, PALE, Explorer, bare, readable, slider, switch
 from helpers.generate import next_token_probabilities
-from helpers.plots import INK
+from helpers.interventions import attention_by_layer
+from helpers.model import causal_visible, rope_angles
+from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
 
+PROMPT, N, BARS, PAIR, COLUMNS = "The value of the argument is", 40, 10, 3, 92
+WAYS = ("with a cache", "without a cache")
+PANELS = {  # left, bottom, width, height, in shares of the picture; title
+    "page": (0.025, 0.815, 0.95, 0.12, ""),
+    "bars": (0.065, 0.53, 0.42, 0.20, "What may come next, and with which probability"),
+    "line": (0.065, 0.375, 0.42, 0.04, "The draw: a random number falls on a line"),
+    "clock": (0.025, 0.02, 0.20, 0.24, "Angles of pair 3"),
+    "cost": (0.285, 0.095, 0.20, 0.16, "Milliseconds for a token, here"),
+    "mask": (0.575, 0.19, 0.41, 0.54, "Who looks at whom; dark: computed in this step"),
+    "kept": (0.575, 0.075, 0.41, 0.03, "Slots of the cache: keys and values"),
+}
 
-def explore_sampling() -> Explorer:
-    """The bundled model's next token after a few words: what temperature, top-k and top-p leave of its distribution."""
-    prompt, n_bars = "Names refer to", 20
-    tokenizer = load_tokenizer()
-    logits = load_checkpoint(TINY_LLAMA)(encode(tokenizer, prompt)[None], last_only=True)[:, -1].detach()
-    own, shown = next_token_probabilities(logits)[0].topk(n_bars)
-    names = [readable(tokenizer, token) for token in shown.tolist()]
 
-    # What is fixed: the model's own probabilities, in hollow bars.
-    figure, ax = new_figure(1)
-    ax.bar(range(n_bars), own.tolist(), width=0.9, fc="white", ec=INK, lw=0.8, label="the model's own")
-    ax.set_xticks(range(n_bars), names, rotation=60, ha="right", rotation_mode="anchor")
-    ax.set(ylim=(0, 1), ylabel="probability", xlabel=f"the {n_bars} likeliest tokens after “{prompt}”")
+def explore_writing() -> Explorer:
+    """The bundled model writes: the draw of a token, what its step computes, what the cache keeps; the time."""
+    tokenizer, written, (n_prompt, angles, costs) = load_tokenizer(), _writer(), _fixed()
+    tips, seen, slots = torch.stack([angles.cos(), angles.sin()], 1), causal_visible(N, N), torch.arange(N)
 
-    # What moves: what the settings make of them, in filled bars.
-    bars = ax.bar(range(n_bars), [0] * n_bars, width=0.55, color=INK, label="with these settings")
-    ax.legend(loc="upper right")
+    # What is fixed: panels, the circle, both curves of time in grey.
+    figure = Figure(figsize=(8.4, 6.0), dpi=110, facecolor="white", layout="none")
+    page, bars, line, clock, cost, mask, kept = (figure.add_axes(place[:4]) for place in PANELS.values())
+    for x, y, _, height, title in PANELS.values():
+        figure.text(x, y + height + 0.03, title, fontsize=9.5)
+    for ax, x, y in ((page, (0, COLUMNS), (2, 0)), (line, (0, 1), (0, 1)), (clock, (-1.1, 1.1), (-1.1, 1.1)),
+                     (mask, (-0.5, N - 0.5), (N - 0.5, -0.5)), (kept, (-0.5, N - 0.5), (0, 1))):  # fmt: skip
+        bare(ax, x, y)
+        ax.set_aspect("equal" if ax is clock else "auto")
+    bars.set(xlim=(-0.6, BARS - 0.4), ylim=(0, 1), xticks=[], yticks=[0, 0.5, 1])
+    cost.set(xlim=(n_prompt, N), ylim=(0, 1.1 * max(map(max, costs.values()))), xticks=[n_prompt, N])
+    cost.set_xlabel("tokens so far", labelpad=-8, fontsize=9)
+    for name, curve in costs.items():
+        cost.plot(range(n_prompt, N), curve, color=HIDDEN)
+        cost.text(N, curve[-1], f" {name.split()[0]}", fontsize=8.5, color=GREY, va="center")
+    for ax in (bars, cost):
+        ax.spines[["top", "right"]].set_visible(False)
+    circle = torch.linspace(0, 6.3, 90)
+    clock.plot(circle.cos(), circle.sin(), color=HIDDEN, lw=1)
+    stairs = [(x + 0.5 - side, x - 0.5) for x in range(N) for side in (1, 0)]
+    hidden = Polygon([*stairs, (N - 0.5, -0.5)], fc=HIDDEN, ec=HATCH, hatch="///", lw=0, zorder=2)
+    mask.add_patch(hidden)
+    mask.plot([n_prompt - 0.5, N - 0.5], [n_prompt - 0.5] * 2, color=INK, lw=1, ls=":", zorder=3)
+    mask.text(N - 1, n_prompt - 1, "prompt", ha="right", fontsize=9, bbox={"fc": HIDDEN, "lw": 0, "pad": 1}, zorder=3)
+    mask.set_ylabel("query", labelpad=1, fontsize=9)
+    mask.set_xlabel("key", labelpad=1, fontsize=9)
 
-    def draw(temperature, top_k, top_p):
-        probabilities = next_token_probabilities(logits, temperature, top_k or None, top_p)[0]
-        for bar, height in zip(bars, probabilities[shown].tolist(), strict=True):
-            bar.set_height(height)
-        kept, share = int((probabilities > 0).sum()), probabilities[shown[0]].item()
-        choices = torch.special.entr(probabilities).sum().exp().item()
-        cut = f"top-k {top_k or 'off'}, top-p {top_p:.1f}"
-        ax.set_title(f"Temperature {temperature:.1f}, {cut}: {kept} of {len(probabilities):,} tokens can be drawn")
+    # What moves: the text, bars with their names, the line and its number, rows of weights, slots, hands, the time.
+    boxes, frame = page.add_collection(PolyCollection([], lw=0.6)), page.add_collection(PolyCollection([], fc="none"))
+    style = {"family": "monospace", "fontsize": 9, "va": "center", "ha": "center", "parse_math": False, "zorder": 4}
+    words = [page.text(0, 0, "", **style) for _ in range(N)]
+    filled = bars.bar(range(BARS), [0] * BARS, width=0.8, color=PALE)
+    label = {"ha": "center", "va": "bottom", "fontsize": 8.5, "parse_math": False, "zorder": 4}
+    names = [bars.text(x, 0, "", **label) for x in range(BARS)]
+    pieces = line.add_collection(PolyCollection([], ec="white", lw=0.8))
+    (number,) = line.plot([], [], "v", color=INK, ms=9, clip_on=False)
+    past, now = (mask.imshow(torch.zeros(N, N), cmap="Blues", vmin=-low, vmax=high, aspect="auto")
+                 for low, high in ((0.2, 1.6), (0.12, 0.3)))  # fmt: skip
+    room = kept.add_collection(PolyCollection([_box(i - 0.5, i + 0.4) for i in slots]))
+    hands, (query,) = clock.add_collection(LineCollection([], lw=1.2)), clock.plot([], [], color=QUERY, lw=3)
+    (curve,), (dot,) = cost.plot([], [], color=INK), cost.plot([], [], "o", color=INK)
+
+    def draw(new, temperature, top_p, way):
+        text, shares, own, numbers, weights = written(temperature, top_p)
+        at, cached = n_prompt + new - 1, way == WAYS[0]  # the step reads the token before `at` and writes the one at it
+        token = text[at].item()
+        corners, colors, x, y = [], [], 0, 0
+        for i, label in enumerate(words):
+            word = tokenizer.decode([text[i].item()]).replace("\n", "↵") if i <= at else ""
+            x, y = (0, y + 1) if x + len(word) > COLUMNS else (x, y)
+            corners += [_box(x, x + len(word), y + 0.1, y + 0.9)] if word else []
+            sure = own[i - n_prompt] if i >= n_prompt else 0
+            colors.append(str(1 - 0.75 * sure) if i >= n_prompt else "#EAF2FA")
+            label.set(position=(x + len(word) / 2, y + 0.5), text=word, color="white" if sure > 0.6 else INK)
+            x += len(word)
+        boxes.set(verts=corners, facecolors=colors[: at + 1], edgecolors=HATCH)
+        frame.set(verts=corners[-1:], edgecolors=KEY, linewidths=2)
+        best, order = shares[new - 1].sort(descending=True, stable=True)
+        for bar, name, share, one in zip(filled, names, best.tolist(), order.tolist(), strict=False):
+            bar.set(height=share, color=KEY if one == token else PALE)
+            name.set(text=readable(tokenizer, one) if share else "", y=min(share, 0.85) + 0.02)
+        ends = [0, *best.cumsum(0)[:150].tolist(), 1]  # the last piece stands for many
+        pieces.set_verts([_box(*pair) for pair in pairwise(ends)])
+        shades = (PALE, GREY) * 76
+        pieces.set_facecolors([KEY if one == token else shades[i] for i, one in enumerate(order[:151].tolist())])
+        number.set_data([numbers[at]], [1.3])
+        computed = (slots < at if not cached or new == 1 else slots == at - 1)[:, None]
+        now.set_data(weights.masked_fill(~(computed & seen), float("nan")))
+        past.set_data(weights.masked_fill(~seen | computed | (slots >= at)[:, None], float("nan")))
+        room.set(facecolors=[KEY if cached and i < at else "white" for i in slots], edgecolors=HATCH, linewidths=0.5)
+        fresh = [not cached or new == 1 or i == at - 1 for i in range(at)]
+        colors = [KEY if one else "#F3C9AE" for one in fresh]
+        hands.set(segments=[[(0, 0), tip] for tip in tips[:at].tolist()], colors=colors)
+        query.set_data([0, 0.75 * tips[at - 1, 0]], [0, 0.75 * tips[at - 1, 1]])
+        curve.set_data(range(n_prompt, N), costs[way])
+        dot.set_data([at], [costs[way][new - 1]])
+        count, may = int((computed & seen).sum()), int((shares[new - 1] > 0).sum())
+        page.set_title(f"{way.capitalize()} this step computes {count} of the triangle's {at * (at + 1) // 2} weights")
         return (
-            f"The likeliest token, “{names[0]}”, has probability {share:.2f} (the model's own: {own[0]:.2f}). "
-            f"{kept} of {len(probabilities):,} tokens can be drawn; the draw is as open as one among {choices:.1f} "
-            "equally likely tokens."
+            f"“{readable(tokenizer, token)}” is drawn with probability {shares[new - 1, token]:.2f}, one of {may} that "
+            f"could be. {way.capitalize()} the step turns {sum(fresh)} of {at} keys, and computes {count} of the "
+            f"triangle's {at * (at + 1) // 2} weights in each head."
         )
 
-    # Which controls.
     controls = {
-        "temperature": slider("temperature", 1.0, 0.0, 2.0, 0.1),
-        "top_k": slider("top-k (0 keeps all)", 0, 0, n_bars),
-        "top_p": slider("top-p", 0.5, 0.1, 1.0, 0.1),
+        "new": slider("new token", 22, 1, N - n_prompt),
+        "temperature": slider("temperature", 0.8, 0.0, 2.0, 0.1),
+        "top_p": slider("top-p", 0.9, 0.1, 1.0, 0.1),
+        "way": switch("the step runs", WAYS),
     }
-    alt = "Bars: probabilities of the 20 likeliest next tokens, hollow as the model gives them, filled after "
-    return Explorer(figure, draw, controls, alt + "temperature, top-k and top-p; a token cut off has no filled bar.")
+    alt = (
+        "A text that is written. Below: probabilities and the draw; attention, row by row, above the cache's slots; a "
+    )
+    return Explorer(figure, draw, controls, alt + "clock with a hand for each key; the time of each step.")
+
+
+def _box(left, right, low=0, high=1):
+    return [(left, low), (right, low), (right, high), (left, high)]
+
+
+def _writer():
+    # A function of temperature and top-p: the text (N,); of each new token the shares (V,), and how likely it was to
+    # the model itself; the random numbers; attention, mean over all heads (N, N).
+    model, start = load_checkpoint(TINY_LLAMA).requires_grad_(False), encode(load_tokenizer(), PROMPT)
+
+    @functools.cache
+    def written(temperature, top_p):
+        numbers, text, cache = torch.rand(N, generator=torch.Generator().manual_seed(0)), start, model.new_cache(1, N)
+        read, shares, own = start, [], []
+        while len(text) < N:
+            logits = model(read[None], cache, last_only=True)[:, -1]
+            shares.append(next_token_probabilities(logits, temperature, None, top_p)[0])
+            ordered, order = shares[-1].sort(descending=True, stable=True)
+            place = (ordered.cumsum(0) < numbers[len(text)]).sum().clamp(max=(ordered > 0).sum() - 1)
+            read = order[place][None]
+            own.append(logits.softmax(-1)[0, read].item())
+            text = torch.cat([text, read])
+        return text, torch.stack(shares), own, numbers, attention_by_layer(model, text[None]).mean(dim=(0, 1))
+
+    return written
+
+
+@functools.cache
+def _fixed():
+    # The prompt's length, angles of the pair (N,), and of each way the milliseconds of each step, the least of seven.
+    model, text = load_checkpoint(TINY_LLAMA).requires_grad_(False), _writer()(0.8, 0.9)[0][None]
+    n_prompt, costs = len(encode(load_tokenizer(), PROMPT)), {}
+    for way in WAYS:
+        runs = []
+        for _ in range(7):
+            cache, times = model.new_cache(1, N) if way == WAYS[0] else None, []
+            for n in range(n_prompt, N):
+                start = time.perf_counter()
+                model(text[:, n - 1 : n] if cache is not None and n > n_prompt else text[:, :n], cache, last_only=True)
+                times.append(1000 * (time.perf_counter() - start))
+            runs.append(times)
+        costs[way] = torch.tensor(runs).amin(0).tolist()
+    return n_prompt, rope_angles(torch.arange(N), model.inv_freq)[:, PAIR], costs
 
 
 def repeats(rows: torch.Tensor, n_prompt: int = 16, run: int = 8, apart: int = 0) -> torch.Tensor:
