@@ -2,7 +2,7 @@
 
 import copy
 import math
-from functools import partial
+from functools import cache, partial
 from types import MethodType
 from unittest.mock import patch
 
@@ -12,8 +12,11 @@ from torch.nn import functional as F
 
 from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, mutate
 from checks.judge import check_of
+from helpers.checkpoint import load_checkpoint
 from helpers.config import PRESETS
+from helpers.interventions import held_out_loss, without_heads
 from helpers.model import GroupedQueryAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, apply_rope, rope_angles
+from helpers.text import TINY_LLAMA
 
 
 def budget(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, tie_embeddings, batch, tokens):
@@ -200,9 +203,9 @@ def _in_the_last_block(change):
     return GroupedQueryAttention, "forward", forward
 
 
-def _third_sees_all(visible, n_query, n_cached):
+def _one_sees_all(position, visible, n_query, n_cached):
     mask = torch.ones(n_query, n_query).tril().bool()
-    mask[3:4] = True
+    mask[position : position + 1] = True
     return visible if n_cached else mask
 
 
@@ -221,7 +224,8 @@ CALLS = {  # bugs in how a model is called again, or with several rows; the seve
         *RIGHT(model, T, past - 1)[:2], right[2]) if T == 1 and past and pad is None else right),
     "padding is forgotten by a later piece of several": _shared(lambda model, right, T, past, pad: (
         RIGHT(model, T, past) if past and pad is not None and T > 1 else right)),
-    "one position in the middle sees all": _in_the_last_block(_third_sees_all),
+    "one position in the middle sees all": _in_the_last_block(partial(_one_sees_all, 3)),
+    "an early position sees all": _in_the_last_block(partial(_one_sees_all, 1)),
     "a later chunk sees all of itself, in the last block": _in_the_last_block(
         lambda visible, n_query, n_cached: torch.ones_like(visible) if n_cached else visible),
 }  # fmt: skip
@@ -257,6 +261,7 @@ FINDS = {  # each bug: the property that is to find it, and how; those before it
     "mask shows the next token": (0, "Change the last token. May a logit before it move?"),
     "norm over the tokens": (0, "Do you compare all logits before the changed token, not only the first?"),
     "one position in the middle sees all": (0, "Do you compare the logits at all positions before the changed token?"),
+    "an early position sees all": (0, "Do you compare the logits at all positions before the changed token?"),
     "one position in the middle sees all, with weak attention": (0, "Is the largest gap small, not the mean?"),
     "positions restart": (1, "Read the text in pieces, with one cache. Are the logits of all pieces compared?"),
     "mask without its offset": (1, "One token at a time is not enough: read pieces of several tokens, too."),
@@ -477,3 +482,55 @@ FIRST_DEPARTURE = Exercise(
     harness=Harness(_finds_departures),
 )
 check_first_departure = check_of(FIRST_DEPARTURE)
+
+# ------------------------------------------------------------------------------------- the game of cuts
+
+COST, FEWEST = 0.3, 16  # [nat/token]; heads
+TOGETHER = "Costs of single cuts do not add up. Put one head back at a time: whose return lowers the loss most?"
+MORE = "Which heads cost next to nothing alone? Begin with these, and measure what they cost together."
+
+
+def cut_heads():
+    """Pairs (block, head) of the bundled model's 24 heads: 16 or more, whose cut costs less than 0.3 nat/token."""
+    return [(block, head) for block in range(4) for head in range(4)]
+
+
+_bundled = cache(lambda: load_checkpoint(TINY_LLAMA))
+HEADS = {(block, head) for block in range(6) for head in range(4)}
+
+
+def _judged_by_loss(function):
+    """Cuts the heads that the function names, and says what that costs on held-out text."""
+
+    def probe():
+        answer, model = function(), _bundled()
+        try:
+            cut = sorted({(int(block), int(head)) for block, head in answer})
+        except (TypeError, ValueError):
+            said = f"the answer is {str(answer)[:60]}, expected pairs (block, head) such as [(0, 1), (5, 2)]."
+            raise Wrong(said, TYPE_HINTS["NoneType"] if answer is None else "") from None
+        whole = held_out_loss(model)
+        if wrong := [pair for pair in cut if pair not in HEADS]:
+            raise Wrong(f"the model has no head {wrong[0]}.", "Blocks 0 to 5 have heads 0 to 3.")
+        with without_heads(model, cut):
+            loss = held_out_loss(model)
+        said = f"without these {len(cut)} heads the loss is {loss:.2f}, with all {whole:.2f}: {loss - whole:+.2f}"
+        if loss - whole >= COST:
+            raise Wrong(f"{said}, expected less than +{COST:.2f}.", TOGETHER)
+        if len(cut) < FEWEST:
+            raise Wrong(f"{said}, expected at least {FEWEST} heads.", MORE)
+        if function is not cut_heads:  # the specification is run once, unseen
+            print(f"{said[0].upper()}{said[1:]}.")
+        return FEWEST
+
+    return probe
+
+
+CUT_HEADS = Exercise(
+    cut_heads,
+    [Case("held-out text", ())],
+    [],
+    allow=("load_checkpoint", "held_out_loss", "held_out_windows", "without_heads"),
+    harness=Harness(_judged_by_loss),
+)
+check_cut_heads = check_of(CUT_HEADS)

@@ -43,6 +43,7 @@ TAUGHT = {  # the section that teaches what an exercise asks for, by the name of
     "swiglu": "3.3", "matrix_roles": "3.3", "cut_units": "3.5",
     "causal_visible": "4.5", "rows": "4.6", "gqa_layer": "4.3",
     "budget": "5.3", "properties": "5.7", "first_departure": "5.7", "my_llama": "5.2",
+    "cut_heads": "5.8",
     "training_loop": "6.4", "accumulated_step": "6.8", "find_loop_slips": "6.4",
     "sample": "7.1", "greedy_with_cache": "7.3", "lookup_decoding": "7.7",
     "attention_with_sink": "8.7", "add_family": "8.2", "where_they_part": "8.10",

@@ -18,12 +18,13 @@ from matplotlib.image import imread
 from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+from checks.full_model import BUGS, _with_bug
 from helpers import explorers
 from helpers.checkpoint import load_checkpoint
 from helpers.explorers import Explorer, base, choice, slider, span, switch, toggle, within
-from helpers.explorers.full_model import _look_inside
+from helpers.explorers.full_model import run
 from helpers.explorers.gqa import WAYS
-from helpers.interventions import attention_by_layer
+from helpers.interventions import attention_by_layer, replaced, without_heads
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
 from tests.support.course import ROOT
 
@@ -148,14 +149,24 @@ def test_the_words_of_a_text_run_down_the_picture():
     assert sorted((height, *heights, 0), reverse=True) == [height, *heights, 0]
 
 
-def test_the_attention_watched_in_06_is_that_which_the_explorer_of_05_shows():
-    text, model = "The name of a local variable", load_checkpoint(TINY_LLAMA)
+def test_the_cuts_and_faults_of_05s_x_ray_are_those_of_the_course():
+    model, text = load_checkpoint(TINY_LLAMA).requires_grad_(False), "The name of a local variable"
     rows = encode(load_tokenizer(), text).repeat(2, 1)
-    torch.testing.assert_close(attention_by_layer(model, rows), _look_inside(text)[1])
-    explorer = as_at_first("explore_full_model")
-    put_back(explorer, {"token": 3, "layer": 2})
-    line, ring = explorer.figure.axes[1].lines
-    assert line.get_ydata()[2] == ring.get_ydata()[0]  # the angles, too, are those of the chosen token
+    torch.testing.assert_close(attention_by_layer(model, rows), torch.stack(run(model, rows)[1]))
+    with without_heads(model, [(1, 0), (4, 3)]), replaced(model.layers[2].feed_forward, lambda _, x: 0 * x):
+        wanted = [({"cut": ("head 0 of block 1", "head 3 of block 4", "feed-forward of block 2")}, model(rows))]
+    wanted += [({"fault": letter}, _with_bug(model, bug)(rows)) for letter, bug in zip("ABCD", BUGS[3:7], strict=True)]
+    for change, logits in wanted:
+        torch.testing.assert_close(model.lm_head(model.final_norm(run(model, rows, **change)[0][-1])), logits)
+
+
+def test_a_cut_of_05s_x_ray_changes_what_comes_behind_alone():
+    explorer = as_at_first("explore_xray")
+    for part, first in (("feed-forward of block 3",) * 2, ("head 1 of block 3", "attention of block 3")):
+        explorer.press(part)
+        assert f"It changes from {first} and token 0 on" in explorer.finding
+    put_back(explorer, {"clicked": (), "fault": "E"})
+    assert "attention of block 0 and token 4 on" in explorer.finding  # a window of 4
 
 
 def test_the_ways_to_hide_keys_that_the_explorer_of_04_calls_torchs_are_torchs():

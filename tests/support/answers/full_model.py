@@ -68,6 +68,7 @@ for words, mistake, program in (
     ("once beside another row", "no_other_row", _properties(rows=1)),
     ("read the padded rows on", "rows_in_one_call", _properties(prompt=10)),
     ("several tokens at once", "rows_read_on_singly", _properties(more=1)),
+    ("all positions before", "at_position_3_alone", _properties(changed=slice(4, None), kept=slice(3, 4))),
     ("its own comparison", "one_answer_for_all", lambda model: 3 * (all(_properties()(model)),)),
     ("which it keeps", "in_another_order", lambda model: [_properties()(model)[n] for n in (1, 0, 2)]),
     ("room for rounding small enough", "likeliest", _properties(lambda a, b: torch.equal(a.argmax(-1), b.argmax(-1)))),
@@ -125,3 +126,15 @@ for words, mistake, program in (
     ("Return (name, position)", "name_alone", lambda *given: (_departure()(*given) or [None])[0]),
 ):
     wrong(words, f"first_departure__{mistake}")(program)
+
+
+EARLY = [(block, head) for block in range(4) for head in range(4)]
+RIGHT["cut_heads"] = {"and_one_more": lambda: [*EARLY, (4, 2)], "tensor": lambda: torch.tensor(EARLY)}
+for words, mistake, program in (
+    ("less than +0.30 … do not add up", "late", lambda: [*EARLY[4:], *((5, head) for head in range(4))]),
+    ("expected at least 16 heads", "too_few", lambda: EARLY[:8]),
+    ("expected pairs (block, head)", "no_pairs", lambda: [0, 1, 2]),
+    ('without "return"', "nothing", lambda: print(EARLY)),
+    ("no head (6, 0)", "counted_from_1", lambda: [(block + 1, head) for block in range(6) for head in range(4)]),
+):  # fmt: skip
+    wrong(words, f"cut_heads__{mistake}")(program)
