@@ -211,6 +211,9 @@ def prepare(source: Path):
     pages |= {ROOT / "index.md": start_page()}
     pages |= {ROOT / path.name: path.read_text("utf-8").replace("{millions}", MILLIONS) for path in LIVE.glob("*.md")}
     pages |= {path: nbformat.writes(notebook_page(path)) for path in NOTEBOOKS}
+    (xray,) = (cell for cell in nbformat.read(NOTEBOOKS[5], 4).cells if cell.source.endswith("explore_xray()"))
+    source.mkdir(parents=True, exist_ok=True)
+    (source / "x-ray.png").write_bytes(base64.b64decode(xray.outputs[0].data["image/png"]))
     for path, text in pages.items():
         page = source / path.relative_to(ROOT)
         page.parent.mkdir(parents=True, exist_ok=True)
