@@ -3,7 +3,8 @@
 split     how each matrix is cut
 load      each process reads its own part of a checkpoint
 start     starts the processes, and joins them
-compare   a command: is the split model the same function as the whole one, what does it send, does it learn?
+compare   a command: is the split model the same function as the whole one, what does it send, are its gradients right?
+write     a command: what each process of notebook 09 runs
 """
 
 from helpers.parallel.load import load_parallel

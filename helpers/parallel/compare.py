@@ -1,4 +1,4 @@
-"""Is a split model the same function as the whole one, what does a rank hold and send, and does it learn?
+"""Is a split model the same function as the whole one, what does a rank hold and send, does it get the right gradients?
 
 Prints what each process found, one line of JSON each; with a file that has a function split(model, rank, n), about this
 split instead of PyTorch's.
@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from helpers.checkpoint import load_checkpoint
 from helpers.generate import generate
-from helpers.interventions import held_out_tokens
 from helpers.parallel.load import load_parallel
 from helpers.parallel.split import bytes_of, split_model
 from helpers.parallel.start import start_ranks
@@ -30,43 +29,40 @@ def difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return ((actual - expected).abs().max() / expected.abs().max()).item()
 
 
-def compare(folder: str | Path, mesh: DeviceMesh) -> dict:
-    """What this rank finds, by name: is PyTorch's split model the same function, what does it hold and send?"""
-    whole, part = load_checkpoint(folder, device=mesh.device_type), load_parallel(folder, mesh)
-    tokens = _tokens(whole)
-    found = {"rank": mesh.get_local_rank()} | _function(part, whole)
-    cut_in_memory = split_model(load_checkpoint(folder, device=mesh.device_type), mesh)
-    found["cut in memory"] = difference(cut_in_memory(tokens), whole(tokens))
+def compare(folder: str | Path, mesh: DeviceMesh, file: str | None = None) -> dict:
+    """What this rank finds, by name: is PyTorch's split, or a file's, the same function, are its gradients right?"""
+    rank, n_ranks, device = mesh.get_local_rank(), mesh.size(), mesh.device_type
+    whole, part = load_checkpoint(folder, device=device), load_checkpoint(folder, device=device)
+    tokens = torch.arange(0, 24 * 41, 41, device=device).view(2, 12) % whole.config.vocab_size
+    found = {"rank": rank}
+    if file:
+        runpy.run_path(file)["split"](part, rank, n_ranks)
+    else:
+        found["cut in memory"] = difference(split_model(part, mesh)(tokens), whole(tokens))
+        part = load_parallel(folder, mesh)
+        found |= _exchanges(part, tokens)
+    found |= {"bytes held": bytes_of(part), "bytes in all": bytes_of(whole)}
     found |= {"heads": part.config.n_heads, "key/value heads": part.new_cache(1).k.shape[2]}
-    return found | _training(part, whole, tokens) | _exchanges(part, tokens)
-
-
-def _tokens(model):
-    weight = model.tok_embeddings.weight
-    return torch.arange(0, 24 * 41, 41, device=weight.device).view(2, 12) % model.config.vocab_size
+    return found | _function(part, whole, tokens) | _gradients(part, whole, tokens, rank, n_ranks)
 
 
 @torch.no_grad()
-def _function(part, whole):
-    tokens = _tokens(whole)
+def _function(part, whole, tokens):
     logits, expected = part(tokens), whole(tokens)
     same_text = torch.equal(generate(part, tokens, 20), generate(whole, tokens, 20))
-    found = {"logits": difference(logits, expected), "equal bits": torch.equal(logits, expected)}
-    return found | {"same text": same_text, "bytes held": bytes_of(part), "bytes in all": bytes_of(whole)}
+    same_bits = torch.equal(logits, expected)
+    return {"logits": difference(logits, expected), "equal bits": same_bits, "same text": same_text}
 
 
-def _training(part, whole, tokens):
-    found = []
-    for model in (part, whole):
-        loss = _loss(model, tokens)
-        gradients = torch.autograd.grad(loss, tuple(model.parameters()))
-        found.append([t.full_tensor() if isinstance(t, DTensor) else t for t in (loss, *gradients)])
-    loss, *gradients = map(difference, *found)
-    return {"loss": loss, "gradients": max(gradients)}
-
-
-def _loss(model, tokens):
-    return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+def _gradients(part, whole, tokens, rank, n_ranks):
+    losses = [F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()) for model in (part, whole)]
+    sum(losses).backward()
+    gaps = {}
+    for (name, right), weight in zip(whole.named_parameters(), part.parameters(), strict=True):
+        mine = weight.grad.full_tensor() if isinstance(weight, DTensor) else weight.grad
+        cut = [dim for dim in range(right.ndim) if mine.shape[dim] < right.shape[dim]]
+        gaps[name] = difference(mine, right.grad.chunk(n_ranks, *cut)[rank] if cut else right.grad)
+    return {"loss": difference(*losses), "gradients": gaps}
 
 
 def _exchanges(part, tokens):
@@ -77,43 +73,10 @@ def _exchanges(part, tokens):
     return {"sent": {str(what).split(".")[-1]: n for what, n in sent.get_comm_counts().items()}}
 
 
-def by_hand(folder: str | Path, mesh: DeviceMesh, file: str) -> dict:
-    """What a file's split(model, rank, n) gives: the function, each gradient's gap, the losses of a short training."""
-    rank, n_ranks, device = mesh.get_local_rank(), mesh.size(), mesh.device_type
-    whole, mine = (load_checkpoint(folder, device=device) for _ in range(2))
-    runpy.run_path(file)["split"](mine, rank, n_ranks)
-    found, tokens = _function(mine, whole), held_out_tokens()[:516].view(4, 129).to(device)
-    losses = [_loss(model, tokens) for model in (mine, whole)]
-    sum(losses).backward()
-    found |= {"losses": [loss.item() for loss in losses], "gaps": {}}
-    for (name, right), weight in zip(whole.named_parameters(), mine.parameters(), strict=True):
-        cut = [dim for dim in range(right.ndim) if weight.shape[dim] < right.shape[dim]]
-        want = right.grad.chunk(n_ranks, *cut)[rank] if cut else right.grad
-        found["gaps"][name] = ((weight.grad - want).norm() / want.norm()).item()
-    return found | _drift(mine, whole, tokens)
-
-
-def _drift(mine, whole, tokens):
-    # Both train for 8 steps on the same rows; then, what every rank has in full is compared with the other ranks'.
-    trained = []
-    for model in (mine, whole):
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        for _ in range(8):
-            optimizer.zero_grad()
-            (loss := _loss(model, tokens)).backward()
-            optimizer.step()
-        trained.append(loss.item())
-    copies = [torch.empty_like(mine.tok_embeddings.weight) for _ in range(dist.get_world_size())]
-    dist.all_gather(copies, mine.tok_embeddings.weight.detach())
-    return {"trained": trained, "copies": ((copies[0] - copies[-1]).norm() / copies[0].norm()).item()}
-
-
 if __name__ == "__main__":
     mesh = start_ranks()
-    folder, *file = sys.argv[1:]
-    found = by_hand(folder, mesh, *file) if file else compare(folder, mesh)
     everything = [None] * mesh.size()
-    dist.all_gather_object(everything, found)
+    dist.all_gather_object(everything, compare(sys.argv[1], mesh, *sys.argv[2:]))
     if dist.get_rank() == 0:
         print(*map(json.dumps, everything), sep="\n", flush=True)
     dist.barrier()

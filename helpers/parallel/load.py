@@ -12,7 +12,6 @@ from helpers.model import Llama
 from helpers.parallel.split import split_model
 
 
-@torch.no_grad()
 def load_parallel(folder: str | Path, mesh: DeviceMesh, dtype: torch.dtype = torch.float32) -> Llama:
     """Open a checkpoint folder so that each rank reads and holds its own part only.
 
@@ -24,16 +23,21 @@ def load_parallel(folder: str | Path, mesh: DeviceMesh, dtype: torch.dtype = tor
     config, weights = read_checkpoint(folder)
     blank = blank_model(config, weights, str(folder))
     refuse(misfits(blank, weights), str(folder))
-    model = split_model(blank.to(dtype), mesh).to_empty(device=mesh.device_type)
-    if config.tie_embeddings:
+    model = split_model(blank.to(dtype), mesh)
+    read_part(model, weights, mesh.get_local_rank(), mesh.device_type, str(folder))
+    return model.eval()
+
+
+@torch.no_grad()
+def read_part(model: Llama, weights, rank: int, device: str = "cpu", place: str = "the file"):
+    """Fill a model that is split and has shapes alone: of each weight a rank reads its rows or columns, and no more."""
+    model.to_empty(device=device)
+    if model.config.tie_embeddings:
         model.lm_head.weight = model.tok_embeddings.weight  # to_empty made two
     for name, weight in model.named_parameters():
-        part, mine = weight, ...
-        if isinstance(weight, DTensor):
-            part, cut = weight.to_local(), weight.placements[0].dim
-            start = mesh.get_local_rank() * part.shape[cut]
-            mine = (slice(None),) * cut + (slice(start, start + part.shape[cut]),)
+        part = weight.to_local() if isinstance(weight, DTensor) else weight
+        sizes = zip(part.shape, weights[name].shape, strict=True)
+        mine = tuple(slice(rank * size, rank * size + size) if size < whole else slice(size) for size, whole in sizes)
         read = weights[name][mine]
-        refuse(damage({name: read}), str(folder))
+        refuse(damage({name: read}), place)
         part.copy_(read)
-    return model.eval()

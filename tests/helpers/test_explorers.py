@@ -433,6 +433,13 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("masks", {"window": 4, "clicked": ("two texts", "prefix of 4")}, "token 11 is moved from up to 4 back."),
     ("losses", {"step": 0}, "After step 0 a token costs 10.0"),  # log2 of 1,024 tokens is 10
     ("sampling", {"top_p": 1.0, "top_k": 5}, "5 of 1,024 tokens can be drawn"),
+    ("sums", {}, "Logits right. Gradients: 4 of 56 right, the others off by 35% to 97%. For the embedding"),
+    ("sums", {"ffn": True}, "Logits right. Gradients: 9 of 56 right"),
+    ("sums", {"ffn": True, "attention": True}, "Gradients: 56 of 56 right. For the embedding both ranks get the same"),
+    ("sums", {"o": False, "ffn": True, "attention": True}, "Logits off by 66%. Gradients: 0 of 56 right"),
+    ("ring", {"n": 6, "step": 10}, "Each rank has sent 1.67 of the tensor."),
+    ("devices", {}, "162 exchanges of 15 µs take 2.4 ms. Fastest: 64, 13.4 times."),
+    ("devices", {"model": "1B", "wait": 40}, "Fastest: 1, 1.0 times."),
     ("start", {}, "“the” may read 9 of 10 words, reads mostly “function”, and is turned by 19°. Likeliest next: “func"),
     ("start", {"work": "is skipped"}, "reads nothing, and is turned by 0°. Likeliest next: “(new line, indented)”"),
     ("start", {"sentence": explorers.start.SENTENCES[1]}, "Likeliest next: “class”, probability 0.36."),
