@@ -25,9 +25,8 @@ def explore_sums() -> Explorer:
     """The bundled model on two ranks: which of a block's four sums do its logits need, and which its gradients?"""
     names = [name for name, _ in _models()[0].named_parameters()]
     figure, (block, grid) = new_figure(2, width_ratios=[1.35, 1])
-    bare(block, (-0.3, 10.7), (-2.9, 2.6))
-    bare(grid, (-0.1, 9.1), (8.1, -0.1))
-    for ax in (block, grid):
+    for ax, x, y in ((block, (-0.3, 10.7), (-2.9, 2.6)), (grid, (-0.1, 9.1), (8.1, -0.1))):
+        bare(ax, x, y)
         ax.set_aspect("auto")
     for rank, y in enumerate((1.4, -1.4)):
         block.annotate("", (10.7, y), (-0.3, y), arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.2}, zorder=0)
@@ -63,17 +62,16 @@ def explore_sums() -> Explorer:
             line.set(color=INK if on[key] else PALE, lw=2 if on[key] else 0.8)
             plus.set_color(INK if on[key] else PALE)
             plus.get_bbox_patch().set_edgecolor(INK if on[key] else PALE)
-        for name, (cell, text) in cells.items():
-            right = gaps[name] < 1e-5
-            cell.set_facecolor(QUERY if right else FAR(min(1.0, gaps[name])))
-            text.set(text="" if right else f"{100 * gaps[name]:.0f}", color=INK)  # a colour: so that it is drawn anew
+        for (cell, text), gap in zip(cells.values(), gaps.values(), strict=True):
+            cell.set_facecolor(FAR(min(1.0, gap)) if gap >= 1e-5 else QUERY)
+            text.set(text=f"{100 * gap:.0f}" if gap >= 1e-5 else "", color=INK)  # a colour: so that it is drawn anew
         wrong, n = [gap for gap in gaps.values() if gap >= 1e-5], len(gaps)
         says, color = ("Logits right", QUERY) if off < 1e-5 else (f"Logits off by {off:.0%}", KEY)
         block.set_title(says, color=color, weight="bold")
         grid.set_title(f"Gradients: {n - len(wrong)} of {n} right" + ", else % off" * bool(wrong))
         far = f", the others off by {min(wrong):.0%} to {max(wrong):.0%}" if wrong else ""
-        agree = "the same gradient" if copies < 1e-5 else "different gradients"
-        return f"{says}. Gradients: {n - len(wrong)} of {n} right{far}. For the embedding both ranks get {agree}."
+        agree = f"For the embedding both ranks get {'the same gradient' if copies < 1e-5 else 'different gradients'}."
+        return f"{says}. Gradients: {n - len(wrong)} of {n} right{far}. {agree}"
 
     labels = "forward, behind o", "forward, behind down", "back, into attention's norm", "back, into the other norm"
     controls = {key: toggle(label, not SUMS[key][1]) for key, label in zip(SUMS, labels, strict=True)}
@@ -97,21 +95,17 @@ def _models():
             if isinstance(part, torch.nn.Linear):  # as notebook 09 cuts it
                 dim = int(name.endswith(("o_proj", "down_proj")))
                 part.weight = torch.nn.Parameter(part.weight.detach().chunk(2, dim)[rank].clone())
-    logits, labels = whole(_tokens()[None, :-1]), _tokens()[1:]
-    F.cross_entropy(logits[0], labels).backward()
-    return whole, ranks, logits.detach()
-
-
-def _tokens():
-    return held_out_tokens()[:49]
+    tokens = held_out_tokens()[None, :49]
+    logits = whole(tokens[:, :-1])
+    F.cross_entropy(logits[0], tokens[0, 1:]).backward()
+    return whole, ranks, tokens, logits.detach()
 
 
 @functools.cache
 def _compare(**on):
     # With these sums: how far rank 0's logits and gradients are off, and both ranks' gradients of the embedding apart.
-    whole, ranks, wanted = _models()
-    cos, sin, _ = whole.rotation_and_mask(48)
-    streams = [rank.tok_embeddings(_tokens()[None, :-1]) for rank in ranks]
+    (whole, ranks, tokens, wanted), (cos, sin, _) = _models(), _models()[0].rotation_and_mask(48)
+    streams = [rank.tok_embeddings(tokens[:, :-1]) for rank in ranks]
     for blocks in zip(*(rank.layers for rank in ranks), strict=True):
         for norm, branch, turn, forward, back in (
             ("attention_norm", "attention", (cos, sin), on["o"], on["attention"]),
@@ -124,11 +118,10 @@ def _compare(**on):
             if forward:  # the other's part comes as mere numbers: autograd knows nothing of them
                 write = [own + other.detach() for own, other in (write, write[::-1])]
             streams = [x + y for x, y in zip(streams, write, strict=True)]
-    found = []
-    for rank, x in zip(ranks, streams, strict=True):
+    found = [rank.lm_head(rank.final_norm(x)) for rank, x in zip(ranks, streams, strict=True)]
+    for rank in ranks:
         rank.zero_grad()
-        found.append(rank.lm_head(rank.final_norm(x)))
-    sum(F.cross_entropy(logits[0], _tokens()[1:]) for logits in found).backward()
+    sum(F.cross_entropy(logits[0], tokens[0, 1:]) for logits in found).backward()
     gaps = {}
     for (name, right), mine in zip(whole.named_parameters(), ranks[0].parameters(), strict=True):
         gaps[name] = _gap(mine.grad, right.grad[tuple(map(slice, mine.shape))])
@@ -174,8 +167,8 @@ def explore_ring() -> Explorer:
         picture.set_data(cells.reshape(20 * n, n * (n + 2), 3))
         places = [((rank - step + 1) % n + 0.5, rank) for rank in range(n)] if step else []
         wraps = [(x, -1) for x, rank in places if rank == n - 1]  # from the last rank to the first
-        lines = [((x, rank + 0.75), (x, rank + 1)) for x, rank in [*places, *wraps]]
-        arrows.set_segments(np.array(lines) / n if lines else [])
+        lines = [((x, rank + 0.75), (x, rank + 1.05)) for x, rank in [*places, *wraps]]
+        arrows.set_segments((np.array(lines) / n).clip(-0.07, 1.07) if lines else [])
         heads.set_data([x / n for x, _ in places], [((rank + 1) % n + 0.08) / n for _, rank in places])
         for rank, name in enumerate(names):
             name.set(text=f"rank {rank}" if rank < n else "", y=(rank + 0.5) / n)
