@@ -66,6 +66,18 @@ def test_the_model_is_compiled_as_one_graph_and_exported_for_any_length(n_pad):
         model(longer + 64)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_twenty_steps_with_a_cache_are_compiled_as_two_graphs_at_most():
+    """A length that is a plain number gets one graph for its first value, and one for all others."""
+    model, tokens, graphs = make_model(), draw_tokens(2, 20), []
+    compiled = torch.compile(model, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph.forward)
+    cache, ours = model.new_cache(2), model.new_cache(2)
+    for token in tokens.split(1, dim=1):
+        assert_agree(compiled(token, cache), model(token, ours))
+    assert len(graphs) <= 2
+
+
 def test_tokens_and_targets_are_sent_to_the_model(monkeypatch):
     """By writing, training and judging; what is written comes back to the CPU."""
     away, sent = make_model().to("meta"), []
