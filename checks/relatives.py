@@ -413,7 +413,7 @@ BUGS = {  # name: the family, and what is done to a model of it, with windows of
 # ------------------------------------------------------------------------------- where a port parts from its reference
 
 
-def where_they_part(ours, theirs, tokens, names):
+def where_they_part(ours, theirs, tokens, names=None):
     """(part, position, cached) of the first part of ours that departs from transformers' model, or None if none does.
 
     First all tokens at once: cached is False. Only if the logits agree, to SAME of the largest, ours reads them one by
@@ -424,10 +424,14 @@ def where_they_part(ours, theirs, tokens, names):
     departs is only cut elsewhere: Granite's scales are inside ours and behind theirs.
 
     Args:
-        ours, theirs: a Relative, a model of transformers.
+        ours, theirs: a Relative, a model of transformers; without names any two functions, tokens to logits, (B, T, V).
         tokens: (B, T) int64.
-        names: {part of ours: part of theirs}, as in `named_modules()`, in any order.
+        names: {part of ours: part of theirs}, as in `named_modules()`, in any order. None: the logits alone, at once.
     """
+    if names is None:
+        made, wanted = (torch.as_tensor(reads(tokens)).detach() for reads in (ours, theirs))
+        off = departs(made, wanted, SAME).nonzero()
+        return ("logits", off[:, 1].min().item(), False) if len(off) else None
     names = names | {"": ""}  # the model itself: it ends last
     wanted = outputs_of(theirs, names.values(), (tokens,))
     for cached in (False, True):
