@@ -16,7 +16,7 @@ from helpers.formats.names import name_map
 from helpers.model import Llama, rope_inv_freq
 from helpers.validate import require_plain
 
-END_OF_TEXT = "<|end_of_text|>"  # as helpers.corpus trains it; other tools batch and score by it
+END_OF_TEXT = "<|end_of_text|>"  # as helpers.corpus trains it; other tools score by it, and pad a batch with it
 
 
 def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | None = None, card: str | None = None):
@@ -61,7 +61,8 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
             plain.no_padding()  # whose token transformers would add
             plain.save(str(new / "tokenizer.json"))
             specials = [one.content for one in tokenizer.get_added_tokens_decoder().values() if one.special]
-            end = {"eos_token": END_OF_TEXT} if END_OF_TEXT in specials else {}  # it would become one
+            # another token would become special by being named here
+            end = dict.fromkeys(("eos_token", "pad_token"), END_OF_TEXT) if END_OF_TEXT in specials else {}
             split = {"split_special_tokens": True} if tokenizer.encode_special_tokens else {}
             files["tokenizer_config.json"] = {"tokenizer_class": "PreTrainedTokenizerFast", **end, **split}
         for name, content in files.items():
