@@ -91,3 +91,10 @@ def test_each_term_has_one_chinese_term_and_no_two_the_same():
     chinese = [re.findall(r"(?<=, )[^,]*[\u4e00-\u9fff][^,]*", more) for _, more, *_ in ENTRIES]
     assert [entry[0] for entry, terms in zip(ENTRIES, chinese, strict=True) if len(terms) != 1] == []
     assert len({terms[0] for terms in chinese}) == len(chinese)
+
+
+def test_the_page_of_readers_names_the_versions_that_its_programs_install():
+    source = "".join((ROOT / "benchmarks" / f"{name}.py").read_text("utf-8") for name in ("readers", "conventions"))
+    page = (ROOT / "docs" / "readers.md").read_text("utf-8")
+    versions = re.findall(r'"[\w-]+(?:\[cpu\])?==([\d.]+)', source)
+    assert [version for version in versions if version not in page] == [] != versions
