@@ -21,6 +21,7 @@ from checks.full_model import (
     sizes_of,
     small_llama,
 )
+from checks.relatives import SAME, where_they_part
 from helpers.checkpoint import config_to_hugging_face, name_map, weights_to_hugging_face
 from helpers.model import Llama, count_parameters
 from tests.support.models import TINY_CONFIGS
@@ -86,3 +87,11 @@ def test_the_budget_is_what_pytorch_counts_to_the_last_digit(name):
         model = Llama(TINY_CONFIGS[name])
         model(torch.zeros(2, 9, dtype=torch.int64))
     assert budget(*sizes_of(model.config), 2, 9) == (count_parameters(model), counter.get_total_flops())
+
+
+def test_two_functions_part_where_their_logits_first_do_in_any_row():
+    logits = torch.randn(2, 9, 5)
+    other, almost = logits.clone(), logits.numpy() + 0.9 * SAME * logits.abs().max().item()
+    other[1, 6], other[0, 7] = float("nan"), 9.0
+    assert where_they_part(lambda _: other.requires_grad_(), lambda _: logits.numpy(), None) == ("logits", 6, False)
+    assert where_they_part(lambda _: almost, lambda _: logits, None) is None

@@ -67,7 +67,6 @@ def test_the_model_is_compiled_as_one_graph_and_exported_for_any_length(n_pad):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_twenty_steps_with_a_cache_are_compiled_as_two_graphs_at_most():
     """A length that is a plain number gets one graph for its first value, and one for all others."""
     model, tokens, graphs = make_model(), draw_tokens(2, 20), []
