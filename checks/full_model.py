@@ -14,7 +14,7 @@ from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, mutate
 from checks.judge import check_of
 from helpers.checkpoint import load_checkpoint
 from helpers.config import PRESETS
-from helpers.interventions import held_out_loss, without_heads
+from helpers.interventions import held_out_loss, outputs_of, without_heads
 from helpers.model import GroupedQueryAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, apply_rope, rope_angles
 from helpers.text import TINY_LLAMA
 
@@ -362,25 +362,6 @@ def first_departure(model, reference, tokens, names=None):
 
 
 @torch.no_grad()
-def outputs_of(model, names, pieces, *cache):
-    """{part: (B, T, ...)} of a model that reads these pieces of a text, in the order in which its parts end.
-
-    Of a part that returns several things the first counts.
-    """
-    made, hooks = {}, []
-    for name in names:
-        keep = lambda _, given, output, name=name: made.setdefault(name, []).append(output)  # noqa: E731
-        hooks.append(model.get_submodule(name).register_forward_hook(keep))
-    try:
-        for piece in pieces:
-            model(piece, *cache)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    first = {name: [y if isinstance(y, torch.Tensor) else y[0] for y in outputs] for name, outputs in made.items()}
-    return {name: torch.cat(outputs, dim=1) for name, outputs in first.items()}
-
-
 def departs(made, want, room=ROOM):
     """Where a number is farther from the wanted one than `room` times the largest of these, or is nan."""
     return ~((made - want).abs() <= room * want.abs().max())

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, not_contiguous
-from checks.full_model import AT, NOT_A_NUMBER, ROOM, ROUNDS, departs, first_place, outputs_of
+from checks.full_model import AT, NOT_A_NUMBER, ROOM, ROUNDS, departs, first_place
 from checks.judge import CheckResult, check_of
 from helpers.families import (
     Family,
@@ -25,8 +25,10 @@ from helpers.families import (
     our_weights,
     register_family,
 )
+from helpers.families.bugs import BUGS
 from helpers.families.reference import TOKENS, part_names, save_random
-from helpers.model import GroupedQueryAttention, apply_rope, causal_visible
+from helpers.interventions import outputs_of
+from helpers.model import apply_rope, causal_visible
 
 # ------------------------------------------------------------------------------------------------- sinks
 
@@ -364,52 +366,6 @@ def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **se
 check_add_family.exercise = ADD_FAMILY
 
 
-# ------------------------------------------------------------------------------- bugs of the lesson
-
-
-def _attentions(model, change):
-    for block in model.layers:
-        block.attention.rotated_qkv = functools.partial(change, block.attention)
-
-
-def _bias_after_the_turn(attention, x, cos, sin):
-    q, k, v = attention.heads(x)
-    b, c = (proj.bias.unflatten(0, (-1, 1, attention.head_dim)) for proj in (attention.q_proj, attention.k_proj))
-    return apply_rope(q - b, cos, sin) + b, apply_rope(k - c, cos, sin) + c, v
-
-
-def _norm_after_the_turn(attention, x, cos, sin):
-    q, k, v = GroupedQueryAttention.heads(attention, x)
-    return attention.q_norm(apply_rope(q, cos, sin)), attention.k_norm(apply_rope(k, cos, sin)), v
-
-
-def _window_lost(model):
-    right = model.rotation_and_mask
-    model.rotation_and_mask = lambda n, *more: (*right(n, *more)[:2], [None] * 9) if n == 1 else right(n, *more)
-
-
-def _erf_gelu(model):
-    for part in (block.feed_forward for block in model.layers):
-        part.forward = lambda x, part=part: part.down_proj(F.gelu(part.gate_proj(x)) * part.up_proj(x))
-
-
-def _no_clamp(model):
-    for expert in (expert for block in model.layers for expert in block.feed_forward.experts):
-        expert.limit = math.inf
-
-
-BUGS = {  # name: the family, and what is done to a model of it, with windows of 6
-    "window one too wide": ("mistral", lambda model: setattr(model, "windows", [7, 7, 7])),
-    "window lost when T = 1": ("mistral", _window_lost),
-    "every layer turns": ("smollm3", lambda model: model.layer_inv_freq.copy_(model.layer_inv_freq[:1].clone())),
-    "bias after the turn": ("qwen2", lambda model: _attentions(model, _bias_after_the_turn)),
-    "norm after the turn": ("qwen3", lambda model: _attentions(model, _norm_after_the_turn)),
-    "all layers local": ("gemma3_text", lambda model: setattr(model, "windows", [6, 6, 6])),
-    "GELU by erf": ("gemma3_text", _erf_gelu),
-    "the other layers local": ("gpt_oss", lambda model: setattr(model, "windows", [None, 6, None])),
-    "clamp forgotten": ("gpt_oss", _no_clamp),
-}
-
 # ------------------------------------------------------------------------------- where a port parts from its reference
 
 
@@ -452,8 +408,20 @@ def _another_row(model):
     weight[TOKENS[0, -4]] += 1.5 * ROOM * weight.abs().max()  # less than 1e-4
 
 
-def _almost_right(model):
-    head, off = model.lm_head, 0.4 * SAME * model(TWO_ROWS).abs().max()
+def _in_row_0(model):  # a little at 5, much at 9: 1e-5 of our largest number would be more than the little
+    part, off = model.tok_embeddings, 1.5 * ROOM * model.tok_embeddings.weight.abs().max()
+
+    def forward(tokens, right=part.forward):
+        made = right(tokens)
+        made[0, 5:6] += off
+        made[0, 9:10] *= 100
+        return made
+
+    part.forward = forward
+
+
+def _almost_right(model):  # of the largest logit; one row has smaller ones
+    head, off = model.lm_head, 0.9 * SAME * model(TWO_ROWS).abs().max()
     head.forward = lambda x, right=head.forward: right(x) + off
 
 
@@ -483,6 +451,7 @@ PORTS = {  # what is wrong: family, settings, change
     "no cap behind the head": ("gemma2", CAPS, _uncapped),
     "a row of the embedding": ("qwen2", {}, _another_row),
     "nan in the embedding": ("qwen2", {}, _nan),
+    "two tokens of row 0": ("qwen2", {}, _in_row_0),
 }  # fmt: skip
 
 
@@ -531,6 +500,8 @@ def _why(wrong, answer, where):
         return ELSEWHERE
     if "nan" in wrong and not (answer and answer[0] == where[0] and answer[1] > where[1]):
         return NOT_A_NUMBER
+    if "row 0" in wrong:
+        return ROUNDS if answer and answer[1] == 9 else AT
     if answer is None or where is None or answer[2] != where[2]:
         return CACHE if (answer and where) or (where or answer)[2] else ROUNDS
     return AT if answer[0] == where[0] else ROUNDS if where[0] in ("tok_embeddings", "logits") else ENDS

@@ -52,6 +52,25 @@ def attention_by_layer(model: Llama, tokens: torch.Tensor) -> torch.Tensor:
     return torch.stack(weights)
 
 
+def outputs_of(model: nn.Module, names: Iterable[str], pieces: Iterable[torch.Tensor], *cache) -> dict:
+    """{part: what it returns, (B, T, ...)} of a model that reads a text in pieces, in the order in which parts end.
+
+    Of a part that returns several things the first counts.
+    """
+    made, hooks = {}, []
+    for name in names:
+        keep = lambda _, given, output, name=name: made.setdefault(name, []).append(output)  # noqa: E731
+        hooks.append(model.get_submodule(name).register_forward_hook(keep))
+    try:
+        for piece in pieces:
+            model(piece, *cache)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    first = {name: [y if isinstance(y, torch.Tensor) else y[0] for y in outputs] for name, outputs in made.items()}
+    return {name: torch.cat(outputs, dim=1) for name, outputs in first.items()}
+
+
 @contextmanager
 def replaced(part: nn.Module | type, forward: Callable) -> Iterator[None]:
     """Inside the `with`, a module, or every module of a class, computes forward(module, *arguments).

@@ -5,7 +5,8 @@
     configs              what a family's config.json says, read once
     checkpoint           load_checkpoint for all families
     published            the sizes of ten published models
-    reference              small random models of transformers, to compare with
+    reference            small random models of transformers, to compare with
+    bugs                 nine bugs, to be put into a right model
 
 Whoever adds a family begins with its row; `register_family` makes it known.
 """

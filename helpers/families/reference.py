@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ def _place():
 
 
 def save_random(family: str, large: bool = True, **settings) -> tuple[nn.Module, Path]:
-    """transformers' random model of a family, and the folder that holds it.
+    """transformers' random model of a family, and a new folder that holds it.
 
     Args:
         family: as config.json's model_type.
@@ -47,7 +47,7 @@ def save_random(family: str, large: bool = True, **settings) -> tuple[nn.Module,
             nn.init.uniform_(weight, 0.5, 1.5)
         else:
             nn.init.normal_(weight, std=1.0 if "bias" in name or "sinks" in name else 0.3)
-    folder = Path(_place().name, family)
+    folder = Path(mkdtemp(prefix=family, dir=_place().name))  # so that no later call changes this one
     theirs.save_pretrained(folder)
     return theirs.to(pick_device()), folder
 

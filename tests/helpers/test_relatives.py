@@ -15,9 +15,10 @@ import transformers
 from packaging.version import Version
 from safetensors.torch import load_file
 
-from checks.relatives import BUGS, check_add_family
+from checks.relatives import check_add_family
 from helpers.checkpoint import save_checkpoint
 from helpers.families import FAMILIES, PUBLISHED, Family, edits, load_checkpoint, make_relative, our_weights
+from helpers.families.bugs import BUGS
 from helpers.families.reference import SIZES
 from helpers.fast_decode import prepare_for_decoding
 from helpers.formats.hugging_face import RELATIVES

@@ -103,15 +103,21 @@ def where_they_part__hooks(ours, theirs, tokens, names):
 
 
 RIGHT["where_they_part"] = {"hooks": where_they_part__hooks}
+LOGITS = '(made["logits"] - wanted["logits"]).abs().max() <= 1e-4 * wanted["logits"].abs().max()'
 FINE, AT = "(y - want).abs() <= 1e-5 * want.abs().max()", "off.flatten(2).any(2).any(0).nonzero()[0].item()"
 for words, bug, *changes in (
     ("round differently", "strict", "1e-5 *", "5e-6 *"),
     ("round differently", "loose_logits", "<= 1e-4", "<= 1e-3"),
     ("only cut elsewhere", "no_logits", "<= 1e-4", "< 0"),
     ("expected ('logits', 0, False)", "other_name", "return name, at", "return names.get(name, 'lm_head'), at"),
+    ("nan is neither", "nan_passes", f"~({FINE})", FINE.replace("<=", ">")),
     ("nan is neither", "room_of_ours", "1e-5 * want", "1e-5 * y"),
+    ("round differently", "room_of_ours_without_nan", "1e-5 * want", "1e-5 * y.nan_to_num()"),
+    ("round differently", "room_per_row", "want.abs().max()", "want.abs().flatten(1).amax(1)[:, None, None]"),
+    ("only cut elsewhere", "logits_per_row", LOGITS, f"({LOGITS.replace('.max()', '.amax((1, 2))')}).all()"),
     ("order in which parts end", "as_listed", "for name in made}", "for name in names}"),
     ("Which position of this part", "last_row", ".any(2).any(0)", ".any(2)[-1]"),
+    ("in any row", "parts_of_the_last_row", "off.any()", "off[-1].any()"),
     ("Which position of this part", "worst", AT, "(y - want).abs().flatten(2).amax((0, 2)).argmax().item()"),
     ("let ours read them", "at_once_alone", "(False, True)", "(False,)"),
     ("cached False where", "one_by_one_alone", "(False, True)", "(True,)"),
