@@ -11,6 +11,7 @@ from helpers.explorers.full_model import explore_xray
 from helpers.explorers.generate import explore_writing
 from helpers.explorers.gqa import explore_masks
 from helpers.explorers.parallel import explore_devices, explore_ring, explore_sums
+from helpers.explorers.relatives import explore_order, explore_ports
 from helpers.explorers.rmsnorm import explore_norms, explore_rms_norm
 from helpers.explorers.rope import explore_hands, explore_reach, explore_rope
 from helpers.explorers.start import explore_start

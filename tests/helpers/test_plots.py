@@ -102,10 +102,16 @@ def test_hands_arrows_and_wires_end_where_the_numbers_say():
     assert joined == [[0, 0.5], [1, 0.5], [2, 2.5], [3, 2.5]]
 
 
-def test_a_layer_that_stands_still_is_hatched_and_a_window_is_a_shorter_bar():
-    angle, mask = EXAMPLES["plot_layers"]().figure.axes[:2]
-    np.testing.assert_array_equal(np.ma.getmaskarray(angle.images[0].get_array()), [[False, True], [False, True]])
-    assert (angle.patch.get_hatch(), [bar.get_height() for bar in mask.patches]) == ("///", [2**17, 64])
+def test_a_clock_has_the_hands_that_turn_and_a_window_is_a_band_of_its_width():
+    speeds = [[1.0, 0.001], [0, 0]]
+    ax = plots.plot_layers({"a": (speeds, [None, 64])}, n_tokens=256, after=1000, ax=new_axes())
+    clock, full, still, band = ax.patches[0], *ax.patches[2:4], ax.patches[5]
+    assert (clock.get_hatch(), still.get_hatch()) == (None, "////")
+    assert [line.get_color() for line in ax.lines] == ["#B0B0B0", plots.INK]  # 1,000 rad and 1 rad
+    x, y = ax.lines[1].get_xydata().T
+    assert np.arctan2(y[0] - y[1], x[1] - x[0]) == pytest.approx(1)  # y runs down
+    widths = [np.ptp(patch.get_xy()[[0, 3], 1]) for patch in (full, band)]
+    np.testing.assert_allclose(widths, [2, 2 * 64 / 256])
 
 
 def test_the_style_takes_back_what_was_set_before():
