@@ -54,10 +54,8 @@ def explore_ports() -> Explorer:
             return "All parts return what those of transformers return. This test sees nothing wrong."
         place = places[rows == rows[0]].min()
         ring.set_xy((place, rows[0]))
-        passed, part = (
-            not wrong[-1].any(),
-            list(PARTS)[rows[0]].replace(":", "'s").replace("embedding", "the embedding"),
-        )
+        part = list(PARTS)[rows[0]].replace(":", "'s").replace("embedding", "the embedding")
+        passed = not wrong[-1].any()
         ax.set_title(f"{length}: {part} departs first, at token {place}{'; the logits agree' * passed}")
         verdict = "Yet the logits agree: passed" if passed else "The logits depart: refused"
         return f"{len(rows)} of {off.size} outputs are wrong, first {part} at token {place}. {verdict}."
@@ -119,10 +117,8 @@ def explore_order() -> Explorer:
         ax.add_patch(Rectangle((n + 0.75, y + 0.1), 1, 0.8, fc=HIDDEN, ec=HATCH, hatch="/////", lw=0))
 
     # What moves: the cells, the letters, and what each layer's mask shows. The last token, which speaks, is framed.
-    cells = ax.pcolormesh(
-        np.zeros((4, n)), cmap=LinearSegmentedColormap.from_list("felt", [SAME, QUERY]), vmin=0, vmax=1
-    )
-    cells.set(edgecolors="white", lw=7)
+    colors = LinearSegmentedColormap.from_list("felt", [SAME, QUERY])
+    cells = ax.pcolormesh(np.zeros((4, n)), cmap=colors, vmin=0, vmax=1, edgecolors="white", lw=7)
     letters = [ax.text(x + 0.5, 0.5, "", ha="center", va="center_baseline", fontsize=12) for x in range(n)]
     masks = [ax.add_patch(Polygon([(0, 0)] * 4, fc="white", ec=INK, lw=1.5)) for _ in range(3)]
     last = ax.add_patch(Rectangle((n - 0.92, 3.08), 0.84, 0.84, fill=False, lw=2.4, zorder=5))
