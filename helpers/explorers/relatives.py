@@ -76,7 +76,7 @@ def _pair(family, large):
     from helpers.families import load_checkpoint
     from helpers.families.reference import save_random
 
-    with torch.random.fork_rng(), torch.device("cpu"):
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         theirs, folder = save_random(family, large)
         return theirs.cpu(), lambda: load_checkpoint(folder)
 
@@ -156,7 +156,7 @@ def _felt(turns, other, masked):
     from helpers.families import load_checkpoint
     from helpers.families.reference import TOKENS, save_random
 
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         model = load_checkpoint(save_random("smollm3", no_rope_layers=[int(turns)] * 3)[1])
     n, found = len(WORDS), []
     texts = TOKENS[:, :n].repeat(2, 1)
