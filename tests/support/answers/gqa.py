@@ -5,6 +5,7 @@ import math
 import torch
 from torch.nn import functional as F
 
+from checks.base import mutate
 from helpers.model import apply_rope
 from tests.support.answers.register import RIGHT, right, wrong
 
@@ -47,6 +48,9 @@ for words, bug, seen in (
     wrong(words, f"causal_visible__{bug}")(
         lambda t, s, given=None, hides=False, seen=seen: _right(t, s, None if given is None else seen(given, hides))
     )
+wrong("expected (3, 7)", "causal_visible__kept_by_n_key")(  # the next step asks for fewer rows
+    with_given(lambda t, s, kept={}: kept.setdefault(s, torch.ones(t, s, dtype=torch.bool).tril(s - t)))
+)
 wrong("takes 2 positional arguments", "causal_visible__two_arguments")(
     lambda t, s: torch.ones(t, s, dtype=torch.bool).tril(s - t)
 )
@@ -75,12 +79,14 @@ def rows__one_head_of_more_rows(q, k, v, visible):
     return mixed.reshape(B, H, T, h)
 
 
-@right
 def rows__einsum(q, k, v, visible):
     grouped = q.unflatten(1, (k.shape[1], -1))
     scores = torch.einsum("bkrth,bksh->bkrts", grouped, k) * q.shape[-1] ** -0.5
     weights = torch.where(visible[:, None] if visible.ndim == 4 else visible, scores, -1e9).softmax(-1)
     return torch.einsum("bkrts,bksh->bkrth", weights.to(v.dtype), v).flatten(1, 2)
+
+
+right(rows__einsum)
 
 
 @right
@@ -99,21 +105,12 @@ def rows__bmm_and_exp(q, k, v, visible):
     return torch.bmm((weights / weights.sum(-1, keepdim=True)).to(v.dtype), v.reshape(B * K, S, h)).reshape(B, H, T, h)
 
 
-def _rows_but(seen=lambda mask, R: torch.cat([mask] * R, -2), shares=lambda s: s.softmax(-1)):
-    def program(q, k, v, visible):
-        rows, R = q.reshape(len(q), k.shape[1], -1, q.shape[-1]), q.shape[1] // k.shape[1]
-        scores = (rows @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen(visible, R), -torch.inf)
-        return (shares(scores) @ v).reshape(q.shape)
-
-    return program
-
-
-for words, bug, program in (
-    ("the result is off by", "mask_upside_down", _rows_but(seen=lambda mask, R: torch.cat([mask.flip(-2)] * R, -2))),
-    ("the result is off by", "softmax_over_rows", _rows_but(shares=lambda s: s.softmax(-2).nan_to_num())),
-    ("the result is off by", "groups_backwards", lambda q, k, v, seen: rows__einsum(q, k.flip(1), v.flip(1), seen)),
-):  # fmt: skip
-    wrong(words, f"rows__{bug}")(program)
+for bug, *change in (
+    ("mask_upside_down", "== 4 else visible", "== 4 else visible.flip(-2)"),
+    ("softmax_over_rows", "softmax(-1)", "softmax(-2)"),
+    ("groups_backwards", "grouped, k) *", "grouped, (k := k.flip(1))) *", "v.dtype), v)", "v.dtype), v.flip(1))"),
+):
+    wrong("the result is off by", f"rows__{bug}")(mutate(rows__einsum, *change))
 
 
 @wrong("it makes a float tensor of 2,560 numbers; 640 are enough … where it broadcasts")
@@ -123,12 +120,14 @@ def rows__a_product_that_broadcasts(q, k, v, visible):
     return ((q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v).flatten(1, 2)
 
 
-@right
 def gqa_layer__sdpa(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     q, k, v = ((x @ w.T).unflatten(-1, (-1, head_dim)).transpose(1, 2) for w in (w_q, w_k, w_v))
     q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     return F.linear(mixed.transpose(1, 2).flatten(-2), w_o)
+
+
+right(gqa_layer__sdpa)
 
 
 @right
@@ -149,30 +148,12 @@ def gqa_layer__einsum(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     return torch.einsum("bnth,dnh->btd", mixed, w_o.unflatten(1, (-1, head_dim)))
 
 
-def _layer_with(turn=apply_rope, seen=RIGHT["causal_visible"]["tril"]):
-    def program(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
-        q, k, v = ((x @ w.T).unflatten(-1, (-1, head_dim)).transpose(1, 2) for w in (w_q, w_k, w_v))
-        q, k = turn(q, cos, sin), turn(k, cos, sin)
-        return rows__head_by_head(q, k, v, seen(x.shape[1], x.shape[1])).transpose(1, 2).flatten(-2) @ w_o.T
-
-    return program
-
-
-for words, bug, program in (
-    ("cos and sin exchanged", "cos_and_sin_exchanged", _layer_with(lambda y, cos, sin: apply_rope(y, sin, cos))),
-    ("Case B 2, T 5", "other_layout", _layer_with(lambda y, cos, sin: apply_rope(y, cos, sin, "interleaved"))),
-    ("the result is off by", "turned_twice", _layer_with(lambda y, c, s: apply_rope(apply_rope(y, c, s), c, s))),
-    ("Case B 2, T 5", "window_of_three", _layer_with(seen=lambda t, s: torch.ones(t, s).tril().triu(-2).bool())),
-):  # fmt: skip
-    wrong(words, f"gqa_layer__{bug}")(program)
-
-
-KEPT = {}
-
-
-@wrong("expected (3, 7)")
-def causal_visible__kept_by_n_key(n_query, n_key):
-    """A mask that is made once for each n_key: the next step asks for fewer rows."""
-    if n_key not in KEPT:
-        KEPT[n_key] = torch.arange(n_key) <= torch.arange(n_key - n_query, n_key)[:, None]
-    return KEPT[n_key]
+TURN = "q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)"
+WINDOW = "attn_mask=torch.ones(x.shape[1], x.shape[1]).tril().triu(-2).bool()"
+for words, bug, *change in (
+    ("cos and sin exchanged", "cos_and_sin_exchanged", TURN, TURN.replace("cos, sin", "sin, cos")),
+    ("Case B 2, T 5", "other_layout", TURN, TURN.replace("sin)", "sin, 'interleaved')")),
+    ("the result is off by", "turned_twice", TURN, f"{TURN}; {TURN}"),
+    ("Case B 2, T 5", "window_of_three", "is_causal=True", WINDOW),
+):
+    wrong(words, f"gqa_layer__{bug}")(mutate(gqa_layer__sdpa, *change))

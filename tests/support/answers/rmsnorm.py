@@ -13,12 +13,6 @@ def rms_norm__rsqrt(x, weight, eps):
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
-@wrong("calls torch's native_layer_norm, which this exercise rules out")
-def rms_norm__layer_norm_of_x_and_minus_x(x, weight, eps):
-    D = x.shape[-1]
-    return torch.native_layer_norm(torch.cat([x, -x], -1), (2 * D,), None, None, eps)[0][..., :D] * weight
-
-
 def _square(x):
     return x.float().pow(2).mean(-1, keepdim=True)
 
@@ -43,10 +37,13 @@ for manner, program in (
     ("own_backward", _Norm.apply),
 ):  # fmt: skip
     RIGHT["rms_norm"][manner] = program
-wrong("Case one row, eps 7 … expected 2.5", "rms_norm__mean_size")(
-    lambda x, w, eps: (x.float() / (x.float().abs().mean(-1, keepdim=True) + eps)).to(x.dtype) * w
-)
-for words, bug, program in (  # each is wrong in few cases
+for words, bug, program in (  # most are wrong in few cases
+    ("calls torch's native_layer_norm, which this exercise rules out", "layer_norm_of_x_and_minus_x", lambda x, w, eps:
+        torch.native_layer_norm(torch.cat([x, -x], -1), (2 * len(w),), None, None, eps)[0][..., : len(w)] * w),
+    ("Case one row, eps 7 … expected 2.5", "mean_size", lambda x, w, eps: w * (
+        x.float() / (x.float().abs().mean(-1, keepdim=True) + eps)).to(x.dtype)),
+    ("Count from the end", "three_dimensions_only", lambda x, w, eps: (
+        lambda B, T, D: rms_norm__rsqrt(x, w, eps))(*x.shape if x.ndim > 2 else (1, *x.shape))),
     ("16: the result holds nan or inf. Failing cases: 1 of 11", "factor_in_half", lambda x, w, eps: w * (
         x * torch.rsqrt(_square(x) + eps).to(x.dtype))),
     ("float16 holds", "float16_through_bfloat16", lambda x, w, eps: rms_norm__rsqrt(
@@ -55,12 +52,6 @@ for words, bug, program in (  # each is wrong in few cases
         x.float().square().mean((-2, -1)[2 - x[:2].ndim :], keepdim=True) + eps).sqrt() * w),
 ):  # fmt: skip
     wrong(words, f"rms_norm__{bug}")(program)
-
-
-@wrong("Count from the end")
-def rms_norm__three_dimensions_only(x, weight, eps):
-    B, T, D = x.shape if x.ndim > 2 else (1, *x.shape)
-    return rms_norm__rsqrt(x.reshape(B, T, D), weight, eps).reshape(x.shape)
 
 
 @right

@@ -31,8 +31,11 @@ for words, bug, instead in (
     ("0 at [0, 0], expected 1", "from_the_first", "(positions - positions.flatten()[0])[..., None] * inv_freq"),
     ("each row of a batch", "one_row_of_positions", "positions[:, None] * inv_freq"),
     ("past the end", "table_of_8192", "torch.outer(torch.arange(8192).float(), inv_freq)[positions]"),
+    # in decoding every step would get the angles of the first
+    ("at [0, 0], expected 0", "kept_by_shape", f"KEPT.setdefault((positions.shape, head_dim, theta), {OUTER})"),
 ):
     wrong(words, f"rope_angles__{bug}")(mutate(rope_angles__outer, OUTER, instead))
+KEPT = {}
 
 
 @right
@@ -87,43 +90,20 @@ def apply_rope_interleaved__complex(x, cos, sin):
     return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2).to(x.dtype)
 
 
-wrong("bfloat16 on the way", "apply_rope_interleaved__float16_through_bfloat16")(
-    lambda x, c, s: apply_rope_interleaved__stack(x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype)
-)
-wrong("contiguous", "apply_rope_interleaved__view")(
-    lambda x, cos, sin: apply_rope_interleaved__stack(x.view(-1, *x.shape[2:]), cos, sin).view(x.shape)
-)
-
-
-@right
-def rope_permutation__reshape(weight, head_dim):
-    return weight.reshape(-1, head_dim // 2, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
-
-
-def _rows(weight, head_dim):
-    return [
-        weight[place + first : place + head_dim : 2] for place in range(0, len(weight), head_dim) for first in (0, 1)
-    ]
-
-
-for manner, program in (
-    ("slices", lambda w, h: torch.cat(_rows(w, h))),
-    ("movedim", lambda w, h: w.unflatten(0, (-1, h // 2, 2)).movedim(2, 1).flatten(0, 2)),
+for words, bug, program in (
+    ("bfloat16 on the way", "float16_through_bfloat16", lambda x, c, s: apply_rope_interleaved__stack(
+        x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype)),
+    ("contiguous", "view", lambda x, c, s: apply_rope_interleaved__stack(
+        x.view(-1, *x.shape[2:]), c, s).view(x.shape)),
 ):  # fmt: skip
-    RIGHT["rope_permutation"][manner] = program
+    wrong(words, f"apply_rope_interleaved__{bug}")(program)
+
+
+RIGHT["rope_permutation"] = {
+    "reshape": lambda w, h: w.reshape(-1, h // 2, 2, w.shape[1]).transpose(1, 2).reshape(w.shape),
+    "slices": lambda w, h: torch.cat([w[i + odd : i + h : 2] for i in range(0, len(w), h) for odd in (0, 1)]),
+    "movedim": lambda w, h: w.unflatten(0, (-1, h // 2, 2)).movedim(2, 1).flatten(0, 2),
+}
 wrong("3 at [0, 0], expected 0", "rope_permutation__halves_exchanged")(
     lambda w, h: w.unflatten(0, (-1, h)).roll(h // 2, 1).flatten(0, 1)
 )
-
-
-KEPT = {}
-
-
-@wrong("at [0, 0], expected 0")
-def rope_angles__kept_by_shape(positions, head_dim, theta):
-    """Angles that are made once for each shape: in decoding every step would get the first one's."""
-    key = tuple(positions.shape), head_dim, theta
-    if key not in KEPT:
-        pairs = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
-        KEPT[key] = (positions.double()[..., None] * float(theta) ** -pairs).float()
-    return KEPT[key]
