@@ -12,24 +12,23 @@ TRIVIAL = re.compile(r".{0,12}|import .*|from .* import .*|return [\w, ]+")  # n
 
 
 @functools.cache
-def lesson_of(exercise):
-    """What a notebook says about an exercise, and the lines of its solutions."""
-    (path,) = (ROOT / "notebooks").glob(f"0{verdict.TAUGHT[exercise][0]}_*.ipynb")
+def lesson_of(number):
+    """What a notebook says about its exercises, by their names, and the lines of its solutions."""
+    (path,) = (ROOT / "notebooks").glob(f"0{number}_*.ipynb")
     sources = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
-    solutions = "\n".join(sources).partition("\n## Solutions")[2]
-    lines = {line.strip() for line in solutions.splitlines()}
-    one = next((one for one in verdict.outline(path.read_bytes()) if one["name"] == exercise), None)
-    assert one, f"{path.name} has no cell that makes the function of {exercise}: add the exercise's cells to it"
-    return one, {line for line in lines if not TRIVIAL.fullmatch(line)}
+    lines = {line.strip() for line in "\n".join(sources).partition("\n## Solutions")[2].splitlines()}
+    said = {one["name"]: one for one in verdict.outline(path.read_bytes())}
+    return said, {line for line in lines if not TRIVIAL.fullmatch(line)}
 
 
 def assert_tells_no_solution(exercise, result):
     """However many helps were opened: what the check says, and no line of a solution."""
     if exercise not in verdict.TAUGHT:  # a check that no notebook asks for
         return
-    one, solution = lesson_of(exercise)
+    said, solution = lesson_of(verdict.TAUGHT[exercise][0])
+    assert exercise in said, f"no cell makes the function of {exercise}: add the exercise's cells to its notebook"
     for opened, step in itertools.product(range(4), (1, 2)):
-        document = verdict.verdict("02_rope.ipynb", [(one, verdict.to_dict(result))], opened, step)
+        document = verdict.verdict("02_rope.ipynb", [(said[exercise], verdict.to_dict(result))], opened, step)
         text = json.dumps(document, indent=1, ensure_ascii=False)
         assert [line for line in solution if json.dumps(line, ensure_ascii=False)[1:-1] in text] == []
         expected = verdict.clip_words(result.hint, 25).rstrip(" …") if step == 2 else ""

@@ -61,7 +61,7 @@ def _row_by_row(logits, temperature, top_k, top_p, generator):
     for row in logits.double():
         kept = row.argsort(descending=True)[: 1 if temperature == 0 else top_k]
         shares = (row[kept] / (temperature or 1)).softmax(0)
-        n = next((n for n in range(1, len(kept)) if shares[:n].sum() >= (top_p or 2) - 1e-9), len(kept))
+        n = 1 + (shares[:-1].cumsum(0) < (top_p or 2) - 1e-9).sum().item()
         tokens.append(kept[shares[:n].multinomial(1, generator=generator).item() if n > 1 else 0])
     return torch.stack(tokens)
 

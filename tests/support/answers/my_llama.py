@@ -115,7 +115,7 @@ def _roped(**written):
     return program
 
 
-plain, heads, cached = RIGHT["my_llama"].values()
+plain, heads, _ = RIGHT["my_llama"].values()
 RIGHT["my_llama"] |= {
     "refuses_long_texts": lambda w, c, t: plain(w, c, t) if t.shape[1] <= c["max_position_embeddings"] else 1 / 0,
     "vmap": lambda w, c, t: torch.vmap(lambda row: plain(w, c, row[None])[0])(t),
@@ -125,7 +125,7 @@ RIGHT["my_llama"] |= {
 for words, mistake, program in (
     ("Next is stage 1, ", "bfloat16", lambda w, c, t: heads({n: x.bfloat16().float() for n, x in w.items()}, c, t)),
     ("Next is stage 2, ", "windows_of_four", lambda w, c, t: torch.cat([heads(w, c, p) for p in t.split(4, 1)], 1)),
-    ("not what is returned", "of_the_token_before", lambda w, c, t: cached(w, c, t).roll(1, dims=1)),
+    ("not what is returned", "of_the_token_before", lambda w, c, t: plain(w, c, t).roll(1, dims=1)),
     ("still empty", "hole", lambda w, c, t: plain(w, c, t) if c["rope_parameters"]["rope_type"] == "default" else ...),
     ("an error is asked", "computes_what_it_does_not_know", _roped(rope_type=lambda kind: min(kind, "llama3"))),
     *[("an error is asked", f"{x}_unscaled", _roped(rope_type=lambda kind, x=x: "default" if kind == x else kind))
