@@ -90,7 +90,8 @@ def _equals_in_any_order(shares, logits):
     """Puts the shares of equally likely tokens in order: which of them is kept depends on the sort."""
     shares = shares.clone()
     for values, mine in zip(logits, shares, strict=True):
-        for value in values.unique():
+        found, counts = values.unique(return_counts=True)
+        for value in found[counts > 1]:
             mine[values == value] = mine[values == value].sort(descending=True).values
     return shares
 
