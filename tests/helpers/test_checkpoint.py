@@ -5,6 +5,7 @@ Damage of any other kind is drawn in test_fuzz.py, and files that were made to d
 
 import copy
 import json
+import operator
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -311,47 +313,36 @@ def test_what_is_saved_opens_in_the_last_transformers_4_with_the_same_logits(tmp
         assert_agree(read[folder], logits)
 
 
-@pytest.mark.parity
-@pytest.mark.parametrize("split", [False, True])
-def test_transformers_reads_the_same_token_ids(tmp_path, split):
-    ours = train_tokenizer("The cat sat on the mat. " * 50, vocab_size=300)
-    ours.encode_special_tokens = split
-    save_checkpoint(our_model(vocab_size=300), tmp_path / "saved", tokenizer=ours)
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
-    for text in ("The cat's 2 hats.", "naïve  Ω\n\t日本", f"one{END_OF_TEXT}two", ""):
-        assert theirs(text)["input_ids"] == ours.encode(text).ids == load_tokenizer(tmp_path / "saved").encode(text).ids
-        assert theirs.decode(ours.encode(text).ids, skip_special_tokens=False) == text
-    ends = ours.token_to_id(END_OF_TEXT)
-    assert (theirs.eos_token_id, theirs.pad_token_id) == (ends, ends)  # a pipeline pads a batch with the second
+TEXTS = "The cat's 2 hats.", "naïve  Ω\n\t日本", f"one{END_OF_TEXT}two[PAD]", ""
+STORED = {  # what a tokenizer stores of its training, and must not act
+    "nothing": lambda tokenizer: None, "truncation": lambda tokenizer: tokenizer.enable_truncation(4),
+    "padding": lambda tokenizer: tokenizer.enable_padding(length=64),
+    "padding with [PAD], which is no token": lambda tokenizer: tokenizer.enable_padding(),
+}  # fmt: skip
+MARKS = "special", "special, but read as text", "not special", "a word"  # what the end of a text is
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("stored", ["truncation", "padding"])
-def test_what_a_tokenizer_stores_of_its_training_does_not_act(tmp_path, stored):
-    tokenizer = train_tokenizer("The cat sat on the mat. " * 50, vocab_size=300)
-    tokenizer.enable_truncation(4) if stored == "truncation" else tokenizer.enable_padding(length=64)
-    save_checkpoint(our_model(vocab_size=300), tmp_path / "saved", tokenizer)
-    ids = AutoTokenizer.from_pretrained(tmp_path / "saved")("One cat, two hats.")["input_ids"]
-    assert load_tokenizer(tmp_path / "saved").encode("One cat, two hats.").ids == ids
-    assert 4 < len(ids) < 64
-
-
-@pytest.mark.parity
-@pytest.mark.parametrize("how", ["padded", "a word", "not special"])
-def test_no_token_becomes_another_because_it_was_saved(tmp_path, how):
+@pytest.mark.parametrize(
+    ("mark", "stored"), [*((mark, "nothing") for mark in MARKS), *((MARKS[0], one) for one in STORED)]
+)
+def test_a_saved_tokenizer_gives_the_same_ids_in_transformers_and_here(tmp_path, mark, stored):
     content = json.loads(train_tokenizer("The cat sat on the mat. " * 50, vocab_size=300).to_str())
-    if how != "padded":
-        content["added_tokens"][0]["special"] = False
-        content["added_tokens"] *= how == "not special"
-    tokenizer, text = Tokenizer.from_str(json.dumps(content)), f"one{END_OF_TEXT}two[PAD]"
-    expected = tokenizer.encode(text).ids
-    if how == "padded":
-        tokenizer.enable_padding()  # with [PAD], which is no token
+    content["added_tokens"][0]["special"] = mark in MARKS[:2]
+    content["added_tokens"] *= mark != "a word"
+    tokenizer = Tokenizer.from_str(json.dumps(content))
+    tokenizer.encode_special_tokens = mark == MARKS[1]
+    expected = [tokenizer.encode(text).ids for text in TEXTS]
+    STORED[stored](tokenizer)
     save_checkpoint(our_model(vocab_size=300), tmp_path / "saved", tokenizer)
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
-    assert theirs(text)["input_ids"] == expected == load_tokenizer(tmp_path / "saved").encode(text).ids
-    assert theirs.decode(expected, skip_special_tokens=True) == tokenizer.decode(expected)
-    assert bool(tokenizer.padding) == (how == "padded")  # the caller's stays as it is
+    assert bool(tokenizer.padding or tokenizer.truncation) == (stored != "nothing")  # the caller's stays as it is
+    theirs, again = AutoTokenizer.from_pretrained(tmp_path / "saved"), load_tokenizer(tmp_path / "saved")
+    for text, ids in zip(TEXTS, expected, strict=True):
+        assert theirs(text)["input_ids"] == again.encode(text).ids == ids
+        assert theirs.decode(ids, skip_special_tokens=False) == text
+        assert theirs.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
+    if mark in MARKS[:2]:  # a pipeline pads a batch with the second
+        assert {theirs.eos_token_id, theirs.pad_token_id} == {tokenizer.token_to_id(END_OF_TEXT)}
 
 
 @pytest.mark.parity
@@ -380,12 +371,9 @@ def test_a_saved_folder_is_as_open_to_others_as_the_umask_says(tmp_path):
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o644}
 
 
-def with_a_head_of_its_own(model):
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-
-
 PARTED = {  # the head follows its embedding no more, though the config says so
-    "a Parameter of its own": with_a_head_of_its_own,
+    "a Parameter of its own": lambda model: setattr(
+        model.lm_head, "weight", torch.nn.Parameter(model.lm_head.weight.detach().clone())),
     "load_state_dict(assign=True)": lambda model: model.load_state_dict(
         {name: weight.clone() for name, weight in model.state_dict().items()}, assign=True),
     "to_empty()": lambda model: model.to("meta").to_empty(device="cpu"),
@@ -414,17 +402,14 @@ def test_a_tied_head_that_was_trained_apart_is_not_dropped(tmp_path, how):
     assert_same_logits(model, AutoModelForCausalLM.from_pretrained(tmp_path / "new"))
 
 
-def change_embedding(model):
-    model.tok_embeddings = torch.nn.Embedding(80, model.config.dim)
-
-
 NOT_ITS_CONFIG = {  # what config.json cannot say, and words of the error
-    "shape: tok_embeddings.weight is (80, 32), the config asks for (64, 32)": change_embedding,
+    "shape: tok_embeddings.weight is (80, 32), the config asks for (64, 32)": lambda model: setattr(
+        model, "tok_embeddings", torch.nn.Embedding(80, model.config.dim)),
     "left over: scale": lambda model: model.register_parameter("scale", torch.nn.Parameter(torch.ones(2))),
     "model.inv_freq is not that of model.config": lambda model: model.inv_freq.mul_(0.5),
     "missing: layers.0.attention.k_proj.weight": lambda model: prepare_for_decoding(model, layout="rows"),
     "takes a Llama, not a Linear": lambda model: torch.nn.Linear(2, 2),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("words", NOT_ITS_CONFIG)
@@ -436,20 +421,12 @@ def test_a_model_that_would_open_as_another_is_not_saved(tmp_path, words):
     assert not any(tmp_path.iterdir())
 
 
-def with_one_matrix(model):
-    model.lm_head.weight = model.tok_embeddings.weight
-    model.layers[1] = model.layers[0]
-    return model
-
-
-def with_a_compiled_block(model):
-    model.layers[0] = torch.compile(model.layers[0], backend="eager")
-    return model
-
-
-WRAPPED = {
-    "compiled": lambda model: torch.compile(model, backend="eager"), "a compiled block": with_a_compiled_block,
-    "averaged": torch.optim.swa_utils.AveragedModel, "one matrix": with_one_matrix,
+compiled = partial(torch.compile, backend="eager")
+WRAPPED = {  # and what of the model is changed first
+    "compiled": compiled, "averaged": torch.optim.swa_utils.AveragedModel,
+    "a compiled block": lambda model: operator.setitem(model.layers, 0, compiled(model.layers[0])) or model,
+    "one block twice": lambda model: operator.setitem(model.layers, 1, model.layers[0]) or model,
+    "one matrix": lambda model: setattr(model.lm_head, "weight", model.tok_embeddings.weight) or model,
 }  # fmt: skip
 
 
