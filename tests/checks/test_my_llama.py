@@ -55,30 +55,32 @@ def test_specification_is_the_model_of_transformers_also_token_by_token(case, sc
     assert_agree(torch.cat(steps, dim=1), expected, 3e-5)
 
 
-@pytest.mark.parametrize("stage", range(1, 6))
-def test_a_stage_that_is_handed_over_is_right_and_the_next_is_named(stage):
-    result = check_my_llama(lambda *inputs: made_by(*inputs)[stage])
-    assert result.status == "failed"
-    assert f"Next is stage {stage + 1}, " in result.message
-    assert result.hint == ""
+def embedded(w, c, t):
+    return w["model.embed_tokens.weight"][t]
 
 
-def test_a_stage_that_is_handed_over_wrong_is_the_next():
-    result = check_my_llama(lambda weights, config, tokens: weights["model.embed_tokens.weight"][tokens])
-    assert "Next is stage 1, embedding and first norm: the normed vectors" in result.message
+def not_turned(w, c, t):
+    parts, block = Parts({"apply_rope_halves": lambda x, cos, sin: x}), Parts().block(w, 0)
+    return parts.project(parts.norm(embedded(w, c, t), block, "input_layernorm", c), block, c, None, None)
 
-    def not_turned(w, c, t):
-        parts, block = Parts({"apply_rope_halves": lambda x, cos, sin: x}), Parts().block(w, 0)
-        normed = parts.norm(w["model.embed_tokens.weight"][t], block, "input_layernorm", c)
-        return parts.project(normed, block, c, None, None)
 
-    result = check_my_llama(not_turned)
-    assert "Stage 1 of 6 is right. Next is stage 2, q, k, v of block 0" in result.message
-    assert result.hint == "Stage 2: q and k are not turned."
-    one_block = {"num_hidden_layers": 1}
-    result = check_my_llama(lambda w, c, t: made_by(w, c | one_block, t)[3] - w["model.embed_tokens.weight"][t])
-    assert "Stages 1 and 2 of 6 are right. Next is stage 3, block 0's attention" in result.message
-    assert result.hint == "Stage 3: x plus what attention returns. Yours forgets x."
+HANDED_OVER = [  # a stage, right or wrong, and what is said
+    *[(lambda *inputs, stage=stage: made_by(*inputs)[stage], f"Next is stage {stage + 1}, ", "")
+      for stage in range(1, 6)],
+    (embedded, "Next is stage 1, embedding and first norm: the normed vectors",
+     "Stage 1: q, k and v read the normed stream. Yours read x itself."),
+    (not_turned, "Stage 1 of 6 is right. Next is stage 2, q, k, v of block 0", "Stage 2: q and k are not turned."),
+    (lambda w, c, t: made_by(w, c | {"num_hidden_layers": 1}, t)[3] - embedded(w, c, t),
+     "Stages 1 and 2 of 6 are right. Next is stage 3, block 0's attention",
+     "Stage 3: x plus what attention returns. Yours forgets x."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("program", "words", "hint"), HANDED_OVER, ids=[words for _, words, _ in HANDED_OVER])
+def test_of_a_stage_that_is_handed_over_it_is_said_whether_it_is_right_and_which_is_next(program, words, hint):
+    result = check_my_llama(program)
+    assert (result.status, result.hint) == ("failed", hint)
+    assert words in result.message
 
 
 def turned(turn):

@@ -18,7 +18,16 @@ def two(a, b):
     return a + b, a - b
 
 
+def scaled(x, gain):
+    return x * gain
+
+
+def causal(n):
+    return torch.ones(n, n, dtype=torch.bool).tril()
+
+
 A, B = torch.tensor([1.0, 4.0, -2.0]), torch.tensor([3.0, 0.5, 7.0])
+CASES = {scaled: [(torch.tensor([1.0]), 3.0)], causal: [(3,)]}
 FACTS = [
     (outer, lambda a, b: outer(a, b).T, "Yours is the expected result transposed."),
     (outer, lambda a, b: outer(b, a), "Yours is right for a and b exchanged."),
@@ -28,15 +37,22 @@ FACTS = [
     (outer, lambda a, b: outer(a, b).T if a is not b and a[0] == 1 else outer(a, b) + 1, ""),  # so in one case only
     (outer, lambda a, b: outer(a, b) + 1, ""),
     (two, lambda a, b: two(a, b)[::-1], "Yours has the two results exchanged."),
+    (causal, lambda n: ~causal(n), "Yours is the contrary of the expected result: True where it is False."),
+    (scaled, lambda x, gain: x + gain + 2, ""),  # of one number no fact is said: 6 is twice 3 in many ways
 ]
+
+
+def check(specification, known=()):
+    cases = CASES.get(specification, [(A, B), (B, 3 * A)])
+    return check_of(Exercise(specification, [Case(f"case {n}", inputs) for n, inputs in enumerate(cases)], [*known]))
 
 
 @pytest.mark.parametrize(("specification", "program", "fact"), FACTS)
 def test_a_fact_is_said_where_it_explains_every_case(specification, program, fact):
-    exercise = Exercise(specification, [Case("first", (A, B)), Case("second", (B, 3 * A))], [])
-    said = check_of(exercise)(program)
+    said = check(specification)(program)
     assert (said.status, said.hint) == ("failed", fact)
-    assert "yours" in said.message or fact.startswith("Yours is the first")  # with the numbers below
+    if specification in (outer, two):  # with the numbers below
+        assert "yours" in said.message or fact.startswith("Yours is the first")
 
 
 def test_an_exercises_own_mistake_comes_before_a_fact_that_explains_more():
@@ -45,26 +61,4 @@ def test_an_exercises_own_mistake_comes_before_a_fact_that_explains_more():
             raise ValueError("this mistake cannot be made here")
         return -outer(a, b)
 
-    known = [("Is the sign right?", contrary)]
-    exercise = Exercise(outer, [Case("first", (A, B)), Case("second", (B, 3 * A))], known)
-    assert check_of(exercise)(lambda a, b: -outer(a, b)).hint == "Is the sign right?"
-
-
-def test_of_one_number_no_fact_is_said():
-    """6 is twice 3 in many ways."""
-
-    def scaled(x, gain):
-        return x * gain
-
-    said = check_of(Exercise(scaled, [Case("one number", (torch.tensor([1.0]), 3.0))], []))(
-        lambda x, gain: x + gain + 2
-    )
-    assert said.hint == ""
-
-
-def test_a_mask_is_told_that_it_is_inverted():
-    def causal(n):
-        return torch.ones(n, n, dtype=torch.bool).tril()
-
-    said = check_of(Exercise(causal, [Case("three", (3,))], []))(lambda n: ~causal(n))
-    assert said.hint == "Yours is the contrary of the expected result: True where it is False."
+    assert check(outer, [("Is the sign right?", contrary)])(lambda a, b: -outer(a, b)).hint == "Is the sign right?"
