@@ -100,11 +100,6 @@ def _as_probe(answer):
     return x.detach(), weight.detach(), float(eps)
 
 
-NORM_PROBE = Exercise(
-    norm_probe,
-    [Case("your inputs", ())],
-    [],
-    allow=("RMSNorm",),
-    harness=Harness(_probed),
-)  # for experiments
+INPUTS = [Case("your inputs", ())]
+NORM_PROBE = Exercise(norm_probe, INPUTS, [], allow=("RMSNorm",), harness=Harness(_probed))  # allowed for experiments
 check_norm_probe = check_of(NORM_PROBE)

@@ -14,26 +14,23 @@ from checks.parts import NOT_FOUND, Parts
 from checks.run import undisturbed
 
 
-def _of_the_parts():
-    """The checks of a model's parts; loaded when somebody's notebooks are looked at."""
+def _checks_of(through):
+    """The checks of a model's parts, and of what notebooks 05 to 07 ask to write; loaded, and their cases made, now."""
     from checks.apply_rope import check_apply_rope_halves
-    from checks.gqa import check_causal_visible, check_rows
+    from checks.gqa import check_causal_visible, check_gqa_layer, check_rows
     from checks.rmsnorm import check_rms_norm
     from checks.rope import check_rope_angles
     from checks.swiglu import check_swiglu
 
-    return check_rms_norm, check_rope_angles, check_apply_rope_halves, check_swiglu, check_causal_visible, check_rows
-
-
-def _later():
-    """The checks of what notebooks 05 to 07 ask to write."""
+    parts = check_rms_norm, check_rope_angles, check_apply_rope_halves, check_swiglu, check_causal_visible, check_rows
+    if through <= 4:
+        return parts, ()
     from checks.generate import check_greedy_with_cache, check_lookup_decoding, check_sample
-    from checks.gqa import check_gqa_layer
     from checks.my_llama import check_my_llama
     from checks.train import check_accumulated_step, check_training_loop
 
     written = check_gqa_layer, check_my_llama, check_training_loop, check_accumulated_step
-    return (*written, check_sample, check_greedy_with_cache, check_lookup_decoding)
+    return parts, (*written, check_sample, check_greedy_with_cache, check_lookup_decoding)
 
 
 def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
@@ -54,9 +51,9 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
     where = f" Put your notebooks 01 to {through:02} beside this one (in Colab upload them: folder icon at the left), "
     nowhere = f"{NOT_FOUND}{where}then run this cell again."
     nowhere += f" {' and '.join(broken)} cannot be read." if broken else ""
-    with undisturbed():  # cases are made now
-        checks, later = _of_the_parts(), _later() if through > 4 else ()
-    for check in (*checks, *later):
+    with undisturbed():
+        parts, later = _checks_of(through)
+    for check in (*parts, *later):
         name = check.exercise.name
         one, reasons = f"my_{name.removeprefix('my_')}", []
         for file in notebooks:
@@ -79,9 +76,8 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
 
 
 NOT_DONE = "is not done yet."
-DEFAULT_IMPORTS = read_cells(
-    ["import math\nimport torch\nfrom torch import nn\nfrom torch.nn import functional as F"]
-).statements
+LINES = "import math\nimport torch\nfrom torch import nn\nfrom torch.nn import functional as F"
+DEFAULT_IMPORTS = read_cells([LINES]).statements
 
 
 def define(notebook: Notebook, name: str, file: str) -> tuple[Callable | None, str]:

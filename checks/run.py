@@ -218,7 +218,8 @@ def call(function, case, exercise, watch):
     for name, now, was in zip(names, inputs, case.inputs, strict=False):
         if _has_changed(now, was):
             kind = type(was).__name__
-            hint = f"Work on a copy: {kind}({name})." if isinstance(was, dict | list) else IN_PLACE.format(name)
+            copy = f": {kind}({name})" if isinstance(was, dict | list) else f", such as {name}.clone()"
+            hint = f"Work on a copy{copy}."
             return answer, Wrong(f"the result is right, but the input {name} was changed in place.", hint)
     return answer, None
 
@@ -231,7 +232,6 @@ def _is_new(names, missing):
     return len(names.get("In", ())) > 1 and ("torch" not in names or missing in ("math", "nn", "F"))
 
 
-IN_PLACE = "Work on a copy, such as {}.clone()."
 SPOKEN = {"_make_dual": "jvp (a derivative by autograd)"}  # names that no learner has written
 
 
