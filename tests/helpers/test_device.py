@@ -36,7 +36,7 @@ def test_the_accelerator_is_picked_when_there_is_one_unless_course_device_overri
     assert pick_device().type == device
 
 
-def test_the_whole_model_computes_where_its_weights_are():
+def test_the_whole_model_computes_where_its_weights_are_and_masks_where_their_positions_are():
     model, tokens = make_model().to("meta"), draw_tokens(2, 16).to("meta")
     padded = model.rotation_and_mask(16, n_pad=torch.tensor([0, 3]), device="meta")
     F.cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
@@ -44,6 +44,9 @@ def test_the_whole_model_computes_where_its_weights_are():
     chunks = [model(chunk, cache) for chunk in tokens.split([9, 6, 1], dim=1)]
     assert all(result.is_meta for result in (*padded, cache.k, *chunks, *(w.grad for w in model.parameters())))
     assert prepare_for_decoding(model) is model  # an accelerator needs no other layout
+    at = torch.arange(8, device="meta")
+    rules = masks.causal(at[5:], at), masks.sliding_window(at, at, 3), masks.left_padding(at, at, 2)
+    assert all(rule.is_meta for rule in rules)
 
 
 @pytest.mark.slow
@@ -102,12 +105,6 @@ def test_a_checkpoint_opens_on_the_device_asked_for_and_a_figure_asks_for_a_copy
     assert all(weight.is_meta for weight in blank)  # 27 GB of a model of 7 billion are not asked for
     with pytest.raises(NotImplementedError, match="copy out of meta"):
         to_numpy(weights[0])
-
-
-def test_masks_are_made_where_their_positions_are():
-    at = torch.arange(8, device="meta")
-    for rule in (masks.causal(at[5:], at), masks.sliding_window(at, at, 3), masks.left_padding(at, at, 2)):
-        assert rule.is_meta
 
 
 def test_the_same_seed_gives_the_same_draws():

@@ -138,10 +138,6 @@ def test_logits_that_choose_no_token_are_refused(value, model, tokens):
     assert next_token_probabilities(masked).tolist() == [[1, 0]]
 
 
-def test_nothing_new_is_int64_too(model, tokens):
-    assert {generate(model, tokens.int(), n).dtype for n in (0, 1)} == {torch.int64}
-
-
 def test_ragged_prompts_are_cut_after_their_own_stop_token(model):
     free = generate(model, PROMPTS, 10)
     stop = free[0][len(PROMPTS[0]) + 2]
@@ -175,9 +171,10 @@ def test_stream_yields_a_token_after_each_forward_pass(model, tokens):
     assert [read[:] for _ in stream(model, tokens, 4)] == [[16], [16, 1], [16, 1, 1], [16, 1, 1, 1]]
 
 
-def test_what_was_written_can_be_trained_on(model, tokens):
+def test_what_was_written_is_int64_and_can_be_trained_on(model, tokens):
     """Inference mode ends before a token is handed over: tensors made in it are refused by autograd."""
     for written in (generate(model, tokens, 3), torch.stack(list(stream(model, tokens, 3)), dim=1)):
         model(written).sum().backward()
+    assert {generate(model, tokens.int(), n).dtype for n in (0, 1)} == {torch.int64}
     next(stream(model, tokens, 3))
     assert not torch.is_inference_mode_enabled()

@@ -46,16 +46,13 @@ def test_a_last_long_paragraph_does_not_leave_the_held_out_part_short(end):
 PAGE = "".join(f"Ein Absatz mit Umlauten, Nummer {number}: äöü, und 日本.\n\n" for number in range(600))
 
 
-def test_a_file_of_your_own_is_read_as_it_is(tmp_path):
-    (tmp_path / "a.txt").write_text(PAGE.replace("\n", "\r\n"), encoding="utf-8-sig", newline="")
-    assert load_text(tmp_path / "a.txt") == load_text(str(tmp_path / "a.txt")) == PAGE.strip()
-
-
-def test_a_folder_is_read_file_by_file_in_order_without_hidden_ones(tmp_path):
+def test_a_file_is_read_as_it_is_and_a_folder_file_by_file_in_order_without_hidden_ones(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / ".git").mkdir()
-    for name, text in {"b.txt": "second", "a.md": PAGE, "sub/c.py": "third", ".git/x": "\0", "empty.txt": " "}.items():
+    for name, text in {"b.txt": "second", "sub/c.py": "third", ".git/x": "\0", "empty.txt": " "}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "a.md").write_text(PAGE.replace("\n", "\r\n"), encoding="utf-8-sig", newline="")
+    assert load_text(tmp_path / "a.md") == load_text(str(tmp_path / "a.md")) == PAGE.strip()
     assert load_text(tmp_path) == PAGE.strip() + "\n\nsecond\n\nthird"
 
 
@@ -81,7 +78,7 @@ def test_copies_that_are_no_whole_paragraphs_are_told_when_the_text_is_cut():
 OTHERS = {"a.gif": b"GIF89a\xff\xfe\0", "b.txt": "ä".encode("latin-1"), "c.ipynb": b'{"cells": []}', "d.bin": b"\0\0"}
 
 
-def test_what_is_not_text_in_a_folder_is_left_out_and_named(tmp_path):
+def test_what_is_not_text_in_a_folder_is_left_out_and_named_and_a_very_large_text_gets_a_warning(tmp_path, monkeypatch):
     for name, content in OTHERS.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=r"leave it out\.$"):
@@ -91,13 +88,9 @@ def test_what_is_not_text_in_a_folder_is_left_out_and_named(tmp_path):
     (tmp_path / "mine.txt").write_text(PAGE, encoding="utf-8")
     with pytest.warns(UserWarning, match=r"4 file\(s\) are left out, .*: a\.gif, b\.txt, c\.ipynb, d\.bin\.$"):
         assert load_text(tmp_path) == PAGE.strip()
-
-
-def test_a_very_large_text_is_read_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "LARGEST", len(PAGE) - 3)
-    (tmp_path / "mine.txt").write_text(PAGE, encoding="utf-8")
     with pytest.warns(UserWarning, match="characters are many"):
-        assert load_text(tmp_path) == PAGE.strip()
+        assert load_text(tmp_path / "mine.txt") == PAGE.strip()
 
 
 def test_a_long_word_is_handed_to_the_tokenizers_training_in_pieces(monkeypatch):

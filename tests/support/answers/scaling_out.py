@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from tests.support.answers.register import right, wrong
+from tests.support.answers.register import RIGHT, right, wrong
 
 
 @right
@@ -21,41 +21,33 @@ def merge_attention__einsum(outputs, logsumexps):
 
 class SumOfGradients(torch.autograd.Function):
     @staticmethod
-    def forward(context, x, all_reduce):
-        context.all_reduce = all_reduce
+    def forward(context, x, all_reduce, dtype):
+        context.all_reduce, context.dtype = all_reduce, dtype
         return x.view_as(x)
 
     @staticmethod
     def backward(context, gradient):
-        total = gradient.clone()
+        total = gradient.to(context.dtype, copy=True)
         context.all_reduce(total)
-        return total, None
+        return total.to(gradient.dtype), None, None
 
 
-@right
-def mend_split__function(model, all_reduce):
-    for block in model.layers:
-        for norm in (block.attention_norm, block.ffn_norm):
-            norm.register_forward_hook(lambda module, inputs, output: SumOfGradients.apply(output, all_reduce))
+def _by_function(dtype):
+    def mend(model, all_reduce):
+        for block in model.layers:
+            for norm in (block.attention_norm, block.ffn_norm):
+                norm.register_forward_hook(lambda module, inputs, y: SumOfGradients.apply(y, all_reduce, dtype))
+
+    return mend
 
 
-@wrong("wrong gradient … is off by up to")
-def mend_split__sums_in_bfloat16(model, all_reduce):
-    def add_up(module, gradients):
-        all_reduce(total := gradients[0].bfloat16())
-        return (total.float(),)
-
-    for block in model.layers:
-        block.attention_norm.register_full_backward_pre_hook(add_up)
-        block.ffn_norm.register_full_backward_pre_hook(add_up)
-
-
-@wrong("do you ask for one of a tensor that has none?")
-def mend_split__while_writing(model, all_reduce):
-    for block in model.layers:
+RIGHT["mend_split"] = {"function": _by_function(torch.float32)}
+for words, bug, mend in (
+    ("wrong gradient … is off by up to", "sums_in_bfloat16", _by_function(torch.bfloat16)),
+    ("do you ask for one of a tensor that has none?", "while_writing", lambda model, all_reduce: [
         block.ffn_norm.register_forward_hook(lambda module, inputs, output: output.register_hook(all_reduce) and None)
-
-
-wrong("a rank waits for a sum", "mend_split__sometimes")(
-    lambda model, all_reduce: model.layers[0].attention.q_proj.weight[0, 0] > 0 and all_reduce(torch.zeros(2))
-)
+        for block in model.layers]),
+    ("a rank waits for a sum", "sometimes", lambda model, all_reduce:
+        model.layers[0].attention.q_proj.weight[0, 0] > 0 and all_reduce(torch.zeros(2))),
+):  # fmt: skip
+    wrong(words, f"mend_split__{bug}")(mend)
