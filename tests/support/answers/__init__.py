@@ -1,7 +1,7 @@
 """Answers to every exercise, one file per notebook: the checks must accept the right ones and reject the wrong ones.
 
-A right answer is written in another way than the others. A wrong one shows what no known
-mistake of `checks` does: those are submitted too, by tests/checks.
+A right answer is written in another way than the others, and than the notebook's solution, which is judged there.
+A wrong one shows what no known mistake of `checks` does: those are submitted too, by tests/checks.
 """
 
 # ruff: noqa: F401  importing a file registers its answers

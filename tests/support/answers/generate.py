@@ -71,9 +71,6 @@ RIGHT["sample"] |= {
     "looked_up": _looked_up,
     "row_by_row": _row_by_row,
 }
-wrong("each with an order and a draw of its own", "sample__one_cut_for_all_rows")(
-    _nucleus(lambda sums, shares, top_p: _up_to(sums, shares, top_p).any(0, keepdim=True).expand_as(sums))
-)
 
 
 @right
@@ -129,12 +126,6 @@ RIGHT["greedy_with_cache"] |= {
     "lists_and_another_padding": _ended_by(_ends_so),
     "spelt_with_a_blank_before": _ended_by(lambda new, stop: f" {_spelt(new)}".endswith(f" {_spelt(stop)}")),
 }
-for words, mistake, program in (
-    ("In a text, 0 4 is also found", "joined", _ended_by(lambda new, stop: _spelt(new).endswith(_spelt(stop)))),
-    ("9 entries, expected 7", "not_alone", _ended_by(lambda new, stop: len(new) > len(stop) and _ends_so(new, stop))),
-    ("it raises IndexError", "row_as_place", _ended_by(_ends_so, place=lambda number, row: row)),
-):  # fmt: skip
-    wrong(words, f"greedy_with_cache__{mistake}")(program)
 
 
 def _called(call):
@@ -149,21 +140,6 @@ def _called(call):
         return greedy_with_cache__cut_at_the_end(called, *given)
 
     return program
-
-
-for words, mistake, program in (
-    ("got no cache", "no_cache", _called(lambda m, t, cache, pad, *_: (m(t, cache, n_pad=pad), m(t))[1])),
-    ("first tokens only", "padding_each_time", _called(lambda m, t, cache, _, __, pad: m(t, cache, n_pad=pad))),
-    ("holds the others", "whole_text_each_time", _called(lambda m, tokens, cache, pad, first, _: m(
-        tokens if pad is not None else torch.cat((first[: len(tokens)], tokens), 1), cache, n_pad=pad))),
-    ("how many tokens each call read has 18 entries, expected 6", "one_by_one", lambda m, prompts, *s: [
-        greedy_with_cache__cut_at_the_end(m, [p], *s)[0] for p in prompts]),
-    ("Work on copies", "in_place", lambda m, p, *s: [t.append(0) for t in p]),
-    ("one list of tokens for each prompt", "a_tensor", lambda m, p, *s: torch.tensor(p[0])),
-    ("text 0 has 7 entries, expected 9", "only_what_is_new", lambda m, p, *s: [t[len(q) :] for t, q in zip(
-        greedy_with_cache__cut_at_the_end(m, p, *s), p, strict=True)]),
-):  # fmt: skip
-    wrong(words, f"greedy_with_cache__{mistake}")(program)
 
 
 @right
@@ -181,23 +157,6 @@ def lookup_decoding__windows(model, prompt, n_new, n_draft, n_match, choose):
     return text[: len(prompt) + n_new], n_calls
 
 
-@right
-def lookup_decoding__lists_and_a_table(model, prompt, n_new, n_draft, n_match, choose):
-    text, cache, whole = prompt.tolist(), model.new_cache(1), len(prompt) + n_new
-    text.append(choose(model(prompt[None], cache)[0, -1]))
-    n_calls = 1
-    while len(text) < whole:
-        ends = {tuple(text[i : i + n_match]): i + n_match for i in range(len(text) - n_match)}  # the last of each
-        draft = text[ends.get(tuple(text[-n_match:]), whole) :][: min(n_draft, whole - len(text) - 1)]
-        n_calls += 1
-        for guess, row in zip([*draft, None], model(torch.tensor([[text[-1], *draft]]), cache)[0], strict=True):
-            text.append(choose(row))
-            if text[-1] != guess:
-                break
-        cache.length = len(text) - 1
-    return torch.tensor(text), n_calls
-
-
 def _one_at_a_time(room):
     def program(model, prompt, n_new, n_draft, n_match, choose):
         cache, text = model.new_cache(1, room) if room else None, prompt
@@ -210,6 +169,8 @@ def _one_at_a_time(room):
 
 
 for words, name, program in (
+    ("each with an order and a draw of its own", "sample__one_cut_for_all_rows", _nucleus(
+        lambda sums, shares, top_p: _up_to(sums, shares, top_p).any(0, keepdim=True).expand_as(sums))),
     ("take generator=generator", "sample__global", _drawn(lambda q, g: torch.multinomial(q, 1)[:, 0])),
     ("neither seed it", "sample__seeded", _drawn(lambda q, g: q.multinomial(1, generator=g.manual_seed(0))[:, 0])),
     ("The likeliest, or one random", "sample__greedy", _drawn(lambda q, g: q.argmax(-1))),
@@ -219,11 +180,28 @@ for words, name, program in (
     ("it raises RuntimeError", "sample__logs", _drawn(lambda q, g: q.log().multinomial(1, generator=g)[:, 0])),
     ("expected from 0 to 2", "sample__no_token", _drawn(lambda q, g: 3 + q.multinomial(1, generator=g)[:, 0])),
     ("does not.", "sample__in_place", lambda z, t, k, p, g: z.div_(2).argmax(-1)),
+    ("In a text, 0 4 is also found", "greedy_with_cache__joined", _ended_by(
+        lambda new, stop: _spelt(new).endswith(_spelt(stop)))),
+    ("9 entries, expected 7", "greedy_with_cache__not_alone", _ended_by(
+        lambda new, stop: len(new) > len(stop) and _ends_so(new, stop))),
+    ("it raises IndexError", "greedy_with_cache__row_as_place", _ended_by(_ends_so, place=lambda number, row: row)),
+    ("got no cache", "greedy_with_cache__no_cache", _called(
+        lambda m, t, cache, pad, *_: (m(t, cache, n_pad=pad), m(t))[1])),
+    ("first tokens only", "greedy_with_cache__padding_each_time", _called(
+        lambda m, t, cache, _, __, pad: m(t, cache, n_pad=pad))),
+    ("holds the others", "greedy_with_cache__whole_text_each_time", _called(lambda m, tokens, cache, pad, first, _: m(
+        tokens if pad is not None else torch.cat((first[: len(tokens)], tokens), 1), cache, n_pad=pad))),
+    ("how many tokens each call read has 18 entries, expected 6", "greedy_with_cache__one_by_one", lambda m, p, *s: [
+        greedy_with_cache__cut_at_the_end(m, [one], *s)[0] for one in p]),
+    ("Work on copies", "greedy_with_cache__in_place", lambda m, p, *s: [t.append(0) for t in p]),
+    ("one list of tokens for each prompt", "greedy_with_cache__a_tensor", lambda m, p, *s: torch.tensor(p[0])),
+    ("text 0 has 7 entries, expected 9", "greedy_with_cache__only_what_is_new", lambda m, p, *s: [
+        t[len(q) :] for t, q in zip(greedy_with_cache__cut_at_the_end(m, p, *s), p, strict=True)]),
     ("called 11 times", "lookup_decoding__10", lambda *s: (lookup_decoding__windows(*s)[0], 10)),
     ("return tokens, calls", "lookup_decoding__text", lambda *s: lookup_decoding__windows(*s)[0]),
     ("entries, expected 19", "lookup_decoding__long", lambda m, p, n, *s: lookup_decoding__windows(m, p, n + 1, *s)),
     ("calls of the model got no cache", "lookup_decoding__no_cache", _one_at_a_time(0)),
     ("The cache holds it", "lookup_decoding__again", _one_at_a_time(900)),
     ("one place at a time", "lookup_decoding__batch", lambda m, p, *s: s[-1](m(p[None])[0])),
-):
+):  # fmt: skip
     wrong(words, name)(program)

@@ -55,20 +55,12 @@ def _matrices(x, cos, sin):
     return torch.einsum("tiab,nktbi->nktai", turns, x.float().unflatten(-1, (2, -1))).flatten(-2).to(x.dtype)
 
 
-def _pair_by_pair(x, cos, sin):
-    y, n = x.float().clone(), x.shape[-1] // 2
-    for i in range(n):
-        a, b = x[..., i].float(), x[..., i + n].float()
-        y[..., i], y[..., i + n] = a * cos[:, i] - b * sin[:, i], b * cos[:, i] + a * sin[:, i]
-    return y.to(x.dtype)
-
-
 def _complex(x, cos, sin):
     turned = torch.complex(*x.float().chunk(2, -1)) * torch.complex(cos, sin)
     return torch.cat((turned.real, turned.imag), -1).to(x.dtype)
 
 
-for program in (_as_in_transformers, _matrices, _pair_by_pair, _complex):
+for program in (_as_in_transformers, _matrices, _complex):
     RIGHT["apply_rope_halves"][program.__name__[1:]] = program
 for words, bug, program in (
     ("bfloat16 on the way", "float16_through_bfloat16", lambda x, c, s: apply_rope_halves__cat(
@@ -100,7 +92,6 @@ for words, bug, program in (
 
 
 RIGHT["rope_permutation"] = {
-    "reshape": lambda w, h: w.reshape(-1, h // 2, 2, w.shape[1]).transpose(1, 2).reshape(w.shape),
     "slices": lambda w, h: torch.cat([w[i + odd : i + h : 2] for i in range(0, len(w), h) for odd in (0, 1)]),
     "movedim": lambda w, h: w.unflatten(0, (-1, h // 2, 2)).movedim(2, 1).flatten(0, 2),
 }
