@@ -154,7 +154,7 @@ def _cut_by(size, largest=False, over=torch.mean):
             return layer.down_proj(F.silu(g) * u)
 
         with replaced(SwiGLU, watch):
-            model(held_out_windows()[:, :-1])
+            model(held_out_windows()[:4, :-1])
         return torch.stack(sizes).topk(n, largest=largest).indices
 
     return program
