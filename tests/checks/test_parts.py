@@ -184,52 +184,38 @@ def test_parts_take_pairs_of_neighbours_positions_of_one_row_and_a_mask_to_add(o
 
 
 NORM = "def my_rms_norm(x, weight, eps):\n    "
-WHY = {  # a cell, and why its function is not used
-    f"{NORM}while True: pass": "no answer after",
-    f"ZERO = exit()\n{NORM}return x + ZERO": "does not run (SystemExit",
-    "1 / 0\ncheck_swiglu(my_swiglu)": "no notebook in this folder has the exercise. Put your notebooks 01 to 04",
-}
+HELPER = "import math  # a\u2028b\n\n\ndef half(x):\n    return x / 2"
+HELPED = "def my_swiglu(x, a, b, c):\n    return (torch.nn.functional.silu(2 * half(x @ a.T)) * (x @ b.T)) @ c.T\n"
+STOPS = "open('ran', 'w')\nraise SystemExit"
+SAID = {  # the cells of notebooks, the one part that is the learner's, and words of why a part is not, or of all
+    "never ends": ([[f"{NORM}while True: pass"]], "", {"rms_norm": "no answer after"}),
+    "exits": ([[f"ZERO = exit()\n{NORM}return x + ZERO"]], "", {"rms_norm": r"does not run \(SystemExit"}),
+    "not there": ([["1 / 0\ncheck_swiglu(my_swiglu)"]], "", {
+        "rms_norm": "no notebook in this folder has the exercise. Put your notebooks 01 to 04"}),
+    "notebook 05 alone, as on Colab": ([["from checks import my_parts\nmy_parts()"]], "", {
+        "": r"^[^\n]*yours\.\nrms_norm, rope_angles, [^\n]*\(in Colab upload them[^\n]*$"}),
+    "uses another, and an error in its line": ([[HELPER, HELPED, f"\n\n{NORM}return x @ weight[0]"]], "swiglu", {
+        "rms_norm": r'in the line "return x @ weight\[0\]"'}),
+    "of two files one is right": ([[f"{NORM}return x"], [NORM_RIGHT["my_rms_norm"]]], "rms_norm", {}),
+    "broken, and no exercise": ([None, [STOPS, f"{NORM}return x\nopen('ran', 'w')"]], "", {
+        "rms_norm": r"does not pass\..* expected 2\.5\.$", "swiglu": "0.ipynb cannot be read"}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("source", WHY)
-def test_what_is_not_right_is_the_courses_and_said_in_one_sentence(source, tmp_path, monkeypatch):
-    monkeypatch.setattr("checks.run.PATIENCE", 0.1)  # so that the endless loop ends after a second
-    write(tmp_path / "lesson.ipynb", notebook(source))
-    parts = my_parts(tmp_path)
-    assert WHY[source] in parts.missing["rms_norm"]
-    assert len(parts.missing) == len(COURSE)
-
-
-def test_a_folder_without_the_notebooks_is_told_the_remedy_once(tmp_path):
-    """As on Colab, where only notebook 05 was uploaded."""
-    write(tmp_path / "05_full_model.ipynb", notebook("from checks import my_parts\nmy_parts()"))
-    first, *said = repr(my_parts(tmp_path)).splitlines()
-    assert (first, len(said)) == (f"0 of {len(COURSE)} parts are yours.", 1)
-    assert re.search("^rms_norm, rope_angles, .*[(]in Colab upload them", said[0])
-
-
-def test_a_part_may_use_another_exercise_and_an_error_shows_its_line(tmp_path):
-    helper = "import math  # a\u2028b\n\n\ndef half(x):\n    return x / 2"
-    swiglu = "def my_swiglu(x, a, b, c):\n    return (torch.nn.functional.silu(2 * half(x @ a.T)) * (x @ b.T)) @ c.T\n"
-    write(tmp_path / "lesson.ipynb", notebook(helper, swiglu, f"\n\n{NORM}return x @ weight[0]"))
-    parts = my_parts(tmp_path)
-    assert repr(parts).startswith(f"1 of {len(COURSE)} parts are yours: swiglu")
-    assert 'in the line "return x @ weight[0]"' in parts.missing["rms_norm"]
-
-
-def test_of_two_files_one_right_answer_is_enough(tmp_path):
-    write(tmp_path / "a.ipynb", notebook(f"{NORM}return x"))
-    write(tmp_path / "b.ipynb", notebook(NORM_RIGHT["my_rms_norm"]))
-    assert repr(my_parts(tmp_path)).startswith(f"1 of {len(COURSE)} parts are yours: rms_norm")
-
-
-def test_broken_files_and_cells_that_are_no_exercise_cost_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("label", SAID)
+def test_what_is_not_right_is_the_courses_and_said_in_one_sentence_and_what_is_right_the_learners(
+    label, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "broken.ipynb", '{"cells": [')
-    write(tmp_path / "other.ipynb", notebook("open('ran', 'w')\nraise SystemExit", f"{NORM}return x\nopen('ran', 'w')"))
+    monkeypatch.setattr("checks.run.PATIENCE", 0.1)  # so that the endless loop ends after a second
+    notebooks, own, why = SAID[label]
+    for number, cells in enumerate(notebooks):
+        write(tmp_path / f"{number}.ipynb", notebook(*cells) if cells else '{"cells": [')
     parts = my_parts(tmp_path)
-    assert re.search(r"does not pass\..* expected 2\.5\.$", parts.missing["rms_norm"])
-    assert "broken.ipynb cannot be read" in parts.missing["swiglu"]
+    assert repr(parts).partition("\n")[0] == f"{len(parts.own)} of {N} parts are yours{f': {own}' if own else '.'}"
+    assert parts.missing.keys() == COURSE.keys() - {own}
+    for name, words in why.items():
+        assert re.search(words, parts.missing.get(name, repr(parts)))
     assert not (tmp_path / "ran").exists()
 
 
