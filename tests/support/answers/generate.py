@@ -189,7 +189,7 @@ for words, name, program in (
         lambda m, t, cache, pad, *_: (m(t, cache, n_pad=pad), m(t))[1])),
     ("first tokens only", "greedy_with_cache__padding_each_time", _called(
         lambda m, t, cache, _, __, pad: m(t, cache, n_pad=pad))),
-    ("holds the others", "greedy_with_cache__whole_text_each_time", _called(lambda m, tokens, cache, pad, first, _: m(
+    ("do not fit: the", "greedy_with_cache__whole_text_each_time", _called(lambda m, tokens, cache, pad, first, _: m(
         tokens if pad is not None else torch.cat((first[: len(tokens)], tokens), 1), cache, n_pad=pad))),
     ("how many tokens each call read has 18 entries, expected 6", "greedy_with_cache__one_by_one", lambda m, p, *s: [
         greedy_with_cache__cut_at_the_end(m, [one], *s)[0] for one in p]),
