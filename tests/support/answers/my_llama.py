@@ -123,8 +123,8 @@ RIGHT["my_llama"] |= {
 
 
 for words, mistake, program in (
-    ("Next is stage 1, ", "bfloat16", lambda w, c, t: heads({n: x.bfloat16().float() for n, x in w.items()}, c, t)),
-    ("Next is stage 2, ", "windows_of_four", lambda w, c, t: torch.cat([heads(w, c, p) for p in t.split(4, 1)], 1)),
+    ("Next is stage 1, ", "bfloat16", lambda w, c, t: plain({n: x.bfloat16().float() for n, x in w.items()}, c, t)),
+    ("Next is stage 2, ", "windows_of_four", lambda w, c, t: torch.cat([plain(w, c, p) for p in t.split(4, 1)], 1)),
     ("not what is returned", "of_the_token_before", lambda w, c, t: plain(w, c, t).roll(1, dims=1)),
     ("still empty", "hole", lambda w, c, t: plain(w, c, t) if c["rope_parameters"]["rope_type"] == "default" else ...),
     ("an error is asked", "computes_what_it_does_not_know", _roped(rope_type=lambda kind: min(kind, "llama3"))),
