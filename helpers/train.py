@@ -1,6 +1,7 @@
 """The small training loop; `tools/tiny_llama.py` made assets/tiny-llama with it."""
 
 import math
+import time
 from collections.abc import Callable
 from itertools import islice
 
@@ -81,6 +82,25 @@ def train(
         report(len(losses), losses[-1])
     model.eval()
     return losses
+
+
+def countdown(steps: int, then: Callable[[int, float], None] = lambda step, loss: None) -> Callable[[int, float], None]:
+    """For `train(..., report=...)`: shows step, loss and seconds left in one line of a notebook, then calls `then`."""
+    from IPython.display import HTML, display  # no model needs it
+
+    start, line = time.perf_counter(), display(HTML(f"step 0 of {steps}"), display_id=True)
+
+    def report(step, loss):
+        nonlocal shown
+        passed = time.perf_counter() - start
+        if line and (passed > shown + 1 or step == steps):
+            left = f", about {passed * (steps - step) / step:.0f} s left" if step < steps else ""
+            line.update(HTML(f"step {step} of {steps}, loss {loss:.2f} nat/token{left}"))
+            shown = passed
+        then(step, loss)
+
+    shown = 0.0
+    return report
 
 
 def training_step(model: Llama, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, targets: torch.Tensor) -> float:

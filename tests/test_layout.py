@@ -39,7 +39,9 @@ ALLOWED_IMPORTS = {
     "fast_decode": LEAVES | {"model", "device"},
     "train": LEAVES | {"model", "formats", "corpus", "device"},
     "parallel": LEAVES | {"model", "formats", "checkpoint", "generate", "text", "interventions"},
-    "explorers": LEAVES | {"model", "plots", "checkpoint", "families", "generate", "interventions", "masks", "text"},
+    "explorers": LEAVES
+    | {"model", "plots", "checkpoint", "experiments", "families", "generate", "interventions"}
+    | {"masks", "text"},
     "interventions": {"model", "text", "assets"},
     "experiments": {"model", "train", "interventions"},
     "text": {"assets", "formats", "validate"},

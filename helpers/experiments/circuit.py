@@ -1,11 +1,11 @@
-"""Two blocks that learn to repeat what they have read once, and are watched meanwhile (notebook 06, section 6.9)."""
+"""Two blocks that learn to repeat what they have read once (notebook 06: the film, and section 6.9)."""
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 
 import torch
-from torch.nn import functional as F
 
-from helpers.interventions import attention_by_layer, replaced
+from helpers.interventions import replaced
 from helpers.model import Llama, LlamaConfig
 from helpers.train import training_step
 
@@ -23,39 +23,32 @@ def repeated(n_rows: int, shortest: int, length: int, generator: torch.Generator
     return pieces.gather(1, torch.arange(length) % periods)
 
 
-@torch.no_grad()
-def _watched(model, copies):
-    # Loss in the second copy; of the best head: weight just before (block 0), behind the earlier copy (block 1).
-    loss = F.cross_entropy(model(copies[:, :-1])[:, LONGEST:].mT, copies[:, LONGEST + 1 :]).item()
-    places = zip(attention_by_layer(model, copies), (-1, 1 - LONGEST), strict=True)
-    return loss, *(heads.diagonal(back, 1, 2).mean(dim=1).max().item() for heads, back in places)
+def silenced(model: Llama, part: tuple[int, str] | None):
+    """Inside the `with`, this block's part ("attention", "feed_forward") gives zeros; None: all parts work."""
+    zeros = None if part is None else getattr(model.layers[part[0]], part[1])
+    return nullcontext() if zeros is None else replaced(zeros, lambda part, x, *rest: torch.zeros_like(x))
 
 
 def learn_to_repeat(
-    steps: int, every: int, generator: torch.Generator, device: torch.device, silent: tuple[int, str] | None = None
-) -> tuple[dict[int, tuple[float, float, float]], torch.Tensor]:
-    """Train a model of two blocks on rows that repeat, drawn anew at every step.
+    steps: int, every: int, seed: int, device: torch.device, silent: tuple[int, str] | None = None
+) -> Iterator[tuple[int, Llama]]:
+    """Train a model of two blocks on rows that repeat, drawn anew at every step; yields (step, model) on the way.
 
     Args:
         steps: how many, with AdamW at a rate of 0.001.
-        every: after how many of them the model is watched.
-        generator: draws the rows.
+        every: after how many of them it is yielded, from step 0 on.
+        seed: of the first weights and of the rows.
         device: where the model computes.
-        silent: block (0, 1) and part ("attention", "feed_forward") that gives zeros from the first step on.
-
-    Returns:
-        seen: by step, the loss in the second copy of a piece [nat/token], and the weights of the best heads: of block 0
-            on the token just before, of block 1 on the token behind the earlier copy of the current one.
-        attention: attention weights at the end, (2, 4, 48, 48).
+        silent: block (0, 1) and part that gives zeros in every step.
     """
-    model, seen = Llama(CONFIG).to(device), {}
-    copies = repeated(64, LONGEST, 2 * LONGEST, generator).to(device)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = Llama(CONFIG).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    part = getattr(model.layers[silent[0]], silent[1]) if silent else None
-    with replaced(part, lambda part, x, *rest: torch.zeros_like(x)) if silent else nullcontext():
-        for step in range(steps + 1):
-            if step % every == 0:
-                seen[step] = _watched(model, copies)
-            rows = repeated(32, 4, 2 * LONGEST + 1, generator).to(device)
+    for step in range(steps + 1):
+        if step % every == 0:
+            yield step, model
+        rows = repeated(32, 4, 2 * LONGEST + 1, generator).to(device)
+        with silenced(model, silent):
             training_step(model, optimizer, rows[:, :-1], rows[:, 1:])
-        return seen, attention_by_layer(model, copies)

@@ -176,14 +176,24 @@ class Explorer:
         )
 
     def _ipython_display_(self):
+        for part, (data, metadata) in enumerate(self._outputs()):
+            display(data, metadata=metadata, raw=True, display_id=f"{self.box.model_id}-{part}")
+
+    def keep(self):
+        """Let what stands where no kernel runs be the present picture, and no longer the first."""
+        for part, (data, metadata) in enumerate(self._outputs()):
+            if part != 1:  # the widget shows it already
+                display(data, metadata=metadata, raw=True, display_id=f"{self.box.model_id}-{part}", update=True)
+
+    def _outputs(self):
         words, settings, shown = html.escape(self.finding), html.escape(self.settings), {"image/png": {"alt": self.alt}}
         text = f"{self.alt} {self.finding} {self.settings}"
         view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
         below = f'<style>{CSS}</style><div class="course-still">{words}<br><small>{settings} Run this cell to move it.'
         still = as_png(on_card(Image.open(io.BytesIO(base64.b64decode(self.png))), 0, 8))
-        display({"image/png": still, "text/plain": text}, metadata=shown, raw=True)
-        display({"application/vnd.jupyter.widget-view+json": view}, raw=True)
-        display({"text/html": f"{below}</small></div>"}, raw=True)
+        yield {"image/png": still, "text/plain": text}, shown
+        yield {"application/vnd.jupyter.widget-view+json": view}, {}
+        yield {"text/html": f"{below}</small></div>"}, {}
 
 
 def _replace_former(explorer):

@@ -21,7 +21,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from checks.full_model import BUGS, _with_bug
 from helpers import explorers
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers import Explorer, base, choice, slider, span, switch, toggle, within
+from helpers.explorers import Explorer, base, choice, film, slider, span, switch, toggle, within
 from helpers.explorers.full_model import run
 from helpers.explorers.gqa import WAYS
 from helpers.interventions import attention_by_layer, replaced, without_heads
@@ -37,7 +37,11 @@ pytestmark = pytest.mark.usefixtures("course_style")
 @cache
 def made(name):
     """An explorer, made once, and the values that its controls start with."""
-    explorer = EXPLORE[name]()
+    explorer = EXPLORE[name](**({"steps": 40, "every": 20} if name == "explore_training" else {}))
+    if name == "explore_training":
+        for run in film.RUNS:
+            explorer.learn(run)
+        put_back(explorer, {"step": 20, "run": "all parts work"})
     return explorer, explorer.values
 
 
@@ -104,10 +108,7 @@ def assert_answers(explorer, control):
 
 def outputs_of(explorer, monkeypatch):
     """What a cell that shows the explorer stores."""
-    shown = []
-    monkeypatch.setattr(base, "display", lambda data, metadata=None, raw=False: shown.append((data, metadata or {})))
-    explorer._ipython_display_()
-    return [new_output("display_data", data, metadata=metadata) for data, metadata in shown]
+    return [new_output("display_data", data, metadata=metadata) for data, metadata in explorer._outputs()]
 
 
 def test_default_state_is_drawn_and_described_with_and_without_a_kernel(explorer, monkeypatch):
