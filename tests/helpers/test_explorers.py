@@ -444,7 +444,7 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("order", {"masked": "layer 2", "turns": False}, "After the three layers, 4 of 14 tokens have some."),
     ("order", {"masked": "no layer"}, "After the three layers, 14 of 14 tokens have some."),
     ("losses", {"step": 0}, "After step 0 a token costs 10.0"),  # log2 of 1,024 tokens is 10
-    ("sampling", {"top_p": 1.0, "top_k": 5}, "5 of 1,024 tokens can be drawn"),
+    ("writing", {"temperature": 0.0}, "one of 1 that could be"),
     ("sums", {}, "Logits right. Gradients: 4 of 56 right, the others off by 35% to 97%. For the embedding"),
     ("sums", {"ffn": True}, "Logits right. Gradients: 9 of 56 right"),
     ("sums", {"ffn": True, "attention": True}, "Gradients: 56 of 56 right. For the embedding both ranks get the same"),
