@@ -2,7 +2,7 @@
 
 Runs alternate between the models, so that a machine that slows down slows all; medians are compared, and a sample
 during which other processes were busy is dropped. All must produce the same greedy tokens before anything is timed
-(those with smaller weights excepted). What is compiled is left out where there is no C++ compiler. Absolute figures
+(those with smaller weights excepted). Absolute figures
 depend on the machine, ratios much less. Memory is that of a process of its own that makes one model and decodes; a
 prepared model's peak has the original beside the copy.
 
@@ -20,7 +20,6 @@ import json
 import os
 import re
 import resource
-import shutil
 import statistics
 import struct
 import subprocess
@@ -53,7 +52,6 @@ SHAPES = {
     "135M": BIG,
 }  # fmt: skip
 RESULTS, LETTERS = Path(__file__).parent / "results", "ABCDEFGHIJ"
-CAN_COMPILE = shutil.which(os.environ.get("CXX", "g++")) is not None and " " not in torch.__path__[0]
 
 
 def make_pair(config, device):
@@ -245,8 +243,6 @@ def jobs_of(name, config, device, arguments, in_c):
     weights, drawn = 4 * count_parameters(config), partial(torch.randint, config.vocab_size, generator=draw)
     prompt = drawn((1, 32)).to(device)
     plain = {"transformers": theirs, "ours": ours, "ours, prepared": prepare_for_decoding(ours)}
-    if CAN_COMPILE and not quick:
-        plain["ours, prepared and compiled"] = prepare_for_decoding(ours, compiled=True)
     expected = decode(theirs, prompt, 16)
     for model in list(plain.values())[1:]:
         if not torch.equal(decode(model, prompt, 16), expected):
@@ -260,10 +256,7 @@ def jobs_of(name, config, device, arguments, in_c):
             sys.exit(f"{name}: the C program writes other text; nothing was timed.")
         works["llama2.c"] = lambda: decode_in_c(*in_c, 32 + new)[1] * new / (32 + new)
     yield f"decode {new} after 32", new, weights, works
-    plain.pop("ours, prepared and compiled", None)
-    small = {f"ours, {kind} weights": prepare_for_decoding(ours, kind) for kind in ("bfloat16", "int8")}
-    for kind in ("bfloat16", "int8") if CAN_COMPILE and not quick else ():
-        small[f"ours, {kind} weights, compiled"] = prepare_for_decoding(ours, kind, compiled=True)
+    small = {f"ours, {kind} weights": prepare_for_decoding(ours, kind) for kind in ("float16", "bfloat16", "int8")}
     models = {who: plain[who] for who in ("transformers", "ours, prepared")} | small
     yield (
         f"decode {new} after 32, smaller weights", new, None,

@@ -2,6 +2,7 @@
 
 prepare    prepare_for_decoding
 layouts    how a matrix may be stored, and the parts of a model that use it
+step       one token through such a model, with little around the products
 measure    which layout and how many threads are fastest here
 """
 

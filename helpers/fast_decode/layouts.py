@@ -10,7 +10,9 @@ from helpers.model import GroupedQueryAttention, RMSNorm, SwiGLU, apply_rope
 
 LAYOUTS = {  # how a matrix may be stored, by what its numbers are; what is not listed is stored as rows
     torch.float32: ("rows", "columns", "strips of 32", "strips of 128"),
-    torch.bfloat16: ("rows", "rows, PyTorch's loop"),
+    torch.float16: ("rows", "bags of 128"),
+    torch.bfloat16: ("rows", "bags of 128"),
+    torch.int8: ("rows", "bags of 192"),
 }
 
 
@@ -18,10 +20,10 @@ def lay_out(model, linear):
     """A copy of the model that shares its vectors, with linear(*matrices) wherever matrices are read at once."""
     prepared = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})  # shares all weights
     for block in prepared.layers:
-        block.attention = _FusedAttention(block.attention, linear)
-        block.feed_forward = _FusedSwiGLU(block.feed_forward, linear)
+        block.attention = FusedAttention(block.attention, linear)
+        block.feed_forward = FusedSwiGLU(block.feed_forward, linear)
         if model.lm_head.weight.dtype == torch.float32:  # in 16 bits it would round in another order
-            block.attention_norm.__class__ = block.ffn_norm.__class__ = _FusedNorm
+            block.attention_norm.__class__ = block.ffn_norm.__class__ = FusedNorm
     prepared.lm_head = linear(model.lm_head.weight)
     return prepared
 
@@ -41,28 +43,36 @@ class LaidOutLinear(nn.Module):
 
     Args:
         group: the matrices, (n_out, n_in) each.
-        dtype: what their numbers are stored as; int8 gets a scale for each row.
+        dtype: what their numbers are stored as; int8 gets a scale for each row, in bags a scale and an offset for
+            each input of each strip.
         layout: "rows" as they are; "columns" the transposed; "strips of n" cut into strips of n outputs, whose sums
-            stay in a core's registers.
+            stay in a core's registers; "bags of n" the same strips, each summed as a bag of words: input i is a word,
+            row i of the strip its vector, x_i its weight.
         times: what was measured, {name: µs}; for the repr.
     """
 
     def __init__(self, group, dtype, layout, times=()):
         super().__init__()
         matrix, scale = torch.cat(tuple(group)), None
-        self.layout, self.n_out = layout, len(matrix)
+        self.layout, (self.n_out, self.n_in) = layout, matrix.shape
         self.times = {way: t for way, t in dict(times).items() if way.startswith(full_name(dtype, ""))}
-        if dtype == torch.int8:
+        self.in_bags, self.width = layout.startswith("bags"), int(layout.split()[-1]) if " of " in layout else 0
+        if self.width:
+            padding = matrix.new_zeros(-len(matrix) % self.width, self.n_in)
+            matrix = torch.cat((matrix, padding)).unflatten(0, (-1, self.width)).transpose(1, 2).contiguous()
+        if self.in_bags:
+            matrix = matrix.flatten(0, 1)  # (n_strips * n_in, width)
+            words = torch.arange(len(matrix), dtype=torch.int32)
+            self.register_buffer("words", words)
+            self.register_buffer("starts", words[:: self.n_in].clone())
+        if dtype == torch.int8 and self.in_bags:
+            matrix = to_bytes(matrix)
+        elif dtype == torch.int8:
             matrix = matrix.float()  # in bfloat16 a quotient may round to 128, which int8 does not have
             scale = (matrix.abs().amax(dim=1).clamp(min=1e-30) / 127).bfloat16()
-            matrix = (matrix / scale[:, None]).round().clamp(-127, 127)
-        matrix = matrix.to(dtype)
-        if layout == "columns":
-            matrix = matrix.T.contiguous()
-        elif layout.startswith("strips"):
-            width = int(layout.split()[-1])
-            padding = matrix.new_zeros(-len(matrix) % width, matrix.shape[1])
-            matrix = torch.cat((matrix, padding)).unflatten(0, (-1, width)).transpose(1, 2).contiguous()
+            matrix = (matrix / scale[:, None]).round().clamp(-127, 127).to(dtype)
+        else:
+            matrix = (matrix.T.contiguous() if layout == "columns" else matrix).to(dtype)
         self.register_buffer("weight", matrix)
         self.register_buffer("scale", scale)
 
@@ -71,41 +81,67 @@ class LaidOutLinear(nn.Module):
         return f"{self.layout}; measured: {times}" if times else self.layout
 
     def forward(self, x):
-        if self.layout == "columns":
-            return x @ self.weight
-        if self.weight.ndim == 3:  # each core gets its strips, for a single vector, too
-            tokens = x.reshape(-1, x.shape[-1])
-            product = torch.bmm(tokens.expand(len(self.weight), -1, -1), self.weight)  # (n_strips, tokens, width)
-            return product.transpose(0, 1).reshape(*x.shape[:-1], -1)[..., : self.n_out]
-        if x.numel() > x.shape[-1]:  # many tokens
-            dtype = self.weight.dtype if self.scale is None else x.dtype
-            product = F.linear(x.to(dtype), self.weight.to(dtype))
-        elif torch.compiler.is_compiling():  # becomes a loop that widens each weight when it is read
-            product = (self.weight.to(x.dtype) * x.flatten()).sum(dim=-1)
-        elif self.scale is None:
-            product = _matrix_vector(self.weight, x.flatten().to(self.weight.dtype), self.layout == "rows")
-        else:  # torch has no public name for it; it multiplies by the scale, too
-            product = torch._weight_int8pack_mm(x.reshape(1, -1).bfloat16(), self.weight, self.scale)
-            return product.to(x.dtype).view(*x.shape[:-1], -1)
-        product = product.to(x.dtype).view(*x.shape[:-1], -1)
-        return product if self.scale is None else product * self.scale.to(x.dtype)
+        if x.numel() == x.shape[-1]:
+            return self.of_vector(x.reshape(-1)).view(*x.shape[:-1], -1)
+        weight = self.weight
+        if weight.dtype == torch.uint8:
+            weight = from_bytes(weight)
+        dtype = x.dtype if self.scale is not None or weight.dtype == torch.float16 else weight.dtype
+        x, weight, wanted = x.to(dtype), weight.to(dtype), x.dtype
+        if self.width:
+            strips, tokens = weight.view(-1, self.n_in, self.width), x.reshape(-1, self.n_in)
+            product = torch.bmm(tokens.expand(len(strips), -1, -1), strips)  # (n_strips, tokens, width)
+            product = product.transpose(0, 1).reshape(*x.shape[:-1], -1)[..., : self.n_out]
+        else:
+            product = x @ weight if self.layout == "columns" else F.linear(x, weight)
+        return product.to(wanted) if self.scale is None else product * self.scale.to(wanted)
+
+    def of_vector(self, x):
+        """The product with one vector (n_in,), (n_out,) of its dtype."""
+        if self.in_bags:
+            sums = bags(self.weight, self.words, self.starts, x)
+        elif self.scale is not None:  # torch has no public name for it; it multiplies by the scale, too
+            sums = torch._weight_int8pack_mm(x.view(1, -1).bfloat16(), self.weight, self.scale)
+        elif self.width:
+            sums = torch.bmm(x.expand(len(self.weight), 1, -1), self.weight)
+        else:
+            matrix = self.weight.T if self.layout == "columns" else self.weight
+            sums = torch.mv(matrix, x.to(matrix.dtype))
+        return sums.view(-1)[: self.n_out].to(x.dtype)
 
 
-def _matrix_vector(matrix, vector, library):
-    # By oneDNN, or by PyTorch's own loop: for one bfloat16 vector now this, now that takes half the time.
-    enabled, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, library
-    try:
-        return torch.mv(matrix, vector)
-    finally:
-        torch.backends.mkldnn.enabled = enabled
+def bags(rows, words, starts, x):
+    """Sums of rows, (bags, width): each bag holds len(x) of them, weighed by x. Rows of bytes are widened first."""
+    weigh = x.expand(len(starts), -1).reshape(-1)
+    if rows.dtype != torch.uint8:
+        return F.embedding_bag(words, rows, starts, mode="sum", per_sample_weights=weigh.to(rows.dtype))
+    try:  # FBGEMM's loop, which has no public name
+        summed = torch.ops.quantized.embedding_bag_byte_rowwise_offsets
+    except AttributeError:
+        return F.embedding_bag(words, from_bytes(rows), starts, mode="sum", per_sample_weights=weigh.float())
+    return summed(rows, words, starts, False, 0, False, weigh.float(), None, False)
 
 
-class _FusedNorm(RMSNorm):
+def to_bytes(rows):
+    """Each row in 256 steps from its least to its largest number; the last eight bytes are the step and the least."""
+    least, most = rows.float().aminmax(dim=1, keepdim=True)
+    step = ((most - least) / 255).clamp(min=1e-30)
+    numbers = ((rows.float() - least) / step).round().to(torch.uint8)
+    return torch.cat((numbers, torch.cat((step, least), dim=1).view(torch.uint8)), dim=1)
+
+
+def from_bytes(rows):
+    """The rows that `to_bytes` stored, float32."""
+    step, least = rows[:, -8:].contiguous().view(torch.float32).T
+    return rows[:, :-8] * step[:, None] + least[:, None]
+
+
+class FusedNorm(RMSNorm):
     def forward(self, x):  # one call of PyTorch's instead of eight
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-class _FusedAttention(GroupedQueryAttention):
+class FusedAttention(GroupedQueryAttention):
     def __init__(self, attention, linear):
         nn.Module.__init__(self)
         self.head_dim, self.n_rep = attention.head_dim, attention.n_rep
@@ -120,7 +156,7 @@ class _FusedAttention(GroupedQueryAttention):
         return turned[:, : -self.n_kv_heads], turned[:, -self.n_kv_heads :], v
 
 
-class _FusedSwiGLU(SwiGLU):
+class FusedSwiGLU(SwiGLU):
     def __init__(self, feed_forward, linear):
         nn.Module.__init__(self)
         self.gate_up_proj = linear(feed_forward.gate_proj.weight, feed_forward.up_proj.weight)

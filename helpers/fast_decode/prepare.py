@@ -4,13 +4,15 @@ from pathlib import Path
 
 import torch
 
+from helpers.cache import KVCache
 from helpers.fast_decode.layouts import LAYOUTS, LaidOutLinear, full_name, lay_out, shape_of
 from helpers.fast_decode.measure import layouts_file, seconds_by_threads, times_of
+from helpers.fast_decode.step import is_untouched, logits_after
 from helpers.model import Llama
 from helpers.validate import require_plain
 
 
-def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: bool = False, layout: str | None = None):
+def prepare_for_decoding(model: Llama, weights: str | None = None, layout: str | None = None):
     """The same function with its matrices laid out for steps of one token on the CPU.
 
     Which layout is fastest depends on the processor, so each is timed on the model's own matrices, in about 0.2 s. The
@@ -24,44 +26,36 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: boo
 
     Args:
         model: the LLaMA; it stays as it is.
-        weights: None keeps the precision and the results (rounding apart); "bfloat16" takes 2 bytes per weight, "int8"
-            1 byte and one scale per output row.
-        compiled: steps of one token run through torch.compile, which joins their small operations into loops. The
-            first step then takes up to some minutes, and an error of torch's if there is no C++ compiler.
+        weights: None keeps the precision and the results (rounding apart); "float16" and "bfloat16" take 2 bytes per
+            weight (float16 has more digits, but what goes into a product must stay below 65,504), "int8" 1 byte.
         layout: the name of one in `LAYOUTS` for all matrices; nothing is timed then.
 
     Returns:
         a LLaMA of the same config, with the same forward, cache and embedding.
 
     Raises:
-        ValueError: if weights or layout is another word, the model is prepared already, or a relative; or if it is to
-            be compiled and the path to torch has a space.
+        ValueError: if weights or layout is another word, the model is prepared already, or a relative.
 
     Source:
         int8 with a scale per row: LLM.int8, arXiv 2208.07339, section 2; notebook 07.
     """
-    if weights not in (None, "bfloat16", "int8"):
-        raise ValueError(f"weights={weights!r} is not known: use None, 'bfloat16' or 'int8'.")
+    if weights not in (None, "float16", "bfloat16", "int8"):
+        raise ValueError(f"weights={weights!r} is not known: use None, 'float16', 'bfloat16' or 'int8'.")
     if isinstance(model.lm_head, LaidOutLinear):
         raise ValueError("this model is prepared already: pass the one that it was made from.")
     require_plain(model, "prepare_for_decoding", "generate with the model itself")
     first = model.tok_embeddings.weight
     dtype = getattr(torch, weights) if weights else first.dtype
-    names = ("rows",) if compiled else LAYOUTS.get(dtype, ("rows",))  # a compiled product is a loop over rows
+    names = LAYOUTS.get(dtype, ("rows",))
     if layout not in (None, *names):
-        raise ValueError(f"layout={layout!r} is not known for {dtype}, compiled={compiled}: use one of {names}.")
+        raise ValueError(f"layout={layout!r} is not known for {dtype}: use one of {names}.")
     if first.device.type != "cpu":
         return model  # an accelerator already uses all of its cores for a single vector
-    if compiled and " " in torch.__path__[0]:
-        raise ValueError(
-            f"torch is in {torch.__path__[0]!r}: torch.compile cannot link where a path has a space. Move it, or "
-            "leave out compiled=True."
-        )
     groups = {}  # the matrices that are read at once, by shape
     with torch.no_grad():
         lay_out(model, lambda *group: groups.setdefault(shape_of(group), []).append(group))
         rivals = {dtype: names, first.dtype: LAYOUTS.get(first.dtype, ("rows",))}  # the second for comparison
-        times = {} if layout or compiled else times_of(groups, rivals)
+        times = {} if layout else times_of(groups, rivals)
 
         def linear(*group):
             own = times.get(shape_of(group), {})
@@ -69,35 +63,34 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, compiled: boo
             return LaidOutLinear(group, dtype, best, own)
 
         prepared = lay_out(model, linear)
-        seconds = {} if layout or compiled else seconds_by_threads(prepared)
-    prepared.__class__ = _compiled_class() if compiled else _PreparedLlama  # no closure: a deep copy runs on its own
+        seconds = {} if layout else seconds_by_threads(prepared)
+    prepared.__class__ = _PreparedLlama  # no closure: a deep copy runs on its own
     prepared.on_one = bool(seconds) and min(seconds, key=seconds.get) == 1
     prepared.report = _report(groups, times, seconds, dtype, first.dtype)  # kept: groups hold the model's matrices
     return prepared
 
 
 class _PreparedLlama(Llama):
-    def forward(self, tokens, *more, **named):
+    def forward(self, tokens, cache=None, last_only=False, n_pad=None):
         if getattr(tokens, "shape", ())[1:] != (1,):  # many tokens, or nothing that a model takes
-            return super().forward(tokens, *more, **named)
-        before = torch.get_num_threads()
-        torch.set_num_threads(1 if self.on_one and tokens.numel() == 1 else before)
+            return super().forward(tokens, cache, last_only, n_pad)
+        before, one = torch.get_num_threads(), len(tokens) == 1
+        torch.set_num_threads(1 if self.on_one and one else before)
         try:
-            return self.step(tokens, *more, **named)
+            lean = one and n_pad is None and type(cache) is KVCache
+            lean = lean and (cache.n_pad is None or not cache.n_pad.any())
+            if not lean or self.tok_embeddings.weight.dtype != torch.float32 or not is_untouched(self):
+                return super().forward(tokens, cache, last_only, n_pad)
+            self.check_call(tokens, cache)
+            with torch.no_grad():
+                logits = logits_after(self, tokens.item(), cache)
+            cache.length += 1
+            return logits.view(1, 1, -1)
         finally:
             torch.set_num_threads(before)
 
-    def step(self, *given, **named):
-        return super().forward(*given, **named)
-
     def extra_repr(self):
         return self.report
-
-
-def _compiled_class():
-    once = {"realize_opcount_threshold": 2, "realize_reads_threshold": 1}  # a product's input: not for every row
-    step = torch.compile(Llama.forward, dynamic=True, options=once)
-    return type("Compiled", (_PreparedLlama,), {"check_call": torch.compiler.disable(Llama.check_call), "step": step})
 
 
 def _report(groups, times, seconds, dtype, original):
