@@ -1,19 +1,21 @@
-"""The explorer of notebook 06: what each token of a text costs."""
+"""The second explorer of notebook 06: what each token of a text costs, and what the model would have written."""
+
+import textwrap
 
 import torch
-from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import Explorer, bare, choice, new_figure, readable, slider
+from helpers.explorers.base import Explorer, bare, choice, readable, slider
+from helpers.generate import generate
 from helpers.model import Llama
-from helpers.plots import INK
+from helpers.plots import INK, KEY
 from helpers.text import TINY_LLAMA, encode, excerpt, load_tokenizer
 
-COLUMNS, MOST_BITS = 76, 12
-SHADES = LinearSegmentedColormap.from_list("bits", ["#FFFFFF", "#FDC38D", "#E8702A"])  # ink can be read on all of them
+COLUMNS, MOST_BITS = 84, 12
+KINDS = {"a word's first token": INK, "what follows inside it": KEY}
 
 
 def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text="", before="") -> Explorer:
@@ -23,7 +25,7 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
         stages: the model after so many steps; without them, the bundled model, and one of its shape without training.
         tokenizer: of these models.
         text: what is painted, a few hundred characters.
-        before: what stands before it; read, but not painted.
+        before: what stands before it; read, but not painted. Its end is what the models continue.
     """
     if stages is None:
         trained = load_checkpoint(TINY_LLAMA)
@@ -32,51 +34,82 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
             stages = {0: Llama(trained.config), 1400: trained}
         tokenizer, text, before = load_tokenizer(), excerpt()[200:600], excerpt()[:200]
     known, shown = encode(tokenizer, before), encode(tokenizer, text)
-    judged = {step: _costs(model, known, shown) for step, model in stages.items()}
-    words, boxes, column, row = [tokenizer.decode([token]) for token in shown.tolist()], [], 0, 0
-    words = [
-        "".join("↵" if one == "\n" else one if ord(one) < 0x530 or 0x2000 < ord(one) < 0x2200 else "□" for one in word)
-        for word in words
-    ]
+    steps, judged = sorted(stages), {step: _costs(model, known, shown) for step, model in stages.items()}
+    own = {step: _written(model, tokenizer, known, shown) for step, model in stages.items()}
+    words, boxes, column, row = [_readable(tokenizer.decode([token])) for token in shown.tolist()], [], 0, 0
     for word in words:  # one after the other, a new row where one would not fit
         column, row = (0, row + 1) if column + len(word) > COLUMNS else (column, row)
         boxes.append((column, row, len(word)))
         column += len(word)
+    inside = [a[-1:].isalpha() and b[:1].isalpha() for a, b in zip(["", *words], words, strict=False)]
+    inside, begins = torch.tensor(inside), torch.tensor([word.lstrip()[:1].isalpha() for word in words])
+    means = {
+        name: [judged[step][0][which].mean().item() for step in steps]
+        for name, which in zip(KINDS, (begins & ~inside, inside), strict=True)
+    }
 
-    # What is fixed: where each token stands, and the scale.
-    figure, page = new_figure(1)
-    bare(page, (-0.5, COLUMNS + 0.5), (row + 1.6, -0.6))
+    # What is fixed: the words, and what both kinds of tokens cost at each stage.
+    figure = Figure(figsize=(8.4, 4.9), dpi=110, facecolor="white", layout="none")
+    page, ax = figure.add_axes((0.02, 0.47, 0.96, 0.45)), figure.add_axes((0.075, 0.11, 0.28, 0.25))
+    bare(page, (-0.5, COLUMNS + 0.5), (row + 0.6, -0.6))
     page.set_aspect("auto")
-    figure.colorbar(ScalarMappable(Normalize(0, MOST_BITS), SHADES), ax=page, label="cost [bit]", aspect=40)
+    style = {"family": "monospace", "size": 9, "va": "center", "ha": "center", "parse_math": False}
+    for (x, y, n), word in zip(boxes, words, strict=True):
+        page.text(x + (n - 0.12) / 2, y, word, **style)
+    for (name, color), bits in zip(KINDS.items(), means.values(), strict=True):
+        ax.plot(range(len(steps)), bits, color=color)
+        ax.text(len(steps) - 0.9, bits[-1], name, color=color, va="center", fontsize=9)
+    ax.set(
+        xlim=(-0.2, len(steps) - 0.8), ylim=(0, 1.1 * max(map(max, means.values()))), xlabel="step", yticks=(0, 3, 6, 9)
+    )
+    ax.set_xticks(range(len(steps)), steps)
+    ax.set_title("Bits per token", fontsize=9.5)
+    ax.spines[["top", "right"]].set_visible(False)
+    figure.text(0.59, 0.385, "What it writes in place of this text", fontsize=9.5, va="center")
 
-    # What moves: the shades, the words on them, and a frame around one token.
+    # What moves: the shades over the words, a frame around one token, a dot on each line, the model's own text.
     corners = [[(x, y - 0.42), (x + n - 0.12, y - 0.42), (x + n - 0.12, y + 0.42), (x, y + 0.42)] for x, y, n in boxes]
-    patches = page.add_collection(PolyCollection(corners, lw=0.4, ec="#BBBBBB"))
-    style = {"family": "monospace", "size": 9, "va": "center", "ha": "center", "parse_math": False, "zorder": 3}
-    labels = [page.text(x + (n - 0.12) / 2, y, word, **style) for (x, y, n), word in zip(boxes, words, strict=True)]
-    frame = page.add_patch(Rectangle((0, 0), 1, 1, fill=False, ec=INK, lw=2, zorder=2))
+    patches = page.add_collection(PolyCollection(corners, lw=0.4, ec="#BBBBBB", zorder=4))
+    frame = page.add_patch(Rectangle((0, 0), 1, 1, fill=False, ec=INK, lw=2, zorder=5))
+    dots = [ax.plot([], [], "o", color=color)[0] for color in KINDS.values()]
+    own_style = {**style, "size": 8.5, "va": "top", "ha": "left", "linespacing": 1.4}
+    writing = ax.text(0.59, 0.345, "", transform=figure.transFigure, **own_style)
 
     def draw(step, token):
         costs, (likeliest, shares) = judged[step]
-        patches.set_facecolors(SHADES(costs.numpy() / MOST_BITS))
-        for label in labels:
-            label.set_color(INK)  # touched in every drawing: what moves is drawn above what stays
+        patches.set_facecolors([(0.91, 0.38, 0.05, min(0.55, 0.55 * bits / MOST_BITS)) for bits in costs.tolist()])
         x, y, n = boxes[token]
         frame.set(xy=(x - 0.1, y - 0.47), width=n + 0.08, height=0.94)
-        tenth = costs.sort(descending=True).values[: max(1, len(costs) // 10)].sum() / costs.sum()
-        page.set_title(f"Step {step}: {costs.mean():.1f} bits per token")
+        for dot, bits in zip(dots, means.values(), strict=True):
+            dot.set_data([steps.index(step)], [bits[steps.index(step)]])
+        writing.set_text(textwrap.fill(own[step], 42, max_lines=6, placeholder=" …"))
+        page.set_title(f"After {step} steps a token of this text costs {costs.mean():.1f} bits (darker: more)")
+        first, later = (bits[steps.index(step)] for bits in means.values())
         best = [f"“{readable(tokenizer, one)}” {p:.2f}" for one, p in zip(likeliest[token], shares[token], strict=True)]
         return (
-            f"After step {step} a token costs {costs.mean():.2f} bits on average; the costliest tenth of them takes "
-            f"{tenth:.0%} of the whole. Token {token}, “{words[token]}”, costs {costs[token]:.1f} bits. The likeliest "
-            f"there, with their probabilities: {', '.join(best)}."
+            f"After step {step} a token costs {costs.mean():.2f} bits on average, a word's first one {first:.1f}, what "
+            f"follows inside it {later:.1f}. Token {token}, “{words[token]}”, costs {costs[token]:.1f} bits. The "
+            f"likeliest there, with their probabilities: {', '.join(best)}."
         )
 
     # Which controls.
     controls = {"step": choice("after step", sorted(stages, reverse=True))}
     controls["token"] = slider("framed token", int(judged[max(stages)][0].argmax()), 0, len(words) - 1)
-    alt = "A passage of text, token by token in boxes, each shaded by its cost in bits: white for nothing, "
-    return Explorer(figure, draw, controls, alt + "dark orange for 12 and more. One token is framed.")
+    alt = (
+        "A text, each token shaded by its cost in bits, one framed. Below, the cost of first and later tokens of words "
+    )
+    return Explorer(figure, draw, controls, alt + "against the step, and what the model writes.")
+
+
+def _readable(text):
+    shown = "".join(c if c.isprintable() else "□" for c in text.replace("\n", "↵"))
+    return "".join(c if ord(c) < 0x530 or 0x2000 < ord(c) < 0x2200 or c == "□" else "□" for c in shown)
+
+
+def _written(model, tokenizer, known, shown):
+    start = known[-16:] if len(known) else shown[:1]
+    tokens = generate(model, start[None], min(60, model.config.max_seq_len - len(start)), temperature=0.7, seed=0)
+    return _readable(" ".join(tokenizer.decode(tokens[0, len(start) :].tolist()).split()))
 
 
 @torch.no_grad()
