@@ -93,7 +93,7 @@ def countdown(steps: int, then: Callable[[int, float], None] = lambda step, loss
     def report(step, loss):
         nonlocal shown
         passed = time.perf_counter() - start
-        if line and (passed > shown + 1 or step == steps):
+        if line and step and (passed > shown + 1 or step == steps):
             left = f", about {passed * (steps - step) / step:.0f} s left" if step < steps else ""
             line.update(HTML(f"step {step} of {steps}, loss {loss:.2f} nat/token{left}"))
             shown = passed

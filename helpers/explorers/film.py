@@ -24,11 +24,7 @@ TASKS = "the token just before", "the token behind the earlier copy"
 
 
 class Film(Explorer):
-    """Text, loss and attention of two blocks that learn to repeat; made by `explore_training`.
-
-    Attributes:
-        stages: of each run, {step: (loss in the copies [nat/token], weights)}.
-    """
+    """Two blocks that learn to repeat; `stages` has of each run {step: (loss in the copies [nat/token], weights)}."""
 
     def __init__(self, steps, every, device):
         self.steps, self.every, self.device, self.left, self.model = steps, every, device, 0.0, Llama(CONFIG)
@@ -44,24 +40,23 @@ class Film(Explorer):
         alt = "A text, each token dark if it was expected. Left, loss against step. Right, eight attention triangles; "
         super().__init__(self._fixed(), self._draw, controls, alt + "the cells that the task needs are framed.")
 
-    def learn(self, run: str = "all parts work", steps: int | None = None):
-        """Train one of `RUNS`; the picture moves meanwhile, and what stays without a kernel is the last one."""
+    def learn(self, run: str = "all parts work", steps: int | None = None, report=lambda step, loss: None):
+        """Train one of `RUNS`; the picture moves meanwhile, `report(step, loss)` is called, the last picture stays."""
         steps, start, (silent, seed) = steps or self.steps, time.perf_counter(), RUNS[run]
         self.controls["run"].value = run
         for step, model in learn_to_repeat(steps, self.every, seed, self.device, silent):
             self.left = (time.perf_counter() - start) * (steps - step) / step if step else 0.0
             self._keep(run, step, model)
             self.controls["step"].value = step
+            report(step, self.stages[run][step][0])
         self.keep()
 
     def _keep(self, run, step, model):
         rows = self.copies.to(self.device)
         with torch.no_grad(), silenced(model, RUNS[run][0]):
             loss = F.cross_entropy(model(rows[:, :-1])[:, LONGEST:].mT, rows[:, LONGEST + 1 :]).item()
-        self.stages[run][step] = (
-            loss,
-            {name: weight.detach().cpu().clone() for name, weight in model.state_dict().items()},
-        )
+        weights = {name: weight.detach().cpu().clone() for name, weight in model.state_dict().items()}
+        self.stages[run][step] = loss, weights
 
     def _fixed(self):
         figure = Figure(figsize=(8.4, 5.6), dpi=110, facecolor="white", layout="none")
@@ -100,8 +95,9 @@ class Film(Explorer):
 
     @torch.no_grad()
     def _draw(self, step, run, length):
-        silent, hidden = RUNS[run][0], ~causal_visible(N, N)
-        known = self.stages[run] or self.stages["all parts work"]
+        missing = "" if self.stages[run] else f" ({run}: not trained yet)"
+        run = run if self.stages[run] else "all parts work"
+        known, silent, hidden = self.stages[run], RUNS[run][0], ~causal_visible(N, N)
         step = max(at for at in known if at <= step)
         loss, weights = known[step]
         self.model.load_state_dict(weights)
@@ -129,13 +125,13 @@ class Film(Explorer):
         self.page.set_title(f"After {step} steps, {second:.0%} for the right letter in the copies{left}", fontsize=10.5)
         before = attention[0].diagonal(-1, 1, 2)  # (H, N - 1)
         return (
-            f"After {step} steps, {run}: {second:.0%} of what the model says is the right letter in the copies, "
-            f"{first:.0%} in the piece itself. In block 0 the best head gives the token just before "
+            f"After {step} steps, {run}{missing}: {second:.0%} for the right letter in the copies, {first:.0%} in the "
+            f"piece itself. In block 0 the best head gives the token just before "
             f"{before.mean(1).max():.2f} on average, the best head of each query {before.max(0).values.mean():.2f}."
         )
 
 
-def explore_training(steps: int = 900, every: int = 50, device: torch.device | str = "cpu") -> Film:
+def explore_training(steps: int = 450, every: int = 25, device: torch.device | str = "cpu") -> Film:
     """A model of two blocks that learns to repeat what it has read: a film, once its `learn()` runs.
 
     Args:

@@ -21,6 +21,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from checks.full_model import BUGS, _with_bug
 from helpers import explorers
 from helpers.checkpoint import load_checkpoint
+from helpers.experiments import circuit
 from helpers.explorers import Explorer, base, choice, film, slider, span, switch, toggle, within
 from helpers.explorers.full_model import run
 from helpers.explorers.gqa import WAYS
@@ -141,6 +142,19 @@ def test_a_saved_notebook_as_html_shows_the_picture_and_its_words(monkeypatch, w
     assert f'src="data:image/png;base64,{outputs[0].data["image/png"]}"' in page.replace("\n", "")
     assert html.escape(explorer.finding) in page.partition("course-still")[2]
     assert (explorer.box.model_id in page) == with_state
+
+
+def test_06s_film_trains_as_without_a_picture_and_shows_no_run_under_the_name_of_another():
+    explorer = explorers.explore_training(steps=20, every=10)
+    explorer.controls["run"].value = "attention of block 0 is silent"
+    assert "all parts work (attention of block 0 is silent: not trained yet)" in explorer.finding
+    reported = []
+    explorer.learn("attention of block 0 is silent", report=lambda *at: reported.append(at))
+    stages = explorer.stages["attention of block 0 is silent"]
+    assert "attention of block 0 is silent:" in explorer.finding
+    assert reported == [(at, stages[at][0]) for at in stages]
+    for step, model in circuit.learn_to_repeat(20, 10, 0, "cpu", (0, "attention")):
+        assert all(torch.equal(stages[step][1][name], weight) for name, weight in model.state_dict().items())
 
 
 def test_the_words_of_a_text_run_down_the_picture():
