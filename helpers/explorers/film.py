@@ -81,7 +81,7 @@ class Film(Explorer):
                 at.text(N - 1.2, 0.4, f"head {head}", ha="right", va="top", fontsize=8.5, bbox={"fc": HIDDEN, "lw": 0})
                 maps.append(at)
         # What moves.
-        self.looks = [at.imshow(torch.zeros(N, N), cmap="Blues", vmin=0, vmax=1, aspect="auto") for at in maps]
+        self.looks = [at.imshow(torch.zeros(N, N).numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto") for at in maps]
         self.bands = [at.add_collection(LineCollection([], colors=KEY, lw=0.7)) for at in maps]
         self.mutes = [at.text(7, 16, "", ha="center", va="center", fontsize=11) for at in maps]
         boxes = [[(x, 0), (x + 0.94, 0), (x + 0.94, 1), (x, 1)] for x in range(N)]
@@ -112,7 +112,7 @@ class Film(Explorer):
         for place, (look, band, mute) in enumerate(zip(self.looks, self.bands, self.mutes, strict=True)):
             block, head = divmod(place, 4)
             off, back = silent == (block, "attention"), 1 if block == 0 else length - 1
-            look.set_data((attention[block, head] * (not off)).masked_fill(hidden, float("nan")))
+            look.set_data((attention[block, head] * (not off)).masked_fill(hidden, float("nan")).numpy())
             mute.set_text("silent" if off else "")
             corners = [(x - 0.5, x + back - 0.5) for x in range(N - back)]
             band.set_segments([[(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1), (x, y)] for x, y in corners if not off])
