@@ -1,7 +1,6 @@
 """The explorer of notebook 07: a model writes, token by token; and repeats in texts."""
 
 import functools
-import time
 from itertools import pairwise
 
 import torch
@@ -17,27 +16,31 @@ from helpers.model import causal_visible, rope_angles
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
 
-PROMPT, N, BARS, PAIR, COLUMNS = "The value of the argument is", 40, 10, 3, 92
+PROMPT, N, BARS, PAIR, COLUMNS = "The value of the argument is", 32, 10, 3, 92
 WAYS = ("with a cache", "without a cache")
 PANELS = {  # left, bottom, width, height, in shares of the picture; title
     "page": (0.025, 0.815, 0.95, 0.12, ""),
     "bars": (0.065, 0.53, 0.42, 0.20, "What may come next, and with which probability"),
     "line": (0.065, 0.375, 0.42, 0.04, "The draw: a random number falls on a line"),
     "clock": (0.025, 0.02, 0.20, 0.24, "Angles of pair 3"),
-    "cost": (0.285, 0.095, 0.20, 0.16, "Milliseconds for a token, here"),
+    "work": (0.285, 0.095, 0.17, 0.165, "Multiplications [million]"),
     "mask": (0.575, 0.19, 0.41, 0.54, "Who looks at whom; dark: computed in this step"),
     "kept": (0.575, 0.075, 0.41, 0.03, "Slots of the cache: keys and values"),
 }
 
 
 def explore_writing() -> Explorer:
-    """The bundled model writes: the draw of a token, what its step computes, what the cache keeps; the time."""
-    tokenizer, written, (n_prompt, angles, costs) = load_tokenizer(), _writer(), _fixed()
-    tips, seen, slots = torch.stack([angles.cos(), angles.sin()], 1), causal_visible(N, N), torch.arange(N)
+    """The bundled model writes: the draw of a token, what its step computes, what the cache keeps; the work."""
+    model, tokenizer = load_checkpoint(TINY_LLAMA).requires_grad_(False), load_tokenizer()
+    start, seen, slots = encode(tokenizer, PROMPT), causal_visible(N, N), torch.arange(N)
+    written, n_prompt = _writer(model, start), len(start)
+    angles = rope_angles(slots, model.inv_freq)[:, PAIR]
+    tips = torch.stack([angles.cos(), angles.sin()], 1)
+    works = {way: [_work(model.config, n, way == WAYS[0] and n > n_prompt) for n in range(n_prompt, N)] for way in WAYS}
 
-    # What is fixed: panels, the circle, both curves of time in grey.
+    # What is fixed: panels, the circle, both curves of work in grey.
     figure = Figure(figsize=(8.4, 6.0), dpi=110, facecolor="white", layout="none")
-    page, bars, line, clock, cost, mask, kept = (figure.add_axes(place[:4]) for place in PANELS.values())
+    page, bars, line, clock, work, mask, kept = (figure.add_axes(place[:4]) for place in PANELS.values())
     for x, y, _, height, title in PANELS.values():
         figure.text(x, y + height + 0.03, title, fontsize=9.5)
     for ax, x, y in ((page, (0, COLUMNS), (2, 0)), (line, (0, 1), (0, 1)), (clock, (-1.1, 1.1), (-1.1, 1.1)),
@@ -45,15 +48,17 @@ def explore_writing() -> Explorer:
         bare(ax, x, y)
         ax.set_aspect("equal" if ax is clock else "auto")
     bars.set(xlim=(-0.6, BARS - 0.4), ylim=(0, 1), xticks=[], yticks=[0, 0.5, 1])
-    cost.set(xlim=(n_prompt, N), ylim=(0, 1.1 * max(map(max, costs.values()))), xticks=[n_prompt, N])
-    cost.set_xlabel("tokens so far", labelpad=-8, fontsize=9)
-    for name, curve in costs.items():
-        cost.plot(range(n_prompt, N), curve, color=HIDDEN)
-        cost.text(N, curve[-1], f" {name.split()[0]}", fontsize=8.5, color=GREY, va="center")
-    for ax in (bars, cost):
+    work.set(xlim=(n_prompt, N), ylim=(0, 1.1 * works[WAYS[1]][-1]), xticks=[n_prompt, N], yticks=[0, 10, 20, 30])
+    work.set_xlabel("tokens so far", labelpad=-8, fontsize=9)
+    for way, curve in works.items():
+        work.plot(range(n_prompt, N), curve, color=HIDDEN)
+        work.text(N, curve[-1], f" {way.split()[0]}", fontsize=8.5, color=GREY, va="center")
+    for ax in (bars, work):
         ax.spines[["top", "right"]].set_visible(False)
     circle = torch.linspace(0, 6.3, 90)
     clock.plot(circle.cos(), circle.sin(), color=HIDDEN, lw=1)
+    for y, name, color in ((-0.4, "the query", QUERY), (-0.65, "keys", KEY)):
+        clock.text(0, y, name, color=color, fontsize=9, ha="center", va="center")
     stairs = [(x + 0.5 - side, x - 0.5) for x in range(N) for side in (1, 0)]
     hidden = Polygon([*stairs, (N - 0.5, -0.5)], fc=HIDDEN, ec=HATCH, hatch="///", lw=0, zorder=2)
     mask.add_patch(hidden)
@@ -62,20 +67,20 @@ def explore_writing() -> Explorer:
     mask.set_ylabel("query", labelpad=1, fontsize=9)
     mask.set_xlabel("key", labelpad=1, fontsize=9)
 
-    # What moves: the text, bars with their names, the line and its number, rows of weights, slots, hands, the time.
+    # What moves: the text, bars with their names, the line and its number, rows of weights, slots, hands, the work.
     boxes, frame = page.add_collection(PolyCollection([], lw=0.6)), page.add_collection(PolyCollection([], fc="none"))
     style = {"family": "monospace", "fontsize": 9, "va": "center", "ha": "center", "parse_math": False, "zorder": 4}
     words = [page.text(0, 0, "", **style) for _ in range(N)]
     filled = bars.bar(range(BARS), [0] * BARS, width=0.8, color=PALE)
-    label = {"ha": "center", "va": "bottom", "fontsize": 8.5, "parse_math": False, "zorder": 4}
-    names = [bars.text(x, 0, "", **label) for x in range(BARS)]
-    pieces = line.add_collection(PolyCollection([], ec="white", lw=0.8))
+    slanted = {"rotation": 40, "rotation_mode": "anchor", "fontsize": 8.5, "parse_math": False, "zorder": 4}
+    names = [bars.text(x - 0.1, 0, "", **slanted) for x in range(BARS)]
+    pieces = line.add_collection(PolyCollection([]))
     (number,) = line.plot([], [], "v", color=INK, ms=9, clip_on=False)
     past, now = (mask.imshow(torch.zeros(N, N), cmap="Blues", vmin=-low, vmax=high, aspect="auto")
                  for low, high in ((0.2, 1.6), (0.12, 0.3)))  # fmt: skip
     room = kept.add_collection(PolyCollection([_box(i - 0.5, i + 0.4) for i in slots]))
     hands, (query,) = clock.add_collection(LineCollection([], lw=1.2)), clock.plot([], [], color=QUERY, lw=3)
-    (curve,), (dot,) = cost.plot([], [], color=INK), cost.plot([], [], "o", color=INK)
+    (curve,), (dot,) = work.plot([], [], color=INK), work.plot([], [], "o", color=INK)
 
     def draw(new, temperature, top_p, way):
         text, shares, own, numbers, weights = written(temperature, top_p)
@@ -95,11 +100,10 @@ def explore_writing() -> Explorer:
         best, order = shares[new - 1].sort(descending=True, stable=True)
         for bar, name, share, one in zip(filled, names, best.tolist(), order.tolist(), strict=False):
             bar.set(height=share, color=KEY if one == token else PALE)
-            name.set(text=readable(tokenizer, one) if share else "", y=min(share, 0.85) + 0.02)
-        ends = [0, *best.cumsum(0)[:150].tolist(), 1]  # the last piece stands for many
-        pieces.set_verts([_box(*pair) for pair in pairwise(ends)])
-        shades = (PALE, GREY) * 76
-        pieces.set_facecolors([KEY if one == token else shades[i] for i, one in enumerate(order[:151].tolist())])
+            name.set(text=readable(tokenizer, one) if share else "", y=min(share, 0.6) + 0.04)
+        ends, place = [0, *best.cumsum(0).tolist()], (order == token).nonzero().item()
+        shown = [*pairwise([*ends[:200], 1]), ends[place : place + 2]]  # one grey piece for the many last ones
+        pieces.set(verts=[_box(*piece) for piece in shown], facecolors=[*(PALE, GREY) * 100, KEY], edgecolors="none")
         number.set_data([numbers[at]], [1.3])
         computed = (slots < at if not cached or new == 1 else slots == at - 1)[:, None]
         now.set_data(weights.masked_fill(~(computed & seen), float("nan")))
@@ -109,37 +113,33 @@ def explore_writing() -> Explorer:
         colors = [KEY if one else "#F3C9AE" for one in fresh]
         hands.set(segments=[[(0, 0), tip] for tip in tips[:at].tolist()], colors=colors)
         query.set_data([0, 0.75 * tips[at - 1, 0]], [0, 0.75 * tips[at - 1, 1]])
-        curve.set_data(range(n_prompt, N), costs[way])
-        dot.set_data([at], [costs[way][new - 1]])
+        curve.set_data(range(n_prompt, N), works[way])
+        dot.set_data([at], [works[way][new - 1]])
         count, may = int((computed & seen).sum()), int((shares[new - 1] > 0).sum())
         page.set_title(f"{way.capitalize()} this step computes {count} of the triangle's {at * (at + 1) // 2} weights")
         return (
-            f"“{readable(tokenizer, token)}” is drawn with probability {shares[new - 1, token]:.2f}, one of {may} that "
-            f"could be. {way.capitalize()} the step turns {sum(fresh)} of {at} keys, and computes {count} of the "
-            f"triangle's {at * (at + 1) // 2} weights in each head."
+            f"“{readable(tokenizer, token)}” is drawn with probability {shares[new - 1, token]:.2g}, one of {may} that "
+            f"could be. {way.capitalize()} the step turns {sum(fresh)} of {at} keys, computes {count} weights in each "
+            f"head, and multiplies {works[way][new - 1]:.1f} million times."
         )
 
     controls = {
-        "new": slider("new token", 22, 1, N - n_prompt),
+        "new": slider("new token", 20, 1, N - n_prompt),
         "temperature": slider("temperature", 0.8, 0.0, 2.0, 0.1),
         "top_p": slider("top-p", 0.9, 0.1, 1.0, 0.1),
         "way": switch("the step runs", WAYS),
     }
-    alt = (
-        "A text that is written. Below: probabilities and the draw; attention, row by row, above the cache's slots; a "
-    )
-    return Explorer(figure, draw, controls, alt + "clock with a hand for each key; the time of each step.")
+    alt = "A text that is written. Below: probabilities and the draw; attention, row by row, above the cache's slots; "
+    return Explorer(figure, draw, controls, alt + "a clock with a hand for each key; the work of each step.")
 
 
 def _box(left, right, low=0, high=1):
     return [(left, low), (right, low), (right, high), (left, high)]
 
 
-def _writer():
+def _writer(model, start):
     # A function of temperature and top-p: the text (N,); of each new token the shares (V,), and how likely it was to
     # the model itself; the random numbers; attention, mean over all heads (N, N).
-    model, start = load_checkpoint(TINY_LLAMA).requires_grad_(False), encode(load_tokenizer(), PROMPT)
-
     @functools.cache
     def written(temperature, top_p):
         numbers, text, cache = torch.rand(N, generator=torch.Generator().manual_seed(0)), start, model.new_cache(1, N)
@@ -157,22 +157,12 @@ def _writer():
     return written
 
 
-@functools.cache
-def _fixed():
-    # The prompt's length, angles of the pair (N,), and of each way the milliseconds of each step, the least of seven.
-    model, text = load_checkpoint(TINY_LLAMA).requires_grad_(False), _writer()(0.8, 0.9)[0][None]
-    n_prompt, costs = len(encode(load_tokenizer(), PROMPT)), {}
-    for way in WAYS:
-        runs = []
-        for _ in range(7):
-            cache, times = model.new_cache(1, N) if way == WAYS[0] else None, []
-            for n in range(n_prompt, N):
-                start = time.perf_counter()
-                model(text[:, n - 1 : n] if cache is not None and n > n_prompt else text[:, :n], cache, last_only=True)
-                times.append(1000 * (time.perf_counter() - start))
-            runs.append(times)
-        costs[way] = torch.tensor(runs).amin(0).tolist()
-    return n_prompt, rope_angles(torch.arange(N), model.inv_freq)[:, PAIR], costs
+def _work(config, n, cached):
+    # Millions of multiplications of a step behind which n tokens stand: it reads the newest one, or all.
+    block = config.dim * (3 * config.hidden_dim + 2 * config.head_dim * (config.n_heads + config.n_kv_heads))
+    tokens, pairs = (1, n) if cached else (n, n * (n + 1) // 2)
+    mixing = 2 * pairs * config.n_heads * config.head_dim  # scores and means
+    return (config.n_layers * (tokens * block + mixing) + config.dim * config.vocab_size) / 1e6
 
 
 def repeats(rows: torch.Tensor, n_prompt: int = 16, run: int = 8, apart: int = 0) -> torch.Tensor:
