@@ -25,7 +25,7 @@ PANELS = {  # left, bottom, width, height, in shares of the picture; title
     "clock": (0.025, 0.02, 0.20, 0.24, "Angles of pair 3"),
     "work": (0.285, 0.095, 0.17, 0.165, "Multiplications [million]"),
     "mask": (0.575, 0.19, 0.41, 0.54, "Who looks at whom; dark: computed in this step"),
-    "kept": (0.575, 0.075, 0.41, 0.03, "Slots of the cache: keys and values"),
+    "kept": (0.575, 0.075, 0.41, 0.03, "Slots of the cache; dark: written in this step"),
 }
 
 
@@ -75,8 +75,8 @@ def explore_writing() -> Explorer:
     slanted = {"rotation": 40, "rotation_mode": "anchor", "fontsize": 8.5, "parse_math": False, "zorder": 4}
     names = [bars.text(x - 0.1, 0, "", **slanted) for x in range(BARS)]
     pieces = line.add_collection(PolyCollection([]))
-    (number,) = line.plot([], [], "v", color=INK, ms=9, clip_on=False)
-    past, now = (mask.imshow(torch.zeros(N, N), cmap="Blues", vmin=-low, vmax=high, aspect="auto")
+    (number,) = line.plot([], [], "v", color=INK, ms=8, clip_on=False)
+    past, now = (mask.imshow(torch.zeros(N, N).numpy(), cmap="Blues", vmin=-low, vmax=high, aspect="auto")
                  for low, high in ((0.2, 1.6), (0.12, 0.3)))  # fmt: skip
     room = kept.add_collection(PolyCollection([_box(i - 0.5, i + 0.4) for i in slots]))
     hands, (query,) = clock.add_collection(LineCollection([], lw=1.2)), clock.plot([], [], color=QUERY, lw=3)
@@ -104,13 +104,13 @@ def explore_writing() -> Explorer:
         ends, place = [0, *best.cumsum(0).tolist()], (order == token).nonzero().item()
         shown = [*pairwise([*ends[:200], 1]), ends[place : place + 2]]  # one grey piece for the many last ones
         pieces.set(verts=[_box(*piece) for piece in shown], facecolors=[*(PALE, GREY) * 100, KEY], edgecolors="none")
-        number.set_data([numbers[at]], [1.3])
+        number.set_data([numbers[at]], [1.15])
         computed = (slots < at if not cached or new == 1 else slots == at - 1)[:, None]
-        now.set_data(weights.masked_fill(~(computed & seen), float("nan")))
-        past.set_data(weights.masked_fill(~seen | computed | (slots >= at)[:, None], float("nan")))
-        room.set(facecolors=[KEY if cached and i < at else "white" for i in slots], edgecolors=HATCH, linewidths=0.5)
+        now.set_data(weights.masked_fill(~(computed & seen), float("nan")).numpy())
+        past.set_data(weights.masked_fill(~seen | computed | (slots >= at)[:, None], float("nan")).numpy())
         fresh = [not cached or new == 1 or i == at - 1 for i in range(at)]
-        colors = [KEY if one else "#F3C9AE" for one in fresh]
+        colors = [KEY if one else "#F3C9AE" for one in fresh]  # pale: from earlier steps
+        room.set(facecolors=[*colors[: at * cached], *["white"] * N][:N], edgecolors=HATCH, linewidths=0.5)
         hands.set(segments=[[(0, 0), tip] for tip in tips[:at].tolist()], colors=colors)
         query.set_data([0, 0.75 * tips[at - 1, 0]], [0, 0.75 * tips[at - 1, 1]])
         curve.set_data(range(n_prompt, N), works[way])
