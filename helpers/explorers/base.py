@@ -13,9 +13,10 @@ from IPython.display import display
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Polygon
 from PIL import Image
 
-from helpers.plots import FULL, as_png, on_card
+from helpers.plots import FULL, HATCH, HIDDEN, as_png, on_card
 
 COUNTED = ("token", "step", "degree", "byte")  # units that take an s
 CELL = "1 / 1 / 2 / 2"  # of a grid: the picture's, and that of the buttons on it
@@ -309,6 +310,12 @@ def bare(ax, x, y):
     """Take ticks and frame off the axes and fix their limits."""
     ax.set(xlim=x, ylim=y, aspect="equal", anchor="N", xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
+
+
+def hide_future(ax, n, zorder=1):
+    """Grey and hatch, on a map of n queries by n keys, the keys that come after their query."""
+    stairs = [(x + 0.5 - side, x - 0.5) for x in range(n) for side in (1, 0)]
+    ax.add_patch(Polygon([*stairs, (n - 0.5, -0.5)], fc=HIDDEN, ec=HATCH, hatch="///", lw=0, zorder=zorder))
 
 
 def arc(start, end, radius):

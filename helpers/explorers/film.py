@@ -5,11 +5,10 @@ import time
 import torch
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon
 from torch.nn import functional as F
 
 from helpers.experiments.circuit import CONFIG, LONGEST, learn_to_repeat, repeated, silenced
-from helpers.explorers.base import GREY, PALE, Explorer, bare, choice, slider
+from helpers.explorers.base import GREY, PALE, Explorer, bare, choice, hide_future, slider
 from helpers.interventions import attention_by_layer
 from helpers.model import Llama, causal_visible
 from helpers.plots import HATCH, HIDDEN, INK, KEY
@@ -69,7 +68,7 @@ class Film(Explorer):
         ax.axhline(torch.tensor(32.0).log(), color=HIDDEN, lw=1, zorder=0)
         ax.text(self.steps, 3.52, "a guess among 32", ha="right", va="bottom", fontsize=8, color=GREY)
         figure.text(0.03, 0.8, "dark: the model had given this token a high probability", fontsize=9, color=GREY)
-        stairs, maps = [(x + 0.5 - side, x - 0.5) for x in range(N) for side in (1, 0)], []
+        maps = []
         for block, (below, task) in enumerate(zip((0.455, 0.095), TASKS, strict=True)):
             figure.text(0.345, below + 0.25, f"Block {block}.", fontsize=9.5, weight="bold")
             figure.text(0.42, below + 0.25, f"Framed: {task}", fontsize=9.5, color=KEY)
@@ -77,7 +76,7 @@ class Film(Explorer):
                 at = figure.add_axes((0.345 + 0.1635 * head, below, 0.157, 0.2355))
                 bare(at, (-0.5, N - 0.5), (N - 0.5, -0.5))
                 at.set_aspect("auto")
-                at.add_patch(Polygon([*stairs, (N - 0.5, -0.5)], fc=HIDDEN, ec=HATCH, hatch="///", lw=0))
+                hide_future(at, N)
                 at.text(N - 1.2, 0.4, f"head {head}", ha="right", va="top", fontsize=8.5, bbox={"fc": HIDDEN, "lw": 0})
                 maps.append(at)
         # What moves.

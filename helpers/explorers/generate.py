@@ -6,10 +6,9 @@ from itertools import pairwise
 import torch
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, PALE, Explorer, bare, readable, slider, switch
+from helpers.explorers.base import GREY, PALE, Explorer, bare, hide_future, readable, slider, switch
 from helpers.generate import next_token_probabilities
 from helpers.interventions import attention_by_layer
 from helpers.model import causal_visible, rope_angles
@@ -59,9 +58,7 @@ def explore_writing() -> Explorer:
     clock.plot(circle.cos(), circle.sin(), color=HIDDEN, lw=1)
     for y, name, color in ((-0.4, "the query", QUERY), (-0.65, "keys", KEY)):
         clock.text(0, y, name, color=color, fontsize=9, ha="center", va="center")
-    stairs = [(x + 0.5 - side, x - 0.5) for x in range(N) for side in (1, 0)]
-    hidden = Polygon([*stairs, (N - 0.5, -0.5)], fc=HIDDEN, ec=HATCH, hatch="///", lw=0, zorder=2)
-    mask.add_patch(hidden)
+    hide_future(mask, N, zorder=2)
     mask.plot([n_prompt - 0.5, N - 0.5], [n_prompt - 0.5] * 2, color=INK, lw=1, ls=":", zorder=3)
     mask.text(N - 1, n_prompt - 1, "prompt", ha="right", fontsize=9, bbox={"fc": HIDDEN, "lw": 0, "pad": 1}, zorder=3)
     mask.set_ylabel("query", labelpad=1, fontsize=9)
