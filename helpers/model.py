@@ -251,7 +251,7 @@ class GroupedQueryAttention(nn.Module):
     def attend(self, q, k, v, visible):
         """Each query's mixture of the values it may see, (B, H, T, h); k and v, (B, K, S, h), are not copied."""
         if q.shape[2] == 1:  # a new token: query heads that share a key head are rows of one product, (B, K, R, h)
-            rows = q.unflatten(1, (k.shape[1], -1)).squeeze(3)
+            rows = q.view(len(q), k.shape[1], -1, q.shape[-1])
             return F.scaled_dot_product_attention(rows, k, v, visible).flatten(1, 2).unsqueeze(2)
         if q.device.type != "cpu" and (visible is not None or not q.is_cuda):  # PyTorch's kernels there know no groups
             k, v = repeat_kv(k, self.n_rep), repeat_kv(v, self.n_rep)

@@ -359,6 +359,7 @@ def settings():
     return [
         torch.get_default_dtype(), torch.is_grad_enabled(), torch.is_inference_mode_enabled(), random.getstate(),
         torch.get_rng_state().tolist(), torch.get_default_device(), torch.get_num_threads(),
+        getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),  # "cpu", set aloud, would slow each call
     ]  # fmt: skip
 
 

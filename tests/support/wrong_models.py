@@ -44,7 +44,7 @@ WRONG_MODELS = {
     "scores not scaled": ("gqa", KERNEL, f"{KERNEL}, scale=1.0"),
     "key heads in turn, 1 2 1 2": ("gqa", GROUPED, f"k, v = k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1); {GROUPED}"),
     "key heads in turn for a new token": (
-        "gqa, cached one by one", "unflatten(1, (k.shape[1], -1))", "unflatten(1, (-1, k.shape[1])).transpose(1, 2)"),
+        "gqa, cached one by one", "k.shape[1], -1, q.shape[-1])", "-1, k.shape[1], q.shape[-1]).transpose(1, 2)"),
     "no mask": ("gqa", "is_causal=visible is None", "is_causal=False"),
     "mask off by one: sees the next token": (
         "gqa", MASK, "visible = torch.arange(n_key) <= positions[:, None] + 1"),
