@@ -14,7 +14,7 @@ import torch
 
 from helpers.fast_decode.layouts import LaidOutLinear, full_name
 
-SAMPLE, ROUNDS = 2**23, 5  # each layout is timed on so many bytes of matrices of a shape, and so often
+SAMPLE, ROUNDS = 2**25, 5  # each layout is timed on so many bytes of matrices (more than a cache holds), and so often
 
 
 def layouts_file() -> Path:

@@ -196,3 +196,9 @@ def test_the_page_of_speeds_is_made_from_the_samples():
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(speed.RESULTS.glob("*.json"))]
     assert records
     assert speed.RESULTS.with_suffix(".md").read_text(encoding="utf-8") == "\n".join(speed.page(records)) + "\n"
+
+
+def test_scores_are_not_made_of_bytes(model):
+    """A score multiplies a rounded query and a rounded key: in int8 they cost most of the difference."""
+    attention = prepare_for_decoding(model, "int8", layout="bags of 192").layers[0].attention
+    assert (attention.qkv_proj.weight.dtype, attention.o_proj.weight.dtype) == (torch.float16, torch.uint8)
