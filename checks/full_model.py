@@ -115,7 +115,7 @@ def pair_with_bug(bug, weights):
         right, buggy, with a vocabulary of 64 tokens.
     """
     right = small_llama(weights, norm_eps=1e-6, rope_theta=500_000.0)
-    return right, _with_bug(right, bug)
+    return right, with_bug(right, bug)
 
 
 def small_llama(weights, **settings):
@@ -133,13 +133,13 @@ def small_llama(weights, **settings):
     return model
 
 
-def _with_bug(model, bug):
-    # A copy of the model in which every module of one class has one method replaced; deepcopy copies it again.
+def with_bug(model, bug):
+    """A copy of a Llama or of one of its blocks with one of BUGS or CALL_BUGS, or with none for None."""
     model = copy.deepcopy(model)
     owner, name, method = (METHODS | CALLS).get(bug, (nn.Identity, "", None))
     for module in model.modules():
         if isinstance(module, owner):
-            setattr(module, name, MethodType(method, module))
+            setattr(module, name, MethodType(method, module))  # deepcopy copies it again
     return model
 
 
@@ -296,7 +296,7 @@ def _models_to_test():
     yield from right.items()
     for name in (COUNTED, *FINDS):
         bug, _, weights = name.partition(", with ")
-        yield name, _with_bug(right[weights or "large weights"], bug)
+        yield name, with_bug(right[weights or "large weights"], bug)
 
 
 def _finds_bugs(function):
@@ -406,7 +406,7 @@ AT = "Which position of this part is the smallest, in any row? Not the first of 
 def in_block_1(model, bug):
     """A copy of a model in which only block 1 has one of the BUGS of a part; also when other names lead to it."""
     model = copy.deepcopy(model)
-    model.layers[1] = _with_bug(model.layers[1], bug)
+    model.layers[1] = with_bug(model.layers[1], bug)
     return model
 
 
@@ -414,7 +414,7 @@ def _departures():
     """(what is wrong, model, reference, names, where it departs, a hint or "")."""
     right = pair_with_bug(None, "large")[0]
     for bug, where in DEPARTS.items():
-        yield bug, _with_bug(right, bug), right, None, where, ""
+        yield bug, with_bug(right, bug), right, None, where, ""
     other, off = copy.deepcopy(right), 0.3 * ROOM * _made_by(right, TEXTS)[DOWN.format(1)].abs().max()
     layer = other.layers[1].feed_forward  # at some positions its numbers are small; what is too large is taken away
     layer.down_proj.forward = lambda x, right=layer.down_proj.forward: right(x) + off
@@ -430,7 +430,7 @@ def _departures():
     for block in other.layers:  # their first norm is now the last that is listed, still the first to run
         block.attention_norm = block._modules.pop("attention_norm")
     yield "gain ignored in block 1", other, right, None, ("layers.1.attention_norm", 0), RUNS
-    other = _with_bug(right, "wrong scale")
+    other = with_bug(right, "wrong scale")
     yield "a reference with other names", other, nn.Sequential(right), names, (ATTENTION.format(0), 1), RENAMED
 
 

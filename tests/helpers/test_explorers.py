@@ -18,7 +18,7 @@ from matplotlib.image import imread
 from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from checks.full_model import BUGS, _with_bug
+from checks.full_model import BUGS, with_bug
 from helpers import explorers
 from helpers.checkpoint import load_checkpoint
 from helpers.experiments import circuit
@@ -170,7 +170,7 @@ def test_the_cuts_and_faults_of_05s_x_ray_are_those_of_the_course():
     torch.testing.assert_close(attention_by_layer(model, rows), torch.stack(run(model, rows)[1]))
     with without_heads(model, [(1, 0), (4, 3)]), replaced(model.layers[2].feed_forward, lambda _, x: 0 * x):
         wanted = [({"cut": ("head 0 of block 1", "head 3 of block 4", "feed-forward of block 2")}, model(rows))]
-    wanted += [({"fault": letter}, _with_bug(model, bug)(rows)) for letter, bug in zip("ABCD", BUGS[3:7], strict=True)]
+    wanted += [({"fault": letter}, with_bug(model, bug)(rows)) for letter, bug in zip("ABCD", BUGS[3:7], strict=True)]
     for change, logits in wanted:
         torch.testing.assert_close(model.lm_head(model.final_norm(run(model, rows, **change)[0][-1])), logits)
 
