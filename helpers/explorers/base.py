@@ -236,7 +236,7 @@ def choice(label: str, options, says=""):
 
 
 def switch(label: str, options, says=""):
-    """A row of buttons of which one is down, for two to four short options; they are those of `choice`."""
+    """A row of buttons of which one is down, for a few short options; they are those of `choice`."""
     return _named(ipywidgets.ToggleButtons(options=_pairs(options), style={"button_width": "auto"}), label, says)
 
 

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch.nn import functional as F
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, Explorer, arc, bare, choice, readable, slider, within
+from helpers.explorers.base import GREY, Explorer, arc, bare, readable, slider, switch, within
 from helpers.explorers.gqa import AGAINST
 from helpers.interventions import held_out_windows
 from helpers.model import apply_rope, attention_weights, causal_visible, repeat_kv, rope_angles
@@ -140,7 +140,7 @@ def explore_xray(which="tiny-llama") -> Explorer:
     controls = {
         "token": slider("position", n - 2, 0, n - 1),
         "speed": slider("RoPE's speed", 1.0, 0.0, 2.0, 0.1, says="RoPE {} times as fast"),
-        "fault": choice("hidden fault", ("none", *"ABCDEF")),
+        "fault": switch("fault", ("none", *"ABCDEF")),
     }
     parts = {}
     for layer, y in enumerate(range(TOP, end, pitch)):
