@@ -177,6 +177,7 @@ def test_the_cuts_and_faults_of_05s_x_ray_are_those_of_the_course():
 
 def test_a_cut_of_05s_x_ray_changes_what_comes_behind_alone():
     explorer = as_at_first("explore_xray")
+    assert "Dropdown" not in [type(one).__name__ for one in explorer.controls.values()]  # arrows leave it
     for part, first in (("feed-forward of block 3",) * 2, ("head 1 of block 3", "attention of block 3")):
         explorer.press(part)
         assert f"It changes from {first} and token 0 on" in explorer.finding
