@@ -165,12 +165,11 @@ def explore_norms() -> Explorer:
         scale.set_title(said, loc="center", fontsize=13, fontweight="bold")
         what = f"{places[place]}: {does}" + (f", times {factor:.2g}" if round(factor, 3) != 1 else "")
         ax.set_title(what)
-        ratios = now[:, 1, 1] / spans[:, 1, 1]
-        worst = abs(np.log(ratios)).argmax()
-        return (
-            f"{what.capitalize()}. Loss {said}, as trained {trained:.2f}. The size that leaves is farthest from the "
-            f"trained one at {places[worst + 1]}: times {ratios[worst]:.2g}."
-        )
+        worst = abs(np.log(ratios := now[:, 1, 1] / spans[:, 1, 1])).argmax()
+        leaves = f"is farthest from the trained one at {places[worst + 1]}: times {ratios[worst]:.2g}"
+        if abs(ratios[worst] - 1) < 0.05:
+            leaves = "is that of training everywhere"
+        return f"{what.capitalize()}. Loss {said}, as trained {trained:.2f}. The size that leaves {leaves}."
 
     # Which controls; a norm can be clicked.
     controls = {
