@@ -422,7 +422,7 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("rms_norm", {"direction": 0}, "RMSNorm turns it by 0.0° and gives length 1.41; LayerNorm turns it by 45.0°"),
     ("rms_norm", {"length": 1.0, "eps": 1.0}, "RMSNorm turns it by 0.0° and gives length 0.816"),  # 1 / √(1/2 + 1)
     ("rms_norm", {"direction": 45}, "LayerNorm leaves nothing of it"),  # it is all mean
-    ("norms", {}, "All 13: normalise. Loss 3.57, as trained 3.57."),
+    ("norms", {}, "as trained 3.57. The size that leaves is that of training everywhere."),
     ("norms", {"place": 2, "does": "pass on what arrives"}, "trained one at block 0, feed-forward: times 0.073."),
     ("norms", {"place": 13, "does": "leave the gain out"}, "trained one at final: times 0.5"),  # its gains are near 2
     ("opening", {}, "Bent are 100% of the gates, which write 100% of what the feed-forwards add. The loss goes from"),
