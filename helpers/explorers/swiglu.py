@@ -41,9 +41,7 @@ def explore_opening() -> Explorer:
     curve.stairs(many / many.max() / 2, edges, fill=True, color=HIDDEN)
     curve.stairs(much / many.max() / 2, edges, fill=True, color=VALUE, alpha=0.4)
     curve.plot(g, torch.sigmoid(g), color=GREY, ls="--")
-    curve.set(
-        xlim=(-4, 4), ylim=(-0.3, 1.3), yticks=(0, 0.5, 1), xlabel="gate g", ylabel="opening: the factor of g · u"
-    )
+    curve.set(xlim=(-4, 4), ylim=(-0.3, 1.3), yticks=(0, 0.5, 1), xlabel="gate g", ylabel="opening: factor of g · u")
     for x, y, words, color in (
         (0.1, -0.08, "how many gates", GREY),
         (3.0, -0.08, "how much they write", "#00695E"),
@@ -72,7 +70,7 @@ def explore_opening() -> Explorer:
         bar.set_ydata([0, min(max(cost, 0.01), 2)])
         said = f"{cost:+.2f}".replace("-", "−")
         shares = f"{bent.mean():.0%} of the gates, which write {(bent * wrote).sum():.0%}"
-        curve.set_title(f"{shape}, for {shares}")
+        curve.set_title(f"Bent (thick): {shares}")
         scale.set_title(said, loc="center", fontsize=13, fontweight="bold")
         return (
             f"Bent are {shares} of what the feed-forwards add. The loss goes from {trained:.2f} to "
@@ -125,13 +123,14 @@ def explore_swiglu() -> Explorer:
     for ax in (fan, steep):
         ax.axhline(0, color=HIDDEN, lw=1, zorder=0)
 
-    # What moves: a grey line for each of four up values; the chosen one and its slope in black, with a dot.
+    # What moves: a grey line for each of four up values; the chosen one and its slope in black, a dot; rings at slope 0
     lines = [fan.plot(gates, gates, color=PALE, lw=1.2)[0] for _ in others]
     names = [
         fan.text(0, 0, f"u = {u}".replace("-", "−"), color=GREY, fontsize=9, ha="right", va=("bottom", "top")[u < 0])
         for u in others
     ]
     (value,), (slope,) = (ax.plot(gates, gates, color=INK, lw=2.4) for ax in (fan, steep))
+    rings = [ax.plot([], [], "o", mfc="white", mec=INK, mew=1.5, ms=8)[0] for ax in (fan, steep)]
     dots = [ax.plot([], [], "o", color=INK, mec="white", ms=9, clip_on=False)[0] for ax in (fan, steep)]
 
     def draw(g, u, activation):
@@ -141,13 +140,16 @@ def explore_swiglu() -> Explorer:
             at = gates[(up * bend(gates)).abs() < 13][-1].item()  # the last place inside the picture
             name.set(x=min(at, 5.8) - 0.25, y=up * bend(torch.tensor(at)).item())
         value.set_ydata(u * bend(gates))
-        slope.set_ydata(u * _slope(bend, gates))
+        slope.set_ydata(rise := u * _slope(bend, gates))
+        flat = rise[:-1] * rise[1:] <= 0
+        for ring, height in zip(rings, (u * bend(gates), 0 * rise), strict=True):
+            ring.set(data=(gates[:-1][flat], height[:-1][flat]), markevery=max(1, int(flat.sum()) // 15))
         opened, rising = bend(here).item(), u * _slope(bend, here).item()
         for dot, height, limit in zip(dots, (opened * u, rising), (16, 6), strict=True):
             dot.set_data([g], [max(-limit, min(height, limit))])
         name = "g" if activation == "none" else f"{activation}(g)"
         fan.set_title(f"{name} · u = {opened * u:z.2f} at u = {u:.1f}".replace("-", "−"))
-        steep.set_title(f"Slope {rising:z.2f}".replace("-", "−"))
+        steep.set_title(f"Slope {rising:z.2f}; rings: slope 0".replace("-", "−"))
         text = f"Gate g = {g:.1f} gives {name} = {opened:z.3f}; times u = {u:.1f} that is {opened * u:z.3f}. "
         return (text + f"Its slope in g is {rising:z.2f}.").replace("-", "−")
 
@@ -157,10 +159,8 @@ def explore_swiglu() -> Explorer:
         "u": slider("up u", 3.0, -5.0, 5.0, 0.1),
         "activation": choice("activation", activations),
     }
-    alt = (
-        "Left: activation(g) times u against the gate g, a grey line for each of four up values, the chosen one black. "
-    )
-    return Explorer(figure, draw, controls, alt + "Right: the slope of the black line.")
+    alt = "Left: activation(g) times u against the gate g, grey lines for four up values, the chosen one black. "
+    return Explorer(figure, draw, controls, alt + "Right: the slope of the black line. Rings: where it is 0.")
 
 
 def _slope(activation, gates):
