@@ -69,7 +69,7 @@ def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook
         reach = torch.linalg.matrix_power(may.double() + torch.eye(N).double(), 6) > 0  # through six blocks
         for image, outline, sizes, allowed in zip(cells, outlines, (weights, moved), (may, reach), strict=True):
             image.set_data(_picture(sizes, allowed))
-            outline.set_segments(_outline(allowed))
+            outline.set_segments([] if sizes.isnan().all() else _outline(allowed))
         for name, chip in chips.items():
             chip.set_color(INK)  # so that it is drawn anew
             chip.get_bbox_patch().set_facecolor("#CFE3F1" if name in clicked else "white")
