@@ -31,11 +31,8 @@ class Film(Explorer):
         draw = torch.Generator().manual_seed(4)
         self.piece, self.copies = torch.randperm(26, generator=draw)[:N], repeated(64, LONGEST, 2 * LONGEST, draw)
         self._keep("all parts work", *next(learn_to_repeat(0, 1, 0, device)))
-        controls = {
-            "step": slider("after step", 0, 0, steps, every),
-            "run": choice("training", list(RUNS)),
-            "length": slider("length of the piece", 12, 4, 20),
-        }
+        controls = {"step": slider("after step", 0, 0, steps, every), "run": choice("training", list(RUNS))}
+        controls["length"] = slider("length of the piece", 12, 4, 20)
         alt = "A text, each token dark if it was expected. Left, loss against step. Right, eight attention triangles; "
         super().__init__(self._fixed(), self._draw, controls, alt + "the cells that the task needs are framed.")
 
@@ -43,12 +40,16 @@ class Film(Explorer):
         """Train one of `RUNS`; the picture moves meanwhile, `report(step, loss)` is called, the last picture stays."""
         steps, start, (silent, seed) = steps or self.steps, time.perf_counter(), RUNS[run]
         self.controls["run"].value = run
-        for step, model in learn_to_repeat(steps, self.every, seed, self.device, silent):
-            self.left = (time.perf_counter() - start) * (steps - step) / step if step else 0.0
-            self._keep(run, step, model)
-            self.controls["step"].value = step
-            report(step, self.stages[run][step][0])
-        self.keep()
+        try:
+            for step, model in learn_to_repeat(steps, self.every, seed, self.device, silent):
+                self.left = (time.perf_counter() - start) * (steps - step) / step if step else 0.0
+                self._keep(run, step, model)
+                self.controls["step"].value = step
+                report(step, self.stages[run][step][0])
+        finally:  # the stop button, too
+            self.left = 0.0
+            self.redraw()
+            self.keep()
 
     def _keep(self, run, step, model):
         rows = self.copies.to(self.device)
@@ -94,8 +95,7 @@ class Film(Explorer):
 
     @torch.no_grad()
     def _draw(self, step, run, length):
-        missing = "" if self.stages[run] else f" ({run}: not trained yet)"
-        run = run if self.stages[run] else "all parts work"
+        run, missing = (run, "") if self.stages[run] else ("all parts work", f" ({run}: not trained yet)")
         known, silent, hidden = self.stages[run], RUNS[run][0], ~causal_visible(N, N)
         step = max(at for at in known if at <= step)
         loss, weights = known[step]

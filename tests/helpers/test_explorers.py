@@ -157,6 +157,22 @@ def test_06s_film_trains_as_without_a_picture_and_shows_no_run_under_the_name_of
         assert all(torch.equal(stages[step][1][name], weight) for name, weight in model.state_dict().items())
 
 
+def test_a_film_that_is_stopped_says_no_time_that_is_left_and_keeps_its_last_picture(monkeypatch):
+    explorer, kept = explorers.explore_training(steps=30, every=10), []
+    monkeypatch.setattr(film.time, "perf_counter", iter(range(0, 10**6, 100)).__next__)  # each look at it: 100 s later
+    monkeypatch.setattr(explorer, "keep", lambda: kept.append(explorer.png))
+
+    def stop(step, loss):
+        if step == 10:
+            assert "s left" in explorer.page.get_title("left")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        explorer.learn(report=stop)
+    assert explorer.page.get_title("left").endswith("for the right letter in the copies")
+    assert kept == [explorer.png]
+
+
 def test_the_words_of_a_text_run_down_the_picture():
     explorer = as_at_first("explore_losses")
     page, height = explorer.figure.axes[0], explorer.figure.bbox.height
