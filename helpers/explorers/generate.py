@@ -1,6 +1,5 @@
 """The explorer of notebook 07: a model writes, token by token; and repeats in texts."""
 
-import functools
 from itertools import pairwise
 
 import torch
@@ -8,7 +7,7 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, PALE, Explorer, bare, hide_future, readable, slider, switch
+from helpers.explorers.base import GREY, PALE, Explorer, arc, bare, hide_future, readable, slider, switch
 from helpers.generate import next_token_probabilities
 from helpers.interventions import attention_by_layer
 from helpers.model import causal_visible, rope_angles
@@ -17,6 +16,7 @@ from helpers.text import TINY_LLAMA, encode, load_tokenizer
 
 PROMPT, N, BARS, PAIR, COLUMNS = "The value of the argument is", 32, 10, 3, 92
 WAYS = ("with a cache", "without a cache")
+TEMPERATURES, TOP_PS = torch.arange(21) / 10, [n / 10 for n in range(1, 11)]
 PANELS = {  # left, bottom, width, height, in shares of the picture; title
     "page": (0.025, 0.815, 0.95, 0.12, ""),
     "bars": (0.065, 0.53, 0.42, 0.20, "What may come next, and with which probability"),
@@ -32,9 +32,9 @@ def explore_writing() -> Explorer:
     """The bundled model writes: the draw of a token, what its step computes, what the cache keeps; the work."""
     model, tokenizer = load_checkpoint(TINY_LLAMA).requires_grad_(False), load_tokenizer()
     start, seen, slots = encode(tokenizer, PROMPT), causal_visible(N, N), torch.arange(N)
-    written, n_prompt = _writer(model, start), len(start)
-    angles = rope_angles(slots, model.inv_freq)[:, PAIR]
-    tips = torch.stack([angles.cos(), angles.sin()], 1)
+    n_prompt, numbers = len(start), torch.rand(N, generator=torch.Generator().manual_seed(0))
+    texts = _all_texts(model, start, numbers)
+    tips = torch.view_as_real(torch.polar(torch.ones(N), rope_angles(slots, model.inv_freq)[:, PAIR]))
     works = {way: [_work(model.config, n, way == WAYS[0] and n > n_prompt) for n in range(n_prompt, N)] for way in WAYS}
 
     # What is fixed: panels, the circle, both curves of work in grey.
@@ -54,8 +54,7 @@ def explore_writing() -> Explorer:
         work.text(N, curve[-1], f" {way.split()[0]}", fontsize=8.5, color=GREY, va="center")
     for ax in (bars, work):
         ax.spines[["top", "right"]].set_visible(False)
-    circle = torch.linspace(0, 6.3, 90)
-    clock.plot(circle.cos(), circle.sin(), color=HIDDEN, lw=1)
+    clock.plot(*arc(0, 6.3, 1), color=HIDDEN, lw=1)
     for y, name, color in ((-0.4, "the query", QUERY), (-0.65, "keys", KEY)):
         clock.text(0, y, name, color=color, fontsize=9, ha="center", va="center")
     hide_future(mask, N, zorder=2)
@@ -80,7 +79,10 @@ def explore_writing() -> Explorer:
     (curve,), (dot,) = work.plot([], [], color=INK), work.plot([], [], "o", color=INK)
 
     def draw(new, temperature, top_p, way):
-        text, shares, own, numbers, weights = written(temperature, top_p)
+        text = texts[TOP_PS.index(round(top_p, 1)), round(10 * temperature)]
+        logits, weights = model(text[None])[0, n_prompt - 1 : -1], attention_by_layer(model, text[None]).mean((0, 1))
+        shares = next_token_probabilities(logits, temperature, None, top_p)
+        own = logits.softmax(-1)[range(N - n_prompt), text[n_prompt:]].tolist()
         at, cached = n_prompt + new - 1, way == WAYS[0]  # the step reads the token before `at` and writes the one at it
         token = text[at].item()
         corners, colors, x, y = [], [], 0, 0
@@ -134,24 +136,20 @@ def _box(left, right, low=0, high=1):
     return [(left, low), (right, low), (right, high), (left, high)]
 
 
-def _writer(model, start):
-    # A function of temperature and top-p: the text (N,); of each new token the shares (V,), and how likely it was to
-    # the model itself; the random numbers; attention, mean over all heads (N, N).
-    @functools.cache
-    def written(temperature, top_p):
-        numbers, text, cache = torch.rand(N, generator=torch.Generator().manual_seed(0)), start, model.new_cache(1, N)
-        read, shares, own = start, [], []
-        while len(text) < N:
-            logits = model(read[None], cache, last_only=True)[:, -1]
-            shares.append(next_token_probabilities(logits, temperature, None, top_p)[0])
-            ordered, order = shares[-1].sort(descending=True, stable=True)
-            place = (ordered.cumsum(0) < numbers[len(text)]).sum().clamp(max=(ordered > 0).sum() - 1)
-            read = order[place][None]
-            own.append(logits.softmax(-1)[0, read].item())
-            text = torch.cat([text, read])
-        return text, torch.stack(shares), own, numbers, attention_by_layer(model, text[None]).mean(dim=(0, 1))
-
-    return written
+def _all_texts(model, start, numbers):
+    # The texts of all settings, (top-p, temperature, N), written at once: the weights are read once for all. Where each
+    # number falls on its line says which token comes.
+    divisors, n_cuts = TEMPERATURES.clamp(min=1e-4)[:, None], len(TOP_PS)
+    texts = read = start.expand(n_cuts * len(divisors), -1)
+    cache = model.new_cache(len(texts), N)
+    while texts.shape[1] < N:
+        logits = model(read, cache, last_only=True).view(n_cuts, len(divisors), -1) / divisors
+        shares = torch.cat([next_token_probabilities(logits[i], 1.0, None, top_p) for i, top_p in enumerate(TOP_PS)])
+        ordered, order = shares.sort(descending=True, stable=True)
+        place = (ordered.cumsum(-1) < numbers[texts.shape[1]]).sum(-1).clamp(max=(ordered > 0).sum(-1) - 1)
+        read = order.gather(1, place[:, None])
+        texts = torch.cat([texts, read], dim=1)
+    return texts.view(n_cuts, -1, N)
 
 
 def _work(config, n, cached):

@@ -26,6 +26,7 @@ from helpers.explorers import Explorer, base, choice, film, slider, span, switch
 from helpers.explorers.full_model import run
 from helpers.explorers.gqa import WAYS
 from helpers.interventions import attention_by_layer, replaced, without_heads
+from helpers.model import Llama
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
 from tests.support.course import ROOT
 
@@ -171,6 +172,15 @@ def test_a_film_that_is_stopped_says_no_time_that_is_left_and_keeps_its_last_pic
         explorer.learn(report=stop)
     assert explorer.page.get_title("left").endswith("for the right letter in the copies")
     assert kept == [explorer.png]
+
+
+def test_a_choice_in_07s_explorer_does_not_write_its_text_anew(monkeypatch):
+    """Its 26 calls of the model took over 100 ms: all settings' texts are written before the first picture."""
+    explorer, calls, forward = as_at_first("explore_writing"), [], Llama.forward
+    monkeypatch.setattr(Llama, "forward", lambda *given, **named: calls.append(1) or forward(*given, **named))
+    put_back(explorer, {"temperature": 2.0, "top_p": 1.0})
+    assert 'role="alert"' not in explorer.picture.value
+    assert len(calls) <= 2
 
 
 def test_the_words_of_a_text_run_down_the_picture():
