@@ -184,22 +184,24 @@ for words, name, program in (
         lambda new, stop: _spelt(new).endswith(_spelt(stop)))),
     ("9 entries, expected 7", "greedy_with_cache__not_alone", _ended_by(
         lambda new, stop: len(new) > len(stop) and _ends_so(new, stop))),
-    ("it raises IndexError", "greedy_with_cache__row_as_place", _ended_by(_ends_so, place=lambda number, row: row)),
+    ("move up when", "greedy_with_cache__row_as_place", _ended_by(_ends_so, place=lambda number, row: row)),
     ("got no cache", "greedy_with_cache__no_cache", _called(
         lambda m, t, cache, pad, *_: (m(t, cache, n_pad=pad), m(t))[1])),
     ("first tokens only", "greedy_with_cache__padding_each_time", _called(
         lambda m, t, cache, _, __, pad: m(t, cache, n_pad=pad))),
     ("do not fit: the", "greedy_with_cache__whole_text_each_time", _called(lambda m, tokens, cache, pad, first, _: m(
         tokens if pad is not None else torch.cat((first[: len(tokens)], tokens), 1), cache, n_pad=pad))),
-    ("how many tokens each call read has 18 entries, expected 6", "greedy_with_cache__one_by_one", lambda m, p, *s: [
+    ("One prompt after the other?", "greedy_with_cache__one_by_one", lambda m, p, *s: [
         greedy_with_cache__cut_at_the_end(m, [one], *s)[0] for one in p]),
     ("Work on copies", "greedy_with_cache__in_place", lambda m, p, *s: [t.append(0) for t in p]),
     ("one list of tokens for each prompt", "greedy_with_cache__a_tensor", lambda m, p, *s: torch.tensor(p[0])),
-    ("text 0 has 7 entries, expected 9", "greedy_with_cache__only_what_is_new", lambda m, p, *s: [
+    ("Does a text begin with its prompt?", "greedy_with_cache__only_what_is_new", lambda m, p, *s: [
         t[len(q) :] for t, q in zip(greedy_with_cache__cut_at_the_end(m, p, *s), p, strict=True)]),
+    ("Does the same row leave all three", "greedy_with_cache__padding_of_all", _called(lambda m, t, cache, pad, *_: (
+        setattr(cache, "n_pad", torch.zeros(4).int()) if pad is None else 0, m(t, cache, n_pad=pad))[1])),
     ("called 11 times", "lookup_decoding__10", lambda *s: (lookup_decoding__windows(*s)[0], 10)),
     ("return tokens, calls", "lookup_decoding__text", lambda *s: lookup_decoding__windows(*s)[0]),
-    ("entries, expected 19", "lookup_decoding__long", lambda m, p, n, *s: lookup_decoding__windows(m, p, n + 1, *s)),
+    ("n_new new tokens, no", "lookup_decoding__long", lambda m, p, n, *s: lookup_decoding__windows(m, p, n + 1, *s)),
     ("calls of the model got no cache", "lookup_decoding__no_cache", _one_at_a_time(0)),
     ("The cache holds it", "lookup_decoding__again", _one_at_a_time(900)),
     ("one place at a time", "lookup_decoding__batch", lambda m, p, *s: s[-1](m(p[None])[0])),
