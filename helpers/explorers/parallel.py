@@ -44,7 +44,7 @@ def explore_sums() -> Explorer:
     for column, name in enumerate(("norm", "q", "k", "v", "o", "norm", "gate", "up", "down")):
         grid.text(column + 0.5, 8.1, name, ha="center", va="top", fontsize=9, rotation=60)
 
-    # What moves: the sums, and for each weight a cell and in it how far off its gradient is.
+    # What moves: the sums, and a cell for each weight, the fuller the farther off its gradient is.
     sums, cells = {}, {}
     for key, (at, back) in SUMS.items():
         (line,) = block.plot((at, at), (1.4, -1.4), marker="<" if back else ">", ms=8, ls="--" if back else "-")
@@ -53,8 +53,7 @@ def explore_sums() -> Explorer:
         block.text(at, -2.6, "back" if back else "forward", ha="center", fontsize=9)
     for name in names:
         (left, top), width = _place(name)
-        cell = grid.add_patch(Rectangle((left, top), width, 1, ec="white", lw=1.5))
-        cells[name] = cell, grid.text(left + width / 2, top + 0.5, "", ha="center", va="center", fontsize=8)
+        cells[name] = grid.add_patch(Rectangle((left, top), width, 1, ec="white", lw=1.5))
 
     def draw(**on):
         off, gaps, copies = _compare(**on)
@@ -62,13 +61,12 @@ def explore_sums() -> Explorer:
             line.set(color=INK if on[key] else PALE, lw=2 if on[key] else 0.8)
             plus.set_color(INK if on[key] else PALE)
             plus.get_bbox_patch().set_edgecolor(INK if on[key] else PALE)
-        for (cell, text), gap in zip(cells.values(), gaps.values(), strict=True):
+        for cell, gap in zip(cells.values(), gaps.values(), strict=True):
             cell.set_facecolor(FAR(min(1.0, gap)) if gap >= 1e-5 else QUERY)
-            text.set(text=f"{100 * gap:.0f}" if gap >= 1e-5 else "", color=INK)  # a colour: so that it is drawn anew
         wrong, n = [gap for gap in gaps.values() if gap >= 1e-5], len(gaps)
         says, color = ("Logits right", QUERY) if off < 1e-5 else (f"Logits off by {off:.0%}", KEY)
         block.set_title(says, color=color, weight="bold")
-        grid.set_title(f"Gradients: {n - len(wrong)} of {n} right" + ", else % off" * bool(wrong))
+        grid.set_title(f"Gradients: {n - len(wrong)} of {n} right")
         far = f", the others off by {min(wrong):.0%} to {max(wrong):.0%}" if wrong else ""
         agree = f"For the embedding both ranks get {'the same gradient' if copies < 1e-5 else 'different gradients'}."
         return f"{says}. Gradients: {n - len(wrong)} of {n} right{far}. {agree}"
@@ -140,7 +138,7 @@ def explore_ring() -> Explorer:
     """A ring all-reduce, step by step: whose numbers are in which piece on which rank."""
     figure, (table, count) = new_figure(2, width_ratios=[2.1, 1])
     bare(table, (0, 1), (1.08, -0.08))
-    table.set_aspect("auto")
+    table.set(aspect="auto", xlabel="a box: a piece of the tensor; its stripes: ranks that are in it")
     n = np.arange(2, RANKS + 1)
     count.set(xlim=(1.6, RANKS + 0.4), ylim=(0, 2.15), xticks=n, xlabel="ranks", ylabel="sent by a rank [tensors]")
     count.plot(n, 2 * (n - 1) / n, "o-", color=PALE)
@@ -173,8 +171,7 @@ def explore_ring() -> Explorer:
         for rank, name in enumerate(names):
             name.set(text=f"rank {rank}" if rank < n else "", y=(rank + 0.5) / n)
         sent.set_data([n, n], [0, step / n])
-        half = "adds up" if step < n else "hands out"
-        whole = has.all(-1).sum()
+        half, whole = "adds up" if step < n else "hands out", has.all(-1).sum()
         table.set_title(f"Step {step} of {last} {half}: {whole} of {n * n} pieces are sums of all ranks")
         return (
             f"A row is a rank, a box one of the {n} pieces of its tensor, a stripe a rank whose numbers are in it. "

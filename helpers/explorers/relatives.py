@@ -4,6 +4,7 @@ Families are imported inside functions: the notebooks before 08 load this file, 
 """
 
 import functools
+from copy import deepcopy
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from helpers.explorers.base import GREY, Explorer, bare, choice, new_figure, sli
 from helpers.interventions import outputs_of
 from helpers.plots import HATCH, HIDDEN, INK, QUERY
 
-RIGHT, N, ROOM = "nothing: a right port", 28, 1e-5  # tokens; what a part may be off, as in exercise 3
+RIGHT, N, ROOM = "nothing: a right port", 16, 1e-5  # tokens; what a part may be off, as in exercise 3
 GREEN, SAME = "#CFE5D8", "#EBEBEB"  # equal to the reference; as before
 RED = LinearSegmentedColormap.from_list("off", ["#F6C9C4", "#D9534F", "#C00000", "#7A0016"])
 PARTS = [f"layers.{layer}.{part}" for layer in range(3) for part in ("attention", "feed_forward")]
@@ -26,6 +27,8 @@ def explore_ports() -> Explorer:
     """Ports with a bug each: which part, at which token, returns something else than that of transformers?"""
     from helpers.families.bugs import BUGS
 
+    for family, _ in BUGS.values():  # now, so that no choice waits for its models
+        _pair(family, True), _pair(family, False)
     # What is fixed: a row for each part, a column for each token.
     figure, ax = new_figure(1)
     ax.set(xlim=(0, N), ylim=(len(PARTS), 0), xlabel="position [token]")
@@ -60,7 +63,6 @@ def explore_ports() -> Explorer:
         verdict = "Yet the logits agree: passed" if passed else "The logits depart: refused"
         return f"{len(rows)} of {off.size} outputs are wrong, first {part} at token {place}. {verdict}."
 
-    # Which controls.
     controls = {
         "bug": choice("what is wrong", [*BUGS, RIGHT]),
         "n_tokens": slider("text", 12, 1, N, unit="token"),
@@ -72,30 +74,31 @@ def explore_ports() -> Explorer:
 
 
 @functools.cache
+@torch.no_grad()
 def _pair(family, large):
+    # What transformers' parts return, in the order of PARTS, and the right port.
     from helpers.families import load_checkpoint
-    from helpers.families.reference import save_random
+    from helpers.families.reference import TOKENS, part_names, save_random
 
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        theirs, folder = save_random(family, large)
-        return theirs.cpu(), lambda: load_checkpoint(folder)
+        (theirs, folder), names = save_random(family, large), part_names(3)
+        wanted = outputs_of(theirs.cpu(), names.values(), (TOKENS[:, :N],))
+        return [wanted[names[name]] for name in PARTS.values()], load_checkpoint(folder)
 
 
 @functools.cache
-@torch.no_grad()
+@torch.inference_mode()
 def _gaps(bug, large, cached):
     # How far each part is off at each token, (parts, N). No token feels a later one: fewer tokens are fewer columns.
     from helpers.families.bugs import BUGS
-    from helpers.families.reference import TOKENS, part_names
+    from helpers.families.reference import TOKENS
 
     family, change = BUGS.get(bug, ("gemma3_text", lambda model: None))
-    theirs, load = _pair(family, large)
-    change(ours := load())
-    names = part_names(3)
-    wanted = outputs_of(theirs, names.values(), (TOKENS,))
-    pieces, cache = (TOKENS.split(1, dim=1), (ours.new_cache(1),)) if cached else ((TOKENS,), ())
+    wanted, right = _pair(family, large)
+    change(ours := deepcopy(right))
+    pieces, cache = (TOKENS[:, :N].split(1, 1), (ours.new_cache(1),)) if cached else ((TOKENS[:, :N],), ())
     made = outputs_of(ours, PARTS.values(), pieces, *cache)
-    off = [((made[name] - wanted[names[name]]).abs() / wanted[names[name]].abs().max())[0] for name in PARTS.values()]
+    off = [(made[name] - want).abs()[0] / want.abs().max() for name, want in zip(PARTS.values(), wanted, strict=True)]
     return torch.stack([one.amax(-1) for one in off]).numpy()
 
 
@@ -124,12 +127,12 @@ def explore_order() -> Explorer:
     last = ax.add_patch(Rectangle((n - 0.92, 3.08), 0.84, 0.84, fill=False, lw=2.4, zorder=5))
 
     def draw(masked, turns, other):
-        felt = np.vstack([np.zeros(n), _felt(turns, other, MASKED[masked])])
+        felt = np.vstack([np.isin(range(n), (2, other)), _felt(turns, other, MASKED[masked])])
         cells.set_array(felt)
         last.set_edgecolor(INK)  # so that it is drawn anew, above the cells
         swapped = {2: other, other: 2}
         for x, letter in enumerate(letters):
-            color, weight = (QUERY, "bold") if x in swapped else (GREY, "normal")
+            color, weight = ("white", "bold") if x in swapped else (GREY, "normal")
             letter.set(text=WORDS[swapped.get(x, x)], color=color, fontweight=weight)
         for layer, mask in enumerate(masks):  # a triangle, or all of the square
             left, low, sees_all = n + 0.75, layer + 1.1, layer not in MASKED[masked]

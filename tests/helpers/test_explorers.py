@@ -475,11 +475,11 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
     ("masks", {"window": 4, "clicked": ("two texts", "prefix of 4")}, "token 11 is moved from up to 4 back."),
     ("ports", {}, "42 of 96 outputs are wrong, first layer 0's attention at token 6. The logits depart: refused."),
     ("ports", {"n_tokens": 6}, "This test sees nothing wrong."),
-    ("ports", {"bug": "window lost when T = 1", "n_tokens": 28}, "This test sees nothing wrong."),
+    ("ports", {"bug": "window lost when T = 1", "n_tokens": 16}, "This test sees nothing wrong."),
     ("ports", {"bug": "window lost when T = 1", "n_tokens": 7, "reading": "one by one"}, "attention at token 6. The"),
-    ("ports", {"bug": "norm after the turn", "n_tokens": 28, "weights": "new"}, "This test sees nothing wrong."),
+    ("ports", {"bug": "norm after the turn", "n_tokens": 16, "weights": "new"}, "This test sees nothing wrong."),
     ("ports", {"bug": "GELU by erf", "weights": "new"}, "Yet the logits agree: passed."),
-    ("ports", {"bug": "nothing: a right port", "n_tokens": 28}, "This test sees nothing wrong."),
+    ("ports", {"bug": "nothing: a right port", "n_tokens": 16}, "This test sees nothing wrong."),
     ("order", {}, "After the three layers, 12 of 14 tokens have some."),
     ("order", {"masked": "no layer", "turns": False}, "After the three layers, 2 of 14 tokens have some."),
     ("order", {"masked": "layer 2", "turns": False}, "After the three layers, 4 of 14 tokens have some."),
@@ -505,6 +505,14 @@ def test_an_explorer_tells_the_right_numbers(name, values, words):
     explorer = as_at_first(f"explore_{name}")
     put_back(explorer, values)
     assert words in explorer.finding
+
+
+def test_no_choice_of_a_port_waits_for_its_models():
+    explorer = as_at_first("explore_ports")
+    made = explorers.relatives._pair.cache_info().misses
+    for bug in explorer.controls["bug"].options:
+        put_back(explorer, {"bug": bug[1], "weights": "new"})
+    assert explorers.relatives._pair.cache_info().misses == made
 
 
 @pytest.mark.parametrize("kind", ["pcolormesh", "scatter", "imshow"])
