@@ -38,6 +38,8 @@ def _hunyuan(*made, settings=None):
 
 for words, bug, program in (
     ("needs its comma", "no_tuple", lambda: Family(_behind, {})),
+    ("These: left over: layers.0", "weights_named", _hunyuan(lambda model, content: None)),
+    ("the function that patches", "called", lambda: Family((edits.biases(),), {})),
     ("of two arguments", "of_one_argument", _hunyuan(lambda model: None)),
     ("printing shows a value", "printed", lambda: print(end="")),
     ("window=0 must be at least 1", "window_0", _hunyuan(_behind, edits.biases, _no_window)),
@@ -109,7 +111,14 @@ for words, bug, *changes in (
     ("round differently", "strict", "1e-5 *", "5e-6 *"),
     ("round differently", "loose_logits", "<= 1e-4", "<= 1e-3"),
     ("only cut elsewhere", "no_logits", "<= 1e-4", "< 0"),
-    ("expected ('logits', 0, False)", "other_name", "return name, at", "return names.get(name, 'lm_head'), at"),
+    ("that of our part", "other_name", "return name, at", "return names.get(name, 'lm_head'), at"),
+    ("that of our part", "lm_head", "return name, at", "return name.replace('logits', 'lm_head'), at"),
+    ("a row of the batch", "first_row", "y[0] if type(y) is tuple else y)", "y[0])"),
+    ("the first of it counts", "tuple", "y[0] if type(y) is tuple else y)", "y)"),
+    ("keeps its own by name=name", "one_name", "y, name=name: made", "y: made"),
+    ("take its .logits", "no_logits_of_theirs", 'getattr(y, "logits", y)', "y"),
+    ("dim=1 puts them", "first_dimension", "torch.cat(made[name], dim=1)", "torch.cat(made[name])"),
+    ("the part that names gives", "same_names", "wanted[names.get(name, name)]", "wanted[name]"),
     ("nan is neither", "nan_passes", f"~({FINE})", FINE.replace("<=", ">")),
     ("nan is neither", "room_of_ours", "1e-5 * want", "1e-5 * y"),
     ("round differently", "room_of_ours_without_nan", "1e-5 * want", "1e-5 * y.nan_to_num()"),
@@ -124,6 +133,7 @@ for words, bug, *changes in (
     ("put one behind the other", "last_step", "torch.cat(made[name], dim=1)", "made[name][-1]",
      "torch.cat(logits, dim=1)", "logits[-1]"),
     ("a hook is still", "hooks_left", "[hook.remove() for hook in hooks]", "pass"),
+    ("or None, is expected, not False", "false", "return None", "return False"),
     (".item() makes an int", "tensor", ".nonzero()[0].item()", ".nonzero()[0, 0]"),
 ):  # fmt: skip
     wrong(words, f"where_they_part__{bug}")(mutate(where_they_part__hooks, *changes))

@@ -47,6 +47,12 @@ for words, bug, mend in (
     ("do you ask for one of a tensor that has none?", "while_writing", lambda model, all_reduce: [
         block.ffn_norm.register_forward_hook(lambda module, inputs, output: output.register_hook(all_reduce) and None)
         for block in model.layers]),
+    ("it has one gradient: (total,)", "no_tuple", lambda model, all_reduce: [
+        block.ffn_norm.register_full_backward_pre_hook(lambda module, gradients: gradients[0])
+        for block in model.layers]),
+    ("the first of it is the tensor", "of_the_tuple", lambda model, all_reduce: [
+        block.ffn_norm.register_full_backward_pre_hook(lambda module, gradients: all_reduce(gradients))
+        for block in model.layers]),
     ("a rank waits for a sum", "sometimes", lambda model, all_reduce:
         model.layers[0].attention.q_proj.weight[0, 0] > 0 and all_reduce(torch.zeros(2))),
 ):  # fmt: skip
