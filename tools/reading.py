@@ -1,23 +1,9 @@
-"""What a learner meets in a notebook: the minutes it takes, and answers that stand in open code before their fold.
+"""What a learner meets in a notebook: the minutes it takes, and answers that stand in open code before their fold."""
 
-    python -m tools.reading            # all notebooks; or some, by their names: 02_rope
-
-`make notebooks` folds code that only draws. What stays open between a question (a cell tagged `predict`) and its answer
-("What you saw") is read before the answer, so nothing in it may tell: that is what `answers_seen` looks for.
-"""
-
-import argparse
 import re
-
-import nbformat
-
-from tools.course import ROOT, notebooks_of
 
 NUMBER = re.compile(r"(?<![\w.,-])(?:\d[\d,]*\.\d+|\d[\d,]*\d)(?!\w|\.\d)")  # of one digit it says little
 READ = re.compile(r"#.*|\"[^\"\n]* [^\"\n]*\"|'[^'\n]* [^'\n]*'")  # comments, and texts with a space in them
-
-
-# --------------------------------------------------------------------------------------------------- minutes
 
 
 def minutes(notebook) -> float:
@@ -28,9 +14,8 @@ def minutes(notebook) -> float:
     words = lines = figures = 0
     aside = False
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            heading = re.match(r"## (.*)", cell.source)
-            aside = heading[1].startswith(("Exercises", "Solutions")) if heading else aside
+        if cell.cell_type == "markdown" and (heading := re.match(r"## (.*)", cell.source)):
+            aside = heading[1].startswith(("Exercises", "Solutions"))
         if aside:
             continue
         if cell.cell_type == "markdown":
@@ -49,15 +34,13 @@ def words_in(text: str) -> int:
     return len(re.findall(r"\S*\w\S*", re.sub(r"\]\([^)]*\)|</?\w[^>]*>", " ", text)))
 
 
-# ------------------------------------------------------------------------------ answers that are seen too early
-
-
 def answers_seen(notebook) -> list[tuple[str, str, set[str]]]:
     """(question's id, cell's id, numbers) for each open cell that tells a number of the answer before its fold.
 
-    Read are, of the answer, its first two sentences; of open code, comments and texts; of folded code its first line.
-    Told is a number that is neither in the question nor above it in this section. That a word tells
-    the answer is for people to see.
+    `make notebooks` folds code that only draws; what stays open between a question (a cell tagged `predict`) and its
+    answer ("What you saw") is read before the answer. Read are, of the answer, its first two sentences; of open code,
+    comments and texts; of folded code its first line. Told is a number that is neither in the question nor above it in
+    this section. That a word tells the answer is for people to see.
     """
     cells, found = notebook.cells, []
     for place, asks in enumerate(cells):
@@ -69,31 +52,9 @@ def answers_seen(notebook) -> list[tuple[str, str, set[str]]]:
         answer = " ".join(re.split(r"(?<=[.!?;]) ", answer.split("\n\n")[0])[:2])
         above = "\n".join(cell.source for cell in cells[: place + 1])
         new = set(NUMBER.findall(answer)) - set(NUMBER.findall(re.split(r"^## ", above, flags=re.M)[-1]))
-        for cell in behind[:last]:
-            if cell.cell_type == "code":
-                folded = cell.metadata.get("jupyter", {}).get("source_hidden")
-                told = new & set(
-                    NUMBER.findall(" ".join(READ.findall(cell.source.split("\n")[0] if folded else cell.source)))
-                )
-                found += [(asks.id, cell.id, told)] if told else []
+        for cell in (one for one in behind[:last] if one.cell_type == "code"):
+            folded = cell.metadata.get("jupyter", {}).get("source_hidden")
+            text = cell.source.split("\n")[0] if folded else cell.source
+            told = new & set(NUMBER.findall(" ".join(READ.findall(text))))
+            found += [(asks.id, cell.id, told)] if told else []
     return found
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Print what a learner meets."""
-    parser = argparse.ArgumentParser(prog="python -m tools.reading", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="such as 06_train (default: all)")
-    try:
-        paths = notebooks_of(ROOT / "notebooks", parser.parse_args(arguments).names)
-    except ValueError as error:
-        parser.error(str(error))
-    for path in paths:
-        notebook = nbformat.read(path, as_version=4)
-        stated = re.search(r"\*\*Minutes:\*\* (\d+)", notebook.cells[0].source)[1]
-        print(f"{path.stem}: {minutes(notebook):.0f} minutes by the rule, {stated} are stated")
-        for question, cell, told in answers_seen(notebook):
-            print(f"  below {question}, cell {cell} tells: {', '.join(sorted(told))}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,10 @@
 """The committed notebooks are clean, executed, described and whole."""
 
 import ast
+import html
 import itertools
 import re
 import statistics
-from html.parser import HTMLParser
 
 import nbformat
 import pytest
@@ -133,60 +133,37 @@ def test_every_figure_is_alone_in_its_cell_and_described_in_metadata_and_in_prin
             assert alt in " ".join(said.split()), place
 
 
-class Words(HTMLParser):
-    """The words of a page that are no code."""
-
-    CODE, EMPTY = {"code", "pre", "script", "style"}, {"br", "hr", "img", "input"}
-
-    def __init__(self, page):
-        super().__init__()
-        self.inside, self.words = [], []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.inside += [tag] if tag not in self.EMPTY else []
-
-    def handle_endtag(self, tag):
-        while tag in self.inside and self.inside.pop() != tag:
-            pass
-
-    def handle_data(self, data):
-        self.words += [data] if not self.CODE & set(self.inside) else []
-
-
 ENGINES = {
     "markdown-it": MarkdownIt("commonmark", {"html": True}).enable("table").render,
     "mistune": markdown2html_mistune,
 }
+NO_WORDS = re.compile(r"<(code|pre|script|style)\b.*?</\1>|<[^>]*>", re.S)  # of a page: code, and tags
 FORMULA = re.compile(r"\$\$.+?\$\$|\$[^$\n]+?\$", re.S)  # MathJax reads it on the page
 MARK = re.compile(r"\*\*|\*(?=\w)|(?<=\w)\*|`|\$|~~|\]\(|^#+ |^\|", re.M)
 
 
 def raw_marks(source):
     """What a reader would see of Markdown's own marks, by engine."""
-    pages = {engine: "".join(Words(render(source)).words) for engine, render in ENGINES.items()}
+    pages = {engine: html.unescape(NO_WORDS.sub("", render(source))) for engine, render in ENGINES.items()}
     return {engine: found for engine, page in pages.items() if (found := MARK.findall(FORMULA.sub("", page)))}
 
 
 def test_no_text_shows_a_mark_of_markdown():
     """Marks stay raw where HTML begins a line: in it Markdown is not read, so write `<code>` and `<b>` there."""
-    for fault in (
-        "<details><summary>A</summary>In `small`.</details>",
-        "**\\*not bold **",
-        "5 $ and `a",
-        "| a\n[b] (c](d)",
-    ):
+    for fault in ("<details><summary>A</summary>In `b`.</details>", "**\\*no **", "5 $ and `a", "| a\n[b] (c](d)"):
         assert raw_marks(fault).keys() == ENGINES.keys(), fault
     assert raw_marks("**a** `b**` $c * d$, *e* [f](g)\n\n| h |\n|---|\n| i |\n\n<details>\n\n`j`\n\n</details>") == {}
     assert {place: found for place, cell in cells("markdown") if (found := raw_marks(cell.source))} == {}
 
 
 @pytest.mark.parametrize("stem", NOTEBOOKS)
-def test_cells_are_short(stem):
+def test_cells_are_short_and_the_minutes_stated_are_those_of_the_rule(stem):
     lines = [sum(bool(line.strip()) for line in cell.source.splitlines()) for _, cell in cells("code", stem)]
     assert max(lines) <= 25
     assert statistics.quantiles(lines, n=10, method="inclusive")[8] <= 16
     assert statistics.median(lines) <= 8
+    stated = int(re.search(r"\*\*Minutes:\*\* (\d+)", NOTEBOOKS[stem].cells[0].source)[1])
+    assert abs(reading.minutes(NOTEBOOKS[stem]) - stated) <= 5  # rounded
     wide = [place for place, cell in cells("code", stem) if max(map(len, cell.source.splitlines())) > 100]
     assert wide == []  # a page of JupyterLab beside its file list
     texts = [(place, cell) for place, cell in cells("markdown", stem) if cell.id != "earlier"]  # three questions
@@ -200,11 +177,9 @@ def test_a_lesson_pastes_no_part_of_the_model_and_has_both_lenses_as_figures(ste
     pasted = re.compile(rf"^(def|class) ({parts})\b", re.M)
     assert [place for place, cell in cells("code", stem) if pasted.search(cell.source)] == []
     for lens in ("Angle lens:", "Mask lens:"):
-        starts = [
-            i for i, cell in enumerate(NOTEBOOKS[stem].cells) if re.search(rf"^#+ (\d\.\d+ )?{lens}", cell.source, re.M)
-        ]
-        assert starts, f"no heading starts with {lens}"
-        assert any(pictures_of(cell) for cell in NOTEBOOKS[stem].cells[starts[0] :][:12]), f"{lens} without a figure"
+        heading = re.compile(rf"^#+ (\d\.\d+ )?{lens}", re.M)
+        rest = itertools.dropwhile(lambda cell: not heading.search(cell.source), NOTEBOOKS[stem].cells)
+        assert any(map(pictures_of, itertools.islice(rest, 12))), f"no heading starts with {lens}, or without a figure"
 
 
 def test_what_tutorials_say_is_said_by_one_and_gets_a_verdict():

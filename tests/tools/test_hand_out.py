@@ -40,8 +40,7 @@ def test_no_solution_and_no_output_is_handed_out(handed):
             for question in original.metadata.get("questions", []):
                 assert question.pop("answer", None) is not None
             assert (cell.cell_type, cell.id, cell.metadata) == (original.cell_type, original.id, original.metadata)
-            assert cell.get("outputs", []) == []
-            assert cell.get("execution_count") is None
+            assert (cell.get("outputs", []), cell.get("execution_count")) == ([], None)
         assert path.stem[:2] == "00" or ours.cells[len(theirs.cells)].source.startswith("## Solutions")
         assert "olutions" not in (handed / "notebooks" / path.name).read_text(encoding="utf-8")
 
@@ -86,25 +85,18 @@ def test_some_notebooks_are_handed_out_and_what_they_read_of_others_is_said(tmp_
 
 STUB = "def my_f(x):\n    raise NotImplementedError"
 SOLVED = {  # cells in which a solution would be handed out; {0} is the heading of the function, {1} its check
-    "a comment that looks like the stub": "{0}\n    # raise NotImplementedError\n    return x{1}",
-    "a text that looks like the stub": "{0}\n    why = 'raise NotImplementedError'\n    return x{1}",
     "the stub behind the answer": "{0}\n    return x\n    raise NotImplementedError{1}",
     "a case that is left out": "{0}\n    if x is None:\n        raise NotImplementedError\n    return x{1}",
-    "a function inside": "{0}\n    def g():\n        raise NotImplementedError\n    return x{1}",
-    "lambda": "my_f = lambda x: x  # raise NotImplementedError{1}",
     "another name": "def g(x):\n    return x\n\nmy_f = g  # raise NotImplementedError{1}",
-    "in an if": "if True:\n    def my_f(x):\n        return x  # raise NotImplementedError{1}",
     "decorated": "@lambda f: lambda x: x\n{0}\n    raise NotImplementedError{1}",
     "asynchronous": "async {0}\n    return x  # raise NotImplementedError{1}",
-    "a method": "class F:\n    def my_f(self, x):\n        return x  # raise NotImplementedError\n\nmy_f = F().my_f{1}",
     "in the check": STUB + "\n\ncheck_f(lambda x: x)\n{1}",
     "kept in a comment": "{0}\n    # return x\n    raise NotImplementedError{1}",
     "kept in a text": "{0}\n    'of x'\n    'return x'\n    raise NotImplementedError{1}",
     "kept in the docstring": '{0}\n    """of x\n    return x"""\n    raise NotImplementedError{1}',
     "kept in the error": "{0}\n    raise NotImplementedError(x + 1){1}",
     "not Python": "%time 1\n" + STUB + "{1}",
-    "imported under its name": "from course import f as my_f\n" + STUB + "{1}",
-    "imported over lines": "from course import (\n    g,\n    f as my_f,\n)\n" + STUB + "{1}",
+    "imported under its name": "from course import (\n    g,\n    f as my_f,\n)\n" + STUB + "{1}",
     "a cell above": ["{0}\n    return x", STUB + "{1}"],
     "a cell below": [STUB + "{1}", "my_f = max"],
     "a cell below, not Python": [STUB + "{1}", ">>> {0}\n...     return x"],
@@ -117,14 +109,10 @@ SOLVED = {  # cells in which a solution would be handed out; {0} is the heading 
 
 NAMED = {  # answers that are not looked for: a notebook with one is not as the course stored it
     "a cell below, commented out": ["code", STUB + "{1}", "# {0}\n#     return x"],
-    "a cell below, in a text": ["code", STUB + "{1}", "exec('{0} return x')"],
     "through globals": ["code", STUB + "{1}", "globals()['my_f'] = lambda x: x"],
-    "a helper": ["code", STUB + "{1}", "def how(x):\n    return x"],
     "a docstring alone": ["code", '{0}\n    """It is x."""\n    raise NotImplementedError{1}'],
     "the words of the error": ["code", "{0}\n    raise NotImplementedError('return x'){1}"],
     "a fence": ["text", STUB + "{1}", "text: I tried\n```\n{0}\n    return x\n```"],
-    "a fence without def": ["text", STUB + "{1}", "text: ```\nreturn x\n```"],
-    "over several lines": ["text", STUB + "{1}", "text: def my_f(\n    x,\n):\n    return x"],
     "a heading of one's own": ["code and text", STUB + "{1}", "text: ### Solutions", "x"],
 }
 
@@ -132,20 +120,17 @@ NAMED = {  # answers that are not looked for: a notebook with one is not as the 
 def a_course(folder, *sources, heading="## Solutions", stored=()):
     """A course of one notebook, its exercises tagged where they define `my_f`; stamped as it is, or as `stored`."""
     (folder / "notebooks").mkdir(parents=True, exist_ok=True)
-    parts = "def my_f(x):", "\n\n\ncheck_f(my_f)"
     cells = []
-    for source in (one.replace("{0}", parts[0]).replace("{1}", parts[1]) for one in sources):
+    for source in (one.replace("{0}", "def my_f(x):").replace("{1}", "\n\n\ncheck_f(my_f)") for one in sources):
         tags = {"tags": ["exercise"]} if "check_f(my_f)" in source else {}
         kind = "markdown" if source.startswith(("text: ", "exercise: ")) else "code"
         cells.append({"cell_type": kind, "metadata": tags, "source": source})
-    cells.append({"cell_type": "markdown", "metadata": {}, "source": heading})
-    notebook = {"cells": cells, "metadata": {}}
-    path = folder / "notebooks" / "01_norm.ipynb"
+    notebook = {"cells": [*cells, {"cell_type": "markdown", "metadata": {}, "source": heading}], "metadata": {}}
+    stamps = {one.__name__: one(notebook) for one in (course.source_hash, course.text_hash)}
     if stored:
-        notebook["metadata"] = json.loads(a_course(folder, *stored).read_text())["metadata"]
-    else:
-        notebook["metadata"] = {one.__name__: one(notebook) for one in (course.source_hash, course.text_hash)}
-    path.write_text(json.dumps(notebook))
+        stamps = json.loads(a_course(folder, *stored).read_text())["metadata"]
+    path = folder / "notebooks" / "01_norm.ipynb"
+    path.write_text(json.dumps(notebook | {"metadata": stamps}))
     return path
 
 
@@ -174,14 +159,12 @@ def test_the_courses_own_notebook_is_not_named_whatever_a_run_and_jupyterlab_lef
     monkeypatch.setattr(hand_out, "COPIED", ())
     path = a_course(tmp_path, STUB + "{1}", "text: Read")
     notebook = json.loads(path.read_text())
-    notebook["cells"][0] |= {
-        "outputs": [{"output_type": "stream", "name": "stdout", "text": "x"}],
-        "execution_count": 3,
-    }
-    for cell in notebook["cells"]:
+    printed = {"output_type": "stream", "name": "stdout", "text": "x"}
+    notebook["cells"][0] |= {"outputs": [printed], "execution_count": 3}
+    for cell in (*notebook["cells"], notebook):
         cell["metadata"] |= {"mine": "return x", "jp-MarkdownHeadingCollapsed": True}
+    for cell in notebook["cells"]:
         cell["source"] = cell["source"].splitlines(keepends=True)
-    notebook["metadata"]["mine"] = "return x"
     path.write_text(json.dumps(notebook))
     (written,) = hand_out.student(tmp_path / "out", tmp_path)
     assert capsys.readouterr().out == ""
@@ -254,8 +237,8 @@ def test_reset_without_a_fresh_copy_changes_nothing(learner):
     mine.write_text("mine")
     with pytest.raises(SystemExit, match=r"no fresh copy of .*mine\.ipynb: .*Copy it from where"):
         hand_out.main(["reset", str(mine)])
-    assert [path.name for path in sorted(learner.parent.iterdir())] == [learner.name, "mine.ipynb"]
-    assert ("my work" in learner.read_text(), mine.read_text()) == (True, "mine")
+    assert sorted(learner.parent.iterdir()) == [learner, mine]
+    assert mine.read_text() == "mine"
 
 
 @pytest.mark.parametrize("step", [1, 2])

@@ -46,24 +46,16 @@ def printed(path):
     return [output.text for cell in nbformat.read(path, as_version=4).cells for output in cell.outputs]
 
 
-@pytest.fixture(autouse=True)
-def device_variable(monkeypatch):
-    """Put back COURSE_DEVICE, which the tool sets for the kernel."""
-    monkeypatch.setenv("COURSE_DEVICE", "unset by this test")
-
-
 @pytest.fixture
 def course(tmp_path, monkeypatch):
     """A course of its own: helpers, checks, and an empty folder of notebooks, which is returned."""
-    texts = {
-        "helpers/__init__.py": "", "helpers/model.py": "import helpers.cache", "helpers/cache.py": "", "notes.py": "",
-        "checks/__init__.py": "",
-        "checks/rope.py": "from helpers import model as parts", "checks/gqa.py": "",
-    }  # fmt: skip
-    for name, text in texts.items():
+    texts = {"helpers/model.py": "import helpers.cache", "checks/rope.py": "from helpers import model as parts"}
+    empty = ("helpers/__init__.py", "helpers/cache.py", "notes.py", "checks/__init__.py", "checks/gqa.py")
+    for name, text in (dict.fromkeys(empty, "") | texts).items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "notebooks").mkdir()
+    monkeypatch.setenv("COURSE_DEVICE", "")  # which the tool sets for the kernel
     monkeypatch.setattr(tool, "ROOT", tmp_path)
     monkeypatch.setattr(tool, "FILE_OF", {"check_rope": "rope", "check_gqa": "gqa"})
     monkeypatch.setattr(tool, "NOTEBOOKS", tmp_path / "notebooks")
@@ -99,11 +91,7 @@ SITUATIONS = {  # what happened after the tool made the notebook, what is said, 
     "claim": (lambda cells, helper: cells[0].metadata.update(claim="1 < 2"), "code changed; 7 s", ""),
     "helpers": (lambda cells, helper: helper.write_text("x = 1"), "helpers changed; 7 s", ""),
     "slow": (lambda cells, helper: helper.write_text("x = 1"), f"helpers changed; {WAITS}", "slow"),
-    "saved": (
-        lambda cells, helper: cells[0].metadata.update(editable=True, jupyter={}),
-        "cleaned, not executed",
-        "figure",
-    ),
+    "saved": (lambda cells, helper: cells[0].metadata.update(jupyter={}), "cleaned, not executed", "figure"),
     "run": (lambda cells, helper: cells[0].update(execution_count=5), "another program stored its outputs; 7 s", ""),
     "question": (lambda cells, helper: cells.insert(0, QUESTION), "cleaned, not executed", ""),
 }
@@ -169,9 +157,7 @@ def test_a_notebook_that_fails_is_named_kept_and_does_not_stop_the_others(course
     (course.parent / "helpers" / "model.py").write_text("def f(:")
     monkeypatch.setattr(tool, "CELL_SECONDS", 2)
     before = {path.stem: path.read_bytes() for path in course.iterdir()}
-    with pytest.raises(
-        SystemExit, match=r"^Left as they were: 01_ends, 02_waits, 03_raises, 04_broken, 05_bug, 07_claims\.$"
-    ):
+    with pytest.raises(SystemExit, match=r": 01_ends, 02_waits, 03_raises, 04_broken, 05_bug, 07_claims\.$"):
         tool.main(["--all"])
     said = capsys.readouterr().out
     for words in (
@@ -197,20 +183,14 @@ def test_clean_drops_what_differs_and_keeps_what_was_written():
     assert [list(output.data) for output in cell.outputs] == [["image/png"]]
 
 
-def test_an_answer_in_open_code_is_found(tmp_path, monkeypatch, capsys):
+def test_an_answer_in_open_code_is_found():
     asks = "**Predict.** Where are 53 high: in a row, or along a diagonal?"
     saw = "<details><summary>What you saw</summary>\n\nA diagonal, turned by 53.1. The query sees 17 keys.</details>"
     asks, saw = (nbformat.v4.new_markdown_cell(text, metadata={"tags": ["predict"]}) for text in (asks, saw))
     told = ("fig.suptitle('All turn by 53.1')", "draw()  # 17 keys")
     cells = new_notebook("x = 53  # degrees", "print(f'{x:17.2f} degrees', 53.1, 17)", *told).cells
-    title = nbformat.v4.new_markdown_cell("# One\n\n**Minutes:** 20")
-    (tmp_path / "notebooks").mkdir()
-    nbformat.write(nbformat.v4.new_notebook(cells=[title, asks, *cells, saw]), tmp_path / "notebooks" / "01_one.ipynb")
-    monkeypatch.setattr(reading, "ROOT", tmp_path)
-    reading.main(["01"])
-    stated, *found = capsys.readouterr().out.splitlines()
-    assert stated.endswith(", 20 are stated")
-    assert [line.split(" tells: ")[1] for line in found] == ["53.1", "17"]
+    found = reading.answers_seen(nbformat.v4.new_notebook(cells=[asks, *cells, saw]))
+    assert [told for *_, told in found] == [{"53.1"}, {"17"}]
 
 
 def png(picture):
@@ -222,10 +202,8 @@ def png(picture):
 def over_black(picture):
     """All that can be seen, and how clear it is."""
     picture = picture.convert("RGBA")
-    return (
-        Image.alpha_composite(Image.new("RGBA", picture.size, "black"), picture).tobytes()
-        + picture.getchannel("A").tobytes()
-    )
+    seen = Image.alpha_composite(Image.new("RGBA", picture.size, "black"), picture)
+    return seen.tobytes(), picture.getchannel("A").tobytes()
 
 
 COLOURS = Image.frombytes("RGB", (64, 64), random.Random(0).randbytes(3 * 64 * 64))
@@ -244,7 +222,8 @@ def test_a_picture_gets_smaller_only_where_nobody_sees_it():
 
 
 @pytest.mark.slow
-def test_executing_twice_gives_the_same_bytes(tmp_path):
+def test_executing_twice_gives_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_DEVICE", "")
     path = tmp_path / "tiny.ipynb"
     bar = "import time\nfor share in (0, 50, 100):\n    print(f'\\r{share}%', end='', flush=True); time.sleep(0.1)"
     picture = f"from IPython.display import Image\nImage(data={png(GREYS)!r})"
