@@ -26,7 +26,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import psutil
 
@@ -161,7 +160,7 @@ def _too_much(family: list[psutil.Process], sandbox: Sandbox | None) -> str:
     """What a program takes too much of, in words; empty if all is well."""
     if _total(family, psutil.Process.num_threads) > PROCESSES:
         return f"It started more than {PROCESSES} processes or threads."
-    if _memory(family) > MEMORY:
+    if _total(family, lambda one: one.memory_info().rss) > MEMORY:
         return f"It needed more than {MEMORY / 2**30:g} GiB of memory."
     if sandbox and len(family) > 1:
         with contextlib.suppress(OSError):  # it may end at this moment
@@ -172,16 +171,6 @@ def _too_much(family: list[psutil.Process], sandbox: Sandbox | None) -> str:
     return ""
 
 
-def _memory(family: list[psutil.Process]) -> float:
-    """Bytes of memory that processes use."""
-    return _total(family, lambda one: one.memory_info().rss)
-
-
-def _memory_left() -> int:
-    """Bytes of memory that the machine has left."""
-    return psutil.virtual_memory().available
-
-
 def _processor_seconds(family: list[psutil.Process]) -> float:
     """Time that processes took, and those that they have waited for."""
     return _total(family, lambda one: sum(one.cpu_times()[:4]))
@@ -190,11 +179,8 @@ def _processor_seconds(family: list[psutil.Process]) -> float:
 class _Program:
     """A program that runs, what it wrote, and the sandbox around it."""
 
-    running: ClassVar[set] = set()  # all of them; those that are being ended too, whose memory is not free yet
-
     def __init__(self, process: subprocess.Popen, sandbox: Sandbox | None):
-        self.process, self.sandbox, self.written, self.ended = process, sandbox, queue.SimpleQueue(), False
-        self.running.add(self)
+        self.process, self.sandbox, self.written = process, sandbox, queue.SimpleQueue()
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -234,7 +220,7 @@ class _Program:
             family = _family(self.process.pid)
             if fault := _too_much(family, self.sandbox):
                 raise Died(fault)
-            if _memory_left() < RESERVED_MEMORY and self._has_most(family):
+            if psutil.virtual_memory().available < RESERVED_MEMORY:  # whoever took it: the grader runs this one again
                 raise Died("The machine has no memory left.")
             before = _processor_seconds(family) if before is None else before
             if _processor_seconds(family) - before > seconds:
@@ -245,14 +231,8 @@ class _Program:
                     return
         raise TimeUp
 
-    def _has_most(self, family):
-        """Whether no other that runs has more memory, and none is being ended."""
-        others = [one for one in [*self.running] if one is not self]
-        return not any(one.ended or _memory(_family(one.process.pid)) > _memory(family) for one in others)
-
     def end(self) -> None:
         """End the program and all that it started: what stands below it, and its group."""
-        self.ended = True
         alive = self.process.poll() is None  # else its number may be another's by now
         for one in reversed(_family(self.process.pid) if alive else []):
             with contextlib.suppress(psutil.Error):
@@ -267,7 +247,6 @@ class _Program:
         self.reader.join(5)
         if not self.reader.is_alive():  # without a sandbox, somebody who left the group may still hold the pipe
             self.process.stdout.close()
-        self.running.discard(self)
 
 
 def _environment(home: str, passed_on: dict[str, str]) -> dict[str, str]:

@@ -157,14 +157,6 @@ def test_the_page_opens_on_a_sentence_whose_next_word_is_a_word(open_page):
     assert "#" not in page.url
 
 
-@pytest.mark.parametrize("game", [0, 330])
-def test_the_colours_of_the_game_tell_its_numbers_apart(open_page, game):
-    page = open_page(f"broken.html#no={game}")
-    colours = page.locator("#live-fault tbody td:not(.same)").evaluate_all("all => all.map(x => x.className)")
-    assert len({*colours}) > 1
-    assert max(map(colours.count, colours)) < 0.7 * len(colours)
-
-
 def test_a_link_is_followed_though_the_page_was_about_to_write_its_address(open_page):
     page = open_page()
     page.evaluate("""() => {

@@ -9,6 +9,7 @@ is built takes the place of the last one when it is whole.
 import argparse
 import base64
 import contextlib
+import io
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from pathlib import Path
 import nbformat
 from jinja2 import Environment, FileSystemLoader
 from nbformat.v4 import new_markdown_cell
+from PIL import Image
 
 from helpers.assets import ASSETS
 from helpers.model import count_parameters
@@ -41,7 +43,6 @@ CODE = re.compile(r"(^`{3,}.*?^`{3,}|`[^`\n]+`)", re.S | re.M)
 ONE_LINE_ANSWER = re.compile(r"^<details><summary>([^<\n]*)</summary>(.+?)</details>$", re.M)
 ZIP = "llama-notebooks.zip"
 EXPLORER = re.compile(r"^explore_\w+\(", re.M)
-NEEDED = 10**8  # bytes of disk: a site beside the last one, 20 MB each, and Sphinx's own files
 ONLY_RUN = ("shift-enter", "earlier-by-hand", "earlier-write")  # cells that tell a reader nothing
 
 
@@ -155,8 +156,8 @@ def notebook_page(path: Path):
             cell.source = relink(cell.source, path)
             cell.source = ONE_LINE_ANSWER.sub(r"<details><summary>\1</summary>\n\n\2\n\n</details>", cell.source)
             if "predict" in cell.metadata.get("tags", []):
-                before, question = _split_prediction(cell.source)
-                cell.source = f'{before}<div class="predict">\n\n{question}\n\n</div>'
+                before, asks, question = cell.source.rpartition("**Predict")  # it begins the last paragraph
+                cell.source = f'{before}<div class="predict">\n\n{asks}{question}\n\n</div>'
             if cell.metadata.get("jp-MarkdownHeadingCollapsed"):
                 cell.source += '\n\n<details class="solutions"><summary>Show the solutions</summary>\n\n'
         else:
@@ -165,20 +166,6 @@ def notebook_page(path: Path):
         notebook.cells.append(new_markdown_cell("</details>", id="end-of-solutions"))
     notebook.cells.insert(1, new_markdown_cell(links_of(path.stem), id="way-in"))
     return notebook
-
-
-def _split_prediction(text):
-    # A text cell cut before the paragraph that asks for a prediction.
-    place = text.find("**Predict")
-    if place < 0:
-        raise ValueError(f"this cell has the tag predict and no **Predict.** in it: {text[:60]!r}")
-    start = text.rfind("\n\n", 0, place) + 2 if "\n\n" in text[:place] else 0
-    return text[:start], text[start:]
-
-
-def _picture_width(output):
-    # Of an output's PNG [px]; it stands in its bytes 16 to 19.
-    return int.from_bytes(base64.b64decode("".join(output.data["image/png"][:64].split()))[16:20])
 
 
 def _prepare_outputs(cell):
@@ -190,10 +177,10 @@ def _prepare_outputs(cell):
     if folds.get("source_hidden") or "plots.use_course_style()" in cell.source:
         tags.append("hide-input")
     for output in cell.outputs:
-        alt = output.get("metadata", {}).get("image/png", {}).get("alt")
-        if alt:
+        if alt := (stored := output.get("metadata", {}).get("image/png", {})).get("alt"):
             # A stored width [px] comes first, for the picture may hold more pixels than it is wide.
-            width = int(output.metadata["image/png"].get("width") or _picture_width(output))
+            png = io.BytesIO(base64.b64decode(output.data["image/png"]))
+            width = int(stored.get("width") or Image.open(png).width)
             image = {"alt": alt, "classes": "wide" if width > 600 else "narrow", "width": f"{width}px"}
             more = " A picture here; in JupyterLab its controls move." if EXPLORER.search(cell.source) else ""
             plain = re.sub(r"([\\`*_$<>\[\]{}])", r"\\\1", alt)  # Markdown that shows it as it is
@@ -245,15 +232,11 @@ def replaced(folder: Path):
     """A folder to write into; at the end of the `with` it takes the place of `folder`, which an error leaves as it was.
 
     Raises:
-        ValueError: if `folder` has content and is no site, which we did not write; or if a disk is nearly full.
+        ValueError: if `folder` has content and is no site, which we did not write.
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / ".nojekyll").is_file():
         raise ValueError(f"{folder} holds something else, which would be lost: give another folder.")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    for place in (folder.parent, tempfile.gettempdir()):
-        if (free := shutil.disk_usage(place).free) < NEEDED:
-            left = f"The disk of {place} has {free / 1e6:.0f} MB left, {NEEDED / 1e6:.0f} are needed"
-            raise ValueError(f"{left}: delete something there, or choose another folder (--out; TMPDIR).")
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
         new, old = Path(beside, "new"), Path(beside, "old")
         new.mkdir()
