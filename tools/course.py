@@ -113,32 +113,19 @@ def changed_since_stored(notebook: bytes) -> str:
 # ------------------------------------------------------------------------------------------------ files
 
 
-@contextlib.contextmanager
-def _beside(path):
-    """A file to write beside `path`, whose place it takes at the end of the `with`; an error or stop leaves `path`."""
-    beside = path.with_name(f".{os.getpid()}.part")
-    try:
-        yield beside
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 def write_beside(path: Path, data: str | bytes) -> None:
     """Write a file so that a stop at any moment leaves the old file or the new one, never half of one."""
-    with _beside(path) as beside:
+    beside = path.with_name(f".{os.getpid()}.part")
+    try:
         with open(beside, "wb") as file:
             file.write(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
         if path.exists():
             shutil.copymode(path, beside)
-
-
-def copy_beside(path: Path, target: Path) -> None:
-    """Copy a file so that a stop at any moment leaves the target as it was, or whole."""
-    with _beside(target) as beside:
-        shutil.copy2(path, beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -79,9 +79,8 @@ def what_they_read(notebooks: list[str]) -> str:
 def _refuse_solved(path, notebook, asked):
     """Refuse an exercise whose cell holds more than stubs, imports and the check, or whose function another cell makes.
 
-    A name that begins with my_ or again_ is such a function, also where no cell asks for it any more.
-
-    An answer that this does not know is in a notebook that is not as the course stored it, which is said.
+    A name that begins with my_ or again_ is such a function, also where no cell asks for it any more. An answer that
+    this does not know is in a notebook that is not as the course stored it, which is said.
     """
     from checks import FILE_OF  # here, since the grader reads COPIED, and has no need of torch
     from checks import notebook as reader
@@ -121,7 +120,7 @@ def reset(path: Path) -> Path | None:
     if path.is_file() and path.read_bytes() == fresh:
         return None
     if path.exists():
-        course.copy_beside(path, kept := course.new_file(path))
+        shutil.copy2(path, kept := course.new_file(path))
     course.write_beside(path, fresh)
     return kept
 

@@ -9,12 +9,7 @@ Cells tagged nbval-ignore-output keep the outputs of the last commit while their
 notebook: while all code and helpers do), so that an edit of a text gives a small diff; --fresh stores what came out.
 
 A cell whose text says something about a timing states it as metadata, `"claim": "cached < full"`. New outputs are
-stored only if the claim is true in the kernel after the cell.
-
-The outputs that answer a prediction are folded: JupyterLab shows them when their cell is run.
-
-A notebook's source is never changed. The result is written beside the notebook and renamed, so that a stop at any
-moment leaves the old file or the new one.
+stored only if the claim is true in the kernel after the cell. A notebook's source is never changed.
 """
 
 import argparse
@@ -58,15 +53,11 @@ INVISIBLE = 8  # of 255: how far a colour of a picture may move
 EMPTY_OUTPUT = new_output("display_data")
 
 
-class FalseClaim(Exception):
-    """A cell's claim does not hold."""
-
-
 class Stopped(Exception):
-    """A cell did not come to its end."""
+    """A cell did not come to its end, or what it claims does not hold."""
 
 
-FAILURES = (FalseClaim, Stopped, CellExecutionError, ValidationError, OSError, RuntimeError, ValueError, SyntaxError)
+FAILURES = (Stopped, CellExecutionError, ValidationError, OSError, RuntimeError, ValueError, SyntaxError)
 
 
 # ------------------------------------------------------------------------------- what outputs were made from
@@ -213,7 +204,7 @@ async def check_claim(client, cell, number: int) -> None:
     """Evaluate a cell's claim in the kernel that has just run the cell.
 
     Raises:
-        FalseClaim: if it is not true; the text gives the values of its names and what to do.
+        Stopped: if it is not true; the text gives the values of its names and what to do.
     """
     claim = cell.metadata["claim"]
     named = [node for node in ast.walk(ast.parse(claim, mode="eval")) if isinstance(node, ast.Name)]
@@ -227,7 +218,7 @@ async def check_claim(client, cell, number: int) -> None:
     }
     if found[wanted[0]] != "True":
         values = ", ".join(f"{one} = {' '.join(found[one].split())[:200]}" for one in wanted)
-        raise FalseClaim(
+        raise Stopped(
             f"cell {number} claims {claim}, but {values}: the machine was busy, or the text is wrong: run it again "
             "with nothing else running, or change the text. Nothing was written."
         )
@@ -239,22 +230,15 @@ def execute(path: Path, fresh: bool = False) -> float:
     With `fresh`, new outputs are stored also where nbval does not compare them.
 
     Raises:
-        FalseClaim: if new outputs contradict the text; nothing is written then, nor in the other cases.
-        CellExecutionError: if a cell raises that does not say so with a tag.
-        Stopped: if a cell ends its kernel, or takes longer than CELL_SECONDS.
+        CellExecutionError: if a cell raises that does not say so with a tag; nothing is written then, nor below.
+        Stopped: if new outputs contradict the text, or a cell ends its kernel or takes longer than CELL_SECONDS.
     """
     notebook = nbformat.read(path, as_version=4)
     kept = {} if fresh else outputs_to_keep(path, notebook)
     os.environ["COURSE_DEVICE"] = "cpu"
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in `make lab`
-    start = time.perf_counter()
+    start, begun = time.perf_counter(), []
     settings = {"timeout": CELL_SECONDS, "kernel_name": "python3", "record_timing": False, "coalesce_streams": True}
-
-    running = 0
-
-    def before(cell, cell_index):
-        nonlocal running
-        running = cell_index + 1
 
     async def after(cell, cell_index, execute_reply):
         if "claim" in cell.metadata and cell_index not in kept and execute_reply["content"]["status"] == "ok":
@@ -267,14 +251,15 @@ def execute(path: Path, fresh: bool = False) -> float:
         client = NotebookClient(
             notebook, resources={"metadata": {"path": path.parent}}, config=Config(KernelManager=manager), **settings
         )
-        client.on_cell_start, client.on_cell_executed = before, after
+        client.on_cell_start = lambda cell, cell_index: begun.append(cell_index + 1)
+        client.on_cell_executed = after
         try:
             client.execute()
         except DeadKernelError as error:
             what = "ended its kernel: did it call exit, or was memory full?"
-            raise Stopped(f"cell {running} {what} Nothing was written.") from error
+            raise Stopped(f"cell {begun[-1]} {what} Nothing was written.") from error
         except CellTimeoutError as error:
-            raise Stopped(f"cell {running} takes longer than {CELL_SECONDS} s. Nothing was written.") from error
+            raise Stopped(f"cell {begun[-1]} takes longer than {CELL_SECONDS} s. Nothing was written.") from error
     seconds = time.perf_counter() - start
     for index, outputs in kept.items():
         notebook.cells[index].outputs = outputs
