@@ -197,8 +197,6 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error(f"{chosen.folder} is no folder; is it a zip of the class? Then unpack it first.")
     if not (chosen.seconds > 0 and chosen.jobs > 0):
         parser.error(f"--seconds {chosen.seconds:g} and --jobs {chosen.jobs} must be above 0.")
-    if chosen.worksheet and chosen.worksheet.resolve() == chosen.results / "worksheet.csv":
-        parser.error(f"{chosen.worksheet} is the filled copy: give the file that the platform gave.")
     return chosen
 
 

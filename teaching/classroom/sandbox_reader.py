@@ -15,15 +15,6 @@ NO_NOTEBOOK = (ValueError, KeyError, TypeError, AttributeError, RecursionError) 
 NAMED = re.compile(r"line (\d+)\)?$")  # at the end of a SyntaxError's text
 
 
-def load(path: str):
-    """The module checks/notebook.py alone: its package imports torch, which takes seconds."""
-    if "notebook_reader" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("notebook_reader", path)
-        sys.modules["notebook_reader"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules["notebook_reader"])
-    return sys.modules["notebook_reader"]
-
-
 def answers(reader, data: bytes, asked: list[tuple[str, str]], course: list[str]) -> list[dict]:
     """For each exercise the fields of teaching.classroom.submissions.Answer; no status if the code is to be run.
 
@@ -112,5 +103,8 @@ def _count(cell):
 
 
 if __name__ == "__main__":
+    spec = importlib.util.spec_from_file_location("notebook_reader", sys.argv[1])  # alone: its package imports torch
+    sys.modules["notebook_reader"] = notebook_reader = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(notebook_reader)
     question, _, stored = sys.stdin.buffer.read().partition(b"\n")
-    print(json.dumps(answers(load(sys.argv[1]), stored, *json.loads(question))))
+    print(json.dumps(answers(notebook_reader, stored, *json.loads(question))))

@@ -31,10 +31,6 @@ HINTS = {  # beside what the reader saw, if there is one
 }
 
 
-class Broken(Exception):
-    """Why a file cannot be read as a notebook, and what to do."""
-
-
 @dataclass(frozen=True)
 class Assignment:
     """What the course asks for: the learner's function and the check that it is handed to."""
@@ -115,18 +111,14 @@ def read_file(path: Path) -> bytes:
     """What a student's file holds.
 
     Raises:
-        Broken: if it is a link, too large, or cannot be opened.
+        ValueError, OSError: if it is a link or too large, or cannot be opened.
     """
-    try:
-        found = os.lstat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise Broken("It is a link, a folder or a device, not a file.", OPEN_IT)
-        if found.st_size > LARGEST_FILE:
-            raise Broken(f"It has {found.st_size:,} bytes, more than {LARGEST_FILE:,}.", OPEN_IT)
-        return path.read_bytes()
-    except OSError as error:
-        why = f"{type(error).__name__}: {one_line(error.strerror or error, 150)}"
-        raise Broken(f"It cannot be opened ({why}).", OPEN_IT) from error
+    found = os.lstat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError("it is a link, a folder or a device, not a file")
+    if found.st_size > LARGEST_FILE:
+        raise ValueError(f"it has {found.st_size:,} bytes, more than {LARGEST_FILE:,}")
+    return path.read_bytes()
 
 
 def judge_submission(
@@ -142,16 +134,20 @@ def judge_submission(
         hint = "Hand it in under the name that it has in the course."
         return [Answer("missing notebook", hint=hint)] * len(exercises)
     asked = [[(one.function, one.stub) for one in exercises], course]
+
+    def broken(seen, hint=OPEN_IT):
+        return [Answer("broken notebook", f"It could not be read{seen}.", hint)] * len(exercises)
+
     try:
         given = json.dumps(asked).encode() + b"\n" + read_file(files[-1])
+    except (OSError, ValueError) as error:
+        return broken(f": {one_line(getattr(error, 'strerror', None) or error, 150)}")
+    try:
         found = json.loads(run_limited(READER, given, READING, sandbox))
-    except Broken as why:
-        return [Answer("broken notebook", *why.args)] * len(exercises)
     except TimeUp:
-        hint = "Delete cells that are not part of the homework."
-        return [Answer("broken notebook", f"It could not be read in {READING:g} seconds.", hint)] * len(exercises)
+        return broken(f" in {READING:g} seconds", "Delete cells that are not part of the homework.")
     except Died as error:
-        return [Answer("broken notebook", f"It could not be read. {error}", OPEN_IT)] * len(exercises)
+        return broken(f": {str(error).rstrip('.')}")
     return [_answer(exercise, **one) for exercise, one in zip(exercises, found, strict=True)]
 
 

@@ -45,9 +45,9 @@ def test_what_cannot_be_read_in_time_or_opened_ends_in_a_sentence(tmp_path, monk
     monkeypatch.setattr(submissions, "READING", 0.5)
     assert judged() == ("broken notebook", "It could not be read in 0.5 seconds.")
     monkeypatch.setattr(submissions, "READER", ["-c", "import os; os._exit(1)"])
-    assert judged() == ("broken notebook", "It could not be read. The program failed.")
+    assert judged() == ("broken notebook", "It could not be read: The program failed.")
     monkeypatch.setattr(type(tmp_path), "read_bytes", Mock(side_effect=PermissionError(13, "Permission denied")))
-    assert judged()[1] == "It cannot be opened (PermissionError: Permission denied)."
+    assert judged()[1] == "It could not be read: Permission denied."
 
 
 def test_a_submission_is_read_inside_the_sandbox_only(tmp_path, monkeypatch):
@@ -137,7 +137,7 @@ def test_a_pipe_is_not_waited_for(tmp_path, capsys):
         with pytest.raises(SystemExit):
             grade.main([str(tmp_path / "in" / "x.zip"), "--no-isolation"])
     assert "x.zip is no folder; is it a zip of the class? Then unpack it first" in capsys.readouterr().err
-    device = "It is a link, a folder or a device, not a file."
+    device = "It could not be read: it is a link, a folder or a device, not a file."
     assert said == {"anna": (["anna__x.zip (not a file)"], device), "ben": (["ben/x.zip (not a file)"], device),
                     "carl": (["carl/my.ipynb"], ""), "x": (["x.zip (not a file)"], "")}  # fmt: skip
 
@@ -149,7 +149,7 @@ def test_a_zip_is_one_persons_whatever_names_are_in_it(tmp_path):
     assert found.students["eve"].unread == ["eve.zip/ben__02_rope.ipynb"]
 
 
-def test_a_zip_that_lies_about_its_sizes_costs_its_sender_alone(tmp_path, monkeypatch):
+def test_a_zip_that_lies_about_its_sizes_costs_its_sender_alone(tmp_path):
     names = ["anna.zip/02_rope.ipynb", "eve.zip/02_rope.ipynb", "zoe.zip/02_rope.ipynb"]
     found_in(tmp_path / "in", names)
     eve = tmp_path / "in" / "eve.zip"
@@ -160,9 +160,6 @@ def test_a_zip_that_lies_about_its_sizes_costs_its_sender_alone(tmp_path, monkey
     found = found_in(tmp_path / "in").students
     assert {name: len(one.files) for name, one in found.items()} == {"anna": 1, "eve": 0, "zoe": 1}
     assert found["eve"].unread == ["eve.zip (the zips unpack to more than 536,870,912 bytes)"]
-    monkeypatch.setattr(find_submissions, "LARGEST_CLASS", 3)  # it stops the run, and is nobody's fault
-    with pytest.raises(ValueError, match=r"with zoe\.zip the zips have unpacked to more than 3 bytes"):
-        found_in(tmp_path / "in")
 
 
 def test_what_is_not_understood_is_named(tmp_path, monkeypatch):
