@@ -1,25 +1,15 @@
 """Saving and `make notebooks` that are stopped at any moment leave the old state or the new, never half."""
 
 import os
-import subprocess
-import sys
 
 import nbformat
 import pytest
-import torch
 
-from helpers.checkpoint import load_checkpoint, save_checkpoint
+from helpers.checkpoint import save_checkpoint
 from helpers.model import Llama
-from tests.support.course import ROOT
 from tests.support.models import SMALL
 from tools import notebooks
 from tools.course import write_beside
-
-
-def save_into(folder):
-    torch.manual_seed(0)
-    save_checkpoint(Llama(SMALL), folder)
-    return list(load_checkpoint(folder).state_dict().values())
 
 
 def test_a_file_changes_by_a_rename_alone(tmp_path, monkeypatch):
@@ -50,23 +40,3 @@ def test_a_file_changes_by_a_rename_alone(tmp_path, monkeypatch):
         save_checkpoint(Llama(SMALL), tmp_path / "saved")
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["a.ipynb", "text"]
-
-
-KILLED = """
-import os, sys
-from pathlib import Path
-from tests import test_nothing_lost
-
-os.rename = lambda old, new: os._exit(9)
-test_nothing_lost.save_into(Path(sys.argv[1]))
-"""
-
-
-@pytest.mark.slow
-def test_what_a_kill_before_a_rename_leaves_does_not_disturb_the_next_try(tmp_path):
-    """A kill tidies nothing up."""
-    place = tmp_path / "mine"
-    assert subprocess.run([sys.executable, "-c", KILLED, place], cwd=ROOT).returncode == 9
-    assert len(list(tmp_path.glob(".mine.*"))) == 1  # what was not renamed
-    assert not place.exists()
-    assert all(map(torch.equal, save_into(place), save_into(tmp_path / "whole")))

@@ -194,12 +194,10 @@ KINDS = {  # words of the error, and what makes such a folder
     "pytorch_model.bin is pickled: open what transformers makes of it": renamed("pytorch_model.bin"),
     "lm_head.weight is (70, 32), tied by the config to tok_embeddings.weight (64, 32)": tied_to_more_rows,
     "describes a 'gpt_neox' model, not 'llama': ": saying(model_type="gpt_neox"),
-    "describes a None model, not 'llama': ": saying(model_type=None),
     "sets attention_bias=True": saying(attention_bias=True), "sets mlp_bias=True": saying(mlp_bias=True),
     "sets quantization_config={'bits': 4}": saying(quantization_config={"bits": 4}),
     "sets transformers_weights='other.safetensors'": saying(transformers_weights="other.safetensors"),
-    "sets partial_rotary_factor=0.5": saying(partial_rotary_factor=0.5),
-    "sets is_causal=False": saying(is_causal=False), "sets is_causal=None": saying(is_causal=None),
+    "sets is_causal=None": saying(is_causal=None),
     "sets rope_type='yarn'": saying(rope_parameters={"rope_type": "yarn", "factor": 2.0}),
     "RoPE type 'dynamic' is not known": saying(rope_scaling={"rope_type": "dynamic"}),
 }  # fmt: skip

@@ -141,10 +141,8 @@ def test_a_folder_opens_as_in_transformers_or_is_refused(tmp_path, kind):
 
 
 OLD = {"rope_parameters": GONE, "layer_types": GONE, "rope_theta": 500_000.0}
-OLD_YARN, WINDOWS = (
-    {"rope_scaling": {"rope_type": "yarn", **YARN, **TRAINED}},
-    {"sliding_window": 6, "max_window_layers": 1},
-)
+OLD_YARN = {"rope_scaling": {"rope_type": "yarn", **YARN, **TRAINED}}
+WINDOWS = {"sliding_window": 6, "max_window_layers": 1}
 MIXED = {"sliding_window": 6, "layer_types": [KINDS[1], KINDS[0], KINDS[1]]}
 OLDER = {  # as on the Hub
     "mistral": OLD | {"head_dim": GONE}, "olmo2": OLD, "mixtral": OLD, "granite": OLD,

@@ -27,9 +27,7 @@ PICKED = [  # COURSE_DEVICE, the accelerators that are there, and what is picked
 
 
 @pytest.mark.parametrize(("value", "present", "device"), PICKED)
-def test_the_accelerator_is_picked_when_there_is_one_unless_course_device_overrides(
-    value, present, device, monkeypatch
-):
+def test_an_accelerator_is_picked_unless_course_device_overrides(value, present, device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in present)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in present)
     monkeypatch.setenv("COURSE_DEVICE", value)
@@ -56,12 +54,8 @@ def test_the_model_is_compiled_as_one_graph_and_exported_for_any_length(n_pad):
     """The check of the tokens' range would read numbers in the middle of the graph: it is made outside a compiler."""
     model, longer = make_model(), draw_tokens(2, 21)
     compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=True)
-    exported = torch.export.export(
-        model,
-        (draw_tokens(2, 16),),
-        {"n_pad": n_pad},
-        dynamic_shapes={"tokens": {1: torch.export.Dim("T")}, "n_pad": None},
-    ).module()
+    shapes = {"tokens": {1: torch.export.Dim("T")}, "n_pad": None}
+    exported = torch.export.export(model, (draw_tokens(2, 16),), {"n_pad": n_pad}, dynamic_shapes=shapes).module()
     for tokens in (draw_tokens(2, 16), longer):
         for called in (compiled, exported):
             assert_agree(called(tokens, n_pad=n_pad), model(tokens, n_pad=n_pad))

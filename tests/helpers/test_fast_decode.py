@@ -34,12 +34,10 @@ def test_a_prepared_model_is_the_same_function(name, layout, tokens):
     assert generate(prepared, ragged, 8) == generate(model, ragged, 8)
 
 
-SMALLER = [
-    (weights, layout) for weights in ("float16", "bfloat16", "int8") for layout in LAYOUTS[getattr(torch, weights)]
-]
+SMALLER = [(name, layout) for name in ("float16", "bfloat16", "int8") for layout in LAYOUTS[getattr(torch, name)]]
 
 
-@pytest.mark.parametrize(("weights", "layout"), [one for one in SMALLER if one[0] != "float32"])
+@pytest.mark.parametrize(("weights", "layout"), SMALLER)
 def test_smaller_weights_change_the_logits_little(weights, layout, model, tokens):
     prepared = prepare_for_decoding(model, weights, layout=layout)
     for logits in (prepared(tokens[:1]), in_chunks(prepared, tokens[:1], [1] * 16)):

@@ -59,9 +59,7 @@ CASES |= {
     # with small weights the mean square is small, and eps counts
     "small weights": Case(TINY, std=0.02),
     # 300 and more: the square overflows float16 (largest number 65 504)
-    "float16, large activations": Case(
-        TINY, attention="sdpa", dtype=torch.float16, embedding_scale=2000.0, tolerance=0.02
-    ),
+    "float16, large activations": Case(TINY, 16, "sdpa", dtype=torch.float16, embedding_scale=2000.0, tolerance=0.02),
 }
 
 
@@ -73,9 +71,8 @@ def assert_same_as_transformers(case: Case):
         real[row, :n_pad] = False
     n_pad = None if case.n_pad is None else torch.tensor(case.n_pad)
 
-    expected = theirs(
-        input_ids=tokens, attention_mask=None if case.n_pad is None else real.long(), use_cache=False
-    ).logits.float()
+    mask = None if case.n_pad is None else real.long()
+    expected = theirs(input_ids=tokens, attention_mask=mask, use_cache=False).logits.float()
     logits = in_chunks(ours, tokens, case.chunks, n_pad) if case.chunks else ours(tokens, n_pad=n_pad)
     assert_agree(logits[real], expected[real], case.tolerance)  # the logits at padding mean nothing
     if case.chunks or case.dtype != torch.float32:
@@ -96,10 +93,8 @@ def _pair(case):
     """Our model, the one of transformers with the same weights (by way of `helpers.checkpoint`), and token ids."""
     ours = make_model(case.config, case.std).to(case.dtype)
     ours.tok_embeddings.weight.data *= case.embedding_scale
-    config = transformers.LlamaConfig(
-        **config_to_hugging_face(case.config, case.dtype), attn_implementation=case.attention
-    )
-    theirs = LlamaForCausalLM(config).to(case.dtype)
+    settings = config_to_hugging_face(case.config, case.dtype) | {"attn_implementation": case.attention}
+    theirs = LlamaForCausalLM(transformers.LlamaConfig(**settings)).to(case.dtype)
     missing, left_over = theirs.load_state_dict(weights_to_hugging_face(ours), strict=False)
     assert not left_over
     assert missing == (["lm_head.weight"] if case.config.tie_embeddings else [])

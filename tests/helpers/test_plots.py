@@ -26,14 +26,13 @@ def no_figure_left_open(course_style):
 
 
 VISIBLE = causal_visible(3, 5)
-SCORES = torch.tensor([[1.0, -2, 9, 0, 0], [0, 1, 2, -3, 0], [1, 1, 1, 1, 1]])
-ALLOWED_IMPORTS = {"labels": ["q", "k"], "colors": [plots.QUERY, plots.KEY], "styles": ["-", "--"]}
+ARROWS = {"labels": ["q", "k"], "colors": [plots.QUERY, plots.KEY], "styles": ["-", "--"]}
 
 EXAMPLES = {
-    "plot_vectors": lambda **to: plots.plot_vectors([[1.0, 2], [0, -1]], **ALLOWED_IMPORTS, **to),
+    "plot_vectors": lambda **to: plots.plot_vectors([[1.0, 2], [0, -1]], **ARROWS, **to),
     "plot_clock_hands": lambda **to: plots.plot_clock_hands(torch.arange(6.0), **to),
     "plot_visible": lambda **to: plots.plot_visible(VISIBLE, **to),
-    "plot_attention": lambda **to: plots.plot_attention(SCORES.softmax(-1), visible=VISIBLE, **to),
+    "plot_attention": lambda **to: plots.plot_attention(torch.rand(3, 5), visible=VISIBLE, **to),
     "plot_head_wiring": lambda **to: plots.plot_head_wiring(8, 2, **to),
     "plot_layers": lambda **to: plots.plot_layers({"a": (torch.tensor([[1.0, 0.1], [0, 0]]), [None, 64])}, **to),
     "plot_llama_map": lambda **to: plots.plot_llama_map(**to),
@@ -94,7 +93,7 @@ def test_hands_arrows_and_wires_end_where_the_numbers_say():
     hands = [line.get_xydata() for line in plots.plot_clock_hands(angles, ax=new_axes()).lines]
     ends = [hand[1] - hand[0] for hand in hands if len(hand) == 2]
     np.testing.assert_allclose([np.arctan2(y, x) for x, y in ends], angles, atol=1e-12)
-    arrows = plots.plot_vectors([[3.0, 4], [-5, 0]], **ALLOWED_IMPORTS, ax=new_axes())
+    arrows = plots.plot_vectors([[3.0, 4], [-5, 0]], **ARROWS, ax=new_axes())
     assert [text.xy for text in arrows.texts] == [(3.0, 4.0), (-5.0, 0.0)]
     assert arrows.get_xlim()[0] < -5 < 4 < arrows.get_ylim()[1]
     wires = plots.plot_head_wiring(4, 2, ax=new_axes()).lines
@@ -121,10 +120,8 @@ def test_the_style_takes_back_what_was_set_before():
 
 
 def test_show_stores_the_description_prints_it_and_closes_the_figure(monkeypatch, capsys):
-    displayed, alt = (
-        [],
-        "A line from 0 to 1. Axes: position and loss. It rises. A printed line ends before these words.",
-    )
+    alt = "A line from 0 to 1. Axes: position and loss. It rises. A printed line ends before these words."
+    displayed = []
     monkeypatch.setattr("IPython.display.display", lambda thing: displayed.append(thing._repr_mimebundle_()))
     for _ in range(2):
         fig, ax = plt.subplots()
@@ -144,5 +141,5 @@ def test_show_stores_the_description_prints_it_and_closes_the_figure(monkeypatch
 
 
 def test_show_prints_no_picture_where_no_notebook_is(capsys):
-    plots.show(plots.plot_vectors([[1.0, 2], [0, -1]], **ALLOWED_IMPORTS).figure, alt="Two arrows.")
+    plots.show(plots.plot_vectors([[1.0, 2], [0, -1]], **ARROWS).figure, alt="Two arrows.")
     assert capsys.readouterr() == ("<figure>\nFigure: Two arrows.\n", "")

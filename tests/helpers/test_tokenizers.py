@@ -44,15 +44,13 @@ CASES = [  # file, model_type, other files
     ("Llama 2", "llama", of("LlamaTokenizerFast"), WARNS), ("Yi", "llama", of(LLAMA), REFUSES),
     ("Yi", "llama", of(LLAMA, add_prefix_space=False), OPENS), ("Yi", "gemma2", {}, WARNS),
     ("Llama 2", "gemma2", {}, REFUSES), ("SmolLM2", "llama", of(GPT2), WARNS),
-    ("SmolLM2", "granite", of(GPT2), OPENS), ("GPT-2", "llama", of(GPT2, split_special_tokens=True), OPENS),
-    ("GPT-2", "llama", of(LLAMA), OPENS), ("GPT-2", "qwen3", BASE, OPENS), ("GPT-2", "qwen2", BASE, WARNS),
+    ("GPT-2", "llama", of(GPT2, split_special_tokens=True), OPENS),
+    ("GPT-2", "llama", of(LLAMA), OPENS), ("GPT-2", "qwen2", BASE, WARNS),
     ("GPT-2", "llama", BASE | {"added_tokens": {"<mask>": 999}}, REFUSES),  # a token that tokenizer.json does not add
     ("GPT-2", "llama", BASE | {"special_tokens_map": {"additional_special_tokens": ["<mask>"]}}, REFUSES),
     ("GPT-2", "llama", of("TokenizersBackend", extra_special_tokens=["<mask>"], add_bos_token=True), REFUSES),
     ("GPT-2", "llama", of(GPT2, pad_token=MASK), REFUSES), ("GPT-2", "llama", of(GPT2, pad_token=None), OPENS),
-    ("GPT-2", "llama", of("GPTNeoXTokenizerFast"), WARNS), ("GPT-2", "smollm3", of("CodeGenTokenizer"), OPENS),
-    ("GPT-2", "llama", of("CohereTokenizerFast"), WARNS), ("Llama 2", "llama", of("CodeLlamaTokenizer"), REFUSES),
-    ("GPT-2", "qwen3_5", BASE, WARNS), ("without its decoder", "llama", of(GPT2), REFUSES),
+    ("Llama 2", "llama", of("CodeLlamaTokenizer"), REFUSES), ("without its decoder", "llama", of(GPT2), REFUSES),
     ("GPT-2", "llama", of(GPT2, added_tokens_decoder=STRIPS), OPENS),
     ("GPT-2", "llama", of(GPT2, added_tokens_decoder={}), WARNS),  # the class has none of the file's then
     ("GPT-2", "llama", of("PreTrainedTokenizerFast", eos_token="</s>", added_tokens_decoder={"1": PLAIN}), OPENS),
@@ -92,11 +90,10 @@ def test_ids_are_those_of_transformers_or_a_word_is_said(tmp_path, file, kind, b
         except (ValueError, UserWarning) as error:
             ours, said = load_tokenizer(tmp_path / "new"), type(error)
     assert said is outcome
-    for ids in (ours.encode(text).ids for text in [*TABLE["texts"], "a<mask>[PAD] 1999 <eos> b"]):
+    for text in [*TABLE["texts"], "a<mask>[PAD] 1999 <eos> b"]:
+        ids = ours.encode(text).ids
+        assert ids == theirs(text)["input_ids"]
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
-    assert all(
-        ours.encode(text).ids == theirs(text)["input_ids"] for text in [*TABLE["texts"], "a<mask>[PAD] 1999 <eos> b"]
-    )
 
 
 def test_a_file_for_a_version_of_transformers_is_not_overlooked(tmp_path):
