@@ -305,7 +305,7 @@ def test_what_is_saved_opens_in_the_last_transformers_4_with_the_same_logits(tmp
         assert_agree(read[folder], logits)
 
 
-TEXTS = "The cat's 2 hats.", "naïve  Ω\n\t日本", f"one{END_OF_TEXT}two[PAD]", ""
+TEXTS = "  The cat's 2 hats. ", "naïve  Ω\r\n\t日本 \U0001f642e\u0301\0\ufeff", f"one{END_OF_TEXT}two[PAD]", ""
 STORED = {  # what a tokenizer stores of its training, and must not act
     "nothing": lambda tokenizer: None, "truncation": lambda tokenizer: tokenizer.enable_truncation(4),
     "padding": lambda tokenizer: tokenizer.enable_padding(length=64),

@@ -6,13 +6,13 @@ from pydoc_data.topics import topics
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from helpers import corpus
 from helpers.corpus import batches, load_text, reference_text, train_tokenizer, train_val_split
-from helpers.text import encode, excerpt
+from helpers.text import excerpt
 
 
 def paragraphs(text):
@@ -102,17 +102,6 @@ def test_a_long_word_is_handed_to_the_tokenizers_training_in_pieces(monkeypatch)
     assert {*map(len, handed[0])} <= {1000, 0}
     assert "".join(handed[0]) == "ACGT" * 50_000
     assert handed[1] == [excerpt()]
-
-
-@given(st.text())
-@example("Ω 日本 \U0001f642 e\u0301 \r\n\t\0 \ufeff")
-@example("   leading and trailing   ")
-@example("")
-def test_every_text_comes_back_from_its_tokens(tokenizer, text):
-    ids = encode(tokenizer, text)
-    assert ids.dtype == torch.int64
-    assert all(0 <= token < tokenizer.get_vocab_size() for token in ids.tolist())
-    assert tokenizer.decode(ids.tolist(), skip_special_tokens=False) == text
 
 
 @given(st.integers(2, 40), st.integers(1, 20), st.integers(1, 5))

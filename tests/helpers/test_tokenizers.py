@@ -55,6 +55,7 @@ CASES = [  # file, model_type, other files
     ("GPT-2", "llama", of(GPT2, added_tokens_decoder={}), WARNS),  # the class has none of the file's then
     ("GPT-2", "llama", of("PreTrainedTokenizerFast", eos_token="</s>", added_tokens_decoder={"1": PLAIN}), OPENS),
     ("GPT-2", "llama", of(BACKEND, added_tokens_decoder=STRIPS) | {"special_tokens_map": {"pad_token": "[A]"}}, OPENS),
+    ("GPT-2", "llama", of(BACKEND, added_tokens_decoder=STRIPS, pad_token=""), OPENS),  # of no letters: it is none
     ("GPT-2", "qwen2", of(BACKEND, auto_map={"AutoProcessor": "own.Own"}), WARNS),  # it is no tokenizer's
     ("GPT-2", "llama", of(LLAMA, auto_map={"AutoProcessor": "own.Own"}), OPENS),
     ("GPT-2, padded", "llama", BASE, OPENS), ("GPT-2, padded", "llama", of(GPT2), OPENS),
@@ -90,7 +91,7 @@ def test_ids_are_those_of_transformers_or_a_word_is_said(tmp_path, file, kind, b
         except (ValueError, UserWarning) as error:
             ours, said = load_tokenizer(tmp_path / "new"), type(error)
     assert said is outcome
-    for text in [*TABLE["texts"], "a<mask>[PAD] 1999 <eos> b"]:
+    for text in [*TABLE["texts"], f"a<mask>[PAD] 1999 <eos> {ADDED[3]} b"]:
         ids = ours.encode(text).ids
         assert ids == theirs(text)["input_ids"]
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
@@ -116,19 +117,6 @@ def test_a_class_that_is_not_compared_is_named(tmp_path, kind, name):
         (tmp_path / f"{file}.json").write_text(json.dumps(what))
     with pytest.warns(UserWarning, match=f"{(name or kind).removesuffix('Fast')}.*not compared"):
         load_tokenizer(tmp_path)
-
-
-def test_the_flags_of_an_added_token_are_those_of_the_config(tmp_path):
-    """As after one of the two files was edited by hand; and a special token of no letters is none."""
-    tokenizer = Tokenizer(BPE(byte_fallback=True))
-    tokenizer.train_from_iterator(["hello world"], BpeTrainer(special_tokens=["<x>"], show_progress=False))
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    flags = dict.fromkeys(("lstrip", "normalized", "single_word"), False) | {"rstrip": True, "special": True}
-    settings = BASE["tokenizer_config"] | {"added_tokens_decoder": {"0": {"content": "<x>", **flags}}, "pad_token": ""}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    text = "hello <x> world"
-    assert load_tokenizer(tmp_path).encode(text).ids == AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
 
 
 def test_the_table_is_what_transformers_does():
