@@ -111,11 +111,9 @@ def reset(path: Path) -> Path | None:
         the file that holds the learner's text now, or None if there was nothing to keep.
 
     Raises:
-        ValueError: if the name is not a notebook's, or no fresh copy can be had; nothing is changed then.
+        ValueError: if no fresh copy can be had; nothing is changed then.
     """
     path, kept = Path(path).absolute(), None
-    if path.suffix != ".ipynb":
-        raise ValueError(f"{path.name} is no notebook: a name that ends in .ipynb is expected, such as 02_rope.ipynb.")
     fresh = course.course_version(path)
     if path.is_file() and path.read_bytes() == fresh:
         return None

@@ -163,8 +163,6 @@ def main(arguments: list[str] | None = None) -> None:
         whole = update(ROOT, parser.parse_args(arguments).source)
     except UNREADABLE as error:
         sys.exit(f"update: {error}")
-    except KeyboardInterrupt:
-        sys.exit("update: stopped. Do it again: the older folder is as it was.")
     print("Is a notebook open in JupyterLab? Close its tab without saving, then open it again.")
     if not whole:
         sys.exit("Not every answer of yours is in the notebooks: see above.")

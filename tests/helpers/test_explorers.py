@@ -108,15 +108,15 @@ def assert_answers(explorer, control):
     assert 'role="alert"' not in explorer.picture.value
 
 
-def outputs_of(explorer, monkeypatch):
+def outputs_of(explorer):
     """What a cell that shows the explorer stores."""
     return [new_output("display_data", data, metadata=metadata) for data, metadata in explorer._outputs()]
 
 
-def test_default_state_is_drawn_and_described_with_and_without_a_kernel(explorer, monkeypatch):
+def test_default_state_is_drawn_and_described_with_and_without_a_kernel(explorer):
     for words in (f'alt="{html.escape(explorer.alt)}"', html.escape(explorer.finding), html.escape(explorer.settings)):
         assert words in explorer.picture.value
-    picture, view, words = outputs_of(explorer, monkeypatch)
+    picture, view, words = outputs_of(explorer)
     inner = slice(8, -8), slice(8, -8)  # within the round corners
     assert np.array_equal(pixels(picture.data["image/png"])[inner], pixels(explorer.png)[inner])
     assert picture.data["text/plain"] == f"{explorer.alt} {explorer.finding} {explorer.settings}"
@@ -130,14 +130,11 @@ def test_default_state_is_drawn_and_described_with_and_without_a_kernel(explorer
 
 @pytest.mark.filterwarnings("ignore:Your element with mimetype:UserWarning")  # the controls, without their state
 @pytest.mark.parametrize("with_state", [False, True])
-def test_a_saved_notebook_as_html_shows_the_picture_and_its_words(monkeypatch, with_state):
+def test_a_saved_notebook_as_html_shows_the_picture_and_its_words(with_state):
     explorer = as_at_first("explore_swiglu")
-    outputs = outputs_of(explorer, monkeypatch)
-    notebook = new_notebook(cells=[new_code_cell("show()", outputs=outputs)])
+    notebook = new_notebook(cells=[new_code_cell("show()", outputs=(outputs := outputs_of(explorer)))])
     if with_state:
-        notebook.metadata["widgets"] = {
-            "application/vnd.jupyter.widget-state+json": ipywidgets.Widget.get_manager_state()
-        }
+        notebook.metadata["widgets"] = {VIEW.replace("view", "state"): ipywidgets.Widget.get_manager_state()}
     page, _ = HTMLExporter().from_notebook_node(notebook)
     page = page[page.index("jp-OutputArea-child") :]
     assert f'src="data:image/png;base64,{outputs[0].data["image/png"]}"' in page.replace("\n", "")
@@ -268,10 +265,8 @@ def of_all_kinds(several=False):
 
 def test_the_caption_says_settings_as_a_person_does():
     explorer, drawn = of_all_kinds()
-    said = (
-        "query at 3, distance 1 token, eps 1e-5, hands 1 to 4, rule causal, block 1, causal mask: no, clicked nothing"
-    )
-    assert explorer.settings == f"Settings: {said}."
+    said = "query at 3, distance 1 token, eps 1e-5, hands 1 to 4, rule causal, block 1, causal mask: no"
+    assert explorer.settings == f"Settings: {said}, clicked nothing."
     assert drawn == explorer.values == {
         "at": 3, "far": 1, "eps": 1e-5, "hands": (1, 4), "rule": 0, "block": 1, "mask": False, "clicked": ""
     }  # fmt: skip
@@ -291,12 +286,8 @@ def test_labels_are_as_long_as_the_longest_and_no_tooltip_is_null():
 def test_a_click_on_a_part_is_drawn_like_a_controls_move():
     explorer, drawn = of_all_kinds()
     left, bar, query, rule = explorer.buttons
-    assert [button.tooltip for button in explorer.buttons] == [
-        "left half",
-        "bar 1",
-        "query at 7",
-        "rule a window of four tokens behind the query",
-    ]
+    tooltips = ["left half", "bar 1", "query at 7", "rule a window of four tokens behind the query"]
+    assert [button.tooltip for button in explorer.buttons] == tooltips
     assert left.layout.width == "50.000%"
     assert (left.layout.margin, left.layout.padding) == ("0.000% 0 0 0.000%", "0 0 50.000%")  # of a width of 4, not 2
     assert (rule.layout.margin, rule.layout.padding) == ("45.000% 0 0 0.000%", "0 0 5.000%")
