@@ -19,16 +19,7 @@ from pathlib import Path
 
 from nbformat.v4 import new_code_cell
 
-from checks.notebook import (
-    ENDING,
-    Notebook,
-    Statement,
-    is_stub,
-    more_than_a_stub,
-    read_cells,
-    read_notebook,
-    stored_cells,
-)
+from checks import notebook as reader
 from tools import course
 from tools.course import ROOT, UNREADABLE, notebooks_of, one_line
 
@@ -38,15 +29,15 @@ class Old:
     """An older notebook of a learner, and what became of its answers."""
 
     path: Path
-    notebook: Notebook
+    notebook: reader.Notebook
     asked: list[str]  # the functions that its exercises asked for
     came: list[str] = field(default_factory=list)  # functions that were put back
     left: list[str] = field(default_factory=list)  # those that were not, each with the reason
 
-    def answer(self, name: str) -> Statement | None:
+    def answer(self, name: str) -> reader.Statement | None:
         """The statement that defines a function, if it is no stub."""
         found = self.notebook.definition(name)
-        return found if found and not is_stub(found.node) else None
+        return found if found and not reader.is_stub(found.node) else None
 
     def needs(self, name: str) -> set[str]:
         """The statements that an answer needs, imports apart, as `ast.dump` writes them."""
@@ -69,7 +60,8 @@ def read_old(files: list[Path]) -> tuple[list[Old], list[str]]:
     for path in sorted(files, key=lambda path: (int(path.lstat().st_mtime), path.stem), reverse=True):
         try:
             data = path.read_bytes()
-            old.append(Old(path, read_notebook(data), [name for _, name in _exercises(stored_cells(data))]))
+            asked = [name for _, name in _exercises(reader.stored_cells(data))]
+            old.append(Old(path, reader.read_notebook(data), asked))
         except UNREADABLE as error:
             broken.append(f"{path}: cannot be read: {one_line(error, 80)}. Nothing is put back: mend it, or delete it.")
     return old, broken
@@ -82,7 +74,7 @@ def place(fresh: Path, old: list[Old]) -> list[str]:
     for cell, name in exercises:
         now, there = Old(fresh, _read(stored["cells"]), []), [one for one in old if one.answer(name)]
         found = now.notebook.definition(name)
-        if not (found and is_stub(found.node)) or more_than_a_stub("".join(cell["source"])):
+        if not (found and reader.is_stub(found.node)) or reader.more_than_a_stub("".join(cell["source"])):
             why = "its cell here is not empty any more"
         elif there:
             why = f"that of {there[0].path.name} was taken, the file that was saved last"
@@ -103,7 +95,7 @@ def place(fresh: Path, old: list[Old]) -> list[str]:
 
 
 def _read(cells):
-    return read_cells(["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"])
+    return reader.read_cells(["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"])
 
 
 def _with_answer(cells, stub, old, name):
@@ -135,7 +127,7 @@ def update(root: Path, source: Path) -> bool:
     folder, ours = source / "notebooks" if (source / "notebooks").is_dir() else source, notebooks_of(root / "notebooks")
     files = [folder] * (".ipynb" in folder.name.lower())
     if folder.is_dir():
-        files = sorted(path for path in folder.iterdir() if ENDING.search(path.name))
+        files = sorted(path for path in folder.iterdir() if reader.ENDING.search(path.name))
     old, broken = read_old([path for path in files if path.resolve() not in {fresh.resolve() for fresh in ours}])
     asked = set()
     for fresh in ours if old else ():
