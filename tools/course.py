@@ -163,8 +163,7 @@ def git(folder: Path, *words: str) -> bytes:
         env = {**os.environ, "LC_ALL": "C"}
         done = subprocess.run(["git", *words], cwd=folder, env=env, capture_output=True, check=False)
     except FileNotFoundError as error:
-        what = "git is not installed" if folder.is_dir() else f"there is no folder {folder}"
-        raise ValueError(f"{what}. Nothing was changed.") from error
+        raise ValueError(f"git is not installed, or there is no folder {folder}. Nothing was changed.") from error
     if done.returncode:
         reason = done.stderr.decode("utf-8", "replace").strip() or "it gives no reason"
         raise ValueError(f"git {words[0]}: {reason.splitlines()[-1]}. Nothing was changed.")

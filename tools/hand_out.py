@@ -68,12 +68,9 @@ def what_they_read(notebooks: list[str]) -> str:
     readers = [number for number in numbers if number in READERS]
     last = max((READERS[number] for number in readers), default=0)
     missing = [f"{number:02}" for number in range(1, last + 1) if f"{number:02}" not in numbers]
-    if not missing:
-        return ""
-    return (
-        f"{' and '.join(readers)} can use what learners wrote in {', '.join(missing)}: tell them to copy the new "
-        "notebooks into the folder that holds those. Without them they get the course's own functions."
-    )
+    said = f"{' and '.join(readers)} can use what learners wrote in {', '.join(missing)}: tell them to copy the new "
+    said += "notebooks into the folder that holds those. Without them they get the course's own functions."
+    return said if missing else ""
 
 
 def _refuse_solved(path, notebook, asked):

@@ -178,15 +178,10 @@ def test_only_the_interpreter_and_the_courses_two_packages_are_inside(box):
     assert said == [devices, "sees /etc ld.so.cache", "processes", "capabilities 0000000000000000"]
 
 
-@pytest.mark.parametrize(
-    "attempt",
-    [
-        "os.mkdir('/else')",
-        "subprocess.run(['unshare', '--user', '--map-root-user', 'true'], check=True)",
-        "os.setuid(0)",
-        "for name in range(9): open(str(name), 'wb').write(bytes(2**25))",  # its disk has a size
-    ],
-)
+@pytest.mark.parametrize("attempt", [
+    "os.mkdir('/else')", "subprocess.run(['unshare', '--user', '--map-root-user', 'true'], check=True)",
+    "os.setuid(0)", "for name in range(9): open(str(name), 'wb').write(bytes(2**25))",  # its disk has a size
+])  # fmt: skip
 def test_a_program_cannot_change_its_sandbox_or_fill_its_disk(box, attempt):
     with pytest.raises(Died, match="failed"):
         run_limited(["-c", f"import os, subprocess\n{attempt}"], b"", 60, box)

@@ -57,14 +57,11 @@ def course(tmp_path, monkeypatch):
     return tmp_path / "notebooks"
 
 
-@pytest.mark.parametrize(
-    ("source", "files"),
-    [
-        ("from checks import check_rope", {"checks/rope.py", "helpers/model.py", "helpers/cache.py"}),
-        ("%time 1\ndef f():\n    from checks import check_gqa as mine", {"checks/gqa.py"}),
-        ("import checks.gqa, notes, os.path, helpers.gone", {"checks/gqa.py", "helpers/__init__.py"}),
-    ],
-)
+@pytest.mark.parametrize(("source", "files"), [
+    ("from checks import check_rope", {"checks/rope.py", "helpers/model.py", "helpers/cache.py"}),
+    ("%time 1\ndef f():\n    from checks import check_gqa as mine", {"checks/gqa.py"}),
+    ("import checks.gqa, notes, os.path, helpers.gone", {"checks/gqa.py", "helpers/__init__.py"}),
+])  # fmt: skip
 def test_the_files_that_a_notebook_imports_are_followed_and_no_others(course, source, files):
     notebook, matter = new_notebook(source), set()
     before = tool.helpers_hash(notebook)
