@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from checks.base import BATCH, MEMORY, Case, Exercise, draw, mutate, not_contiguous
+from checks.base import BATCH, MEMORY, Case, Exercise, draw, mutate, strided
 from checks.judge import check_of
 
 HALVES = (  # how the pairs are cut out of x, and how they are put back
@@ -46,11 +46,10 @@ def _rope_cases():
         Case("x = 3, 5, 1, 2 at one position", small),
         Case("as many heads as tokens", _rope_inputs(1, 4, 4, 6, 2), square),
         Case("x of shape (2, 3, 5, 8)", _rope_inputs(2, 3, 5, 8, 1), BATCH),
-        Case("x in bfloat16, cos and sin in float32", (x.bfloat16(), cos, sin),
-             "Which dtype has bfloat16 times float32?"),
+        Case("x in bfloat16, cos and sin float32", (x.bfloat16(), cos, sin), "Which dtype has bfloat16 times float32?"),
         Case("x in float16, cos and sin in float32", (x.half(), cos, sin),
              "Which dtype has float16 times float32? (bfloat16 on the way keeps 8 bits of a number, float16 11.)"),
-        Case("x not contiguous", (not_contiguous(torch.cat((x, -x)), 1, 2), cos, sin), MEMORY),
+        Case("x not contiguous", (strided(torch.cat((x, -x)), 1, 2), cos, sin), MEMORY),
         Case("gradients", _rope_inputs(1, 2, 3, 4, 7), gradients=1),  # of x: in a model cos and sin are tables
     ]  # fmt: skip
 
@@ -71,39 +70,28 @@ def _rope_mistakes(layout, other, other_hint):
         (other_hint, bug(split=other_split, join=other_join)),
         ("Is the sign of the sine flipped? That turns backwards.", bug("- b", "+ b", "+ a", "- a")),
         ("Is one minus sign missing? This is not a rotation.", bug("- b", "+ b")),
-        ("Is the second member b cos + a sin? Your first members are right.",
-         bug("b * cos + a * sin", "a * cos + b * sin")),
-        ("Do you use the first member after it was changed? Keep the old value.",
-         bug("+ a * sin", "+ (a * cos - b * sin) * sin")),
+        ("Is the second member b cos + a sin? The first are right.", bug("b * cos + a * sin", "a * cos + b * sin")),
+        ("Do you use the first member after it was changed?", bug("+ a * sin", "+ (a * cos - b * sin) * sin")),
         ("Do you put the pairs back where they came from?", bug(join=other_join)),
         ("Do you take both members of a pair from the right places? Look at how you cut x.", bug(split=other_split)),
         ("torch.cat joins along the first dimension unless told dim=-1.", bug(join=lambda a, b: torch.cat((a, b)))),
-        ("torch.stack makes a dimension more than x has. Where do both members of a pair belong?",
-         bug(join=lambda a, b: torch.stack((a, b), -1))),
+        ("torch.stack makes a dimension more than x has.", bug(join=lambda a, b: torch.stack((a, b), -1))),
         # the two layouts mixed in transformers' form of the turn, x cos + rotate_half(x) sin
         ("Does angle i belong to pair i? Your cos and sin are widened for the other layout.",
          partial(_widened, split=split, join=join, widen=other_join)),
         ("Do the pairs fit the widened cos and sin? They belong to the other layout.",
          partial(_widened, split=other_split, join=other_join, widen=join)),
-        ("Do the angles follow the tokens, not the heads?",
-         lambda x, c, s: _turned(x, c[:, None], s[:, None], split, join)),
+        ("Do angles follow tokens, not heads?", lambda x, c, s: _turned(x, c[:, None], s[:, None], split, join)),
     ]  # fmt: skip
 
 
-def _rope_exercise(specification, layout, other, other_hint):
-    return Exercise(
-        specification,
-        _rope_cases(),
-        _rope_mistakes(layout, other, other_hint),
-        tolerance=0.4,  # float16: 2e-3, where cos and sin in float16 are off by 7e-4 and a way by bfloat16 by 4e-3
-    )
+def _check(specification, *layouts):
+    mistakes = _rope_mistakes(*layouts)
+    # float16: 2e-3, where cos and sin in float16 are off by 7e-4 and a way by bfloat16 by 4e-3
+    return check_of(Exercise(specification, _rope_cases(), mistakes, tolerance=0.4))
 
 
-APPLY_ROPE_HALVES = _rope_exercise(
-    apply_rope_halves, HALVES, NEIGHBOURS, "Do you pair neighbours (2i, 2i + 1)? Here i is paired with i + h/2."
-)
-check_apply_rope_halves = check_of(APPLY_ROPE_HALVES)
-APPLY_ROPE_INTERLEAVED = _rope_exercise(
-    apply_rope_interleaved, NEIGHBOURS, HALVES, "Do you pair the halves (i, i + h/2)? Here 2i is paired with 2i + 1."
-)
-check_apply_rope_interleaved = check_of(APPLY_ROPE_INTERLEAVED)
+PAIR_NEIGHBOURS = "Do you pair neighbours (2i, 2i + 1)? Here i is paired with i + h/2."
+PAIR_HALVES = "Do you pair the halves (i, i + h/2)? Here 2i is paired with 2i + 1."
+check_apply_rope_halves = _check(apply_rope_halves, HALVES, NEIGHBOURS, PAIR_NEIGHBOURS)
+check_apply_rope_interleaved = _check(apply_rope_interleaved, NEIGHBOURS, HALVES, PAIR_HALVES)

@@ -59,7 +59,7 @@ class Case:
 class Harness:
     """How an answer is run, and compared, where it is no plain tensor."""
 
-    run: Callable = lambda function: function  # wraps the function: its answer is compared
+    run: Callable = lambda function, *inputs: function(*inputs)  # what is compared
     parts: tuple = ()  # names of the parts of an answer that is a tuple
     same_answer: Callable | None = None  # (answer, a known mistake's) -> whether they are one, where both are drawn
     stages: Callable | None = None  # () -> a context around each call, whose .explain says which stages are right
@@ -97,7 +97,7 @@ class Exercise:
 
     def _wanted(self, case):
         inputs = case.fresh_inputs()
-        answer = self.harness.run(self.specification)(*inputs)
+        answer = self.harness.run(self.specification, *inputs)
         return gradients_through(answer, inputs) if case.gradients else answer
 
     @cached_property
@@ -124,7 +124,7 @@ class Exercise:
         """A program's answer to a case; None if it has none."""
         case = self.cases[place]
         try:
-            return None if case.gradients or case.stochastic else self.harness.run(program)(*case.fresh_inputs())
+            return None if case.gradients or case.stochastic else self.harness.run(program, *case.fresh_inputs())
         except Exception:
             return None  # this mistake cannot be made here
 
@@ -168,7 +168,6 @@ TYPE_HINTS = {  # by the type of an answer
 AUTOGRAD = ("grad", "backward", "_make_dual")  # to forbid: what .backward(), torch.autograd and torch.func call
 BATCH = "Does your code assume a batch of one?"
 LEADING = "Does your code assume a fixed number of dimensions? Count from the end: dim=-1."
-FLOAT16 = "float16 holds 6e-8 to 65504: do you compute in float32 and convert back at the end?"
 MEMORY = "The input need not be contiguous: does .reshape work where .view does not?"
 
 
@@ -192,7 +191,7 @@ def gain(dim):
     return torch.linspace(0.5, 2.0, dim, dtype=torch.float32)
 
 
-def not_contiguous(tensor, first=0, second=1):
+def strided(tensor, first=0, second=1):
     """The same numbers, stored with two dimensions swapped in memory."""
     return tensor.transpose(first, second).contiguous().transpose(first, second)
 

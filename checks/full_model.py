@@ -44,29 +44,26 @@ def sizes_of(config):
     return tuple(getattr(config, name) for name in names)
 
 
-def _by_arithmetic(function):
+def _by_arithmetic(function, *given):
     """Refuses to build a model while the function runs: counting what PyTorch made is no count of one's own."""
 
     def refuse(*_, **__):
-        message = "it builds a model and counts what PyTorch made."
-        raise Wrong(message, "Multiply the numbers instead: what are the shapes of the matrices in one block?")
+        said = "it builds a model and counts what PyTorch made."
+        raise Wrong(said, "Multiply the numbers instead: what are the shapes of the matrices in one block?")
 
-    def probe(*given):
-        with patch.object(nn.Module, "__init__", refuse):
-            answer = function(*given)
-        if answer is None:
-            return answer
-        if not isinstance(answer, tuple) or [type(one) for one in answer] != [int, int]:
-            raise Wrong("two whole numbers are expected.", f"Return (count, flops). {WHOLE}")
-        count, flops = budget(*given)  # a matrix that is wrong in the count is wrong in the FLOPs, too: one at a time
-        return answer if answer[0] == count else (answer[0], flops)
-
-    return probe
+    with patch.object(nn.Module, "__init__", refuse):
+        answer = function(*given)
+    if answer is None:
+        return answer
+    if not isinstance(answer, tuple) or [type(one) for one in answer] != [int, int]:
+        raise Wrong("two whole numbers are expected.", f"Return (count, flops). {WHOLE}")
+    count, flops = budget(*given)  # a matrix that is wrong in the count is wrong in the FLOPs, too: one at a time
+    return answer if answer[0] == count else (answer[0], flops)
 
 
 WHOLE = "Do you divide? A quotient such as 1 / 49 is rounded, and int(...) cuts off: multiply whole numbers."
 HEAD, Q, KV = "0 if tie_embeddings else vocab_size * dim", "(n_heads * head_dim, dim)", "(n_kv_heads * head_dim, dim)"
-BUDGET = Exercise(
+check_budget = check_of(Exercise(
     budget,
     [
         Case("by hand: V 10, D 4, L 1, H 2, K 1, h 2, F 6, tied; B 1, T 3", (10, 4, 1, 2, 1, 2, 6, True, 1, 3)),
@@ -84,20 +81,16 @@ BUDGET = Exercise(
          _budget(f"[{Q}", "[(dim, dim)", "[(dim, n_heads * head_dim)", "[(dim, dim)")),
         ("Has the feed-forward three matrices? Yours has two.", _budget("(hidden_dim, dim), (", "(")),
         ("Is the last norm, before the head, counted?", _budget("* dim + dim, 0", "* dim, 0")),
-        ("Are the norms counted, two in each block and one at the end?",
-         _budget("* dim + dim, 0", "* dim, 0", "+= 2 * dim", "+= 0")),
+        ("Are all norms counted, two in each block?", _budget("* dim + dim, 0", "* dim, 0", "+= 2 * dim", "+= 0")),
         ("Do you multiply the blocks by n_layers?", _budget("range(n_layers)", "range(1)")),
         ("FLOPs: for each number of a matrix and each token there are a product and a sum.",
          lambda *given: (budget(*given)[0], budget(*given)[1] // 2)),
-        ("FLOPs: attention multiplies, too: each query with each key, and each share with a value.",
-         _budget("2 * 2 * tokens", "0 * tokens")),
-        ("FLOPs: attention has two products, each of every query with every key, hidden or not.",
-         _budget("2 * 2 * tokens", "2 * tokens")),
+        ("FLOPs: attention multiplies, too: queries with keys, shares with values.", _budget("2 * 2 * t", "0 * t")),
+        ("FLOPs: attention has two products, of all queries and keys, hidden or not.", _budget("2 * 2 * t", "2 * t")),
         ("FLOPs: the head multiplies, tied or not.", _budget("2 * vocab_size", "0 * vocab_size")),
     ],
     harness=Harness(_by_arithmetic, ("count", "flops")),
-)  # fmt: skip
-check_budget = check_of(BUDGET)
+))  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------- fourteen bugs
@@ -299,42 +292,32 @@ def _models_to_test():
         yield name, with_bug(right[weights or "large weights"], bug)
 
 
-def _finds_bugs(function):
+def _finds_bugs(function, _):
     """The function as a test that is tested: on models that are right, and on some that are not."""
-
-    def probe(_):
-        for name, model in _models_to_test():
-            answer = function(model)
-            is_form = isinstance(answer, tuple | list) and len(answer) == 3
-            if not is_form or not all(getattr(one, "dtype", type(one)) in (bool, torch.bool) for one in answer):
-                hint = TYPE_HINTS["NoneType"] if answer is None else "Return (future, pieces, rows)."
-                raise Wrong("True or False is expected for each of three properties.", hint)
-            place, hint = FINDS.get(name, (3, ""))
-            if False in map(bool, answer[:place]):
-                kept = [bool(one) for one in answer].index(False)
-                said = f"a model with the bug “{name}” fails your property {NAMES[kept]}, which it keeps.", OWN
-                if name == COUNTED:
-                    hint = "Only distances between positions count in RoPE, so this model is right as well."
-                if name not in FINDS:
-                    said = f"a right model ({name}) fails your property {NAMES[kept]}: a false alarm.", hint
-                    said = said if hint else (said[0], f"{ALARMS[kept]} {TOO_STRICT}")
-                raise Wrong(*said)
-            if name in FINDS and answer[place]:
-                said = f"a model with the bug “{name}” passes your property {NAMES[place]}."
-                raise Wrong(said, f"{hint} {TOO_LOOSE}")
-        return len(FINDS)
-
-    return probe
+    for name, model in _models_to_test():
+        answer = function(model)
+        is_form = isinstance(answer, tuple | list) and len(answer) == 3
+        if not is_form or not all(getattr(one, "dtype", type(one)) in (bool, torch.bool) for one in answer):
+            hint = TYPE_HINTS["NoneType"] if answer is None else "Return (future, pieces, rows)."
+            raise Wrong("True or False is expected for each of three properties.", hint)
+        place, hint = FINDS.get(name, (3, ""))
+        if False in map(bool, answer[:place]):
+            kept = [bool(one) for one in answer].index(False)
+            said = f"a model with the bug “{name}” fails your property {NAMES[kept]}, which it keeps.", OWN
+            if name == COUNTED:
+                hint = "Only distances between positions count in RoPE, so this model is right as well."
+            if name not in FINDS:
+                said = f"a right model ({name}) fails your property {NAMES[kept]}: a false alarm.", hint
+                said = said if hint else (said[0], f"{ALARMS[kept]} {TOO_STRICT}")
+            raise Wrong(*said)
+        if name in FINDS and answer[place]:
+            said = f"a model with the bug “{name}” passes your property {NAMES[place]}."
+            raise Wrong(said, f"{hint} {TOO_LOOSE}")
+    return len(FINDS)
 
 
-PROPERTIES = Exercise(
-    properties,
-    [Case(f"{len(FINDS) + RIGHTS} models", ("one of them",))],
-    [],
-    allow=("Llama", "KVCache"),  # the model that is tested, and its cache
-    harness=Harness(_finds_bugs),
-)
-check_properties = check_of(PROPERTIES)
+MODELS = [Case(f"{len(FINDS) + RIGHTS} models", ("one of them",))]  # and their cache
+check_properties = check_of(Exercise(properties, MODELS, [], allow=("Llama", "KVCache"), harness=Harness(_finds_bugs)))
 
 # --------------------------------------------------------------------------------- the first departure
 
@@ -434,35 +417,26 @@ def _departures():
     yield "a reference with other names", other, nn.Sequential(right), names, (ATTENTION.format(0), 1), RENAMED
 
 
-def _finds_departures(function):
+def _finds_departures(function, *_):
     """The function as a tool that is tested: on pairs of models that depart at a known place, or nowhere."""
-
-    def probe(*_):
-        for what, model, reference, names, where, hint in _departures():
-            answer = function(model, reference, TEXTS.clone(), names)
-            if any(part._forward_hooks for one in (model, reference) for part in one.modules()):
-                raise Wrong("a hook is still on a model.", "Remove what register_forward_hook returned, after the run.")
-            if answer is not None and not (isinstance(answer, tuple) and [type(one) for one in answer] == [str, int]):
-                said = f"a name and an int, or None, is expected, not {str(answer)[:60]}."
-                raise Wrong(said, "Return (name, position): position.item() makes an int of a tensor.")
-            if answer != where:
-                if not hint and answer and answer[0] == where[0]:
-                    hint = AT
-                if not hint and answer and answer[0] == "lm_head":  # the last that is noted
-                    hint = f"{ONE_NAME} {FIRST}"
-                raise Wrong(f"bug “{what}”: yours is {answer}, expected {where}.", hint or FIRST)
-        return len(DEPARTS)
-
-    return probe
+    for what, model, reference, names, where, hint in _departures():
+        answer = function(model, reference, TEXTS.clone(), names)
+        if any(part._forward_hooks for one in (model, reference) for part in one.modules()):
+            raise Wrong("a hook is still on a model.", "Remove what register_forward_hook returned, after the run.")
+        if answer is not None and not (isinstance(answer, tuple) and [type(one) for one in answer] == [str, int]):
+            said = f"a name and an int, or None, is expected, not {str(answer)[:60]}."
+            raise Wrong(said, "Return (name, position): position.item() makes an int of a tensor.")
+        if answer != where:
+            if not hint and answer and answer[0] == where[0]:
+                hint = AT
+            if not hint and answer and answer[0] == "lm_head":  # the last that is noted
+                hint = f"{ONE_NAME} {FIRST}"
+            raise Wrong(f"bug “{what}”: yours is {answer}, expected {where}.", hint or FIRST)
+    return len(DEPARTS)
 
 
-FIRST_DEPARTURE = Exercise(
-    first_departure,
-    [Case("thirteen pairs of models", ("one of thirteen", "its reference", "two texts", None))],
-    [],
-    harness=Harness(_finds_departures),
-)
-check_first_departure = check_of(FIRST_DEPARTURE)
+PAIRS = [Case("thirteen pairs of models", ("one of thirteen", "its reference", "two texts", None))]
+check_first_departure = check_of(Exercise(first_departure, PAIRS, [], harness=Harness(_finds_departures)))
 
 # ------------------------------------------------------------------------------------- the game of cuts
 
@@ -482,36 +456,26 @@ HEADS = {(block, head) for block in range(6) for head in range(4)}
 
 def _judged_by_loss(function):
     """Cuts the heads that the function names, and says what that costs on held-out text."""
-
-    def probe():
-        answer, model = function(), _bundled()
-        try:
-            cut = sorted({(int(block), int(head)) for block, head in answer})
-        except (TypeError, ValueError):
-            said = f"the answer is {str(answer)[:60]}, expected pairs (block, head) such as [(0, 1), (5, 2)]."
-            raise Wrong(said, TYPE_HINTS["NoneType"] if answer is None else "") from None
-        whole = held_out_loss(model)
-        if wrong := [pair for pair in cut if pair not in HEADS]:
-            raise Wrong(f"the model has no head {wrong[0]}.", "Blocks 0 to 5 have heads 0 to 3.")
-        with without_heads(model, cut):
-            loss = held_out_loss(model)
-        said = f"without these {len(cut)} heads the loss is {loss:.2f}, with all {whole:.2f}: {loss - whole:+.2f}"
-        if loss - whole >= COST:
-            raise Wrong(f"{said}, expected less than +{COST:.2f}.", TOGETHER)
-        if len(cut) < FEWEST:
-            raise Wrong(f"{said}, expected at least {FEWEST} heads.", MORE)
-        if function is not cut_heads:  # the specification is run once, unseen
-            print(f"{said[0].upper()}{said[1:]}.")
-        return FEWEST
-
-    return probe
+    answer, model = function(), _bundled()
+    try:
+        cut = sorted({(int(block), int(head)) for block, head in answer})
+    except (TypeError, ValueError):
+        said = f"the answer is {str(answer)[:60]}, expected pairs (block, head) such as [(0, 1), (5, 2)]."
+        raise Wrong(said, TYPE_HINTS["NoneType"] if answer is None else "") from None
+    whole = held_out_loss(model)
+    if wrong := [pair for pair in cut if pair not in HEADS]:
+        raise Wrong(f"the model has no head {wrong[0]}.", "Blocks 0 to 5 have heads 0 to 3.")
+    with without_heads(model, cut):
+        loss = held_out_loss(model)
+    said = f"without these {len(cut)} heads the loss is {loss:.2f}, with all {whole:.2f}: {loss - whole:+.2f}"
+    if loss - whole >= COST:
+        raise Wrong(f"{said}, expected less than +{COST:.2f}.", TOGETHER)
+    if len(cut) < FEWEST:
+        raise Wrong(f"{said}, expected at least {FEWEST} heads.", MORE)
+    if function is not cut_heads:  # the specification is run once, unseen
+        print(f"{said[0].upper()}{said[1:]}.")
+    return FEWEST
 
 
-CUT_HEADS = Exercise(
-    cut_heads,
-    [Case("held-out text", ())],
-    [],
-    allow=("load_checkpoint", "held_out_loss", "held_out_windows", "without_heads"),
-    harness=Harness(_judged_by_loss),
-)
-check_cut_heads = check_of(CUT_HEADS)
+TOOLS, TEXT = ("load_checkpoint", "held_out_loss", "held_out_windows", "without_heads"), [Case("held-out text", ())]
+check_cut_heads = check_of(Exercise(cut_heads, TEXT, [], allow=TOOLS, harness=Harness(_judged_by_loss)))

@@ -96,10 +96,10 @@ def _equals_in_any_order(shares, logits):
     return shares
 
 
-def _counted(function):
+def _counted(function, logits, temperature, top_k, top_p, seed):
     """Hands over many copies of each row, and makes shares of the tokens that come back: exact if they fit."""
 
-    def tokens(logits, settings, n, generator):
+    def tokens(n, generator):
         given, states = logits.repeat(n, 1), (torch.get_rng_state(), random.getstate())
         answer = function(given, *settings, generator)
         require_form(answer, torch.zeros(len(given), dtype=torch.int64), SAMPLE, COLUMN)
@@ -111,20 +111,16 @@ def _counted(function):
             raise Wrong("the draw used random numbers that are not the generator's.", FROM_IT)
         return answer
 
-    def probe(logits, temperature, top_k, top_p, seed):
-        settings, n = (temperature, top_k, top_p), _draws(logits)
-        if hasattr(function, "shares"):
-            return (_equals_in_any_order(function.shares(logits, *settings), logits).float(),)
-        right = _shares(logits, *settings)
-        drawn = tokens(logits, settings, n, _generator(seed)).view(n, -1).T
-        is_one = bool((drawn == drawn[:, :1]).all())
-        if right.square().sum(-1).max() < 0.7 and not (is_one and settings[1:] != (None, None)):  # a wrong cut leaves 1
-            _require_chance(lambda n, g: tokens(logits, settings, n, g), seed, is_one)
-        got = torch.stack([row.bincount(minlength=logits.shape[-1]) for row in drawn]).double() / n
-        got, right = _equals_in_any_order(got, logits), _equals_in_any_order(right, logits)
-        return ((right if _near(got, right, n) else got).float(),)
-
-    return probe
+    settings, n = (temperature, top_k, top_p), _draws(logits)
+    if hasattr(function, "shares"):
+        return (_equals_in_any_order(function.shares(logits, *settings), logits).float(),)
+    right, drawn = _shares(logits, *settings), tokens(n, _generator(seed)).view(n, -1).T
+    is_one = bool((drawn == drawn[:, :1]).all())
+    if right.square().sum(-1).max() < 0.7 and not (is_one and settings[1:] != (None, None)):  # a wrong cut leaves 1
+        _require_chance(tokens, seed, is_one)
+    got = torch.stack([row.bincount(minlength=logits.shape[-1]) for row in drawn]).double() / n
+    got, right = _equals_in_any_order(got, logits), _equals_in_any_order(right, logits)
+    return ((right if _near(got, right, n) else got).float(),)
 
 
 def _generator(seed):
@@ -144,12 +140,9 @@ def _require_chance(tokens, seed, is_one):
         raise Wrong("a generator in another state gave the same tokens again.", FROM_IT)
 
 
-FROM_IT = (
-    "Does the draw take its numbers from the generator as it stands? torch.multinomial and torch.rand take "
-    "generator=generator; neither seed it nor copy it."
-)
+FROM_IT = "torch.multinomial and torch.rand take generator=generator: is it drawn so, and neither seeded nor copied?"
 COLUMN = "One token for each row, (B,) int64: torch.multinomial and keepdim=True give (B, 1), and [:, 0] its column."
-ALL_BUT_EQUAL = torch.tensor([[0.5, 2.0, 2.0000005, 1.9]])
+ALMOST_EQUAL = torch.tensor([[0.5, 2.0, 2.0000005, 1.9], [1.9, 2.0000005, 2.0, 0.5]])
 NO_DRAW = "Temperature 0 divides by zero, and one near 0 still draws: take the likeliest token instead."
 TINY_VOCABULARY = torch.tensor([[0.05, 0.4, 0.11, 0.27, 0.17]]).log()
 CROSSES = "Is the token that crosses top_p kept, too?"
@@ -172,8 +165,7 @@ SAMPLE = Exercise(
                  "The likeliest token alone has more than top_p here: it stays."),
         _drawing("top-k 3, then top-p 0.75", TINY_VOCABULARY, 1.0, 3, 0.75),
         _drawing("temperature 0.5, top-k 4, top-p 0.8", TINY_VOCABULARY, 0.5, 4, 0.8),
-        _drawing("temperature 0, two rows, top-k 2, top-p 0.9", torch.cat((ALL_BUT_EQUAL, ALL_BUT_EQUAL.flip(1))),
-                 0.0, 2, 0.9, NO_DRAW),
+        _drawing("temperature 0, two rows, top-k 2, top-p 0.9", ALMOST_EQUAL, 0.0, 2, 0.9, NO_DRAW),
         _drawing("three rows, top-k 4, top-p 0.8",
                  torch.cat((4 * TINY_VOCABULARY.roll(1), TINY_VOCABULARY, TINY_VOCABULARY.flip(1))), 1.0, 4, 0.8,
                  "There are three rows here, each with an order and a draw of its own."),
@@ -181,8 +173,7 @@ SAMPLE = Exercise(
                  "exp(10000) is inf: torch.softmax, or the largest logit subtracted first, keeps all finite."),
         _drawing("a logit of -inf, top-k 3", torch.tensor([[0.5, -math.inf, 1.0, 0.2, 0.4]]), 1.0, 3, None,
                  "A logit of -inf is a token that must never come; 0 times inf is nan."),
-        _drawing("equally likely tokens at the border of top-k 2", torch.tensor([[1.0, 2.0, 1.0, 0.0, 1.0]]),
-                 1.0, 2, None),
+        _drawing("equal tokens at the border of top-k 2", torch.tensor([[1.0, 2.0, 1.0, 0.0, 1.0]]), 1.0, 2, None),
         _drawing("four equally likely tokens, top-p 0.5", torch.zeros(1, 4), 1.0, None, 0.5,
                  "Two tokens have exactly top_p here: that is enough."),
         _drawing("eight rows, top-p 1", draw(8, 6, seed=36), 1.0, None, 1.0,
@@ -200,8 +191,7 @@ SAMPLE = Exercise(
          _drawn(lambda z, t, k, p: _shares(z.where(_shares(z, t, k, None) > 0, 0.0), t, None, p))),
         ("Exactly top_k tokens stay. You keep all that are as likely as the last of them: take the first by place.",
          _bug("place < top_k", "q >= q[:, top_k - 1 : top_k]")),
-        ("A place in the sorted order is no token: order[place] is (with a batch, order.gather(-1, place)).",
-         _bug(BACK_AGAIN, "q")),
+        ("A place in the sorted order is no token: order.gather(-1, place) is.", _bug(BACK_AGAIN, "q")),
         ("Do the shares return to their tokens? x[order] sorts once more; scatter, or order.argsort(), undoes it.",
          _bug(CUT_P, f"order = {BACK_AGAIN}.argsort(descending=True, stable=True).argsort()\n        {CUT_P}")),
         (CROSSES, _bug(BELOW_P, "(q.cumsum(-1) <= top_p) | (place == 0)")),
@@ -210,8 +200,7 @@ SAMPLE = Exercise(
          _bug(BELOW_P, f"place <= ({BELOW_P}).sum(-1, True)")),
         ("Do you sort before the cumulative sum?",
          _bug("q.cumsum(-1) - q", f"({BACK_AGAIN}.cumsum(-1) - {BACK_AGAIN}).gather(-1, order)")),
-        ("At temperature 0 the likeliest token is certain: nothing is drawn.",
-         _drawn(lambda z, t, k, p: _shares(z, t or 1.0, k, p))),
+        ("At temperature 0 nothing is drawn.", _drawn(lambda z, t, k, p: _shares(z, t or 1.0, k, p))),
     ],
     harness=Harness(_counted, ("each token's share of the draws",), same_answer=_same_shares),
 )  # fmt: skip
@@ -256,26 +245,18 @@ def _small_model(seed, max_seq_len=48):
     return model.double()
 
 
-def _read_once(function):
+def _read_once(function, seed, prompts, n_new, stop):
     """The texts as tensors, and behind them how many tokens each call of the model read."""
-
-    def probe(seed, prompts, n_new, stop):
-        model, given = _small_model(seed), [[*prompt] for prompt in prompts]
-        answer = function(model, given, n_new, [*stop])
-        if given != prompts:
-            raise Wrong("the input prompts was changed in place.", "Work on copies: [list(p) for p in prompts].")
-        texts = [text.tolist() if isinstance(text, torch.Tensor) else text for text in _listed(answer)]
-        if len(texts) != len(prompts) or {type(token) for text in texts for token in _listed(text)} != {int}:
-            hint = "Return a list with one list of tokens for each prompt, in the order of the prompts."
-            raise Wrong(f"{len(prompts)} lists of tokens are expected, not {str(answer)[:60]}.", hint)
-        filled = [*texts, [], [], []][:4]  # so that each part has its name
-        calls, needed = _calls(model, len(prompts)), len(prompts) * max(map(len, prompts))
-        if calls[0] < needed:
-            hint = "One prompt after the other? The first call reads all, a later one the newest token of each row."
-            raise Wrong(f"the first call read {calls[0]} tokens, all prompts and their padding are {needed}.", hint)
-        return (*(torch.tensor(text, dtype=torch.int64) for text in filled), calls)
-
-    return probe
+    model, given = _small_model(seed), [[*prompt] for prompt in prompts]
+    answer = function(model, given, n_new, [*stop])
+    if given != prompts:
+        raise Wrong("the input prompts was changed in place.", "Work on copies: [list(p) for p in prompts].")
+    texts = [text.tolist() if isinstance(text, torch.Tensor) else text for text in _listed(answer)]
+    if len(texts) != len(prompts) or {type(token) for text in texts for token in _listed(text)} != {int}:
+        hint = "Return a list with one list of tokens for each prompt, in the order of the prompts."
+        raise Wrong(f"{len(prompts)} lists of tokens are expected, not {str(answer)[:60]}.", hint)
+    filled = [*texts, [], [], []][:4]  # so that each part has its name
+    return (*(torch.tensor(text, dtype=torch.int64) for text in filled), _calls(model, len(prompts)))
 
 
 def _listed(value):
@@ -295,39 +276,28 @@ def _calls(model, most):
 
 
 ENDS, GOES_ON = "if not keep", "texts[row][len(prompts[row]) :][-len(stop) :] != stop"
-STAYS = ("texts[row].append(token)", f"texts[row] += [token] * ({GOES_ON})",
-         "if not keep", "keep = keep and list(range(len(left)))\n        if not keep")  # fmt: skip
-LAST_CALL = "Is a call made after the last token of all rows? Nobody needs its logits. And does a row that ended leave?"
-GREEDY_WITH_CACHE = Exercise(
+check_greedy_with_cache = check_of(Exercise(
     greedy_with_cache,
     [
         Case("one prompt, one new token", (_small(3), [[2, 8]], 1, [6]), "The prompt's call gives the first token."),
         Case("one prompt, a mark of three tokens", (_small(3), [[2, 8]], 8, [8, 6, 6])),
         Case("three prompts of one length, no mark comes", (_small(5), [[7, 2], [9, 9], [0, 3]], 6, [1, 1, 1, 1])),
         Case("three prompts of 2, 5 and 3", (_small(32), [[1, 5], [9, 7, 1, 4, 3], [9, 8, 11]], 10, [2, 8])),
-        Case("four prompts, a mark of one token",
-             (_small(72), [[2, 4, 6, 8], [3], [5, 9, 10, 8, 11, 11], [8, 11, 0]], 9, [8])),
+        Case("four, a mark of one token", (_small(72), [[2, 4, 6, 8], [3], [5, 9, 10, 8, 11, 11], [8, 11, 0]], 9, [8])),
         Case("a mark of 0 and 4, where 10 and 4 come first", (_small(202), [[6], [3, 7]], 10, [0, 4]),
              "Do you compare numbers? In a text, 0 4 is also found inside 10 4."),
         Case("a prompt that ends as the mark begins", (_small(132), [[4, 6, 9, 6], [2, 9]], 8, [9, 2])),
     ],
     [
-        (LAST_CALL, _rows("not keep or step == n_new - 1", "not keep")),
-        (LAST_CALL, _rows(*STAYS, f"{ENDS} or step == n_new - 1", ENDS)),
         ("On which side is the padding? On the left: so all rows end together, and the last position is each row's.",
          _rows("[0] * n + text", "text + [0] * n")),
         ("Does the model know which tokens are padding? Hand n_pad to the first call.",
          _rows("torch.tensor(n_pad)", "torch.tensor([0] * len(prompts))")),
         ("Does a row that has ended leave? Take it out of cache.k, cache.v and cache.n_pad: it is not read again.",
-         _rows(*STAYS)),
+         _rows("texts[row].append(token)", f"texts[row] += [token] * ({GOES_ON})",
+               ENDS, f"keep = keep and list(range(len(left)))\n        {ENDS}")),
         ("The whole mark ends a row. You end it at one of its tokens.", _rows(GOES_ON, "texts[row][-1] != stop[-1]")),
-        ("The whole mark ends a row. You end it at any of its tokens.", _rows(GOES_ON, "texts[row][-1] not in stop")),
-        ("Do the texts stand in the order of their prompts? Yours stand in the order in which they end.",
-         _rows("return texts", "return sorted(texts, key=lambda text: len(text) - len(prompts[texts.index(text)]))")),
-        ("Does a text begin with its prompt? You return the new tokens alone.",
-         _rows("return texts", "return [text[len(prompt) :] for text, prompt in zip(texts, prompts)]")),
-        ("Do only new tokens count for the mark? The prompt's tokens are no end.",
-         _rows(GOES_ON, "texts[row][-len(stop) :] != stop")),
+        ("Do only new tokens count for the mark, not a prompt's?", _rows(GOES_ON, "texts[row][-len(stop) :] != stop")),
         ("Is the mark looked for? You write n_new tokens for every prompt.", _rows(GOES_ON, "True")),
         ("Does each row end by itself? Yours all end with the first.", _rows("not keep", "len(keep) < len(left)")),
         ("Which rows stay in the cache? Those that go on: cache.k[:, keep]. Yours are the first ones.",
@@ -341,14 +311,9 @@ GREEDY_WITH_CACHE = Exercise(
         ("How many tokens are new at most? n_new: yours are one more.",
          _rows("range(n_new)", "range(n_new + 1)", "step == n_new - 1", "step == n_new")),
     ],
-    hints={
-        "out of bounds": "Is it a place in the cache as it is now? The others move up when a row has left.",
-        "size of tensor|expanded size": "Does the same row leave all three: cache.k, cache.v and cache.n_pad?",
-    },
     harness=Harness(_read_once, ("text 0", "text 1", "text 2", "text 3", "how many tokens each call read")),
     allow=("KVCache", "LlamaConfig"),
-)  # fmt: skip
-check_greedy_with_cache = check_of(GREEDY_WITH_CACHE)
+))  # fmt: skip
 
 # --------------------------------------------------------------------------------- decoding with drafts from the text
 
@@ -412,37 +377,29 @@ def _require_chance_kept(function, model, prompt, n_draft, temperature):
         raise Wrong(f"of {N_DRAWS} draws {mine:.0%} took the draft's first token, expected {should:.0%}.", DECIDES)
 
 
-def _verified(function):
+def _verified(function, seed, prompt, n_new, n_draft, n_match, temperature):
     """The text, and how often the model was called, if that was counted and each call read what is new."""
-
-    def probe(seed, prompt, n_new, n_draft, n_match, temperature):
-        model, choose = _small_model(seed, 160), _chooser(temperature)
-        answer = function(model, prompt, n_new, n_draft, n_match, choose)
-        text, n_calls = require_pair(answer, "the tokens and the number of calls", "return tokens, calls")
-        _calls(model, n_draft + 3)
-        n_calls = n_calls.item() if isinstance(n_calls, torch.Tensor) and n_calls.numel() == 1 else n_calls
-        if type(n_calls) is int and n_calls != len(model.calls):
-            hint = "Is every call counted once, when it is made, the first one, which reads the prompt, too?"
-            raise Wrong(f"you return {n_calls} calls, the model was called {len(model.calls)} times.", hint)
-        right = lookup_decoding(_small_model(seed, 160), prompt, n_new, n_draft, n_match, _chooser(temperature))
-        require_form(text, right[0], LOOKUP_DECODING, "A tensor of the prompt and n_new new tokens, no more.")
-        if temperature and not torch.equal(text, right[0]):  # it may be asked in another order
-            _require_chance_kept(function, model, prompt, n_draft, temperature)
-            return right
-        return text, n_calls
-
-    return probe
+    model, choose = _small_model(seed, 160), _chooser(temperature)
+    answer = function(model, prompt, n_new, n_draft, n_match, choose)
+    text, n_calls = require_pair(answer, "the tokens and the number of calls", "return tokens, calls")
+    _calls(model, n_draft + 3)
+    n_calls = n_calls.item() if isinstance(n_calls, torch.Tensor) and n_calls.numel() == 1 else n_calls
+    if type(n_calls) is int and n_calls != len(model.calls):
+        hint = "Is every call counted once, when it is made, the first one, which reads the prompt, too?"
+        raise Wrong(f"you return {n_calls} calls, the model was called {len(model.calls)} times.", hint)
+    right = lookup_decoding(_small_model(seed, 160), prompt, n_new, n_draft, n_match, _chooser(temperature))
+    require_form(text, right[0], LOOKUP_DECODING)
+    if temperature and not torch.equal(text, right[0]):  # it may be asked in another order
+        _require_chance_kept(function, model, prompt, n_draft, temperature)
+        return right
+    return text, n_calls
 
 
 PROMPT = torch.tensor([3, 1, 4, 1, 5, 3, 1])
 ALL = torch.tensor([4, 9, 3, 11, 5, 6, 8, 10, 7, 2, 0, 1, 4])  # whatever is drawn first stood before
-DECIDES = (
-    "Does choose alone decide? A token of the draft stays if choose, asked once at its place, gives the same; if not, "
-    "what it gave comes."
-)
+DECIDES = "Does choose alone decide, asked once at each place? A token of the draft stays if choose gives the same."
 PLACE, STAY = "places[-1] + n_match", "text += chosen"
 ASK, KEPT = "chosen.append(choose(row))", "cache.length = len(text) - 1"
-ROW = "Which row judges the draft's first token? The first, of the newest token: you take the row behind."
 _lookup = partial(mutate, lookup_decoding)
 LOOKUP_DECODING = Exercise(
     lookup_decoding,
@@ -455,37 +412,23 @@ LOOKUP_DECODING = Exercise(
         Case("drawn", (_small(39), ALL, 24, 3, 1, 0.7), stochastic=True),
     ],
     [
-        ("You call once for each new token. Is the whole draft verified in one call? And is the place that was found "
-         "an earlier one, in new tokens, too? At the end, where the last n_match stand, nothing follows.",
-         _lookup(f"text[{PLACE} :]", "[]")),
+        ("You call once for each new token. Is the whole draft verified in one call, and does it come from an earlier "
+         "place? Nothing follows the end.", _lookup(f"text[{PLACE} :]", "[]")),
         ("Which earlier place counts? The last one: you take the first.", _lookup("places[-1]", "places[0]")),
-        ("Is the draft what follows the place that was found? Its first token stands n_match behind the place.",
-         _lookup(PLACE, "places[-1]")),
-        ("Is the draft what follows the place that was found? Yours begins one token before.",
-         _lookup(PLACE, f"{PLACE} - 1")),
-        ("Near the end of the text fewer than n_draft tokens follow a place: they are a draft, too.",
-         _lookup("_places(text, n_match)", "[i for i in _places(text, n_match) if i < len(text) - n_match - n_draft]")),
-        (ROW, _lookup("[*draft, None], logits", "[*draft, None], [*logits[1:], logits[-1]]")),
-        (ROW, _lookup(ASK, f"{ASK}\n            if guess is not None and choose(logits[len(chosen)]) != guess:\n"
-                           "                break\n            chosen[-1] = chosen[-1] if guess is None else guess")),
+        ("Is the draft what follows the place? It begins n_match behind it.", _lookup(PLACE, "places[-1]")),
         ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
          _lookup("break", "pass", STAY, "text += [*draft, chosen[-1]]")),
         ("Do tokens stay only up to the first that differs? You count all that agree.",
          _lookup("break", "pass", STAY, "text += chosen[: 1 + sum(map(int.__eq__, chosen, draft))]")),
         ("Does a part of the draft stay, too? You take all of it or nothing.",
          _lookup(STAY, "text += chosen if len(chosen) > len(draft) else chosen[:1]")),
-        ("Is the token free that the model chose after the draft's last right one? You leave it out if all are right.",
+        ("If all of the draft is right, one more token is free: you leave it out.",
          _lookup(STAY, "text += chosen[: len(draft) or 1]")),
-        ("Which token comes after the right ones? The model's, not the draft's.",
+        ("After the right ones comes the model's own token.",
          _lookup(STAY, "text += [*draft, chosen[-1]][: len(chosen)]")),
-        ("Does the cache forget what was read and not kept? After each call set cache.length to the tokens that it "
-         "read and that stay.", _lookup(KEPT, "")),
-        ("Which tokens has the model read that stay? All but the newest one: it is read by the next call.",
-         _lookup(KEPT, "cache.length = len(text)")),
-        ("Which tokens has the model read that stay? All but the newest one: you forget one more.",
-         _lookup(KEPT, "cache.length = len(text) - 2")),
-        ("The newest token before the draft was read, too, and stays: you add the right ones of the draft alone.",
-         _lookup(KEPT, "cache.length += len(chosen) - len(draft) - 2")),
+        ("Does the cache forget what was not kept? Set cache.length to what it read and stays.", _lookup(KEPT, "")),
+        ("The newest token is not read yet: does cache.length leave it out?", _lookup(KEPT, KEPT[:-4])),
+        ("All tokens but the newest are read and stay: you forget one more.", _lookup(KEPT, f"{KEPT} - 1")),
         (DECIDES, _lookup(ASK, f"{ASK}; chosen[-1] = guess if guess is not None and guess == row.argmax() else "
                                "chosen[-1]")),
     ],

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from checks.base import MEMORY, Case, Exercise, Harness, Wrong, draw, each, mutate, not_contiguous
+from checks.base import MEMORY, Case, Exercise, Harness, Wrong, draw, each, mutate, strided
 from checks.judge import check_of
 from helpers.model import apply_rope
 
@@ -27,7 +27,7 @@ def causal_visible(n_query, n_key, given=None, true_hides=False):
 
 _visible = partial(mutate, causal_visible)
 TOP_LEFT = "The queries are the last positions: is the triangle aligned at the bottom right, not at the top left?"
-POLARITY = "Is the mask inverted? True means: may attend."
+FUTURE = "Is it <=, not >=? Yours sees the future and not the past."
 ADDED = "Floats are added to the scores: 0 keeps a key, −inf or a dtype's lowest number hides it."
 TURNED = "Is `given` turned the right way? Without true_hides, True and 1 may attend; with it they are hidden."
 BITS = "~ turns each bit of an integer: ~1 is −2, and not 0. Make it bool first."
@@ -35,8 +35,6 @@ SIZES = ((2, 3), (4, 4), (1, 7), (3, 7))  # of two with one n_key: a mask kept b
 FILLER = torch.arange(5) >= torch.tensor([0, 2])[:, None]  # (2, 5): the second text begins with two fillers
 DOCUMENTS = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 1]])  # (2, 5)
 TOGETHER = (DOCUMENTS[:, 2:, None] == DOCUMENTS[:, None])[:, None]  # (2, 1, 3, 5)
-
-
 LOWEST = torch.finfo(torch.bfloat16).min
 
 
@@ -44,7 +42,7 @@ def _added(seen, dtype=torch.float32, hides=-math.inf):
     return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, hides)
 
 
-CAUSAL_VISIBLE = Exercise(
+check_causal_visible = check_of(Exercise(
     causal_visible,
     [Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES]
     + [
@@ -62,13 +60,10 @@ CAUSAL_VISIBLE = Exercise(
     [
         ("Does a query see itself? Yours sees only what is before.", _visible("<=", "<")),
         ("Does a query see one key too many, its successor?", _visible("<= query", "<= query + 1")),
-        ("Is it <=, not >=? Yours sees the future and not the past.", _visible("<=", ">=")),
-        ("Is it <=, not >=? Yours sees the future and not the past.",
-         lambda t, s, *_: torch.ones(t, s).triu().bool()),
-        ("Do you return only the rows of the queries? Yours has all n_key rows.",
-         _visible("range(n_key - n_query, n_key)", "range(n_key)")),
-        ("Do you return a column for every key? Yours has n_query columns.",
-         lambda t, s, *_: torch.ones(t, t).tril().bool()),
+        (FUTURE, _visible("<=", ">=")),
+        (FUTURE, lambda t, s, *_: torch.ones(t, s).triu().bool()),
+        ("Do you return only the queries' rows? Yours has all n_key.", _visible("range(n_key - n_query", "range(0")),
+        ("Is there a column for every key? Yours has n_query.", lambda t, s, *_: torch.ones(t, t).tril().bool()),
         ("Are the keys before all queries visible too? Yours hides them.",
          lambda t, s, *_: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
         ("Is the offset n_key - n_query? Yours is always 1.", lambda t, s, *_: torch.ones(t, s).tril(1).bool()),
@@ -81,8 +76,7 @@ CAUSAL_VISIBLE = Exercise(
          _visible("return visible & (", "return torch.ones_like(visible) & (")),
         ("Is a key seen only if both masks say so? Yours sees it if one does.", _visible("visible & (", "visible | (")),
     ],
-)  # fmt: skip
-check_causal_visible = check_of(CAUSAL_VISIBLE)
+))  # fmt: skip
 
 
 def hide(scores, visible):
@@ -110,18 +104,14 @@ class _Largest(TorchDispatchMode):
         return made
 
 
-def _without_copies(function):
+def _without_copies(function, q, k, v, visible):
     """Refuses an answer which, from 32 keys on, makes a float tensor larger than k."""
-
-    def probe(q, k, v, visible):
-        with _Largest() as made:
-            result = function(q, k, v, visible)
-        if k.shape[-2] >= 32 and made.numbers > k.numel():
-            message = f"it makes a float tensor of {made.numbers:,} numbers; {k.numel():,} are enough."
-            raise Wrong(message, COPIED)
-        return result
-
-    return probe
+    with _Largest() as made:
+        result = function(q, k, v, visible)
+    if k.shape[-2] >= 32 and made.numbers > k.numel():
+        said = f"it makes a float tensor of {made.numbers:,} numbers; {k.numel():,} are enough."
+        raise Wrong(said, COPIED)
+    return result
 
 
 def rows(q, k, v, visible):
@@ -147,7 +137,7 @@ STARTS = "Row r * T + t of a group is token t: does the mask start again with ea
 COPIED = "Keys or values are copied for the query heads that share them: repeat, reshape of an expand, and @ where it "
 COPIED += "broadcasts do that. Make the queries rows."
 REPEATED, HIDDEN = "torch.cat([visible] * R, dim=-2)", "hide(scores, seen)"
-NEIGHBOURS = "Which query heads share? Neighbours: 0 0 1 1. "
+NEIGHBOURS = "Which query heads share? Neighbours: 0 0 1 1. Yours is 0 1 0 1."
 ROWS = Exercise(
     rows,
     [
@@ -161,8 +151,7 @@ ROWS = Exercise(
              (*FAR, draw(1, 1, 3, 4, seed=90), torch.tensor([[True, True, False]])),
              "Is a key hidden however large its score is? Put -inf before the softmax."),
         Case("bfloat16", each(torch.bfloat16, *_heads_inputs(2, 4, 2, 3, 5, 4, 90))),
-        Case("q not contiguous",
-             (not_contiguous(draw(2, 4, 3, 4, seed=100), 1, 2), *_heads_inputs(2, 4, 2, 3, 5, 4)[1:]), MEMORY),
+        Case("q not contiguous", (strided(draw(2, 4, 3, 4), 1, 2), *_heads_inputs(2, 4, 2, 3, 5, 4)[1:]), MEMORY),
         Case("one query, 40 keys, 8 query heads, 2 key/value heads", _heads_inputs(1, 8, 2, 1, 40, 8, 110)),
         Case("gradients", _heads_inputs(1, 4, 2, 2, 3, 4, 120), gradients=3),
     ],
@@ -173,14 +162,14 @@ ROWS = Exercise(
          _rows(REPEATED, "visible.repeat_interleave(R, -2)")),
         ("In which order are your rows? They go token by token, 0 0 1 1, the mask's go head by head, 0 1 0 1.",
          _rows("(K, R))", "(K, R)).transpose(2, 3)", "(R, T))", "(T, R)).transpose(2, 3)")),
-        (NEIGHBOURS + "Yours is 0 1 0 1.",
+        (NEIGHBOURS,
          _rows("(K, R))", "(R, K)).transpose(1, 2)", "(R, T))", "(R, T)).transpose(1, 2)")),
         ("Are a head's tokens kept together? A reshape after .transpose(1, 2) mixes them with other heads'.",
          _rows("unflatten(1, (K, R)).flatten(2, 3)", "transpose(1, 2).reshape(len(q), K, R * T, -1)")),
         ("Do you use the mask? Hidden keys are seen.", _rows(HIDDEN, "scores")),
-        (POLARITY, _rows(HIDDEN, "hide(scores, ~seen)")),
+        ("Is the mask inverted? True means: may attend.", _rows(HIDDEN, "hide(scores, ~seen)")),
         ("Does the mask hold for each head of a group? Yours hides keys from the first only.",
-         _rows(REPEATED, "torch.cat([visible] + [torch.ones_like(visible)] * (R - 1), dim=-2)")),
+         _rows("[visible] * R", "[visible] + [torch.ones_like(visible)] * (R - 1)")),
         ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.", _rows(HIDDEN, "(scores * seen)")),
         ("Does the mask come before the softmax? Masked after it, a row no longer sums to 1.",
          _rows(HIDDEN + ".softmax(-1)", "scores.softmax(-1) * seen")),
@@ -214,21 +203,20 @@ SPLIT = "Split: is the last dimension cut into heads first, and are the heads th
 CAUSAL = "causal_visible(x.shape[1], x.shape[1])"
 MERGE = "Merge: are the heads moved behind the tokens first? Else a row holds other tokens' results, later ones too."
 ROPE = "Does RoPE turn queries and keys, and not values?"
-GQA_LAYER = Exercise(
+check_gqa_layer = check_of(Exercise(
     gqa_layer,
     [
         Case("2 tokens, 2 heads each, h 2, D 4", _layer_inputs(1, 2, 4, 2, 2, 2, 80)),
         Case("B 2, T 5, D 12, 4 query heads, 2 key/value heads, h 4", _layer_inputs(2, 5, 12, 4, 2, 4, 10)),
         Case("x not contiguous, positions from 2 on",
-             (not_contiguous(draw(3, 5, 12, seed=60)), *_layer_inputs(1, 5, 12, 4, 2, 4, 10, first=2)[1:]), MEMORY),
+             (strided(draw(3, 5, 12, seed=60)), *_layer_inputs(1, 5, 12, 4, 2, 4, 10, first=2)[1:]), MEMORY),
         Case("gradients", _layer_inputs(1, 3, 4, 2, 1, 2, 70), gradients=5),
     ],
     [
         (MERGE, _layer(".transpose(1, 2).flatten(-2)", ".reshape(*x.shape[:2], -1)")),
         (SPLIT + " Yours takes a head's numbers from several tokens.",
          _layer("unflatten(-1, (-1, head_dim)).transpose(1, 2)", "reshape(len(x), -1, x.shape[1], head_dim)")),
-        (NEIGHBOURS + "Yours is 0 1 0 1.",
-         _layer("k, v, c", "*(y.repeat(1, q.shape[1] // y.shape[1], 1, 1) for y in (k, v)), c")),
+        (NEIGHBOURS, _layer("k, v, c", "*(y.repeat(1, q.shape[1] // y.shape[1], 1, 1) for y in (k, v)), c")),
         ("RoPE turns (B, heads, T, h), by position. Yours turns (B, T, heads, h), by the number of the head.",
          _layer("apply_rope(y, cos, sin)", "apply_rope(y.transpose(1, 2), cos, sin).transpose(1, 2)")),
         (ROPE + " Yours turns nothing.", _layer("apply_rope(y, cos, sin)", "y")),
@@ -240,5 +228,4 @@ GQA_LAYER = Exercise(
         ("Is the merged row multiplied by w_o.T at the end? It is missing.", _layer(" @ w_o.T", "")),
     ],
     allow=("apply_rope",),
-)  # fmt: skip
-check_gqa_layer = check_of(GQA_LAYER)
+))  # fmt: skip

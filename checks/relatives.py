@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, not_contiguous
-from checks.full_model import AT, NOT_A_NUMBER, ONE_NAME, RENAMED, ROOM, ROUNDS, departs, first_place
+from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, strided
+from checks.full_model import AT, NOT_A_NUMBER, ROOM, ROUNDS, departs, first_place
 from checks.judge import CheckResult, check_of
 from helpers.families import (
     Family,
@@ -27,7 +27,6 @@ from helpers.families import (
 )
 from helpers.families.bugs import BUGS
 from helpers.families.reference import TOKENS, part_names, save_random
-from helpers.formats.fit import misfits, refuse
 from helpers.interventions import outputs_of
 from helpers.model import apply_rope, causal_visible
 
@@ -79,7 +78,7 @@ def _sink_cases():
         Case("hidden score 300, sink and visible scores -60000", (*far, draw(1, 1, 3, 4)),
              "Is a key hidden however large its score is? Put -inf before the softmax."),
         Case("scores and sinks in float32, v in bfloat16", (scores, causal, sinks, v.bfloat16())),
-        Case("scores and v not contiguous", (not_contiguous(scores), causal, sinks, not_contiguous(v)), MEMORY),
+        Case("scores and v not contiguous", (strided(scores), causal, sinks, strided(v)), MEMORY),
         Case("gradients", (scores[:1], empty, sinks, v[:1]), gradients=True),
         Case("gradients, the scores of a head 300 below its sink", (*below, v[:1]),
              "Does exp of the sink overflow where all scores are far below? Then gradients are nan.", gradients=True),
@@ -88,14 +87,13 @@ def _sink_cases():
 
 KEYS, HIDE, SOFTMAX = "shares[..., :-1]", ".masked_fill(~visible, -math.inf)", "torch.cat((x, sink), -1).softmax(-1)"
 LARGEST = "x.amax(-1, keepdim=True)"
-ATTENTION_WITH_SINK = Exercise(
+check_attention_with_sink = check_of(Exercise(
     attention_with_sink,
     _sink_cases(),
     [
         ("Does the sink take a share? Yours has none, or it is given back: the shares of the keys sum to 1.",
          _sink("None, None]", "None, None].sub(math.inf)", KEYS, f"{KEYS}.nan_to_num()")),
-        ("Is the sink the learned score? Yours adds 1 to the sum: a score of 0.",
-         _sink("sinks.float()", "0 * sinks.float()")),
+        ("Is the sink the learned score? Yours adds a score of 0.", _sink("sinks.float()", "0 * sinks.float()")),
         ("Is exp taken of the sink, too? Yours is added to the sum as it is.", _written_out(LARGEST, "sink")),
         ("Is the same number taken from the scores and from the sink, before exp?",
          _written_out(f"{LARGEST}.nan_to_num(neginf=0.0)", "sink.exp()")),
@@ -103,30 +101,22 @@ ATTENTION_WITH_SINK = Exercise(
         ("Does a row without keys give nan? Its largest score is -inf: take the sink into the maximum.",
          _written_out(LARGEST, f"(sink - {LARGEST}).exp()")),
         ("Which column do you drop? Yours keeps the sink's and drops a key's.", _sink(KEYS, "shares[..., 1:]")),
-        ("Has each head its own sink, the same for all its queries? Yours has one for each query.",
-         _sink("[:, None, None]", "[:, None]")),
-        ("Do hidden scores become -inf before the softmax? exp of any other number is more than 0.",
-         _sink("-math.inf", "0.0")),
-        ("Does the mask come before the softmax? After it, hidden keys have taken their share.",
-         _sink(HIDE, "", KEYS, f"{KEYS} * visible")),
+        ("Is the sink one for each head? Yours is one for each query.", _sink("[:, None, None]", "[:, None]")),
+        ("Do hidden scores become -inf before the softmax? exp(0) is 1.", _sink("-math.inf", "0.0")),
+        ("Is the mask before the softmax? Behind it keys had a share.", _sink(HIDE, "", KEYS, f"{KEYS} * visible")),
         ("Is the sink a score as it is? Yours is divided by the root of h.",
          _sink("sinks.float()", "(sinks / math.sqrt(v.shape[-1])).float()")),
         ("Are the scores divided again? They are divided by the root of h already.",
          _sink("scores.float()", "(scores / math.sqrt(v.shape[-1])).float()")),
     ],
-)  # fmt: skip
-check_attention_with_sink = check_of(ATTENTION_WITH_SINK)
+))  # fmt: skip
 
 # ------------------------------------------------------------------------------- a family that the course lacks
 
 SLIDE, FULL = "sliding_attention", "full_attention"
 ONE_BY_ONE = 12  # tokens that are given one at a time, with a cache
-NONTRIVIAL_CONFIG = {
-    "sliding_window": 6,
-    "use_sliding_window": True,
-    "layer_types": [SLIDE, FULL, SLIDE],
-    "head_dim": 8,
-}
+WINDOWS = {"sliding_window": 6, "use_sliding_window": True, "layer_types": [SLIDE, FULL, SLIDE]}
+NONTRIVIAL_CONFIG = WINDOWS | {"head_dim": 8}
 SAME = 1e-4  # of the largest number: so far may a right port be off
 
 
@@ -183,9 +173,8 @@ class _Model:
         content = {name: value for name, value in self.content.items() if name != left_out}
         with register_family(content["model_type"], row):
             config = config_from_hugging_face(content)
-            weights = our_weights(self.weights, config)
-            refuse(misfits(make_relative(config), weights), "your row", "These:")  # here an edit's error keeps its line
-            model = model_from_weights(config, weights, source="the file")
+            make_relative(config)  # so that an error in an edit keeps its line
+            model = model_from_weights(config, our_weights(self.weights, config), source="the file")
         self.unread = self.own_keys - row.settings.keys()
         steps = TOKENS[:, :ONE_BY_ONE].split(1, dim=1)
         numbers = outputs_of(model, [*self.layers, ""], [TOKENS]).values()
@@ -251,26 +240,20 @@ def _row_in(answer):
 
 
 def _opening(models, left_out=()):
-    """The `adapt` of the exercise: the numbers of all models, opened with the row that the learner's function returns.
+    """The harness of the exercise: the numbers of all models, opened with the row that the learner's function returns.
 
     Then the last model's logits, if its config.json leaves out each of these keys.
     """
 
-    def adapt(function):
+    def run(function):
         if function is add_family:  # transformers' own class says what is right
-            return lambda: (
-                *(one for model in models() for one in model.wanted),
-                *[models()[-1].wanted[-2]] * len(left_out),
-            )
+            wanted = [one for model in models() for one in model.wanted]
+            return *wanted, *[models()[-1].wanted[-2]] * len(left_out)
+        row = _row_in(function())
+        found = [one for model in models() for one in model.opened(row)]
+        return *found, *(models()[-1].opened(row, key)[-2] for key in left_out)
 
-        def probe():
-            row = _row_in(function())
-            found = [one for model in models() for one in model.opened(row)]
-            return *found, *(models()[-1].opened(row, key)[-2] for key in left_out)
-
-        return probe
-
-    return adapt
+    return run
 
 
 def _row(*made, weight_names=HUNYUAN_NAMES, settings=HUNYUAN):
@@ -279,8 +262,7 @@ def _row(*made, weight_names=HUNYUAN_NAMES, settings=HUNYUAN):
 
 RIGHT = _norms_behind()
 WRONG_NORMS = [  # hint, row
-    ("Are q and k normed before they turn, or behind? Read Attention.forward again. Yours are normed before.",
-     _row(edits.qk_norm)),
+    ("Are q and k normed before they turn, or behind? Read Attention.forward again.", _row(edits.qk_norm)),
     *[(hint, _row(_norms_behind(turned))) for hint, turned in (
         ("Do q and k still turn? super().rotated_qkv turns them, self.heads does not.",
          lambda n, turn, q, k, v: (n.q_norm(q), n.k_norm(k), v)),
@@ -288,26 +270,10 @@ WRONG_NORMS = [  # hint, row
          lambda n, turn, q, k, v: (n.q_norm(turn(n.q_norm(q))), n.k_norm(turn(n.k_norm(k))), v)),
         ("Has k gains of its own? Yours are q's.",
          lambda n, turn, q, k, v: (n.q_norm(turn(q)), n.q_norm(turn(k)), v)),
-        *[("Are both normed, q and k, and is v left as it is?", one) for one in (
-            lambda n, turn, q, k, v: (n.q_norm(turn(q)), turn(k), v),
-            lambda n, turn, q, k, v: (turn(q), n.k_norm(turn(k)), v),
-            lambda n, turn, q, k, v: (n.q_norm(turn(q)), n.k_norm(turn(k)), n.k_norm(v)),
-        )],
-        ("Are the norms used? A class that nobody calls changes nothing.",
-         lambda n, turn, q, k, v: (turn(q), turn(k), v)),
+        ("Are the norms used? What nobody calls changes nothing.", lambda n, turn, q, k, v: (turn(q), turn(k), v)),
     )],
 ]  # fmt: skip
 REFUSALS = [  # words of an error, what they mean for a row, and a row
-    (r"^RecursionError", "self.rotated_qkv is your own, and calls itself. super().rotated_qkv is the one behind it.",
-     _row(_norms_behind(lambda n, *_: n.rotated_qkv(torch.zeros(1, 28, 32), 0, 0)))),
-    (r"not enough values to unpack", "rotated_qkv returns three: q, k and v.",
-     _row(_norms_behind(lambda n, turn, q, k, v: (n.q_norm(turn(q)), n.k_norm(turn(k)))))),
-    (r"no attribute '__name__'", "edits.patch takes the class itself: YourClass, not YourClass().",
-     _row(lambda model, content: edits.patch(edits.Edit(), model))),
-    (r"__init__\(\) takes|required positional arguments?: 'model'",
-     "The row takes the function that patches, (model, content): not the class, and not called.", _row(edits.Edit)),
-    (r"^KeyError: '(head_dim|hidden_size|num_\w+)'", "Sizes stand in model.config: head_dim, dim, n_heads.",
-     _row(lambda model, content: content["head_dim"])),
     (r"^KeyError", "Has config.json this key? If not, the row's `settings` can give it.", _row(RIGHT, edits.no_rope)),
     (r"is no part of", "Does the row's `settings` name every key of config.json that an edit reads, with a default?",
      lambda: Family((RIGHT,), {"rms_norm_eps": 1e-5}, HUNYUAN_NAMES)),
@@ -317,15 +283,11 @@ REFUSALS = [  # words of an error, what they mean for a row, and a row
     (r"missing: \S*_proj\.bias", "Does `settings` name attention_bias, with its default? Else biases are always added.",
      _row(RIGHT, settings={"rms_norm_eps": 1e-5})),
     (r"left over: \S*(q_norm|k_norm|query_layernorm|key_layernorm)",
-     "The norms of queries and keys are left over: does your edit give each layer's attention a q_norm and a k_norm of "
-     "its own, and `weight_names` the file's names for them?", _row(RIGHT, weight_names={})),
-    (r"shape: \S*[qk]_norm", "Does one norm serve one head, h numbers, or all heads of a token at once?",
-     _row(edits.qk_norm_whole)),
-    (r"left over: \S*_proj\.bias", "The file may have biases on q, k, v and o: which edit of the course adds them?",
+     "The norms of queries and keys are left over: does your edit give attention q_norm and k_norm, and "
+     "`weight_names` the file's names for them?", _row(RIGHT, weight_names={})),
+    (r"shape: \S*[qk]_norm", "Does one norm serve one head, or all heads at once?", _row(edits.qk_norm_whole)),
+    (r"missing|left over", "Which weights has the file, and which your model? An edit adds, `weight_names` renames.",
      lambda: Family((RIGHT,), HUNYUAN, HUNYUAN_NAMES)),
-    (r"missing: |left over: ",
-     "Which weights has the file, and which your model? An edit adds, `weight_names` renames.",
-     _row(RIGHT, edits.layer_norm)),
 ]  # fmt: skip
 
 
@@ -458,16 +420,10 @@ def _nan(model):
     model.tok_embeddings.weight.data[TOKENS[0, 3], 5] = math.nan  # in row 0 at 3, in row 1 at 24
 
 
-CACHE = (
-    "Is cached False where all tokens at once depart? Else let ours read them one by one: is one cache kept for all, "
-    "and are a part's outputs put one behind the other?"
-)
+CACHE = "Is cached False where all tokens at once depart? Else let ours read them one by one, with one cache: are a "
+CACHE += "part's outputs put one behind the other?"
 ENDS = "Which part departs first, in the order in which parts end? A layer ends after its attention and feed_forward."
-ELSEWHERE = (
-    "The whole models' logits agree here to 1e-4 of the largest: a part that departs is then only cut elsewhere."
-)
-NOTHING = f"{ROUNDS} Of a tensor all counts: `output[0]` is for tuples alone, of a tensor it is a row of the batch."
-OURS = 'The name is that of our part; it is "logits" where no part departs.'
+ELSEWHERE = "Here the logits agree to 1e-4 of the largest: then a part that departs is only cut elsewhere."
 CAPS = {"head_dim": 8, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0}  # felt, and nothing saturates
 PORTS = {  # what is wrong: family, settings, change
     "nothing": ("gpt_oss", {}, lambda model: None),
@@ -494,61 +450,40 @@ def ports():
     return made
 
 
-def _finds_partings(function):
+def _finds_partings(function, *_):
     """The function as a tool that is tested: on ports that depart at a known place, or nowhere."""
-
-    def probe(*_):
-        for wrong, ours, theirs, where in ports():
-            parts = [*ours.modules(), *theirs.modules()]
-            try:
-                answer = function(ours, theirs, TWO_ROWS.clone(), part_names(len(ours.layers)))
-                if any(part._forward_hooks for part in parts):
-                    hint = "Keep what register_forward_hook returns, and .remove() it."
-                    raise Wrong("a hook is still on a model.", hint)
-            finally:  # the next answer is tried on the same models
-                for part in parts:
-                    part._forward_hooks.clear()
-            if answer is not None and (not isinstance(answer, tuple) or [*map(type, answer)] != [str, int, bool]):
-                said = f"a name, an int and a bool, or None, is expected, not {str(answer)[:60]}."
-                hint = "Return (part, position, cached), or None: .item() makes an int of a tensor, cached is a bool."
-                raise Wrong(said, hint)
-            if answer != where:
-                raise Wrong(f"port “{wrong}”: yours is {answer}, expected {where}.", _why(wrong, answer, where))
-        return len(ports())
-
-    return probe
+    for wrong, ours, theirs, where in ports():
+        parts = [*ours.modules(), *theirs.modules()]
+        try:
+            answer = function(ours, theirs, TWO_ROWS.clone(), part_names(len(ours.layers)))
+            if any(part._forward_hooks for part in parts):
+                hint = "Keep what register_forward_hook returns, and .remove() it."
+                raise Wrong("a hook is still on a model.", hint)
+        finally:  # the next answer is tried on the same models
+            for part in parts:
+                part._forward_hooks.clear()
+        if answer is not None and [type(one) for one in (*answer,)] != [str, int, bool]:
+            said = f"a name, an int and a bool, or None, is expected, not {str(answer)[:60]}."
+            raise Wrong(said, "Return (part, position, cached): position.item() makes an int of a tensor.")
+        if answer != where:
+            raise Wrong(f"port “{wrong}”: yours is {answer}, expected {where}.", _why(wrong, answer, where))
+    return len(ports())
 
 
 def _why(wrong, answer, where):
     """The hint that fits an answer which is not where a port departs."""
     if "elsewhere" in wrong:
         return ELSEWHERE
-    ours = part_names(3).keys() - ({"lm_head"} if where and where[0] == "logits" else ())
-    if answer and where and answer[1:] == where[1:] and answer[0] not in ours:
-        return OURS
-    if answer and not answer[2] and (where or ("logits",))[0] == "logits" != answer[0]:
-        return NOTHING
     if "nan" in wrong and not (answer and answer[0] == where[0] and answer[1] > where[1]):
         return NOT_A_NUMBER
     if "row 0" in wrong:
         return ROUNDS if answer and answer[1] == 9 else AT
     if answer is None or where is None or answer[2] != where[2]:
         return CACHE if (answer and where) or (where or answer)[2] else ROUNDS
-    return AT if answer[0] == where[0] else ROUNDS if where[0] == "tok_embeddings" else ENDS
+    return AT if answer[0] == where[0] else ROUNDS if where[0] in ("tok_embeddings", "logits") else ENDS
 
 
-WHERE_THEY_PART = Exercise(
-    where_they_part,
-    [Case(f"{len(PORTS) + len(BUGS)} ports", ("a port", "its reference", "two texts", "names"))],
-    [],
-    allow=("Relative", "KVCache"),
-    hints={
-        "got tuple|'tuple' object": "A part may return a tuple: the first of it counts.",
-        "OutputWithPast": "transformers' model returns more than logits: take its .logits.",
-        "must match except": ONE_NAME,
-        "non-singleton dimension": "A part's T outputs are (B, 1, …) each: dim=1 puts them one behind the other.",
-        "^KeyError": RENAMED,
-    },
-    harness=Harness(_finds_partings),
-)
-check_where_they_part = check_of(WHERE_THEY_PART, seconds=30.0)
+check_where_they_part = check_of(Exercise(
+    where_they_part, [Case(f"{len(PORTS) + len(BUGS)} ports", ("a port", "its reference", "two texts", "names"))], [],
+    allow=("Relative", "KVCache"), harness=Harness(_finds_partings),
+), seconds=30.0)  # fmt: skip

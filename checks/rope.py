@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from checks.base import MEMORY, Case, Exercise, draw, mutate, not_contiguous
+from checks.base import MEMORY, Case, Exercise, draw, mutate, strided
 from checks.judge import check_of
 
 
@@ -20,7 +20,7 @@ _angles = partial(mutate, rope_angles)
 EXPONENT = "Is the exponent 2 i / head_dim, with i counted from 0 to head_dim / 2 - 1?"
 ROWS = "Here each row of a batch has its own positions. Does every position get a dimension for the speeds at the end?"
 TABLE = "This position is past the end of many tables of fixed length. Compute the angle instead."
-ROPE_ANGLES = Exercise(
+check_rope_angles = check_of(Exercise(
     rope_angles,
     [
         Case("positions 0, 1, 2 with head_dim 4 and theta 100", (torch.arange(3), 4, 100.0)),
@@ -42,16 +42,13 @@ ROPE_ANGLES = Exercise(
            _angles("1 / theta ** (2 * i / head_dim)", speeds))
           for speeds in ("theta ** -2 * i / head_dim", "theta ** -(2 * i) / head_dim")],
         ("Does // round the exponent to a whole number? Use /.", _angles("2 * i / head_dim", "2 * i // head_dim")),
-        ("Does the last exponent reach 1? It ends at (head_dim - 2) / head_dim.",
+        ("Is the last exponent (head_dim - 2) / head_dim, not 1?",
          _angles("2 * i / head_dim", "torch.linspace(0, 1, len(i))")),
-        ("Is there one angle per pair? You return each twice.",  # as LlamaRotaryEmbedding does
-         _angles("* speeds", "* speeds.repeat(2)")),
+        ("Is there one angle per pair? You return each twice.", _angles("* speeds", "* speeds.repeat(2)")),
         ("Are the angles left unwrapped? No % (2 pi) here.", _angles("float()", "float() % (2 * torch.pi)")),
-        ("Do the positions stay in float32? Half precision does not tell 8001 from 8000.",
-         _angles("double()", "bfloat16()")),
+        ("Do the positions stay in float32? In bfloat16 8001 is 8000.", _angles("double()", "bfloat16()")),
     ],
-)  # fmt: skip
-check_rope_angles = check_of(ROPE_ANGLES)
+))  # fmt: skip
 
 
 def rope_permutation(weight, head_dim):
@@ -73,18 +70,17 @@ def _by_head(weight, head_dim, order):
 
 
 HEADS = "Here are several heads, and each is reordered on its own."
-ROPE_PERMUTATION = Exercise(
+check_rope_permutation = check_of(Exercise(
     rope_permutation,
     [
         Case("rows 0 to 5, one head of 6", (torch.arange(6.0)[:, None], 6)),
         Case("three heads of 8, weight (24, 5)", (draw(24, 5, seed=1), 8), HEADS),
         Case("float16, heads of 4", (draw(8, 3, seed=5).half(), 4)),
-        Case("weight not contiguous", (not_contiguous(draw(8, 3, seed=6)), 8), MEMORY),
+        Case("weight not contiguous", (strided(draw(8, 3, seed=6)), 8), MEMORY),
     ],
     [
         ("Is each head reordered? Yours is only the first head.", lambda w, h: torch.cat((w[_order(h)], w[h:]))),
-        ("Is this the way back, from halves to interleaved? The other direction is asked.",
-         lambda w, h: _by_head(w, h, _order(h).argsort())),
+        ("Is this the way back, from halves to neighbours?", lambda w, h: _by_head(w, h, _order(h).argsort())),
         ("Is each head reordered on its own? You reorder all rows at once.", lambda w, h: w[_order(len(w))]),
         ("Do you reorder rows, not columns?", lambda w, h: w[:, _order(w.shape[-1])]),
         ("Do the even rows come first, the odd ones after?", lambda w, h: _by_head(w, h, _order(h).roll(h // 2))),
@@ -96,5 +92,4 @@ ROPE_PERMUTATION = Exercise(
         ("How many rows has a head? Yours takes the number of heads for their width.",
          lambda w, h: torch.cat([torch.cat((part[::2], part[1::2])) for part in w.split(len(w) // h)])),
     ],
-)  # fmt: skip
-check_rope_permutation = check_of(ROPE_PERMUTATION)
+))  # fmt: skip

@@ -29,10 +29,6 @@ OURS = (HERE, os.path.join(os.path.dirname(HERE), "helpers"), TORCH)
 class TimeUp(BaseException):
     """The function has used up its time, in words. No learner's `except Exception` may catch this."""
 
-    def __init__(self, message, waits=False):
-        super().__init__(message)
-        self.waits = waits  # rather than computes
-
 
 class NewKernel(Exception):
     """The function needs a name that a cell above binds, and no such cell was run: no case says anything of it."""
@@ -93,28 +89,25 @@ def in_time(task, seconds):
         if worked >= seconds:
             raise TimeUp(f"no answer after {seconds:g} seconds on the processor.")
         if passed >= PATIENCE * seconds:
-            message = f"no answer after {PATIENCE * seconds:g} seconds, {worked:.1f} of them on the processor."
-            raise TimeUp(message, waits=True)
+            raise TimeUp(f"no answer after {PATIENCE * seconds:g} seconds, {worked:.1f} of them on the processor.")
 
     before = signal.signal(signal.SIGALRM, ring)
     handler = before if callable(before) else _late
     # again and again: the time may not be used up, and a bare `except:` may catch the first TimeUp
-    timer = signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
     try:
         return task()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, *timer)
 
 
 # ------------------------------------------------------------------------------- all cases
 
 
 TODO = "Replace the body of the function, then run this cell again."
-ENDLESS = "Is there a loop that never ends, or far too long?"
+ENDLESS = "Is there a loop that never ends, or far too long? Or does it sleep, or wait for something such as input?"
 RUN_ABOVE = "Click this cell, Run → Run All Above Selected Cell, then run it again."
-WAITS = "Does it sleep, or wait for something that does not come, such as input?"
 
 
 @dataclass
@@ -147,7 +140,7 @@ def run_cases(function, exercise, seconds):
     except NewKernel as new:
         return [], ("failed", str(new), RUN_ABOVE)
     except TimeUp as up:
-        outcomes[-1].problem = Wrong(str(up), WAITS if up.waits else ENDLESS)
+        outcomes[-1].problem = Wrong(str(up), ENDLESS)
     if not any(outcome.problem for outcome in outcomes):
         from checks.borrowed import borrowed  # only a right answer is read
 
@@ -199,10 +192,10 @@ class _Calls(TorchFunctionMode):
 def call(function, case, exercise, watch):
     """The function's answer to a case (or the gradients it lets through), and what else is wrong with it."""
     inputs, names, calls = case.fresh_inputs(), exercise.parameters, _Calls()
-    function = exercise.harness.run(_without_holes(function))
+    function = _without_holes(function)
     try:
         with calls if exercise.forbid else contextlib.nullcontext(), watch or contextlib.nullcontext():
-            answer = function(*inputs)
+            answer = exercise.harness.run(function, *inputs)
         if inspect.iscoroutine(answer):
             answer.close()  # Python would warn of it, at any later moment
         if case.gradients and isinstance(answer, torch.Tensor):
@@ -213,7 +206,6 @@ def call(function, case, exercise, watch):
         raise raised(error, exercise.hints) from None
     for name in exercise.forbid:
         if name in calls.names:
-            name = SPOKEN.get(name, name)
             return answer, Wrong(f"the result is right, but it calls torch's {name}, which this exercise rules out.")
     for name, now, was in zip(names, inputs, case.inputs, strict=False):
         if _has_changed(now, was):
@@ -230,9 +222,6 @@ def _is_new(names, missing):
     `In` are the cells that a notebook has run; the grader runs its cut, in which nothing stands above, without a list.
     """
     return len(names.get("In", ())) > 1 and ("torch" not in names or missing in ("math", "nn", "F"))
-
-
-SPOKEN = {"_make_dual": "jvp (a derivative by autograd)"}  # names that no learner has written
 
 
 def _has_changed(now, was):

@@ -7,9 +7,9 @@ from itertools import permutations
 import torch
 from torch.nn import functional as F
 
-from checks.base import BATCH, LEADING, Case, Exercise, Harness, Wrong, draw, each, not_contiguous
-from checks.compare import compare
+from checks.base import BATCH, LEADING, Case, Exercise, Harness, Wrong, draw, each, strided
 from checks.judge import check_of
+from checks.shared import require_form
 from helpers.checkpoint import load_checkpoint
 from helpers.config import LlamaConfig
 from helpers.interventions import held_out_tokens, held_out_windows, replaced
@@ -55,12 +55,10 @@ SWIGLU = Exercise(
               torch.tensor([[2.0, 0.0], [1.0, 1.0]]), torch.tensor([[1.0, 1.0], [0.0, 1.0]]))),
         Case("three tokens, D 4, F 6", _swiglu_inputs(3, 4, hidden=6, seed=10), BATCH),
         Case("x of shape (2, 3, 5), F 7", _swiglu_inputs(2, 3, 5, hidden=7, seed=20), LEADING),
-        Case("x of shape (4,)", _swiglu_inputs(4, hidden=3, seed=30),
-             "One token alone has no axis before the last: does your code need one?"),
+        Case("x of shape (4,)", _swiglu_inputs(4, hidden=3), "One token alone has no axis before the last."),
         Case("D equal to F", _swiglu_inputs(2, 5, hidden=5, seed=40)),
         Case("float16", each(torch.float16, *_swiglu_inputs(2, 4, hidden=6, seed=50))),
-        Case("x and weights not contiguous",
-             tuple(map(not_contiguous, _swiglu_inputs(3, 2, 4, hidden=6, seed=70))), LEADING),
+        Case("all not contiguous", tuple(map(strided, _swiglu_inputs(3, 2, 4, hidden=6, seed=70))), LEADING),
         Case("gradients", _swiglu_inputs(2, 3, hidden=4, seed=80), gradients=True),
         Case("gradients, gates near -300 and 300",
              (torch.tensor([[300.0, 1.0], [-300.0, 2.0]]), torch.tensor([[1.0, 0.5], [-1.0, 0.5], [0.01, 1.0]]),
@@ -90,18 +88,11 @@ def _interleaved(both, size):
     return [half.flatten(0, 1) for half in both.unflatten(0, (-1, 2, size)).unbind(1)]
 
 
-def _pairs(both):
-    """What a fused matrix (2F, D) may hold, by its layout."""
-    yield both.chunk(2)
-    yield _interleaved(both, 1)
-    if len(both) % 64 == 0:
-        yield _interleaved(both, 32)
-
-
 def _orders(weights):
-    """All (gate, up, down) that the matrices may be; some do not fit."""
+    """All (gate, up, down) that the matrices may be, or a fused one in rows of any layout; some do not fit."""
     for *rest, down in permutations(weights):
-        for pair in [rest] if len(rest) == 2 else _pairs(*rest) if len(rest[0]) % 2 == 0 else []:
+        sizes = [size for size in (len(rest[0]) // 2, 1, 32) if size and len(rest[0]) % (2 * size) == 0]
+        for pair in [rest] if len(rest) == 2 else [_interleaved(*rest, size) for size in sizes]:
             yield *pair, down
             yield *pair[::-1], down
 
@@ -125,9 +116,8 @@ def _roles(order, dim, hidden, seed, small=1.0):
     return _mixed(order, x, gate, up, small * down)
 
 
-def _fused(layout, dim, hidden, seed, up_first=False, down_first=False):
+def _fused(size, dim, hidden, seed, up_first=False, down_first=False):
     x, gate, up, down = _swiglu_inputs(3, dim, hidden=hidden, seed=seed)
-    size = {"halves": hidden, "rows": 1, "blocks": 32}[layout]
     both = torch.stack([one.unflatten(0, (-1, size)) for one in ((up, gate) if up_first else (gate, up))], 1)
     weights = [both.flatten(0, 2), down]
     return weights[::-1] if down_first else weights, x, swiglu(x, gate, up, down)
@@ -155,31 +145,27 @@ def _mirrored():
 ORDER = "Their shapes are equal: do you compute the layer both ways, with silu on the gate, and compare with y?"
 
 
-def _judged_by_role(function):
+def _judged_by_role(function, weights, x, y):
     """Says of matrices that are none of the right ones what kind of mistake they are."""
-
-    def probe(weights, x, y):
-        roles, answer = matrix_roles(weights, x, y), function(weights, x, y)
-        if answer is None:
-            shapes = ", ".join(str(tuple(one.shape)) for one in weights)
-            hint = "Does your layer pass exercise 1, is it torch.allclose(..., atol=1e-4), do you try all six orders?"
-            if len(weights) == 2:
-                hint = "One matrix holds gate and up. Do you try all three layouts, and in each both gate and up first?"
-            raise Wrong(f"it returns None: no order of {shapes} gave y.", hint)
-        answer = tuple(answer) if isinstance(answer, list) else answer
-        if isinstance(answer, tuple) and [getattr(one, "shape", 0) for one in answer] == [one.shape for one in roles]:
-            off = (swiglu(x, *answer) - y).abs().max().item()
-            if 1e-3 < off < 0.1:
-                hint = f"Here the layer is off by up to {off:.0e}. Do you compare each number, with the tolerance 1e-4?"
-                raise Wrong("this order comes close, but another one gives y.", hint)
-            if all(map(torch.equal, answer, (roles[1], roles[0], roles[2]))):
-                raise Wrong("gate and up are swapped.", ORDER)
-        return answer
-
-    return probe
+    roles, answer = matrix_roles(weights, x, y), function(weights, x, y)
+    if answer is None:
+        shapes = ", ".join(str(tuple(one.shape)) for one in weights)
+        hint = "Does your layer pass exercise 1, is it torch.allclose(..., atol=1e-4), do you try all six orders?"
+        if len(weights) == 2:
+            hint = "One matrix holds gate and up. Do you try all three layouts, and in each both gate and up first?"
+        raise Wrong(f"it returns None: no order of {shapes} gave y.", hint)
+    answer = tuple(answer) if isinstance(answer, list) else answer
+    if isinstance(answer, tuple) and [getattr(one, "shape", 0) for one in answer] == [one.shape for one in roles]:
+        off = (swiglu(x, *answer) - y).abs().max().item()
+        if 1e-3 < off < 0.1:
+            hint = f"Here the layer is off by up to {off:.0e}. Do you compare each number, with the tolerance 1e-4?"
+            raise Wrong("this order comes close, but another one gives y.", hint)
+        if all(map(torch.equal, answer, (roles[1], roles[0], roles[2]))):
+            raise Wrong("gate and up are swapped.", ORDER)
+    return answer
 
 
-MATRIX_ROLES = Exercise(
+check_matrix_roles = check_of(Exercise(
     matrix_roles,
     [
         Case("D 2, F 3", _roles((2, 0, 1), 2, 3, 300)),
@@ -187,19 +173,18 @@ MATRIX_ROLES = Exercise(
         Case("small numbers", _roles((1, 0, 2), 4, 6, 360, small=1e-3)),
         Case("300 tokens, up about 0.6 gate", _decoy()),
         Case("gate and up swapped give the same rows in another order", _mirrored()),
-        Case("fused, halves", _fused("halves", 2, 3, 310)),
-        Case("fused, halves, up first", _fused("halves", 4, 6, 320, up_first=True, down_first=True)),
-        Case("fused, rows in turn", _fused("rows", 4, 2, 330)),
-        Case("fused, rows in turn, up first", _fused("rows", 3, 5, 335, up_first=True)),
-        Case("fused, blocks of 32", _fused("blocks", 3, 64, 345, down_first=True)),
-        Case("fused, blocks of 32, up first", _fused("blocks", 2, 96, 350, up_first=True)),
+        Case("fused, halves", _fused(3, 2, 3, 310)),
+        Case("fused, halves, up first", _fused(6, 4, 6, 320, up_first=True, down_first=True)),
+        Case("fused, rows in turn", _fused(1, 4, 2, 330)),
+        Case("fused, rows in turn, up first", _fused(1, 3, 5, 335, up_first=True)),
+        Case("fused, blocks of 32", _fused(32, 3, 64, 345, down_first=True)),
+        Case("fused, blocks of 32, up first", _fused(32, 2, 96, 350, up_first=True)),
     ],
     [],
     allow=("SwiGLU",),
     harness=Harness(_judged_by_role, parts=("gate", "up", "down")),
     hints={MISFIT: "Orders that do not fit by shape: compare the shapes, and skip these orders."},
-)  # fmt: skip
-check_matrix_roles = check_of(MATRIX_ROLES)
+))  # fmt: skip
 
 
 def cut_units(model, n):
@@ -232,25 +217,19 @@ def _models():
     return {name: model.requires_grad_(False) for name, model in models.items()}
 
 
-@functools.cache
-def _unseen():
-    """Six windows (6, 257) of held-out text, from between those of `held_out_windows`."""
-    tokens = held_out_tokens()
-    return tokens[400:].unfold(0, 257, len(tokens) // 16)[::3][:6]
-
-
 @torch.no_grad()
 def _loss_without(model, units):
-    """Loss on the unseen windows with these units, (n_layers, n), at 0."""
-    kept = {block.feed_forward: row for block, row in zip(model.layers, units, strict=True)}
+    """Loss with these units, (n_layers, n), at 0, on held-out text from between that of `held_out_windows`."""
+    kept, tokens = {block.feed_forward: row for block, row in zip(model.layers, units, strict=True)}, held_out_tokens()
+    windows = tokens[400:].unfold(0, 257, len(tokens) // 16)[::3][:6]
 
     def cut(layer, x):
         hidden = F.silu(layer.gate_proj(x)) * layer.up_proj(x)
         return layer.down_proj(hidden.index_fill(-1, kept[layer], 0))
 
     with replaced(SwiGLU, cut):
-        logits = model(_unseen()[:, :-1])
-    return F.cross_entropy(logits.flatten(0, 1), _unseen()[:, 1:].flatten()).item()
+        logits = model(windows[:, :-1])
+    return F.cross_entropy(logits.mT, windows[:, 1:]).item()
 
 
 @functools.cache
@@ -281,33 +260,27 @@ def _why_no_better(model, units, rise):
     return "Better than chance. How often is a unit large, on how much text, and how long is what it writes?"
 
 
-def _judged_by_effect(function):
+def _judged_by_effect(function, name, n):
     """Cuts the units that the function names, and compares the loss with that of random choices."""
     if function is cut_units:  # chance is measured here, not in a learner's time
-        return lambda name, n: (name == "small" or _by_chance(n)) and n
-
-    def probe(name, n):
-        model = copy.deepcopy(_models()[name])
-        units, hidden = function(model, n), model.config.hidden_dim
-        if isinstance(units, torch.Tensor) and units.is_floating_point():
-            raise Wrong(f"the result is {units.dtype}, expected int64.", "Numbers of units are asked, not their sizes.")
-        kind = torch.zeros_like(units) if isinstance(units, torch.Tensor) else units
-        compare(kind, torch.zeros(model.config.n_layers, n, dtype=torch.int64), CUT_UNITS, ())
-        units = units.detach()
-        if units.min() < 0 or units.max() >= hidden or any(len(row.unique()) < n for row in units):
-            said = f"the numbers go from {units.min()} to {units.max()}, expected {n} different ones in each block"
-            raise Wrong(f"{said}, of 0 to {hidden - 1}.", "Count within each block, from 0. A unit can be cut once.")
-        if name == "trained":
-            _compare_with_chance(units, n)
-        return n
-
-    return probe
+        return (name == "small" or _by_chance(n)) and n
+    model = copy.deepcopy(_models()[name])
+    units, hidden = function(model, n), model.config.hidden_dim
+    if isinstance(units, torch.Tensor) and units.is_floating_point():
+        raise Wrong(f"the result is {units.dtype}, expected int64.", "Numbers of units are asked, not their sizes.")
+    require_form(units, torch.zeros(model.config.n_layers, n, dtype=torch.int64), CUT_UNITS)
+    units = units.detach()
+    if units.min() < 0 or units.max() >= hidden or any(len(row.unique()) < n for row in units):
+        said = f"the numbers go from {units.min()} to {units.max()}, expected {n} different ones in each block"
+        raise Wrong(f"{said}, of 0 to {hidden - 1}.", "Count within each block, from 0. A unit can be cut once.")
+    if name == "trained":
+        _compare_with_chance(units, *_by_chance(n))
+    return n
 
 
-def _compare_with_chance(units, n):
-    (nothing, chance), model = _by_chance(n), _models()["trained"]
-    bar, loss = nothing + (sum(chance) / len(chance) - nothing) / 2, _loss_without(model, units)
-    if loss <= bar:
+def _compare_with_chance(units, nothing, chance):
+    model, bar = _models()["trained"], nothing + (sum(chance) / len(chance) - nothing) / 2
+    if (loss := _loss_without(model, units)) <= bar:
         return
     said = f"cut, your units give the loss {loss:.2f}; the bar is {bar:.2f}, random choices give {min(chance):.2f} to "
     hint = _why_no_better(model, units, (loss - nothing) / (bar - nothing) / 2)

@@ -74,16 +74,13 @@ def _trained(function, model, *inputs):
     return answer
 
 
-def _losses_and_state(function):
-    def probe(number, tokens, starts, *rest):
-        model = small_model(number)
-        losses = _as_losses(_trained(function, model, tokens, starts, *rest))
-        with torch.no_grad():
-            at = starts[0][:, None] + torch.arange(5)
-            left = F.cross_entropy(model(tokens[at]).mT, tokens[at + 1])
-        return losses, left
-
-    return probe
+def _losses_and_state(function, number, tokens, starts, *rest):
+    model = small_model(number)
+    losses = _as_losses(_trained(function, model, tokens, starts, *rest))
+    with torch.no_grad():
+        at = starts[0][:, None] + torch.arange(5)
+        left = F.cross_entropy(model(tokens[at]).mT, tokens[at + 1])
+    return losses, left
 
 
 def _as_losses(answer):
@@ -117,7 +114,7 @@ class _Watch:
         message = problem.message
         if problem.look_up:
             with (right := _Watch()):
-                TRAINING_LOOP.harness.run(training_loop)(*case.fresh_inputs())
+                TRAINING_LOOP.harness.run(training_loop, *case.fresh_inputs())
             message += _departure(self.steps, right.steps)
         shows = not problem.hint and problem.pair != ()
         return 0, message + (in_numbers(TRAINING_LOOP, case, problem) if shows else ""), problem.hint
@@ -147,10 +144,8 @@ def _facts(optimizer):
         "the weight decay of the gains": [group.get("weight_decay", 0.0) for w, group in held if w.ndim == 1],
         "the length of the gradient": [torch.nn.utils.get_total_norm(gradients).item()],
     }
-    return {
-        what: ", ".join(sorted({one if isinstance(one, str) else number(one) for one in ones}))
-        for what, ones in found.items()
-    }
+    said = lambda one: one if isinstance(one, str) else number(one)  # noqa: E731
+    return {what: ", ".join(sorted({*map(said, ones)})) for what, ones in found.items()}
 
 
 _TEXT = draw(400, seed=1).mul(7).long().abs().clamp(max=23)  # small ids are frequent
@@ -162,12 +157,8 @@ def _starts(steps, rows, seed):
 
 
 STILL_THERE = "Is the gradient of the step before still there? backward() adds to it: zero_grad() in each step."
-CLIPPED = (
-    "The step gets a gradient longer than 1.0. Clip it between backward() and step(): elsewhere it changes nothing."
-)
-UNMOVED = (
-    "The weights do not move. Does step() follow backward(), with no zero_grad() between, on this model's weights?"
-)
+CLIPPED = "The step gets a gradient longer than 1.0. Clip it between backward() and step()."
+UNMOVED = "The weights do not move. Does step() follow backward(), with no zero_grad() between, on this model's?"
 FROZEN_DECAYS = "Does a frozen weight stay? Where its gradient is 0, not None, AdamW still decays it."
 OLD_COUNT = "Clipping counts the old gradient of a weight that the optimizer does not hold. Who clears it?"
 ASKED = "model(inputs).flatten(0, 1), targets"
@@ -189,8 +180,7 @@ TRAINING_LOOP = Exercise(
         (FROZEN_DECAYS, _loop("optimizer.zero_grad()", "model.zero_grad(set_to_none=False)")),
         (OLD_COUNT, _loop("ndim == 2]", "ndim == 2 and weight.requires_grad]")),
         (UNMOVED, _loop("loss.backward()", "loss.backward(), model.zero_grad()")),
-        ("Are the targets the inputs? Then each question holds its own answer, and the loss falls to 0.",
-         _loop("at + 1", "at")),
+        ("Are the targets the inputs? Then each question holds its own answer.", _loop("at + 1", "at")),
         ("What is the last target of a window? The token that follows the window in the text.",
          _loop("tokens[at + 1]", "tokens[at].roll(-1, 1)")),
         ("Are the targets shifted twice? They are one token later already.",
@@ -198,8 +188,7 @@ TRAINING_LOOP = Exercise(
         ("Is the softmax taken once? cross_entropy does it: it takes the logits themselves.",
          _loop("model(inputs)", "model(inputs).softmax(-1)")),
         (CLIPPED, _loop(CLIP, "")),
-        ("Is the length that of the whole gradient? Yours is that of the matrices, without the gains.",
-         _loop(CLIP, TWICE)),
+        ("Is the length that of the whole gradient? Yours are two, of matrices and of gains.", _loop(CLIP, TWICE)),
         ("Is the optimizer made once, before the loop? A new one has no running means.",
          _loop("at = ", "optimizer.state.clear()\n        at = ")),
     ],
@@ -231,41 +220,38 @@ def accumulated_step(model, optimizer, rows, lengths, micro):
 _step = partial(mutate, accumulated_step)
 
 
-def _loss_and_gradient(function):
-    """A probe: the loss, and how long the gradient is and how far turned, read off plain gradient descent."""
+def _weights_of(model):
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()]).double()
 
-    def weights_of(model):
-        return torch.cat([weight.detach().flatten() for weight in model.parameters()]).double()
 
-    def settings_of(optimizer):
-        return {name: optimizer.param_groups[0].get(name) for name in optimizer.defaults}
+def _moved_by(program, number, *inputs):
+    """The loss, how far the weights move by plain gradient descent, and how many rows the model was asked at once."""
+    model = small_model(number)
+    optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=1.0)
+    settings_of = lambda: {name: optimizer.param_groups[0].get(name) for name in optimizer.defaults}  # noqa: E731
+    before, was, steps = _weights_of(model), settings_of(), []
+    optimizer.register_step_pre_hook(lambda *_: steps.append(settings_of()))
+    loss, moved = _trained(program, model, optimizer, *inputs), before - _weights_of(model)
+    found = [f"{len(steps)} steps of the optimizer, expected one"] * (len(steps) != 1)
+    for now in (*steps, settings_of()):
+        found += [f"its {name} is {now[name]}, expected {was[name]}" for name in was if now[name] != was[name]]
+    if moved.any() and found:
+        hint = "Take one step of the optimizer, with its settings as they are, when the gradient is whole."
+        raise Wrong(f"{'; '.join(dict.fromkeys(found))}.", hint)
+    return loss, moved, max((len(call.tokens) for call in model.calls), default=0)
 
-    def moved_by(program, number, *inputs):
-        model = small_model(number)
-        optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=1.0)
-        before, was, steps = weights_of(model), settings_of(optimizer), []
-        optimizer.register_step_pre_hook(lambda *_: steps.append(settings_of(optimizer)))
-        loss, moved = _trained(program, model, optimizer, *inputs), before - weights_of(model)
-        found = [f"{len(steps)} steps of the optimizer, expected one"] * (len(steps) != 1)
-        for now in (*steps, settings_of(optimizer)):
-            found += [f"its {name} is {now[name]}, expected {was[name]}" for name in was if now[name] != was[name]]
-        if moved.any() and found:
-            hint = "Take one step of the optimizer, with its settings as they are, when the gradient is whole."
-            raise Wrong(f"{'; '.join(dict.fromkeys(found))}.", hint)
-        return loss, moved, max((len(call.tokens) for call in model.calls), default=0)
 
-    def probe(number, _, rows, lengths, micro):
-        loss, moved, most = moved_by(function, number, rows, lengths, micro)
-        if most > micro:
-            raise Wrong(f"the model is asked {most} rows at once, micro is {micro}.", "Call it once for each part.")
-        loss = _as_number(loss, "Add up part.item().")
-        if not moved.any():
-            raise Wrong("the weights do not move.", UNMOVED)
-        right = moved_by(accumulated_step, number, rows, lengths, micro)[1]
-        half = (moved / moved.norm() - right / right.norm()).norm() / 2  # the sine of half the angle between them
-        return torch.tensor(loss), moved.norm(), torch.rad2deg(2 * half.asin()).round(decimals=1)
-
-    return probe
+def _loss_and_gradient(function, number, _, rows, lengths, micro):
+    """The loss, and how long the gradient is and how far turned."""
+    loss, moved, most = _moved_by(function, number, rows, lengths, micro)
+    if most > micro:
+        raise Wrong(f"the model is asked {most} rows at once, micro is {micro}.", "Call it once for each part.")
+    loss = _as_number(loss, "Add up part.item().")
+    if not moved.any():
+        raise Wrong("the weights do not move.", UNMOVED)
+    right = _moved_by(accumulated_step, number, rows, lengths, micro)[1]
+    half = (moved / moved.norm() - right / right.norm()).norm() / 2  # the sine of half the angle between them
+    return torch.tensor(loss), moved.norm(), torch.rad2deg(2 * half.asin()).round(decimals=1)
 
 
 _ROWS = _TEXT[:45].view(5, 9).clone()
@@ -283,11 +269,9 @@ def _accumulates(number, padded, micro):
 
 
 UNEVEN = "A part may hold fewer rows, fewer questions, or none: what is its share of the whole?"
-UNDERFLOWS = (
-    "The logarithm of a softmax is -inf where it rounds to 0; F.cross_entropy needs no softmax, and nothing added."
-)
+UNDERFLOWS = "The logarithm of a softmax is -inf where it rounds to 0; F.cross_entropy takes the logits themselves."
 SHARE, QUESTIONS = "nats[asked].sum() / questions", "(lengths - 1).sum()"
-ACCUMULATED_STEP = Exercise(
+check_accumulated_step = check_of(Exercise(
     accumulated_step,
     [
         Case("2 rows of 3 and 7 tokens, one per part", _accumulates(1, _padded(3, 7), 1)),
@@ -300,41 +284,30 @@ ACCUMULATED_STEP = Exercise(
     [
         ("Does each question weigh the same? Yours has the mean of the parts' means, whatever their questions.",
          _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),
-        ("Is it one mean over all questions? Yours adds up the parts' means.",
-         _step(SHARE, "nats[asked].mean().nan_to_num()")),
+        ("Is it one mean over all? You add up the parts' means.", _step(SHARE, "nats[asked].mean().nan_to_num()")),
         ("Does padding count? A position whose answer is padding asks nothing: leave it out of sum and count.",
          _step(SHARE, "nats.sum() / rows[:, 1:].numel()")),
-        ("How many questions has a row of n tokens? You divide by the number of tokens.",
-         _step(QUESTIONS, "lengths.sum()")),
+        ("Has a row of n tokens n questions? You divide by the tokens.", _step(QUESTIONS, "lengths.sum()")),
         ("Is the sum divided by the number of questions? You divide by that of rows.", _step(QUESTIONS, "len(rows)")),
         ("Are questions counted by lengths? A token that fills the padding may also stand in the text.",
          _step(SHARE, "nats[part[:, 1:] != 0].sum() / (rows[:, 1:] != 0).sum()")),
         ("Is the old gradient cleared, once, before the first part?", _step("    model.zero_grad()\n", "")),
         (OLD_COUNT, _step("    model.zero_grad()\n", "    optimizer.zero_grad()\n")),
         ("Do the parts' gradients add up? You clear them before each part.",
-         _step("share.backward()", "model.zero_grad(), share.backward()")),
+         _step("share.b", "model.zero_grad(), share.b")),
         ("Is the gradient clipped once, when it is whole? You clip after each part.",
          _step(CLIP, "", "share.backward()", f"share.backward(), {CLIP}")),
         ("Is the gradient clipped? One longer than 1.0 is shortened to 1.0.", _step(CLIP, "")),
         ("Is the length of the whole gradient limited? You limit each number of it (clip_grad_value_).",
          _step("clip_grad_norm_", "clip_grad_value_")),
     ],
-    harness=Harness(
-        _loss_and_gradient,
-        ("the loss", "the length of the gradient", "the angle [degrees] between the gradient and the right one"),
-        max_failures=3,
-    ),
-)  # fmt: skip
-check_accumulated_step = check_of(ACCUMULATED_STEP)
+    harness=Harness(_loss_and_gradient, max_failures=3, parts=(
+        "the loss", "the length of the gradient", "the angle [degrees] between the gradient and the right one")),
+))  # fmt: skip
 
 # ---------------------------------------------------------------------------------- find the broken loop
 
-LOOPS = {
-    "A": "inputs as targets",
-    "B": "rate never set",
-    "C": "clipped after the step",
-    "D": "gradients add up",
-}
+LOOPS = {"A": "inputs as targets", "B": "rate never set", "C": "clipped after the step", "D": "gradients add up"}
 STEPS, WARM_UP, PEAK, LONGEST = 60, 10, 5e-3, 0.5  # of the right loop
 
 
@@ -413,28 +386,19 @@ def find_loop_slips():
 
 def _names_bugs(function):
     """A bug that is not in the list is refused; a wrong one gets the experiment that speaks against it."""
-
-    def probe():
-        answer = function()
-        is_form = isinstance(answer, dict) and set(answer) == set(LOOPS)
-        if not is_form or not {*map(str, answer.values())} <= {*LOOP_BUGS}:
-            example = ", ".join(f'"{letter}": "..."' for letter in LOOPS)
-            hint = TYPE_HINTS["NoneType"] if answer is None else f"Return {{{example}}}, each a name of LOOP_BUGS."
-            raise Wrong(f"a dictionary from A, B, C and D to names is expected, not {str(answer)[:60]}.", hint)
-        missed = [letter for letter in LOOPS if answer[letter] != LOOPS[letter]]
-        if missed:
-            hint = f"Loop {missed[0]}: {COUNTER_TESTS[answer[missed[0]]]}"
-            raise Wrong(f"{len(LOOPS) - len(missed)} of {len(LOOPS)} are right.", hint)
-        return len(LOOPS)
-
-    return probe
+    answer = function()
+    is_form = isinstance(answer, dict) and set(answer) == set(LOOPS)
+    if not is_form or not {*map(str, answer.values())} <= {*LOOP_BUGS}:
+        example = ", ".join(f'"{letter}": "..."' for letter in LOOPS)
+        hint = TYPE_HINTS["NoneType"] if answer is None else f"Return {{{example}}}, each a name of LOOP_BUGS."
+        raise Wrong(f"a dictionary from A, B, C and D to names is expected, not {str(answer)[:60]}.", hint)
+    missed = [letter for letter in LOOPS if answer[letter] != LOOPS[letter]]
+    if missed:
+        hint = f"Loop {missed[0]}: {COUNTER_TESTS[answer[missed[0]]]}"
+        raise Wrong(f"{len(LOOPS) - len(missed)} of {len(LOOPS)} are right.", hint)
+    return len(LOOPS)
 
 
-FIND_LOOP_BUGS = Exercise(
-    find_loop_slips,
-    [Case("loops A, B, C, D", ())],
-    [],
-    allow=("loops_to_examine", "Loop", "Llama", "learning_rate"),  # for experiments
-    harness=Harness(_names_bugs),
-)
-check_find_loop_slips = check_of(FIND_LOOP_BUGS)
+TOOLS = ("loops_to_examine", "Loop", "Llama", "learning_rate")  # for experiments
+FOUR = [Case("loops A, B, C, D", ())]
+check_find_loop_slips = check_of(Exercise(find_loop_slips, FOUR, [], allow=TOOLS, harness=Harness(_names_bugs)))

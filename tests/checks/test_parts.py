@@ -10,7 +10,6 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama import modeling_llama
 
-import checks
 from checks import my_parts
 from checks.parts import COURSE
 from helpers.checkpoint import load_checkpoint
@@ -49,14 +48,6 @@ def test_nothing_done_gives_the_courses_parts():
     assert all(getattr(parts, name) is COURSE[name] for name in COURSE)
     assert not (later := my_parts(ROOT / "notebooks", through=7)).own
     assert {"gqa_layer", "my_llama", "training_loop", "sample", "lookup_decoding"} < {*later.names} - {*parts.names}
-
-
-def test_cases_are_made_under_torchs_defaults_when_parts_are_asked_for(monkeypatch):
-    monkeypatch.delitem(sys.modules, "checks.generate", raising=False)
-    monkeypatch.setattr(checks, "generate", None, raising=False)  # which loading binds
-    torch.set_default_dtype(torch.float64)  # put back after every test, by conftest.py
-    my_parts(ROOT / "tests", through=7)
-    assert sys.modules["checks.generate"].SAMPLE.cases[0].inputs[0].dtype == torch.float32
 
 
 def test_parts_make_a_model_that_decodes_with_a_cache():

@@ -75,17 +75,16 @@ def test_where_no_verdict_can_be_given_json_says_why(tmp_path, capsys, text):
         assert list(json.loads(capsys.readouterr().out)) == ["error"]
 
 
-HOSTILE = [  # of four notebooks, for two exercises: what is above a function, its body, words of what is said
+HOSTILE = [  # of three notebooks, for two exercises: what is above a function, its body, words of what is said
     [("", "while True: pass", "no answer after"), ("", "return sum(range(10**14))", "had not answered")],
-    [("import os\nwhile True: ate = os.fork()", "return ate", "no other program"), ("", "os._exit(0)", "Python ended")],
-    [("", "return float(input('eps? '))", "EOFError"), ("", "return torch.ones(10**12)", "it raises RuntimeError")],
+    [("", "return bytearray(2**33)", "it raises MemoryError"), ("import os", "os._exit(0)", "Python ended")],
     [("while True: ate = 1", "return ate", "does not end"),
      ("noise = print('{' * 10**8)", "return noise or print('{' * 10**7)", 'without "return"')],
 ]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cells", HOSTILE, ids=range(4))
+@pytest.mark.parametrize("cells", HOSTILE, ids=range(3))
 def test_a_hostile_cell_costs_its_exercise_and_no_other(tmp_path, cells):
     names = dict(zip(NORM_RIGHT, cells, strict=False))
     made = {name: f"{above}\ndef {name}(*inputs):\n    {body}" for name, (above, body, _) in names.items()}

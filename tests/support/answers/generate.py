@@ -172,7 +172,7 @@ for words, name, program in (
     ("each with an order and a draw of its own", "sample__one_cut_for_all_rows", _nucleus(
         lambda sums, shares, top_p: _up_to(sums, shares, top_p).any(0, keepdim=True).expand_as(sums))),
     ("take generator=generator", "sample__global", _drawn(lambda q, g: torch.multinomial(q, 1)[:, 0])),
-    ("neither seed it", "sample__seeded", _drawn(lambda q, g: q.multinomial(1, generator=g.manual_seed(0))[:, 0])),
+    ("neither seeded", "sample__seeded", _drawn(lambda q, g: q.multinomial(1, generator=g.manual_seed(0))[:, 0])),
     ("The likeliest, or one random", "sample__greedy", _drawn(lambda q, g: q.argmax(-1))),
     ("temperature 0.01: all", "sample__cold", lambda z, t, *s: sample__largest_after_noise(z, t * (t > 0.04), *s)),
     ("or one random", "sample__shared", _drawn(lambda q, g: (q.cumsum(-1) < torch.rand(1, generator=g)).sum(-1) % 3)),
@@ -200,6 +200,7 @@ for words, name, program in (
     ("Does the same row leave all three", "greedy_with_cache__padding_of_all", _called(lambda m, t, cache, pad, *_: (
         setattr(cache, "n_pad", torch.zeros(4).int()) if pad is None else 0, m(t, cache, n_pad=pad))[1])),
     ("called 11 times", "lookup_decoding__10", lambda *s: (lookup_decoding__windows(*s)[0], 10)),
+    ("// divides into whole", "lookup_decoding__float", lambda *s: (lookup_decoding__windows(*s)[0], 11.0)),
     ("return tokens, calls", "lookup_decoding__text", lambda *s: lookup_decoding__windows(*s)[0]),
     ("n_new new tokens, no", "lookup_decoding__long", lambda m, p, n, *s: lookup_decoding__windows(m, p, n + 1, *s)),
     ("calls of the model got no cache", "lookup_decoding__no_cache", _one_at_a_time(0)),

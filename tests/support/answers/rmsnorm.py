@@ -72,7 +72,7 @@ for words, bug, probe in (
     ("eps outside the root, computed without float32, gain left out", "random_numbers", (X, ONES, 1e-5)),
     ("expected three: x, weight, eps", "the_norm_itself", rms_norm__rsqrt),
     ("holds whole numbers", "whole_numbers", (X.long(), ONES, 1e-5)),
-    ("expected tensors of one dtype", "two_dtypes", (X.half(), ONES, 1e-5)),
+    ("expected floats of one dtype", "two_dtypes", (X.half(), ONES, 1e-5)),
     ("one gain for each coordinate", "gain_per_token", (X, ONES[:3], 1e-5)),
     ("a number from 0 up", "negative_eps", (X, ONES, -1.0)),
     ("float16 ends at 65504", "overflown", (1e9 * X.half(), ONES.half(), 1e-5)),
