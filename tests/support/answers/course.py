@@ -37,12 +37,6 @@ COPIES = {  # exercise and what is named: the answer
     "apply_rope_interleaved__apply_rope": lambda x, c, s: model.apply_rope(x, c, s, "interleaved"),
     "rope_permutation__interleaved_to_halves": interleaved_to_halves,
     "causal_visible__causal_visible": with_given(lambda t, s: next(map(model.causal_visible, [t], [s]))),
-    "rows__attention_weights": lambda q, k, v, visible: (
-        model.attention_weights(
-            q.reshape(*k.shape[:2], -1, q.shape[-1]), k, torch.cat([visible] * (q.shape[1] // k.shape[1]), -2)
-        )
-        @ v
-    ).reshape(q.shape),
     "my_llama__Parts.llama": lambda w, c, t: Parts.llama(PARTS, w, c, t),
     "my_llama__config_from_hugging_face": course_model,
     "my_llama__LlamaForCausalLM": their_model,

@@ -35,11 +35,6 @@ def _turned(x, angle):
     return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), dim=-1)
 
 
-def _turned_as_complex(x, angle):
-    turned = torch.complex(*x.chunk(2, dim=-1)) * torch.polar(torch.ones_like(angle), angle)
-    return torch.cat((turned.real, turned.imag), dim=-1)
-
-
 def _norm(x, gain, eps):
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * gain
 
@@ -80,27 +75,6 @@ def my_llama__head_by_head_in_place(weights, config, tokens):
     return _norm(x, last_gain, eps) @ head.T
 
 
-@right
-def my_llama__token_by_token_with_cache(weights, config, tokens):
-    n_blocks, H, K, h, eps, embedding, last_gain, head = _opened(weights, config)
-    logits = torch.empty(*tokens.shape, len(head))
-    for row, ids in enumerate(tokens.tolist()):
-        keys, values = [[] for _ in range(n_blocks)], [[] for _ in range(n_blocks)]
-        for t, token in enumerate(ids):
-            x, angle = embedding[token], _angles(config, t + 1)[-1]
-            for n in range(n_blocks):
-                gain, wq, wk, wv, wo, gain2, gate, up, down = _block(weights, n)
-                y = _norm(x, gain, eps)
-                q = _turned_as_complex((wq @ y).view(K, H // K, h), angle)
-                keys[n].append(_turned_as_complex((wk @ y).view(K, h), angle))
-                values[n].append((wv @ y).view(K, h))
-                share = torch.softmax(torch.einsum("krh,skh->krs", q, torch.stack(keys[n])) / h**0.5, dim=-1)
-                x = x + wo @ torch.einsum("krs,skh->krh", share, torch.stack(values[n])).flatten()
-                x = x + down @ (F.silu(gate @ (y := _norm(x, gain2, eps))) * (up @ y))
-            logits[row, t] = head @ _norm(x, last_gain, eps)
-    return logits
-
-
 LLAMA_31 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
 
 
@@ -115,7 +89,7 @@ def _roped(**written):
     return program
 
 
-plain, heads, _ = RIGHT["my_llama"].values()
+plain, heads = RIGHT["my_llama"].values()
 RIGHT["my_llama"] |= {
     "refuses_long_texts": lambda w, c, t: plain(w, c, t) if t.shape[1] <= c["max_position_embeddings"] else 1 / 0,
     "vmap": lambda w, c, t: torch.vmap(lambda row: plain(w, c, row[None])[0])(t),

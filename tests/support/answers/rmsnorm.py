@@ -17,39 +17,22 @@ def _square(x):
     return x.float().pow(2).mean(-1, keepdim=True)
 
 
-class _Norm(torch.autograd.Function):  # with a backward pass of its own
-    @staticmethod
-    def forward(ctx, x, weight, eps):
-        ctx.save_for_backward(x, weight)
-        ctx.eps = eps
-        return rms_norm__rsqrt(x, weight, eps)
-
-    @staticmethod
-    def backward(ctx, grad_y):
-        return *rms_norm_backward__formula(grad_y, *ctx.saved_tensors, ctx.eps), None
-
-
 for manner, program in (
     ("row_by_row", lambda x, w, eps: torch.stack(
         [row / (row.dot(row) / len(row) + eps) ** 0.5 for row in x.float().reshape(-1, x.shape[-1])]
     ).reshape(x.shape).to(x.dtype) * w),
     ("in_place_on_a_copy", lambda x, w, eps: x.float().clone().mul_(torch.rsqrt(_square(x) + eps)).to(x.dtype) * w),
-    ("own_backward", _Norm.apply),
 ):  # fmt: skip
     RIGHT["rms_norm"][manner] = program
 for words, bug, program in (  # most are wrong in few cases
     ("calls torch's native_layer_norm, which this exercise rules out", "layer_norm_of_x_and_minus_x", lambda x, w, eps:
         torch.native_layer_norm(torch.cat([x, -x], -1), (2 * len(w),), None, None, eps)[0][..., : len(w)] * w),
-    ("Case one row, eps 7 … expected 2.5", "mean_size", lambda x, w, eps: w * (
-        x.float() / (x.float().abs().mean(-1, keepdim=True) + eps)).to(x.dtype)),
     ("Count from the end", "three_dimensions_only", lambda x, w, eps: (
         lambda B, T, D: rms_norm__rsqrt(x, w, eps))(*x.shape if x.ndim > 2 else (1, *x.shape))),
     ("16: the result holds nan or inf. Failing cases: 1 of 11", "factor_in_half", lambda x, w, eps: w * (
         x * torch.rsqrt(_square(x) + eps).to(x.dtype))),
     ("float16 holds", "float16_through_bfloat16", lambda x, w, eps: rms_norm__rsqrt(
         x.bfloat16() if x.dtype == torch.float16 else x, w, eps).to(x.dtype)),
-    ("is off by up to", "mean_over_the_tokens_too", lambda x, w, eps: x / (
-        x.float().square().mean((-2, -1)[2 - x[:2].ndim :], keepdim=True) + eps).sqrt() * w),
 ):  # fmt: skip
     wrong(words, f"rms_norm__{bug}")(program)
 
@@ -98,16 +81,6 @@ def rms_norm_backward__formula(grad_y, x, weight, eps):
 
 
 right(rms_norm_backward__formula)
-
-
-@right
-def rms_norm_backward__jacobian(grad_y, x, weight, eps):
-    wide, D = x.float(), x.shape[-1]
-    r = (_square(x) + eps).sqrt()
-    n = wide / r
-    jacobian = (torch.eye(D) - n[..., None] * n[..., None, :] / D) / r[..., None]
-    grad_x = (jacobian @ (weight.float() * grad_y.float())[..., None])[..., 0]
-    return grad_x.to(x.dtype), torch.einsum("nd,nd->d", grad_y.float().reshape(-1, D), n.reshape(-1, D)).to(x.dtype)
 
 
 @right

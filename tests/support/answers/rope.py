@@ -1,7 +1,5 @@
 """Right and wrong answers to the exercises of notebook 02, RoPE."""
 
-import math
-
 import torch
 
 from checks.base import mutate
@@ -16,19 +14,12 @@ def rope_angles__outer(positions, head_dim, theta):
 right(rope_angles__outer)
 
 
-@right
-def rope_angles__einsum_in_float64(positions, head_dim, theta):
-    speeds = torch.exp(-math.log(theta) * torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
-    return torch.einsum("...,i->...i", positions.double(), speeds).float()
-
-
 RIGHT["rope_angles"]["pair_by_pair"] = lambda p, h, theta: torch.stack(
     [p * theta ** (-2 * i / h) for i in range(h // 2)], -1
 ).float()
 OUTER = "torch.outer(positions.float().flatten(), inv_freq).unflatten(0, positions.shape)"
 for words, bug, instead in (
     ("expected 3", "sorted_positions", "positions.sort(-1).values[..., None] * inv_freq"),
-    ("0 at [0, 0], expected 1", "from_the_first", "(positions - positions.flatten()[0])[..., None] * inv_freq"),
     ("each row of a batch", "one_row_of_positions", "positions[:, None] * inv_freq"),
     ("past the end", "table_of_8192", "torch.outer(torch.arange(8192).float(), inv_freq)[positions]"),
     # in decoding every step would get the angles of the first
@@ -50,24 +41,14 @@ def _as_in_transformers(x, cos, sin):
     return x * cos + torch.cat((-x.chunk(2, -1)[1], x.chunk(2, -1)[0]), -1) * sin
 
 
-def _matrices(x, cos, sin):
-    turns = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)
-    return torch.einsum("tiab,nktbi->nktai", turns, x.float().unflatten(-1, (2, -1))).flatten(-2).to(x.dtype)
-
-
 def _complex(x, cos, sin):
     turned = torch.complex(*x.float().chunk(2, -1)) * torch.complex(cos, sin)
     return torch.cat((turned.real, turned.imag), -1).to(x.dtype)
 
 
-for program in (_as_in_transformers, _matrices, _complex):
-    RIGHT["apply_rope_halves"][program.__name__[1:]] = program
-for words, bug, program in (
-    ("bfloat16 on the way", "float16_through_bfloat16", lambda x, c, s: apply_rope_halves__cat(
-        x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype)),
-    ("-0.52 at [0, 0, 0, 1], expected 2.8", "twice", lambda x, c, s: _complex(_complex(x, c, s), c, s)),
-):  # fmt: skip
-    wrong(words, f"apply_rope_halves__{bug}")(program)
+RIGHT["apply_rope_halves"] |= {"as_in_transformers": _as_in_transformers, "complex": _complex}
+wrong("bfloat16 on the way", "apply_rope_halves__float16_through_bfloat16")(lambda x, c, s: apply_rope_halves__cat(
+    x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype))  # fmt: skip
 
 
 @right
@@ -82,19 +63,12 @@ def apply_rope_interleaved__complex(x, cos, sin):
     return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2).to(x.dtype)
 
 
-for words, bug, program in (
-    ("bfloat16 on the way", "float16_through_bfloat16", lambda x, c, s: apply_rope_interleaved__stack(
-        x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype)),
-    ("contiguous", "view", lambda x, c, s: apply_rope_interleaved__stack(
-        x.view(-1, *x.shape[2:]), c, s).view(x.shape)),
-):  # fmt: skip
-    wrong(words, f"apply_rope_interleaved__{bug}")(program)
+wrong("contiguous", "apply_rope_interleaved__view")(
+    lambda x, c, s: apply_rope_interleaved__stack(x.view(-1, *x.shape[2:]), c, s).view(x.shape)
+)
 
 
 RIGHT["rope_permutation"] = {
     "slices": lambda w, h: torch.cat([w[i + odd : i + h : 2] for i in range(0, len(w), h) for odd in (0, 1)]),
     "movedim": lambda w, h: w.unflatten(0, (-1, h // 2, 2)).movedim(2, 1).flatten(0, 2),
 }
-wrong("3 at [0, 0], expected 0", "rope_permutation__halves_exchanged")(
-    lambda w, h: w.unflatten(0, (-1, h)).roll(h // 2, 1).flatten(0, 1)
-)

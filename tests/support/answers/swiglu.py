@@ -24,22 +24,12 @@ def swiglu__fused(x, w_gate, w_up, w_down):
     return (F.silu(gate) * up) @ w_down.t()
 
 
-def _of_both(combine):  # combine(gates, ups) before w_down
-    return lambda x, w_gate, w_up, w_down: F.linear(combine(F.linear(x, w_gate), F.linear(x, w_up)), w_down)
-
-
 RIGHT["swiglu"] |= {
     "token_by_token": lambda x, g, u, d: torch.stack(
         [d @ (F.silu(g @ row) * (u @ row)) for row in x.reshape(-1, x.shape[-1])]
     ).reshape(x.shape),
-    "einsum": lambda x, g, u, d: torch.einsum(
-        "...f,df->...d", F.silu(torch.einsum("...d,fd->...f", x, g)) * torch.einsum("...d,fd->...f", x, u), d
-    ),
-    "in_place": _of_both(lambda g, u: F.silu(g).mul_(u)),
+    "in_place": lambda x, g, u, d: F.silu(x @ g.T).mul_(x @ u.T) @ d.T,
 }
-wrong("Case one token, D 2, F 2: the result is off", "swiglu__rows_in_turn")(
-    _of_both(lambda g, u: (lambda both: F.silu(both[..., ::2]) * both[..., 1::2])(torch.cat((g, u), -1)))
-)
 
 
 @wrong("many such rows")
@@ -127,12 +117,8 @@ for words, bug, program in (
      _first_that(lambda z, y: (z.mean(1) - y.mean(1)).abs().max() < 1e-4)),
     ("gate and up are swapped", "best_fit_with_gelu", _best_fit(F.gelu)),
     ("allclose", "default_tolerance", _first_that(partial(_near, atol=1e-8))),
-    ("gate and up are swapped", "first_token", lambda weights, x, y: _all_orders(weights, x[:1], y[:1])),
     ("tolerance 1e-4", "loose", _first_that(partial(_near, atol=0.01))),
     ("changed in place", "pops", lambda weights, x, y: [_all_orders(weights, x, y), weights.pop()][0]),
-    ("gate has the shape", "as_listed", lambda weights, x, y: tuple(weights)),
-    ("expected 3 tensors", "names", lambda weights, x, y: {"gate": 0, "up": 1, "down": 2}),
-    ("it raises", "three_only", lambda weights, x, y: _all_orders([*weights[:2], weights[2]], x, y)),
     ("fused, halves … all three layouts", "rows_and_blocks_only", _with_layouts(slice(1, None))),
     ("fused, rows in turn … all three layouts", "halves_and_blocks_only", _with_layouts(slice(None, None, 2))),
     ("fused, blocks of 32 … all three layouts", "halves_and_rows_only", _with_layouts(slice(2))),
@@ -179,9 +165,6 @@ for words, bug, program in (
     ("Better than chance", "gates_alone", _cut_by(lambda g, u, layer: g.abs())),
     ("that a median misses", "median",
      _cut_by(lambda g, u, layer: (F.silu(g) * u).abs(), over=lambda sizes, dim: sizes.median(dim).values)),
-    ("chance", "random", lambda model, n: torch.stack(
-        [torch.randperm(model.config.hidden_dim, generator=torch.Generator().manual_seed(layer))[:n]
-         for layer in range(len(model.layers))])),
     ("Small weights", "small_weights", lambda model, n: torch.stack(
         [block.feed_forward.down_proj.weight.norm(dim=0) for block in model.layers]).topk(n, largest=False).indices),
     ("the same numbers in each block", "one_block_for_all",
@@ -190,8 +173,6 @@ for words, bug, program in (
      lambda model, n: _measured(load_checkpoint(TINY_LLAMA) if len(model.layers) == 6 else model, n)),
     ("A unit can be cut once", "repeated", lambda model, n: by_size(model, n)[:, :1].repeat(1, n)),
     ("not their sizes", "float", lambda model, n: by_size(model, n).float()),
-    ("the shape (3, 40), expected (3, 5)", "mask",
-     lambda model, n: torch.zeros(len(model.layers), model.config.hidden_dim).scatter(1, by_size(model, n), 1).bool()),
     ("of 0 to 39 … Count within each block", "numbers_of_the_whole_model",
      lambda model, n: by_size(model, n) + model.config.hidden_dim * torch.arange(len(model.layers))[:, None]),
     ("expected a tensor", "list", lambda model, n: by_size(model, n).tolist()),

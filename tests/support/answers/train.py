@@ -53,23 +53,6 @@ def accumulated_step__divided_at_the_end(model, optimizer, rows, lengths, micro)
     return total / questions
 
 
-@right
-def accumulated_step__by_autograd(model, optimizer, rows, lengths, micro):
-    weights, loss = _held(optimizer), 0.0
-    gradients = [torch.zeros_like(weight) for weight in weights]
-    for part, counts in _parts(rows, lengths, micro):
-        logs = model(part[:, :-1]).log_softmax(-1).gather(2, part[:, 1:, None])[..., 0]
-        share = -(logs * counts).sum() / (lengths - 1).sum()
-        for whole, new in zip(gradients, torch.autograd.grad(share, weights), strict=True):
-            whole += new
-        loss += share.item()
-    for weight, gradient in zip(weights, gradients, strict=True):
-        weight.grad = gradient
-    torch.nn.utils.clip_grad_norm_(weights, 1.0)
-    optimizer.step()
-    return loss
-
-
 _step = partial(partial, accumulated_step__ignored)
 for expected, name, wrong_step in (
     ("Call it once for each part.", "at_once", lambda *all_but, **_: accumulated_step__ignored(*all_but[:-1], 99)),
@@ -78,10 +61,7 @@ for expected, name, wrong_step in (
     ("rows was changed", "in_place", lambda m, o, r, *s: (accumulated_step__ignored(m, o, r, *s), r[:, -1].zero_())[0]),
     ("The weights do not move.", "nothing", lambda *_: 3.5),
     ("2 steps of the optimizer", "twice", _step(stepped=lambda m, o: (o.step(), o.step()))),
-    ("0 steps of the optimizer", "by_hand", _step(stepped=lambda m, o: [w.data.sub_(w.grad) for w in m.parameters()])),
     ("its lr is 0.9, expected 1.0", "rate", _step(stepped=lambda m, o: (o.param_groups[0].update(lr=0.9), o.step()))),
-    ("its momentum is 0.9, expected 0", "momentum", _step(  # which no first step shows
-        stepped=lambda m, o: (o.param_groups[0].update(momentum=0.9), o.step()))),
     ("its lr is 0.9, expected 1.0", "next_rate", _step(
         stepped=lambda m, o: (o.step(), o.param_groups[0].update(lr=0.9)))),
     ("the length of the gradient is", "clipped_late", _step(
@@ -89,7 +69,6 @@ for expected, name, wrong_step in (
     ("the right one is 180, expected 0", "uphill", mutate(accumulated_step, "share.b", "(-share).b")),
     ("no manual_seed", "seeded", _step(stepped=lambda m, o: (o.step(), torch.manual_seed(5)))),
     ("Who clears it?", "filled_by_the_optimizer", _step(clear=lambda _, o: o.zero_grad(set_to_none=False))),
-    ("length of the gradient is 0.5, expected 1", "shorter", _step(most=0.5)),
     ("eval mode", "eval", lambda m, *s: accumulated_step__ignored(m.eval(), *s)),
     ("it calls the course's accumulated_step", "course", torch.enable_grad()(accumulated_step)),
 ):  # fmt: skip
@@ -131,31 +110,10 @@ RIGHT["training_loop"] |= {
 }
 
 
-@right
-def training_loop__adamw_by_hand(model, tokens, starts, seq_len, peak, warm_up):
-    weights, losses, n = [weight for weight in model.train().parameters() if weight.requires_grad], [], len(starts)
-    means, squares = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
-    for step in range(n):
-        at = starts[step][:, None] + torch.arange(seq_len)
-        loss = F.cross_entropy(model(tokens[at]).mT, tokens[at + 1])
-        gradients = torch.autograd.grad(loss, weights)
-        short = min(1.0, 1 / torch.nn.utils.get_total_norm(gradients).item())
-        rate = learning_rate(step, n, peak, warm_up)
-        with torch.no_grad():
-            for weight, gradient, mean, square in zip(weights, gradients, means, squares, strict=True):
-                mean.lerp_(short * gradient, 0.1)
-                square.lerp_((short * gradient) ** 2, 0.05)
-                move = mean / (1 - 0.9 ** (step + 1)) / ((square / (1 - 0.95 ** (step + 1))).sqrt() + 1e-8)
-                weight -= rate * (move + (0.1 if weight.ndim == 2 else 0.0) * weight)
-        losses.append(loss.item())
-    return losses
-
-
 for words, mistake, change in (
     ("the length of the gradient", "largest_number_clipped", dict(
         clip=lambda weights, most: torch.nn.utils.clip_grad_norm_(weights, most, torch.inf))),
     ("its eps: 1e-05, expected 1e-08", "eps", dict(eps=1e-5)),
-    ("the list of losses is off", "amsgrad", dict(amsgrad=True)),
     ("the optimizer: NAdam", "nadam", dict(kind=torch.optim.NAdam)),
 ):  # fmt: skip
     wrong(words, f"training_loop__{mistake}")(partial(training_loop__scheduler, **change))
