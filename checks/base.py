@@ -121,7 +121,6 @@ class Exercise:
         return {} if case.gradients or case.stochastic else dict(of_result(self.wanted[place]))
 
     def _attempt(self, program, place):
-        """A program's answer to a case; None if it has none."""
         case = self.cases[place]
         try:
             return None if case.gradients or case.stochastic else self.harness.run(program, *case.fresh_inputs())

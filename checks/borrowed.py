@@ -20,31 +20,25 @@ def borrowed(function, allow):
     Args:
         allow: names of functions, or of classes with their methods; or of a package, with a dot: all in it.
     """
+    waiting, seen = [function], []
     with contextlib.suppress(Exception):  # of an object that cannot be looked at nothing is said
-        return _first_borrowed([function], allow)
-    return ""
-
-
-def _first_borrowed(waiting, allow):
-    seen = []
-    for value in waiting:  # grows
-        value = inspect.unwrap(getattr(value, "__func__", getattr(value, "func", value)))  # a method, a partial
-        kind = value if isinstance(value, type) or inspect.isroutine(value) else type(value)
-        if any(kind is one for one in seen):
-            continue
-        seen.append(kind)
-        for one in kind.__mro__ if isinstance(kind, type) else (kind,):
-            module = getattr(one, "__module__", None) or ""
-            words = getattr(one, "__qualname__", "").rpartition("<locals>.")[2].split(".")
-            if owner := OWNERS.get(module.partition(".")[0]):
-                allowed = module in FREE or any(name in words or f"{module}.".startswith(name) for name in allow)
-                if not allowed:
-                    return f"{owner} {words[0] if words[-1] in ('forward', '__call__') else '.'.join(words)}"
-            elif isinstance(one, type):
-                parts = filter(inspect.isfunction, vars(one).values())
-                waiting += [part for part in parts if part.__module__ == module]  # transformers patches torch's
-            elif inspect.isfunction(one) and not one.__code__.co_filename.startswith((*LIBRARIES, "<frozen")):
-                waiting += _named_by(one)
+        for value in waiting:  # grows
+            value = inspect.unwrap(getattr(value, "__func__", getattr(value, "func", value)))  # a method, a partial
+            kind = value if isinstance(value, type) or inspect.isroutine(value) else type(value)
+            if any(kind is one for one in seen):
+                continue
+            seen.append(kind)
+            for one in kind.__mro__ if isinstance(kind, type) else (kind,):
+                module = getattr(one, "__module__", None) or ""
+                words = getattr(one, "__qualname__", "").rpartition("<locals>.")[2].split(".")
+                if owner := OWNERS.get(module.partition(".")[0]):
+                    if module not in FREE and not any(x in words or f"{module}.".startswith(x) for x in allow):
+                        return f"{owner} {words[0] if words[-1] in ('forward', '__call__') else '.'.join(words)}"
+                elif isinstance(one, type):
+                    parts = filter(inspect.isfunction, vars(one).values())
+                    waiting += [part for part in parts if part.__module__ == module]  # transformers patches torch's
+                elif inspect.isfunction(one) and not one.__code__.co_filename.startswith((*LIBRARIES, "<frozen")):
+                    waiting += _named_by(one)
     return ""
 
 

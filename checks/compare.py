@@ -70,14 +70,10 @@ def compare(got, want, exercise, parts, what="the result"):
         hint += "After x = x.float(), x.dtype is float32." if want.is_floating_point() else ""
         raise Wrong(message, hint.strip(), wrong, (got, want) if wrong else ())
     if apart.any():
-        place = _worst(got, want, apart)
+        # where they differ most; of truths and whole numbers where they first do
+        by = (got.double() - want.double()).abs().nan_to_num(torch.inf) if want.is_floating_point() else apart.int()
+        place = tuple(number.item() for number in torch.unravel_index(by.argmax(), by.shape))
         raise Wrong(_difference(got, want, place, what), "", True, (got, want), place)
-
-
-def _worst(got, want, apart):
-    """The place at which two tensors differ most; of truths and whole numbers the first at which they do."""
-    by = (got.double() - want.double()).abs().nan_to_num(torch.inf) if want.is_floating_point() else apart.int()
-    return tuple(number.item() for number in torch.unravel_index(by.argmax(), by.shape))
 
 
 def _difference(got, want, place, what):

@@ -116,7 +116,6 @@ def _values(case, want):
 
 
 def _digits(value):
-    """About how many digits it takes to write a value down."""
     if isinstance(value, dict | list | tuple):
         return sum(map(_digits, value.values() if isinstance(value, dict) else value))
     if isinstance(value, int | float | torch.Tensor):

@@ -93,9 +93,6 @@ check_budget = check_of(Exercise(
 ))  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------- fourteen bugs
-
-
 def pair_with_bug(bug, weights):
     """A small LLaMA with random weights, and the same model with one bug.
 
@@ -224,8 +221,6 @@ CALLS = {  # bugs in how a model is called again, or with several rows; the seve
 }  # fmt: skip
 CALL_BUGS = tuple(CALLS)[:6]
 
-# ------------------------------------------------------------------------------ tests without a reference
-
 
 def properties(model):
     """Whether a model keeps three properties: (future, pieces, rows), three bools; see notebook 05, exercise 2."""
@@ -319,7 +314,6 @@ def _finds_bugs(function, _):
 MODELS = [Case(f"{len(FINDS) + RIGHTS} models", ("one of them",))]  # and their cache
 check_properties = check_of(Exercise(properties, MODELS, [], allow=("Llama", "KVCache"), harness=Harness(_finds_bugs)))
 
-# --------------------------------------------------------------------------------- the first departure
 
 ROOM = 1e-5  # of the largest number that a part of the reference returns
 
@@ -438,7 +432,6 @@ def _finds_departures(function, *_):
 PAIRS = [Case("thirteen pairs of models", ("one of thirteen", "its reference", "two texts", None))]
 check_first_departure = check_of(Exercise(first_departure, PAIRS, [], harness=Harness(_finds_departures)))
 
-# ------------------------------------------------------------------------------------- the game of cuts
 
 COST, FEWEST = 0.3, 16  # [nat/token]; heads
 TOGETHER = "Costs of single cuts do not add up. Put one head back at a time: whose return lowers the loss most?"

@@ -13,8 +13,6 @@ from checks.shared import Named, RecordedLlama, require_form
 from helpers.config import LlamaConfig
 from helpers.model import Llama
 
-# --------------------------------------------------------------------------------------------- the sampler
-
 SURE = 5.0  # standard deviations: of 10,000 right programs about one is refused, whatever it draws with
 
 
@@ -80,7 +78,6 @@ def _near(mine, right, n, both_drawn=False):
 
 
 def _same_shares(got, theirs):
-    """Whether two answers are one, as far as draws can tell."""
     if got is None or theirs is None or got[0].shape != theirs[0].shape:
         return False
     return _near(got[0].double(), theirs[0].double(), _draws(got[0]), both_drawn=True)
@@ -174,8 +171,7 @@ SAMPLE = Exercise(
         _drawing("a logit of -inf, top-k 3", torch.tensor([[0.5, -math.inf, 1.0, 0.2, 0.4]]), 1.0, 3, None,
                  "A logit of -inf is a token that must never come; 0 times inf is nan."),
         _drawing("equal tokens at the border of top-k 2", torch.tensor([[1.0, 2.0, 1.0, 0.0, 1.0]]), 1.0, 2, None),
-        _drawing("four equally likely tokens, top-p 0.5", torch.zeros(1, 4), 1.0, None, 0.5,
-                 "Two tokens have exactly top_p here: that is enough."),
+        _drawing("four equal tokens, top-p 0.5", torch.zeros(1, 4), 1.0, None, 0.5, "Two have exactly top_p: enough."),
         _drawing("eight rows, top-p 1", draw(8, 6, seed=36), 1.0, None, 1.0,
                  "Rounding leaves the sum of all a little below 1 in some rows: does a search for 1 find none then?"),
         _drawing("1,024 tokens, top-p 0.96", draw(1, 1024, seed=3, scale=2.0), 1.0, None, 0.96,
@@ -206,8 +202,6 @@ SAMPLE = Exercise(
 )  # fmt: skip
 check_sample = check_of(SAMPLE)
 
-# ----------------------------------------------------------------------------------------- the cached loop
-
 
 def greedy_with_cache(model, prompts, n_new, stop):
     """Continue prompts of any lengths by n_new likeliest tokens each, or up to the mark `stop`: lists of tokens."""
@@ -228,10 +222,6 @@ def greedy_with_cache(model, prompts, n_new, stop):
 
 
 _rows = partial(mutate, greedy_with_cache)
-
-
-def _small(seed):
-    return Named(seed, "a small model")
 
 
 def _small_model(seed, max_seq_len=48):
@@ -275,6 +265,7 @@ def _calls(model, most):
     return torch.tensor(sizes)
 
 
+_small = partial(Named, words="a small model")
 ENDS, GOES_ON = "if not keep", "texts[row][len(prompts[row]) :][-len(stop) :] != stop"
 check_greedy_with_cache = check_of(Exercise(
     greedy_with_cache,
@@ -314,8 +305,6 @@ check_greedy_with_cache = check_of(Exercise(
     harness=Harness(_read_once, ("text 0", "text 1", "text 2", "text 3", "how many tokens each call read")),
     allow=("KVCache", "LlamaConfig"),
 ))  # fmt: skip
-
-# --------------------------------------------------------------------------------- decoding with drafts from the text
 
 
 def lookup_decoding(model, prompt, n_new, n_draft, n_match, choose):
@@ -422,10 +411,8 @@ LOOKUP_DECODING = Exercise(
          _lookup("break", "pass", STAY, "text += chosen[: 1 + sum(map(int.__eq__, chosen, draft))]")),
         ("Does a part of the draft stay, too? You take all of it or nothing.",
          _lookup(STAY, "text += chosen if len(chosen) > len(draft) else chosen[:1]")),
-        ("If all of the draft is right, one more token is free: you leave it out.",
-         _lookup(STAY, "text += chosen[: len(draft) or 1]")),
-        ("After the right ones comes the model's own token.",
-         _lookup(STAY, "text += [*draft, chosen[-1]][: len(chosen)]")),
+        ("Behind a draft that is all right one token is free.", _lookup(STAY, "text += chosen[: len(draft) or 1]")),
+        ("After the right ones comes the model's token.", _lookup(STAY, "text += [*draft, chosen[-1]][: len(chosen)]")),
         ("Does the cache forget what was not kept? Set cache.length to what it read and stays.", _lookup(KEPT, "")),
         ("The newest token is not read yet: does cache.length leave it out?", _lookup(KEPT, KEPT[:-4])),
         ("All tokens but the newest are read and stay: you forget one more.", _lookup(KEPT, f"{KEPT} - 1")),

@@ -77,9 +77,6 @@ WRITTEN_DOWN = "It is right for tiny-llama. Which size or number is not taken fr
 BEYOND = "Only this text is longer than max_position_embeddings: read all of it, or raise an error. Do you drop tokens?"
 
 
-# ------------------------------------------------------------------------------- which stages are right
-
-
 MOST = 20_000  # tensors that are kept: an endless loop makes more
 
 
@@ -120,8 +117,9 @@ class _Watch(TorchDispatchMode):
         if reached == 6:
             return 6, f"{problem.message} The right logits were computed, but are not what is returned.", problem.hint
         hint = "" if all(isinstance(one, torch.Tensor) for one in answers) else problem.hint
-        if known := _known(answers, case):  # "Stage 3: ...": its numbers may be made, and left
-            reached, hint = min(reached, int(known[6]) - 1), known
+        made_by = {hint: _stages_of(inspect.unwrap(program), case).values() for hint, program in MY_LLAMA.mistakes}
+        if known := next((hint for hint, made in made_by.items() if any(_alike(answers, one) for one in made)), ""):
+            reached, hint = min(reached, int(known[6]) - 1), known  # its numbers may be made, and left
         said = f"{problem.message} {_next(reached)} {_gap(stages[reached + 1], self.tensors)}"
         return reached, said, hint or (WRITTEN_DOWN if "tiny-llama" in right else "")
 
@@ -145,14 +143,6 @@ def _stages_of(program, case):
     return stages
 
 
-def _known(answers, case):
-    """The hint of the known mistake that makes this in one of its stages, or ""."""
-    for hint, program in MY_LLAMA.mistakes:
-        if any(_alike(answers, made) for made in _stages_of(inspect.unwrap(program), case).values()):
-            return hint
-    return ""
-
-
 def _rows(tensor, length):
     """The summaries of all runs of `length` numbers, along any dimension, (n, 4)."""
     along = [tensor.movedim(d, -1).reshape(-1, length) for d, size in enumerate(tensor.shape) if size == length]
@@ -173,7 +163,6 @@ def _was_made(want, made):
 
 
 def _same_numbers(got, want):
-    """Whether two tensors hold the same numbers, in any order."""
     if not isinstance(got, torch.Tensor) or not got.is_floating_point() or got.numel() != want.numel():
         return False
     got, want = (tensor.detach().double().flatten().sort().values for tensor in (got, want))
@@ -185,7 +174,6 @@ def _alike(answers, stage):
 
 
 def _next(reached):
-    """Which stages are right, and which is next, in words."""
     few = {0: "", 1: "Stage 1 of 6 is right. ", 2: "Stages 1 and 2 of 6 are right. "}
     name, what = STAGES[reached + 1]
     return f"{few.get(reached, f'Stages 1 to {reached} of 6 are right. ')}Next is stage {reached + 1}, {name}: {what}."
@@ -203,9 +191,6 @@ def _gap(wanted, made):
     largest = gaps[max(gaps)].abs().max().item()
     gap = number(max(gaps))
     return f"The closest tensor of its shape is off by up to {gap} (its largest entry is {number(largest)})."
-
-
-# ------------------------------------------------------------------------------------- what it is tried on
 
 
 def _random_llama(n_heads, n_kv_heads, head_dim, dim, n_layers, vocab_size, tied, theta, eps, seed):
@@ -232,7 +217,7 @@ def _tokens(batch, length, vocab_size, seed):
 def _cases():
     shared = _random_llama(6, 2, 6, 24, 2, 30, False, 50.0, 0.1, 100)
     single = _random_llama(3, 1, 8, 24, 3, 17, True, 1000.0, 1e-3, 200)
-    single_block = _random_llama(3, 1, 8, 24, 1, 17, True, 1000.0, 1e-3, 200)
+    single_block, text = _random_llama(3, 1, 8, 24, 1, 17, True, 1000.0, 1e-3, 200), _tokens(2, 7, 30, 5)
     bundled = {name: weight.float() for name, weight in load_file(TINY_LLAMA / "model.safetensors").items()}
     config, short = json.loads((TINY_LLAMA / "config.json").read_text()), single[1] | {"max_position_embeddings": 8}
     return [
@@ -241,16 +226,13 @@ def _cases():
         Case("tiny-llama", (bundled, config, _tokens(1, 16, 1024, 3))),
         Case("300 tokens", (*single_block, _tokens(1, 300, 17, 4)), LONG),
         Case("11 tokens, max_position_embeddings 8", (single[0], short, _tokens(1, 11, 17, 2)), BEYOND),
-        Case("rope_type llama3", (shared[0], _scaled(shared[1], "llama3"), _tokens(2, 7, 30, 5)), LLAMA3),
-        Case("rope_type llama3, other factors",
-             (shared[0], _scaled(shared[1], "llama3", 32.0, 2.0, 5.0, 64), _tokens(2, 7, 30, 5)), FACTORS),
-        *[Case(f"rope_type {kind}", (shared[0], _scaled(shared[1], kind), _tokens(2, 7, 30, 5)), OTHERS)
-          for kind in OTHER_TYPES],
+        Case("rope_type llama3", (shared[0], _scaled(shared[1], "llama3"), text), LLAMA3),
+        Case("llama3, other factors", (shared[0], _scaled(shared[1], "llama3", 32.0, 2.0, 5.0, 64), text), FACTORS),
+        *[Case(f"rope_type {kind}", (shared[0], _scaled(shared[1], kind), text), OTHERS) for kind in OTHER_TYPES],
     ]  # fmt: skip
 
 
 def _scaled(config, kind, factor=8.0, low=1.0, high=4.0, original=16):
-    """The config with another rope_type, and the keys that this type has."""
     rope = {"rope_type": kind, "factor": factor}
     if kind not in ("linear", "dynamic"):
         rope["original_max_position_embeddings"] = original
@@ -259,17 +241,14 @@ def _scaled(config, kind, factor=8.0, low=1.0, high=4.0, original=16):
     return config | {"rope_parameters": config["rope_parameters"] | rope}
 
 
-# --------------------------------------------------------------------------------- the known mistakes
-
-
 def _bug(own=None, **methods):
     """A LLaMA with one bug: other parts, or other methods of checks.parts.Parts."""
     return type("Bug", (Parts,), methods)(own).llama
 
 
-def _norm(change):
-    """Other norms: change(right, x, weights, name, config)."""
-    return _bug(norm=lambda self, *given: change(lambda *other: Parts.norm(self, *other), *given))
+def _without(norm):
+    """The norm of this name is missing."""
+    return _bug(norm=lambda self, x, w, name, c: x if name == norm else Parts.norm(self, x, w, name, c))
 
 
 def _add(first):
@@ -288,8 +267,7 @@ def _joined_wrongly(self, q, k, v):
 
 
 MISTAKES = [  # of the wiring; the parts have exercises of their own, and their bugs show in a stage
-    ("Stage 1: q, k and v read the normed stream. Yours read x itself.",
-     _norm(lambda right, x, w, name, c: x if name == "input_layernorm" else right(x, w, name, c))),
+    ("Stage 1: q, k and v read the normed stream. Yours read x itself.", _without("input_layernorm")),
     ("Stage 2: q and k are not turned.", _bug({"apply_rope_halves": lambda x, cos, sin: x})),
     ("Stage 2: the rows of q_proj come head after head: view(B, T, H, h), then .transpose(1, 2).",
      _bug(heads=lambda self, x, c: x.reshape(x.shape[0], -1, x.shape[1], c["head_dim"]))),
@@ -298,14 +276,12 @@ MISTAKES = [  # of the wiring; the parts have exercises of their own, and their 
     ("Stage 3: .transpose(1, 2) before the reshape joins the heads, token by token.", _bug(attend=_joined_wrongly)),
     ("Stage 3: x plus what attention returns. Yours forgets x.", _add(first=lambda x, normed, what: what)),
     ("Stage 3: it is added to x itself, not to the normed x.", _add(first=lambda x, normed, what: normed + what)),
-    ("Stage 4: the feed-forward reads the normed stream. Its norm is missing.",
-     _norm(lambda right, x, w, name, c: x if name == "post_attention_layernorm" else right(x, w, name, c))),
+    ("Stage 4: the feed-forward reads the normed stream. Its norm is missing.", _without("post_attention_layernorm")),
     ("Stage 4: the feed-forward's norm has its own gain, post_attention_layernorm.",
-     _norm(lambda right, x, w, name, c: right(x, w, name.replace("post_attention", "input"), c))),
+     _bug(norm=lambda self, x, w, name, c: Parts.norm(self, x, w, name.replace("post_attention", "input"), c))),
     ("Stage 5: every block has its own weights. Yours uses those of block 0 in all.",
      _bug(block=lambda self, weights, layer: Parts.block(self, weights, 0))),
-    ("Stage 6: the last norm is missing.",
-     _norm(lambda right, x, w, name, c: x if name == "model.norm.weight" else right(x, w, name, c))),
+    ("Stage 6: the last norm is missing.", _without("model.norm.weight")),
     ("Stage 6: if the file has lm_head.weight, it is the head. Yours is the embedding always.",
      lambda w, c, tokens: Parts().llama({n: x for n, x in w.items() if n != "lm_head.weight"}, c, tokens)),
 ]  # fmt: skip
@@ -318,8 +294,6 @@ MY_LLAMA = Exercise(
     harness=Harness(_or_refuses, stages=_Watch),
 )
 check_my_llama = check_of(MY_LLAMA)
-
-# --------------------------------------------------------------------------------- with a cache, in pieces
 
 
 def cache_fault(llama, weights, config, tokens, sizes=(5, 4, 1, 1)):

@@ -10,11 +10,7 @@ from checks.compare import ROUNDING
 from checks.judge import check_of
 from checks.rmsnorm import mean_square, rms_norm
 
-
-def _in_practice(x, weight, eps):
-    return weight * (x.float() * torch.rsqrt(mean_square(x) + eps)).to(x.dtype)
-
-
+IN_PRACTICE = lambda x, w, eps: w * (x.float() * torch.rsqrt(mean_square(x) + eps)).to(x.dtype)  # noqa: E731
 PROBED = {  # the norms that a probe has to tell from the right one, and what hides each
     "eps outside the root": (
         lambda x, w, eps: (x.float() / (mean_square(x).sqrt() + eps)).to(x.dtype) * w,
@@ -62,7 +58,7 @@ def _probed(function):
     if not want.any():
         hint = "Make x and weight other than 0."
         raise Wrong("the right norm gives only zeros here, and so do most wrong ones.", hint)
-    if not want.isfinite().all() or not passes(_in_practice):
+    if not want.isfinite().all() or not passes(IN_PRACTICE):
         hint = "Is eps 0 beside a token of zeros? Do x, its squares in float32 and the result fit their dtypes?"
         raise Wrong("on these inputs the right norm fails too.", hint)
     hidden = [name for name, (norm, _) in PROBED.items() if passes(norm)]

@@ -372,13 +372,9 @@ def without_magics(source: str) -> str:
         if whole[1] not in RUN_THEIR_CELL:  # of another language, or run elsewhere
             raise SyntaxError(f"it begins with %%{whole[1][:20]}, which does not run it here")
         source = "\n" * whole[0].count("\n") + source[whole.end() :]
-    return "".join(_plain_lines(without_indent(source)))
-
-
-def without_indent(source: str) -> str:
-    """A cell without the indent of its first line."""
-    indent = re.match(r"(?:[ \t]*\n)*([ \t]+)\S", source)
-    return re.sub(rf"^{indent[1]}", "", source, flags=re.M) if indent else source
+    if indent := re.match(r"(?:[ \t]*\n)*([ \t]+)\S", source):  # of the first line
+        source = re.sub(rf"^{indent[1]}", "", source, flags=re.M)
+    return "".join(_plain_lines(source))
 
 
 def _plain_lines(source) -> Iterator[str]:

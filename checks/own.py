@@ -98,6 +98,5 @@ def define(notebook: Notebook, name: str, file: str) -> tuple[Callable | None, s
 
 
 def _fault(notebook, name, file):
-    """A sentence if a cell that defines the function is not Python."""
     fault = notebook.fault_of(name)
     return f"its cell in {file} does not run. {fault}" if fault else ""

@@ -15,22 +15,13 @@ from torch.nn import functional as F
 from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, strided
 from checks.full_model import AT, NOT_A_NUMBER, ROOM, ROUNDS, departs, first_place
 from checks.judge import CheckResult, check_of
-from helpers.families import (
-    Family,
-    config_from_hugging_face,
-    edits,
-    load_checkpoint,
-    make_relative,
-    model_from_weights,
-    our_weights,
-    register_family,
-)
+from helpers.families import Family, edits, load_checkpoint, register_family
 from helpers.families.bugs import BUGS
+from helpers.families.checkpoint import model_from_weights
+from helpers.families.configs import config_from_hugging_face, make_relative, our_weights
 from helpers.families.reference import TOKENS, part_names, save_random
 from helpers.interventions import outputs_of
 from helpers.model import apply_rope, causal_visible
-
-# ------------------------------------------------------------------------------------------------- sinks
 
 
 def attention_with_sink(scores, visible, sinks, v):
@@ -86,7 +77,7 @@ def _sink_cases():
 
 
 KEYS, HIDE, SOFTMAX = "shares[..., :-1]", ".masked_fill(~visible, -math.inf)", "torch.cat((x, sink), -1).softmax(-1)"
-LARGEST = "x.amax(-1, keepdim=True)"
+LARGEST, ROOT = "x.amax(-1, keepdim=True)", "math.sqrt(v.shape[-1])"
 check_attention_with_sink = check_of(Exercise(
     attention_with_sink,
     _sink_cases(),
@@ -104,14 +95,11 @@ check_attention_with_sink = check_of(Exercise(
         ("Is the sink one for each head? Yours is one for each query.", _sink("[:, None, None]", "[:, None]")),
         ("Do hidden scores become -inf before the softmax? exp(0) is 1.", _sink("-math.inf", "0.0")),
         ("Is the mask before the softmax? Behind it keys had a share.", _sink(HIDE, "", KEYS, f"{KEYS} * visible")),
-        ("Is the sink a score as it is? Yours is divided by the root of h.",
-         _sink("sinks.float()", "(sinks / math.sqrt(v.shape[-1])).float()")),
-        ("Are the scores divided again? They are divided by the root of h already.",
-         _sink("scores.float()", "(scores / math.sqrt(v.shape[-1])).float()")),
+        ("Is the sink a score as it is? Yours is divided by the root of h.", _sink("sinks.f", f"(sinks / {ROOT}).f")),
+        ("Are the scores divided by the root of h again? They are already.", _sink("scores.f", f"(scores / {ROOT}).f")),
     ],
 ))  # fmt: skip
 
-# ------------------------------------------------------------------------------- a family that the course lacks
 
 SLIDE, FULL = "sliding_attention", "full_attention"
 ONE_BY_ONE = 12  # tokens that are given one at a time, with a cache
@@ -122,7 +110,6 @@ SAME = 1e-4  # of the largest number: so far may a right port be off
 
 @contextlib.contextmanager
 def _silent():
-    """transformers without progress bars and warnings."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -225,7 +212,6 @@ def _norms_behind(turned=lambda n, turn, q, k, v: (n.q_norm(turn(q)), n.k_norm(t
 
 
 def _row_in(answer):
-    """The row that a learner's function has returned, if it is one."""
     if type(answer).__name__ != "Family":  # the grader imports the class twice
         hint = TYPE_HINTS["NoneType"] if answer is None else "Return Family((first_edit, second_edit), ...)."
         raise Wrong(f"a Family is expected, not {type(answer).__name__}.", hint)
@@ -264,12 +250,10 @@ RIGHT = _norms_behind()
 WRONG_NORMS = [  # hint, row
     ("Are q and k normed before they turn, or behind? Read Attention.forward again.", _row(edits.qk_norm)),
     *[(hint, _row(_norms_behind(turned))) for hint, turned in (
-        ("Do q and k still turn? super().rotated_qkv turns them, self.heads does not.",
-         lambda n, turn, q, k, v: (n.q_norm(q), n.k_norm(k), v)),
+        ("Do q and k still turn? self.heads does not turn.", lambda n, turn, q, k, v: (n.q_norm(q), n.k_norm(k), v)),
         ("Are q and k normed once? Yours are before the turn, too.",
          lambda n, turn, q, k, v: (n.q_norm(turn(n.q_norm(q))), n.k_norm(turn(n.k_norm(k))), v)),
-        ("Has k gains of its own? Yours are q's.",
-         lambda n, turn, q, k, v: (n.q_norm(turn(q)), n.q_norm(turn(k)), v)),
+        ("Has k gains of its own? Yours are q's.", lambda n, turn, q, k, v: (n.q_norm(turn(q)), n.q_norm(turn(k)), v)),
         ("Are the norms used? What nobody calls changes nothing.", lambda n, turn, q, k, v: (turn(q), turn(k), v)),
     )],
 ]  # fmt: skip
@@ -348,9 +332,6 @@ def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **se
 check_add_family.exercise = ADD_FAMILY
 
 
-# ------------------------------------------------------------------------------- where a port parts from its reference
-
-
 def where_they_part(ours, theirs, tokens, names=None):
     """(part, position, cached) of the first part of ours that departs from transformers' model, or None if none does.
 
@@ -385,11 +366,6 @@ def where_they_part(ours, theirs, tokens, names=None):
 TWO_ROWS = torch.cat((TOKENS, TOKENS.flip(1)))
 
 
-def _another_row(model):
-    weight = model.tok_embeddings.weight.data
-    weight[TOKENS[0, -4]] += 1.5 * ROOM * weight.abs().max()  # less than 1e-4
-
-
 def _in_row_0(model):  # a little at 5, much at 9: 1e-5 of our largest number would be more than the little
     part, off = model.tok_embeddings, 1.5 * ROOM * model.tok_embeddings.weight.abs().max()
 
@@ -416,10 +392,6 @@ def _uncapped(model):  # and within the room, felt nowhere: where a row's larges
     head.forward = lambda x: F.linear(x, head.weight)
 
 
-def _nan(model):
-    model.tok_embeddings.weight.data[TOKENS[0, 3], 5] = math.nan  # in row 0 at 3, in row 1 at 24
-
-
 CACHE = "Is cached False where all tokens at once depart? Else let ours read them one by one, with one cache: are a "
 CACHE += "part's outputs put one behind the other?"
 ENDS = "Which part departs first, in the order in which parts end? A layer ends after its attention and feed_forward."
@@ -429,8 +401,10 @@ PORTS = {  # what is wrong: family, settings, change
     "nothing": ("gpt_oss", {}, lambda model: None),
     "nothing; Gemma's caps are cut elsewhere": ("gemma2", CAPS, _almost_right),
     "no cap behind the head": ("gemma2", CAPS, _uncapped),
-    "a row of the embedding": ("qwen2", {}, _another_row),
-    "nan in the embedding": ("qwen2", {}, _nan),
+    "a row of the embedding": ("qwen2", {}, lambda model:  # by less than 1e-4
+        (weight := model.tok_embeddings.weight.data)[TOKENS[0, -4]].add_(1.5 * ROOM * weight.abs().max())),
+    "nan in the embedding": ("qwen2", {}, lambda model:  # in row 0 at 3, in row 1 at 24
+        model.tok_embeddings.weight.data[TOKENS[0, 3], 5].fill_(math.nan)),
     "two tokens of row 0": ("qwen2", {}, _in_row_0),
 }  # fmt: skip
 

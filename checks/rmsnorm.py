@@ -112,8 +112,7 @@ check_rms_norm_backward = check_of(Exercise(
     [  # in the two ways and the bracket of section 1.5, and in the four things that are new
         ("Does the root depend on x too? A term along x is missing.", _backward("u - along", "u")),
         ("Is it the mean over the width, not the sum, in the term along x?", _backward("(n * u).mean", "(n * u).sum")),
-        ("Is grad_x as a whole divided by r? In section 1.5 the factor before the bracket is 1/r.",
-         _backward("(u - along) / root", "u - along")),
+        ("Is grad_x as a whole divided by r, as in section 1.5?", _backward("(u - along) / root", "u - along")),
         ("Is the gain (weight) applied to grad_y before it reaches x?", _backward("weight * grad_y", "grad_y")),
         ("Is the gain inside the mean of n times u? u is gain times grad_y.", _backward("(n * u)", "(n * grad_y)")),
         ("Is the term along x subtracted? Check the sign.", _backward("u - along", "u + along")),

@@ -42,8 +42,7 @@ check_rope_angles = check_of(Exercise(
            _angles("1 / theta ** (2 * i / head_dim)", speeds))
           for speeds in ("theta ** -2 * i / head_dim", "theta ** -(2 * i) / head_dim")],
         ("Does // round the exponent to a whole number? Use /.", _angles("2 * i / head_dim", "2 * i // head_dim")),
-        ("Is the last exponent (head_dim - 2) / head_dim, not 1?",
-         _angles("2 * i / head_dim", "torch.linspace(0, 1, len(i))")),
+        ("Does the last exponent reach 1? It must not.", _angles("2 * i / head_dim", "torch.linspace(0, 1, len(i))")),
         ("Is there one angle per pair? You return each twice.", _angles("* speeds", "* speeds.repeat(2)")),
         ("Are the angles left unwrapped? No % (2 pi) here.", _angles("float()", "float() % (2 * torch.pi)")),
         ("Do the positions stay in float32? In bfloat16 8001 is 8000.", _angles("double()", "bfloat16()")),

@@ -102,9 +102,6 @@ def in_time(task, seconds):
         signal.signal(signal.SIGALRM, handler)
 
 
-# ------------------------------------------------------------------------------- all cases
-
-
 TODO = "Replace the body of the function, then run this cell again."
 ENDLESS = "Is there a loop that never ends, or far too long? Or does it sleep, or wait for something such as input?"
 RUN_ABOVE = "Click this cell, Run → Run All Above Selected Cell, then run it again."
@@ -169,18 +166,6 @@ def _run(function, exercise, case, want, outcome):
         outcome.problem = problem
 
 
-def _without_holes(function):
-    """The function; the answer ... is a hole, and no refusal."""
-
-    def from_learner(*inputs, **named):
-        answer = function(*inputs, **named)
-        if answer is ...:
-            raise NotImplementedError(...)
-        return answer
-
-    return from_learner
-
-
 class _Calls(TorchFunctionMode):
     names = ()  # of torch's functions that are called
 
@@ -192,10 +177,15 @@ class _Calls(TorchFunctionMode):
 def call(function, case, exercise, watch):
     """The function's answer to a case (or the gradients it lets through), and what else is wrong with it."""
     inputs, names, calls = case.fresh_inputs(), exercise.parameters, _Calls()
-    function = _without_holes(function)
+
+    def from_learner(*inputs, **named):
+        if (answer := function(*inputs, **named)) is ...:  # a hole, and no refusal
+            raise NotImplementedError(...)
+        return answer
+
     try:
         with calls if exercise.forbid else contextlib.nullcontext(), watch or contextlib.nullcontext():
-            answer = exercise.harness.run(function, *inputs)
+            answer = exercise.harness.run(from_learner, *inputs)
         if inspect.iscoroutine(answer):
             answer.close()  # Python would warn of it, at any later moment
         if case.gradients and isinstance(answer, torch.Tensor):
@@ -214,14 +204,6 @@ def call(function, case, exercise, watch):
             hint = f"Work on a copy{copy}."
             return answer, Wrong(f"the result is right, but the input {name} was changed in place.", hint)
     return answer, None
-
-
-def _is_new(names, missing):
-    """Whether a notebook's names lack what its cells above bind: torch, or what is imported beside it.
-
-    `In` are the cells that a notebook has run; the grader runs its cut, in which nothing stands above, without a list.
-    """
-    return len(names.get("In", ())) > 1 and ("torch" not in names or missing in ("math", "nn", "F"))
 
 
 def _has_changed(now, was):
@@ -269,8 +251,10 @@ def raised(error, own):
     steps = [(frame, step.line or "") for (frame, _), step in steps if not step.filename.startswith(OURS)]
     frame, line = steps[-1] if steps else (None, "")
     found = frame.f_locals if frame else {}
-    if type(error) is NameError and error.name and frame and _is_new(frame.f_globals, error.name):
-        return NewKernel(f"`{error.name}` is not defined: this kernel is new.")
+    names = frame.f_globals if frame else {}  # `In` are the cells that a notebook has run; the grader has no such list
+    missing = error.name if type(error) is NameError and len(names.get("In", ())) > 1 else None
+    if missing and ("torch" not in names or missing in ("math", "nn", "F")):  # which the cells above bind
+        return NewKernel(f"`{missing}` is not defined: this kernel is new.")
     there = {word: found.get(word) for word in re.findall(r"[^\W\d]\w*", line)}
     there = ", ".join(f"{word} {shape_of(value)}" for word, value in there.items() if isinstance(value, torch.Tensor))
     line = (f', in the line "{line.strip()[:100]}"' if line else "") + (f" with {there}" if there else "")

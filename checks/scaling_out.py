@@ -67,14 +67,11 @@ check_split_feed_forward = check_of(Exercise(
                 DOWNS, "[w_down[:, r::n_ranks] for r in range(n_ranks)]")),
         (TURNED, _split("x @ g.T", "x @ g", "x @ u.T", "x @ u", "@ d.T", "@ d")),
         ("Does each rank use its own units? Yours all use the first share.", _split(ALL, f"[next({ALL})] * n_ranks")),
-        ("Which columns of down belong to this rank's units? Yours takes the first ones for every rank.",
-         _split(DOWNS, f"[{DOWNS}[0]] * n_ranks")),
+        ("Which columns of down are this rank's? Yours are the first.", _split(DOWNS, f"[{DOWNS}[0]] * n_ranks")),
         ("Is it this rank's part alone? Yours adds up the parts so far.", _split(STACKED, f"{STACKED}.cumsum(0)")),
     ],
     hints={"multipl|size mismatch": TURNED},
 ))  # fmt: skip
-
-# ------------------------------------------------------------------------------------- attention, put together
 
 
 def merge_attention(outputs, logsumexps):
@@ -134,8 +131,7 @@ MERGE_ATTENTION = Exercise(
     [
         Case("by hand, one query, 2 ranks with denominators 1 and 4", BY_HAND),
         Case("as many ranks as queries and numbers in a head", _dealt_out(3, 9, 3, head_dim=3, seed=20)),
-        Case("logsumexps near 300 for one query, near -300 for the other",
-             _dealt_out(2, 8, 2, seed=50, shift=torch.tensor([300.0, -300.0])), LARGE),
+        Case("logsumexps near 300 and -300", _dealt_out(2, 8, 2, seed=50, shift=torch.tensor([300.0, -300.0])), LARGE),
         *[Case(f"a rank sees no key (-inf), its output is {output}",
                _blind(_dealt_out(3, 8, 2, seed=70), ONE_BEHIND, output), HIDDEN) for output in (torch.nan, torch.inf)],
         Case("a rank that sees keys has nan", (torch.tensor([[[1.0]], [[torch.nan]]]), torch.zeros(2, 1)), VISIBLE),
@@ -145,8 +141,7 @@ MERGE_ATTENTION = Exercise(
              ROUNDED),
     ],
     [
-        ("Do all ranks weigh the same? Yours is the mean; a rank with the larger denominator counts for more.",
-         lambda o, s: o.nan_to_num().mean(0)),
+        ("A rank with the larger denominator counts for more. Yours is the mean.", lambda o, s: o.nan_to_num().mean(0)),
         ("Do the weights of a query add up to 1? Are they divided by their sum?", lambda o, s: _weighted(o, s.exp())),
         (LARGE, lambda o, s: _weighted(o, s.exp() / s.exp().sum(0))),
         ("Do weights add up to 1 over ranks? Yours do over the queries.", lambda o, s: _weighted(o, s.softmax(1))),
@@ -162,8 +157,6 @@ MERGE_ATTENTION = Exercise(
     hints={"must match": AXIS_FOR_H},
 )  # fmt: skip
 check_merge_attention = check_of(MERGE_ATTENTION)
-
-# ------------------------------------------------------------------------------------------ a split that learns
 
 
 def mend_split(model, all_reduce):

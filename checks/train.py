@@ -5,6 +5,7 @@ from types import MethodType
 
 import torch
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate
@@ -13,8 +14,6 @@ from checks.judge import check_of
 from checks.shared import Named, RecordedLlama
 from helpers.model import Llama, LlamaConfig
 from helpers.train import learning_rate
-
-# --------------------------------------------------------------------------------------- the training loop
 
 
 def training_loop(model, tokens, starts, seq_len, peak, warm_up):
@@ -84,7 +83,6 @@ def _losses_and_state(function, number, tokens, starts, *rest):
 
 
 def _as_losses(answer):
-    """A learner's list of losses as a tensor (steps,)."""
     if not isinstance(answer, list | tuple) and getattr(answer, "ndim", 0) != 1:
         hint = TYPE_HINTS.get(type(answer).__name__, "Append each step's loss to a list, and return the list.")
         raise Wrong(f"a list with a number for each step is expected, not a {type(answer).__name__}.", hint)
@@ -152,10 +150,7 @@ _TEXT = draw(400, seed=1).mul(7).long().abs().clamp(max=23)  # small ids are fre
 _FIRST = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3])
 
 
-def _starts(steps, rows, seed):
-    return draw(steps, rows, seed=seed).mul(1e4).long().abs() % (len(_TEXT) - 9)
-
-
+_STARTS = draw(12, 3).mul(1e4).long().abs() % (len(_TEXT) - 9)
 STILL_THERE = "Is the gradient of the step before still there? backward() adds to it: zero_grad() in each step."
 CLIPPED = "The step gets a gradient longer than 1.0. Clip it between backward() and step()."
 UNMOVED = "The weights do not move. Does step() follow backward(), with no zero_grad() between, on this model's?"
@@ -168,7 +163,7 @@ TRAINING_LOOP = Exercise(
     training_loop,
     [
         Case("3 steps, one window of 4 tokens each", (_number(1), _FIRST, torch.tensor([[2], [7], [0]]), 4, 0.05, 2)),
-        Case("12 steps, three windows, tied, old gradients", (_number(2), _TEXT, _starts(12, 3, 0), 6, 0.1, 4)),
+        Case("12 steps, three windows, tied, old gradients", (_number(2), _TEXT, _STARTS, 6, 0.1, 4)),
         Case("3 steps, one of warm-up, with a model in eval mode, a frozen matrix and old gradients",
              (_number(IN_EVAL), _FIRST, torch.tensor([[1], [5], [6]]), 5, 0.05, 1)),
     ],
@@ -181,24 +176,19 @@ TRAINING_LOOP = Exercise(
         (OLD_COUNT, _loop("ndim == 2]", "ndim == 2 and weight.requires_grad]")),
         (UNMOVED, _loop("loss.backward()", "loss.backward(), model.zero_grad()")),
         ("Are the targets the inputs? Then each question holds its own answer.", _loop("at + 1", "at")),
-        ("What is the last target of a window? The token that follows the window in the text.",
-         _loop("tokens[at + 1]", "tokens[at].roll(-1, 1)")),
+        ("Is a window's last target the token behind it?", _loop("tokens[at + 1]", "tokens[at].roll(-1, 1)")),
         ("Are the targets shifted twice? They are one token later already.",
          _loop(ASKED, "model(inputs)[:, :-1].flatten(0, 1), targets[:, 1:]")),
-        ("Is the softmax taken once? cross_entropy does it: it takes the logits themselves.",
-         _loop("model(inputs)", "model(inputs).softmax(-1)")),
+        ("Is the softmax taken once? cross_entropy does it.", _loop("model(inputs)", "model(inputs).softmax(-1)")),
         (CLIPPED, _loop(CLIP, "")),
         ("Is the length that of the whole gradient? Yours are two, of matrices and of gains.", _loop(CLIP, TWICE)),
-        ("Is the optimizer made once, before the loop? A new one has no running means.",
-         _loop("at = ", "optimizer.state.clear()\n        at = ")),
+        ("Is the optimizer made once, before the loop?", _loop("at = ", "optimizer.state.clear()\n        at = ")),
     ],
     harness=Harness(_losses_and_state, ("the list of losses", "the loss that the model has afterwards"),
                     stages=_Watch, max_failures=2),
     allow=("learning_rate",),
 )  # fmt: skip
 check_training_loop = check_of(TRAINING_LOOP)
-
-# ----------------------------------------------------------------------------------------- a step in parts
 
 
 def accumulated_step(model, optimizer, rows, lengths, micro):
@@ -220,18 +210,15 @@ def accumulated_step(model, optimizer, rows, lengths, micro):
 _step = partial(mutate, accumulated_step)
 
 
-def _weights_of(model):
-    return torch.cat([weight.detach().flatten() for weight in model.parameters()]).double()
-
-
 def _moved_by(program, number, *inputs):
     """The loss, how far the weights move by plain gradient descent, and how many rows the model was asked at once."""
     model = small_model(number)
     optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=1.0)
     settings_of = lambda: {name: optimizer.param_groups[0].get(name) for name in optimizer.defaults}  # noqa: E731
-    before, was, steps = _weights_of(model), settings_of(), []
+    before, was, steps = parameters_to_vector(model.parameters()).double(), settings_of(), []
     optimizer.register_step_pre_hook(lambda *_: steps.append(settings_of()))
-    loss, moved = _trained(program, model, optimizer, *inputs), before - _weights_of(model)
+    loss = _trained(program, model, optimizer, *inputs)
+    moved = (before - parameters_to_vector(model.parameters())).detach()
     found = [f"{len(steps)} steps of the optimizer, expected one"] * (len(steps) != 1)
     for now in (*steps, settings_of()):
         found += [f"its {name} is {now[name]}, expected {was[name]}" for name in was if now[name] != was[name]]
@@ -293,8 +280,7 @@ check_accumulated_step = check_of(Exercise(
          _step(SHARE, "nats[part[:, 1:] != 0].sum() / (rows[:, 1:] != 0).sum()")),
         ("Is the old gradient cleared, once, before the first part?", _step("    model.zero_grad()\n", "")),
         (OLD_COUNT, _step("    model.zero_grad()\n", "    optimizer.zero_grad()\n")),
-        ("Do the parts' gradients add up? You clear them before each part.",
-         _step("share.b", "model.zero_grad(), share.b")),
+        ("Do the parts' gradients add up? You clear them each time.", _step("share.b", "model.zero_grad(), share.b")),
         ("Is the gradient clipped once, when it is whole? You clip after each part.",
          _step(CLIP, "", "share.backward()", f"share.backward(), {CLIP}")),
         ("Is the gradient clipped? One longer than 1.0 is shortened to 1.0.", _step(CLIP, "")),
@@ -305,7 +291,6 @@ check_accumulated_step = check_of(Exercise(
         "the loss", "the length of the gradient", "the angle [degrees] between the gradient and the right one")),
 ))  # fmt: skip
 
-# ---------------------------------------------------------------------------------- find the broken loop
 
 LOOPS = {"A": "inputs as targets", "B": "rate never set", "C": "clipped after the step", "D": "gradients add up"}
 STEPS, WARM_UP, PEAK, LONGEST = 60, 10, 5e-3, 0.5  # of the right loop

@@ -59,9 +59,6 @@ def clip_words(text: str, most: int = 60) -> str:
     return " ".join(word[:400] for word in words[:most]) + (" …" if len(words) > most else "")
 
 
-# ------------------------------------------------------------------------------------------ reading the notebook
-
-
 def outline(data: bytes) -> list[dict]:
     """The exercises of a notebook, in order, with what its text says about each: title, section and helps.
 
@@ -102,9 +99,6 @@ def _text_of(data):
     return exercises, sections
 
 
-# --------------------------------------------------------------------------- in the process of the learner's code
-
-
 def inside(path: Path, exercises: list[dict], seconds: float, answers: Connection) -> None:
     """Send null once the notebook is read, then in JSON what the check says of each of these exercises."""
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -114,7 +108,11 @@ def inside(path: Path, exercises: list[dict], seconds: float, answers: Connectio
     os.chdir(path.parent)
     sys.path.insert(0, os.getcwd())  # for modules of the learner's own, beside the notebook
     torch.set_num_threads(1)
-    _limit()
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no module resource, macOS no /proc
+        import resource
+
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     notebook = read_notebook(path.read_bytes())
     answers.send_bytes(b"null")
     for one in exercises:
@@ -138,18 +136,6 @@ def to_dict(result: checks.CheckResult) -> dict:
     """What a check found, for `verdict`."""
     cases = f"{result.right} of {result.cases} passed"
     return {"status": STATUS[result.status], "seen": result.message, "hint": result.hint, "cases": cases}
-
-
-def _limit():
-    """Keep a bug from filling the machine's memory."""
-    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no module resource, macOS no /proc
-        import resource
-
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-
-
-# ------------------------------------------------------------------------------------------ in the command itself
 
 
 class NoVerdict(Exception):

@@ -6,21 +6,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig as TheirConfig
 from transformers import LlamaForCausalLM
 
-from checks.full_model import (
-    BUGS,
-    CALL_BUGS,
-    DEPARTS,
-    ROOM,
-    TEXTS,
-    _departures,
-    _made_by,
-    budget,
-    first_departure,
-    pair_with_bug,
-    properties,
-    sizes_of,
-    small_llama,
-)
+from checks import full_model
+from checks.full_model import BUGS, CALL_BUGS, DEPARTS, ROOM, TEXTS, first_departure, pair_with_bug, properties
 from checks.relatives import SAME, where_they_part
 from helpers.checkpoint import config_to_hugging_face, name_map, weights_to_hugging_face
 from helpers.model import Llama, count_parameters
@@ -42,7 +29,7 @@ def test_gains_other_than_1_a_strict_limit_and_300_tokens_are_needed_to_show_all
     assert {bug for bug in BUGS if relative_gap(bug, "large", 256) > 1e-5} == short
     for weights, missed in (("large", []), ("new, gains", []), ("large, gains 1", ["gain ignored"])):
         assert [bug for bug in BUGS if relative_gap(bug, weights, 300) <= 1e-5] == missed
-    assert small_llama("new").final_norm.weight.eq(1).all()
+    assert full_model.small_llama("new").final_norm.weight.eq(1).all()
 
 
 def test_parity_and_properties_see_different_bugs():
@@ -53,10 +40,10 @@ def test_parity_and_properties_see_different_bugs():
 
 
 def test_where_a_model_departs_is_far_from_the_limit_and_hangs_on_no_rounding():
-    for what, model, reference, names, where, _ in (pairs := list(_departures())):
+    for what, model, reference, names, where, _ in (pairs := list(full_model._departures())):
         assert first_departure(model, reference, TEXTS, names) == where, what
-        wanted = _made_by(reference, TEXTS)
-        for name, output in _made_by(model, TEXTS).items():
+        wanted = full_model._made_by(reference, TEXTS)
+        for name, output in full_model._made_by(model, TEXTS).items():
             want = wanted[(names or {}).get(name, name)]
             gaps = (output - want).abs().amax((0, 2)) / want.abs().max()
             before = where[1] if where and where[0] == name else None
@@ -86,7 +73,8 @@ def test_the_budget_is_what_pytorch_counts_to_the_last_digit(name):
     with torch.device("meta"), FlopCounterMode(display=False) as counter:  # where every kernel is counted
         model = Llama(TINY_CONFIGS[name])
         model(torch.zeros(2, 9, dtype=torch.int64))
-    assert budget(*sizes_of(model.config), 2, 9) == (count_parameters(model), counter.get_total_flops())
+    budget = full_model.budget(*full_model.sizes_of(model.config), 2, 9)
+    assert budget == (count_parameters(model), counter.get_total_flops())
 
 
 def test_two_functions_part_where_their_logits_first_do_in_any_row():

@@ -4,18 +4,11 @@ A right answer is written in another way than the others, and than the notebook'
 A wrong one shows what no known mistake of `checks` does: those are submitted too, by tests/checks.
 """
 
-# ruff: noqa: F401  importing a file registers its answers
-from tests.support.answers import (
-    course,
-    full_model,
-    generate,
-    gqa,
-    my_llama,
-    relatives,
-    rmsnorm,
-    rope,
-    scaling_out,
-    swiglu,
-    train,
-)
+import pkgutil
+from importlib import import_module
+
 from tests.support.answers.register import RIGHT, WRONG, right_answer_to
+
+__all__ = ["RIGHT", "WRONG", "right_answer_to"]
+for file in pkgutil.iter_modules(__path__):  # importing a file registers its answers
+    import_module(f"{__name__}.{file.name}")
