@@ -54,17 +54,14 @@ def _rope_cases():
     ]  # fmt: skip
 
 
-def _widened(x, cos, sin, split, join, widen):
-    """The same another way: x cos + (-b, a) sin, with cos and sin as wide as x."""
-    a, b = split(x)
-    return x * widen(cos, cos) + join(-b, a) * widen(sin, sin)
-
-
 def _rope_mistakes(layout, other, other_hint):
     (split, join), (other_split, other_join) = layout, other
 
     def bug(*changes, split=split, join=join):
         return partial(mutate(_turned, *changes), split=split, join=join)
+
+    def widened(split, join, widen):  # x cos + (-b, a) sin, with cos and sin as wide as x
+        return lambda x, c, s: x * widen(c, c) + join(-split(x)[1], split(x)[0]) * widen(s, s)
 
     return [
         (other_hint, bug(split=other_split, join=other_join)),
@@ -77,10 +74,8 @@ def _rope_mistakes(layout, other, other_hint):
         ("torch.cat joins along the first dimension unless told dim=-1.", bug(join=lambda a, b: torch.cat((a, b)))),
         ("torch.stack makes a dimension more than x has.", bug(join=lambda a, b: torch.stack((a, b), -1))),
         # the two layouts mixed in transformers' form of the turn, x cos + rotate_half(x) sin
-        ("Does angle i belong to pair i? Your cos and sin are widened for the other layout.",
-         partial(_widened, split=split, join=join, widen=other_join)),
-        ("Do the pairs fit the widened cos and sin? They belong to the other layout.",
-         partial(_widened, split=other_split, join=other_join, widen=join)),
+        ("Does angle i belong to pair i? Yours are widened for the other layout.", widened(split, join, other_join)),
+        ("Do the pairs fit the widened cos and sin, of the other layout?", widened(other_split, other_join, join)),
         ("Do angles follow tokens, not heads?", lambda x, c, s: _turned(x, c[:, None], s[:, None], split, join)),
     ]  # fmt: skip
 

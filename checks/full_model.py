@@ -63,34 +63,29 @@ def _by_arithmetic(function, *given):
 
 WHOLE = "Do you divide? A quotient such as 1 / 49 is rounded, and int(...) cuts off: multiply whole numbers."
 HEAD, Q, KV = "0 if tie_embeddings else vocab_size * dim", "(n_heads * head_dim, dim)", "(n_kv_heads * head_dim, dim)"
-check_budget = check_of(Exercise(
-    budget,
-    [
-        Case("by hand: V 10, D 4, L 1, H 2, K 1, h 2, F 6, tied; B 1, T 3", (10, 4, 1, 2, 1, 2, 6, True, 1, 3)),
-        Case("the same, not tied, three layers, B 2", (10, 4, 3, 2, 1, 2, 6, False, 2, 3)),
-        Case("head_dim is not dim / n_heads", (11, 6, 2, 4, 2, 4, 7, False, 3, 5)),
-        *[Case(f"{n_heads} query heads on one", (9, dim, 1, n_heads, 1, head_dim, 4, False, 1, 1), WHOLE)
-          for n_heads, dim, head_dim in ((11, 7, 10), (49, 2, 8))],
-        *[Case(name, (*sizes_of(PRESETS[name]), 2, 1000)) for name in ("llama-2-7b", "llama-3.2-1b", "smollm2-135m")],
-    ],
-    [
-        ("Does a tied matrix count once? Yours counts embedding and head.", _budget(HEAD, "vocab_size * dim")),
-        ("Do embedding and head both count when they are not tied?", _budget(HEAD, "0")),
-        ("Do k and v have n_kv_heads heads? Yours have n_heads.", _budget(f"{KV}, {KV}", f"{Q}, {Q}")),
-        ("Are q and o n_heads * head_dim wide? It need not be dim.",
-         _budget(f"[{Q}", "[(dim, dim)", "[(dim, n_heads * head_dim)", "[(dim, dim)")),
-        ("Has the feed-forward three matrices? Yours has two.", _budget("(hidden_dim, dim), (", "(")),
-        ("Is the last norm, before the head, counted?", _budget("* dim + dim, 0", "* dim, 0")),
-        ("Are all norms counted, two in each block?", _budget("* dim + dim, 0", "* dim, 0", "+= 2 * dim", "+= 0")),
-        ("Do you multiply the blocks by n_layers?", _budget("range(n_layers)", "range(1)")),
-        ("FLOPs: for each number of a matrix and each token there are a product and a sum.",
-         lambda *given: (budget(*given)[0], budget(*given)[1] // 2)),
-        ("FLOPs: attention multiplies, too: queries with keys, shares with values.", _budget("2 * 2 * t", "0 * t")),
-        ("FLOPs: attention has two products, of all queries and keys, hidden or not.", _budget("2 * 2 * t", "2 * t")),
-        ("FLOPs: the head multiplies, tied or not.", _budget("2 * vocab_size", "0 * vocab_size")),
-    ],
-    harness=Harness(_by_arithmetic, ("count", "flops")),
-))  # fmt: skip
+check_budget = check_of(Exercise(budget, [
+    Case("by hand: V 10, D 4, L 1, H 2, K 1, h 2, F 6, tied; B 1, T 3", (10, 4, 1, 2, 1, 2, 6, True, 1, 3)),
+    Case("the same, not tied, three layers, B 2", (10, 4, 3, 2, 1, 2, 6, False, 2, 3)),
+    Case("head_dim is not dim / n_heads", (11, 6, 2, 4, 2, 4, 7, False, 3, 5)),
+    *[Case(f"{n_heads} query heads on one", (9, dim, 1, n_heads, 1, head_dim, 4, False, 1, 1), WHOLE)
+      for n_heads, dim, head_dim in ((11, 7, 10), (49, 2, 8))],
+    *[Case(name, (*sizes_of(PRESETS[name]), 2, 1000)) for name in ("llama-2-7b", "llama-3.2-1b", "smollm2-135m")],
+], [  # known mistakes
+    ("Does a tied matrix count once? Yours counts embedding and head.", _budget(HEAD, "vocab_size * dim")),
+    ("Do embedding and head both count when they are not tied?", _budget(HEAD, "0")),
+    ("Do k and v have n_kv_heads heads? Yours have n_heads.", _budget(f"{KV}, {KV}", f"{Q}, {Q}")),
+    ("Are q and o n_heads * head_dim wide? It need not be dim.",
+     _budget(f"[{Q}", "[(dim, dim)", "[(dim, n_heads * head_dim)", "[(dim, dim)")),
+    ("Has the feed-forward three matrices? Yours has two.", _budget("(hidden_dim, dim), (", "(")),
+    ("Is the last norm, before the head, counted?", _budget("* dim + dim, 0", "* dim, 0")),
+    ("Are all norms counted, two in each block?", _budget("* dim + dim, 0", "* dim, 0", "+= 2 * dim", "+= 0")),
+    ("Do you multiply the blocks by n_layers?", _budget("range(n_layers)", "range(1)")),
+    ("FLOPs: for each number of a matrix and each token there are a product and a sum.",
+     lambda *given: (budget(*given)[0], budget(*given)[1] // 2)),
+    ("FLOPs: attention multiplies, too: queries with keys, shares with values.", _budget("2 * 2 * t", "0 * t")),
+    ("FLOPs: attention has two products, of all queries and keys, hidden or not.", _budget("2 * 2 * t", "2 * t")),
+    ("FLOPs: the head multiplies, tied or not.", _budget("2 * vocab_size", "0 * vocab_size")),
+], harness=Harness(_by_arithmetic, ("count", "flops"))))  # fmt: skip
 
 
 def pair_with_bug(bug, weights):
@@ -311,7 +306,7 @@ def _finds_bugs(function, _):
     return len(FINDS)
 
 
-MODELS = [Case(f"{len(FINDS) + RIGHTS} models", ("one of them",))]  # and their cache
+MODELS = [Case(f"{len(FINDS) + RIGHTS} models", ("one of them",))]
 check_properties = check_of(Exercise(properties, MODELS, [], allow=("Llama", "KVCache"), harness=Harness(_finds_bugs)))
 
 

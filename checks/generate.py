@@ -152,54 +152,47 @@ def _drawing(label, logits, temperature, top_k, top_p, hint="", seed=0):
     return Case(label, (logits, temperature, top_k, top_p, generator), hint)
 
 
-SAMPLE = Exercise(
-    sample,
-    [
-        _drawing("shares 0.2, 0.3, 0.5", torch.tensor([[1.0, 1.5, 2.5]]).log(), 1.0, None, None),
-        _drawing("top-k 2", TINY_VOCABULARY, 1.0, 2, None),
-        _drawing("top-p 0.75", TINY_VOCABULARY, 1.0, None, 0.75),
-        _drawing("top-p 0.2, below the likeliest two", TINY_VOCABULARY, 1.0, None, 0.2,
-                 "The likeliest token alone has more than top_p here: it stays."),
-        _drawing("top-k 3, then top-p 0.75", TINY_VOCABULARY, 1.0, 3, 0.75),
-        _drawing("temperature 0.5, top-k 4, top-p 0.8", TINY_VOCABULARY, 0.5, 4, 0.8),
-        _drawing("temperature 0, two rows, top-k 2, top-p 0.9", ALMOST_EQUAL, 0.0, 2, 0.9, NO_DRAW),
-        _drawing("three rows, top-k 4, top-p 0.8",
-                 torch.cat((4 * TINY_VOCABULARY.roll(1), TINY_VOCABULARY, TINY_VOCABULARY.flip(1))), 1.0, 4, 0.8,
-                 "There are three rows here, each with an order and a draw of its own."),
-        _drawing("logits about 100, temperature 0.01", torch.tensor([[100.0, 99.99, 20.0, 99.996]]), 0.01, None, None,
-                 "exp(10000) is inf: torch.softmax, or the largest logit subtracted first, keeps all finite."),
-        _drawing("a logit of -inf, top-k 3", torch.tensor([[0.5, -math.inf, 1.0, 0.2, 0.4]]), 1.0, 3, None,
-                 "A logit of -inf is a token that must never come; 0 times inf is nan."),
-        _drawing("equal tokens at the border of top-k 2", torch.tensor([[1.0, 2.0, 1.0, 0.0, 1.0]]), 1.0, 2, None),
-        _drawing("four equal tokens, top-p 0.5", torch.zeros(1, 4), 1.0, None, 0.5, "Two have exactly top_p: enough."),
-        _drawing("eight rows, top-p 1", draw(8, 6, seed=36), 1.0, None, 1.0,
-                 "Rounding leaves the sum of all a little below 1 in some rows: does a search for 1 find none then?"),
-        _drawing("1,024 tokens, top-p 0.96", draw(1, 1024, seed=3, scale=2.0), 1.0, None, 0.96,
-                 "Here a hundred tokens and more are kept: does your code look at the first few only?"),
-        _drawing("float64", draw(2, 5, seed=4).double(), 1.5, 4, 0.9, "The logits are float64 here."),
-    ],
-    [
-        ("Does top-p see shares that sum to 1 again after top-k? Yours adds up those before top-k: either top-p comes "
-         "first, or the division by the sum is missing between the two.", _bug("q = _to_1(q)", "")),
-        ("Does the temperature come before top-p? It decides how many tokens reach top_p.",
-         _bug(" / temperature", "", BACK_AGAIN, f"{BACK_AGAIN} ** (1 / temperature)")),
-        ("Is the logit of a token that is cut off -inf? With 0 it is still drawn.",
-         _drawn(lambda z, t, k, p: _shares(z.where(_shares(z, t, k, None) > 0, 0.0), t, None, p))),
-        ("Exactly top_k tokens stay. You keep all that are as likely as the last of them: take the first by place.",
-         _bug("place < top_k", "q >= q[:, top_k - 1 : top_k]")),
-        ("A place in the sorted order is no token: order.gather(-1, place) is.", _bug(BACK_AGAIN, "q")),
-        ("Do the shares return to their tokens? x[order] sorts once more; scatter, or order.argsort(), undoes it.",
-         _bug(CUT_P, f"order = {BACK_AGAIN}.argsort(descending=True, stable=True).argsort()\n        {CUT_P}")),
-        (CROSSES, _bug(BELOW_P, "(q.cumsum(-1) <= top_p) | (place == 0)")),
-        (CROSSES, _bug(BELOW_P, "(q.cumsum(-1) < top_p) | (place == (q[:, :1] < top_p))")),  # fairseq, issue 882
-        ("Do you keep one token too many? A token stays while the sum before it is below top_p.",
-         _bug(BELOW_P, f"place <= ({BELOW_P}).sum(-1, True)")),
-        ("Do you sort before the cumulative sum?",
-         _bug("q.cumsum(-1) - q", f"({BACK_AGAIN}.cumsum(-1) - {BACK_AGAIN}).gather(-1, order)")),
-        ("At temperature 0 nothing is drawn.", _drawn(lambda z, t, k, p: _shares(z, t or 1.0, k, p))),
-    ],
-    harness=Harness(_counted, ("each token's share of the draws",), same_answer=_same_shares),
-)  # fmt: skip
+SAMPLE = Exercise(sample, [
+    _drawing("shares 0.2, 0.3, 0.5", torch.tensor([[1.0, 1.5, 2.5]]).log(), 1.0, None, None),
+    _drawing("top-k 2", TINY_VOCABULARY, 1.0, 2, None),
+    _drawing("top-p 0.75", TINY_VOCABULARY, 1.0, None, 0.75),
+    _drawing("top-p 0.2", TINY_VOCABULARY, 1.0, None, 0.2, "The likeliest token alone has more than top_p: it stays."),
+    _drawing("top-k 3, then top-p 0.75", TINY_VOCABULARY, 1.0, 3, 0.75),
+    _drawing("temperature 0.5, top-k 4, top-p 0.8", TINY_VOCABULARY, 0.5, 4, 0.8),
+    _drawing("temperature 0, two rows, top-k 2, top-p 0.9", ALMOST_EQUAL, 0.0, 2, 0.9, NO_DRAW),
+    _drawing("three rows, top-k 4, top-p 0.8",
+             torch.cat((4 * TINY_VOCABULARY.roll(1), TINY_VOCABULARY, TINY_VOCABULARY.flip(1))), 1.0, 4, 0.8,
+             "There are three rows here, each with an order and a draw of its own."),
+    _drawing("logits about 100, temperature 0.01", torch.tensor([[100.0, 99.99, 20.0, 99.996]]), 0.01, None, None,
+             "exp(10000) is inf: torch.softmax, or the largest logit subtracted first, keeps all finite."),
+    _drawing("a logit of -inf, top-k 3", torch.tensor([[0.5, -math.inf, 1.0, 0.2, 0.4]]), 1.0, 3, None,
+             "A logit of -inf is a token that must never come; 0 times inf is nan."),
+    _drawing("equal tokens at the border of top-k 2", torch.tensor([[1.0, 2.0, 1.0, 0.0, 1.0]]), 1.0, 2, None),
+    _drawing("four equal tokens, top-p 0.5", torch.zeros(1, 4), 1.0, None, 0.5, "Two have exactly top_p: enough."),
+    _drawing("eight rows, top-p 1", draw(8, 6, seed=36), 1.0, None, 1.0,
+             "Rounding leaves the sum of all a little below 1 in some rows: does a search for 1 find none then?"),
+    _drawing("1,024 tokens, top-p 0.96", draw(1, 1024, seed=3, scale=2.0), 1.0, None, 0.96,
+             "Here a hundred tokens and more are kept: does your code look at the first few only?"),
+    _drawing("float64", draw(2, 5, seed=4).double(), 1.5, 4, 0.9, "The logits are float64 here."),
+], [  # known mistakes
+    ("Does top-p see shares that sum to 1 again after top-k? Yours adds up those before top-k: either top-p comes "
+     "first, or the division by the sum is missing between the two.", _bug("q = _to_1(q)", "")),
+    ("Does the temperature come before top-p? It decides how many tokens reach top_p.",
+     _bug(" / temperature", "", BACK_AGAIN, f"{BACK_AGAIN} ** (1 / temperature)")),
+    ("Is the logit of a token that is cut off -inf? With 0 it is still drawn.",
+     _drawn(lambda z, t, k, p: _shares(z.where(_shares(z, t, k, None) > 0, 0.0), t, None, p))),
+    ("Exactly top_k tokens stay. You keep all that are as likely as the last of them: take the first by place.",
+     _bug("place < top_k", "q >= q[:, top_k - 1 : top_k]")),
+    ("A place in the sorted order is no token: order.gather(-1, place) is.", _bug(BACK_AGAIN, "q")),
+    ("Do the shares return to their tokens? x[order] sorts once more; scatter, or order.argsort(), undoes it.",
+     _bug(CUT_P, f"order = {BACK_AGAIN}.argsort(descending=True, stable=True).argsort()\n        {CUT_P}")),
+    (CROSSES, _bug(BELOW_P, "(q.cumsum(-1) <= top_p) | (place == 0)")),
+    (CROSSES, _bug(BELOW_P, "(q.cumsum(-1) < top_p) | (place == (q[:, :1] < top_p))")),  # fairseq, issue 882
+    ("A token stays while the sum before it is below top_p.", _bug(BELOW_P, f"place <= ({BELOW_P}).sum(-1, True)")),
+    ("Do you sort before the cumulative sum?",
+     _bug("q.cumsum(-1) - q", f"({BACK_AGAIN}.cumsum(-1) - {BACK_AGAIN}).gather(-1, order)")),
+    ("At temperature 0 nothing is drawn.", _drawn(lambda z, t, k, p: _shares(z, t or 1.0, k, p))),
+], harness=Harness(_counted, ("each token's share of the draws",), same_answer=_same_shares))  # fmt: skip
 check_sample = check_of(SAMPLE)
 
 
@@ -267,44 +260,37 @@ def _calls(model, most):
 
 _small = partial(Named, words="a small model")
 ENDS, GOES_ON = "if not keep", "texts[row][len(prompts[row]) :][-len(stop) :] != stop"
-check_greedy_with_cache = check_of(Exercise(
-    greedy_with_cache,
-    [
-        Case("one prompt, one new token", (_small(3), [[2, 8]], 1, [6]), "The prompt's call gives the first token."),
-        Case("one prompt, a mark of three tokens", (_small(3), [[2, 8]], 8, [8, 6, 6])),
-        Case("three prompts of one length, no mark comes", (_small(5), [[7, 2], [9, 9], [0, 3]], 6, [1, 1, 1, 1])),
-        Case("three prompts of 2, 5 and 3", (_small(32), [[1, 5], [9, 7, 1, 4, 3], [9, 8, 11]], 10, [2, 8])),
-        Case("four, a mark of one token", (_small(72), [[2, 4, 6, 8], [3], [5, 9, 10, 8, 11, 11], [8, 11, 0]], 9, [8])),
-        Case("a mark of 0 and 4, where 10 and 4 come first", (_small(202), [[6], [3, 7]], 10, [0, 4]),
-             "Do you compare numbers? In a text, 0 4 is also found inside 10 4."),
-        Case("a prompt that ends as the mark begins", (_small(132), [[4, 6, 9, 6], [2, 9]], 8, [9, 2])),
-    ],
-    [
-        ("On which side is the padding? On the left: so all rows end together, and the last position is each row's.",
-         _rows("[0] * n + text", "text + [0] * n")),
-        ("Does the model know which tokens are padding? Hand n_pad to the first call.",
-         _rows("torch.tensor(n_pad)", "torch.tensor([0] * len(prompts))")),
-        ("Does a row that has ended leave? Take it out of cache.k, cache.v and cache.n_pad: it is not read again.",
-         _rows("texts[row].append(token)", f"texts[row] += [token] * ({GOES_ON})",
-               ENDS, f"keep = keep and list(range(len(left)))\n        {ENDS}")),
-        ("The whole mark ends a row. You end it at one of its tokens.", _rows(GOES_ON, "texts[row][-1] != stop[-1]")),
-        ("Do only new tokens count for the mark, not a prompt's?", _rows(GOES_ON, "texts[row][-len(stop) :] != stop")),
-        ("Is the mark looked for? You write n_new tokens for every prompt.", _rows(GOES_ON, "True")),
-        ("Does each row end by itself? Yours all end with the first.", _rows("not keep", "len(keep) < len(left)")),
-        ("Which rows stay in the cache? Those that go on: cache.k[:, keep]. Yours are the first ones.",
-         _rows("left = [left[i] for i in keep]", "left, keep = [left[i] for i in keep], list(range(len(keep)))")),
-        ("Is the mark in the text? You cut it off.",
-         _rows("return texts", "return [text[: -len(stop)] if text[len(prompt) :][-len(stop) :] == stop else text "
-                               "for text, prompt in zip(texts, prompts)]")),
-        ("Which position's logits choose the next token? The last one's.", _rows("logits[:, -1]", "logits[:, 0]")),
-        ("Does each row take its own likeliest token? Give argmax the dimension: argmax(-1).",
-         _rows("logits[:, -1].argmax(-1)", "(logits[:, -1].argmax() % logits.shape[-1]).expand(len(logits))")),
-        ("How many tokens are new at most? n_new: yours are one more.",
-         _rows("range(n_new)", "range(n_new + 1)", "step == n_new - 1", "step == n_new")),
-    ],
-    harness=Harness(_read_once, ("text 0", "text 1", "text 2", "text 3", "how many tokens each call read")),
-    allow=("KVCache", "LlamaConfig"),
-))  # fmt: skip
+check_greedy_with_cache = check_of(Exercise(greedy_with_cache, [
+    Case("one prompt, one new token", (_small(3), [[2, 8]], 1, [6]), "The prompt's call gives the first token."),
+    Case("one prompt, a mark of three tokens", (_small(3), [[2, 8]], 8, [8, 6, 6])),
+    Case("three prompts of one length, no mark comes", (_small(5), [[7, 2], [9, 9], [0, 3]], 6, [1, 1, 1, 1])),
+    Case("three prompts of 2, 5 and 3", (_small(32), [[1, 5], [9, 7, 1, 4, 3], [9, 8, 11]], 10, [2, 8])),
+    Case("four, a mark of one token", (_small(72), [[2, 4, 6, 8], [3], [5, 9, 10, 8, 11, 11], [8, 11, 0]], 9, [8])),
+    Case("a mark of 0 and 4, where 10 and 4 come first", (_small(202), [[6], [3, 7]], 10, [0, 4]),
+         "Do you compare numbers? In a text, 0 4 is also found inside 10 4."),
+    Case("a prompt that ends as the mark begins", (_small(132), [[4, 6, 9, 6], [2, 9]], 8, [9, 2])),
+], [  # known mistakes
+    ("On which side is the padding? On the left: so all rows end together, and the last position is each row's.",
+     _rows("[0] * n + text", "text + [0] * n")),
+    ("Does the first call get n_pad, for the padding?", _rows("torch.tensor(n_pad)", "torch.tensor([0] * len(left))")),
+    ("Does a row that has ended leave? Take it out of cache.k, cache.v and cache.n_pad: it is not read again.",
+     _rows("texts[row].append(token)", f"texts[row] += [token] * ({GOES_ON})",
+           ENDS, f"keep = keep and list(range(len(left)))\n        {ENDS}")),
+    ("The whole mark ends a row. You end it at one of its tokens.", _rows(GOES_ON, "texts[row][-1] != stop[-1]")),
+    ("Do only new tokens count for the mark, not a prompt's?", _rows(GOES_ON, "texts[row][-len(stop) :] != stop")),
+    ("Is the mark looked for? You write n_new tokens for every prompt.", _rows(GOES_ON, "True")),
+    ("Does each row end by itself? Yours all end with the first.", _rows("not keep", "len(keep) < len(left)")),
+    ("Which rows stay in the cache? Those that go on: cache.k[:, keep]. Yours are the first ones.",
+     _rows("left = [left[i] for i in keep]", "left, keep = [left[i] for i in keep], list(range(len(keep)))")),
+    ("Is the mark in the text? You cut it off.",
+     _rows("return texts", "return [text[: -len(stop)] if text[len(prompt) :][-len(stop) :] == stop else text "
+                           "for text, prompt in zip(texts, prompts)]")),
+    ("Which position's logits choose the next token? The last one's.", _rows("logits[:, -1]", "logits[:, 0]")),
+    ("Does each row take its own likeliest token? Give argmax the dimension: argmax(-1).",
+     _rows("logits[:, -1].argmax(-1)", "(logits[:, -1].argmax() % logits.shape[-1]).expand(len(logits))")),
+    ("At most n_new are new: yours one more.", _rows("range(n_new)", "range(n_new + 1)", "== n_new - 1", "== n_new")),
+], harness=Harness(_read_once, ("text 0", "text 1", "text 2", "text 3", "how many tokens each call read")),
+    allow=("KVCache", "LlamaConfig")))  # fmt: skip
 
 
 def lookup_decoding(model, prompt, n_new, n_draft, n_match, choose):
@@ -390,36 +376,31 @@ DECIDES = "Does choose alone decide, asked once at each place? A token of the dr
 PLACE, STAY = "places[-1] + n_match", "text += chosen"
 ASK, KEPT = "chosen.append(choose(row))", "cache.length = len(text) - 1"
 _lookup = partial(mutate, lookup_decoding)
-LOOKUP_DECODING = Exercise(
-    lookup_decoding,
-    [
-        Case("12 new, drafts of 3, the last token", (_small(30), PROMPT, 12, 3, 1, 0)),
-        Case("18 new, drafts of 4, the last two", (_small(15), PROMPT, 18, 4, 2, 0)),
-        Case("prompt of one token, the last three", (_small(10), torch.tensor([7]), 18, 4, 3, 0)),
-        Case("drafts longer than what is left", (_small(10), torch.tensor([7]), 18, 30, 2, 0)),
-        Case("one new token", (_small(15), PROMPT, 1, 4, 1, 0), "One call is enough here: the first."),
-        Case("drawn", (_small(39), ALL, 24, 3, 1, 0.7), stochastic=True),
-    ],
-    [
-        ("You call once for each new token. Is the whole draft verified in one call, and does it come from an earlier "
-         "place? Nothing follows the end.", _lookup(f"text[{PLACE} :]", "[]")),
-        ("Which earlier place counts? The last one: you take the first.", _lookup("places[-1]", "places[0]")),
-        ("Is the draft what follows the place? It begins n_match behind it.", _lookup(PLACE, "places[-1]")),
-        ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
-         _lookup("break", "pass", STAY, "text += [*draft, chosen[-1]]")),
-        ("Do tokens stay only up to the first that differs? You count all that agree.",
-         _lookup("break", "pass", STAY, "text += chosen[: 1 + sum(map(int.__eq__, chosen, draft))]")),
-        ("Does a part of the draft stay, too? You take all of it or nothing.",
-         _lookup(STAY, "text += chosen if len(chosen) > len(draft) else chosen[:1]")),
-        ("Behind a draft that is all right one token is free.", _lookup(STAY, "text += chosen[: len(draft) or 1]")),
-        ("After the right ones comes the model's token.", _lookup(STAY, "text += [*draft, chosen[-1]][: len(chosen)]")),
-        ("Does the cache forget what was not kept? Set cache.length to what it read and stays.", _lookup(KEPT, "")),
-        ("The newest token is not read yet: does cache.length leave it out?", _lookup(KEPT, KEPT[:-4])),
-        ("All tokens but the newest are read and stay: you forget one more.", _lookup(KEPT, f"{KEPT} - 1")),
-        (DECIDES, _lookup(ASK, f"{ASK}; chosen[-1] = guess if guess is not None and guess == row.argmax() else "
-                               "chosen[-1]")),
-    ],
-    harness=Harness(_verified, ("the text", "the number of calls")),
-    allow=("KVCache", "LlamaConfig", "causal_visible"),
-)  # fmt: skip
+LOOKUP_DECODING = Exercise(lookup_decoding, [
+    Case("12 new, drafts of 3, the last token", (_small(30), PROMPT, 12, 3, 1, 0)),
+    Case("18 new, drafts of 4, the last two", (_small(15), PROMPT, 18, 4, 2, 0)),
+    Case("prompt of one token, the last three", (_small(10), torch.tensor([7]), 18, 4, 3, 0)),
+    Case("drafts longer than what is left", (_small(10), torch.tensor([7]), 18, 30, 2, 0)),
+    Case("one new token", (_small(15), PROMPT, 1, 4, 1, 0), "One call is enough here: the first."),
+    Case("drawn", (_small(39), ALL, 24, 3, 1, 0.7), stochastic=True),
+], [  # known mistakes
+    ("You call once for each new token. Is the whole draft verified in one call, and does it come from an earlier "
+     "place? Nothing follows the end.", _lookup(f"text[{PLACE} :]", "[]")),
+    ("Which earlier place counts? The last one: you take the first.", _lookup("places[-1]", "places[0]")),
+    ("Is the draft what follows the place? It begins n_match behind it.", _lookup(PLACE, "places[-1]")),
+    ("Is the draft verified? A draft's token stays only if the model's likeliest one is the same.",
+     _lookup("break", "pass", STAY, "text += [*draft, chosen[-1]]")),
+    ("Do tokens stay only up to the first that differs? You count all that agree.",
+     _lookup("break", "pass", STAY, "text += chosen[: 1 + sum(map(int.__eq__, chosen, draft))]")),
+    ("Does a part of the draft stay, too? You take all of it or nothing.",
+     _lookup(STAY, "text += chosen if len(chosen) > len(draft) else chosen[:1]")),
+    ("Behind a draft that is all right one token is free.", _lookup(STAY, "text += chosen[: len(draft) or 1]")),
+    ("After the right ones comes the model's token.", _lookup(STAY, "text += [*draft, chosen[-1]][: len(chosen)]")),
+    ("Does the cache forget what was not kept? Set cache.length to what it read and stays.", _lookup(KEPT, "")),
+    ("The newest token is not read yet: does cache.length leave it out?", _lookup(KEPT, KEPT[:-4])),
+    ("All tokens but the newest are read and stay: you forget one more.", _lookup(KEPT, f"{KEPT} - 1")),
+    (DECIDES, _lookup(ASK, f"{ASK}; chosen[-1] = guess if guess is not None and guess == row.argmax() else "
+                           "chosen[-1]")),
+], harness=Harness(_verified, ("the text", "the number of calls")),
+    allow=("KVCache", "LlamaConfig", "causal_visible"))  # fmt: skip
 check_lookup_decoding = check_of(LOOKUP_DECODING)

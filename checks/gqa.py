@@ -42,41 +42,37 @@ def _added(seen, dtype=torch.float32, hides=-math.inf):
     return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, hides)
 
 
-check_causal_visible = check_of(Exercise(
-    causal_visible,
-    [Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES]
-    + [
-        Case("True may attend, (B, n_key)", (3, 5, FILLER)),
-        Case("True is hidden, (B, n_key)", (3, 5, ~FILLER, True)),
-        Case("1 may attend", (3, 5, FILLER.long())),
-        Case("1 is hidden", (3, 5, 1 - FILLER.long(), True), BITS),
-        Case("as many texts as queries", (3, 5, torch.cat([FILLER, FILLER[:1]]).int())),
-        Case("two documents in a row, (B, 1, n_query, n_key)", (3, 5, TOGETHER)),
-        Case("documents, True is hidden", (3, 5, ~TOGETHER, True)),
-        Case("added, 0 or −inf", (3, 5, _added(TOGETHER)), ADDED),
-        Case("added, with true_hides", (3, 5, _added(FILLER), True), ADDED),
-        Case("added, bfloat16's lowest", (3, 5, _added(FILLER, torch.bfloat16, LOWEST)), ADDED),
-    ],
-    [
-        ("Does a query see itself? Yours sees only what is before.", _visible("<=", "<")),
-        ("Does a query see one key too many, its successor?", _visible("<= query", "<= query + 1")),
-        (FUTURE, _visible("<=", ">=")),
-        (FUTURE, lambda t, s, *_: torch.ones(t, s).triu().bool()),
-        ("Do you return only the queries' rows? Yours has all n_key.", _visible("range(n_key - n_query", "range(0")),
-        ("Is there a column for every key? Yours has n_query.", lambda t, s, *_: torch.ones(t, t).tril().bool()),
-        ("Are the keys before all queries visible too? Yours hides them.",
-         lambda t, s, *_: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
-        ("Is the offset n_key - n_query? Yours is always 1.", lambda t, s, *_: torch.ones(t, s).tril(1).bool()),
-        (TURNED, _visible("if true_hides or", "if not true_hides or")),
-        (TURNED, _visible("true_hides or given.is_floating_point()", "given.is_floating_point()")),
-        (BITS, lambda t, s, given=None, true_hides=False:
-            causal_visible(t, s, given if given is None else (~given if true_hides else given).bool())),
-        (ADDED, _visible("true_hides or given.is_floating_point()", "true_hides")),
-        ("Does `given` hide only? What it allows must still be causal.",
-         _visible("return visible & (", "return torch.ones_like(visible) & (")),
-        ("Is a key seen only if both masks say so? Yours sees it if one does.", _visible("visible & (", "visible | (")),
-    ],
-))  # fmt: skip
+check_causal_visible = check_of(Exercise(causal_visible, [
+    *[Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES],
+    Case("True may attend, (B, n_key)", (3, 5, FILLER)),
+    Case("True is hidden, (B, n_key)", (3, 5, ~FILLER, True)),
+    Case("1 may attend", (3, 5, FILLER.long())),
+    Case("1 is hidden", (3, 5, 1 - FILLER.long(), True), BITS),
+    Case("as many texts as queries", (3, 5, torch.cat([FILLER, FILLER[:1]]).int())),
+    Case("two documents in a row, (B, 1, n_query, n_key)", (3, 5, TOGETHER)),
+    Case("documents, True is hidden", (3, 5, ~TOGETHER, True)),
+    Case("added, 0 or −inf", (3, 5, _added(TOGETHER)), ADDED),
+    Case("added, with true_hides", (3, 5, _added(FILLER), True), ADDED),
+    Case("added, bfloat16's lowest", (3, 5, _added(FILLER, torch.bfloat16, LOWEST)), ADDED),
+], [  # known mistakes
+    ("Does a query see itself? Yours sees only what is before.", _visible("<=", "<")),
+    ("Does a query see one key too many, its successor?", _visible("<= query", "<= query + 1")),
+    (FUTURE, _visible("<=", ">=")),
+    (FUTURE, lambda t, s, *_: torch.ones(t, s).triu().bool()),
+    ("Do you return only the queries' rows? Yours has all n_key.", _visible("range(n_key - n_query", "range(0")),
+    ("Is there a column for every key? Yours has n_query.", lambda t, s, *_: torch.ones(t, t).tril().bool()),
+    ("Are the keys before all queries visible too? Yours hides them.",
+     lambda t, s, *_: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
+    ("Is the offset n_key - n_query? Yours is always 1.", lambda t, s, *_: torch.ones(t, s).tril(1).bool()),
+    (TURNED, _visible("if true_hides or", "if not true_hides or")),
+    (TURNED, _visible("true_hides or given.is_floating_point()", "given.is_floating_point()")),
+    (BITS, lambda t, s, given=None, true_hides=False:
+        causal_visible(t, s, given if given is None else (~given if true_hides else given).bool())),
+    (ADDED, _visible("true_hides or given.is_floating_point()", "true_hides")),
+    ("Does `given` hide only? What it allows must still be causal.",
+     _visible("return visible & (", "return torch.ones_like(visible) & (")),
+    ("Is a key seen only if both masks say so? Yours sees it if one does.", _visible("visible & (", "visible | (")),
+]))  # fmt: skip
 
 
 def hide(scores, visible):
@@ -138,44 +134,38 @@ COPIED = "Keys or values are copied for the query heads that share them: repeat,
 COPIED += "broadcasts do that. Make the queries rows."
 REPEATED, HIDDEN = "torch.cat([visible] * R, dim=-2)", "hide(scores, seen)"
 NEIGHBOURS = "Which query heads share? Neighbours: 0 0 1 1. Yours is 0 1 0 1."
-ROWS = Exercise(
-    rows,
-    [
-        Case("2 query heads, 1 key/value head, 2 tokens, h 2", _heads_inputs(1, 2, 1, 2, 2, 2)),
-        Case("6 query heads, 3 key/value heads, 3 queries, 5 keys", _heads_inputs(2, 6, 3, 3, 5, 4, 10)),
-        Case("a mask that is not causal", (*_heads_inputs(2, 4, 2, 3, 4, 6, 60)[:3], ODD), GIVEN),
-        Case("visible (B, 1, T, S): the second text is padded", (*_heads_inputs(2, 4, 2, 3, 5, 4, 70)[:3], PADDED),
-             "Does a mask of four dimensions work, too? Its queries are dimension -2."),
-        Case("large scores", _heads_inputs(1, 4, 2, 3, 4, 8, 80, scale=12.0), OVERFLOW),
-        Case("hidden score 300, visible ones -300",
-             (*FAR, draw(1, 1, 3, 4, seed=90), torch.tensor([[True, True, False]])),
-             "Is a key hidden however large its score is? Put -inf before the softmax."),
-        Case("bfloat16", each(torch.bfloat16, *_heads_inputs(2, 4, 2, 3, 5, 4, 90))),
-        Case("q not contiguous", (strided(draw(2, 4, 3, 4), 1, 2), *_heads_inputs(2, 4, 2, 3, 5, 4)[1:]), MEMORY),
-        Case("one query, 40 keys, 8 query heads, 2 key/value heads", _heads_inputs(1, 8, 2, 1, 40, 8, 110)),
-        Case("gradients", _heads_inputs(1, 4, 2, 2, 3, 4, 120), gradients=3),
-    ],
-    [
-        *[(STARTS, _rows(REPEATED, f"torch.ones(R * T, k.shape[2]).tril({first}).bool()"))
-          for first in ("0", "k.shape[2] - T")],
-        ("Are the mask's rows repeated as 0 1 0 1, not 0 0 1 1?", _rows(REPEATED, "visible.repeat_interleave(R, -2)")),
-        ("In which order are your rows? They go token by token, 0 0 1 1, the mask's go head by head, 0 1 0 1.",
-         _rows("(K, R))", "(K, R)).transpose(2, 3)", "(R, T))", "(T, R)).transpose(2, 3)")),
-        (NEIGHBOURS, _rows("(K, R))", "(R, K)).transpose(1, 2)", "(R, T))", "(R, T)).transpose(1, 2)")),
-        ("Are a head's tokens kept together? A reshape after .transpose(1, 2) mixes them with other heads'.",
-         _rows("unflatten(1, (K, R)).flatten(2, 3)", "transpose(1, 2).reshape(len(q), K, R * T, -1)")),
-        ("Do you use the mask? Hidden keys are seen.", _rows(HIDDEN, "scores")),
-        ("Is the mask inverted? True means: may attend.", _rows(HIDDEN, "hide(scores, ~seen)")),
-        ("Does the mask hold for each head of a group? Yours hides keys from the first only.",
-         _rows("[visible] * R", "[visible] + [torch.ones_like(visible)] * (R - 1)")),
-        ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.", _rows(HIDDEN, "(scores * seen)")),
-        ("Does the mask come before the softmax? Masked after it, a row no longer sums to 1.",
-         _rows(HIDDEN + ".softmax(-1)", "scores.softmax(-1) * seen")),
-        ("Are the scores divided by sqrt(h)?", _rows(" / math.sqrt(q.shape[-1])", "")),
-    ],
-    forbid=("scaled_dot_product_attention",),
-    harness=Harness(_without_copies),
-)  # fmt: skip
+ROWS = Exercise(rows, [
+    Case("2 query heads, 1 key/value head, 2 tokens, h 2", _heads_inputs(1, 2, 1, 2, 2, 2)),
+    Case("6 query heads, 3 key/value heads, 3 queries, 5 keys", _heads_inputs(2, 6, 3, 3, 5, 4, 10)),
+    Case("a mask that is not causal", (*_heads_inputs(2, 4, 2, 3, 4, 6, 60)[:3], ODD), GIVEN),
+    Case("visible (B, 1, T, S): the second text is padded", (*_heads_inputs(2, 4, 2, 3, 5, 4, 70)[:3], PADDED),
+         "Does a mask of four dimensions work, too? Its queries are dimension -2."),
+    Case("large scores", _heads_inputs(1, 4, 2, 3, 4, 8, 80, scale=12.0), OVERFLOW),
+    Case("hidden score 300, visible ones -300",
+         (*FAR, draw(1, 1, 3, 4, seed=90), torch.tensor([[True, True, False]])),
+         "Is a key hidden however large its score is? Put -inf before the softmax."),
+    Case("bfloat16", each(torch.bfloat16, *_heads_inputs(2, 4, 2, 3, 5, 4, 90))),
+    Case("q not contiguous", (strided(draw(2, 4, 3, 4), 1, 2), *_heads_inputs(2, 4, 2, 3, 5, 4)[1:]), MEMORY),
+    Case("one query, 40 keys, 8 query heads, 2 key/value heads", _heads_inputs(1, 8, 2, 1, 40, 8, 110)),
+    Case("gradients", _heads_inputs(1, 4, 2, 2, 3, 4, 120), gradients=3),
+], [  # known mistakes
+    *[(STARTS, _rows(REPEATED, f"torch.ones(R * T, k.shape[2]).tril({first}).bool()"))
+      for first in ("0", "k.shape[2] - T")],
+    ("Are the mask's rows repeated as 0 1 0 1, not 0 0 1 1?", _rows(REPEATED, "visible.repeat_interleave(R, -2)")),
+    ("In which order are your rows? They go token by token, 0 0 1 1, the mask's go head by head, 0 1 0 1.",
+     _rows("(K, R))", "(K, R)).transpose(2, 3)", "(R, T))", "(T, R)).transpose(2, 3)")),
+    (NEIGHBOURS, _rows("(K, R))", "(R, K)).transpose(1, 2)", "(R, T))", "(R, T)).transpose(1, 2)")),
+    ("Are a head's tokens kept together? A reshape after .transpose(1, 2) mixes them with other heads'.",
+     _rows("unflatten(1, (K, R)).flatten(2, 3)", "transpose(1, 2).reshape(len(q), K, R * T, -1)")),
+    ("Do you use the mask? Hidden keys are seen.", _rows(HIDDEN, "scores")),
+    ("Is the mask inverted? True means: may attend.", _rows(HIDDEN, "hide(scores, ~seen)")),
+    ("Does the mask hold for each head of a group? Yours hides keys from the first only.",
+     _rows("[visible] * R", "[visible] + [torch.ones_like(visible)] * (R - 1)")),
+    ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.", _rows(HIDDEN, "(scores * seen)")),
+    ("Does the mask come before the softmax? Masked after it, a row no longer sums to 1.",
+     _rows(HIDDEN + ".softmax(-1)", "scores.softmax(-1) * seen")),
+    ("Are the scores divided by sqrt(h)?", _rows(" / math.sqrt(q.shape[-1])", "")),
+], forbid=("scaled_dot_product_attention",), harness=Harness(_without_copies))  # fmt: skip
 check_rows = check_of(ROWS)
 
 
@@ -201,28 +191,23 @@ SPLIT = "Split: is the last dimension cut into heads first, and are the heads th
 CAUSAL = "causal_visible(x.shape[1], x.shape[1])"
 MERGE = "Merge: are the heads moved behind the tokens first? Else a row holds other tokens' results, later ones too."
 ROPE = "Does RoPE turn queries and keys, and not values?"
-check_gqa_layer = check_of(Exercise(
-    gqa_layer,
-    [
-        Case("2 tokens, 2 heads each, h 2, D 4", _layer_inputs(1, 2, 4, 2, 2, 2, 80)),
-        Case("B 2, T 5, D 12, 4 query heads, 2 key/value heads, h 4", _layer_inputs(2, 5, 12, 4, 2, 4, 10)),
-        Case("x not contiguous", (strided(draw(3, 5, 12)), *_layer_inputs(1, 5, 12, 4, 2, 4, 10, first=2)[1:]), MEMORY),
-        Case("gradients", _layer_inputs(1, 3, 4, 2, 1, 2, 70), gradients=5),
-    ],
-    [
-        (MERGE, _layer(".transpose(1, 2).flatten(-2)", ".reshape(*x.shape[:2], -1)")),
-        (SPLIT + " Yours takes a head's numbers from several tokens.",
-         _layer("unflatten(-1, (-1, head_dim)).transpose(1, 2)", "reshape(len(x), -1, x.shape[1], head_dim)")),
-        (NEIGHBOURS, _layer("k, v, c", "*(y.repeat(1, q.shape[1] // y.shape[1], 1, 1) for y in (k, v)), c")),
-        ("RoPE turns (B, heads, T, h), by position. Yours turns (B, T, heads, h), by the number of the head.",
-         _layer("apply_rope(y, cos, sin)", "apply_rope(y.transpose(1, 2), cos, sin).transpose(1, 2)")),
-        (ROPE + " Yours turns nothing.", _layer("apply_rope(y, cos, sin)", "y")),
-        *[(f"{ROPE} {what}", _layer("q, k = (", f"{turned} = (", "in (q, k)", f"in ({turned})"))
-          for turned, what in (("q, k, v", "Yours turns the values, too."), ("q,", "Your keys are not turned."))],
-        ("Is there a mask? Every token sees the future.", _layer(CAUSAL, f"{CAUSAL} | True")),
-        (STARTS, _layer("= rows(", "= ROWS.mistakes[0][1](")),
-        ("Are the scores divided by sqrt(head_dim)?", _layer("rows(q", "rows(q * math.sqrt(head_dim)")),
-        ("Is the merged row multiplied by w_o.T at the end? It is missing.", _layer(" @ w_o.T", "")),
-    ],
-    allow=("apply_rope",),
-))  # fmt: skip
+check_gqa_layer = check_of(Exercise(gqa_layer, [
+    Case("2 tokens, 2 heads each, h 2, D 4", _layer_inputs(1, 2, 4, 2, 2, 2, 80)),
+    Case("B 2, T 5, D 12, 4 query heads, 2 key/value heads, h 4", _layer_inputs(2, 5, 12, 4, 2, 4, 10)),
+    Case("x not contiguous", (strided(draw(3, 5, 12)), *_layer_inputs(1, 5, 12, 4, 2, 4, 10, first=2)[1:]), MEMORY),
+    Case("gradients", _layer_inputs(1, 3, 4, 2, 1, 2, 70), gradients=5),
+], [  # known mistakes
+    (MERGE, _layer(".transpose(1, 2).flatten(-2)", ".reshape(*x.shape[:2], -1)")),
+    (SPLIT + " Yours takes a head's numbers from several tokens.",
+     _layer("unflatten(-1, (-1, head_dim)).transpose(1, 2)", "reshape(len(x), -1, x.shape[1], head_dim)")),
+    (NEIGHBOURS, _layer("k, v, c", "*(y.repeat(1, q.shape[1] // y.shape[1], 1, 1) for y in (k, v)), c")),
+    ("RoPE turns (B, heads, T, h), by position. Yours turns (B, T, heads, h), by the number of the head.",
+     _layer("apply_rope(y, cos, sin)", "apply_rope(y.transpose(1, 2), cos, sin).transpose(1, 2)")),
+    (ROPE + " Yours turns nothing.", _layer("apply_rope(y, cos, sin)", "y")),
+    *[(f"{ROPE} {what}", _layer("q, k = (", f"{turned} = (", "in (q, k)", f"in ({turned})"))
+      for turned, what in (("q, k, v", "Yours turns the values, too."), ("q,", "Your keys are not turned."))],
+    ("Is there a mask? Every token sees the future.", _layer(CAUSAL, f"{CAUSAL} | True")),
+    (STARTS, _layer("= rows(", "= ROWS.mistakes[0][1](")),
+    ("Are the scores divided by sqrt(head_dim)?", _layer("rows(q", "rows(q * math.sqrt(head_dim)")),
+    ("Is the merged row multiplied by w_o.T at the end? It is missing.", _layer(" @ w_o.T", "")),
+], allow=("apply_rope",)))  # fmt: skip

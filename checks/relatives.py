@@ -78,27 +78,22 @@ def _sink_cases():
 
 KEYS, HIDE, SOFTMAX = "shares[..., :-1]", ".masked_fill(~visible, -math.inf)", "torch.cat((x, sink), -1).softmax(-1)"
 LARGEST, ROOT = "x.amax(-1, keepdim=True)", "math.sqrt(v.shape[-1])"
-check_attention_with_sink = check_of(Exercise(
-    attention_with_sink,
-    _sink_cases(),
-    [
-        ("Does the sink take a share? Yours has none, or it is given back: the shares of the keys sum to 1.",
-         _sink("None, None]", "None, None].sub(math.inf)", KEYS, f"{KEYS}.nan_to_num()")),
-        ("Is the sink the learned score? Yours adds a score of 0.", _sink("sinks.float()", "0 * sinks.float()")),
-        ("Is exp taken of the sink, too? Yours is added to the sum as it is.", _written_out(LARGEST, "sink")),
-        ("Is the same number taken from the scores and from the sink, before exp?",
-         _written_out(f"{LARGEST}.nan_to_num(neginf=0.0)", "sink.exp()")),
-        ("Does exp overflow? torch.softmax over scores and sink together does not.", _written_out("0.0", "sink.exp()")),
-        ("Does a row without keys give nan? Its largest score is -inf: take the sink into the maximum.",
-         _written_out(LARGEST, f"(sink - {LARGEST}).exp()")),
-        ("Which column do you drop? Yours keeps the sink's and drops a key's.", _sink(KEYS, "shares[..., 1:]")),
-        ("Is the sink one for each head? Yours is one for each query.", _sink("[:, None, None]", "[:, None]")),
-        ("Do hidden scores become -inf before the softmax? exp(0) is 1.", _sink("-math.inf", "0.0")),
-        ("Is the mask before the softmax? Behind it keys had a share.", _sink(HIDE, "", KEYS, f"{KEYS} * visible")),
-        ("Is the sink a score as it is? Yours is divided by the root of h.", _sink("sinks.f", f"(sinks / {ROOT}).f")),
-        ("Are the scores divided by the root of h again? They are already.", _sink("scores.f", f"(scores / {ROOT}).f")),
-    ],
-))  # fmt: skip
+check_attention_with_sink = check_of(Exercise(attention_with_sink, _sink_cases(), [
+    ("Does the sink take a share? Yours has none, or it is given back: the shares of the keys sum to 1.",
+     _sink("None, None]", "None, None].sub(math.inf)", KEYS, f"{KEYS}.nan_to_num()")),
+    ("Is the sink the learned score? Yours adds a score of 0.", _sink("sinks.float()", "0 * sinks.float()")),
+    ("Is exp taken of the sink, too? Yours is added to the sum as it is.", _written_out(LARGEST, "sink")),
+    ("Is as much taken from scores as from sink?", _written_out(f"{LARGEST}.nan_to_num(neginf=0.0)", "sink.exp()")),
+    ("Does exp overflow? torch.softmax over scores and sink together does not.", _written_out("0.0", "sink.exp()")),
+    ("Does a row without keys give nan? Its largest score is -inf: take the sink into the maximum.",
+     _written_out(LARGEST, f"(sink - {LARGEST}).exp()")),
+    ("Which column do you drop? Yours keeps the sink's and drops a key's.", _sink(KEYS, "shares[..., 1:]")),
+    ("Is the sink one for each head? Yours is one for each query.", _sink("[:, None, None]", "[:, None]")),
+    ("Do hidden scores become -inf before the softmax? exp(0) is 1.", _sink("-math.inf", "0.0")),
+    ("Is the mask before the softmax? Behind it keys had a share.", _sink(HIDE, "", KEYS, f"{KEYS} * visible")),
+    ("Is the sink a score as it is? Yours is divided by the root of h.", _sink("sinks.f", f"(sinks / {ROOT}).f")),
+    ("Are the scores divided by the root of h again? They are already.", _sink("scores.f", f"(scores / {ROOT}).f")),
+]))  # fmt: skip
 
 
 SLIDE, FULL = "sliding_attention", "full_attention"

@@ -20,34 +20,30 @@ _angles = partial(mutate, rope_angles)
 EXPONENT = "Is the exponent 2 i / head_dim, with i counted from 0 to head_dim / 2 - 1?"
 ROWS = "Here each row of a batch has its own positions. Does every position get a dimension for the speeds at the end?"
 TABLE = "This position is past the end of many tables of fixed length. Compute the angle instead."
-check_rope_angles = check_of(Exercise(
-    rope_angles,
-    [
-        Case("positions 0, 1, 2 with head_dim 4 and theta 100", (torch.arange(3), 4, 100.0)),
-        Case("positions 3, 0, 7, 11", (torch.tensor([3, 0, 7, 11]), 8, 100.0)),
-        Case("head_dim 2", (torch.arange(4, 9), 2, 10000.0), "With head_dim 2 there is one pair, and its speed is 1."),
-        Case("theta 500000", (torch.tensor([1, 501, 8001]), 16, 500000.0)),
-        Case("theta as an int", (torch.tensor([1, 2]), 4, 10000), "Here theta is an int, not a float."),
-        Case("int32 positions, not contiguous", (torch.arange(12, dtype=torch.int32)[::3], 8, 100.0), MEMORY),
-        Case("positions of shape (2, 1, 4), head_dim 8", (torch.arange(3, 11).reshape(2, 1, 4), 8, 100.0), ROWS),
-        Case("position 200000", (torch.tensor([200000]), 4, 500000.0), TABLE),
-    ],
-    [
-        ("Do you use the positions given? These angles are of 0, 1, 2, ...",
-         _angles("positions.double()", "torch.arange(positions.shape[-1]).expand_as(positions)")),
-        ("Do you use the theta given, not a fixed 10000?", _angles("1 / theta", "1 / 10000.0")),
-        (EXPONENT + " Yours looks like i / head_dim.", _angles("2 * i", "i")),
-        ("Does the speed fall from pair to pair? Check the sign of the exponent.", _angles("1 / theta", "theta")),
-        *[("Do brackets hold the exponent together? ** binds before * and /.",
-           _angles("1 / theta ** (2 * i / head_dim)", speeds))
-          for speeds in ("theta ** -2 * i / head_dim", "theta ** -(2 * i) / head_dim")],
-        ("Does // round the exponent to a whole number? Use /.", _angles("2 * i / head_dim", "2 * i // head_dim")),
-        ("Does the last exponent reach 1? It must not.", _angles("2 * i / head_dim", "torch.linspace(0, 1, len(i))")),
-        ("Is there one angle per pair? You return each twice.", _angles("* speeds", "* speeds.repeat(2)")),
-        ("Are the angles left unwrapped? No % (2 pi) here.", _angles("float()", "float() % (2 * torch.pi)")),
-        ("Do the positions stay in float32? In bfloat16 8001 is 8000.", _angles("double()", "bfloat16()")),
-    ],
-))  # fmt: skip
+check_rope_angles = check_of(Exercise(rope_angles, [
+    Case("positions 0, 1, 2 with head_dim 4 and theta 100", (torch.arange(3), 4, 100.0)),
+    Case("positions 3, 0, 7, 11", (torch.tensor([3, 0, 7, 11]), 8, 100.0)),
+    Case("head_dim 2", (torch.arange(4, 9), 2, 10000.0), "With head_dim 2 there is one pair, and its speed is 1."),
+    Case("theta 500000", (torch.tensor([1, 501, 8001]), 16, 500000.0)),
+    Case("theta as an int", (torch.tensor([1, 2]), 4, 10000), "Here theta is an int, not a float."),
+    Case("int32 positions, not contiguous", (torch.arange(12, dtype=torch.int32)[::3], 8, 100.0), MEMORY),
+    Case("positions of shape (2, 1, 4), head_dim 8", (torch.arange(3, 11).reshape(2, 1, 4), 8, 100.0), ROWS),
+    Case("position 200000", (torch.tensor([200000]), 4, 500000.0), TABLE),
+], [  # known mistakes
+    ("Do you use the positions given? These angles are of 0, 1, 2, ...",
+     _angles("positions.double()", "torch.arange(positions.shape[-1]).expand_as(positions)")),
+    ("Do you use the theta given, not a fixed 10000?", _angles("1 / theta", "1 / 10000.0")),
+    (EXPONENT + " Yours looks like i / head_dim.", _angles("2 * i", "i")),
+    ("Does the speed fall from pair to pair? Check the sign of the exponent.", _angles("1 / theta", "theta")),
+    *[("Do brackets hold the exponent together? ** binds before * and /.",
+       _angles("1 / theta ** (2 * i / head_dim)", speeds))
+      for speeds in ("theta ** -2 * i / head_dim", "theta ** -(2 * i) / head_dim")],
+    ("Does // round the exponent to a whole number? Use /.", _angles("2 * i / head_dim", "2 * i // head_dim")),
+    ("Does the last exponent reach 1? It must not.", _angles("2 * i / head_dim", "torch.linspace(0, 1, len(i))")),
+    ("Is there one angle per pair? You return each twice.", _angles("* speeds", "* speeds.repeat(2)")),
+    ("Are the angles left unwrapped? No % (2 pi) here.", _angles("float()", "float() % (2 * torch.pi)")),
+    ("Do the positions stay in float32? In bfloat16 8001 is 8000.", _angles("double()", "bfloat16()")),
+]))  # fmt: skip
 
 
 def rope_permutation(weight, head_dim):
@@ -69,26 +65,22 @@ def _by_head(weight, head_dim, order):
 
 
 HEADS = "Here are several heads, and each is reordered on its own."
-check_rope_permutation = check_of(Exercise(
-    rope_permutation,
-    [
-        Case("rows 0 to 5, one head of 6", (torch.arange(6.0)[:, None], 6)),
-        Case("three heads of 8, weight (24, 5)", (draw(24, 5, seed=1), 8), HEADS),
-        Case("float16, heads of 4", (draw(8, 3, seed=5).half(), 4)),
-        Case("weight not contiguous", (strided(draw(8, 3, seed=6)), 8), MEMORY),
-    ],
-    [
-        ("Is each head reordered? Yours is only the first head.", lambda w, h: torch.cat((w[_order(h)], w[h:]))),
-        ("Is this the way back, from halves to neighbours?", lambda w, h: _by_head(w, h, _order(h).argsort())),
-        ("Is each head reordered on its own? You reorder all rows at once.", lambda w, h: w[_order(len(w))]),
-        ("Do you reorder rows, not columns?", lambda w, h: w[:, _order(w.shape[-1])]),
-        ("Do the even rows come first, the odd ones after?", lambda w, h: _by_head(w, h, _order(h).roll(h // 2))),
-        ("Does every row stay in its head? The dimension of the heads keeps its place.",
-         lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(0, 1).reshape(w.shape)),
-        ("Does every row stay whole? The last dimension keeps its place.",
-         lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(2, 3).reshape(w.shape)),
-        # the conversion script of transformers counts heads in its `permute`
-        ("How many rows has a head? Yours takes the number of heads for their width.",
-         lambda w, h: torch.cat([torch.cat((part[::2], part[1::2])) for part in w.split(len(w) // h)])),
-    ],
-))  # fmt: skip
+check_rope_permutation = check_of(Exercise(rope_permutation, [
+    Case("rows 0 to 5, one head of 6", (torch.arange(6.0)[:, None], 6)),
+    Case("three heads of 8, weight (24, 5)", (draw(24, 5, seed=1), 8), HEADS),
+    Case("float16, heads of 4", (draw(8, 3, seed=5).half(), 4)),
+    Case("weight not contiguous", (strided(draw(8, 3, seed=6)), 8), MEMORY),
+], [  # known mistakes
+    ("Is each head reordered? Yours is only the first head.", lambda w, h: torch.cat((w[_order(h)], w[h:]))),
+    ("Is this the way back, from halves to neighbours?", lambda w, h: _by_head(w, h, _order(h).argsort())),
+    ("Is each head reordered on its own? You reorder all rows at once.", lambda w, h: w[_order(len(w))]),
+    ("Do you reorder rows, not columns?", lambda w, h: w[:, _order(w.shape[-1])]),
+    ("Do the even rows come first, the odd ones after?", lambda w, h: _by_head(w, h, _order(h).roll(h // 2))),
+    ("Does every row stay in its head? The dimension of the heads keeps its place.",
+     lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(0, 1).reshape(w.shape)),
+    ("Does every row stay whole? The last dimension keeps its place.",
+     lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(2, 3).reshape(w.shape)),
+    # the conversion script of transformers counts heads in its `permute`
+    ("How many rows has a head? Yours takes the number of heads for their width.",
+     lambda w, h: torch.cat([torch.cat((part[::2], part[1::2])) for part in w.split(len(w) // h)])),
+]))  # fmt: skip

@@ -41,37 +41,31 @@ def _ffn(n=6, seed=0):
     return tuple(draw(*shape, seed=seed + place, scale=0.7) for place, shape in enumerate(shapes, start=1))
 
 
-check_split_feed_forward = check_of(Exercise(
-    split_feed_forward,
-    [
-        Case("section 9.1's vector and weights, 2 ranks", (*WHOLE_NUMBERS, 2)),
-        Case("a single vector, not a batch", (draw(4, seed=50), *_ffn(seed=51), 3)),
-        Case("batch 2, as many units as dim", (draw(2, 3, 4, seed=20), *_ffn(4, seed=21), 2), BATCH),
-        Case("x not contiguous", (strided(draw(2, 3, 4, seed=60)), *_ffn(seed=61), 2), MEMORY),
-        Case("gradients", (draw(3, 4, seed=70), *_ffn(seed=71), 2), gradients=True),
-    ],
-    [
-        ("Does each rank return its own part, not the sum?", _split(STACKED, "torch.stack([sum(parts)] * n_ranks)")),
-        ("Is there a new first axis for the ranks? torch.stack makes one; torch.cat uses an axis that is there.",
-         _split(STACKED, "torch.cat(parts)")),
-        ("Are gate and up cut apart? Yours are cut as one matrix, so that the first share has rows of gate alone.",
-         _split(GATES_UPS, "zip(*(w.chunk(2) for w in torch.cat([w_gate, w_up]).chunk(n_ranks)), strict=True)")),
-        ("Are gate and up cut by their rows, the outputs? Yours are cut by columns, the inputs.",
-         _split(GATES_UPS, "(w.chunk(n_ranks, 1) for w in (w_gate, w_up))",
-                DOWNS, "[w_down] * n_ranks", "g, u, d in zip(gates", "x, g, u, d in zip(x.chunk(n_ranks, -1), gates")),
-        ("The parts are summed, not averaged: do you divide by n_ranks?", _split(STACKED, f"{STACKED} / n_ranks")),
-        ("chunk(n) gives n pieces, split(n) gives pieces of n: which of them do you use?",
-         _split(GATES_UPS, GATES_UPS.replace("chunk", "split"), DOWNS, DOWNS.replace("chunk", "split"))),
-        ("Has rank r the r-th share in a row? You deal the units out in turn.",
-         _split(GATES_UPS, "([w[r::n_ranks] for r in range(n_ranks)] for w in (w_gate, w_up))",
-                DOWNS, "[w_down[:, r::n_ranks] for r in range(n_ranks)]")),
-        (TURNED, _split("x @ g.T", "x @ g", "x @ u.T", "x @ u", "@ d.T", "@ d")),
-        ("Does each rank use its own units? Yours all use the first share.", _split(ALL, f"[next({ALL})] * n_ranks")),
-        ("Which columns of down are this rank's? Yours are the first.", _split(DOWNS, f"[{DOWNS}[0]] * n_ranks")),
-        ("Is it this rank's part alone? Yours adds up the parts so far.", _split(STACKED, f"{STACKED}.cumsum(0)")),
-    ],
-    hints={"multipl|size mismatch": TURNED},
-))  # fmt: skip
+check_split_feed_forward = check_of(Exercise(split_feed_forward, [
+    Case("section 9.1's vector and weights, 2 ranks", (*WHOLE_NUMBERS, 2)),
+    Case("a single vector, not a batch", (draw(4, seed=50), *_ffn(seed=51), 3)),
+    Case("batch 2, as many units as dim", (draw(2, 3, 4, seed=20), *_ffn(4, seed=21), 2), BATCH),
+    Case("x not contiguous", (strided(draw(2, 3, 4, seed=60)), *_ffn(seed=61), 2), MEMORY),
+    Case("gradients", (draw(3, 4, seed=70), *_ffn(seed=71), 2), gradients=True),
+], [  # known mistakes
+    ("Does each rank return its own part, not the sum?", _split(STACKED, "torch.stack([sum(parts)] * n_ranks)")),
+    ("Is there a new first axis for the ranks? torch.stack makes one.", _split(STACKED, "torch.cat(parts)")),
+    ("Are gate and up cut apart? Yours are cut as one matrix, so that the first share has rows of gate alone.",
+     _split(GATES_UPS, "zip(*(w.chunk(2) for w in torch.cat([w_gate, w_up]).chunk(n_ranks)), strict=True)")),
+    ("Are gate and up cut by their rows, the outputs? Yours are cut by columns, the inputs.",
+     _split(GATES_UPS, "(w.chunk(n_ranks, 1) for w in (w_gate, w_up))",
+            DOWNS, "[w_down] * n_ranks", "g, u, d in zip(gates", "x, g, u, d in zip(x.chunk(n_ranks, -1), gates")),
+    ("The parts are summed, not averaged: do you divide by n_ranks?", _split(STACKED, f"{STACKED} / n_ranks")),
+    ("chunk(n) gives n pieces, split(n) gives pieces of n: which of them do you use?",
+     _split(GATES_UPS, GATES_UPS.replace("chunk", "split"), DOWNS, DOWNS.replace("chunk", "split"))),
+    ("Has rank r the r-th share in a row? You deal the units out in turn.",
+     _split(GATES_UPS, "([w[r::n_ranks] for r in range(n_ranks)] for w in (w_gate, w_up))",
+            DOWNS, "[w_down[:, r::n_ranks] for r in range(n_ranks)]")),
+    (TURNED, _split("x @ g.T", "x @ g", "x @ u.T", "x @ u", "@ d.T", "@ d")),
+    ("Does each rank use its own units? Yours all use the first share.", _split(ALL, f"[next({ALL})] * n_ranks")),
+    ("Which columns of down are this rank's? Yours are the first.", _split(DOWNS, f"[{DOWNS}[0]] * n_ranks")),
+    ("Is it this rank's part alone? Yours adds up the parts so far.", _split(STACKED, f"{STACKED}.cumsum(0)")),
+], hints={"multipl|size mismatch": TURNED}))  # fmt: skip
 
 
 def merge_attention(outputs, logsumexps):
@@ -126,36 +120,31 @@ def _one_by_one(join):
 
 AXIS_FOR_H = "The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h."
 SO_FAR, LN2 = "Rank after rank, is the logsumexp so far torch.logaddexp of both?", math.log(2)
-MERGE_ATTENTION = Exercise(
-    merge_attention,
-    [
-        Case("by hand, one query, 2 ranks with denominators 1 and 4", BY_HAND),
-        Case("as many ranks as queries and numbers in a head", _dealt_out(3, 9, 3, head_dim=3, seed=20)),
-        Case("logsumexps near 300 and -300", _dealt_out(2, 8, 2, seed=50, shift=torch.tensor([300.0, -300.0])), LARGE),
-        *[Case(f"a rank sees no key (-inf), its output is {output}",
-               _blind(_dealt_out(3, 8, 2, seed=70), ONE_BEHIND, output), HIDDEN) for output in (torch.nan, torch.inf)],
-        Case("a rank that sees keys has nan", (torch.tensor([[[1.0]], [[torch.nan]]]), torch.zeros(2, 1)), VISIBLE),
-        Case("not contiguous", tuple(map(strided, _dealt_out(3, 16, 2, seed=90))), MEMORY),
-        Case("outputs in bfloat16, logsumexps in float32, near 300",
-             tuple(map(torch.Tensor.to, _dealt_out(3, 16, 2, seed=100, shift=300.0), (torch.bfloat16, torch.float32))),
-             ROUNDED),
-    ],
-    [
-        ("A rank with the larger denominator counts for more. Yours is the mean.", lambda o, s: o.nan_to_num().mean(0)),
-        ("Do the weights of a query add up to 1? Are they divided by their sum?", lambda o, s: _weighted(o, s.exp())),
-        (LARGE, lambda o, s: _weighted(o, s.exp() / s.exp().sum(0))),
-        ("Do weights add up to 1 over ranks? Yours do over the queries.", lambda o, s: _weighted(o, s.softmax(1))),
-        *[("Is the base e all the way? The logarithms are natural: no exp2, no log2.", bug) for bug in (
-            lambda o, s: _weighted(o, (s * LN2).softmax(0)),
-            lambda o, s: _weighted(o, (s - s.logsumexp(0) / LN2).exp()),
-            lambda o, s: _weighted(o, (s - s.logsumexp(0)).exp2()))],
-        ("softmax takes exp itself: hand it the logsumexps.", lambda o, s: _weighted(o, s.exp().softmax(0))),
-        (AXIS_FOR_H, lambda o, s: (s.softmax(0) * o).sum(0)),
-        (f"{SO_FAR} Yours is the larger one.", _one_by_one(torch.maximum)),
-        (f"{SO_FAR} Yours stays that of the first rank.", _one_by_one(lambda so_far, own: so_far)),
-    ],
-    hints={"must match": AXIS_FOR_H},
-)  # fmt: skip
+MERGE_ATTENTION = Exercise(merge_attention, [
+    Case("by hand, one query, 2 ranks with denominators 1 and 4", BY_HAND),
+    Case("as many ranks as queries and numbers in a head", _dealt_out(3, 9, 3, head_dim=3, seed=20)),
+    Case("logsumexps near 300 and -300", _dealt_out(2, 8, 2, seed=50, shift=torch.tensor([300.0, -300.0])), LARGE),
+    *[Case(f"a rank sees no key (-inf), its output is {output}",
+           _blind(_dealt_out(3, 8, 2, seed=70), ONE_BEHIND, output), HIDDEN) for output in (torch.nan, torch.inf)],
+    Case("a rank that sees keys has nan", (torch.tensor([[[1.0]], [[torch.nan]]]), torch.zeros(2, 1)), VISIBLE),
+    Case("not contiguous", tuple(map(strided, _dealt_out(3, 16, 2, seed=90))), MEMORY),
+    Case("outputs in bfloat16, logsumexps in float32, near 300",
+         tuple(map(torch.Tensor.to, _dealt_out(3, 16, 2, seed=100, shift=300.0), (torch.bfloat16, torch.float32))),
+         ROUNDED),
+], [  # known mistakes
+    ("A rank with the larger denominator counts for more. Yours is the mean.", lambda o, s: o.nan_to_num().mean(0)),
+    ("Do the weights of a query add up to 1? Are they divided by their sum?", lambda o, s: _weighted(o, s.exp())),
+    (LARGE, lambda o, s: _weighted(o, s.exp() / s.exp().sum(0))),
+    ("Do weights add up to 1 over ranks? Yours do over the queries.", lambda o, s: _weighted(o, s.softmax(1))),
+    *[("Is the base e all the way? The logarithms are natural: no exp2, no log2.", bug) for bug in (
+        lambda o, s: _weighted(o, (s * LN2).softmax(0)),
+        lambda o, s: _weighted(o, (s - s.logsumexp(0) / LN2).exp()),
+        lambda o, s: _weighted(o, (s - s.logsumexp(0)).exp2()))],
+    ("softmax takes exp itself: hand it the logsumexps.", lambda o, s: _weighted(o, s.exp().softmax(0))),
+    (AXIS_FOR_H, lambda o, s: (s.softmax(0) * o).sum(0)),
+    (f"{SO_FAR} Yours is the larger one.", _one_by_one(torch.maximum)),
+    (f"{SO_FAR} Yours stays that of the first rank.", _one_by_one(lambda so_far, own: so_far)),
+], hints={"must match": AXIS_FOR_H})  # fmt: skip
 check_merge_attention = check_of(MERGE_ATTENTION)
 
 
@@ -272,32 +261,27 @@ def _hooked(names, mean=False):
 
 ONE_BRANCH = "A block has two places where the stream is read. Do you sum at both?"
 TWICE = "Do the ranks have parts there? Where all have the same gradient, a sum makes it n times as large."
-check_mend_split = check_of(Exercise(
-    mend_split,
-    [Case(f"{n} ranks", ("two layers, large weights", n)) for n in (2, 4)],
-    [
-        ("Does your hook hand its sum back? The gradients are as without it.", lambda model, all_reduce: 0),
-        *[(ONE_BRANCH, _hooked(f".*{branch}_norm")) for branch in ("attention", "ffn")],
-        ("Are all blocks mended? Yours is the first one alone.", _hooked("layers.0.*_norm")),
-        *[(TWICE, _hooked(names)) for names in (".*_norm", ".*(o|down)_proj")],
-        ("The stream's own gradient is whole, only the branch brings parts: do you add up both?",
-         lambda model, all_reduce: [norm.register_forward_pre_hook(lambda module, inputs:
-             inputs[0].register_hook(lambda own: _total(own, all_reduce)) and None if inputs[0].requires_grad else None)
-             for norm in _norms(model)]),
-        ("Is the norm's own gain below the sum, too? Yours sums what leaves the norm, so that its gain gets a part.",
-         lambda model, all_reduce: [norm.register_full_backward_hook(
-             lambda module, inputs, outputs: (_total(inputs[0], all_reduce),)) for norm in _norms(model)]),
-        ("Parts are added up: do you divide by the number of ranks?", _hooked("layers.*_norm", mean=True)),
-        ("The copies agree now. But matrices below get a part alone: sum where the gradient flows, not where it ends.",
-         _hooked(r"(tok|layers.*norm).*weight")),
-        ("Each rank has other heads and units: do their gradients belong into one sum?", _hooked(".*weight")),
-        ("The sums of the forward pass are there already: does a hook of yours change an output?",
-         lambda model, all_reduce: [norm.register_forward_hook(
-             lambda module, inputs, output: all_reduce(output)) for norm in _norms(model)]),
-    ],
+check_mend_split = check_of(Exercise(mend_split, [Case(f"{n} ranks", ("large weights", n)) for n in (2, 4)], [
+    ("Does your hook hand its sum back? The gradients are as without it.", lambda model, all_reduce: 0),
+    *[(ONE_BRANCH, _hooked(f".*{branch}_norm")) for branch in ("attention", "ffn")],
+    ("Are all blocks mended? Yours is the first one alone.", _hooked("layers.0.*_norm")),
+    *[(TWICE, _hooked(names)) for names in (".*_norm", ".*(o|down)_proj")],
+    ("The stream's own gradient is whole, only the branch brings parts: do you add up both?",
+     lambda model, all_reduce: [norm.register_forward_pre_hook(lambda module, inputs:
+         inputs[0].register_hook(lambda own: _total(own, all_reduce)) and None if inputs[0].requires_grad else None)
+         for norm in _norms(model)]),
+    ("Is the norm's own gain below the sum, too? Yours sums what leaves the norm, so that its gain gets a part.",
+     lambda model, all_reduce: [norm.register_full_backward_hook(
+         lambda module, inputs, outputs: (_total(inputs[0], all_reduce),)) for norm in _norms(model)]),
+    ("Parts are added up: do you divide by the number of ranks?", _hooked("layers.*_norm", mean=True)),
+    ("Do you sum where the gradient flows, not where it ends?", _hooked(r"(tok|layers.*norm).*weight")),
+    ("Each rank has other heads and units: do their gradients belong into one sum?", _hooked(".*weight")),
+    ("The sums of the forward pass are there already: does a hook of yours change an output?",
+     lambda model, all_reduce: [norm.register_forward_hook(
+         lambda module, inputs, output: all_reduce(output)) for norm in _norms(model)]),
+],
     tolerance=5.0,  # 1e-4 of the largest number
-    hints={"doesn't require grad":
-           "While it writes, a model computes no gradients: do you ask for one of a tensor that has none?"},
+    hints={"doesn't require grad": "While it writes, do you ask for a gradient of a tensor that has none?"},
     harness=Harness(_effect, ("the logits, right without your hooks, now",
                               *(f"seen from the loss, the first wrong gradient, of {name}," for name in BACK))),
 ), seconds=60.0)  # fmt: skip

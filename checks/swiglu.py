@@ -47,39 +47,34 @@ MISFIT = "must match|mat1 and mat2|broadcast|size mismatch|same shape"
 ROWS = "The last axis of x holds the numbers of one token: what takes many such rows, and a matrix (out, in), at once?"
 ONE_EINSUM = "Do g and u each sum over D, before they meet? In one einsum they share a single x and a single sum."
 TRANSPOSE = "Is a transpose missing? Weights are (out, in), so y = x @ weight.T."
-SWIGLU = Exercise(
-    swiglu,
-    [
-        Case("one token, D 2, F 2",  # gates 1 and -1, ups 2 and 3
-             (torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [1.0, -1.0]]),
-              torch.tensor([[2.0, 0.0], [1.0, 1.0]]), torch.tensor([[1.0, 1.0], [0.0, 1.0]]))),
-        Case("three tokens, D 4, F 6", _swiglu_inputs(3, 4, hidden=6, seed=10), BATCH),
-        Case("x of shape (2, 3, 5), F 7", _swiglu_inputs(2, 3, 5, hidden=7, seed=20), LEADING),
-        Case("x of shape (4,)", _swiglu_inputs(4, hidden=3), "One token alone has no axis before the last."),
-        Case("D equal to F", _swiglu_inputs(2, 5, hidden=5, seed=40)),
-        Case("float16", each(torch.float16, *_swiglu_inputs(2, 4, hidden=6, seed=50))),
-        Case("all not contiguous", tuple(map(strided, _swiglu_inputs(3, 2, 4, hidden=6, seed=70))), LEADING),
-        Case("gradients", _swiglu_inputs(2, 3, hidden=4, seed=80), gradients=True),
-        Case("gradients, gates near -300 and 300",
-             (torch.tensor([[300.0, 1.0], [-300.0, 2.0]]), torch.tensor([[1.0, 0.5], [-1.0, 0.5], [0.01, 1.0]]),
-              draw(3, 2, seed=91), draw(2, 3, seed=92)),
-             "Only gates of -300 and 300 fail: does exp overflow in your silu? F.silu does not.", gradients=True),
-    ],
-    [
-        (TRANSPOSE, lambda x, g, u, d: (F.silu(x @ g) * (x @ u)) @ d),
-        (TRANSPOSE, lambda x, g, u, d: (F.silu(x @ g.T) * (x @ u.T)) @ d),
-        ("Is silu missing? This is the layer Bilinear, g times u.", _glu(lambda g, u: g * u)),
-        ("Is it silu, not the sigmoid alone?", _glu(lambda g, u: g.sigmoid() * u)),
-        ("Is silu on the gate only? You have it on up, too.", _glu(lambda g, u: F.silu(g) * F.silu(u))),
-        ("Are gate and up multiplied, not added?", _glu(lambda g, u: F.silu(g) + u)),
-        ("Is silu taken before the product, on the gate alone?", _glu(lambda g, u: F.silu(g * u))),
-        ("Is it silu, not relu?", _glu(lambda g, u: g.relu() * u)),
-        ("Is it silu, not gelu?", _glu(lambda g, u: F.gelu(g) * u)),
-        ("Is up (w_up) missing?", _glu(lambda g, u: F.silu(g))),
-        (ONE_EINSUM, lambda x, g, u, d: F.silu(torch.einsum("...d,fd,fd->...f", x, g, u)) @ d.T),
-    ],
-    hints={MISFIT: ROWS},
-)  # fmt: skip
+SWIGLU = Exercise(swiglu, [
+    Case("one token, D 2, F 2",  # gates 1 and -1, ups 2 and 3
+         (torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [1.0, -1.0]]),
+          torch.tensor([[2.0, 0.0], [1.0, 1.0]]), torch.tensor([[1.0, 1.0], [0.0, 1.0]]))),
+    Case("three tokens, D 4, F 6", _swiglu_inputs(3, 4, hidden=6, seed=10), BATCH),
+    Case("x of shape (2, 3, 5), F 7", _swiglu_inputs(2, 3, 5, hidden=7, seed=20), LEADING),
+    Case("x of shape (4,)", _swiglu_inputs(4, hidden=3), "One token alone has no axis before the last."),
+    Case("D equal to F", _swiglu_inputs(2, 5, hidden=5, seed=40)),
+    Case("float16", each(torch.float16, *_swiglu_inputs(2, 4, hidden=6, seed=50))),
+    Case("all not contiguous", tuple(map(strided, _swiglu_inputs(3, 2, 4, hidden=6, seed=70))), LEADING),
+    Case("gradients", _swiglu_inputs(2, 3, hidden=4, seed=80), gradients=True),
+    Case("gradients, gates near -300 and 300",
+         (torch.tensor([[300.0, 1.0], [-300.0, 2.0]]), torch.tensor([[1.0, 0.5], [-1.0, 0.5], [0.01, 1.0]]),
+          draw(3, 2, seed=91), draw(2, 3, seed=92)),
+         "Only gates of -300 and 300 fail: does exp overflow in your silu? F.silu does not.", gradients=True),
+], [  # known mistakes
+    (TRANSPOSE, lambda x, g, u, d: (F.silu(x @ g) * (x @ u)) @ d),
+    (TRANSPOSE, lambda x, g, u, d: (F.silu(x @ g.T) * (x @ u.T)) @ d),
+    ("Is silu missing? This is the layer Bilinear, g times u.", _glu(lambda g, u: g * u)),
+    ("Is it silu, not the sigmoid alone?", _glu(lambda g, u: g.sigmoid() * u)),
+    ("Is silu on the gate only? You have it on up, too.", _glu(lambda g, u: F.silu(g) * F.silu(u))),
+    ("Are gate and up multiplied, not added?", _glu(lambda g, u: F.silu(g) + u)),
+    ("Is silu taken before the product, on the gate alone?", _glu(lambda g, u: F.silu(g * u))),
+    ("Is it silu, not relu?", _glu(lambda g, u: g.relu() * u)),
+    ("Is it silu, not gelu?", _glu(lambda g, u: F.gelu(g) * u)),
+    ("Is up (w_up) missing?", _glu(lambda g, u: F.silu(g))),
+    (ONE_EINSUM, lambda x, g, u, d: F.silu(torch.einsum("...d,fd,fd->...f", x, g, u)) @ d.T),
+], hints={MISFIT: ROWS})  # fmt: skip
 check_swiglu = check_of(SWIGLU)
 
 
@@ -165,26 +160,21 @@ def _judged_by_role(function, weights, x, y):
     return answer
 
 
-check_matrix_roles = check_of(Exercise(
-    matrix_roles,
-    [
-        Case("D 2, F 3", _roles((2, 0, 1), 2, 3, 300)),
-        Case("D equal to F", _roles((1, 0, 2), 5, 5, 340)),
-        Case("small numbers", _roles((1, 0, 2), 4, 6, 360, small=1e-3)),
-        Case("300 tokens, up about 0.6 gate", _decoy()),
-        Case("gate and up swapped give the same rows in another order", _mirrored()),
-        Case("fused, halves", _fused(3, 2, 3, 310)),
-        Case("fused, halves, up first", _fused(6, 4, 6, 320, up_first=True, down_first=True)),
-        Case("fused, rows in turn", _fused(1, 4, 2, 330)),
-        Case("fused, rows in turn, up first", _fused(1, 3, 5, 335, up_first=True)),
-        Case("fused, blocks of 32", _fused(32, 3, 64, 345, down_first=True)),
-        Case("fused, blocks of 32, up first", _fused(32, 2, 96, 350, up_first=True)),
-    ],
-    [],
-    allow=("SwiGLU",),
+check_matrix_roles = check_of(Exercise(matrix_roles, [
+    Case("D 2, F 3", _roles((2, 0, 1), 2, 3, 300)),
+    Case("D equal to F", _roles((1, 0, 2), 5, 5, 340)),
+    Case("small numbers", _roles((1, 0, 2), 4, 6, 360, small=1e-3)),
+    Case("300 tokens, up about 0.6 gate", _decoy()),
+    Case("gate and up swapped give the same rows in another order", _mirrored()),
+    Case("fused, halves", _fused(3, 2, 3, 310)),
+    Case("fused, halves, up first", _fused(6, 4, 6, 320, up_first=True, down_first=True)),
+    Case("fused, rows in turn", _fused(1, 4, 2, 330)),
+    Case("fused, rows in turn, up first", _fused(1, 3, 5, 335, up_first=True)),
+    Case("fused, blocks of 32", _fused(32, 3, 64, 345, down_first=True)),
+    Case("fused, blocks of 32, up first", _fused(32, 2, 96, 350, up_first=True)),
+], [], allow=("SwiGLU",),
     harness=Harness(_judged_by_role, parts=("gate", "up", "down")),
-    hints={MISFIT: "Orders that do not fit by shape: compare the shapes, and skip these orders."},
-))  # fmt: skip
+    hints={MISFIT: "Orders that do not fit by shape: compare the shapes, and skip these orders."}))  # fmt: skip
 
 
 def cut_units(model, n):

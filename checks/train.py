@@ -159,35 +159,29 @@ OLD_COUNT = "Clipping counts the old gradient of a weight that the optimizer doe
 ASKED = "model(inputs).flatten(0, 1), targets"
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
 TWICE = "[torch.nn.utils.clip_grad_norm_([w for w in model.parameters() if w.ndim == n], 1.0) for n in (1, 2)]"
-TRAINING_LOOP = Exercise(
-    training_loop,
-    [
-        Case("3 steps, one window of 4 tokens each", (_number(1), _FIRST, torch.tensor([[2], [7], [0]]), 4, 0.05, 2)),
-        Case("12 steps, three windows, tied, old gradients", (_number(2), _TEXT, _STARTS, 6, 0.1, 4)),
-        Case("3 steps, one of warm-up, with a model in eval mode, a frozen matrix and old gradients",
-             (_number(IN_EVAL), _FIRST, torch.tensor([[1], [5], [6]]), 5, 0.05, 1)),
-    ],
-    [
-        (STILL_THERE, _loop("optimizer.zero_grad()", "")),
-        (STILL_THERE, _loop("optimizer.zero_grad()", "losses or optimizer.zero_grad()")),  # once, before the loop
-        ("The model may come with old gradients: is zero_grad() called before backward(), in the first step, too?",
-         _loop("optimizer.zero_grad()", "", "optimizer.step()", "optimizer.step(), optimizer.zero_grad()")),
-        (FROZEN_DECAYS, _loop("optimizer.zero_grad()", "model.zero_grad(set_to_none=False)")),
-        (OLD_COUNT, _loop("ndim == 2]", "ndim == 2 and weight.requires_grad]")),
-        (UNMOVED, _loop("loss.backward()", "loss.backward(), model.zero_grad()")),
-        ("Are the targets the inputs? Then each question holds its own answer.", _loop("at + 1", "at")),
-        ("Is a window's last target the token behind it?", _loop("tokens[at + 1]", "tokens[at].roll(-1, 1)")),
-        ("Are the targets shifted twice? They are one token later already.",
-         _loop(ASKED, "model(inputs)[:, :-1].flatten(0, 1), targets[:, 1:]")),
-        ("Is the softmax taken once? cross_entropy does it.", _loop("model(inputs)", "model(inputs).softmax(-1)")),
-        (CLIPPED, _loop(CLIP, "")),
-        ("Is the length that of the whole gradient? Yours are two, of matrices and of gains.", _loop(CLIP, TWICE)),
-        ("Is the optimizer made once, before the loop?", _loop("at = ", "optimizer.state.clear()\n        at = ")),
-    ],
-    harness=Harness(_losses_and_state, ("the list of losses", "the loss that the model has afterwards"),
+TRAINING_LOOP = Exercise(training_loop, [
+    Case("3 steps, one window of 4 tokens each", (_number(1), _FIRST, torch.tensor([[2], [7], [0]]), 4, 0.05, 2)),
+    Case("12 steps, three windows, tied, old gradients", (_number(2), _TEXT, _STARTS, 6, 0.1, 4)),
+    Case("3 steps, one of warm-up, with a model in eval mode, a frozen matrix and old gradients",
+         (_number(IN_EVAL), _FIRST, torch.tensor([[1], [5], [6]]), 5, 0.05, 1)),
+], [  # known mistakes
+    (STILL_THERE, _loop("optimizer.zero_grad()", "")),
+    (STILL_THERE, _loop("optimizer.zero_grad()", "losses or optimizer.zero_grad()")),  # once, before the loop
+    ("The model may come with old gradients: is zero_grad() called before backward(), in the first step, too?",
+     _loop("optimizer.zero_grad()", "", "optimizer.step()", "optimizer.step(), optimizer.zero_grad()")),
+    (FROZEN_DECAYS, _loop("optimizer.zero_grad()", "model.zero_grad(set_to_none=False)")),
+    (OLD_COUNT, _loop("ndim == 2]", "ndim == 2 and weight.requires_grad]")),
+    (UNMOVED, _loop("loss.backward()", "loss.backward(), model.zero_grad()")),
+    ("Are the targets the inputs? Then each question holds its own answer.", _loop("at + 1", "at")),
+    ("Is a window's last target the token behind it?", _loop("tokens[at + 1]", "tokens[at].roll(-1, 1)")),
+    ("Are the targets shifted twice?", _loop(ASKED, "model(inputs)[:, :-1].flatten(0, 1), targets[:, 1:]")),
+    ("Is the softmax taken once? cross_entropy does it.", _loop("model(inputs)", "model(inputs).softmax(-1)")),
+    (CLIPPED, _loop(CLIP, "")),
+    ("Is the length that of the whole gradient? Yours are two, of matrices and of gains.", _loop(CLIP, TWICE)),
+    ("Is the optimizer made once, before the loop?", _loop("at = ", "optimizer.state.clear()\n        at = ")),
+], harness=Harness(_losses_and_state, ("the list of losses", "the loss that the model has afterwards"),
                     stages=_Watch, max_failures=2),
-    allow=("learning_rate",),
-)  # fmt: skip
+    allow=("learning_rate",))  # fmt: skip
 check_training_loop = check_of(TRAINING_LOOP)
 
 
@@ -258,38 +252,32 @@ def _accumulates(number, padded, micro):
 UNEVEN = "A part may hold fewer rows, fewer questions, or none: what is its share of the whole?"
 UNDERFLOWS = "The logarithm of a softmax is -inf where it rounds to 0; F.cross_entropy takes the logits themselves."
 SHARE, QUESTIONS = "nats[asked].sum() / questions", "(lengths - 1).sum()"
-check_accumulated_step = check_of(Exercise(
-    accumulated_step,
-    [
-        Case("2 rows of 3 and 7 tokens, one per part", _accumulates(1, _padded(3, 7), 1)),
-        Case("tokens that the model holds impossible", _accumulates(SURE, _padded(6, 3, 4), 2), UNDERFLOWS),
-        Case("4 rows, two per part, padded with 5", _accumulates(SHORT, _padded(2, 7, 6, 6, fill=5), 2)),
-        Case("3 rows, two per part, one matrix frozen, old gradients", _accumulates(FROZEN, _padded(6, 3, 4), 2)),
-        Case("3 rows in one part", _accumulates(SHORT, _padded(6, 3, 4), 8)),
-        Case("a part without a question", _accumulates(3, _padded(1, 1, 6, 4), 2), UNEVEN),
-    ],
-    [
-        ("Does each question weigh the same? Yours has the mean of the parts' means, whatever their questions.",
-         _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),
-        ("Is it one mean over all? You add up the parts' means.", _step(SHARE, "nats[asked].mean().nan_to_num()")),
-        ("Does padding count? A position whose answer is padding asks nothing: leave it out of sum and count.",
-         _step(SHARE, "nats.sum() / rows[:, 1:].numel()")),
-        ("Has a row of n tokens n questions? You divide by the tokens.", _step(QUESTIONS, "lengths.sum()")),
-        ("Is the sum divided by the number of questions? You divide by that of rows.", _step(QUESTIONS, "len(rows)")),
-        ("Are questions counted by lengths? A token that fills the padding may also stand in the text.",
-         _step(SHARE, "nats[part[:, 1:] != 0].sum() / (rows[:, 1:] != 0).sum()")),
-        ("Is the old gradient cleared, once, before the first part?", _step("    model.zero_grad()\n", "")),
-        (OLD_COUNT, _step("    model.zero_grad()\n", "    optimizer.zero_grad()\n")),
-        ("Do the parts' gradients add up? You clear them each time.", _step("share.b", "model.zero_grad(), share.b")),
-        ("Is the gradient clipped once, when it is whole? You clip after each part.",
-         _step(CLIP, "", "share.backward()", f"share.backward(), {CLIP}")),
-        ("Is the gradient clipped? One longer than 1.0 is shortened to 1.0.", _step(CLIP, "")),
-        ("Is the length of the whole gradient limited? You limit each number of it (clip_grad_value_).",
-         _step("clip_grad_norm_", "clip_grad_value_")),
-    ],
-    harness=Harness(_loss_and_gradient, max_failures=3, parts=(
-        "the loss", "the length of the gradient", "the angle [degrees] between the gradient and the right one")),
-))  # fmt: skip
+check_accumulated_step = check_of(Exercise(accumulated_step, [
+    Case("2 rows of 3 and 7 tokens, one per part", _accumulates(1, _padded(3, 7), 1)),
+    Case("tokens that the model holds impossible", _accumulates(SURE, _padded(6, 3, 4), 2), UNDERFLOWS),
+    Case("4 rows, two per part, padded with 5", _accumulates(SHORT, _padded(2, 7, 6, 6, fill=5), 2)),
+    Case("3 rows, two per part, one matrix frozen, old gradients", _accumulates(FROZEN, _padded(6, 3, 4), 2)),
+    Case("3 rows in one part", _accumulates(SHORT, _padded(6, 3, 4), 8)),
+    Case("a part without a question", _accumulates(3, _padded(1, 1, 6, 4), 2), UNEVEN),
+], [  # known mistakes
+    ("Does each question weigh the same? Yours has the mean of the parts' means, whatever their questions.",
+     _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),
+    ("Is it one mean over all? You add up the parts' means.", _step(SHARE, "nats[asked].mean().nan_to_num()")),
+    ("Does padding count? A position whose answer is padding asks nothing: leave it out of sum and count.",
+     _step(SHARE, "nats.sum() / rows[:, 1:].numel()")),
+    ("Has a row of n tokens n questions? You divide by the tokens.", _step(QUESTIONS, "lengths.sum()")),
+    ("Is the sum divided by the number of questions? You divide by that of rows.", _step(QUESTIONS, "len(rows)")),
+    ("Are questions counted by lengths? A token that fills the padding may also stand in the text.",
+     _step(SHARE, "nats[part[:, 1:] != 0].sum() / (rows[:, 1:] != 0).sum()")),
+    ("Is the old gradient cleared, once, before the first part?", _step("    model.zero_grad()\n", "")),
+    (OLD_COUNT, _step("    model.zero_grad()\n", "    optimizer.zero_grad()\n")),
+    ("Do the parts' gradients add up? You clear them each time.", _step("share.b", "model.zero_grad(), share.b")),
+    ("Is the gradient clipped once, when whole?", _step(CLIP, "", "share.backward()", f"share.backward(), {CLIP}")),
+    ("Is the gradient clipped? One longer than 1.0 is shortened to 1.0.", _step(CLIP, "")),
+    ("Is its length limited? You limit each number of it.", _step("clip_grad_norm_", "clip_grad_value_")),
+], harness=Harness(_loss_and_gradient, max_failures=3, parts=(
+    "the loss", "the length of the gradient", "the angle [degrees] between the gradient and the right one",
+))))  # fmt: skip
 
 
 LOOPS = {"A": "inputs as targets", "B": "rate never set", "C": "clipped after the step", "D": "gradients add up"}

@@ -44,7 +44,7 @@ def _by_function(dtype):
 RIGHT["mend_split"] = {"function": _by_function(torch.float32)}
 for words, bug, mend in (
     ("wrong gradient … is off by up to", "sums_in_bfloat16", _by_function(torch.bfloat16)),
-    ("do you ask for one of a tensor that has none?", "while_writing", lambda model, all_reduce: [
+    ("a gradient of a tensor that has none?", "while_writing", lambda model, all_reduce: [
         block.ffn_norm.register_forward_hook(lambda module, inputs, output: output.register_hook(all_reduce) and None)
         for block in model.layers]),
     ("it has one gradient: (total,)", "no_tuple", lambda model, all_reduce: [
