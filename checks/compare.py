@@ -32,11 +32,9 @@ def compare(got, want, exercise, parts, what="the result"):
     """Raise what is wrong with an answer, if anything is; `parts` names those of a tuple."""
     if isinstance(want, tuple):
         if not isinstance(got, tuple) or len(got) != len(want):
-            found = f"a tuple of {len(got)}" if isinstance(got, tuple) else type(got).__name__
-            found = "one tensor" if isinstance(got, torch.Tensor) else found
-            hint = TYPE_HINTS.get(found, "Return all of them, with commas: return first, second")
-            if isinstance(got, list):
-                found, hint = f"a list of {len(got)}", "Return a tuple, not a list: return first, second"
+            found = "one tensor" if isinstance(got, torch.Tensor) else type(got).__name__
+            found = f"a {found} of {len(got)}" if isinstance(got, tuple | list) else found
+            hint = TYPE_HINTS.get(found, "Return all of them as a tuple, with commas: return first, second")
             raise Wrong(f"{what} is {found}, expected {len(want)} tensors.", hint)
         for place, (g, w) in enumerate(zip(got, want, strict=True)):
             compare(g, w, exercise, (), parts[place] if parts else f"result {place + 1}")

@@ -70,7 +70,6 @@ def show(exercise, outcomes, failing, hint):
 
 
 def _in_stages(exercise, outcomes, failing):
-    """What `show` returns of the case in which the fewest stages are right."""
     right = {case.label for case, outcome in zip(exercise.cases, outcomes, strict=False) if not outcome.problem}
     found = []
     for place in failing:

@@ -443,7 +443,6 @@ HEADS = {(block, head) for block in range(6) for head in range(4)}
 
 
 def _judged_by_loss(function):
-    """Cuts the heads that the function names, and says what that costs on held-out text."""
     answer, model = function(), _bundled()
     try:
         cut = sorted({(int(block), int(head)) for block, head in answer})

@@ -174,9 +174,9 @@ def _alike(answers, stage):
 
 
 def _next(reached):
-    few = {0: "", 1: "Stage 1 of 6 is right. ", 2: "Stages 1 and 2 of 6 are right. "}
     name, what = STAGES[reached + 1]
-    return f"{few.get(reached, f'Stages 1 to {reached} of 6 are right. ')}Next is stage {reached + 1}, {name}: {what}."
+    right = f"Of 6 stages {reached} {'is' if reached == 1 else 'are'} right. " if reached else ""
+    return f"{right}Next is stage {reached + 1}, {name}: {what}."
 
 
 def _gap(wanted, made):
@@ -286,13 +286,10 @@ MISTAKES = [  # of the wiring; the parts have exercises of their own, and their 
      lambda w, c, tokens: Parts().llama({n: x for n, x in w.items() if n != "lm_head.weight"}, c, tokens)),
 ]  # fmt: skip
 MY_LLAMA = Exercise(
-    my_llama,
-    _cases(),
-    [(hint, _refusing(program)) for hint, program in MISTAKES],
-    tolerance=2.5,
+    my_llama, _cases(), [(hint, _refusing(program)) for hint, program in MISTAKES], tolerance=2.5,
     allow=tuple(part.__name__ for part in (NO_EXERCISE | COURSE).values()),  # the parts of notebooks 01 to 04
     harness=Harness(_or_refuses, stages=_Watch),
-)
+)  # fmt: skip
 check_my_llama = check_of(MY_LLAMA)
 
 

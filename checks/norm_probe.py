@@ -69,7 +69,6 @@ def _probed(function):
 
 
 def _as_probe(answer):
-    """The three parts of a probe, or a Wrong that says which of them is none."""
     x, weight, eps = answer if isinstance(answer, tuple | list) and len(answer) == 3 else (answer, None, None)
     if not isinstance(x, torch.Tensor) or not isinstance(weight, torch.Tensor):
         hint = TYPE_HINTS["NoneType"] if answer is None else "Return what the norm is called with: x, weight, eps"

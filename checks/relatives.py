@@ -275,18 +275,13 @@ def _hunyuan_models():
     return tuple(_Model("hunyuan_v1_dense", title, settings) for title, settings in HUNYUAN_MODELS.items())
 
 
+PARTS = [name for title, settings in HUNYUAN_MODELS.items()
+         for name in _part_names(title, [""] * settings.get("num_hidden_layers", 3))]  # fmt: skip
+PARTS += [f"the answer (logits), if config.json leaves {key} out and `settings` counts," for key in MAY_LACK]
 ADD_FAMILY = Exercise(
-    add_family,
-    [Case("Hunyuan", ())],
-    [*WRONG_NORMS, *((hint, program) for _, hint, program in REFUSALS)],
+    add_family, [Case("Hunyuan", ())], [*WRONG_NORMS, *((hint, program) for _, hint, program in REFUSALS)],
     tolerance=5.0,  # differences up to SAME of the largest number pass
-    hints={words: hint for words, hint, _ in REFUSALS},
-    harness=Harness(
-        _opening(_hunyuan_models, MAY_LACK),
-        [*(name for title, settings in HUNYUAN_MODELS.items()
-           for name in _part_names(title, [""] * settings.get("num_hidden_layers", 3))),
-         *(f"the answer (logits), if config.json leaves {key} out and `settings` counts," for key in MAY_LACK)],
-    ),
+    hints={words: hint for words, hint, _ in REFUSALS}, harness=Harness(_opening(_hunyuan_models, MAY_LACK), PARTS),
     allow=("helpers.families.", "helpers.model."),  # an edit changes their parts
 )  # fmt: skip
 
@@ -440,7 +435,6 @@ def _finds_partings(function, *_):
 
 
 def _why(wrong, answer, where):
-    """The hint that fits an answer which is not where a port departs."""
     if "elsewhere" in wrong:
         return ELSEWHERE
     if "nan" in wrong and not (answer and answer[0] == where[0] and answer[1] > where[1]):

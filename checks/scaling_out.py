@@ -225,7 +225,6 @@ _logits = torch.no_grad()(lambda model: model(TOKENS))
 
 
 def _gradients_of(model):
-    """{name: gradient} of the loss on two rows of tokens; 0 where none arrives."""
     F.cross_entropy(model(TOKENS[:, :-1]).mT, TOKENS[:, 1:]).backward()
     return {name: 0 * one.detach() if one.grad is None else one.grad for name, one in model.named_parameters()}
 

@@ -172,8 +172,7 @@ check_matrix_roles = check_of(Exercise(matrix_roles, [
     Case("fused, rows in turn, up first", _fused(1, 3, 5, 335, up_first=True)),
     Case("fused, blocks of 32", _fused(32, 3, 64, 345, down_first=True)),
     Case("fused, blocks of 32, up first", _fused(32, 2, 96, 350, up_first=True)),
-], [], allow=("SwiGLU",),
-    harness=Harness(_judged_by_role, parts=("gate", "up", "down")),
+], [], allow=("SwiGLU",), harness=Harness(_judged_by_role, parts=("gate", "up", "down")),
     hints={MISFIT: "Orders that do not fit by shape: compare the shapes, and skip these orders."}))  # fmt: skip
 
 
@@ -251,7 +250,6 @@ def _why_no_better(model, units, rise):
 
 
 def _judged_by_effect(function, name, n):
-    """Cuts the units that the function names, and compares the loss with that of random choices."""
     if function is cut_units:  # chance is measured here, not in a learner's time
         return (name == "small" or _by_chance(n)) and n
     model = copy.deepcopy(_models()[name])
@@ -279,13 +277,9 @@ def _compare_with_chance(units, nothing, chance):
     raise Wrong(f"{said}{max(chance):.2f}, nothing cut {nothing:.2f}.", hint)
 
 
-CUT_UNITS = Exercise(
-    cut_units,
-    [Case("3 blocks of 40 units, n 5", ("small", 5)),
-     Case("6 blocks of 384 units, n 96", ("trained", 96))],
-    [],
-    allow=("replaced", "held_out_windows", "held_out_loss", "encode", "load_tokenizer", "excerpt", "reference_text",
-           "load_checkpoint", "SwiGLU"),
-    harness=Harness(_judged_by_effect),
-)  # fmt: skip
+CUT_UNITS = Exercise(cut_units, [
+    Case("3 blocks of 40 units, n 5", ("small", 5)), Case("6 blocks of 384 units, n 96", ("trained", 96)),
+], [], harness=Harness(_judged_by_effect), allow=(
+    "replaced", "held_out_windows", "held_out_loss", "encode", "load_tokenizer", "excerpt", "reference_text",
+    "load_checkpoint", "SwiGLU"))  # fmt: skip
 check_cut_units = check_of(CUT_UNITS)

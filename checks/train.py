@@ -113,18 +113,14 @@ class _Watch:
         if problem.look_up:
             with (right := _Watch()):
                 TRAINING_LOOP.harness.run(training_loop, *case.fresh_inputs())
-            message += _departure(self.steps, right.steps)
+            steps = enumerate(zip(self.steps, right.steps, strict=True) if len(self.steps) == len(right.steps) else ())
+            off = [
+                (step, what, mine, want) for step, (mine, want) in steps for what in want if mine[what] != want[what]
+            ]
+            for step, what, mine, want in off[:1]:
+                message += f" In step s = {step}, {what}: {mine[what] or None}, expected {want[what]}."
         shows = not problem.hint and problem.pair != ()
         return 0, message + (in_numbers(TRAINING_LOOP, case, problem) if shows else ""), problem.hint
-
-
-def _departure(steps, right_steps):
-    """The first fact of the first step that departs, in words; "" if the steps cannot be compared one by one."""
-    for step, (mine, right) in enumerate(zip(steps, right_steps, strict=False)):
-        for what in right if len(steps) == len(right_steps) else ():
-            if mine[what] != right[what]:
-                return f" In step s = {step}, {what}: {mine[what] or None}, expected {right[what]}."
-    return ""
 
 
 def _facts(optimizer):
@@ -148,8 +144,6 @@ def _facts(optimizer):
 
 _TEXT = draw(400, seed=1).mul(7).long().abs().clamp(max=23)  # small ids are frequent
 _FIRST = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3])
-
-
 _STARTS = draw(12, 3).mul(1e4).long().abs() % (len(_TEXT) - 9)
 STILL_THERE = "Is the gradient of the step before still there? backward() adds to it: zero_grad() in each step."
 CLIPPED = "The step gets a gradient longer than 1.0. Clip it between backward() and step()."
@@ -340,11 +334,9 @@ def loops_to_examine():
 COUNTER_TESTS = {  # what a loop may do wrong, without a change of shape: an experiment that shows it, and no other
     "inputs as targets": "give two new copies of it the same inputs, but other targets. Do the losses differ?",
     "softmax over positions": "its first loss is far from ln 32, the mean over 32 positions that are equally likely.",
-    "gradients add up": "clear the gradients yourself between two steps, in one of two copies. Does it change the "
-    "gradients after the second step?",
+    "gradients add up": "clear the gradients yourself between two steps of one of two copies. Do both end alike?",
     "gradient not clipped": "how long is the whole gradient after step 1? Without clipping it is longer than 0.5.",
-    "clipped after the step": "after one step, compare AdamW's exp_avg with a tenth of the gradient. If it was "
-    "clipped too late, they differ.",
+    "clipped after the step": "is AdamW's exp_avg after one step a tenth of the gradient? Clipped too late it is not.",
     "no warm-up": "print the learning rate after steps 1, 2 and 60. Without warm-up it begins at the peak, and falls.",
     "rate never set": "print the learning rate after steps 1, 2 and 60. Does it stay the same?",
     "gains decay": "which weight_decay has each of optimizer.param_groups, and how many dimensions have its weights?",
@@ -362,8 +354,8 @@ def _names_bugs(function):
     answer = function()
     is_form = isinstance(answer, dict) and set(answer) == set(LOOPS)
     if not is_form or not {*map(str, answer.values())} <= {*LOOP_BUGS}:
-        example = ", ".join(f'"{letter}": "..."' for letter in LOOPS)
-        hint = TYPE_HINTS["NoneType"] if answer is None else f"Return {{{example}}}, each a name of LOOP_BUGS."
+        example = 'Return {"A": "...", "B": "...", "C": "...", "D": "..."}, each a name of LOOP_BUGS.'
+        hint = TYPE_HINTS["NoneType"] if answer is None else example
         raise Wrong(f"a dictionary from A, B, C and D to names is expected, not {str(answer)[:60]}.", hint)
     missed = [letter for letter in LOOPS if answer[letter] != LOOPS[letter]]
     if missed:

@@ -120,7 +120,6 @@ def inside(path: Path, exercises: list[dict], seconds: float, answers: Connectio
 
 
 def _judged(notebook, one, file, seconds):
-    """Status, cases, what was seen, and what the check says of one exercise."""
     most = min(10.0, seconds / PATIENCE)  # on the processor; 10 is the checks' own limit
     try:
         function, why = in_time(lambda: define(notebook, one["function"], file), seconds)

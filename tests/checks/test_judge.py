@@ -39,17 +39,14 @@ GRADIENTS_TOO = [
 check_silu = judge.check_of(Exercise(silu, CASES + GRADIENTS_TOO, []))  # short, and in no notebook
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        '"""Divide by the root mean square."""\n    raise NotImplementedError("your turn")',
-        '"""Divide by the root mean square."""',
-        "...",
-        "return None",
-        "y = ...  # your code\n    return y",
-        "x.float().pow(2).mean()\n    raise NotImplementedError",
-    ],
-)
+@pytest.mark.parametrize("body", [
+    '"""Divide by the root mean square."""\n    raise NotImplementedError("your turn")',
+    '"""Divide by the root mean square."""',
+    "...",
+    "return None",
+    "y = ...  # your code\n    return y",
+    "x.float().pow(2).mean()\n    raise NotImplementedError",
+])  # fmt: skip
 def test_stub_is_not_attempted_yet(body):
     made = {}
     exec(f"def stub(x, weight, eps):\n    {body}", made)
@@ -102,13 +99,10 @@ def raises(error):
     return program
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        raises(SystemExit(3)), raises(MemoryError()), raises(StopIteration(3)), raises(RuntimeError("x" * 10**6)),
-        raises(Warning("as an error")), recursion, lambda: 1, torch.add, dict, Silu, lambda x: undefined(x),  # noqa: F821
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("program", [
+    raises(SystemExit(3)), raises(MemoryError()), raises(StopIteration(3)), raises(RuntimeError("x" * 10**6)),
+    raises(Warning("as an error")), recursion, lambda: 1, torch.add, dict, Silu, lambda x: undefined(x),  # noqa: F821
+])  # fmt: skip
 def test_any_error_is_a_verdict(program):
     result = check_silu(program)
     assert result.status == "failed"
@@ -145,7 +139,7 @@ SAID = [  # an exercise, a wrong program, and words of what is said of it, in th
     (BACKWARD, but(BACKWARD, lambda pair: (2 * pair[0], pair[1])), "grad_x is off by up to"),
     (BACKWARD, but(BACKWARD, lambda pair: (*pair, pair[0])), "the result is a tuple of 3, expected 2 tensors."),
     (BACKWARD, but(BACKWARD, lambda pair: pair[0]), "is one tensor, expected 2 tensors.\nHint: Return all of them"),
-    (BACKWARD, but(BACKWARD, list), "the result is a list of 2, expected 2 tensors.\nHint: Return a tuple, not a list"),
+    (BACKWARD, but(BACKWARD, list), "a list of 2, expected 2 tensors.\nHint: Return all of them as a tuple"),
     (BACKWARD, but(BACKWARD, lambda pair: (pair[0], None)), " has the type NoneType, expected a tensor."),
     ("budget", lambda vocab_size, *sizes: (4 * vocab_size + 1, 7), "count is 41, expected 172. … \n  vocab_size "),
     ("causal_visible", lambda t, s: torch.arange(s).expand(t, -1) == 0, "row 0, column 1 is False, expected True."),
@@ -389,24 +383,21 @@ def last_doubled(y):
     return torch.cat((y[..., :-1], 2 * y[..., -1:]), dim=-1)
 
 
-@pytest.mark.parametrize(
-    ("case", "change", "words"),
-    [
-        (SMALL, lambda y: y[..., None], "\n  yours     [[3], [-6]]\n  expected  [3, -6]"),
-        (SMALL, lambda y: y / 0, "holds nan or inf."),
-        (SMALL, lambda y: y.tolist(), "\n  yours     [3, -6]\n  expected  [3, -6]"),
-        (BIG, lambda y: y - 23456, "is off by up to 23456: -11111 at [0], expected 12345."),
-        (ONE, lambda y: y - 0.0033, "the result is 1.383, expected 1.386."),
-        (ONE, lambda y: y * 1.00004, "the result is 1.38636, expected 1.3863."),  # four digits would hide it
-        (SMALL, lambda y: y * 1.00004, "\n  yours     [3.00012, -6.00024]\n  expected  [3, -6]"),
-        (IDS, lambda y: y + 1, "the result at [0] is 13, expected 12."),
-        (IDS, lambda y: y + 1, "\n  yours     [13, 16]\n  expected  [12, 15]"),
-        (THIRDS, torch.Tensor.half, "the dtype torch.float16, expected torch.float32."),
-        (THIRDS, torch.Tensor.half, "\n  yours     float16 [0.333252]\n  expected  [0.333333]"),
-        (LARGE, last_doubled, "\n  x         shape (2, 3, 4), at [0, 0] [1, 1, 1, 1]\n"),
-        (LARGE, last_doubled, "\n  yours     shape (2, 3, 4), at [0, 0, 3] 6\n"),
-    ],
-)
+@pytest.mark.parametrize(("case", "change", "words"), [
+    (SMALL, lambda y: y[..., None], "\n  yours     [[3], [-6]]\n  expected  [3, -6]"),
+    (SMALL, lambda y: y / 0, "holds nan or inf."),
+    (SMALL, lambda y: y.tolist(), "\n  yours     [3, -6]\n  expected  [3, -6]"),
+    (BIG, lambda y: y - 23456, "is off by up to 23456: -11111 at [0], expected 12345."),
+    (ONE, lambda y: y - 0.0033, "the result is 1.383, expected 1.386."),
+    (ONE, lambda y: y * 1.00004, "the result is 1.38636, expected 1.3863."),  # four digits would hide it
+    (SMALL, lambda y: y * 1.00004, "\n  yours     [3.00012, -6.00024]\n  expected  [3, -6]"),
+    (IDS, lambda y: y + 1, "the result at [0] is 13, expected 12."),
+    (IDS, lambda y: y + 1, "\n  yours     [13, 16]\n  expected  [12, 15]"),
+    (THIRDS, torch.Tensor.half, "the dtype torch.float16, expected torch.float32."),
+    (THIRDS, torch.Tensor.half, "\n  yours     float16 [0.333252]\n  expected  [0.333333]"),
+    (LARGE, last_doubled, "\n  x         shape (2, 3, 4), at [0, 0] [1, 1, 1, 1]\n"),
+    (LARGE, last_doubled, "\n  yours     shape (2, 3, 4), at [0, 0, 3] 6\n"),
+])  # fmt: skip
 def test_numbers_are_shown_in_so_many_digits_that_they_differ(case, change, words):
     result = looked_at(lambda x, gain, power: change(x * gain), case)
     assert words in result.message

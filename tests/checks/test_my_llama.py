@@ -69,9 +69,9 @@ HANDED_OVER = [  # a stage, right or wrong, and what is said
       for stage in range(1, 6)],
     (embedded, "Next is stage 1, embedding and first norm: the normed vectors",
      "Stage 1: q, k and v read the normed stream. Yours read x itself."),
-    (not_turned, "Stage 1 of 6 is right. Next is stage 2, q, k, v of block 0", "Stage 2: q and k are not turned."),
+    (not_turned, "Of 6 stages 1 is right. Next is stage 2, q, k, v of block 0", "Stage 2: q and k are not turned."),
     (lambda w, c, t: made_by(w, c | {"num_hidden_layers": 1}, t)[3] - embedded(w, c, t),
-     "Stages 1 and 2 of 6 are right. Next is stage 3, block 0's attention",
+     "Of 6 stages 2 are right. Next is stage 3, block 0's attention",
      "Stage 3: x plus what attention returns. Yours forgets x."),
 ]  # fmt: skip
 
@@ -120,13 +120,10 @@ WITH_ROWS_AT_DIFFERENT_POSITIONS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("fault_of", "llama", "words"),
-    [
-        *[(cache_fault, *bug) for bug in WITH_THE_CACHE],
-        *[(rows_fault, *bug) for bug in WITH_ROWS_AT_DIFFERENT_POSITIONS],
-    ],
-)
+@pytest.mark.parametrize(("fault_of", "llama", "words"), [
+    *[(cache_fault, *bug) for bug in WITH_THE_CACHE],
+    *[(rows_fault, *bug) for bug in WITH_ROWS_AT_DIFFERENT_POSITIONS],
+])  # fmt: skip
 def test_each_bug_with_the_cache_and_with_rows_at_different_positions_is_named(fault_of, llama, words):
     weights, config, tokens = MY_LLAMA.cases[1].fresh_inputs()
     assert words in (fault := fault_of(llama, weights, config, tokens))
