@@ -7,14 +7,9 @@ import torch
 from checks.base import BATCH, MEMORY, Case, Exercise, draw, mutate, strided
 from checks.judge import check_of
 
-HALVES = (  # how the pairs are cut out of x, and how they are put back
-    lambda x: x.chunk(2, dim=-1),
-    lambda a, b: torch.cat((a, b), dim=-1),
-)
-NEIGHBOURS = (
-    lambda x: (x[..., 0::2], x[..., 1::2]),
-    lambda a, b: torch.stack((a, b), dim=-1).flatten(-2),
-)
+# how the pairs are cut out of x, and how they are put back
+HALVES = lambda x: x.chunk(2, dim=-1), lambda a, b: torch.cat((a, b), dim=-1)
+NEIGHBOURS = lambda x: (x[..., 0::2], x[..., 1::2]), lambda a, b: torch.stack((a, b), dim=-1).flatten(-2)
 
 
 def _turned(x, cos, sin, split, join):

@@ -132,13 +132,13 @@ _source = cache(inspect.getsource)  # of a few programs, for all their bugs
 
 
 def mutate(program, *changes):
-    """The program with a bug: in its source, the first text of `changes` becomes the second, and so on by twos.
+    """The program, without decorators, with a bug: the first text of `changes` becomes the second, and so on by twos.
 
     Example:
         >>> mutate(gain, "2.0", "3.0")(2)
         tensor([0.5000, 3.0000])
     """
-    source = _source(program)
+    source = "def " + _source(program).partition("def ")[2]
     for said, instead in zip(changes[::2], changes[1::2], strict=True):
         if source.count(said) != 1:
             raise ValueError(f"{program.__name__} does not say {said!r} once: change the bug with it.")
@@ -197,6 +197,4 @@ def strided(tensor, first=0, second=1):
 
 def each(dtype, *inputs):
     """The inputs with every floating tensor in another dtype."""
-    return tuple(
-        value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in inputs
-    )
+    return tuple(x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs)

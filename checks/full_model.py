@@ -74,14 +74,12 @@ check_budget = check_of(Exercise(budget, [
     ("Does a tied matrix count once? Yours counts embedding and head.", _budget(HEAD, "vocab_size * dim")),
     ("Do embedding and head both count when they are not tied?", _budget(HEAD, "0")),
     ("Do k and v have n_kv_heads heads? Yours have n_heads.", _budget(f"{KV}, {KV}", f"{Q}, {Q}")),
-    ("Are q and o n_heads * head_dim wide? It need not be dim.",
-     _budget(f"[{Q}", "[(dim, dim)", "[(dim, n_heads * head_dim)", "[(dim, dim)")),
+    ("Are q, o n_heads * head_dim wide?", _budget(f"[{Q}", "[(dim, dim)", "[(dim, n_heads * head_dim)", "[(dim, dim)")),
     ("Has the feed-forward three matrices? Yours has two.", _budget("(hidden_dim, dim), (", "(")),
     ("Is the last norm, before the head, counted?", _budget("* dim + dim, 0", "* dim, 0")),
     ("Are all norms counted, two in each block?", _budget("* dim + dim, 0", "* dim, 0", "+= 2 * dim", "+= 0")),
     ("Do you multiply the blocks by n_layers?", _budget("range(n_layers)", "range(1)")),
-    ("FLOPs: for each number of a matrix and each token there are a product and a sum.",
-     lambda *given: (budget(*given)[0], budget(*given)[1] // 2)),
+    ("FLOPs: a product and a sum per number and token.", lambda *given: (budget(*given)[0], budget(*given)[1] // 2)),
     ("FLOPs: attention multiplies, too: queries with keys, shares with values.", _budget("2 * 2 * t", "0 * t")),
     ("FLOPs: attention has two products, of all queries and keys, hidden or not.", _budget("2 * 2 * t", "2 * t")),
     ("FLOPs: the head multiplies, tied or not.", _budget("2 * vocab_size", "0 * vocab_size")),
@@ -256,7 +254,6 @@ FINDS = {  # each bug: the property that is to find it, and how; those before it
     "padding is forgotten by a later piece of several": (2, READ_ON),
     "mask shows the next token, with new weights": (0, "Do you compare all numbers, not the likeliest alone?"),
 }
-TOO_LOOSE = "And is the room for rounding small enough, say 1e-4 of the largest logit?"
 TOO_STRICT = "And is there room for rounding, 1e-4 of the largest logit, not 1e-4 itself?"
 ALARMS = (  # what to ask who fails a right model, by property
     "Do you compare only the logits before the changed token?",
@@ -302,7 +299,7 @@ def _finds_bugs(function, _):
             raise Wrong(*said)
         if name in FINDS and answer[place]:
             said = f"a model with the bug “{name}” passes your property {NAMES[place]}."
-            raise Wrong(said, f"{hint} {TOO_LOOSE}")
+            raise Wrong(said, f"{hint} And is the room for rounding small enough, say 1e-4 of the largest logit?")
     return len(FINDS)
 
 

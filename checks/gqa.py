@@ -35,7 +35,6 @@ SIZES = ((2, 3), (4, 4), (1, 7), (3, 7))  # of two with one n_key: a mask kept b
 FILLER = torch.arange(5) >= torch.tensor([0, 2])[:, None]  # (2, 5): the second text begins with two fillers
 DOCUMENTS = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 1]])  # (2, 5)
 TOGETHER = (DOCUMENTS[:, 2:, None] == DOCUMENTS[:, None])[:, None]  # (2, 1, 3, 5)
-LOWEST = torch.finfo(torch.bfloat16).min
 
 
 def _added(seen, dtype=torch.float32, hides=-math.inf):
@@ -53,7 +52,7 @@ check_causal_visible = check_of(Exercise(causal_visible, [
     Case("documents, True is hidden", (3, 5, ~TOGETHER, True)),
     Case("added, 0 or −inf", (3, 5, _added(TOGETHER)), ADDED),
     Case("added, with true_hides", (3, 5, _added(FILLER), True), ADDED),
-    Case("added, bfloat16's lowest", (3, 5, _added(FILLER, torch.bfloat16, LOWEST)), ADDED),
+    Case("added, bfloat16's lowest", (3, 5, _added(FILLER, torch.bfloat16, torch.finfo(torch.bfloat16).min)), ADDED),
 ], [  # known mistakes
     ("Does a query see itself? Yours sees only what is before.", _visible("<=", "<")),
     ("Does a query see one key too many, its successor?", _visible("<= query", "<= query + 1")),
@@ -83,8 +82,7 @@ def hide(scores, visible):
 OVERFLOW = "Has each row its own largest score, subtracted before exp? Otherwise exp overflows, or all of a row is 0."
 GIVEN = "Do you use the mask given, not a causal one of your own?"
 ODD = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=torch.bool)
-FAR_KEYS = torch.tensor([[-30.0], [-30.1], [30.0]])  # with a query of 20 the scores are -300, -301, 300
-FAR = tuple(F.pad(y, (0, 3))[None, None] for y in (torch.tensor([[20.0]]), FAR_KEYS))
+FAR = tuple(F.pad(y, (0, 3))[None, None] for y in (torch.tensor([[20.0]]), torch.tensor([[-30.0], [-30.1], [30.0]])))
 
 
 class _Largest(TorchDispatchMode):
@@ -159,11 +157,9 @@ ROWS = Exercise(rows, [
      _rows("unflatten(1, (K, R)).flatten(2, 3)", "transpose(1, 2).reshape(len(q), K, R * T, -1)")),
     ("Do you use the mask? Hidden keys are seen.", _rows(HIDDEN, "scores")),
     ("Is the mask inverted? True means: may attend.", _rows(HIDDEN, "hide(scores, ~seen)")),
-    ("Does the mask hold for each head of a group? Yours hides keys from the first only.",
-     _rows("[visible] * R", "[visible] + [torch.ones_like(visible)] * (R - 1)")),
+    ("Is the mask there for all heads?", _rows("[visible] * R", "[visible] + [torch.ones_like(visible)] * (R - 1)")),
     ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.", _rows(HIDDEN, "(scores * seen)")),
-    ("Does the mask come before the softmax? Masked after it, a row no longer sums to 1.",
-     _rows(HIDDEN + ".softmax(-1)", "scores.softmax(-1) * seen")),
+    ("Does the mask come before the softmax?", _rows(HIDDEN + ".softmax(-1)", "scores.softmax(-1) * seen")),
     ("Are the scores divided by sqrt(h)?", _rows(" / math.sqrt(q.shape[-1])", "")),
 ], forbid=("scaled_dot_product_attention",), harness=Harness(_without_copies))  # fmt: skip
 check_rows = check_of(ROWS)

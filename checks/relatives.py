@@ -60,14 +60,12 @@ def _sink_cases():
     below = scores[:1] - torch.tensor([300.0, 0.0, 0.0])[:, None, None], causal, torch.tensor([0.0, 1.0, 2.0])
     return [
         Case("two keys with score 0, a sink of ln 2, h 4", (*by_hand, values)),
-        Case("as many heads as queries, keys and numbers", _sink_inputs(1, 4, 4, 4, 4, 30),
-             "Is the sink one number per head, and the softmax over the keys?"),
+        Case("as many heads as queries and keys", _sink_inputs(1, 4, 4, 4, 4, 30), "Is the sink one number per head?"),
         Case("batch of 3", _sink_inputs(3, 2, 4, 4, 3, 20), BATCH),
         Case("a mask that is not causal", (scores, odd, sinks, v), "Do you use the mask given?"),
         Case("a query that sees no key", (scores, empty, sinks, v), "Without a key, the sink takes all: 0, not nan."),
         Case("large scores", _sink_inputs(1, 2, 4, 4, 3, 60, scale=300.0), "Does exp overflow? softmax does not."),
-        Case("hidden score 300, sink and visible scores -60000", (*far, draw(1, 1, 3, 4)),
-             "Is a key hidden however large its score is? Put -inf before the softmax."),
+        Case("hidden score 300, others -60000", (*far, draw(1, 1, 3, 4)), "Put -inf before the softmax."),
         Case("scores and sinks in float32, v in bfloat16", (scores, causal, sinks, v.bfloat16())),
         Case("scores and v not contiguous", (strided(scores), causal, sinks, strided(v)), MEMORY),
         Case("gradients", (scores[:1], empty, sinks, v[:1]), gradients=True),
@@ -79,14 +77,12 @@ def _sink_cases():
 KEYS, HIDE, SOFTMAX = "shares[..., :-1]", ".masked_fill(~visible, -math.inf)", "torch.cat((x, sink), -1).softmax(-1)"
 LARGEST, ROOT = "x.amax(-1, keepdim=True)", "math.sqrt(v.shape[-1])"
 check_attention_with_sink = check_of(Exercise(attention_with_sink, _sink_cases(), [
-    ("Does the sink take a share? Yours has none, or it is given back: the shares of the keys sum to 1.",
-     _sink("None, None]", "None, None].sub(math.inf)", KEYS, f"{KEYS}.nan_to_num()")),
+    ("Does the sink take a share?", _sink("None, None]", "None, None].sub(math.inf)", KEYS, f"{KEYS}.nan_to_num()")),
     ("Is the sink the learned score? Yours adds a score of 0.", _sink("sinks.float()", "0 * sinks.float()")),
     ("Is exp taken of the sink, too? Yours is added to the sum as it is.", _written_out(LARGEST, "sink")),
     ("Is as much taken from scores as from sink?", _written_out(f"{LARGEST}.nan_to_num(neginf=0.0)", "sink.exp()")),
     ("Does exp overflow? torch.softmax over scores and sink together does not.", _written_out("0.0", "sink.exp()")),
-    ("Does a row without keys give nan? Its largest score is -inf: take the sink into the maximum.",
-     _written_out(LARGEST, f"(sink - {LARGEST}).exp()")),
+    ("Is a row without keys nan? Take the sink into the maximum.", _written_out(LARGEST, f"(sink - {LARGEST}).exp()")),
     ("Which column do you drop? Yours keeps the sink's and drops a key's.", _sink(KEYS, "shares[..., 1:]")),
     ("Is the sink one for each head? Yours is one for each query.", _sink("[:, None, None]", "[:, None]")),
     ("Do hidden scores become -inf before the softmax? exp(0) is 1.", _sink("-math.inf", "0.0")),
@@ -385,7 +381,6 @@ def _uncapped(model):  # and within the room, felt nowhere: where a row's larges
 CACHE = "Is cached False where all tokens at once depart? Else let ours read them one by one, with one cache: are a "
 CACHE += "part's outputs put one behind the other?"
 ENDS = "Which part departs first, in the order in which parts end? A layer ends after its attention and feed_forward."
-ELSEWHERE = "Here the logits agree to 1e-4 of the largest: then a part that departs is only cut elsewhere."
 CAPS = {"head_dim": 8, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0}  # felt, and nothing saturates
 PORTS = {  # what is wrong: family, settings, change
     "nothing": ("gpt_oss", {}, lambda model: None),
@@ -436,7 +431,7 @@ def _finds_partings(function, *_):
 
 def _why(wrong, answer, where):
     if "elsewhere" in wrong:
-        return ELSEWHERE
+        return "Here the logits agree to 1e-4 of the largest: then a part that departs is only cut elsewhere."
     if "nan" in wrong and not (answer and answer[0] == where[0] and answer[1] > where[1]):
         return NOT_A_NUMBER
     if "row 0" in wrong:

@@ -78,8 +78,7 @@ check_rope_permutation = check_of(Exercise(rope_permutation, [
     ("Do the even rows come first, the odd ones after?", lambda w, h: _by_head(w, h, _order(h).roll(h // 2))),
     ("Does every row stay in its head? The dimension of the heads keeps its place.",
      lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(0, 1).reshape(w.shape)),
-    ("Does every row stay whole? The last dimension keeps its place.",
-     lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(2, 3).reshape(w.shape)),
+    ("Does every row stay whole?", lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(2, 3).reshape(w.shape)),
     # the conversion script of transformers counts heads in its `permute`
     ("How many rows has a head? Yours takes the number of heads for their width.",
      lambda w, h: torch.cat([torch.cat((part[::2], part[1::2])) for part in w.split(len(w) // h)])),

@@ -104,7 +104,6 @@ def in_time(task, seconds):
 
 TODO = "Replace the body of the function, then run this cell again."
 ENDLESS = "Is there a loop that never ends, or far too long? Or does it sleep, or wait for something such as input?"
-RUN_ABOVE = "Click this cell, Run → Run All Above Selected Cell, then run it again."
 
 
 @dataclass
@@ -135,7 +134,7 @@ def run_cases(function, exercise, seconds):
     except NotImplementedError:
         return [], ("todo", TODO)
     except NewKernel as new:
-        return [], ("failed", str(new), RUN_ABOVE)
+        return [], ("failed", str(new), "Click this cell, Run → Run All Above Selected Cell, then run it again.")
     except TimeUp as up:
         outcomes[-1].problem = Wrong(str(up), ENDLESS)
     if not any(outcome.problem for outcome in outcomes):

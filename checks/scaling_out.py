@@ -101,7 +101,6 @@ BY_HAND = torch.tensor([[[1.0, 0.0]], [[5.0, 4.0]]]), torch.tensor([[0.0], [3.0]
 HIDDEN = "A rank without a visible key has -inf and the weight 0. But 0 times nan or inf is nan: leave its output out."
 VISIBLE = "A fault of a rank that sees keys must show: leave out only what has the weight 0."
 LARGE = "exp of 300 is inf in float32, and exp of -300 is 0. But a query's weights depend on differences alone."
-ROUNDED = "Do the logsumexps stay in float32? Near 300 bfloat16 knows only every second whole number."
 ONE_BEHIND = [[True, False, True], [True, True, False]]
 
 
@@ -130,7 +129,7 @@ MERGE_ATTENTION = Exercise(merge_attention, [
     Case("not contiguous", tuple(map(strided, _dealt_out(3, 16, 2, seed=90))), MEMORY),
     Case("outputs in bfloat16, logsumexps in float32, near 300",
          tuple(map(torch.Tensor.to, _dealt_out(3, 16, 2, seed=100, shift=300.0), (torch.bfloat16, torch.float32))),
-         ROUNDED),
+         "Do the logsumexps stay in float32? Near 300 bfloat16 knows only every second whole number."),
 ], [  # known mistakes
     ("A rank with the larger denominator counts for more. Yours is the mean.", lambda o, s: o.nan_to_num().mean(0)),
     ("Do the weights of a query add up to 1? Are they divided by their sum?", lambda o, s: _weighted(o, s.exp())),

@@ -231,11 +231,8 @@ def _by_chance(n):
 
 def _why_no_better(model, units, rise):
     """What speaks against these units, whose rise is given in rises of a random choice."""
-    layers = [block.feed_forward for block in model.layers]
-    gate, up, down = (
-        torch.stack([getattr(layer, name).weight.norm(dim=dim) for layer in layers])
-        for name, dim in (("gate_proj", 1), ("up_proj", 1), ("down_proj", 0))
-    )
+    layers, dims = [block.feed_forward for block in model.layers], {"gate_proj": 1, "up_proj": 1, "down_proj": 0}
+    gate, up, down = (torch.stack([getattr(x, name).weight.norm(dim=dims[name]) for x in layers]) for name in dims)
     for sizes in (gate, up, down, gate * up, gate * up * down):
         small = sizes.topk(units.shape[1], largest=False).indices
         if (units[..., None] == small[:, None]).any(-1).float().mean() > 0.9:

@@ -146,7 +146,6 @@ _TEXT = draw(400, seed=1).mul(7).long().abs().clamp(max=23)  # small ids are fre
 _FIRST = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3])
 _STARTS = draw(12, 3).mul(1e4).long().abs() % (len(_TEXT) - 9)
 STILL_THERE = "Is the gradient of the step before still there? backward() adds to it: zero_grad() in each step."
-CLIPPED = "The step gets a gradient longer than 1.0. Clip it between backward() and step()."
 UNMOVED = "The weights do not move. Does step() follow backward(), with no zero_grad() between, on this model's?"
 FROZEN_DECAYS = "Does a frozen weight stay? Where its gradient is 0, not None, AdamW still decays it."
 OLD_COUNT = "Clipping counts the old gradient of a weight that the optimizer does not hold. Who clears it?"
@@ -156,8 +155,7 @@ TWICE = "[torch.nn.utils.clip_grad_norm_([w for w in model.parameters() if w.ndi
 TRAINING_LOOP = Exercise(training_loop, [
     Case("3 steps, one window of 4 tokens each", (_number(1), _FIRST, torch.tensor([[2], [7], [0]]), 4, 0.05, 2)),
     Case("12 steps, three windows, tied, old gradients", (_number(2), _TEXT, _STARTS, 6, 0.1, 4)),
-    Case("3 steps, one of warm-up, with a model in eval mode, a frozen matrix and old gradients",
-         (_number(IN_EVAL), _FIRST, torch.tensor([[1], [5], [6]]), 5, 0.05, 1)),
+    Case("eval mode, one frozen, old gradients", (_number(IN_EVAL), _FIRST, torch.tensor([[1], [5], [6]]), 5, 0.05, 1)),
 ], [  # known mistakes
     (STILL_THERE, _loop("optimizer.zero_grad()", "")),
     (STILL_THERE, _loop("optimizer.zero_grad()", "losses or optimizer.zero_grad()")),  # once, before the loop
@@ -170,7 +168,7 @@ TRAINING_LOOP = Exercise(training_loop, [
     ("Is a window's last target the token behind it?", _loop("tokens[at + 1]", "tokens[at].roll(-1, 1)")),
     ("Are the targets shifted twice?", _loop(ASKED, "model(inputs)[:, :-1].flatten(0, 1), targets[:, 1:]")),
     ("Is the softmax taken once? cross_entropy does it.", _loop("model(inputs)", "model(inputs).softmax(-1)")),
-    (CLIPPED, _loop(CLIP, "")),
+    ("The step gets a gradient longer than 1.0. Clip it between backward() and step().", _loop(CLIP, "")),
     ("Is the length that of the whole gradient? Yours are two, of matrices and of gains.", _loop(CLIP, TWICE)),
     ("Is the optimizer made once, before the loop?", _loop("at = ", "optimizer.state.clear()\n        at = ")),
 ], harness=Harness(_losses_and_state, ("the list of losses", "the loss that the model has afterwards"),
@@ -229,11 +227,8 @@ def _loss_and_gradient(function, number, _, rows, lengths, micro):
     return torch.tensor(loss), moved.norm(), torch.rad2deg(2 * half.asin()).round(decimals=1)
 
 
-_ROWS = _TEXT[:45].view(5, 9).clone()
-
-
 def _padded(*lengths, fill=0):
-    rows = _ROWS[: len(lengths)].clone()
+    rows = _TEXT[: 9 * len(lengths)].view(-1, 9).clone()
     for row, length in zip(rows, lengths, strict=True):
         row[length:] = fill
     return rows[:, : max(lengths) + 2], torch.tensor(lengths)
@@ -254,15 +249,12 @@ check_accumulated_step = check_of(Exercise(accumulated_step, [
     Case("3 rows in one part", _accumulates(SHORT, _padded(6, 3, 4), 8)),
     Case("a part without a question", _accumulates(3, _padded(1, 1, 6, 4), 2), UNEVEN),
 ], [  # known mistakes
-    ("Does each question weigh the same? Yours has the mean of the parts' means, whatever their questions.",
-     _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),
+    ("Yours is the mean of the parts' means.", _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),
     ("Is it one mean over all? You add up the parts' means.", _step(SHARE, "nats[asked].mean().nan_to_num()")),
-    ("Does padding count? A position whose answer is padding asks nothing: leave it out of sum and count.",
-     _step(SHARE, "nats.sum() / rows[:, 1:].numel()")),
+    ("Does padding count? Leave it out of sum and count.", _step(SHARE, "nats.sum() / rows[:, 1:].numel()")),
     ("Has a row of n tokens n questions? You divide by the tokens.", _step(QUESTIONS, "lengths.sum()")),
     ("Is the sum divided by the number of questions? You divide by that of rows.", _step(QUESTIONS, "len(rows)")),
-    ("Are questions counted by lengths? A token that fills the padding may also stand in the text.",
-     _step(SHARE, "nats[part[:, 1:] != 0].sum() / (rows[:, 1:] != 0).sum()")),
+    ("Are questions counted by lengths?", _step(SHARE, "nats[part[:, 1:] != 0].sum() / (rows[:, 1:] != 0).sum()")),
     ("Is the old gradient cleared, once, before the first part?", _step("    model.zero_grad()\n", "")),
     (OLD_COUNT, _step("    model.zero_grad()\n", "    optimizer.zero_grad()\n")),
     ("Do the parts' gradients add up? You clear them each time.", _step("share.b", "model.zero_grad(), share.b")),

@@ -57,14 +57,12 @@ def _one_head(q, k, v, visible):
     return scores.masked_fill(~visible, float("-inf")).softmax(-1) @ v
 
 
+@right
 def rows__einsum(q, k, v, visible):
     grouped = q.unflatten(1, (k.shape[1], -1))
     scores = torch.einsum("bkrth,bksh->bkrts", grouped, k) * q.shape[-1] ** -0.5
     weights = torch.where(visible[:, None] if visible.ndim == 4 else visible, scores, -1e9).softmax(-1)
     return torch.einsum("bkrts,bksh->bkrth", weights.to(v.dtype), v).flatten(1, 2)
-
-
-right(rows__einsum)
 
 
 @right
@@ -86,14 +84,12 @@ def rows__a_product_that_broadcasts(q, k, v, visible):
     return ((q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v).flatten(1, 2)
 
 
+@right
 def gqa_layer__sdpa(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     q, k, v = ((x @ w.T).unflatten(-1, (-1, head_dim)).transpose(1, 2) for w in (w_q, w_k, w_v))
     q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     return F.linear(mixed.transpose(1, 2).flatten(-2), w_o)
-
-
-right(gqa_layer__sdpa)
 
 
 @right

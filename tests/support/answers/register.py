@@ -4,7 +4,7 @@ RIGHT, WRONG = {}, {}
 
 
 def right(program):
-    """Register `exercise__manner` under its exercise; called behind a program that `mutate` changes, not above it."""
+    """Register `exercise__manner` under its exercise."""
     exercise, manner = program.__name__.split("__")
     RIGHT.setdefault(exercise, {})[manner] = program
     return program

@@ -51,15 +51,13 @@ for words, bug, program in (
     wrong(words, f"add_family__{bug}")(program)
 
 
+@right
 def attention_with_sink__written_out(scores, visible, sinks, v):
     scores, sink = torch.where(visible, scores.float(), -torch.inf), sinks.float()[:, None, None]
     top = torch.maximum(scores.amax(-1, keepdim=True), sink)
     shares = (scores - top).exp()
     shares = shares / (shares.sum(-1, keepdim=True) + (sink - top).exp())
     return torch.einsum("bhts,bhsd->bhtd", shares, v.float()).to(v.dtype)
-
-
-right(attention_with_sink__written_out)
 
 
 @right

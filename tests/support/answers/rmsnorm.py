@@ -72,15 +72,13 @@ for words, bug, probe in (
     wrong(words, f"norm_probe__{bug}")(lambda probe=probe: probe)
 
 
+@right
 def rms_norm_backward__formula(grad_y, x, weight, eps):
     scale = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
     normalised, g = x.float() * scale, grad_y.float() * weight.float()
     grad_x = scale * (g - normalised * (g * normalised).mean(-1, keepdim=True))
     grad_weight = (grad_y.float() * normalised).flatten(0, -2).sum(0) if x.ndim > 1 else grad_y.float() * normalised
     return grad_x.to(x.dtype), grad_weight.to(x.dtype)
-
-
-right(rms_norm_backward__formula)
 
 
 @right

@@ -6,12 +6,10 @@ from checks.base import mutate
 from tests.support.answers.register import RIGHT, right, wrong
 
 
+@right
 def rope_angles__outer(positions, head_dim, theta):
     inv_freq = 1.0 / theta ** (torch.arange(0, head_dim, 2).float() / head_dim)
     return torch.outer(positions.float().flatten(), inv_freq).unflatten(0, positions.shape)
-
-
-right(rope_angles__outer)
 
 
 RIGHT["rope_angles"]["pair_by_pair"] = lambda p, h, theta: torch.stack(
