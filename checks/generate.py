@@ -235,7 +235,11 @@ def _read_once(function, seed, prompts, n_new, stop):
         hint = "Return a list with one list of tokens for each prompt, in the order of the prompts."
         raise Wrong(f"{len(prompts)} lists of tokens are expected, not {str(answer)[:60]}.", hint)
     filled = [*texts, [], [], []][:4]  # so that each part has its name
-    return (*(torch.tensor(text, dtype=torch.int64) for text in filled), _calls(model, len(prompts)))
+    calls, needed = _calls(model, len(prompts)), len(prompts) * max(map(len, prompts))
+    if calls[0] < needed:
+        hint = "One prompt after the other? The first call reads all, a later one the newest token of each row."
+        raise Wrong(f"the first call read {calls[0]} tokens, all prompts and their padding are {needed}.", hint)
+    return (*(torch.tensor(text, dtype=torch.int64) for text in filled), calls)
 
 
 def _listed(value):
@@ -256,6 +260,9 @@ def _calls(model, most):
 
 _small = partial(Named, words="a small model")
 ENDS, GOES_ON = "if not keep", "texts[row][len(prompts[row]) :][-len(stop) :] != stop"
+STAYS = ("texts[row].append(token)", f"texts[row] += [token] * ({GOES_ON})",
+         "if not keep", "keep = keep and list(range(len(left)))\n        if not keep")  # fmt: skip
+LAST_CALL = "Is a call made after the last token of all rows? Nobody needs its logits. And does a row that ended leave?"
 check_greedy_with_cache = check_of(Exercise(greedy_with_cache, [
     Case("one prompt, one new token", (_small(3), [[2, 8]], 1, [6]), "The prompt's call gives the first token."),
     Case("one prompt, a mark of three tokens", (_small(3), [[2, 8]], 8, [8, 6, 6])),
@@ -269,9 +276,15 @@ check_greedy_with_cache = check_of(Exercise(greedy_with_cache, [
     ("Is the padding on the left, so that all rows end together?", _rows("[0] * n + text", "text + [0] * n")),
     ("Does the first call get n_pad, for the padding?", _rows("torch.tensor(n_pad)", "torch.tensor([0] * len(left))")),
     ("Does a row that has ended leave? Take it out of cache.k, cache.v and cache.n_pad: it is not read again.",
-     _rows("texts[row].append(token)", f"texts[row] += [token] * ({GOES_ON})",
-           ENDS, f"keep = keep and list(range(len(left)))\n        {ENDS}")),
+     _rows(*STAYS)),
+    (LAST_CALL, _rows("not keep or step == n_new - 1", "not keep")),
+    (LAST_CALL, _rows(*STAYS, f"{ENDS} or step == n_new - 1", ENDS)),
     ("The whole mark ends a row. You end it at one of its tokens.", _rows(GOES_ON, "texts[row][-1] != stop[-1]")),
+    ("The whole mark ends a row. You end it at any of its tokens.", _rows(GOES_ON, "texts[row][-1] not in stop")),
+    ("Do the texts stand in the order of their prompts? Yours stand in the order in which they end.",
+     _rows("return texts", "return sorted(texts, key=lambda text: len(text) - len(prompts[texts.index(text)]))")),
+    ("Does a text begin with its prompt? You return the new tokens alone.",
+     _rows("return texts", "return [text[len(prompt) :] for text, prompt in zip(texts, prompts)]")),
     ("Do only new tokens count for the mark, not a prompt's?", _rows(GOES_ON, "texts[row][-len(stop) :] != stop")),
     ("Is the mark looked for? You write n_new tokens for every prompt.", _rows(GOES_ON, "True")),
     ("Does each row end by itself? Yours all end with the first.", _rows("not keep", "len(keep) < len(left)")),
@@ -284,7 +297,10 @@ check_greedy_with_cache = check_of(Exercise(greedy_with_cache, [
     ("Does each row take its own likeliest token? Give argmax the dimension: argmax(-1).",
      _rows("logits[:, -1].argmax(-1)", "(logits[:, -1].argmax() % logits.shape[-1]).expand(len(logits))")),
     ("At most n_new are new: yours one more.", _rows("range(n_new)", "range(n_new + 1)", "== n_new - 1", "== n_new")),
-], harness=Harness(_read_once, ("text 0", "text 1", "text 2", "text 3", "how many tokens each call read")),
+], hints={
+    "out of bounds": "Is it a place in the cache as it is now? The others move up when a row has left.",
+    "size of tensor|expanded size": "Does the same row leave all three: cache.k, cache.v and cache.n_pad?",
+}, harness=Harness(_read_once, ("text 0", "text 1", "text 2", "text 3", "how many tokens each call read")),
     allow=("KVCache", "LlamaConfig")))  # fmt: skip
 
 
@@ -358,7 +374,7 @@ def _verified(function, seed, prompt, n_new, n_draft, n_match, temperature):
         hint = "Is every call counted once, when it is made, the first one, which reads the prompt, too?"
         raise Wrong(f"you return {n_calls} calls, the model was called {len(model.calls)} times.", hint)
     right = lookup_decoding(_small_model(seed, 160), prompt, n_new, n_draft, n_match, _chooser(temperature))
-    require_form(text, right[0], LOOKUP_DECODING)
+    require_form(text, right[0], LOOKUP_DECODING, "A tensor of the prompt and n_new new tokens, no more.")
     if temperature and not torch.equal(text, right[0]):  # it may be asked in another order
         _require_chance_kept(function, model, prompt, n_draft, temperature)
         return right
@@ -370,6 +386,7 @@ ALL = torch.tensor([4, 9, 3, 11, 5, 6, 8, 10, 7, 2, 0, 1, 4])  # whatever is dra
 DECIDES = "Does choose alone decide, asked once at each place? A token of the draft stays if choose gives the same."
 PLACE, STAY = "places[-1] + n_match", "text += chosen"
 ASK, KEPT = "chosen.append(choose(row))", "cache.length = len(text) - 1"
+ROW = "Which row judges the draft's first token? The first, of the newest token: you take the row behind."
 _lookup = partial(mutate, lookup_decoding)
 LOOKUP_DECODING = Exercise(lookup_decoding, [
     Case("12 new, drafts of 3, the last token", (_small(30), PROMPT, 12, 3, 1, 0)),
@@ -380,9 +397,16 @@ LOOKUP_DECODING = Exercise(lookup_decoding, [
     Case("drawn", (_small(39), ALL, 24, 3, 1, 0.7), stochastic=True),
 ], [  # known mistakes
     ("You call once for each new token. Is the whole draft verified in one call, and does it come from an earlier "
-     "place? Nothing follows the end.", _lookup(f"text[{PLACE} :]", "[]")),
+     "place, in new tokens, too? At the end, where the last n_match stand, nothing follows.",
+     _lookup(f"text[{PLACE} :]", "[]")),
     ("Which earlier place counts? The last one: you take the first.", _lookup("places[-1]", "places[0]")),
     ("Is the draft what follows the place? It begins n_match behind it.", _lookup(PLACE, "places[-1]")),
+    ("Is the draft what follows the place? Yours begins one token before.", _lookup(PLACE, f"{PLACE} - 1")),
+    ("Near the end of the text fewer than n_draft tokens follow a place: they are a draft, too.",
+     _lookup("_places(text, n_match)", "[i for i in _places(text, n_match) if i < len(text) - n_match - n_draft]")),
+    (ROW, _lookup("[*draft, None], logits", "[*draft, None], [*logits[1:], logits[-1]]")),
+    (ROW, _lookup(ASK, f"{ASK}\n            if guess is not None and choose(logits[len(chosen)]) != guess:\n"
+                       "                break\n            chosen[-1] = chosen[-1] if guess is None else guess")),
     ("Is the draft verified by the model?", _lookup("break", "pass", STAY, "text += [*draft, chosen[-1]]")),
     ("Do tokens stay only up to the first that differs? You count all that agree.",
      _lookup("break", "pass", STAY, "text += chosen[: 1 + sum(map(int.__eq__, chosen, draft))]")),
@@ -392,6 +416,8 @@ LOOKUP_DECODING = Exercise(lookup_decoding, [
     ("Does the cache forget what was not kept? Set cache.length to what it read and stays.", _lookup(KEPT, "")),
     ("The newest token is not read yet: does cache.length leave it out?", _lookup(KEPT, KEPT[:-4])),
     ("All tokens but the newest are read and stay: you forget one more.", _lookup(KEPT, f"{KEPT} - 1")),
+    ("The newest token before the draft was read, too, and stays: you add the right ones of the draft alone.",
+     _lookup(KEPT, "cache.length += len(chosen) - len(draft) - 2")),
     (DECIDES, _lookup(ASK, f"{ASK}; chosen[-1] = guess if guess is not None and guess == row.argmax() else "
                            "chosen[-1]")),
 ], harness=Harness(_verified, ("the text", "the number of calls")),

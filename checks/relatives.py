@@ -13,13 +13,14 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, strided
-from checks.full_model import AT, NOT_A_NUMBER, ROOM, ROUNDS, departs, first_place
+from checks.full_model import AT, NOT_A_NUMBER, ONE_NAME, RENAMED, ROOM, ROUNDS, departs, first_place
 from checks.judge import CheckResult, check_of
 from helpers.families import Family, edits, load_checkpoint, register_family
 from helpers.families.bugs import BUGS
 from helpers.families.checkpoint import model_from_weights
 from helpers.families.configs import config_from_hugging_face, make_relative, our_weights
 from helpers.families.reference import TOKENS, part_names, save_random
+from helpers.formats.fit import misfits, refuse
 from helpers.interventions import outputs_of
 from helpers.model import apply_rope, causal_visible
 
@@ -151,8 +152,9 @@ class _Model:
         content = {name: value for name, value in self.content.items() if name != left_out}
         with register_family(content["model_type"], row):
             config = config_from_hugging_face(content)
-            make_relative(config)  # so that an error in an edit keeps its line
-            model = model_from_weights(config, our_weights(self.weights, config), source="the file")
+            weights = our_weights(self.weights, config)
+            refuse(misfits(make_relative(config), weights), "your row", "These:")  # here an edit's error keeps its line
+            model = model_from_weights(config, weights, source="the file")
         self.unread = self.own_keys - row.settings.keys()
         steps = TOKENS[:, :ONE_BY_ONE].split(1, dim=1)
         numbers = outputs_of(model, [*self.layers, ""], [TOKENS]).values()
@@ -245,10 +247,25 @@ WRONG_NORMS = [  # hint, row
         ("Are q and k normed once? Yours are before the turn, too.",
          lambda n, turn, q, k, v: (n.q_norm(turn(n.q_norm(q))), n.k_norm(turn(n.k_norm(k))), v)),
         ("Has k gains of its own? Yours are q's.", lambda n, turn, q, k, v: (n.q_norm(turn(q)), n.q_norm(turn(k)), v)),
+        *[("Are both normed, q and k, and is v left as it is?", one) for one in (
+            lambda n, turn, q, k, v: (n.q_norm(turn(q)), turn(k), v),
+            lambda n, turn, q, k, v: (turn(q), n.k_norm(turn(k)), v),
+            lambda n, turn, q, k, v: (n.q_norm(turn(q)), n.k_norm(turn(k)), n.k_norm(v)),
+        )],
         ("Are the norms used? What nobody calls changes nothing.", lambda n, turn, q, k, v: (turn(q), turn(k), v)),
     )],
 ]  # fmt: skip
 REFUSALS = [  # words of an error, what they mean for a row, and a row
+    (r"^RecursionError", "self.rotated_qkv is your own, and calls itself. super().rotated_qkv is the one behind it.",
+     _row(_norms_behind(lambda n, *_: n.rotated_qkv(torch.zeros(1, 28, 32), 0, 0)))),
+    (r"not enough values to unpack", "rotated_qkv returns three: q, k and v.",
+     _row(_norms_behind(lambda n, turn, q, k, v: (n.q_norm(turn(q)), n.k_norm(turn(k)))))),
+    (r"no attribute '__name__'", "edits.patch takes the class itself: YourClass, not YourClass().",
+     _row(lambda model, content: edits.patch(edits.Edit(), model))),
+    (r"__init__\(\) takes|required positional arguments?: 'model'",
+     "The row takes the function that patches, (model, content): not the class, and not called.", _row(edits.Edit)),
+    (r"^KeyError: '(head_dim|hidden_size|num_\w+)'", "Sizes stand in model.config: head_dim, dim, n_heads.",
+     _row(lambda model, content: content["head_dim"])),
     (r"^KeyError", "Has config.json this key? If not, the row's `settings` can give it.", _row(RIGHT, edits.no_rope)),
     (r"is no part of", "Does the row's `settings` name every key of config.json that an edit reads, with a default?",
      lambda: Family((RIGHT,), {"rms_norm_eps": 1e-5}, HUNYUAN_NAMES)),
@@ -258,11 +275,14 @@ REFUSALS = [  # words of an error, what they mean for a row, and a row
     (r"missing: \S*_proj\.bias", "Does `settings` name attention_bias, with its default? Else biases are always added.",
      _row(RIGHT, settings={"rms_norm_eps": 1e-5})),
     (r"left over: \S*(q_norm|k_norm|query_layernorm|key_layernorm)",
-     "The norms of queries and keys are left over: does your edit give attention q_norm and k_norm, and "
-     "`weight_names` the file's names for them?", _row(RIGHT, weight_names={})),
+     "The norms of queries and keys are left over: does your edit give each layer's attention a q_norm and a k_norm of "
+     "its own, and `weight_names` the file's names for them?", _row(RIGHT, weight_names={})),
     (r"shape: \S*[qk]_norm", "Does one norm serve one head, or all heads at once?", _row(edits.qk_norm_whole)),
-    (r"missing|left over", "Which weights has the file, and which your model? An edit adds, `weight_names` renames.",
+    (r"left over: \S*_proj\.bias", "The file may have biases on q, k, v and o: which edit of the course adds them?",
      lambda: Family((RIGHT,), HUNYUAN, HUNYUAN_NAMES)),
+    (r"missing: |left over: ",
+     "Which weights has the file, and which your model? An edit adds, `weight_names` renames.",
+     _row(RIGHT, edits.layer_norm)),
 ]  # fmt: skip
 
 
@@ -421,9 +441,10 @@ def _finds_partings(function, *_):
         finally:  # the next answer is tried on the same models
             for part in parts:
                 part._forward_hooks.clear()
-        if answer is not None and [type(one) for one in (*answer,)] != [str, int, bool]:
+        if answer is not None and (not isinstance(answer, tuple) or [*map(type, answer)] != [str, int, bool]):
             said = f"a name, an int and a bool, or None, is expected, not {str(answer)[:60]}."
-            raise Wrong(said, "Return (part, position, cached): position.item() makes an int of a tensor.")
+            hint = "Return (part, position, cached), or None: .item() makes an int of a tensor, cached is a bool."
+            raise Wrong(said, hint)
         if answer != where:
             raise Wrong(f"port “{wrong}”: yours is {answer}, expected {where}.", _why(wrong, answer, where))
     return len(ports())
@@ -431,17 +452,30 @@ def _finds_partings(function, *_):
 
 def _why(wrong, answer, where):
     if "elsewhere" in wrong:
-        return "Here the logits agree to 1e-4 of the largest: then a part that departs is only cut elsewhere."
+        return "The models' logits agree here to 1e-4 of the largest: a part that departs is then only cut elsewhere."
+    ours = part_names(3).keys() - ({"lm_head"} if where and where[0] == "logits" else ())
+    if answer and where and answer[1:] == where[1:] and answer[0] not in ours:
+        return 'The name is that of our part; it is "logits" where no part departs.'
+    if answer and not answer[2] and (where or ("logits",))[0] == "logits" != answer[0]:
+        return (
+            f"{ROUNDS} Of a tensor all counts: `output[0]` is for tuples alone, of a tensor it is a row."
+        )
     if "nan" in wrong and not (answer and answer[0] == where[0] and answer[1] > where[1]):
         return NOT_A_NUMBER
     if "row 0" in wrong:
         return ROUNDS if answer and answer[1] == 9 else AT
     if answer is None or where is None or answer[2] != where[2]:
         return CACHE if (answer and where) or (where or answer)[2] else ROUNDS
-    return AT if answer[0] == where[0] else ROUNDS if where[0] in ("tok_embeddings", "logits") else ENDS
+    return AT if answer[0] == where[0] else ROUNDS if where[0] == "tok_embeddings" else ENDS
 
 
 check_where_they_part = check_of(Exercise(
     where_they_part, [Case(f"{len(PORTS) + len(BUGS)} ports", ("a port", "its reference", "two texts", "names"))], [],
-    allow=("Relative", "KVCache"), harness=Harness(_finds_partings),
+    allow=("Relative", "KVCache"), harness=Harness(_finds_partings), hints={
+        "got tuple|'tuple' object": "A part may return a tuple: the first of it counts.",
+        "OutputWithPast": "transformers' model returns more than logits: take its .logits.",
+        "must match except": ONE_NAME,
+        "non-singleton dimension": "A part's T outputs are (B, 1, …) each: dim=1 puts them one behind the other.",
+        "^KeyError": RENAMED,
+    },
 ), seconds=30.0)  # fmt: skip

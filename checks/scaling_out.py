@@ -49,6 +49,7 @@ check_split_feed_forward = check_of(Exercise(split_feed_forward, [
     Case("gradients", (draw(3, 4, seed=70), *_ffn(seed=71), 2), gradients=True),
 ], [  # known mistakes
     ("Does each rank return its own part, not the sum?", _split(STACKED, "torch.stack([sum(parts)] * n_ranks)")),
+    ("Does each rank return its own part, not the sum?", _split(STACKED, "sum(parts)")),
     ("Is there a new first axis for the ranks? torch.stack makes one.", _split(STACKED, "torch.cat(parts)")),
     ("Are gate and up cut apart? Yours are cut as one matrix, so that the first share has rows of gate alone.",
      _split(GATES_UPS, "zip(*(w.chunk(2) for w in torch.cat([w_gate, w_up]).chunk(n_ranks)), strict=True)")),
@@ -65,7 +66,7 @@ check_split_feed_forward = check_of(Exercise(split_feed_forward, [
     ("Does each rank use its own units? Yours all use the first share.", _split(ALL, f"[next({ALL})] * n_ranks")),
     ("Which columns of down are this rank's? Yours are the first.", _split(DOWNS, f"[{DOWNS}[0]] * n_ranks")),
     ("Is it this rank's part alone? Yours adds up the parts so far.", _split(STACKED, f"{STACKED}.cumsum(0)")),
-], hints={"multipl|size mismatch": TURNED}))  # fmt: skip
+], hints={"multipl|size mismatch|batch2": TURNED}))  # fmt: skip
 
 
 def merge_attention(outputs, logsumexps):
@@ -134,6 +135,11 @@ MERGE_ATTENTION = Exercise(merge_attention, [
     ("A rank with the larger denominator counts for more. Yours is the mean.", lambda o, s: o.nan_to_num().mean(0)),
     ("Do the weights of a query add up to 1? Are they divided by their sum?", lambda o, s: _weighted(o, s.exp())),
     (LARGE, lambda o, s: _weighted(o, s.exp() / s.exp().sum(0))),
+    ("Are these the denominators? They are given as logarithms: exp makes them, and softmax takes it itself.",
+     lambda o, s: _weighted(o, s / s.sum(0))),
+    ("The weighted outputs are added: their weights sum to 1 already. Do you take a mean, too?",
+     lambda o, s: _weighted(o, s.softmax(0)) / len(o)),
+    (HIDDEN, lambda o, s: (s.softmax(0)[..., None] * o).sum(0)),
     ("Do weights add up to 1 over ranks? Yours do over the queries.", lambda o, s: _weighted(o, s.softmax(1))),
     *[("Is the base e all the way? The logarithms are natural: no exp2, no log2.", bug) for bug in (
         lambda o, s: _weighted(o, (s * LN2).softmax(0)),
@@ -263,23 +269,31 @@ check_mend_split = check_of(Exercise(mend_split, [Case(f"{n} ranks", ("large wei
     ("Does your hook hand its sum back? The gradients are as without it.", lambda model, all_reduce: 0),
     *[(ONE_BRANCH, _hooked(f".*{branch}_norm")) for branch in ("attention", "ffn")],
     ("Are all blocks mended? Yours is the first one alone.", _hooked("layers.0.*_norm")),
-    *[(TWICE, _hooked(names)) for names in (".*_norm", ".*(o|down)_proj")],
+    *[(TWICE, _hooked(names)) for names in (".*_norm", ".*(o|down)_proj", r"layers\.\d")],
     ("The stream's own gradient is whole, only the branch brings parts: do you add up both?",
      lambda model, all_reduce: [norm.register_forward_pre_hook(lambda module, inputs:
          inputs[0].register_hook(lambda own: _total(own, all_reduce)) and None if inputs[0].requires_grad else None)
          for norm in _norms(model)]),
-    ("Is the norm's own gain below the sum, too? Yours sums what leaves the norm, so that its gain gets a part.",
-     lambda model, all_reduce: [norm.register_full_backward_hook(
-         lambda module, inputs, outputs: (_total(inputs[0], all_reduce),)) for norm in _norms(model)]),
+    *[("Is the norm's own gain below the sum, too? On the way back yours comes behind it: the gain gets a part.",
+       lambda model, all_reduce, one=one: [norm.register_full_backward_hook(
+           lambda module, *gradients: (_total(gradients[one][0], all_reduce),)) for norm in _norms(model)])
+      for one in (0, 1)],
+    ("all_reduce sums in place and returns None: hand back the tensor itself.",
+     lambda model, all_reduce: [norm.register_full_backward_pre_hook(
+         lambda module, gradients: (all_reduce(gradients[0].clone()),)) for norm in _norms(model)]),
     ("Parts are added up: do you divide by the number of ranks?", _hooked("layers.*_norm", mean=True)),
-    ("Do you sum where the gradient flows, not where it ends?", _hooked(r"(tok|layers.*norm).*weight")),
-    ("Each rank has other heads and units: do their gradients belong into one sum?", _hooked(".*weight")),
+    *[("Matrices below still get a part alone: do you sum where the gradient flows on, or where it ends?",
+       _hooked(names)) for names in (r"(tok|layers.*norm).*weight", "layers.*norm.weight", "tok.*weight")],
+    *[("Each rank has other heads and units: do their gradients belong into one sum?", _hooked(names))
+      for names in (".*weight", ".*(q|k|v|gate|up)_proj")],
     ("The sums of the forward pass are there already: does a hook of yours change an output?",
      lambda model, all_reduce: [norm.register_forward_hook(
          lambda module, inputs, output: all_reduce(output)) for norm in _norms(model)]),
 ],
     tolerance=5.0,  # 1e-4 of the largest number
-    hints={"doesn't require grad": "While it writes, do you ask for a gradient of a tensor that has none?"},
+    hints={"doesn't require grad": "While it writes, do you ask for a gradient of a tensor that has none?",
+           "invalid number of grad": "A hook returns a tuple; of a norm it has one gradient: (total,).",
+           "'tuple' object has no": "gradients is a tuple: the first of it is the tensor to sum."},
     harness=Harness(_effect, ("the logits, right without your hooks, now",
                               *(f"seen from the loss, the first wrong gradient, of {name}," for name in BACK))),
 ), seconds=60.0)  # fmt: skip

@@ -116,7 +116,7 @@ LINES = {  # at most, of each room of helpers; if one grows, another must shrink
     "families/*.py": 1080, "fast_decode/*.py": 450, "formats/*.py": 600, "parallel/*.py": 290,
 }  # fmt: skip
 # By what these notebooks import of helpers and checks, explorers apart; 05 wires and judges all parts.
-LOADED = {"00": 2250, "01": 3200, "02": 3300, "03": 3350, "04": 3350, "05": 5050}
+LOADED = {"00": 2250, "01": 3200, "02": 3300, "03": 3350, "04": 3350, "05": 4800}
 
 
 def lines_of(paths):
@@ -133,7 +133,7 @@ def test_every_room_of_helpers_has_its_bound():
     assert rooms == LINES.keys() - {"model.py"}
 
 
-@pytest.mark.parametrize(("room", "most"), {"checks": 6000, "tools": 1150, "teaching": 5250, "tests": 9750}.items())
+@pytest.mark.parametrize(("room", "most"), {"checks": 5550, "tools": 1150, "teaching": 5250, "tests": 9450}.items())
 def test_the_other_rooms_stay_small(room, most):
     assert lines_of(path for path in (ROOT / room).rglob("*.*") if path.suffix in (".py", ".js", ".css")) <= most
 

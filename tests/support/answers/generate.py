@@ -2,6 +2,8 @@
 
 import torch
 
+from checks.base import mutate
+from checks.generate import GOES_ON, greedy_with_cache
 from tests.support.answers.register import RIGHT, right, wrong
 
 
@@ -56,20 +58,9 @@ def _looked_up(logits, temperature, top_k, top_p, generator):
     return order.gather(1, torch.searchsorted(sums, drawn, right=True).clamp(max=shares.shape[1] - 1))[:, 0]
 
 
-def _row_by_row(logits, temperature, top_k, top_p, generator):
-    tokens = []
-    for row in logits.double():
-        kept = row.argsort(descending=True)[: 1 if temperature == 0 else top_k]
-        shares = (row[kept] / (temperature or 1)).softmax(0)
-        n = 1 + (shares[:-1].cumsum(0) < (top_p or 2) - 1e-9).sum().item()
-        tokens.append(kept[shares[:n].multinomial(1, generator=generator).item() if n > 1 else 0])
-    return torch.stack(tokens)
-
-
 RIGHT["sample"] |= {
     "marked_from_below": _nucleus(_marked_from_below),
     "looked_up": _looked_up,
-    "row_by_row": _row_by_row,
 }
 
 
@@ -93,50 +84,15 @@ def greedy_with_cache__cut_at_the_end(model, prompts, n_new, stop):
     return [done[row][n_pad[row] :] for row in range(len(prompts))]
 
 
-def _ended_by(ends, place=lambda number, row: number):
-    """A loop in which ends(new tokens, mark) says that a row ends, and place what stays in the cache."""
-
-    def program(model, prompts, n_new, stop):
-        texts, new, longest = [[*p] for p in prompts], [[] for _ in prompts], max(map(len, prompts))
-        n_pad, left, cache = [longest - len(p) for p in prompts], [*range(len(prompts))], model.new_cache(len(prompts))
-        read = torch.tensor([[7] * n + text for n, text in zip(n_pad, texts, strict=True)])
-        chosen = model(read, cache=cache, n_pad=torch.tensor(n_pad))[:, -1].argmax(-1)
-        while True:
-            for row, token in zip(left, chosen.tolist(), strict=True):
-                new[row].append(token)
-            keep = [(number, row) for number, row in enumerate(left) if not ends(new[row], stop)]
-            if not keep or len(new[keep[0][1]]) == n_new:
-                return [text + more for text, more in zip(texts, new, strict=True)]
-            places, left = [place(*one) for one in keep], [row for _, row in keep]
-            cache.k, cache.v, cache.n_pad = cache.k[:, places], cache.v[:, places], cache.n_pad[places]
-            chosen = model(torch.tensor([[new[row][-1]] for row in left]), cache=cache)[:, -1].argmax(-1)
-
-    return program
-
-
-def _ends_so(new, stop):
-    return new[-len(stop) :] == stop
-
-
-def _spelt(numbers):
-    return " ".join(map(str, numbers))
-
-
-RIGHT["greedy_with_cache"] |= {
-    "lists_and_another_padding": _ended_by(_ends_so),
-    "spelt_with_a_blank_before": _ended_by(lambda new, stop: f" {_spelt(new)}".endswith(f" {_spelt(stop)}")),
-}
-
-
 def _called(call):
-    """The right loop with a model that is called as call(model, tokens, cache, n_pad, the first call's two) says."""
+    """The right loop with a model that is called as call(model, tokens, cache, n_pad, the first n_pad) says."""
 
     def program(model, *given):
         def called(tokens, cache, n_pad=None):
-            first.append((tokens, n_pad))
-            return call(model, tokens, cache, n_pad, *first[0])
+            pads.append(n_pad)
+            return call(model, tokens, cache, n_pad, pads[0])
 
-        first, called.new_cache = [], model.new_cache
+        pads, called.new_cache = [], model.new_cache
         return greedy_with_cache__cut_at_the_end(called, *given)
 
     return program
@@ -175,30 +131,27 @@ for words, name, program in (
     ("neither seeded", "sample__seeded", _drawn(lambda q, g: q.multinomial(1, generator=g.manual_seed(0))[:, 0])),
     ("The likeliest, or one random", "sample__greedy", _drawn(lambda q, g: q.argmax(-1))),
     ("temperature 0.01: all", "sample__cold", lambda z, t, *s: sample__largest_after_noise(z, t * (t > 0.04), *s)),
-    ("or one random", "sample__shared", _drawn(lambda q, g: (q.cumsum(-1) < torch.rand(1, generator=g)).sum(-1) % 3)),
     ("and [:, 0] its column", "sample__column", _drawn(lambda q, g: q.multinomial(1, generator=g))),
-    ("it raises RuntimeError", "sample__logs", _drawn(lambda q, g: q.log().multinomial(1, generator=g)[:, 0])),
     ("expected from 0 to 2", "sample__no_token", _drawn(lambda q, g: 3 + q.multinomial(1, generator=g)[:, 0])),
     ("does not.", "sample__in_place", lambda z, t, k, p, g: z.div_(2).argmax(-1)),
-    ("In a text, 0 4 is also found", "greedy_with_cache__joined", _ended_by(
-        lambda new, stop: _spelt(new).endswith(_spelt(stop)))),
-    ("9 entries, expected 7", "greedy_with_cache__not_alone", _ended_by(
-        lambda new, stop: len(new) > len(stop) and _ends_so(new, stop))),
-    ("move up when", "greedy_with_cache__row_as_place", _ended_by(_ends_so, place=lambda number, row: row)),
-    ("got no cache", "greedy_with_cache__no_cache", _called(
-        lambda m, t, cache, pad, *_: (m(t, cache, n_pad=pad), m(t))[1])),
-    ("first tokens only", "greedy_with_cache__padding_each_time", _called(
-        lambda m, t, cache, _, __, pad: m(t, cache, n_pad=pad))),
-    ("do not fit: the", "greedy_with_cache__whole_text_each_time", _called(lambda m, tokens, cache, pad, first, _: m(
-        tokens if pad is not None else torch.cat((first[: len(tokens)], tokens), 1), cache, n_pad=pad))),
-    ("One prompt after the other?", "greedy_with_cache__one_by_one", lambda m, p, *s: [
-        greedy_with_cache__cut_at_the_end(m, [one], *s)[0] for one in p]),
-    ("Work on copies", "greedy_with_cache__in_place", lambda m, p, *s: [t.append(0) for t in p]),
-    ("one list of tokens for each prompt", "greedy_with_cache__a_tensor", lambda m, p, *s: torch.tensor(p[0])),
+    ("In a text, 0 4 is also found", "greedy_with_cache__joined", mutate(
+        greedy_with_cache, GOES_ON, 'not str(texts[row][len(prompts[row]) :])[:-1].endswith(str(stop)[1:-1])')),
+    ("9 entries, expected 7", "greedy_with_cache__not_alone", mutate(
+        greedy_with_cache, GOES_ON, f"({GOES_ON} or len(texts[row]) == len(prompts[row]) + len(stop))")),
+    ("move up when", "greedy_with_cache__row_as_place", mutate(
+        greedy_with_cache, "left = [left[i] for i in keep]", "left = keep = [left[i] for i in keep]")),
     ("Does a text begin with its prompt?", "greedy_with_cache__only_what_is_new", lambda m, p, *s: [
         t[len(q) :] for t, q in zip(greedy_with_cache__cut_at_the_end(m, p, *s), p, strict=True)]),
     ("Does the same row leave all three", "greedy_with_cache__padding_of_all", _called(lambda m, t, cache, pad, *_: (
         setattr(cache, "n_pad", torch.zeros(4).int()) if pad is None else 0, m(t, cache, n_pad=pad))[1])),
+    ("got no cache", "greedy_with_cache__no_cache", _called(
+        lambda m, t, cache, pad, *_: (m(t, cache, n_pad=pad), m(t))[1])),
+    ("first tokens only", "greedy_with_cache__padding_each_time", _called(
+        lambda m, t, cache, _, pad: m(t, cache, n_pad=pad))),
+    ("One prompt after the other?", "greedy_with_cache__one_by_one", lambda m, p, *s: [
+        greedy_with_cache__cut_at_the_end(m, [one], *s)[0] for one in p]),
+    ("Work on copies", "greedy_with_cache__in_place", lambda m, p, *s: [t.append(0) for t in p]),
+    ("one list of tokens for each prompt", "greedy_with_cache__a_tensor", lambda m, p, *s: torch.tensor(p[0])),
     ("called 11 times", "lookup_decoding__10", lambda *s: (lookup_decoding__windows(*s)[0], 10)),
     ("// divides into whole", "lookup_decoding__float", lambda *s: (lookup_decoding__windows(*s)[0], 11.0)),
     ("return tokens, calls", "lookup_decoding__text", lambda *s: lookup_decoding__windows(*s)[0]),
