@@ -457,9 +457,7 @@ def _why(wrong, answer, where):
     if answer and where and answer[1:] == where[1:] and answer[0] not in ours:
         return 'The name is that of our part; it is "logits" where no part departs.'
     if answer and not answer[2] and (where or ("logits",))[0] == "logits" != answer[0]:
-        return (
-            f"{ROUNDS} Of a tensor all counts: `output[0]` is for tuples alone, of a tensor it is a row."
-        )
+        return f"{ROUNDS} Of a tensor all counts: `output[0]` is for tuples alone, of a tensor it is a row."
     if "nan" in wrong and not (answer and answer[0] == where[0] and answer[1] > where[1]):
         return NOT_A_NUMBER
     if "row 0" in wrong:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SAID = "; solutions are at the end"  # in the notebooks' text, and not true of the folder that is handed out
-KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "claim", "points", "questions"}
+KEPT_CELL_METADATA = {"tags", "jp-MarkdownHeadingCollapsed", "claim", "points"}
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # a file that is no notebook
 
 
@@ -68,8 +68,6 @@ def without_solutions(notebook: dict) -> dict:
             cell["outputs"], cell["execution_count"] = [], None
             if folds.get("source_hidden"):
                 cell["metadata"]["jupyter"] = {"source_hidden": True}  # no output is left to fold
-        for question in cell["metadata"].get("questions", []):
-            question.pop("answer", None)
         if SAID in (source := "".join(cell["source"])):
             cell["source"] = source.replace(SAID, "").splitlines(keepends=True)
     if not any(solutions) and any("exercise" in cell["metadata"].get("tags", []) for cell in kept):
@@ -94,9 +92,8 @@ def source_hash(notebook: dict) -> str:
 
 
 def text_hash(notebook: dict) -> str:
-    """Fingerprint of the rest that an author writes: the other cells, and the points and questions of all."""
-    metadata = [cell["metadata"] for cell in notebook["cells"]]
-    asked = [one[name] for one in metadata for name in ("points", "questions") if name in one]
+    """Fingerprint of the rest that an author writes: the other cells, and the points of all."""
+    asked = [cell["metadata"]["points"] for cell in notebook["cells"] if "points" in cell["metadata"]]
     others = [cell for cell in notebook["cells"] if cell["cell_type"] != "code"]
     return hash_of(json.dumps([asked, [[*_written(cell), cell.get("attachments")] for cell in others]], sort_keys=True))
 

@@ -111,7 +111,7 @@ for words, bug, *changes in (
     ("only cut elsewhere", "no_logits", "<= 1e-4", "< 0"),
     ("that of our part", "other_name", "return name, at", "return names.get(name, 'lm_head'), at"),
     ("that of our part", "lm_head", "return name, at", "return name.replace('logits', 'lm_head'), at"),
-    ("a row of the batch", "first_row", "y[0] if type(y) is tuple else y)", "y[0])"),
+    ("of a tensor it is a row", "first_row", "y[0] if type(y) is tuple else y)", "y[0])"),
     ("the first of it counts", "tuple", "y[0] if type(y) is tuple else y)", "y)"),
     ("keeps its own by name=name", "one_name", "y, name=name: made", "y: made"),
     ("take its .logits", "no_logits_of_theirs", 'getattr(y, "logits", y)', "y"),
