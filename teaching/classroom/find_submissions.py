@@ -21,6 +21,7 @@ from tools.hand_out import COPIED, HANDOUT
 
 LARGEST_FILE = 50_000_000  # bytes of a notebook
 LARGEST_UNPACKED = 2**29  # bytes that the zips of one entry of a class's folder together may need
+LARGEST_CLASS = 2**33  # bytes that all of them may take on the disk: more stops the run
 LARGEST_LIST = 2**24  # bytes of the list of files at the end of a zip
 MOST_FILES = 100_000  # in the zips of one entry together
 DEEPEST = 3  # zips inside zips
@@ -105,7 +106,7 @@ class Submissions:
 
     def __init__(self, folder: Path, notebooks: list[str], scratch: Path):
         self.students, self.nobodys = {}, []
-        self._scratch, self._pages = scratch, set()
+        self._scratch, self._pages, self._written = scratch, set(), 0
         self._pattern = re.compile(rf"{COPY_OF}({'|'.join(notebooks)}){AGAIN}{ENDING}", re.I)
         for entry in sorted(folder.iterdir()):
             (who, own), name = owner(entry.name), entry.name
@@ -191,13 +192,16 @@ class Submissions:
                         student.unread.append(f"{shown}/{inside} ({_why(error)})")
         except Exception as error:  # whatever a broken, locked or hostile file does to zipfile
             student.unread.append(f"{shown} ({_why(error)})")
+        if self._written > LARGEST_CLASS:
+            raise ValueError(f"with {shown} the zips have unpacked to more than {LARGEST_CLASS:,} bytes: look at it")
         return place
 
     def _put(self, archive, info, inside, place):
         """Unpack a file, or leave an empty one in its place."""
         if UNPACKED.search(inside.name):
             made = archive.extract(info, place)
-            self._left -= os.path.getsize(made)  # the zip says whatever its sender wants
+            size = os.path.getsize(made)  # the zip says whatever its sender wants
+            self._left, self._written = self._left - size, self._written + size
             saved = time.mktime((*info.date_time, 0, 0, -1))
             os.utime(made, (saved, saved))
         elif not _handed_out(inside):

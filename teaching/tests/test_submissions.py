@@ -149,7 +149,7 @@ def test_a_zip_is_one_persons_whatever_names_are_in_it(tmp_path):
     assert found.students["eve"].unread == ["eve.zip/ben__02_rope.ipynb"]
 
 
-def test_a_zip_that_lies_about_its_sizes_costs_its_sender_alone(tmp_path):
+def test_a_zip_that_lies_about_its_sizes_costs_its_sender_alone(tmp_path, monkeypatch):
     names = ["anna.zip/02_rope.ipynb", "eve.zip/02_rope.ipynb", "zoe.zip/02_rope.ipynb"]
     found_in(tmp_path / "in", names)
     eve = tmp_path / "in" / "eve.zip"
@@ -160,6 +160,9 @@ def test_a_zip_that_lies_about_its_sizes_costs_its_sender_alone(tmp_path):
     found = found_in(tmp_path / "in").students
     assert {name: len(one.files) for name, one in found.items()} == {"anna": 1, "eve": 0, "zoe": 1}
     assert found["eve"].unread == ["eve.zip (the zips unpack to more than 536,870,912 bytes)"]
+    monkeypatch.setattr(find_submissions, "LARGEST_CLASS", 3)  # it stops the run, and is nobody's fault
+    with pytest.raises(ValueError, match=r"with zoe\.zip the zips have unpacked to more than 3 bytes"):
+        found_in(tmp_path / "in")
 
 
 def test_what_is_not_understood_is_named(tmp_path, monkeypatch):
