@@ -59,8 +59,10 @@ def undisturbed():
             yield
     finally:
         torch.set_default_dtype(dtype)
-        if torch.get_default_device() != device:
-            torch.set_default_device(None if device.type == "cpu" else device)  # cpu said aloud slows each call
+        if device.type == "cpu":
+            torch.set_default_device(None)  # cpu, said aloud, slows each call
+        elif torch.get_default_device() != device:
+            torch.set_default_device(device)
         torch.set_num_threads(threads)
         random.setstate(state)
         print(printed.getvalue(), end="")

@@ -320,6 +320,8 @@ def test_settings_that_a_function_changes_are_put_back_also_after_the_stop_butto
     before = settings()
     assert check_silu(changes_settings).status == "failed"
     assert settings() == before
+    assert check_silu(lambda x: torch.set_default_device("cpu") or x).status == "failed"
+    assert settings() == before
     with pytest.raises(KeyboardInterrupt):
         check_silu(stopped)
     assert settings() == before
