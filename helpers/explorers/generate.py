@@ -1,5 +1,6 @@
 """The explorer of notebook 07: a model writes, token by token; and repeats in texts."""
 
+import functools
 from itertools import pairwise
 
 import torch
@@ -78,11 +79,16 @@ def explore_writing() -> Explorer:
     hands, (query,) = clock.add_collection(LineCollection([], lw=1.2)), clock.plot([], [], color=QUERY, lw=3)
     (curve,), (dot,) = work.plot([], [], color=INK), work.plot([], [], "o", color=INK)
 
-    def draw(new, temperature, top_p, way):
+    @functools.cache  # the slider of the token asks again and again
+    def read(temperature, top_p):
         text = texts[TOP_PS.index(round(top_p, 1)), round(10 * temperature)]
         logits, weights = model(text[None])[0, n_prompt - 1 : -1], attention_by_layer(model, text[None]).mean((0, 1))
         shares = next_token_probabilities(logits, temperature, None, top_p)
         own = logits.softmax(-1)[range(N - n_prompt), text[n_prompt:]].tolist()
+        return text, shares, own, weights
+
+    def draw(new, temperature, top_p, way):
+        text, shares, own, weights = read(temperature, top_p)
         at, cached = n_prompt + new - 1, way == WAYS[0]  # the step reads the token before `at` and writes the one at it
         token = text[at].item()
         corners, colors, x, y = [], [], 0, 0

@@ -70,7 +70,7 @@ def explore_opening() -> Explorer:
         bar.set_ydata([0, min(max(cost, 0.01), 2)])
         said = f"{cost:+.2f}".replace("-", "−")
         shares = f"{bent.mean():.0%} of the gates, which write {(bent * wrote).sum():.0%}"
-        curve.set_title(f"{shape} (thick): {shares}")
+        curve.set_title(f"Thick: {shape}, for {shares}")
         scale.set_title(said, loc="center", fontsize=13, fontweight="bold")
         return (
             f"Bent are {shares} of what the feed-forwards add. The loss goes from {trained:.2f} to "
