@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.readers import CPP, ROOT, environment
+from benchmarks.readers import CPP, OV, READERS, ROOT, environment
 from benchmarks.speed import SHAPES, machine, make_pair
 from helpers.checkpoint import save_checkpoint
 from helpers.text import load_tokenizer
@@ -76,7 +76,7 @@ ONNX = """
     made = str(folder / ("onnx-" + kind))
     builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(folder), "-o", made, "-c", made]
     subprocess.run([*builder, "-p", kind, "-e", "cpu"], check=True, capture_output=True)
-    model, params = og.Model(made), None
+    model = og.Model(made)
     def write():
         params = og.GeneratorParams(model)
         params.set_search_options(max_length=len(prompt) + new, min_length=len(prompt) + new, do_sample=False)
@@ -109,8 +109,7 @@ LLAMA_CPP = """
             batch.add(tokens[-1], at, [0], True)
         return tokens
 """
-CT2, ONNXES = "ctranslate2==4.8.5", "onnxruntime-genai==0.18.0 onnx==1.23.2 onnx_ir==1.1.0"
-OV = "openvino==2026.4.1 optimum-intel==2.2.0 nncf==3.4.0"
+CT2, ONNXES, OV_8 = READERS["ctranslate2"][0], READERS["onnxruntime-genai"][0], f"{OV} nncf==3.4.0"
 
 RIVALS = {  # name: packages on top of the course's, and a program that makes write()
     "transformers": ("", TRANSFORMERS % ""),
@@ -122,8 +121,8 @@ RIVALS = {  # name: packages on top of the course's, and a program that makes wr
     "transformers, quantize_dynamic": ("", TRANSFORMERS % QUANTIZED),
     "ctranslate2": (CT2, CTRANSLATE2 % "float32"),
     "ctranslate2, int8": (CT2, CTRANSLATE2 % "int8"),
-    "openvino, f32 hint": (OV, OPENVINO % False),
-    "openvino, int8": (OV, OPENVINO % True),
+    "openvino, f32 hint": (OV_8, OPENVINO % False),
+    "openvino, int8": (OV_8, OPENVINO % True),
     "onnxruntime-genai": (ONNXES, ONNX % "fp32"),
     "onnxruntime-genai, int4": (ONNXES, ONNX % "int4"),
     "llama.cpp, float32": (CPP, LLAMA_CPP),

@@ -15,7 +15,7 @@ import torch
 
 from helpers.fast_decode.layouts import LaidOutLinear, full_name
 
-SAMPLE, ROUNDS = 2**25, 5  # each layout is timed on so many bytes of matrices (more than a cache holds), and so often
+SAMPLE, ROUNDS = 2**25, 5  # each layout is timed on so many bytes of matrices (most caches hold less), and so often
 
 
 def layouts_file() -> Path:

@@ -75,7 +75,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, layout: str |
 
 
 def _stored_as(dtype, group):
-    # With all of them in bytes the 135M shape's KL to float64 is 0.022 in rows, 0.013 in bags; so it is 0.004.
+    # KL to float64 with all in bags of bytes, and so: random 135M 1.3e-2, 3.8e-3; tiny-llama 1.2e-4, 8.0e-5.
     return torch.float16 if dtype == torch.int8 and len(group) == 3 else dtype  # queries, keys and values
 
 
