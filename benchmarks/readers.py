@@ -1,6 +1,6 @@
 """One small LLaMA, many readers: who opens it, who refuses, and whose logits are other ones (docs/readers.md).
 
-    PYTHONPATH=. python benchmarks/readers.py                  all, an hour on two cores: the rows of a Markdown table
+    PYTHONPATH=. python benchmarks/readers.py                  all, half an hour: the rows of a Markdown table
     PYTHONPATH=. python benchmarks/readers.py mlx-lm ibm-fms   those whose names begin so
 
 Readers of the same packages share an environment, which lies in a temporary folder on top of the one that runs this

@@ -7,9 +7,9 @@ READ = re.compile(r"#.*|\"[^\"\n]* [^\"\n]*\"|'[^'\n]* [^'\n]*'")  # comments, a
 
 
 def minutes(notebook) -> float:
-    """What reading, predicting and running take without the exercises: a rule fitted to nine walks (CONTRIBUTING.md).
+    """What reading, predicting and running take without the exercises: a rule fitted to walks (CONTRIBUTING.md).
 
-    A minute for 120 words, one for 4 lines of code that do more than draw or import, and three for a figure.
+    A minute for 100 words, 18 seconds for a line of code that does more than draw or import, 3.6 minutes for a figure.
     """
     words = lines = figures = 0
     aside = False
@@ -24,7 +24,7 @@ def minutes(notebook) -> float:
         figures += any("image/png" in output.get("data", {}) for output in cell.outputs)
         if "figure" not in cell.metadata.get("tags", []):
             lines += len(re.findall(r"^ *(?!import |from |\s)\S", cell.source, re.M))
-    return words / 120 + lines / 4 + 3 * figures
+    return words / 100 + 0.3 * lines + 3.6 * figures
 
 
 def words_in(text: str) -> int:

@@ -25,7 +25,9 @@ CSS = """.course-explorer img { border-radius: 8px }
 .course-explorer .course-part { outline-offset: -2px; cursor: pointer; box-shadow: none }
 .course-explorer .course-part:hover { outline: 1px solid #767676 }
 .course-explorer .course-part:focus-visible { outline: 3px solid #0072B2 }
-.course-explorer .widget-toggle-buttons .widget-label { margin-right: 8px }
+.course-explorer .widget-toggle-buttons { flex-wrap: wrap }
+.course-explorer .widget-toggle-buttons .widget-label { margin-right: 8px; flex: none }
+.course-explorer .widget-toggle-buttons > div { max-width: 100% }
 """
 # An explorer is three outputs: its picture, the controls, its words. Where the controls live, the other two are hidden;
 # where their kernel has gone, JupyterLab's "Error displaying widget" is. (Names of JupyterLab, notebook 6, VS Code.)
@@ -51,7 +53,7 @@ class Explorer:
         figure: drawn once by the caller. Layout, axes and whatever `draw` leaves alone are fixed from then on.
         draw: takes the controls' values by name, moves artists (not limits or ticks), returns the finding in words.
             What it moves is drawn above what stays.
-        controls: by name, made with `slider`, `span`, `choice`, `switch` or `toggle`.
+        controls: by name, made with `slider`, `span`, `switch` or `toggle`.
         alt: what the picture shows, whatever the values, in under 40 words.
         parts: what on the picture can be clicked, and reached by Tab, {what: where}. Where is (x0, y0, x1, y1) in
             fractions of the figure, from its lower left corner, or a function giving it once the layout stands, such
@@ -230,13 +232,11 @@ def span(label: str, value: tuple, low: int, high: int, says=""):
     return _named(ipywidgets.IntRangeSlider(value=value, min=low, max=high), label, says)
 
 
-def choice(label: str, options, says=""):
-    """A labelled drop-down list of labels, or of pairs (label, value); the first option is the default."""
-    return _named(ipywidgets.Dropdown(options=_pairs(options)), label, says)
-
-
 def switch(label: str, options, says=""):
-    """A row of buttons of which one is down, for a few short options; they are those of `choice`."""
+    """Rows of buttons, one of them down, for labels or pairs (label, value); the first option is the default.
+
+    A drop-down list would lose its arrow keys to the notebook (JupyterLab 4.6: they select another cell).
+    """
     return _named(ipywidgets.ToggleButtons(options=_pairs(options), style={"button_width": "auto"}), label, says)
 
 
@@ -264,7 +264,7 @@ def _align(controls):
     # Labels in full, all as wide as the longest, so that the controls stand in columns; rows of buttons and boxes flow.
     flowing = ipywidgets.ToggleButtons | ipywidgets.Checkbox
     longest = max((len(control.description) for control in controls if not isinstance(control, flowing)), default=0)
-    width = f"{0.9 * longest:.0f}ch"  # few letters are as wide as a digit
+    width = f"{1 + 0.9 * longest:.0f}ch"  # few letters are as wide as a digit
     aligned = {"width": f"calc({width} + 220px)", "max_width": "100%"}
     row = {
         "width": "auto",

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch.nn import functional as F
 
 from helpers.experiments.circuit import CONFIG, LONGEST, learn_to_repeat, repeated, silenced
-from helpers.explorers.base import GREY, PALE, Explorer, bare, choice, hide_future, slider
+from helpers.explorers.base import GREY, PALE, Explorer, bare, hide_future, slider, switch
 from helpers.interventions import attention_by_layer
 from helpers.model import Llama, causal_visible
 from helpers.plots import HATCH, HIDDEN, INK, KEY
@@ -31,7 +31,7 @@ class Film(Explorer):
         draw = torch.Generator().manual_seed(4)
         self.piece, self.copies = torch.randperm(26, generator=draw)[:N], repeated(64, LONGEST, 2 * LONGEST, draw)
         self._keep("all parts work", *next(learn_to_repeat(0, 1, 0, device)))
-        controls = {"step": slider("after step", 0, 0, steps, every), "run": choice("training", list(RUNS))}
+        controls = {"step": slider("after step", 0, 0, steps, every), "run": switch("training", list(RUNS))}
         controls["length"] = slider("length of the piece", 12, 4, 20)
         alt = "A text, each token dark if it was expected. Left, loss against step. Right, eight attention triangles; "
         super().__init__(self._fixed(), self._draw, controls, alt + "the cells that the task needs are framed.")

@@ -9,7 +9,7 @@ from matplotlib.colors import to_rgb
 
 from helpers import masks
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import Explorer, bare, choice, new_figure, readable, slider
+from helpers.explorers.base import Explorer, bare, new_figure, readable, slider, switch
 from helpers.model import repeat_kv
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
@@ -80,7 +80,7 @@ def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook
         for nan, there in zip(nans, [*empty, empty.any()], strict=True):
             nan.set_text("NaN" if there else "")
         after = f"{((moved > 0) & ~reach).sum()} leak, {((moved == 0) & reach).sum()} lost"
-        near.set_title(f"One head: {may.sum()} of 144 pairs visible")
+        near.set_title(f"One head: {may.sum()} of 144 pairs allowed")
         far.set_title(f"After six blocks: {'all is NaN' if empty.any() else after}")
         if empty.any():
             return f"{empty.sum()} of 12 queries see no key: 0 / 0 is NaN. After six blocks all is NaN."
@@ -90,7 +90,7 @@ def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook
     controls = {
         "window": slider("window (0: none)", window, 0, N - 1),
         "cached": slider("tokens in the cache (above the line)", cached, 0, N - 1),
-        "way": choice("how the program hides", WAYS),
+        "way": switch("how the program hides", WAYS),
     }
     alt = "Left: query down, key across, weights of one head, hidden cells hatched; bars of their sums. Right: which "
     alt += "token, if replaced, moves whose logits. Red: against the rule."

@@ -142,8 +142,9 @@ def explore_ring() -> Explorer:
     n = np.arange(2, RANKS + 1)
     count.set(xlim=(1.6, RANKS + 0.4), ylim=(0, 2.15), xticks=n, xlabel="ranks", ylabel="sent by a rank [tensors]")
     count.plot(n, 2 * (n - 1) / n, "o-", color=PALE)
+    count.text(6.2, 1.2, "in all: 2 (n − 1) / n", ha="right", color=GREY)
     count.axhline(2, color=INK, lw=1, ls=":")
-    count.set_title("In all 2 (n − 1) / n, below 2")
+    count.set_title("Black: sent so far")
 
     # What moves: the map, arrows to the next rank with this step, the names of rows, what a rank has sent.
     picture = table.imshow(np.ones((2, 2, 3)), extent=(0, 1, 1, 0), aspect="auto")

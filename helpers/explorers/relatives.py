@@ -9,9 +9,9 @@ from copy import deepcopy
 import numpy as np
 import torch
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import FancyArrowPatch, Polygon, Rectangle
 
-from helpers.explorers.base import GREY, Explorer, bare, choice, new_figure, slider, switch, toggle
+from helpers.explorers.base import GREY, Explorer, bare, new_figure, slider, switch, toggle
 from helpers.interventions import outputs_of
 from helpers.plots import HATCH, HIDDEN, INK, QUERY
 
@@ -64,7 +64,7 @@ def explore_ports() -> Explorer:
         return f"{len(rows)} of {off.size} outputs are wrong, first {part} at token {place}. {verdict}."
 
     controls = {
-        "bug": choice("what is wrong", [*BUGS, RIGHT]),
+        "bug": switch("what is wrong", [*BUGS, RIGHT]),
         "n_tokens": slider("text", 12, 1, N, unit="token"),
         "reading": switch("the port reads", ["at once", "one by one"]),
         "weights": switch("weights", ["large", "new"]),
@@ -110,7 +110,7 @@ def explore_order() -> Explorer:
     """Three layers of random weights: whose numbers change, after which layer, if two tokens change places?"""
     n = len(WORDS)
     figure, ax = new_figure(1)
-    bare(ax, (-0.05, n + 2), (-0.15, 4.5))
+    bare(ax, (-0.05, n + 2), (-0.75, 4.5))
     ax.set(aspect="auto", yticks=np.arange(4) + 0.5, xticks=np.arange(n) + 0.5, xlabel="position [token]")
     ax.set_yticklabels(["the text", *(f"after layer {layer}" for layer in range(3))])
     ax.set_xticklabels(range(n))
@@ -124,6 +124,7 @@ def explore_order() -> Explorer:
     cells = ax.pcolormesh(np.zeros((4, n)), cmap=colors, vmin=0, vmax=1, edgecolors="white", lw=7)
     letters = [ax.text(x + 0.5, 0.5, "", ha="center", va="center_baseline", fontsize=12) for x in range(n)]
     masks = [ax.add_patch(Polygon([(0, 0)] * 4, fc="white", ec=INK, lw=1.5)) for _ in range(3)]
+    swap = ax.add_patch(FancyArrowPatch((2.5, 0), (5.5, 0), arrowstyle="<->", lw=2, color=INK, mutation_scale=16))
     last = ax.add_patch(Rectangle((n - 0.92, 3.08), 0.84, 0.84, fill=False, lw=2.4, zorder=5))
 
     def draw(masked, turns, other):
@@ -131,6 +132,8 @@ def explore_order() -> Explorer:
         cells.set_array(felt)
         last.set_edgecolor(INK)  # so that it is drawn anew, above the cells
         swapped = {2: other, other: 2}
+        swap.set_connectionstyle("arc3", rad=0.5 / (other - 2) ** 0.5)
+        swap.set_positions((2.5, 0), (other + 0.5, 0))
         for x, letter in enumerate(letters):
             color, weight = ("white", "bold") if x in swapped else (GREY, "normal")
             letter.set(text=WORDS[swapped.get(x, x)], color=color, fontweight=weight)

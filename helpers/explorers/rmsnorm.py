@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 from torch.nn import functional as F
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, PALE, Explorer, arc, choice, new_figure, slider, within
+from helpers.explorers.base import GREY, PALE, Explorer, arc, new_figure, slider, switch, within
 from helpers.interventions import held_out_windows, replaced
 from helpers.model import RMSNorm
 from helpers.plots import HIDDEN, INK
@@ -122,14 +122,14 @@ def explore_norms() -> Explorer:
     """How large tokens reach and leave each norm of the bundled model, while one or all do something else."""
     run = _thirteen_norms()
     places = ["all 13", *(f"block {i}, {part}" for i in range(6) for part in ("attention", "feed-forward")), "final"]
-    trained, spans = run(0, "normalise", 1.0, 1e-5)
+    kinds, (trained, spans) = ["att.", "ffn"], run(0, "normalise", 1.0, 1e-5)
 
     # What is fixed: an axis with the thirteen norms, the sizes that leave them as trained; an axis for the loss.
     figure, (ax, scale) = new_figure(2, width_ratios=[7, 1])
     at = np.arange(13) + np.arange(13) // 2 * 0.5
     ax.set(yscale="log", ylim=(0.002, 100), xlim=(-0.7, at[-1] + 0.7), ylabel="rms of a token")
     ax.set_yticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
-    ax.set_xticks(at, 6 * ["att.", "ffn"] + ["final"], fontsize=9)
+    ax.set_xticks(at, 6 * kinds + ["final"], fontsize=9)
     ax.tick_params(axis="x", length=0)
     for block in range(6):
         ax.axvspan(2.5 * block - 0.55, 2.5 * block + 1.55, color="#F4F4F4", zorder=0)
@@ -173,8 +173,10 @@ def explore_norms() -> Explorer:
 
     # Which controls; a norm can be clicked.
     controls = {
-        "place": choice("norm", [(places[i], i) for i in (0, 13, *range(1, 13))]),
-        "does": choice("what it does", DOES),
+        "place": switch(
+            "norm", [("all 13", 0), *((f"{i // 2} {kinds[i % 2]}", i + 1) for i in range(12)), ("final", 13)]
+        ),
+        "does": switch("what it does", DOES),
         "factor": slider("times", 1.0, -1.5, 1.5, 0.1, log=True),
         "eps": slider("eps", 1e-5, -5, 0, 0.25, log=True),
     }

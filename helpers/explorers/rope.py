@@ -9,7 +9,7 @@ from matplotlib.patches import Circle, Polygon
 from torch.nn import functional as F
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import PALE, Explorer, arc, bare, choice, new_figure, slider, switch, within
+from helpers.explorers.base import PALE, Explorer, arc, bare, new_figure, slider, switch, within
 from helpers.interventions import held_out_tokens, held_out_windows, replaced
 from helpers.model import attention_weights, causal_visible, rope_angles, rope_inv_freq
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
@@ -230,7 +230,7 @@ def explore_reach() -> Explorer:
 
     controls = {
         "change": switch("the clicked hands", list(changes)),
-        "window": choice("newest keys that a query sees", ("all", "256", "128", "32", "8")),
+        "window": switch("newest keys that a query sees", ("all", "256", "128", "32", "8")),
     }
     alt = "Sixteen clocks with the angles seen in training and those asked for now; the mask; what each token costs "
     alt += "more than in pieces of 256, against its position, as trained and now."

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, PALE, Explorer, arc, bare, choice, slider, switch, within
+from helpers.explorers.base import GREY, PALE, Explorer, arc, bare, slider, switch, within
 from helpers.model import attention_weights, causal_visible, repeat_kv
 from helpers.plots import FULL, HATCH, HIDDEN, INK, KEY, QUERY
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
@@ -96,7 +96,7 @@ def explore_start() -> Explorer:
         )
 
     controls = {
-        "sentence": choice("text", SENTENCES, says="text “{}”"),
+        "sentence": switch("text", SENTENCES, says="text “{}”"),
         "token": slider("position", 8, 0, N - 1),
         "block": slider("block", 2, 0, model.config.n_layers - 1),
         "work": switch("this block", ("works", "is skipped")),

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, PALE, Explorer, choice, new_figure, slider, within
+from helpers.explorers.base import GREY, PALE, Explorer, new_figure, slider, switch, within
 from helpers.interventions import held_out_windows, replaced
 from helpers.model import SwiGLU
 from helpers.plots import HIDDEN, INK, VALUE
@@ -70,7 +70,7 @@ def explore_opening() -> Explorer:
         bar.set_ydata([0, min(max(cost, 0.01), 2)])
         said = f"{cost:+.2f}".replace("-", "−")
         shares = f"{bent.mean():.0%} of the gates, which write {(bent * wrote).sum():.0%}"
-        curve.set_title(f"Thick: {shape}, for {shares}")
+        curve.set_title(f"Thick: yours, for {shares} of what is added")
         scale.set_title(said, loc="center", fontsize=13, fontweight="bold")
         return (
             f"Bent are {shares} of what the feed-forwards add. The loss goes from {trained:.2f} to "
@@ -79,8 +79,8 @@ def explore_opening() -> Explorer:
 
     # Which controls.
     controls = {
-        "shape": choice("opening", OPENINGS),
-        "where": choice("for", WHERE),
+        "shape": switch("opening", OPENINGS),
+        "where": switch("for", WHERE),
         "level": slider("level at g = 0", 0.5, 0.0, 1.0, 0.05),
         "rise": slider("rise per 1 of g", 0.0, 0.0, 0.5, 0.05),
     }
@@ -157,7 +157,7 @@ def explore_swiglu() -> Explorer:
     controls = {
         "g": slider("gate g", 1.0, -6.0, 6.0, 0.1),
         "u": slider("up u", 3.0, -5.0, 5.0, 0.1),
-        "activation": choice("activation", activations),
+        "activation": switch("activation", activations),
     }
     alt = "Left: activation(g) times u against the gate g, grey lines for four up values, the chosen one black. "
     return Explorer(figure, draw, controls, alt + "Right: the slope of the black line. Rings: where it is 0.")

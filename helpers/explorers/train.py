@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import Explorer, bare, choice, readable, slider
+from helpers.explorers.base import Explorer, bare, readable, slider, switch
 from helpers.generate import generate
 from helpers.model import Llama
 from helpers.plots import INK, KEY
@@ -93,7 +93,7 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
         )
 
     # Which controls.
-    controls = {"step": choice("after step", sorted(stages, reverse=True))}
+    controls = {"step": switch("after step", sorted(stages, reverse=True))}
     controls["token"] = slider("framed token", int(judged[max(stages)][0].argmax()), 0, len(words) - 1)
     alt = (
         "A text, each token shaded by its cost in bits, one framed. Below, the cost of first and later tokens of words "

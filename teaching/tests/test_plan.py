@@ -91,13 +91,13 @@ def test_points_of_the_notebooks_are_the_homework_and_what_the_page_asks_for():
 
 @pytest.mark.parametrize("number", OVERVIEW)
 def test_a_class_stops_at_what_is_there_and_fits_its_minutes_by_the_recipe(number):
-    """A vote takes ten minutes, another prediction three, a question on paper four, a section half of its reading."""
+    """A vote takes ten minutes, another prediction three, a question on paper four, a section 5/12 of its reading."""
     least, votes, rows = 0.0, 0, plan_of(number)
     for _, name, stops, ask in rows:
         least += 4 * (" question " in stops) + sum(map(exercise_minutes, exercises_in(stops)))
         if not name:
             continue
-        least += minutes(new_notebook(cells=section(name))) / 2
+        least += minutes(new_notebook(cells=section(name))) * 5 / 12
         code, text = (words_of(name, kind) for kind in ("code", "markdown"))
         for stop in (a or b for a, b in re.findall(r"`(.+?)`|“(.+?)”", stops)):
             assert any(" ".join(stop.split()) in source for source in code), stop

@@ -22,7 +22,7 @@ from checks.full_model import BUGS, with_bug
 from helpers import explorers
 from helpers.checkpoint import load_checkpoint
 from helpers.experiments import circuit
-from helpers.explorers import Explorer, base, choice, film, slider, span, switch, toggle, within
+from helpers.explorers import Explorer, base, film, slider, span, switch, toggle, within
 from helpers.explorers.full_model import run
 from helpers.explorers.gqa import WAYS
 from helpers.interventions import attention_by_layer, replaced, without_heads
@@ -200,7 +200,6 @@ def test_the_cuts_and_faults_of_05s_x_ray_are_those_of_the_course():
 
 def test_a_cut_of_05s_x_ray_changes_what_comes_behind_alone():
     explorer = as_at_first("explore_xray")
-    assert "Dropdown" not in [type(one).__name__ for one in explorer.controls.values()]  # arrows leave it
     for part, first in (("feed-forward of block 3",) * 2, ("head 1 of block 3", "attention of block 3")):
         explorer.press(part)
         assert f"It changes from {first} and token 0 on" in explorer.finding
@@ -254,7 +253,7 @@ def of_all_kinds(several=False):
         "far": slider("distance [token]", 1, 0, 10),
         "eps": slider("eps", 1e-5, -8, 0, 0.5, log=True),
         "hands": span("hands", (1, 4), 0, 15),
-        "rule": choice("rule", [("causal", 0), ("a window of four tokens behind the query", 4)]),
+        "rule": switch("rule", [("causal", 0), ("a window of four tokens behind the query", 4)]),
         "block": switch("block", [1, 2, 3]),
         "mask": toggle("causal mask"),
     }
@@ -279,8 +278,8 @@ def test_labels_are_as_long_as_the_longest_and_no_tooltip_is_null():
     explorer, _ = of_all_kinds()
     for control in explorer.controls.values():
         assert control.tooltip == control.description
-        if isinstance(control, ipywidgets.IntSlider | ipywidgets.Dropdown):
-            assert control.style.description_width == "26ch"  # 0.9 × 29 letters of "position of the query [token]"
+        if isinstance(control, ipywidgets.IntSlider):
+            assert control.style.description_width == "27ch"  # 1 + 0.9 × 29 letters of "position of the query [token]"
 
 
 def test_a_click_on_a_part_is_drawn_like_a_controls_move():
