@@ -276,7 +276,7 @@ def jobs_of(name, config, device, arguments, in_c):
             {who: partial(decode, model, prompts, 16) for who, model in plain.items()},
         )  # fmt: skip
     n_tokens = 8 * 256 if name == "15M" else 256  # a sample takes a quarter of a second or more
-    for length in (32, 256, 4096):
+    for length in (32, 256, 512, 4096):
         prompts = drawn((max(1, n_tokens // length), 1, length)).to(device)
         works = {who: partial(prefill, model, prompts) for who, model in plain.items()}
         if length == 256:
