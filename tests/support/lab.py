@@ -137,8 +137,9 @@ def visit(browser, address: str, token: str, notebook: Path) -> tuple[list[str],
     explorers = page.locator(".course-explorer").all()
     for number, explorer in enumerate(explorers, start=1):
         explorer.scroll_into_view_if_needed()
-        kinds = (".widget-toggle-button:not(.mod-active)", ".noUi-handle", "[type=checkbox]", ".course-part")
-        controls = [one for kind in kinds for one in explorer.locator(kind).all()]  # buttons first: they enable sliders
+        kinds = (".noUi-handle", ".widget-toggle-button:not(.mod-active)", "[type=checkbox]", ".course-part")
+        # Sliders first: a choice may let them rest.
+        controls = [one for kind in kinds for one in explorer.locator(kind).all()]
         for place, control in enumerate(controls, start=1):
             said = _move(page, explorer, control)
             problems += [f"explorer {number}, control {place}: {words}" for words in said]
@@ -159,8 +160,11 @@ def visit(browser, address: str, token: str, notebook: Path) -> tuple[list[str],
 
 def _move(page, explorer, control):
     figure, high = explorer.locator("figure"), control.get_attribute("aria-valuemax")
+    choice = control.evaluate("control => control.matches('.widget-toggle-button')")
 
-    seen = figure.inner_html  # the caption, too: two choices may look alike
+    def seen():  # of a choice the caption, too: two may look alike
+        return figure.inner_html() if choice else figure.locator("img").get_attribute("src")
+
     before, end = seen(), time.monotonic() + 20
     control.focus()
     below = high and float(control.get_attribute("aria-valuenow")) < float(high)
