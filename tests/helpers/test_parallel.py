@@ -46,16 +46,26 @@ def test_the_split_that_a_learner_writes_in_notebook_09_writes_the_whole_models_
     assert launch(*write) == [f"rank {rank}, 722,560 numbers: {whole!r}" for rank in (0, 1)]
     with pytest.raises(RuntimeError, match=r"(?s)split.py -1 failed in a process.*temperature=-1"):
         launch(*write, "-1")
+    (waits := tmp_path / "waits.py").write_text("__import__('time').sleep(1000)", encoding="utf-8")
     with pytest.raises(RuntimeError, match="not done after 3 seconds"):
-        launch("--no-python", "sleep", "1000", seconds=3)
+        launch(str(waits), seconds=3)
+
+
+def test_ranks_draw_numbers_of_their_own_and_use_one_core(tmp_path):
+    draws = "import os, torch; print(torch.rand(()).item(), torch.get_num_threads(), os.environ['RANK'])"
+    (script := tmp_path / "draws.py").write_text(draws, encoding="utf-8")
+    (one, *of_one), (other, *of_other) = (line.split() for line in launch(str(script)))
+    assert one != other
+    assert sorted([of_one, of_other]) == [["1", "0"], ["1", "1"]]
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_ends_the_others():
-    script = "import os, sys; from helpers.parallel import start_ranks; mesh = start_ranks(20); "
+def test_a_rank_that_dies_ends_the_others(tmp_path):
+    script = "import os; from helpers.parallel import start_ranks; mesh = start_ranks(20)\n"
     script += "os._exit(3) if mesh.get_local_rank() else __import__('torch').distributed.barrier()"
-    with pytest.raises(RuntimeError, match=r"exitcode *: 3|in barrier"):
-        launch("--no-python", sys.executable, "-c", script)
+    (dies := tmp_path / "dies.py").write_text(script, encoding="utf-8")
+    with pytest.raises(RuntimeError, match=r"exit code 3|in barrier"):
+        launch(str(dies))
 
 
 EACH_RANK = """
@@ -78,9 +88,10 @@ generate(model, [[1, 2, 3]], 20, temperature=1.0)
 
 
 @pytest.mark.slow
-def test_a_rank_reads_its_own_part_only_and_draws_as_the_others_or_says_that_it_needs_a_seed():
+def test_a_rank_reads_its_own_part_only_and_draws_as_the_others_or_says_that_it_needs_a_seed(tmp_path):
+    (script := tmp_path / "each_rank.py").write_text(EACH_RANK, encoding="utf-8")
     with pytest.raises(RuntimeError, match="seed=None: each process of a split model would draw tokens of its own"):
-        launch("--no-python", sys.executable, "-c", EACH_RANK)
+        launch(str(script))
 
 
 EIGHT_STEPS = """
