@@ -30,6 +30,7 @@ def test_a_prepared_model_is_the_same_function(name, layout, tokens):
         assert_agree(prepared(tokens[:, :n_tokens]), model(tokens[:, :n_tokens]))
     for rows, sizes in ((1, [1] * 16), (1, [5, 1, 1, 9]), (2, [1, 5, 1, 9])):
         assert_agree(in_chunks(prepared, tokens[:rows], sizes), model(tokens[:rows]))
+    assert_agree(prepared(many := tokens.repeat(9, 1)), model(many))  # so many are multiplied in another way
     ragged = [[5, 9, 2, 40, 7], [11], [3, 3, 60]]
     assert generate(prepared, ragged, 8) == generate(model, ragged, 8)
 
@@ -40,7 +41,8 @@ SMALLER = [(name, layout) for name in ("float16", "bfloat16", "int8") for layout
 @pytest.mark.parametrize(("weights", "layout"), SMALLER)
 def test_smaller_weights_change_the_logits_little(weights, layout, model, tokens):
     prepared = prepare_for_decoding(model, weights, layout=layout)
-    for logits in (prepared(tokens[:1]), in_chunks(prepared, tokens[:1], [1] * 16)):
+    many = prepared(tokens[:1].repeat(9, 1))[:1]
+    for logits in (prepared(tokens[:1]), many, in_chunks(prepared, tokens[:1], [1] * 16)):
         assert_agree(logits, model(tokens[:1]), BFLOAT16)  # int8 rounds about as much: 0.05
         assert (logits - model(tokens[:1])).abs().max() > 1e-5, "nothing was rounded"
 
