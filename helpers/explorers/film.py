@@ -23,9 +23,17 @@ TASKS = "the token just before", "the token behind the earlier copy"
 
 
 class Film(Explorer):
-    """Two blocks that learn to repeat; `stages` has of each run {step: (loss in the copies [nat/token], weights)}."""
+    """A model of two blocks that learns to repeat what it has read: a film, once its `learn()` runs.
 
-    def __init__(self, steps, every, device):
+    Args:
+        steps: of a training; a stage is kept after each `every` of them.
+        device: where it trains; the picture is computed on the CPU.
+
+    Attributes:
+        stages: of each run {step: (loss in the copies [nat/token], weights)}.
+    """
+
+    def __init__(self, steps: int = 450, every: int = 25, device: torch.device | str = "cpu"):
         self.steps, self.every, self.device, self.left, self.model = steps, every, device, 0.0, Llama(CONFIG)
         self.stages = {name: {} for name in RUNS}
         draw = torch.Generator().manual_seed(4)
@@ -130,11 +138,4 @@ class Film(Explorer):
         )
 
 
-def explore_training(steps: int = 450, every: int = 25, device: torch.device | str = "cpu") -> Film:
-    """A model of two blocks that learns to repeat what it has read: a film, once its `learn()` runs.
-
-    Args:
-        steps: of a training; a stage is kept after each `every` of them.
-        device: where it trains; the picture is computed on the CPU.
-    """
-    return Film(steps, every, device)
+explore_training = Film

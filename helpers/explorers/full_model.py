@@ -12,13 +12,12 @@ from matplotlib.patches import Rectangle
 from PIL import Image, ImageDraw, ImageFont
 from torch.nn import functional as F
 
-from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, Explorer, arc, bare, readable, slider, switch, within
+from helpers.explorers.base import GREY, Explorer, arc, bare, bundled, readable, slider, switch, within
 from helpers.explorers.gqa import AGAINST
 from helpers.interventions import held_out_windows
 from helpers.model import apply_rope, attention_weights, causal_visible, repeat_kv, rope_angles
 from helpers.plots import HATCH, HIDDEN, INK, QUERY
-from helpers.text import TINY_LLAMA, encode, load_tokenizer
+from helpers.text import encode, load_tokenizer
 
 SIGNS = "abcdefghijklmnopqrstuvwxyz012345"  # the 32 tokens of the induction model
 WIDTH, LEFT, TOP = 880, 48, 132  # of the picture, and where its masks are [pixel]
@@ -53,7 +52,7 @@ def run(model, tokens, cut=(), speed=1.0, fault="none"):
 
 def explore_xray(which="tiny-llama") -> Explorer:
     """A run from tokens to next words, of the bundled model or of "induction": cut parts, and see what it changes."""
-    model = load_checkpoint(TINY_LLAMA.parent / which).requires_grad_(False)
+    model = bundled(which)
     if which == "induction":
         word, text, start, (cell, pitch, column) = SIGNS.__getitem__, map(SIGNS.index, "chisruchisru"), 24, (7, 96, 38)
         windows = torch.randint(32, (16, 24), generator=torch.Generator().manual_seed(0)).repeat(1, 2)

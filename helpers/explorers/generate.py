@@ -7,13 +7,12 @@ import torch
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
-from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, PALE, Explorer, arc, bare, hide_future, readable, slider, switch
+from helpers.explorers.base import GREY, PALE, Explorer, arc, bare, bundled, hide_future, readable, slider, switch
 from helpers.generate import next_token_probabilities
 from helpers.interventions import attention_by_layer
 from helpers.model import causal_visible, rope_angles
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
-from helpers.text import TINY_LLAMA, encode, load_tokenizer
+from helpers.text import encode, load_tokenizer
 
 PROMPT, N, BARS, PAIR, COLUMNS = "The value of the argument is", 32, 10, 3, 92
 WAYS = ("with a cache", "without a cache")
@@ -31,7 +30,7 @@ PANELS = {  # left, bottom, width, height, in shares of the picture; title
 
 def explore_writing() -> Explorer:
     """The bundled model writes: the draw of a token, what its step computes, what the cache keeps; the work."""
-    model, tokenizer = load_checkpoint(TINY_LLAMA).requires_grad_(False), load_tokenizer()
+    model, tokenizer = bundled(), load_tokenizer()
     start, seen, slots = encode(tokenizer, PROMPT), causal_visible(N, N), torch.arange(N)
     n_prompt, numbers = len(start), torch.rand(N, generator=torch.Generator().manual_seed(0))
     texts = _all_texts(model, start, numbers)

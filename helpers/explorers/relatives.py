@@ -149,10 +149,8 @@ def explore_order() -> Explorer:
         "turns": toggle("RoPE turns queries and keys", True),
         "other": slider("token 2 changes places with", 5, 3, n - 2),
     }
-    alt = (
-        "A text of 14 letters, two of which have changed places, and the tokens after each of three layers: blue where "
-    )
-    return Explorer(figure, draw, controls, alt + "this changes their numbers. Right: each layer's mask.")
+    alt = "A text of 14 letters, two of which have changed places, and the tokens after each of three layers: blue "
+    return Explorer(figure, draw, controls, alt + "where this changes their numbers. Right: each layer's mask.")
 
 
 @functools.cache

@@ -5,15 +5,13 @@ import math
 
 import numpy as np
 import torch
-from matplotlib.patches import Circle, Polygon
+from matplotlib.patches import Circle, Polygon, Rectangle
 from torch.nn import functional as F
 
-from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import PALE, Explorer, arc, bare, new_figure, slider, switch, within
+from helpers.explorers.base import PALE, Explorer, arc, bare, bundled, new_figure, slider, switch, within
 from helpers.interventions import held_out_tokens, held_out_windows, replaced
 from helpers.model import attention_weights, causal_visible, rope_angles, rope_inv_freq
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
-from helpers.text import TINY_LLAMA
 
 
 def explore_rope() -> Explorer:
@@ -87,7 +85,7 @@ def explore_rope() -> Explorer:
 
 def explore_hands() -> Explorer:
     """Three previous-token heads of the bundled model: mean weight against distance while some hands stand still."""
-    model, windows, farthest = load_checkpoint(TINY_LLAMA).requires_grad_(False), held_out_windows()[:2, :256], 64
+    model, windows, farthest = bundled(), held_out_windows()[:2, :256], 64
     heads, speeds, visible = {"4.0": (4, 0), "4.3": (4, 3), "5.2": (5, 2)}, model.inv_freq, causal_visible(256, 256)
     reads = {}
     for layer in (4, 5):
@@ -159,7 +157,7 @@ def explore_hands() -> Explorer:
 
 def explore_reach() -> Explorer:
     """The bundled model reads twice its trained length: its 16 hands, its mask, and what each token costs more."""
-    model, length, trained, smooth = load_checkpoint(TINY_LLAMA).requires_grad_(False), 512, 256, 48
+    model, length, trained, smooth = bundled(), 512, 256, 48
     changes = {"2 times slower": 2.0, "3 times slower": 3.0, "stand still": math.inf}
     tokens, speeds, at = held_out_tokens(), model.inv_freq, torch.arange(length)
     text = tokens.unfold(0, length + 1, len(tokens) // 8)[4]
@@ -191,9 +189,7 @@ def explore_reach() -> Explorer:
     centres, limits = sixteen(clocks), np.minimum(speeds.numpy() * (trained - 1), 2 * math.pi)
     for centre, limit in zip(centres, limits, strict=True):
         clocks.add_patch(Polygon(slice_of(0, limit, 0.92) + centre, fc=HIDDEN, ec="none"))
-    mask.add_patch(
-        Polygon([(0, 0), (length, 0), (length, length), (0, length)], fc=HIDDEN, ec=HATCH, hatch="///", lw=0)
-    )
+    mask.add_patch(Rectangle((0, 0), length, length, fc=HIDDEN, ec=HATCH, hatch="///", lw=0))
     mask.set_title("White: the keys (across)\nthat a query (down) sees")
     cost.plot(smoothed(losses((), 1, length) - alone), color=PALE, lw=4, label="as trained")
     cost.axvline(trained, color=INK, lw=1, ls=":")

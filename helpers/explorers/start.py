@@ -7,11 +7,10 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, PALE, Explorer, arc, bare, slider, switch, within
+from helpers.explorers.base import GREY, PALE, Explorer, arc, bare, bundled, slider, switch, within
 from helpers.model import attention_weights, causal_visible, repeat_kv
 from helpers.plots import FULL, HATCH, HIDDEN, INK, KEY, QUERY
-from helpers.text import TINY_LLAMA, encode, load_tokenizer
+from helpers.text import encode, load_tokenizer
 
 SENTENCES = (  # of ten tokens each, every one a whole word
     "The function is called with the arguments of the function",
@@ -26,7 +25,7 @@ N, SHOWN = 10, 5
 
 def explore_start() -> Explorer:
     """Whom a word reads in a block of the bundled model, how far the block turns it, which words are likeliest next."""
-    model, tokenizer = load_checkpoint(TINY_LLAMA).requires_grad_(False), load_tokenizer()
+    model, tokenizer = bundled(), load_tokenizer()
     cos, sin, _ = model.rotation_and_mask(N)
 
     @functools.cache

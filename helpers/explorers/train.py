@@ -7,12 +7,11 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import Explorer, bare, readable, slider, switch
+from helpers.explorers.base import Explorer, bare, bundled, readable, slider, switch
 from helpers.generate import generate
 from helpers.model import Llama
 from helpers.plots import INK, KEY
-from helpers.text import TINY_LLAMA, encode, excerpt, load_tokenizer
+from helpers.text import encode, excerpt, load_tokenizer
 
 COLUMNS, MOST_BITS = 84, 12
 KINDS = {"a word's first token": INK, "what follows inside it": KEY}
@@ -28,7 +27,7 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
         before: what stands before it; read, but not painted. Its end is what the models continue.
     """
     if stages is None:
-        trained = load_checkpoint(TINY_LLAMA)
+        trained = bundled()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             stages = {0: Llama(trained.config), 1400: trained}
@@ -92,13 +91,10 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
             f"likeliest there, with their probabilities: {', '.join(best)}."
         )
 
-    # Which controls.
     controls = {"step": switch("after step", sorted(stages, reverse=True))}
     controls["token"] = slider("framed token", int(judged[max(stages)][0].argmax()), 0, len(words) - 1)
-    alt = (
-        "A text, each token shaded by its cost in bits, one framed. Below, the cost of first and later tokens of words "
-    )
-    return Explorer(figure, draw, controls, alt + "against the step, and what the model writes.")
+    alt = "A text, each token shaded by its cost in bits, one framed. Below, the cost of first and later tokens of "
+    return Explorer(figure, draw, controls, alt + "words against the step, and what the model writes.")
 
 
 def _readable(text):
