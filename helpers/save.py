@@ -11,12 +11,11 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from helpers.config import LLAMA3_SCALING, LlamaConfig
+from helpers.corpus import END_OF_TEXT
 from helpers.formats.fit import misfits, refuse, require_tie
 from helpers.formats.names import name_map
 from helpers.model import Llama, rope_inv_freq
 from helpers.validate import require_plain
-
-END_OF_TEXT = "<|end_of_text|>"  # as helpers.corpus trains it; other tools score by it, and pad a batch with it
 
 
 def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | None = None, card: str | None = None):

@@ -73,7 +73,6 @@ class Film(Explorer):
         page.set_aspect("auto")
         ax.set(xlim=(-0.03 * self.steps, 1.03 * self.steps), ylim=(0, 3.9), xlabel="step", yticks=range(4))
         ax.set_title("Loss in the copies [nat/token]", fontsize=9.5)
-        ax.spines[["top", "right"]].set_visible(False)
         ax.axhline(torch.tensor(32.0).log(), color=HIDDEN, lw=1, zorder=0)
         ax.text(self.steps, 3.52, "a guess among 32", ha="right", va="bottom", fontsize=8, color=GREY)
         figure.text(0.03, 0.8, "dark: the model had given this token a high probability", fontsize=9, color=GREY)

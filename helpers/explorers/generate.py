@@ -52,8 +52,6 @@ def explore_writing() -> Explorer:
     for way, curve in works.items():
         work.plot(range(n_prompt, N), curve, color=HIDDEN)
         work.text(N, curve[-1], f" {way.split()[0]}", fontsize=8.5, color=GREY, va="center")
-    for ax in (bars, work):
-        ax.spines[["top", "right"]].set_visible(False)
     clock.plot(*arc(0, 6.3, 1), color=HIDDEN, lw=1)
     for y, name, color in ((-0.4, "the query", QUERY), (-0.65, "keys", KEY)):
         clock.text(0, y, name, color=color, fontsize=9, ha="center", va="center")

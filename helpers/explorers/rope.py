@@ -9,7 +9,7 @@ from matplotlib.patches import Circle, Polygon, Rectangle
 from torch.nn import functional as F
 
 from helpers.explorers.base import PALE, Explorer, arc, bare, bundled, new_figure, slider, switch, within
-from helpers.interventions import held_out_tokens, held_out_windows, replaced
+from helpers.interventions import held_out_tokens, held_out_windows, outputs_of
 from helpers.model import attention_weights, causal_visible, rope_angles, rope_inv_freq
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
 
@@ -87,10 +87,7 @@ def explore_hands() -> Explorer:
     """Three previous-token heads of the bundled model: mean weight against distance while some hands stand still."""
     model, windows, farthest = bundled(), held_out_windows()[:2, :256], 64
     heads, speeds, visible = {"4.0": (4, 0), "4.3": (4, 3), "5.2": (5, 2)}, model.inv_freq, causal_visible(256, 256)
-    reads = {}
-    for layer in (4, 5):
-        with replaced(model.layers[layer].attention, lambda _, x, *rest, at=layer: reads.setdefault(at, x) * 0):
-            model(windows)
+    reads = outputs_of(model, ["layers.4.attention_norm", "layers.5.attention_norm"], [windows])
 
     @functools.lru_cache(500)
     def by_distance(head, still):
@@ -98,7 +95,8 @@ def explore_hands() -> Explorer:
         slowed = speeds.clone()
         slowed[list(still)] = 0
         angles = rope_angles(torch.arange(256), slowed)
-        q, k, _ = model.layers[layer].attention.rotated_qkv(reads[layer], angles.cos(), angles.sin())
+        attention, read = model.layers[layer].attention, reads[f"layers.{layer}.attention_norm"]
+        q, k, _ = attention.rotated_qkv(read, angles.cos(), angles.sin())
         weights = attention_weights(q[:, [index]], k[:, [index // 2]], visible).mean(dim=(0, 1))
         far = weights.tril(-farthest)[farthest:].sum(dim=-1).mean().item()
         return np.array([weights.diagonal(-back).mean().item() for back in range(farthest + 1)]), far

@@ -63,7 +63,6 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
     )
     ax.set_xticks(range(len(steps)), steps)
     ax.set_title("Bits per token", fontsize=9.5)
-    ax.spines[["top", "right"]].set_visible(False)
     figure.text(0.59, 0.385, "What it writes in place of this text", fontsize=9.5, va="center")
 
     # What moves: the shades over the words, a frame around one token, a dot on each line, the model's own text.
