@@ -295,9 +295,9 @@ def new_figure(columns, **gridspec):
     return figure, figure.subplots(1, columns, gridspec_kw=gridspec)
 
 
-def bare(ax, x, y):
+def bare(ax, x, y, aspect="equal"):
     """Take ticks and frame off the axes and fix their limits."""
-    ax.set(xlim=x, ylim=y, aspect="equal", anchor="N", xticks=[], yticks=[])
+    ax.set(xlim=x, ylim=y, aspect=aspect, anchor="N", xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
 
 
@@ -311,6 +311,13 @@ def arc(start, end, radius):
     """Points of an arc around the origin, x and y, from one angle [rad] to another."""
     turn = np.linspace(start, end, 60)
     return radius * np.cos(turn), radius * np.sin(turn)
+
+
+def strokes(line, *groups):
+    """Let one line be many strokes, in groups: where they start, and how far they go, (x, y, dx, dy)."""
+    ends = [np.broadcast_arrays(x, x + dx, np.nan, y, y + dy, np.nan) for x, y, dx, dy in groups]
+    ends = np.concatenate([np.stack(one, -1).reshape(-1, 6) for one in ends])
+    line.set_data(ends[:, :3].ravel(), ends[:, 3:].ravel())
 
 
 def bundled(name=TINY_LLAMA.name) -> Llama:

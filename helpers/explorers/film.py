@@ -69,8 +69,7 @@ class Film(Explorer):
     def _fixed(self):
         figure = Figure(figsize=(8.4, 5.6), dpi=110, facecolor="white", layout="none")
         page, ax = figure.add_axes((0.03, 0.84, 0.945, 0.08)), figure.add_axes((0.06, 0.095, 0.25, 0.60))
-        bare(page, (-0.1, N + 0.1), (-0.3, 1.3))
-        page.set_aspect("auto")
+        bare(page, (-0.1, N + 0.1), (-0.3, 1.3), "auto")
         ax.set(xlim=(-0.03 * self.steps, 1.03 * self.steps), ylim=(0, 3.9), xlabel="step", yticks=range(4))
         ax.set_title("Loss in the copies [nat/token]", fontsize=9.5)
         ax.axhline(torch.tensor(32.0).log(), color=HIDDEN, lw=1, zorder=0)
@@ -82,8 +81,7 @@ class Film(Explorer):
             figure.text(0.42, below + 0.25, f"Framed: {task}", fontsize=9.5, color=KEY)
             for head in range(4):
                 at = figure.add_axes((0.345 + 0.1635 * head, below, 0.157, 0.2355))
-                bare(at, (-0.5, N - 0.5), (N - 0.5, -0.5))
-                at.set_aspect("auto")
+                bare(at, (-0.5, N - 0.5), (N - 0.5, -0.5), "auto")
                 hide_future(at, N)
                 at.text(N - 1.2, 0.4, f"head {head}", ha="right", va="top", fontsize=8.5, bbox={"fc": HIDDEN, "lw": 0})
                 maps.append(at)

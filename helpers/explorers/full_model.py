@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image, ImageDraw, ImageFont
 from torch.nn import functional as F
 
-from helpers.explorers.base import GREY, Explorer, arc, bare, bundled, readable, slider, switch, within
+from helpers.explorers.base import GREY, Explorer, arc, bare, bundled, readable, slider, strokes, switch, within
 from helpers.explorers.gqa import AGAINST
 from helpers.interventions import held_out_windows
 from helpers.model import apply_rope, attention_weights, causal_visible, repeat_kv, rope_angles
@@ -121,11 +121,11 @@ def explore_xray(which="tiny-llama") -> Explorer:
         image.paste(_stream(apart, says, said, pitch, column), (right - LEFT, 0))
         pixels.put(image, LEFT, 84)
         clocks = centres, 44, 13 * np.cos(angle), -13 * np.sin(angle)
-        _strokes(hands, (*pivots, 18 * np.sin(turns), 18 * np.cos(turns)), clocks)
+        strokes(hands, (*pivots, 18 * np.sin(turns), 18 * np.cos(turns)), clocks)
         head, row = np.array([(int(one[5]), int(one[-1])) for one in cut if one[0] == "h"]).reshape(-1, 2).T
         x, y, ffn = LEFT + wide * head, TOP + pitch * row, np.array([int(one[-1]) for one in cut if one[0] == "f"])
         ffns = right, TOP + 36 + pitch * ffn, column * n, 0
-        _strokes(crosses, (x, y, side, side), (x, y + side, side, -side), ffns)
+        strokes(crosses, (x, y, side, side), (x, y + side, side, -side), ffns)
         frame.set_x(right + column * token)
         bar.set_width(np.clip(nat * (cost - base), 0, column * n))
         mark.set_data([right + nat * sum(look((one,))[0] - base for one in cut)] * 2, [low - 3, low + 17])
@@ -158,13 +158,6 @@ class _Pixels(Artist):
 
     def draw(self, renderer):
         renderer.draw_image(renderer.new_gc(), *self.at, self.image)
-
-
-def _strokes(line, *groups):
-    """Let one line be many strokes, in groups: where they start, and how far they go, (x, y, dx, dy)."""
-    ends = [np.broadcast_arrays(x, x + dx, np.nan, y, y + dy, np.nan) for x, y, dx, dy in groups]
-    ends = np.concatenate([np.stack(one, -1).reshape(-1, 6) for one in ends])
-    line.set_data(ends[:, :3].ravel(), ends[:, 3:].ravel())
 
 
 def _masks(weights, cell, pitch, token):

@@ -44,8 +44,7 @@ def explore_writing() -> Explorer:
         figure.text(x, y + height + 0.03, title, fontsize=9.5)
     for ax, x, y in ((page, (0, COLUMNS), (2, 0)), (line, (0, 1), (0, 1)), (clock, (-1.1, 1.1), (-1.1, 1.1)),
                      (mask, (-0.5, N - 0.5), (N - 0.5, -0.5)), (kept, (-0.5, N - 0.5), (0, 1))):  # fmt: skip
-        bare(ax, x, y)
-        ax.set_aspect("equal" if ax is clock else "auto")
+        bare(ax, x, y, "equal" if ax is clock else "auto")
     bars.set(xlim=(-0.6, BARS - 0.4), ylim=(0, 1), xticks=[], yticks=[0, 0.5, 1])
     work.set(xlim=(n_prompt, N), ylim=(0, 1.1 * works[WAYS[1]][-1]), xticks=[n_prompt, N], yticks=[0, 10, 20, 30])
     work.set_xlabel("tokens so far", labelpad=-8, fontsize=9)

@@ -110,8 +110,8 @@ def explore_order() -> Explorer:
     """Three layers of random weights: whose numbers change, after which layer, if two tokens change places?"""
     n = len(WORDS)
     figure, ax = new_figure(1)
-    bare(ax, (-0.05, n + 2), (-0.75, 4.5))
-    ax.set(aspect="auto", yticks=np.arange(4) + 0.5, xticks=np.arange(n) + 0.5, xlabel="position [token]")
+    bare(ax, (-0.05, n + 2), (-0.75, 4.5), "auto")
+    ax.set(yticks=np.arange(4) + 0.5, xticks=np.arange(n) + 0.5, xlabel="position [token]")
     ax.set_yticklabels(["the text", *(f"after layer {layer}" for layer in range(3))])
     ax.set_xticklabels(range(n))
     ax.tick_params(length=0)

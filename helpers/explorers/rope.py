@@ -8,7 +8,7 @@ import torch
 from matplotlib.patches import Circle, Polygon, Rectangle
 from torch.nn import functional as F
 
-from helpers.explorers.base import PALE, Explorer, arc, bare, bundled, new_figure, slider, switch, within
+from helpers.explorers.base import PALE, Explorer, arc, bare, bundled, new_figure, slider, strokes, switch, within
 from helpers.interventions import held_out_tokens, held_out_windows, outputs_of
 from helpers.model import attention_weights, causal_visible, rope_angles, rope_inv_freq
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
@@ -51,7 +51,7 @@ def explore_rope() -> Explorer:
         angles = rope_angles(torch.tensor(places), speeds).numpy()
         for (small, enlarged), mark, row, place in zip(hands, marks, angles, places, strict=True):
             ends = np.stack((np.cos(row), np.sin(row)), axis=-1)
-            small.set_data(*spokes(centres, row))
+            strokes(small, (*centres.T, *ends.T))
             enlarged.set_data(*np.stack(((0, 0), ends[pair])).T)
             mark.set_data([-1 + 11 * place / farthest], [2.3])
         turns, rests = np.divmod(distance * speeds.numpy(), 2 * math.pi)
@@ -129,8 +129,8 @@ def explore_hands() -> Explorer:
         moving = speeds.numpy() * ~stands
         for artist in turns:  # they would answer the question before it is tried
             artist.set_visible(which != "stand still" and bool(moving[0]))
-        ones.set_data(*spokes(centres, moving))
-        tips.set_data(*spokes(centres, moving * distance))
+        strokes(ones, (*centres.T, np.cos(moving), np.sin(moving)))
+        strokes(tips, (*centres.T, np.cos(moving * distance), np.sin(moving * distance)))
         marks.set_data(*centres[stands].T)
         usual.set_ydata(by_distance(head, ())[0])
         curve.set_ydata(weights)
@@ -249,12 +249,6 @@ def sixteen(ax):
         ax.add_patch(Circle((x, y), 1.05, fill=False, ec=HIDDEN, lw=0.8))
         ax.text(x, y - 1.22, str(i), ha="center", va="top", fontsize=8)
     return centres
-
-
-def spokes(centres, angles):
-    """Points of one line that draws a hand in every clock, x and y."""
-    ends = centres + np.stack((np.cos(angles), np.sin(angles)), axis=-1)
-    return np.stack((centres, ends, np.nan * ends), axis=1).reshape(-1, 2).T
 
 
 def slice_of(start, end, radius):

@@ -42,8 +42,7 @@ def explore_start() -> Explorer:
     figure = Figure(figsize=FULL, dpi=110, layout="constrained", facecolor="white")
     places = [["text", "text"], ["dial", "after"]]
     text, dial, after = figure.subplot_mosaic(places, width_ratios=[1, 2], height_ratios=[1.1, 1]).values()
-    bare(text, (-0.5, N - 0.5), (-0.75, 2.3))
-    text.set_aspect("auto")
+    bare(text, (-0.5, N - 0.5), (-0.75, 2.3), "auto")
     bare(dial, (-0.5, 1.45), (-0.05, 1.3))
     dial.plot(*arc(0, 2 * math.pi / 3, 1), color=HIDDEN, lw=1)
     for degree in range(0, 121, 30):

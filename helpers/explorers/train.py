@@ -50,8 +50,7 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
     # What is fixed: the words, and what both kinds of tokens cost at each stage.
     figure = Figure(figsize=(8.4, 4.9), dpi=110, facecolor="white", layout="none")
     page, ax = figure.add_axes((0.02, 0.47, 0.96, 0.45)), figure.add_axes((0.075, 0.11, 0.28, 0.25))
-    bare(page, (-0.5, COLUMNS + 0.5), (row + 0.6, -0.6))
-    page.set_aspect("auto")
+    bare(page, (-0.5, COLUMNS + 0.5), (row + 0.6, -0.6), "auto")
     style = {"family": "monospace", "size": 9, "va": "center", "ha": "center", "parse_math": False}
     for (x, y, n), word in zip(boxes, words, strict=True):
         page.text(x + (n - 0.12) / 2, y, word, **style)
