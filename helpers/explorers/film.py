@@ -135,4 +135,4 @@ class Film(Explorer):
         )
 
 
-explore_training = Film
+explore_training = Film  # it is asked for as the other explorers are
