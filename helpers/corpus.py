@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn import functional as F
 
-END_OF_TEXT = "<|end_of_text|>"
+END_OF_TEXT = "<|end_of_text|>"  # a saved model's, too: other tools score by it, and pad a batch with it
 SKIP = -100  # a target that cross_entropy leaves out
 MOST_LOGITS = 2**21  # computed at a time (8 MB of float32); more at once are no faster
 

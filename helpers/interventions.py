@@ -57,16 +57,10 @@ def outputs_of(model: nn.Module, names: Iterable[str], pieces: Iterable[torch.Te
 
     Of a part that returns several things the first counts.
     """
-    made, hooks = {}, []
-    for name in names:
-        keep = lambda _, given, output, name=name: made.setdefault(name, []).append(output)  # noqa: E731
-        hooks.append(model.get_submodule(name).register_forward_hook(keep))
-    try:
+    made = {}
+    with _hooks(model, list(names), lambda name, output: made.setdefault(name, []).append(output)):
         for piece in pieces:
             model(piece, *cache)
-    finally:
-        for hook in hooks:
-            hook.remove()
     first = {name: [y if isinstance(y, torch.Tensor) else y[0] for y in outputs] for name, outputs in made.items()}
     return {name: torch.cat(outputs, dim=1) for name, outputs in first.items()}
 
@@ -138,7 +132,7 @@ def patched(model: nn.Module, clean: torch.Tensor, places: Iterable[tuple[str, i
 @contextmanager
 def _hooks(model, names, change, before=False):
     """What change(name, tensor) returns takes the place of a module's input (before) or output; None leaves it."""
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules(remove_duplicate=False))
     if unknown := [name for name in names if name not in modules]:
         raise ValueError(f"the model has no module {unknown[0]!r}: take a name of model.named_modules().")
     with ExitStack() as stack:

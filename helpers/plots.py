@@ -70,10 +70,10 @@ def on_card(picture: Image.Image, margin: int, radius: int) -> Image.Image:
     return card
 
 
-def as_png(picture: Image.Image) -> str:
-    """The picture as PNG, in base64."""
+def as_png(picture: Image.Image, **options) -> str:
+    """The picture as PNG, in base64; options are Pillow's."""
     file = io.BytesIO()
-    picture.save(file, "PNG")
+    picture.save(file, "PNG", **options)
     return base64.b64encode(file.getvalue()).decode()
 
 
@@ -112,27 +112,6 @@ def _axes(ax: Axes | None, size=FULL) -> Axes:
 
 
 # -------------------------------------------------------------------------------------------- angle lens
-
-
-def plot_vectors(vectors, *, labels, colors, styles, ax=None, title=None) -> Axes:
-    """Arrows from the origin, with a legend.
-
-    Args:
-        vectors: (N, 2).
-        labels, colors, styles: of each arrow; its colour and its line style are two cues.
-    """
-    ax, vectors = _axes(ax, SQUARE), to_numpy(vectors)
-    for (x, y), label, color, style in zip(vectors, labels, colors, styles, strict=True):
-        arrow = {"arrowstyle": "-|>", "color": color, "lw": 1.8, "shrinkA": 0, "shrinkB": 0, "ls": style}
-        ax.annotate("", xy=(x, y), xytext=(0, 0), arrowprops=arrow)
-        ax.plot([], [], color=color, ls=style, label=label)
-    limit = 1.15 * np.abs(vectors).max()
-    ax.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", title=title)
-    ax.set(xlabel="coordinate 0", ylabel="coordinate 1")
-    ax.axhline(0, color=HIDDEN, lw=0.8, zorder=0)
-    ax.axvline(0, color=HIDDEN, lw=0.8, zorder=0)
-    ax.legend(loc="best")
-    return ax
 
 
 def plot_clock_hands(angles, *, ax=None, title=None) -> Axes:

@@ -1,7 +1,6 @@
 """A LLaMA as a folder of Hugging Face; imported from helpers.checkpoint."""
 
 import json
-import shutil
 import tempfile
 from functools import reduce
 from pathlib import Path
@@ -11,12 +10,11 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from helpers.config import LLAMA3_SCALING, LlamaConfig
+from helpers.corpus import END_OF_TEXT
 from helpers.formats.fit import misfits, refuse, require_tie
 from helpers.formats.names import name_map
 from helpers.model import Llama, rope_inv_freq
 from helpers.validate import require_plain
-
-END_OF_TEXT = "<|end_of_text|>"  # as helpers.corpus trains it; other tools score by it, and pad a batch with it
 
 
 def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | None = None, card: str | None = None):
@@ -44,9 +42,9 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
     if folder.exists() or folder.is_symlink():
         raise FileExistsError(f"{folder} exists and is kept: choose another name, or move it away first.")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    new = beside / "new"  # inside, because what mkdtemp makes only the owner can read
-    try:
+    place = {"prefix": f".{folder.name}.", "dir": folder.parent, "ignore_cleanup_errors": True}
+    with tempfile.TemporaryDirectory(**place) as beside:
+        new = Path(beside) / "new"  # inside, because what TemporaryDirectory makes only the owner can read
         new.mkdir()
         weights, config = weights_to_hugging_face(model), model.config
         inv_freq = rope_inv_freq(config.head_dim, config.rope_theta, config.rope_scaling)
@@ -71,8 +69,6 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
             (new / "README.md").write_text(card, encoding="utf-8")
         (new / "model.safetensors").chmod((new / "config.json").stat().st_mode)  # save_file, too
         new.rename(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 def weights_to_hugging_face(model: Llama) -> dict[str, torch.Tensor]:

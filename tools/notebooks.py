@@ -34,16 +34,8 @@ from traitlets.config import Config
 
 from checks import FILE_OF
 from checks.notebook import read_cells
-from tools.course import (
-    KEPT_CELL_METADATA,
-    ROOT,
-    committed,
-    hash_of,
-    notebooks_of,
-    source_hash,
-    text_hash,
-    write_beside,
-)
+from tools import course
+from tools.course import ROOT, committed, hash_of, notebooks_of, source_hash, text_hash, write_beside
 
 NOTEBOOKS = ROOT / "notebooks"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -138,7 +130,7 @@ def clean(notebook) -> None:
     """
     asked = False
     for cell in notebook.cells:
-        cell.metadata = {key: cell.metadata[key] for key in sorted(KEPT_CELL_METADATA & cell.metadata.keys())}
+        cell.metadata = {key: cell.metadata[key] for key in sorted(course.KEPT_CELL_METADATA & cell.metadata.keys())}
         if cell.cell_type == "markdown":
             asked = "predict" in _tags(cell)
             continue

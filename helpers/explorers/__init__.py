@@ -6,7 +6,7 @@ second. The maths is that of `helpers.model`; colours and their meanings are tho
 
 # ruff: noqa: F401  these names are here to be imported from here
 
-from helpers.explorers.base import Explorer, new_figure, slider, span, switch, toggle, within
+from helpers.explorers.base import Explorer, new_figure, slider, switch, toggle, within
 from helpers.explorers.film import explore_training
 from helpers.explorers.full_model import explore_xray
 from helpers.explorers.generate import explore_writing

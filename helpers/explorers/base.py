@@ -16,7 +16,10 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Polygon
 from PIL import Image
 
+from helpers.checkpoint import load_checkpoint
+from helpers.model import Llama
 from helpers.plots import FULL, HATCH, HIDDEN, as_png, on_card
+from helpers.text import TINY_LLAMA
 
 COUNTED = ("token", "step", "degree", "byte")  # units that take an s
 CELL = "1 / 1 / 2 / 2"  # of a grid: the picture's, and that of the buttons on it
@@ -53,7 +56,7 @@ class Explorer:
         figure: drawn once by the caller. Layout, axes and whatever `draw` leaves alone are fixed from then on.
         draw: takes the controls' values by name, moves artists (not limits or ticks), returns the finding in words.
             What it moves is drawn above what stays.
-        controls: by name, made with `slider`, `span`, `switch` or `toggle`.
+        controls: by name, made with `slider`, `switch` or `toggle`.
         alt: what the picture shows, whatever the values, in under 40 words.
         parts: what on the picture can be clicked, and reached by Tab, {what: where}. Where is (x0, y0, x1, y1) in
             fractions of the figure, from its lower left corner, or a function giving it once the layout stands, such
@@ -133,9 +136,8 @@ class Explorer:
         for artist in sorted(self._artists, key=lambda artist: artist.zorder):
             if artist in self._moving:
                 artist.draw(self._canvas.get_renderer())
-        file = io.BytesIO()
-        Image.fromarray(np.asarray(self._canvas.buffer_rgba())).convert("RGB").save(file, "PNG", compress_level=3)
-        self.finding, self.png = finding, base64.b64encode(file.getvalue()).decode()
+        picture = Image.fromarray(np.asarray(self._canvas.buffer_rgba())).convert("RGB")
+        self.finding, self.png = finding, as_png(picture, compress_level=3)
         self.settings = f"Settings: {', '.join(_as_words(control) for control in self.controls.values())}."
 
     def _button(self, part, place):
@@ -227,17 +229,13 @@ def slider(label: str, value, low, high, step=1, unit="", log=False, says=""):
     return _named(kind(value, min=low, max=high, step=step, readout_format=form), description, says)
 
 
-def span(label: str, value: tuple, low: int, high: int, says=""):
-    """A slider with two handles: its value is the pair of integers (first, last), both included."""
-    return _named(ipywidgets.IntRangeSlider(value=value, min=low, max=high), label, says)
-
-
 def switch(label: str, options, says=""):
     """Rows of buttons, one of them down, for labels or pairs (label, value); the first option is the default.
 
     A drop-down list would lose its arrow keys to the notebook (JupyterLab 4.6: they select another cell).
     """
-    return _named(ipywidgets.ToggleButtons(options=_pairs(options), style={"button_width": "auto"}), label, says)
+    pairs = [option if isinstance(option, tuple) else (str(option), option) for option in options]
+    return _named(ipywidgets.ToggleButtons(options=pairs, style={"button_width": "auto"}), label, says)
 
 
 def toggle(label: str, value=False):
@@ -256,27 +254,18 @@ def _named(control, label, says=""):
     return control
 
 
-def _pairs(options):
-    return [option if isinstance(option, tuple) else (str(option), option) for option in options]
-
-
 def _align(controls):
     # Labels in full, all as wide as the longest, so that the controls stand in columns; rows of buttons and boxes flow.
     flowing = ipywidgets.ToggleButtons | ipywidgets.Checkbox
     longest = max((len(control.description) for control in controls if not isinstance(control, flowing)), default=0)
     width = f"{1 + 0.9 * longest:.0f}ch"  # few letters are as wide as a digit
-    aligned = {"width": f"calc({width} + 220px)", "max_width": "100%"}
-    row = {
-        "width": "auto",
-        "max_width": "100%",
-        "display": "flex",
-        "align_items": "center",
-        "margin": "2px 16px 2px 8px",
-    }
+    row = {"width": "auto", "display": "flex", "align_items": "center", "margin": "2px 16px 2px 8px"}
     for control in controls:
-        for name, value in (row if isinstance(control, flowing) else aligned).items():
+        flows = isinstance(control, flowing)
+        layout = row if flows else {"width": f"calc({width} + 220px)"}
+        for name, value in {"max_width": "100%", **layout}.items():
             setattr(control.layout, name, value)
-        control.style.description_width = "max-content" if isinstance(control, flowing) else width
+        control.style.description_width = "max-content" if flows else width
 
 
 def _as_words(control, value=None):
@@ -285,8 +274,8 @@ def _as_words(control, value=None):
     if hasattr(control, "options"):
         chosen = value if isinstance(control, ipywidgets.SelectMultiple) else [value]
         words = ", ".join(label for label, option in control.options if option in chosen) or "nothing"
-    elif isinstance(value, tuple | bool):
-        words = f"{value[0]} to {value[1]}" if isinstance(value, tuple) else "yes" if value else "no"
+    elif isinstance(value, bool):
+        words = "yes" if value else "no"
     elif isinstance(value, float):
         words = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}".replace("e-0", "e-")
     else:
@@ -306,9 +295,9 @@ def new_figure(columns, **gridspec):
     return figure, figure.subplots(1, columns, gridspec_kw=gridspec)
 
 
-def bare(ax, x, y):
+def bare(ax, x, y, aspect="equal"):
     """Take ticks and frame off the axes and fix their limits."""
-    ax.set(xlim=x, ylim=y, aspect="equal", anchor="N", xticks=[], yticks=[])
+    ax.set(xlim=x, ylim=y, aspect=aspect, anchor="N", xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
 
 
@@ -322,6 +311,18 @@ def arc(start, end, radius):
     """Points of an arc around the origin, x and y, from one angle [rad] to another."""
     turn = np.linspace(start, end, 60)
     return radius * np.cos(turn), radius * np.sin(turn)
+
+
+def strokes(line, *groups):
+    """Let one line be many strokes, in groups: where they start, and how far they go, (x, y, dx, dy)."""
+    ends = [np.broadcast_arrays(x, x + dx, np.nan, y, y + dy, np.nan) for x, y, dx, dy in groups]
+    ends = np.concatenate([np.stack(one, -1).reshape(-1, 6) for one in ends])
+    line.set_data(ends[:, :3].ravel(), ends[:, 3:].ravel())
+
+
+def bundled(name=TINY_LLAMA.name) -> Llama:
+    """A model that the course brings along, to be read only."""
+    return load_checkpoint(TINY_LLAMA.with_name(name)).requires_grad_(False)
 
 
 def readable(tokenizer, token):

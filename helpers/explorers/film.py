@@ -23,9 +23,17 @@ TASKS = "the token just before", "the token behind the earlier copy"
 
 
 class Film(Explorer):
-    """Two blocks that learn to repeat; `stages` has of each run {step: (loss in the copies [nat/token], weights)}."""
+    """A model of two blocks that learns to repeat what it has read: a film, once its `learn()` runs.
 
-    def __init__(self, steps, every, device):
+    Args:
+        steps: of a training; a stage is kept after each `every` of them.
+        device: where it trains; the picture is computed on the CPU.
+
+    Attributes:
+        stages: of each run {step: (loss in the copies [nat/token], weights)}.
+    """
+
+    def __init__(self, steps: int = 450, every: int = 25, device: torch.device | str = "cpu"):
         self.steps, self.every, self.device, self.left, self.model = steps, every, device, 0.0, Llama(CONFIG)
         self.stages = {name: {} for name in RUNS}
         draw = torch.Generator().manual_seed(4)
@@ -61,11 +69,9 @@ class Film(Explorer):
     def _fixed(self):
         figure = Figure(figsize=(8.4, 5.6), dpi=110, facecolor="white", layout="none")
         page, ax = figure.add_axes((0.03, 0.84, 0.945, 0.08)), figure.add_axes((0.06, 0.095, 0.25, 0.60))
-        bare(page, (-0.1, N + 0.1), (-0.3, 1.3))
-        page.set_aspect("auto")
+        bare(page, (-0.1, N + 0.1), (-0.3, 1.3), "auto")
         ax.set(xlim=(-0.03 * self.steps, 1.03 * self.steps), ylim=(0, 3.9), xlabel="step", yticks=range(4))
         ax.set_title("Loss in the copies [nat/token]", fontsize=9.5)
-        ax.spines[["top", "right"]].set_visible(False)
         ax.axhline(torch.tensor(32.0).log(), color=HIDDEN, lw=1, zorder=0)
         ax.text(self.steps, 3.52, "a guess among 32", ha="right", va="bottom", fontsize=8, color=GREY)
         figure.text(0.03, 0.8, "dark: the model had given this token a high probability", fontsize=9, color=GREY)
@@ -75,8 +81,7 @@ class Film(Explorer):
             figure.text(0.42, below + 0.25, f"Framed: {task}", fontsize=9.5, color=KEY)
             for head in range(4):
                 at = figure.add_axes((0.345 + 0.1635 * head, below, 0.157, 0.2355))
-                bare(at, (-0.5, N - 0.5), (N - 0.5, -0.5))
-                at.set_aspect("auto")
+                bare(at, (-0.5, N - 0.5), (N - 0.5, -0.5), "auto")
                 hide_future(at, N)
                 at.text(N - 1.2, 0.4, f"head {head}", ha="right", va="top", fontsize=8.5, bbox={"fc": HIDDEN, "lw": 0})
                 maps.append(at)
@@ -130,11 +135,4 @@ class Film(Explorer):
         )
 
 
-def explore_training(steps: int = 450, every: int = 25, device: torch.device | str = "cpu") -> Film:
-    """A model of two blocks that learns to repeat what it has read: a film, once its `learn()` runs.
-
-    Args:
-        steps: of a training; a stage is kept after each `every` of them.
-        device: where it trains; the picture is computed on the CPU.
-    """
-    return Film(steps, every, device)
+explore_training = Film  # it is asked for as the other explorers are

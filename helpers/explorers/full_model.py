@@ -12,13 +12,12 @@ from matplotlib.patches import Rectangle
 from PIL import Image, ImageDraw, ImageFont
 from torch.nn import functional as F
 
-from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, Explorer, arc, bare, readable, slider, switch, within
+from helpers.explorers.base import GREY, Explorer, arc, bare, bundled, readable, slider, strokes, switch, within
 from helpers.explorers.gqa import AGAINST
 from helpers.interventions import held_out_windows
 from helpers.model import apply_rope, attention_weights, causal_visible, repeat_kv, rope_angles
 from helpers.plots import HATCH, HIDDEN, INK, QUERY
-from helpers.text import TINY_LLAMA, encode, load_tokenizer
+from helpers.text import encode, load_tokenizer
 
 SIGNS = "abcdefghijklmnopqrstuvwxyz012345"  # the 32 tokens of the induction model
 WIDTH, LEFT, TOP = 880, 48, 132  # of the picture, and where its masks are [pixel]
@@ -53,7 +52,7 @@ def run(model, tokens, cut=(), speed=1.0, fault="none"):
 
 def explore_xray(which="tiny-llama") -> Explorer:
     """A run from tokens to next words, of the bundled model or of "induction": cut parts, and see what it changes."""
-    model = load_checkpoint(TINY_LLAMA.parent / which).requires_grad_(False)
+    model = bundled(which)
     if which == "induction":
         word, text, start, (cell, pitch, column) = SIGNS.__getitem__, map(SIGNS.index, "chisruchisru"), 24, (7, 96, 38)
         windows = torch.randint(32, (16, 24), generator=torch.Generator().manual_seed(0)).repeat(1, 2)
@@ -122,11 +121,11 @@ def explore_xray(which="tiny-llama") -> Explorer:
         image.paste(_stream(apart, says, said, pitch, column), (right - LEFT, 0))
         pixels.put(image, LEFT, 84)
         clocks = centres, 44, 13 * np.cos(angle), -13 * np.sin(angle)
-        _strokes(hands, (*pivots, 18 * np.sin(turns), 18 * np.cos(turns)), clocks)
+        strokes(hands, (*pivots, 18 * np.sin(turns), 18 * np.cos(turns)), clocks)
         head, row = np.array([(int(one[5]), int(one[-1])) for one in cut if one[0] == "h"]).reshape(-1, 2).T
         x, y, ffn = LEFT + wide * head, TOP + pitch * row, np.array([int(one[-1]) for one in cut if one[0] == "f"])
         ffns = right, TOP + 36 + pitch * ffn, column * n, 0
-        _strokes(crosses, (x, y, side, side), (x, y + side, side, -side), ffns)
+        strokes(crosses, (x, y, side, side), (x, y + side, side, -side), ffns)
         frame.set_x(right + column * token)
         bar.set_width(np.clip(nat * (cost - base), 0, column * n))
         mark.set_data([right + nat * sum(look((one,))[0] - base for one in cut)] * 2, [low - 3, low + 17])
@@ -159,13 +158,6 @@ class _Pixels(Artist):
 
     def draw(self, renderer):
         renderer.draw_image(renderer.new_gc(), *self.at, self.image)
-
-
-def _strokes(line, *groups):
-    """Let one line be many strokes, in groups: where they start, and how far they go, (x, y, dx, dy)."""
-    ends = [np.broadcast_arrays(x, x + dx, np.nan, y, y + dy, np.nan) for x, y, dx, dy in groups]
-    ends = np.concatenate([np.stack(one, -1).reshape(-1, 6) for one in ends])
-    line.set_data(ends[:, :3].ravel(), ends[:, 3:].ravel())
 
 
 def _masks(weights, cell, pitch, token):

@@ -7,13 +7,12 @@ import torch
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
-from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, PALE, Explorer, arc, bare, hide_future, readable, slider, switch
+from helpers.explorers.base import GREY, PALE, Explorer, arc, bare, bundled, hide_future, readable, slider, switch
 from helpers.generate import next_token_probabilities
 from helpers.interventions import attention_by_layer
 from helpers.model import causal_visible, rope_angles
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
-from helpers.text import TINY_LLAMA, encode, load_tokenizer
+from helpers.text import encode, load_tokenizer
 
 PROMPT, N, BARS, PAIR, COLUMNS = "The value of the argument is", 32, 10, 3, 92
 WAYS = ("with a cache", "without a cache")
@@ -31,7 +30,7 @@ PANELS = {  # left, bottom, width, height, in shares of the picture; title
 
 def explore_writing() -> Explorer:
     """The bundled model writes: the draw of a token, what its step computes, what the cache keeps; the work."""
-    model, tokenizer = load_checkpoint(TINY_LLAMA).requires_grad_(False), load_tokenizer()
+    model, tokenizer = bundled(), load_tokenizer()
     start, seen, slots = encode(tokenizer, PROMPT), causal_visible(N, N), torch.arange(N)
     n_prompt, numbers = len(start), torch.rand(N, generator=torch.Generator().manual_seed(0))
     texts = _all_texts(model, start, numbers)
@@ -45,16 +44,13 @@ def explore_writing() -> Explorer:
         figure.text(x, y + height + 0.03, title, fontsize=9.5)
     for ax, x, y in ((page, (0, COLUMNS), (2, 0)), (line, (0, 1), (0, 1)), (clock, (-1.1, 1.1), (-1.1, 1.1)),
                      (mask, (-0.5, N - 0.5), (N - 0.5, -0.5)), (kept, (-0.5, N - 0.5), (0, 1))):  # fmt: skip
-        bare(ax, x, y)
-        ax.set_aspect("equal" if ax is clock else "auto")
+        bare(ax, x, y, "equal" if ax is clock else "auto")
     bars.set(xlim=(-0.6, BARS - 0.4), ylim=(0, 1), xticks=[], yticks=[0, 0.5, 1])
     work.set(xlim=(n_prompt, N), ylim=(0, 1.1 * works[WAYS[1]][-1]), xticks=[n_prompt, N], yticks=[0, 10, 20, 30])
     work.set_xlabel("tokens so far", labelpad=-8, fontsize=9)
     for way, curve in works.items():
         work.plot(range(n_prompt, N), curve, color=HIDDEN)
         work.text(N, curve[-1], f" {way.split()[0]}", fontsize=8.5, color=GREY, va="center")
-    for ax in (bars, work):
-        ax.spines[["top", "right"]].set_visible(False)
     clock.plot(*arc(0, 6.3, 1), color=HIDDEN, lw=1)
     for y, name, color in ((-0.4, "the query", QUERY), (-0.65, "keys", KEY)):
         clock.text(0, y, name, color=color, fontsize=9, ha="center", va="center")

@@ -8,11 +8,10 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 
 from helpers import masks
-from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import Explorer, bare, new_figure, readable, slider, switch
+from helpers.explorers.base import Explorer, bare, bundled, new_figure, readable, slider, switch
 from helpers.model import repeat_kv
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
-from helpers.text import TINY_LLAMA, encode, load_tokenizer
+from helpers.text import encode, load_tokenizer
 
 AGAINST, N, AT = "#C00000", 12, torch.arange(12)  # the colour of what the rule forbids; tokens; their positions
 RULES = {"two texts": (0.16, 0.9, 0.32, 1), "filler of 2": (0.34, 0.9, 0.5, 1), "prefix of 4": (0.52, 0.9, 0.68, 1)}
@@ -102,7 +101,7 @@ def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook
 @functools.cache
 def _model():
     # A function (rule, tokens in the cache, way) -> weights, and how far logits move (T, replaced token); the words.
-    model, tokenizer = load_checkpoint(TINY_LLAMA).requires_grad_(False), load_tokenizer()
+    model, tokenizer = bundled(), load_tokenizer()
     tokens = encode(tokenizer, "The list is sorted. A name is bound.")
     others = torch.where(torch.eye(N + 1, N).roll(1, 0).bool(), (tokens + 400) % 1024, tokens)
     cos, sin, _ = model.rotation_and_mask(N)

@@ -110,8 +110,8 @@ def explore_order() -> Explorer:
     """Three layers of random weights: whose numbers change, after which layer, if two tokens change places?"""
     n = len(WORDS)
     figure, ax = new_figure(1)
-    bare(ax, (-0.05, n + 2), (-0.75, 4.5))
-    ax.set(aspect="auto", yticks=np.arange(4) + 0.5, xticks=np.arange(n) + 0.5, xlabel="position [token]")
+    bare(ax, (-0.05, n + 2), (-0.75, 4.5), "auto")
+    ax.set(yticks=np.arange(4) + 0.5, xticks=np.arange(n) + 0.5, xlabel="position [token]")
     ax.set_yticklabels(["the text", *(f"after layer {layer}" for layer in range(3))])
     ax.set_xticklabels(range(n))
     ax.tick_params(length=0)
@@ -149,10 +149,8 @@ def explore_order() -> Explorer:
         "turns": toggle("RoPE turns queries and keys", True),
         "other": slider("token 2 changes places with", 5, 3, n - 2),
     }
-    alt = (
-        "A text of 14 letters, two of which have changed places, and the tokens after each of three layers: blue where "
-    )
-    return Explorer(figure, draw, controls, alt + "this changes their numbers. Right: each layer's mask.")
+    alt = "A text of 14 letters, two of which have changed places, and the tokens after each of three layers: blue "
+    return Explorer(figure, draw, controls, alt + "where this changes their numbers. Right: each layer's mask.")
 
 
 @functools.cache

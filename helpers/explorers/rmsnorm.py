@@ -8,12 +8,10 @@ import torch
 from matplotlib.patches import Rectangle
 from torch.nn import functional as F
 
-from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, PALE, Explorer, arc, new_figure, slider, switch, within
+from helpers.explorers.base import GREY, PALE, Explorer, arc, bundled, new_figure, slider, switch, within
 from helpers.interventions import held_out_windows, replaced
 from helpers.model import RMSNorm
 from helpers.plots import HIDDEN, INK
-from helpers.text import TINY_LLAMA
 
 LENGTHS = torch.logspace(-4, 1, 61)  # of x, along the curves
 
@@ -62,7 +60,6 @@ def explore_rms_norm() -> Explorer:
             f"LayerNorm {words}."
         )
 
-    # Which controls.
     controls = {
         "direction": slider("direction of x", -15, -180, 180, unit="degree"),
         "length": slider("length of x", 2.5, -4, 1, 0.1, log=True),
@@ -122,14 +119,15 @@ def explore_norms() -> Explorer:
     """How large tokens reach and leave each norm of the bundled model, while one or all do something else."""
     run = _thirteen_norms()
     places = ["all 13", *(f"block {i}, {part}" for i in range(6) for part in ("attention", "feed-forward")), "final"]
-    kinds, (trained, spans) = ["att.", "ffn"], run(0, "normalise", 1.0, 1e-5)
+    short = ["all 13", *(f"{i} {part}" for i in range(6) for part in ("att.", "ffn")), "final"]
+    trained, spans = run(0, "normalise", 1.0, 1e-5)
 
     # What is fixed: an axis with the thirteen norms, the sizes that leave them as trained; an axis for the loss.
     figure, (ax, scale) = new_figure(2, width_ratios=[7, 1])
     at = np.arange(13) + np.arange(13) // 2 * 0.5
     ax.set(yscale="log", ylim=(0.002, 100), xlim=(-0.7, at[-1] + 0.7), ylabel="rms of a token")
     ax.set_yticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
-    ax.set_xticks(at, 6 * kinds + ["final"], fontsize=9)
+    ax.set_xticks(at, 6 * ["att.", "ffn"] + ["final"], fontsize=9)
     ax.tick_params(axis="x", length=0)
     for block in range(6):
         ax.axvspan(2.5 * block - 0.55, 2.5 * block + 1.55, color="#F4F4F4", zorder=0)
@@ -171,11 +169,8 @@ def explore_norms() -> Explorer:
             leaves = "is that of training everywhere"
         return f"{what.capitalize()}. Loss {said}, as trained {trained:.2f}. The size that leaves {leaves}."
 
-    # Which controls; a norm can be clicked.
     controls = {
-        "place": switch(
-            "norm", [("all 13", 0), *((f"{i // 2} {kinds[i % 2]}", i + 1) for i in range(12)), ("final", 13)]
-        ),
+        "place": switch("norm", [(name, place) for place, name in enumerate(short)]),
         "does": switch("what it does", DOES),
         "factor": slider("times", 1.0, -1.5, 1.5, 0.1, log=True),
         "eps": slider("eps", 1e-5, -5, 0, 0.25, log=True),
@@ -187,7 +182,7 @@ def explore_norms() -> Explorer:
 
 def _thirteen_norms():
     # A function (place, what it does, factor, eps) -> loss, and percentiles 5, 50, 95 of rms (13, before and after, 3).
-    model, windows = load_checkpoint(TINY_LLAMA).requires_grad_(False), held_out_windows()[TEXTS, :LENGTH]
+    model, windows = bundled(), held_out_windows()[TEXTS, :LENGTH]
     norms, usual = [part for part in model.modules() if isinstance(part, RMSNorm)], {}
     drawn = F.normalize(torch.randn(model.config.dim, generator=torch.Generator().manual_seed(0)), dim=0)
 

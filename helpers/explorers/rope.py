@@ -5,15 +5,13 @@ import math
 
 import numpy as np
 import torch
-from matplotlib.patches import Circle, Polygon
+from matplotlib.patches import Circle, Polygon, Rectangle
 from torch.nn import functional as F
 
-from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import PALE, Explorer, arc, bare, new_figure, slider, switch, within
-from helpers.interventions import held_out_tokens, held_out_windows, replaced
+from helpers.explorers.base import PALE, Explorer, arc, bare, bundled, new_figure, slider, strokes, switch, within
+from helpers.interventions import held_out_tokens, held_out_windows, outputs_of
 from helpers.model import attention_weights, causal_visible, rope_angles, rope_inv_freq
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
-from helpers.text import TINY_LLAMA
 
 
 def explore_rope() -> Explorer:
@@ -53,7 +51,7 @@ def explore_rope() -> Explorer:
         angles = rope_angles(torch.tensor(places), speeds).numpy()
         for (small, enlarged), mark, row, place in zip(hands, marks, angles, places, strict=True):
             ends = np.stack((np.cos(row), np.sin(row)), axis=-1)
-            small.set_data(*spokes(centres, row))
+            strokes(small, (*centres.T, *ends.T))
             enlarged.set_data(*np.stack(((0, 0), ends[pair])).T)
             mark.set_data([-1 + 11 * place / farthest], [2.3])
         turns, rests = np.divmod(distance * speeds.numpy(), 2 * math.pi)
@@ -87,12 +85,9 @@ def explore_rope() -> Explorer:
 
 def explore_hands() -> Explorer:
     """Three previous-token heads of the bundled model: mean weight against distance while some hands stand still."""
-    model, windows, farthest = load_checkpoint(TINY_LLAMA).requires_grad_(False), held_out_windows()[:2, :256], 64
+    model, windows, farthest = bundled(), held_out_windows()[:2, :256], 64
     heads, speeds, visible = {"4.0": (4, 0), "4.3": (4, 3), "5.2": (5, 2)}, model.inv_freq, causal_visible(256, 256)
-    reads = {}
-    for layer in (4, 5):
-        with replaced(model.layers[layer].attention, lambda _, x, *rest, at=layer: reads.setdefault(at, x) * 0):
-            model(windows)
+    reads = outputs_of(model, ["layers.4.attention_norm", "layers.5.attention_norm"], [windows])
 
     @functools.lru_cache(500)
     def by_distance(head, still):
@@ -100,7 +95,8 @@ def explore_hands() -> Explorer:
         slowed = speeds.clone()
         slowed[list(still)] = 0
         angles = rope_angles(torch.arange(256), slowed)
-        q, k, _ = model.layers[layer].attention.rotated_qkv(reads[layer], angles.cos(), angles.sin())
+        attention, read = model.layers[layer].attention, reads[f"layers.{layer}.attention_norm"]
+        q, k, _ = attention.rotated_qkv(read, angles.cos(), angles.sin())
         weights = attention_weights(q[:, [index]], k[:, [index // 2]], visible).mean(dim=(0, 1))
         far = weights.tril(-farthest)[farthest:].sum(dim=-1).mean().item()
         return np.array([weights.diagonal(-back).mean().item() for back in range(farthest + 1)]), far
@@ -133,8 +129,8 @@ def explore_hands() -> Explorer:
         moving = speeds.numpy() * ~stands
         for artist in turns:  # they would answer the question before it is tried
             artist.set_visible(which != "stand still" and bool(moving[0]))
-        ones.set_data(*spokes(centres, moving))
-        tips.set_data(*spokes(centres, moving * distance))
+        strokes(ones, (*centres.T, np.cos(moving), np.sin(moving)))
+        strokes(tips, (*centres.T, np.cos(moving * distance), np.sin(moving * distance)))
         marks.set_data(*centres[stands].T)
         usual.set_ydata(by_distance(head, ())[0])
         curve.set_ydata(weights)
@@ -159,7 +155,7 @@ def explore_hands() -> Explorer:
 
 def explore_reach() -> Explorer:
     """The bundled model reads twice its trained length: its 16 hands, its mask, and what each token costs more."""
-    model, length, trained, smooth = load_checkpoint(TINY_LLAMA).requires_grad_(False), 512, 256, 48
+    model, length, trained, smooth = bundled(), 512, 256, 48
     changes = {"2 times slower": 2.0, "3 times slower": 3.0, "stand still": math.inf}
     tokens, speeds, at = held_out_tokens(), model.inv_freq, torch.arange(length)
     text = tokens.unfold(0, length + 1, len(tokens) // 8)[4]
@@ -191,9 +187,7 @@ def explore_reach() -> Explorer:
     centres, limits = sixteen(clocks), np.minimum(speeds.numpy() * (trained - 1), 2 * math.pi)
     for centre, limit in zip(centres, limits, strict=True):
         clocks.add_patch(Polygon(slice_of(0, limit, 0.92) + centre, fc=HIDDEN, ec="none"))
-    mask.add_patch(
-        Polygon([(0, 0), (length, 0), (length, length), (0, length)], fc=HIDDEN, ec=HATCH, hatch="///", lw=0)
-    )
+    mask.add_patch(Rectangle((0, 0), length, length, fc=HIDDEN, ec=HATCH, hatch="///", lw=0))
     mask.set_title("White: the keys (across)\nthat a query (down) sees")
     cost.plot(smoothed(losses((), 1, length) - alone), color=PALE, lw=4, label="as trained")
     cost.axvline(trained, color=INK, lw=1, ls=":")
@@ -255,12 +249,6 @@ def sixteen(ax):
         ax.add_patch(Circle((x, y), 1.05, fill=False, ec=HIDDEN, lw=0.8))
         ax.text(x, y - 1.22, str(i), ha="center", va="top", fontsize=8)
     return centres
-
-
-def spokes(centres, angles):
-    """Points of one line that draws a hand in every clock, x and y."""
-    ends = centres + np.stack((np.cos(angles), np.sin(angles)), axis=-1)
-    return np.stack((centres, ends, np.nan * ends), axis=1).reshape(-1, 2).T
 
 
 def slice_of(start, end, radius):

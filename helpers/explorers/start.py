@@ -7,11 +7,10 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, PALE, Explorer, arc, bare, slider, switch, within
+from helpers.explorers.base import GREY, PALE, Explorer, arc, bare, bundled, slider, switch, within
 from helpers.model import attention_weights, causal_visible, repeat_kv
 from helpers.plots import FULL, HATCH, HIDDEN, INK, KEY, QUERY
-from helpers.text import TINY_LLAMA, encode, load_tokenizer
+from helpers.text import encode, load_tokenizer
 
 SENTENCES = (  # of ten tokens each, every one a whole word
     "The function is called with the arguments of the function",
@@ -26,7 +25,7 @@ N, SHOWN = 10, 5
 
 def explore_start() -> Explorer:
     """Whom a word reads in a block of the bundled model, how far the block turns it, which words are likeliest next."""
-    model, tokenizer = load_checkpoint(TINY_LLAMA).requires_grad_(False), load_tokenizer()
+    model, tokenizer = bundled(), load_tokenizer()
     cos, sin, _ = model.rotation_and_mask(N)
 
     @functools.cache
@@ -43,8 +42,7 @@ def explore_start() -> Explorer:
     figure = Figure(figsize=FULL, dpi=110, layout="constrained", facecolor="white")
     places = [["text", "text"], ["dial", "after"]]
     text, dial, after = figure.subplot_mosaic(places, width_ratios=[1, 2], height_ratios=[1.1, 1]).values()
-    bare(text, (-0.5, N - 0.5), (-0.75, 2.3))
-    text.set_aspect("auto")
+    bare(text, (-0.5, N - 0.5), (-0.75, 2.3), "auto")
     bare(dial, (-0.5, 1.45), (-0.05, 1.3))
     dial.plot(*arc(0, 2 * math.pi / 3, 1), color=HIDDEN, lw=1)
     for degree in range(0, 121, 30):

@@ -4,12 +4,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import GREY, PALE, Explorer, new_figure, slider, switch, within
+from helpers.explorers.base import GREY, PALE, Explorer, bundled, new_figure, slider, switch, within
 from helpers.interventions import held_out_windows, replaced
 from helpers.model import SwiGLU
 from helpers.plots import HIDDEN, INK, VALUE
-from helpers.text import TINY_LLAMA
 
 TEXT = 11  # of the held-out windows: that whose losses, under changes like these, are near the mean of all 16
 OPENINGS = {  # the factor of g · u, from the gate, its level at 0 and its rise
@@ -42,15 +40,12 @@ def explore_opening() -> Explorer:
     curve.stairs(much / many.max() / 2, edges, fill=True, color=VALUE, alpha=0.4)
     curve.plot(g, torch.sigmoid(g), color=GREY, ls="--")
     curve.set(xlim=(-4, 4), ylim=(-0.3, 1.3), yticks=(0, 0.5, 1), xlabel="gate g", ylabel="opening: factor of g · u")
-    for x, y, words, color in (
-        (0.1, -0.08, "how many gates", GREY),
-        (3.0, -0.08, "how much they write", "#00695E"),
-        (3.9, 0.88, "as trained: σ(g)", GREY),
-    ):
-        curve.text(x, y, words, color=color, ha="right", va="center", fontsize=9)
+    look = {"ha": "right", "va": "center", "fontsize": 9}
+    curve.text(0.1, -0.08, "how many gates", color=GREY, **look)
+    curve.text(3.0, -0.08, "how much they write", color="#00695E", **look)
+    curve.text(3.9, 0.88, "as trained: σ(g)", color=GREY, **look)
     scale.set(xlim=(0, 1), ylim=(0, 2), xticks=[], yticks=(0, 0.5, 1, 1.5, 2), ylabel="added loss [nat/token]")
-    scale.yaxis.set_label_position("right")
-    scale.yaxis.tick_right()
+    scale.yaxis.set(label_position="right", ticks_position="right")
     scale.spines[["left", "bottom"]].set_visible(False)
     scale.spines["right"].set_visible(True)
 
@@ -77,7 +72,6 @@ def explore_opening() -> Explorer:
             f"{trained + cost:.2f} ({said}); without any feed-forward it is {none:.2f}."
         )
 
-    # Which controls.
     controls = {
         "shape": switch("opening", OPENINGS),
         "where": switch("for", WHERE),
@@ -92,7 +86,7 @@ def explore_opening() -> Explorer:
 
 def _feed_forwards():
     # A function: opening -> loss of the text, all gates, and the share of each in what the feed-forwards add (squares).
-    model, text = load_checkpoint(TINY_LLAMA).requires_grad_(False), held_out_windows()[TEXT]
+    model, text = bundled(), held_out_windows()[TEXT]
 
     def run(opening):
         gates, wrote = [], []
@@ -153,7 +147,6 @@ def explore_swiglu() -> Explorer:
         text = f"Gate g = {g:.1f} gives {name} = {opened:z.3f}; times u = {u:.1f} that is {opened * u:z.3f}. "
         return (text + f"Its slope in g is {rising:z.2f}.").replace("-", "−")
 
-    # Which controls.
     controls = {
         "g": slider("gate g", 1.0, -6.0, 6.0, 0.1),
         "u": slider("up u", 3.0, -5.0, 5.0, 0.1),

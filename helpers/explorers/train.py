@@ -7,12 +7,11 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from helpers.checkpoint import load_checkpoint
-from helpers.explorers.base import Explorer, bare, readable, slider, switch
+from helpers.explorers.base import Explorer, bare, bundled, readable, slider, switch
 from helpers.generate import generate
 from helpers.model import Llama
 from helpers.plots import INK, KEY
-from helpers.text import TINY_LLAMA, encode, excerpt, load_tokenizer
+from helpers.text import encode, excerpt, load_tokenizer
 
 COLUMNS, MOST_BITS = 84, 12
 KINDS = {"a word's first token": INK, "what follows inside it": KEY}
@@ -28,7 +27,7 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
         before: what stands before it; read, but not painted. Its end is what the models continue.
     """
     if stages is None:
-        trained = load_checkpoint(TINY_LLAMA)
+        trained = bundled()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             stages = {0: Llama(trained.config), 1400: trained}
@@ -51,8 +50,7 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
     # What is fixed: the words, and what both kinds of tokens cost at each stage.
     figure = Figure(figsize=(8.4, 4.9), dpi=110, facecolor="white", layout="none")
     page, ax = figure.add_axes((0.02, 0.47, 0.96, 0.45)), figure.add_axes((0.075, 0.11, 0.28, 0.25))
-    bare(page, (-0.5, COLUMNS + 0.5), (row + 0.6, -0.6))
-    page.set_aspect("auto")
+    bare(page, (-0.5, COLUMNS + 0.5), (row + 0.6, -0.6), "auto")
     style = {"family": "monospace", "size": 9, "va": "center", "ha": "center", "parse_math": False}
     for (x, y, n), word in zip(boxes, words, strict=True):
         page.text(x + (n - 0.12) / 2, y, word, **style)
@@ -64,7 +62,6 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
     )
     ax.set_xticks(range(len(steps)), steps)
     ax.set_title("Bits per token", fontsize=9.5)
-    ax.spines[["top", "right"]].set_visible(False)
     figure.text(0.59, 0.385, "What it writes in place of this text", fontsize=9.5, va="center")
 
     # What moves: the shades over the words, a frame around one token, a dot on each line, the model's own text.
@@ -92,13 +89,10 @@ def explore_losses(stages: dict[int, Llama] | None = None, tokenizer=None, text=
             f"likeliest there, with their probabilities: {', '.join(best)}."
         )
 
-    # Which controls.
     controls = {"step": switch("after step", sorted(stages, reverse=True))}
     controls["token"] = slider("framed token", int(judged[max(stages)][0].argmax()), 0, len(words) - 1)
-    alt = (
-        "A text, each token shaded by its cost in bits, one framed. Below, the cost of first and later tokens of words "
-    )
-    return Explorer(figure, draw, controls, alt + "against the step, and what the model writes.")
+    alt = "A text, each token shaded by its cost in bits, one framed. Below, the cost of first and later tokens of "
+    return Explorer(figure, draw, controls, alt + "words against the step, and what the model writes.")
 
 
 def _readable(text):

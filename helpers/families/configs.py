@@ -69,8 +69,7 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
         )
     if kind == "llama":
         return hugging_face.config_from_hugging_face(content, source)
-    as_llama = {name: content.get(name) for name in ("quantization_config", "transformers_weights")}
-    as_llama |= {"model_type": "llama"}
+    as_llama = {name: content.get(name) for name in hugging_face.WEIGHTS} | {"model_type": "llama"}
     try:
         content = _complete(content)
         read = PARTS | (FAMILIES[kind].settings.keys() - SIZES)  # by the edits

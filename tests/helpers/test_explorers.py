@@ -22,7 +22,7 @@ from checks.full_model import BUGS, with_bug
 from helpers import explorers
 from helpers.checkpoint import load_checkpoint
 from helpers.experiments import circuit
-from helpers.explorers import Explorer, base, film, slider, span, switch, toggle, within
+from helpers.explorers import Explorer, base, film, slider, switch, toggle, within
 from helpers.explorers.full_model import run
 from helpers.explorers.gqa import WAYS
 from helpers.interventions import attention_by_layer, replaced, without_heads
@@ -73,8 +73,6 @@ def move(control):
         control.value = control.value * control.base**control.step
     elif isinstance(control.value, bool):
         control.value = not control.value
-    elif isinstance(control.value, tuple):
-        control.value = (control.value[0], control.value[1] - control.step)
     else:
         control.value = control.value + control.step
 
@@ -86,8 +84,6 @@ def ends(control):
         return ((), (first, last)) if isinstance(control.value, tuple) else (first, last)
     if isinstance(control.value, bool):
         return False, True
-    if isinstance(control.value, tuple):
-        return (control.min, control.min), (control.min, control.max)
     return [control.base**end if hasattr(control, "base") else end for end in (control.min, control.max)]
 
 
@@ -243,7 +239,7 @@ def of_all_kinds(several=False):
 
     def draw(**values):
         drawn.update(values)
-        for bar, control in zip(bars, ("at", "hands"), strict=True):
+        for bar, control in zip(bars, ("at", "far"), strict=True):
             bar.set_width(np.sum(values[control]))
         left.set_title(" ".join(map(str, values.values())), fontsize=5)
         return "drawn"
@@ -252,7 +248,6 @@ def of_all_kinds(several=False):
         "at": slider("position of the query", 3, 0, 10, unit="token", says="query at {}"),
         "far": slider("distance [token]", 1, 0, 10),
         "eps": slider("eps", 1e-5, -8, 0, 0.5, log=True),
-        "hands": span("hands", (1, 4), 0, 15),
         "rule": switch("rule", [("causal", 0), ("a window of four tokens behind the query", 4)]),
         "block": switch("block", [1, 2, 3]),
         "mask": toggle("causal mask"),
@@ -264,13 +259,13 @@ def of_all_kinds(several=False):
 
 def test_the_caption_says_settings_as_a_person_does():
     explorer, drawn = of_all_kinds()
-    said = "query at 3, distance 1 token, eps 1e-5, hands 1 to 4, rule causal, block 1, causal mask: no"
+    said = "query at 3, distance 1 token, eps 1e-5, rule causal, block 1, causal mask: no"
     assert explorer.settings == f"Settings: {said}, clicked nothing."
     assert drawn == explorer.values == {
-        "at": 3, "far": 1, "eps": 1e-5, "hands": (1, 4), "rule": 0, "block": 1, "mask": False, "clicked": ""
+        "at": 3, "far": 1, "eps": 1e-5, "rule": 0, "block": 1, "mask": False, "clicked": ""
     }  # fmt: skip
     put_back(explorer, {"far": 2, "rule": 4, "mask": True, "block": 3, "clicked": "bar 1"})
-    said = "distance 2 tokens, eps 1e-5, hands 1 to 4, rule a window of four tokens behind the query, block 3, "
+    said = "distance 2 tokens, eps 1e-5, rule a window of four tokens behind the query, block 3, "
     assert f"{said}causal mask: yes, clicked bar 1." in explorer.settings
 
 
