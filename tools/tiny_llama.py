@@ -9,7 +9,6 @@ import json
 import shutil
 import time
 import warnings
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -26,7 +25,7 @@ from helpers.validate import require_positive_int, require_seed
 
 CARD = ASSETS / "card.md"
 REFERENCE = "the Python language reference (`pydoc_data.topics`, PSF License), paragraphs that repeat left out"
-SAMPLE = 500_000  # characters: of a longer text, so much is read at a time, and judged by
+SAMPLE = 500_000  # characters: of a longer text its start is judged
 
 
 def without_some_merges(tokenizer: Tokenizer, share: float, generator: torch.Generator) -> Tokenizer:
@@ -42,27 +41,18 @@ def without_some_merges(tokenizer: Tokenizer, share: float, generator: torch.Gen
     return Tokenizer.from_str(json.dumps(spec))
 
 
-def sample(text: str, pieces: int = 20) -> str:
-    """The text; of one that is longer than SAMPLE, pieces that are spread evenly over it."""
-    if len(text) <= SAMPLE:
-        return text
-    starts = range(0, len(text), len(text) // pieces)
-    return "\n\n".join(text[start : start + SAMPLE // pieces] for start in starts[:pieces])
-
-
 def make(out: Path, own: Path | None, steps: int, seed: int):
     """Train on the reference, or on one's own text, and write the folder `out`; Ctrl+C keeps what is learned so far.
 
-    Every tenth step the model is kept beside `out`, for the first time before it is trained: a folder that cannot be
-    written is found at once.
+    The model is written once before it is trained: a folder that takes none is found at once.
 
     Raises:
         ValueError, OSError: if a setting, the text or the folder does not do; the text says what to change.
     """
     require_positive_int("steps", steps)
     require_seed(seed)
-    new, unfinished = (out.parent / f"{out.name}.{word}" for word in ("new", "unfinished"))
-    for folder in (out, new, unfinished):
+    unfinished = out.parent / f"{out.name}.unfinished"
+    for folder in (out, unfinished):
         if folder.exists():
             raise FileExistsError(f"{folder} exists and is kept: choose another name, or move it away.")
     print("Reading the text …", flush=True)
@@ -71,18 +61,14 @@ def make(out: Path, own: Path | None, steps: int, seed: int):
         warnings.simplefilter("always", UserWarning)
         text, held_out = train_val_split(load_text(own))
     print(*(note.message for note in notes), f"{len(text):,} characters to train on. Making a tokenizer …", sep="\n")
-    if len(text) > SAMPLE:
-        print(f"A step reads one of the pieces of {SAMPLE:,} characters; a sample as long is judged.")
-    tokenizer = train_tokenizer(sample(text), TINY.vocab_size)
+    tokenizer = train_tokenizer(text, TINY.vocab_size)
     generator = set_seed(seed)
     model = Llama(TINY).to(pick_device())
 
     def keep(card: str | None = None):
+        shutil.rmtree(unfinished, ignore_errors=True)
         try:
-            shutil.rmtree(new, ignore_errors=True)
-            save_checkpoint(copy.deepcopy(model).cpu().half(), new, tokenizer, card)  # half the bytes, the same text
-            shutil.rmtree(unfinished, ignore_errors=True)
-            new.rename(unfinished)
+            save_checkpoint(copy.deepcopy(model).cpu().half(), unfinished, tokenizer, card)  # half the bytes, same text
         except Exception as error:  # of tokenizers and safetensors, which have no OSError
             told = f"{out.parent} takes no model ({error}): is the disk full, or the folder read-only?"
             raise OSError(told) from error
@@ -92,30 +78,22 @@ def make(out: Path, own: Path | None, steps: int, seed: int):
         minutes = (time.perf_counter() - began) / step * (steps - step) / 60
         left = f", about {minutes:.0f} minutes left " if step >= 20 else ""
         print(f"\rstep {step} of {steps}, loss {loss:5.2f}{left}", end="", flush=True)
-        if step % 10 == 0:
-            with suppress(OSError):  # the last one stays
-                keep()
-
-    def read() -> torch.Tensor:
-        first = int(torch.randint(len(text) - SAMPLE, (1,), generator=generator)) if len(text) > SAMPLE else 0
-        return encode(without_some_merges(tokenizer, 0.05, generator), text[first : first + SAMPLE])
 
     keep()
     began = time.perf_counter()
     data = f"`{own.name}`" if own else REFERENCE
     try:
+        read = lambda: encode(without_some_merges(tokenizer, 0.05, generator), text)  # noqa: E731
         train(model, read, steps=steps, seed=seed, report=report)
     except BaseException as error:
-        if not losses:
-            shutil.rmtree(unfinished, ignore_errors=True)
         if not losses or not isinstance(error, KeyboardInterrupt):
+            shutil.rmtree(unfinished, ignore_errors=True)
             raise
         model.eval()
         data += f" (stopped at step {len(losses)})"
-        keep()
     print("\nJudging …", flush=True)
     command = f"python -m tools.tiny_llama --out {out} {f'--text {own} ' if own else ''}--steps {steps} --seed {seed}"
-    judged = {"held_out": sample(held_out), "trained": sample(text)}
+    judged = {"held_out": held_out[:SAMPLE], "trained": text[:SAMPLE]}
     card = CARD.read_text(encoding="utf-8").format(
         name=out.name, parameters=count_parameters(TINY), config=TINY, data=data, command=command,
         minutes=(time.perf_counter() - start) / 60, licence="yours to choose" if own else "MIT, as the course",

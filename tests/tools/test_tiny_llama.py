@@ -12,7 +12,7 @@ from helpers import corpus, save, train
 from helpers.checkpoint import load_checkpoint
 from helpers.corpus import bits_per_byte, train_val_split
 from helpers.model import RMSNorm
-from helpers.text import encode, excerpt, load_tokenizer
+from helpers.text import excerpt, load_tokenizer
 from tests.support.models import SMALL
 from tools import tiny_llama
 
@@ -34,8 +34,8 @@ def command(monkeypatch, tmp_path):
     return run
 
 
-@pytest.mark.parametrize(("error", "left"), [(KeyboardInterrupt, "mine"), (KeyError, "mine.unfinished")])
-def test_a_stop_keeps_what_is_learned_and_an_error_the_tenth_step(error, left, command, monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize(("error", "left"), [(KeyboardInterrupt, ["mine"]), (KeyError, [])])
+def test_a_stop_keeps_what_is_learned_and_an_error_nothing(error, left, command, monkeypatch, tmp_path, capsys):
     numbers, real = count(1), train.training_step
 
     def step(*given):
@@ -46,10 +46,11 @@ def test_a_stop_keeps_what_is_learned_and_an_error_the_tenth_step(error, left, c
     monkeypatch.setattr(train, "training_step", step)
     with pytest.raises(KeyError) if error is KeyError else nullcontext():
         command(tmp_path / "mine", steps=30)
-    norms = [part.weight for part in load_checkpoint(tmp_path / left).modules() if isinstance(part, RMSNorm)]
-    assert all((norm != 1).any() for norm in norms)  # it is trained
-    assert ("(stopped at step 13)" in capsys.readouterr().out) == (left == "mine")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [left, "only pictures", "own.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*left, "only pictures", "own.txt"]
+    for name in left:
+        norms = [part.weight for part in load_checkpoint(tmp_path / name).modules() if isinstance(part, RMSNorm)]
+        assert all((norm != 1).any() for norm in norms)  # it is trained
+        assert "(stopped at step 13)" in capsys.readouterr().out
 
 
 WRONG = [  # what is asked for, and what the sentence says
@@ -75,22 +76,6 @@ def test_a_disk_that_takes_no_model_is_found_before_the_training(command, tmp_pa
         command(tmp_path / "runs" / "mine")
     assert "takes no model (No space left on device (os error 28)): is the disk full" in capsys.readouterr().err
     assert not list((tmp_path / "runs").iterdir())
-
-
-def test_of_a_long_text_pieces_are_read_and_a_sample_is_judged(command, monkeypatch, tmp_path, capsys):
-    read, whole = [], (tmp_path / "own.txt").read_text(encoding="utf-8").strip()
-    monkeypatch.setattr(tiny_llama, "SAMPLE", 3000)
-    monkeypatch.setattr(tiny_llama, "encode", lambda tokenizer, text: read.append(text) or encode(tokenizer, text))
-    judge = lambda model, tokenizer, text: read.append(text) or 1.0  # noqa: E731
-    monkeypatch.setattr(tiny_llama, "bits_per_byte", judge)
-    command(tmp_path / "mine", steps=25)
-    *passes, held_out, trained = read
-    assert {*map(len, passes)} == {3000}
-    assert len({*passes}) > 1
-    assert all(text in whole for text in passes)
-    assert len(held_out) < 3000 < len(trained) < 3100
-    assert trained.startswith(whole[:150])
-    assert re.search(r"step 20 of 25, loss .*, about 0 minutes left", capsys.readouterr().out)
 
 
 def test_the_command_writes_a_model_from_your_own_text_and_overwrites_none(command, tmp_path, capsys):
