@@ -74,11 +74,6 @@ check_causal_visible = check_of(Exercise(causal_visible, [
 ]))  # fmt: skip
 
 
-def hide(scores, visible):
-    """Scores that are -inf where a key is not visible."""
-    return scores.masked_fill(~visible, -math.inf)
-
-
 OVERFLOW = "Has each row its own largest score, subtracted before exp? Otherwise exp overflows, or all of a row is 0."
 GIVEN = "Do you use the mask given, not a causal one of your own?"
 ODD = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=torch.bool)
@@ -113,8 +108,7 @@ def rows(q, k, v, visible):
     T, K, R = q.shape[2], k.shape[1], q.shape[1] // k.shape[1]
     stacked = q.double().unflatten(1, (K, R)).flatten(2, 3)
     scores, seen = stacked @ k.double().mT / math.sqrt(q.shape[-1]), torch.cat([visible] * R, dim=-2)
-    weights = hide(scores, seen).softmax(-1)
-    mixed = weights @ v.double()
+    mixed = scores.masked_fill(~seen, -math.inf).softmax(-1) @ v.double()
     return mixed.unflatten(2, (R, T)).flatten(1, 2).to(q.dtype)
 
 
@@ -130,7 +124,7 @@ PADDED = causal_visible(3, 5) & (torch.arange(5) >= torch.tensor([0, 2])[:, None
 STARTS = "Row r * T + t of a group is token t: does the mask start again with each head? Yours goes on counting."
 COPIED = "Keys or values are copied for the query heads that share them: repeat, reshape of an expand, and @ where it "
 COPIED += "broadcasts do that. Make the queries rows."
-REPEATED, HIDDEN = "torch.cat([visible] * R, dim=-2)", "hide(scores, seen)"
+REPEATED, HIDDEN = "torch.cat([visible] * R, dim=-2)", ".masked_fill(~seen, -math.inf)"
 NEIGHBOURS = "Which query heads share? Neighbours: 0 0 1 1. Yours is 0 1 0 1."
 ROWS = Exercise(rows, [
     Case("2 query heads, 1 key/value head, 2 tokens, h 2", _heads_inputs(1, 2, 1, 2, 2, 2)),
@@ -155,11 +149,11 @@ ROWS = Exercise(rows, [
     (NEIGHBOURS, _rows("(K, R))", "(R, K)).transpose(1, 2)", "(R, T))", "(R, T)).transpose(1, 2)")),
     ("Are a head's tokens kept together? A reshape after .transpose(1, 2) mixes them with other heads'.",
      _rows("unflatten(1, (K, R)).flatten(2, 3)", "transpose(1, 2).reshape(len(q), K, R * T, -1)")),
-    ("Do you use the mask? Hidden keys are seen.", _rows(HIDDEN, "scores")),
-    ("Is the mask inverted? True means: may attend.", _rows(HIDDEN, "hide(scores, ~seen)")),
+    ("Do you use the mask? Hidden keys are seen.", _rows(HIDDEN, "")),
+    ("Is the mask inverted? True means: may attend.", _rows("~seen", "seen")),
     ("Is the mask there for all heads?", _rows("[visible] * R", "[visible] + [torch.ones_like(visible)] * (R - 1)")),
-    ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.", _rows(HIDDEN, "(scores * seen)")),
-    ("Does the mask come before the softmax?", _rows(HIDDEN + ".softmax(-1)", "scores.softmax(-1) * seen")),
+    ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.", _rows("-math.inf", "0.0")),
+    ("Does the mask come before the softmax?", _rows(f"scores{HIDDEN}.softmax(-1)", "(scores.softmax(-1) * seen)")),
     ("Are the scores divided by sqrt(h)?", _rows(" / math.sqrt(q.shape[-1])", "")),
 ], forbid=("scaled_dot_product_attention",), harness=Harness(_without_copies))  # fmt: skip
 check_rows = check_of(ROWS)
