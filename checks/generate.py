@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 
-from checks.base import Case, Exercise, Harness, Wrong, draw, mutate, require_pair
+from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate
 from checks.judge import check_of
 from checks.shared import Named, RecordedLlama, require_form
 from helpers.config import LlamaConfig
@@ -367,7 +367,11 @@ def _verified(function, seed, prompt, n_new, n_draft, n_match, temperature):
     """The text, and how often the model was called, if that was counted and each call read what is new."""
     model, choose = _small_model(seed, 160), _chooser(temperature)
     answer = function(model, prompt, n_new, n_draft, n_match, choose)
-    text, n_calls = require_pair(answer, "the tokens and the number of calls", "return tokens, calls")
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        found = f"{type(answer).__name__}{f' of {len(answer)}' if isinstance(answer, tuple | list) else ''}"
+        hint = TYPE_HINTS["NoneType"] if answer is None else "Return both, with a comma: return tokens, calls"
+        raise Wrong(f"the result is a {found}, expected two things: the tokens and the number of calls.", hint)
+    text, n_calls = answer
     _calls(model, n_draft + 3)
     n_calls = n_calls.item() if isinstance(n_calls, torch.Tensor) and n_calls.numel() == 1 else n_calls
     if type(n_calls) is int and n_calls != len(model.calls):
