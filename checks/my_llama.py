@@ -7,7 +7,6 @@ the function passes depends on its logits alone.
 """
 
 import functools
-import inspect
 import itertools
 import json
 
@@ -54,18 +53,6 @@ def _or_refuses(function, weights, config, tokens):
     if kind in OTHER_TYPES:
         raise Wrong(f"it computes logits with the rope_type {kind!r}, for which an error is asked.")
     return answer
-
-
-def _refusing(program):
-    """A known mistake that refuses what it may: so it speaks against no answer that does, or does not."""
-
-    @functools.wraps(program)
-    def refuses(weights, config, tokens):
-        if _may_refuse(config, tokens):
-            raise ValueError("this may be refused")
-        return program(weights, config, tokens)
-
-    return refuses
 
 
 OTHER_TYPES = "linear", "dynamic", "yarn", "unheard of"
@@ -117,7 +104,7 @@ class _Watch(TorchDispatchMode):
         if reached == 6:
             return 6, f"{problem.message} The right logits were computed, but are not what is returned.", problem.hint
         hint = "" if all(isinstance(one, torch.Tensor) for one in answers) else problem.hint
-        made_by = {hint: _stages_of(inspect.unwrap(program), case).values() for hint, program in MY_LLAMA.mistakes}
+        made_by = {hint: _stages_of(program, case).values() for hint, program in MY_LLAMA.mistakes}
         if known := next((hint for hint, made in made_by.items() if any(_alike(answers, one) for one in made)), ""):
             reached, hint = min(reached, int(known[6]) - 1), known  # its numbers may be made, and left
         said = f"{problem.message} {_next(reached)} {_gap(stages[reached + 1], self.tensors)}"
@@ -241,9 +228,18 @@ def _scaled(config, kind, factor=8.0, low=1.0, high=4.0, original=16):
     return config | {"rope_parameters": config["rope_parameters"] | rope}
 
 
+class _Refuses(Parts):
+    """A LLaMA that refuses what it may: so a known mistake speaks against no answer that does, or does not."""
+
+    def llama(self, weights, config, tokens, *cached):
+        if _may_refuse(config, tokens):
+            raise ValueError("this may be refused")
+        return super().llama(weights, config, tokens, *cached)
+
+
 def _bug(own=None, **methods):
     """A LLaMA with one bug: other parts, or other methods of checks.parts.Parts."""
-    return type("Bug", (Parts,), methods)(own).llama
+    return type("Bug", (_Refuses,), methods)(own).llama
 
 
 def _without(norm):
@@ -281,10 +277,10 @@ MISTAKES = [  # of the wiring; the parts have exercises of their own, and their 
     ("Stage 5: every block has its own weights.", _bug(block=lambda self, w, layer: Parts.block(self, w, 0))),
     ("Stage 6: the last norm is missing.", _without("model.norm.weight")),
     ("Stage 6: if the file has lm_head.weight, it is the head. Yours is the embedding always.",
-     lambda w, c, tokens: Parts().llama({n: x for n, x in w.items() if n != "lm_head.weight"}, c, tokens)),
+     lambda w, c, tokens: _Refuses().llama({n: x for n, x in w.items() if n != "lm_head.weight"}, c, tokens)),
 ]  # fmt: skip
 MY_LLAMA = Exercise(
-    my_llama, _cases(), [(hint, _refusing(program)) for hint, program in MISTAKES], tolerance=2.5,
+    my_llama, _cases(), MISTAKES, tolerance=2.5,
     allow=tuple(part.__name__ for part in (NO_EXERCISE | COURSE).values()),  # the parts of notebooks 01 to 04
     harness=Harness(_or_refuses, stages=_Watch),
 )  # fmt: skip
