@@ -27,7 +27,6 @@ def causal_visible(n_query, n_key, given=None, true_hides=False):
 
 _visible = partial(mutate, causal_visible)
 TOP_LEFT = "The queries are the last positions: is the triangle aligned at the bottom right, not at the top left?"
-FUTURE = "Is it <=, not >=? Yours sees the future and not the past."
 ADDED = "Floats are added to the scores: 0 keeps a key, −inf or a dtype's lowest number hides it."
 TURNED = "Is `given` turned the right way? Without true_hides, True and 1 may attend; with it they are hidden."
 BITS = "~ turns each bit of an integer: ~1 is −2, and not 0. Make it bool first."
@@ -56,13 +55,11 @@ check_causal_visible = check_of(Exercise(causal_visible, [
 ], [  # known mistakes
     ("Does a query see itself? Yours sees only what is before.", _visible("<=", "<")),
     ("Does a query see one key too many, its successor?", _visible("<= query", "<= query + 1")),
-    (FUTURE, _visible("<=", ">=")),
-    (FUTURE, lambda t, s, *_: torch.ones(t, s).triu().bool()),
+    ("Is it <=, not >=? Yours sees the future and not the past.", _visible("<=", ">=")),
     ("Do you return only the queries' rows? Yours has all n_key.", _visible("range(n_key - n_query", "range(0")),
     ("Is there a column for every key? Yours has n_query.", lambda t, s, *_: torch.ones(t, t).tril().bool()),
     ("Are the keys before all queries visible too? Yours hides them.",
      lambda t, s, *_: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
-    ("Is the offset n_key - n_query? Yours is always 1.", lambda t, s, *_: torch.ones(t, s).tril(1).bool()),
     (TURNED, _visible("if true_hides or", "if not true_hides or")),
     (TURNED, _visible("true_hides or given.is_floating_point()", "given.is_floating_point()")),
     (BITS, lambda t, s, given=None, true_hides=False:

@@ -151,7 +151,6 @@ FROZEN_DECAYS = "Does a frozen weight stay? Where its gradient is 0, not None, A
 OLD_COUNT = "Clipping counts the old gradient of a weight that the optimizer does not hold. Who clears it?"
 ASKED = "model(inputs).flatten(0, 1), targets"
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
-TWICE = "[torch.nn.utils.clip_grad_norm_([w for w in model.parameters() if w.ndim == n], 1.0) for n in (1, 2)]"
 TRAINING_LOOP = Exercise(training_loop, [
     Case("3 steps, one window of 4 tokens each", (_number(1), _FIRST, torch.tensor([[2], [7], [0]]), 4, 0.05, 2)),
     Case("12 steps, three windows, tied, old gradients", (_number(2), _TEXT, _STARTS, 6, 0.1, 4)),
@@ -169,7 +168,6 @@ TRAINING_LOOP = Exercise(training_loop, [
     ("Are the targets shifted twice?", _loop(ASKED, "model(inputs)[:, :-1].flatten(0, 1), targets[:, 1:]")),
     ("Is the softmax taken once? cross_entropy does it.", _loop("model(inputs)", "model(inputs).softmax(-1)")),
     ("The step gets a gradient longer than 1.0. Clip it between backward() and step().", _loop(CLIP, "")),
-    ("Is the length that of the whole gradient? Yours are two, of matrices and of gains.", _loop(CLIP, TWICE)),
     ("Is the optimizer made once, before the loop?", _loop("at = ", "optimizer.state.clear()\n        at = ")),
 ], harness=Harness(_losses_and_state, ("the list of losses", "the loss that the model has afterwards"),
                     stages=_Watch, max_failures=2),
