@@ -95,8 +95,7 @@ def _without_copies(function, q, k, v, visible):
     with _Largest() as made:
         result = function(q, k, v, visible)
     if k.shape[-2] >= 32 and made.numbers > k.numel():
-        said = f"it makes a float tensor of {made.numbers:,} numbers; {k.numel():,} are enough."
-        raise Wrong(said, COPIED)
+        raise Wrong(f"it makes a float tensor of {made.numbers:,} numbers; {k.numel():,} are enough.", COPIED)
     return result
 
 

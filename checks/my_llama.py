@@ -304,8 +304,7 @@ def cache_fault(llama, weights, config, tokens, sizes=(5, 4, 1, 1)):
         if not _close(v, right_v):
             break  # later ones depend on what was read before
         if not _close(k, right_k):
-            late = k.shape[2] < sizes[0]
-            return POSITIONS if late else "remember wants the turned k of the new tokens."
+            return POSITIONS if k.shape[2] < sizes[0] else "remember wants the turned k of the new tokens."
     if _close(got, want):
         return ""
     return f"the logits depart. Is what remember returns used, {REMEMBER}? Has causal_visible(T, k.shape[2]) all keys?"

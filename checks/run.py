@@ -197,8 +197,7 @@ def call(function, case, exercise, watch):
             return answer, Wrong(f"the result is right, but it calls torch's {name}, which this exercise rules out.")
     for name, now, was in zip(names, inputs, case.inputs, strict=False):
         if _has_changed(now, was):
-            kind = type(was).__name__
-            copy = f": {kind}({name})" if isinstance(was, dict | list) else f", such as {name}.clone()"
+            copy = f": {type(was).__name__}({name})" if isinstance(was, dict | list) else f", such as {name}.clone()"
             hint = f"Work on a copy{copy}."
             return answer, Wrong(f"the result is right, but the input {name} was changed in place.", hint)
     return answer, None
@@ -217,8 +216,7 @@ def _has_changed(now, was):
 def _gradients(answer, inputs, names):
     asking = [name for name, value in zip(names, inputs, strict=True) if getattr(value, "requires_grad", False)]
     gradients = gradients_through(answer, inputs) if answer.requires_grad else [None] * len(asking)
-    missed = [name for name, gradient in zip(asking, gradients, strict=True) if gradient is None]
-    if missed:
+    if missed := [name for name, gradient in zip(asking, gradients, strict=True) if gradient is None]:
         raise Wrong(f"the values are right, but no gradient reaches {' and '.join(missed)}.", GRAPH_CUT)
     return gradients
 

@@ -166,8 +166,7 @@ def _on_ranks(n, mend, run):
             known = iter(sums)
 
             def all_reduce(tensor, known=known):
-                total = next(known, None)
-                if total is None:
+                if (total := next(known, None)) is None:
                     raise _Waits(tensor.detach().clone())
                 tensor.data.copy_(total)
 

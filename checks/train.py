@@ -114,11 +114,9 @@ class _Watch:
             with (right := _Watch()):
                 TRAINING_LOOP.harness.run(training_loop, *case.fresh_inputs())
             steps = enumerate(zip(self.steps, right.steps, strict=True) if len(self.steps) == len(right.steps) else ())
-            off = [
-                (step, what, mine, want) for step, (mine, want) in steps for what in want if mine[what] != want[what]
-            ]
-            for step, what, mine, want in off[:1]:
-                message += f" In step s = {step}, {what}: {mine[what] or None}, expected {want[what]}."
+            off = [(s, what, mine, want) for s, (mine, want) in steps for what in want if mine[what] != want[what]]
+            for s, what, mine, want in off[:1]:
+                message += f" In step s = {s}, {what}: {mine[what] or None}, expected {want[what]}."
         shows = not problem.hint and problem.pair != ()
         return 0, message + (in_numbers(TRAINING_LOOP, case, problem) if shows else ""), problem.hint
 
@@ -347,8 +345,7 @@ def _names_bugs(function):
         example = 'Return {"A": "...", "B": "...", "C": "...", "D": "..."}, each a name of LOOP_BUGS.'
         hint = TYPE_HINTS["NoneType"] if answer is None else example
         raise Wrong(f"a dictionary from A, B, C and D to names is expected, not {str(answer)[:60]}.", hint)
-    missed = [letter for letter in LOOPS if answer[letter] != LOOPS[letter]]
-    if missed:
+    if missed := [letter for letter in LOOPS if answer[letter] != LOOPS[letter]]:
         hint = f"Loop {missed[0]}: {COUNTER_TESTS[answer[missed[0]]]}"
         raise Wrong(f"{len(LOOPS) - len(missed)} of {len(LOOPS)} are right.", hint)
     return len(LOOPS)
