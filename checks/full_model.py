@@ -219,7 +219,7 @@ def properties(model):
     tokens = torch.arange(24).mul(7).remainder(64).view(2, 12)
     at_once, other_end = model(tokens), tokens.clone()
     other_end[:, -1] += 1
-    future = _alike(model(other_end)[:, :-1], at_once[:, :-1])
+    future = close(model(other_end)[:, :-1], at_once[:, :-1])
     pieces = []
     for sizes in ([1] * 12, [5, 4, 3]):
         cache = model.new_cache(2)
@@ -227,12 +227,13 @@ def properties(model):
     padded = torch.cat([torch.zeros_like(tokens[:1, :3]), tokens[:1, 3:]], dim=1)
     batch, cache = torch.cat([padded, tokens[1:]]), model.new_cache(2)
     together = torch.cat([model(batch[:, :8], cache, n_pad=torch.tensor([3, 0])), model(batch[:, 8:], cache)], dim=1)
-    rows = _alike(together[:1, 3:], model(tokens[:1, 3:])) and _alike(together[1:], model(tokens[1:]))
-    return future, all(_alike(piece, at_once) for piece in pieces), rows
+    rows = close(together[:1, 3:], model(tokens[:1, 3:])) and close(together[1:], model(tokens[1:]))
+    return future, all(close(piece, at_once) for piece in pieces), rows
 
 
-def _alike(one, other):
-    return bool((one - other).abs().max() <= 1e-4 * other.abs().max())
+def close(got, want):
+    """Whether two tensors have one shape, and no number is off by more than 1e-4 of the largest that is wanted."""
+    return got.shape == want.shape and bool((got - want).abs().max() <= 1e-4 * want.abs().max())
 
 
 READ_ON = "Do you read the padded rows on, several tokens at once, with a cache? n_pad comes with the first only."

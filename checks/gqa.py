@@ -118,8 +118,7 @@ def _heads_inputs(batch, n_heads, n_kv_heads, t, s, h, seed=0, scale=1.5):
 
 PADDED = causal_visible(3, 5) & (torch.arange(5) >= torch.tensor([0, 2])[:, None, None, None])  # (2, 1, 3, 5)
 STARTS = "Row r * T + t of a group is token t: does the mask start again with each head? Yours goes on counting."
-COPIED = "Keys or values are copied for the query heads that share them: repeat, reshape of an expand, and @ where it "
-COPIED += "broadcasts do that. Make the queries rows."
+COPIED = "Keys or values are copied: repeat, reshape of an expand, @ where it broadcasts do so. Make queries rows."
 REPEATED, HIDDEN = "torch.cat([visible] * R, dim=-2)", ".masked_fill(~seen, -math.inf)"
 NEIGHBOURS = "Which query heads share? Neighbours: 0 0 1 1. Yours is 0 1 0 1."
 ROWS = Exercise(rows, [

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from checks.base import Case, Exercise, Harness, Wrong, draw
 from checks.explain import number
+from checks.full_model import close
 from checks.judge import check_of
 from checks.parts import COURSE, NO_EXERCISE, Parts
 from helpers.checkpoint import config_from_hugging_face, name_map
@@ -152,8 +153,7 @@ def _was_made(want, made):
 def _same_numbers(got, want):
     if not isinstance(got, torch.Tensor) or not got.is_floating_point() or got.numel() != want.numel():
         return False
-    got, want = (tensor.detach().double().flatten().sort().values for tensor in (got, want))
-    return bool(((got - want).abs() <= 1e-4 * want.abs().max()).all())
+    return close(*(tensor.detach().double().flatten().sort().values for tensor in (got, want)))
 
 
 def _alike(answers, stage):
@@ -243,7 +243,6 @@ def _bug(own=None, **methods):
 
 
 def _without(norm):
-    """The norm of this name is missing."""
     return _bug(norm=lambda self, x, w, name, c: x if name == norm else Parts.norm(self, x, w, name, c))
 
 
@@ -301,11 +300,11 @@ def cache_fault(llama, weights, config, tokens, sizes=(5, 4, 1, 1)):
     if [layer for layer, _, _ in calls] != [layer for layer, _, _ in right]:
         return "remember is called once in each block, with the block's number 0, 1, 2 and so on."
     for (_, k, v), (_, right_k, right_v) in zip(calls, right, strict=True):
-        if not _close(v, right_v):
+        if not close(v, right_v):
             break  # later ones depend on what was read before
-        if not _close(k, right_k):
+        if not close(k, right_k):
             return POSITIONS if k.shape[2] < sizes[0] else "remember wants the turned k of the new tokens."
-    if _close(got, want):
+    if close(got, want):
         return ""
     return f"the logits depart. Is what remember returns used, {REMEMBER}? Has causal_visible(T, k.shape[2]) all keys?"
 
@@ -335,10 +334,6 @@ def _raised(error):
     return f"it raises {type(error).__name__}: {' '.join(str(error).split())[:120]}"
 
 
-def _close(got, want):
-    return got.shape == want.shape and bool((got - want).abs().max() <= 1e-4 * want.abs().max())
-
-
 def rows_fault(llama, weights, config, tokens, lengths=(3, 7)):
     """What is wrong when rows that stand at different positions are read on together; "" if nothing is.
 
@@ -364,8 +359,8 @@ def rows_fault(llama, weights, config, tokens, lengths=(3, 7)):
         got = llama(weights, config, tokens[0, first][:, None], first, remember(torch.arange(2), first[:, None]))
     except Exception as error:
         return f"{_raised(error)} With first (B,) positions are (B, T), cos and sin (B, 1, T, h/2), visible (B, T, S)."
-    if _close(got, torch.cat(wanted)):
+    if close(got, torch.cat(wanted)):
         return ""
-    if any(map(_close, got.split(1), wanted)):
+    if any(map(close, got.split(1), wanted)):
         return "one row is right, the other departs. Has each row its own positions, in the angles and in the mask?"
     return "rows with their own first depart. A key is visible if its slot's number is at most the query's position."

@@ -168,9 +168,9 @@ def _body(source):
     try:
         return ast.parse(without_magics(source)).body
     except SyntaxError:
-        if (plain := without_prompts(source)) != source:
+        if re.search(r"^[ \t]*+(?:>>>|In \[)", source, re.M):  # else IPython takes no prompts off
             with contextlib.suppress(SyntaxError):
-                return ast.parse(without_magics(plain)).body
+                return ast.parse(without_magics(PROMPT.sub("", source))).body
         raise
 
 
@@ -349,11 +349,6 @@ MAGIC = re.compile(  # a line: "%time f()", "!ls", "?f", ",f x", "y = f?" or "x 
 )
 KEEPS_NAMES = re.compile(r"%(?:time|prun)[ \t]+(.*)", re.S)  # a line that runs the rest of it, if that is Python
 PROMPT = re.compile(r"^[ \t]*+(?:In \[\d++\]:|\.{3,}+:|>>>|\.\.\.)[ \t]?", re.M)
-
-
-def without_prompts(source: str) -> str:
-    """A cell without the prompts of a Python or IPython session that was pasted, line for line, as IPython runs it."""
-    return PROMPT.sub("", source) if re.search(r"^[ \t]*+(?:>>>|In \[)", source, re.M) else source
 
 
 def without_magics(source: str) -> str:

@@ -26,8 +26,7 @@ def split_feed_forward(x, w_gate, w_up, w_down, n_ranks):
 _split = partial(mutate, split_feed_forward)
 GATES_UPS, DOWNS = "w_gate.chunk(n_ranks), w_up.chunk(n_ranks)", "w_down.chunk(n_ranks, dim=1)"
 ALL, STACKED = "zip(gates, ups, downs, strict=True)", "torch.stack(parts)"
-TURNED = "gate and up have a row, down has a column for each unit: .chunk(n) cuts rows, .chunk(n, dim=1) columns. "
-TURNED += "Weights are (out, in): is it x @ w.T each time?"
+TURNED = "A unit has a row in gate and up, a column in down: .chunk(n, dim=1) cuts columns. Is it x @ w.T each time?"
 WHOLE_NUMBERS = (  # section 9.1's: x, w_gate, w_up, w_down
     torch.tensor([1.0, 2.0]),
     torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, -1.0]]),
