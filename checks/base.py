@@ -42,7 +42,7 @@ class Case:
 
     def fresh_inputs(self):
         """Copies, with the same layout in memory."""
-        inputs = tuple(map(copy.deepcopy, self.inputs))
+        inputs = tuple(value if isinstance(value, int) else copy.deepcopy(value) for value in self.inputs)
         for value in inputs[: None if self.gradients is True else int(self.gradients)]:
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 value.requires_grad_()

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, mutate
 from checks.judge import check_of
 from helpers.checkpoint import load_checkpoint
-from helpers.config import PRESETS, LlamaConfig
+from helpers.config import PRESETS
 from helpers.interventions import held_out_loss, outputs_of, without_heads
-from helpers.model import GroupedQueryAttention, Llama, RMSNorm, SwiGLU, apply_rope, rope_angles, rope_inv_freq
+from helpers.model import GroupedQueryAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, apply_rope, rope_angles
 from helpers.text import TINY_LLAMA
 
 
@@ -156,8 +156,9 @@ def _shared(change):
 METHODS = {  # the bugs, and the method that each replaces
     "gain ignored": (RMSNorm, "forward", lambda norm, x: F.rms_norm(x, x.shape[-1:], None, norm.eps)),
     "wrong eps": (RMSNorm, "forward", lambda norm, x: F.rms_norm(x, x.shape[-1:], norm.weight, 10 * norm.eps)),
-    "wrong base": _shared(lambda model, right, T, past, pad: (*_turned(
-        torch.arange(past, past + T), rope_inv_freq(model.config.head_dim, model.config.rope_theta / 10)), right[2])),
+    "wrong base": _shared(lambda model, right, T, past, pad: (
+        *_turned(torch.arange(past, past + T), model.inv_freq ** math.log(model.config.rope_theta / 10,
+                                                                         model.config.rope_theta)), right[2])),
     "wrong scale": (GroupedQueryAttention, "rotated_qkv", _scaled_by_dim),
     "neighbours paired": (GroupedQueryAttention, "rotated_qkv", _neighbours_paired),
     "gate and up swapped": (

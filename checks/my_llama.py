@@ -7,8 +7,8 @@ the function passes depends on its logits alone.
 """
 
 import functools
-import itertools
 import json
+from unittest.mock import patch
 
 import torch
 from safetensors.torch import load_file
@@ -122,12 +122,9 @@ class _Watch(TorchDispatchMode):
 @functools.cache
 def _stages_of(program, case):
     """What each stage makes in a LLaMA that checks.parts wires, {stage: tensors}, in block 0 if each block has it."""
-    stages, note = {}, Parts.note
-    Parts.note = lambda self, stage, *values: stages.setdefault(stage, values)
-    try:
+    stages = {}
+    with patch.object(Parts, "note", lambda self, stage, *values: stages.setdefault(stage, values)):
         program(*case.fresh_inputs())
-    finally:
-        Parts.note = note
     return stages
 
 
@@ -246,16 +243,6 @@ def _without(norm):
     return _bug(norm=lambda self, x, w, name, c: x if name == norm else Parts.norm(self, x, w, name, c))
 
 
-def _add(first):
-    """Another sum at the end of the first branch."""
-
-    def program(*inputs):
-        turns = itertools.cycle((first, lambda x, normed, what: x + what))
-        return _bug(add=lambda self, *parts: next(turns)(*parts))(*inputs)
-
-    return program
-
-
 def _joined_wrongly(self, q, k, v):
     heads = Parts.attend(self, q, k, v).unflatten(-1, (-1, q.shape[-1]))
     return heads.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)
@@ -268,8 +255,10 @@ MISTAKES = [  # of the wiring; the parts have exercises of their own, and their 
      _bug(heads=lambda self, x, c: x.reshape(x.shape[0], -1, x.shape[1], c["head_dim"]))),
     ("Stage 3: heads share a key head as 0, 0, 1, 1.", _bug({"repeat_kv": lambda x, n_rep: x.repeat(1, n_rep, 1, 1)})),
     ("Stage 3: .transpose(1, 2) before the reshape joins the heads, token by token.", _bug(attend=_joined_wrongly)),
-    ("Stage 3: x plus what attention returns. Yours forgets x.", _add(first=lambda x, normed, what: what)),
-    ("Stage 3: it is added to x itself, not to the normed x.", _add(first=lambda x, normed, what: normed + what)),
+    ("Stage 3: x plus what attention returns. Yours forgets x.",
+     _bug(add=lambda self, stage, x, normed, what: what if stage == 3 else x + what)),
+    ("Stage 3: it is added to x itself, not to the normed x.",
+     _bug(add=lambda self, stage, x, normed, what: what + (normed if stage == 3 else x))),
     ("Stage 4: the feed-forward reads the normed stream. Its norm is missing.", _without("post_attention_layernorm")),
     ("Stage 4: the feed-forward's norm has its own gain, post_attention_layernorm.",
      _bug(norm=lambda self, x, w, name, c: Parts.norm(self, x, w, name.replace("post_attention", "input"), c))),

@@ -224,14 +224,11 @@ def _effect(mend, model, n):
     return logits, *(torch.stack([one[name] for one in found]) for name in BACK)
 
 
-def _hooked(names, mean=False):
-    """A known mistake: of which modules' outputs, or parameters, gradients are summed, or averaged."""
+def _hooked(names):
+    """A known mistake: of which modules' outputs, or parameters, gradients are summed."""
 
     def mend(model, all_reduce):
-        n = WHOLE.config.n_heads // model.config.n_heads if mean else 1
-
-        def summed(gradient):
-            return _total(gradient, all_reduce) / n
+        summed = partial(_total, all_reduce=all_reduce)
 
         def hook(module, inputs, output):
             if output.requires_grad:
@@ -261,7 +258,8 @@ check_mend_split = check_of(Exercise(mend_split, [Case(f"{n} ranks", ("large wei
     ("all_reduce sums in place and returns None: hand back the tensor itself.",
      lambda model, all_reduce: [norm.register_full_backward_pre_hook(
          lambda module, gradients: (all_reduce(gradients[0].clone()),)) for norm in _norms(model)]),
-    ("Parts are added up: do you divide by the number of ranks?", _hooked("layers.*_norm", mean=True)),
+    ("Parts are added up: do you divide by the number of ranks?", lambda model, all_reduce: mend_split(
+        model, lambda part: all_reduce(part) or part.div_(WHOLE.config.n_heads // model.config.n_heads))),
     *[("Matrices below still get a part alone: do you sum where the gradient flows on, or where it ends?",
        _hooked(names)) for names in (r"(tok|layers.*norm).*weight", "layers.*norm.weight")],
     ("Each rank has other heads and units: do their gradients belong into one sum?", _hooked(".*weight")),

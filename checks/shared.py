@@ -19,9 +19,6 @@ class Named(int):
         self.words = words
         return self
 
-    def __getnewargs__(self):
-        return int(self), self.words  # for copies
-
     def __repr__(self):
         return self.words
 
