@@ -41,7 +41,7 @@ class Case:
     stochastic: bool = False  # skipped once a case has failed, and when matching mistakes
 
     def fresh_inputs(self):
-        """Copies, with the same layout in memory."""
+        """Copies, with the same layout in memory; numbers, also named ones, as they are."""
         inputs = tuple(value if isinstance(value, int) else copy.deepcopy(value) for value in self.inputs)
         for value in inputs[: None if self.gradients is True else int(self.gradients)]:
             if isinstance(value, torch.Tensor) and value.is_floating_point():

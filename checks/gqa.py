@@ -116,7 +116,7 @@ def _heads_inputs(batch, n_heads, n_kv_heads, t, s, h, seed=0, scale=1.5):
     return q, *(draw(batch, n_kv_heads, s, h, seed=seed + i, scale=scale) for i in (1, 2)), causal_visible(t, s)
 
 
-PADDED = causal_visible(3, 5) & (torch.arange(5) >= torch.tensor([0, 2])[:, None, None, None])  # (2, 1, 3, 5)
+PADDED = causal_visible(3, 5, FILLER)  # (2, 1, 3, 5)
 STARTS = "Row r * T + t of a group is token t: does the mask start again with each head? Yours goes on counting."
 COPIED = "Keys or values are copied: repeat, reshape of an expand, @ where it broadcasts do so. Make queries rows."
 REPEATED, HIDDEN = "torch.cat([visible] * R, dim=-2)", ".masked_fill(~seen, -math.inf)"

@@ -268,9 +268,8 @@ MISTAKES = [  # of the wiring; the parts have exercises of their own, and their 
      lambda w, c, tokens: _Refuses().llama({n: x for n, x in w.items() if n != "lm_head.weight"}, c, tokens)),
 ]  # fmt: skip
 MY_LLAMA = Exercise(
-    my_llama, _cases(), MISTAKES, tolerance=2.5,
+    my_llama, _cases(), MISTAKES, tolerance=2.5, harness=Harness(_or_refuses, stages=_Watch),
     allow=tuple(part.__name__ for part in (NO_EXERCISE | COURSE).values()),  # the parts of notebooks 01 to 04
-    harness=Harness(_or_refuses, stages=_Watch),
 )  # fmt: skip
 check_my_llama = check_of(MY_LLAMA)
 
