@@ -1,11 +1,12 @@
 """What an exercise is made of: a specification, the inputs it is compared on, and the known mistakes.
 
-The specification is written to be obviously right, not fast: loops and float64, unless the mistakes are changes of its
-own text. The inputs are chosen so that mistakes show: gains other than 1, sizes of 1e-3 and 300, float16 and bfloat16,
+The specification is written to be obviously right, not fast: float64, unless the mistakes are changes of its own text.
+The inputs are chosen so that mistakes show: gains other than 1, sizes of 1e-3 and 300, float16 and bfloat16,
 transposed memory, positions that do not start at 0. The mistakes are programs too: if one of them
 gives the learner's answers, its hint names the mistake.
 """
 
+import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,19 +41,12 @@ class Case:
     stochastic: bool = False  # skipped once a case has failed, and when matching mistakes
 
     def fresh_inputs(self):
-        """Copies, with the same layout in memory."""
-        asks = len(self.inputs) if self.gradients is True else int(self.gradients)
-        return tuple(self._fresh(value, place < asks) for place, value in enumerate(self.inputs))
-
-    def _fresh(self, value, asks):
-        if isinstance(value, dict):
-            return {name: self._fresh(one, asks) for name, one in value.items()}
-        if isinstance(value, list):
-            return [self._fresh(one, asks) for one in value]
-        if not isinstance(value, torch.Tensor):
-            return value
-        copy = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="cpu").copy_(value)
-        return copy.requires_grad_(asks and value.is_floating_point())
+        """Copies, with the same layout in memory; numbers, also named ones, as they are."""
+        inputs = tuple(value if isinstance(value, int) else copy.deepcopy(value) for value in self.inputs)
+        for value in inputs[: None if self.gradients is True else int(self.gradients)]:
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                value.requires_grad_()
+        return inputs
 
 
 @dataclass
@@ -168,15 +162,6 @@ AUTOGRAD = ("grad", "backward", "_make_dual")  # to forbid: what .backward(), to
 BATCH = "Does your code assume a batch of one?"
 LEADING = "Does your code assume a fixed number of dimensions? Count from the end: dim=-1."
 MEMORY = "The input need not be contiguous: does .reshape work where .view does not?"
-
-
-def require_pair(answer, what, example):
-    """An answer that is to be two things; raises what it is instead."""
-    if isinstance(answer, tuple | list) and len(answer) == 2:
-        return tuple(answer)
-    found = f"{type(answer).__name__}{f' of {len(answer)}' if isinstance(answer, tuple | list) else ''}"
-    hint = TYPE_HINTS["NoneType"] if answer is None else f"Return both, with a comma: {example}"
-    raise Wrong(f"the result is a {found}, expected two things: {what}.", hint)
 
 
 def draw(*shape, seed=0, scale=1.0, shift=0.0):

@@ -220,21 +220,21 @@ def properties(model):
     tokens = torch.arange(24).mul(7).remainder(64).view(2, 12)
     at_once, other_end = model(tokens), tokens.clone()
     other_end[:, -1] += 1
-    future = _alike(model(other_end)[:, :-1], at_once[:, :-1])
+    future = close(model(other_end)[:, :-1], at_once[:, :-1])
     pieces = []
     for sizes in ([1] * 12, [5, 4, 3]):
         cache = model.new_cache(2)
         pieces.append(torch.cat([model(piece, cache) for piece in tokens.split(sizes, dim=1)], dim=1))
     padded = torch.cat([torch.zeros_like(tokens[:1, :3]), tokens[:1, 3:]], dim=1)
     batch, cache = torch.cat([padded, tokens[1:]]), model.new_cache(2)
-    prompt = model(batch[:, :8], cache, n_pad=torch.tensor([3, 0]))
-    together = torch.cat([prompt, model(batch[:, 8:], cache)], dim=1)
-    rows = _alike(together[:1, 3:], model(tokens[:1, 3:])) and _alike(together[1:], model(tokens[1:]))
-    return future, all(_alike(piece, at_once) for piece in pieces), rows
+    together = torch.cat([model(batch[:, :8], cache, n_pad=torch.tensor([3, 0])), model(batch[:, 8:], cache)], dim=1)
+    rows = close(together[:1, 3:], model(tokens[:1, 3:])) and close(together[1:], model(tokens[1:]))
+    return future, all(close(piece, at_once) for piece in pieces), rows
 
 
-def _alike(one, other):
-    return bool((one - other).abs().max() <= 1e-4 * other.abs().max())
+def close(got, want):
+    """Whether two tensors have one shape, and no number is off by more than 1e-4 of the largest that is wanted."""
+    return got.shape == want.shape and bool((got - want).abs().max() <= 1e-4 * want.abs().max())
 
 
 READ_ON = "Do you read the padded rows on, several tokens at once, with a cache? n_pad comes with the first only."
@@ -290,13 +290,11 @@ def _finds_bugs(function, _):
         place, hint = FINDS.get(name, (3, ""))
         if False in map(bool, answer[:place]):
             kept = [bool(one) for one in answer].index(False)
-            said = f"a model with the bug “{name}” fails your property {NAMES[kept]}, which it keeps.", OWN
-            if name == COUNTED:
-                hint = "Only distances between positions count in RoPE, so this model is right as well."
-            if name not in FINDS:
-                said = f"a right model ({name}) fails your property {NAMES[kept]}: a false alarm.", hint
-                said = said if hint else (said[0], f"{ALARMS[kept]} {TOO_STRICT}")
-            raise Wrong(*said)
+            if name in FINDS:
+                raise Wrong(f"a model with the bug “{name}” fails your property {NAMES[kept]}, which it keeps.", OWN)
+            counted = "Only distances between positions count in RoPE, so this model is right as well."
+            hint = counted if name == COUNTED else f"{ALARMS[kept]} {TOO_STRICT}"
+            raise Wrong(f"a right model ({name}) fails your property {NAMES[kept]}: a false alarm.", hint)
         if name in FINDS and answer[place]:
             said = f"a model with the bug “{name}” passes your property {NAMES[place]}."
             raise Wrong(said, f"{hint} And is the room for rounding small enough, say 1e-4 of the largest logit?")

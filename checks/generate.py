@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 
-from checks.base import Case, Exercise, Harness, Wrong, draw, mutate, require_pair
+from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate
 from checks.judge import check_of
 from checks.shared import Named, RecordedLlama, require_form
 from helpers.config import LlamaConfig
@@ -259,9 +259,7 @@ def _calls(model, most):
 
 
 _small = partial(Named, words="a small model")
-ENDS, GOES_ON = "if not keep", "texts[row][len(prompts[row]) :][-len(stop) :] != stop"
-STAYS = ("texts[row].append(token)", f"texts[row] += [token] * ({GOES_ON})",
-         "if not keep", "keep = keep and list(range(len(left)))\n        if not keep")  # fmt: skip
+GOES_ON = "texts[row][len(prompts[row]) :][-len(stop) :] != stop"
 LAST_CALL = "Is a call made after the last token of all rows? Nobody needs its logits. And does a row that ended leave?"
 check_greedy_with_cache = check_of(Exercise(greedy_with_cache, [
     Case("one prompt, one new token", (_small(3), [[2, 8]], 1, [6]), "The prompt's call gives the first token."),
@@ -276,26 +274,21 @@ check_greedy_with_cache = check_of(Exercise(greedy_with_cache, [
     ("Is the padding on the left, so that all rows end together?", _rows("[0] * n + text", "text + [0] * n")),
     ("Does the first call get n_pad, for the padding?", _rows("torch.tensor(n_pad)", "torch.tensor([0] * len(left))")),
     ("Does a row that has ended leave? Take it out of cache.k, cache.v and cache.n_pad: it is not read again.",
-     _rows(*STAYS)),
+     _rows("texts[row].append(token)", f"texts[row] += [token] * ({GOES_ON})",
+           "if not keep", "keep = keep and list(range(len(left)))\n        if not keep")),
     (LAST_CALL, _rows("not keep or step == n_new - 1", "not keep")),
-    (LAST_CALL, _rows(*STAYS, f"{ENDS} or step == n_new - 1", ENDS)),
     ("The whole mark ends a row. You end it at one of its tokens.", _rows(GOES_ON, "texts[row][-1] != stop[-1]")),
-    ("The whole mark ends a row. You end it at any of its tokens.", _rows(GOES_ON, "texts[row][-1] not in stop")),
     ("Do the texts stand in the order of their prompts? Yours stand in the order in which they end.",
      _rows("return texts", "return sorted(texts, key=lambda text: len(text) - len(prompts[texts.index(text)]))")),
     ("Does a text begin with its prompt? You return the new tokens alone.",
      _rows("return texts", "return [text[len(prompt) :] for text, prompt in zip(texts, prompts)]")),
     ("Do only new tokens count for the mark, not a prompt's?", _rows(GOES_ON, "texts[row][-len(stop) :] != stop")),
-    ("Is the mark looked for? You write n_new tokens for every prompt.", _rows(GOES_ON, "True")),
     ("Does each row end by itself? Yours all end with the first.", _rows("not keep", "len(keep) < len(left)")),
     ("Which rows stay in the cache? Those that go on: cache.k[:, keep]. Yours are the first ones.",
      _rows("left = [left[i] for i in keep]", "left, keep = [left[i] for i in keep], list(range(len(keep)))")),
     ("Is the mark in the text? You cut it off.",
      _rows("return texts", "return [text[: -len(stop)] if text[len(prompt) :][-len(stop) :] == stop else text "
                            "for text, prompt in zip(texts, prompts)]")),
-    ("Which position's logits choose the next token? The last one's.", _rows("logits[:, -1]", "logits[:, 0]")),
-    ("Does each row take its own likeliest token? Give argmax the dimension: argmax(-1).",
-     _rows("logits[:, -1].argmax(-1)", "(logits[:, -1].argmax() % logits.shape[-1]).expand(len(logits))")),
     ("At most n_new are new: yours one more.", _rows("range(n_new)", "range(n_new + 1)", "== n_new - 1", "== n_new")),
 ], hints={
     "out of bounds": "Is it a place in the cache as it is now? The others move up when a row has left.",
@@ -367,7 +360,11 @@ def _verified(function, seed, prompt, n_new, n_draft, n_match, temperature):
     """The text, and how often the model was called, if that was counted and each call read what is new."""
     model, choose = _small_model(seed, 160), _chooser(temperature)
     answer = function(model, prompt, n_new, n_draft, n_match, choose)
-    text, n_calls = require_pair(answer, "the tokens and the number of calls", "return tokens, calls")
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        found = f"{type(answer).__name__}{f' of {len(answer)}' if isinstance(answer, tuple | list) else ''}"
+        hint = TYPE_HINTS["NoneType"] if answer is None else "Return both, with a comma: return tokens, calls"
+        raise Wrong(f"the result is a {found}, expected two things: the tokens and the number of calls.", hint)
+    text, n_calls = answer
     _calls(model, n_draft + 3)
     n_calls = n_calls.item() if isinstance(n_calls, torch.Tensor) and n_calls.numel() == 1 else n_calls
     if type(n_calls) is int and n_calls != len(model.calls):
@@ -386,7 +383,6 @@ ALL = torch.tensor([4, 9, 3, 11, 5, 6, 8, 10, 7, 2, 0, 1, 4])  # whatever is dra
 DECIDES = "Does choose alone decide, asked once at each place? A token of the draft stays if choose gives the same."
 PLACE, STAY = "places[-1] + n_match", "text += chosen"
 ASK, KEPT = "chosen.append(choose(row))", "cache.length = len(text) - 1"
-ROW = "Which row judges the draft's first token? The first, of the newest token: you take the row behind."
 _lookup = partial(mutate, lookup_decoding)
 LOOKUP_DECODING = Exercise(lookup_decoding, [
     Case("12 new, drafts of 3, the last token", (_small(30), PROMPT, 12, 3, 1, 0)),
@@ -401,23 +397,17 @@ LOOKUP_DECODING = Exercise(lookup_decoding, [
      _lookup(f"text[{PLACE} :]", "[]")),
     ("Which earlier place counts? The last one: you take the first.", _lookup("places[-1]", "places[0]")),
     ("Is the draft what follows the place? It begins n_match behind it.", _lookup(PLACE, "places[-1]")),
-    ("Is the draft what follows the place? Yours begins one token before.", _lookup(PLACE, f"{PLACE} - 1")),
     ("Near the end of the text fewer than n_draft tokens follow a place: they are a draft, too.",
      _lookup("_places(text, n_match)", "[i for i in _places(text, n_match) if i < len(text) - n_match - n_draft]")),
-    (ROW, _lookup("[*draft, None], logits", "[*draft, None], [*logits[1:], logits[-1]]")),
-    (ROW, _lookup(ASK, f"{ASK}\n            if guess is not None and choose(logits[len(chosen)]) != guess:\n"
-                       "                break\n            chosen[-1] = chosen[-1] if guess is None else guess")),
+    ("Which row judges the draft's first token? The first, of the newest token: you take the row behind.",
+     _lookup("[*draft, None], logits", "[*draft, None], [*logits[1:], logits[-1]]")),
     ("Is the draft verified by the model?", _lookup("break", "pass", STAY, "text += [*draft, chosen[-1]]")),
     ("Do tokens stay only up to the first that differs? You count all that agree.",
      _lookup("break", "pass", STAY, "text += chosen[: 1 + sum(map(int.__eq__, chosen, draft))]")),
     ("Does a part of a draft stay, too?", _lookup(STAY, "text += chosen if len(chosen) > len(draft) else chosen[:1]")),
     ("Behind a draft that is all right one token is free.", _lookup(STAY, "text += chosen[: len(draft) or 1]")),
-    ("After the right ones comes the model's token.", _lookup(STAY, "text += [*draft, chosen[-1]][: len(chosen)]")),
     ("Does the cache forget what was not kept? Set cache.length to what it read and stays.", _lookup(KEPT, "")),
     ("The newest token is not read yet: does cache.length leave it out?", _lookup(KEPT, KEPT[:-4])),
-    ("All tokens but the newest are read and stay: you forget one more.", _lookup(KEPT, f"{KEPT} - 1")),
-    ("The newest token before the draft was read, too, and stays: you add the right ones of the draft alone.",
-     _lookup(KEPT, "cache.length += len(chosen) - len(draft) - 2")),
     (DECIDES, _lookup(ASK, f"{ASK}; chosen[-1] = guess if guess is not None and guess == row.argmax() else "
                            "chosen[-1]")),
 ], harness=Harness(_verified, ("the text", "the number of calls")),

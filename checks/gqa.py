@@ -27,7 +27,6 @@ def causal_visible(n_query, n_key, given=None, true_hides=False):
 
 _visible = partial(mutate, causal_visible)
 TOP_LEFT = "The queries are the last positions: is the triangle aligned at the bottom right, not at the top left?"
-FUTURE = "Is it <=, not >=? Yours sees the future and not the past."
 ADDED = "Floats are added to the scores: 0 keeps a key, −inf or a dtype's lowest number hides it."
 TURNED = "Is `given` turned the right way? Without true_hides, True and 1 may attend; with it they are hidden."
 BITS = "~ turns each bit of an integer: ~1 is −2, and not 0. Make it bool first."
@@ -56,13 +55,11 @@ check_causal_visible = check_of(Exercise(causal_visible, [
 ], [  # known mistakes
     ("Does a query see itself? Yours sees only what is before.", _visible("<=", "<")),
     ("Does a query see one key too many, its successor?", _visible("<= query", "<= query + 1")),
-    (FUTURE, _visible("<=", ">=")),
-    (FUTURE, lambda t, s, *_: torch.ones(t, s).triu().bool()),
+    ("Is it <=, not >=? Yours sees the future and not the past.", _visible("<=", ">=")),
     ("Do you return only the queries' rows? Yours has all n_key.", _visible("range(n_key - n_query", "range(0")),
     ("Is there a column for every key? Yours has n_query.", lambda t, s, *_: torch.ones(t, t).tril().bool()),
     ("Are the keys before all queries visible too? Yours hides them.",
      lambda t, s, *_: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
-    ("Is the offset n_key - n_query? Yours is always 1.", lambda t, s, *_: torch.ones(t, s).tril(1).bool()),
     (TURNED, _visible("if true_hides or", "if not true_hides or")),
     (TURNED, _visible("true_hides or given.is_floating_point()", "given.is_floating_point()")),
     (BITS, lambda t, s, given=None, true_hides=False:
@@ -72,11 +69,6 @@ check_causal_visible = check_of(Exercise(causal_visible, [
      _visible("return visible & (", "return torch.ones_like(visible) & (")),
     ("Is a key seen only if both masks say so? Yours sees it if one does.", _visible("visible & (", "visible | (")),
 ]))  # fmt: skip
-
-
-def hide(scores, visible):
-    """Scores that are -inf where a key is not visible."""
-    return scores.masked_fill(~visible, -math.inf)
 
 
 OVERFLOW = "Has each row its own largest score, subtracted before exp? Otherwise exp overflows, or all of a row is 0."
@@ -103,8 +95,7 @@ def _without_copies(function, q, k, v, visible):
     with _Largest() as made:
         result = function(q, k, v, visible)
     if k.shape[-2] >= 32 and made.numbers > k.numel():
-        said = f"it makes a float tensor of {made.numbers:,} numbers; {k.numel():,} are enough."
-        raise Wrong(said, COPIED)
+        raise Wrong(f"it makes a float tensor of {made.numbers:,} numbers; {k.numel():,} are enough.", COPIED)
     return result
 
 
@@ -113,8 +104,7 @@ def rows(q, k, v, visible):
     T, K, R = q.shape[2], k.shape[1], q.shape[1] // k.shape[1]
     stacked = q.double().unflatten(1, (K, R)).flatten(2, 3)
     scores, seen = stacked @ k.double().mT / math.sqrt(q.shape[-1]), torch.cat([visible] * R, dim=-2)
-    weights = hide(scores, seen).softmax(-1)
-    mixed = weights @ v.double()
+    mixed = scores.masked_fill(~seen, -math.inf).softmax(-1) @ v.double()
     return mixed.unflatten(2, (R, T)).flatten(1, 2).to(q.dtype)
 
 
@@ -126,11 +116,10 @@ def _heads_inputs(batch, n_heads, n_kv_heads, t, s, h, seed=0, scale=1.5):
     return q, *(draw(batch, n_kv_heads, s, h, seed=seed + i, scale=scale) for i in (1, 2)), causal_visible(t, s)
 
 
-PADDED = causal_visible(3, 5) & (torch.arange(5) >= torch.tensor([0, 2])[:, None, None, None])  # (2, 1, 3, 5)
+PADDED = causal_visible(3, 5, FILLER)  # (2, 1, 3, 5)
 STARTS = "Row r * T + t of a group is token t: does the mask start again with each head? Yours goes on counting."
-COPIED = "Keys or values are copied for the query heads that share them: repeat, reshape of an expand, and @ where it "
-COPIED += "broadcasts do that. Make the queries rows."
-REPEATED, HIDDEN = "torch.cat([visible] * R, dim=-2)", "hide(scores, seen)"
+COPIED = "Keys or values are copied: repeat, reshape of an expand, @ where it broadcasts do so. Make queries rows."
+REPEATED, HIDDEN = "torch.cat([visible] * R, dim=-2)", ".masked_fill(~seen, -math.inf)"
 NEIGHBOURS = "Which query heads share? Neighbours: 0 0 1 1. Yours is 0 1 0 1."
 ROWS = Exercise(rows, [
     Case("2 query heads, 1 key/value head, 2 tokens, h 2", _heads_inputs(1, 2, 1, 2, 2, 2)),
@@ -155,11 +144,11 @@ ROWS = Exercise(rows, [
     (NEIGHBOURS, _rows("(K, R))", "(R, K)).transpose(1, 2)", "(R, T))", "(R, T)).transpose(1, 2)")),
     ("Are a head's tokens kept together? A reshape after .transpose(1, 2) mixes them with other heads'.",
      _rows("unflatten(1, (K, R)).flatten(2, 3)", "transpose(1, 2).reshape(len(q), K, R * T, -1)")),
-    ("Do you use the mask? Hidden keys are seen.", _rows(HIDDEN, "scores")),
-    ("Is the mask inverted? True means: may attend.", _rows(HIDDEN, "hide(scores, ~seen)")),
+    ("Do you use the mask? Hidden keys are seen.", _rows(HIDDEN, "")),
+    ("Is the mask inverted? True means: may attend.", _rows("~seen", "seen")),
     ("Is the mask there for all heads?", _rows("[visible] * R", "[visible] + [torch.ones_like(visible)] * (R - 1)")),
-    ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.", _rows(HIDDEN, "(scores * seen)")),
-    ("Does the mask come before the softmax?", _rows(HIDDEN + ".softmax(-1)", "scores.softmax(-1) * seen")),
+    ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.", _rows("-math.inf", "0.0")),
+    ("Does the mask come before the softmax?", _rows(f"scores{HIDDEN}.softmax(-1)", "(scores.softmax(-1) * seen)")),
     ("Are the scores divided by sqrt(h)?", _rows(" / math.sqrt(q.shape[-1])", "")),
 ], forbid=("scaled_dot_product_attention",), harness=Harness(_without_copies))  # fmt: skip
 check_rows = check_of(ROWS)

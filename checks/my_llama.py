@@ -7,9 +7,8 @@ the function passes depends on its logits alone.
 """
 
 import functools
-import inspect
-import itertools
 import json
+from unittest.mock import patch
 
 import torch
 from safetensors.torch import load_file
@@ -17,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from checks.base import Case, Exercise, Harness, Wrong, draw
 from checks.explain import number
+from checks.full_model import close
 from checks.judge import check_of
 from checks.parts import COURSE, NO_EXERCISE, Parts
 from helpers.checkpoint import config_from_hugging_face, name_map
@@ -54,18 +54,6 @@ def _or_refuses(function, weights, config, tokens):
     if kind in OTHER_TYPES:
         raise Wrong(f"it computes logits with the rope_type {kind!r}, for which an error is asked.")
     return answer
-
-
-def _refusing(program):
-    """A known mistake that refuses what it may: so it speaks against no answer that does, or does not."""
-
-    @functools.wraps(program)
-    def refuses(weights, config, tokens):
-        if _may_refuse(config, tokens):
-            raise ValueError("this may be refused")
-        return program(weights, config, tokens)
-
-    return refuses
 
 
 OTHER_TYPES = "linear", "dynamic", "yarn", "unheard of"
@@ -117,7 +105,7 @@ class _Watch(TorchDispatchMode):
         if reached == 6:
             return 6, f"{problem.message} The right logits were computed, but are not what is returned.", problem.hint
         hint = "" if all(isinstance(one, torch.Tensor) for one in answers) else problem.hint
-        made_by = {hint: _stages_of(inspect.unwrap(program), case).values() for hint, program in MY_LLAMA.mistakes}
+        made_by = {hint: _stages_of(program, case).values() for hint, program in MY_LLAMA.mistakes}
         if known := next((hint for hint, made in made_by.items() if any(_alike(answers, one) for one in made)), ""):
             reached, hint = min(reached, int(known[6]) - 1), known  # its numbers may be made, and left
         said = f"{problem.message} {_next(reached)} {_gap(stages[reached + 1], self.tensors)}"
@@ -134,12 +122,9 @@ class _Watch(TorchDispatchMode):
 @functools.cache
 def _stages_of(program, case):
     """What each stage makes in a LLaMA that checks.parts wires, {stage: tensors}, in block 0 if each block has it."""
-    stages, note = {}, Parts.note
-    Parts.note = lambda self, stage, *values: stages.setdefault(stage, values)
-    try:
+    stages = {}
+    with patch.object(Parts, "note", lambda self, stage, *values: stages.setdefault(stage, values)):
         program(*case.fresh_inputs())
-    finally:
-        Parts.note = note
     return stages
 
 
@@ -165,8 +150,7 @@ def _was_made(want, made):
 def _same_numbers(got, want):
     if not isinstance(got, torch.Tensor) or not got.is_floating_point() or got.numel() != want.numel():
         return False
-    got, want = (tensor.detach().double().flatten().sort().values for tensor in (got, want))
-    return bool(((got - want).abs() <= 1e-4 * want.abs().max()).all())
+    return close(*(tensor.detach().double().flatten().sort().values for tensor in (got, want)))
 
 
 def _alike(answers, stage):
@@ -241,24 +225,22 @@ def _scaled(config, kind, factor=8.0, low=1.0, high=4.0, original=16):
     return config | {"rope_parameters": config["rope_parameters"] | rope}
 
 
+class _Refuses(Parts):
+    """A LLaMA that refuses what it may: so a known mistake speaks against no answer that does, or does not."""
+
+    def llama(self, weights, config, tokens, *cached):
+        if _may_refuse(config, tokens):
+            raise ValueError("this may be refused")
+        return super().llama(weights, config, tokens, *cached)
+
+
 def _bug(own=None, **methods):
     """A LLaMA with one bug: other parts, or other methods of checks.parts.Parts."""
-    return type("Bug", (Parts,), methods)(own).llama
+    return type("Bug", (_Refuses,), methods)(own).llama
 
 
 def _without(norm):
-    """The norm of this name is missing."""
     return _bug(norm=lambda self, x, w, name, c: x if name == norm else Parts.norm(self, x, w, name, c))
-
-
-def _add(first):
-    """Another sum at the end of the first branch."""
-
-    def program(*inputs):
-        turns = itertools.cycle((first, lambda x, normed, what: x + what))
-        return _bug(add=lambda self, *parts: next(turns)(*parts))(*inputs)
-
-    return program
 
 
 def _joined_wrongly(self, q, k, v):
@@ -273,20 +255,21 @@ MISTAKES = [  # of the wiring; the parts have exercises of their own, and their 
      _bug(heads=lambda self, x, c: x.reshape(x.shape[0], -1, x.shape[1], c["head_dim"]))),
     ("Stage 3: heads share a key head as 0, 0, 1, 1.", _bug({"repeat_kv": lambda x, n_rep: x.repeat(1, n_rep, 1, 1)})),
     ("Stage 3: .transpose(1, 2) before the reshape joins the heads, token by token.", _bug(attend=_joined_wrongly)),
-    ("Stage 3: x plus what attention returns. Yours forgets x.", _add(first=lambda x, normed, what: what)),
-    ("Stage 3: it is added to x itself, not to the normed x.", _add(first=lambda x, normed, what: normed + what)),
+    ("Stage 3: x plus what attention returns. Yours forgets x.",
+     _bug(add=lambda self, stage, x, normed, what: what if stage == 3 else x + what)),
+    ("Stage 3: it is added to x itself, not to the normed x.",
+     _bug(add=lambda self, stage, x, normed, what: what + (normed if stage == 3 else x))),
     ("Stage 4: the feed-forward reads the normed stream. Its norm is missing.", _without("post_attention_layernorm")),
     ("Stage 4: the feed-forward's norm has its own gain, post_attention_layernorm.",
      _bug(norm=lambda self, x, w, name, c: Parts.norm(self, x, w, name.replace("post_attention", "input"), c))),
     ("Stage 5: every block has its own weights.", _bug(block=lambda self, w, layer: Parts.block(self, w, 0))),
     ("Stage 6: the last norm is missing.", _without("model.norm.weight")),
     ("Stage 6: if the file has lm_head.weight, it is the head. Yours is the embedding always.",
-     lambda w, c, tokens: Parts().llama({n: x for n, x in w.items() if n != "lm_head.weight"}, c, tokens)),
+     lambda w, c, tokens: _Refuses().llama({n: x for n, x in w.items() if n != "lm_head.weight"}, c, tokens)),
 ]  # fmt: skip
 MY_LLAMA = Exercise(
-    my_llama, _cases(), [(hint, _refusing(program)) for hint, program in MISTAKES], tolerance=2.5,
+    my_llama, _cases(), MISTAKES, tolerance=2.5, harness=Harness(_or_refuses, stages=_Watch),
     allow=tuple(part.__name__ for part in (NO_EXERCISE | COURSE).values()),  # the parts of notebooks 01 to 04
-    harness=Harness(_or_refuses, stages=_Watch),
 )  # fmt: skip
 check_my_llama = check_of(MY_LLAMA)
 
@@ -305,12 +288,11 @@ def cache_fault(llama, weights, config, tokens, sizes=(5, 4, 1, 1)):
     if [layer for layer, _, _ in calls] != [layer for layer, _, _ in right]:
         return "remember is called once in each block, with the block's number 0, 1, 2 and so on."
     for (_, k, v), (_, right_k, right_v) in zip(calls, right, strict=True):
-        if not _close(v, right_v):
+        if not close(v, right_v):
             break  # later ones depend on what was read before
-        if not _close(k, right_k):
-            late = k.shape[2] < sizes[0]
-            return POSITIONS if late else "remember wants the turned k of the new tokens."
-    if _close(got, want):
+        if not close(k, right_k):
+            return POSITIONS if k.shape[2] < sizes[0] else "remember wants the turned k of the new tokens."
+    if close(got, want):
         return ""
     return f"the logits depart. Is what remember returns used, {REMEMBER}? Has causal_visible(T, k.shape[2]) all keys?"
 
@@ -340,10 +322,6 @@ def _raised(error):
     return f"it raises {type(error).__name__}: {' '.join(str(error).split())[:120]}"
 
 
-def _close(got, want):
-    return got.shape == want.shape and bool((got - want).abs().max() <= 1e-4 * want.abs().max())
-
-
 def rows_fault(llama, weights, config, tokens, lengths=(3, 7)):
     """What is wrong when rows that stand at different positions are read on together; "" if nothing is.
 
@@ -369,8 +347,8 @@ def rows_fault(llama, weights, config, tokens, lengths=(3, 7)):
         got = llama(weights, config, tokens[0, first][:, None], first, remember(torch.arange(2), first[:, None]))
     except Exception as error:
         return f"{_raised(error)} With first (B,) positions are (B, T), cos and sin (B, 1, T, h/2), visible (B, T, S)."
-    if _close(got, torch.cat(wanted)):
+    if close(got, torch.cat(wanted)):
         return ""
-    if any(map(_close, got.split(1), wanted)):
+    if any(map(close, got.split(1), wanted)):
         return "one row is right, the other departs. Has each row its own positions, in the angles and in the mask?"
     return "rows with their own first depart. A key is visible if its slot's number is at most the query's position."

@@ -61,8 +61,7 @@ def _probed(function):
     if not want.isfinite().all() or not passes(IN_PRACTICE):
         hint = "Is eps 0 beside a token of zeros? Do x, its squares in float32 and the result fit their dtypes?"
         raise Wrong("on these inputs the right norm fails too.", hint)
-    hidden = [name for name, (norm, _) in PROBED.items() if passes(norm)]
-    if hidden:
+    if hidden := [name for name, (norm, _) in PROBED.items() if passes(norm)]:
         shown = f"your probe shows {len(PROBED) - len(hidden)} of {len(PROBED)} wrong norms"
         raise Wrong(f"{shown}. Hidden: {', '.join(hidden)}.", f"{hidden[0]}: {PROBED[hidden[0]][1]}")
     return len(PROBED)

@@ -15,6 +15,7 @@ its walls, since a notebook may be made to keep a reader busy for ever: it needs
 """
 
 import ast
+import contextlib
 import io
 import json
 import re
@@ -88,8 +89,7 @@ class Notebook:
 
         Names that the notebook does not bind may come from the statements of the course.
         """
-        home = self.definition(function)
-        if not home:
+        if not (home := self.definition(function)):
             return None
         pool = [*course, *(one for one in self.statements if one.cell <= home.cell)]
         changers, chosen, seen, todo = {}, set(), set(), {(function, len(pool)), ("*", 0)}
@@ -151,34 +151,27 @@ def read_cells(cells: list[str]) -> Notebook:
     notebook, first = Notebook([re.sub(r"\r\n?", "\n", cell) for cell in cells]), 0
     for number, source in enumerate(notebook.cells, start=1):
         try:
-            notebook.statements += _statements(number, source, first)
+            with warnings.catch_warnings(action="ignore"):  # such as an invalid escape: not the reader's business
+                notebook.statements += [_statement(number, node, first) for node in _body(source)]
         except Exception as error:  # whatever a cell does to ast or symtable
             notebook.faults[number] = f"{type(error).__name__}: {str(error)[:150]}"
         first += source.count("\n") + 1
     return notebook
 
 
-def _statements(cell, source, first):
-    """The statements of a cell; `first` is the number of lines above it."""
+def _body(source):
+    """The statements of a cell: in plain Python, or with magics, or pasted with the prompts of a session."""
     if len(source) > LARGEST_CELL:
         raise ValueError(f"it has {len(source):,} characters, more than {LARGEST_CELL:,}: split it")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # such as an invalid escape: not the reader's business
-        try:
-            body = ast.parse(source).body
-        except SyntaxError as error:
-            body = _body(source, error)
-        return [_statement(cell, node, first) for node in body]
-
-
-def _body(source, error):
-    """What a cell that is not plain Python is for IPython: with magics, or pasted with the prompts of a session."""
-    for text in dict.fromkeys((source, without_prompts(source))):
-        try:
-            return ast.parse(without_magics(text)).body
-        except SyntaxError as one:
-            error = one if text is source else error
-    raise error
+    with contextlib.suppress(SyntaxError):
+        return ast.parse(source).body
+    try:
+        return ast.parse(without_magics(source)).body
+    except SyntaxError:
+        if re.search(r"^[ \t]*+(?:>>>|In \[)", source, re.M):  # else IPython takes no prompts off
+            with contextlib.suppress(SyntaxError):
+                return ast.parse(without_magics(PROMPT.sub("", source))).body
+        raise
 
 
 def _is_sure(node):
@@ -358,11 +351,6 @@ KEEPS_NAMES = re.compile(r"%(?:time|prun)[ \t]+(.*)", re.S)  # a line that runs 
 PROMPT = re.compile(r"^[ \t]*+(?:In \[\d++\]:|\.{3,}+:|>>>|\.\.\.)[ \t]?", re.M)
 
 
-def without_prompts(source: str) -> str:
-    """A cell without the prompts of a Python or IPython session that was pasted, line for line, as IPython runs it."""
-    return PROMPT.sub("", source) if re.search(r"^[ \t]*+(?:>>>|In \[)", source, re.M) else source
-
-
 def without_magics(source: str) -> str:
     """A cell's Python, line for line: `pass` or `None` in the place of magics, shell commands and questions.
 
@@ -380,8 +368,7 @@ def without_magics(source: str) -> str:
 def _plain_lines(source) -> Iterator[str]:
     place, depth, starts = 0, 0, True
     while place < len(source):
-        magic = MAGIC.match(source, place) if starts and not depth else None
-        if magic:
+        if starts and not depth and (magic := MAGIC.match(source, place)):
             runs = KEEPS_NAMES.match(magic[0])
             if runs and _is_python(runs[1]):
                 yield runs[1]

@@ -59,8 +59,7 @@ def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:
         for file in notebooks:
             function, why = define(notebooks[file], one, file)
             if function:
-                result = check(function)
-                if result:
+                if result := check(function):
                     own[name] = function
                     break
                 why = f"its exercise in {file} does not pass. {result.message.splitlines()[0]}"
@@ -82,8 +81,7 @@ DEFAULT_IMPORTS = read_cells([LINES]).statements
 
 def define(notebook: Notebook, name: str, file: str) -> tuple[Callable | None, str]:
     """The function of a notebook that has this name, or why it cannot be used; neither if it is not there."""
-    nodes = notebook.needs(name, DEFAULT_IMPORTS)
-    if not nodes:
+    if not (nodes := notebook.needs(name, DEFAULT_IMPORTS)):
         return None, _fault(notebook, name, file)
     where = f"<{name} in {file}>"
     text = "\n".join(notebook.cells)

@@ -120,10 +120,10 @@ class Parts:
             q, k, v = self.project(normed, block, config, cos, sin)
             self.note(2, q, k, v)
             k, v = remember(layer, k, v)
-            x = self.add(x, normed, self.attend(q, k, v, *rows) @ block["self_attn.o_proj"].T)
+            x = self.add(3, x, normed, self.attend(q, k, v, *rows) @ block["self_attn.o_proj"].T)
             self.note(3, x)
             normed = self.norm(x, block, "post_attention_layernorm", config)
-            x = self.add(x, normed, self.swiglu(normed, *(block[f"mlp.{n}_proj"] for n in ("gate", "up", "down"))))
+            x = self.add(4, x, normed, self.swiglu(normed, *(block[f"mlp.{n}_proj"] for n in ("gate", "up", "down"))))
             self.note(4, x)
         self.note(5, x)
         x = self.norm(x, weights, "model.norm.weight", config)
@@ -176,8 +176,8 @@ class Parts:
         k, v = (self.repeat_kv(y, q.shape[1] // y.shape[1]) for y in (k, v))
         return torch.cat([self.attention_head(q[:, i], k[:, i], v[:, i], visible) for i in range(q.shape[1])], dim=-1)
 
-    def add(self, x, normed, what):
-        """The stream after a branch."""
+    def add(self, stage, x, normed, what):
+        """The stream after the branch of a stage, 3 or 4."""
         return x + what
 
 

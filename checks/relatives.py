@@ -95,8 +95,7 @@ check_attention_with_sink = check_of(Exercise(attention_with_sink, _sink_cases()
 
 SLIDE, FULL = "sliding_attention", "full_attention"
 ONE_BY_ONE = 12  # tokens that are given one at a time, with a cache
-WINDOWS = {"sliding_window": 6, "use_sliding_window": True, "layer_types": [SLIDE, FULL, SLIDE]}
-NONTRIVIAL_CONFIG = WINDOWS | {"head_dim": 8}
+WINDOWS = {"sliding_window": 6, "use_sliding_window": True, "layer_types": [SLIDE, FULL, SLIDE], "head_dim": 8}
 SAME = 1e-4  # of the largest number: so far may a right port be off
 
 
@@ -125,7 +124,7 @@ class _Model:
         from transformers import AutoConfig
 
         usual = AutoConfig.for_model(model_type)
-        biting = {name: value for name, value in NONTRIVIAL_CONFIG.items() if hasattr(usual, name)}
+        biting = {name: value for name, value in WINDOWS.items() if hasattr(usual, name)}
         ones = {name for name, value in usual.to_dict().items() if value == 1 and type(value) is float}
         scales = [name for name in ones if re.search("multiplier|scal", name)]
         biting |= dict.fromkeys(scales, 1.5) | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -175,9 +174,8 @@ def add_family():
     return Family((edits.biases, _norms_behind()), HUNYUAN, HUNYUAN_NAMES)
 
 
-HUNYUAN = {"rms_norm_eps": 1e-5, "attention_bias": False}
+HUNYUAN = {"rms_norm_eps": 1e-5, "attention_bias": False}  # which config.json may lack
 HUNYUAN_NAMES = {".query_layernorm.": ".q_norm.", ".key_layernorm.": ".k_norm."}
-MAY_LACK = "rms_norm_eps", "attention_bias"
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}  # fmt: skip
 HUNYUAN_MODELS = {  # what they show, and their settings beside small sizes
@@ -293,11 +291,11 @@ def _hunyuan_models():
 
 PARTS = [name for title, settings in HUNYUAN_MODELS.items()
          for name in _part_names(title, [""] * settings.get("num_hidden_layers", 3))]  # fmt: skip
-PARTS += [f"the answer (logits), if config.json leaves {key} out and `settings` counts," for key in MAY_LACK]
+PARTS += [f"the answer (logits), if config.json leaves {key} out and `settings` counts," for key in HUNYUAN]
 ADD_FAMILY = Exercise(
     add_family, [Case("Hunyuan", ())], [*WRONG_NORMS, *((hint, program) for _, hint, program in REFUSALS)],
     tolerance=5.0,  # differences up to SAME of the largest number pass
-    hints={words: hint for words, hint, _ in REFUSALS}, harness=Harness(_opening(_hunyuan_models, MAY_LACK), PARTS),
+    hints={words: hint for words, hint, _ in REFUSALS}, harness=Harness(_opening(_hunyuan_models, HUNYUAN), PARTS),
     allow=("helpers.families.", "helpers.model."),  # an edit changes their parts
 )  # fmt: skip
 
@@ -436,8 +434,7 @@ def _finds_partings(function, *_):
         try:
             answer = function(ours, theirs, TWO_ROWS.clone(), part_names(len(ours.layers)))
             if any(part._forward_hooks for part in parts):
-                hint = "Keep what register_forward_hook returns, and .remove() it."
-                raise Wrong("a hook is still on a model.", hint)
+                raise Wrong("a hook is still on a model.", "Keep what register_forward_hook returns, and .remove() it.")
         finally:  # the next answer is tried on the same models
             for part in parts:
                 part._forward_hooks.clear()

@@ -10,12 +10,8 @@ from checks.judge import check_of
 
 def rms_norm(x, weight, eps):
     """Divide the last dimension of x (..., D) by the root of its mean square plus eps; times weight (D,)."""
-    x64, total = x.double(), 0.0
-    for i in range(x.shape[-1]):
-        total = total + x64[..., i] ** 2
-    root = (total / x.shape[-1] + eps) ** 0.5
-    columns = [x64[..., i] / root * weight[i].double() for i in range(x.shape[-1])]
-    return torch.stack(columns, dim=-1).to(x.dtype)
+    square = x.double().square().mean(-1, keepdim=True)
+    return (x.double() / (square + eps).sqrt() * weight.double()).to(x.dtype)
 
 
 def mean_square(x, dim=-1):

@@ -48,12 +48,7 @@ check_rope_angles = check_of(Exercise(rope_angles, [
 
 def rope_permutation(weight, head_dim):
     """Rows of weight (heads * h, D) reordered within each head: pairs (2i, 2i + 1) become (i, i + h/2)."""
-    rows = []
-    for head in range(len(weight) // head_dim):
-        first = head * head_dim
-        rows += [weight[first + 2 * i] for i in range(head_dim // 2)]
-        rows += [weight[first + 2 * i + 1] for i in range(head_dim // 2)]
-    return torch.stack(rows)
+    return _by_head(weight, head_dim, _order(head_dim))
 
 
 def _order(head_dim):

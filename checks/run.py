@@ -71,10 +71,6 @@ def undisturbed():
 PATIENCE = 6  # times the processor's seconds: so long may a function take by the clock, asleep or on a busy machine
 
 
-def _late(*_):
-    """In the place of no handler: an alarm that another thread took is handled late, when the timer is off."""
-
-
 def in_time(task, seconds):
     """Run the task, and stop it by TimeUp if this thread can have a timer.
 
@@ -94,7 +90,8 @@ def in_time(task, seconds):
             raise TimeUp(f"no answer after {PATIENCE * seconds:g} seconds, {worked:.1f} of them on the processor.")
 
     before = signal.signal(signal.SIGALRM, ring)
-    handler = before if callable(before) else _late
+    # in the place of no handler: an alarm that another thread took is handled late, when the timer is off
+    handler = before if callable(before) else lambda *_: None
     # again and again: the time may not be used up, and a bare `except:` may catch the first TimeUp
     signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
     try:
@@ -200,8 +197,7 @@ def call(function, case, exercise, watch):
             return answer, Wrong(f"the result is right, but it calls torch's {name}, which this exercise rules out.")
     for name, now, was in zip(names, inputs, case.inputs, strict=False):
         if _has_changed(now, was):
-            kind = type(was).__name__
-            copy = f": {kind}({name})" if isinstance(was, dict | list) else f", such as {name}.clone()"
+            copy = f": {type(was).__name__}({name})" if isinstance(was, dict | list) else f", such as {name}.clone()"
             hint = f"Work on a copy{copy}."
             return answer, Wrong(f"the result is right, but the input {name} was changed in place.", hint)
     return answer, None
@@ -220,8 +216,7 @@ def _has_changed(now, was):
 def _gradients(answer, inputs, names):
     asking = [name for name, value in zip(names, inputs, strict=True) if getattr(value, "requires_grad", False)]
     gradients = gradients_through(answer, inputs) if answer.requires_grad else [None] * len(asking)
-    missed = [name for name, gradient in zip(asking, gradients, strict=True) if gradient is None]
-    if missed:
+    if missed := [name for name, gradient in zip(asking, gradients, strict=True) if gradient is None]:
         raise Wrong(f"the values are right, but no gradient reaches {' and '.join(missed)}.", GRAPH_CUT)
     return gradients
 
@@ -276,11 +271,8 @@ ERROR_HINTS = [  # facts that the error itself establishes
     (r"numpy|ScalarType", NUMPY),
     (r"TypeError.*NoneType", "Something here is None: an argument, or the answer of a function without return."),
     (r"only one element|to Scalar", "math's functions, float() and .item() take one number; torch's take many."),
-    (
-        r"dtype|expected scalar type",
-        "Two dtypes meet: torch.zeros(...) makes float32, torch.zeros_like(x) that of x. "
-        "A bool times a Python number is float32, too: .masked_fill keeps the dtype.",
-    ),
+    (r"dtype|expected scalar type", "Two dtypes meet: torch.zeros(...) makes float32, torch.zeros_like(x) that of x. "
+     "A bool times a Python number is float32, too: .masked_fill keeps the dtype."),
     (r"return_types", "max, min, sort and topk along a dimension return two tensors: .values and .indices."),
     (r"Boolean value of Tensor", "Many entries have no one truth: torch.where takes each alone, .all() joins them."),
-]
+]  # fmt: skip

@@ -26,8 +26,7 @@ def split_feed_forward(x, w_gate, w_up, w_down, n_ranks):
 _split = partial(mutate, split_feed_forward)
 GATES_UPS, DOWNS = "w_gate.chunk(n_ranks), w_up.chunk(n_ranks)", "w_down.chunk(n_ranks, dim=1)"
 ALL, STACKED = "zip(gates, ups, downs, strict=True)", "torch.stack(parts)"
-TURNED = "gate and up have a row, down has a column for each unit: .chunk(n) cuts rows, .chunk(n, dim=1) columns. "
-TURNED += "Weights are (out, in): is it x @ w.T each time?"
+TURNED = "A unit has a row in gate and up, a column in down: .chunk(n, dim=1) cuts columns. Is it x @ w.T each time?"
 WHOLE_NUMBERS = (  # section 9.1's: x, w_gate, w_up, w_down
     torch.tensor([1.0, 2.0]),
     torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, -1.0]]),
@@ -103,23 +102,8 @@ HIDDEN = "A rank without a visible key has -inf and the weight 0. But 0 times na
 VISIBLE = "A fault of a rank that sees keys must show: leave out only what has the weight 0."
 LARGE = "exp of 300 is inf in float32, and exp of -300 is 0. But a query's weights depend on differences alone."
 ONE_BEHIND = [[True, False, True], [True, True, False]]
-
-
-def _one_by_one(join):
-    """Rank after rank: what is merged so far, with its logsumexp, and the next one."""
-
-    def program(outputs, logsumexps):
-        merged, so_far = outputs[0], logsumexps[0]
-        for output, own in zip(outputs[1:], logsumexps[1:], strict=True):
-            merged = _weighted(torch.stack([merged, output]), torch.stack([so_far, own]).softmax(0))
-            so_far = join(so_far, own)
-        return merged
-
-    return program
-
-
 AXIS_FOR_H = "The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h."
-SO_FAR, LN2 = "Rank after rank, is the logsumexp so far torch.logaddexp of both?", math.log(2)
+LN2 = math.log(2)
 MERGE_ATTENTION = Exercise(merge_attention, [
     Case("by hand, one query, 2 ranks with denominators 1 and 4", BY_HAND),
     Case("as many ranks as queries and numbers in a head", _dealt_out(3, 9, 3, head_dim=3, seed=20)),
@@ -147,8 +131,6 @@ MERGE_ATTENTION = Exercise(merge_attention, [
         lambda o, s: _weighted(o, (s - s.logsumexp(0)).exp2()))],
     ("softmax takes exp itself: hand it the logsumexps.", lambda o, s: _weighted(o, s.exp().softmax(0))),
     (AXIS_FOR_H, lambda o, s: (s.softmax(0) * o).sum(0)),
-    (f"{SO_FAR} Yours is the larger one.", _one_by_one(torch.maximum)),
-    (f"{SO_FAR} Yours stays that of the first rank.", _one_by_one(lambda so_far, own: so_far)),
 ], hints={"must match": AXIS_FOR_H})  # fmt: skip
 check_merge_attention = check_of(MERGE_ATTENTION)
 
@@ -183,8 +165,7 @@ def _on_ranks(n, mend, run):
             known = iter(sums)
 
             def all_reduce(tensor, known=known):
-                total = next(known, None)
-                if total is None:
+                if (total := next(known, None)) is None:
                     raise _Waits(tensor.detach().clone())
                 tensor.data.copy_(total)
 
@@ -243,14 +224,11 @@ def _effect(mend, model, n):
     return logits, *(torch.stack([one[name] for one in found]) for name in BACK)
 
 
-def _hooked(names, mean=False):
-    """A known mistake: of which modules' outputs, or parameters, gradients are summed, or averaged."""
+def _hooked(names):
+    """A known mistake: of which modules' outputs, or parameters, gradients are summed."""
 
     def mend(model, all_reduce):
-        n = WHOLE.config.n_heads // model.config.n_heads if mean else 1
-
-        def summed(gradient):
-            return _total(gradient, all_reduce) / n
+        summed = partial(_total, all_reduce=all_reduce)
 
         def hook(module, inputs, output):
             if output.requires_grad:
@@ -269,26 +247,22 @@ check_mend_split = check_of(Exercise(mend_split, [Case(f"{n} ranks", ("large wei
     ("Does your hook hand its sum back? The gradients are as without it.", lambda model, all_reduce: 0),
     *[(ONE_BRANCH, _hooked(f".*{branch}_norm")) for branch in ("attention", "ffn")],
     ("Are all blocks mended? Yours is the first one alone.", _hooked("layers.0.*_norm")),
-    *[(TWICE, _hooked(names)) for names in (".*_norm", ".*(o|down)_proj", r"layers\.\d")],
+    *[(TWICE, _hooked(names)) for names in (".*_norm", ".*(o|down)_proj")],
     ("The stream's own gradient is whole, only the branch brings parts: do you add up both?",
      lambda model, all_reduce: [norm.register_forward_pre_hook(lambda module, inputs:
          inputs[0].register_hook(lambda own: _total(own, all_reduce)) and None if inputs[0].requires_grad else None)
          for norm in _norms(model)]),
-    *[("Is the norm's own gain below the sum, too? On the way back yours comes behind it: the gain gets a part.",
-       lambda model, all_reduce, one=one: [norm.register_full_backward_hook(
-           lambda module, *gradients: (_total(gradients[one][0], all_reduce),)) for norm in _norms(model)])
-      for one in (0, 1)],
+    ("Is the norm's own gain below the sum, too? On the way back yours comes behind it: the gain gets a part.",
+     lambda model, all_reduce: [norm.register_full_backward_hook(
+         lambda module, gradients, _: (_total(gradients[0], all_reduce),)) for norm in _norms(model)]),
     ("all_reduce sums in place and returns None: hand back the tensor itself.",
      lambda model, all_reduce: [norm.register_full_backward_pre_hook(
          lambda module, gradients: (all_reduce(gradients[0].clone()),)) for norm in _norms(model)]),
-    ("Parts are added up: do you divide by the number of ranks?", _hooked("layers.*_norm", mean=True)),
+    ("Parts are added up: do you divide by the number of ranks?", lambda model, all_reduce: mend_split(
+        model, lambda part: all_reduce(part) or part.div_(WHOLE.config.n_heads // model.config.n_heads))),
     *[("Matrices below still get a part alone: do you sum where the gradient flows on, or where it ends?",
-       _hooked(names)) for names in (r"(tok|layers.*norm).*weight", "layers.*norm.weight", "tok.*weight")],
-    *[("Each rank has other heads and units: do their gradients belong into one sum?", _hooked(names))
-      for names in (".*weight", ".*(q|k|v|gate|up)_proj")],
-    ("The sums of the forward pass are there already: does a hook of yours change an output?",
-     lambda model, all_reduce: [norm.register_forward_hook(
-         lambda module, inputs, output: all_reduce(output)) for norm in _norms(model)]),
+       _hooked(names)) for names in (r"(tok|layers.*norm).*weight", "layers.*norm.weight")],
+    ("Each rank has other heads and units: do their gradients belong into one sum?", _hooked(".*weight")),
 ],
     tolerance=5.0,  # 1e-4 of the largest number
     hints={"doesn't require grad": "While it writes, do you ask for a gradient of a tensor that has none?",
