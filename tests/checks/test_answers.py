@@ -59,7 +59,7 @@ def test_right_answer_passes(exercise, name):
 
 @pytest.mark.parametrize(("exercise", "name"), pairs(WRONG))
 def test_wrong_answer_is_rejected_with_the_words_that_fit(exercise, name):
-    program, words = WRONG[exercise][name]
+    words, program = WRONG[exercise][name]
     result = check_of(exercise)(program)
     assert result.status == "failed", result
     shown = re.sub(', in the line "[^\n]*', "", str(result))  # which may be the answer's own, with its words
