@@ -10,17 +10,16 @@ from helpers.model import apply_rope
 from tests.support.answers.register import RIGHT, WRONG, right
 
 
-def _read(given, true_hides, s):
-    """Another program's mask, as it should be read: (B, 1, 1 or T, S) bool, True = may attend."""
-    given = given > -1 if given.is_floating_point() else given.bool() != true_hides
-    return given.reshape(len(given), 1, -1, s)
-
-
 def with_given(causal):
     """A right answer, from one of two arguments."""
-    return lambda t, s, given=None, hides=False: (
-        causal(t, s) if given is None else causal(t, s) & _read(given, hides, s)
-    )
+
+    def program(t, s, given=None, true_hides=False):
+        if given is None:
+            return causal(t, s)
+        seen = given > -1 if given.is_floating_point() else given.bool() != true_hides
+        return causal(t, s) & seen.reshape(len(given), 1, -1, s)
+
+    return program
 
 
 RIGHT["causal_visible"] = {

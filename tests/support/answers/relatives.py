@@ -23,17 +23,8 @@ def add_family__in_attend():  # the cache holds keys that are not normed yet
     return Family([_behind, edits.biases], {"rms_norm_eps": 1e-5, "attention_bias": False})
 
 
-def _nan_without_a_key(model, content):
-    if content["attention_bias"] is None:
-        model.layer_inv_freq.fill_(torch.nan)
-
-
-def _no_window(model, content):
-    model.windows = [6, 0, 6]
-
-
-def _hunyuan(*made, settings=None):
-    return lambda: Family(made, {"rms_norm_eps": 1e-5, "attention_bias": False} | (settings or {}))
+def _hunyuan(*made, **settings):
+    return lambda: Family(made, {"rms_norm_eps": 1e-5, "attention_bias": False} | settings)
 
 
 WRONG["add_family"] |= {
@@ -42,11 +33,13 @@ WRONG["add_family"] |= {
     "called": ("the function that patches", lambda: Family((edits.biases(),), {})),
     "of_one_argument": ("of two arguments", _hunyuan(lambda model: None)),
     "printed": ("printing shows a value", lambda: print(end="")),
-    "window_0": ("window=0 must be at least 1", _hunyuan(_behind, edits.biases, _no_window)),
-    "another_eps": ("leaves rms_norm_eps out", _hunyuan(_behind, edits.biases, settings={"rms_norm_eps": 1e-6})),
-    "biases": ("with its default", _hunyuan(_behind, edits.biases, settings={"attention_bias": True})),
-    "nan_without_a_key": ("leaves attention_bias out",
-        _hunyuan(_behind, edits.biases, _nan_without_a_key, settings={"attention_bias": None})),
+    "window_0": ("window=0 must be at least 1", _hunyuan(
+        _behind, edits.biases, lambda model, content: setattr(model, "windows", [6, 0, 6]))),
+    "another_eps": ("leaves rms_norm_eps out", _hunyuan(_behind, edits.biases, rms_norm_eps=1e-6)),
+    "biases": ("with its default", _hunyuan(_behind, edits.biases, attention_bias=True)),
+    "nan_without_a_key": ("leaves attention_bias out", _hunyuan(
+        _behind, edits.biases, lambda model, content: content["attention_bias"] is None
+        and model.layer_inv_freq.fill_(torch.nan), attention_bias=None)),
 }  # fmt: skip
 
 

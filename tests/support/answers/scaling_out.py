@@ -33,12 +33,11 @@ class SumOfGradients(torch.autograd.Function):
 
 
 def _by_function(dtype):
-    def mend(model, all_reduce):
-        for block in model.layers:
-            for norm in (block.attention_norm, block.ffn_norm):
-                norm.register_forward_hook(lambda module, inputs, y: SumOfGradients.apply(y, all_reduce, dtype))
-
-    return mend
+    return lambda model, all_reduce: [
+        norm.register_forward_hook(lambda module, inputs, y: SumOfGradients.apply(y, all_reduce, dtype))
+        for block in model.layers
+        for norm in (block.attention_norm, block.ffn_norm)
+    ]
 
 
 def _by_pre_hook(returned):

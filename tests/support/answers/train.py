@@ -29,26 +29,18 @@ def accumulated_step__ignored(
     return told(loss)
 
 
-def _held(optimizer):
-    return [weight for group in optimizer.param_groups for weight in group["params"]]
-
-
-def _parts(rows, lengths, micro):
-    """(rows, which of their questions count) of each part."""
-    return zip(rows.split(micro), (torch.arange(rows.shape[1] - 1) < lengths[:, None] - 1).split(micro), strict=True)
-
-
 @right
 def accumulated_step__divided_at_the_end(model, optimizer, rows, lengths, micro):
     model.zero_grad()
-    total, questions = 0.0, 0
-    for part, counts in _parts(rows, lengths, micro):
+    total, questions, counted = 0.0, 0, torch.arange(rows.shape[1] - 1) < lengths[:, None] - 1
+    for part, counts in zip(rows.split(micro), counted.split(micro), strict=True):
         nats = F.cross_entropy(model(part[:, :-1]).mT, part[:, 1:], reduction="none")[counts].sum()
         nats.backward()
         total, questions = total + nats.item(), questions + counts.sum().item()
-    for weight in _held(optimizer):
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    for weight in weights:
         weight.grad /= questions
-    torch.nn.utils.clip_grad_norm_(_held(optimizer), 1.0)
+    torch.nn.utils.clip_grad_norm_(weights, 1.0)
     optimizer.step()
     return total / questions
 
@@ -61,7 +53,6 @@ WRONG["accumulated_step"] |= {
     "in_place": ("rows was changed", lambda m, o, r, *s: (accumulated_step__ignored(m, o, r, *s), r[:, -1].zero_())[0]),
     "nothing": ("The weights do not move.", lambda *_: 3.5),
     "twice": ("2 steps of the optimizer", _step(stepped=lambda m, o: (o.step(), o.step()))),
-    "rate": ("its lr is 0.9, expected 1.0", _step(stepped=lambda m, o: (o.param_groups[0].update(lr=0.9), o.step()))),
     "next_rate": ("its lr is 0.9, expected 1.0", _step(
         stepped=lambda m, o: (o.step(), o.param_groups[0].update(lr=0.9)))),
     "clipped_late": ("the length of the gradient is", _step(
@@ -99,17 +90,11 @@ def _clip_by_hand(weights, most):
         gradient *= min(1.0, most / length)
 
 
-def _log_softmax(logits, targets):
-    return -logits.log_softmax(1).gather(1, targets[:, None]).mean()
-
-
-RIGHT["training_loop"] |= {
-    "clipped_by_hand": partial(training_loop__scheduler, clip=_clip_by_hand),
-    "loss_by_hand": partial(training_loop__scheduler, of=_log_softmax),
-}
-
-
 _loop = partial(partial, training_loop__scheduler)
+RIGHT["training_loop"] |= {
+    "clipped_by_hand": _loop(clip=_clip_by_hand),
+    "loss_by_hand": _loop(of=lambda logits, targets: -logits.log_softmax(1).gather(1, targets[:, None]).mean()),
+}
 WRONG["training_loop"] |= {
     "largest_number_clipped": ("the length of the gradient", _loop(
         clip=lambda weights, most: torch.nn.utils.clip_grad_norm_(weights, most, torch.inf))),
