@@ -33,9 +33,10 @@ def tree_of(path):
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
 def imports_of(path):
     """Every module that a file imports, also inside functions; `from helpers import plots` counts as helpers.plots."""
-    return imports_in(ast.walk(tree_of(path)), path)
+    return [*imports_in(ast.walk(tree_of(path)), path)]
 
 
 def imports_in(nodes, path):

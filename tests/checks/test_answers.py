@@ -6,7 +6,6 @@ import inspect
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
 import torch
 from transformers import LlamaConfig
@@ -14,7 +13,11 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 import checks
 from checks.base import MEMORY, Exercise, Harness
+from checks.notebook import read_notebook
+from checks.own import define
+from checks.scaling_out import MERGE_ATTENTION
 from tests.support.answers import RIGHT, WRONG, right_answer_to
+from tests.support.course import ROOT
 from tests.support.no_solution import assert_tells_no_solution
 
 EXERCISES = {name[6:]: getattr(checks, name).exercise for name in checks.FILE_OF if name.startswith("check_")}
@@ -59,7 +62,7 @@ def test_right_answer_passes(exercise, name):
 
 @pytest.mark.parametrize(("exercise", "name"), pairs(WRONG))
 def test_wrong_answer_is_rejected_with_the_words_that_fit(exercise, name):
-    program, words = WRONG[exercise][name]
+    words, program = WRONG[exercise][name]
     result = check_of(exercise)(program)
     assert result.status == "failed", result
     shown = re.sub(', in the line "[^\n]*', "", str(result))  # which may be the answer's own, with its words
@@ -68,15 +71,30 @@ def test_wrong_answer_is_rejected_with_the_words_that_fit(exercise, name):
     assert_tells_no_solution(exercise, result)
 
 
+def solution(stem, name):
+    return define(read_notebook((ROOT / "notebooks" / f"{stem}.ipynb").read_bytes()), name, stem)[0]
+
+
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_the_speeds_of_the_angles_solution_are_those_of_transformers_bit_by_bit(head_dim):
-    cells = nbformat.read(Path(checks.__file__).parents[1] / "notebooks" / "02_rope.ipynb", 4).cells
-    (solution,) = (cell.source for cell in cells if cell.source.startswith("def solution_rope_angles"))
-    exec(solution, bound := {"torch": torch, "check_rope_angles": callable})
     scale = {"rope_type": "default", "rope_theta": 500_000.0}
     config = LlamaConfig(hidden_size=2 * head_dim, num_attention_heads=2, rope_parameters=scale)
-    speeds = bound["solution_rope_angles"](torch.ones(1, dtype=torch.int64), head_dim, 500_000.0)[0]
+    speeds = solution("02_rope", "solution_rope_angles")(torch.ones(1, dtype=torch.int64), head_dim, 500_000.0)[0]
     assert torch.equal(speeds, LlamaRotaryEmbedding(config).inv_freq)
+
+
+@pytest.mark.parametrize("case", [case for case in MERGE_ATTENTION.cases if "sees no key" in case.label])
+def test_a_rank_that_sees_no_key_leaves_each_gradient_that_of_the_other_ranks(case):
+    solved = solution("09_scaling_out", "merge_attention_solved")
+    for merge in (MERGE_ATTENTION.specification, solved, right_answer_to("merge_attention")):
+        given = [value.requires_grad_() for value in case.fresh_inputs()]
+        merge(*given).square().sum().backward()
+        outputs, logsumexps = (value.detach().clone() for value in given)
+        outputs[logsumexps.isinf()] = 0.0
+        outputs.requires_grad_(), logsumexps.requires_grad_()
+        (logsumexps.softmax(0)[..., None] * outputs).sum(0).square().sum().backward()
+        for one, want in zip(given, (outputs, logsumexps), strict=True):
+            torch.testing.assert_close(one.grad, want.grad)
 
 
 LONG = "lookup_decoding", "mend_split", "add_family", "training_loop", "my_llama"  # each writes, trains or opens models
@@ -97,53 +115,33 @@ def test_every_known_mistake_is_named(exercise):
 PLAIN = [name for name, exercise in EXERCISES.items() if exercise.harness.run is Harness.run]
 TENSOR_IN = [name for name in PLAIN if isinstance(next(iter(EXERCISES[name].cases[0].inputs), 0), torch.Tensor)]
 TENSOR_OUT = [name for name in PLAIN if isinstance(EXERCISES[name].wanted[0], torch.Tensor)]
-IN_AND_OUT = [name for name in TENSOR_OUT if name in TENSOR_IN]
+TENSOR_IN_AND_OUT = [name for name in TENSOR_OUT if name in TENSOR_IN]
 GRADED = [name for name in TENSOR_OUT if any(case.gradients for case in EXERCISES[name].cases)]
 BATCHED = ["rms_norm", "apply_rope_halves", "apply_rope_interleaved", "rows", "swiglu"]
 
 
-def habit(change):
-    """A habit as a wrong program: change(result, first input) is done to what the right program returns."""
-    return lambda program: lambda *inputs: change(program(*inputs), inputs[0])
-
-
-def changes_an_input(result, first):
-    with torch.no_grad():
-        first.zero_()
-    return result
-
-
-def one_batch_only(program):
-    def only(x, *rest):
-        assert x.shape[0] == 1
-        return program(x, *rest)
-
-    return only
-
-
-HABITS = {  # name: (wrap the right program, words of what is shown, exercises)
-    "prints instead of returning": (habit(lambda y, x: print(y)), "return", PLAIN),
-    "returns numpy": (habit(lambda y, x: y.detach().float().numpy()), "stay in torch", TENSOR_OUT),
-    "returns a list": (habit(lambda y, x: list(y.unbind()) if y.ndim else [y]), "expected a tensor", TENSOR_OUT),
-    "returns a tuple": (habit(lambda y, x: (y,)), "comma", TENSOR_OUT),
-    "returns text": (habit(lambda y, x: str(y)), "", PLAIN),
-    "changes an input": (habit(changes_an_input), "was changed in place.\nHint: Work on a copy", TENSOR_IN),
-    "returns integers": (habit(lambda y, x: y.int()), "", TENSOR_OUT),
-    "returns half precision": (habit(lambda y, x: y.half()), "", TENSOR_OUT),
-    "returns float32 always": (habit(lambda y, x: y.float()), "dtype", [*BATCHED, "rope_permutation"]),
-    "adds a dimension": (habit(lambda y, x: y[None]), "", TENSOR_OUT),
-    "cuts the graph": (habit(lambda y, x: y.detach()), "no gradient reaches ", GRADED),
-    "returns nan": (habit(lambda y, x: y * float("nan")), "", TENSOR_OUT),
-    "is off by a twentieth": (habit(lambda y, x: y * 1.05 + 0.01), "", IN_AND_OUT),
-    "takes one batch only": (one_batch_only, "", BATCHED),
-}
+HABITS = {  # name: (what is done to the right result y, of which x is the first input; words; exercises)
+    "prints instead of returning": (lambda y, x: print(y), "return", PLAIN),
+    "returns numpy": (lambda y, x: y.detach().float().numpy(), "stay in torch", TENSOR_OUT),
+    "returns a tuple": (lambda y, x: (y,), "comma", TENSOR_OUT),
+    "returns text": (lambda y, x: str(y), "", PLAIN),
+    "changes an input": (
+        lambda y, x: (y, x.detach().zero_())[0], "was changed in place.\nHint: Work on a copy", TENSOR_IN),
+    "returns integers": (lambda y, x: y.int(), "", TENSOR_OUT),
+    "returns half precision": (lambda y, x: y.half(), "", TENSOR_OUT),
+    "returns float32 always": (lambda y, x: y.float(), "dtype", [*BATCHED, "rope_permutation"]),
+    "cuts the graph": (lambda y, x: y.detach(), "no gradient reaches ", GRADED),
+    "is off by a twentieth": (lambda y, x: y * 1.05 + 0.01, "", TENSOR_IN_AND_OUT),
+    "takes one batch only": (lambda y, x: y if len(x) == 1 else 1 / 0, "", BATCHED),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HABITS)
 def test_habit_of_a_tired_student_is_rejected(name):
-    wrap, words, exercises = HABITS[name]
+    change, words, exercises = HABITS[name]
     for exercise in exercises:
-        result = check_of(exercise)(wrap(right_answer_to(exercise)))
+        right = right_answer_to(exercise)
+        result = check_of(exercise)(lambda *inputs: change(right(*inputs), inputs[0]))  # noqa: B023
         assert result.status == "failed", result
         assert helps(result), result
         assert words in str(result), result

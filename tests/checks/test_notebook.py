@@ -149,8 +149,8 @@ BUSY = [
 @pytest.mark.parametrize("cell", BUSY)
 def test_a_cell_made_to_keep_a_reader_busy_does_not(cell):
     start = time.process_time()
-    notebook.read_cells([cell] * 3).fault_of("f")
-    assert time.process_time() - start < 5
+    notebook.read_cells([cell]).fault_of("f")
+    assert time.process_time() - start < 2
 
 
 def test_the_reader_needs_no_other_file_of_ours_and_no_torch():

@@ -16,6 +16,7 @@ from helpers.checkpoint import load_checkpoint
 from helpers.text import TINY_LLAMA
 from tests.support.course import ROOT
 from tests.support.files import edit_json
+from tests.support.messy import stored
 from tests.support.submissions import NORM_RIGHT, code_cell, write
 
 N = len(COURSE)
@@ -34,10 +35,6 @@ def done(stem):
         name, mine = (re.findall(r"^check_\w+\((\w+)\)", text, re.M)[-1] for text in (solved, named))
         stub["source"] = head + "\n" + re.sub(rf"\b{name}\b", mine, solved)
     return notebook
-
-
-def notebook(*cells):
-    return {"cells": [code_cell(source) for source in cells]}
 
 
 def test_nothing_done_gives_the_courses_parts():
@@ -159,20 +156,6 @@ def test_each_part_works_inside_transformers_with_gradient_padding_and_cache(own
             assert (numbers[name] - want).abs().max() <= 1e-4 * want.abs().max(), (part, name)
 
 
-def test_parts_take_pairs_of_neighbours_positions_of_one_row_and_a_mask_to_add(own):
-    """As another course hands them over: pairs (2i, 2i + 1), positions (1, T), and 0 or -inf for the scores."""
-    x, angles = torch.randn(2, 3, 5, 8), own.rope_angles(torch.arange(3, 8)[None], 8, 100.0)
-    assert torch.equal(angles, own.rope_angles(torch.arange(9), 8, 100.0)[3:8][None])
-    halves = x.unflatten(-1, (4, 2)).mT.flatten(-2)
-    turned = own.apply_rope_halves(halves, angles.cos()[:, None], angles.sin()[:, None])
-    pairs = torch.view_as_complex(x.unflatten(-1, (4, 2))) * torch.polar(torch.ones_like(angles), angles)
-    torch.testing.assert_close(turned.unflatten(-1, (2, 4)).mT, torch.view_as_real(pairs))
-    q, k, v = x[:, :, -2:], x[:, :1].flip(2), x[:, 1:2]
-    added = torch.full((2, 5), -torch.inf).triu(4)  # two queries, the last of five positions
-    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, added, enable_gqa=True)
-    torch.testing.assert_close(own.rows(q, k, v, added == 0), expected)
-
-
 NORM = "def my_rms_norm(x, weight, eps):\n    "
 HELPER = "import math  # a\u2028b\n\n\ndef half(x):\n    return x / 2"
 HELPED = "def my_swiglu(x, a, b, c):\n    return (torch.nn.functional.silu(2 * half(x @ a.T)) * (x @ b.T)) @ c.T\n"
@@ -200,7 +183,7 @@ def test_what_is_not_right_is_the_courses_and_said_in_one_sentence_and_what_is_r
     monkeypatch.setattr("checks.run.PATIENCE", 0.1)  # so that the endless loop ends after a second
     notebooks, own, why = SAID[label]
     for number, cells in enumerate(notebooks):
-        write(tmp_path / f"{number}.ipynb", notebook(*cells) if cells else '{"cells": [')
+        write(tmp_path / f"{number}.ipynb", stored(cells) if cells else '{"cells": [')
     parts = my_parts(tmp_path)
     assert repr(parts).partition("\n")[0] == f"{len(parts.own)} of {N} parts are yours{f': {own}' if own else '.'}"
     assert parts.missing.keys() == COURSE.keys() - {own}

@@ -14,12 +14,6 @@ from tests.support.submissions import NORM_RIGHT, solved, write
 from tools import hand_out
 
 
-def asked(*command, cwd):
-    """Exit status of a command, and what it prints."""
-    done = subprocess.run([sys.executable, *command], cwd=cwd, capture_output=True, text=True, check=False)
-    return done.returncode, json.loads(done.stdout)
-
-
 @pytest.mark.slow
 def test_the_guides_commands_run_as_written_in_the_handed_out_folder(tmp_path):
     hand_out.student(folder := tmp_path / "out", only=["02"])
@@ -28,9 +22,9 @@ def test_the_guides_commands_run_as_written_in_the_handed_out_folder(tmp_path):
     commands = re.findall(r"^ {4}python (.*)$", (folder / "AGENTS.md").read_text(encoding="utf-8"), re.M)
     told = None, "Yours is the first argument, unchanged.", "Yours is the first argument, unchanged."
     for command, says, fold in zip(commands, told, ("Hint", "Hint", "First step"), strict=True):
-        status, said = asked(*command.split(), cwd=folder)
-        (found,) = said["exercises"]
-        assert (status, found["exercise"], found["read_again"][:4]) == (1, "2. Turn the halves", "2.4 ")
+        done = subprocess.run([sys.executable, *command.split()], cwd=folder, stdout=subprocess.PIPE, check=False)
+        (found,) = json.loads(done.stdout)["exercises"]
+        assert (done.returncode, found["exercise"], found["read_again"][:4]) == (1, "2. Turn the halves", "2.4 ")
         assert found.get("the_check_says") == says
         assert found["next_help"]["fold"] == fold
     for name in ("CLAUDE.md", "GEMINI.md", ".github/copilot-instructions.md"):

@@ -9,8 +9,8 @@ from helpers.model import apply_rope, attention_weights, causal_visible, repeat_
 from tests.support.course import notebooks
 
 
-def program(stem, name, cell_id="case-a-code"):
-    (source,) = (cell.source for cell in notebooks()[stem].cells if cell.id == cell_id)
+def program(stem, name):
+    (source,) = (cell.source for cell in notebooks()[stem].cells if cell.id == "case-a-code")
     (node,) = (node for node in ast.parse(source).body if getattr(node, "name", "") == name)
     names = {"torch": torch, "F": F, "causal_visible": causal_visible, "apply_rope": apply_rope}
     exec(compile(ast.Module([node], []), stem, "exec"), names)

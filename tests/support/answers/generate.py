@@ -1,10 +1,12 @@
 """Right and wrong answers to the exercises of notebook 07, generating."""
 
+from functools import partial
+
 import torch
 
 from checks.base import mutate
 from checks.generate import GOES_ON, greedy_with_cache
-from tests.support.answers.register import RIGHT, right, wrong
+from tests.support.answers.register import RIGHT, WRONG, right
 
 
 @right
@@ -23,7 +25,9 @@ def _drawn(pick):
     return lambda z, t, k, p, g: pick((z / max(t, 1e-6)).softmax(-1), g)
 
 
-def _nucleus(keep):  # keep(sums of the sorted shares, the sorted shares, top_p) says which stay
+def _nucleus(keep, draw=lambda shares, generator: shares.multinomial(1, generator=generator)):
+    """keep(sums of the sorted shares, the sorted shares, top_p) says which stay."""
+
     def program(logits, temperature, top_k, top_p, generator):
         if temperature == 0:
             return logits.max(-1).indices
@@ -32,7 +36,7 @@ def _nucleus(keep):  # keep(sums of the sorted shares, the sorted shares, top_p)
         shares /= shares.sum(-1, keepdim=True)
         if top_p is not None:
             shares = shares.where(keep(shares.cumsum(-1), shares, top_p), 0.0)
-        return order.gather(1, shares.multinomial(1, generator=generator))[:, 0]
+        return order.gather(1, draw(shares, generator))[:, 0]
 
     return program
 
@@ -47,21 +51,13 @@ def _marked_from_below(sums, shares, top_p):  # as in transformers: what stands 
     return above
 
 
-def _looked_up(logits, temperature, top_k, top_p, generator):
-    if temperature == 0:
-        return logits.argmax(-1)
-    shares, order = (logits.double() / temperature).softmax(-1).sort(descending=True)
-    shares[:, top_k or shares.shape[1] :] = 0
-    shares /= shares.sum(-1, keepdim=True)
-    sums = shares.where(_up_to(shares.cumsum(-1), shares, top_p or 2), 0.0).cumsum(-1)
-    drawn = torch.rand(len(logits), 1, generator=generator, dtype=torch.float64) * sums[:, -1:]
-    return order.gather(1, torch.searchsorted(sums, drawn, right=True).clamp(max=shares.shape[1] - 1))[:, 0]
+def _looked_up(shares, generator):
+    sums = shares.cumsum(-1)
+    drawn = torch.rand(len(sums), 1, generator=generator, dtype=torch.float64) * sums[:, -1:]
+    return torch.searchsorted(sums, drawn, right=True).clamp(max=sums.shape[1] - 1)
 
 
-RIGHT["sample"] |= {
-    "marked_from_below": _nucleus(_marked_from_below),
-    "looked_up": _looked_up,
-}
+RIGHT["sample"] |= {"marked_from_below": _nucleus(_marked_from_below), "looked_up": _nucleus(_up_to, _looked_up)}
 
 
 @right
@@ -124,40 +120,41 @@ def _one_at_a_time(room):
     return program
 
 
-for words, name, program in (
-    ("each with an order and a draw of its own", "sample__one_cut_for_all_rows", _nucleus(
+WRONG["sample"] |= {
+    "one_cut_for_all_rows": ("each with an order and a draw of its own", _nucleus(
         lambda sums, shares, top_p: _up_to(sums, shares, top_p).any(0, keepdim=True).expand_as(sums))),
-    ("take generator=generator", "sample__global", _drawn(lambda q, g: torch.multinomial(q, 1)[:, 0])),
-    ("neither seeded", "sample__seeded", _drawn(lambda q, g: q.multinomial(1, generator=g.manual_seed(0))[:, 0])),
-    ("The likeliest, or one random", "sample__greedy", _drawn(lambda q, g: q.argmax(-1))),
-    ("temperature 0.01: all", "sample__cold", lambda z, t, *s: sample__largest_after_noise(z, t * (t > 0.04), *s)),
-    ("and [:, 0] its column", "sample__column", _drawn(lambda q, g: q.multinomial(1, generator=g))),
-    ("expected from 0 to 2", "sample__no_token", _drawn(lambda q, g: 3 + q.multinomial(1, generator=g)[:, 0])),
-    ("does not.", "sample__in_place", lambda z, t, k, p, g: z.div_(2).argmax(-1)),
-    ("In a text, 0 4 is also found", "greedy_with_cache__joined", mutate(
-        greedy_with_cache, GOES_ON, 'not str(texts[row][len(prompts[row]) :])[:-1].endswith(str(stop)[1:-1])')),
-    ("9 entries, expected 7", "greedy_with_cache__not_alone", mutate(
-        greedy_with_cache, GOES_ON, f"({GOES_ON} or len(texts[row]) == len(prompts[row]) + len(stop))")),
-    ("move up when", "greedy_with_cache__row_as_place", mutate(
-        greedy_with_cache, "left = [left[i] for i in keep]", "left = keep = [left[i] for i in keep]")),
-    ("Does a text begin with its prompt?", "greedy_with_cache__only_what_is_new", lambda m, p, *s: [
+    "global": ("take generator=generator", _drawn(lambda q, g: torch.multinomial(q, 1)[:, 0])),
+    "seeded": ("neither seeded", _drawn(lambda q, g: q.multinomial(1, generator=g.manual_seed(0))[:, 0])),
+    "greedy": ("The likeliest, or one random", _drawn(lambda q, g: q.argmax(-1))),
+    "cold": ("temperature 0.01: all", lambda z, t, *s: sample__largest_after_noise(z, t * (t > 0.04), *s)),
+    "column": ("and [:, 0] its column", _drawn(lambda q, g: q.multinomial(1, generator=g))),
+    "no_token": ("expected from 0 to 2", _drawn(lambda q, g: 3 + q.multinomial(1, generator=g)[:, 0])),
+    "in_place": ("does not.", lambda z, t, k, p, g: z.div_(2).argmax(-1)),
+}  # fmt: skip
+_greedy = partial(mutate, greedy_with_cache)
+WRONG["greedy_with_cache"] |= {
+    "joined": ("In a text, 0 4 is also found", _greedy(
+        GOES_ON, 'not str(texts[row][len(prompts[row]) :])[:-1].endswith(str(stop)[1:-1])')),
+    "not_alone": ("9 entries, expected 7", _greedy(
+        GOES_ON, f"({GOES_ON} or len(texts[row]) == len(prompts[row]) + len(stop))")),
+    "row_as_place": ("move up when", _greedy("left = [left[i] for i", "left = keep = [left[i] for i")),
+    "only_what_is_new": ("Does a text begin with its prompt?", lambda m, p, *s: [
         t[len(q) :] for t, q in zip(greedy_with_cache__cut_at_the_end(m, p, *s), p, strict=True)]),
-    ("Does the same row leave all three", "greedy_with_cache__padding_of_all", _called(lambda m, t, cache, pad, *_: (
+    "padding_of_all": ("Does the same row leave all three", _called(lambda m, t, cache, pad, *_: (
         setattr(cache, "n_pad", torch.zeros(4).int()) if pad is None else 0, m(t, cache, n_pad=pad))[1])),
-    ("got no cache", "greedy_with_cache__no_cache", _called(
-        lambda m, t, cache, pad, *_: (m(t, cache, n_pad=pad), m(t))[1])),
-    ("first tokens only", "greedy_with_cache__padding_each_time", _called(
-        lambda m, t, cache, _, pad: m(t, cache, n_pad=pad))),
-    ("One prompt after the other?", "greedy_with_cache__one_by_one", lambda m, p, *s: [
+    "no_cache": ("got no cache", _called(lambda m, t, cache, pad, *_: (m(t, cache, n_pad=pad), m(t))[1])),
+    "padding_each_time": ("first tokens only", _called(lambda m, t, cache, _, pad: m(t, cache, n_pad=pad))),
+    "one_by_one": ("One prompt after the other?", lambda m, p, *s: [
         greedy_with_cache__cut_at_the_end(m, [one], *s)[0] for one in p]),
-    ("Work on copies", "greedy_with_cache__in_place", lambda m, p, *s: [t.append(0) for t in p]),
-    ("one list of tokens for each prompt", "greedy_with_cache__a_tensor", lambda m, p, *s: torch.tensor(p[0])),
-    ("called 11 times", "lookup_decoding__10", lambda *s: (lookup_decoding__windows(*s)[0], 10)),
-    ("// divides into whole", "lookup_decoding__float", lambda *s: (lookup_decoding__windows(*s)[0], 11.0)),
-    ("return tokens, calls", "lookup_decoding__text", lambda *s: lookup_decoding__windows(*s)[0]),
-    ("n_new new tokens, no", "lookup_decoding__long", lambda m, p, n, *s: lookup_decoding__windows(m, p, n + 1, *s)),
-    ("calls of the model got no cache", "lookup_decoding__no_cache", _one_at_a_time(0)),
-    ("The cache holds it", "lookup_decoding__again", _one_at_a_time(900)),
-    ("one place at a time", "lookup_decoding__batch", lambda m, p, *s: s[-1](m(p[None])[0])),
-):  # fmt: skip
-    wrong(words, name)(program)
+    "in_place": ("Work on copies", lambda m, p, *s: [t.append(0) for t in p]),
+    "a_tensor": ("one list of tokens for each prompt", lambda m, p, *s: torch.tensor(p[0])),
+}  # fmt: skip
+WRONG["lookup_decoding"] |= {
+    "10": ("called 11 times", lambda *s: (lookup_decoding__windows(*s)[0], 10)),
+    "float": ("// divides into whole", lambda *s: (lookup_decoding__windows(*s)[0], 11.0)),
+    "text": ("return tokens, calls", lambda *s: lookup_decoding__windows(*s)[0]),
+    "long": ("n_new new tokens, no", lambda m, p, n, *s: lookup_decoding__windows(m, p, n + 1, *s)),
+    "no_cache": ("calls of the model got no cache", _one_at_a_time(0)),
+    "again": ("The cache holds it", _one_at_a_time(900)),
+    "batch": ("one place at a time", lambda m, p, *s: s[-1](m(p[None])[0])),
+}  # fmt: skip

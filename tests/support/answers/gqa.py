@@ -7,20 +7,19 @@ from torch.nn import functional as F
 
 from checks.base import mutate
 from helpers.model import apply_rope
-from tests.support.answers.register import RIGHT, right, wrong
-
-
-def _read(given, true_hides, s):
-    """Another program's mask, as it should be read: (B, 1, 1 or T, S) bool, True = may attend."""
-    given = given > -1 if given.is_floating_point() else given.bool() != true_hides
-    return given.reshape(len(given), 1, -1, s)
+from tests.support.answers.register import RIGHT, WRONG, right
 
 
 def with_given(causal):
     """A right answer, from one of two arguments."""
-    return lambda t, s, given=None, hides=False: (
-        causal(t, s) if given is None else causal(t, s) & _read(given, hides, s)
-    )
+
+    def program(t, s, given=None, true_hides=False):
+        if given is None:
+            return causal(t, s)
+        seen = given > -1 if given.is_floating_point() else given.bool() != true_hides
+        return causal(t, s) & seen.reshape(len(given), 1, -1, s)
+
+    return program
 
 
 RIGHT["causal_visible"] = {
@@ -28,28 +27,27 @@ RIGHT["causal_visible"] = {
     "minus_infinity": with_given(lambda t, s: torch.full((t, s), -torch.inf).triu(s - t + 1) == 0),
     "positions": with_given(lambda t, s: torch.arange(s)[None] <= torch.arange(s - t, s)[:, None]),
 }
-for words, bug, program in (
-    ("row 1, column 0 is False", "window_of_two", lambda t, s: torch.ones(t, s).tril(s - t).triu(s - t - 1).bool()),
-    (".to(torch.bool) converts", "uint8", lambda t, s: torch.ones(t, s, dtype=torch.uint8).tril(s - t)),
-):
-    wrong(words, f"causal_visible__{bug}")(lambda t, s, *given, program=program: program(t, s))
 _right = RIGHT["causal_visible"]["positions"]
-for words, bug, seen in (
-    ("turns each bit", "flips_bits", lambda m, hides: m == 0 if m.is_floating_point() else (~m if hides else m).bool()),
-    ("bfloat16's lowest", "only_infinity",
-     lambda m, hides: m > -torch.inf if m.is_floating_point() else (m != 0) != hides),
-):  # fmt: skip
-    wrong(words, f"causal_visible__{bug}")(
-        lambda t, s, given=None, hides=False, seen=seen: _right(t, s, None if given is None else seen(given, hides))
-    )
-wrong("expected (3, 7)", "causal_visible__kept_by_n_key")(  # the next step asks for fewer rows
-    with_given(lambda t, s, kept={}: kept.setdefault(s, torch.ones(t, s, dtype=torch.bool).tril(s - t)))
-)
-wrong("as many texts as queries … the shape (3, 5), expected (3, 1, 3, 5)", "causal_visible__rows_by_size")(
-    lambda t, s, given=None, hides=False: (
-        _right(t, s) & given.bool() if given is not None and given.shape == (t, s) else _right(t, s, given, hides)
-    )
-)
+
+
+def _reading(seen):
+    return lambda t, s, given=None, hides=False: _right(t, s, None if given is None else seen(given, hides))
+
+
+WRONG["causal_visible"] |= {
+    "window_of_two": (
+        "row 1, column 0 is False", lambda t, s, *given: torch.ones(t, s).tril(s - t).triu(s - t - 1).bool()),
+    "uint8": (".to(torch.bool) converts", lambda t, s, *given: torch.ones(t, s, dtype=torch.uint8).tril(s - t)),
+    "flips_bits": ("turns each bit", _reading(
+        lambda m, hides: m == 0 if m.is_floating_point() else (~m if hides else m).bool())),
+    "only_infinity": ("bfloat16's lowest", _reading(
+        lambda m, hides: m > -torch.inf if m.is_floating_point() else (m != 0) != hides)),
+    "kept_by_n_key": ("expected (3, 7)", with_given(  # the next step asks for fewer rows
+        lambda t, s, kept={}: kept.setdefault(s, torch.ones(t, s, dtype=torch.bool).tril(s - t)))),
+    "rows_by_size": (
+        "as many texts as queries … the shape (3, 5), expected (3, 1, 3, 5)", lambda t, s, given=None, hides=False:
+        _right(t, s) & given.bool() if given is not None and given.shape == (t, s) else _right(t, s, given, hides)),
+}  # fmt: skip
 
 
 def _one_head(q, k, v, visible):
@@ -72,16 +70,17 @@ def rows__head_by_head(q, k, v, visible):
     return torch.stack(heads, 1)
 
 
-wrong("the result is off by", "rows__mask_upside_down")(
-    mutate(rows__einsum, "== 4 else visible", "== 4 else visible.flip(-2)")
-)
-
-
-@wrong("it makes a float tensor of 2,560 numbers; 640 are enough … where it broadcasts")
-def rows__a_product_that_broadcasts(q, k, v, visible):
+def _product_that_broadcasts(q, k, v, visible):
     q, k, v = q.unflatten(1, (k.shape[1], -1)), k[:, :, None], v[:, :, None]
-    seen = visible[:, None] if visible.ndim == 4 else visible
-    return ((q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v).flatten(1, 2)
+    return _one_head(q, k, v, visible[:, None] if visible.ndim == 4 else visible).flatten(1, 2)
+
+
+WRONG["rows"] |= {
+    "mask_upside_down": (
+        "the result is off by", mutate(rows__einsum, "== 4 else visible", "== 4 else visible.flip(-2)")),
+    "a_product_that_broadcasts": (
+        "it makes a float tensor of 2,560 numbers; 640 are enough … where it broadcasts", _product_that_broadcasts),
+}  # fmt: skip
 
 
 @right
@@ -103,8 +102,8 @@ def gqa_layer__head_by_head(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
 
 
 TURN = "q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)"
-for words, bug, change in (
-    ("cos and sin exchanged", "cos_and_sin_exchanged", TURN.replace("cos, sin", "sin, cos")),
-    ("Case B 2, T 5", "other_layout", TURN.replace("sin)", "sin, 'interleaved')")),
-):
-    wrong(words, f"gqa_layer__{bug}")(mutate(gqa_layer__sdpa, TURN, change))
+WRONG["gqa_layer"] |= {
+    "cos_and_sin_exchanged": (
+        "cos and sin exchanged", mutate(gqa_layer__sdpa, TURN, TURN.replace("cos, sin", "sin, cos"))),
+    "other_layout": ("Case B 2, T 5", mutate(gqa_layer__sdpa, TURN, TURN.replace("sin)", "sin, 'interleaved')"))),
+}  # fmt: skip

@@ -4,7 +4,7 @@ import torch
 from torch.nn import functional as F
 
 from helpers.model import llama3_scaling
-from tests.support.answers.register import RIGHT, right, wrong
+from tests.support.answers.register import RIGHT, WRONG, right
 
 PARTS = ["input_layernorm", *(f"self_attn.{name}_proj" for name in "qkvo")]
 PARTS += ["post_attention_layernorm", *(f"mlp.{name}_proj" for name in ("gate", "up", "down"))]
@@ -96,7 +96,7 @@ RIGHT["my_llama"] |= {
 }
 
 
-for words, mistake, program in (
+for words, bug, program in (
     ("Next is stage 1, ", "bfloat16", lambda w, c, t: plain({n: x.bfloat16().float() for n, x in w.items()}, c, t)),
     ("Next is stage 2, ", "windows_of_four", lambda w, c, t: torch.cat([plain(w, c, p) for p in t.split(4, 1)], 1)),
     ("not what is returned", "of_the_token_before", lambda w, c, t: plain(w, c, t).roll(1, dims=1)),
@@ -112,4 +112,4 @@ for words, mistake, program in (
         w, c | {"num_key_value_heads": c["num_attention_heads"] // 2}, t)),
     ("changed in place", "used_up", lambda w, c, t: plain({name: w.pop(name) for name in list(w)}, c, t)),
 ):  # fmt: skip
-    wrong(words, f"my_llama__{mistake}")(program)
+    WRONG["my_llama"][bug] = words, program

@@ -1,24 +1,18 @@
-"""Where the answers are collected, by exercise and name: RIGHT holds programs, WRONG (program, words to show)."""
+"""Where the answers are collected, {exercise: {name: answer}}.
 
-RIGHT, WRONG = {}, {}
+RIGHT holds programs, WRONG (words that the check must show, program); " … " stands for other words between them.
+"""
+
+from collections import defaultdict
+
+RIGHT, WRONG = defaultdict(dict), defaultdict(dict)
 
 
 def right(program):
     """Register `exercise__manner` under its exercise."""
     exercise, manner = program.__name__.split("__")
-    RIGHT.setdefault(exercise, {})[manner] = program
+    RIGHT[exercise][manner] = program
     return program
-
-
-def wrong(words, name=""):
-    """Register `exercise__bug` with words that the check must show ("some … others"); a lambda needs the name."""
-
-    def register(program):
-        exercise, bug = (name or program.__name__).split("__")
-        WRONG.setdefault(exercise, {})[bug] = (program, words)
-        return program
-
-    return register
 
 
 def right_answer_to(exercise):

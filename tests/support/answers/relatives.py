@@ -4,7 +4,7 @@ import torch
 
 from checks.base import mutate
 from helpers.families import Family, edits
-from tests.support.answers.register import RIGHT, right, wrong
+from tests.support.answers.register import RIGHT, WRONG, right
 
 
 class _Behind(edits.Edit):
@@ -23,32 +23,24 @@ def add_family__in_attend():  # the cache holds keys that are not normed yet
     return Family([_behind, edits.biases], {"rms_norm_eps": 1e-5, "attention_bias": False})
 
 
-def _nan_without_a_key(model, content):
-    if content["attention_bias"] is None:
-        model.layer_inv_freq.fill_(torch.nan)
+def _hunyuan(*made, **settings):
+    return lambda: Family(made, {"rms_norm_eps": 1e-5, "attention_bias": False} | settings)
 
 
-def _no_window(model, content):
-    model.windows = [6, 0, 6]
-
-
-def _hunyuan(*made, settings=None):
-    return lambda: Family(made, {"rms_norm_eps": 1e-5, "attention_bias": False} | (settings or {}))
-
-
-for words, bug, program in (
-    ("needs its comma", "no_tuple", lambda: Family(_behind, {})),
-    ("These: left over: layers.0", "weights_named", _hunyuan(lambda model, content: None)),
-    ("the function that patches", "called", lambda: Family((edits.biases(),), {})),
-    ("of two arguments", "of_one_argument", _hunyuan(lambda model: None)),
-    ("printing shows a value", "printed", lambda: print(end="")),
-    ("window=0 must be at least 1", "window_0", _hunyuan(_behind, edits.biases, _no_window)),
-    ("leaves rms_norm_eps out", "another_eps", _hunyuan(_behind, edits.biases, settings={"rms_norm_eps": 1e-6})),
-    ("with its default", "biases", _hunyuan(_behind, edits.biases, settings={"attention_bias": True})),
-    ("leaves attention_bias out", "nan_without_a_key",
-     _hunyuan(_behind, edits.biases, _nan_without_a_key, settings={"attention_bias": None})),
-):  # fmt: skip
-    wrong(words, f"add_family__{bug}")(program)
+WRONG["add_family"] |= {
+    "no_tuple": ("needs its comma", lambda: Family(_behind, {})),
+    "weights_named": ("These: left over: layers.0", _hunyuan(lambda model, content: None)),
+    "called": ("the function that patches", lambda: Family((edits.biases(),), {})),
+    "of_one_argument": ("of two arguments", _hunyuan(lambda model: None)),
+    "printed": ("printing shows a value", lambda: print(end="")),
+    "window_0": ("window=0 must be at least 1", _hunyuan(
+        _behind, edits.biases, lambda model, content: setattr(model, "windows", [6, 0, 6]))),
+    "another_eps": ("leaves rms_norm_eps out", _hunyuan(_behind, edits.biases, rms_norm_eps=1e-6)),
+    "biases": ("with its default", _hunyuan(_behind, edits.biases, attention_bias=True)),
+    "nan_without_a_key": ("leaves attention_bias out", _hunyuan(
+        _behind, edits.biases, lambda model, content: content["attention_bias"] is None
+        and model.layer_inv_freq.fill_(torch.nan), attention_bias=None)),
+}  # fmt: skip
 
 
 @right
@@ -67,11 +59,10 @@ def attention_with_sink__minus_logsumexp(scores, visible, sinks, v):
     return ((scores - whole).exp() @ v.float()).to(v.dtype)
 
 
-LARGEST = "torch.maximum(scores.amax(-1, keepdim=True), sink)"
-wrong("Does exp of the sink overflow", "attention_with_sink__largest_of_the_scores")(mutate(
-    attention_with_sink__written_out, LARGEST,
-    "torch.where(visible.any(-1, keepdim=True), scores.amax(-1, keepdim=True), sink)",
-))  # fmt: skip
+WRONG["attention_with_sink"]["largest_of_the_scores"] = (
+    "Does exp of the sink overflow",
+    mutate(attention_with_sink__written_out, "torch.maximum(", "torch.where(visible.any(-1, keepdim=True), "),
+)
 
 
 def where_they_part__hooks(ours, theirs, tokens, names):
@@ -129,12 +120,11 @@ for words, bug, *changes in (
     ("let ours read them", "at_once_alone", "(False, True)", "(False,)"),
     ("cached False where", "one_by_one_alone", "(False, True)", "(True,)"),
     ("put one behind the other", "last_step", "torch.cat(made[name], dim=1)", "made[name][-1]",
-     "torch.cat(logits, dim=1)", "logits[-1]"),
+        "torch.cat(logits, dim=1)", "logits[-1]"),
     ("a hook is still", "hooks_left", "[hook.remove() for hook in hooks]", "pass"),
     ("or None, is expected, not False", "false", "return None", "return False"),
     (".item() makes an int", "tensor", ".nonzero()[0].item()", ".nonzero()[0, 0]"),
 ):  # fmt: skip
-    wrong(words, f"where_they_part__{bug}")(mutate(where_they_part__hooks, *changes))
-wrong("it raises Zero", "where_they_part__raises_with_hooks_on")(
-    lambda ours, *rest: (ours.register_forward_hook(len), 1 / 0)
-)
+    WRONG["where_they_part"][bug] = words, mutate(where_they_part__hooks, *changes)
+WRONG["where_they_part"]["raises_with_hooks_on"] = "it raises Zero", lambda ours, *rest: (
+    ours.register_forward_hook(len), 1 / 0)  # fmt: skip

@@ -4,7 +4,7 @@ import torch
 from torch.nn import functional as F
 
 from checks.base import mutate
-from tests.support.answers.register import RIGHT, right, wrong
+from tests.support.answers.register import RIGHT, WRONG, right
 
 
 @right
@@ -13,28 +13,24 @@ def rms_norm__rsqrt(x, weight, eps):
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
-def _square(x):
-    return x.float().pow(2).mean(-1, keepdim=True)
-
-
-for manner, program in (
-    ("row_by_row", lambda x, w, eps: torch.stack(
+RIGHT["rms_norm"] |= {
+    "row_by_row": lambda x, w, eps: torch.stack(
         [row / (row.dot(row) / len(row) + eps) ** 0.5 for row in x.float().reshape(-1, x.shape[-1])]
-    ).reshape(x.shape).to(x.dtype) * w),
-    ("in_place_on_a_copy", lambda x, w, eps: x.float().clone().mul_(torch.rsqrt(_square(x) + eps)).to(x.dtype) * w),
-):  # fmt: skip
-    RIGHT["rms_norm"][manner] = program
-for words, bug, program in (  # most are wrong in few cases
-    ("calls torch's native_layer_norm, which this exercise rules out", "layer_norm_of_x_and_minus_x", lambda x, w, eps:
+    ).reshape(x.shape).to(x.dtype) * w,
+    "in_place_on_a_copy": lambda x, w, eps: x.float().clone().mul_(
+        torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * w,
+}  # fmt: skip
+WRONG["rms_norm"] |= {  # most are wrong in few cases
+    "layer_norm_of_x_and_minus_x": (
+        "calls torch's native_layer_norm, which this exercise rules out", lambda x, w, eps:
         torch.native_layer_norm(torch.cat([x, -x], -1), (2 * len(w),), None, None, eps)[0][..., : len(w)] * w),
-    ("Count from the end", "three_dimensions_only", lambda x, w, eps: (
-        lambda B, T, D: rms_norm__rsqrt(x, w, eps))(*x.shape if x.ndim > 2 else (1, *x.shape))),
-    ("16: the result holds nan or inf. Failing cases: 1 of 11", "factor_in_half", lambda x, w, eps: w * (
-        x * torch.rsqrt(_square(x) + eps).to(x.dtype))),
-    ("float16 holds", "float16_through_bfloat16", lambda x, w, eps: rms_norm__rsqrt(
-        x.bfloat16() if x.dtype == torch.float16 else x, w, eps).to(x.dtype)),
-):  # fmt: skip
-    wrong(words, f"rms_norm__{bug}")(program)
+    "three_dimensions_only": ("Count from the end", mutate(
+        rms_norm__rsqrt, "wide = x.float()", "wide, (B, T, D) = x.float(), x.shape if x.ndim > 2 else (1, *x.shape)")),
+    "factor_in_half": ("16: the result holds nan or inf. Failing cases: 1 of 11", mutate(
+        rms_norm__rsqrt, "(wide * torch", "(x * torch", "eps)).to(x.dtype)", "eps).to(x.dtype))")),
+    "float16_through_bfloat16": ("float16 holds", mutate(
+        rms_norm__rsqrt, "x.float()", "(x.bfloat16() if x.dtype == torch.float16 else x).float()")),
+}  # fmt: skip
 
 
 @right
@@ -69,7 +65,7 @@ for words, bug, probe in (
     ("Is eps 0 beside a token of zeros", "zeros_with_eps_0", (0 * GOOD, GAIN, 0.0)),
     ("Make x and weight other than 0.", "gain_of_zeros", (GOOD, 0 * GAIN, EPS)),
 ):
-    wrong(words, f"norm_probe__{bug}")(lambda probe=probe: probe)
+    WRONG["norm_probe"][bug] = words, lambda probe=probe: probe
 
 
 @right
@@ -91,6 +87,11 @@ def rms_norm_backward__row_by_row(grad_y, x, weight, eps):
     return torch.stack(rows).reshape(x.shape).to(x.dtype), total.to(x.dtype)
 
 
+def _autograd(grad_y, x, weight, eps):
+    x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    return torch.autograd.grad(F.rms_norm(x, x.shape[-1:], weight, eps), (x, weight), grad_y)
+
+
 ROWS = "(grad_y.float() * normalised).flatten(0, -2).sum(0)"
 for words, bug, *changes in (
     ("little is left here. Was each product rounded", "rows_rounded", ROWS, ROWS.replace(".fl", ".to(x.dtype).fl")),
@@ -100,10 +101,5 @@ for words, bug, *changes in (
     ("all but the last", "batch_and_tokens_only",
      ROWS, ROWS.replace("flatten(0, -2).sum(0)", "sum((0, 1)[: x.ndim - 1])"), "x.ndim > 1", "x.ndim in (2, 3)"),
 ):  # fmt: skip
-    wrong(words, f"rms_norm_backward__{bug}")(mutate(rms_norm_backward__formula, *changes))
-
-
-@wrong("rules out")
-def rms_norm_backward__autograd(grad_y, x, weight, eps):
-    x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
-    return torch.autograd.grad(F.rms_norm(x, x.shape[-1:], weight, eps), (x, weight), grad_y)
+    WRONG["rms_norm_backward"][bug] = words, mutate(rms_norm_backward__formula, *changes)
+WRONG["rms_norm_backward"]["autograd"] = "rules out", _autograd

@@ -3,7 +3,7 @@
 import torch
 
 from checks.base import mutate
-from tests.support.answers.register import RIGHT, right, wrong
+from tests.support.answers.register import RIGHT, WRONG, right
 
 
 @right
@@ -15,6 +15,7 @@ def rope_angles__outer(positions, head_dim, theta):
 RIGHT["rope_angles"]["pair_by_pair"] = lambda p, h, theta: torch.stack(
     [p * theta ** (-2 * i / h) for i in range(h // 2)], -1
 ).float()
+KEPT = {}
 OUTER = "torch.outer(positions.float().flatten(), inv_freq).unflatten(0, positions.shape)"
 for words, bug, instead in (
     ("expected 3", "sorted_positions", "positions.sort(-1).values[..., None] * inv_freq"),
@@ -23,8 +24,7 @@ for words, bug, instead in (
     # in decoding every step would get the angles of the first
     ("at [0, 0], expected 0", "kept_by_shape", f"KEPT.setdefault((positions.shape, head_dim, theta), {OUTER})"),
 ):
-    wrong(words, f"rope_angles__{bug}")(mutate(rope_angles__outer, OUTER, instead))
-KEPT = {}
+    WRONG["rope_angles"][bug] = words, mutate(rope_angles__outer, OUTER, instead)
 
 
 @right
@@ -34,19 +34,22 @@ def apply_rope_halves__cat(x, cos, sin):
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
-def _as_in_transformers(x, cos, sin):
+@right
+def apply_rope_halves__as_in_transformers(x, cos, sin):
     cos, sin = (torch.cat((y, y), -1).to(x.dtype) for y in (cos, sin))
     return x * cos + torch.cat((-x.chunk(2, -1)[1], x.chunk(2, -1)[0]), -1) * sin
 
 
-def _complex(x, cos, sin):
+@right
+def apply_rope_halves__complex(x, cos, sin):
     turned = torch.complex(*x.float().chunk(2, -1)) * torch.complex(cos, sin)
     return torch.cat((turned.real, turned.imag), -1).to(x.dtype)
 
 
-RIGHT["apply_rope_halves"] |= {"as_in_transformers": _as_in_transformers, "complex": _complex}
-wrong("bfloat16 on the way", "apply_rope_halves__float16_through_bfloat16")(lambda x, c, s: apply_rope_halves__cat(
-    x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype))  # fmt: skip
+WRONG["apply_rope_halves"]["float16_through_bfloat16"] = (
+    "bfloat16 on the way",
+    lambda x, c, s: apply_rope_halves__cat(x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype),
+)
 
 
 @right
@@ -61,11 +64,10 @@ def apply_rope_interleaved__complex(x, cos, sin):
     return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2).to(x.dtype)
 
 
-wrong("contiguous", "apply_rope_interleaved__view")(
-    lambda x, c, s: apply_rope_interleaved__stack(x.view(-1, *x.shape[2:]), c, s).view(x.shape)
+WRONG["apply_rope_interleaved"]["view"] = (
+    "contiguous",
+    lambda x, c, s: apply_rope_interleaved__stack(x.view(-1, *x.shape[2:]), c, s).view(x.shape),
 )
-
-
 RIGHT["rope_permutation"] = {
     "slices": lambda w, h: torch.cat([w[i + odd : i + h : 2] for i in range(0, len(w), h) for odd in (0, 1)]),
     "movedim": lambda w, h: w.unflatten(0, (-1, h // 2, 2)).movedim(2, 1).flatten(0, 2),

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from tests.support.answers.register import RIGHT, right, wrong
+from tests.support.answers.register import RIGHT, WRONG, right
 
 
 @right
@@ -33,27 +33,28 @@ class SumOfGradients(torch.autograd.Function):
 
 
 def _by_function(dtype):
-    def mend(model, all_reduce):
-        for block in model.layers:
-            for norm in (block.attention_norm, block.ffn_norm):
-                norm.register_forward_hook(lambda module, inputs, y: SumOfGradients.apply(y, all_reduce, dtype))
+    return lambda model, all_reduce: [
+        norm.register_forward_hook(lambda module, inputs, y: SumOfGradients.apply(y, all_reduce, dtype))
+        for block in model.layers
+        for norm in (block.attention_norm, block.ffn_norm)
+    ]
 
-    return mend
+
+def _by_pre_hook(returned):
+    return lambda model, all_reduce: [
+        block.ffn_norm.register_full_backward_pre_hook(lambda module, gradients: returned(gradients, all_reduce))
+        for block in model.layers
+    ]
 
 
 RIGHT["mend_split"] = {"function": _by_function(torch.float32)}
-for words, bug, mend in (
-    ("wrong gradient … is off by up to", "sums_in_bfloat16", _by_function(torch.bfloat16)),
-    ("a gradient of a tensor that has none?", "while_writing", lambda model, all_reduce: [
+WRONG["mend_split"] |= {
+    "sums_in_bfloat16": ("wrong gradient … is off by up to", _by_function(torch.bfloat16)),
+    "while_writing": ("a gradient of a tensor that has none?", lambda model, all_reduce: [
         block.ffn_norm.register_forward_hook(lambda module, inputs, output: output.register_hook(all_reduce) and None)
         for block in model.layers]),
-    ("it has one gradient: (total,)", "no_tuple", lambda model, all_reduce: [
-        block.ffn_norm.register_full_backward_pre_hook(lambda module, gradients: gradients[0])
-        for block in model.layers]),
-    ("the first of it is the tensor", "of_the_tuple", lambda model, all_reduce: [
-        block.ffn_norm.register_full_backward_pre_hook(lambda module, gradients: all_reduce(gradients))
-        for block in model.layers]),
-    ("a rank waits for a sum", "sometimes", lambda model, all_reduce:
+    "no_tuple": ("it has one gradient: (total,)", _by_pre_hook(lambda gradients, _: gradients[0])),
+    "of_the_tuple": ("the first of it is the tensor", _by_pre_hook(lambda gradients, total: total(gradients))),
+    "sometimes": ("a rank waits for a sum", lambda model, all_reduce:
         model.layers[0].attention.q_proj.weight[0, 0] > 0 and all_reduce(torch.zeros(2))),
-):  # fmt: skip
-    wrong(words, f"mend_split__{bug}")(mend)
+}  # fmt: skip

@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from checks.base import mutate
 from checks.train import COUNTER_TESTS, LOOPS, accumulated_step, training_loop
 from helpers.train import learning_rate
-from tests.support.answers.register import RIGHT, right, wrong
+from tests.support.answers.register import RIGHT, WRONG, right
 
 
 @right
@@ -29,50 +29,40 @@ def accumulated_step__ignored(
     return told(loss)
 
 
-def _held(optimizer):
-    return [weight for group in optimizer.param_groups for weight in group["params"]]
-
-
-def _parts(rows, lengths, micro):
-    """(rows, which of their questions count) of each part."""
-    return zip(rows.split(micro), (torch.arange(rows.shape[1] - 1) < lengths[:, None] - 1).split(micro), strict=True)
-
-
 @right
 def accumulated_step__divided_at_the_end(model, optimizer, rows, lengths, micro):
     model.zero_grad()
-    total, questions = 0.0, 0
-    for part, counts in _parts(rows, lengths, micro):
+    total, questions, counted = 0.0, 0, torch.arange(rows.shape[1] - 1) < lengths[:, None] - 1
+    for part, counts in zip(rows.split(micro), counted.split(micro), strict=True):
         nats = F.cross_entropy(model(part[:, :-1]).mT, part[:, 1:], reduction="none")[counts].sum()
         nats.backward()
         total, questions = total + nats.item(), questions + counts.sum().item()
-    for weight in _held(optimizer):
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    for weight in weights:
         weight.grad /= questions
-    torch.nn.utils.clip_grad_norm_(_held(optimizer), 1.0)
+    torch.nn.utils.clip_grad_norm_(weights, 1.0)
     optimizer.step()
     return total / questions
 
 
 _step = partial(partial, accumulated_step__ignored)
-for expected, name, wrong_step in (
-    ("Call it once for each part.", "at_once", lambda *all_but, **_: accumulated_step__ignored(*all_but[:-1], 99)),
-    ("Add up part.item().", "graph", _step(told=lambda loss: loss)),
-    ("A function that ends without", "none", _step(told=lambda loss: None)),
-    ("rows was changed", "in_place", lambda m, o, r, *s: (accumulated_step__ignored(m, o, r, *s), r[:, -1].zero_())[0]),
-    ("The weights do not move.", "nothing", lambda *_: 3.5),
-    ("2 steps of the optimizer", "twice", _step(stepped=lambda m, o: (o.step(), o.step()))),
-    ("its lr is 0.9, expected 1.0", "rate", _step(stepped=lambda m, o: (o.param_groups[0].update(lr=0.9), o.step()))),
-    ("its lr is 0.9, expected 1.0", "next_rate", _step(
+WRONG["accumulated_step"] |= {
+    "at_once": ("Call it once for each part.", lambda *all_but, **_: accumulated_step__ignored(*all_but[:-1], 99)),
+    "graph": ("Add up part.item().", _step(told=lambda loss: loss)),
+    "none": ("A function that ends without", _step(told=lambda loss: None)),
+    "in_place": ("rows was changed", lambda m, o, r, *s: (accumulated_step__ignored(m, o, r, *s), r[:, -1].zero_())[0]),
+    "nothing": ("The weights do not move.", lambda *_: 3.5),
+    "twice": ("2 steps of the optimizer", _step(stepped=lambda m, o: (o.step(), o.step()))),
+    "next_rate": ("its lr is 0.9, expected 1.0", _step(
         stepped=lambda m, o: (o.step(), o.param_groups[0].update(lr=0.9)))),
-    ("the length of the gradient is", "clipped_late", _step(
+    "clipped_late": ("the length of the gradient is", _step(
         most=1e9, stepped=lambda m, o: (o.step(), torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)))),
-    ("the right one is 180, expected 0", "uphill", mutate(accumulated_step, "share.b", "(-share).b")),
-    ("no manual_seed", "seeded", _step(stepped=lambda m, o: (o.step(), torch.manual_seed(5)))),
-    ("Who clears it?", "filled_by_the_optimizer", _step(clear=lambda _, o: o.zero_grad(set_to_none=False))),
-    ("eval mode", "eval", lambda m, *s: accumulated_step__ignored(m.eval(), *s)),
-    ("it calls the course's accumulated_step", "course", torch.enable_grad()(accumulated_step)),
-):  # fmt: skip
-    wrong(expected, f"accumulated_step__{name}")(wrong_step)
+    "uphill": ("the right one is 180, expected 0", mutate(accumulated_step, "share.b", "(-share).b")),
+    "seeded": ("no manual_seed", _step(stepped=lambda m, o: (o.step(), torch.manual_seed(5)))),
+    "filled_by_the_optimizer": ("Who clears it?", _step(clear=lambda _, o: o.zero_grad(set_to_none=False))),
+    "eval": ("eval mode", lambda m, *s: accumulated_step__ignored(m.eval(), *s)),
+    "course": ("it calls the course's accumulated_step", torch.enable_grad()(accumulated_step)),
+}  # fmt: skip
 
 
 @right
@@ -100,37 +90,25 @@ def _clip_by_hand(weights, most):
         gradient *= min(1.0, most / length)
 
 
-def _log_softmax(logits, targets):
-    return -logits.log_softmax(1).gather(1, targets[:, None]).mean()
-
-
+_loop = partial(partial, training_loop__scheduler)
 RIGHT["training_loop"] |= {
-    "clipped_by_hand": partial(training_loop__scheduler, clip=_clip_by_hand),
-    "loss_by_hand": partial(training_loop__scheduler, of=_log_softmax),
+    "clipped_by_hand": _loop(clip=_clip_by_hand),
+    "loss_by_hand": _loop(of=lambda logits, targets: -logits.log_softmax(1).gather(1, targets[:, None]).mean()),
 }
-
-
-for words, mistake, change in (
-    ("the length of the gradient", "largest_number_clipped", dict(
+WRONG["training_loop"] |= {
+    "largest_number_clipped": ("the length of the gradient", _loop(
         clip=lambda weights, most: torch.nn.utils.clip_grad_norm_(weights, most, torch.inf))),
-    ("its eps: 1e-05, expected 1e-08", "eps", dict(eps=1e-5)),
-    ("the optimizer: NAdam", "nadam", dict(kind=torch.optim.NAdam)),
-):  # fmt: skip
-    wrong(words, f"training_loop__{mistake}")(partial(training_loop__scheduler, **change))
+    "eps": ("its eps: 1e-05, expected 1e-08", _loop(eps=1e-5)),
+    "nadam": ("the optimizer: NAdam", _loop(kind=torch.optim.NAdam)),
+    "two": ("its betas: 0.9, 0.999, expected", _loop(beta=0.999, decay=1)),
+    "course": ("it calls the course's training_loop", torch.enable_grad()(training_loop)),
+    "no_grad": ("graph cut", torch.no_grad()(training_loop__scheduler)),
+}  # fmt: skip
 
 
-wrong("its betas: 0.9, 0.999, expected", "training_loop__two")(partial(training_loop__scheduler, beta=0.999, decay=1))
-wrong("it calls the course's training_loop", "training_loop__course")(torch.enable_grad()(training_loop))
-wrong("graph cut", "training_loop__no_grad")(torch.no_grad()(training_loop__scheduler))
-
-
-@right
-def find_loop_slips__named():
-    return dict(LOOPS)
-
-
+RIGHT["find_loop_slips"]["named"] = lambda: dict(LOOPS)
 for letter, named in LOOPS.items():
     for bug, words in COUNTER_TESTS.items():
         if bug != named:
             answer = LOOPS | {letter: bug}
-            wrong(f"Loop {letter}: {words}", f"find_loop_slips__{letter} {bug}")(lambda answer=answer: answer)
+            WRONG["find_loop_slips"][f"{letter} {bug}"] = f"Loop {letter}: {words}", lambda answer=answer: answer
