@@ -167,11 +167,6 @@ def git(folder: Path, *words: str) -> bytes:
     return done.stdout
 
 
-def committed(path: Path, commit: str = "HEAD") -> bytes:
-    """A file as git has it in the last commit, or another. ValueError if git has no such file."""
-    return git(path.parent, "cat-file", "blob", f"{commit}:./{path.name}")
-
-
 def course_version(path: Path) -> bytes:
     """A file as the newest version of the course has it that a clone holds, without commits of the learner's own.
 
@@ -181,6 +176,6 @@ def course_version(path: Path) -> bytes:
     with contextlib.suppress(ValueError):
         commit = git(path.parent, "merge-base", "HEAD", "@{upstream}").decode().strip()
     try:
-        return committed(path, commit)
+        return git(path.parent, "cat-file", "blob", f"{commit}:./{path.name}")
     except ValueError as error:
         raise ValueError(f"no fresh copy of {path}: {error} Copy it from where you got the course.") from error

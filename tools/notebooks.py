@@ -1,15 +1,12 @@
-"""Bring the committed notebooks up to date: `make notebooks`, or `python -m tools.notebooks [NAMES] [--all] [--fresh]`.
+"""Bring the committed notebooks up to date: `make notebooks`, or `python -m tools.notebooks [NAMES] [--all] [--text]`.
 
-A notebook is executed again when its code changed, when a file of helpers/ or checks/ that it imports changed, or
-when another program stored outputs in it. If a text changed, or JupyterLab only saved it, it is cleaned and not
-executed; --text executes none. A notebook with a cell tagged "slow" does not run because helpers changed: name it, and
-it runs. What its code and text were is stamped (tools/course.py): `make student` names a notebook that has others.
+A notebook is executed again when its code changed, or another program stored outputs in it. Where helpers changed, the
+tests say which notebooks show something else now: name these. If a text changed, or JupyterLab only saved a notebook,
+it is cleaned and not executed; --text executes none. What its code and text were is stamped (tools/course.py): `make
+student` names a notebook that has others.
 
-Cells tagged nbval-ignore-output keep the outputs of the last commit while their own source stays the same (in a slow
-notebook: while all code and helpers do), so that an edit of a text gives a small diff; --fresh stores what came out.
-
-A cell whose text says something about a timing states it as metadata, `"claim": "cached < full"`. New outputs are
-stored only if the claim is true in the kernel after the cell. A notebook's source is never changed.
+A cell whose text says something about a timing states it as metadata, `"claim": "cached < full"`. Outputs are stored
+only if the claim is true in the kernel after the cell. A notebook's source is never changed.
 """
 
 import argparse
@@ -32,10 +29,8 @@ from nbformat.v4 import new_output
 from PIL import Image, ImageChops
 from traitlets.config import Config
 
-from checks import FILE_OF
-from checks.notebook import read_cells
 from tools import course
-from tools.course import ROOT, committed, hash_of, notebooks_of, source_hash, text_hash, write_beside
+from tools.course import ROOT, hash_of, notebooks_of, source_hash, text_hash, write_beside
 
 NOTEBOOKS = ROOT / "notebooks"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -59,64 +54,21 @@ def _tags(cell) -> list:
     return cell.metadata.get("tags", [])
 
 
-def _is_slow(notebook) -> bool:
-    return any("slow" in _tags(cell) for cell in notebook.cells)
-
-
 def outputs_hash(notebook) -> str:
     """Fingerprint of the stored outputs and execution counts."""
     stored = [(cell.execution_count, cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
     return hash_of(json.dumps(stored, sort_keys=True))
 
 
-def helpers_hash(notebook) -> str:
-    """Fingerprint of every file of helpers/ and checks/ that a notebook imports, directly or through another one."""
-    own = read_cells([cell.source for cell in notebook.cells if cell.cell_type == "code"])
-    todo, texts = [one.node for one in own.statements], {}
-    while todo:
-        for node in ast.walk(todo.pop()):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-                for path in filter(None, (_file_of(above + alias.name) for alias in node.names)):
-                    if path not in texts:
-                        texts[path] = path.read_text(encoding="utf-8")
-                        todo.append(ast.parse(texts[path], path))
-    return hash_of(sorted((path.relative_to(ROOT).as_posix(), text) for path, text in texts.items()))
-
-
-def _file_of(name: str) -> Path | None:
-    """The file that `helpers.masks` or `checks.check_rope_angles` comes from; None if it is not of the course.
-
-    A name that a package only passes on belongs to the file that defines it, so that a change in one file of checks/
-    concerns the notebooks that use this file.
-    """
-    room, _, last = name.rpartition(".")
-    place = ROOT.joinpath(*room.split("."), FILE_OF.get(last, last) if room == "checks" else last)
-    init = place.parent / "__init__.py"
-    if name.split(".")[0] not in ("helpers", "checks"):
-        return None
-    for path in (place.with_suffix(".py"), place / "__init__.py", place.parent.with_suffix(".py")):
-        if path.is_file():
-            return path
-    if not init.is_file():
-        return None
-    for node in ast.walk(ast.parse(init.read_text(encoding="utf-8"))):
-        for alias in node.names if isinstance(node, ast.ImportFrom) else []:
-            if (alias.asname or alias.name) == place.name:
-                return _file_of(f"{node.module}.{alias.name}")
-    return init
-
-
-FINGERPRINTS = (source_hash, helpers_hash, outputs_hash, text_hash)
+FINGERPRINTS = (source_hash, outputs_hash, text_hash)
 
 
 def what_changed(notebook) -> str:
-    """Why the stored outputs may be wrong, in words; empty if they belong to this source and these helpers."""
+    """Why the stored outputs may be wrong, in words; empty if they belong to this source."""
     if notebook.metadata.get("source_hash") != source_hash(notebook):
         return "code changed"
-    if notebook.metadata.get("outputs_hash") != outputs_hash(notebook):
-        return "another program stored its outputs"
-    return "" if notebook.metadata.get("helpers_hash") == helpers_hash(notebook) else "helpers changed"
+    same = notebook.metadata.get("outputs_hash") == outputs_hash(notebook)
+    return "" if same else "another program stored its outputs"
 
 
 # -------------------------------------------------------------------------------------- cleaning and running
@@ -170,28 +122,6 @@ def smaller(png: bytes) -> bytes:
     return min(png, file.getvalue(), key=len)
 
 
-def outputs_to_keep(path: Path, notebook) -> dict:
-    """{index of a cell: its outputs in the last commit}, where nbval ignores them and the cell has not changed.
-
-    In a notebook with a slow cell they are results of training: none is kept when any code or helper changed.
-    """
-    try:
-        before = nbformat.reads(committed(path).decode(), as_version=4)
-    except ValueError:  # no git, or a new notebook
-        return {}
-    old, new = ([cell.source for cell in one.cells if cell.cell_type == "code"] for one in (before, notebook))
-    if _is_slow(notebook) and (old != new or before.metadata.get("helpers_hash") != helpers_hash(notebook)):
-        return {}
-    same = {cell.id: cell for cell in before.cells if cell.get("execution_count")}
-    return {
-        index: same[cell.id].outputs
-        for index, cell in enumerate(notebook.cells)
-        if "nbval-ignore-output" in _tags(cell)
-        and cell.id in same
-        and source_hash({"cells": [cell]}) == source_hash({"cells": [same[cell.id]]})
-    }
-
-
 async def check_claim(client, cell, number: int) -> None:
     """Evaluate a cell's claim in the kernel that has just run the cell.
 
@@ -216,24 +146,21 @@ async def check_claim(client, cell, number: int) -> None:
         )
 
 
-def execute(path: Path, fresh: bool = False) -> float:
+def execute(path: Path) -> float:
     """Run one notebook on the CPU and replace it by its executed, cleaned form; return the seconds it took.
-
-    With `fresh`, new outputs are stored also where nbval does not compare them.
 
     Raises:
         CellExecutionError: if a cell raises that does not say so with a tag; nothing is written then, nor below.
         Stopped: if new outputs contradict the text, or a cell ends its kernel or takes longer than CELL_SECONDS.
     """
     notebook = nbformat.read(path, as_version=4)
-    kept = {} if fresh else outputs_to_keep(path, notebook)
     os.environ["COURSE_DEVICE"] = "cpu"
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in `make lab`
     start, begun = time.perf_counter(), []
     settings = {"timeout": CELL_SECONDS, "kernel_name": "python3", "record_timing": False, "coalesce_streams": True}
 
     async def after(cell, cell_index, execute_reply):
-        if "claim" in cell.metadata and cell_index not in kept and execute_reply["content"]["status"] == "ok":
+        if "claim" in cell.metadata and execute_reply["content"]["status"] == "ok":
             await check_claim(client, cell, cell_index + 1)
 
     with tempfile.TemporaryDirectory() as place:
@@ -253,8 +180,6 @@ def execute(path: Path, fresh: bool = False) -> float:
         except CellTimeoutError as error:
             raise Stopped(f"cell {begun[-1]} takes longer than {CELL_SECONDS} s. Nothing was written.") from error
     seconds = time.perf_counter() - start
-    for index, outputs in kept.items():
-        notebook.cells[index].outputs = outputs
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "execution_count" in output:
@@ -268,16 +193,15 @@ def execute(path: Path, fresh: bool = False) -> float:
     return seconds
 
 
-def bring_up_to_date(path: Path, must: bool, fresh: bool, only_text: bool = False) -> None:
+def bring_up_to_date(path: Path, must: bool, only_text: bool = False) -> None:
     """Execute or clean one notebook, and say so; executed it is if it changed, or `must`, and not `only_text`."""
     text = path.read_text(encoding="utf-8")
     notebook = nbformat.reads(text, as_version=4)
     changed = what_changed(notebook)
-    if not only_text and (must or changed == "code changed" or (changed and not _is_slow(notebook))):
+    if not only_text and (must or changed):
         print(f"{changed or 'nothing changed'}; ", end="", flush=True)
-        print(f"{execute(path, fresh):.0f} s")
+        print(f"{execute(path):.0f} s")
         return
-    said = "text stamped, not executed" if only_text else "a cell of it takes minutes, so name it to run it again"
     if not changed:
         clean(notebook)
         notebook.metadata[outputs_hash.__name__] = outputs_hash(notebook)  # a new question folds what answers it
@@ -285,7 +209,8 @@ def bring_up_to_date(path: Path, must: bool, fresh: bool, only_text: bool = Fals
     cleaned = nbformat.writes(notebook) + "\n"
     if cleaned != text:
         write_beside(path, cleaned)
-    print(f"{changed}; {said}" if changed else "unchanged" if cleaned == text else "cleaned, not executed")
+    untouched = "unchanged" if cleaned == text else "cleaned, not executed"
+    print(f"{changed}; text stamped, not executed" if changed else untouched)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -296,7 +221,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="run these, changed or not: 06_train, or 06 (default: what changed)")
     parser.add_argument("--all", action="store_true", help="run all of them, changed or not")
-    parser.add_argument("--fresh", action="store_true", help="store new outputs also where nbval does not compare them")
     parser.add_argument("--text", action="store_true", help="execute none: only stamp what was written in text cells")
     chosen = parser.parse_args(arguments)
     try:
@@ -307,7 +231,7 @@ def main(arguments: list[str] | None = None) -> None:
     for path in paths:
         print(f"{path.stem}: ", end="", flush=True)
         try:
-            bring_up_to_date(path, bool(chosen.names or chosen.all), chosen.fresh, chosen.text)
+            bring_up_to_date(path, bool(chosen.names or chosen.all), chosen.text)
         except FAILURES as error:
             print(f"failed. {error}", flush=True)
             failed.append(path.stem)

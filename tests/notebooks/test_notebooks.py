@@ -40,12 +40,11 @@ def pictures_of(cell):
 
 
 @pytest.mark.parametrize("stem", NOTEBOOKS)
-def test_a_notebook_is_as_the_tool_leaves_it(stem, monkeypatch):
+def test_a_notebook_is_as_the_tool_leaves_it(stem):
     text = (ROOT / "notebooks" / f"{stem}.ipynb").read_text(encoding="utf-8")
     notebook = nbformat.reads(text, as_version=4)
     stamp = notebook.metadata.get("text_hash")
     assert stamp == make_notebooks.text_hash(notebook), "a text changed: `make notebooks ARGS=--text` executes nothing"
-    monkeypatch.setattr(make_notebooks, "helpers_hash", lambda notebook: notebook.metadata.helpers_hash)  # may be older
     assert make_notebooks.what_changed(notebook) == "", "run `make notebooks`"
     make_notebooks.clean(notebook)
     assert text == nbformat.writes(notebook) + "\n", "run `make notebooks`: cleaning would change this file"

@@ -214,7 +214,7 @@ def test_reset_takes_the_courses_version_also_after_a_commit_of_the_learner_or_s
 def test_reset_gives_a_fresh_copy_and_resets_within_a_second_lose_nothing(learner, monkeypatch, capsys):
     stopped = Mock(**{"datetime.now.return_value.strftime.return_value": "2026-01-02_03-04-05"})
     monkeypatch.setattr(course, "datetime", stopped)
-    fresh = course.committed(learner).decode()
+    fresh = course.course_version(learner).decode()
     for work in ("first", "second", "third"):
         learner.write_text(work)
         hand_out.main(["reset", str(learner)])

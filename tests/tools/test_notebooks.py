@@ -13,8 +13,7 @@ from helpers.plots import on_card
 from tools import notebooks as tool
 from tools import reading
 
-HELPERS = "from helpers import model"
-IGNORED = "nbval-ignore-output"
+CODE = "from helpers import model"
 
 
 def new_notebook(*sources, outputs=(), tags=(), claims=()):
@@ -31,7 +30,7 @@ def new_notebook(*sources, outputs=(), tags=(), claims=()):
 def made(path, notebook):
     """Write a notebook as if the tool had just executed it."""
     tool.clean(notebook)
-    for name in ("source_hash", "helpers_hash", "outputs_hash", "text_hash"):
+    for name in ("source_hash", "outputs_hash", "text_hash"):
         notebook.metadata[name] = getattr(tool, name)(notebook)
     path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
     return notebook
@@ -43,49 +42,21 @@ def printed(path):
 
 @pytest.fixture
 def course(tmp_path, monkeypatch):
-    """A course of its own: helpers, checks, and an empty folder of notebooks, which is returned."""
-    texts = {"helpers/model.py": "import helpers.cache", "checks/rope.py": "from helpers import model as parts"}
-    empty = ("helpers/__init__.py", "helpers/cache.py", "notes.py", "checks/__init__.py", "checks/gqa.py")
-    for name, text in (dict.fromkeys(empty, "") | texts).items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "notebooks").mkdir()
+    """An empty folder of notebooks."""
     monkeypatch.setenv("COURSE_DEVICE", "")  # which the tool sets for the kernel
-    monkeypatch.setattr(tool, "ROOT", tmp_path)
-    monkeypatch.setattr(tool, "FILE_OF", {"check_rope": "rope", "check_gqa": "gqa"})
-    monkeypatch.setattr(tool, "NOTEBOOKS", tmp_path / "notebooks")
-    return tmp_path / "notebooks"
+    monkeypatch.setattr(tool, "NOTEBOOKS", tmp_path)
+    return tmp_path
 
 
-@pytest.mark.parametrize(("source", "files"), [
-    ("from checks import check_rope", {"checks/rope.py", "helpers/model.py", "helpers/cache.py"}),
-    ("%time 1\ndef f():\n    from checks import check_gqa as mine", {"checks/gqa.py"}),
-    ("import checks.gqa, notes, os.path, helpers.gone", {"checks/gqa.py", "helpers/__init__.py"}),
-])  # fmt: skip
-def test_the_files_that_a_notebook_imports_are_followed_and_no_others(course, source, files):
-    notebook, matter = new_notebook(source), set()
-    before = tool.helpers_hash(notebook)
-    for path in course.parent.rglob("*.py"):
-        text = path.read_text()
-        path.write_text(text + "\n# changed")
-        if tool.helpers_hash(notebook) != before:
-            matter.add(path.relative_to(course.parent).as_posix())
-        path.write_text(text)
-    assert matter == files
-
-
-WAITS = "a cell of it takes minutes, so name it to run it again"
 QUESTION = nbformat.v4.new_markdown_cell("**Predict.** What?", id="text", metadata={"tags": ["predict"]})
 SITUATIONS = {  # what happened after the tool made the notebook, what is said, and the tag of its cell
-    "nothing": (lambda cells, helper: None, "unchanged", "slow"),
-    "source": (lambda cells, helper: cells[0].update(source=HELPERS + "\n"), "code changed; 7 s", "slow"),
-    "tags": (lambda cells, helper: cells[0].metadata.update(tags=["figure"]), "code changed; 7 s", ""),
-    "claim": (lambda cells, helper: cells[0].metadata.update(claim="1 < 2"), "code changed; 7 s", ""),
-    "helpers": (lambda cells, helper: helper.write_text("x = 1"), "helpers changed; 7 s", ""),
-    "slow": (lambda cells, helper: helper.write_text("x = 1"), f"helpers changed; {WAITS}", "slow"),
-    "saved": (lambda cells, helper: cells[0].metadata.update(jupyter={}), "cleaned, not executed", "figure"),
-    "run": (lambda cells, helper: cells[0].update(execution_count=5), "another program stored its outputs; 7 s", ""),
-    "question": (lambda cells, helper: cells.insert(0, QUESTION), "cleaned, not executed", ""),
+    "nothing": (lambda cells: None, "unchanged", ""),
+    "source": (lambda cells: cells[0].update(source=CODE + "\n"), "code changed; 7 s", ""),
+    "tags": (lambda cells: cells[0].metadata.update(tags=["figure"]), "code changed; 7 s", ""),
+    "claim": (lambda cells: cells[0].metadata.update(claim="1 < 2"), "code changed; 7 s", ""),
+    "saved": (lambda cells: cells[0].metadata.update(jupyter={}), "cleaned, not executed", "figure"),
+    "run": (lambda cells: cells[0].update(execution_count=5), "another program stored its outputs; 7 s", ""),
+    "question": (lambda cells: cells.insert(0, QUESTION), "cleaned, not executed", ""),
 }
 
 
@@ -93,24 +64,23 @@ SITUATIONS = {  # what happened after the tool made the notebook, what is said, 
 def test_a_notebook_is_executed_when_its_outputs_may_be_wrong(course, monkeypatch, capsys, what):
     change, said, tag = SITUATIONS[what]
     path, said_before_it_ran = course / "01_one.ipynb", []
-    notebook = made(path, new_notebook(HELPERS, outputs=["hello\n"], tags=[tag]))
+    notebook = made(path, new_notebook(CODE, outputs=["hello\n"], tags=[tag]))
     before = path.read_bytes()
-    change(notebook.cells, course.parent / "helpers" / "model.py")
+    change(notebook.cells)
     nbformat.write(notebook, path)
-    execute = lambda path, fresh: said_before_it_ran.append(capsys.readouterr().out) or 7.0  # noqa: E731
-    monkeypatch.setattr(tool, "execute", execute)
+    monkeypatch.setattr(tool, "execute", lambda path: said_before_it_ran.append(capsys.readouterr().out) or 7.0)
     tool.main([])
     why, took, _ = f"01_one: {said}\n".partition("7 s\n")
     assert said_before_it_ran == [why] * bool(took)
     assert capsys.readouterr().out == (took or why)
-    assert (path.read_bytes() == before) == (what in ("nothing", "helpers", "slow", "saved"))
+    assert (path.read_bytes() == before) == (what in ("nothing", "saved"))
     folded = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.metadata.get("jupyter")]
-    assert folded == [HELPERS] * (what in ("saved", "question"))
+    assert folded == [CODE] * (what in ("saved", "question"))
 
 
 def test_a_change_of_text_is_stamped_without_a_run(course, monkeypatch, capsys):
-    monkeypatch.setattr(tool, "execute", lambda path, fresh: pytest.fail("it was executed"))
-    notebook = made(course / "01_one.ipynb", new_notebook(HELPERS, outputs=["hello\n"]))
+    monkeypatch.setattr(tool, "execute", lambda path: pytest.fail("it was executed"))
+    notebook = made(course / "01_one.ipynb", new_notebook(CODE, outputs=["hello\n"]))
     for change in (lambda: notebook.cells.append(QUESTION), lambda: notebook.cells[0].update(source="a = 1")):
         change()
         nbformat.write(notebook, course / "01_one.ipynb")
@@ -124,38 +94,36 @@ def test_a_change_of_text_is_stamped_without_a_run(course, monkeypatch, capsys):
 
 def test_names_choose_notebooks_and_all_chooses_each(course, monkeypatch):
     for name in ("01_one", "02_two", "02_two-Copy1"):
-        made(course / f"{name}.ipynb", new_notebook("a = 1", tags=["slow"]))
+        made(course / f"{name}.ipynb", new_notebook("a = 1"))
     executed = []
-    monkeypatch.setattr(tool, "execute", lambda path, fresh: executed.append((path.stem, fresh)) or 0.0)
-    tool.main(["notebooks/02_two.ipynb", "--fresh"])
+    monkeypatch.setattr(tool, "execute", lambda path: executed.append(path.stem) or 0.0)
+    tool.main(["notebooks/02_two.ipynb"])
     tool.main(["--all"])
-    assert executed == [("02_two", True), ("01_one", False), ("02_two", False)]
+    assert executed == ["02_two", "01_one", "02_two"]
     tool.main(["02"])
-    assert executed.pop() == ("02_two", False)
+    assert executed.pop() == "02_two"
     with pytest.raises(SystemExit):
         tool.main(["03_three"])
 
 
 @pytest.mark.slow
 def test_a_notebook_that_fails_is_named_kept_and_does_not_stop_the_others(course, monkeypatch, capsys):
-    """A kernel that dies, a cell that takes too long, raises or claims too much, no notebook, a helper with a bug."""
+    """A kernel that dies, a cell that takes too long, raises or claims too much, no notebook."""
     sources = {"01_ends": "import os; os._exit(3)", "02_waits": "import time; time.sleep(60)", "03_raises": "1 / 0",
                "06_good": "print(1)", "07_claims": "a, b = 2, [1]"}  # fmt: skip
     for stem, source in sources.items():
         claim = "all(a < c for c in b)" if stem == "07_claims" else ""
         nbformat.write(new_notebook("a = 1", source, claims=["", claim]), course / f"{stem}.ipynb")
     (course / "04_broken.ipynb").write_text("<html>")
-    made(course / "05_bug.ipynb", new_notebook(HELPERS))
-    (course.parent / "helpers" / "model.py").write_text("def f(:")
     monkeypatch.setattr(tool, "CELL_SECONDS", 2)
     before = {path.stem: path.read_bytes() for path in course.iterdir()}
-    with pytest.raises(SystemExit, match=r": 01_ends, 02_waits, 03_raises, 04_broken, 05_bug, 07_claims\.$"):
+    with pytest.raises(SystemExit, match=r": 01_ends, 02_waits, 03_raises, 04_broken, 07_claims\.$"):
         tool.main(["--all"])
     said = capsys.readouterr().out
     for words in (
         "01_ends: code changed; failed. cell 2 ended its kernel", "02_waits: code changed; failed. cell 2 takes longer",
         "03_raises: code changed; failed. An error", "04_broken: failed. Notebook does not",
-        "05_bug: failed. invalid syntax (model.py, line 1)", "07_claims: code changed; failed. cell 2 claims all(",
+        "07_claims: code changed; failed. cell 2 claims all(",
         "False, a = 2, b = [1]: the machine was busy, or the text is wrong: run it",
     ):  # fmt: skip
         assert words in said
@@ -232,25 +200,3 @@ def test_executing_twice_gives_the_same_bytes(tmp_path, monkeypatch):
     assert len(base64.b64decode(notebook.cells[2].outputs[0].data["image/png"])) < len(png(GREYS)) / 2
     assert [cell.execution_count for cell in notebook.cells] == [1, 2, 3, 4]
     assert path.stat().st_mode & 0o777 == 0o640
-
-
-@pytest.mark.slow
-def test_outputs_that_are_not_compared_stay_until_their_cell_changes(course, monkeypatch):
-    path, look = course / "01_one.ipynb", "print(time.time())"
-    sources = [f"import time; {look}", f"print('compared')\nif 0:\n    {HELPERS}", look]
-    old = made(path, new_notebook(*sources, outputs=["1\n", "2\n", "3\n"], tags=[IGNORED, "", IGNORED]))
-    committed = path.read_bytes()
-    monkeypatch.setattr(tool, "committed", lambda path: committed)
-    old.cells[2].source += "  # changed"
-    nbformat.write(old, path)
-    tool.execute(path)
-    assert printed(path)[:2] == ["1\n", "compared\n"]
-    assert float(printed(path)[2]) > 4
-    tool.execute(path, fresh=True)
-    assert float(printed(path)[0]) > 4
-    old.cells[1].metadata["tags"] = ["slow"]
-    assert tool.outputs_to_keep(path, old) == {}  # results of training, and another cell changed
-    old.cells[2].source = look
-    assert set(tool.outputs_to_keep(path, old)) == {0, 2}
-    (course.parent / "helpers" / "model.py").write_text("x = 1")
-    assert tool.outputs_to_keep(path, old) == {}
