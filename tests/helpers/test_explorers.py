@@ -6,6 +6,7 @@ import io
 import json
 import re
 from functools import cache
+from unittest import mock
 
 import ipywidgets
 import matplotlib.pyplot as plt
@@ -39,11 +40,11 @@ pytestmark = pytest.mark.usefixtures("course_style")
 @cache
 def made(name):
     """An explorer, made once, and the values that its controls start with."""
-    explorer = EXPLORE[name](**({"steps": 40, "every": 20} if name == "explore_training" else {}))
+    explorer = EXPLORE[name](**({"steps": 2, "every": 2} if name == "explore_training" else {}))
     if name == "explore_training":
         for run in film.RUNS:
             explorer.learn(run)
-        put_back(explorer, {"step": 20, "run": "all parts work"})
+        put_back(explorer, {"step": 0, "run": "all parts work"})
     return explorer, explorer.values
 
 
@@ -53,13 +54,22 @@ def explorer(request):
 
 
 def as_at_first(name):
-    put_back(*made(name))
-    return made(name)[0]
+    explorer, values = made(name)
+    if explorer.values != values:
+        put_back(explorer, values)
+    return explorer
 
 
 def put_back(explorer, values):
-    for name, value in values.items():
-        explorer.controls[name].value = value
+    """Give controls these values, and draw once."""
+    set_without_a_picture(explorer, values)
+    explorer.redraw()
+
+
+def set_without_a_picture(explorer, values):
+    with mock.patch.object(explorer, "_take_picture"):
+        for name, value in values.items():
+            explorer.controls[name].value = value
 
 
 def move(control):
@@ -143,7 +153,7 @@ def test_a_saved_notebook_as_html_shows_the_picture_and_its_words(with_state):
 
 
 def test_06s_film_trains_as_without_a_picture_and_shows_no_run_under_the_name_of_another():
-    explorer = explorers.explore_training(steps=20, every=10)
+    explorer = explorers.explore_training(steps=4, every=2)
     explorer.controls["run"].value = "attention of block 0 is silent"
     assert "all parts work (attention of block 0 is silent: not trained yet)" in explorer.finding
     reported = []
@@ -151,17 +161,17 @@ def test_06s_film_trains_as_without_a_picture_and_shows_no_run_under_the_name_of
     stages = explorer.stages["attention of block 0 is silent"]
     assert "attention of block 0 is silent:" in explorer.finding
     assert reported == [(at, stages[at][0]) for at in stages]
-    for step, model in circuit.learn_to_repeat(20, 10, 0, "cpu", (0, "attention")):
+    for step, model in circuit.learn_to_repeat(4, 2, 0, "cpu", (0, "attention")):
         assert all(torch.equal(stages[step][1][name], weight) for name, weight in model.state_dict().items())
 
 
 def test_a_film_that_is_stopped_says_no_time_that_is_left_and_keeps_its_last_picture(monkeypatch):
-    explorer, kept = explorers.explore_training(steps=30, every=10), []
+    explorer, kept = explorers.explore_training(steps=3, every=1), []
     monkeypatch.setattr(film.time, "perf_counter", iter(range(0, 10**6, 100)).__next__)  # each look at it: 100 s later
     monkeypatch.setattr(explorer, "keep", lambda: kept.append(explorer.png))
 
     def stop(step, loss):
-        if step == 10:
+        if step == 1:
             assert "s left" in explorer.page.get_title("left")
             raise KeyboardInterrupt
 
@@ -262,8 +272,12 @@ def of_all_kinds(several=False):
     return Explorer(figure, draw, controls, "Two bars.", parts, several), drawn
 
 
-def test_the_caption_says_settings_as_a_person_does():
+def test_labels_are_whole_no_tooltip_is_null_and_the_caption_says_settings_as_a_person_does():
     explorer, drawn = of_all_kinds()
+    for control in explorer.controls.values():
+        assert control.tooltip == control.description
+        if isinstance(control, ipywidgets.IntSlider):
+            assert control.style.description_width == "27ch"  # 1 + 0.9 × 29 letters of "position of the query [token]"
     said = "query at 3, distance 1 token, eps 1e-5, hands 1 to 4, rule causal, block 1, causal mask: no"
     assert explorer.settings == f"Settings: {said}, clicked nothing."
     assert drawn == explorer.values == {
@@ -272,14 +286,6 @@ def test_the_caption_says_settings_as_a_person_does():
     put_back(explorer, {"far": 2, "rule": 4, "mask": True, "block": 3, "clicked": "bar 1"})
     said = "distance 2 tokens, eps 1e-5, hands 1 to 4, rule a window of four tokens behind the query, block 3, "
     assert f"{said}causal mask: yes, clicked bar 1." in explorer.settings
-
-
-def test_labels_are_as_long_as_the_longest_and_no_tooltip_is_null():
-    explorer, _ = of_all_kinds()
-    for control in explorer.controls.values():
-        assert control.tooltip == control.description
-        if isinstance(control, ipywidgets.IntSlider):
-            assert control.style.description_width == "27ch"  # 1 + 0.9 × 29 letters of "position of the query [token]"
 
 
 def test_a_click_on_a_part_is_drawn_like_a_controls_move():
@@ -322,39 +328,34 @@ def test_several_parts_stay_clicked_until_they_are_clicked_again():
         assert_answers(explorer, control)
 
 
-def test_every_control_changes_the_picture_and_the_caption(explorer):
-    start = explorer.values
+def test_every_control_changes_the_picture_and_the_caption_and_back_again_all_is_as_before(explorer):
+    picture, values, artists, whole = explorer.png, explorer.values, set(explorer.figure.findobj()), io.BytesIO()
     for control in explorer.controls.values():
         assert not isinstance(control, ipywidgets.Dropdown)  # arrows leave it
-        put_back(explorer, start)
         if control.disabled:
             move(next(other for other in explorer.controls.values() if hasattr(other, "options")))
         assert not control.disabled
         assert_answers(explorer, control)
-
-
-def test_controls_at_their_ends_still_draw(explorer):
-    for first, second in ((0, 0), (0, 1), (1, 1), (1, 0)):  # of every other control, and of those between
-        for index, control in enumerate(explorer.controls.values()):
-            control.value = ends(control)[second if index % 2 else first]
-            assert 'role="alert"' not in explorer.picture.value
-            assert not re.search(r"\b(nan|inf)\b", caption(explorer).replace("their softmax is nan", ""))
-
-
-def test_going_back_restores_the_picture_and_a_quick_redraw_is_the_whole_one(explorer):
-    picture, values, artists, whole = explorer.png, explorer.values, set(explorer.figure.findobj()), io.BytesIO()
-    for _ in range(2):
         put_back(explorer, values)
-        assert explorer.png == picture
-        for control in explorer.controls.values():
-            move(control)
-        assert set(explorer.figure.findobj()) == artists
+        assert explorer.png == picture, control.description
+    assert set(explorer.figure.findobj()) == artists
     assert plt.get_fignums() == []
     explorer.figure.savefig(whole, format="png", dpi="figure")
     different = abs(imread(io.BytesIO(whole.getvalue()))[..., :3] - pixels(explorer.png)).max(axis=-1) > 0.5
     assert different.mean() < 0.002  # lines may pass over the ticks of the axes instead of under them
     put_back(explorer, values)
     assert explorer.png == picture  # savefig, too, left nothing behind
+
+
+def test_controls_at_their_ends_still_draw_and_leave_nothing_behind(explorer):
+    picture, values = explorer.png, explorer.values
+    for first, second in ((0, 0), (0, 1), (1, 1), (1, 0)):  # of every other control, and of those between
+        for index, control in enumerate(explorer.controls.values()):
+            control.value = ends(control)[second if index % 2 else first]
+            assert 'role="alert"' not in explorer.picture.value
+            assert not re.search(r"\b(nan|inf)\b", caption(explorer).replace("their softmax is nan", ""))
+    put_back(explorer, values)
+    assert explorer.png == picture
 
 
 def test_an_error_is_raised_at_first_and_later_said_in_the_widget_until_it_goes_away():
@@ -493,9 +494,9 @@ FOUND = [  # explorer, its controls, words of what it tells; its numbers are tho
 
 @pytest.mark.parametrize(("name", "values", "words"), FOUND)
 def test_an_explorer_tells_the_right_numbers(name, values, words):
-    explorer = as_at_first(f"explore_{name}")
-    put_back(explorer, values)
-    assert words in explorer.finding
+    explorer, at_first = made(f"explore_{name}")
+    set_without_a_picture(explorer, at_first | values)
+    assert words in explorer.draw(**explorer.values)
 
 
 def test_no_choice_of_a_port_waits_for_its_models():
