@@ -22,14 +22,14 @@ import torch
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file, save_model
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
-from transformers import LlamaConfig as TheirConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import helpers.checkpoint
 from helpers import families
 from helpers.checkpoint import config_to_hugging_face, load_checkpoint, save_checkpoint
 from helpers.config import LLAMA3_SCALING
 from helpers.corpus import END_OF_TEXT, train_tokenizer
+from helpers.families.reference import SIZES, save_random
 from helpers.fast_decode import prepare_for_decoding
 from helpers.parallel import split_model
 from helpers.text import TINY_LLAMA, load_tokenizer
@@ -63,7 +63,7 @@ def assert_same_logits(ours, theirs, tolerance=TOLERANCE):
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def test_folder_of_transformers_gives_equal_logits(tmp_path, rope, more, tied):
     rope = {"rope_parameters": ROPES[rope] | {"rope_type": rope, "rope_theta": 10_000.0}, "tie_word_embeddings": tied}
-    theirs = enlarge(LlamaForCausalLM(TheirConfig(**config_to_hugging_face(OURS) | rope | more))).eval()
+    theirs = enlarge(LlamaForCausalLM(LlamaConfig(**config_to_hugging_face(OURS) | rope | more))).eval()
     theirs.save_pretrained(tmp_path, max_shard_size="20KB" if tied else "1GB")  # several files, or one
     ours = load_checkpoint(tmp_path)
     assert (ours.lm_head.weight is ours.tok_embeddings.weight) == tied
@@ -85,10 +85,6 @@ def test_weights_are_stored_in_their_own_dtype_and_loaded_in_the_one_asked_for(t
     torch.testing.assert_close(ours.lm_head.weight, theirs.lm_head.weight, rtol=0, atol=0)
 
 
-SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-         "num_key_value_heads": 2, "intermediate_size": 48, "tie_word_embeddings": True}  # fmt: skip
-
-
 def by_save_model(theirs, folder):
     theirs.config.save_pretrained(folder)
     save_model(theirs, folder / "model.safetensors")  # holds lm_head, and not the embedding
@@ -108,7 +104,7 @@ TOOLS = {"save_model": by_save_model, "the base model": lambda theirs, folder: t
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_folders_of_other_tools_open_as_in_transformers(tmp_path, kind, tool):
-    theirs = enlarge(AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES)))
+    theirs = enlarge(AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES, tie_word_embeddings=True)))
     TOOLS[tool](theirs, tmp_path)
     assert_same_logits(families.load_checkpoint(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path))
     assert_same_logits(families.load_checkpoint(tmp_path), theirs)
@@ -446,14 +442,10 @@ JOINS = ["torch.load", "torch.cat", "torch.equal", "torch.Tensor.isfinite"]  # s
 
 @pytest.mark.parametrize(("kind", "step"), [*product(("llama", "phi3"), OPENS), *product(("meta",), JOINS)])
 def test_a_full_memory_is_not_called_a_damaged_file(tmp_path, monkeypatch, kind, step):
-    if kind == "meta":
-        write_meta(tmp_path, meta_shards(our_model(), 2))
-    else:
-        config = AutoConfig.for_model(kind, **SIZES, pad_token_id=None)
-        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    folder = write_meta(tmp_path, meta_shards(our_model(), 2)) if kind == "meta" else save_random(kind)[1]
     monkeypatch.setattr(step, full)
-    with pytest.raises(torch.OutOfMemoryError, match=rf"{tmp_path}.*: pass dtype=torch.bfloat16"):
-        families.load_checkpoint(tmp_path)
+    with pytest.raises(torch.OutOfMemoryError, match=rf"{folder}.*: pass dtype=torch.bfloat16"):
+        families.load_checkpoint(folder)
 
 
 SCALED = {"use_scaled_rope": True, "rope_theta": 500.0}

@@ -20,7 +20,7 @@ TYPES = [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for o
 GONE = object()
 LINEAR, LLAMA3 = {"factor": 4.0}, {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN, TRAINED = {"factor": 4.0, "beta_fast": 4.0}, {"original_max_position_embeddings": 16}
-THETA = {"rope_theta": 500.0}
+THETA, KINDS = {"rope_theta": 500.0}, ("full_attention", "sliding_attention")
 
 
 def new(kind, **numbers):
@@ -68,17 +68,15 @@ SPELLINGS |= {
     "both eps": {"rms_norm_eps": 0.5}, "windows": {"sliding_window_pattern": 3, "layer_types": GONE},
     "local base": {"rope_local_base_freq": 50.0, "rope_parameters": GONE},
     "output bias": {"attention_out_bias": True},
-}  # fmt: skip
-# Refused though transformers opens them: two recipes, encoders, and what the course does not have.
-REFUSED = *(f"{kind}, twice" for kind in SCALED), "twice, no base", "encoder", "dynamic", "nested", "no bias", "swish"
-KINDS = "full_attention", "sliding_attention"
-SPELLINGS |= {  # Gemma 3 and OLMo 3 have an entry for each kind of layer
+    # Gemma 3 and OLMo 3 have an entry for each kind of layer
     "nested yarn": {"rope_parameters": {kind: {"rope_type": "yarn", **YARN, "truncate": False} for kind in KINDS}},
     "nested, one only": {"rope_parameters": {KINDS[0]: {"rope_type": "linear", **LINEAR, **THETA}}},
     "nested twice": {"rope_parameters": {kind: {"rope_type": "default", **THETA} for kind in KINDS},
                      "rope_scaling": {"rope_type": "linear", **LINEAR}},
     "nested and flat": {"rope_parameters": {key: {"rope_type": "default"} for key in KINDS} | {"rope_theta": 7.0}},
 }  # fmt: skip
+# Refused though transformers opens them: two recipes, encoders, and what the course does not have.
+REFUSED = *(f"{kind}, twice" for kind in SCALED), "twice, no base", "encoder", "dynamic", "nested", "no bias", "swish"
 
 
 @cache

@@ -62,19 +62,6 @@ CONFIGS = {  # each makes every edit of its family bite
 }  # fmt: skip
 
 
-def build(family, seed=0, fresh=False, **changes):
-    """A model of transformers, and token ids."""
-    young = family in ("olmo3", "gpt_oss") and Version(transformers.__version__) < Version("5.19")
-    if young or family not in transformers.CONFIG_MAPPING:
-        pytest.skip(f"transformers {transformers.__version__} does not read every setting of {family}; 5.19 does")
-    torch.manual_seed(seed)
-    config = transformers.AutoConfig.for_model(family, **SIZES | {"rms_norm_eps": 1e-5} | CONFIGS[family] | changes)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    model.generation_config = transformers.GenerationConfig()
-    n_tokens = 6 if fresh else N_TOKENS
-    return model if fresh else enlarge(model, seed=seed), torch.randint(64, (2, n_tokens))
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """A function: (theirs, tokens, folder, ours) of a family and a seed, the first three made once.
@@ -84,12 +71,20 @@ def pair(tmp_path_factory):
 
     @cache
     def pair(family, seed=0, fresh=False):
-        folder = tmp_path_factory.mktemp(family)
-        tied = CONFIGS[family].get("tie_word_embeddings", "gemma" in family) != (seed == 2)
-        theirs, tokens = build(family, seed, fresh, tie_word_embeddings=tied)
-        size = "20KB" if seed == 2 else "1GB"
+        young = family in ("olmo3", "gpt_oss") and Version(transformers.__version__) < Version("5.19")
+        if young or family not in transformers.CONFIG_MAPPING:
+            pytest.skip(f"transformers {transformers.__version__} does not read every setting of {family}; 5.19 does")
+        torch.manual_seed(seed)
+        settings = SIZES | {"rms_norm_eps": 1e-5} | CONFIGS[family]
+        settings["tie_word_embeddings"] = settings.get("tie_word_embeddings", "gemma" in family) != (seed == 2)
+        config = transformers.AutoConfig.for_model(family, **settings)
+        theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+        theirs.generation_config = transformers.GenerationConfig()
+        if not fresh:
+            enlarge(theirs, seed=seed)
+        folder, size = tmp_path_factory.mktemp(family), "20KB" if seed == 2 else "1GB"
         theirs.save_pretrained(folder, max_shard_size=size, save_original_format=seed != 2)
-        return theirs, tokens, folder
+        return theirs, torch.randint(64, (2, 6 if fresh else N_TOKENS)), folder
 
     return lambda *wanted: (*pair(*wanted), load_checkpoint(pair(*wanted)[2]))
 

@@ -138,7 +138,6 @@ def visit(browser, address: str, token: str, notebook: Path) -> tuple[list[str],
     for number, explorer in enumerate(explorers, start=1):
         explorer.scroll_into_view_if_needed()
         kinds = (".noUi-handle", ".widget-toggle-button:not(.mod-active)", "[type=checkbox]", ".course-part")
-        # Sliders first: a choice may let them rest.
         controls = [one for kind in kinds for one in explorer.locator(kind).all()]
         for place, control in enumerate(controls, start=1):
             said = _move(page, explorer, control)
