@@ -28,7 +28,6 @@ from teaching.classroom.find_submissions import Submissions
 from teaching.classroom.report import Mark, Results, Row, settle
 from teaching.classroom.sandbox import REMEDY, Died, Sandbox, TimeUp, find_sandbox, fresh_kernel
 from teaching.classroom.submissions import COURSE, Answer, Assignment, judge_submission, read_course
-from teaching.classroom.worksheet import fill
 from tools.course import ROOT, notebooks_of, one_line
 
 OF_CHECK = {"passed": "passed", "failed": "not yet", "todo": "not attempted"}
@@ -136,10 +135,6 @@ def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
                     else:
                         work.append((key, row, exercise, answer.code))
 
-    def filled():
-        return fill(arguments.worksheet, marks) if arguments.worksheet else ("", [])
-
-    filled()  # a file that cannot be filled stops here, before anything runs
     rows = [row for mark in marks.values() for row in mark.rows]
     broken = {(row.student, row.notebook): row for row in rows if row.status == "broken notebook"}
     for row in broken.values():
@@ -147,14 +142,11 @@ def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
     for row in rows:  # what is run has its line then
         if row.answer.status in ("does not run", "no such function"):
             print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.answer.status}")
-    worksheet, said = "", []
     try:
         run_all(work, arguments.seconds, sandbox, arguments.jobs, results)
-        worksheet, said = filled()  # of a whole run only
     finally:
-        results.write(marks, found, worksheet)
+        results.write(marks, found)
     print(f"{unchanged} of {unchanged + len(work)} answers unchanged since the last run, {len(work)} graded.")
-    print(*(one_line(one, 1000) for one in said), sep="\n", end="\n" if said else "")
 
 
 def tell(found, notebooks: list[str], only: list[str] | None) -> None:
@@ -186,7 +178,6 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m teaching.classroom.grade", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="of the submissions; a zip of the class: unpack it first")
     parser.add_argument("--only", nargs="+", metavar="NOTEBOOK", help="such as 01 05.4 (default: those handed in)")
-    parser.add_argument("--worksheet", type=Path, help="Moodle's grading worksheet: a filled copy is written")
     parser.add_argument("--jobs", type=int, default=1, help="exercises at the same time (default: 1)")
     parser.add_argument("--seconds", type=float, default=60.0, help="limit for each exercise (default: 60)")
     parser.add_argument("--no-isolation", action="store_true", help="run students' programs as you, unprotected")
@@ -216,8 +207,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(f"grade: {one_line(error, 2000)}")
     except KeyboardInterrupt:
         sys.exit(f"grade: stopped. {chosen.results} holds what was graded; the same command goes on from there.")
-    table = "worksheet.csv, " if chosen.worksheet else ""
-    print(f"{chosen.results}: class.html, grades.csv, exercises.csv, {table}and in feedback/ a page for each student.")
+    print(f"{chosen.results}: class.html, grades.csv, exercises.csv, and in feedback/ a page for each student.")
 
 
 if __name__ == "__main__":

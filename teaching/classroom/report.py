@@ -3,7 +3,6 @@
     class.html         for the teacher: the commonest mistakes, every student and exercise, what to look at
     grades.csv         a line per student, for a gradebook
     exercises.csv      a line per student and exercise: what the check saw, its hint, what the teacher may look at
-    worksheet.csv      with --worksheet: the platform's own file, filled
     feedback/          a page per student, to be given back
     .graded.json       what checks said, saved as soon as it is said: the next run grades only the rest
 
@@ -122,13 +121,6 @@ def number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def table_text(lines, delimiter: str = ",", end: str = "\n") -> str:
-    """Lines as a CSV file; the mark at its beginning tells Excel: UTF-8."""
-    text = io.StringIO()
-    csv.writer(text, delimiter=delimiter, lineterminator=end).writerows(lines)
-    return "\ufeff" + text.getvalue()
-
-
 class Results:
     """The folder of the results.
 
@@ -161,7 +153,7 @@ class Results:
                 self.verdicts[key] = [row.status, row.seen, row.hint, row.seconds]
                 self._save()
 
-    def write(self, marks: dict[str, Mark], found, worksheet: str = "") -> None:
+    def write(self, marks: dict[str, Mark], found) -> None:
         """Write all pages and tables, of these marks {student: mark} and these Submissions."""
         self._save()  # what is stopped from here on goes on in this folder
         (self.folder / "feedback").mkdir(exist_ok=True)
@@ -170,8 +162,6 @@ class Results:
         self._write("grades.csv", gradebook(marks))
         cells = ([getattr(row, name) for name in TABLE] for row in rows)
         self._write("exercises.csv", table([TABLE, *cells]))
-        if worksheet:
-            self._write("worksheet.csv", worksheet)
         for name, student in found.students.items():
             try:
                 self._write(f"feedback/{student.page}", feedback(name, marks[name], student))
@@ -207,7 +197,9 @@ def _digest(path):
 def table(lines: list) -> str:
     """Lines as CSV; no text is taken for a formula, by spreadsheets that cut at ; either."""
     written = ([number(cell) if isinstance(cell, float) else str(cell) for cell in line] for line in lines)
-    return table_text([FORMULA.sub(r"\1'", cell) for cell in line] for line in written)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([FORMULA.sub(r"\1'", cell) for cell in line] for line in written)
+    return "\ufeff" + text.getvalue()  # this mark tells Excel: UTF-8
 
 
 def gradebook(marks: dict[str, Mark]) -> str:

@@ -3,11 +3,10 @@
 import csv
 import os
 import shutil
-import socketserver
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,126 +30,94 @@ def box():
 
 
 LOOK = """
-import glob, json, os, re, socket, sys
+import contextlib, glob, os, re, socket
 
 
-def look():
-    # everything that can be found, and a mark wherever something can be written
-    found = []
+def my_rms_norm(x, weight, eps):
+    # an answer that says everything that it finds, and leaves a mark wherever it can write
+    found = [repr(os.environ).encode()]
     for pattern in PATTERNS:
         for name in glob.glob(pattern, include_hidden=True):
-            try:
+            with contextlib.suppress(OSError):
                 found.append(open(name, "rb").read())
-            except OSError:
-                pass
-    try:
-        with socket.create_connection(("127.0.0.1", PORT), timeout=2) as server:
-            found.append(server.recv(100))
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", PORT), timeout=2):
+        found.append(b"secret-" + b"10")
     for place in FOLDERS:
-        try:
+        with contextlib.suppress(OSError):
             open(os.path.join(place, "stolen"), "w").write("mark" + "-of-eve")
-        except OSError:
-            pass
-    text = b" ".join([*found, repr(os.environ).encode()])
-    return " ".join(sorted({word.decode() for word in re.findall(rb"secret-[0-9]{2}", text)}))
-
-
+    raise ValueError(" ".join(sorted({word.decode() for word in re.findall(rb"secret-[0-9]{2}", b" ".join(found))})))
 """
-WAYS = {  # three ways out, one for each exercise
-    "my_rms_norm": "def my_rms_norm(x, weight, eps, look=look):\n    raise ValueError(look())",
-    "my_norm_probe": "def my_norm_probe(found=sys.exit(look())):\n    return found",
-    "my_rms_norm_backward": "def my_rms_norm_backward(*given):\n    return type(look(), (), {})()",
-}
-
-
-class TellsSecret10(socketserver.BaseRequestHandler):
-    def handle(self):
-        self.request.sendall(b"secret-10")
+SECRETS = {f"secret-{number:02}" for number in range(11)}
 
 
 @pytest.fixture
 def teacher():
     """A teacher's machine with eleven secrets, and the submission of Eve, who knows where they lie."""
-    # not below /tmp, because every program has a /tmp of its own
-    place = Path(tempfile.mkdtemp(dir="/var/tmp" if Path("/var/tmp").is_dir() else None)).resolve()
-    course, folder, results = place / "course", place / "class" / "handed-in", place / "class" / "handed-in_graded"
-    left_out = shutil.ignore_patterns("__pycache__", "node_modules", ".hub", "tests")
-    for name in ("helpers", "checks", "tools", "teaching", "notebooks", "docs"):
-        shutil.copytree(ROOT / name, course / name, ignore=left_out)
-    write(results / ".graded.json", '{"verdicts": {}, "written": {}}')
-    in_tmp = Path(tempfile.mkdtemp(prefix="teachers-", dir="/tmp"))
-    planted = {  # where it lies, and the pattern by which Eve finds it
-        place / "class" / "marks.txt": "secret-00",
-        course / "marks.txt": "secret-01",
-        course / ".hub" / "cookie_secret": "secret-02",
-        results / "marks.txt": "secret-03",
-        place / "home" / ".netrc": "secret-04",
-        in_tmp / "marks.txt": "secret-05",
-        folder / "anna" / f"{NORM}.ipynb": solved({}, extra=["# secret-06"]),
-        place / "linked" / "marks.txt": "secret-07",
-    }
-    for path, text in planted.items():
-        write(path, text)
-    (folder / "eve").mkdir()
-    (folder / "eve" / "link").symlink_to(place / "linked", target_is_directory=True)
-    patterns = [str(path) for path in planted if path.parent.name != "linked"] + [f"{folder}/eve/link/*"]
-    patterns += ["/proc/*/environ", "/proc/*/cmdline"]
-    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), TellsSecret10)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    folders = (place, course, course / "helpers", folder, folder / "eve", results, place / "home")
-    look = LOOK.replace("PATTERNS", repr(patterns)).replace("PORT", str(server.server_address[1]))
-    look = look.replace("FOLDERS", repr([*map(str, folders)]))
-    answers = {name: look + way for name, way in WAYS.items()}
-    write(folder / "eve" / f"{NORM}.ipynb", solved(answers))
-    write(folder / "fred" / f"{NORM}.ipynb", solved({"my_rms_norm": NORM_RIGHT["my_rms_norm"]}))
-    everything = {f"secret-{number:02}" for number in range(11)}
-    yield SimpleNamespace(place=place, course=course, folder=folder, results=results, planted=planted, all=everything)
-    server.shutdown()
-    server.server_close()
-    shutil.rmtree(in_tmp)
-    shutil.rmtree(place)
+    outside = "/var/tmp" if Path("/var/tmp").is_dir() else None  # every program has a /tmp of its own
+    with (
+        tempfile.TemporaryDirectory(dir=outside) as place,
+        tempfile.TemporaryDirectory(prefix="teachers-", dir="/tmp") as in_tmp,
+        socket.create_server(("127.0.0.1", 0)) as server,
+    ):
+        place = Path(place).resolve()
+        course, folder, results = place / "course", place / "class" / "handed-in", place / "class" / "handed-in_graded"
+        left_out = shutil.ignore_patterns("__pycache__", "node_modules", ".hub", "tests")
+        for name in ("helpers", "checks", "tools", "teaching", "notebooks", "docs"):
+            shutil.copytree(ROOT / name, course / name, ignore=left_out)
+        write(results / ".graded.json", '{"verdicts": {}, "written": {}}')
+        planted = {
+            place / "class" / "marks.txt": "secret-00",
+            course / "marks.txt": "secret-01",
+            course / ".hub" / "cookie_secret": "secret-02",
+            results / "marks.txt": "secret-03",
+            place / "home" / ".netrc": "secret-04",
+            Path(in_tmp, "marks.txt"): "secret-05",
+            folder / "anna" / f"{NORM}.ipynb": solved({}, extra=["# secret-06"]),
+            place / "linked" / "marks.txt": "secret-07",
+        }
+        for path, text in planted.items():
+            write(path, text)
+        (folder / "eve").mkdir()
+        (folder / "eve" / "link").symlink_to(place / "linked", target_is_directory=True)
+        patterns = [str(path) for path in planted if path.parent.name != "linked"] + [f"{folder}/eve/link/*"]
+        patterns += ["/proc/*/environ", "/proc/*/cmdline"]
+        folders = (place, course, course / "helpers", folder, folder / "eve", results, place / "home")
+        look = LOOK.replace("PATTERNS", repr(patterns)).replace("PORT", str(server.getsockname()[1]))
+        write(
+            folder / "eve" / f"{NORM}.ipynb",
+            solved({"my_rms_norm": look.replace("FOLDERS", repr([*map(str, folders)]))}),
+        )
+        write(folder / "fred" / f"{NORM}.ipynb", solved({"my_rms_norm": NORM_RIGHT["my_rms_norm"]}))
+        yield SimpleNamespace(
+            place=place, course=course, folder=folder, results=results, planted=planted, folders=folders
+        )
 
 
 def graded(teacher, *more):
-    """Grade in the teacher's copy of the course, as the page says; the rows of the table."""
+    """Grade in the teacher's copy of the course, as the page says; {student: the row of the table}."""
     command = [sys.executable, "-X", "note=secret-08", "-m", "teaching.classroom.grade", str(teacher.folder)]
     env = os.environ | {"PYTHONPATH": str(teacher.course), "HOME": str(teacher.place / "home"), "NOTE": "secret-09"}
-    subprocess.run([*command, "--only", "01", *more], cwd=teacher.course, env=env, check=True, timeout=500)
+    subprocess.run([*command, "--only", "01.1", *more], cwd=teacher.course, env=env, check=True, timeout=500)
     with open(teacher.results / "exercises.csv", encoding="utf-8-sig", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def holding(teacher, words):
-    """Files below the teacher's folder, other than those planted and Eve's own, with the words that they hold."""
-    own = {*teacher.planted, teacher.folder / "eve" / f"{NORM}.ipynb"}
-    found = {}
-    for path in teacher.place.rglob("*"):
-        if path.is_file() and path not in own and not any(part.is_symlink() for part in (path, *path.parents)):
-            text = path.read_bytes().decode("utf-8", "replace")
-            if held := {word for word in words if word in text}:
-                found[path.relative_to(teacher.place).as_posix()] = held
-    return found
+        return {row["student"]: row for row in csv.DictReader(file)}
 
 
 @pytest.mark.slow
 def test_none_of_eleven_secrets_comes_out_and_nothing_is_written(teacher, box):
     rows = graded(teacher)
-    assert holding(teacher, {*teacher.all, "mark-of-eve"}) == {}
-    eve = [row["status"] for row in rows if row["student"] == "eve"]
-    assert eve == ["not yet", "does not run", "not yet"]  # each way out was tried
-    assert next(row["status"] for row in rows if row["student"] == "fred") == "passed"
-    assert {row["isolation"] for row in rows} == {"bubblewrap"}
+    for path in {path for path in teacher.place.rglob("*") if path.is_file()} - {*teacher.planted}:
+        text = path.read_bytes().decode("utf-8", "replace")
+        assert not [word for word in (*SECRETS, "mark-of-eve") if word in text], path
+    assert (rows["eve"]["status"], rows["fred"]["status"]) == ("not yet", "passed")
+    assert {row["isolation"] for row in rows.values()} == {"bubblewrap"}
 
 
 @linux
 @pytest.mark.slow
-def test_without_a_sandbox_all_of_them_come_out_by_every_way(teacher):
-    rows = [row for row in graded(teacher, "--no-isolation") if row["student"] == "eve"]
-    assert [sorted(word for word in teacher.all if word not in str(row)) for row in rows] == [[], [], []]
-    assert len([name for name in holding(teacher, {"mark-of-eve"}) if name.endswith("/stolen")]) == 6
-    assert (teacher.place / "stolen").exists()
+def test_without_a_sandbox_all_of_them_come_out(teacher):
+    row = graded(teacher, "--no-isolation")["eve"]
+    assert [word for word in sorted(SECRETS) if word not in row["seen"]] == []
+    assert [folder for folder in teacher.folders if not (folder / "stolen").exists()] == []
 
 
 SEE = """
@@ -178,31 +145,22 @@ def test_only_the_interpreter_and_the_courses_two_packages_are_inside(box):
     assert said == [devices, "sees /etc ld.so.cache", "processes", "capabilities 0000000000000000"]
 
 
-@pytest.mark.parametrize("attempt", [
-    "os.mkdir('/else')", "subprocess.run(['unshare', '--user', '--map-root-user', 'true'], check=True)",
-    "os.setuid(0)", "for name in range(9): open(str(name), 'wb').write(bytes(2**25))",  # its disk has a size
+@pytest.mark.parametrize(("said", "program"), [  # bounded, so that a fault of the sandbox costs a test, not the machine
+    ("The program failed", "os.mkdir('/else')"),
+    ("The program failed", "subprocess.run(['unshare', '--user', '--map-root-user', 'true'], check=True)"),
+    ("The program failed", "os.setuid(0)"),
+    ("The program failed", "for name in range(9): open(str(name), 'wb').write(bytes(2**25))"),  # its disk has a size
+    ("more than 2,000 files", "for name in range(4000): open(str(name), 'w').close()"),
+    ("more than 60 processes", "others = [subprocess.Popen(['sleep', '30']) for _ in range(100)]"),
+    ("more than 0.5 GiB", "others = [os.fork() for _ in range(2)]; filling = b'x' * 2**28"),
+    ("wrote more than 10 MB", "print('x' * 2 * 10**7)"),
 ])  # fmt: skip
-def test_a_program_cannot_change_its_sandbox_or_fill_its_disk(box, attempt):
-    with pytest.raises(Died, match="failed"):
-        run_limited(["-c", f"import os, subprocess\n{attempt}"], b"", 60, box)
-
-
-TOO_MUCH = {  # bounded, so that a fault of the sandbox costs a test and not the machine
-    "more than 2,000 files": "for name in range(4000): open(str(name), 'w').close()",
-    "more than 60 processes": "others = [subprocess.Popen(['sleep', '30']) for _ in range(100)]",
-    "more than 0.5 GiB": "others = [os.fork() for _ in range(2)]; filling = b'x' * 2**28",
-    "wrote more than 10 MB": "print('x' * 2 * 10**7)",
-}
-
-
-@pytest.mark.parametrize(("said", "program"), TOO_MUCH.items())
-def test_whatever_a_program_takes_too_much_of_it_is_ended_with_all_that_it_started(box, monkeypatch, said, program):
+def test_a_program_cannot_change_its_sandbox_nor_take_too_much_of_anything(box, monkeypatch, said, program):
     monkeypatch.setattr(sandbox, "MEMORY", 2**29)
     monkeypatch.setattr(sandbox, "FILES", 2000)
     monkeypatch.setattr(sandbox, "PROCESSES", 60)
-    program = f"import os, subprocess, time\ntry:\n    {program}\nfinally:\n    time.sleep(30)"
     with pytest.raises(Died, match=said):
-        run_limited(["-c", program], b"", 20, box)
+        run_limited(["-c", f"import os, subprocess, time\n{program}\ntime.sleep(30)"], b"", 20, box)
 
 
 def test_the_machines_own_disk_is_not_taken_for_the_programs_while_the_sandbox_is_made(box, monkeypatch):
