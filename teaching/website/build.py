@@ -29,10 +29,9 @@ from helpers.plots import printed
 from helpers.text import TINY_LLAMA, load_tokenizer
 from helpers.train import TINY
 from tools import hand_out
-from tools.course import notebooks_of
+from tools.course import ROOT, notebooks_of
 from tools.notebooks import EMPTY_OUTPUT
 
-ROOT = Path(__file__).parents[2]
 SITE = Path(__file__).parent
 LIVE = SITE / "live"
 MILLIONS = f"{count_parameters(TINY) / 1e6:.1f}"  # parameters of tiny-llama
@@ -227,33 +226,20 @@ def build_site(out: Path):
     (out / ".nojekyll").touch()  # GitHub Pages would otherwise leave out folders that begin with _
 
 
-@contextlib.contextmanager
-def replaced(folder: Path):
-    """A folder to write into; at the end of the `with` it takes the place of `folder`, which an error leaves as it was.
-
-    Raises:
-        ValueError: if `folder` has content and is no site, which we did not write.
-    """
-    if folder.exists() and any(folder.iterdir()) and not (folder / ".nojekyll").is_file():
-        raise ValueError(f"{folder} holds something else, which would be lost: give another folder.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
-        new, old = Path(beside, "new"), Path(beside, "old")
-        new.mkdir()
-        yield new
-        with contextlib.suppress(FileNotFoundError):
-            folder.rename(old)
-        new.rename(folder)
-
-
 def main(arguments: list[str] | None = None):
     """Build the site, and say where it is."""
     parser = argparse.ArgumentParser(prog="python -m teaching.website.build", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", help="folder of the site; is replaced")
     out = parser.parse_args(arguments).out.resolve()
     try:
-        with replaced(out) as new:
-            build_site(new)
+        if out.exists() and any(out.iterdir()) and not (out / ".nojekyll").is_file():
+            raise ValueError(f"{out} holds something else, which would be lost: give another folder.")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as beside:
+            build_site(Path(beside, "new"))
+            with contextlib.suppress(FileNotFoundError):
+                out.rename(Path(beside, "old"))
+            Path(beside, "new").rename(out)
     except (OSError, ValueError) as error:
         sys.exit(f"Not built; what was there is as it was. {error}")
     print(f"Open {os.path.relpath(out / 'index.html')}")
