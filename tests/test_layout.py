@@ -113,7 +113,7 @@ def test_only_explorers_import_widgets_and_the_model_needs_torch_alone():
 
 
 LINES = {  # at most, of each room of helpers; if one grows, another must shrink
-    "model.py": 450, "*.py": 2400, "assets/*.py": 25, "experiments/*.py": 80, "explorers/*.py": 2400,
+    "model.py": 450, "*.py": 2350, "assets/*.py": 25, "experiments/*.py": 80, "explorers/*.py": 2400,
     "families/*.py": 1080, "fast_decode/*.py": 450, "formats/*.py": 600, "parallel/*.py": 310,
 }  # fmt: skip
 # By what these notebooks import of helpers and checks, explorers apart; 05 wires and judges all parts.
@@ -134,7 +134,7 @@ def test_every_room_of_helpers_has_its_bound():
     assert rooms == LINES.keys() - {"model.py"}
 
 
-@pytest.mark.parametrize(("room", "most"), {"checks": 5550, "tools": 1150, "teaching": 5250, "tests": 9450}.items())
+@pytest.mark.parametrize(("room", "most"), {"checks": 5400, "tools": 1050, "teaching": 5000, "tests": 9200}.items())
 def test_the_other_rooms_stay_small(room, most):
     assert lines_of(path for path in (ROOT / room).rglob("*.*") if path.suffix in (".py", ".js", ".css")) <= most
 
