@@ -91,6 +91,7 @@ def make(out: Path, own: Path | None, steps: int, seed: int):
             raise
         model.eval()
         data += f" (stopped at step {len(losses)})"
+    keep()  # whatever happens to the judge
     print("\nJudging …", flush=True)
     command = f"python -m tools.tiny_llama --out {out} {f'--text {own} ' if own else ''}--steps {steps} --seed {seed}"
     judged = {"held_out": held_out[:SAMPLE], "trained": text[:SAMPLE]}

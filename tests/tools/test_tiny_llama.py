@@ -34,6 +34,11 @@ def command(monkeypatch, tmp_path):
     return run
 
 
+def is_trained(folder):
+    norms = [part.weight for part in load_checkpoint(folder).modules() if isinstance(part, RMSNorm)]
+    return all((norm != 1).any() for norm in norms)
+
+
 @pytest.mark.parametrize(("error", "left"), [(KeyboardInterrupt, ["mine"]), (KeyError, [])])
 def test_a_stop_keeps_what_is_learned_and_an_error_nothing(error, left, command, monkeypatch, tmp_path, capsys):
     numbers, real = count(1), train.training_step
@@ -48,9 +53,18 @@ def test_a_stop_keeps_what_is_learned_and_an_error_nothing(error, left, command,
         command(tmp_path / "mine", steps=30)
     assert sorted(path.name for path in tmp_path.iterdir()) == [*left, "only pictures", "own.txt"]
     for name in left:
-        norms = [part.weight for part in load_checkpoint(tmp_path / name).modules() if isinstance(part, RMSNorm)]
-        assert all((norm != 1).any() for norm in norms)  # it is trained
+        assert is_trained(tmp_path / name)
         assert "(stopped at step 13)" in capsys.readouterr().out
+
+
+def test_a_stop_while_it_is_judged_keeps_what_is_learned(command, monkeypatch, tmp_path):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tiny_llama, "bits_per_byte", stop)
+    with pytest.raises(KeyboardInterrupt):
+        command(tmp_path / "mine", steps=13)
+    assert is_trained(tmp_path / "mine.unfinished")
 
 
 WRONG = [  # what is asked for, and what the sentence says
