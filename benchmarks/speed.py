@@ -269,8 +269,12 @@ def jobs_of(name, config, device, arguments, in_c):
         yield f"decode 8 after {length:,}", 8, weights + cached, runs
     if quick:
         return
+    plain["ours, packed"] = prepare_for_decoding(ours, layout="packed")
     for rows in (8, 32):
         prompts = drawn((rows, 32)).to(device)
+        written = [decode(model, prompts, 16) for model in plain.values()]
+        if not all(map(written[0].equal, written)):
+            sys.exit(f"{name}: the models write different texts; nothing more was timed.")
         yield (
             f"decode 16 after 32, {rows} texts", 16 * rows, None,
             {who: partial(decode, model, prompts, 16) for who, model in plain.items()},
@@ -345,7 +349,8 @@ def page(records):
         "\nEach cell: **transformers' time by this one's**, of the medians of alternating runs (and by its slowest and "
         "fastest run); tokens per second; where weights and cache are read once per token, the share of what this "
         "machine's memory gives when so many bytes are read again and again. `ours` is the model to read, `prepared` "
-        "its copy laid out for one token. bfloat16 and int8 read fewer bytes, so they have no share.\n"
+        "its copy laid out for one token, `packed` the one for many. bfloat16 and int8 read fewer bytes, so they have "
+        "no share.\n"
     )
     rows = {}
     for letter, record in zip(LETTERS, records, strict=False):

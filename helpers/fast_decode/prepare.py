@@ -29,7 +29,8 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, layout: str |
         weights: None keeps the precision and the results (rounding apart); "float16" and "bfloat16" take 2 bytes per
             weight (float16 has more digits, but what goes into a product must stay below 65,504), "int8" 1 byte, but
             float16 for queries, keys and values: a score multiplies two rounded vectors.
-        layout: the name of one in `LAYOUTS` for all matrices; nothing is timed then.
+        layout: the name of one in `LAYOUTS` for all matrices; nothing is timed then. "packed" (float32) is for several
+            texts at once and for long prompts; for one token of one text another layout may be faster.
 
     Returns:
         a LLaMA of the same config, with the same forward, cache and embedding.

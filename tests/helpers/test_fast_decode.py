@@ -59,6 +59,20 @@ def test_bags_of_bytes_are_the_sums_that_the_library_without_a_name_makes(monkey
     assert ((layouts.from_bytes(bytes_of) - rows).abs() <= 0.51 * step[:, None]).all()
 
 
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_packed_product_is_that_of_rows_and_so_is_its_gradient(missing, monkeypatch):
+    if missing:
+        monkeypatch.delattr(torch.ops.mkldnn, "_reorder_linear_weight", raising=False)
+        monkeypatch.setattr(type(torch.ops.mkldnn), "__getattr__", lambda *_: (_ for _ in ()).throw(AttributeError()))
+    matrix, x = torch.randn(50, 30), torch.randn(2, 7, 30, requires_grad=True)
+    packed = layouts.pack(matrix)
+    assert packed.is_mkldnn != missing
+    with torch.no_grad():
+        assert_agree(layouts.packed_product(x, packed), x @ matrix.T)
+    layouts.packed_product(x, packed).sum().backward()
+    assert_agree(x.grad, matrix.sum(0).expand_as(x))
+
+
 def test_a_step_of_one_token_sees_hooks_and_replaced_parts(model, tokens):
     prepared = prepare_for_decoding(model, layout="rows")
 
@@ -114,13 +128,17 @@ def test_what_no_model_takes_is_explained_as_by_the_plain_model(wrong, model):
         prepare_for_decoding(model, layout="rows")(wrong)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS[torch.float32])
 @pytest.mark.parametrize("n_tokens", [1, 3])
-def test_a_deep_copy_runs_on_its_own_matrices(n_tokens, model, tokens):
-    prepared = prepare_for_decoding(model)
+def test_a_deep_copy_runs_on_its_own_matrices(n_tokens, layout, model, tokens):
+    prepared = prepare_for_decoding(model, layout=layout)
     before, copied = prepared(tokens[:, :n_tokens]), copy.deepcopy(prepared)
     assert torch.equal(copied(tokens[:, :n_tokens]), before)
     for matrix in (*copied.buffers(), *copied.parameters()):
         matrix.data.zero_()
+    for part in copied.modules():
+        if layout == "packed" and isinstance(part, layouts.LaidOutLinear):  # zero_ leaves such a tensor as it is
+            part.weight = layouts.pack(torch.zeros(part.n_out, part.n_in))
     assert not copied(tokens[:, :n_tokens]).any()
     assert torch.equal(prepared(tokens[:, :n_tokens]), before)
 
