@@ -56,7 +56,7 @@ constraints: | $(BIN)/python ## write constraints.txt: the newest versions that 
 	(grep '^#' constraints.txt; grep -vE '^(nvidia|cuda|triton)' build/newest.txt) > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 
-notebooks: $(DEV) ## execute again the notebooks that changed (ARGS="04_gqa": this one; ARGS=--all; ARGS=--help)
+notebooks: $(DEV) ## execute the notebooks that git sees changed (ARGS="04 06": these; ARGS=--all; ARGS=--text: only clean them)
 	$(BIN)/python -m tools.notebooks $(ARGS)
 
 student: $(LEARN) ## write a folder to hand out, without solutions (FOLDER=../handout ARGS="--only 01 02")

@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import hashlib
 import itertools
 import json
 import os
@@ -72,39 +71,8 @@ def without_solutions(notebook: dict) -> dict:
             cell["source"] = source.replace(SAID, "").splitlines(keepends=True)
     if not any(solutions) and any("exercise" in cell["metadata"].get("tags", []) for cell in kept):
         raise ValueError('a notebook has exercises but no heading "## Solutions": put it before the first solution.')
-    names = notebook["metadata"].keys() & {"kernelspec", "language_info"}  # the fingerprints are of what is not here
+    names = notebook["metadata"].keys() & {"kernelspec", "language_info"}
     return notebook | {"cells": kept, "metadata": {name: notebook["metadata"][name] for name in names}}
-
-
-def hash_of(parts) -> str:
-    """A short fingerprint."""
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-
-
-def _written(cell):
-    claim = [cell["metadata"]["claim"]] if "claim" in cell["metadata"] else []
-    return (cell["cell_type"], "".join(cell["source"]), cell["metadata"].get("tags", []), *claim)
-
-
-def source_hash(notebook: dict) -> str:
-    """Fingerprint of what an author writes of the code cells, in order: sources, tags and claims."""
-    return hash_of([_written(cell) for cell in notebook["cells"] if cell["cell_type"] == "code"])
-
-
-def text_hash(notebook: dict) -> str:
-    """Fingerprint of the rest that an author writes: the other cells, and the points of all."""
-    asked = [cell["metadata"]["points"] for cell in notebook["cells"] if "points" in cell["metadata"]]
-    others = [cell for cell in notebook["cells"] if cell["cell_type"] != "code"]
-    return hash_of(json.dumps([asked, [[*_written(cell), cell.get("attachments")] for cell in others]], sort_keys=True))
-
-
-def changed_since_stored(notebook: bytes) -> str:
-    """What is not as `make notebooks` left it: "code", "text", "code and text"; empty if nothing is."""
-    try:
-        stored, made = json.loads(notebook), {"code": source_hash, "text": text_hash}
-        return " and ".join(what for what in made if stored["metadata"].get(made[what].__name__) != made[what](stored))
-    except UNREADABLE:
-        return "code and text"
 
 
 # ------------------------------------------------------------------------------------------------ files

@@ -56,9 +56,6 @@ def student(folder: Path, root: Path = ROOT, only: Sequence[str] = ()) -> list[P
                 (made / name).parent.mkdir(exist_ok=True)
                 shutil.copy(source, made / name)
         shutil.copytree(HANDOUT, made, dirs_exist_ok=True)
-    for path in notebooks:
-        if what := course.changed_since_stored(path.read_bytes()):
-            print(f"{path.name}: its {what} changed since the course stored it: read it before you hand it out.")
     return sorted((folder / "notebooks").glob("*.ipynb"))
 
 
@@ -76,8 +73,8 @@ def what_they_read(notebooks: list[str]) -> str:
 def _refuse_solved(path, notebook, asked):
     """Refuse an exercise whose cell holds more than stubs, imports and the check, or whose function another cell makes.
 
-    A name that begins with my_ or again_ is such a function, also where no cell asks for it any more. An answer that
-    this does not know is in a notebook that is not as the course stored it, which is said.
+    A name that begins with my_ or again_ is such a function, also where no cell asks for it any more. An answer in
+    another form passes (a heading, a docstring alone): `git diff` shows what was changed.
     """
     from checks import FILE_OF  # here, since the grader reads COPIED, and has no need of torch
     from checks import notebook as reader
@@ -140,11 +137,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (OSError, ValueError) as error:
         sys.exit(f"{chosen.verb}: {error}")
     print(f"What you wrote is in {kept.name}, beside it." if kept else "There was nothing to keep.")
-    if what := course.changed_since_stored(chosen.notebook.read_bytes()):
-        print(f"{chosen.notebook} is as git has it; its {what} changed since the course stored it. Is an answer in it?")
-        print(f"git log --oneline {chosen.notebook} lists older ones; git checkout COMMIT {chosen.notebook} takes one.")
-    else:
-        print(f"{chosen.notebook} is fresh.")
+    print(f"{chosen.notebook} is as git has it. Did you commit an answer in it?")
+    print(f"git log --oneline {chosen.notebook} lists older ones; git checkout COMMIT {chosen.notebook} takes one.")
     if kept:
         print("Is it open in JupyterLab? Close its tab without saving, then open it again.")
 

@@ -1,9 +1,7 @@
 """Bring the committed notebooks up to date: `make notebooks`, or `python -m tools.notebooks [NAMES] [--all] [--text]`.
 
-A notebook is executed again when its code changed, or another program stored outputs in it. Where helpers changed, the
-tests say which notebooks show something else now: name these. If a text changed, or JupyterLab only saved a notebook,
-it is cleaned and not executed; --text executes none. What its code and text were is stamped (tools/course.py): `make
-student` names a notebook that has others.
+Without names those are executed that differ from the last commit. Where helpers changed, the tests say which notebooks
+show something else now: name these. Where only words changed, --text is enough: it executes none and keeps the outputs.
 
 A cell whose text says something about a timing states it as metadata, `"claim": "cached < full"`. Outputs are stored
 only if the claim is true in the kernel after the cell. A notebook's source is never changed.
@@ -14,7 +12,6 @@ import ast
 import base64
 import builtins
 import io
-import json
 import os
 import sys
 import tempfile
@@ -29,8 +26,7 @@ from nbformat.v4 import new_output
 from PIL import Image, ImageChops
 from traitlets.config import Config
 
-from tools import course
-from tools.course import ROOT, hash_of, notebooks_of, source_hash, text_hash, write_beside
+from tools.course import KEPT_CELL_METADATA, ROOT, git, notebooks_of, write_beside
 
 NOTEBOOKS = ROOT / "notebooks"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -47,50 +43,24 @@ class Stopped(Exception):
 FAILURES = (Stopped, CellExecutionError, ValidationError, OSError, RuntimeError, ValueError, SyntaxError)
 
 
-# ------------------------------------------------------------------------------- what outputs were made from
-
-
-def _tags(cell) -> list:
-    return cell.metadata.get("tags", [])
-
-
-def outputs_hash(notebook) -> str:
-    """Fingerprint of the stored outputs and execution counts."""
-    stored = [(cell.execution_count, cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
-    return hash_of(json.dumps(stored, sort_keys=True))
-
-
-FINGERPRINTS = (source_hash, outputs_hash, text_hash)
-
-
-def what_changed(notebook) -> str:
-    """Why the stored outputs may be wrong, in words; empty if they belong to this source."""
-    if notebook.metadata.get("source_hash") != source_hash(notebook):
-        return "code changed"
-    same = notebook.metadata.get("outputs_hash") == outputs_hash(notebook)
-    return "" if same else "another program stored its outputs"
-
-
-# -------------------------------------------------------------------------------------- cleaning and running
-
-
 def clean(notebook) -> None:
-    """Drop what differs between runs and machines; keep sources, tags, ids, counts, outputs and the fingerprints.
+    """Drop what differs between runs and machines; keep sources, tags, ids, counts and outputs.
 
     Fold the outputs between a cell tagged "predict" and the next text, and the code of cells tagged "figure",
     which only draw: a title would answer the question above. Explorers stay open: a learner is to find them.
     """
     asked = False
     for cell in notebook.cells:
-        cell.metadata = {key: cell.metadata[key] for key in sorted(course.KEPT_CELL_METADATA & cell.metadata.keys())}
+        cell.metadata = {key: cell.metadata[key] for key in sorted(KEPT_CELL_METADATA & cell.metadata.keys())}
+        tags = cell.metadata.get("tags", [])
         if cell.cell_type == "markdown":
-            asked = "predict" in _tags(cell)
+            asked = "predict" in tags
             continue
         for output in cell.outputs:
             output.get("data", {}).pop(WIDGET_VIEW, None)  # whose widget is gone
         cell.outputs = [output for output in cell.outputs if output.get("data") != {}]  # also not EMPTY_OUTPUT
         if "explore_" not in cell.source:
-            folds = {"source_hidden": "figure" in _tags(cell), "outputs_hidden": asked and bool(cell.outputs)}
+            folds = {"source_hidden": "figure" in tags, "outputs_hidden": asked and bool(cell.outputs)}
             if folded := {part: True for part, hidden in folds.items() if hidden}:
                 cell.metadata["jupyter"] = folded
             if "outputs_hidden" in folded:
@@ -98,9 +68,18 @@ def clean(notebook) -> None:
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
-        **{one.__name__: notebook.metadata[one.__name__] for one in FINGERPRINTS if one.__name__ in notebook.metadata},
     }
     notebook.nbformat_minor = 5
+
+
+def store(path: Path, notebook) -> bool:
+    """Clean a notebook and write it, unless the file is so already; return whether it was written."""
+    clean(notebook)
+    nbformat.validate(notebook)
+    text = nbformat.writes(notebook) + "\n"
+    if differs := text != path.read_text(encoding="utf-8"):
+        write_beside(path, text)
+    return differs
 
 
 def smaller(png: bytes) -> bytes:
@@ -186,52 +165,46 @@ def execute(path: Path) -> float:
                 output.execution_count = cell.execution_count
             if png := output.get("data", {}).get("image/png"):
                 output.data["image/png"] = base64.b64encode(smaller(base64.b64decode(png))).decode()
-    clean(notebook)
-    notebook.metadata.update({made_from.__name__: made_from(notebook) for made_from in FINGERPRINTS})
-    nbformat.validate(notebook)
-    write_beside(path, nbformat.writes(notebook) + "\n")
+    store(path, notebook)
     return seconds
 
 
-def bring_up_to_date(path: Path, must: bool, only_text: bool = False) -> None:
-    """Execute or clean one notebook, and say so; executed it is if it changed, or `must`, and not `only_text`."""
-    text = path.read_text(encoding="utf-8")
-    notebook = nbformat.reads(text, as_version=4)
-    changed = what_changed(notebook)
-    if not only_text and (must or changed):
-        print(f"{changed or 'nothing changed'}; ", end="", flush=True)
-        print(f"{execute(path):.0f} s")
-        return
-    if not changed:
-        clean(notebook)
-        notebook.metadata[outputs_hash.__name__] = outputs_hash(notebook)  # a new question folds what answers it
-    notebook.metadata[text_hash.__name__] = text_hash(notebook)
-    cleaned = nbformat.writes(notebook) + "\n"
-    if cleaned != text:
-        write_beside(path, cleaned)
-    untouched = "unchanged" if cleaned == text else "cleaned, not executed"
-    print(f"{changed}; text stamped, not executed" if changed else untouched)
+def changed() -> list[Path]:
+    """The notebooks whose files differ from the last commit, also those that git does not know yet.
+
+    Raises:
+        ValueError: if git is missing, or the course is no checkout.
+    """
+    said = git(NOTEBOOKS, "status", "--porcelain", "-z", "--untracked-files=all", "--no-renames", "--", ".")
+    names = {Path(entry[3:]).name for entry in os.fsdecode(said).split("\0")}  # behind two letters and a space
+    return [path for path in notebooks_of(NOTEBOOKS) if path.name in names]
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Execute or clean the notebooks that were named, or those that changed; one that fails does not stop the others.
+    """Execute notebooks, or only clean them; one that fails does not stop the others.
 
     A line begins before its notebook does, so that it names what runs.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="run these, changed or not: 06_train, or 06 (default: what changed)")
-    parser.add_argument("--all", action="store_true", help="run all of them, changed or not")
-    parser.add_argument("--text", action="store_true", help="execute none: only stamp what was written in text cells")
+    parser.add_argument("names", nargs="*", help="such as 06_train, or 06 (default: what differs from the last commit)")
+    parser.add_argument("--all", action="store_true", help="execute all of them")
+    parser.add_argument("--text", action="store_true", help="execute none: only clean them (default: all)")
     chosen = parser.parse_args(arguments)
     try:
-        paths = notebooks_of(NOTEBOOKS, [Path(name).stem for name in chosen.names])
+        named = chosen.names or chosen.all or chosen.text
+        paths = notebooks_of(NOTEBOOKS, [Path(name).stem for name in chosen.names]) if named else changed()
     except ValueError as error:
-        parser.error(str(error))
+        parser.error(f"{error} Name the notebooks, such as 06, or say --all.")
+    if not paths:
+        print("No notebook differs from the last commit: name those to execute, such as 06, or say --all.")
     failed = []
     for path in paths:
         print(f"{path.stem}: ", end="", flush=True)
         try:
-            bring_up_to_date(path, bool(chosen.names or chosen.all), chosen.text)
+            if chosen.text:
+                print("cleaned, not executed" if store(path, nbformat.read(path, as_version=4)) else "unchanged")
+            else:
+                print(f"{execute(path):.0f} s")
         except FAILURES as error:
             print(f"failed. {error}", flush=True)
             failed.append(path.stem)

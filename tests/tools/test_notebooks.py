@@ -1,43 +1,25 @@
-"""The tool that makes the notebooks stores only what belongs to their source."""
+"""`make notebooks` executes what was asked for, and stores only what belongs to its source."""
 
 import base64
 import io
 import random
-from itertools import zip_longest
+import re
 
 import nbformat
 import pytest
 from PIL import Image
 
 from helpers.plots import on_card
+from tests.support.course import commit_all
 from tools import notebooks as tool
 from tools import reading
 
-CODE = "from helpers import model"
 
-
-def new_notebook(*sources, outputs=(), tags=(), claims=()):
-    """Code cells with these stored texts, tags and claims, as far as they are given; with outputs they have run."""
-    cells = []
-    for i, (source, stored, tag, claim) in enumerate(zip_longest(sources, outputs, tags, claims, fillvalue="")):
-        cell = nbformat.v4.new_code_cell(source, id=f"cell{i}", execution_count=i + 1 if outputs else None)
-        cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=stored)] if stored else []
-        cell.metadata |= ({"tags": [tag]} if tag else {}) | ({"claim": claim} if claim else {})
-        cells.append(cell)
+def new_notebook(*sources, claim=""):
+    """Code cells, the last of them with this claim."""
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    cells[-1].metadata |= {"claim": claim} if claim else {}
     return nbformat.v4.new_notebook(cells=cells)
-
-
-def made(path, notebook):
-    """Write a notebook as if the tool had just executed it."""
-    tool.clean(notebook)
-    for name in ("source_hash", "outputs_hash", "text_hash"):
-        notebook.metadata[name] = getattr(tool, name)(notebook)
-    path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
-    return notebook
-
-
-def printed(path):
-    return [output.text for cell in nbformat.read(path, as_version=4).cells for output in cell.outputs]
 
 
 @pytest.fixture
@@ -48,62 +30,48 @@ def course(tmp_path, monkeypatch):
     return tmp_path
 
 
-QUESTION = nbformat.v4.new_markdown_cell("**Predict.** What?", id="text", metadata={"tags": ["predict"]})
-SITUATIONS = {  # what happened after the tool made the notebook, what is said, and the tag of its cell
-    "nothing": (lambda cells: None, "unchanged", ""),
-    "source": (lambda cells: cells[0].update(source=CODE + "\n"), "code changed; 7 s", ""),
-    "tags": (lambda cells: cells[0].metadata.update(tags=["figure"]), "code changed; 7 s", ""),
-    "claim": (lambda cells: cells[0].metadata.update(claim="1 < 2"), "code changed; 7 s", ""),
-    "saved": (lambda cells: cells[0].metadata.update(jupyter={}), "cleaned, not executed", "figure"),
-    "run": (lambda cells: cells[0].update(execution_count=5), "another program stored its outputs; 7 s", ""),
-    "question": (lambda cells: cells.insert(0, QUESTION), "cleaned, not executed", ""),
-}
-
-
-@pytest.mark.parametrize("what", SITUATIONS)
-def test_a_notebook_is_executed_when_its_outputs_may_be_wrong(course, monkeypatch, capsys, what):
-    change, said, tag = SITUATIONS[what]
-    path, said_before_it_ran = course / "01_one.ipynb", []
-    notebook = made(path, new_notebook(CODE, outputs=["hello\n"], tags=[tag]))
-    before = path.read_bytes()
-    change(notebook.cells)
-    nbformat.write(notebook, path)
-    monkeypatch.setattr(tool, "execute", lambda path: said_before_it_ran.append(capsys.readouterr().out) or 7.0)
-    tool.main([])
-    why, took, _ = f"01_one: {said}\n".partition("7 s\n")
-    assert said_before_it_ran == [why] * bool(took)
-    assert capsys.readouterr().out == (took or why)
-    assert (path.read_bytes() == before) == (what in ("nothing", "saved"))
-    folded = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.metadata.get("jupyter")]
-    assert folded == [CODE] * (what in ("saved", "question"))
-
-
-def test_a_change_of_text_is_stamped_without_a_run(course, monkeypatch, capsys):
-    monkeypatch.setattr(tool, "execute", lambda path: pytest.fail("it was executed"))
-    notebook = made(course / "01_one.ipynb", new_notebook(CODE, outputs=["hello\n"]))
-    for change in (lambda: notebook.cells.append(QUESTION), lambda: notebook.cells[0].update(source="a = 1")):
-        change()
-        nbformat.write(notebook, course / "01_one.ipynb")
-        tool.main(["--text"])
-        stored = nbformat.read(course / "01_one.ipynb", as_version=4)
-        assert stored.metadata.text_hash == tool.text_hash(notebook) != notebook.metadata.text_hash
-    assert capsys.readouterr().out.split(": ", 2)[1:] == [
-        "cleaned, not executed\n01_one", "code changed; text stamped, not executed\n"
-    ]  # fmt: skip
-
-
-def test_names_choose_notebooks_and_all_chooses_each(course, monkeypatch):
-    for name in ("01_one", "02_two", "02_two-Copy1"):
-        made(course / f"{name}.ipynb", new_notebook("a = 1"))
+def test_names_all_or_git_choose_what_is_executed(course, monkeypatch, capsys):
     executed = []
-    monkeypatch.setattr(tool, "execute", lambda path: executed.append(path.stem) or 0.0)
-    tool.main(["notebooks/02_two.ipynb"])
-    tool.main(["--all"])
-    assert executed == ["02_two", "01_one", "02_two"]
-    tool.main(["02"])
-    assert executed.pop() == "02_two"
+    monkeypatch.setattr(tool, "execute", lambda path: executed.append(capsys.readouterr().out) or 7.4)
+    for name in ("01_one", "02_two", "03_three", "02_two-Copy1"):
+        (course / f"{name}.ipynb").write_text("old")
+    for arguments, chosen in (["notebooks/02_two.ipynb"], ["02_two"]), (["--all"], ["01_one", "02_two", "03_three"]):
+        tool.main(arguments)
+        assert executed == [f"{chosen[0]}: ", *(f"7 s\n{name}: " for name in chosen[1:])]  # it is said what runs
+        assert capsys.readouterr().out == "7 s\n"
+        executed.clear()
+    commit_all(course)
+    tool.main([])
+    assert (executed, capsys.readouterr().out[:33]) == ([], "No notebook differs from the last")
+    (course / "02_two.ipynb").write_text("new")
+    (course / "03_three.ipynb").rename(course / "04_four.ipynb")  # which git does not know
+    tool.main([])
+    assert executed == ["02_two: ", "7 s\n04_four: "]
+
+
+@pytest.mark.parametrize(("arguments", "variable", "reason"), [
+    ([], "GIT_DIR", "git status|not installed"), ([], "PATH", "git is not installed"), (["98"], "A", "begins with 98"),
+])  # fmt: skip
+def test_names_are_asked_for_where_git_or_a_name_says_nothing(course, monkeypatch, capsys, arguments, variable, reason):
+    monkeypatch.setenv(variable, str(course / "nowhere"))
     with pytest.raises(SystemExit):
-        tool.main(["03_three"])
+        tool.main(arguments)
+    assert re.search(rf"({reason}).* Name the notebooks, such as 06, or say --all\.$", capsys.readouterr().err)
+
+
+def test_a_change_of_text_needs_no_run_and_what_is_clean_is_not_written_again(course, monkeypatch, capsys):
+    monkeypatch.setattr(tool, "execute", lambda path: pytest.fail("it was executed"))
+    notebook, path = new_notebook("show()"), course / "01_one.ipynb"
+    notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text="hello\n")]
+    notebook.cells.insert(0, nbformat.v4.new_markdown_cell("**Predict.** What?", metadata={"tags": ["predict"]}))
+    nbformat.write(notebook, path)
+    tool.main(["--text"])
+    (folded,) = nbformat.read(path, as_version=4).cells[1:]
+    assert folded.metadata == {"jupyter": {"outputs_hidden": True}}  # a new question folds what answers it
+    assert [output.get("text") for output in folded.outputs] == [None, "hello\n"]
+    monkeypatch.setattr(tool, "write_beside", lambda path, text: pytest.fail("it was written again"))
+    tool.main(["01", "--text"])
+    assert capsys.readouterr().out == "01_one: cleaned, not executed\n01_one: unchanged\n"
 
 
 @pytest.mark.slow
@@ -113,7 +81,7 @@ def test_a_notebook_that_fails_is_named_kept_and_does_not_stop_the_others(course
                "06_good": "print(1)", "07_claims": "a, b = 2, [1]"}  # fmt: skip
     for stem, source in sources.items():
         claim = "all(a < c for c in b)" if stem == "07_claims" else ""
-        nbformat.write(new_notebook("a = 1", source, claims=["", claim]), course / f"{stem}.ipynb")
+        nbformat.write(new_notebook("a = 1", source, claim=claim), course / f"{stem}.ipynb")
     (course / "04_broken.ipynb").write_text("<html>")
     monkeypatch.setattr(tool, "CELL_SECONDS", 2)
     before = {path.stem: path.read_bytes() for path in course.iterdir()}
@@ -121,9 +89,8 @@ def test_a_notebook_that_fails_is_named_kept_and_does_not_stop_the_others(course
         tool.main(["--all"])
     said = capsys.readouterr().out
     for words in (
-        "01_ends: code changed; failed. cell 2 ended its kernel", "02_waits: code changed; failed. cell 2 takes longer",
-        "03_raises: code changed; failed. An error", "04_broken: failed. Notebook does not",
-        "07_claims: code changed; failed. cell 2 claims all(",
+        "01_ends: failed. cell 2 ended its kernel", "02_waits: failed. cell 2 takes longer",
+        "03_raises: failed. An error", "04_broken: failed. Notebook does not", "07_claims: failed. cell 2 claims all(",
         "False, a = 2, b = [1]: the machine was busy, or the text is wrong: run it",
     ):  # fmt: skip
         assert words in said
@@ -131,13 +98,13 @@ def test_a_notebook_that_fails_is_named_kept_and_does_not_stop_the_others(course
 
 
 def test_clean_drops_what_differs_and_keeps_what_was_written():
-    notebook = new_notebook("show()", tags=["figure"], claims=["1 < 2"])
+    notebook = new_notebook("show()", claim="1 < 2")
     cell, widget = notebook.cells[0], {tool.WIDGET_VIEW: {"model_id": "1"}}
-    cell.metadata.update(execution={"iopub.execute_input": "now"}, jupyter={"outputs_hidden": True}, collapsed=True)
+    cell.metadata.update(execution={"iopub": "now"}, jupyter={"outputs_hidden": True}, collapsed=True, tags=["figure"])
     cell.outputs = [nbformat.v4.new_output("display_data", data=data) for data in ({"image/png": "", **widget}, widget)]
-    notebook.metadata.update(widgets={"state": {}}, kernelspec={"name": "mine"}, source_hash="a")
+    notebook.metadata.update(widgets={"state": {}}, kernelspec={"name": "mine"})
     tool.clean(notebook)
-    assert notebook.metadata.keys() == {"kernelspec", "language_info", "source_hash"}
+    assert notebook.metadata.keys() == {"kernelspec", "language_info"}
     assert notebook.metadata.kernelspec.name == "python3"
     assert cell.metadata == {"tags": ["figure"], "claim": "1 < 2", "jupyter": {"source_hidden": True}}
     assert [list(output.data) for output in cell.outputs] == [["image/png"]]
@@ -182,21 +149,19 @@ def test_a_picture_gets_smaller_only_where_nobody_sees_it():
 
 
 @pytest.mark.slow
-def test_executing_twice_gives_the_same_bytes(tmp_path, monkeypatch):
-    monkeypatch.setenv("COURSE_DEVICE", "")
-    path = tmp_path / "tiny.ipynb"
+def test_executing_twice_gives_the_same_bytes(course):
+    path = course / "tiny.ipynb"
     bar = "import time\nfor share in (0, 50, 100):\n    print(f'\\r{share}%', end='', flush=True); time.sleep(0.1)"
     picture = f"from IPython.display import Image\nImage(data={png(GREYS)!r})"
     where = "import os; print(os.environ['COURSE_DEVICE'], os.getcwd())"
-    nbformat.write(new_notebook(where, bar, picture, "a = 1", claims=["", "", "", "a == max(a, 0)"]), path)
+    nbformat.write(new_notebook(where, bar, picture, "a = 1", claim="a == max(a, 0)"), path)
     path.chmod(0o640)
-    runs = []
-    for _ in range(2):
-        tool.execute(path)
-        runs.append(path.read_bytes())
-    assert runs[0] == runs[1]
+    tool.execute(path)
+    first = path.read_bytes()
+    tool.execute(path)
+    assert path.read_bytes() == first
     notebook = nbformat.read(path, as_version=4)
-    assert [cell.outputs[0].text for cell in notebook.cells[:2]] == [f"cpu {tmp_path}\n", "100%"]
+    assert [cell.outputs[0].text for cell in notebook.cells[:2]] == [f"cpu {course}\n", "100%"]
     assert len(base64.b64decode(notebook.cells[2].outputs[0].data["image/png"])) < len(png(GREYS)) / 2
     assert [cell.execution_count for cell in notebook.cells] == [1, 2, 3, 4]
     assert path.stat().st_mode & 0o777 == 0o640
