@@ -73,7 +73,6 @@ LAYOUTS = {  # a file in the folder of submissions (of a zip: also a file in it)
     f"{MOODLE}_/02_rope.ipynb": ("Anna Smith_1234567", "02_rope"),
     "Ben Li_12_assignsubmission_file/02_rope.ipynb": ("Ben Li_12", "02_rope"),  # from Moodle 4.1 on
     "Eve Li_13_assignsubmission_file_02_rope.ipynb": ("Eve Li_13", "02_rope"),
-    "Jo Li_14_assignsubmission_file_homework.zip/02_rope.ipynb": ("Jo Li_14", "02_rope"),
     "smithanna_12345_67890_02_rope-1.ipynb": ("smithanna_12345", "02_rope"),  # Canvas
     "von_berg_LATE_5_67891_02_rope.ipynb": ("von_berg_5", "02_rope"),
     "LATE_anon_a1B2c_67892_02_rope.ipynb": ("anon_a1B2c", "02_rope"),
