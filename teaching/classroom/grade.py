@@ -2,7 +2,7 @@
 
     python -m teaching.classroom.grade FOLDER --only 01 02 --jobs 2      # make grade FOLDER=... ARGS="--only 01 02"
 
-docs/teaching.md has the way through. Results go to FOLDER_graded (see report.py); FOLDER is never written to.
+docs/teaching.md has the way through. Results go to a folder of their own (report.py); FOLDER is never written to.
 
 Each exercise gets a fresh kernel, so that a broken one costs no other. The notebook is not run from top to bottom, but
 cut, as checks/notebook.py says; names that it does not bind are taken from the course's own notebook. Reading happens
@@ -15,20 +15,19 @@ for the means to deceive, as sandbox_reader.py knows them, is named under "To lo
 
 import argparse
 import contextlib
-import hashlib
 import re
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from teaching.classroom.find_submissions import Submissions
-from teaching.classroom.report import Mark, Results, Row, settle
+from teaching.classroom.report import STATUSES, Row, new_folder, write_results
 from teaching.classroom.sandbox import REMEDY, Died, Sandbox, TimeUp, find_sandbox, fresh_kernel
-from teaching.classroom.submissions import COURSE, Answer, Assignment, judge_submission, read_course
-from tools.course import ROOT, notebooks_of, one_line
+from teaching.classroom.submissions import COURSE, Assignment, judge_submission, read_course
+from tools.course import notebooks_of, one_line
 
 OF_CHECK = {"passed": "passed", "failed": "not yet", "todo": "not attempted"}
 
@@ -65,88 +64,64 @@ def _verdict(reply):
     return "not graded", f"The check gave no verdict ({one_line(reply.get('ename', ''))}).", "Look at this one by hand."
 
 
-def version() -> str:
-    """A hash of what judges: the checks, and what they and the grader stand on."""
-    judges = [*(ROOT / "checks").rglob("*.py"), *(ROOT / "helpers").rglob("*.py"), Path(__file__)]
-    judges += [Path(__file__).with_name(name) for name in ("sandbox.py", "sandbox_kernel.py", "sandbox_reader.py")]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(judges))).hexdigest()
-
-
-def with_line(answer: Answer, seen: str) -> Answer:
-    """An answer with the line that an error names, if it is one of those that are shown."""
-    named = "".join(seen.rpartition(" (line: ")[2].rstrip(")").split()) if " (line: " in seen else None
-    lines = ["".join(line.split()).rstrip(")") for line in answer.own.split("\n")]
-    return replace(answer, line=lines.index(named) + 1) if named in lines else answer
-
-
-def run_all(work: list[tuple], seconds: float, sandbox: Sandbox | None, jobs: int, results: Results) -> None:
+def run_all(work: list[Row], seconds: float, sandbox: Sandbox | None, jobs: int) -> None:
     """Run what needs a kernel and settle its row; rows that are not reached stay "not graded".
 
     What ends early beside others may have been ended by what they took: it is run again, alone.
     """
     again = []
 
-    def run(one, alone=jobs == 1):
-        key, row, exercise, code = one
+    def run(row, alone=jobs == 1):
         start = time.monotonic()
-        settle(row, *run_exercise(exercise, code, seconds, sandbox), time.monotonic() - start)
+        verdict = run_exercise(row.assignment, row.answer.code, seconds, sandbox)
+        row.settle(*verdict, time.monotonic() - start)
         if not alone and row.status in ("crashed", "not graded"):
-            again.append(one)
-            return
-        row.answer = with_line(row.answer, row.seen if row.status == "does not run" else "")
-        results.remember(key, row)
-        print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.status}", flush=True)
+            again.append(row)
+        else:
+            say(row)
 
-    pool = ThreadPoolExecutor(jobs)
-    try:
+    with ThreadPoolExecutor(jobs) as pool:  # on Ctrl+C it waits for those that run, and begins no other
         list(pool.map(run, work))
-    finally:
-        pool.shutdown(cancel_futures=True)  # on Ctrl+C: ends when those that run have ended
-    for one in again:
-        run(one, alone=True)
+    for row in again:
+        run(row, alone=True)
+
+
+def say(row: Row) -> None:
+    """Tell in the terminal how an exercise went."""
+    print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.status}", flush=True)
 
 
 def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
     """Grade a folder, and write the results whatever happens on the way."""
-    course, results = read_course(arguments.only), Results(arguments.results)
+    course, folder = read_course(arguments.only), arguments.folder.resolve()
     notebooks = [path.stem for path in notebooks_of(COURSE)]
     with tempfile.TemporaryDirectory(prefix="grade-") as scratch:
-        found = Submissions(arguments.folder.resolve(), notebooks, Path(scratch))
+        found = Submissions(folder, notebooks, Path(scratch))
         if not arguments.only:
             handed_in = {notebook for student in found.students.values() for notebook in student.files}
             course = {notebook: asked for notebook, asked in course.items() if notebook in handed_in}
         tell(found, list(course), arguments.only)
-        marks, work, unchanged = {name: Mark([]) for name in found.students}, [], 0
-        settings = [version(), arguments.seconds, sandbox is not None]
+        graded = {name: [] for name in found.students}
         for name, student in found.students.items():
             for notebook, (exercises, cells) in course.items():
-                files = student.counting(notebook)
-                answers = judge_submission([file.path for file in files], exercises, cells, sandbox)
-                for exercise, answer in zip(exercises, answers, strict=True):
-                    row = Row(name, exercise, answer, "bubblewrap" if sandbox else "none")
-                    marks[name].rows.append(row)
-                    if answer.status:
-                        settle(row, answer.status, answer.seen, answer.hint)
-                        continue
-                    asked = [name, notebook, exercise.function, exercise.check]
-                    key = hashlib.sha256(repr([*asked, answer.code, *settings]).encode()).hexdigest()
-                    if results.recall(key, row):
-                        unchanged += 1
-                    else:
-                        work.append((key, row, exercise, answer.code))
+                files = [file.path for file in student.counting(notebook)]
+                answers = judge_submission(files, exercises, cells, sandbox)
+                graded[name] += [Row(name, *one) for one in zip(exercises, answers, strict=True)]
 
-    rows = [row for mark in marks.values() for row in mark.rows]
-    broken = {(row.student, row.notebook): row for row in rows if row.status == "broken notebook"}
-    for row in broken.values():
-        print(f"{one_line(row.student)}, {row.notebook}: {row.seen}")
-    for row in rows:  # what is run has its line then
-        if row.answer.status in ("does not run", "no such function"):
-            print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.answer.status}")
+    rows = list(chain(*graded.values()))
+    for row in rows:
+        if row.answer.status:
+            row.settle(row.answer.status, row.answer.seen, row.answer.hint)
+            if STATUSES[row.status][1] == "bad":
+                say(row)
+    results = new_folder(folder)
     try:
-        run_all(work, arguments.seconds, sandbox, arguments.jobs, results)
+        run_all([row for row in rows if not row.answer.status], arguments.seconds, sandbox, arguments.jobs)
+    except KeyboardInterrupt:
+        sys.exit(f'grade: stopped. What was not reached is "not graded" in {results}.')
     finally:
-        results.write(marks, found)
-    print(f"{unchanged} of {unchanged + len(work)} answers unchanged since the last run, {len(work)} graded.")
+        write_results(results, graded, found, sandbox is not None)
+    print(f"{results}: class.html, grades.csv, exercises.csv, and in feedback/ a page for each student.")
 
 
 def tell(found, notebooks: list[str], only: list[str] | None) -> None:
@@ -182,9 +157,7 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0, help="limit for each exercise (default: 60)")
     parser.add_argument("--no-isolation", action="store_true", help="run students' programs as you, unprotected")
     chosen = parser.parse_args(arguments)
-    folder = chosen.folder.resolve()
-    chosen.results = folder.with_name(f"{folder.name}_graded")
-    if not folder.is_dir():
+    if not chosen.folder.is_dir():
         parser.error(f"{chosen.folder} is no folder; is it a zip of the class? Then unpack it first.")
     if not (chosen.seconds > 0 and chosen.jobs > 0):
         parser.error(f"--seconds {chosen.seconds:g} and --jobs {chosen.jobs} must be above 0.")
@@ -206,8 +179,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (OSError, ValueError) as error:
         sys.exit(f"grade: {one_line(error, 2000)}")
     except KeyboardInterrupt:
-        sys.exit(f"grade: stopped. {chosen.results} holds what was graded; the same command goes on from there.")
-    print(f"{chosen.results}: class.html, grades.csv, exercises.csv, and in feedback/ a page for each student.")
+        sys.exit("grade: stopped.")
 
 
 if __name__ == "__main__":

@@ -1,23 +1,19 @@
-"""What grading writes: the folder of the results.
+"""What grading writes: a new folder for each run. Nothing that is there already is changed.
 
     class.html         for the teacher: the commonest mistakes, every student and exercise, what to look at
     grades.csv         a line per student, for a gradebook
     exercises.csv      a line per student and exercise: what the check saw, its hint, what the teacher may look at
     feedback/          a page per student, to be given back
-    .graded.json       what checks said, saved as soon as it is said: the next run grades only the rest
 
-A file of these that somebody has changed since is kept under a dated name; the folder is used only if it is new, empty
-or of an earlier run. Templates escape all text of students: no page runs anything; no cell of a table is a formula.
+Templates escape all text of students: no page runs anything; no cell of a table is a formula.
 """
 
+import contextlib
 import csv
 import datetime
-import hashlib
 import io
-import json
-import os
+import itertools
 import re
-import threading
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +22,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader
 
 from teaching.classroom.submissions import Answer, Assignment
-from tools.course import new_file, one_line, write_beside
+from tools.course import one_line, write_beside
 
 STATUSES = {  # status: its sign, its colour, its meaning
     "passed": ("✓", "good", "The check passed."),
@@ -41,12 +37,7 @@ STATUSES = {  # status: its sign, its colour, its meaning
     "not graded": ("∅", "odd", "The grader itself failed or was stopped. This says nothing about the answer."),
 }
 FORMULA = re.compile(r'((?:^|[;\t\r\n])[\s"]*)(?=[=+\-@＝＋－＠])')  # where a spreadsheet may see a cell begin
-KEPT = ("passed", "not yet", "not attempted")  # what a check says; all else may be the machine's fault, and runs again
-MARKER = ".graded.json"
-TABLE = (  # of exercises.csv
-    "student", "notebook", "exercise", "status", "seen", "hint", "seconds", "isolation", "worth", "points", "asked",
-    "look_at",
-)  # fmt: skip
+EXERCISES = ("student", "notebook", "exercise", "status", "seen", "hint", "seconds", "worth", "points", "look_at")
 LONGEST = 8  # mistakes on the page of the class
 
 
@@ -57,7 +48,6 @@ class Row:
     student: str
     assignment: Assignment
     answer: Answer
-    isolation: str
     status: str = "not graded"
     seen: str = "The run was stopped before this exercise."
     hint: str = ""
@@ -66,7 +56,7 @@ class Row:
     notebook = property(lambda self: self.assignment.notebook)
     exercise = property(lambda self: self.assignment.title)
     worth = property(lambda self: self.assignment.points)
-    asked = property(lambda self: self.assignment.asked)
+    points = property(lambda self: self.worth * (self.status == "passed"))
 
     @property
     def look_at(self) -> str:
@@ -79,41 +69,15 @@ class Row:
         """("01", "3") for exercise 3 of notebook 01."""
         return self.notebook[:2], self.exercise.split(".")[0]
 
-    @property
-    def name(self) -> str:
-        """ "01 exercise 3", as in the tables."""
-        return " exercise ".join(self.number)
-
-    @property
-    def points(self) -> float:
-        """What counts."""
-        return self.worth * (self.status == "passed")
+    def settle(self, status: str, seen: str, hint: str, seconds: float = 0.0) -> None:
+        """Write the verdict down."""
+        self.status, self.seen, self.hint, self.seconds = status, seen or STATUSES[status][2], hint, round(seconds, 1)
 
 
-@dataclass
-class Mark:
-    """All rows of a student."""
-
-    rows: list[Row]
-
-    @property
-    def points(self) -> float:
-        """What counts."""
-        return round(sum(row.points for row in self.rows), 2)
-
-    @property
-    def possible(self) -> float:
-        """Points that can be had."""
-        return sum(row.worth for row in self.rows)
-
-    def passed(self, asked: bool = False) -> tuple[int, int]:
-        """(exercises that pass, exercises); of those that were asked for, or all."""
-        rows = [row for row in self.rows if row.asked or not asked]
-        return sum(row.status == "passed" for row in rows), len(rows)
-
-    def shown(self) -> list[Row]:
-        """What the student is told about: what was asked for."""
-        return [row for row in self.rows if row.asked]
+def totals(rows: list[Row]) -> tuple[float, float, int, int]:
+    """(points, points possible, exercises that pass, exercises) of a student's rows."""
+    passed = sum(row.status == "passed" for row in rows)
+    return sum(row.points for row in rows), sum(row.worth for row in rows), passed, len(rows)
 
 
 def number(value: float) -> str:
@@ -121,77 +85,28 @@ def number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-class Results:
-    """The folder of the results.
-
-    Raises:
-        ValueError: if it is no folder, or holds other things than results, or damaged ones.
-    """
-
-    def __init__(self, folder: Path):
-        self.folder, self.verdicts, self._written = folder, {}, {}
-        self._one_writes, marker = threading.Lock(), folder / MARKER
-        if marker.is_file():
-            try:
-                kept = json.loads(marker.read_text(encoding="utf-8"))
-                self.verdicts, self._written = kept["verdicts"], kept["written"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{folder} has a damaged {MARKER}: move that folder away.") from error
-        elif folder.exists() and not (folder.is_dir() and all(name.endswith(".part") for name in os.listdir(folder))):
-            raise ValueError(f"{folder} holds other things than results: the results go there, so move it away.")
-
-    def recall(self, key: str, row: Row) -> bool:
-        """Settle a row as in an earlier run, if there was one."""
-        if key in self.verdicts:
-            settle(row, *self.verdicts[key])
-        return key in self.verdicts
-
-    def remember(self, key: str, row: Row) -> None:
-        """Keep a verdict for later runs, if it is a check's: on disk, so that no end of the grader loses it."""
-        if row.status in KEPT:
-            with self._one_writes:
-                self.verdicts[key] = [row.status, row.seen, row.hint, row.seconds]
-                self._save()
-
-    def write(self, marks: dict[str, Mark], found) -> None:
-        """Write all pages and tables, of these marks {student: mark} and these Submissions."""
-        self._save()  # what is stopped from here on goes on in this folder
-        (self.folder / "feedback").mkdir(exist_ok=True)
-        rows = [row for mark in marks.values() for row in mark.rows]
-        self._write("class.html", class_page(marks, found))
-        self._write("grades.csv", gradebook(marks))
-        cells = ([getattr(row, name) for name in TABLE] for row in rows)
-        self._write("exercises.csv", table([TABLE, *cells]))
-        for name, student in found.students.items():
-            try:
-                self._write(f"feedback/{student.page}", feedback(name, marks[name], student))
-            except OSError as error:
-                print(f"{one_line(name)} gets no page of feedback: {one_line(error)}")
-        self._save()
-
-    def _save(self):
-        self.folder.mkdir(exist_ok=True)
-        kept = {"verdicts": self.verdicts, "written": self._written}
-        write_beside(self.folder / MARKER, json.dumps(kept, indent=0))
-
-    def _write(self, name, text):
-        """Write a file. One that is not as we wrote it is somebody's, and gets a dated name first."""
-        path = self.folder / name
-        if path.exists() and _digest(path) != self._written.get(name):
-            kept = new_file(path)
-            os.replace(path, kept)
-            print(f"{one_line(name)} was changed since the last run: it is kept as {one_line(kept.name)}.")
-        write_beside(path, text)
-        self._written[name] = _digest(path)
+def new_folder(submissions: Path) -> Path:
+    """A new folder beside that of the submissions: FOLDER_graded, or FOLDER_graded_2 if that exists, and so on."""
+    for count in itertools.count(1):
+        folder = submissions.with_name(f"{submissions.name}_graded{f'_{count}' if count > 1 else ''}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            return folder
 
 
-def settle(row: Row, status: str, seen: str, hint: str, seconds: float = 0.0) -> None:
-    """Write a verdict down."""
-    row.status, row.seen, row.hint, row.seconds = status, seen or STATUSES[status][2], hint, round(seconds, 1)
-
-
-def _digest(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def write_results(folder: Path, graded: dict[str, list[Row]], found, isolated: bool) -> None:
+    """Write all tables and pages into a new folder, of these rows {student: rows} and these Submissions."""
+    rows = [row for own in graded.values() for row in own]
+    cells = ([getattr(row, name) for name in EXERCISES] for row in rows)
+    write_beside(folder / "exercises.csv", table([EXERCISES, *cells]))
+    write_beside(folder / "grades.csv", gradebook(graded))
+    write_beside(folder / "class.html", class_page(graded, found, isolated))
+    (folder / "feedback").mkdir()
+    for name, student in found.students.items():
+        try:
+            write_beside(folder / "feedback" / student.page, feedback(name, graded[name], student))
+        except OSError as error:
+            print(f"{one_line(name)} gets no page of feedback: {one_line(error)}")
 
 
 def table(lines: list) -> str:
@@ -202,13 +117,11 @@ def table(lines: list) -> str:
     return "\ufeff" + text.getvalue()  # this mark tells Excel: UTF-8
 
 
-def gradebook(marks: dict[str, Mark]) -> str:
+def gradebook(graded: dict[str, list[Row]]) -> str:
     """A line per student: points, passed, and the status of each exercise."""
-    asked = [row.name for row in next(iter(marks.values())).rows]
-    lines = [["student", "points", "points possible", "passed", "exercises", *asked]]
-    for name, mark in marks.items():
-        points = number(mark.points), number(mark.possible)
-        lines.append([name, *points, *mark.passed(), *(row.status for row in mark.rows)])
+    exercises = [" exercise ".join(row.number) for row in next(iter(graded.values()))]
+    lines = [["student", "points", "points possible", "passed", "exercises", *exercises]]
+    lines += [[name, *totals(rows), *(row.status for row in rows)] for name, rows in graded.items()]
     return table(lines)
 
 
@@ -224,42 +137,40 @@ PAGES = Environment(
 
 def render(template: str, **parts) -> str:
     """A page; all text in its parts comes out escaped."""
-    return PAGES.get_template(template).render(parts, statuses=STATUSES, number=number)
+    return PAGES.get_template(template).render(parts, statuses=STATUSES, number=number, totals=totals)
 
 
-def class_page(marks: dict[str, Mark], found) -> str:
+def class_page(graded: dict[str, list[Row]], found, isolated: bool) -> str:
     """The page for the teacher."""
-    columns, rows = next(iter(marks.values())).rows, [row for mark in marks.values() for row in mark.rows]
+    columns, rows = next(iter(graded.values())), [row for own in graded.values() for row in own]
     unread = [f"{name}: {one}" for name, own in found.students.items() for one in own.unread] + found.nobodys
-    several, left = _mistakes(marks)
+    several, left = _mistakes(graded)
     pages = {name: quote(f"feedback/{own.page}", errors="surrogateescape") for name, own in found.students.items()}
-    by_exercise = zip(*(mark.rows for mark in marks.values()), strict=True)
     return render(
-        "results_class.html", marks=marks, columns=columns, rows=rows, unread=unread, pages=pages,
-        passed=[sum(row.status == "passed" for row in column) for column in by_exercise],
+        "results_class.html", graded=graded, isolated=isolated, columns=columns, rows=rows, unread=unread, pages=pages,
+        passed=[totals(column)[2] for column in zip(*graded.values(), strict=True)],
         several=several, left=left, numbers=", ".join(dict.fromkeys(row.number[0] for row in columns)),
         today=datetime.date.today(),
     )  # fmt: skip
 
 
-def _mistakes(marks):
+def _mistakes(graded):
     """[((exercise, status, what the check says), who)] of what came up twice or more; how many mistakes are left."""
     who = defaultdict(list)
-    for name, mark in marks.items():
-        for row in mark.rows:
-            if STATUSES[row.status][1] == "bad":
-                said = row.hint if row.status != "does not run" else re.sub(r" \(line.*", "", row.seen)
-                said = said or row.seen.partition(" | ")[0]
-                who[f"{row.notebook[:2]} exercise {row.exercise}", row.status, said].append(name)
+    for row in itertools.chain(*graded.values()):
+        if STATUSES[row.status][1] == "bad":
+            said = row.hint if row.status != "does not run" else re.sub(r" \(line.*", "", row.seen)
+            said = said or row.seen.partition(" | ")[0]
+            who[f"{row.notebook[:2]} exercise {row.exercise}", row.status, said].append(row.student)
     several = sorted((one for one in who.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))[:LONGEST]
     return several, len(who) - len(several)
 
 
-def feedback(name: str, mark: Mark, student) -> str:
+def feedback(name: str, rows: list[Row], student) -> str:
     """A student's page: what was asked, what they wrote, what the check says to it."""
-    notebooks = list(dict.fromkeys(row.notebook for row in mark.shown()))
+    notebooks = list(dict.fromkeys(row.notebook for row in rows))
     return render(
-        "results_student.html", who=re.sub(r"_\d+$", "", name), mark=mark,
+        "results_student.html", who=re.sub(r"_\d+$", "", name), rows=rows,
         numbers=" and ".join(notebook[:2] for notebook in notebooks), remarks=student.remarks(notebooks),
         unread=[Path(one).name for one in student.unread],
     )  # fmt: skip

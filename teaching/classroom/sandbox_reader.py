@@ -26,16 +26,15 @@ def answers(reader, data: bytes, asked: list[tuple[str, str]], course: list[str]
     """
     try:
         notebook = reader.read_notebook(data)
-        cells = [cell for cell in reader.stored_cells(data) if cell["cell_type"] == "code"]
         stubs = {function for function, _ in asked}
         lent = [one for one in reader.read_cells(course).statements if not one.binds & stubs]
-        return [_answer(reader, notebook, cells, function, stub, lent) for function, stub in asked]
+        return [_answer(reader, notebook, function, stub, lent) for function, stub in asked]
     except NO_NOTEBOOK as error:
         seen = f"It is no notebook ({type(error).__name__}: {str(error)[:150]})."
         return [{"status": "broken notebook", "seen": seen} for _ in asked]
 
 
-def _answer(reader, notebook, cells, function, stub, lent):
+def _answer(reader, notebook, function, stub, lent):
     found, fault = notebook.definition(function), notebook.fault_of(function)
     attempted = found is not None and ast.dump(found.node) != stub
     if fault == reader.IS_TEXT:
@@ -44,7 +43,7 @@ def _answer(reader, notebook, cells, function, stub, lent):
         number, line = int(re.search(r"\d+", fault)[0]), NAMED.search(fault.rstrip("."))
         seen = re.sub(r"^Code cell \d+", "The cell", fault).replace("<unknown>, ", "")
         shown = _shown(notebook.cells[number - 1].split("\n"), int(line[1]) if line else 0)
-        return {"status": "does not run", "seen": seen, **shown, "cell": _count(cells[number - 1])}
+        return {"status": "does not run", "seen": seen, **shown}
     if not found:
         return {"status": "no such function", "seen": f"No cell defines {function}."}
     if not attempted:
@@ -52,7 +51,7 @@ def _answer(reader, notebook, cells, function, stub, lent):
     code = "\n".join(map(ast.unparse, notebook.needs(function, lent)))
     first = min([found.node.lineno, *(one.lineno for one in getattr(found.node, "decorator_list", ()))])
     lines = "\n".join(notebook.cells).split("\n")[first - 1 : found.node.end_lineno]  # counted through all cells
-    return {"code": code, "reaches": reaches(code), **_shown(lines, 0), "cell": _count(cells[found.cell - 1])}
+    return {"code": code, "reaches": reaches(code), **_shown(lines, 0)}
 
 
 USUAL = {"torch", "math", "numpy", "helpers", "checks", "transformers", "matplotlib", "functools", "itertools"}
@@ -94,12 +93,6 @@ def _shown(lines, named):
     left = len(lines) - start - MOST_LINES
     shown = [line[:200] for line in lines[start : start + MOST_LINES]] + [f"… {left} more lines"] * (left > 0)
     return {"own": "\n".join(shown), "line": named and named - start}
-
-
-def _count(cell):
-    """The [n] beside a cell as it was saved; [ ] if it was not run since."""
-    count = cell.get("execution_count", cell.get("prompt_number"))
-    return f"[{count}]" if isinstance(count, int) else "[ ]"
 
 
 if __name__ == "__main__":

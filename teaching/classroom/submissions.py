@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from teaching.classroom import sandbox_reader
@@ -41,7 +41,6 @@ class Assignment:
     check: str
     stub: str  # the definition that is handed out, as ast.dump writes it
     points: float
-    asked: bool = True  # of everybody: named by the teacher, or worth points, or all are where none is
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,6 @@ class Answer:
     hint: str = ""
     code: str = ""  # the function, and what it needs
     own: str = ""  # the function or the cell as the learner wrote it
-    cell: str = ""  # the [n] beside its cell
     line: int = 0  # of `own`, from 1: where the mistake is; 0 if that is not known
     reaches: tuple = ()  # what a program that deceives its check has need of: sandbox_reader.py
 
@@ -81,21 +79,16 @@ def read_course(only: list[str] | None = None) -> dict[str, tuple[list[Assignmen
         named = {number for name, number in wanted if path.stem.startswith(name)}
         if exercises:
             cells = [cell for cell in without_solutions(notebook)["cells"] if cell["cell_type"] == "code"]
-            course[path.stem] = _asked(path, exercises, named), ["".join(cell["source"]) for cell in cells]
+            course[path.stem] = _chosen(path, exercises, named), ["".join(cell["source"]) for cell in cells]
     return course
 
 
-def _asked(path, exercises, named):
+def _chosen(path, exercises, named):
     """The exercises that are graded: those of the numbers that were named, or all."""
     numbers = [one.title.partition(".")[0] for one in exercises]
     if unknown := sorted(named - {"", *numbers}):
         raise ValueError(f"{path.stem} has no exercise {unknown[0]}; it has {', '.join(numbers)}: name it as in 02.3.")
-    paid, chosen = any(one.points for one in exercises), zip(numbers, exercises, strict=True)
-    return [
-        replace(one, asked=number in named or bool(one.points) or not paid)
-        for number, one in chosen
-        if number in named or "" in named
-    ]
+    return [one for number, one in zip(numbers, exercises, strict=True) if {number, ""} & named]
 
 
 def _exercise(notebook, title, source, points):

@@ -64,12 +64,11 @@ def teacher():
         left_out = shutil.ignore_patterns("__pycache__", "node_modules", ".hub", "tests")
         for name in ("helpers", "checks", "tools", "teaching", "notebooks", "docs"):
             shutil.copytree(ROOT / name, course / name, ignore=left_out)
-        write(results / ".graded.json", '{"verdicts": {}, "written": {}}')
         planted = {
             place / "class" / "marks.txt": "secret-00",
             course / "marks.txt": "secret-01",
             course / ".hub" / "cookie_secret": "secret-02",
-            results / "marks.txt": "secret-03",
+            results / "marks.txt": "secret-03",  # of an earlier run
             place / "home" / ".netrc": "secret-04",
             Path(in_tmp, "marks.txt"): "secret-05",
             folder / "anna" / f"{NORM}.ipynb": solved({}, extra=["# secret-06"]),
@@ -88,35 +87,27 @@ def teacher():
             solved({"my_rms_norm": look.replace("FOLDERS", repr([*map(str, folders)]))}),
         )
         write(folder / "fred" / f"{NORM}.ipynb", solved({"my_rms_norm": NORM_RIGHT["my_rms_norm"]}))
-        yield SimpleNamespace(
-            place=place, course=course, folder=folder, results=results, planted=planted, folders=folders
-        )
+        yield SimpleNamespace(place=place, course=course, folder=folder, planted=planted, folders=folders)
 
 
-def graded(teacher, *more):
+def graded(teacher, results, *more):
     """Grade in the teacher's copy of the course, as the page says; {student: the row of the table}."""
     command = [sys.executable, "-X", "note=secret-08", "-m", "teaching.classroom.grade", str(teacher.folder)]
     env = os.environ | {"PYTHONPATH": str(teacher.course), "HOME": str(teacher.place / "home"), "NOTE": "secret-09"}
     subprocess.run([*command, "--only", "01.1", *more], cwd=teacher.course, env=env, check=True, timeout=500)
-    with open(teacher.results / "exercises.csv", encoding="utf-8-sig", newline="") as file:
+    with open(teacher.folder.with_name(results) / "exercises.csv", encoding="utf-8-sig", newline="") as file:
         return {row["student"]: row for row in csv.DictReader(file)}
 
 
 @pytest.mark.slow
-def test_none_of_eleven_secrets_comes_out_and_nothing_is_written(teacher, box):
-    rows = graded(teacher)
+def test_none_of_eleven_secrets_comes_out_and_nothing_is_written_but_without_a_sandbox_all_is(teacher, box):
+    rows = graded(teacher, "handed-in_graded_2")
     for path in {path for path in teacher.place.rglob("*") if path.is_file()} - {*teacher.planted}:
         text = path.read_bytes().decode("utf-8", "replace")
         assert not [word for word in (*SECRETS, "mark-of-eve") if word in text], path
     assert (rows["eve"]["status"], rows["fred"]["status"]) == ("not yet", "passed")
-    assert {row["isolation"] for row in rows.values()} == {"bubblewrap"}
-
-
-@linux
-@pytest.mark.slow
-def test_without_a_sandbox_all_of_them_come_out(teacher):
-    row = graded(teacher, "--no-isolation")["eve"]
-    assert [word for word in sorted(SECRETS) if word not in row["seen"]] == []
+    seen = graded(teacher, "handed-in_graded_3", "--no-isolation")["eve"]["seen"]
+    assert [word for word in sorted(SECRETS) if word not in seen] == []
     assert [folder for folder in teacher.folders if not (folder / "stolen").exists()] == []
 
 
