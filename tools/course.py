@@ -135,6 +135,17 @@ def git(folder: Path, *words: str) -> bytes:
     return done.stdout
 
 
+def changed_notebooks(folder: Path) -> list[Path]:
+    """The notebooks in a folder whose files differ from the last commit, also those that git does not know yet.
+
+    Raises:
+        ValueError: if git is missing, or the folder is in no checkout.
+    """
+    said = git(folder, "status", "--porcelain", "-z", "--untracked-files=all", "--no-renames", "--", ".")
+    names = {Path(entry[3:]).name for entry in os.fsdecode(said).split("\0")}  # behind two letters and a space
+    return [path for path in notebooks_of(folder) if path.name in names]
+
+
 def course_version(path: Path) -> bytes:
     """A file as the newest version of the course has it that a clone holds, without commits of the learner's own.
 

@@ -7,6 +7,7 @@ Both leave the old state or the new one wherever they are stopped: what is writt
 """
 
 import argparse
+import contextlib
 import json
 import re
 import shutil
@@ -56,6 +57,9 @@ def student(folder: Path, root: Path = ROOT, only: Sequence[str] = ()) -> list[P
                 (made / name).parent.mkdir(exist_ok=True)
                 shutil.copy(source, made / name)
         shutil.copytree(HANDOUT, made, dirs_exist_ok=True)
+    with contextlib.suppress(ValueError):  # without git nobody knows
+        for path in set(notebooks).intersection(course.changed_notebooks(root / "notebooks")):
+            print(f"{path.name}: it differs from the last commit: read it before you hand it out.")
     return sorted((folder / "notebooks").glob("*.ipynb"))
 
 
@@ -74,7 +78,7 @@ def _refuse_solved(path, notebook, asked):
     """Refuse an exercise whose cell holds more than stubs, imports and the check, or whose function another cell makes.
 
     A name that begins with my_ or again_ is such a function, also where no cell asks for it any more. An answer in
-    another form passes (a heading, a docstring alone): `git diff` shows what was changed.
+    another form passes (a heading, a docstring alone): a notebook that was changed is named.
     """
     from checks import FILE_OF  # here, since the grader reads COPIED, and has no need of torch
     from checks import notebook as reader

@@ -26,7 +26,7 @@ from nbformat.v4 import new_output
 from PIL import Image, ImageChops
 from traitlets.config import Config
 
-from tools.course import KEPT_CELL_METADATA, ROOT, git, notebooks_of, write_beside
+from tools.course import KEPT_CELL_METADATA, ROOT, changed_notebooks, notebooks_of, write_beside
 
 NOTEBOOKS = ROOT / "notebooks"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -169,17 +169,6 @@ def execute(path: Path) -> float:
     return seconds
 
 
-def changed() -> list[Path]:
-    """The notebooks whose files differ from the last commit, also those that git does not know yet.
-
-    Raises:
-        ValueError: if git is missing, or the course is no checkout.
-    """
-    said = git(NOTEBOOKS, "status", "--porcelain", "-z", "--untracked-files=all", "--no-renames", "--", ".")
-    names = {Path(entry[3:]).name for entry in os.fsdecode(said).split("\0")}  # behind two letters and a space
-    return [path for path in notebooks_of(NOTEBOOKS) if path.name in names]
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Execute notebooks, or only clean them; one that fails does not stop the others.
 
@@ -192,7 +181,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     try:
         named = chosen.names or chosen.all or chosen.text
-        paths = notebooks_of(NOTEBOOKS, [Path(name).stem for name in chosen.names]) if named else changed()
+        paths = notebooks_of(NOTEBOOKS, [Path(name).stem for name in chosen.names]) if named else changed_notebooks(NOTEBOOKS)
     except ValueError as error:
         parser.error(f"{error} Name the notebooks, such as 06, or say --all.")
     if not paths:

@@ -136,6 +136,15 @@ def test_what_other_programs_note_is_not_handed_out(tmp_path, monkeypatch):
     assert "return x" not in written.read_text()
 
 
+def test_a_notebook_that_was_changed_is_named(learner, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(hand_out, "COPIED", ())
+    hand_out.student(tmp_path / "out", learner.parents[1])
+    assert capsys.readouterr().out.startswith("01_norm.ipynb: it differs from the last commit")
+    commit_all(learner.parents[1])
+    hand_out.student(tmp_path / "again", learner.parents[1])
+    assert capsys.readouterr().out == ""
+
+
 def test_an_answer_in_another_notebook_is_not_handed_out(tmp_path):
     a_course(tmp_path, "my_f = max").rename(tmp_path / "notebooks" / "02_rope.ipynb")
     a_course(tmp_path, STUB + "{1}")
