@@ -131,19 +131,18 @@ def read_notebook(data: bytes) -> Notebook:
         ValueError, KeyError, TypeError, AttributeError or RecursionError: if it is no notebook.
     """
     stored = stored_cells(data)
-    cells = [cell for cell in stored if cell["cell_type"] == "code"]
-    sources = [cell["source"] if "source" in cell else cell["input"] for cell in cells]
-    notebook = read_cells(["".join(source) for source in sources])
-    notebook.texts = "\n".join("".join(cell.get("source") or "") for cell in stored if cell["cell_type"] != "code")
+    notebook = read_cells([cell["source"] for cell in stored if cell["cell_type"] == "code"])
+    notebook.texts = "\n".join(cell["source"] for cell in stored if cell["cell_type"] != "code")
     return notebook
 
 
 def stored_cells(data: bytes) -> list[dict]:
-    """The cells of a notebook as they are stored, of the format that it names; for errors see `read_notebook`."""
+    """The cells of a notebook, of the format that it names, each with its source as one text; errors as above."""
     stored = json.loads(data.decode("utf-8-sig"))
+    cells = stored.get("cells")
     if "worksheets" in stored and (stored.get("nbformat", 4) < 4 or "cells" not in stored):  # as Jupyter shows it
-        return [cell for sheet in stored["worksheets"] for cell in sheet["cells"]]
-    return stored["cells"]
+        cells = [cell for sheet in stored["worksheets"] for cell in sheet["cells"]]
+    return [cell | {"source": "".join(cell.get("source", cell.get("input")) or "")} for cell in cells]
 
 
 def read_cells(cells: list[str]) -> Notebook:

@@ -4,9 +4,10 @@
 
 Run it in the newer folder; nothing in the older one is changed. Answers are read as the grader reads them
 (checks/notebook.py). The cell of an answer comes as it is, and in front of it the learner's other cells that it needs;
-only into an exercise that is still as it was handed out.
+only into an exercise that is still as it was handed out. Of several answers that of the file saved last is taken. In
+the end every answer of the older files is looked for in these notebooks, and named if it is not in one of them.
 
-Exit status: 0 if every answer is in the notebooks, 1 if one is not; it is named.
+Exit status: 0 if every answer is in the notebooks, 1 if one is not.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import ast
 import json
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from nbformat.v4 import new_code_cell
@@ -24,74 +25,65 @@ from tools import course
 from tools.course import ROOT, UNREADABLE, notebooks_of, one_line
 
 
-@dataclass
-class Old:
-    """An older notebook of a learner, and what became of its answers."""
+@dataclass(frozen=True)
+class Work:
+    """A notebook that could be read, and the functions that its exercises ask for."""
 
     path: Path
     notebook: reader.Notebook
-    asked: list[str]  # the functions that its exercises asked for
-    came: list[str] = field(default_factory=list)  # functions that were put back
-    left: list[str] = field(default_factory=list)  # those that were not, each with the reason
-
-    def answer(self, name: str) -> reader.Statement | None:
-        """The statement that defines a function, if it is no stub."""
-        found = self.notebook.definition(name)
-        return found if found and not reader.is_stub(found.node) else None
-
-    def needs(self, name: str) -> set[str]:
-        """The statements that an answer needs, imports apart, as `ast.dump` writes them."""
-        parts = [part.node for part in self.notebook.parts(name, [])]
-        return {ast.dump(node) for node in parts if not isinstance(node, ast.Import | ast.ImportFrom)}
+    asked: list[str]
 
 
-def _exercises(cells):
-    """(cell, function that it hands to a check) of each exercise of these cells, as they are stored."""
-    texts = ["".join(cell.get("source", cell.get("input", ""))) for cell in cells]
-    kinds = [cell["cell_type"] for cell in cells]
-    solved = course.in_solutions(list(zip(kinds, texts, strict=True)))
-    asked = [course.asks_for(text) if kind == "code" else "" for kind, text in zip(kinds, texts, strict=True)]
-    return [(cell, name) for cell, name, inside in zip(cells, asked, solved, strict=True) if name and not inside]
-
-
-def read_old(files: list[Path]) -> tuple[list[Old], list[str]]:
-    """Older notebooks, those that were saved last first; and what is wrong with files that cannot be read."""
-    old, broken = [], []
-    for path in sorted(files, key=lambda path: (int(path.lstat().st_mtime), path.stem), reverse=True):
+def read(files: list[Path]) -> list[Work]:
+    """Those of the files that are notebooks; what is wrong with the others is printed."""
+    found = []
+    for path in files:
         try:
             data = path.read_bytes()
-            asked = [name for _, name in _exercises(reader.stored_cells(data))]
-            old.append(Old(path, reader.read_notebook(data), asked))
+            asked = [name for _, name in exercises(reader.stored_cells(data))]
+            found.append(Work(path, reader.read_notebook(data), asked))
         except UNREADABLE as error:
-            broken.append(f"{path}: cannot be read: {one_line(error, 80)}. Nothing is put back: mend it, or delete it.")
-    return old, broken
+            print(f"{path}: cannot be read, and is left out: {one_line(error, 80)}. Mend it, or delete it.")
+    return found
 
 
-def place(fresh: Path, old: list[Old]) -> list[str]:
-    """Put answers of older notebooks into the open exercises of a fresh one; the functions that it asks for."""
+def exercises(cells: list[dict]) -> list[tuple[dict, str]]:
+    """(cell, function that it hands to a check) of each exercise of these cells."""
+    texts = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    marked = zip(cells, texts, course.in_solutions(texts), strict=True)
+    found = [(cell, course.asks_for(text)) for cell, (kind, text), solved in marked if kind == "code" and not solved]
+    return [(cell, name) for cell, name in found if name]
+
+
+def answer(notebook: reader.Notebook, name: str) -> reader.Statement | None:
+    """The statement that defines a function, if it is no stub."""
+    found = notebook.definition(name)
+    return found if found and not reader.is_stub(found.node) else None
+
+
+def is_in(new: reader.Notebook, old: reader.Notebook, name: str) -> bool:
+    """Whether both have the same answer, with the same statements that it needs; imports may differ."""
+
+    def needs(notebook):
+        nodes = [part.node for part in notebook.parts(name, [])]
+        return {ast.dump(node) for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)}
+
+    return bool(answer(new, name) and answer(old, name)) and needs(new) == needs(old)
+
+
+def place(fresh: Path, old: list[Work]) -> None:
+    """Put answers of older notebooks, the one to prefer first, into the open exercises of a fresh one."""
     stored = json.loads(fresh.read_text(encoding="utf-8-sig"))
-    exercises, came = _exercises(stored["cells"]), False
-    for cell, name in exercises:
-        now, there = Old(fresh, _read(stored["cells"]), []), [one for one in old if one.answer(name)]
-        found = now.notebook.definition(name)
-        if not (found and reader.is_stub(found.node)) or reader.more_than_a_stub("".join(cell["source"])):
-            why = "its cell here is not empty any more"
-        elif there:
-            why = f"that of {there[0].path.name} was taken, the file that was saved last"
-            if cells := _with_answer(stored["cells"], cell, there[0], name):
-                stored["cells"], came = cells, True
-                there[0].came.append(name)
-                now = there[0]
-            else:
-                why = "what it needs does not fit in"
-        for one in old:
-            if one.answer(name) and (not now.answer(name) or one.needs(name) != now.needs(name)):
-                one.left.append(f"{name} ({why})")
-            elif not there and (fault := one.notebook.fault_of(name)):
-                one.left.append(f"{name} ({one_line(fault, 80).rstrip('.')})")
-    if came:
-        course.write_beside(fresh, json.dumps(stored, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
-    return [name for _, name in exercises]
+    cells = stored["cells"]
+    for stub, name in exercises(cells):
+        found = _read(cells).definition(name)
+        is_open = found and reader.is_stub(found.node) and not reader.more_than_a_stub("".join(stub["source"]))
+        source = next((one.notebook for one in old if answer(one.notebook, name)), None)
+        if is_open and source and is_in(_read(made := _with_answer(cells, stub, source, name)), source, name):
+            cells = made
+    if cells is not stored["cells"]:
+        text = json.dumps(stored | {"cells": cells}, indent=1, ensure_ascii=False, sort_keys=True)
+        course.write_beside(fresh, text + "\n")
 
 
 def _read(cells):
@@ -99,23 +91,18 @@ def _read(cells):
 
 
 def _with_answer(cells, stub, old, name):
-    """The cells with an answer in the place of its stub, and in front of it what it needs; None if that fails.
-
-    A check that the answer's cell has not comes behind it.
-    """
-    home, have, more = old.answer(name).cell, {ast.dump(one.node) for one in _read(cells).statements}, []
-    parts = [part for part in old.notebook.parts(name, []) if part.cell != home and ast.dump(part.node) not in have]
+    """The cells with an answer in the place of its stub; in front of it what it needs, behind it the check it lacks."""
+    home, have, more = answer(old, name).cell, {ast.dump(one.node) for one in _read(cells).statements}, []
+    parts = [part for part in old.parts(name, []) if part.cell != home and ast.dump(part.node) not in have]
     for number in dict.fromkeys(part.cell for part in parts):
         nodes = [part.node for part in parts if part.cell == number]
         imports = all(isinstance(node, ast.Import | ast.ImportFrom) for node in nodes)  # of a cell that may be ours
-        more.append("\n".join(map(ast.unparse, nodes)) if imports else old.notebook.cells[number - 1])
-    text, at = old.notebook.cells[home - 1], cells.index(stub)
-    answer = {**stub, "source": text.splitlines(keepends=True), "outputs": [], "execution_count": None}
+        more.append("\n".join(map(ast.unparse, nodes)) if imports else old.cells[number - 1])
+    text, at = old.cells[home - 1], cells.index(stub)
+    mine = {**stub, "source": text.splitlines(keepends=True), "outputs": [], "execution_count": None}
     check = "\n".join(re.findall(r"^(?:from|import|check_).*", "".join(stub["source"]), re.M))
     behind = [new_code_cell(check)] if course.asks_for(text) != name else []
-    made = [*cells[:at], *map(new_code_cell, more), answer, *behind, *cells[at + 1 :]]
-    new = Old(old.path, _read(made), [])
-    return made if new.answer(name) and old.needs(name) <= new.needs(name) else None
+    return [*cells[:at], *map(new_code_cell, more), mine, *behind, *cells[at + 1 :]]
 
 
 def update(root: Path, source: Path) -> bool:
@@ -125,26 +112,25 @@ def update(root: Path, source: Path) -> bool:
         ValueError: if there is no notebook of the course to take answers from.
     """
     folder, ours = source / "notebooks" if (source / "notebooks").is_dir() else source, notebooks_of(root / "notebooks")
-    files = [folder] * (".ipynb" in folder.name.lower())
-    if folder.is_dir():
-        files = sorted(path for path in folder.iterdir() if reader.ENDING.search(path.name))
-    old, broken = read_old([path for path in files if path.resolve() not in {fresh.resolve() for fresh in ours}])
-    asked = set()
-    for fresh in ours if old else ():
-        try:
-            asked.update(place(fresh, old))
-        except UNREADABLE as error:
-            broken.append(f"{fresh}: cannot be read or written: {one_line(error, 80)}. Nothing is put into it.")
-    print(*broken, sep="\n", end="\n" * bool(broken))
+    files = [path for path in (folder.iterdir() if folder.is_dir() else [folder]) if reader.ENDING.search(path.name)]
+    files = [path for path in files if path.resolve() not in {fresh.resolve() for fresh in ours}]
+    old = read(sorted(files, key=lambda path: (path.lstat().st_mtime, path.name), reverse=True))
+    readable = [one.path for one in read(ours)]
+    for fresh in readable:
+        place(fresh, old)
+    new, whole, is_course = read(readable), len(old + readable) == len(files + ours), False
+    asked = [name for one in new for name in one.asked]
     for one in old:
-        gone = [name for name in one.asked if name not in asked and one.answer(name)]
-        one.left += [f"{name} (no exercise here asks for it)" for name in gone]
-    if not broken and not any(one.asked or one.came or one.left for one in old):
+        faults = {name: one.notebook.fault_of(name) for name in [*asked, *one.asked]}
+        mine = [name for name, fault in faults.items() if fault or answer(one.notebook, name)]
+        came = [name for name in mine if any(is_in(fresh.notebook, one.notebook, name) for fresh in new)]
+        left = [f"{name} ({faults[name]})" if faults[name] else name for name in mine if name not in came]
+        said = f"; not put back: {', '.join(left)}" if left else ""
+        print(f"{', '.join(came) or 'nothing'} put back{said}. All that you wrote: {one.path}")
+        whole, is_course = whole and not left, is_course or bool(one.asked or mine)
+    if not is_course:
         raise ValueError(f"{source}: neither a folder with notebooks of the course nor one of them.")
-    for one in old:
-        left = f"; not put back: {', '.join(one.left)}" if one.left else ""
-        print(f"{', '.join(one.came) or 'nothing'} put back{left}. All that you wrote: {one.path}")
-    return not broken and not any(one.left for one in old)
+    return whole
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -157,7 +143,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(f"update: {error}")
     print("Is a notebook open in JupyterLab? Close its tab without saving, then open it again.")
     if not whole:
-        sys.exit("Not every answer of yours is in the notebooks: see above.")
+        sys.exit("Not every answer of yours is in the notebooks: see above. An exercise takes one, while it is empty.")
     print("Up to date.")
 
 
