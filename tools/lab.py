@@ -1,7 +1,6 @@
 """JupyterLab on the first notebook: what `make lab` runs. Arguments are those of `jupyter lab`.
 
     python -m tools.lab notebooks/00_start_here.ipynb --no-browser --port 9000
-    python -m tools.lab 03                                                          # make lab ARGS=03
 
 It starts for whoever calls it, root in a container included, and the address to open is the last line that it prints,
 alone: where no browser opens by itself, nothing has to be searched for in the log.
@@ -9,12 +8,11 @@ alone: where no browser opens by itself, nothing has to be searched for in the l
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from jupyterlab.labapp import LabApp
 
-from tools.course import ROOT, notebooks_of  # JupyterLab shows all of ROOT: the notebooks link to ../docs/glossary.md
+from tools.course import ROOT  # JupyterLab shows all of ROOT: the notebooks link to ../docs/glossary.md
 
 QUIET = [
     "--KernelManager.transport_encryption=auto",  # otherwise ipykernel warns at the start of every kernel
@@ -22,19 +20,8 @@ QUIET = [
 ]
 
 
-def with_one_notebook(arguments: Sequence[str]) -> list[str]:
-    """Arguments in which the last notebook, a file or a name such as 03 or 03_swiglu, is the only one and comes first.
-
-    JupyterLab would open the first, and pass over the others without a word.
-    """
-    there = {name: str(path) for path in notebooks_of(ROOT / "notebooks") for name in (path.stem, path.stem[:2])}
-    named = [one for one in arguments if one in there or (one.endswith(".ipynb") and not one.startswith("-"))]
-    return [*(there.get(one, one) for one in named[-1:]), *(one for one in arguments if one not in named)]
-
-
 def start(arguments: list[str]) -> None:
     """Run the server until it is stopped."""
-    arguments = with_one_notebook(arguments)
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # of kernels: a thread that waits long lets go of the core
     if {"-h", "--help", "--help-all"} & set(arguments):
         LabApp.launch_instance(arguments)  # and ends there; initialize_server knows no help

@@ -40,14 +40,3 @@ def test_help_says_what_jupyter_lab_takes(capsys):
     with pytest.raises(SystemExit):
         lab.start(["--help"])
     assert "--core-mode" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("arguments", "opened"), [
-    ([], []), (["--port", "9000"], ["--port", "9000"]), (["00_start_here.ipynb", "mine.ipynb"], ["mine.ipynb"]),
-    (["notebooks/00_start_here.ipynb", "--no-browser"], ["notebooks/00_start_here.ipynb", "--no-browser"]),
-    (["00_start_here.ipynb", "--no-browser", "03"], ["03_swiglu.ipynb", "--no-browser"]),
-    (["00_start_here.ipynb", "04_gqa", "--port=90"], ["04_gqa.ipynb", "--port=90"]),
-])  # fmt: skip
-def test_the_notebook_that_is_named_last_opens(arguments, opened):
-    found = lab.with_one_notebook(arguments)
-    assert [one.removeprefix(f"{lab.ROOT / 'notebooks'}/") for one in found] == opened
