@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from tests.support.lab import END_KERNELS, OUTPUTS, chromium, explorers_in, jupyter_lab, opened, run_all, visit
+from tests.support.lab import END_KERNELS, OUTPUTS, explorers_in, jupyter_lab, opened, run_all, visit
 
 pytestmark = pytest.mark.browser
 
@@ -26,12 +26,12 @@ Explorer(figure, lambda level: f"{level:.1f}", {"level": slider("level", 0, 0, 5
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def lab(browser, tmp_path_factory):
     """A browser, the address and token of a JupyterLab, and the folder of its notebooks."""
     folder = tmp_path_factory.mktemp("browser")
     (folder / "notebooks").mkdir()
     place = f"--ServerApp.root_dir={folder / 'notebooks'}"
-    with chromium() as browser, jupyter_lab(folder, place) as (_, address, _):
+    with jupyter_lab(folder, place) as (_, address, _):
         yield browser, *address.split("/lab?token="), folder / "notebooks"
 
 
@@ -52,15 +52,13 @@ def test_explorers_of_a_notebook_answer(lab, name):
 
 
 def test_no_answer_is_seen_before_its_cell_is_run(lab):
-    browser, address, token, folder = lab
+    *where, folder = lab
     for path in PATHS:
-        shutil.copy(path, folder / f"stored_{path.name}")
+        stored = shutil.copy(path, folder / f"stored_{path.name}")
         code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code" and cell.outputs]
         folds = [cell.metadata.get("jupyter", {}) for cell in code]
         folded = ["outputs_hidden" in fold for fold in folds]
-        page = browser.new_page()
-        page.set_default_timeout(120_000)
-        page.goto(f"{address}/lab/workspaces/stored_{path.stem}/tree/stored_{path.name}?token={token}")
+        page = opened(*where, stored)
         drawn = "cell => cell.shown || cell.fold !== undefined"
         page.wait_for_function(f"size => ({OUTPUTS})().filter({drawn}).length === size", arg=len(code))
         seen = [cell for cell in page.evaluate(OUTPUTS) if cell["shown"] or cell["fold"] is not None]
@@ -68,6 +66,7 @@ def test_no_answer_is_seen_before_its_cell_is_run(lab):
         assert [cell["code_folded"] for cell in seen] == ["source_hidden" in fold for fold in folds], path.name
         assert not any(cell["fold"] for cell in seen), path.name
         assert any(folded), path.name
+        page.evaluate(END_KERNELS, where[2])
         page.close()
 
 

@@ -21,7 +21,6 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none"},  # otherwise cells out of sight are not on the page
     "docmanager-extension/plugin": {"autosave": False},
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True},
 }
 # PyTorch's, where a build for CUDA finds CUDA's compiler and no GPU: nothing is wrong.
 HARMLESS = re.compile(r"(\S+ \S+ \d+ torch/utils/cpp_extension\.py:\d+\] )?No CUDA runtime is found, using .*")
