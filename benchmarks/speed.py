@@ -18,6 +18,7 @@ import argparse
 import gc
 import json
 import os
+import platform
 import re
 import resource
 import statistics
@@ -38,7 +39,6 @@ from transformers import LlamaForCausalLM
 from helpers.checkpoint import config_to_hugging_face, weights_to_hugging_face
 from helpers.device import pick_device, synchronize
 from helpers.fast_decode import prepare_for_decoding
-from helpers.fast_decode.measure import processor
 from helpers.generate import generate
 from helpers.model import PRESETS, Llama, count_parameters
 
@@ -106,6 +106,14 @@ def alternate(works, repeats, device):
             "other processes were busy all the time: nothing could be measured. Run this when the machine is idle."
         )
     return seconds, dropped
+
+
+def processor():
+    """The name of this machine's processor, as far as the system tells it."""
+    try:
+        return re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))[1]
+    except (OSError, TypeError):
+        return platform.processor() or platform.machine()
 
 
 def machine():

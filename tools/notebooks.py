@@ -181,7 +181,11 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     try:
         named = chosen.names or chosen.all or chosen.text
-        paths = notebooks_of(NOTEBOOKS, [Path(name).stem for name in chosen.names]) if named else changed_notebooks(NOTEBOOKS)
+        paths = (
+            notebooks_of(NOTEBOOKS, [Path(name).stem for name in chosen.names])
+            if named
+            else changed_notebooks(NOTEBOOKS)
+        )
     except ValueError as error:
         parser.error(f"{error} Name the notebooks, such as 06, or say --all.")
     if not paths:

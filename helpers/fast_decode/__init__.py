@@ -6,7 +6,6 @@ step       one token through such a model, with little around the products
 measure    which layout and how many threads are fastest here
 """
 
-from helpers.fast_decode.measure import layouts_file
 from helpers.fast_decode.prepare import prepare_for_decoding
 
-__all__ = ["layouts_file", "prepare_for_decoding"]
+__all__ = ["prepare_for_decoding"]

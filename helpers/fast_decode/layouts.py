@@ -49,14 +49,12 @@ class LaidOutLinear(nn.Module):
             stay in a core's registers; "bags of n" the same strips, each summed as a bag of words: input i is a word,
             row i of the strip its vector, x_i its weight; "packed" in oneDNN's own order, the fastest for the products
             of many tokens.
-        times: what was measured, {name: µs}; for the repr.
     """
 
-    def __init__(self, group, dtype, layout, times=()):
+    def __init__(self, group, dtype, layout):
         super().__init__()
         matrix, scale = torch.cat(tuple(group)), None
         self.layout, (self.n_out, self.n_in) = layout, matrix.shape
-        self.times = {way: t for way, t in dict(times).items() if way.startswith(full_name(dtype, ""))}
         self.in_bags, self.width = layout.startswith("bags"), int(layout.split()[-1]) if " of " in layout else 0
         if self.width:
             padding = matrix.new_zeros(-len(matrix) % self.width, self.n_in)
@@ -80,14 +78,11 @@ class LaidOutLinear(nn.Module):
         self.register_buffer("scale", scale)
 
     def extra_repr(self):
-        times = ", ".join(f"{way} {t:g} µs" for way, t in sorted(self.times.items(), key=lambda item: item[1]))
-        return f"{self.layout}; measured: {times}" if times else self.layout
+        return f"{self.n_in} -> {self.n_out}, {self.layout}"
 
     def forward(self, x):
         if x.numel() == x.shape[-1]:
             return self.of_vector(x.reshape(-1)).view(*x.shape[:-1], -1)
-        if self.layout == "packed":
-            return packed_product(x, self.weight)
         weight = self.weight
         if weight.dtype == torch.uint8:
             weight = from_bytes(weight)
@@ -101,7 +96,7 @@ class LaidOutLinear(nn.Module):
                 product = torch.bmm(tokens.expand(len(strips), -1, -1), strips).transpose(0, 1)
             product = product.reshape(*x.shape[:-1], -1)[..., : self.n_out]
         else:
-            product = x @ weight if self.layout == "columns" else F.linear(x, weight)
+            product = x @ weight if self.layout == "columns" else product_with(weight, x)
         return product.to(wanted) if self.scale is None else product * self.scale.to(wanted)
 
     def of_vector(self, x):
@@ -113,7 +108,7 @@ class LaidOutLinear(nn.Module):
         elif self.width:
             sums = torch.bmm(x.expand(len(self.weight), 1, -1), self.weight)
         elif self.layout == "packed":
-            sums = packed_product(x.view(1, -1), self.weight)
+            sums = product_with(self.weight, x.view(1, -1))
         else:
             matrix = self.weight.T if self.layout == "columns" else self.weight
             sums = torch.mv(matrix, x.to(matrix.dtype))
@@ -135,13 +130,11 @@ def pack(matrix):
         return matrix
 
 
-def packed_product(x, packed):
-    """x (..., n_in) times what `pack` made of a matrix (n_out, n_in): (..., n_out)."""
-    if not packed.is_mkldnn:
-        return F.linear(x, packed)
-    if x.requires_grad and torch.is_grad_enabled():  # oneDNN's product would leave x without a gradient
-        return F.linear(x, packed.to_dense())
-    return torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+def product_with(matrix, x):
+    """The product of a matrix (n_out, n_in), packed or not, with x (..., n_in): (..., n_out)."""
+    if not matrix.is_mkldnn or (x.requires_grad and torch.is_grad_enabled()):  # packed it gives x no gradient
+        return F.linear(x, matrix.to_dense())
+    return torch.ops.mkldnn._linear_pointwise(x, matrix, None, "none", [], "")
 
 
 def bags(rows, words, starts, x):

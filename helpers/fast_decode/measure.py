@@ -1,15 +1,8 @@
-"""Which layout, and how many threads, are fastest on this machine: measured, and kept."""
+"""Which layout, and how many threads, are fastest on this machine: measured at each call."""
 
-import contextlib
-import json
-import math
-import os
-import platform
-import re
 import statistics
 import time
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -18,56 +11,23 @@ from helpers.fast_decode.layouts import LaidOutLinear, full_name
 SAMPLE, ROUNDS = 2**25, 5  # each layout is timed on so many bytes of matrices (most caches hold less), and so often
 
 
-def layouts_file() -> Path:
-    """Where the times of layouts are kept between processes; it may be deleted at any time."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llama-notebooks" / "layouts.json"
-
-
-def processor() -> str:
-    """The name of this machine's processor, as far as the system tells it."""
-    try:
-        return re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))[1]
-    except (OSError, TypeError):
-        return platform.processor() or platform.machine()
-
-
 def times_of(groups, rivals):
-    """Times for one vector, {shape: {name of dtype and layout: µs}}: those kept, or else measured now.
+    """Times for one vector, {shape: {name of dtype and layout: µs}}, the least of several: a busy moment passes.
 
     Args:
         groups: {shape: [matrices that are read at once, ...]}.
         rivals: {dtype: layouts}.
     """
-    vectors = torch.backends.cpu.get_cpu_capability()
-    machine = f"{processor()}, {vectors}, torch {torch.__version__}, {torch.get_num_threads()} threads"
-    try:
-        kept = json.loads(layouts_file().read_text(encoding="utf-8"))
-        own = kept.get(machine, {})
-        times = {shape: {way: float(t) for way, t in own[shape].items()} for shape in own}
-    except (OSError, ValueError, TypeError, AttributeError):  # no file, or a broken one
-        kept, times = {}, {}
     ways = {full_name(dtype, name): (dtype, name) for dtype, names in rivals.items() for name in names}
-    keep = kept.setdefault(machine, {})
+    times = {}
     for shape, alike in groups.items():
-        own, width, n_out = times.setdefault(shape, {}), alike[0][0].shape[1], sum(map(len, alike[0]))
+        width, n_out = alike[0][0].shape[1], sum(map(len, alike[0]))
         rows = SAMPLE // (4 * width)
         sample = [torch.cat(group)[:rows] for group in alike[: max(1, rows // n_out)]]
         x, read = sample[0].new_ones(1, 1, width), sum(map(len, sample)) / n_out
-        limit = 1e6 * min(_race({"read": lambda every=sample: [part.sum() for part in every]})["read"]) / read
-        slow = 10 * limit  # so slow is no layout on a quiet machine (4 was seen): others used it
-        if not (new := [way for way in ways if own.get(way, math.inf) > slow]):
-            continue
-        trials = {way: [LaidOutLinear([part], *ways[way]) for part in sample] for way in new}
+        trials = {way: [LaidOutLinear([part], *ways[way]) for part in sample] for way in ways}
         runners = {way: lambda x=x, every=linears: [linear(x) for linear in every] for way, linears in trials.items()}
-        for _ in range(3):  # a busy moment passes
-            seconds = _race(runners)
-            own |= {way: min(own.get(way, math.inf), round(1e6 * min(t) / read, 1)) for way, t in seconds.items()}
-            if max(own.values()) <= slow and all(statistics.median(t) < 1.5 * min(t) for t in seconds.values()):
-                keep[shape] = own
-                break
-    with contextlib.suppress(OSError):  # then they are measured again next time
-        layouts_file().parent.mkdir(parents=True, exist_ok=True)
-        layouts_file().write_text(json.dumps(kept, indent=1), encoding="utf-8")
+        times[shape] = {way: round(1e6 * min(taken) / read, 1) for way, taken in _race(runners).items()}
     return times
 
 

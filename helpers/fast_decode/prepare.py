@@ -1,12 +1,10 @@
 """The same model with its weights laid out for steps of one token."""
 
-from pathlib import Path
-
 import torch
 
 from helpers.cache import KVCache
 from helpers.fast_decode.layouts import LAYOUTS, LaidOutLinear, full_name, lay_out, shape_of
-from helpers.fast_decode.measure import layouts_file, seconds_by_threads, times_of
+from helpers.fast_decode.measure import seconds_by_threads, times_of
 from helpers.fast_decode.step import is_untouched, logits_after
 from helpers.model import Llama
 from helpers.validate import require_plain
@@ -15,10 +13,8 @@ from helpers.validate import require_plain
 def prepare_for_decoding(model: Llama, weights: str | None = None, layout: str | None = None):
     """The same function with its matrices laid out for steps of one token on the CPU.
 
-    Which layout is fastest depends on the processor, so each is timed on the model's own matrices, in about 0.2 s. The
-    times are kept in `layouts_file()`, for this processor, torch and number of threads; the file may be deleted. One
-    thread or all is decided at each call, since it depends on what else the machine does. `print(prepared)` says what
-    was chosen and why.
+    Which layout is fastest depends on the processor, so each is timed on the model's own matrices; one thread or all is
+    timed, too. `print(prepared)` says what was chosen and why.
 
     Use the result only to generate text. Its matrices are copies; the embedding is shared with the model. So prepare
     again after you have trained, moved or cast the model, and do not move or cast the result. A model on an
@@ -65,7 +61,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, layout: str |
             best = layout if layout in rivals[kind] else rivals[kind][-1]  # bags of another width
             if not layout:
                 best = min(rivals[kind], key=lambda name: own[full_name(kind, name)])
-            return LaidOutLinear(group, kind, best, own)
+            return LaidOutLinear(group, kind, best)
 
         prepared = lay_out(model, linear)
         seconds = {} if layout else seconds_by_threads(prepared)
@@ -116,6 +112,5 @@ def _report(groups, times, seconds, dtype, original):
     race = ", ".join(f"{n}: {1000 * s:.2f} ms" for n, s in seconds.items())
     return (
         f"products of a step: {products}{'; these weights save memory here, not time' if slow else ''}\n"
-        f"threads: {min(seconds, key=seconds.get)} (four blocks on {race})\n"
-        f"times are kept in {str(layouts_file()).replace(str(Path.home()), '~')}"
+        f"threads: {min(seconds, key=seconds.get)} (four blocks on {race})"
     )
