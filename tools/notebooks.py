@@ -180,12 +180,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--text", action="store_true", help="execute none: only clean them (default: all)")
     chosen = parser.parse_args(arguments)
     try:
-        named = chosen.names or chosen.all or chosen.text
-        paths = (
-            notebooks_of(NOTEBOOKS, [Path(name).stem for name in chosen.names])
-            if named
-            else changed_notebooks(NOTEBOOKS)
-        )
+        if chosen.names or chosen.all or chosen.text:
+            paths = notebooks_of(NOTEBOOKS, [Path(name).stem for name in chosen.names])
+        else:
+            paths = changed_notebooks(NOTEBOOKS)
     except ValueError as error:
         parser.error(f"{error} Name the notebooks, such as 06, or say --all.")
     if not paths:
