@@ -117,7 +117,9 @@ def blank_model(config: LlamaConfig, weights: dict[str, torch.Tensor | StoredWei
     """
     most = 100 * max((math.prod(weight.shape) for weight in weights.values()), default=1)
     rows = max(config.vocab_size, config.hidden_dim, config.n_heads * config.head_dim)
-    if config.n_layers > 100 + len(weights) or rows * config.dim > most:  # before such a loop or table is made
+    n_experts = getattr(config, "settings", {}).get("num_experts") or 0  # of a relative; each is several weights
+    n_parts = config.n_layers * max(1, n_experts / 10)
+    if n_parts > 100 + len(weights) or rows * config.dim > most:  # before such a loop or table is made
         raise ValueError(f"{source}: {config} needs far more than the {len(weights)} weights found: "
                          "the config belongs to another model, or is damaged: fetch it again.")  # fmt: skip
     embedding, head = weights.get("tok_embeddings.weight"), weights.get("lm_head.weight")

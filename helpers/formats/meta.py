@@ -8,6 +8,7 @@ import torch
 from helpers.config import LLAMA3_SCALING, LlamaConfig
 from helpers.device import is_out_of_memory
 from helpers.formats.files import read_json, unreadable
+from helpers.formats.fit import DAMAGE
 from helpers.formats.names import interleaved_to_halves, under_our_names
 from helpers.model import swiglu_hidden_dim
 
@@ -63,14 +64,11 @@ def read_meta(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
         for name in weights:
             if name.endswith(("q_proj.weight", "k_proj.weight")):
                 weights[name] = interleaved_to_halves(weights[name], config.head_dim)
-    except KeyError as error:
-        raise ValueError(f"{folder}: {str(error)[:80]} is missing from params.json or a shard: it is not a whole "
-                         "LLaMA. Fetch all files again.") from error  # fmt: skip
-    except (AttributeError, TypeError, ValueError, IndexError, ArithmeticError, RuntimeError) as error:
+    except DAMAGE as error:
         if is_out_of_memory(error):
             raise
-        raise ValueError(f"{folder}: params.json and the shards make no LLaMA ({str(error)[:300]}): fetch all "
-                         "again.") from error  # fmt: skip
+        why = f"{str(error)[:300]}{' is missing' if isinstance(error, KeyError) else ''}"
+        raise ValueError(f"{folder}: params.json and the shards make no LLaMA ({why}): fetch all again.") from error
     return config, weights
 
 
