@@ -25,7 +25,7 @@ def _drawn(pick):
     return lambda z, t, k, p, g: pick((z / max(t, 1e-6)).softmax(-1), g)
 
 
-def _nucleus(keep, draw=lambda shares, generator: shares.multinomial(1, generator=generator)):
+def _nucleus(keep):
     """keep(sums of the sorted shares, the sorted shares, top_p) says which stay."""
 
     def program(logits, temperature, top_k, top_p, generator):
@@ -36,13 +36,9 @@ def _nucleus(keep, draw=lambda shares, generator: shares.multinomial(1, generato
         shares /= shares.sum(-1, keepdim=True)
         if top_p is not None:
             shares = shares.where(keep(shares.cumsum(-1), shares, top_p), 0.0)
-        return order.gather(1, draw(shares, generator))[:, 0]
+        return order.gather(1, shares.multinomial(1, generator=generator))[:, 0]
 
     return program
-
-
-def _up_to(sums, shares, top_p):
-    return sums - shares < top_p - 1e-9
 
 
 def _marked_from_below(sums, shares, top_p):  # as in transformers: what stands above a sum of 1 - top_p
@@ -51,13 +47,7 @@ def _marked_from_below(sums, shares, top_p):  # as in transformers: what stands 
     return above
 
 
-def _looked_up(shares, generator):
-    sums = shares.cumsum(-1)
-    drawn = torch.rand(len(sums), 1, generator=generator, dtype=torch.float64) * sums[:, -1:]
-    return torch.searchsorted(sums, drawn, right=True).clamp(max=sums.shape[1] - 1)
-
-
-RIGHT["sample"] |= {"marked_from_below": _nucleus(_marked_from_below), "looked_up": _nucleus(_up_to, _looked_up)}
+RIGHT["sample"]["marked_from_below"] = _nucleus(_marked_from_below)
 
 
 @right
@@ -122,7 +112,7 @@ def _one_at_a_time(room):
 
 WRONG["sample"] |= {
     "one_cut_for_all_rows": ("each with an order and a draw of its own", _nucleus(
-        lambda sums, shares, top_p: _up_to(sums, shares, top_p).any(0, keepdim=True).expand_as(sums))),
+        lambda sums, shares, top_p: (sums - shares < top_p - 1e-9).any(0, keepdim=True).expand_as(sums))),
     "global": ("take generator=generator", _drawn(lambda q, g: torch.multinomial(q, 1)[:, 0])),
     "seeded": ("neither seeded", _drawn(lambda q, g: q.multinomial(1, generator=g.manual_seed(0))[:, 0])),
     "greedy": ("The likeliest, or one random", _drawn(lambda q, g: q.argmax(-1))),

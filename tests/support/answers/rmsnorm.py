@@ -17,8 +17,6 @@ RIGHT["rms_norm"] |= {
     "row_by_row": lambda x, w, eps: torch.stack(
         [row / (row.dot(row) / len(row) + eps) ** 0.5 for row in x.float().reshape(-1, x.shape[-1])]
     ).reshape(x.shape).to(x.dtype) * w,
-    "in_place_on_a_copy": lambda x, w, eps: x.float().clone().mul_(
-        torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * w,
 }  # fmt: skip
 WRONG["rms_norm"] |= {  # most are wrong in few cases
     "layer_norm_of_x_and_minus_x": (

@@ -35,12 +35,6 @@ def apply_rope_halves__cat(x, cos, sin):
 
 
 @right
-def apply_rope_halves__as_in_transformers(x, cos, sin):
-    cos, sin = (torch.cat((y, y), -1).to(x.dtype) for y in (cos, sin))
-    return x * cos + torch.cat((-x.chunk(2, -1)[1], x.chunk(2, -1)[0]), -1) * sin
-
-
-@right
 def apply_rope_halves__complex(x, cos, sin):
     turned = torch.complex(*x.float().chunk(2, -1)) * torch.complex(cos, sin)
     return torch.cat((turned.real, turned.imag), -1).to(x.dtype)
@@ -58,17 +52,10 @@ def apply_rope_interleaved__stack(x, cos, sin):
     return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).reshape(x.shape).to(x.dtype)
 
 
-@right
-def apply_rope_interleaved__complex(x, cos, sin):
-    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2).contiguous())
-    return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2).to(x.dtype)
-
-
 WRONG["apply_rope_interleaved"]["view"] = (
     "contiguous",
     lambda x, c, s: apply_rope_interleaved__stack(x.view(-1, *x.shape[2:]), c, s).view(x.shape),
 )
-RIGHT["rope_permutation"] = {
-    "slices": lambda w, h: torch.cat([w[i + odd : i + h : 2] for i in range(0, len(w), h) for odd in (0, 1)]),
-    "movedim": lambda w, h: w.unflatten(0, (-1, h // 2, 2)).movedim(2, 1).flatten(0, 2),
-}
+RIGHT["rope_permutation"]["slices"] = lambda w, h: torch.cat(
+    [w[i + odd : i + h : 2] for i in range(0, len(w), h) for odd in (0, 1)]
+)
