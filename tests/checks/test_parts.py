@@ -13,10 +13,10 @@ from transformers.models.llama import modeling_llama
 from checks import my_parts
 from checks.parts import COURSE
 from helpers.checkpoint import load_checkpoint
-from helpers.text import TINY_LLAMA
 from tests.support.course import ROOT
 from tests.support.files import edit_json
 from tests.support.messy import stored
+from tests.support.models import assert_agree
 from tests.support.submissions import NORM_RIGHT, code_cell, write
 
 N = len(COURSE)
@@ -47,14 +47,6 @@ def test_nothing_done_gives_the_courses_parts():
     assert {"gqa_layer", "my_llama", "training_loop", "sample", "lookup_decoding"} < {*later.names} - {*parts.names}
 
 
-def test_parts_make_a_model_that_decodes_with_a_cache():
-    ours, theirs, tokens = my_parts(ROOT / "tests").model(TINY_LLAMA), load_checkpoint(TINY_LLAMA), torch.arange(18)
-    cache, expected = ours.new_cache(2), theirs(tokens.view(2, 9)).detach()
-    pieces = [ours(piece, cache=cache) for piece in tokens.view(2, 9).split(5, dim=1)]
-    torch.testing.assert_close(torch.cat(pieces, dim=1), expected, rtol=0, atol=1e-4)
-    torch.testing.assert_close(ours(tokens.view(2, 9), last_only=True), expected[:, -1:], rtol=0, atol=1e-4)
-
-
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
@@ -73,14 +65,14 @@ FOLDERS = {  # older config.json, and what it would refuse
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_parts_open_the_folders_that_the_course_opens_and_refuse_the_others(saved, name):
+def test_parts_open_the_folders_that_the_course_opens_decode_with_a_cache_and_refuse_the_others(saved, name):
     def change(content):
         content |= FOLDERS[name]
         for key in [key for key, value in content.items() if value is None]:
             del content[key]
 
     edit_json(saved / "config.json", change)
-    parts, tokens = my_parts(ROOT / "tests"), torch.arange(18)[None]
+    parts, tokens = my_parts(ROOT / "tests"), torch.arange(18).view(2, 9)
     try:
         theirs = load_checkpoint(saved)
     except ValueError as error:
@@ -88,10 +80,13 @@ def test_parts_open_the_folders_that_the_course_opens_and_refuse_the_others(save
             parts.model(saved)
         return
     ours, expected = parts.model(saved), LlamaForCausalLM.from_pretrained(saved)(tokens).logits
-    assert (ours(tokens) - expected).abs().max() < 1e-4 * expected.abs().max()
+    cache = ours.new_cache(2)
+    pieces = [ours(piece, cache=cache) for piece in tokens.split(5, dim=1)]
+    assert_agree(torch.cat(pieces, dim=1), expected)
+    assert_agree(ours(tokens, last_only=True), expected[:, -1:])
     for model in (ours, theirs):
-        with pytest.raises(ValueError, match="18 tokens do not fit: the cache holds 0 of at most 4"):
-            model(tokens, model.new_cache(1, 4))
+        with pytest.raises(ValueError, match="9 tokens do not fit: the cache holds 0 of at most 4"):
+            model(tokens, model.new_cache(2, 4))
 
 
 def test_a_rope_type_that_no_exercise_asks_for_is_refused_at_once(saved):

@@ -1,12 +1,11 @@
 """Errors are for learners: each names the value that was wrong, or both, and says what to do instead.
 
-What a file that is damaged, hostile or of another kind gives is in test_fuzz.py, test_hostile.py, test_checkpoint.py.
+What a file that is damaged, hostile or of another kind gives is in test_fuzz.py, test_hostile.py, test_checkpoint.py;
+what a call with a cache gives is in test_fuzz.py, what a text of one's own in test_text.py.
 """
 
 import re
 from dataclasses import asdict, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from unittest import mock
 
 import pytest
@@ -16,7 +15,6 @@ from helpers import checkpoint, corpus, generate, masks, parallel, plots, text, 
 from helpers.checkpoint import model_from_weights
 from helpers.device import pick_device
 from helpers.fast_decode import prepare_for_decoding
-from helpers.formats.files import read_json
 from helpers.interventions import held_out_loss, patched, without_heads
 from helpers.model import Llama, LlamaConfig, apply_rope, causal_visible
 from tests.support.files import OURS
@@ -43,11 +41,6 @@ def run(**settings):
     return train.train(own, lambda: torch.arange(50), **{"steps": 1} | settings)
 
 
-def padded_late():
-    cache = MODEL.new_cache(1)
-    return [MODEL(TOKENS, cache, n_pad=n_pad) for n_pad in ([0], [1])]
-
-
 def inside(change):
     with change:
         MODEL(TOKENS)
@@ -61,13 +54,6 @@ def full(place, call):
 def offline(kind):
     with mock.patch("huggingface_hub.snapshot_download", side_effect=kind("no network")):
         checkpoint.fetch_checkpoint("a/b")
-
-
-def load_own(content, read=corpus.load_text):
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "mine.txt"
-        path.write_bytes(content)
-        read(path)
 
 
 def pick(device):
@@ -90,20 +76,13 @@ SAID = [
     (lambda: scaled("yarn"), "'yarn' … use one of ['linear', 'llama3', 'ntk'], or None"),
     (lambda: scaled("linear", factor=0.5), "factor=0.5 … >= 1"),
     (lambda: scaled("llama3", low_freq_factor=4.0), "got 4.0 and 4.0 … 1 and 4"),
-    (lambda: MODEL([[1]]), "a list: pass a tensor"),
     (lambda: MODEL(TOKENS[0]), "(3,): pass (batch, tokens)"),
-    (lambda: MODEL(TOKENS.float()), "torch.float32: pass … .long()"),
     (lambda: MODEL(TOKENS.to("meta")), "meta … cpu: pass tokens.to('cpu')"),
-    (lambda: MODEL(TOKENS + 62), "63 to 65 … vocab_size=64 allows 0 to 63: use the tokenizer"),
     (lambda: MODEL(TOKENS - 2), "-1 to 1 … vocab_size=64"),
     (lambda: MODEL(TOKENS, n_pad=[1, 1]), "(2,) … (1, 3): pass one whole number per row"),
     (lambda: MODEL(TOKENS, n_pad=[3]), "3 to 3 … 0 to 2: leave every row a token"),
-    (padded_late, "n_pad came after 3 cached tokens: pass it with the first"),
     (lambda: MODEL.new_cache(2, 10**13), "2 rows and 10,000,000,000,000 tokens … ask for fewer"),
     (lambda: MODEL(TOKENS, Llama(replace(OURS, n_kv_heads=4)).new_cache(1)), "(2, 2, 8) … (2, 4, 8) … new_cache()"),
-    (lambda: MODEL(TOKENS, MODEL.new_cache(2)), "batch size 1, the cache 2: make a cache"),
-    (lambda: Llama(OURS).double()(TOKENS, MODEL.new_cache(1)), "torch.float64 … torch.float32 … make the cache"),
-    (lambda: MODEL(TOKENS, MODEL.new_cache(1, 2)), "3 tokens … 0 of at most 2. Shorten"),
     (lambda: apply_rope(torch.ones(1, 1, 1, 8), *torch.ones(2, 1, 8)), "head_dim 8 … 8 angles: pass head_dim / 2"),
     (lambda: apply_rope(torch.ones(1, 8), *torch.ones(2, 1, 4), "pairs"), "'pairs' … use 'halves'"),
     (lambda: causal_visible(3, 2), "n_query=3 … n_key=2"),
@@ -148,12 +127,8 @@ SAID = [
     (lambda: checkpoint.fetch_checkpoint("../secret"), "'../secret' … write owner/model"),
     (lambda: offline(FileNotFoundError), "a/b could not be fetched (FileNotFoundError): check name, network"),
     (lambda: corpus.load_text("no.txt"), "no.txt is not there: pass a text file, or a folder"),
-    (lambda: load_own(b"\xff"), "mine.txt is not UTF-8 … save it as UTF-8, or leave it out"),
-    (lambda: load_own(b"a\0b" * 9000), "mine.txt holds zero bytes … leave it out"),
-    (lambda: load_own(b"[]", read_json), "mine.txt holds a list, not an object: fetch the file again"),
     (lambda: pick("cuda"), "COURSE_DEVICE='cuda' is not present on this machine: use one of ['cpu'"),
     (lambda: pick("gpu"), "COURSE_DEVICE='gpu' is not known: use one of ['cpu'"),
-    (lambda: load_own(b"short"), "5 characters … at least 20,000"),
     (lambda: full("torch.nn.functional.cross_entropy", run), "batch_size=8 … max_seq_len=8 … smaller batch_size"),
     (lambda: full("torch.Tensor.to", lambda: model_from_weights(OURS, MODEL.state_dict(), torch.float16)),
      "27,296 weights as torch.float16 … cpu: pass dtype=torch.bfloat16"),

@@ -204,15 +204,6 @@ def test_the_cuts_and_faults_of_05s_x_ray_are_those_of_the_course():
         torch.testing.assert_close(model.lm_head(model.final_norm(run(model, rows, **change)[0][-1])), logits)
 
 
-def test_a_cut_of_05s_x_ray_changes_what_comes_behind_alone():
-    explorer = as_at_first("explore_xray")
-    for part, first in (("feed-forward of block 3",) * 2, ("head 1 of block 3", "attention of block 3")):
-        explorer.press(part)
-        assert f"It changes from {first} and token 0 on" in explorer.finding
-    put_back(explorer, {"clicked": (), "fault": "E"})
-    assert "attention of block 0 and token 4 on" in explorer.finding  # a window of 4
-
-
 def test_the_ways_to_hide_keys_that_the_explorer_of_04_calls_torchs_are_torchs():
     q, k = torch.randn(2, 1, 1, 12, 8, generator=torch.Generator().manual_seed(0))
     scores, v, at = q @ k.mT / 8**0.5, torch.eye(12)[None, None], torch.arange(12)
@@ -302,6 +293,7 @@ def test_a_click_on_a_part_is_drawn_like_a_controls_move():
     assert explorer.png != picture
     widgets = [explorer.picture, *explorer.buttons, *explorer.box.children]
     explorer.close()
+    assert explorer.picture.value == ""
     assert not any(part.comm for widget in widgets for part in (widget, widget.layout))
 
 
@@ -374,8 +366,6 @@ def test_an_error_is_raised_at_first_and_later_said_in_the_widget_until_it_goes_
     assert 'role="alert"' not in explorer.picture.value
     assert "The level is 2." in explorer.picture.value
     assert explorer.png != picture
-    explorer.close()
-    assert explorer.picture.value == ""
 
 
 SHOW = """
@@ -458,6 +448,9 @@ FOUND = [  # explorer, its controls, words of what it tells; what it tells at fi
     ("ports", {"bug": "norm after the turn", "n_tokens": 16, "weights": "new"}, "This test sees nothing wrong."),
     ("ports", {"bug": "GELU by erf", "weights": "new"}, "Yet the logits agree: passed."),
     ("ports", {"bug": "nothing: a right port", "n_tokens": 16}, "This test sees nothing wrong."),
+    ("xray", {"clicked": ("feed-forward of block 3",)}, "It changes from feed-forward of block 3 and token 0 on"),
+    ("xray", {"clicked": ("head 1 of block 3",)}, "It changes from attention of block 3 and token 0 on"),
+    ("xray", {"fault": "E"}, "attention of block 0 and token 4 on"),  # a window of 4
     ("order", {"masked": "no layer", "turns": False}, "After the three layers, 2 of 14 tokens have some."),
     ("order", {"masked": "layer 2", "turns": False}, "After the three layers, 4 of 14 tokens have some."),
     ("order", {"masked": "no layer"}, "After the three layers, 14 of 14 tokens have some."),

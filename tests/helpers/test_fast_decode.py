@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 
 import pytest
 import torch
@@ -110,14 +109,6 @@ def race_won_by(winner, monkeypatch):
         return {name: [1e-6 if name == winner else 2e-6] for name in runners}
 
     monkeypatch.setattr(measure, "_race", race)
-
-
-@pytest.mark.parametrize("wrong", [[[1, 2]], torch.tensor([1, 2]), torch.tensor([[[1]]]), torch.tensor([[1.0]])])
-def test_what_no_model_takes_is_explained_as_by_the_plain_model(wrong, model):
-    with pytest.raises(ValueError, match="pass ") as plain:
-        model(wrong)
-    with pytest.raises(ValueError, match=re.escape(str(plain.value))):
-        prepare_for_decoding(model, layout="rows")(wrong)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[torch.float32])

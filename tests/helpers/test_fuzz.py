@@ -147,24 +147,30 @@ def test_any_weight_in_a_pth_file_loads_or_is_refused(folders, kind, name):
     load(folder, files, **{"consolidated.00.pth": (folder / "spoilt").read_bytes()})
 
 
-BAD_CALLS = {
-    "too long": lambda reader, cache: reader(draw_tokens(2, 60), cache),
-    "another batch": lambda reader, cache: reader(draw_tokens(3, 1), cache),
-    "not in the vocabulary": lambda reader, cache: reader(torch.tensor([[64], [1]]), cache),
-    "padding comes late": lambda reader, cache: reader(draw_tokens(2, 1), cache, n_pad=torch.tensor([0, 0])),
-    "another precision": lambda reader, cache: Llama(reader.config).bfloat16()(draw_tokens(2, 1), cache),
-}
+BAD_CALLS = {  # words of the error: the call
+    "60 tokens do not fit: the cache holds 5 of at most 9. Shorten": lambda reader, cache: reader(
+        draw_tokens(2, 60), cache),
+    "batch size 3, the cache 2: make a cache": lambda reader, cache: reader(draw_tokens(3, 1), cache),
+    "from 1 to 64, but vocab_size=64 allows 0 to 63: use the tokenizer": lambda reader, cache: reader(
+        torch.tensor([[64], [1]]), cache),
+    "a list: pass a tensor": lambda reader, cache: reader([[1]], cache),
+    "torch.float32: pass integer token ids": lambda reader, cache: reader(torch.tensor([[1.0]]), cache),
+    "n_pad came after 5 cached tokens: pass it with the first": lambda reader, cache: reader(
+        draw_tokens(2, 1), cache, n_pad=torch.tensor([0, 0])),
+    "torch.bfloat16 on cpu, the cache torch.float32 on cpu: make the cache": lambda reader, cache: Llama(
+        reader.config).bfloat16()(draw_tokens(2, 1), cache),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("n_pad", [None, torch.tensor([0, 2])])
-@pytest.mark.parametrize("name", BAD_CALLS)
-def test_a_refused_call_changes_nothing_and_the_next_one_reads_on(name, n_pad, prepared):
+@pytest.mark.parametrize("words", BAD_CALLS)
+def test_a_refused_call_changes_nothing_and_the_next_one_reads_on(words, n_pad, prepared):
     model, tokens = make_model(), draw_tokens(2, 9)
     reader = prepare_for_decoding(model, layout="rows") if prepared else model
     cache = reader.new_cache(2, 9)
     reader(tokens[:, :5], cache, n_pad=n_pad)
     before = (cache.length, cache.n_pad, cache.k.clone(), cache.v.clone())
-    assert isinstance(outcome(lambda: BAD_CALLS[name](reader, cache), ValueError), ValueError)
+    assert isinstance(outcome(lambda: BAD_CALLS[words](reader, cache), ValueError, names=words), ValueError)
     torch.testing.assert_close((cache.length, cache.n_pad, cache.k, cache.v), before, rtol=0, atol=0)
     assert_agree(reader(tokens[:, 5:], cache), model(tokens, n_pad=n_pad)[:, 5:].detach())

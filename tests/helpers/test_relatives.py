@@ -21,7 +21,7 @@ from helpers.families import FAMILIES, PUBLISHED, Family, edits, load_checkpoint
 from helpers.families.bugs import BUGS
 from helpers.families.reference import SIZES
 from helpers.fast_decode import prepare_for_decoding
-from helpers.formats.hugging_face import RELATIVES
+from helpers.formats.hugging_face import RELATIVES, config_from_hugging_face
 from helpers.model import count_parameters
 from helpers.parallel import split_model
 from tests.support.models import TOLERANCE, assert_agree, enlarge, in_chunks, make_model
@@ -141,9 +141,11 @@ def test_a_cache_and_left_padding_change_nothing(pair, family, n_pad):
         assert_agree(in_chunks(ours, tokens, chunks, padding)[real], expected[real])
 
 
-def test_families_are_as_many_as_the_texts_say_and_the_door_for_llama_names_them():
+def test_families_are_as_many_as_the_texts_say_and_the_door_for_llama_sends_them_to_their_own():
     assert len(FAMILIES) == 17, "say the new number in README.md and docs/reliability.md"
     assert tuple(FAMILIES) == RELATIVES
+    with pytest.raises(ValueError, match=r"'qwen3' .*: helpers\.families\.load_checkpoint opens it"):
+        config_from_hugging_face({"model_type": "qwen3"})
 
 
 @pytest.mark.parametrize("bug", BUGS)
