@@ -1,8 +1,10 @@
 """The live page: its LLaMA is PyTorch's function, its ids are those of `tokenizers`, its controls answer."""
 
+import json
 import random
 import re
 from itertools import product
+from urllib.parse import quote, unquote
 
 import pytest
 import torch
@@ -51,8 +53,10 @@ def says(page, part, words):
     expect(page.locator(f"#live-{part}")).to_have_text(re.compile(words), timeout=60_000)
 
 
-def follow(page, link):
-    page.evaluate("x => new Promise(done => { addEventListener('hashchange', done); location.hash = x; })", link)
+def reopen(page, kept):
+    """Load the live page anew with this behind its #."""
+    page.goto(f"{page.url.split('#')[0]}#{quote(kept)}")
+    page.reload()
 
 
 def swap(model, names, forward=lambda part, x: torch.zeros_like(x)):
@@ -71,22 +75,21 @@ def move(model, by):
     model.rotation_and_mask = lambda n, *_: (*(part[by:] for part in right(by + n)[:2]), None)
 
 
-FAULTS = {  # a link, the same done to PyTorch's model, and where, says reason, nothing changes: branch b, token t of n
-    "off=rope": (lambda model: model.inv_freq.zero_(), lambda b, t, n: t == 0),
-    "base=100": (lambda model: setattr(model, "inv_freq", rope_inv_freq(32, 100.0)), lambda b, t, n: t == 0),
-    "shift=100": (lambda model: move(model, 100), lambda b, t, n: True),
-    "window=4": (lambda model: see(model, lambda all: all.tril().triu(-3)), lambda b, t, n: t < 4),
-    "off=mask": (lambda model: see(model, lambda all: all), lambda b, t, n: b < 2 and t == n - 1),
-    "off=norms": (lambda model: swap(model, ".*_norm", lambda norm, x: x), lambda b, t, n: False),
-    "off=gate": (lambda m: swap(m, ".*feed_forward", lambda f, x: f.down_proj(f.up_proj(x))), lambda b, t, n: b < 1),
-    "off=block3": (lambda model: swap(model, "layers.3.(attention|feed_forward)"), lambda b, t, n: b < 6),
-    "off=attention1": (lambda model: swap(model, "layers.1.attention"), lambda b, t, n: b < 2),
-    "off=feedforward4": (lambda model: swap(model, "layers.4.feed_forward"), lambda b, t, n: b < 9),
-    "off=head2.1": (lambda model: model.layers[2].attention.o_proj.weight[:, 32:64].zero_(), lambda b, t, n: b < 4),
-    "order=0,1,2,3,5,4": (lambda m: m.layers.insert(4, m.layers.pop(5)), lambda b, t, n: b < 8),
+FAULTS = {  # a change, the same in PyTorch, and where, says reason, nothing changes: branch b, token t of n
+    '{"still":true}': (lambda model: model.inv_freq.zero_(), lambda b, t, n: t == 0),
+    '{"theta":100}': (lambda model: setattr(model, "inv_freq", rope_inv_freq(32, 100.0)), lambda b, t, n: t == 0),
+    '{"shift":100}': (lambda model: move(model, 100), lambda b, t, n: True),
+    '{"window":4}': (lambda model: see(model, lambda all: all.tril().triu(-3)), lambda b, t, n: t < 4),
+    '{"future":true}': (lambda model: see(model, lambda all: all), lambda b, t, n: b < 2 and t == n - 1),
+    '{"norm":false}': (lambda model: swap(model, ".*_norm", lambda norm, x: x), lambda b, t, n: False),
+    '{"gate":false}': (lambda m: swap(m, ".*forward", lambda f, x: f.down_proj(f.up_proj(x))), lambda b, t, n: b < 1),
+    '{"blocks":[3]}': (lambda model: swap(model, "layers.3.(attention|feed_forward)"), lambda b, t, n: b < 6),
+    '{"attention":[1]}': (lambda model: swap(model, "layers.1.attention"), lambda b, t, n: b < 2),
+    '{"feedForward":[4]}': (lambda model: swap(model, "layers.4.feed_forward"), lambda b, t, n: b < 9),
+    '{"heads":["2.1"]}': (lambda m: m.layers[2].attention.o_proj.weight[:, 32:64].zero_(), lambda b, t, n: b < 4),
+    '{"order":[0,1,2,3,5,4]}': (lambda m: m.layers.insert(4, m.layers.pop(5)), lambda b, t, n: b < 8),
 }  # fmt: skip
-IN_PYTORCH = {"": lambda model: None} | {link: change for link, (change, _) in FAULTS.items()}
-IN_PYTORCH["order=2,3,4,5,0,1,2"] = lambda model: setattr(model, "layers", model.layers[2:] + model.layers[:3])
+IN_PYTORCH = {"{}": lambda model: None} | {change: in_pytorch for change, (in_pytorch, _) in FAULTS.items()}
 
 
 def streams(model, ids):
@@ -104,21 +107,18 @@ def degrees(a, b):
 
 @torch.no_grad()
 def test_each_switch_and_the_numbers_in_the_picture_are_pytorchs(open_page):
-    """And a link holds what is seen: the page reads it, leaves out what it does not know, and writes it again."""
-    page, ids = open_page(), torch.tensor([load_tokenizer().encode("A class definition is an").ids])
-    for link, change in IN_PYTORCH.items():
-        change(model := load_checkpoint(TINY_LLAMA))
-        whole = f"{link}&token=2&key=1&head=2.1".lstrip("&")
-        follow(page, f"{whole}&off=block9&window=3")
-        assert difference(page, model, ids.tolist()) < 1e-4, link
+    page, text = open_page(), "A class definition is an"
+    ids = torch.tensor([load_tokenizer().encode(text).ids])
+    for change, in_pytorch in IN_PYTORCH.items():
+        in_pytorch(model := load_checkpoint(TINY_LLAMA))
+        reopen(page, json.dumps({"text": text, "change": json.loads(change), "query": 2}))
+        assert difference(page, model, ids.tolist()) < 1e-4, change
         x, numbers = streams(model, ids)[:, 2], []
         turns = [f"{turn:.0f}°" for turn in degrees(x[:-1], x[1:])]
         for place, after in enumerate(x[2::2]):
             numbers += [*turns[2 * place : 2 * place + 2], f"length {after.norm():.1f}"]
         shown = page.locator("#live-places :is(.turn, .length)")  # drawn a moment after the model has answered
-        expect(shown, link).to_have_text([re.compile("^(off|0°)$") if text == "0°" else text for text in numbers])
-        page.wait_for_url(lambda url, whole=whole: url.endswith(f"#{whole}"))
-    says(page, "link-said", "not understood, .*: off=block9; window=3.$")
+        expect(shown, change).to_have_text([re.compile("^(off|0°)$") if text == "0°" else text for text in numbers])
 
 
 def test_the_picture_answers_to_keys_and_reopens_as_it_was_left(open_page):
@@ -133,14 +133,17 @@ def test_the_picture_answers_to_keys_and_reopens_as_it_was_left(open_page):
         gate.press("Space")
         expect(gate).to_be_checked(checked=on)
     page.get_by_role("radio", name=re.compile("^2: ")).press("ArrowRight")
-    page.wait_for_url(lambda url: "off=attention4&token=3&head=2." in url)
     page.locator("#live-text").fill("if x:\n")
-    page.wait_for_url(lambda url: "#text=if+x%3A%0A&off=attention4&head=2." in url)
+    page.get_by_role("radio", name=re.compile("^0: if")).check()
+    kept = '"text":"if x:\\n","change":{"attention":[4]},"query":0,"key":null,"head":[2,2]'
+    page.wait_for_url(lambda url: kept in unquote(url))
     page.reload()
+    says(page, "model-token", "position 0$")
     says(page, "finding", "Attention of 4 off: .* instead")
     says(page, "effect", "^Next: .* · loss: 4.15 → 4.[2-9]")
     says(page, "panel-title", "^Attention of block 2$")
-    follow(page, "off=" + ",".join(f"head{n // 4}.{n % 4}" for n in range(24)))
+    heads = [f"{n // 4}.{n % 4}" for n in range(24)]
+    reopen(page, json.dumps({"text": "if x:", "change": {"heads": heads}}))
     says(page, "finding", "No head writes")
     for _ in range(4):
         page.locator("#live-write").click()  # it says Stop until it is done
@@ -157,14 +160,15 @@ def test_the_page_opens_on_a_sentence_whose_next_word_is_a_word(open_page):
     assert "#" not in page.url
 
 
-def test_a_link_is_followed_though_the_page_was_about_to_write_its_address(open_page):
-    page = open_page()
-    page.evaluate("""() => {
-        document.querySelector('#live-heads input').click(); // 400 ms later the page writes its address
-        setTimeout(() => { location.hash = 'token=2'; }, 300);
-        for (const start = performance.now(); performance.now() < start + 600;);
-    }""")
-    says(page, "model-token", "position 2$")
+def test_what_does_not_fit_behind_the_hash_opens_the_page_as_usual(open_page):
+    page, whole = open_page(), {"text": "if", "change": {}, "query": None, "key": None, "head": [1, 1]}
+    parts = [{"text": 5}, {"query": -1}, {"key": "1"}, {"head": [6, 0]}, {"head": ["1.1"]}, {"change": None}]
+    for change in ("blocks", [6]), ("blocks", 3), ("heads", ["0.9"]), ("order", [0, 1]), ("norm", [False]), ("x", 1):
+        parts.append({"change": dict([change])})
+    for kept in ("the-whole-model", json.dumps(whole)[:-1], "%", *(json.dumps(whole | part) for part in parts)):
+        reopen(page, kept)
+        expect(page.locator("#live-panel-title"), kept).to_have_text("Attention of block 2")
+        assert page.locator("#live-text").input_value() == "A class definition is an", kept
 
 
 @torch.no_grad()
@@ -173,16 +177,16 @@ def test_each_fault_draws_pytorchs_angles_and_leaves_clean_what_it_cannot_reach(
     page = open_page(f"broken.html#no={game}")
     ids = torch.tensor([load_tokenizer().encode(page.evaluate("liveBroken.sentence()")).ids])
     drawn = page.evaluate(
-        "Object.fromEntries(liveBroken.faults.map(x => [x.dataset.link, liveBroken.angles(liveBroken.changeOf(x))]))"
+        "Object.fromEntries(liveBroken.faults.map(x => [x.dataset.change, liveBroken.angles(liveBroken.changeOf(x))]))"
     )
     trained, n = streams(load_checkpoint(TINY_LLAMA), ids)[1:], ids.shape[1]
     assert list(drawn) == list(FAULTS)
-    for link, (change, clean) in FAULTS.items():
-        change(model := load_checkpoint(TINY_LLAMA))
-        found, angle = drawn[link], degrees(streams(model, ids)[1:], trained)
+    for change, (in_pytorch, clean) in FAULTS.items():
+        in_pytorch(model := load_checkpoint(TINY_LLAMA))
+        found, angle = drawn[change], degrees(streams(model, ids)[1:], trained)
         for b, t in product(range(12), range(n)):
-            assert (found[b][t] is None) == clean(b, t, n), (link, b, t)
-            assert abs((found[b][t] or 0) - angle[b, t]) < 0.02, (link, b, t)
+            assert (found[b][t] is None) == clean(b, t, n), (change, b, t)
+            assert abs((found[b][t] or 0) - angle[b, t]) < 0.02, (change, b, t)
 
 
 def test_what_is_broken_is_played_sent_on_and_new_every_day(open_page, build):

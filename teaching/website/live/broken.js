@@ -54,7 +54,7 @@
       make("thead", {}, make("tr", {}, make("td"), ...tokens)), make("tbody", {}, ...rows));
   }
 
-  const changeOf = ({ dataset: { link } }) => LiveLink.read(link, { model, tokenizer }, ids.length).change;
+  const changeOf = ({ dataset }) => JSON.parse(dataset.change);
   const today = (now = new Date()) => Math.max(0, (Date.UTC(now.getFullYear(), now.getMonth(), now.getDate()) - Date.UTC(2026, 0, 1)) / 864e5);
 
   /** A new game: that of the address, or today's. */
@@ -81,7 +81,8 @@
     const tries = wrong.size ? `with ${wrong.size + 1} guesses` : "with the first guess";
     $("line").value = `What is broken? Game ${no}${found ? `: found ${tries}` : ""}. ${location.href.split("#")[0]}#no=${no}`;
     $("open").hidden = !found;
-    $("open").href = `live.html#text=${encodeURIComponent(tokenizer.decode(ids))}&${right.dataset.link}`;
+    const state = { text: tokenizer.decode(ids), change: changeOf(right) }; // as live.js keeps it
+    $("open").href = `live.html#${encodeURIComponent(JSON.stringify(state))}`;
     say("copied", "");
     return tries;
   }

@@ -1,19 +1,22 @@
 // The live page: it reads the sentence with engine.js, draws with pictures.js, and reads again after every change. What is
-// seen stands in the address (link.js).
+// seen is kept in the address, as JSON behind the #: a reload shows it again.
 "use strict";
 
 (() => {
   const { MOST, $, say, make, bar, mean, list, largest, quoted, read, extend, orderOf, radio, toggle, draw, drawNext } = LivePictures;
   const PRESS = 40; // tokens written at a press
   const EXAMPLES = ["If a name is", "A class has", "A function"];
+  const CHOICES = { // what is offered for all blocks, beside as trained
+    window: [32, 8, 4, 2, 1], shift: [100], theta: [10000, 100], still: [true], future: [true], norm: [false], gate: [false],
+  };
 
   const page = {
     model: null, tokenizer: null,
     change: {}, // what the visitor changed, as the engine wants it
     temperature: 0, topP: 1,
     run: null, // all that the model made of the sentence
-    query: null, key: null, head: [0, 0], // null: the last token; the key that weighs most
-    first: null, // the head that is open at first, as in a link
+    query: null, key: null, // null: the last token; the key that weighs most
+    head: [2, 2], // it looks far back
     writing: false,
   };
   let ids = []; // the sentence's tokens
@@ -22,7 +25,6 @@
   const judged = new Map(); // the passages' losses by change
   const runs = new Map(); // what the model made of the sentence, by change
   let keeping; // the timer that waits before the address is written
-  let kept = location.hash; // what stood in the address when it was read or written last
   let reading = 0; // counts what was read, so that a late result is dropped
   let turn = 0; // counts what was begun to write
 
@@ -50,29 +52,44 @@
   }
 
   function keep() {
-    if (location.hash !== kept) return; // somebody has just opened a link, which follow will read
-    const hash = LiveLink.write(page, $("text").value.slice(0, 64 * MOST));
+    const { change, query, key, head } = page, text = $("text").value.slice(0, 64 * MOST);
+    history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify({ text, change, query, key, head }))}`);
+  }
+
+  /** What the address keeps; {} if it is not all of the right kind and within this model. */
+  function kept({ nLayers, nHeads }) {
+    const count = (n) => [...Array(n).keys()], blocks = count(nLayers);
+    const heads = blocks.flatMap((block) => count(nHeads).map((head) => `${block}.${head}`));
+    const lists = { blocks, attention: blocks, feedForward: blocks, order: blocks, heads };
+    const fits = ([name, value]) => Array.isArray(value)
+      ? value.length > 0 && value.length === new Set(value).size && value.every((one) => lists[name].includes(one))
+      : CHOICES[name].includes(value);
     try {
-      if (hash || location.hash.includes("=")) history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
-      kept = location.hash;
-    } catch { /* a browser that takes no more for now */ }
+      const { text, change, query, key, head } = { ...page, ...JSON.parse(decodeURIComponent(location.hash.slice(1))) };
+      const right = typeof text === "string" && Object.entries(change).every(fits) && (change.order ?? blocks).length === nLayers
+        && [query, key].every((at) => at === null || (Number.isInteger(at) && at >= 0))
+        && head.every(Number.isInteger) && heads.includes(head.join("."));
+      return right ? { text, change, query, key, head } : {};
+    } catch { // a section of the page, or damaged
+      return {};
+    }
   }
 
   // ---------------------------------------------------------------------------------------------------------- change it
 
   /** What is offered for all blocks: switches, and choices of which one holds. */
   function offerChanges() {
-    const { ropeTheta } = page.model.config, words = (value) => value.toLocaleString("en-US"), { CHOICES, FLAGS } = LiveLink;
+    const { ropeTheta } = page.model.config, words = (value) => value.toLocaleString("en-US");
     const choices = [
       ["window", "Window", [["all"], ...CHOICES.window.map((size) => [`${size}`, size])]],
       ["shift", "Positions", [["0, 1, 2 …"], ...CHOICES.shift.map((by) => [`${by}, ${by + 1}, ${by + 2} …`, by])]],
       ["theta", "RoPE’s base", [[words(ropeTheta)], ...CHOICES.theta.map((base) => [words(base), base])]],
     ];
-    const switches = Object.entries(FLAGS).map(([name, [field, off]]) => {
-      const input = toggle();
+    const switches = [["RoPE", "still"], ["mask", "future"], ["norms", "norm"], ["gate", "gate"]].map(([name, field]) => {
+      const input = toggle(), [off] = CHOICES[field];
       input.show = () => { input.checked = page.change[field] !== off; };
       input.onchange = () => set({ [field]: input.checked ? undefined : off });
-      return make("label", {}, name.replace("rope", "RoPE"), input);
+      return make("label", {}, name, input);
     });
     const groups = choices.map(([field, name, values]) => make("fieldset", { className: "choice" }, make("legend", { textContent: name }),
       ...values.map(([text, value]) => {
@@ -95,7 +112,6 @@
 
   function set(what) {
     page.change = Object.fromEntries(Object.entries({ ...page.change, ...what }).filter(([, value]) => value !== undefined));
-    page.head[0] = Math.min(page.head[0], orderOf(page).length - 1);
     showChanges();
     redraw();
   }
@@ -162,7 +178,9 @@
 
   // -------------------------------------------------------------------------------------------------------- type, write
 
-  function put(text, tokens = page.tokenizer.encode(text.slice(0, 64 * MOST)).slice(0, MOST)) {
+  const tokensOf = (text) => page.tokenizer.encode(text.slice(0, 64 * MOST)).slice(0, MOST);
+
+  function put(text, tokens = tokensOf(text)) {
     $("text").value = text;
     say("said", "");
     ids = tokens;
@@ -208,30 +226,17 @@
     judge(mine);
   }
 
-  // ---------------------------------------------------------------------------------------------------- start and links
+  // -------------------------------------------------------------------------------------------------------------- start
 
   function begin() {
-    const { model, tokenizer } = Live.open(window.liveData), head = [2, 2]; // it looks far back
-    Object.assign(page, { model, tokenizer, head, first: head.join(".") });
-    passages = window.liveData.passages.map((text) => tokenizer.encode(text).slice(0, MOST));
+    const { model, tokenizer } = Live.open(window.liveData), { text = $("text").value, ...seen } = kept(model.config);
+    Object.assign(page, { model, tokenizer }, seen);
+    passages = window.liveData.passages.map((passage) => tokenizer.encode(passage).slice(0, MOST));
     offerChanges();
-    put($("text").value);
-  }
-
-  /** Show what the link asks for, and say what of it was not understood. */
-  function follow() {
-    const hash = (kept = location.hash).slice(1);
-    if (!hash || document.getElementById(hash)) return; // a section of the page
-    const { text, change, query, key, head, unknown } = LiveLink.read(hash, page, MOST);
-    page.writing = false;
-    page.head = head ?? page.first.split(".").map(Number);
-    page.head[0] = Math.min(page.head[0], (change.order ?? page.model.layers).length - 1);
-    page.change = change;
-    showChanges();
-    put(text);
-    [page.query, page.key] = [query, key];
-    if (page.run) show();
-    say("link-said", unknown.length ? `This part of the link was not understood, and left out: ${unknown.join("; ")}.` : "");
+    $("text").value = text;
+    ids = tokensOf(text);
+    redraw();
+    clearTimeout(keeping); // there is nothing new to keep
   }
 
   // ----------------------------------------------------------------------------------------------------------- controls
@@ -282,7 +287,6 @@
       const { start, cell } = $("map").places ?? {}, [s, t] = [offsetX, offsetY].map((x) => Math.floor((x - start) / cell));
       if (t >= 0 && t < ids.length) pick(t, s >= 0 && s < ids.length ? s : null);
     };
-    addEventListener("hashchange", follow);
     const again = () => { if (page.run && !page.writing) draw(page); };
     addEventListener("resize", again);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
@@ -304,5 +308,4 @@
   };
   listen();
   begin();
-  follow();
 })();

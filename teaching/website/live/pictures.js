@@ -286,10 +286,10 @@ const LivePictures = (() => {
     say("model-end", told(order.length));
     $("model").classList.toggle("bare", change.norm === false);
     children($("places"), order.length, () => copyOf("place")).forEach((item, place) => {
-      const block = order[place], name = `block ${block}${order.indexOf(block) < place ? " again" : ""}`;
+      const block = order[place], name = `block ${block}`;
       Object.keys(PARTS).forEach((part, i) => {
         const box = item.children[i], opens = box.querySelector(".open"), switches = box.querySelector("input"), on = !isOff(page, part, block);
-        opens.textContent = i < 2 ? PARTS[part] : name.replace(/block (\d+ again)/, "$1");
+        opens.textContent = i < 2 ? PARTS[part] : name;
         if (!i) opens.setAttribute("aria-label", `attention of ${name}`);
         if (!i) opens.setAttribute("aria-expanded", page.head[0] === place);
         for (const control of [opens, switches]) Object.assign(control.dataset, { part, place, block });
