@@ -29,7 +29,6 @@ suppress_warnings = [
 
 # The notebooks are shown as they were run: nothing is executed here, so the build needs no kernel.
 nb_execution_mode = "off"
-nb_render_markdown_format = "commonmark"
 nb_ipywidgets_js = {}  # explorers are pictures here; the widgets' scripts would come from a network
 nb_mime_priority_overrides = [("html", "text/html", 0), ("html", "image/png", 1), ("html", "text/markdown", 2)]
 myst_enable_extensions = ["dollarmath"]

@@ -273,7 +273,6 @@ const Live = (() => {
       let next = 256;
       this.letters = Array.from({ length: 256 }, (_, byte) => String.fromCharCode(own(byte) ? byte : next++));
       this.bytes = new Map(this.letters.map((letter, byte) => [letter, byte]));
-      this.known = new Map(); // pieces that were met before
     }
 
     encode(text) {
@@ -283,7 +282,6 @@ const Live = (() => {
     }
 
     merge(piece) {
-      if (this.known.has(piece)) return this.known.get(piece);
       let parts = Array.from(new TextEncoder().encode(piece), (byte) => this.letters[byte]);
       for (;;) {
         let best = Infinity;
@@ -296,9 +294,7 @@ const Live = (() => {
         }
         parts = next;
       }
-      const ids = parts.map((part) => this.vocab[part]);
-      if (this.known.size < 5000) this.known.set(piece, ids);
-      return ids;
+      return parts.map((part) => this.vocab[part]);
     }
 
     /** Text of token ids; a character whose bytes are not all there yet becomes U+FFFD. */

@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { MOST, $, say, make, bar, mean, list, largest, quoted, read, extend, orderOf, radio, toggle, draw, drawNext } = LivePictures;
+  const { MOST, $, say, make, bar, mean, list, largest, quoted, read, extend, orderOf, radio, draw, drawNext } = LivePictures;
   const PRESS = 40; // tokens written at a press
   const EXAMPLES = ["If a name is", "A class has", "A function"];
   const CHOICES = { // what is offered for all blocks, beside as trained
@@ -86,7 +86,7 @@
       ["theta", "RoPE’s base", [[words(ropeTheta)], ...CHOICES.theta.map((base) => [words(base), base])]],
     ];
     const switches = [["RoPE", "still"], ["mask", "future"], ["norms", "norm"], ["gate", "gate"]].map(([name, field]) => {
-      const input = toggle(), [off] = CHOICES[field];
+      const input = make("input", { type: "checkbox", role: "switch" }), [off] = CHOICES[field];
       input.show = () => { input.checked = page.change[field] !== off; };
       input.onchange = () => set({ [field]: input.checked ? undefined : off });
       return make("label", {}, name, input);

@@ -41,7 +41,6 @@ const LivePictures = (() => {
   }
 
   const copyOf = (template) => $(template).content.firstElementChild.cloneNode(true);
-  const toggle = () => make("input", { type: "checkbox", role: "switch" });
   const radio = (name, ...shown) => make("label", {}, make("input", { type: "radio", name: `live-${name}` }), ...shown);
 
   /** A token in words: spaces and line breaks are shown, bytes that are no character alone stand as numbers. */
@@ -54,7 +53,6 @@ const LivePictures = (() => {
 
   /** Numbers of the blocks in the order in which they run. */
   const orderOf = ({ model, change }) => change.order ?? [...model.layers.keys()];
-  const isOff = ({ change }, part, block) => Boolean(change.blocks?.includes(block) || change[part]?.includes(block));
 
   const weightsOf = ({ run }, [layer, h], t) => run.heads[layer]?.[h].rows[t];
   const sees = ({ run, change }, q, k) => {
@@ -67,9 +65,6 @@ const LivePictures = (() => {
     const row = weightsOf(page, page.head, t);
     return page.key !== null && sees(page, t, page.key) ? page.key : row ? largest(row) : t;
   }
-
-  /** Loss of each token of what was read; the first has none. */
-  const lossesOf = ({ ids, logits }) => ids.slice(1).map((token, t) => Live.surprise(logits[t], token));
 
   // ------------------------------------------------------------------------------------------------- read the sentence
 
@@ -115,7 +110,8 @@ const LivePictures = (() => {
   }
 
   function drawTokens(page, t) {
-    const { ids } = page.run, each = lossesOf(page.run), box = $("tokens");
+    const { ids, logits } = page.run, box = $("tokens");
+    const each = ids.slice(1).map((token, i) => Live.surprise(logits[i], token)); // the losses; the first token has none
     const looks = weightsOf(page, page.head, t), key = looks ? keyFor(page, t) : null;
     children(box, ids.length, () => radio("token", make("span"), make("small"))).forEach((chip, i) => {
       const loss = i ? each[i - 1] : null, [input, word, small] = chip.children;
@@ -147,9 +143,7 @@ const LivePictures = (() => {
   /** One pixel per pair of query (down) and key (across); what the mask hides stays empty. */
   function paint(page, canvas, [layer, h]) {
     const n = page.run.ids.length, heads = page.run.heads[layer], rows = heads?.[h].rows;
-    if (heads && canvas.painted === heads) return; // they are new after every reading
     canvas.width = canvas.height = n;
-    canvas.painted = heads;
     const context = canvas.getContext("2d"), image = context.createImageData(n, n), pixels = new Uint32Array(image.data.buffer);
     for (let q = 0; rows && q < n; q++) {
       const row = rows[q], [from, to] = Live.visible(q, n, page.change);
@@ -162,7 +156,6 @@ const LivePictures = (() => {
   function drawHeads(page, t) {
     const { nHeads } = page.model.config, { ids } = page.run, [place, chosen] = page.head, block = orderOf(page)[place];
     say("panel-title", `Attention of block ${block}`);
-    $("heads").style.setProperty("--heads", nHeads);
     const create = () => radio("head", make("canvas", { "aria-hidden": "true" }), make("span"));
     const said = children($("heads"), nHeads, create).map((label, h) => {
       const [input, canvas, name] = label.children, row = weightsOf(page, [place, h], t), best = row ? largest(row) : 0;
@@ -288,7 +281,8 @@ const LivePictures = (() => {
     children($("places"), order.length, () => copyOf("place")).forEach((item, place) => {
       const block = order[place], name = `block ${block}`;
       Object.keys(PARTS).forEach((part, i) => {
-        const box = item.children[i], opens = box.querySelector(".open"), switches = box.querySelector("input"), on = !isOff(page, part, block);
+        const box = item.children[i], opens = box.querySelector(".open"), switches = box.querySelector("input");
+        const on = !change.blocks?.includes(block) && !change[part]?.includes(block);
         opens.textContent = i < 2 ? PARTS[part] : name;
         if (!i) opens.setAttribute("aria-label", `attention of ${name}`);
         if (!i) opens.setAttribute("aria-expanded", page.head[0] === place);
@@ -338,7 +332,6 @@ const LivePictures = (() => {
   }
 
   return {
-    MOST, $, say, make, bar, mean, list, angle, length, largest, quoted, shown, read, extend, orderOf, radio, toggle,
-    drawNext, draw,
+    MOST, $, say, make, bar, mean, list, angle, length, largest, quoted, shown, read, extend, orderOf, radio, drawNext, draw,
   };
 })();
