@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 import checks
 from checks import judge
-from checks.base import AUTOGRAD, GRAPH_CUT, Case, Exercise, draw
+from checks.base import AUTOGRAD, Case, Exercise, draw
 from checks.full_model import small_llama
 from checks.run import PRINTED, in_time
 from checks.swiglu import silu
@@ -267,28 +267,20 @@ def test_an_answer_that_names_the_courses_function_is_refused_in_whatever_way_it
     assert judge.check_of(Exercise(silu, CASES, [], allow=("checks.swiglu.",)))(program)
 
 
-def test_what_only_has_such_a_name_is_not_refused():
-    sizes = small_llama("new").config  # a value of the course's, no function
+block, sizes = small_llama("new").layers[0], small_llama("new").config  # a notebook's names: a block, and a value
+double = torch.Tensor.double  # a method without a module
 
+
+def test_what_only_has_such_a_name_is_not_refused():
     def silu(x: checks.CheckResult) -> Layer:
         """As checks.swiglu.silu does."""
-        return x * x.sigmoid() * (sizes.n_layers > 1)
-
-    assert check_silu(silu)
-    assert check_silu(lambda x: torch.nn.SiLU()(silu(x)) * 0 + silu(x))
-
-
-block = small_llama("new").layers[0]  # as a notebook's names: a block, a method without a module
-double = torch.Tensor.double
-
-
-def test_a_name_of_the_answers_own_is_not_the_notebooks_name():
-    def answer(x):
         block = double(x).to(x.dtype)
-        return torch.stack([row * block.reshape(-1)[n].sigmoid() for n, row in enumerate(block.reshape(-1))]).view_as(x)
+        rows = [row * block.reshape(-1)[n].sigmoid() for n, row in enumerate(block.reshape(-1))]
+        return torch.stack(rows).view_as(block) * (sizes.n_layers > 1)
 
     assert "calls the course's TransformerBlock" in repr(check_silu(lambda x: x * x.sigmoid() if block else x))
-    assert check_silu(answer)
+    assert check_silu(silu)
+    assert check_silu(lambda x: torch.nn.SiLU()(silu(x)) * 0 + silu(x))
 
 
 def settings():
@@ -416,9 +408,7 @@ def test_a_gradient_is_named_and_says_of_what():
     assert "the gradient for x is off by up to" in result.message
     assert "\n  of        (y * torch.linspace(0.5, 1.5, y.numel())" in result.message
     assert "\n  yours     [0, 0]\n  expected  [1.5, 4.5]" in result.message
-    assert result.hint == ""  # GRAPH_CUT would be a guess: a gradient arrives
-    cut = looked_at(lambda x, gain, power: x.detach() * gain, SMALL, GRADIENTS)
-    assert cut.hint == GRAPH_CUT
+    assert result.hint == ""  # that the graph is cut would be a guess: a gradient arrives
 
 
 def test_the_hint_of_special_cases_is_shown_only_if_exactly_they_fail():
@@ -432,20 +422,13 @@ def test_the_hint_of_special_cases_is_shown_only_if_exactly_they_fail():
 
 def test_a_mistake_that_is_named_is_shown_in_numbers_all_the_same_in_the_smallest_case_that_it_explains():
     known = [("Is it times, not plus?", lambda x, gain, power: x + gain)]
-    shown = ["  x         [1, -2]", "  gain      3", "  power     1", "  yours     [4, 1]", "  expected  [3, -6]"]
     smaller = Case("another fault", (torch.tensor([2.0]), 2, 1))  # where the known mistake is right
     result = looked_at(lambda x, gain, power: x + gain * (gain > 2), LARGE, HALF, smaller, SMALL, known=known)
     assert str(result).split("\n") == [
         "scaled: not yet. Case small: the result is off by up to 7: 1 at [1], expected -6.",
         "Hint: Is it times, not plus?",
-        *shown,
+        *["  x         [1, -2]", "  gain      3", "  power     1", "  yours     [4, 1]", "  expected  [3, -6]"],
     ]
-    typed = looked_at(lambda x, gain, power: print(end=""), SMALL)
-    assert "return" in typed.hint
-    assert typed.message.split("\n")[-2:] == ["  yours     None", shown[-1]]
-    raised = looked_at(lambda x, gain, power: x.numpy(force=1).item(), SMALL)
-    assert raised.hint
-    assert raised.message.split("\n")[1:] == ["  x      [1, -2]", "  gain   3", "  power  1"]
 
 
 def test_a_known_mistake_is_named_only_if_no_answer_contradicts_it():
@@ -496,13 +479,8 @@ def test_a_fact_is_said_where_it_explains_every_case(specification, cases, progr
 
 
 def test_an_exercises_own_mistake_comes_before_a_fact_that_explains_more():
-    def contrary(a, b):
-        if a[0] != 1:
-            raise ValueError("this mistake cannot be made here")
-        return -outer(a, b)
-
-    check = judge.check_of(Exercise(outer, TWO, [("Is the sign right?", contrary)]))
-    assert check(lambda a, b: -outer(a, b)).hint == "Is the sign right?"
+    known = [("Is the sign right?", lambda a, b: outer(a, b) * (-1 if a[0] == 1 else 1))]
+    assert judge.check_of(Exercise(outer, TWO, known))(lambda a, b: -outer(a, b)).hint == "Is the sign right?"
 
 
 def by_backward(x, gain, power):
