@@ -60,11 +60,14 @@ class Silu:
         return x * x.sigmoid()
 
 
-@pytest.mark.parametrize("program", [torch.nn.SiLU(), Silu(), Silu().__call__, functools.partial(F.silu)])
-def test_right_answer_need_not_be_a_plain_function(program):
-    result = check_silu(program)
-    assert result, result
-    assert result.message.startswith(("Your function agrees", "__call__ agrees"))
+PROGRAMS = {torch.nn.SiLU(): "Your function", Silu(): "Your function", functools.partial(F.silu): "Your function"}
+PROGRAMS |= {Silu().__call__: "__call__", F.silu: "silu"}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_right_answer_need_not_be_a_plain_function_and_is_named(program):
+    assert str(check_silu(program)) == f"silu: passed. {PROGRAMS[program]} agrees with the specification in 7 cases."
+    assert judge.check_of(Exercise(silu, CASES[:1], []))(program).message.endswith("in the one case.")
 
 
 SHAPES = st.lists(st.integers(0, 3), max_size=4)
@@ -382,16 +385,15 @@ def last_doubled(y):
     (ONE, lambda y: y - 0.0033, "the result is 1.383, expected 1.386."),
     (ONE, lambda y: y * 1.00004, "the result is 1.38636, expected 1.3863."),  # four digits would hide it
     (SMALL, lambda y: y * 1.00004, "\n  yours     [3.00012, -6.00024]\n  expected  [3, -6]"),
-    (IDS, lambda y: y + 1, "the result at [0] is 13, expected 12."),
-    (IDS, lambda y: y + 1, "\n  yours     [13, 16]\n  expected  [12, 15]"),
-    (THIRDS, torch.Tensor.half, "the dtype torch.float16, expected torch.float32."),
-    (THIRDS, torch.Tensor.half, "\n  yours     float16 [0.333252]\n  expected  [0.333333]"),
-    (LARGE, last_doubled, "\n  x         shape (2, 3, 4), at [0, 0] [1, 1, 1, 1]\n"),
-    (LARGE, last_doubled, "\n  yours     shape (2, 3, 4), at [0, 0, 3] 6\n"),
+    (IDS, lambda y: y + 1, "the result at [0] is 13, expected 12. … \n  yours     [13, 16]\n  expected  [12, 15]"),
+    (THIRDS, torch.Tensor.half,
+     "dtype torch.float16, expected torch.float32. … \n  yours     float16 [0.333252]\n  expected  [0.333333]"),
+    (LARGE, last_doubled,
+     "\n  x         shape (2, 3, 4), at [0, 0] [1, 1, 1, 1]\n … \n  yours     shape (2, 3, 4), at [0, 0, 3] 6\n"),
 ])  # fmt: skip
 def test_numbers_are_shown_in_so_many_digits_that_they_differ(case, change, words):
     result = looked_at(lambda x, gain, power: change(x * gain), case)
-    assert words in result.message
+    assert all(part in result.message for part in words.split(" … "))
     assert result.hint == ("After x = x.float(), x.dtype is float32." if change is torch.Tensor.half else "")
 
 
@@ -504,7 +506,6 @@ def test_a_forbidden_function_is_seen_and_neither_ones_own_of_that_name_nor_the_
 
     result = looked_at(FORBIDDEN[name], SMALL, forbid=("silu", *AUTOGRAD))
     assert f"the result is right, but it calls torch's {name}, which this exercise rules out." in result.message
-    assert looked_at(FORBIDDEN[name], SMALL), "where nothing is forbidden, it passes"
     assert looked_at(lambda x, gain, power: silu(x) * gain, SMALL, GRADIENTS, forbid=("silu", *AUTOGRAD))
 
 
@@ -513,15 +514,6 @@ def test_printing_is_shown_and_cut(capsys):
     shown = capsys.readouterr().out
     assert shown.startswith("still here")
     assert len(shown) == PRINTED
-
-
-def test_success_takes_its_name_from_the_function_and_the_exercise():
-    def my_first_norm(x, weight, eps):
-        return right_answer_to("rms_norm")(x, weight, eps)
-
-    said = str(checks.check_rms_norm(my_first_norm))
-    assert re.fullmatch(r"rms_norm: passed\. my_first_norm agrees with the specification in \d+ cases\.", said)
-    assert checks.check_norm_probe(right_answer_to("norm_probe")).message.endswith("in the one case.")
 
 
 def test_html_is_escaped_and_says_the_same_words():
