@@ -1,7 +1,6 @@
 """How a failing case is shown: the smallest, in numbers that can be worked out by hand."""
 
 import re
-from dataclasses import fields, is_dataclass
 
 import torch
 
@@ -34,8 +33,6 @@ def shown(value, digits=4, place=None):
         return f"[{', '.join(shown(one, digits) for one in value)}]"
     if isinstance(value, float):
         return number(value, digits)
-    if is_dataclass(value):  # such as a LlamaConfig
-        return ", ".join(f"{field.name}={getattr(value, field.name)}" for field in fields(value))
     return repr(value)[:60] if isinstance(value, int | str | None) else type(value).__name__
 
 
