@@ -90,6 +90,16 @@ def gqa_layer__sdpa(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     return F.linear(mixed.transpose(1, 2).flatten(-2), w_o)
 
 
+@right
+def gqa_layer__head_by_head(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
+    T, y, heads = x.shape[1], 0.0, [w.split(head_dim) for w in (w_q, w_k, w_v)]
+    for i, columns in enumerate(w_o.split(head_dim, 1)):
+        q, k, v = (x @ part[i * len(part) // len(heads[0])].T for part in heads)
+        q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
+        y = y + _one_head(q, k, v, RIGHT["causal_visible"]["tril"](T, T)) @ columns.T
+    return y
+
+
 TURN = "q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)"
 WRONG["gqa_layer"] |= {
     "cos_and_sin_exchanged": (
