@@ -23,7 +23,7 @@ from helpers.device import pick_device
 
 def pytest_configure(config):
     """Notebooks store what they print on the CPU: on an accelerator only their assertions are in force."""
-    os.environ.setdefault("COURSE_STEPS", "54")  # notebook 06 trains for a shorter time; all its assertions hold
+    os.environ.setdefault("COURSE_STEPS", "36")  # notebook 06 trains for a shorter time; all its assertions hold
     if config.option.nbval and pick_device().type != "cpu":
         config.option.nbval, config.option.nbval_lax = False, True
     if not os.access(Path.home(), os.W_OK) and "MPLCONFIGDIR" not in os.environ:

@@ -278,14 +278,14 @@ def jobs_of(name, config, device, arguments, in_c):
     if quick:
         return
     plain["ours, packed"] = prepare_for_decoding(ours, layout="packed")
-    for rows, new in ((8, new), (32, 16)):
+    for rows, many in ((8, new), (32, 16)):
         prompts = drawn((rows, 32)).to(device)
         written = [decode(model, prompts, 16) for model in plain.values()]
         if not all(map(written[0].equal, written)):
             sys.exit(f"{name}: the models write different texts; nothing more was timed.")
         yield (
-            f"decode {new} after 32, {rows} texts", new * rows, None,
-            {who: partial(decode, model, prompts, new) for who, model in plain.items()},
+            f"decode {many} after 32, {rows} texts", many * rows, None,
+            {who: partial(decode, model, prompts, many) for who, model in plain.items()},
         )  # fmt: skip
     n_tokens = 8 * 256 if name == "15M" else 256  # a sample takes a quarter of a second or more
     for length in (32, 256, 512, 4096):

@@ -34,8 +34,12 @@ def helps(result):
     return result.hint or any(words in result.message for words in said)
 
 
+SLOW = "mend_split-sums_in_bfloat16", "add_family-another_eps"  # more than a second
+
+
 def pairs(table):
-    return [pytest.param(exercise, name, id=f"{exercise}-{name}") for exercise in table for name in table[exercise]]
+    names = {f"{exercise}-{name}": (exercise, name) for exercise in table for name in table[exercise]}
+    return [pytest.param(*pair, id=name, marks=[pytest.mark.slow] * (name in SLOW)) for name, pair in names.items()]
 
 
 def test_every_exercise_has_its_check_and_answers_and_fitting_cases():
