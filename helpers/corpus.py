@@ -151,8 +151,10 @@ def batches(
         generator: seeded CPU generator that draws the starts.
 
     Raises:
-        ValueError: if the text is shorter than one window and its targets.
+        ValueError: if a size is below 1, or the text is shorter than one window and its targets.
     """
+    if batch_size < 1 or seq_len < 1:
+        raise ValueError(f"batch_size={batch_size} and seq_len={seq_len} must be whole numbers >= 1.")
     if len(tokens) < seq_len + 1:
         raise ValueError(f"{len(tokens)} tokens are fewer than seq_len + 1 = {seq_len + 1}: pass a longer text.")
     steps = torch.arange(seq_len + 1)

@@ -121,3 +121,6 @@ def test_every_window_is_drawn_the_last_one_too():
     assert set(starts.tolist()) == {0, 1, 2, 3, 4}  # 4: inputs 4 5 6, targets 5 6 7
     with pytest.raises(ValueError, match=r"8 tokens are fewer than seq_len \+ 1 = 9"):
         next(batches(tokens, 4, 8, torch.Generator()))
+    for sizes in ((0, 3), (4, 0)):
+        with pytest.raises(ValueError, match="must be whole numbers >= 1"):
+            next(batches(tokens, *sizes, torch.Generator()))
