@@ -43,7 +43,7 @@ def read(files: list[Path]) -> list[Work]:
             asked = [name for _, name in exercises(reader.stored_cells(data))]
             found.append(Work(path, reader.read_notebook(data), asked))
         except UNREADABLE as error:
-            print(f"{path}: cannot be read, and is left out: {one_line(error, 80)}. Mend it, or delete it.")
+            print(f"{path}: cannot be read, and is left out: {one_line(error, 80)}. Mend it.")
     return found
 
 
@@ -116,9 +116,13 @@ def update(root: Path, source: Path) -> bool:
     files = [path for path in files if path.resolve() not in {fresh.resolve() for fresh in ours}]
     old = read(sorted(files, key=lambda path: (path.lstat().st_mtime, path.name), reverse=True))
     readable = [one.path for one in read(ours)]
+    whole, is_course = len(old + readable) == len(files + ours), False
     for fresh in readable:
-        place(fresh, old)
-    new, whole, is_course = read(readable), len(old + readable) == len(files + ours), False
+        try:
+            place(fresh, old)
+        except UNREADABLE as error:
+            print(f"{fresh}: cannot be written: {one_line(error, 80)}. Nothing is put into it.")
+    new = read(readable)
     asked = [name for one in new for name in one.asked]
     for one in old:
         faults = {name: one.notebook.fault_of(name) for name in [*asked, *one.asked]}
@@ -128,7 +132,7 @@ def update(root: Path, source: Path) -> bool:
         said = f"; not put back: {', '.join(left)}" if left else ""
         print(f"{', '.join(came) or 'nothing'} put back{said}. All that you wrote: {one.path}")
         whole, is_course = whole and not left, is_course or bool(one.asked or mine)
-    if not is_course:
+    if whole and not is_course:
         raise ValueError(f"{source}: neither a folder with notebooks of the course nor one of them.")
     return whole
 

@@ -74,10 +74,10 @@ def run_all(work: list[Row], seconds: float, sandbox: Sandbox | None, jobs: int)
     def run(row, alone=jobs == 1):
         start = time.monotonic()
         verdict = run_exercise(row.assignment, row.answer.code, seconds, sandbox)
-        row.settle(*verdict, time.monotonic() - start)
-        if not alone and row.status in ("crashed", "not graded"):
-            again.append(row)
+        if not alone and verdict[0] in ("crashed", "not graded"):
+            again.append(row)  # not settled: after Ctrl+C nobody is told what is doubted here
         else:
+            row.settle(*verdict, time.monotonic() - start)
             say(row)
 
     with ThreadPoolExecutor(jobs) as pool:  # on Ctrl+C it waits for those that run, and begins no other

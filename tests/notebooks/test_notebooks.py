@@ -44,7 +44,7 @@ def test_a_notebook_is_as_the_tool_leaves_it(stem):
     text = (ROOT / "notebooks" / f"{stem}.ipynb").read_text(encoding="utf-8")
     notebook = nbformat.reads(text, as_version=4)
     make_notebooks.clean(notebook)
-    assert text == nbformat.writes(notebook) + "\n", "cleaning changes this file: `make notebooks ARGS=--text`"
+    assert text == nbformat.writes(notebook) + "\n", "run `make notebooks`; if words alone changed, ARGS=--text"
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "run once, from top to bottom"
