@@ -45,7 +45,7 @@ TAUGHT = {  # the section that teaches what an exercise asks for, by the name of
 }  # fmt: skip
 HEADING = r"^##(?:# Exercise)? ((\d+(?:\.\d+)?)\.? .*)"  # "## 2.4 Which two …" or "### Exercise 2. Turn …"
 MOST = 1000  # characters of a text of unknown origin
-START = 60.0  # seconds to import torch, and to answer after all other limits
+START = 60.0  # seconds to import torch and to answer, beside what a definition and a check may take
 MEMORY = 2**32  # bytes beside what the checks themselves use
 STATUS = {"passed": "passed", "failed": "not passed", "todo": "not attempted"}
 ENDED = "Python ended, or had not answered after {:g} seconds. Does it exit, run for ever, or fill the memory?"
@@ -154,7 +154,7 @@ def verdict(file: str, judged: list[dict], step: int = 1) -> dict:
     for one in judged:
         entry = {key: one[key] for key in ("exercise", "status", "cases") if key in one}
         if one is explained:
-            seen, *numbers = map(clipped, one["seen"].split("\n")[:12])
+            seen, *numbers = map(clipped, one["seen"].split("\n")[:20])
             mistake = clipped(one.get("hint", "")) if step == 2 else ""
             said = {"seen": seen, "in_numbers": numbers, "the_check_says": mistake, "read_again": one["taught"]}
             entry |= {key: value for key, value in said.items() if value}

@@ -71,7 +71,7 @@ class LaidOutLinear(nn.Module):
             scale = (matrix.abs().amax(dim=1).clamp(min=1e-30) / 127).bfloat16()
             matrix = (matrix / scale[:, None]).round().clamp(-127, 127).to(dtype)
         elif layout == "packed":
-            matrix = pack(matrix)
+            matrix = pack(matrix.to(dtype))
         else:
             matrix = (matrix.T.contiguous() if layout == "columns" else matrix).to(dtype)
         self.register_buffer("weight", matrix)
@@ -108,7 +108,7 @@ class LaidOutLinear(nn.Module):
         elif self.width:
             sums = torch.bmm(x.expand(len(self.weight), 1, -1), self.weight)
         elif self.layout == "packed":
-            sums = product_with(self.weight, x.view(1, -1))
+            sums = product_with(self.weight, x.view(1, -1).to(self.weight.dtype))
         else:
             matrix = self.weight.T if self.layout == "columns" else self.weight
             sums = torch.mv(matrix, x.to(matrix.dtype))

@@ -14,7 +14,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, layout: str |
     """The same function with its matrices laid out for steps of one token on the CPU.
 
     Which layout is fastest depends on the processor, so each is timed on the model's own matrices; one thread or all is
-    timed, too. `print(prepared)` says what was chosen and why.
+    timed, too. `print(prepared)` says what was chosen, and how long a step's products take.
 
     Use the result only to generate text. Its matrices are copies; the embedding is shared with the model. So prepare
     again after you have trained, moved or cast the model, and do not move or cast the result. A model on an
@@ -26,7 +26,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, layout: str |
             weight (float16 has more digits, but what goes into a product must stay below 65,504), "int8" 1 byte, but
             float16 for queries, keys and values: a score multiplies two rounded vectors.
         layout: the name of one in `LAYOUTS` for all matrices; nothing is timed then. "packed" (float32) is for several
-            texts at once and for long prompts; for one token of one text another layout may be faster.
+            texts at once and for long prompts; for one token another layout may be faster, and with gradients all are.
 
     Returns:
         a LLaMA of the same config, with the same forward, cache and embedding.
