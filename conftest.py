@@ -127,7 +127,7 @@ def _compare_pictures_too(self, test, ref, skip_compare=None, compare=IPyNbCell.
     )
     for one, other in zip(drawn, stored, strict=True) if same and PINNED else ():
         if one.shape != other.shape or (abs(one - other).max(axis=-1) > 25).sum() > 100:
-            self.comparison_traceback = ["The picture is not the stored one. If this is on purpose: make notebooks"]
+            self.comparison_traceback = ["The picture is not the stored one. On purpose? make notebooks ARGS=02"]
             same = False
     return same
 

@@ -29,7 +29,7 @@ from statistics import mode
 import checks
 from checks.notebook import Notebook, read_notebook
 from checks.own import define
-from checks.run import PATIENCE, TimeUp, in_time
+from checks.run import PATIENCE, TimeUp, in_time, undisturbed
 
 TAUGHT = {  # the section that teaches what an exercise asks for, by the name of its check, in the order of exercises
     "rms_norm": "1.1", "norm_probe": "1.3", "rms_norm_backward": "1.5",
@@ -135,7 +135,7 @@ def inside(path: Path, exercises: list[tuple[int, str, str]], seconds: float, an
 def said_of(notebook: Notebook, name: str, asked: str, file: str, seconds: float) -> dict:
     """Status of an exercise and what was seen; if its check has run, also the hint, and how many cases passed."""
     try:
-        function, why = in_time(lambda: define(notebook, asked, file), PATIENCE * seconds)
+        function, why = in_time(undisturbed()(lambda: define(notebook, asked, file)), PATIENCE * seconds)
     except TimeUp as up:
         function, why = None, f"its cell in {file} does not end: {up}"
     if not function:

@@ -58,7 +58,7 @@ def student(folder: Path, root: Path = ROOT, only: Sequence[str] = ()) -> list[P
                 shutil.copy(source, made / name)
         shutil.copytree(HANDOUT, made, dirs_exist_ok=True)
     with contextlib.suppress(ValueError):  # without git nobody knows
-        for path in set(notebooks).intersection(course.changed_notebooks(root / "notebooks")):
+        for path in sorted({*notebooks} & {*course.changed_notebooks(root / "notebooks")}):
             print(f"{path.name}: it differs from the last commit: read it before you hand it out.")
     return sorted((folder / "notebooks").glob("*.ipynb"))
 

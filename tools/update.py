@@ -76,10 +76,10 @@ def place(fresh: Path, old: list[Work]) -> None:
     stored = json.loads(fresh.read_text(encoding="utf-8-sig"))
     cells = stored["cells"]
     for stub, name in exercises(cells):
-        found = _read(cells).definition(name)
+        found = (now := _read(cells)).definition(name)
         is_open = found and reader.is_stub(found.node) and not reader.more_than_a_stub("".join(stub["source"]))
         source = next((one.notebook for one in old if answer(one.notebook, name)), None)
-        if is_open and source and is_in(_read(made := _with_answer(cells, stub, source, name)), source, name):
+        if is_open and source and is_in(_read(made := _with_answer(cells, now, stub, source, name)), source, name):
             cells = made
     if cells is not stored["cells"]:
         text = json.dumps(stored | {"cells": cells}, indent=1, ensure_ascii=False, sort_keys=True)
@@ -90,9 +90,9 @@ def _read(cells):
     return reader.read_cells(["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"])
 
 
-def _with_answer(cells, stub, old, name):
+def _with_answer(cells, now, stub, old, name):
     """The cells with an answer in the place of its stub; in front of it what it needs, behind it the check it lacks."""
-    home, have, more = answer(old, name).cell, {ast.dump(one.node) for one in _read(cells).statements}, []
+    home, have, more = answer(old, name).cell, {ast.dump(one.node) for one in now.statements}, []
     parts = [part for part in old.parts(name, []) if part.cell != home and ast.dump(part.node) not in have]
     for number in dict.fromkeys(part.cell for part in parts):
         nodes = [part.node for part in parts if part.cell == number]

@@ -115,8 +115,7 @@ class LaidOutLinear(nn.Module):
         return sums.view(-1)[: self.n_out].to(x.dtype)
 
     def __deepcopy__(self, memo):
-        if self.weight.is_mkldnn:  # `deepcopy` does not know such tensors, `clone` does
-            memo[id(self.weight)] = self.weight.clone()
+        memo[id(self.weight)] = self.weight.clone()  # `deepcopy` does not know packed tensors
         memo[id(self)] = copied = self.__new__(type(self))
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied

@@ -26,7 +26,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, layout: str |
             weight (float16 has more digits, but what goes into a product must stay below 65,504), "int8" 1 byte, but
             float16 for queries, keys and values: a score multiplies two rounded vectors.
         layout: the name of one in `LAYOUTS` for all matrices; nothing is timed then. "packed" (float32) is for several
-            texts at once and for long prompts; for one token another layout may be faster, and with gradients all are.
+            texts at once and for long prompts; for one token, or without `torch.no_grad()`, another may be faster.
 
     Returns:
         a LLaMA of the same config, with the same forward, cache and embedding.

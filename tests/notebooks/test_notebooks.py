@@ -77,7 +77,7 @@ def test_exercises_are_open_and_solutions_pass(stem):
     solutions = [cell for cell in checked if cell not in exercises + again]
     for verdict, those in (("not attempted yet", exercises + again), ("passed", solutions)):
         for cell in those:
-            assert verdicts(cell) == [verdict], f"run `make notebooks`, then mend what it stores:\n{cell.source}"
+            assert verdicts(cell) == [verdict], f"`make notebooks ARGS={stem}`, then mend it:\n{cell.source}"
     assert len(solutions) == len(exercises) > 0
     for cell, below in itertools.pairwise(NOTEBOOKS[stem].cells):  # help comes in three steps
         if "exercise" in tags_of(cell):
