@@ -32,11 +32,11 @@ test-teaching: $(DEV) $(KIT) ## the tests of the teaching kit: grading in a sand
 	$(PYTEST) -o testpaths=teaching/tests $(ARGS)
 
 test-all: $(DEV) $(KIT) $(FOUR)/.ready ## both, and those too that open a browser, kill and fuzz
-	$(PYTEST) -o testpaths="notebooks tests helpers checks teaching/tests" $(ARGS)
+	$(PYTEST) -o testpaths="notebooks tests helpers explorers beyond checks teaching/tests" $(ARGS)
 
 SEEDS ?= 1 2 3
 SETTINGS ?= ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE MKL_ENABLE_INSTRUCTIONS=AVX2
-ROUNDED = notebooks tests/checks tests/helpers/test_parity.py tests/helpers/test_model.py tests/helpers/test_relatives.py
+ROUNDED = notebooks tests/checks tests/helpers/test_parity.py tests/helpers/test_model.py tests/beyond/test_relatives.py
 
 test-rounding: $(DEV) ## notebooks and the tests of the maths as on other processors: the last bit is noise (SEEDS="1 2" SETTINGS=)
 	for kind in $(SEEDS:%=COURSE_ROUNDING=%) $(SETTINGS); do \

@@ -9,7 +9,8 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from helpers import explorers, plots
+import explorers
+from helpers import plots
 
 REDRAWS, BOUND = 20, 100  # [ms]
 
@@ -51,7 +52,7 @@ def report():
     plots.use_course_style()
     yield f"| explorer | median of {REDRAWS} redraws [ms] | slowest [ms] | processor, median [ms] | under {BOUND} ms |"
     yield "|---|---|---|---|---|"
-    for name in sorted(name for name in vars(explorers) if name.startswith("explore_")):
+    for name in sorted(name for name in explorers.FILE_OF if name.startswith("explore_")):
         explorer = getattr(explorers, name)()
         wall, busy = times(explorer, REDRAWS)
         explorer.close()

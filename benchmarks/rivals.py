@@ -43,7 +43,7 @@ COURSE = """
     import torch
     from benchmarks.speed import decode
     from helpers.checkpoint import load_checkpoint
-    from helpers.fast_decode import prepare_for_decoding
+    from beyond.fast_decode import prepare_for_decoding
     model = load_checkpoint(folder)
     model = %s
     write = lambda: decode(model, torch.tensor([prompt]), new)[0, len(prompt):]

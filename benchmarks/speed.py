@@ -36,9 +36,9 @@ from torch.nn import functional as F
 from transformers import LlamaConfig as TheirConfig
 from transformers import LlamaForCausalLM
 
+from beyond.fast_decode import prepare_for_decoding
 from helpers.checkpoint import config_to_hugging_face, weights_to_hugging_face
 from helpers.device import pick_device, synchronize
-from helpers.fast_decode import prepare_for_decoding
 from helpers.generate import generate
 from helpers.model import PRESETS, Llama, count_parameters
 

@@ -9,8 +9,8 @@ from statistics import median
 import torch
 
 from benchmarks.speed import SHAPES, bandwidth, make_pair
-from helpers.fast_decode import prepare_for_decoding
-from helpers.fast_decode.layouts import LaidOutLinear
+from beyond.fast_decode import prepare_for_decoding
+from beyond.fast_decode.layouts import LaidOutLinear
 
 CALLS = {None: ((1, 32), (1, 6000), (8, 32)), "float16": ((1, 32),), "int8": ((1, 32),)}  # texts, cached tokens
 

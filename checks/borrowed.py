@@ -6,7 +6,13 @@ import inspect
 import sys
 import sysconfig
 
-OWNERS = {"helpers": "the course's", "checks": "the course's", "transformers": "transformers'"}  # by package
+OWNERS = {
+    "helpers": "the course's",
+    "checks": "the course's",
+    "explorers": "the course's",
+    "beyond": "the course's",
+    "transformers": "transformers'",
+}  # by package
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 FREE = ("helpers.plots", "helpers.device", "transformers.utils.import_utils")  # a picture, or an import
 

@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
+from beyond.families import Family, edits, load_checkpoint, register_family
+from beyond.families.bugs import BUGS
+from beyond.families.checkpoint import model_from_weights
+from beyond.families.configs import config_from_hugging_face, make_relative, our_weights
+from beyond.families.reference import TOKENS, part_names, save_random
 from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, strided
 from checks.full_model import AT, NOT_A_NUMBER, ONE_NAME, RENAMED, ROOM, ROUNDS, departs, first_place
 from checks.judge import CheckResult, check_of
-from helpers.families import Family, edits, load_checkpoint, register_family
-from helpers.families.bugs import BUGS
-from helpers.families.checkpoint import model_from_weights
-from helpers.families.configs import config_from_hugging_face, make_relative, our_weights
-from helpers.families.reference import TOKENS, part_names, save_random
 from helpers.formats.fit import misfits, refuse
 from helpers.interventions import outputs_of
 from helpers.model import apply_rope, causal_visible
@@ -167,7 +167,7 @@ def _part_names(title, kinds):
 
 
 def add_family():
-    """The row of a family, a `helpers.families.Family`, whose edits make our LLaMA give transformers' logits.
+    """The row of a family, a `beyond.families.Family`, whose edits make our LLaMA give transformers' logits.
 
     The family is Hunyuan (dense, v1). It norms queries and keys of each head behind the turn; biases are an option.
     """
@@ -296,7 +296,7 @@ ADD_FAMILY = Exercise(
     add_family, [Case("Hunyuan", ())], [*WRONG_NORMS, *((hint, program) for _, hint, program in REFUSALS)],
     tolerance=5.0,  # differences up to SAME of the largest number pass
     hints={words: hint for words, hint, _ in REFUSALS}, harness=Harness(_opening(_hunyuan_models, HUNYUAN), PARTS),
-    allow=("helpers.families.", "helpers.model."),  # an edit changes their parts
+    allow=("beyond.families.", "helpers.model."),  # an edit changes their parts
 )  # fmt: skip
 
 
@@ -304,7 +304,7 @@ def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **se
     """Check the row that your `add_family()` returns, against transformers' own class of the family.
 
     Args:
-        function: () -> a `helpers.families.Family`, whose edits take (model, content).
+        function: () -> a `beyond.families.Family`, whose edits take (model, content).
         model_type: any family of transformers; known mistakes are only those of Hunyuan.
         seconds: its time on the processor.
         settings: by the names of config.json, what the random model has beside small sizes.

@@ -23,7 +23,7 @@ from checks.explain import shape_of
 
 PRINTED = 2000  # characters of the function's own printing that are shown
 HERE, TORCH = os.path.dirname(__file__), os.path.dirname(torch.__file__)
-OURS = (HERE, os.path.join(os.path.dirname(HERE), "helpers"), TORCH)
+OURS = (*(os.path.join(os.path.dirname(HERE), room) for room in ("checks", "helpers", "explorers", "beyond")), TORCH)
 
 
 class TimeUp(BaseException):

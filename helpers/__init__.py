@@ -1,8 +1,8 @@
-"""The course's shared code. This folder is small enough to read in an afternoon; its rooms are for knowing more.
+"""The course's shared code, small enough to read in an afternoon; start with model.py.
 
-README, *What is where*, names each file. An import line names the file to open, with two exceptions: what the files of
-`explorers` hold is imported from `helpers.explorers`, and `model` is a front door, from which LlamaConfig, PRESETS and
-KVCache may be imported too.
+README, *What is where*, names each file. An import line names the file to open, with one exception: `model` is a front
+door, from which LlamaConfig, PRESETS and KVCache may be imported too. Pictures that move are in `explorers`; other
+models, fast decoding and several processes are in `beyond`.
 """
 
 import sys
@@ -16,7 +16,7 @@ class AnotherVersionError(ImportError):
 
 
 def _show_import_error(shell, kind, error, traceback, tb_offset=None):
-    if (error.name or "").split(".")[0] in ("helpers", "checks"):
+    if (error.name or "").split(".")[0] in ("helpers", "explorers", "beyond", "checks"):
         advice = "Is it spelt right? Then the notebook was made for another version of the course: "
         advice += "`make reset NOTEBOOK=…` makes a fresh one and keeps yours."
         kind, error = AnotherVersionError, AnotherVersionError(f"{error}. {advice}")

@@ -35,7 +35,7 @@ def load_checkpoint(
 
     Every weight must be present, of the right shape and finite; every problem is reported before a model is made.
     Links are followed, because the Hub's cache consists of them; what they point to is only read, as JSON or weights.
-    `helpers.families.load_checkpoint` opens LLaMA's relatives as well.
+    `beyond.families.load_checkpoint` opens LLaMA's relatives as well.
 
     Args:
         folder: a local folder.

@@ -76,7 +76,7 @@ def require_padding(n_pad, tokens: torch.Tensor, longest: int) -> torch.Tensor:
 
 
 def require_plain(model: torch.nn.Module, doing: str, instead: str):
-    """Raise ValueError if the model is one of `helpers.families`, or a LLaMA that holds an edit or a bias."""
+    """Raise ValueError if the model is one of `beyond.families`, or a LLaMA that holds an edit or a bias."""
     edits = {type(part).__name__ for part in model.modules() if getattr(part, "is_edit", False)}
     edits |= {"biases" for part in model.modules() if isinstance(part, torch.nn.Linear) and part.bias is not None}
     family = getattr(model, "family", None)

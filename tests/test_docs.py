@@ -61,7 +61,8 @@ def test_internal_links_lead_to_a_file_and_to_a_heading_that_are_there(path):
 
 
 def test_sections_that_errors_and_verdicts_name_are_there():
-    sources = [path for room in ("helpers", "checks", "tools") for path in (ROOT / room).rglob("*.py")]
+    rooms = ("helpers", "explorers", "beyond", "checks", "tools")
+    sources = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
     said = "".join(path.read_text(encoding="utf-8") for path in sources)
     named = {section for _, section in re.findall(r"notebook (\d\d), section ([\d.]*\d)", said)}
     assert (named | set(TAUGHT.values())) - NUMBERED == set() < named

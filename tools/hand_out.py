@@ -19,8 +19,8 @@ from tools import course
 from tools.course import ROOT, notebooks_of, one_line
 
 COPIED = (  # what the notebooks need to run, and the page that they link to
-    "helpers", "checks", "pyproject.toml", "constraints.txt", "environment.yml", "LICENSE", "docs/glossary.md",
-    "tools/lab.py", "tools/course.py", "tools/update.py",
+    "helpers", "explorers", "beyond", "checks", "pyproject.toml", "constraints.txt", "environment.yml",
+    "LICENSE", "docs/glossary.md", "tools/lab.py", "tools/course.py", "tools/update.py",
 )  # fmt: skip
 HANDOUT = Path(__file__).parent / "handout"  # README, Makefile and a guide for assistants, for that folder only
 READERS = {"05": 4, "07": 6}  # `my_parts` of these reads what a learner wrote in 01 up to that one

@@ -6,5 +6,5 @@
     meta          params.json and .pth, within limits, and nothing unpickled
     fit           what does not fit a model, all of it in one sentence
 
-What stands here knows LLaMA only; other families are read by `helpers.families`.
+What stands here knows LLaMA only; other families are read by `beyond.families`.
 """

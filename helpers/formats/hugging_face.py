@@ -114,7 +114,7 @@ WEIGHTS = {  # settings about the weights, which are refused
     "is not quantised.",
     "transformers_weights": "this course reads model.safetensors: give that file this name, and remove the key.",
 }
-# The families that helpers.families opens; a row there and a name here belong together.
+# The families that beyond.families opens; a row there and a name here belong together.
 RELATIVES = (
     "mistral", "qwen2", "qwen3", "olmo2", "olmo3", "smollm3", "gemma3_text", "gemma2", "mixtral", "qwen3_moe", "phi3",
     "glm4", "starcoder2", "granite", "gpt_oss", "internlm3", "iquestcoder",
@@ -130,7 +130,7 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
     """
     kind = content.get("model_type")
     if kind != "llama":
-        use = "helpers.families.load_checkpoint opens it" if kind in RELATIVES else "use a LLaMA, such as SmolLM2-135M"
+        use = "beyond.families.load_checkpoint opens it" if kind in RELATIVES else "use a LLaMA, such as SmolLM2-135M"
         raise ValueError(f"{source} describes a {shown(kind)} model, not 'llama': {use}.")
     for name in WEIGHTS.keys() & content.keys():
         value = content[name]  # of bitsandbytes, it may say that nothing is quantised

@@ -114,7 +114,7 @@ def _bwrap(bwrap: str) -> Sandbox:
     for name in ("null", "zero", "full", "random", "urandom"):
         command += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     command += ["--size", str(DISK), "--tmpfs", "/tmp", "--symlink", "/tmp", "/dev/shm"]
-    for needed in (*_interpreter(), str(ROOT / "helpers"), str(ROOT / "checks")):
+    for needed in (*_interpreter(), *(str(ROOT / room) for room in ("helpers", "explorers", "beyond", "checks"))):
         real = os.path.realpath(needed)
         if not real.startswith("/usr/"):
             for name in dict.fromkeys((real, os.path.abspath(needed))):  # its real name, and that which is asked for

@@ -61,7 +61,8 @@ def main() -> None:
     limit_memory()
 
     def ours():
-        return {name: modules[name] for name in list(modules) if name.partition(".")[0] in ("checks", "helpers")}
+        rooms = ("checks", "helpers", "explorers", "beyond")
+        return {name: modules[name] for name in list(modules) if name.partition(".")[0] in rooms}
 
     kept = ours()
 

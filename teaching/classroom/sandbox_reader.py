@@ -54,8 +54,8 @@ def _answer(reader, notebook, function, stub, lent):
     return {"code": code, "reaches": reaches(code), **_shown(lines, 0)}
 
 
-USUAL = {"torch", "math", "numpy", "helpers", "checks", "transformers", "matplotlib", "functools", "itertools"}
-USUAL |= {"collections", "dataclasses", "typing", "__future__"}  # modules that answers import
+USUAL = {"torch", "math", "numpy", "helpers", "explorers", "beyond", "checks", "transformers", "matplotlib"}
+USUAL |= {"functools", "itertools", "collections", "dataclasses", "typing", "__future__"}  # modules that answers import
 MODULES = {"sys", "os", "gc", "inspect", "threading", "importlib", "ctypes", "json", "builtins"}  # also as torch.sys
 CALLS = {"getattr", "setattr", "delattr", "globals", "locals", "vars", "eval", "exec", "compile", "open", "get_ipython"}
 INNER = re.compile(r"(?!__init__$)__\w+__|(?:f|tb|gi|cr|ag)_\w+|_getframe|_current_frames|currentframe")

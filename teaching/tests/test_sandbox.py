@@ -62,7 +62,7 @@ def teacher():
         place = Path(place).resolve()
         course, folder, results = place / "course", place / "class" / "handed-in", place / "class" / "handed-in_graded"
         left_out = shutil.ignore_patterns("__pycache__", "node_modules", ".hub", "tests")
-        for name in ("helpers", "checks", "tools", "teaching", "notebooks", "docs"):
+        for name in ("helpers", "explorers", "beyond", "checks", "tools", "teaching", "notebooks", "docs"):
             shutil.copytree(ROOT / name, course / name, ignore=left_out)
         planted = {
             place / "class" / "marks.txt": "secret-00",
@@ -130,7 +130,7 @@ print("capabilities", *{line.split()[1] for line in open("/proc/self/status") if
 
 def test_only_the_interpreter_and_the_courses_two_packages_are_inside(box):
     named = ["/usr", "/proc", "/sys/devices/system/cpu", "/etc/alternatives", sys.prefix, os.path.realpath(sys.prefix)]
-    named += [sys.base_prefix, str(ROOT / "helpers"), str(ROOT / "checks")]
+    named += [sys.base_prefix, *(str(ROOT / room) for room in ("helpers", "explorers", "beyond", "checks"))]
     said = run_limited(["-c", SEE, *named], b"", 60, box).decode().splitlines()
     devices = "sees /dev full null random urandom zero"
     assert said == [devices, "sees /etc ld.so.cache", "processes", "capabilities 0000000000000000"]

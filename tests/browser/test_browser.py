@@ -18,7 +18,7 @@ PATHS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 NOTEBOOKS = {path.name: path for path in PATHS if explorers_in(path)}
 WHOLE = min(NOTEBOOKS)
 LEVEL = """
-from helpers.explorers import Explorer, new_figure, slider
+from explorers import Explorer, new_figure, slider
 
 figure, ax = new_figure(1)
 Explorer(figure, lambda level: f"{level:.1f}", {"level": slider("level", 0, 0, 5)}, "a line")

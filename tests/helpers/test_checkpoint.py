@@ -25,13 +25,13 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import helpers.checkpoint
-from helpers import families
+from beyond import families
+from beyond.families.reference import SIZES, save_random
+from beyond.fast_decode import prepare_for_decoding
+from beyond.parallel import split_model
 from helpers.checkpoint import config_to_hugging_face, load_checkpoint, save_checkpoint
 from helpers.config import LLAMA3_SCALING
 from helpers.corpus import END_OF_TEXT, train_tokenizer
-from helpers.families.reference import SIZES, save_random
-from helpers.fast_decode import prepare_for_decoding
-from helpers.parallel import split_model
 from helpers.text import TINY_LLAMA, load_tokenizer
 from tests.support.files import OURS, edit_json, edit_weights, meta_shards, meta_weights, write_meta
 from tests.support.models import BFLOAT16, TINY, TINY_CONFIGS, TOLERANCE, assert_agree, enlarge, make_model

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from beyond.fast_decode import prepare_for_decoding
 from helpers import masks, train
 from helpers.checkpoint import blank_model, load_checkpoint
 from helpers.corpus import bits_per_byte
 from helpers.device import explain_out_of_memory, pick_device, set_seed
-from helpers.fast_decode import prepare_for_decoding
 from helpers.generate import generate
 from helpers.plots import to_numpy
 from helpers.text import TINY_LLAMA, load_tokenizer

@@ -11,10 +11,11 @@ from unittest import mock
 import pytest
 import torch
 
-from helpers import checkpoint, corpus, generate, masks, parallel, plots, text, train
+from beyond import parallel
+from beyond.fast_decode import prepare_for_decoding
+from helpers import checkpoint, corpus, generate, masks, plots, text, train
 from helpers.checkpoint import model_from_weights
 from helpers.device import pick_device
-from helpers.fast_decode import prepare_for_decoding
 from helpers.interventions import held_out_loss, patched, without_heads
 from helpers.model import Llama, LlamaConfig, apply_rope, causal_visible
 from tests.support.files import OURS

@@ -14,8 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from beyond.fast_decode import prepare_for_decoding
 from helpers.checkpoint import load_checkpoint, save_checkpoint
-from helpers.fast_decode import prepare_for_decoding
 from helpers.model import Llama
 from tests.support.files import OURS, meta_weights, write_meta
 from tests.support.fuzz import at_most, few, time_limit

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from beyond.families import config_from_hugging_face, make_relative
+from beyond.fast_decode import prepare_for_decoding
 from helpers import interventions
 from helpers.checkpoint import config_to_hugging_face, load_checkpoint
-from helpers.families import config_from_hugging_face, make_relative
-from helpers.fast_decode import prepare_for_decoding
 from helpers.interventions import held_out_loss, held_out_windows, patched, replaced, without_heads
 from helpers.model import RMSNorm, SwiGLU
 from helpers.text import TINY_LLAMA

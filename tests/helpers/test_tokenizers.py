@@ -10,8 +10,8 @@ from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer
 from transformers.models.auto import tokenization_auto as auto
 
+from beyond.families import FAMILIES
 from helpers.assets import ASSETS
-from helpers.families import FAMILIES
 from helpers.text import load_tokenizer
 
 pytestmark = pytest.mark.parity

@@ -2,8 +2,8 @@
 
 import torch
 
+from beyond.families import Family, edits
 from checks.base import mutate
-from helpers.families import Family, edits
 from tests.support.answers.register import RIGHT, WRONG, right
 
 

@@ -1,0 +1,170 @@
+"""What a family's config.json says: under the newest names, with what it leaves out, and what it may not ask for."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from beyond.families.edits import Relative, angles
+from beyond.families.registry import FAMILIES, WEIGHT_NAMES
+from helpers.config import LlamaConfig
+from helpers.formats import hugging_face
+from helpers.formats.fit import DAMAGE
+from helpers.validate import require_positive_int, shown
+
+PARTS = {"attention_bias", "hidden_act", "partial_rotary_factor"}  # not in plain LLaMA; read by a family's edits
+
+UNKNOWN = {
+    "llama4": "it reads in chunks", "deepseek_v3": "its attention is latent, and so is its cache",
+    "gemma3": "it has a part that sees; its text part alone is a 'gemma3_text'", "llama4_text": "it reads in chunks",
+}  # fmt: skip
+SIZES = {
+    "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "intermediate_size", "head_dim", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings", "rope_theta",
+    "rope_scaling", "rope_parameters", "is_causal", "per_layer_config",
+}  # fmt: skip
+PLACES = "rope_parameters", "rope_scaling"
+NEUTRAL = {  # settings that change the function, with the value that does not
+    "attention_bias": False, "mlp_bias": False, "use_bidirectional_attention": False, "use_sliding_window": False,
+    "use_bias": True, "bias": False, "qkv_bias": False, "clip_qkv": None,
+    "embedding_multiplier": 1, "attention_multiplier": None, "residual_multiplier": 1, "logits_scaling": 1,
+    "partial_rotary_factor": 1, "hidden_act": "silu", "attention_chunk_size": None,
+    **dict.fromkeys(("sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar",
+                     "num_experts", "no_rope_layers", "layer_types", "swiglu_limit", "hidden_activation")),
+}  # fmt: skip
+READ_BY = {  # by which of our families transformers 5.23 reads such a setting, besides those whose rows name it
+    **dict.fromkeys(NEUTRAL.keys() - {"hidden_act", "partial_rotary_factor"}, ()),  # these two: by all
+    "attention_bias": {*hugging_face.RELATIVES} - {"mistral", "qwen2", "mixtral", "phi3", "starcoder2"},
+    "mlp_bias": ("smollm3", "granite", "internlm3", "iquestcoder"), "use_bias": ("starcoder2",),
+    "bias": ("internlm3",), "qkv_bias": ("internlm3",), "clip_qkv": ("iquestcoder",), "sliding_window": ("smollm3",),
+    "use_sliding_window": ("smollm3", "iquestcoder"), "layer_types": ("mistral", "smollm3"),
+    "use_bidirectional_attention": ("gemma3_text",), "final_logit_softcapping": ("gemma3_text",),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyConfig(LlamaConfig):
+    """The sizes of a LLaMA, and what the edits of a family read."""
+
+    family: str  # a row of FAMILIES
+    settings: dict  # by the names of config.json; complete, rope_parameters with an entry for each kind of layer
+
+    def make(self) -> Relative:
+        """A fresh model."""
+        return make_relative(self)
+
+
+def config_from_hugging_face(content: dict, source: str = "config.json") -> LlamaConfig:
+    """The config of a config.json: a LlamaConfig for LLaMA, a FamilyConfig for its relatives.
+
+    Raises:
+        ValueError: if the file describes another architecture, or asks for a part that is not known here.
+    """
+    kind = content.get("model_type")
+    if not isinstance(kind, str) or kind not in {"llama", *FAMILIES}:
+        why = f"{UNKNOWN[kind]}. " if isinstance(kind, str) and kind in UNKNOWN else ""
+        raise ValueError(
+            f"{source} describes a {shown(kind)} model, not 'llama': {why}This course reads LLaMA, such as "
+            f"SmolLM2-135M, and its relatives {', '.join(FAMILIES)}."
+        )
+    if kind == "llama":
+        return hugging_face.config_from_hugging_face(content, source)
+    as_llama = {name: content.get(name) for name in hugging_face.WEIGHTS} | {"model_type": "llama"}
+    try:
+        content = _complete(content)
+        read = PARTS | (FAMILIES[kind].settings.keys() - SIZES)  # by the edits
+        plain = {name: value for name, value in content.items() if name not in read}
+        theta = content["rope_parameters"]["full_attention"]["rope_theta"]
+        plain |= {"rope_parameters": None, "rope_scaling": None, "rope_theta": theta}
+    except DAMAGE as error:
+        raise ValueError(f"{source}: {error}") from error
+    sizes = hugging_face.config_from_hugging_face(plain | as_llama, source)
+    settings = {name: value for name, value in content.items() if name not in SIZES or name == "rope_parameters"}
+    return FamilyConfig(**vars(sizes), family=kind, settings=settings)
+
+
+def _complete(content):
+    """What config.json says, under the newest names, with what it leaves out and without what no edit reads."""
+    kind = content["model_type"]
+    row = FAMILIES[kind]
+    known = row.settings | row.fixed
+    given = {row.keys.get(name, name): value for name, value in content.items() if name not in row.keys.values()}
+    content = row.settings | given | row.fixed
+    if "num_local_experts" in content:  # an older name
+        content["num_experts"] = content["num_local_experts"]
+    if "num_experts" in known:
+        require_positive_int("num_experts", content["num_experts"])
+    if "use_sliding_window" in known and not content["use_sliding_window"]:
+        content["sliding_window"] = None
+    types = content.get("layer_types")
+    if "sliding_window" not in known and isinstance(types, list) and all(one == "full_attention" for one in types):
+        content["layer_types"] = None
+    if content.get("hidden_act") == "swish":  # two names of one function
+        content["hidden_act"] = "silu"
+    content["rope_parameters"] = ropes = _ropes(content)
+    if (turns := ropes["full_attention"]["rope_type"]) not in content.get("rope_types", (turns,)):
+        raise ValueError(f"RoPE of type {turns!r} is no part of {kind!r}: use another one.")
+    shares = [rope["partial_rotary_factor"] for rope in ropes.values()]
+    content["partial_rotary_factor"] = next((share for share in shares if share != 1), 1.0)
+    for name in sorted(content.keys() - known.keys() - SIZES):
+        value = content.pop(name)  # so that no edit reads what transformers would not read
+        read = kind not in hugging_face.RELATIVES or kind in READ_BY.get(name, (kind,))
+        if name in NEUTRAL and read and value not in (NEUTRAL[name], None):
+            raise ValueError(
+                f"{name}={shown(value)} is no part of {kind!r} here, only {NEUTRAL[name]!r}: use another one."
+            )
+    return content
+
+
+def _ropes(content):
+    """rope_parameters with an entry for each kind of layer, complete, as transformers makes it of every spelling."""
+    given, scaling = (hugging_face.require_object(name, content.get(name)) for name in PLACES)
+    bases = content.get("rope_bases")
+    if not bases:
+        rope = hugging_face.rope_from_hugging_face(content, content.get("rope_default") if given is None else None)
+        return {"full_attention": rope, "sliding_attention": rope}
+    if scaling is not None and given is not None and given.get("full_attention") is None:
+        raise ValueError("rope_scaling needs rope_parameters with an entry full_attention beside it, or none at all.")
+    top, ropes = {name: value for name, value in content.items() if name != hugging_face.TRAINED}, {}
+    for kind, (name, base) in bases.items():  # what stands in no entry is not read
+        own = hugging_face.require_object(kind, (given or {}).get(kind))
+        both = (own or {"rope_type": "default"}) | scaling if scaling and kind == "full_attention" else None
+        said = {"rope_theta": content.get(name, base), "rope_parameters": own, "rope_scaling": both}
+        ropes[kind] = hugging_face.rope_from_hugging_face(top | said)
+        ropes[kind].pop("truncate", None)  # transformers looks for it outside of the entries
+    return ropes
+
+
+def make_relative(config: FamilyConfig) -> Relative:
+    """A fresh model of a family: a LLaMA of these sizes, edited as the table says.
+
+    Raises:
+        ValueError: if a setting does not fit.
+    """
+    model, edits = Relative(config, config.family), FAMILIES[config.family].edits
+    for edit in edits if angles in edits else (angles, *edits):
+        # one from elsewhere may compute with numbers, which the device "meta" has not
+        with nullcontext() if edit.__module__ == Relative.__module__ else torch.device("cpu"):
+            edit(model, config.settings)
+    return model
+
+
+def our_weights(weights: dict, config: FamilyConfig) -> dict:
+    """Weights of Hugging Face under our names, and cut as ours are; a name that is not known stays as it is.
+
+    Raises:
+        ValueError: if two weights get one name.
+    """
+    family = FAMILIES[config.family]
+    renames = family.weight_names | {old: new for old, new in WEIGHT_NAMES.items() if old not in family.weight_names}
+    ours = {}
+    for theirs, weight in weights.items():
+        name = theirs
+        for old, new in renames.items():
+            name = name.replace(old, new)
+        if name in ours:
+            raise ValueError(f"two weights become {name}, one of them {theirs}")
+        ours[name] = weight
+    if family.unpack_weights:
+        return family.unpack_weights({name: weight[...] for name, weight in ours.items()}, config)
+    return ours

@@ -1,0 +1,58 @@
+"""Which layout, and how many threads, are fastest on this machine: measured at each call."""
+
+import statistics
+import time
+from functools import partial
+
+import torch
+
+from beyond.fast_decode.layouts import LaidOutLinear, full_name
+
+SAMPLE, ROUNDS = 2**25, 5  # each layout is timed on so many bytes of matrices (most caches hold less), and so often
+
+
+def times_of(groups, rivals):
+    """Times for one vector, {shape: {name of dtype and layout: µs}}, the least of several: a busy moment passes.
+
+    Args:
+        groups: {shape: [matrices that are read at once, ...]}.
+        rivals: {dtype: layouts}.
+    """
+    ways = {full_name(dtype, name): (dtype, name) for dtype, names in rivals.items() for name in names}
+    times = {}
+    for shape, alike in groups.items():
+        width, n_out = alike[0][0].shape[1], sum(map(len, alike[0]))
+        rows = SAMPLE // (4 * width)
+        sample = [torch.cat(group)[:rows] for group in alike[: max(1, rows // n_out)]]
+        x, read = sample[0].new_ones(1, 1, width), sum(map(len, sample)) / n_out
+        trials = {way: [LaidOutLinear([part], *ways[way]) for part in sample] for way in ways}
+        runners = {way: lambda x=x, every=linears: [linear(x) for linear in every] for way, linears in trials.items()}
+        times[shape] = {way: round(1e6 * min(taken) / read, 1) for way, taken in _race(runners).items()}
+    return times
+
+
+def seconds_by_threads(prepared):
+    """{number of threads: seconds for some blocks and one token}: one and all, as busy as the machine is now."""
+    cos, sin, _ = prepared.rotation_and_mask(1)
+    every, x = torch.get_num_threads(), prepared.tok_embeddings.weight[None, :1]
+
+    def blocks(n):
+        torch.set_num_threads(n)
+        for block in prepared.layers[:4]:
+            block(x, cos, sin)
+
+    try:
+        seconds = _race({n: partial(blocks, n) for n in (1, every)})
+    finally:  # also after Ctrl+C
+        torch.set_num_threads(every)
+    return {n: statistics.median(taken) for n, taken in seconds.items()}
+
+
+def _race(runners):
+    # The seconds of each, run in turn, so that a machine that slows down slows all; the first round warms up.
+    seconds = {name: [] for name in runners}
+    for name in [*runners] * (ROUNDS + 1):
+        start = time.perf_counter()
+        runners[name]()
+        seconds[name].append(time.perf_counter() - start)
+    return {name: taken[1:] for name, taken in seconds.items()}

@@ -1,0 +1,43 @@
+"""Each process reads its own part of a checkpoint."""
+
+from pathlib import Path
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from beyond.parallel.split import split_model
+from helpers.checkpoint import blank_model, read_checkpoint
+from helpers.formats.fit import damage, misfits, refuse
+from helpers.model import Llama
+
+
+def load_parallel(folder: str | Path, mesh: DeviceMesh, dtype: torch.dtype = torch.float32) -> Llama:
+    """Open a checkpoint folder so that each rank reads and holds its own part only.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: as load_checkpoint does, and if the model cannot be dealt out evenly.
+    """
+    folder = Path(folder)
+    config, weights = read_checkpoint(folder)
+    blank = blank_model(config, weights, str(folder))
+    refuse(misfits(blank, weights), str(folder))
+    model = split_model(blank.to(dtype), mesh)
+    read_part(model, weights, mesh.get_local_rank(), mesh.device_type, str(folder))
+    return model.eval()
+
+
+@torch.no_grad()
+def read_part(model: Llama, weights, rank: int, device: str = "cpu", place: str = "the file"):
+    """Fill a model that is split and has shapes alone: of each weight a rank reads its rows or columns, and no more."""
+    model.to_empty(device=device)
+    if model.config.tie_embeddings:
+        model.lm_head.weight = model.tok_embeddings.weight  # to_empty made two
+    for name, weight in model.named_parameters():
+        part = weight.to_local() if isinstance(weight, DTensor) else weight
+        sizes = zip(part.shape, weights[name].shape, strict=True)
+        mine = tuple(slice(rank * size, rank * size + size) if size < whole else slice(size) for size, whole in sizes)
+        read = weights[name][mine]
+        refuse(damage({name: read}), place)
+        part.copy_(read)

@@ -1,0 +1,37 @@
+"""Explorers: sliders around one picture that answers at once. The only package that imports ipywidgets.
+
+Each `explore_*` draws its figure once and then only moves what is on it, so a redraw takes a few hundredths of a
+second. The maths is that of `helpers.model`; colours and their meanings are those of `helpers.plots`.
+
+One file for each notebook holds its explorers, and is loaded when one of them is asked for. `circuit` and `leaky` are
+small models that notebooks 05 and 06 train.
+"""
+
+from importlib import import_module
+
+FILES = {  # what is imported from here, by the file that is loaded when it is asked for
+    "base": "Explorer new_figure slider switch toggle within",
+    "film": "explore_training",
+    "full_model": "explore_xray",
+    "generate": "explore_writing",
+    "gqa": "explore_masks",
+    "parallel": "explore_devices explore_ring explore_sums",
+    "relatives": "explore_order explore_ports",
+    "rmsnorm": "explore_norms explore_rms_norm",
+    "rope": "explore_hands explore_reach explore_rope",
+    "start": "explore_start",
+    "swiglu": "explore_opening explore_swiglu",
+    "train": "explore_losses",
+}
+FILE_OF = {name: file for file, names in FILES.items() for name in names.split()}
+
+
+def __getattr__(name):
+    if name not in FILE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = getattr(import_module(f"explorers.{FILE_OF[name]}"), name)
+    return globals()[name]
+
+
+def __dir__():
+    return sorted({*globals(), *FILE_OF})

@@ -1,0 +1,185 @@
+"""The layout for one-token steps: the same function, or with fewer bytes per weight nearly the same."""
+
+import copy
+import json
+
+import pytest
+import torch
+
+from benchmarks import speed
+from beyond.fast_decode import layouts, measure, prepare_for_decoding
+from beyond.fast_decode.layouts import LAYOUTS
+from helpers.generate import generate
+from helpers.interventions import replaced
+from tests.support.models import BFLOAT16, TINY_CONFIGS, assert_agree, in_chunks, make_model
+
+
+@pytest.mark.parametrize("layout", [None, *LAYOUTS[torch.float32]])
+@pytest.mark.parametrize("name", TINY_CONFIGS)
+def test_a_prepared_model_is_the_same_function(name, layout, tokens):
+    model = make_model(TINY_CONFIGS[name]).requires_grad_(False)  # else a packed product is made in rows
+    prepared = prepare_for_decoding(model, layout=layout)
+    assert prepared.lm_head.layout == layout or not layout
+    for n_tokens in (1, 2, 3, 16):  # one token needs no mask, two already do
+        assert_agree(prepared(tokens[:, :n_tokens]), model(tokens[:, :n_tokens]))
+    for rows, sizes in ((1, [1] * 16), (1, [5, 1, 1, 9]), (2, [1, 5, 1, 9])):
+        assert_agree(in_chunks(prepared, tokens[:rows], sizes), model(tokens[:rows]))
+    assert_agree(prepared(many := tokens.repeat(9, 1)), model(many))  # so many are multiplied in another way
+    ragged = [[5, 9, 2, 40, 7], [11], [3, 3, 60]]
+    assert generate(prepared, ragged, 8) == generate(model, ragged, 8)
+
+
+SMALLER = [(name, layout) for name in ("float16", "bfloat16", "int8") for layout in LAYOUTS[getattr(torch, name)]]
+
+
+@pytest.mark.parametrize(("weights", "layout"), SMALLER)
+def test_smaller_weights_change_the_logits_little(weights, layout, model, tokens):
+    prepared = prepare_for_decoding(model, weights, layout=layout)
+    many = prepared(tokens[:1].repeat(9, 1))[:1]
+    for logits in (prepared(tokens[:1]), many, in_chunks(prepared, tokens[:1], [1] * 16)):
+        assert_agree(logits, model(tokens[:1]), BFLOAT16)  # int8 rounds about as much: 0.05
+        assert (logits - model(tokens[:1])).abs().max() > 1e-5, "nothing was rounded"
+
+
+def test_bags_of_bytes_are_the_sums_that_the_library_without_a_name_makes(monkeypatch):
+    rows, x = torch.randn(12, 16), torch.randn(4)  # three bags of four
+    bytes_of, words, starts = layouts.to_bytes(rows), torch.arange(12, dtype=torch.int32), torch.arange(0, 12, 4).int()
+    by_fbgemm = layouts.bags(bytes_of, words, starts, x)
+    assert torch.equal(bytes_of, torch.ops.quantized.embedding_bag_byte_prepack(rows))
+    monkeypatch.delattr(torch.ops.quantized, "embedding_bag_byte_rowwise_offsets")
+    monkeypatch.setattr(type(torch.ops.quantized), "__getattr__", lambda *_: (_ for _ in ()).throw(AttributeError()))
+    assert_agree(layouts.bags(bytes_of, words, starts, x), by_fbgemm)
+    step = (rows.amax(1) - rows.amin(1)) / 255
+    assert ((layouts.from_bytes(bytes_of) - rows).abs() <= 0.51 * step[:, None]).all()
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_packed_product_is_that_of_rows_and_so_is_its_gradient(missing, monkeypatch):
+    if missing:
+        monkeypatch.delattr(torch.ops.mkldnn, "_reorder_linear_weight", raising=False)
+        monkeypatch.setattr(type(torch.ops.mkldnn), "__getattr__", lambda *_: (_ for _ in ()).throw(AttributeError()))
+    matrix, x = torch.randn(50, 30), torch.randn(2, 7, 30, requires_grad=True)
+    packed = layouts.pack(matrix)
+    assert packed.is_mkldnn == (torch.backends.mkldnn.is_available() and not missing)
+    with torch.no_grad():
+        assert_agree(layouts.product_with(packed, x), x @ matrix.T)
+    layouts.product_with(packed, x).sum().backward()
+    assert_agree(x.grad, matrix.sum(0).expand_as(x))
+
+
+def test_a_step_of_one_token_sees_hooks_and_replaced_parts(model, tokens):
+    prepared = prepare_for_decoding(model, layout="rows")
+
+    def step():
+        return in_chunks(prepared, tokens[:1, :3], [2, 1])[:, -1]
+
+    usual, seen = step(), []
+    handle = prepared.layers[1].attention.o_proj.register_forward_hook(lambda *_: seen.append(1))
+    assert torch.allclose(step(), usual, atol=1e-5)
+    assert len(seen) == 2
+    handle.remove()
+    with replaced(prepared.layers[0].feed_forward, lambda _, x: 0 * x):
+        assert not torch.allclose(step(), usual, atol=1e-2)
+    assert torch.equal(step(), usual)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_int8_keeps_each_row_to_half_a_step(dtype, model):
+    """A row's largest weight, 190/128, divided by its scale in bfloat16, would give 127.5, and then 128."""
+    model.layers[0].attention.o_proj.weight.data[:2] = torch.tensor([[190 / 128], [0.0]])
+    layer = prepare_for_decoding(model.to(dtype), "int8", layout="rows").layers[0].attention.o_proj
+    step = layer.scale.float()[:, None]
+    expected = model.layers[0].attention.o_proj.weight.float()
+    assert ((layer.weight * step - expected).abs() <= 0.51 * step).all()
+    assert layer.weight.abs().amax(dim=1).tolist() == [127, 0, *[127] * 30]  # each row uses the whole range
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_prepared_model_keeps_another_precision(dtype, model, tokens):
+    model.to(dtype)
+    prepared = prepare_for_decoding(model)
+    assert prepared.lm_head.weight.dtype == dtype
+    assert_agree(in_chunks(prepared, tokens, [1] * 16), in_chunks(model, tokens, [1] * 16), BFLOAT16)
+
+
+def race_won_by(winner, monkeypatch):
+    """Let every race be won by this dtype and layout, or this number of threads."""
+
+    def race(runners):
+        return {name: [1e-6 if name == winner else 2e-6] for name in runners}
+
+    monkeypatch.setattr(measure, "_race", race)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[torch.float32])
+@pytest.mark.parametrize("n_tokens", [1, 3])
+def test_a_deep_copy_runs_on_its_own_matrices(n_tokens, layout, model, tokens):
+    prepared = prepare_for_decoding(model.requires_grad_(False), layout=layout)
+    before, copied = prepared(tokens[:, :n_tokens]), copy.deepcopy(prepared)
+    assert torch.equal(copied(tokens[:, :n_tokens]), before)
+    assert copied.lm_head.weight is not prepared.lm_head.weight
+    for matrix in (*copied.buffers(), *copied.parameters()):
+        matrix.data.zero_()
+    for part in copied.modules():
+        if layout == "packed" and isinstance(part, layouts.LaidOutLinear):  # zero_ leaves such a tensor as it is
+            part.weight = layouts.pack(torch.zeros(part.n_out, part.n_in))
+    assert not copied(tokens[:, :n_tokens]).any()
+    assert torch.equal(prepared(tokens[:, :n_tokens]), before)
+
+
+def test_a_stop_while_threads_are_timed_leaves_their_number_as_it_was(model, monkeypatch):
+    def stopped(runners):
+        runners[1]()
+        raise KeyboardInterrupt
+
+    prepared = prepare_for_decoding(model, layout="rows")
+    monkeypatch.setattr(measure, "_race", stopped)
+    torch.set_num_threads(2)
+    with pytest.raises(KeyboardInterrupt):
+        measure.seconds_by_threads(prepared)
+    found = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert found == 2
+
+
+@pytest.mark.parametrize("winner", LAYOUTS[torch.float32])
+def test_the_fastest_layout_is_taken_and_a_busy_moment_does_not_decide(winner, model, monkeypatch):
+    def race(runners):
+        return {name: [9e-6, 1e-6 if str(name).partition(" ")[2] == winner else 2e-6, 9e-6] for name in runners}
+
+    monkeypatch.setattr(measure, "_race", race)
+    prepared = prepare_for_decoding(model)
+    assert prepared.layers[1].attention.o_proj.layout == winner
+    assert f"(lm_head): LaidOutLinear(32 -> 64, {winner})" in str(prepared)
+
+
+def test_a_step_of_one_token_runs_on_as_many_threads_as_were_faster(model, monkeypatch):
+    torch.set_num_threads(2)
+    race_won_by(1, monkeypatch)
+    prepared, seen = prepare_for_decoding(model), []
+    prepared.final_norm.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    for shape in ((1, 1), (2, 1), (1, 3)):
+        prepared(torch.zeros(shape, dtype=torch.int64))
+    with pytest.raises(ValueError, match="vocab_size"):
+        prepared(torch.tensor([[10**6]]))
+    assert [*seen, torch.get_num_threads()] == [1, 2, 2, 2]
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(("winner", "said"), [("int8 rows", False), ("float32 columns", True), ("nothing", True)])
+def test_weights_that_save_no_time_say_so(winner, said, model, monkeypatch):
+    race_won_by(winner, monkeypatch)
+    assert ("save memory here, not time" in str(prepare_for_decoding(model, "int8"))) == said
+    assert "save memory" not in str(prepare_for_decoding(model))
+
+
+def test_the_page_of_speeds_is_made_from_the_samples():
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(speed.RESULTS.glob("*.json"))]
+    assert records
+    assert speed.RESULTS.with_suffix(".md").read_text(encoding="utf-8") == "\n".join(speed.page(records)) + "\n"
+
+
+def test_scores_are_not_made_of_bytes(model):
+    """A score multiplies a rounded query and a rounded key: in int8 they cost most of the difference."""
+    attention = prepare_for_decoding(model, "int8", layout="bags of 192").layers[0].attention
+    assert (attention.qkv_proj.weight.dtype, attention.o_proj.weight.dtype) == (torch.float16, torch.uint8)

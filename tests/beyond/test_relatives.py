@@ -1,0 +1,217 @@
+"""LLaMA's relatives: folders that transformers saved, opened by their own door, give its logits and gradients.
+
+The strict comparison has large random weights and more tokens than any window; the loose one, which most ports are
+tested by, has fresh weights and six tokens. Every bug of notebook 08 passes the loose one and fails the strict one.
+"""
+
+import copy
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from packaging.version import Version
+from safetensors.torch import load_file
+
+from beyond.families import FAMILIES, PUBLISHED, Family, edits, load_checkpoint, make_relative, our_weights
+from beyond.families.bugs import BUGS
+from beyond.families.reference import SIZES
+from beyond.fast_decode import prepare_for_decoding
+from beyond.parallel import split_model
+from checks.relatives import check_add_family
+from helpers.checkpoint import save_checkpoint
+from helpers.formats.hugging_face import RELATIVES, config_from_hugging_face
+from helpers.model import count_parameters
+from tests.support.models import TOLERANCE, assert_agree, enlarge, in_chunks, make_model
+
+pytestmark = pytest.mark.parity
+
+N_TOKENS = 28
+BASE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
+SLIDING, FULL = "sliding_attention", "full_attention"
+MIXED = {"sliding_window": 6, "layer_types": [SLIDING, FULL, SLIDING]}
+BASES = {FULL: {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
+         SLIDING: {"rope_type": "default", "rope_theta": 100.0}}  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 4.0, "original_max_position_embeddings": 128,
+        "rope_theta": 1000.0}  # fmt: skip
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24, **MIXED}
+CONFIGS = {  # each makes every edit of its family bite
+    "mistral": {"sliding_window": 6, **BASE},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "tie_word_embeddings": True},
+    "qwen3": {"head_dim": 16},
+    "olmo2": BASE,
+    "olmo3": {**MIXED, "rope_parameters": {FULL: YARN, SLIDING: {"rope_type": "default", "rope_theta": 1000.0}}},
+    "smollm3": {"no_rope_layers": [1, 0, 1], "tie_word_embeddings": True, **BASE},
+    "gemma3_text": GEMMA | {"rope_parameters": BASES},
+    "gemma2": GEMMA | {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0, **BASE},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6, **BASE},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "mlp_only_layers": [1],
+                  "use_sliding_window": True, "sliding_window": 6,
+                  "norm_topk_prob": False, "head_dim": 16, **BASE},
+    "phi3": {"sliding_window": 6, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
+                                                      "partial_rotary_factor": 0.5}},
+    "glm4": {"head_dim": 16},
+    "starcoder2": {"sliding_window": 6, **BASE},
+    "granite": {"embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.7,
+                "logits_scaling": 2.0, "tie_word_embeddings": True, **BASE},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 1.0, "head_dim": 16,
+                "rope_parameters": YARN | {"truncate": False}, **MIXED},
+    "internlm3": {"head_dim": 16, "rope_parameters": YARN}, "iquestcoder": {"head_dim": 16, **BASE},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """A function: (theirs, tokens, folder, ours) of a family and a seed, the first three made once.
+
+    With seed 2 there are several files, all experts in one tensor, and embeddings tied where they else are not.
+    """
+
+    @cache
+    def pair(family, seed=0, fresh=False):
+        young = family in ("olmo3", "gpt_oss") and Version(transformers.__version__) < Version("5.19")
+        if young or family not in transformers.CONFIG_MAPPING:
+            pytest.skip(f"transformers {transformers.__version__} does not read every setting of {family}; 5.19 does")
+        torch.manual_seed(seed)
+        settings = SIZES | {"rms_norm_eps": 1e-5} | CONFIGS[family]
+        settings["tie_word_embeddings"] = settings.get("tie_word_embeddings", "gemma" in family) != (seed == 2)
+        config = transformers.AutoConfig.for_model(family, **settings)
+        theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+        theirs.generation_config = transformers.GenerationConfig()
+        if not fresh:
+            enlarge(theirs, seed=seed)
+        folder, size = tmp_path_factory.mktemp(family), "20KB" if seed == 2 else "1GB"
+        theirs.save_pretrained(folder, max_shard_size=size, save_original_format=seed != 2)
+        return theirs, torch.randint(64, (2, 6 if fresh else N_TOKENS)), folder
+
+    return lambda *wanted: (*pair(*wanted), load_checkpoint(pair(*wanted)[2]))
+
+
+def gradients_as_ours(theirs, ours, folder):
+    """Gradients of theirs under our names: saved as if they were weights, so that transformers itself renames."""
+    twin = copy.deepcopy(theirs)
+    for weight, own in zip(twin.parameters(), theirs.parameters(), strict=True):
+        weight.data = torch.zeros_like(own) if own.grad is None else own.grad
+    twin.save_pretrained(folder / "gradients")
+    return our_weights(load_file(folder / "gradients" / "model.safetensors"), ours.config)
+
+
+def worst(theirs, tokens, folder, ours):
+    """Largest error of logits and of gradients, as shares of the largest expected."""
+    theirs.zero_grad(set_to_none=True)
+    logits, expected = ours(tokens), theirs(input_ids=tokens, use_cache=False).logits
+    error = ((logits - expected).abs().max() / expected.abs().max()).item()
+    direction = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))
+    (logits * direction).sum().backward()
+    (expected * direction).sum().backward()
+    wanted = gradients_as_ours(theirs, ours, folder)
+    own = dict(ours.named_parameters())
+    assert own.keys() == wanted.keys() - ({"lm_head.weight"} - own.keys())
+    largest = max(gradient.abs().max() for gradient in wanted.values())
+    errors = []
+    for name, weight in own.items():
+        given = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        scale = max(wanted[name].abs().max(), 0.1 * largest)
+        errors.append(((given - wanted[name]).abs().max() / scale).item())
+    return error, max(errors)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_and_gradients_equal_transformers_in_files_of_any_number_tied_or_not(pair, family, seed):
+    theirs, *_, ours = both = pair(family, seed)
+    logits, gradients = worst(*both)
+    assert logits < TOLERANCE
+    assert gradients < 2 * TOLERANCE  # a gradient adds up both rows and all positions: 1.2e-5 seen
+    assert (ours.lm_head.weight is ours.tok_embeddings.weight) == theirs.config.tie_word_embeddings
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("n_pad", [None, (3, 0), (12, 0)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_cache_and_left_padding_change_nothing(pair, family, n_pad):
+    theirs, tokens, _, ours = pair(family)
+    real = torch.arange(N_TOKENS) >= torch.tensor(n_pad or (0, 0))[:, None]
+    expected = theirs(input_ids=tokens, attention_mask=real.long(), use_cache=False).logits
+    padding = None if n_pad is None else torch.tensor(n_pad)
+    assert_agree(ours(tokens, n_pad=padding)[real], expected[real])
+    for chunks in ((N_TOKENS,), (5, 4, 7, 1, 11), (1,) * N_TOKENS):
+        assert_agree(in_chunks(ours, tokens, chunks, padding)[real], expected[real])
+
+
+def test_families_are_as_many_as_the_texts_say_and_the_door_for_llama_sends_them_to_their_own():
+    assert len(FAMILIES) == 17, "say the new number in README.md and docs/reliability.md"
+    assert tuple(FAMILIES) == RELATIVES
+    with pytest.raises(ValueError, match=r"'qwen3' .*: beyond\.families\.load_checkpoint opens it"):
+        config_from_hugging_face({"model_type": "qwen3"})
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_passes_the_loose_test_and_fails_the_strict_one(pair, bug):
+    family, change = BUGS[bug]
+    theirs, tokens, folder, ours = pair(family)
+    fresh, six_tokens, _, loose = pair(family, 0, True)
+    with torch.no_grad():
+        change(ours)
+        change(loose)
+        assert (loose(six_tokens) - fresh(input_ids=six_tokens).logits).abs().max() < 1e-3
+        whole = ours(tokens)
+        cached = (in_chunks(ours, tokens, 1) - whole).abs().max() / whole.abs().max()
+    assert max(*worst(theirs, tokens, folder, ours), cached) > 5 * TOLERANCE
+
+
+ELSEWHERE = {  # families that the course does not have; without its first edit, a row is wrong
+    "cwm": Family((edits.window,), {"sliding_window": 4096, "layer_types": None}),
+    "arcee": Family((edits.ungated,), {"hidden_act": "relu2"}),
+    "seed_oss": Family((edits.biases,), {"attention_bias": True, "attention_out_bias": False}),
+    "stablelm": Family((edits.partial_rotation, edits.layer_norm), {"partial_rotary_factor": 0.25}, {},
+                       edits.turned_first, {"layer_norm_eps": "rms_norm_eps"}),
+    "ernie4_5": Family((edits.interleaved,), {"use_bias": False}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ELSEWHERE)
+def test_a_family_from_elsewhere_opens_with_a_row(family):
+    row = ELSEWHERE[family]
+    assert check_add_family(lambda: row, family, seconds=120)
+    failed = check_add_family(lambda: replace(row, edits=row.edits[1:]), family, seconds=120)
+    assert (failed.status, "config.json lacks" in failed.hint) == ("failed", family == "stablelm")
+    assert family not in FAMILIES
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "llama"])
+def test_what_would_lose_an_edit_refuses(pair, tmp_path, family):
+    ours = make_model() if family == "llama" else pair(family)[-1]
+    if family == "llama":
+        edits.qk_norm(ours, {})
+    for use in (prepare_for_decoding, lambda model: save_checkpoint(model, tmp_path / "new"),
+                lambda model: split_model(model, SimpleNamespace(size=lambda: 1))):  # fmt: skip
+        with pytest.raises(ValueError, match=f"knows plain LLaMA only, and this '{family}' model"):
+            use(ours)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_fresh_relative_has_the_parameters_of_transformers(pair, family):
+    theirs, tokens, _, ours = pair(family, 0, True)
+    fresh = make_relative(ours.config)
+    assert count_parameters(fresh) == sum(weight.numel() for weight in theirs.parameters())
+    assert count_parameters(ours.config) == count_parameters(fresh)
+    assert torch.equal(fresh.layer_inv_freq, ours.layer_inv_freq)
+    assert fresh.windows == ours.windows
+    assert fresh(tokens).isfinite().all()
+
+
+COUNTS = {
+    "Mistral 7B": 7_241_732_096, "SmolLM3 3B": 3_075_098_624, "Qwen2 7B": 7_615_616_512, "Qwen3 8B": 8_190_735_360,
+    "OLMo 2 7B": 7_298_617_344, "OLMo 3 7B": 7_298_011_136, "Gemma 2 9B": 9_241_705_984, "Gemma 3 4B": 3_880_263_168,
+    "gpt-oss 20B": 20_914_757_184, "Qwen3 30B-A3B": 30_532_122_624,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_model_has_its_published_number_of_parameters(name):
+    assert count_parameters(PUBLISHED[name]) == COUNTS[name]
