@@ -1,4 +1,4 @@
-"""What a learner meets in a notebook: the minutes it takes, and answers that stand in open code before their fold."""
+"""What a learner meets in a notebook: its minutes, how it is told, and answers that stand open before their fold."""
 
 import re
 
@@ -9,7 +9,7 @@ READ = re.compile(r"#.*|\"[^\"\n]* [^\"\n]*\"|'[^'\n]* [^'\n]*'")  # comments, a
 def minutes(notebook) -> float:
     """What reading, predicting and running take without the exercises: a rule fitted to walks (CONTRIBUTING.md).
 
-    A minute for 100 words, 18 seconds for a line of code that does more than draw or import, 3.6 minutes for a figure.
+    Three quarters of a minute for 100 words, 0.6 for a line of code that does more than draw or import, 3 for a figure.
     """
     words = lines = figures = 0
     aside = False
@@ -24,7 +24,7 @@ def minutes(notebook) -> float:
         figures += any("image/png" in output.get("data", {}) for output in cell.outputs)
         if "figure" not in cell.metadata.get("tags", []):
             lines += len(re.findall(r"^ *(?!import |from |\s)\S", cell.source, re.M))
-    return words / 100 + 0.3 * lines + 3.6 * figures
+    return 0.75 * words / 100 + 0.6 * lines + 3 * figures
 
 
 def words_in(text: str) -> int:
@@ -32,6 +32,29 @@ def words_in(text: str) -> int:
     text = re.sub(r"^```.*?^```|^ *\|.*?$", "", text, flags=re.M | re.S)
     text = re.sub(r"\$\$.*?\$\$|\$[^$\n]+\$", "formula", text, flags=re.S)
     return len(re.findall(r"\S*\w\S*", re.sub(r"\]\([^)]*\)|</?\w[^>]*>", " ", text)))
+
+
+LINK = r"\b(because|since|so|but|therefore|thus|however|although|though|hence|for example|for instance)\b"
+
+
+def telling(notebook) -> tuple[float, float]:
+    """(colons inside sentences, words that link two thoughts) per 1,000 words of running text before the exercises.
+
+    Running text is paragraphs, lists and folds. Headings, tables, formulas, code, labels, the questions from earlier
+    notebooks and the outlook do not count. A good teacher needs few of the first and many of the second.
+    """
+    running = []
+    for cell in notebook.cells:
+        if re.match("## +Exercises", cell.source):
+            break
+        if cell.cell_type == "markdown" and not re.search(r"^#+ *(From earlier|What comes next)", cell.source, re.M):
+            text = re.sub(r"```.*?```|\$\$.*?\$\$|</?details>|<summary>.*?</summary>", " ", cell.source, flags=re.S)
+            text = re.sub(r"^(#|\||\*\*(Minutes|Before|Papers)).*$|\*\*Predict\.\*\*", "", text, flags=re.M)
+            running.append(re.sub(r"\$[^$]*\$|`[^`]*`", "X", re.sub(r"\]\([^)]*\)", "]", text)).replace("*", ""))
+    text = "\n".join(running)
+    thousands = len(text.split()) / 1000
+    found = (re.findall(r'[\w)"”]: +\S', text), re.findall(LINK, text, re.I))
+    return tuple(len(one) / thousands for one in found)
 
 
 def answers_seen(notebook) -> list[tuple[str, str, set[str]]]:
