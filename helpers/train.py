@@ -61,7 +61,8 @@ def train(
         )
     if model.lm_head.weight.dtype == torch.float16:
         raise ValueError(
-            "the weights are float16, in which AdamW's eps rounds to 0, and losses to NaN: pass model.float()."
+            "the weights are float16, in which AdamW's eps rounds to 0, and clipping makes finite gradients 0 if their "
+            "norm is above 65,504: pass model.float()."
         )
     device = model.tok_embeddings.weight.device
     decays = {2: weight_decay, 1: 0.0}  # matrices and gains
