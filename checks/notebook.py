@@ -1,7 +1,7 @@
 """The one reader of notebooks: it takes a learner's function out of a notebook, with what the function needs.
 
-A notebook is read, not run, and not from top to bottom: of its code cells come the last definition of the function,
-and every statement up to the end of that cell that binds a name it reads, or changes what the name stands for, and so
+A notebook is read, not run, and not from top to bottom: of its code cells come the last definition of the function
+that is no stub, because a tool may append a fresh copy of all cells below an answer, and every statement up to the end of that cell that binds a name it reads, or changes what the name stands for, and so
 on: imports, helper functions, constants, in whatever cell they stand. Of what binds a name above, the last that surely
 does counts. `table["a"] = 1` changes `table`; so do `up = table; up += 1`, and `fill(table)` and `@term`, if a function
 of the notebook changes it. A definition that fails when it is run leaves the one above it, as in a kernel. Names that
@@ -59,8 +59,9 @@ class Notebook:
     texts: str = ""  # its other cells
 
     def definition(self, function: str) -> Statement | None:
-        """The last statement that binds a function."""
-        return next((one for one in reversed(self.statements) if function in one.binds), None)
+        """The last statement that binds a function; a stub only if nothing else binds it."""
+        found = [one for one in reversed(self.statements) if function in one.binds]
+        return max(found, key=lambda one: not is_stub(one.node), default=None)  # the first of equals
 
     def fault_of(self, function: str) -> str:
         """Why a cell that defines a function cannot be read, in words; empty if there is none."""
@@ -91,7 +92,7 @@ class Notebook:
         """
         if not (home := self.definition(function)):
             return None
-        pool = [*course, *(one for one in self.statements if one.cell <= home.cell)]
+        pool = [*course, *(one for one in self._without_stubs_below_answers() if one.cell <= home.cell)]
         changers, chosen, seen, todo = {}, set(), set(), {(function, len(pool)), ("*", 0)}
         for at, (who, what, by) in ((at, change) for at, one in enumerate(pool) for change in one.changes):
             changers.setdefault(what, set()).add((who or at, by))
@@ -122,6 +123,13 @@ class Notebook:
             todo |= {(read, at) for at in found for read in pool[at].reads} - seen
         found = [pool[at] for at in sorted(chosen)]
         return sorted(found, key=lambda one: getattr(one.node, "module", "") != "__future__")  # these must stand first
+
+    def _without_stubs_below_answers(self):
+        answered = set()
+        for one in self.statements:
+            if not (is_stub(one.node) and one.node.name in answered):
+                answered |= one.binds if not is_stub(one.node) else set()
+                yield one
 
 
 def read_notebook(data: bytes) -> Notebook:

@@ -9,8 +9,10 @@ SET_UP = "import torch\nfrom torch.nn import functional as F"
 HEAD, CHECK = "def my_rms_norm(x, weight, eps):\n", "\n\n\ncheck_rms_norm(my_rms_norm)"
 LINE = "(y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps) * weight.float()).to(x.dtype)"
 RIGHT = f"{HEAD}    y = x.float()\n    return {LINE}"
-STUB = next("".join(cell["source"]) for cell in handed_out()["cells"] if "def my_rms_norm" in "".join(cell["source"]))
+ALL_CELLS = ["".join(cell["source"]) for cell in handed_out()["cells"] if cell["cell_type"] == "code"]
+STUB = next(source for source in ALL_CELLS if "def my_rms_norm" in source)
 HELPER = "def widen(x):\n    return x.float()"
+WIDEN_STUB = "def widen(x):\n    raise NotImplementedError"
 HELPED = RIGHT.replace("x.float()", "widen(x)")
 WITH_ZERO = RIGHT.replace("+ eps", "+ eps + ZERO")
 PROMPTED = ">>> " + RIGHT.replace("\n", "\n... ")
@@ -42,7 +44,12 @@ MESSY = {  # code cells, and what both readers make of them
     "the checks at their old place": ([SET_UP, "from helpers.checks import check_rms_norm", RIGHT + CHECK], PASSES),
     "an annotated constant": ([SET_UP, "ZERO: float = 0.0", WITH_ZERO + CHECK], PASSES),
     "the stub above the answer": ([SET_UP, STUB, RIGHT + CHECK], PASSES),
-    "the stub below the answer": ([SET_UP, RIGHT + CHECK, STUB], NOT_DONE),
+    "the stub below the answer": ([SET_UP, RIGHT + CHECK, STUB], PASSES),
+    "the stub below the answer in its cell": ([SET_UP, RIGHT + "\n\n" + STUB], PASSES),
+    "all cells below the answer once more": ([SET_UP, RIGHT + CHECK, *ALL_CELLS], PASSES),
+    "all cells once more, and then a wrong answer": ([SET_UP, RIGHT + CHECK, *ALL_CELLS, HEAD + "    return x"], WRONG),
+    "an answer that needs one above a stub": ([SET_UP, HELPER, WIDEN_STUB, HELPED + CHECK, STUB, WIDEN_STUB], PASSES),
+    "nothing but stubs": ([SET_UP, STUB, *ALL_CELLS], NOT_DONE),
     "an object": ([SET_UP, CLASS, "my_rms_norm = Norm()" + CHECK], PASSES),
     "another name": ([SET_UP, RIGHT.replace("my_", "our_"), "my_rms_norm = our_rms_norm" + CHECK], PASSES),
     "a decorator of one's own": ([SET_UP, "def same(f):\n    return f", "@same\n" + RIGHT + CHECK], PASSES),

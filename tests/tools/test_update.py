@@ -12,7 +12,7 @@ import pytest
 from checks import my_parts
 from tests.support.messy import CHECK, FILES, HEAD, LINE, PASSES, RIGHT, SET_UP, stored
 from tests.support.messy import STUB as NORM_STUB
-from tests.support.submissions import NORM, handed_out, write
+from tests.support.submissions import NORM, code_cell, handed_out, write
 from tools import update
 
 STUB = "from checks import check_{0}\n\n\ndef my_{0}(x):\n    raise NotImplementedError\n\n\ncheck_{0}(my_{0})"
@@ -96,6 +96,14 @@ def test_an_answer_that_was_right_before_is_right_after(label, new, tmp_path):
     assert update.update(new, old)
     assert credited(new / "notebooks") == ["rms_norm"]
     assert old.read_bytes() == RIGHTS[label]
+
+
+def test_an_answer_above_a_fresh_copy_of_all_cells_is_named_as_put_back(new, tmp_path, capsys):
+    old, fresh = tmp_path / f"{NORM}.ipynb", handed_out()
+    write(old, fresh | {"cells": [code_cell(SET_UP), code_cell(RIGHT + CHECK), *fresh["cells"]]})
+    assert update.update(new, old)
+    assert "my_rms_norm put back. " in capsys.readouterr().out
+    assert RIGHT + CHECK in sources(new / "notebooks" / f"{NORM}.ipynb")
 
 
 def test_an_answer_and_what_it_needs_come_as_they_were_written_and_a_check_that_is_missing_behind(new, tmp_path):
