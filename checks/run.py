@@ -40,6 +40,24 @@ class _Printed(io.StringIO):
 
 
 @contextlib.contextmanager
+def _full_precision():
+    """Matrix products of float32 in float32; "medium" would round their inputs to bfloat16 on some processors."""
+    switch = getattr(torch.backends.mkldnn, "matmul", None)
+    if switch is None:  # torch before 2.9; later the older call raises once the newer switch was used
+        precision = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+    else:
+        precision, switch.fp32_precision = switch.fp32_precision, "ieee"
+    try:
+        yield
+    finally:
+        if switch is None:
+            torch.set_float32_matmul_precision(precision)
+        else:
+            switch.fp32_precision = precision
+
+
+@contextlib.contextmanager
 def undisturbed():
     """Start from torch's defaults, keep what is printed for the end, and put back what anybody has set."""
     dtype, state, printed, threads = torch.get_default_dtype(), random.getstate(), _Printed(), torch.get_num_threads()
@@ -53,6 +71,7 @@ def undisturbed():
             torch.inference_mode(False),
             torch.enable_grad(),
             here,
+            _full_precision(),
             warnings.catch_warnings(action="ignore"),
             contextlib.redirect_stdout(printed),
         ):
