@@ -1,14 +1,15 @@
 """The one reader of notebooks: it takes a learner's function out of a notebook, with what the function needs.
 
-A notebook is read, not run, and not from top to bottom: of its code cells come the last definition of the function
-that is no stub, because a tool may append a fresh copy of all cells below an answer, and every statement up to the end of that cell that binds a name it reads, or changes what the name stands for, and so
-on: imports, helper functions, constants, in whatever cell they stand. Of what binds a name above, the last that surely
-does counts. `table["a"] = 1` changes `table`; so do `up = table; up += 1`, and `fill(table)` and `@term`, if a function
-of the notebook changes it. A definition that fails when it is run leaves the one above it, as in a kernel. Names that
-the notebook does not bind may be taken from the course's own. All else is left out: other exercises, prints,
-experiments, magics, and the learner's checks, edited or not. What is bound by a magic, by `exec` or through `globals()`
-is not seen, nor what is changed by an object made of the table, such as an optimizer or `partial(fill, table)` called
-without a name, or by a function that is handed over, but to `map`, `filter` or `reduce`.
+A notebook is read, not run, and not from top to bottom: of its code cells come the last definition of the function that
+is no stub, because a tool may append a fresh copy of all cells below an answer, and every statement up to the end of
+that cell that binds a name it reads, or changes what the name stands for, and so on: imports, helper functions,
+constants, in whatever cell they stand. Of what binds a name above, the last that surely does counts. `table["a"] = 1`
+changes `table`; so do `up = table; up += 1`, and `fill(table)` and `@term`, if a function of the notebook changes it. A
+definition that fails when it is run leaves the one above it, as in a kernel. Names that the notebook does not bind may
+be taken from the course's own. All else is left out: other exercises, prints, experiments, magics, and the learner's
+checks, edited or not. What is bound by a magic, by `exec` or through `globals()` is not seen, nor what is changed by an
+object made of the table, such as an optimizer or `partial(fill, table)` called without a name, or by a function that is
+handed over, but to `map`, `filter` or `reduce`.
 
 `my_parts` reads the learner's notebooks with this file, `make notebooks` the course's. The grader loads the file inside
 its walls, since a notebook may be made to keep a reader busy for ever: it needs no other file of ours.
