@@ -150,6 +150,27 @@ def gradients_through(answer, inputs):
     return tuple(None if gradient is None else gradient.detach() for gradient in gradients)
 
 
+MARGIN = 0.03  # so far from a limit, relative to it, is what a case tells apart: a processor's last bit moves it less
+
+
+def require_margin(what: str, within=(), beyond=()):
+    """Refuse a case near a limit which right and wrong rules do not pass or miss clearly enough.
+
+    Args:
+        within, beyond: what a right rule accepts and what it must refuse, each divided by its limit, float64.
+    """
+    near = [float(ratio) for ratio in within if not ratio <= 1 - MARGIN]
+    near += [float(ratio) for ratio in beyond if not ratio >= 1 + MARGIN]
+    if near:
+        said = f"{what}: {near[0]:.4f} of the limit, expected at most {1 - MARGIN} of it where a right answer stays"
+        raise ValueError(f"{said} within, at least {1 + MARGIN} where a wrong one is beyond: move the case away.")
+
+
+def largest(tensor):
+    """The largest size of a number, in float64."""
+    return tensor.detach().double().abs().max().item()
+
+
 GRAPH_CUT = "Is the graph cut by .detach(), .item(), torch.tensor(...), nn.Parameter(...) or torch.no_grad()?"
 NUMPY = "Do you stay in torch? numpy loses the gradient and knows no bfloat16."
 TYPE_HINTS = {  # by the type of an answer

@@ -25,7 +25,9 @@ def agree(got, want, tolerance, scale_of):
         return all(agree(g, w, tolerance, s) for g, w, s in zip(got, want, scale_of, strict=True))
     if not isinstance(got, torch.Tensor) or not isinstance(want, torch.Tensor):
         return isinstance(got, int | float) and type(got) is type(want) and got == want
-    return got.shape == want.shape and got.device == want.device and not _apart(got, want, tolerance, scale_of).any()
+    if got.shape != want.shape or got.device != want.device or got.is_meta:  # a meta tensor has no numbers
+        return got.shape == want.shape and got.device == want.device
+    return not _apart(got, want, tolerance, scale_of).any()
 
 
 def compare(got, want, exercise, parts, what="the result"):
@@ -61,11 +63,15 @@ def compare(got, want, exercise, parts, what="the result"):
         raise Wrong(f"{what} has {entries}, expected {len(want)}.", "", True, (got, want))
     if got.shape != want.shape:
         raise Wrong(f"{what} has the shape {tuple(got.shape)}, expected {tuple(want.shape)}.", "", True, (got, want))
-    apart = _apart(got.to(want.dtype), want, exercise.tolerance, want)
+    if want.is_meta:  # a tensor without numbers, which asks for the device, shape and dtype alone
+        apart = torch.zeros((), dtype=torch.bool)
+    else:
+        apart = _apart(got.to(want.dtype), want, exercise.tolerance, want)
     if got.dtype != want.dtype:
         message, wrong = f"{what} has the dtype {got.dtype}, expected {want.dtype}.", bool(apart.any())
         hint = "" if wrong else f"The values are right: .to({want.dtype}) converts them. "
-        hint += "After x = x.float(), x.dtype is float32." if want.is_floating_point() else ""
+        is_widened = got.dtype == torch.float32 and want.is_floating_point() and "x" in exercise.parameters
+        hint += "After x = x.float(), x.dtype is float32." if is_widened else ""
         raise Wrong(message, hint.strip(), wrong, (got, want) if wrong else ())
     if apart.any():
         # where they differ most; of truths and whole numbers where they first do
@@ -80,7 +86,9 @@ def _difference(got, want, place, what):
         where = f"row {place[0]}, column {place[1]}" if len(place) == 2 else f"{what} at {list(place)}"
         return f"{where} is {got[place].item()}, expected {want[place].item()}."
     if not got.isfinite().all() and want.isfinite().all():
-        return f"{what} holds nan or inf."
+        kinds = (("nan", got.isnan()), ("inf", got.isinf()))
+        shares = [f"{found.sum()} of {got.numel()} are {kind}" for kind, found in kinds if found.any()]
+        return f"{what} holds nan or inf: {', '.join(shares)}."
     yours, right = got[place].item(), want[place].item()
     digits = digits_for((yours, right))
     gap, yours, right = number(abs(yours - right)), number(yours, digits), number(right, digits)

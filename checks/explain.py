@@ -114,6 +114,8 @@ def _values(case, want):
 def _digits(value):
     if isinstance(value, dict | list | tuple):
         return sum(map(_digits, value.values() if isinstance(value, dict) else value))
+    if isinstance(value, torch.Tensor) and value.is_meta:
+        return value.numel()
     if isinstance(value, int | float | torch.Tensor):
         return (1 + (1 + torch.as_tensor(value).double().abs()).log10()).sum().item()
     return 1

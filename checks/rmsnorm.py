@@ -21,6 +21,7 @@ def mean_square(x, dim=-1):
 FLOAT16 = "float16 holds 6e-8 to 65504: do you compute in float32 and convert back at the end?"
 EPS_PASSED = "Do you use the eps that is passed in, or a fixed number?"
 EPS_DECIDES = "At a size of 0.001 eps decides the result: is it the one passed in, inside the root?"
+ROOT_ROUNDED = "Is the root rounded to the dtype of x before you divide by it? Near 1e-6 float16 has few numbers."
 WRONG_AXIS = "Is the mean over the last dimension only? Each token is normalised on its own."
 
 check_rms_norm = check_of(Exercise(rms_norm, [
@@ -31,8 +32,11 @@ check_rms_norm = check_of(Exercise(rms_norm, [
     Case("x about 1e-3, eps 1e-5", (draw(2, 6, seed=1, scale=1e-3), gain(6), 1e-5), EPS_DECIDES),
     Case("a row of zeros", (torch.zeros(2, 4), gain(4), 1e-6), "Here only eps keeps you from dividing by 0."),
     Case("x about 300 in float16", each(torch.float16, draw(4, 16, scale=300), gain(16), 1e-5), FLOAT16),
-    Case("x about 1e-5 in float16", each(torch.float16, draw(2, 8, seed=1, scale=1e-5), gain(8), 1e-12), FLOAT16),
-    Case("bfloat16", each(torch.bfloat16, draw(2, 3, 8), gain(8), 1e-5)),
+    Case("x about 1e-6 in float16", each(torch.float16, draw(2, 8, seed=1, scale=1e-6), gain(8), 1e-13),
+         "Near 1e-6 float16 has few numbers, and their squares are 0 in it: is all float32 but the result?"),
+    # a row of which squares, mean and root are all rounded to one side
+    Case("bfloat16", each(torch.bfloat16, torch.tensor([[-0.765625, 1.421875, 2.328125, 0.3828125]]), gain(4), 1e-5),
+         "bfloat16 keeps 8 bits of a number: are the squares, their mean and the root float32?"),
     Case("x not contiguous", (strided(draw(2, 3, 4)), gain(4), 1e-5), MEMORY),
     Case("gradients of x and weight", (draw(2, 5), gain(5), 1e-2),
          "Only the gradients are wrong. Is the graph cut on the way, by .detach(), .item() or no_grad()?",
@@ -41,6 +45,7 @@ check_rms_norm = check_of(Exercise(rms_norm, [
     ("Is your eps inside the root?", lambda x, w, eps: x / (mean_square(x).sqrt() + eps) * w),
     ("Is eps there at all? Without it a row of zeros gives nan.", lambda x, w, eps: x / mean_square(x).sqrt() * w),
     *[(EPS_PASSED, lambda x, w, eps, e=e: x / (mean_square(x) + e).sqrt() * w) for e in (1e-5, 1e-6)],
+    (ROOT_ROUNDED, lambda x, w, eps: w * (x / (mean_square(x) + eps).sqrt().to(x.dtype))),
     ("Do you square in float32?", lambda x, w, eps: x / ((x * x).float().mean(-1, keepdim=True) + eps).sqrt() * w),
     ("Is the gain (weight) applied?", lambda x, w, eps: x / (mean_square(x) + eps).sqrt()),
     ("Is the gain weight itself, not 1 + weight?", lambda x, w, eps: x / (mean_square(x) + eps).sqrt() * (1 + w)),
@@ -94,7 +99,10 @@ check_rms_norm_backward = check_of(Exercise(rms_norm_backward, [
     Case("8 rows in bfloat16 whose products with n nearly cancel",
          _of_n(8, 4, 13, lambda n: torch.tensor([1.0, -1.0]).repeat(4)[:, None] / n),
          "Of the sum over rows little is left here. Was each product rounded before it was added?"),
-    Case("1,024 rows in bfloat16", each(torch.bfloat16, *draw(2, 1024, 4, seed=1).abs(), gain(4), 1e-5)),
+    Case("4,096 rows in bfloat16", each(torch.bfloat16, *draw(2, 4096, 4, seed=1).abs(), gain(4), 1e-5)),
+    Case("grad_y in float32, x and weight in bfloat16",
+         (draw(3, 4, seed=11), *each(torch.bfloat16, draw(3, 4, seed=12), gain(4)), 0.1),
+         "Do the results have the dtype of grad_y, and is nothing rounded to that of x before?"),
 ], [  # in the two ways and the bracket of section 1.5, and in the four things that are new
     ("Does the root depend on x too? A term along x is missing.", _backward("u - along", "u")),
     ("Is it the mean over the width, not the sum, in the term along x?", _backward("(n * u).mean", "(n * u).sum")),
@@ -106,5 +114,9 @@ check_rms_norm_backward = check_of(Exercise(rms_norm_backward, [
     ("Has each token its own mean of n times u?", _backward("u).mean(-1, keepdim=True)", "u).mean()")),
     ("Does grad_weight use the normalised x?", _backward("grad_y * n", "grad_y * x")),
     ("Is the gain itself in grad_weight? The derivative of g n by g is n.", _backward("(grad_y * n)", "(u * n)")),
+    ("Is grad_weight added up over the tokens, not their mean? Each token moves the one gain.",
+     _backward("rows.sum(0)", "rows.mean(0)")),
+    ("Is grad_weight added up over all axes but the last? Yours is over the first alone.",
+     _backward("(grad_y * n).reshape(-1, x.shape[-1])", "grad_y * n")),
     (FLOAT16, _backward("grad_y.double(), x.double(), weight.double()", "grad_y, x, weight")),
 ], harness=Harness(parts=("grad_x", "grad_weight")), forbid=AUTOGRAD))  # fmt: skip

@@ -14,6 +14,8 @@ def rms_norm__rsqrt(x, weight, eps):
 
 
 RIGHT["rms_norm"] |= {
+    "in_float64_and_in_place": lambda x, w, eps: (wide := x.double()).div(
+        wide.square().mean(-1, keepdim=True).add_(eps).sqrt_()).mul_(w).to(x.dtype),
     "row_by_row": lambda x, w, eps: torch.stack(
         [row / (row.dot(row) / len(row) + eps) ** 0.5 for row in x.float().reshape(-1, x.shape[-1])]
     ).reshape(x.shape).to(x.dtype) * w,
@@ -24,8 +26,12 @@ WRONG["rms_norm"] |= {  # most are wrong in few cases
         torch.native_layer_norm(torch.cat([x, -x], -1), (2 * len(w),), None, None, eps)[0][..., : len(w)] * w),
     "three_dimensions_only": ("Count from the end", mutate(
         rms_norm__rsqrt, "wide = x.float()", "wide, (B, T, D) = x.float(), x.shape if x.ndim > 2 else (1, *x.shape)")),
-    "factor_in_half": ("16: the result holds nan or inf. Failing cases: 1 of 11", mutate(
+    "factor_in_half": ("16 of 16 are inf … is all float32 but the result", mutate(
         rms_norm__rsqrt, "(wide * torch", "(x * torch", "eps)).to(x.dtype)", "eps).to(x.dtype))")),
+    "root_rounded": ("Is the root rounded to the dtype of x", lambda x, w, eps:
+        w * (x.float() / (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt().to(x.dtype)).to(x.dtype)),
+    "bfloat16_never_widened": ("bfloat16 keeps 8 bits", lambda x, w, eps: rms_norm__rsqrt(x, w, eps)
+        if x.dtype != torch.bfloat16 else w * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))),
     "float16_through_bfloat16": ("float16 holds", mutate(
         rms_norm__rsqrt, "x.float()", "(x.bfloat16() if x.dtype == torch.float16 else x).float()")),
 }  # fmt: skip
@@ -72,7 +78,7 @@ def rms_norm_backward__formula(grad_y, x, weight, eps):
     normalised, g = x.float() * scale, grad_y.float() * weight.float()
     grad_x = scale * (g - normalised * (g * normalised).mean(-1, keepdim=True))
     grad_weight = (grad_y.float() * normalised).flatten(0, -2).sum(0) if x.ndim > 1 else grad_y.float() * normalised
-    return grad_x.to(x.dtype), grad_weight.to(x.dtype)
+    return grad_x.to(grad_y.dtype), grad_weight.to(grad_y.dtype)
 
 
 @right
@@ -82,7 +88,7 @@ def rms_norm_backward__row_by_row(grad_y, x, weight, eps):
         i, u = (one.dot(one) / D + eps) ** -0.5, weight.float() * arrives
         rows.append(u * i - one * i**3 * u.dot(one) / D)
         total += arrives * one * i
-    return torch.stack(rows).reshape(x.shape).to(x.dtype), total.to(x.dtype)
+    return torch.stack(rows).reshape(x.shape).to(grad_y.dtype), total.to(grad_y.dtype)
 
 
 def _autograd(grad_y, x, weight, eps):
@@ -92,12 +98,18 @@ def _autograd(grad_y, x, weight, eps):
 
 ROWS = "(grad_y.float() * normalised).flatten(0, -2).sum(0)"
 for words, bug, *changes in (
-    ("little is left here. Was each product rounded", "rows_rounded", ROWS, ROWS.replace(".fl", ".to(x.dtype).fl")),
-    ("1,024 rows in bfloat16", "rows_added_in_half_precision",
-     ROWS, "sum((grad_y.float() * normalised).to(x.dtype).flatten(0, -2))"),
+    ("little is left here. Was each product rounded", "rows_rounded", ROWS, ROWS.replace(".fl", ".to(grad_y.dtype).fl")),
+    ("4,096 rows in bfloat16", "rows_added_in_half_precision",
+     ROWS, "sum((grad_y.float() * normalised).to(grad_y.dtype).flatten(0, -2))"),
     ("What is left of a difference", "u_rounded", "grad_y.float() * weight.float()", "(weight * grad_y).float()"),
     ("all but the last", "batch_and_tokens_only",
      ROWS, ROWS.replace("flatten(0, -2).sum(0)", "sum((0, 1)[: x.ndim - 1])"), "x.ndim > 1", "x.ndim in (2, 3)"),
 ):  # fmt: skip
     WRONG["rms_norm_backward"][bug] = words, mutate(rms_norm_backward__formula, *changes)
+WRONG["rms_norm_backward"] |= {
+    "dtype_of_x": ("has the dtype torch.bfloat16, expected torch.float32", lambda grad_y, x, weight, eps: tuple(
+        one.to(x.dtype) for one in rms_norm_backward__formula(grad_y, x, weight, eps))),
+    "grad_y_rounded": ("the dtype of grad_y", lambda grad_y, x, weight, eps: tuple(
+        one.to(grad_y.dtype) for one in rms_norm_backward__formula(grad_y.to(x.dtype), x, weight, eps))),
+}  # fmt: skip
 WRONG["rms_norm_backward"]["autograd"] = "rules out", _autograd
