@@ -14,6 +14,20 @@ from helpers.model import attention_weights, causal_visible, rope_angles, rope_i
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
 
 
+@torch.no_grad()
+def losses(model, windows, angles, visible=None):
+    """What each token of windows (B, T + 1) costs [nat], (B, T), if RoPE turns by these angles, (T, h/2) [rad].
+
+    visible, (T, T) bool, says which keys (across) a query (down) may see; None: all before it.
+    """
+    windows, angles = (given.to(model.lm_head.weight.device) for given in (windows, angles))
+    x = model.tok_embeddings(windows[:, :-1])
+    for block in model.layers:
+        x = block(x, angles.cos(), angles.sin(), visible)
+    logits = model.lm_head(model.final_norm(x))
+    return F.cross_entropy(logits.mT, windows[:, 1:], reduction="none").cpu()
+
+
 def explore_rope() -> Explorer:
     """Clock hands of the eight pairs of a head of 16, for a query and a key that move along a text."""
     head_dim, n_pairs, farthest = 16, 8, 100
@@ -140,7 +154,8 @@ def explore_hands() -> Explorer:
         again = f"It peaks again at {', '.join(map(str, peaks))} back." if peaks else "It has no second peak."
         return (
             f"Head {head}, {len(still)} of 16 hands stand still: weight {weights[1]:.2f} on the token 1 back, "
-            f"{weights[2]:.2f} on 2, {weights[distance]:.3f} on {distance}, {far:.2f} from {farthest} on. {again}"
+            f"{weights[2]:.2f} on 2, {weights[distance]:.3f} on {distance}, {far:.2f} on all that are {farthest} "
+            f"and more back. {again}"
         )
 
     controls = {
@@ -160,46 +175,39 @@ def explore_reach() -> Explorer:
     tokens, speeds, at = held_out_tokens(), model.inv_freq, torch.arange(length)
     text = tokens.unfold(0, length + 1, len(tokens) // 8)[4]
 
-    def read(tokens, angles, visible=None):
-        with torch.inference_mode():
-            x = model.tok_embeddings(tokens[:, :-1])
-            for block in model.layers:
-                x = block(x, angles.cos(), angles.sin(), visible)
-            return F.cross_entropy(model.lm_head(model.final_norm(x)).mT, tokens[:, 1:], reduction="none")
-
     @functools.lru_cache(500)
-    def losses(hands, by, width):  # of each token, these hands slowed, keys at most width - 1 back
+    def read(hands, by, width):  # each token's loss, these hands slowed, keys at most width - 1 back
         slowed = speeds.clone()
         slowed[list(hands)] /= by
         visible = causal_visible(length, length) & (at[:, None] - at < width) if width < length else None
-        return read(text[None], rope_angles(at, slowed), visible)[0]
+        return losses(model, text[None], rope_angles(at, slowed), visible)[0]
 
-    pieces = read(text.unfold(0, trained + 1, 64), rope_angles(at[:trained], speeds))  # each read alone
+    pieces = losses(model, text.unfold(0, trained + 1, 64), rope_angles(at[:trained], speeds))  # each read alone
     alone = torch.cat((pieces[0], pieces[1:, -64:].flatten()))
 
     def smoothed(gaps):
         window = np.ones(smooth)
         return np.convolve(gaps, window, mode="same") / np.convolve(np.ones(length), window, mode="same")
 
-    # What is fixed: clocks with the angles seen in training, the mask's corner, the curve of the model as trained.
-    figure, (clocks, mask, cost) = new_figure(3, width_ratios=[1.2, 0.8, 1.3])
-    bare(mask, (-8, length + 8), (length + 8, -8))
+    # What is fixed: clocks with the angles met in training, the curve of the model as trained, a row of the mask.
+    figure, (clocks, cost) = new_figure(2, width_ratios=[1, 1.5])
     centres, limits = sixteen(clocks), np.minimum(speeds.numpy() * (trained - 1), 2 * math.pi)
     for centre, limit in zip(centres, limits, strict=True):
         clocks.add_patch(Polygon(slice_of(0, limit, 0.92) + centre, fc=HIDDEN, ec="none"))
-    mask.add_patch(Rectangle((0, 0), length, length, fc=HIDDEN, ec=HATCH, hatch="///", lw=0))
-    mask.set_title("White: the keys (across)\nthat a query (down) sees")
-    cost.plot(smoothed(losses((), 1, length) - alone), color=PALE, lw=4, label="as trained")
-    cost.axvline(trained, color=INK, lw=1, ls=":")
-    cost.text(trained - 8, -0.32, "trained length", ha="right", fontsize=9)
-    cost.set(xlim=(0, length), ylim=(-0.4, 3), xticks=[0, 128, 256, 384, 512], xlabel="position [token]")
-    cost.set_ylabel("costs more than read in pieces [nat]")
+    clocks.set_title("Grey: angles met in training\nBlack: angles that are new")
+    cost.plot(smoothed(read((), 1, length) - alone), color=PALE, lw=4, label="as trained")
+    cost.plot([trained, trained], [-0.35, 3], color=INK, lw=1, ls=":")
+    cost.text(trained + 6, -0.3, "trained length", fontsize=9)
+    cost.add_patch(Rectangle((0, -1.15), length, 0.32, fc=HIDDEN, ec=HATCH, hatch="////", lw=0))
+    cost.text(0, -0.77, "what the last token sees (white)", fontsize=9)
+    cost.set(xlim=(0, length), ylim=(-1.3, 3), xticks=range(0, length + 1, 128), xlabel="position [token]")
+    cost.set_yticks(range(4))
+    cost.set_ylabel("costs more than in a short text [nat]")
 
-    # What moves: the arcs around the clocks, frames around the clicked ones, the white part of the mask, a curve.
+    # What moves: the arcs around the clocks, frames around the clicked ones, the white part of the row, a curve.
     (frames,) = clocks.plot([], [], "s", mfc="none", mec=INK, ms=45, mew=0.9)
-    known = [clocks.plot([], [], color=INK, lw=1.2)[0] for _ in centres]
     fresh = [clocks.plot([], [], color=INK, lw=4, solid_capstyle="butt")[0] for _ in centres]
-    white = mask.add_patch(Polygon([(0, 0)], fc="white", ec=INK, lw=0.8))
+    white = cost.add_patch(Rectangle((0, -1.15), length, 0.32, fc="white", ec=INK, lw=0.8))
     (curve,) = cost.plot(at, at, color=INK, lw=1.8, label="now")
     cost.legend(loc="upper left")
 
@@ -207,16 +215,14 @@ def explore_reach() -> Explorer:
         chosen, width = are_clicked(clicked), length if window == "all" else int(window)
         hands, slow = tuple(np.flatnonzero(chosen).tolist()), np.where(chosen, changes[change], 1)
         asked = np.minimum(speeds.numpy() * (width - 1) / slow, 2 * math.pi)
-        for old, new, centre, seen, end in zip(known, fresh, centres, limits, asked, strict=True):
-            old.set_data(*(centre[:, None] + arc(0, min(seen, end), 1.05)))
+        for new, centre, seen, end in zip(fresh, centres, limits, asked, strict=True):
             new.set_data(*(centre[:, None] + arc(seen, end, 1.05)) if end > seen else ([], []))
         frames.set_data(*(centres - (0, 0.25))[chosen].T)
-        clocks.set_title(f"Clicked hands: {change}\nGrey: angles of 256 tokens; arc: now")
-        white.set_xy([(0, 0), (length, length), (length - width, length), (0, width)])
-        gaps = (losses(hands, changes[change], width) - alone).numpy()
+        white.set(x=length - width, width=width)
+        gaps = (read(hands, changes[change], width) - alone).numpy()
         curve.set_ydata(smoothed(gaps))
         before, after = (round(gaps[part].mean(), 2) + 0.0 for part in (slice(0, trained), slice(trained, None)))
-        cost.set_title(f"After token 256: {after:+.2f} nat")
+        cost.set_title(f"A token after the first 256 costs {after:+.2f} nat")
         new = [i for i in range(16) if asked[i] > 1.01 * limits[i]]
         met = f"{len(new)} hands meet new angles ({new[0]} to {new[-1]})" if new else "no hand meets a new angle"
         done = f"Hands {', '.join(map(str, hands))} {change}" if hands else "All hands as trained"
@@ -226,8 +232,8 @@ def explore_reach() -> Explorer:
         "change": switch("the clicked hands", list(changes)),
         "window": switch("newest keys that a query sees", ("all", "256", "128", "32", "8")),
     }
-    alt = "Sixteen clocks with the angles seen in training and those asked for now; the mask; what each token costs "
-    alt += "more than in pieces of 256, against its position, as trained and now."
+    alt = "Sixteen clocks with the angles met in training and the new ones; what each token of a long text costs more "
+    alt += "than in a short one, against its position; which keys the last token sees."
     return Explorer(figure, draw, controls, alt, as_parts(clocks, centres), several=True)
 
 
