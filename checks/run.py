@@ -229,6 +229,8 @@ def _has_changed(now, was):
         return len(now) != len(was) or any(map(_has_changed, now, was))
     if not isinstance(was, torch.Tensor) or now.shape != was.shape:
         return isinstance(was, torch.Tensor)
+    if was.is_meta:  # without numbers
+        return False
     return bool(((now != was) & ((now == now) | (was == was))).any())  # nan is not equal to itself
 
 
