@@ -57,6 +57,7 @@ class Harness:
     parts: tuple = ()  # names of the parts of an answer that is a tuple
     same_answer: Callable | None = None  # (answer, a known mistake's) -> whether they are one, where both are drawn
     stages: Callable | None = None  # () -> a context around each call, whose .explain says which stages are right
+    angles: bool = False  # whether the numbers are radians: they are shown in degrees, too
     max_failures: int = 1000  # after so many failing cases the next ones are not run: where a case takes long
 
 

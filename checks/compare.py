@@ -1,5 +1,6 @@
 """How answers are compared: up to rounding. Which known mistake a wrong one is, mistakes.py finds."""
 
+import math
 from functools import partial
 
 import torch
@@ -77,10 +78,10 @@ def compare(got, want, exercise, parts, what="the result"):
         # where they differ most; of truths and whole numbers where they first do
         by = (got.double() - want.double()).abs().nan_to_num(torch.inf) if want.is_floating_point() else apart.int()
         place = tuple(number.item() for number in torch.unravel_index(by.argmax(), by.shape))
-        raise Wrong(_difference(got, want, place, what), "", True, (got, want), place)
+        raise Wrong(_difference(got, want, place, what, exercise.harness.angles), "", True, (got, want), place)
 
 
-def _difference(got, want, place, what):
+def _difference(got, want, place, what, angles):
     """Where two tensors of one shape and dtype differ, in words; place is where they do most."""
     if not want.is_floating_point():
         where = f"row {place[0]}, column {place[1]}" if len(place) == 2 else f"{what} at {list(place)}"
@@ -91,7 +92,11 @@ def _difference(got, want, place, what):
         return f"{what} holds nan or inf: {', '.join(shares)}."
     yours, right = got[place].item(), want[place].item()
     digits = digits_for((yours, right))
-    gap, yours, right = number(abs(yours - right)), number(yours, digits), number(right, digits)
+    in_degrees = [f" rad ({number(math.degrees(one))}°)" if angles else "" for one in (yours, right)]
+    gap, yours, right = (
+        number(abs(yours - right)),
+        *(number(one, digits) + more for one, more in zip((yours, right), in_degrees, strict=True)),
+    )
     if want.numel() == 1:
         return f"{what} is {yours}, expected {right}."
     return f"{what} is off by up to {gap}: {yours} at {list(place)}, expected {right}."

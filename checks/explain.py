@@ -4,6 +4,7 @@ import re
 
 import torch
 
+LARGEST_DRAWN = 12  # rows and columns of a mask that is drawn
 FEW, FEW_IDS = 12, 40  # so many numbers are shown in full, and so many whole numbers in one row
 
 
@@ -89,7 +90,23 @@ def in_numbers(exercise, case, problem):
     if case.gradients:
         lines.append(("of", "(y * torch.linspace(0.5, 1.5, y.numel()).reshape(y.shape)).sum(), y is the result"))
     digits = digits_for(pair, place)
+    if mask := _drawn(*pair, place) if place and len(pair) == 2 else []:
+        return _in_lines([*lines, *mask])
     lines += [(whose, shown(value, digits, place)) for whose, value in zip(("yours", "expected"), pair, strict=False)]
+    return _in_lines(lines)
+
+
+def _drawn(yours, expected, place):
+    """Two masks beside each other, the rows of the text and head of a place; nothing of other or large ones."""
+    if expected.dtype != torch.bool or expected.ndim < 2 or max(expected.shape[-2:]) > LARGEST_DRAWN:
+        return []
+    rows = zip(yours[place[:-2]].tolist(), expected[place[:-2]].tolist(), strict=True)
+    of = f", of {list(place[:-2])}" if place[:-2] else ""
+    drawn = [("", "   ".join("".join("□■"[seen] for seen in row) for row in pair)) for pair in rows]
+    return [("", f"yours, then expected{of}: ■ may attend, □ is hidden"), *drawn]
+
+
+def _in_lines(lines):
     width = max((len(label) for label, _ in lines), default=0)
     return "".join(f"\n  {label:<{width}}  {text}" for label, text in lines)
 

@@ -4,13 +4,13 @@ from functools import partial
 
 import torch
 
-from checks.base import MEMORY, Case, Exercise, draw, mutate, strided
+from checks.base import MEMORY, Case, Exercise, Harness, draw, mutate, strided
 from checks.judge import check_of
 
 
 def rope_angles(positions, head_dim, theta):
     """Angle in radians (..., T, h/2) of pair i at each position: position / theta ** (2 i / head_dim), not wrapped."""
-    i = torch.arange(head_dim // 2, dtype=torch.float64)
+    i = torch.arange(head_dim // 2, dtype=torch.float64, device=positions.device)
     speeds = 1 / theta ** (2 * i / head_dim)
     return (positions.double()[..., None] * speeds).float()
 
@@ -20,6 +20,7 @@ _angles = partial(mutate, rope_angles)
 EXPONENT = "Is the exponent 2 i / head_dim, with i counted from 0 to head_dim / 2 - 1?"
 ROWS = "Here each row of a batch has its own positions. Does every position get a dimension for the speeds at the end?"
 TABLE = "This position is past the end of many tables of fixed length. Compute the angle instead."
+DEVICE = "A new tensor is on the CPU unless told otherwise: torch.arange(..., device=positions.device)."
 check_rope_angles = check_of(Exercise(rope_angles, [
     Case("positions 0, 1, 2 with head_dim 4 and theta 100", (torch.arange(3), 4, 100.0)),
     Case("positions 3, 0, 7, 11", (torch.tensor([3, 0, 7, 11]), 8, 100.0)),
@@ -29,9 +30,12 @@ check_rope_angles = check_of(Exercise(rope_angles, [
     Case("int32 positions, not contiguous", (torch.arange(12, dtype=torch.int32)[::3], 8, 100.0), MEMORY),
     Case("positions of shape (2, 1, 4), head_dim 8", (torch.arange(3, 11).reshape(2, 1, 4), 8, 100.0), ROWS),
     Case("position 200000", (torch.tensor([200000]), 4, 500000.0), TABLE),
+    Case("positions on another device", (torch.arange(3, device="meta"), 4, 100.0), DEVICE),
 ], [  # known mistakes
     ("Do you use the positions given? These angles are of 0, 1, 2, ...",
      _angles("positions.double()", "torch.arange(positions.shape[-1]).expand_as(positions)")),
+    ("Do you take the positions as they are? Yours are counted from the first of them.",
+     _angles("positions.double()", "(positions - positions[..., :1]).double()")),
     ("Do you use the theta given, not a fixed 10000?", _angles("1 / theta", "1 / 10000.0")),
     (EXPONENT + " Yours looks like i / head_dim.", _angles("2 * i", "i")),
     ("Does the speed fall from pair to pair? Check the sign of the exponent.", _angles("1 / theta", "theta")),
@@ -43,7 +47,7 @@ check_rope_angles = check_of(Exercise(rope_angles, [
     ("Is there one angle per pair? You return each twice.", _angles("* speeds", "* speeds.repeat(2)")),
     ("Are the angles left unwrapped? No % (2 pi) here.", _angles("float()", "float() % (2 * torch.pi)")),
     ("Do the positions stay in float32? In bfloat16 8001 is 8000.", _angles("double()", "bfloat16()")),
-]))  # fmt: skip
+], harness=Harness(angles=True)))  # fmt: skip
 
 
 def rope_permutation(weight, head_dim):

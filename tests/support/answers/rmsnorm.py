@@ -98,7 +98,8 @@ def _autograd(grad_y, x, weight, eps):
 
 ROWS = "(grad_y.float() * normalised).flatten(0, -2).sum(0)"
 for words, bug, *changes in (
-    ("little is left here. Was each product rounded", "rows_rounded", ROWS, ROWS.replace(".fl", ".to(grad_y.dtype).fl")),
+    ("little is left here. Was each product rounded", "rows_rounded",
+     ROWS, ROWS.replace(".fl", ".to(grad_y.dtype).fl")),
     ("4,096 rows in bfloat16", "rows_added_in_half_precision",
      ROWS, "sum((grad_y.float() * normalised).to(grad_y.dtype).flatten(0, -2))"),
     ("What is left of a difference", "u_rounded", "grad_y.float() * weight.float()", "(weight * grad_y).float()"),

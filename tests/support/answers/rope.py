@@ -8,7 +8,7 @@ from tests.support.answers.register import RIGHT, WRONG, right
 
 @right
 def rope_angles__outer(positions, head_dim, theta):
-    inv_freq = 1.0 / theta ** (torch.arange(0, head_dim, 2).float() / head_dim)
+    inv_freq = 1.0 / theta ** (torch.arange(0, head_dim, 2, device=positions.device).float() / head_dim)
     return torch.outer(positions.float().flatten(), inv_freq).unflatten(0, positions.shape)
 
 
@@ -20,11 +20,19 @@ OUTER = "torch.outer(positions.float().flatten(), inv_freq).unflatten(0, positio
 for words, bug, instead in (
     ("expected 3", "sorted_positions", "positions.sort(-1).values[..., None] * inv_freq"),
     ("each row of a batch", "one_row_of_positions", "positions[:, None] * inv_freq"),
-    ("past the end", "table_of_8192", "torch.outer(torch.arange(8192).float(), inv_freq)[positions]"),
+    (
+        "past the end",
+        "table_of_8192",
+        "torch.outer(torch.arange(8192, device=positions.device).float(), inv_freq)[positions]",
+    ),
     # in decoding every step would get the angles of the first
     ("at [0, 0], expected 0", "kept_by_shape", f"KEPT.setdefault((positions.shape, head_dim, theta), {OUTER})"),
 ):
     WRONG["rope_angles"][bug] = words, mutate(rope_angles__outer, OUTER, instead)
+WRONG["rope_angles"] |= {
+    "speeds_on_the_cpu": ("device=positions.device", mutate(rope_angles__outer, ", device=positions.device", "")),
+    "float64": (".to(torch.float32) converts", lambda p, h, theta: rope_angles__outer(p, h, theta).double()),
+}
 
 
 @right
