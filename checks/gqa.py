@@ -29,6 +29,7 @@ _visible = partial(mutate, causal_visible)
 TOP_LEFT = "The queries are the last positions: is the triangle aligned at the bottom right, not at the top left?"
 ADDED = "Floats are added to the scores: 0 keeps a key, −inf or a dtype's lowest number hides it."
 TURNED = "Is `given` turned the right way? Without true_hides, True and 1 may attend; with it they are hidden."
+EMPTY = "What `given` hides stays hidden, also if a query then sees nothing: does your mask show it a key all the same?"
 BITS = "~ turns each bit of an integer: ~1 is −2, and not 0. Make it bool first."
 SIZES = ((2, 3), (4, 4), (1, 7), (3, 7))  # of two with one n_key: a mask kept by n_key alone is wrong
 FILLER = torch.arange(5) >= torch.tensor([0, 2])[:, None]  # (2, 5): the second text begins with two fillers
@@ -40,10 +41,25 @@ def _added(seen, dtype=torch.float32, hides=-math.inf):
     return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, hides)
 
 
+EMPTY_ROWS = {  # what programs make of a row that sees nothing, or of a key's own query: (mask, the diagonal) -> mask
+    "own": lambda seen, own: seen | own,
+    "own, where empty": lambda seen, own: seen | own & ~seen.any(-1, keepdim=True),
+    "all, where empty": lambda seen, own: seen | ~seen.any(-1, keepdim=True),
+}
+
+
+def _shown(visible, n_query, n_key, shown):
+    own = torch.arange(n_key) == torch.arange(n_key - n_query, n_key)[:, None]
+    return EMPTY_ROWS[shown](visible, own)
+
+
 check_causal_visible = check_of(Exercise(causal_visible, [
     *[Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES],
     Case("True may attend, (B, n_key)", (3, 5, FILLER)),
     Case("True is hidden, (B, n_key)", (3, 5, ~FILLER, True)),
+    Case("5 queries, the second text begins with fillers", (5, 5, FILLER), EMPTY),
+    Case("5 queries, the second text ends with fillers", (5, 5, FILLER.flip(-1)),
+         "`given` hides keys. Does a query whose own key is hidden still see the others?"),
     Case("1 may attend", (3, 5, FILLER.long())),
     Case("1 is hidden", (3, 5, 1 - FILLER.long(), True), BITS),
     Case("as many texts as queries", (3, 5, torch.cat([FILLER, FILLER[:1]]).int())),
@@ -60,6 +76,8 @@ check_causal_visible = check_of(Exercise(causal_visible, [
     ("Is there a column for every key? Yours has n_query.", lambda t, s, *_: torch.ones(t, t).tril().bool()),
     ("Are the keys before all queries visible too? Yours hides them.",
      lambda t, s, *_: torch.cat((torch.zeros(t, s - t), torch.ones(t, t).tril()), dim=1).bool()),
+    (f"{TOP_LEFT} Yours is at the top left.", _visible("range(n_key - n_query, n_key)", "range(n_query)")),
+    *[(EMPTY, lambda *given, shown=shown: _shown(causal_visible(*given), *given[:2], shown)) for shown in EMPTY_ROWS],
     (TURNED, _visible("if true_hides or", "if not true_hides or")),
     (TURNED, _visible("true_hides or given.is_floating_point()", "given.is_floating_point()")),
     (BITS, lambda t, s, given=None, true_hides=False:
@@ -188,11 +206,21 @@ check_gqa_layer = check_of(Exercise(gqa_layer, [
     (NEIGHBOURS, _layer("k, v, c", "*(y.repeat(1, q.shape[1] // y.shape[1], 1, 1) for y in (k, v)), c")),
     ("RoPE turns (B, heads, T, h), by position. Yours turns (B, T, heads, h), by the number of the head.",
      _layer("apply_rope(y, cos, sin)", "apply_rope(y.transpose(1, 2), cos, sin).transpose(1, 2)")),
+    ("Which two numbers are a pair? `apply_rope` pairs halves unless told otherwise; yours turns neighbours.",
+     _layer("apply_rope(y, cos, sin)", "apply_rope(y, cos, sin, 'interleaved')")),
+    ("Do queries and keys turn forwards? Yours turn backwards: is it cos, sin, in this order, and sin as it is?",
+     _layer("apply_rope(y, cos, sin)", "apply_rope(y, cos, -sin)")),
     (ROPE + " Yours turns nothing.", _layer("apply_rope(y, cos, sin)", "y")),
     *[(f"{ROPE} {what}", _layer("q, k = (", f"{turned} = (", "in (q, k)", f"in ({turned})"))
       for turned, what in (("q, k, v", "Yours turns the values, too."), ("q,", "Your keys are not turned."))],
     ("Is there a mask? Every token sees the future.", _layer(CAUSAL, f"{CAUSAL} | True")),
+    ("Is the mask True and False, not 1.0 and 0.0? SDPA adds floats to the scores, and 0 hides nothing.",
+     _layer("rows(q", "F.scaled_dot_product_attention(q", f"{CAUSAL})", f"{CAUSAL}.float(), enable_gqa=True)")),
     (STARTS, _layer("= rows(", "= ROWS.mistakes[0][1](")),
     ("Are the scores divided by sqrt(head_dim)?", _layer("rows(q", "rows(q * math.sqrt(head_dim)")),
+    *[(f"Are the scores divided by sqrt(head_dim)? Yours are divided by {by}.",
+       _layer("rows(q", f"rows(q * math.sqrt(head_dim) / ({scale})"))
+      for by, scale in (("head_dim: without the root, or twice, as SDPA divides by itself", "head_dim"),
+                        ("sqrt(D)", "x.shape[-1] ** 0.5"))],
     ("Is the merged row multiplied by w_o.T at the end? It is missing.", _layer(" @ w_o.T", "")),
 ], allow=("apply_rope",)))  # fmt: skip

@@ -43,6 +43,10 @@ WRONG["causal_visible"] |= {
         lambda m, hides: m > -torch.inf if m.is_floating_point() else (m != 0) != hides)),
     "kept_by_n_key": ("expected (3, 7)", with_given(  # the next step asks for fewer rows
         lambda t, s, kept={}: kept.setdefault(s, torch.ones(t, s, dtype=torch.bool).tril(s - t)))),
+    "filler_queries_blanked": (
+        "whose own key is hidden", lambda t, s, given=None, hides=False: _right(t, s, given, hides)
+        if given is None or given.ndim == 4 or given.is_floating_point() or hides
+        else _right(t, s, given) & given.bool()[:, None, s - t :, None]),
     "rows_by_size": (
         "as many texts as queries … the shape (3, 5), expected (3, 1, 3, 5)", lambda t, s, given=None, hides=False:
         _right(t, s) & given.bool() if given is not None and given.shape == (t, s) else _right(t, s, given, hides)),
@@ -77,6 +81,9 @@ def _product_that_broadcasts(q, k, v, visible):
 WRONG["rows"] |= {
     "mask_upside_down": (
         "the result is off by", mutate(rows__einsum, "== 4 else visible", "== 4 else visible.flip(-2)")),
+    "the_first_texts_mask": (
+        "Does a mask of four dimensions work", lambda q, k, v, visible: rows__head_by_head(
+            q, k, v, visible if visible.ndim == 2 else visible[0, 0])),
     "a_product_that_broadcasts": (
         "it makes a float tensor of 2,560 numbers; 640 are enough … where it broadcasts", _product_that_broadcasts),
 }  # fmt: skip
@@ -103,6 +110,7 @@ def gqa_layer__head_by_head(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
 TURN = "q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)"
 WRONG["gqa_layer"] |= {
     "cos_and_sin_exchanged": (
-        "cos and sin exchanged", mutate(gqa_layer__sdpa, TURN, TURN.replace("cos, sin", "sin, cos"))),
-    "other_layout": ("Case B 2, T 5", mutate(gqa_layer__sdpa, TURN, TURN.replace("sin)", "sin, 'interleaved')"))),
+        "turn backwards", mutate(gqa_layer__sdpa, TURN, TURN.replace("cos, sin", "sin, cos"))),
+    "other_layout": (
+        "yours turns neighbours", mutate(gqa_layer__sdpa, TURN, TURN.replace("sin)", "sin, 'interleaved')"))),
 }  # fmt: skip
