@@ -16,15 +16,16 @@ for the means to deceive, as sandbox_reader.py knows them, is named under "To lo
 import argparse
 import contextlib
 import re
+import signal
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 
 from teaching.classroom.find_submissions import Submissions
-from teaching.classroom.report import STATUSES, Row, new_folder, write_results
+from teaching.classroom.report import STATUSES, Row, keep_rows, new_folder, write_results
 from teaching.classroom.sandbox import REMEDY, Died, Sandbox, TimeUp, find_sandbox, fresh_kernel
 from teaching.classroom.submissions import COURSE, Assignment, judge_submission, read_course
 from tools.course import notebooks_of, one_line
@@ -64,12 +65,12 @@ def _verdict(reply):
     return "not graded", f"The check gave no verdict ({one_line(reply.get('ename', ''))}).", "Look at this one by hand."
 
 
-def run_all(work: list[Row], seconds: float, sandbox: Sandbox | None, jobs: int) -> None:
-    """Run what needs a kernel and settle its row; rows that are not reached stay "not graded".
+def run_all(work: list[Row], seconds: float, sandbox: Sandbox | None, jobs: int, keep) -> None:
+    """Run what needs a kernel and settle its row, and `keep` it; rows that are not reached stay "not graded".
 
     What ends early beside others may have been ended by what they took: it is run again, alone.
     """
-    again = []
+    again, done = [], count(1)
 
     def run(row, alone=jobs == 1):
         start = time.monotonic()
@@ -78,7 +79,8 @@ def run_all(work: list[Row], seconds: float, sandbox: Sandbox | None, jobs: int)
             again.append(row)  # not settled: after Ctrl+C nobody is told what is doubted here
         else:
             row.settle(*verdict, time.monotonic() - start)
-            say(row)
+            keep(row)
+            say(row, f"{next(done)} of {len(work)}: ")
 
     with ThreadPoolExecutor(jobs) as pool:  # on Ctrl+C it waits for those that run, and begins no other
         list(pool.map(run, work))
@@ -86,9 +88,9 @@ def run_all(work: list[Row], seconds: float, sandbox: Sandbox | None, jobs: int)
         run(row, alone=True)
 
 
-def say(row: Row) -> None:
+def say(row: Row, place="") -> None:
     """Tell in the terminal how an exercise went."""
-    print(f"{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.status}", flush=True)
+    print(f"{place}{one_line(row.student)}, {row.notebook}, {row.exercise}: {row.status}", flush=True)
 
 
 def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
@@ -115,13 +117,29 @@ def grade(arguments: argparse.Namespace, sandbox: Sandbox | None) -> None:
             if STATUSES[row.status][1] == "bad":
                 say(row)
     results = new_folder(folder)
+    work = [row for row in rows if not row.answer.status]
     try:
-        run_all([row for row in rows if not row.answer.status], arguments.seconds, sandbox, arguments.jobs)
+        keep = keep_rows(results, [row for row in rows if row.answer.status])
+        run_all(work, arguments.seconds, sandbox, arguments.jobs, keep)
     except KeyboardInterrupt:
         sys.exit(f'grade: stopped. What was not reached is "not graded" in {results}.')
     finally:
         write_results(results, graded, found, sandbox is not None)
     print(f"{results}: class.html, grades.csv, exercises.csv, and in feedback/ a page for each student.")
+
+
+@contextlib.contextmanager
+def stops_as_by_hand():
+    """Inside the `with`, a shutdown and a terminal that closes stop as Ctrl+C does; nohup stays nohup."""
+    ends = [one for name in ("SIGTERM", "SIGHUP") if (one := getattr(signal, name, None))]  # Windows has no SIGHUP
+    ends = {one: signal.getsignal(one) for one in ends if signal.getsignal(one) != signal.SIG_IGN}
+    for one in ends:
+        signal.signal(one, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for one, former in ends.items():
+            signal.signal(one, former)
 
 
 def tell(found, notebooks: list[str], only: list[str] | None) -> None:
@@ -175,7 +193,8 @@ def main(arguments: list[str] | None = None) -> None:
     print("NOT ISOLATED: programs run as you, with your network and your files." if chosen.no_isolation else
           "Isolated by bubblewrap: no network, and no file but the course's packages.", flush=True)  # fmt: skip
     try:
-        grade(chosen, sandbox)
+        with stops_as_by_hand():
+            grade(chosen, sandbox)
     except (OSError, ValueError) as error:
         sys.exit(f"grade: {one_line(error, 2000)}")
     except KeyboardInterrupt:

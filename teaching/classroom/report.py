@@ -13,7 +13,9 @@ import csv
 import datetime
 import io
 import itertools
+import os
 import re
+import threading
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,7 @@ STATUSES = {  # status: its sign, its colour, its meaning
 }
 FORMULA = re.compile(r'((?:^|[;\t\r\n])[\s"]*)(?=[=+\-@＝＋－＠])')  # where a spreadsheet may see a cell begin
 EXERCISES = ("student", "notebook", "exercise", "status", "seen", "hint", "seconds", "worth", "points", "look_at")
+MARK = "\ufeff"  # at the start of a file it tells Excel: UTF-8
 LONGEST = 8  # mistakes on the page of the class
 
 
@@ -94,6 +97,24 @@ def new_folder(submissions: Path) -> Path:
             return folder
 
 
+def keep_rows(folder: Path, settled: list[Row]):
+    """Begin exercises.csv, and return a function that adds a row at once: a run that is killed keeps what it graded."""
+    path, lock = folder / "exercises.csv", threading.Lock()
+
+    def lines(rows):
+        return [[getattr(row, name) for name in EXERCISES] for row in rows]
+
+    def keep(row):
+        text = table(lines([row])).removeprefix(MARK)
+        with contextlib.suppress(OSError), lock, open(path, "ab") as file:  # a full disk is said when all is written
+            file.write(text.encode("utf-8", "backslashreplace"))
+            file.flush()
+            os.fsync(file.fileno())
+
+    write_beside(path, table([EXERCISES, *lines(settled)]))
+    return keep
+
+
 def write_results(folder: Path, graded: dict[str, list[Row]], found, isolated: bool) -> None:
     """Write all tables and pages into a new folder, of these rows {student: rows} and these Submissions."""
     rows = [row for own in graded.values() for row in own]
@@ -114,7 +135,7 @@ def table(lines: list) -> str:
     written = ([number(cell) if isinstance(cell, float) else str(cell) for cell in line] for line in lines)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([FORMULA.sub(r"\1'", cell) for cell in line] for line in written)
-    return "\ufeff" + text.getvalue()  # this mark tells Excel: UTF-8
+    return MARK + text.getvalue()
 
 
 def gradebook(graded: dict[str, list[Row]]) -> str:

@@ -11,6 +11,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import zipfile
 from types import SimpleNamespace
@@ -24,6 +26,7 @@ from teaching.classroom import grade, report, sandbox, sandbox_reader
 from tests.support.submissions import COURSE, NORM, NORM_RIGHT, WRONG_HINT, WRONG_NORM, handed_out, solved, write
 from tools import hand_out
 
+ALL_RUN = r"\d+ of \d+: "  # where in the queue an exercise stood
 SECONDS = 20.0  # for an exercise; the function alone gets half of it
 PAGE = (COURSE.parent / "docs" / "teaching.md").read_text(encoding="utf-8")
 
@@ -142,7 +145,7 @@ def test_each_fault_is_named_and_costs_its_exercise_and_no_other(graded):
     slow = [float(row["seconds"]) for row in graded.rows if row["status"] == "timed out"]
     assert all(SECONDS / 2 <= seconds < SECONDS + 100 for seconds in slow)  # with the start of a kernel
     for who, number, status in (("not json", 1, "broken notebook"), ("wrong", 2, "timed out")):  # run or not
-        assert re.search(rf"^{who}, {NORM}, {number}\. .*: {status}$", graded.said, re.M)
+        assert re.search(rf"^({ALL_RUN})?{who}, {NORM}, {number}\. .*: {status}$", graded.said, re.M)
 
 
 @pytest.mark.slow
@@ -305,6 +308,41 @@ def test_a_stopped_run_writes_what_it_graded_and_every_run_has_a_folder_of_its_o
     assert picture_of(results) == before
     monkeypatch.setattr(type(results), "exists", lambda path: False)  # as two runs at once may see it
     assert report.new_folder(folder).name == "handed in_graded_3"
+
+
+STOPPED = """
+import signal, sys, time
+from teaching.classroom import grade
+
+def run(exercise, *_):
+    if exercise.function == "my_norm_probe":
+        signal.raise_signal(sys.argv.pop())
+        time.sleep(2)  # it is said to another thread, which begins no other exercise
+    return "passed", "", ""
+
+sys.argv[-1] = getattr(signal, sys.argv[-1])
+grade.run_exercise = run
+grade.main([sys.argv[1], "--no-isolation"])
+"""
+
+
+@pytest.mark.parametrize("end", ["SIGTERM", "SIGHUP", "SIGINT", "SIGKILL"])
+def test_whatever_ends_a_run_what_was_graded_is_kept(tmp_path, end):
+    folder = handed_in(tmp_path, NORM_RIGHT)
+    (tmp_path / "tmp").mkdir()
+    command, own = [sys.executable, "-c", STOPPED, folder, end], os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    ended = subprocess.run(command, cwd=COURSE.parent, env=own, capture_output=True, text=True, timeout=300)
+    rows = [(row["exercise"][0], row["status"], row["seen"]) for row in rows_of(folder)]
+    assert rows[0] == ("1", "passed", "The check passed.")
+    assert "1 of 3: anna, 01_rmsnorm, 1. " in ended.stdout
+    assert not [*(tmp_path / "tmp").iterdir()] or end == "SIGKILL"
+    written = {path.name for path in (tmp_path / "handed in_graded").iterdir()}
+    if end == "SIGKILL":  # as if the power had gone
+        assert (ended.returncode, len(rows), written) == (-signal.SIGKILL, 1, {"exercises.csv"})
+        return
+    assert (ended.returncode, "grade: stopped. What was not reached is" in ended.stderr) == (1, True), ended.stderr
+    assert [status for _, status, _ in rows[2:]] == ["not graded"]
+    assert written == {"exercises.csv", "grades.csv", "class.html", "feedback"}
 
 
 @pytest.mark.parametrize(("jobs", "wanted"), [("2", ["passed", "not yet"]), ("1", ["crashed", "not graded"])])
