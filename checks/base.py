@@ -172,6 +172,7 @@ def largest(tensor):
     return tensor.detach().double().abs().max().item()
 
 
+ONLY_GRADIENTS = "Only the gradients are wrong. Is a part of the graph cut, by .detach(), .item() or no_grad()?"
 GRAPH_CUT = "Is the graph cut by .detach(), .item(), torch.tensor(...), nn.Parameter(...) or torch.no_grad()?"
 NUMPY = "Do you stay in torch? numpy loses the gradient and knows no bfloat16."
 TYPE_HINTS = {  # by the type of an answer

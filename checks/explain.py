@@ -4,6 +4,8 @@ import re
 
 import torch
 
+from checks.base import ONLY_GRADIENTS
+
 LARGEST_DRAWN = 12  # rows and columns of a mask that is drawn
 FEW, FEW_IDS = 12, 40  # so many numbers are shown in full, and so many whole numbers in one row
 
@@ -64,6 +66,8 @@ def show(exercise, outcomes, failing, hint):
         message += f" Failing cases: {len(failing)} of {len(outcomes)}." if len(outcomes) > 1 else ""
         special = [place for place, other in enumerate(exercise.cases) if other.hint == case.hint]
         hint = case.hint if failing == special and len(special) < len(outcomes) else ""
+        gradients = [place for place, other in enumerate(exercise.cases) if other.gradients]
+        hint = hint or (ONLY_GRADIENTS if failing == gradients and len(failing) < len(outcomes) else "")
     return message + in_numbers(exercise, case, problem), hint
 
 

@@ -7,7 +7,7 @@ from itertools import permutations
 import torch
 from torch.nn import functional as F
 
-from checks.base import BATCH, LEADING, Case, Exercise, Harness, Wrong, draw, each, strided
+from checks.base import BATCH, LEADING, Case, Exercise, Harness, Wrong, draw, each, largest, require_margin, strided
 from checks.judge import check_of
 from checks.shared import require_form
 from helpers.checkpoint import load_checkpoint
@@ -61,6 +61,7 @@ SWIGLU = Exercise(swiglu, [
 ], [  # known mistakes
     (TRANSPOSE, lambda x, g, u, d: (F.silu(x @ g) * (x @ u)) @ d),
     (TRANSPOSE, lambda x, g, u, d: (F.silu(x @ g.T) * (x @ u.T)) @ d),
+    ("Do you add x? The residual is the block's, not the layer's.", lambda x, *weights: x + swiglu(x, *weights)),
     ("Is silu missing? This is the layer Bilinear, g times u.", _glu(lambda g, u: g * u)),
     ("Is it silu, not the sigmoid alone?", _glu(lambda g, u: g.sigmoid() * u)),
     ("Is silu on the gate only? You have it on up, too.", _glu(lambda g, u: F.silu(g) * F.silu(u))),
@@ -88,18 +89,34 @@ def _orders(weights):
             yield *pair[::-1], down
 
 
+ATOL = 1e-4  # so far may the layer be from y
+
+
 def matrix_roles(weights, x, y):
     """(gate, up, down) of the SwiGLU that made y from x; weights: in any order, or gate and up fused, and down."""
     for gate, up, down in _orders(weights):
         fits = gate.shape == up.shape == down.mT.shape and gate.shape[1] == x.shape[1]
-        if fits and torch.allclose(swiglu(x, gate, up, down), y, atol=1e-4):
+        if fits and (swiglu(x, gate, up, down) - y).abs().max() <= ATOL:
             return gate, up, down
     raise ValueError("no order of these matrices makes y from x: pass the y that they made.")
 
 
 def _mixed(order, x, *matrices):
     """Inputs: gate, up and down (0, 1, 2) in another order; x; and the y that they make."""
-    return [matrices[role] for role in order], x, swiglu(x, *matrices)
+    weights, y = [matrices[role] for role in order], swiglu(x, *matrices)
+    _require_one_order(weights, x, y, *matrices)
+    return weights, x, y
+
+
+def _require_one_order(weights, x, y, *roles):
+    """That the right order gives y in float32 within a margin of ATOL, and no other order does."""
+    exact, beyond = swiglu(x.double(), *roles), []
+    for order in _orders(weights):
+        fits = order[0].shape == order[1].shape == order[2].mT.shape and order[0].shape[1] == x.shape[1]
+        if fits and not all(map(torch.equal, order, roles)):
+            beyond.append(largest(swiglu(x.double(), *order) - exact) / ATOL)
+    gate, up, down = roles
+    require_margin("matrix_roles", [largest((F.silu(x @ gate.T) * (x @ up.T)) @ down.T - y) / ATOL], beyond)
 
 
 def _roles(order, dim, hidden, seed, small=1.0):
@@ -111,7 +128,8 @@ def _fused(size, dim, hidden, seed, up_first=False, down_first=False):
     x, gate, up, down = _swiglu_inputs(3, dim, hidden=hidden, seed=seed)
     both = torch.stack([one.unflatten(0, (-1, size)) for one in ((up, gate) if up_first else (gate, up))], 1)
     weights = [both.flatten(0, 2), down]
-    return weights[::-1] if down_first else weights, x, swiglu(x, gate, up, down)
+    _require_one_order(weights, x, y := swiglu(x, gate, up, down), gate, up, down)
+    return weights[::-1] if down_first else weights, x, y
 
 
 def _decoy():
@@ -119,6 +137,13 @@ def _decoy():
     x, gate, up, down = _swiglu_inputs(300, 4, hidden=6, seed=380)
     x[0] = 0
     return _mixed((2, 1, 0), x, gate, 0.6 * gate + 0.01 * up, down)
+
+
+def _positive():
+    """All numbers positive, and up 1.05 times gate: gate and up swapped, each number is off by 0.1 % at most."""
+    x, gate, _, down = (one.abs() for one in _swiglu_inputs(6, 4, hidden=6, seed=370))
+    gate = gate + 0.375
+    return _mixed((2, 1, 0), x + 0.75, gate, 1.05 * gate, 0.02 * (down + 0.2))
 
 
 def _mirrored():
@@ -149,7 +174,8 @@ def _judged_by_role(function, weights, x, y):
     if isinstance(answer, tuple) and [getattr(one, "shape", 0) for one in answer] == [one.shape for one in roles]:
         off = (swiglu(x, *answer) - y).abs().max().item()
         if 1e-3 < off < 0.1:
-            hint = f"Here the layer is off by up to {off:.0e}. Do you compare each number, with the tolerance 1e-4?"
+            hint = f"Here the layer is off by up to {off:.0e}. Do you compare each number, with the tolerance 1e-4 "
+            hint += "(atol, not rtol)?"
             raise Wrong("this order comes close, but another one gives y.", hint)
         if all(map(torch.equal, answer, (roles[1], roles[0], roles[2]))):
             raise Wrong("gate and up are swapped.", ORDER)
@@ -161,6 +187,7 @@ check_matrix_roles = check_of(Exercise(matrix_roles, [
     Case("D equal to F", _roles((1, 0, 2), 5, 5, 340)),
     Case("small numbers", _roles((1, 0, 2), 4, 6, 360, small=1e-3)),
     Case("300 tokens, up about 0.6 gate", _decoy()),
+    Case("all positive, up 1.05 gate", _positive(), "Is the tolerance 1e-4 for each number, whatever its size?"),
     Case("gate and up swapped give the same rows in another order", _mirrored()),
     Case("fused, halves", _fused(3, 2, 3, 310)),
     Case("fused, halves, up first", _fused(6, 4, 6, 320, up_first=True, down_first=True)),
@@ -225,6 +252,27 @@ def _by_chance(n):
     return _loss_without(model, random[0, :, :0]), [_loss_without(model, units) for units in random]
 
 
+@functools.cache
+def _measures():
+    """{hint: sizes of the units, (n_layers, F)} of measures that miss something, on held-out windows."""
+    sizes = []
+
+    def watch(layer, x):
+        g, u = layer.gate_proj(x).flatten(0, -2), layer.up_proj(x).flatten(0, -2)
+        hidden = F.silu(g) * u
+        sizes.append((g.abs().mean(0), u.abs().mean(0), hidden.abs().median(0).values))
+        return layer.down_proj(hidden.unflatten(0, x.shape[:-1]))
+
+    with torch.no_grad(), replaced(SwiGLU, watch):
+        _models()["trained"](held_out_windows()[:, :-1])
+    gates, ups, medians = map(torch.stack, zip(*sizes, strict=True))
+    return {
+        "Yours are the units with the smallest gates. What does a unit make of gate and up together?": gates,
+        "Yours are the units with the smallest ups. What does a unit make of gate and up together?": ups,
+        "Yours are small at most tokens. What do they do at the few that a median misses?": medians,
+    }
+
+
 def _why_no_better(model, units, rise):
     """What speaks against these units, whose rise is given in rises of a random choice."""
     layers, dims = [block.feed_forward for block in model.layers], {"gate_proj": 1, "up_proj": 1, "down_proj": 0}
@@ -237,8 +285,12 @@ def _why_no_better(model, units, rise):
         return "Yours are the same numbers in each block: unit 7 of one block has nothing to do with that of another."
     if rise > 1.5:
         return "Are these the units that do most? And a large negative value is not a small one."
+    for what, sizes in _measures().items():
+        small = sizes.topk(units.shape[1], largest=False).indices
+        if (units[..., None] == small[:, None]).any(-1).float().mean() > 0.8:
+            return what
     if rise > 0.8:
-        return "This is chance. What do units do on a text, also at the few tokens that a median misses?"
+        return "This is chance. Do you measure on many tokens, gates and ups together, and do rare large values count?"
     return "Better than chance. How often is a unit large, on how much text, and how long is what it writes?"
 
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import checks
-from checks import judge
-from checks.base import AUTOGRAD, Case, Exercise, draw
+from checks import judge, swiglu
+from checks.base import AUTOGRAD, Case, Exercise, draw, require_margin
 from checks.full_model import small_llama
 from checks.run import PRINTED, in_time, undisturbed
 from checks.swiglu import silu
@@ -442,7 +442,7 @@ def test_a_gradient_is_named_and_says_of_what():
     assert "the gradient for x is off by up to" in result.message
     assert "\n  of        (y * torch.linspace(0.5, 1.5, y.numel())" in result.message
     assert "\n  yours     [0, 0]\n  expected  [1.5, 4.5]" in result.message
-    assert result.hint == ""  # that the graph is cut would be a guess: a gradient arrives
+    assert "Is a part of the graph cut" in result.hint
 
 
 def test_the_hint_of_special_cases_is_shown_only_if_exactly_they_fail():
@@ -551,3 +551,16 @@ def test_printing_is_shown_and_cut(capsys):
 def test_html_is_escaped_and_says_the_same_words():
     shown = checks.CheckResult("silu", "failed", "it raises <b>\n  x  <1>\n  y  2", "a < b?")._repr_html_()
     assert "</strong> it raises &lt;b&gt;<br><em>Hint:</em> a &lt; b?<pre>  x  &lt;1&gt;\n  y  2</pre></div>" in shown
+
+
+def test_a_case_that_tells_right_from_wrong_by_one_percent_is_refused(monkeypatch):
+    require_margin("a port", within=[0.97], beyond=[1.03])
+    for near in ({"within": [0.99]}, {"beyond": [2.0, 1.01]}, {"beyond": [float("nan")]}):
+        with pytest.raises(ValueError, match=r"a port: (0.99|1.01|nan).* move the case away"):
+            require_margin("a port", **near)
+    weights, x, y = swiglu._positive()  # a case of the course, with a limit just below what its wrong order gives
+    up, gate, down = weights[1], weights[2], weights[0]
+    off = (swiglu.swiglu(x.double(), up, gate, down) - y).abs().max().item()
+    monkeypatch.setattr(swiglu, "ATOL", off / 1.01)
+    with pytest.raises(ValueError, match=r"matrix_roles: 1.01.* move the case away"):
+        swiglu._positive()

@@ -40,6 +40,8 @@ def _one_token(x, w_gate, w_up, w_down):
 
 
 WRONG["swiglu"] |= {
+    "gate_detached_in_part": ("Is a part of the graph cut", lambda x, g, u, d: F.linear(
+        F.linear(x, g) * F.linear(x, g).detach().sigmoid() * F.linear(x, u), d)),
     "one_token": ("many such rows", _one_token),
     "silu_by_division": ("overflow in your silu",
         lambda x, g, u, d: (x @ g.T / (1 + torch.exp(-x @ g.T)) * (x @ u.T)) @ d.T),
@@ -100,6 +102,8 @@ WRONG["matrix_roles"] |= {
     "mean_of_each_row": (
         "Do you compare each number", _first_that(lambda z, y: (z.mean(1) - y.mean(1)).abs().max() < 1e-4)),
     "best_fit_with_gelu": ("gate and up are swapped", _best_fit(activation=F.gelu)),
+    "tolerance_of_each_number": ("atol, not rtol", lambda weights, x, y: next(
+        (order for order, z in _outputs(weights, x) if torch.allclose(z, y, rtol=1e-3, atol=1e-4)), None)),
     "default_tolerance": ("allclose", _first_that(partial(_near, atol=1e-8))),
     "loose": ("tolerance 1e-4", _first_that(partial(_near, atol=0.01))),
     "pops": ("changed in place", lambda weights, x, y: [_all_orders(weights, x, y), weights.pop()][0]),
@@ -144,7 +148,10 @@ RIGHT["cut_units"] = {
 }
 WRONG["cut_units"] |= {
     "largest": ("units that do most", _cut_by(lambda g, u, layer: (F.silu(g) * u).abs(), largest=True)),
-    "gates_alone": ("Better than chance", _cut_by(lambda g, u, layer: g.abs())),
+    "gates_alone": ("the smallest gates", _cut_by(lambda g, u, layer: g.abs())),
+    "ups_alone": ("the smallest ups", _cut_by(lambda g, u, layer: u.abs())),
+    "last_token": ("Do you measure on many tokens", _cut_by(
+        lambda g, u, layer: (F.silu(g) * u).abs(), over=lambda sizes, dim: sizes[-1])),
     "median": ("that a median misses",
         _cut_by(lambda g, u, layer: (F.silu(g) * u).abs(), over=lambda sizes, dim: sizes.median(dim).values)),
     "small_weights": ("Small weights", lambda model, n: torch.stack(
