@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from helpers.assets import ASSETS
 from helpers.model import Llama, attention_weights, causal_visible, repeat_kv
 from helpers.text import encode, load_tokenizer
+from helpers.validate import require_model
 
 
 @functools.cache
@@ -32,6 +33,7 @@ def held_out_windows() -> torch.Tensor:
 @torch.no_grad()
 def held_out_loss(model: nn.Module) -> float:
     """Mean loss [nat/token] on the held-out windows of a model: tokens (B, T) -> logits (B, T, 1024)."""
+    require_model(model)
     windows = held_out_windows().to(next(model.parameters()).device)
     logits = model(windows[:, :-1])
     if logits.shape[-1] != 1024:
@@ -42,6 +44,7 @@ def held_out_loss(model: nn.Module) -> float:
 @torch.no_grad()
 def attention_by_layer(model: Llama, tokens: torch.Tensor) -> torch.Tensor:
     """Attention weights, mean over the rows of tokens (B, T): (n_layers, H, T, T)."""
+    require_model(model)
     cos, sin, _ = model.rotation_and_mask(tokens.shape[1], device=tokens.device)
     visible = causal_visible(tokens.shape[1], tokens.shape[1], tokens.device)
     x, weights = model.tok_embeddings(tokens), []
@@ -92,6 +95,7 @@ def replaced(part: nn.Module | type, forward: Callable) -> Iterator[None]:
 @contextmanager
 def without_heads(model: Llama, heads: Iterable[tuple[int, int]]) -> Iterator[None]:
     """Inside the `with`, these (layer, head) write zeros: ablation."""
+    require_model(model)
     n_layers, n_heads, h = model.config.n_layers, model.config.n_heads, model.config.head_dim
     cut = torch.zeros(n_layers, n_heads, dtype=torch.bool)
     for layer, head in heads:
@@ -132,6 +136,7 @@ def patched(model: nn.Module, clean: torch.Tensor, places: Iterable[tuple[str, i
 @contextmanager
 def _hooks(model, names, change, before=False):
     """What change(name, tensor) returns takes the place of a module's input (before) or output; None leaves it."""
+    require_model(model)
     modules = dict(model.named_modules(remove_duplicate=False))
     if unknown := [name for name in names if name not in modules]:
         raise ValueError(f"the model has no module {unknown[0]!r}: take a name of model.named_modules().")

@@ -8,8 +8,7 @@ Letters for shapes, the same in every docstring and notebook:
     D dim          F hidden_dim     V vocab_size
     H n_heads      K n_kv_heads     R n_rep (H = K * R)     h head_dim
 
-The RoPE layout ("halves") and the names of matrices are those of Hugging Face transformers; the words of the config, of
-the embedding and of the norms in a block are Meta's.
+The RoPE layout ("halves") and the names of matrices are those of transformers; config, embedding and norms have Meta's.
 """
 
 import math
@@ -18,9 +17,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from helpers import validate
 from helpers.cache import KVCache
 from helpers.config import LLAMA3_SCALING, PRESETS, LlamaConfig, require_rope
-from helpers.validate import require_padding, require_tokens
 
 __all__ = [
     "PRESETS", "GroupedQueryAttention", "KVCache", "Llama", "LlamaConfig", "RMSNorm", "SwiGLU", "TransformerBlock",
@@ -47,11 +46,13 @@ class RMSNorm(nn.Module):
 
     def __init__(self, dim: int, eps: float = 1e-5):
         super().__init__()
+        validate.require_positive_int("dim", dim)
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise the last dimension: (..., D) to (..., D), dtype kept."""
+        validate.require_floats(x, self.weight.shape[-1])
         wide = x.float()
         normalised = wide * torch.rsqrt(wide.pow(2).mean(dim=-1, keepdim=True) + self.eps)
         return self.weight * normalised.to(x.dtype)
@@ -69,9 +70,9 @@ def rope_inv_freq(head_dim: int, theta: float = 10000.0, scaling: dict | None = 
         head_dim: width of one head, even.
         theta: the base; each pair turns slower than the one before by the same factor, theta^(2/h).
         scaling: None; {"type": "linear", "factor": f} slows every pair by f; {"type": "ntk", "factor": f} raises the
-            base so that the slowest pair is slowed by f and the fastest not at all; {"type": "llama3", "factor": f}
-            slows only the pairs whose wavelength is long compared with the trained length. The other keys of "llama3"
-            are named as in Hugging Face's config.json and default to Meta's constants.
+            base so that the slowest pair is slowed by f and the fastest not at all; "llama3" slows only the pairs
+            whose wavelength is long compared with the trained length, and its other keys are those of Hugging Face's
+            config.json, by default with Meta's constants; "dynamic" is None up to max_seq_len, where it ends here.
 
     Returns:
         inv_freq, (h/2,) float32 [rad/token].
@@ -123,6 +124,7 @@ def rope_angles(positions: torch.Tensor, inv_freq: torch.Tensor) -> torch.Tensor
         >>> rope_angles(torch.arange(3), torch.tensor([1.0, 0.5]))[2]
         tensor([2., 1.])
     """
+    validate.require_kind("positions", positions, torch.Tensor, "a tensor, such as torch.arange(3)")
     return positions.float()[..., None] * inv_freq.float()
 
 
@@ -131,7 +133,8 @@ def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: st
 
     There are two layouts. "halves" pairs coordinate i with i + h/2 (transformers, litgpt, this course);
     "interleaved" pairs 2i with 2i + 1 (the paper, Meta). Weights made for one give wrong results in the other until
-    the rows of q_proj and k_proj are permuted (notebook 02, `helpers.checkpoint`).
+    the rows of q_proj and k_proj are permuted (notebook 02). Both turn by +angle; nanochat's weights, turned by -angle
+    where they were trained, need -sin here.
 
     Args:
         x: queries or keys, (B, H, T, h).
@@ -142,15 +145,12 @@ def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: st
         turned x, (B, H, T, h), dtype kept.
 
     Raises:
-        ValueError: if the layout is not known or the widths do not fit.
+        ValueError: if the layout is not known, x holds whole numbers, or the shapes do not fit.
 
     Source:
         RoFormer, arXiv 2104.09864, equation 34. Same as transformers `apply_rotary_pos_emb` (halves).
     """
-    if x.shape[-1] != 2 * cos.shape[-1]:
-        raise ValueError(
-            f"x has head_dim {x.shape[-1]}, but cos has {cos.shape[-1]} angles: pass head_dim / 2 angles, one per pair."
-        )
+    validate.require_turns(x, cos)
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     if layout == "halves":
         a, b = x.chunk(2, dim=-1)
@@ -158,9 +158,7 @@ def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: st
     if layout == "interleaved":
         a, b = x[..., 0::2], x[..., 1::2]
         return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
-    raise ValueError(
-        f"layout {layout!r} is not known: use 'halves' (i with i + h/2) or 'interleaved' (2i with 2i + 1)."
-    )
+    raise ValueError(f"layout={layout!r} is not known: use 'halves' (i with i + h/2) or 'interleaved' (2i, 2i + 1).")
 
 
 # ------------------------------------------------------------------------------------------- attention
@@ -178,15 +176,15 @@ def causal_visible(n_query: int, n_key: int, device=None) -> torch.Tensor:
         visible, (T, S) bool, True = may attend.
 
     Raises:
-        ValueError: if n_query exceeds n_key.
+        ValueError: if n_query exceeds n_key, or is below 0.
 
     Example:
         >>> causal_visible(2, 3).int()
         tensor([[1, 1, 0],
                 [1, 1, 1]], dtype=torch.int32)
     """
-    if n_query > n_key:
-        raise ValueError(f"n_query={n_query} exceeds n_key={n_key}: the queries are the last of the key positions.")
+    if not 0 <= n_query <= n_key:
+        raise ValueError(f"n_query={n_query} must be 0 to n_key={n_key}: queries are the last of the key positions.")
     query = torch.arange(n_key - n_query, n_key, device=device)
     return torch.arange(n_key, device=device) <= query[:, None]
 
@@ -217,6 +215,7 @@ def attention_weights(q: torch.Tensor, k: torch.Tensor, visible: torch.Tensor) -
     Returns:
         weights, (B, H, T, S), rows sum to 1; the softmax runs in float32.
     """
+    validate.require_attention(q, k, visible)
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     return scores.masked_fill(~visible, float("-inf")).softmax(dim=-1, dtype=torch.float32).to(q.dtype)
 
@@ -250,12 +249,12 @@ class GroupedQueryAttention(nn.Module):
 
     def attend(self, q, k, v, visible):
         """Each query's mixture of the values it may see, (B, H, T, h); k and v, (B, K, S, h), are not copied."""
-        if q.shape[2] == 1:  # a new token: query heads that share a key head are rows of one product, (B, K, R, h)
-            rows = q.view(len(q), k.shape[1], -1, q.shape[-1])
-            return F.scaled_dot_product_attention(rows, k, v, visible).flatten(1, 2).unsqueeze(2)
+        if q.shape[2] == 1:  # a new token: query heads that share a key head are rows of one product
+            rows = q.view(len(q), k.shape[1], -1, q.shape[-1])  # (B, H, 1, h) -> (B, K, R, h)
+            return F.scaled_dot_product_attention(rows, k, v, visible).flatten(1, 2).unsqueeze(2)  # (B, H, 1, h)
         if q.device.type != "cpu" and (visible is not None or not q.is_cuda):  # PyTorch's kernels there know no groups
-            k, v = repeat_kv(k, self.n_rep), repeat_kv(v, self.n_rep)
-        grouped = {"enable_gqa": k.shape[1] < q.shape[1]}
+            k, v = repeat_kv(k, self.n_rep), repeat_kv(v, self.n_rep)  # (B, H, S, h) each
+        grouped = {"enable_gqa": k.shape[1] < q.shape[1]}  # (B, H, T, h) and (B, K, S, h) -> (B, H, T, h)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None, **grouped)
 
     def forward(self, x, cos, sin, visible=None, cache=None, layer=0):
@@ -289,6 +288,8 @@ def swiglu_hidden_dim(dim: int, multiple_of: int = 256, ffn_dim_multiplier: floa
         >>> swiglu_hidden_dim(4096)
         11008
     """
+    for name, size in {"dim": dim, "multiple_of": multiple_of}.items():
+        validate.require_positive_int(name, size)
     hidden_dim = int(2 * 4 * dim / 3)
     if ffn_dim_multiplier is not None:
         hidden_dim = int(ffn_dim_multiplier * hidden_dim)
@@ -349,6 +350,7 @@ class Llama(nn.Module):
 
     def __init__(self, config: LlamaConfig):
         super().__init__()
+        config.require_class(type(self))
         self.config = config
         self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
         self.layers = nn.ModuleList(TransformerBlock(config) for _ in range(config.n_layers))
@@ -396,9 +398,10 @@ class Llama(nn.Module):
     def check_call(self, tokens, cache=None, n_pad=None):
         """ValueError unless forward can take these, else the number of cached tokens and the padding, (B,) or None."""
         weight = self.tok_embeddings.weight
-        require_tokens(tokens, self.config.vocab_size, weight.device)
+        validate.require_tokens(tokens, self.config.vocab_size, weight.device)
         if n_pad is not None:
-            n_pad = require_padding(n_pad, tokens, tokens.shape[1] if cache is None else cache.k.shape[3])
+            n_pad = validate.require_padding(n_pad, tokens, tokens.shape[1] if cache is None else cache.k.shape[3])
+        self.config.require_length(tokens.shape[1] + (0 if cache is None else cache.length))
         if cache is None:
             return 0, n_pad
         cache.require_room(tokens, self.config, weight.dtype, weight.device)
@@ -443,4 +446,5 @@ def count_parameters(model: nn.Module | LlamaConfig) -> int:
     if isinstance(model, LlamaConfig):
         with torch.device("meta"):
             model = model.make() if hasattr(model, "make") else Llama(model)
+    validate.require_model(model)
     return sum(weight.numel() for weight in model.parameters())

@@ -78,7 +78,7 @@ def as_png(picture: Image.Image, **options) -> str:
 
 
 class _Shown:
-    """A picture for a notebook; a terminal prints `<figure>`."""
+    """A picture for a notebook, its description for tools without pictures; a terminal prints `<figure>`."""
 
     def __init__(self, png, metadata):
         self.png, self.metadata = png, metadata
@@ -87,7 +87,7 @@ class _Shown:
         return "<figure>"
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        return {"image/png": self.png}, {"image/png": self.metadata}
+        return {"image/png": self.png, "text/plain": self.metadata["alt"]}, {"image/png": self.metadata}
 
 
 def printed(alt: str) -> str:
@@ -147,7 +147,7 @@ def plot_visible(visible, *, ax=None, title=None, query_labels=None, key_labels=
         query_labels, key_labels: texts for the rows and columns; default: positions.
     """
     ax = _axes(ax, SQUARE)
-    visible = to_numpy(visible).astype(bool)
+    visible = _mask(visible)
     _hatch_hidden(ax, visible)
     ax.set_xticks(np.arange(visible.shape[1] + 1) - 0.5, minor=True)
     ax.set_yticks(np.arange(visible.shape[0] + 1) - 0.5, minor=True)
@@ -164,15 +164,28 @@ def plot_attention(weights, *, visible=None, ax=None, title=None, labels=None, c
         visible: (T, S) bool, or None for no hatching.
         labels: texts of the tokens, for rows and columns; default: positions.
     """
-    ax, weights = _axes(ax, SQUARE), to_numpy(weights)
+    ax = _axes(ax, SQUARE)
+    seen = True if visible is None else _mask(visible)
+    weights = _grid("plot_attention", weights, lambda w: (w >= 0) & (w < np.inf), "of weights from 0 on", seen)
     if visible is not None:
-        visible = to_numpy(visible).astype(bool)
-        weights = np.where(visible, weights, np.nan)
-        _hatch_hidden(ax, visible)
+        weights = np.where(seen, weights, np.nan)
+        _hatch_hidden(ax, seen)
     image = ax.imshow(weights, cmap="viridis", norm=Normalize(0, vmax))
     if colorbar:
         ax.figure.colorbar(image, ax=ax, label="weight", shrink=0.8)
     return _query_key_axes(ax, weights.shape, title, labels, labels)
+
+
+def _grid(name, values, allowed, instead, seen=True):
+    values = to_numpy(values)
+    if values.ndim != 2 or not values.size or (wrong := values[seen & ~allowed(values)]).size:
+        what = f"shape {values.shape}" if values.ndim != 2 or not values.size else f"{wrong[0]:.3g}"
+        raise ValueError(f"{name} cannot draw {what}: pass (queries, keys), at least one of each, {instead}.")
+    return values
+
+
+def _mask(visible):
+    return _grid("plot_visible", visible, lambda v: (v == 0) | (v == 1), "True where a query may attend").astype(bool)
 
 
 def _hatch_hidden(ax, visible):
@@ -188,6 +201,8 @@ def _query_key_axes(ax, shape, title, query_labels, key_labels):
     ax.set(xlim=(-0.5, n_key - 0.5), ylim=(n_query - 0.5, -0.5), aspect="equal", title=title)
     ax.set(xlabel="key position [token]", ylabel="query position [token]")
     for axis, size, labels in ((ax.xaxis, n_key, key_labels), (ax.yaxis, n_query, query_labels)):
+        if labels is not None and len(labels) != size:
+            raise ValueError(f"{len(labels)} labels for {size} positions, {list(labels)[:9]}: pass one text for each.")
         if labels is None:
             axis.set_ticks(range(0, size, 2 ** max(0, math.ceil(math.log2(size / 10)))))  # at most ten
         else:
@@ -200,6 +215,8 @@ def _query_key_axes(ax, shape, title, query_labels, key_labels):
 
 def plot_head_wiring(n_heads: int, n_kv_heads: int, *, ax=None, title=None) -> Axes:
     """Which query head reads which key/value head: query heads above, key/value heads below, joined by lines."""
+    if not 0 < n_kv_heads <= n_heads or n_heads % n_kv_heads:
+        raise ValueError(f"n_heads={n_heads} is not a multiple of n_kv_heads={n_kv_heads}: choose one of its divisors.")
     ax = _axes(ax, HALF)
     n_rep = n_heads // n_kv_heads
     middle = [(n_rep - 1) / 2 + n_rep * j for j in range(n_kv_heads)]

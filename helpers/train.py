@@ -24,6 +24,7 @@ TINY = LlamaConfig(
 
 def learning_rate(step: int, steps: int, peak: float, warm_up: int = 100) -> float:
     """Linear warm-up, then half a cosine down to a tenth of the peak."""
+    require_number("peak", peak, lambda peak: peak >= 0, ">= 0, for example 3e-3")
     progress = (step - warm_up) / max(1, steps - warm_up)
     return peak * (step + 1) / warm_up if step < warm_up else peak * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
 
@@ -56,9 +57,7 @@ def train(
     if warm_up != 0:
         require_positive_int("warm_up", warm_up)
     if not isinstance(model.lm_head.weight, nn.Parameter):
-        raise ValueError(
-            "the matrices are no parameters, as after prepare_for_decoding: train the model it is made from."
-        )
+        raise ValueError("the matrices are no parameters (prepare_for_decoding): train the model it is made from.")
     if model.lm_head.weight.dtype == torch.float16:
         raise ValueError(
             "the weights are float16, in which AdamW's eps rounds to 0, and clipping makes finite gradients 0 if their "

@@ -1,5 +1,6 @@
 """Checks of what a caller passes: each raises a ValueError that says what was wrong, both values, and what to do."""
 
+import functools
 import sys
 
 import torch
@@ -33,10 +34,46 @@ def require_seed(seed):
         raise ValueError(f"seed={seed!r} must be a whole number below 2**63, or None for other draws each time.")
 
 
+def require_kind(name, value, kind, instead):
+    """Raise ValueError unless value is of this class."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}={shown(value)} is a {type(value).__name__}: pass {instead}.")
+
+
+LLAMA = "a model, such as load_checkpoint(folder) gives"
+require_model = functools.partial(require_kind, "model", kind=torch.nn.Module, instead=LLAMA)
+
+
+def require_floats(x: torch.Tensor, width: int | None = None):
+    """Raise ValueError unless x is a tensor of floats, (..., width): cut to whole numbers, what comes out is wrong."""
+    require_kind("x", x, torch.Tensor, "a tensor")
+    if not x.is_floating_point():
+        raise ValueError(f"x is {x.dtype}, which cannot hold fractions: pass x.float().")
+    if width is not None and x.shape[-1:] != (width,):
+        raise ValueError(f"x has shape {tuple(x.shape)}, but this norm has dim={width}: give it that of x.")
+
+
+def require_turns(x: torch.Tensor, cos: torch.Tensor):
+    """Raise ValueError unless x (..., T, h) holds floats, and cos (..., T, h/2) an angle for each of its pairs."""
+    require_floats(x)
+    if x.shape[-1] != 2 * (n := cos.shape[-1]):
+        raise ValueError(f"x has head_dim {x.shape[-1]}, but cos has {n} angles: pass head_dim / 2, one per pair.")
+    if x.ndim > 1 < cos.ndim and x.shape[-2] != (n := cos.shape[-2]) and 1 not in (x.shape[-2], n):
+        raise ValueError(f"x has {x.shape[-2]} tokens, but cos has {n}: pass the angles of the same tokens.")
+
+
+def require_attention(q: torch.Tensor, k: torch.Tensor, visible: torch.Tensor):
+    """Raise ValueError unless q and k have the same heads, and visible is True or False."""
+    if q.shape[-1] != k.shape[-1] or len({*q.shape[-3:-2], *k.shape[-3:-2]} - {1}) > 1:
+        has = f"q has shape {tuple(q.shape)}, k {tuple(k.shape)}"
+        raise ValueError(f"{has}: pass heads of one width, and a key head for each query head (repeat_kv).")
+    if visible.dtype != torch.bool:
+        raise ValueError(f"visible is {visible.dtype}: pass bool, True = may attend; of 0 and -inf, visible == 0.")
+
+
 def require_tokens(tokens: torch.Tensor, vocab_size: int, device: torch.device | None = None):
     """Raise ValueError unless tokens are (B, T) token ids of this vocabulary, on this device if one is given."""
-    if not isinstance(tokens, torch.Tensor):
-        raise ValueError(f"tokens are a {type(tokens).__name__}: pass a tensor, torch.tensor([[1, 2]]) for one text.")
+    require_kind("tokens", tokens, torch.Tensor, "a tensor, torch.tensor([[1, 2]]) for one text")
     if tokens.ndim != 2 or tokens.numel() == 0:
         raise ValueError(f"tokens have shape {tuple(tokens.shape)}: pass (batch, tokens), neither empty.")
     if tokens.dtype not in (torch.int64, torch.int32):
@@ -47,10 +84,8 @@ def require_tokens(tokens: torch.Tensor, vocab_size: int, device: torch.device |
         return
     low, high = tokens.min().item(), tokens.max().item()
     if low < 0 or high >= vocab_size:
-        raise ValueError(
-            f"token ids run from {low} to {high}, but vocab_size={vocab_size} allows 0 to {vocab_size - 1}: "
-            "use the tokenizer that belongs to this model."
-        )
+        allowed = f"vocab_size={vocab_size} allows 0 to {vocab_size - 1}"
+        raise ValueError(f"token ids run from {low} to {high}, but {allowed}: use the tokenizer of this model.")
 
 
 def require_padding(n_pad, tokens: torch.Tensor, longest: int) -> torch.Tensor:
@@ -60,18 +95,14 @@ def require_padding(n_pad, tokens: torch.Tensor, longest: int) -> torch.Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"n_pad={n_pad!r} is not a row of numbers: pass one whole number per row.") from error
     if n_pad.shape != tokens.shape[:1] or n_pad.dtype not in (torch.int64, torch.int32):
-        raise ValueError(
-            f"n_pad has shape {tuple(n_pad.shape)} and dtype {n_pad.dtype}, the tokens {tuple(tokens.shape)}: "
-            "pass one whole number per row."
-        )
+        has = f"n_pad has shape {tuple(n_pad.shape)} and dtype {n_pad.dtype}, the tokens {tuple(tokens.shape)}"
+        raise ValueError(f"{has}: pass one whole number per row.")
     if torch.compiler.is_compiling():
         return n_pad.long()
     low, high = n_pad.min().item(), n_pad.max().item()
     if low < 0 or high >= longest:
-        raise ValueError(
-            f"n_pad runs from {low} to {high}, but rows of at most {longest} tokens allow 0 to {longest - 1}: "
-            "leave every row a token of its own."
-        )
+        allowed = f"rows of at most {longest} tokens allow 0 to {longest - 1}"
+        raise ValueError(f"n_pad runs from {low} to {high}, but {allowed}: leave every row a token of its own.")
     return n_pad.long()
 
 

@@ -16,8 +16,19 @@ from beyond.fast_decode import prepare_for_decoding
 from helpers import checkpoint, corpus, generate, masks, plots, text, train
 from helpers.checkpoint import model_from_weights
 from helpers.device import pick_device
-from helpers.interventions import held_out_loss, patched, without_heads
-from helpers.model import Llama, LlamaConfig, apply_rope, causal_visible
+from helpers.interventions import attention_by_layer, held_out_loss, patched, without_heads
+from helpers.model import (
+    Llama,
+    LlamaConfig,
+    RMSNorm,
+    apply_rope,
+    attention_weights,
+    causal_visible,
+    count_parameters,
+    rope_angles,
+    rope_inv_freq,
+    swiglu_hidden_dim,
+)  # fmt: skip
 from tests.support.files import OURS
 from tests.support.models import TINY, make_model
 
@@ -74,9 +85,14 @@ SAID = [
     (lambda: config(norm_eps="1e-5"), "must be a finite number"),
     (lambda: config(rope_theta=float("inf")), "must be a finite number"),
     (lambda: config(rope_scaling="linear"), "rope_scaling='linear' … a dict such as"),
-    (lambda: scaled("yarn"), "'yarn' … use one of ['linear', 'llama3', 'ntk'], or None"),
+    (lambda: scaled("yarn"), "'yarn' … use one of … 'linear', 'llama3', 'ntk'], or None"),
     (lambda: scaled("linear", factor=0.5), "factor=0.5 … >= 1"),
     (lambda: scaled("llama3", low_freq_factor=4.0), "got 4.0 and 4.0 … 1 and 4"),
+    (lambda: rope_inv_freq(8, 1e4, {"rope_type": "linear", "factor": 4.0}),
+     "key 'rope_type' … 'type': pass {'type': 'linear', 'factor': 4.0}"),
+    (lambda: config(rope_scaling={"rope_type": "yarn", "factor": 4.0}), "rope_type 'yarn' is not known: use one of"),
+    (lambda: config(rope_scaling={}), "{} has no key 'type': use one of"),
+    (lambda: config(rope_scaling={"typ": "linear", "factor": 4.0}), "{'typ': … no key 'type'"),
     (lambda: MODEL(TOKENS[0]), "(3,): pass (batch, tokens)"),
     (lambda: MODEL(TOKENS.to("meta")), "meta … cpu: pass tokens.to('cpu')"),
     (lambda: MODEL(TOKENS - 2), "-1 to 1 … vocab_size=64"),
@@ -86,7 +102,25 @@ SAID = [
     (lambda: MODEL(TOKENS, Llama(replace(OURS, n_kv_heads=4)).new_cache(1)), "(2, 2, 8) … (2, 4, 8) … new_cache()"),
     (lambda: apply_rope(torch.ones(1, 1, 1, 8), *torch.ones(2, 1, 8)), "head_dim 8 … 8 angles: pass head_dim / 2"),
     (lambda: apply_rope(torch.ones(1, 8), *torch.ones(2, 1, 4), "pairs"), "'pairs' … use 'halves'"),
+    (lambda: apply_rope(torch.ones(1, 2, 6, 8), *torch.ones(2, 5, 4)), "6 tokens … cos has 5: pass the angles"),
+    (lambda: apply_rope(torch.ones(1, 2, 5, 8).long(), *torch.ones(2, 5, 4)), "torch.int64 … pass x.float()"),
+    (lambda: rope_angles([1, 2], torch.ones(2)), "positions=[1, 2] is a list: pass a tensor, such as torch.arange(3)"),
+    (lambda: attention_weights(torch.ones(1, 4, 3, 8), torch.ones(1, 5, 3, 8), causal_visible(3, 3)),
+     "(1, 4, 3, 8), k (1, 5, 3, 8): pass heads … repeat_kv"),
+    (lambda: attention_weights(torch.ones(3, 4), torch.ones(3, 5), causal_visible(3, 3)), "(3, 4), k (3, 5): pass"),
+    (lambda: attention_weights(*torch.ones(2, 3, 4), torch.zeros(3, 3)), "visible is torch.float32: pass bool, True ="),
+    (lambda: RMSNorm(4)(torch.ones(2, 5)), "(2, 5) … dim=4"),
+    (lambda: RMSNorm(4)(torch.ones(2, 4).int()), "torch.int32 … pass x.float()"),
+    (lambda: RMSNorm(-4), "dim=-4 must be a whole number >= 1"),
+    (lambda: swiglu_hidden_dim(-5), "dim=-5 must be a whole number >= 1"),
+    (lambda: swiglu_hidden_dim(128, 0), "multiple_of=0 must be a whole number >= 1"),
+    (lambda: count_parameters(None), "model=None is a NoneType: pass a model, such as load_checkpoint(folder)"),
+    (lambda: held_out_loss("tiny-llama"), "model='tiny-llama' is a str: pass a model, such as load_checkpoint(folder)"),
+    (lambda: inside(without_heads(None, [])), "model=None is a NoneType: pass a model"),
+    (lambda: inside(patched(None, TOKENS, [])), "model=None is a NoneType: pass a model"),
+    (lambda: attention_by_layer(None, TOKENS), "model=None is a NoneType: pass a model"),
     (lambda: causal_visible(3, 2), "n_query=3 … n_key=2"),
+    (lambda: causal_visible(-1, 3), "n_query=-1 … n_key=3"),
     (lambda: masks.sliding_window(TOKENS[0], TOKENS[0], 0), "window=0 must be at least 1"),
     (lambda: write(temperature=-1), "temperature=-1 … >= 0"),
     (lambda: write(top_k=0), "top_k=0 … >= 1, or None"),
@@ -115,6 +149,15 @@ SAID = [
     (lambda: train.train(Llama(TINY).half(), lambda: torch.arange(99), steps=1), "float16 … pass model.float()"),
     (lambda: train.train(prepare_for_decoding(MODEL, layout="rows"), lambda: torch.arange(99), steps=1),
      "no parameters … train the model it is made from"),
+    (lambda: train.learning_rate(5, 10, float("nan")), "peak=nan must be a finite number >= 0"),
+    *((lambda sizes=sizes: plots.plot_head_wiring(*sizes),
+       "n_heads={} is not a multiple of n_kv_heads={}: choose one of its divisors".format(*sizes))
+      for sizes in ((6, 4), (8, 3), (4, 8), (0, 0))),
+    (lambda: plots.plot_visible(causal_visible(0, 0)), "plot_visible cannot draw shape (0, 0): pass (queries, keys)"),
+    (lambda: plots.plot_visible([[0.3]]), "plot_visible cannot draw 0.3: pass … True where a query may attend"),
+    (lambda: plots.plot_visible([[True]], query_labels="ab"), "2 labels for 1 positions, ['a', 'b']: pass one text"),
+    (lambda: plots.plot_attention([[-1.0]]), "plot_attention cannot draw -1: pass … from 0 on"),
+    (lambda: plots.plot_attention([[1, float("nan")]]), "plot_attention cannot draw nan: pass … from 0 on"),
     (lambda: plots.show(None, "too " * 40), "40 words … 1 to 39"),
     (lambda: corpus.train_val_split("a b", 1.0), "fraction=1.0 … between 0 and 1"),
     (lambda: corpus.train_val_split("a"), "1 characters … pass a longer text"),
