@@ -6,20 +6,16 @@ import math
 import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from torch.nn import functional as F
 
 from explorers.base import GREY, PALE, Explorer, arc, bare, bundled, slider, switch, within
-from helpers.model import attention_weights, causal_visible, repeat_kv
+from helpers.device import set_seed
+from helpers.model import TransformerBlock, attention_weights, causal_visible, repeat_kv
 from helpers.plots import FULL, HATCH, HIDDEN, INK, KEY, QUERY
 from helpers.text import encode, load_tokenizer
 
-SENTENCES = (  # of ten tokens each, every one a whole word
-    "The function is called with the arguments of the function",
-    "The class is called with the arguments of the class",
-    "The name of a local variable is bound in the",
-    "The type of the object must be a class object",
-    "The value of the variable is the value of the",
-    "In Python a function is an object that can be",
-)
+SENTENCE = "The {0} is called with the arguments of the {0}"  # of ten tokens, every one a whole word
+NOUNS = ("function", "class", "name", "object", "module", "string", "value", "type", "method")
 N, SHOWN = 10, 5
 
 
@@ -29,13 +25,13 @@ def explore_start() -> Explorer:
     cos, sin, _ = model.rotation_and_mask(N)
 
     @functools.cache
-    def run(sentence, skipped):  # of each block: attention (N, N), angles (N,) [rad]; probabilities (N, V)
-        x, reads, turns = model.tok_embeddings(encode(tokenizer, sentence)[None]), [], []
+    def run(noun, skipped):  # of each block: attention (N, N), angles (N,) [rad]; probabilities (N, V)
+        x, reads, turns = model.tok_embeddings(encode(tokenizer, SENTENCE.format(noun))[None]), [], []
         for i, block in enumerate(model.layers):
             q, k, _ = block.attention.rotated_qkv(block.attention_norm(x), cos, sin)
             reads.append(attention_weights(q, repeat_kv(k, model.config.n_rep), causal_visible(N, N))[0].mean(0))
             before, x = x, x if i == skipped else block(x, cos, sin)
-            turns.append(torch.nn.functional.cosine_similarity(before, x, dim=-1)[0].clamp(-1, 1).arccos())
+            turns.append(F.cosine_similarity(before, x, dim=-1)[0].clamp(-1, 1).arccos())
         return reads, turns, model.lm_head(model.final_norm(x))[0].softmax(-1)
 
     # What is fixed: a line for the words, a dial, an axis for probabilities.
@@ -61,10 +57,10 @@ def explore_start() -> Explorer:
     bars = after.barh(range(SHOWN), [0] * SHOWN, height=0.45, color=INK)
     names = [after.text(0, i, "", va="center", fontsize=10) for i in range(SHOWN)]
 
-    def draw(sentence, token, block, work):
-        off = work == "is skipped"
-        reads, turns, probabilities = run(sentence, block if off else None)
-        weights, usual, said = reads[block][token].tolist(), run(sentence, None)[2][token], sentence.split()
+    def draw(noun, token, block, work):
+        off, said = work == "is skipped", SENTENCE.format(noun).split()
+        reads, turns, probabilities = run(noun, block if off else None)
+        weights, usual = reads[block][token].tolist(), run(noun, None)[2][token]
         for i, (word, share, line) in enumerate(zip(words, shares, arcs, strict=True)):
             weight = 0 if off else weights[i]
             color, weigh = (QUERY, "bold") if i == token else (INK if i < token else GREY, "normal")
@@ -84,17 +80,18 @@ def explore_start() -> Explorer:
             trained[i].set_width(own)
             names[i].set(text=f"{likely[i]}  {value:.2f}", x=max(value, own) + 0.02)
         degrees = f"{math.degrees(angle):.0f}°"
-        mostly = "nothing" if off else "mostly itself" if strongest == token else f"mostly “{said[strongest]}”"
-        text.set_title(f"In block {block} “{said[token]}” reads {mostly}")
+        most = "itself" if strongest == token else f"“{said[strongest]}”"
+        most = "reads nothing" if off else f"reads {most} most ({max(weights):.0%})"
+        text.set_title(f"In block {block} “{said[token]}” {most}")
         dial.set_title(f"Block {block} turns it by {degrees}")
-        after.set_title(f"After “{said[token]}” may come")
+        after.set_title(f"After “{said[token]}”, “{likely[0]}” is likeliest")
         return (
-            f"Block {block} {work}. “{said[token]}” may read {token + 1} of {N} words, reads {mostly}, and is turned "
+            f"Block {block} {work}. “{said[token]}” may read {token + 1} of {N} words, {most}, and is turned "
             f"by {degrees}. Likeliest next: “{likely[0]}”, probability {values[0]:.2f}."
         )
 
     controls = {
-        "sentence": switch("text", SENTENCES, says="text “{}”"),
+        "noun": switch("noun", NOUNS),
         "token": slider("position", 8, 0, N - 1),
         "block": slider("block", 2, 0, model.config.n_layers - 1),
         "work": switch("this block", ("works", "is skipped")),
@@ -105,4 +102,31 @@ def explore_start() -> Explorer:
 
 
 def _name(text):
+    if "\ufffd" in text:  # one token of several that make a letter
+        return "(part of a character)"
     return text.strip() or ("(space)" if "\n" not in text else "(new line)" if text == "\n" else "(new line, indented)")
+
+
+def only_turn(block, x, *rest):
+    """Notebook 00, 0.4: the direction that a block gives to each vector, at the length with which it came."""
+    return _as_long(TransformerBlock.forward(block, x, *rest), x)
+
+
+def only_length(block, x, *rest):
+    """The length that a block gives to each vector, in the direction in which it came."""
+    return _as_long(x, TransformerBlock.forward(block, x, *rest))
+
+
+def random_turn(block, x, *rest):
+    """Each vector turned by the block's angle and made as long as the block makes it, but off to a random side."""
+    y, noise = TransformerBlock.forward(block, x, *rest), torch.randn(x.shape, generator=set_seed(1)).to(x.device)
+    unit = F.normalize(x, dim=-1)
+    y_along, noise_along = ((v * unit).sum(dim=-1, keepdim=True) * unit for v in (y, noise))
+    return y_along + _as_long(noise - noise_along, y - y_along)
+
+
+def _as_long(vectors, others):
+    return F.normalize(vectors, dim=-1) * others.norm(dim=-1, keepdim=True)
+
+
+HALVES = {"only its turn": only_turn, "only its length": only_length, "a random turn": random_turn}

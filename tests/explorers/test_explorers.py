@@ -24,6 +24,7 @@ from checks.full_model import BUGS, with_bug
 from explorers import Explorer, base, circuit, film, slider, switch, toggle, within
 from explorers.full_model import run
 from explorers.gqa import WAYS
+from explorers.start import HALVES
 from helpers.checkpoint import load_checkpoint
 from helpers.interventions import attention_by_layer, replaced, without_heads
 from helpers.model import Llama
@@ -303,6 +304,23 @@ def test_a_click_on_a_word_of_00_follows_this_word():
     assert "“called” may read 4 of 10 words" in explorer.finding
 
 
+def test_the_control_of_00_turns_each_vector_by_the_blocks_angle_and_makes_it_as_long():
+    model = load_checkpoint(TINY_LLAMA).requires_grad_(False)
+    block, (cos, sin, _) = model.layers[4], model.rotation_and_mask(9)
+    x = model.tok_embeddings(torch.arange(9)[None])
+    whole, made = block(x, cos, sin), {name: half(block, x, cos, sin) for name, half in HALVES.items()}
+    for name, turned, long in (
+        ("only its turn", whole, x),
+        ("only its length", x, whole),
+        ("a random turn", whole, whole),
+    ):
+        torch.testing.assert_close(made[name].norm(dim=-1), long.norm(dim=-1))
+        angles = [torch.cosine_similarity(x, one, dim=-1) for one in (made[name], turned)]
+        torch.testing.assert_close(*angles, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.cosine_similarity(made["only its turn"], whole, dim=-1), torch.ones(1, 9))
+    assert torch.cosine_similarity(made["a random turn"], whole, dim=-1).max() < 0.99
+
+
 def test_several_parts_stay_clicked_until_they_are_clicked_again():
     explorer, drawn = of_all_kinds(several=True)
     left, bar, *_ = explorer.buttons
@@ -461,8 +479,10 @@ FOUND = [  # explorer, its controls, words of what it tells; what it tells at fi
     ("ring", {"n": 6, "step": 10}, "Each rank has sent 1.67 of the tensor."),
     ("devices", {"model": "1B", "wait": 40}, "Fastest: 1, 1.0 times."),
     ("start", {"work": "is skipped"}, "reads nothing, and is turned by 0°. Likeliest next: “(new line, indented)”"),
-    ("start", {"sentence": explorers.start.SENTENCES[1]}, "Likeliest next: “class”, probability 0.36."),
-    ("start", {"token": 0, "block": 0}, "may read 1 of 10 words, reads mostly itself"),
+    ("start", {"noun": "class"}, "Likeliest next: “class”, probability 0.36."),
+    ("start", {"noun": "method"}, "Likeliest next: “(new line)”, probability 0.15."),  # not the noun itself
+    ("start", {"token": 6}, "may read 7 of 10 words, reads “called” most (22%)"),
+    ("start", {"token": 0, "block": 0}, "may read 1 of 10 words, reads itself most (100%)"),
 ]  # fmt: skip
 
 
