@@ -31,17 +31,18 @@ from checks.notebook import Notebook, read_notebook
 from checks.own import define
 from checks.run import PATIENCE, TimeUp, in_time, undisturbed
 
-TAUGHT = {  # the section that teaches what an exercise asks for, by the name of its check, in the order of exercises
-    "rms_norm": "1.1", "norm_probe": "1.3", "rms_norm_backward": "1.5",
-    "rope_angles": "2.2", "apply_rope_halves": "2.4", "rope_permutation": "2.4",
-    "swiglu": "3.3", "matrix_roles": "3.3", "cut_units": "3.5",
-    "causal_visible": "4.5", "rows": "4.6", "gqa_layer": "4.3",
-    "budget": "5.3", "properties": "5.7", "first_departure": "5.7", "my_llama": "5.2",
-    "cut_heads": "5.8",
-    "training_loop": "6.4", "accumulated_step": "6.8", "find_loop_slips": "6.4",
-    "sample": "7.1", "greedy_with_cache": "7.3", "lookup_decoding": "7.7",
-    "attention_with_sink": "8.7", "add_family": "8.2", "where_they_part": "8.10",
-    "split_feed_forward": "9.1", "merge_attention": "9.7", "mend_split": "9.5",
+SECTION_OF = {  # the notebook of each exercise, in their order, and words of the heading that teaches what it asks for
+    "rms_norm": "1 norm do to an arrow", "norm_probe": "1 bugs does that test miss",
+    "rms_norm_backward": "1 the gradient",
+    "rope_angles": "2 how fast", "apply_rope_halves": "2 make a pair", "rope_permutation": "2 make a pair",
+    "swiglu": "3 three matrices", "matrix_roles": "3 three matrices", "cut_units": "3 trained model need",
+    "causal_visible": "4 which mask", "rows": "4 sharing save", "gqa_layer": "4 query head reads",
+    "budget": "5 the parameters", "properties": "5 would have noticed", "first_departure": "5 would have noticed",
+    "my_llama": "5 forward pass", "cut_heads": "5 which head",
+    "training_loop": "6 training step", "accumulated_step": "6 which questions", "find_loop_slips": "6 training step",
+    "sample": "7 next token chosen", "greedy_with_cache": "7 step read", "lookup_decoding": "7 one token at a time",
+    "attention_with_sink": "8 look at nothing", "add_family": "8 an edit", "where_they_part": "8 finds which bug",
+    "split_feed_forward": "9 two ranks", "merge_attention": "9 long texts", "mend_split": "9 split learn",
 }  # fmt: skip
 HEADING = r"^##(?:# Exercise)? ((\d+(?:\.\d+)?)\.? .*)"  # "## 2.4 Which two …" or "### Exercise 2. Turn …"
 MOST = 1000  # characters of a text of unknown origin
@@ -62,9 +63,11 @@ def exercises_of(notebook: Notebook) -> list[tuple[int, str, str]]:
 
     An exercise whose function was lost is one of them; a notebook without any function of an exercise has none.
     """
-    functions = {name: "my_" + re.sub("^(my|find)_", "", name) for name in TAUGHT}
-    there = [TAUGHT[name][0] for name, one in functions.items() if notebook.definition(one) or notebook.fault_of(one)]
-    lesson = [name for name in TAUGHT if there and TAUGHT[name][0] == mode(there)]
+    functions = {name: "my_" + re.sub("^(my|find)_", "", name) for name in SECTION_OF}
+    there = [
+        SECTION_OF[name][0] for name, one in functions.items() if notebook.definition(one) or notebook.fault_of(one)
+    ]
+    lesson = [name for name in SECTION_OF if there and SECTION_OF[name][0] == mode(there)]
     return [(number, name, functions[name]) for number, name in enumerate(lesson, start=1)]
 
 
@@ -93,8 +96,14 @@ def judge(path: Path, wanted: int | None = None, seconds: float = 10.0) -> list[
     headings = {number: clipped(heading) for heading, number in reversed(re.findall(HEADING, notebook.texts, re.M))}
     for (number, name, function), answer in zip(todo, answers, strict=True):
         answer["exercise"] = headings.get(str(number), f"{number}. {function}")
-        answer["taught"] = headings.get(TAUGHT[name], f"section {TAUGHT[name]}")
+        sections = [heading for place, heading in headings.items() if "." in place]
+        answer["taught"] = next(iter(taught_in(sections, name)), f"notebook 0{SECTION_OF[name][0]}")
     return answers
+
+
+def taught_in(headings, name):
+    """The headings that hold the words of the section that teaches an exercise; one in a notebook of the course."""
+    return [heading for heading in headings if SECTION_OF[name][2:] in heading.lower()]
 
 
 def _answers(path, exercises, seconds):

@@ -5,7 +5,6 @@ from urllib.parse import unquote
 
 import pytest
 
-from checks.verdict import TAUGHT
 from tests.support.course import ROOT, notebooks, pages
 
 NOTEBOOKS = {path.name[:2]: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
@@ -60,12 +59,12 @@ def test_internal_links_lead_to_a_file_and_to_a_heading_that_are_there(path):
         assert not anchor or target.suffix not in (".md", ".ipynb") or anchor in anchors_of(target), link
 
 
-def test_sections_that_errors_and_verdicts_name_are_there():
+def test_sections_that_errors_name_are_there():
     rooms = ("helpers", "explorers", "beyond", "checks", "tools")
     sources = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
     said = "".join(path.read_text(encoding="utf-8") for path in sources)
     named = {section for _, section in re.findall(r"notebook (\d\d), section ([\d.]*\d)", said)}
-    assert (named | set(TAUGHT.values())) - NUMBERED == set() < named
+    assert named - NUMBERED == set() < named
 
 
 def words_of(text):

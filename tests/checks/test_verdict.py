@@ -40,6 +40,14 @@ def test_exercises_are_numbered_as_their_headings_are():
         assert said == {str(number): function for number, _, function in found}
 
 
+def test_each_exercise_sends_to_the_heading_that_teaches_it():
+    for name, section in verdict.SECTION_OF.items():
+        (path,) = (ROOT / "notebooks").glob(f"0{section[0]}_*.ipynb")
+        headings = re.findall(r"^## (\d\.\d+ .*)", read_notebook(path.read_bytes()).texts, re.M)
+        mend = f"in SECTION_OF of checks/verdict.py write other words of the heading that teaches {name}"
+        assert len(verdict.taught_in(headings, name)) == 1, f"“{section}” of {headings}: {mend}"
+
+
 def test_an_exercise_whose_function_cannot_be_read_stays_in_the_list(tmp_path):
     renamed = "No cell of a.ipynb makes my_rms_norm: was it renamed"
     for source, words in (("def my_rms_norm(x)\n    return x", "is not Python: "), ("!echo def my_rms_norm", renamed)):

@@ -4,7 +4,7 @@ import functools
 import json
 import re
 
-from checks.verdict import TAUGHT
+from checks.verdict import SECTION_OF
 from tests.support.course import ROOT
 
 TRIVIAL = re.compile(r".{0,12}|import .*|from .* import .*|return [\w, ]+")  # names alone
@@ -21,5 +21,5 @@ def solution_lines(number):
 
 def assert_tells_no_solution(exercise, result):
     """What a check says holds no line of a solution."""
-    if exercise in TAUGHT:  # else no notebook asks for it
-        assert [line for line in solution_lines(TAUGHT[exercise][0]) if line in str(result)] == []
+    if exercise in SECTION_OF:  # else no notebook asks for it
+        assert [line for line in solution_lines(SECTION_OF[exercise][0]) if line in str(result)] == []
