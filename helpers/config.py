@@ -26,7 +26,7 @@ class LlamaConfig:
     max_seq_len: int  # longest sequence a cache holds by default [token]
     norm_eps: float  # added to the mean square before the root
     rope_theta: float  # base of the rotation frequencies
-    rope_scaling: dict | None = field(default=None, hash=False)  # {"type": "linear" | "ntk" | "llama3", "factor": …}
+    rope_scaling: dict | None = field(default=None, hash=False)  # as rope_inv_freq takes it
     tie_embeddings: bool  # one matrix for tok_embeddings and lm_head
 
     def __post_init__(self):
@@ -57,6 +57,16 @@ class LlamaConfig:
         """Query heads served by one key/value head."""
         return self.n_heads // self.n_kv_heads
 
+    def require_class(self, kind: type):
+        """ValueError if a model of this class lacks what the config asks for; a LLaMA lacks nothing."""
+
+    def require_length(self, n_tokens: int):
+        """ValueError if RoPE of type "dynamic", which is plain RoPE up to the trained length, had to slow down."""
+        if self.rope_scaling and self.rope_scaling["type"] == "dynamic" and n_tokens > self.max_seq_len:
+            raise ValueError(f"{n_tokens} tokens are more than max_seq_len={self.max_seq_len}, and beyond it RoPE of "
+                             "type 'dynamic' turns more slowly with every token, which this course does not do: pass "
+                             "fewer tokens.")  # fmt: skip
+
 
 # The constants of Meta's Llama 3.1 code; a config may override each.
 LLAMA3_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -72,11 +82,15 @@ def require_rope(head_dim, theta, scaling):
     if not isinstance(scaling, dict):
         raise ValueError(f"rope_scaling={shown(scaling)} must be None or a dict such as "
                          f"{{'type': 'linear', 'factor': 2.0}}.")  # fmt: skip
-    known = {"linear": set(), "ntk": set(), "llama3": set(LLAMA3_SCALING)}
-    kind, factor = scaling.get("type"), scaling.get("factor")
+    known = {"linear": set(), "ntk": set(), "llama3": set(LLAMA3_SCALING), "dynamic": set()}
+    key = "rope_type" if "rope_type" in scaling else "type"
+    kind, factor = scaling.get(key), scaling.get("factor")
     if not isinstance(kind, str) or kind not in known:
-        raise ValueError(f"rope_scaling type {shown(kind)} is not known: use one of {sorted(known)}, or None "
-                         "(notebook 02, section 2.7).")  # fmt: skip
+        has = f"{key} {shown(kind)} is not known" if key in scaling else f"{shown(scaling)} has no key 'type'"
+        raise ValueError(f"rope_scaling {has}: use one of {sorted(known)}, or None (notebook 02, section 2.7).")
+    if key != "type":
+        ours = {"type": kind} | {name: scaling[name] for name in scaling if name not in ("type", key)}
+        raise ValueError(f"rope_scaling has Hugging Face's key {key!r}, here it is called 'type': pass {shown(ours)}.")
     extra = set(scaling) - {"type", "factor"} - known[kind]
     if extra:
         takes = sorted({"type", "factor"} | known[kind])

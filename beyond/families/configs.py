@@ -53,6 +53,12 @@ class FamilyConfig(LlamaConfig):
         """A fresh model."""
         return make_relative(self)
 
+    def require_class(self, kind: type):
+        """ValueError unless the class has a relative's parts: a plain LLaMA would leave them out without a word."""
+        if not issubclass(kind, Relative):
+            raise ValueError(f"a {self.family!r} model has parts that {kind.__name__} has not: call config.make(), or "
+                             "load_checkpoint or model_from_weights of beyond.families.")  # fmt: skip
+
 
 def config_from_hugging_face(content: dict, source: str = "config.json") -> LlamaConfig:
     """The config of a config.json: a LlamaConfig for LLaMA, a FamilyConfig for its relatives.
@@ -74,8 +80,11 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
         content = _complete(content)
         read = PARTS | (FAMILIES[kind].settings.keys() - SIZES)  # by the edits
         plain = {name: value for name, value in content.items() if name not in read}
-        theta = content["rope_parameters"]["full_attention"]["rope_theta"]
-        plain |= {"rope_parameters": None, "rope_scaling": None, "rope_theta": theta}
+        ropes = content["rope_parameters"]
+        grows = [rope for rope in ropes.values() if rope["rope_type"] == "dynamic"]  # it ends where the sizes say
+        scaling = {name: grows[0][name] for name in ("rope_type", "factor")} if grows else None
+        theta = ropes["full_attention"]["rope_theta"]
+        plain |= {"rope_parameters": None, "rope_scaling": scaling, "rope_theta": theta}
     except DAMAGE as error:
         raise ValueError(f"{source}: {error}") from error
     sizes = hugging_face.config_from_hugging_face(plain | as_llama, source)
@@ -127,7 +136,12 @@ def _ropes(content):
         raise ValueError("rope_scaling needs rope_parameters with an entry full_attention beside it, or none at all.")
     top, ropes = {name: value for name, value in content.items() if name != hugging_face.TRAINED}, {}
     for kind, (name, base) in bases.items():  # what stands in no entry is not read
-        own = hugging_face.require_object(kind, (given or {}).get(kind))
+        own = hugging_face.require_object(kind, (given or {}).get(kind)) or {}
+        if name is None and top.get("rope_theta") not in (None, base) and "rope_theta" not in own:
+            entry = f'{{"rope_type": "default", "rope_theta": {shown(top["rope_theta"])}}}'
+            raise ValueError("rope_theta at the top turns all layers in transformers 4, in 5 those that see all. Was "
+                             f'the model made by 4? Then replace it by "rope_parameters": {{"full_attention": {entry}, '
+                             f'"{kind}": {entry}}}, and move what rope_scaling says into the first entry.')  # fmt: skip
         both = (own or {"rope_type": "default"}) | scaling if scaling and kind == "full_attention" else None
         said = {"rope_theta": content.get(name, base), "rope_parameters": own, "rope_scaling": both}
         ropes[kind] = hugging_face.rope_from_hugging_face(top | said)

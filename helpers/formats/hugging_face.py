@@ -104,7 +104,7 @@ def _naming(path):
 TRAINED = "original_max_position_embeddings"
 NEEDED = "factor", "low_freq_factor", "high_freq_factor"
 ROPE_KEYS = {  # what transformers reads of each type of RoPE; only those of NEEDED must be there
-    "default": (), "linear": ("factor",), "llama3": (*NEEDED, TRAINED),
+    "default": (), "linear": ("factor",), "dynamic": ("factor",), "llama3": (*NEEDED, TRAINED),
     "yarn": ("factor", TRAINED, "beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),
 }  # fmt: skip
 BITS = "load_in_4bit", "load_in_8bit"
@@ -142,7 +142,7 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
         said = {name: rope.pop(name) for name in ("rope_type", "rope_theta", "partial_rotary_factor")}
         unknown = {"attention_bias": (False, None), "mlp_bias": (False, None), "hidden_act": ("silu", "swish", None)}
         unknown |= {"partial_rotary_factor": (1.0, None), "is_causal": (True,), "per_layer_config": (None,)}
-        unknown |= {"rope_type": ("default", "linear", "llama3")}
+        unknown |= {"rope_type": ("default", "linear", "llama3", "dynamic")}
         for name, known in unknown.items():
             value = (content | said).get(name, known[0])
             if value not in known:
