@@ -26,7 +26,7 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
     Args:
         model: its weights are stored in their own dtype; config.json names the widest, in which transformers opens all.
         folder: must not exist yet.
-        tokenizer: stored as tokenizer.json, if given.
+        tokenizer: stored as tokenizer.json, if given; where it has END_OF_TEXT, eos_token_id says so.
         card: text of README.md, if given.
 
     Raises:
@@ -61,6 +61,9 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
             specials = [one.content for one in tokenizer.get_added_tokens_decoder().values() if one.special]
             # another token would become special by being named here
             end = dict.fromkeys(("eos_token", "pad_token"), END_OF_TEXT) if END_OF_TEXT in specials else {}
+            if end:  # generate() looks for it in the second file, and older programs in the first
+                files["generation_config.json"] = {"eos_token_id": tokenizer.token_to_id(END_OF_TEXT)}
+                files["config.json"] |= files["generation_config.json"]
             split = {"split_special_tokens": True} if tokenizer.encode_special_tokens else {}
             files["tokenizer_config.json"] = {"tokenizer_class": "PreTrainedTokenizerFast", **end, **split}
         for name, content in files.items():

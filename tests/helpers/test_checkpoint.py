@@ -9,12 +9,9 @@ import os
 import re
 import shutil
 import stat
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -32,15 +29,17 @@ from beyond.parallel import split_model
 from helpers.checkpoint import config_to_hugging_face, load_checkpoint, save_checkpoint
 from helpers.config import LLAMA3_SCALING
 from helpers.corpus import END_OF_TEXT, train_tokenizer
+from helpers.generate import end_tokens
 from helpers.text import TINY_LLAMA, load_tokenizer
 from tests.support.files import OURS, edit_json, edit_weights, meta_shards, meta_weights, write_meta
 from tests.support.models import BFLOAT16, TINY, TINY_CONFIGS, TOLERANCE, assert_agree, enlarge, make_model
+from tests.support.transformers_four import run_with_four
 
 OURS = replace(OURS, norm_eps=1e-5)
 # A trained length of 16 tokens, so that the scaling acts within the 16 tokens of these tests.
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
 TOKENS = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(1))
-SAVED = TINY_CONFIGS | {"ntk": replace(TINY, rope_scaling={"type": "ntk", "factor": 4.0})}
+SAVED = TINY_CONFIGS | {kind: replace(TINY, rope_scaling={"type": kind, "factor": 4.0}) for kind in ("ntk", "dynamic")}
 
 
 def our_model(**changes):
@@ -196,7 +195,8 @@ KINDS = {  # words of the error, and what makes such a folder
     "sets transformers_weights='other.safetensors'": saying(transformers_weights="other.safetensors"),
     "sets is_causal=None": saying(is_causal=None),
     "sets rope_type='yarn'": saying(rope_parameters={"rope_type": "yarn", "factor": 2.0}),
-    "RoPE type 'dynamic' is not known": saying(rope_scaling={"rope_type": "dynamic"}),
+    "RoPE type 'proportional' is not known": saying(rope_scaling={"rope_type": "proportional"}),
+    "RoPE of type 'dynamic' needs factor": saying(rope_scaling={"rope_type": "dynamic"}),
 }  # fmt: skip
 METAS = {
     "sets sliding_window=16, which this course does not know": saying("params.json", sliding_window=16),
@@ -264,33 +264,25 @@ def test_a_saved_folder_opens_unchanged_in_transformers_and_here(tmp_path, name)
     assert (again.lm_head.weight is again.tok_embeddings.weight) == ours.config.tie_embeddings
 
 
-FOUR = Path(f"{sys.prefix}-transformers-4") / "bin" / "python"
 READ = """
-import sys, torch, transformers
-from transformers import AutoModelForCausalLM
-transformers.utils.logging.set_verbosity_error()
-transformers.utils.logging.disable_progress_bar()
+import sys, torch
 tokens, *folders = sys.argv[1:]
-read = {folder: AutoModelForCausalLM.from_pretrained(folder)(torch.load(tokens)).logits for folder in folders}
+open_it = transformers.AutoModelForCausalLM.from_pretrained
+read = {folder: open_it(folder)(torch.load(tokens)).logits for folder in folders}
 torch.save({folder: logits.detach() for folder, logits in read.items()}, f"{tokens}.logits")
-print(transformers.__version__)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parity
 def test_what_is_saved_opens_in_the_last_transformers_4_with_the_same_logits(tmp_path):
-    if not FOUR.exists():
-        missing = pytest.fail if os.environ.get("CI") else pytest.skip
-        missing(f"{FOUR} is not there: make test-all makes it, with transformers 4.57.6")
     expected = {}
     for (name, config), tied in product(SAVED.items(), (False, True)):
         model = make_model(replace(config, tie_embeddings=tied)).eval()
         save_checkpoint(model, folder := tmp_path / f"{name} {tied}")
         expected[str(folder)] = logits_of(model)
     torch.save(TOKENS, tokens := tmp_path / "tokens")
-    done = subprocess.run([FOUR, "-c", READ, tokens, *expected], capture_output=True, text=True, check=False)
-    assert done.stdout.split()[-1:] == ["4.57.6"], done.stderr
+    run_with_four(READ, tokens, *expected)
     read = torch.load(tmp_path / "tokens.logits")
     assert read.keys() == expected.keys()
     for folder, logits in expected.items():
@@ -318,6 +310,7 @@ def test_a_saved_tokenizer_gives_the_same_ids_in_transformers_and_here(tmp_path,
     STORED[stored](tokenizer)
     save_checkpoint(our_model(vocab_size=300), tmp_path / "saved", tokenizer)
     assert bool(tokenizer.padding or tokenizer.truncation) == (stored != "nothing")  # the caller's stays as it is
+    assert Tokenizer.from_file(str(tmp_path / "saved" / "tokenizer.json")).padding is None
     theirs, again = AutoTokenizer.from_pretrained(tmp_path / "saved"), load_tokenizer(tmp_path / "saved")
     for text, ids in zip(TEXTS, expected, strict=True):
         assert theirs(text)["input_ids"] == again.encode(text).ids == ids
@@ -325,11 +318,18 @@ def test_a_saved_tokenizer_gives_the_same_ids_in_transformers_and_here(tmp_path,
         assert theirs.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
     if mark in MARKS[:2]:  # a pipeline pads a batch with the second
         assert {theirs.eos_token_id, theirs.pad_token_id} == {tokenizer.token_to_id(END_OF_TEXT)}
+    opened, end = AutoModelForCausalLM.from_pretrained(tmp_path / "saved"), 0 if mark in MARKS[:2] else None
+    assert {opened.config.eos_token_id, opened.generation_config.eos_token_id, end_tokens(tmp_path / "saved")} == {end}
+    assert (opened.config.bos_token_id, opened.config.pad_token_id) == (None, None)  # a pad token would learn nothing
+
+
+def test_a_whole_number_as_eps_is_stored_as_the_float_that_transformers_asks_for():
+    assert repr(config_to_hugging_face(replace(OURS, norm_eps=0))["rms_norm_eps"]) == "0.0"
 
 
 def test_the_bundled_folder_is_what_is_saved_today(tmp_path):
     save_checkpoint(load_checkpoint(TINY_LLAMA, torch.float16), tmp_path / "saved", load_tokenizer())
-    for name in ("config.json", "tokenizer_config.json", "tokenizer.json"):
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"):
         assert (tmp_path / "saved" / name).read_text("utf-8") == (TINY_LLAMA / name).read_text("utf-8"), name
 
 
