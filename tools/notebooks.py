@@ -32,6 +32,7 @@ NOTEBOOKS = ROOT / "notebooks"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 CELL_SECONDS = 600  # that a cell may take
 INVISIBLE = 8  # of 255: how far a colour of a picture may move
+FOLDS = {"source_hidden": "hide-input", "outputs_hidden": "hide-output"}  # JupyterLab's words, and other tools' tags
 # JupyterLab shows a folded output's first line; that of this empty one is empty
 EMPTY_OUTPUT = new_output("display_data")
 
@@ -47,24 +48,27 @@ def clean(notebook) -> None:
     """Drop what differs between runs and machines; keep sources, tags, ids, counts and outputs.
 
     Fold the outputs between a cell tagged "predict" and the next text, and the code of cells tagged "figure",
-    which only draw: a title would answer the question above. Explorers stay open: a learner is to find them.
+    which only draw: a title would answer the question above. Explorers stay open: a learner is to find them. What is
+    folded is tagged, too: MyST and Jupyter Book know the tags alone.
     """
     asked = False
     for cell in notebook.cells:
         cell.metadata = {key: cell.metadata[key] for key in sorted(KEPT_CELL_METADATA & cell.metadata.keys())}
-        tags = cell.metadata.get("tags", [])
         if cell.cell_type == "markdown":
-            asked = "predict" in tags
+            asked = "predict" in cell.metadata.get("tags", [])
             continue
         for output in cell.outputs:
             output.get("data", {}).pop(WIDGET_VIEW, None)  # whose widget is gone
         cell.outputs = [output for output in cell.outputs if output.get("data") != {}]  # also not EMPTY_OUTPUT
+        tags = [tag for tag in cell.metadata.pop("tags", []) if tag not in FOLDS.values()]
         if "explore_" not in cell.source:
             folds = {"source_hidden": "figure" in tags, "outputs_hidden": asked and bool(cell.outputs)}
             if folded := {part: True for part, hidden in folds.items() if hidden}:
                 cell.metadata["jupyter"] = folded
+                tags += map(FOLDS.get, folded)
             if "outputs_hidden" in folded:
                 cell.outputs.insert(0, EMPTY_OUTPUT)
+        cell.metadata |= {"tags": tags} if tags else {}
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

@@ -29,7 +29,7 @@ from helpers.plots import printed
 from helpers.text import TINY_LLAMA, load_tokenizer
 from helpers.train import TINY
 from tools import hand_out
-from tools.course import ROOT, notebooks_of
+from tools.course import ROOT, in_solutions, notebooks_of
 from tools.notebooks import EMPTY_OUTPUT
 
 SITE = Path(__file__).parent
@@ -161,20 +161,18 @@ def notebook_page(path: Path):
                 cell.source += '\n\n<details class="solutions"><summary>Show the solutions</summary>\n\n'
         else:
             _prepare_outputs(cell)
-    if any(cell.metadata.get("jp-MarkdownHeadingCollapsed") for cell in notebook.cells):
-        notebook.cells.append(new_markdown_cell("</details>", id="end-of-solutions"))
+    inside = in_solutions([(cell.cell_type, cell.source) for cell in notebook.cells])
+    if any(inside):
+        notebook.cells.insert(len(inside) - inside[::-1].index(True), new_markdown_cell("</details>", id="solved"))
     notebook.cells.insert(1, new_markdown_cell(links_of(path.stem), id="way-in"))
     return notebook
 
 
 def _prepare_outputs(cell):
-    tags, folds = cell.metadata.setdefault("tags", []), cell.metadata.get("jupyter", {})
-    if folds.get("outputs_hidden"):  # they answer a question, and open with a click
-        tags.append("hide-output")
+    # What is tagged hide-output answers a question, and hide-input draws: a title would give the answer away.
     cell.outputs = [one for one in cell.outputs if one != EMPTY_OUTPUT and ": not attempted yet" not in str(one)]
-    # What draws: below a question the figure's title would give the answer away. And the imports.
-    if folds.get("source_hidden") or "plots.use_course_style()" in cell.source:
-        tags.append("hide-input")
+    if "plots.use_course_style()" in cell.source:  # the imports
+        cell.metadata.setdefault("tags", []).append("hide-input")
     for output in cell.outputs:
         if alt := (stored := output.get("metadata", {}).get("image/png", {})).get("alt"):
             # A stored width [px] comes first, for the picture may hold more pixels than it is wide.
@@ -212,7 +210,12 @@ def build_site(out: Path):
     Raises:
         ValueError: if a link or a setting is wrong, or Sphinx warns, which says why itself.
     """
-    from sphinx.cmd.build import build_main
+    try:
+        import myst_nb  # noqa: F401
+        from sphinx.cmd.build import build_main
+    except ModuleNotFoundError as error:
+        what = "the site's programs are not installed: make site installs them, or pip install -e '.[teaching]'"
+        raise ValueError(f"{what} ({error}).") from error
 
     print("The pages: this takes longest", flush=True)
     with tempfile.TemporaryDirectory() as work:

@@ -125,8 +125,19 @@ def test_every_figure_is_alone_in_its_cell_and_described_in_metadata_and_in_prin
         for picture in pictures:
             alt = picture.metadata.get("image/png", {}).get("alt", "")
             assert 1 <= len(alt.split()) <= 40, f"{place}: alt {alt!r}"
-            said = picture.data["text/plain"] if "explore_" in cell.source else printed  # an explorer has a caption
-            assert alt in " ".join(said.split()), place
+            assert alt in picture.data["text/plain"], place  # for tools that show no alt
+            if "explore_" not in cell.source:  # it has a caption
+                assert alt in " ".join(printed.split()), place
+
+
+@pytest.mark.parametrize("stem", LESSONS)
+def test_run_all_ends_on_a_page_of_its_own_and_not_inside_the_folded_solutions(stem):
+    """JupyterLab goes to the last cell, and unfolds the section that holds it."""
+    *_, solved, last = (cell for _, cell in cells("markdown", stem) if re.match("## ", cell.source))
+    assert solved.source.startswith("## Solutions")
+    assert solved.metadata["jp-MarkdownHeadingCollapsed"]
+    assert last.source.startswith("## The end\n")
+    assert last == NOTEBOOKS[stem].cells[-1]
 
 
 ENGINES = {

@@ -30,14 +30,25 @@ def test_no_solution_and_no_output_is_handed_out(handed):
     for path in sorted(COURSE.glob("[0-9][0-9]_*.ipynb")):
         ours, theirs = (nbformat.read(place / path.name, as_version=4) for place in (COURSE, handed / "notebooks"))
         nbformat.validate(theirs)
-        for cell, original in zip(theirs.cells, ours.cells, strict=False):
+        begin, end = (next((n for n, cell in enumerate(ours.cells) if cell.source.startswith(heading)), None)
+                      for heading in ("## Solutions", "## The end"))  # fmt: skip
+        assert (begin is None) == (path.stem[:2] == "00")
+        del ours.cells[slice(begin, end) if begin else slice(0)]
+        for cell, original in zip(theirs.cells, ours.cells, strict=True):
             assert cell.source == original.source.replace("; solutions are at the end", "")
             folds = [one.metadata.pop("jupyter", {}) for one in (cell, original)]
             assert folds[0] == {part: True for part in folds[1] if part == "source_hidden"}  # no output is left
             assert (cell.cell_type, cell.id, cell.metadata) == (original.cell_type, original.id, original.metadata)
             assert (cell.get("outputs", []), cell.get("execution_count")) == ([], None)
-        assert path.stem[:2] == "00" or ours.cells[len(theirs.cells)].source.startswith("## Solutions")
         assert "olutions" not in (handed / "notebooks" / path.name).read_text(encoding="utf-8")
+
+
+def test_a_page_behind_the_solutions_is_none_of_them():
+    texts = "## Exercises", "## Solutions", "### 1", "# a comment", "## The end"
+    cells = [{"cell_type": "code" if text == "# a comment" else "markdown", "metadata": {}, "source": [text]}
+             for text in texts]  # fmt: skip
+    kept = course.without_solutions({"cells": cells, "metadata": {}})["cells"]
+    assert [cell["source"][0] for cell in kept] == ["## Exercises", "## The end"]
 
 
 @pytest.mark.slow

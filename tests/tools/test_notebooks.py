@@ -67,7 +67,10 @@ def test_a_change_of_text_needs_no_run_and_what_is_clean_is_not_written_again(co
     nbformat.write(notebook, path)
     tool.main(["--text"])
     (folded,) = nbformat.read(path, as_version=4).cells[1:]
-    assert folded.metadata == {"jupyter": {"outputs_hidden": True}}  # a new question folds what answers it
+    assert folded.metadata == {
+        "jupyter": {"outputs_hidden": True},
+        "tags": ["hide-output"],
+    }  # a new question folds what answers it
     assert [output.get("text") for output in folded.outputs] == [None, "hello\n"]
     monkeypatch.setattr(tool, "write_beside", lambda path, text: pytest.fail("it was written again"))
     tool.main(["01", "--text"])
@@ -100,14 +103,22 @@ def test_a_notebook_that_fails_is_named_kept_and_does_not_stop_the_others(course
 def test_clean_drops_what_differs_and_keeps_what_was_written():
     notebook = new_notebook("show()", claim="1 < 2")
     cell, widget = notebook.cells[0], {tool.WIDGET_VIEW: {"model_id": "1"}}
-    cell.metadata.update(execution={"iopub": "now"}, jupyter={"outputs_hidden": True}, collapsed=True, tags=["figure"])
+    cell.metadata.update(
+        execution={"iopub": "now"}, jupyter={"outputs_hidden": True}, collapsed=True, tags=["hide-output", "figure"]
+    )
     cell.outputs = [nbformat.v4.new_output("display_data", data=data) for data in ({"image/png": "", **widget}, widget)]
     notebook.metadata.update(widgets={"state": {}}, kernelspec={"name": "mine"})
     tool.clean(notebook)
     assert notebook.metadata.keys() == {"kernelspec", "language_info"}
     assert notebook.metadata.kernelspec.name == "python3"
-    assert cell.metadata == {"tags": ["figure"], "claim": "1 < 2", "jupyter": {"source_hidden": True}}
+    kept = {"tags": ["figure", "hide-input"], "claim": "1 < 2", "jupyter": {"source_hidden": True}}
+    assert cell.metadata == kept
     assert [list(output.data) for output in cell.outputs] == [["image/png"]]
+    tool.clean(notebook)
+    assert cell.metadata == kept
+    cell.metadata["tags"].remove("figure")
+    tool.clean(notebook)
+    assert cell.metadata == {"claim": "1 < 2"}
 
 
 def test_an_answer_in_open_code_is_found():
