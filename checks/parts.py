@@ -203,7 +203,7 @@ class PartsModel:
         """Logits of the token that follows each position, or the last; a cache is extended by the tokens."""
         require_tokens(tokens, self.config.vocab_size, torch.device("cpu"))
         cache = cache or self.new_cache(*tokens.shape)
-        cache.require_room(tokens, self.config, torch.float32, torch.device("cpu"))
+        cache.check_capacity(tokens, self.config, torch.float32, torch.device("cpu"))
         logits = self.parts.llama(self.weights, self.stored, tokens, cache.length, cache.update)
         cache.length += tokens.shape[1]
         return logits[:, -1:] if last_only else logits

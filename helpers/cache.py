@@ -41,7 +41,7 @@ class KVCache:
         self.v[layer, :, :, self.length : end] = v
         return self.k[layer, :, :, :end], self.v[layer, :, :, :end]
 
-    def require_room(self, tokens: torch.Tensor, config: LlamaConfig, dtype, device):
+    def check_capacity(self, tokens: torch.Tensor, config: LlamaConfig, dtype, device):
         """Raise ValueError unless tokens (B, T) of a model of this config and dtype fit behind what is there."""
         n_layers, batch_size, n_kv_heads, room, head_dim = self.k.shape
         model_sizes = (config.n_layers, config.n_kv_heads, config.head_dim)

@@ -8,7 +8,7 @@ import torch
 from helpers.device import explain_out_of_memory
 from helpers.formats.files import read_json
 from helpers.model import Llama
-from helpers.validate import require_number, require_seed, require_tokens
+from helpers.validate import require_number, require_seed, require_tokens, shown
 
 
 def next_token_probabilities(
@@ -59,6 +59,8 @@ def _require_logits(logits):
         raise ValueError(
             f"logits have shape {tuple(logits.shape)}: pass (batch, vocabulary), for one row logits[None]."
         )
+    if not logits.is_floating_point():
+        raise ValueError(f"logits are {logits.dtype}, which cannot hold fractions: pass logits.float().")
     if not (largest := logits.amax(dim=-1)).isfinite().all():
         raise ValueError(
             f"the largest logit of each row is {largest.tolist()[:5]}, from which no token can be chosen: is a weight "
@@ -80,7 +82,7 @@ def _stop_ids(stop, vocab_size):
     ids = [] if stop is None else list(stop) if isinstance(stop, Iterable) else [stop]
     if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocab_size for token in ids):
         raise ValueError(
-            f"stop={str(stop)[:60]} must be a token id from 0 to {vocab_size - 1}, several of them, or None."
+            f"stop={shown(stop)} must be a token id from 0 to {vocab_size - 1}, several of them, or None."
         )
     return ids
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from helpers.assets import ASSETS
 from helpers.model import Llama, attention_weights, causal_visible, repeat_kv
 from helpers.text import encode, load_tokenizer
-from helpers.validate import require_model
+from helpers.validate import require_model, require_plain
 
 
 @functools.cache
@@ -45,6 +45,7 @@ def held_out_loss(model: nn.Module) -> float:
 def attention_by_layer(model: Llama, tokens: torch.Tensor) -> torch.Tensor:
     """Attention weights, mean over the rows of tokens (B, T): (n_layers, H, T, T)."""
     require_model(model)
+    require_plain(model, "attention_by_layer", "read each layer's attention by outputs_of")
     cos, sin, _ = model.rotation_and_mask(tokens.shape[1], device=tokens.device)
     visible = causal_visible(tokens.shape[1], tokens.shape[1], tokens.device)
     x, weights = model.tok_embeddings(tokens), []

@@ -50,8 +50,8 @@ def same_document(query: torch.Tensor, key: torch.Tensor, document: torch.Tensor
         query, key: positions, (T,) and (S,).
         document: number of the text that each position of the row belongs to, (S,) or longer.
     """
-    last = max(query.max().item(), key.max().item())
-    _require(last < len(document), f"document has {len(document)} positions, but position {last} is asked for.")
+    for position in (at.item() for one in (query, key) for at in one.aminmax()):
+        _require(0 <= position < len(document), f"document has no position {position}: it has {len(document)}, from 0.")
     return document[key] == document[query][:, None]
 
 

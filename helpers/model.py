@@ -404,7 +404,7 @@ class Llama(nn.Module):
         self.config.require_length(tokens.shape[1] + (0 if cache is None else cache.length))
         if cache is None:
             return 0, n_pad
-        cache.require_room(tokens, self.config, weight.dtype, weight.device)
+        cache.check_capacity(tokens, self.config, weight.dtype, weight.device)
         if n_pad is not None and cache.length:
             raise ValueError(f"n_pad came after {cache.length} cached tokens: pass it with the first tokens only.")
         return cache.length, cache.n_pad if n_pad is None else n_pad

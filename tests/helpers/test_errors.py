@@ -8,16 +8,19 @@ import re
 from dataclasses import asdict, replace
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 
 from beyond import parallel
+from beyond.families import PUBLISHED
 from beyond.fast_decode import prepare_for_decoding
 from helpers import checkpoint, corpus, generate, masks, plots, text, train
 from helpers.checkpoint import model_from_weights
 from helpers.device import pick_device
 from helpers.interventions import attention_by_layer, held_out_loss, patched, without_heads
 from helpers.model import (
+    KVCache,
     Llama,
     LlamaConfig,
     RMSNorm,
@@ -34,6 +37,7 @@ from tests.support.models import TINY, make_model
 
 TOKENS = torch.tensor([[1, 2, 3]])
 MODEL = make_model(OURS).eval()
+RELATIVE = replace(PUBLISHED["Mistral 7B"], vocab_size=8, dim=8, hidden_dim=8, n_heads=1, n_kv_heads=1, n_layers=1)
 
 
 def config(**change):
@@ -51,6 +55,12 @@ def write(tokens=TOKENS, n=1, **settings):
 def run(**settings):
     own = make_model(replace(TINY, max_seq_len=8))
     return train.train(own, lambda: torch.arange(50), **{"steps": 1} | settings)
+
+
+def one_too_many():
+    cache = MODEL.new_cache(1, 3)
+    MODEL(TOKENS, cache)
+    MODEL(TOKENS[:, :1], cache)
 
 
 def inside(change):
@@ -126,7 +136,16 @@ SAID = [
     (lambda: write(top_k=0), "top_k=0 … >= 1, or None"),
     (lambda: write(top_p=0.0), "top_p=0.0 … (0, 1]"),
     (lambda: write(stop=64), "stop=64 … 0 to 63 … or None"),
-    (lambda: write(stop="x" * 999), "stop=xxxxx … 0 to 63"),
+    (lambda: write(stop="x" * 999), "stop='xxxxx … 0 to 63"),
+    (lambda: write(stop=np.int64(2)), "stop=np.int64(2) … 0 to 63"),
+    (lambda: generate.next_token_probabilities(torch.ones(1, 3).long()), "torch.int64 … pass logits.float()"),
+    (lambda: masks.same_document(TOKENS[0] - 2, TOKENS[0], TOKENS[0]), "document has no position -1: it has 3, from 0"),
+    (lambda: masks.prefix(TOKENS[0], TOKENS[0], -1), "length=-1 must be at least 0"),
+    (lambda: attention_by_layer(RELATIVE.make(), TOKENS), "attention_by_layer knows plain LLaMA only … outputs_of"),
+    (lambda: Llama(RELATIVE), "a 'mistral' model has parts that Llama has not: call config.make()"),
+    (lambda: model_from_weights(RELATIVE, {}), "'mistral' model has parts that Llama has not … beyond.families"),
+    (lambda: MODEL(TOKENS, KVCache(OURS, 1, 3, torch.float32, "meta")), "on cpu, the cache … on meta: make the cache"),
+    (lambda: one_too_many(), "1 tokens do not fit: the cache holds 3 of at most 3"),
     (lambda: generate.next_token_probabilities(torch.ones(3)), "(3,): pass (batch, vocabulary) … logits[None]"),
     (lambda: generate.end_tokens("no folder"), "generation_config.json and config.json are missing: pass a checkpoint"),
     (lambda: write(TOKENS[0]), "(3,): pass … tokens[None]"),
