@@ -5,6 +5,8 @@ tested by, has fresh weights and six tokens. Every bug of notebook 08 passes the
 """
 
 import copy
+import json
+import re
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -25,6 +27,7 @@ from helpers.checkpoint import save_checkpoint
 from helpers.formats.hugging_face import RELATIVES, config_from_hugging_face
 from helpers.model import count_parameters
 from tests.support.models import TOLERANCE, assert_agree, enlarge, in_chunks, make_model
+from tests.support.transformers_four import run_with_four
 
 pytestmark = pytest.mark.parity
 
@@ -202,6 +205,55 @@ def test_a_fresh_relative_has_the_parameters_of_transformers(pair, family):
     assert torch.equal(fresh.layer_inv_freq, ours.layer_inv_freq)
     assert fresh.windows == ours.windows
     assert fresh(tokens).isfinite().all()
+
+
+def as_in_four(settings):
+    """Settings in the words of transformers 4."""
+    ropes = settings.get("rope_parameters", {})
+    rope = dict(ropes.get(FULL, ropes))
+    said = {name: rope.pop(name) for name in ("rope_theta", "partial_rotary_factor") if name in rope}
+    said |= {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
+    said |= {"rope_local_base_freq": ropes[SLIDING]["rope_theta"]} if SLIDING in ropes else {}
+    return {name: value for name, value in settings.items() if name != "rope_parameters"} | said
+
+
+SAVE_BY_FOUR = """
+import json, sys, torch
+from tests.support.models import enlarge
+place, families = sys.argv[1], json.loads(sys.argv[2])
+tokens, logits = torch.arange(28)[None], {}
+for name, settings in families.items():
+    config = transformers.AutoConfig.for_model(name.split()[0], **settings)
+    theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    theirs.generation_config = transformers.GenerationConfig()
+    enlarge(theirs).save_pretrained(f"{place}/{name}")
+    logits[name] = theirs(input_ids=tokens, use_cache=False).logits.detach()
+torch.save(logits, f"{place}/logits")
+"""
+NOT_IN_FOUR = {"internlm3", "iquestcoder"}
+
+
+@pytest.mark.slow
+def test_what_transformers_4_has_saved_gives_its_logits(tmp_path):
+    """What was trained with 4 has to compute here what it computed there, whatever 5 makes of its files."""
+    settings = {name: SIZES | {"rms_norm_eps": 1e-5} | as_in_four(CONFIGS[name]) for name in {*FAMILIES} - NOT_IN_FOUR}
+    settings["olmo3 of its own base"] = settings["olmo3"]
+    settings["olmo3 of no base"] = SIZES | {"rms_norm_eps": 1e-5, **MIXED}  # 4.57.6 itself takes 10,000
+    settings["olmo3"] = settings["olmo3"] | {"rope_theta": 500_000.0}
+    settings["gpt_oss"] |= {"swiglu_limit": 7.0}  # which 4 takes, whatever config.json says
+    run_with_four(SAVE_BY_FOUR, tmp_path, json.dumps(settings))
+    expected, tokens = torch.load(tmp_path / "logits"), torch.arange(28)[None]
+    assert expected.keys() == settings.keys()
+    for name, logits in expected.items():
+        if " " in name:
+            with pytest.raises(ValueError, match="rope_theta at the top") as refused:
+                load_checkpoint(tmp_path / name)
+            file = tmp_path / name / "config.json"
+            content = json.loads(file.read_text())
+            entries = json.loads(re.search(r'"rope_parameters": (\{.*\}), and move', str(refused.value))[1])
+            entries[FULL] |= content.pop("rope_scaling", None) or {}
+            file.write_text(json.dumps(content | {"rope_parameters": entries}))
+        assert_agree(load_checkpoint(tmp_path / name)(tokens), logits)
 
 
 COUNTS = {
