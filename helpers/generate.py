@@ -81,9 +81,7 @@ def _stop_ids(stop, vocab_size):
     stop = stop.flatten().tolist() if isinstance(stop, torch.Tensor) else stop
     ids = [] if stop is None else list(stop) if isinstance(stop, Iterable) else [stop]
     if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocab_size for token in ids):
-        raise ValueError(
-            f"stop={shown(stop)} must be a token id from 0 to {vocab_size - 1}, several of them, or None."
-        )
+        raise ValueError(f"stop={shown(stop)} must be a token id from 0 to {vocab_size - 1}, several of them, or None.")
     return ids
 
 
