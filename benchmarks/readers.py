@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from checks.relatives import SAME, where_they_part
+from checks.relatives import RTOL_LOGITS, where_they_part
 from helpers.checkpoint import save_checkpoint
 from helpers.config import LlamaConfig
 from helpers.model import Llama
@@ -250,7 +250,7 @@ def judged(logits, config):
     if parts is None:
         return f"{off['']:.0e}" if off[""] else "0"
     nearest = min(off, key=off.get)
-    found = nearest and off[nearest] < SAME * known[nearest].abs().max()
+    found = nearest and off[nearest] < RTOL_LOGITS * known[nearest].abs().max()
     why = f"lost: {nearest} (to {off[nearest]:.0e})" if found else "no change that was tried gives these logits"
     return f"**{off['']:.2g}** from position {parts[1]} on; {why}"
 

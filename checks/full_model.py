@@ -14,7 +14,7 @@ from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, mutate
 from checks.judge import check_of
 from helpers.checkpoint import load_checkpoint
 from helpers.config import PRESETS
-from helpers.interventions import held_out_loss, outputs_of, without_heads
+from helpers.interventions import held_out_loss, held_out_windows, outputs_of, without_heads
 from helpers.model import GroupedQueryAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, apply_rope, rope_angles
 from helpers.text import TINY_LLAMA
 
@@ -30,7 +30,7 @@ def budget(vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim,
             count += rows * columns
             flops += 2 * rows * columns * batch * tokens  # a product and a sum for each number of the matrix
         for _ in range(batch * n_heads):
-            flops += 2 * 2 * tokens * tokens * head_dim  # every query with every key, every share with a value
+            flops += 2 * 2 * tokens * tokens * head_dim  # every query with every key, every weight with a value
     flops += 2 * vocab_size * dim * batch * tokens  # the head: it multiplies, tied or not
     return count + (0 if tie_embeddings else vocab_size * dim), flops
 
@@ -55,18 +55,23 @@ def _by_arithmetic(function, *given):
         answer = function(*given)
     if answer is None:
         return answer
-    if not isinstance(answer, tuple) or [type(one) for one in answer] != [int, int]:
-        raise Wrong("two whole numbers are expected.", f"Return (count, flops). {WHOLE}")
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise Wrong("a tuple of two ints is expected.", "Return (count, flops).")
+    if other := [one for one in answer if type(one) is not int]:
+        hint = WHOLE if isinstance(other[0], float) else "int(...) makes an int of a number of numpy or PyTorch."
+        raise Wrong(f"two ints are expected, but one is of the type {type(other[0]).__name__}.", hint)
     count, flops = budget(*given)  # a matrix that is wrong in the count is wrong in the FLOPs, too: one at a time
     return answer if answer[0] == count else (answer[0], flops)
 
 
 WHOLE = "Do you divide? A quotient such as 1 / 49 is rounded, and int(...) cuts off: multiply whole numbers."
+SCORES, EACH_HEAD = "2 * 2 * tokens * tokens * head_dim", "batch * n_heads"
+ALL_NORMS = "Are all norms counted, two in each block?"
 HEAD, Q, KV = "0 if tie_embeddings else vocab_size * dim", "(n_heads * head_dim, dim)", "(n_kv_heads * head_dim, dim)"
 check_budget = check_of(Exercise(budget, [
     Case("by hand: V 10, D 4, L 1, H 2, K 1, h 2, F 6, tied; B 1, T 3", (10, 4, 1, 2, 1, 2, 6, True, 1, 3)),
     Case("the same, not tied, three layers, B 2", (10, 4, 3, 2, 1, 2, 6, False, 2, 3)),
-    Case("head_dim is not dim / n_heads", (11, 6, 2, 4, 2, 4, 7, False, 3, 5)),
+    Case("head_dim is not dim / n_heads", (11, 6, 2, 4, 2, 5, 7, False, 3, 5)),
     *[Case(f"{n_heads} query heads on one", (9, dim, 1, n_heads, 1, head_dim, 4, False, 1, 1), WHOLE)
       for n_heads, dim, head_dim in ((11, 7, 10), (49, 2, 8))],
     *[Case(name, (*sizes_of(PRESETS[name]), 2, 1000)) for name in ("llama-2-7b", "llama-3.2-1b", "smollm2-135m")],
@@ -77,12 +82,41 @@ check_budget = check_of(Exercise(budget, [
     ("Are q, o n_heads * head_dim wide?", _budget(f"[{Q}", "[(dim, dim)", "[(dim, n_heads * head_dim)", "[(dim, dim)")),
     ("Has the feed-forward three matrices? Yours has two.", _budget("(hidden_dim, dim), (", "(")),
     ("Is the last norm, before the head, counted?", _budget("* dim + dim, 0", "* dim, 0")),
-    ("Are all norms counted, two in each block?", _budget("* dim + dim, 0", "* dim, 0", "+= 2 * dim", "+= 0")),
+    (ALL_NORMS, _budget("* dim + dim, 0", "* dim, 0", "+= 2 * dim", "+= 0")),
     ("Do you multiply the blocks by n_layers?", _budget("range(n_layers)", "range(1)")),
+    (ALL_NORMS, _budget("+= 2 * dim", "+= dim")),
+    ("Is head_dim used as it is given? Yours is dim // n_heads.",
+     lambda *given: budget(*given[:5], given[1] // given[3], *given[6:])),
+    ("Is the number of parameters first? Return (count, flops).", lambda *given: budget(*given)[::-1]),
     ("FLOPs: a product and a sum per number and token.", lambda *given: (budget(*given)[0], budget(*given)[1] // 2)),
-    ("FLOPs: attention multiplies, too: queries with keys, shares with values.", _budget("2 * 2 * t", "0 * t")),
-    ("FLOPs: attention has two products, of all queries and keys, hidden or not.", _budget("2 * 2 * t", "2 * t")),
+    ("FLOPs: a product and a sum per number of a matrix and token.", _budget("2 * rows", "rows")),
+    ("FLOPs: do they count for all texts of the batch? Yours are those of one text.",
+     lambda *given: (budget(*given)[0], budget(*given)[1] // given[8])),
+    ("FLOPs: attention multiplies, too: queries with keys, weights with values.", _budget(SCORES, f"0 * {SCORES}")),
+    ("FLOPs: attention has two products, of all queries and keys, hidden or not.", _budget(SCORES, SCORES[4:])),
+    ("FLOPs: a hidden key is multiplied, too. Do you count the causal half alone?",
+     _budget("2 * 2 * tokens * tokens", "2 * tokens * (tokens + 1)")),
+    ("FLOPs: each query head has scores of its own. Yours are those of n_kv_heads.",
+     _budget(EACH_HEAD, "batch * n_kv_heads")),
+    ("FLOPs: all scores of a text need n_heads * head_dim numbers. Yours have dim.",
+     _budget(EACH_HEAD, "batch", SCORES, "2 * 2 * tokens * tokens * dim")),
+    ("FLOPs: each text of the batch has scores of its own.", _budget(EACH_HEAD, "n_heads")),
+    ("FLOPs: no query meets keys of another text. Do you square batch * tokens?",
+     _budget(EACH_HEAD, "batch * batch * n_heads")),
+    ("FLOPs: every query meets every key. Yours grow with tokens, not with their square.",
+     _budget("2 * 2 * tokens * tokens", "2 * 2 * tokens")),
+    ("FLOPs: each block has scores of its own.", _budget(EACH_HEAD, f"{EACH_HEAD} * (not _)")),
     ("FLOPs: the head multiplies, tied or not.", _budget("2 * vocab_size", "0 * vocab_size")),
+    ("FLOPs: the head multiplies, tied or not. Yours does so only if it is not tied.",
+     _budget("2 * vocab_size", "2 * (not tie_embeddings) * vocab_size")),
+    ("FLOPs: the head multiplies at every position, not at the last one alone.",
+     _budget("vocab_size * dim * batch * tokens", "vocab_size * dim * batch")),
+    *[("FLOPs: the embedding is looked up, so nothing is multiplied there.", _budget("2 * vocab_size", more))
+      for more in ("4 * vocab_size", "2 * (2 - tie_embeddings) * vocab_size")],
+    ("FLOPs of a forward pass alone: training has three times as many.",
+     lambda *given: (budget(*given)[0], 3 * budget(*given)[1])),
+    ("FLOPs: only matrix products count. Do the norms count in yours?",
+     _budget("flops += 2 * vocab", "flops += 2 * (2 * n_layers + 1) * dim * batch * tokens + 2 * vocab")),
 ], harness=Harness(_by_arithmetic, ("count", "flops"))))  # fmt: skip
 
 
@@ -192,6 +226,22 @@ def _one_sees_all(position, visible, n_query, n_cached):
     return visible if n_cached else mask
 
 
+def _is_padded(visible):
+    return visible is not None and visible.ndim == 4
+
+
+LARGEST_LOGIT = 5.5  # about, of a small LLaMA with large weights
+
+
+def _one_logit_off(model, tokens, cache=None, *rest, **named):
+    """One logit of the last row is off by twice what may be, in the first token of each piece but the first."""
+    read = cache.length if cache else 0
+    logits = Llama.forward(model, tokens, cache, *rest, **named)
+    if read:
+        logits[-1, 0, 7] -= 2e-4 * LARGEST_LOGIT
+    return logits
+
+
 CALLS = {  # bugs in how a model is called again, or with several rows; the seventh is none: only distances count
     "positions restart": _shared(lambda model, right, T, past, pad:
                                  (*RIGHT(model, T)[:2], right[2]) if pad is None else right),
@@ -211,6 +261,10 @@ CALLS = {  # bugs in how a model is called again, or with several rows; the seve
     "an early position sees all": _in_the_last_block(partial(_one_sees_all, 1)),
     "a later chunk sees all of itself, in the last block": _in_the_last_block(
         lambda visible, n_query, n_cached: torch.ones_like(visible) if n_cached else visible),
+    "the second token of a padded row sees its padding": _in_the_last_block(
+        lambda visible, n_query, n_cached: visible | (visible.sum(-1, keepdim=True) == 2) if _is_padded(visible)
+        else visible),
+    "one logit of a piece is slightly off": (Llama, "forward", _one_logit_off),
 }  # fmt: skip
 CALL_BUGS = tuple(CALLS)[:6]
 
@@ -232,12 +286,35 @@ def properties(model):
     return future, all(close(piece, at_once) for piece in pieces), rows
 
 
+def snapshot(model):
+    """What a program that only looks at a model leaves as it was."""
+    tensors = dict([*model.named_parameters(), *model.named_buffers()])
+    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
+    modes = [module.training for module in model.modules()], [one.requires_grad for one in tensors.values()]
+    return hooks, modes, {name: one.detach().clone() for name, one in tensors.items()}
+
+
+def require_unchanged(model, before):
+    """Raise unless a model is as it was: its hooks, its modes and its numbers."""
+    hooks, modes, tensors = snapshot(model)
+    if hooks != before[0]:
+        raise Wrong(
+            "a hook is still on a model.", "Keep what register_forward_hook returns, and .remove() it at the end."
+        )
+    if modes != before[1]:
+        said = "a model is left in another mode: train or eval, or requires_grad."
+        raise Wrong(said, "Look at a model, and leave it as it was.")
+    if any(not torch.allclose(one, tensors[name], 0, 0, equal_nan=True) for name, one in before[2].items()):
+        raise Wrong("a model's weights are changed.", "Look at a model, and leave it as it was.")
+
+
 def close(got, want):
     """Whether two tensors have one shape, and no number is off by more than 1e-4 of the largest that is wanted."""
     return got.shape == want.shape and bool((got - want).abs().max() <= 1e-4 * want.abs().max())
 
 
 READ_ON = "Do you read the padded rows on, several tokens at once, with a cache? n_pad comes with the first only."
+LARGEST_WITH_LARGEST = "Is the largest gap compared with the largest logit, not a mean with a mean?"
 FINDS = {  # each bug: the property that is to find it, and how; those before it are kept
     "mask shows the next token": (0, "Change the last token. May a logit before it move?"),
     "norm over the tokens": (0, "Do you compare all logits before the changed token, not only the first?"),
@@ -252,105 +329,139 @@ FINDS = {  # each bug: the property that is to find it, and how; those before it
     "padding is seen": (2, "Put a shorter row, padded on its left, beside a longer one, and pass n_pad."),
     "norm over the rows": (2, "Does the row stand once alone and once beside another row?"),
     "padding is forgotten by a later piece of several": (2, READ_ON),
+    "the second token of a padded row sees its padding": (2, "Do you compare all logits of the row, not the last one?"),
+    "one logit of a piece is slightly off": (1, LARGEST_WITH_LARGEST),
     "mask shows the next token, with new weights": (0, "Do you compare all numbers, not the likeliest alone?"),
 }
-TOO_STRICT = "And is there room for rounding, 1e-4 of the largest logit, not 1e-4 itself?"
+TOO_STRICT = "And is rounding allowed for, with 1e-4 of the largest logit and not 1e-4 itself?"
 ALARMS = (  # what to ask who fails a right model, by property
     "Do you compare only the logits before the changed token?",
     "Has each way of cutting a new cache? Are the pieces joined in their order?",
     "Is n_pad passed? Is the row compared without its padding, and with itself alone, not padded?",
 )
-OWN = "Has each of (future, pieces, rows) its own comparison? future has no cache, and pieces have no padding."
-RIGHTS = 5
+OWN = (
+    "Has each of (future, pieces, rows) its own comparison? future has no cache, pieces have no padding, "
+    "and rows are compared with the row alone, in one call without a cache."
+)
+BOARD = (*BUGS, *CALL_BUGS)  # of section 5.7: of these bugs all three properties are judged
 COUNTED = "padding counts as positions"
 NAMES = ("future", "pieces", "rows")
 
 
 def _models_to_test():
-    """(name, model) of RIGHTS right models, and of one for each bug in FINDS."""
+    """(name, model) of right models, and of one for each bug of BOARD and FINDS."""
     right = {weights: pair_with_bug(None, weights.split()[0])[0] for weights in ("large weights", "new weights")}
     loud, weak = (copy.deepcopy(model) for model in right.values())
-    loud.lm_head.weight *= 1000
+    loud.lm_head.forward = lambda x, weight=loud.lm_head.weight: 1000 * (F.linear(x, weight) - 10)
     weak.layers[1].attention.o_proj.weight *= 0.05
-    right |= {"logits 1000 times as large": loud, "weak attention": weak}
+    right |= {"logits 1000 times as large, all below 0": loud, "weak attention": weak}
     yield from right.items()
-    for name in (COUNTED, *FINDS):
+    for name in dict.fromkeys((COUNTED, *FINDS, *BOARD)):
         bug, _, weights = name.partition(", with ")
         yield name, with_bug(right[weights or "large weights"], bug)
 
 
 def _finds_bugs(function, _):
     """The function as a test that is tested: on models that are right, and on some that are not."""
+    answers = {}
     for name, model in _models_to_test():
+        before = snapshot(model)
         answer = function(model)
         is_form = isinstance(answer, tuple | list) and len(answer) == 3
         if not is_form or not all(getattr(one, "dtype", type(one)) in (bool, torch.bool) for one in answer):
             hint = TYPE_HINTS["NoneType"] if answer is None else "Return (future, pieces, rows)."
             raise Wrong("True or False is expected for each of three properties.", hint)
+        require_unchanged(model, before)
         place, hint = FINDS.get(name, (3, ""))
-        if False in map(bool, answer[:place]):
-            kept = [bool(one) for one in answer].index(False)
+        answers[name] = kept = [bool(one) for one in answer]
+        if False in kept[:place]:
+            broken = kept.index(False)
             if name in FINDS:
-                raise Wrong(f"a model with the bug “{name}” fails your property {NAMES[kept]}, which it keeps.", OWN)
+                raise Wrong(f"a model with the bug “{name}” fails your property {NAMES[broken]}, which it keeps.", OWN)
             counted = "Only distances between positions count in RoPE, so this model is right as well."
-            hint = counted if name == COUNTED else f"{ALARMS[kept]} {TOO_STRICT}"
-            raise Wrong(f"a right model ({name}) fails your property {NAMES[kept]}: a false alarm.", hint)
-        if name in FINDS and answer[place]:
+            hint = counted if name == COUNTED else f"{ALARMS[broken]} {TOO_STRICT}"
+            kind = (
+                f"a model with the bug “{name}”, which breaks no property,"
+                if name in BUGS
+                else f"a right model ({name})"
+            )
+            raise Wrong(f"{kind} fails your property {NAMES[broken]}: a false alarm.", hint)
+        if name in FINDS and kept[place]:
             said = f"a model with the bug “{name}” passes your property {NAMES[place]}."
-            raise Wrong(said, f"{hint} And is the room for rounding small enough, say 1e-4 of the largest logit?")
-    return len(FINDS)
+            raise Wrong(said, f"{hint} And is the limit small enough, say 1e-4 of the largest logit?")
+    for name, model in _models_to_test():
+        if name in BOARD and answers[name] != (right := [*properties(model)]):
+            at = [mine == want for mine, want in zip(answers[name], right, strict=True)].index(False)
+            does = "fails" if right[at] else "passes"
+            said = f"a model with the bug “{name}” {does} your property {NAMES[at]}, unlike on the board of 5.7."
+            raise Wrong(said, OWN)
+    return N_MODELS
 
 
-MODELS = [Case(f"{len(FINDS) + RIGHTS} models", ("one of them",))]
+N_MODELS = len({COUNTED, *FINDS, *BOARD}) + 4
+MODELS = [Case(f"{N_MODELS} models", ("one of them",))]
 check_properties = check_of(Exercise(properties, MODELS, [], allow=("Llama", "KVCache"), harness=Harness(_finds_bugs)))
 
 
-ROOM = 1e-5  # of the largest number that a part of the reference returns
+RTOL_MODULE = 1e-5  # of the largest number that a module of the reference returns
 
 
 def first_departure(model, reference, tokens, names=None):
-    """(name, position) of the first part at which a model departs from its reference, or None if it nowhere does.
+    """(name, position) of the first module at which a model diverges from its reference, or None if it nowhere does.
 
-    A part is a module that has a `weight`; it returns (B, T, ...). The parts come in the order in which they run in
-    `model`. A part departs if a number is farther from the reference's than ROOM times the largest number that the
-    reference's part returns, or is nan. The position is the smallest at which it does, in any row. Both models are left
-    as they were.
+    Only modules that have a `weight` count; each returns (B, T, ...). They come in the order in which they run in
+    `model`. A module diverges if a number is nan, or farther from the reference's than RTOL_MODULE times the largest
+    number that the reference's module returns. The position is the smallest at which it does, in any row. Both models
+    are left as they were.
 
     Args:
-        model, reference: modules; model(tokens) runs every part once. Numbers are compared in float32.
+        model, reference: modules; model(tokens) runs each of their modules once. Numbers are compared in float32.
         tokens: (B, T) int64.
-        names: {part of model: part of reference} as in `named_modules()`; None: they have the same names.
+        names: {module of model: module of reference} as in `named_modules()`; None: they have the same names.
     """
     made, wanted = (_made_by(one, tokens) for one in (model, reference))
     names = names or {name: name for name in made}
     if unknown := [name for name in made if names.get(name) not in wanted]:
-        raise ValueError(f"the reference has no part for {unknown[0]!r}, but {list(wanted)[:3]} and so on: pass names.")
+        raise ValueError(
+            f"the reference has no module for {unknown[0]!r}, but {list(wanted)[:3]} and so on: pass names."
+        )
     return first_place(made, wanted, names)
 
 
 @torch.no_grad()
-def departs(made, want, room=ROOM):
-    """Where a number is farther from the wanted one than `room` times the largest of these, or is nan."""
-    return ~((made - want).abs() <= room * want.abs().max())
+def diverges(made, want, rtol=RTOL_MODULE):
+    """Where a number is farther from the wanted one than `rtol` times the largest of these, or is nan."""
+    return ~((made - want).abs() <= rtol * want.abs().max())
 
 
-def first_place(made, wanted, names):
-    """(part, position) of the first part that departs from the one that names gives it, or None."""
+def first_place(made, wanted, names, diverges=diverges):
+    """(module, position) of the first module that diverges from the one that names gives it, or None."""
     for name, output in made.items():
-        off = departs(output, wanted[names[name]])
+        off = diverges(output, wanted[names[name] if names else name])
         if off.any():
             return name, off.nonzero()[:, 1].min().item()
     return None
 
 
-def _made_by(model, tokens):
-    """What each part of a model returns, {name: (B, T, ...)}, in the order in which they run."""
-    names = [name for name, part in model.named_modules() if hasattr(part, "weight")]
-    return {name: output.float() for name, output in outputs_of(model, names, [tokens]).items()}
+def _made_by(model, tokens, inputs=False):
+    """What each module with a weight returns, or is given, {name: (B, T, ...)}, in the order in which they run."""
+    names = [name for name, module in model.named_modules() if hasattr(module, "weight")]
+    if not inputs:
+        return {name: output.float() for name, output in outputs_of(model, names, [tokens]).items()}
+    given, modules = {}, dict(model.named_modules())
+
+    def note(name, _, x, output):
+        given[name] = x[0].float()
+
+    hooks = [modules[name].register_forward_hook(partial(note, name)) for name in names]
+    model(tokens)
+    for hook in hooks:
+        hook.remove()
+    return given
 
 
 ATTENTION, DOWN = "layers.{}.attention.o_proj", "layers.{}.feed_forward.down_proj"
-DEPARTS = {  # where each bug shows first, in 300 tokens
+DIVERGES = {  # where each bug shows first, in 300 tokens
     "gain ignored": ("layers.0.attention_norm", 0),
     "wrong eps": ("layers.0.attention_norm", 0),
     "wrong base": (ATTENTION.format(0), 1),
@@ -360,70 +471,114 @@ DEPARTS = {  # where each bug shows first, in 300 tokens
     "mask shows the next token": (ATTENTION.format(0), 0),
     "positions in bfloat16": (ATTENTION.format(0), 257),
 }
-TEXTS = torch.stack((torch.arange(300) % 63, torch.arange(300) * 7 % 64))  # token 40: in row 0 at 40, in row 1 at 24
-NOT_A_NUMBER = "nan is neither larger nor smaller: is a number within the room, that of the reference's part?"
-ROUNDS = "Two right calculations round differently. The room is 1e-5 of the largest number of the reference's part."
-RUNS = "Parts come in the order in which they run: named_modules() tells in which they were made."
-RENAMED = "Is each part compared with the part that names gives it?"
+TEXTS = torch.stack(
+    (torch.arange(300) % 63, torch.arange(300) * 7 % 64)
+)  # token 40: in row 0 at 40, in row 1 at 24; 5 at 5 and 19
+NOT_A_NUMBER = "nan is neither larger nor smaller: is a number within the limit, that of the reference's module?"
+ROUNDS = "Two right calculations round differently. The limit is 1e-5 of the largest number of the reference's module."
+EVERY_NUMBER = (
+    "Does each number count by itself? One that is too far off is enough, however small the mean or the norm."
+)
+RUNS = "Modules come in the order in which they run: named_modules() tells in which they were made."
+RENAMED = "Is each module compared with the module that names gives it? The two models may run theirs in another order."
 ONE_NAME = "Did every hook note under the same name? A function made in a loop keeps its own by name=name."
-FIRST = "Which part is the first to depart, not the one that departs most? Its name is that of a part with a weight."
-AT = "Which position of this part is the smallest, in any row? Not the first of row 0, nor where it departs most."
+FIRST = "Which module is the first to diverge, not the one that is off by most? Its name is that of one with a weight."
+OF_ONE = "Is the limit 1e-5 of the largest number of this one module? The numbers of others may be much larger."
+OUTPUTS = "Does your hook note what the module returns? f(part, inputs, output) gets its inputs, too."
+AT = "Which position of this module is the smallest, in any row? Not the first of row 0, nor where it is off by most."
 
 
 def in_block_1(model, bug):
-    """A copy of a model in which only block 1 has one of the BUGS of a part; also when other names lead to it."""
+    """A copy of a model in which only block 1 has one of the BUGS of a module; also when other names lead to it."""
     model = copy.deepcopy(model)
     model.layers[1] = with_bug(model.layers[1], bug)
     return model
 
 
-def _departures():
-    """(what is wrong, model, reference, names, where it departs, a hint or "")."""
+def _values_first(attention, x):
+    v, k, q = (proj(x) for proj in (attention.v_proj, attention.k_proj, attention.q_proj))
+    return tuple(y.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2) for y in (q, k, v))
+
+
+def _pairs():
+    """(what is wrong, model, reference, names, where it diverges, a hint or "")."""
     right = pair_with_bug(None, "large")[0]
-    for bug, where in DEPARTS.items():
+    for bug, where in DIVERGES.items():
         yield bug, with_bug(right, bug), right, None, where, ""
-    other, off = copy.deepcopy(right), 0.3 * ROOM * _made_by(right, TEXTS)[DOWN.format(1)].abs().max()
-    layer = other.layers[1].feed_forward  # at some positions its numbers are small; what is too large is taken away
-    layer.down_proj.forward = lambda x, right=layer.down_proj.forward: right(x) + off
-    layer.forward = lambda x, right=layer.forward: right(x) - off
-    yield "less than the room", other, right, None, None, ROUNDS
+    other, loud, factor = copy.deepcopy(right), copy.deepcopy(right), torch.tensor([1.0, 2.0])[:, None, None]
+    head = lambda x: factor[: len(x)] * (right.lm_head(x) - 10)  # noqa: E731 - row 0 has smaller numbers than row 1
+    off = 0.9 * RTOL_MODULE * (factor * (right(TEXTS) - 10)).abs().max()
+    loud.lm_head.forward, other.lm_head.forward = head, lambda x: head(x) + off
+    yield "less than the limit", other, loud, None, None, ROUNDS
     other = in_block_1(right, "gain ignored")  # a second fault: a later part, at an earlier position
     other.tok_embeddings.weight[40] += 1.0
     yield "another row of the embedding", other, right, None, ("tok_embeddings", 24), ""
     other = copy.deepcopy(right)
-    other.tok_embeddings.weight[40, 0] = math.nan
-    yield "nan in the embedding", other, right, None, ("tok_embeddings", 24), NOT_A_NUMBER
+    other.tok_embeddings.weight[40, 0] -= 1.1 * RTOL_MODULE * other.tok_embeddings.weight.abs().max()
+    yield "one number of the embedding", other, right, None, ("tok_embeddings", 24), EVERY_NUMBER
+    other = copy.deepcopy(right)
+    other.tok_embeddings.weight[5, 0] = math.nan
+    yield "nan in the embedding", other, right, None, ("tok_embeddings", 5), NOT_A_NUMBER
+    other = copy.deepcopy(right)
+    other.lm_head.weight[7] += 0.1
+    yield "another row of the head", other, right, None, ("lm_head", 0), ""
     other, names = in_block_1(right, "gain ignored"), {name: f"0.{name}" for name, _ in right.named_modules()}
     for block in other.layers:  # their first norm is now the last that is listed, still the first to run
         block.attention_norm = block._modules.pop("attention_norm")
     yield "gain ignored in block 1", other, right, None, ("layers.1.attention_norm", 0), RUNS
-    other = with_bug(right, "wrong scale")
-    yield "a reference with other names", other, nn.Sequential(right), names, (ATTENTION.format(0), 1), RENAMED
+    other, reference = copy.deepcopy(right), copy.deepcopy(right)
+    for matrix in (other.layers[0].attention.k_proj, other.layers[0].attention.v_proj):
+        matrix.weight += 0.1
+    for block in reference.layers:
+        block.attention.heads = MethodType(_values_first, block.attention)
+    yield (
+        "a reference with other names",
+        other,
+        nn.Sequential(reference),
+        names,
+        ("layers.0.attention.k_proj", 0),
+        RENAMED,
+    )
 
 
 def _finds_departures(function, *_):
-    """The function as a tool that is tested: on pairs of models that depart at a known place, or nowhere."""
-    for what, model, reference, names, where, hint in _departures():
+    """The function as a tool that is tested: on pairs of models that diverge at a known place, or nowhere."""
+    for what, model, reference, names, where, hint in _pairs():
+        models = [(one, snapshot(one)) for one in (model, reference)]
         answer = function(model, reference, TEXTS.clone(), names)
-        if any(part._forward_hooks for one in (model, reference) for part in one.modules()):
-            raise Wrong("a hook is still on a model.", "Remove what register_forward_hook returned, after the run.")
+        for one, before in models:
+            require_unchanged(one, before)
         if answer is not None and not (isinstance(answer, tuple) and [type(one) for one in answer] == [str, int]):
             said = f"a name and an int, or None, is expected, not {str(answer)[:60]}."
             raise Wrong(said, "Return (name, position): position.item() makes an int of a tensor.")
         if answer != where:
-            if not hint and answer and answer[0] == where[0]:
-                hint = AT
-            if not hint and answer and answer[0] == "lm_head":  # the last that is noted
-                hint = f"{ONE_NAME} {FIRST}"
-            raise Wrong(f"bug “{what}”: yours is {answer}, expected {where}.", hint or FIRST)
-    return len(DEPARTS)
+            alike = (slip for slip, program in SLIPS if answer and program(model, reference, names) == answer)
+            usual = AT if answer and where and answer[0] == where[0] else FIRST
+            if answer and answer[0] == "lm_head":  # the last that is noted
+                usual = f"{ONE_NAME} {FIRST}"
+            raise Wrong(f"bug “{what}”: yours is {answer}, expected {where}.", hint or next(alike, usual))
+    return len(DIVERGES)
 
 
-PAIRS = [Case("thirteen pairs of models", ("one of thirteen", "its reference", "two texts", None))]
-check_first_departure = check_of(Exercise(first_departure, PAIRS, [], harness=Harness(_finds_departures)))
+def _inputs_noted(model, reference, names):
+    return first_place(*(_made_by(one, TEXTS, inputs=True) for one in (model, reference)), names)
 
 
-COST, FEWEST = 0.3, 16  # [nat/token]; heads
+def _limit_of_all(model, reference, names):
+    made, wanted = (_made_by(one, TEXTS) for one in (model, reference))
+    largest = max(output.abs().max() for output in wanted.values())
+    return first_place(made, wanted, names, lambda got, want: ~((got - want).abs() <= RTOL_MODULE * largest))
+
+
+SLIPS = (OUTPUTS, _inputs_noted), (OF_ONE, _limit_of_all)  # hint, and what a program with this bug returns
+
+
+PAIRS = [Case("fifteen pairs of models", ("one of fifteen", "its reference", "two texts", None))]
+check_first_departure = check_of(Exercise(
+    first_departure, PAIRS, [], harness=Harness(_finds_departures), hints={"must match": RENAMED}))  # fmt: skip
+
+
+MAX_COST, MIN_HEADS = 0.3, 16  # [nat/token]; heads
 TOGETHER = "Costs of single cuts do not add up. Put one head back at a time: whose return lowers the loss most?"
 MORE = "Which heads cost next to nothing alone? Begin with these, and measure what they cost together."
 
@@ -450,13 +605,28 @@ def _judged_by_loss(function):
     with without_heads(model, cut):
         loss = held_out_loss(model)
     said = f"without these {len(cut)} heads the loss is {loss:.2f}, with all {whole:.2f}: {loss - whole:+.2f}"
-    if loss - whole >= COST:
-        raise Wrong(f"{said}, expected less than +{COST:.2f}.", TOGETHER)
-    if len(cut) < FEWEST:
-        raise Wrong(f"{said}, expected at least {FEWEST} heads.", MORE)
+    if loss - whole >= MAX_COST:
+        raise Wrong(f"{said}, expected less than +{MAX_COST:.2f}.", TOGETHER)
+    if len(cut) < MIN_HEADS:
+        raise Wrong(f"{said}, expected at least {MIN_HEADS} heads.", MORE)
     if function is not cut_heads:  # the specification is run once, unseen
+        again, first = lost_by(cut)
         print(f"{said[0].upper()}{said[1:]}.")
-    return FEWEST
+        print(f"What was lost: {again:+.2f} nat for a token that was in the text before, {first:+.2f} for a new one.")
+    return MIN_HEADS
+
+
+@torch.no_grad()
+def lost_by(cut):
+    """What these heads' absence costs [nat/token], (of tokens that the held-out text had before, of all others)."""
+    windows, model = held_out_windows(), _bundled()
+    given, targets = windows[:, :-1], windows[:, 1:]
+    nats = lambda: F.cross_entropy(model(given).mT, targets, reduction="none")  # noqa: E731
+    with without_heads(model, cut):
+        loss = nats()
+    cost = loss - nats()
+    before = (given[:, None] == targets[..., None]).tril().any(-1)  # (B, T): is a target among the tokens read
+    return cost[before].mean().item(), cost[~before].mean().item()
 
 
 TOOLS, TEXT = ("load_checkpoint", "held_out_loss", "held_out_windows", "without_heads"), [Case("held-out text", ())]

@@ -65,7 +65,7 @@ WRITTEN_DOWN = "It is right for tiny-llama. Which size or number is not taken fr
 BEYOND = "Only this text is longer than max_position_embeddings: read all of it, or raise an error. Do you drop tokens?"
 
 
-MOST = 20_000  # tensors that are kept: an endless loop makes more
+MAX_TENSORS = 20_000  # tensors that are kept: an endless loop makes more
 
 
 class _Watch(TorchDispatchMode):
@@ -83,7 +83,7 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         # empty memory may hold what was in it before
-        if not function.is_view and "empty" not in function.name() and len(self.tensors) < MOST:
+        if not function.is_view and "empty" not in function.name() and len(self.tensors) < MAX_TENSORS:
             inside = args[0]._base if function._schema.is_mutable and args else None  # y[0] = ... changes a part of y
             for value in (*result, inside) if isinstance(result, tuple | list) else (result, inside):
                 if not isinstance(value, torch.Tensor) or value.is_meta:

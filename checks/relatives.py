@@ -18,7 +18,7 @@ from beyond.families.checkpoint import model_from_weights
 from beyond.families.configs import config_from_hugging_face, make_relative, our_weights
 from beyond.families.reference import TOKENS, part_names, save_random
 from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, strided
-from checks.full_model import AT, NOT_A_NUMBER, ONE_NAME, RENAMED, ROOM, ROUNDS, departs, first_place
+from checks.full_model import AT, NOT_A_NUMBER, ONE_NAME, RENAMED, ROUNDS, RTOL_MODULE, diverges, first_place
 from checks.judge import CheckResult, check_of
 from helpers.formats.fit import misfits, refuse
 from helpers.interventions import outputs_of
@@ -68,6 +68,9 @@ def _sink_cases():
         Case("large scores", _sink_inputs(1, 2, 4, 4, 3, 60, scale=300.0), "Does exp overflow? softmax does not."),
         Case("hidden score 300, others -60000", (*far, draw(1, 1, 3, 4)), "Put -inf before the softmax."),
         Case("scores and sinks in float32, v in bfloat16", (scores, causal, sinks, v.bfloat16())),
+        Case("scores near 300 and sinks in float32, v in bfloat16",
+             (scores + 300.0, causal, sinks + 300.0, v.bfloat16()), HALF),
+        Case("scores near -60000, v in float16", (8 * scores - 6e4, causal, sinks - 6e4, v.half()), HALF),
         Case("scores and v not contiguous", (strided(scores), causal, sinks, strided(v)), MEMORY),
         Case("gradients", (scores[:1], empty, sinks, v[:1]), gradients=True),
         Case("gradients, the scores of a head 300 below its sink", (*below, v[:1]),
@@ -75,6 +78,7 @@ def _sink_cases():
     ]  # fmt: skip
 
 
+HALF = "Is the softmax taken in float32, whatever v's dtype? Near 300 bfloat16 knows only every second whole number."
 KEYS, HIDE, SOFTMAX = "shares[..., :-1]", ".masked_fill(~visible, -math.inf)", "torch.cat((x, sink), -1).softmax(-1)"
 LARGEST, ROOT = "x.amax(-1, keepdim=True)", "math.sqrt(v.shape[-1])"
 check_attention_with_sink = check_of(Exercise(attention_with_sink, _sink_cases(), [
@@ -96,7 +100,10 @@ check_attention_with_sink = check_of(Exercise(attention_with_sink, _sink_cases()
 SLIDE, FULL = "sliding_attention", "full_attention"
 ONE_BY_ONE = 12  # tokens that are given one at a time, with a cache
 WINDOWS = {"sliding_window": 6, "use_sliding_window": True, "layer_types": [SLIDE, FULL, SLIDE], "head_dim": 8}
-SAME = 1e-4  # of the largest number: so far may a right port be off
+OTHER_SIZES = {  # so that a row with one size written down is refused
+    "hidden_size": 64, "intermediate_size": 80, "num_key_value_heads": 1, "head_dim": 16, "sliding_window": 9,
+}  # fmt: skip
+RTOL_LOGITS = 1e-4  # of the largest number: so far may a right port be off
 
 
 @contextlib.contextmanager
@@ -120,11 +127,11 @@ class _Model:
     """
 
     @_silent()
-    def __init__(self, model_type, title, settings):
+    def __init__(self, model_type, title, settings, sizes=None):
         from transformers import AutoConfig
 
         usual = AutoConfig.for_model(model_type)
-        biting = {name: value for name, value in WINDOWS.items() if hasattr(usual, name)}
+        biting = {name: value for name, value in (WINDOWS | (sizes or {})).items() if hasattr(usual, name)}
         ones = {name for name, value in usual.to_dict().items() if value == 1 and type(value) is float}
         scales = [name for name in ones if re.search("multiplier|scal", name)]
         biting |= dict.fromkeys(scales, 1.5) | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -294,7 +301,7 @@ PARTS = [name for title, settings in HUNYUAN_MODELS.items()
 PARTS += [f"the answer (logits), if config.json leaves {key} out and `settings` counts," for key in HUNYUAN]
 ADD_FAMILY = Exercise(
     add_family, [Case("Hunyuan", ())], [*WRONG_NORMS, *((hint, program) for _, hint, program in REFUSALS)],
-    tolerance=5.0,  # differences up to SAME of the largest number pass
+    tolerance=5.0,  # differences up to RTOL_LOGITS of the largest number pass
     hints={words: hint for words, hint, _ in REFUSALS}, harness=Harness(_opening(_hunyuan_models, HUNYUAN), PARTS),
     allow=("beyond.families.", "helpers.model."),  # an edit changes their parts
 )  # fmt: skip
@@ -317,13 +324,14 @@ def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **se
     if model_type == "hunyuan_v1_dense" and not settings:
         return check_of(ADD_FAMILY)(function, seconds)
     title = ", ".join(f"{name} {value}" for name, value in settings.items())
+    other_title = f"{title}, other sizes".removeprefix(", ")
     try:
-        models = (_Model(model_type, title, settings),)
+        models = _Model(model_type, title, settings), _Model(model_type, other_title, settings, OTHER_SIZES)
     except Exception as error:  # whatever transformers raises
         words = f"{type(error).__name__}: {' '.join(str(error).split()).partition('. ')[0][:120]}"
         message = f"This check makes no small random {model_type!r} by the settings that it tries ({words})."
         return CheckResult("add_family", "failed", message)
-    harness = Harness(_opening(lambda: models), models[0].parts)
+    harness = Harness(_opening(lambda: models), [name for model in models for name in model.parts])
     other = replace(ADD_FAMILY, cases=[Case(model_type, ())], mistakes=[], harness=harness)
     result = check_of(other)(function, seconds)
     if result.status == "failed" and not result.hint and models[0].unread:
@@ -337,14 +345,15 @@ check_add_family.exercise = ADD_FAMILY
 
 
 def where_they_part(ours, theirs, tokens, names=None):
-    """(part, position, cached) of the first part of ours that departs from transformers' model, or None if none does.
+    """(part, position, cached) of the first part of ours that diverges from transformers' model, or None if none does.
 
-    First all tokens at once: cached is False. Only if the logits agree, to SAME of the largest, ours reads them one by
-    one with a cache, and its outputs, put one behind the other, are compared with the same ones of theirs: cached is
-    True. A part may return a tuple: the first counts. Parts come in the order in which they end. A part departs if a
-    number is farther from theirs than ROOM times the largest number of their part; the position is the smallest at
-    which it does, in any row. If the logits depart and no part does, it is "logits". Where they agree, a part that
-    departs is only cut elsewhere: Granite's scales are inside ours and behind theirs.
+    First all tokens at once: cached is False. Only if the logits agree, to RTOL_LOGITS of the largest, ours reads them
+    one by one with a cache, and its outputs, put one behind the other, are compared with the same outputs of theirs:
+    cached is True. Of a part that returns a tuple the first counts. Parts come in the order in which they end. A part
+    diverges if a number is farther from theirs than RTOL_MODULE times the largest number of their part; the position
+    is the smallest at which it does, in any row. If the logits diverge and no part does, it is "logits", at the first
+    position where they are that far off. Where the logits agree, a part that diverges is only cut elsewhere: Granite's
+    scales are inside ours and behind theirs.
 
     Args:
         ours, theirs: a Relative, a model of transformers; without names any two functions, tokens to logits, (B, T, V).
@@ -353,14 +362,14 @@ def where_they_part(ours, theirs, tokens, names=None):
     """
     if names is None:
         made, wanted = (torch.as_tensor(reads(tokens)).detach() for reads in (ours, theirs))
-        off = departs(made, wanted, SAME).nonzero()
+        off = diverges(made, wanted, RTOL_LOGITS).nonzero()
         return ("logits", off[:, 1].min().item(), False) if len(off) else None
     names = names | {"": ""}  # the model itself: it ends last
     wanted = outputs_of(theirs, names.values(), (tokens,))
     for cached in (False, True):
         cache = (ours.new_cache(len(tokens)),) if cached else ()
         made = outputs_of(ours, names, tokens.split(1, dim=1) if cached else (tokens,), *cache)
-        if not departs(made[""], wanted[""], SAME).any():
+        if not diverges(made[""], wanted[""], RTOL_LOGITS).any():
             continue
         name, position = first_place(made, wanted, names)
         return name or "logits", position, cached
@@ -371,7 +380,7 @@ TWO_ROWS = torch.cat((TOKENS, TOKENS.flip(1)))
 
 
 def _in_row_0(model):  # a little at 5, much at 9: 1e-5 of our largest number would be more than the little
-    part, off = model.tok_embeddings, 1.5 * ROOM * model.tok_embeddings.weight.abs().max()
+    part, off = model.tok_embeddings, 1.5 * RTOL_MODULE * model.tok_embeddings.weight.abs().max()
 
     def forward(tokens, right=part.forward):
         made = right(tokens)
@@ -383,29 +392,34 @@ def _in_row_0(model):  # a little at 5, much at 9: 1e-5 of our largest number wo
 
 
 def _almost_right(model):  # of the largest logit; one row has smaller ones
-    head, off = model.lm_head, 0.9 * SAME * model(TWO_ROWS).abs().max()
+    head, off = model.lm_head, 0.9 * RTOL_LOGITS * model(TWO_ROWS).abs().max()
     head.forward = lambda x, right=head.forward: right(x) + off
+
+
+def _wrong_gain(model):  # of the norm behind a branch: the branch is right, the block is not
+    model.layers[1].ffn_out_norm.weight.data[3] *= 1.1
 
 
 def _uncapped(model):  # and within the room, felt nowhere: where a row's largest number is half of the other's
     head, part, norm = model.lm_head, model.layers[2].feed_forward, model.layers[2].ffn_out_norm
     (made,) = outputs_of(model, ["layers.2.feed_forward"], [TWO_ROWS]).values()
-    off = 0.7 * ROOM * made.abs().max()
+    off = 0.7 * RTOL_MODULE * made.abs().max()
     part.forward = lambda x, right=part.forward: right(x) + off
     norm.forward = lambda x, right=norm.forward: right(x - off)
     head.forward = lambda x: F.linear(x, head.weight)
 
 
-CACHE = "Is cached False where all tokens at once depart? Else let ours read them one by one, with one cache: are a "
+CACHE = "Is cached False where all tokens at once diverge? Else let ours read them one by one, with one cache: are a "
 CACHE += "part's outputs put one behind the other?"
-ENDS = "Which part departs first, in the order in which parts end? A layer ends after its attention and feed_forward."
+ENDS = "Which part diverges first, in the order in which parts end? A layer ends after its attention and feed_forward."
 CAPS = {"head_dim": 8, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0}  # felt, and nothing saturates
 PORTS = {  # what is wrong: family, settings, change
     "nothing": ("gpt_oss", {}, lambda model: None),
     "nothing; Gemma's caps are cut elsewhere": ("gemma2", CAPS, _almost_right),
+    "a wrong gain behind a branch": ("gemma2", CAPS, _wrong_gain),
     "no cap behind the head": ("gemma2", CAPS, _uncapped),
     "a row of the embedding": ("qwen2", {}, lambda model:  # by less than 1e-4
-        (weight := model.tok_embeddings.weight.data)[TOKENS[0, -4]].add_(1.5 * ROOM * weight.abs().max())),
+        (weight := model.tok_embeddings.weight.data)[TOKENS[0, -4]].add_(1.5 * RTOL_MODULE * weight.abs().max())),
     "nan in the embedding": ("qwen2", {}, lambda model:  # in row 0 at 3, in row 1 at 24
         model.tok_embeddings.weight.data[TOKENS[0, 3], 5].fill_(math.nan)),
     "two tokens of row 0": ("qwen2", {}, _in_row_0),
@@ -428,7 +442,7 @@ def ports():
 
 
 def _finds_partings(function, *_):
-    """The function as a tool that is tested: on ports that depart at a known place, or nowhere."""
+    """The function as a tool that is tested: on ports that diverge at a known place, or nowhere."""
     for wrong, ours, theirs, where in ports():
         parts = [*ours.modules(), *theirs.modules()]
         try:
@@ -449,10 +463,10 @@ def _finds_partings(function, *_):
 
 def _why(wrong, answer, where):
     if "elsewhere" in wrong:
-        return "The models' logits agree here to 1e-4 of the largest: a part that departs is then only cut elsewhere."
+        return "The models' logits agree here to 1e-4 of the largest, so a part that diverges is only cut elsewhere."
     ours = part_names(3).keys() - ({"lm_head"} if where and where[0] == "logits" else ())
     if answer and where and answer[1:] == where[1:] and answer[0] not in ours:
-        return 'The name is that of our part; it is "logits" where no part departs.'
+        return 'The name is that of our part; it is "logits" where no part diverges.'
     if answer and not answer[2] and (where or ("logits",))[0] == "logits" != answer[0]:
         return f"{ROUNDS} Of a tensor all counts: `output[0]` is for tuples alone, of a tensor it is a row."
     if "nan" in wrong and not (answer and answer[0] == where[0] and answer[1] > where[1]):

@@ -263,7 +263,7 @@ check_accumulated_step = check_of(Exercise(accumulated_step, [
 
 
 LOOPS = {"A": "inputs as targets", "B": "rate never set", "C": "clipped after the step", "D": "gradients add up"}
-STEPS, WARM_UP, PEAK, LONGEST = 60, 10, 5e-3, 0.5  # of the right loop
+STEPS, WARM_UP, PEAK, MAX_NORM = 60, 10, 5e-3, 0.5  # of the right loop
 
 
 class Loop:
@@ -300,10 +300,10 @@ def _step_with(bug):
             loop.optimizer.zero_grad()
         loss.backward()
         if bug not in ("gradient not clipped", "clipped after the step"):
-            torch.nn.utils.clip_grad_norm_(weights, LONGEST)
+            torch.nn.utils.clip_grad_norm_(weights, MAX_NORM)
         loop.optimizer.step()
         if bug == "clipped after the step":
-            torch.nn.utils.clip_grad_norm_(weights, LONGEST)
+            torch.nn.utils.clip_grad_norm_(weights, MAX_NORM)
         loop._done += 1
         return loss.item()
 
