@@ -309,7 +309,8 @@ def _judged_by_effect(function, name, n):
     if name == "small":
         return n
     nothing, chance = _by_chance(n)
-    loss, bar = _loss_without(_models()[name], units), nothing + (sum(chance) / len(chance) - nothing) / 2
+    half = (sum(chance) / len(chance) - nothing) / 2 * CUT_UNITS.tolerance
+    loss, bar = _loss_without(_models()[name], units), nothing + half
     if loss <= bar:
         return n
     said = f"cut, your units give the loss {loss:.2f}; the bar is {bar:.2f}, random choices give {min(chance):.2f} to "

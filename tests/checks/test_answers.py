@@ -12,10 +12,12 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 import checks
-from checks.base import MEMORY, Exercise, Harness
+from checks import judge
+from checks.base import MARGIN, MEMORY, Case, Exercise, Harness
 from checks.notebook import read_notebook
 from checks.own import define
 from checks.scaling_out import MERGE_ATTENTION
+from checks.swiglu import silu
 from tests.support.answers import RIGHT, WRONG, right_answer_to
 from tests.support.course import ROOT
 from tests.support.no_solution import assert_tells_no_solution
@@ -26,6 +28,21 @@ EXERCISES = {name[6:]: getattr(checks, name).exercise for name in checks.FILE_OF
 def check_of(exercise):
     """The check, with a limit that a busy machine does not reach."""
     return functools.partial(getattr(checks, f"check_{exercise}"), seconds=120)
+
+
+def narrow(exercise, times, monkeypatch):
+    """Change the room that answers have: what passes with less, or fails with more, is not decided by the last bit."""
+    monkeypatch.setattr(EXERCISES[exercise], "tolerance", times * EXERCISES[exercise].tolerance)
+
+
+@pytest.mark.parametrize(("off", "times"), [(0.99, 1 - MARGIN), (1.01, 1 + MARGIN)])
+def test_an_answer_that_passes_or_fails_by_one_percent_is_noticed(off, times, monkeypatch):
+    exercise = Exercise(silu, [Case("float64", (torch.tensor([1.0, -2.0], dtype=torch.float64),))], [])
+    monkeypatch.setitem(EXERCISES, "silu", exercise)
+    answers = lambda x: torch.nn.functional.silu(x) * (1 + off * 2e-5)  # noqa: E731
+    before = judge.check_of(exercise)(answers).status
+    narrow("silu", times, monkeypatch)
+    assert {before, judge.check_of(exercise)(answers).status} == {"passed", "failed"}
 
 
 def helps(result):
@@ -58,14 +75,16 @@ def test_every_exercise_has_its_check_and_answers_and_fitting_cases():
 
 
 @pytest.mark.parametrize(("exercise", "name"), pairs(RIGHT))
-def test_right_answer_passes(exercise, name):
+def test_right_answer_passes_with_a_margin(exercise, name, monkeypatch):
+    narrow(exercise, 1 - MARGIN, monkeypatch)
     result = check_of(exercise)(RIGHT[exercise][name])
     assert result.status == "passed", result
     assert result.hint == ""
 
 
 @pytest.mark.parametrize(("exercise", "name"), pairs(WRONG))
-def test_wrong_answer_is_rejected_with_the_words_that_fit(exercise, name):
+def test_wrong_answer_is_rejected_with_a_margin_and_with_the_words_that_fit(exercise, name, monkeypatch):
+    narrow(exercise, 1 + MARGIN, monkeypatch)
     words, program = WRONG[exercise][name]
     result = check_of(exercise)(program)
     assert result.status == "failed", result
@@ -101,13 +120,14 @@ def test_a_rank_that_sees_no_key_leaves_each_gradient_that_of_the_other_ranks(ca
             torch.testing.assert_close(one.grad, want.grad)
 
 
-LONG = "lookup_decoding", "mend_split", "add_family", "training_loop", "my_llama"  # each writes, trains or opens models
+LONG = "judge", "mend_split", "add_family", "training_loop", "my_llama"  # each writes, trains or opens models
 
 
 @pytest.mark.parametrize(
     "exercise", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in EXERCISES]
 )
-def test_every_known_mistake_is_named(exercise):
+def test_every_known_mistake_is_named_with_a_margin(exercise, monkeypatch):
+    narrow(exercise, 1 + MARGIN, monkeypatch)
     for hint, program in EXERCISES[exercise].mistakes:
         result = check_of(exercise)(program)
         assert result.status == "failed", hint

@@ -32,7 +32,7 @@ def their_model(w, c, t):
 
 COPIES = {  # exercise and what is named: the answer
     "rms_norm__RMSNorm": lambda x, w, e: torch.func.functional_call(model.RMSNorm(len(w), e), {"weight": w}, x),
-    "rope_angles__rope_angles": lambda p, h, theta: model.rope_angles(p, model.rope_inv_freq(h, theta)),
+    "rope_angles__rope_angles": lambda p, h, theta: model.rope_angles(p, model.rope_inv_freq(h, theta).to(p.device)),
     "apply_rope_halves__apply_rope": model.apply_rope,
     "apply_rope_interleaved__apply_rope": lambda x, c, s: model.apply_rope(x, c, s, "interleaved"),
     "rope_permutation__interleaved_to_halves": interleaved_to_halves,
