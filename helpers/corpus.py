@@ -24,10 +24,10 @@ def reference_text() -> str:
     """The Python language reference, topic by topic in alphabetical order, without paragraphs that stood before."""
     from pydoc_data.topics import topics
 
-    return without_copies("\n\n".join(topics[name].strip() for name in sorted(topics)))[0]
+    return deduplicate("\n\n".join(topics[name].strip() for name in sorted(topics)))[0]
 
 
-def without_copies(text: str) -> tuple[str, int]:
+def deduplicate(text: str) -> tuple[str, int]:
     """A text without the paragraphs that stood before (but for blanks), and how many these are.
 
     With the copies a held-out part would be no test: much of it would have been read in training.
@@ -72,7 +72,7 @@ def load_text(source: str | Path | None = None) -> str:
             if path == source:
                 raise
             left_out.append(str(path.relative_to(source)))
-    text, n_copies = without_copies("\n\n".join(filter(None, texts)))
+    text, n_copies = deduplicate("\n\n".join(filter(None, texts)))
     notes = []
     if left_out:
         some = f"{', '.join(left_out[:5])}{', …' * (len(left_out) > 5)}"
@@ -106,7 +106,7 @@ def _read(path):
 def train_val_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
     """The text to train on, and the last `fraction` to judge by; cut between paragraphs, or lines, words, letters.
 
-    Warns if more than half of the long lines to judge by stand in the other part, too.
+    Warns if more than half of it, counted by the letters of its lines, stands in the other part, too.
     """
     if not 0 < fraction < 1:
         raise ValueError(f"fraction={fraction} must lie between 0 and 1, both excluded, for example 0.1.")
@@ -115,9 +115,10 @@ def train_val_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
         cut = text.find(place, start)
         if cut > 0 and len(text) - cut > (len(text) - start) * 3 / 4:
             training, held_out = text[:cut], text[cut:]
-            known, lines = set(training.splitlines()), [line for line in held_out.splitlines() if len(line) >= 40]
-            if (n_known := sum(line in known for line in lines)) > len(lines) / 2:
-                again = f"{n_known:,} of the {len(lines):,} long lines to judge by stand in the training part, too"
+            known, lines = set(map(str.strip, training.splitlines())), list(map(str.strip, held_out.splitlines()))
+            share = sum(len(line) for line in lines if line in known) / max(1, sum(map(len, lines)))
+            if share > 0.5:  # lines are as short as a verse, or as many scripts write them
+                again = f"lines with {share:.0%} of the letters to judge by stand in the training part, too"
                 warnings.warn(f"{again}: this held-out part is no test. Is there a copy in the text?", stacklevel=2)
             return training, held_out
     raise ValueError(f"a text of {len(text)} characters cannot be cut in two: pass a longer text.")

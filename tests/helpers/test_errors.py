@@ -143,7 +143,7 @@ SAID = [
     (lambda: masks.prefix(TOKENS[0], TOKENS[0], -1), "length=-1 must be at least 0"),
     (lambda: attention_by_layer(RELATIVE.make(), TOKENS), "attention_by_layer knows plain LLaMA only … outputs_of"),
     (lambda: Llama(RELATIVE), "a 'mistral' model has parts that Llama has not: call config.make()"),
-    (lambda: model_from_weights(RELATIVE, RELATIVE.make().state_dict()), "'mistral' model has parts that Llama has not … beyond.families"),
+    (lambda: model_from_weights(RELATIVE, RELATIVE.make().state_dict()), "has parts that Llama has not … beyond.fam"),
     (lambda: MODEL(TOKENS, KVCache(OURS, 1, 3, torch.float32, "meta")), "on cpu, the cache … on meta: make the cache"),
     (lambda: one_too_many(), "1 tokens do not fit: the cache holds 3 of at most 3"),
     (lambda: generate.next_token_probabilities(torch.ones(3)), "(3,): pass (batch, vocabulary) … logits[None]"),
