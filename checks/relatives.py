@@ -20,7 +20,7 @@ from beyond.families.reference import TOKENS, part_names, save_random
 from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, strided
 from checks.full_model import AT, NOT_A_NUMBER, ONE_NAME, RENAMED, ROUNDS, RTOL_MODULE, diverges, first_place
 from checks.judge import CheckResult, check_of
-from helpers.formats.fit import misfits, refuse
+from helpers.formats.fit import misfits, raise_if
 from helpers.interventions import outputs_of
 from helpers.model import apply_rope, causal_visible
 
@@ -159,7 +159,7 @@ class _Model:
         with register_family(content["model_type"], row):
             config = config_from_hugging_face(content)
             weights = our_weights(self.weights, config)
-            refuse(misfits(make_relative(config), weights), "your row", "These:")  # here an edit's error keeps its line
+            raise_if(misfits(make_relative(config), weights), "your row", "These:")  # here an edit's error keeps its line
             model = model_from_weights(config, weights, source="the file")
         self.unread = self.own_keys - row.settings.keys()
         steps = TOKENS[:, :ONE_BY_ONE].split(1, dim=1)

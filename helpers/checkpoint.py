@@ -10,9 +10,9 @@ import torch
 from helpers.config import LlamaConfig
 from helpers.device import explain_out_of_memory
 from helpers.formats.files import read_json, what_instead
-from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, refuse, tied_once
+from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, raise_if, tied_once
 from helpers.formats.hugging_face import StoredWeight, config_from_hugging_face, open_weights
-from helpers.formats.names import interleaved_to_halves, name_map, under_our_names  # noqa: F401  imported from here
+from helpers.formats.names import interleaved_to_halves, name_map, to_native_names  # noqa: F401  imported from here
 from helpers.model import Llama
 
 SMALLER = "pass dtype=torch.bfloat16, or open a smaller model."
@@ -66,7 +66,7 @@ def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor |
         config = config_from_hugging_face(read_json(folder / "config.json"), str(folder / "config.json"))
         stored = open_weights(folder)
         try:
-            return config, tied_once(under_our_names(stored, config.n_layers), config)
+            return config, tied_once(to_native_names(stored, config.n_layers), config)
         except ValueError as error:
             raise ValueError(f"{folder}: {error}.") from error
     if (folder / "params.json").is_file():
@@ -98,7 +98,7 @@ def model_from_weights(
         model = blank_model(config, weights, source, make)
         problems = misfits(model, weights)
         own = {name: weights[name][...] for name, _ in model.named_parameters() if name not in problems}
-        refuse(problems | damage(own), source)
+        raise_if(problems | damage(own), source)
         # copied even if nothing changes: a file may be mapped memory, and a caller keeps its own tensors
         state = {name: weight.to(device=device, dtype=dtype, copy=True) for name, weight in own.items()}
     if config.tie_embeddings:

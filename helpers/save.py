@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from helpers.config import LLAMA3_SCALING, LlamaConfig
 from helpers.corpus import END_OF_TEXT
-from helpers.formats.fit import misfits, refuse, require_tie
+from helpers.formats.fit import misfits, raise_if, require_tie
 from helpers.formats.names import name_map
 from helpers.model import Llama, rope_inv_freq
 from helpers.validate import require_plain
@@ -80,8 +80,8 @@ def weights_to_hugging_face(model: Llama) -> dict[str, torch.Tensor]:
     own = {name.replace("_orig_mod.", ""): weight for name, weight in model.state_dict().items()}  # torch.compile's
     with torch.device("meta"):
         blank = Llama(model.config)
-    refuse(misfits(blank, own), "save_checkpoint", "Nothing was saved: pass the model that was prepared for decoding, "
-           "merge what was added (peft: merge_and_unload()), or correct model.config.")  # fmt: skip
+    raise_if(misfits(blank, own), "save_checkpoint", "Nothing was saved: pass the model that was prepared for "
+             "decoding, merge what was added (peft: merge_and_unload()), or correct model.config.")  # fmt: skip
     require_tie(model, "save_checkpoint")
     names = name_map(model.config.n_layers)
     if model.config.tie_embeddings:

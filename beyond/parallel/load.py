@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor
 
 from beyond.parallel.split import split_model
 from helpers.checkpoint import blank_model, read_checkpoint
-from helpers.formats.fit import damage, misfits, refuse
+from helpers.formats.fit import damage, misfits, raise_if
 from helpers.model import Llama
 
 
@@ -22,7 +22,7 @@ def load_parallel(folder: str | Path, mesh: DeviceMesh, dtype: torch.dtype = tor
     folder = Path(folder)
     config, weights = read_checkpoint(folder)
     blank = blank_model(config, weights, str(folder))
-    refuse(misfits(blank, weights), str(folder))
+    raise_if(misfits(blank, weights), str(folder))
     model = split_model(blank.to(dtype), mesh)
     read_part(model, weights, mesh.get_local_rank(), mesh.device_type, str(folder))
     return model.eval()
@@ -39,5 +39,5 @@ def read_part(model: Llama, weights, rank: int, device: str = "cpu", place: str 
         sizes = zip(part.shape, weights[name].shape, strict=True)
         mine = tuple(slice(rank * size, rank * size + size) if size < whole else slice(size) for size, whole in sizes)
         read = weights[name][mine]
-        refuse(damage({name: read}), place)
+        raise_if(damage({name: read}), place)
         part.copy_(read)

@@ -51,14 +51,14 @@ ANOTHER = (
 )
 
 
-def refuse(problems: dict[str, str], source: str, so: str = ANOTHER):
+def raise_if(problems: dict[str, str], source: str, advice: str = ANOTHER):
     """Raise ValueError if there are problems; the text lists the first twenty, each cut to a line."""
     if not problems:
         return
     kinds = {text.partition(":")[0] for text in problems.values()}
     if "not finite" in kinds or kinds == {"missing"}:
-        so = so.partition(" If transformers")[0]  # what it saves holds them, too; or it has made them up
-    listed = [f"{source}: {len(problems)} weights do not fit. {so}"]
+        advice = advice.partition(" If transformers")[0]  # what it saves holds them, too; or it has made them up
+    listed = [f"{source}: {len(problems)} weights do not fit. {advice}"]
     listed += [text if len(text) < 200 else f"{text[:200]}…" for text in sorted(problems.values())[:20]]
     listed += [f"… and {len(problems) - 20} more"] * (len(problems) > 20)
     raise ValueError("\n  ".join(listed))

@@ -9,7 +9,7 @@ from helpers.config import LLAMA3_SCALING, LlamaConfig
 from helpers.device import is_out_of_memory
 from helpers.formats.files import read_json, unreadable
 from helpers.formats.fit import DAMAGE
-from helpers.formats.names import interleaved_to_halves, under_our_names
+from helpers.formats.names import interleaved_to_halves, to_native_names
 from helpers.model import swiglu_hidden_dim
 
 SPLIT_BY_COLUMNS = ("wo.weight", "w2.weight")  # Meta's row-parallel layers: each shard holds some input columns
@@ -54,7 +54,7 @@ def read_meta(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
     try:
         theirs = {name: _join([shard[name] for shard in shards], name, params["dim"]) for name in shards[0]}
         stored = {name: weight for name, weight in theirs.items() if not name.endswith(IGNORED)}
-        weights = under_our_names(stored, params["n_layers"], "meta")
+        weights = to_native_names(stored, params["n_layers"], "meta")
         tied = "output.weight" not in theirs or torch.equal(theirs["output.weight"], theirs["tok_embeddings.weight"])
         config = _config_from_meta(params, theirs["tok_embeddings.weight"].shape[0], tied)
         rows, all_rows = weights["layers.0.attention.q_proj.weight"].shape[0], config.n_heads * config.head_dim

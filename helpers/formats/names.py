@@ -33,7 +33,7 @@ def name_map(n_layers: int, style: str = "hf") -> dict[str, str]:
     return names
 
 
-def under_our_names(stored: dict, n_layers: int, style: str = "hf") -> dict:
+def to_native_names(stored: dict, n_layers: int, style: str = "hf") -> dict:
     """The same weights, {name of the file: weight}, by our names; a name that is not known stays as it is.
 
     Raises:
