@@ -11,13 +11,14 @@ from importlib import import_module
 
 FILES = {  # what is imported from here, by the file that is loaded when it is asked for
     "base": "Explorer new_figure slider switch toggle within",
+    "causes": "explore_cuts explore_rows",
     "film": "explore_training",
-    "full_model": "explore_xray",
-    "generate": "explore_writing",
+    "full_model": "explore_sizes explore_xray",
+    "generate": "explore_drafts explore_writing",
     "gqa": "explore_masks",
-    "parallel": "explore_devices explore_ring explore_sums",
+    "parallel": "explore_devices explore_drag explore_ring explore_sums",
     "relatives": "explore_order explore_ports",
-    "rmsnorm": "explore_norms explore_rms_norm",
+    "rmsnorm": "explore_dose explore_rms_norm",
     "rope": "explore_hands explore_reach explore_rope",
     "start": "explore_start",
     "swiglu": "explore_opening explore_swiglu",

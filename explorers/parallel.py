@@ -1,18 +1,18 @@
-"""The explorers of notebook 09: which sums a model on two ranks needs, how a ring adds up, when more devices pay."""
+"""The explorers of 09: sums that a split model needs, how a ring adds up, when devices pay, where ranks start."""
 
 import functools
 
 import numpy as np
 import torch
-from matplotlib.collections import LineCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.patches import Rectangle
 from torch.nn import functional as F
 
-from explorers.base import GREY, PALE, Explorer, bare, new_figure, slider, switch, toggle
+from explorers.base import GREY, PALE, Explorer, bare, bundled, new_figure, slider, switch, toggle
 from helpers.checkpoint import load_checkpoint
-from helpers.interventions import held_out_tokens
-from helpers.model import PRESETS, count_parameters
+from helpers.interventions import held_out_tokens, held_out_windows
+from helpers.model import PRESETS, count_parameters, rope_angles
 from helpers.plots import HIDDEN, INK, KEY, QUERY, VALUE
 from helpers.text import TINY_LLAMA
 
@@ -142,9 +142,9 @@ def explore_ring() -> Explorer:
     n = np.arange(2, RANKS + 1)
     count.set(xlim=(1.6, RANKS + 0.4), ylim=(0, 2.15), xticks=n, xlabel="ranks", ylabel="sent by a rank [tensors]")
     count.plot(n, 2 * (n - 1) / n, "o-", color=PALE)
-    count.text(6.2, 1.2, "in all: 2 (n − 1) / n", ha="right", color=GREY)
+    count.text(1.7, 2.03, "two tensors", color=GREY, va="bottom", fontsize=9)
     count.axhline(2, color=INK, lw=1, ls=":")
-    count.set_title("Black: sent so far")
+    count.set_title("black: so far; grey: in all")
 
     # What moves: the map, arrows to the next rank with this step, the names of rows, what a rank has sent.
     picture = table.imshow(np.ones((2, 2, 3)), extent=(0, 1, 1, 0), aspect="auto")
@@ -179,9 +179,91 @@ def explore_ring() -> Explorer:
             f"Each rank has sent {step / n:.2f} of the tensor."
         )
 
-    controls = {"n": slider("ranks", 4, 2, RANKS), "step": slider("step", 1, 0, 2 * (RANKS - 1))}
+    controls = {"n": slider("ranks", 4, 2, RANKS), "step": slider("step", 1, 0, 2 * (4 - 1))}
+    controls["n"].observe(lambda change: setattr(controls["step"], "max", 2 * (change["new"] - 1)), names="value")
     alt = "Left: ranks down, pieces across, a stripe for each rank whose numbers are in, arrows to the next rank. "
     return Explorer(figure, draw, controls, alt + "Right: what each rank sends, against the number of ranks.")
+
+
+HALF, WRONG = 128, "#B00020"  # tokens of each of two ranks; the colour of a position that is off
+FIRSTS = (*range(0, 113, 16), 120, 124, *range(126, 131), 132, 136, 144, *range(160, 385, 32))  # of the curves
+
+
+@functools.cache
+def _second_half():
+    # (cost [nat/token], largest change of a logit) of rank 1's half of four texts, by rank 1's first position.
+    model, windows = bundled(), held_out_windows()[::4]
+    cache, own = model.new_cache(len(windows), 2 * HALF), model.rotation_and_mask
+    with torch.no_grad():
+        model(windows[:, :HALF], cache)  # rank 0's keys, in their places
+
+    def read(first):
+        angles, visible = rope_angles(first + torch.arange(HALF), model.inv_freq), own(HALF, HALF)[2]
+        cache.length, model.rotation_and_mask = HALF, lambda *_, **__: (angles.cos(), angles.sin(), visible)
+        with torch.no_grad():
+            return model(windows[:, HALF:-1], cache)
+
+    right = read(HALF)
+    loss = functools.partial(F.cross_entropy, target=windows[:, HALF + 1 :])
+
+    @functools.cache
+    def measured(first):
+        logits = read(first)
+        return (loss(logits.mT) - loss(right.mT)).item(), (logits - right).abs().max().item()
+
+    return measured
+
+
+def explore_drag() -> Explorer:
+    """Two ranks share a text of 256 tokens, and rank 1 counts its half from any position: what shows that it is off?"""
+    measured = _second_half()
+    figure, axes = new_figure(2)
+    strip = figure.add_axes((0.02, 0.74, 0.96, 0.25))
+    figure.set_layout_engine("none")
+    bare(strip, (-58, 526), (-1.7, 1.5), "auto")
+    strip.fill_between([0, HALF], -0.35, 0.35, color=FAR(0.35), lw=0)
+    strip.text(-6, 0, "rank 0", color=KEY, ha="right", va="center")
+    strip.plot([0, 515], [-0.6, -0.6], color=GREY, lw=1)
+    for at in (0, 128, 256, 384, 512):
+        strip.text(at, -0.75, at, ha="center", va="top", fontsize=9)
+    strip.plot([HALF, HALF], [-0.7, 1.1], color=INK, lw=1, ls="--")
+    names = "loss of rank 1's half, change [nat/token]", "largest change of a logit"
+    tops, curves = (1.5, 18), np.array([measured(first) for first in FIRSTS]).T
+    for column, (ax, name, top, curve) in enumerate(zip(axes, names, tops, curves, strict=True)):
+        ax.set_position((0.07 + 0.5 * column, 0.13, 0.41, 0.49))
+        ax.plot(FIRSTS, curve, color=PALE, lw=1.5)
+        ax.set(xlim=(-6, 390), ylim=(-0.05 * top, top), xticks=[0, 128, 256, 384], xlabel="rank 1's first position")
+        ax.set_title(name, fontsize=10, loc="left")
+        ax.axvline(HALF, color=INK, lw=1, ls="--")
+
+    # What moves: rank 1's tokens, and a dot on each curve.
+    block = strip.add_collection(PolyCollection([], fc=QUERY, alpha=0.7))
+    label = strip.text(0, 0.75, "", color=QUERY, va="center")
+    dots = [ax.plot([], [], "o", color=WRONG, ms=8, clip_on=False)[0] for ax in axes]
+    box = {"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none"}
+    words = [ax.text(0, 0, "", color=WRONG, ha="center", va="bottom", weight="bold", bbox=box) for ax in axes]
+
+    def draw(first):
+        cost, gap = measured(first)
+        block.set_verts([[(first, 0.4), (first + HALF, 0.4), (first + HALF, 1.1), (first, 1.1)]])
+        left = first < 230  # where its name has room
+        label.set(text=f"rank 1, from {first}", x=first + (134 if left else -6), ha="left" if left else "right")
+        for dot, word, value, top, says in zip(dots, words, (cost, gap), tops, ("{:+.2f}", "{:.1f}"), strict=True):
+            dot.set_data([first], [value])
+            word.set(text=says.format(value), x=min(max(first, 22), 362), y=min(value + 0.08 * top, 0.88 * top))
+        off = "where it belongs" if first == HALF else f"{abs(first - HALF)} too {'low' if first < HALF else 'high'}"
+        return (
+            f"Rank 1 counts from {first}, {off}. The loss on its half changes by {cost:+.3f}, and one logit changes by "
+            f"{gap:.2g}, the largest change."
+        )
+
+    controls = {"first": slider("rank 1's first position", 0, 0, 384, says="rank 1 counts from {}")}
+    alt = (
+        "Above, rank 1's tokens as a bar that slides along the positions. Below, against its first position: the loss, "
+    )
+    return Explorer(
+        figure, draw, controls, alt + "a V with a round foot at 128, and the largest logit change, a crack."
+    )
 
 
 def explore_devices() -> Explorer:

@@ -44,8 +44,8 @@ def test_the_split_that_a_learner_writes_in_notebook_09_writes_the_whole_models_
     tokens = encode(load_tokenizer(), "The value of a name is")[None]
     whole = load_tokenizer().decode(generate(load_checkpoint(TINY_LLAMA), tokens, 25)[0].tolist())
     assert launch(*write) == [f"rank {rank}, 722,560 numbers: {whole!r}" for rank in (0, 1)]
-    with pytest.raises(RuntimeError, match=r"(?s)split.py -1 failed in a process.*temperature=-1"):
-        launch(*write, "-1")
+    with pytest.raises(RuntimeError, match=r"(?s)split.py --temperature -1 failed in a process.*temperature=-1"):
+        launch(*write, "--temperature", "-1")
     (waits := tmp_path / "waits.py").write_text("__import__('time').sleep(1000)", encoding="utf-8")
     with pytest.raises(RuntimeError, match="not done after 3 seconds"):
         launch(str(waits), seconds=3)
