@@ -100,6 +100,8 @@ def _blind(case, seen_by, output):
 BY_HAND = torch.tensor([[[1.0, 0.0]], [[5.0, 4.0]]]), torch.tensor([[0.0], [3.0]]).log1p()  # denominators 1 and 4
 HIDDEN = "A rank without a visible key has -inf and the weight 0. But 0 times nan or inf is nan: leave its output out."
 VISIBLE = "A fault of a rank that sees keys must show: leave out only what has the weight 0."
+SMALL = "A weight of 1e-7 is small, not 0. Leave out only what has the weight 0, so that a fault shows."
+FAINT = torch.tensor([[0.0], [-16.118]])  # logarithms of 1 and 1e-7
 LARGE = "exp of 300 is inf in float32, and exp of -300 is 0. But a query's weights depend on differences alone."
 ONE_BEHIND = [[True, False, True], [True, True, False]]
 AXIS_FOR_H = "The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h."
@@ -111,6 +113,7 @@ MERGE_ATTENTION = Exercise(merge_attention, [
     *[Case(f"a rank sees no key (-inf), its output is {output}",
            _blind(_dealt_out(3, 8, 2, seed=70), ONE_BEHIND, output), HIDDEN) for output in (torch.nan, torch.inf)],
     Case("a rank that sees keys has nan", (torch.tensor([[[1.0]], [[torch.nan]]]), torch.zeros(2, 1)), VISIBLE),
+    Case("a rank whose weight is 1e-7 has nan", (torch.tensor([[[1.0]], [[torch.nan]]]), FAINT), SMALL),
     Case("not contiguous", tuple(map(strided, _dealt_out(3, 16, 2, seed=90))), MEMORY),
     Case("outputs in bfloat16, logsumexps in float32, near 300",
          tuple(map(torch.Tensor.to, _dealt_out(3, 16, 2, seed=100, shift=300.0), (torch.bfloat16, torch.float32))),

@@ -19,6 +19,13 @@ def merge_attention__einsum(outputs, logsumexps):
     return torch.einsum("rt,rth->th", weights, outputs.float().masked_fill(weights[..., None] == 0, 0)).to(outputs)
 
 
+for floor in (1e-3, 1e-6):
+    WRONG["merge_attention"][f"outputs_below_{floor:g}_left_out"] = (
+        "Leave out only what has the weight 0", lambda outputs, logsumexps, floor=floor: (
+            (weights := logsumexps.float().softmax(0)[..., None])
+            * outputs.float().masked_fill(weights < floor, 0)).sum(0).to(outputs))  # fmt: skip
+
+
 class SumOfGradients(torch.autograd.Function):
     @staticmethod
     def forward(context, x, all_reduce, dtype):
@@ -47,7 +54,19 @@ def _by_pre_hook(returned):
     ]
 
 
-RIGHT["mend_split"] = {"function": _by_function(torch.float32)}
+def _in_place(model, all_reduce):
+    """Without a copy: the sum takes the place of the part."""
+
+    def hook(module, gradients):
+        all_reduce(gradients[0])
+        return gradients
+
+    for block in model.layers:
+        for norm in (block.attention_norm, block.ffn_norm):
+            norm.register_full_backward_pre_hook(hook)
+
+
+RIGHT["mend_split"] = {"function": _by_function(torch.float32), "in_place": _in_place}
 WRONG["mend_split"] |= {
     "sums_in_bfloat16": ("wrong gradient … is off by up to", _by_function(torch.bfloat16)),
     "while_writing": ("a gradient of a tensor that has none?", lambda model, all_reduce: [

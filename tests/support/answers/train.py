@@ -55,6 +55,8 @@ WRONG["accumulated_step"] |= {
     "twice": ("2 steps of the optimizer", _step(stepped=lambda m, o: (o.step(), o.step()))),
     "next_rate": ("its lr is 0.9, expected 1.0", _step(
         stepped=lambda m, o: (o.step(), o.param_groups[0].update(lr=0.9)))),
+    "momentum_during_the_step": ("its momentum is 0.9, expected 0", _step(stepped=lambda _, o: (
+        o.param_groups[0].update(momentum=0.9), o.step(), o.param_groups[0].update(momentum=0)))),
     "clipped_late": ("the length of the gradient is", _step(
         most=1e9, stepped=lambda m, o: (o.step(), torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)))),
     "uphill": ("the right one is 180, expected 0", mutate(accumulated_step, "share.b", "(-share).b")),
