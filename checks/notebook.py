@@ -17,6 +17,7 @@ its walls, since a notebook may be made to keep a reader busy for ever: it needs
 
 import ast
 import contextlib
+import functools
 import io
 import json
 import re
@@ -28,6 +29,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 ENDING = re.compile(r"\.ipynb(?:\.txt|\.json)?$", re.I)  # of a notebook's name: mail and some browsers add one
+BROKEN = {  # what a file is that JupyterLab cannot open either
+    rb"\s*\Z": "is empty", rb"\xff\xfe|\xfe\xff": "is stored as UTF-16, not as UTF-8",
+    rb"(?s:.*\n)?(?:<{7}|>{7}) ": "holds git's conflict marks, <<<<<<< and >>>>>>>",
+}  # fmt: skip
 LARGEST_CELL = 200_000  # characters of a cell that is read
 RUN_THEIR_CELL = ("time", "capture", "prun")  # magics of a cell that is run as it stands; %%timeit keeps no names
 IS_TEXT = "It is a text cell: Esc, then Y, makes it code."
@@ -147,6 +152,9 @@ def read_notebook(data: bytes) -> Notebook:
 
 def stored_cells(data: bytes) -> list[dict]:
     """The cells of a notebook, of the format that it names, each with its source as one text; errors as above."""
+    for mark, what in BROKEN.items():
+        if re.match(mark, data):
+            raise ValueError(f"it {what}, so it cannot be opened: hand in a good copy")
     stored = json.loads(data.decode("utf-8-sig"))
     cells = stored.get("cells")
     if "worksheets" in stored and (stored.get("nbformat", 4) < 4 or "cells" not in stored):  # as Jupyter shows it
@@ -159,12 +167,17 @@ def read_cells(cells: list[str]) -> Notebook:
     notebook, first = Notebook([re.sub(r"\r\n?", "\n", cell) for cell in cells]), 0
     for number, source in enumerate(notebook.cells, start=1):
         try:
-            with warnings.catch_warnings(action="ignore"):  # such as an invalid escape: not the reader's business
-                notebook.statements += [_statement(number, node, first) for node in _body(source)]
+            notebook.statements += _statements(number, source, first)
         except Exception as error:  # whatever a cell does to ast or symtable
             notebook.faults[number] = f"{type(error).__name__}: {str(error)[:150]}"
         first += source.count("\n") + 1
     return notebook
+
+
+@functools.lru_cache(5000)  # an update reads each notebook for every exercise
+def _statements(number, source, first):
+    with warnings.catch_warnings(action="ignore"):  # such as an invalid escape: not the reader's business
+        return [_statement(number, node, first) for node in _body(source)]
 
 
 def _body(source):

@@ -34,16 +34,33 @@ class Work:
     asked: list[str]
 
 
-def read(files: list[Path]) -> list[Work]:
-    """Those of the files that are notebooks; what is wrong with the others is printed."""
+OURS = rb"(?:(?<![\w.])|(?<=\\n))helpers"  # behind a line's end, as a notebook's file has it, or behind no letter
+MOVED = {  # in the order in which they are replaced
+    OURS + rb"\.experiments\.colleague\b": b"explorers.leaky",
+    OURS + rb"\.experiments\.circuit\b": b"explorers.circuit",
+    OURS + rb"\.(explorers|checks)\b": rb"\1", OURS + rb"\.(families|fast_decode|parallel)\b": rb"beyond.\1",
+    rb"from helpers import (explorers|checks)\b": rb"import \1",
+    rb"from helpers import (families|fast_decode|parallel)\b": rb"from beyond import \1",
+    rb"(leaky import )Colleague(?= as )": rb"\1LeakyLlama",
+    rb"(leaky import )Colleague\b": rb"\1LeakyLlama as Colleague",
+}  # fmt: skip
+
+
+def read(files: list[Path], is_old: bool = False) -> list[Work]:
+    """Those of the files that are notebooks; of an older version with the names that modules have now.
+
+    What is wrong with the other files is printed.
+    """
     found = []
     for path in files:
         try:
             data = path.read_bytes()
+            for before, now in MOVED.items() if is_old else ():
+                data = re.sub(before, now, data)
             asked = [name for _, name in exercises(reader.stored_cells(data))]
             found.append(Work(path, reader.read_notebook(data), asked))
         except UNREADABLE as error:
-            print(f"{path}: cannot be read, and is left out: {one_line(error, 80)}. Mend it.")
+            print(f"{path}: cannot be read, and is left out: {one_line(error, 100)}.")
     return found
 
 
@@ -105,6 +122,13 @@ def _with_answer(cells, now, stub, old, name):
     return [*cells[:at], *map(new_code_cell, more), mine, *behind, *cells[at + 1 :]]
 
 
+def _why_not(name, new):
+    fresh = next((one.notebook for one in new if name in one.asked), None)
+    if not fresh:
+        return "no notebook here that can be read asks for it"
+    return "the exercise holds another answer" if answer(fresh, name) else "a cell here changes what it needs"
+
+
 def update(root: Path, source: Path) -> bool:
     """Put the answers of an older folder or notebook into the notebooks below `root`; whether all are in.
 
@@ -114,8 +138,9 @@ def update(root: Path, source: Path) -> bool:
     folder, ours = source / "notebooks" if (source / "notebooks").is_dir() else source, notebooks_of(root / "notebooks")
     files = [path for path in (folder.iterdir() if folder.is_dir() else [folder]) if reader.ENDING.search(path.name)]
     files = [path for path in files if path.resolve() not in {fresh.resolve() for fresh in ours}]
-    old = read(sorted(files, key=lambda path: (path.lstat().st_mtime, path.name), reverse=True))
-    readable = [one.path for one in read(ours)]
+    old = read(sorted(files, key=lambda path: (path.lstat().st_mtime, path.name), reverse=True), is_old=True)
+    before = read(ours)
+    readable = [one.path for one in before]
     whole, is_course = len(old + readable) == len(files + ours), False
     for fresh in readable:
         try:
@@ -127,10 +152,14 @@ def update(root: Path, source: Path) -> bool:
     for one in old:
         faults = {name: one.notebook.fault_of(name) for name in [*asked, *one.asked]}
         mine = [name for name, fault in faults.items() if fault or answer(one.notebook, name)]
+        there = [name for name in mine if any(is_in(fresh.notebook, one.notebook, name) for fresh in before)]
         came = [name for name in mine if any(is_in(fresh.notebook, one.notebook, name) for fresh in new)]
-        left = [f"{name} ({faults[name]})" if faults[name] else name for name in mine if name not in came]
-        said = f"; not put back: {', '.join(left)}" if left else ""
-        print(f"{', '.join(came) or 'nothing'} put back{said}. All that you wrote: {one.path}")
+        left = [f"{name} ({faults[name] or _why_not(name, new)})" for name in mine if name not in came]
+        said = {"put back": [name for name in came if name not in there], "there already": there}
+        said = [f"{', '.join(names)} {what}" for what, names in said.items() if names]
+        said += [f"not put back: {', '.join(left)}"] if left else []
+        if said:
+            print(f"{'; '.join(said)}. All that you wrote: {one.path}")
         whole, is_course = whole and not left, is_course or bool(one.asked or mine)
     if whole and not is_course:
         raise ValueError(f"{source}: neither a folder with notebooks of the course nor one of them.")

@@ -24,7 +24,7 @@ NOTEBOOK = str(ROOT / "checks" / "notebook.py")
 READER = ["-I", "-c", Path(sandbox_reader.__file__).read_text(encoding="utf-8"), NOTEBOOK]
 OPEN_IT = "Open it in JupyterLab, clear its outputs, save it, hand it in again."
 HINTS = {  # beside what the reader saw, if there is one
-    "broken notebook": OPEN_IT,
+    "broken notebook": "Does JupyterLab open it? If not, hand in a good copy; if so, clear its outputs and save it.",
     "does not run": "Mend the line and run the cell: a notebook that is handed in should run from top to bottom.",
     "no such function": "The grader looks for {}. Was the cell deleted or the function renamed, or is the notebook of "
     "another course, or of an older version of this one?",

@@ -42,12 +42,14 @@ def test_answers_to_exercises_that_left_are_named_those_with_another_number_come
     assert [now[0], now[2], now[4]] == [f"### Exercise {n}" for n in (1, 2, 3)]
     for cell, mine in zip(now[1:6:2], ("mine: a", "mine: c", "my_e = lambda"), strict=True):
         assert mine in cell
-    assert "my_a, my_c, my_e put back; not put back: my_b, my_d. All that you wrote" in said
+    gone = "my_{} (no notebook here that can be read asks for it)".format
+    assert f"my_a, my_c, my_e put back; not put back: {gone('b')}, {gone('d')}. All that you wrote" in said
     path = tmp_path / "new" / "notebooks" / "02_rope.ipynb"
     path.write_text(after := path.read_text().replace("return x  # mine", "return -x  # mine"))
     assert not update.update(tmp_path / "new", tmp_path / "old")
     assert path.read_text() == after
-    assert "my_c, my_e put back; not put back: my_a, my_b, my_d." in capsys.readouterr().out
+    left = f"my_a (the exercise holds another answer), {gone('b')}, {gone('d')}"
+    assert f"my_c, my_e there already; not put back: {left}." in capsys.readouterr().out
 
 
 HELP = "SCALE = 1.0\n\n\ndef scaled(y, m):\n    # why float32?\n    return SCALE * y * torch.rsqrt(m)"
@@ -134,7 +136,7 @@ def test_of_two_answers_that_of_the_file_saved_last_is_taken_and_the_other_named
     assert not update.update(new, tmp_path / "old")
     assert f"{HEAD}    return x" in sources(new / "notebooks" / f"{NORM}.ipynb")
     said = capsys.readouterr().out
-    kept = "my_norm_probe put back; not put back: my_rms_norm."  # equal answers are one
+    kept = "my_norm_probe put back; not put back: my_rms_norm (the exercise holds another answer)."  # equal: one
     assert (said.count("my_rms_norm, my_norm_probe put back. "), said.count(kept)) == (1, 2)
 
 
@@ -143,6 +145,8 @@ def test_one_broken_notebook_costs_only_itself_in_both_folders_and_is_named(new,
         write(new / "notebooks" / f"0{number}_x.ipynb", stored([STUB.format(name)]))
         write(tmp_path / "old" / f"0{number}_x.ipynb", stored([ANSWER.format(name)]))
     write(new / "notebooks" / "02_x.ipynb", "<<<<<<< HEAD")
+    (tmp_path / "old" / "05_x.ipynb").write_bytes("{}".encode("utf-16"))
+    write(tmp_path / "old" / "06_x.ipynb", stored([STUB.format("f")]))
     write(tmp_path / "old" / "03_x.ipynb", "")
     monkeypatch.setattr(update, "ROOT", new)
     with pytest.raises(SystemExit, match="Not every answer of yours is in the notebooks"):
@@ -151,8 +155,14 @@ def test_one_broken_notebook_costs_only_itself_in_both_folders_and_is_named(new,
     left, same, came = (path.read_text() for path in sorted(new.glob("notebooks/0[2-4]*")))
     assert (left, same) == ("<<<<<<< HEAD", json.dumps(stored([STUB.format("b")])))
     assert "mine: c" in came
-    for words in ("old/03_x.ipynb: cannot be read", "new/notebooks/02_x.ipynb: cannot be read", "not put back: my_a."):
+    for words in (
+        "old/03_x.ipynb: cannot be read, and is left out: it is empty, so it cannot be opened: hand in a good copy.",
+        "new/notebooks/02_x.ipynb: cannot be read, and is left out: it holds git's conflict marks, <<<<<<< and >>>>>>>",
+        "old/05_x.ipynb: cannot be read, and is left out: it is stored as UTF-16",
+        "not put back: my_a (no notebook here",
+    ):
         assert words in said
+    assert "06_x" not in said  # nothing was written in it
     assert "Up to date" not in said
 
 
@@ -167,6 +177,41 @@ def test_an_answer_in_a_text_cell_or_not_in_python_is_named(new, tmp_path, capsy
     write(old, notebook)
     assert not update.update(new, old)
     assert re.search(rf"my_rms_norm \({words}", capsys.readouterr().out)
+
+
+OLD_NAMES = {  # imports of older versions, in a cell that an answer needs or inside it, and what they are now
+    "from helpers.explorers import explore_rms_norm": "from explorers import explore_rms_norm",
+    "import helpers.families\nf = helpers.families.FAMILIES": "import beyond.families\nf = beyond.families.FAMILIES",
+    "from helpers import fast_decode": "from beyond import fast_decode",
+    "from helpers.parallel import split_model": "from beyond.parallel import split_model",
+    "from helpers.experiments.circuit import LeakyLlama": "from explorers.circuit import LeakyLlama",
+    "from helpers.experiments.colleague import Colleague": "from explorers.leaky import LeakyLlama as Colleague",
+    "from helpers.experiments.colleague import Colleague as C": "from explorers.leaky import LeakyLlama as C",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("before", OLD_NAMES)
+def test_what_imports_an_old_name_is_put_back_with_the_new_one(before, new, tmp_path):
+    old, last = tmp_path / f"{NORM}.ipynb", "f" if "f =" in before else before.split()[-1]
+    inside = before.replace("\n", "\n    ")
+    write(old, stored([f"1\n{before}", f"def mine():\n    return {last}", f"{HEAD}    {inside}\n    return mine()"]))
+    assert update.update(new, old)
+    cells = sources(new / "notebooks" / f"{NORM}.ipynb")
+    assert any(OLD_NAMES[before] in cell for cell in cells if "def my_rms_norm" not in cell)
+    assert f"    {OLD_NAMES[before]}".replace("\n", "\n    ") in next(
+        cell for cell in cells if "def my_rms_norm" in cell
+    )
+
+
+def test_an_answer_whose_constant_a_newer_cell_changes_is_left_with_the_reason(new, tmp_path, capsys):
+    path = new / "notebooks" / f"{NORM}.ipynb"
+    fresh = json.loads(path.read_text(encoding="utf-8"))
+    at = next(n for n, cell in enumerate(fresh["cells"]) if "def my_rms_norm" in "".join(cell["source"]))
+    fresh["cells"][at:at] = map(code_cell, ("SCALE = 1.0", "SCALE = 3.0"))
+    write(path, fresh)
+    write(tmp_path / f"{NORM}.ipynb", stored([SET_UP, "SCALE = 1.0", RIGHT.replace("+ eps", "+ eps * SCALE") + CHECK]))
+    assert not update.update(new, tmp_path / f"{NORM}.ipynb")
+    assert "not put back: my_rms_norm (a cell here changes what it needs). All" in capsys.readouterr().out
 
 
 def test_what_is_no_folder_of_notebooks_is_named(new, monkeypatch):
