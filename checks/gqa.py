@@ -31,7 +31,7 @@ ADDED = "Floats are added to the scores: 0 keeps a key, −inf or a dtype's lowe
 TURNED = "Is `given` turned the right way? Without true_hides, True and 1 may attend; with it they are hidden."
 EMPTY = "What `given` hides stays hidden, also if a query then sees nothing: does your mask show it a key all the same?"
 BITS = "~ turns each bit of an integer: ~1 is −2, and not 0. Make it bool first."
-SIZES = ((2, 3), (4, 4), (1, 7), (3, 7))  # of two with one n_key: a mask kept by n_key alone is wrong
+SIZES = ((2, 3), (4, 4), (1, 9), (3, 9))  # of two with one n_key: a mask kept by n_key alone is wrong
 FILLER = torch.arange(5) >= torch.tensor([0, 2])[:, None]  # (2, 5): the second text begins with two fillers
 DOCUMENTS = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 1]])  # (2, 5)
 TOGETHER = (DOCUMENTS[:, 2:, None] == DOCUMENTS[:, None])[:, None]  # (2, 1, 3, 5)
@@ -56,18 +56,18 @@ def _shown(visible, n_query, n_key, shown):
 check_causal_visible = check_of(Exercise(causal_visible, [
     *[Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES],
     Case("True may attend, (B, n_key)", (3, 5, FILLER)),
-    Case("True is hidden, (B, n_key)", (3, 5, ~FILLER, True)),
+    Case("one query, one text, True is hidden", (1, 5, ~FILLER[1:], True)),
     Case("5 queries, the second text begins with fillers", (5, 5, FILLER), EMPTY),
     Case("5 queries, the second text ends with fillers", (5, 5, FILLER.flip(-1)),
          "`given` hides keys. Does a query whose own key is hidden still see the others?"),
-    Case("1 may attend", (3, 5, FILLER.long())),
+    Case("1 may attend, (B, 1, n_query, n_key)", (3, 5, TOGETHER.long())),
     Case("1 is hidden", (3, 5, 1 - FILLER.long(), True), BITS),
-    Case("as many texts as queries", (3, 5, torch.cat([FILLER, FILLER[:1]]).int())),
+    Case("as many texts as queries", (3, 5, torch.cat([FILLER, FILLER[:1]]).byte())),
     Case("two documents in a row, (B, 1, n_query, n_key)", (3, 5, TOGETHER)),
-    Case("documents, True is hidden", (3, 5, ~TOGETHER, True)),
+    Case("documents, 1 is hidden", (3, 5, 1 - TOGETHER.long(), True), BITS),
     Case("added, 0 or −inf", (3, 5, _added(TOGETHER)), ADDED),
-    Case("added, with true_hides", (3, 5, _added(FILLER), True), ADDED),
-    Case("added, bfloat16's lowest", (3, 5, _added(FILLER, torch.bfloat16, torch.finfo(torch.bfloat16).min)), ADDED),
+    Case("added, with true_hides", (3, 5, _added(FILLER, torch.float64), True), ADDED),
+    Case("added, float16's lowest", (3, 5, _added(FILLER, torch.float16, torch.finfo(torch.float16).min)), ADDED),
 ], [  # known mistakes
     ("Does a query see itself? Yours sees only what is before.", _visible("<=", "<")),
     ("Does a query see one key too many, its successor?", _visible("<= query", "<= query + 1")),
@@ -150,7 +150,8 @@ ROWS = Exercise(rows, [
          (*FAR, draw(1, 1, 3, 4, seed=90), torch.tensor([[True, True, False]])),
          "Is a key hidden however large its score is? Put -inf before the softmax."),
     Case("bfloat16", each(torch.bfloat16, *_heads_inputs(2, 4, 2, 3, 5, 4, 90))),
-    Case("q not contiguous", (strided(draw(2, 4, 3, 4), 1, 2), *_heads_inputs(2, 4, 2, 3, 5, 4)[1:]), MEMORY),
+    Case("as many key/value heads as query heads, q not contiguous",
+         (strided(draw(2, 4, 3, 4), 1, 2), *_heads_inputs(2, 4, 4, 3, 5, 4)[1:]), MEMORY),
     Case("one query, 40 keys, 8 query heads, 2 key/value heads", _heads_inputs(1, 8, 2, 1, 40, 8, 110)),
     Case("gradients", _heads_inputs(1, 4, 2, 2, 3, 4, 120), gradients=3),
 ], [  # known mistakes

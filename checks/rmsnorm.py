@@ -27,7 +27,7 @@ WRONG_AXIS = "Is the mean over the last dimension only? Each token is normalised
 check_rms_norm = check_of(Exercise(rms_norm, [
     Case("one row, eps 7", (torch.tensor([[-1.0, 1.0, -3.0, 5.0]]), torch.tensor([0.5, 1.0, 1.0, 2.0]), 7.0)),
     Case("three rows, eps 0.1", (draw(3, 6, scale=0.7), gain(6), 0.1), BATCH),
-    Case("x of shape (2, 3, 5)", (draw(2, 3, 5, scale=2.0), gain(5), 1e-5), LEADING),
+    Case("x of shape (2, 2, 3, 5)", (draw(2, 2, 3, 5, scale=2.0), gain(5), 1e-5), LEADING),
     Case("x of shape (7,)", (draw(7), gain(7), 1e-5), "Here x has one axis only. Count from the end: dim=-1."),
     Case("x about 1e-3, eps 1e-5", (draw(2, 6, seed=1, scale=1e-3), gain(6), 1e-5), EPS_DECIDES),
     Case("a row of zeros", (torch.zeros(2, 4), gain(4), 1e-6), "Here only eps keeps you from dividing by 0."),

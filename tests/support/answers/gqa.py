@@ -35,20 +35,28 @@ def _reading(seen):
 
 WRONG["causal_visible"] |= {
     "window_of_two": (
-        "row 1, column 0 is False", lambda t, s, *given: torch.ones(t, s).tril(s - t).triu(s - t - 1).bool()),
+        "Failing cases: 16 of 16", lambda t, s, *given: torch.ones(t, s).tril(s - t).triu(s - t - 1).bool()),
     "uint8": (".to(torch.bool) converts", lambda t, s, *given: torch.ones(t, s, dtype=torch.uint8).tril(s - t)),
     "flips_bits": ("turns each bit", _reading(
         lambda m, hides: m == 0 if m.is_floating_point() else (~m if hides else m).bool())),
-    "only_infinity": ("bfloat16's lowest", _reading(
+    "only_infinity": ("float16's lowest", _reading(
         lambda m, hides: m > -torch.inf if m.is_floating_point() else (m != 0) != hides)),
-    "kept_by_n_key": ("expected (3, 7)", with_given(  # the next step asks for fewer rows
+    "kept_by_n_key": ("expected (1, 1, 1, 5)", with_given(  # the next step asks for fewer rows
         lambda t, s, kept={}: kept.setdefault(s, torch.ones(t, s, dtype=torch.bool).tril(s - t)))),
     "filler_queries_blanked": (
         "whose own key is hidden", lambda t, s, given=None, hides=False: _right(t, s, given, hides)
         if given is None or given.ndim == 4 or given.is_floating_point() or hides
         else _right(t, s, given) & given.bool()[:, None, s - t :, None]),
+    "one_text_is_squeezed": (
+        "one text", lambda t, s, given=None, hides=False: _right(t, s, given, hides)[0]
+        if given is not None and len(given) == 1 else _right(t, s, given, hides)),
+    "integers_of_two_axes_only": (
+        "1 may attend, (B, 1", lambda t, s, given=None, hides=False: _right(t, s, given, hides)
+        if given is None or given.ndim == 2 or given.dtype not in (torch.int64,) else _right(t, s, given | True)),
+    "a_float_below_minus_100000": ("added, float16's lowest", _reading(
+        lambda m, hides: m > -1e5 if m.is_floating_point() else (m != 0) != hides)),
     "rows_by_size": (
-        "as many texts as queries … the shape (3, 5), expected (3, 1, 3, 5)", lambda t, s, given=None, hides=False:
+        "the shape (1, 5), expected (1, 1, 1, 5)", lambda t, s, given=None, hides=False:
         _right(t, s) & given.bool() if given is not None and given.shape == (t, s) else _right(t, s, given, hides)),
 }  # fmt: skip
 
@@ -84,6 +92,8 @@ WRONG["rows"] |= {
     "the_first_texts_mask": (
         "Does a mask of four dimensions work", lambda q, k, v, visible: rows__head_by_head(
             q, k, v, visible if visible.ndim == 2 else visible[0, 0])),
+    "kept_mask": ("Case ", lambda q, k, v, visible, kept={}: rows__head_by_head(
+        q, k, v, kept.setdefault(visible.shape, visible))),
     "a_product_that_broadcasts": (
         "it makes a float tensor of 2,560 numbers; 640 are enough … where it broadcasts", _product_that_broadcasts),
 }  # fmt: skip

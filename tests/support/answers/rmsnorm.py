@@ -25,7 +25,8 @@ WRONG["rms_norm"] |= {  # most are wrong in few cases
         "calls torch's native_layer_norm, which this exercise rules out", lambda x, w, eps:
         torch.native_layer_norm(torch.cat([x, -x], -1), (2 * len(w),), None, None, eps)[0][..., : len(w)] * w),
     "three_dimensions_only": ("Count from the end", mutate(
-        rms_norm__rsqrt, "wide = x.float()", "wide, (B, T, D) = x.float(), x.shape if x.ndim > 2 else (1, *x.shape)")),
+        rms_norm__rsqrt, "wide = x.float()",
+        "wide, (B, T, D) = x.float(), x.shape[-3:] if x.ndim > 2 else (1, *x.shape)")),
     "factor_in_half": ("16 of 16 are inf … is all float32 but the result", mutate(
         rms_norm__rsqrt, "(wide * torch", "(x * torch", "eps)).to(x.dtype)", "eps).to(x.dtype))")),
     "root_rounded": ("Is the root rounded to the dtype of x", lambda x, w, eps:

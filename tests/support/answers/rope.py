@@ -26,10 +26,12 @@ for words, bug, instead in (
         "torch.outer(torch.arange(8192, device=positions.device).float(), inv_freq)[positions]",
     ),
     # in decoding every step would get the angles of the first
-    ("at [0, 0], expected 0", "kept_by_shape", f"KEPT.setdefault((positions.shape, head_dim, theta), {OUTER})"),
+    ("from -6", "kept_by_shape", f"KEPT.setdefault((positions.shape, positions.device, head_dim, theta), {OUTER})"),
 ):
     WRONG["rope_angles"][bug] = words, mutate(rope_angles__outer, OUTER, instead)
 WRONG["rope_angles"] |= {
+    "no_position_below_0": ("from -6", lambda p, h, theta: rope_angles__outer(p.clamp(min=0), h, theta)),
+    "theta_whole": ("theta 12.5", lambda p, h, theta: rope_angles__outer(p, h, int(theta))),
     "speeds_on_the_cpu": ("device=positions.device", mutate(rope_angles__outer, ", device=positions.device", "")),
     "float64": (".to(torch.float32) converts", lambda p, h, theta: rope_angles__outer(p, h, theta).double()),
 }
@@ -48,6 +50,10 @@ def apply_rope_halves__complex(x, cos, sin):
     return torch.cat((turned.real, turned.imag), -1).to(x.dtype)
 
 
+WRONG["apply_rope_halves"]["kept_by_shape"] = (
+    "not contiguous",
+    lambda x, c, s, kept={}: apply_rope_halves__cat(x, *kept.setdefault(c.shape, (c, s))),
+)
 WRONG["apply_rope_halves"]["float16_through_bfloat16"] = (
     "bfloat16 on the way",
     lambda x, c, s: apply_rope_halves__cat(x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype),

@@ -42,6 +42,8 @@ def _one_token(x, w_gate, w_up, w_down):
 WRONG["swiglu"] |= {
     "gate_detached_in_part": ("Is a part of the graph cut", lambda x, g, u, d: F.linear(
         F.linear(x, g) * F.linear(x, g).detach().sigmoid() * F.linear(x, u), d)),
+    "bfloat16_stays_float32": ("Case bfloat16", lambda x, *weights: swiglu__linear(x, *weights)
+        if x.dtype != torch.bfloat16 else swiglu__linear(x.float(), *(w.float() for w in weights))),
     "one_token": ("many such rows", _one_token),
     "silu_by_division": ("overflow in your silu",
         lambda x, g, u, d: (x @ g.T / (1 + torch.exp(-x @ g.T)) * (x @ u.T)) @ d.T),
@@ -103,7 +105,10 @@ WRONG["matrix_roles"] |= {
         "Do you compare each number", _first_that(lambda z, y: (z.mean(1) - y.mean(1)).abs().max() < 1e-4)),
     "best_fit_with_gelu": ("gate and up are swapped", _best_fit(activation=F.gelu)),
     "tolerance_of_each_number": ("atol, not rtol", lambda weights, x, y: next(
-        (order for order, z in _outputs(weights, x) if torch.allclose(z, y, rtol=1e-3, atol=1e-4)), None)),
+        (order for order, z in _outputs(weights, x) if torch.allclose(z, y, rtol=1e-2, atol=1e-4)), None)),
+    "first_column": ("Do you compare each number", _first_that(
+        lambda z, y: (z - y)[:, 0].abs().max() < 1e-4)),
+    "tolerance_1e-3": ("Do you compare each number", _first_that(partial(_near, atol=1e-3))),
     "default_tolerance": ("allclose", _first_that(partial(_near, atol=1e-8))),
     "loose": ("tolerance 1e-4", _first_that(partial(_near, atol=0.01))),
     "pops": ("changed in place", lambda weights, x, y: [_all_orders(weights, x, y), weights.pop()][0]),
