@@ -1,5 +1,6 @@
 """`make lab` starts for whoever calls it, says last where to go, and lets nobody else in."""
 
+import os
 import re
 import urllib.error
 import urllib.request
@@ -40,3 +41,14 @@ def test_help_says_what_jupyter_lab_takes(capsys):
     with pytest.raises(SystemExit):
         lab.start(["--help"])
     assert "--core-mode" in capsys.readouterr().out
+
+
+def test_where_a_home_cannot_be_written_the_server_notes_what_runs_elsewhere(tmp_path, monkeypatch, capsys):
+    (tmp_path / "full").touch()  # no folder can be made in it
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "full" / "runtime"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    lab.use_a_folder_that_can_be_written()
+    assert os.environ["JUPYTER_RUNTIME_DIR"].startswith(str(tmp_path / "jupyter-runtime-"))
+    assert "runtime cannot be written (Not a directory): " in capsys.readouterr().out
+    lab.use_a_folder_that_can_be_written()
+    assert capsys.readouterr().out == ""

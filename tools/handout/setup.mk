@@ -3,6 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 BIN = $(VENV)/bin
+SETUP = $(firstword $(wildcard docs/setup.md) README.md)
 LEARN = $(VENV)/.llama-notebooks-learn
 # $(call ask,VERB,SETTING,EXAMPLE): a setting that a verb cannot do without is asked for before anything is installed.
 ask = $(if $(filter $(1),$(MAKECMDGOALS)),$(if $(strip $($(2))),,$(error Say which: make $(1) $(2)=$(3))))
@@ -10,9 +11,9 @@ $(foreach name,VENV CONSTRAINTS,$(if $(word 2,$($(name))),\
   $(error make cannot read $(name)="$($(name))", for the space in it: give a path without one)))
 
 INSTALL = @$(BIN)/python -m pip --version > /dev/null || { echo "$(VENV) has no pip. Is another make setting it up? Wait \
-for it. Else: make VENV=another_folder ..., or README.md's lines for uv"; exit 1; }; \
+for it. Else: make VENV=another_folder ..., or the lines for uv in $(SETUP)"; exit 1; }; \
   echo "Installing PyTorch, JupyterLab and what else is needed into $(VENV). It takes minutes and up to 1.5 GB; on Linux \
-5 GB, with CUDA, unless PyTorch for the CPU is chosen (README.md)."; \
+5 GB, with CUDA, unless PyTorch for the CPU is chosen ($(SETUP))."; \
   $(BIN)/python -m pip install $(CONSTRAINTS:%=--constraint %) $(PIP_ARGS)
 # A file dated ahead (a zip from another time zone) is dated now: newer than $@, it would be installed at every call.
 INSTALLED = @touch $@; for file in $^; do ! test "$$file" -nt $@ || touch "$$file"; done; touch $@
