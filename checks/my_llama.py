@@ -57,9 +57,15 @@ def _or_refuses(function, weights, config, tokens):
 
 
 OTHER_TYPES = "linear", "dynamic", "yarn", "unheard of"
-LONG = "Only this text has more than 256 tokens. Is each of your positions a whole number, and another than the rest?"
+LONG = (
+    "Only this text has more than 256 tokens. Does each query see all tokens before it? And is each of your positions "
+    "a whole number, and another than the rest?"
+)
 OTHERS = "Stage 2: does it raise an error for every rope_type that it does not compute? Nothing else would show it."
-LLAMA3 = "Stage 2: rope_type is llama3 here. Scale by parts.llama3_scaling with its four numbers, or raise an error."
+LLAMA3 = (
+    "Stage 2: rope_type is llama3 here. Scale the frequencies, the angles of position 1 and not those of later "
+    "positions, by parts.llama3_scaling with its four numbers, or raise an error."
+)
 FACTORS = "Stage 2: are all four numbers of llama3 taken from config['rope_parameters']? Llama 3.1 has 8, Llama 3.2 32."
 WRITTEN_DOWN = "It is right for tiny-llama. Which size or number is not taken from config, weights and tokens?"
 BEYOND = "Only this text is longer than max_position_embeddings: read all of it, or raise an error. Do you drop tokens?"

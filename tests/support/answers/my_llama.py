@@ -106,6 +106,8 @@ for words, bug, program in (
       for x in ("linear", "dynamic", "yarn")],
     *[("all four numbers", key, _roped(**{key: value})) for key, value in LLAMA_31.items()],
     ("its four numbers, or raise", "factor_32", _roped(factor=32.0)),
+    ("see all tokens before it", "windows_of_128", lambda w, c, t: torch.cat(
+        [plain(w, c, piece) for piece in t.split(128, 1)], 1)),
     ("Do you drop tokens", "text_cut", lambda w, c, t: plain(w, c, t[:, : c["max_position_embeddings"]])),
     ("right for tiny-llama", "eps_written_and_llama3_refused", lambda w, c, t: heads(w, c | {"rms_norm_eps": 1e-5}, t)),
     ("right for tiny-llama", "two_rows_to_a_key_head", lambda w, c, t: heads(
