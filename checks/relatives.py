@@ -17,7 +17,7 @@ from beyond.families.bugs import BUGS
 from beyond.families.checkpoint import model_from_weights
 from beyond.families.configs import config_from_hugging_face, make_relative, our_weights
 from beyond.families.reference import TOKENS, part_names, save_random
-from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, strided
+from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, require_margin, strided
 from checks.full_model import AT, NOT_A_NUMBER, ONE_NAME, RENAMED, ROUNDS, RTOL_MODULE, diverges, first_place
 from checks.judge import CheckResult, check_of
 from helpers.formats.fit import misfits, raise_if
@@ -392,18 +392,27 @@ def _in_row_0(model):  # a little at 5, much at 9: 1e-5 of our largest number wo
 
 
 def _almost_right(model):  # of the largest logit; one row has smaller ones
-    head, off = model.lm_head, 0.9 * RTOL_LOGITS * model(TWO_ROWS).abs().max()
+    head, right = model.lm_head, model(TWO_ROWS).double()
+    off = 0.95 * RTOL_LOGITS * right.abs().max()
     head.forward = lambda x, right=head.forward: right(x) + off
+    _require_rows_differ("almost right", model(TWO_ROWS).double() - right, right, RTOL_LOGITS)
+
+
+def _require_rows_differ(what, gap, want, rtol):
+    """That a gap is within rtol of the largest number of both rows, and beyond it for one row's own largest."""
+    gaps, largest = (one.detach().double().abs().flatten(1).amax(1) for one in (gap, want))
+    require_margin(what, [gaps.max() / (rtol * largest.max())], [(gaps / (rtol * largest)).max()])
 
 
 def _wrong_gain(model):  # of the norm behind a branch: the branch is right, the block is not
     model.layers[1].ffn_out_norm.weight.data[3] *= 1.1
 
 
-def _uncapped(model):  # and within the room, felt nowhere: where a row's largest number is half of the other's
+def _uncapped(model):  # and within the room, felt nowhere: one row has smaller numbers
     head, part, norm = model.lm_head, model.layers[2].feed_forward, model.layers[2].ffn_out_norm
     (made,) = outputs_of(model, ["layers.2.feed_forward"], [TWO_ROWS]).values()
-    off = 0.7 * RTOL_MODULE * made.abs().max()
+    off = 0.85 * RTOL_MODULE * made.abs().max()
+    _require_rows_differ("no cap", off.expand_as(made), made, RTOL_MODULE)
     part.forward = lambda x, right=part.forward: right(x) + off
     norm.forward = lambda x, right=norm.forward: right(x - off)
     head.forward = lambda x: F.linear(x, head.weight)
