@@ -18,7 +18,18 @@ from beyond.families.checkpoint import model_from_weights
 from beyond.families.configs import config_from_hugging_face, make_relative, our_weights
 from beyond.families.reference import TOKENS, part_names, save_random
 from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, require_margin, strided
-from checks.full_model import AT, NOT_A_NUMBER, ONE_NAME, RENAMED, ROUNDS, RTOL_MODULE, diverges, first_place
+from checks.full_model import (
+    AT,
+    NOT_A_NUMBER,
+    ONE_NAME,
+    RENAMED,
+    ROUNDS,
+    RTOL_MODULE,
+    diverges,
+    first_place,
+    require_unchanged,
+    snapshot,
+)  # fmt: skip
 from checks.judge import CheckResult, check_of
 from helpers.formats.fit import misfits, raise_if
 from helpers.interventions import outputs_of
@@ -159,7 +170,9 @@ class _Model:
         with register_family(content["model_type"], row):
             config = config_from_hugging_face(content)
             weights = our_weights(self.weights, config)
-            raise_if(misfits(make_relative(config), weights), "your row", "These:")  # here an edit's error keeps its line
+            raise_if(
+                misfits(make_relative(config), weights), "your row", "These:"
+            )  # here an edit's error keeps its line
             model = model_from_weights(config, weights, source="the file")
         self.unread = self.own_keys - row.settings.keys()
         steps = TOKENS[:, :ONE_BY_ONE].split(1, dim=1)
@@ -425,13 +438,13 @@ CAPS = {"head_dim": 8, "attn_logit_softcapping": 5.0, "final_logit_softcapping":
 PORTS = {  # what is wrong: family, settings, change
     "nothing": ("gpt_oss", {}, lambda model: None),
     "nothing; Gemma's caps are cut elsewhere": ("gemma2", CAPS, _almost_right),
-    "a wrong gain behind a branch": ("gemma2", CAPS, _wrong_gain),
     "no cap behind the head": ("gemma2", CAPS, _uncapped),
     "a row of the embedding": ("qwen2", {}, lambda model:  # by less than 1e-4
         (weight := model.tok_embeddings.weight.data)[TOKENS[0, -4]].add_(1.5 * RTOL_MODULE * weight.abs().max())),
     "nan in the embedding": ("qwen2", {}, lambda model:  # in row 0 at 3, in row 1 at 24
         model.tok_embeddings.weight.data[TOKENS[0, 3], 5].fill_(math.nan)),
     "two tokens of row 0": ("qwen2", {}, _in_row_0),
+    "a wrong gain behind a branch": ("gemma2", CAPS, _wrong_gain),
 }  # fmt: skip
 
 
@@ -453,14 +466,18 @@ def ports():
 def _finds_partings(function, *_):
     """The function as a tool that is tested: on ports that diverge at a known place, or nowhere."""
     for wrong, ours, theirs, where in ports():
-        parts = [*ours.modules(), *theirs.modules()]
+        parts, models = [*ours.modules(), *theirs.modules()], [(one, snapshot(one)) for one in (ours, theirs)]
         try:
             answer = function(ours, theirs, TWO_ROWS.clone(), part_names(len(ours.layers)))
-            if any(part._forward_hooks for part in parts):
-                raise Wrong("a hook is still on a model.", "Keep what register_forward_hook returns, and .remove() it.")
+            for one, before in models:
+                require_unchanged(one, before)
         finally:  # the next answer is tried on the same models
             for part in parts:
                 part._forward_hooks.clear()
+                part.eval()
+            for one, (_, _, tensors) in models:
+                for name, tensor in [*one.named_parameters(), *one.named_buffers()]:
+                    tensor.data.copy_(tensors[name])
         if answer is not None and (not isinstance(answer, tuple) or [*map(type, answer)] != [str, int, bool]):
             said = f"a name, an int and a bool, or None, is expected, not {str(answer)[:60]}."
             hint = "Return (part, position, cached), or None: .item() makes an int of a tensor, cached is a bool."

@@ -65,6 +65,17 @@ WRONG["attention_with_sink"]["largest_of_the_scores"] = (
 )
 
 
+WRONG["attention_with_sink"] |= {
+    "softmax_in_the_dtype_of_v": ("softmax taken in float32", lambda scores, visible, sinks, v: (
+        torch.cat((scores.float().masked_fill(~visible, -torch.inf), sinks[:, None, None].expand(*scores.shape[:3], 1)),
+                  -1).to(v.dtype).softmax(-1)[..., :-1].float() @ v.float()).to(v.dtype)),
+    "sinks_in_the_dtype_of_v": ("softmax taken in float32", lambda scores, visible, sinks, v:
+        attention_with_sink__written_out(scores, visible, sinks.to(v.dtype), v)),
+    "scores_in_the_dtype_of_v": ("softmax taken in float32", lambda scores, visible, sinks, v:
+        attention_with_sink__written_out(scores.to(v.dtype), visible, sinks, v)),
+}  # fmt: skip
+
+
 def where_they_part__hooks(ours, theirs, tokens, names):
     @torch.no_grad()
     def run(model, pieces, names, *cache):
@@ -102,21 +113,25 @@ for words, bug, *changes in (
     ("only cut elsewhere", "no_logits", "<= 1e-4", "< 0"),
     ("that of our part", "other_name", "return name, at", "return names.get(name, 'lm_head'), at"),
     ("that of our part", "lm_head", "return name, at", "return name.replace('logits', 'lm_head'), at"),
+    ("order in which parts end", "blocks_left_out", "if off.any():",
+     "if off.any() and name.count('.') != 1:"),
+    ("weights are changed", "weights_changed", "wanted = run(", "ours.lm_head.weight.data[0] *= 1.01; wanted = run("),
+    ("in another mode", "in_train_mode", "wanted = run(", "theirs.train(); wanted = run("),
     ("of a tensor it is a row", "first_row", "y[0] if type(y) is tuple else y)", "y[0])"),
     ("the first of it counts", "tuple", "y[0] if type(y) is tuple else y)", "y)"),
     ("keeps its own by name=name", "one_name", "y, name=name: made", "y: made"),
     ("take its .logits", "no_logits_of_theirs", 'getattr(y, "logits", y)', "y"),
     ("dim=1 puts them", "first_dimension", "torch.cat(made[name], dim=1)", "torch.cat(made[name])"),
-    ("the part that names gives", "same_names", "wanted[names.get(name, name)]", "wanted[name]"),
+    ("the module that names gives", "same_names", "wanted[names.get(name, name)]", "wanted[name]"),
     ("nan is neither", "nan_passes", f"~({FINE})", FINE.replace("<=", ">")),
     ("nan is neither", "room_of_ours", "1e-5 * want", "1e-5 * y"),
     ("round differently", "room_of_ours_without_nan", "1e-5 * want", "1e-5 * y.nan_to_num()"),
     ("round differently", "room_per_row", "want.abs().max()", "want.abs().flatten(1).amax(1)[:, None, None]"),
     ("only cut elsewhere", "logits_per_row", LOGITS, f"({LOGITS.replace('.max()', '.amax((1, 2))')}).all()"),
     ("order in which parts end", "as_listed", "for name in made}", "for name in names}"),
-    ("Which position of this part", "last_row", ".any(2).any(0)", ".any(2)[-1]"),
+    ("Which position of this module", "last_row", ".any(2).any(0)", ".any(2)[-1]"),
     ("in any row", "parts_of_the_last_row", "off.any()", "off[-1].any()"),
-    ("Which position of this part", "worst", AT, "(y - want).abs().flatten(2).amax((0, 2)).argmax().item()"),
+    ("Which position of this module", "worst", AT, "(y - want).abs().flatten(2).amax((0, 2)).argmax().item()"),
     ("let ours read them", "at_once_alone", "(False, True)", "(False,)"),
     ("cached False where", "one_by_one_alone", "(False, True)", "(True,)"),
     ("put one behind the other", "last_step", "torch.cat(made[name], dim=1)", "made[name][-1]",
