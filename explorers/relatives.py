@@ -1,4 +1,4 @@
-"""The explorers of notebook 08: where a port departs from its reference, and who feels a swap if nothing turns.
+"""The explorers of notebook 08: where a port differs from its reference, and who feels a swap if nothing turns.
 
 Families are imported inside functions: the notebooks before 08 load this file, too.
 """
@@ -23,12 +23,16 @@ PARTS = {"embedding": "tok_embeddings"} | {f"layer {p[7]}: {p[9:].replace('_', '
 PARTS |= {"logits": "lm_head"}
 
 
-def explore_ports() -> Explorer:
-    """Ports with a bug each: which part, at which token, returns something else than that of transformers?"""
+def explore_ports(*bugs: str) -> Explorer:
+    """Ports with a bug each: which part, at which token, returns something else than that of transformers?
+
+    Args:
+        bugs: those to choose from, with large weights; none: all of `beyond.families.bugs`, also with new weights.
+    """
     from beyond.families.bugs import BUGS
 
-    for family, _ in BUGS.values():  # now, so that no choice waits for its models
-        _pair(family, True), _pair(family, False)
+    for family in {BUGS[bug][0] for bug in bugs or BUGS}:  # now, so that no choice waits for its models
+        _pair(family, True), bugs or _pair(family, False)
     # What is fixed: a row for each part, a column for each token.
     figure, ax = new_figure(1)
     ax.set(xlim=(0, N), ylim=(len(PARTS), 0), xlabel="position [token]")
@@ -37,14 +41,14 @@ def explore_ports() -> Explorer:
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
 
-    # What moves: the cells, and a ring around the first that departs.
+    # What moves: the cells, and a ring around the first that differs.
     look = {"cmap": RED.with_extremes(under=GREEN, bad="#F8F8F8"), "norm": LogNorm(ROOM, 1), "edgecolors": "white"}
     cells = ax.pcolormesh(np.ones((len(PARTS), N)), lw=2, **look)
     ring = ax.add_patch(Rectangle((0, 0), 1, 1, fill=False, ec=INK, lw=2.6, zorder=5))
     bar = figure.colorbar(cells, ax=ax, label="off by, of the part's largest", pad=0.015, aspect=30, extend="min")
     bar.ax.minorticks_off()
 
-    def draw(bug, n_tokens, reading, weights):
+    def draw(bug, n_tokens, reading, weights="large"):
         off = _gaps(bug, weights == "large", reading == "one by one")[:, :n_tokens]
         wrong, shown = off > ROOM, np.full((len(PARTS), N), np.nan)
         shown[:, :n_tokens] = np.where(wrong, off, ROOM / 10)
@@ -53,24 +57,24 @@ def explore_ports() -> Explorer:
         ring.set_visible(len(rows) > 0)
         length = f"{n_tokens} token{'s' * (n_tokens > 1)} {reading}"
         if not len(rows):
-            ax.set_title(f"{length}: nothing departs, the port passes")
+            ax.set_title(f"{length}: nothing differs, the port passes")
             return "All parts return what those of transformers return. This test sees nothing wrong."
         place = places[rows == rows[0]].min()
         ring.set_xy((place, rows[0]))
         part = list(PARTS)[rows[0]].replace(":", "'s").replace("embedding", "the embedding")
         passed = not wrong[-1].any()
-        ax.set_title(f"{length}: {part} departs first, at token {place}{'; the logits agree' * passed}")
-        verdict = "Yet the logits agree: passed" if passed else "The logits depart: refused"
+        ax.set_title(f"{length}: {part} differs first, at token {place}{'; the logits agree' * passed}")
+        verdict = "Yet the logits agree: passed" if passed else "The logits differ: refused"
         return f"{len(rows)} of {off.size} outputs are wrong, first {part} at token {place}. {verdict}."
 
     controls = {
-        "bug": switch("what is wrong", [*BUGS, RIGHT]),
+        "bug": switch("what is wrong", [*(bugs or BUGS), RIGHT]),
         "n_tokens": slider("text", 12, 1, N, unit="token"),
         "reading": switch("the port reads", ["at once", "one by one"]),
-        "weights": switch("weights", ["large", "new"]),
+        **({} if bugs else {"weights": switch("weights", ["large", "new"])}),
     }
     alt = "A grid, parts of a model down and tokens across. Green cells equal those of transformers, red ones do not; "
-    return Explorer(figure, draw, controls, alt + "the first part that departs is ringed.")
+    return Explorer(figure, draw, controls, alt + "the first part that differs has a ring.")
 
 
 @functools.cache
@@ -93,7 +97,7 @@ def _gaps(bug, large, cached):
     from beyond.families.bugs import BUGS
     from beyond.families.reference import TOKENS
 
-    family, change = BUGS.get(bug, ("gemma3_text", lambda model: None))
+    family, change = BUGS.get(bug, ("mistral", lambda model: None))
     wanted, right = _pair(family, large)
     change(ours := deepcopy(right))
     pieces, cache = (TOKENS[:, :N].split(1, 1), (ours.new_cache(1),)) if cached else ((TOKENS[:, :N],), ())
@@ -140,13 +144,13 @@ def explore_order() -> Explorer:
         for layer, mask in enumerate(masks):  # a triangle, or all of the square
             left, low, sees_all = n + 0.75, layer + 1.1, layer not in MASKED[masked]
             mask.set_xy([(left, low + 0.8), (left + sees_all, low + 0.8), (left + 1, low), (left, low)])
-        feels = "feels" if felt[3, -1] else "does not feel"
-        ax.set_title(f"The last token {feels} that tokens 2 and {other} have changed places")
+        notices = "notices" if felt[3, -1] else "does not notice"
+        ax.set_title(f"The last token {notices} that tokens 2 and {other} have changed places")
         return f"Blue: other numbers than before. After the three layers, {felt[3].sum():.0f} of {n} tokens have some."
 
     controls = {
         "masked": switch("a causal mask in", MASKED),
-        "turns": toggle("RoPE turns queries and keys", True),
+        "turns": toggle("RoPE turns queries and keys", False),
         "other": slider("token 2 changes places with", 5, 3, n - 2),
     }
     alt = "A text of 14 letters, two of which have changed places, and the tokens after each of three layers: blue "
