@@ -28,8 +28,7 @@ def load_checkpoint(
         except DAMAGE as error:
             if is_out_of_memory(error):
                 raise
-            why = str(error)[:300]
-            raise ValueError(f"{folder}: weights and config.json do not fit ({why}): fetch them again.") from error
+            raise ValueError(f"{folder}: config.json and weights do not fit: {str(error)[:250]}; fetch both") from error
         return model_from_weights(config, weights, str(folder), dtype=dtype, device=device)
 
 

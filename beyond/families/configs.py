@@ -69,10 +69,8 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
     kind = content.get("model_type")
     if not isinstance(kind, str) or kind not in {"llama", *FAMILIES}:
         why = f"{UNKNOWN[kind]}. " if isinstance(kind, str) and kind in UNKNOWN else ""
-        raise ValueError(
-            f"{source} describes a {shown(kind)} model, not 'llama': {why}This course reads LLaMA, such as "
-            f"SmolLM2-135M, and its relatives {', '.join(FAMILIES)}."
-        )
+        raise ValueError(f"{source} describes a {shown(kind)} model, not 'llama': {why}This course reads LLaMA, "
+                         f"such as SmolLM2-135M, and its relatives {', '.join(FAMILIES)}.")  # fmt: skip
     if kind == "llama":
         return hugging_face.config_from_hugging_face(content, source)
     as_llama = {name: content.get(name) for name in hugging_face.WEIGHTS} | {"model_type": "llama"}
@@ -83,8 +81,7 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
         ropes = content["rope_parameters"]
         grows = [rope for rope in ropes.values() if rope["rope_type"] == "dynamic"]  # it ends where the sizes say
         scaling = {name: grows[0][name] for name in ("rope_type", "factor")} if grows else None
-        theta = ropes["full_attention"]["rope_theta"]
-        plain |= {"rope_parameters": None, "rope_scaling": scaling, "rope_theta": theta}
+        plain |= {"rope_parameters": None, "rope_scaling": scaling, "rope_theta": ropes["full_attention"]["rope_theta"]}
     except DAMAGE as error:
         raise ValueError(f"{source}: {error}") from error
     sizes = hugging_face.config_from_hugging_face(plain | as_llama, source)
@@ -119,9 +116,8 @@ def _complete(content):
         value = content.pop(name)  # so that no edit reads what transformers would not read
         read = kind not in hugging_face.RELATIVES or kind in READ_BY.get(name, (kind,))
         if name in NEUTRAL and read and value not in (NEUTRAL[name], None):
-            raise ValueError(
-                f"{name}={shown(value)} is no part of {kind!r} here, only {NEUTRAL[name]!r}: use another one."
-            )
+            raise ValueError(f"{name}={shown(value)} is no part of {kind!r} here, only {NEUTRAL[name]!r}: use another "
+                             "one.")  # fmt: skip
     return content
 
 
