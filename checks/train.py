@@ -65,7 +65,10 @@ EVAL_MODE = "Is the model in train mode? One that was loaded or judged is in eva
 
 def _trained(function, model, *inputs):
     """The answer of a training; raises if it drew random numbers, or asked the model in eval mode."""
-    state, answer = torch.get_rng_state(), function(model, *inputs)
+    frozen, state = [weight.requires_grad for weight in model.parameters()], torch.get_rng_state()
+    answer = function(model, *inputs)
+    if [weight.requires_grad for weight in model.parameters()] != frozen:
+        raise Wrong("another set of weights is frozen afterwards.", "A frozen weight stays frozen, the others do not.")
     if not torch.equal(state, torch.get_rng_state()):
         raise Wrong("torch's random numbers go on from another state.", "Nothing is drawn here: no manual_seed either.")
     if not all(call.training for call in model.calls):

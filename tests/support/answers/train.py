@@ -62,6 +62,7 @@ WRONG["accumulated_step"] |= {
     "uphill": ("the right one is 180, expected 0", mutate(accumulated_step, "share.b", "(-share).b")),
     "seeded": ("no manual_seed", _step(stepped=lambda m, o: (o.step(), torch.manual_seed(5)))),
     "filled_by_the_optimizer": ("Who clears it?", _step(clear=lambda _, o: o.zero_grad(set_to_none=False))),
+    "unfrozen": ("A frozen weight stays", lambda m, *s: (accumulated_step__ignored(m, *s), m.requires_grad_())[0]),
     "eval": ("eval mode", lambda m, *s: accumulated_step__ignored(m.eval(), *s)),
     "course": ("it calls the course's accumulated_step", torch.enable_grad()(accumulated_step)),
 }  # fmt: skip
