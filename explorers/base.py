@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Polygon
+from matplotlib.text import Text
 from PIL import Image
 
 from helpers.checkpoint import load_checkpoint
@@ -32,13 +33,15 @@ CSS = """.course-explorer img { border-radius: 8px }
 .course-explorer .widget-toggle-buttons .widget-label { margin-right: 8px; flex: none }
 .course-explorer .widget-toggle-buttons > div { max-width: 100% }
 """
+LIVE = ".course-explorer:not(.jupyter-widgets-disconnected)"  # JupyterLab marks so what a restart has cut off
 # An explorer is three outputs: its picture, the controls, its words. Where the controls live, the other two are hidden;
 # where their kernel has gone, JupyterLab's "Error displaying widget" is. (Names of JupyterLab, notebook 6, VS Code.)
 for output in (".jp-OutputArea-child", ".output_area", ".output_container"):
-    CSS += f"""{output}:has(+ {output} .course-explorer):has(+ {output} + {output} .course-still),
-{output}:has(.course-explorer) + {output}:has(.course-still),
-{output}:has(+ {output} .course-still):not(:has(.course-explorer)) {{ display: none }}
+    CSS += f"""{output}:has(+ {output} {LIVE}):has(+ {output} + {output} .course-still),
+{output}:has({LIVE}) + {output}:has(.course-still),
+{output}:has(+ {output} .course-still):not(:has({LIVE})) {{ display: none }}
 """
+UNWRITTEN = "\0"  # stands in every text while one finds out which of them `draw` writes
 GREY = "#767676"  # what goes in, before anything is done to it
 PALE = "#B0B0B0"  # as trained, and whatever stands behind what moves
 _made = {}  # by cell of the notebook: its last run, and the explorers that this run made
@@ -123,7 +126,15 @@ class Explorer:
         for artist in self._artists:  # somebody else, such as savefig, may have touched them all
             artist.stale = False
         arrays = {artist: artist.get_array() for artist in self._artists if hasattr(artist, "get_array")}
+        texts = [text for text in self._artists if isinstance(text, Text)] if self._background is None else []
+        texts = {text: text.get_text() for text in texts}
+        for text in texts:  # which words does `draw` write? The same ones again would mark nothing stale
+            text.set_text(UNWRITTEN)
+            text.stale = False
         finding = self.draw(**self.values)
+        for text in (text for text in texts if text.get_text() == UNWRITTEN):
+            text.set_text(texts[text])
+            text.stale = False
         touched = {artist for artist in self._artists if artist.stale}
         touched |= {artist for artist, old in arrays.items() if artist.get_array() is not old}  # set_array marks none
         if self._background is None or not touched <= self._moving:  # what `draw` leaves alone is drawn only once
@@ -326,6 +337,6 @@ def bundled(name=TINY_LLAMA.name) -> Llama:
 
 
 def readable(tokenizer, token):
-    """A token id as a word for an axis; white space alone is shown quoted."""
+    """A token id as a word for an axis; white space alone is quoted, a piece of a letter is called so."""
     text = tokenizer.decode([token])
-    return text.strip() or repr(text)
+    return "(part of a character)" if "\ufffd" in text else text.strip() or repr(text)

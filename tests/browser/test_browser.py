@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from tests.support.lab import END_KERNELS, OUTPUTS, explorers_in, jupyter_lab, opened, run_all, visit
 
@@ -68,6 +68,21 @@ def test_no_answer_is_seen_before_its_cell_is_run(lab):
         assert any(folded), path.name
         page.evaluate(END_KERNELS, where[2])
         page.close()
+
+
+def test_run_all_leaves_the_solutions_folded(lab):
+    """It ends in the last cell, whose section unfolds: so behind the solutions stands a page of its own."""
+    *where, folder = lab
+    fold, heights = {"jp-MarkdownHeadingCollapsed": True}, []
+    solved = [new_code_cell("1"), new_markdown_cell("## Solutions", metadata=fold), new_code_cell("2")]
+    for end in ([], [new_markdown_cell("## The end")]):
+        page = opened(*where, write(folder / f"solved_{len(end)}.ipynb", [*solved, *end]))
+        run_all(page, 2)
+        page.wait_for_timeout(1000)
+        heights.append(page.locator(".jp-CodeCell").nth(1).evaluate("cell => cell.offsetHeight"))
+        page.evaluate(END_KERNELS, where[2])
+        page.close()
+    assert [height > 0 for height in heights] == [True, False]
 
 
 SEEN = """() => [...document.querySelectorAll('.jp-OutputArea-child')].filter(output => output.offsetHeight).map(

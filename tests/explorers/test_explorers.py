@@ -5,6 +5,7 @@ import html
 import io
 import json
 import re
+import shutil
 from functools import cache
 from unittest import mock
 
@@ -22,12 +23,12 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 import explorers
 from checks.full_model import BUGS, with_bug
 from explorers import Explorer, base, circuit, film, slider, switch, toggle, within
-from explorers.full_model import run
+from explorers.full_model import SIZES, run
 from explorers.gqa import WAYS
 from explorers.start import HALVES
 from helpers.checkpoint import load_checkpoint
 from helpers.interventions import attention_by_layer, replaced, without_heads
-from helpers.model import Llama
+from helpers.model import PRESETS, Llama, count_parameters
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
 from tests.support.course import ROOT
 
@@ -204,6 +205,22 @@ def test_the_cuts_and_faults_of_05s_x_ray_are_those_of_the_course():
         torch.testing.assert_close(model.lm_head(model.final_norm(run(model, rows, **change)[0][-1])), logits)
 
 
+def test_05s_x_ray_takes_a_folder_and_a_text_and_shows_the_blocks_and_heads_that_are_asked_for(tmp_path):
+    folder = shutil.copytree(TINY_LLAMA, tmp_path / "own")
+    explorer = explorers.explore_xray(folder, "one two", blocks=(1, 4), heads=(3,))
+    assert explorer.values["clicked"] == ("feed-forward of block 1",)
+    assert len(explorer.buttons) == 4
+    explorer.controls["clicked"].value = ("head 3 of block 4",)
+    assert "It changes from attention of block 4 and token 0 on" in explorer.finding
+    for control in explorer.controls.values():
+        assert_answers(explorer, control)
+
+
+def test_05s_bars_count_the_parameters_of_the_presets():
+    for config in PRESETS.values():
+        assert sum(count(config) for count in SIZES.values()) == count_parameters(config)
+
+
 def test_the_ways_to_hide_keys_that_the_explorer_of_04_calls_torchs_are_torchs():
     q, k = torch.randn(2, 1, 1, 12, 8, generator=torch.Generator().manual_seed(0))
     scores, v, at = q @ k.mT / 8**0.5, torch.eye(12)[None, None], torch.arange(12)
@@ -353,8 +370,26 @@ def test_controls_at_their_ends_still_draw_and_leave_nothing_behind(explorer):
             control.value = ends(control)[second if index % 2 else first]
             assert 'role="alert"' not in explorer.picture.value
             assert not re.search(r"\b(nan|inf)\b", caption(explorer).replace("their softmax is nan", ""))
+    d = parts_from_a_new_one(explorer)
+    print("PARTS", explorer.alt[:30], (d > 0).mean(), d.max())
     put_back(explorer, values)
     assert explorer.png == picture
+
+
+@pytest.mark.parametrize("written", ["same", "never"])
+def test_words_that_are_written_again_and_again_stand_above_what_moves(written):
+    figure, ax = base.new_figure(1)
+    (line,), words = ax.plot([0, 1], [0, 1], lw=30, zorder=1), ax.text(0.5, 0.5, "same", zorder=2)
+
+    def draw(level):
+        line.set_ydata([0, level])
+        if written == "same":
+            words.set_text("same")
+        return "A line."
+
+    explorer = Explorer(figure, draw, {"level": slider("level", 1, 0, 5)}, "A line.")
+    assert words.get_text() == "same"
+    assert (words in explorer._moving) == (written == "same")
 
 
 def test_an_error_is_raised_at_first_and_later_said_in_the_widget_until_it_goes_away():
@@ -437,8 +472,8 @@ FOUND = [  # explorer, its controls, words of what it tells; what it tells at fi
     ("rms_norm", {"direction": 0}, "RMSNorm turns it by 0.0° and gives length 1.41; LayerNorm turns it by 45.0°"),
     ("rms_norm", {"length": 1.0, "eps": 1.0}, "RMSNorm turns it by 0.0° and gives length 0.816"),  # 1 / √(1/2 + 1)
     ("rms_norm", {"direction": 45}, "LayerNorm leaves nothing of it"),  # it is all mean
-    ("norms", {"place": 2, "does": "pass on what arrives"}, "trained one at block 0, feed-forward: times 0.073."),
-    ("norms", {"place": 13, "does": "leave the gain out"}, "trained one at final: times 0.5"),  # its gains are near 2
+    ("dose", {"place": 1, "factor": 1 / 8}, "rises by +4.11, with its branch removed by +4.19. At this length 0 of"),
+    ("dose", {"place": 0, "factor": 2.0}, "rises by +2.83, with its branch removed by +0.02. At this length 10 of"),
     ("opening", {"where": "gates beyond −1 and 1"}, "Bent are 16% of the gates, which write 81% of what"),
     ("opening", {"where": "as many as beyond, at random"}, "Bent are 16% of the gates, which write 16% of what"),
     ("opening", {"shape": "three steps: 0, ½, 1"}, "The loss goes from 3.48 to 3.53 (+0.05)"),
@@ -465,7 +500,13 @@ FOUND = [  # explorer, its controls, words of what it tells; what it tells at fi
     ("ports", {"bug": "nothing: a right port", "n_tokens": 16}, "This test sees nothing wrong."),
     ("xray", {"clicked": ("feed-forward of block 3",)}, "It changes from feed-forward of block 3 and token 0 on"),
     ("xray", {"clicked": ("head 1 of block 3",)}, "It changes from attention of block 3 and token 0 on"),
-    ("xray", {"fault": "E"}, "attention of block 0 and token 4 on"),  # a window of 4
+    ("xray", {"fault": "E", "clicked": ()}, "attention of block 0 and token 4 on"),  # a window of 4
+    ("sizes", {"vocab_size": 128_256}, "7,526,944,768 parameters, +0.79 billion against llama-2-7b as"),
+    ("sizes", {"hidden_dim": 14_336, "n_kv_heads": 8}, "7,241,732,096 parameters, +0.50 billion against"),
+    ("rows", {"times": 12, "whose": "random, as long"}, "at 4% of all positions the model predicts"),
+    ("rows", {"times": 12, "taken": True}, "at 1% of all positions the model predicts"),
+    ("cuts", {"clicked": ("head 0 of block 0",)}, "the loss is 0.43 for a letter on the same side"),
+    ("cuts", {"clicked": ("head 0 of block 0",)}, "and 6.51 on the other; as trained 0.54 and 0.47."),
     ("order", {"masked": "no layer", "turns": False}, "After the three layers, 2 of 14 tokens have some."),
     ("order", {"masked": "layer 2", "turns": False}, "After the three layers, 4 of 14 tokens have some."),
     ("order", {"masked": "no layer"}, "After the three layers, 14 of 14 tokens have some."),
