@@ -370,8 +370,6 @@ def test_controls_at_their_ends_still_draw_and_leave_nothing_behind(explorer):
             control.value = ends(control)[second if index % 2 else first]
             assert 'role="alert"' not in explorer.picture.value
             assert not re.search(r"\b(nan|inf)\b", caption(explorer).replace("their softmax is nan", ""))
-    d = parts_from_a_new_one(explorer)
-    print("PARTS", explorer.alt[:30], (d > 0).mean(), d.max())
     put_back(explorer, values)
     assert explorer.png == picture
 
