@@ -15,17 +15,19 @@ from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
 
 
 @torch.no_grad()
-def losses(model, windows, angles, visible=None):
-    """What each token of windows (B, T + 1) costs [nat], (B, T), if RoPE turns by these angles, (T, h/2) [rad].
+def losses(model, texts, angles, window=None):
+    """What each token of texts (B, T + 1) costs [nat], (B, T), if RoPE turns by these angles, (T, h/2) [rad].
 
-    visible, (T, T) bool, says which keys (across) a query (down) may see; None: all before it.
+    A query sees the `window` newest keys, its own among them; None: all before it.
     """
-    windows, angles = (given.to(model.lm_head.weight.device) for given in (windows, angles))
-    x = model.tok_embeddings(windows[:, :-1])
+    device, at = model.lm_head.weight.device, torch.arange(len(angles))
+    texts, angles = texts.to(device), angles.to(device)
+    visible = (causal_visible(len(at), len(at)) & (at[:, None] - at < window)).to(device) if window else None
+    x = model.tok_embeddings(texts[:, :-1])
     for block in model.layers:
         x = block(x, angles.cos(), angles.sin(), visible)
     logits = model.lm_head(model.final_norm(x))
-    return F.cross_entropy(logits.mT, windows[:, 1:], reduction="none").cpu()
+    return F.cross_entropy(logits.mT, texts[:, 1:], reduction="none").cpu()
 
 
 def explore_rope() -> Explorer:
@@ -179,8 +181,7 @@ def explore_reach() -> Explorer:
     def read(hands, by, width):  # each token's loss, these hands slowed, keys at most width - 1 back
         slowed = speeds.clone()
         slowed[list(hands)] /= by
-        visible = causal_visible(length, length) & (at[:, None] - at < width) if width < length else None
-        return losses(model, text[None], rope_angles(at, slowed), visible)[0]
+        return losses(model, text[None], rope_angles(at, slowed), width if width < length else None)[0]
 
     pieces = losses(model, text.unfold(0, trained + 1, 64), rope_angles(at[:trained], speeds))  # each read alone
     alone = torch.cat((pieces[0], pieces[1:, -64:].flatten()))
@@ -194,7 +195,6 @@ def explore_reach() -> Explorer:
     centres, limits = sixteen(clocks), np.minimum(speeds.numpy() * (trained - 1), 2 * math.pi)
     for centre, limit in zip(centres, limits, strict=True):
         clocks.add_patch(Polygon(slice_of(0, limit, 0.92) + centre, fc=HIDDEN, ec="none"))
-    clocks.set_title("Grey: angles met in training\nBlack: angles that are new")
     cost.plot(smoothed(read((), 1, length) - alone), color=PALE, lw=4, label="as trained")
     cost.plot([trained, trained], [-0.35, 3], color=INK, lw=1, ls=":")
     cost.text(trained + 6, -0.3, "trained length", fontsize=9)
@@ -218,6 +218,7 @@ def explore_reach() -> Explorer:
         for new, centre, seen, end in zip(fresh, centres, limits, asked, strict=True):
             new.set_data(*(centre[:, None] + arc(seen, end, 1.05)) if end > seen else ([], []))
         frames.set_data(*(centres - (0, 0.25))[chosen].T)
+        clocks.set_title(f"Clicked hands: {change}\nGrey: angles met in training; black: new ones")
         white.set(x=length - width, width=width)
         gaps = (read(hands, changes[change], width) - alone).numpy()
         curve.set_ydata(smoothed(gaps))
