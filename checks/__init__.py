@@ -8,7 +8,7 @@ from importlib import import_module
 FILES = {  # what is imported from here, by the file that is loaded when it is asked for
     "apply_rope": "check_apply_rope_halves check_apply_rope_interleaved",
     "full_model": "check_budget check_cut_heads check_first_departure check_properties",
-    "generate": "check_greedy_with_cache check_lookup_decoding check_sample",
+    "generate": "check_greedy_with_cache check_judge check_sample",
     "gqa": "check_causal_visible check_gqa_layer check_rows",
     "judge": "CheckResult",
     "my_llama": "check_my_llama",

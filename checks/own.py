@@ -25,12 +25,12 @@ def _checks_of(through):
     parts = check_rms_norm, check_rope_angles, check_apply_rope_halves, check_swiglu, check_causal_visible, check_rows
     if through <= 4:
         return parts, ()
-    from checks.generate import check_greedy_with_cache, check_lookup_decoding, check_sample
+    from checks.generate import check_greedy_with_cache, check_judge, check_sample
     from checks.my_llama import check_my_llama
     from checks.train import check_accumulated_step, check_training_loop
 
     written = check_gqa_layer, check_my_llama, check_training_loop, check_accumulated_step
-    return parts, (*written, check_sample, check_greedy_with_cache, check_lookup_decoding)
+    return parts, (*written, check_sample, check_greedy_with_cache, check_judge)
 
 
 def my_parts(folder: str | Path = ".", through: int = 4) -> Parts:

@@ -44,7 +44,7 @@ def test_nothing_done_gives_the_courses_parts():
     assert second.startswith("rms_norm is the course's: its exercise in 01_rmsnorm.ipynb")
     assert all(getattr(parts, name) is COURSE[name] for name in COURSE)
     assert not (later := my_parts(ROOT / "notebooks", through=7)).own
-    assert {"gqa_layer", "my_llama", "training_loop", "sample", "lookup_decoding"} < {*later.names} - {*parts.names}
+    assert {"gqa_layer", "my_llama", "training_loop", "sample", "judge"} < {*later.names} - {*parts.names}
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from checks.base import mutate
-from checks.generate import GOES_ON, greedy_with_cache
+from checks.generate import GOES_ON, greedy_with_cache, sample
 from tests.support.answers.register import RIGHT, WRONG, right
 
 
@@ -85,29 +85,54 @@ def _called(call):
 
 
 @right
-def lookup_decoding__windows(model, prompt, n_new, n_draft, n_match, choose):
-    cache, text, n_calls = model.new_cache(1, len(prompt) + n_new + n_draft), prompt, 0
-    while len(text) < len(prompt) + n_new:
-        found = (text.unfold(0, n_match, 1)[:-1] == text[-n_match:]).all(1).nonzero() if len(text) > n_match else ()
-        start = found[-1].item() + n_match if n_calls and len(found) else len(text)
-        draft, n_read = text[start : start + n_draft], len(text) - cache.length
-        logits = model(torch.cat((text[cache.length :], draft))[None], cache)[0, n_read - 1 :]
-        chosen = torch.tensor([choose(row) for row in logits])  # at all places, though not all are used
-        right = (chosen[:-1] == draft).int().cumprod(0).sum()
-        text, n_calls = torch.cat((text, chosen[: right + 1])), n_calls + 1
-        cache.length = len(text) - 1
-    return text[: len(prompt) + n_new], n_calls
+def judge__all_at_once(p, q, draft, generator):
+    places, chance = torch.arange(len(draft)), torch.rand(len(draft), generator=generator)
+    stays = (chance < p[places, draft] / q[places, draft]).int().cumprod(0).sum().item()
+    left = torch.cat(((p[:-1] - q).clamp(min=0), p[-1:]))[stays].double()
+    last = torch.searchsorted(left.cumsum(0) / left.sum(), torch.rand(1, generator=generator).double(), right=True)
+    return torch.cat((draft[:stays], last))
 
 
-def _one_at_a_time(room):
-    def program(model, prompt, n_new, n_draft, n_match, choose):
-        cache, text = model.new_cache(1, room) if room else None, prompt
-        for _ in range(n_new):
-            row = model(text[None], cache)[0, -1]
-            text = torch.cat((text, torch.tensor([choose(row)])))
-        return text, n_new
+@right
+def judge__by_noise(p, q, draft, generator):
+    """Chances and draws from exponential noise: the largest of share / noise is a draw."""
+    text = []
+    for p_here, q_here, token in zip(p, [*q, None], [*draft.tolist(), None], strict=True):
+        if token is not None and torch.rand(1, generator=generator).item() * q_here[token] < p_here[token]:
+            text.append(token)
+            continue
+        left = p_here if token is None else torch.relu(p_here.float() - q_here.float())
+        text.append((left / torch.empty(len(left)).exponential_(generator=generator)).argmax().item())
+        break
+    return torch.tensor(text)
+
+
+def _judge(chance=lambda p, q, place, token, g: torch.rand((), generator=g) * q[place, token] < p[place, token],
+           left=lambda p, q, place: (p[place] - q[place]).clamp(min=0), free=lambda p: p[-1]):  # fmt: skip
+    def program(p, q, draft, generator):
+        for place, token in enumerate(draft.tolist()):
+            if not chance(p, q, place, token, generator):
+                return torch.cat((draft[:place], torch.multinomial(left(p, q, place), 1, generator=generator)))
+        return torch.cat((draft, torch.multinomial(free(p), 1, generator=generator)))
 
     return program
+
+
+def _goes_on(p, q, draft, generator):
+    rows = [_judge()(p[i : i + 2], q[i : i + 1], draft[i : i + 1], generator) for i in range(len(draft))]
+    return torch.cat([row[:1] for row in rows] + [torch.multinomial(p[-1], 1, generator=generator)])
+
+
+def _one_more(p, q, draft, generator):
+    tokens = _judge()(p, q, draft, generator)
+    return torch.cat((tokens, torch.multinomial(p[len(tokens) - 1], 1, generator=generator)))
+
+
+def _spread(logits, temperature, top_k, top_p, generator):
+    """One number for all rows, moved on from row to row: each token as often as it should, and more evenly."""
+    sums = sample.shares(logits, temperature, top_k, top_p).cumsum(-1)
+    numbers = (torch.rand(1, generator=generator) + torch.arange(len(sums)) * 0.6180339887) % 1
+    return (sums < numbers[:, None] * sums[:, -1:]).sum(-1)
 
 
 WRONG["sample"] |= {
@@ -118,6 +143,7 @@ WRONG["sample"] |= {
     "greedy": ("The likeliest, or one random", _drawn(lambda q, g: q.argmax(-1))),
     "cold": ("temperature 0.01: all", lambda z, t, *s: sample__largest_after_noise(z, t * (t > 0.04), *s)),
     "column": ("and [:, 0] its column", _drawn(lambda q, g: q.multinomial(1, generator=g))),
+    "spread": ("Has each row a random number of its own", _spread),
     "no_token": ("expected from 0 to 2", _drawn(lambda q, g: 3 + q.multinomial(1, generator=g)[:, 0])),
     "in_place": ("does not.", lambda z, t, k, p, g: z.div_(2).argmax(-1)),
 }  # fmt: skip
@@ -128,6 +154,7 @@ WRONG["greedy_with_cache"] |= {
     "not_alone": ("9 entries, expected 7", _greedy(
         GOES_ON, f"({GOES_ON} or len(texts[row]) == len(prompts[row]) + len(stop))")),
     "row_as_place": ("move up when", _greedy("left = [left[i] for i", "left = keep = [left[i] for i")),
+    "no_padding": ("Without it cache.n_pad is None", _greedy(", n_pad=torch.tensor(n_pad))", ")")),
     "only_what_is_new": ("Does a text begin with its prompt?", lambda m, p, *s: [
         t[len(q) :] for t, q in zip(greedy_with_cache__cut_at_the_end(m, p, *s), p, strict=True)]),
     "padding_of_all": ("Does the same row leave all three", _called(lambda m, t, cache, pad, *_: (
@@ -139,12 +166,20 @@ WRONG["greedy_with_cache"] |= {
     "in_place": ("Work on copies", lambda m, p, *s: [t.append(0) for t in p]),
     "a_tensor": ("one list of tokens for each prompt", lambda m, p, *s: torch.tensor(p[0])),
 }  # fmt: skip
-WRONG["lookup_decoding"] |= {
-    "10": ("called 11 times", lambda *s: (lookup_decoding__windows(*s)[0], 10)),
-    "float": ("// divides into whole", lambda *s: (lookup_decoding__windows(*s)[0], 11.0)),
-    "text": ("return tokens, calls", lambda *s: lookup_decoding__windows(*s)[0]),
-    "long": ("n_new new tokens, no", lambda m, p, n, *s: lookup_decoding__windows(m, p, n + 1, *s)),
-    "no_cache": ("calls of the model got no cache", _one_at_a_time(0)),
-    "again": ("The cache holds it", _one_at_a_time(900)),
-    "batch": ("one place at a time", lambda m, p, *s: s[-1](m(p[None])[0])),
+WRONG["judge"] |= {
+    "goes_on": ("what stays of the draft, from its beginning on", _goes_on),
+    "one_more": ("and no other", _one_more),
+    "nothing_instead": ("and no other", lambda *given: _judge()(*given)[:-1]),
+    "a_list": ("has the type list", lambda *given: _judge()(*given).tolist()),
+    "row": ("has the shape (1, ", lambda *given: _judge()(*given)[None]),
+    "global": ("take generator=generator", _judge(lambda p, q, i, t, g: torch.rand(()) * q[i, t] < p[i, t])),
+    "seeded": ("neither seeded", lambda p, q, d, g: _judge()(p, q, d, g.manual_seed(0))),
+    "in_place": ("p[0] -= q[0] changes p", _judge(left=lambda p, q, i: p[i].sub_(q[i]).clamp_(min=0))),
+    "below_0": ("may be 0 everywhere, or below 0", _judge(left=lambda p, q, i: p[i] - q[i])),
+    "of_nothing": ("may be 0 everywhere", lambda p, q, d, g: (
+        torch.multinomial((p[:-1] - q).clamp(min=0), 1, generator=g), _judge()(p, q, d, g))[1]),
+    "not_without_draft": ("gave the same tokens again", lambda p, q, d, g: (
+        _judge()(p, q, d, g) if len(d) else p.argmax(-1))),
+    "numpy": ("stay in torch", lambda *given: _judge()(*given).numpy()),
+    "half_a_bar": ("stay", _judge(lambda p, q, i, t, g: torch.rand((), generator=g) / 2 < p[i, t] / q[i, t] - 0.5)),
 }  # fmt: skip
