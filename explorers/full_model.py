@@ -1,6 +1,7 @@
-"""The explorer of notebook 05: a whole run of a LLaMA on one page, with a scalpel."""
+"""The explorers of notebook 05: where the parameters are, and a whole run of a LLaMA on one page, with a scalpel."""
 
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -12,24 +13,88 @@ from matplotlib.patches import Rectangle
 from PIL import Image, ImageDraw, ImageFont
 from torch.nn import functional as F
 
-from explorers.base import GREY, Explorer, arc, bare, bundled, readable, slider, strokes, switch, within
+from explorers.base import GREY, PALE, Explorer, arc, bare, readable, slider, strokes, switch, within
 from explorers.gqa import AGAINST
+from helpers.checkpoint import load_checkpoint
+from helpers.config import PRESETS
 from helpers.interventions import held_out_windows
 from helpers.model import apply_rope, attention_weights, causal_visible, repeat_kv, rope_angles
 from helpers.plots import HATCH, HIDDEN, INK, QUERY
-from helpers.text import encode, load_tokenizer
+from helpers.text import TINY_LLAMA, encode, load_tokenizer
 
-SIGNS = "abcdefghijklmnopqrstuvwxyz012345"  # the 32 tokens of the induction model
-WIDTH, LEFT, TOP = 880, 48, 132  # of the picture, and where its masks are [pixel]
-SEEN = "Stream: the turn by each branch, and the next word"
-HELP = "Click a mask: its head is cut. Click a row:\nits feed-forward is. Hand down: not turned."
-PLAIN, BOLD = (ImageFont.truetype(findfont(f"DejaVu Sans{weight}"), 11) for weight in ("", ":bold"))
+WIDTH, LEFT, TOP, PITCH = 880, 48, 132, 76  # of the picture, where its masks are, and of a block [pixel]
+PLAIN, HANDS = "what changes", "hands and words"
+SEEN = {
+    PLAIN: "Stream after each block: all as in the whole model",
+    HANDS: "Stream: turns, and the next word after a block",
+}
+SENTENCE = "The type of the object must be a class object"
+FONT, BOLD = (ImageFont.truetype(findfont(f"DejaVu Sans{weight}"), 11) for weight in ("", ":bold"))
+
+
+SIZES = {  # the bars of the picture, and the parameters that each of them counts
+    "embedding": lambda c: c.vocab_size * c.dim,
+    "q and o": lambda c: 2 * c.n_layers * c.dim * c.n_heads * c.head_dim,
+    "k and v": lambda c: 2 * c.n_layers * c.dim * c.n_kv_heads * c.head_dim,
+    "gate, up, down": lambda c: 3 * c.n_layers * c.dim * c.hidden_dim,
+    "all norms": lambda c: (2 * c.n_layers + 1) * c.dim,
+    "lm_head": lambda c: 0 if c.tie_embeddings else c.vocab_size * c.dim,
+}
+TIED = "lm_head is the embedding"
+
+
+def explore_sizes() -> Explorer:
+    """Where a LLaMA's parameters are: those of a preset in grey, and with other sizes in black."""
+    figure = Figure(figsize=(8.0, 3.4), dpi=110, layout="none", facecolor="white")
+    ax = figure.add_axes((0.15, 0.02, 0.83, 0.84))
+    bare(ax, (0, 100), (len(SIZES) - 0.4, -0.6), "auto")
+    places = np.arange(len(SIZES))
+    grey, black = (ax.barh(places, 0, height, fc=ink) for height, ink in ((0.66, PALE), (0.3, INK)))
+    for y, name in enumerate(SIZES):
+        ax.text(-1.5, y, name, ha="right", va="center")
+    ax.text(100, len(SIZES) - 1, "click: lm_head and embedding are one matrix", ha="right", va="center", color=GREY)
+    title, numbers = ax.text(-17, -0.95, "", weight="bold"), [ax.text(0, y, "", va="center") for y in places]
+
+    def draw(preset, clicked, **sizes):
+        theirs = PRESETS[preset]
+        config = SimpleNamespace(**vars(theirs) | sizes | {"tie_embeddings": clicked == TIED})
+        before, now = (np.array([count(one) for count in SIZES.values()]) for one in (theirs, config))
+        more = (now.sum() - before.sum()) / 1e9
+        change = f"{now.sum():,} parameters, {more:+.2f} billion against {preset} as published"
+        for old, new, number, *bars in zip(before, now, numbers, grey, black, strict=True):
+            for bar, one in zip(bars, (old, new), strict=True):
+                bar.set_width(min(85 * one / before.sum(), 90))
+            said = f"{new / 1e9:.3g}" if new > 1e6 or not new else "under 0.001"
+            number.set(x=1.5 + max(bar.get_width() for bar in bars), text=said)
+        title.set_text(f"{change} (grey)")
+        shares = zip(SIZES, now / now.sum(), strict=True)
+        return f"{change}. Of them are in {', '.join(f'{name} {share:.1%}' for name, share in shares)}."
+
+    first = PRESETS["llama-2-7b"]
+    controls = {
+        "preset": switch("preset", PRESETS),
+        "vocab_size": slider("vocab_size", first.vocab_size, 1000, 160_000),
+        "n_kv_heads": slider("n_kv_heads", first.n_kv_heads, 1, 64),
+        "hidden_dim": slider("hidden_dim", first.hidden_dim, 500, 55_000),
+    }
+    parts = {TIED: within(ax, 0, len(SIZES) - 1.4, 100, len(SIZES) - 0.6)}
+    alt = "Bars: parameters of embedding, attention, feed-forward, norms and lm_head; a preset's grey, yours black."
+    explorer = Explorer(figure, draw, controls, alt, parts)
+
+    def adopt(change):  # the sizes of the preset that was chosen
+        theirs = PRESETS[change.new]
+        for name in (*controls, "clicked"):
+            if name != "preset":
+                explorer.controls[name].value = getattr(theirs, name, TIED * theirs.tie_embeddings)
+
+    controls["preset"].observe(adopt, "value")
+    return explorer
 
 
 @torch.inference_mode()
 def run(model, tokens, cut=(), speed=1.0, fault="none"):
-    """A run with parts cut, RoPE at another speed, and a fault A to F: the stream at first and behind each branch, each
-    (B, T, D), and the first row's attention weights in each block, each (H, T, T)."""
+    """A run with parts ablated, RoPE at another speed, and a fault A to F: the stream at first and after each branch,
+    each (B, T, D), and the first row's attention weights in each block, each (H, T, T)."""
     n, streams, weights = tokens.shape[1], [model.tok_embeddings(tokens)], []
     angles, seen = rope_angles(torch.arange(n), speed * model.inv_freq), causal_visible(n, n)
     turn = angles.cos(), angles.sin(), "interleaved" if fault == "B" else "halves"
@@ -50,19 +115,22 @@ def run(model, tokens, cut=(), speed=1.0, fault="none"):
     return streams, [share[0] for share in weights]
 
 
-def explore_xray(which="tiny-llama") -> Explorer:
-    """A run from tokens to next words, of the bundled model or of "induction": cut parts, and see what it changes."""
-    model = bundled(which)
-    if which == "induction":
-        word, text, start, (cell, pitch, column) = SIGNS.__getitem__, map(SIGNS.index, "chisruchisru"), 24, (7, 96, 38)
-        windows = torch.randint(32, (16, 24), generator=torch.Generator().manual_seed(0)).repeat(1, 2)
-    else:
-        tokenizer, windows, start, (cell, pitch, column) = load_tokenizer(), held_out_windows(), 0, (6, 76, 55)
-        text, windows = encode(tokenizer, "The type of the object must be a class object"), windows[5::8, 128:193]
-        word = functools.cache(lambda token: readable(tokenizer, token).replace(r"'\n'", "↵")[:7])
-    tokens = torch.tensor([[int(token) for token in text]])
-    words, n, L, H = list(map(word, tokens[0].tolist())), tokens.shape[1], len(model.layers), model.config.n_heads
-    task, pairs, whole = "second copies" if start else "new text", len(model.inv_freq), torch.cat(run(model, tokens)[0])
+def explore_xray(folder=TINY_LLAMA, text=SENTENCE, blocks=(), heads=range(4)) -> Explorer:
+    """A run from tokens to next words: ablate parts, and see what it changes.
+
+    Args:
+        folder: a checkpoint with its tokenizer, as `save_pretrained` writes it; the first 10 tokens of the text count.
+        blocks, heads: which are shown, at most eight each; no blocks are eight at most, evenly spread.
+    """
+    model, tokenizer = load_checkpoint(folder).requires_grad_(False), load_tokenizer(folder)
+    tokens, L = encode(tokenizer, text)[None, :10], model.config.n_layers
+    blocks = list(blocks or range(0, L, -(-L // 8)))[:8]
+    heads = [head for head in heads if head < model.config.n_heads][:8]
+    windows = held_out_windows()[5::8, 128:193] if folder == TINY_LLAMA else tokens
+    word = functools.cache(lambda token: readable(tokenizer, token).replace(r"'\n'", "↵")[:7])
+    words, n = list(map(word, tokens[0].tolist())), tokens.shape[1]
+    pairs, whole = min(16, len(model.inv_freq)), torch.cat(run(model, tokens)[0])
+    rows = np.add.outer(2 * np.array(blocks), (0, 1)).ravel()  # of all branches those that are shown
 
     @functools.lru_cache(500)
     def look(cut=(), speed=1.0, fault="none"):
@@ -72,14 +140,18 @@ def explore_xray(which="tiny-llama") -> Explorer:
         same = ((streams - whole).norm(dim=-1) <= 1e-4 * whole.norm(dim=-1))[1:]
         others = whole[1:], streams[:-1]  # the whole model's; before the branch
         apart, turns = (F.cosine_similarity(streams[1:], one, dim=-1).clamp(-1, 1).arccos() for one in others)
-        says = [[word(token) for token in row] for row in best.tolist()], odds[-1].tolist()
+        says = [[word(token) for token in best[at].tolist()] for at in (*blocks, -1)], odds[-1].tolist()
         logits = model.lm_head(model.final_norm(run(model, windows[:, :-1], cut, speed, fault)[0][-1]))
-        loss = F.cross_entropy(logits[:, start:].mT, windows[:, 1 + start :]).item()
-        return loss, torch.stack(weights).numpy(), apart.masked_fill(same, -1).numpy(), turns.numpy(), *says
+        loss = F.cross_entropy(logits.mT, windows[:, 1:]).item()
+        shown = torch.stack([weights[at][heads] for at in blocks])
+        return loss, shown.numpy(), apart.masked_fill(same, -1).numpy(), turns.numpy(), *says
 
     base, _, _, _, (*_, said), _ = look()
-    guess, side, right = np.log(model.config.vocab_size), cell * n, WIDTH - 10 - column * n
-    wide, end = side + cell, TOP + L * pitch  # a mask with its gap; below the last block
+    uniform, H = np.log(model.config.vocab_size), len(heads)
+    cell = 6 if H < 5 else 264 // (H * (n + 1))
+    side, wide, end = cell * n, cell * (n + 1), TOP + len(blocks) * PITCH  # a mask, with its gap; below the last block
+    right = LEFT + wide * H + 8
+    column = (WIDTH - 10 - right) // n
 
     # What is fixed: one pair of axes over the whole picture, in pixels; clocks on top, masks left, stream right.
     figure = Figure(figsize=(WIDTH / 110, (end + 104) / 110), dpi=110, layout="none", facecolor="white")
@@ -88,69 +160,79 @@ def explore_xray(which="tiny-llama") -> Explorer:
     write, centres = functools.partial(ax.text, va="center", fontsize=9), right + 17 + 34 * np.arange(pairs)
     for x in centres:
         ax.plot(*np.add(arc(0, 2 * np.pi, 14), [[x], [44]]), color=HIDDEN, lw=1)
-    low, nat = end + 66, 0.9 * column * n / (guess - base)  # the bar of the loss: where, and pixels for a nat
+    low, nat = end + 66, 0.9 * column * n / (uniform - base)  # the bar of the loss: where, and pixels for a nat
     ax.add_patch(Rectangle((right, low), column * n, 14, fc="#EEEEEE"))
-    labels = [(LEFT + wide * head + side / 2, TOP - 12, f"head {head}") for head in range(H)]
+    labels = [(LEFT + wide * at + side / 2, TOP - 12, f"head {head}") for at, head in enumerate(heads)]
     labels += [(right + column * (t + 0.5), TOP - 12, one) for t, one in enumerate(words)]
-    labels += [(26, TOP - 12, "block"), *((26, TOP + pitch * layer + side / 2, layer) for layer in range(L))]
-    for more, name in ((0, f"{base:.2f}"), (0.3, "+0.3"), (1, "+1"), (guess - base, "a guess")):
+    labels += [(26, TOP - 12, "block"), *((26, TOP + PITCH * at + side / 2, one) for at, one in enumerate(blocks))]
+    for more, name in ((0, f"{base:.2f}"), (0.3, "+0.3"), (1, "+1"), (uniform - base, "uniform")):
         ax.plot([right + nat * more] * 2, [low, low + 18], color=GREY, lw=1)
         labels.append((right + nat * more, low + 27, name))
     for label in labels:
-        write(*label, ha="center")
+        write(*label, ha="center", parse_math=False)
     write(10, 20, "Rotation angles", weight="bold")
-    write(10, 44, f"of RoPE's {pairs} pairs, in every head")
+    write(10, 44, f"of RoPE's first {pairs} pairs, at this position")
     write(10, 88, "Attention masks", weight="bold")
-    write(10, end + 54, HELP)
+    write(10, end + 54, "Click a mask to ablate its head, and a\nrow on the right for its feed-forward.")
 
     # What moves: pixels, hands, crosses, a frame, the bar of the loss, words.
-    pixels = ax.add_artist(_Pixels())
+    pixels = ax.add_artist(Pixels())
     inks = (INK, 1.6), (AGAINST, 2.2), (INK, 3)
     hands, crosses, mark = (ax.plot([], [], color=color, lw=lw)[0] for color, lw in inks)
     hands.set(marker="o", ms=2.5, markevery=3)  # of a stroke's two ends and a gap: its first
     frame = ax.add_patch(Rectangle((0, TOP - 24), column, end + 44 - TOP, fc="none", ec=INK, lw=1.5))
     bar = ax.add_patch(Rectangle((right, low), 0, 14, fc=AGAINST))
     changes, costs = write(right, 88, "", weight="bold"), write(right, low - 14, "", weight="bold")
-    pivots = right + column * (np.arange(n) + 0.5), (TOP + pitch * np.arange(L)[:, None] + (5, 27)).reshape(-1, 1)
+    row_says = write(right - 8, end + 7, "", ha="right")
+    above = (TOP + PITCH * np.arange(len(blocks))[:, None] + (5, 27)).reshape(-1, 1)
+    pivots = right + column * (np.arange(n) + 0.5), above
 
-    def draw(token, speed, fault, clicked):
-        cut, angle = tuple(clicked), speed * token * model.inv_freq.numpy()
+    def draw(token, speed, fault, show, clicked):
+        cut, angle = tuple(clicked), speed * token * model.inv_freq.numpy()[:pairs]
         cost, weights, apart, turns, says, odds = look(cut, speed, fault)
         image = Image.new("RGB", (WIDTH - LEFT, end + 20 - TOP), "white")
-        image.paste(Image.fromarray(_masks(weights, cell, pitch, token)))
-        image.paste(_stream(apart, says, said, pitch, column), (right - LEFT, 0))
+        image.paste(Image.fromarray(masks(weights, cell, PITCH, token)))
+        image.paste(_stream(apart[rows], says, said, column, show == HANDS), (right - LEFT, 0))
         pixels.put(image, LEFT, 84)
-        clocks = centres, 44, 13 * np.cos(angle), -13 * np.sin(angle)
-        strokes(hands, (*pivots, 18 * np.sin(turns), 18 * np.cos(turns)), clocks)
-        head, row = np.array([(int(one[5]), int(one[-1])) for one in cut if one[0] == "h"]).reshape(-1, 2).T
-        x, y, ffn = LEFT + wide * head, TOP + pitch * row, np.array([int(one[-1]) for one in cut if one[0] == "f"])
-        ffns = right, TOP + 36 + pitch * ffn, column * n, 0
-        strokes(crosses, (x, y, side, side), (x, y + side, side, -side), ffns)
+        clocks, turns = (centres, 44, 13 * np.cos(angle), -13 * np.sin(angle)), turns[rows]
+        branches = (*pivots, 18 * np.sin(turns), 18 * np.cos(turns))
+        strokes(hands, *((branches, clocks) if show == HANDS else (clocks,)))
+        at = [(heads.index(int(one.split()[1])), blocks.index(int(one.split()[-1]))) for one in cut if one[0] == "h"]
+        head, row = np.array(at).reshape(-1, 2).T
+        ffn = np.array([blocks.index(int(one.split()[-1])) for one in cut if one[0] == "f"])
+        x, y, middle = LEFT + wide * head, TOP + PITCH * row, 36 if show == HANDS else 52
+        strokes(
+            crosses, (x, y, side, side), (x, y + side, side, -side), (right, TOP + middle + PITCH * ffn, column * n, 0)
+        )
         frame.set_x(right + column * token)
         bar.set_width(np.clip(nat * (cost - base), 0, column * n))
         mark.set_data([right + nat * sum(look((one,))[0] - base for one in cut)] * 2, [low - 3, low + 17])
         red, changed = np.argwhere(apart >= 0), f"{sum(map(str.__ne__, says[-1], said))} of {n} next words change"
-        changes.set_text(f"Stream: {changed} (red: before)" if len(red) else SEEN)
+        changes.set_text(f"Stream: red is changed; {changed}" if len(red) else SEEN[show])
+        row_says.set_text("next word" if show == PLAIN else "was")
         costs.set_text(f"Loss {base:.2f} → {cost:.2f} [nat/token]; black: single costs added")
         branch = [f"{('attention', 'feed-forward')[place % 2]} of block {place // 2}" for place in red[:1, 0]]
         first = f"It changes from {branch[0]} and token {red[:, 1].min()} on; {changed}. " if branch else ""
-        return f"{first}After “{words[token]}”: “{says[-1][token]}” ({odds[token]:.2f}). Loss on {task} {cost:.2f}."
+        return f"{first}After “{words[token]}”: “{says[-1][token]}” ({odds[token]:.2f}). The loss is {cost:.2f}."
 
     controls = {
         "token": slider("position", n - 2, 0, n - 1),
         "speed": slider("RoPE's speed", 1.0, 0.0, 2.0, 0.1, says="RoPE {} times as fast"),
         "fault": switch("fault", ("none", *"ABCDEF")),
+        "show": switch("show", (PLAIN, HANDS)),
     }
     parts = {}
-    for layer, y in enumerate(range(TOP, end, pitch)):
-        for head, x in enumerate(range(LEFT, LEFT + H * wide, wide)):
+    for layer, y in zip(blocks, range(TOP, end, PITCH), strict=True):
+        for head, x in zip(heads, range(LEFT, LEFT + H * wide, wide), strict=True):
             parts[f"head {head} of block {layer}"] = within(ax, x, y, x + side, y + side)
-        parts[f"feed-forward of block {layer}"] = within(ax, right, y, right + column * n, y + pitch - 6)
-    alt = "Down: blocks. Left their attention masks, right how far their branches turn each token, and the next words. "
-    return Explorer(figure, draw, controls, f"{alt}Above RoPE's clocks, below the loss. Red: changed.", parts, True)
+        parts[f"feed-forward of block {layer}"] = within(ax, right, y, right + column * n, y + PITCH - 6)
+    alt = "Down: blocks. Left their attention masks; right, for each token, whether its vector changed (red). "
+    explorer = Explorer(figure, draw, controls, f"{alt}Above RoPE's clocks, below the loss.", parts, True)
+    explorer.controls["clicked"].value = (f"feed-forward of block {blocks[len(blocks) // 3]}",)
+    return explorer
 
 
-class _Pixels(Artist):
+class Pixels(Artist):
     """An image, so far from the lower left corner, as it is: imshow would calculate each pixel anew."""
 
     def put(self, image, x, low):
@@ -160,32 +242,44 @@ class _Pixels(Artist):
         renderer.draw_image(renderer.new_gc(), *self.at, self.image)
 
 
-def _masks(weights, cell, pitch, token):
-    """Weights (L, H, T, T) in pixels, white to blue; zeros are grey and hatched, what should be zero is red."""
+def masks(weights, cell, pitch, token=None):
+    """Weights (L, H, T, T) in pixels, white to blue; zeros are grey and hatched, what should be zero is red.
+
+    The row of a token is framed.
+    """
     L, H, n, _ = weights.shape
     ahead, page = np.triu(np.ones((n, n), bool), 1), np.full((L, pitch, H, cell * (n + 1), 3), 255, np.uint8)
     color = 1 - weights[..., None] ** 0.7 * (1 - np.where(ahead[..., None], to_rgb(AGAINST), to_rgb(QUERY)))
     color[weights == 0] = to_rgb(HIDDEN)
     color, hatched = (one.repeat(cell, 2).repeat(cell, 3) for one in (color, (weights == 0) | ahead))
     color[hatched & (np.indices(hatched.shape[2:]).sum(0) % 5 == 0)] = to_rgb(HATCH)
-    first, last = cell * token, cell * (token + 1) - 1
-    color[:, :, [first, last]] = color[:, :, first:last, :: cell * n - 1] = to_rgb(INK)  # the query of this row
+    if token is not None:
+        first, last = cell * token, cell * (token + 1) - 1
+        color[:, :, [first, last]] = color[:, :, first:last, :: cell * n - 1] = to_rgb(INK)
     page[:, : cell * n, :, : cell * n] = 255 * color.swapaxes(1, 2)
     return page.reshape(L * pitch, -1, 3)
 
 
-def _stream(apart, says, before, pitch, column):
-    """For each block and token a cell, redder the further its stream is turned, white for -1; in it the next word."""
-    L, n = len(says), len(before)
-    shade = np.where(apart < 0, 0, 0.1 + np.clip(apart, 0, 1.6) / 2.8).reshape(L, 2, n, 1)
-    color, page = 255 * (1 - shade * (1 - np.array(to_rgb(AGAINST)))), np.full((L, pitch, n, 3), 255, np.uint8)
-    page[:, :24], page[:, 24:-6] = color[:, :1], color[:, 1:]
+def _stream(apart, says, before, column, hands):
+    """For each block and token two cells, redder the further its stream is turned, grey for -1; the next words."""
+    *says, last = says
+    L, n, split = len(says), len(before), 24 if hands else 33
+    shade = np.where(apart < 0, 0, 0.15 + np.clip(apart, 0, 1.6) / 2.4).reshape(L, 2, n, 1)
+    color = np.where(apart.reshape(L, 2, n, 1) < 0, 242, 255 * (1 - shade * (1 - np.array(to_rgb(AGAINST)))))
+    page = np.full((L, PITCH, n, 3), 255, np.uint8)
+    page[:, :split], page[:, split + 3 * (not hands) : -6] = color[:, :1], color[:, 1:]
     page = np.pad(page.reshape(-1, n, 3), ((0, 20), (0, 0), (0, 0)), constant_values=255)
     image = Image.fromarray(page.repeat(column, 1))
     pen = ImageDraw.Draw(image)
-    for (row, t), word in np.ndenumerate(says):
-        look = (INK, BOLD) if word == says[-1][t] else (GREY, PLAIN)
-        pen.text((column * (t + 0.5), pitch * row + pitch - 17), word, *look, "mm")
-    for t, word in enumerate(before):
-        pen.text((column * (t + 0.5), pitch * L + 7), word if word != says[-1][t] else "", AGAINST, PLAIN, "mm")
+    for t in range(1, n):
+        pen.line([(column * t, 0), (column * t, PITCH * L - 7)], "white", 1)
+    if not hands:
+        for y, name in ((16, "after attention"), (52, "after the feed-forward")):
+            pen.text((6, y), name, GREY, FONT, "lm")
+    for (row, t), word in np.ndenumerate(says if hands else []):
+        look = (INK, BOLD) if word == last[t] else (GREY, FONT)
+        pen.text((column * (t + 0.5), PITCH * row + PITCH - 17), word, *look, "mm")
+    for t, (old, new) in enumerate(zip(before, last, strict=True)):
+        word = new if not hands else old * (old != new)
+        pen.text((column * (t + 0.5), PITCH * L + 7), word, AGAINST if old != new else INK, BOLD, "mm")
     return image
