@@ -5,6 +5,7 @@
     configs              what a family's config.json says, read once
     checkpoint           load_checkpoint for all families
     published            the sizes of ten published models
+    lenses               both lenses of whole models in one picture
     reference            small random models of transformers, to compare with
     bugs                 nine bugs, to be put into a right model
 

@@ -32,7 +32,6 @@ EXAMPLES = {
     "plot_visible": lambda **to: plots.plot_visible(VISIBLE, **to),
     "plot_attention": lambda **to: plots.plot_attention(torch.rand(3, 5), visible=VISIBLE, **to),
     "plot_head_wiring": lambda **to: plots.plot_head_wiring(8, 2, **to),
-    "plot_layers": lambda **to: plots.plot_layers({"a": (torch.tensor([[1.0, 0.1], [0, 0]]), [None, 64])}, **to),
     "plot_llama_map": lambda **to: plots.plot_llama_map(**to),
 }
 
@@ -94,18 +93,6 @@ def test_hands_and_wires_end_where_the_numbers_say():
     wires = plots.plot_head_wiring(4, 2, ax=new_axes()).lines
     joined = [line.get_xdata().tolist() for line in wires if len(line.get_xdata()) == 2]
     assert joined == [[0, 0.5], [1, 0.5], [2, 2.5], [3, 2.5]]
-
-
-def test_a_clock_has_the_hands_that_turn_and_a_window_is_a_band_of_its_width():
-    speeds = [[1.0, 0.001], [0, 0]]
-    ax = plots.plot_layers({"a": (speeds, [None, 64])}, n_tokens=256, after=1000, ax=new_axes())
-    clock, full, still, band = ax.patches[0], *ax.patches[2:4], ax.patches[5]
-    assert (clock.get_hatch(), still.get_hatch()) == (None, "////")
-    assert [line.get_color() for line in ax.lines] == ["#B0B0B0", plots.INK]  # 1,000 rad and 1 rad
-    x, y = ax.lines[1].get_xydata().T
-    assert np.arctan2(y[0] - y[1], x[1] - x[0]) == pytest.approx(1)  # y runs down
-    widths = [np.ptp(patch.get_xy()[[0, 3], 1]) for patch in (full, band)]
-    np.testing.assert_allclose(widths, [2, 2 * 64 / 256])
 
 
 def test_the_style_takes_back_what_was_set_before():
