@@ -6,7 +6,6 @@ from functools import partial
 import torch
 
 from checks.base import TYPE_HINTS, Wrong
-from checks.explain import digits_for, number
 
 ROUNDING = {torch.float16: 5e-3, torch.bfloat16: 3e-2}  # relative to the largest entry; other floats 2e-5
 
@@ -83,6 +82,8 @@ def compare(got, want, exercise, parts, what="the result"):
 
 def _difference(got, want, place, what, angles):
     """Where two tensors of one shape and dtype differ, in words; place is where they do most."""
+    from checks.explain import digits_for, number  # only of a wrong answer
+
     if not want.is_floating_point():
         where = f"row {place[0]}, column {place[1]}" if len(place) == 2 else f"{what} at {list(place)}"
         return f"{where} is {got[place].item()}, expected {want[place].item()}."

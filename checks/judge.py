@@ -18,7 +18,6 @@ import html
 from dataclasses import dataclass
 
 from checks.base import Exercise
-from checks.explain import show
 from checks.run import run_cases, undisturbed
 
 
@@ -71,7 +70,8 @@ def check_of(exercise: Exercise, seconds: float = 10.0):
                 outcomes, said = run_cases(function, exercise, seconds)
                 failing = [place for place, outcome in enumerate(outcomes) if outcome.problem]
                 if failing:
-                    from checks.mistakes import name_mistake  # only of a wrong answer
+                    from checks.explain import show  # only of a wrong answer
+                    from checks.mistakes import name_mistake
 
                     hint, explained = name_mistake(exercise, outcomes, failing)
                     said = ("failed", *show(exercise, outcomes, explained, hint))
