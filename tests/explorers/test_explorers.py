@@ -226,7 +226,7 @@ def test_the_ways_to_hide_keys_that_the_explorer_of_04_calls_torchs_are_torchs()
     scores, v, at = q @ k.mT / 8**0.5, torch.eye(12)[None, None], torch.arange(12)
     attend, seen = torch.nn.functional.scaled_dot_product_attention, at <= at[:, None]
     for cached in (1, 7):
-        weights = WAYS["is_causal=True behind a cache"](scores, seen, cached)[:, :, cached:]
+        weights = WAYS["is_causal=True with a cache"](scores, seen, cached)[:, :, cached:]
         torch.testing.assert_close(weights, attend(q[:, :, cached:], k, v, is_causal=True))
     for way, visible in {"scores → −∞, empty rows 0 (SDPA)": seen & (at > 1), "inverted: True = hidden": seen}.items():
         mask = ~visible if "inverted" in way else visible
@@ -485,11 +485,15 @@ FOUND = [  # explorer, its controls, words of what it tells; what it tells at fi
     ("reach", {"clicked": ("hand 5", "hand 6")}, "(7 to 15). A token costs +0.00 nat up to 256, +0.06 after."),
     ("reach", {"window": "256"}, "no hand meets a new angle. A token costs +0.00 nat up to 256, +0.00 after."),
     ("masks", {"window": 3}, "token 11 is moved from up to 11 back."),  # through six blocks of 2 each
-    ("masks", {"clicked": ("filler of 2",)}, "2 of 12 queries see no key: 0 / 0 is NaN. After six blocks all is NaN."),
+    ("masks", {"window": 3}, "By more than 1 % it is moved from up to 6 back."),
+    ("cache", {}, "a text of 25,705 tokens takes as much as all weights"),  # 13,476,831,232 bytes / 524,288
+    ("cache", {"large": "llama-3-8b"}, "takes 128 KiB of cache in bfloat16, so a text of 122,532 tokens"),
+    ("cache", {"sharing": "", "tokens": 3}, "Token 3 adds 6 keys and 6 values of 32 numbers"),
+    ("masks", {"clicked": ("padding of 2",)}, "2 of 12 queries see no key: 0 / 0 is NaN. After six blocks all is NaN."),
     ("masks", {"way": "weights × 0"}, "Rows sum to 0.04 at least, hidden keys get 0.00 at most. After six blocks: 66 "),
-    ("masks", {"cached": 7, "way": "is_causal=True behind a cache"}, "After six blocks: 0 leak, 30 lost"),
-    ("masks", {"cached": 7, "way": "no mask while the cache is filled"}, "After six blocks: 21 leak, 0 lost"),
-    ("masks", {"window": 4, "clicked": ("two texts", "prefix of 4")}, "token 11 is moved from up to 4 back."),
+    ("masks", {"cached": 7, "way": "is_causal=True with a cache", "everything": True}, "After six blocks: 0 leak, 30 lost"),
+    ("masks", {"cached": 7, "way": "no mask while the cache is filled", "everything": True}, "After six blocks: 21 leak, 0 lost"),
+    ("masks", {"window": 4, "clicked": ("packing", "prefix of 4")}, "token 11 is moved from up to 4 back."),
     ("ports", {"n_tokens": 6}, "This test sees nothing wrong."),
     ("ports", {"bug": "window lost when T = 1", "n_tokens": 16}, "This test sees nothing wrong."),
     ("ports", {"bug": "window lost when T = 1", "n_tokens": 7, "reading": "one by one"}, "attention at token 6. The"),
@@ -509,7 +513,9 @@ FOUND = [  # explorer, its controls, words of what it tells; what it tells at fi
     ("order", {"masked": "layer 2", "turns": False}, "After the three layers, 4 of 14 tokens have some."),
     ("order", {"masked": "no layer"}, "After the three layers, 14 of 14 tokens have some."),
     ("losses", {"step": 0}, "After step 0 a token costs 10.0"),  # log2 of 1,024 tokens is 10
-    ("writing", {"temperature": 0.0}, "one of 1 that could be"),
+    ("writing", {"temperature": 0.0}, "; 1 of 1,024 tokens can be drawn."),
+    ("writing", {"show": "the step, without a cache"}, "it turns 25 of 25 keys, computes 325 attention weights"),
+    ("drafts", {"n_draft": 0}, "took 48 calls; 0 stayed from drafts, 0 were refused. Four texts at this temperature: 1.00"),
     ("sums", {"ffn": True}, "Logits right. Gradients: 9 of 56 right"),
     ("sums", {"ffn": True, "attention": True}, "Gradients: 56 of 56 right. For the embedding both ranks get the same"),
     ("sums", {"o": False, "ffn": True, "attention": True}, "Logits off by 66%. Gradients: 0 of 56 right"),
