@@ -87,7 +87,7 @@ def require_rope(head_dim, theta, scaling):
     kind, factor = scaling.get(key), scaling.get("factor")
     if not isinstance(kind, str) or kind not in known:
         has = f"{key} {shown(kind)} is not known" if key in scaling else f"{shown(scaling)} has no key 'type'"
-        raise ValueError(f"rope_scaling {has}: use one of {sorted(known)}, or None (notebook 02, section 2.7).")
+        raise ValueError(f"rope_scaling {has}: use one of {sorted(known)}, or None (notebook 02, section 2.6).")
     if key != "type":
         ours = {"type": kind} | {name: scaling[name] for name in scaling if name not in ("type", key)}
         raise ValueError(f"rope_scaling has Hugging Face's key {key!r}, here it is called 'type': pass {shown(ours)}.")
