@@ -1,18 +1,18 @@
-"""The explorers of notebook 01: what two norms do to an arrow, and thirteen norms of a trained LLaMA."""
+"""The explorers of notebook 01: what two norms do to an arrow, and how long vectors may be in a trained LLaMA."""
 
-import functools
 import math
 
 import numpy as np
 import torch
-from matplotlib.patches import Rectangle
+from matplotlib.colors import to_rgb
 from torch.nn import functional as F
 
-from explorers.base import GREY, PALE, Explorer, arc, bundled, new_figure, slider, switch, within
-from helpers.interventions import held_out_windows, replaced
+from explorers.base import GREY, PALE, Explorer, arc, bare, new_figure, slider, switch, within
+from helpers.assets import stored_result
 from helpers.model import RMSNorm
 from helpers.plots import HIDDEN, INK
 
+AGAINST = "#C00000"
 LENGTHS = torch.logspace(-4, 1, 61)  # of x, along the curves
 
 
@@ -23,7 +23,7 @@ def explore_rms_norm() -> Explorer:
     plane.set(xlim=(-2.7, 2.7), ylim=(-2.7, 2.7), aspect="equal", xlabel="coordinate 0", ylabel="coordinate 1")
     plane.plot(*arc(0, 2 * math.pi, math.sqrt(2)), color=HIDDEN, lw=1.2)
     plane.plot([-2.7, 2.7], [2.7, -2.7], color=HIDDEN, lw=1.2, ls=":")
-    plane.text(-2.3, 1.35, "mean = 0", color=GREY, rotation=-45, fontsize=9)
+    plane.text(2.75, -2.6, "mean = 0", color=GREY, fontsize=9, clip_on=False)  # where no arrow comes
     lengths.set(xscale="log", yscale="log", xlim=(1e-4, 10), ylim=(1e-4, 10), xlabel="length of x")
     lengths.set_ylabel("length after the norm")
     lengths.plot(LENGTHS, LENGTHS, color=PALE, lw=1, zorder=1)
@@ -32,8 +32,8 @@ def explore_rms_norm() -> Explorer:
     # What moves: x, and its mean taken away; what each norm makes of it; the length at which eps takes over.
     before = _Arrow("x", plane, lengths, color=PALE, tip=PALE, width=6)
     (gone,) = plane.plot([], [], color=INK, lw=1.2, ls=":", label="mean taken away")
-    by_rms = _Arrow("RMSNorm(x)", plane, lengths, color=INK, tip=INK, arc_radius=1.7)
-    by_layer = _Arrow("LayerNorm(x)", plane, lengths, color=INK, tip="white", style="--", arc_radius=2.1)
+    by_rms = _Arrow("RMSNorm(x)", plane, lengths, color=INK, tip=INK, arc_radius=1.7, side=-0.35)
+    by_layer = _Arrow("LayerNorm(x)", plane, lengths, color=INK, tip="white", style="--", arc_radius=2.1, side=0.35)
     root = lengths.axvline(1, color=INK, lw=1, ls=":")
     says = lengths.text(1, 6, "√(2·eps)", fontsize=9, va="center", ha="right")
     figure.legend(*plane.get_legend_handles_labels(), loc="outside lower center", ncols=4)
@@ -73,14 +73,14 @@ def explore_rms_norm() -> Explorer:
 class _Arrow:
     """A vector in both pictures: an arrow with the angle it was turned by, and the curve of its length with a dot."""
 
-    def __init__(self, name, plane, lengths, color, tip, width=2.2, style="-", arc_radius=0.0):
+    def __init__(self, name, plane, lengths, color, tip, width=2.2, style="-", arc_radius=0.0, side=0.0):
         line, mark = {"color": color, "lw": width, "ls": style}, {"color": color, "mfc": tip, "ms": 3 * width, "ls": ""}
         (self.shaft,) = plane.plot([], [], label=name, **line)
         (self.tip,) = plane.plot([0], [0], marker=(3, 0, 0), **mark)
         (self.arc,) = plane.plot([], [], color=INK, lw=1)
         box = {"fc": "white", "ec": "none", "pad": 0.5}
         self.degrees = plane.text(0, 0, "", ha="center", va="center", fontsize=9, bbox=box)
-        self.arc_radius, self.curve = arc_radius, None
+        self.arc_radius, self.side, self.curve = arc_radius, side, None
         if arc_radius:
             (self.curve,) = lengths.plot(LENGTHS, LENGTHS, **line)
             (self.dot,) = lengths.plot([], [], "o", **mark, clip_on=False)
@@ -93,7 +93,7 @@ class _Arrow:
         self.shaft.set_data(*zip((0, 0), vectors[0].tolist(), strict=True))
         self.tip.set(xdata=vectors[0, :1], ydata=vectors[0, 1:], marker=(3, 0, math.degrees(end) - 90))
         self.arc.set_data(arc(start, start + turned, self.arc_radius))
-        middle, away = start + turned / 2, self.arc_radius + 0.35
+        middle, away = start + turned / 2, self.arc_radius + self.side
         self.degrees.set(x=away * math.cos(middle), y=away * math.sin(middle))
         self.degrees.set_text(f"{math.degrees(abs(turned)):.0f}°" if abs(turned) > 0.1 else "")
         if self.curve:
@@ -102,109 +102,77 @@ class _Arrow:
         return abs(math.degrees(turned)), after
 
 
-TEXTS, LENGTH = [2, 8], 225  # of the held-out texts; losses near those of all, but where one number runs away
-DOES = {  # what a norm makes of tokens: (its gain, x, the division by the rms, the usual rms there, a random direction)
-    "normalise": lambda g, x, unit, usual, drawn: g * unit(x),
-    "pass on what arrives": lambda g, x, unit, usual, drawn: x,
-    "divide all tokens by one number": lambda g, x, unit, usual, drawn: g * x / usual,
-    "take the mean away": lambda g, x, unit, usual, drawn: g * unit(x - x.mean(dim=-1, keepdim=True)),
-    "take a random direction away": lambda g, x, unit, usual, drawn: g * unit(x - (x @ drawn)[..., None] * drawn),
-    "leave the gain out": lambda g, x, unit, usual, drawn: unit(x),
-    "gain: its mean everywhere": lambda g, x, unit, usual, drawn: g.mean() * unit(x),
-    "gain: in another order": lambda g, x, unit, usual, drawn: g[drawn.argsort()] * unit(x),
-}
+PLACES = [f"block {i}, {part}" for i in range(6) for part in ("att.", "ffn")] + ["final norm"]
+TICKS = {1 / 8: "⅛", 1 / 4: "¼", 1 / 2: "½", 1: "1", 2: "2", 4: "4", 8: "8"}
+HIGHEST = 6.2  # of the axis of the loss
 
 
-def explore_norms() -> Explorer:
-    """How large tokens reach and leave each norm of the bundled model, while one or all do something else."""
-    run = _thirteen_norms()
-    places = ["all 13", *(f"block {i}, {part}" for i in range(6) for part in ("attention", "feed-forward")), "final"]
-    short = ["all 13", *(f"{i} {part}" for i in range(6) for part in ("att.", "ffn")), "final"]
-    trained, spans = run(0, "normalise", 1.0, 1e-5)
+def explore_dose() -> Explorer:
+    """What it costs the bundled model if the vectors that leave one of its 13 norms are too short or too long."""
+    stored = stored_result("dose")  # benchmarks/experiments/dose.py measured it, on all held-out texts
+    factors, rise, removed = (np.array(stored[name]) for name in ("factors", "rise", "removed"))
 
-    # What is fixed: an axis with the thirteen norms, the sizes that leave them as trained; an axis for the loss.
-    figure, (ax, scale) = new_figure(2, width_ratios=[7, 1])
-    at = np.arange(13) + np.arange(13) // 2 * 0.5
-    ax.set(yscale="log", ylim=(0.002, 100), xlim=(-0.7, at[-1] + 0.7), ylabel="rms of a token")
-    ax.set_yticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
-    ax.set_xticks(at, 6 * ["att.", "ffn"] + ["final"], fontsize=9)
-    ax.tick_params(axis="x", length=0)
-    for block in range(6):
-        ax.axvspan(2.5 * block - 0.55, 2.5 * block + 1.55, color="#F4F4F4", zorder=0)
-        ax.text(2.5 * block + 0.5, 60, f"block {block}", ha="center", va="center", fontsize=9, color=GREY)
-    scale.set(xlim=(0, 1), ylim=(3, 9), xticks=[], ylabel="loss [nat/token]")
-    scale.yaxis.set(label_position="right", ticks_position="right")
-    scale.spines[["left", "bottom"]].set_visible(False)
-    scale.spines["right"].set_visible(True)
-    for loss, text in ((trained, "as trained"), (math.log(1024), "a guess")):
-        scale.axhline(loss, color=HIDDEN, lw=1.2, zorder=1)
-        scale.text(-0.1, loss, text, ha="right", va="center", fontsize=9, color=GREY)
+    # What is fixed: names beside a map of the norms; an axis with the curves of all norms in grey.
+    figure, (tiles, curves) = new_figure(2, width_ratios=[1, 1.9])
+    bare(tiles, (-1.35, 1.55), (6.85, -1.05), "auto")
+    at = [(i % 2, i // 2) for i in range(12)] + [(0, 6.3)]
+    for row, name in enumerate([f"block {i}" for i in range(6)] + ["final norm"]):
+        tiles.text(-0.6, at[-1][1] if row == 6 else row, name, ha="right", va="center", color=GREY)
+    for column, name in enumerate(("att.", "ffn")):
+        tiles.text(column, -0.75, name, ha="center", va="center", color=GREY)
+    curves.plot(factors, rise.T, color=HIDDEN, lw=1, zorder=1)
+    curves.set(xscale="log", xlim=(0.115, 8.7), ylim=(-0.15, HIGHEST), ylabel="the loss rises by [nat/token]")
+    curves.set(xlabel="the vectors that leave this norm are this many times as long")
+    curves.set_xticks(list(TICKS), list(TICKS.values()))
+    curves.minorticks_off()
+    curves.text(1.03, 5.8, "black: this norm, grey: the others", fontsize=9, color=GREY, ha="right")
 
-    # What moves: bars from the 5th to the 95th percentile, dots at the median beside fixed rings, eps, the loss.
-    thick = {"color": PALE, "lw": 9, "solid_capstyle": "butt", "zorder": 1.5}
-    arrives = [ax.plot([i, i], [1, 1], label="" if i else "arrives (9 of 10 tokens)", **thick)[0] for i in at]
-    ax.plot(at, spans[:, 1, 1], "o", mfc="white", mec=INK, ms=10, mew=1.2, label="leaves, as trained", zorder=2)
-    (dots,) = ax.plot(at, at + 1, "o", color=INK, ms=5, label="leaves now", zorder=3)
-    root = ax.axhline(1, color=INK, lw=1, ls=":", label="root of eps")
-    frame = ax.add_patch(Rectangle((0, 0.0022), 1, 34, fill=False, ec=INK, lw=1, zorder=2.5))
-    (bar,) = scale.plot([0.5, 0.5], [3, 3], color=INK, lw=18, solid_capstyle="butt", zorder=3)
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower left", ncols=4)
+    # What moves: tiles with their numbers, the frame of the chosen one; its curve with a dot; its branch removed.
+    fills = [tiles.fill_between([x - 0.45, x + 0.45], y - 0.4, y + 0.4, color="white", lw=0) for x, y in at]
+    numbers = [tiles.text(x, y, "", ha="center", va="center", fontsize=9, zorder=3) for x, y in at]
+    (frame,) = tiles.plot([], [], color=INK, lw=2.4, solid_joinstyle="miter", zorder=4)
+    (line,) = curves.plot([], [], color=INK, lw=1.4, ls="--", zorder=2)
+    says = curves.text(0.12, 0, "", fontsize=9, va="bottom", zorder=2.5, bbox={"fc": "white", "ec": "none", "pad": 1})
+    (ours,) = curves.plot([], [], color=INK, lw=2.6, zorder=3)
+    (dot,) = curves.plot([], [], "o", color=INK, ms=10, mec="white", mew=1.5, zorder=6, clip_on=False)
 
-    def draw(place, does, factor, eps):
-        loss, now = run(place, does, round(factor, 3), float(f"{eps:.2g}"))
-        for line, (low, _, high) in zip(arrives, now[:, 0].tolist(), strict=True):
-            line.set_ydata([low, high])
-        dots.set_ydata(now[:, 1, 1])
-        root.set_ydata([math.sqrt(eps)] * 2)
-        first, last = at[[0, -1]] if place == 0 else at[[place - 1] * 2]
-        frame.set(x=first - 0.47, width=last - first + 0.94)
-        bar.set_ydata([trained - 0.06, min(max(loss, trained + 0.06), 9)])
-        said = f"{loss:.2f}" if loss < 100 else "> 100"
-        scale.set_title(said, loc="center", fontsize=13, fontweight="bold")
-        what = f"{places[place]}: {does}" + (f", times {factor:.2g}" if round(factor, 3) != 1 else "")
-        ax.set_title(what)
-        worst = abs(np.log(ratios := now[:, 1, 1] / spans[:, 1, 1])).argmax()
-        leaves = f"is farthest from the trained one at {places[worst + 1]}: times {ratios[worst]:.2g}"
-        if abs(ratios[worst] - 1) < 0.05:
-            leaves = "is that of training everywhere"
-        return f"{what.capitalize()}. Loss {said}, as trained {trained:.2f}. The size that leaves {leaves}."
+    def draw(place, factor):
+        now = int(abs(np.log(factors / factor)).argmin())
+        for fill, number, cost in zip(fills, numbers, rise[:, now].tolist(), strict=True):
+            depth = math.sqrt(min(max(cost, 0), 4) / 4)
+            fill.set_color(tuple(1 - depth * (1 - np.array(to_rgb(AGAINST)))))
+            number.set(text=_signed(cost), color="white" if depth > 0.55 else INK)
+        (x, y), cost, gone = at[place], rise[place, now], removed[place]
+        frame.set_data(x + 0.47 * np.array([-1, 1, 1, -1, -1]), y + 0.43 * np.array([-1, -1, 1, 1, -1]))
+        ours.set_data(factors, rise[place])
+        dot.set_data([factors[now]], [min(cost, HIGHEST)])
+        line.set_data([0.115, 8.7], [gone, gone])
+        without = "all tokens equally likely" if place == 12 else "its branch removed"
+        side = {"x": 8.5, "ha": "right"} if gone > 1 else {"x": 0.12, "ha": "left"}  # away from the curve
+        says.set(text=f"{without}: {_signed(gone)}", y=gone + 0.12, **side)
+        tiles.set_title(f"Cost of each norm at times {factors[now]:.3g}")
+        curves.set_title(f"{PLACES[place].capitalize()}, times {factors[now]:.3g}: {_signed(cost)}")
+        worse = int((rise[:12, now] > removed[:12]).sum())
+        return (
+            f"{PLACES[place].capitalize()}: what leaves the norm is {factors[now]:.3g} times as long. The loss rises "
+            f"by {_signed(cost)}, with {without} by {_signed(gone)}. At this length {worse} of the 12 branches cost "
+            "more than if they were removed."
+        )
 
+    step = math.log10(2) / 2
     controls = {
-        "place": switch("norm", [(name, place) for place, name in enumerate(short)]),
-        "does": switch("what it does", DOES),
-        "factor": slider("times", 1.0, -1.5, 1.5, 0.1, log=True),
-        "eps": slider("eps", 1e-5, -5, 0, 0.25, log=True),
+        "place": switch("norm", [(name, place) for place, name in enumerate(PLACES)]),
+        "factor": slider("times", 1.0, -6 * step, 6 * step, step, log=True),
     }
-    parts = {("place", i): within(ax, x - 0.47, 0.002, x + 0.47, 35) for i, x in enumerate(at.tolist(), 1)}
-    alt = "Thirteen norms side by side, log axis: sizes of tokens that arrive (grey bars), that leave (black dots) and "
-    return Explorer(figure, draw, controls, alt + "that left as trained (rings). Right: the loss as a bar.", parts)
+    controls["factor"].readout_format = ".3g"
+    parts = {("place", i): within(tiles, x - 0.46, y - 0.42, x + 0.46, y + 0.42) for i, (x, y) in enumerate(at)}
+    alt = (
+        "Left: for each of 13 norms the cost, the redder the higher, if what leaves it is as long as the slider says. "
+    )
+    return Explorer(
+        figure, draw, controls, alt + "Right: cost against length for one norm, and a line: removed.", parts
+    )
 
 
-def _thirteen_norms():
-    # A function (place, what it does, factor, eps) -> loss, and percentiles 5, 50, 95 of rms (13, before and after, 3).
-    model, windows = bundled(), held_out_windows()[TEXTS, :LENGTH]
-    norms, usual = [part for part in model.modules() if isinstance(part, RMSNorm)], {}
-    drawn = F.normalize(torch.randn(model.config.dim, generator=torch.Generator().manual_seed(0)), dim=0)
-
-    @functools.lru_cache(400)
-    def run(place, does, factor, eps):
-        sizes = torch.empty(13, 2, windows[:, 1:].numel())
-
-        def forward(norm, x):
-            i = norms.index(norm)
-            changed = place in (0, i + 1)
-
-            def unit(x):
-                return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + (eps if changed else norm.eps))
-
-            y = factor * DOES[does](norm.weight, x, unit, usual.get(i), drawn) if changed else norm.weight * unit(x)
-            sizes[i] = torch.stack([x, y]).pow(2).mean(dim=-1).sqrt().flatten(1)
-            return y
-
-        with replaced(RMSNorm, forward), torch.inference_mode():
-            loss = F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()).item()
-        if not usual:  # the first run is as trained
-            usual.update(enumerate(sizes[:, 0].pow(2).mean(dim=-1).sqrt()))
-        return loss, sizes.quantile(torch.tensor([0.05, 0.5, 0.95]), dim=-1).permute(1, 2, 0).clamp(2.2e-3, 35).numpy()
-
-    return run
+def _signed(cost):
+    return f"{cost:+z.2f}".replace("-", "−")
