@@ -71,7 +71,7 @@ def explore_sums() -> Explorer:
         agree = f"For the embedding both ranks get {'the same gradient' if copies < 1e-5 else 'different gradients'}."
         return f"{says}. Gradients: {n - len(wrong)} of {n} right{far}. {agree}"
 
-    labels = "forward, behind o", "forward, behind down", "back, into attention's norm", "back, into the other norm"
+    labels = "forward, after o", "forward, after down", "back, into attention's norm", "back, into the other norm"
     controls = {key: toggle(label, not SUMS[key][1]) for key, label in zip(SUMS, labels, strict=True)}
     alt = "Left: a block on two ranks, its four sums, pale where switched off. Right: a cell for each weight, blue if "
     return Explorer(figure, draw, controls, alt + "its gradient is the whole model's, else orange.")
@@ -262,7 +262,7 @@ def explore_drag() -> Explorer:
         "Above, rank 1's tokens as a bar that slides along the positions. Below, against its first position: the loss, "
     )
     return Explorer(
-        figure, draw, controls, alt + "a V with a round foot at 128, and the largest logit change, a crack."
+        figure, draw, controls, alt + "a rounded V at 128, and the largest logit change, a sharp notch."
     )
 
 
