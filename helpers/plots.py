@@ -111,31 +111,6 @@ def _axes(ax: Axes | None, size=FULL) -> Axes:
     return plt.subplots(figsize=size)[1] if ax is None else ax
 
 
-# -------------------------------------------------------------------------------------------- angle lens
-
-
-def plot_clock_hands(angles, *, ax=None, title=None) -> Axes:
-    """One clock per pair, in a row: the hand starts to the right and turns counter-clockwise by the pair's angle.
-
-    Angles are (N,) [rad], or (M, N) for M rows of clocks.
-    """
-    rows = np.atleast_2d(to_numpy(angles))
-    ax = _axes(ax, (8.0, 0.6 + 1.0 * len(rows)))
-    for row, line in enumerate(rows):
-        for column, angle in enumerate(line):
-            x, y = 2.5 * column, -2.5 * row
-            ax.add_patch(plt.Circle((x, y), 1, fill=False, color=HIDDEN, lw=1.2))
-            ax.plot([x, x + math.cos(angle)], [y, y + math.sin(angle)], color=INK, solid_capstyle="round")
-            ax.plot(x, y, "o", color=INK, ms=2.5)
-    ax.set(xlim=(-1.4, 2.5 * rows.shape[1] - 1.1), ylim=(-2.5 * len(rows) + 1.1, 1.4), aspect="equal", title=title)
-    ax.set_xticks(2.5 * np.arange(rows.shape[1]), range(rows.shape[1]))
-    ax.set_xlabel("pair index")
-    ax.set_yticks([])
-    ax.spines[["left", "bottom"]].set_visible(False)
-    ax.tick_params(length=0)
-    return ax
-
-
 # --------------------------------------------------------------------------------------------- mask lens
 
 

@@ -28,7 +28,6 @@ def no_figure_left_open(course_style):
 VISIBLE = causal_visible(3, 5)
 
 EXAMPLES = {
-    "plot_clock_hands": lambda **to: plots.plot_clock_hands(torch.arange(6.0), **to),
     "plot_visible": lambda **to: plots.plot_visible(VISIBLE, **to),
     "plot_attention": lambda **to: plots.plot_attention(torch.rand(3, 5), visible=VISIBLE, **to),
     "plot_head_wiring": lambda **to: plots.plot_head_wiring(8, 2, **to),
@@ -85,11 +84,7 @@ def test_weights_have_a_fixed_scale():
     assert (many.get_xticks().tolist(), many.get_yticks().tolist()) == ([0, 2, 4, 6, 8, 10], [0, 1, 2])
 
 
-def test_hands_and_wires_end_where_the_numbers_say():
-    angles = [0.0, np.pi / 2, 2.0]
-    hands = [line.get_xydata() for line in plots.plot_clock_hands(angles, ax=new_axes()).lines]
-    ends = [hand[1] - hand[0] for hand in hands if len(hand) == 2]
-    np.testing.assert_allclose([np.arctan2(y, x) for x, y in ends], angles, atol=1e-12)
+def test_wires_end_where_the_numbers_say():
     wires = plots.plot_head_wiring(4, 2, ax=new_axes()).lines
     joined = [line.get_xdata().tolist() for line in wires if len(line.get_xdata()) == 2]
     assert joined == [[0, 0.5], [1, 0.5], [2, 2.5], [3, 2.5]]
@@ -123,5 +118,5 @@ def test_show_stores_the_description_prints_it_and_closes_the_figure(monkeypatch
 
 
 def test_show_prints_no_picture_where_no_notebook_is(capsys):
-    plots.show(plots.plot_clock_hands([1.0, 2]).figure, alt="Two hands.")
-    assert capsys.readouterr() == ("<figure>\nFigure: Two hands.\n", "")
+    plots.show(plots.plot_head_wiring(2, 1).figure, alt="Two wires.")
+    assert capsys.readouterr() == ("<figure>\nFigure: Two wires.\n", "")
