@@ -15,7 +15,7 @@ FILES = {  # what is imported from here, by the file that is loaded when it is a
     "film": "explore_training",
     "full_model": "explore_sizes explore_xray",
     "generate": "explore_drafts explore_writing",
-    "gqa": "explore_masks",
+    "gqa": "explore_cache explore_masks",
     "parallel": "explore_devices explore_drag explore_ring explore_sums",
     "relatives": "explore_order explore_ports",
     "rmsnorm": "explore_dose explore_rms_norm",

@@ -1,4 +1,4 @@
-"""The explorer of notebook 04: rules make a mask, a program applies it; six blocks later, who is moved by whom?"""
+"""The explorers of notebook 04: masks and what they let through, and the cache that grows token by token."""
 
 import functools
 
@@ -6,15 +6,17 @@ import numpy as np
 import torch
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
+from matplotlib.patches import Circle, Rectangle
 
-from explorers.base import Explorer, bare, bundled, new_figure, readable, slider, switch
+from explorers.base import GREY, PALE, Explorer, bare, bundled, new_figure, readable, slider, switch, toggle
 from helpers import masks
-from helpers.model import repeat_kv
-from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
+from helpers.interventions import attention_by_layer
+from helpers.model import PRESETS, count_parameters, repeat_kv
+from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY, VALUE
 from helpers.text import encode, load_tokenizer
 
 AGAINST, N, AT = "#C00000", 12, torch.arange(12)  # the colour of what the rule forbids; tokens; their positions
-RULES = {"two texts": (0.16, 0.9, 0.32, 1), "filler of 2": (0.34, 0.9, 0.5, 1), "prefix of 4": (0.52, 0.9, 0.68, 1)}
+RULES = {"packing": (0.16, 0.9, 0.32, 1), "padding of 2": (0.34, 0.9, 0.5, 1), "prefix of 4": (0.52, 0.9, 0.68, 1)}
 
 
 def _hide(scores, seen):
@@ -27,15 +29,18 @@ WAYS = {  # how a program hides keys: scores (..., T, S), visible (T, S), tokens
     "weights × 0": lambda scores, seen, _: scores.softmax(-1) * seen,
     "scores → −∞, empty rows 0 (SDPA)": lambda scores, seen, _: _hide(scores, seen).nan_to_num(0),
     "scores → −∞, all see themselves": lambda scores, seen, _: _hide(scores, seen | torch.eye(N).bool()),
-    "is_causal=True behind a cache": lambda scores, seen, n: _hide(scores, seen & ((AT[:, None] - n) % N >= AT)),
+    "is_causal=True with a cache": lambda scores, seen, n: _hide(scores, seen & ((AT[:, None] - n) % N >= AT)),
     "no mask while the cache is filled": lambda scores, seen, n: _hide(scores, seen | (n > AT) & (AT[:, None] < n)),
     "1 and 0, added to the scores": lambda scores, seen, _: (scores + seen.float()).softmax(-1),
     "inverted: True = hidden": lambda scores, seen, _: _hide(scores, ~seen).nan_to_num(0),
 }
 
 
-def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook)") -> Explorer:
-    """Left the weights of one trained head under a mask; right, after six blocks, which token moves whose logits."""
+def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook)", everything=False) -> Explorer:
+    """Left the weights of one trained head under a mask; right, after six blocks, which token moves whose logits.
+
+    With `everything` also the outline of what the rule allows, the sums of the weights, and, hatched, what is lost.
+    """
     (run, words), look = _model(), {"color": AGAINST, "weight": "bold", "va": "center", "ha": "center"}
     figure, (near, sums, far) = new_figure(3, width_ratios=[1, 0.3, 1])
     figure.set_size_inches(8.0, 4.0)
@@ -56,43 +61,56 @@ def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook
     cells = [ax.imshow(np.ones((2, 2, 3)), extent=(-0.5, N - 0.5, N - 0.5, -0.5)) for ax in (near, far)]
     outlines = [ax.add_collection(LineCollection([], colors=INK, lw=1.6, clip_on=False)) for ax in (near, far)]
     bars = [sums.add_collection(LineCollection([], colors=color, lw=11, capstyle="butt")) for color in (QUERY, AGAINST)]
+    cover = sums.add_patch(Rectangle((-0.15, -0.2), 1.3, 1.22, transform=sums.transAxes, fc="white", clip_on=False))
+    cover.set(zorder=10, in_layout=False)
     border = near.axhline(-0.5, color=KEY, lw=2.5, clip_on=False)
-    nans = [sums.text(0.3, t, "", fontsize=9, **look) for t in AT] + [far.text(5.5, 5.5, "", fontsize=20, **look)]
+    nans = [sums.text(0.3, t, "", fontsize=9, zorder=11, **look) for t in AT] + [
+        far.text(5.5, 5.5, "", fontsize=20, **look)
+    ]
 
-    def draw(window, cached, way, clicked):
+    def draw(window, cached, way, everything, clicked):
         rule = masks.causal(AT, AT) | masks.prefix(AT, AT, 4 * ("prefix of 4" in clicked))
-        rule &= masks.sliding_window(AT, AT, window or N) & masks.left_padding(AT, AT, 2 * ("filler of 2" in clicked))
-        rule &= masks.same_document(AT, AT, (AT >= 7).long() * ("two texts" in clicked))
+        rule &= masks.sliding_window(AT, AT, window or N) & masks.left_padding(AT, AT, 2 * ("padding of 2" in clicked))
+        rule &= masks.same_document(AT, AT, (AT >= 7).long() * ("packing" in clicked))
         weights, moved = run(rule, cached, way)
         may = rule | torch.eye(N).bool() if "themselves" in way else rule
         reach = torch.linalg.matrix_power(may.double() + torch.eye(N).double(), 6) > 0  # through six blocks
-        for image, outline, sizes, allowed in zip(cells, outlines, (weights, moved), (may, reach), strict=True):
-            image.set_data(_picture(sizes, allowed))
-            outline.set_segments([] if sizes.isnan().all() else _outline(allowed))
+        felt = moved.where(
+            (moved == 0) | moved.isnan() | ~reach, torch.where(moved > 0.01, moved.clamp(min=0.06), 1e-4)
+        )
+        for image, outline, sizes, allowed in zip(cells, outlines, (weights, felt), (may, reach), strict=True):
+            image.set_data(_picture(sizes, allowed, everything))
+            outline.set_segments([] if sizes.isnan().all() or not everything else _outline(allowed))
+        cover.set(visible=not everything, facecolor="white")
         for name, chip in chips.items():
             chip.set_color(INK)  # so that it is drawn anew
             chip.get_bbox_patch().set_facecolor("#CFE3F1" if name in clicked else "white")
         border.set_ydata([cached - 0.5 if cached else np.nan] * 2)
         empty, (seen, leak) = weights.isnan().any(-1), ((weights * part).sum(-1).nan_to_num(0) for part in (may, ~may))
         for bar, start, end in zip(bars, (0 * seen, seen), (seen, seen + leak), strict=True):
-            bar.set_segments([((a, t), (b, t)) for a, b, t in zip(start, end, AT, strict=True) if b > a])
+            bar.set_segments([((a, t), (b, t)) for a, b, t in zip(start, end, AT, strict=True) if b > a and everything])
         for nan, there in zip(nans, [*empty, empty.any()], strict=True):
             nan.set_text("NaN" if there else "")
-        after = f"{((moved > 0) & ~reach).sum()} leak, {((moved == 0) & reach).sum()} lost"
+        after = f"{((moved > 0) & ~reach).sum()} leak" + f", {((moved == 0) & reach).sum()} lost" * everything
         near.set_title(f"One head: {may.sum()} of 144 pairs allowed")
         far.set_title(f"After six blocks: {'all is NaN' if empty.any() else after}")
         if empty.any():
             return f"{empty.sum()} of 12 queries see no key: 0 / 0 is NaN. After six blocks all is NaN."
         says = f"Rows sum to {(seen + leak).min():.2f} at least, hidden keys get {leak.max():.2f} at most. "
-        return f"{says}After six blocks: {after}; token 11 is moved from up to {11 - int(moved[11].nonzero()[0])} back."
+        back, felt_back = (11 - int((moved[11] > least).nonzero()[0]) for least in (0, 0.01))
+        says += f"After six blocks: {after}; token 11 is moved from up to {back} back."
+        return f"{says} By more than 1 % it is moved from up to {felt_back} back."
 
     controls = {
         "window": slider("window (0: none)", window, 0, N - 1),
         "cached": slider("tokens in the cache (above the line)", cached, 0, N - 1),
         "way": switch("how the program hides", WAYS),
+        "everything": toggle(
+            "also the rule's outline, the sums of weights, and what is lost (hatched inside)", everything
+        ),
     }
     alt = "Left: query down, key across, weights of one head, hidden cells hatched; bars of their sums. Right: which "
-    alt += "token, if replaced, moves whose logits. Red: against the rule."
+    alt += "token, if replaced, moves whose logits (pale: by less than 1 %). Red: against the rule."
     explorer = Explorer(figure, draw, controls, alt, RULES, several=True)
     controls["way"].value, explorer.controls["clicked"].value = way, tuple(rules)
     return explorer
@@ -121,19 +139,142 @@ def _model():
     return run, [readable(tokenizer, token) for token in tokens.tolist()]
 
 
-def _picture(sizes, allowed):
-    # Cells of 14 pixels, white to blue where the rule allows it; else hatched, grey, or red where something is.
+def _picture(sizes, allowed, everything=False, height=14):
+    # Cells 14 pixels wide, white to blue where the rule allows it; else hatched, grey, or red where something is.
     hue, least = torch.tensor([to_rgb(AGAINST), to_rgb(QUERY)])[allowed.long()], torch.where(allowed, 0.1, 0.5)
     color = 1 - (least + (1 - least) * sizes.nan_to_num(0).clamp(0, 1).sqrt())[..., None] * (1 - hue)
-    color[sizes == 0], color[sizes.isnan()] = torch.tensor(to_rgb(HIDDEN)), torch.tensor(to_rgb("#F6D5D5"))
-    hatched = ((sizes == 0) | ~allowed & ~sizes.isnan())[..., None]
-    pixels, lines = (y.numpy().repeat(14, 0).repeat(14, 1) for y in (color, hatched))
-    row, column = np.indices((14 * N, 14 * N, 1))[:2] % 14
+    color[(sizes == 0) & (~allowed | everything)] = torch.tensor(to_rgb(HIDDEN))
+    color[(sizes == 0) & allowed & (not everything)], color[sizes.isnan()] = 1.0, torch.tensor(to_rgb("#F6D5D5"))
+    hatched = ((sizes == 0) & (~allowed | everything) | ~allowed & ~sizes.isnan() & everything)[..., None]
+    pixels, lines = (y.numpy().repeat(height, 0).repeat(14, 1) for y in (color, hatched))
+    row, column = np.indices(lines.shape)[:2]
     pixels = np.where(lines & ((row + column) % 5 == 0), to_rgb(HATCH), pixels)
-    return (255 * np.where((row < 13) & (column < 13), pixels, 1)).astype(np.uint8)
+    return (255 * np.where((row % height < height - 1) & (column % 14 < 13), pixels, 1)).astype(np.uint8)
 
 
 def _outline(allowed):
     inside = np.pad(allowed.numpy(), 1)  # an edge stands where neighbours differ
     upright = [((s - 0.5, t - 1.5), (s - 0.5, t - 0.5)) for t, s in np.argwhere(inside[:, 1:] != inside[:, :-1])]
     return upright + [((s - 1.5, t - 0.5), (s - 0.5, t - 0.5)) for t, s in np.argwhere(inside[1:] != inside[:-1])]
+
+
+SHARING = {"each query head its own": "n_heads", "as published": "n_kv_heads", "one for all": ""}
+LARGE = {"Llama 2 7B": "llama-2-7b", "Llama 3 8B": "llama-3-8b", "Llama 3.2 1B": "llama-3.2-1b"}
+SENTENCE, LONG, SPEED = (
+    "The function is called with the arguments of the function, and the value of the name",
+    16,
+    10**-0.5,
+)
+
+
+def explore_cache(tokens=8) -> Explorer:
+    """The cache of the bundled model, the new row of the mask, the angles of one pair; bytes of a large model."""
+    words, weights = _written()
+    figure, _ = new_figure(1)
+    figure.clear()
+    figure.set_size_inches(8.0, 5.2)
+    axes = figure.subplot_mosaic([["kept", "clock"], ["mask", "bytes"]], width_ratios=[1.5, 1], height_ratios=[1.1, 1])
+    kept, clock, mask, bytes_ = axes["kept"], axes["clock"], axes["mask"], axes["bytes"]
+    for ax, rows in ((kept, 6), (mask, LONG)):
+        bare(ax, (-0.5, LONG - 0.5), (rows - 0.5, -0.5), "auto")
+        ax.tick_params(length=0)
+    kept.set_yticks(range(6), [f"layer {n}" for n in range(6)])
+    mask.set_xticks(range(LONG), words, rotation=90)
+    mask.set_ylabel("query")
+    bare(clock, (-1.5, 1.5), (-2.0, 1.4))
+    clock.add_patch(Circle((0, 0), 1, fill=False, ec=HIDDEN))
+    bytes_.set(xscale="log", yscale="log", xlim=(300, 3e6), ylim=(3e7, 2e12), xlabel="tokens of one text", ylabel="GB")
+    bytes_.set_xticks([1e3, 1e4, 1e5, 1e6], ["1k", "10k", "100k", "1M"])
+    bytes_.set_yticks([1e8, 1e9, 1e10, 1e11, 1e12], ["0.1", "1", "10", "100", "1000"])
+    bytes_.minorticks_off()
+
+    # What moves: columns and rows, a frame around each; dots, the query's hand; three lines, the weights' and a ring.
+    blank, text = np.ones((2, 2, 3)), {"ha": "center", "va": "center"}
+    columns = kept.imshow(blank, extent=(-0.5, LONG - 0.5, 5.5, -0.5), aspect="auto")
+    rows = mask.imshow(blank, extent=(-0.5, LONG - 0.5, LONG - 0.5, -0.5), aspect="auto")
+    new = kept.add_patch(Rectangle((0, -0.5), 1, 6, fc="none", ec=INK, lw=1.5, clip_on=False, zorder=4))
+    now = mask.add_patch(Rectangle((-0.5, 0), 1, 1, fc="none", ec=QUERY, lw=1.8, clip_on=False, zorder=4))
+    dots = clock.scatter(np.zeros(LONG), np.zeros(LONG), color=KEY, clip_on=False, zorder=3)
+    (hand,) = clock.plot([], [], color=QUERY, lw=3, zorder=2)
+    name, degrees = clock.text(0, 0, "", color=QUERY, **text), clock.text(0, 0, "", **text)
+    reach = np.array([300, 3e6])
+    lines = [bytes_.plot(reach, reach, color=PALE, zorder=2)[0] for _ in SHARING]
+    (level,) = bytes_.plot(reach, reach, color=GREY, lw=2.5, zorder=2)
+    (ring,) = bytes_.plot([], [], "o", ms=10, mfc="white", mec=INK, mew=1.5, zorder=4)
+    counted = [bytes_.text(3.4e6, 1, "", va="center") for _ in SHARING]
+    weighs = bytes_.text(0, 0, "", color=GREY, va="bottom", zorder=4)
+
+    def draw(tokens, sharing, large):
+        t, config = tokens - 1, PRESETS[large]
+        heads = {"n_heads": 4, "n_kv_heads": 2, "": 1}[sharing]
+        columns.set_data(_columns(tokens, heads))
+        steps = torch.arange(LONG)[:, None]
+        rows.set_data(_picture(weights.where(steps == t, (steps < t) * (weights > 0) * 0.01), weights > 0, height=9))
+        new.set_x(t - 0.5)
+        now.set(y=t - 0.5, width=tokens)
+        angles = SPEED * np.arange(tokens)
+        dots.set_offsets(np.stack((np.cos(angles), np.sin(angles)), 1))
+        dots.set_sizes(15 + 300 * weights[t, :tokens].numpy())
+        x, y = np.cos(angles[-1]), np.sin(angles[-1])
+        hand.set_data([0, x], [0, y])
+        name.set(text="query", position=(1.38 * x, 1.35 * y))
+        most = int(weights[t, :t].argmax()) if t else 0
+        turn = round(np.degrees(angles[-1] - angles[most]))
+        degrees.set(text=f"{turn}° from the key of “{words[most]}”", position=(0, -1.9))
+        counts = [getattr(config, one) if one else 1 for one in SHARING.values()]
+        per_token = [2 * config.n_layers * count * config.head_dim * 2 for count in counts]  # 2 bytes a number
+        weight, chosen = 2 * count_parameters(config), list(SHARING.values()).index(sharing)
+        for line, each in zip(lines, per_token, strict=True):
+            line.set(ydata=reach * each, color=INK if each == per_token[chosen] else PALE)
+            line.set(lw=2.5 if each == per_token[chosen] else 1.5)
+        for label, count in zip(counted, counts, strict=True):
+            words_for = f"{count} KV head" + "s" * (count > 1) if count == counts[chosen] else str(count)
+            label.set(text=words_for, y=3e6 * 4 * config.n_layers * count * config.head_dim)
+        equal = weight / per_token[chosen]
+        level.set_ydata([weight, weight])
+        ring.set_data([equal], [weight])
+        weighs.set(text="all weights", position=(330, 1.2 * weight))
+        kept.set_title(f"“{words[t]}” adds {6 * heads} keys and {6 * heads} values")
+        mask.set_title(f"Only one row is new: {tokens} weights")
+        clock.set_title("No cached key moves any more")
+        bytes_.set_title(f"As much as the weights at {equal:,.0f}")
+        says = (
+            f"Token {tokens} adds {6 * heads} keys and {6 * heads} values of 32 numbers; the columns before it do not "
+        )
+        says += (
+            f"change. Each token of the large model takes {per_token[chosen] / 1024:,.0f} KiB of cache in bfloat16, so "
+        )
+        return f"{says}a text of {equal:,.0f} tokens takes as much as all weights, {weight / 1e9:.1f} GB."
+
+    controls = {
+        "tokens": slider("tokens written", tokens, 1, LONG),
+        "sharing": switch("key/value heads", SHARING.items()),
+        "large": switch("large model", LARGE.items()),
+    }
+    controls["sharing"].value = "n_kv_heads"
+    alt = (
+        "Columns of keys (orange) and values (green) in six layers; below, the mask, one row framed; a clock with the "
+    )
+    alt += "query's hand and the cached keys; lines of the cache's bytes against tokens."
+    return Explorer(figure, draw, controls, alt)
+
+
+@functools.cache
+def _written():
+    # The words, and the weights of head 3 of layer 4 of the bundled model, as trained (LONG, LONG).
+    tokenizer = load_tokenizer()
+    tokens = encode(tokenizer, SENTENCE)[:LONG]
+    with torch.inference_mode():
+        weights = attention_by_layer(bundled(), tokens[None])[4, 3]
+    return [readable(tokenizer, token) for token in tokens.tolist()], weights.clone()
+
+
+def _columns(tokens, heads):
+    # 56 pixels a layer, of which a head's keys or values have 6, so area is bytes; the newest column is full in colour.
+    picture = np.full((6, 56, LONG, 14, 3), 0.96)
+    picture[:, 52:] = 1
+    for row in range(2 * heads):
+        ink, place = np.array(to_rgb(KEY if row < heads else VALUE)), slice(2 + 6 * row, 7 + 6 * row)
+        picture[:, place, : tokens - 1, :13] = 1 - 0.45 * (1 - ink)
+        picture[:, place, tokens - 1, :13] = ink
+    return (255 * picture.reshape(6 * 56, LONG * 14, 3)).astype(np.uint8)
