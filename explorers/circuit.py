@@ -1,12 +1,13 @@
-"""Two blocks that learn to repeat what they have read once (notebook 06: the film, and section 6.9)."""
+"""Two blocks that learn to repeat what they have read once (notebook 06: the film, and section 6.8)."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
 
 import torch
+from torch.nn import functional as F
 
 from helpers.interventions import replaced
-from helpers.model import Llama, LlamaConfig
+from helpers.model import Llama, LlamaConfig, attention_weights, causal_visible, repeat_kv
 from helpers.train import training_step
 
 CONFIG = LlamaConfig(
@@ -30,7 +31,12 @@ def silenced(model: Llama, part: tuple[int, str] | None):
 
 
 def learn_to_repeat(
-    steps: int, every: int, seed: int, device: torch.device, silent: tuple[int, str] | None = None
+    steps: int,
+    every: int,
+    seed: int,
+    device: torch.device,
+    silent: tuple[int, str] | None = None,
+    common: float = 0.0,
 ) -> Iterator[tuple[int, Llama]]:
     """Train a model of two blocks on rows that repeat, drawn anew at every step; yields (step, model) on the way.
 
@@ -40,11 +46,15 @@ def learn_to_repeat(
         seed: of the first weights and of the rows.
         device: where the model computes.
         silent: block (0, 1) and part that gives zeros in every step.
+        common: length of one random vector, added to every letter's embedding before the training.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = Llama(CONFIG).to(device)
+        model = Llama(CONFIG)
+        if common:
+            model.tok_embeddings.weight.data += common * F.normalize(torch.randn(CONFIG.dim), dim=0)
+    model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.5e-3, betas=(0.9, 0.98))
     for step in range(steps + 1):
         if step % every == 0:
@@ -52,3 +62,28 @@ def learn_to_repeat(
         rows = repeated(32, 4, 2 * LONGEST + 1, generator).to(device)
         with silenced(model, silent):
             training_step(model, optimizer, rows[:, :-1], rows[:, 1:])
+
+
+@torch.no_grad()
+def letters(start: dict, end: dict) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """How two stages of a training place the letters, and what block 0 does with each pair of them at the end.
+
+    Args:
+        start: the weights of one stage.
+        end: of the other; its embedding table has the direction.
+
+    Returns:
+        The letters' places along the table's first direction, at the start and at the end, (32,) each; and the weight
+        of each head on the letter just before, (H, 32 letters before, 32 letters now), after 10 random ones.
+    """
+    n, length, table = CONFIG.vocab_size, 12, "tok_embeddings.weight"
+    pairs = torch.cartesian_prod(torch.arange(n), torch.arange(n)).repeat(8, 1)
+    ahead = torch.randint(n, (len(pairs), length - 2), generator=torch.Generator().manual_seed(0))
+    model = Llama(CONFIG)
+    model.load_state_dict(end)
+    block, (cos, sin, _) = model.layers[0], model.rotation_and_mask(length)
+    x = block.attention_norm(model.tok_embeddings(torch.cat([ahead, pairs], dim=1)))
+    q, k, _ = block.attention.rotated_qkv(x, cos, sin)
+    weights = attention_weights(q, repeat_kv(k, block.attention.n_rep), causal_visible(length, length))[:, :, -1, -2]
+    direction = torch.linalg.svd(end[table]).Vh[0]
+    return start[table] @ direction, end[table] @ direction, weights.view(8, n, n, -1).mean(0).permute(2, 0, 1)

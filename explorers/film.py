@@ -13,13 +13,14 @@ from helpers.interventions import attention_by_layer
 from helpers.model import Llama, causal_visible
 from helpers.plots import HATCH, HIDDEN, INK, KEY
 
-RUNS = {  # what is learned: the part that is silent, the seed
-    "all parts work": (None, 0), "another seed": (None, 1), "attention of block 0 is silent": ((0, "attention"), 0),
-    "feed-forward of block 0 is silent": ((0, "feed_forward"), 0),
-    "attention of block 1 is silent": ((1, "attention"), 0),
+RUNS = {  # what is learned: the part that is silent, the length of the vector that all letters get
+    "all parts work": (None, 0.0), "one vector added to all letters": (None, 0.16),
+    "attention of block 0 is silent": ((0, "attention"), 0.0),
+    "feed-forward of block 0 is silent": ((0, "feed_forward"), 0.0),
+    "attention of block 1 is silent": ((1, "attention"), 0.0),
 }  # fmt: skip
 N, LETTERS = 24, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdef"
-TASKS = "the token just before", "the token behind the earlier copy"
+TASKS = "the token just before", "the token after the earlier copy"
 
 
 class Film(Explorer):
@@ -46,10 +47,10 @@ class Film(Explorer):
 
     def learn(self, run: str = "all parts work", steps: int | None = None, report=lambda step, loss: None):
         """Train one of `RUNS`; the picture moves meanwhile, `report(step, loss)` is called, the last picture stays."""
-        steps, start, (silent, seed) = steps or self.steps, time.perf_counter(), RUNS[run]
+        steps, start, (silent, common) = steps or self.steps, time.perf_counter(), RUNS[run]
         self.controls["run"].value = run
         try:
-            for step, model in learn_to_repeat(steps, self.every, seed, self.device, silent):
+            for step, model in learn_to_repeat(steps, self.every, 0, self.device, silent, common):
                 self.left = (time.perf_counter() - start) * (steps - step) / step if step else 0.0
                 self._keep(run, step, model)
                 self.controls["step"].value = step
