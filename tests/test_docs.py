@@ -98,3 +98,13 @@ def test_the_page_of_readers_names_the_versions_that_its_programs_install():
     page = (ROOT / "docs" / "readers.md").read_text("utf-8")
     versions = re.findall(r'"[\w-]+(?:\[cpu\])?==([\d.]+)', source)
     assert [version for version in versions if version not in page] == [] != versions
+
+
+def test_each_claim_has_a_verdict_and_a_cell_that_is_there():
+    page = (ROOT / "docs" / "claims.md").read_text("utf-8")
+    rows = re.findall(r"^\| (.+) \| (.+) \| \[(\d\d)[^\]]*\]\(\.\./notebooks/([^)]+)\), `([\w-]+)` \|$", page, re.M)
+    assert len(rows) == page.count("\n| ") - page.count("\n| said ") > 30
+    for said, verdict, number, file, cell in rows:
+        assert NOTEBOOKS[number].name == file, said
+        assert re.match("true|false|half true|not shown|only if", verdict), f"{said}: begin with the verdict"
+        assert cell in {one.id for one in notebooks()[NOTEBOOKS[number].stem].cells}, f"{said}: no cell {cell}"
