@@ -159,7 +159,7 @@ def _outline(allowed):
 
 
 SHARING = {"each query head its own": "n_heads", "as published": "n_kv_heads", "one for all": ""}
-LARGE = {"Llama 2 7B": "llama-2-7b", "Llama 3 8B": "llama-3-8b", "Llama 3.2 1B": "llama-3.2-1b"}
+LARGE = {"Llama 3.2 1B": "llama-3.2-1b", "Llama 2 7B": "llama-2-7b", "Llama 3 8B": "llama-3-8b"}
 SENTENCE, LONG, SPEED = (
     "The function is called with the arguments of the function, and the value of the name",
     16,
