@@ -113,5 +113,9 @@ WRONG["rms_norm_backward"] |= {
         one.to(x.dtype) for one in rms_norm_backward__formula(grad_y, x, weight, eps))),
     "grad_y_rounded": ("the dtype of grad_y", lambda grad_y, x, weight, eps: tuple(
         one.to(grad_y.dtype) for one in rms_norm_backward__formula(grad_y.to(x.dtype), x, weight, eps))),
+    "along_x_over_its_length": ("for zeros it alone", mutate(  # 0 / 0 for a token of zeros
+        rms_norm_backward__formula, "(g * normalised).mean(-1, keepdim=True)",
+        "((g * x / x.float().norm(dim=-1, keepdim=True)).sum(-1, keepdim=True)"
+        " * normalised.norm(dim=-1, keepdim=True) / x.shape[-1])")),
 }  # fmt: skip
 WRONG["rms_norm_backward"]["autograd"] = "rules out", _autograd
