@@ -96,6 +96,8 @@ WRONG["rows"] |= {
         q, k, v, kept.setdefault(visible.shape, visible))),
     "a_product_that_broadcasts": (
         "it makes a float tensor of 2,560 numbers; 640 are enough … where it broadcasts", _product_that_broadcasts),
+    "view": (".reshape works where .view does not", lambda q, k, v, visible: rows__head_by_head(
+        q.view(len(q), k.shape[1], -1, q.shape[-1]).reshape(q.shape), k, v, visible)),
 }  # fmt: skip
 
 
