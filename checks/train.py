@@ -198,15 +198,19 @@ _step = partial(mutate, accumulated_step)
 def _moved_by(program, number, *inputs):
     """The loss, how far the weights move by plain gradient descent, and how many rows the model was asked at once."""
     model = small_model(number)
-    optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=1.0)
-    settings_of = lambda: {name: optimizer.param_groups[0].get(name) for name in optimizer.defaults}  # noqa: E731
+    held = [weight for weight in model.parameters() if weight.requires_grad]
+    groups = [{"params": [weight for weight in held if weight.ndim == n]} for n in (2, 1)]  # as in the course's loop
+    optimizer = torch.optim.SGD(groups, lr=1.0)
+    settings_of = lambda: [{name: one.get(name) for name in optimizer.defaults} for one in optimizer.param_groups]  # noqa: E731
     before, was, steps = parameters_to_vector(model.parameters()).double(), settings_of(), []
     optimizer.register_step_pre_hook(lambda *_: steps.append(settings_of()))
     loss = _trained(program, model, optimizer, *inputs)
     moved = (before - parameters_to_vector(model.parameters())).detach()
     found = [f"{len(steps)} steps of the optimizer, expected one"] * (len(steps) != 1)
     for now in (*steps, settings_of()):
-        found += [f"its {name} is {now[name]}, expected {was[name]}" for name in was if now[name] != was[name]]
+        for mine, first in zip(now, was, strict=True):
+            changed = [name for name in first if mine[name] != first[name]]
+            found += [f"its {name} is {mine[name]}, expected {first[name]}" for name in changed]
     if moved.any() and found:
         hint = "Take one step of the optimizer, with its settings as they are, when the gradient is whole."
         raise Wrong(f"{'; '.join(dict.fromkeys(found))}.", hint)
@@ -226,18 +230,19 @@ def _loss_and_gradient(function, number, _, rows, lengths, micro):
     return torch.tensor(loss), moved.norm(), torch.rad2deg(2 * half.asin()).round(decimals=1)
 
 
-def _padded(*lengths, fill=0):
+def _padded(*lengths, fill=0, spare=2):
     rows = _TEXT[: 9 * len(lengths)].view(-1, 9).clone()
     for row, length in zip(rows, lengths, strict=True):
         row[length:] = fill
-    return rows[:, : max(lengths) + 2], torch.tensor(lengths)
+    return rows[:, : max(lengths) + spare], torch.tensor(lengths)
 
 
 def _accumulates(number, padded, micro):
-    return _number(number), "torch.optim.SGD(what is not frozen, lr=1.0)", *padded, micro
+    return _number(number), "torch.optim.SGD(unfrozen: matrices, and gains as a group, lr=1.0)", *padded, micro
 
 
 UNEVEN = "A part may hold fewer rows, fewer questions, or none: what is its share of the whole?"
+FULL_ROW = "A row without padding has T + 1 tokens, and its last prediction counts."
 UNDERFLOWS = "The logarithm of a softmax is -inf where it rounds to 0; F.cross_entropy takes the logits themselves."
 SHARE, QUESTIONS = "nats[asked].sum() / questions", "(lengths - 1).sum()"
 check_accumulated_step = check_of(Exercise(accumulated_step, [
@@ -245,7 +250,7 @@ check_accumulated_step = check_of(Exercise(accumulated_step, [
     Case("tokens that the model holds impossible", _accumulates(SURE, _padded(6, 3, 4), 2), UNDERFLOWS),
     Case("4 rows, two per part, padded with 5", _accumulates(SHORT, _padded(2, 7, 6, 6, fill=5), 2)),
     Case("3 rows, two per part, one matrix frozen, old gradients", _accumulates(FROZEN, _padded(6, 3, 4), 2)),
-    Case("3 rows in one part", _accumulates(SHORT, _padded(6, 3, 4), 8)),
+    Case("3 rows in one part, the first without padding", _accumulates(SHORT, _padded(6, 3, 4, spare=0), 8), FULL_ROW),
     Case("a part without a question", _accumulates(3, _padded(1, 1, 6, 4), 2), UNEVEN),
 ], [  # known mistakes
     ("Yours is the mean of the parts' means.", _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),
@@ -259,6 +264,8 @@ check_accumulated_step = check_of(Exercise(accumulated_step, [
     ("Do the parts' gradients add up? You clear them each time.", _step("share.b", "model.zero_grad(), share.b")),
     ("Is the gradient clipped once, when whole?", _step(CLIP, "", "share.backward()", f"share.backward(), {CLIP}")),
     ("Is the gradient clipped? One longer than 1.0 is shortened to 1.0.", _step(CLIP, "")),
+    ("Is it the length of the whole gradient? You clip each group of the optimizer by its own.",
+     _step(CLIP, "[torch.nn.utils.clip_grad_norm_(group['params'], 1.0) for group in optimizer.param_groups]")),
     ("Is its length limited? You limit each number of it.", _step("clip_grad_norm_", "clip_grad_value_")),
 ], harness=Harness(_loss_and_gradient, max_failures=3, parts=(
     "the loss", "the length of the gradient", "the angle [degrees] between the gradient and the right one",

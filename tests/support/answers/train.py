@@ -55,6 +55,12 @@ WRONG["accumulated_step"] |= {
     "twice": ("2 steps of the optimizer", _step(stepped=lambda m, o: (o.step(), o.step()))),
     "next_rate": ("its lr is 0.9, expected 1.0", _step(
         stepped=lambda m, o: (o.step(), o.param_groups[0].update(lr=0.9)))),
+    "next_rate_of_the_second_group": ("its lr is 0.9, expected 1.0", _step(
+        stepped=lambda m, o: (o.step(), o.param_groups[1].update(lr=0.9)))),
+    "first_group_clipped": ("the length of the gradient is", _step(most=1e9, stepped=lambda _, o: (
+        torch.nn.utils.clip_grad_norm_(o.param_groups[0]["params"], 1.0), o.step()))),
+    "always_padding_at_the_end": ("A row without padding has T + 1", mutate(
+        accumulated_step__ignored, "lengths[:, None]", "lengths[:, None].clamp(max=rows.shape[1] - 1)")),
     "momentum_during_the_step": ("its momentum is 0.9, expected 0", _step(stepped=lambda _, o: (
         o.param_groups[0].update(momentum=0.9), o.step(), o.param_groups[0].update(momentum=0)))),
     "clipped_late": ("the length of the gradient is", _step(
