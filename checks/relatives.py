@@ -63,6 +63,7 @@ def _sink_inputs(batch, n_heads, n_query, n_key, head_dim, seed=0, scale=1.0):
 
 def _sink_cases():
     scores, causal, sinks, v = _sink_inputs(2, 3, 3, 4, 6, 40)
+    *large, _, large_v = _sink_inputs(1, 2, 4, 4, 3, 60, scale=300.0)
     odd = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]]) > 0
     empty = torch.tensor([[0, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 1]]) > 0
     by_hand = torch.zeros(1, 1, 1, 2), torch.ones(1, 2) > 0, torch.tensor([2.0]).log()
@@ -76,7 +77,8 @@ def _sink_cases():
         Case("batch of 3", _sink_inputs(3, 2, 4, 4, 3, 20), BATCH),
         Case("a mask that is not causal", (scores, odd, sinks, v), "Do you use the mask given?"),
         Case("a query that sees no key", (scores, empty, sinks, v), "Without a key, the sink takes all: 0, not nan."),
-        Case("large scores", _sink_inputs(1, 2, 4, 4, 3, 60, scale=300.0), "Does exp overflow? softmax does not."),
+        Case("large scores, sinks far apart", (*large, torch.tensor([0.0, 300.0]), large_v),
+             "Does exp overflow, or round a whole row to 0? softmax over each row's scores and its own sink does not."),
         Case("hidden score 300, others -60000", (*far, draw(1, 1, 3, 4)), "Put -inf before the softmax."),
         Case("scores and sinks in float32, v in bfloat16", (scores, causal, sinks, v.bfloat16())),
         Case("scores near 300 and sinks in float32, v in bfloat16",

@@ -73,6 +73,8 @@ WRONG["attention_with_sink"] |= {
         attention_with_sink__written_out(scores, visible, sinks.to(v.dtype), v)),
     "scores_in_the_dtype_of_v": ("softmax taken in float32", lambda scores, visible, sinks, v:
         attention_with_sink__written_out(scores.to(v.dtype), visible, sinks, v)),
+    "largest_of_all_sinks": ("round a whole row to 0", mutate(
+        attention_with_sink__written_out, "keepdim=True), sink)", "keepdim=True), sink.max())")),
 }  # fmt: skip
 
 
