@@ -486,7 +486,7 @@ FOUND = [  # explorer, its controls, words of what it tells; what it tells at fi
     ("reach", {"window": "256"}, "no hand meets a new angle. A token costs +0.00 nat up to 256, +0.00 after."),
     ("masks", {"window": 3}, "token 11 is moved from up to 11 back."),  # through six blocks of 2 each
     ("masks", {"window": 3}, "By more than 1 % it is moved from up to 6 back."),
-    ("cache", {}, "a text of 25,705 tokens takes as much as all weights"),  # 13,476,831,232 bytes / 524,288
+    ("cache", {"large": "llama-2-7b"}, "a text of 25,705 tokens takes as much as"),  # 13,476,831,232 bytes / 524,288
     ("cache", {"large": "llama-3-8b"}, "takes 128 KiB of cache in bfloat16, so a text of 122,532 tokens"),
     ("cache", {"sharing": "", "tokens": 3}, "Token 3 adds 6 keys and 6 values of 32 numbers"),
     ("masks", {"clicked": ("padding of 2",)}, "2 of 12 queries see no key: 0 / 0 is NaN. After six blocks all is NaN."),
