@@ -133,8 +133,9 @@ class Explorer:
             text.stale = False
         finding = self.draw(**self.values)
         for text in (text for text in texts if text.get_text() == UNWRITTEN):
+            moved = text.stale  # by its colour, for example
             text.set_text(texts[text])
-            text.stale = False
+            text.stale = moved
         touched = {artist for artist in self._artists if artist.stale}
         touched |= {artist for artist, old in arrays.items() if artist.get_array() is not old}  # set_array marks none
         if self._background is None or not touched <= self._moving:  # what `draw` leaves alone is drawn only once

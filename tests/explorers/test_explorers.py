@@ -472,9 +472,9 @@ FOUND = [  # explorer, its controls, words of what it tells; what it tells at fi
     ("rms_norm", {"direction": 45}, "LayerNorm leaves nothing of it"),  # it is all mean
     ("dose", {"place": 1, "factor": 1 / 8}, "rises by +4.11, with its branch removed by +4.19. At this length 0 of"),
     ("dose", {"place": 0, "factor": 2.0}, "rises by +2.83, with its branch removed by +0.02. At this length 10 of"),
-    ("opening", {"where": "gates beyond −1 and 1"}, "Bent are 16% of the gates, which write 81% of what"),
-    ("opening", {"where": "as many as beyond, at random"}, "Bent are 16% of the gates, which write 16% of what"),
-    ("opening", {"shape": "three steps: 0, ½, 1"}, "The loss goes from 3.48 to 3.53 (+0.05)"),
+    ("shut", {"steep": 0.0}, "below −1: 10% of the gates write 3%, with your opening 26%; cost +0.19. between"),
+    ("shut", {"steep": 0.0}, "above 1: 5% of the gates write 77%, with your opening 25%; cost +0.21."),
+    ("shut", {"steep": 0.0, "at_random": True}, "above 1: 5% of the gates write 5%, with your opening 4%; cost +0.02."),
     ("swiglu", {"g": -1.0, "u": -2.0}, "times u = −2.0 that is 0.538. Its slope in g is −0.14."),
     ("swiglu", {"g": -1.0, "u": -2.0, "activation": "GELU"}, "that is 0.317. Its slope in g is 0.17."),
     ("rope", {"pair": 7}, "pair 7 differs by 3 × 0.000316 = 0.000949 rad (0.1°). It turns once in 19,869 tokens."),
@@ -511,7 +511,7 @@ FOUND = [  # explorer, its controls, words of what it tells; what it tells at fi
     ("cuts", {"clicked": ("head 0 of block 0",)}, "and 6.51 on the other; as trained 0.54 and 0.47."),
     ("order", {"masked": "no layer", "turns": False}, "After the three layers, 2 of 14 tokens have some."),
     ("order", {"masked": "layer 2", "turns": False}, "After the three layers, 4 of 14 tokens have some."),
-    ("order", {"masked": "no layer"}, "After the three layers, 14 of 14 tokens have some."),
+    ("order", {"masked": "no layer", "turns": True}, "After the three layers, 14 of 14 tokens have some."),
     ("losses", {"step": 0}, "After step 0 a token costs 10.0"),  # log2 of 1,024 tokens is 10
     ("writing", {"temperature": 0.0}, "; 1 of 1,024 tokens can be drawn."),
     ("writing", {"show": "the step, without a cache"}, "it turns 25 of 25 keys, computes 325 attention weights"),
