@@ -21,7 +21,7 @@ FILES = {  # what is imported from here, by the file that is loaded when it is a
     "rmsnorm": "explore_dose explore_rms_norm",
     "rope": "explore_hands explore_reach explore_rope",
     "start": "explore_start",
-    "swiglu": "explore_opening explore_swiglu",
+    "swiglu": "explore_shut explore_swiglu",
     "train": "explore_losses",
 }
 FILE_OF = {name: file for file, names in FILES.items() for name in names.split()}

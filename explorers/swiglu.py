@@ -1,106 +1,124 @@
-"""The explorers of notebook 03: the opening of a trained model's gates, and one gate that opens and closes."""
+"""The explorers of notebook 03: what bending the opening of a trained model's gates costs, and one gate at work."""
 
 import numpy as np
 import torch
+from matplotlib.patches import Polygon
 from torch.nn import functional as F
 
-from explorers.base import GREY, PALE, Explorer, bundled, new_figure, slider, switch, within
+from explorers.base import GREY, PALE, Explorer, bundled, new_figure, slider, switch, toggle
 from helpers.interventions import held_out_windows, replaced
 from helpers.model import SwiGLU
 from helpers.plots import HIDDEN, INK, VALUE
 
-TEXT = 11  # of the held-out windows: that whose losses, under changes like these, are near the mean of all 16
-OPENINGS = {  # the factor of g · u, from the gate, its level at 0 and its rise
-    "level, or a line": lambda g, level, rise: level + rise * g,
-    "line held between 0 and 1": lambda g, level, rise: (level + rise * g).clamp(0, 1),
-    "three steps: 0, ½, 1": lambda g, *_: ((g > -1).float() + (g > 1).float()) / 2,
-    "step at 0 (ReLU)": lambda g, *_: (g > 0).float(),
-    "Φ(g) (GELU)": lambda g, *_: (1 + torch.erf(g / 2**0.5)) / 2,
-}
-WHERE = {  # which gates get the new opening; the others keep σ(g)
-    "all gates": lambda g: g == g,
-    "gates between −1 and 1": lambda g: g.abs() < 1,
-    "gates beyond −1 and 1": lambda g: g.abs() >= 1,
-    "as many as beyond, at random": lambda g: torch.rand(g.shape, generator=torch.Generator().manual_seed(0)) < 0.157,
-    "gates below −1": lambda g: g <= -1,
-    "gates above 1": lambda g: g >= 1,
-}
+TEXT, TOKENS = 4, 128  # of the held-out windows: one that, half opened, costs about the mean of all 16 in each range
+RANGES = {"below −1": (-torch.inf, -1), "between −1 and 1": (-1, 1), "above 1": (1, torch.inf)}
+BARS = {"gates": (GREY, PALE), "write": ("#00695E", VALUE), "cost": ("#C00000", "#C00000")}  # ink, fill
+TOP = 0.3  # [nat/token], the cost that is drawn as high as 100 %
 
 
-def explore_opening() -> Explorer:
-    """The opening against the gate, over how many gates there are and what they write; beside it the model's loss."""
-    run = _feed_forwards()
-    (trained, gates, wrote), (none, *_) = run(torch.sigmoid), run(torch.zeros_like)
-    g, edges, shown = torch.linspace(-4, 4, 401), np.linspace(-4, 4, 33), gates.clamp(-3.99, 3.99)
-    many, much = (np.histogram(shown, edges, weights=w)[0] for w in (torch.full_like(gates, 1 / len(gates)), wrote))
+def explore_shut() -> Explorer:
+    """The opening as the reader bends it; for each range of gates how many, what they write, and what bending costs."""
+    run, g = _ranges(), torch.linspace(-4, 4, 161)
+    figure, parts = new_figure(1)
+    parts.remove()
+    figure.set_size_inches(8.0, 4.4)
+    curve, bars = figure.subplots(2, 1, height_ratios=[1, 1.2], sharex=True)
 
-    # What is fixed: how many gates, what they write, the trained opening; an axis for the loss.
-    figure, (curve, scale) = new_figure(2, width_ratios=[5, 1])
-    curve.stairs(many / many.max() / 2, edges, fill=True, color=HIDDEN)
-    curve.stairs(much / many.max() / 2, edges, fill=True, color=VALUE, alpha=0.4)
-    curve.plot(g, torch.sigmoid(g), color=GREY, ls="--")
-    curve.set(xlim=(-4, 4), ylim=(-0.3, 1.3), yticks=(0, 0.5, 1), xlabel="gate g", ylabel="opening: factor of g · u")
-    look = {"ha": "right", "va": "center", "fontsize": 9}
-    curve.text(0.1, -0.08, "how many gates", color=GREY, **look)
-    curve.text(3.0, -0.08, "how much they write", color="#00695E", **look)
-    curve.text(3.9, 0.88, "as trained: σ(g)", color=GREY, **look)
-    scale.set(xlim=(0, 1), ylim=(0, 2), xticks=[], yticks=(0, 0.5, 1, 1.5, 2), ylabel="added loss [nat/token]")
-    scale.yaxis.set(label_position="right", ticks_position="right")
-    scale.spines[["left", "bottom"]].set_visible(False)
-    scale.spines["right"].set_visible(True)
+    # What is fixed: the opening as trained; three ranges with three bars each, and their names.
+    curve.plot(g, torch.sigmoid(g), color=GREY, ls="--", zorder=2)
+    curve.text(3.95, 0.84, "as trained", color=GREY, ha="right", va="top")
+    curve.set(xlim=(-4, 4), ylim=(-0.12, 1.25), ylabel="opening")
+    curve.set_yticks((0, 0.5, 1), ("0, shut", "½", "1, open"))
+    curve.tick_params(axis="x", length=0, labelbottom=False)
+    bars.set(ylim=(-0.15, 1.12), yticks=[], xlabel="gate g")
+    bars.axhline(0, color=INK, lw=0.8)
+    curve.spines["bottom"].set_visible(False)
+    bars.spines["left"].set_visible(False)
+    for ax in (curve, bars):
+        for edge in (-1, 1):
+            ax.axvline(edge, color=PALE, lw=1, zorder=0)
+    places = [-3.4, -2.5, -1.6, -0.65, 0, 0.65, 1.6, 2.5, 3.4]
+    for at, (name, (ink, _)) in zip(places, 3 * list(BARS.items()), strict=True):
+        bars.text(at, -0.04, name, ha="center", va="top", color=ink, fontsize=9)
 
-    # What moves: the opening, drawn thick where it is bent, and the loss.
-    (thin,) = curve.plot(g, g, color=INK, lw=1)
-    (ours,) = curve.plot(g, g, color=INK, lw=3)
-    (bar,) = scale.plot([0.5, 0.5], [0, 1], color=INK, lw=26, solid_capstyle="butt")
+    # What moves: the opening, and what lies between it and the trained one; nine bars, three outlines, nine numbers.
+    area = curve.add_patch(Polygon([(0, 0)], fc="#F3D3D3", ec="none", zorder=1))
+    (ours,) = curve.plot(g, g, color=INK, lw=2.6, zorder=3)
+    solid = bars.bar(places, 1.0, width=0.5, color=3 * [fill for _, fill in BARS.values()])
+    dotted = bars.bar(places[1::3], 1.0, width=0.5, fc="none", ec="#00695E", lw=1.4, ls=":")
+    numbers = [bars.text(at, 0, "", ha="center", va="bottom") for at in places]
 
-    def draw(shape, level, rise, where):
-        def opening(g):
-            return torch.where(WHERE[where](g), OPENINGS[shape](g, level, rise), torch.sigmoid(g))
+    def draw(low, high, steep, at_random):
+        def opening(gate):
+            return low + (high - low) * torch.sigmoid(steep * gate)
 
-        cost, bent = run(opening)[0] - trained, WHERE[where](gates).float()
-        at_random, new = "random" in where, OPENINGS[shape](g, level, rise)
-        thin.set_ydata(torch.full_like(g, torch.nan) if at_random else opening(g))
-        ours.set_ydata(new if at_random else new.where(WHERE[where](g), torch.nan))
-        bar.set_ydata([0, min(max(cost, 0.01), 2)])
-        said = f"{cost:+.2f}".replace("-", "−")
-        shares = f"{bent.mean():.0%} of the gates, which write {(bent * wrote).sum():.0%}"
-        curve.set_title(f"Thick: yours, for {shares} of what is added")
-        scale.set_title(said, loc="center", fontsize=13, fontweight="bold")
-        return (
-            f"Bent are {shares} of what the feed-forwards add. The loss goes from {trained:.2f} to "
-            f"{trained + cost:.2f} ({said}); without any feed-forward it is {none:.2f}."
+        found, new = run(opening, at_random), opening(g)
+        ours.set_ydata(new)
+        area.set_xy(np.concatenate((np.stack((g, torch.sigmoid(g)), 1), np.stack((g, new), 1)[::-1])))
+        for part, (many, wrote, writes, cost) in enumerate(found):
+            dotted[part].set_height(min(writes, 1))
+            tops = many, max(wrote, min(writes, 1)), min(max(cost / TOP, 0), 1)
+            changed = f" → {writes:.0%}" if part != 1 and round(wrote, 2) != round(writes, 2) else ""
+            said = f"{many:.0%}", f"{wrote:.0%}{changed}", f"{cost:+z.2f}".replace("-", "−") + " ↑" * (cost > TOP)
+            for bar, height in zip(solid[3 * part :], (many, wrote, tops[2]), strict=False):
+                bar.set_height(max(height, 0.006))
+            for number, top, words in zip(numbers[3 * part :], tops, said, strict=False):
+                number.set(text=words, y=top + 0.02)
+        bars.set_title("As many gates as in each range, drawn at random" if at_random else "Each range bent alone")
+        each = (
+            f"{name}: {many:.0%} of the gates write {wrote:.0%}, with your opening {writes:.0%}; cost {cost:+z.2f}"
+            for name, (many, wrote, writes, cost) in zip(RANGES, found, strict=True)
         )
+        who = "As many gates as in each range, drawn at random. " if at_random else "Each range bent alone. "
+        return (who + ". ".join(each) + ".").replace("+-", "−").replace(" -", " −")
 
     controls = {
-        "shape": switch("opening", OPENINGS),
-        "where": switch("for", WHERE),
-        "level": slider("level at g = 0", 0.5, 0.0, 1.0, 0.05),
-        "rise": slider("rise per 1 of g", 0.0, 0.0, 0.5, 0.05),
+        "low": slider("opening when shut", 0.0, 0.0, 1.0, 0.05),
+        "high": slider("opening when open", 1.0, 0.0, 1.2, 0.05),
+        "steep": slider("steepness", 1.0, 0.0, 8.0, 0.25),
+        "at_random": toggle("as many gates, drawn at random"),
     }
-    sides = {"gates below −1": (-4, -1), "gates between −1 and 1": (-1, 1), "gates above 1": (1, 4)}
-    parts = {("where", name): within(curve, left, -0.3, right, 1.3) for name, (left, right) in sides.items()}
-    alt = "Left: the opening against the gate, bent (thick) and as trained (dashed), over how many gates there are and "
-    return Explorer(figure, draw, controls, alt + "how much they write. Right: the added loss as a bar.", parts)
+    alt = "Above: the opening against the gate, yours black, as trained dashed. Below, for gates under −1, between and "
+    return Explorer(figure, draw, controls, alt + "over 1: bars for how many, what they write, and the added loss.")
 
 
-def _feed_forwards():
-    # A function: opening -> loss of the text, all gates, and the share of each in what the feed-forwards add (squares).
-    model, text = bundled(), held_out_windows()[TEXT]
+def _ranges():
+    # A function: opening, at random -> for each range its share of the gates and of what is written (squares), that
+    # share with the new opening, and what the loss rises by if this range alone gets it.
+    model, text = bundled(), held_out_windows()[TEXT, : TOKENS + 1]
+    layers, rows = [block.feed_forward for block in model.layers], text[None, :-1].expand(3, -1)
+    over, upto = torch.tensor(list(RANGES.values())).T[..., None, None]  # (3, 1, 1) each: row r bends range r
+    gates, sizes = [], []  # of each layer, as trained: g, and the square of what g · u adds
 
-    def run(opening):
-        gates, wrote = [], []
+    def watch(layer, x):
+        g, u = layer.gate_proj(x), layer.up_proj(x)
+        gates.append(g[0])
+        sizes.append((g * u * layer.down_proj.weight.norm(dim=0))[0].square())
+        sizes[-1] /= (sizes[-1] * torch.sigmoid(g[0]).square()).sum() * len(layers)
+        return layer.down_proj(F.silu(g) * u)
 
+    @torch.inference_mode()
+    def losses(forward, rows):
+        with replaced(SwiGLU, forward):
+            logits = model(rows)
+        return F.cross_entropy(logits.mT, text[1:].expand(len(rows), -1), reduction="none").mean(dim=1)
+
+    trained = losses(watch, rows[:1])
+    gates, sizes = torch.stack(gates), torch.stack(sizes)
+    own = (gates > over[:, None]) & (gates <= upto[:, None])  # (range, layer, T, unit)
+    order = torch.randperm(gates.numel(), generator=torch.Generator().manual_seed(0))
+    drawn = own.flatten(1)[:, order].view_as(own)
+    wrote = sizes * torch.sigmoid(gates).square()
+
+    def run(opening, at_random):
         def forward(layer, x):
-            gates.append(layer.gate_proj(x))
-            hidden = opening(gates[-1]) * gates[-1] * layer.up_proj(x)
-            part = (hidden * layer.down_proj.weight.norm(dim=0)).square()
-            wrote.append(part / part.sum() / len(model.layers))
-            return layer.down_proj(hidden)
+            g = layer.gate_proj(x)
+            bent = drawn[:, layers.index(layer)] if at_random else (g > over) & (g <= upto)
+            return layer.down_proj(torch.where(bent, opening(g), torch.sigmoid(g)) * g * layer.up_proj(x))
 
-        with replaced(SwiGLU, forward), torch.inference_mode():
-            loss = F.cross_entropy(model(text[None, :-1])[0], text[1:]).item()
-        return loss, torch.cat(gates).flatten(), torch.cat(wrote).flatten()
+        members, cost = (drawn if at_random else own).flatten(1).float(), losses(forward, rows) - trained
+        written = torch.stack([wrote, sizes * opening(gates).square()]).flatten(1)
+        return torch.cat([members.mean(1, keepdim=True), members @ written.T, cost[:, None]], dim=1).tolist()
 
     return run
 
@@ -119,10 +137,9 @@ def explore_swiglu() -> Explorer:
 
     # What moves: a grey line for each of four up values; the chosen one and its slope in black, a dot; rings at slope 0
     lines = [fan.plot(gates, gates, color=PALE, lw=1.2)[0] for _ in others]
-    names = [
-        fan.text(0, 0, f"u = {u}".replace("-", "−"), color=GREY, fontsize=9, ha="right", va=("bottom", "top")[u < 0])
-        for u in others
-    ]
+    look = {"color": GREY, "fontsize": 9, "ha": "right", "va": "center", "zorder": 4}
+    box = {"fc": "white", "ec": "none", "pad": 0.5}  # the black line may pass behind a name
+    names = [fan.text(0, 0, "", bbox=box, **look) for _ in others]
     (value,), (slope,) = (ax.plot(gates, gates, color=INK, lw=2.4) for ax in (fan, steep))
     rings = [ax.plot([], [], "o", mfc="white", mec=INK, mew=1.5, ms=8)[0] for ax in (fan, steep)]
     dots = [ax.plot([], [], "o", color=INK, mec="white", ms=9, clip_on=False)[0] for ax in (fan, steep)]
@@ -132,7 +149,7 @@ def explore_swiglu() -> Explorer:
         for line, name, up in zip(lines, names, others, strict=True):
             line.set_ydata(up * bend(gates))
             at = gates[(up * bend(gates)).abs() < 13][-1].item()  # the last place inside the picture
-            name.set(x=min(at, 5.8) - 0.25, y=up * bend(torch.tensor(at)).item())
+            name.set(x=min(at, 5.8) - 0.25, y=up * bend(torch.tensor(at)).item(), text=f"u = {up}".replace("-", "−"))
         value.set_ydata(u * bend(gates))
         slope.set_ydata(rise := u * _slope(bend, gates))
         flat = rise[:-1] * rise[1:] <= 0
@@ -140,7 +157,7 @@ def explore_swiglu() -> Explorer:
             ring.set(data=(gates[:-1][flat], height[:-1][flat]), markevery=max(1, int(flat.sum()) // 15))
         opened, rising = bend(here).item(), u * _slope(bend, here).item()
         for dot, height, limit in zip(dots, (opened * u, rising), (16, 6), strict=True):
-            dot.set_data([g], [max(-limit, min(height, limit))])
+            dot.set_data(([g], [height]) if abs(height) <= limit else ([], []))
         name = "g" if activation == "none" else f"{activation}(g)"
         fan.set_title(f"{name} · u = {opened * u:z.2f} at u = {u:.1f}".replace("-", "−"))
         steep.set_title(f"Slope {rising:z.2f}; rings: slope 0".replace("-", "−"))
