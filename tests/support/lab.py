@@ -76,7 +76,7 @@ def quiet_context(browser, **options):
 def explorers_in(path):
     """Names of the explorers that a notebook shows without its own data: a site or a test can make them."""
     code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    return re.findall(r"\b(explore_\w+)\(\)", "\n".join(code))
+    return re.findall(r"\b(explore_\w+)\((?:\"[^\"]*\"(?:, )?)*\)", "\n".join(code))
 
 
 @contextmanager

@@ -115,7 +115,7 @@ def first_departure__all_at_the_end(model, reference, tokens, names=None):
 
     wanted, wrong = run(reference), {}
     for name, y in run(model).items():
-        want = wanted[names[name] if names else name]
+        want = wanted[(names or {}).get(name, name)]
         off = ~((y - want).abs() <= 1e-5 * want.abs().max()).flatten(2).all(-1)
         if off.any():
             wrong[name] = off.any(0).nonzero()[0].item()
