@@ -39,9 +39,9 @@ SECTION_OF = {  # the notebook of each exercise, in their order, and words of th
     "causal_visible": "4 which mask", "rows": "4 sharing save", "gqa_layer": "4 query head reads",
     "budget": "5 the parameters", "properties": "5 would have noticed", "first_departure": "5 would have noticed",
     "my_llama": "5 forward pass", "cut_heads": "5 which head",
-    "training_loop": "6 training step", "accumulated_step": "6 which questions", "find_loop_slips": "6 training step",
+    "training_loop": "6 training step", "accumulated_step": "6 which predictions", "find_loop_slips": "6 training step",
     "sample": "7 next token chosen", "greedy_with_cache": "7 step read", "judge": "7 one token at a time",
-    "attention_with_sink": "8 look at nothing", "add_family": "8 an edit", "where_they_part": "8 finds which bug",
+    "attention_with_sink": "8 attend to nothing", "add_family": "8 an edit", "where_they_part": "8 finds which bug",
     "split_feed_forward": "9 two ranks", "merge_attention": "9 long texts", "mend_split": "9 split learn",
 }  # fmt: skip
 HEADING = r"^##(?:# Exercise)? ((\d+(?:\.\d+)?)\.? .*)"  # "## 2.4 Which two …" or "### Exercise 2. Turn …"

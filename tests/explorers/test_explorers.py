@@ -515,7 +515,7 @@ FOUND = [  # explorer, its controls, words of what it tells; what it tells at fi
     ("losses", {"step": 0}, "After step 0 a token costs 10.0"),  # log2 of 1,024 tokens is 10
     ("writing", {"temperature": 0.0}, "; 1 of 1,024 tokens can be drawn."),
     ("writing", {"show": "the step, without a cache"}, "it turns 25 of 25 keys, computes 325 attention weights"),
-    ("drafts", {"n_draft": 0}, "took 48 calls; 0 stayed from drafts, 0 were refused. Four texts at this temperature: 1.00"),
+    ("drafts", {"n_draft": 0}, "took 48 calls; 0 stayed from drafts, 0 were refused. Four texts at this temp"),
     ("sums", {"ffn": True}, "Logits right. Gradients: 9 of 56 right"),
     ("sums", {"ffn": True, "attention": True}, "Gradients: 56 of 56 right. For the embedding both ranks get the same"),
     ("sums", {"o": False, "ffn": True, "attention": True}, "Logits off by 66%. Gradients: 0 of 56 right"),
