@@ -261,9 +261,7 @@ def explore_drag() -> Explorer:
     alt = (
         "Above, rank 1's tokens as a bar that slides along the positions. Below, against its first position: the loss, "
     )
-    return Explorer(
-        figure, draw, controls, alt + "a rounded V at 128, and the largest logit change, a sharp notch."
-    )
+    return Explorer(figure, draw, controls, alt + "a rounded V at 128, and the largest logit change, a sharp notch.")
 
 
 def explore_devices() -> Explorer:
