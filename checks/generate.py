@@ -345,8 +345,8 @@ def _misjudge(*changes):
     return program
 
 
-N_CALLS, N_DRAWN = 1000, 6000  # for one draft, for all
-APART = 0.08  # half the sum of all differences. Seen: right programs up to 0.05, known mistakes from 0.37 on
+N_CALLS, N_DRAWN = 400, 2000  # for one draft, for all. A call takes a fifth of a millisecond, on a slow machine one
+APART = 0.12  # half the sum of all differences. Seen: right programs up to 0.085 of 400, known mistakes from 0.37 on
 
 
 def _drafts(q, draft):
@@ -373,8 +373,9 @@ def _seen(function, p, q, drafts, seed):
     given, found = (p.clone(), q.clone()), {}
 
     def call(draft, generator):
-        tokens = function(*given, mine := draft.clone(), generator)
-        if not torch.equal(mine, draft) or not torch.equal(given[0], p) or not torch.equal(given[1], q):
+        before = *(one._version for one in given), draft._version
+        tokens = function(*given, draft, generator)
+        if before != (*(one._version for one in given), draft._version):
             raise Wrong("an input was changed in place.", "p[0] -= q[0] changes p; left = p[0] - q[0] does not.")
         if type(tokens) is not torch.Tensor or tokens.ndim != 1 or tokens.dtype != torch.int64:
             require_form(tokens, draft.new_zeros(len(draft) + 1), JUDGE, "Return one tensor: torch.cat((…, …)).")
@@ -382,8 +383,8 @@ def _seen(function, p, q, drafts, seed):
         kept = len(tokens) - 1
         if (
             not 0 <= kept <= len(draft)
-            or not torch.equal(tokens[:-1], draft[:kept])
-            or not 0 <= tokens[-1] < p.shape[1]
+            or (listed := tokens.tolist())[:-1] != draft.tolist()[:kept]
+            or not 0 <= listed[-1] < p.shape[1]
         ):
             message = f"for the draft {draft.tolist()} a call gave {tokens.tolist()}."
             raise Wrong(
@@ -454,7 +455,7 @@ def _judging(label, p, q, draft, hint="", seed=0):
 
 P1, Q1 = _table([0.1, 0.2, 0.3, 0.4], [0.0, 0.8, 0.2, 0.0]), _table([0.7, 0.1, 0.1, 0.1])
 P3 = _table([0.2, 0.3, 0.1, 0.4], [0.4, 0.1, 0.2, 0.3], [0.1, 0.5, 0.3, 0.1])
-Q2 = _table([0.5, 0.3, 0.2, 0.0], [0.2, 0.2, 0.5, 0.1])
+P2, Q2 = _table([0.2, 0.3, 0.5], [0.5, 0.1, 0.4], [0.2, 0.6, 0.2]), _table([0.6, 0.4, 0.0], [0.2, 0.3, 0.5])
 STAYS, LEFT = "min(1.0, (p[place, token] / q[place, token]).item())", "(p[place] - q[place]).clamp(min=0)"
 AGAIN, FREE = "law.append(arrives * (1 - stays) * left / left.sum().clamp(min=TINY))", "arrives * _to_1(p[-1])"
 AS_BEFORE = "min([1.0, *((p[i, t] / q[i, t]).item() for i, t in enumerate(draft[:{}]))])"
@@ -463,12 +464,13 @@ JUDGE = Exercise(judge, [
     _judging("one token, drawn too seldom", P1, Q1, [1],
              "p is larger than q here: the token always stays."),
     _judging("no draft", _table([0.2, 0.3, 0.5]), torch.zeros(0, 3), [], "Without a draft one token comes, from p[0]."),
-    _judging("p equal to q", P3, P3[:2], [2, 0], "Here all stays, and p - q is 0 everywhere."),
+    _judging("p equal to q", P3, P3[:2], [2, 0],
+             "Here all stays, and p - q is 0 everywhere."),
     _judging("a copied draft, of which q is sure", _table([0.3, 0, 0.7], [0.6, 0.4, 0], [0.0, 1, 0]),
              _table([0.0, 0, 1], [1.0, 0, 0]), [2, 0]),
     _judging("both are sure, as at temperature 0", _table([0.0, 0, 1, 0], [1.0, 0, 0, 0], [0.0, 1, 0, 0]),
              _table([0.0, 0, 1, 0], [0.0, 0, 0, 1]), [2, 3]),
-    _judging("drafts of two", P3, Q2, N_DRAWN),
+    _judging("drafts of two", P2, Q2, N_DRAWN),
     _judging("1,000 tokens, drafts of three",
              _at([3, 500, 998, 999], [[0.1, 0, 0, 0.9], [0, 0.3, 0.7, 0], [0.5, 0, 0, 0.5], [0, 0, 0.3, 0.7]]),
              _at([3, 500, 999], [[0.2, 0, 0.8], [0, 0.6, 0.4], [0, 0, 1.0]]), [3, 500, 999]),
@@ -511,4 +513,4 @@ JUDGE = Exercise(judge, [
     "empty list|non-empty|at least one": "A draft may have no token at all.",
 }, harness=Harness(_judged, ("how often 0, 1, … tokens of the draft stay", "which token follows 0, 1, … that stay",
                              "how often each whole call comes"), same_answer=_same_calls))  # fmt: skip
-check_judge = check_of(JUDGE)
+check_judge = check_of(JUDGE, seconds=20)  # seven thousand calls
