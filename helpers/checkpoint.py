@@ -9,10 +9,10 @@ import torch
 
 from helpers.config import LlamaConfig
 from helpers.device import explain_out_of_memory
-from helpers.formats.files import read_json, what_instead
-from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, raise_if, tied_once
-from helpers.formats.hugging_face import StoredWeight, config_from_hugging_face, open_weights
-from helpers.formats.names import interleaved_to_halves, name_map, to_native_names  # noqa: F401  imported from here
+from helpers.formats.files import StoredWeight, open_shards, open_weights, read_json, what_instead
+from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, raise_if
+from helpers.formats.hugging_face import config_from_hugging_face
+from helpers.formats.names import interleaved_to_halves, name_map, tied_once, to_native_names  # noqa: F401  passed on
 from helpers.model import Llama
 
 SMALLER = "pass dtype=torch.bfloat16, or open a smaller model."
@@ -62,20 +62,24 @@ def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor |
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder: pass one that holds config.json or params.json.")
-    if (folder / "config.json").is_file():
-        config = config_from_hugging_face(read_json(folder / "config.json"), str(folder / "config.json"))
+    config_file, params_file = folder / "config.json", folder / "params.json"
+    if not config_file.is_file() and not params_file.is_file():
+        found = sorted(path.name for path in folder.iterdir())[:5] or "nothing"
+        so = what_instead(folder) if (folder / "adapter_config.json").is_file() else "pass the folder that holds one."
+        raise FileNotFoundError(f"{folder} holds neither config.json nor params.json (Meta's), but {found}: {so}")
+    if config_file.is_file():
+        content = read_json(config_file)
+        config, style = config_from_hugging_face(content, str(config_file)), "hf"
         stored = open_weights(folder)
-        try:
-            return config, tied_once(to_native_names(stored, config.n_layers), config)
-        except ValueError as error:
-            raise ValueError(f"{folder}: {error}.") from error
-    if (folder / "params.json").is_file():
-        from helpers.formats.meta import read_meta  # imported lazily: rarely needed
+    else:
+        from helpers.formats.meta import llama_from_meta  # imported lazily: rarely needed
 
-        return read_meta(folder)
-    found = sorted(path.name for path in folder.iterdir())[:5] or "nothing"
-    so = what_instead(folder) if (folder / "adapter_config.json").is_file() else "pass the folder that holds one."
-    raise FileNotFoundError(f"{folder} holds neither config.json nor params.json (Meta's), but {found}: {so}")
+        params, shards = read_json(params_file), open_shards(folder)
+        (config, stored), style = llama_from_meta(params, shards, folder), "meta"
+    try:
+        return config, tied_once(to_native_names(stored, config.n_layers, style), config)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}.") from error
 
 
 def model_from_weights(

@@ -5,11 +5,12 @@ from pathlib import Path
 import torch
 
 from beyond.families.configs import FamilyConfig, config_from_hugging_face, make_relative, our_weights
+from beyond.families.registry import FAMILIES
 from helpers import checkpoint
 from helpers.device import explain_out_of_memory, is_out_of_memory
-from helpers.formats.files import read_json
-from helpers.formats.fit import DAMAGE, tied_once
-from helpers.formats.hugging_face import open_weights
+from helpers.formats.files import open_weights, read_json
+from helpers.formats.fit import DAMAGE
+from helpers.formats.names import tied_once
 from helpers.model import Llama
 
 

@@ -1,9 +1,23 @@
-"""Files that others made: JSON, read within limits, and what is there that cannot be read."""
+"""The files of a checkpoint, read within limits: JSON, safetensors, and Meta's .pth, of which nothing is unpickled."""
 
+import contextlib
 import json
+import os
+import re
+import zipfile
 from pathlib import Path
 
+import torch
+from safetensors import safe_open
+
+from helpers.device import is_out_of_memory
+
 LARGEST_JSON = 10_000_000  # bytes; the index of 405 billion weights has about 100,000
+IGNORED = "rotary_emb.inv_freq"  # a table that older files carry; computed here from the config
+# What stands beside matrices of a few bits: of MLX; of GPTQ and AWQ; bitsandbytes; compressed-tensors and FP8.
+QUANTISED = re.compile(
+    r"\.(scales|biases|qweight|qzeros|g_idx|absmax|SCB|weight_packed|weight_scale|weight_scale_inv)$"
+)
 BEGIN = {  # how files begin that people have in place of the right one
     b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: run git lfs pull in its folder.",
     b"\x80\x02\x8a\nl\xfc\x9cF": "is in the format of torch.save before PyTorch 1.6. If you trust it, write it again: "
@@ -56,3 +70,128 @@ def read_json(path: Path) -> dict:
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}, not an object: fetch the file again.")
     return content
+
+
+class StoredWeight:
+    """A weight in a file, not read yet: as of a tensor, .shape is its shape, [...] all of it, [:4] its first rows."""
+
+    def __init__(self, path: Path, stored):
+        self._path, self._stored = path, stored
+        self.shape = tuple(stored.get_shape())
+
+    def __getitem__(self, part) -> torch.Tensor:
+        with _naming(self._path):
+            return self._stored[part]
+
+
+def open_weights(folder: Path) -> dict[str, StoredWeight]:
+    """Every weight of a folder, by Hugging Face's name.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if a file is damaged, the index names one that is not in the folder itself, or the weights' names
+            are those of another format.
+    """
+    weights = {}
+    for path in _files(folder):
+        if not os.path.isfile(path):  # path.is_file() raises for a name that is too long
+            so = what_instead(folder) if path.name == "model.safetensors" else "fetch it as well."
+            raise FileNotFoundError(f"{path} is missing: {so}")
+        with _naming(path):
+            file = safe_open(path, framework="pt")
+            names = (name for name in sorted(file.keys()) if not name.endswith(IGNORED))
+            weights |= {name: StoredWeight(path, file.get_slice(name)) for name in names}
+    return _with_prefix(weights, folder)
+
+
+def _files(folder):
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return [whole]
+    listed = read_json(index).get("weight_map")
+    if not isinstance(listed, dict):
+        raise ValueError(f"{index} has no weight_map that says which weight is in which file: fetch it again.")
+    names = sorted(set(map(str, listed.values())))
+    for name in names:
+        if (folder / name).parent != folder or not name.endswith(".safetensors") or len(name) > 255:
+            raise ValueError(f"{index} names {name[:80]!r}: only .safetensors files of the same folder are read.")
+    files = [folder / name for name in names]
+    if not os.path.isfile(whole) or files == [whole]:
+        return files
+    if files and all(map(os.path.isfile, files)):
+        raise ValueError(f"{folder} holds two sets of weights, {whole.name} and the files that {index.name} names: "
+                         f"transformers reads {whole.name}. Delete {index.name} to keep that one, or {whole.name} to "
+                         "keep the others.")  # fmt: skip
+    return [whole]  # transformers leaves the index when it saves again into one file
+
+
+def _with_prefix(weights, folder):
+    """Weights as LlamaForCausalLM names them; those of LlamaModel lack "model."."""
+    if few := next(filter(QUANTISED.search, weights), None):
+        raise ValueError(f"{folder}: the weights are quantised ({few[:80]!r}), and this course reads 16 bits or more. "
+                         "Use a version of the model that is not quantised.")  # fmt: skip
+    found = {name.partition("layers.0.")[0] for name in weights if re.search(r"(^|\.)layers\.0\.", name)}
+    if not found or "model." in found:
+        return weights
+    if prefix := re.sub(r"(?<=\.)model\.$", "", min(found))[:80]:
+        raise ValueError(f"{folder}: the names of its weights begin with {prefix!r}, as in a model of torch.compile "
+                         "('_orig_mod.') or inside another. Write each file again without it, by safetensors.torch: "
+                         "save_file("
+                         f"{{name.removeprefix({prefix!r}): weight for name, weight in load_file(file).items()}}, "
+                         "file, {'format': 'pt'}).")  # fmt: skip
+    return {name if name.startswith("lm_head.") else f"model.{name}": weight for name, weight in weights.items()}
+
+
+@contextlib.contextmanager
+def _naming(path):
+    try:
+        yield
+    except Exception as error:  # safetensors' own; or PyTorch's, with its stack, for an impossible shape
+        if is_out_of_memory(error):
+            raise
+        why = str(error).partition("\n")[0]
+        raise ValueError(unreadable(path, f"is damaged or cut short ({why})")) from error
+
+
+def open_shards(folder: Path) -> list[dict[str, torch.Tensor]]:
+    """The weights of each .pth of a folder of Meta, by Meta's names, in the order of the files' numbers.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if one is damaged, or holds something other than tensors.
+    """
+    files = [path for path in folder.glob("consolidated.*.pth") if path.is_file()]
+    files.sort(key=lambda path: (len(path.name), path.name))  # by number, written with zeros in front or without
+    if not files and (folder / "consolidated.safetensors").is_file():
+        raise ValueError(f"{folder} is in Mistral's own format, params.json and consolidated.safetensors: fetch "
+                         "the same model in Hugging Face's, config.json and model*.safetensors.")  # fmt: skip
+    if not files:
+        raise FileNotFoundError(f"{folder} has params.json, but no consolidated.*.pth: fetch the weights as well.")
+    shards = []
+    for path in files:
+        try:
+            shards.append(_open_pth(path))
+        except Exception as error:  # torch raises several kinds here; none of them may run code
+            if is_out_of_memory(error):
+                raise
+            why = error if type(error) is ValueError else type(error).__name__  # torch's own text advises to unpickle
+            text = f"is damaged or holds something other than tensors, and was not opened ({why})"
+            raise ValueError(unreadable(path, text)) from error
+    return shards
+
+
+def _open_pth(path):
+    """The tensors that torch.save wrote, if they are ordinary and no larger than the file."""
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as parts:
+        unpacked = sum(part.file_size for part in parts.infolist())
+    if unpacked > size:  # torch.save does not compress: such a file was made to fill the memory of whoever opens it
+        raise ValueError(f"{path} has {size:,} bytes, but unpacks to {unpacked:,}")
+    tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise ValueError(f"{str(name)[:80]} is no ordinary tensor")
+    claimed = sum(tensor.nbytes for tensor in tensors.values())  # strides of 0 show one number as a matrix
+    if claimed > 2 * size:  # tied embeddings show one matrix twice
+        raise ValueError(f"its tensors claim {claimed:,} bytes, but the file has {size:,}")
+    return tensors

@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-from helpers.config import LlamaConfig
-from helpers.formats.hugging_face import StoredWeight
+from helpers.formats.files import StoredWeight
 
 # What reading a damaged config or damaged weights may raise.
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError)
@@ -25,13 +24,6 @@ def misfits(model: nn.Module, weights: dict[str, torch.Tensor | StoredWeight]) -
         if have != wanted[name]:
             problems[name] = f"shape: {name} is {have}, the config asks for {wanted[name]}"
     return problems
-
-
-def tied_once(weights: dict, config: LlamaConfig) -> dict:
-    """The weights; if the tied matrix is stored as lm_head, as safetensors' save_model may do, it is the embedding."""
-    if config.tie_embeddings and "tok_embeddings.weight" not in weights and "lm_head.weight" in weights:
-        return {"tok_embeddings.weight" if name == "lm_head.weight" else name: weights[name] for name in weights}
-    return weights
 
 
 def damage(weights: dict[str, torch.Tensor]) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 import torch
 
+from helpers.config import LlamaConfig
+
 # our name -> Hugging Face's, Meta's; {} is the number of the layer
 OUTER_NAMES = {
     "tok_embeddings.weight": ("model.embed_tokens.weight", "tok_embeddings.weight"),
@@ -45,6 +47,13 @@ def to_native_names(stored: dict, n_layers: int, style: str = "hf") -> dict:
     if len(renamed) < len(stored):
         raise ValueError("two weights get one name")
     return renamed
+
+
+def tied_once(weights: dict, config: LlamaConfig) -> dict:
+    """The weights; if the tied matrix is stored as lm_head, as safetensors' save_model may do, it is the embedding."""
+    if config.tie_embeddings and "tok_embeddings.weight" not in weights and "lm_head.weight" in weights:
+        return {"tok_embeddings.weight" if name == "lm_head.weight" else name: weights[name] for name in weights}
+    return weights
 
 
 def interleaved_to_halves(weight: torch.Tensor, head_dim: int) -> torch.Tensor:

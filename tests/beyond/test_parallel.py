@@ -70,7 +70,7 @@ def test_a_rank_that_dies_ends_the_others(tmp_path):
 
 EACH_RANK = """
 import torch, torch.distributed as dist
-from helpers.formats.hugging_face import StoredWeight
+from helpers.formats.files import StoredWeight
 from helpers.generate import generate
 from beyond.parallel import load_parallel, start_ranks
 from helpers.text import TINY_LLAMA

@@ -423,8 +423,8 @@ def full(*_, **__):
     raise RuntimeError("unable to mmap 400 bytes from file <x>: Cannot allocate memory (12)")
 
 
-FORMATS = "helpers.formats.hugging_face"
-OPENS = [f"{FORMATS}.safe_open", f"{FORMATS}.StoredWeight.__getitem__", "torch.Tensor.isfinite"]
+FILES = "helpers.formats.files"
+OPENS = [f"{FILES}.safe_open", f"{FILES}.StoredWeight.__getitem__", "torch.Tensor.isfinite"]
 JOINS = ["torch.load", "torch.cat", "torch.equal", "torch.Tensor.isfinite"]  # steps at which memory may be full
 
 
