@@ -6,25 +6,29 @@ NUMBER = re.compile(r"(?<![\w.,-])(?:\d[\d,]*\.\d+|\d[\d,]*\d)(?!\w|\.\d)")  # o
 READ = re.compile(r"#.*|\"[^\"\n]* [^\"\n]*\"|'[^'\n]* [^'\n]*'")  # comments, and texts with a space in them
 
 
-def minutes(notebook) -> float:
-    """What reading, predicting and running take without the exercises: a rule fitted to walks (CONTRIBUTING.md).
+PAUSE = "**Pause.**"  # how the cell begins behind which the second lesson starts
 
-    Three quarters of a minute for 100 words, 0.6 for a line of code that does more than draw or import, 3 for a figure.
+
+def minutes(notebook) -> list[float]:
+    """What reading, predicting and running take in each lesson, without the exercises.
+
+    A rule fitted to walks (CONTRIBUTING.md): three quarters of a minute for 100 words, 0.6 for a line of code that does
+    more than draw or import, 3 for a figure.
     """
-    words = lines = figures = 0
-    aside = False
+    lessons, aside = [0.0], False
     for cell in notebook.cells:
         if cell.cell_type == "markdown" and (heading := re.match(r"## (.*)", cell.source)):
             aside = heading[1].startswith(("Exercises", "Solutions"))
         if aside:
             continue
         if cell.cell_type == "markdown":
-            words += words_in(cell.source)
+            lessons[-1] += 0.75 * words_in(cell.source) / 100
+            lessons += [0.0] * cell.source.startswith(PAUSE)
             continue
-        figures += any("image/png" in output.get("data", {}) for output in cell.outputs)
+        lessons[-1] += 3 * any("image/png" in output.get("data", {}) for output in cell.outputs)
         if "figure" not in cell.metadata.get("tags", []):
-            lines += len(re.findall(r"^ *(?!import |from |\s)\S", cell.source, re.M))
-    return 0.75 * words / 100 + 0.6 * lines + 3 * figures
+            lessons[-1] += 0.6 * len(re.findall(r"^ *(?!import |from |\s)\S", cell.source, re.M))
+    return lessons
 
 
 def words_in(text: str) -> int:

@@ -97,7 +97,7 @@ def test_a_class_stops_at_what_is_there_and_fits_its_minutes_by_the_recipe(numbe
         least += 4 * (" question " in stops) + sum(map(exercise_minutes, exercises_in(stops)))
         if not name:
             continue
-        least += minutes(new_notebook(cells=section(name))) * 5 / 12
+        least += sum(minutes(new_notebook(cells=section(name)))) * 5 / 12
         code, text = (words_of(name, kind) for kind in ("code", "markdown"))
         for stop in (a or b for a, b in re.findall(r"`(.+?)`|“(.+?)”", stops)):
             assert any(" ".join(stop.split()) in source for source in code), stop
@@ -113,7 +113,7 @@ def test_the_table_of_all_classes_says_what_the_tables_of_each_say():
         anchor = re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-")
         assert link == f"[{number}](#{anchor})"
         assert (taken, live) == (str(sum(row[0] for row in rows)), ", ".join(row[1] for row in rows if row[1]))
-        at_home = [minutes(new_notebook(cells=section(one))) for one in re.findall(r"\d\.\d+", read_at_home)]
+        at_home = [sum(minutes(new_notebook(cells=section(one)))) for one in re.findall(r"\d\.\d+", read_at_home)]
         for cell, each in ((read_at_home, at_home), (exercises, map(exercise_minutes, exercises_in(exercises)))):
             if said := re.search(r"\((\d+) min\)", cell):
                 assert number == "0" or abs(int(said[1]) - sum(each)) <= 3, cell
