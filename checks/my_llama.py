@@ -300,7 +300,7 @@ def cache_fault(llama, weights, config, tokens, sizes=(5, 4, 1, 1)):
             return POSITIONS if k.shape[2] < sizes[0] else "remember wants the turned k of the new tokens."
     if close(got, want):
         return ""
-    return f"the logits depart. Is what remember returns used, {REMEMBER}? Has causal_visible(T, k.shape[2]) all keys?"
+    return f"the logits diverge. Is what remember returns used, {REMEMBER}? Has causal_visible(T, k.shape[2]) all keys?"
 
 
 REMEMBER = "k, v = remember(layer, k, v)"
@@ -356,5 +356,5 @@ def rows_fault(llama, weights, config, tokens, lengths=(3, 7)):
     if close(got, torch.cat(wanted)):
         return ""
     if any(map(close, got.split(1), wanted)):
-        return "one row is right, the other departs. Has each row its own positions, in the angles and in the mask?"
-    return "rows with their own first depart. A key is visible if its slot's number is at most the query's position."
+        return "one row is right, the other diverges. Has each row its own positions, in the angles and in the mask?"
+    return "rows with their own first diverge. A key is visible if its slot's number is at most the query's position."

@@ -453,7 +453,7 @@ PORTS = {  # what is wrong: family, settings, change
 @functools.cache
 @_silent()
 def ports():
-    """(what is wrong, our model, transformers', where they part) of the PORTS, and of those with a bug of BUGS."""
+    """(what is wrong, our model, transformers', where they diverge) of the PORTS, and of those with a bug of BUGS."""
     made, lesson = [], {bug: (family, {}, change) for bug, (family, change) in BUGS.items()}
     with torch.device("cpu"):
         for wrong, (family, settings, change) in (PORTS | lesson).items():

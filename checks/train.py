@@ -101,7 +101,7 @@ def _as_number(loss, hint):
 
 
 class _Watch:
-    """Notes what each step of the optimizer goes by, to name the first that departs from the right one."""
+    """Notes what each step of the optimizer goes by, to name the first that diverges from the right one."""
 
     def __enter__(self):
         self.steps = []
@@ -111,7 +111,7 @@ class _Watch:
         self.hook.remove()
 
     def explain(self, case, _answer, problem, _right):
-        """(0, what is wrong in words, hint); with the first step that departs if no mistake is known."""
+        """(0, what is wrong in words, hint); with the first step that diverges if no mistake is known."""
         message = problem.message
         if problem.look_up:
             with (right := _Watch()):

@@ -85,7 +85,7 @@ JUDGED = ["rms_norm", "rms_norm_backward", "causal_visible", "matrix_roles", "ro
 def test_whatever_is_returned_is_a_verdict_that_says_why(result, exercise):
     verdict = getattr(checks, f"check_{exercise}")(lambda *inputs: result)
     assert verdict.status == "failed"
-    assert verdict.hint or "expected" in verdict.message or "departs" in verdict.message
+    assert verdict.hint or "expected" in verdict.message
     assert verdict._repr_html_()
 
 

@@ -1,4 +1,4 @@
-"""A whole LLaMA in stages: the specification is transformers' model, and a stage is named where a program departs."""
+"""A whole LLaMA in stages: the specification is transformers' model, and a stage is named where a program diverges."""
 
 import re
 from collections import defaultdict
