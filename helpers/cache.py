@@ -1,4 +1,4 @@
-"""What decoding remembers: the keys and values of the tokens read so far. Shape letters as in helpers.model."""
+"""The memory of decoding: the keys and values of the tokens read so far. Shape letters as in helpers.model."""
 
 import math
 
@@ -43,7 +43,7 @@ class KVCache:
 
     def check_capacity(self, tokens: torch.Tensor, config: LlamaConfig, dtype, device):
         """Raise ValueError unless tokens (B, T) of a model of this config and dtype fit behind what is there."""
-        n_layers, batch_size, n_kv_heads, room, head_dim = self.k.shape
+        n_layers, batch_size, n_kv_heads, capacity, head_dim = self.k.shape
         model_sizes = (config.n_layers, config.n_kv_heads, config.head_dim)
         if model_sizes != (n_layers, n_kv_heads, head_dim):
             raise ValueError(
@@ -57,8 +57,8 @@ class KVCache:
                 f"the model is {dtype} on {device}, the cache {self.k.dtype} on {self.k.device}: "
                 "make the cache with model.new_cache() after moving or casting the model."
             )
-        if self.length + tokens.shape[1] > room:
+        if self.length + tokens.shape[1] > capacity:
             raise ValueError(
-                f"{tokens.shape[1]} tokens do not fit: the cache holds {self.length} of at most {room}. "
+                f"{tokens.shape[1]} tokens do not fit: the cache holds {self.length} of at most {capacity}. "
                 "Shorten the prompt, or make it larger: model.new_cache(batch_size, max_seq_len=...)."
             )

@@ -20,7 +20,7 @@ SAVE = "config_to_hugging_face", "save_checkpoint", "weights_to_hugging_face"  #
 
 
 def __getattr__(name):
-    """What saves is loaded when it is asked for: most only read."""
+    """The functions that save are loaded when they are asked for, because most callers only read."""
     if name not in SAVE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from helpers import save
@@ -121,7 +121,7 @@ def blank_model(config: LlamaConfig, weights: dict[str, torch.Tensor | StoredWei
     """
     most = 100 * max((math.prod(weight.shape) for weight in weights.values()), default=1)
     rows = max(config.vocab_size, config.hidden_dim, config.n_heads * config.head_dim)
-    n_experts = getattr(config, "settings", {}).get("num_experts") or 0  # of a relative; each is several weights
+    n_experts = getattr(config, "settings", {}).get("num_experts") or 0  # a relative's; each has several weights
     n_parts = config.n_layers * max(1, n_experts / 10)
     if n_parts > 100 + len(weights) or rows * config.dim > most:  # before such a loop or table is made
         raise ValueError(f"{source}: {config} needs far more than the {len(weights)} weights found: "

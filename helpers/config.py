@@ -26,7 +26,7 @@ class LlamaConfig:
     max_seq_len: int  # longest sequence a cache holds by default [token]
     norm_eps: float  # added to the mean square before the root
     rope_theta: float  # base of the rotation frequencies
-    rope_scaling: dict | None = field(default=None, hash=False)  # as rope_inv_freq takes it
+    rope_scaling: dict | None = field(default=None, hash=False)  # its keys are those of rope_inv_freq
     tie_embeddings: bool  # one matrix for tok_embeddings and lm_head
 
     def __post_init__(self):

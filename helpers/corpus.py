@@ -1,4 +1,4 @@
-"""What a model is trained on, without a download: the Python language reference that ships with Python, or your text.
+"""Texts to train on, without a download: the Python language reference that ships with Python, or your text.
 
 The text is the help topics of `pydoc_data.topics` (PSF licence). Another Python version ships slightly other text, so
 printed examples use the small fixed `helpers.text.excerpt()`. `bits_per_byte` says how well a model predicts a text.
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 END_OF_TEXT = "<|end_of_text|>"  # a saved model's, too: other tools score by it, and pad a batch with it
 SKIP = -100  # a target that cross_entropy leaves out
-MOST_LOGITS = 2**21  # computed at a time (8 MB of float32); more at once are no faster
+MAX_LOGITS = 2**21  # computed at a time (8 MB of float32); more at once are no faster
 
 
 def reference_text() -> str:
@@ -41,8 +41,8 @@ def deduplicate(text: str) -> tuple[str, int]:
     return "\n\n".join(kept), len(paragraphs) - len(kept)
 
 
-SMALLEST = 20_000  # characters: the held-out tenth then fills a few windows of 256 tokens
-LARGEST = 10_000_000  # characters: encoded at once they take about a gigabyte
+MIN_CHARACTERS = 20_000  # the held-out tenth then fills a few windows of 256 tokens
+MAX_CHARACTERS = 10_000_000  # encoded at once they take about a gigabyte
 
 
 def load_text(source: str | Path | None = None) -> str:
@@ -55,7 +55,7 @@ def load_text(source: str | Path | None = None) -> str:
 
     Raises:
         FileNotFoundError: if nothing is there.
-        ValueError: if the file is not UTF-8 text, or if all files together hold fewer than SMALLEST characters.
+        ValueError: if the file is not UTF-8 text, or if all files together hold fewer than MIN_CHARACTERS.
     """
     if source is None:
         return reference_text()
@@ -79,12 +79,12 @@ def load_text(source: str | Path | None = None) -> str:
         notes.append(f"{len(left_out)} file(s) are left out, which are not UTF-8 text: {some}.")
     if n_copies:
         notes.append(f"{n_copies:,} paragraph(s) are left out, which stood before: with copies nothing is held out.")
-    if len(text) > LARGEST:
-        notes.append(f"{len(text):,} characters are many: encoded at once they take gigabytes; {LARGEST:,} do.")
-    if len(text) < SMALLEST:
+    if len(text) > MAX_CHARACTERS:
+        notes.append(f"{len(text):,} characters are many: encoded at once they take gigabytes; {MAX_CHARACTERS:,} do.")
+    if len(text) < MIN_CHARACTERS:
         raise ValueError(
             f"{source} holds {len(text):,} characters in {len(texts)} file(s), too few to learn from and to judge by: "
-            f"pass at least {SMALLEST:,}; the Python reference has about {len(reference_text()):,}. {' '.join(notes)}"
+            f"pass at least {MIN_CHARACTERS:,}; the Python reference has {len(reference_text()):,}. {' '.join(notes)}"
         )
     for note in notes:
         warnings.warn(note, stacklevel=2)
@@ -189,7 +189,7 @@ def bits_per_byte(model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> fl
     )
     targets = targets[:, 1:].clone()
     targets[1:, :half] = SKIP  # the window before has judged them
-    n_rows = max(1, MOST_LOGITS // (2 * half * model.config.vocab_size))
+    n_rows = max(1, MAX_LOGITS // (2 * half * model.config.vocab_size))
     # Where nothing stands before the text's first token, all are equally likely.
     nats = 0.0 if added[0] else math.log(model.config.vocab_size)
     for inputs, judged in zip(windows[:, :-1].clamp(min=0).split(n_rows), targets.split(n_rows), strict=True):

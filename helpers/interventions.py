@@ -61,12 +61,12 @@ def outputs_of(model: nn.Module, names: Iterable[str], pieces: Iterable[torch.Te
 
     Of a part that returns several things the first counts.
     """
-    made = {}
-    with _hooks(model, list(names), lambda name, output: made.setdefault(name, []).append(output)):
+    outputs = {}
+    with _hooks(model, list(names), lambda name, output: outputs.setdefault(name, []).append(output)):
         for piece in pieces:
             model(piece, *cache)
-    first = {name: [y if isinstance(y, torch.Tensor) else y[0] for y in outputs] for name, outputs in made.items()}
-    return {name: torch.cat(outputs, dim=1) for name, outputs in first.items()}
+    first = {name: [y if isinstance(y, torch.Tensor) else y[0] for y in some] for name, some in outputs.items()}
+    return {name: torch.cat(pieces, dim=1) for name, pieces in first.items()}
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def patched(model: nn.Module, clean: torch.Tensor, places: Iterable[tuple[str, i
 
 @contextmanager
 def _hooks(model, names, change, before=False):
-    """What change(name, tensor) returns takes the place of a module's input (before) or output; None leaves it."""
+    """A module's input (before) or output becomes change(name, tensor); None leaves it as it is."""
     require_model(model)
     modules = dict(model.named_modules(remove_duplicate=False))
     if unknown := [name for name in names if name not in modules]:

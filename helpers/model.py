@@ -410,7 +410,7 @@ class Llama(nn.Module):
         return cache.length, cache.n_pad if n_pad is None else n_pad
 
     def rotation_and_mask(self, n_query: int, n_cached: int = 0, n_pad=None, device=None):
-        """What every block shares: cos and sin of the rotation angles, and who may see whom.
+        """Tensors that every block shares: cos and sin of the rotation angles, and who may see whom.
 
         Returns:
             cos, sin, (T, h/2) float32, and visible, (T, S) bool, or None for plain causal with S = T and for a single

@@ -91,7 +91,7 @@ class _Shown:
 
 
 def printed(alt: str) -> str:
-    """What `show` prints of a description: lines of at most 100 letters, for JupyterLab breaks longer ones anywhere."""
+    """A description as `show` prints it: lines of at most 100 letters, for JupyterLab breaks longer ones anywhere."""
     return textwrap.fill(f"Figure: {alt}", 100)
 
 

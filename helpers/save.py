@@ -35,7 +35,7 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
     """
     folder = Path(folder)
     while not isinstance(model, Llama) and (inner := getattr(model, "_orig_mod", getattr(model, "module", None))):
-        model = inner  # of torch.compile; of DistributedDataParallel and AveragedModel
+        model = inner  # wrapped by torch.compile; by DistributedDataParallel or AveragedModel
     if not isinstance(model, Llama):
         raise ValueError(f"save_checkpoint takes a Llama, not a {type(model).__name__}: pass the Llama inside, of peft "
                          "what merge_and_unload() returns.")  # fmt: skip
@@ -56,7 +56,7 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
         files = {"config.json": config_to_hugging_face(config, widest)}
         if tokenizer is not None:
             plain = Tokenizer.from_str(tokenizer.to_str())
-            plain.no_padding()  # whose token transformers would add
+            plain.no_padding()  # transformers would add the token of a padding
             plain.save(str(new / "tokenizer.json"))
             specials = [one.content for one in tokenizer.get_added_tokens_decoder().values() if one.special]
             # another token would become special by being named here

@@ -1,4 +1,8 @@
-"""The tokenizer of the bundled model, and a short text; what a model is trained on stands in `helpers.corpus`."""
+"""The tokenizer of the bundled model, and a short text; texts to train on are in `helpers.corpus`.
+
+AutoTokenizer is not asked, because its first call imports over a thousand modules of transformers, which takes hundreds
+of times as long as reading tokenizer.json, and because it does not say where its classes replace parts of that file.
+"""
 
 import json
 import re
@@ -36,7 +40,7 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
         raise FileNotFoundError(f"{path} is missing: pass a folder that holds a tokenizer.json.")
     names = "added_tokens.json", "special_tokens_map.json", "tokenizer_config.json", "config.json"
     alone, special, config, model = (read_json(p) if (p := path.with_name(name)).is_file() else {} for name in names)
-    if "added_tokens_decoder" in config:  # which counts in place of the older files
+    if "added_tokens_decoder" in config:  # this entry counts in place of the older files
         alone = special = {}
     if (listed := config.get("fast_tokenizer_files")) not in (None, [], [path.name]):
         raise ValueError(f"{path.with_name(names[2])} sets fast_tokenizer_files={shown(listed)}, and transformers may "
@@ -53,7 +57,7 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
             raise  # Ctrl+C
         raise ValueError(unreadable(path, f"is damaged or no tokenizer ({error})")) from error
     said = [*config.items(), *special.items()]
-    added = [value for name, value in said if name.endswith("_token") and isinstance(value, str | dict)]  # as eos_token
+    added = [value for name, value in said if name.endswith("_token") and isinstance(value, str | dict)]  # eos_token
     for some in (value for name, value in said if name.endswith(("special_tokens", "tokens_decoder"))):
         added += some.values() if isinstance(some, dict) else some if isinstance(some, list) else []
     added = {*alone, *map(_content, added)} - {""}
@@ -77,7 +81,7 @@ def _content(token):
 
 
 def _special(flags, roles):
-    for one in flags:  # what is an eos_token, for example, is special
+    for one in flags:  # an eos_token, for example, is special
         one.special |= one.content in map(_content, roles.values())
     return flags
 
@@ -88,7 +92,7 @@ def _compare_with_class(tokenizer, path, config, model, flags, added):
     stored = json.loads(text)
     kind, named = str(model.get("model_type") or "llama"), config.get("tokenizer_class") or model.get("tokenizer_class")
     name, own_code = table["model_types"].get(kind, f"for a {kind!r}"), config.get("auto_map")
-    own_code = own_code.get("AutoTokenizer") if isinstance(own_code, dict) else own_code  # not a processor's
+    own_code = own_code.get("AutoTokenizer") if isinstance(own_code, dict) else own_code  # AutoProcessor is another
     if named and (own_code or (kind not in table["model_types_that_win"] and name != "TokenizersBackend")):
         name = str(named).removesuffix("Fast")
     older = re.match(r"[0-4]\.|$", str(model.get("transformers_version") or ""))
@@ -130,7 +134,7 @@ def _twin(parts, name, stored, config, flags, added):
     for step in parts["pre_tokenizer"].get("pretokenizers", [parts["pre_tokenizer"]]):
         step |= first.get(step["type"], {})  # a space before the first word?
     if name == "LlamaTokenizer" and prefix is False:
-        parts["decoder"]["decoders"].pop()  # which takes it away again
+        parts["decoder"]["decoders"].pop()  # the step that takes this space away again
     unknown = {parts["model"]["unk_token"] and roles.get("unk_token")} & stored["model"]["vocab"].keys()
     parts["model"] = stored["model"] | parts["model"] | {"unk_token": max(unknown, default=None)}
     twin = Tokenizer.from_str(json.dumps(stored | parts | {"added_tokens": [], "truncation": None, "padding": None}))

@@ -111,7 +111,7 @@ def training_step(model: Llama, optimizer: torch.optim.Optimizer, inputs: torch.
     loss.backward()
     clip_gradients(model, 1.0)
     optimizer.step()
-    torch.clear_autocast_cache()  # they were of before this step
+    torch.clear_autocast_cache()  # the copies are older than this step
     return loss.item()
 
 
@@ -137,7 +137,7 @@ def clip_gradients(model: nn.Module, longest: float):
         for kind in (False, True)
     )
     dist.all_reduce(of_parts)
-    factor = (longest / ((of_whole + of_parts).sqrt() + 1e-6)).clamp(max=1)  # as clip_grad_norm_ does
+    factor = (longest / ((of_whole + of_parts).sqrt() + 1e-6)).clamp(max=1)  # the factor of clip_grad_norm_
     for _, gradient in gradients:
         gradient.mul_(factor.to(gradient.dtype))
 

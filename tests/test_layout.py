@@ -23,11 +23,11 @@ from tests.support.course import ROOT, notebooks, pages
 
 ROOMS = ("helpers", "explorers", "beyond", "checks", "tools", "teaching", "tests", "benchmarks")
 PACKAGES = {room: sorted((ROOT / room).rglob("*.py")) for room in ROOMS}
-FLOORS = [  # of helpers, the lowest first: each file or folder imports from lower ones only; a new one gets its place
+FLOORS = [  # of files in helpers, the lowest first: each file or folder imports from lower ones only
     "__init__ assets corpus device masks plots validate", "config", "cache", "model", "formats",
     "generate save text train", "checkpoint interventions",
 ]  # fmt: skip
-MAY_IMPORT = {  # of the course's rooms, itself apart
+MAY_IMPORT = {  # rooms that a room of the course may import, itself apart
     "helpers": set(), "beyond": {"helpers"}, "explorers": {"helpers"}, "checks": {"helpers", "explorers", "beyond"},
     "tools": {"helpers", "checks"}, "teaching": {"helpers", "explorers", "beyond", "checks", "tools"},
 }  # fmt: skip
@@ -120,7 +120,7 @@ LINES = {  # at most, of each room; if one grows, another must shrink
     "beyond/*.py": 15, "beyond/families/*.py": 1130, "beyond/fast_decode/*.py": 480, "beyond/parallel/*.py": 315,
     "checks/**/*": 5650, "tools/**/*": 980, "teaching/**/*": 4750, "tests/**/*": 9300,
 }  # fmt: skip
-# Of helpers, explorers, beyond and checks, after the last cell of a notebook; 05 wires and judges all parts.
+# Lines of helpers, explorers, beyond and checks after a notebook's last cell; 05 wires and judges all parts.
 LOADED = {"00": 2800, "01": 3750, "02": 4100, "03": 4200, "04": 4200, "05": 7150}
 
 
@@ -165,7 +165,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 def declared(*extras):
-    """What pyproject.toml declares for learners and for extras: {normalised name: its versions}."""
+    """The packages that pyproject.toml declares for learners and for extras: {normalised name: its versions}."""
     found = {}
     for lines in (PROJECT["dependencies"], *map(PROJECT["optional-dependencies"].get, extras)):
         found |= {canonicalize_name(needs.name): needs.specifier for needs in map(Requirement, lines)}

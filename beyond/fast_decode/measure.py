@@ -11,14 +11,14 @@ from beyond.fast_decode.layouts import LaidOutLinear, full_name
 SAMPLE, ROUNDS = 2**25, 5  # each layout is timed on so many bytes of matrices (most caches hold less), and so often
 
 
-def times_of(groups, rivals):
+def times_of(groups, candidates):
     """Times for one vector, {shape: {name of dtype and layout: µs}}, the least of several: a busy moment passes.
 
     Args:
         groups: {shape: [matrices that are read at once, ...]}.
-        rivals: {dtype: layouts}.
+        candidates: {dtype: layouts}.
     """
-    ways = {full_name(dtype, name): (dtype, name) for dtype, names in rivals.items() for name in names}
+    ways = {full_name(dtype, name): (dtype, name) for dtype, names in candidates.items() for name in names}
     times = {}
     for shape, alike in groups.items():
         width, n_out = alike[0][0].shape[1], sum(map(len, alike[0]))
@@ -27,7 +27,7 @@ def times_of(groups, rivals):
         x, read = sample[0].new_ones(1, 1, width), sum(map(len, sample)) / n_out
         trials = {way: [LaidOutLinear([part], *ways[way]) for part in sample] for way in ways}
         runners = {way: lambda x=x, every=linears: [linear(x) for linear in every] for way, linears in trials.items()}
-        times[shape] = {way: round(1e6 * min(taken) / read, 1) for way, taken in _race(runners).items()}
+        times[shape] = {way: round(1e6 * min(taken) / read, 1) for way, taken in _benchmark(runners).items()}
     return times
 
 
@@ -42,13 +42,13 @@ def seconds_by_threads(prepared):
             block(x, cos, sin)
 
     try:
-        seconds = _race({n: partial(blocks, n) for n in (1, every)})
+        seconds = _benchmark({n: partial(blocks, n) for n in (1, every)})
     finally:  # also after Ctrl+C
         torch.set_num_threads(every)
     return {n: statistics.median(taken) for n, taken in seconds.items()}
 
 
-def _race(runners):
+def _benchmark(runners):
     # The seconds of each, run in turn, so that a machine that slows down slows all; the first round warms up.
     seconds = {name: [] for name in runners}
     for name in [*runners] * (ROUNDS + 1):

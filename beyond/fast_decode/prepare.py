@@ -52,15 +52,15 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, layout: str |
     groups = {}  # the matrices that are read at once, by shape
     with torch.no_grad():
         lay_out(model, lambda *group: groups.setdefault(shape_of(group), []).append(group))
-        rivals = {kind: LAYOUTS.get(kind, ("rows",)) for kind in (dtype, first.dtype)}  # the second for comparison
-        rivals |= {torch.float16: LAYOUTS[torch.float16]} if dtype == torch.int8 else {}
-        times = {} if layout else times_of(groups, rivals)
+        candidates = {kind: LAYOUTS.get(kind, ("rows",)) for kind in (dtype, first.dtype)}  # the second for comparison
+        candidates |= {torch.float16: LAYOUTS[torch.float16]} if dtype == torch.int8 else {}
+        times = {} if layout else times_of(groups, candidates)
 
         def linear(*group):
             own, kind = times.get(shape_of(group), {}), _stored_as(dtype, group)
-            best = layout if layout in rivals[kind] else rivals[kind][-1]  # bags of another width
+            best = layout if layout in candidates[kind] else candidates[kind][-1]  # bags of another width
             if not layout:
-                best = min(rivals[kind], key=lambda name: own[full_name(kind, name)])
+                best = min(candidates[kind], key=lambda name: own[full_name(kind, name)])
             return LaidOutLinear(group, kind, best)
 
         prepared = lay_out(model, linear)
@@ -102,15 +102,15 @@ class _PreparedLlama(Llama):
 def _report(groups, times, seconds, dtype, original):
     if not times:
         return "nothing was measured"
-    best = {}  # what all products of a step take [ms], with these weights and with the model's own
+    best = {}  # time of all products of a step [ms], with these weights and with the model's own
     for kind in (dtype, original):
         ways = {shape: full_name(_stored_as(kind, alike[0]), "") for shape, alike in groups.items()}
         own = {shape: min(t for way, t in times[shape].items() if way.startswith(ways[shape])) for shape in groups}
         best[full_name(kind, "")] = sum(len(alike) * own[shape] for shape, alike in groups.items()) / 1000
     products = ", ".join(f"{kind}{ms:.2f} ms" for kind, ms in best.items())
     slow = len(best) > 1 and best[full_name(original, "")] < 1.3 * best[full_name(dtype, "")]
-    race = ", ".join(f"{n}: {1000 * s:.2f} ms" for n, s in seconds.items())
+    measured = ", ".join(f"{n}: {1000 * s:.2f} ms" for n, s in seconds.items())
     return (
         f"products of a step: {products}{'; these weights save memory here, not time' if slow else ''}\n"
-        f"threads: {min(seconds, key=seconds.get)} (four blocks on {race})"
+        f"threads: {min(seconds, key=seconds.get)} (four blocks on {measured})"
     )

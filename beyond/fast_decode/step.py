@@ -27,7 +27,7 @@ def logits_after(model, token: int, cache) -> torch.Tensor:
     at, n_kv, h, eps = cache.length, model.config.n_kv_heads, model.config.head_dim, model.config.norm_eps
     angles = at * model.inv_freq
     cos, sin = angles.cos(), angles.sin()
-    sin = torch.stack((-sin, sin))  # of a pair (a, b): b gives -sin to a, a gives sin to b
+    sin = torch.stack((-sin, sin))  # in a pair (a, b), b gives -sin to a, and a gives sin to b
     x = model.tok_embeddings.weight[token]
     for layer, block in enumerate(model.layers):
         attention, feed_forward = block.attention, block.feed_forward

@@ -30,7 +30,7 @@ def difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def compare(folder: str | Path, mesh: DeviceMesh, file: str | None = None) -> dict:
-    """What this rank finds, by name: is PyTorch's split, or a file's, the same function, are its gradients right?"""
+    """Findings of this rank, by name: is PyTorch's split, or a file's, the same function, are its gradients right?"""
     rank, n_ranks, device = mesh.get_local_rank(), mesh.size(), mesh.device_type
     whole, part = load_checkpoint(folder, device=device), load_checkpoint(folder, device=device)
     tokens = torch.arange(0, 24 * 41, 41, device=device).view(2, 12) % whole.config.vocab_size

@@ -33,7 +33,7 @@ def read_part(model: Llama, weights, rank: int, device: str = "cpu", place: str 
     """Fill a model that is split and has shapes alone: of each weight a rank reads its rows or columns, and no more."""
     model.to_empty(device=device)
     if model.config.tie_embeddings:
-        model.lm_head.weight = model.tok_embeddings.weight  # to_empty made two
+        model.lm_head.weight = model.tok_embeddings.weight  # to_empty has made two matrices of it
     for name, weight in model.named_parameters():
         part = weight.to_local() if isinstance(weight, DTensor) else weight
         sizes = zip(part.shape, weights[name].shape, strict=True)

@@ -29,7 +29,7 @@ def launch(*program: str, n: int = 2, seconds: float = 180) -> list[str]:
     how = "forkserver" if sys.platform == "linux" else "spawn"  # on macOS a fork after imports may crash
     if how == "forkserver":
         get_context(how).set_forkserver_preload(["beyond.parallel", "helpers.generate", "helpers.text"])
-    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # where the ranks find each other
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # the ranks find each other here
     settings = {"MASTER_ADDR": "localhost", "MASTER_PORT": f"{store.port}", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     settings |= {"WORLD_SIZE": f"{n}", "LOCAL_WORLD_SIZE": f"{n}", "CUDA_VISIBLE_DEVICES": ""}
     logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # it warns of each rank that it ends
@@ -53,7 +53,7 @@ def launch(*program: str, n: int = 2, seconds: float = 180) -> list[str]:
 
 def _rank(rank, program, settings, printed):
     os.environ |= settings | {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"}
-    torch.set_num_threads(1)  # by a variable it would come too late: PyTorch is imported
+    torch.set_num_threads(1)  # a variable would come too late, because PyTorch is imported
     torch.seed()  # forked ranks would all draw the same numbers
     sys.stdout = printed.open("a", buffering=1, encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a notebook would show it; errors are passed on

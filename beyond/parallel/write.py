@@ -1,4 +1,4 @@
-"""What each process of notebook 09 runs: it cuts tiny-llama by a file's split(model, rank, n), reads its part, writes.
+"""A command, which each process of notebook 09 runs: cut tiny-llama by a file's split(model, rank, n), read, write.
 
 Run: python -m torch.distributed.run --nproc-per-node 2 -m beyond.parallel.write FILE --temperature 0.8 --seeds 0 0
 """

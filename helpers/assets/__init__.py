@@ -1,4 +1,4 @@
-"""What the course brings along: a small trained model, its text, and the stored results of runs that take long."""
+"""Data that the course brings along: a small trained model, its text, and the stored results of runs that take long."""
 
 import json
 from pathlib import Path

@@ -12,20 +12,20 @@ from safetensors import safe_open
 
 from helpers.device import is_out_of_memory
 
-LARGEST_JSON = 10_000_000  # bytes; the index of 405 billion weights has about 100,000
+MAX_JSON_BYTES = 10_000_000  # the index of 405 billion weights has about 100,000
 IGNORED = "rotary_emb.inv_freq"  # a table that older files carry; computed here from the config
-# What stands beside matrices of a few bits: of MLX; of GPTQ and AWQ; bitsandbytes; compressed-tensors and FP8.
+# Names that stand beside matrices of a few bits, in MLX; GPTQ and AWQ; bitsandbytes; compressed-tensors and FP8.
 QUANTISED = re.compile(
     r"\.(scales|biases|qweight|qzeros|g_idx|absmax|SCB|weight_packed|weight_scale|weight_scale_inv)$"
 )
-BEGIN = {  # how files begin that people have in place of the right one
+BEGIN = {  # the first bytes of files that people have in place of the right one, and what to do
     b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: run git lfs pull in its folder.",
     b"\x80\x02\x8a\nl\xfc\x9cF": "is in the format of torch.save before PyTorch 1.6. If you trust it, write it again: "
     "torch.save(torch.load(path, weights_only=True), path).",
     b"GGUF": "is in llama.cpp's format, GGUF: use the same model's safetensors.",
     b"<": "is a web page, perhaps one that asks you to log in: fetch the file itself.",
 }
-INSTEAD = {  # what may be there in place of model.safetensors, in this order, and what to do
+INSTEAD = {  # files that may be there in place of model.safetensors, in this order, and what to do
     "model.safetensors.index.*.json": "is a variant's index: rename it to model.safetensors.index.json.",
     "*-of-*.safetensors": "is one of several: fetch model.safetensors.index.json as well, which names them all.",
     "model.*.safetensors": "is a variant, which is asked for by name: rename it to model.safetensors.",
@@ -51,7 +51,7 @@ def unreadable(path: Path, why: str) -> str:
 
 
 def what_instead(folder: Path) -> str:
-    """What a folder without model.safetensors has in its place, and what to do."""
+    """A sentence about the file that a folder without model.safetensors has in its place, and what to do."""
     return next(f"{min(found).name} {so}" for name, so in INSTEAD.items() if (found := [*folder.glob(name)]))
 
 
@@ -61,8 +61,8 @@ def read_json(path: Path) -> dict:
     Raises:
         ValueError: if the file is too large, no JSON, or holds no object.
     """
-    if path.stat().st_size > LARGEST_JSON:
-        raise ValueError(f"{path} has more than {LARGEST_JSON:,} bytes, too many to be one of a model: fetch it again.")
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise ValueError(f"{path} has more than {MAX_JSON_BYTES:,} bytes, too many for a model's: fetch it again.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # ValueError: not JSON, or not UTF-8
@@ -73,7 +73,7 @@ def read_json(path: Path) -> dict:
 
 
 class StoredWeight:
-    """A weight in a file, not read yet: as of a tensor, .shape is its shape, [...] all of it, [:4] its first rows."""
+    """A lazy tensor, read from its file when indexed: .shape is its shape, [...] reads all of it, [:4] four rows."""
 
     def __init__(self, path: Path, stored):
         self._path, self._stored = path, stored
@@ -161,7 +161,7 @@ def open_shards(folder: Path) -> list[dict[str, torch.Tensor]]:
         ValueError: if one is damaged, or holds something other than tensors.
     """
     files = [path for path in folder.glob("consolidated.*.pth") if path.is_file()]
-    files.sort(key=lambda path: (len(path.name), path.name))  # by number, written with zeros in front or without
+    files.sort(key=lambda path: (len(path.name), path.name))  # numbers may have leading zeros
     if not files and (folder / "consolidated.safetensors").is_file():
         raise ValueError(f"{folder} is in Mistral's own format, params.json and consolidated.safetensors: fetch "
                          "the same model in Hugging Face's, config.json and model*.safetensors.")  # fmt: skip

@@ -5,13 +5,13 @@ from torch import nn
 
 from helpers.formats.files import StoredWeight
 
-# What reading a damaged config or damaged weights may raise.
+# Errors that a damaged config or damaged weights may raise.
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError)
 READ_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def misfits(model: nn.Module, weights: dict[str, torch.Tensor | StoredWeight]) -> dict[str, str]:
-    """What does not fit, by name: weights that are missing, left over or of another shape. Nothing is read."""
+    """Weights that do not fit, by name: those that are missing, left over or of another shape. Nothing is read."""
     wanted = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
     problems = {name: f"missing: {name}" for name in wanted.keys() - weights.keys()}
     for name in weights.keys() - wanted.keys():
@@ -27,7 +27,7 @@ def misfits(model: nn.Module, weights: dict[str, torch.Tensor | StoredWeight]) -
 
 
 def damage(weights: dict[str, torch.Tensor]) -> dict[str, str]:
-    """What is no number to compute with, by name: another dtype, NaN, infinity."""
+    """Weights that nothing can be computed with, by name: of another dtype, with NaN or infinity."""
     problems = {}
     for name, weight in weights.items():
         if weight.dtype not in READ_DTYPES:
@@ -49,7 +49,7 @@ def raise_if(problems: dict[str, str], source: str, advice: str = ANOTHER):
         return
     kinds = {text.partition(":")[0] for text in problems.values()}
     if "not finite" in kinds or kinds == {"missing"}:
-        advice = advice.partition(" If transformers")[0]  # what it saves holds them, too; or it has made them up
+        advice = advice.partition(" If transformers")[0]  # it saves NaN, too, and makes up what is missing
     listed = [f"{source}: {len(problems)} weights do not fit. {advice}"]
     listed += [text if len(text) < 200 else f"{text[:200]}…" for text in sorted(problems.values())[:20]]
     listed += [f"… and {len(problems) - 20} more"] * (len(problems) > 20)

@@ -1,11 +1,11 @@
-"""What a config.json of Hugging Face says of a LLaMA, with the RoPE settings in the old place or the new."""
+"""The config that config.json gives of a LLaMA, with the RoPE settings in the old place or the new."""
 
 from helpers.config import LlamaConfig
 from helpers.validate import shown
 
 TRAINED = "original_max_position_embeddings"
 NEEDED = "factor", "low_freq_factor", "high_freq_factor"
-ROPE_KEYS = {  # what transformers reads of each type of RoPE; only those of NEEDED must be there
+ROPE_KEYS = {  # settings that transformers reads, by type of RoPE; only those of NEEDED must be there
     "default": (), "linear": ("factor",), "dynamic": ("factor",), "llama3": (*NEEDED, TRAINED),
     "yarn": ("factor", TRAINED, "beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),
 }  # fmt: skip
@@ -35,7 +35,7 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
         use = "beyond.families.load_checkpoint opens it" if kind in RELATIVES else "use a LLaMA, such as SmolLM2-135M"
         raise ValueError(f"{source} describes a {shown(kind)} model, not 'llama': {use}.")
     for name in WEIGHTS.keys() & content.keys():
-        value = content[name]  # of bitsandbytes, it may say that nothing is quantised
+        value = content[name]  # a value of bitsandbytes may say that nothing is quantised
         full = isinstance(value, dict) and value.get("quant_method") == "bitsandbytes" and not any(map(value.get, BITS))
         if value is not None and not full:
             raise ValueError(f"{source} sets {name}={shown(value)}: {WEIGHTS[name]}")
@@ -68,7 +68,7 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
 
 
 def rope_from_hugging_face(content: dict, otherwise: dict | None = None) -> dict:
-    """What config.json says of RoPE, in the old place or the new, as transformers 5.23 completes it.
+    """The settings of RoPE in config.json, in the old place or the new, as transformers 5.23 completes it.
 
     Args:
         content: of config.json.

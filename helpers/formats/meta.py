@@ -12,7 +12,7 @@ from helpers.model import swiglu_hidden_dim
 
 SPLIT_BY_COLUMNS = ("wo.weight", "w2.weight")  # Meta's row-parallel layers: each shard holds some input columns
 IGNORED = "rope.freqs"  # a table that older files carry; computed here from the config
-KNOWN = {  # in params.json; what is not known may change the function, as Mistral's sliding_window and moe do
+KNOWN = {  # settings of params.json; others may change the function, as Mistral's sliding_window and moe do
     "dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim", "multiple_of", "ffn_dim_multiplier",
     "vocab_size", "norm_eps", "rope_theta", "use_scaled_rope", "rope_scaling_factor", "rope_high_freq_factor",
     "max_seq_len", "max_batch_size",
@@ -22,10 +22,7 @@ KNOWN = {  # in params.json; what is not known may change the function, as Mistr
 def llama_from_meta(params: dict, shards: list[dict], folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor]]:
     """Config and weights, still under Meta's names, but whole, and with the rows in our layout of pairs.
 
-    Args:
-        params: content of params.json.
-        shards: of one .pth each, in order.
-        folder: named in errors.
+    Params are the content of params.json, each of the shards that of one .pth, in order.
 
     Raises:
         ValueError: if a setting is not known, or the files do not fit together.

@@ -103,12 +103,12 @@ def test_a_prepared_model_keeps_another_precision(dtype, model, tokens):
 
 
 def race_won_by(winner, monkeypatch):
-    """Let every race be won by this dtype and layout, or this number of threads."""
+    """Let every benchmark be won by this dtype and layout, or this number of threads."""
 
-    def race(runners):
+    def benchmark(runners):
         return {name: [1e-6 if name == winner else 2e-6] for name in runners}
 
-    monkeypatch.setattr(measure, "_race", race)
+    monkeypatch.setattr(measure, "_benchmark", benchmark)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[torch.float32])
@@ -133,7 +133,7 @@ def test_a_stop_while_threads_are_timed_leaves_their_number_as_it_was(model, mon
         raise KeyboardInterrupt
 
     prepared = prepare_for_decoding(model, layout="rows")
-    monkeypatch.setattr(measure, "_race", stopped)
+    monkeypatch.setattr(measure, "_benchmark", stopped)
     torch.set_num_threads(2)
     with pytest.raises(KeyboardInterrupt):
         measure.seconds_by_threads(prepared)
@@ -144,10 +144,10 @@ def test_a_stop_while_threads_are_timed_leaves_their_number_as_it_was(model, mon
 
 @pytest.mark.parametrize("winner", LAYOUTS[torch.float32])
 def test_the_fastest_layout_is_taken_and_a_busy_moment_does_not_decide(winner, model, monkeypatch):
-    def race(runners):
+    def benchmark(runners):
         return {name: [9e-6, 1e-6 if str(name).partition(" ")[2] == winner else 2e-6, 9e-6] for name in runners}
 
-    monkeypatch.setattr(measure, "_race", race)
+    monkeypatch.setattr(measure, "_benchmark", benchmark)
     prepared = prepare_for_decoding(model)
     assert prepared.layers[1].attention.o_proj.layout == winner
     assert f"(lm_head): LaidOutLinear(32 -> 64, {winner})" in str(prepared)

@@ -290,12 +290,12 @@ def test_what_is_saved_opens_in_the_last_transformers_4_with_the_same_logits(tmp
 
 
 TEXTS = "  The cat's 2 hats. ", "naïve  Ω\r\n\t日本 \U0001f642e\u0301\0\ufeff", f"one{END_OF_TEXT}two[PAD]", ""
-STORED = {  # what a tokenizer stores of its training, and must not act
+STORED = {  # settings that a tokenizer stores of its training, which must not act
     "nothing": lambda tokenizer: None, "truncation": lambda tokenizer: tokenizer.enable_truncation(4),
     "padding": lambda tokenizer: tokenizer.enable_padding(length=64),
     "padding with [PAD], which is no token": lambda tokenizer: tokenizer.enable_padding(),
 }  # fmt: skip
-MARKS = "special", "special, but read as text", "not special", "a word"  # what the end of a text is
+MARKS = "special", "special, but read as text", "not special", "a word"  # the end of a text is one of these
 
 
 @pytest.mark.parity
@@ -361,7 +361,7 @@ def test_a_tied_head_that_was_trained_apart_is_not_dropped(tmp_path):
     assert_same_logits(model, AutoModelForCausalLM.from_pretrained(tmp_path / "new"))
 
 
-NOT_ITS_CONFIG = {  # what config.json cannot say, and words of the error
+NOT_ITS_CONFIG = {  # words of the error, and changes that config.json cannot say
     "shape: tok_embeddings.weight is (80, 32), the config asks for (64, 32)": lambda model: setattr(
         model, "tok_embeddings", torch.nn.Embedding(80, model.config.dim)),
     "left over: scale": lambda model: model.register_parameter("scale", torch.nn.Parameter(torch.ones(2))),
@@ -381,7 +381,7 @@ def test_a_model_that_would_open_as_another_is_not_saved(tmp_path, words):
 
 
 compiled = partial(torch.compile, backend="eager")
-WRAPPED = {  # and what of the model is changed first
+WRAPPED = {  # how, and the function that wraps or changes the model
     "compiled": compiled, "averaged": torch.optim.swa_utils.AveragedModel,
     "a compiled block": lambda model: operator.setitem(model.layers, 0, compiled(model.layers[0])) or model,
     "one block twice": lambda model: operator.setitem(model.layers, 1, model.layers[0]) or model,
@@ -442,11 +442,11 @@ SCALED = {"use_scaled_rope": True, "rope_theta": 500.0}
 @pytest.mark.parametrize(("params", "ours"), [
     (SCALED, {"rope_theta": 500.0, "rope_scaling": {"factor": 8.0}}),
     (SCALED | {"rope_scaling_factor": 32}, {"rope_theta": 500.0, "rope_scaling": {"factor": 32.0}}),
-    (SCALED, {"rope_theta": 500.0, "rope_scaling": {"factor": 32.0}, "tie_embeddings": True}),  # as Llama 3.2 1B
+    (SCALED, {"rope_theta": 500.0, "rope_scaling": {"factor": 32.0}, "tie_embeddings": True}),  # Llama 3.2 1B is so
     ({"use_scaled_rope": False, "rope_theta": 500.0}, {"rope_theta": 500.0}), ({"norm_eps": 0.1}, {"norm_eps": 0.1}),
     ({"ffn_dim_multiplier": 1.15}, {"hidden_dim": 104}),  # 97, rounded up to a multiple of 8
     ({"n_kv_heads": None}, {"n_kv_heads": 4}),  # files of multi-head models do not say it
-    ({"hidden_dim": 104, "sliding_window": None}, {"hidden_dim": 104}),  # as Mistral's
+    ({"hidden_dim": 104, "sliding_window": None}, {"hidden_dim": 104}),  # Mistral's files say so
     ({"head_dim": 8, "max_batch_size": 4}, {}),
 ], ids=str)  # fmt: skip
 def test_meta_params_reach_the_model(tmp_path, monkeypatch, params, ours):
@@ -505,7 +505,7 @@ def test_an_error_is_short_whatever_a_file_holds(saved, tmp_path):
 
 NEEDED = {f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)}
 NEEDED |= {"model.safetensors.index.json", "config.json", "tokenizer.json"}
-BESIDE = [  # what the Hub's folders hold besides: Mistral 7B, Llama 3 8B, gpt-oss 20B, SmolLM2 135M, an old one
+BESIDE = [  # other files of the Hub's folders: Mistral 7B, Llama 3 8B, gpt-oss 20B, SmolLM2 135M, an old one
     "consolidated.safetensors", "tokenizer.model.v3", "README.md", "original/consolidated.00.pth",
     "original/model.safetensors", "original/config.json", "chat_template.jinja", "onnx/model.onnx",
     "pytorch_model-00001-of-00002.bin", "flax_model.msgpack", "modeling_llama.py",

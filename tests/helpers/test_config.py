@@ -38,7 +38,7 @@ def test_sizes_are_whole_and_positive():
 
 
 def test_settings_at_the_edge_are_taken():
-    """What stands beside each refusal is allowed."""
+    """A config that stands just beside a refused one is allowed."""
     replace(TINY, norm_eps=0.0, rope_theta=1.5, n_kv_heads=4, head_dim=2)
     replace(TINY, dim=30, head_dim=12)  # where the width of a head is given, dim need not be a multiple of n_heads
     replace(TINY, head_dim=4, rope_scaling={"type": "ntk", "factor": 1})

@@ -112,7 +112,7 @@ def test_the_same_seed_gives_the_same_draws():
     assert draws() == draws(0)
 
 
-FULL = [  # as PyTorch says it: CUDA, MPS twice, Linux, Windows; and Python
+FULL = [  # PyTorch's words for it: CUDA, MPS twice, Linux, Windows; and Python
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 8 GiB"),
     RuntimeError("MPS backend out of memory (MPS allocated: 18.10 GB, max allowed: 18.13 GB)."),
     RuntimeError("Invalid buffer size: 40.00 GB"),

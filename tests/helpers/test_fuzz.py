@@ -25,7 +25,7 @@ HELPERS = Path(load_checkpoint.__code__.co_filename).parent
 
 
 def outcome(call, *kinds, names=""):
-    """What call() returns, or the error of one of these kinds that one of our own `raise` lines has raised.
+    """The value that call() returns, or the error of one of these kinds that one of our own `raise` lines has raised.
 
     Its text has to hold `names`. No allocation may have failed on the way: then the size was checked too late.
     """
@@ -57,7 +57,7 @@ def folders(tmp_path_factory):
 
 
 def load(folder, files, **spoilt):
-    """What load_checkpoint does with these files, of which some hold other bytes: it takes little memory for it."""
+    """The result of load_checkpoint on these files, of which some hold other bytes: it takes little memory for it."""
     for name, content in (files | spoilt).items():
         (folder / name).write_bytes(content)
     with at_most(30_000):
@@ -101,12 +101,12 @@ def test_any_value_in_a_config_loads_or_is_refused(folders, kind, name):
             load(folder, files, **{name: json.dumps(new).encode()})
 
 
-NAME, MOST = "model.norm.weight", 2**63 - 1
-HEADERS = [  # what the header of a safetensors file says instead of one weight, or besides
+NAME, MAX_INT64 = "model.norm.weight", 2**63 - 1
+HEADERS = [  # entries of a safetensors file's header in place of one weight, or besides
     *({NAME: {"dtype": dtype}} for dtype in ("F64", "I32", "U32", "F16", "BOOL", "F6_E2M3", "F31", 3)),
-    *({NAME: {"shape": shape}} for shape in ([], [0], [32, 1], [MOST, MOST], [10**30], [-1], "32", None)),
-    *({NAME: {"data_offsets": ends}} for ends in ([0, 0], [128, 0], [-9, 119], [0, MOST], [0, 10**30], [], None)),
-    *({"more": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}} for shape in ([0], [0, MOST, 9])),
+    *({NAME: {"shape": shape}} for shape in ([], [0], [32, 1], [MAX_INT64, MAX_INT64], [10**30], [-1], "32", None)),
+    *({NAME: {"data_offsets": ends}} for ends in ([0, 0], [128, 0], [-9, 119], [0, MAX_INT64], [0, 10**30], [], None)),
+    *({"more": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}} for shape in ([0], [0, MAX_INT64, 9])),
     {NAME: 3}, {"__metadata__": []}, {"__metadata__": {"a": 1}}, {"\0": None}, {"a" * 1000: {}},
 ]  # fmt: skip
 

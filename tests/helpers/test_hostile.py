@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from helpers.checkpoint import load_checkpoint
-from helpers.formats.files import LARGEST_JSON
+from helpers.formats.files import MAX_JSON_BYTES
 from tests.support.files import OURS, meta_weights, write_meta
 from tests.support.fuzz import at_most, time_limit
 
@@ -96,7 +96,7 @@ def test_an_index_cannot_name_what_is_no_file_of_its_folder(saved):
 def test_100_megabytes_of_json_are_refused_unread(saved, name):
     for content in (b"[],", b"["):
         (saved / name).write_bytes(b'{"model_type": [' + content * (100_000_000 // len(content)))
-        with at_most(LITTLE), pytest.raises(ValueError, match=rf"{name} has more than {LARGEST_JSON:,} bytes"):
+        with at_most(LITTLE), pytest.raises(ValueError, match=rf"{name} has more than {MAX_JSON_BYTES:,} bytes"):
             load_checkpoint(saved)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.course import ROOT
 
 OTHER = "made for another version of the course: `make reset NOTEBOOK=…`"
-LINES = {  # and words of what IPython shows of it, as a notebook does
+LINES = {  # an import line, and words that IPython, as a notebook does, shows of its error
     "import helpers.relatives": ("helpers.relatives", OTHER),
     "from helpers import checks": ("checks", OTHER),
     "from helpers.assets import held_out_split": ("held_out_split", OTHER),

@@ -1,4 +1,4 @@
-"""What is true of LLaMA's parts, one claim per test; agreement with other code is in test_parity.py."""
+"""True sentences about LLaMA's parts, one claim per test; agreement with other code is in test_parity.py."""
 
 from dataclasses import replace
 

@@ -26,7 +26,7 @@ class Case:
     n_tokens: int = 16
     chunks: tuple[int, ...] | None = None  # lengths in which a cache takes the tokens; None: no cache
     n_pad: tuple[int, ...] | None = None  # left padding of each row
-    std: float = 0.3  # of every matrix
+    std: float = 0.3  # the spread of every matrix
     dtype: torch.dtype = torch.float32
     embedding_scale: float = 1.0
     tolerance: float = TOLERANCE
@@ -88,7 +88,7 @@ def _pair(case):
     """Our model, the one of transformers with the same weights (by way of `helpers.checkpoint`), and token ids."""
     ours = make_model(case.config, case.std).to(case.dtype)
     ours.tok_embeddings.weight.data *= case.embedding_scale
-    settings = config_to_hugging_face(case.config, case.dtype) | {"attn_implementation": "eager"}  # in plain steps
+    settings = config_to_hugging_face(case.config, case.dtype) | {"attn_implementation": "eager"}  # plain steps
     theirs = LlamaForCausalLM(transformers.LlamaConfig(**settings)).to(case.dtype)
     missing, left_over = theirs.load_state_dict(weights_to_hugging_face(ours), strict=False)
     assert not left_over

@@ -21,7 +21,7 @@ from helpers.model import causal_visible
 
 @pytest.fixture(autouse=True)
 def no_figure_left_open(course_style):
-    plt.close("all")  # of tests of refusals, which open one and raise
+    plt.close("all")  # figures that tests of refusals have left open
     yield
     plt.close("all")
 

@@ -112,7 +112,7 @@ def test_what_is_not_text_in_a_folder_is_left_out_and_named_and_a_very_large_tex
     (tmp_path / "mine.txt").write_text(PAGE, encoding="utf-8")
     with pytest.warns(UserWarning, match=r"4 file\(s\) are left out, .*: a\.gif, b\.txt, c\.ipynb, d\.bin\.$"):
         assert load_text(tmp_path) == PAGE.strip()
-    monkeypatch.setattr(corpus, "LARGEST", len(PAGE) - 3)
+    monkeypatch.setattr(corpus, "MAX_CHARACTERS", len(PAGE) - 3)
     with pytest.warns(UserWarning, match="characters are many"):
         assert load_text(tmp_path / "mine.txt") == PAGE.strip()
 

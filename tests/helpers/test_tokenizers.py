@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parity
 TABLE = json.loads((ASSETS / "tokenizers" / "classes.json").read_text(encoding="utf-8"))
 SPACES, IN_BYTES = normalizers.Replace(" ", "▁"), pre_tokenizers.ByteLevel(False)
 BACK = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-FILES = {  # as published: normaliser, words, decoder
+FILES = {  # published settings: normaliser, words, decoder
     "Llama 2": (normalizers.Sequence([normalizers.Prepend("▁"), SPACES]), None,
                 decoders.Sequence([*BACK, decoders.Strip(" ", 1, 0)])),
     "Yi": (SPACES, None, decoders.Sequence(BACK)), "GPT-2": (None, IN_BYTES, decoders.ByteLevel()),
@@ -55,7 +55,7 @@ CASES = [  # file, model_type, other files
     ("GPT-2", "llama", of(GPT2, added_tokens_decoder={}), WARNS),  # the class has none of the file's then
     ("GPT-2", "llama", of("PreTrainedTokenizerFast", eos_token="</s>", added_tokens_decoder={"1": PLAIN}), OPENS),
     ("GPT-2", "llama", of(BACKEND, added_tokens_decoder=STRIPS) | {"special_tokens_map": {"pad_token": "[A]"}}, OPENS),
-    ("GPT-2", "llama", of(BACKEND, added_tokens_decoder=STRIPS, pad_token=""), OPENS),  # of no letters: it is none
+    ("GPT-2", "llama", of(BACKEND, added_tokens_decoder=STRIPS, pad_token=""), OPENS),  # empty, so no token
     ("GPT-2", "qwen2", of(BACKEND, auto_map={"AutoProcessor": "own.Own"}), WARNS),  # it is no tokenizer's
     ("GPT-2", "llama", of(LLAMA, auto_map={"AutoProcessor": "own.Own"}), OPENS),
     ("GPT-2, padded", "llama", BASE, OPENS), ("GPT-2, padded", "llama", of(GPT2), OPENS),
@@ -76,7 +76,7 @@ def test_ids_are_those_of_transformers_or_a_word_is_said(tmp_path, file, kind, b
     trainer = BpeTrainer(vocab_size=600, special_tokens=ADDED + signs, show_progress=False)
     tokenizer.train_from_iterator(["The cat's 2 hats sat on the mat in 1999, hello world.  x  1"] * 9, trainer)
     if more == "padded":
-        tokenizer.enable_padding()  # with [PAD], which is no token yet
+        tokenizer.enable_padding()  # the padding is [PAD], which is no token yet
     content = json.loads(tokenizer.to_str())
     if more == "large":
         vocab = content["model"]["vocab"]

@@ -78,7 +78,7 @@ def test_every_token_is_judged_once_as_if_windows_were_read_one_by_one(tokenizer
         some = tokenizer.decode(tokens[:n_tokens].tolist())
         bits = sum(losses[:n_tokens]) / math.log(2)
         for most in (1, 3 * 16 * 300, 2**22):  # windows at a time: 1, 3, all
-            monkeypatch.setattr(corpus, "MOST_LOGITS", most)
+            monkeypatch.setattr(corpus, "MAX_LOGITS", most)
             assert bits_per_byte(model, tokenizer, some) == pytest.approx(bits / len(some.encode()))
 
 

@@ -8,7 +8,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from benchmarks.experiments.training import library_docstrings
-from helpers.corpus import SMALLEST, deduplicate
+from helpers.corpus import MIN_CHARACTERS, deduplicate
 from tests.support.course import notebooks
 
 pytestmark = [
@@ -25,7 +25,7 @@ SHORTER = {  # in notebook 06: each cell is to run, not to learn
 @pytest.mark.parametrize(("stem", "shorter"), [("06_train", SHORTER), ("07_generate", {})])
 def test_the_shortest_text_of_ones_own_runs_through(stem, shorter, tmp_path, monkeypatch):
     own, names = tmp_path / "mine.txt", {"__name__": "__main__"}
-    own.write_text(deduplicate(library_docstrings())[0][:SMALLEST])
+    own.write_text(deduplicate(library_docstrings())[0][:MIN_CHARACTERS])
     monkeypatch.setenv("COURSE_STEPS", "18")  # the fewest that leave the four stages of 06
     monkeypatch.setattr("IPython.display.display", lambda *args, **kwargs: None)
     text = "\n\n".join(cell.source for cell in notebooks()[stem].cells if cell.cell_type == "code")
@@ -35,4 +35,4 @@ def test_the_shortest_text_of_ones_own_runs_through(stem, shorter, tmp_path, mon
     with mpl.rc_context(), contextlib.redirect_stdout(io.StringIO()):
         exec(compile(text, f"notebook {stem}", "exec"), names)
     plt.close("all")
-    assert len(names["held_out"]) < SMALLEST / 5
+    assert len(names["held_out"]) < MIN_CHARACTERS / 5
