@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from tests.support.lab import END_KERNELS, OUTPUTS, explorers_in, jupyter_lab, opened, run_all, visit
+from tests.support.lab import END_KERNELS, OUTPUTS, choose, explorers_in, jupyter_lab, opened, run_all, visit
 
 pytestmark = pytest.mark.browser
 
@@ -111,3 +111,26 @@ def test_a_saved_explorer_is_a_picture_when_its_kernel_has_gone(lab):
     assert [pictures for pictures, _ in seen] == [1, 0, 0, 1, 0]
     assert not any("Error displaying widget" in words for _, words in seen)
     assert seen[1][1].endswith("0.0Settings: level 0. Run this cell to move it.")
+
+
+def test_a_restart_leaves_the_stored_picture_until_the_cell_is_run_again(lab):
+    """The dead slider would still move, beside a picture that does not."""
+    *where, folder = lab
+    page = opened(*where, write(folder / "restarted.ipynb", [new_code_cell(LEVEL)]))
+    run_all(page, 1)
+    page.locator(".course-explorer figure img").wait_for()
+    choose(page, "Kernel", "Restart Kernel…")
+    page.locator(".jp-Dialog .jp-mod-accept").click()
+    page.locator(".course-explorer.jupyter-widgets-disconnected").wait_for(state="attached")
+    still = page.evaluate(SEEN)
+    run_all(page, 1)
+    page.locator(".course-explorer figure img").wait_for()
+    alive = page.evaluate(SEEN)
+    page.locator(".course-explorer .noUi-handle").press("ArrowRight")
+    page.locator(".course-explorer figcaption", has_text="1.0Settings: level 1.").wait_for()
+    page.evaluate(END_KERNELS, where[2])
+    page.close()
+    assert [pictures for pictures, _ in still] == [1, 0]
+    assert still[1][1].endswith("0.0Settings: level 0. Run this cell to move it.")
+    assert [pictures for pictures, _ in alive] == [1]
+    assert alive[0][1].startswith("level")

@@ -39,6 +39,7 @@ HAS_RUN = f"""size => {{
     return stopped || (cells.length === size && prompts.every(prompt => /^(\\[\\d+\\]:)?$/.test(prompt)))
 }}"""
 OPEN_FOLDS = "() => document.querySelectorAll('.jp-InputPlaceholder [title]').forEach(one => one.click())"
+IDLE = re.compile(r"\| Idle")
 END_KERNELS = """async token => {
     const headers = {Authorization: `token ${token}`}
     for (const kernel of await (await fetch('/api/kernels', {headers})).json())
@@ -113,14 +114,20 @@ def opened(browser, address: str, token: str, notebook: Path):
     page.set_default_timeout(120_000)
     page.goto(f"{address}/lab/workspaces/{notebook.stem}/tree/{notebook.name}?token={token}")
     page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
-    page.locator("#jp-main-statusbar", has_text=re.compile(r"\| Idle")).wait_for()  # Run All before is lost
+    page.locator("#jp-main-statusbar", has_text=IDLE).wait_for()
     return page
+
+
+def choose(page, menu: str, item: str):
+    """Choose an item of the menu bar, once the kernel is idle: Run All before is lost."""
+    page.locator("#jp-main-statusbar", has_text=IDLE).wait_for()
+    page.locator(".lm-MenuBar-itemLabel", has_text=re.compile(f"^{menu}$")).click()
+    page.locator(".lm-Menu-itemLabel", has_text=re.compile(f"^{item}$")).click()
 
 
 def run_all(page, size: int):
     """Choose Run All, and wait until each of so many code cells has run, or one of them has raised."""
-    page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
-    page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
+    choose(page, "Run", "Run All Cells")
     page.wait_for_function(HAS_RUN, arg=size, timeout=600_000)  # it stops at a cell that raises
 
 
