@@ -41,6 +41,12 @@ for output in (".jp-OutputArea-child", ".output_area", ".output_container"):
 {output}:has({LIVE}) + {output}:has(.course-still),
 {output}:has(+ {output} .course-still):not(:has({LIVE})) {{ display: none }}
 """
+# On a narrow page the picture slides sideways. Its words stand still: they are as wide as the window on it.
+# (What is stretched may be such a container. Of the picture itself, which is not, the width would be 0.)
+NARROW = """.course-explorer .widget-gridbox { container-type: inline-size }
+.course-explorer figcaption, .course-explorer [role=alert] { position: sticky; left: 0; max-width: 100cqw }
+"""
+LEAST = 660  # [pixel of the page] a picture of 880 can be read then, and all its parts be clicked
 UNWRITTEN = "\0"  # stands in every text while one finds out which of them `draw` writes
 GREY = "#767676"  # what goes in, before anything is done to it
 PALE = "#B0B0B0"  # as trained, and whatever stands behind what moves
@@ -87,8 +93,8 @@ class Explorer:
         self.buttons = [self._button(part, place) for part, place in (parts or {}).items()]
         _align(controls.values())
         row = ipywidgets.Box(list(controls.values()), layout={"flex_flow": "row wrap", "align_items": "center"})
-        style = ipywidgets.HTML(f"<style>{CSS}</style>", layout={"display": "none"})
-        self.box = ipywidgets.VBox([row, self._clickable() if self.buttons else self.picture, style])
+        style = ipywidgets.HTML(f"<style>{CSS}{NARROW}</style>", layout={"display": "none"})
+        self.box = ipywidgets.VBox([row, self._window(), style])
         self.box.add_class("course-explorer")
         for control in self.controls.values():
             control.observe(self.redraw, names="value")
@@ -176,9 +182,10 @@ class Explorer:
         else:
             control.value = "" if name == "clicked" and value == control.value else value
 
-    def _clickable(self):
+    def _window(self):
         self.picture.layout.grid_area, self.picture.layout.margin = CELL, "0"
-        grid = {"grid_template_columns": "minmax(0, 1fr)", "align_items": "flex-start", "justify_items": "flex-start"}
+        columns = f"minmax({min(LEAST, int(self.figure.bbox.width))}px, 1fr)"
+        grid = {"grid_template_columns": columns, "align_items": "flex-start", "justify_items": "flex-start"}
         width = {"width": f"{int(self.figure.bbox.width)}px", "max_width": "100%"}
         return ipywidgets.GridBox([self.picture, *self.buttons], layout={**grid, **width})
 
@@ -188,7 +195,7 @@ class Explorer:
         return (
             f'<figure style="margin:0"><img decoding="sync" alt="{html.escape(self.alt)}" width="{width}" '
             f'height="{height}" style="max-width:100%;height:auto" src="data:image/png;base64,{self.png}">'
-            f'<figcaption style="max-width:{width}px;line-height:1.4">{html.escape(self.finding)}<br>'
+            f'<figcaption style="line-height:1.4">{html.escape(self.finding)}<br>'
             f"<small>{html.escape(self.settings)}</small></figcaption></figure>{warning}"
         )
 

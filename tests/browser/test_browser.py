@@ -134,3 +134,51 @@ def test_a_restart_leaves_the_stored_picture_until_the_cell_is_run_again(lab):
     assert still[1][1].endswith("0.0Settings: level 0. Run this cell to move it.")
     assert [pictures for pictures, _ in alive] == [1]
     assert alive[0][1].startswith("level")
+
+
+PARTS = """
+from explorers import Explorer, explore_xray, new_figure
+
+figure, ax = new_figure(1)
+where = {"left": (0, 0, 0.5, 1), "corner": (0.9, 0.9, 1, 1)}
+Explorer(figure, lambda clicked: f"It is {clicked}.", {}, "two parts", where)
+"""
+MEASURED = """explorer => {
+    const window = explorer.querySelector('.widget-gridbox'), box = one => one.getBoundingClientRect()
+    const image = explorer.querySelector('img'), words = explorer.querySelector('figcaption')
+    const whole = at => {
+        window.scrollLeft = at
+        const seen = box(window), said = box(words)
+        return seen.left <= said.left && said.right <= seen.right && words.scrollWidth <= words.clientWidth
+    }
+    const sides = [...explorer.querySelectorAll('.course-part')].map(box).flatMap(part => [part.width, part.height])
+    return [window.clientWidth, image.width, Math.min(...sides), whole(0) && whole(1000), window.scrollLeft]
+}"""
+PLACE = """(image, [x, y]) => {
+    image.scrollIntoView()
+    const {left, top, width, height} = image.getBoundingClientRect()
+    return [left + x * width, top + y * height]
+}"""
+
+
+def test_on_a_narrow_page_a_picture_can_be_read_and_clicked_and_its_words_are_whole(lab):
+    *where, folder = lab
+    page = opened(*where, write(folder / "narrow.ipynb", [new_code_cell(PARTS), new_code_cell("explore_xray()")]))
+    run_all(page, 2)
+    page.set_viewport_size({"width": 700, "height": 1000})
+    own, xray = page.locator(".course-explorer").nth(0), page.locator(".course-explorer").nth(1)
+    for explorer in (own, xray):
+        explorer.locator("figure img").scroll_into_view_if_needed()
+        window, picture, smallest, whole, moved = explorer.evaluate(MEASURED)
+        assert window < 500
+        assert picture >= 660
+        assert smallest >= 24
+        assert whole
+        assert moved == picture - window
+    page.mouse.click(*own.locator("img").evaluate(PLACE, [0.95, 0.05]))
+    own.locator("figcaption", has_text="It is corner.").wait_for()
+    page.mouse.click(*xray.locator("img").evaluate(PLACE, [0.9, 0.76]))
+    xray.locator("figcaption", has_text="clicked feed-forward of block 2, feed-forward of block 5.").wait_for()
+    assert xray.evaluate("explorer => explorer.querySelector('.widget-gridbox').scrollLeft") == moved
+    page.evaluate(END_KERNELS, where[2])
+    page.close()
