@@ -68,6 +68,8 @@ LLAMA3 = (
 )
 FACTORS = "Stage 2: are all four numbers of llama3 taken from config['rope_parameters']? Llama 3.1 has 8, Llama 3.2 32."
 WRITTEN_DOWN = "It is right for tiny-llama. Which size or number is not taken from config, weights and tokens?"
+DEEP = "Only this model has more than ten blocks, and no shared key heads. Sorted as texts, '10' comes before '2'."
+ONE_TOKEN = "Do you drop a dimension of size 1, expect two rows at most, or keep something of an earlier call?"
 BEYOND = "Only this text is longer than max_position_embeddings: read all of it, or raise an error. Do you drop tokens?"
 
 
@@ -207,14 +209,19 @@ def _tokens(batch, length, vocab_size, seed):
 def _cases():
     shared = _random_llama(6, 2, 6, 24, 2, 30, False, 50.0, 0.1, 100)
     single = _random_llama(3, 1, 8, 24, 3, 17, True, 1000.0, 1e-3, 200)
+    single[1]["max_position_embeddings"] = 11  # as long as its text, which may not be refused
+    again = _random_llama(6, 2, 6, 24, 2, 30, False, 50.0, 0.1, 500)
+    deep = _random_llama(2, 2, 4, 12, 11, 17, False, 50.0, 1e-3, 600)
     single_block, text = _random_llama(3, 1, 8, 24, 1, 17, True, 1000.0, 1e-3, 200), _tokens(2, 7, 30, 5)
     bundled = {name: weight.float() for name, weight in load_file(TINY_LLAMA / "model.safetensors").items()}
     config, short = json.loads((TINY_LLAMA / "config.json").read_text()), single[1] | {"max_position_embeddings": 8}
     return [
         Case("6 query heads on 2 key heads, not tied", (*shared, _tokens(2, 7, 30, 1))),
         Case("3 query heads on 1 key head, tied", (*single, _tokens(1, 11, 17, 2))),
-        Case("tiny-llama", (bundled, config, _tokens(1, 16, 1024, 3))),
+        Case("tiny-llama", (bundled, config, _tokens(1, 16, 1024, 3) * (torch.arange(16) != 5))),  # token 0, too
         Case("300 tokens", (*single_block, _tokens(1, 300, 17, 4)), LONG),
+        Case("11 blocks, a key head for each query head", (*deep, _tokens(2, 5, 17, 6)), DEEP),
+        Case("3 rows of one token, other weights", (*again, _tokens(3, 1, 30, 7)), ONE_TOKEN),
         Case("11 tokens, max_position_embeddings 8", (single[0], short, _tokens(1, 11, 17, 2)), BEYOND),
         Case("rope_type llama3", (shared[0], _scaled(shared[1], "llama3"), text), LLAMA3),
         Case("llama3, other factors", (shared[0], _scaled(shared[1], "llama3", 32.0, 2.0, 5.0, 64), text), FACTORS),

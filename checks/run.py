@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -193,7 +194,7 @@ class _Calls(TorchFunctionMode):
 
 def call(function, case, exercise, watch):
     """The function's answer to a case (or the gradients it lets through), and what else is wrong with it."""
-    inputs, names, calls = case.fresh_inputs(), exercise.parameters, _Calls()
+    inputs, names, calls, ours = case.fresh_inputs(), exercise.parameters, _Calls(), _parts_of_the_model()
 
     def from_learner(*inputs, **named):
         if (answer := function(*inputs, **named)) is ...:  # a hole, and no refusal
@@ -211,15 +212,41 @@ def call(function, case, exercise, watch):
         if isinstance(error, Wrong) or _is_todo(error):
             raise
         raise raised(error, exercise.hints) from None
+    finally:
+        changed = _put_back(ours)
+    if changed:
+        return answer, Wrong(f"the result is right, but the course's {changed[0]} is another one afterwards.", LEFT)
     for name in exercise.forbid:
         if name in calls.names:
             return answer, Wrong(f"the result is right, but it calls torch's {name}, which this exercise rules out.")
     for name, now, was in zip(names, inputs, case.inputs, strict=False):
         if _has_changed(now, was):
-            copy = f": {type(was).__name__}({name})" if isinstance(was, dict | list) else f", such as {name}.clone()"
+            is_deep = isinstance(was, dict) and any(isinstance(one, dict) for one in was.values())
+            copied = f"copy.deepcopy({name})" if is_deep else f"{type(was).__name__}({name})"
+            copy = f": {copied}" if isinstance(was, dict | list) else f", such as {name}.clone()"
             hint = f"Work on a copy{copy}."
             return answer, Wrong(f"the result is right, but the input {name} was changed in place.", hint)
     return answer, None
+
+
+LEFT = "`with replaced(part, forward):` puts back at its end what it replaced; `edits.patch` changes one module."
+
+
+def _parts_of_the_model():
+    """What helpers.model and its classes hold, {(owner, name): function or class}; nothing if it is not loaded."""
+    if not (model := sys.modules.get("helpers.model")):
+        return {}
+    owners = [model, *(one for one in vars(model).values() if getattr(one, "__module__", "") == model.__name__)]
+    return {(owner, name): one for owner in owners for name, one in vars(owner).items() if callable(one)}
+
+
+def _put_back(before):
+    """Put back the parts that a function has replaced or added, and name them."""
+    now = _parts_of_the_model() if before else {}
+    changed = [key for key in now | before if before.get(key) is not now.get(key)]
+    for owner, name in changed:
+        setattr(owner, name, before[owner, name]) if (owner, name) in before else delattr(owner, name)
+    return [f"{owner.__name__}.{name}" for owner, name in changed]
 
 
 def _has_changed(now, was):
@@ -227,8 +254,10 @@ def _has_changed(now, was):
         return now.keys() != was.keys() or any(_has_changed(now[name], was[name]) for name in was)
     if isinstance(was, list):
         return len(now) != len(was) or any(map(_has_changed, now, was))
-    if not isinstance(was, torch.Tensor) or now.shape != was.shape:
-        return isinstance(was, torch.Tensor)
+    if not isinstance(was, torch.Tensor):
+        return isinstance(was, int | float | str) and (type(now) is not type(was) or now != was)
+    if not isinstance(now, torch.Tensor) or now.shape != was.shape:
+        return True
     if was.is_meta:  # without numbers
         return False
     return bool(((now != was) & ((now == now) | (was == was))).any())  # nan is not equal to itself
