@@ -23,7 +23,7 @@ def load_checkpoint(
     if not isinstance(config, FamilyConfig):
         return checkpoint.load_checkpoint(folder, dtype, device)
     with explain_out_of_memory(f"{folder} as {dtype} does not fit on {device}: {checkpoint.SMALLER}"):
-        stored = open_weights(folder)
+        stored = open_weights(folder, FAMILIES[config.family].weight_names)
         try:
             weights = tied_once(our_weights(stored, config), config)
         except DAMAGE as error:

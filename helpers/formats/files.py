@@ -5,6 +5,7 @@ import json
 import os
 import re
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -84,8 +85,8 @@ class StoredWeight:
             return self._stored[part]
 
 
-def open_weights(folder: Path) -> dict[str, StoredWeight]:
-    """Every weight of a folder, by Hugging Face's name.
+def open_weights(folder: Path, known: Iterable[str] = ()) -> dict[str, StoredWeight]:
+    """Every weight of a folder, by Hugging Face's name; `known` are beginnings that a family gives to its names.
 
     Raises:
         FileNotFoundError: if a file is missing.
@@ -101,7 +102,7 @@ def open_weights(folder: Path) -> dict[str, StoredWeight]:
             file = safe_open(path, framework="pt")
             names = (name for name in sorted(file.keys()) if not name.endswith(IGNORED))
             weights |= {name: StoredWeight(path, file.get_slice(name)) for name in names}
-    return _with_prefix(weights, folder)
+    return _with_prefix(weights, folder, known)
 
 
 def _files(folder):
@@ -125,13 +126,13 @@ def _files(folder):
     return [whole]  # transformers leaves the index when it saves again into one file
 
 
-def _with_prefix(weights, folder):
+def _with_prefix(weights, folder, known):
     """Weights as LlamaForCausalLM names them; those of LlamaModel lack "model."."""
     if few := next(filter(QUANTISED.search, weights), None):
         raise ValueError(f"{folder}: the weights are quantised ({few[:80]!r}), and this course reads 16 bits or more. "
                          "Use a version of the model that is not quantised.")  # fmt: skip
     found = {name.partition("layers.0.")[0] for name in weights if re.search(r"(^|\.)layers\.0\.", name)}
-    if not found or "model." in found:
+    if not found or "model." in found or any(name.startswith(tuple(found - {""})) for name in known):
         return weights
     if prefix := re.sub(r"(?<=\.)model\.$", "", min(found))[:80]:
         raise ValueError(f"{folder}: the names of its weights begin with {prefix!r}, as in a model of torch.compile "
