@@ -1,6 +1,7 @@
 """Today's open models: LLaMA plus a few edits; notebook 08.
 
     edits                the model class, and one function for each edit
+    more_edits           the edits of the families that docs/atlas.md lists
     registry             the table: a family is a row of edits
     configs              what a family's config.json says, read once
     checkpoint           load_checkpoint for all families
@@ -18,4 +19,4 @@ from beyond.families.checkpoint import load_checkpoint, model_from_weights
 from beyond.families.configs import FamilyConfig, config_from_hugging_face, make_relative, our_weights
 from beyond.families.edits import Relative, layer_types
 from beyond.families.published import PUBLISHED, rope_and_windows
-from beyond.families.registry import FAMILIES, Family, register_family
+from beyond.families.registry import FAMILIES, TAUGHT, Family, register_family

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from beyond.families.edits import Relative, angles
-from beyond.families.registry import FAMILIES, WEIGHT_NAMES
+from beyond.families.registry import FAMILIES, TAUGHT, WEIGHT_NAMES
 from helpers.config import LlamaConfig
 from helpers.formats import hugging_face
 from helpers.formats.fit import DAMAGE
@@ -34,7 +34,7 @@ NEUTRAL = {  # settings that change the function, with the value that does not
 }  # fmt: skip
 READ_BY = {  # by which of our families transformers 5.23 reads such a setting, besides those whose rows name it
     **dict.fromkeys(NEUTRAL.keys() - {"hidden_act", "partial_rotary_factor"}, ()),  # these two: by all
-    "attention_bias": {*hugging_face.RELATIVES} - {"mistral", "qwen2", "mixtral", "phi3", "starcoder2"},
+    "attention_bias": {*TAUGHT} - {"mistral", "qwen2", "mixtral", "phi3", "starcoder2"},
     "mlp_bias": ("smollm3", "granite", "internlm3", "iquestcoder"), "use_bias": ("starcoder2",),
     "bias": ("internlm3",), "qkv_bias": ("internlm3",), "clip_qkv": ("iquestcoder",), "sliding_window": ("smollm3",),
     "use_sliding_window": ("smollm3", "iquestcoder"), "layer_types": ("mistral", "smollm3"),
@@ -94,8 +94,15 @@ def _complete(content):
     kind = content["model_type"]
     row = FAMILIES[kind]
     known = row.settings | row.fixed
+    for theirs, ours in row.keys.items():  # of both names theirs counts
+        if ours in content and theirs not in content and theirs != ours:
+            raise ValueError(
+                f"{ours} is here, and {kind!r} calls it {theirs!r}: rename the one that transformers reads."
+            )
     given = {row.keys.get(name, name): value for name, value in content.items() if name not in row.keys.values()}
     content = row.settings | given | row.fixed
+    computed = row.computed(content) if row.computed else {}
+    content, known = content | computed, known | computed
     if "num_local_experts" in content:  # an older name
         content["num_experts"] = content["num_local_experts"]
     if "num_experts" in known:
@@ -112,11 +119,12 @@ def _complete(content):
         raise ValueError(f"RoPE of type {turns!r} is no part of {kind!r}: use another one.")
     shares = [rope["partial_rotary_factor"] for rope in ropes.values()]
     content["partial_rotary_factor"] = next((share for share in shares if share != 1), 1.0)
-    for name in sorted(content.keys() - known.keys() - SIZES):
+    neutral = NEUTRAL | row.only
+    for name in sorted(content.keys() - known.keys() - SIZES | row.only.keys() & content.keys()):
         value = content.pop(name)  # so that no edit reads what transformers would not read
-        read = kind not in hugging_face.RELATIVES or kind in READ_BY.get(name, (kind,))
-        if name in NEUTRAL and read and value not in (NEUTRAL[name], None):
-            raise ValueError(f"{name}={shown(value)} is no part of {kind!r} here, only {NEUTRAL[name]!r}: use another "
+        read = kind not in TAUGHT or kind in READ_BY.get(name, (kind,)) or name in row.only
+        if name in neutral and read and value not in (neutral[name], None):
+            raise ValueError(f"{name}={shown(value)} is no part of {kind!r} here, only {neutral[name]!r}: use another "
                              "one.")  # fmt: skip
     return content
 
@@ -154,7 +162,7 @@ def make_relative(config: FamilyConfig) -> Relative:
     model, edits = Relative(config, config.family), FAMILIES[config.family].edits
     for edit in edits if angles in edits else (angles, *edits):
         # one from elsewhere may compute with numbers, which the device "meta" has not
-        with nullcontext() if edit.__module__ == Relative.__module__ else torch.device("cpu"):
+        with nullcontext() if edit.__module__.startswith(__package__) else torch.device("cpu"):
             edit(model, config.settings)
     return model
 

@@ -146,8 +146,11 @@ def interleaved(model: Relative, content: dict):
 
 def angles(model: Relative, content: dict):
     """Each layer turns as rope_parameters says for its kind: two bases, or YaRN. `Gemma3RotaryEmbedding`."""
-    for layer, kind in enumerate(layer_types(content, model.config.n_layers)):
-        inv_freq, scaling = rope_init(content["rope_parameters"][kind], model.config.head_dim)
+    ropes, kinds = content["rope_parameters"], ["full_attention"] * model.config.n_layers
+    if ropes["sliding_attention"] != ropes["full_attention"]:  # else a row needs no kinds, or has others
+        kinds = layer_types(content, model.config.n_layers)
+    for layer, kind in enumerate(kinds):
+        inv_freq, scaling = rope_init(ropes[kind], model.config.head_dim)
         model.layer_inv_freq[layer], model.attention_scaling[layer] = inv_freq, scaling
 
 
@@ -219,7 +222,9 @@ def biases(model: Relative, content: dict):
 
 def biases_everywhere(model: Relative, content: dict):
     """A bias in every matrix of a block. GPT-2, StarCoder2; `Starcoder2MLP`."""
-    for linear in [part for part in model.layers.modules() if isinstance(part, nn.Linear)]:
+    for linear in [
+        one for one in model.layers.modules() if isinstance(one, nn.Linear) and content.get("use_bias", True)
+    ]:
         add_bias(linear)
 
 
@@ -293,19 +298,20 @@ def zero_centred_gain(model: Relative, content: dict):
 
 
 def layer_norm(model: Relative, content: dict):
-    """LayerNorm: the mean is taken off first, and a bias is added. arXiv 1607.06450; `Starcoder2DecoderLayer`."""
+    """LayerNorm: the mean is taken off first, and a bias is added, not so in Cohere. arXiv 1607.06450; `nn.LayerNorm`."""
 
     class LayerNorm(Edit):
         def forward(self, x):
             return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
     for norm in [part for part in model.modules() if isinstance(part, RMSNorm)]:
-        patch(LayerNorm, norm, bias=nn.Parameter(torch.zeros_like(norm.weight)))
+        biased = content.get("norm_bias", True)
+        patch(LayerNorm, norm, bias=nn.Parameter(torch.zeros_like(norm.weight)) if biased else None)
 
 
 TANH_GELU = partial(F.gelu, approximate="tanh")
-ACTIVATIONS = {"gelu": F.gelu, "gelu_new": TANH_GELU, "gelu_pytorch_tanh": TANH_GELU, "relu2": lambda x: x.relu() ** 2,
-               "silu": F.silu}  # fmt: skip
+ACTIVATIONS = {"gelu": F.gelu, "gelu_new": TANH_GELU, "gelu_pytorch_tanh": TANH_GELU, "relu": F.relu,
+               "relu2": lambda x: x.relu() ** 2, "silu": F.silu}  # fmt: skip
 
 
 def ungated(model: Relative, content: dict):
@@ -419,18 +425,32 @@ class Experts(Edit):
         for weight in self.parameters():
             nn.init.normal_(weight, std=0.02)
 
+    def choose(self, rows):
+        """Shares and numbers of each token's experts, (tokens, n_chosen) each."""
+        shares, chosen = self.router(rows).softmax(dim=-1, dtype=torch.float32).topk(self.n_chosen, dim=-1)
+        return shares / shares.sum(dim=-1, keepdim=True) if self.renormalise else shares, chosen
+
     def forward(self, x):
         """(B, T, D) to (B, T, D)."""
         rows = x.flatten(0, 1)  # (B, T, D) -> (B * T, D)
-        shares, chosen = self.router(rows).softmax(dim=-1, dtype=torch.float32).topk(self.n_chosen, dim=-1)
-        if self.renormalise:
-            shares = shares / shares.sum(dim=-1, keepdim=True)
+        shares, chosen = self.choose(rows)
         y = torch.zeros_like(rows)
         for number, expert in enumerate(self.experts):
             row, place = torch.where(chosen == number)  # who chose it, and as which of its choices
             if len(row):
                 y = y.index_add(0, row, expert(rows[row]) * shares[row, place, None].to(x.dtype))
         return y.view_as(x)
+
+
+def sparse_layers(content: dict, n_layers: int) -> list[bool]:
+    """Which layers have experts, as listed, or by the rules of other files."""
+    kinds, dense = content.get("mlp_layer_types"), content.get("mlp_only_layers") or ()
+    if kinds is None:
+        first, step = content.get("first_k_dense_replace", 0), content.get("decoder_sparse_step", 1)
+        return [layer >= first and layer not in dense and (layer + 1) % step == 0 for layer in range(n_layers)]
+    if not isinstance(kinds, list) or len(kinds) != n_layers or not all(one in ("sparse", "dense") for one in kinds):
+        raise ValueError(f"mlp_layer_types={shown(kinds)}: {n_layers} of 'sparse' or 'dense' are needed.")
+    return [kind == "sparse" for kind in kinds]
 
 
 def experts(model: Relative, content: dict):
@@ -441,9 +461,8 @@ def experts(model: Relative, content: dict):
         require_positive_int(name, value)
     if not n_chosen <= n_experts:
         raise ValueError(f"num_experts_per_tok={n_chosen} exceeds num_experts={n_experts}: use another checkpoint.")
-    for layer, block in enumerate(model.layers):
-        dense = layer in (content.get("mlp_only_layers") or ()) or (layer + 1) % content.get("decoder_sparse_step", 1)
-        if not dense:
+    for sparse, block in zip(sparse_layers(content, model.config.n_layers), model.layers, strict=True):
+        if sparse:
             settings = hidden_dim, n_experts, n_chosen, content.get("norm_topk_prob", True)
             block.feed_forward = Experts(model.config, *settings)
 
@@ -491,7 +510,9 @@ def turned_first(weights: dict, config: LlamaConfig) -> dict:
     h, half = config.head_dim, int(config.head_dim * config.settings["partial_rotary_factor"]) // 2
     turned, still = torch.arange(2 * half).view(2, -1), torch.arange(2 * half, h).view(2, -1)
     order = torch.cat((turned, still), dim=1).flatten()
-    turns = (".q_proj.weight", ".k_proj.weight", ".q_proj.bias", ".k_proj.bias")
+    turns = tuple(
+        f".{which}_{part}" for which in "qk" for part in ("proj.weight", "proj.bias", "norm.weight", "norm.bias")
+    )
     return {
         name: weight.unflatten(0, (-1, h))[:, order].flatten(0, 1) if name.endswith(turns) else weight
         for name, weight in weights.items()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from beyond.families import edits
+from beyond.families import edits, more_edits
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Family:
     unpack_weights: Callable | None = None  # (weights, config) -> weights, where the same numbers stand elsewhere
     keys: dict = field(default_factory=dict)  # names in config.json: theirs -> LLaMA's, such as layer_norm_eps
     fixed: dict = field(default_factory=dict)  # what edits read besides settings; no config.json changes it
+    only: dict = field(default_factory=dict)  # settings that transformers reads, with the one value that is known here
+    computed: Callable | None = None  # (what config.json says, complete) -> {setting: value} that follows from others
 
 
 def _left_out(n_kv_heads, longest, **more):
@@ -109,6 +111,248 @@ FAMILIES = {
     ),
     "internlm3": Family((), _left_out(2, 32_768, head_dim=128, rms_norm_eps=1e-5)),  # LLaMA under another name
     "iquestcoder": Family((), _left_out(8, 131_072, head_dim=128, rms_norm_eps=1e-5)),
+}  # fmt: skip
+TAUGHT = tuple(FAMILIES)  # notebook 08 takes these apart; docs/atlas.md lists the others
+MOE = {
+    ".mlp.gate.e_score_correction_bias": ".feed_forward.choice_bias",
+    ".block_sparse_moe.e_score_correction_bias": ".feed_forward.choice_bias",
+    ".mlp.e_score_correction_bias": ".feed_forward.choice_bias", ".mlp.gate.": ".feed_forward.router.",
+    ".shared_experts.": ".shared.",
+}  # fmt: skip
+LATENT = {".q_a_layernorm.": ".q_a_norm.", ".kv_a_layernorm.": ".kv_a_norm.", ".kv_a_proj_with_mqa.": ".kv_a_proj."}
+FULL, SLIDES = "full_attention", "sliding_attention"
+
+
+def _layers(content, slides):
+    """layer_types as listed, or a window where `slides` says so of the layer's number."""
+    listed, count = content.get("layer_types"), range(content["num_hidden_layers"])
+    return {"layer_types": [SLIDES if slides(layer) else FULL for layer in count] if listed is None else listed}
+
+
+def _shared(content):
+    """How wide the shared experts are together."""
+    n_shared = content["n_shared_experts"]
+    return {"shared_expert_intermediate_size": n_shared and n_shared * content["moe_intermediate_size"]}
+
+
+def _latent(content):
+    """How wide a head is: what stands still and what turns."""
+    return {"head_dim": content["qk_nope_head_dim"] + content["qk_rope_head_dim"]}
+
+
+ROUTED = {"n_shared_experts": 1, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "norm_topk_prob": True}
+EXPERTS = {"keys": {"n_routed_experts": "num_experts"}, "unpack_weights": edits.split_experts}
+DEEPSEEK = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+            "v_head_dim": 128, "attention_bias": False}  # fmt: skip
+FAMILIES |= {
+    # no new part
+    "arcee": Family((edits.ungated, edits.biases), _left_out(None, 4096, hidden_act="relu2", attention_bias=False,
+                                                             rms_norm_eps=1e-5)),
+    "cwm": Family(
+        (edits.window,), _left_out(8, 131_072, head_dim=128, rms_norm_eps=1e-5, rope_theta=1e6, sliding_window=8192,
+                                   layer_types=None),
+        computed=lambda content: _layers(content, lambda layer: layer % 4),
+        fixed={"rope_default": {"rope_type": "llama3", "factor": 16.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                                "original_max_position_embeddings": 8192}},
+    ),
+    "ernie4_5": Family(
+        (edits.interleaved, edits.biases_everywhere),
+        _left_out(2, 131_072, head_dim=128, rms_norm_eps=1e-5, rope_theta=500_000.0, use_bias=False,
+                  tie_word_embeddings=True),
+    ),
+    "flex_olmo": Family(
+        (edits.post_norm, edits.qk_norm_whole, edits.experts, edits.biases),
+        _left_out(None, 4096, num_experts=7, num_experts_per_tok=5, norm_topk_prob=False, attention_bias=False,
+                  rope_theta=500_000.0), OLMO | MOE, edits.split_experts,
+    ),
+    "gemma": Family(
+        (edits.gelu_gate, edits.scales, edits.zero_centred_gain),
+        _left_out(16, 8192, num_attention_heads=16, head_dim=256, hidden_activation="gelu_pytorch_tanh",
+                  tie_word_embeddings=True), keys={"hidden_act": "hidden_activation"},
+        computed=lambda content: {"query_pre_attn_scalar": content["head_dim"]},
+    ),
+    "jais2": Family(
+        (edits.layer_norm, edits.ungated, edits.biases_everywhere),
+        _left_out(None, 8192, hidden_act="relu2", rms_norm_eps=1e-5), keys={"layer_norm_eps": "rms_norm_eps"},
+        only={"attention_bias": True, "mlp_bias": True},
+    ),
+    "mellum": Family(
+        (edits.qk_norm, edits.experts, edits.window, edits.angles, edits.biases),
+        _left_out(4, 131_072, head_dim=128, num_experts=64, num_experts_per_tok=8, moe_intermediate_size=896,
+                  norm_topk_prob=True, mlp_layer_types=None, sliding_window=1024, layer_types=None,
+                  attention_bias=False), MOE, edits.split_experts,
+        computed=lambda content: _layers(content, lambda layer: False),
+        fixed={"rope_bases": {FULL: (None, 500_000.0), SLIDES: (None, 10_000.0)}},
+    ),
+    "ministral": Family((edits.window,), _left_out(8, 131_072, sliding_window=4096, layer_types=None)),
+    "olmoe": Family(
+        (edits.qk_norm_whole, edits.experts, edits.biases),
+        _left_out(None, 4096, num_experts=64, num_experts_per_tok=8, norm_topk_prob=False, attention_bias=False,
+                  rms_norm_eps=1e-5), MOE, edits.split_experts,
+    ),
+    "stablelm": Family(
+        (edits.partial_rotation, edits.layer_norm, edits.biases),
+        _left_out(None, 4096, partial_rotary_factor=0.25, rms_norm_eps=1e-5, attention_bias=False), {},
+        edits.turned_first, {"layer_norm_eps": "rms_norm_eps", "use_qkv_bias": "attention_bias"},
+        {"attention_out_bias": False}, {"qk_layernorm": False, "use_parallel_residual": False},
+    ),
+    "vaultgemma": Family(
+        (edits.gelu_gate, edits.scales, edits.logit_softcapping, edits.window, edits.zero_centred_gain),
+        GEMMA | _left_out(4, 8192, attn_logit_softcapping=50.0, final_logit_softcapping=30.0),
+        {".pre_feedforward_layernorm.": ".ffn_norm."}, fixed={"sliding_window_pattern": 2},
+    ),
+    # a router by sigmoid, a shared expert
+    "qwen2_moe": Family(
+        (edits.biases, edits.experts, more_edits.shared_expert, edits.window),
+        _left_out(16, 32_768, num_experts=60, num_experts_per_tok=4, moe_intermediate_size=1408,
+                  shared_expert_intermediate_size=5632, decoder_sparse_step=1, mlp_only_layers=None,
+                  norm_topk_prob=False, attention_bias=True, use_sliding_window=False, sliding_window=4096,
+                  max_window_layers=28, layer_types=None),
+        MOE | {".shared_expert.": ".shared.", ".shared_expert_gate.": ".shared_gate."}, edits.split_experts,
+        {"qkv_bias": "attention_bias"}, {"attention_out_bias": False, "shared_gate": True},
+        computed=lambda content: _layers(content, lambda layer: content["use_sliding_window"] and layer % 2 == 0
+                                         and layer < content["max_window_layers"]),
+    ),
+    "dots1": Family(
+        (edits.qk_norm, edits.experts, more_edits.router, more_edits.shared_expert, edits.window, edits.biases),
+        ROUTED | _left_out(32, 2048, num_experts=None, num_experts_per_tok=None, moe_intermediate_size=1408,
+                           n_shared_experts=None, first_k_dense_replace=0, norm_topk_prob=False, sliding_window=4096,
+                           max_window_layers=62, layer_types=None, attention_bias=False),
+        MOE, computed=_shared, **EXPERTS,
+    ),
+    "hy_v3": Family(
+        (edits.qk_norm, edits.experts, more_edits.router, more_edits.shared_expert, edits.biases),
+        _left_out(8, 131_072, head_dim=128, num_experts=192, num_experts_per_tok=8, n_shared_experts=1,
+                  moe_intermediate_size=1536, routed_scaling_factor=2.826, mlp_layer_types=None, rms_norm_eps=1e-5,
+                  rope_theta=11_158_840.0, attention_bias=False),
+        MOE, edits.split_experts, {"num_shared_experts": "n_shared_experts",
+                                   "router_scaling_factor": "routed_scaling_factor"},
+        {"first_k_dense_replace": 1}, computed=_shared,
+    ),
+    "solar_open": Family(
+        (edits.biases, edits.experts, more_edits.router, more_edits.shared_expert),
+        ROUTED | _left_out(8, 131_072, head_dim=128, num_experts=128, num_experts_per_tok=8, rms_norm_eps=1e-5,
+                           moe_intermediate_size=1280, rope_theta=1e6, attention_bias=False),
+        MOE, fixed={"attention_out_bias": False}, **EXPERTS,
+        computed=lambda content: _shared(content) | {"intermediate_size": content["moe_intermediate_size"]},
+    ),
+    "glm4_moe": Family(
+        (edits.biases, edits.qk_norm, edits.partial_rotation, edits.experts, more_edits.router,
+         more_edits.shared_expert),
+        ROUTED | _left_out(8, 131_072, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=1408,
+                           first_k_dense_replace=1, use_qk_norm=False, partial_rotary_factor=0.5, rms_norm_eps=1e-5,
+                           attention_bias=False),
+        MOE, lambda weights, config: edits.turned_first(edits.split_experts(weights, config), config),
+        {"n_routed_experts": "num_experts"}, {"attention_out_bias": False}, computed=_shared,
+    ),
+    "minimax_m2": Family(
+        (edits.qk_norm_whole, edits.partial_rotation, edits.experts, more_edits.router),
+        _left_out(8, 196_608, head_dim=128, num_experts=256, num_experts_per_tok=8, rope_theta=5e6,
+                  partial_rotary_factor=1.0),
+        MOE | {".block_sparse_moe.gate.": ".feed_forward.router.", ".block_sparse_moe.": ".feed_forward.",
+               ".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
+        lambda weights, config: edits.turned_first(edits.split_experts(weights, config), config),
+    ),
+    "afmoe": Family(
+        (edits.qk_norm, edits.sandwich_norm, more_edits.out_gate, edits.window, more_edits.still_if_full, edits.experts,
+         more_edits.router, more_edits.shared_expert, edits.biases),
+        _left_out(16, 16_384, head_dim=128, num_experts=64, num_experts_per_tok=6, moe_intermediate_size=1408,
+                  n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.0, sliding_window=1024,
+                  global_attn_every_n_layers=4, layer_types=None, mup_enabled=False, attention_bias=False,
+                  rms_norm_eps=1e-5),
+        MOE | GEMMA_NORMS | {".mlp.router.gate.": ".feed_forward.router.", ".mlp.expert_bias": ".feed_forward.choice_bias",
+                             ".pre_mlp_layernorm.": ".ffn_norm.", ".post_mlp_layernorm.": ".ffn_out_norm."},
+        edits.split_experts, {"num_shared_experts": "n_shared_experts", "num_dense_layers": "first_k_dense_replace",
+                              "route_scale": "routed_scaling_factor"}, computed=lambda content: _shared(content)
+        | _layers(content, lambda layer: (layer + 1) % content["global_attn_every_n_layers"]),
+    ),
+    # keys and values from one short vector
+    "deepseek_v2": Family(
+        (more_edits.latent, edits.experts, more_edits.router, more_edits.shared_expert),
+        ROUTED | DEEPSEEK | _left_out(None, 2048, num_experts=64, num_experts_per_tok=None, n_shared_experts=2,
+                                      moe_intermediate_size=1407, first_k_dense_replace=0, topk_method="greedy",
+                                      n_group=None, topk_group=None),
+        MOE | LATENT, fixed={"squash": "softmax", "choice_bias": False, "group_top": 1, "norm_topk_prob": False},
+        computed=lambda content: _latent(content) | _shared(content)
+        | ({"n_group": 1} if content["topk_method"] == "greedy" else {}), **EXPERTS,
+    ),
+    "deepseek_v3": Family(
+        (more_edits.latent, edits.experts, more_edits.router, more_edits.shared_expert),
+        ROUTED | DEEPSEEK | _left_out(128, 4096, num_experts=256, num_experts_per_tok=8, moe_intermediate_size=2048,
+                                      first_k_dense_replace=3, rope_interleave=True, routed_scaling_factor=2.5,
+                                      n_group=8, topk_group=4),
+        MOE | LATENT, computed=lambda content: _latent(content) | _shared(content), **EXPERTS,
+    ),
+    "glm4_moe_lite": Family(
+        (more_edits.latent, edits.experts, more_edits.router, more_edits.shared_expert),
+        ROUTED | DEEPSEEK | _left_out(20, 202_752, num_experts=64, num_experts_per_tok=4, moe_intermediate_size=1536,
+                                      mlp_layer_types=None, rope_interleave=True, routed_scaling_factor=1.8,
+                                      q_lora_rank=768, v_head_dim=256, qk_nope_head_dim=192, rms_norm_eps=1e-5),
+        MOE | LATENT, computed=lambda content: _latent(content) | _shared(content),
+        fixed={"first_k_dense_replace": 1}, **EXPERTS,
+    ),
+    "youtu": Family(
+        (more_edits.latent,), DEEPSEEK | _left_out(16, 131_072, rope_interleave=True, tie_word_embeddings=True),
+        LATENT, computed=_latent,
+    ),
+    "minicpm3": Family(
+        (more_edits.latent, edits.scales),
+        DEEPSEEK | _left_out(40, 32_768, kv_lora_rank=256, q_lora_rank=768, qk_nope_head_dim=64, qk_rope_head_dim=32,
+                             v_head_dim=None, scale_emb=12, scale_depth=1.4, dim_model_base=256, rms_norm_eps=1e-5,
+                             tie_word_embeddings=True), LATENT, fixed={"rope_interleave": False},
+        computed=lambda content: _latent(content) | {
+            "v_head_dim": content["v_head_dim"] or content["hidden_size"] // content["num_attention_heads"],
+            "embedding_multiplier": content["scale_emb"], "attention_multiplier": 1.0,
+            "residual_multiplier": 1 if content["scale_depth"] is None
+            else content["scale_depth"] / content["num_hidden_layers"] ** 0.5,
+            "logits_scaling": content["hidden_size"] / (content["dim_model_base"] or content["hidden_size"])},
+    ),
+    # side by side
+    "cohere2": Family(
+        (more_edits.parallel, edits.interleaved, edits.window, more_edits.still_if_full, more_edits.logit_scale,
+         edits.layer_norm, edits.biases),
+        _left_out(None, 8192, rms_norm_eps=1e-5, sliding_window=4096, sliding_window_pattern=4, layer_types=None,
+                  logit_scale=0.0625, tie_word_embeddings=True, attention_bias=False),
+        keys={"layer_norm_eps": "rms_norm_eps"}, fixed={"norm_bias": False},
+        computed=lambda content: {"head_dim": content["hidden_size"] // content["num_attention_heads"]},
+    ),
+    "phi": Family(
+        (more_edits.parallel, edits.partial_rotation, edits.ungated, edits.biases_everywhere, edits.layer_norm,
+         more_edits.head_bias),
+        _left_out(None, 2048, hidden_act="gelu_new", partial_rotary_factor=0.5, rms_norm_eps=1e-5),
+        {".final_layernorm.": ".norm.", ".dense.": ".o_proj.", ".fc1.": ".up_proj.", ".fc2.": ".down_proj."},
+        edits.turned_first, {"layer_norm_eps": "rms_norm_eps"}, only={"qk_layernorm": False},
+    ),
+    "falcon": Family(
+        (more_edits.parallel, edits.ungated, edits.layer_norm, edits.biases_everywhere),
+        _left_out(None, 2048, hidden_act="gelu", rms_norm_eps=1e-5, multi_query=True, new_decoder_architecture=False,
+                  num_kv_heads=None, ffn_hidden_size=None, num_ln_in_parallel_attn=None, use_bias=False,
+                  tie_word_embeddings=True),
+        {"transformer.h.": "layers.", "transformer.word_embeddings.": "tok_embeddings.",
+         "transformer.ln_f.": "final_norm.", ".self_attention.dense.": ".attention.o_proj.",
+         ".self_attention.": ".attention.", ".dense_h_to_4h.": ".up_proj.", ".dense_4h_to_h.": ".down_proj.",
+         ".ln_attn.": ".attention_norm.", ".ln_mlp.": ".ffn_norm."}, more_edits.split_by_key_head,
+        {"layer_norm_epsilon": "rms_norm_eps", "activation": "hidden_act", "bias": "use_bias"},
+        only={"alibi": False, "parallel_attn": True}, computed=lambda content: {
+            "intermediate_size": content["ffn_hidden_size"] or 4 * content["hidden_size"],
+            "parallel_norms": content["num_ln_in_parallel_attn"] or 1 + content["new_decoder_architecture"],
+            "num_key_value_heads": content["num_kv_heads"] if content["new_decoder_architecture"]
+            else 1 if content["multi_query"] else content["num_attention_heads"]},
+    ),
+    # a vector for each position
+    "gpt2": Family(
+        (more_edits.learned_positions, edits.ungated, edits.layer_norm, edits.biases_everywhere),
+        _left_out(None, 1024, hidden_act="gelu_new", rms_norm_eps=1e-5, n_inner=None, tie_word_embeddings=True),
+        {"transformer.": "", "wte.": "tok_embeddings.", "wpe.weight": "tok_embeddings.table", "ln_f.": "final_norm.",
+         "h.": "layers.", ".ln_1.": ".attention_norm.", ".ln_2.": ".ffn_norm.", ".attn.c_proj.": ".attention.o_proj.",
+         ".attn.": ".attention.", ".mlp.c_fc.": ".feed_forward.up_proj.", ".mlp.c_proj.": ".feed_forward.down_proj."},
+        more_edits.split_gpt2,
+        {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+         "n_positions": "max_position_embeddings", "layer_norm_epsilon": "rms_norm_eps",
+         "activation_function": "hidden_act"},
+        only={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+        computed=lambda content: {"intermediate_size": content["n_inner"] or 4 * content["hidden_size"]},
+    ),
 }  # fmt: skip
 WEIGHT_NAMES = {
     "model.embed_tokens.": "tok_embeddings.", "model.norm.": "final_norm.", "model.layers.": "layers.",

@@ -16,11 +16,6 @@ WEIGHTS = {  # settings about the weights, which are refused
     "is not quantised.",
     "transformers_weights": "this course reads model.safetensors: give that file this name, and remove the key.",
 }
-# The families that beyond.families opens; a row there and a name here belong together.
-RELATIVES = (
-    "mistral", "qwen2", "qwen3", "olmo2", "olmo3", "smollm3", "gemma3_text", "gemma2", "mixtral", "qwen3_moe", "phi3",
-    "glm4", "starcoder2", "granite", "gpt_oss", "internlm3", "iquestcoder",
-)  # fmt: skip
 
 
 def config_from_hugging_face(content: dict, source: str = "config.json") -> LlamaConfig:
@@ -32,8 +27,8 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
     """
     kind = content.get("model_type")
     if kind != "llama":
-        use = "beyond.families.load_checkpoint opens it" if kind in RELATIVES else "use a LLaMA, such as SmolLM2-135M"
-        raise ValueError(f"{source} describes a {shown(kind)} model, not 'llama': {use}.")
+        raise ValueError(f"{source} describes a {shown(kind)} model, not 'llama': use a LLaMA, such as SmolLM2-135M, or "
+                         "beyond.families.load_checkpoint, which opens LLaMA's relatives.")  # fmt: skip
     for name in WEIGHTS.keys() & content.keys():
         value = content[name]  # a value of bitsandbytes may say that nothing is quantised
         full = isinstance(value, dict) and value.get("quant_method") == "bitsandbytes" and not any(map(value.get, BITS))

@@ -8,7 +8,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from beyond.families import FAMILIES, Family, load_checkpoint
+from beyond.families import FAMILIES, TAUGHT, Family, load_checkpoint
 from beyond.families.configs import PARTS, SIZES
 from beyond.families.reference import TOKENS, save_random
 from tests.support.models import assert_agree
@@ -16,7 +16,7 @@ from tests.support.models import assert_agree
 pytestmark = pytest.mark.parity
 
 QUICK = "llama", "gemma3_text"
-TYPES = [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in ("llama", *FAMILIES)]
+TYPES = [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in ("llama", *TAUGHT)]
 GONE = object()
 LINEAR, LLAMA3 = {"factor": 4.0}, {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN, TRAINED = {"factor": 4.0, "beta_fast": 4.0}, {"original_max_position_embeddings": 16}
@@ -227,7 +227,7 @@ LLAMAS = {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "tie_word_embed
           "attention_bias": False, "partial_rotary_factor": 1.0, "rope_theta": 10_000.0}  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["llama", *FAMILIES])
+@pytest.mark.parametrize("kind", ["llama", *TAUGHT])
 def test_what_config_json_leaves_out_is_what_transformers_takes_or_is_asked_for(kind):
     if kind not in transformers.CONFIG_MAPPING:
         pytest.skip(f"transformers {transformers.__version__} has no {kind}")

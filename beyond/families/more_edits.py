@@ -1,0 +1,303 @@
+"""Edits of sixty more families. Each is a small class that inherits a part and changes one method, as in edits.py."""
+
+import math
+from functools import partial
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from beyond.families.edits import Edit, Experts, Relative, _hidden, layer_types, patch, rope_init
+from helpers.config import LlamaConfig
+from helpers.model import RMSNorm, SwiGLU, apply_rope, repeat_kv
+from helpers.validate import require_number, require_positive_int, shown
+
+# --------------------------------------------------------------------------------------------------------- experts
+
+
+def _mixtures(model):
+    return [block.feed_forward for block in model.layers if isinstance(block.feed_forward, Experts)]
+
+
+def router(model: Relative, content: dict):
+    """An expert's share is its own sigmoid, and a bias has a say in the choice alone. DeepSeek-V3, arXiv 2412.19437.
+
+    A row may fix another squash (softmax), no bias, or shares that are not renormalised. With groups, only the experts
+    of the best ones can be chosen; a group is as good as its `group_top` best experts together.
+    """
+
+    class Router(Edit):
+        def choose(self, rows):
+            logits = F.linear(rows.float(), self.router.weight.float())
+            scores = logits.sigmoid() if self.squash == "sigmoid" else logits.softmax(dim=-1)
+            liked = scores + self.choice_bias.float() if self.biased else scores
+            if self.n_group > 1:
+                groups = liked.unflatten(1, (self.n_group, -1))  # (tokens, groups, experts of one)
+                worth = groups.topk(self.group_top, dim=-1).values.sum(dim=-1)
+                best = torch.zeros_like(worth).scatter(1, worth.topk(self.topk_group, dim=-1).indices, 1) > 0
+                liked = groups.masked_fill(~best[..., None], float("-inf")).flatten(1)
+            chosen = liked.topk(self.n_chosen, dim=-1).indices
+            shares = scores.gather(1, chosen)
+            if self.renormalise:
+                shares = shares / (shares.sum(dim=-1, keepdim=True) + 1e-20)
+            return shares * self.share_scale, chosen
+
+    n_experts, n_group, best = content["num_experts"], content.get("n_group") or 1, content.get("topk_group") or 1
+    for name, value in (("n_group", n_group), ("topk_group", best)):
+        require_positive_int(name, value)
+    if n_experts % n_group or best > n_group or content["num_experts_per_tok"] > n_experts // n_group * best:
+        raise ValueError(f"n_group={n_group} and topk_group={best} do not fit num_experts={n_experts}, of which "
+                         f"{content['num_experts_per_tok']} are chosen: use another checkpoint.")  # fmt: skip
+    scale, biased = content.get("routed_scaling_factor", 1.0), content.get("choice_bias", True)
+    require_number("routed_scaling_factor", scale, lambda scale: scale > 0, "> 0")
+    for mixture in _mixtures(model):
+        patch(Router, mixture, squash=content.get("squash", "sigmoid"), biased=biased, n_group=n_group, topk_group=best,
+              group_top=content.get("group_top", 2), share_scale=scale)  # fmt: skip
+        if biased:
+            mixture.choice_bias = nn.Parameter(torch.zeros(n_experts))
+
+
+def shared_expert(model: Relative, content: dict):
+    """One expert more, which every token goes through. DeepSeekMoE, arXiv 2401.06066; Qwen2 MoE puts a gate on it."""
+
+    class SharedExpert(Edit):
+        def forward(self, x):
+            return super().forward(x) + self.shared(x)
+
+    class GatedSharedExpert(Edit):
+        def forward(self, x):
+            return super().forward(x) + torch.sigmoid(self.shared_gate(x)) * self.shared(x)
+
+    dim, width = model.config.dim, content["shared_expert_intermediate_size"]
+    if width:
+        require_positive_int("shared_expert_intermediate_size", width)
+        for mixture in _mixtures(model):
+            mixture.shared = SwiGLU(dim, width)
+            if content.get("shared_gate"):
+                mixture.shared_gate = nn.Linear(dim, 1, bias=False)
+            patch(GatedSharedExpert if content.get("shared_gate") else SharedExpert, mixture)
+
+
+# ------------------------------------------------------------------------------------------------------- attention
+
+
+def latent(model: Relative, content: dict):
+    """Keys and values are made from one short vector a token, and only a part of a head turns. MLA, arXiv 2405.04434.
+
+    The cache holds full keys and values here, not the short vector, so it saves nothing. `DeepseekV3Attention`.
+    """
+
+    class Latent(Edit):
+        def rotated_qkv(self, x, cos, sin):
+            cos, sin = cos[..., : self.turned // 2], sin[..., : self.turned // 2]
+            q = self.q_b_proj(self.q_a_norm(self.q_a_proj(x))) if hasattr(self, "q_a_proj") else self.q_proj(x)
+            q, q_turned = q.unflatten(-1, (-1, self.head_dim)).transpose(1, 2).split([self.still, self.turned], dim=-1)
+            short, k_turned = self.kv_a_proj(x).split([self.rank, self.turned], dim=-1)
+            kv = self.kv_b_proj(self.kv_a_norm(short)).unflatten(-1, (-1, self.still + self.v_dim)).transpose(1, 2)
+            k, v = kv.split([self.still, self.v_dim], dim=-1)
+            q_turned = apply_rope(q_turned, cos, sin, self.layout)
+            k_turned = apply_rope(k_turned[:, None], cos, sin, self.layout).expand(-1, k.shape[1], -1, -1)
+            q, k = torch.cat((q, q_turned), dim=-1) * self.score_scale, torch.cat((k, k_turned), dim=-1)
+            return q, k, F.pad(v, (0, self.head_dim - self.v_dim))  # the cache's keys and values are of one width
+
+        def attend(self, q, k, v, visible):
+            return super().attend(q, k, v, visible)[..., : self.v_dim]
+
+    config, rope = model.config, content["rope_parameters"]["full_attention"]
+    rank, q_rank = content["kv_lora_rank"], content["q_lora_rank"]
+    still, turned, v_dim = content["qk_nope_head_dim"], content["qk_rope_head_dim"], content["v_head_dim"]
+    for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "q_lora_rank"):
+        require_positive_int(name, 1 if name == "q_lora_rank" and q_rank is None else content[name])
+    if config.n_kv_heads != config.n_heads or v_dim > config.head_dim:
+        raise ValueError(f"num_key_value_heads={config.n_kv_heads} must be num_attention_heads={config.n_heads}, and "
+                         f"v_head_dim={v_dim} at most {config.head_dim}: use another checkpoint.")  # fmt: skip
+    inv_freq, scaling = rope_init(rope, turned)
+    model.layer_inv_freq[:] = F.pad(inv_freq, (0, config.head_dim // 2 - len(inv_freq)))
+    model.attention_scaling = [scaling] * config.n_layers
+    stretched = rope.get("mscale_all_dim") or 0.0 if rope["rope_type"] != "default" else 0.0
+    score_scale = (0.1 * stretched * math.log(rope["factor"]) + 1) ** 2 if stretched and rope["factor"] > 1 else 1.0
+    for attention in (block.attention for block in model.layers):
+        biased = content.get("attention_bias", False)
+        if q_rank is not None:
+            del attention.q_proj
+            attention.q_a_proj = nn.Linear(config.dim, q_rank, bias=biased)
+            attention.q_a_norm = RMSNorm(q_rank, 1e-6)  # whatever rms_norm_eps is
+            attention.q_b_proj = nn.Linear(q_rank, config.n_heads * config.head_dim, bias=False)
+        del attention.k_proj, attention.v_proj
+        attention.kv_a_proj = nn.Linear(config.dim, rank + turned, bias=biased)
+        attention.kv_a_norm = RMSNorm(rank, 1e-6)
+        attention.kv_b_proj = nn.Linear(rank, config.n_heads * (still + v_dim), bias=False)
+        attention.o_proj = nn.Linear(config.n_heads * v_dim, config.dim, bias=biased)
+        layout = "interleaved" if content.get("rope_interleave", True) else "halves"
+        patch(Latent, attention, rank=rank, still=still, turned=turned, v_dim=v_dim, layout=layout,
+              score_scale=score_scale)  # fmt: skip
+
+
+def still_if_full(model: Relative, content: dict):
+    """A layer that sees all does not turn, only those with a window do. Cohere 2, EXAONE 4; `Cohere2Attention`."""
+    for layer, kind in enumerate(layer_types(content, model.config.n_layers)):
+        if kind == "full_attention":
+            model.layer_inv_freq[layer] = 0
+
+
+def out_gate(model: Relative, content: dict):
+    """A gate on what each head writes, made from the token itself. arXiv 2505.06708; `AfmoeAttention.forward`."""
+
+    class OutGate(Edit):
+        def heads(self, x):
+            self.opened = torch.sigmoid(self.gate_proj(x)).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            return super().heads(x)
+
+        def attend(self, q, k, v, visible):
+            return super().attend(q, k, v, visible) * self.__dict__.pop("opened")
+
+    for attention in (block.attention for block in model.layers):
+        patch(OutGate, attention)
+        attention.gate_proj = nn.Linear(*reversed(attention.o_proj.weight.T.shape), bias=False)
+
+
+def alibi(model: Relative, content: dict):
+    """Nothing turns: the farther away a key is, the less its score, in each head by its own slope. arXiv 2108.12409."""
+
+    class Alibi(Edit):
+        def attend(self, q, k, v, visible):
+            scores = q @ repeat_kv(k, self.n_rep).transpose(-2, -1) / math.sqrt(self.head_dim)
+            scores = scores + self.slopes.to(q)[:, None, None] * torch.arange(k.shape[2], device=q.device)
+            shares = _hidden(scores, visible).softmax(dim=-1, dtype=torch.float32).to(q.dtype)
+            return shares @ repeat_kv(v, self.n_rep)
+
+    n_heads = model.config.n_heads
+    n_even, largest = 2 ** math.floor(math.log2(n_heads)), content.get("alibi_bias_max", 8)
+    slopes = [2 ** (-largest * (head + 1) / n_even) for head in range(n_even)]
+    slopes += [2 ** (-largest * (head + 0.5) / n_even) for head in range(n_heads - n_even)]  # those in between
+    model.layer_inv_freq[:] = 0
+    for block in model.layers:
+        patch(Alibi, block.attention, slopes=torch.tensor(slopes, device="cpu"))
+
+
+# ------------------------------------------------------------------------------------------------------- positions
+
+
+def clock(model: Relative) -> SimpleNamespace:
+    """What parts may ask for the tokens' positions: its `positions`, (1, T) or (B, T), are those of the call."""
+
+    class Clock(Edit):
+        def check_call(self, tokens, cache=None, n_pad=None):
+            n_cached, n_pad = super().check_call(tokens, cache, n_pad)
+            positions = torch.arange(n_cached, n_cached + tokens.shape[1], device=tokens.device)[None]
+            self.clock.positions = positions if n_pad is None else (positions - n_pad[:, None]).clamp(min=0)
+            if (last := n_cached + tokens.shape[1]) > self.clock.longest:
+                raise ValueError(f"{last} tokens are more than this model has positions for, {self.clock.longest}.")
+            return n_cached, n_pad
+
+    shared = SimpleNamespace(positions=None, longest=math.inf)
+    patch(Clock, model, clock=shared)
+    return shared
+
+
+class Placed(Edit):
+    """An embedding that adds a vector for the position."""
+
+    def forward(self, tokens):
+        """(B, T) to (B, T, D)."""
+        return super().forward(tokens) + self.table[self.clock.positions + self.offset]
+
+
+def learned_positions(model: Relative, content: dict):
+    """Nothing turns: a learned vector for each position is added to the embedding. GPT-2; `GPT2Model.forward`."""
+    config, offset = model.config, content.get("position_offset", 0)
+    shared = clock(model)
+    shared.longest = config.max_seq_len
+    table = nn.Parameter(0.02 * torch.randn(config.max_seq_len + offset, config.dim))
+    patch(Placed, model.tok_embeddings, clock=shared, offset=offset, table=table)
+    model.layer_inv_freq[:] = 0
+
+
+# -------------------------------------------------------------------------------------------- blocks, ends and norms
+
+
+def parallel(model: Relative, content: dict):
+    """Attention and feed-forward read the same stream, side by side. GPT-J, PaLM; `CohereDecoderLayer.forward`."""
+
+    class Parallel(Edit):
+        def forward(self, x, *shared):
+            normed = self.attention_norm(x)
+            return x + self.attention(normed, *shared) + self.feed_forward(normed)
+
+    class ParallelTwoNorms(Edit):
+        def forward(self, x, *shared):
+            return x + self.attention(self.attention_norm(x), *shared) + self.feed_forward(self.ffn_norm(x))
+
+    for block in model.layers:
+        if content.get("parallel_norms", 1) == 1:
+            del block.ffn_norm
+        patch(ParallelTwoNorms if hasattr(block, "ffn_norm") else Parallel, block)
+
+
+def logit_scale(model: Relative, content: dict):
+    """A constant on the logits, which softens every prediction. `CohereForCausalLM.forward`."""
+
+    class ScaledLogits(Edit):
+        def forward(self, x):
+            return super().forward(x) * self.scale
+
+    require_number("logit_scale", content["logit_scale"], lambda scale: scale > 0, "> 0")
+    patch(ScaledLogits, model.lm_head, scale=content["logit_scale"])
+
+
+def head_bias(model: Relative, content: dict):
+    """A bias on the logits. `PhiForCausalLM`."""
+    model.lm_head.bias = nn.Parameter(torch.zeros(model.config.vocab_size))
+
+
+# --------------------------------------------------------------------------------------------------------- storage
+
+
+def split_by_key_head(weights: dict, config: LlamaConfig) -> dict:
+    """A key head's queries, its key and its value stand one behind the other. Falcon, GPT-NeoX, BLOOM, Persimmon."""
+    ours, n_rep = {}, config.n_rep
+    for name, weight in weights.items():
+        if "query_key_value." in name:
+            parts = weight.unflatten(0, (config.n_kv_heads, n_rep + 2, config.head_dim)).split([n_rep, 1, 1], dim=1)
+            for letter, part in zip("qkv", parts, strict=True):
+                ours[name.replace("query_key_value", f"{letter}_proj")] = part.flatten(0, 2)
+        else:
+            ours[name] = weight
+    return ours
+
+
+def split_gpt2(weights: dict, config: LlamaConfig) -> dict:
+    """Matrices are stored transposed, and q, k, v as one; old files hold masks besides. `Conv1D`."""
+    ours = {}
+    for name, weight in weights.items():
+        if name.endswith((".attn.bias", ".attn.masked_bias")):
+            continue
+        if weight.ndim == 2 and name.startswith("layers."):
+            weight = weight.T
+        if ".c_attn." in name:
+            ours |= {name.replace("c_attn", f"{letter}_proj"): part for letter, part in zip("qkv", weight.chunk(3))}
+        else:
+            ours[name] = weight
+    return ours
+
+
+def split_granite(weights: dict, config: LlamaConfig) -> dict:
+    """All experts stand in one tensor, gate on up, and a shared one beside them. `GraniteMoeParallelExperts`."""
+    ours = {}
+    for name, weight in weights.items():
+        place, _, part = name.rpartition(".feed_forward.")
+        experts = (
+            [(f"{place}.feed_forward.experts.{n}", own) for n, own in enumerate(weight)] if weight.ndim == 3 else []
+        )
+        if part.startswith("shared."):
+            experts = [(f"{place}.feed_forward.shared", weight)]
+        for start, own in experts:
+            if part.endswith("input_linear.weight"):
+                gate, up = own.chunk(2)
+                ours |= {f"{start}.gate_proj.weight": gate, f"{start}.up_proj.weight": up}
+            else:
+                ours[f"{start}.down_proj.weight"] = own
+        if not experts:
+            ours[name] = weight
+    return ours
