@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, mutate
 from checks.judge import check_of
+from checks.shared import require_unchanged, snapshot
 from helpers.checkpoint import load_checkpoint
 from helpers.config import PRESETS
 from helpers.interventions import held_out_loss, held_out_windows, outputs_of, without_heads
@@ -284,28 +285,6 @@ def properties(model):
     together = torch.cat([model(batch[:, :8], cache, n_pad=torch.tensor([3, 0])), model(batch[:, 8:], cache)], dim=1)
     rows = close(together[:1, 3:], model(tokens[:1, 3:])) and close(together[1:], model(tokens[1:]))
     return future, all(close(piece, at_once) for piece in pieces), rows
-
-
-def snapshot(model):
-    """What a program that only looks at a model leaves as it was."""
-    tensors = dict([*model.named_parameters(), *model.named_buffers()])
-    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
-    modes = [module.training for module in model.modules()], [one.requires_grad for one in tensors.values()]
-    return hooks, modes, {name: one.detach().clone() for name, one in tensors.items()}
-
-
-def require_unchanged(model, before):
-    """Raise unless a model is as it was: its hooks, its modes and its numbers."""
-    hooks, modes, tensors = snapshot(model)
-    if hooks != before[0]:
-        raise Wrong(
-            "a hook is still on a model.", "Keep what register_forward_hook returns, and .remove() it at the end."
-        )
-    if modes != before[1]:
-        said = "a model is left in another mode: train or eval, or requires_grad."
-        raise Wrong(said, "Look at a model, and leave it as it was.")
-    if any(not torch.allclose(one, tensors[name], 0, 0, equal_nan=True) for name, one in before[2].items()):
-        raise Wrong("a model's weights are changed.", "Look at a model, and leave it as it was.")
 
 
 def close(got, want):

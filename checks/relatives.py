@@ -27,10 +27,9 @@ from checks.full_model import (
     RTOL_MODULE,
     diverges,
     first_place,
-    require_unchanged,
-    snapshot,
 )  # fmt: skip
 from checks.judge import CheckResult, check_of
+from checks.shared import require_unchanged, snapshot
 from helpers.formats.fit import misfits, raise_if
 from helpers.interventions import outputs_of
 from helpers.model import apply_rope, causal_visible

@@ -41,3 +41,26 @@ def require_form(answer, like, exercise, hint=""):
         compare(torch.zeros_like(answer) if isinstance(answer, torch.Tensor) else answer, like * 0, exercise, ())
     except Wrong as problem:
         raise Wrong(problem.message, problem.hint or hint) from None
+
+
+HOOK_LEFT = "a hook is still on a model.", "Keep what register_forward_hook returns, and .remove() it at the end."
+
+
+def snapshot(model):
+    """What a program that only looks at a model leaves as it was."""
+    tensors = dict([*model.named_parameters(), *model.named_buffers()])
+    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
+    modes = [module.training for module in model.modules()], [one.requires_grad for one in tensors.values()]
+    return hooks, modes, {name: one.detach().clone() for name, one in tensors.items()}
+
+
+def require_unchanged(model, before):
+    """Raise unless a model is as it was: its hooks, its modes and its numbers."""
+    hooks, modes, tensors = snapshot(model)
+    if hooks != before[0]:
+        raise Wrong(*HOOK_LEFT)
+    if modes != before[1]:
+        said = "a model is left in another mode: train or eval, or requires_grad."
+        raise Wrong(said, "Look at a model, and leave it as it was.")
+    if any(not torch.allclose(one, tensors[name], 0, 0, equal_nan=True) for name, one in before[2].items()):
+        raise Wrong("a model's weights are changed.", "Look at a model, and leave it as it was.")

@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate
 from checks.explain import in_numbers, number
 from checks.judge import check_of
-from checks.shared import Named, RecordedLlama
+from checks.shared import HOOK_LEFT, Named, RecordedLlama, snapshot
 from helpers.model import Llama, LlamaConfig
 from helpers.train import learning_rate
 
@@ -64,9 +64,13 @@ EVAL_MODE = "Is the model in train mode? One that was loaded or judged is in eva
 
 
 def _trained(function, model, *inputs):
-    """The answer of a training; raises if it drew random numbers, or asked the model in eval mode."""
+    """The answer of a training; raises if it drew random numbers, asked the model in eval mode, or leaves a trace."""
     frozen, state = [weight.requires_grad for weight in model.parameters()], torch.get_rng_state()
     answer = function(model, *inputs)
+    if others := {weight.dtype for weight in model.parameters()} - {torch.float32}:
+        raise Wrong(f"the weights are {others.pop()} afterwards, expected torch.float32.", "Is the model converted?")
+    if any(one._backward_hooks for one in model.parameters()) or sum(snapshot(model)[0]):
+        raise Wrong(*HOOK_LEFT)
     if [weight.requires_grad for weight in model.parameters()] != frozen:
         raise Wrong("another set of weights is frozen afterwards.", "A frozen weight stays frozen, the others do not.")
     if not torch.equal(state, torch.get_rng_state()):
@@ -119,7 +123,7 @@ class _Watch:
             steps = enumerate(zip(self.steps, right.steps, strict=True) if len(self.steps) == len(right.steps) else ())
             off = [(s, what, mine, want) for s, (mine, want) in steps for what in want if mine[what] != want[what]]
             for s, what, mine, want in off[:1]:
-                message += f" In step s = {s}, {what}: {mine[what] or None}, expected {want[what]}."
+                message += f" In step s = {s}, {what}: {mine[what] or None}, expected {want[what] or None}."
         shows = not problem.hint and problem.pair != ()
         return 0, message + (in_numbers(TRAINING_LOOP, case, problem) if shows else ""), problem.hint
 
@@ -135,6 +139,7 @@ def _facts(optimizer):
         "the learning rate": [float(group["lr"]) for _, group in held],
         "its betas": [", ".join(map(number, group.get("betas", ()))) for _, group in held],
         "its eps": [group.get("eps", 0.0) for _, group in held],
+        "settings that are on": [name for name in ("amsgrad", "maximize") if any(one.get(name) for _, one in held)],
         "the weight decay of the matrices": [group.get("weight_decay", 0.0) for w, group in held if w.ndim == 2],
         "the weight decay of the gains": [group.get("weight_decay", 0.0) for w, group in held if w.ndim == 1],
         "the length of the gradient": [torch.nn.utils.get_total_norm(gradients).item()],
@@ -153,7 +158,7 @@ OLD_COUNT = "Clipping counts the old gradient of a weight that the optimizer doe
 ASKED = "model(inputs).flatten(0, 1), targets"
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
 TRAINING_LOOP = Exercise(training_loop, [
-    Case("3 steps, one window of 4 tokens each", (_number(1), _FIRST, torch.tensor([[2], [7], [0]]), 4, 0.05, 2)),
+    Case("3 steps, one window of 4 tokens each", (_number(1), _FIRST, torch.tensor([[2], [11], [0]]), 4, 0.05, 2)),
     Case("12 steps, three windows, tied, old gradients", (_number(2), _TEXT, _STARTS, 6, 0.1, 4)),
     Case("eval mode, one frozen, old gradients", (_number(IN_EVAL), _FIRST, torch.tensor([[1], [5], [6]]), 5, 0.05, 1)),
 ], [  # known mistakes
@@ -196,38 +201,48 @@ _step = partial(mutate, accumulated_step)
 
 
 def _moved_by(program, number, *inputs):
-    """The loss, how far the weights move by plain gradient descent, and how many rows the model was asked at once."""
+    """The loss, how far the gradient moves the weights, how far they move, and how many rows were asked at once.
+
+    The optimizer has settings and a state of its own, so that it shows if a step does without them.
+    """
     model = small_model(number)
     held = [weight for weight in model.parameters() if weight.requires_grad]
-    groups = [{"params": [weight for weight in held if weight.ndim == n]} for n in (2, 1)]  # as in the course's loop
-    optimizer = torch.optim.SGD(groups, lr=1.0)
+    groups = [{"params": [w for w in held if w.ndim == n], "weight_decay": d} for n, d in ((2, 0.1), (1, 0.05))]
+    optimizer = torch.optim.SGD(groups, lr=1.0, momentum=0.5)
+    for weight in held:
+        optimizer.state[weight]["momentum_buffer"] = torch.full_like(weight, 0.02)
     settings_of = lambda: [{name: one.get(name) for name in optimizer.defaults} for one in optimizer.param_groups]  # noqa: E731
-    before, was, steps = parameters_to_vector(model.parameters()).double(), settings_of(), []
-    optimizer.register_step_pre_hook(lambda *_: steps.append(settings_of()))
+    before, was, steps = parameters_to_vector(model.parameters()).detach().double(), settings_of(), []
+    is_kept = lambda: all("momentum_buffer" in optimizer.state.get(weight, ()) for weight in held)  # noqa: E731
+    optimizer.register_step_pre_hook(lambda *_: steps.append((settings_of(), is_kept())))
+    alone = [(0.01 + {2: 0.1, 1: 0.05}[w.ndim] * w.detach().double()) * w.requires_grad for w in model.parameters()]
     loss = _trained(program, model, optimizer, *inputs)
-    moved = (before - parameters_to_vector(model.parameters())).detach()
+    moved = before - parameters_to_vector(model.parameters()).detach()
     found = [f"{len(steps)} steps of the optimizer, expected one"] * (len(steps) != 1)
-    for now in (*steps, settings_of()):
-        for mine, first in zip(now, was, strict=True):
+    for now, has_state in (*steps, (settings_of(), is_kept())):
+        found += ["its state is gone"] * (not has_state)
+        for mine, first in zip(now, was, strict=False):
             changed = [name for name in first if mine[name] != first[name]]
             found += [f"its {name} is {mine[name]}, expected {first[name]}" for name in changed]
+    found += ["it has another number of groups"] * (len(optimizer.param_groups) != len(was))
     if moved.any() and found:
-        hint = "Take one step of the optimizer, with its settings as they are, when the gradient is whole."
+        hint = "Take one step of the optimizer, with its settings and state as they are, when the gradient is whole."
         raise Wrong(f"{'; '.join(dict.fromkeys(found))}.", hint)
-    return loss, moved, max((len(call.tokens) for call in model.calls), default=0)
+    pulled = moved - parameters_to_vector(alone)
+    return loss, pulled, moved, max((len(call.tokens) for call in model.calls), default=0)
 
 
 def _loss_and_gradient(function, number, _, rows, lengths, micro):
     """The loss, and how long the gradient is and how far turned."""
-    loss, moved, most = _moved_by(function, number, rows, lengths, micro)
+    loss, pulled, moved, most = _moved_by(function, number, rows, lengths, micro)
     if most > micro:
         raise Wrong(f"the model is asked {most} rows at once, micro is {micro}.", "Call it once for each part.")
     loss = _as_number(loss, "Add up part.item().")
-    if not moved.any():
-        raise Wrong("the weights do not move.", UNMOVED)
+    if not moved.any() or pulled.norm() < 1e-4:  # rounding alone
+        raise Wrong("the weights do not move." if not moved.any() else "no gradient moves the weights.", UNMOVED)
     right = _moved_by(accumulated_step, number, rows, lengths, micro)[1]
-    half = (moved / moved.norm() - right / right.norm()).norm() / 2  # the sine of half the angle between them
-    return torch.tensor(loss), moved.norm(), torch.rad2deg(2 * half.asin()).round(decimals=1)
+    half = (pulled / pulled.norm() - right / right.norm()).norm() / 2  # the sine of half the angle between them
+    return torch.tensor(loss), pulled.norm(), torch.rad2deg(2 * half.asin()).round(decimals=1)
 
 
 def _padded(*lengths, fill=0, spare=2):
@@ -238,7 +253,7 @@ def _padded(*lengths, fill=0, spare=2):
 
 
 def _accumulates(number, padded, micro):
-    return _number(number), "torch.optim.SGD(unfrozen: matrices, and gains as a group, lr=1.0)", *padded, micro
+    return _number(number), "SGD: matrices and gains as groups, lr 1, momentum, decay", *padded, micro
 
 
 UNEVEN = "A part may hold fewer rows, fewer questions, or none: what is its share of the whole?"
@@ -255,6 +270,7 @@ check_accumulated_step = check_of(Exercise(accumulated_step, [
 ], [  # known mistakes
     ("Yours is the mean of the parts' means.", _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),
     ("Is it one mean over all? You add up the parts' means.", _step(SHARE, "nats[asked].mean().nan_to_num()")),
+    ("Is the last part used, where it holds fewer rows?", _step("in parts:", "in parts[: len(rows) // micro or 1]:")),
     ("Does padding count? Leave it out of sum and count.", _step(SHARE, "nats.sum() / rows[:, 1:].numel()")),
     ("Has a row of n tokens n questions? You divide by the tokens.", _step(QUESTIONS, "lengths.sum()")),
     ("Is the sum divided by the number of questions? You divide by that of rows.", _step(QUESTIONS, "len(rows)")),

@@ -45,6 +45,23 @@ def accumulated_step__divided_at_the_end(model, optimizer, rows, lengths, micro)
     return total / questions
 
 
+@right
+def accumulated_step__gradients_by_hand(model, optimizer, rows, lengths, micro):
+    """Row by row, without its padding; the gradients are added up outside of the weights."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    total, nats, count = [torch.zeros_like(weight) for weight in weights], 0.0, int((lengths - 1).sum())
+    for row, length in zip(rows, lengths.tolist(), strict=True):
+        if length > 1:
+            loss = -model(row[None, : length - 1])[0].log_softmax(-1)[torch.arange(length - 1), row[1:length]].sum()
+            total = [a + b for a, b in zip(total, torch.autograd.grad(loss, weights), strict=True)]
+            nats += loss.item()
+    shorten = min(1.0, count / torch.cat([one.flatten() for one in total]).norm().item()) / count
+    for weight, one in zip(weights, total, strict=True):
+        weight.grad = one * shorten
+    optimizer.step()
+    return nats / count
+
+
 _step = partial(partial, accumulated_step__ignored)
 WRONG["accumulated_step"] |= {
     "at_once": ("Call it once for each part.", lambda *all_but, **_: accumulated_step__ignored(*all_but[:-1], 99)),
@@ -63,6 +80,16 @@ WRONG["accumulated_step"] |= {
         accumulated_step__ignored, "lengths[:, None]", "lengths[:, None].clamp(max=rows.shape[1] - 1)")),
     "momentum_during_the_step": ("its momentum is 0.9, expected 0", _step(stepped=lambda _, o: (
         o.param_groups[0].update(momentum=0.9), o.step(), o.param_groups[0].update(momentum=0)))),
+    "weight_decay_0_during_the_step": ("its weight_decay is 0, expected 0.05", _step(stepped=lambda _, o: (
+        o.param_groups[1].update(weight_decay=0), o.step(), o.param_groups[1].update(weight_decay=0.05)))),
+    "state_cleared": ("its state is gone", _step(stepped=lambda _, o: (o.state.clear(), o.step()))),
+    "a_group_more": ("another number of groups", _step(
+        stepped=lambda _, o: (o.step(), o.add_param_group({"params": [torch.zeros(1)]})))),
+    "no_gradient": ("no gradient moves the weights", _step(
+        stepped=lambda m, o: (m.zero_grad(set_to_none=False), o.step()))),
+    "hook_left": ("a hook is still", lambda m, *s: (
+        accumulated_step__ignored(m, *s), m.register_forward_hook(lambda *_: None))[0]),
+    "float64_left": ("Is the model converted?", lambda m, *s: accumulated_step__ignored(m.double(), *s)),
     "clipped_late": ("the length of the gradient is", _step(
         most=1e9, stepped=lambda m, o: (o.step(), torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)))),
     "uphill": ("the right one is 180, expected 0", mutate(accumulated_step, "share.b", "(-share).b")),
@@ -107,6 +134,10 @@ RIGHT["training_loop"] |= {
 WRONG["training_loop"] |= {
     "largest_number_clipped": ("the length of the gradient", _loop(
         clip=lambda weights, most: torch.nn.utils.clip_grad_norm_(weights, most, torch.inf))),
+    "last_window_left_out": ("at [1], expected", lambda model, tokens, starts, *rest: training_loop__scheduler(
+        model, tokens, starts.clamp(max=len(tokens) - rest[0] - 2), *rest)),
+    "amsgrad": ("settings that are on: amsgrad, expected None", _loop(amsgrad=True)),
+    "float64_left": ("Is the model converted?", lambda model, *rest: training_loop__scheduler(model.double(), *rest)),
     "eps": ("its eps: 1e-05, expected 1e-08", _loop(eps=1e-5)),
     "nadam": ("the optimizer: NAdam", _loop(kind=torch.optim.NAdam)),
     "two": ("its betas: 0.9, 0.999, expected", _loop(beta=0.999, decay=1)),
