@@ -103,6 +103,9 @@ check_rms_norm_backward = check_of(Exercise(rms_norm_backward, [
     Case("grad_y in float32, x and weight in bfloat16",
          (draw(3, 4, seed=11), *each(torch.bfloat16, draw(3, 4, seed=12), gain(4)), 0.1),
          "Do the results have the dtype of grad_y, and is nothing rounded to that of x before?"),
+    Case("grad_y in float16, x and weight about 1e5 in float32",
+         (draw(3, 4, seed=11).half(), draw(3, 4, seed=12, scale=1e5), 1e5 * gain(4), 0.1),
+         "Only the results need fit into float16, which ends at 65504: is x or weight rounded to it before?"),
 ], [  # in the two ways and the bracket of section 1.5, and in the four things that are new
     ("Does the root depend on x too? A term along x is missing.", _backward("u - along", "u")),
     ("Is it the mean over the width, not the sum, in the term along x?", _backward("(n * u).mean", "(n * u).sum")),

@@ -50,6 +50,9 @@ def norm_probe__one_token_and_a_large_eps():
     return torch.tensor([300.0, 1, 1, 1]).half(), torch.tensor([0.5, 1, 1, 1.5]).half(), torch.tensor(10.0)
 
 
+RIGHT["norm_probe"]["drawn"] = lambda: (
+    torch.cat([torch.randn(4, 2, 16) * size + size for size in (1e-3, 1.0, 300.0)], dim=1).half(),
+    torch.rand(16).add(0.5).half(), 1e-5)  # fmt: skip
 X, ONES = torch.randn(2, 3, 64), torch.ones(64)
 GOOD, GAIN, EPS = norm_probe__three_sizes()
 for words, bug, probe in (
@@ -57,6 +60,9 @@ for words, bug, probe in (
     ("expected three: x, weight, eps", "the_norm_itself", rms_norm__rsqrt),
     ("holds whole numbers", "whole_numbers", (X.long(), ONES, 1e-5)),
     ("expected floats of one dtype", "two_dtypes", (X.half(), ONES, 1e-5)),
+    ("no plain tensor", "meta", (X.to("meta"), ONES, 1e-5)),
+    ("result is ndarray, ndarray, float, … stay in torch", "numpy", (X.numpy(), ONES.numpy(), 1e-5)),
+    ("expected floats of one dtype", "float8", (X.to(torch.float8_e5m2), ONES.to(torch.float8_e5m2), 1e-5)),
     ("one gain for each coordinate", "gain_per_token", (X, ONES[:3], 1e-5)),
     ("a number from 0 up", "negative_eps", (X, ONES, -1.0)),
     ("float16 ends at 65504", "overflown", (1e9 * X.half(), ONES.half(), 1e-5)),
@@ -71,6 +77,8 @@ for words, bug, probe in (
     ("Make x and weight other than 0.", "gain_of_zeros", (GOOD, 0 * GAIN, EPS)),
 ):
     WRONG["norm_probe"][bug] = words, lambda probe=probe: probe
+WRONG["norm_probe"]["found_by_luck"] = "Hidden: computed without float32", lambda: (
+    (GOOD, GAIN, EPS) if torch.rand(()) < 0.5 else (GOOD.float(), GAIN.float(), EPS))  # fmt: skip
 
 
 @right
@@ -113,6 +121,10 @@ WRONG["rms_norm_backward"] |= {
         one.to(x.dtype) for one in rms_norm_backward__formula(grad_y, x, weight, eps))),
     "grad_y_rounded": ("the dtype of grad_y", lambda grad_y, x, weight, eps: tuple(
         one.to(grad_y.dtype) for one in rms_norm_backward__formula(grad_y.to(x.dtype), x, weight, eps))),
+    **{f"{name}_rounded": ("is x or weight rounded to it before", lambda grad_y, x, weight, eps, place=place: (
+        rms_norm_backward__formula(grad_y, x.to(grad_y.dtype) if place else x,
+                                   weight if place else weight.to(grad_y.dtype), eps)))
+       for place, name in enumerate(("weight", "x"))},
     "along_x_over_its_length": ("for zeros it alone", mutate(  # 0 / 0 for a token of zeros
         rms_norm_backward__formula, "(g * normalised).mean(-1, keepdim=True)",
         "((g * x / x.float().norm(dim=-1, keepdim=True)).sum(-1, keepdim=True)"
