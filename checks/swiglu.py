@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from checks.base import BATCH, LEADING, Case, Exercise, Harness, Wrong, draw, each, largest, require_margin, strided
 from checks.judge import check_of
-from checks.shared import require_form
+from checks.shared import require_form, require_unchanged, snapshot
 from helpers.checkpoint import load_checkpoint
 from helpers.config import LlamaConfig
 from helpers.interventions import held_out_tokens, held_out_windows, replaced
@@ -229,7 +229,7 @@ def _models():
             part.weight.data = part.weight.data[order]
         layer.down_proj.weight.data = layer.down_proj.weight.data[:, order]
     models = {"small": small, "trained": trained, "stored": stored}
-    return {name: model.requires_grad_(False) for name, model in models.items()}
+    return {name: model.eval().requires_grad_(False) for name, model in models.items()}
 
 
 @torch.no_grad()
@@ -257,22 +257,26 @@ def _by_chance(n):
 
 @functools.cache
 def _measures():
-    """{hint: sizes of the units, (n_layers, F)} of measures that miss something, on held-out windows."""
+    """{hint: (sizes of the units, (n_layers, F), the share that tells)}, of measures that miss something."""
     sizes = []
 
     def watch(layer, x):
         g, u = layer.gate_proj(x).flatten(0, -2), layer.up_proj(x).flatten(0, -2)
         hidden = F.silu(g) * u
-        sizes.append((g.abs().mean(0), u.abs().mean(0), hidden.abs().median(0).values))
+        sizes.append((g.abs().mean(0), u.abs().mean(0), hidden.abs().median(0).values, hidden.mean(0).abs()))
         return layer.down_proj(hidden.unflatten(0, x.shape[:-1]))
 
     with torch.no_grad(), replaced(SwiGLU, watch):
         _models()["trained"](held_out_windows()[:, :-1])
-    gates, ups, medians = map(torch.stack, zip(*sizes, strict=True))
+    gates, ups, medians, means = map(torch.stack, zip(*sizes, strict=True))
     return {
-        "Yours are the units with the smallest gates. What does a unit make of gate and up together?": gates,
-        "Yours are the units with the smallest ups. What does a unit make of gate and up together?": ups,
-        "Yours are small at most tokens. What do they do at the few that a median misses?": medians,
+        "Yours are the units with the smallest gates. What does a unit make of gate and up together?": (gates, 0.8),
+        "Yours are the units with the smallest ups. What does a unit make of gate and up together?": (ups, 0.8),
+        "Yours are small at most tokens. What do they do at the few that a median misses?": (medians, 0.8),
+        "Yours are small on average, as positive and negative values cancel. Does each value count by its size?": (
+            means,
+            0.6,
+        ),
     }
 
 
@@ -286,22 +290,31 @@ def _why_no_better(model, units, rise):
             return "Small weights are no sign that a unit does little. What does it make of a text?"
     if (units.sort(dim=-1).values == units[0].sort().values).all():
         return "Yours are the same numbers in each block: unit 7 of one block has nothing to do with that of another."
+    blocks = cut_units(model, units.shape[1])
+    alike = (units[:, None, :, None] == blocks[None, :, None, :]).any(-1).float().mean(-1)  # (row, block)
+    own = alike.diagonal() > 0.6
+    if (alike.amax(1) > 0.6).all() and not own.any():
+        return f"Row 0 fits block {alike[0].argmax()}: is row i that of block i?"
     if rise > 1.5:
         return "Are these the units that do most? And a large negative value is not a small one."
-    for what, sizes in _measures().items():
+    for what, (sizes, most) in _measures().items():
         small = sizes.topk(units.shape[1], largest=False).indices
-        if (units[..., None] == small[:, None]).any(-1).float().mean() > 0.8:
+        if (units[..., None] == small[:, None]).any(-1).float().mean() > most:
             return what
+    if own.any() and (alike.diagonal() < 0.4).any():
+        return f"Row {own.int().argmax()} is well chosen, row {own.int().argmin()} is not: is each block measured?"
     if rise > 0.8:
         return "This is chance. Do you measure on many tokens, gates and ups together, and do rare large values count?"
-    return "Better than chance. How often is a unit large, on how much text, and how long is what it writes?"
+    return "Better than chance. How often is a unit large, on which text, and how long is what it writes?"
 
 
 def _judged_by_effect(function, name, n):
     if function is cut_units:  # chance is measured here, not in a learner's time
         return (name == "small" or _by_chance(n)) and n
     model = copy.deepcopy(_models()[name])
-    units, hidden = function(model, n), model.config.hidden_dim
+    before, hidden = snapshot(model), model.config.hidden_dim
+    units = function(model, n)
+    require_unchanged(model.eval().requires_grad_(False), before)  # its mode may be another
     if isinstance(units, torch.Tensor) and units.is_floating_point():
         raise Wrong(f"the result is {units.dtype}, expected int64.", "Numbers of units are asked, not their sizes.")
     require_form(units, torch.zeros(model.config.n_layers, n, dtype=torch.int64), CUT_UNITS)
