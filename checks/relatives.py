@@ -7,6 +7,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from unittest.mock import patch
 
 import torch
 from safetensors.torch import load_file
@@ -17,6 +18,7 @@ from beyond.families.bugs import BUGS
 from beyond.families.checkpoint import model_from_weights
 from beyond.families.configs import config_from_hugging_face, make_relative, our_weights
 from beyond.families.reference import TOKENS, part_names, save_random
+from beyond.families.registry import FAMILIES
 from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, require_margin, strided
 from checks.full_model import (
     AT,
@@ -110,7 +112,8 @@ check_attention_with_sink = check_of(Exercise(attention_with_sink, _sink_cases()
 
 
 SLIDE, FULL = "sliding_attention", "full_attention"
-ONE_BY_ONE = 12  # tokens that are given one at a time, with a cache
+TWO_ROWS = torch.cat((TOKENS, TOKENS.flip(1)))
+PIECES = (3, 1, 1, 5, 1, 1)  # tokens that are given together, with a cache
 WINDOWS = {"sliding_window": 6, "use_sliding_window": True, "layer_types": [SLIDE, FULL, SLIDE], "head_dim": 8}
 OTHER_SIZES = {  # so that a row with one size written down is refused
     "hidden_size": 64, "intermediate_size": 80, "num_key_value_heads": 1, "head_dim": 16, "sliding_window": 9,
@@ -133,7 +136,7 @@ def _silent():
 
 
 class _Model:
-    """A random model of transformers: its config.json, its weights, and the numbers that it makes of 28 tokens.
+    """A random model of transformers: its config.json, its weights, and what it makes of two texts of 28 tokens.
 
     Its settings, by the names of config.json, differ from small sizes and transformers' own values; the title says how.
     """
@@ -161,8 +164,8 @@ class _Model:
         self.parts = _part_names(title, getattr(theirs.config, "layer_types", None) or [""] * len(self.layers))
         theirs.config.use_cache = False
         names = [f"{theirs.base_model_prefix}.{layer}" for layer in self.layers]
-        self.wanted = (*outputs_of(theirs, [*names, ""], [TOKENS]).values(),)
-        self.wanted += (self.wanted[-1][:, :ONE_BY_ONE],)
+        self.wanted = (*outputs_of(theirs, [*names, ""], [TWO_ROWS]).values(),)
+        self.wanted += (self.wanted[-1][:, : sum(PIECES)],)
         self.own_keys = self.unread = self.content.keys() - AutoConfig.for_model("llama").to_dict().keys()
 
     def opened(self, row, left_out=""):
@@ -176,14 +179,14 @@ class _Model:
             )  # here an edit's error keeps its line
             model = model_from_weights(config, weights, source="the file")
         self.unread = self.own_keys - row.settings.keys()
-        steps = TOKENS[:, :ONE_BY_ONE].split(1, dim=1)
-        numbers = outputs_of(model, [*self.layers, ""], [TOKENS]).values()
-        return *numbers, *outputs_of(model, [""], steps, model.new_cache(1)).values()
+        steps = TWO_ROWS[:, : sum(PIECES)].split(PIECES, dim=1)
+        numbers = outputs_of(model, [*self.layers, ""], [TWO_ROWS]).values()
+        return *numbers, *outputs_of(model, [""], steps, model.new_cache(2)).values()
 
 
 def _part_names(title, kinds):
     names = [f"the stream after layer {n}" + f" ({kind})" * bool(kind) for n, kind in enumerate(kinds)]
-    names += ["the answer (logits)", "the answer (logits), one by one,"]
+    names += ["the answer (logits)", "the answer (logits), in pieces with a cache,"]
     return [f"{title}: {name}".removeprefix(": ") for name in names]
 
 
@@ -202,7 +205,7 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_fac
 HUNYUAN_MODELS = {  # what they show, and their settings beside small sizes
     "heads of 8 numbers": {},
     "heads of 16, a key head each": {"head_dim": 16, "num_key_value_heads": 4, "rope_parameters": LLAMA3},
-    "biases": {"attention_bias": True},
+    "biases": {"attention_bias": True, "head_dim": 12},
     "eps 0.1, tied": {"rms_norm_eps": 0.1, "tie_word_embeddings": True},
     "the family's own values": {"num_hidden_layers": 2, "initializer_range": 0.03},  # small: eps is felt
 }  # fmt: skip
@@ -247,7 +250,8 @@ def _opening(models, left_out=()):
         if function is add_family:  # transformers' own class says what is right
             wanted = [one for model in models() for one in model.wanted]
             return *wanted, *[models()[-1].wanted[-2]] * len(left_out)
-        row = _row_in(function())
+        with patch.dict(FAMILIES):  # a row that is registered meanwhile would open a folder elsewhere
+            row = _row_in(function())
         found = [one for model in models() for one in model.opened(row)]
         return *found, *(models()[-1].opened(row, key)[-2] for key in left_out)
 
@@ -283,7 +287,7 @@ REFUSALS = [  # words of an error, what they mean for a row, and a row
      _row(lambda model, content: edits.patch(edits.Edit(), model))),
     (r"__init__\(\) takes|required positional arguments?: 'model'",
      "The row takes the function that patches, (model, content): not the class, and not called.", _row(edits.Edit)),
-    (r"^KeyError: '(head_dim|hidden_size|num_\w+)'", "Sizes stand in model.config: head_dim, dim, n_heads.",
+    (r"^KeyError: '(head_dim|\w+_size|rms_norm_eps|num_\w+)'", "Sizes stand in model.config: head_dim, dim, norm_eps.",
      _row(lambda model, content: content["head_dim"])),
     (r"^KeyError", "Has config.json this key? If not, the row's `settings` can give it.", _row(RIGHT, edits.no_rope)),
     (r"is no part of", "Does the row's `settings` name every key of config.json that an edit reads, with a default?",
@@ -388,9 +392,6 @@ def where_they_part(ours, theirs, tokens, names=None):
         name, position = first_place(made, wanted, names)
         return name or "logits", position, cached
     return None
-
-
-TWO_ROWS = torch.cat((TOKENS, TOKENS.flip(1)))
 
 
 def _in_row_0(model):  # a little at 5, much at 9: 1e-5 of our largest number would be more than the little

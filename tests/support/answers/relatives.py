@@ -4,7 +4,10 @@ import torch
 
 from beyond.families import Family, edits
 from checks.base import mutate
+from helpers.model import GroupedQueryAttention
 from tests.support.answers.register import RIGHT, WRONG, right
+
+NORMS = "query_layernorm", "key_layernorm"
 
 
 class _Behind(edits.Edit):
@@ -14,7 +17,7 @@ class _Behind(edits.Edit):
 
 def _behind(model, content):
     for block in model.layers:
-        norms = edits.norms(model.config, **dict.fromkeys(("query_layernorm", "key_layernorm"), model.config.head_dim))
+        norms = edits.norms(model.config, **dict.fromkeys(NORMS, model.config.head_dim))
         edits.patch(_Behind, block.attention, **norms)
 
 
@@ -27,7 +30,57 @@ def _hunyuan(*made, **settings):
     return lambda: Family(made, {"rms_norm_eps": 1e-5, "attention_bias": False} | settings)
 
 
+class _InRotated(edits.Edit):
+    def rotated_qkv(self, x, cos, sin):
+        q, k, v = super().rotated_qkv(x, cos, sin)
+        return self.normed(q, self.query_layernorm), self.normed(k, self.key_layernorm), v
+
+    def normed(self, y, norm):
+        return norm(y)
+
+
+@right
+def add_family__each_number_by_hand():  # a norm of another class, biases one by one
+    class Gains(torch.nn.Module):
+        def __init__(self, width, eps):
+            super().__init__()
+            self.weight, self.eps = torch.nn.Parameter(torch.ones(width)), eps
+
+        def forward(self, y):
+            return y / (y.square().mean(-1, keepdim=True) + self.eps).sqrt() * self.weight
+
+    def edit(model, content):
+        for attention in (block.attention for block in model.layers):
+            made = [Gains(model.config.head_dim, model.config.norm_eps) for _ in range(2)]
+            edits.patch(_InRotated, attention, **dict(zip(NORMS, made, strict=True)))
+            for name in "qkvo" * content["attention_bias"]:
+                edits.add_bias(getattr(attention, f"{name}_proj"))
+
+    return Family((edit,), {"rms_norm_eps": 1e-5, "attention_bias": False})
+
+
+def _spoiled(**methods):
+    """The edit with a bug: other methods of _InRotated."""
+
+    def edit(model, content):
+        for attention in (block.attention for block in model.layers):
+            norms = edits.norms(model.config, **dict.fromkeys(NORMS, model.config.head_dim))
+            edits.patch(type("Spoiled", (_InRotated,), methods), attention, **norms)
+
+    return _hunyuan(edit, edits.biases)
+
+
 WRONG["add_family"] |= {
+    "first_row_alone": ("the stream after layer 0", _spoiled(
+        normed=lambda self, y, norm: torch.cat((norm(y[:1]), y[1:])))),
+    "over_the_rows": ("the stream after layer 0", _spoiled(normed=lambda self, y, norm: (
+        y * (y.square().mean((0, 3), keepdim=True) + norm.eps).rsqrt() * norm.weight))),
+    "cached_keys_normed_again": ("in pieces with a cache", _spoiled(attend=lambda self, q, k, v, visible:
+        GroupedQueryAttention.attend(
+            self, q, self.key_layernorm(k) if 1 < q.shape[2] < k.shape[2] else k, v, visible))),
+    "eps_of_content": ("stand in model.config", _hunyuan(lambda model, content: content["rms_norm_eps"])),
+    "class_left_changed": ("GroupedQueryAttention.causal is another one", lambda: (
+        setattr(GroupedQueryAttention, "causal", len), add_family__in_attend())[1]),
     "no_tuple": ("needs its comma", lambda: Family(_behind, {})),
     "weights_named": ("These: left over: layers.0", _hunyuan(lambda model, content: None)),
     "called": ("the function that patches", lambda: Family((edits.biases(),), {})),
