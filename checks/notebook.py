@@ -177,7 +177,7 @@ def read_cells(cells: list[str]) -> Notebook:
 @functools.lru_cache(5000)  # an update reads each notebook for every exercise
 def _statements(number, source, first):
     with warnings.catch_warnings(action="ignore"):  # such as an invalid escape: not the reader's business
-        return [_statement(number, node, first) for node in _body(source)]
+        return [_statement(number, node, first) for node in _body(source) if not isinstance(node, ast.Pass)]
 
 
 def _body(source):
