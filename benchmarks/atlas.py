@@ -7,7 +7,9 @@ A type that opens is tried in two sizes: a random model of transformers, whose s
 `load_checkpoint`, and reads 28 tokens at once and one by one. Then each edit of its row is left out once.
 """
 
+import itertools
 import json
+import random
 import sys
 from dataclasses import replace
 
@@ -16,8 +18,9 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as TYPES
 
 from beyond.families import FAMILIES, load_checkpoint, register_family
-from beyond.families.reference import max_abs_diff, one_by_one, save_random
+from beyond.families.reference import TOKENS, max_abs_diff, one_by_one, save_random
 
+GONE = object()
 STRICT = 1e-4  # of the largest logit
 SLIDE, FULL = "sliding_attention", "full_attention"
 FIRST = {  # sizes, where a type's config has them; the second differ in all that a row might have written down
@@ -38,7 +41,8 @@ SECOND = FIRST | {
 }  # fmt: skip
 MHA = {"num_key_value_heads": 4}
 BITING = {  # what else a type needs so that every setting of its row changes something
-    "cwm": {"bos_token_id": 0}, "arcee": {"attention_bias": True}, "ernie4_5": {"use_bias": True}, "flex_olmo": {"attention_bias": True},
+    "cwm": {"bos_token_id": 0}, "arcee": {"attention_bias": True}, "ernie4_5": {"use_bias": True},
+    "flex_olmo": {"attention_bias": True},
     "olmoe": {"attention_bias": True}, "mellum": {"attention_bias": True}, "stablelm": {"use_qkv_bias": True},
     "qwen2": {"use_sliding_window": True, "max_window_layers": 1},
     "qwen2_moe": {"use_sliding_window": True, "mlp_only_layers": [1]},
@@ -53,7 +57,24 @@ BITING = {  # what else a type needs so that every setting of its row changes so
     "deepseek_v3": MHA | {"attention_bias": True, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1},
     "glm4_moe_lite": MHA | {"attention_bias": True, "n_group": 2, "topk_group": 1},
     "youtu": MHA | {"attention_bias": True}, "minicpm3": MHA | {"attention_bias": True},
-    "cohere2": {"attention_bias": True}, "falcon": {"bias": True},
+    "cohere2": {"attention_bias": True}, "falcon": {"bias": True}, "nemotron": {"attention_bias": True},
+    "bitnet": {"attention_bias": True},
+    "hyperclovax": {"attention_bias": True, "embedding_multiplier": 1.5, "residual_multiplier": 0.7,
+                    "logits_scaling": 2.0, "attention_multiplier": 0.2},
+    "granitemoeshared": {"attention_bias": True, "embedding_multiplier": 1.5, "residual_multiplier": 0.7,
+                         "logits_scaling": 2.0, "attention_multiplier": 0.2},
+    "granite": {"embedding_multiplier": 1.5, "residual_multiplier": 0.7, "logits_scaling": 2.0,
+                "attention_multiplier": 0.2},
+    "aria_text": {"moe_num_experts": 4, "attention_bias": True}, "gptj": {"rotary_dim": 4},
+    "codegen": {"rotary_dim": 4},
+    "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_layer_end_index": 2},
+    "exaone_moe": {"n_group": 2, "topk_group": 1},
+    "opt": lambda sizes: {"word_embed_proj_dim": sizes.get("hidden_size", 32)},
+    "ministral3": {"sliding_window": 6, "rope_parameters": {
+        "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 5, "beta_fast": 4.0, "mscale": 1.0,
+        "mscale_all_dim": 0.5, "rope_theta": 1000.0, "llama_4_scaling_beta": 0.3}},
+    "llama4_text": {"intermediate_size_mlp": 40, "moe_layers": [1, 2, 3], "no_rope_layers": [1, 0, 1, 0],
+                    "attention_chunk_size": 7, "floor_scale": 4, "attn_scale": 0.3, "attention_bias": True},
 }  # fmt: skip
 
 
@@ -89,19 +110,112 @@ def trial(kind):
 
 
 def idle(kind, theirs, folder):
-    """Edits and settings of a row without which the folder opens with the same logits."""
-    row = FAMILIES[kind]
-    rows = {edit.__name__: replace(row, edits=tuple(one for one in row.edits if one is not edit)) for edit in row.edits}
-    found = []
-    for name, less in rows.items():
-        with register_family(kind, less):
+    """Edits of a row without which the folder opens with the same logits."""
+    row, found = FAMILIES[kind], []
+    for edit in row.edits:
+        with register_family(kind, replace(row, edits=tuple(one for one in row.edits if one is not edit))):
             try:
                 if max(differences(theirs, folder)) < STRICT:
-                    found.append(f"without {name} nothing changes")
+                    found.append(f"without {edit.__name__} nothing changes")
             except ValueError:
                 pass  # a weight is left over, or missing
-    content = json.loads((folder / "config.json").read_text())
     return found
+
+
+# ------------------------------------------------------------------------- every other setting is followed or refused
+
+NOT_THE_MODEL = {  # keys that say how a model is kept, trained or asked
+    "architectures", "dtype", "torch_dtype", "transformers_version", "model_type", "_name_or_path", "id2label",
+    "label2id", "problem_type", "return_dict", "output_hidden_states", "output_attentions", "output_router_logits",
+    "chunk_size_feed_forward", "is_encoder_decoder", "use_cache", "initializer_range", "router_aux_loss_coef",
+    "bos_token_id", "eos_token_id", "pad_token_id", "layerdrop", "quantization_config", "transformers_weights",
+}  # fmt: skip
+
+
+ELSEWHERE = {  # keys of other families
+    "attention_bias": True, "mlp_bias": True, "use_bias": True, "bias": True, "qkv_bias": True, "use_qkv_bias": True,
+    "clip_qkv": 0.5, "hidden_act": "relu", "hidden_activation": "relu", "activation_function": "relu",
+    "sliding_window": 5, "use_sliding_window": True, "max_window_layers": 1, "sliding_window_pattern": 2,
+    "layer_types": [SLIDE, FULL, SLIDE, FULL], "no_rope_layers": [1, 0, 1, 0], "no_rope_layer_interval": 2,
+    "attention_chunk_size": 5, "partial_rotary_factor": 0.5, "rotary_dim": 4, "rope_theta": 77.0, "head_dim": 4,
+    "rope_scaling": {"rope_type": "linear", "factor": 4.0}, "embedding_multiplier": 2.0, "attention_multiplier": 2.0,
+    "residual_multiplier": 2.0, "logits_scaling": 2.0, "logit_scale": 2.0, "attn_logit_softcapping": 2.0,
+    "final_logit_softcapping": 2.0, "query_pre_attn_scalar": 2, "num_experts": 8, "num_experts_per_tok": 1,
+    "num_local_experts": 8, "n_routed_experts": 8, "moe_layer_freq": 2, "first_k_dense_replace": 2, "n_group": 2,
+    "norm_topk_prob": False, "routed_scaling_factor": 2.0, "qk_layernorm": True, "use_qk_norm": True,
+    "use_parallel_residual": True, "swiglu_limit": 0.5, "rms_norm_eps": 0.5, "layer_norm_eps": 0.5,
+    "layer_norm_epsilon": 0.5, "norm_eps": 0.5, "num_key_value_heads": 1, "scale_embedding": False, "alibi": True,
+    "multi_query": True, "tie_word_embeddings": True, "is_decoder": False, "scale_attn_weights": False,
+}  # fmt: skip
+
+
+def others(name, value):
+    """Other values of a setting."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, (int, float)):
+        return [value * 2, value + 1, 0, None] if isinstance(value, int) else [value * 2, value + 0.25, None]
+    if isinstance(value, str):
+        return ["gelu", "relu", "silu"] if "act" in name else ["softmax", "sum", "sigmoid", "greedy"]
+    if isinstance(value, list):
+        return [one for one in (value[::-1], value[:1] * len(value), None) if one != value]
+    if isinstance(value, dict):
+        return [value | {key: other} for key, one in value.items() for other in others(key, one)[:1]]
+    return [True, 3, 0.5]
+
+
+def logits_of(folder, content):
+    """transformers' logits and ours for a config.json; None where it is refused."""
+    (folder / "config.json").write_text(json.dumps(content))
+    found = []
+    for opens in (
+        lambda: transformers.AutoModelForCausalLM.from_pretrained(
+            folder, attn_implementation="eager", dtype=torch.float32
+        ),
+        lambda: load_checkpoint(folder),
+    ):
+        try:
+            torch.manual_seed(0)
+            with torch.no_grad():
+                made = opens()(TOKENS)
+            found.append(made if isinstance(made, torch.Tensor) else made.logits)
+        except Exception:  # transformers refuses in many ways
+            found.append(None)
+    return found
+
+
+def sweep(kind, n_pairs=0):
+    """Changes of config.json after which both open the folder with different logits, as sentences.
+
+    Every key takes some other values, and none, and is joined by keys of other families; then some of the pairs of
+    changes that are followed.
+    """
+    folder = save(kind, FIRST)[1]
+    content = json.loads((folder / "config.json").read_text())
+    usual = transformers.AutoConfig.for_model(kind).to_dict()
+    singles = [{name: other} for name in content for other in others(name, content[name])]
+    singles += [{name: usual[name]} for name in content.keys() & usual.keys() if usual[name] != content[name]]
+    singles += [{name: other} for name, other in ELSEWHERE.items() if name not in content]
+    singles = [one for one in singles if not one.keys() & NOT_THE_MODEL]
+    singles += [{name: GONE} for name in content if name not in NOT_THE_MODEL]
+    before, wrong, followed = logits_of(folder, content)[0], [], []
+
+    def differs(change):
+        changed = {name: value for name, value in (content | change).items() if value is not GONE}
+        theirs, ours = logits_of(folder, changed)
+        if theirs is None or ours is None or not theirs.isfinite().all():
+            return
+        if not (ours - theirs).abs().max() <= STRICT * theirs.abs().max():
+            wrong.append(f"{kind}: {change} is not followed")
+        elif not torch.equal(theirs, before):
+            followed.append(change)
+
+    for change in singles:
+        differs(change)
+    pairs = [one | other for one, other in itertools.combinations(followed, 2) if not one.keys() & other.keys()]
+    for change in random.Random(0).sample(pairs, min(n_pairs, len(pairs))):
+        differs(change)
+    return wrong
 
 
 if __name__ == "__main__":

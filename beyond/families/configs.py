@@ -23,6 +23,7 @@ SIZES = {
     "intermediate_size", "head_dim", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings", "rope_theta",
     "rope_scaling", "rope_parameters", "is_causal", "per_layer_config",
 }  # fmt: skip
+EITHER = {"hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"}  # has two names
 PLACES = "rope_parameters", "rope_scaling"
 NEUTRAL = {  # settings that change the function, with the value that does not
     "attention_bias": False, "mlp_bias": False, "use_bidirectional_attention": False, "use_sliding_window": False,
@@ -94,12 +95,12 @@ def _complete(content):
     kind = content["model_type"]
     row = FAMILIES[kind]
     known = row.settings | row.fixed
-    for theirs, ours in row.keys.items():  # of both names theirs counts
-        if ours in content and theirs not in content and theirs != ours:
-            raise ValueError(
-                f"{ours} is here, and {kind!r} calls it {theirs!r}: rename the one that transformers reads."
-            )
-    given = {row.keys.get(name, name): value for name, value in content.items() if name not in row.keys.values()}
+    for theirs, ours in row.keys.items():  # which name counts: theirs, or either
+        both = ours in content and theirs in content
+        if ours in content and (ours in EITHER) == both and content.get(theirs) != content[ours]:
+            raise ValueError(f"{ours} is here, and {kind!r} calls it {theirs!r}: keep the one that transformers reads.")
+    unread = {ours for theirs, ours in row.keys.items() if theirs in content}
+    given = {row.keys.get(name, name): value for name, value in content.items() if name not in unread}
     content = row.settings | given | row.fixed
     computed = row.computed(content) if row.computed else {}
     content, known = content | computed, known | computed

@@ -221,10 +221,9 @@ def biases(model: Relative, content: dict):
 
 
 def biases_everywhere(model: Relative, content: dict):
-    """A bias in every matrix of a block. GPT-2, StarCoder2; `Starcoder2MLP`."""
-    for linear in [
-        one for one in model.layers.modules() if isinstance(one, nn.Linear) and content.get("use_bias", True)
-    ]:
+    """A bias in every matrix of a block, or of its feed-forward. GPT-2, StarCoder2; `Starcoder2MLP`, `GPTJMLP`."""
+    parts = [*model.layers.named_modules()] if content.get("use_bias", True) else []
+    for linear in [one for name, one in parts if isinstance(one, nn.Linear) and content.get("biased", "") in name]:
         add_bias(linear)
 
 
@@ -298,7 +297,7 @@ def zero_centred_gain(model: Relative, content: dict):
 
 
 def layer_norm(model: Relative, content: dict):
-    """LayerNorm: the mean is taken off first, and a bias is added, not so in Cohere. arXiv 1607.06450; `nn.LayerNorm`."""
+    """LayerNorm takes the mean off first and adds a bias, but none in Cohere. arXiv 1607.06450; `nn.LayerNorm`."""
 
     class LayerNorm(Edit):
         def forward(self, x):
@@ -314,6 +313,12 @@ ACTIVATIONS = {"gelu": F.gelu, "gelu_new": TANH_GELU, "gelu_pytorch_tanh": TANH_
                "relu2": lambda x: x.relu() ** 2, "silu": F.silu}  # fmt: skip
 
 
+def _activation(content):
+    if (name := content["hidden_act"]) not in ACTIVATIONS:
+        raise ValueError(f"hidden_act={shown(name)} is not known here, only {', '.join(ACTIVATIONS)}.")
+    return ACTIVATIONS[name]
+
+
 def ungated(model: Relative, content: dict):
     """No gate: down(activation(up(x))). Arcee and Nemotron with relu²; `Starcoder2MLP`."""
 
@@ -321,12 +326,20 @@ def ungated(model: Relative, content: dict):
         def forward(self, x):
             return self.down_proj(self.activation(self.up_proj(x)))
 
-    activation = ACTIVATIONS.get(content["hidden_act"])
-    if activation is None:
-        raise ValueError(f"hidden_act={shown(content['hidden_act'])} is not known here, only {', '.join(ACTIVATIONS)}.")
     for feed_forward in (block.feed_forward for block in model.layers):
         del feed_forward.gate_proj
-        patch(Ungated, feed_forward, activation=activation)
+        patch(Ungated, feed_forward, activation=_activation(content))
+
+
+def gate_act(model: Relative, content: dict):
+    """Another function in SiLU's place, before the gate. BitNet with relu²; `BitNetMLP`."""
+
+    class GateAct(Edit):
+        def forward(self, x):
+            return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+
+    for block in model.layers:
+        patch(GateAct, block.feed_forward, activation=_activation(content))
 
 
 def gelu_gate(model: Relative, content: dict):
@@ -363,7 +376,8 @@ def scales(model: Relative, content: dict):
     patch(Scaled, model.tok_embeddings, scale=model.config.dim**0.5 if gemma else content["embedding_multiplier"])
     for block in model.layers:
         patch(ScaledQuery, block.attention, score_scale=score_scale)
-        for part in () if gemma else (block.attention, block.feed_forward):
+        ends = (getattr(block, f"{name}_out_norm", None) for name in ("attention", "ffn"))  # the last part of a branch
+        for part in () if gemma else map(lambda end, part: end or part, ends, (block.attention, block.feed_forward)):
             patch(Scaled, part, scale=content["residual_multiplier"])
     if not gemma:
         patch(Scaled, model.lm_head, scale=1 / content["logits_scaling"])
@@ -438,8 +452,12 @@ class Experts(Edit):
         for number, expert in enumerate(self.experts):
             row, place = torch.where(chosen == number)  # who chose it, and as which of its choices
             if len(row):
-                y = y.index_add(0, row, expert(rows[row]) * shares[row, place, None].to(x.dtype))
+                y = y.index_add(0, row, self.weighed(expert, rows[row], shares[row, place, None].to(x.dtype)))
         return y.view_as(x)
+
+    def weighed(self, expert, rows, shares):
+        """What an expert gives for its tokens (tokens, D), each by its share."""
+        return expert(rows) * shares
 
 
 def sparse_layers(content: dict, n_layers: int) -> list[bool]:

@@ -1,17 +1,16 @@
 """Edits of sixty more families. Each is a small class that inherits a part and changes one method, as in edits.py."""
 
 import math
-from functools import partial
 from types import SimpleNamespace
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from beyond.families.edits import Edit, Experts, Relative, _hidden, layer_types, patch, rope_init
+from beyond.families.edits import Edit, Experts, Relative, _hidden, layers_that_turn, norms, patch, rope_init
 from helpers.config import LlamaConfig
-from helpers.model import RMSNorm, SwiGLU, apply_rope, repeat_kv
-from helpers.validate import require_number, require_positive_int, shown
+from helpers.model import RMSNorm, SwiGLU, apply_rope, causal_visible, repeat_kv
+from helpers.validate import require_number, require_positive_int
 
 # --------------------------------------------------------------------------------------------------------- experts
 
@@ -79,6 +78,32 @@ def shared_expert(model: Relative, content: dict):
             patch(GatedSharedExpert if content.get("shared_gate") else SharedExpert, mixture)
 
 
+def input_router(model: Relative, content: dict):
+    """The share, a sigmoid, multiplies what goes into an expert, not what it gives. Llama 4; `Llama4TextMoe`."""
+
+    class InputRouter(Edit):
+        def choose(self, rows):
+            logits, chosen = self.router(rows).topk(self.n_chosen, dim=-1)
+            return logits.float().sigmoid(), chosen
+
+        def weighed(self, expert, rows, shares):
+            return expert(rows * shares)
+
+    for mixture in _mixtures(model):
+        patch(InputRouter, mixture)
+
+
+def sub_norm(model: Relative, content: dict):
+    """A norm before the last matrix of each branch. BitNet, arXiv 2504.12285; `BitNetAttention.forward`."""
+
+    class NormedInput(Edit):
+        def forward(self, x):
+            return super().forward(self.norm(x))
+
+    for linear in (one for block in model.layers for one in (block.attention.o_proj, block.feed_forward.down_proj)):
+        patch(NormedInput, linear, **norms(model.config, norm=linear.in_features))
+
+
 # ------------------------------------------------------------------------------------------------------- attention
 
 
@@ -135,9 +160,9 @@ def latent(model: Relative, content: dict):
 
 
 def still_if_full(model: Relative, content: dict):
-    """A layer that sees all does not turn, only those with a window do. Cohere 2, EXAONE 4; `Cohere2Attention`."""
-    for layer, kind in enumerate(layer_types(content, model.config.n_layers)):
-        if kind == "full_attention":
+    """A layer that sees all does not turn, those with a window do; comes after `window`. `Cohere2Attention`."""
+    if content["sliding_window"] is not None or not content.get("turns_without_window"):  # the latter: EXAONE
+        for layer in [number for number, window in enumerate(model.windows) if window is None]:
             model.layer_inv_freq[layer] = 0
 
 
@@ -155,6 +180,53 @@ def out_gate(model: Relative, content: dict):
     for attention in (block.attention for block in model.layers):
         patch(OutGate, attention)
         attention.gate_proj = nn.Linear(*reversed(attention.o_proj.weight.T.shape), bias=False)
+
+
+def chunks(model: Relative, content: dict):
+    """A layer sees only the tokens of its own chunk: the text is cut at fixed places. Llama 4; `chunked_overlay`."""
+
+    class Chunked(Edit):
+        def rotation_and_mask(self, n_query, n_cached=0, n_pad=None, device=None):
+            cos, sin, masks = super().rotation_and_mask(n_query, n_cached, n_pad, device)
+            key = torch.arange(n_cached + n_query, device=device)
+            number = (key if n_pad is None else (key - n_pad[:, None]).clamp(min=0)[:, None]) // self.chunk
+            same = number[..., n_cached:, None] == number[..., None, :]  # (T, S) or (B, 1, T, S)
+            plain = causal_visible(n_query, len(key), device)
+            chunked = [same & (plain if mask is None else mask) for mask in masks]
+            return cos, sin, [one if cut else mask for one, mask, cut in zip(chunked, masks, self.cut, strict=True)]
+
+    require_positive_int("attention_chunk_size", content["attention_chunk_size"])
+    cut = [kind == "chunked_attention" for kind in content["layer_types"]]
+    patch(Chunked, model, chunk=content["attention_chunk_size"], cut=cut)
+
+
+def l2_norm(model: Relative, content: dict):
+    """What has turned is brought to one length, without a gain. Llama 4; `Llama4TextL2Norm`."""
+
+    class L2Norm(Edit):
+        def rotated_qkv(self, x, cos, sin):
+            q, k, v = super().rotated_qkv(x, cos, sin)
+            return *(y * torch.rsqrt(y.float().pow(2).mean(-1, keepdim=True) + self.eps).to(y) for y in (q, k)), v
+
+    for block, turns in zip(model.layers, layers_that_turn(content, model.config.n_layers), strict=True):
+        if turns and content["use_qk_norm"]:
+            patch(L2Norm, block.attention, eps=model.config.norm_eps)
+
+
+def temperature(model: Relative, content: dict):
+    """A query grows with its position, so that no long text drowns it. arXiv 2501.19399; Llama 4, Ministral 3."""
+
+    class Temperature(Edit):
+        def rotated_qkv(self, x, cos, sin):
+            q, k, v = super().rotated_qkv(x, cos, sin)
+            steps = torch.floor((self.clock.positions + self.shift) / self.step)
+            return q * (1 + self.growth * torch.log1p(steps))[:, None, :, None].to(q), k, v
+
+    (growth, step, shift, layers), shared = content["temperature"], clock(model)
+    for name, value in (("the growth of queries", growth), ("the tokens of a step", step)):
+        require_number(name, value, lambda value: value > 0, "> 0")
+    for layer in layers:
+        patch(Temperature, model.layers[layer].attention, clock=shared, growth=growth, step=step, shift=shift)
 
 
 def alibi(model: Relative, content: dict):
@@ -202,6 +274,16 @@ class Placed(Edit):
     def forward(self, tokens):
         """(B, T) to (B, T, D)."""
         return super().forward(tokens) + self.table[self.clock.positions + self.offset]
+
+
+def embedding_norm(model: Relative, content: dict):
+    """A norm on the embedding. BLOOM, arXiv 2211.05100; `BloomModel.forward`."""
+
+    class NormedEmbedding(Edit):
+        def forward(self, tokens):
+            return self.norm(super().forward(tokens))
+
+    patch(NormedEmbedding, model.tok_embeddings, **norms(model.config, norm=model.config.dim))
 
 
 def learned_positions(model: Relative, content: dict):
@@ -276,7 +358,8 @@ def split_gpt2(weights: dict, config: LlamaConfig) -> dict:
         if weight.ndim == 2 and name.startswith("layers."):
             weight = weight.T
         if ".c_attn." in name:
-            ours |= {name.replace("c_attn", f"{letter}_proj"): part for letter, part in zip("qkv", weight.chunk(3))}
+            for letter, part in zip("qkv", weight.chunk(3), strict=True):
+                ours[name.replace("c_attn", f"{letter}_proj")] = part
         else:
             ours[name] = weight
     return ours
@@ -301,3 +384,11 @@ def split_granite(weights: dict, config: LlamaConfig) -> dict:
         if not experts:
             ours[name] = weight
     return ours
+
+
+def split_codegen(weights: dict, config: LlamaConfig) -> dict:
+    """Four devices' shares of q, v and k stand one behind the other. `CodeGenAttention`."""
+    merged = {name: one.unflatten(0, (4, 3, -1)) for name, one in weights.items() if ".qkv_proj." in name}
+    ours = {name: one for name, one in weights.items() if name not in merged}
+    return ours | {name.replace("qkv_proj", f"{letter}_proj"): one[:, number].flatten(0, 1)
+                   for name, one in merged.items() for number, letter in enumerate("qvk")}  # fmt: skip

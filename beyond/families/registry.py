@@ -4,7 +4,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from beyond.families import edits, more_edits
+from beyond.families import edits
+from beyond.families import more_edits as more
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ def _left_out(n_kv_heads, longest, **more):
     return {"num_key_value_heads": n_kv_heads, "max_position_embeddings": longest} | more
 
 
+SCALES = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
 WINDOW = {"sliding_window": None}
 SOME_WINDOWS = {"sliding_window": 4096, "layer_types": None}
 QWEN_WINDOWS = _left_out(32, 32_768, use_sliding_window=False, max_window_layers=28) | SOME_WINDOWS
@@ -96,10 +98,7 @@ FAMILIES = {
         _left_out(2, 4096, hidden_act="gelu_pytorch_tanh", rms_norm_eps=1e-5, tie_word_embeddings=True, **WINDOW),
         {".c_fc.": ".up_proj.", ".c_proj.": ".down_proj."}, keys={"norm_epsilon": "rms_norm_eps"},
     ),
-    "granite": Family(
-        (edits.scales,), dict.fromkeys(("embedding_multiplier", "attention_multiplier", "residual_multiplier",
-                                        "logits_scaling"), 1.0),
-    ),
+    "granite": Family((edits.scales,), dict.fromkeys(SCALES, 1.0)),
     "gpt_oss": Family(
         (edits.biases, edits.sinks, edits.experts, edits.clamped_gate, edits.window, edits.angles),
         _left_out(8, 131_072, num_experts=128, num_experts_per_tok=4, sliding_window=128, layer_types=None,
@@ -120,6 +119,21 @@ MOE = {
     ".shared_experts.": ".shared.",
 }  # fmt: skip
 LATENT = {".q_a_layernorm.": ".q_a_norm.", ".kv_a_layernorm.": ".kv_a_norm.", ".kv_a_proj_with_mqa.": ".kv_a_proj."}
+OLD_NAMES = {
+    ".dense_h_to_4h.": ".up_proj.", ".dense_4h_to_h.": ".down_proj.", "transformer.": "", "wte.": "tok_embeddings.",
+    "word_embeddings.": "tok_embeddings.", "word_embeddings_layernorm.": "tok_embeddings.norm.",
+    "wpe.weight": "tok_embeddings.table", "ln_f.": "final_norm.",
+    "h.": "layers.", ".ln_1.": ".attention_norm.", ".ln_attn.": ".attention_norm.", ".ln_2.": ".ffn_norm.",
+    ".ln_mlp.": ".ffn_norm.", ".attn.c_proj.": ".attention.o_proj.", ".self_attention.dense.": ".attention.o_proj.",
+    ".attn.out_proj.": ".attention.o_proj.", ".attn.": ".attention.", ".self_attention.": ".attention.",
+    ".c_fc.": ".up_proj.", ".mlp.c_proj.": ".feed_forward.down_proj.", ".fc_in.": ".up_proj.",
+    ".fc_out.": ".down_proj.",
+}  # fmt: skip
+OPT = {".self_attn_layer_norm.": ".attention_norm.", ".final_layer_norm.": ".ffn_norm.", ".out_proj.": ".o_proj.",
+       ".fc1.": ".feed_forward.up_proj.", ".fc2.": ".feed_forward.down_proj."}  # fmt: skip
+OLD_KEYS = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+            "n_positions": "max_position_embeddings", "layer_norm_epsilon": "rms_norm_eps",
+            "activation_function": "hidden_act"}  # fmt: skip
 FULL, SLIDES = "full_attention", "sliding_attention"
 
 
@@ -135,224 +149,267 @@ def _shared(content):
     return {"shared_expert_intermediate_size": n_shared and n_shared * content["moe_intermediate_size"]}
 
 
+def _split_transposed(weights, config):
+    return edits.split_experts({name: one.mT if one.ndim == 3 else one for name, one in weights.items()}, config)
+
+
+def _four_times(content):
+    """The feed-forward's width in older files."""
+    return {"intermediate_size": content.get("n_inner") or 4 * content["hidden_size"]}
+
+
+def _turned_by_number(content):
+    """The share of a head that turns, from a number of coordinates."""
+    width = content["hidden_size"] // content["num_attention_heads"]
+    return _four_times(content) | {"partial_rotary_factor": (content["rotary_dim"] or width) / width}
+
+
+def _llama4(content):
+    """What layers do in Llama 4, where those that turn see a chunk, and others' queries grow."""
+    n_layers, step = content["num_hidden_layers"], content["interleave_moe_layer_step"]
+    sparse = range(step - 1, n_layers, step) if content["moe_layers"] is None else content["moe_layers"]
+    turns = edits.layers_that_turn(content | {"no_rope_layers": content["no_rope_layers"] or None}, n_layers)
+    still = [layer for layer in range(n_layers) if not turns[layer] and content["attn_temperature_tuning"]]
+    kinds = content["layer_types"] or ["chunked_attention" if one else FULL for one in turns]
+    return {"no_rope_layers": turns, "layer_types": kinds, "moe_intermediate_size": content["intermediate_size"],
+            "mlp_layer_types": ["sparse" if layer in sparse else "dense" for layer in range(n_layers)],
+            "shared_expert_intermediate_size": content["intermediate_size"],
+            "intermediate_size": content["intermediate_size_mlp"],
+            "temperature": (content["attn_scale"], content["floor_scale"], 1.0, still)}  # fmt: skip
+
+
 def _latent(content):
     """How wide a head is: what stands still and what turns."""
     return {"head_dim": content["qk_nope_head_dim"] + content["qk_rope_head_dim"]}
 
 
+MINISTRAL = {"rope_type": "yarn", "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+             "mscale_all_dim": 1.0, "original_max_position_embeddings": 16384, "llama_4_scaling_beta": 0.1}  # fmt: skip
 ROUTED = {"n_shared_experts": 1, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "norm_topk_prob": True}
 EXPERTS = {"keys": {"n_routed_experts": "num_experts"}, "unpack_weights": edits.split_experts}
 DEEPSEEK = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
             "v_head_dim": 128, "attention_bias": False}  # fmt: skip
 FAMILIES |= {
     # no new part
-    "arcee": Family((edits.ungated, edits.biases), _left_out(None, 4096, hidden_act="relu2", attention_bias=False,
-                                                             rms_norm_eps=1e-5)),
-    "cwm": Family(
-        (edits.window,), _left_out(8, 131_072, head_dim=128, rms_norm_eps=1e-5, rope_theta=1e6, sliding_window=8192,
-                                   layer_types=None),
+    "arcee": Family((edits.ungated, edits.biases),
+        _left_out(None, 4096, hidden_act="relu2", attention_bias=False, rms_norm_eps=1e-5)),
+    "cwm": Family((edits.window,),
+        _left_out(8, 131_072, head_dim=128, rms_norm_eps=1e-5, rope_theta=1e6, sliding_window=8192, layer_types=None),
         computed=lambda content: _layers(content, lambda layer: layer % 4),
         fixed={"rope_default": {"rope_type": "llama3", "factor": 16.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
-                                "original_max_position_embeddings": 8192}},
-    ),
-    "ernie4_5": Family(
-        (edits.interleaved, edits.biases_everywhere),
+        "original_max_position_embeddings": 8192}}),
+    "ernie4_5": Family((edits.interleaved, edits.biases_everywhere),
         _left_out(2, 131_072, head_dim=128, rms_norm_eps=1e-5, rope_theta=500_000.0, use_bias=False,
-                  tie_word_embeddings=True),
-    ),
-    "flex_olmo": Family(
-        (edits.post_norm, edits.qk_norm_whole, edits.experts, edits.biases),
+        tie_word_embeddings=True)),
+    "flex_olmo": Family((edits.post_norm, edits.qk_norm_whole, edits.experts, edits.biases),
         _left_out(None, 4096, num_experts=7, num_experts_per_tok=5, norm_topk_prob=False, attention_bias=False,
-                  rope_theta=500_000.0), OLMO | MOE, edits.split_experts,
-    ),
-    "gemma": Family(
-        (edits.gelu_gate, edits.scales, edits.zero_centred_gain),
+        rope_theta=500_000.0), OLMO | MOE, edits.split_experts),
+    "gemma": Family((edits.gelu_gate, edits.scales, edits.zero_centred_gain),
         _left_out(16, 8192, num_attention_heads=16, head_dim=256, hidden_activation="gelu_pytorch_tanh",
-                  tie_word_embeddings=True), keys={"hidden_act": "hidden_activation"},
-        computed=lambda content: {"query_pre_attn_scalar": content["head_dim"]},
-    ),
-    "jais2": Family(
-        (edits.layer_norm, edits.ungated, edits.biases_everywhere),
+        tie_word_embeddings=True), keys={"hidden_act": "hidden_activation"},
+        computed=lambda content: {"query_pre_attn_scalar": content["head_dim"]}),
+    "jais2": Family((edits.layer_norm, edits.ungated, edits.biases_everywhere),
         _left_out(None, 8192, hidden_act="relu2", rms_norm_eps=1e-5), keys={"layer_norm_eps": "rms_norm_eps"},
-        only={"attention_bias": True, "mlp_bias": True},
-    ),
-    "mellum": Family(
-        (edits.qk_norm, edits.experts, edits.window, edits.angles, edits.biases),
+        only={"attention_bias": True, "mlp_bias": True}),
+    "mellum": Family((edits.qk_norm, edits.experts, edits.window, edits.angles, edits.biases),
         _left_out(4, 131_072, head_dim=128, num_experts=64, num_experts_per_tok=8, moe_intermediate_size=896,
-                  norm_topk_prob=True, mlp_layer_types=None, sliding_window=1024, layer_types=None,
-                  attention_bias=False), MOE, edits.split_experts,
-        computed=lambda content: _layers(content, lambda layer: False),
-        fixed={"rope_bases": {FULL: (None, 500_000.0), SLIDES: (None, 10_000.0)}},
-    ),
+        norm_topk_prob=True, mlp_layer_types=None, sliding_window=1024, layer_types=None, attention_bias=False), MOE,
+        edits.split_experts, computed=lambda content: _layers(content, lambda layer: False),
+        fixed={"rope_bases": {FULL: (None, 500_000.0), SLIDES: (None, 10_000.0)}}),
     "ministral": Family((edits.window,), _left_out(8, 131_072, sliding_window=4096, layer_types=None)),
-    "olmoe": Family(
-        (edits.qk_norm_whole, edits.experts, edits.biases),
+    "olmoe": Family((edits.qk_norm_whole, edits.experts, edits.biases),
         _left_out(None, 4096, num_experts=64, num_experts_per_tok=8, norm_topk_prob=False, attention_bias=False,
-                  rms_norm_eps=1e-5), MOE, edits.split_experts,
-    ),
-    "stablelm": Family(
-        (edits.partial_rotation, edits.layer_norm, edits.biases),
+        rms_norm_eps=1e-5), MOE, edits.split_experts),
+    "stablelm": Family((edits.partial_rotation, edits.layer_norm, edits.biases),
         _left_out(None, 4096, partial_rotary_factor=0.25, rms_norm_eps=1e-5, attention_bias=False), {},
         edits.turned_first, {"layer_norm_eps": "rms_norm_eps", "use_qkv_bias": "attention_bias"},
-        {"attention_out_bias": False}, {"qk_layernorm": False, "use_parallel_residual": False},
-    ),
-    "vaultgemma": Family(
-        (edits.gelu_gate, edits.scales, edits.logit_softcapping, edits.window, edits.zero_centred_gain),
-        GEMMA | _left_out(4, 8192, attn_logit_softcapping=50.0, final_logit_softcapping=30.0),
-        {".pre_feedforward_layernorm.": ".ffn_norm."}, fixed={"sliding_window_pattern": 2},
-    ),
+        {"attention_out_bias": False}, {"qk_layernorm": False, "use_parallel_residual": False}),
+    "vaultgemma": Family((edits.gelu_gate, edits.scales, edits.logit_softcapping, edits.window,
+        edits.zero_centred_gain), GEMMA | _left_out(4, 8192, attn_logit_softcapping=50.0, final_logit_softcapping=30.0),
+        {".pre_feedforward_layernorm.": ".ffn_norm."}, fixed={"sliding_window_pattern": 2}),
     # a router by sigmoid, a shared expert
-    "qwen2_moe": Family(
-        (edits.biases, edits.experts, more_edits.shared_expert, edits.window),
+    "qwen2_moe": Family((edits.biases, edits.experts, more.shared_expert, edits.window),
         _left_out(16, 32_768, num_experts=60, num_experts_per_tok=4, moe_intermediate_size=1408,
-                  shared_expert_intermediate_size=5632, decoder_sparse_step=1, mlp_only_layers=None,
-                  norm_topk_prob=False, attention_bias=True, use_sliding_window=False, sliding_window=4096,
-                  max_window_layers=28, layer_types=None),
-        MOE | {".shared_expert.": ".shared.", ".shared_expert_gate.": ".shared_gate."}, edits.split_experts,
+        shared_expert_intermediate_size=5632, decoder_sparse_step=1, mlp_only_layers=None, norm_topk_prob=False,
+        attention_bias=True, use_sliding_window=False, sliding_window=4096, max_window_layers=28, layer_types=None), MOE
+        | {".shared_expert.": ".shared.", ".shared_expert_gate.": ".shared_gate."}, edits.split_experts,
         {"qkv_bias": "attention_bias"}, {"attention_out_bias": False, "shared_gate": True},
-        computed=lambda content: _layers(content, lambda layer: content["use_sliding_window"] and layer % 2 == 0
-                                         and layer < content["max_window_layers"]),
-    ),
-    "dots1": Family(
-        (edits.qk_norm, edits.experts, more_edits.router, more_edits.shared_expert, edits.window, edits.biases),
+        computed=lambda content: _layers(content, lambda layer: content["use_sliding_window"] and layer % 2 == 0 and
+        layer < content["max_window_layers"])),
+    "dots1": Family((edits.qk_norm, edits.experts, more.router, more.shared_expert, edits.window, edits.biases),
         ROUTED | _left_out(32, 2048, num_experts=None, num_experts_per_tok=None, moe_intermediate_size=1408,
-                           n_shared_experts=None, first_k_dense_replace=0, norm_topk_prob=False, sliding_window=4096,
-                           max_window_layers=62, layer_types=None, attention_bias=False),
-        MOE, computed=_shared, **EXPERTS,
-    ),
-    "hy_v3": Family(
-        (edits.qk_norm, edits.experts, more_edits.router, more_edits.shared_expert, edits.biases),
+        n_shared_experts=None, first_k_dense_replace=0, norm_topk_prob=False, sliding_window=4096, max_window_layers=62,
+        layer_types=None, attention_bias=False), MOE, computed=_shared, **EXPERTS),
+    "hy_v3": Family((edits.qk_norm, edits.experts, more.router, more.shared_expert, edits.biases),
         _left_out(8, 131_072, head_dim=128, num_experts=192, num_experts_per_tok=8, n_shared_experts=1,
-                  moe_intermediate_size=1536, routed_scaling_factor=2.826, mlp_layer_types=None, rms_norm_eps=1e-5,
-                  rope_theta=11_158_840.0, attention_bias=False),
-        MOE, edits.split_experts, {"num_shared_experts": "n_shared_experts",
-                                   "router_scaling_factor": "routed_scaling_factor"},
-        {"first_k_dense_replace": 1}, computed=_shared,
-    ),
-    "solar_open": Family(
-        (edits.biases, edits.experts, more_edits.router, more_edits.shared_expert),
+        moe_intermediate_size=1536, routed_scaling_factor=2.826, mlp_layer_types=None, rms_norm_eps=1e-5,
+        rope_theta=11_158_840.0, attention_bias=False), MOE | {".mlp.router.gate.": ".feed_forward.router.",
+        ".mlp.expert_bias": ".feed_forward.choice_bias", ".shared_mlp.": ".shared."}, edits.split_experts,
+        {"num_shared_experts": "n_shared_experts", "router_scaling_factor": "routed_scaling_factor"},
+        {"first_k_dense_replace": 1}, computed=_shared),
+    "solar_open": Family((edits.biases, edits.experts, more.router, more.shared_expert),
         ROUTED | _left_out(8, 131_072, head_dim=128, num_experts=128, num_experts_per_tok=8, rms_norm_eps=1e-5,
-                           moe_intermediate_size=1280, rope_theta=1e6, attention_bias=False),
-        MOE, fixed={"attention_out_bias": False}, **EXPERTS,
-        computed=lambda content: _shared(content) | {"intermediate_size": content["moe_intermediate_size"]},
-    ),
-    "glm4_moe": Family(
-        (edits.biases, edits.qk_norm, edits.partial_rotation, edits.experts, more_edits.router,
-         more_edits.shared_expert),
-        ROUTED | _left_out(8, 131_072, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=1408,
-                           first_k_dense_replace=1, use_qk_norm=False, partial_rotary_factor=0.5, rms_norm_eps=1e-5,
-                           attention_bias=False),
-        MOE, lambda weights, config: edits.turned_first(edits.split_experts(weights, config), config),
-        {"n_routed_experts": "num_experts"}, {"attention_out_bias": False}, computed=_shared,
-    ),
-    "minimax_m2": Family(
-        (edits.qk_norm_whole, edits.partial_rotation, edits.experts, more_edits.router),
+        moe_intermediate_size=1280, rope_theta=1e6, attention_bias=False), MOE, fixed={"attention_out_bias": False},
+        **EXPERTS, computed=lambda content: _shared(content) | {"intermediate_size": content["moe_intermediate_size"]}),
+    "glm4_moe": Family((edits.biases, edits.qk_norm, edits.partial_rotation, edits.experts, more.router,
+        more.shared_expert), ROUTED | _left_out(8, 131_072, num_experts=128, num_experts_per_tok=8,
+        moe_intermediate_size=1408, first_k_dense_replace=1, use_qk_norm=False, partial_rotary_factor=0.5,
+        rms_norm_eps=1e-5, attention_bias=False), MOE, lambda weights,
+        config: edits.turned_first(edits.split_experts(weights, config), config), {"n_routed_experts": "num_experts"},
+        {"attention_out_bias": False}, computed=_shared),
+    "minimax_m2": Family((edits.qk_norm_whole, edits.partial_rotation, edits.experts, more.router),
         _left_out(8, 196_608, head_dim=128, num_experts=256, num_experts_per_tok=8, rope_theta=5e6,
-                  partial_rotary_factor=1.0),
-        MOE | {".block_sparse_moe.gate.": ".feed_forward.router.", ".block_sparse_moe.": ".feed_forward.",
-               ".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
-        lambda weights, config: edits.turned_first(edits.split_experts(weights, config), config),
-    ),
-    "afmoe": Family(
-        (edits.qk_norm, edits.sandwich_norm, more_edits.out_gate, edits.window, more_edits.still_if_full, edits.experts,
-         more_edits.router, more_edits.shared_expert, edits.biases),
-        _left_out(16, 16_384, head_dim=128, num_experts=64, num_experts_per_tok=6, moe_intermediate_size=1408,
-                  n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.0, sliding_window=1024,
-                  global_attn_every_n_layers=4, layer_types=None, mup_enabled=False, attention_bias=False,
-                  rms_norm_eps=1e-5),
-        MOE | GEMMA_NORMS | {".mlp.router.gate.": ".feed_forward.router.", ".mlp.expert_bias": ".feed_forward.choice_bias",
-                             ".pre_mlp_layernorm.": ".ffn_norm.", ".post_mlp_layernorm.": ".ffn_out_norm."},
-        edits.split_experts, {"num_shared_experts": "n_shared_experts", "num_dense_layers": "first_k_dense_replace",
-                              "route_scale": "routed_scaling_factor"}, computed=lambda content: _shared(content)
-        | _layers(content, lambda layer: (layer + 1) % content["global_attn_every_n_layers"]),
-    ),
+        partial_rotary_factor=1.0), MOE | {".block_sparse_moe.gate.": ".feed_forward.router.",
+        ".block_sparse_moe.": ".feed_forward.", ".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
+        lambda weights, config: edits.turned_first(edits.split_experts(weights, config), config)),
+    "afmoe": Family((edits.qk_norm, edits.sandwich_norm, more.out_gate, edits.window, more.still_if_full, edits.experts,
+        more.router, more.shared_expert, edits.biases), _left_out(16, 16_384, head_dim=128, num_experts=64,
+        num_experts_per_tok=6, moe_intermediate_size=1408, n_shared_experts=2, first_k_dense_replace=1,
+        routed_scaling_factor=1.0, sliding_window=1024, global_attn_every_n_layers=4, layer_types=None,
+        mup_enabled=False, attention_bias=False, rms_norm_eps=1e-5), MOE | GEMMA_NORMS |
+        {".mlp.router.gate.": ".feed_forward.router.", ".mlp.expert_bias": ".feed_forward.choice_bias",
+        ".pre_mlp_layernorm.": ".ffn_norm.", ".post_mlp_layernorm.": ".ffn_out_norm."}, edits.split_experts,
+        {"num_shared_experts": "n_shared_experts", "num_dense_layers": "first_k_dense_replace",
+        "route_scale": "routed_scaling_factor"}, computed=lambda content: _shared(content) | _layers(content,
+        lambda layer: (layer + 1) % content["global_attn_every_n_layers"])),
     # keys and values from one short vector
-    "deepseek_v2": Family(
-        (more_edits.latent, edits.experts, more_edits.router, more_edits.shared_expert),
+    "deepseek_v2": Family((more.latent, edits.experts, more.router, more.shared_expert),
         ROUTED | DEEPSEEK | _left_out(None, 2048, num_experts=64, num_experts_per_tok=None, n_shared_experts=2,
-                                      moe_intermediate_size=1407, first_k_dense_replace=0, topk_method="greedy",
-                                      n_group=None, topk_group=None),
-        MOE | LATENT, fixed={"squash": "softmax", "choice_bias": False, "group_top": 1, "norm_topk_prob": False},
-        computed=lambda content: _latent(content) | _shared(content)
-        | ({"n_group": 1} if content["topk_method"] == "greedy" else {}), **EXPERTS,
-    ),
-    "deepseek_v3": Family(
-        (more_edits.latent, edits.experts, more_edits.router, more_edits.shared_expert),
+        moe_intermediate_size=1407, first_k_dense_replace=0, topk_method="greedy", n_group=None, topk_group=None), MOE |
+        LATENT, fixed={"squash": "softmax", "choice_bias": False, "group_top": 1, "norm_topk_prob": False},
+        computed=lambda content: _latent(content) | _shared(content) | ({"n_group": 1} if content["topk_method"] ==
+        "greedy" else {}), **EXPERTS),
+    "deepseek_v3": Family((more.latent, edits.experts, more.router, more.shared_expert),
         ROUTED | DEEPSEEK | _left_out(128, 4096, num_experts=256, num_experts_per_tok=8, moe_intermediate_size=2048,
-                                      first_k_dense_replace=3, rope_interleave=True, routed_scaling_factor=2.5,
-                                      n_group=8, topk_group=4),
-        MOE | LATENT, computed=lambda content: _latent(content) | _shared(content), **EXPERTS,
-    ),
-    "glm4_moe_lite": Family(
-        (more_edits.latent, edits.experts, more_edits.router, more_edits.shared_expert),
+        first_k_dense_replace=3, rope_interleave=True, routed_scaling_factor=2.5, n_group=8, topk_group=4), MOE |
+        LATENT, computed=lambda content: _latent(content) | _shared(content), **EXPERTS),
+    "glm4_moe_lite": Family((more.latent, edits.experts, more.router, more.shared_expert),
         ROUTED | DEEPSEEK | _left_out(20, 202_752, num_experts=64, num_experts_per_tok=4, moe_intermediate_size=1536,
-                                      mlp_layer_types=None, rope_interleave=True, routed_scaling_factor=1.8,
-                                      q_lora_rank=768, v_head_dim=256, qk_nope_head_dim=192, rms_norm_eps=1e-5),
-        MOE | LATENT, computed=lambda content: _latent(content) | _shared(content),
-        fixed={"first_k_dense_replace": 1}, **EXPERTS,
-    ),
-    "youtu": Family(
-        (more_edits.latent,), DEEPSEEK | _left_out(16, 131_072, rope_interleave=True, tie_word_embeddings=True),
-        LATENT, computed=_latent,
-    ),
-    "minicpm3": Family(
-        (more_edits.latent, edits.scales),
+        mlp_layer_types=None, rope_interleave=True, routed_scaling_factor=1.8, q_lora_rank=768, v_head_dim=256,
+        qk_nope_head_dim=192, rms_norm_eps=1e-5), MOE | LATENT, computed=lambda content: _latent(content) |
+        _shared(content), fixed={"first_k_dense_replace": 1}, **EXPERTS),
+    "youtu": Family((more.latent),
+        DEEPSEEK | _left_out(16, 131_072, rope_interleave=True, tie_word_embeddings=True), LATENT, computed=_latent),
+    "minicpm3": Family((more.latent, edits.scales),
         DEEPSEEK | _left_out(40, 32_768, kv_lora_rank=256, q_lora_rank=768, qk_nope_head_dim=64, qk_rope_head_dim=32,
-                             v_head_dim=None, scale_emb=12, scale_depth=1.4, dim_model_base=256, rms_norm_eps=1e-5,
-                             tie_word_embeddings=True), LATENT, fixed={"rope_interleave": False},
-        computed=lambda content: _latent(content) | {
-            "v_head_dim": content["v_head_dim"] or content["hidden_size"] // content["num_attention_heads"],
-            "embedding_multiplier": content["scale_emb"], "attention_multiplier": 1.0,
-            "residual_multiplier": 1 if content["scale_depth"] is None
-            else content["scale_depth"] / content["num_hidden_layers"] ** 0.5,
-            "logits_scaling": content["hidden_size"] / (content["dim_model_base"] or content["hidden_size"])},
-    ),
+        v_head_dim=None, scale_emb=12, scale_depth=1.4, dim_model_base=256, rms_norm_eps=1e-5,
+        tie_word_embeddings=True), LATENT, fixed={"rope_interleave": False}, computed=lambda content: _latent(content) |
+        {"v_head_dim": content["v_head_dim"] or content["hidden_size"] // content["num_attention_heads"],
+        "embedding_multiplier": content["scale_emb"], "attention_multiplier": 1.0, "residual_multiplier": 1 if
+        content["scale_depth"] is None else content["scale_depth"] / content["num_hidden_layers"] ** 0.5,
+        "logits_scaling": content["hidden_size"] / (content["dim_model_base"] or content["hidden_size"])}),
     # side by side
-    "cohere2": Family(
-        (more_edits.parallel, edits.interleaved, edits.window, more_edits.still_if_full, more_edits.logit_scale,
-         edits.layer_norm, edits.biases),
-        _left_out(None, 8192, rms_norm_eps=1e-5, sliding_window=4096, sliding_window_pattern=4, layer_types=None,
-                  logit_scale=0.0625, tie_word_embeddings=True, attention_bias=False),
+    "cohere2": Family((more.parallel, edits.interleaved, edits.window, more.still_if_full, more.logit_scale,
+        edits.layer_norm, edits.biases), _left_out(None, 8192, rms_norm_eps=1e-5, sliding_window=4096,
+        sliding_window_pattern=4, layer_types=None, logit_scale=0.0625, tie_word_embeddings=True, attention_bias=False),
         keys={"layer_norm_eps": "rms_norm_eps"}, fixed={"norm_bias": False},
-        computed=lambda content: {"head_dim": content["hidden_size"] // content["num_attention_heads"]},
-    ),
-    "phi": Family(
-        (more_edits.parallel, edits.partial_rotation, edits.ungated, edits.biases_everywhere, edits.layer_norm,
-         more_edits.head_bias),
-        _left_out(None, 2048, hidden_act="gelu_new", partial_rotary_factor=0.5, rms_norm_eps=1e-5),
+        computed=lambda content: {"head_dim": content["hidden_size"] // content["num_attention_heads"]}),
+    "phi": Family((more.parallel, edits.partial_rotation, edits.ungated, edits.biases_everywhere, edits.layer_norm,
+        more.head_bias), _left_out(None, 2048, hidden_act="gelu_new", partial_rotary_factor=0.5, rms_norm_eps=1e-5),
         {".final_layernorm.": ".norm.", ".dense.": ".o_proj.", ".fc1.": ".up_proj.", ".fc2.": ".down_proj."},
-        edits.turned_first, {"layer_norm_eps": "rms_norm_eps"}, only={"qk_layernorm": False},
-    ),
-    "falcon": Family(
-        (more_edits.parallel, edits.ungated, edits.layer_norm, edits.biases_everywhere),
+        edits.turned_first, {"layer_norm_eps": "rms_norm_eps"}, only={"qk_layernorm": False}),
+    "falcon": Family((more.parallel, edits.ungated, edits.layer_norm, edits.biases_everywhere),
         _left_out(None, 2048, hidden_act="gelu", rms_norm_eps=1e-5, multi_query=True, new_decoder_architecture=False,
-                  num_kv_heads=None, ffn_hidden_size=None, num_ln_in_parallel_attn=None, use_bias=False,
-                  tie_word_embeddings=True),
-        {"transformer.h.": "layers.", "transformer.word_embeddings.": "tok_embeddings.",
-         "transformer.ln_f.": "final_norm.", ".self_attention.dense.": ".attention.o_proj.",
-         ".self_attention.": ".attention.", ".dense_h_to_4h.": ".up_proj.", ".dense_4h_to_h.": ".down_proj.",
-         ".ln_attn.": ".attention_norm.", ".ln_mlp.": ".ffn_norm."}, more_edits.split_by_key_head,
-        {"layer_norm_epsilon": "rms_norm_eps", "activation": "hidden_act", "bias": "use_bias"},
-        only={"alibi": False, "parallel_attn": True}, computed=lambda content: {
-            "intermediate_size": content["ffn_hidden_size"] or 4 * content["hidden_size"],
-            "parallel_norms": content["num_ln_in_parallel_attn"] or 1 + content["new_decoder_architecture"],
-            "num_key_value_heads": content["num_kv_heads"] if content["new_decoder_architecture"]
-            else 1 if content["multi_query"] else content["num_attention_heads"]},
-    ),
+        num_kv_heads=None, ffn_hidden_size=None, num_ln_in_parallel_attn=None, use_bias=False,
+        tie_word_embeddings=True), OLD_NAMES, more.split_by_key_head, {"layer_norm_epsilon": "rms_norm_eps",
+        "activation": "hidden_act", "bias": "use_bias"}, only={"alibi": False, "parallel_attn": True},
+        computed=lambda content: {"intermediate_size": content["ffn_hidden_size"] or 4 * content["hidden_size"],
+        "parallel_norms": content["num_ln_in_parallel_attn"] or 1 + content["new_decoder_architecture"],
+        "num_key_value_heads": content["num_kv_heads"] if content["new_decoder_architecture"] else 1 if
+        content["multi_query"] else content["num_attention_heads"]}),
     # a vector for each position
-    "gpt2": Family(
-        (more_edits.learned_positions, edits.ungated, edits.layer_norm, edits.biases_everywhere),
+    "gpt2": Family((more.learned_positions, edits.ungated, edits.layer_norm, edits.biases_everywhere),
         _left_out(None, 1024, hidden_act="gelu_new", rms_norm_eps=1e-5, n_inner=None, tie_word_embeddings=True),
-        {"transformer.": "", "wte.": "tok_embeddings.", "wpe.weight": "tok_embeddings.table", "ln_f.": "final_norm.",
-         "h.": "layers.", ".ln_1.": ".attention_norm.", ".ln_2.": ".ffn_norm.", ".attn.c_proj.": ".attention.o_proj.",
-         ".attn.": ".attention.", ".mlp.c_fc.": ".feed_forward.up_proj.", ".mlp.c_proj.": ".feed_forward.down_proj."},
-        more_edits.split_gpt2,
-        {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
-         "n_positions": "max_position_embeddings", "layer_norm_epsilon": "rms_norm_eps",
-         "activation_function": "hidden_act"},
-        only={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
-        computed=lambda content: {"intermediate_size": content["n_inner"] or 4 * content["hidden_size"]},
-    ),
+        OLD_NAMES, more.split_gpt2, OLD_KEYS, only={"scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}, computed=_four_times),
+    "gpt_bigcode": Family((more.learned_positions, edits.ungated, edits.layer_norm, edits.biases_everywhere),
+        _left_out(None, 1024, hidden_act="gelu_pytorch_tanh", rms_norm_eps=1e-5, n_inner=None, multi_query=True,
+        tie_word_embeddings=True), {".c_attn.": ".query_key_value."} | OLD_NAMES, more.split_by_key_head, OLD_KEYS,
+        only={"scale_attn_weights": True, "add_cross_attention": False}, computed=lambda content: _four_times(content) |
+        {"num_key_value_heads": 1 if content["multi_query"] else content["num_attention_heads"]}),
+    "gptj": Family((more.parallel, edits.interleaved, edits.partial_rotation, edits.ungated, edits.layer_norm,
+        edits.biases_everywhere, more.head_bias), _left_out(None, 2048, hidden_act="gelu_new", rms_norm_eps=1e-5,
+        n_inner=None, rotary_dim=64), OLD_NAMES, None, OLD_KEYS, {"biased": "feed_forward"},
+        computed=_turned_by_number),
+    "codegen": Family((more.parallel, edits.interleaved, edits.partial_rotation, edits.ungated, edits.layer_norm,
+        edits.biases_everywhere, more.head_bias), _left_out(None, 2048, hidden_act="gelu_new", rms_norm_eps=1e-5,
+        n_inner=None, rotary_dim=64), OLD_NAMES, more.split_codegen, OLD_KEYS, {"biased": "feed_forward"},
+        computed=_turned_by_number),
+    "biogpt": Family((edits.scales, more.learned_positions, edits.ungated, edits.layer_norm, edits.biases_everywhere),
+        _left_out(None, 1024, hidden_act="gelu", scale_embedding=True, tie_word_embeddings=True),
+        {"biogpt.layers.": "layers.", "biogpt.embed_tokens.": "tok_embeddings.", "biogpt.layer_norm.": "final_norm.",
+        "biogpt.embed_positions.weight": "tok_embeddings.table", "output_projection.": "lm_head."} | OPT,
+        fixed={"position_offset": 2, "rms_norm_eps": 1e-5}, computed=lambda content: dict.fromkeys(SCALES, 1.0) |
+        {"embedding_multiplier": content["hidden_size"] ** 0.5 if content["scale_embedding"] else 1.0,
+        "attention_multiplier": (content["hidden_size"] // content["num_attention_heads"]) ** -0.5}),
+    "opt": Family((more.learned_positions, edits.ungated, edits.layer_norm, edits.biases_everywhere),
+        _left_out(None, 2048, hidden_act="relu", intermediate_size=3072, tie_word_embeddings=True),
+        {"model.decoder.embed_positions.weight": "tok_embeddings.table",
+        "model.decoder.final_layer_norm.": "final_norm.", "model.decoder.": "model."} | OPT,
+        keys={"activation_function": "hidden_act", "ffn_dim": "intermediate_size"}, fixed={"position_offset": 2,
+        "rms_norm_eps": 1e-5}, only={"do_layer_norm_before": True, "_remove_final_layer_norm": False,
+        "enable_bias": True, "layer_norm_elementwise_affine": True}),
+    "bloom": Family((more.alibi, more.embedding_norm, edits.ungated, edits.layer_norm, edits.biases_everywhere),
+        _left_out(None, 2048, rms_norm_eps=1e-5, n_inner=None, tie_word_embeddings=True), OLD_NAMES,
+        more.split_by_key_head, {"n_embed": "hidden_size", "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads", "layer_norm_epsilon": "rms_norm_eps"}, {"hidden_act": "gelu_pytorch_tanh"},
+        {"apply_residual_connection_post_layernorm": False}, _four_times),
+    # one or two new parts
+    "nemotron": Family((edits.ungated, edits.partial_rotation, edits.layer_norm, edits.biases),
+        _left_out(None, 4096, hidden_act="relu2", partial_rotary_factor=0.5, rms_norm_eps=1e-5, attention_bias=False),
+        {}, lambda weights, config: edits.turned_first({name: one.float() + 1 if name.endswith("norm.weight") else one
+        for name, one in weights.items()}, config), {"norm_eps": "rms_norm_eps"}),
+    "bitnet": Family((more.sub_norm, edits.gate_act, edits.biases),
+        _left_out(5, 2048, hidden_act="relu2", rms_norm_eps=1e-5, rope_theta=500_000.0, attention_bias=False),
+        {".attn_sub_norm.": ".o_proj.norm.", ".ffn_sub_norm.": ".down_proj.norm."}),
+    "hyperclovax": Family((edits.sandwich_norm, edits.scales, edits.biases),
+        _left_out(None, 2048, embedding_multiplier=1.0, attention_multiplier=None, residual_multiplier=1.0,
+        logits_scaling=1.0, attention_bias=False), {".post_norm1.": ".attention_out_norm.",
+        ".post_norm2.": ".ffn_out_norm."}, only={"use_post_norm": True},
+        computed=lambda content: {"attention_multiplier": content["attention_multiplier"] or (content.get("head_dim") or
+        content["hidden_size"] // content["num_attention_heads"]) ** -0.5, "logits_scaling": 1 /
+        content["logits_scaling"]}),
+    "granitemoeshared": Family((edits.experts, more.shared_expert, edits.scales, edits.biases),
+        dict.fromkeys(SCALES, 1.0) | _left_out(None, 2048, num_experts=8, num_experts_per_tok=2, attention_bias=False,
+        shared_expert_intermediate_size=0), {".block_sparse_moe.router.layer.": ".feed_forward.router.",
+        ".block_sparse_moe.": ".feed_forward.", ".shared_mlp.": ".feed_forward.shared."}, more.split_granite,
+        {"shared_intermediate_size": "shared_expert_intermediate_size"}),
+    "aria_text": Family((edits.experts, more.shared_expert, edits.biases),
+        _left_out(None, 2048, num_experts=8, num_experts_per_tok=2, n_shared_experts=2, attention_bias=False), MOE |
+        {".mlp.router.": ".feed_forward.router.", ".experts.fc1.weight": ".experts.gate_up_proj",
+        ".experts.fc2.weight": ".experts.down_proj"}, _split_transposed, {"moe_num_experts": "num_experts",
+        "moe_topk": "num_experts_per_tok", "moe_num_shared_experts": "n_shared_experts"},
+        computed=lambda content: {"shared_expert_intermediate_size": content["n_shared_experts"] *
+        content["intermediate_size"]}),
+    "ernie4_5_moe": Family((edits.interleaved, edits.experts, more.router, more.shared_expert),
+        _left_out(4, 131_072, num_experts=64, num_experts_per_tok=6, n_shared_experts=2, moe_intermediate_size=1536,
+        moe_layer_start_index=1, moe_layer_end_index=-1, moe_layer_interval=1, rms_norm_eps=1e-5, rope_theta=500_000.0,
+        tie_word_embeddings=True), {".mlp.moe_statics.e_score_correction_bias": ".feed_forward.choice_bias"} | MOE,
+        lambda weights, config: edits.split_experts({name: one.flatten() if name.endswith(".choice_bias") else one for
+        name, one in weights.items()}, config), {"moe_num_experts": "num_experts", "moe_k": "num_experts_per_tok",
+        "moe_num_shared_experts": "n_shared_experts"}, {"squash": "softmax"}, {"use_bias": False,
+        "moe_norm_min": 1e-12}, lambda content: _shared(content) | {"mlp_layer_types": ["sparse" if (layer + 1) %
+        content["moe_layer_interval"] == 0 and content["moe_layer_start_index"] <= layer <=
+        content["moe_layer_end_index"] % content["num_hidden_layers"] else "dense" for layer in
+        range(content["num_hidden_layers"])]}),
+    "exaone_moe": Family((edits.qk_norm, edits.window, more.still_if_full, edits.experts, more.router,
+        more.shared_expert), ROUTED | _left_out(32, 2048, num_experts=64, num_experts_per_tok=8,
+        moe_intermediate_size=1024, first_k_dense_replace=1, mlp_layer_types=None, routed_scaling_factor=2.5,
+        rms_norm_eps=1e-5, sliding_window=4096, sliding_window_pattern=4, layer_types=None), MOE, edits.split_experts,
+        {"num_shared_experts": "n_shared_experts"}, {"turns_without_window": True},
+        computed=lambda content: _shared(content) | _layers(content, lambda layer: content["sliding_window"] and (layer
+        + 1) % content["sliding_window_pattern"])),
+    "ministral3": Family((edits.window, more.temperature),
+        _left_out(8, 262_144, head_dim=128, rms_norm_eps=1e-5, rope_theta=1e6, sliding_window=None),
+        computed=lambda content: {"temperature": ((content.get("rope_parameters") or MINISTRAL)["llama_4_scaling_beta"],
+        (content.get("rope_parameters") or MINISTRAL)["original_max_position_embeddings"], 0,
+        range(content["num_hidden_layers"]))}, fixed={"rope_default": MINISTRAL}),
+    "llama4_text": Family((edits.no_rope, edits.interleaved, more.l2_norm, more.temperature, more.chunks, edits.experts,
+        more.input_router, more.shared_expert, edits.biases), _left_out(8, 131_072, head_dim=128, num_experts=16,
+        num_experts_per_tok=1, intermediate_size_mlp=16_384, moe_layers=None, interleave_moe_layer_step=1,
+        no_rope_layers=None, no_rope_layer_interval=4, use_qk_norm=True, attention_chunk_size=8192, layer_types=None,
+        attn_temperature_tuning=True, floor_scale=8192, attn_scale=0.1, attention_bias=False, rms_norm_eps=1e-5,
+        rope_theta=500_000.0), {".shared_expert.": ".shared."}, _split_transposed, computed=_llama4),
 }  # fmt: skip
 WEIGHT_NAMES = {
     "model.embed_tokens.": "tok_embeddings.", "model.norm.": "final_norm.", "model.layers.": "layers.",

@@ -219,7 +219,7 @@ ELSEWHERE = {  # the ten that learners are asked for, the course does not have; 
     "cohere": Family((more_edits.logit_scale, more_edits.parallel, edits.interleaved, edits.layer_norm),
                      {"logit_scale": 0.0625}, keys=LAYER_NORM, fixed={"norm_bias": False}),
     "exaone4": Family(
-        (more_edits.still_if_full, edits.window, edits.post_norm, edits.qk_norm),
+        (edits.window, more_edits.still_if_full, edits.post_norm, edits.qk_norm),
         {"sliding_window": None, "layer_types": None}, {".post_attention_layernorm.": ".attention_norm.",
                                                         ".post_feedforward_layernorm.": ".ffn_norm."},
     ),
