@@ -24,6 +24,8 @@ def test_a_prepared_model_is_the_same_function(name, layout, tokens):
         assert_agree(prepared(tokens[:, :n_tokens]), model(tokens[:, :n_tokens]))
     for rows, sizes in ((1, [1] * 16), (1, [5, 1, 1, 9]), (2, [1, 5, 1, 9])):
         assert_agree(in_chunks(prepared, tokens[:rows], sizes), model(tokens[:rows]))
+    n_pad = torch.tensor([3])  # one row, whose single tokens cannot take the shortest way
+    assert_agree(in_chunks(prepared, tokens[:1], [5, 1, 1, 9], n_pad)[:, 3:], model(tokens[:1], n_pad=n_pad)[:, 3:])
     assert_agree(prepared(many := tokens.repeat(9, 1)), model(many))  # so many are multiplied in another way
     ragged = [[5, 9, 2, 40, 7], [11], [3, 3, 60]]
     assert generate(prepared, ragged, 8) == generate(model, ragged, 8)
@@ -89,6 +91,7 @@ def test_int8_keeps_each_row_to_half_a_step(dtype, model):
     model.layers[0].attention.o_proj.weight.data[:2] = torch.tensor([[190 / 128], [0.0]])
     layer = prepare_for_decoding(model.to(dtype), "int8", layout="rows").layers[0].attention.o_proj
     step = layer.scale.float()[:, None]
+    assert (step > 0).all()  # a row of zeros, too, is divided by its step
     expected = model.layers[0].attention.o_proj.weight.float()
     assert ((layer.weight * step - expected).abs() <= 0.51 * step).all()
     assert layer.weight.abs().amax(dim=1).tolist() == [127, 0, *[127] * 30]  # each row uses the whole range

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 import checks
 from checks import judge, swiglu
 from checks.base import AUTOGRAD, Case, Exercise, draw, require_margin
+from checks.compare import agree
 from checks.full_model import small_llama
 from checks.run import PRINTED, in_time, undisturbed
 from checks.swiglu import silu
@@ -54,6 +55,19 @@ def test_stub_is_not_attempted_yet(body):
     result = checks.check_rms_norm(made["stub"])
     assert (result.status, bool(result), result.hint) == ("todo", False, "")
     assert str(result) == "rms_norm: not attempted yet. Replace the body of the function, then run this cell again."
+
+
+@pytest.mark.parametrize(("wrong", "right"), [(lambda x: False, 7), (lambda x: x.ndim == 0, 6), (lambda x: True, 0)])
+def test_a_result_counts_the_cases_that_are_right(wrong, right):
+    result = check_silu(lambda x: x if wrong(x) else F.silu(x.float()).to(x.dtype))
+    assert (result.right, result.cases) == (right, 7)
+
+
+def test_two_answers_agree_where_both_hold_nan_and_nowhere_else():
+    """Else a known mistake that gives nan would not be named."""
+    nan, one = torch.tensor([1.0, math.nan]), torch.tensor([1.0, 2.0])
+    assert agree(nan, nan.clone(), 1, one)
+    assert not any(agree(got, want, 1, one) for got, want in ((nan, one), (one, nan), (nan.flip(0), nan)))
 
 
 class Silu:

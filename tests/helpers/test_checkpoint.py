@@ -167,9 +167,11 @@ def as_pth(content, **how):
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123\n"
+FEW_BITS = ["scales", "biases", "qweight", "qzeros", "g_idx"]  # MLX; GPTQ and AWQ
+FEW_BITS += ["absmax", "SCB", "weight_packed", "weight_scale", "weight_scale_inv"]  # bitsandbytes; FP8 and others
 KINDS = {  # words of the error, and what makes such a folder
-    "quantised ('model.layers.0.mlp.up_proj.scales')": adding("model.layers.0.mlp.up_proj.scales"),  # MLX
-    "quantised ('model.layers.1.mlp.up_proj.qweight')": adding("model.layers.1.mlp.up_proj.qweight"),  # GPTQ, AWQ
+    **{f"quantised ('model.layers.1.mlp.up_proj.{kind}')": adding(f"model.layers.1.mlp.up_proj.{kind}")
+       for kind in FEW_BITS},
     "saved: two weights get one name": adding("final_norm.weight", 32),
     "two sets of weights, model.safetensors and the files that model.safetensors.index.json names": beside_shards,
     "model-1.safetensors is missing: fetch it as well": without_a_shard,
@@ -262,6 +264,9 @@ def test_a_saved_folder_opens_unchanged_in_transformers_and_here(tmp_path, name)
     torch.testing.assert_close(dict(again.state_dict()), dict(ours.state_dict()), rtol=0, atol=0)
     torch.testing.assert_close(again.inv_freq, ours.inv_freq)
     assert (again.lm_head.weight is again.tok_embeddings.weight) == ours.config.tie_embeddings
+    said = config_to_hugging_face(ours.config)  # RoPE in the older words, which only transformers 4 reads, is the same
+    older = {"rope_theta": said["rope_theta"], **(said["rope_scaling"] or {"rope_type": "default"})}
+    assert older == said["rope_parameters"]
 
 
 READ = """
@@ -456,6 +461,13 @@ def test_meta_params_reach_the_model(tmp_path, monkeypatch, params, ours):
         ours = ours | {"rope_scaling": {"type": "llama3", **LLAMA3, **ours["rope_scaling"]}}
     model = our_model(**ours)
     assert_same_logits(load_checkpoint(write_meta(tmp_path / "meta", meta_shards(model), **params)), model)
+
+
+@pytest.mark.parametrize(("params", "length"), [
+    ({}, 4096), ({"rope_theta": 500_000.0}, 8192), (SCALED, 131_072), (SCALED | {"max_seq_len": 99}, 99),
+], ids=str)  # fmt: skip
+def test_a_meta_folder_that_does_not_say_how_long_it_reads_gets_the_length_of_its_generation(tmp_path, params, length):
+    assert load_checkpoint(write_meta(tmp_path, [meta_weights(OURS)], **params)).config.max_seq_len == length
 
 
 def test_meta_folder_with_one_matrix_is_tied(tmp_path):

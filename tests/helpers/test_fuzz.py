@@ -151,6 +151,7 @@ BAD_CALLS = {  # words of the error: the call
     "60 tokens do not fit: the cache holds 5 of at most 9. Shorten": lambda reader, cache: reader(
         draw_tokens(2, 60), cache),
     "batch size 3, the cache 2: make a cache": lambda reader, cache: reader(draw_tokens(3, 1), cache),
+    "batch size 1, the cache 2: make a cache": lambda reader, cache: reader(draw_tokens(1, 1), cache),
     "from 1 to 64, but vocab_size=64 allows 0 to 63: use the tokenizer": lambda reader, cache: reader(
         torch.tensor([[64], [1]]), cache),
     "a list: pass a tensor": lambda reader, cache: reader([[1]], cache),

@@ -73,9 +73,10 @@ def test_patching_every_position_of_the_last_block_gives_the_clean_logits(model,
     clean = tokens.flip(1)
     with patched(model, clean, [(LAST, slice(None))]):
         assert torch.equal(model(tokens), model(clean))
-    with patched(model, clean, [(LAST, 5)]):
-        now = model(tokens)
-    assert (now != model(tokens)).any(dim=(0, 2)).nonzero().flatten().tolist() == [5]
+    for position in (0, 5, 15, -1, -16):  # -1 is the last, as in Python
+        with patched(model, clean, [(LAST, position)]):
+            now = model(tokens)
+        assert (now != model(tokens)).any(dim=(0, 2)).nonzero().flatten().tolist() == [position % 16]
 
 
 def test_the_loss_is_that_of_the_same_windows_everywhere():

@@ -22,6 +22,8 @@ BACK = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
 FILES = {  # published settings: normaliser, words, decoder
     "Llama 2": (normalizers.Sequence([normalizers.Prepend("▁"), SPACES]), None,
                 decoders.Sequence([*BACK, decoders.Strip(" ", 1, 0)])),
+    "legacy": (None, pre_tokenizers.Metaspace(prepend_scheme="always", split=False),
+               decoders.Sequence([*BACK, decoders.Strip(" ", 1, 0)])),
     "Yi": (SPACES, None, decoders.Sequence(BACK)), "GPT-2": (None, IN_BYTES, decoders.ByteLevel()),
     "SmolLM2": (None, pre_tokenizers.Sequence([pre_tokenizers.Digits(True), IN_BYTES]), decoders.ByteLevel()),
     "without its decoder": (None, IN_BYTES, None),
@@ -41,7 +43,8 @@ PLAIN = {"content": "</s>", "special": False}
 STRIPS = {str(n): {"content": one, "special": True, "lstrip": n == 3} for n, one in enumerate(ADDED)}
 CASES = [  # file, model_type, other files
     ("Llama 2", "llama", BASE, OPENS), ("Llama 2", "mistral", of(LLAMA), OPENS),
-    ("Llama 2", "llama", of("LlamaTokenizerFast"), WARNS), ("Yi", "llama", of(LLAMA), REFUSES),
+    ("Llama 2", "llama", of("LlamaTokenizerFast"), WARNS), ("legacy", "llama", of(LLAMA, legacy=True), OPENS),
+    ("Yi", "llama", of(LLAMA), REFUSES),
     ("Yi", "llama", of(LLAMA, add_prefix_space=False), OPENS), ("Yi", "gemma2", {}, WARNS),
     ("Llama 2", "gemma2", {}, REFUSES), ("SmolLM2", "llama", of(GPT2), WARNS),
     ("GPT-2", "llama", of(GPT2, split_special_tokens=True), OPENS),
@@ -69,7 +72,7 @@ CASES = [  # file, model_type, other files
 @pytest.mark.parametrize(("file", "kind", "beside", "outcome"), CASES)
 def test_ids_are_those_of_transformers_or_a_word_is_said(tmp_path, file, kind, beside, outcome):
     file, _, more = file.partition(", ")
-    in_bytes = file not in ("Llama 2", "Yi")
+    in_bytes = file not in ("Llama 2", "Yi", "legacy")
     tokenizer = Tokenizer(BPE(byte_fallback=not in_bytes, fuse_unk=not in_bytes))
     tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder = FILES[file]
     signs = pre_tokenizers.ByteLevel.alphabet() if in_bytes else [f"<0x{byte:02X}>" for byte in range(256)]

@@ -51,6 +51,17 @@ def test_the_optimizer_forgets_old_squares_as_fast_as_llamas_does():
     torch.testing.assert_close(model.lm_head.weight.detach(), x, rtol=1e-3, atol=1e-4)
 
 
+def test_gradients_are_shortened_to_1_before_the_step_uses_them():
+    model, tokens = Llama(SMALL), torch.arange(20).view(2, 10)
+    for weight in model.parameters():
+        weight.register_hook(lambda gradient: 1000 * gradient)
+    before = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    train.training_step(model, torch.optim.SGD(model.parameters(), lr=1.0), tokens[:, :-1], tokens[:, 1:])
+    assert (torch.nn.utils.parameters_to_vector(model.parameters()) - before).norm().item() == pytest.approx(
+        1, rel=1e-3
+    )
+
+
 def test_a_block_of_autocast_around_the_training_computes_with_the_weights_of_each_step(tokenizer):
     """Its cache keeps 16-bit matrices: those of the first step, and, after a look without gradients, untrained ones."""
     found = []
