@@ -98,36 +98,10 @@ def _blocks_sorted_as_texts(w, c, t):
     return plain({renamed[name]: x for name, x in w.items()}, c, t)
 
 
-def _token_0_without_a_row(w, c, t):
-    rows = w["model.embed_tokens.weight"]
-    head = {"lm_head.weight": w.get("lm_head.weight", rows), "model.embed_tokens.weight": rows.clone()}
-    head["model.embed_tokens.weight"][0] = 0
-    return plain(w | head, c | {"tie_word_embeddings": False}, t)
-
-
-def _complex_and_grouped(w, c, t):
-    """A position's pairs are complex numbers; query heads are an axis beside their key head."""
-    n_blocks, _, K, h, eps, rows, last_gain, head = _opened(w, c)
-    turn = torch.polar(torch.ones(()), _angles(c, t.shape[1]).float())[:, None]
-    turned = lambda y: torch.view_as_real(torch.complex(*y.chunk(2, -1)) * turn).mT.flatten(-2)  # noqa: E731
-    hidden = torch.full((t.shape[1],) * 2, -torch.inf).triu(1)
-    x = rows[t]
-    for n in range(n_blocks):
-        gain, wq, wk, wv, wo, gain2, gate, up, down = _block(w, n)
-        y = _norm(x, gain, eps)
-        q, k, v = (torch.einsum("btd,nhd->btnh", y, each.unflatten(0, (-1, h))) for each in (wq, wk, wv))
-        scores = torch.einsum("btkgh,bskh->bkgts", turned(q).unflatten(2, (K, -1)), turned(k)) / h**0.5 + hidden
-        x = x + torch.einsum("bkgts,bskh->btkgh", scores.softmax(-1), v).flatten(2) @ wo.T
-        y = _norm(x, gain2, eps)
-        x = x + (F.silu(y @ gate.T) * (y @ up.T)) @ down.T
-    return _norm(x, last_gain, eps) @ head.T
-
-
 KEPT = {}
 plain, heads = RIGHT["my_llama"].values()
 RIGHT["my_llama"] |= {
     "refuses_long_texts": lambda w, c, t: plain(w, c, t) if t.shape[1] <= c["max_position_embeddings"] else 1 / 0,
-    "complex_and_grouped": _complex_and_grouped,
     "in_float64": lambda w, c, t: plain({name: x.double() for name, x in w.items()}, c, t).float(),
     "vmap": lambda w, c, t: torch.vmap(lambda row: plain(w, c, row[None])[0])(t),
 }
@@ -153,7 +127,6 @@ for words, bug, program in (
     ("tied: it raises", "refuses_the_longest", lambda w, c, t: plain(w, c, t if t.shape[1] < c[LONGEST] else None)),
     ("a dimension of size 1", "squeezed", lambda w, c, t: plain(w, c, t).squeeze(1)),
     ("of an earlier call", "weights_kept", lambda w, c, t: plain(KEPT.setdefault(c["hidden_size"] * len(w), w), c, t)),
-    ("Next is stage 1", "token_0_is_padding", _token_0_without_a_row),
     ("copy.deepcopy(config)", "config_changed", lambda w, c, t: (
         plain(w, c, t), c["rope_parameters"].update(rope_theta=1.0))[0]),
     ("changed in place", "used_up", lambda w, c, t: plain({name: w.pop(name) for name in list(w)}, c, t)),

@@ -39,26 +39,6 @@ class _InRotated(edits.Edit):
         return norm(y)
 
 
-@right
-def add_family__each_number_by_hand():  # a norm of another class, biases one by one
-    class Gains(torch.nn.Module):
-        def __init__(self, width, eps):
-            super().__init__()
-            self.weight, self.eps = torch.nn.Parameter(torch.ones(width)), eps
-
-        def forward(self, y):
-            return y / (y.square().mean(-1, keepdim=True) + self.eps).sqrt() * self.weight
-
-    def edit(model, content):
-        for attention in (block.attention for block in model.layers):
-            made = [Gains(model.config.head_dim, model.config.norm_eps) for _ in range(2)]
-            edits.patch(_InRotated, attention, **dict(zip(NORMS, made, strict=True)))
-            for name in "qkvo" * content["attention_bias"]:
-                edits.add_bias(getattr(attention, f"{name}_proj"))
-
-    return Family((edit,), {"rms_norm_eps": 1e-5, "attention_bias": False})
-
-
 def _spoiled(**methods):
     """The edit with a bug: other methods of _InRotated."""
 
@@ -73,8 +53,6 @@ def _spoiled(**methods):
 WRONG["add_family"] |= {
     "first_row_alone": ("the stream after layer 0", _spoiled(
         normed=lambda self, y, norm: torch.cat((norm(y[:1]), y[1:])))),
-    "over_the_rows": ("the stream after layer 0", _spoiled(normed=lambda self, y, norm: (
-        y * (y.square().mean((0, 3), keepdim=True) + norm.eps).rsqrt() * norm.weight))),
     "cached_keys_normed_again": ("in pieces with a cache", _spoiled(attend=lambda self, q, k, v, visible:
         GroupedQueryAttention.attend(
             self, q, self.key_layernorm(k) if 1 < q.shape[2] < k.shape[2] else k, v, visible))),

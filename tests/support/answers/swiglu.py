@@ -147,39 +147,7 @@ def by_size(model, n):
     return KEPT[one]
 
 
-def _by_hooks(model, n):
-    """The lengths of what a unit adds, its largest included, noted at the way into down_proj."""
-    noted, hooks = [], []
-    for block in model.layers:
-        down = block.feed_forward.down_proj
-        size = lambda layer, given: noted.append(  # noqa: E731
-            (given[0] * layer.weight.norm(dim=0)).flatten(0, 1).pow(4).mean(0)
-        )
-        hooks.append(down.register_forward_pre_hook(size))
-    with torch.no_grad():
-        model(held_out_windows()[::4, :-1])
-    [hook.remove() for hook in hooks]
-    return torch.stack(noted).argsort(dim=1)[:, :n]
-
-
-def _by_what_the_loss_would_miss(model, n):
-    """First order: each hidden value times the gradient that reaches it, by size."""
-    seen = []
-
-    def watch(layer, x):
-        seen.append((F.silu(layer.gate_proj(x)) * layer.up_proj(x)).requires_grad_())
-        return layer.down_proj(seen[-1])
-
-    windows = held_out_windows()[:4]
-    with replaced(SwiGLU, watch):
-        loss = F.cross_entropy(model(windows[:, :-1]).mT, windows[:, 1:], reduction="sum")
-    sizes = [(a * b).abs().flatten(0, 1).sum(0) for a, b in zip(seen, torch.autograd.grad(loss, seen), strict=True)]
-    return torch.stack(sizes).topk(n, largest=False).indices
-
-
 RIGHT["cut_units"] = {
-    "by_hooks": _by_hooks,
-    "by_what_the_loss_would_miss": _by_what_the_loss_would_miss,
     "size_of_what_is_written": _measured,
     "rms": _cut_by(lambda g, u, layer: (F.silu(g) * u).pow(2)),
 }

@@ -45,23 +45,6 @@ def accumulated_step__divided_at_the_end(model, optimizer, rows, lengths, micro)
     return total / questions
 
 
-@right
-def accumulated_step__gradients_by_hand(model, optimizer, rows, lengths, micro):
-    """Row by row, without its padding; the gradients are added up outside of the weights."""
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    total, nats, count = [torch.zeros_like(weight) for weight in weights], 0.0, int((lengths - 1).sum())
-    for row, length in zip(rows, lengths.tolist(), strict=True):
-        if length > 1:
-            loss = -model(row[None, : length - 1])[0].log_softmax(-1)[torch.arange(length - 1), row[1:length]].sum()
-            total = [a + b for a, b in zip(total, torch.autograd.grad(loss, weights), strict=True)]
-            nats += loss.item()
-    shorten = min(1.0, count / torch.cat([one.flatten() for one in total]).norm().item()) / count
-    for weight, one in zip(weights, total, strict=True):
-        weight.grad = one * shorten
-    optimizer.step()
-    return nats / count
-
-
 _step = partial(partial, accumulated_step__ignored)
 WRONG["accumulated_step"] |= {
     "at_once": ("Call it once for each part.", lambda *all_but, **_: accumulated_step__ignored(*all_but[:-1], 99)),
