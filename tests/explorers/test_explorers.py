@@ -40,13 +40,13 @@ pytestmark = pytest.mark.usefixtures("course_style")
 
 @cache
 def made(name):
-    """An explorer, made once, and the values that its controls start with."""
+    """An explorer, made once, the values that its controls start with, and its picture while it is fresh."""
     explorer = EXPLORE[name](**({"steps": 2, "every": 2} if name == "explore_training" else {}))
     if name == "explore_training":
         for run in film.RUNS:
             explorer.learn(run)
         put_back(explorer, {"step": 0, "run": "all parts work"})
-    return explorer, explorer.values
+    return explorer, explorer.values, explorer.png
 
 
 @pytest.fixture(params=EXPLORE)
@@ -55,9 +55,11 @@ def explorer(request):
 
 
 def as_at_first(name):
-    explorer, values = made(name)
-    if explorer.values != values:
+    explorer, values, picture = made(name)
+    if (explorer.values, explorer.png) != (values, picture):
         put_back(explorer, values)
+    is_fresh = explorer.png == picture
+    assert is_fresh, "it is not as when it was made: what resets what a control has moved?"
     return explorer
 
 
@@ -88,14 +90,15 @@ def move(control):
         control.value = control.value + control.step
 
 
-def ends(control):
-    """Two far values of a control."""
+def choices(control):
+    """What a walk gives a control: of a slider both ends and its present value, of others all there is."""
     if hasattr(control, "options"):
-        first, *_, last = [value for _, value in control.options]
-        return ((), (first, last)) if isinstance(control.value, tuple) else (first, last)
+        values = [value for _, value in control.options]
+        return [(), *zip(values), (values[0], values[-1])] if isinstance(control.value, tuple) else values
     if isinstance(control.value, bool):
-        return False, True
-    return [control.base**end if hasattr(control, "base") else end for end in (control.min, control.max)]
+        return [False, True]
+    low, high = [control.base**end if hasattr(control, "base") else end for end in (control.min, control.max)]
+    return [low, control.value, high]
 
 
 def pixels(png):
@@ -336,6 +339,12 @@ def test_the_control_of_00_turns_each_vector_by_the_blocks_angle_and_makes_it_as
     assert torch.cosine_similarity(made["a random turn"], whole, dim=-1).max() < 0.99
 
 
+def test_what_can_be_clicked_is_large_enough_where_the_page_is_narrow(explorer):
+    for button in explorer.buttons:
+        sides = [float(side.rstrip("%")) for side in (button.layout.width, button.layout.padding.split()[-1])]
+        assert min(sides) / 100 * min(base.LEAST, explorer.figure.bbox.width) >= 24, button.description
+
+
 def test_several_parts_stay_clicked_until_they_are_clicked_again():
     explorer, drawn = of_all_kinds(several=True)
     left, bar, *_ = explorer.buttons
@@ -363,15 +372,23 @@ def test_every_control_changes_the_picture_and_the_caption_and_back_again_all_is
     assert explorer.png == picture  # savefig, too, left nothing behind
 
 
-def test_controls_at_their_ends_still_draw_and_leave_nothing_behind(explorer):
-    picture, values = explorer.png, explorer.values
-    for first, second in ((0, 0), (0, 1), (1, 1), (1, 0)):  # of every other control, and of those between
-        for index, control in enumerate(explorer.controls.values()):
-            control.value = ends(control)[second if index % 2 else first]
-            assert 'role="alert"' not in explorer.picture.value
-            assert not re.search(r"\b(nan|inf)\b", caption(explorer).replace("their softmax is nan", ""))
-    put_back(explorer, values)
-    assert explorer.png == picture
+def test_a_walk_through_all_choices_and_back_meets_the_same_pictures(explorer):
+    """Each setting is then reached from two others, and the first in the end: what is not reset is seen."""
+    settings, given = [explorer.values], {name: choices(control) for name, control in explorer.controls.items()}
+    for name, values in given.items():  # its last value stays
+        settings += [settings[-1] | {name: value} for value in values]
+    for turns in ((0, 0), (0, -1), (-1, -1), (-1, 0)):  # ends, of every other control, and of those between
+        settings.append({name: values[turns[at % 2]] for at, (name, values) in enumerate(given.items())})
+    seen = [explorer.png]
+    for values in settings[1:]:
+        put_back(explorer, values)
+        assert 'role="alert"' not in explorer.picture.value
+        assert not re.search(r"\b(nan|inf)\b", caption(explorer).replace("their softmax is nan", ""))
+        seen.append(explorer.png)
+    for values, picture in zip(settings[::-1], seen[::-1], strict=True):
+        put_back(explorer, values)
+        as_before = explorer.png == picture
+        assert as_before, values
 
 
 @pytest.mark.parametrize("written", ["same", "never"])
@@ -531,7 +548,7 @@ FOUND = [  # explorer, its controls, words of what it tells; what it tells at fi
 
 @pytest.mark.parametrize(("name", "values", "words"), FOUND)
 def test_an_explorer_tells_the_right_numbers(name, values, words):
-    explorer, at_first = made(f"explore_{name}")
+    explorer, at_first, _ = made(f"explore_{name}")
     set_without_a_picture(explorer, at_first | values)
     assert words in explorer.draw(**explorer.values)
 
