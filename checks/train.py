@@ -169,7 +169,7 @@ TRAINING_LOOP = Exercise(training_loop, [
     (FROZEN_DECAYS, _loop("optimizer.zero_grad()", "model.zero_grad(set_to_none=False)")),
     (OLD_COUNT, _loop("ndim == 2]", "ndim == 2 and weight.requires_grad]")),
     (UNMOVED, _loop("loss.backward()", "loss.backward(), model.zero_grad()")),
-    ("Are the targets the inputs? Then each question holds its own answer.", _loop("at + 1", "at")),
+    ("Are the targets the inputs? Then each prediction holds its own answer.", _loop("at + 1", "at")),
     ("Is a window's last target the token behind it?", _loop("tokens[at + 1]", "tokens[at].roll(-1, 1)")),
     ("Are the targets shifted twice?", _loop(ASKED, "model(inputs)[:, :-1].flatten(0, 1), targets[:, 1:]")),
     ("Is the softmax taken once? cross_entropy does it.", _loop("model(inputs)", "model(inputs).softmax(-1)")),
@@ -236,7 +236,7 @@ def _loss_and_gradient(function, number, _, rows, lengths, micro):
     """The loss, and how long the gradient is and how far turned."""
     loss, pulled, moved, most = _moved_by(function, number, rows, lengths, micro)
     if most > micro:
-        raise Wrong(f"the model is asked {most} rows at once, micro is {micro}.", "Call it once for each part.")
+        raise Wrong(f"the model is asked {most} rows at once, micro is {micro}.", "Call it once for each micro-batch.")
     loss = _as_number(loss, "Add up part.item().")
     if not moved.any() or pulled.norm() < 1e-4:  # rounding alone
         raise Wrong("the weights do not move." if not moved.any() else "no gradient moves the weights.", UNMOVED)
@@ -256,28 +256,28 @@ def _accumulates(number, padded, micro):
     return _number(number), "SGD: matrices and gains as groups, lr 1, momentum, decay", *padded, micro
 
 
-UNEVEN = "A part may hold fewer rows, fewer questions, or none: what is its share of the whole?"
+UNEVEN = "A micro-batch may hold fewer rows, fewer predictions, or none: what is its share of the whole?"
 FULL_ROW = "A row without padding has T + 1 tokens, and its last prediction counts."
 UNDERFLOWS = "The logarithm of a softmax is -inf where it rounds to 0; F.cross_entropy takes the logits themselves."
 SHARE, QUESTIONS = "nats[asked].sum() / questions", "(lengths - 1).sum()"
 check_accumulated_step = check_of(Exercise(accumulated_step, [
-    Case("2 rows of 3 and 7 tokens, one per part", _accumulates(1, _padded(3, 7), 1)),
+    Case("2 rows of 3 and 7 tokens, one per micro-batch", _accumulates(1, _padded(3, 7), 1)),
     Case("tokens that the model holds impossible", _accumulates(SURE, _padded(6, 3, 4), 2), UNDERFLOWS),
-    Case("4 rows, two per part, padded with 5", _accumulates(SHORT, _padded(2, 7, 6, 6, fill=5), 2)),
-    Case("3 rows, two per part, one matrix frozen, old gradients", _accumulates(FROZEN, _padded(6, 3, 4), 2)),
-    Case("3 rows in one part, the first without padding", _accumulates(SHORT, _padded(6, 3, 4, spare=0), 8), FULL_ROW),
-    Case("a part without a question", _accumulates(3, _padded(1, 1, 6, 4), 2), UNEVEN),
+    Case("4 rows, two per micro-batch, padded with 5", _accumulates(SHORT, _padded(2, 7, 6, 6, fill=5), 2)),
+    Case("3 rows, two per micro-batch, one matrix frozen, old gradients", _accumulates(FROZEN, _padded(6, 3, 4), 2)),
+    Case("3 rows in one micro-batch, the first without padding", _accumulates(SHORT, _padded(6, 3, 4, spare=0), 8), FULL_ROW),
+    Case("a micro-batch without a prediction", _accumulates(3, _padded(1, 1, 6, 4), 2), UNEVEN),
 ], [  # known mistakes
-    ("Yours is the mean of the parts' means.", _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),
-    ("Is it one mean over all? You add up the parts' means.", _step(SHARE, "nats[asked].mean().nan_to_num()")),
-    ("Is the last part used, where it holds fewer rows?", _step("in parts:", "in parts[: len(rows) // micro or 1]:")),
+    ("Yours is the mean of the micro-batches' means.", _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),
+    ("Is it one mean over all? You add up the micro-batches' means.", _step(SHARE, "nats[asked].mean().nan_to_num()")),
+    ("Is the last micro-batch used, where it holds fewer rows?", _step("in parts:", "in parts[: len(rows) // micro or 1]:")),
     ("Does padding count? Leave it out of sum and count.", _step(SHARE, "nats.sum() / rows[:, 1:].numel()")),
-    ("Has a row of n tokens n questions? You divide by the tokens.", _step(QUESTIONS, "lengths.sum()")),
-    ("Is the sum divided by the number of questions? You divide by that of rows.", _step(QUESTIONS, "len(rows)")),
-    ("Are questions counted by lengths?", _step(SHARE, "nats[part[:, 1:] != 0].sum() / (rows[:, 1:] != 0).sum()")),
-    ("Is the old gradient cleared, once, before the first part?", _step("    model.zero_grad()\n", "")),
+    ("Has a row of n tokens n predictions? You divide by the tokens.", _step(QUESTIONS, "lengths.sum()")),
+    ("Is the sum divided by the number of predictions? You divide by that of rows.", _step(QUESTIONS, "len(rows)")),
+    ("Are predictions counted by lengths?", _step(SHARE, "nats[part[:, 1:] != 0].sum() / (rows[:, 1:] != 0).sum()")),
+    ("Is the old gradient cleared, once, before the first micro-batch?", _step("    model.zero_grad()\n", "")),
     (OLD_COUNT, _step("    model.zero_grad()\n", "    optimizer.zero_grad()\n")),
-    ("Do the parts' gradients add up? You clear them each time.", _step("share.b", "model.zero_grad(), share.b")),
+    ("Do the micro-batches' gradients add up? You clear them each time.", _step("share.b", "model.zero_grad(), share.b")),
     ("Is the gradient clipped once, when whole?", _step(CLIP, "", "share.backward()", f"share.backward(), {CLIP}")),
     ("Is the gradient clipped? One longer than 1.0 is shortened to 1.0.", _step(CLIP, "")),
     ("Is it the length of the whole gradient? You clip each group of the optimizer by its own.",

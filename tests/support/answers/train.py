@@ -47,7 +47,7 @@ def accumulated_step__divided_at_the_end(model, optimizer, rows, lengths, micro)
 
 _step = partial(partial, accumulated_step__ignored)
 WRONG["accumulated_step"] |= {
-    "at_once": ("Call it once for each part.", lambda *all_but, **_: accumulated_step__ignored(*all_but[:-1], 99)),
+    "at_once": ("Call it once for each micro-batch.", lambda *all_but, **_: accumulated_step__ignored(*all_but[:-1], 99)),
     "graph": ("Add up part.item().", _step(told=lambda loss: loss)),
     "none": ("A function that ends without", _step(told=lambda loss: None)),
     "in_place": ("rows was changed", lambda m, o, r, *s: (accumulated_step__ignored(m, o, r, *s), r[:, -1].zero_())[0]),
