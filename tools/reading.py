@@ -10,10 +10,9 @@ PAUSE = "**Pause.**"  # how the cell begins behind which the second lesson start
 
 
 def minutes(notebook) -> list[float]:
-    """What reading, predicting and running take in each lesson, without the exercises.
+    """What each lesson takes without the exercises, by a rule fitted to walks (CONTRIBUTING.md).
 
-    A rule fitted to walks (CONTRIBUTING.md): three quarters of a minute for 100 words, 0.6 for a line of code that does
-    more than draw or import, 3 for a figure.
+    Three quarters of a minute for 100 words, 0.6 for a line of code that does more than draw or import, 3 for a figure.
     """
     lessons, aside = [0.0], False
     for cell in notebook.cells:
