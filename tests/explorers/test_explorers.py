@@ -407,6 +407,25 @@ def test_words_that_are_written_again_and_again_stand_above_what_moves(written):
     assert (words in explorer._moving) == (written == "same")
 
 
+def test_what_begins_to_move_later_leaves_the_background_and_is_drawn_where_it_went():
+    def at(start):
+        figure, ax = base.new_figure(1)
+        dot = ax.plot([0], [0], "o")[0]
+        ax.set(xlim=(-1, 9), ylim=(-1, 9))
+
+        def draw(place):
+            if place:  # at 0 it is left alone
+                dot.set_data([place], [place])
+            return f"The dot is at {place}."
+
+        return Explorer(figure, draw, {"place": slider("place", start, 0, 8)}, "A dot.")
+
+    moved, fresh = at(0), at(5)
+    moved.controls["place"].value = 5
+    is_fresh = moved.png == fresh.png  # no diff of two pictures
+    assert is_fresh
+
+
 def test_an_error_is_raised_at_first_and_later_said_in_the_widget_until_it_goes_away():
     figure = Figure(figsize=(2, 1), layout="constrained")
     (line,) = figure.subplots().plot([], [])
