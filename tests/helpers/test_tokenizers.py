@@ -136,4 +136,5 @@ def test_the_table_is_what_transformers_does():
     classes = auto.TOKENIZER_MAPPING_NAMES
     win = {one for one in auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS if classes[one] != "TokenizersBackend"}
     assert {*TABLE["model_types_that_win"]} == win
-    assert TABLE["model_types"] == {one: classes.get(one) for one in ("llama", *FAMILIES, *win)}
+    assert TABLE["model_types"].keys() >= {"llama", *FAMILIES, *win}  # a new family gets its class there
+    assert TABLE["model_types"] == {one: classes.get(one) for one in TABLE["model_types"]}
