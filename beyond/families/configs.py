@@ -96,8 +96,8 @@ def _complete(content):
     row = FAMILIES[kind]
     known = row.settings | row.fixed
     for theirs, ours in row.keys.items():  # which name counts: theirs, or either
-        both = ours in content and theirs in content
-        if ours in content and (ours in EITHER) == both and content.get(theirs) != content[ours]:
+        clash = ours in EITHER or "experts" in ours if theirs in content else ours not in EITHER
+        if ours in content and clash and content.get(theirs) != content[ours]:
             raise ValueError(f"{ours} is here, and {kind!r} calls it {theirs!r}: keep the one that transformers reads.")
     unread = {ours for theirs, ours in row.keys.items() if theirs in content}
     given = {row.keys.get(name, name): value for name, value in content.items() if name not in unread}

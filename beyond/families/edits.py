@@ -236,7 +236,7 @@ def qk_norm(model: Relative, content: dict):
             return self.q_norm(q), self.k_norm(k), v
 
     h = model.config.head_dim
-    for block in model.layers:
+    for block in model.layers if content.get("use_qk_norm", True) else ():
         patch(NormPerHead, block.attention, **norms(model.config, q_norm=h, k_norm=h))
 
 

@@ -22,8 +22,7 @@ def _mixtures(model):
 def router(model: Relative, content: dict):
     """An expert's share is its own sigmoid, and a bias has a say in the choice alone. DeepSeek-V3, arXiv 2412.19437.
 
-    A row may fix another squash (softmax), no bias, or shares that are not renormalised. With groups, only the experts
-    of the best ones can be chosen; a group is as good as its `group_top` best experts together.
+    With groups, only experts of the best ones are chosen; a group is as good as its `group_top` best ones together.
     """
 
     class Router(Edit):
@@ -42,7 +41,7 @@ def router(model: Relative, content: dict):
                 shares = shares / (shares.sum(dim=-1, keepdim=True) + 1e-20)
             return shares * self.share_scale, chosen
 
-    n_experts, n_group, best = content["num_experts"], content.get("n_group") or 1, content.get("topk_group") or 1
+    n_experts, n_group, best = content["num_experts"], content.get("n_group", 1), content.get("topk_group", 1)
     for name, value in (("n_group", n_group), ("topk_group", best)):
         require_positive_int(name, value)
     if n_experts % n_group or best > n_group or content["num_experts_per_tok"] > n_experts // n_group * best:
@@ -239,16 +238,15 @@ def alibi(model: Relative, content: dict):
             shares = _hidden(scores, visible).softmax(dim=-1, dtype=torch.float32).to(q.dtype)
             return shares @ repeat_kv(v, self.n_rep)
 
-    n_heads = model.config.n_heads
-    n_even, largest = 2 ** math.floor(math.log2(n_heads)), content.get("alibi_bias_max", 8)
-    slopes = [2 ** (-largest * (head + 1) / n_even) for head in range(n_even)]
-    slopes += [2 ** (-largest * (head + 0.5) / n_even) for head in range(n_heads - n_even)]  # those in between
+    n_heads, n_even = model.config.n_heads, 2 ** math.floor(math.log2(model.config.n_heads))
+    slopes = [2 ** (-8 * (head + 1) / n_even) for head in range(n_even)]
+    slopes += [2 ** (-8 * (head + 0.5) / n_even) for head in range(n_heads - n_even)]  # those in between
     model.layer_inv_freq[:] = 0
     for block in model.layers:
         patch(Alibi, block.attention, slopes=torch.tensor(slopes, device="cpu"))
 
 
-# ------------------------------------------------------------------------------------------------------- positions
+# ---------------------------------------------------------------------------------- positions, blocks, ends and norms
 
 
 def clock(model: Relative) -> SimpleNamespace:
@@ -294,9 +292,6 @@ def learned_positions(model: Relative, content: dict):
     table = nn.Parameter(0.02 * torch.randn(config.max_seq_len + offset, config.dim))
     patch(Placed, model.tok_embeddings, clock=shared, offset=offset, table=table)
     model.layer_inv_freq[:] = 0
-
-
-# -------------------------------------------------------------------------------------------- blocks, ends and norms
 
 
 def parallel(model: Relative, content: dict):

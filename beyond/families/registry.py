@@ -134,6 +134,7 @@ OPT = {".self_attn_layer_norm.": ".attention_norm.", ".final_layer_norm.": ".ffn
 OLD_KEYS = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
             "n_positions": "max_position_embeddings", "layer_norm_epsilon": "rms_norm_eps",
             "activation_function": "hidden_act"}  # fmt: skip
+PLAIN_ROPE = {"rope_theta": 10_000.0, "rope_scaling": None, "rope_parameters": None}  # whatever config.json says
 FULL, SLIDES = "full_attention", "sliding_attention"
 
 
@@ -178,6 +179,13 @@ def _llama4(content):
             "temperature": (content["attn_scale"], content["floor_scale"], 1.0, still)}  # fmt: skip
 
 
+def _embedding(content, scaled):
+    """For `scales`: the embedding times the root of its width, or as it is."""
+    width = content.get("head_dim") or content["hidden_size"] // content["num_attention_heads"]
+    by = content["hidden_size"] ** 0.5 if scaled else 1.0
+    return dict.fromkeys(SCALES, 1.0) | {"embedding_multiplier": by, "attention_multiplier": width**-0.5}
+
+
 def _latent(content):
     """How wide a head is: what stands still and what turns."""
     return {"head_dim": content["qk_nope_head_dim"] + content["qk_rope_head_dim"]}
@@ -190,7 +198,6 @@ EXPERTS = {"keys": {"n_routed_experts": "num_experts"}, "unpack_weights": edits.
 DEEPSEEK = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
             "v_head_dim": 128, "attention_bias": False}  # fmt: skip
 FAMILIES |= {
-    # no new part
     "arcee": Family((edits.ungated, edits.biases),
         _left_out(None, 4096, hidden_act="relu2", attention_bias=False, rms_norm_eps=1e-5)),
     "cwm": Family((edits.window,),
@@ -211,7 +218,7 @@ FAMILIES |= {
     "jais2": Family((edits.layer_norm, edits.ungated, edits.biases_everywhere),
         _left_out(None, 8192, hidden_act="relu2", rms_norm_eps=1e-5), keys={"layer_norm_eps": "rms_norm_eps"},
         only={"attention_bias": True, "mlp_bias": True}),
-    "mellum": Family((edits.qk_norm, edits.experts, edits.window, edits.angles, edits.biases),
+    "mellum": Family((edits.qk_norm, edits.experts, edits.window, edits.biases),
         _left_out(4, 131_072, head_dim=128, num_experts=64, num_experts_per_tok=8, moe_intermediate_size=896,
         norm_topk_prob=True, mlp_layer_types=None, sliding_window=1024, layer_types=None, attention_bias=False), MOE,
         edits.split_experts, computed=lambda content: _layers(content, lambda layer: False),
@@ -258,27 +265,29 @@ FAMILIES |= {
         config: edits.turned_first(edits.split_experts(weights, config), config), {"n_routed_experts": "num_experts"},
         {"attention_out_bias": False}, computed=_shared),
     "minimax_m2": Family((edits.qk_norm_whole, edits.partial_rotation, edits.experts, more.router),
-        _left_out(8, 196_608, head_dim=128, num_experts=256, num_experts_per_tok=8, rope_theta=5e6,
-        partial_rotary_factor=1.0), MOE | {".block_sparse_moe.gate.": ".feed_forward.router.",
-        ".block_sparse_moe.": ".feed_forward.", ".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
-        lambda weights, config: edits.turned_first(edits.split_experts(weights, config), config)),
-    "afmoe": Family((edits.qk_norm, edits.sandwich_norm, more.out_gate, edits.window, more.still_if_full, edits.experts,
-        more.router, more.shared_expert, edits.biases), _left_out(16, 16_384, head_dim=128, num_experts=64,
-        num_experts_per_tok=6, moe_intermediate_size=1408, n_shared_experts=2, first_k_dense_replace=1,
+        _left_out(8, 196_608, head_dim=128, num_experts=256, num_experts_per_tok=8, rope_theta=5e6, rotary_dim=None),
+        MOE | {".block_sparse_moe.gate.": ".feed_forward.router.", ".block_sparse_moe.": ".feed_forward.",
+        ".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."}, lambda weights,
+        config: edits.turned_first(edits.split_experts(weights, config), config),
+        computed=lambda content: {"partial_rotary_factor": content.get("partial_rotary_factor", (content["rotary_dim"]
+        or content["head_dim"]) / content["head_dim"])}),
+    "afmoe": Family((edits.qk_norm, edits.sandwich_norm, more.out_gate, edits.scales, edits.window, more.still_if_full,
+        edits.experts, more.router, more.shared_expert, edits.biases), _left_out(16, 16_384, head_dim=128,
+        num_experts=64, num_experts_per_tok=6, moe_intermediate_size=1408, n_shared_experts=2, first_k_dense_replace=1,
         routed_scaling_factor=1.0, sliding_window=1024, global_attn_every_n_layers=4, layer_types=None,
         mup_enabled=False, attention_bias=False, rms_norm_eps=1e-5), MOE | GEMMA_NORMS |
         {".mlp.router.gate.": ".feed_forward.router.", ".mlp.expert_bias": ".feed_forward.choice_bias",
         ".pre_mlp_layernorm.": ".ffn_norm.", ".post_mlp_layernorm.": ".ffn_out_norm."}, edits.split_experts,
         {"num_shared_experts": "n_shared_experts", "num_dense_layers": "first_k_dense_replace",
-        "route_scale": "routed_scaling_factor"}, computed=lambda content: _shared(content) | _layers(content,
-        lambda layer: (layer + 1) % content["global_attn_every_n_layers"])),
+        "route_scale": "routed_scaling_factor"}, computed=lambda content: _shared(content) | _embedding(content,
+        content["mup_enabled"]) | _layers(content, lambda layer: (layer + 1) % content["global_attn_every_n_layers"])),
     # keys and values from one short vector
     "deepseek_v2": Family((more.latent, edits.experts, more.router, more.shared_expert),
         ROUTED | DEEPSEEK | _left_out(None, 2048, num_experts=64, num_experts_per_tok=None, n_shared_experts=2,
         moe_intermediate_size=1407, first_k_dense_replace=0, topk_method="greedy", n_group=None, topk_group=None), MOE |
         LATENT, fixed={"squash": "softmax", "choice_bias": False, "group_top": 1, "norm_topk_prob": False},
-        computed=lambda content: _latent(content) | _shared(content) | ({"n_group": 1} if content["topk_method"] ==
-        "greedy" else {}), **EXPERTS),
+        computed=lambda content: _latent(content) | _shared(content) | ({"n_group": 1, "topk_group": 1} if
+        content["topk_method"] == "greedy" else {}), **EXPERTS),
     "deepseek_v3": Family((more.latent, edits.experts, more.router, more.shared_expert),
         ROUTED | DEEPSEEK | _left_out(128, 4096, num_experts=256, num_experts_per_tok=8, moe_intermediate_size=2048,
         first_k_dense_replace=3, rope_interleave=True, routed_scaling_factor=2.5, n_group=8, topk_group=4), MOE |
@@ -329,19 +338,18 @@ FAMILIES |= {
         {"num_key_value_heads": 1 if content["multi_query"] else content["num_attention_heads"]}),
     "gptj": Family((more.parallel, edits.interleaved, edits.partial_rotation, edits.ungated, edits.layer_norm,
         edits.biases_everywhere, more.head_bias), _left_out(None, 2048, hidden_act="gelu_new", rms_norm_eps=1e-5,
-        n_inner=None, rotary_dim=64), OLD_NAMES, None, OLD_KEYS, {"biased": "feed_forward"},
+        n_inner=None, rotary_dim=64), OLD_NAMES, None, OLD_KEYS, {"biased": "feed_forward"} | PLAIN_ROPE,
         computed=_turned_by_number),
     "codegen": Family((more.parallel, edits.interleaved, edits.partial_rotation, edits.ungated, edits.layer_norm,
         edits.biases_everywhere, more.head_bias), _left_out(None, 2048, hidden_act="gelu_new", rms_norm_eps=1e-5,
-        n_inner=None, rotary_dim=64), OLD_NAMES, more.split_codegen, OLD_KEYS, {"biased": "feed_forward"},
+        n_inner=None, rotary_dim=64), OLD_NAMES, more.split_codegen, OLD_KEYS, {"biased": "feed_forward"} | PLAIN_ROPE,
         computed=_turned_by_number),
     "biogpt": Family((edits.scales, more.learned_positions, edits.ungated, edits.layer_norm, edits.biases_everywhere),
         _left_out(None, 1024, hidden_act="gelu", scale_embedding=True, tie_word_embeddings=True),
         {"biogpt.layers.": "layers.", "biogpt.embed_tokens.": "tok_embeddings.", "biogpt.layer_norm.": "final_norm.",
         "biogpt.embed_positions.weight": "tok_embeddings.table", "output_projection.": "lm_head."} | OPT,
-        fixed={"position_offset": 2, "rms_norm_eps": 1e-5}, computed=lambda content: dict.fromkeys(SCALES, 1.0) |
-        {"embedding_multiplier": content["hidden_size"] ** 0.5 if content["scale_embedding"] else 1.0,
-        "attention_multiplier": (content["hidden_size"] // content["num_attention_heads"]) ** -0.5}),
+        fixed={"position_offset": 2, "rms_norm_eps": 1e-5}, computed=lambda content: _embedding(content,
+        content["scale_embedding"])),
     "opt": Family((more.learned_positions, edits.ungated, edits.layer_norm, edits.biases_everywhere),
         _left_out(None, 2048, hidden_act="relu", intermediate_size=3072, tie_word_embeddings=True),
         {"model.decoder.embed_positions.weight": "tok_embeddings.table",
@@ -354,7 +362,6 @@ FAMILIES |= {
         more.split_by_key_head, {"n_embed": "hidden_size", "n_layer": "num_hidden_layers",
         "n_head": "num_attention_heads", "layer_norm_epsilon": "rms_norm_eps"}, {"hidden_act": "gelu_pytorch_tanh"},
         {"apply_residual_connection_post_layernorm": False}, _four_times),
-    # one or two new parts
     "nemotron": Family((edits.ungated, edits.partial_rotation, edits.layer_norm, edits.biases),
         _left_out(None, 4096, hidden_act="relu2", partial_rotary_factor=0.5, rms_norm_eps=1e-5, attention_bias=False),
         {}, lambda weights, config: edits.turned_first({name: one.float() + 1 if name.endswith("norm.weight") else one

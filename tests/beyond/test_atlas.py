@@ -1,0 +1,27 @@
+"""Every family of the registry is transformers' model: in two sizes, by each of its edits, whatever config.json says."""
+
+import pytest
+
+from benchmarks.atlas import LEARNERS, OTHER_KINDS, sweep, trial
+from beyond.families import FAMILIES, TAUGHT
+
+pytestmark = pytest.mark.parity
+SAMPLE = "gpt2", "cohere2", "deepseek_v3"
+ALL = [pytest.param(one, marks=() if one in SAMPLE else pytest.mark.slow) for one in FAMILIES if one not in TAUGHT]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_family_opens_in_two_sizes_and_needs_each_of_its_edits(kind):
+    assert not trial(kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_setting_alone_and_in_pairs_is_followed_or_refused(kind):
+    assert not sweep(kind, n_pairs=25)
+
+
+def test_the_atlas_puts_each_type_into_one_place():
+    other = " ".join(OTHER_KINDS.values()).split()
+    assert len(other) == len(set(other))
+    assert not (set(other) | set(LEARNERS)) & FAMILIES.keys()
