@@ -35,7 +35,7 @@ def pytest_configure(config):
         runpy.run_path(str(ROUNDING))["start"](int(seed))
 
 
-LONGEST = ("06_train.ipynb", "07_generate.ipynb", "test_answers.py")  # in make test-all also what opens a browser
+SLOWEST = ("06_train.ipynb", "07_generate.ipynb", "test_answers.py")  # in make test-all also what opens a browser
 
 
 def pytest_collection_modifyitems(config, items):
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config, items):
         if os.environ.get("CI"):
             item.add_marker(pytest.mark.flaky(reruns=1))
     if hasattr(config, "workerinput"):
-        longest = {item.path for item in browsers} | {item.path for item in items if item.path.name in LONGEST}
+        longest = {item.path for item in browsers} | {item.path for item in items if item.path.name in SLOWEST}
         items.sort(key=lambda item: item.path not in longest)
 
 

@@ -7,7 +7,7 @@ import torch
 from checks.base import ONLY_GRADIENTS
 
 LARGEST_DRAWN = 12  # rows and columns of a mask that is drawn
-FEW, FEW_IDS = 12, 40  # so many numbers are shown in full, and so many whole numbers in one row
+MAX_NUMBERS, MAX_IDS = 12, 40  # so many numbers are shown in full, and so many whole numbers in one row
 
 
 def number(value, digits=3):
@@ -22,7 +22,7 @@ def shape_of(tensor):
 
 
 def _is_short(tensor):
-    return 0 < tensor.numel() <= (FEW_IDS if tensor.ndim == 1 and tensor.dtype == torch.int64 else FEW)
+    return 0 < tensor.numel() <= (MAX_IDS if tensor.ndim == 1 and tensor.dtype == torch.int64 else MAX_NUMBERS)
 
 
 def shown(value, digits=4, place=None):

@@ -45,7 +45,7 @@ SECTION_OF = {  # the notebook of each exercise, in their order, and words of th
     "split_feed_forward": "9 two ranks", "merge_attention": "9 long texts", "mend_split": "9 split learn",
 }  # fmt: skip
 HEADING = r"^##(?:# Exercise)? ((\d+(?:\.\d+)?)\.? .*)"  # "## 2.4 Which two …" or "### Exercise 2. Turn …"
-MOST = 1000  # characters of a text of unknown origin
+MAX_CHARACTERS = 1000  # characters of a text of unknown origin
 START = 60.0  # seconds to import torch and to answer, beside what a definition and a check may take
 MEMORY = 2**32  # bytes beside what the checks themselves use
 STATUS = {"passed": "passed", "failed": "not passed", "todo": "not attempted"}
@@ -54,8 +54,10 @@ ENDED = "Python ended, or had not answered after {:g} seconds. Does it exit, run
 
 def clipped(text: object) -> str:
     """A text of unknown origin as one line of so many characters at most."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in str(text)[: 2 * MOST]).split())
-    return line if len(line) <= MOST else line[:MOST] + " …"
+    line = " ".join(
+        "".join(letter if letter.isprintable() else " " for letter in str(text)[: 2 * MAX_CHARACTERS]).split()
+    )
+    return line if len(line) <= MAX_CHARACTERS else line[:MAX_CHARACTERS] + " …"
 
 
 def exercises_of(notebook: Notebook) -> list[tuple[int, str, str]]:

@@ -14,13 +14,13 @@ CONFIG = LlamaConfig(
     vocab_size=32, dim=64, n_layers=2, n_heads=4, n_kv_heads=2, hidden_dim=128, max_seq_len=48, norm_eps=1e-5,
     rope_theta=10_000.0, tie_embeddings=False,
 )  # fmt: skip
-LONGEST = 24  # of the pieces that are repeated
+MAX_PERIOD = 24  # of the pieces that are repeated
 
 
 def repeated(n_rows: int, shortest: int, length: int, generator: torch.Generator) -> torch.Tensor:
     """Rows that repeat a random piece of `shortest` to 24 tokens, (n_rows, length) int64."""
-    periods = torch.randint(shortest, LONGEST + 1, (n_rows, 1), generator=generator)
-    pieces = torch.randint(CONFIG.vocab_size, (n_rows, LONGEST), generator=generator)
+    periods = torch.randint(shortest, MAX_PERIOD + 1, (n_rows, 1), generator=generator)
+    pieces = torch.randint(CONFIG.vocab_size, (n_rows, MAX_PERIOD), generator=generator)
     return pieces.gather(1, torch.arange(length) % periods)
 
 
@@ -59,7 +59,7 @@ def learn_to_repeat(
     for step in range(steps + 1):
         if step % every == 0:
             yield step, model
-        rows = repeated(32, 4, 2 * LONGEST + 1, generator).to(device)
+        rows = repeated(32, 4, 2 * MAX_PERIOD + 1, generator).to(device)
         with silenced(model, silent):
             training_step(model, optimizer, rows[:, :-1], rows[:, 1:])
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch.nn import functional as F
 
 from explorers.base import GREY, PALE, Explorer, bare, hide_future, slider, switch
-from explorers.circuit import CONFIG, LONGEST, learn_to_repeat, repeated, silenced
+from explorers.circuit import CONFIG, MAX_PERIOD, learn_to_repeat, repeated, silenced
 from helpers.interventions import attention_by_layer
 from helpers.model import Llama, causal_visible
 from helpers.plots import HATCH, HIDDEN, INK, KEY
@@ -38,7 +38,7 @@ class Film(Explorer):
         self.steps, self.every, self.device, self.left, self.model = steps, every, device, 0.0, Llama(CONFIG)
         self.stages = {name: {} for name in RUNS}
         draw = torch.Generator().manual_seed(4)
-        self.piece, self.copies = torch.randperm(26, generator=draw)[:N], repeated(64, LONGEST, 2 * LONGEST, draw)
+        self.piece, self.copies = torch.randperm(26, generator=draw)[:N], repeated(64, MAX_PERIOD, 2 * MAX_PERIOD, draw)
         self._keep("all parts work", *next(learn_to_repeat(0, 1, 0, device)))
         controls = {"step": slider("after step", 0, 0, steps, every), "run": switch("training", list(RUNS))}
         controls["length"] = slider("length of the piece", 12, 4, 20)
@@ -63,7 +63,7 @@ class Film(Explorer):
     def _keep(self, run, step, model):
         rows = self.copies.to(self.device)
         with torch.no_grad(), silenced(model, RUNS[run][0]):
-            loss = F.cross_entropy(model(rows[:, :-1])[:, LONGEST:].mT, rows[:, LONGEST + 1 :]).item()
+            loss = F.cross_entropy(model(rows[:, :-1])[:, MAX_PERIOD:].mT, rows[:, MAX_PERIOD + 1 :]).item()
         weights = {name: weight.detach().cpu().clone() for name, weight in model.state_dict().items()}
         self.stages[run][step] = loss, weights
 

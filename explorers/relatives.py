@@ -15,8 +15,8 @@ from explorers.base import GREY, Explorer, bare, new_figure, slider, switch, tog
 from helpers.interventions import outputs_of
 from helpers.plots import HATCH, HIDDEN, INK, QUERY
 
-RIGHT, N, ROOM = "nothing: a right port", 16, 1e-5  # tokens; what a part may be off, as in exercise 3
-GREEN, SAME = "#CFE5D8", "#EBEBEB"  # equal to the reference; as before
+RIGHT, N, RTOL = "nothing: a right port", 16, 1e-5  # tokens; what a part may be off, as in exercise 3
+GREEN, AS_BEFORE = "#CFE5D8", "#EBEBEB"  # equal to the reference; as before
 RED = LinearSegmentedColormap.from_list("off", ["#F6C9C4", "#D9534F", "#C00000", "#7A0016"])
 PARTS = [f"layers.{layer}.{part}" for layer in range(3) for part in ("attention", "feed_forward")]
 PARTS = {"embedding": "tok_embeddings"} | {f"layer {p[7]}: {p[9:].replace('_', '-')}": p for p in PARTS}
@@ -42,7 +42,7 @@ def explore_ports(*bugs: str) -> Explorer:
     ax.spines[:].set_visible(False)
 
     # What moves: the cells, and a ring around the first that differs.
-    look = {"cmap": RED.with_extremes(under=GREEN, bad="#F8F8F8"), "norm": LogNorm(ROOM, 1), "edgecolors": "white"}
+    look = {"cmap": RED.with_extremes(under=GREEN, bad="#F8F8F8"), "norm": LogNorm(RTOL, 1), "edgecolors": "white"}
     cells = ax.pcolormesh(np.ones((len(PARTS), N)), lw=2, **look)
     ring = ax.add_patch(Rectangle((0, 0), 1, 1, fill=False, ec=INK, lw=2.6, zorder=5))
     bar = figure.colorbar(cells, ax=ax, label="off by, of the part's largest", pad=0.015, aspect=30, extend="min")
@@ -50,8 +50,8 @@ def explore_ports(*bugs: str) -> Explorer:
 
     def draw(bug, n_tokens, reading, weights="large"):
         off = _gaps(bug, weights == "large", reading == "one by one")[:, :n_tokens]
-        wrong, shown = off > ROOM, np.full((len(PARTS), N), np.nan)
-        shown[:, :n_tokens] = np.where(wrong, off, ROOM / 10)
+        wrong, shown = off > RTOL, np.full((len(PARTS), N), np.nan)
+        shown[:, :n_tokens] = np.where(wrong, off, RTOL / 10)
         cells.set_array(shown)
         rows, places = np.nonzero(wrong)
         ring.set_visible(len(rows) > 0)
@@ -124,7 +124,7 @@ def explore_order() -> Explorer:
         ax.add_patch(Rectangle((n + 0.75, y + 0.1), 1, 0.8, fc=HIDDEN, ec=HATCH, hatch="/////", lw=0))
 
     # What moves: the cells, the letters, and what each layer's mask shows. The last token, which speaks, is framed.
-    colors = LinearSegmentedColormap.from_list("felt", [SAME, QUERY])
+    colors = LinearSegmentedColormap.from_list("felt", [AS_BEFORE, QUERY])
     cells = ax.pcolormesh(np.zeros((4, n)), cmap=colors, vmin=0, vmax=1, edgecolors="white", lw=7)
     letters = [ax.text(x + 0.5, 0.5, "", ha="center", va="center_baseline", fontsize=12) for x in range(n)]
     masks = [ax.add_patch(Polygon([(0, 0)] * 4, fc="white", ec=INK, lw=1.5)) for _ in range(3)]

@@ -41,7 +41,7 @@ STATUSES = {  # status: its sign, its colour, its meaning
 FORMULA = re.compile(r'((?:^|[;\t\r\n])[\s"]*)(?=[=+\-@＝＋－＠])')  # where a spreadsheet may see a cell begin
 EXERCISES = ("student", "notebook", "exercise", "status", "seen", "hint", "seconds", "worth", "points", "look_at")
 MARK = "\ufeff"  # at the start of a file it tells Excel: UTF-8
-LONGEST = 8  # mistakes on the page of the class
+MAX_MISTAKES = 8  # mistakes on the page of the class
 
 
 @dataclass
@@ -183,7 +183,7 @@ def _mistakes(graded):
             said = row.hint if row.status != "does not run" else re.sub(r" \(line.*", "", row.seen)
             said = said or row.seen.partition(" | ")[0]
             who[f"{row.notebook[:2]} exercise {row.exercise}", row.status, said].append(row.student)
-    several = sorted((one for one in who.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))[:LONGEST]
+    several = sorted((one for one in who.items() if len(one[1]) > 1), key=lambda one: -len(one[1]))[:MAX_MISTAKES]
     return several, len(who) - len(several)
 
 
