@@ -42,6 +42,8 @@ SECOND = FIRST | {
 }  # fmt: skip
 MHA = {"num_key_value_heads": 4}
 BITING = {  # what else a type needs so that every setting of its row changes something
+    "smollm3": {"no_rope_layers": [1, 0, 1, 0], "sliding_window": None},
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "cwm": {"bos_token_id": 0},
     "arcee": {"attention_bias": True},
     "ernie4_5": {"use_bias": True},
@@ -187,7 +189,11 @@ def save(kind, sizes, biting=True):
     usual = transformers.AutoConfig.for_model(kind).to_dict()
     own = BITING.get(kind, {}) if biting else {}
     settings = {name: value for name, value in ({"num_hidden_layers": 4} | sizes).items() if name in usual}
-    if "max_window_layers" in usual or not set(usual.get("layer_types") or [None]) <= {SLIDE, FULL}:
+    if (
+        "max_window_layers" in usual
+        or not usual.get("sliding_window")
+        or not set(usual.get("layer_types") or [None]) <= {SLIDE, FULL}
+    ):
         settings.pop("layer_types", None)
     if "qk_rope_head_dim" in usual:
         settings.pop("head_dim", None)
@@ -326,9 +332,10 @@ def sweep(kind, n_pairs=0):
 
 # ------------------------------------------------------------------------------------------------------- the page
 
-LEARNERS = "helium seed_oss glm olmo cohere exaone4 persimmon granitemoe apertus gpt_neox".split()  # exercise 2
+LEARNERS = "helium", "seed_oss", "glm", "olmo", "cohere", "exaone4", "persimmon", "granitemoe", "apertus", "gpt_neox"
 LACKS = {  # plain attention without a row, and what its row would need
-    "hunyuan_v1_dense": "notebook 08 builds it in exercise 2", "hunyuan_v1_moe": "norms after the turn, a shared expert",
+    "hunyuan_v1_dense": "notebook 08 builds it in exercise 2",
+    "hunyuan_v1_moe": "norms after the turn, a shared expert",
     "gpt_neo": "learned positions, windows in turn, scores that are not divided", "xglm": "a table of sines",
     "ctrl": "a table of sines, a scaled embedding", "openai-gpt": "learned positions, norms after each sum",
     "mpt": "ALiBi; its settings stand in an object of their own", "gpt_neox_japanese": "a bias in the last layer alone",
@@ -451,7 +458,8 @@ def page():
     yield f"""# Every causal language model of transformers, as edits to a LLaMA
 
 `python -m benchmarks.atlas` wrote this page, with transformers {transformers.__version__} and PyTorch
-{torch.__version__.partition("+")[0]}. Of the {len(TYPES)} types that transformers calls causal language models, {len(plain)}
+{torch.__version__.partition("+")[0]}. Of the {len(TYPES)} types that transformers calls causal language models,
+{len(plain)}
 are plain attention. `beyond.families.load_checkpoint` opens {n_open} of them; rows for ten are left to you,
 in exercise 2 of [notebook 08](../notebooks/08_relatives.ipynb).
 
@@ -470,7 +478,7 @@ and changes every setting, alone and in pairs: the folder must then open as in t
         yield f"- {len(there)} {why}: {', '.join(there)}."
     yield "\n## What good guesses answer wrongly\n\nMeasured by the same program, as shares of the largest logit.\n"
     yield from (f"- {line}." for line in surprises())
-    yield "\nWhat is made from a latent vector (`latent`) keeps full keys and values in the cache here, so it saves nothing."
+    yield "\nWith `latent` the cache holds full keys and values here, not the short vector, so it saves nothing."
 
 
 if __name__ == "__main__":

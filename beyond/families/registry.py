@@ -297,7 +297,7 @@ FAMILIES |= {
         mlp_layer_types=None, rope_interleave=True, routed_scaling_factor=1.8, q_lora_rank=768, v_head_dim=256,
         qk_nope_head_dim=192, rms_norm_eps=1e-5), MOE | LATENT, computed=lambda content: _latent(content) |
         _shared(content), fixed={"first_k_dense_replace": 1}, **EXPERTS),
-    "youtu": Family((more.latent),
+    "youtu": Family((more.latent,),
         DEEPSEEK | _left_out(16, 131_072, rope_interleave=True, tie_word_embeddings=True), LATENT, computed=_latent),
     "minicpm3": Family((more.latent, edits.scales),
         DEEPSEEK | _left_out(40, 32_768, kv_lora_rank=256, q_lora_rank=768, qk_nope_head_dim=64, qk_rope_head_dim=32,

@@ -24,4 +24,5 @@ def test_every_setting_alone_and_in_pairs_is_followed_or_refused(kind):
 def test_the_atlas_puts_each_type_into_one_place():
     other = " ".join(OTHER_KINDS.values()).split()
     assert len(other) == len(set(other))
+    assert all(isinstance(row.edits, tuple) for row in FAMILIES.values())
     assert not (set(other) | set(LEARNERS)) & FAMILIES.keys()
