@@ -1,4 +1,4 @@
-"""Every family of the registry is transformers' model: in two sizes, by each of its edits, whatever config.json says."""
+"""Every family of the registry is transformers' model: in two sizes, by each edit, whatever config.json says."""
 
 import pytest
 

@@ -22,12 +22,21 @@ from torch.nn import functional as F
 
 from benchmarks.atlas import FIRST, save
 from beyond.families import (
-    FAMILIES, PUBLISHED, TAUGHT, Family, edits, load_checkpoint, make_relative, more_edits, our_weights, register_family,
-)  # fmt: skip
+    FAMILIES,
+    PUBLISHED,
+    TAUGHT,
+    Family,
+    edits,
+    load_checkpoint,
+    make_relative,
+    more_edits,
+    our_weights,
+    register_family,
+)
 from beyond.families.bugs import BUGS
 from beyond.families.configs import config_from_hugging_face as config_of
 from beyond.families.lenses import plot_layers
-from beyond.families.reference import SIZES, TOKENS, max_abs_diff, save_random
+from beyond.families.reference import SIZES, max_abs_diff, save_random
 from beyond.fast_decode import prepare_for_decoding
 from beyond.parallel import split_model
 from checks.relatives import check_add_family
