@@ -90,8 +90,9 @@ check_causal_visible = check_of(Exercise(causal_visible, [
 
 
 OVERFLOW = "Has each row its own largest score, subtracted before exp? Otherwise exp overflows, or all of a row is 0."
-GIVEN = "Do you use the mask given, not a causal one of your own?"
-ODD = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=torch.bool)
+ODD = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1], [1, 1, 0, 1]], dtype=torch.bool)
+TWO = torch.stack((ODD[:3], ODD[1:].flip(-1)))[:, None]  # (2, 1, 3, 4): another mask for each text
+FOR_ONE = draw(2, 1, 1, 80, seed=7) > torch.tensor([0.3, -0.3]).view(2, 1, 1, 1)  # the same for one query, 80 keys
 FAR = tuple(F.pad(y, (0, 3))[None, None] for y in (torch.tensor([[20.0]]), torch.tensor([[-30.0], [-30.1], [30.0]])))
 
 
@@ -134,26 +135,30 @@ def _heads_inputs(batch, n_heads, n_kv_heads, t, s, h, seed=0, scale=1.5):
     return q, *(draw(batch, n_kv_heads, s, h, seed=seed + i, scale=scale) for i in (1, 2)), causal_visible(t, s)
 
 
-PADDED = causal_visible(3, 5, FILLER)  # (2, 1, 3, 5)
 STARTS = "Row r * T + t of a group is token t: does the mask start again with each head? Yours goes on counting."
 COPIED = "Keys or values are copied: repeat, reshape of an expand, @ where it broadcasts do so. Make queries rows."
-SWAPPED = [strided(y, 1, 2) for y in _heads_inputs(2, 4, 2, 3, 5, 4, 90)[:3]]  # heads behind tokens in memory
+SWAPPED = [strided(y, 1, 2) for y in _heads_inputs(2, 4, 2, 3, 4, 4, 90)[:3]]  # heads behind tokens in memory
 REPEATED, HIDDEN = "torch.cat([visible] * R, dim=-2)", ".masked_fill(~seen, -math.inf)"
+FOUR = "Does a mask of four dimensions work, too? Its queries are dimension -2, and each text has a mask of its own."
 NEIGHBOURS = "Which query heads share? Neighbours: 0 0 1 1. Yours is 0 1 0 1."
 ROWS = Exercise(rows, [
     Case("2 query heads, 1 key/value head, 2 tokens, h 2", _heads_inputs(1, 2, 1, 2, 2, 2)),
-    Case("6 query heads, 3 key/value heads, 3 queries, 5 keys", _heads_inputs(2, 6, 3, 3, 5, 4, 10)),
-    Case("a mask that is not causal", (*_heads_inputs(2, 4, 2, 3, 4, 6, 60)[:3], ODD), GIVEN),
-    Case("visible (B, 1, T, S): the second text is padded", (*_heads_inputs(2, 4, 2, 3, 5, 4, 70)[:3], PADDED),
-         "Does a mask of four dimensions work, too? Its queries are dimension -2."),
+    Case("6 query heads, 3 key/value heads, 4 tokens, a mask that is not causal",
+         (*_heads_inputs(2, 6, 3, 4, 4, 4, 10)[:3], ODD)),
+    Case("visible (B, 1, T, S), another for each text", (*_heads_inputs(2, 4, 2, 3, 4, 4, 70)[:3], TWO), FOUR),
     Case("large scores", _heads_inputs(1, 4, 2, 3, 4, 8, 80, scale=12.0), OVERFLOW),
     Case("hidden score 300, visible ones -300",
          (*FAR, draw(1, 1, 3, 4, seed=90), torch.tensor([[True, True, False]])),
          "Is a key hidden however large its score is? Put -inf before the softmax."),
-    Case("bfloat16, not contiguous", each(torch.bfloat16, *SWAPPED, causal_visible(3, 5))),
-    Case("as many key/value heads as query heads", _heads_inputs(2, 4, 4, 3, 5, 4)),
+    Case("bfloat16, not contiguous", each(torch.bfloat16, *SWAPPED, ODD[:3])),
+    Case("as many key/value heads as query heads, visible (B, 1, T, S)",
+         (*_heads_inputs(2, 4, 4, 3, 4, 4)[:3], TWO), FOUR),
     Case("one query, 40 keys, 8 query heads, 2 key/value heads", _heads_inputs(1, 8, 2, 1, 40, 8, 110)),
+    Case("bfloat16, one query, 80 keys, 1 key/value head, visible (B, 1, T, S)",
+         each(torch.bfloat16, *_heads_inputs(2, 4, 1, 1, 80, 8, 130)[:3], FOR_ONE), FOUR),
     Case("gradients", _heads_inputs(1, 4, 2, 2, 3, 4, 120), gradients=3),
+    Case("gradients, bfloat16, one query, visible (B, 1, T, S)",
+         each(torch.bfloat16, *_heads_inputs(2, 4, 2, 1, 4, 4, 140, 1.0)[:3], TWO[:, :, :1]), FOUR, gradients=3),
 ], [  # known mistakes
     *[(STARTS, _rows(REPEATED, f"torch.ones(R * T, k.shape[2]).tril({first}).bool()"))
       for first in ("0", "k.shape[2] - T")],
@@ -164,6 +169,7 @@ ROWS = Exercise(rows, [
     ("Are a head's tokens kept together? A reshape after .transpose(1, 2) mixes them with other heads'.",
      _rows("unflatten(1, (K, R)).flatten(2, 3)", "transpose(1, 2).reshape(len(q), K, R * T, -1)")),
     ("Do you use the mask? Hidden keys are seen.", _rows(HIDDEN, "")),
+    ("Do you use the mask given, not a causal one of your own?", _rows("[visible]", "[causal_visible(T, k.shape[2])]")),
     ("Is the mask inverted? True means: may attend.", _rows("~seen", "seen")),
     ("Is the mask there for all heads?", _rows("[visible] * R", "[visible] + [torch.ones_like(visible)] * (R - 1)")),
     ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.", _rows("-math.inf", "0.0")),

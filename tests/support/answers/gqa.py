@@ -86,7 +86,40 @@ def _product_that_broadcasts(q, k, v, visible):
     return _one_head(q, k, v, visible[:, None] if visible.ndim == 4 else visible).flatten(1, 2)
 
 
+def _where(is_there, wrong):
+    """An answer that is wrong only where is_there(k, visible) says so."""
+    return lambda q, k, v, visible: (wrong if is_there(k, visible) else rows__einsum)(q, k, v, visible)
+
+
+def _seeing(seen):
+    return lambda q, k, v, visible: rows__einsum(q, k, v, seen(visible))
+
+
+def _of_four(k, visible):
+    return visible.ndim == 4
+
+
+def _causal(mask):
+    return RIGHT["causal_visible"]["tril"](*mask.shape[-2:])
+
+
 WRONG["rows"] |= {
+    "one_query_of_four_axes_sees_all": ("one query, 80 keys", _where(
+        lambda k, mask: mask.ndim == 4 and mask.shape[2] == 1, _seeing(lambda mask: mask | True))),
+    "first_texts_mask_for_equal_heads": ("as many key/value heads as", lambda q, k, v, visible: rows__einsum(
+        q, k, v, visible[:1].expand_as(visible) if q.shape[1] == k.shape[1] else visible)),
+    "fillers_and_a_triangle": (
+        "the result is off by", _where(_of_four, _seeing(lambda mask: mask[:, :, -1:] & _causal(mask)))),
+    "triangle_where_square": ("a mask that is not causal", _where(
+        lambda k, mask: mask.ndim == 2 and len(mask) == mask.shape[1], _seeing(_causal))),
+    "triangle_of_its_own": ("not a causal one", _seeing(_causal)),
+    "broadcasts_one_head": ("5,120 numbers; 1,280 are enough", _where(lambda k, mask: k.shape[1] == 1, _one_head)),
+    "copies_for_several_texts": ("where it broadcasts", _where(lambda k, mask: len(k) > 1, _product_that_broadcasts)),
+    "copies_in_half_precision": (
+        "where it broadcasts", _where(lambda k, mask: k.dtype != torch.float32, _product_that_broadcasts)),
+    "cut_for_one_query": ("no gradient reaches v", _where(
+        lambda k, mask: mask.shape[-2] == 1, lambda q, k, v, visible: rows__einsum(q, k, v.detach(), visible))),
+    "cut_for_four_axes": ("no gradient reaches q and k and v", _where(_of_four, torch.no_grad()(rows__einsum))),
     "mask_upside_down": (
         "the result is off by", mutate(rows__einsum, "== 4 else visible", "== 4 else visible.flip(-2)")),
     "the_first_texts_mask": (
