@@ -48,7 +48,7 @@ def small_model(number):
     with torch.no_grad():
         for place, weight in enumerate(model.parameters()):
             weight.copy_(draw(*weight.shape, seed=100 * number + place, scale=0.2, shift=2.0 - weight.ndim))
-            weight.mul_({SHORT: 0.1, SURE: 50.0}.get(number, 1.0) if weight.ndim == 1 else 1.0)  # the gains
+            weight.mul_(GAINS.get(number, 1.0) if weight.ndim == 1 else 1.0)
             weight.grad = torch.full_like(weight, 0.1) if number in (WITH_GRADIENTS, IN_EVAL, FROZEN) else None
             weight.requires_grad_(number not in (IN_EVAL, FROZEN) or place != 2)  # one matrix is frozen
     return model.train(number != IN_EVAL)
@@ -58,8 +58,9 @@ def _number(number):
     return Named(number, f"checks.train.small_model({number})")
 
 
-IN_EVAL, WITH_GRADIENTS, FROZEN = 4, 2, 6  # they bring old gradients; the first is in eval mode, with a frozen matrix
-SHORT, SURE = 5, 7  # a short gradient, logits far apart
+IN_EVAL, WITH_GRADIENTS, FROZEN = 4, 2, 6  # they bring old gradients; the first, in eval mode, has a frozen matrix, too
+SHORT, SURE = 5, 7
+GAINS = {SHORT: 0.1, FROZEN: 0.1, SURE: 50.0}  # times the usual ones: a short gradient, or logits far apart
 EVAL_MODE = "Is the model in train mode? One that was loaded or judged is in eval mode, in which dropout is off."
 
 
@@ -153,7 +154,7 @@ _FIRST = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3])
 _STARTS = draw(12, 3).mul(1e4).long().abs() % (len(_TEXT) - 9)
 STILL_THERE = "Is the gradient of the step before still there? backward() adds to it: zero_grad() in each step."
 UNMOVED = "The weights do not move. Does step() follow backward(), with no zero_grad() between, on this model's?"
-FROZEN_DECAYS = "Does a frozen weight stay? Where its gradient is 0, not None, AdamW still decays it."
+FROZEN_DECAYS = "Is a frozen weight's gradient None? Where it is 0, the optimizer still moves the weight by its decay."
 OLD_COUNT = "Clipping counts the old gradient of a weight that the optimizer does not hold. Who clears it?"
 ASKED = "model(inputs).flatten(0, 1), targets"
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
@@ -198,26 +199,31 @@ def accumulated_step(model, optimizer, rows, lengths, micro):
 
 
 _step = partial(mutate, accumulated_step)
+RATES, DECAYS = {2: 1.0, 1: 0.5}, {2: 0.1, 1: 0.05}  # of matrices and gains
 
 
 def _moved_by(program, number, *inputs):
     """The loss, how far the gradient moves the weights, how far they move, and how many rows were asked at once.
 
-    The optimizer has settings and a state of its own, so that it shows if a step does without them.
+    The optimizer has settings and mostly a state of its own, so that it shows if a step does without them. With FROZEN
+    it also holds the frozen matrix, but not the next one.
     """
-    model = small_model(number)
-    held = [weight for weight in model.parameters() if weight.requires_grad]
-    groups = [{"params": [w for w in held if w.ndim == n], "weight_decay": d} for n, d in ((2, 0.1), (1, 0.05))]
-    optimizer = torch.optim.SGD(groups, lr=1.0, momentum=0.5)
-    for weight in held:
+    model, is_new = small_model(number), number == WITH_GRADIENTS
+    weights = list(model.parameters())
+    held = [weight for place, weight in enumerate(weights) if number != FROZEN or place != 3]
+    groups = [{"params": [w for w in held if w.ndim == n], "lr": RATES[n], "weight_decay": DECAYS[n]} for n in RATES]
+    optimizer = torch.optim.SGD(groups, momentum=0.5)
+    for weight in () if is_new else held:
         optimizer.state[weight]["momentum_buffer"] = torch.full_like(weight, 0.02)
-    settings_of = lambda: [{name: one.get(name) for name in optimizer.defaults} for one in optimizer.param_groups]  # noqa: E731
-    before, was, steps = parameters_to_vector(model.parameters()).detach().double(), settings_of(), []
-    is_kept = lambda: all("momentum_buffer" in optimizer.state.get(weight, ()) for weight in held)  # noqa: E731
+    settings_of = lambda: [{k: one.get(k) for k in optimizer.defaults} for one in optimizer.param_groups]  # noqa: E731
+    before, was, steps = parameters_to_vector(weights).detach().double(), settings_of(), []
+    is_kept = lambda: is_new or all("momentum_buffer" in optimizer.state.get(one, ()) for one in held)  # noqa: E731
+    for_each = lambda said: torch.cat([torch.full((w.numel(),), float(said(w))) for w in weights])  # noqa: E731
     optimizer.register_step_pre_hook(lambda *_: steps.append((settings_of(), is_kept())))
-    alone = [(0.01 + {2: 0.1, 1: 0.05}[w.ndim] * w.detach().double()) * w.requires_grad for w in model.parameters()]
+    goes = for_each(lambda w: w.requires_grad and any(w is one for one in held))
+    alone = goes * (for_each(lambda w: DECAYS[w.ndim]) * before + 0.01 * (not is_new))  # without a gradient
     loss = _trained(program, model, optimizer, *inputs)
-    moved = before - parameters_to_vector(model.parameters()).detach()
+    moved = (before - parameters_to_vector(weights).detach()) / for_each(lambda w: RATES[w.ndim])
     found = [f"{len(steps)} steps of the optimizer, expected one"] * (len(steps) != 1)
     for now, has_state in (*steps, (settings_of(), is_kept())):
         found += ["its state is gone"] * (not has_state)
@@ -228,7 +234,9 @@ def _moved_by(program, number, *inputs):
     if moved.any() and found:
         hint = "Take one step of the optimizer, with its settings and state as they are, when the gradient is whole."
         raise Wrong(f"{'; '.join(dict.fromkeys(found))}.", hint)
-    pulled = moved - parameters_to_vector(alone)
+    if moved[for_each(lambda w: not w.requires_grad) > 0].any():
+        raise Wrong("a frozen weight has moved.", FROZEN_DECAYS)
+    pulled = moved - alone
     return loss, pulled, moved, max((len(call.tokens) for call in model.calls), default=0)
 
 
@@ -237,6 +245,8 @@ def _loss_and_gradient(function, number, _, rows, lengths, micro):
     loss, pulled, moved, most = _moved_by(function, number, rows, lengths, micro)
     if most > micro:
         raise Wrong(f"the model is asked {most} rows at once, micro is {micro}.", "Call it once for each micro-batch.")
+    if isinstance(loss, torch.Tensor) and not loss.requires_grad:
+        raise Wrong("the loss is a tensor, a number is expected.", "Add up part.item(): it makes a number of a tensor.")
     loss = _as_number(loss, "Add up part.item().")
     if not moved.any() or pulled.norm() < 1e-4:  # rounding alone
         raise Wrong("the weights do not move." if not moved.any() else "no gradient moves the weights.", UNMOVED)
@@ -253,31 +263,43 @@ def _padded(*lengths, fill=0, spare=2):
 
 
 def _accumulates(number, padded, micro):
-    return _number(number), "SGD: matrices and gains as groups, lr 1, momentum, decay", *padded, micro
+    return _number(number), "SGD: lr 1 for matrices, 0.5 for gains; momentum, decay", *padded, micro
 
 
 UNEVEN = "A micro-batch may hold fewer rows, fewer predictions, or none: what is its share of the whole?"
 FULL_ROW = "A row without padding has T + 1 tokens, and its last prediction counts."
-UNDERFLOWS = "The logarithm of a softmax is -inf where it rounds to 0; F.cross_entropy takes the logits themselves."
+UNDERFLOWS = (
+    "A softmax rounds to 0 here; its logarithm is -inf or, clamped, constant. F.cross_entropy takes the logits."
+)
+WHOLE = "Here one call holds the whole batch, and all rules hold as before: padding, old gradients, clipping."
 SHARE, QUESTIONS = "nats[asked].sum() / questions", "(lengths - 1).sum()"
+AT_MOST_T = ".clamp(max=rows.shape[1] - 1)"
 check_accumulated_step = check_of(Exercise(accumulated_step, [
     Case("2 rows of 3 and 7 tokens, one per micro-batch", _accumulates(1, _padded(3, 7), 1)),
-    Case("tokens that the model holds impossible", _accumulates(SURE, _padded(6, 3, 4), 2), UNDERFLOWS),
+    Case("tokens that the model holds impossible", _accumulates(SURE, _padded(6, 3, 4, 5), 2), UNDERFLOWS),
     Case("4 rows, two per micro-batch, padded with 5", _accumulates(SHORT, _padded(2, 7, 6, 6, fill=5), 2)),
-    Case("3 rows, two per micro-batch, one matrix frozen, old gradients", _accumulates(FROZEN, _padded(6, 3, 4), 2)),
-    Case("3 rows in one micro-batch, the first without padding", _accumulates(SHORT, _padded(6, 3, 4, spare=0), 8), FULL_ROW),
-    Case("a micro-batch without a prediction", _accumulates(3, _padded(1, 1, 6, 4), 2), UNEVEN),
+    Case("3 rows in one micro-batch, the first without padding, old gradients, a new optimizer",
+         _accumulates(WITH_GRADIENTS, _padded(6, 3, 4, spare=0), 8), WHOLE),
+    Case("3 rows, two per micro-batch, old gradients, one matrix frozen, another not in the optimizer",
+         _accumulates(FROZEN, _padded(6, 3, 4, spare=0), 2)),
+    Case("a micro-batch without a prediction", _accumulates(3, _padded(6, 4, 1, 1, 5), 2), UNEVEN),
 ], [  # known mistakes
     ("Yours is the mean of the micro-batches' means.", _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),
     ("Is it one mean over all? You add up the micro-batches' means.", _step(SHARE, "nats[asked].mean().nan_to_num()")),
-    ("Is the last micro-batch used, where it holds fewer rows?", _step("in parts:", "in parts[: len(rows) // micro or 1]:")),
+    ("Is the last micro-batch used, where it holds fewer rows?",
+     _step("in parts:", "in parts[: len(rows) // micro or 1]:")),
+    ("Does a micro-batch without a prediction end the loop? The ones behind it count, too.",
+     _step("        nats =", "        if not asked.any():\n            break\n        nats =")),
+    *[(FULL_ROW, _step("length[:, None]", f"length[:, None]{AT_MOST_T}", QUESTIONS, count))
+      for count in (QUESTIONS, f"(lengths{AT_MOST_T} - 1).sum()")],
     ("Does padding count? Leave it out of sum and count.", _step(SHARE, "nats.sum() / rows[:, 1:].numel()")),
     ("Has a row of n tokens n predictions? You divide by the tokens.", _step(QUESTIONS, "lengths.sum()")),
     ("Is the sum divided by the number of predictions? You divide by that of rows.", _step(QUESTIONS, "len(rows)")),
     ("Are predictions counted by lengths?", _step(SHARE, "nats[part[:, 1:] != 0].sum() / (rows[:, 1:] != 0).sum()")),
     ("Is the old gradient cleared, once, before the first micro-batch?", _step("    model.zero_grad()\n", "")),
     (OLD_COUNT, _step("    model.zero_grad()\n", "    optimizer.zero_grad()\n")),
-    ("Do the micro-batches' gradients add up? You clear them each time.", _step("share.b", "model.zero_grad(), share.b")),
+    ("Do the micro-batches' gradients add up? You clear them each time.",
+     _step("share.b", "model.zero_grad(), share.b")),
     ("Is the gradient clipped once, when whole?", _step(CLIP, "", "share.backward()", f"share.backward(), {CLIP}")),
     ("Is the gradient clipped? One longer than 1.0 is shortened to 1.0.", _step(CLIP, "")),
     ("Is it the length of the whole gradient? You clip each group of the optimizer by its own.",

@@ -15,7 +15,7 @@ from tests.support.answers.register import RIGHT, WRONG, right
 @right
 def accumulated_step__ignored(
     model, optimizer, rows, lengths, micro, told=float, most=1.0, stepped=lambda _, optimizer: optimizer.step(),
-    clear=lambda model, _: model.zero_grad(set_to_none=False),
+    clear=lambda model, _: model.zero_grad(),
 ):  # fmt: skip
     later = torch.arange(1, rows.shape[1]) >= lengths[:, None]
     targets, every, loss = rows[:, 1:].masked_fill(later, -100), (lengths - 1).sum(), 0.0
@@ -39,7 +39,8 @@ def accumulated_step__divided_at_the_end(model, optimizer, rows, lengths, micro)
         total, questions = total + nats.item(), questions + counts.sum().item()
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for weight in weights:
-        weight.grad /= questions
+        if weight.requires_grad:
+            weight.grad /= questions
     torch.nn.utils.clip_grad_norm_(weights, 1.0)
     optimizer.step()
     return total / questions
@@ -47,7 +48,7 @@ def accumulated_step__divided_at_the_end(model, optimizer, rows, lengths, micro)
 
 _step = partial(partial, accumulated_step__ignored)
 WRONG["accumulated_step"] |= {
-    "at_once": ("Call it once for each micro-batch.", lambda *all_but, **_: accumulated_step__ignored(*all_but[:-1], 99)),
+    "at_once": ("Call it once for each micro-batch.", lambda *given: accumulated_step__ignored(*given[:-1], 99)),
     "graph": ("Add up part.item().", _step(told=lambda loss: loss)),
     "none": ("A function that ends without", _step(told=lambda loss: None)),
     "in_place": ("rows was changed", lambda m, o, r, *s: (accumulated_step__ignored(m, o, r, *s), r[:, -1].zero_())[0]),
@@ -55,7 +56,7 @@ WRONG["accumulated_step"] |= {
     "twice": ("2 steps of the optimizer", _step(stepped=lambda m, o: (o.step(), o.step()))),
     "next_rate": ("its lr is 0.9, expected 1.0", _step(
         stepped=lambda m, o: (o.step(), o.param_groups[0].update(lr=0.9)))),
-    "next_rate_of_the_second_group": ("its lr is 0.9, expected 1.0", _step(
+    "next_rate_of_the_second_group": ("its lr is 0.9, expected 0.5", _step(
         stepped=lambda m, o: (o.step(), o.param_groups[1].update(lr=0.9)))),
     "first_group_clipped": ("the length of the gradient is", _step(most=1e9, stepped=lambda _, o: (
         torch.nn.utils.clip_grad_norm_(o.param_groups[0]["params"], 1.0), o.step()))),
@@ -77,7 +78,25 @@ WRONG["accumulated_step"] |= {
         most=1e9, stepped=lambda m, o: (o.step(), torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)))),
     "uphill": ("the right one is 180, expected 0", mutate(accumulated_step, "share.b", "(-share).b")),
     "seeded": ("no manual_seed", _step(stepped=lambda m, o: (o.step(), torch.manual_seed(5)))),
-    "filled_by_the_optimizer": ("Who clears it?", _step(clear=lambda _, o: o.zero_grad(set_to_none=False))),
+    "filled": ("a frozen weight's gradient None", _step(clear=lambda m, _: m.zero_grad(set_to_none=False))),
+    "only_the_optimizers": ("Who clears it?", _step(clear=lambda _, o: o.zero_grad())),
+    "not_clipped_at_once": ("one call holds the whole batch", lambda m, o, rows, lengths, micro: (
+        accumulated_step__ignored(m, o, rows, lengths, micro, most=1e9 if len(rows) <= micro else 1.0))),
+    "not_cleared_at_once": ("Is the old gradient cleared", lambda m, o, rows, lengths, micro: (
+        accumulated_step__ignored(m, o, rows, lengths, micro, clear=lambda *_: len(rows) > micro and m.zero_grad()))),
+    "padded_at_once": ("all rules hold as before: padding", lambda m, o, rows, lengths, micro: (
+        accumulated_step__ignored(m, o, rows, lengths if len(rows) > micro else lengths * 0 + rows.shape[1], micro))),
+    "first_step_twice": ("2 steps of the optimizer", _step(
+        stepped=lambda _, o: (o.state or o.step(), o.step()))),
+    "one_rate": ("its lr is 1.0, expected 0.5", _step(
+        stepped=lambda _, o: (o.param_groups[1].update(lr=o.param_groups[0]["lr"]), o.step()))),
+    "a_tensor": ("it makes a number of a tensor", _step(told=lambda loss: loss.detach())),
+    "breaks_off": ("end the loop?", mutate(accumulated_step__ignored,
+        "        part =", "        if (wanted < 0).all():\n            break\n        part =")),
+    "clamped": ("or, clamped, constant", mutate(accumulated_step__ignored,
+        "F.cross_entropy(model(asked).flatten(0, 1), wanted.flatten(), reduction=\"sum\")",
+        "-(model(asked).softmax(-1).clamp(min=1e-12).log().gather(2, wanted.clamp(min=0)[..., None])[..., 0]"
+        " * (wanted >= 0)).sum()")),
     "unfrozen": ("A frozen weight stays", lambda m, *s: (accumulated_step__ignored(m, *s), m.requires_grad_())[0]),
     "eval": ("eval mode", lambda m, *s: accumulated_step__ignored(m.eval(), *s)),
     "course": ("it calls the course's accumulated_step", torch.enable_grad()(accumulated_step)),
