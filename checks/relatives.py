@@ -394,16 +394,26 @@ def where_they_part(ours, theirs, tokens, names=None):
     return None
 
 
-def _in_row_0(model):  # a little at 5, much at 9: 1e-5 of our largest number would be more than the little
-    part, off = model.tok_embeddings, 1.5 * RTOL_MODULE * model.tok_embeddings.weight.abs().max()
+def _read_wrong(cached, places, rows=2):
+    """A change: what parts return for a token is off by a multiple of RTOL_MODULE, {part: {place in row 0: multiple}}.
 
-    def forward(tokens, right=part.forward):
-        made = right(tokens)
-        made[0, 5:6] += off
-        made[0, 9:10] *= 100
-        return made
+    Place p of row 0 and place 27 - p of row 1 are one token. With `cached` it is read wrong only where it comes alone,
+    with rows=1 only in row 0.
+    """
 
-    part.forward = forward
+    def change(model):
+        made, embed, now = outputs_of(model, places, [TWO_ROWS]), model.tok_embeddings, []
+        for name, multiples in places.items():
+            part, off = model.get_submodule(name), torch.zeros(64)
+            off[TOKENS[0, [*multiples]]] = RTOL_MODULE * made[name].abs().max() * torch.tensor([*multiples.values()])
+            part.forward = lambda *given, right=part.forward, off=off: (
+                right(*given)
+                + off[now[0]][..., None]
+                * ((torch.arange(len(now[0])) < rows)[:, None, None] * (now[0].shape[1] == 1 or not cached))
+            )
+        embed.forward = lambda tokens, right=embed.forward: now.__setitem__(slice(1), [tokens]) or right(tokens)
+
+    return change
 
 
 def _almost_right(model):  # of the largest logit; one row has smaller ones
@@ -423,29 +433,39 @@ def _wrong_gain(model):  # of the norm behind a branch: the branch is right, the
     model.layers[1].ffn_out_norm.weight.data[3] *= 1.1
 
 
-def _uncapped(model):  # and within the room, felt nowhere: one row has smaller numbers
+def _off_behind_the_head(model):  # and within the room, felt nowhere: one row has smaller numbers
     head, part, norm = model.lm_head, model.layers[2].feed_forward, model.layers[2].ffn_out_norm
     (made,) = outputs_of(model, ["layers.2.feed_forward"], [TWO_ROWS]).values()
     off = 0.85 * RTOL_MODULE * made.abs().max()
     _require_rows_differ("no cap", off.expand_as(made), made, RTOL_MODULE)
     part.forward = lambda x, right=part.forward: right(x) + off
     norm.forward = lambda x, right=norm.forward: right(x - off)
-    head.forward = lambda x: F.linear(x, head.weight)
+    head.forward = lambda x: F.linear(x, head.weight)  # as theirs, with the cap behind it
+    model.forward = lambda *given, right=model.forward: 10.0 * (right(*given) / 10.0).tanh()
+    _read_wrong(False, FAINT_AND_CLEAR)(model)
 
 
+FAINT_AND_CLEAR = {"": {24: 3.0, 18: 20.0, 12: 90.0}}  # the logits: in row 1 at 3, by less than 1e-4, at 9 and at 15
 CACHE = "Is cached False where all tokens at once diverge? Else let ours read them one by one, with one cache: are a "
-CACHE += "part's outputs put one behind the other?"
-ENDS = "Which part diverges first, in the order in which parts end? A layer ends after its attention and feed_forward."
+CACHE += "part's outputs put one behind the other, the logits too?"
+ENDS = (
+    "Which part is the first by more than 1e-5, in the order in which parts end, not by position? A layer ends after "
+)
+ENDS += "its attention and feed_forward."
 CAPS = {"head_dim": 8, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0}  # felt, and nothing saturates
 PORTS = {  # what is wrong: family, settings, change
     "nothing": ("gpt_oss", {}, lambda model: None),
     "nothing; Gemma's caps are cut elsewhere": ("gemma2", CAPS, _almost_right),
-    "no cap behind the head": ("gemma2", CAPS, _uncapped),
+    "two tokens' logits": ("gemma2", CAPS, _off_behind_the_head),
+    "two tokens' logits, with a cache": ("qwen2", {}, _read_wrong(True, FAINT_AND_CLEAR)),
+    "two parts, with a cache": ("qwen2", {}, _read_wrong(True, {  # the first ends first, the second is off earlier
+        "layers.0.feed_forward": {20: 3.0}, "layers.2.feed_forward": {22: 1000.0}})),
     "a row of the embedding": ("qwen2", {}, lambda model:  # by less than 1e-4
         (weight := model.tok_embeddings.weight.data)[TOKENS[0, -4]].add_(1.5 * RTOL_MODULE * weight.abs().max())),
     "nan in the embedding": ("qwen2", {}, lambda model:  # in row 0 at 3, in row 1 at 24
         model.tok_embeddings.weight.data[TOKENS[0, 3], 5].fill_(math.nan)),
-    "two tokens of row 0": ("qwen2", {}, _in_row_0),
+    "two tokens of row 0": ("qwen2", {}, _read_wrong(False, {  # of our largest number, 1e-5 is more than the first
+        "tok_embeddings": {5: 1.5, 9: 1e7}}, rows=1)),
     "a wrong gain behind a branch": ("gemma2", CAPS, _wrong_gain),
 }  # fmt: skip
 
@@ -461,6 +481,8 @@ def ports():
             ours = load_checkpoint(folder)
             change(ours)
             where = where_they_part(ours, theirs.cpu(), TWO_ROWS, part_names(len(ours.layers)))
+            for one in (ours, theirs):
+                one.train(family == "qwen2" and wrong in PORTS)
             made.append((wrong, ours, theirs, where))
     return made
 
@@ -468,16 +490,16 @@ def ports():
 def _finds_partings(function, *_):
     """The function as a tool that is tested: on ports that diverge at a known place, or nowhere."""
     for wrong, ours, theirs, where in ports():
-        parts, models = [*ours.modules(), *theirs.modules()], [(one, snapshot(one)) for one in (ours, theirs)]
+        models = [(one, snapshot(one)) for one in (ours, theirs)]
         try:
             answer = function(ours, theirs, TWO_ROWS.clone(), part_names(len(ours.layers)))
             for one, before in models:
                 require_unchanged(one, before)
         finally:  # the next answer is tried on the same models
-            for part in parts:
-                part._forward_hooks.clear()
-                part.eval()
-            for one, (_, _, tensors) in models:
+            for one, (_, (modes, _), tensors) in models:
+                for part, mode in zip(one.modules(), modes, strict=True):
+                    part._forward_hooks.clear()
+                    part.training = mode
                 for name, tensor in [*one.named_parameters(), *one.named_buffers()]:
                     tensor.data.copy_(tensors[name])
         if answer is not None and (not isinstance(answer, tuple) or [*map(type, answer)] != [str, int, bool]):
@@ -498,9 +520,11 @@ def _why(wrong, answer, where):
     if answer and not answer[2] and (where or ("logits",))[0] == "logits" != answer[0]:
         return f"{ROUNDS} Of a tensor all counts: `output[0]` is for tuples alone, of a tensor it is a row."
     if "nan" in wrong and not (answer and answer[0] == where[0] and answer[1] > where[1]):
-        return NOT_A_NUMBER
+        return f"A nan counts as different. {NOT_A_NUMBER[0].upper()}{NOT_A_NUMBER[1:]}"
+    if answer and where and answer[0] == where[0] and answer[1] == 9:
+        return ROUNDS  # where it is off by more than 1e-4
     if "row 0" in wrong:
-        return ROUNDS if answer and answer[1] == 9 else AT
+        return AT
     if answer is None or where is None or answer[2] != where[2]:
         return CACHE if (answer and where) or (where or answer)[2] else ROUNDS
     return AT if answer[0] == where[0] else ROUNDS if where[0] == "tok_embeddings" else ENDS

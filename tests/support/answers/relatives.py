@@ -156,8 +156,8 @@ for words, bug, *changes in (
     ("take its .logits", "no_logits_of_theirs", 'getattr(y, "logits", y)', "y"),
     ("dim=1 puts them", "first_dimension", "torch.cat(made[name], dim=1)", "torch.cat(made[name])"),
     ("the module that names gives", "same_names", "wanted[names.get(name, name)]", "wanted[name]"),
-    ("nan is neither", "nan_passes", f"~({FINE})", FINE.replace("<=", ">")),
-    ("nan is neither", "room_of_ours", "1e-5 * want", "1e-5 * y"),
+    ("nan counts as different", "nan_passes", f"~({FINE})", FINE.replace("<=", ">")),
+    ("nan counts as different", "room_of_ours", "1e-5 * want", "1e-5 * y"),
     ("round differently", "room_of_ours_without_nan", "1e-5 * want", "1e-5 * y.nan_to_num()"),
     ("round differently", "room_per_row", "want.abs().max()", "want.abs().flatten(1).amax(1)[:, None, None]"),
     ("only cut elsewhere", "logits_per_row", LOGITS, f"({LOGITS.replace('.max()', '.amax((1, 2))')}).all()"),
@@ -172,6 +172,16 @@ for words, bug, *changes in (
     ("a hook is still", "hooks_left", "[hook.remove() for hook in hooks]", "pass"),
     ("or None, is expected, not False", "false", "return None", "return False"),
     (".item() makes an int", "tensor", ".nonzero()[0].item()", ".nonzero()[0, 0]"),
+    ("the logits too", "last_logits", LOGITS, LOGITS.replace(").abs", ")[:, -1 if cached else 0 :].abs")),
+    ("the logits too", "false_for_logits", "return name, at, cached", "return name, at, cached and name != 'logits'"),
+    ("Which position of this module", "logits_at_0", "return name, at", "return name, at * (name != 'logits')"),
+    ("round differently", "logits_by_1e_4", "1e-5 *", "(1e-4 if name == 'logits' else 1e-5) *"),
+    ("by more than 1e-5", "cached_parts_by_1e_4", "1e-5 *", "(1e-4 if cached and name != 'logits' else 1e-5) *"),
+    ("Which position of this module", "cached_row_0", ".any(2).any(0)", ".any(2)[: 1 if cached else 2].any(0)"),
+    ("not by position", "earliest", "wanted = run(", "found = []; wanted = run(",
+        "return name, at, cached", "found.append((name, at, cached))",
+        "return None", "return min(found, key=lambda one: one[:0:-1], default=None)"),
+    ("in another mode", "in_eval_mode", "wanted = run(", "ours.eval(); theirs.eval(); wanted = run("),
 ):  # fmt: skip
     WRONG["where_they_part"][bug] = words, mutate(where_they_part__hooks, *changes)
 WRONG["where_they_part"]["raises_with_hooks_on"] = "it raises Zero", lambda ours, *rest: (
