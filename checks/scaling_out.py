@@ -1,10 +1,14 @@
 """The exercises of notebook 09, scaling out: specification, cases, known mistakes with hints, check."""
 
+import ctypes
 import math
+import queue
 import re
+import threading
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -155,37 +159,51 @@ def _total(gradient, all_reduce):
     return total
 
 
-class _Waits(BaseException):
-    """A rank has come to a sum whose other parts are not known yet."""
+def _on_ranks(n, mend, run, training):
+    """What run(part) gives on each rank: threads in place of processes, each in turn runs to its next sum."""
+    asked, sums = ([queue.Queue() for _ in range(n)] for _ in range(2))
+
+    def work(rank):
+        def all_reduce(tensor):
+            if threading.current_thread() is not ranks[rank]:
+                raise Wrong("a hook of one rank runs in another rank's model.", EVERYWHERE)
+            asked[rank].put(tensor.detach().clone())
+            if (total := sums[rank].get()) is None:
+                raise SystemExit
+            tensor.data.copy_(total)
+
+        try:
+            part = _part(rank, n, all_reduce).train(training)
+            if (answer := mend(part, all_reduce)) is not None:
+                raise Wrong(f"nothing is expected, not {type(answer).__name__}.", "Add hooks, and return nothing.")
+            asked[rank].put(run(part))
+        except BaseException as error:
+            asked[rank].put(error)
+
+    ranks = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(n)]
+    try:
+        said = [rank.start() or one.get() for rank, one in zip(ranks, asked, strict=True)]
+        while True:
+            if errors := [one for one in said if isinstance(one, BaseException)]:
+                raise errors[0]
+            if all(isinstance(one, tuple) for one in said):
+                return said
+            if len({getattr(one, "shape", None) for one in said}) > 1:
+                hint = "Do all ranks call all_reduce equally often, with the same shapes?"
+                raise Wrong("a rank waits for a sum that another one skips, or adds up another shape.", hint)
+            total = torch.stack(said).sum(0)
+            said = [theirs.put(total) or one.get() for theirs, one in zip(sums, asked, strict=True)]
+    except BaseException:
+        for rank in ranks:
+            if rank.is_alive():  # it may be in a loop that never ends
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(rank.ident), ctypes.py_object(SystemExit))
+        raise
+    finally:
+        for one in sums:
+            one.put(None)
 
 
-def _on_ranks(n, mend, run):
-    """What run(part) gives on each rank, without processes: all begin again at each sum, and know one more."""
-    sums = []
-    while True:
-        asked, found = [], []
-        for rank in range(n):
-            known = iter(sums)
-
-            def all_reduce(tensor, known=known):
-                if (total := next(known, None)) is None:
-                    raise _Waits(tensor.detach().clone())
-                tensor.data.copy_(total)
-
-            try:
-                part = _part(rank, n, all_reduce)
-                mend(part, all_reduce)
-                found.append(run(part))
-            except _Waits as waits:
-                asked.append(waits.args[0])
-        if not asked:
-            return found
-        if found or len({tensor.shape for tensor in asked}) > 1:
-            hint = "Do all ranks call all_reduce equally often, with the same shapes?"
-            raise Wrong("a rank waits for a sum that another one skips, or adds up another shape.", hint)
-        sums.append(torch.stack(asked).sum(0))
-
-
+EVERYWHERE = "Is it a hook of all modules of this process? Register it on modules of the model that is handed over."
 CUT = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "gate_proj": 0, "up_proj": 0, "o_proj": 1, "down_proj": 1}  # along dim
 
 
@@ -207,24 +225,38 @@ def _part(rank, n, all_reduce):
     return model
 
 
-WHOLE = small_llama("large", n_kv_heads=4).requires_grad_()  # in new weights a fault would hide
-TOKENS = torch.arange(5, 5 + 2 * 12 * 7, 7).view(2, 12) % 64
+WHOLE = small_llama("large", n_kv_heads=4, n_layers=3).requires_grad_()  # in new weights a fault would hide
+TEXT = torch.arange(5, 5 + 7 * 48, 7) % 64
+TEXTS = {2: (TEXT[:24].view(2, 12), TEXT[None, 24:40]), 4: (TEXT[None, :14], TEXT[14:20].view(3, 2))}  # by ranks
 BACK = [name for name, _ in WHOLE.named_parameters()][::-1]  # the weights, seen from the loss
-_logits = torch.no_grad()(lambda model: model(TOKENS))
 
 
-def _gradients_of(model):
-    F.cross_entropy(model(TOKENS[:, :-1]).mT, TOKENS[:, 1:]).backward()
-    return {name: 0 * one.detach() if one.grad is None else one.grad for name, one in model.named_parameters()}
+def _learns(texts, model):
+    """All logits, as one vector, and the gradients of both texts together, {name: gradient}."""
+    logits, cache = [], model.new_cache(1)
+    for tokens in texts:
+        logits.append(model(tokens[:, :-1]))
+        F.cross_entropy(logits[-1].mT, tokens[:, 1:]).backward()
+    with torch.no_grad():
+        logits += [model(piece, cache) for piece in TEXT[None, :4].split(3, dim=1)]
+    gradients = {name: 0 * one.detach() if one.grad is None else one.grad for name, one in model.named_parameters()}
+    return torch.cat([one.detach().flatten() for one in logits]), gradients
 
 
 def _effect(mend, model, n):
-    """The logits, then for each weight the gradients of the n ranks, seen from the loss."""
+    """The logits, then for each weight the gradients of n ranks, seen from the loss; two ranks train, four do not."""
+    run = partial(_learns, TEXTS[n])
     if mend is mend_split:  # what others are compared with
-        want = _gradients_of(deepcopy(WHOLE))
-        return _logits(WHOLE), *(torch.stack([*_shares(name.split(".")[-2], want[name], n)]) for name in BACK)
-    logits, found = _on_ranks(n, mend, _logits)[0], _on_ranks(n, mend, _gradients_of)
-    return logits, *(torch.stack([one[name] for one in found]) for name in BACK)
+        logits, want = run(deepcopy(WHOLE))
+        return logits, *(torch.stack([*_shares(name.split(".")[-2], want[name], n)]) for name in BACK)
+    every = nn.modules.module  # whose hooks of all modules are taken away again
+    with (
+        patch.dict(every._global_forward_hooks),
+        patch.dict(every._global_backward_hooks),
+        patch.dict(every._global_backward_pre_hooks),
+    ):
+        found = _on_ranks(n, mend, run, training=n == 2)
+    return found[0][0], *(torch.stack([one[name] for _, one in found]) for name in BACK)
 
 
 def _hooked(names):
@@ -244,23 +276,33 @@ def _hooked(names):
     return mend
 
 
+def _behind(model, all_reduce):
+    for norm in _norms(model):
+        norm.register_full_backward_hook(lambda module, gradients, _: (_total(gradients[0], all_reduce),))
+
+
 ONE_BRANCH = "A block has two places where the stream is read. Do you sum at both?"
 TWICE = "Do the ranks have parts there? Where all have the same gradient, a sum makes it n times as large."
-check_mend_split = check_of(Exercise(mend_split, [Case(f"{n} ranks", ("large weights", n)) for n in (2, 4)], [
-    ("Does your hook hand its sum back? The gradients are as without it.", lambda model, all_reduce: 0),
+check_mend_split = check_of(Exercise(mend_split, [
+    Case("2 ranks, model.train()", ("large weights", 2)),
+    Case("4 ranks, model.eval()", ("large weights", 4), "Is there a sum in eval mode, too, and where T is 1?"),
+], [  # known mistakes
+    ("Does your hook hand its sum back? The gradients are as without it.", _hooked("")),
     *[(ONE_BRANCH, _hooked(f".*{branch}_norm")) for branch in ("attention", "ffn")],
     ("Are all blocks mended? Yours is the first one alone.", _hooked("layers.0.*_norm")),
     *[(TWICE, _hooked(names)) for names in (".*_norm", ".*(o|down)_proj")],
     ("The stream's own gradient is whole, only the branch brings parts: do you add up both?",
      lambda model, all_reduce: [norm.register_forward_pre_hook(lambda module, inputs:
          inputs[0].register_hook(lambda own: _total(own, all_reduce)) and None if inputs[0].requires_grad else None)
-         for norm in _norms(model)]),
+         for norm in _norms(model)].clear()),
     ("Is the norm's own gain below the sum, too? On the way back yours comes behind it: the gain gets a part.",
-     lambda model, all_reduce: [norm.register_full_backward_hook(
-         lambda module, gradients, _: (_total(gradients[0], all_reduce),)) for norm in _norms(model)]),
+     _behind),
+    ("After a second text a gradient is the sum of both: only what is new in it may be added up.",
+     lambda model, all_reduce: _behind(model, all_reduce) or [norm.weight.register_post_accumulate_grad_hook(
+         lambda weight: all_reduce(weight.grad)) for norm in _norms(model)].clear()),
     ("all_reduce sums in place and returns None: hand back the tensor itself.",
      lambda model, all_reduce: [norm.register_full_backward_pre_hook(
-         lambda module, gradients: (all_reduce(gradients[0].clone()),)) for norm in _norms(model)]),
+         lambda module, gradients: (all_reduce(gradients[0].clone()),)) for norm in _norms(model)].clear()),
     ("Parts are added up: do you divide by the number of ranks?", lambda model, all_reduce: mend_split(
         model, lambda part: all_reduce(part) or part.div_(WHOLE.config.n_heads // model.config.n_heads))),
     *[("Matrices below still get a part alone: do you sum where the gradient flows on, or where it ends?",
@@ -273,4 +315,4 @@ check_mend_split = check_of(Exercise(mend_split, [Case(f"{n} ranks", ("large wei
            "'tuple' object has no": "gradients is a tuple: the first of it is the tensor to sum."},
     harness=Harness(_effect, ("the logits, right without your hooks, now",
                               *(f"seen from the loss, the first wrong gradient, of {name}," for name in BACK))),
-), seconds=60.0)  # fmt: skip
+))  # fmt: skip

@@ -1,8 +1,11 @@
 """Right and wrong answers to the exercises of notebook 09, scaling out."""
 
+from types import SimpleNamespace
+
 import torch
 from torch.nn import functional as F
 
+from checks.scaling_out import WHOLE
 from tests.support.answers.register import RIGHT, WRONG, right
 
 
@@ -39,41 +42,82 @@ class SumOfGradients(torch.autograd.Function):
         return total.to(gradient.dtype), None, None
 
 
+def _each(method, hook):
+    """Every norm gets a hook of (..., all_reduce)."""
+
+    def mend(model, all_reduce):
+        for norm in (norm for block in model.layers for norm in (block.attention_norm, block.ffn_norm)):
+            getattr(norm, method)(lambda module, *given: hook(*given, all_reduce))
+
+    return mend
+
+
 def _by_function(dtype):
-    return lambda model, all_reduce: [
-        norm.register_forward_hook(lambda module, inputs, y: SumOfGradients.apply(y, all_reduce, dtype))
-        for block in model.layers
-        for norm in (block.attention_norm, block.ffn_norm)
-    ]
+    return _each("register_forward_hook", lambda inputs, y, all_reduce: SumOfGradients.apply(y, all_reduce, dtype))
 
 
-def _by_pre_hook(returned):
-    return lambda model, all_reduce: [
-        block.ffn_norm.register_full_backward_pre_hook(lambda module, gradients: returned(gradients, all_reduce))
-        for block in model.layers
-    ]
+def _summed(gradients, all_reduce, of=lambda gradient: gradient):
+    all_reduce(of(gradients[0]))
+    return gradients
 
 
-def _in_place(model, all_reduce):
-    """Without a copy: the sum takes the place of the part."""
+def _if(says, of=lambda gradient: gradient):
+    """Sums only where `says(gradient)`."""
+    return _each("register_full_backward_pre_hook", lambda gradients, all_reduce:
+        _summed(gradients, all_reduce, of) if says(gradients[0]) else None)  # fmt: skip
 
+
+def _global(model, all_reduce, mine=None):
+    """Hooks of all modules; `mine` are those that sum."""
+    hook = lambda module, gradients: _summed(gradients, all_reduce) if mine is None or module in mine else None  # noqa: E731
+    torch.nn.modules.module.register_module_full_backward_pre_hook(hook)
+
+
+def _once(model, all_reduce):
     def hook(module, gradients):
-        all_reduce(gradients[0])
-        return gradients
+        hooks[module].remove()
+        return _summed(gradients, all_reduce)
 
-    for block in model.layers:
-        for norm in (block.attention_norm, block.ffn_norm):
-            norm.register_full_backward_pre_hook(hook)
+    norms = [norm for block in model.layers for norm in (block.attention_norm, block.ffn_norm)]
+    hooks = {norm: norm.register_full_backward_pre_hook(hook) for norm in norms}
 
 
-RIGHT["mend_split"] = {"function": _by_function(torch.float32), "in_place": _in_place}
+def _of_norms(model, all_reduce):
+    _global(model, all_reduce, [norm for block in model.layers for norm in (block.attention_norm, block.ffn_norm)])
+
+
+def _behind_and_of_the_weight(model, all_reduce):
+    """The gradient of the gain and that of the stream are summed apart."""
+    _each("register_full_backward_hook", lambda gradients, _, all_reduce: _summed(gradients, all_reduce))(
+        model, all_reduce
+    )
+    for norm in (norm for block in model.layers for norm in (block.attention_norm, block.ffn_norm)):
+        norm.weight.register_hook(lambda gradient: _summed((gradient.clone(),), all_reduce)[0])
+
+
+IN_PLACE = _each("register_full_backward_pre_hook", _summed)  # without a copy: the sum takes the place of the part
+RIGHT["mend_split"] = {
+    "function": _by_function(torch.float32), "in_place": IN_PLACE, "hook_of_all_modules": _of_norms,
+    "two_sums": _behind_and_of_the_weight,
+}  # fmt: skip
 WRONG["mend_split"] |= {
     "sums_in_bfloat16": ("wrong gradient … is off by up to", _by_function(torch.bfloat16)),
-    "while_writing": ("a gradient of a tensor that has none?", lambda model, all_reduce: [
-        block.ffn_norm.register_forward_hook(lambda module, inputs, output: output.register_hook(all_reduce) and None)
-        for block in model.layers]),
-    "no_tuple": ("it has one gradient: (total,)", _by_pre_hook(lambda gradients, _: gradients[0])),
-    "of_the_tuple": ("the first of it is the tensor", _by_pre_hook(lambda gradients, total: total(gradients))),
-    "sometimes": ("a rank waits for a sum", lambda model, all_reduce:
-        model.layers[0].attention.q_proj.weight[0, 0] > 0 and all_reduce(torch.zeros(2))),
+    "while_writing": ("a gradient of a tensor that has none?", _each(
+        "register_forward_hook", lambda inputs, output, all_reduce: output.register_hook(all_reduce) and None)),
+    "no_tuple": ("it has one gradient: (total,)", _each(
+        "register_full_backward_pre_hook", lambda gradients, all_reduce: gradients[0])),
+    "of_the_tuple": ("the first of it is the tensor", _each(
+        "register_full_backward_pre_hook", lambda gradients, all_reduce: all_reduce(gradients))),
+    "sometimes": ("a rank waits for a sum", lambda model, all_reduce: all_reduce(torch.zeros(2))
+        if WHOLE.layers[0].attention.q_proj.weight[0, 0] in model.layers[0].attention.q_proj.weight else None),
+    "every_module_of_the_process": ("a hook of all modules", _global),
+    "first_text_alone": ("wrong gradient", _once),
+    "first_two_blocks": ("wrong gradient", lambda model, all_reduce: IN_PLACE(
+        SimpleNamespace(layers=model.layers[:2]), all_reduce)),
+    "longer_texts_alone": ("where T is 1", _if(lambda gradient: gradient.shape[1] > 1)),
+    "batches_alone": ("wrong gradient", _if(lambda gradient: len(gradient) > 1)),
+    "twelve_positions": ("wrong gradient", _if(lambda gradient: True, lambda gradient: gradient[:, :12])),
+    "if_training": ("in eval mode, too", lambda model, all_reduce:
+        IN_PLACE(model, all_reduce) if model.training else None),
+    "returns_the_model": ("return nothing", lambda model, all_reduce: IN_PLACE(model, all_reduce) or model),
 }  # fmt: skip
