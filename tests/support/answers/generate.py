@@ -123,6 +123,29 @@ def _goes_on(p, q, draft, generator):
     return torch.cat([row[:1] for row in rows] + [torch.multinomial(p[-1], 1, generator=generator)])
 
 
+def _with_its_own(shares, number):
+    """The token that a number in [0, 1) draws."""
+    return ((shares / shares.sum()).cumsum(0) < number).sum().clamp(max=len(shares) - 1)[None]
+
+
+def _number_twice(p, q, draft, generator, is_free=False):
+    """The number by which a token is refused, or with is_free stays, also draws the token that follows."""
+    for place, token in enumerate(draft.tolist()):
+        number = torch.rand((), generator=generator)
+        if number * q[place, token] >= p[place, token]:
+            left = (p[place] - q[place]).clamp(min=0)
+            last = torch.multinomial(left, 1, generator=generator) if is_free else _with_its_own(left, number)
+            return torch.cat((draft[:place], last))
+    drawn = torch.multinomial(p[-1], 1, generator=generator)
+    return torch.cat((draft, _with_its_own(p[-1], number) if is_free and len(draft) else drawn))
+
+
+def _only_of_the_draft_model(p, q, place):
+    left = (p[place] - q[place]).clamp(min=0)
+    shared = left * (q[place] > 0)
+    return shared if shared.sum() > 0 else left
+
+
 def _one_more(p, q, draft, generator):
     tokens = _judge()(p, q, draft, generator)
     return torch.cat((tokens, torch.multinomial(p[len(tokens) - 1], 1, generator=generator)))
@@ -174,12 +197,22 @@ WRONG["judge"] |= {
     "row": ("has the shape (1, ", lambda *given: _judge()(*given)[None]),
     "global": ("take generator=generator", _judge(lambda p, q, i, t, g: torch.rand(()) * q[i, t] < p[i, t])),
     "seeded": ("neither seeded", lambda p, q, d, g: _judge()(p, q, d, g.manual_seed(0))),
-    "in_place": ("p[0] -= q[0] changes p", _judge(left=lambda p, q, i: p[i].sub_(q[i]).clamp_(min=0))),
+    "in_place": ("the input p or q was changed", _judge(left=lambda p, q, i: p[i].sub_(q[i]).clamp_(min=0))),
     "below_0": ("may be 0 everywhere, or below 0", _judge(left=lambda p, q, i: p[i] - q[i])),
     "of_nothing": ("may be 0 everywhere", lambda p, q, d, g: (
         torch.multinomial((p[:-1] - q).clamp(min=0), 1, generator=g), _judge()(p, q, d, g))[1]),
     "not_without_draft": ("gave the same tokens again", lambda p, q, d, g: (
         _judge()(p, q, d, g) if len(d) else p.argmax(-1))),
     "numpy": ("stay in torch", lambda *given: _judge()(*given).numpy()),
+    "number_of_a_refusal_twice": ("a random number of its own? Yours uses the one", _number_twice),
+    "number_of_the_last_twice": ("uses the one by which a token stays", partial(_number_twice, is_free=True)),
+    "only_of_the_draft_model": ("which token follows", _judge(left=_only_of_the_draft_model)),
+    "likeliest_after_three": ("drafts of three", _judge(
+        free=lambda p: torch.eye(p.shape[1])[p[-1].argmax()] if len(p) > 3 else p[-1])),
+    "another_row_without_draft": ("Without a draft", _judge(free=lambda p: p[-1].sqrt() if len(p) == 1 else p[-1])),
+    "tenths": ("tokens of the draft stay", _judge(
+        lambda p, q, i, t, g: (torch.rand((), generator=g) * 10).floor() / 10 < p[i, t] / q[i, t])),
+    "int32": ("has the dtype torch.int32, expected torch.int64", lambda *given: _judge()(*given).int()),
+    "draft_in_place": ("the input draft was changed in place", lambda p, q, d, g: (_judge()(p, q, d, g), d.zero_())[0]),
     "half_a_bar": ("stay", _judge(lambda p, q, i, t, g: torch.rand((), generator=g) / 2 < p[i, t] / q[i, t] - 0.5)),
 }  # fmt: skip
