@@ -191,8 +191,7 @@ def _on_ranks(n, mend, run, training):
             if len({getattr(one, "shape", None) for one in said}) > 1:
                 hint = "Do all ranks call all_reduce equally often, with the same shapes?"
                 raise Wrong("a rank waits for a sum that another one skips, or adds up another shape.", hint)
-            total = torch.stack(said).sum(0)
-            said = [theirs.put(total) or one.get() for theirs, one in zip(sums, asked, strict=True)]
+            said = [theirs.put(torch.stack(said).sum(0)) or one.get() for theirs, one in zip(sums, asked, strict=True)]
     except BaseException:
         for rank in ranks:
             if rank.is_alive():  # it may be in a loop that never ends
@@ -250,11 +249,7 @@ def _effect(mend, model, n):
         logits, want = run(deepcopy(WHOLE))
         return logits, *(torch.stack([*_shares(name.split(".")[-2], want[name], n)]) for name in BACK)
     every = nn.modules.module  # whose hooks of all modules are taken away again
-    with (
-        patch.dict(every._global_forward_hooks),
-        patch.dict(every._global_backward_hooks),
-        patch.dict(every._global_backward_pre_hooks),
-    ):
+    with patch.dict(every._global_backward_hooks), patch.dict(every._global_backward_pre_hooks):
         found = _on_ranks(n, mend, run, training=n == 2)
     return found[0][0], *(torch.stack([one[name] for _, one in found]) for name in BACK)
 
