@@ -166,7 +166,8 @@ def _on_ranks(n, mend, run, training):
     def work(rank):
         def all_reduce(tensor):
             if threading.current_thread() is not ranks[rank]:
-                raise Wrong("a hook of one rank runs in another rank's model.", EVERYWHERE)
+                hint = "Is it a hook of all modules of this process? Register it on modules of this model."
+                raise Wrong("a hook of one rank runs in another rank's model.", hint)
             asked[rank].put(tensor.detach().clone())
             if (total := sums[rank].get()) is None:
                 raise SystemExit
@@ -202,7 +203,6 @@ def _on_ranks(n, mend, run, training):
             one.put(None)
 
 
-EVERYWHERE = "Is it a hook of all modules of this process? Register it on modules of the model that is handed over."
 CUT = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "gate_proj": 0, "up_proj": 0, "o_proj": 1, "down_proj": 1}  # along dim
 
 
@@ -244,13 +244,11 @@ def _learns(texts, model):
 
 def _effect(mend, model, n):
     """The logits, then for each weight the gradients of n ranks, seen from the loss; two ranks train, four do not."""
-    run = partial(_learns, TEXTS[n])
     if mend is mend_split:  # what others are compared with
-        logits, want = run(deepcopy(WHOLE))
+        logits, want = _learns(TEXTS[n], deepcopy(WHOLE))
         return logits, *(torch.stack([*_shares(name.split(".")[-2], want[name], n)]) for name in BACK)
-    every = nn.modules.module  # whose hooks of all modules are taken away again
-    with patch.dict(every._global_backward_hooks), patch.dict(every._global_backward_pre_hooks):
-        found = _on_ranks(n, mend, run, training=n == 2)
+    with patch.dict(nn.modules.module._global_backward_hooks), patch.dict(nn.modules.module._global_backward_pre_hooks):
+        found = _on_ranks(n, mend, partial(_learns, TEXTS[n]), training=n == 2)
     return found[0][0], *(torch.stack([one[name] for _, one in found]) for name in BACK)
 
 
@@ -271,11 +269,6 @@ def _hooked(names):
     return mend
 
 
-def _behind(model, all_reduce):
-    for norm in _norms(model):
-        norm.register_full_backward_hook(lambda module, gradients, _: (_total(gradients[0], all_reduce),))
-
-
 ONE_BRANCH = "A block has two places where the stream is read. Do you sum at both?"
 TWICE = "Do the ranks have parts there? Where all have the same gradient, a sum makes it n times as large."
 check_mend_split = check_of(Exercise(mend_split, [
@@ -291,10 +284,13 @@ check_mend_split = check_of(Exercise(mend_split, [
          inputs[0].register_hook(lambda own: _total(own, all_reduce)) and None if inputs[0].requires_grad else None)
          for norm in _norms(model)].clear()),
     ("Is the norm's own gain below the sum, too? On the way back yours comes behind it: the gain gets a part.",
-     _behind),
+     lambda model, all_reduce: [norm.register_full_backward_hook(
+         lambda module, gradients, _: (_total(gradients[0], all_reduce),)) for norm in _norms(model)].clear()),
     ("After a second text a gradient is the sum of both: only what is new in it may be added up.",
-     lambda model, all_reduce: _behind(model, all_reduce) or [norm.weight.register_post_accumulate_grad_hook(
-         lambda weight: all_reduce(weight.grad)) for norm in _norms(model)].clear()),
+     lambda model, all_reduce: [norm.register_full_backward_hook(
+         lambda module, gradients, _: (_total(gradients[0], all_reduce),)) and
+         norm.weight.register_post_accumulate_grad_hook(lambda weight: all_reduce(weight.grad))
+         for norm in _norms(model)].clear()),
     ("all_reduce sums in place and returns None: hand back the tensor itself.",
      lambda model, all_reduce: [norm.register_full_backward_pre_hook(
          lambda module, gradients: (all_reduce(gradients[0].clone()),)) for norm in _norms(model)].clear()),
