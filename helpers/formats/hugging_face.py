@@ -27,8 +27,8 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
     """
     kind = content.get("model_type")
     if kind != "llama":
-        raise ValueError(f"{source} describes a {shown(kind)} model, not 'llama': use a LLaMA, such as SmolLM2-135M, or "
-                         "beyond.families.load_checkpoint, which opens LLaMA's relatives.")  # fmt: skip
+        raise ValueError(f"{source} describes a {shown(kind)} model, not 'llama': use a LLaMA, such as SmolLM2-135M, "
+                         "or beyond.families.load_checkpoint, which opens LLaMA's relatives.")  # fmt: skip
     for name in WEIGHTS.keys() & content.keys():
         value = content[name]  # a value of bitsandbytes may say that nothing is quantised
         full = isinstance(value, dict) and value.get("quant_method") == "bitsandbytes" and not any(map(value.get, BITS))
