@@ -71,7 +71,7 @@ STUDENTS = {  # where the notebook lies; for each exercise what is written into 
               (None, "no such function", "deleted or the function renamed")),
     "noise, poison, dies": (
         "", (NOISE + NORM_RIGHT["my_rms_norm"].replace("eps):", "eps, noise=NOISE):"), "passed", "agrees"),
-        (POISON, "not yet", "is a CheckResult"),
+        (POISON, "not yet", "is CheckResult"),
         ("import os\n\n\ndef my_rms_norm_backward(*a):\n    os._exit(0)", "crashed", "the kernel")),
     "never yields, quits, input": (
         "", ("def my_rms_norm(x, weight, eps):\n    return x + sum(range(10**14))", "timed out",
