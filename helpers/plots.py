@@ -164,10 +164,11 @@ def _mask(visible):
 
 
 def _hatch_hidden(ax, visible):
-    corners = np.array([(-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5), (-0.5, -0.5)])
-    cells = np.argwhere(~visible)[:, None, ::-1] + corners  # (cells, 5, 2)
-    if len(cells):  # all in one patch: a patch per cell takes ten times as long to draw
-        path = Path.make_compound_path_from_polys(cells)
+    rows, edges = np.nonzero(np.diff(np.pad(~visible, ((0, 0), (1, 1))).astype(int)))  # a run's beginning, then its end
+    (left, right), top = edges.reshape(-1, 2).T - 0.5, rows[::2] - 0.5
+    runs = np.array([(left, top), (right, top), (right, top + 1), (left, top + 1), (left, top)]).transpose(2, 0, 1)
+    if len(runs):  # all in one patch, and a run of cells as one rectangle: cells by themselves take far longer to draw
+        path = Path.make_compound_path_from_polys(runs)
         ax.add_patch(PathPatch(path, fc=HIDDEN, ec=HATCH, hatch="///", lw=0, zorder=0.5))
 
 
