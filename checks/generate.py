@@ -373,10 +373,10 @@ def _seen(function, p, q, drafts, seed):
     given, found = (p.clone(), q.clone()), {}
 
     def call(draft, generator):
-        before = *(one._version for one in given), draft._version
-        tokens = function(*given, draft, generator)
-        if before != (*(one._version for one in given), draft._version):
-            said = f"the input {'p or q' if before[2] == draft._version else 'draft'} was changed in place."
+        tokens = function(*given, mine := draft.clone(), generator)
+        is_draft = not torch.equal(mine, draft)
+        if is_draft or not torch.equal(given[0], p) or not torch.equal(given[1], q):
+            said = f"the input {'draft' if is_draft else 'p or q'} was changed in place."
             raise Wrong(said, "p[0] -= q[0] and draft[0] = 1 change an input; left = p[0] - q[0] and .clone() do not.")
         if type(tokens) is not torch.Tensor or tokens.ndim != 1 or tokens.dtype != torch.int64:
             n = len(tokens) if getattr(tokens, "ndim", 0) == 1 else len(draft) + 1

@@ -197,6 +197,7 @@ WRONG["judge"] |= {
     "row": ("has the shape (1, ", lambda *given: _judge()(*given)[None]),
     "global": ("take generator=generator", _judge(lambda p, q, i, t, g: torch.rand(()) * q[i, t] < p[i, t])),
     "seeded": ("neither seeded", lambda p, q, d, g: _judge()(p, q, d, g.manual_seed(0))),
+    "in_memory": ("the input draft was", lambda p, q, d, g: (_judge()(p, q, d.clone(), g), d.numpy().fill(0))[0]),
     "in_place": ("the input p or q was changed", _judge(left=lambda p, q, i: p[i].sub_(q[i]).clamp_(min=0))),
     "below_0": ("may be 0 everywhere, or below 0", _judge(left=lambda p, q, i: p[i] - q[i])),
     "of_nothing": ("may be 0 everywhere", lambda p, q, d, g: (
