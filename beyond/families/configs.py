@@ -14,10 +14,7 @@ from helpers.validate import require_positive_int, shown
 
 PARTS = {"attention_bias", "hidden_act", "partial_rotary_factor"}  # not in plain LLaMA; read by a family's edits
 
-UNKNOWN = {
-    "llama4": "it reads in chunks", "deepseek_v3": "its attention is latent, and so is its cache",
-    "gemma3": "it has a part that sees; its text part alone is a 'gemma3_text'", "llama4_text": "it reads in chunks",
-}  # fmt: skip
+UNKNOWN = {kind: f"it has a part that sees; its text part alone is a '{kind}_text'" for kind in ("gemma3", "llama4")}
 SIZES = {
     "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
     "intermediate_size", "head_dim", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings", "rope_theta",

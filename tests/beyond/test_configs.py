@@ -201,6 +201,7 @@ NAMED = {  # what no edit covers: a family, what its config.json says, and words
     "windows switched off": ("qwen3", MIXED | {"use_sliding_window": False}, "sliding_window=None must be a whole"),
     "a damaged YaRN": ("qwen3", new("yarn", **YARN | TRAINED | {"beta_fast": -1}), "beta_fast=-1 must be a finite"),
     "quantised": ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4"}}, "a few bits each, as .* in MXFP4"),
+    "LLaMA 4": ("mistral", {"model_type": "llama4"}, "a 'llama4_text'. This course reads .* mistral, qwen2"),
     "a part that sees": ("gemma3_text", {"model_type": "gemma3"}, "'gemma3_text'"),
     "no family": ("mistral", {"model_type": ["mistral"]}, "its relatives mistral, qwen2"),
     "a biased file": ("qwen2", {"model_type": "qwen3", "head_dim": 8}, "left over: .*0.attention.q_proj.bias"),
