@@ -167,8 +167,16 @@ WRONG["sample"] |= {
     "cold": ("temperature 0.01: all", lambda z, t, *s: sample__largest_after_noise(z, t * (t > 0.04), *s)),
     "column": ("and [:, 0] its column", _drawn(lambda q, g: q.multinomial(1, generator=g))),
     "spread": ("Has each row a random number of its own", _spread),
-    "no_token": ("expected from 0 to 2", _drawn(lambda q, g: 3 + q.multinomial(1, generator=g)[:, 0])),
+    "no_token": ("expected from 0 to 3", _drawn(lambda q, g: 3 + q.multinomial(1, generator=g)[:, 0])),
     "in_place": ("does not.", lambda z, t, k, p, g: z.div_(2).argmax(-1)),
+    "squeezed": ("shape (), expected (1,)", lambda *s: sample__largest_after_noise(*s)[:, None].squeeze()),
+    "view": ("not contiguous", lambda z, *s: sample__largest_after_noise(z.view(-1).view(z.shape), *s)),
+    "first_number_twice": ("equal rows got the same token in 100%", _drawn(lambda q, g: (
+        q.cumsum(-1) < torch.rand(len(q), 1, generator=g)[[0, *range(len(q) - 1)]]).sum(-1))),
+    "top_p_by_default": ("None keeps all", lambda z, t, k, p, g: sample__largest_after_noise(z, t, k, p or 0.95, g)),
+    "top_k_by_default": ("300 tokens", lambda z, t, k, p, g: sample__largest_after_noise(z, t, k or 50, p, g)),
+    "not_top_1": ("top-k 1", lambda z, t, k, p, g: sample__largest_after_noise(z, t, None if k == 1 else k, p, g)),
+    "inf_as_0": ("Such a token never", lambda z, *s: sample__largest_after_noise(z.nan_to_num(neginf=0), *s)),
 }  # fmt: skip
 _greedy = partial(mutate, greedy_with_cache)
 WRONG["greedy_with_cache"] |= {
