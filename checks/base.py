@@ -9,7 +9,7 @@ gives the learner's answers, its hint names the mistake.
 import copy
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 
 import torch
@@ -39,6 +39,7 @@ class Case:
     hint: str = ""  # what is special here: shown if all cases with this hint fail, and no others
     gradients: bool | int = False  # True: of all tensors; a number: of that many inputs, counted from the left
     stochastic: bool = False  # skipped once a case has failed, and when matching mistakes
+    half: bool = False  # whether a gradient must arrive in half precision as well, whatever its numbers
 
     def fresh_inputs(self):
         """Copies, with the same layout in memory; numbers, also named ones, as they are."""
@@ -47,6 +48,12 @@ class Case:
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 value.requires_grad_()
         return inputs
+
+    def in_half(self):
+        """The case with the inputs that ask for a gradient in float16, and in bfloat16, if it holds there as well."""
+        for dtype in (torch.float16, torch.bfloat16) if self.half else ():
+            asking = [each(dtype, one)[0] for one in self.inputs[: None if self.gradients is True else self.gradients]]
+            yield replace(self, inputs=(*asking, *self.inputs[len(asking) :]))
 
 
 @dataclass

@@ -175,6 +175,8 @@ def _run(function, exercise, case, want, outcome):
         outcome.watch = watch
         outcome.got, problem = call(function, case, exercise, watch)
         compare(outcome.got, want, exercise, parts)
+        for other in case.in_half():
+            problem = problem or call(function, other, exercise, None)[1]
         outcome.problem, outcome.watch = problem, None
     except NotImplementedError:
         if case is exercise.cases[0]:
@@ -267,7 +269,8 @@ def _gradients(answer, inputs, names):
     asking = [name for name, value in zip(names, inputs, strict=True) if getattr(value, "requires_grad", False)]
     gradients = gradients_through(answer, inputs) if answer.requires_grad else [None] * len(asking)
     if missed := [name for name, gradient in zip(asking, gradients, strict=True) if gradient is None]:
-        raise Wrong(f"the values are right, but no gradient reaches {' and '.join(missed)}.", GRAPH_CUT)
+        dtype = "" if inputs[0].dtype == torch.float32 else f" in {inputs[0].dtype}"
+        raise Wrong(f"the values are right, but no gradient reaches {' and '.join(missed)}{dtype}.", GRAPH_CUT)
     return gradients
 
 

@@ -35,6 +35,18 @@ WRONG["rms_norm"] |= {  # most are wrong in few cases
         if x.dtype != torch.bfloat16 else w * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))),
     "float16_through_bfloat16": ("float16 holds", mutate(
         rms_norm__rsqrt, "x.float()", "(x.bfloat16() if x.dtype == torch.float16 else x).float()")),
+    "bfloat16_through_float16": ("up to 3e38", mutate(
+        rms_norm__rsqrt, "x.float()", "(x.half() if x.dtype == torch.bfloat16 else x).float()")),
+    "float64_stays_float32": (".to(torch.float64) converts", mutate(
+        rms_norm__rsqrt, ".to(x.dtype)", ".to(x.dtype if x.element_size() < 4 else torch.float32)",
+        "return weight", "return weight.to(x.dtype if x.element_size() < 4 else torch.float32)")),
+    "no_gradient_in_half": ("no gradient reaches x and weight in torch.float16", lambda x, w, eps: (
+        rms_norm__rsqrt(x, w, eps) if x.element_size() > 2 else rms_norm__rsqrt(x, w, eps).detach())),
+    "gain_above_0": ("one row, eps 7", lambda x, w, eps: rms_norm__rsqrt(x, w.clamp(min=0), eps)),
+    "divides_by_the_gain": ("gradient for weight", mutate(
+        rms_norm__rsqrt, "weight * (wide *", "((wide *", "+ eps)).to", "+ eps)) / (1 / weight)).to")),
+    "root_kept_by_shape": ("row of zeros", lambda x, w, eps, kept={}: x.double().mul(kept.setdefault(
+        (x.shape, x.dtype), (x.double().square().mean(-1, keepdim=True) + eps).rsqrt())).mul(w).to(x.dtype)),
 }  # fmt: skip
 
 
@@ -109,7 +121,7 @@ ROWS = "(grad_y.float() * normalised).flatten(0, -2).sum(0)"
 for words, bug, *changes in (
     ("little is left here. Was each product rounded", "rows_rounded",
      ROWS, ROWS.replace(".fl", ".to(grad_y.dtype).fl")),
-    ("4,096 rows in bfloat16", "rows_added_in_half_precision",
+    ("each step of a sum is rounded", "rows_added_in_half_precision",
      ROWS, "sum((grad_y.float() * normalised).to(grad_y.dtype).flatten(0, -2))"),
     ("What is left of a difference", "u_rounded", "grad_y.float() * weight.float()", "(weight * grad_y).float()"),
     ("all but the last", "batch_and_tokens_only",
@@ -125,6 +137,24 @@ WRONG["rms_norm_backward"] |= {
         rms_norm_backward__formula(grad_y, x.to(grad_y.dtype) if place else x,
                                    weight if place else weight.to(grad_y.dtype), eps)))
        for place, name in enumerate(("weight", "x"))},
+    "bfloat16_through_float16": ("bfloat16 goes to 3e38", lambda grad_y, *rest: tuple(
+        one.to(grad_y.dtype) for one in rms_norm_backward__formula(
+            *(one.half() if getattr(one, "dtype", 0) == torch.bfloat16 else one for one in (grad_y, *rest))))),
+    "float16_through_bfloat16": ("in float16", lambda grad_y, *rest: tuple(
+        one.to(grad_y.dtype) for one in rms_norm_backward__formula(
+            *(one.bfloat16() if getattr(one, "dtype", 0) == torch.float16 else one for one in (grad_y, *rest))))),
+    "u_rounded_in_float16": ("in float16, u almost along n", mutate(
+        rms_norm_backward__formula, "grad_y.float() * weight.float()",
+        "(grad_y * weight.to(grad_y.dtype) if x.dtype == torch.float16 else grad_y.float() * weight.float()).float()")),
+    "rows_rounded_in_float16": ("grad_weight is off", mutate(
+        rms_norm_backward__formula, ROWS, ROWS.replace(
+            ".fl", ".to(torch.float16 if grad_y.dtype == torch.float16 else torch.float32).fl"))),
+    "four_axes_at_most": ("five axes", mutate(rms_norm_backward__formula, ROWS, ROWS.replace(
+        "flatten(0, -2).sum(0)", "sum((0, 1, 2)[: x.ndim - 1])"))),
+    "gain_found_by_division": ("1 of 2 are nan", mutate(
+        rms_norm_backward__formula, ROWS, f"({ROWS.replace('grad_y.float()', 'g')} / weight)")),
+    "kept_by_shape": ("not contiguous", lambda grad_y, x, weight, eps, kept={}: kept.setdefault(
+        (x.shape, x.dtype, grad_y.dtype), rms_norm_backward__formula(grad_y, x, weight, eps))),
     "along_x_over_its_length": ("for zeros it alone", mutate(  # 0 / 0 for a token of zeros
         rms_norm_backward__formula, "(g * normalised).mean(-1, keepdim=True)",
         "((g * x / x.float().norm(dim=-1, keepdim=True)).sum(-1, keepdim=True)"
