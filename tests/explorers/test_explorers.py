@@ -372,6 +372,7 @@ def test_every_control_changes_the_picture_and_the_caption_and_back_again_all_is
     assert explorer.png == picture  # savefig, too, left nothing behind
 
 
+@pytest.mark.slow
 def test_a_walk_through_all_choices_and_back_meets_the_same_pictures(explorer):
     """Each setting is then reached from two others, and the first in the end: what is not reset is seen."""
     settings, given = [explorer.values], {name: choices(control) for name, control in explorer.controls.items()}
