@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from checks.base import Case, Exercise, Harness, Wrong, draw, mutate, strided
 from checks.judge import check_of
-from checks.shared import Named, RecordedLlama, require_form
+from checks.shared import Named, RecordedLlama, require_form, require_unchanged, snapshot
 from helpers.config import LlamaConfig
 
 SURE = 5.0  # standard deviations: of 10,000 right programs about one is refused, whatever it draws with
@@ -239,15 +239,18 @@ def _small_model(seed, max_seq_len=48):
     for weight in model.requires_grad_(False).parameters():
         if weight.ndim == 2:
             weight.normal_(std=0.5, generator=generator)
-    return model.double()
+    return model.double().eval()
 
 
 def _read_once(function, seed, prompts, n_new, stop):
     """The texts as tensors, and behind them how many tokens each call of the model read."""
-    model, given = _small_model(seed), [[*prompt] for prompt in prompts]
-    answer = function(model, given, n_new, [*stop])
-    if given != prompts:
-        raise Wrong("the input prompts was changed in place.", "Work on copies: [list(p) for p in prompts].")
+    model, given, mark = _small_model(seed), [[*prompt] for prompt in prompts], [*stop]
+    before = snapshot(model)
+    answer = function(model, given, n_new, mark)
+    if given != prompts or mark != stop:
+        said = f"the input {'stop' if given == prompts else 'prompts'} was changed in place."
+        raise Wrong(said, "Work on copies: [list(p) for p in prompts].")
+    require_unchanged(model, before)
     texts = [text.tolist() if isinstance(text, torch.Tensor) else text for text in _listed(answer)]
     if len(texts) != len(prompts) or {type(token) for text in texts for token in _listed(text)} != {int}:
         hint = "Return a list with one list of tokens for each prompt, in the order of the prompts."
@@ -281,10 +284,13 @@ GOES_ON = "texts[row][len(prompts[row]) :][-len(stop) :] != stop"
 LAST_CALL = "Is a call made after the last token of all rows? Nobody needs its logits. And does a row that ended leave?"
 check_greedy_with_cache = check_of(Exercise(greedy_with_cache, [
     Case("one prompt, one new token", (_small(3), [[2, 8]], 1, [6]), "The prompt's call gives the first token."),
-    Case("one prompt, a mark of three tokens", (_small(3), [[2, 8]], 8, [8, 6, 6])),
+    Case("one prompt, a mark of three tokens", (_small(9), [[2, 8]], 8, [3, 3, 9]),
+         "The new tokens are 7 3 3 3 9: each three in a row may be the mark."),
     Case("three prompts of one length, no mark comes", (_small(5), [[7, 2], [9, 9], [0, 3]], 6, [1, 1, 1, 1])),
     Case("three prompts of 2, 5 and 3", (_small(32), [[1, 5], [9, 7, 1, 4, 3], [9, 8, 11]], 10, [2, 8])),
-    Case("four, a mark of one token", (_small(72), [[2, 4, 6, 8], [3], [5, 9, 10, 8, 11, 11], [8, 11, 0]], 9, [8])),
+    Case("four, two of them equal, a mark of one token",
+         (_small(72), [[2, 4, 6, 8], [5, 9, 10, 8, 11, 11], [5, 9, 10, 8, 11, 11], [8, 11, 0]], 9, [8]),
+         "Two prompts are equal, and leave at once: is each row known by its place?"),
     Case("a mark of 0 and 4, where 10 and 4 come first", (_small(202), [[6], [3, 7]], 10, [0, 4]),
          "Do you compare numbers? In a text, 0 4 is also found inside 10 4."),
     Case("a prompt that ends as the mark begins", (_small(132), [[4, 6, 9, 6], [2, 9]], 8, [9, 2])),

@@ -179,11 +179,31 @@ WRONG["sample"] |= {
     "inf_as_0": ("Such a token never", lambda z, *s: sample__largest_after_noise(z.nan_to_num(neginf=0), *s)),
 }  # fmt: skip
 _greedy = partial(mutate, greedy_with_cache)
+
+
+def _found(new, stop):
+    """How many tokens of the mark are found, if each is met once; wrong where a mark begins again within itself."""
+    n = 0
+    for token in new:
+        n = n + 1 if token == stop[n] else int(token == stop[0])
+    return n
+
+
 WRONG["greedy_with_cache"] |= {
     "joined": ("In a text, 0 4 is also found", _greedy(
         GOES_ON, 'not str(texts[row][len(prompts[row]) :])[:-1].endswith(str(stop)[1:-1])')),
     "not_alone": ("9 entries, expected 7", _greedy(
         GOES_ON, f"({GOES_ON} or len(texts[row]) == len(prompts[row]) + len(stop))")),
+    "counted": ("each three in a row may be the mark", mutate(
+        greedy_with_cache__cut_at_the_end, "(written[:, -m:] != torch.tensor(stop)).any(1)",
+        "torch.tensor([_found(row[longest:].tolist(), stop) < m for row in written])")),
+    "one_leaves_at_a_time": ("and leave at once", _greedy(
+        "texts[row].append(token)", f"texts[row] += [token] * ({GOES_ON})", "if not keep",
+        "keep = keep and [i for i in range(len(left)) if {*range(i)} - {*keep} or i in keep]\n        if not keep")),
+    "left_in_train_mode": ("in another mode", lambda m, *s: (
+        greedy_with_cache__cut_at_the_end(m, *s), m.train())[0]),
+    "mark_in_place": ("input stop was", lambda m, p, n, s: (
+        greedy_with_cache__cut_at_the_end(m, p, n, [*s]), s.pop())[0]),
     "row_as_place": ("move up when", _greedy("left = [left[i] for i", "left = keep = [left[i] for i")),
     "no_padding": ("Without it cache.n_pad is None", _greedy(", n_pad=torch.tensor(n_pad))", ")")),
     "only_what_is_new": ("Does a text begin with its prompt?", lambda m, p, *s: [
