@@ -35,6 +35,8 @@ SIZES = ((2, 3), (4, 4), (1, 9), (3, 9))  # of two with one n_key: a mask kept b
 FILLER = torch.arange(5) >= torch.tensor([0, 2])[:, None]  # (2, 5): the second text begins with two fillers
 DOCUMENTS = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 1]])  # (2, 5)
 TOGETHER = (DOCUMENTS[:, 2:, None] == DOCUMENTS[:, None])[:, None]  # (2, 1, 3, 5)
+EMPTY_TOO = TOGETHER & torch.arange(5).ne(2)  # a row that sees nothing: the first of the first text
+LOWEST = torch.tensor([-math.inf, torch.finfo(torch.float32).min, 0, 0, 0])  # of each key
 
 
 def _added(seen, dtype=torch.float32, hides=-math.inf):
@@ -55,18 +57,21 @@ def _shown(visible, n_query, n_key, shown):
 
 check_causal_visible = check_of(Exercise(causal_visible, [
     *[Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES],
-    Case("True may attend, (B, n_key)", (3, 5, FILLER)),
+    Case("True may attend, (B, n_key), the second text ends with fillers", (3, 5, FILLER.flip(-1)),
+         "`given` hides keys. Does a query whose own key is hidden still see the others?"),
     Case("one query, one text, True is hidden", (1, 5, ~FILLER[1:], True)),
     Case("5 queries, the second text begins with fillers", (5, 5, FILLER), EMPTY),
-    Case("5 queries, the second text ends with fillers", (5, 5, FILLER.flip(-1)),
-         "`given` hides keys. Does a query whose own key is hidden still see the others?"),
-    Case("1 may attend, (B, 1, n_query, n_key)", (3, 5, TOGETHER.long())),
-    Case("1 is hidden", (3, 5, 1 - FILLER.long(), True), BITS),
-    Case("as many texts as queries", (3, 5, torch.cat([FILLER, FILLER[:1]]).byte())),
-    Case("two documents in a row, (B, 1, n_query, n_key)", (3, 5, TOGETHER)),
-    Case("documents, 1 is hidden", (3, 5, 1 - TOGETHER.long(), True), BITS),
-    Case("added, 0 or −inf", (3, 5, _added(TOGETHER)), ADDED),
-    Case("added, with true_hides", (3, 5, _added(FILLER, torch.float64), True), ADDED),
+    Case("one text, True is hidden, (B, 1, n_query, n_key)",
+         (5, 5, (~FILLER[1:, None, None]).repeat(1, 1, 5, 1), True)),
+    Case("1 may attend, (B, 1, n_query, n_key)", (3, 5, EMPTY_TOO.long())),
+    Case("1 is hidden", (5, 5, strided(1 - FILLER.int(), 0, 1), True), BITS),
+    Case("as many texts as queries, no key of the third", (3, 5, torch.cat([FILLER, FILLER[:1] & False]).byte())),
+    Case("two documents in a row, (B, 1, n_query, n_key)", (3, 5, strided(TOGETHER, 2, 3))),
+    Case("added, bfloat16's lowest, one query, (B, 1, n_query, n_key)",
+         (1, 5, _added(TOGETHER[:, :, 2:], torch.bfloat16, torch.finfo(torch.bfloat16).min)), ADDED),
+    Case("added, 0, −inf or float32's lowest", (3, 5, _added(EMPTY_TOO).clamp(min=LOWEST)), ADDED),
+    Case("added, float64's lowest, with true_hides",
+         (5, 5, _added(FILLER, torch.float64, torch.finfo(torch.float64).min), True), ADDED),
     Case("added, float16's lowest", (3, 5, _added(FILLER, torch.float16, torch.finfo(torch.float16).min)), ADDED),
 ], [  # known mistakes
     ("Does a query see itself? Yours sees only what is before.", _visible("<=", "<")),
@@ -91,15 +96,17 @@ check_causal_visible = check_of(Exercise(causal_visible, [
 
 OVERFLOW = "Has each row its own largest score, subtracted before exp? Otherwise exp overflows, or all of a row is 0."
 ODD = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1], [1, 1, 0, 1]], dtype=torch.bool)
-TWO = torch.stack((ODD[:3], ODD[1:].flip(-1)))[:, None]  # (2, 1, 3, 4): another mask for each text
+THREE = torch.stack((ODD[:3], ODD[1:].flip(-1), ODD[1:]))[:, None]  # (3, 1, 3, 4): another mask for each text
+TWO = THREE[:2]
 FOR_ONE = draw(2, 1, 1, 80, seed=7) > torch.tensor([0.3, -0.3]).view(2, 1, 1, 1)  # the same for one query, 80 keys
-FAR = tuple(F.pad(y, (0, 3))[None, None] for y in (torch.tensor([[20.0]]), torch.tensor([[-30.0], [-30.1], [30.0]])))
+FAR = tuple(F.pad(y, (0, 3))[None, None] for y in (torch.tensor([[20.0]]), torch.tensor([[-50.5], [-50.6], [50.5]])))
 
 
 class _Largest(TorchDispatchMode):
     """While it is on: how many numbers the largest float tensor has that is made."""
 
     numbers = 0
+    _should_skip_dynamo = classmethod(lambda cls: False)  # else PyTorch imports its compiler
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = func(*args, **(kwargs or {}))
@@ -143,17 +150,17 @@ FOUR = "Does a mask of four dimensions work, too? Its queries are dimension -2, 
 NEIGHBOURS = "Which query heads share? Neighbours: 0 0 1 1. Yours is 0 1 0 1."
 ROWS = Exercise(rows, [
     Case("2 query heads, 1 key/value head, 2 tokens, h 2", _heads_inputs(1, 2, 1, 2, 2, 2)),
-    Case("6 query heads, 3 key/value heads, 4 tokens, a mask that is not causal",
-         (*_heads_inputs(2, 6, 3, 4, 4, 4, 10)[:3], ODD)),
-    Case("visible (B, 1, T, S), another for each text", (*_heads_inputs(2, 4, 2, 3, 4, 4, 70)[:3], TWO), FOUR),
+    Case("9 query heads, 3 key/value heads, 4 tokens, a mask that is not causal, float64",
+         each(torch.float64, *_heads_inputs(2, 9, 3, 4, 4, 4, 10)[:3], ODD)),
+    Case("visible (B, 1, T, S), another for each text", (*_heads_inputs(3, 4, 2, 3, 4, 4, 70)[:3], THREE), FOUR),
     Case("large scores", _heads_inputs(1, 4, 2, 3, 4, 8, 80, scale=12.0), OVERFLOW),
-    Case("hidden score 300, visible ones -300",
+    Case("hidden score 505, visible ones -505",
          (*FAR, draw(1, 1, 3, 4, seed=90), torch.tensor([[True, True, False]])),
          "Is a key hidden however large its score is? Put -inf before the softmax."),
     Case("bfloat16, not contiguous", each(torch.bfloat16, *SWAPPED, ODD[:3])),
-    Case("as many key/value heads as query heads, visible (B, 1, T, S)",
-         (*_heads_inputs(2, 4, 4, 3, 4, 4)[:3], TWO), FOUR),
-    Case("one query, 40 keys, 8 query heads, 2 key/value heads", _heads_inputs(1, 8, 2, 1, 40, 8, 110)),
+    Case("as many key/value heads as query heads, visible (B, 1, T, S), float16",
+         each(torch.float16, *_heads_inputs(2, 4, 4, 3, 4, 4, scale=1.0)[:3], TWO), FOUR),
+    Case("one query, 32 keys, 8 query heads, 2 key/value heads", _heads_inputs(3, 8, 2, 1, 32, 8, 110)),
     Case("bfloat16, one query, 80 keys, 1 key/value head, visible (B, 1, T, S)",
          each(torch.bfloat16, *_heads_inputs(2, 4, 1, 1, 80, 8, 130)[:3], FOR_ONE), FOUR),
     Case("gradients", _heads_inputs(1, 4, 2, 2, 3, 4, 120), gradients=3),
@@ -175,7 +182,8 @@ ROWS = Exercise(rows, [
     ("Do hidden scores become -inf, not 0? exp(0) is 1, so a 0 is still seen.", _rows("-math.inf", "0.0")),
     ("Does the mask come before the softmax?", _rows(f"scores{HIDDEN}.softmax(-1)", "(scores.softmax(-1) * seen)")),
     ("Are the scores divided by sqrt(h)?", _rows(" / math.sqrt(q.shape[-1])", "")),
-], forbid=("scaled_dot_product_attention",), harness=Harness(_without_copies))  # fmt: skip
+], forbid=("scaled_dot_product_attention",), harness=Harness(_without_copies),
+    hints={"without overflow": "float16 ends at 65504. Hide a key by -inf, which every float dtype has."})  # fmt: skip
 check_rows = check_of(ROWS)
 
 
@@ -203,7 +211,8 @@ MERGE = "Merge: are the heads moved behind the tokens first? Else a row holds ot
 ROPE = "Does RoPE turn queries and keys, and not values?"
 check_gqa_layer = check_of(Exercise(gqa_layer, [
     Case("2 tokens, 2 heads each, h 2, D 4", _layer_inputs(1, 2, 4, 2, 2, 2, 80)),
-    Case("B 2, T 5, D 12, 4 query heads, 2 key/value heads, h 4", _layer_inputs(2, 5, 12, 4, 2, 4, 10)),
+    Case("B 2, T 5, D 12, 4 query heads, 2 key/value heads, h 4, bfloat16",
+         each(torch.bfloat16, *_layer_inputs(2, 5, 12, 4, 2, 4, 10))),
     Case("x not contiguous", (strided(draw(3, 5, 12)), *_layer_inputs(1, 5, 12, 4, 2, 4, 10, first=2)[1:]), MEMORY),
     Case("gradients", _layer_inputs(1, 3, 4, 2, 1, 2, 70), gradients=5),
 ], [  # known mistakes

@@ -39,7 +39,7 @@ WRONG["causal_visible"] |= {
     "uint8": (".to(torch.bool) converts", lambda t, s, *given: torch.ones(t, s, dtype=torch.uint8).tril(s - t)),
     "flips_bits": ("turns each bit", _reading(
         lambda m, hides: m == 0 if m.is_floating_point() else (~m if hides else m).bool())),
-    "only_infinity": ("float16's lowest", _reading(
+    "only_infinity": ("'s lowest", _reading(
         lambda m, hides: m > -torch.inf if m.is_floating_point() else (m != 0) != hides)),
     "kept_by_n_key": ("expected (1, 1, 1, 5)", with_given(  # the next step asks for fewer rows
         lambda t, s, kept={}: kept.setdefault(s, torch.ones(t, s, dtype=torch.bool).tril(s - t)))),
@@ -53,6 +53,16 @@ WRONG["causal_visible"] |= {
     "integers_of_two_axes_only": (
         "1 may attend, (B, 1", lambda t, s, given=None, hides=False: _right(t, s, given, hides)
         if given is None or given.ndim == 2 or given.dtype not in (torch.int64,) else _right(t, s, given | True)),
+    "bfloat16_as_integers": ("added, bfloat16's", _reading(
+        lambda m, hides: m > -1 if m.is_floating_point() and m.dtype != torch.bfloat16 else (m != 0) != hides)),
+    "nothing_empty_in_four_axes": ("expected, of [0, 0]", lambda t, s, given=None, hides=False: (
+        _right(t, s, given, hides) if given is None or given.ndim == 2 else
+        (seen := _right(t, s, given, hides)) | ~seen.any(-1, keepdim=True))),
+    "empty_text_sees_all": ("no key of the third", lambda t, s, given=None, hides=False: (
+        _right(t, s) if given is None else
+        (seen := _right(t, s, given, hides)) | ~seen.flatten(1).any(1)[:, None, None, None])),
+    "given_squeezed": ("(5, 1, 5, 5), expected (1, 1, 5, 5)", lambda t, s, given=None, hides=False: _right(
+        t, s, given if given is None or given.ndim == 2 or len(given) > 1 else given[0, 0], hides)),
     "a_float_below_minus_100000": ("added, float16's lowest", _reading(
         lambda m, hides: m > -1e5 if m.is_floating_point() else (m != 0) != hides)),
     "rows_by_size": (
@@ -112,6 +122,12 @@ WRONG["rows"] |= {
         "the result is off by", _where(_of_four, _seeing(lambda mask: mask[:, :, -1:] & _causal(mask)))),
     "triangle_where_square": ("a mask that is not causal", _where(
         lambda k, mask: mask.ndim == 2 and len(mask) == mask.shape[1], _seeing(_causal))),
+    "hidden_at_minus_500": ("hidden score 505", mutate(rows__einsum, "-1e9", "-500.0")),
+    "third_text_as_the_second": ("another for each text", _where(
+        lambda k, mask: len(k) > 2 and mask.ndim == 4, _seeing(lambda mask: mask[[0, 1, 1]]))),
+    "float16_widened": (
+        "torch.float32, expected torch.float16", lambda q, k, v, visible: rows__einsum(
+            q, k, v, visible).to(torch.float32 if q.dtype == torch.float16 else q.dtype)),
     "triangle_of_its_own": ("not a causal one", _seeing(_causal)),
     "broadcasts_one_head": ("5,120 numbers; 1,280 are enough", _where(lambda k, mask: k.shape[1] == 1, _one_head)),
     "copies_for_several_texts": ("where it broadcasts", _where(lambda k, mask: len(k) > 1, _product_that_broadcasts)),
@@ -128,7 +144,7 @@ WRONG["rows"] |= {
     "kept_mask": ("Case ", lambda q, k, v, visible, kept={}: rows__head_by_head(
         q, k, v, kept.setdefault(visible.shape, visible))),
     "a_product_that_broadcasts": (
-        "it makes a float tensor of 2,560 numbers; 640 are enough … where it broadcasts", _product_that_broadcasts),
+        "it makes a float tensor of 6,144 numbers; 1,536 are enough … where it broadcasts", _product_that_broadcasts),
     "view": (".reshape works where .view does not", lambda q, k, v, visible: rows__head_by_head(
         q.view(len(q), k.shape[1], -1, q.shape[-1]).reshape(q.shape), k, v, visible)),
 }  # fmt: skip
@@ -156,6 +172,8 @@ TURN = "q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)"
 WRONG["gqa_layer"] |= {
     "cos_and_sin_exchanged": (
         "turn backwards", mutate(gqa_layer__sdpa, TURN, TURN.replace("cos, sin", "sin, cos"))),
+    "widened": (
+        "torch.float32, expected torch.bfloat16", lambda x, *rest: gqa_layer__sdpa(x, *rest).float()),
     "other_layout": (
         "yours turns neighbours", mutate(gqa_layer__sdpa, TURN, TURN.replace("sin)", "sin, 'interleaved')"))),
 }  # fmt: skip
